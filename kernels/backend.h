@@ -1,0 +1,258 @@
+// The interface between models and devices: a dozen coarse ops, memory, and nothing about how they are done.
+//
+// A Backend drives one or more devices of one kind. Every handle, buffer and view knows its device; an op runs on the
+// device of its operands and operands on different devices are InvalidInput before anything is launched.
+//
+// Bits:    every op gives the same bits on every backend (kernels/math has the shared source of each float step and
+//          reduce.h the order of every sum), except where Precision::kFp16 is involved.
+// Async:   ops of one device are ordered as issued and may return before they ran; Synchronize, CopyToHost and the
+//          ops that return host values wait.
+// Threads: one thread at a time per Backend.
+// Errors:  InvalidInput for operands that break a "Requires", before any work; DeviceError when a device fails.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/device.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/tensor_view.h"
+#include "kernels/sc/sc_operator.h"
+
+namespace stoch {
+
+enum class Precision : uint8_t { kSc, kFp32, kFp16 };
+
+struct DeviceInfo {
+  std::string name;  // "AMD EPYC, 2 threads, avx512vbmi", "NVIDIA H200"
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+  std::string detail;           // driver, compute capability, variant
+  double read_bytes_per_s = 0;  // measured memory read bandwidth, 0 = not measured yet (Backend::MeasureBandwidth)
+};
+
+// ---------------------------------------------------------------------------------------------------- weights ----
+
+// Where the numbers of one [rows, cols] tensor (or a [cols] vector, rows = 1) come from.
+struct WeightSource {
+  std::string name;  // of the tensor, for errors
+  int64_t rows = 0;
+  int64_t cols = 0;
+  // Row-major host memory, often a mapped file: may be unaligned, must outlive the handle made from it.
+  const void* host = nullptr;
+  DType dtype = DType::kF32;
+  // host == nullptr: element i of row-major order is RandomWeight(seed, stream, first + i, stddev), or `constant`
+  // where stddev is 0. Backends generate it where they need it.
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  int64_t first = 0;
+  float stddev = 0;
+  float constant = 0;
+};
+
+// How a linear multiplies. sc is set exactly for kSc.
+struct LinearSpec {
+  Precision precision = Precision::kFp32;
+  ScOperatorPtr sc;
+};
+
+// A matrix prepared for multiplication on one device. Its layout is the backend's own.
+class LinearWeight {
+ public:
+  virtual ~LinearWeight() = default;
+  virtual Device device() const = 0;
+  virtual int64_t rows() const = 0;  // output features
+  virtual int64_t cols() const = 0;  // input features
+  virtual const LinearSpec& spec() const = 0;
+  virtual int64_t bytes() const = 0;         // device memory, scales included; 0 where it stays in a mapped file
+  virtual int64_t stream_bytes() const = 0;  // bytes read by one pass over the weight
+};
+
+// A token embedding table on one device.
+class EmbeddingTable {
+ public:
+  virtual ~EmbeddingTable() = default;
+  virtual Device device() const = 0;
+  virtual int64_t vocab_size() const = 0;
+  virtual int64_t hidden_size() const = 0;
+  virtual int64_t bytes() const = 0;
+};
+
+// ------------------------------------------------------------------------------------------------- passes, KV ----
+
+enum class AttentionMode : uint8_t { kExact, kPerToken, kPerHead, kPerRow };
+
+// A paged KV cache of consecutive layers on one device. Page p of every layer belongs together; which pages hold a
+// sequence is the caller's business (PassLayout). Content is exact floats, codes, or fp16, as the mode needs.
+struct KvCacheSpec {
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int page_tokens = 64;
+  int64_t num_pages = 0;
+  AttentionMode mode = AttentionMode::kExact;
+  ScOperatorPtr qk, av;                    // set where mode is not kExact
+  Precision precision = Precision::kFp32;  // kFp16: half storage of the baseline
+};
+
+class KvCache {
+ public:
+  virtual ~KvCache() = default;
+  virtual Device device() const = 0;
+  virtual const KvCacheSpec& spec() const = 0;
+  virtual int64_t bytes() const = 0;
+};
+
+// One forward pass: rows (tokens) of one or more sequences, on the host.
+struct PassLayout {
+  struct Sequence {
+    int32_t first_row = 0;
+    int32_t num_rows = 0;            // >= 1; rows of a sequence are consecutive tokens
+    int32_t start_position = 0;      // absolute position of its first row; earlier positions are in the cache
+    std::span<const int32_t> pages;  // page of position t is pages[t / page_tokens]
+  };
+  std::vector<int32_t> ids;          // [rows] token ids
+  std::vector<Sequence> sequences;   // in row order, covering every row once
+  std::vector<int32_t> output_rows;  // rows whose logits are wanted, ascending
+};
+
+struct PassLimits {
+  int64_t max_rows = 0;
+  int64_t max_sequences = 0;
+  int64_t max_pages_per_sequence = 0;
+};
+
+// The device-side copy of a PassLayout, with room for the largest one; reused by every pass.
+class Pass {
+ public:
+  virtual ~Pass() = default;
+  virtual Device device() const = 0;
+};
+
+// -------------------------------------------------------------------------------------------------------- ops ----
+
+// Named for error messages: which layer (-1: none) and operator a call belongs to.
+struct OpSite {
+  int layer = -1;
+  std::string_view op;
+};
+
+enum class Prologue : uint8_t {
+  kNone,
+  kRmsNorm,  // x * (1 / sqrt(mean(x^2) + eps)) * norm_weight, rounded as (x * r) * w
+  kSiluMul,  // Silu(x) * x2
+};
+
+// What:     for every weight i: out_i = f(x) @ weight_i^T, or out_i = out_i + that product, f = the prologue.
+// Shapes:   x, x2 F32 [rows, cols]; norm_weight F32 [cols]; out_i F32 [rows, weight_i.rows()].
+// Requires: all weights share cols; x, x2 and outs have dense rows (any row stride) and do not overlap.
+// Bits:     kSc: sc_arithmetic section 5 exactly; one row's result depends on that row alone when its spec is per_row
+//           without row groups. kFp32: dot products in kDotLanes order.
+struct LinearCall {
+  OpSite site;
+  Prologue prologue = Prologue::kNone;
+  TensorView x, x2;
+  TensorView norm_weight;
+  float norm_eps = 0;
+  std::vector<const LinearWeight*> weights;
+  std::vector<TensorView> outs;
+  bool add_to_out = false;
+};
+
+// What:     RoPE on q and k, append k and v to the cache, then causal attention of every row over its sequence.
+// Shapes:   q F32 [rows, num_heads * head_dim]; k, v F32 [rows, num_kv_heads * head_dim]; q and k are overwritten;
+//           rope F32 [max_positions, head_dim]: cos of pairs 0..head_dim/2-1, then sin; out F32 [rows, num_heads *
+//           head_dim]. Query head h reads KV head h / (num_heads / num_kv_heads). Rotation pairs are (i, i +
+//           head_dim/2): x1' = (x1 * cos) - (x2 * sin), x2' = (x2 * cos) + (x1 * sin), every product and sum rounded.
+// Bits:     score = (SC or exact q k) * float(1 / sqrt(head_dim)); softmax: m = max over the causal positions,
+//           e = Exp(s - m), sum in kRowLanes order by absolute position, p = e / sum; then p v as the mode says
+//           (exact: kDotLanes order by absolute position). Modes: sc_arithmetic section 6.
+struct AttentionCall {
+  OpSite site;
+  TensorView q, k, v;
+  TensorView rope;
+  KvCache* cache = nullptr;
+  int cache_layer = 0;  // index within the cache
+  const Pass* pass = nullptr;
+  int num_heads = 0;
+  TensorView out;
+};
+
+// Log-probability of one token of one logits row, and what ranks above it.
+struct TokenScore {
+  double logprob = 0;  // logit - log(sum exp(logits)), in double
+  int32_t argmax = 0;  // lowest index of the largest logit
+  double top_logprob = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view name() const = 0;  // "cpu", "cuda"
+  virtual std::span<const Device> devices() const = 0;
+  virtual DeviceInfo info(Device device) const = 0;
+  // What: measures and remembers the read bandwidth shown by info(). Takes about a tenth of a second.
+  virtual double MeasureBandwidth(Device device) = 0;
+
+  // Memory. Allocate zero-fills. Copies need dense views of equal byte size; CopyToHost waits for the device.
+  virtual Buffer Allocate(Device device, int64_t bytes) = 0;
+  virtual void CopyFromHost(const TensorView& to, const void* from) = 0;
+  virtual void CopyToHost(void* to, const TensorView& from) = 0;
+  virtual void Copy(const TensorView& to, const TensorView& from) = 0;  // devices may differ
+  virtual void Synchronize(Device device) = 0;
+
+  // Weights. `parts` are stacked by rows into one matrix. NaN or infinity is InvalidInput naming the tensor.
+  virtual std::unique_ptr<LinearWeight> MakeLinear(Device device, std::span<const WeightSource> parts,
+                                                   const LinearSpec& spec) = 0;
+  virtual Buffer MakeVector(Device device, const WeightSource& source) = 0;  // F32 [cols]
+  // What: `tied`, when given, is an exact LM head made from the same source; a backend may share its memory.
+  virtual std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
+                                                        const LinearWeight* tied) = 0;
+  // What: the matrix as plain numbers, for tests and inspection: kSc: codes U8 [rows, cols] and scales F32
+  //       [rows, chunks]; kFp32/kFp16: values F32 [rows, cols] in `values`.
+  struct PlainLinear {
+    std::vector<uint8_t> codes;
+    std::vector<float> scales;
+    std::vector<float> values;
+  };
+  virtual PlainLinear Unpack(const LinearWeight& weight) = 0;
+
+  virtual std::unique_ptr<KvCache> MakeKvCache(Device device, const KvCacheSpec& spec) = 0;
+  virtual int64_t KvCacheBytes(const KvCacheSpec& spec) const = 0;  // what MakeKvCache would allocate
+  virtual std::unique_ptr<Pass> MakePass(Device device, const PassLimits& limits) = 0;
+  // What: makes `layout` the content of `pass`. Requires: within its limits, ids checked by the caller.
+  virtual void UploadPass(Pass& pass, const PassLayout& layout) = 0;
+
+  // Ops.
+  virtual void Embed(const EmbeddingTable& table, const Pass& pass, const TensorView& out) = 0;  // F32 [rows, hidden]
+  virtual void Linear(const LinearCall& call) = 0;
+  virtual void Attention(const AttentionCall& call) = 0;
+  // What: out[i] = x[pass.output_rows[i]]. Shapes: x F32 [rows, n], out F32 [output rows, n].
+  virtual void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) = 0;
+  // What: argmax of every row of logits F32 [rows, vocab], ties to the lower index. Waits.
+  virtual void Argmax(const TensorView& logits, std::span<int32_t> ids) = 0;
+  // What: scores[i] of target ids[i] in logits row i. sum of Exp(logit - max) in kRowLanes order, then
+  //       double: (logit - max) - Log(sum). Waits.
+  virtual void Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) = 0;
+  // What: y = a @ b^T of sc_arithmetic for any configuration, operands quantized on the fly.
+  // Shapes: a F32 [n, d] or [batch, n, d], b F32 [m, d] or [batch, m, d], out F32 [n, m] or [batch, n, m]; any strides.
+  virtual void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) = 0;
+
+  // What:   runs `body` (ops on `device` only, no host reads), possibly by replaying what it did last time under the
+  //         same non-empty key. Requires: the same key means the same ops on the same handles, buffers and shapes;
+  //         only the contents of passes and buffers may differ.
+  virtual void RunGraph(Device device, std::string_view key, const std::function<void()>& body) = 0;
+
+  // What:   throws InvalidInput naming layer and operator if an op met NaN or infinity since the last call. Waits.
+  virtual void CheckFinite(Device device) = 0;
+};
+
+}  // namespace stoch

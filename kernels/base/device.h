@@ -1,0 +1,22 @@
+// The name of one device of a backend.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace stoch {
+
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+
+// index counts the devices a backend was opened with (cpu:4 has kCpu 0..3; cuda:2,3 has kCuda ordinals 2 and 3).
+struct Device {
+  DeviceKind kind = DeviceKind::kCpu;
+  int index = 0;
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+inline std::string DeviceName(const Device& device) {
+  return (device.kind == DeviceKind::kCpu ? "cpu:" : "cuda:") + std::to_string(device.index);
+}
+
+}  // namespace stoch

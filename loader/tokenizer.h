@@ -1,0 +1,62 @@
+// Text to token ids and back, for every tokenizer found in Llama checkpoints.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stoch {
+
+struct EncodeOptions {
+  bool add_bos = true;         // where the checkpoint's rules ask for one
+  bool parse_special = false;  // recognise special tokens written out in the text (chat templates)
+};
+
+// Immutable once loaded. Threads: safe.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  virtual int32_t vocab_size() const = 0;
+  virtual std::optional<int32_t> bos_id() const = 0;
+  virtual std::optional<int32_t> pad_id() const { return std::nullopt; }
+  virtual std::vector<int32_t> eos_ids() const = 0;  // what the tokenizer files name; the model config may add
+  virtual bool IsSpecial(int32_t id) const = 0;      // control tokens that are not part of the text
+  virtual std::string_view kind() const = 0;         // "sentencepiece", "tokenizer.json/bpe", "tiktoken"
+  // Errors: InvalidInput for invalid UTF-8 (byte offset named).
+  virtual std::vector<int32_t> Encode(std::string_view text, const EncodeOptions& options) const = 0;
+  // The bytes of one token as they stand in running text (may be half a UTF-8 character; "" for special tokens).
+  // Errors: InvalidInput for an id out of range.
+  virtual std::string TokenBytes(int32_t id) const = 0;
+  // The text of a whole sequence (special tokens skipped, the leading space SentencePiece adds removed).
+  virtual std::string Decode(std::span<const int32_t> ids) const = 0;
+  // The written form of a token, special ones too: "<|eot_id|>", "▁the" as " the". For logprob listings.
+  virtual std::string TokenText(int32_t id) const = 0;
+  virtual std::optional<int32_t> FindSpecial(std::string_view written) const = 0;
+  virtual std::string chat_template() const = 0;  // the checkpoint's Jinja source, "" if it has none
+};
+
+// What:   loads the tokenizer of a folder: tokenizer.json, else tokenizer.model (SentencePiece or tiktoken, told apart
+// by
+//         content), with tokenizer_config.json / special_tokens_map.json / generation_config.json where present.
+// Errors: InvalidInput if there is none, or a file is broken.
+std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& folder);
+
+// Turns ids into text piece by piece; never returns half a UTF-8 character. One per stream, not thread-safe.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  std::string Push(int32_t id);  // text that became complete
+  std::string Flush();           // the rest; an incomplete character as U+FFFD
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::string pending_;
+  bool at_start_ = true;
+};
+
+}  // namespace stoch
