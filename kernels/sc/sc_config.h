@@ -15,6 +15,9 @@ enum class ScSource : uint8_t { kSobol, kLfsr, kVanDerCorput, kRandom, kList };
 // kEnabled: side b's stream advances only in cycles that side a enables (the published scheme, the default).
 // kAnd:     one AND gate of two free-running streams. kXnor: one XNOR gate of two bipolar-coded streams.
 enum class ScGate : uint8_t { kEnabled, kAnd, kXnor };
+// Where an LFSR stands when a product begins. kProduct: always at its seed. kMask: as many steps further as the index
+// of the product's mask (a free-running register seen by successive dimensions), instead of xor scrambling.
+enum class ScRestart : uint8_t { kProduct, kMask };
 
 // What:   one configuration of the SC arithmetic (names and defaults of shared/spec sc_arithmetic section 1).
 // Units:  stoc_len in cycles, rng_levels in comparator levels; 0 = the default for sc_prec and halve.
@@ -33,6 +36,7 @@ struct ScConfig {
   ScGate gate = ScGate::kEnabled;
   ScSource source = ScSource::kSobol;
   uint64_t source_seed = 1;        // LFSR start states, random sources and random scrambling
+  ScRestart lfsr_restart = ScRestart::kProduct;
   std::vector<int> source_list_a;  // kList: at least stoc_len values in 0..2^p-1
   std::vector<int> source_list_b;
 

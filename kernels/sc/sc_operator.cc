@@ -1,0 +1,135 @@
+#include "kernels/sc/sc_operator.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <numeric>
+
+#include "kernels/sc/number_source.h"
+
+namespace stoch {
+namespace {
+
+// The comparator boundary of each level: rint(level * R / Q), half to even, in integers. For the offset code the level
+// is q + Q out of 2Q.
+std::vector<int> Boundaries(const ScOperator& op) {
+  const int64_t steps = op.code == ScCode::kOffset ? 2 * op.q_max : op.q_max;
+  std::vector<int> boundaries(static_cast<size_t>(op.levels));
+  for (int64_t level = 0; level < op.levels; ++level) {
+    const int64_t scaled = std::min(level, steps) * op.config.rng_levels;
+    int64_t v = scaled / steps;
+    const int64_t twice_rest = 2 * (scaled % steps);
+    if (twice_rest > steps || (twice_rest == steps && v % 2 == 1)) ++v;
+    boundaries[static_cast<size_t>(level)] = static_cast<int>(v);
+  }
+  return boundaries;
+}
+
+int CountBelow(const std::vector<int>& values, int boundary) {
+  return static_cast<int>(std::count_if(values.begin(), values.end(), [boundary](int x) { return x < boundary; }));
+}
+
+// One mask of a gate whose side b is a thermometer once its cycles are sorted by value. A level of side a selects a set
+// of cycles: the first k (kEnabled) or those in which a's comparator is on (kAnd).
+void BuildSorted(ScOperator& op, int mask, const std::vector<int>& boundaries) {
+  const int stoc_len = op.config.stoc_len;
+  const std::vector<int> values_a = ComparatorValues(op.config, ScSide::kA, mask);
+  const std::vector<int> values_b = ComparatorValues(op.config, ScSide::kB, mask);
+  std::vector<int> order(static_cast<size_t>(stoc_len));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int i, int j) { return values_b[static_cast<size_t>(i)] < values_b[static_cast<size_t>(j)]; });
+
+  const size_t base = static_cast<size_t>(mask) * static_cast<size_t>(op.levels);
+  uint16_t* ranks = op.ranks_b.data() + base;
+  for (size_t b = 0; b < boundaries.size(); ++b) ranks[b] = static_cast<uint16_t>(CountBelow(values_b, boundaries[b]));
+
+  std::vector<int16_t> ones_before(static_cast<size_t>(stoc_len) + 1);
+  for (size_t a = 0; a < boundaries.size(); ++a) {
+    const int enabled = CountBelow(values_a, boundaries[a]);
+    uint64_t* stream = op.streams_a.data() + (base + a) * static_cast<size_t>(op.stream_words);
+    for (size_t j = 0; j < order.size(); ++j) {
+      const int cycle = order[j];
+      const bool on =
+          op.config.gate == ScGate::kAnd ? values_a[static_cast<size_t>(cycle)] < boundaries[a] : cycle < enabled;
+      if (on) stream[j / 64] |= uint64_t{1} << (j % 64);
+      ones_before[j + 1] = static_cast<int16_t>(ones_before[j] + (on ? 1 : 0));
+    }
+    int16_t* row = op.counts.data() + (base + a) * static_cast<size_t>(op.levels);
+    for (size_t b = 0; b < boundaries.size(); ++b) row[b] = ones_before[ranks[b]];
+  }
+}
+
+// One mask of the XNOR gate: the bipolar value of a product is 2 * (cycles in which both agree) - stoc_len.
+void BuildXnor(ScOperator& op, int mask, const std::vector<int>& boundaries) {
+  const size_t words = static_cast<size_t>(op.stream_words);
+  const auto streams = [&](ScSide side) {
+    const std::vector<int> values = ComparatorValues(op.config, side, mask);
+    std::vector<uint64_t> bits(boundaries.size() * words);
+    for (size_t level = 0; level < boundaries.size(); ++level) {
+      for (size_t t = 0; t < values.size(); ++t) {
+        if (values[t] < boundaries[level]) bits[level * words + t / 64] |= uint64_t{1} << (t % 64);
+      }
+    }
+    return bits;
+  };
+  const std::vector<uint64_t> a = streams(ScSide::kA);
+  const std::vector<uint64_t> b = streams(ScSide::kB);
+  int16_t* row = op.counts.data() + static_cast<size_t>(mask) * boundaries.size() * boundaries.size();
+  for (size_t i = 0; i < boundaries.size(); ++i) {
+    for (size_t j = 0; j < boundaries.size(); ++j) {
+      int differ = 0;
+      for (size_t w = 0; w < words; ++w) differ += std::popcount(a[i * words + w] ^ b[j * words + w]);
+      *row++ = static_cast<int16_t>(op.config.stoc_len - 2 * differ);
+    }
+  }
+}
+
+std::shared_ptr<ScOperator> Build(const ScConfig& config) {
+  auto op = std::make_shared<ScOperator>();
+  op->config = config;
+  const bool unipolar = config.mode == ScMode::kUnipolar;
+  const bool xnor = config.gate == ScGate::kXnor;
+  op->code = unipolar ? ScCode::kAsymmetric : (xnor ? ScCode::kOffset : ScCode::kSignMagnitude);
+  op->q_max = unipolar ? (1 << config.sc_prec) - 1 : (1 << (config.sc_prec - 1)) - 1;
+  op->levels = op->code == ScCode::kSignMagnitude ? 1 << (config.sc_prec - 1) : 1 << config.sc_prec;
+  op->masks = DistinctMasks(config);
+  op->gain = static_cast<float>(op->q_max * op->q_max) / static_cast<float>(config.stoc_len);
+  op->has_streams = !xnor;
+  op->stream_words = (config.stoc_len + 63) / 64;
+  const size_t rows = static_cast<size_t>(op->masks) * static_cast<size_t>(op->levels);
+  op->counts.resize(rows * static_cast<size_t>(op->levels));
+  if (op->has_streams) {
+    op->streams_a.resize(rows * static_cast<size_t>(op->stream_words));
+    op->ranks_b.resize(rows);
+  }
+  const std::vector<int> boundaries = Boundaries(*op);
+  for (int mask = 0; mask < op->masks; ++mask) {
+    if (xnor) {
+      BuildXnor(*op, mask, boundaries);
+    } else {
+      BuildSorted(*op, mask, boundaries);
+    }
+  }
+  for (const int16_t count : op->counts) op->max_count = std::max(op->max_count, std::abs(static_cast<int>(count)));
+  return op;
+}
+
+}  // namespace
+
+ScOperatorPtr MakeScOperator(const ScConfig& config) {
+  static std::mutex mutex;
+  static std::vector<std::weak_ptr<const ScOperator>> live;
+  const ScConfig resolved = Resolve(config);
+  const std::lock_guard lock(mutex);
+  std::erase_if(live, [](const auto& entry) { return entry.expired(); });
+  for (const auto& entry : live) {
+    if (const ScOperatorPtr op = entry.lock(); op && op->config == resolved) return op;
+  }
+  ScOperatorPtr op = Build(resolved);
+  live.push_back(op);
+  return op;
+}
+
+}  // namespace stoch
