@@ -1,0 +1,145 @@
+// A loaded model with its KV cache, stepped pass by pass over any set of sequences.
+//
+// Generation (engine/generate.h), perplexity (engine/perplexity.h), benchmarks and the server are loops around
+// Engine::Step. Logits of a sequence are the same bits alone or beside others wherever the configuration is
+// batch-invariant, and however it is cut into passes wherever it is chunk-invariant (sc_model_config.h).
+//
+// Threads: one thread at a time per Engine, its sequences included.
+// Errors:  InvalidInput for anything a caller can get wrong, before any work; DeviceError from the device.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "loader/weight_store.h"
+#include "models/llama_model.h"
+#include "models/memory_plan.h"
+#include "models/sc_model_config.h"
+
+namespace stoch {
+
+// "sc", "fp32", "fp16". ParsePrecision errors: InvalidInput listing them.
+std::string_view PrecisionName(Precision precision);
+Precision ParsePrecision(std::string_view name);
+
+struct EngineOptions {
+  Precision precision = Precision::kSc;                  // kFp16 is InvalidInput on a backend without it
+  ScModelConfig sc = HalvedScModelConfig();              // read for kSc only
+  int64_t context = 0;                                   // positions per sequence; 0 = the model's, at most 8192
+  int64_t max_sequences = 1;                             // sequences of one pass
+  int64_t kv_tokens = 0;                                 // positions all sequences share; 0 = max_sequences * context
+  int64_t max_pass_rows = 512;                           // rows of one pass where prompts may be cut, else the context
+  std::function<void(const LoadProgress&)> on_progress;  // while loading, from the calling thread
+};
+
+// What:   the sizes an Engine with these options has (what PlanMemory needs, before anything is loaded).
+// Errors: InvalidInput for a context below 1 or beyond max_position_embeddings, or sizes that contradict.
+PassShape ShapeOf(const LlamaConfig& config, const EngineOptions& options);
+
+class Engine;
+
+// The tokens of one request and the cache pages they use. Pages are reserved when it is made and go back when it dies.
+// A token is pending until a Step ran it. Must not outlive its Engine.
+class Sequence {
+ public:
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+  ~Sequence();
+
+  // What:   appends tokens. Errors: InvalidInput for an id outside the vocabulary (index named) or beyond capacity.
+  void Append(std::span<const int32_t> ids);
+  // What:   forgets every token from position `length` on. Requires: 0 <= length <= ids().size().
+  void Truncate(int64_t length);
+
+  const std::vector<int32_t>& ids() const { return ids_; }
+  int64_t computed() const { return computed_; }  // tokens whose keys and values are in the cache
+  int64_t pending() const { return static_cast<int64_t>(ids_.size()) - computed_; }
+  int64_t capacity() const { return capacity_; }  // positions it may grow to
+
+ private:
+  friend class Engine;
+  Sequence(Engine* engine, int64_t capacity, std::vector<int32_t> pages);
+
+  Engine* engine_;
+  int64_t capacity_;
+  int64_t computed_ = 0;
+  std::vector<int32_t> ids_;
+  std::vector<int32_t> pages_;
+};
+
+enum class StepOutput : uint8_t {
+  kNone,  // no logits
+  kLast,  // logits of the last row of the item
+  kAll,   // logits of every row of the item
+};
+
+// The share of one sequence in a pass: its next `num_tokens` pending tokens (1..pending()).
+struct StepItem {
+  Sequence* sequence = nullptr;
+  int64_t num_tokens = 0;
+  StepOutput output = StepOutput::kLast;
+};
+
+class Engine {
+ public:
+  // What:   loads the weights of `files` onto the backend's devices. Keeps what it needs of both.
+  // Errors: InvalidInput (files, shapes, configuration), DeviceError (memory).
+  static std::unique_ptr<Engine> Open(std::shared_ptr<Backend> backend, ModelFiles files, const EngineOptions& options);
+  ~Engine();
+
+  const std::string& model_name() const;
+  const LlamaConfig& config() const;
+  const EngineOptions& options() const;  // with every default filled in
+  const PassShape& shape() const;
+  Backend& backend();
+  const LlamaModel& model() const;
+  std::string sc_description() const;  // Describe(options().sc), "" where the precision is not sc
+  bool batch_invariant() const;        // true for exact precisions
+  bool chunk_invariant() const;
+  double load_ms() const;
+  // Sentences a user should see once, such as that prompts run as one window in this configuration.
+  const std::vector<std::string>& notices() const;
+
+  // What:   a sequence that may grow to `capacity` tokens, with its pages reserved: it never runs out of memory later.
+  //         nullptr where too few pages are free just now.
+  // Errors: InvalidInput for a capacity below 1, beyond the context, or beyond the whole cache.
+  std::unique_ptr<Sequence> NewSequence(int64_t capacity);
+  int64_t free_tokens() const;  // positions of free pages
+
+  // What:   how many pending tokens of `sequence` the next pass should take, at most `budget` rows: all of them where
+  //         the configuration is not chunk-invariant (0 if they do not fit in the budget).
+  int64_t NextTokens(const Sequence& sequence, int64_t budget) const;
+
+  // What:   one pass over the items, which appends their tokens to the cache. Output rows are numbered from 0 in item
+  //         order and stay readable until the next Step.
+  // Returns: the number of output rows.
+  // Errors: InvalidInput for no items, a sequence given twice, num_tokens out of range, more rows than
+  //         shape().max_rows or more items than max_sequences, several items where the configuration is not
+  //         batch-invariant, NaN or infinity in an activation (layer and operator named). After an error the
+  //         sequences are as before.
+  int64_t Step(std::span<const StepItem> items);
+
+  // Output rows of the last Step; each waits for the device.
+  // What:   logits of rows [first, first + count), F32 [count, vocab_size], to host memory.
+  void ReadLogits(int64_t first, int64_t count, float* logits);
+  // What:   argmax of rows [first, first + ids.size()), ties to the lower id.
+  void Argmax(int64_t first, std::span<int32_t> ids);
+  // What:   log-probability of ids[i] in row first + i.
+  void Score(int64_t first, std::span<const int32_t> ids, std::span<TokenScore> scores);
+
+ private:
+  friend class Sequence;
+  struct State;
+  explicit Engine(std::unique_ptr<State> state);
+  void ReleasePages(std::span<const int32_t> pages);
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace stoch

@@ -1,0 +1,35 @@
+// Perplexity of a text, window by window.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "engine/engine.h"
+
+namespace stoch {
+
+struct PerplexityResult {
+  int64_t windows = 0;
+  int64_t predictions = 0;
+  double mean_nll = 0;   // natural log, per prediction
+  double ppl = 0;        // exp(mean_nll)
+  double ppl_error = 0;  // one standard error: ppl * sqrt((mean(nll^2) - mean_nll^2) / (predictions - 1))
+  double elapsed_ms = 0;
+};
+
+struct PerplexityOptions {
+  int64_t ctx = 0;          // tokens per window, 2..the engine's context; 0 = the context
+  int64_t max_windows = 0;  // 0 = all
+  std::function<void(const PerplexityResult& so_far, int64_t total_windows)> on_window;
+  // Logits of predictions, in order: F32 [targets.size(), vocab_size]; row i predicts targets[i].
+  std::function<void(std::span<const float> logits, std::span<const int32_t> targets)> on_logits;
+};
+
+// What:   cuts `ids` (the tokenized text, BOS first where the model has one) into windows of ctx tokens without
+//         overlap, drops the tail, and scores the ctx - 1 predictions inside each: the WikiText protocol of
+//         transformers. Every window is a sequence of its own, in one pass or in chunks as the configuration allows.
+// Errors: InvalidInput if there is no whole window, or as Engine::Step.
+PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids, const PerplexityOptions& options);
+
+}  // namespace stoch

@@ -1,0 +1,63 @@
+// The Llama forward pass over the ops of a Backend.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "loader/weight_store.h"
+#include "models/llama_weights.h"
+#include "models/memory_plan.h"
+#include "models/sc_model_config.h"
+
+namespace stoch {
+
+// Weights, KV caches and workspace of one model. Threads: one at a time.
+class LlamaModel {
+ public:
+  struct Options {
+    Precision precision = Precision::kSc;
+    ScModelConfig sc;  // read for kSc only
+    PassShape shape;
+    int64_t max_sequences = 1;
+    LlamaPlacement placement;
+    ProgressFn progress;
+  };
+
+  // Requires: backend outlives the model. Errors: InvalidInput, DeviceError.
+  LlamaModel(Backend& backend, const ModelFiles& files, const Options& options);
+  ~LlamaModel();
+
+  // What:   embedding, decoder layers and the final norm's input rows of one pass; keys and values of its tokens go to
+  //         the cache pages the layout names. Waits for the device.
+  // Errors: InvalidInput naming layer and operator where an activation is NaN or infinite.
+  void Forward(const PassLayout& layout);
+
+  // What:  final norm and LM head of output rows [first, first + count) of the last Forward.
+  // Shape: F32 [count, vocab_size] on the head's device, valid until the next call. Requires: count <= max_logit_rows.
+  TensorView Logits(int64_t first, int64_t count);
+
+  const LlamaConfig& config() const { return config_; }
+  const LlamaWeights& weights() const { return weights_; }
+  int64_t kv_cache_bytes() const;
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t num_pages() const { return num_pages_; }
+
+ private:
+  struct Stage;
+
+  void RunStage(Stage& stage, int64_t rows);
+  void RunLayer(Stage& stage, int layer, int64_t rows);
+
+  Backend* backend_;
+  LlamaConfig config_;
+  Options options_;
+  LlamaWeights weights_;
+  std::vector<std::unique_ptr<Stage>> stages_;  // runs of consecutive layers on one device, in order
+  int64_t workspace_bytes_ = 0;
+  int64_t num_pages_ = 0;
+  int64_t output_rows_ = 0;
+};
+
+}  // namespace stoch

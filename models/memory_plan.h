@@ -1,0 +1,46 @@
+// What loading a model would take, computed from its shape: nothing is read or allocated.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "loader/llama_config.h"
+#include "models/sc_model_config.h"
+
+namespace stoch {
+
+// Bytes of one part of a plan. Weights are one byte per SC parameter, four per exact one (two in fp16), before a
+// backend's padding; embedding and norms are exact.
+struct MemoryBytes {
+  int64_t weights = 0;  // codes of SC matrices, values of exact ones
+  int64_t scales = 0;   // row scales of SC matrices
+  int64_t embedding = 0;
+  int64_t kv_cache = 0;
+  int64_t workspace = 0;  // activations, logits, RoPE table
+  int64_t total() const { return weights + scales + embedding + kv_cache + workspace; }
+};
+
+struct MemoryPlan {
+  std::vector<MemoryBytes> layers;  // [num_hidden_layers]: weights, scales, kv_cache of each
+  MemoryBytes rest;                 // embedding, final norm, LM head, workspace
+  MemoryBytes total;
+  int64_t decode_stream_bytes = 0;  // weight bytes one token reads: decoder linears with scales, and the LM head
+};
+
+// The sizes that a plan and an engine share.
+struct PassShape {
+  int64_t context = 0;         // positions of one sequence
+  int64_t kv_tokens = 0;       // positions of all sequences together
+  int64_t max_rows = 0;        // rows of one pass
+  int64_t max_logit_rows = 0;  // rows of logits held at once
+};
+
+inline constexpr int kKvPageTokens = 64;
+
+// What:   the plan of a model in `precision` (sc is read for kSc only). KV bytes are what the backend says.
+// Errors: InvalidInput for an SC configuration that does not fit the shape.
+MemoryPlan PlanMemory(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                      const Backend& backend);
+
+}  // namespace stoch
