@@ -1,0 +1,98 @@
+// Every rule between SC parameters, each with its error; text round trips.
+#include "kernels/sc/sc_config.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/error.h"
+
+namespace stoch {
+namespace {
+
+ScConfig Parse(const std::string& text) {
+  ScConfig config;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string entry = text.substr(begin, end - begin);
+    const size_t equals = entry.find('=');
+    SetScParameter(config, entry.substr(0, equals), entry.substr(equals + 1));
+    begin = end + 1;
+  }
+  return config;
+}
+
+std::string ErrorOf(const std::string& text) {
+  try {
+    Resolve(Parse(text));
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ScConfig, DefaultsFollowPrecisionAndHalving) {
+  EXPECT_EQ(Resolve(Parse("")).stoc_len, 256);
+  EXPECT_EQ(Resolve(Parse("")).rng_levels, 256);
+  EXPECT_EQ(Resolve(Parse("halve=1")).stoc_len, 128);
+  EXPECT_EQ(Resolve(Parse("halve=1")).rng_levels, 128);
+  EXPECT_EQ(Resolve(Parse("sc_prec=4,halve=1")).stoc_len, 8);
+  EXPECT_EQ(Resolve(Parse("stoc_len=64")).rng_levels, 256);  // a shorter stream keeps the full grid
+  EXPECT_EQ(Resolve(Parse("sc_prec=4,scramble_masks=256")).scramble_masks, 16);
+}
+
+TEST(ScConfig, WrongCombinationsNameParameterValueAndAllowed) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"sc_prec=2", "SC parameter sc_prec = 2: allowed is 3..8"},
+      {"sc_prec=9", "SC parameter sc_prec = 9: allowed is 3..8"},
+      {"stoc_len=0", "SC parameter stoc_len = 0: allowed is 1..256"},
+      {"stoc_len=257", "SC parameter stoc_len = 257: allowed is 1..256"},
+      {"sc_prec=5,stoc_len=33", "SC parameter stoc_len = 33: allowed is 1..32"},
+      {"halve=1,stoc_len=129", "SC parameter stoc_len = 129: allowed is 1..128 with halve = 1"},
+      {"halve=1,rng_levels=256", "SC parameter rng_levels = 256: allowed is 1..128 with halve = 1"},
+      {"mode=unipolar,halve=1", "SC parameter halve = 1: allowed is 0 with mode = unipolar (halving needs signs)"},
+      {"mode=unipolar,chunk_d=128", "SC parameter chunk_d = 128: allowed is 0 with mode = unipolar"},
+      {"mode=unipolar,granularity=per_head",
+       "SC parameter granularity = per_head: allowed is per_tensor, per_row with mode = unipolar"},
+      {"mode=unipolar,gate=xnor", "SC parameter gate = xnor: allowed is enabled, and with mode = unipolar"},
+      {"gate=xnor,halve=1", "SC parameter halve = 1: allowed is 0 with gate = xnor (its streams carry the sign)"},
+      {"granularity=per_tensor,chunk_d=128", "SC parameter chunk_d = 128: allowed is 0 with granularity = per_tensor"},
+      {"granularity=per_head,group_a=2", "SC parameter group_a = 2: allowed is 1 with granularity = per_head"},
+      {"group_b=0", "SC parameter group_b = 0: allowed is 1..2147483647"},
+      {"chunk_d=-1", "SC parameter chunk_d = -1: allowed is 0..2147483647"},
+      {"scramble_masks=48", "SC parameter scramble_masks = 48: allowed is a power of two in 1..256"},
+      {"scramble=twist", "SC parameter scramble = 'twist': allowed is bitrev, counter, random, off"},
+      {"halve=maybe", "SC parameter halve = 'maybe': allowed is 0 or 1"},
+      {"stoc_len=12x", "SC parameter stoc_len = '12x': allowed is a whole number"},
+      {"source=list", "SC parameter source_list_a = a list of 0 values: allowed is at least stoc_len = 256 values"},
+      {"source=list,stoc_len=1,source_list_a=3,source_list_b=256",
+       "SC parameter source_list_b[0] = 256: allowed is 0..255"},
+      {"source_list_a=1:2",
+       "SC parameter source = sobol: allowed is list, when source_list_a or source_list_b is given"},
+      {"lfsr_restart=mask", "SC parameter lfsr_restart = mask: allowed is product, unless source = lfsr"},
+      {"source=lfsr,lfsr_restart=mask", "SC parameter scramble = bitrev: allowed is off, with lfsr_restart = mask"},
+  };
+  for (const auto& [text, message] : cases) EXPECT_EQ(ErrorOf(text), message) << text;
+}
+
+TEST(ScConfig, UnknownParameterListsTheKnownOnes) {
+  const std::string message = ErrorOf("stoc_length=3");
+  EXPECT_NE(message.find("'stoc_length'"), std::string::npos) << message;
+  EXPECT_NE(message.find("stoc_len, rng_levels"), std::string::npos) << message;
+}
+
+TEST(ScConfig, DescribeParsesBack) {
+  for (const std::string text :
+       {"", "halve=1,stoc_len=96,chunk_d=128", "mode=unipolar,granularity=per_tensor,scramble=random,source_seed=7",
+        "sc_prec=6,group_a=4,group_b=3,scramble=off,scramble_masks=32,gate=and,source=lfsr,lfsr_restart=mask",
+        "stoc_len=3,source=list,source_list_a=0:5:3,source_list_b=9:1:255", "gate=xnor,rng_levels=200,source=vdc"}) {
+    const ScConfig config = Parse(text);
+    EXPECT_EQ(Parse(Describe(config)), config) << text;
+    EXPECT_EQ(Parse(Describe(Resolve(config))), Resolve(config)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace stoch
