@@ -1,0 +1,158 @@
+#include "tests/support/tiny_model.h"
+
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "kernels/math/half.h"
+#include "kernels/math/random.h"
+#include "loader/llama_tensors.h"
+#include "loader/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
+
+namespace stoch::test {
+namespace {
+
+uint64_t StreamOf(const std::string& name) {
+  uint64_t stream = 0;
+  for (const char c : name) stream = Mix64(stream * 257 + static_cast<unsigned char>(c));
+  return stream;
+}
+
+uint16_t FloatToBf16(float value) {  // finite values, round to nearest even
+  const uint32_t bits = FloatToBits(value);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+void AppendElement(std::vector<std::byte>& bytes, float value, DType dtype) {
+  const size_t size = DTypeSize(dtype);
+  bytes.resize(bytes.size() + size);
+  std::byte* to = bytes.data() + bytes.size() - size;
+  if (dtype == DType::kF32) {
+    std::memcpy(to, &value, size);
+    return;
+  }
+  if (dtype != DType::kF16 && dtype != DType::kBF16) throw std::runtime_error("a tiny model is F32, F16 or BF16");
+  const uint16_t half = dtype == DType::kF16 ? FloatToF16(value) : FloatToBf16(value);
+  std::memcpy(to, &half, size);
+}
+
+void WriteIndex(const std::filesystem::path& folder, const std::map<std::string, std::string>& weight_map,
+                int64_t total_bytes) {
+  const nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
+  WriteFile(folder / "model.safetensors.index.json", index.dump(2));
+}
+
+std::string ShardName(int shard, int shards) {
+  std::string number = std::to_string(shard + 1);
+  std::string total = std::to_string(shards);
+  number.insert(0, 5 - number.size(), '0');
+  total.insert(0, 5 - total.size(), '0');
+  return "model-" + number + "-of-" + total + ".safetensors";
+}
+
+}  // namespace
+
+LlamaConfig TinyLlamaConfig() {
+  LlamaConfig config;
+  config.hidden_size = 64;
+  config.intermediate_size = 172;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 16;
+  config.vocab_size = 96;
+  config.max_position_embeddings = 128;
+  config.eos_token_ids = {2};
+  return config;
+}
+
+std::vector<StoredTensor> TinyModelTensors(const TinyModel& model) {
+  std::vector<StoredTensor> tensors;
+  for (const LlamaTensor& tensor : LlamaTensors(model.config)) {
+    StoredTensor stored{tensor.name, model.dtype, tensor.shape, {}};
+    int64_t numel = 1;
+    for (const int64_t dim : tensor.shape) numel *= dim;
+    const uint64_t stream = StreamOf(tensor.name);
+    const float centre = tensor.shape.size() == 1 ? 1.0f : 0.0f;
+    for (int64_t i = 0; i < numel; ++i) {
+      const float uniform = RandomUniform(model.seed, stream, static_cast<uint64_t>(i)) * 2.0f - 1.0f;
+      AppendElement(stored.bytes, centre + uniform * model.spread, model.dtype);
+    }
+    if (tensor.name == kEmbeddingName && model.tied_as_lm_head) stored.name = kLmHeadName;
+    tensors.push_back(std::move(stored));
+  }
+  return tensors;
+}
+
+std::string ConfigJson(const LlamaConfig& config) {
+  nlohmann::json json = {
+      {"architectures", {"LlamaForCausalLM"}},
+      {"model_type", "llama"},
+      {"hidden_act", "silu"},
+      {"attention_bias", false},
+      {"mlp_bias", false},
+      {"hidden_size", config.hidden_size},
+      {"intermediate_size", config.intermediate_size},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"num_attention_heads", config.num_attention_heads},
+      {"num_key_value_heads", config.num_key_value_heads},
+      {"head_dim", config.head_dim},
+      {"vocab_size", config.vocab_size},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"rms_norm_eps", config.rms_norm_eps},
+      {"rope_theta", config.rope_theta},
+      {"tie_word_embeddings", config.tie_word_embeddings},
+      {"bos_token_id", config.bos_token_id},
+      {"eos_token_id", config.eos_token_ids},
+  };
+  if (config.rope_scaling) {
+    json["rope_scaling"] = {
+        {"rope_type", "llama3"},
+        {"factor", config.rope_scaling->factor},
+        {"low_freq_factor", config.rope_scaling->low_freq_factor},
+        {"high_freq_factor", config.rope_scaling->high_freq_factor},
+        {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings},
+    };
+  }
+  return json.dump(2);
+}
+
+void WriteTensors(const std::filesystem::path& path, const std::vector<StoredTensor>& tensors) {
+  std::vector<SafetensorsSpec> specs;
+  for (const StoredTensor& tensor : tensors) specs.push_back({tensor.name, tensor.dtype, tensor.shape});
+  SafetensorsWriter writer(path, specs, {{"format", "pt"}});
+  for (const StoredTensor& tensor : tensors) writer.Append(tensor.bytes);
+  writer.Finish();
+}
+
+void WriteTinyModel(const std::filesystem::path& folder, const TinyModel& model,
+                    const std::function<void(std::vector<StoredTensor>&)>& edit) {
+  std::filesystem::create_directories(folder);
+  WriteFile(folder / "config.json", ConfigJson(model.config));
+  std::vector<StoredTensor> tensors = TinyModelTensors(model);
+  if (edit) edit(tensors);
+  if (model.shards == 1) {
+    WriteTensors(folder / "model.safetensors", tensors);
+    return;
+  }
+  std::map<std::string, std::string> weight_map;
+  int64_t total_bytes = 0;
+  const size_t shards = static_cast<size_t>(model.shards);
+  for (size_t shard = 0; shard < shards; ++shard) {
+    const std::string name = ShardName(static_cast<int>(shard), model.shards);
+    const size_t begin = tensors.size() * shard / shards;
+    const size_t end = tensors.size() * (shard + 1) / shards;
+    const std::vector<StoredTensor> part(tensors.begin() + static_cast<ptrdiff_t>(begin),
+                                         tensors.begin() + static_cast<ptrdiff_t>(end));
+    for (const StoredTensor& tensor : part) {
+      weight_map[tensor.name] = name;
+      total_bytes += static_cast<int64_t>(tensor.bytes.size());
+    }
+    WriteTensors(folder / name, part);
+  }
+  WriteIndex(folder, weight_map, total_bytes);
+}
+
+}  // namespace stoch::test
