@@ -1,13 +1,16 @@
-# Compiler flags every target shares, and the helpers stoch_library, stoch_test, stoch_bench.
+# Build options, the compiler flags every target shares, and the helpers stoch_library, stoch_test, stoch_bench,
+# stoch_fuzz. Found libraries are asked for where they are used (find_package in the folder that needs it).
 
 option(STOCH_BUILD_TESTS "Build the tests" ON)
 option(STOCH_BUILD_BENCH "Build the Google Benchmark suites" ON)
-set(STOCH_CUDA "AUTO" CACHE STRING "Build the CUDA backend: AUTO (when nvcc is found), ON, OFF")
-set(STOCH_CUDA_ARCHITECTURES "90a" CACHE STRING "CUDA architectures to build for")
+option(STOCH_FUZZ "Build the libFuzzer targets (needs clang)" OFF)
+set(STOCH_CUDA "AUTO" CACHE STRING "Build the CUDA backend: AUTO (when nvcc works), ON, OFF")
+set_property(CACHE STOCH_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(STOCH_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "CUDA architectures to build for (80 carries PTX for newer ones)")
 set(STOCH_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE)
-  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, Debug or RelWithDebInfo" FORCE)
 endif()
 
 set(CMAKE_CXX_STANDARD 20)
@@ -24,16 +27,30 @@ endif()
 
 find_package(Threads REQUIRED)
 
-# -ffp-contract=off is part of the numerics contract: fused multiply-add only where the source says so.
+include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
+
+# -ffp-contract=off, --fmad=false and the IEEE division, square root and denormals of nvcc are part of the numerics
+# contract: fused multiply-add only where the source says so, and the same bits from every compiler.
+set(host_flags -Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor -ffp-contract=off -fno-math-errno)
+list(JOIN host_flags "," nvcc_host_flags)
 add_library(stoch_flags INTERFACE)
 target_include_directories(stoch_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(stoch_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
-  -ffp-contract=off -fno-math-errno>)
+  "$<$<COMPILE_LANGUAGE:CXX>:${host_flags};-Wconversion;-Wno-sign-conversion>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-prec-div=true;-prec-sqrt=true;-ftz=false>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Werror=all-warnings;-Xcompiler=${nvcc_host_flags}>")
 if(STOCH_SANITIZE)
-  target_compile_options(stoch_flags INTERFACE -fsanitize=${STOCH_SANITIZE} -fno-omit-frame-pointer
-    -fno-sanitize-recover=all)
+  target_compile_options(stoch_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${STOCH_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(stoch_flags INTERFACE -fsanitize=${STOCH_SANITIZE})
+endif()
+if(STOCH_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "STOCH_FUZZ needs clang, got ${CMAKE_CXX_COMPILER_ID}: configure with --preset fuzz")
+  endif()
+  # Coverage feedback in every library under test; the fuzzer's main only in the fuzz targets.
+  target_compile_options(stoch_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+  target_link_options(stoch_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
 # stoch_library(NAME SOURCES... [DEPENDS libs...]): a static library with the shared flags.
@@ -43,7 +60,8 @@ function(stoch_library name)
   target_link_libraries(${name} PUBLIC stoch_flags ${arg_DEPENDS})
 endfunction()
 
-# stoch_test(NAME SOURCES... [DEPENDS libs...] [LABELS labels...]): one GoogleTest program, one ctest entry.
+# stoch_test(NAME SOURCES... [DEPENDS libs...] [LABELS labels...] [TIMEOUT seconds]): one GoogleTest program, one ctest
+# entry. Labels: unit (the default), cuda, multi_gpu, slow.
 function(stoch_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "DEPENDS;LABELS" ${ARGN})
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
@@ -57,7 +75,8 @@ function(stoch_test name)
   if(NOT timeout)
     set(timeout 600)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout})
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout}
+    ENVIRONMENT "STOCH_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
 endfunction()
 
 # stoch_bench(NAME SOURCES... [DEPENDS libs...]): one Google Benchmark program.
@@ -65,4 +84,16 @@ function(stoch_bench name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE stoch_flags ${arg_DEPENDS} benchmark::benchmark benchmark::benchmark_main)
+endfunction()
+
+# stoch_fuzz(NAME SOURCES... [DEPENDS libs...]): one libFuzzer program (LLVMFuzzerTestOneInput in SOURCES); nothing
+# unless STOCH_FUZZ is on.
+function(stoch_fuzz name)
+  if(NOT STOCH_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE stoch_flags ${arg_DEPENDS})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 endfunction()
