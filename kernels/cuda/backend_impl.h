@@ -1,0 +1,74 @@
+// CudaBackend: checks operands, makes their device current and calls the launcher of each op.
+//
+// Launchers by file; each takes the DeviceContext first and has its contract in its header:
+//   linear.h       LaunchLinear            (sc_linear.h, sc_prefill.h, exact_linear.h, fp16_linear.h below it)
+//   attention.h    LaunchAttention         kv_cache.h  CudaKvCache, MakeKvCache, KvCacheBytes
+//   pass.h         CudaPass, MakePass, UploadPass
+//   rows.h         LaunchEmbed, LaunchGatherRows, LaunchArgmax, LaunchScore
+//   sc_matmul.h    LaunchScMatmul
+//   weights.h      MakeLinear, MakeVector, MakeEmbedding, Unpack
+//   graph.h        GraphCache
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/graph.h"
+
+namespace stoch::cuda {
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(std::span<const int> ordinals);
+  ~CudaBackend() override;
+
+  std::string_view name() const override { return "cuda"; }
+  std::span<const Device> devices() const override { return devices_; }
+  DeviceInfo info(Device device) const override;
+  double MeasureBandwidth(Device device) override;
+
+  Buffer Allocate(Device device, int64_t bytes) override;
+  void CopyFromHost(const TensorView& to, const void* from) override;
+  void CopyToHost(void* to, const TensorView& from) override;
+  void Copy(const TensorView& to, const TensorView& from) override;
+  void Synchronize(Device device) override;
+
+  std::unique_ptr<LinearWeight> MakeLinear(Device device, std::span<const WeightSource> parts,
+                                           const LinearSpec& spec) override;
+  Buffer MakeVector(Device device, const WeightSource& source) override;
+  std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
+                                                const LinearWeight* tied) override;
+  PlainLinear Unpack(const LinearWeight& weight) override;
+
+  std::unique_ptr<KvCache> MakeKvCache(Device device, const KvCacheSpec& spec) override;
+  int64_t KvCacheBytes(const KvCacheSpec& spec) const override;
+  std::unique_ptr<Pass> MakePass(Device device, const PassLimits& limits) override;
+  void UploadPass(Pass& pass, const PassLayout& layout) override;
+
+  void Embed(const EmbeddingTable& table, const Pass& pass, const TensorView& out) override;
+  void Linear(const LinearCall& call) override;
+  void Attention(const AttentionCall& call) override;
+  void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) override;
+  void Argmax(const TensorView& logits, std::span<int32_t> ids) override;
+  void Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) override;
+  void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) override;
+  void RunGraph(Device device, std::string_view key, const std::function<void()>& body) override;
+  void CheckFinite(Device device) override;
+
+ private:
+  struct PerDevice {
+    explicit PerDevice(int ordinal) : context(ordinal), graphs(context) {}
+    DeviceContext context;
+    GraphCache graphs;
+  };
+  PerDevice& At(const Device& device);  // InvalidInput for a device this backend was not opened with
+  const PerDevice& At(const Device& device) const;
+
+  std::vector<Device> devices_;
+  std::vector<std::unique_ptr<PerDevice>> per_device_;
+};
+
+}  // namespace stoch::cuda

@@ -1,0 +1,53 @@
+// One GPU as the backend's launchers see it: stream, properties, scratch, tables, error flag.
+#pragma once
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/finite.h"
+#include "kernels/cuda/tables.h"
+#include "kernels/cuda/workspace.h"
+
+namespace stoch::cuda {
+
+// Every launcher takes a DeviceContext and launches on its stream; the caller (CudaBackend) made its device current.
+class DeviceContext {
+ public:
+  explicit DeviceContext(int ordinal);
+  ~DeviceContext();
+  DeviceContext(const DeviceContext&) = delete;
+  DeviceContext& operator=(const DeviceContext&) = delete;
+
+  const Device device;
+  cudaStream_t stream = nullptr;       // every op of the device, in order
+  cudaStream_t copy_stream = nullptr;  // uploads that overlap with kernels while loading
+  int sm_count = 0;
+  int compute_capability = 0;  // 90 for sm_90
+  int64_t l2_bytes = 0;
+  int64_t max_shared_bytes = 0;  // opt-in limit of one block
+  double read_bytes_per_s = 0;   // measured, 0 = not yet
+
+  Workspace workspace;
+  TableCache tables;
+
+  // What: the reporter to hand to a kernel of this site; the same site always has the same id.
+  FiniteReporter Reporter(const OpSite& site);
+  // Errors: InvalidInput naming the first site that reported since the last call. Waits.
+  void CheckFinite();
+
+  cublasHandle_t cublas();  // created at first use, bound to `stream`
+
+ private:
+  cublasHandle_t cublas_ = nullptr;
+  Buffer cublas_workspace_;
+  Buffer finite_flag_;  // int32: 0, or the id of the first site that reported
+  std::map<std::pair<int, std::string>, int> site_ids_;
+};
+
+}  // namespace stoch::cuda

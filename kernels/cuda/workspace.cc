@@ -1,0 +1,32 @@
+#include "kernels/cuda/workspace.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/memory.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr size_t kMinBlockBytes = size_t{32} << 20;
+
+}  // namespace
+
+int64_t Workspace::bytes() const {
+  size_t total = 0;
+  for (const Buffer& block : blocks_) total += block.bytes();
+  return static_cast<int64_t>(total);
+}
+
+void* Workspace::Take(size_t bytes) {
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  while (block_ < blocks_.size() && offset_ + bytes > blocks_[block_].bytes()) {
+    ++block_;
+    offset_ = 0;
+  }
+  if (block_ == blocks_.size()) blocks_.push_back(AllocateDevice(device_, std::max(bytes, kMinBlockBytes)));
+  void* result = static_cast<char*>(blocks_[block_].data()) + offset_;
+  offset_ += bytes;
+  return result;
+}
+
+}  // namespace stoch::cuda
