@@ -75,8 +75,7 @@ function(stoch_test name)
   if(NOT timeout)
     set(timeout 600)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout}
-    ENVIRONMENT "STOCH_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout})
 endfunction()
 
 # stoch_bench(NAME SOURCES... [DEPENDS libs...]): one Google Benchmark program.

@@ -1,0 +1,40 @@
+// The rules of the tree that a compiler cannot check: who may include whom, and what may not be written where.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stoch::test {
+
+// One text file of the repository.
+struct SourceFile {
+  std::string path;  // relative to the root, with '/'
+  std::string text;
+};
+
+// What:   what a rule finds wrong, each as "path:line: sentence"; empty if nothing.
+using Rule = std::vector<std::string> (*)(const SourceFile& file);
+
+// Includes only point down (tools -> engine -> models -> kernels, loader), are written from the root, and nobody
+// includes tests or bench.
+std::vector<std::string> CheckIncludes(const SourceFile& file);
+// Only kernels/cuda (and cuda folders of tests and bench) includes CUDA, NCCL or cuBLAS headers.
+std::vector<std::string> CheckCudaHeaders(const SourceFile& file);
+// Only kernels/registry.cc names both backends.
+std::vector<std::string> CheckBackendNames(const SourceFile& file);
+// Only kernels/cuda/device_guard sets the current CUDA device.
+std::vector<std::string> CheckSetDevice(const SourceFile& file);
+// Libraries never print, exit or abort.
+std::vector<std::string> CheckQuietLibraries(const SourceFile& file);
+// Bits do not depend on the platform's libm: kernels and models use kernels/math.
+std::vector<std::string> CheckNoLibm(const SourceFile& file);
+// No source file has more than 600 lines.
+std::vector<std::string> CheckLength(const SourceFile& file);
+// No paths of somebody's machine, no hosts of package registries.
+std::vector<std::string> CheckWords(const SourceFile& file);
+
+// What: every text file below `root` that belongs to the project (build output and version control left out).
+std::vector<SourceFile> ReadTree(const std::string& root);
+
+}  // namespace stoch::test
