@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -29,8 +30,9 @@ class LlamaModel {
   LlamaModel(Backend& backend, const ModelFiles& files, const Options& options);
   ~LlamaModel();
 
-  // What:   embedding, decoder layers and the final norm's input rows of one pass; keys and values of its tokens go to
-  //         the cache pages the layout names. Waits for the device.
+  // What:   embedding and decoder layers of one pass, and the first logits; keys and values of its tokens go to the
+  // cache
+  //         pages the layout names. Waits for the device.
   // Errors: InvalidInput naming layer and operator where an activation is NaN or infinite.
   void Forward(const PassLayout& layout);
 
@@ -40,24 +42,33 @@ class LlamaModel {
 
   const LlamaConfig& config() const { return config_; }
   const LlamaWeights& weights() const { return weights_; }
-  int64_t kv_cache_bytes() const;
+  int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  int64_t num_pages() const { return num_pages_; }
 
  private:
   struct Stage;
 
+  void MakeStages();
+  void Allocate(Stage& stage);
+  TensorView Rope(const Stage& stage) const;
+  TensorView Hidden(const Stage& stage, int64_t rows) const;
   void RunStage(Stage& stage, int64_t rows);
-  void RunLayer(Stage& stage, int layer, int64_t rows);
+  void RunLayer(Stage& stage, int cache_layer, int64_t rows);
+  void AddNorm(LinearCall& call, const Buffer& weight) const;
+  void RunHead(Stage& stage, int64_t first, int64_t count);
 
   Backend* backend_;
   LlamaConfig config_;
   Options options_;
+  std::string graph_key_;
+  WorkspaceSizes sizes_;
   LlamaWeights weights_;
-  std::vector<std::unique_ptr<Stage>> stages_;  // runs of consecutive layers on one device, in order
+  std::vector<std::unique_ptr<Stage>> stages_;  // in order; the last one has the head
+  int64_t kv_cache_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
-  int64_t num_pages_ = 0;
-  int64_t output_rows_ = 0;
+  int64_t output_rows_ = 0;   // of the last Forward
+  int64_t logits_first_ = 0;  // which of them the logits buffer holds
+  int64_t logits_count_ = 0;
 };
 
 }  // namespace stoch

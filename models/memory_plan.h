@@ -38,6 +38,25 @@ struct PassShape {
 
 inline constexpr int kKvPageTokens = 64;
 
+// Pages that hold shape.kv_tokens positions.
+inline int64_t NumPages(const PassShape& shape) { return (shape.kv_tokens + kKvPageTokens - 1) / kKvPageTokens; }
+
+// What: the cache of `num_layers` consecutive layers. sc is read for kSc only.
+KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
+                            int64_t num_pages);
+
+// Bytes of every buffer of one stage's workspace.
+struct WorkspaceSizes {
+  int64_t hidden = 0;     // F32 [max_rows, hidden_size], twice: the residual stream and the head's input
+  int64_t qkv = 0;        // F32 [max_rows, q | k | v]
+  int64_t attention = 0;  // F32 [max_rows, num_heads * head_dim]
+  int64_t gate_up = 0;    // F32 [max_rows, 2 * intermediate_size]
+  int64_t rope = 0;       // F32 [context, head_dim]
+  int64_t logits = 0;     // F32 [max_logit_rows, vocab_size]
+  int64_t total() const { return 2 * hidden + qkv + attention + gate_up + rope + logits; }
+};
+WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape);
+
 // What:   the plan of a model in `precision` (sc is read for kSc only). KV bytes are what the backend says.
 // Errors: InvalidInput for an SC configuration that does not fit the shape.
 MemoryPlan PlanMemory(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
