@@ -16,6 +16,7 @@ struct Llama3RopeScaling {
   double low_freq_factor = 1;
   double high_freq_factor = 4;
   double original_max_position_embeddings = 8192;
+  friend bool operator==(const Llama3RopeScaling&, const Llama3RopeScaling&) = default;
 };
 
 struct LlamaConfig {
@@ -36,8 +37,10 @@ struct LlamaConfig {
 };
 
 // What:   parses config.json text (and generation_config.json text, empty if absent, whose eos ids are added).
-// Errors: InvalidInput naming the key, expected and got: wrong type, missing or out-of-range sizes (every size is
-//         checked against overflow), unknown architecture, unsupported activation, bias or rope type.
+//         `where` is their folder, for messages. Absent optional keys mean what transformers' LlamaConfig makes of
+//         them: as many KV heads as heads, head_dim = hidden_size / heads, eps 1e-6, theta 10000, untied, bos 1, eos 2.
+// Errors: InvalidInput naming file, key, expected and got: wrong type, missing or out-of-range sizes (no product of
+//         accepted sizes overflows), unknown architecture, unsupported activation, bias, quantization or rope type.
 LlamaConfig ParseLlamaConfig(std::string_view config_json, std::string_view generation_config_json,
                              const std::string& where);
 
