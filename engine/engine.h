@@ -138,6 +138,9 @@ class Engine {
   struct State;
   explicit Engine(std::unique_ptr<State> state);
   void ReleasePages(std::span<const int32_t> pages);
+  void CheckStep(std::span<const StepItem> items) const;
+  void ForLogits(int64_t first, int64_t count,
+                 const std::function<void(const TensorView& block, int64_t offset)>& read);
 
   std::unique_ptr<State> state_;
 };

@@ -29,7 +29,7 @@ enum class FinishReason : uint8_t {
 std::string_view FinishReasonName(FinishReason reason);  // "", "stop", "length", "cancelled"
 
 struct GenerateRequest {
-  std::vector<int32_t> prompt;  // ids, BOS included where wanted; at least one, fewer than the context
+  std::vector<int32_t> prompt;  // ids, BOS included where wanted; at least one, at most the context
   int64_t max_tokens = -1;      // -1 = up to the context
   SamplingOptions sampling;
   std::vector<std::string> stop;  // never part of the text; the token that completes one is part of ids
@@ -68,7 +68,7 @@ struct GenerateResult {
 class Generation {
  public:
   // What:   checks the request and reserves the sequence. `tokenizer` may be null: no text, no stop strings.
-  // Errors: InvalidInput: empty prompt, ids out of range, a prompt that leaves no room in the context, bad options,
+  // Errors: InvalidInput: empty prompt, ids out of range, a prompt longer than the context, bad options,
   //         or no free pages.
   Generation(Engine& engine, const Tokenizer* tokenizer, GenerateRequest request);
 
@@ -97,6 +97,7 @@ class Generation {
   Engine* engine_;
   const Tokenizer* tokenizer_;
   GenerateRequest request_;
+  int64_t max_tokens_ = 0;  // with the context's limit
   std::vector<int32_t> stop_ids_;
   std::unique_ptr<Sequence> sequence_;
   std::optional<StreamDecoder> decoder_;

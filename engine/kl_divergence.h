@@ -22,6 +22,8 @@ class KlBaseWriter {
   void Close();  // writes the row count; a file without it is not accepted by the reader
 
  private:
+  void Check();
+
   std::filesystem::path path_;
   std::ofstream file_;
   int64_t vocab_size_;

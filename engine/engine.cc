@@ -1,0 +1,274 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/error.h"
+#include "models/page_allocator.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kDefaultContextLimit = 8192;       // what long-context models start with unless told otherwise
+constexpr int64_t kLogitsBytes = int64_t{64} << 20;  // of one block of logits rows
+
+constexpr std::array<std::pair<std::string_view, Precision>, 3> kPrecisions = {
+    {{"sc", Precision::kSc}, {"fp32", Precision::kFp32}, {"fp16", Precision::kFp16}}};
+
+bool ChunkInvariant(const EngineOptions& options) {
+  return options.precision != Precision::kSc || IsChunkInvariant(options.sc);
+}
+
+EngineOptions FillDefaults(const LlamaConfig& config, EngineOptions options) {
+  const auto range = [](const char* name, int64_t value, int64_t low, int64_t high) {
+    if (value >= low && value <= high) return;
+    throw InvalidInput(std::string(name) + " = " + std::to_string(value) + ": allowed is " + std::to_string(low) +
+                       ".." + std::to_string(high));
+  };
+  if (options.context == 0) options.context = std::min(config.max_position_embeddings, kDefaultContextLimit);
+  range("context", options.context, 1, config.max_position_embeddings);
+  range("max_sequences", options.max_sequences, 1, 4096);
+  range("max_pass_rows", options.max_pass_rows, 1, 65536);
+  const int64_t whole = (options.context + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
+  if (options.kv_tokens == 0) options.kv_tokens = whole * options.max_sequences;
+  range("kv_tokens", options.kv_tokens, 1, int64_t{1} << 36);
+  if (options.precision == Precision::kSc) Validate(options.sc);
+  return options;
+}
+
+std::string Positions(int64_t count) { return std::to_string(count) + (count == 1 ? " position" : " positions"); }
+
+}  // namespace
+
+std::string_view PrecisionName(Precision precision) {
+  for (const auto& [name, entry] : kPrecisions) {
+    if (entry == precision) return name;
+  }
+  return "?";
+}
+
+Precision ParsePrecision(std::string_view name) {
+  for (const auto& [known, precision] : kPrecisions) {
+    if (known == name) return precision;
+  }
+  throw InvalidInput("precision = '" + std::string(name) + "': allowed is sc, fp32, fp16");
+}
+
+PassShape ShapeOf(const LlamaConfig& config, const EngineOptions& options) {
+  const EngineOptions filled = FillDefaults(config, options);
+  PassShape shape;
+  shape.context = filled.context;
+  shape.kv_tokens = filled.kv_tokens;
+  const int64_t prompt_rows =
+      ChunkInvariant(filled) ? std::min(filled.max_pass_rows, filled.kv_tokens) : filled.context;
+  shape.max_rows = std::max(prompt_rows, filled.max_sequences);
+  const int64_t block = std::max<int64_t>(1, kLogitsBytes / (config.vocab_size * 4));
+  shape.max_logit_rows = std::max(std::min(shape.max_rows, block), filled.max_sequences);
+  return shape;
+}
+
+struct Engine::State {
+  std::shared_ptr<Backend> backend;
+  ModelFiles files;  // exact matrices may stay in its mapped files
+  EngineOptions options;
+  PassShape shape;
+  std::unique_ptr<LlamaModel> model;
+  PageAllocator pages{0};
+  std::vector<std::string> notices;
+  double load_ms = 0;
+  int64_t output_rows = 0;  // of the last Step
+};
+
+// ------------------------------------------------------------------------------------------------- sequences ----
+
+Sequence::Sequence(Engine* engine, int64_t capacity, std::vector<int32_t> pages)
+    : engine_(engine), capacity_(capacity), pages_(std::move(pages)) {}
+
+Sequence::~Sequence() { engine_->ReleasePages(pages_); }
+
+void Sequence::Append(std::span<const int32_t> ids) {
+  const int64_t vocab = engine_->config().vocab_size;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab) continue;
+    throw InvalidInput("token id " + std::to_string(ids[i]) + " at index " + std::to_string(ids_.size() + i) +
+                       " is outside the vocabulary; allowed is 0.." + std::to_string(vocab - 1));
+  }
+  const auto total = static_cast<int64_t>(ids_.size() + ids.size());
+  if (total > capacity_) {
+    throw InvalidInput(std::to_string(total) + " tokens do not fit in a sequence of " + Positions(capacity_));
+  }
+  ids_.insert(ids_.end(), ids.begin(), ids.end());
+}
+
+void Sequence::Truncate(int64_t length) {
+  STOCH_CHECK(length >= 0 && length <= static_cast<int64_t>(ids_.size()));
+  ids_.resize(static_cast<size_t>(length));
+  computed_ = std::min(computed_, length);
+}
+
+// ---------------------------------------------------------------------------------------------------- engine ----
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Engine::~Engine() = default;
+
+std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFiles files, const EngineOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  auto state = std::make_unique<State>();
+  state->options = FillDefaults(files.config, options);
+  state->shape = ShapeOf(files.config, state->options);
+  state->backend = std::move(backend);
+  state->files = std::move(files);
+
+  LlamaModel::Options model;
+  model.precision = state->options.precision;
+  model.sc = state->options.sc;
+  model.shape = state->shape;
+  model.max_sequences = state->options.max_sequences;
+  model.placement = SingleDevice(state->files.config, state->backend->devices().front());
+  model.progress = state->options.on_progress;
+  state->model = std::make_unique<LlamaModel>(*state->backend, state->files, model);
+  state->pages = PageAllocator(NumPages(state->shape));
+
+  if (!ChunkInvariant(state->options)) {
+    state->notices.push_back(
+        "In this SC configuration (" + Describe(state->options.sc) +
+        ") results depend on how a prompt is cut into passes: a prompt runs as one window, then every generated token "
+        "as a pass of its own.");
+  }
+  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+  state->load_ms = elapsed.count();
+  return std::unique_ptr<Engine>(new Engine(std::move(state)));
+}
+
+const std::string& Engine::model_name() const { return state_->files.name; }
+const LlamaConfig& Engine::config() const { return state_->files.config; }
+const EngineOptions& Engine::options() const { return state_->options; }
+const PassShape& Engine::shape() const { return state_->shape; }
+Backend& Engine::backend() { return *state_->backend; }
+const LlamaModel& Engine::model() const { return *state_->model; }
+double Engine::load_ms() const { return state_->load_ms; }
+const std::vector<std::string>& Engine::notices() const { return state_->notices; }
+bool Engine::chunk_invariant() const { return ChunkInvariant(state_->options); }
+
+std::string Engine::sc_description() const {
+  return state_->options.precision == Precision::kSc ? Describe(state_->options.sc) : "";
+}
+
+bool Engine::batch_invariant() const {
+  return state_->options.precision != Precision::kSc || IsBatchInvariant(state_->options.sc);
+}
+
+std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity) {
+  if (capacity < 1 || capacity > state_->shape.context) {
+    throw InvalidInput("a sequence of " + Positions(capacity) + " does not fit the context; allowed is 1.." +
+                       std::to_string(state_->shape.context));
+  }
+  const int64_t count = (capacity + kKvPageTokens - 1) / kKvPageTokens;
+  if (count > NumPages(state_->shape)) {
+    throw InvalidInput("a sequence of " + Positions(capacity) + " does not fit the KV cache of " +
+                       Positions(NumPages(state_->shape) * kKvPageTokens));
+  }
+  std::vector<int32_t> pages = state_->pages.Allocate(count);
+  if (pages.empty()) return nullptr;
+  return std::unique_ptr<Sequence>(new Sequence(this, capacity, std::move(pages)));
+}
+
+int64_t Engine::free_tokens() const { return state_->pages.free_pages() * kKvPageTokens; }
+
+void Engine::ReleasePages(std::span<const int32_t> pages) { state_->pages.Release(pages); }
+
+int64_t Engine::NextTokens(const Sequence& sequence, int64_t budget) const {
+  const int64_t limit = std::min(budget, state_->shape.max_rows);
+  if (chunk_invariant()) return std::min(sequence.pending(), limit);
+  return sequence.pending() <= limit ? sequence.pending() : 0;
+}
+
+void Engine::CheckStep(std::span<const StepItem> items) const {
+  const auto reject = [](const std::string& what) { throw InvalidInput("a step " + what); };
+  if (items.empty()) reject("without sequences has nothing to do");
+  if (static_cast<int64_t>(items.size()) > state_->options.max_sequences) {
+    reject("of " + std::to_string(items.size()) +
+           " sequences exceeds max_sequences = " + std::to_string(state_->options.max_sequences));
+  }
+  if (items.size() > 1 && !batch_invariant()) {
+    reject("of " + std::to_string(items.size()) +
+           " sequences would couple them in this SC configuration; allowed is one at a time");
+  }
+  int64_t rows = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const StepItem& item = items[i];
+    STOCH_CHECK(item.sequence != nullptr && item.sequence->engine_ == this);
+    if (item.num_tokens < 1 || item.num_tokens > item.sequence->pending()) {
+      reject("of " + std::to_string(item.num_tokens) + " tokens asks for more than the sequence's pending ones; " +
+             "allowed is 1.." + std::to_string(item.sequence->pending()));
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (items[j].sequence == item.sequence) reject("names one sequence twice");
+    }
+    rows += item.num_tokens;
+  }
+  if (rows > state_->shape.max_rows) {
+    reject("of " + std::to_string(rows) + " rows exceeds the limit of " + std::to_string(state_->shape.max_rows));
+  }
+}
+
+int64_t Engine::Step(std::span<const StepItem> items) {
+  state_->output_rows = 0;
+  CheckStep(items);
+  PassLayout layout;
+  for (const StepItem& item : items) {
+    const Sequence& sequence = *item.sequence;
+    const auto first_row = static_cast<int32_t>(layout.ids.size());
+    const auto begin = sequence.ids_.begin() + sequence.computed_;
+    layout.ids.insert(layout.ids.end(), begin, begin + item.num_tokens);
+    layout.sequences.push_back(
+        {first_row, static_cast<int32_t>(item.num_tokens), static_cast<int32_t>(sequence.computed_), sequence.pages_});
+    const auto end_row = static_cast<int32_t>(layout.ids.size());
+    if (item.output == StepOutput::kLast) layout.output_rows.push_back(end_row - 1);
+    for (int32_t row = first_row; item.output == StepOutput::kAll && row < end_row; ++row) {
+      layout.output_rows.push_back(row);
+    }
+  }
+  state_->model->Forward(layout);
+  for (const StepItem& item : items) item.sequence->computed_ += item.num_tokens;
+  state_->output_rows = static_cast<int64_t>(layout.output_rows.size());
+  return state_->output_rows;
+}
+
+// ------------------------------------------------------------------------------------------------ output rows ----
+
+void Engine::ForLogits(int64_t first, int64_t count, const std::function<void(const TensorView&, int64_t)>& read) {
+  STOCH_CHECK(first >= 0 && count >= 0 && first + count <= state_->output_rows);
+  for (int64_t done = 0; done < count;) {
+    const int64_t block = std::min(count - done, state_->shape.max_logit_rows);
+    read(state_->model->Logits(first + done, block), done);
+    done += block;
+  }
+}
+
+void Engine::ReadLogits(int64_t first, int64_t count, float* logits) {
+  ForLogits(first, count, [&](const TensorView& block, int64_t offset) {
+    state_->backend->CopyToHost(logits + offset * config().vocab_size, block);
+  });
+}
+
+void Engine::Argmax(int64_t first, std::span<int32_t> ids) {
+  ForLogits(first, static_cast<int64_t>(ids.size()), [&](const TensorView& block, int64_t offset) {
+    state_->backend->Argmax(block, ids.subspan(static_cast<size_t>(offset), static_cast<size_t>(block.dim(0))));
+  });
+}
+
+void Engine::Score(int64_t first, std::span<const int32_t> ids, std::span<TokenScore> scores) {
+  STOCH_CHECK(ids.size() == scores.size());
+  for (const int32_t id : ids) STOCH_CHECK(id >= 0 && id < config().vocab_size);
+  ForLogits(first, static_cast<int64_t>(ids.size()), [&](const TensorView& block, int64_t offset) {
+    const auto begin = static_cast<size_t>(offset);
+    const auto count = static_cast<size_t>(block.dim(0));
+    state_->backend->Score(block, ids.subspan(begin, count), scores.subspan(begin, count));
+  });
+}
+
+}  // namespace stoch
