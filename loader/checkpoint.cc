@@ -27,9 +27,10 @@ bool IsPlainFileName(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
-WeightMap ReadWeightMap(const std::filesystem::path& index_file) {
-  const std::string where = index_file.string();
-  const nlohmann::json index = ParseBoundedJson(ReadSmallFile(index_file, kMaxIndexBytes), where);
+}  // namespace
+
+WeightMap ParseShardIndex(std::string_view text, const std::string& where) {
+  const nlohmann::json index = ParseBoundedJson(text, where);
   const auto found = index.is_object() ? index.find("weight_map") : index.end();
   if (found == index.end() || !found->is_object() || found->empty()) {
     throw InvalidInput(where + ": weight_map: expected an object of tensor names and file names, got " +
@@ -49,8 +50,6 @@ WeightMap ReadWeightMap(const std::filesystem::path& index_file) {
   return weight_map;
 }
 
-}  // namespace
-
 Checkpoint::Checkpoint(const std::filesystem::path& folder) {
   const std::filesystem::path single = folder / "model.safetensors";
   const std::filesystem::path index = folder / "model.safetensors.index.json";
@@ -68,7 +67,7 @@ Checkpoint::Checkpoint(const std::filesystem::path& folder) {
 
 void Checkpoint::OpenShards(const std::filesystem::path& index_file) {
   const std::string where = index_file.string();
-  const WeightMap weight_map = ReadWeightMap(index_file);
+  const WeightMap weight_map = ParseShardIndex(ReadSmallFile(index_file, kMaxIndexBytes), where);
   std::set<std::string> shards;
   for (const auto& [name, shard] : weight_map) shards.insert(shard);
   if (shards.size() > kMaxShards) {

@@ -12,6 +12,10 @@
 
 namespace stoch {
 
+// What:   the weight_map of a model.safetensors.index.json: tensor names and the shard that holds each.
+// Errors: InvalidInput naming `where`: another form, no entries, a shard that is not a plain file name.
+std::map<std::string, std::string, std::less<>> ParseShardIndex(std::string_view text, const std::string& where);
+
 struct CheckpointTensor {
   const SafetensorsFile* file = nullptr;
   const SafetensorsTensor* tensor = nullptr;
