@@ -1,0 +1,81 @@
+#include "engine/stop_strings.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/math/random.h"
+
+namespace stoch {
+namespace {
+
+TEST(StopStrings, HoldsBackWhatMayBecomeAStop) {
+  StopStrings stops({"END", "\n\n"});
+  EXPECT_EQ(stops.Push("a E"), "a ");
+  EXPECT_EQ(stops.Push("N"), "");
+  EXPECT_EQ(stops.Push("T"), "ENT");
+  EXPECT_EQ(stops.Push("x\n"), "x");
+  EXPECT_EQ(stops.Push("y"), "\ny");
+  EXPECT_FALSE(stops.stopped());
+  EXPECT_EQ(stops.Push("zEN"), "z");
+  EXPECT_EQ(stops.Push("D tail"), "");
+  EXPECT_TRUE(stops.stopped());
+  EXPECT_EQ(stops.Push("more"), "");
+  EXPECT_EQ(stops.Flush(), "");
+}
+
+TEST(StopStrings, FlushGivesBackAnUnfinishedStop) {
+  StopStrings stops({"END"});
+  EXPECT_EQ(stops.Push("EN"), "");
+  EXPECT_EQ(stops.Flush(), "EN");
+  EXPECT_EQ(stops.Flush(), "");
+}
+
+TEST(StopStrings, EarliestStopWinsAndEmptyOnesAreIgnored) {
+  StopStrings stops({"", "cd", "b"});
+  EXPECT_EQ(stops.Push("abcd"), "a");
+  EXPECT_TRUE(stops.stopped());
+  StopStrings none({""});
+  EXPECT_EQ(none.Push("text"), "text");
+}
+
+// However a text is cut into pieces, what comes out is the text up to the first stop.
+TEST(StopStrings, EqualsSearchingTheWholeText) {
+  int stopped = 0;
+  for (uint64_t trial = 0; trial < 2000; ++trial) {
+    std::string text;
+    for (uint64_t i = 0; i < 14; ++i) text += static_cast<char>('a' + RandomBits(7, trial, i) % 2);
+    const std::vector<std::string> stops = {"aabab", "bbb", "abaab"};
+    size_t found = std::string::npos;
+    for (const std::string& stop : stops) found = std::min(found, text.find(stop));
+
+    StopStrings matcher(stops);
+    std::string shown;
+    for (size_t begin = 0; begin < text.size() && !matcher.stopped();) {
+      const size_t count = 1 + RandomBits(8, trial, begin) % 4;
+      shown += matcher.Push(text.substr(begin, count));
+      begin += count;
+    }
+    shown += matcher.Flush();
+    if (found == std::string::npos) {
+      EXPECT_EQ(shown, text);
+    } else if (matcher.stopped()) {
+      // A stop that ends earlier may be completed before one that starts earlier.
+      ++stopped;
+      size_t earliest_end = std::string::npos;
+      for (const std::string& stop : stops) {
+        const size_t at = text.find(stop);
+        if (at != std::string::npos) earliest_end = std::min(earliest_end, at + stop.size());
+      }
+      EXPECT_LE(shown.size(), earliest_end);
+      EXPECT_EQ(shown, text.substr(0, shown.size()));
+      for (const std::string& stop : stops) EXPECT_EQ(shown.find(stop), std::string::npos);
+    } else {
+      ADD_FAILURE() << "missed a stop in " << text;
+    }
+  }
+  EXPECT_GT(stopped, 100);
+}
+
+}  // namespace
+}  // namespace stoch

@@ -1,0 +1,75 @@
+#include "models/rope_table.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace stoch {
+namespace {
+
+LlamaConfig Llama31() {
+  LlamaConfig config;
+  config.head_dim = 128;
+  config.rope_theta = 500000;
+  config.rope_scaling = Llama3RopeScaling{};
+  return config;
+}
+
+TEST(RopeTable, FrequenciesArePowersOfTheta) {
+  LlamaConfig config;
+  config.head_dim = 16;
+  config.rope_theta = 10000;
+  const std::vector<float> frequencies = RopeInverseFrequencies(config);
+  ASSERT_EQ(frequencies.size(), 8u);
+  EXPECT_EQ(frequencies[0], 1.0f);
+  EXPECT_EQ(frequencies[4], 0.01f);
+  for (size_t i = 0; i < 8; ++i) {
+    const double exact = std::pow(10000.0, -static_cast<double>(i) / 8);
+    EXPECT_NEAR(frequencies[i], exact, 1.2e-7 * exact);
+  }
+}
+
+// Llama 3.1: wavelengths below 8192 / 4 stay, those above 8192 / 1 are slowed 8 times, those between are blended.
+TEST(RopeTable, Llama3ScalingHasThreeBands) {
+  LlamaConfig plain = Llama31();
+  plain.rope_scaling.reset();
+  const std::vector<float> base = RopeInverseFrequencies(plain);
+  const std::vector<float> scaled = RopeInverseFrequencies(Llama31());
+  int kept = 0, blended = 0, slowed = 0;
+  for (size_t i = 0; i < base.size(); ++i) {
+    const double wavelength = 2 * std::acos(-1.0) / base[i];
+    const double ratio = static_cast<double>(scaled[i]) / base[i];
+    if (wavelength < 2048) {
+      EXPECT_EQ(scaled[i], base[i]);
+      ++kept;
+    } else if (wavelength > 8192) {
+      EXPECT_EQ(scaled[i], base[i] / 8);
+      ++slowed;
+    } else {
+      const double smooth = (8192 / wavelength - 1) / 3;
+      EXPECT_NEAR(ratio, (1 - smooth) / 8 + smooth, 1e-5);
+      ++blended;
+    }
+  }
+  EXPECT_EQ(kept, 29);
+  EXPECT_EQ(blended, 6);
+  EXPECT_EQ(slowed, 29);
+}
+
+TEST(RopeTable, RowsAreCosThenSinOfTheRoundedAngle) {
+  const LlamaConfig config = Llama31();
+  const std::vector<float> frequencies = RopeInverseFrequencies(config);
+  constexpr int64_t kPositions = 3000;
+  const std::vector<float> table = MakeRopeTable(config, kPositions);
+  ASSERT_EQ(table.size(), static_cast<size_t>(kPositions * config.head_dim));
+  for (const size_t position : {size_t{0}, size_t{1}, size_t{77}, size_t{2999}}) {
+    for (size_t i = 0; i < 64; ++i) {
+      const float angle = static_cast<float>(position) * frequencies[i];
+      EXPECT_NEAR(table[position * 128 + i], std::cos(static_cast<double>(angle)), 4e-8);
+      EXPECT_NEAR(table[position * 128 + 64 + i], std::sin(static_cast<double>(angle)), 4e-8);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stoch

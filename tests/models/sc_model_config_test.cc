@@ -1,0 +1,152 @@
+#include "models/sc_model_config.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/base/error.h"
+
+namespace stoch {
+namespace {
+
+using enum ScOperatorId;
+
+ScModelConfig Parse(const std::vector<std::string>& settings) { return ParseScModelConfig(settings); }
+
+std::string ErrorOf(const std::vector<std::string>& settings) {
+  try {
+    Parse(settings);
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ScModelConfig, DefaultIsTheHalvedPreset) {
+  const ScModelConfig config = Parse({});
+  EXPECT_EQ(config, HalvedScModelConfig());
+  EXPECT_EQ(config.attention, AttentionMode::kPerToken);
+  EXPECT_FALSE(config.sc_lm_head);
+  for (const ScConfig& op : config.operators) {
+    const ScConfig resolved = Resolve(op);
+    EXPECT_TRUE(resolved.halve);
+    EXPECT_EQ(resolved.stoc_len, 128);
+    EXPECT_EQ(resolved.rng_levels, 128);
+    EXPECT_EQ(resolved.scramble, ScScramble::kBitrev);
+    EXPECT_EQ(resolved.scramble_masks, 64);
+  }
+  EXPECT_EQ(config.at(kDownProj).chunk_d, 128);
+  EXPECT_EQ(config.at(kQk).chunk_d, 0);
+}
+
+TEST(ScModelConfig, PublishedPresetIsTheFullGrid) {
+  const ScModelConfig config = Parse({"preset=published"});
+  EXPECT_EQ(config.attention, AttentionMode::kPerHead);
+  for (const ScConfig& op : config.operators) {
+    const ScConfig resolved = Resolve(op);
+    EXPECT_FALSE(resolved.halve);
+    EXPECT_EQ(resolved.stoc_len, 256);
+    EXPECT_EQ(resolved.rng_levels, 256);
+    EXPECT_EQ(resolved.scramble_masks, 256);
+  }
+  EXPECT_EQ(config.at(kQk).granularity, ScGranularity::kPerHead);
+  EXPECT_EQ(config.at(kAv).granularity, ScGranularity::kPerHead);
+  EXPECT_EQ(config.at(kQProj).granularity, ScGranularity::kPerRow);
+  EXPECT_EQ(config.at(kQProj).chunk_d, 128);
+}
+
+TEST(ScModelConfig, LaterSettingsOverrideEarlierOnes) {
+  EXPECT_EQ(Parse({"stoc_len=64,stoc_len=32"}).at(kQProj).stoc_len, 32);
+  EXPECT_EQ(Parse({"stoc_len=64", "down_proj.stoc_len=48"}).at(kDownProj).stoc_len, 48);
+  EXPECT_EQ(Parse({"down_proj.stoc_len=48", "stoc_len=64"}).at(kDownProj).stoc_len, 64);
+  EXPECT_EQ(Parse({"stoc_len=64", "preset=published"}), PublishedScModelConfig());
+}
+
+TEST(ScModelConfig, ParametersReachTheOperatorsTheyBelongTo) {
+  const ScModelConfig config = Parse({"chunk_d=64,stoc_len=96,granularity=per_row,group_b=2"});
+  EXPECT_EQ(config.at(kQProj).chunk_d, 64);
+  EXPECT_EQ(config.at(kLmHead).chunk_d, 64);
+  EXPECT_EQ(config.at(kQk).chunk_d, 0);
+  EXPECT_EQ(config.at(kAv).stoc_len, 96);
+  EXPECT_EQ(config.at(kQk).group_b, 1);
+  EXPECT_EQ(Parse({"qk.stoc_len=32"}).at(kAv).stoc_len, 128);
+}
+
+TEST(ScModelConfig, ErrorsNameParameterValueAndWhatIsAllowed) {
+  const std::pair<const char*, std::vector<const char*>> cases[] = {
+      {"stoc_len=300", {"stoc_len", "300", "1..256"}},
+      {"stoc_len=200", {"q_proj", "stoc_len", "200", "1..128", "halve"}},
+      {"down_proj.stoc_len=200", {"down_proj", "stoc_len", "200", "1..128"}},
+      {"preset=fast", {"preset", "fast", "halved, published"}},
+      {"attention=global", {"attention", "global", "per_token, per_head, per_row, exact"}},
+      {"lm_head=yes", {"lm_head", "yes", "0, 1"}},
+      {"mlp.stoc_len=64", {"mlp", "q_proj", "down_proj", "av"}},
+      {"qk.chunk_d=128", {"qk.chunk_d", "128", "down_proj"}},
+      {"av.granularity=per_row", {"av.granularity", "per_row", "q_proj"}},
+      {"stoch_len=64", {"stoch_len", "stoc_len"}},
+      {"stoc_len", {"stoc_len", "NAME=VALUE"}},
+      {"", {"NAME=VALUE"}},
+      {"granularity=per_head,chunk_d=0", {"q_proj.granularity", "per_head", "per_row"}},
+      {"lm_head=1,lm_head.granularity=per_tensor", {"lm_head.granularity", "q_proj"}},
+      {"mode=unipolar", {"q_proj", "halve"}},
+      {"halve=0,chunk_d=0,gate=xnor", {"qk.gate", "xnor", "per_token"}},
+      {"qk.mode=unipolar", {"qk.mode", "unipolar"}},
+      {"qk.sc_prec=9", {"qk", "sc_prec", "9", "3..8"}},
+  };
+  for (const auto& [setting, words] : cases) {
+    const std::string error = ErrorOf({setting});
+    ASSERT_NE(error, "") << setting;
+    for (const char* word : words) EXPECT_NE(error.find(word), std::string::npos) << setting << ": " << error;
+  }
+}
+
+TEST(ScModelConfig, OperatorsThatDoNotRunAreNotChecked) {
+  EXPECT_EQ(ErrorOf({"attention=exact,halve=0,gate=xnor"}), "");
+  EXPECT_EQ(ErrorOf({"attention=exact,qk.stoc_len=256"}), "");
+  EXPECT_EQ(ErrorOf({"lm_head.stoc_len=256"}), "");
+  EXPECT_NE(ErrorOf({"lm_head.stoc_len=256,lm_head=1"}), "");
+}
+
+TEST(ScModelConfig, DescriptionsAreShortAndRoundTrip) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"preset=halved", "preset=halved"},
+      {"preset=published", "preset=published"},
+      {"stoc_len=64", "preset=halved,stoc_len=64"},
+      {"stoc_len=64,down_proj.stoc_len=32", "preset=halved,stoc_len=64,down_proj.stoc_len=32"},
+      {"preset=published,attention=per_row", "preset=published,attention=per_row"},
+      {"lm_head=1,lm_head.stoc_len=96", "preset=halved,lm_head=1,lm_head.stoc_len=96"},
+      {"preset=published,scramble_masks=64", "preset=published,scramble_masks=64"},
+      {"halve=0,chunk_d=0,mode=unipolar,attention=exact", nullptr},
+      {"scramble=off,qk.scramble=counter,av.scramble=random,source_seed=5", nullptr},
+      {"attention=exact,halve=0,gate=xnor,source=lfsr,sc_prec=6,stoc_len=64", nullptr},
+      {"granularity=per_tensor,chunk_d=0", nullptr},
+      {"source=list,stoc_len=2,source_list_a=3:1,source_list_b=0:2", nullptr},
+      {"chunk_d=0,o_proj.chunk_d=64,group_a=4,rng_levels=100", nullptr},
+  };
+  for (const auto& [setting, expected] : cases) {
+    const ScModelConfig config = Parse({setting});
+    const std::string description = Describe(config);
+    EXPECT_EQ(Parse({description}), config) << setting << " -> " << description;
+    if (expected != nullptr) {
+      EXPECT_EQ(description, expected);
+    }
+  }
+}
+
+TEST(ScModelConfig, SaysWhatMayBeCutAndBatched) {
+  const auto flags = [](const std::string& setting) {
+    const ScModelConfig config = Parse({setting});
+    return std::pair(IsBatchInvariant(config), IsChunkInvariant(config));
+  };
+  EXPECT_EQ(flags("preset=halved"), std::pair(true, true));
+  EXPECT_EQ(flags("attention=exact"), std::pair(true, true));
+  EXPECT_EQ(flags("attention=per_head"), std::pair(true, false));
+  EXPECT_EQ(flags("attention=per_row"), std::pair(true, false));
+  EXPECT_EQ(flags("up_proj.chunk_d=0,up_proj.granularity=per_tensor"), std::pair(false, false));
+  EXPECT_EQ(flags("down_proj.group_a=2"), std::pair(false, false));
+  EXPECT_EQ(flags("down_proj.group_b=2"), std::pair(true, true));
+}
+
+}  // namespace
+}  // namespace stoch
