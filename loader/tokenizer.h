@@ -15,6 +15,7 @@ namespace stoch {
 struct EncodeOptions {
   bool add_bos = true;         // where the checkpoint's rules ask for one
   bool parse_special = false;  // recognise special tokens written out in the text (chat templates)
+  bool at_start = true;        // false: the text follows other tokens, so no space is put in front for its first word
 };
 
 // Immutable once loaded. Threads: safe.
@@ -32,12 +33,16 @@ class Tokenizer {
   // The bytes of one token as they stand in running text (may be half a UTF-8 character; "" for special tokens).
   // Errors: InvalidInput for an id out of range.
   virtual std::string TokenBytes(int32_t id) const = 0;
-  // The text of a whole sequence (special tokens skipped, the leading space SentencePiece adds removed).
+  // The text of a whole sequence (special tokens skipped, the leading space SentencePiece adds removed). Bytes that
+  // are no UTF-8 become U+FFFD, one for every maximal ill-formed part.
   virtual std::string Decode(std::span<const int32_t> ids) const = 0;
-  // The written form of a token, special ones too: "<|eot_id|>", "▁the" as " the". For logprob listings.
+  // The written form of a token, special ones too: "<|eot_id|>", "▁the" as " the"; bytes that are no UTF-8 on their own
+  // as "<0xE2>". Always valid UTF-8, not unique. For logprob listings.
   virtual std::string TokenText(int32_t id) const = 0;
+  // The id of a special or added token by its written form.
   virtual std::optional<int32_t> FindSpecial(std::string_view written) const = 0;
   virtual std::string chat_template() const = 0;  // the checkpoint's Jinja source, "" if it has none
+  virtual bool strips_leading_space() const = 0;  // Encode puts a space in front, Decode takes it away again
 };
 
 // What:   loads the tokenizer of a folder: tokenizer.json, else tokenizer.model (SentencePiece or tiktoken, told apart
@@ -49,14 +54,17 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& folder);
 // Turns ids into text piece by piece; never returns half a UTF-8 character. One per stream, not thread-safe.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  // at_start: what is pushed begins the text, as in Decode; false: it goes on after a prompt, whose last word a
+  // leading space parts from it.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool at_start = true)
+      : tokenizer_(&tokenizer), at_start_(at_start) {}
   std::string Push(int32_t id);  // text that became complete
   std::string Flush();           // the rest; an incomplete character as U+FFFD
 
  private:
   const Tokenizer* tokenizer_;
   std::string pending_;
-  bool at_start_ = true;
+  bool at_start_;
 };
 
 }  // namespace stoch

@@ -1,0 +1,13 @@
+// Bounds on what a tokenizer file or a text may ask for; real ones stay far below.
+#pragma once
+
+#include <cstdint>
+
+namespace stoch {
+
+inline constexpr int64_t kMaxTokenizerFileBytes = int64_t{64} << 20;  // Llama-3's tokenizer.json has 17 MB
+inline constexpr int64_t kMaxSettingsFileBytes = int64_t{4} << 20;
+inline constexpr int32_t kMaxTokenId = (1 << 20) - 1;
+inline constexpr int64_t kMaxTextBytes = int64_t{1} << 28;  // one call of Encode
+
+}  // namespace stoch

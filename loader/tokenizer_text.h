@@ -1,0 +1,35 @@
+// UTF-8 of prompts and tokens: strict where text comes in, forgiving where bytes go out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace stoch {
+
+// What:   the length of the well-formed character (RFC 3629: no overlong form, no surrogate) at `pos`; 0 where the
+//         bytes are not one. Requires: pos < text.size().
+size_t Utf8CharSize(std::string_view text, size_t pos);
+
+// Errors: InvalidInput naming `what` and the byte offset if text is not well-formed UTF-8.
+void CheckUtf8(std::string_view text, std::string_view what);
+
+// What:   the code point of the well-formed character at pos.
+char32_t Utf8CodePoint(std::string_view text, size_t pos);
+
+// What:   appends to `out` the complete characters of `bytes`, every maximal ill-formed part as U+FFFD, as Rust's
+//         String::from_utf8_lossy does.
+// Returns how many bytes were used: all of them if `final`, else all but a character whose end may still come.
+size_t AppendUtf8Lossy(std::string_view bytes, bool final, std::string& out);
+
+// The White_Space property of Unicode.
+bool IsUnicodeSpace(char32_t c);
+
+// What: text without the white space around it, where Python's str.strip() sees it (White_Space and U+001C..U+001F).
+std::string_view StripLikePython(std::string_view text);
+
+// What: replaces every `from` (not empty) in text.
+std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to);
+
+}  // namespace stoch
