@@ -55,9 +55,11 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool key(std::string& key) override {
+    if (state_ == State::kEntry && key != "dtype" && key != "shape" && key != "data_offsets") {
+      key_.clear();
+      Fail(Place() + "expected the keys dtype, shape and data_offsets, got " + Quoted(key));
+    }
     key_ = key;
-    const bool known = state_ != State::kEntry || key == "dtype" || key == "shape" || key == "data_offsets";
-    if (!known) Fail(Place() + "expected the keys dtype, shape and data_offsets, got " + Quoted(key));
     if (state_ == State::kNames && !names_.insert(key).second) Fail("tensor " + Quoted(key) + " is given twice");
     return true;
   }

@@ -203,6 +203,8 @@ TEST(HostileSafetensors, KeyMissingOrUnknown) {
   ExpectRefused(File(R"({"a":{"dtype":"U8","shape":[0]}})", 0), {"\"a\"", "expected dtype, shape and data_offsets"});
   ExpectRefused(File(R"({"a":{}})", 0), {"\"a\"", "expected dtype, shape and data_offsets"});
   ExpectRefused(File(R"({"a":{"strides":[1]}})", 0), {"\"a\"", "got \"strides\""});
+  // Found by safetensors_fuzz: the key stood in the message as it was, line break and all.
+  ExpectRefused(File(R"({"a":{"x\ny":[1]}})", 0), {"tensor \"a\": expected the keys", "got \"x\\x0ay\""});
 }
 
 TEST(HostileSafetensors, EntryThatIsNoObject) {
