@@ -41,4 +41,22 @@ STOCH_HD uint8_t UnipolarCode(float x, float scale, float zero, int q_max) {
   return static_cast<uint8_t>(ClampRint(x / scale + zero, static_cast<float>(q_max)));
 }
 
+// Section 5: what one integer sum adds to y. Every operation is rounded, in this order.
+STOCH_HD float BipolarProduct(int acc, float gain, float scale_a, float scale_b) {
+  return (static_cast<float>(acc) * gain) * (scale_a * scale_b);
+}
+
+// Section 5, unipolar: zero points, row sums of codes and the number of dimensions correct the offset of both sides.
+struct UnipolarRow {
+  float scale;
+  float zero;
+  int sum;
+};
+STOCH_HD float UnipolarProduct(int acc, float gain, int dims, const UnipolarRow& a, const UnipolarRow& b) {
+  const float sum_a = static_cast<float>(a.sum);
+  const float sum_b = static_cast<float>(b.sum);
+  const float correction = ((-b.zero * sum_a) - (a.zero * sum_b)) + ((static_cast<float>(dims) * a.zero) * b.zero);
+  return ((static_cast<float>(acc) * gain) + correction) * (a.scale * b.scale);
+}
+
 }  // namespace stoch

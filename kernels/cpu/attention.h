@@ -1,0 +1,57 @@
+// Attention over the paged cache, in its four modes (AttentionCall in kernels/backend.h, sc_arithmetic section 6).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/kv_cache.h"
+
+namespace stoch::cpu {
+
+// What:   RoPE, append, then one of the modes below. NaN or infinity is reported to context.finite.
+// Errors: InvalidInput for operands that break AttentionCall's requirements, before any work.
+void Attention(Context& context, const AttentionCall& call);
+
+// A checked call, q and k rotated, k and v of the pass in the cache.
+struct AttentionWork {
+  const AttentionCall& call;
+  const CpuKvCache& cache;
+  std::vector<PassLayout::Sequence> sequences;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t page_tokens = 0;
+  float scale = 0;  // 1 / sqrt(head_dim)
+
+  int64_t group() const { return num_heads / num_kv_heads; }  // query heads of a KV head
+  const float* q(int64_t row, int64_t head) const {
+    return call.q.ptr<const float>() + row * call.q.step(0) + head * head_dim;
+  }
+  float* out(int64_t row, int64_t head) const {
+    return call.out.ptr<float>() + row * call.out.step(0) + head * head_dim;
+  }
+  int64_t slab(const PassLayout::Sequence& sequence, int64_t position, int64_t kv_head) const {
+    return cache.Slab(call.cache_layer, sequence.pages[static_cast<size_t>(position / page_tokens)], kv_head);
+  }
+};
+
+// Rows of one sequence that a thread takes together, with one KV head.
+struct AttentionTile {
+  const PassLayout::Sequence* sequence = nullptr;
+  int64_t kv_head = 0;
+  int64_t first_row = 0;  // of the pass
+  int64_t num_rows = 0;
+  int64_t first_position = 0;                                   // of first_row
+  int64_t window() const { return first_position + num_rows; }  // positions its last row sees
+};
+std::vector<AttentionTile> MakeTiles(const AttentionWork& work, int64_t rows_per_tile);
+
+void AttendExact(Context& context, const AttentionWork& work);
+void AttendPerToken(Context& context, const AttentionWork& work);
+void AttendWindow(Context& context, const AttentionWork& work);  // kPerHead and kPerRow
+
+// kPerToken: quantizes k and v of every row of the pass into the cache.
+void AppendPerToken(Context& context, const AttentionWork& work);
+
+}  // namespace stoch::cpu

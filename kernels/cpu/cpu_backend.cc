@@ -1,0 +1,189 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <cstring>
+
+#include "kernels/base/check.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/embedding.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear_weight.h"
+#include "kernels/cpu/machine.h"
+#include "kernels/cpu/pass.h"
+#include "kernels/cpu/sc_matmul.h"
+#include "kernels/cpu/scores.h"
+#include "kernels/cpu/views.h"
+#include "kernels/cpu/weight_reader.h"
+
+namespace stoch::cpu {
+namespace {
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(int devices, int threads, std::string_view variant) : context_(threads, SelectSimd(variant)) {
+    for (int i = 0; i < devices; ++i) devices_.push_back({DeviceKind::kCpu, i});
+  }
+
+  std::string_view name() const override { return "cpu"; }
+  std::span<const Device> devices() const override { return devices_; }
+
+  DeviceInfo info(Device device) const override {
+    CheckDevice(device);
+    const MachineInfo machine = ReadMachineInfo();
+    const int threads = context_.pool.size();
+    DeviceInfo info;
+    info.name = machine.cpu + ", " + std::to_string(threads) + (threads == 1 ? " thread, " : " threads, ") +
+                std::string(context_.simd.name);
+    info.total_bytes = machine.total_bytes;
+    info.free_bytes = machine.free_bytes;
+    info.detail = "variant " + std::string(context_.simd.name);
+    info.read_bytes_per_s = read_bytes_per_s_;
+    return info;
+  }
+
+  double MeasureBandwidth(Device device) override {
+    CheckDevice(device);
+    read_bytes_per_s_ = MeasureReadBandwidth(context_.pool);
+    return read_bytes_per_s_;
+  }
+
+  Buffer Allocate(Device device, int64_t bytes) override {
+    CheckDevice(device);
+    if (bytes < 0) Reject("allocate", std::to_string(bytes) + " bytes");
+    void* memory = AllocateMemory(static_cast<size_t>(bytes));
+    return {memory, static_cast<size_t>(bytes), device, [](void* data, size_t size) { FreeMemory{size}(data); }};
+  }
+  void CopyFromHost(const TensorView& to, const void* from) override {
+    CheckDevice(to.device);
+    memcpy(to.data, from, DenseBytes(to));
+  }
+  void CopyToHost(void* to, const TensorView& from) override {
+    CheckDevice(from.device);
+    memcpy(to, from.data, DenseBytes(from));
+  }
+  void Copy(const TensorView& to, const TensorView& from) override {
+    CheckDevice(to.device);
+    CheckDevice(from.device);
+    if (DenseBytes(to) != DenseBytes(from)) Reject("copy", Describe(from) + " does not fit " + Describe(to));
+    memmove(to.data, from.data, DenseBytes(to));
+  }
+  void Synchronize(Device device) override { CheckDevice(device); }
+
+  std::unique_ptr<LinearWeight> MakeLinear(Device device, std::span<const WeightSource> parts,
+                                           const LinearSpec& spec) override {
+    CheckDevice(device);
+    return MakeCpuLinear(context_, device, parts, spec);
+  }
+  Buffer MakeVector(Device device, const WeightSource& source) override {
+    CheckParts({&source, 1});
+    if (source.rows != 1) Reject("tensor " + source.name, "is not a vector");
+    CheckFiniteWeights(context_, {&source, 1});
+    Buffer buffer = Allocate(device, source.cols * static_cast<int64_t>(sizeof(float)));
+    float* out = static_cast<float*>(buffer.data());
+    const float* values = ReadRow(context_.simd, source, 0, out);
+    if (values != out) memcpy(out, values, buffer.bytes());
+    return buffer;
+  }
+  std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
+                                                const LinearWeight* tied) override {
+    CheckDevice(device);
+    CheckParts({&source, 1});
+    if (tied == nullptr) CheckFiniteWeights(context_, {&source, 1});  // a tied head's numbers were checked
+    return std::make_unique<CpuEmbedding>(device, source);
+  }
+  PlainLinear Unpack(const LinearWeight& weight) override {
+    CheckDevice(weight.device());
+    return UnpackCpuLinear(context_, static_cast<const CpuLinear&>(weight));
+  }
+
+  std::unique_ptr<KvCache> MakeKvCache(Device device, const KvCacheSpec& spec) override {
+    CheckDevice(device);
+    CpuKvCache::Check(spec);
+    const bool sc = spec.mode != AttentionMode::kExact;
+    return std::make_unique<CpuKvCache>(device, spec, sc ? context_.lookups.Get(spec.qk) : nullptr,
+                                        sc ? context_.lookups.Get(spec.av) : nullptr);
+  }
+  int64_t KvCacheBytes(const KvCacheSpec& spec) const override {
+    CpuKvCache::Check(spec);
+    return CpuKvCache::Bytes(spec);
+  }
+  std::unique_ptr<Pass> MakePass(Device device, const PassLimits& limits) override {
+    CheckDevice(device);
+    return std::make_unique<CpuPass>(device, limits);
+  }
+  void UploadPass(Pass& pass, const PassLayout& layout) override {
+    CheckDevice(pass.device());
+    static_cast<CpuPass&>(pass).Upload(layout);
+  }
+
+  void Embed(const EmbeddingTable& table, const Pass& pass, const TensorView& out) override {
+    CheckDevice(table.device());
+    cpu::Embed(context_, table, pass, out);
+  }
+  void Linear(const LinearCall& call) override {
+    CheckDevice(call.x.device);
+    cpu::Linear(context_, call);
+  }
+  void Attention(const AttentionCall& call) override {
+    CheckDevice(call.q.device);
+    cpu::Attention(context_, call);
+  }
+  void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) override {
+    CheckDevice(pass.device());
+    cpu::GatherOutputRows(pass, x, out);
+  }
+  void Argmax(const TensorView& logits, std::span<int32_t> ids) override {
+    CheckDevice(logits.device);
+    cpu::Argmax(context_, logits, ids);
+  }
+  void Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) override {
+    CheckDevice(logits.device);
+    cpu::Score(context_, logits, ids, scores);
+  }
+  void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) override {
+    CheckDevice(a.device);
+    cpu::ScMatmul(context_, a, b, op, out);
+  }
+
+  void RunGraph(Device device, std::string_view, const std::function<void()>& body) override {
+    CheckDevice(device);
+    body();
+  }
+  void CheckFinite(Device device) override {
+    CheckDevice(device);
+    context_.finite.Check(device);
+  }
+
+ private:
+  void CheckDevice(Device device) const {
+    if (device.kind == DeviceKind::kCpu && device.index >= 0 && device.index < static_cast<int>(devices_.size()))
+      return;
+    throw InvalidInput("device " + DeviceName(device) + " is not one of this backend, which has cpu:0.." +
+                       std::to_string(devices_.size() - 1));
+  }
+
+  static size_t DenseBytes(const TensorView& view) {
+    int64_t dense = 1;
+    for (int i = view.rank - 1; i >= 0; --i) {
+      if (view.dim(i) != 1 && view.step(i) != dense) Reject("copy", Describe(view) + " is not dense");
+      dense *= view.dim(i);
+    }
+    return static_cast<size_t>(dense) * DTypeSize(view.dtype);
+  }
+
+  std::vector<Device> devices_;
+  Context context_;
+  double read_bytes_per_s_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> OpenBackend(int devices, int threads, std::string_view variant) {
+  if (devices < 1) throw InvalidInput("cpu:" + std::to_string(devices) + ": at least one logical device is needed");
+  if (threads < 0) throw InvalidInput("threads = " + std::to_string(threads) + ": allowed is 0 (all) or more");
+  return std::make_unique<CpuBackend>(devices, threads == 0 ? UsableThreads() : threads, variant);
+}
+
+std::vector<std::string_view> SupportedVariants() { return SupportedSimd(); }
+
+}  // namespace stoch::cpu

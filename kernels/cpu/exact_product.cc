@@ -1,0 +1,42 @@
+#include "kernels/cpu/exact_product.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace stoch::cpu {
+namespace {
+
+// A thread keeps a panel of weight rows in its second-level cache while it walks the rows of x.
+constexpr int64_t kPanelBytes = 256 * 1024;
+
+ExactRows Advance(const ExactRows& w, int64_t rows) {
+  const int64_t bytes = rows * w.stride * static_cast<int64_t>(DTypeSize(w.dtype));
+  return {static_cast<const char*>(w.data) + bytes, w.stride, w.dtype};
+}
+
+}  // namespace
+
+void ExactProduct(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_stride, int64_t num_x, int64_t cols,
+                  std::span<const ExactTarget> targets) {
+  struct Item {
+    const ExactTarget* target;
+    int64_t first;
+    int64_t count;
+  };
+  std::vector<Item> items;
+  for (const ExactTarget& target : targets) {
+    const int64_t row_bytes = cols * static_cast<int64_t>(DTypeSize(target.w.dtype));
+    const int64_t panel = std::max<int64_t>(24, kPanelBytes / row_bytes / 24 * 24);
+    for (int64_t first = 0; first < target.num_rows; first += panel) {
+      items.push_back({&target, first, std::min(panel, target.num_rows - first)});
+    }
+  }
+  pool.ParallelFor(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
+    const Item& item = items[static_cast<size_t>(i)];
+    const ExactTarget& target = *item.target;
+    simd.dot_rows(x, x_stride, num_x, Advance(target.w, item.first), item.count, cols, target.out + item.first,
+                  target.out_stride, target.add);
+  });
+}
+
+}  // namespace stoch::cpu

@@ -1,0 +1,60 @@
+// The paged KV cache of the CPU.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/cpu/memory.h"
+#include "kernels/cpu/sc_lookup.h"
+#include "kernels/cpu/simd.h"
+
+namespace stoch::cpu {
+
+// What:   one (layer, page, KV head) is a slab. kPerToken: codes of k as blocks of 64 positions [block][head_dim][64],
+//         codes of v as blocks of 64 channels [block][page_tokens][64] - both what Simd::sc_block reads - and a scale
+//         per position of each. Other modes: k and v as floats [page_tokens][head_dim].
+class CpuKvCache final : public KvCache {
+ public:
+  // Errors: InvalidInput for sizes below 1 or operators that do not fit the mode.
+  CpuKvCache(Device device, const KvCacheSpec& spec, ScLookupPtr qk, ScLookupPtr av);
+
+  Device device() const override { return device_; }
+  const KvCacheSpec& spec() const override { return spec_; }
+  int64_t bytes() const override { return Bytes(spec_); }
+  static int64_t Bytes(const KvCacheSpec& spec);
+  static void Check(const KvCacheSpec& spec);
+
+  const ScLookup& qk() const { return *qk_; }
+  const ScLookup& av() const { return *av_; }
+
+  int64_t position_blocks() const { return BlocksOf(spec_.page_tokens); }  // of a page
+  int64_t channel_blocks() const { return BlocksOf(spec_.head_dim); }
+
+  // kPerToken. `slab` is Slab(layer, page, kv_head).
+  int64_t Slab(int layer, int32_t page, int64_t kv_head) const;
+  uint8_t* k_codes(int64_t slab) const { return k_codes_.get() + slab * k_slab_; }
+  uint8_t* v_codes(int64_t slab) const { return v_codes_.get() + slab * v_slab_; }
+  float* k_scales(int64_t slab) const { return k_scales_.get() + slab * spec_.page_tokens; }
+  float* v_scales(int64_t slab) const { return v_scales_.get() + slab * spec_.page_tokens; }
+
+  // Other modes: [page_tokens][head_dim].
+  float* k_values(int64_t slab) const { return k_values_.get() + slab * spec_.page_tokens * spec_.head_dim; }
+  float* v_values(int64_t slab) const { return v_values_.get() + slab * spec_.page_tokens * spec_.head_dim; }
+
+ private:
+  static int64_t BlocksOf(int64_t n) { return (n + kBlockRows - 1) / kBlockRows; }
+  static int64_t Slabs(const KvCacheSpec& spec) { return spec.num_layers * spec.num_pages * spec.num_kv_heads; }
+
+  Device device_;
+  KvCacheSpec spec_;
+  ScLookupPtr qk_;
+  ScLookupPtr av_;
+  int64_t k_slab_ = 0;
+  int64_t v_slab_ = 0;
+  Array<uint8_t> k_codes_;
+  Array<uint8_t> v_codes_;
+  Array<float> k_scales_;
+  Array<float> v_scales_;
+  Array<float> k_values_;
+  Array<float> v_values_;
+};
+
+}  // namespace stoch::cpu

@@ -1,0 +1,140 @@
+#include "kernels/cpu/linear_weight.h"
+
+#include <atomic>
+
+#include "kernels/base/error.h"
+#include "kernels/cpu/weight_reader.h"
+#include "kernels/math/elementary.h"
+#include "kernels/math/half.h"
+
+namespace stoch::cpu {
+namespace {
+
+void MakeExactPart(Context& context, const WeightSource& source, CpuLinear::ExactPart* part) {
+  part->num_rows = source.rows;
+  part->rows = {source.host, source.cols, source.dtype};
+  if (source.host != nullptr) return;
+  if (source.stddev == 0.0f) {
+    part->floats = MakeArray<float>(source.rows * source.cols);
+    std::fill(part->floats.get(), part->floats.get() + source.rows * source.cols, source.constant);
+    part->rows = {part->floats.get(), source.cols, DType::kF32};
+    return;
+  }
+  part->halves = MakeArray<uint16_t>(source.rows * source.cols);
+  part->rows = {part->halves.get(), source.cols, DType::kF16};
+  context.pool.ParallelFor(source.rows, [&](int64_t row, int) {
+    std::vector<float> scratch(static_cast<size_t>(source.cols));
+    const float* x = ReadRow(context.simd, source, row, scratch.data());
+    uint16_t* out = part->halves.get() + row * source.cols;
+    for (int64_t i = 0; i < source.cols; ++i) out[i] = FloatToF16(x[i]);
+  });
+}
+
+}  // namespace
+
+int64_t CpuLinear::bytes() const {
+  if (spec_.precision == Precision::kSc) return blocks.bytes();
+  int64_t total = 0;
+  for (const ExactPart& part : parts) {
+    const bool owned = part.halves != nullptr || part.floats != nullptr;
+    if (owned) total += part.num_rows * cols_ * static_cast<int64_t>(DTypeSize(part.rows.dtype));
+  }
+  return total;
+}
+
+int64_t CpuLinear::stream_bytes() const {
+  if (spec_.precision == Precision::kSc) return blocks.bytes();
+  int64_t total = 0;
+  for (const ExactPart& part : parts) total += part.num_rows * cols_ * static_cast<int64_t>(DTypeSize(part.rows.dtype));
+  return total;
+}
+
+void CheckAccumulator(const ScOperator& op, int64_t dims, std::string_view where) {
+  // An unipolar row sum of codes has the same type and bound.
+  const int64_t largest = std::max<int64_t>(op.config.stoc_len, op.code == ScCode::kAsymmetric ? op.q_max : 0);
+  if (dims * largest >= int64_t{1} << 31) {
+    throw InvalidInput(std::string(where) + ": " + std::to_string(dims) + " dimensions of stream length " +
+                       std::to_string(op.config.stoc_len) + " overflow a 32-bit count, expected a product below 2^31");
+  }
+}
+
+void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts) {
+  const StackedRows rows(parts);
+  std::atomic<int64_t> bad{-1};
+  context.pool.ParallelFor(rows.rows(), [&](int64_t row, int) {
+    const WeightSource& source = parts[rows.part(row)];
+    if (source.host == nullptr && source.stddev != 0.0f) return;
+    std::vector<float> scratch(static_cast<size_t>(source.cols));
+    const float* x = rows.Read(context.simd, row, scratch.data());
+    if (!IsFinite(BitsToFloat(context.simd.max_abs_bits(x, source.cols)))) bad.store(row, std::memory_order_relaxed);
+  });
+  if (bad.load() >= 0) rows.RejectRow(context.simd, bad.load());
+}
+
+std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::span<const WeightSource> parts,
+                                         const LinearSpec& spec) {
+  CheckParts(parts);
+  const StackedRows rows(parts);
+  const std::string& name = parts.front().name;
+  const int64_t cols = parts.front().cols;
+  auto weight = std::make_unique<CpuLinear>(device, spec, rows.rows(), cols);
+
+  if (spec.precision == Precision::kFp16) {
+    throw InvalidInput("tensor " + name + ": precision fp16 needs a GPU; the CPU has sc and fp32");
+  }
+  if (spec.precision == Precision::kFp32) {
+    CheckFiniteWeights(context, parts);
+    weight->parts.resize(parts.size());
+    for (size_t i = 0; i < parts.size(); ++i) MakeExactPart(context, parts[i], &weight->parts[i]);
+    return weight;
+  }
+
+  if (!spec.sc) throw InvalidInput("tensor " + name + ": precision sc without an SC operator");
+  const ScOperator& op = *spec.sc;
+  if (op.config.granularity == ScGranularity::kPerHead) {
+    throw InvalidInput("tensor " + name + ": SC parameter granularity = per_head needs 3-D operands; a linear takes " +
+                       "per_tensor, per_row");
+  }
+  CheckAccumulator(op, cols, "tensor " + name);
+  weight->lookup = context.lookups.Get(spec.sc);
+  const ScScopes scopes = ScopesOf(op, ScOperand::kB, 1, rows.rows());
+  const int64_t bad = PackBlocks(
+      context.pool, context.simd, op, scopes, rows.rows(), cols,
+      [&](int64_t row, float* scratch) { return rows.Read(context.simd, row, scratch); }, &weight->blocks);
+  if (bad >= 0) {
+    CheckFiniteWeights(context, parts);  // a shared scope names its first row, not the bad one
+    rows.RejectRow(context.simd, bad);
+  }
+  return weight;
+}
+
+Backend::PlainLinear UnpackCpuLinear(Context& context, const CpuLinear& weight) {
+  Backend::PlainLinear plain;
+  const size_t size = static_cast<size_t>(weight.rows() * weight.cols());
+  if (weight.spec().precision == Precision::kFp32) {
+    plain.values.resize(size);
+    float* out = plain.values.data();
+    for (const CpuLinear::ExactPart& part : weight.parts) {
+      const int64_t count = part.num_rows * weight.cols();
+      context.simd.load(part.rows.data, part.rows.dtype, count, out);
+      out += count;
+    }
+    return plain;
+  }
+  const ScBlocks& blocks = weight.blocks;
+  plain.codes.resize(size);
+  plain.scales.resize(static_cast<size_t>(weight.rows() * blocks.chunks.count));
+  for (int64_t row = 0; row < weight.rows(); ++row) {
+    const int64_t lane = row % kBlockRows;
+    const uint8_t* block = blocks.block(row / kBlockRows);
+    for (int64_t d = 0; d < weight.cols(); ++d) {
+      plain.codes[static_cast<size_t>(row * weight.cols() + d)] = block[d * kBlockRows + lane];
+    }
+    for (int64_t c = 0; c < blocks.chunks.count; ++c) {
+      plain.scales[static_cast<size_t>(row * blocks.chunks.count + c)] = blocks.block_scales(row / kBlockRows, c)[lane];
+    }
+  }
+  return plain;
+}
+
+}  // namespace stoch::cpu

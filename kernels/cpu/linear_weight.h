@@ -1,0 +1,62 @@
+// A matrix prepared for multiplication on the CPU: SC blocks, or exact rows left where they are.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/context.h"
+
+namespace stoch::cpu {
+
+class CpuLinear final : public LinearWeight {
+ public:
+  // Rows of one part of an exact weight. Mapped memory is used in place; random numbers are stored as F16, which holds
+  // them exactly.
+  struct ExactPart {
+    ExactRows rows;
+    int64_t num_rows = 0;
+    Array<uint16_t> halves;
+    Array<float> floats;
+  };
+
+  CpuLinear(Device device, LinearSpec spec, int64_t rows, int64_t cols)
+      : device_(device), spec_(std::move(spec)), rows_(rows), cols_(cols) {}
+
+  Device device() const override { return device_; }
+  int64_t rows() const override { return rows_; }
+  int64_t cols() const override { return cols_; }
+  const LinearSpec& spec() const override { return spec_; }
+  int64_t bytes() const override;
+  int64_t stream_bytes() const override;
+
+  // kSc
+  ScLookupPtr lookup;
+  ScBlocks blocks;
+  // kFp32
+  std::vector<ExactPart> parts;
+
+ private:
+  Device device_;
+  LinearSpec spec_;
+  int64_t rows_;
+  int64_t cols_;
+};
+
+// What:   quantizes and packs, or checks and maps, on every thread of the pool.
+// Errors: InvalidInput for NaN or infinity naming tensor and place, cols * max count >= 2^31, parts that do not stack,
+//         a precision or granularity the CPU does not take.
+std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::span<const WeightSource> parts,
+                                         const LinearSpec& spec);
+
+Backend::PlainLinear UnpackCpuLinear(Context& context, const CpuLinear& weight);
+
+// What: InvalidInput naming tensor and place if a row of the stacked parts holds NaN or infinity.
+void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts);
+
+// What: InvalidInput if a sum over `dims` products could leave int32.
+void CheckAccumulator(const ScOperator& op, int64_t dims, std::string_view where);
+
+}  // namespace stoch::cpu

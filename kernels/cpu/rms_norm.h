@@ -1,0 +1,14 @@
+// RMSNorm of one row.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/simd.h"
+
+namespace stoch::cpu {
+
+// What:   out[i] = (x[i] * r) * weight[i], r = 1 / sqrt(sum(x^2) / n + eps); out may be x.
+// Bits:   the sum in kRowLanes order; every other operation rounded as written.
+void RmsNorm(const Simd& simd, const float* x, const float* weight, float eps, int64_t n, float* out);
+
+}  // namespace stoch::cpu

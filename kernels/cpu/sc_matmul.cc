@@ -1,0 +1,110 @@
+#include "kernels/cpu/sc_matmul.h"
+
+#include <atomic>
+
+#include "kernels/cpu/linear_weight.h"
+#include "kernels/cpu/sc_product.h"
+#include "kernels/cpu/views.h"
+
+namespace stoch::cpu {
+namespace {
+
+// A [batch, rows, cols] view of a matrix or a batch of them.
+struct Operand {
+  explicit Operand(const TensorView& view)
+      : data(view.ptr<float>()),
+        batch(view.rank == 3 ? view.dim(0) : 1),
+        rows(view.dim(view.rank - 2)),
+        cols(view.dim(view.rank - 1)),
+        batch_step(view.rank == 3 ? view.step(0) : 0),
+        row_step(view.step(view.rank - 2)),
+        col_step(view.step(view.rank - 1)) {}
+
+  // Row `row` of all batches' rows.
+  const float* Read(int64_t row, float* scratch) const {
+    const float* begin = data + row / rows * batch_step + row % rows * row_step;
+    if (col_step == 1) return begin;
+    for (int64_t i = 0; i < cols; ++i) scratch[i] = begin[i * col_step];
+    return scratch;
+  }
+
+  float* data;
+  int64_t batch, rows, cols;
+  int64_t batch_step, row_step, col_step;
+};
+
+void CheckCall(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) {
+  for (const auto& [name, view] : {std::pair{"a", &a}, {"b", &b}, {"out", &out}}) {
+    RequireStrided("sc_matmul", name, *view, a.device, DType::kF32);
+    if ((view->rank != 2 && view->rank != 3) || view->rank != a.rank) {
+      Reject("sc_matmul", std::string(name) + " is " + Describe(*view) + ", expected all 2-D or all 3-D");
+    }
+  }
+  const Operand left(a);
+  const Operand right(b);
+  const Operand result(out);
+  if (left.cols != right.cols || left.batch != right.batch || result.batch != left.batch || result.rows != left.rows ||
+      result.cols != right.rows) {
+    Reject("sc_matmul",
+           "a " + Describe(a) + ", b " + Describe(b) + " and out " + Describe(out) + " do not fit a @ b^T");
+  }
+  RequireDisjoint("sc_matmul", out, a);
+  RequireDisjoint("sc_matmul", out, b);
+  if (op.config.granularity == ScGranularity::kPerHead && a.rank != 3) {
+    Reject("sc_matmul", "SC parameter granularity = per_head: allowed with 3-D operands");
+  }
+  if (op.config.chunk_d != 0 && a.rank != 2) {
+    Reject("sc_matmul",
+           "SC parameter chunk_d = " + std::to_string(op.config.chunk_d) + ": allowed is 0 with 3-D operands");
+  }
+  CheckAccumulator(op, left.cols, "sc_matmul");
+}
+
+}  // namespace
+
+void ScMatmul(Context& context, const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) {
+  CheckCall(a, b, op, out);
+  if (a.numel() == 0 || b.numel() == 0) {
+    const Operand zero(out);
+    for (int64_t row = 0; row < zero.batch * zero.rows; ++row) {
+      float* begin = zero.data + row / zero.rows * zero.batch_step + row % zero.rows * zero.row_step;
+      for (int64_t m = 0; m < zero.cols; ++m) begin[m * zero.col_step] = 0.0f;
+    }
+    return;
+  }
+  const Operand left(a);
+  const Operand right(b);
+  const Operand result(out);
+  const ScLookupPtr lookup = context.lookups.Get(op);
+  const auto report = [&] { context.finite.Report(a.device, {-1, "sc_matmul"}, "an operand"); };
+
+  const int64_t rows = left.batch * left.rows;
+  const ScChunks chunks(op, left.cols);
+  const auto read_a = [&](int64_t row, float* scratch) { return left.Read(row, scratch); };
+  const ScQuantizer quantizer(context.pool, context.simd, op, chunks,
+                              ScopesOf(op, ScOperand::kA, left.batch, left.rows), rows, read_a);
+  context.rows.Resize(*lookup, chunks, rows, chunks.size);
+  std::atomic<bool> finite{true};
+  context.pool.ParallelFor(rows, [&](int64_t i, int) {
+    std::vector<float> scratch(static_cast<size_t>(left.cols));
+    if (!quantizer.Quantize(i, left.Read(i, scratch.data()), context.rows.row(i))) finite.store(false);
+    context.rows.Derive(*lookup, i);
+  });
+  if (!finite.load()) report();
+
+  // Each batch of b is packed by itself, under scales that may span batches (per_tensor).
+  const ScScopes scopes = ScopesOf(op, ScOperand::kB, right.batch, right.rows);
+  const auto read_b = [&](int64_t row, float* scratch) { return right.Read(row, scratch); };
+  const ScQuantizer quantizer_b(context.pool, context.simd, op, chunks, scopes, right.batch * right.rows, read_b);
+  for (int64_t batch = 0; batch < left.batch; ++batch) {
+    ScBlocks blocks;
+    const int64_t first_row = batch * right.rows;
+    if (PackBlocks(context.pool, op, quantizer_b, first_row, right.rows, read_b, &blocks) >= 0) report();
+    // ScProduct counts rows of `out` as it counts rows of a.
+    float* row_zero = result.data + batch * result.batch_step - batch * left.rows * result.row_step;
+    const ScTarget target{&blocks, row_zero, result.row_step, result.col_step, false};
+    ScProduct(context.pool, context.simd, *lookup, context.rows, batch * left.rows, left.rows, {&target, 1});
+  }
+}
+
+}  // namespace stoch::cpu

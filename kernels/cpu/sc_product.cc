@@ -1,0 +1,104 @@
+#include "kernels/cpu/sc_product.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "kernels/math/quantize.h"
+
+namespace stoch::cpu {
+namespace {
+
+// Rows of a that share one visit of a chunk of b, and how many of them one kernel call takes.
+constexpr int64_t kRowPanel = 64;
+constexpr int64_t kRowTile = 8;
+// With many rows, this many blocks of b share each table row that is read: tables outgrow the first-level cache.
+constexpr int64_t kBlockTile = 4;
+
+struct Item {
+  const ScTarget* target = nullptr;
+  int64_t first_block = 0;
+  int64_t num_blocks = 0;
+  int64_t first_row = 0;
+  int64_t num_rows = 0;
+};
+
+struct Scratch {
+  alignas(64) int32_t acc[kRowTile * kBlockTile * kBlockRows];
+  alignas(64) float y[kRowPanel * kBlockTile * kBlockRows];
+};
+
+void AddUnipolar(const ScRows& a, int64_t row, const ScBlocks& b, int64_t block, float gain, const int32_t* acc,
+                 float* y) {
+  const UnipolarRow left{a.scale(row, 0), a.zero(row), a.sum(row)};
+  for (int64_t r = 0; r < kBlockRows; ++r) {
+    const int64_t at = block * kBlockRows + r;
+    const UnipolarRow right{b.scales.get()[at], b.zeros.get()[at], b.sums.get()[at]};
+    y[r] = UnipolarProduct(acc[r], gain, static_cast<int>(b.chunks.cols), left, right);
+  }
+}
+
+void RunItem(const Simd& simd, const ScLookup& lookup, const ScRows& a, const Item& item, Scratch* scratch) {
+  const ScOperator& op = *lookup.op;
+  const ScBlocks& b = *item.target->b;
+  const ScChunks& chunks = a.chunks();
+  std::fill(scratch->y, scratch->y + item.num_rows * item.num_blocks * kBlockRows, 0.0f);
+
+  for (int64_t c = 0; c < chunks.count; ++c) {
+    const uint8_t* codes = b.block(item.first_block) + chunks.begin(c) * kBlockRows;
+    for (int64_t t0 = 0; t0 < item.num_rows; t0 += kRowTile) {
+      const int64_t tile = std::min(kRowTile, item.num_rows - t0);
+      ScLeft left[kRowTile];
+      for (int64_t t = 0; t < tile; ++t) left[t] = a.Left(item.first_row + t0 + t, chunks.begin(c));
+      simd.sc_block(lookup, left, tile, 0, chunks.dims(c), codes, b.block_bytes(), item.num_blocks, scratch->acc);
+      for (int64_t t = 0; t < tile; ++t) {
+        const int64_t row = item.first_row + t0 + t;
+        for (int64_t i = 0; i < item.num_blocks; ++i) {
+          const int32_t* acc = scratch->acc + (t * item.num_blocks + i) * kBlockRows;
+          float* y = scratch->y + ((t0 + t) * item.num_blocks + i) * kBlockRows;
+          if (op.code == ScCode::kAsymmetric) {
+            AddUnipolar(a, row, b, item.first_block + i, op.gain, acc, y);
+          } else {
+            simd.sc_dequantize(acc, op.gain, a.scale(row, c), b.block_scales(item.first_block + i, c), y);
+          }
+        }
+      }
+    }
+  }
+
+  const ScTarget& target = *item.target;
+  const int64_t first_col = item.first_block * kBlockRows;
+  const int64_t num_cols = std::min(b.rows - first_col, item.num_blocks * kBlockRows);
+  for (int64_t t = 0; t < item.num_rows; ++t) {
+    const float* y = scratch->y + t * item.num_blocks * kBlockRows;
+    float* out = target.out + (item.first_row + t) * target.row_step + first_col * target.col_step;
+    for (int64_t m = 0; m < num_cols; ++m) {
+      float& value = out[m * target.col_step];
+      value = target.add ? value + y[m] : y[m];
+    }
+  }
+}
+
+}  // namespace
+
+void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookup& lookup, const ScRows& a, int64_t first_row,
+               int64_t num_rows, std::span<const ScTarget> targets) {
+  // Few rows: one block an item, a contiguous stream of memory. Many: blocks share table rows, and each thread keeps
+  // its blocks while it walks the rows.
+  const int64_t block_tile = num_rows <= kRowTile ? 1 : kBlockTile;
+  std::vector<Item> items;
+  for (const ScTarget& target : targets) {
+    for (int64_t block = 0; block < target.b->num_blocks(); block += block_tile) {
+      for (int64_t t = 0; t < num_rows; t += kRowPanel) {
+        items.push_back({&target, block, std::min(block_tile, target.b->num_blocks() - block), first_row + t,
+                         std::min(kRowPanel, num_rows - t)});
+      }
+    }
+  }
+  const auto scratches = std::make_unique_for_overwrite<Scratch[]>(static_cast<size_t>(pool.size()));
+  pool.ParallelFor(static_cast<int64_t>(items.size()), [&](int64_t i, int thread) {
+    RunItem(simd, lookup, a, items[static_cast<size_t>(i)], &scratches[static_cast<size_t>(thread)]);
+  });
+}
+
+}  // namespace stoch::cpu

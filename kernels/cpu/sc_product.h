@@ -1,0 +1,26 @@
+// The product of quantized operands: integer block sums, then back to real numbers (sc_arithmetic sections 4 and 5).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cpu/sc_operands.h"
+
+namespace stoch::cpu {
+
+// Where a @ b^T goes: out[n * row_step + m * col_step], set or added to. Steps in elements.
+struct ScTarget {
+  const ScBlocks* b = nullptr;
+  float* out = nullptr;
+  int64_t row_step = 0;
+  int64_t col_step = 1;
+  bool add = false;
+};
+
+// What:     the product of rows [first_row, first_row + num_rows) of `a` with every target's b, which share a's chunks.
+// Requires: dims * max count < 2^31 (checked when weights are made).
+// Bits:     identical for every variant, thread count and way of cutting the work.
+void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookup& lookup, const ScRows& a, int64_t first_row,
+               int64_t num_rows, std::span<const ScTarget> targets);
+
+}  // namespace stoch::cpu

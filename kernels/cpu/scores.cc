@@ -1,0 +1,66 @@
+#include "kernels/cpu/scores.h"
+
+#include <cstring>
+
+#include "kernels/cpu/pass.h"
+#include "kernels/cpu/views.h"
+#include "kernels/math/elementary.h"
+
+namespace stoch::cpu {
+namespace {
+
+// The lowest index of the largest value; 0 if there is no number at all.
+int32_t ArgmaxOf(const float* x, int64_t n) {
+  int64_t best = 0;
+  for (int64_t i = 1; i < n; ++i) {
+    if (x[i] > x[best]) best = i;
+  }
+  return static_cast<int32_t>(best);
+}
+
+void CheckLogits(std::string_view op, const TensorView& logits, size_t count) {
+  RequireView(op, "logits", logits, logits.device, DType::kF32, {static_cast<int64_t>(count), kAnySize});
+  if (logits.dim(1) < 1) Reject(op, "logits have no columns");
+}
+
+}  // namespace
+
+void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) {
+  const PassLayout& layout = LayoutOf(pass);
+  const int64_t n = x.rank == 2 ? x.dim(1) : kAnySize;
+  RequireView("gather", "x", x, pass.device(), DType::kF32, {static_cast<int64_t>(layout.ids.size()), kAnySize});
+  RequireView("gather", "out", out, pass.device(), DType::kF32, {static_cast<int64_t>(layout.output_rows.size()), n});
+  RequireDisjoint("gather", out, x);
+  for (size_t i = 0; i < layout.output_rows.size(); ++i) {
+    memcpy(out.ptr<float>() + static_cast<int64_t>(i) * out.step(0),
+           x.ptr<const float>() + layout.output_rows[i] * x.step(0), static_cast<size_t>(n) * sizeof(float));
+  }
+}
+
+void Argmax(Context& context, const TensorView& logits, std::span<int32_t> ids) {
+  CheckLogits("argmax", logits, ids.size());
+  context.pool.ParallelFor(logits.dim(0), [&](int64_t i, int) {
+    ids[static_cast<size_t>(i)] = ArgmaxOf(logits.ptr<const float>() + i * logits.step(0), logits.dim(1));
+  });
+}
+
+void Score(Context& context, const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) {
+  CheckLogits("score", logits, ids.size());
+  if (scores.size() != ids.size()) Reject("score", "as many scores as ids are needed");
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= logits.dim(1)) {
+      Reject("score", "token id " + std::to_string(id) + ", expected below " + std::to_string(logits.dim(1)));
+    }
+  }
+  context.pool.ParallelFor(logits.dim(0), [&](int64_t i, int) {
+    const float* x = logits.ptr<const float>() + i * logits.step(0);
+    const int32_t argmax = ArgmaxOf(x, logits.dim(1));
+    const float max = x[argmax];
+    const double log_sum = Log(static_cast<double>(context.simd.exp_sum(x, logits.dim(1), max, nullptr)));
+    const auto logprob = [&](int32_t id) { return (static_cast<double>(x[id]) - static_cast<double>(max)) - log_sum; };
+    const int32_t target = ids[static_cast<size_t>(i)];
+    scores[static_cast<size_t>(i)] = {logprob(target), argmax, logprob(argmax)};
+  });
+}
+
+}  // namespace stoch::cpu

@@ -1,0 +1,48 @@
+// A small pool of threads for loops whose iterations write disjoint memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace stoch::cpu {
+
+// What:    ParallelFor(n, body) calls body(i, thread) once for every i in [0, n), on the caller and on size() - 1
+//          workers, and returns when all are done. `thread` is in [0, size()) and no two calls that run at the same
+//          time share it, so it may index scratch memory.
+// Bits:    which thread takes which i is not defined; bodies must not let it matter.
+// Errors:  the first exception of a body is rethrown by ParallelFor after every iteration ended or was skipped.
+// Threads: one caller at a time; bodies must not call ParallelFor of the same pool.
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);  // >= 1, the caller included
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+  using Body = std::function<void(int64_t index, int thread)>;
+  void ParallelFor(int64_t count, const Body& body);
+
+ private:
+  void WorkerMain(int thread);
+  void RunIterations(int thread);
+
+  std::vector<std::thread> workers_;
+  // The current loop. Written by the caller before generation_ is raised, read by workers after they saw it.
+  const Body* body_ = nullptr;
+  int64_t count_ = 0;
+  std::atomic<int64_t> next_{0};
+  std::atomic<uint32_t> generation_{0};  // odd or even has no meaning; a change is a new loop
+  std::atomic<int> busy_{0};             // workers still inside the current loop
+  std::atomic<bool> stop_{false};
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+};
+
+}  // namespace stoch::cpu
