@@ -2,14 +2,16 @@
 """Trains the bundled demo model (models/demo): a small Llama that tells short stories in stochastic computing.
 
 What it does, in one run on one GPU:
-  1. samples stories from a small teacher (TinyStories-656K), because 2 MiB of real text alone overfits;
+  1. samples stories from small teachers (TinyStories-656K, stories260K), because 2 MiB of real text alone overfits,
+     and drops those that go round in circles;
   2. trains a SentencePiece BPE tokenizer on real and sampled text;
-  3. trains the student on sampled text with a few percent of real text, with the quantization of the SC linears and
-     noise of the size of their counting error in every linear, so that SC inference stays coherent;
+  3. trains the student on the teachers' text, then for a few epochs on real text, with the quantization of the SC
+     linears and noise of the size of their counting error in every linear, so that SC inference stays coherent;
   4. writes a Hugging Face folder in fp16 and a JSON record of the run with held-out losses.
 
 Needs torch, transformers, tokenizers, sentencepiece, safetensors. Not part of the build.
-Usage: train_demo.py --text train.txt --val val.txt --teacher DIR --out DIR [--sample-minutes 2] [--train-minutes 5]
+Usage: train_demo.py --text train.txt --val val.txt --teacher DIR [--teacher DIR] --out DIR
+       [--sample-minutes 1] [--train-minutes 5] [--real-epochs 14]
 """
 
 import argparse
@@ -17,7 +19,9 @@ import json
 import math
 import multiprocessing
 import os
+import random
 import time
+import zlib
 
 import sentencepiece
 import torch
@@ -66,37 +70,55 @@ def read_stories(path):
 # ------------------------------------------------------------------------------------------------- teacher text
 
 
-@torch.inference_mode()
-def sample_teacher(folder, minutes, batch=6144, length=320):
-    from tokenizers import Tokenizer
+def open_teacher(folder):
+    """A teacher and the function that turns its ids into text."""
     from transformers import LlamaForCausalLM
 
-    tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).cuda().eval()
+    if os.path.exists(os.path.join(folder, "tokenizer.model")):
+        processor = sentencepiece.SentencePieceProcessor(model_file=os.path.join(folder, "tokenizer.model"))
+        return model, processor.decode
+    from tokenizers import Tokenizer
+
+    return model, Tokenizer.from_file(os.path.join(folder, "tokenizer.json")).decode_batch
+
+
+@torch.inference_mode()
+def sample_teacher(folder, minutes, batch=6144, length=400):
+    model, decode = open_teacher(folder)
     bos, eos = model.config.bos_token_id, model.config.eos_token_id
-    stories, started, rounds = [], time.time(), 0
+    rows, started, rounds = [], time.time(), 0
     while time.time() - started < 60 * minutes:
         # Most stories near the teacher's mode (coherent), some wider (varied).
         temperature = (0.7, 0.8, 0.9, 1.0)[rounds % 4]
         rounds += 1
         ids = torch.full((batch, 1), bos, device="cuda")
-        past, done, columns = None, torch.zeros(batch, dtype=torch.bool, device="cuda"), []
+        past, columns = None, []
         for _ in range(length):
             out = model(ids, past_key_values=past, use_cache=True)
             past = out.past_key_values
-            logits = out.logits[:, -1] / temperature
-            top = logits.topk(60, dim=-1)
-            choice = torch.multinomial(top.values.softmax(-1), 1)
-            ids = top.indices.gather(1, choice)
-            done |= ids[:, 0] == eos
+            top = (out.logits[:, -1] / temperature).topk(60, dim=-1)
+            ids = top.indices.gather(1, torch.multinomial(top.values.softmax(-1), 1))
             columns.append(ids[:, 0])
-        rows = torch.stack(columns, 1).cpu().tolist()
-        for row in rows:
-            if eos in row:  # only whole stories
-                stories.append(row[: row.index(eos)])
-        print(f"teacher: {len(stories)} stories after {time.time() - started:.0f} s", flush=True)
-    texts = tokenizer.decode_batch(stories)
-    return [plain_quotes(text).strip() for text in texts if len(text) > 80]
+        for row in torch.stack(columns, 1).cpu().tolist():
+            ends = [i for i, token in enumerate(row) if token in (eos, bos)]
+            if ends:  # only whole stories
+                rows.append(row[: ends[0]])
+    texts = [plain_quotes(text).replace("<|end_story|>", "").strip() for text in decode(rows)]
+    return [text for text in texts if len(text) > 80]
+
+
+def variety(text):
+    """Compressed over plain size: low for a story that goes round in circles."""
+    data = text[:800].encode()
+    return len(zlib.compress(data)) / len(data)
+
+
+def drop_repetitive(texts, real):
+    """Teacher stories at least as varied as all but the most repetitive tenth of the real ones of like length."""
+    ratios = sorted(variety(text) for text in real if len(text) >= 800)
+    limit = ratios[len(ratios) // 10]
+    return [text for text in texts if len(text) >= 300 and variety(text) * min(1.0, len(text) / 800) ** 0.15 >= limit]
 
 
 # ------------------------------------------------------------------------------------------------- tokenizer
@@ -232,7 +254,9 @@ def held_out_loss(model, rows, noise):
     return total / len(rows)
 
 
-def train(sampled, real, val, minutes, real_share, batch=128, peak=2.5e-3):
+def train(sampled, real, select, minutes, epochs, batch=128, peak=2.5e-3):
+    """First `minutes` on the teachers' text, then `epochs` over the real text, half and half with the teachers'.
+    Returns the weights of the second part with the lowest loss on `select`."""
     torch.set_float32_matmul_precision("high")
     model = Student().cuda()
     decay = [p for p in model.parameters() if p.dim() > 1]
@@ -241,15 +265,14 @@ def train(sampled, real, val, minutes, real_share, batch=128, peak=2.5e-3):
         [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=peak, betas=(0.9, 0.95),
         fused=True)
     step_model = torch.compile(model)
-    sampled, real, val = sampled.cuda(), real.cuda(), val.cuda()
-    num_real = max(1, round(batch * real_share))
-    history, started, step = [], None, 0
-    while True:
-        rows = torch.cat((sampled[torch.randint(len(sampled), (batch - num_real,), device="cuda")],
-                          real[torch.randint(len(real), (num_real,), device="cuda")])).long()
-        elapsed = 0.0 if started is None else time.time() - started
-        progress = min(1.0, elapsed / (60 * minutes))
-        rate = peak * min(1.0, (step + 1) / 200) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
+    sampled, real, select = sampled.cuda(), real.cuda(), select.cuda()
+    history, step = [], 0
+
+    def update(real_rows, rate):
+        rows = sampled[torch.randint(len(sampled), (batch - real_rows,), device="cuda")]
+        if real_rows:
+            rows = torch.cat((rows, real[torch.randint(len(real), (real_rows,), device="cuda")]))
+        rows = rows.long()
         for group in optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast("cuda", torch.bfloat16):
@@ -258,17 +281,39 @@ def train(sampled, real, val, minutes, real_share, batch=128, peak=2.5e-3):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        return loss
+
+    def record(phase, loss):
+        point = {"phase": phase, "step": step, "train": round(loss.item(), 4),
+                 "exact": round(held_out_loss(model, select, False), 4),
+                 "noisy": round(held_out_loss(model, select, True), 4)}
+        history.append(point)
+        print(json.dumps(point), flush=True)
+        return point["noisy"]
+
+    started, progress = None, 0.0
+    while progress < 1.0:
+        loss = update(0, peak * min(1.0, (step + 1) / 200) * (1.0 - 0.7 * progress))
         step += 1
         if step == 5:
             torch.cuda.synchronize()
             started = time.time()  # compilation does not count
-        if step % 500 == 0:
-            point = {"step": step, "train": round(loss.item(), 4), "exact": round(held_out_loss(model, val, False), 4),
-                     "noisy": round(held_out_loss(model, val, True), 4), "seconds": round(elapsed, 1)}
-            history.append(point)
-            print(json.dumps(point), flush=True)
-        if progress >= 1.0:
-            return model, history, step
+        if started is not None:
+            progress = (time.time() - started) / (60 * minutes)
+        if step % 2000 == 0:
+            record("teachers", loss)
+
+    steps = round(epochs * len(real) / (batch // 2))
+    best, best_state = float("inf"), None
+    for index in range(steps):
+        loss = update(batch // 2, 0.3 * peak * (1 - index / steps))
+        step += 1
+        if index % 20 == 19 or index == steps - 1:
+            noisy = record("real", loss)
+            if noisy < best:
+                best, best_state = noisy, {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(best_state)
+    return model, history, step
 
 
 def export(model, out):
@@ -290,17 +335,24 @@ def export(model, out):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("text", "val", "teacher", "out"):
+    for name in ("text", "val", "out"):
         parser.add_argument("--" + name, required=True)
-    parser.add_argument("--sample-minutes", type=float, default=2)
+    parser.add_argument("--teacher", required=True, action="append")
+    parser.add_argument("--sample-minutes", type=float, default=1, help="for each teacher")
     parser.add_argument("--train-minutes", type=float, default=5)
-    parser.add_argument("--real-share", type=float, default=0.06)
+    parser.add_argument("--real-epochs", type=float, default=14)
     args = parser.parse_args()
     torch.manual_seed(1)
     os.makedirs(args.out, exist_ok=True)
 
     real = read_stories(args.text)
-    sampled = sample_teacher(args.teacher, args.sample_minutes)
+    sampled = []
+    for teacher in args.teacher:
+        stories = sample_teacher(teacher, args.sample_minutes)
+        kept = drop_repetitive(stories, real)
+        print(f"{os.path.basename(teacher)}: {len(stories)} stories, kept {len(kept)}; e.g. {kept[0][:300]!r}", flush=True)
+        sampled += kept
+    random.Random(1).shuffle(sampled)
     started = time.time()
     train_tokenizer(real * 4 + sampled[:10000], args.out)
     model_file = os.path.join(args.out, "tokenizer.model")
@@ -312,12 +364,14 @@ def main():
     print(f"tokens: sampled {sampled_rows.numel()}, real {real_rows.numel()}, held out {val_rows.numel()}; "
           f"prepared in {time.time() - started:.0f} s", flush=True)
 
-    model, history, steps = train(sampled_rows, real_rows, val_rows, args.train_minutes, args.real_share)
+    # The first half chooses the weights, the second is reported.
+    select_rows, report_rows = val_rows[: windows // 2], val_rows[windows // 2 :].cuda()
+    model, history, steps = train(sampled_rows, real_rows, select_rows, args.train_minutes, args.real_epochs)
     export(model, args.out)
     record = {"steps": steps, "parameters": sum(p.numel() for p in model.parameters()), "gpu": torch.cuda.get_device_name(),
               "sampled_stories": len(sampled), "sampled_tokens": sampled_rows.numel(), "real_tokens": real_rows.numel(),
-              "real_share": args.real_share, "held_out_exact": held_out_loss(model, val_rows.cuda(), False),
-              "held_out_noisy": held_out_loss(model, val_rows.cuda(), True), "history": history}
+              "real_epochs": args.real_epochs, "held_out_exact": held_out_loss(model, report_rows, False),
+              "held_out_noisy": held_out_loss(model, report_rows, True), "history": history}
     with open(os.path.join(args.out, "training.json"), "w", encoding="utf-8") as file:
         json.dump(record, file, indent=1)
     print({key: value for key, value in record.items() if key != "history"})
