@@ -1,5 +1,6 @@
 #include "loader/checkpoint.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -21,10 +22,10 @@ bool IsThere(const std::filesystem::path& path) {
   return std::filesystem::symlink_status(path, ignored).type() != std::filesystem::file_type::not_found;
 }
 
-// A name that can only mean a file of the same folder.
+// A name that can only mean a file of the same folder, and that messages can show as it is.
 bool IsPlainFileName(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find_first_of("/\\") == std::string::npos &&
-         name.find('\0') == std::string::npos;
+  const auto forbidden = [](char c) { return c == '/' || c == '\\' || (c >= 0 && c < 0x20) || c == 0x7f; };
+  return !name.empty() && name != "." && name != ".." && std::none_of(name.begin(), name.end(), forbidden);
 }
 
 }  // namespace

@@ -214,7 +214,7 @@ TEST(HostileIndex, MissingShard) {
 
 TEST(HostileIndex, PathsOutOfTheFolder) {
   for (const char* path :
-       {"../x.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "", "a\\\\b", "x\\u0000y"}) {
+       {"../x.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "", "a\\\\b", "x\\u0000y", "x\\ny"}) {
     ExpectIndexRefused(std::string(R"({"weight_map": {"a": ")") + path + "\"}}",
                        {"\"a\"", "a file in the same folder"});
   }
