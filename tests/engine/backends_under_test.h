@@ -1,0 +1,62 @@
+// The backends that must agree bit for bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "kernels/registry.h"
+
+namespace stoch::test {
+
+struct BackendUnderTest {
+  const char* device;
+  const char* cpu_variant;
+  int threads;
+
+  std::string Name() const {
+    std::string name = *cpu_variant != '\0' ? std::string(cpu_variant) + "_" + std::to_string(threads) : device;
+    for (char& c : name) {
+      if (c == ':') c = '_';
+    }
+    return name;
+  }
+  friend std::ostream& operator<<(std::ostream& out, const BackendUnderTest& spec) { return out << spec.Name(); }
+};
+
+inline std::vector<BackendUnderTest> BackendsUnderTest() {
+  return {{"cpu", "scalar", 1},     {"cpu", "scalar", 2},     {"cpu", "avx2", 1}, {"cpu", "avx2", 2},
+          {"cpu", "avx512vbmi", 1}, {"cpu", "avx512vbmi", 2}, {"cuda:0", "", 0}};
+}
+
+// The CPU's fastest variant and the GPU: for tests of behaviour that has nothing to do with variants.
+inline std::vector<BackendUnderTest> OneOfEachBackend() { return {{"cpu", "", 2}, {"cuda:0", "", 0}}; }
+
+// What: opens it, or says why it is not there (`why`) and returns nullptr. The scalar reference is always there.
+inline std::shared_ptr<Backend> TryOpen(const BackendUnderTest& spec, std::string* why) {
+  BackendOptions options;
+  options.threads = spec.threads;
+  options.cpu_variant = spec.cpu_variant;
+  try {
+    return OpenBackend(spec.device, options, nullptr);
+  } catch (const InvalidInput& error) {
+    const bool required = std::string_view(spec.device) != "cpu" && std::getenv("STOCH_REQUIRE_CUDA") != nullptr;
+    if (required || std::string_view(spec.cpu_variant) == "scalar") throw;
+    *why = error.what();
+    return nullptr;
+  }
+}
+
+}  // namespace stoch::test
+
+// Opens `backend` from `spec`, or skips visibly. Under STOCH_REQUIRE_CUDA a missing GPU fails the test.
+#define STOCH_OPEN_OR_SKIP(backend, spec)                            \
+  std::string backend##_why;                                         \
+  const auto backend = ::stoch::test::TryOpen(spec, &backend##_why); \
+  if (backend == nullptr) GTEST_SKIP() << backend##_why

@@ -1,0 +1,268 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "models/llama_model.h"
+#include "tests/engine/backends_under_test.h"
+#include "tests/engine/logits_cases.h"
+#include "tests/support/expect_invalid.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+
+namespace stoch::test {
+namespace {
+
+class EngineTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  void SetUp() override { WriteTinyModel(scratch_.path(), {}); }
+
+  std::unique_ptr<Engine> Open(std::shared_ptr<Backend> backend, const EngineOptions& options) const {
+    return Engine::Open(std::move(backend), OpenModelFiles(scratch_.path().string()), options);
+  }
+
+  TempDir scratch_;
+};
+
+EngineOptions WithSettings(const std::string& settings) {
+  EngineOptions options;
+  options.sc = ParseScModelConfig(std::vector<std::string>{settings});
+  return options;
+}
+
+TEST_P(EngineTest, FillsInDefaultsAndSaysWhatItRuns) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  int64_t calls = 0, done = 0, total = 0;
+  EngineOptions options;
+  options.on_progress = [&](const LoadProgress& progress) {
+    ++calls;
+    EXPECT_GT(progress.done_bytes, done);
+    done = progress.done_bytes;
+    total = progress.total_bytes;
+  };
+  const auto engine = Open(backend, options);
+  EXPECT_EQ(calls, 2 * 9 + 3);  // a call per tensor
+  EXPECT_EQ(done, total);
+  EXPECT_EQ(engine->options().context, 128);
+  EXPECT_EQ(engine->shape().kv_tokens, 128);
+  EXPECT_EQ(engine->shape().max_rows, 128);
+  EXPECT_EQ(engine->sc_description(), "preset=halved");
+  EXPECT_TRUE(engine->notices().empty());
+  EXPECT_GT(engine->load_ms(), 0);
+}
+
+TEST_P(EngineTest, WholeWindowConfigurationsSayTheyAreOne) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  EngineOptions options = WithSettings("attention=per_head");
+  options.max_pass_rows = 16;
+  const auto engine = Open(backend, options);
+  ASSERT_EQ(engine->notices().size(), 1u);
+  EXPECT_NE(engine->notices()[0].find("attention=per_head"), std::string::npos);
+  EXPECT_EQ(engine->shape().max_rows, 128);
+  const auto sequence = engine->NewSequence(100);
+  sequence->Append(std::vector<int32_t>(90, 5));
+  EXPECT_EQ(engine->NextTokens(*sequence, 64), 0);
+  EXPECT_EQ(engine->NextTokens(*sequence, 90), 90);
+}
+
+TEST_P(EngineTest, RefusesOptionsOutOfRange) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  EngineOptions options;
+  options.context = 129;
+  ExpectInvalid([&] { Open(backend, options); }, {"context", "129", "1..128"});
+  options.context = -1;
+  ExpectInvalid([&] { Open(backend, options); }, {"context", "-1"});
+  options = {};
+  options.max_sequences = 0;
+  ExpectInvalid([&] { Open(backend, options); }, {"max_sequences", "0"});
+  options = {};
+  options.sc.at(ScOperatorId::kUpProj).stoc_len = 500;
+  ExpectInvalid([&] { Open(backend, options); }, {"up_proj", "stoc_len", "500"});
+  ExpectInvalid([] { ParsePrecision("int8"); }, {"int8", "sc, fp32, fp16"});
+}
+
+TEST_P(EngineTest, ReservesPagesUntilASequenceDies) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  EngineOptions options;
+  options.max_sequences = 2;
+  options.kv_tokens = 192;  // three pages
+  const auto engine = Open(backend, options);
+  EXPECT_EQ(engine->free_tokens(), 192);
+  auto first = engine->NewSequence(65);
+  EXPECT_EQ(engine->free_tokens(), 64);
+  EXPECT_EQ(engine->NewSequence(65), nullptr);
+  const auto second = engine->NewSequence(64);
+  ASSERT_NE(second, nullptr);
+  first.reset();
+  EXPECT_EQ(engine->free_tokens(), 128);
+  EXPECT_NE(engine->NewSequence(65), nullptr);
+  ExpectInvalid([&] { engine->NewSequence(129); }, {"129", "1..128"});
+  ExpectInvalid([&] { engine->NewSequence(0); }, {"0 positions"});
+  ExpectInvalid([&] { second->Append(std::vector<int32_t>(65, 1)); }, {"65", "64"});
+  options.kv_tokens = 64;
+  const auto small = Open(backend, options);
+  ExpectInvalid([&] { small->NewSequence(100); }, {"100", "64"});
+}
+
+TEST_P(EngineTest, RefusesStepsThatCannotRun) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  EngineOptions options = WithSettings("chunk_d=0,granularity=per_tensor");
+  options.max_sequences = 2;
+  const auto coupled = Open(backend, options);
+  options.sc = HalvedScModelConfig();
+  options.max_pass_rows = 16;
+  const auto engine = Open(backend, options);
+  EXPECT_EQ(engine->shape().max_rows, 16);
+
+  const auto a = engine->NewSequence(64);
+  const auto b = engine->NewSequence(64);
+  a->Append(std::vector<int32_t>(20, 5));
+  b->Append(std::vector<int32_t>(20, 6));
+  const auto step = [](Engine& target, std::vector<StepItem> items) { target.Step(items); };
+  ExpectInvalid([&] { step(*engine, {}); }, {"without sequences"});
+  ExpectInvalid([&] { step(*engine, {{a.get(), 21}}); }, {"21", "1..20"});
+  ExpectInvalid([&] { step(*engine, {{a.get(), 0}}); }, {"1..20"});
+  ExpectInvalid([&] { step(*engine, {{a.get(), 17}}); }, {"17 rows", "16"});
+  ExpectInvalid([&] { step(*engine, {{a.get(), 9}, {b.get(), 8}}); }, {"17 rows", "16"});
+  ExpectInvalid([&] { step(*engine, {{a.get(), 4}, {a.get(), 4}}); }, {"twice"});
+  ExpectInvalid([&] { step(*engine, {{a.get(), 1}, {b.get(), 1}, {b.get(), 1}}); }, {"3 sequences", "2"});
+  EXPECT_EQ(a->computed(), 0);
+
+  const auto c = coupled->NewSequence(32);
+  const auto d = coupled->NewSequence(32);
+  c->Append(std::vector<int32_t>(4, 5));
+  d->Append(std::vector<int32_t>(4, 5));
+  ExpectInvalid([&] { step(*coupled, {{c.get(), 4}, {d.get(), 4}}); }, {"2 sequences", "one at a time"});
+}
+
+TEST_P(EngineTest, TruncatedSequencesContinueFromWhereTheyWereCut) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const auto engine = Open(backend, {});
+  const auto logits_after = [&](Sequence& sequence) {
+    const StepItem item{&sequence, sequence.pending(), StepOutput::kLast};
+    engine->Step({&item, 1});
+    std::vector<float> logits(96);
+    engine->ReadLogits(0, 1, logits.data());
+    return logits;
+  };
+  const std::vector<int32_t> prompt = {3, 14, 15, 92, 65, 35};
+  const std::vector<int32_t> wrong_turn = {8, 9, 79};
+  const std::vector<int32_t> rest = {32, 38};
+  const auto straight = engine->NewSequence(32);
+  straight->Append(prompt);
+  straight->Append(rest);
+  const std::vector<float> expected = logits_after(*straight);
+  const auto detour = engine->NewSequence(32);
+  detour->Append(prompt);
+  detour->Append(wrong_turn);
+  EXPECT_NE(logits_after(*detour), expected);
+  detour->Truncate(static_cast<int64_t>(prompt.size()));
+  EXPECT_EQ(detour->pending(), 0);
+  detour->Append(rest);
+  EXPECT_EQ(logits_after(*detour), expected);
+}
+
+// The plan promises what loading then takes; only the backend's padding of weights may add to it.
+TEST_P(EngineTest, MemoryPlanIsWhatLoadingTakes) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  for (const char* settings : {"preset=halved", "preset=published", "attention=exact,lm_head=1"}) {
+    SCOPED_TRACE(settings);
+    const EngineOptions options = WithSettings(settings);
+    const ModelFiles files = OpenModelFiles(scratch_.path().string());
+    const PassShape shape = ShapeOf(files.config, options);
+    const MemoryPlan plan = PlanMemory(files.config, options.precision, options.sc, shape, *backend);
+    const auto engine = Open(backend, options);
+    EXPECT_EQ(plan.total.workspace, engine->model().workspace_bytes());
+    EXPECT_EQ(plan.total.kv_cache, engine->model().kv_cache_bytes());
+    const int64_t linears = plan.decode_stream_bytes - plan.rest.scales - 96 * 64 * (options.sc.sc_lm_head ? 1 : 4);
+    EXPECT_GE(engine->model().weights().decoder_bytes, linears);
+    EXPECT_LE(engine->model().weights().decoder_bytes, linears * 3 / 2);
+    int64_t sum = plan.rest.total();
+    for (const MemoryBytes& layer : plan.layers) sum += layer.total();
+    EXPECT_EQ(plan.total.total(), sum);
+  }
+}
+
+TEST_P(EngineTest, NanInAWeightIsAnErrorThatNamesTheTensor) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    for (const char* name : {"model.layers.1.mlp.up_proj.weight", "model.layers.0.input_layernorm.weight",
+                             "lm_head.weight", "model.embed_tokens.weight"}) {
+      const TempDir folder;
+      WriteTinyModel(folder.path(), {}, [&](std::vector<StoredTensor>& tensors) {
+        for (StoredTensor& tensor : tensors) {
+          if (tensor.name == name) std::memcpy(tensor.bytes.data() + 4 * 37, &bad, 4);
+        }
+      });
+      ExpectInvalid([&] { Engine::Open(backend, OpenModelFiles(folder.path().string()), {}); }, {name});
+    }
+  }
+}
+
+// Weights are finite but their products are not: the activation check must name where it happened.
+TEST_P(EngineTest, OverflowInAnActivationIsAnErrorThatNamesTheLayer) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  for (const Precision precision : {Precision::kSc, Precision::kFp32}) {
+    const TempDir folder;
+    WriteTinyModel(folder.path(), {}, [](std::vector<StoredTensor>& tensors) {
+      for (StoredTensor& tensor : tensors) {
+        if (tensor.name != "model.layers.1.mlp.down_proj.weight") continue;
+        for (size_t i = 0; i < tensor.bytes.size(); i += 4) {
+          const float huge = 3e38f;
+          std::memcpy(tensor.bytes.data() + i, &huge, 4);
+        }
+      }
+    });
+    EngineOptions options;
+    options.precision = precision;
+    const auto engine = Engine::Open(backend, OpenModelFiles(folder.path().string()), options);
+    const auto sequence = engine->NewSequence(16);
+    sequence->Append(std::vector<int32_t>{1, 2, 3, 4});
+    const StepItem item{sequence.get(), 4, StepOutput::kLast};
+    ExpectInvalid([&] { engine->Step({&item, 1}); }, {"layer 1", "down_proj"});
+    EXPECT_EQ(sequence->computed(), 0);
+  }
+}
+
+// One layer here, one there: the residual stream hops, the bits do not change.
+TEST(Placement, LayersOnSeveralDevicesGiveTheSameBits) {
+  const TempDir scratch;
+  WriteTinyModel(scratch.path(), {});
+  const std::shared_ptr<Backend> backend = OpenBackend("cpu:3", {}, nullptr);
+  ASSERT_EQ(backend->devices().size(), 3u);
+  const ModelFiles files = OpenModelFiles(scratch.path().string());
+  LlamaModel::Options options;
+  options.sc = HalvedScModelConfig();
+  options.shape = ShapeOf(files.config, {});
+
+  const std::vector<int32_t> pages = {1, 0};
+  PassLayout layout;
+  layout.ids = {5, 6, 7, 8, 9};
+  layout.sequences.push_back({0, 5, 0, pages});
+  layout.output_rows = {1, 4};
+  const auto run = [&](int embedding, int first, int second, int head) {
+    const auto devices = backend->devices();
+    const auto at = [&](int i) { return devices[static_cast<size_t>(i)]; };
+    options.placement = {at(embedding), {at(first), at(second)}, at(head)};
+    LlamaModel model(*backend, files, options);
+    model.Forward(layout);
+    const TensorView logits = model.Logits(0, 2);
+    EXPECT_EQ(logits.device, at(head));
+    std::vector<float> values(2 * 96);
+    backend->CopyToHost(values.data(), logits);
+    return values;
+  };
+  const std::vector<float> expected = run(0, 0, 0, 0);
+  EXPECT_EQ(run(0, 0, 1, 1), expected);
+  EXPECT_EQ(run(0, 1, 2, 0), expected);
+  EXPECT_EQ(run(2, 1, 0, 2), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, EngineTest, testing::ValuesIn(OneOfEachBackend()),
+                         [](const auto& param) { return param.param.Name(); });
+
+}  // namespace
+}  // namespace stoch::test

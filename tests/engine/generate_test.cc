@@ -1,0 +1,314 @@
+#include "engine/generate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "engine/logprobs.h"
+#include "engine/perplexity.h"
+#include "tests/engine/backends_under_test.h"
+#include "tests/engine/letters_tokenizer.h"
+#include "tests/engine/logits_cases.h"
+#include "tests/support/expect_invalid.h"
+#include "tests/support/temp_dir.h"
+
+namespace stoch::test {
+namespace {
+
+class GenerateTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  void Open(const std::shared_ptr<Backend>& backend, const char* settings = "") {
+    model_ = TinyLogitsModel(scratch_.path());
+    engine_ = OpenCase(backend, model_.folder, {"", Precision::kSc, settings});
+  }
+
+  GenerateRequest Request(int64_t max_tokens, size_t prompt_tokens = 8) const {
+    GenerateRequest request;
+    request.prompt.assign(model_.prompt.begin(), model_.prompt.begin() + static_cast<std::ptrdiff_t>(prompt_tokens));
+    request.max_tokens = max_tokens;
+    request.ignore_eos = true;
+    return request;
+  }
+
+  TempDir scratch_;
+  LogitsModel model_;
+  std::unique_ptr<Engine> engine_;
+  LettersTokenizer tokenizer_;
+};
+
+TEST_P(GenerateTest, StreamsTheTextItReturns) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  std::string streamed;
+  int64_t prompt_done = 0;
+  GenerateCallbacks callbacks;
+  callbacks.on_text = [&](std::string_view text) { streamed += text; };
+  callbacks.on_prompt = [&](int64_t done, int64_t total) {
+    prompt_done = done;
+    EXPECT_EQ(total, 8);
+  };
+  const GenerateResult result = Generate(*engine_, &tokenizer_, Request(20), callbacks);
+  EXPECT_EQ(prompt_done, 8);
+  EXPECT_EQ(result.finish_reason, FinishReason::kLength);
+  ASSERT_EQ(result.ids.size(), 20u);
+  EXPECT_EQ(result.text, tokenizer_.Decode(result.ids));
+  EXPECT_EQ(streamed, result.text);
+  EXPECT_EQ(engine_->free_tokens(), 3 * 128);  // the pages are back
+  EXPECT_GE(result.timings.ttft_ms, result.timings.prompt_ms);
+  EXPECT_GT(result.timings.ms_per_token, 0);
+}
+
+TEST_P(GenerateTest, StopsAtStringsIdsAndEndOfSequence) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  const GenerateResult whole = Generate(*engine_, &tokenizer_, Request(20));
+
+  GenerateRequest request = Request(20);
+  request.stop = {whole.text.substr(5, 3)};
+  const size_t stop_at = whole.text.find(request.stop[0]);
+  std::string streamed;
+  GenerateCallbacks callbacks;
+  callbacks.on_text = [&](std::string_view text) { streamed += text; };
+  const GenerateResult stopped = Generate(*engine_, &tokenizer_, request, callbacks);
+  EXPECT_EQ(stopped.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(stopped.text, whole.text.substr(0, stop_at));
+  EXPECT_EQ(streamed, stopped.text);
+  EXPECT_LE(stopped.ids.size(), stop_at + 3);
+
+  request = Request(20);
+  request.stop_ids = {whole.ids[4]};
+  const auto first =
+      static_cast<size_t>(std::find(whole.ids.begin(), whole.ids.end(), whole.ids[4]) - whole.ids.begin());
+  const GenerateResult by_id = Generate(*engine_, &tokenizer_, request);
+  EXPECT_EQ(by_id.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(by_id.ids,
+            std::vector<int32_t>(whole.ids.begin(), whole.ids.begin() + static_cast<std::ptrdiff_t>(first) + 1));
+  EXPECT_EQ(by_id.text, whole.text.substr(0, first));
+
+  // The model's own end of sequence, forced by a bias.
+  request = Request(20);
+  request.ignore_eos = false;
+  request.sampling.logit_bias = {{2, 1000.0f}};
+  const GenerateResult ended = Generate(*engine_, &tokenizer_, request);
+  EXPECT_EQ(ended.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(ended.ids, std::vector<int32_t>{2});
+  request.ignore_eos = true;
+  EXPECT_EQ(Generate(*engine_, &tokenizer_, request).ids, std::vector<int32_t>(20, 2));
+}
+
+TEST_P(GenerateTest, TheContextIsALimitNotAnError) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  const GenerateResult result = Generate(*engine_, &tokenizer_, Request(-1, 60));
+  EXPECT_EQ(result.ids.size(), 128u - 60u);
+  EXPECT_EQ(result.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(Generate(*engine_, &tokenizer_, Request(1000, 60)).ids, result.ids);
+
+  GenerateRequest full = Request(5);
+  full.prompt.assign(128, 7);
+  EXPECT_EQ(Generate(*engine_, nullptr, full).finish_reason, FinishReason::kLength);
+  full.prompt.assign(129, 7);
+  ExpectInvalid([&] { Generate(*engine_, nullptr, full); }, {"prompt", "129", "128"});
+}
+
+TEST_P(GenerateTest, CancelKeepsWhatIsThere) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  std::atomic<bool> cancel = false;
+  std::string streamed;
+  GenerateCallbacks callbacks;
+  callbacks.cancel = &cancel;
+  callbacks.on_text = [&](std::string_view text) {
+    streamed += text;
+    cancel = streamed.size() >= 4;
+  };
+  const GenerateResult result = Generate(*engine_, &tokenizer_, Request(50), callbacks);
+  EXPECT_EQ(result.finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(result.ids.size(), 4u);
+  EXPECT_EQ(result.text, streamed);
+}
+
+TEST_P(GenerateTest, LogprobsAndHashComeFromTheRawLogits) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  GenerateRequest request = Request(6);
+  request.top_logprobs = 3;
+  request.prompt_logprobs = true;
+  request.hash_logits = true;
+  const GenerateResult result = Generate(*engine_, &tokenizer_, request);
+  ASSERT_EQ(result.logprobs.size(), 6u);
+  ASSERT_EQ(result.prompt_logprobs.size(), request.prompt.size());
+  EXPECT_FALSE(result.prompt_logprobs[0].has_value());
+
+  // The same tokens once more, scored by the backend in one pass.
+  std::vector<int32_t> ids = request.prompt;
+  ids.insert(ids.end(), result.ids.begin(), result.ids.end());
+  const auto sequence = engine_->NewSequence(static_cast<int64_t>(ids.size()));
+  sequence->Append(ids);
+  const StepItem item{sequence.get(), static_cast<int64_t>(ids.size()), StepOutput::kAll};
+  engine_->Step({&item, 1});
+  std::vector<TokenScore> scores(ids.size() - 1);
+  engine_->Score(0, std::span(ids).subspan(1), scores);
+  for (size_t i = 1; i < ids.size(); ++i) {
+    const bool in_prompt = i < request.prompt.size();
+    const TokenLogprob& token = in_prompt ? *result.prompt_logprobs[i] : result.logprobs[i - request.prompt.size()];
+    EXPECT_EQ(token.logprob, scores[i - 1].logprob) << i;
+    ASSERT_EQ(token.top.size(), 3u);
+    EXPECT_EQ(token.top[0].first, scores[i - 1].argmax);
+    EXPECT_EQ(token.top[0].second, scores[i - 1].top_logprob);
+    EXPECT_GE(token.top[0].second, token.top[1].second);
+  }
+  LogitsHash hash;
+  std::vector<float> rows(6 * 96);
+  engine_->ReadLogits(7, 6, rows.data());
+  hash.Add(rows);
+  EXPECT_EQ(result.logits_sha256, hash.Hex());
+}
+
+TEST_P(GenerateTest, PromptLogprobsWithoutGeneration) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  GenerateRequest request = Request(0);
+  request.top_logprobs = 1;
+  request.prompt_logprobs = true;
+  const GenerateResult result = Generate(*engine_, &tokenizer_, request);
+  EXPECT_EQ(result.finish_reason, FinishReason::kLength);
+  EXPECT_TRUE(result.ids.empty());
+  EXPECT_EQ(result.prompt_logprobs.size(), request.prompt.size());
+  EXPECT_EQ(Generate(*engine_, nullptr, Request(0)).finish_reason, FinishReason::kLength);
+}
+
+TEST_P(GenerateTest, SampledTextDependsOnTheSeedAlone) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  GenerateRequest request = Request(24);
+  request.sampling.temperature = 1.5;
+  request.sampling.seed = 3;
+  const GenerateResult first = Generate(*engine_, &tokenizer_, request);
+  EXPECT_EQ(Generate(*engine_, &tokenizer_, request).ids, first.ids);
+  request.sampling.seed = 4;
+  EXPECT_NE(Generate(*engine_, &tokenizer_, request).ids, first.ids);
+}
+
+// What a server does: requests of different ages in one pass. Each must come out as if it were alone.
+TEST_P(GenerateTest, ABatchGivesEveryRequestItsOwnAnswer) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  std::vector<GenerateRequest> requests = {Request(12, 30), Request(20, 3), Request(5, 17)};
+  requests[1].sampling.temperature = 0.8;
+  requests[2].top_logprobs = 2;
+  requests[2].prompt_logprobs = true;
+  std::vector<GenerateResult> alone;
+  for (GenerateRequest& request : requests) {
+    request.hash_logits = true;
+    alone.push_back(Generate(*engine_, &tokenizer_, request));
+  }
+
+  std::vector<std::unique_ptr<Generation>> batch;
+  for (size_t pass = 0; pass < 100; ++pass) {
+    if (pass < requests.size()) {
+      batch.push_back(std::make_unique<Generation>(*engine_, &tokenizer_, requests[pass]));
+    }
+    std::vector<StepItem> items;
+    std::vector<Generation*> running;
+    int64_t budget = 16;  // prompts are cut
+    for (const auto& generation : batch) {
+      if (generation->done()) continue;
+      const StepItem item = generation->Next(budget);
+      if (item.num_tokens == 0) continue;
+      budget -= item.num_tokens;
+      items.push_back(item);
+      running.push_back(generation.get());
+    }
+    if (items.empty()) break;
+    engine_->Step(items);
+    int64_t row = 0;
+    for (size_t i = 0; i < items.size(); ++i) row += running[i]->Accept(items[i], row);
+  }
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_TRUE(batch[i]->done());
+    EXPECT_EQ(batch[i]->result().ids, alone[i].ids);
+    EXPECT_EQ(batch[i]->result().text, alone[i].text);
+    EXPECT_EQ(batch[i]->result().logits_sha256, alone[i].logits_sha256);
+    for (size_t j = 1; j < alone[i].prompt_logprobs.size(); ++j) {
+      EXPECT_EQ(batch[i]->result().prompt_logprobs[j]->logprob, alone[i].prompt_logprobs[j]->logprob);
+    }
+  }
+}
+
+TEST_P(GenerateTest, RefusesBadRequests) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  const auto refused = [&](const GenerateRequest& request, std::initializer_list<std::string_view> parts) {
+    ExpectInvalid([&] { Generate(*engine_, nullptr, request); }, parts);
+    EXPECT_EQ(engine_->free_tokens(), 3 * 128);
+  };
+  GenerateRequest request = Request(4);
+  request.prompt.clear();
+  refused(request, {"prompt", "empty"});
+  request = Request(4);
+  request.prompt[3] = 96;
+  refused(request, {"96", "index 3", "0..95"});
+  request.prompt[3] = -1;
+  refused(request, {"-1", "index 3"});
+  request = Request(-2);
+  refused(request, {"max_tokens", "-2"});
+  request = Request(4);
+  request.sampling.top_p = 2;
+  refused(request, {"top_p", "2"});
+  request = Request(4);
+  request.prompt_logprobs = true;
+  refused(request, {"prompt_logprobs", "top_logprobs"});
+  request = Request(4);
+  request.stop = {"x"};
+  refused(request, {"stop", "tokenizer"});
+}
+
+TEST_P(GenerateTest, PerplexityIsTheMeanOverWindows) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  std::vector<int32_t> ids = model_.prompt;  // 70 tokens: two windows of 32 and a tail
+  PerplexityOptions options;
+  options.ctx = 32;
+  std::vector<float> logits;
+  std::vector<int32_t> targets;
+  int windows = 0;
+  options.on_logits = [&](std::span<const float> rows, std::span<const int32_t> predicted) {
+    logits.insert(logits.end(), rows.begin(), rows.end());
+    targets.insert(targets.end(), predicted.begin(), predicted.end());
+  };
+  options.on_window = [&](const PerplexityResult& so_far, int64_t total) {
+    EXPECT_EQ(so_far.windows, ++windows);
+    EXPECT_EQ(total, 2);
+  };
+  const PerplexityResult result = EvaluatePerplexity(*engine_, ids, options);
+  EXPECT_EQ(windows, 2);
+  EXPECT_EQ(result.predictions, 62);
+  std::vector<int32_t> expected_targets(ids.begin() + 1, ids.begin() + 32);
+  expected_targets.insert(expected_targets.end(), ids.begin() + 33, ids.begin() + 64);
+  ASSERT_EQ(targets, expected_targets);
+  double nll = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const std::span<const float> row(logits.data() + i * 96, 96);
+    nll -= ComputeLogSum(row).LogProb(row[static_cast<size_t>(targets[i])]);
+  }
+  EXPECT_NEAR(result.mean_nll, nll / 62, 1e-12);
+  EXPECT_NEAR(result.ppl, std::exp(nll / 62), 1e-9);
+  EXPECT_GT(result.ppl_error, 0);
+  options.max_windows = 1;
+  windows = 0;
+  options.on_window = nullptr;
+  EXPECT_EQ(EvaluatePerplexity(*engine_, ids, options).predictions, 31);
+  options.ctx = 71;
+  ExpectInvalid([&] { EvaluatePerplexity(*engine_, ids, options); }, {"70", "71"});
+  options.ctx = 129;
+  ExpectInvalid([&] { EvaluatePerplexity(*engine_, ids, options); }, {"ctx", "129", "128"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, GenerateTest, testing::ValuesIn(OneOfEachBackend()),
+                         [](const auto& param) { return param.param.Name(); });
+
+}  // namespace
+}  // namespace stoch::test

@@ -1,0 +1,33 @@
+// Writes tests/golden/logits_sha256.txt to standard output from the scalar reference:
+//     record_logits_sha256 > tests/golden/logits_sha256.txt
+// Only for a deliberate change of the arithmetic or of the cases; needs the reference data.
+
+#include <cstdio>
+
+#include "kernels/registry.h"
+#include "tests/engine/logits_cases.h"
+#include "tests/support/temp_dir.h"
+
+int main() {
+  using namespace stoch;
+  using namespace stoch::test;
+  std::printf(
+      "# sha256 of logits, version 1: MODEL CONFIG HASH. Cases: tests/engine/logits_cases.cc (tiny model: seed 1 of\n"
+      "# tests/support/tiny_model.h). Written by tests/engine/record_logits_sha256.cc on the scalar CPU backend.\n");
+  BackendOptions options;
+  options.threads = 1;
+  options.cpu_variant = "scalar";
+  const std::shared_ptr<Backend> backend = OpenBackend("cpu", options, nullptr);
+  const TempDir scratch;
+  std::vector<LogitsModel> models = {TinyLogitsModel(scratch.path())};
+  for (const std::string& name : SharedLogitsModels()) models.push_back(SharedLogitsModel(name));
+  for (const LogitsModel& model : models) {
+    for (const LogitsConfig& config : LogitsConfigs()) {
+      const auto engine = OpenCase(backend, model.folder, config);
+      const std::string hash = HashRun(*engine, model.prompt, {});
+      std::printf("%s %s %s\n", model.name.c_str(), config.name, hash.c_str());
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
