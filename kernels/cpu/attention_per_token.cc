@@ -61,7 +61,7 @@ void ScoreTile(Context& context, const AttentionWork& work, const AttentionTile&
     for (int64_t t = page; t < page_end; t += kBlockRows) {
       const int64_t block_bytes = work.head_dim * kBlockRows;
       const uint8_t* codes = work.cache.k_codes(slab) + (t - page) / kBlockRows * block_bytes;
-      context.simd.sc_block(lookup, left.data(), lefts, 0, work.head_dim, codes, block_bytes, 1, s->acc.data());
+      context.simd.sc_block(lookup.table(), left.data(), lefts, 0, work.head_dim, codes, block_bytes, 1, s->acc.data());
       const float* k_scales = work.cache.k_scales(slab) + (t - page);
       for (int64_t n = 0; n < lefts; ++n) {
         const int32_t* acc = s->acc.data() + n * kBlockRows;
@@ -97,7 +97,8 @@ bool WeighValues(Context& context, const AttentionWork& work, const AttentionTil
       const uint8_t* codes =
           work.cache.v_codes(work.slab(*tile.sequence, page, tile.kv_head)) + block * work.page_tokens * kBlockRows;
       int32_t acc[kBlockRows];
-      context.simd.sc_block(lookup, &left, 1, page, std::min(work.page_tokens, visible - page), codes, 0, 1, acc);
+      context.simd.sc_block(lookup.table(), &left, 1, page, std::min(work.page_tokens, visible - page), codes, 0, 1,
+                            acc);
       for (int i = 0; i < kBlockRows; ++i) sums[i] += acc[i];
     }
     const int64_t first = block * kBlockRows;

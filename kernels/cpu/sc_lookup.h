@@ -14,14 +14,25 @@ namespace stoch::cpu {
 //         whatever sc_prec is. Rows that hold a count of 256 are "wide": a second row says with 1 where. They are few
 //         (full-length streams, largest level), so kernels add 256 in a separate pass.
 //         Other codes have no byte table: kernels read op->counts.
-struct ScLookup {
+struct ScTable {  // plain pointers, for the kernels
   static constexpr int64_t kRowBytes = 128;
 
-  ScOperatorPtr op;
-  Array<uint8_t> bytes;           // [masks][levels][128], empty unless kSignMagnitude
-  std::vector<int32_t> wide_row;  // [masks * levels]: index of its row in wide_bytes or -1; empty if none is wide
-  Array<uint8_t> wide_bytes;      // [wide rows][128]
+  const ScOperator* op = nullptr;
+  const uint8_t* bytes = nullptr;       // [masks][levels][128], null unless kSignMagnitude
+  const int32_t* wide_row = nullptr;    // [masks * levels]: index of its row in wide_bytes or -1; null if none is wide
+  const uint8_t* wide_bytes = nullptr;  // [wide rows][128]
+};
 
+// Owns the memory behind a ScTable.
+struct ScLookup {
+  ScOperatorPtr op;
+  Array<uint8_t> bytes;
+  std::vector<int32_t> wide_row;
+  Array<uint8_t> wide_bytes;
+
+  ScTable table() const {
+    return {op.get(), bytes.get(), wide_row.empty() ? nullptr : wide_row.data(), wide_bytes.get()};
+  }
   bool has_bytes() const { return bytes != nullptr; }
   int64_t row(int64_t dim, int code) const {  // row index of a sign-magnitude code at a dimension
     return (dim & (op->masks - 1)) * op->levels + (code & 0x7f);

@@ -42,15 +42,15 @@ void ScRows::Derive(const ScLookup& lookup, int64_t row) {
   for (int64_t c = 0; c < chunks_.count; ++c) {
     const int64_t begin = chunks_.begin(c);
     for (int64_t i = 0; i < chunks_.dims(c); ++i) {
-      offsets[begin + i] = static_cast<uint32_t>(lookup.row(i, codes[begin + i]) * ScLookup::kRowBytes);
-      flips[begin + i] = codes[begin + i] & 0x80;
+      offsets[begin + i] = static_cast<uint32_t>(lookup.row(i, codes[begin + i]) * ScTable::kRowBytes);
+      flips[begin + i] = (codes[begin + i] & 0x80) != 0 ? kFlip : uint8_t{0};
     }
   }
   if (lookup.wide_row.empty()) return;
   uint32_t* num_wide = num_wide_.data() + row * pieces_;
   std::fill(num_wide, num_wide + pieces_, 0u);
   for (int64_t d = 0; d < cols; ++d) {
-    if (lookup.wide_row[offsets[d] / ScLookup::kRowBytes] < 0) continue;
+    if (lookup.wide_row[offsets[d] / ScTable::kRowBytes] < 0) continue;
     const int64_t piece = d / piece_;
     wide_[static_cast<size_t>(row * cols + piece * piece_ + num_wide[piece])] =
         static_cast<uint32_t>(d - piece * piece_);

@@ -50,7 +50,8 @@ void RunItem(const Simd& simd, const ScLookup& lookup, const ScRows& a, const It
       const int64_t tile = std::min(kRowTile, item.num_rows - t0);
       ScLeft left[kRowTile];
       for (int64_t t = 0; t < tile; ++t) left[t] = a.Left(item.first_row + t0 + t, chunks.begin(c));
-      simd.sc_block(lookup, left, tile, 0, chunks.dims(c), codes, b.block_bytes(), item.num_blocks, scratch->acc);
+      simd.sc_block(lookup.table(), left, tile, 0, chunks.dims(c), codes, b.block_bytes(), item.num_blocks,
+                    scratch->acc);
       for (int64_t t = 0; t < tile; ++t) {
         const int64_t row = item.first_row + t0 + t;
         for (int64_t i = 0; i < item.num_blocks; ++i) {

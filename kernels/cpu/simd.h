@@ -16,11 +16,14 @@ namespace stoch::cpu {
 // A weight is stored in blocks of this many output rows: one vector register of codes per dimension.
 inline constexpr int kBlockRows = 64;
 
+// Exchanges the bytes +1 and -1 by xor.
+inline constexpr uint8_t kFlip = 0xfe;
+
 // One row of the left operand over the dimensions of one ScBlock call.
 struct ScLeft {
   const uint8_t* codes = nullptr;     // [dims]
-  const uint32_t* offsets = nullptr;  // [dims]: byte offset of the table row of (mask, code); ScLookup::bytes
-  const uint8_t* flips = nullptr;     // [dims]: 0x80 where the code is negative, else 0
+  const uint32_t* offsets = nullptr;  // [dims]: byte offset of the table row of (mask, code) in ScTable::bytes
+  const uint8_t* flips = nullptr;     // [dims]: kFlip where the code is negative, else 0
   const uint32_t* wide = nullptr;     // [num_wide]: dimensions whose table row holds a count of 256
   int64_t num_wide = 0;
 };
@@ -36,7 +39,7 @@ struct Simd {
 
   // What:   acc[(t * num_blocks + b) * 64 + r] = sum over i < dims of the signed count of mask (first_dim + i), left
   //         code left[t].codes[i] and right code blocks[b * block_stride + i * 64 + r].
-  void (*sc_block)(const ScLookup& lookup, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
+  void (*sc_block)(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
                    const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc);
   // What: y[r] = y[r] + (float(acc[r]) * gain) * (scale_a * scale_b[r]) for 64 rows.
   void (*sc_dequantize)(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y);

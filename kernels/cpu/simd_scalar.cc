@@ -18,7 +18,7 @@ int SignedCount(const ScOperator& op, int64_t dim, uint8_t a, uint8_t b) {
   return ((a ^ b) & 0x80) != 0 ? -count : count;
 }
 
-void ScBlock(const ScLookup& lookup, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
+void ScBlock(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
              const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
   for (int64_t t = 0; t < num_left; ++t) {
     for (int64_t b = 0; b < num_blocks; ++b, acc += kBlockRows) {
@@ -26,7 +26,7 @@ void ScBlock(const ScLookup& lookup, const ScLeft* left, int64_t num_left, int64
       for (int r = 0; r < kBlockRows; ++r) {
         int32_t sum = 0;
         for (int64_t i = 0; i < dims; ++i) {
-          sum += SignedCount(*lookup.op, first_dim + i, left[t].codes[i], block[i * kBlockRows + r]);
+          sum += SignedCount(*table.op, first_dim + i, left[t].codes[i], block[i * kBlockRows + r]);
         }
         acc[r] = sum;
       }

@@ -1,24 +1,6 @@
 #include "kernels/cpu/views.h"
 
-#include <utility>
-
 namespace stoch::cpu {
-namespace {
-
-// First and one past the last byte a view touches.
-std::pair<const char*, const char*> Extent(const TensorView& view) {
-  int64_t low = 0;
-  int64_t high = 0;
-  for (int i = 0; i < view.rank; ++i) {
-    const int64_t reach = (view.dim(i) - 1) * view.step(i);
-    (reach < 0 ? low : high) += reach;
-  }
-  const char* base = static_cast<const char*>(view.data);
-  const int64_t size = static_cast<int64_t>(DTypeSize(view.dtype));
-  return {base + low * size, base + (high + 1) * size};
-}
-
-}  // namespace
 
 void RequireStrided(std::string_view op, std::string_view name, const TensorView& view, Device device, DType dtype) {
   if (view.device != device) {
@@ -50,12 +32,7 @@ void RequireDisjoint(std::string_view op, const TensorView& out, const TensorVie
   for (int i = 0; i < out.rank; ++i) {
     if (out.dim(i) > 1 && out.step(i) == 0) Reject(op, "the output " + Describe(out) + " overlaps itself");
   }
-  if (out.numel() == 0 || in.numel() == 0) return;
-  const auto [out_begin, out_end] = Extent(out);
-  const auto [in_begin, in_end] = Extent(in);
-  if (out_begin < in_end && in_begin < out_end) {
-    Reject(op, "the output " + Describe(out) + " overlaps an input " + Describe(in));
-  }
+  if (MayOverlap(out, in)) Reject(op, "the output " + Describe(out) + " overlaps " + Describe(in));
 }
 
 }  // namespace stoch::cpu
