@@ -1,0 +1,307 @@
+// stoch bench: time per token, several precisions side by side in one process.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kernels/base/error.h"
+#include "models/memory_plan.h"
+#include "tools/stoch/bench_report.h"
+#include "tools/stoch/command.h"
+#include "tools/stoch/common_options.h"
+#include "tools/stoch/interrupt.h"
+#include "tools/stoch/output.h"
+#include "tools/stoch/progress.h"
+#include "tools/stoch/version.h"
+
+namespace stoch::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  ModelOptions model;
+  DeviceOptions device;
+  OutputOptions output;
+  std::vector<std::string> precisions;
+  std::vector<std::string> sc;
+  std::vector<int64_t> prompts;
+  int64_t decode_tokens = -1;
+  std::vector<int64_t> depths = {0};
+  std::vector<int64_t> batches = {1};
+  int64_t repetitions = 5;
+  std::string format = "md";
+};
+
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// Rows of whole pages, so that every sequence's reservation is counted.
+int64_t PageMultiple(int64_t tokens) { return (tokens + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens; }
+
+int64_t Largest(const std::vector<int64_t>& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+// Ids that look like text in one way only: they do not repeat soon.
+std::vector<int32_t> Ids(int64_t vocab_size, int64_t count) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>((i * 7919 + 11) % static_cast<size_t>(vocab_size));
+  return ids;
+}
+
+// Runs every pending token, keeping no logits but the last row's if asked.
+void RunPending(Engine& engine, Sequence& sequence, bool last_logits) {
+  while (sequence.pending() > 0) {
+    ThrowIfInterrupted();
+    const int64_t tokens = engine.NextTokens(sequence, engine.shape().max_rows);
+    const bool last = tokens == sequence.pending();
+    const StepItem item{&sequence, tokens, last && last_logits ? StepOutput::kLast : StepOutput::kNone};
+    engine.Step({&item, 1});
+  }
+}
+
+double PromptSample(Engine& engine, int64_t tokens) {
+  const std::unique_ptr<Sequence> sequence = engine.NewSequence(tokens);
+  sequence->Append(Ids(engine.config().vocab_size, tokens));
+  const Clock::time_point start = Clock::now();
+  RunPending(engine, *sequence, true);
+  int32_t next = 0;
+  engine.Argmax(0, {&next, 1});
+  return MillisecondsSince(start);
+}
+
+// The sequences of a decode test, filled to their depth once.
+class DecodeTest {
+ public:
+  DecodeTest(Engine& engine, const BenchCase& test, int64_t steps) : engine_(engine), depth_(test.depth) {
+    for (int64_t i = 0; i < test.batch; ++i) {
+      sequences_.push_back(engine.NewSequence(test.depth + steps + 1));
+      if (sequences_.back() == nullptr) throw InvalidInput("the KV cache has no room for " + CaseName(test));
+      sequences_.back()->Append(Ids(engine.config().vocab_size, test.depth));
+      RunPending(engine, *sequences_.back(), false);
+    }
+    next_.resize(sequences_.size());
+  }
+
+  // Mean time of one step, every step picking its tokens from the logits of the one before.
+  double Sample(int64_t steps) {
+    for (const auto& sequence : sequences_) sequence->Truncate(depth_);
+    std::fill(next_.begin(), next_.end(), 1);
+    std::vector<StepItem> items;
+    for (const auto& sequence : sequences_) items.push_back({sequence.get(), 1, StepOutput::kLast});
+    const Clock::time_point start = Clock::now();
+    for (int64_t step = 0; step < steps; ++step) {
+      ThrowIfInterrupted();
+      for (size_t i = 0; i < items.size(); ++i) items[i].sequence->Append({&next_[i], 1});
+      engine_.Step(items);
+      engine_.Argmax(0, next_);
+    }
+    return MillisecondsSince(start) / static_cast<double>(steps);
+  }
+
+ private:
+  Engine& engine_;
+  int64_t depth_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::vector<int32_t> next_;
+};
+
+std::vector<BenchCase> Cases(const Options& options) {
+  std::vector<BenchCase> cases;
+  for (const int64_t prompt : options.prompts) {
+    if (prompt > 0) cases.push_back({prompt, 0, 1});
+  }
+  for (const int64_t depth : options.depths) {
+    for (const int64_t batch : options.batches) {
+      if (options.decode_tokens > 0) cases.push_back({0, depth, batch});
+    }
+  }
+  if (cases.empty()) throw InvalidInput("-p and -n: nothing to measure, at least one must be above 0");
+  return cases;
+}
+
+// Bytes a decode step must read over the read bandwidth: the weights once, every sequence's keys and values.
+double DecodeFloor(const Engine& engine, const BenchCase& test, int64_t steps, double read_bytes_per_s) {
+  if (read_bytes_per_s <= 0) return 0;
+  const double kv_per_token =
+      static_cast<double>(engine.model().kv_cache_bytes()) / static_cast<double>(engine.shape().kv_tokens);
+  const double positions = static_cast<double>(test.depth) + static_cast<double>(steps + 1) / 2;
+  const double bytes = static_cast<double>(engine.model().weights().stream_bytes) +
+                       static_cast<double>(test.batch) * positions * kv_per_token;
+  return 1000 * bytes / read_bytes_per_s;
+}
+
+class Bench {
+ public:
+  Bench(const Options& options, std::shared_ptr<Backend> backend)
+      : options_(options), backend_(std::move(backend)), cases_(Cases(options)) {
+    environment_.device_name = backend_->info(device()).name;
+    environment_.device = DeviceName(device());
+    environment_.commit = Commit();
+    environment_.read_bytes_per_s = backend_->MeasureBandwidth(device());
+    if (options.precisions.size() > 1) environment_.baseline = options.precisions.back();
+  }
+
+  void Run(const std::string& precision) {
+    EngineOptions engine_options;
+    Apply({.precision = precision, .sc = precision == "sc" ? options_.sc : std::vector<std::string>()},
+          &engine_options);
+    const int64_t decode_length = Largest(options_.depths) + options_.decode_tokens + 1;
+    engine_options.context = std::max(Largest(options_.prompts), decode_length);
+    engine_options.max_sequences = Largest(options_.batches);
+    engine_options.kv_tokens =
+        std::max(PageMultiple(Largest(options_.prompts)), engine_options.max_sequences * PageMultiple(decode_length));
+    engine_options.max_pass_rows =
+        std::max({engine_options.max_pass_rows, std::min<int64_t>(Largest(options_.prompts), 2048),
+                  engine_options.max_sequences});
+    const std::unique_ptr<Engine> engine =
+        OpenEngine(backend_, OpenModelFiles(options_.model.model), engine_options, options_.output);
+    environment_.model = engine->model_name();
+    ProgressBar bar("measuring " + precision, options_.output.quiet);
+    int64_t done = 0;
+    const int64_t total = static_cast<int64_t>(cases_.size()) * (options_.repetitions + 1);
+    for (const BenchCase& test : cases_) {
+      BenchResult result;
+      result.test = test;
+      result.precision = precision;
+      result.sc = engine->sc_description();
+      result.samples_ms = test.prompt > 0 ? PromptSamples(*engine, test, &bar, &done, total)
+                                          : DecodeSamples(*engine, test, &bar, &done, total);
+      result.tokens = test.prompt > 0 ? test.prompt : test.batch;
+      if (test.prompt == 0) {
+        result.floor_ms = DecodeFloor(*engine, test, options_.decode_tokens, environment_.read_bytes_per_s);
+      }
+      results_.push_back(result);
+    }
+  }
+
+  std::string Report() {
+    for (BenchResult& result : results_) {
+      for (const BenchResult& other : results_) {
+        if (other.precision != environment_.baseline || CaseName(other.test) != CaseName(result.test)) continue;
+        result.baseline_ratio = result.median_ms() / other.median_ms();
+      }
+    }
+    std::stable_sort(results_.begin(), results_.end(), [this](const BenchResult& a, const BenchResult& b) {
+      return CaseIndex(a.test) < CaseIndex(b.test);
+    });
+    return FormatBench(environment_, results_, options_.format);
+  }
+
+ private:
+  Device device() const { return backend_->devices()[0]; }
+
+  size_t CaseIndex(const BenchCase& test) const {
+    return static_cast<size_t>(std::find_if(cases_.begin(), cases_.end(),
+                                            [&](const BenchCase& other) { return CaseName(other) == CaseName(test); }) -
+                               cases_.begin());
+  }
+
+  // The first run of each test is the warm-up.
+  std::vector<double> PromptSamples(Engine& engine, const BenchCase& test, ProgressBar* bar, int64_t* done,
+                                    int64_t total) const {
+    std::vector<double> samples;
+    for (int64_t i = 0; i <= options_.repetitions; ++i) {
+      bar->Update((*done)++, total);
+      const double sample = PromptSample(engine, test.prompt);
+      if (i > 0) samples.push_back(sample);
+    }
+    return samples;
+  }
+
+  std::vector<double> DecodeSamples(Engine& engine, const BenchCase& test, ProgressBar* bar, int64_t* done,
+                                    int64_t total) const {
+    std::vector<double> samples;
+    DecodeTest decode(engine, test, options_.decode_tokens);
+    for (int64_t i = 0; i <= options_.repetitions; ++i) {
+      bar->Update((*done)++, total);
+      const double sample =
+          decode.Sample(i == 0 ? std::min<int64_t>(options_.decode_tokens, 4) : options_.decode_tokens);
+      if (i > 0) samples.push_back(sample);
+    }
+    return samples;
+  }
+
+  const Options& options_;
+  std::shared_ptr<Backend> backend_;
+  std::vector<BenchCase> cases_;
+  BenchEnvironment environment_;
+  std::vector<BenchResult> results_;
+};
+
+ExitCode Run(Options options) {
+  const std::shared_ptr<Backend> backend = Open(options.device);
+  const bool cpu = backend->name() == "cpu";
+  // fp16 is the GPU's baseline; a CPU run has fp32 to compare with, and smaller defaults to end in time.
+  if (options.precisions.empty()) options.precisions = {"sc", cpu ? "fp32" : "fp16"};
+  if (options.model.model.empty()) options.model.model = cpu ? "random:llama-3.2-1b" : "random:llama-3.1-8b";
+  if (options.prompts.empty()) options.prompts = {cpu ? 128 : 512};
+  if (options.decode_tokens < 0) options.decode_tokens = cpu ? 16 : 128;
+  if (std::find(options.precisions.begin(), options.precisions.end(), "sc") == options.precisions.end() &&
+      !options.sc.empty()) {
+    throw InvalidInput("--sc: has no meaning without sc in --precision");
+  }
+  for (const std::string& precision : options.precisions) ParsePrecision(precision);
+  if (options.output.json) options.format = "json";
+
+  Bench bench(options, backend);
+  for (const std::string& precision : options.precisions) bench.Run(precision);
+  Print(bench.Report());
+  return kDone;
+}
+
+}  // namespace
+
+CommandBody AddBench(CLI::App& command) {
+  command.description("Time per token and tokens per second, precisions side by side");
+  command.footer(
+      "Examples:\n"
+      "  stoch bench --model random:llama-3.2-1b -n 32\n"
+      "  stoch bench --device cuda:0 --model random:llama-3.1-8b -p 512,2048 -n 128 -d 0,4096 -b 1,8 -r 5 -o json");
+  auto options = std::make_shared<Options>();
+  command.add_option("--model", options->model.model,
+                     "Hugging Face folder or random:SHAPE; default random:llama-3.2-1b on a CPU, random:llama-3.1-8b "
+                     "on a GPU");
+  command
+      .add_option("--precision", options->precisions,
+                  "List of sc, fp32, fp16; ratios are to the last; default "
+                  "sc,fp16, on a CPU sc,fp32")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command.add_option("--sc", options->sc, "SC settings, as for generate")->allow_extra_args(false);
+  command.add_option("-p,--prompt", options->prompts, "Prompt lengths, 0 = none; default 512, on a CPU 128")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(0, 1 << 20));
+  command.add_option("-n,--decode", options->decode_tokens, "Decode steps, 0 = none; default 128, on a CPU 16")
+      ->check(CLI::Range(0, 1 << 20));
+  command.add_option("-d,--depth", options->depths, "Tokens in the cache before the first decode step")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(0, 1 << 20));
+  command.add_option("-b,--batch", options->batches, "Sequences decoded together")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 4096));
+  command.add_option("-r,--repetitions", options->repetitions, "Measured runs of every test, after a warm-up")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10000));
+  command.add_option("-o,--output", options->format, "md, csv, json or jsonl")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
+  AddDeviceOptions(command, &options->device);
+  AddOutputOptions(command, &options->output);
+  command.get_option("--json")->excludes(command.get_option("--output"));
+  return [options] { return Run(*options); };
+}
+
+}  // namespace stoch::cli

@@ -1,0 +1,48 @@
+// The results of `stoch bench`, in four forms.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace stoch::cli {
+
+// One test: a prompt of `prompt` tokens in one go, or (prompt = 0) decode steps of `batch` sequences after `depth`
+// tokens.
+struct BenchCase {
+  int64_t prompt = 0;
+  int64_t depth = 0;
+  int64_t batch = 1;
+};
+
+struct BenchResult {
+  BenchCase test;
+  std::string precision;
+  std::string sc;
+  std::vector<double> samples_ms;        // per repetition: of the whole prompt, or the mean of its decode steps
+  int64_t tokens = 0;                    // of one sample
+  double floor_ms = 0;                   // what memory (decode) or binary tensor cores (prompt) would need; 0 = unknown
+  std::optional<double> baseline_ratio;  // median time over that of the last precision of the list
+
+  double median_ms() const;
+  double spread() const;  // (max - min) / median
+};
+
+struct BenchEnvironment {
+  std::string model;
+  std::string device;
+  std::string device_name;
+  std::string commit;
+  double read_bytes_per_s = 0;
+  std::string baseline;  // precision the ratios are to, "" if there is one precision
+};
+
+// "prompt 512", "decode @4096 x8".
+std::string CaseName(const BenchCase& test);
+
+// format: "md", "csv", "json", "jsonl"; the JSON forms hold every repetition.
+std::string FormatBench(const BenchEnvironment& environment, const std::vector<BenchResult>& results,
+                        const std::string& format);
+
+}  // namespace stoch::cli

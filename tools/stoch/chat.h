@@ -1,0 +1,21 @@
+// The interactive conversation of `stoch generate --chat`.
+#pragma once
+
+#include <string>
+
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "loader/chat_template.h"
+#include "loader/tokenizer.h"
+#include "tools/stoch/command.h"
+#include "tools/stoch/common_options.h"
+
+namespace stoch::cli {
+
+// What:   reads what the user says line by line from standard input and streams the answers, until the input ends.
+//         Ctrl-C ends the answer at hand, and the conversation where none is.
+// Errors: InvalidInput: a conversation longer than the context, invalid UTF-8.
+ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, ChatFormat format, GenerateRequest request,
+                 const std::string& system, const OutputOptions& output);
+
+}  // namespace stoch::cli

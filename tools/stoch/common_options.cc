@@ -1,0 +1,91 @@
+#include "tools/stoch/common_options.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <utility>
+
+#include "kernels/base/error.h"
+#include "kernels/registry.h"
+#include "tools/stoch/interrupt.h"
+#include "tools/stoch/progress.h"
+
+namespace stoch::cli {
+
+void AddOutputOptions(CLI::App& command, OutputOptions* options) {
+  command.add_flag("--json", options->json, "Print one JSON object instead of text");
+  command.add_flag("--quiet", options->quiet, "No progress, no summary, only warnings and errors on standard error");
+}
+
+void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
+  command.add_option("--device", options->device, "auto, cpu, cuda:0, or several: cuda:0,1")->capture_default_str();
+  command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
+  command.add_option("--cpu-variant", options->cpu_variant,
+                     "CPU kernels: scalar, avx2, avx512vbmi; default the fastest");
+}
+
+std::shared_ptr<Backend> Open(const DeviceOptions& options) {
+  std::string notice;
+  std::shared_ptr<Backend> backend =
+      OpenBackend(options.device, {.threads = options.threads, .cpu_variant = options.cpu_variant}, &notice);
+  if (!notice.empty()) spdlog::warn(notice);
+  return backend;
+}
+
+std::string RandomModelNames() {
+  std::vector<std::string_view> names = NamedLlamaConfigs();
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options) {
+  command.add_option("--tokenizer", options->tokenizer, "Folder with another tokenizer (random: models have none)");
+  command.add_option("--context", options->context, "Positions of a sequence; 0 = the model's, at most 8192")
+      ->check(CLI::NonNegativeNumber);
+  return command.add_option("--model", options->model,
+                            "Hugging Face folder, or random:SHAPE[:SEED] with SHAPE one of " + RandomModelNames());
+}
+
+std::unique_ptr<Tokenizer> OpenTokenizer(const ModelOptions& options, const ModelFiles& files) {
+  if (options.tokenizer.empty() && files.folder.empty()) return nullptr;
+  const std::filesystem::path folder =
+      options.tokenizer.empty() ? files.folder : std::filesystem::path(options.tokenizer);
+  std::unique_ptr<Tokenizer> tokenizer = LoadTokenizer(folder);
+  if (tokenizer->vocab_size() > files.config.vocab_size) {
+    throw InvalidInput(fmt::format("{}: the tokenizer has {} tokens, expected at most vocab_size = {} of {}",
+                                   folder.string(), tokenizer->vocab_size(), files.config.vocab_size, files.name));
+  }
+  return tokenizer;
+}
+
+void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options) {
+  command.add_option("--precision", options->precision, "sc, fp32, or fp16 (GPU only)")->capture_default_str();
+  command
+      .add_option("--sc", options->sc,
+                  "SC settings, later ones win: preset=halved|published, NAME=VALUE, OPERATOR.NAME=VALUE, "
+                  "attention=per_token|per_head|per_row|exact, lm_head=0|1")
+      ->allow_extra_args(false);
+}
+
+void Apply(const ArithmeticOptions& options, EngineOptions* engine) {
+  engine->precision = ParsePrecision(options.precision);
+  if (engine->precision != Precision::kSc && !options.sc.empty()) {
+    throw InvalidInput("--sc: has no meaning with --precision " + options.precision);
+  }
+  engine->sc = ParseScModelConfig(options.sc);
+}
+
+std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
+                                   const OutputOptions& output) {
+  ProgressBar bar("loading", output.quiet);
+  options.on_progress = [&bar](const LoadProgress& progress) {
+    ThrowIfInterrupted();
+    bar.Update(progress.done_bytes, progress.total_bytes);
+  };
+  std::unique_ptr<Engine> engine = Engine::Open(std::move(backend), std::move(files), options);
+  bar.Clear();
+  for (const std::string& notice : engine->notices()) spdlog::info(notice);
+  return engine;
+}
+
+}  // namespace stoch::cli

@@ -1,0 +1,67 @@
+// Options that several subcommands share, and what they open.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kernels/backend.h"
+#include "loader/tokenizer.h"
+#include "loader/weight_store.h"
+#include "models/sc_model_config.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace stoch::cli {
+
+// --json, --quiet.
+struct OutputOptions {
+  bool json = false;
+  bool quiet = false;
+};
+void AddOutputOptions(CLI::App& command, OutputOptions* options);
+
+// --device, --threads, --cpu-variant.
+struct DeviceOptions {
+  std::string device = "auto";
+  int threads = 0;
+  std::string cpu_variant;
+};
+void AddDeviceOptions(CLI::App& command, DeviceOptions* options);
+// What: opens the backend; a notice of "auto" goes to the log. Errors: InvalidInput.
+std::shared_ptr<Backend> Open(const DeviceOptions& options);
+
+// --model, --tokenizer, --context.
+struct ModelOptions {
+  std::string model;
+  std::string tokenizer;  // folder; "" = the model's
+  int64_t context = 0;
+};
+CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options);
+// What:   the tokenizer of --tokenizer or the model's folder; nullptr for random models without --tokenizer.
+// Errors: InvalidInput, also if the tokenizer has ids beyond the model's vocabulary.
+std::unique_ptr<Tokenizer> OpenTokenizer(const ModelOptions& options, const ModelFiles& files);
+
+// --precision, --sc.
+struct ArithmeticOptions {
+  std::string precision = "sc";
+  std::vector<std::string> sc;
+};
+void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options);
+// What: sets precision and SC configuration. Errors: InvalidInput, also for --sc beside an exact precision.
+void Apply(const ArithmeticOptions& options, EngineOptions* engine);
+
+// What:   Engine::Open with a loading bar that Ctrl-C can end; the engine's notices go to the log.
+std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
+                                   const OutputOptions& output);
+
+// "llama-3.2-1b", ... of random:, for help texts.
+std::string RandomModelNames();
+
+}  // namespace stoch::cli

@@ -1,0 +1,156 @@
+// stoch generate: text from a prompt, streamed, and chat.
+
+#include "engine/generate.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "kernels/base/error.h"
+#include "tools/stoch/chat.h"
+#include "tools/stoch/command.h"
+#include "tools/stoch/common_options.h"
+#include "tools/stoch/generate_report.h"
+#include "tools/stoch/interrupt.h"
+#include "tools/stoch/output.h"
+#include "tools/stoch/progress.h"
+
+namespace stoch::cli {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  DeviceOptions device;
+  ArithmeticOptions arithmetic;
+  OutputOptions output;
+  std::optional<std::string> prompt;
+  std::string file;
+  bool chat = false;
+  std::string system;
+  bool echo = false;
+  int64_t max_tokens = -1;
+  SamplingOptions sampling;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  int top_logprobs = 0;
+};
+
+GenerateRequest RequestFrom(const Options& options) {
+  GenerateRequest request;
+  request.max_tokens = options.max_tokens;
+  request.sampling = options.sampling;
+  request.stop = options.stop;
+  request.ignore_eos = options.ignore_eos;
+  return request;
+}
+
+// `echo prompt | stoch generate` means the prompt, not the prompt and a line break.
+std::string PromptText(const Options& options) {
+  std::string text = ReadText(options.prompt, options.file);
+  if (!options.prompt && !text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+ExitCode RunOnce(const Options& options, Engine& engine, const Tokenizer& tokenizer, const std::string& prompt) {
+  GenerateRequest request = RequestFrom(options);
+  request.prompt = tokenizer.Encode(prompt, {});
+  if (options.output.json) {
+    request.top_logprobs = options.top_logprobs;
+    request.hash_logits = true;
+  }
+  GenerateCallbacks callbacks;
+  callbacks.cancel = &InterruptFlag();
+  ProgressBar bar("prompt", options.output.quiet);
+  callbacks.on_prompt = [&bar](int64_t done, int64_t total) { bar.Update(done, total); };
+  callbacks.on_text = [&](std::string_view text) {
+    bar.Clear();
+    if (!options.output.json) Print(text);
+  };
+  if (options.echo) Print(prompt);
+  const GenerateResult result = Generate(engine, &tokenizer, request, callbacks);
+  bar.Clear();
+  if (options.output.json) {
+    PrintLine(ReportJson(engine, request, result));
+  } else {
+    PrintLine("");
+  }
+  if (!options.output.quiet) PrintSummary(engine, request, result);
+  return kDone;
+}
+
+ExitCode Run(const Options& options) {
+  EngineOptions engine_options;
+  Apply(options.arithmetic, &engine_options);
+  engine_options.context = options.model.context;
+  ModelFiles files = OpenModelFiles(options.model.model);
+  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
+  if (tokenizer == nullptr) {
+    throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
+  }
+  Validate(options.sampling, files.config.vocab_size);
+  // Everything that can be wrong is found before the weights are loaded.
+  if (options.chat) {
+    const ChatFormat format = DetectChatFormat(*tokenizer);
+    const std::unique_ptr<Engine> engine =
+        OpenEngine(Open(options.device), std::move(files), engine_options, options.output);
+    return RunChat(*engine, *tokenizer, format, RequestFrom(options), options.system, options.output);
+  }
+  const std::string prompt = PromptText(options);
+  const std::unique_ptr<Engine> engine =
+      OpenEngine(Open(options.device), std::move(files), engine_options, options.output);
+  return RunOnce(options, *engine, *tokenizer, prompt);
+}
+
+void AddSampling(CLI::App& command, Options* options) {
+  SamplingOptions& sampling = options->sampling;
+  command.add_option("--temperature", sampling.temperature, "0 = greedy")->capture_default_str();
+  command.add_option("--top-p", sampling.top_p, "Smallest set of likely tokens with this probability")
+      ->capture_default_str();
+  command.add_option("--top-k", sampling.top_k, "The k most likely tokens; 0 = all")->capture_default_str();
+  command.add_option("--min-p", sampling.min_p, "Tokens at least this times as likely as the likeliest")
+      ->capture_default_str();
+  command.add_option("--repeat-penalty", sampling.repeat_penalty, "Above 1: tokens seen before become less likely")
+      ->capture_default_str();
+  command.add_option("--seed", sampling.seed, "Of sampling: the same seed gives the same text")->capture_default_str();
+}
+
+}  // namespace
+
+CommandBody AddGenerate(CLI::App& command) {
+  command.description("Text from a prompt");
+  command.footer(
+      "Examples:\n"
+      "  stoch generate --model models/demo --prompt 'Once upon a time' --max-tokens 100\n"
+      "  stoch generate --model DIR --file story.txt --sc preset=published --temperature 0.8 --seed 7\n"
+      "  echo 'Hello' | stoch generate --model DIR --precision fp32 --json\n"
+      "  stoch generate --model DIR --chat");
+  auto options = std::make_shared<Options>();
+  AddModelOptions(command, &options->model)->required();
+  auto* prompt = command.add_option("--prompt", options->prompt, "The prompt");
+  auto* file = command.add_option("--file", options->file, "A file with it; - or nothing: standard input");
+  auto* chat = command.add_flag("--chat", options->chat, "Talk with the model in its own chat format");
+  auto* echo = command.add_flag("--echo", options->echo, "Print the prompt in front of the text");
+  command.add_option("--system", options->system, "System message of --chat")->needs(chat);
+  command.add_option("--max-tokens", options->max_tokens, "At most so many; default: up to the context")
+      ->check(CLI::NonNegativeNumber);
+  AddSampling(command, options.get());
+  command.add_option("--stop", options->stop, "End before this text; may be repeated")->allow_extra_args(false);
+  command.add_flag("--ignore-eos", options->ignore_eos, "Go on past end-of-sequence tokens");
+  AddArithmeticOptions(command, &options->arithmetic);
+  AddDeviceOptions(command, &options->device);
+  AddOutputOptions(command, &options->output);
+  auto* top = command.add_option("--top-logprobs", options->top_logprobs, "Alternatives listed per token with --json")
+                  ->check(CLI::Range(0, 1000));
+  top->needs(command.get_option("--json"));
+  prompt->excludes(file);
+  for (CLI::Option* other : {prompt, file, echo, command.get_option("--json")}) chat->excludes(other);
+  echo->excludes(command.get_option("--json"));
+  return [options] { return Run(*options); };
+}
+
+}  // namespace stoch::cli

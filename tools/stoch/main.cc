@@ -1,0 +1,124 @@
+// stoch: Llama in stochastic computing, on the command line.
+
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "tools/stoch/command.h"
+#include "tools/stoch/interrupt.h"
+#include "tools/stoch/output.h"
+#include "tools/stoch/version.h"
+
+namespace stoch::cli {
+namespace {
+
+constexpr int kInterrupted = 130;  // what shells expect of a process that SIGINT ended
+
+// Everything but results goes to standard error, as "warning: ...".
+void StartLog() {
+  auto log = spdlog::stderr_color_st("stoch");
+  log->set_pattern("%^%l%$: %v");
+  spdlog::set_default_logger(std::move(log));
+}
+
+// One sentence on one line.
+std::string OneLine(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
+  for (size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n')) text.replace(at, 1, "; ");
+  return text;
+}
+
+struct Declared {
+  CLI::App* command;
+  CommandBody body;
+};
+
+std::vector<Declared> Declare(CLI::App& root) {
+  const std::pair<const char*, CommandBody (*)(CLI::App&)> commands[] = {
+      {"generate", AddGenerate}, {"bench", AddBench},     {"perplexity", AddPerplexity},
+      {"verify", AddVerify},     {"inspect", AddInspect}, {"tokenize", AddTokenize},
+  };
+  std::vector<Declared> declared;
+  for (const auto& [name, add] : commands) {
+    CLI::App* command = root.add_subcommand(name);
+    declared.push_back({command, add(*command)});
+  }
+  CLI::App* completion = root.add_subcommand("completion");
+  declared.push_back({completion, AddCompletion(*completion, root)});
+  return declared;
+}
+
+int RunCommandLine(int argc, char** argv) {
+  CLI::App root("Llama language models in stochastic computing: the same bits on every machine.", "stoch");
+  root.require_subcommand(1);
+  root.footer(
+      "Examples:\n"
+      "  stoch generate --model models/demo --prompt 'Once upon a time'\n"
+      "  stoch bench --model random:llama-3.2-1b\n"
+      "  stoch COMMAND --help");
+  bool version = false;
+  root.add_flag("--version", version, "Print version and build facts")
+      ->trigger_on_parse()
+      ->each([](const std::string&) {
+        PrintLine(VersionText());
+        throw CLI::Success();
+      });
+  const std::vector<Declared> declared = Declare(root);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    for (const Declared& entry : declared) {
+      if (entry.command->parsed()) {
+        Print(entry.command->help("stoch"));
+        return kDone;
+      }
+    }
+    Print(root.help());
+    return kDone;
+  } catch (const CLI::Success&) {
+    return kDone;
+  } catch (const CLI::ParseError& error) {
+    spdlog::error("{} (stoch --help shows the usage)", OneLine(error.what()));
+    return kBadInput;
+  }
+  for (const Declared& entry : declared) {
+    if (entry.command->parsed()) return entry.body();
+  }
+  return kBadInput;
+}
+
+int Main(int argc, char** argv) {
+  StartLog();
+  WatchForInterrupt();
+  try {
+    return RunCommandLine(argc, argv);
+  } catch (const InvalidInput& error) {
+    spdlog::error("{}", OneLine(error.what()));
+    return kBadInput;
+  } catch (const DeviceError& error) {
+    spdlog::error("{}", OneLine(error.what()));
+    return kDeviceFailure;
+  } catch (const Interrupted&) {
+    spdlog::error("interrupted");
+    return kInterrupted;
+  } catch (const std::bad_alloc&) {
+    spdlog::error("out of host memory");
+    return kDeviceFailure;
+  } catch (const std::exception& error) {
+    spdlog::error("internal error: {}", OneLine(error.what()));
+    return kDeviceFailure;
+  }
+}
+
+}  // namespace
+}  // namespace stoch::cli
+
+int main(int argc, char** argv) { return stoch::cli::Main(argc, argv); }

@@ -1,0 +1,77 @@
+#include "tools/stoch/output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/base/error.h"
+#include "tools/stoch/interrupt.h"
+
+namespace stoch::cli {
+namespace {
+
+// Closes a descriptor on every path.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+std::string ReadAll(int fd, const std::string& where) {
+  std::string text;
+  std::array<char, 65536> block;
+  while (true) {
+    const ssize_t count = read(fd, block.data(), block.size());
+    if (count == 0) return text;
+    if (count > 0) {
+      text.append(block.data(), static_cast<size_t>(count));
+    } else if (errno == EINTR) {
+      ThrowIfInterrupted();
+    } else {
+      throw InvalidInput(where + ": cannot be read: " + std::strerror(errno));
+    }
+  }
+}
+
+}  // namespace
+
+void Print(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = write(STDOUT_FILENO, text.data(), text.size());
+    if (count >= 0) {
+      text.remove_prefix(static_cast<size_t>(count));
+    } else if (errno != EINTR) {
+      throw InvalidInput(std::string("standard output: cannot be written: ") + std::strerror(errno));
+    }
+  }
+}
+
+void PrintLine(std::string_view text) { Print(std::string(text) + '\n'); }
+
+std::string ReadWholeFile(const std::string& path) {
+  if (path == "-") return ReadAll(STDIN_FILENO, "standard input");
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) throw InvalidInput(path + ": cannot be opened: " + std::strerror(errno));
+  return ReadAll(file.get(), path);
+}
+
+std::string ReadText(const std::optional<std::string>& prompt, const std::string& file) {
+  if (prompt && !file.empty()) throw InvalidInput("--prompt and --file: give one of them");
+  if (prompt) return *prompt;
+  if (!file.empty()) return ReadWholeFile(file);
+  if (isatty(STDIN_FILENO) != 0) throw InvalidInput("no text: give --prompt, --file, or text on standard input");
+  return ReadWholeFile("-");
+}
+
+}  // namespace stoch::cli

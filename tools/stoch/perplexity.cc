@@ -1,0 +1,204 @@
+// stoch perplexity: how well a model predicts a text, in one or several configurations.
+
+#include "engine/perplexity.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/kl_divergence.h"
+#include "kernels/base/error.h"
+#include "tools/stoch/command.h"
+#include "tools/stoch/common_options.h"
+#include "tools/stoch/interrupt.h"
+#include "tools/stoch/kl_report.h"
+#include "tools/stoch/output.h"
+#include "tools/stoch/progress.h"
+#include "tools/stoch/table.h"
+
+namespace stoch::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kDefaultCtx = 2048;
+
+struct Options {
+  ModelOptions model;
+  DeviceOptions device;
+  ArithmeticOptions arithmetic;
+  OutputOptions output;
+  std::string file;
+  int64_t ctx = 0;
+  int64_t max_windows = 0;
+  std::vector<std::string> configs;
+  std::string kl_base;
+  std::string kl;
+};
+
+// One line of the table.
+struct Row {
+  std::string name;
+  std::string precision;
+  std::string sc;
+  PerplexityResult result;
+  std::optional<KlSummary> kl;
+};
+
+// What --config says: "fp32", "fp16", or SC settings.
+ArithmeticOptions ArithmeticOf(const std::string& config) {
+  if (config == "fp32" || config == "fp16") return {.precision = config, .sc = {}};
+  return {.precision = "sc", .sc = {config}};
+}
+
+Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const std::shared_ptr<Backend>& backend,
+             const std::vector<int32_t>& ids, bool* interrupted) {
+  EngineOptions engine_options;
+  Apply(arithmetic, &engine_options);
+  ModelFiles files = OpenModelFiles(options.model.model);
+  const int64_t ctx = options.ctx > 0 ? options.ctx : std::min(kDefaultCtx, files.config.max_position_embeddings);
+  engine_options.context = options.model.context > 0 ? options.model.context : ctx;
+  const std::unique_ptr<Engine> engine = OpenEngine(backend, std::move(files), engine_options, options.output);
+
+  Row row;
+  row.precision = PrecisionName(engine->options().precision);
+  row.sc = engine->sc_description();
+  row.name = row.sc.empty() ? row.precision : row.sc;
+
+  ProgressBar bar("perplexity", options.output.quiet);
+  PerplexityOptions evaluation{.ctx = ctx, .max_windows = options.max_windows, .on_window = {}, .on_logits = {}};
+  evaluation.on_window = [&](const PerplexityResult& so_far, int64_t total_windows) {
+    row.result = so_far;
+    bar.Update(so_far.windows, total_windows);
+    ThrowIfInterrupted();
+  };
+  std::optional<KlBaseWriter> writer;
+  std::optional<KlBaseReader> reader;
+  KlStatistics statistics;
+  std::vector<float> base;
+  if (!options.kl_base.empty()) {
+    writer.emplace(options.kl_base, engine->config().vocab_size);
+    evaluation.on_logits = [&](std::span<const float> logits, std::span<const int32_t> targets) {
+      writer->Add(logits, targets);
+    };
+  } else if (!options.kl.empty()) {
+    reader.emplace(options.kl, engine->config().vocab_size);
+    evaluation.on_logits = [&](std::span<const float> logits, std::span<const int32_t> targets) {
+      base.resize(logits.size());
+      reader->Read(targets, base);
+      statistics.Add(base, logits, targets);
+    };
+  }
+  try {
+    row.result = EvaluatePerplexity(*engine, ids, evaluation);
+  } catch (const Interrupted&) {
+    *interrupted = true;
+  }
+  bar.Clear();
+  if (writer) writer->Close();
+  if (reader && row.result.predictions > 1) row.kl = statistics.Summary();
+  return row;
+}
+
+Json RowJson(const Row& row) {
+  Json json = {{"precision", row.precision},        {"sc", row.sc},
+               {"windows", row.result.windows},     {"predictions", row.result.predictions},
+               {"mean_nll", row.result.mean_nll},   {"ppl", row.result.ppl},
+               {"ppl_error", row.result.ppl_error}, {"elapsed_ms", row.result.elapsed_ms}};
+  if (row.kl) json["kl"] = KlJson(*row.kl);
+  return json;
+}
+
+void Report(const Options& options, const std::string& model, size_t tokens, const std::vector<Row>& rows) {
+  if (options.output.json) {
+    Json results = Json::array();
+    for (const Row& row : rows) results.push_back(RowJson(row));
+    PrintLine(Json{{"model", model}, {"tokens", tokens}, {"results", results}}.dump());
+    return;
+  }
+  const bool kl = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.kl.has_value(); });
+  std::vector<std::string> header = {"configuration", "windows", "predictions", "mean nll", "ppl", "+-", "seconds"};
+  if (kl) header.insert(header.end(), {"mean KLD", "99 % KLD", "same top", "RMS dp"});
+  Table table(header);
+  for (const Row& row : rows) {
+    std::vector<std::string> cells = {row.name,
+                                      std::to_string(row.result.windows),
+                                      std::to_string(row.result.predictions),
+                                      fmt::format("{:.5f}", row.result.mean_nll),
+                                      fmt::format("{:.4f}", row.result.ppl),
+                                      fmt::format("{:.4f}", row.result.ppl_error),
+                                      fmt::format("{:.1f}", row.result.elapsed_ms / 1000)};
+    if (kl && row.kl) {
+      const std::vector<std::string> kl_cells = KlCells(*row.kl);
+      cells.insert(cells.end(), kl_cells.begin(), kl_cells.end());
+    }
+    cells.resize(header.size());
+    table.Add(cells);
+  }
+  Print(table.Markdown());
+  if (rows.size() == 1 && rows[0].kl) Print("\n" + KlText(*rows[0].kl));
+}
+
+ExitCode Run(const Options& options) {
+  std::vector<ArithmeticOptions> runs = {options.arithmetic};
+  if (!options.configs.empty()) runs.clear();
+  for (const std::string& config : options.configs) runs.push_back(ArithmeticOf(config));
+  if (!options.kl_base.empty() && runs.size() > 1) {
+    throw InvalidInput("--kl-base: records one configuration, got " + std::to_string(runs.size()));
+  }
+  for (const ArithmeticOptions& run : runs) {
+    EngineOptions unused;
+    Apply(run, &unused);
+  }
+  const ModelFiles files = OpenModelFiles(options.model.model);
+  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
+  if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
+  const std::vector<int32_t> ids = tokenizer->Encode(ReadWholeFile(options.file), {});
+  const std::shared_ptr<Backend> backend = Open(options.device);
+
+  std::vector<Row> rows;
+  bool interrupted = false;
+  for (size_t i = 0; i < runs.size() && !interrupted; ++i) {
+    rows.push_back(Evaluate(options, runs[i], backend, ids, &interrupted));
+  }
+  Report(options, files.name, ids.size(), rows);
+  if (interrupted) throw Interrupted{};
+  return kDone;
+}
+
+}  // namespace
+
+CommandBody AddPerplexity(CLI::App& command) {
+  command.description("Mean negative log-likelihood and perplexity over the windows of a text");
+  command.footer(
+      "Examples:\n"
+      "  stoch perplexity --model DIR --file wiki.test.raw --ctx 2048\n"
+      "  stoch perplexity --model DIR --file text --config fp32 --config preset=published --config stoc_len=64\n"
+      "  stoch perplexity --model DIR --file text --precision fp32 --kl-base base.bin\n"
+      "  stoch perplexity --model DIR --file text --sc stoc_len=64 --kl base.bin");
+  auto options = std::make_shared<Options>();
+  AddModelOptions(command, &options->model)->required();
+  command.add_option("--file", options->file, "The text; - is standard input")->required();
+  command.add_option("--ctx", options->ctx, "Tokens of a window; default 2048, or the model's limit")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--max-windows", options->max_windows, "Only the first so many; 0 = all")
+      ->check(CLI::NonNegativeNumber);
+  AddArithmeticOptions(command, &options->arithmetic);
+  auto* config =
+      command.add_option("--config", options->configs, "fp32, fp16 or SC settings; repeat it for a table of several");
+  config->allow_extra_args(false);
+  config->excludes(command.get_option("--sc"))->excludes(command.get_option("--precision"));
+  auto* kl_base = command.add_option("--kl-base", options->kl_base, "Write every prediction's logits to this file");
+  command.add_option("--kl", options->kl, "Compare with the logits in this file")->excludes(kl_base);
+  AddDeviceOptions(command, &options->device);
+  AddOutputOptions(command, &options->output);
+  return [options] { return Run(*options); };
+}
+
+}  // namespace stoch::cli

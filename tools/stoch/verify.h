@@ -1,0 +1,49 @@
+// The checks of `stoch verify`.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tools/stoch/common_options.h"
+
+namespace stoch::cli {
+
+struct CheckResult {
+  bool passed = true;
+  std::string detail;  // what was compared, and how far apart it was
+};
+
+struct Check {
+  std::string name;
+  std::string description;
+  // Errors: InvalidInput and DeviceError count as a failure of the check.
+  std::function<CheckResult()> run;
+};
+
+// What the checks look at.
+struct VerifyContext {
+  std::shared_ptr<Backend> backend;  // of --device; not opened for --list
+  ModelOptions model;
+};
+
+// The chosen device against the scalar CPU reference: SC products of every kind of configuration, bit for bit.
+std::vector<Check> ProductChecks(const VerifyContext& context);
+// The logits of a model: bits across devices, CPU kernels, threads, cuts of the prompt, and neighbours in a pass.
+std::vector<Check> ModelChecks(const VerifyContext& context);
+
+// What:   one check per case of a golden file: y of sc_matmul within 1e-6 of max |y|. Metadata key `cases`: a JSON list
+//         of {"case": NAME, PARAMETER: VALUE, ...} in the names of ScConfig; tensors NAME.a, NAME.b, NAME.y. Tensors
+//         sobol.precP.a and .b, where present, are compared with the number source.
+// Errors: InvalidInput for a file of another form.
+std::vector<Check> GoldenChecks(const VerifyContext& context, const std::string& path);
+
+// What:   one check per entry of a hash file: {"prompt_ids": [...], "new_tokens": N, "sha256": {CONFIG: HEX, ...}},
+// where
+//         CONFIG is fp32 or SC settings and HEX is LogitsSha256 of the model on the device.
+// Errors: InvalidInput for a file of another form.
+std::vector<Check> HashChecks(const VerifyContext& context, const std::string& path);
+
+}  // namespace stoch::cli

@@ -1,0 +1,36 @@
+#include "tools/stoch/version.h"
+
+#include <fmt/format.h>
+
+#include "kernels/registry.h"
+#include "stoch_build_facts.h"
+#include "tools/stoch/cpu_variants.h"
+
+namespace stoch::cli {
+namespace {
+
+std::string Compiler() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#else
+  return "gcc " __VERSION__;
+#endif
+}
+
+}  // namespace
+
+std::string Commit() { return STOCH_COMMIT; }
+
+std::string VersionText() {
+  return fmt::format(
+      "stoch {}\n"
+      "commit: {}\n"
+      "compiler: {}, {}\n"
+      "CUDA: {}\n"
+      "backends: {}\n"
+      "CPU kernels usable here: {}",
+      STOCH_VERSION, STOCH_COMMIT, Compiler(), STOCH_BUILD_TYPE, STOCH_CUDA_VERSION, fmt::join(BuiltBackends(), ", "),
+      fmt::join(UsableCpuVariants(), ", "));
+}
+
+}  // namespace stoch::cli
