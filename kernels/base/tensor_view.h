@@ -52,6 +52,10 @@ inline TensorView MakeView(void* data, DType dtype, Device device, int64_t d0, i
 // The view of elements [begin, begin + count) of one axis. No checks beyond STOCH_CHECK of the range.
 TensorView Slice(const TensorView& view, int axis, int64_t begin, int64_t count);
 
+// Whether two views may share a byte: exact for contiguous views and for column ranges of one matrix, else by the
+// extents of both (views that interleave in another way count as overlapping).
+bool MayOverlap(const TensorView& a, const TensorView& b);
+
 // "F32[3, 128] on cuda:1", for messages.
 std::string Describe(const TensorView& view);
 
