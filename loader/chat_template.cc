@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <initializer_list>
 
 #include "kernels/base/error.h"
 #include "loader/quote.h"
@@ -165,6 +166,22 @@ std::vector<int32_t> EncodeChatMl(const Tokenizer& tokenizer, const std::vector<
   return prompt.Finish();
 }
 
+// Whether every `open` in the template goes on with a role the message brings (the string ends there) or one of
+// `roles`: a template that writes another header itself says more than the format does.
+bool HeadersAre(std::string_view source, std::string_view open, std::initializer_list<std::string_view> roles) {
+  for (size_t at = source.find(open); at != std::string_view::npos; at = source.find(open, at + 1)) {
+    const std::string_view rest = source.substr(at + open.size());
+    const bool known =
+        rest.starts_with('\'') || rest.starts_with('"') ||
+        std::any_of(roles.begin(), roles.end(), [&](std::string_view role) {
+          return rest.starts_with(role) && (rest.substr(role.size()).starts_with("<|end_header_id|>\\n\\n") ||
+                                            rest.substr(role.size()).starts_with("\\n"));
+        });
+    if (!known) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string_view ChatFormatName(ChatFormat format) {
@@ -184,21 +201,21 @@ ChatFormat DetectChatFormat(const Tokenizer& tokenizer) {
   if (Has(source, "You are ") && !Has(source, "false == true")) {
     throw InvalidInput("the checkpoint's chat template has a system prompt of its own, which is not supported");
   }
-  const bool header =
-      Has(source, "<|start_header_id|>") && Has(source, "<|end_header_id|>") && Has(source, "<|eot_id|>");
-  const bool inst = Has(source, "'[INST] '") && Has(source, "' [/INST]'") && Has(source, "<<SYS>>");
-  const bool chat_ml = Has(source, "<|im_start|>") && Has(source, "<|im_end|>");
-  // Where the template strips the messages and writes BOS belongs to these formats.
-  const bool strips = Has(source, "trim") || Has(source, ".strip()");
-  const bool bos = Has(source, "bos_token");
-  if (header && !inst && !chat_ml && strips && bos) {
-    if (Has(source, "Cutting Knowledge Date: December 2023\\n") && Has(source, "Today Date: ")) {
-      return ChatFormat::kLlama31;
-    }
-    if (!Has(source, "<|start_header_id|>system")) return ChatFormat::kLlama3;
+  constexpr std::string_view kHeader = "<|start_header_id|>";
+  constexpr std::string_view kImStart = "<|im_start|>";
+  // That the template strips the messages and writes BOS belongs to the Llama formats.
+  const bool llama = (Has(source, "trim") || Has(source, ".strip()")) && Has(source, "bos_token");
+  const bool llama3 = llama && Has(source, kHeader) && Has(source, "<|eot_id|>");
+  const bool llama2 =
+      llama && Has(source, "bos_token + '[INST] '") && Has(source, "' [/INST]'") && Has(source, "<<SYS>>");
+  const bool chat_ml = Has(source, kImStart) && Has(source, "<|im_end|>");
+  if (llama3 && !llama2 && !chat_ml) {
+    const bool dated = Has(source, "Cutting Knowledge Date: December 2023\\n") && Has(source, "Today Date: ");
+    if (dated && HeadersAre(source, kHeader, {"system", "user", "assistant", "ipython"})) return ChatFormat::kLlama31;
+    if (!dated && HeadersAre(source, kHeader, {"user", "assistant"})) return ChatFormat::kLlama3;
   }
-  if (inst && !header && !chat_ml && strips && Has(source, "bos_token + '[INST] '")) return ChatFormat::kLlama2;
-  if (chat_ml && !header && !inst && !Has(source, "<|im_start|>system")) return ChatFormat::kChatMl;
+  if (llama2 && !llama3 && !chat_ml) return ChatFormat::kLlama2;
+  if (chat_ml && !llama3 && !llama2 && HeadersAre(source, kImStart, {"user", "assistant"})) return ChatFormat::kChatMl;
   throw InvalidInput(
       "the checkpoint's chat template is none of the known formats (Llama-2, Llama-3, Llama-3.1, ChatML)");
 }

@@ -17,10 +17,10 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& folder) {
   }
   const std::filesystem::path& file = has_json ? json : model;
   const TokenizerSettings settings = LoadTokenizerSettings(folder);
-  std::string content = ReadSmallFile(file, kMaxTokenizerFileBytes);
+  const std::string content = ReadSmallFile(file, kMaxTokenizerFileBytes);
   if (has_json) return MakeHuggingFaceTokenizer(content, file.string(), settings);
   if (LooksLikeTiktoken(content)) return MakeTiktokenTokenizer(content, file.string(), settings);
-  return MakeSentencePieceTokenizer(std::move(content), file.string(), settings);
+  return MakeSentencePieceTokenizer(content, file.string(), settings);
 }
 
 std::string StreamDecoder::Push(int32_t id) {

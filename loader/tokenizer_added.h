@@ -17,6 +17,7 @@ struct AddedToken {
   bool lstrip = false;      // takes the white space before it along
   bool rstrip = false;      // and after it
   bool normalized = false;  // looked for in the normalized text, in its normalized form
+  std::string text = {};    // what it is in running text, where that is not `content`
 };
 
 // A piece of text (id < 0), or an added token.

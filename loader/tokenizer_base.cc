@@ -81,7 +81,8 @@ void TokenizerBase::EnterAdded(const std::vector<AddedToken>& added, const std::
       throw InvalidInput(where + ": id " + std::to_string(token.id) + " is both " + Quoted(at.text) + " and " +
                          Quoted(token.content));
     }
-    at = {token.special ? Token::Kind::kSpecial : Token::Kind::kText, token.content};
+    at = {token.special ? Token::Kind::kSpecial : Token::Kind::kText,
+          token.special || token.text.empty() ? token.content : token.text};
   }
 }
 

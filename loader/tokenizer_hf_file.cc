@@ -38,6 +38,11 @@ std::optional<std::string> BytesOf(std::string_view token) {
   return bytes;
 }
 
+std::string Decoded(std::string text, const TokenDecoder& decoder) {
+  for (const auto& [from, to] : decoder.replacements) text = ReplaceAll(text, from, to);
+  return text;
+}
+
 std::string FallbackName(int byte) {
   constexpr char kHex[] = "0123456789ABCDEF";
   return {'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
@@ -49,31 +54,36 @@ const json& Required(const json& object, const char* key, const std::string& whe
   return *member;
 }
 
-int32_t IdIn(const json& vocab, std::string_view token, const std::string& where) {
-  const json* id = FindMember(vocab, token);
-  if (id == nullptr) throw InvalidInput(where + ": " + Quoted(token) + " is not in the vocabulary");
-  return id->get<int32_t>();
+// Ids by the written form of the tokens.
+using WrittenIds = std::unordered_map<std::string_view, int32_t>;
+
+// `place` says where the token is named; only called where it is unknown.
+template <typename Place>
+int32_t IdIn(const WrittenIds& ids, std::string_view token, const Place& place) {
+  const auto found = ids.find(token);
+  if (found == ids.end()) throw InvalidInput(place() + ": " + Quoted(token) + " is not in the vocabulary");
+  return found->second;
 }
 
-// "left right", or ["left", "right"].
-std::pair<std::string, std::string> MergeParts(const json& merge, const std::string& where) {
+// "left right", or ["left", "right"]; empty strings for anything else.
+std::pair<std::string_view, std::string_view> MergeParts(const json& merge) {
   if (merge.is_string()) {
-    const std::string& text = merge.get_ref<const std::string&>();
+    const std::string_view text = merge.get_ref<const std::string&>();
     const size_t space = text.find(' ');
-    if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
+    if (space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos) {
       return {text.substr(0, space), text.substr(space + 1)};
     }
   } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-    return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+    return {merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
   }
-  throw InvalidInput(where + ": expected two tokens, as \"left right\" or a list");
+  return {};
 }
 
 void ReadVocab(const json& vocab, const std::string& where, BpeModel& model, std::vector<Token>& tokens,
                const TokenDecoder& decoder) {
   std::array<std::string, 256> fallback;
   for (int byte = 0; byte < 256; ++byte) fallback[static_cast<size_t>(byte)] = FallbackName(byte);
-  for (const auto& [written, value] : vocab.items()) {
+  for (const auto& [written, value] : vocab.get_ref<const json::object_t&>()) {
     const std::string place = where + ": " + Quoted(written);
     const auto id = static_cast<size_t>(TokenIdOf(value, place));
     if (id >= tokens.size()) tokens.resize(id + 1);
@@ -88,7 +98,7 @@ void ReadVocab(const json& vocab, const std::string& where, BpeModel& model, std
       }
     } else {
       model.vocabulary.emplace(written, static_cast<int32_t>(id));
-      for (const auto& [from, to] : decoder.replacements) text = ReplaceAll(text, from, to);
+      text = Decoded(std::move(text), decoder);
     }
     tokens[id] = {Token::Kind::kText, std::move(text)};
   }
@@ -102,14 +112,19 @@ void ReadVocab(const json& vocab, const std::string& where, BpeModel& model, std
   }
 }
 
-void ReadMerges(const json& merges, const json& vocab, const std::string& where, BpeModel& model) {
+void ReadMerges(const json& merges, const WrittenIds& ids, const std::string& where, BpeModel& model) {
   ExpectArray(merges, where);
   model.merges.reserve(merges.size());
+  std::string merged;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const std::string place = where + "[" + std::to_string(rank) + "]";
-    const auto [left, right] = MergeParts(merges[rank], place);
-    const BpeMerge merge{static_cast<int32_t>(rank), IdIn(vocab, left + right, place)};
-    model.merges.insert_or_assign(PairKey(IdIn(vocab, left, place), IdIn(vocab, right, place)), merge);
+    const auto place = [&] { return where + "[" + std::to_string(rank) + "]"; };
+    const auto [left, right] = MergeParts(merges[rank]);
+    if (left.empty() || right.empty()) {
+      throw InvalidInput(place() + ": expected two tokens, as \"left right\" or a list");
+    }
+    merged.assign(left).append(right);
+    const BpeMerge merge{static_cast<int32_t>(rank), IdIn(ids, merged, place)};
+    model.merges.insert_or_assign(PairKey(IdIn(ids, left, place), IdIn(ids, right, place)), merge);
   }
 }
 
@@ -133,8 +148,13 @@ BpeModel ReadModel(const json& object, const std::string& where, const TokenDeco
   const json& vocab = Required(object, "vocab", where);
   ExpectObject(vocab, where + ": vocab");
   ReadVocab(vocab, where + ": vocab", model, tokens, decoder);
-  ReadMerges(Required(object, "merges", where), vocab, where + ": merges", model);
-  if (const auto unk = StringMember(object, "unk_token", where)) model.unk = IdIn(vocab, *unk, where + ": unk_token");
+  WrittenIds ids;
+  ids.reserve(vocab.size());
+  for (const auto& [written, id] : vocab.get_ref<const json::object_t&>()) ids.emplace(written, id.get<int32_t>());
+  ReadMerges(Required(object, "merges", where), ids, where + ": merges", model);
+  if (const auto unk = StringMember(object, "unk_token", where)) {
+    model.unk = IdIn(ids, *unk, [&] { return where + ": unk_token"; });
+  }
   if (!model.byte_level && !BoolMember(object, "byte_fallback", where).value_or(false)) model.bytes.fill(-1);
   return model;
 }
@@ -228,6 +248,9 @@ HuggingFaceFile ParseHuggingFaceFile(std::string_view content, const std::string
   file.model = ReadModel(Required(root, "model", where), where + ": model", decoder, parts.tokens);
   if (const json* added = FindMember(root, "added_tokens")) parts.added = ReadAdded(*added, where + ": added_tokens");
   parts.added = MergeAdded(std::move(parts.added), settings.added);
+  for (AddedToken& token : parts.added) {
+    if (token.normalized) token.text = Decoded(file.normalizer.Apply(token.content), decoder);
+  }
   if (const json* post = FindMember(root, "post_processor")) {
     ReadPostProcessor(*post, where + ": post_processor", parts.prefix);
   }

@@ -17,9 +17,9 @@ namespace stoch {
 std::unique_ptr<Tokenizer> MakeHuggingFaceTokenizer(std::string_view content, const std::string& where,
                                                     const TokenizerSettings& settings);
 
-// What:   a SentencePiece model (protobuf), BPE or unigram, without normalization rules of its own.
+// What:   a SentencePiece model (protobuf) of type BPE without normalization rules of its own.
 // Source: google/sentencepiece, sentencepiece_model.proto; special tokens as Hugging Face's LlamaTokenizer treats them.
-std::unique_ptr<Tokenizer> MakeSentencePieceTokenizer(std::string content, const std::string& where,
+std::unique_ptr<Tokenizer> MakeSentencePieceTokenizer(const std::string& content, const std::string& where,
                                                       const TokenizerSettings& settings);
 
 // What:   a tiktoken model: a line per token, base64 and rank; 256 special tokens follow, named as Llama-3 names them

@@ -19,13 +19,43 @@ struct FreePcre {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
   void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
   void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
-  void operator()(pcre2_compile_context* p) const { pcre2_compile_context_free(p); }
 };
 
 std::string ErrorText(int code) {
   std::array<PCRE2_UCHAR, 256> buffer{};
   pcre2_get_error_message(code, buffer.data(), buffer.size());
   return reinterpret_cast<const char*>(buffer.data());
+}
+
+// PCRE2's \s under PCRE2_UCP also takes U+180E, which stopped being White_Space in Unicode 6.3 and stands inside words
+// of Mongolian. Writes White_Space out instead (Z and the controls), but for \S inside a class, which has no such form.
+std::string WithUnicodeSpace(std::string_view pattern) {
+  constexpr std::string_view kSpace = R"(\p{Z}\t-\r\x{85})";
+  std::string result;
+  bool in_class = false;
+  size_t class_begin = 0;  // where a ] would be a member of the class, not its end
+  for (size_t pos = 0; pos < pattern.size(); ++pos) {
+    const char c = pattern[pos];
+    if (c == '\\' && pos + 1 < pattern.size()) {
+      const char escaped = pattern[++pos];
+      if (escaped == 's') {
+        result.append(in_class ? "" : "[").append(kSpace).append(in_class ? "" : "]");
+      } else if (escaped == 'S' && !in_class) {
+        result.append("[^").append(kSpace).append("]");
+      } else {
+        result.append({c, escaped});
+      }
+      continue;
+    }
+    if (!in_class && c == '[') {
+      in_class = true;
+      class_begin = pos + (pattern.substr(pos + 1).starts_with('^') ? 2 : 1);
+    } else if (in_class && c == ']' && pos != class_begin) {
+      in_class = false;
+    }
+    result += c;
+  }
+  return result;
 }
 
 PCRE2_SPTR Units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
@@ -45,10 +75,11 @@ Regex::Regex(std::string_view pattern, const std::string& where) : code_(std::ma
   int error = 0;
   PCRE2_SIZE offset = 0;
   const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-  code_->code.reset(pcre2_compile(Units(pattern), pattern.size(), options, &error, &offset, nullptr));
+  const std::string source = WithUnicodeSpace(pattern);
+  code_->code.reset(pcre2_compile(Units(source), source.size(), options, &error, &offset, nullptr));
   if (code_->code == nullptr) {
-    throw InvalidInput(where + ": the pattern " + Quoted(pattern) + " does not compile at offset " +
-                       std::to_string(offset) + ": " + ErrorText(error));
+    throw InvalidInput(where + ": the pattern " + Quoted(pattern) + " does not compile: " + ErrorText(error) +
+                       " before " + Quoted(std::string_view(source).substr(std::min<size_t>(offset, source.size()))));
   }
   pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);  // a platform without it interprets
 }

@@ -19,7 +19,7 @@ class Regex {
  public:
   // What:   compiles `pattern` with Unicode classes; ^ and $ are those of a line, and \s is White_Space, as in the
   //         library (Oniguruma) that tokenizer.json patterns are written for.
-  // Errors: InvalidInput naming where, the offset and what is wrong.
+  // Errors: InvalidInput naming where and what is wrong.
   Regex(std::string_view pattern, const std::string& where);
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;

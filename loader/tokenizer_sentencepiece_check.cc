@@ -77,11 +77,20 @@ class ProtoReader {
 bool IsBytes(const ProtoField& field, uint64_t number) { return field.number == number && field.wire == 2; }
 bool IsVarint(const ProtoField& field, uint64_t number) { return field.number == number && field.wire == 0; }
 
-void CheckPiece(std::string_view message, int64_t id, const std::string& where) {
+// Whether ▁ (or a space) stands behind something else.
+bool HasInnerSpace(std::string_view piece) {
+  constexpr std::string_view kSpace = "\u2581";
+  while (piece.starts_with(kSpace)) piece.remove_prefix(kSpace.size());
+  return piece.find(kSpace) != std::string_view::npos || piece.find(' ') != std::string_view::npos;
+}
+
+void CheckPiece(std::string_view message, int64_t id, const std::string& where, SentencePieceFacts& facts) {
   const std::string place = where + ": piece " + std::to_string(id);
   ProtoReader reader(message, where);
   std::string_view piece;
+  bool normal = true;
   while (const auto field = reader.Next()) {
+    if (IsVarint(*field, 3)) normal = field->value == 1;
     if (IsBytes(*field, 1)) piece = field->bytes;
     if (field->number == 2 && field->wire == 5) {
       float score = 0;
@@ -93,18 +102,21 @@ void CheckPiece(std::string_view message, int64_t id, const std::string& where) 
   if (piece.empty()) throw InvalidInput(place + " is empty");
   if (piece.find('\0') != std::string_view::npos) throw InvalidInput(place + " has a zero byte");
   CheckUtf8(piece, place);
+  if (HasInnerSpace(piece)) facts.has_inner_space = true;
+  if (piece == "\u2581" && normal) facts.has_space_piece = true;
 }
 
-void CheckTrainer(std::string_view message, const std::string& where) {
+// Returns the model type, where the message names one.
+std::optional<uint64_t> CheckTrainer(std::string_view message, const std::string& where) {
+  std::optional<uint64_t> type;
   ProtoReader reader(message, where);
   while (const auto field = reader.Next()) {
-    if (IsVarint(*field, 3) && field->value != 1 && field->value != 2) {
-      throw InvalidInput(where + ": expected a unigram (1) or BPE (2) model, got type " + std::to_string(field->value));
-    }
+    if (IsVarint(*field, 3)) type = field->value;
     if (IsVarint(*field, 24) && field->value != 0) {
       throw InvalidInput(where + ": models that write white space as a suffix are not supported");
     }
   }
+  return type;
 }
 
 void CheckNormalizer(std::string_view message, const std::string& where, SentencePieceFacts* facts) {
@@ -114,6 +126,7 @@ void CheckNormalizer(std::string_view message, const std::string& where, Sentenc
       throw InvalidInput(where + ": models with compiled normalization rules are not supported");
     }
     if (IsVarint(*field, 3) && facts != nullptr) facts->add_dummy_prefix = field->value != 0;
+    if (IsVarint(*field, 4) && facts != nullptr) facts->remove_extra_whitespaces = field->value != 0;
     if (IsVarint(*field, 5) && field->value == 0) {
       throw InvalidInput(where + ": models that do not escape white space are not supported");
     }
@@ -123,20 +136,26 @@ void CheckNormalizer(std::string_view message, const std::string& where, Sentenc
 }  // namespace
 
 SentencePieceFacts CheckSentencePieceModel(std::string_view content, const std::string& where) {
+  constexpr uint64_t kUnigram = 1;  // also where the file does not say
+  constexpr uint64_t kBpe = 2;
   SentencePieceFacts facts;
+  uint64_t type = kUnigram;
   ProtoReader reader(content, where);
   while (const auto field = reader.Next()) {
     if (IsBytes(*field, 1)) {
       if (facts.pieces > kMaxTokenId) {
         throw InvalidInput(where + ": more than " + std::to_string(kMaxTokenId) + " pieces");
       }
-      CheckPiece(field->bytes, facts.pieces++, where);
+      CheckPiece(field->bytes, facts.pieces++, where, facts);
     }
-    if (IsBytes(*field, 2)) CheckTrainer(field->bytes, where);
+    if (IsBytes(*field, 2)) type = CheckTrainer(field->bytes, where).value_or(type);
     if (IsBytes(*field, 3)) CheckNormalizer(field->bytes, where, &facts);
     if (IsBytes(*field, 5)) CheckNormalizer(field->bytes, where, nullptr);
   }
   if (facts.pieces == 0) throw InvalidInput(where + ": not a SentencePiece model: it has no pieces");
+  if (type != kBpe) {
+    throw InvalidInput(where + ": expected a BPE model (type 2), got type " + std::to_string(type));
+  }
   return facts;
 }
 

@@ -1,5 +1,6 @@
 #include "loader/tokenizer_split.h"
 
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -21,8 +22,7 @@ constexpr std::string_view kGpt2Pattern =
 std::string EscapeLiteral(const std::string& text) {
   std::string pattern;
   for (const char c : text) {
-    const auto byte = static_cast<uint8_t>(c);
-    const bool plain = byte >= 0x80 || std::isalnum(byte) != 0;
+    const bool plain = (c & 0x80) != 0 || std::isalnum(static_cast<unsigned char>(c)) != 0;
     if (!plain) pattern += '\\';
     pattern += c;
   }
@@ -88,7 +88,7 @@ void Apply(const MetaspaceStep& step, bool first, Words& words) {
 
 void Apply(const PrefixSpaceStep&, bool /*first*/, Words& words) {
   for (std::string_view& word : words.words) {
-    if (!IsUnicodeSpace(Utf8CodePoint(word, 0))) word = words.storage.emplace_back(" " + std::string(word));
+    if (!word.starts_with(' ')) word = words.storage.emplace_back(" " + std::string(word));
   }
 }
 

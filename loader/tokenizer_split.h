@@ -30,7 +30,7 @@ struct MetaspaceStep {
   bool split = true;
 };
 
-// A space in front of every piece that does not begin with white space (ByteLevel's add_prefix_space).
+// A space in front of every piece that does not begin with one (ByteLevel's add_prefix_space).
 struct PrefixSpaceStep {};
 
 // The pre_tokenizer of a tokenizer.json. Immutable; threads: safe.
