@@ -59,23 +59,30 @@ void Segment(const uint8_t* bytes, const ScLeft& left, int64_t begin, int64_t di
              int32_t* acc) {
   __m256i low[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
   __m256i high[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-  for (int64_t i = begin; i < begin + dims; i += 2) {
-    const bool pair = i + 1 < begin + dims;
-    const uint8_t* row0 = bytes + left.offsets[i];
-    const uint8_t* row1 = bytes + left.offsets[pair ? i + 1 : i];
-    uint16_t flips = 0;
-    memcpy(&flips, left.flips + i, pair ? 2 : 1);
-    const __m256i flip = _mm256_set1_epi16(static_cast<int16_t>(flips));
+  const auto add_pair = [&](int h, const uint8_t* row0, const uint8_t* row1, __m256i code0, __m256i code1, __m256i flip)
+      __attribute__((always_inline)) {
+    const __m256i count0 = Lookup(row0, code0);
+    const __m256i count1 = Lookup(row1, code1);
+    const __m256i sign_low = _mm256_xor_si256(Signs(_mm256_unpacklo_epi8(code0, code1)), flip);
+    const __m256i sign_high = _mm256_xor_si256(Signs(_mm256_unpackhi_epi8(code0, code1)), flip);
+    low[h] = _mm256_add_epi16(low[h], _mm256_maddubs_epi16(_mm256_unpacklo_epi8(count0, count1), sign_low));
+    high[h] = _mm256_add_epi16(high[h], _mm256_maddubs_epi16(_mm256_unpackhi_epi8(count0, count1), sign_high));
+  };
+  int64_t i = begin;
+  for (; i + 2 <= begin + dims; i += 2) {
+    int16_t flips;
+    memcpy(&flips, left.flips + i, sizeof(flips));
+    const uint8_t* codes = block + i * kBlockRows;
     for (int h = 0; h < 2; ++h) {
-      const uint8_t* codes = block + i * kBlockRows + h * kHalf;
-      const __m256i code0 = LoadBytes(codes);
-      const __m256i code1 = pair ? LoadBytes(codes + kBlockRows) : _mm256_setzero_si256();
-      const __m256i count0 = Lookup(row0, code0);
-      const __m256i count1 = Lookup(row1, code1);
-      const __m256i sign_low = _mm256_xor_si256(Signs(_mm256_unpacklo_epi8(code0, code1)), flip);
-      const __m256i sign_high = _mm256_xor_si256(Signs(_mm256_unpackhi_epi8(code0, code1)), flip);
-      low[h] = _mm256_add_epi16(low[h], _mm256_maddubs_epi16(_mm256_unpacklo_epi8(count0, count1), sign_low));
-      high[h] = _mm256_add_epi16(high[h], _mm256_maddubs_epi16(_mm256_unpackhi_epi8(count0, count1), sign_high));
+      add_pair(h, bytes + left.offsets[i], bytes + left.offsets[i + 1], LoadBytes(codes + h * kHalf),
+               LoadBytes(codes + kBlockRows + h * kHalf), _mm256_set1_epi16(flips));
+    }
+  }
+  if (i < begin + dims) {  // an odd count: the last dimension is paired with codes 0
+    const uint8_t* row = bytes + left.offsets[i];
+    for (int h = 0; h < 2; ++h) {
+      add_pair(h, row, row, LoadBytes(block + i * kBlockRows + h * kHalf), _mm256_setzero_si256(),
+               _mm256_set1_epi16(left.flips[i]));
     }
   }
   for (int h = 0; h < 2; ++h) Widen(low[h], high[h], begin > 0, acc + h * kHalf);

@@ -31,6 +31,29 @@ __attribute__((always_inline)) inline void Widen(__m512i low, __m512i high, bool
   }
 }
 
+// What one row of a looks up and flips for a pair of dimensions.
+struct PairRow {
+  __m512i table0_low, table0_high, table1_low, table1_high;
+  __m512i flip;
+};
+
+__attribute__((always_inline)) inline PairRow LoadPair(const uint8_t* bytes, const ScLeft& left, int64_t dim) {
+  const uint8_t* row0 = bytes + left.offsets[dim];
+  const uint8_t* row1 = bytes + left.offsets[dim + 1];
+  int16_t flips;
+  memcpy(&flips, left.flips + dim, sizeof(flips));
+  return {_mm512_loadu_si512(row0), _mm512_loadu_si512(row0 + 64), _mm512_loadu_si512(row1),
+          _mm512_loadu_si512(row1 + 64), _mm512_set1_epi16(flips)};
+}
+
+// The last dimension of an odd count; it is paired with codes 0, so that its own table row serves for both.
+__attribute__((always_inline)) inline PairRow LoadLast(const uint8_t* bytes, const ScLeft& left, int64_t dim) {
+  const uint8_t* row = bytes + left.offsets[dim];
+  const __m512i low = _mm512_loadu_si512(row);
+  const __m512i high = _mm512_loadu_si512(row + 64);
+  return {low, high, low, high, _mm512_set1_epi16(left.flips[dim])};
+}
+
 // kRows rows of a against kBlocks blocks, dimensions [begin, begin + dims) of both, dims <= kSegment. The table rows of
 // a pair of dimensions are loaded once for all blocks, the codes once for all rows.
 template <int kRows, int kBlocks>
@@ -42,38 +65,35 @@ __attribute__((always_inline)) inline void Tile(const uint8_t* bytes, const ScLe
   for (int t = 0; t < kRows; ++t) {
     for (int b = 0; b < kBlocks; ++b) low[t][b] = high[t][b] = _mm512_setzero_si512();
   }
-  for (int64_t i = 0; i < dims; i += 2) {
-    // The second half of the last pair of an odd count: codes 0, so that whatever row stands in for it adds nothing.
-    const bool pair = i + 1 < dims;
-    __m512i code0[kBlocks], code1[kBlocks], sign_low[kBlocks], sign_high[kBlocks];
-    for (int b = 0; b < kBlocks; ++b) {
-      const uint8_t* codes = blocks + b * block_stride + (begin + i) * kBlockRows;
-      code0[b] = _mm512_loadu_si512(codes);
-      code1[b] = pair ? _mm512_loadu_si512(codes + kBlockRows) : _mm512_setzero_si512();
-      sign_low[b] = Signs(_mm512_unpacklo_epi8(code0[b], code1[b]));
-      sign_high[b] = Signs(_mm512_unpackhi_epi8(code0[b], code1[b]));
-    }
+  const auto add_pair = [&](int b, __m512i code0, __m512i code1, const PairRow* rows) __attribute__((always_inline)) {
+    const __m512i sign_low = Signs(_mm512_unpacklo_epi8(code0, code1));
+    const __m512i sign_high = Signs(_mm512_unpackhi_epi8(code0, code1));
     for (int t = 0; t < kRows; ++t) {
-      const uint32_t* offsets = left[t].offsets + begin + i;
-      const uint8_t* row0 = bytes + offsets[0];
-      const uint8_t* row1 = bytes + offsets[pair ? 1 : 0];
-      uint16_t flips = 0;
-      memcpy(&flips, left[t].flips + begin + i, pair ? 2 : 1);
-      const __m512i flip = _mm512_set1_epi16(static_cast<int16_t>(flips));
-      const __m512i table0_low = _mm512_loadu_si512(row0);
-      const __m512i table0_high = _mm512_loadu_si512(row0 + 64);
-      const __m512i table1_low = _mm512_loadu_si512(row1);
-      const __m512i table1_high = _mm512_loadu_si512(row1 + 64);
-      for (int b = 0; b < kBlocks; ++b) {
-        // The index ignores bit 7, the sign.
-        const __m512i count0 = _mm512_permutex2var_epi8(table0_low, code0[b], table0_high);
-        const __m512i count1 = _mm512_permutex2var_epi8(table1_low, code1[b], table1_high);
-        const __m512i counts_low = _mm512_unpacklo_epi8(count0, count1);
-        const __m512i counts_high = _mm512_unpackhi_epi8(count0, count1);
-        low[t][b] = _mm512_add_epi16(low[t][b], _mm512_maddubs_epi16(counts_low, _mm512_xor_si512(sign_low[b], flip)));
-        high[t][b] =
-            _mm512_add_epi16(high[t][b], _mm512_maddubs_epi16(counts_high, _mm512_xor_si512(sign_high[b], flip)));
-      }
+      // The index ignores bit 7, the sign.
+      const __m512i count0 = _mm512_permutex2var_epi8(rows[t].table0_low, code0, rows[t].table0_high);
+      const __m512i count1 = _mm512_permutex2var_epi8(rows[t].table1_low, code1, rows[t].table1_high);
+      const __m512i counts_low = _mm512_unpacklo_epi8(count0, count1);
+      const __m512i counts_high = _mm512_unpackhi_epi8(count0, count1);
+      const __m512i signed_low = _mm512_maddubs_epi16(counts_low, _mm512_xor_si512(sign_low, rows[t].flip));
+      const __m512i signed_high = _mm512_maddubs_epi16(counts_high, _mm512_xor_si512(sign_high, rows[t].flip));
+      low[t][b] = _mm512_add_epi16(low[t][b], signed_low);
+      high[t][b] = _mm512_add_epi16(high[t][b], signed_high);
+    }
+  };
+  const uint8_t* codes = blocks + begin * kBlockRows;
+  PairRow rows[kRows];
+  int64_t i = 0;
+  for (; i + 2 <= dims; i += 2, codes += 2 * kBlockRows) {
+    for (int t = 0; t < kRows; ++t) rows[t] = LoadPair(bytes, left[t], begin + i);
+    for (int b = 0; b < kBlocks; ++b) {
+      const uint8_t* at = codes + b * block_stride;
+      add_pair(b, _mm512_loadu_si512(at), _mm512_loadu_si512(at + kBlockRows), rows);
+    }
+  }
+  if (i < dims) {
+    for (int t = 0; t < kRows; ++t) rows[t] = LoadLast(bytes, left[t], begin + i);
+    for (int b = 0; b < kBlocks; ++b) {
+      add_pair(b, _mm512_loadu_si512(codes + b * block_stride), _mm512_setzero_si512(), rows);
     }
   }
   for (int t = 0; t < kRows; ++t) {
