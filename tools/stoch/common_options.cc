@@ -84,7 +84,9 @@ std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles 
   };
   std::unique_ptr<Engine> engine = Engine::Open(std::move(backend), std::move(files), options);
   bar.Clear();
-  for (const std::string& notice : engine->notices()) spdlog::info(notice);
+  if (!output.quiet) {
+    for (const std::string& notice : engine->notices()) spdlog::info(notice);
+  }
   return engine;
 }
 

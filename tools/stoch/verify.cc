@@ -27,6 +27,7 @@ struct Options {
   std::vector<std::string> only;
   std::string goldens;
   std::string hashes;
+  std::string record;
   bool json = false;
 };
 
@@ -70,7 +71,13 @@ CheckResult RunCheck(const Check& check) {
 }
 
 ExitCode Run(Options options) {
-  if (options.context.model.model.empty()) options.context.model.model = DemoModelFolder();
+  const bool needs_model = !options.list && (options.goldens.empty() || !options.hashes.empty());
+  if (needs_model && options.context.model.model.empty()) options.context.model.model = DemoModelFolder();
+  if (!options.record.empty()) {
+    options.context.backend = Open(options.device);
+    RecordHashes(options.context, options.record);
+    return kDone;
+  }
   if (!options.list) options.context.backend = Open(options.device);
   const std::vector<Check> checks = Select(Collect(options), options.only);
   if (options.list) {
@@ -111,11 +118,15 @@ CommandBody AddVerify(CLI::App& command) {
   AddModelOptions(command, &options->context.model)->description("Model of the logits checks; default models/demo");
   AddDeviceOptions(command, &options->device);
   auto* list = command.add_flag("--list", options->list, "Name the checks and run none");
-  command.add_option("--only", options->only, "Run this check; may be repeated")
-      ->allow_extra_args(false)
-      ->excludes(list);
-  command.add_option("--goldens", options->goldens, "Run every case of this golden file (.safetensors)");
-  command.add_option("--hashes", options->hashes, "Compare the logits hashes recorded in this file (.json)");
+  auto* only = command.add_option("--only", options->only, "Run this check; may be repeated")
+                   ->allow_extra_args(false)
+                   ->excludes(list);
+  auto* goldens =
+      command.add_option("--goldens", options->goldens, "Run every case of this golden file (.safetensors)");
+  auto* hashes =
+      command.add_option("--hashes", options->hashes, "Compare the logits hashes recorded in this file (.json)");
+  auto* record = command.add_option("--record", options->record, "Write such a file, and check nothing");
+  for (CLI::Option* other : {list, only, goldens, hashes}) record->excludes(other);
   command.add_flag("--json", options->json, "Print one JSON object");
   return [options] { return Run(*options); };
 }

@@ -45,5 +45,8 @@ std::vector<Check> GoldenChecks(const VerifyContext& context, const std::string&
 //         CONFIG is fp32 or SC settings and HEX is LogitsSha256 of the model on the device.
 // Errors: InvalidInput for a file of another form.
 std::vector<Check> HashChecks(const VerifyContext& context, const std::string& path);
+// What:   writes such a file, of every configuration that ModelChecks runs.
+// Errors: InvalidInput if it cannot be written.
+void RecordHashes(const VerifyContext& context, const std::string& path);
 
 }  // namespace stoch::cli

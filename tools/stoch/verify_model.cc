@@ -150,4 +150,16 @@ std::vector<Check> HashChecks(const VerifyContext& context, const std::string& p
   return checks;
 }
 
+void RecordHashes(const VerifyContext& context, const std::string& path) {
+  const LogitsRun run = DefaultRun(context.model.model);
+  nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
+  for (const NamedConfig& config : kConfigs)
+    hashes[config.settings] = HashOn(context.backend, context, config.settings, run);
+  std::ofstream file(path);
+  file << nlohmann::ordered_json{{"prompt_ids", run.prompt}, {"new_tokens", run.new_tokens}, {"sha256", hashes}}.dump(1)
+       << '\n';
+  file.close();
+  if (!file) throw InvalidInput(path + ": cannot be written");
+}
+
 }  // namespace stoch::cli
