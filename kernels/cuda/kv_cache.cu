@@ -1,11 +1,10 @@
-#include "kernels/cuda/kv_cache.h"
-
 #include <bit>
 #include <string>
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/kv_cache.h"
 #include "kernels/cuda/memory.h"
 
 namespace stoch::cuda {
@@ -75,9 +74,7 @@ int64_t TotalBytes(const KvCacheSpec& spec) {
 }  // namespace
 
 CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
-    : device_(ctx.device),
-      spec_(spec),
-      buffer_(AllocateDevice(ctx.device, static_cast<size_t>(TotalBytes(spec)))) {
+    : device_(ctx.device), spec_(spec), buffer_(AllocateDevice(ctx.device, static_cast<size_t>(TotalBytes(spec)))) {
   // Padding of the last page is read by vector loads before it is written.
   STOCH_CUDA(cudaMemsetAsync(buffer_.data(), 0, buffer_.bytes(), ctx.stream));
 }

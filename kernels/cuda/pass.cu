@@ -1,5 +1,3 @@
-#include "kernels/cuda/pass.h"
-
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -7,6 +5,7 @@
 #include "kernels/base/error.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/pass.h"
 
 namespace stoch::cuda {
 namespace {
@@ -93,6 +92,9 @@ void CudaPass::Validate(const PassLayout& layout) const {
       throw InvalidInput("pass: a sequence has " + Number(static_cast<int64_t>(s.pages.size())) + " pages, at most " +
                          Number(limits_.max_pages_per_sequence) + " are allowed");
     }
+    for (const int32_t page : s.pages) {
+      if (page < 0) throw InvalidInput("pass: page " + Number(page) + ", expected 0 or more");
+    }
   }
   if (next_row != rows) throw InvalidInput("pass: sequences must cover every row once, in order");
 }
@@ -108,9 +110,10 @@ void CudaPass::Upload(const PassLayout& layout) {
   num_short_rows_ = 0;
   max_length_ = 0;
   max_short_length_ = 0;
-  max_pages_used_ = 0;
   sequences_.clear();
-  std::vector<QueryTile> tiles;
+  tiles_.clear();
+  packed_positions_ = 0;
+  max_page_ = 0;
   std::memcpy(At<int32_t>(host, offsets_.ids), layout.ids.data(), layout.ids.size() * sizeof(int32_t));
   if (!layout.output_rows.empty()) {
     std::memcpy(At<int32_t>(host, offsets_.output_rows), layout.output_rows.data(),
@@ -122,36 +125,37 @@ void CudaPass::Upload(const PassLayout& layout) {
   int32_t* pages = At<int32_t>(host, offsets_.pages);
   for (size_t i = 0; i < layout.sequences.size(); ++i) {
     const PassLayout::Sequence& s = layout.sequences[i];
-    sequences_.push_back({s.first_row, s.num_rows, s.start_position, s.start_position + s.num_rows});
-    const PassSequence& sequence = sequences_.back();
-    max_length_ = std::max(max_length_, sequence.length);
-    max_pages_used_ = std::max(max_pages_used_, static_cast<int32_t>(s.pages.size()));
     const bool is_long = s.num_rows >= kLongSequenceRows;
+    sequences_.push_back({s.first_row, s.num_rows, s.start_position, s.start_position + s.num_rows,
+                          static_cast<int32_t>(s.pages.size()), is_long ? packed_positions_ : -1});
+    const PassSequence& sequence = sequences_.back();
+    if (is_long) packed_positions_ += (sequence.length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+    max_length_ = std::max(max_length_, sequence.length);
     for (int32_t r = 0; r < s.num_rows; ++r) {
       positions[s.first_row + r] = s.start_position + r;
       row_sequence[s.first_row + r] = static_cast<int32_t>(i);
       if (!is_long) short_rows[num_short_rows_++] = s.first_row + r;
       if (is_long && r % kQueryTile == 0) {
-        tiles.push_back({static_cast<int32_t>(i), s.first_row + r, std::min(kQueryTile, s.num_rows - r),
-                         s.start_position + r});
+        tiles_.push_back(
+            {static_cast<int32_t>(i), s.first_row + r, std::min(kQueryTile, s.num_rows - r), s.start_position + r});
       }
     }
+    for (const int32_t page : s.pages) max_page_ = std::max(max_page_, page);
     if (!is_long) max_short_length_ = std::max(max_short_length_, sequence.length);
     std::copy(s.pages.begin(), s.pages.end(), pages + i * static_cast<size_t>(limits_.max_pages_per_sequence));
   }
   // Longest context first: the short tiles fill the gaps at the end of a launch.
-  std::stable_sort(tiles.begin(), tiles.end(), [](const QueryTile& a, const QueryTile& b) {
+  std::stable_sort(tiles_.begin(), tiles_.end(), [](const QueryTile& a, const QueryTile& b) {
     return a.start_position + a.num_rows > b.start_position + b.num_rows;
   });
-  num_tiles_ = static_cast<int64_t>(tiles.size());
-  if (!tiles.empty()) {
-    std::memcpy(At<QueryTile>(host, offsets_.tiles), tiles.data(), tiles.size() * sizeof(QueryTile));
-  }
-  std::memcpy(At<PassSequence>(host, offsets_.sequences), sequences_.data(),
-              sequences_.size() * sizeof(PassSequence));
+  std::copy(tiles_.begin(), tiles_.end(), At<QueryTile>(host, offsets_.tiles));
+  // Entries past the last sequence read as having no rows: recorded graphs launch for the limit.
+  PassSequence* sequences = At<PassSequence>(host, offsets_.sequences);
+  std::fill(std::copy(sequences_.begin(), sequences_.end(), sequences), sequences + limits_.max_sequences,
+            PassSequence{});
 
-  const size_t used = offsets_.pages + layout.sequences.size() *
-                                           static_cast<size_t>(limits_.max_pages_per_sequence) * sizeof(int32_t);
+  const size_t used =
+      offsets_.pages + layout.sequences.size() * static_cast<size_t>(limits_.max_pages_per_sequence) * sizeof(int32_t);
   STOCH_CUDA(cudaMemcpyAsync(device_buffer_.data(), host.data(), used, cudaMemcpyHostToDevice, ctx_.stream));
   STOCH_CUDA(cudaEventRecord(copied_[slot_], ctx_.stream));
 }

@@ -19,10 +19,14 @@ struct PassSequence {
   int32_t num_rows = 0;
   int32_t start_position = 0;
   int32_t length = 0;  // start_position + num_rows
+  int32_t num_pages = 0;
+  int32_t packed_begin = -1;  // of a long sequence: where its positions start when those of all are laid end to end,
+                              // each rounded up to kKeyBlock; -1 for a short one
 };
 
 // Up to kQueryTile consecutive rows of one sequence: the unit of the prefill kernels.
 inline constexpr int kQueryTile = 64;
+inline constexpr int kKeyBlock = 64;
 struct QueryTile {
   int32_t sequence = 0;
   int32_t first_row = 0;
@@ -32,14 +36,14 @@ struct QueryTile {
 
 // What a kernel sees of a pass; all pointers are device memory with room for the limits. Passed by value.
 struct PassView {
-  const int32_t* ids = nullptr;           // [max_rows]
-  const int32_t* positions = nullptr;     // [max_rows] absolute position of each row
-  const int32_t* row_sequence = nullptr;  // [max_rows]
-  const int32_t* output_rows = nullptr;   // [max_rows]
-  const PassSequence* sequences = nullptr;
-  const QueryTile* tiles = nullptr;     // rows of long sequences, longest context first
-  const int32_t* short_rows = nullptr;  // every other row
-  const int32_t* pages = nullptr;       // [max_sequences][max_pages]
+  const int32_t* ids = nullptr;             // [max_rows]
+  const int32_t* positions = nullptr;       // [max_rows] absolute position of each row
+  const int32_t* row_sequence = nullptr;    // [max_rows]
+  const int32_t* output_rows = nullptr;     // [max_rows]
+  const PassSequence* sequences = nullptr;  // [max_sequences], spare ones have no rows
+  const QueryTile* tiles = nullptr;         // rows of long sequences, longest context first
+  const int32_t* short_rows = nullptr;      // every other row
+  const int32_t* pages = nullptr;           // [max_sequences][max_pages]
   int32_t max_pages = 0;
 };
 
@@ -58,11 +62,12 @@ class CudaPass final : public Pass {
   // Of the layout last uploaded.
   int64_t rows() const { return rows_; }
   int64_t num_output_rows() const { return num_output_rows_; }
-  int64_t num_tiles() const { return num_tiles_; }
+  const std::vector<QueryTile>& tiles() const { return tiles_; }
   int64_t num_short_rows() const { return num_short_rows_; }
-  int32_t max_length() const { return max_length_; }            // longest sequence
+  int32_t max_length() const { return max_length_; }              // longest sequence
   int32_t max_short_length() const { return max_short_length_; }  // longest sequence with short rows
-  int32_t max_pages_used() const { return max_pages_used_; }
+  int32_t packed_positions() const { return packed_positions_; }  // of all long sequences
+  int32_t max_page() const { return max_page_; }                  // largest page number
   const std::vector<PassSequence>& sequences() const { return sequences_; }
 
   // Requires and Errors: Backend::UploadPass. Async: one copy on the context's stream; the host buffer is reused only
@@ -87,12 +92,13 @@ class CudaPass final : public Pass {
   PassView view_;
   int64_t rows_ = 0;
   int64_t num_output_rows_ = 0;
-  int64_t num_tiles_ = 0;
   int64_t num_short_rows_ = 0;
   int32_t max_length_ = 0;
   int32_t max_short_length_ = 0;
-  int32_t max_pages_used_ = 0;
+  int32_t packed_positions_ = 0;
+  int32_t max_page_ = 0;
   std::vector<PassSequence> sequences_;
+  std::vector<QueryTile> tiles_;
 };
 
 // Errors: InvalidInput for limits below 1.

@@ -1,0 +1,96 @@
+// Reductions of a block of kRowLanes threads in the contract's order, and cluster access, for the attention kernels.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include <cstdint>
+
+#include "kernels/math/reduce.h"
+
+namespace stoch::cuda {
+
+inline constexpr int kBlockWarps = kRowLanes / 32;
+
+// What: the largest `value` of the block, in every thread. `shared` has kBlockWarps floats. Contains two barriers.
+__device__ inline float BlockMax(float value, float* shared) {
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, s));
+  __syncthreads();  // the last reader of `shared` is done
+  if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = value;
+  __syncthreads();
+  value = shared[0];
+#pragma unroll
+  for (int w = 1; w < kBlockWarps; ++w) value = fmaxf(value, shared[w]);
+  return value;
+}
+
+// What: thread j holds lane j of a kRowLanes sum; returns the folded total (reduce.h) in every thread. `shared` has
+//       kRowLanes floats.
+__device__ inline float BlockFoldLanes(float lane_sum, float* shared) {
+  const int tid = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  shared[tid] = lane_sum;
+  __syncthreads();
+  // Every warp folds the same 256 numbers: cheaper than one warp folding and a broadcast.
+  const int lane = tid & 31;
+  float value[kBlockWarps];
+#pragma unroll
+  for (int w = 0; w < kBlockWarps; ++w) value[w] = shared[w * 32 + lane];
+#pragma unroll
+  for (int s = kBlockWarps / 2; s > 0; s /= 2) {
+#pragma unroll
+    for (int w = 0; w < s; ++w) value[w] = value[w] + value[w + s];
+  }
+  float total = value[0];
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) total = total + __shfl_down_sync(0xffffffffu, total, s);
+  return __shfl_sync(0xffffffffu, total, 0);
+}
+
+// The blocks of a cluster; a cluster of one where the architecture has none.
+struct Cluster {
+  __device__ static int Rank() {
+#if __CUDA_ARCH__ >= 900
+    return static_cast<int>(cooperative_groups::this_cluster().block_rank());
+#else
+    return 0;
+#endif
+  }
+  __device__ static int Size() {
+#if __CUDA_ARCH__ >= 900
+    return static_cast<int>(cooperative_groups::this_cluster().num_blocks());
+#else
+    return 1;
+#endif
+  }
+  // The same shared variable in block `rank`.
+  template <typename T>
+  __device__ static T* At(T* shared, int rank) {
+#if __CUDA_ARCH__ >= 900
+    return cooperative_groups::this_cluster().map_shared_rank(shared, rank);
+#else
+    return shared;
+#endif
+  }
+  // The two halves of Sync.
+  __device__ static void Arrive() {
+#if __CUDA_ARCH__ >= 900
+    cooperative_groups::this_cluster().barrier_arrive();
+#endif
+  }
+  __device__ static void Wait() {
+#if __CUDA_ARCH__ >= 900
+    cooperative_groups::this_cluster().barrier_wait();
+#endif
+  }
+  // Barrier of all threads of the cluster; orders shared and global memory among them.
+  __device__ static void Sync() {
+#if __CUDA_ARCH__ >= 900
+    cooperative_groups::this_cluster().sync();
+#else
+    __syncthreads();
+#endif
+  }
+};
+
+}  // namespace stoch::cuda
