@@ -102,7 +102,7 @@ class Keys {
     }
     const bool above_int64 = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
     const int64_t integer = above_int64 ? INT64_MAX : value.get<int64_t>();
-    if (above_int64 || integer < min || integer > max) {
+    if (integer < min || integer > max) {
       Fail(std::string(key) + ": expected " + std::to_string(min) + " to " + std::to_string(max) + ", got " +
            value.dump());
     }
