@@ -17,6 +17,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/uploader.h"
 
 namespace stoch::cuda {
 
@@ -60,9 +61,10 @@ class CudaBackend final : public Backend {
 
  private:
   struct PerDevice {
-    explicit PerDevice(int ordinal) : context(ordinal), graphs(context) {}
+    explicit PerDevice(int ordinal) : context(ordinal), graphs(context), uploader(context) {}
     DeviceContext context;
     GraphCache graphs;
+    Uploader uploader;
   };
   PerDevice& At(const Device& device);  // InvalidInput for a device this backend was not opened with
   const PerDevice& At(const Device& device) const;

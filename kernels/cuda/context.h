@@ -41,10 +41,15 @@ class DeviceContext {
   // Errors: InvalidInput naming the first site that reported since the last call. Waits.
   void CheckFinite();
 
+  // An event of this device for ops that involve two: RecordReady marks the present end of `stream`.
+  cudaEvent_t ready() const { return ready_; }
+  void RecordReady();
+
   cublasHandle_t cublas();  // created at first use, bound to `stream`
 
  private:
   cublasHandle_t cublas_ = nullptr;
+  cudaEvent_t ready_ = nullptr;
   Buffer cublas_workspace_;
   Buffer finite_flag_;  // int32: 0, or the id of the first site that reported
   std::map<std::pair<int, std::string>, int> site_ids_;

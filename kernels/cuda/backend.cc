@@ -1,0 +1,272 @@
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/backend_impl.h"
+#include "kernels/cuda/bandwidth.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/device_guard.h"
+#include "kernels/cuda/kv_cache.h"
+#include "kernels/cuda/linear.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/pass.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/sc_matmul.h"
+#include "kernels/cuda/views.h"
+#include "kernels/cuda/weights.h"
+
+namespace stoch::cuda {
+namespace {
+
+bool IsDense(const TensorView& view) {
+  int64_t expected = 1;
+  for (int i = view.rank - 1; i >= 0; --i) {
+    if (view.dim(i) != 1 && view.step(i) != expected) return false;
+    expected *= view.dim(i);
+  }
+  return true;
+}
+
+size_t ByteSize(const TensorView& view) { return static_cast<size_t>(view.numel()) * DTypeSize(view.dtype); }
+
+void RequireDense(std::string_view op, const TensorView& view) {
+  if (!IsDense(view)) Reject({-1, op}, Describe(view) + " is not dense");
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(std::span<const int> ordinals) {
+  for (const int ordinal : ordinals) {
+    per_device_.push_back(std::make_unique<PerDevice>(ordinal));
+    devices_.push_back(per_device_.back()->context.device);
+  }
+}
+
+CudaBackend::~CudaBackend() = default;
+
+const CudaBackend::PerDevice& CudaBackend::At(const Device& device) const {
+  for (const auto& entry : per_device_) {
+    if (entry->context.device == device) return *entry;
+  }
+  throw InvalidInput("an operand is on " + DeviceName(device) + ", which this backend was not opened with");
+}
+
+CudaBackend::PerDevice& CudaBackend::At(const Device& device) {
+  return const_cast<PerDevice&>(std::as_const(*this).At(device));
+}
+
+DeviceInfo CudaBackend::info(Device device) const {
+  const DeviceContext& ctx = At(device).context;
+  DeviceGuard guard(device);
+  cudaDeviceProp properties{};
+  STOCH_CUDA(cudaGetDeviceProperties(&properties, device.index));
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  STOCH_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
+  int driver = 0;
+  STOCH_CUDA(cudaDriverGetVersion(&driver));
+  DeviceInfo info;
+  info.name = properties.name;
+  info.total_bytes = static_cast<int64_t>(total_bytes);
+  info.free_bytes = static_cast<int64_t>(free_bytes);
+  info.detail = "compute capability " + std::to_string(properties.major) + "." + std::to_string(properties.minor) +
+                ", " + std::to_string(properties.multiProcessorCount) + " multiprocessors, driver for CUDA " +
+                std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10);
+  info.read_bytes_per_s = ctx.read_bytes_per_s;
+  return info;
+}
+
+double CudaBackend::MeasureBandwidth(Device device) {
+  DeviceContext& ctx = At(device).context;
+  DeviceGuard guard(device);
+  if (ctx.read_bytes_per_s == 0) ctx.read_bytes_per_s = MeasureReadBandwidth(ctx);
+  return ctx.read_bytes_per_s;
+}
+
+Buffer CudaBackend::Allocate(Device device, int64_t bytes) {
+  DeviceContext& ctx = At(device).context;
+  DeviceGuard guard(device);
+  Buffer buffer = AllocateDevice(device, static_cast<size_t>(bytes));
+  if (bytes > 0) STOCH_CUDA(cudaMemsetAsync(buffer.data(), 0, static_cast<size_t>(bytes), ctx.stream));
+  return buffer;
+}
+
+void CudaBackend::CopyFromHost(const TensorView& to, const void* from) {
+  DeviceContext& ctx = At(to.device).context;
+  RequireDense("copy", to);
+  DeviceGuard guard(to.device);
+  STOCH_CUDA(cudaMemcpyAsync(to.data, from, ByteSize(to), cudaMemcpyHostToDevice, ctx.stream));
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // the caller may reuse its memory
+}
+
+void CudaBackend::CopyToHost(void* to, const TensorView& from) {
+  DeviceContext& ctx = At(from.device).context;
+  RequireDense("copy", from);
+  DeviceGuard guard(from.device);
+  STOCH_CUDA(cudaMemcpyAsync(to, from.data, ByteSize(from), cudaMemcpyDeviceToHost, ctx.stream));
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+}
+
+void CudaBackend::Copy(const TensorView& to, const TensorView& from) {
+  DeviceContext& source = At(from.device).context;
+  DeviceContext& target = At(to.device).context;
+  RequireDense("copy", to);
+  RequireDense("copy", from);
+  if (ByteSize(to) != ByteSize(from)) Reject({-1, "copy"}, Describe(from) + " does not fit " + Describe(to));
+  if (to.device == from.device) {
+    DeviceGuard guard(to.device);
+    STOCH_CUDA(cudaMemcpyAsync(to.data, from.data, ByteSize(to), cudaMemcpyDeviceToDevice, target.stream));
+    return;
+  }
+  // The copy is an op of both devices: the source's stream runs it once the target is ready to be written, and the
+  // target goes on once it is done.
+  DeviceGuard guard(from.device);
+  target.RecordReady();
+  STOCH_CUDA(cudaStreamWaitEvent(source.stream, target.ready()));
+  STOCH_CUDA(cudaMemcpyPeerAsync(to.data, to.device.index, from.data, from.device.index, ByteSize(to), source.stream));
+  source.RecordReady();
+  STOCH_CUDA(cudaStreamWaitEvent(target.stream, source.ready()));
+}
+
+void CudaBackend::Synchronize(Device device) {
+  DeviceContext& ctx = At(device).context;
+  DeviceGuard guard(device);
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+}
+
+std::unique_ptr<LinearWeight> CudaBackend::MakeLinear(Device device, std::span<const WeightSource> parts,
+                                                      const LinearSpec& spec) {
+  PerDevice& entry = At(device);
+  DeviceGuard guard(device);
+  return cuda::MakeLinear(entry.context, entry.uploader, parts, spec);
+}
+
+Buffer CudaBackend::MakeVector(Device device, const WeightSource& source) {
+  PerDevice& entry = At(device);
+  DeviceGuard guard(device);
+  return cuda::MakeVector(entry.context, entry.uploader, source);
+}
+
+std::unique_ptr<EmbeddingTable> CudaBackend::MakeEmbedding(Device device, const WeightSource& source,
+                                                           const LinearWeight* tied) {
+  PerDevice& entry = At(device);
+  DeviceGuard guard(device);
+  return cuda::MakeEmbedding(entry.context, entry.uploader, source, tied);
+}
+
+Backend::PlainLinear CudaBackend::Unpack(const LinearWeight& weight) {
+  DeviceContext& ctx = At(weight.device()).context;
+  DeviceGuard guard(weight.device());
+  return cuda::Unpack(ctx, static_cast<const CudaLinear&>(weight));
+}
+
+std::unique_ptr<KvCache> CudaBackend::MakeKvCache(Device device, const KvCacheSpec& spec) {
+  DeviceContext& ctx = At(device).context;
+  DeviceGuard guard(device);
+  return cuda::MakeKvCache(ctx, spec);
+}
+
+int64_t CudaBackend::KvCacheBytes(const KvCacheSpec& spec) const { return cuda::KvCacheBytes(spec); }
+
+std::unique_ptr<Pass> CudaBackend::MakePass(Device device, const PassLimits& limits) {
+  DeviceContext& ctx = At(device).context;
+  DeviceGuard guard(device);
+  return cuda::MakePass(ctx, limits);
+}
+
+void CudaBackend::UploadPass(Pass& pass, const PassLayout& layout) {
+  At(pass.device());
+  DeviceGuard guard(pass.device());
+  static_cast<CudaPass&>(pass).Upload(layout);
+}
+
+void CudaBackend::Embed(const EmbeddingTable& table, const Pass& pass, const TensorView& out) {
+  DeviceContext& ctx = At(out.device).context;
+  const auto& device_pass = static_cast<const CudaPass&>(pass);
+  const auto& device_table = static_cast<const CudaEmbedding&>(table);
+  const OpSite site{-1, "embed"};
+  RequireView(site, "out", out, table.device(), DType::kF32, {device_pass.rows(), table.hidden_size()});
+  if (pass.device() != table.device()) Reject(site, "pass and table are on different devices");
+  DeviceGuard guard(out.device);
+  LaunchEmbed(ctx, device_table.view(), device_pass.view().ids, device_pass.rows(), out.ptr<float>(), out.step(0));
+}
+
+void CudaBackend::Linear(const LinearCall& call) {
+  DeviceContext& ctx = At(call.x.device).context;
+  DeviceGuard guard(call.x.device);
+  LaunchLinear(ctx, call);
+}
+
+void CudaBackend::Attention(const AttentionCall& call) {
+  DeviceContext& ctx = At(call.q.device).context;
+  DeviceGuard guard(call.q.device);
+  LaunchAttention(ctx, call);
+}
+
+void CudaBackend::GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) {
+  DeviceContext& ctx = At(pass.device()).context;
+  const auto& device_pass = static_cast<const CudaPass&>(pass);
+  const OpSite site{-1, "gather"};
+  RequireView(site, "x", x, pass.device(), DType::kF32, {device_pass.rows(), kAnySize});
+  RequireView(site, "out", out, pass.device(), DType::kF32, {device_pass.num_output_rows(), x.dim(1)});
+  RequireDisjoint(site, out, x);
+  DeviceGuard guard(pass.device());
+  LaunchGatherRows(ctx, x.ptr<const float>(), x.step(0), device_pass.view().output_rows, device_pass.num_output_rows(),
+                   x.dim(1), out.ptr<float>(), out.step(0));
+}
+
+void CudaBackend::Argmax(const TensorView& logits, std::span<int32_t> ids) {
+  DeviceContext& ctx = At(logits.device).context;
+  const OpSite site{-1, "argmax"};
+  RequireView(site, "logits", logits, logits.device, DType::kF32, {static_cast<int64_t>(ids.size()), kAnySize});
+  if (logits.dim(1) < 1) Reject(site, "logits have no columns");
+  if (ids.empty()) return;
+  DeviceGuard guard(logits.device);
+  Scratch scratch(ctx.workspace);
+  int32_t* device_ids = scratch.Take<int32_t>(logits.dim(0));
+  LaunchArgmax(ctx, logits.ptr<const float>(), logits.step(0), logits.dim(0), logits.dim(1), device_ids);
+  STOCH_CUDA(cudaMemcpyAsync(ids.data(), device_ids, ids.size_bytes(), cudaMemcpyDeviceToHost, ctx.stream));
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+}
+
+void CudaBackend::Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) {
+  DeviceContext& ctx = At(logits.device).context;
+  const OpSite site{-1, "score"};
+  RequireView(site, "logits", logits, logits.device, DType::kF32, {static_cast<int64_t>(ids.size()), kAnySize});
+  if (logits.dim(1) < 1) Reject(site, "logits have no columns");
+  if (scores.size() != ids.size()) Reject(site, "as many scores as ids are needed");
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < logits.dim(1)) continue;
+    Reject(site, "token id " + std::to_string(id) + ", expected below " + std::to_string(logits.dim(1)));
+  }
+  if (ids.empty()) return;
+  DeviceGuard guard(logits.device);
+  Scratch scratch(ctx.workspace);
+  int32_t* device_ids = scratch.Take<int32_t>(logits.dim(0));
+  TokenScore* device_scores = scratch.Take<TokenScore>(logits.dim(0));
+  STOCH_CUDA(cudaMemcpyAsync(device_ids, ids.data(), ids.size_bytes(), cudaMemcpyHostToDevice, ctx.stream));
+  LaunchScore(ctx, logits.ptr<const float>(), logits.step(0), logits.dim(0), logits.dim(1), device_ids, device_scores);
+  STOCH_CUDA(cudaMemcpyAsync(scores.data(), device_scores, scores.size_bytes(), cudaMemcpyDeviceToHost, ctx.stream));
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+}
+
+void CudaBackend::ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) {
+  DeviceContext& ctx = At(out.device).context;
+  DeviceGuard guard(out.device);
+  LaunchScMatmul(ctx, a, b, op, out);
+}
+
+void CudaBackend::RunGraph(Device device, std::string_view key, const std::function<void()>& body) {
+  PerDevice& entry = At(device);
+  DeviceGuard guard(device);
+  entry.graphs.Run(key, body);
+}
+
+void CudaBackend::CheckFinite(Device device) {
+  DeviceContext& ctx = At(device).context;
+  DeviceGuard guard(device);
+  ctx.CheckFinite();
+}
+
+}  // namespace stoch::cuda

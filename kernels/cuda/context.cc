@@ -1,0 +1,77 @@
+#include "kernels/cuda/context.h"
+
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/device_guard.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/views.h"
+
+namespace stoch::cuda {
+namespace {
+
+// What cuBLAS asks for on Hopper; given by us so that it never allocates while a graph is recorded.
+constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
+
+}  // namespace
+
+DeviceContext::DeviceContext(int ordinal)
+    : device{DeviceKind::kCuda, ordinal}, workspace(device), tables(device), finite_flag_(AllocateDevice(device, 4)) {
+  DeviceGuard guard(device);
+  cudaDeviceProp properties{};
+  STOCH_CUDA(cudaGetDeviceProperties(&properties, ordinal));
+  sm_count = properties.multiProcessorCount;
+  compute_capability = properties.major * 10 + properties.minor;
+  l2_bytes = properties.l2CacheSize;
+  max_shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  STOCH_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  STOCH_CUDA(cudaStreamCreateWithFlags(&copy_stream, cudaStreamNonBlocking));
+  STOCH_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
+  STOCH_CUDA(cudaMemsetAsync(finite_flag_.data(), 0, sizeof(int), stream));
+}
+
+DeviceContext::~DeviceContext() {
+  // Work may still be running on memory that the members are about to free.
+  try {
+    DeviceGuard guard(device);
+    (void)cudaDeviceSynchronize();
+    if (cublas_ != nullptr) (void)cublasDestroy(cublas_);
+    if (ready_ != nullptr) (void)cudaEventDestroy(ready_);
+    if (stream != nullptr) (void)cudaStreamDestroy(stream);
+    if (copy_stream != nullptr) (void)cudaStreamDestroy(copy_stream);
+  } catch (const DeviceError&) {
+  }
+}
+
+FiniteReporter DeviceContext::Reporter(const OpSite& site) {
+  const int next = static_cast<int>(site_ids_.size()) + 1;
+  const auto found = site_ids_.try_emplace({site.layer, std::string(site.op)}, next).first;
+  return FiniteReporter{static_cast<int*>(finite_flag_.data()), found->second};
+}
+
+void DeviceContext::CheckFinite() {
+  int met = 0;
+  STOCH_CUDA(cudaMemcpyAsync(&met, finite_flag_.data(), sizeof(met), cudaMemcpyDeviceToHost, stream));
+  STOCH_CUDA(cudaStreamSynchronize(stream));
+  if (met == 0) return;
+  STOCH_CUDA(cudaMemsetAsync(finite_flag_.data(), 0, sizeof(int), stream));
+  for (const auto& [site, id] : site_ids_) {
+    if (id != met) continue;
+    throw InvalidInput(SiteName({site.first, site.second}) + ": NaN or infinity in the activations");
+  }
+}
+
+void DeviceContext::RecordReady() {
+  DeviceGuard guard(device);
+  STOCH_CUDA(cudaEventRecord(ready_, stream));
+}
+
+cublasHandle_t DeviceContext::cublas() {
+  if (cublas_ == nullptr) {
+    STOCH_CUBLAS(cublasCreate(&cublas_));
+    cublas_workspace_ = AllocateDevice(device, kCublasWorkspaceBytes);
+    STOCH_CUBLAS(cublasSetStream(cublas_, stream));
+    STOCH_CUBLAS(cublasSetWorkspace(cublas_, cublas_workspace_.data(), kCublasWorkspaceBytes));
+  }
+  return cublas_;
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,75 @@
+// Block and warp reductions in the orders of kernels/math/reduce.h, and the extremes of a quantizer scope.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/math/elementary.h"
+#include "kernels/math/reduce.h"
+
+namespace stoch::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+// What:     folds kRowLanes lanes by halves; every thread gets the total.
+// Requires: a block of kRowLanes threads, thread j holding lane j; `shared` has kRowLanes floats.
+__device__ inline float FoldRowLanes(float lane, float* shared) {
+  const int j = static_cast<int>(threadIdx.x);
+  shared[j] = lane;
+  __syncthreads();
+  for (int s = kRowLanes / 2; s >= kWarp; s /= 2) {
+    if (j < s) shared[j] = shared[j] + shared[j + s];
+    __syncthreads();
+  }
+  if (j < kWarp) {
+    lane = shared[j];
+    for (int s = kWarp / 2; s > 0; s /= 2) lane = lane + __shfl_down_sync(kAllLanes, lane, s);
+    if (j == 0) shared[0] = lane;
+  }
+  __syncthreads();
+  const float total = shared[0];
+  __syncthreads();
+  return total;
+}
+
+// Largest magnitude (as bits: NaN and infinity are largest) and value range of a scope.
+struct Extremes {
+  uint32_t max_abs_bits = 0;
+  float min = 0;
+  float max = 0;
+};
+
+__device__ inline void Observe(Extremes& e, float x, bool first) {
+  const uint32_t bits = FloatToBits(x) & 0x7fffffffu;
+  e.max_abs_bits = max(e.max_abs_bits, bits);
+  e.min = first || x < e.min ? x : e.min;
+  e.max = first || x > e.max ? x : e.max;
+}
+
+__device__ inline Extremes Merge(const Extremes& a, const Extremes& b) {
+  return {max(a.max_abs_bits, b.max_abs_bits), b.min < a.min ? b.min : a.min, b.max > a.max ? b.max : a.max};
+}
+
+__device__ inline Extremes WarpExtremes(Extremes e) {
+  for (int s = kWarp / 2; s > 0; s /= 2) {
+    const Extremes other{__shfl_xor_sync(kAllLanes, e.max_abs_bits, s), __shfl_xor_sync(kAllLanes, e.min, s),
+                         __shfl_xor_sync(kAllLanes, e.max, s)};
+    e = Merge(e, other);
+  }
+  return e;
+}
+
+// What: the extremes over a block of up to 1024 threads, given to every thread; `shared` has 32 entries.
+__device__ inline Extremes BlockExtremes(Extremes e, Extremes* shared) {
+  e = WarpExtremes(e);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  if (threadIdx.x % kWarp == 0) shared[warp] = e;
+  __syncthreads();
+  e = shared[0];
+  for (int w = 1; w < warps; ++w) e = Merge(e, shared[w]);
+  __syncthreads();
+  return e;
+}
+
+}  // namespace stoch::cuda

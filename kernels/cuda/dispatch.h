@@ -1,0 +1,28 @@
+// From a run-time element type to a template argument.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/base/check.h"
+#include "kernels/base/dtype.h"
+
+namespace stoch::cuda {
+
+template <typename T>
+struct TypeTag {
+  using Type = T;
+};
+
+// What: calls f(TypeTag<T>) with the storage type of a float DType.
+template <typename F>
+void DispatchFloat(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::kF32: return f(TypeTag<float>());
+    case DType::kF16: return f(TypeTag<__half>());
+    case DType::kBF16: return f(TypeTag<__nv_bfloat16>());
+    default: STOCH_CHECK(false);
+  }
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,18 @@
+#include "kernels/cuda/fp16_linear.h"
+
+#include "kernels/cuda/cuda_check.h"
+
+namespace stoch::cuda {
+
+void LaunchFp16Linear(DeviceContext& ctx, const uint16_t* x, int64_t rows, const HalfWeightView& w,
+                      const LinearOutput& out) {
+  // cuBLAS is column-major: out^T [w.rows, rows] = w [w.rows, cols] x^T [cols, rows].
+  const float one = 1.0f;
+  const float beta = out.add ? 1.0f : 0.0f;
+  STOCH_CUBLAS(cublasGemmEx(ctx.cublas(), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(w.rows), static_cast<int>(rows),
+                            static_cast<int>(w.cols), &one, w.data, CUDA_R_16F, static_cast<int>(w.cols), x, CUDA_R_16F,
+                            static_cast<int>(w.cols), &beta, out.data, CUDA_R_32F, static_cast<int>(out.stride),
+                            CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,118 @@
+#include <algorithm>
+
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/device_math.cuh"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/rows.h"
+#include "kernels/math/elementary.h"
+#include "kernels/math/reduce.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = kRowLanes;
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    EmbedKernel(EmbeddingView table, const int32_t* ids, float* out, int64_t out_stride) {
+  constexpr int kVector = 16 / sizeof(T);
+  const int64_t row = blockIdx.x;
+  const int64_t id = ids[row];
+  const T* from = static_cast<const T*>(table.table.data) + id * table.table.padded_cols;
+  for (int64_t d = threadIdx.x; d < table.table.cols; d += kThreads) {
+    const int64_t step = d / kDotLanes;
+    const int64_t at = table.plain ? d : (step / kVector * kDotLanes + d % kDotLanes) * kVector + step % kVector;
+    out[row * out_stride + d] = ToFloat(from[at]);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) GatherRowsKernel(const float* x, int64_t x_stride, const int32_t* index,
+                                                             int64_t n, float* out, int64_t out_stride) {
+  const int64_t row = blockIdx.x;
+  const float* from = x + index[row] * x_stride;
+  for (int64_t d = threadIdx.x; d < n; d += kThreads) out[row * out_stride + d] = from[d];
+}
+
+// The largest number seen so far and where; index -1: none yet.
+struct Best {
+  float value = 0;
+  int32_t index = -1;
+};
+__device__ Best Better(const Best& a, const Best& b) {
+  if (b.index < 0) return a;
+  if (a.index < 0) return b;
+  return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+}
+
+// Argmax of a row by the block, given to every thread.
+__device__ Best RowArgmax(const float* x, int64_t n) {
+  __shared__ Best shared[kWarp];
+  Best best;
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+    if (x[i] == x[i]) best = Better(best, Best{x[i], static_cast<int32_t>(i)});
+  }
+  for (int s = kWarp / 2; s > 0; s /= 2) {
+    best = Better(best, Best{__shfl_xor_sync(kAllLanes, best.value, s), __shfl_xor_sync(kAllLanes, best.index, s)});
+  }
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = best;
+  __syncthreads();
+  best = shared[0];
+  for (int w = 1; w < kThreads / kWarp; ++w) best = Better(best, shared[w]);
+  if (best.index < 0) best = Best{x[0], 0};
+  return best;
+}
+
+__global__ void __launch_bounds__(kThreads) ArgmaxKernel(const float* logits, int64_t stride, int64_t n, int32_t* ids) {
+  const Best best = RowArgmax(logits + blockIdx.x * stride, n);
+  if (threadIdx.x == 0) ids[blockIdx.x] = best.index;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    ScoreKernel(const float* logits, int64_t stride, int64_t n, const int32_t* ids, TokenScore* scores) {
+  __shared__ float fold[kRowLanes];
+  const float* x = logits + blockIdx.x * stride;
+  const Best best = RowArgmax(x, n);
+  float lane = 0.0f;
+  for (int64_t i = threadIdx.x; i < n; i += kRowLanes) lane = lane + Exp(x[i] - best.value);
+  const float sum = FoldRowLanes(lane, fold);
+  if (threadIdx.x != 0) return;
+  const double log_sum = Log(static_cast<double>(sum));
+  TokenScore score;
+  score.logprob = static_cast<double>(x[ids[blockIdx.x]] - best.value) - log_sum;
+  score.argmax = best.index;
+  score.top_logprob = static_cast<double>(x[best.index] - best.value) - log_sum;
+  scores[blockIdx.x] = score;
+}
+
+}  // namespace
+
+void LaunchEmbed(DeviceContext& ctx, const EmbeddingView& table, const int32_t* ids, int64_t rows, float* out,
+                 int64_t out_stride) {
+  if (rows == 0) return;
+  DispatchFloat(table.table.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    EmbedKernel<T><<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(table, ids, out, out_stride);
+    STOCH_CUDA_LAUNCH("EmbedKernel");
+  });
+}
+
+void LaunchGatherRows(DeviceContext& ctx, const float* x, int64_t x_stride, const int32_t* index, int64_t rows,
+                      int64_t n, float* out, int64_t out_stride) {
+  if (rows == 0) return;
+  GatherRowsKernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(x, x_stride, index, n, out, out_stride);
+  STOCH_CUDA_LAUNCH("GatherRowsKernel");
+}
+
+void LaunchArgmax(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, int32_t* ids) {
+  ArgmaxKernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(logits, stride, n, ids);
+  STOCH_CUDA_LAUNCH("ArgmaxKernel");
+}
+
+void LaunchScore(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, const int32_t* ids,
+                 TokenScore* scores) {
+  ScoreKernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(logits, stride, n, ids, scores);
+  STOCH_CUDA_LAUNCH("ScoreKernel");
+}
+
+}  // namespace stoch::cuda

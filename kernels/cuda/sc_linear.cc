@@ -1,0 +1,37 @@
+#include "kernels/cuda/sc_linear.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/sc_decode.h"
+#include "kernels/cuda/sc_prefill.h"
+
+namespace stoch::cuda {
+namespace {
+
+// Every row of f(x) is its own scope.
+bool RowScopes(const ScOperator& op) {
+  return op.config.granularity == ScGranularity::kPerRow && op.config.group_a == 1;
+}
+
+}  // namespace
+
+void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t rows, int64_t cols,
+                    const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  const ScTables& tables = ctx.tables.Get(op);
+  const ScDims dims = MakeScDims(cols, op.config.chunk_d);
+  const bool decode = ScDecodeSupports(op, tables, dims, rows);
+  Scratch scratch(ctx.workspace);
+  ScActivationView a;
+  if (!decode || rows > 1 || !RowScopes(op)) a = LaunchQuantize(ctx, scratch, source, rows, cols, op, reporter);
+  if (decode) {
+    for (int first = 0; first < count; first += kMaxDecodeTasks) {
+      LaunchScDecode(ctx, tables, a, source, reporter, tasks + first, std::min(kMaxDecodeTasks, count - first));
+    }
+  } else if (ScPrefillSupports(op)) {
+    LaunchScPrefill(ctx, op, tables, a, tasks, count);
+  } else {
+    LaunchScGeneric(ctx, tables, a, tasks, count);
+  }
+}
+
+}  // namespace stoch::cuda

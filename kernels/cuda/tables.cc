@@ -1,0 +1,97 @@
+#include "kernels/cuda/tables.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/device_guard.h"
+#include "kernels/cuda/memory.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+// Lays arrays out one after another and remembers where each one starts.
+class Packer {
+ public:
+  size_t Add(size_t bytes) {
+    const size_t at = bytes_;
+    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+bool FitsBytes(const ScOperator& op) {
+  if (op.code == ScCode::kOffset) return false;
+  const size_t side = static_cast<size_t>(op.levels);
+  for (size_t i = 0; i < op.counts.size(); ++i) {
+    const bool top = i % (side * side) == side * side - 1;
+    if (op.counts[i] > 255 && !(top && op.counts[i] == 256)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+const ScTables& TableCache::Get(const ScOperator& op) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const std::unique_ptr<Entry>& entry) { return entry->config == op.config; });
+  if (found != entries_.end()) return (*found)->tables;
+
+  const size_t words = (static_cast<size_t>(op.config.stoc_len) + 63) / 64 * 2;
+  std::vector<uint8_t> counts8;
+  bool top_is_256 = false;
+  if (FitsBytes(op)) {
+    counts8.resize(op.counts.size());
+    for (size_t i = 0; i < op.counts.size(); ++i) {
+      counts8[i] = static_cast<uint8_t>(op.counts[i] & 0xff);
+      top_is_256 = top_is_256 || op.counts[i] == 256;
+    }
+  }
+  Packer packer;
+  const size_t at16 = packer.Add(op.counts.size() * sizeof(int16_t));
+  const size_t at8 = packer.Add(counts8.size());
+  const size_t at_streams = packer.Add(op.streams_a.size() * sizeof(uint64_t));
+  const size_t at_ranks = packer.Add(op.ranks_b.size() * sizeof(uint16_t));
+
+  auto entry = std::make_unique<Entry>();
+  entry->config = op.config;
+  entry->memory = AllocateDevice(device_, packer.bytes());
+  char* base = static_cast<char*>(entry->memory.data());
+  DeviceGuard guard(device_);
+  const auto upload = [&](size_t at, const void* from, size_t bytes) {
+    if (bytes > 0) STOCH_CUDA(cudaMemcpy(base + at, from, bytes, cudaMemcpyHostToDevice));
+  };
+  upload(at16, op.counts.data(), op.counts.size() * sizeof(int16_t));
+  upload(at8, counts8.data(), counts8.size());
+  upload(at_streams, op.streams_a.data(), op.streams_a.size() * sizeof(uint64_t));
+  upload(at_ranks, op.ranks_b.data(), op.ranks_b.size() * sizeof(uint16_t));
+
+  ScTables& t = entry->tables;
+  t.counts16 = reinterpret_cast<const int16_t*>(base + at16);
+  if (!counts8.empty()) t.counts8 = reinterpret_cast<const uint8_t*>(base + at8);
+  if (op.has_streams) {
+    // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
+    t.streams = reinterpret_cast<const uint32_t*>(base + at_streams);
+    t.ranks = reinterpret_cast<const uint16_t*>(base + at_ranks);
+  }
+  t.stream_words = static_cast<int>(words);
+  t.masks = op.masks;
+  t.levels = op.levels;
+  t.q_max = op.q_max;
+  t.stoc_len = op.config.stoc_len;
+  t.max_count = op.max_count;
+  t.top_is_256 = top_is_256;
+  t.gain = op.gain;
+  t.code = op.code;
+  entries_.push_back(std::move(entry));
+  return entries_.back()->tables;
+}
+
+}  // namespace stoch::cuda
