@@ -1,0 +1,339 @@
+// Attention in its four modes against its definition, and what each mode promises about windows and neighbours.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/engine/backends_under_test.h"
+#include "tests/kernels/definition.h"
+#include "tests/kernels/device_tensor.h"
+#include "tests/support/expect_invalid.h"
+
+namespace stoch {
+namespace {
+
+using test::DeviceTensor;
+using test::Matrix;
+
+struct Shape {
+  int num_heads;
+  int num_kv_heads;
+  int head_dim;
+  int page_tokens;
+};
+
+ScOperatorPtr Operator(AttentionMode mode, bool halve, const char* gate = "enabled") {
+  ScConfig config;
+  config.halve = halve;
+  SetScParameter(config, "gate", gate);
+  if (mode == AttentionMode::kPerHead) config.granularity = ScGranularity::kPerHead;
+  return MakeScOperator(config);
+}
+
+KvCacheSpec Spec(const Shape& shape, AttentionMode mode, bool halve) {
+  KvCacheSpec spec;
+  spec.num_layers = 2;
+  spec.num_kv_heads = shape.num_kv_heads;
+  spec.head_dim = shape.head_dim;
+  spec.page_tokens = shape.page_tokens;
+  spec.num_pages = 9;
+  spec.mode = mode;
+  if (mode != AttentionMode::kExact) {
+    spec.qk = Operator(mode, halve);
+    spec.av = Operator(mode, false);  // 256 cycles in one product: counts of 256 occur
+  }
+  return spec;
+}
+
+// Angles are not what is tested: any cosines and sines do.
+Matrix RopeTable(int64_t positions, int64_t head_dim) {
+  Matrix table(positions, head_dim);
+  for (int64_t t = 0; t < positions; ++t) {
+    for (int64_t i = 0; i < head_dim / 2; ++i) {
+      const double angle =
+          static_cast<double>(t) / std::pow(50.0, static_cast<double>(2 * i) / static_cast<double>(head_dim));
+      table.at(t, i) = static_cast<float>(std::cos(angle));
+      table.at(t, head_dim / 2 + i) = static_cast<float>(std::sin(angle));
+    }
+  }
+  return table;
+}
+
+// q, k and v of one sequence.
+struct Inputs {
+  Inputs(uint64_t seed, const Shape& shape, int64_t tokens)
+      : q(test::RandomMatrix(seed, tokens, shape.num_heads * shape.head_dim)),
+        k(test::RandomMatrix(seed + 1, tokens, shape.num_kv_heads * shape.head_dim)),
+        v(test::RandomMatrix(seed + 2, tokens, shape.num_kv_heads * shape.head_dim)) {}
+  Matrix q, k, v;
+};
+
+Matrix RowsOf(const Matrix& m, int64_t begin, int64_t count) {
+  Matrix result(count, m.cols);
+  std::copy_n(m.values.begin() + begin * m.cols, count * m.cols, result.values.begin());
+  return result;
+}
+
+// Columns of one head, rotated by row positions where `rope` is given.
+Matrix Head(const Matrix& m, int64_t head, int64_t head_dim, const Matrix* rope) {
+  Matrix result(m.rows, head_dim);
+  for (int64_t t = 0; t < m.rows; ++t) {
+    for (int64_t i = 0; i < head_dim; ++i) result.at(t, i) = m.at(t, head * head_dim + i);
+    for (int64_t i = 0; rope != nullptr && i < head_dim / 2; ++i) {
+      const float x1 = result.at(t, i);
+      const float x2 = result.at(t, i + head_dim / 2);
+      const float cosine = rope->at(t, i);
+      const float sine = rope->at(t, i + head_dim / 2);
+      result.at(t, i) = x1 * cosine - x2 * sine;
+      result.at(t, i + head_dim / 2) = x2 * cosine + x1 * sine;
+    }
+  }
+  return result;
+}
+
+// One row of per_token's second product: probabilities take up the scales of v, v its own.
+Matrix DefinePerTokenOutput(const Matrix& p, const Matrix& v, const ScOperator& op) {
+  const float q = static_cast<float>(op.q_max);
+  const auto scale_of = [&](const Matrix& m, int64_t row) {
+    float largest = 1e-5f;
+    for (int64_t i = 0; i < m.cols; ++i) largest = std::max(largest, std::fabs(m.at(row, i)));
+    return largest / q;
+  };
+  const auto level = [&](float x, float scale) {
+    return static_cast<int>(std::clamp(std::nearbyintf(x / scale), -q, q));
+  };
+  Matrix out(p.rows, v.cols);
+  for (int64_t n = 0; n < p.rows; ++n) {
+    Matrix weighted(1, p.cols);
+    for (int64_t t = 0; t < p.cols; ++t) weighted.at(0, t) = p.at(n, t) * scale_of(v, t);
+    const float scale = scale_of(weighted, 0);
+    for (int64_t d = 0; d < v.cols; ++d) {
+      int acc = 0;
+      for (int64_t t = 0; t < p.cols; ++t) {
+        const int a = level(weighted.at(0, t), scale);
+        const int b = level(v.at(t, d), scale_of(v, t));
+        const int count = op.count(static_cast<int>(t % op.masks), std::abs(a), std::abs(b));
+        acc += (a < 0) != (b < 0) ? -count : count;
+      }
+      out.at(n, d) = static_cast<float>(acc) * op.gain * scale;
+    }
+  }
+  return out;
+}
+
+// A whole sequence from position 0 in one pass.
+Matrix Define(const Inputs& in, const Shape& shape, const KvCacheSpec& spec) {
+  const int64_t tokens = in.q.rows;
+  const Matrix rope = RopeTable(tokens, shape.head_dim);
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+  Matrix out(tokens, in.q.cols);
+  for (int64_t h = 0; h < shape.num_heads; ++h) {
+    const int64_t kv_head = h / (shape.num_heads / shape.num_kv_heads);
+    const Matrix q = Head(in.q, h, shape.head_dim, &rope);
+    const Matrix k = Head(in.k, kv_head, shape.head_dim, &rope);
+    const Matrix v = Head(in.v, kv_head, shape.head_dim, nullptr);
+    const bool exact = spec.mode == AttentionMode::kExact;
+    Matrix p = exact ? test::DefineExactProduct(q, k) : test::DefineScProduct(q, k, *spec.qk);
+    for (float& score : p.values) score = score * scale;
+    for (int64_t n = 0; n < tokens; ++n) test::DefineSoftmax(p.values.data() + n * tokens, n + 1, tokens);
+    Matrix y;
+    if (exact) {
+      // Lanes go by position, and masked positions are not visited.
+      y = test::DefineExactProduct(p, test::Transposed(v));
+    } else if (spec.mode == AttentionMode::kPerToken) {
+      y = DefinePerTokenOutput(p, v, *spec.av);
+    } else {
+      y = test::DefineScProduct(p, test::Transposed(v), *spec.av);
+    }
+    for (int64_t n = 0; n < tokens; ++n) {
+      for (int64_t i = 0; i < shape.head_dim; ++i) out.at(n, h * shape.head_dim + i) = y.at(n, i);
+    }
+  }
+  return out;
+}
+
+// A cache and what it takes to call the op on parts of sequences.
+class Runner {
+ public:
+  Runner(Backend& backend, const Shape& shape, const KvCacheSpec& spec)
+      : backend_(backend),
+        shape_(shape),
+        cache_(backend.MakeKvCache(backend.devices().front(), spec)),
+        pass_(backend.MakePass(backend.devices().front(), {200, 4, 9})),
+        rope_(backend, {150, shape.head_dim}, RopeTable(150, shape.head_dim).values) {
+    EXPECT_EQ(cache_->bytes(), backend.KvCacheBytes(spec));
+  }
+
+  struct Part {
+    const Inputs* inputs;
+    int64_t begin, count;
+    std::vector<int32_t> pages;
+  };
+  // What: the outputs of all parts' rows, in order.
+  Matrix Run(const std::vector<Part>& parts) {
+    Matrix q(0, parts[0].inputs->q.cols), k(0, parts[0].inputs->k.cols), v(0, parts[0].inputs->v.cols);
+    PassLayout layout;
+    for (const Part& part : parts) {
+      layout.sequences.push_back({static_cast<int32_t>(q.rows), static_cast<int32_t>(part.count),
+                                  static_cast<int32_t>(part.begin), part.pages});
+      const auto append = [&](Matrix& to, const Matrix& from) {
+        const Matrix rows = RowsOf(from, part.begin, part.count);
+        to.values.insert(to.values.end(), rows.values.begin(), rows.values.end());
+        to.rows += part.count;
+      };
+      append(q, part.inputs->q);
+      append(k, part.inputs->k);
+      append(v, part.inputs->v);
+    }
+    layout.ids.resize(static_cast<size_t>(q.rows));
+    backend_.UploadPass(*pass_, layout);
+    const DeviceTensor dq(backend_, {q.rows, q.cols}, q.values);
+    const DeviceTensor dk(backend_, {k.rows, k.cols}, k.values);
+    const DeviceTensor dv(backend_, {v.rows, v.cols}, v.values);
+    const DeviceTensor out(backend_, {q.rows, q.cols}, std::vector<float>(q.values.size(), 3.0f));
+    AttentionCall call;
+    call.site = {4, "attention"};
+    call.q = dq.view();
+    call.k = dk.view();
+    call.v = dv.view();
+    call.rope = rope_.view();
+    call.cache = cache_.get();
+    call.cache_layer = 1;
+    call.pass = pass_.get();
+    call.num_heads = shape_.num_heads;
+    call.out = out.view();
+    backend_.Attention(call);
+    Matrix result(q.rows, q.cols);
+    result.values = out.Read();
+    return result;
+  }
+
+ private:
+  Backend& backend_;
+  Shape shape_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<Pass> pass_;
+  DeviceTensor rope_;
+};
+
+constexpr Shape kShapes[] = {{4, 2, 16, 16}, {3, 3, 8, 64}, {4, 1, 64, 64}, {2, 1, 80, 32}};
+constexpr AttentionMode kModes[] = {AttentionMode::kExact, AttentionMode::kPerToken, AttentionMode::kPerHead,
+                                    AttentionMode::kPerRow};
+const std::vector<int32_t> kPages = {7, 2, 5, 0, 8, 1};
+const std::vector<int32_t> kOtherPages = {3, 6, 4};
+
+class AttentionTest : public testing::TestWithParam<test::BackendUnderTest> {};
+
+TEST_P(AttentionTest, EveryModeMeetsItsDefinition) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  for (const Shape& shape : kShapes) {
+    for (const AttentionMode mode : kModes) {
+      for (const int64_t tokens : {1, 5, 70}) {
+        for (const bool halve : {false, true}) {
+          const KvCacheSpec spec = Spec(shape, mode, halve);
+          const Inputs in(static_cast<uint64_t>(tokens), shape, tokens);
+          Runner runner(*backend, shape, spec);
+          const Matrix actual = runner.Run({{&in, 0, tokens, kPages}});
+          ASSERT_TRUE(test::SameBits(actual.values, Define(in, shape, spec).values))
+              << "mode " << static_cast<int>(mode) << " head_dim " << shape.head_dim << " tokens " << tokens;
+        }
+      }
+    }
+  }
+  backend->CheckFinite(backend->devices().front());
+}
+
+TEST_P(AttentionTest, ChunksAndTokensGiveTheWholePrompt) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  constexpr int64_t kTokens = 75;
+  for (const Shape& shape : kShapes) {
+    for (const AttentionMode mode : {AttentionMode::kExact, AttentionMode::kPerToken}) {
+      const KvCacheSpec spec = Spec(shape, mode, true);
+      const Inputs in(3, shape, kTokens);
+      const Matrix whole = Runner(*backend, shape, spec).Run({{&in, 0, kTokens, kPages}});
+      for (const int64_t step : {1, 7, 64}) {
+        Runner runner(*backend, shape, spec);
+        for (int64_t begin = 0; begin < kTokens; begin += step) {
+          const int64_t count = std::min(step, kTokens - begin);
+          const Matrix part = runner.Run({{&in, begin, count, kPages}});
+          ASSERT_TRUE(test::SameBits(part.values, RowsOf(whole, begin, count).values))
+              << "mode " << static_cast<int>(mode) << " step " << step << " at " << begin;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, SequencesDoNotSeeEachOther) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const Shape shape{4, 2, 16, 16};
+  const Inputs first(5, shape, 20);
+  const Inputs second(9, shape, 33);
+  for (const AttentionMode mode : kModes) {
+    const KvCacheSpec spec = Spec(shape, mode, true);
+    const Matrix alone_first = Runner(*backend, shape, spec).Run({{&first, 0, 20, kPages}});
+    const Matrix alone_second = Runner(*backend, shape, spec).Run({{&second, 0, 33, kOtherPages}});
+    const Matrix both = Runner(*backend, shape, spec).Run({{&first, 0, 20, kPages}, {&second, 0, 33, kOtherPages}});
+    EXPECT_TRUE(test::SameBits(RowsOf(both, 0, 20).values, alone_first.values)) << static_cast<int>(mode);
+    EXPECT_TRUE(test::SameBits(RowsOf(both, 20, 33).values, alone_second.values)) << static_cast<int>(mode);
+  }
+}
+
+// A later pass of the published modes takes the whole window, cached positions included, into its scales.
+TEST_P(AttentionTest, WindowModesContinueFromTheCache) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const Shape shape{2, 1, 16, 16};
+  Inputs in(13, shape, 40);
+  for (int64_t i = 0; i < in.v.cols; ++i) in.v.at(35, i) = 50.0f;  // a later position sets every scale of v
+  BackendOptions options;
+  options.cpu_variant = "scalar";
+  const auto reference = OpenBackend("cpu", options, nullptr);
+  for (const AttentionMode mode : {AttentionMode::kPerHead, AttentionMode::kPerRow}) {
+    const KvCacheSpec spec = Spec(shape, mode, true);
+    Runner expected(*reference, shape, spec);
+    Runner actual(*backend, shape, spec);
+    Runner whole(*backend, shape, spec);
+    const Matrix start = actual.Run({{&in, 0, 30, kPages}});
+    EXPECT_TRUE(test::SameBits(start.values, expected.Run({{&in, 0, 30, kPages}}).values));
+    EXPECT_TRUE(
+        test::SameBits(actual.Run({{&in, 30, 10, kPages}}).values, expected.Run({{&in, 30, 10, kPages}}).values));
+    EXPECT_FALSE(test::SameBits(start.values, RowsOf(whole.Run({{&in, 0, 40, kPages}}), 0, 30).values));
+  }
+}
+
+TEST_P(AttentionTest, NonFiniteIsReportedWithItsLayer) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const Device device = backend->devices().front();
+  const Shape shape{4, 2, 16, 16};
+  for (const AttentionMode mode : kModes) {
+    Inputs in(5, shape, 3);
+    in.v.at(1, 2) = NAN;
+    Runner(*backend, shape, Spec(shape, mode, true)).Run({{&in, 0, 3, kPages}});
+    test::ExpectInvalid([&] { backend->CheckFinite(device); }, {"layer 4", "attention", "NaN or infinity"});
+  }
+}
+
+TEST_P(AttentionTest, WhatDoesNotFitIsRefused) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const Device device = backend->devices().front();
+  const Shape shape{4, 2, 16, 16};
+  const Inputs in(5, shape, 40);
+  Runner runner(*backend, shape, Spec(shape, AttentionMode::kExact, false));
+  test::ExpectInvalid([&] { runner.Run({{&in, 0, 40, {1, 2}}}); }, {"pages"});
+  KvCacheSpec spec = Spec(shape, AttentionMode::kPerHead, false);
+  spec.av = Operator(AttentionMode::kPerRow, false);
+  test::ExpectInvalid([&] { backend->MakeKvCache(device, spec); }, {"av", "granularity"});
+  spec = Spec(shape, AttentionMode::kPerToken, false);
+  ScConfig unipolar;
+  unipolar.mode = ScMode::kUnipolar;
+  spec.qk = MakeScOperator(unipolar);
+  test::ExpectInvalid([&] { backend->MakeKvCache(device, spec); }, {"qk", "unipolar"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, testing::ValuesIn(test::BackendsUnderTest()),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace stoch
