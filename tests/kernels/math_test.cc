@@ -1,0 +1,217 @@
+// kernels/math: accuracy against the platform's long double, and recorded bits that every build must give.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "kernels/math/elementary.h"
+#include "kernels/math/half.h"
+#include "kernels/math/quantize.h"
+#include "kernels/math/random.h"
+#include "kernels/math/reduce.h"
+
+namespace stoch {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// FNV-1a over the bytes of values, in order: a whole range in one constant.
+class BitsHash {
+ public:
+  template <typename T>
+  void Add(T value) {
+    unsigned char bytes[sizeof(T)];
+    std::memcpy(bytes, &value, sizeof(T));
+    for (const unsigned char byte : bytes) hash_ = (hash_ ^ byte) * 0x100000001b3ull;
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325ull;
+};
+
+TEST(Exp, WithinTwoUlp) {
+  BitsHash hash;
+  for (float x = -86.9f; x < 88.6f; x += 0.00137f) {
+    const float y = Exp(x);
+    hash.Add(y);
+    const long double exact = std::exp(static_cast<long double>(x));
+    const long double ulp = static_cast<long double>(std::nextafter(y, kInfinity)) - static_cast<long double>(y);
+    ASSERT_LE(std::fabs(static_cast<long double>(y) - exact), 2 * ulp) << x;
+  }
+  EXPECT_EQ(hash.value(), 0xbbb773381b0b1f58u) << std::hex << hash.value();
+}
+
+TEST(Exp, EndsOfTheRange) {
+  EXPECT_EQ(Exp(0.0f), 1.0f);
+  EXPECT_EQ(Exp(-0.0f), 1.0f);
+  EXPECT_EQ(Exp(-87.1f), 0.0f);
+  EXPECT_EQ(Exp(-kInfinity), 0.0f);
+  EXPECT_EQ(Exp(88.8f), kInfinity);
+  EXPECT_EQ(Exp(kInfinity), kInfinity);
+  EXPECT_TRUE(std::isfinite(Exp(88.7f)));
+  EXPECT_GT(Exp(-87.0f), 0.0f);
+  EXPECT_TRUE(std::isnan(Exp(std::numeric_limits<float>::quiet_NaN())));
+}
+
+TEST(Silu, IsXTimesSigmoid) {
+  for (float x = -30.0f; x < 30.0f; x += 0.011f) {
+    const double exact = static_cast<double>(x) / (1.0 + std::exp(-static_cast<double>(x)));
+    EXPECT_NEAR(Silu(x), exact, 4e-7 * std::fabs(exact) + 1e-12);
+  }
+  EXPECT_EQ(Silu(-200.0f), -0.0f);
+  EXPECT_EQ(Silu(200.0f), 200.0f);
+}
+
+TEST(Log, RelativeErrorBelow1e14) {
+  BitsHash hash;
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 100'000; ++i) {
+    uint64_t bits = random() & 0x7fffffffffffffffull;
+    if ((bits >> 52) == 0x7ff) bits ^= uint64_t{1} << 62;
+    if (bits == 0) continue;
+    const double x = BitsToDouble(bits);
+    const double y = Log(x);
+    hash.Add(y);
+    const long double exact = std::log(static_cast<long double>(x));
+    ASSERT_LE(std::fabs(static_cast<long double>(y) - exact), 1e-14L * std::fabs(exact)) << x;
+  }
+  for (double x = 0.9; x < 1.1; x += 1.7e-6) {
+    const long double exact = std::log(static_cast<long double>(x));
+    ASSERT_LE(std::fabs(static_cast<long double>(Log(x)) - exact), 1e-14L * std::fabs(exact)) << x;
+  }
+  EXPECT_EQ(Log(1.0), 0.0);
+  EXPECT_EQ(hash.value(), 0x647836f0a5dca619u) << std::hex << hash.value();
+}
+
+TEST(ExpDouble, RelativeErrorBelow1e14) {
+  BitsHash hash;
+  for (double x = -690.0; x < 690.0; x += 0.0173) {
+    const double y = ExpDouble(x);
+    hash.Add(y);
+    const long double exact = std::exp(static_cast<long double>(x));
+    ASSERT_LE(std::fabs(static_cast<long double>(y) - exact), 1e-14L * exact) << x;
+  }
+  EXPECT_EQ(hash.value(), 0xe0e983aaa066f09fu) << std::hex << hash.value();
+}
+
+TEST(SinCos, AbsoluteErrorBelow1e12) {
+  BitsHash hash;
+  const auto check = [&](double x) {
+    double sine = 0;
+    double cosine = 0;
+    SinCos(x, &sine, &cosine);
+    hash.Add(sine);
+    hash.Add(cosine);
+    ASSERT_LE(std::fabs(static_cast<long double>(sine) - std::sin(static_cast<long double>(x))), 1e-12L) << x;
+    ASSERT_LE(std::fabs(static_cast<long double>(cosine) - std::cos(static_cast<long double>(x))), 1e-12L) << x;
+  };
+  for (double x = -20.0; x < 20.0; x += 0.00071) check(x);
+  for (double x = 1.0; x < 131072.0; x += 17.3) check(x);  // positions of a long context
+  EXPECT_EQ(hash.value(), 0x9e21f8854ba52e33u) << std::hex << hash.value();
+}
+
+TEST(Half, EveryF16ValueSurvives) {
+  for (uint32_t h = 0; h < 0x10000; ++h) {
+    const uint16_t half = static_cast<uint16_t>(h);
+    const float value = F16ToFloat(half);
+    if ((h & 0x7fff) > 0x7c00) {
+      EXPECT_TRUE(std::isnan(value));
+      continue;
+    }
+    ASSERT_EQ(FloatToF16(value), half) << h;
+    // The definition: sign, significand and exponent.
+    const int exponent = static_cast<int>(h >> 10 & 31);
+    const float fraction = static_cast<float>(h & 0x3ff) + (exponent > 0 ? 1024.0f : 0.0f);
+    const float magnitude = exponent == 31 ? kInfinity : std::ldexp(fraction, (exponent > 0 ? exponent : 1) - 25);
+    ASSERT_EQ(value, (h & 0x8000) != 0 ? -magnitude : magnitude) << h;
+  }
+}
+
+TEST(Half, RoundsToNearestEven) {
+  for (uint32_t h = 0; h < 0x7bff; ++h) {
+    const double low = static_cast<double>(F16ToFloat(static_cast<uint16_t>(h)));
+    const double high = static_cast<double>(F16ToFloat(static_cast<uint16_t>(h + 1)));
+    const float middle = static_cast<float>((low + high) / 2);
+    const uint32_t even = h % 2 == 0 ? h : h + 1;
+    ASSERT_EQ(FloatToF16(middle), even);
+    ASSERT_EQ(FloatToF16(std::nextafter(middle, 0.0f)), h);
+    ASSERT_EQ(FloatToF16(std::nextafter(middle, kInfinity)), h + 1);
+  }
+  EXPECT_EQ(FloatToF16(65519.9f), 0x7bff);
+  EXPECT_EQ(FloatToF16(65520.0f), 0x7c00);
+  EXPECT_EQ(FloatToF16(-1e30f), 0xfc00);
+}
+
+TEST(Bf16, IsTheUpperHalf) {
+  EXPECT_EQ(Bf16ToFloat(0x3f80), 1.0f);
+  EXPECT_EQ(Bf16ToFloat(0xc049), -3.140625f);
+}
+
+TEST(Random, RecordedBits) {
+  BitsHash hash;
+  for (uint64_t i = 0; i < 10'000; ++i) {
+    hash.Add(RandomBits(1, 2, i));
+    hash.Add(RandomUniform(3, 4, i));
+    hash.Add(RandomWeight(5, 6, i, 0.02f));
+  }
+  EXPECT_EQ(hash.value(), 0xc55d5e1e810d23e3u) << std::hex << hash.value();
+}
+
+TEST(Random, WeightsHaveTheirSpreadAndStreamsDiffer) {
+  constexpr uint64_t kCount = 200'000;
+  double sum = 0;
+  double squares = 0;
+  double product = 0;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    const double x = RandomWeight(1, 1, i, 0.02f);
+    sum += x;
+    squares += x * x;
+    product += x * static_cast<double>(RandomWeight(1, 2, i, 0.02f));
+    ASSERT_LE(std::fabs(x), 0.02 * 3.47);
+  }
+  EXPECT_NEAR(sum / kCount, 0.0, 2e-4);
+  EXPECT_NEAR(std::sqrt(squares / kCount), 0.02, 1e-4);
+  EXPECT_NEAR(product / kCount, 0.0, 5e-6);
+  for (uint64_t i = 0; i < kCount; ++i) {
+    const float u = RandomUniform(7, 0, i);
+    ASSERT_GE(u, 0.0f);
+    ASSERT_LT(u, 1.0f);
+  }
+}
+
+TEST(Reduce, FoldsByHalves) {
+  // (l0 + l2) + (l1 + l3): in float the neighbours of 1e8 are 8 away, so the order shows.
+  float lanes[4] = {1e8f, 1.0f, -1e8f, 3.0f};
+  EXPECT_EQ(FoldLanes<4>(lanes), 4.0f);
+  float other[4] = {1e8f, -1e8f, 1.0f, 3.0f};
+  EXPECT_EQ(FoldLanes<4>(other), 0.0f);
+}
+
+TEST(Quantize, BipolarClampsAndRoundsHalfToEven) {
+  EXPECT_EQ(BipolarScale(0.0f, 127), kScaleFloor / 127.0f);
+  EXPECT_EQ(BipolarScale(254.0f, 127), 2.0f);
+  EXPECT_EQ(BipolarLevel(0.5f, 1.0f, 127), 0);
+  EXPECT_EQ(BipolarLevel(1.5f, 1.0f, 127), 2);
+  EXPECT_EQ(BipolarLevel(-2.5f, 1.0f, 127), -2);
+  EXPECT_EQ(BipolarLevel(-1e9f, 1.0f, 127), -127);
+  EXPECT_EQ(SignMagnitude(-5), 0x85);
+  EXPECT_EQ(SignMagnitude(0), 0x00);
+  EXPECT_EQ(SignMagnitude(127), 0x7f);
+}
+
+TEST(Quantize, UnipolarCoversItsRange) {
+  const float scale = UnipolarScale(-1.0f, 3.0f, 255);
+  EXPECT_EQ(scale, 4.0f / 255.0f);
+  const float zero = UnipolarZero(-1.0f, scale, 255);
+  EXPECT_EQ(zero, 64.0f);
+  EXPECT_EQ(UnipolarCode(-1.0f, scale, zero, 255), 0);
+  EXPECT_EQ(UnipolarCode(3.0f, scale, zero, 255), 255);
+  EXPECT_EQ(UnipolarCode(0.0f, scale, zero, 255), 64);
+  EXPECT_EQ(UnipolarZero(5.0f, scale, 255), 0.0f);
+}
+
+}  // namespace
+}  // namespace stoch
