@@ -51,14 +51,14 @@ TokenizerBase::TokenizerBase(TokenizerParts parts, const TokenizerSettings& sett
     eos_ = std::move(parts.eos);
   }
   for (const int32_t id : settings.eos_ids) {
-    At(id);
+    CheckNamed(id, settings.where + ": eos_token_id");
     if (std::find(eos_.begin(), eos_.end(), id) == eos_.end()) eos_.push_back(id);
   }
   if (settings.add_bos.value_or(parts.add_bos)) {
     prefix_ = std::move(parts.prefix);
     if (prefix_.empty() && bos_) prefix_.push_back(*bos_);
   }
-  for (const int32_t id : prefix_) At(id);
+  for (const int32_t id : prefix_) CheckNamed(id, parts.where + ": post_processor");
 }
 
 void TokenizerBase::EnterAdded(const std::vector<AddedToken>& added, const std::string& where) {
@@ -102,6 +102,13 @@ const Token& TokenizerBase::At(int32_t id) const {
                        std::to_string(static_cast<int64_t>(tokens_.size()) - 1));
   }
   return tokens_[static_cast<size_t>(id)];
+}
+
+void TokenizerBase::CheckNamed(int32_t id, const std::string& place) const {
+  if (id >= vocab_size()) {
+    throw InvalidInput(place + ": expected a token id below " + std::to_string(vocab_size()) + ", got " +
+                       std::to_string(id));
+  }
 }
 
 bool TokenizerBase::IsSpecial(int32_t id) const { return At(id).kind == Token::Kind::kSpecial; }

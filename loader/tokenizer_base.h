@@ -67,6 +67,7 @@ class TokenizerBase : public Tokenizer {
  private:
   void EnterAdded(const std::vector<AddedToken>& added, const std::string& where);
   const Token& At(int32_t id) const;
+  void CheckNamed(int32_t id, const std::string& place) const;  // an id that a file names
   std::optional<int32_t> Named(const std::optional<std::string>& name, std::string_view role,
                                const std::string& where) const;
 

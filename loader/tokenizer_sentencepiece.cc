@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "kernels/base/error.h"
+#include "loader/quote.h"
 #include "loader/tokenizer_base.h"
 #include "loader/tokenizer_kinds.h"
 #include "loader/tokenizer_sentencepiece_check.h"
@@ -21,7 +22,7 @@ constexpr std::string_view kSpace = "\u2581";  // how pieces write a space
 std::unique_ptr<SentencePieceProcessor> LoadProcessor(const std::string& content, const std::string& where) {
   auto processor = std::make_unique<SentencePieceProcessor>();
   const auto status = processor->LoadFromSerializedProto(content);
-  if (!status.ok()) throw InvalidInput(where + ": not a usable SentencePiece model: " + status.ToString());
+  if (!status.ok()) throw InvalidInput(where + ": not a usable SentencePiece model: " + Quoted(status.ToString()));
   return processor;
 }
 
@@ -133,7 +134,7 @@ class SentencePieceTokenizer final : public TokenizerBase {
   static std::vector<int> Call(const SentencePieceProcessor& processor, std::string_view text) {
     std::vector<int> ids;
     const auto status = processor.Encode(text, &ids);
-    if (!status.ok()) throw InvalidInput("the text cannot be encoded: " + status.ToString());
+    if (!status.ok()) throw InvalidInput("the text cannot be encoded: " + Quoted(status.ToString()));
     return ids;
   }
 

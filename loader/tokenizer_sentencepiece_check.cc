@@ -42,11 +42,9 @@ class ProtoReader {
     return field;
   }
 
- private:
-  [[noreturn]] void Broken() const {
-    throw InvalidInput(where_ + ": not a SentencePiece model, or a truncated one (its protobuf does not parse)");
-  }
+  [[noreturn]] void Broken() const { throw InvalidInput(where_ + ": not a SentencePiece model, or a truncated one"); }
 
+ private:
   std::string_view Take(uint64_t size) {
     if (size > rest_.size()) Broken();
     const std::string_view taken = rest_.substr(0, size);
@@ -140,6 +138,7 @@ SentencePieceFacts CheckSentencePieceModel(std::string_view content, const std::
   constexpr uint64_t kBpe = 2;
   SentencePieceFacts facts;
   uint64_t type = kUnigram;
+  bool has_normalizer = false;
   ProtoReader reader(content, where);
   while (const auto field = reader.Next()) {
     if (IsBytes(*field, 1)) {
@@ -149,9 +148,14 @@ SentencePieceFacts CheckSentencePieceModel(std::string_view content, const std::
       CheckPiece(field->bytes, facts.pieces++, where, facts);
     }
     if (IsBytes(*field, 2)) type = CheckTrainer(field->bytes, where).value_or(type);
-    if (IsBytes(*field, 3)) CheckNormalizer(field->bytes, where, &facts);
+    if (IsBytes(*field, 3)) {
+      CheckNormalizer(field->bytes, where, &facts);
+      has_normalizer = true;
+    }
     if (IsBytes(*field, 5)) CheckNormalizer(field->bytes, where, nullptr);
   }
+  // Without its normalizer the model would load and split text otherwise; real files have one, and it comes last.
+  if (facts.pieces > 0 && !has_normalizer) reader.Broken();
   if (facts.pieces == 0) throw InvalidInput(where + ": not a SentencePiece model: it has no pieces");
   if (type != kBpe) {
     throw InvalidInput(where + ": expected a BPE model (type 2), got type " + std::to_string(type));
