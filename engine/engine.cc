@@ -118,6 +118,7 @@ std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFile
   const auto start = std::chrono::steady_clock::now();
   auto state = std::make_unique<State>();
   state->options = FillDefaults(files.config, options);
+  if (!state->options.placement) state->options.placement = SingleDevice(files.config, backend->devices().front());
   state->shape = ShapeOf(files.config, state->options);
   state->backend = std::move(backend);
   state->files = std::move(files);
@@ -127,7 +128,7 @@ std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFile
   model.sc = state->options.sc;
   model.shape = state->shape;
   model.max_sequences = state->options.max_sequences;
-  model.placement = SingleDevice(state->files.config, state->backend->devices().front());
+  model.placement = *state->options.placement;
   model.progress = state->options.on_progress;
   state->model = std::make_unique<LlamaModel>(*state->backend, state->files, model);
   state->pages = PageAllocator(NumPages(state->shape));

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <limits>
 
-#include "models/llama_model.h"
 #include "tests/engine/backends_under_test.h"
 #include "tests/engine/logits_cases.h"
 #include "tests/support/expect_invalid.h"
@@ -227,35 +226,32 @@ TEST_P(EngineTest, OverflowInAnActivationIsAnErrorThatNamesTheLayer) {
   }
 }
 
+TEST(EngineOptions, Fp16NeedsABackendThatHasIt) {
+  const TempDir scratch;
+  WriteTinyModel(scratch.path(), {});
+  EngineOptions options;
+  options.precision = Precision::kFp16;
+  ExpectInvalid(
+      [&] { Engine::Open(OpenBackend("cpu", {}, nullptr), OpenModelFiles(scratch.path().string()), options); },
+      {"fp16"});
+}
+
 // One layer here, one there: the residual stream hops, the bits do not change.
 TEST(Placement, LayersOnSeveralDevicesGiveTheSameBits) {
   const TempDir scratch;
-  WriteTinyModel(scratch.path(), {});
-  const std::shared_ptr<Backend> backend = OpenBackend("cpu:3", {}, nullptr);
-  ASSERT_EQ(backend->devices().size(), 3u);
-  const ModelFiles files = OpenModelFiles(scratch.path().string());
-  LlamaModel::Options options;
-  options.sc = HalvedScModelConfig();
-  options.shape = ShapeOf(files.config, {});
-
-  const std::vector<int32_t> pages = {1, 0};
-  PassLayout layout;
-  layout.ids = {5, 6, 7, 8, 9};
-  layout.sequences.push_back({0, 5, 0, pages});
-  layout.output_rows = {1, 4};
-  const auto run = [&](int embedding, int first, int second, int head) {
-    const auto devices = backend->devices();
-    const auto at = [&](int i) { return devices[static_cast<size_t>(i)]; };
-    options.placement = {at(embedding), {at(first), at(second)}, at(head)};
-    LlamaModel model(*backend, files, options);
-    model.Forward(layout);
-    const TensorView logits = model.Logits(0, 2);
-    EXPECT_EQ(logits.device, at(head));
-    std::vector<float> values(2 * 96);
-    backend->CopyToHost(values.data(), logits);
-    return values;
+  const LogitsModel model = TinyLogitsModel(scratch.path());
+  const std::shared_ptr<Backend> backend = OpenBackend("cpu:3", {.threads = 1, .cpu_variant = ""}, nullptr);
+  const std::span<const Device> devices = backend->devices();
+  ASSERT_EQ(devices.size(), 3u);
+  const auto run = [&](size_t embedding, size_t first, size_t second, size_t head) {
+    EngineOptions options;
+    options.max_sequences = 3;
+    options.placement = {devices[embedding], {devices[first], devices[second]}, devices[head]};
+    const auto engine = Engine::Open(backend, OpenModelFiles(model.folder.string()), options);
+    return HashRun(*engine, model.prompt, {Cut::kChunks, true});
   };
-  const std::vector<float> expected = run(0, 0, 0, 0);
+  const std::string expected = ReadRecordedHashes().at("tiny halved");
+  EXPECT_EQ(run(0, 0, 0, 0), expected);
   EXPECT_EQ(run(0, 0, 1, 1), expected);
   EXPECT_EQ(run(0, 1, 2, 0), expected);
   EXPECT_EQ(run(2, 1, 0, 2), expected);
