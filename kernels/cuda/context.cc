@@ -14,7 +14,11 @@ constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
 }  // namespace
 
 DeviceContext::DeviceContext(int ordinal)
-    : device{DeviceKind::kCuda, ordinal}, workspace(device), tables(device), finite_flag_(AllocateDevice(device, 4)) {
+    : device{DeviceKind::kCuda, ordinal},
+      workspace(device),
+      tables(device),
+      barrier_(AllocateDevice(device, GridBarrier::kBytes)),
+      finite_flag_(AllocateDevice(device, 4)) {
   DeviceGuard guard(device);
   cudaDeviceProp properties{};
   STOCH_CUDA(cudaGetDeviceProperties(&properties, ordinal));
@@ -25,6 +29,7 @@ DeviceContext::DeviceContext(int ordinal)
   STOCH_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   STOCH_CUDA(cudaStreamCreateWithFlags(&copy_stream, cudaStreamNonBlocking));
   STOCH_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
+  STOCH_CUDA(cudaMemsetAsync(barrier_.data(), 0, barrier_.bytes(), stream));
   STOCH_CUDA(cudaMemsetAsync(finite_flag_.data(), 0, sizeof(int), stream));
 }
 

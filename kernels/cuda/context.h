@@ -11,6 +11,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/finite.h"
+#include "kernels/cuda/grid_barrier.cuh"
 #include "kernels/cuda/tables.h"
 #include "kernels/cuda/workspace.h"
 
@@ -45,12 +46,16 @@ class DeviceContext {
   cudaEvent_t ready() const { return ready_; }
   void RecordReady();
 
+  // For one kernel at a time on `stream`.
+  GridBarrier grid_barrier() const { return {static_cast<unsigned*>(barrier_.data())}; }
+
   cublasHandle_t cublas();  // created at first use, bound to `stream`
 
  private:
   cublasHandle_t cublas_ = nullptr;
   cudaEvent_t ready_ = nullptr;
   Buffer cublas_workspace_;
+  Buffer barrier_;
   Buffer finite_flag_;  // int32: 0, or the id of the first site that reported
   std::map<std::pair<int, std::string>, int> site_ids_;
 };

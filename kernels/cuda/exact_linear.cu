@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(kVectorThreads)
 // -------------------------------------------------------------------------------------------------- many rows ----
 
 // A block computes kTileM weight rows x kTileN rows of x, lane after lane of the dot product. Lanes are visited in the
-// order in which the fold by halves pairs them, so that finished lanes merge like the digits of a binary counter and no
-// more than five partial tiles live in registers.
+// order in which the fold by halves pairs them, so that finished lanes merge like the digits of a binary counter: only
+// one partial tile is in registers, and the few waiting ones are in local memory, touched once a lane.
 constexpr int kTileThreads = 256;
 constexpr int kTileM = 128;
 constexpr int kThreadM = 8;
@@ -134,7 +134,7 @@ __device__ __forceinline__ int LaneInFoldOrder(int i) {  // bits reversed: 0, 8,
 }
 
 template <typename T, int kThreadN>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 2)
     ExactTileKernel(const float* x, int64_t x_stride, int64_t x_rows, ExactWeightView w, LinearOutput out,
                     FiniteReporter reporter) {
   constexpr int kVector = 16 / sizeof(T);
@@ -204,65 +204,51 @@ __global__ void __launch_bounds__(kTileThreads)
   store(0);
   __syncthreads();
 #pragma unroll 1
-  for (int group = 0; group < kDotLanes; group += 2) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int n = 0; n < kThreadN; ++n) {
-#pragma unroll
-        for (int m = 0; m < kThreadM; ++m) acc[n][m] = 0.0f;
-      }
-#pragma unroll 1
-      for (int piece = 0; piece < pieces; ++piece) {
-        const bool last = group + half == kDotLanes - 1 && piece == pieces - 1;
-        const bool wrap = piece == pieces - 1;
-        if (!last) fetch(LaneInFoldOrder(group + half + (wrap ? 1 : 0)), wrap ? 0 : (piece + 1) * kTileSteps);
-#pragma unroll
-        for (int s = 0; s < kTileSteps; ++s) {
-          float wv[kThreadM];
-          float xv[kThreadN];
-          // Two groups of four, half a tile apart: a quarter warp reads 128 contiguous bytes.
-          *reinterpret_cast<float4*>(wv) = *reinterpret_cast<const float4*>(&ws[buffer][s][tm * 4]);
-          *reinterpret_cast<float4*>(wv + 4) = *reinterpret_cast<const float4*>(&ws[buffer][s][kTileM / 2 + tm * 4]);
-#pragma unroll
-          for (int n = 0; n < kThreadN; ++n) xv[n] = xs[buffer][s][tn * kThreadN + n];
-#pragma unroll
-          for (int n = 0; n < kThreadN; ++n) {
-#pragma unroll
-            for (int m = 0; m < kThreadM; ++m) acc[n][m] = Fma(xv[n], wv[m], acc[n][m]);
-          }
-        }
-        if (!last) store(buffer ^ 1);
-        __syncthreads();
-        buffer ^= 1;
-      }
-      if (half == 0) {
-#pragma unroll
-        for (int n = 0; n < kThreadN; ++n) {
-#pragma unroll
-          for (int m = 0; m < kThreadM; ++m) stack[0][n][m] = acc[n][m];
-        }
-      }
-    }
-    // Two lanes became one digit; carry it up. kDotLanes - 2 has every carry, and its sum is the result.
+  for (int index = 0; index < kDotLanes; ++index) {
 #pragma unroll
     for (int n = 0; n < kThreadN; ++n) {
 #pragma unroll
-      for (int m = 0; m < kThreadM; ++m) acc[n][m] = stack[0][n][m] + acc[n][m];
+      for (int m = 0; m < kThreadM; ++m) acc[n][m] = 0.0f;
     }
-    bool carrying = true;
+#pragma unroll 1
+    for (int piece = 0; piece < pieces; ++piece) {
+      const bool wrap = piece == pieces - 1;
+      const bool last = wrap && index == kDotLanes - 1;
+      if (!last) fetch(LaneInFoldOrder(index + (wrap ? 1 : 0)), wrap ? 0 : (piece + 1) * kTileSteps);
 #pragma unroll
-    for (int level = 1; level < kLevels; ++level) {
-      const bool set = (group >> level & 1) != 0;
+      for (int s = 0; s < kTileSteps; ++s) {
+        float wv[kThreadM];
+        float xv[kThreadN];
+        // Two groups of four, half a tile apart: a quarter warp reads 128 contiguous bytes.
+        *reinterpret_cast<float4*>(wv) = *reinterpret_cast<const float4*>(&ws[buffer][s][tm * 4]);
+        *reinterpret_cast<float4*>(wv + 4) = *reinterpret_cast<const float4*>(&ws[buffer][s][kTileM / 2 + tm * 4]);
+#pragma unroll
+        for (int n = 0; n < kThreadN; ++n) xv[n] = xs[buffer][s][tn * kThreadN + n];
+#pragma unroll
+        for (int n = 0; n < kThreadN; ++n) {
+#pragma unroll
+          for (int m = 0; m < kThreadM; ++m) acc[n][m] = Fma(xv[n], wv[m], acc[n][m]);
+        }
+      }
+      if (!last) store(buffer ^ 1);
+      __syncthreads();
+      buffer ^= 1;
+    }
+    // Carry: every set digit below the first clear one is an earlier partial sum to add; the last index has them all.
+    int level = 0;
+#pragma unroll 1
+    for (; (index >> level & 1) != 0; ++level) {
 #pragma unroll
       for (int n = 0; n < kThreadN; ++n) {
 #pragma unroll
-        for (int m = 0; m < kThreadM; ++m) {
-          if (carrying && set) acc[n][m] = stack[level][n][m] + acc[n][m];
-          if (carrying && !set) stack[level][n][m] = acc[n][m];
-        }
+        for (int m = 0; m < kThreadM; ++m) acc[n][m] = stack[level][n][m] + acc[n][m];
       }
-      carrying = carrying && set;
+    }
+    if (index == kDotLanes - 1) break;
+#pragma unroll
+    for (int n = 0; n < kThreadN; ++n) {
+#pragma unroll
+      for (int m = 0; m < kThreadM; ++m) stack[level][n][m] = acc[n][m];
     }
   }
 #pragma unroll
@@ -344,8 +330,10 @@ void LaunchTiles(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t r
     launch.template operator()<1>();
   } else if (rows <= 32) {
     launch.template operator()<2>();
-  } else {
+  } else if (rows <= 64) {
     launch.template operator()<4>();
+  } else {
+    launch.template operator()<8>();
   }
 }
 

@@ -1,14 +1,29 @@
-// The fp16 baseline: half weights and activations, fp32 sums, through cuBLAS. Outside the bit-identity promise.
+// The fp16 baseline: half weights and activations, fp32 sums. Outside the bit-identity promise.
 #pragma once
 
+#include "kernels/cuda/activations.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/sc_layout.h"
 #include "kernels/cuda/weights.h"
 
 namespace stoch::cuda {
 
-// What: y = x @ w^T. Shapes: x F16 [rows, w.cols], y F32.
-void LaunchFp16Linear(DeviceContext& ctx, const uint16_t* x, int64_t rows, const HalfWeightView& w,
-                      const LinearOutput& out);
+inline constexpr int kMaxFp16Tasks = 4;
+
+struct Fp16Task {
+  HalfWeightView weight;
+  LinearOutput out;
+};
+
+// What: y = half(f(x)) @ w^T for weights that share f(x): few rows by our own kernel, which reads memory at the SC
+//       kernels' speed (cuBLAS's own leaves a third of it unused at one row), more by cuBLAS.
+void LaunchFp16Linear(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
+                      const FiniteReporter& reporter, const Fp16Task* tasks, int count);
+
+// What:     the kernel for few rows (fp16_vector.cu).
+// Requires: Fp16VectorSupports; count <= kMaxFp16Tasks.
+bool Fp16VectorSupports(const DeviceContext& ctx, int64_t rows, int64_t cols);
+void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
+                      const FiniteReporter& reporter, const Fp16Task* tasks, int count);
 
 }  // namespace stoch::cuda

@@ -83,16 +83,13 @@ void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& sourc
 }
 
 void RunHalf(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter) {
-  Scratch scratch(ctx.workspace);
-  uint16_t* x = nullptr;
+  std::vector<Fp16Task> tasks;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     if (WeightAt(call, i).spec().precision != Precision::kFp16) continue;
-    if (x == nullptr) {
-      x = scratch.Take<uint16_t>(call.x.numel());
-      LaunchPrologueHalf(ctx, source, call.x.dim(0), call.x.dim(1), x, call.x.dim(1), reporter);
-    }
-    LaunchFp16Linear(ctx, x, call.x.dim(0), WeightAt(call, i).view<HalfWeightView>(), OutputAt(call, i));
+    tasks.push_back({WeightAt(call, i).view<HalfWeightView>(), OutputAt(call, i)});
   }
+  if (tasks.empty()) return;
+  LaunchFp16Linear(ctx, source, call.x.dim(0), call.x.dim(1), reporter, tasks.data(), static_cast<int>(tasks.size()));
 }
 
 }  // namespace

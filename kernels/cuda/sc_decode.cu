@@ -1,21 +1,27 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/grid_barrier.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/norm_factor.cuh"
 #include "kernels/cuda/quantizer.cuh"
 #include "kernels/cuda/sc_decode.h"
 
 namespace stoch::cuda {
 namespace {
 
-// 12 warps of at most 80 registers: two such blocks and a combine block fit on a multiprocessor, so that the next
-// linear's weights are on their way while this one's last chunks are summed.
+// 12 warps of at most 80 registers: two such blocks fit on a multiprocessor, so that the next linear's weights are on
+// their way while this one's last chunks are summed.
 constexpr int kWarps = 12;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kChunkDims = 128;                      // most dimensions of a chunk
 constexpr int kChunkTiles = kChunkDims / kTileDims;  // tiles of 32 rows x 16 dimensions
 constexpr int kRowBytes = 128;                       // of a staged table row
+constexpr int kCombineChunks = kChunkDims;           // products of an item in shared memory at a time
 constexpr int kStageBytes = kChunkDims * kRowBytes;  // of a token's staged chunk
+
+// What all blocks together prefetch: about what memory delivers while one kernel sums up and the next one quantizes.
+constexpr int64_t kPrefetchBytes = int64_t{24} << 20;
 
 struct Task {
   const uint8_t* codes = nullptr;
@@ -35,6 +41,7 @@ struct DecodeArgs {
   int tokens = 0;
   int row_blocks = 0;  // of all tasks
   int staged = 1;      // chunks that a block stages at a time
+  int prefetched = 0;  // units that a block brings into the second-level cache ahead of its turn
   const uint8_t* counts = nullptr;
   int masks = 1;
   int levels = 128;
@@ -44,6 +51,7 @@ struct DecodeArgs {
   RowSource source;
   FiniteReporter reporter;
   float* products = nullptr;  // [tokens][chunks][row_blocks * 32]
+  GridBarrier barrier;
 };
 
 __device__ __forceinline__ const Task& TaskOf(const DecodeArgs& args, int row_block) {
@@ -74,38 +82,6 @@ __device__ Stage MakeStage(uint8_t* shared, int staged) {
 template <int kTokens>
 int StageBytes(int staged) {
   return staged * kTokens * (kStageBytes + 2 * kChunkDims + 8);
-}
-
-// 1 / sqrt(mean(x^2) + eps) of the one row, by the first kRowLanes threads of the block.
-__device__ float NormFactor(const DecodeArgs& args, float* shared) {
-  const int j = static_cast<int>(threadIdx.x);
-  const int64_t cols = args.dims.dims;
-  if (j < kRowLanes) {
-    float lane = 0.0f;
-    int64_t i = j;
-    for (; i + 7 * kRowLanes < cols; i += 8 * kRowLanes) {  // loads first: the sum is one chain
-      float v[8];
-#pragma unroll
-      for (int k = 0; k < 8; ++k) v[k] = args.source.x[i + k * kRowLanes];
-#pragma unroll
-      for (int k = 0; k < 8; ++k) lane = Fma(v[k], v[k], lane);
-    }
-    for (; i < cols; i += kRowLanes) lane = Fma(args.source.x[i], args.source.x[i], lane);
-    shared[j] = lane;
-  }
-  __syncthreads();
-  if (j < kWarp) {
-    float lanes[kRowLanes / kWarp];
-#pragma unroll
-    for (int k = 0; k < kRowLanes / kWarp; ++k) lanes[k] = shared[k * kWarp + j];
-    float lane = FoldLanes<kRowLanes / kWarp>(lanes);
-    for (int s = kWarp / 2; s > 0; s /= 2) lane = lane + __shfl_down_sync(kAllLanes, lane, s);
-    if (j == 0) shared[0] = 1.0f / Sqrt(lane / static_cast<float>(cols) + args.source.norm_eps);
-  }
-  __syncthreads();
-  const float r = shared[0];
-  __syncthreads();
-  return r;
 }
 
 // Quantizes one chunk of the one row, by a warp.
@@ -255,10 +231,87 @@ __device__ void AddTopCounts(const DecodeArgs& args, const Unit& unit, const Sta
   }
 }
 
+// Brings units [begin, end) into the second-level cache, a lane each: while the kernel ahead finishes and the prologue
+// runs, memory stays busy.
+__device__ __forceinline__ void PrefetchUnits(const DecodeArgs& args, int begin, int end) {
+#if __CUDA_ARCH__ >= 900
+  for (int unit = begin + static_cast<int>(threadIdx.x); unit < end; unit += kThreads) {
+    const Unit at = UnitAt(args, unit, end, 0);
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at.codes), "r"(at.tiles * kTileBytes) : "memory");
+  }
+#endif
+}
+
+// y of 32 rows and one token from products [chunks] apart by `rows`, by one warp.
+__device__ __forceinline__ float SumChunks(const float* from, int64_t rows, int chunks) {
+  constexpr int kInFlight = 16;
+  float y = 0.0f;
+  int c = 0;
+  for (; c + kInFlight <= chunks; c += kInFlight) {
+    float p[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) p[k] = __ldcg(from + (c + k) * rows);
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) y = y + p[k];
+  }
+  for (; c < chunks; ++c) y = y + __ldcg(from + c * rows);
+  return y;
+}
+
+__device__ __forceinline__ void StoreOutput(const DecodeArgs& args, int row_block, int token, int lane, float y) {
+  const Task& task = TaskOf(args, row_block);
+  const int row = (row_block - task.first_block) * kTileRows + lane;
+  if (row >= task.rows) return;
+  float* out = task.out + token * task.out_stride + row;
+  y = task.add ? *out + y : y;
+  if (!IsFinite(y)) args.reporter.Report();
+  *out = y;
+}
+
+// Sums products in chunk order: items of 32 rows and a token, shared out over blocks. With few items per block all
+// warps of a block fetch one item's products and one adds them up; with many, every warp has its own.
+__device__ void Combine(const DecodeArgs& args, uint8_t* shared) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t rows = static_cast<int64_t>(args.row_blocks) * kTileRows;
+  const int items = args.row_blocks * args.tokens;
+  const int blocks = static_cast<int>(gridDim.x);
+  const int chunks = static_cast<int>(args.dims.chunks);
+  const auto products_of = [&](int item) {
+    return args.products + (item / args.row_blocks) * args.dims.chunks * rows + item % args.row_blocks * kTileRows +
+           lane;
+  };
+  if (items > 2 * blocks) {
+    for (int item = static_cast<int>(blockIdx.x) + warp * blocks; item < items; item += kWarps * blocks) {
+      StoreOutput(args, item % args.row_blocks, item / args.row_blocks, lane,
+                  SumChunks(products_of(item), rows, chunks));
+    }
+    return;
+  }
+  auto* products = reinterpret_cast<float(*)[kWarp]>(shared);
+  for (int item = static_cast<int>(blockIdx.x); item < items; item += blocks) {
+    const float* from = products_of(item);
+    float y = 0.0f;
+    for (int first = 0; first < chunks; first += kCombineChunks) {
+      const int count = min(kCombineChunks, chunks - first);
+#pragma unroll 12
+      for (int c = warp; c < count; c += kWarps) products[c][lane] = __ldcg(from + (first + c) * rows);
+      __syncthreads();
+      if (warp == 0) {
+#pragma unroll 16
+        for (int c = 0; c < count; ++c) y = y + products[c][lane];
+      }
+      __syncthreads();
+    }
+    if (warp == 0) StoreOutput(args, item % args.row_blocks, item / args.row_blocks, lane, y);
+  }
+}
+
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
-// takes a range of them. Products of chunks go to memory; CombineKernel sums them in chunk order.
+// takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
 template <int kTokens, bool kFused, bool kTop256>
-__global__ void __launch_bounds__(kThreads, 2) ScDecodeKernel(const __grid_constant__ DecodeArgs args) {
+__global__ void __launch_bounds__(kThreads, kTokens <= 2 ? 2 : 1)
+    ScDecodeKernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ float fold[kRowLanes];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -268,16 +321,18 @@ __global__ void __launch_bounds__(kThreads, 2) ScDecodeKernel(const __grid_const
   const int end = static_cast<int>((blockIdx.x + 1) * units / gridDim.x);
   const Stage stage = MakeStage<kTokens>(shared, args.staged);
 
-  StartNext();
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are.
   uint4 ring[kChunkTiles];
   Unit current = UnitAt(args, begin + warp, end, lane);
 #pragma unroll
   for (int t = 0; t < kChunkTiles; ++t) ring[t] = LoadTile(current, t);
+  PrefetchUnits(args, begin + kWarps, min(end, begin + kWarps + args.prefetched));
   WaitForPrevious();
   float r = 0.0f;
   if constexpr (kFused) {
-    if (args.source.prologue == Prologue::kRmsNorm) r = NormFactor(args, fold);
+    if (args.source.prologue == Prologue::kRmsNorm) {
+      r = NormFactor(args.source.x, args.dims.dims, args.source.norm_eps, fold);
+    }
   }
 
   const int last_chunk = (end - 1) / args.row_blocks;
@@ -302,6 +357,8 @@ __global__ void __launch_bounds__(kThreads, 2) ScDecodeKernel(const __grid_const
       const float scale = task.scales[static_cast<int64_t>(chunk) * task.rows_padded +
                                       (row_block - task.first_block) * kTileRows + lane];
       const Unit next = UnitAt(args, unit + kWarps, end, lane);
+      // The next kernel's blocks may come in, and fetch their weights, once this one's last are on their way.
+      if (next.tiles == 0) StartNext();
       unsigned all[kTokens] = {};
       unsigned negative[kTokens] = {};
 #pragma unroll
@@ -328,43 +385,9 @@ __global__ void __launch_bounds__(kThreads, 2) ScDecodeKernel(const __grid_const
       }
     }
   }
-}
-
-// Sums the products of 32 rows and one token in chunk order: warps fetch in parallel, then one adds.
-constexpr int kCombineWarps = 8;
-constexpr int kCombineChunks = 128;  // fetched at a time
-__global__ void __launch_bounds__(kCombineWarps* kWarp) CombineKernel(const __grid_constant__ DecodeArgs args) {
-  __shared__ float products[kCombineChunks][kWarp];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int row_block = static_cast<int>(blockIdx.x);
-  const int token = static_cast<int>(blockIdx.y);
-  const int64_t rows = static_cast<int64_t>(args.row_blocks) * kTileRows;
-  const float* from = args.products + token * args.dims.chunks * rows + row_block * kTileRows + lane;
-  const Task& task = TaskOf(args, row_block);
-  const int row = (row_block - task.first_block) * kTileRows + lane;
-  float* out = task.out + token * task.out_stride + row;
-
   StartNext();
-  WaitForPrevious();
-  const bool owner = warp == 0 && row < task.rows;
-  const float old = owner && task.add ? *out : 0.0f;
-  float y = 0.0f;
-  for (int64_t first = 0; first < args.dims.chunks; first += kCombineChunks) {
-    const int count = static_cast<int>(min(static_cast<int64_t>(kCombineChunks), args.dims.chunks - first));
-#pragma unroll 16
-    for (int c = warp; c < count; c += kCombineWarps) products[c][lane] = __ldcg(from + (first + c) * rows);
-    __syncthreads();
-    if (warp == 0) {
-#pragma unroll 16
-      for (int c = 0; c < count; ++c) y = y + products[c][lane];
-    }
-    __syncthreads();
-  }
-  if (!owner) return;
-  y = task.add ? old + y : y;
-  if (!IsFinite(y)) args.reporter.Report();
-  *out = y;
+  args.barrier.Wait();
+  Combine(args, shared);
 }
 
 using DecodeKernel = void (*)(DecodeArgs);
@@ -435,7 +458,10 @@ void LaunchScDecode(DeviceContext& ctx, const ScTables& tables, const ScActivati
   Scratch scratch(ctx.workspace);
   args.products = scratch.Take<float>(args.tokens * args.dims.chunks * args.row_blocks * kTileRows);
 
+  args.barrier = ctx.grid_barrier();
   const int blocks = PickBlocks(ctx.sm_count, args.dims.chunks, args.row_blocks);
+  args.prefetched = static_cast<int>(std::min<int64_t>(kPrefetchBytes, ctx.l2_bytes / 2) /
+                                     (int64_t{blocks} * kChunkTiles * kTileBytes));
   if (args.tokens == 1) {
     LaunchTokens<1>(ctx, args, blocks, fused, tables.top_is_256);
   } else if (args.tokens == 2) {
@@ -445,8 +471,6 @@ void LaunchScDecode(DeviceContext& ctx, const ScTables& tables, const ScActivati
   } else {
     LaunchTokens<8>(ctx, args, blocks, fused, tables.top_is_256);
   }
-  LaunchOverlapped(ctx, CombineKernel, dim3(static_cast<unsigned>(args.row_blocks), static_cast<unsigned>(args.tokens)),
-                   dim3(kCombineWarps * kWarp), 0, args);
 }
 
 }  // namespace stoch::cuda
