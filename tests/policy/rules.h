@@ -27,14 +27,15 @@ std::vector<std::string> CheckBackendNames(const SourceFile& file);
 std::vector<std::string> CheckSetDevice(const SourceFile& file);
 // Libraries never print, exit or abort.
 std::vector<std::string> CheckQuietLibraries(const SourceFile& file);
-// Bits do not depend on the platform's libm: kernels and models use kernels/math.
+// Bits do not depend on the platform's libm: kernels and models use kernels/math. The fp16 baseline
+// (kernels/cuda/*half*), which promises no bits, is exempt.
 std::vector<std::string> CheckNoLibm(const SourceFile& file);
 // No source file has more than 600 lines.
 std::vector<std::string> CheckLength(const SourceFile& file);
 // No paths of somebody's machine, no hosts of package registries.
 std::vector<std::string> CheckWords(const SourceFile& file);
 
-// What: every text file below `root` that belongs to the project (build output and version control left out).
+// What: every text file below `root` that belongs to the project (build output and hidden folders left out).
 std::vector<SourceFile> ReadTree(const std::string& root);
 
 }  // namespace stoch::test

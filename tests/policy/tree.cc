@@ -18,7 +18,7 @@ bool IsText(const fs::path& path) {
 
 bool IsSkipped(const fs::path& folder) {
   const std::string name = folder.filename().string();
-  return name == ".git" || name == "build" || name.rfind("build-", 0) == 0 || name.rfind("cmake-build", 0) == 0;
+  return (name[0] == '.' && name != ".ci") || name == "build" || name.rfind("build-", 0) == 0;
 }
 
 }  // namespace

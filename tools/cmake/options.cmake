@@ -41,7 +41,9 @@ target_include_directories(stoch_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(stoch_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:${host_flags};-Wconversion;-Wno-sign-conversion>"
   "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-prec-div=true;-prec-sqrt=true;-ftz=false>"
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Werror=all-warnings;-Xcompiler=${nvcc_host_flags}>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Werror=all-warnings;-Xcompiler=${nvcc_host_flags}>"
+  # 177, declared but never referenced: what one architecture uses is unused while another is compiled.
+  "$<$<COMPILE_LANGUAGE:CUDA>:--diag-suppress=177>")
 if(STOCH_SANITIZE)
   target_compile_options(stoch_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${STOCH_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)

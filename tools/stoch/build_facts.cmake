@@ -1,4 +1,4 @@
-# Writes stoch_build_facts.h. Run at every build, so that the commit is right; touches the file only when a fact changed.
+# Writes build_facts.h. Run at every build, so that the commit is right; touches the file only when a fact changed.
 # Given: SOURCE_DIR, OUTPUT, VERSION, BUILD_TYPE, CUDA_VERSION.
 
 cmake_minimum_required(VERSION 3.25)

@@ -145,7 +145,7 @@ ExitCode Run(const Options& options) {
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::shared_ptr<Backend> backend = Open(options.device);
   const PassShape shape = ShapeOf(files.config, engine);
-  const MemoryPlan plan = PlanMemory(files.config, engine.precision, engine.sc, shape, *backend);
+  const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, *backend);
   const Report report{files, engine, shape, plan, *backend};
   Print(options.output.json ? AsJson(report) + '\n' : AsText(report));
   return kDone;

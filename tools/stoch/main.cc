@@ -58,7 +58,7 @@ std::vector<Declared> Declare(CLI::App& root) {
 
 int RunCommandLine(int argc, char** argv) {
   CLI::App root("Llama language models in stochastic computing: the same bits on every machine.", "stoch");
-  root.require_subcommand(1);
+  root.require_subcommand(0, 1);
   root.footer(
       "Examples:\n"
       "  stoch generate --model models/demo --prompt 'Once upon a time'\n"
@@ -92,7 +92,10 @@ int RunCommandLine(int argc, char** argv) {
   for (const Declared& entry : declared) {
     if (entry.command->parsed()) return entry.body();
   }
-  return kBadInput;
+  std::vector<std::string> names;
+  for (const Declared& entry : declared) names.push_back(entry.command->get_name());
+  throw InvalidInput(
+      fmt::format("expected a command, one of {} (stoch --help shows the usage)", fmt::join(names, ", ")));
 }
 
 int Main(int argc, char** argv) {

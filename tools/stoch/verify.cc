@@ -13,7 +13,6 @@
 
 #include "kernels/base/error.h"
 #include "tools/stoch/command.h"
-#include "tools/stoch/demo_model.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
 
@@ -71,8 +70,6 @@ CheckResult RunCheck(const Check& check) {
 }
 
 ExitCode Run(Options options) {
-  const bool needs_model = !options.list && (options.goldens.empty() || !options.hashes.empty());
-  if (needs_model && options.context.model.model.empty()) options.context.model.model = DemoModelFolder();
   if (!options.record.empty()) {
     options.context.backend = Open(options.device);
     RecordHashes(options.context, options.record);

@@ -12,6 +12,7 @@
 #include "loader/bounded_json.h"
 #include "loader/file.h"
 #include "tools/stoch/cpu_variants.h"
+#include "tools/stoch/demo_model.h"
 #include "tools/stoch/verify.h"
 #include "tools/stoch/verify_logits.h"
 
@@ -39,6 +40,10 @@ constexpr NamedConfig kConfigs[] = {
 
 using Named = std::vector<std::pair<std::string, std::string>>;  // how it was run, sha256
 
+std::string ModelOf(const VerifyContext& context) {
+  return context.model.model.empty() ? DemoModelFolder() : context.model.model;
+}
+
 // All hashes are one, or the sentence says which are not.
 CheckResult AllEqual(const Named& hashes) {
   std::vector<std::string> equal;
@@ -63,12 +68,12 @@ LogitsRun DefaultRun(const std::string& model) {
 
 std::string HashOn(const std::shared_ptr<Backend>& backend, const VerifyContext& context, const std::string& config,
                    const LogitsRun& run) {
-  return LogitsSha256(*OpenForVerify(backend, context.model.model, config, run), run);
+  return LogitsSha256(*OpenForVerify(backend, ModelOf(context), config, run), run);
 }
 
 // Scalar CPU code on one thread, every other CPU kernel, other thread counts, and the chosen device.
 CheckResult CompareMachines(const VerifyContext& context, const std::string& config) {
-  const LogitsRun run = DefaultRun(context.model.model);
+  const LogitsRun run = DefaultRun(ModelOf(context));
   Named hashes;
   for (const std::string& variant : UsableCpuVariants()) {
     hashes.emplace_back(
@@ -87,9 +92,9 @@ CheckResult CompareMachines(const VerifyContext& context, const std::string& con
 
 // The prompt in one pass, in pieces, and token by token; alone and beside other sequences.
 CheckResult ComparePasses(const VerifyContext& context, const std::string& config) {
-  LogitsRun run = DefaultRun(context.model.model);
+  LogitsRun run = DefaultRun(ModelOf(context));
   run.neighbours = 3;
-  const std::unique_ptr<Engine> engine = OpenForVerify(context.backend, context.model.model, config, run);
+  const std::unique_ptr<Engine> engine = OpenForVerify(context.backend, ModelOf(context), config, run);
   Named hashes;
   for (const auto& [how, piece, neighbours] : {std::tuple{"whole", 0, 0},
                                                {"pieces of 7", 7, 0},
@@ -151,7 +156,7 @@ std::vector<Check> HashChecks(const VerifyContext& context, const std::string& p
 }
 
 void RecordHashes(const VerifyContext& context, const std::string& path) {
-  const LogitsRun run = DefaultRun(context.model.model);
+  const LogitsRun run = DefaultRun(ModelOf(context));
   nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
   for (const NamedConfig& config : kConfigs)
     hashes[config.settings] = HashOn(context.backend, context, config.settings, run);

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/registry.h"
-#include "stoch_build_facts.h"
+#include "tools/stoch/build_facts.h"
 #include "tools/stoch/cpu_variants.h"
 
 namespace stoch::cli {

@@ -1,0 +1,42 @@
+// What the command line tests share: the demo model and expectations on how a run ended.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/tools/process.h"
+
+namespace stoch::test {
+
+inline std::string DemoModel() { return STOCH_SOURCE_DIR "/models/demo"; }
+
+// "generate", the demo model, on one CPU thread, and more.
+inline std::vector<std::string> WithDemo(std::string command, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {std::move(command), "--model", DemoModel(), "--device", "cpu",
+                                        "--threads",        "1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+// What: the run was refused: exit code 2, nothing on standard output, and one line "error: ..." with `part` in it.
+inline void ExpectRefused(const ProcessResult& result, const std::string& part) {
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err.rfind("error: ", 0), 0u) << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+}
+
+// What: the JSON object a successful run printed.
+inline nlohmann::json ExpectJson(const ProcessResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
+  EXPECT_TRUE(json.is_object()) << result.out;
+  return json;
+}
+
+}  // namespace stoch::test

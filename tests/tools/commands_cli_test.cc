@@ -1,0 +1,200 @@
+// stoch bench, perplexity, verify and inspect, as a user drives them.
+
+#include <sstream>
+
+#include "loader/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
+#include "tests/tools/cli_support.h"
+
+namespace stoch::test {
+namespace {
+
+const std::vector<std::string> kQuickBench = {"-p", "16", "-n", "3", "-d", "0,8", "-b", "1,2", "-r", "2"};
+
+std::vector<std::string> BenchWith(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = WithDemo("bench", kQuickBench);
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::vector<std::string> LinesOf(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(BenchCli, JsonHoldsEveryRepetition) {
+  const nlohmann::json json = ExpectJson(RunStoch(BenchWith({"-o", "json"})));
+  ASSERT_EQ(json["results"].size(), 10u);  // (1 prompt + 2 depths x 2 batches) x 2 precisions
+  EXPECT_GT(json["read_bytes_per_s"].get<double>(), 0);
+  for (const nlohmann::json& result : json["results"]) {
+    EXPECT_EQ(result["samples_ms"].size(), 2u);
+    EXPECT_GT(result["median_ms"].get<double>(), 0);
+    EXPECT_NEAR(result["tokens_per_s"].get<double>() * result["median_ms"].get<double>() / 1000,
+                result["tokens"].get<double>(), 1e-6);
+    EXPECT_GT(result["ratio_to_fp32"].get<double>(), 0);
+    if (result["precision"] == "fp32") {
+      EXPECT_EQ(result["ratio_to_fp32"], 1.0);
+    }
+    EXPECT_EQ(result.contains("floor_ms"), result["test"] == "decode");
+  }
+}
+
+TEST(BenchCli, TheOtherForms) {
+  const ProcessResult table = RunStoch(BenchWith({"--precision", "sc"}));
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  for (const char* part : {"prompt 16", "decode @8 x2", "spread", "share of floor", "sc: preset=halved"}) {
+    EXPECT_NE(table.out.find(part), std::string::npos) << part << " in " << table.out;
+  }
+  EXPECT_EQ(LinesOf(RunStoch(BenchWith({"-o", "csv"})).out).size(), 11u);
+  const std::vector<std::string> lines = LinesOf(RunStoch(BenchWith({"-o", "jsonl", "--precision", "fp32"})).out);
+  ASSERT_EQ(lines.size(), 5u);
+  for (const std::string& line : lines) EXPECT_TRUE(nlohmann::json::parse(line).contains("samples_ms"));
+}
+
+// Enough text for three windows of 32 tokens.
+std::string Story() {
+  std::string text;
+  for (int i = 0; i < 12; ++i) text += "Once upon a time, there was a little girl named Lily. ";
+  return text;
+}
+
+TEST(PerplexityCli, ConfigurationsSideBySide) {
+  const TempDir folder;
+  WriteFile(folder / "text", Story());
+  const nlohmann::json json = ExpectJson(
+      RunStoch(WithDemo("perplexity", {"--file", folder / "text", "--ctx", "32", "--max-windows", "3", "--config",
+                                       "fp32", "--config", "preset=halved", "--config", "stoc_len=16", "--json"})));
+  ASSERT_EQ(json["results"].size(), 3u);
+  for (const nlohmann::json& row : json["results"]) {
+    EXPECT_EQ(row["windows"], 3);
+    EXPECT_EQ(row["predictions"], 93);
+    EXPECT_NEAR(std::exp(row["mean_nll"].get<double>()), row["ppl"].get<double>(), 1e-9);
+    EXPECT_GT(row["ppl_error"].get<double>(), 0);
+  }
+  // Sixteen cycles are far from enough.
+  EXPECT_GT(json["results"][2]["ppl"].get<double>(), 1.1 * json["results"][0]["ppl"].get<double>());
+  EXPECT_NE(json["results"][0]["ppl"], json["results"][1]["ppl"]);
+}
+
+TEST(PerplexityCli, KlAgainstABaseFile) {
+  const TempDir folder;
+  WriteFile(folder / "text", Story());
+  const std::string base = folder / "base";
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--file", folder / "text", "--ctx", "32", "--max-windows", "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunStoch(WithDemo("perplexity", arguments));
+  };
+  ExpectJson(run({"--precision", "fp32", "--kl-base", base, "--json"}));
+  const nlohmann::json same = ExpectJson(run({"--precision", "fp32", "--kl", base, "--json"}))["results"][0]["kl"];
+  EXPECT_EQ(same["rows"], 62);
+  EXPECT_NEAR(same["kld"]["mean"].get<double>(), 0, 1e-9);
+  EXPECT_EQ(same["same_top"]["mean"], 1.0);
+  const nlohmann::json sc = ExpectJson(run({"--sc", "stoc_len=16", "--kl", base, "--json"}))["results"][0]["kl"];
+  EXPECT_GT(sc["kld"]["mean"].get<double>(), 1e-3);
+  EXPECT_LT(sc["kld_percentiles"]["0"].get<double>(), sc["kld_percentiles"]["100"].get<double>());
+  const ProcessResult text = run({"--kl", base});
+  EXPECT_NE(text.out.find("Mean    KLD"), std::string::npos) << text.out;
+
+  ExpectRefused(run({"--kl", folder / "text"}), "text");
+  ExpectRefused(run({"--kl-base", "/dev/full"}), "/dev/full");
+}
+
+TEST(PerplexityCli, BadInput) {
+  const TempDir folder;
+  WriteFile(folder / "short", "Once");
+  WriteFile(folder / "binary", "a\xff\xfe");
+  const auto run = [](const std::vector<std::string>& more) { return RunStoch(WithDemo("perplexity", more)); };
+  ExpectRefused(run({"--file", folder / "short", "--ctx", "32"}), "window");
+  ExpectRefused(run({"--file", folder / "binary", "--ctx", "32"}), "UTF-8");
+  ExpectRefused(run({"--file", folder.path()}), folder.path());
+  ExpectRefused(run({"--file", folder / "short", "--config", "preset=best"}), "best");
+}
+
+TEST(VerifyCli, ListAndOnly) {
+  const ProcessResult list = RunStoch({"verify", "--list"});
+  EXPECT_EQ(list.exit_code, 0);
+  for (const char* name : {"product.halved", "logits.halved", "passes.halved"}) {
+    EXPECT_NE(list.out.find(name), std::string::npos) << name;
+  }
+  const ProcessResult one = RunStoch({"verify", "--device", "cpu", "--only", "product.halved"});
+  EXPECT_EQ(one.exit_code, 0) << one.out;
+  EXPECT_NE(one.out.find("1 of 1 checks passed"), std::string::npos) << one.out;
+  ExpectRefused(RunStoch(WithDemo("verify", {"--only", "everything"})), "everything");
+}
+
+// A golden file of one case; y is right only for `y`.
+void WriteGolden(const std::filesystem::path& path, float y, const std::string& cases) {
+  const std::vector<SafetensorsSpec> specs = {
+      {"one.a", DType::kF32, {1, 1}}, {"one.b", DType::kF32, {1, 1}}, {"one.y", DType::kF32, {1, 1}}};
+  const float values[] = {1.0F, 1.0F, y};
+  SafetensorsWriter writer(path, specs, {{"cases", cases}});
+  writer.Append(std::as_bytes(std::span(values)));
+  writer.Finish();
+}
+
+TEST(VerifyCli, GoldenFilesPassFailAndAreChecked) {
+  const TempDir folder;
+  const auto verify = [&](float y, const std::string& cases) {
+    WriteGolden(folder / "golden.safetensors", y, cases);
+    return RunStoch({"verify", "--device", "cpu", "--goldens", folder / "golden.safetensors"});
+  };
+  // a = b = 1: both quantize to Q = 127 = every one of the 128 boundary levels, so each of the L = 128 cycles counts:
+  // y = 128 * (127 * 127 / 128) / (127 * 127) = 1.
+  const std::string good = R"([{"case": "one", "halve_bipolar_stoc_len": true, "granularity": "per_row"}])";
+  const ProcessResult passed = verify(1.0F, good);
+  EXPECT_EQ(passed.exit_code, 0) << passed.out;
+  const ProcessResult failed = verify(1.00001F, good);
+  EXPECT_EQ(failed.exit_code, 1) << failed.out;
+  EXPECT_NE(failed.out.find("FAILED golden.one"), std::string::npos) << failed.out;
+
+  ExpectRefused(verify(1, "[]"), "cases");
+  ExpectRefused(verify(1, R"([{"case": "one", "colour": 3}])"), "colour");
+  ExpectRefused(verify(1, R"([{"stoc_len": 3}])"), "case");
+  EXPECT_EQ(verify(1, R"([{"case": "two"}])").exit_code, 1);
+  ExpectRefused(RunStoch({"verify", "--goldens", DemoModel() + "/model.safetensors"}), "cases");
+}
+
+TEST(VerifyCli, HashFilesPassAndFail) {
+  const TempDir folder;
+  const std::string path = folder / "hashes.json";
+  const nlohmann::json recorded = nlohmann::json::parse(ReadFile(STOCH_SOURCE_DIR "/tests/golden/demo_logits.json"));
+  nlohmann::json one = recorded;
+  one["sha256"] = {{"preset=halved", recorded["sha256"]["preset=halved"]}};
+  WriteFile(path, one.dump());
+  const ProcessResult passed = RunStoch(WithDemo("verify", {"--hashes", path}));
+  EXPECT_EQ(passed.exit_code, 0) << passed.out;
+  one["prompt_ids"][0] = 7;
+  WriteFile(path, one.dump());
+  const ProcessResult failed = RunStoch(WithDemo("verify", {"--hashes", path}));
+  EXPECT_EQ(failed.exit_code, 1) << failed.out;
+  EXPECT_NE(failed.out.find("expected sha256"), std::string::npos) << failed.out;
+  WriteFile(path, "{}");
+  ExpectRefused(RunStoch(WithDemo("verify", {"--hashes", path})), "prompt_ids");
+}
+
+TEST(InspectCli, PlansWithoutLoading) {
+  const ProcessResult big = RunStoch({"inspect", "--model", "random:llama-3.1-70b", "--device", "cpu", "--json"});
+  const nlohmann::json json = ExpectJson(big);
+  EXPECT_LT(big.max_resident_kb, 200 * 1024);
+  EXPECT_EQ(json["config"]["num_hidden_layers"], 80);
+  EXPECT_EQ(json["tensors"].size(), 80u * 9 + 3);
+  EXPECT_EQ(json["device_map"].size(), 80u + 3);
+  const nlohmann::json& memory = json["memory"];
+  int64_t sum = 0;
+  for (const char* part : {"weights", "scales", "embedding", "kv_cache", "workspace"})
+    sum += memory[part].get<int64_t>();
+  EXPECT_EQ(memory["total"], sum);
+  EXPECT_GT(memory["weights"].get<int64_t>(), 68'000'000'000);
+
+  const ProcessResult demo = RunStoch(WithDemo("inspect"));
+  EXPECT_EQ(demo.exit_code, 0);
+  for (const char* part : {"model.layers.4.mlp.down_proj.weight", "KV cache", "preset=halved", "lm_head"}) {
+    EXPECT_NE(demo.out.find(part), std::string::npos) << part;
+  }
+}
+
+}  // namespace
+}  // namespace stoch::test

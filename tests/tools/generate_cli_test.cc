@@ -1,0 +1,173 @@
+// stoch generate and stoch tokenize, as a user drives them.
+
+#include "tests/support/shared_folder.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "tests/tools/cli_support.h"
+
+namespace stoch::test {
+namespace {
+
+TEST(GenerateCli, StreamsTextAndEndsWithASummary) {
+  const ProcessResult text = RunStoch(WithDemo("generate", {"--prompt", "Once upon a time", "--max-tokens", "12"}));
+  EXPECT_EQ(text.exit_code, 0);
+  for (const char* part : {"12 tokens", "ms/token", "first token after", "length", "preset=halved"}) {
+    EXPECT_NE(text.err.find(part), std::string::npos) << part << " in " << text.err;
+  }
+  const nlohmann::json json =
+      ExpectJson(RunStoch(WithDemo("generate", {"--prompt", "Once upon a time", "--max-tokens", "12", "--json"})));
+  EXPECT_EQ(text.out, json["text"].get<std::string>() + "\n");
+
+  const ProcessResult quiet =
+      RunStoch(WithDemo("generate", {"--prompt", "Once", "--max-tokens", "2", "--quiet", "--echo"}));
+  EXPECT_EQ(quiet.err, "");
+  EXPECT_EQ(quiet.out.rfind("Once", 0), 0u);
+}
+
+TEST(GenerateCli, JsonHasEveryKey) {
+  const nlohmann::json json = ExpectJson(RunStoch(WithDemo(
+      "generate", {"--prompt", "Lily and Tom", "--max-tokens", "5", "--json", "--top-logprobs", "3", "--quiet"})));
+  for (const char* key : {"model", "precision", "sc", "device", "prompt_ids", "ids", "text", "logprobs",
+                          "logits_sha256", "finish_reason", "timings", "top_logprobs"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  for (const char* key : {"load_ms", "prompt_ms", "ttft_ms", "ms_per_token"}) {
+    EXPECT_GE(json["timings"].value(key, -1.0), 0.0) << key;
+  }
+  EXPECT_EQ(json["ids"].size(), 5u);
+  EXPECT_EQ(json["logprobs"].size(), 5u);
+  EXPECT_EQ(json["top_logprobs"][0].size(), 3u);
+  EXPECT_EQ(json["top_logprobs"][0][0][0], json["ids"][0]);
+  EXPECT_EQ(json["logits_sha256"].get<std::string>().size(), 64u);
+  EXPECT_EQ(json["finish_reason"], "length");
+  EXPECT_EQ(json["prompt_ids"][0], 1);
+}
+
+TEST(GenerateCli, PromptsFromFilesAndPipes) {
+  const TempDir folder;
+  WriteFile(folder / "prompt", "Tom had a ball\n");
+  const std::vector<std::string> rest = {"--max-tokens", "3", "--json"};
+  const auto ids = [](const ProcessResult& result) { return ExpectJson(result)["prompt_ids"]; };
+  const auto expected =
+      ids(RunStoch(WithDemo("generate", {"--prompt", "Tom had a ball", "--max-tokens", "3", "--json"})));
+  EXPECT_EQ(ids(RunStoch(WithDemo("generate", {"--file", folder / "prompt", "--max-tokens", "3", "--json"}))),
+            expected);
+  EXPECT_EQ(
+      ids(RunStoch(WithDemo("generate", rest), {.input = "Tom had a ball\n", .output = "", .interrupt_after_out = ""})),
+      expected);
+}
+
+TEST(GenerateCli, SameBitsOnThreadsAndKernelsOthersWithAnotherConfiguration) {
+  const auto hash = [](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"generate", "--model", DemoModel(),    "--prompt", "The dog",
+                                          "--device", "cpu",     "--max-tokens", "4",        "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return ExpectJson(RunStoch(arguments))["logits_sha256"].get<std::string>();
+  };
+  const std::string base = hash({"--threads", "1"});
+  EXPECT_EQ(hash({"--threads", "2"}), base);
+  EXPECT_EQ(hash({"--threads", "1", "--cpu-variant", "scalar"}), base);
+  EXPECT_NE(hash({"--threads", "1", "--sc", "stoc_len=64"}), base);
+  EXPECT_NE(hash({"--threads", "1", "--precision", "fp32"}), base);
+}
+
+TEST(GenerateCli, SamplingIsReproducible) {
+  const auto text = [](const char* seed) {
+    return RunStoch(WithDemo("generate",
+                             {"--prompt", "One day", "--max-tokens", "16", "--temperature", "1.2", "--seed", seed}))
+        .out;
+  };
+  EXPECT_EQ(text("3"), text("3"));
+  EXPECT_NE(text("3"), text("4"));
+}
+
+TEST(GenerateCli, StopsAtTheContextAndAtStopStrings) {
+  const nlohmann::json full =
+      ExpectJson(RunStoch(WithDemo("generate", {"--prompt", "Once", "--context", "16", "--ignore-eos", "--json"})));
+  EXPECT_EQ(full["finish_reason"], "length");
+  EXPECT_EQ(full["ids"].size() + full["prompt_ids"].size(), 16u);
+
+  const nlohmann::json stopped = ExpectJson(RunStoch(WithDemo(
+      "generate", {"--prompt", "Once upon a time", "--max-tokens", "60", "--stop", "girl", "--stop", ".", "--json"})));
+  EXPECT_EQ(stopped["finish_reason"], "stop");
+  EXPECT_EQ(stopped["text"].get<std::string>().find('.'), std::string::npos);
+  EXPECT_EQ(stopped["text"].get<std::string>().find("girl"), std::string::npos);
+}
+
+TEST(GenerateCli, CtrlCEndsWithTheSummary) {
+  const ProcessResult result =
+      RunStoch(WithDemo("generate", {"--prompt", "Once upon a time", "--ignore-eos", "--temperature", "1"}),
+               {.input = "", .output = "", .interrupt_after_out = " "});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("cancelled"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("tokens"), std::string::npos) << result.err;
+}
+
+TEST(GenerateCli, BadInputIsOneSentence) {
+  const auto generate = [](const std::vector<std::string>& more) { return RunStoch(WithDemo("generate", more)); };
+  ExpectRefused(RunStoch({"generate", "--model", "/no/such/folder", "--prompt", "a"}), "/no/such/folder");
+  ExpectRefused(RunStoch({"generate", "--model", "random:llama-9-1b", "--prompt", "a"}), "llama-9-1b");
+  ExpectRefused(RunStoch({"generate", "--model", "random:llama-3.2-1b", "--prompt", "a"}), "tokenizer");
+  ExpectRefused(generate({"--file", "/no/such/file"}), "/no/such/file");
+  ExpectRefused(generate({"--prompt", "a\xff"}), "UTF-8");
+  ExpectRefused(generate({"--prompt", "a b c d e f g h i j k l m", "--context", "8"}), "context");
+  ExpectRefused(generate({"--prompt", "a", "--context", "100000"}), "context");
+  ExpectRefused(generate({"--prompt", "a", "--temperature", "-1"}), "temperature");
+  ExpectRefused(generate({"--prompt", "a", "--top-p", "0"}), "top_p");
+  ExpectRefused(generate({"--prompt", "a", "--sc", "stoc_len=999"}), "stoc_len");
+  ExpectRefused(generate({"--prompt", "a", "--sc", "stok_len=64"}), "stok_len");
+  ExpectRefused(generate({"--chat"}), "chat");
+}
+
+TEST(GenerateCli, FullDiskIsNoticed) {
+  const auto full = [](const std::vector<std::string>& more) {
+    const ProcessResult result =
+        RunStoch(WithDemo("generate", more), {.input = "", .output = "/dev/full", .interrupt_after_out = ""});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find("error: standard output: cannot be written: No space left"), std::string::npos)
+        << result.err;
+  };
+  full({"--prompt", "Once", "--max-tokens", "3"});
+  full({"--prompt", "Once", "--max-tokens", "3", "--json"});
+}
+
+// A checkpoint with NaN weights, and one whose weights do not fit its config.
+TEST(GenerateCli, BrokenWeightsAreNamed) {
+  const TempDir folder;
+  WriteTinyModel(folder.path(), TinyModel{}, [](std::vector<StoredTensor>& tensors) {
+    std::fill(tensors.back().bytes.begin(), tensors.back().bytes.end(), std::byte{0xff});
+  });
+  const std::string tokenizer = DemoModel();
+  const auto generate = [&folder, &tokenizer] {
+    return RunStoch(
+        {"generate", "--model", folder.path(), "--tokenizer", tokenizer, "--prompt", "a", "--device", "cpu"});
+  };
+  ExpectRefused(generate(), "tokenizer");  // its vocabulary is smaller
+  WriteFile(folder / "model.safetensors", "not one");
+  ExpectRefused(generate(), "model.safetensors");
+}
+
+TEST(TokenizeCli, IdsAndBack) {
+  const auto tokenize = [](const std::vector<std::string>& more, const std::string& input = "") {
+    std::vector<std::string> arguments = {"tokenize", "--model", DemoModel()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunStoch(arguments, {.input = input, .output = "", .interrupt_after_out = ""});
+  };
+  const ProcessResult ids = tokenize({"--prompt", "Once upon a time"});
+  EXPECT_EQ(ids.exit_code, 0);
+  EXPECT_EQ(ids.out.rfind("1 ", 0), 0u) << ids.out;
+  EXPECT_EQ(tokenize({"--decode"}, ids.out).out, "Once upon a time\n");
+  EXPECT_EQ("1 " + tokenize({"--prompt", "Once upon a time", "--no-bos"}).out, ids.out);
+  EXPECT_EQ(tokenize({}, "Once upon a time").out, ids.out);
+  const nlohmann::json json = ExpectJson(tokenize({"--prompt", "Once upon a time", "--json"}));
+  EXPECT_EQ(json["ids"][0], 1);
+  EXPECT_EQ(tokenize({"--decode"}, json["ids"].dump()).out, "Once upon a time\n");
+
+  ExpectRefused(tokenize({"--prompt", "\xc3("}), "UTF-8");
+  ExpectRefused(tokenize({"--decode", "--prompt", "1 x"}), "'x'");
+  ExpectRefused(tokenize({"--decode", "--prompt", "99999999"}), "99999999");
+  ExpectRefused(RunStoch({"tokenize", "--model", "/dev/null", "--prompt", "a"}), "/dev/null");
+}
+
+}  // namespace
+}  // namespace stoch::test

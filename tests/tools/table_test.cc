@@ -1,0 +1,24 @@
+#include "tools/stoch/table.h"
+
+#include <gtest/gtest.h>
+
+namespace stoch::cli {
+namespace {
+
+TEST(Table, MarkdownIsAligned) {
+  Table table({"name", "ms"});
+  table.Add({"±a", "10.25"});
+  EXPECT_EQ(table.Markdown(),
+            "| name |    ms |\n"
+            "| ---- | ----: |\n"
+            "| ±a   | 10.25 |\n");
+}
+
+TEST(Table, CsvQuotesWhatNeedsIt) {
+  Table table({"sc", "ms"});
+  table.Add({"halve=1,stoc_len=64", "say \"1\""});
+  EXPECT_EQ(table.Csv(), "sc,ms\n\"halve=1,stoc_len=64\",\"say \"\"1\"\"\"\n");
+}
+
+}  // namespace
+}  // namespace stoch::cli

@@ -1,0 +1,87 @@
+// Help, version, completion, and wrong usage.
+
+#include "tests/support/temp_dir.h"
+#include "tests/tools/cli_support.h"
+
+namespace stoch::test {
+namespace {
+
+constexpr const char* kCommands[] = {"generate", "bench", "perplexity", "verify", "inspect", "tokenize", "completion"};
+
+TEST(Usage, HelpNamesEveryCommandAndGivesExamples) {
+  const ProcessResult root = RunStoch({"--help"});
+  EXPECT_EQ(root.exit_code, 0);
+  for (const std::string command : kCommands) {
+    EXPECT_NE(root.out.find(command), std::string::npos) << command;
+    const ProcessResult help = RunStoch({command, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_NE(help.out.find("Examples:"), std::string::npos) << command;
+    EXPECT_EQ(help.err, "");
+  }
+}
+
+TEST(Usage, VersionHasBuildFacts) {
+  const ProcessResult result = RunStoch({"--version"});
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* fact : {"stoch 0.", "commit: ", "compiler: ", "CUDA: ", "backends: cpu", "scalar"}) {
+    EXPECT_NE(result.out.find(fact), std::string::npos) << fact << " in " << result.out;
+  }
+}
+
+TEST(Usage, CompletionIsAValidScript) {
+  const TempDir folder;
+  for (const std::string shell : {"bash", "zsh"}) {
+    const ProcessResult result = RunStoch({"completion", shell});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_NE(result.out.find("--max-tokens"), std::string::npos);
+  }
+  WriteFile(folder / "script",
+            RunStoch({"completion", "bash"}).out +
+                "COMP_WORDS=(stoch gen); COMP_CWORD=1; _stoch; [ \"$COMPREPLY\" = generate ] || exit 1\n"
+                "COMP_WORDS=(stoch bench --prec); COMP_CWORD=2; _stoch; "
+                "[ \"$COMPREPLY\" = --precision ] || exit 2\n");
+  EXPECT_EQ(std::system(("bash " + (folder / "script").string()).c_str()), 0);
+}
+
+TEST(Usage, WrongUsageIsOneSentence) {
+  ExpectRefused(RunStoch({}), "generate, bench");
+  ExpectRefused(RunStoch({"sing"}), "sing");
+  ExpectRefused(RunStoch({"generate"}), "--model");
+  ExpectRefused(RunStoch(WithDemo("generate", {"--modle", "x"})), "--modle");
+  ExpectRefused(RunStoch(WithDemo("generate", {"--max-tokens", "many"})), "--max-tokens");
+  ExpectRefused(RunStoch(WithDemo("generate", {"--max-tokens", "-3"})), "--max-tokens");
+  ExpectRefused(RunStoch(WithDemo("bench", {"-o", "xml"})), "xml");
+  ExpectRefused(RunStoch(WithDemo("bench", {"-b", "0"})), "--batch");
+  ExpectRefused(RunStoch({"completion", "fish"}), "fish");
+}
+
+TEST(Usage, ContradictionsAreNamed) {
+  ExpectRefused(RunStoch(WithDemo("generate", {"--prompt", "a", "--file", "b"})), "--file");
+  ExpectRefused(RunStoch(WithDemo("generate", {"--chat", "--prompt", "b"})), "--prompt");
+  ExpectRefused(RunStoch(WithDemo("generate", {"--chat", "--json"})), "--json");
+  ExpectRefused(RunStoch(WithDemo("generate", {"--prompt", "a", "--precision", "fp32", "--sc", "halve=1"})), "--sc");
+  ExpectRefused(RunStoch(WithDemo("generate", {"--prompt", "a", "--system", "b"})), "--chat");
+  ExpectRefused(RunStoch(WithDemo("perplexity", {"--file", "x", "--kl", "a", "--kl-base", "b"})), "--kl");
+  ExpectRefused(RunStoch(WithDemo("perplexity", {"--file", "x", "--config", "fp32", "--sc", "halve=1"})), "--config");
+  ExpectRefused(RunStoch(WithDemo("bench", {"--precision", "fp32", "--sc", "halve=1"})), "--sc");
+  ExpectRefused(RunStoch(WithDemo("bench", {"--json", "-o", "csv"})), "--output");
+  ExpectRefused(RunStoch(WithDemo("bench", {"-p", "0", "-n", "0"})), "nothing to measure");
+  ExpectRefused(RunStoch({"tokenize", "--model", DemoModel(), "--decode", "--no-bos"}), "--no-bos");
+  ExpectRefused(RunStoch(WithDemo("verify", {"--list", "--only", "x"})), "--only");
+}
+
+TEST(Usage, DevicesAndPrecisionsThatAreNotThere) {
+  const std::vector<std::string> demo = {"generate", "--model", DemoModel(), "--prompt", "a"};
+  const auto with = [&demo](std::vector<std::string> more) {
+    more.insert(more.begin(), demo.begin(), demo.end());
+    return RunStoch(more);
+  };
+  ExpectRefused(with({"--device", "tpu"}), "tpu");
+  ExpectRefused(with({"--device", "cuda:99"}), "cuda");
+  ExpectRefused(with({"--device", "cpu", "--cpu-variant", "sse9"}), "sse9");
+  ExpectRefused(with({"--device", "cpu", "--precision", "fp16"}), "fp16");
+  ExpectRefused(with({"--device", "cpu", "--precision", "int4"}), "int4");
+}
+
+}  // namespace
+}  // namespace stoch::test
