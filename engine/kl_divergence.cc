@@ -107,9 +107,9 @@ KlBaseReader::KlBaseReader(const std::filesystem::path& path, int64_t vocab_size
                        " tokens; expected the model's " + std::to_string(vocab_size));
   }
   const auto content = static_cast<int64_t>(std::filesystem::file_size(path)) - static_cast<int64_t>(sizeof(Header));
-  if (header.rows <= 0 || content % RowBytes(vocab_size) != 0 || content / RowBytes(vocab_size) != header.rows) {
-    throw InvalidInput(path.string() + " is incomplete: its header says " + std::to_string(header.rows) +
-                       " rows, its size " + std::to_string(content / RowBytes(vocab_size)));
+  if (header.rows <= 0 || header.rows > content || header.rows * RowBytes(vocab_size) != content) {
+    throw InvalidInput(path.string() + " is incomplete: its header says " + std::to_string(header.rows) + " rows of " +
+                       std::to_string(RowBytes(vocab_size)) + " bytes, it has " + std::to_string(content) + " bytes");
   }
   rows_ = header.rows;
 }

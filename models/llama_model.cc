@@ -18,6 +18,12 @@ std::string NextModelKey() {
   return "llama" + std::to_string(next++);
 }
 
+// A dense F32 matrix at the start of a buffer.
+TensorView MatrixIn(const Buffer& buffer, int64_t rows, int64_t cols) {
+  STOCH_CHECK(rows * cols * 4 <= static_cast<int64_t>(buffer.bytes()));
+  return MakeView(buffer.data(), DType::kF32, buffer.device(), rows, cols);
+}
+
 // out = x @ weights^T, every weight of the group on its own columns of `out`.
 LinearCall Project(const OpSite& site, const TensorView& x, const LinearGroup& group, const TensorView& out) {
   LinearCall call;
@@ -115,11 +121,11 @@ void LlamaModel::Allocate(Stage& stage) {
 }
 
 TensorView LlamaModel::Rope(const Stage& stage) const {
-  return MakeView(stage.rope.data(), DType::kF32, stage.device, options_.shape.context, config_.head_dim);
+  return MatrixIn(stage.rope, options_.shape.context, config_.head_dim);
 }
 
 TensorView LlamaModel::Hidden(const Stage& stage, int64_t rows) const {
-  return MakeView(stage.hidden.data(), DType::kF32, stage.device, rows, config_.hidden_size);
+  return MatrixIn(stage.hidden, rows, config_.hidden_size);
 }
 
 void LlamaModel::Forward(const PassLayout& layout) {
@@ -152,9 +158,7 @@ void LlamaModel::RunStage(Stage& stage, int64_t rows) {
   if (stage.embeds) backend_->Embed(*weights_.embedding, *stage.pass, hidden);
   for (int i = 0; i < stage.num_layers; ++i) RunLayer(stage, i, rows);
   if (stage.has_head && output_rows_ > 0) {
-    backend_->GatherOutputRows(
-        *stage.pass, hidden,
-        MakeView(stage.head_input.data(), DType::kF32, stage.device, output_rows_, config_.hidden_size));
+    backend_->GatherOutputRows(*stage.pass, hidden, MatrixIn(stage.head_input, output_rows_, config_.hidden_size));
   }
 }
 
@@ -163,13 +167,10 @@ void LlamaModel::RunLayer(Stage& stage, int cache_layer, int64_t rows) {
   const LlamaLayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
   const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
   const int64_t kv_cols = config_.num_key_value_heads * config_.head_dim;
-  const auto view = [&](const Buffer& buffer, int64_t cols) {
-    return MakeView(buffer.data(), DType::kF32, stage.device, rows, cols);
-  };
   const TensorView hidden = Hidden(stage, rows);
-  const TensorView qkv = view(stage.qkv, q_cols + 2 * kv_cols);
-  const TensorView attended = view(stage.attention, q_cols);
-  const TensorView gate_up = view(stage.gate_up, 2 * config_.intermediate_size);
+  const TensorView qkv = MatrixIn(stage.qkv, rows, q_cols + 2 * kv_cols);
+  const TensorView attended = MatrixIn(stage.attention, rows, q_cols);
+  const TensorView gate_up = MatrixIn(stage.gate_up, rows, 2 * config_.intermediate_size);
 
   LinearCall project_qkv = Project({index, "qkv_proj"}, hidden, layer.qkv, qkv);
   AddNorm(project_qkv, layer.input_norm);
@@ -211,14 +212,13 @@ void LlamaModel::AddNorm(LinearCall& call, const Buffer& weight) const {
 }
 
 void LlamaModel::RunHead(Stage& stage, int64_t first, int64_t count) {
-  const TensorView input =
-      MakeView(stage.head_input.data(), DType::kF32, stage.device, output_rows_, config_.hidden_size);
+  const TensorView input = MatrixIn(stage.head_input, output_rows_, config_.hidden_size);
   LinearCall project;
   project.site = {-1, "lm_head"};
   project.x = Slice(input, 0, first, count);
   AddNorm(project, weights_.final_norm);
   project.weights = {weights_.lm_head.get()};
-  project.outs = {MakeView(stage.logits.data(), DType::kF32, stage.device, count, config_.vocab_size)};
+  project.outs = {MatrixIn(stage.logits, count, config_.vocab_size)};
   backend_->Linear(project);
 }
 
@@ -232,7 +232,7 @@ TensorView LlamaModel::Logits(int64_t first, int64_t count) {
     logits_first_ = first;
     logits_count_ = count;
   }
-  const TensorView logits = MakeView(stage.logits.data(), DType::kF32, stage.device, logits_count_, config_.vocab_size);
+  const TensorView logits = MatrixIn(stage.logits, logits_count_, config_.vocab_size);
   return Slice(logits, 0, first - logits_first_, count);
 }
 

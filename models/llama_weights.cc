@@ -31,12 +31,6 @@ int64_t SourceBytes(const WeightSource& source) {
   return source.rows * source.cols * element;
 }
 
-// Checkpoints with tied embeddings keep them under either name, or under both.
-std::string EmbeddingTensor(const ModelFiles& files) {
-  const bool as_head = files.config.tie_word_embeddings && !files.weights->Has(kEmbeddingName);
-  return std::string(as_head ? kLmHeadName : kEmbeddingName);
-}
-
 class WeightLoader {
  public:
   WeightLoader(Backend& backend, const ModelFiles& files, Precision precision, const ScModelConfig& sc,
@@ -160,6 +154,11 @@ void AddBytes(LlamaWeights& weights) {
 }
 
 }  // namespace
+
+std::string EmbeddingTensor(const ModelFiles& files) {
+  const bool as_head = files.config.tie_word_embeddings && !files.weights->Has(kEmbeddingName);
+  return std::string(as_head ? kLmHeadName : kEmbeddingName);
+}
 
 LlamaPlacement SingleDevice(const LlamaConfig& config, Device device) {
   return {device, std::vector<Device>(static_cast<size_t>(config.num_hidden_layers), device), device};

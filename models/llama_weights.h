@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -56,6 +57,9 @@ struct LlamaWeights {
   int64_t decoder_bytes = 0;              // of the decoder linears, scales included
   int64_t stream_bytes = 0;               // read by one decode step
 };
+
+// The tensor that holds the embedding: tied ones are kept under either name, or under both.
+std::string EmbeddingTensor(const ModelFiles& files);
 
 // What:   loads every tensor onto its device in `precision`; sc is read for kSc. A tied LM head is the embedding.
 // Errors: InvalidInput naming the tensor: NaN or infinity, or an SC accumulator that could overflow (D * L >= 2^31).

@@ -1,22 +1,27 @@
 #include "models/memory_plan.h"
 
-#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "loader/llama_tensors.h"
+#include "models/llama_weights.h"
 
 namespace stoch {
 namespace {
 
-// Bytes of one matrix; scales of an SC one are a float per row and chunk (and a zero point in unipolar mode).
-MemoryBytes MatrixBytes(int64_t rows, int64_t cols, Precision precision, const ScConfig& sc) {
+// Bytes of an SC matrix; a float of scale per row and chunk, and a zero point in unipolar mode.
+MemoryBytes ScBytes(int64_t rows, int64_t cols, const ScConfig& sc) {
   MemoryBytes bytes;
-  if (precision != Precision::kSc) {
-    bytes.weights = rows * cols * (precision == Precision::kFp16 ? 2 : 4);
-    return bytes;
-  }
   const int64_t chunks = sc.chunk_d > 0 ? (cols + sc.chunk_d - 1) / sc.chunk_d : 1;
   const int64_t scopes = sc.granularity == ScGranularity::kPerRow ? (rows + sc.group_b - 1) / sc.group_b : 1;
   bytes.weights = rows * cols;
   bytes.scales = scopes * chunks * (sc.mode == ScMode::kUnipolar ? 8 : 4);
   return bytes;
+}
+
+int64_t ExactBytes(const WeightSource& source, Precision precision) {
+  const bool half = precision == Precision::kFp16 || source.host == nullptr;
+  return source.rows * source.cols * (half ? 2 : static_cast<int64_t>(DTypeSize(source.dtype)));
 }
 
 void Add(MemoryBytes& sum, const MemoryBytes& part) {
@@ -58,44 +63,54 @@ WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& sh
   return sizes;
 }
 
-MemoryPlan PlanMemory(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                       const Backend& backend) {
   if (precision == Precision::kSc) Validate(sc);
-  const Precision exact = precision == Precision::kSc ? Precision::kFp32 : precision;
+  const LlamaConfig& config = files.config;
+  const auto matrix = [&](ScOperatorId id, const std::string& name, int64_t rows, int64_t cols) {
+    const bool is_sc = precision == Precision::kSc && (id != ScOperatorId::kLmHead || sc.sc_lm_head);
+    if (is_sc) return ScBytes(rows, cols, sc.at(id));
+    MemoryBytes bytes;
+    bytes.weights = ExactBytes(files.weights->Matrix(name, rows, cols), precision);
+    return bytes;
+  };
   const int64_t hidden = config.hidden_size;
   const int64_t q_rows = config.num_attention_heads * config.head_dim;
   const int64_t kv_rows = config.num_key_value_heads * config.head_dim;
-  const auto matrix = [&](ScOperatorId id, int64_t rows, int64_t cols) {
-    const bool is_sc = precision == Precision::kSc && (id != ScOperatorId::kLmHead || sc.sc_lm_head);
-    return MatrixBytes(rows, cols, is_sc ? Precision::kSc : exact, sc.at(id));
-  };
+  const int64_t layer_kv_bytes = backend.KvCacheBytes(MakeKvCacheSpec(config, precision, sc, 1, NumPages(shape)));
 
-  MemoryBytes layer;
-  using enum ScOperatorId;
-  Add(layer, matrix(kQProj, q_rows, hidden));
-  Add(layer, matrix(kKProj, kv_rows, hidden));
-  Add(layer, matrix(kVProj, kv_rows, hidden));
-  Add(layer, matrix(kOProj, hidden, q_rows));
-  Add(layer, matrix(kGateProj, config.intermediate_size, hidden));
-  Add(layer, matrix(kUpProj, config.intermediate_size, hidden));
-  Add(layer, matrix(kDownProj, hidden, config.intermediate_size));
-  const int64_t linear_bytes = layer.weights + layer.scales;
-  layer.weights += 2 * hidden * 4;  // norms
-  layer.kv_cache = backend.KvCacheBytes(MakeKvCacheSpec(config, precision, sc, 1, NumPages(shape)));
-
-  const MemoryBytes head = matrix(kLmHead, config.vocab_size, hidden);
-  const WorkspaceSizes sizes = MakeWorkspaceSizes(config, shape);
   MemoryPlan plan;
-  plan.layers.assign(static_cast<size_t>(config.num_hidden_layers), layer);
-  plan.rest = head;
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    MemoryBytes& layer = plan.layers.emplace_back();
+    const auto add = [&](ScOperatorId id, std::string_view part, int64_t rows, int64_t cols) {
+      Add(layer, matrix(id, LayerTensorName(i, part), rows, cols));
+    };
+    using enum ScOperatorId;
+    add(kQProj, "self_attn.q_proj", q_rows, hidden);
+    add(kKProj, "self_attn.k_proj", kv_rows, hidden);
+    add(kVProj, "self_attn.v_proj", kv_rows, hidden);
+    add(kOProj, "self_attn.o_proj", hidden, q_rows);
+    add(kGateProj, "mlp.gate_proj", config.intermediate_size, hidden);
+    add(kUpProj, "mlp.up_proj", config.intermediate_size, hidden);
+    add(kDownProj, "mlp.down_proj", hidden, config.intermediate_size);
+    plan.decode_stream_bytes += layer.weights + layer.scales;
+    layer.weights += 2 * hidden * 4;  // norms
+    layer.kv_cache = layer_kv_bytes;
+  }
+
+  const std::string embedding = EmbeddingTensor(files);
+  const bool tied = config.tie_word_embeddings;
+  const std::string head = tied ? embedding : std::string(kLmHeadName);
+  plan.rest = matrix(ScOperatorId::kLmHead, head, config.vocab_size, hidden);
+  plan.decode_stream_bytes += plan.rest.weights + plan.rest.scales;
   plan.rest.weights += hidden * 4;  // final norm
-  // A tied exact head is the embedding; the table itself is looked up, never multiplied, so it stays as in the file.
-  const bool shared = config.tie_word_embeddings && !(precision == Precision::kSc && sc.sc_lm_head);
-  plan.rest.embedding = shared ? 0 : config.vocab_size * hidden * (precision == Precision::kFp16 ? 2 : 4);
-  plan.rest.workspace = sizes.total();
+  // A tied exact head is the embedding.
+  const bool shared = tied && !(precision == Precision::kSc && sc.sc_lm_head);
+  plan.rest.embedding =
+      shared ? 0 : ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
+  plan.rest.workspace = MakeWorkspaceSizes(config, shape).total();
   plan.total = plan.rest;
-  for (const MemoryBytes& bytes : plan.layers) Add(plan.total, bytes);
-  plan.decode_stream_bytes = linear_bytes * config.num_hidden_layers + head.weights + head.scales;
+  for (const MemoryBytes& layer : plan.layers) Add(plan.total, layer);
   return plan;
 }
 

@@ -6,12 +6,13 @@
 
 #include "kernels/backend.h"
 #include "loader/llama_config.h"
+#include "loader/weight_store.h"
 #include "models/sc_model_config.h"
 
 namespace stoch {
 
-// Bytes of one part of a plan. Weights are one byte per SC parameter, four per exact one (two in fp16), before a
-// backend's padding; embedding and norms are exact.
+// Bytes of one part of a plan, before a backend's padding. An SC parameter takes one byte, an exact one as many as in
+// its file (random ones are fp16), two in fp16; norms are F32. What a CPU backend leaves in the mapped file counts too.
 struct MemoryBytes {
   int64_t weights = 0;  // codes of SC matrices, values of exact ones
   int64_t scales = 0;   // row scales of SC matrices
@@ -57,9 +58,9 @@ struct WorkspaceSizes {
 };
 WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape);
 
-// What:   the plan of a model in `precision` (sc is read for kSc only). KV bytes are what the backend says.
-// Errors: InvalidInput for an SC configuration that does not fit the shape.
-MemoryPlan PlanMemory(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+// What:   the plan of the model in `precision` (sc is read for kSc only). KV bytes are what the backend says.
+// Errors: InvalidInput for an SC configuration that breaks its rules.
+MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                       const Backend& backend);
 
 }  // namespace stoch

@@ -164,6 +164,21 @@ TEST_P(EngineTest, TruncatedSequencesContinueFromWhereTheyWereCut) {
   EXPECT_EQ(logits_after(*detour), expected);
 }
 
+// Matrices over one input are one matrix where their arithmetic is the same: fewer, larger products.
+TEST_P(EngineTest, StacksMatricesOfOneArithmetic) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const auto counts = [&](const std::string& settings) {
+    const auto engine = Open(backend, WithSettings(settings));
+    const LlamaLayerWeights& layer = engine->model().weights().layers[1];
+    return std::pair(layer.qkv.weights.size(), layer.gate_up.weights.size());
+  };
+  EXPECT_EQ(counts("preset=halved"), std::pair(size_t{1}, size_t{1}));
+  EXPECT_EQ(counts("q_proj.stoc_len=64"), std::pair(size_t{2}, size_t{1}));
+  EXPECT_EQ(counts("k_proj.stoc_len=64,up_proj.stoc_len=96"), std::pair(size_t{3}, size_t{2}));
+  // One scale for a whole matrix must not become one for three.
+  EXPECT_EQ(counts("chunk_d=0,granularity=per_tensor"), std::pair(size_t{3}, size_t{2}));
+}
+
 // The plan promises what loading then takes; only the backend's padding of weights may add to it.
 TEST_P(EngineTest, MemoryPlanIsWhatLoadingTakes) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
@@ -172,7 +187,7 @@ TEST_P(EngineTest, MemoryPlanIsWhatLoadingTakes) {
     const EngineOptions options = WithSettings(settings);
     const ModelFiles files = OpenModelFiles(scratch_.path().string());
     const PassShape shape = ShapeOf(files.config, options);
-    const MemoryPlan plan = PlanMemory(files.config, options.precision, options.sc, shape, *backend);
+    const MemoryPlan plan = PlanMemory(files, options.precision, options.sc, shape, *backend);
     const auto engine = Open(backend, options);
     EXPECT_EQ(plan.total.workspace, engine->model().workspace_bytes());
     EXPECT_EQ(plan.total.kv_cache, engine->model().kv_cache_bytes());

@@ -98,6 +98,21 @@ TEST_P(GenerateTest, StopsAtStringsIdsAndEndOfSequence) {
   EXPECT_EQ(Generate(*engine_, &tokenizer_, request).ids, std::vector<int32_t>(20, 2));
 }
 
+TEST_P(GenerateTest, TextContinuesThePromptAndEndsWhole) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  const auto forced = [&](int32_t id, std::vector<std::string> stop) {
+    GenerateRequest request = Request(2);
+    request.sampling.logit_bias = {{id, 1000.0f}};
+    request.stop = std::move(stop);
+    return Generate(*engine_, &tokenizer_, request).text;
+  };
+  EXPECT_EQ(forced(0, {}), "  ");  // the first space is one of the text
+  EXPECT_EQ(forced(95, {}), "\uFFFD\uFFFD");
+  EXPECT_EQ(forced('z' - ' ', {"zzz"}), "zz");  // held back until the end
+  EXPECT_EQ(forced('z' - ' ', {"zz"}), "");
+}
+
 TEST_P(GenerateTest, TheContextIsALimitNotAnError) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   Open(backend);

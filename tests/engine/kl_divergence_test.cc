@@ -70,8 +70,11 @@ TEST(KlBaseFile, RefusesOtherFilesTextsAndVocabularies) {
   EXPECT_THROW(KlBaseReader(folder / "base", 3), InvalidInput);
   KlBaseReader reader(folder / "base", 2);
   EXPECT_THROW(reader.Read(std::vector<int32_t>{1, 1}, logits), InvalidInput);
-  std::filesystem::resize_file(folder / "base", std::filesystem::file_size(folder / "base") - 1);
-  EXPECT_THROW(KlBaseReader(folder / "base", 2), InvalidInput);
+  const auto size = std::filesystem::file_size(folder / "base");
+  for (const auto wrong : {size + 1, size - 1}) {
+    std::filesystem::resize_file(folder / "base", wrong);
+    EXPECT_THROW(KlBaseReader(folder / "base", 2), InvalidInput);
+  }
   test::WriteFile(folder / "text", "these are no logits at all");
   EXPECT_THROW(KlBaseReader(folder / "text", 2), InvalidInput);
   EXPECT_THROW(KlBaseReader(folder / "missing", 2), InvalidInput);

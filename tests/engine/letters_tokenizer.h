@@ -1,4 +1,4 @@
-// A tokenizer for random models: id i is one printable character; 1 and 2 are special.
+// A tokenizer for random models: id i is one printable character; 1 and 2 are special, 95 is half a character.
 #pragma once
 
 #include <string>
@@ -21,9 +21,10 @@ class LettersTokenizer : public Tokenizer {
     return ids;
   }
   std::string TokenBytes(int32_t id) const override {
-    return IsSpecial(id) ? "" : std::string(1, static_cast<char>(' ' + id));
+    if (IsSpecial(id)) return "";
+    return id == 95 ? "\xC3" : std::string(1, static_cast<char>(' ' + id));
   }
-  bool strips_leading_space() const override { return false; }
+  bool strips_leading_space() const override { return true; }
   std::string Decode(std::span<const int32_t> ids) const override {
     std::string text;
     for (const int32_t id : ids) text += TokenBytes(id);
