@@ -18,7 +18,7 @@ build() {
   shift 2
   log="$dir/configure.log"
   # A compiler that was upgraded, or an nvcc that appeared, must be looked at again.
-  facts="$* | ${CXX:-c++} $("${CXX:-c++}" -dumpfullversion 2>&1) | ${CUDA_HOME:-} $(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc)"
+  facts="$* | ${CXX:-c++} $("${CXX:-c++}" -dumpfullversion 2>&1) | ${CUDA_HOME:-} $(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc || true)"
   if [ ! -f "$dir/build.ninja" ] || [ "$facts" != "$(cat "$dir/configured_with" 2>/dev/null)" ]; then
     note "configuring build/$preset (log: ${log#"$root"/})"
     mkdir -p "$dir"
