@@ -174,8 +174,8 @@ bool HeadersAre(std::string_view source, std::string_view open, std::initializer
     const bool known =
         rest.starts_with('\'') || rest.starts_with('"') ||
         std::any_of(roles.begin(), roles.end(), [&](std::string_view role) {
-          return rest.starts_with(role) && (rest.substr(role.size()).starts_with("<|end_header_id|>\\n\\n") ||
-                                            rest.substr(role.size()).starts_with("\\n"));
+          return rest.starts_with(role) && (rest.substr(role.size()).starts_with("<|end_header_id|>\n\n") ||
+                                            rest.substr(role.size()).starts_with("\n"));
         });
     if (!known) return false;
   }
@@ -195,7 +195,8 @@ std::string_view ChatFormatName(ChatFormat format) {
 }
 
 ChatFormat DetectChatFormat(const Tokenizer& tokenizer) {
-  const std::string source = tokenizer.chat_template();
+  // Inside Jinja strings some checkpoints write line ends as \\n, others as they are.
+  const std::string source = ReplaceAll(tokenizer.chat_template(), "\\n", "\n");
   if (source.empty()) throw InvalidInput("the checkpoint has no chat template, so its chat format is not known");
   // Some Llama-2 files carry the prompt of a default that is switched off ("false == true").
   if (Has(source, "You are ") && !Has(source, "false == true")) {
@@ -210,7 +211,7 @@ ChatFormat DetectChatFormat(const Tokenizer& tokenizer) {
       llama && Has(source, "bos_token + '[INST] '") && Has(source, "' [/INST]'") && Has(source, "<<SYS>>");
   const bool chat_ml = Has(source, kImStart) && Has(source, "<|im_end|>");
   if (llama3 && !llama2 && !chat_ml) {
-    const bool dated = Has(source, "Cutting Knowledge Date: December 2023\\n") && Has(source, "Today Date: ");
+    const bool dated = Has(source, "Cutting Knowledge Date: December 2023\n") && Has(source, "Today Date: ");
     if (dated && HeadersAre(source, kHeader, {"system", "user", "assistant", "ipython"})) return ChatFormat::kLlama31;
     if (!dated && HeadersAre(source, kHeader, {"user", "assistant"})) return ChatFormat::kLlama3;
   }

@@ -107,6 +107,14 @@ TEST(ChatTemplate, Llama3) {
   EXPECT_EQ(ChatStopIds(*tokenizer, ChatFormat::kLlama3), (Ids{kEnd, kEot}));
 }
 
+TEST(ChatTemplate, LineEndsMayStandInTheTemplateAsTheyAre) {
+  const auto plain = [](const char* source) { return std::regex_replace(source, std::regex("\\\\n"), "\n"); };
+  EXPECT_EQ(DetectChatFormat(*Llama3(plain(kLlama2Template))), ChatFormat::kLlama2);
+  EXPECT_EQ(DetectChatFormat(*Llama3(plain(kLlama3Template))), ChatFormat::kLlama3);
+  EXPECT_EQ(DetectChatFormat(*Llama3(plain(kLlama31Template))), ChatFormat::kLlama31);
+  EXPECT_EQ(DetectChatFormat(*ChatMl(plain(kChatMlTemplate))), ChatFormat::kChatMl);
+}
+
 TEST(ChatTemplate, Llama31TellsTheDate) {
   const auto tokenizer = Llama3(kLlama31Template);
   ASSERT_EQ(DetectChatFormat(*tokenizer), ChatFormat::kLlama31);

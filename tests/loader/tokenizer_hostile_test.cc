@@ -31,7 +31,8 @@ TEST(HostileText, InvalidUtf8NamesTheByte) {
                                                {"a\xc0\x80", 1}, {"\xed\xa0\x80", 0}, {"ok\xf4\x90\x80\x80", 2},
                                                {"€\x80", 3},     {"\xe0\x80\x80", 0}};
   for (const auto& [text, byte] : texts) {
-    EXPECT_EQ(Refusal([&] { Plain(*tokenizer, text); }), "the text is not valid UTF-8 at byte " + std::to_string(byte));
+    const auto encode = [&tokenizer, &bad = text] { Plain(*tokenizer, bad); };
+    EXPECT_EQ(Refusal(encode), "the text is not valid UTF-8 at byte " + std::to_string(byte));
   }
 }
 

@@ -48,7 +48,7 @@ json BosTemplate(const std::string& bos, int32_t id) {
   return {
       {"type", "TemplateProcessing"},
       {"single", {{{"SpecialToken", {{"id", bos}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
-      {"special_tokens", {{bos, {{"id", bos}, {"ids", {id}}, {"tokens", {bos}}}}}}};
+      {"special_tokens", {{bos, {{"id", bos}, {"ids", json::array({id})}, {"tokens", json::array({bos})}}}}}};
 }
 
 constexpr const char* kLlama3Pattern =
@@ -170,7 +170,7 @@ std::string SentencePieceFile(const SentencePieceModel& model) {
   }
   std::string trainer;
   AppendNumber(trainer, 3, static_cast<uint64_t>(model.model_type));
-  AppendNumber(trainer, 35, 1);  // byte_fallback
+  AppendNumber(trainer, 35, model.byte_fallback ? 1 : 0);
   AppendBytes(file, 2, trainer);
   std::string normalizer;
   if (!model.charsmap.empty()) AppendBytes(normalizer, 2, model.charsmap);
@@ -218,7 +218,7 @@ std::string ByteLevelJsonOf(std::string_view tiktoken_lines) {
   }
   json result = ByteLevelParts();
   const auto bos = static_cast<int32_t>(tokens.size());
-  result["added_tokens"] = {Added(bos, "<|begin_of_text|>")};
+  result["added_tokens"] = json::array({Added(bos, "<|begin_of_text|>")});
   result["post_processor"] = BosTemplate("<|begin_of_text|>", bos);
   result["model"] = {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}, {"ignore_merges", true}};
   return result.dump();

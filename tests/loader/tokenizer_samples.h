@@ -39,6 +39,7 @@ struct Piece {
 struct SentencePieceModel {
   std::vector<Piece> pieces;  // SentencePiecePieces() if empty
   int model_type = 2;         // BPE
+  bool byte_fallback = true;
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = false;
   std::string charsmap;
