@@ -1,0 +1,80 @@
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/sc_prefill.h"
+#include "kernels/cuda/sc_prefill_kernels.h"
+
+namespace stoch::cuda {
+namespace {
+
+// Whether DirectRanks (sc_prefill_operand.cuh) gives the operator's ranks.
+bool RanksAreDirect(const ScOperator& op) {
+  if (op.config.stoc_len != 128 || op.levels != 128) return false;
+  for (size_t i = 0; i < op.ranks_b.size(); ++i) {
+    const size_t q = i % 128;
+    if (op.ranks_b[i] != q + (q >> 6)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool ScPrefillSupports(const ScOperator& op) {
+  return op.code == ScCode::kSignMagnitude && op.has_streams && op.config.stoc_len <= 256;
+}
+
+void LaunchScPrefill(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,
+                     const ScLinearTask* tasks, int count, const ScPrefillOptions& options) {
+  STOCH_CHECK(ScPrefillSupports(op) && count >= 1 && a.rows >= 1);
+  const bool wgmma =
+      options.path == ScPrefillPath::kAuto ? ctx.compute_capability == 90 : options.path == ScPrefillPath::kWgmma;
+  Scratch scratch(ctx.workspace);
+  PrefillArgs args;
+  args.streams = MakeScStreams(a.dims, a.rows, kPrefillTokens, tables.stoc_len);
+  args.streams.data = scratch.Take<uint8_t>(args.streams.bytes());
+  args.streams.scales = scratch.Take<float>(args.streams.scale_count());
+  args.gain = tables.gain;
+  if (!RanksAreDirect(op)) args.ranks = tables.ranks;
+  args.masks = tables.masks;
+  args.levels = tables.levels;
+
+  for (int first = 0; first < count; first += kMaxPrefillTasks) {
+    args.task_count = std::min(count - first, kMaxPrefillTasks);
+    int supers = 0;
+    for (int i = 0; i < args.task_count; ++i) {
+      const ScLinearTask& task = tasks[first + i];
+      args.tasks[i] = {task.weight.codes,
+                       task.weight.scales,
+                       task.out.data,
+                       task.out.stride,
+                       static_cast<int>(task.weight.rows),
+                       static_cast<int>(task.weight.rows_padded),
+                       supers,
+                       task.out.add};
+      supers += static_cast<int>((task.weight.rows + kSuperRows - 1) / kSuperRows);
+    }
+    Scratch pieces(ctx.workspace);
+    int flags = 0;
+    if (wgmma) {
+      int clusters = MaxPrefillClusters(args);
+      if (options.clusters > 0) clusters = std::min(clusters, options.clusters);
+      args.schedule = MakePrefillSchedule(clusters, supers, args.streams.token_tiles, args.streams.chunks);
+      flags = args.schedule.rest * kPrefillFlags;
+      args.partial = pieces.Take<float>(static_cast<int64_t>(args.schedule.rest) * kSuperRows * kPrefillTokens);
+      args.flags = pieces.Take<int>(flags);
+    }
+    if (first == 0) {
+      LaunchExpandStreams(ctx.stream, tables, a, args.streams, args.flags, flags);
+    } else if (flags > 0) {
+      STOCH_CUDA(cudaMemsetAsync(args.flags, 0, static_cast<size_t>(flags) * sizeof(int), ctx.stream));
+    }
+    if (wgmma) {
+      LaunchPrefillWgmma(ctx.stream, args);
+    } else {
+      LaunchPrefillMma(ctx.stream, args);
+    }
+  }
+}
+
+}  // namespace stoch::cuda

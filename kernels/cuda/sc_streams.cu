@@ -1,0 +1,120 @@
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/sc_streams.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
+constexpr int kTokensPerBlock = 512;          // pays for staging the table of the block's 16 dimensions
+
+// The bits of word `word` of a stream that are inside stoc_len.
+__device__ uint32_t ValidBits(int word, int stoc_len) {
+  const int bits = stoc_len - 32 * word;
+  return bits >= 32 ? ~0u : bits <= 0 ? 0u : (1u << bits) - 1;
+}
+
+template <int kWords>
+__global__ void __launch_bounds__(kThreads)
+    ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count) {
+  // [16 dims][levels][halves][4 words]: 16-byte entries whatever the stream length.
+  extern __shared__ uint4 staged[];
+  const int dim_block = static_cast<int>(blockIdx.x);
+  const int block_in_chunk = dim_block % out.blocks_per_chunk;
+  const int per_dim = tables.levels * out.halves;
+  for (int i = static_cast<int>(threadIdx.x); i < 16 * per_dim; i += kThreads) {
+    const int dim = i / per_dim;
+    const int level = i % per_dim / out.halves;
+    const int first = i % out.halves * kWords;
+    const int mask = (block_in_chunk * 16 + dim) & (tables.masks - 1);
+    const uint32_t* stream =
+        tables.streams + (static_cast<int64_t>(mask) * tables.levels + level) * tables.stream_words;
+    uint32_t w[4] = {};
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) w[k] = first + k < tables.stream_words ? stream[first + k] : 0;
+    staged[i] = make_uint4(w[0], w[1], w[2], w[3]);
+  }
+  if (blockIdx.x == 0 && blockIdx.y == 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < flag_count; i += kThreads) flags[i] = 0;
+  }
+  __syncthreads();
+
+  const int lane = static_cast<int>(threadIdx.x) & 3;
+  const int first_token = static_cast<int>(blockIdx.y) * kTokensPerBlock;
+  const int end_token = min(first_token + kTokensPerBlock, out.tokens_padded());
+  for (int token = first_token + static_cast<int>(threadIdx.x) / 4; token < end_token; token += kTokensPerPass) {
+    uint32_t codes = 0;
+    if (token < out.tokens) {
+      codes = *reinterpret_cast<const uint32_t*>(a.codes + token * a.dims.padded + dim_block * 16 + lane * 4);
+    }
+    for (int half = 0; half < out.halves; ++half) {
+      uint32_t* block =
+          reinterpret_cast<uint32_t*>(out.data + out.block_offset(token / out.tile_tokens, dim_block, half));
+      const int column = token % out.tile_tokens * 4 + lane;
+      uint32_t signs = 0, ones = 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t code = (codes >> (8 * j)) & 0xff;
+        const uint32_t negative = code >> 7;
+        const uint4 entry =
+            staged[((lane * 4 + j) * tables.levels + static_cast<int>(code & 0x7f)) * out.halves + half];
+        const uint32_t w[4] = {entry.x, entry.y, entry.z, entry.w};
+        uint32_t count = 0;
+#pragma unroll
+        for (int k = 0; k < kWords; ++k) {
+          const uint32_t word = (w[k] ^ (0 - negative)) & ValidBits(half * kWords + k, tables.stoc_len);
+          count += static_cast<uint32_t>(__popc(word));
+          block[(j * kWords + k) * out.tile_tokens * 4 + column] = word;
+        }
+        signs |= negative << (8 * j);
+        ones |= ((negative - count) & 0xff) << (8 * j);
+      }
+      block[4 * kWords * out.tile_tokens * 4 + column] = signs;
+      block[(4 * kWords + 1) * out.tile_tokens * 4 + column] = ones;
+    }
+    if (lane == 0 && block_in_chunk == 0) {
+      const int64_t chunk = dim_block / out.blocks_per_chunk;
+      out.scales[chunk * out.tokens_padded() + token] = token < out.tokens ? a.scales[chunk * a.rows + token] : 0.0f;
+    }
+  }
+}
+
+template <int kWords>
+void Launch(cudaStream_t stream, const ScTables& tables, const ScActivationView& a, const ScStreams& out, int* flags,
+            int flag_count) {
+  const int shared = 16 * tables.levels * out.halves * 16;
+  STOCH_CUDA(cudaFuncSetAttribute(ExpandStreamsKernel<kWords>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  const dim3 grid(static_cast<unsigned>(out.dim_blocks),
+                  static_cast<unsigned>((out.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
+  ExpandStreamsKernel<kWords>
+      <<<grid, kThreads, static_cast<size_t>(shared), stream>>>(tables, a, out, flags, flag_count);
+  STOCH_CUDA_LAUNCH("ExpandStreamsKernel");
+}
+
+}  // namespace
+
+ScStreams MakeScStreams(const ScDims& dims, int64_t tokens, int tile_tokens, int stoc_len) {
+  ScStreams r;
+  r.tokens = static_cast<int>(tokens);
+  r.tile_tokens = tile_tokens;
+  r.token_tiles = static_cast<int>((tokens + tile_tokens - 1) / tile_tokens);
+  r.dim_blocks = static_cast<int>(dims.padded / kTileDims);
+  r.blocks_per_chunk = static_cast<int>(dims.chunk_stride / kTileDims);
+  r.chunks = static_cast<int>(dims.chunks);
+  const int all_words = (stoc_len + 31) / 32;
+  r.halves = (all_words + 3) / 4;
+  r.words = (all_words + r.halves - 1) / r.halves;
+  return r;
+}
+
+void LaunchExpandStreams(cudaStream_t stream, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+                         int* flags, int flag_count) {
+  switch (out.words) {
+    case 1: return Launch<1>(stream, tables, a, out, flags, flag_count);
+    case 2: return Launch<2>(stream, tables, a, out, flags, flag_count);
+    case 3: return Launch<3>(stream, tables, a, out, flags, flag_count);
+    default: return Launch<4>(stream, tables, a, out, flags, flag_count);
+  }
+}
+
+}  // namespace stoch::cuda
