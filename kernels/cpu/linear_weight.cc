@@ -60,15 +60,15 @@ void CheckAccumulator(const ScOperator& op, int64_t dims, std::string_view where
 
 void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts) {
   const StackedRows rows(parts);
-  std::atomic<int64_t> bad{-1};
+  std::atomic<int64_t> bad{rows.rows()};
   context.pool.ParallelFor(rows.rows(), [&](int64_t row, int) {
     const WeightSource& source = parts[rows.part(row)];
     if (source.host == nullptr && source.stddev != 0.0f) return;
     std::vector<float> scratch(static_cast<size_t>(source.cols));
     const float* x = rows.Read(context.simd, row, scratch.data());
-    if (!IsFinite(BitsToFloat(context.simd.max_abs_bits(x, source.cols)))) bad.store(row, std::memory_order_relaxed);
+    if (!IsFinite(BitsToFloat(context.simd.max_abs_bits(x, source.cols)))) AtomicMin(bad, row);
   });
-  if (bad.load() >= 0) rows.RejectRow(context.simd, bad.load());
+  if (bad.load() < rows.rows()) rows.RejectRow(context.simd, bad.load());
 }
 
 std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::span<const WeightSource> parts,

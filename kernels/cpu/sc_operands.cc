@@ -120,9 +120,7 @@ int64_t PackBlocks(ThreadPool& pool, const ScOperator& op, const ScQuantizer& qu
         out.sum = blocks->sums.get() + row;
       }
       if (!quantizer.Quantize(first_row + row, reader(first_row + row, scratch.x.data()), out)) {
-        int64_t seen = first_bad.load(std::memory_order_relaxed);
-        while (row < seen && !first_bad.compare_exchange_weak(seen, row, std::memory_order_relaxed)) {
-        }
+        AtomicMin(first_bad, row);
       }
       for (int64_t c = 0; c < chunks; ++c) {
         blocks->scales[static_cast<size_t>((b * chunks + c) * kBlockRows + r)] = scratch.scales[static_cast<size_t>(c)];

@@ -45,4 +45,11 @@ class ThreadPool {
   std::exception_ptr error_;
 };
 
+// What: lowers `value` to `candidate` if that is smaller: the first of many findings, whoever makes them.
+inline void AtomicMin(std::atomic<int64_t>& value, int64_t candidate) {
+  int64_t seen = value.load(std::memory_order_relaxed);
+  while (candidate < seen && !value.compare_exchange_weak(seen, candidate, std::memory_order_relaxed)) {
+  }
+}
+
 }  // namespace stoch::cpu
