@@ -176,24 +176,51 @@ TEST(VerifyCli, HashFilesPassAndFail) {
 }
 
 TEST(InspectCli, PlansWithoutLoading) {
-  const ProcessResult big = RunStoch({"inspect", "--model", "random:llama-3.1-70b", "--device", "cpu", "--json"});
+  const ProcessResult big = RunStoch({"inspect", "--model", "random:llama-3.1-8b", "--device", "cpu", "--json"});
   const nlohmann::json json = ExpectJson(big);
   EXPECT_LT(big.max_resident_kb, 200 * 1024);
-  EXPECT_EQ(json["config"]["num_hidden_layers"], 80);
-  EXPECT_EQ(json["tensors"].size(), 80u * 9 + 3);
-  EXPECT_EQ(json["device_map"].size(), 80u + 3);
+  EXPECT_EQ(json["config"]["num_hidden_layers"], 32);
+  EXPECT_EQ(json["tensors"].size(), 32u * 9 + 3);
+  EXPECT_EQ(json["device_map"].size(), 32u + 3);
   const nlohmann::json& memory = json["memory"];
   int64_t sum = 0;
   for (const char* part : {"weights", "scales", "embedding", "kv_cache", "workspace"})
     sum += memory[part].get<int64_t>();
   EXPECT_EQ(memory["total"], sum);
-  EXPECT_GT(memory["weights"].get<int64_t>(), 68'000'000'000);
+  EXPECT_GT(memory["weights"].get<int64_t>(), 6'900'000'000);
 
   const ProcessResult demo = RunStoch(WithDemo("inspect"));
   EXPECT_EQ(demo.exit_code, 0);
   for (const char* part : {"model.layers.4.mlp.down_proj.weight", "KV cache", "preset=halved", "lm_head"}) {
     EXPECT_NE(demo.out.find(part), std::string::npos) << part;
   }
+}
+
+// Two logical CPU devices: the layers are divided, the bits are not changed.
+TEST(InspectCli, DeviceMapsAreShownAndUsed) {
+  const TempDir folder;
+  const std::vector<std::string> two = {"--model", DemoModel(), "--device", "cpu:2", "--threads", "1"};
+  const auto run = [&two](const std::string& command, std::vector<std::string> more) {
+    more.insert(more.begin(), two.begin(), two.end());
+    more.insert(more.begin(), command);
+    return RunStoch(more);
+  };
+  const nlohmann::json map = ExpectJson(run("inspect", {"--json"}))["device_map"];
+  EXPECT_EQ(map["model.layers.0"], "cpu:0");
+  EXPECT_EQ(map["model.layers.4"], "cpu:1");
+
+  const std::vector<std::string> prompt = {"--prompt", "Tom", "--max-tokens", "3", "--json"};
+  const nlohmann::json divided = ExpectJson(run("generate", prompt));
+  EXPECT_EQ(divided["device"], "cpu:0,cpu:1");
+  EXPECT_EQ(divided["logits_sha256"], ExpectJson(RunStoch(WithDemo("generate", prompt)))["logits_sha256"]);
+
+  WriteFile(folder / "map.json", R"({"": 1})");
+  EXPECT_EQ(ExpectJson(run("inspect", {"--json", "--device-map", folder / "map.json"}))["device_map"]["lm_head"],
+            "cpu:1");
+  ExpectRefused(run("inspect", {"--max-memory", "0=1MB,1=1MB"}), "more than the");
+  ExpectRefused(run("inspect", {"--max-memory", "7=1MB"}), "device 7");
+  ExpectRefused(run("inspect", {"--device-map", "fair"}), "fair");
+  ExpectRefused(run("inspect", {"--split", "diagonal"}), "diagonal");
 }
 
 }  // namespace

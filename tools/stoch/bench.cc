@@ -164,7 +164,7 @@ class Bench {
         std::max({engine_options.max_pass_rows, std::min<int64_t>(Largest(options_.prompts), 2048),
                   engine_options.max_sequences});
     const std::unique_ptr<Engine> engine =
-        OpenEngine(backend_, OpenModelFiles(options_.model.model), engine_options, options_.output);
+        OpenEngine(backend_, OpenModelFiles(options_.model.model), engine_options, options_.device, options_.output);
     environment_.model = engine->model_name();
     ProgressBar bar("measuring " + precision, options_.output.quiet);
     int64_t done = 0;

@@ -4,11 +4,16 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "kernels/base/error.h"
 #include "kernels/registry.h"
+#include "models/memory_plan.h"
 #include "tools/stoch/interrupt.h"
+#include "tools/stoch/output.h"
+#include "tools/stoch/placement.h"
 #include "tools/stoch/progress.h"
 
 namespace stoch::cli {
@@ -20,6 +25,12 @@ void AddOutputOptions(CLI::App& command, OutputOptions* options) {
 
 void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
   command.add_option("--device", options->device, "auto, cpu, cuda:0, or several: cuda:0,1")->capture_default_str();
+  command
+      .add_option("--device-map", options->device_map,
+                  "auto, balanced, balanced_low_0, sequential, or a file {module: device} ending in .json")
+      ->capture_default_str();
+  command.add_option("--max-memory", options->max_memory, "Per device: 0=60GiB,1=60GiB");
+  command.add_option("--split", options->split, "How a model is divided over devices: layer")->capture_default_str();
   command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
   command.add_option("--cpu-variant", options->cpu_variant,
                      "CPU kernels: scalar, avx2, avx512vbmi; default the fastest");
@@ -31,6 +42,30 @@ std::shared_ptr<Backend> Open(const DeviceOptions& options) {
       OpenBackend(options.device, {.threads = options.threads, .cpu_variant = options.cpu_variant}, &notice);
   if (!notice.empty()) spdlog::warn(notice);
   return backend;
+}
+
+LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
+                     const Backend& backend) {
+  if (options.split != "layer") throw InvalidInput("--split " + options.split + ": allowed is layer");
+  std::map<int, int64_t> limits = ParseMaxMemory(options.max_memory);
+  std::vector<DeviceRoom> rooms;
+  for (const Device& device : backend.devices()) {
+    const DeviceInfo info = backend.info(device);
+    const auto limit = limits.find(device.index);
+    const int64_t all = device.kind == DeviceKind::kCpu ? info.total_bytes : info.free_bytes;
+    rooms.push_back({device, limit == limits.end() ? all : std::min(limit->second, all)});
+    if (limit != limits.end()) limits.erase(limit);
+  }
+  if (!limits.empty()) {
+    throw InvalidInput(
+        fmt::format("--max-memory {}: device {} is not in use", options.max_memory, limits.begin()->first));
+  }
+  const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, ShapeOf(files.config, engine), backend);
+  const std::string& map = options.device_map;
+  if (map.size() > 5 && map.compare(map.size() - 5, 5, ".json") == 0) {
+    return PlaceByFile(files.config, plan, rooms, ReadWholeFile(map), map);
+  }
+  return PlacePolicy(files.config, plan, rooms, map);
 }
 
 std::string RandomModelNames() {
@@ -76,7 +111,8 @@ void Apply(const ArithmeticOptions& options, EngineOptions* engine) {
 }
 
 std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
-                                   const OutputOptions& output) {
+                                   const DeviceOptions& devices, const OutputOptions& output) {
+  options.placement = Place(devices, files, options, *backend);
   ProgressBar bar("loading", output.quiet);
   options.on_progress = [&bar](const LoadProgress& progress) {
     ThrowIfInterrupted();

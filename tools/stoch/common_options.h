@@ -27,15 +27,23 @@ struct OutputOptions {
 };
 void AddOutputOptions(CLI::App& command, OutputOptions* options);
 
-// --device, --threads, --cpu-variant.
+// --device, --device-map, --max-memory, --split, --threads, --cpu-variant.
 struct DeviceOptions {
   std::string device = "auto";
+  std::string device_map = "auto";
+  std::string max_memory;
+  std::string split = "layer";
   int threads = 0;
   std::string cpu_variant;
 };
 void AddDeviceOptions(CLI::App& command, DeviceOptions* options);
 // What: opens the backend; a notice of "auto" goes to the log. Errors: InvalidInput.
 std::shared_ptr<Backend> Open(const DeviceOptions& options);
+// What:   what each device would hold, as --device-map and --max-memory say (placement.h); without --max-memory a GPU
+//         may be filled with what is free on it, a CPU with its whole memory (mapped weights can leave it again).
+// Errors: InvalidInput.
+LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
+                     const Backend& backend);
 
 // --model, --tokenizer, --context.
 struct ModelOptions {
@@ -57,9 +65,9 @@ void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options);
 // What: sets precision and SC configuration. Errors: InvalidInput, also for --sc beside an exact precision.
 void Apply(const ArithmeticOptions& options, EngineOptions* engine);
 
-// What:   Engine::Open with a loading bar that Ctrl-C can end; the engine's notices go to the log.
+// What:   Engine::Open where Place says, with a loading bar that Ctrl-C can end; the engine's notices go to the log.
 std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
-                                   const OutputOptions& output);
+                                   const DeviceOptions& devices, const OutputOptions& output);
 
 // "llama-3.2-1b", ... of random:, for help texts.
 std::string RandomModelNames();

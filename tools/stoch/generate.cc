@@ -97,12 +97,12 @@ ExitCode Run(const Options& options) {
   if (options.chat) {
     const ChatFormat format = DetectChatFormat(*tokenizer);
     const std::unique_ptr<Engine> engine =
-        OpenEngine(Open(options.device), std::move(files), engine_options, options.output);
+        OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
     return RunChat(*engine, *tokenizer, format, RequestFrom(options), options.system, options.output);
   }
   const std::string prompt = PromptText(options);
   const std::unique_ptr<Engine> engine =
-      OpenEngine(Open(options.device), std::move(files), engine_options, options.output);
+      OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
   return RunOnce(options, *engine, *tokenizer, prompt);
 }
 

@@ -14,6 +14,7 @@
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/output.h"
+#include "tools/stoch/placement.h"
 #include "tools/stoch/table.h"
 #include "tools/stoch/units.h"
 
@@ -28,18 +29,6 @@ struct Options {
   ArithmeticOptions arithmetic;
   OutputOptions output;
 };
-
-// Module names and their devices, in definition order.
-std::vector<std::pair<std::string, Device>> DeviceMap(const LlamaConfig& config, Device device) {
-  const LlamaPlacement placement = SingleDevice(config, device);
-  std::vector<std::pair<std::string, Device>> map = {{"model.embed_tokens", placement.embedding}};
-  for (size_t i = 0; i < placement.layers.size(); ++i) {
-    map.emplace_back("model.layers." + std::to_string(i), placement.layers[i]);
-  }
-  map.emplace_back("model.norm", placement.head);
-  map.emplace_back("lm_head", placement.head);
-  return map;
-}
 
 Json MemoryJson(const MemoryBytes& bytes) {
   return {{"weights", bytes.weights},   {"scales", bytes.scales},       {"embedding", bytes.embedding},
@@ -67,6 +56,7 @@ struct Report {
   const EngineOptions& engine;
   const PassShape& shape;
   const MemoryPlan& plan;
+  const LlamaPlacement& placement;
   const Backend& backend;
 
   Device device() const { return backend.devices()[0]; }
@@ -75,7 +65,8 @@ struct Report {
 std::string AsJson(const Report& report) {
   const DeviceInfo info = report.backend.info(report.device());
   Json map = Json::object();
-  for (const auto& [module, device] : DeviceMap(report.files.config, report.device())) map[module] = DeviceName(device);
+  for (const auto& [module, device] : ModuleMap(report.files.config, report.placement))
+    map[module] = DeviceName(device);
   Json tensors = Json::array();
   for (const TensorInfo& tensor : report.files.weights->tensors()) {
     tensors.push_back(
@@ -127,7 +118,7 @@ std::string AsText(const Report& report) {
   text += plan.Markdown() + '\n';
 
   Table map({"module", "device"});
-  for (const auto& [module, device] : DeviceMap(config, report.device())) map.Add({module, DeviceName(device)});
+  for (const auto& [module, device] : ModuleMap(config, report.placement)) map.Add({module, DeviceName(device)});
   text += map.Markdown() + '\n';
 
   Table tensors({"tensor", "dtype", "shape", "file"});
@@ -146,7 +137,8 @@ ExitCode Run(const Options& options) {
   const std::shared_ptr<Backend> backend = Open(options.device);
   const PassShape shape = ShapeOf(files.config, engine);
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, *backend);
-  const Report report{files, engine, shape, plan, *backend};
+  const LlamaPlacement placement = Place(options.device, files, engine, *backend);
+  const Report report{files, engine, shape, plan, placement, *backend};
   Print(options.output.json ? AsJson(report) + '\n' : AsText(report));
   return kDone;
 }

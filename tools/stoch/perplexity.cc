@@ -64,7 +64,8 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   ModelFiles files = OpenModelFiles(options.model.model);
   const int64_t ctx = options.ctx > 0 ? options.ctx : std::min(kDefaultCtx, files.config.max_position_embeddings);
   engine_options.context = options.model.context > 0 ? options.model.context : ctx;
-  const std::unique_ptr<Engine> engine = OpenEngine(backend, std::move(files), engine_options, options.output);
+  const std::unique_ptr<Engine> engine =
+      OpenEngine(backend, std::move(files), engine_options, options.device, options.output);
 
   Row row;
   row.precision = PrecisionName(engine->options().precision);

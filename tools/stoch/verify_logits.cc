@@ -55,7 +55,7 @@ std::unique_ptr<Engine> OpenForVerify(std::shared_ptr<Backend> backend, const st
   Apply({.precision = exact ? "fp32" : "sc", .sc = exact ? std::vector<std::string>() : std::vector{config}}, &options);
   options.context = Length(run) + kNeighbourPrompt + run.neighbours;
   options.max_sequences = 1 + run.neighbours;
-  return OpenEngine(std::move(backend), OpenModelFiles(model), options, {.json = false, .quiet = true});
+  return OpenEngine(std::move(backend), OpenModelFiles(model), options, {}, {.json = false, .quiet = true});
 }
 
 std::string LogitsSha256(Engine& engine, const LogitsRun& run) {

@@ -1,0 +1,90 @@
+#include "tools/stoch/placement.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/expect_invalid.h"
+
+namespace stoch::cli {
+namespace {
+
+using test::ExpectInvalid;
+
+// Eight layers of 10 bytes, embedding 8, head 6, workspace 2 on every device.
+constexpr int kLayers = 8;
+
+LlamaConfig Config(bool tied = false) {
+  LlamaConfig config;
+  config.num_hidden_layers = kLayers;
+  config.tie_word_embeddings = tied;
+  return config;
+}
+
+MemoryPlan Plan() {
+  MemoryPlan plan;
+  plan.layers.resize(kLayers);
+  for (MemoryBytes& layer : plan.layers) layer.weights = 10;
+  plan.rest.embedding = 8;
+  plan.rest.weights = 6;
+  plan.rest.workspace = 2;
+  plan.total.weights = 10 * kLayers + 6;
+  plan.total.embedding = 8;
+  plan.total.workspace = 2;
+  return plan;
+}
+
+std::vector<DeviceRoom> Rooms(const std::vector<int64_t>& bytes) {
+  std::vector<DeviceRoom> rooms;
+  for (const int64_t room : bytes) rooms.push_back({{DeviceKind::kCuda, static_cast<int>(rooms.size())}, room});
+  return rooms;
+}
+
+// "0|0000 1111|1": devices of the embedding, the layers, the head.
+std::string Shown(const LlamaPlacement& placement) {
+  std::string text = std::to_string(placement.embedding.index) + '|';
+  for (const Device& device : placement.layers) text += std::to_string(device.index);
+  return text + '|' + std::to_string(placement.head.index);
+}
+
+TEST(Placement, Policies) {
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000}), "auto")), "0|00000000|0");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000, 1000}), "auto")), "0|00001111|1");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000, 1000, 1000, 1000}), "balanced")), "0|00112233|3");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000, 1000, 1000}), "balanced_low_0")), "1|11112222|2");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000, 1000}), "sequential")), "0|00000000|0");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({35, 1000}), "sequential")), "0|00111111|1");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({35, 1000}), "balanced")), "0|00111111|1");
+  EXPECT_EQ(Shown(PlacePolicy(Config(true), Plan(), Rooms({50, 1000}), "sequential")), "0|00011111|0");
+}
+
+TEST(Placement, WhatDoesNotFitSaysByHowMuch) {
+  ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({90}), "auto"); }, {"cuda:0", "96 B", "6 B more", "90 B"});
+  ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({50, 40}), "sequential"); }, {"cuda:1", "more than the 40 B"});
+  ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({500}), "best"); }, {"best", "balanced_low_0"});
+}
+
+TEST(Placement, Files) {
+  const auto place = [](const char* json, bool tied = false) {
+    return PlaceByFile(Config(tied), Plan(), Rooms({1000, 1000}), json, "map.json");
+  };
+  EXPECT_EQ(Shown(place(R"({"": 1})")), "1|11111111|1");
+  EXPECT_EQ(Shown(place(R"({"model": 0, "model.layers.3": "cuda:1", "model.norm": 1, "lm_head": 1})")), "0|00010000|1");
+  EXPECT_EQ(Shown(place(R"({"model.embed_tokens": 0, "model.layers": 1, "model.norm": 1, "lm_head": 1})")),
+            "0|11111111|1");
+  ExpectInvalid([&] { place("[]"); }, {"map.json", "object"});
+  ExpectInvalid([&] { place(R"({"model": 0})"); }, {"no device", "lm_head"});
+  ExpectInvalid([&] { place(R"({"": 0, "model.layers.8": 1})"); }, {"model.layers.8"});
+  ExpectInvalid([&] { place(R"({"": 2})"); }, {"devices in use", "2"});
+  ExpectInvalid([&] { place(R"({"": 0, "lm_head": 1})"); }, {"model.norm"});
+  ExpectInvalid([&] { place(R"({"": 1, "model.embed_tokens": 0})", true); }, {"tied"});
+}
+
+TEST(MaxMemory, Sizes) {
+  EXPECT_EQ(ParseMaxMemory(""), (std::map<int, int64_t>{}));
+  EXPECT_EQ(ParseMaxMemory("0=60GiB,3=1.5MB"), (std::map<int, int64_t>{{0, int64_t{60} << 30}, {3, 1500000}}));
+  for (const char* bad : {"60GiB", "0=", "0=60Gib", "x=1", "0=1,0=2", "0=-1", "-1=3"}) {
+    ExpectInvalid([bad] { ParseMaxMemory(bad); }, {"--max-memory", bad});
+  }
+}
+
+}  // namespace
+}  // namespace stoch::cli
