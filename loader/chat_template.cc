@@ -82,7 +82,7 @@ std::vector<int32_t> EncodeLlama2(const Tokenizer& tokenizer, const std::vector<
     }
     if (expected == "user") {
       std::string content = messages[i].content;
-      if (i == first && has_system) content = "<<SYS>>\n" + messages[0].content + "\n<</SYS>>\n\n" + content;
+      if (i == first && has_system) content.insert(0, "<<SYS>>\n" + messages[0].content + "\n<</SYS>>\n\n");
       prompt.Token(bos);
       prompt.Text("[INST] " + std::string(StripLikePython(content)) + " [/INST]");
     } else {
@@ -157,7 +157,8 @@ std::vector<int32_t> EncodeChatMl(const Tokenizer& tokenizer, const std::vector<
   for (const ChatMessage& message : messages) {
     prompt.Token(start);
     prompt.Text(message.role + "\n");
-    prompt.Text(strips ? StripLikePython(message.content) : std::string_view(message.content));
+    const std::string_view content = message.content;
+    prompt.Text(strips ? StripLikePython(content) : content);
     prompt.Token(end);
     prompt.Text("\n");
   }

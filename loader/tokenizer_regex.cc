@@ -78,8 +78,9 @@ Regex::Regex(std::string_view pattern, const std::string& where) : code_(std::ma
   const std::string source = WithUnicodeSpace(pattern);
   code_->code.reset(pcre2_compile(Units(source), source.size(), options, &error, &offset, nullptr));
   if (code_->code == nullptr) {
+    const std::string_view rest = source;
     throw InvalidInput(where + ": the pattern " + Quoted(pattern) + " does not compile: " + ErrorText(error) +
-                       " before " + Quoted(std::string_view(source).substr(std::min<size_t>(offset, source.size()))));
+                       " before " + Quoted(rest.substr(std::min<size_t>(offset, rest.size()))));
   }
   pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);  // a platform without it interprets
 }

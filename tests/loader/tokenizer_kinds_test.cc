@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/loader/tokenizer_samples.h"
 #include "tests/support/temp_dir.h"
 
@@ -107,6 +110,25 @@ TEST(Tiktoken, LastLineMayLackItsNewline) {
   std::string lines = TiktokenLines();
   lines.pop_back();
   EXPECT_EQ(Plain(*MakeTiktokenTokenizer(lines, "tokenizer.model", {}), "hell"), (Ids{258}));
+}
+
+TEST(Tokenizer, ThreadsMayShareOne) {
+  std::vector<std::unique_ptr<Tokenizer>> tokenizers;
+  tokenizers.push_back(FromModel());
+  tokenizers.push_back(FromJson(ByteLevelJson()));
+  tokenizers.push_back(MakeTiktokenTokenizer(TiktokenLines(), "tokenizer.model", {}));
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "hello ab  ab\n" + std::to_string(i);
+  for (const auto& tokenizer : tokenizers) {
+    const Ids expected = Plain(*tokenizer, text);
+    std::vector<std::thread> threads;
+    std::atomic<int> same = 0;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] { same += Plain(*tokenizer, text) == expected && tokenizer->Decode(expected) == text; });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(same, 4);
+  }
 }
 
 TEST(TokenizerFolder, TokenizerJsonGoesFirst) {
