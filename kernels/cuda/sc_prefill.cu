@@ -59,9 +59,9 @@ void LaunchScPrefill(DeviceContext& ctx, const ScOperator& op, const ScTables& t
     if (wgmma) {
       int clusters = MaxPrefillClusters(args);
       if (options.clusters > 0) clusters = std::min(clusters, options.clusters);
-      args.schedule = MakePrefillSchedule(clusters, supers, args.streams.token_tiles, args.streams.chunks);
-      flags = args.schedule.rest * kPrefillFlags;
-      args.partial = pieces.Take<float>(static_cast<int64_t>(args.schedule.rest) * kSuperRows * kPrefillTokens);
+      args.schedule = MakePrefillSchedule(clusters, supers, args.streams.tokens, args.streams.chunks);
+      flags = args.schedule.rest() * kPrefillFlags;
+      args.partial = pieces.Take<float>(static_cast<int64_t>(args.schedule.rest()) * kSuperRows * kPrefillTokens);
       args.flags = pieces.Take<int>(flags);
     }
     if (first == 0) {

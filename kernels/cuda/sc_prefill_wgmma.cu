@@ -63,7 +63,7 @@ __device__ void Produce(const PrefillArgs& args, Ring ring, int cluster, uint32_
   const ScStreams& s = args.streams;
   constexpr uint32_t kBlockBytes = (4 * kWords + 2) * kUnitBytes;
   constexpr uint32_t kHalfBytes = kBlockBytes / 2;
-  for (int step = 0; step < args.schedule.steps(); ++step) {
+  for (int step = 0; step < args.schedule.max_steps; ++step) {
     const auto piece = args.schedule.At(cluster, step);
     const int token_tile = piece.tile / args.schedule.supers;
     const int super = piece.tile % args.schedule.supers;
@@ -182,8 +182,14 @@ struct Consumer {
     }
   }
 
+  // The accumulators of the first 64 * kWidth tokens.
+  template <int kWidth>
+  __device__ int32_t (&Accumulators())[32 * kWidth] {
+    return reinterpret_cast<int32_t(&)[32 * kWidth]>(acc);
+  }
+
   // Adds one stage to acc. kWords pairs of steps: while one pair multiplies, the next one's operands are made.
-  template <bool kFirst>
+  template <int kWidth, bool kFirst>
   __device__ void MultiplyStage(const uint32_t (&codes)[2], const uint32_t (&ranks)[2]) {
     const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
                                  static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords> >> 4));
@@ -197,8 +203,8 @@ struct Consumer {
       WgmmaFence();
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        Wgmma<kTokens>::Bits(acc, a[i], Descriptor(low + (4 * pair + 2 * i) * (kUnitBytes >> 4)),
-                             pair + i > 0 || !kFirst);
+        Wgmma<64 * kWidth>::Bits(Accumulators<kWidth>(), a[i], Descriptor(low + (4 * pair + 2 * i) * (kUnitBytes >> 4)),
+                                 pair + i > 0 || !kFirst);
       }
       WgmmaCommit();
       WgmmaWait<1>(acc);
@@ -208,7 +214,7 @@ struct Consumer {
     CorrectionOperand(a, codes, ranks);
     Pin(a);
     WgmmaFence();
-    Wgmma<kTokens>::Bytes(acc, a, Descriptor(low + 4 * kWords * (kUnitBytes >> 4)));
+    Wgmma<64 * kWidth>::Bytes(Accumulators<kWidth>(), a, Descriptor(low + 4 * kWords * (kUnitBytes >> 4)));
     WgmmaCommit();
     WgmmaWait<1>(acc);
     held = 8 * static_cast<uint32_t>(ring.slot);
@@ -216,6 +222,7 @@ struct Consumer {
   }
 
   // y = y + (float(acc) * gain) * (scale_a * scale_b), every operation rounded.
+  template <int kWidth>
   __device__ void ScaleChunk() {
     WgmmaWait<0>(acc);
     const uint32_t scales = stage(previous_slot()) + (4 * kWords + 2) * kUnitBytes;
@@ -225,7 +232,7 @@ struct Consumer {
     // Columns in batches, loads first: one by one, every element waits for the latency of the one before it.
     constexpr int kBatch = 4;
 #pragma unroll
-    for (int i = 0; i < kAccumulators; i += 4 * kBatch) {
+    for (int i = 0; i < 32 * kWidth; i += 4 * kBatch) {
       float2 token[kBatch];
       float value[4 * kBatch];
 #pragma unroll
@@ -244,7 +251,7 @@ struct Consumer {
   }
 
   // The stages of one block of 16 dimensions; `block` counts from the start of the chunk.
-  template <bool kFirst>
+  template <int kWidth, bool kFirst>
   __device__ void MultiplyBlock(const uint32_t (&codes)[2], int block) {
     Unrolled<kHalves>([&](auto half) {
       uint32_t ranks[2];
@@ -258,11 +265,12 @@ struct Consumer {
           ranks[i] = DirectRanks(codes[i]);
         }
       }
-      MultiplyStage<kFirst && half == 0>(codes, ranks);
+      MultiplyStage<kWidth, kFirst && half == 0>(codes, ranks);
     });
   }
 
   // `chunks` chunks of blocks, the last of them with `last_blocks`, of this thread's two rows.
+  template <int kWidth>
   __device__ void MultiplyChunks(const uint32_t* codes, int chunks, int last_blocks) {
     uint32_t next[2] = {__ldg(codes), __ldg(codes + 8 * kTileDims / 4)};
     const auto advance = [&](uint32_t(&now)[2], bool more) {
@@ -279,35 +287,62 @@ struct Consumer {
       uint32_t now[2];
       Follow();
       advance(now, chunks > 1 || blocks > 1);
-      MultiplyBlock<true>(now, 0);
+      MultiplyBlock<kWidth, true>(now, 0);
       Lead();
       for (int block = 1; block < blocks; ++block) {
         advance(now, chunks > 1 || block + 1 < blocks);
-        MultiplyBlock<false>(now, block);
+        MultiplyBlock<kWidth, false>(now, block);
       }
-      ScaleChunk();
+      ScaleChunk<kWidth>();
     }
   }
 
-  __device__ void Write(const PrefillTask& task, int first_row, int first_token) {
+  // Stores y. A tile without edges takes no comparisons: while a warpgroup writes, it feeds no tensor core, and with
+  // them that was 6 % of the time at 32 chunks.
+  __device__ void Write(const PrefillTask& task, int first_row, int first_token) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = first_row + lane / 4;
     const int token = first_token + lane % 4 * 2;
+    float* to = task.out + token * task.out_stride + row;
+    const bool whole = first_row + 16 <= task.rows && first_token + kTokens <= args.streams.tokens;
+    if (whole && !task.add) {
 #pragma unroll
-    for (int i = 0; i < kAccumulators; ++i) {
-      const int n = token + i / 4 * 8 + i % 2;
-      const int m = row + i % 4 / 2 * 8;
-      if (n < args.streams.tokens && m < task.rows) {
-        float* to = task.out + n * task.out_stride + m;
-        *to = task.add ? __fadd_rn(*to, y[i]) : y[i];
+      for (int i = 0; i < kAccumulators; i += 4) {
+        float* next = to + task.out_stride;
+        to[0] = y[i];
+        next[0] = y[i + 1];
+        to[8] = y[i + 2];
+        next[8] = y[i + 3];
+        to += 8 * task.out_stride;
       }
+      return;
+    }
+    // Loads of four columns before their stores, as the compiler cannot know that they do not overlap.
+    constexpr int kBatch = 16;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += kBatch) {
+      float before[kBatch] = {};
+      bool inside[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        inside[k] = token + (i + k) / 4 * 8 + k % 2 < args.streams.tokens && row + k % 4 / 2 * 8 < task.rows;
+        if (inside[k] && task.add) before[k] = to[(k / 4 * 8 + k % 2) * task.out_stride + k % 4 / 2 * 8];
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        if (inside[k]) {
+          to[(k / 4 * 8 + k % 2) * task.out_stride + k % 4 / 2 * 8] =
+              task.add ? __fadd_rn(before[k], y[i + k]) : y[i + k];
+        }
+      }
+      to += kBatch / 4 * 8 * task.out_stride;
     }
   }
 
   __device__ void Run(int cluster, uint32_t rank) {
     const ScStreams& s = args.streams;
     const int tail_blocks = s.dim_blocks - (s.chunks - 1) * s.blocks_per_chunk;
-    for (int step = 0; step < args.schedule.steps(); ++step) {
+    for (int step = 0; step < args.schedule.max_steps; ++step) {
       auto piece = args.schedule.At(cluster, step);
       if (piece.chunk_begin == piece.chunk_end) continue;
       const int last_blocks = piece.chunk_end == s.chunks ? tail_blocks : s.blocks_per_chunk;
@@ -329,12 +364,18 @@ struct Consumer {
       // Rows row and row + 8 lie in the same tile of 32 rows; a block of 16 dimensions is one such tile.
       const int lane = static_cast<int>(threadIdx.x % 32);
       const int row = warp_row + lane / 4;
-      MultiplyChunks(reinterpret_cast<const uint32_t*>(task.codes +
-                                                       (static_cast<int64_t>(row / kTileRows) * s.dim_blocks +
-                                                        piece.chunk_begin * s.blocks_per_chunk) *
-                                                           kTileBytes +
-                                                       row % kTileRows * kTileDims + lane % 4 * 4),
-                     piece.chunk_end - piece.chunk_begin, last_blocks);
+      const int64_t first_tile =
+          static_cast<int64_t>(row / kTileRows) * s.dim_blocks + piece.chunk_begin * s.blocks_per_chunk;
+      const uint32_t* codes = reinterpret_cast<const uint32_t*>(task.codes + first_tile * kTileBytes +
+                                                                row % kTileRows * kTileDims + lane % 4 * 4);
+      const int chunks = piece.chunk_end - piece.chunk_begin;
+      if (piece.width == 3) {
+        MultiplyChunks<3>(codes, chunks, last_blocks);
+      } else if (piece.width == 2) {
+        MultiplyChunks<2>(codes, chunks, last_blocks);
+      } else {
+        MultiplyChunks<1>(codes, chunks, last_blocks);
+      }
 
       piece = args.schedule.At(cluster, Opaque(step));
       if (piece.chunk_end < args.schedule.chunks) {
@@ -474,20 +515,24 @@ void LaunchPrefillWgmma(cudaStream_t stream, const PrefillArgs& args) {
   STOCH_CUDA(cudaLaunchKernelExC(&config, choice.kernel, parameters));
 }
 
-PrefillSchedule MakePrefillSchedule(int clusters, int supers, int token_tiles, int chunks) {
+PrefillSchedule MakePrefillSchedule(int clusters, int supers, int tokens, int chunks) {
   PrefillSchedule s;
+  const int token_tiles = (tokens + kPrefillTokens - 1) / kPrefillTokens;
   s.supers = supers;
   s.tiles = supers * token_tiles;
-  s.clusters = clusters < s.tiles ? clusters : s.tiles;
+  s.clusters = std::min(clusters, s.tiles);
   s.chunks = chunks;
-  s.full = s.tiles / s.clusters;
-  s.rest = s.tiles % s.clusters;
-  if (s.rest == 0) return s;
+  s.last_width = (tokens - (token_tiles - 1) * kPrefillTokens + 63) / 64;
+  const int wide_tiles = s.tiles - supers;
+  s.weigh_last = wide_tiles >= s.clusters;
+  s.full = (s.weigh_last ? wide_tiles : s.tiles) / s.clusters;
+  s.rest_wide = (s.weigh_last ? wide_tiles : s.tiles) - s.full * s.clusters;
+  s.rest_cost = s.start_cost(s.rest());
   // A range no shorter than a tile's chunks over the steps a piece can be placed in keeps pieces apart in time.
-  const int even = (s.rest * chunks + s.clusters - 1) / s.clusters;
-  const int apart = (chunks - 1 + s.full - 1) / s.full;
-  s.extra = even > apart ? even : apart;
-  if (s.extra < 1) s.extra = 1;
+  const int even = (s.rest_cost + s.clusters - 1) / s.clusters;
+  const int apart = (s.wide_cost() + s.full) / (s.full + 1);
+  s.extra = std::max(even, apart);
+  s.max_steps = s.full + 2 + s.extra / s.last_cost() + 1;
   return s;
 }
 

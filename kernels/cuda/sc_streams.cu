@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
-constexpr int kTokensPerBlock = 512;          // pays for staging the table of the block's 16 dimensions
+constexpr int kTokensPerBlock = 1024;         // pays for staging the table of the block's 16 dimensions
 
 // The bits of word `word` of a stream that are inside stoc_len.
 __device__ uint32_t ValidBits(int word, int stoc_len) {
@@ -21,18 +21,17 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ uint4 staged[];
   const int dim_block = static_cast<int>(blockIdx.x);
   const int block_in_chunk = dim_block % out.blocks_per_chunk;
-  const int per_dim = tables.levels * out.halves;
-  for (int i = static_cast<int>(threadIdx.x); i < 16 * per_dim; i += kThreads) {
-    const int dim = i / per_dim;
-    const int level = i % per_dim / out.halves;
-    const int first = i % out.halves * kWords;
+  for (int dim = static_cast<int>(threadIdx.x) / 32; dim < 16; dim += kThreads / 32) {
     const int mask = (block_in_chunk * 16 + dim) & (tables.masks - 1);
-    const uint32_t* stream =
-        tables.streams + (static_cast<int64_t>(mask) * tables.levels + level) * tables.stream_words;
-    uint32_t w[4] = {};
+    const uint32_t* row = tables.streams + static_cast<int64_t>(mask) * tables.levels * tables.stream_words;
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < tables.levels * out.halves; i += 32) {
+      const int first = i % out.halves * kWords;
+      const uint32_t* stream = row + i / out.halves * tables.stream_words + first;
+      uint32_t w[4] = {};
 #pragma unroll
-    for (int k = 0; k < kWords; ++k) w[k] = first + k < tables.stream_words ? stream[first + k] : 0;
-    staged[i] = make_uint4(w[0], w[1], w[2], w[3]);
+      for (int k = 0; k < kWords; ++k) w[k] = first + k < tables.stream_words ? __ldg(stream + k) : 0;
+      staged[dim * tables.levels * out.halves + i] = make_uint4(w[0], w[1], w[2], w[3]);
+    }
   }
   if (blockIdx.x == 0 && blockIdx.y == 0) {
     for (int i = static_cast<int>(threadIdx.x); i < flag_count; i += kThreads) flags[i] = 0;
