@@ -22,16 +22,19 @@ struct RowSource {
 };
 RowSource MakeRowSource(const LinearCall& call);
 
-// Element i of f(x) for one row; `r` is 1 / sqrt(mean(x^2) + eps) of that row for kRmsNorm.
+// f of one element x; `y` is its norm weight (kRmsNorm) or its x2 (kSiluMul), `r` is 1 / sqrt(mean(x^2) + eps) of its
+// row (kRmsNorm).
+STOCH_HD float ApplyPrologue(Prologue prologue, float x, float y, float r) {
+  if (prologue == Prologue::kRmsNorm) return (x * r) * y;
+  if (prologue == Prologue::kSiluMul) return Silu(x) * y;
+  return x;
+}
+
+// Element i of f(x) for one row.
 template <Prologue P>
 STOCH_HD float PrologueValue(const RowSource& source, const float* x, const float* x2, float r, int64_t i) {
-  if constexpr (P == Prologue::kRmsNorm) {
-    return (x[i] * r) * source.norm_weight[i];
-  } else if constexpr (P == Prologue::kSiluMul) {
-    return Silu(x[i]) * x2[i];
-  } else {
-    return x[i];
-  }
+  const float y = P == Prologue::kRmsNorm ? source.norm_weight[i] : P == Prologue::kSiluMul ? x2[i] : 0.0f;
+  return ApplyPrologue(P, x[i], y, r);
 }
 
 // What:   quantizes f(x) as side a of `op`. The view points into `scratch`.

@@ -9,13 +9,12 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kWarps = 12;  // of at most 80 registers: the next kernel fits beside this one
+constexpr int kWarps = 16;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kMaxRows = 4;
-constexpr int kVector = 8;                             // halves of a 16-byte load
-constexpr int kStepCols = kWarp * kVector;             // columns of a warp's load
-constexpr int kRing = 8;                               // loads in flight of a lane
-constexpr int64_t kPrefetchBytes = int64_t{24} << 20;  // as in sc_decode.cu
+constexpr int kVector = 8;                  // halves of a 16-byte load
+constexpr int kStepCols = kWarp * kVector;  // columns of a warp's load
+constexpr int kRing = 8;  // loads in flight of a lane
 
 struct Task {
   const uint16_t* weights = nullptr;
@@ -31,7 +30,6 @@ struct VectorArgs {
   int total_rows = 0;  // weight rows of all tasks
   int cols = 0;
   int rows = 0;
-  int prefetched = 0;  // rows that a block brings into the second-level cache ahead of its turn
   RowSource source;
   FiniteReporter reporter;
 };
@@ -64,7 +62,9 @@ __device__ void StageRow(const VectorArgs& args, int n, __half* to, float* fold)
   const float r = P == Prologue::kRmsNorm ? NormFactor(x, args.cols, args.source.norm_eps, fold) : 0.0f;
   bool finite = true;
   for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kThreads) {
-    const float value = PrologueValue<P>(args.source, x, x2, r, i);
+    // The baseline owes nobody its bits, so SiLU may use the fast instructions.
+    const float value = P == Prologue::kSiluMul ? __fdividef(x[i], 1.0f + __expf(-x[i])) * x2[i]
+                                                : PrologueValue<P>(args.source, x, x2, r, i);
     finite = finite && IsFinite(value);
     to[i] = __float2half_rn(value);
   }
@@ -73,8 +73,7 @@ __device__ void StageRow(const VectorArgs& args, int n, __half* to, float* fold)
 
 // Each warp owns whole weight rows, one after another, every gridDim.x * kWarps-th.
 template <int kRows>
-__global__ void __launch_bounds__(kThreads, kRows == 1 ? 2 : 1)
-    Fp16VectorKernel(const __grid_constant__ VectorArgs args) {
+__global__ void __launch_bounds__(kThreads, 1) Fp16VectorKernel(const __grid_constant__ VectorArgs args) {
   extern __shared__ __align__(16) __half xs[];  // [kRows][cols]
   __shared__ float fold[kRowLanes];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -82,16 +81,11 @@ __global__ void __launch_bounds__(kThreads, kRows == 1 ? 2 : 1)
   int row = static_cast<int>(threadIdx.x) / kWarp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   const int steps = (args.cols + kStepCols - 1) / kStepCols;
 
+  StartNext();
   uint4 ring[kRing];
   const uint16_t* current = row < args.total_rows ? RowAt(args, row) : nullptr;
 #pragma unroll
   for (int t = 0; t < kRing; ++t) ring[t] = LoadWeights(current, t * kStepCols + lane * kVector, args.cols);
-#if __CUDA_ARCH__ >= 900
-  // Lane l prefetches the warp's row l of those to come.
-  if (const int ahead = row + lane * stride; lane < args.prefetched && ahead < args.total_rows) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(RowAt(args, ahead)), "r"(args.cols * 2) : "memory");
-  }
-#endif
   WaitForPrevious();
   for (int n = 0; n < args.rows; ++n) {
     switch (args.source.prologue) {
@@ -103,7 +97,6 @@ __global__ void __launch_bounds__(kThreads, kRows == 1 ? 2 : 1)
   __syncthreads();
   for (; row < args.total_rows; row += stride) {
     const uint16_t* next = row + stride < args.total_rows ? RowAt(args, row + stride) : nullptr;
-    if (next == nullptr) StartNext();
     float acc[kRows] = {};
     for (int first = 0; first < steps; first += kRing) {
       const bool wrap = first + kRing >= steps;
@@ -163,9 +156,6 @@ void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows,
   args.source = source;
   args.reporter = reporter;
   const int blocks = std::min(ctx.sm_count, (args.total_rows + kWarps - 1) / kWarps);
-  const int64_t prefetch_bytes = std::min<int64_t>(kPrefetchBytes, ctx.l2_bytes / 2);
-  args.prefetched = static_cast<int>(
-      std::min<int64_t>(kWarp, (prefetch_bytes + blocks * kWarps * cols * 2 - 1) / (blocks * kWarps * cols * 2)));
   const auto kernel = rows == 1 ? Fp16VectorKernel<1> : rows == 2 ? Fp16VectorKernel<2> : Fp16VectorKernel<4>;
   const size_t shared_bytes = static_cast<size_t>(rows * cols) * 2;
   STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));

@@ -14,12 +14,13 @@ __device__ inline float NormFactor(const float* x, int64_t cols, float eps, floa
   if (j < kRowLanes) {
     float lane = 0.0f;
     int64_t i = j;
-    for (; i + 7 * kRowLanes < cols; i += 8 * kRowLanes) {  // loads first: the sum is one chain
-      float v[8];
+    constexpr int kInFlight = 16;
+    for (; i + (kInFlight - 1) * kRowLanes < cols; i += kInFlight * kRowLanes) {  // loads first: the sum is one chain
+      float v[kInFlight];
 #pragma unroll
-      for (int k = 0; k < 8; ++k) v[k] = x[i + k * kRowLanes];
+      for (int k = 0; k < kInFlight; ++k) v[k] = x[i + k * kRowLanes];
 #pragma unroll
-      for (int k = 0; k < 8; ++k) lane = Fma(v[k], v[k], lane);
+      for (int k = 0; k < kInFlight; ++k) lane = Fma(v[k], v[k], lane);
     }
     for (; i < cols; i += kRowLanes) lane = Fma(x[i], x[i], lane);
     shared[j] = lane;
