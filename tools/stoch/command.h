@@ -26,6 +26,7 @@ CommandBody AddPerplexity(CLI::App& command);
 CommandBody AddVerify(CLI::App& command);
 CommandBody AddInspect(CLI::App& command);
 CommandBody AddTokenize(CLI::App& command);
+CommandBody AddServe(CLI::App& command);
 // Needs the whole command line to describe it.
 CommandBody AddCompletion(CLI::App& command, const CLI::App& root);
 

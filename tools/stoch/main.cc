@@ -43,8 +43,8 @@ struct Declared {
 
 std::vector<Declared> Declare(CLI::App& root) {
   const std::pair<const char*, CommandBody (*)(CLI::App&)> commands[] = {
-      {"generate", AddGenerate}, {"bench", AddBench},     {"perplexity", AddPerplexity},
-      {"verify", AddVerify},     {"inspect", AddInspect}, {"tokenize", AddTokenize},
+      {"generate", AddGenerate}, {"bench", AddBench},       {"perplexity", AddPerplexity}, {"verify", AddVerify},
+      {"inspect", AddInspect},   {"tokenize", AddTokenize}, {"serve", AddServe},
   };
   std::vector<Declared> declared;
   for (const auto& [name, add] : commands) {

@@ -136,7 +136,7 @@ LlamaPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, st
     throw InvalidInput(
         fmt::format("--device-map {}: allowed is auto, balanced, balanced_low_0, sequential or a file .json", policy));
   }
-  const LlamaPlacement placement = Fill(config, plan, rooms, shares);
+  LlamaPlacement placement = Fill(config, plan, rooms, shares);
   CheckRoom(placement, plan, rooms);
   return placement;
 }
