@@ -141,6 +141,14 @@ TEST(SentencePieceJson, NormalizedAddedTokensAreFoundInNormalizedText) {
   EXPECT_EQ(Plain(*tokenizer, "ax y").size(), 4u);
 }
 
+TEST(SentencePieceJson, TextBehindANormalizedAddedTokenIsNotFirst) {
+  json file = Metaspace("first", false);
+  file["added_tokens"].push_back(AddedToken(266, "x"));
+  file["added_tokens"][3]["normalized"] = true;
+  EXPECT_EQ(Plain(*FromJson(file), "axa"), (Ids{kSpaceA, 266, kA}));
+  EXPECT_EQ(Plain(*FromJson(file), "xa"), (Ids{266, kA}));
+}
+
 TEST(SentencePieceJson, DecodesAndStreams) {
   const auto tokenizer = FromJson(SentencePieceJson());
   const Ids ids = {1, kSpaceA, kSpaceAb, ByteToken(0xe2), ByteToken(0x82), ByteToken(0xac), 2, kB};

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "loader/tokenizer_regex.h"
 #include "tests/loader/tokenizer_samples.h"
 #include "tests/support/temp_dir.h"
 
@@ -112,6 +113,14 @@ TEST(Tiktoken, LastLineMayLackItsNewline) {
   EXPECT_EQ(Plain(*MakeTiktokenTokenizer(lines, "tokenizer.model", {}), "hell"), (Ids{258}));
 }
 
+TEST(TokenizerRegex, LongRunsOfSpaceAreWithinTheLimits) {
+  // PCRE2's own limit of steps refuses a run of 10 million.
+  const Regex pattern(R"(\s*[\r\n]+|\s+(?!\S)|\s+)", "pattern");
+  const auto spans = pattern.FindAll(std::string(12'000'000, ' ') + "x");
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0].end, 11'999'999u);
+}
+
 TEST(Tokenizer, ThreadsMayShareOne) {
   std::vector<std::unique_ptr<Tokenizer>> tokenizers;
   tokenizers.push_back(FromModel());
@@ -153,10 +162,13 @@ TEST(TokenizerFolder, SmallFilesAreRead) {
   EXPECT_EQ(tokenizer->eos_ids(), (Ids{kEot, kEnd}));
   EXPECT_EQ(tokenizer->pad_id(), kEnd);
   EXPECT_EQ(tokenizer->chat_template(), "D");
+  WriteFile(folder / "tokenizer_config.json", R"({"eos_token": "<|end_of_text|>"})");  // goes before the map
+  EXPECT_EQ(LoadTokenizer(folder.path())->eos_ids(), (Ids{kEnd, kEot}));
+  EXPECT_EQ(LoadTokenizer(folder.path())->pad_id(), kEnd);
   WriteFile(folder / "chat_template.jinja", "J");
   EXPECT_EQ(LoadTokenizer(folder.path())->chat_template(), "J");
-  WriteFile(folder / "generation_config.json", R"({"eos_token_id": 261})");
-  EXPECT_EQ(LoadTokenizer(folder.path())->eos_ids(), (Ids{kEot, kEnd}));
+  WriteFile(folder / "generation_config.json", R"({"eos_token_id": 264})");
+  EXPECT_EQ(LoadTokenizer(folder.path())->eos_ids(), (Ids{kEnd, kEot}));
 }
 
 }  // namespace
