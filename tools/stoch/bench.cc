@@ -11,6 +11,7 @@
 
 #include "engine/engine.h"
 #include "kernels/base/error.h"
+#include "kernels/sc/sc_config.h"
 #include "models/memory_plan.h"
 #include "tools/stoch/bench_report.h"
 #include "tools/stoch/command.h"
@@ -140,6 +141,41 @@ double DecodeFloor(const Engine& engine, const BenchCase& test, int64_t steps, d
   return 1000 * bytes / read_bytes_per_s;
 }
 
+// Tensor core rates that prompts are held against, where they were measured: bit-MAC/s of binary wgmma for SC, MAC/s of
+// fp16. 0 = unknown.
+double TensorRate(const std::string& device_name, Precision precision) {
+  if (device_name.find("H200") == std::string::npos) return 0;
+  if (precision == Precision::kSc) return 7.8e15;
+  return precision == Precision::kFp16 ? 3.95e14 : 0;
+}
+
+// MACs of one token in the decoder linears; an SC product is as many bit-MACs as its stream is long.
+double MacsPerToken(const Engine& engine) {
+  const LlamaConfig& config = engine.config();
+  const double hidden = static_cast<double>(config.hidden_size);
+  const double intermediate = static_cast<double>(config.intermediate_size);
+  const double q = static_cast<double>(config.num_attention_heads * config.head_dim);
+  const double kv = static_cast<double>(config.num_key_value_heads * config.head_dim);
+  const std::pair<ScOperatorId, double> products[] = {{ScOperatorId::kQProj, hidden * q},
+                                                      {ScOperatorId::kKProj, hidden * kv},
+                                                      {ScOperatorId::kVProj, hidden * kv},
+                                                      {ScOperatorId::kOProj, hidden * q},
+                                                      {ScOperatorId::kGateProj, hidden * intermediate},
+                                                      {ScOperatorId::kUpProj, hidden * intermediate},
+                                                      {ScOperatorId::kDownProj, hidden * intermediate}};
+  double macs = 0;
+  for (const auto& [id, count] : products) {
+    const bool sc = engine.options().precision == Precision::kSc;
+    macs += count * (sc ? Resolve(engine.options().sc.at(id)).stoc_len : 1);
+  }
+  return macs * static_cast<double>(config.num_hidden_layers);
+}
+
+double PromptFloor(const Engine& engine, const BenchCase& test, const std::string& device_name) {
+  const double rate = TensorRate(device_name, engine.options().precision);
+  return rate > 0 ? 1000 * MacsPerToken(engine) * static_cast<double>(test.prompt) / rate : 0;
+}
+
 class Bench {
  public:
   Bench(const Options& options, std::shared_ptr<Backend> backend)
@@ -177,9 +213,9 @@ class Bench {
       result.samples_ms = test.prompt > 0 ? PromptSamples(*engine, test, &bar, &done, total)
                                           : DecodeSamples(*engine, test, &bar, &done, total);
       result.tokens = test.prompt > 0 ? test.prompt : test.batch;
-      if (test.prompt == 0) {
-        result.floor_ms = DecodeFloor(*engine, test, options_.decode_tokens, environment_.read_bytes_per_s);
-      }
+      result.floor_ms = test.prompt > 0
+                            ? PromptFloor(*engine, test, environment_.device_name)
+                            : DecodeFloor(*engine, test, options_.decode_tokens, environment_.read_bytes_per_s);
       results_.push_back(result);
     }
   }
