@@ -77,8 +77,7 @@ __device__ void AddTopCounts(const DecodeArgs& args, const Unit& unit, const Sta
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
 // takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
 template <int kTokens, bool kFused, bool kTop256>
-__global__ void __launch_bounds__(Cut<kTokens>::kThreads, Cut<kTokens>::kBlocksPerSm)
-    ScDecodeKernel(const __grid_constant__ DecodeArgs args) {
+__global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(const __grid_constant__ DecodeArgs args) {
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kRing = Cut<kTokens>::kRing;
   extern __shared__ __align__(128) uint8_t shared[];
