@@ -1,7 +1,7 @@
 // CudaBackend: checks operands, makes their device current and calls the launcher of each op.
 //
 // Launchers by file; each takes the DeviceContext first and has its contract in its header:
-//   linear.h       LaunchLinear            (sc_linear.h, sc_prefill.h, exact_linear.h, fp16_linear.h below it)
+//   linear.h       LaunchLinear: sc_linear.h (sc_decode.h, sc_prefill.h, sc_generic.cu), exact_linear.h, fp16_linear.h
 //   attention.h    LaunchAttention         kv_cache.h  CudaKvCache, MakeKvCache, KvCacheBytes
 //   pass.h         CudaPass, MakePass, UploadPass
 //   rows.h         LaunchEmbed, LaunchGatherRows, LaunchArgmax, LaunchScore

@@ -6,7 +6,9 @@
 namespace stoch::cuda {
 
 // Requires: every block of the grid gets onto the GPU without another having to leave: at most one block for each
-//           multiprocessor. Kernels that overlap (launch.h) use it one after another, after WaitForPrevious.
+//           multiprocessor, and no other kernel with such a barrier at the same time (another backend of this process
+//           or an MPS client on the same GPU). Kernels that overlap (launch.h) use it one after another, after
+//           WaitForPrevious.
 struct GridBarrier {
   static constexpr size_t kBytes = 2 * sizeof(unsigned);
   unsigned* state = nullptr;  // arrived blocks, generation; zero before the first use
