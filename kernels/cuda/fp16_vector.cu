@@ -14,7 +14,7 @@ constexpr int kThreads = kWarps * kWarp;
 constexpr int kMaxRows = 4;
 constexpr int kVector = 8;                  // halves of a 16-byte load
 constexpr int kStepCols = kWarp * kVector;  // columns of a warp's load
-constexpr int kRing = 8;  // loads in flight of a lane
+constexpr int kRing = 8;                    // loads in flight of a lane
 
 struct Task {
   const uint16_t* weights = nullptr;

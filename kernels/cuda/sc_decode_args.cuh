@@ -14,7 +14,7 @@ template <int kTokens>
 struct Cut {
   static constexpr int kWarps = kTokens == 1 ? 16 : 24;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kEarly = 4;  // of them before the activations are there
+  static constexpr int kEarly = 4;                    // of them before the activations are there
   static constexpr int kRing = kTokens <= 2 ? 8 : 4;  // tiles in flight of a lane
 };
 inline constexpr int kMaxFusedChunks = 2;  // chunks of the one row that a block quantizes and stages at a time
