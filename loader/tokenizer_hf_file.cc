@@ -128,6 +128,15 @@ void ReadMerges(const json& merges, const WrittenIds& ids, const std::string& wh
   }
 }
 
+// "▁" if merges stay inside words that begin with it. ▁ must be a token itself: unknown characters may be fused.
+std::string WordMark(const BpeModel& model) {
+  const std::string mark = "\u2581";
+  if (model.byte_level || model.ignore_merges || !model.vocabulary.contains(mark)) return "";
+  const bool spans = std::any_of(model.vocabulary.begin(), model.vocabulary.end(),
+                                 [&](const auto& token) { return SpansMarkedWords(token.first, mark); });
+  return spans ? "" : mark;
+}
+
 BpeModel ReadModel(const json& object, const std::string& where, const TokenDecoder& decoder,
                    std::vector<Token>& tokens) {
   ExpectObject(object, where);
@@ -156,6 +165,7 @@ BpeModel ReadModel(const json& object, const std::string& where, const TokenDeco
     model.unk = IdIn(ids, *unk, [&] { return where + ": unk_token"; });
   }
   if (!model.byte_level && !BoolMember(object, "byte_fallback", where).value_or(false)) model.bytes.fill(-1);
+  model.word_mark = WordMark(model);
   return model;
 }
 

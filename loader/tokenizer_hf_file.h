@@ -30,6 +30,7 @@ struct BpeModel {
   bool fuse_unk = false;
   bool ignore_merges = false;  // a word that is a token is that token
   bool byte_level = false;
+  std::string word_mark;           // not empty: no token spans words marked so, each can be merged on its own
   std::array<int32_t, 256> bytes;  // byte-level: single bytes; else the fallback tokens "<0x0A>"; -1: none
 };
 

@@ -75,13 +75,6 @@ class ProtoReader {
 bool IsBytes(const ProtoField& field, uint64_t number) { return field.number == number && field.wire == 2; }
 bool IsVarint(const ProtoField& field, uint64_t number) { return field.number == number && field.wire == 0; }
 
-// Whether ▁ (or a space) stands behind something else.
-bool HasInnerSpace(std::string_view piece) {
-  constexpr std::string_view kSpace = "\u2581";
-  while (piece.starts_with(kSpace)) piece.remove_prefix(kSpace.size());
-  return piece.find(kSpace) != std::string_view::npos || piece.find(' ') != std::string_view::npos;
-}
-
 void CheckPiece(std::string_view message, int64_t id, const std::string& where, SentencePieceFacts& facts) {
   const std::string place = where + ": piece " + std::to_string(id);
   ProtoReader reader(message, where);
@@ -100,7 +93,7 @@ void CheckPiece(std::string_view message, int64_t id, const std::string& where, 
   if (piece.empty()) throw InvalidInput(place + " is empty");
   if (piece.find('\0') != std::string_view::npos) throw InvalidInput(place + " has a zero byte");
   CheckUtf8(piece, place);
-  if (HasInnerSpace(piece)) facts.has_inner_space = true;
+  if (SpansMarkedWords(piece, "\u2581") || piece.find(' ') != std::string_view::npos) facts.has_inner_space = true;
   if (piece == "\u2581" && normal) facts.has_space_piece = true;
 }
 

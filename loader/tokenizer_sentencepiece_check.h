@@ -11,10 +11,9 @@ struct SentencePieceFacts {
   bool add_dummy_prefix = true;          // a space in front of the text
   bool remove_extra_whitespaces = true;  // no spaces at the ends, single ones inside
   bool has_space_piece = false;          // "▁" is a piece
-  bool has_inner_space = false;          // some piece has a space behind something else
+  bool has_inner_space = false;          // some piece goes on into a next word
 
-  // Nothing merges across a space that follows something else, so every word with the spaces before it can be encoded
-  // on its own.
+  // Every word, with the spaces before it, can be encoded on its own.
   bool WordsAreIndependent() const { return has_space_piece && !has_inner_space; }
 };
 

@@ -1,5 +1,7 @@
 #include "loader/tokenizer_text.h"
 
+#include <algorithm>
+
 #include "kernels/base/error.h"
 
 namespace stoch {
@@ -104,6 +106,15 @@ std::string ReplaceAll(std::string_view text, std::string_view from, std::string
   }
   result.append(text.substr(pos));
   return result;
+}
+
+size_t MarkedWordEnd(std::string_view text, size_t begin, std::string_view mark) {
+  while (text.substr(begin).starts_with(mark)) begin += mark.size();
+  return std::min(text.find(mark, begin), text.size());
+}
+
+bool SpansMarkedWords(std::string_view token, std::string_view mark) {
+  return MarkedWordEnd(token, 0, mark) != token.size();
 }
 
 }  // namespace stoch

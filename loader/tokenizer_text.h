@@ -32,4 +32,10 @@ std::string_view StripLikePython(std::string_view text);
 // What: replaces every `from` (not empty) in text.
 std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to);
 
+// Words of text whose spaces are written `mark`: marks, then everything up to the next mark.
+// What: where the word that begins at `begin` ends.
+size_t MarkedWordEnd(std::string_view text, size_t begin, std::string_view mark);
+// What: whether a token goes on into a next word. Where none does, words can be encoded one by one.
+bool SpansMarkedWords(std::string_view token, std::string_view mark);
+
 }  // namespace stoch

@@ -54,6 +54,14 @@ TEST(SentencePieceJson, MergesMayBePairs) {
   EXPECT_EQ(Plain(*FromJson(file), "ab a"), (Ids{kSpaceAb, kSpaceA}));
 }
 
+TEST(SentencePieceJson, MergesAcrossWordsAreFound) {
+  json file = SentencePieceJson();
+  file["model"]["vocab"]["b▁"] = 266;
+  file["model"]["merges"].push_back("b ▁");
+  EXPECT_EQ(Plain(*FromJson(file), "bb a"), (Ids{kSpace, kB, kB, kSpaceA}));  // ▁ a goes first
+  EXPECT_EQ(Plain(*FromJson(file), "b b"), (Ids{kSpace, 266, kB}));
+}
+
 TEST(SentencePieceJson, IgnoreMergesTakesWholeWords) {
   json file = Metaspace("always", true);
   file["model"]["merges"] = json::array();
