@@ -27,8 +27,8 @@ bool ScPrefillSupports(const ScOperator& op) {
 void LaunchScPrefill(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,
                      const ScLinearTask* tasks, int count, const ScPrefillOptions& options) {
   STOCH_CHECK(ScPrefillSupports(op) && count >= 1 && a.rows >= 1);
-  const bool wgmma =
-      options.path == ScPrefillPath::kAuto ? ctx.compute_capability == 90 : options.path == ScPrefillPath::kWgmma;
+  const bool wgmma = options.path == ScPrefillPath::kAuto ? ctx.compute_capability == 90 && PrefillWgmmaBuilt()
+                                                          : options.path == ScPrefillPath::kWgmma;
   Scratch scratch(ctx.workspace);
   PrefillArgs args;
   args.streams = MakeScStreams(a.dims, a.rows, kPrefillTokens, tables.stoc_len);
@@ -57,7 +57,8 @@ void LaunchScPrefill(DeviceContext& ctx, const ScOperator& op, const ScTables& t
     Scratch pieces(ctx.workspace);
     int flags = 0;
     if (wgmma) {
-      int clusters = MaxPrefillClusters(args);
+      int clusters = static_cast<int>(MaxPrefillClusters(args));
+      STOCH_CHECK(clusters >= 1);
       if (options.clusters > 0) clusters = std::min(clusters, options.clusters);
       args.schedule = MakePrefillSchedule(clusters, supers, args.streams.tokens, args.streams.chunks);
       flags = args.schedule.rest() * kPrefillFlags;

@@ -130,6 +130,9 @@ struct PrefillArgs {
 };
 
 // wgmma b1 (sm_90a). Requires streams.tile_tokens = kPrefillTokens and every cluster of the schedule resident.
+// What: whether the program holds the kernel for the current device, one of compute capability 9.0. A build for sm_80
+//       alone has nothing of it but what the driver compiles from PTX without sm_90a.
+bool PrefillWgmmaBuilt();
 void LaunchPrefillWgmma(cudaStream_t stream, const PrefillArgs& args);
 int64_t MaxPrefillClusters(const PrefillArgs& args);
 
