@@ -1,0 +1,278 @@
+#include "engine/serve/api.h"
+
+#include <openssl/crypto.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "engine/serve/chat_page.h"
+#include "engine/serve/completion_exchange.h"
+#include "engine/serve/completion_response.h"
+#include "engine/serve/json_fields.h"
+#include "engine/serve/request_error.h"
+#include "loader/bounded_json.h"
+
+namespace stoch::serve {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kUnauthorized = 401;
+constexpr int kNotFound = 404;
+constexpr int kMethodNotAllowed = 405;
+constexpr int kTooManyRequests = 429;
+constexpr int kInternalError = 500;
+constexpr int kUnavailable = 503;
+
+// A label of somebody else's that is safe in headers and logs.
+bool IsPlainLabel(const std::string& text) {
+  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
+  });
+}
+
+const Tokenizer& RequireTokenizer(const ModelFacts& model) {
+  if (model.tokenizer == nullptr) throw RequestError(kNotFound, "", "the model " + model.id + " has no tokenizer");
+  return *model.tokenizer;
+}
+
+// "bos_token" and "bos_token_id" of ROLE "bos"; null where the tokenizer has none.
+void AddToken(const Tokenizer& tokenizer, const std::string& role, std::optional<int32_t> id, OrderedJson* info) {
+  (*info)[role + "_token"] = id.has_value() ? OrderedJson(tokenizer.TokenText(*id)) : OrderedJson(nullptr);
+  (*info)[role + "_token_id"] = id.has_value() ? OrderedJson(*id) : OrderedJson(nullptr);
+}
+
+}  // namespace
+
+struct Api::Call {
+  HttpRequest request;
+  std::shared_ptr<Connection> connection;
+  std::string id;
+
+  Json Body() const { return ParseBoundedJson(request.body, "the request body"); }
+
+  std::shared_ptr<Exchange> Send(const OrderedJson& body) {
+    connection->Send({200, "application/json", Dump(body), {{"X-Request-Id", id}}});
+    return nullptr;
+  }
+  void SendError(int status, const std::string& message, const std::string& param, HttpHeaders headers) {
+    headers.emplace_back("X-Request-Id", id);
+    connection->Send({status, "application/json", ErrorText(status, message, param), std::move(headers)});
+  }
+};
+
+struct Api::Route {
+  const char* method;
+  const char* path;
+  std::shared_ptr<Exchange> (Api::*answer)(Call& call);
+};
+
+Api::Api(ApiOptions options, Metrics& metrics, LogSink log)
+    : options_(std::move(options)), metrics_(metrics), log_(std::move(log)), id_base_(std::random_device{}()) {}
+
+void Api::Attach(const ModelFacts& model, Scheduler& scheduler) {
+  serving_ = {&model, &scheduler};
+  ready_ = true;
+}
+
+// ----------------------------------------------------------------------------------------------- the way in -------
+
+const Api::Route* Api::FindRoute(const Call& call) {
+  static constexpr std::array<Route, 10> kRoutes = {{
+      {"POST", "/v1/completions", &Api::Completions},
+      {"POST", "/v1/chat/completions", &Api::ChatCompletions},
+      {"GET", "/v1/models", &Api::Models},
+      {"POST", "/tokenize", &Api::Tokenize},
+      {"POST", "/detokenize", &Api::Detokenize},
+      {"GET", "/tokenizer_info", &Api::TokenizerInfo},
+      {"GET", "/health", &Api::Health},
+      {"GET", "/metrics", &Api::MetricsText},
+      {"GET", "/version", &Api::Version},
+      {"GET", "/", &Api::ChatPage},
+  }};
+  const auto found =
+      std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& route) { return call.request.path == route.path; });
+  return found == kRoutes.end() ? nullptr : &*found;
+}
+
+std::shared_ptr<Exchange> Api::Handle(HttpRequest request, const std::shared_ptr<Connection>& connection) {
+  Call call{std::move(request), connection, ""};
+  call.id = RequestId(call.request.request_id);
+  int status = kInternalError;
+  std::string message, param;
+  HttpHeaders headers;
+  try {
+    return Answer(call);
+  } catch (const RequestError& error) {
+    status = error.status();
+    message = error.what();
+    param = error.param();
+    if (status == kTooManyRequests || status == kUnavailable) headers.emplace_back("Retry-After", "1");
+    if (status == kUnauthorized) headers.emplace_back("WWW-Authenticate", "Bearer");
+    if (status == kMethodNotAllowed) headers.emplace_back("Allow", FindRoute(call)->method);
+  } catch (const InvalidInput& error) {
+    status = 400;
+    message = error.what();
+  } catch (const std::exception& error) {
+    message = std::string("internal error: ") + error.what();
+  }
+  log_({status >= kInternalError ? LogLevel::kError : LogLevel::kInfo,
+        "refused",
+        {{"id", call.id}, {"path", call.request.path}, {"status", std::to_string(status)}, {"why", message}}});
+  call.SendError(status, message, param, std::move(headers));
+  return nullptr;
+}
+
+std::shared_ptr<Exchange> Api::Answer(Call& call) {
+  const Route* route = FindRoute(call);
+  if (call.request.path != "/health") CheckKey(call);
+  if (route == nullptr) throw RequestError(kNotFound, "", "there is no " + call.request.path + " here");
+  const bool head = call.request.method == "HEAD" && std::string_view(route->method) == "GET";
+  if (!head && call.request.method != route->method) {
+    throw RequestError(kMethodNotAllowed, "", call.request.path + " takes " + route->method + " only");
+  }
+  return (this->*route->answer)(call);
+}
+
+void Api::CheckKey(const Call& call) const {
+  if (options_.api_key.empty()) return;
+  // In time that tells nothing of the key but its length.
+  const std::string expected = "Bearer " + options_.api_key;
+  const std::string& given = call.request.authorization;
+  if (given.size() == expected.size() && CRYPTO_memcmp(given.data(), expected.data(), given.size()) == 0) return;
+  throw RequestError(kUnauthorized, "", "expected the header Authorization: Bearer KEY with this server's key");
+}
+
+const Api::Serving& Api::Ready() const {
+  if (!ready_) throw RequestError(kUnavailable, "", "the model is being loaded");
+  return serving_;
+}
+
+std::string Api::RequestId(const std::string& given) {
+  if (IsPlainLabel(given)) return given;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%08llx%08llx", static_cast<unsigned long long>(id_base_ & 0xffffffff),
+                static_cast<unsigned long long>(next_id_.fetch_add(1)));
+  return text;
+}
+
+void Api::LogIgnored(const Call& call, const std::vector<std::string>& fields) const {
+  for (const std::string& field : fields)
+    log_({LogLevel::kWarning, "ignored_field", {{"id", call.id}, {"field", field}}});
+}
+
+// ----------------------------------------------------------------------------------------------- completions ------
+
+std::shared_ptr<Exchange> Api::Completions(Call& call) {
+  const Serving& serving = Ready();
+  return StartCompletion(call, ParseCompletion(call.Body(), *serving.model));
+}
+
+std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {
+  const Serving& serving = Ready();
+  return StartCompletion(call, ParseChat(call.Body(), *serving.model));
+}
+
+std::shared_ptr<Exchange> Api::StartCompletion(Call& call, CompletionRequest request) {
+  LogIgnored(call, request.ignored);
+  auto exchange = std::make_shared<CompletionExchange>(std::move(request), *serving_.model, *serving_.scheduler,
+                                                       call.connection, call.id, log_);
+  exchange->Start();
+  return exchange;
+}
+
+// ---------------------------------------------------------------------------------------------------- others ------
+
+std::shared_ptr<Exchange> Api::Models(Call& call) {
+  const ModelFacts& model = *Ready().model;
+  return call.Send({{"object", "list"},
+                    {"data", OrderedJson::array({{{"id", model.id},
+                                                  {"object", "model"},
+                                                  {"created", model.created},
+                                                  {"owned_by", "stoch"},
+                                                  {"max_model_len", model.context},
+                                                  {"precision", model.precision},
+                                                  {"sc", model.sc},
+                                                  {"device", model.device}}})}});
+}
+
+std::shared_ptr<Exchange> Api::Tokenize(Call& call) {
+  const ModelFacts& model = *Ready().model;
+  const Json body = call.Body();
+  JsonFields fields(body);
+  const auto prompt = fields.String("prompt");
+  if (!prompt) throw RequestError(400, "prompt", "prompt: is missing; expected a string");
+  EncodeOptions options;
+  options.add_bos = fields.Bool("add_special_tokens", true);
+  // As in vLLM: clients learn the id of a special token by sending its written form. Prompts of completions stay text.
+  options.parse_special = fields.Bool("parse_special", true);
+  const std::vector<int32_t> tokens = RequireTokenizer(model).Encode(*prompt, options);
+  return call.Send({{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", model.context}});
+}
+
+std::shared_ptr<Exchange> Api::Detokenize(Call& call) {
+  const ModelFacts& model = *Ready().model;
+  const Json body = call.Body();
+  JsonFields fields(body);
+  const Json* tokens = fields.Find("tokens");
+  if (tokens == nullptr) throw RequestError(400, "tokens", "tokens: is missing; expected a list of token ids");
+  const Tokenizer& tokenizer = RequireTokenizer(model);
+  return call.Send({{"prompt", tokenizer.Decode(ReadIds(*tokens, "tokens", tokenizer.vocab_size()))}});
+}
+
+std::shared_ptr<Exchange> Api::TokenizerInfo(Call& call) {
+  const Tokenizer& tokenizer = RequireTokenizer(*Ready().model);
+  const std::vector<int32_t> eos = tokenizer.eos_ids();
+  OrderedJson info = {{"kind", tokenizer.kind()}, {"vocab_size", tokenizer.vocab_size()}};
+  AddToken(tokenizer, "bos", tokenizer.bos_id(), &info);
+  AddToken(tokenizer, "eos", eos.empty() ? std::optional<int32_t>() : eos.front(), &info);
+  info["eos_token_ids"] = eos;
+  AddToken(tokenizer, "pad", tokenizer.pad_id(), &info);
+  const std::string chat_template = tokenizer.chat_template();
+  info["chat_template"] = chat_template.empty() ? OrderedJson(nullptr) : OrderedJson(chat_template);
+  return call.Send(info);
+}
+
+std::shared_ptr<Exchange> Api::Health(Call& call) {
+  std::string state = "ok";
+  if (!ready_) {
+    state = "loading";
+  } else if (serving_.scheduler->health() == Scheduler::Health::kFailed) {
+    state = "failed";
+  } else if (serving_.scheduler->health() == Scheduler::Health::kStalled) {
+    state = "stalled";
+  } else if (draining_) {
+    state = "draining";
+  }
+  const int status = state == "ok" ? 200 : kUnavailable;
+  call.connection->Send({status, "application/json", Dump({{"status", state}}), {}});
+  return nullptr;
+}
+
+std::shared_ptr<Exchange> Api::MetricsText(Call& call) {
+  call.connection->Send({200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Text(), {}});
+  return nullptr;
+}
+
+std::shared_ptr<Exchange> Api::Version(Call& call) {
+  return call.Send({{"version", options_.version}, {"commit", options_.commit}});
+}
+
+std::shared_ptr<Exchange> Api::ChatPage(Call& call) {
+  // The page needs nothing from elsewhere, and may not ask for it.
+  call.connection->Send({200,
+                         "text/html; charset=utf-8",
+                         std::string(kChatPage),
+                         {{"Content-Security-Policy",
+                           "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                           "connect-src 'self'; base-uri 'none'; form-action 'none'"},
+                          {"Cache-Control", "no-cache"}}});
+  return nullptr;
+}
+
+}  // namespace stoch::serve

@@ -1,0 +1,74 @@
+// The endpoints: from an HTTP request to a JSON answer or a stream. Knows nothing of sockets.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "engine/serve/completion_request.h"
+#include "engine/serve/connection.h"
+#include "engine/serve/log.h"
+#include "engine/serve/metrics.h"
+#include "engine/serve/scheduler.h"
+
+namespace stoch::serve {
+
+struct ApiOptions {
+  std::string api_key;          // "" = none asked for
+  std::string version, commit;  // of /version
+};
+
+// Threads: Handle on any, several at once.
+class Api {
+ public:
+  Api(ApiOptions options, Metrics& metrics, LogSink log);
+
+  // What: from now on completions are answered; before, they are 503. Both outlive this. Called once.
+  void Attach(const ModelFacts& model, Scheduler& scheduler);
+  // What: /health says 503 and new completions are refused.
+  void StartDraining() { draining_ = true; }
+
+  // What: HttpHandler. Never throws: what goes wrong is an answer.
+  std::shared_ptr<Exchange> Handle(HttpRequest request, const std::shared_ptr<Connection>& connection);
+
+ private:
+  struct Call;   // one request and where its answer goes
+  struct Route;  // method, path, who answers
+  struct Serving {
+    const ModelFacts* model;
+    Scheduler* scheduler;
+  };
+
+  static const Route* FindRoute(const Call& call);
+  std::shared_ptr<Exchange> Answer(Call& call);
+  void CheckKey(const Call& call) const;
+  const Serving& Ready() const;
+
+  std::shared_ptr<Exchange> Completions(Call& call);
+  std::shared_ptr<Exchange> ChatCompletions(Call& call);
+  std::shared_ptr<Exchange> StartCompletion(Call& call, CompletionRequest request);
+  std::shared_ptr<Exchange> Models(Call& call);
+  std::shared_ptr<Exchange> Tokenize(Call& call);
+  std::shared_ptr<Exchange> Detokenize(Call& call);
+  std::shared_ptr<Exchange> TokenizerInfo(Call& call);
+  std::shared_ptr<Exchange> Health(Call& call);
+  std::shared_ptr<Exchange> MetricsText(Call& call);
+  std::shared_ptr<Exchange> Version(Call& call);
+  std::shared_ptr<Exchange> ChatPage(Call& call);
+
+  std::string RequestId(const std::string& given);
+  void LogIgnored(const Call& call, const std::vector<std::string>& fields) const;
+
+  const ApiOptions options_;
+  Metrics& metrics_;
+  const LogSink log_;
+  Serving serving_{};
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> draining_{false};
+  const uint64_t id_base_;
+  std::atomic<uint64_t> next_id_{1};
+};
+
+}  // namespace stoch::serve

@@ -1,0 +1,55 @@
+// What the HTTP front and the API know of each other.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace stoch::serve {
+
+struct HttpRequest {
+  std::string method;  // "GET", "POST", ...
+  std::string path;    // without the query
+  std::string body;
+  std::string authorization;  // the header's value, "" if absent
+  std::string request_id;     // X-Request-Id, "" if absent
+};
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  HttpHeaders headers;
+};
+
+// One request's way back to its client. Everything but Post is called from within Post or Api::Handle: the
+// connection's calls never overlap. Calls on a connection that is gone do nothing.
+class Connection {
+ public:
+  virtual ~Connection() = default;
+  // Any thread, returns at once.
+  virtual void Post(std::function<void()> body) = 0;
+  // What: the whole response. It ends the exchange.
+  virtual void Send(HttpResponse response) = 0;
+  // What: begins server-sent events; then any number of events, and their end, which ends the exchange.
+  virtual void StartEvents(HttpHeaders headers) = 0;
+  virtual void SendEvent(std::string_view data) = 0;  // one line
+  virtual void EndEvents() = 0;
+};
+
+// A request that is not answered yet.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  virtual void OnDisconnect() = 0;  // the client is gone: free what it holds
+};
+
+// What: answers at once or later. Returns nullptr, or what to tell if the client leaves before the exchange ends.
+using HttpHandler = std::function<std::shared_ptr<Exchange>(HttpRequest, std::shared_ptr<Connection>)>;
+
+}  // namespace stoch::serve

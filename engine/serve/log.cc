@@ -1,0 +1,20 @@
+#include "engine/serve/log.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace stoch::serve {
+
+std::string FormatLogLine(const LogLine& line) {
+  std::string text = line.event;
+  for (const auto& [key, value] : line.fields) {
+    const bool plain = !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
+      return c > ' ' && c < '\x7f' && c != '"' && c != '=' && c != '\\';
+    });
+    text += ' ' + key + '=';
+    text += plain ? value : nlohmann::json(value).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  }
+  return text;
+}
+
+}  // namespace stoch::serve

@@ -1,0 +1,75 @@
+#include "engine/serve/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+namespace stoch::serve {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+
+const Histogram::BucketBoundaries kLatency = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                              1,     2.5,    5,     10,   25,    50,   100, 250,  1000};
+
+}  // namespace
+
+struct Metrics::State {
+  prometheus::Registry registry;
+
+  Gauge& AddGauge(const char* name, const char* help) {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
+  }
+  Counter& AddCounter(const char* name, const char* help) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add({});
+  }
+  Histogram& AddHistogram(const char* name, const char* help) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, kLatency);
+  }
+
+  Gauge& running = AddGauge("stoch_requests_running", "Sequences in the batch");
+  Gauge& waiting = AddGauge("stoch_requests_waiting", "Sequences in the queue");
+  Gauge& kv_usage = AddGauge("stoch_kv_cache_usage_ratio", "Reserved share of the KV cache, 0 to 1");
+  Counter& prompt_tokens = AddCounter("stoch_prompt_tokens_total", "Prompt tokens processed");
+  Counter& generated_tokens = AddCounter("stoch_generated_tokens_total", "Tokens generated");
+  prometheus::Family<Counter>& finished = prometheus::BuildCounter()
+                                              .Name("stoch_requests_finished_total")
+                                              .Help("Sequences that ended, by reason")
+                                              .Register(registry);
+  prometheus::Family<Counter>& responses = prometheus::BuildCounter()
+                                               .Name("stoch_http_responses_total")
+                                               .Help("HTTP responses, by status")
+                                               .Register(registry);
+  Histogram& queue_time = AddHistogram("stoch_queue_time_seconds", "From arrival to admission");
+  Histogram& first_token = AddHistogram("stoch_time_to_first_token_seconds", "From arrival to the first token");
+  Histogram& inter_token = AddHistogram("stoch_inter_token_latency_seconds", "Between two tokens of a sequence");
+  Histogram& end_to_end = AddHistogram("stoch_request_latency_seconds", "From arrival to the last token");
+};
+
+Metrics::Metrics() : state_(std::make_unique<State>()) {
+  // Present from the start, so that rates over them are defined.
+  for (const char* reason : {"stop", "length", "cancelled", "error"}) state_->finished.Add({{"reason", reason}});
+}
+Metrics::~Metrics() = default;
+
+void Metrics::SetRunning(int64_t sequences) { state_->running.Set(static_cast<double>(sequences)); }
+void Metrics::SetWaiting(int64_t sequences) { state_->waiting.Set(static_cast<double>(sequences)); }
+void Metrics::SetKvUsage(double share) { state_->kv_usage.Set(share); }
+void Metrics::AddPromptTokens(int64_t tokens) { state_->prompt_tokens.Increment(static_cast<double>(tokens)); }
+void Metrics::AddGeneratedTokens(int64_t tokens) { state_->generated_tokens.Increment(static_cast<double>(tokens)); }
+void Metrics::CountFinished(std::string_view reason) {
+  state_->finished.Add({{"reason", std::string(reason)}}).Increment();
+}
+void Metrics::CountResponse(int status) { state_->responses.Add({{"code", std::to_string(status)}}).Increment(); }
+void Metrics::ObserveQueueTime(double seconds) { state_->queue_time.Observe(seconds); }
+void Metrics::ObserveTimeToFirstToken(double seconds) { state_->first_token.Observe(seconds); }
+void Metrics::ObserveInterToken(double seconds) { state_->inter_token.Observe(seconds); }
+void Metrics::ObserveEndToEnd(double seconds) { state_->end_to_end.Observe(seconds); }
+
+std::string Metrics::Text() const { return prometheus::TextSerializer().Serialize(state_->registry.Collect()); }
+
+}  // namespace stoch::serve

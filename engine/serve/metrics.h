@@ -1,0 +1,39 @@
+// What the server counts, in Prometheus text format. Wraps prometheus-cpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace stoch::serve {
+
+// Threads: safe.
+class Metrics {
+ public:
+  Metrics();
+  ~Metrics();
+
+  void SetRunning(int64_t sequences);
+  void SetWaiting(int64_t sequences);
+  void SetKvUsage(double share);  // of the cache's pages that are reserved, 0..1
+  void AddPromptTokens(int64_t tokens);
+  void AddGeneratedTokens(int64_t tokens);
+  // Of a sequence: "stop", "length", "cancelled", "error".
+  void CountFinished(std::string_view reason);
+  void CountResponse(int status);
+  // Histograms, in seconds.
+  void ObserveQueueTime(double seconds);
+  void ObserveTimeToFirstToken(double seconds);
+  void ObserveInterToken(double seconds);
+  void ObserveEndToEnd(double seconds);
+
+  // What: the text of /metrics, "text/plain; version=0.0.4".
+  std::string Text() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace stoch::serve

@@ -1,0 +1,53 @@
+// The whole server: HTTP in front, the scheduler and its engine behind.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+#include "engine/serve/api.h"
+#include "engine/serve/http_server.h"
+#include "engine/serve/log.h"
+#include "engine/serve/scheduler.h"
+#include "loader/tokenizer.h"
+
+namespace stoch::serve {
+
+struct ServerOptions {
+  HttpOptions http;
+  ApiOptions api;
+  Scheduler::Options scheduler;
+  std::string model_id;  // what clients call the model; "" = the engine's name for it
+};
+
+class Server {
+ public:
+  // What:   listens at once. Until Attach, /health and completions say 503.
+  // Errors: InvalidInput where it cannot listen.
+  Server(ServerOptions options, LogSink log);
+  // Drops every request.
+  ~Server();
+
+  // What: serves the engine, from a thread of its own: nobody else may use it from now on. tokenizer may be null.
+  //       Both outlive this.
+  void Attach(Engine& engine, const Tokenizer* tokenizer);
+
+  uint16_t port() const;
+  std::string address() const;
+  Scheduler::Health health() const;
+  std::exception_ptr failure() const;  // what ended the engine's thread, null while it is well
+
+  // What:    no new connections or requests; waits until those there are done, at most `timeout`, then fails the rest
+  //          with 503 and waits a moment for the answers to leave.
+  // Returns: true if everything was answered.
+  bool Drain(std::chrono::milliseconds timeout);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace stoch::serve

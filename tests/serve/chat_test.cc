@@ -1,0 +1,134 @@
+// Chat completions.
+
+#include <algorithm>
+
+#include "loader/chat_template.h"
+#include "tests/serve/server_fixture.h"
+
+namespace stoch::test {
+namespace {
+
+// Letters that speak ChatML.
+class ChatTokenizer : public LettersTokenizer {
+ public:
+  std::vector<int32_t> Encode(std::string_view text, const EncodeOptions& options) const override {
+    std::string plain(text);
+    std::replace(plain.begin(), plain.end(), '\n', '|');  // the letters have no line break
+    return LettersTokenizer::Encode(plain, options);
+  }
+  std::optional<int32_t> FindSpecial(std::string_view written) const override {
+    if (written == "<|im_start|>") return 93;
+    if (written == "<|im_end|>") return 94;
+    return std::nullopt;
+  }
+  std::string chat_template() const override {
+    return "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}"
+           "{% endfor %}{{ '<|im_start|>assistant\\n' }}";
+  }
+};
+
+class Chat : public ServerFixture {
+ protected:
+  void SetUp() override {
+    Listen();
+    engine_ = OpenEngine();
+    server_->Attach(*engine_, &chat_tokenizer_);
+  }
+
+  GenerateResult Reference(int64_t max_tokens, uint64_t choice = 0) {
+    if (reference_ == nullptr) reference_ = OpenEngine();
+    GenerateRequest request;
+    request.prompt = EncodeChat(chat_tokenizer_, ChatFormat::kChatMl, {{"system", "be brief"}, {"user", "hi"}});
+    request.stop_ids = ChatStopIds(chat_tokenizer_, ChatFormat::kChatMl);
+    request.max_tokens = max_tokens;
+    request.sampling.temperature = 1;
+    request.sampling.seed = 4;
+    request.sampling.choice = choice;
+    request.top_logprobs = 2;
+    return Generate(*reference_, &chat_tokenizer_, request);
+  }
+
+  ChatTokenizer chat_tokenizer_;
+  std::unique_ptr<Engine> reference_;
+};
+
+const Json kMessages = {
+    {{"role", "system"}, {"content", "be brief"}},
+    {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "h"}}, {{"type", "text"}, {"text", "i"}}}}}};
+
+TEST_F(Chat, GivesTheBitsOfGenerateAlone) {
+  const Json body = {{"model", "tiny"},  {"messages", kMessages}, {"max_completion_tokens", 15}, {"n", 2}, {"seed", 4},
+                     {"logprobs", true}, {"top_logprobs", 2}};
+  const Reply reply = Post("/v1/chat/completions", body);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json answer = reply.Json();
+  EXPECT_EQ(answer["object"], "chat.completion");
+  ASSERT_EQ(answer["choices"].size(), 2u);
+  for (uint64_t i = 0; i < 2; ++i) {
+    const GenerateResult expected = Reference(15, i);
+    const Json& choice = answer["choices"][i];
+    EXPECT_EQ(choice["message"], Json({{"role", "assistant"}, {"content", expected.text}}));
+    EXPECT_EQ(choice["finish_reason"], FinishReasonName(expected.finish_reason));
+    const Json& content = choice["logprobs"]["content"];
+    ASSERT_EQ(content.size(), expected.ids.size());
+    for (size_t t = 0; t < content.size(); ++t) {
+      EXPECT_EQ(content[t]["logprob"], expected.logprobs[t].logprob);
+      EXPECT_EQ(content[t]["token"], chat_tokenizer_.TokenText(expected.ids[t]));
+      EXPECT_EQ(content[t]["bytes"].size(), chat_tokenizer_.TokenBytes(expected.ids[t]).size());
+      ASSERT_EQ(content[t]["top_logprobs"].size(), 2u);
+      EXPECT_EQ(content[t]["top_logprobs"][0]["logprob"], expected.logprobs[t].top[0].second);
+    }
+  }
+}
+
+TEST_F(Chat, StreamsRoleThenTextThenTheEnd) {
+  Json body = {{"messages", kMessages},
+               {"max_tokens", 15},
+               {"seed", 4},
+               {"stream", true},
+               {"stream_options", {{"include_usage", true}}}};
+  const Reply reply = Post("/v1/chat/completions", body);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const std::vector<std::string> events = reply.Events();
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  std::string text, finish;
+  for (size_t i = 0; i + 2 < events.size(); ++i) {
+    const Json chunk = Json::parse(events[i]);
+    EXPECT_EQ(chunk["object"], "chat.completion.chunk");
+    const Json& choice = chunk["choices"][0];
+    EXPECT_EQ(choice["delta"].count("role"), i == 0 ? 1u : 0u);
+    text += choice["delta"].value("content", "");
+    EXPECT_EQ(finish, "");
+    if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
+  }
+  const GenerateResult expected = Reference(15);
+  EXPECT_EQ(text, expected.text);
+  EXPECT_EQ(finish, FinishReasonName(expected.finish_reason));
+  EXPECT_EQ(Json::parse(events[events.size() - 2])["usage"]["completion_tokens"], expected.ids.size());
+}
+
+TEST_F(Chat, EndsWithTheTurn) {
+  const Json body = {{"messages", kMessages}, {"max_tokens", 15}, {"logit_bias", {{"94", 1000}}}};
+  const Json answer = Post("/v1/chat/completions", body).Json();
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 1);
+}
+
+TEST_F(Chat, GoesUpToTheContextUnlessTold) {
+  const Json body = {{"messages", kMessages}, {"ignore_eos", true}, {"logit_bias", {{"94", 3}, {"2", 3}}}};
+  EXPECT_EQ(Post("/v1/chat/completions", body).Json()["usage"]["total_tokens"], kContext);
+}
+
+TEST_F(Chat, RefusesRolesAndOrdersTheFormatDoesNotKnow) {
+  const Reply reply = Post("/v1/chat/completions", {{"messages", {{{"role", "tool"}, {"content", "x"}}}}});
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.Json()["error"]["message"].get<std::string>().find("messages[0].role"), std::string::npos);
+  EXPECT_EQ(Post("/v1/chat/completions", {{"messages", kMessages}, {"top_logprobs", 3}}).Json()["error"]["param"],
+            "top_logprobs");
+  EXPECT_EQ(Post("/v1/chat/completions", {{"messages", kMessages}, {"max_tokens", 0}}).Json()["error"]["param"],
+            "max_tokens");
+}
+
+}  // namespace
+}  // namespace stoch::test

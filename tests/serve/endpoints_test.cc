@@ -1,0 +1,145 @@
+// The endpoints that generate nothing, and what every endpoint shares.
+
+#include "tests/serve/server_fixture.h"
+
+namespace stoch::test {
+namespace {
+
+class Endpoints : public ServerFixture {};
+
+TEST_F(Endpoints, SayLoadingUntilThereIsAModel) {
+  Listen();
+  EXPECT_EQ(Call(port(), "GET", "/health").status, 503);
+  EXPECT_EQ(Call(port(), "GET", "/health").Json()["status"], "loading");
+  const Reply refused = Post("/v1/completions", {{"prompt", "a"}});
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.count("retry-after"), 1u);
+  engine_ = OpenEngine();
+  server_->Attach(*engine_, &tokenizer_);
+  EXPECT_EQ(Call(port(), "GET", "/health").status, 200);
+}
+
+TEST_F(Endpoints, ModelsNamesTheModelAndItsArithmetic) {
+  StartServer();
+  const Json models = Call(port(), "GET", "/v1/models").Json();
+  ASSERT_EQ(models["data"].size(), 1u);
+  const Json& model = models["data"][0];
+  EXPECT_EQ(models["object"], "list");
+  EXPECT_EQ(model["id"], "tiny");
+  EXPECT_EQ(model["object"], "model");
+  EXPECT_EQ(model["max_model_len"], kContext);
+  EXPECT_EQ(model["precision"], "sc");
+  EXPECT_EQ(model["sc"], engine_->sc_description());
+}
+
+TEST_F(Endpoints, TokenizeAndBack) {
+  StartServer();
+  const Json with_bos = Post("/tokenize", {{"prompt", "ab"}}).Json();
+  EXPECT_EQ(with_bos["tokens"], Json({1, 'a' - ' ', 'b' - ' '}));
+  EXPECT_EQ(with_bos["count"], 3);
+  const Json without = Post("/tokenize", {{"prompt", "ab"}, {"add_special_tokens", false}}).Json();
+  EXPECT_EQ(without["tokens"], Json({'a' - ' ', 'b' - ' '}));
+  EXPECT_EQ(Post("/detokenize", {{"tokens", with_bos["tokens"]}}).Json()["prompt"], "ab");
+  EXPECT_EQ(Post("/detokenize", {{"tokens", {5, 96}}}).Json()["error"]["param"], "tokens[1]");
+  EXPECT_EQ(Post("/tokenize", {{"prompt", 3}}).Json()["error"]["param"], "prompt");
+  const Json info = Call(port(), "GET", "/tokenizer_info").Json();
+  EXPECT_EQ(info["bos_token_id"], 1);
+  EXPECT_EQ(info["eos_token_id"], 2);
+  EXPECT_TRUE(info["pad_token"].is_null());
+  EXPECT_TRUE(info["chat_template"].is_null());
+}
+
+TEST_F(Endpoints, TokenizeKnowsWrittenSpecialTokens) {
+  const std::unique_ptr<Tokenizer> demo = LoadTokenizer(std::string(STOCH_SOURCE_DIR) + "/models/demo");
+  Listen();
+  engine_ = OpenEngine();
+  server_->Attach(*engine_, demo.get());
+  const std::string eos = Call(port(), "GET", "/tokenizer_info").Json()["eos_token"];
+  const Json body = {{"prompt", eos}, {"add_special_tokens", false}};
+  EXPECT_EQ(Post("/tokenize", body).Json()["tokens"], Json(demo->eos_ids()));
+  Json as_text = body;
+  as_text["parse_special"] = false;
+  EXPECT_GT(Post("/tokenize", as_text).Json()["count"], 1);
+}
+
+TEST_F(Endpoints, MetricsCountWhatHappened) {
+  StartServer();
+  EXPECT_EQ(Metric("stoch_generated_tokens_total"), 0);
+  Complete({{"prompt", {3, 4, 5}}, {"max_tokens", 7}, {"ignore_eos", true}, {"n", 2}});
+  EXPECT_EQ(Metric("stoch_generated_tokens_total"), 14);
+  EXPECT_EQ(Metric("stoch_prompt_tokens_total"), 6);
+  EXPECT_EQ(Metric("stoch_requests_finished_total{reason=\"length\"}"), 2);
+  EXPECT_EQ(Metric("stoch_http_responses_total{code=\"200\"}"), 5);  // four of them GET /metrics
+  EXPECT_EQ(Metric("stoch_time_to_first_token_seconds_count"), 2);
+  EXPECT_EQ(Metric("stoch_inter_token_latency_seconds_count"), 12);
+  EXPECT_EQ(Metric("stoch_request_latency_seconds_count"), 2);
+  EXPECT_EQ(Metric("stoch_queue_time_seconds_count"), 2);
+  EXPECT_TRUE(Eventually([this] { return Metric("stoch_requests_running") == 0; }));
+  EXPECT_TRUE(Eventually([this] { return Metric("stoch_kv_cache_usage_ratio") == 0; }));
+}
+
+TEST_F(Endpoints, VersionAndPage) {
+  server_options_.api.version = "1.2.3";
+  server_options_.api.commit = "abc";
+  StartServer();
+  EXPECT_EQ(Call(port(), "GET", "/version").Json(), Json({{"version", "1.2.3"}, {"commit", "abc"}}));
+  const Reply page = Call(port(), "GET", "/?from=somewhere");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.headers.at("content-type"), "text/html; charset=utf-8");
+  EXPECT_EQ(page.body.rfind("<!doctype html>", 0), 0u);
+  EXPECT_NE(page.body.find("</html>"), std::string::npos);
+}
+
+TEST_F(Endpoints, OtherPathsAndMethodsAreNamed) {
+  StartServer();
+  const Reply missing = Call(port(), "GET", "/v1/embeddings");
+  EXPECT_EQ(missing.status, 404);
+  EXPECT_EQ(missing.Json()["error"]["type"], "invalid_request_error");
+  const Reply wrong = Call(port(), "GET", "/v1/completions");
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_EQ(wrong.headers.at("allow"), "POST");
+  const Reply head = Call(port(), "HEAD", "/version");
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.body, "");
+  EXPECT_NE(head.headers.at("content-length"), "0");
+}
+
+TEST_F(Endpoints, AKeyGuardsAllButHealth) {
+  server_options_.api.api_key = "secret";
+  StartServer();
+  EXPECT_EQ(Call(port(), "GET", "/health").status, 200);
+  for (const char* path : {"/v1/models", "/metrics", "/version", "/", "/nowhere"}) {
+    EXPECT_EQ(Call(port(), "GET", path).status, 401) << path;
+    EXPECT_EQ(Call(port(), "GET", path, "", {{"Authorization", "Bearer secre7"}}).status, 401) << path;
+    EXPECT_EQ(Call(port(), "GET", path, "", {{"Authorization", "Bearer "}}).status, 401) << path;
+  }
+  EXPECT_EQ(Call(port(), "GET", "/v1/models", "", {{"Authorization", "Bearer secret"}}).status, 200);
+}
+
+TEST_F(Endpoints, WithoutAKeyAnyTokenWillDo) {
+  StartServer();
+  EXPECT_EQ(Call(port(), "GET", "/v1/models", "", {{"Authorization", "Bearer "}}).status, 200);
+  EXPECT_EQ(Call(port(), "GET", "/v1/models", "", {{"Authorization", "Bearer EMPTY"}}).status, 200);
+}
+
+TEST_F(Endpoints, RequestIdsComeBackAndAreLogged) {
+  StartServer();
+  const std::string body = Json({{"prompt", "a"}, {"max_tokens", 1}, {"flavour", "sweet"}}).dump();
+  const Reply named = Call(port(), "POST", "/v1/completions", body, {{"X-Request-Id", "my-id.7"}});
+  EXPECT_EQ(named.headers.at("x-request-id"), "my-id.7");
+  EXPECT_EQ(named.Json()["id"], "cmpl-my-id.7");
+  EXPECT_TRUE(Eventually([this] { return Logged("completion id=my-id.7 status=200"); }));
+  EXPECT_TRUE(Logged("ignored_field id=my-id.7 field=flavour"));
+  // What could break a header or a log line is replaced.
+  const Reply odd = Call(port(), "POST", "/v1/completions", body, {{"X-Request-Id", "a b\"c"}});
+  EXPECT_EQ(odd.headers.at("x-request-id").find(' '), std::string::npos);
+  EXPECT_NE(odd.headers.at("x-request-id"), "");
+}
+
+TEST(LogLine, StaysOneLine) {
+  EXPECT_EQ(serve::FormatLogLine({serve::LogLevel::kInfo, "e", {{"a", "1"}, {"b", "x y"}, {"c", ""}, {"d", "\n\xff"}}}),
+            "e a=1 b=\"x y\" c=\"\" d=\"\\n\\ufffd\"");
+}
+
+}  // namespace
+}  // namespace stoch::test
