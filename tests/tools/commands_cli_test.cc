@@ -218,6 +218,7 @@ TEST(InspectCli, DeviceMapsAreShownAndUsed) {
   EXPECT_EQ(ExpectJson(run("inspect", {"--json", "--device-map", folder / "map.json"}))["device_map"]["lm_head"],
             "cpu:1");
   ExpectRefused(run("inspect", {"--max-memory", "0=1MB,1=1MB"}), "more than the");
+  ExpectRefused(run("generate", {"--prompt", "a", "--max-memory", "0=1MB,1=1MB"}), "more than the");
   ExpectRefused(run("inspect", {"--max-memory", "7=1MB"}), "device 7");
   ExpectRefused(run("inspect", {"--device-map", "fair"}), "fair");
   ExpectRefused(run("inspect", {"--split", "diagonal"}), "diagonal");
