@@ -186,7 +186,11 @@ TEST_F(Completions, EchoedLogprobsAreWhatTheHarnessReads) {
     }
     EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
     EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
-    EXPECT_EQ(logprobs["text_offset"][0], 0);
+    int64_t offset = 0;
+    for (size_t i = 0; i < total; ++i) {
+      EXPECT_EQ(logprobs["text_offset"][i], offset) << i;
+      offset += static_cast<int64_t>(logprobs["tokens"][i].get<std::string>().size());
+    }
     for (size_t i = 1; i < total; ++i) {
       const bool echoed = i < request.prompt.size();
       const TokenLogprob& token = echoed ? *expected.prompt_logprobs[i] : expected.logprobs[i - request.prompt.size()];
