@@ -1,6 +1,8 @@
 // The prefill SC linear: its split over clusters (no GPU needed), and its bits against the definition on both paths.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
