@@ -147,6 +147,9 @@ void LaunchSc(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, c
   const ScTables& qk = ctx.tables.Get(*spec.qk);
   const ScTables& av = ctx.tables.Get(*spec.av);
   QueryCodes q;
+  if (spec.mode == AttentionMode::kPerToken && args.rows <= kFreshRows) {
+    return LaunchScRows(ctx, args, spec.mode, qk, av, q, {}, {nullptr, args.rows, bounds.max_length}, spill);
+  }
   q.words = scratch.Take<uint32_t>(static_cast<int64_t>(args.rows) * args.num_heads * spec.head_dim / 4);
   q.scales = scratch.Take<float>(static_cast<int64_t>(args.rows) * args.num_heads);
   WindowScales window;

@@ -6,7 +6,8 @@
 
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/attention_softmax.cuh"
-#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/cluster_launch.h"
+#include "kernels/cuda/launch.h"
 
 namespace stoch::cuda {
 namespace {
@@ -57,6 +58,8 @@ __global__ void __launch_bounds__(kThreads) HalfRowKernel(const RowArgs args) {
   __shared__ float records[kWarps][kHeads][kRecord];
   const AttentionArgs& a = args.attention;
   const KvView& kv = a.kv;
+  StartNext();
+  WaitForPrevious();
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int rank = Cluster::Rank();
@@ -210,20 +213,9 @@ __global__ void __launch_bounds__(kThreads) HalfRowKernel(const RowArgs args) {
 template <int kLanes, int kHeads>
 void LaunchKernel(DeviceContext& ctx, const RowArgs& args, int rows, int cluster) {
   const int head_blocks = (args.attention.group + kHeads - 1) / kHeads;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(cluster), static_cast<unsigned>(args.attention.kv.num_kv_heads * head_blocks),
-           static_cast<unsigned>(rows));
-  config.blockDim = dim3(kThreads);
-  config.stream = ctx.stream;
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
-  STOCH_CUDA(cudaLaunchKernelEx(&config, &HalfRowKernel<kLanes, kHeads>, args));
+  const dim3 grid(static_cast<unsigned>(cluster), static_cast<unsigned>(args.attention.kv.num_kv_heads * head_blocks),
+                  static_cast<unsigned>(rows));
+  LaunchClusters(ctx, &HalfRowKernel<kLanes, kHeads>, grid, kThreads, 0, args);
 }
 
 template <int kLanes>

@@ -83,7 +83,9 @@ void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, Attenti
                           int32_t max_length, int qk_q_max, int av_q_max, const QueryCodes& q,
                           const WindowScales& scales);
 
-// ---- attention_row.cu: SC attention of single rows by count-table lookups.
+// ---- attention_row.cu: SC attention of single rows by count-table lookups. kPerToken with q.words null: the kernel
+// quantizes and appends the rows of the pass itself; for passes of at most kFreshRows rows, all of them in `rows`.
+inline constexpr int kFreshRows = 8;
 void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, AttentionMode mode, const ScTables& qk,
                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const RowSet& rows,
                   const ScoreSpill& spill);

@@ -1,7 +1,7 @@
 // RoPE and the append to the KV cache: one warp per row and head.
 #include "kernels/cuda/attention_kernels.h"
-#include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/head_vector.cuh"
+#include "kernels/cuda/launch.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
 
@@ -22,6 +22,8 @@ struct AppendArgs {
 template <Store kStore>
 __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs args) {
   const AttentionArgs& a = args.attention;
+  StartNext();
+  WaitForPrevious();
   const int lane = threadIdx.x & 31;
   const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
   const int job_index = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x >> 5);
@@ -39,7 +41,7 @@ __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs arg
   const float* from = is_q   ? a.q + row * a.q_stride + head * head_dim
                       : is_k ? a.k + row * a.k_stride + head * head_dim
                              : a.v + row * a.v_stride + head * head_dim;
-  HeadVector x;
+  HeadVector<> x;
   LoadHead(x, from, half, lane);
   if (is_q || is_k) Rotate(x, a.rope + position * a.rope_stride, half, lane);
   const float max_abs = WarpMaxAbs(x);
@@ -85,8 +87,8 @@ template <Store kStore>
 void Launch(DeviceContext& ctx, const AppendArgs& args) {
   const AttentionArgs& a = args.attention;
   const int64_t jobs = static_cast<int64_t>(a.rows) * (a.num_heads + 2 * a.kv.num_kv_heads);
-  AppendKernel<kStore><<<static_cast<unsigned>((jobs + kWarps - 1) / kWarps), kWarps * 32, 0, ctx.stream>>>(args);
-  STOCH_CUDA_LAUNCH("AppendKernel");
+  LaunchOverlapped(ctx, &AppendKernel<kStore>, dim3(static_cast<unsigned>((jobs + kWarps - 1) / kWarps)),
+                   dim3(kWarps * 32), 0, args);
 }
 
 }  // namespace

@@ -4,12 +4,16 @@
 // shared-memory bank, so 32 lanes that look 32 tokens up in it never conflict. The same holds for p v, with one row per
 // token and lanes over dimensions. Signs ride in a dp4a with +-1 bytes. The blocks of a cluster take every size-th tile
 // of 32 tokens; counts are integers, so splitting them is exact, and the softmax in between is done by every block for
-// the whole row (an exponential costs less than another cluster barrier).
+// the whole row (an exponential costs less than another cluster barrier). A short context is one block's work: the
+// others leave at once, so that a graph recorded for long contexts does not make short ones wait at cluster barriers.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention_row_fresh.cuh"
 #include "kernels/cuda/attention_softmax.cuh"
-#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/cluster_launch.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/table_lookup.cuh"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
@@ -20,11 +24,17 @@ namespace {
 constexpr int kThreads = kRowLanes;
 constexpr int kWarps = kBlockWarps;
 constexpr int kTileTokens = 32;
-constexpr int kRoundTiles = kThreads / kTileTokens;  // tiles between two barriers of the score loop
-constexpr int kStageTokens = 128;                    // probability rows staged at once
+constexpr int kRoundTiles = kThreads / kTileTokens;      // tiles between two barriers of the score loop
+constexpr int kStageTokens = 128;                        // probability rows staged at once
+constexpr int kChunkGroups = kStageTokens / 4 / kWarps;  // of one warp: groups of four tokens in a stage
+constexpr int kSoloTokens = 256;                         // up to here one block beats a cluster
+constexpr int kBatchTiles = 4;                           // tiles whose keys are loaded together
+constexpr int kMaxSharedPages = 128;
 
-// kHeadMax only finds the largest probability; kHeadOutput then quantizes with it.
-enum class Phase : uint8_t { kPerToken, kPerRow, kHeadMax, kHeadOutput };
+// kFresh: kPerToken that also quantizes and appends the rows of the pass. kHeadMax only finds the largest probability;
+// kHeadOutput then quantizes with it.
+enum class Phase : uint8_t { kPerToken, kFresh, kPerRow, kHeadMax, kHeadOutput };
+constexpr bool IsPerToken(Phase phase) { return phase == Phase::kPerToken || phase == Phase::kFresh; }
 
 struct RowArgs {
   AttentionArgs attention;
@@ -37,6 +47,7 @@ struct RowArgs {
   int64_t spill_stride = 0;
   int32_t shared_scores = 0;
   int32_t stage_rows = 0;
+  int32_t cluster = 1;
 };
 
 // Shared memory of one block, in this order.
@@ -71,68 +82,146 @@ __device__ SharedLayout MakeLayout(void* memory, int stage_rows, int head_dim, i
 template <int kSlots, Phase kPhase>
 __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
   extern __shared__ uint4 shared_memory[];
+  __shared__ int32_t shared_pages[kMaxSharedPages];
+  __shared__ std::conditional_t<kPhase == Phase::kFresh, FreshRows, char> fresh;
   const AttentionArgs& a = args.attention;
   const KvView& kv = a.kv;
+  StartNext();
+  WaitForPrevious();
   const int tid = static_cast<int>(threadIdx.x);
   const int lane = tid & 31;
   const int warp = tid >> 5;
-  const int rank = Cluster::Rank();
-  const int cluster = Cluster::Size();
   const int head = static_cast<int>(blockIdx.y);
   const int kv_head = head / a.group;
   const int grid_row = static_cast<int>(blockIdx.z);
   const int row = args.row_list != nullptr ? args.row_list[grid_row] : args.row_offset + grid_row;
   const int head_dim = kv.head_dim;
   const int q_words = head_dim / 4;
-  const int32_t sequence = a.pass.row_sequence[row];
-  const int32_t* pages = a.pass.pages + static_cast<int64_t>(sequence) * a.pass.max_pages;
-  const int length = a.pass.positions[row] + 1;
+  const PassRow info = a.pass.rows[row];
+  const int32_t sequence = info.sequence;
+  const int length = info.position + 1;
+  const int rank = Cluster::Rank();
+  if (rank != 0 && length <= kSoloTokens) return;
+  const int cluster = length <= kSoloTokens ? 1 : Cluster::Size();
+  if (cluster > 1) Cluster::Arrive();
+
   const int tiles = (length + kTileTokens - 1) / kTileTokens;
   const int own_tiles = rank < tiles ? (tiles - rank + cluster - 1) / cluster : 0;
   const auto token_of = [&](int local) {  // of this block's tokens, in tile order
     return ((local / kTileTokens) * cluster + rank) * kTileTokens + local % kTileTokens;
   };
-  const int page_mask = kv.page_tokens - 1;
-  SharedLayout s = MakeLayout(shared_memory, args.stage_rows, head_dim, cluster);
+  SharedLayout s = MakeLayout(shared_memory, args.stage_rows, head_dim, args.cluster);
   const bool in_shared = length <= args.shared_scores;
   float* spill = args.spill + (static_cast<int64_t>(grid_row) * a.num_heads + head) * args.spill_stride;
 
-  if (cluster > 1) Cluster::Arrive();
-
-  // ---- scores
+  // ---- the pass's own rows, page table, count rows of q
+  const int page_mask = kv.page_tokens - 1;
+  const int32_t* pages = a.pass.pages + static_cast<int64_t>(sequence) * a.pass.max_pages;
+  const int num_pages = (length - 1 >> kv.page_shift) + 1;
+  if (num_pages <= kMaxSharedPages) {
+    if (tid < num_pages) shared_pages[tid] = pages[tid];
+    pages = shared_pages;
+  }
   const int64_t q_vector = static_cast<int64_t>(row) * a.num_heads + head;
-  const uint8_t* q_codes = reinterpret_cast<const uint8_t*>(args.q.words + q_vector * q_words);
-  StageRows<kThreads>(s.stage, args.qk, head_dim, [&](int d) { return TableRow{d, q_codes[d] & 0x7f}; });
-  const float q_scale = args.q.scales[q_vector];
+  const uint32_t* q_codes = args.q.words + q_vector * q_words;
+  if constexpr (kPhase == Phase::kFresh) {
+    QuantizeFresh<kWarps, (kSlots + 1) / 2>(a, args.qk.q_max, args.av.q_max, info, head, fresh);
+    q_codes = fresh.q_words;
+  }
+  __syncthreads();
+
+  // Loads of keys and values are in flight while the table rows they are looked up in come in.
+  const auto load_keys = [&](int first_tile, uint32_t(&k_word)[kBatchTiles][kSlots]) {
+#pragma unroll
+    for (int i = 0; i < kBatchTiles; ++i) {
+      const int t = min(token_of((first_tile + i) * kTileTokens + lane), length - 1);
+      const uint32_t* k = kv.k_words + kv.KWord(pages[t >> kv.page_shift], kv_head, warp * kSlots, t & page_mask);
+      int step = kv.page_tokens;
+      if constexpr (kPhase == Phase::kFresh) {
+        if (t >= info.start_position) {
+          k = &fresh.k_words[warp * kSlots][t - info.start_position];
+          step = kFreshRows;
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kSlots; ++j) k_word[i][j] = warp * kSlots + j < q_words ? k[j * step] : 0;
+    }
+  };
+  const auto load_values = [&](int first, uint32_t(&v_word)[kChunkGroups][kSlots]) {
+#pragma unroll
+    for (int i = 0; i < kChunkGroups; ++i) {
+      const int t = min(token_of(first + 4 * (warp + kWarps * i)), length - 1) & ~3;
+      const uint32_t* v = kv.v_words + kv.VWord(pages[t >> kv.page_shift], kv_head, (t & page_mask) >> 2, lane);
+#pragma unroll
+      for (int j = 0; j < kSlots; ++j) v_word[i][j] = lane + 32 * j < head_dim ? v[32 * j] : 0;
+    }
+  };
+  uint32_t k_word[kBatchTiles][kSlots];
+  uint32_t v_word[kChunkGroups][kSlots];
+  load_keys(0, k_word);
+  if constexpr (kPhase != Phase::kHeadMax) load_values(0, v_word);
+  StageRows<kThreads>(s.stage, args.qk, head_dim, [&](int d) {
+    return TableRow{d, reinterpret_cast<const uint8_t*>(q_codes)[d] & 0x7f};
+  });
+  float q_scale = 0.0f;
+  if constexpr (kPhase == Phase::kFresh) {
+    q_scale = fresh.q_scale;
+  } else {
+    q_scale = args.q.scales[q_vector];
+  }
   uint32_t q_word[kSlots];  // of this warp's slice of the dimensions
 #pragma unroll
   for (int i = 0; i < kSlots; ++i) {
     const int w = warp * kSlots + i;
-    q_word[i] = w < q_words ? args.q.words[q_vector * q_words + w] : 0;
+    q_word[i] = w < q_words ? q_codes[w] : 0;
   }
-  float largest = BitsToFloat(0xff800000u);
+  const auto k_scale_of = [&](int t) {
+    if constexpr (kPhase == Phase::kFresh) {
+      if (t >= info.start_position) return fresh.k_scales[t - info.start_position];
+    }
+    return kv.k_scales[kv.Scale(pages[t >> kv.page_shift], kv_head, t & page_mask)];
+  };
+  const auto v_scale_of = [&](int t) {
+    if constexpr (kPhase == Phase::kFresh) {
+      if (t >= info.start_position) return fresh.v_scales[t - info.start_position];
+    }
+    return kv.v_scales[kv.Scale(pages[t >> kv.page_shift], kv_head, t & page_mask)];
+  };
+  const float early_k_scale = k_scale_of(min(token_of(tid), length - 1));
+  const float early_v_scale = IsPerToken(kPhase) ? v_scale_of(min(tid, length - 1)) : 0.0f;
+  if constexpr (kPhase == Phase::kFresh) {
+    if (rank == 0 && head % a.group == 0) AppendFresh(kv, info, kv_head, pages[num_pages - 1], fresh);
+  }
+  bool q_has_top = false;
+#pragma unroll
+  for (int j = 0; j < kSlots; ++j) q_has_top = q_has_top || HasTop(args.qk, q_word[j]);
   __syncthreads();
   if (cluster > 1) Cluster::Wait();  // every block runs: its shared memory may be written
+
+  // ---- scores
+  float largest = BitsToFloat(0xff800000u);
   for (int first = 0; first < own_tiles; first += kRoundTiles) {
     const int round = min(kRoundTiles, own_tiles - first);
-#pragma unroll 2
-    for (int i = 0; i < round; ++i) {
-      const int t = min(token_of((first + i) * kTileTokens + lane), length - 1);
-      const uint32_t* k = kv.k_words + kv.KWord(pages[t >> kv.page_shift], kv_head, warp * kSlots, t & page_mask);
-      uint32_t k_word[kSlots];
+    for (int batch = 0; batch < round; batch += kBatchTiles) {
+      uint32_t now[kBatchTiles][kSlots];
 #pragma unroll
-      for (int j = 0; j < kSlots; ++j) {
-        k_word[j] = warp * kSlots + j < q_words ? k[static_cast<int64_t>(j) << kv.page_shift] : 0;
-      }
-      int32_t sum = 0;
+      for (int i = 0; i < kBatchTiles; ++i) {
 #pragma unroll
-      for (int j = 0; j < kSlots; ++j) {
-        if (warp * kSlots + j >= q_words) break;
-        const uint8_t* rows = s.stage + (warp * kSlots + j) * 4 * kRowBytes;
-        sum = LookUpWord(k_word[j], q_word[j], rows, sum);
-        if (args.qk.top_is_256) sum += TopCorrection(k_word[j], q_word[j], q_word[j], args.qk.levels - 1);
+        for (int j = 0; j < kSlots; ++j) now[i][j] = k_word[i][j];
       }
-      s.parts[warp * kThreads + i * kTileTokens + lane] = sum;
+      if (first + batch + kBatchTiles < own_tiles) load_keys(first + batch + kBatchTiles, k_word);
+#pragma unroll
+      for (int i = 0; i < kBatchTiles; ++i) {
+        if (batch + i >= round) break;
+        int32_t sum = 0;
+#pragma unroll
+        for (int j = 0; j < kSlots; ++j) {
+          if (warp * kSlots + j >= q_words) break;
+          sum = LookUpWord(now[i][j], q_word[j], s.stage + (warp * kSlots + j) * 4 * kRowBytes, sum);
+          if (q_has_top) sum += TopCorrection(now[i][j], q_word[j], q_word[j], args.qk.levels - 1);
+        }
+        s.parts[warp * kThreads + (batch + i) * kTileTokens + lane] = sum;
+      }
     }
     __syncthreads();
     const int t = token_of(first * kTileTokens + tid);
@@ -140,10 +229,11 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
       int32_t sum = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) sum += s.parts[w * kThreads + tid];
-      const float k_scale = kv.k_scales[kv.Scale(pages[t >> kv.page_shift], kv_head, t & page_mask)];
-      const float score = ((static_cast<float>(sum) * args.qk.gain) * (q_scale * k_scale)) * a.inv_sqrt;
+      const float k_scale = first == 0 ? early_k_scale : k_scale_of(t);
+      const float score = BipolarProduct(sum, args.qk.gain, q_scale, k_scale) * a.inv_sqrt;
       largest = fmaxf(largest, score);
       if (in_shared) {
+#pragma unroll 1
         for (int r = 0; r < cluster; ++r) Cluster::At(s.scores, r)[t] = score;
       } else {
         __stcg(spill + t, score);
@@ -153,12 +243,14 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
   }
   if (cluster > 1) Cluster::Sync();
 
-  // ---- softmax of the whole row; thread j is lane j of the sum
+    // ---- softmax of the whole row; thread j is lane j of the sum
+#pragma unroll 1
   for (int t = tid; t < length; t += kThreads) {
     largest = fmaxf(largest, in_shared ? s.scores[t] : __ldcg(spill + t));
   }
   largest = BlockMax(largest, s.reduce);
   float sum = 0.0f;
+#pragma unroll 1
   for (int t = tid; t < length; t += kThreads) {
     const float e = Exp((in_shared ? s.scores[t] : __ldcg(spill + t)) - largest);
     if (in_shared) s.scores[t] = e;
@@ -168,13 +260,15 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
   if (tid == 0 && !IsFinite(sum)) a.finite.Report();
   const auto weight_of = [&](int t, float e) {  // what is quantized: p, or p * s_v[t]
     const float p = e / sum;
-    if constexpr (kPhase != Phase::kPerToken) return p;
-    return p * kv.v_scales[kv.Scale(pages[t >> kv.page_shift], kv_head, t & page_mask)];
+    if constexpr (!IsPerToken(kPhase)) return p;
+    return p * (t == tid ? early_v_scale : v_scale_of(t));
   };
   float p_max = 0.0f;
   if constexpr (kPhase != Phase::kHeadOutput) {
+#pragma unroll 1
     for (int t = tid; t < length; t += kThreads) {
       const float p = weight_of(t, in_shared ? s.scores[t] : Exp(__ldcg(spill + t) - largest));
+      if (in_shared) s.scores[t] = p;
       p_max = fmaxf(p_max, p);
     }
     p_max = BlockMax(p_max, s.reduce);
@@ -199,7 +293,8 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
       const int t = token_of(first + tid);
       int level = 0;
       if (t < length) {
-        const float p = weight_of(t, in_shared ? s.scores[t] : Exp(__ldcg(spill + t) - largest));
+        float p = in_shared ? s.scores[t] : weight_of(t, Exp(__ldcg(spill + t) - largest));
+        if (kPhase == Phase::kHeadOutput && in_shared) p = weight_of(t, p);
         level = BipolarLevel(p, p_scale, args.av.q_max);
       }
       reinterpret_cast<uint8_t*>(s.codes)[tid] = static_cast<uint8_t>(level);
@@ -209,20 +304,21 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
       return TableRow{token_of(first + i), reinterpret_cast<const uint8_t*>(s.codes)[i]};
     });
     __syncthreads();
-    for (int g = warp; g < tokens / 4; g += kWarps) {
-      const uint32_t p_word = s.codes[g];
-      if (p_word == 0) continue;  // level 0 counts nothing
-      const int t = token_of(first + 4 * g);
-      const uint32_t* v = kv.v_words + kv.VWord(pages[t >> kv.page_shift], kv_head, (t & page_mask) >> 2, lane);
-      uint32_t v_word[kSlots];
 #pragma unroll
-      for (int j = 0; j < kSlots; ++j) v_word[j] = lane + 32 * j < head_dim ? v[32 * j] : 0;
+    for (int i = 0; i < kChunkGroups; ++i) {
+      const int g = warp + kWarps * i;
+      const uint32_t p_word = g < tokens / 4 ? s.codes[g] : 0;
+      if (p_word == 0) continue;  // level 0 counts nothing
+      const bool p_has_top = HasTop(args.av, p_word);
 #pragma unroll
       for (int j = 0; j < kSlots; ++j) {
-        acc[j] = LookUpWord(v_word[j], 0, s.stage + g * 4 * kRowBytes, acc[j]);
-        if (args.av.top_is_256) acc[j] += TopCorrection(v_word[j], 0, p_word, args.av.levels - 1);
+        uint32_t v = v_word[i][j];
+        if constexpr (kPhase == Phase::kFresh) v = MergeFresh(fresh, info, token_of(first + 4 * g), lane + 32 * j, v);
+        acc[j] = LookUpWord(v, 0, s.stage + g * 4 * kRowBytes, acc[j]);
+        if (p_has_top) acc[j] += TopCorrection(v, 0, p_word, args.av.levels - 1);
       }
     }
+    if (first + kStageTokens < own_tiles * kTileTokens) load_values(first + kStageTokens, v_word);
   }
   __syncthreads();
 #pragma unroll
@@ -237,9 +333,10 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
   }
   if (cluster > 1) Cluster::Sync();
   if (rank != 0 || tid >= head_dim) return;
+#pragma unroll 1
   for (int r = 1; r < cluster; ++r) total += s.gather[r * head_dim + tid];
   float scale = p_scale;
-  if constexpr (kPhase != Phase::kPerToken) {
+  if constexpr (!IsPerToken(kPhase)) {
     scale =
         p_scale * args.window.v_channels[(static_cast<int64_t>(sequence) * kv.num_kv_heads + kv_head) * head_dim + tid];
   }
@@ -248,38 +345,25 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
 }
 
 template <int kSlots, Phase kPhase>
-void LaunchKernel(DeviceContext& ctx, const RowArgs& args, int rows, int cluster) {
-  auto* kernel = &ScRowKernel<kSlots, kPhase>;
-  const size_t shared = SharedBytes(args.stage_rows, args.attention.kv.head_dim, cluster, args.shared_scores);
-  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(cluster), static_cast<unsigned>(args.attention.num_heads),
-                        static_cast<unsigned>(rows));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared;
-  config.stream = ctx.stream;
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
-  STOCH_CUDA(cudaLaunchKernelEx(&config, kernel, args));
+void LaunchKernel(DeviceContext& ctx, const RowArgs& args, int rows) {
+  const size_t shared = SharedBytes(args.stage_rows, args.attention.kv.head_dim, args.cluster, args.shared_scores);
+  const dim3 grid(static_cast<unsigned>(args.cluster), static_cast<unsigned>(args.attention.num_heads),
+                  static_cast<unsigned>(rows));
+  LaunchClusters(ctx, &ScRowKernel<kSlots, kPhase>, grid, kThreads, shared, args);
 }
 
 template <Phase kPhase>
-void LaunchSlots(DeviceContext& ctx, const RowArgs& args, int rows, int cluster) {
+void LaunchSlots(DeviceContext& ctx, const RowArgs& args, int rows) {
   const int head_dim = args.attention.kv.head_dim;
-  if (head_dim <= 32) return LaunchKernel<1, kPhase>(ctx, args, rows, cluster);
-  if (head_dim <= 64) return LaunchKernel<2, kPhase>(ctx, args, rows, cluster);
-  if (head_dim <= 128) return LaunchKernel<4, kPhase>(ctx, args, rows, cluster);
-  LaunchKernel<8, kPhase>(ctx, args, rows, cluster);
+  if (head_dim <= 32) return LaunchKernel<1, kPhase>(ctx, args, rows);
+  if (head_dim <= 64) return LaunchKernel<2, kPhase>(ctx, args, rows);
+  if (head_dim <= 128) return LaunchKernel<4, kPhase>(ctx, args, rows);
+  LaunchKernel<8, kPhase>(ctx, args, rows);
 }
 
 // Blocks per row and head: enough to fill the GPU, no more than the context has tiles for.
 int ClusterSize(const DeviceContext& ctx, int64_t row_heads, int max_length) {
-  if (ctx.compute_capability < 90) return 1;
+  if (ctx.compute_capability < 90 || max_length <= kSoloTokens) return 1;
   int cluster = 1;
   while (cluster < 8 && row_heads * cluster < ctx.sm_count && cluster * kTileTokens < max_length) cluster *= 2;
   return cluster;
@@ -307,12 +391,18 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, AttentionMode m
       RowArgs part = row_args;
       if (rows.list != nullptr) part.row_list = rows.list + first;
       part.row_offset = first;
-      const int cluster = ClusterSize(ctx, static_cast<int64_t>(count) * args.num_heads, rows.max_length);
-      LaunchSlots<kPhase>(ctx, part, count, cluster);
+      part.cluster = ClusterSize(ctx, static_cast<int64_t>(count) * args.num_heads, rows.max_length);
+      LaunchSlots<kPhase>(ctx, part, count);
     }
   };
   switch (mode) {
-    case AttentionMode::kPerToken: launch.operator()<Phase::kPerToken>(); break;
+    case AttentionMode::kPerToken:
+      if (q.words == nullptr) {
+        launch.operator()<Phase::kFresh>();
+      } else {
+        launch.operator()<Phase::kPerToken>();
+      }
+      break;
     case AttentionMode::kPerRow: launch.operator()<Phase::kPerRow>(); break;
     case AttentionMode::kPerHead:
       launch.operator()<Phase::kHeadMax>();

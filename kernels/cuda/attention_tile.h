@@ -39,6 +39,7 @@ struct TileArgs {
   TileScratch scratch;
   const QueryTile* tiles = nullptr;  // of this group
   int32_t num_tiles = 0;
+  uint32_t zero = 0;  // see ValueUnit
 };
 
 // attention_tile_softmax.cu

@@ -1,9 +1,8 @@
 // q k and p v of tiles of rows by binary tensor cores (mma.sync m16n8k256 and.popc).
 //
-// A lane of a quad owns four dimensions (for p v: positions) of every sixteen, so it holds all words of their streams
-// and thermometers: kWords words each, four to a "unit", two units' words to one k256 step... a unit is 16 bytes of
-// one operand row and two steps of the tensor core. Any assignment of positions to lanes is right as long as both
-// operands agree.
+// A lane of a quad owns four dimensions (for p v: positions) of every group of sixteen, and all words of their streams
+// and thermometers: kWords of 32 cycles each. A step of the tensor core takes two words of a lane; which ones does not
+// matter as long as both operands agree. Four words of a row are a "unit": 16 bytes and two steps.
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/cuda_check.h"
 
@@ -63,22 +62,26 @@ __device__ __forceinline__ void Thermometer(PackedWord word, uint32_t* to) {
   }
 }
 
-// The four words of unit `u` of four codes of kWords words each.
-template <int kWords, int u>
-__device__ __forceinline__ void ThermometerUnit(PackedWord word, uint32_t (&to)[4]) {
+// The two words of step `step` of four codes of kWords words each.
+template <int kWords, int step>
+__device__ __forceinline__ void ThermometerStep(PackedWord word, uint32_t (&to)[2]) {
   if constexpr (kWords == 4) {
-    Thermometer<u, 0, 4>(word, to);
+    Thermometer<step / 2, step % 2 * 2, 2>(word, to);
   } else {
     static_assert(kWords == 2);
-    Thermometer<2 * u, 0, 2>(word, to);
-    Thermometer<2 * u + 1, 0, 2>(word, to + 2);
+    Thermometer<step, 0, 2>(word, to);
   }
 }
 
 // ---------------------------------------------------------------------------------------------------------- q k ----
 
-// Shared memory: streams of the tile's queries [group][unit][row][lane of quad] x 16 bytes, then the correction bytes
-// [group][half][row][lane of quad] x 4 bytes: [x < 0], and [x < 0] - ones of the stream.
+// Shared memory: streams of the tile's queries as the fragments of a step, [step][16-row tile][lane] x 16 bytes (words
+// 0 and 1 of row r and of row r + 8, interleaved: a load is a fragment, without a register move), then the correction
+// bytes [group][half][row][lane of quad] x 4 bytes: [x < 0], and [x < 0] - ones of the stream.
+__device__ __forceinline__ int FragmentWord(int step, int row, int quad_lane) {
+  return (((step * (kQueryTile / 16) + row / 16) * 8 + row % 8) * 4 + quad_lane) * 4 + row / 8 % 2;
+}
+
 template <int kHeadDim, int kWords>
 struct ScoreShared {
   static constexpr int kGroups = kHeadDim / kGroup;
@@ -87,9 +90,9 @@ struct ScoreShared {
 };
 
 template <int kHeadDim, int kWords>
-__device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int head, uint4* streams, uint32_t* bytes) {
+__device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int head, uint32_t* fragments,
+                             uint32_t* bytes) {
   const ScTables& tables = args.qk;
-  constexpr int kGroups = kHeadDim / kGroup;
 #pragma unroll 4
   for (int index = static_cast<int>(threadIdx.x); index < kHeadDim * kQueryTile; index += kThreads) {
     const int lane = index & 3;
@@ -114,59 +117,53 @@ __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int he
       words[w] = negative ? ~from[w] & valid : from[w];
       ones += __popc(words[w]);
     }
-    // Words of code j are number j * kWords .. of the lane's sixteenth of the group.
-    if constexpr (kWords == 4) {
-      streams[((group * 4 + j) * kQueryTile + row) * 4 + lane] = make_uint4(words[0], words[1], words[2], words[3]);
-    } else {
-      uint2* half = reinterpret_cast<uint2*>(streams + ((group * 2 + j / 2) * kQueryTile + row) * 4 + lane);
-      half[j & 1] = make_uint2(words[0], words[1]);
+    // Word w of code j is number j * kWords + w of this lane's part of the group; words 2 s and 2 s + 1 go to step s.
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const int number = j * kWords + w;
+      fragments[FragmentWord(group * 2 * kWords + number / 2, row, lane) + (number & 1) * 2] = words[w];
     }
     uint8_t* correction = reinterpret_cast<uint8_t*>(bytes + (group * 2 * kQueryTile + row) * 4 + lane) + j;
     correction[0] = negative ? 1 : 0;
     correction[kQueryTile * 16] = static_cast<uint8_t>((negative ? 1 : 0) - ones);
   }
-  (void)kGroups;
 }
 
-// Adds unit u of a group: 64 rows x kScoreKeys keys.
-template <int kWords, int u>
-__device__ __forceinline__ void ScoreUnit(int32_t (&acc)[4][4][4], const PackedWord (&k)[4], const uint4* streams) {
-  uint4 a[4][2];
+// Adds steps `step` and later of a group: 64 rows x kScoreKeys keys. `fragments` points to this lane's first.
+template <int kWords, int step = 0>
+__device__ __forceinline__ void ScoreSteps(int32_t (&acc)[4][4][4], const PackedWord (&k)[4], const uint4* fragments) {
+  uint4 a[4];
 #pragma unroll
-  for (int m = 0; m < 4; ++m) {
-    a[m][0] = streams[(u * kQueryTile + m * 16) * 4];
-    a[m][1] = streams[(u * kQueryTile + m * 16 + 8) * 4];
-  }
+  for (int m = 0; m < 4; ++m) a[m] = fragments[(step * 4 + m) * 32];
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
-    uint32_t b[4];
-    ThermometerUnit<kWords, u>(k[n], b);
+    uint32_t b[2];
+    ThermometerStep<kWords, step>(k[n], b);
 #pragma unroll
-    for (int m = 0; m < 4; ++m) BinaryMma(acc[m][n], a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y, b[0], b[1]);
-#pragma unroll
-    for (int m = 0; m < 4; ++m) BinaryMma(acc[m][n], a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w, b[2], b[3]);
+    for (int m = 0; m < 4; ++m) BinaryMma(acc[m][n], a[m].x, a[m].y, a[m].z, a[m].w, b[0], b[1]);
   }
+  if constexpr (step + 1 < 2 * kWords) ScoreSteps<kWords, step + 1>(acc, k, fragments);
 }
 
 template <int kHeadDim, int kWords>
 __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs args) {
-  extern __shared__ uint4 streams[];
+  extern __shared__ uint4 fragments[];
   constexpr int kGroups = kHeadDim / kGroup;
   uint32_t* bytes =
-      reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(streams) + ScoreShared<kHeadDim, kWords>::kStreamBytes);
+      reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(fragments) + ScoreShared<kHeadDim, kWords>::kStreamBytes);
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int head = static_cast<int>(blockIdx.x);
   const QueryTile tile = args.tiles[blockIdx.y];
   const int length = tile.start_position + tile.num_rows;
-  StageQueries<kHeadDim, kWords>(args, tile, head, streams, bytes);
+  StageQueries<kHeadDim, kWords>(args, tile, head, reinterpret_cast<uint32_t*>(fragments), bytes);
   __syncthreads();
 
   const int kv_head = head / args.attention.group;
   const int64_t packed =
       static_cast<int64_t>(kv_head) * args.kv.positions + args.attention.pass.sequences[tile.sequence].packed_begin;
   const int64_t first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile;
-  const uint4* lane_streams = streams + lane;
+  const uint4* lane_fragments = fragments + lane;
   const uint32_t* lane_bytes = bytes + lane;
   for (int key = warp * kScoreKeys; key < length; key += kWarps * kScoreKeys) {
     // k_words of this lane's key in tile n: word lane % 4 of group g.
@@ -182,13 +179,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
       const PackedWord* ahead = from + (g + 1 < kGroups ? (g + 1) * 4 * kKeyBlock : 0);
 #pragma unroll
       for (int n = 0; n < 4; ++n) next[n] = ahead[n * 8];
-      const uint4* group_streams = lane_streams + g * kWords * kQueryTile * 4;
-      ScoreUnit<kWords, 0>(acc, k, group_streams);
-      ScoreUnit<kWords, 1>(acc, k, group_streams);
-      if constexpr (kWords == 4) {
-        ScoreUnit<kWords, 2>(acc, k, group_streams);
-        ScoreUnit<kWords, 3>(acc, k, group_streams);
-      }
+      ScoreSteps<kWords>(acc, k, lane_fragments + g * kWords * kQueryTile * 4);
       // Sign correction, see performance.md: [x<0] (-s_w r - [w<0]) + [w<0] ([x<0] - ones of x).
       const uint32_t* group_bytes = lane_bytes + g * 2 * kQueryTile * 4;
 #pragma unroll
@@ -227,36 +218,41 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
 // A warp takes 32 rows, every dimension, and every fourth group of positions: sums of counts may be split anywhere.
 constexpr int kSplits = kWarps / (kQueryTile / 32);
 
+// Two steps from unit u of the streams of p: one code of four words, or two of two. `zero` is 0 where the compiler
+// cannot see it: or-ing it makes fragments of looked-up rows once, instead of by register moves at every use.
 template <int kHeadDim, int kWords, int u>
 __device__ __forceinline__ void ValueUnit(int32_t (&acc)[2][kHeadDim / 8][4], const PackedWord (&v)[kHeadDim / 8],
                                           const uint32_t (&p)[4], const uint4* table, const ScTables& tables,
-                                          int first_position) {
-  // Streams of the four rows' codes of this unit: one code of four words, or two of two.
-  uint4 a[4];
+                                          int first_position, uint32_t zero) {
+  uint32_t a[2][2][4];  // [16-row tile][step]
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
+    uint4 row;
     if constexpr (kWords == 4) {
       const int mask = (first_position + u) & (tables.masks - 1);
-      a[r] = table[mask * tables.levels + static_cast<int>((p[r] >> (8 * u)) & 0xff)];
+      row = table[mask * tables.levels + static_cast<int>((p[r] >> (8 * u)) & 0xff)];
     } else {
       const uint2* pairs = reinterpret_cast<const uint2*>(table);
       const int mask0 = (first_position + 2 * u) & (tables.masks - 1);
       const int mask1 = (first_position + 2 * u + 1) & (tables.masks - 1);
       const uint2 x = pairs[mask0 * tables.levels + static_cast<int>((p[r] >> (16 * u)) & 0xff)];
       const uint2 y = pairs[mask1 * tables.levels + static_cast<int>((p[r] >> (16 * u + 8)) & 0xff)];
-      a[r] = make_uint4(x.x, x.y, y.x, y.y);
+      row = make_uint4(x.x, x.y, y.x, y.y);
     }
+    a[r / 2][0][r % 2] = row.x | zero;
+    a[r / 2][0][r % 2 + 2] = row.y | zero;
+    a[r / 2][1][r % 2] = row.z | zero;
+    a[r / 2][1][r % 2 + 2] = row.w | zero;
   }
 #pragma unroll
   for (int n = 0; n < kHeadDim / 8; ++n) {
-    uint32_t b[4];
-    ThermometerUnit<kWords, u>(v[n], b);
+    uint32_t b[2];
+    ThermometerStep<kWords, 2 * u>(v[n], b);
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
-      BinaryMma(acc[m][n], a[2 * m].x, a[2 * m + 1].x, a[2 * m].y, a[2 * m + 1].y, b[0], b[1]);
+    for (int m = 0; m < 2; ++m) BinaryMma(acc[m][n], a[m][0][0], a[m][0][1], a[m][0][2], a[m][0][3], b[0], b[1]);
+    ThermometerStep<kWords, 2 * u + 1>(v[n], b);
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
-      BinaryMma(acc[m][n], a[2 * m].z, a[2 * m + 1].z, a[2 * m].w, a[2 * m + 1].w, b[2], b[3]);
+    for (int m = 0; m < 2; ++m) BinaryMma(acc[m][n], a[m][1][0], a[m][1][1], a[m][1][2], a[m][1][3], b[0], b[1]);
   }
 }
 
@@ -302,11 +298,11 @@ __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs a
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) v[n] = v_from[static_cast<int64_t>(t / 4) * kHeadDim + n * 8];
     const int first_position = t + 4 * (lane & 3);
-    ValueUnit<kHeadDim, kWords, 0>(acc, v, p, table, tables, first_position);
-    ValueUnit<kHeadDim, kWords, 1>(acc, v, p, table, tables, first_position);
+    ValueUnit<kHeadDim, kWords, 0>(acc, v, p, table, tables, first_position, args.zero);
+    ValueUnit<kHeadDim, kWords, 1>(acc, v, p, table, tables, first_position, args.zero);
     if constexpr (kWords == 4) {
-      ValueUnit<kHeadDim, kWords, 2>(acc, v, p, table, tables, first_position);
-      ValueUnit<kHeadDim, kWords, 3>(acc, v, p, table, tables, first_position);
+      ValueUnit<kHeadDim, kWords, 2>(acc, v, p, table, tables, first_position, args.zero);
+      ValueUnit<kHeadDim, kWords, 3>(acc, v, p, table, tables, first_position, args.zero);
     }
     // p is never negative: only the complemented values need a correction, by the ones of p.
 #pragma unroll

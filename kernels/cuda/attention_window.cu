@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) WindowCodesKernel(const WindowArgs a
   for (int t = c.begin + warp; t < c.end; t += kWarps) {
     const int32_t page = c.pages[t >> kv.page_shift];
     const int slot = t & page_mask;
-    HeadVector x;
+    HeadVector<> x;
     LoadHead(x, kv.k + kv.Value(page, c.head, slot), kv.head_dim / 2, lane);
     const float largest = args.per_head ? BitsToFloat(args.k_max[head]) : WarpMaxAbs(x);
     const float scale = BipolarScale(largest, args.qk_q_max);
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) WindowQueryKernel(const WindowArgs a
   const int head = index % a.num_heads;
   if (row >= a.rows) return;
   const int half = a.kv.head_dim / 2;
-  HeadVector x;
+  HeadVector<> x;
   LoadHead(x, a.q + row * a.q_stride + static_cast<int64_t>(head) * a.kv.head_dim, half, lane);
   uint32_t* window_max = args.q_max + static_cast<int64_t>(a.pass.row_sequence[row]) * a.num_heads + head;
   if constexpr (kMax) {

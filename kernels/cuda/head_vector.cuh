@@ -7,17 +7,19 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kMaxPairs = 4;  // RoPE pairs of one lane: head_dim <= 256
+inline constexpr int kMaxPairs = 4;  // RoPE pairs of one lane where head_dim may be 256
 
 // Lane l holds dims i and i + head_dim / 2 for i = l, l + 32, ...
+template <int kPairs = kMaxPairs>
 struct HeadVector {
-  float low[kMaxPairs];
-  float high[kMaxPairs];
+  float low[kPairs];
+  float high[kPairs];
 };
 
-__device__ inline void LoadHead(HeadVector& x, const float* from, int half, int lane) {
+template <int kPairs>
+__device__ inline void LoadHead(HeadVector<kPairs>& x, const float* from, int half, int lane) {
 #pragma unroll
-  for (int j = 0; j < kMaxPairs; ++j) {
+  for (int j = 0; j < kPairs; ++j) {
     const int i = lane + 32 * j;
     x.low[j] = i < half ? from[i] : 0.0f;
     x.high[j] = i < half ? from[i + half] : 0.0f;
@@ -25,9 +27,10 @@ __device__ inline void LoadHead(HeadVector& x, const float* from, int half, int 
 }
 
 // What: RoPE; cos_sin holds cos of pairs 0..half-1, then sin.
-__device__ inline void Rotate(HeadVector& x, const float* cos_sin, int half, int lane) {
+template <int kPairs>
+__device__ inline void Rotate(HeadVector<kPairs>& x, const float* cos_sin, int half, int lane) {
 #pragma unroll
-  for (int j = 0; j < kMaxPairs; ++j) {
+  for (int j = 0; j < kPairs; ++j) {
     const int i = lane + 32 * j;
     if (i >= half) continue;
     const float c = cos_sin[i];
@@ -40,10 +43,11 @@ __device__ inline void Rotate(HeadVector& x, const float* cos_sin, int half, int
 }
 
 // In every lane; infinity is larger than any number, NaN larger still.
-__device__ inline float WarpMaxAbs(const HeadVector& x) {
+template <int kPairs>
+__device__ inline float WarpMaxAbs(const HeadVector<kPairs>& x) {
   uint32_t largest = 0;  // magnitudes of floats are ordered as their bits
 #pragma unroll
-  for (int j = 0; j < kMaxPairs; ++j) {
+  for (int j = 0; j < kPairs; ++j) {
     largest = max(largest, FloatToBits(x.low[j]) & 0x7fffffffu);
     largest = max(largest, FloatToBits(x.high[j]) & 0x7fffffffu);
   }
@@ -51,10 +55,10 @@ __device__ inline float WarpMaxAbs(const HeadVector& x) {
 }
 
 // Calls fn(dim, value) for this lane's dimensions.
-template <typename Fn>
-__device__ void ForEachDim(const HeadVector& x, int half, int lane, const Fn& fn) {
+template <int kPairs, typename Fn>
+__device__ void ForEachDim(const HeadVector<kPairs>& x, int half, int lane, const Fn& fn) {
 #pragma unroll
-  for (int j = 0; j < kMaxPairs; ++j) {
+  for (int j = 0; j < kPairs; ++j) {
     const int i = lane + 32 * j;
     if (i >= half) continue;
     fn(i, x.low[j]);

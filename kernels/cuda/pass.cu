@@ -36,6 +36,7 @@ CudaPass::CudaPass(DeviceContext& ctx, const PassLimits& limits) : ctx_(ctx), li
   offsets_.ids = field(rows * sizeof(int32_t));
   offsets_.positions = field(rows * sizeof(int32_t));
   offsets_.row_sequence = field(rows * sizeof(int32_t));
+  offsets_.rows = field(rows * sizeof(PassRow));
   offsets_.output_rows = field(rows * sizeof(int32_t));
   offsets_.tiles = field((rows / kQueryTile + sequences + 1) * sizeof(QueryTile));
   offsets_.short_rows = field(rows * sizeof(int32_t));
@@ -53,6 +54,7 @@ CudaPass::CudaPass(DeviceContext& ctx, const PassLimits& limits) : ctx_(ctx), li
   view_.ids = At<int32_t>(device_buffer_, offsets_.ids);
   view_.positions = At<int32_t>(device_buffer_, offsets_.positions);
   view_.row_sequence = At<int32_t>(device_buffer_, offsets_.row_sequence);
+  view_.rows = At<PassRow>(device_buffer_, offsets_.rows);
   view_.output_rows = At<int32_t>(device_buffer_, offsets_.output_rows);
   view_.sequences = At<PassSequence>(device_buffer_, offsets_.sequences);
   view_.tiles = At<QueryTile>(device_buffer_, offsets_.tiles);
@@ -121,6 +123,7 @@ void CudaPass::Upload(const PassLayout& layout) {
   }
   int32_t* positions = At<int32_t>(host, offsets_.positions);
   int32_t* row_sequence = At<int32_t>(host, offsets_.row_sequence);
+  PassRow* row_records = At<PassRow>(host, offsets_.rows);
   int32_t* short_rows = At<int32_t>(host, offsets_.short_rows);
   int32_t* pages = At<int32_t>(host, offsets_.pages);
   for (size_t i = 0; i < layout.sequences.size(); ++i) {
@@ -134,6 +137,7 @@ void CudaPass::Upload(const PassLayout& layout) {
     for (int32_t r = 0; r < s.num_rows; ++r) {
       positions[s.first_row + r] = s.start_position + r;
       row_sequence[s.first_row + r] = static_cast<int32_t>(i);
+      row_records[s.first_row + r] = {static_cast<int32_t>(i), s.start_position + r, s.start_position, s.first_row};
       if (!is_long) short_rows[num_short_rows_++] = s.first_row + r;
       if (is_long && r % kQueryTile == 0) {
         tiles_.push_back(

@@ -24,6 +24,14 @@ struct PassSequence {
                               // each rounded up to kKeyBlock; -1 for a short one
 };
 
+// One row of a pass: what a row kernel needs first, in one load.
+struct alignas(16) PassRow {
+  int32_t sequence = 0;
+  int32_t position = 0;        // absolute
+  int32_t start_position = 0;  // of its sequence in this pass
+  int32_t first_row = 0;       // of its sequence
+};
+
 // Up to kQueryTile consecutive rows of one sequence: the unit of the prefill kernels.
 inline constexpr int kQueryTile = 64;
 inline constexpr int kKeyBlock = 64;
@@ -39,6 +47,7 @@ struct PassView {
   const int32_t* ids = nullptr;             // [max_rows]
   const int32_t* positions = nullptr;       // [max_rows] absolute position of each row
   const int32_t* row_sequence = nullptr;    // [max_rows]
+  const PassRow* rows = nullptr;            // [max_rows]
   const int32_t* output_rows = nullptr;     // [max_rows]
   const PassSequence* sequences = nullptr;  // [max_sequences], spare ones have no rows
   const QueryTile* tiles = nullptr;         // rows of long sequences, longest context first
@@ -76,8 +85,8 @@ class CudaPass final : public Pass {
 
  private:
   struct Offsets {  // bytes from the start of the buffer
-    size_t sequences = 0, ids = 0, positions = 0, row_sequence = 0, output_rows = 0, tiles = 0, short_rows = 0,
-           pages = 0, end = 0;
+    size_t sequences = 0, ids = 0, positions = 0, row_sequence = 0, rows = 0, output_rows = 0, tiles = 0,
+           short_rows = 0, pages = 0, end = 0;
   };
   void Validate(const PassLayout& layout) const;
 

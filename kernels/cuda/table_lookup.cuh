@@ -25,16 +25,17 @@ __device__ __forceinline__ void StageRows(uint8_t* stage, const ScTables& tables
     return tables.counts8 + ((row.dim & (tables.masks - 1)) * tables.levels + row.level) * tables.levels;
   };
   if (tables.levels >= 16) {
-    const int pieces = tables.levels / 16;  // a power of two
+    const int shift = 27 - __clz(tables.levels);  // levels is a power of two: 16-byte pieces of a row
 #pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < count * pieces; i += kThreads) {
-      const int row = i / pieces;
-      const int piece = i % pieces;
+    for (int i = static_cast<int>(threadIdx.x); i < count << shift; i += kThreads) {
+      const int row = i >> shift;
+      const int piece = i & ((1 << shift) - 1);
       reinterpret_cast<uint4*>(stage + row * kRowBytes)[piece] = reinterpret_cast<const uint4*>(source(row))[piece];
     }
   } else {
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       const uint8_t* from = source(i);
+#pragma unroll 1
       for (int b = 0; b < tables.levels; ++b) stage[i * kRowBytes + b] = from[b];
     }
   }
@@ -57,13 +58,18 @@ __device__ __forceinline__ int32_t LookUpWord(uint32_t codes, uint32_t signs, co
   return sum;
 }
 
-// What: what LookUpWord missed where a table entry stands for 256 (ScTables::top_is_256): +-256 for every byte in which
-//       both codes have the top level.
-__device__ __forceinline__ int32_t TopCorrection(uint32_t codes, uint32_t signs, uint32_t row_codes, int top) {
-  const uint32_t pattern = static_cast<uint32_t>(top) * 0x01010101u;
-  if (__vcmpeq4(row_codes & 0x7f7f7f7fu, pattern) == 0) return 0;  // the same for all lanes that share the rows
+// Whether a byte of `row_codes` has the level whose table entry stands for 256 (ScTables::top_is_256).
+__device__ __forceinline__ bool HasTop(const ScTables& tables, uint32_t row_codes) {
+  if (!tables.top_is_256) return false;
+  const uint32_t top = static_cast<uint32_t>(tables.levels - 1) * 0x01010101u;
+  return __vcmpeq4(row_codes & 0x7f7f7f7fu, top) != 0;
+}
+
+// What: what LookUpWord misses where HasTop(row_codes): +-256 for every byte in which both codes have level `top`.
+//       Out of line: it is rare, and the look-up loops should stay small.
+static __device__ __noinline__ int32_t TopCorrection(uint32_t codes, uint32_t signs, uint32_t row_codes, int top) {
   int32_t sum = 0;
-#pragma unroll
+#pragma unroll 1
   for (int j = 0; j < 4; ++j) {
     const bool both = ((row_codes >> (8 * j)) & 0x7f) == static_cast<uint32_t>(top) &&
                       ((codes >> (8 * j)) & 0x7f) == static_cast<uint32_t>(top);

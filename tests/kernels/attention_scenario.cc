@@ -1,0 +1,157 @@
+#include "tests/kernels/attention_scenario.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/math/random.h"
+#include "tests/kernels/device_tensor.h"
+
+namespace stoch::test {
+namespace {
+
+// Near normal, with an outlier in every few dozen numbers and some heads of tiny values.
+float Input(int tensor, int sequence, int position, int64_t column) {
+  const auto stream = static_cast<uint64_t>(tensor * 1000 + sequence);
+  const auto at = static_cast<uint64_t>(position) * 65536 + static_cast<uint64_t>(column);
+  const float x = RandomWeight(7, stream, at, 1.0f);
+  const uint64_t pick = RandomBits(8, stream, at) % 97;
+  return pick == 0 ? x * 8.0f : (pick == 1 ? 0.0f : x);
+}
+
+std::vector<float> RopeTable(int64_t positions, int head_dim) {
+  std::vector<float> table(static_cast<size_t>(positions * head_dim));
+  for (int64_t p = 0; p < positions; ++p) {
+    for (int i = 0; i < head_dim / 2; ++i) {
+      const double angle = static_cast<double>(p) * std::pow(10000.0, -2.0 * i / head_dim);
+      table[static_cast<size_t>(p * head_dim + i)] = static_cast<float>(std::cos(angle));
+      table[static_cast<size_t>(p * head_dim + head_dim / 2 + i)] = static_cast<float>(std::sin(angle));
+    }
+  }
+  return table;
+}
+
+ScOperatorPtr Operator(ScConfig config, AttentionMode mode) {
+  config.granularity = mode == AttentionMode::kPerHead ? ScGranularity::kPerHead : ScGranularity::kPerRow;
+  return MakeScOperator(config);
+}
+
+}  // namespace
+
+AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const Passes& passes,
+                           const std::string& graph_key) {
+  const Device device = backend.devices()[0];
+  int num_sequences = 0;
+  int64_t max_rows = 0;
+  for (const auto& pass : passes) {
+    int64_t rows = 0;
+    for (const Share& share : pass) {
+      num_sequences = std::max(num_sequences, share.sequence + 1);
+      rows += share.rows;
+    }
+    max_rows = std::max(max_rows, rows);
+  }
+  const int64_t pages_each = (shape.max_context + shape.page_tokens - 1) / shape.page_tokens;
+
+  KvCacheSpec spec;
+  spec.num_layers = 2;
+  spec.num_kv_heads = shape.num_kv_heads;
+  spec.head_dim = shape.head_dim;
+  spec.page_tokens = shape.page_tokens;
+  spec.num_pages = pages_each * num_sequences;
+  spec.mode = shape.mode;
+  spec.precision = shape.precision;
+  if (shape.mode != AttentionMode::kExact) {
+    spec.qk = Operator(shape.qk, shape.mode);
+    spec.av = Operator(shape.av, shape.mode);
+  }
+  const auto cache = backend.MakeKvCache(device, spec);
+  const auto pass_handle = backend.MakePass(device, {max_rows, num_sequences, pages_each});
+  const DeviceTensor rope(backend, {shape.max_context, shape.head_dim}, RopeTable(shape.max_context, shape.head_dim));
+
+  std::vector<std::vector<int32_t>> pages(static_cast<size_t>(num_sequences));
+  auto next_page = static_cast<int32_t>(spec.num_pages);
+  for (int64_t p = 0; p < pages_each; ++p) {
+    for (auto& list : pages) list.push_back(--next_page);
+  }
+
+  const int q_cols = shape.num_heads * shape.head_dim;
+  const int kv_cols = shape.num_kv_heads * shape.head_dim;
+  const int row_floats = q_cols + 2 * kv_cols;
+  // One buffer for q | k | v, as the model has it: rows are strided views. Fixed, as recorded graphs want it.
+  const DeviceTensor qkv(backend, {max_rows, row_floats},
+                         std::vector<float>(static_cast<size_t>(max_rows * row_floats)));
+  const DeviceTensor out(backend, {max_rows, q_cols}, std::vector<float>(static_cast<size_t>(max_rows * q_cols)));
+
+  AttentionRows result;
+  std::vector<int> lengths(static_cast<size_t>(num_sequences), 0);
+  for (const auto& pass : passes) {
+    PassLayout layout;
+    std::vector<float> values;
+    std::vector<std::pair<int, int>> names;
+    for (const Share& share : pass) {
+      int& length = lengths[static_cast<size_t>(share.sequence)];
+      layout.sequences.push_back({static_cast<int32_t>(layout.ids.size()), share.rows, length,
+                                  std::span<const int32_t>(pages[static_cast<size_t>(share.sequence)])});
+      for (int r = 0; r < share.rows; ++r, ++length) {
+        layout.ids.push_back(0);
+        names.emplace_back(share.sequence, length);
+        for (int c = 0; c < q_cols; ++c) values.push_back(Input(0, share.sequence, length, c));
+        for (int c = 0; c < kv_cols; ++c) values.push_back(Input(1, share.sequence, length, c));
+        for (int c = 0; c < kv_cols; ++c) values.push_back(Input(2, share.sequence, length, c));
+      }
+    }
+    layout.output_rows = {0};
+    const auto rows = static_cast<int64_t>(names.size());
+    const TensorView x = Slice(qkv.view(), 0, 0, rows);
+    backend.CopyFromHost(x, values.data());
+    backend.UploadPass(*pass_handle, layout);
+    const std::vector<float> poison(static_cast<size_t>(rows * q_cols), NAN);
+    const TensorView y = Slice(out.view(), 0, 0, rows);
+    backend.CopyFromHost(y, poison.data());
+
+    AttentionCall call;
+    call.site = {3, "attention"};
+    call.q = Slice(x, 1, 0, q_cols);
+    call.k = Slice(x, 1, q_cols, kv_cols);
+    call.v = Slice(x, 1, q_cols + kv_cols, kv_cols);
+    call.rope = rope.view();
+    call.cache = cache.get();
+    call.cache_layer = 1;
+    call.pass = pass_handle.get();
+    call.num_heads = shape.num_heads;
+    call.out = y;
+    const std::string key = graph_key.empty() ? "" : graph_key + std::to_string(rows);
+    backend.RunGraph(device, key, [&] { backend.Attention(call); });
+    std::vector<float> read(poison.size());
+    backend.CopyToHost(read.data(), y);
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto begin = read.begin() + r * q_cols;
+      result[names[static_cast<size_t>(r)]] = std::vector<float>(begin, begin + q_cols);
+    }
+  }
+  backend.CheckFinite(device);
+  return result;
+}
+
+std::string Differences(const AttentionRows& a, const AttentionRows& b) {
+  if (a.size() != b.size()) return "other rows";
+  int64_t count = 0;
+  std::string first;
+  for (const auto& [name, row] : a) {
+    const auto other = b.find(name);
+    if (other == b.end()) return "other rows";
+    if (row.size() == other->second.size() &&
+        std::memcmp(row.data(), other->second.data(), row.size() * sizeof(float)) == 0) {
+      continue;
+    }
+    if (count++ > 0) continue;
+    size_t i = 0;
+    while (std::memcmp(&row[i], &other->second[i], sizeof(float)) == 0) ++i;
+    first = "sequence " + std::to_string(name.first) + " position " + std::to_string(name.second) + " column " +
+            std::to_string(i) + ": " + std::to_string(row[i]) + " and " + std::to_string(other->second[i]);
+  }
+  return count == 0 ? "" : std::to_string(count) + " of " + std::to_string(a.size()) + " rows differ; " + first;
+}
+
+}  // namespace stoch::test

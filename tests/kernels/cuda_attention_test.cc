@@ -1,0 +1,303 @@
+// CUDA attention gives the CPU's bits in every mode, however a prompt is cut and whatever else is in the pass.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/registry.h"
+#include "tests/kernels/attention_scenario.h"
+#include "tests/kernels/cuda_or_skip.h"
+#include "tests/kernels/device_tensor.h"
+
+namespace stoch {
+namespace {
+
+using test::AttentionShape;
+using test::Passes;
+
+ScConfig Halved(int stoc_len = 0) {
+  ScConfig config;
+  config.halve = true;
+  config.stoc_len = stoc_len;
+  return config;
+}
+
+class CudaAttention : public testing::Test {
+ protected:
+  void SetUp() override {
+    STOCH_CUDA_OR_SKIP();
+    cpu_ = OpenBackend("cpu", {}, nullptr);
+    cuda_ = OpenBackend("cuda:0", {}, nullptr);
+  }
+  void ExpectEqual(const AttentionShape& shape, const Passes& passes) {
+    EXPECT_EQ(test::Differences(test::RunAttention(*cpu_, shape, passes), test::RunAttention(*cuda_, shape, passes)),
+              "");
+  }
+
+  std::unique_ptr<Backend> cpu_;
+  std::unique_ptr<Backend> cuda_;
+};
+
+constexpr AttentionMode kModes[] = {AttentionMode::kExact, AttentionMode::kPerToken, AttentionMode::kPerHead,
+                                    AttentionMode::kPerRow};
+
+// A prompt over a page edge beside a short one, then decoding of both, then a second prompt part beside decoding.
+const Passes kMixed = {{{0, 70}, {1, 5}}, {{0, 1}, {1, 1}}, {{1, 58}, {0, 1}}, {{1, 1}}, {{0, 20}, {2, 130}, {1, 3}}};
+
+TEST_F(CudaAttention, EveryModeAndHeadDim) {
+  for (const AttentionMode mode : kModes) {
+    for (const int head_dim : {8, 16, 64, 128, 256}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " head_dim " + std::to_string(head_dim));
+      AttentionShape shape;
+      shape.mode = mode;
+      shape.qk = shape.av = Halved();
+      shape.head_dim = head_dim;
+      ExpectEqual(shape, kMixed);
+    }
+  }
+}
+
+TEST_F(CudaAttention, EveryGroupSize) {
+  for (const AttentionMode mode : kModes) {
+    for (const int group : {1, 2, 4, 8}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " group " + std::to_string(group));
+      AttentionShape shape;
+      shape.mode = mode;
+      shape.qk = shape.av = Halved();
+      shape.head_dim = 64;
+      shape.num_heads = 8;
+      shape.num_kv_heads = 8 / group;
+      ExpectEqual(shape, kMixed);
+    }
+  }
+}
+
+TEST_F(CudaAttention, EveryConfiguration) {
+  std::vector<ScConfig> configs = {ScConfig{}, Halved(96), Halved(64), Halved(48), Halved(32), Halved(17)};
+  for (const int prec : {3, 4, 6}) {
+    configs.emplace_back().sc_prec = prec;
+    configs.push_back(Halved());
+    configs.back().sc_prec = prec;
+  }
+  configs.emplace_back().stoc_len = 200;
+  configs.push_back(Halved());
+  configs.back().scramble = ScScramble::kOff;
+  configs.push_back(Halved());
+  configs.back().scramble_masks = 128;
+  configs.push_back(Halved());
+  configs.back().gate = ScGate::kAnd;
+  for (const AttentionMode mode : {AttentionMode::kPerToken, AttentionMode::kPerHead, AttentionMode::kPerRow}) {
+    for (const ScConfig& config : configs) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " " + Describe(config));
+      AttentionShape shape;
+      shape.mode = mode;
+      shape.qk = shape.av = config;
+      shape.head_dim = 64;
+      ExpectEqual(shape, kMixed);
+    }
+  }
+  AttentionShape shape;  // qk and av may differ
+  shape.qk = ScConfig{};
+  shape.av = Halved(40);
+  ExpectEqual(shape, kMixed);
+}
+
+TEST_F(CudaAttention, EveryPageSize) {
+  for (const AttentionMode mode : kModes) {
+    for (const int page_tokens : {4, 16, 32, 128}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " page " + std::to_string(page_tokens));
+      AttentionShape shape;
+      shape.mode = mode;
+      shape.qk = shape.av = Halved();
+      shape.head_dim = 64;
+      shape.page_tokens = page_tokens;
+      ExpectEqual(shape, kMixed);
+    }
+  }
+}
+
+TEST_F(CudaAttention, APromptMayBeCutAnywhere) {
+  constexpr int kLength = 150;
+  for (const AttentionMode mode : {AttentionMode::kExact, AttentionMode::kPerToken}) {
+    for (const int head_dim : {16, 128}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " head_dim " + std::to_string(head_dim));
+      AttentionShape shape;
+      shape.mode = mode;
+      shape.qk = shape.av = Halved();
+      shape.head_dim = head_dim;
+      const auto whole = test::RunAttention(*cuda_, shape, {{{0, kLength}}});
+      const auto chunks = test::RunAttention(*cuda_, shape, {{{0, 63}}, {{0, 1}}, {{0, 17}}, {{0, 2}}, {{0, 67}}});
+      const auto tokens = test::RunAttention(*cuda_, shape, Passes(kLength, {{0, 1}}));
+      EXPECT_EQ(test::Differences(whole, chunks), "");
+      EXPECT_EQ(test::Differences(whole, tokens), "");
+      EXPECT_EQ(test::Differences(whole, test::RunAttention(*cpu_, shape, {{{0, kLength}}})), "");
+    }
+  }
+}
+
+TEST_F(CudaAttention, AReplayedGraphFollowsTheContext) {
+  for (const AttentionMode mode : kModes) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    AttentionShape shape;
+    shape.mode = mode;
+    shape.qk = shape.av = Halved();
+    shape.head_dim = 64;
+    Passes passes = {{{0, 60}, {1, 3}}};
+    for (int i = 0; i < 8; ++i) passes.push_back({{0, 1}, {1, 1}});
+    passes.push_back({{1, 2}});  // the same number of rows, another composition
+    passes.push_back({{0, 2}});
+    const std::string key = "mode " + std::to_string(static_cast<int>(mode)) + " rows ";
+    EXPECT_EQ(
+        test::Differences(test::RunAttention(*cpu_, shape, passes), test::RunAttention(*cuda_, shape, passes, key)),
+        "");
+  }
+}
+
+// Scores of this many positions fit no block's shared memory.
+TEST_F(CudaAttention, ContextsBeyondSharedMemory) {
+  for (const AttentionMode mode : {AttentionMode::kExact, AttentionMode::kPerToken}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    AttentionShape shape;
+    shape.mode = mode;
+    shape.qk = shape.av = Halved();
+    shape.head_dim = 64;
+    shape.num_heads = 1;
+    shape.max_context = 8704;
+    ExpectEqual(shape, {{{0, 8230}}, {{0, 1}, {1, 3}}, {{0, 20}}});
+  }
+}
+
+TEST_F(CudaAttention, HalfBaselineIsClose) {
+  for (const int head_dim : {16, 64, 128}) {
+    for (const int group : {1, 4, 8}) {
+      SCOPED_TRACE(std::to_string(head_dim) + " group " + std::to_string(group));
+      AttentionShape shape;
+      shape.mode = AttentionMode::kExact;
+      shape.head_dim = head_dim;
+      shape.num_heads = 8;
+      shape.num_kv_heads = 8 / group;
+      const auto exact = test::RunAttention(*cpu_, shape, kMixed);
+      shape.precision = Precision::kFp16;
+      const auto half = test::RunAttention(*cuda_, shape, kMixed);
+      double error = 0;
+      double norm = 0;
+      for (const auto& [name, row] : exact) {
+        const auto& other = half.at(name);
+        for (size_t i = 0; i < row.size(); ++i) {
+          error += std::pow(static_cast<double>(row[i]) - static_cast<double>(other[i]), 2);
+          norm += std::pow(static_cast<double>(row[i]), 2);
+        }
+      }
+      EXPECT_GT(norm, 0.0);
+      EXPECT_LT(std::sqrt(error / norm), 2e-3);
+    }
+  }
+}
+
+TEST_F(CudaAttention, RejectsWhatDoesNotFit) {
+  const Device device = cuda_->devices()[0];
+  KvCacheSpec spec;
+  spec.num_layers = 1;
+  spec.num_kv_heads = 1;
+  spec.head_dim = 16;
+  spec.num_pages = 1;
+  const auto cache = cuda_->MakeKvCache(device, spec);
+  const auto pass = cuda_->MakePass(device, {4, 2, 2});
+  const std::vector<int32_t> pages = {0};
+  const std::vector<int32_t> far_pages = {1};
+  const auto upload = [&](int start, const std::vector<int32_t>& list) {
+    PassLayout layout;
+    layout.ids = {0, 0};
+    layout.sequences = {{0, 2, start, list}};
+    cuda_->UploadPass(*pass, layout);
+  };
+  const std::vector<float> zeros(64 * 16);
+  const test::DeviceTensor rope(*cuda_, {64, 16}, zeros);
+  const test::DeviceTensor q(*cuda_, {2, 16}, std::vector<float>(32));
+  const test::DeviceTensor k(*cuda_, {2, 16}, std::vector<float>(32));
+  const test::DeviceTensor v(*cuda_, {2, 16}, std::vector<float>(32));
+  const test::DeviceTensor out(*cuda_, {2, 16}, std::vector<float>(32));
+  AttentionCall good;
+  good.site = {5, "attention"};
+  good.q = q.view();
+  good.k = k.view();
+  good.v = v.view();
+  good.rope = rope.view();
+  good.cache = cache.get();
+  good.pass = pass.get();
+  good.num_heads = 1;
+  good.out = out.view();
+  const auto refuses = [&](const std::function<void(AttentionCall&)>& change, const std::string& message) {
+    AttentionCall call = good;
+    change(call);
+    try {
+      cuda_->Attention(call);
+      ADD_FAILURE() << "accepted: " << message;
+    } catch (const InvalidInput& error) {
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+    }
+  };
+  upload(0, pages);
+  cuda_->Attention(good);
+  refuses([](AttentionCall& c) { c.num_heads = 2; }, "q is");
+  refuses([](AttentionCall& c) { c.cache_layer = 1; }, "cache layer 1");
+  refuses([](AttentionCall& c) { c.out = c.q; }, "overlap");
+  refuses([](AttentionCall& c) { c.v = Slice(c.v, 0, 0, 1); }, "v is");
+  refuses([](AttentionCall& c) { c.rope = Slice(c.rope, 0, 0, 1); }, "rope table has 1");
+  upload(63, pages);
+  refuses([](AttentionCall&) {}, "position 65");
+  upload(0, far_pages);
+  refuses([](AttentionCall&) {}, "page 1");
+
+  spec.mode = AttentionMode::kPerToken;
+  EXPECT_THROW(cuda_->MakeKvCache(device, spec), InvalidInput);  // no operators
+  ScConfig unipolar;
+  unipolar.mode = ScMode::kUnipolar;
+  spec.qk = spec.av = MakeScOperator(unipolar);
+  EXPECT_THROW(cuda_->MakeKvCache(device, spec), InvalidInput);
+}
+
+TEST_F(CudaAttention, ReportsNumbersThatAreNotFinite) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    const Device device = cuda_->devices()[0];
+    KvCacheSpec spec;
+    spec.num_layers = 1;
+    spec.num_kv_heads = 1;
+    spec.head_dim = 16;
+    spec.num_pages = 1;
+    const auto cache = cuda_->MakeKvCache(device, spec);
+    const auto pass = cuda_->MakePass(device, {1, 1, 1});
+    const std::vector<int32_t> pages = {0};
+    PassLayout layout;
+    layout.ids = {0};
+    layout.sequences = {{0, 1, 0, pages}};
+    cuda_->UploadPass(*pass, layout);
+    const std::vector<float> ones(16, 1.0f);
+    std::vector<float> broken = ones;
+    broken[11] = bad;
+    const test::DeviceTensor rope(*cuda_, {1, 16}, ones);
+    const test::DeviceTensor q(*cuda_, {1, 16}, ones);
+    const test::DeviceTensor k(*cuda_, {1, 16}, ones);
+    const test::DeviceTensor v(*cuda_, {1, 16}, broken);
+    const test::DeviceTensor out(*cuda_, {1, 16}, ones);
+    AttentionCall call;
+    call.site = {5, "attention"};
+    call.q = q.view();
+    call.k = k.view();
+    call.v = v.view();
+    call.rope = rope.view();
+    call.cache = cache.get();
+    call.pass = pass.get();
+    call.num_heads = 1;
+    call.out = out.view();
+    cuda_->Attention(call);
+    EXPECT_THROW(cuda_->CheckFinite(device), InvalidInput);
+    EXPECT_NO_THROW(cuda_->CheckFinite(device));
+  }
+}
+
+}  // namespace
+}  // namespace stoch
