@@ -1,6 +1,6 @@
 #include "tests/serve/http_client.h"
 
-#include <sys/time.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
@@ -26,16 +26,42 @@ std::vector<std::string> Reply::Events() const {
   return events;
 }
 
+namespace {
+
+constexpr int kLimitMs = 10000;
+
+// A socket whose reads end in time: Asio's own blocking reads wait for ever, whatever SO_RCVTIMEO says.
+struct TimedSocket : asio::ip::tcp::socket {
+  using asio::ip::tcp::socket::socket;
+
+  template <class Buffers>
+  size_t read_some(const Buffers& buffers, boost::system::error_code& error) {
+    pollfd readable{native_handle(), POLLIN, 0};
+    if (poll(&readable, 1, kLimitMs) == 0) {
+      error = asio::error::timed_out;
+      return 0;
+    }
+    return asio::ip::tcp::socket::read_some(buffers, error);
+  }
+  template <class Buffers>
+  size_t read_some(const Buffers& buffers) {
+    boost::system::error_code error;
+    const size_t bytes = read_some(buffers, error);
+    if (error) throw boost::system::system_error(error);
+    return bytes;
+  }
+};
+
+}  // namespace
+
 struct HttpClient::State {
   asio::io_context io;
-  asio::ip::tcp::socket socket{io};
+  TimedSocket socket{io};
   boost::beast::flat_buffer buffer;
 };
 
 HttpClient::HttpClient(uint16_t port) : state_(std::make_unique<State>()) {
   state_->socket.connect({asio::ip::address_v4::loopback(), port});
-  const timeval limit{10, 0};
-  setsockopt(state_->socket.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 }
 
 HttpClient::~HttpClient() = default;
