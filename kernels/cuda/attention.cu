@@ -26,11 +26,6 @@ void RequireMatrix(const AttentionCall& call, const char* name, const TensorView
                    DeviceName(device));
 }
 
-bool Overlap(const TensorView& x, const TensorView& y) {
-  const auto end = [](const TensorView& v) { return v.ptr<float>() + (v.dim(0) - 1) * v.step(0) + v.dim(1); };
-  return x.ptr<float>() < end(y) && y.ptr<float>() < end(x);
-}
-
 void CheckSequences(const AttentionCall& call, const KvCacheSpec& spec, const CudaPass& pass) {
   for (const PassSequence& sequence : pass.sequences()) {
     if (sequence.length > call.rope.dim(0)) {
@@ -76,7 +71,7 @@ AttentionArgs Check(DeviceContext& ctx, const AttentionCall& call, const CudaKvC
   RequireMatrix(call, "out", call.out, ctx.device, rows, q_cols);
   RequireMatrix(call, "rope", call.rope, ctx.device, 0, spec.head_dim);
   for (const TensorView* in : {&call.q, &call.k, &call.v}) {
-    if (Overlap(call.out, *in)) Reject(call, "the output overlaps an input");
+    if (MayOverlap(call.out, *in)) Reject(call, "the output overlaps an input");
   }
   CheckSequences(call, spec, pass);
 

@@ -228,26 +228,11 @@ __global__ void __launch_bounds__(kThreads) ZeroKernel(const Matrix out) {
 
 [[noreturn]] void Reject(const std::string& problem) { throw InvalidInput("sc_matmul: " + problem); }
 
-// First and one past the last byte a view touches.
-std::pair<const char*, const char*> Extent(const TensorView& view) {
-  int64_t low = 0;
-  int64_t high = 0;
-  for (int i = 0; i < view.rank; ++i) {
-    const int64_t reach = (view.dim(i) - 1) * view.step(i);
-    (reach < 0 ? low : high) += reach;
-  }
-  const char* base = static_cast<const char*>(view.data);
-  return {base + low * 4, base + (high + 1) * 4};
-}
-
 void CheckDisjoint(const TensorView& out, const TensorView& in) {
   for (int i = 0; i < out.rank; ++i) {
     if (out.dim(i) > 1 && out.step(i) == 0) Reject("the output " + Describe(out) + " overlaps itself");
   }
-  if (out.numel() == 0 || in.numel() == 0) return;
-  const auto [out_begin, out_end] = Extent(out);
-  const auto [in_begin, in_end] = Extent(in);
-  if (out_begin < in_end && in_begin < out_end) {
+  if (MayOverlap(out, in)) {
     Reject("the output " + Describe(out) + " overlaps an input " + Describe(in));
   }
 }

@@ -1,29 +1,8 @@
 #include "kernels/cuda/views.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "kernels/base/error.h"
 
 namespace stoch::cuda {
-namespace {
-
-// First and one-past-last byte that a view touches.
-std::pair<const char*, const char*> Extent(const TensorView& view) {
-  int64_t low = 0;
-  int64_t high = 1;
-  for (int i = 0; i < view.rank; ++i) {
-    if (view.dim(i) == 0) return {nullptr, nullptr};
-    const int64_t reach = (view.dim(i) - 1) * view.step(i);
-    low += std::min<int64_t>(reach, 0);
-    high += std::max<int64_t>(reach, 0);
-  }
-  const int64_t size = static_cast<int64_t>(DTypeSize(view.dtype));
-  const char* data = static_cast<const char*>(view.data);
-  return {data + low * size, data + high * size};
-}
-
-}  // namespace
 
 std::string SiteName(const OpSite& site) {
   return (site.layer >= 0 ? "layer " + std::to_string(site.layer) + " " : std::string()) + std::string(site.op);
@@ -51,9 +30,7 @@ void RequireView(const OpSite& site, std::string_view name, const TensorView& vi
 }
 
 void RequireDisjoint(const OpSite& site, const TensorView& out, const TensorView& other) {
-  const auto [begin, end] = Extent(out);
-  const auto [other_begin, other_end] = Extent(other);
-  if (out.device == other.device && begin < other_end && other_begin < end) {
+  if (MayOverlap(out, other)) {
     Reject(site, "the output " + Describe(out) + " overlaps the operand " + Describe(other));
   }
 }
