@@ -63,6 +63,8 @@ TEST(QuietLibrariesRule, NoOutputNoExit) {
 TEST(NoLibmRule, KernelsAndModels) {
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cpu/a.cc", "Exp(x); std::sqrt(x); std::max(x, y);"), 0u);
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/attention_half.cu", "exp2f(x);"), 0u);
+  EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/fp16_vector.cu", "__expf(x);"), 0u);
+  EXPECT_EQ(Findings(CheckNoLibm, "kernels/cpu/fp16.cc", "expf(x);"), 1u);
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cpu/a.cc", "std::exp(x);"), 1u);
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/a.cu", "__expf(x);"), 1u);
   EXPECT_EQ(Findings(CheckNoLibm, "models/a.cc", "cosf(x);"), 1u);

@@ -28,7 +28,7 @@ std::vector<std::string> CheckSetDevice(const SourceFile& file);
 // Libraries never print, exit or abort.
 std::vector<std::string> CheckQuietLibraries(const SourceFile& file);
 // Bits do not depend on the platform's libm: kernels and models use kernels/math. The fp16 baseline
-// (kernels/cuda/*half*), which promises no bits, is exempt.
+// (kernels/cuda/*half*, *fp16*), which promises no bits, is exempt.
 std::vector<std::string> CheckNoLibm(const SourceFile& file);
 // No source file has more than 600 lines.
 std::vector<std::string> CheckLength(const SourceFile& file);

@@ -178,7 +178,8 @@ TEST(VerifyCli, HashFilesPassAndFail) {
 TEST(InspectCli, PlansWithoutLoading) {
   const ProcessResult big = RunStoch({"inspect", "--model", "random:llama-3.1-8b", "--device", "cpu", "--json"});
   const nlohmann::json json = ExpectJson(big);
-  EXPECT_LT(big.max_resident_kb, 200 * 1024);
+  // The weights alone would be 8 GB; a binary with cuBLAS in it takes 220 MB.
+  EXPECT_LT(big.max_resident_kb, 500 * 1024);
   EXPECT_EQ(json["config"]["num_hidden_layers"], 32);
   EXPECT_EQ(json["tensors"].size(), 32u * 9 + 3);
   EXPECT_EQ(json["device_map"].size(), 32u + 3);

@@ -6,7 +6,8 @@
 namespace stoch::test {
 namespace {
 
-constexpr const char* kCommands[] = {"generate", "bench", "perplexity", "verify", "inspect", "tokenize", "completion"};
+constexpr const char* kCommands[] = {"generate", "bench",    "perplexity", "verify",
+                                     "inspect",  "tokenize", "serve",      "completion"};
 
 TEST(Usage, HelpNamesEveryCommandAndGivesExamples) {
   const ProcessResult root = RunStoch({"--help"});
