@@ -65,13 +65,12 @@ function(stoch_library name)
   target_link_libraries(${name} PUBLIC stoch_flags ${arg_DEPENDS})
 endfunction()
 
-# stoch_test(NAME SOURCES... [DEPENDS libs...] [LABELS labels...] [TIMEOUT seconds]): one GoogleTest program, one ctest
-# entry. Labels: unit (the default), cuda, multi_gpu, slow.
+# stoch_test(NAME SOURCES... [DEPENDS libs...] [LABELS labels...] [TIMEOUT seconds] [SHARDS n]): one GoogleTest program,
+# one ctest entry, or n that run its cases side by side. Labels: unit (the default), cuda, multi_gpu, slow.
 function(stoch_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "DEPENDS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT;SHARDS" "DEPENDS;LABELS" ${ARGN})
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE stoch_flags ${arg_DEPENDS} GTest::gtest_main)
-  add_test(NAME ${name} COMMAND ${name})
   set(labels ${arg_LABELS})
   if(NOT labels)
     set(labels unit)
@@ -80,7 +79,17 @@ function(stoch_test name)
   if(NOT timeout)
     set(timeout 600)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout})
+  if(NOT arg_SHARDS)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout})
+    return()
+  endif()
+  math(EXPR last "${arg_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    add_test(NAME ${name}.${shard} COMMAND ${name})
+    set_tests_properties(${name}.${shard} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard}")
+  endforeach()
 endfunction()
 
 # stoch_bench(NAME SOURCES... [DEPENDS libs...]): one Google Benchmark program.
