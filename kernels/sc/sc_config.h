@@ -35,7 +35,7 @@ struct ScConfig {
   int scramble_masks = 64;
   ScGate gate = ScGate::kEnabled;
   ScSource source = ScSource::kSobol;
-  uint64_t source_seed = 1;        // LFSR start states, random sources and random scrambling
+  uint64_t source_seed = 1;  // LFSR start states, random sources and random scrambling
   ScRestart lfsr_restart = ScRestart::kProduct;
   std::vector<int> source_list_a;  // kList: at least stoc_len values in 0..2^p-1
   std::vector<int> source_list_b;
