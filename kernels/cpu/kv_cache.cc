@@ -1,43 +1,16 @@
 #include "kernels/cpu/kv_cache.h"
 
 #include "kernels/cpu/views.h"
+#include "kernels/spec_check.h"
 
 namespace stoch::cpu {
-namespace {
-
-void CheckOperator(const char* name, const ScOperatorPtr& op, AttentionMode mode) {
-  const std::string what = std::string("attention operator ") + name;
-  if (!op) Reject("kv cache", what + " is missing");
-  if (op->config.chunk_d != 0) {
-    Reject("kv cache",
-           what + ": SC parameter chunk_d = " + std::to_string(op->config.chunk_d) + ": allowed is 0 in attention");
-  }
-  const bool per_head = op->config.granularity == ScGranularity::kPerHead;
-  const bool per_row = op->config.granularity == ScGranularity::kPerRow;
-  if (mode == AttentionMode::kPerHead ? !per_head : !per_row) {
-    Reject("kv cache", what + ": SC parameter granularity: allowed is " +
-                           (mode == AttentionMode::kPerHead ? "per_head with attention = per_head"
-                                                            : "per_row with attention = per_row, per_token"));
-  }
-  if (mode != AttentionMode::kPerToken) return;
-  if (op->code == ScCode::kAsymmetric) {
-    Reject("kv cache", what + ": SC parameter mode = unipolar: allowed is bipolar with attention = per_token");
-  }
-  if (op->config.group_a != 1 || op->config.group_b != 1) {
-    Reject("kv cache", what + ": SC parameters group_a, group_b: allowed is 1 with attention = per_token");
-  }
-}
-
-}  // namespace
 
 void CpuKvCache::Check(const KvCacheSpec& spec) {
   if (spec.num_layers < 1 || spec.num_kv_heads < 1 || spec.head_dim < 1 || spec.page_tokens < 1 || spec.num_pages < 1) {
     Reject("kv cache", "layers, KV heads, head_dim, page_tokens and pages must be at least 1");
   }
   if (spec.precision == Precision::kFp16) Reject("kv cache", "precision fp16 needs a GPU");
-  if (spec.mode == AttentionMode::kExact) return;
-  CheckOperator("qk", spec.qk, spec.mode);
-  CheckOperator("av", spec.av, spec.mode);
+  CheckKvOperators(spec);
 }
 
 CpuKvCache::CpuKvCache(Device device, const KvCacheSpec& spec, ScLookupPtr qk, ScLookupPtr av)

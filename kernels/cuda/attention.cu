@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/spec_check.h"
 
 namespace stoch::cuda {
 namespace {
@@ -36,12 +37,7 @@ void CheckSequences(const AttentionCall& call, const KvCacheSpec& spec, const Cu
       Reject(call, "a sequence ends at position " + std::to_string(sequence.length) + ", its pages hold " +
                        std::to_string(sequence.num_pages * spec.page_tokens));
     }
-    if (spec.mode != AttentionMode::kExact &&
-        static_cast<int64_t>(sequence.length) * spec.av->config.stoc_len >= int64_t{1} << 31) {
-      Reject(call, std::to_string(sequence.length) + " positions of stream length " +
-                       std::to_string(spec.av->config.stoc_len) +
-                       " overflow a 32-bit count, expected a product below 2^31");
-    }
+    if (spec.mode != AttentionMode::kExact) CheckAccumulator(*spec.av, sequence.length, call.site.op);
   }
   if (pass.max_page() >= spec.num_pages) {
     Reject(call, "page " + std::to_string(pass.max_page()) + ", expected below " + std::to_string(spec.num_pages));

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/kv_cache.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/spec_check.h"
 
 namespace stoch::cuda {
 namespace {
@@ -17,13 +18,6 @@ int64_t AlignUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 [[noreturn]] void Refuse(const std::string& parameter, int64_t value, const std::string& allowed) {
   throw InvalidInput("KV cache: " + parameter + " = " + std::to_string(value) + ", allowed: " + allowed);
-}
-
-void ValidateOperator(const ScOperatorPtr& op, const std::string& name) {
-  if (op == nullptr) throw InvalidInput("KV cache: SC attention needs the operator of " + name);
-  if (op->code != ScCode::kSignMagnitude) {
-    throw InvalidInput("KV cache: " + name + " must be bipolar with a sign-magnitude code");
-  }
 }
 
 void Validate(const KvCacheSpec& spec) {
@@ -38,8 +32,12 @@ void Validate(const KvCacheSpec& spec) {
   }
   if (spec.mode == AttentionMode::kExact) return;
   if (spec.precision == Precision::kFp16) throw InvalidInput("KV cache: fp16 attention is exact, not stochastic");
-  ValidateOperator(spec.qk, "qk");
-  ValidateOperator(spec.av, "av");
+  CheckKvOperators(spec);
+  for (const ScOperatorPtr& op : {spec.qk, spec.av}) {
+    if (op->code != ScCode::kSignMagnitude) {
+      throw InvalidInput("kv cache: SC parameter mode = unipolar: allowed is bipolar in attention on a GPU");
+    }
+  }
 }
 
 // Byte sizes of the parts of one layer: k and v values, or their words and scales.

@@ -79,9 +79,12 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x != 0) return;
   const double log_sum = Log(static_cast<double>(sum));
   TokenScore score;
-  score.logprob = static_cast<double>(x[ids[blockIdx.x]] - best.value) - log_sum;
+  const auto logprob = [&](int32_t id) {
+    return static_cast<double>(x[id]) - static_cast<double>(best.value) - log_sum;
+  };
+  score.logprob = logprob(ids[blockIdx.x]);
   score.argmax = best.index;
-  score.top_logprob = static_cast<double>(x[best.index] - best.value) - log_sum;
+  score.top_logprob = logprob(best.index);
   scores[blockIdx.x] = score;
 }
 

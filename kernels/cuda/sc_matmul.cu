@@ -7,6 +7,7 @@
 #include "kernels/cuda/sc_matmul.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
+#include "kernels/spec_check.h"
 
 namespace stoch::cuda {
 namespace {
@@ -261,11 +262,7 @@ void CheckCall(const TensorView& a, const TensorView& b, const ScOperator& op, c
   if (op.config.chunk_d != 0 && a.rank != 2) {
     Reject("SC parameter chunk_d = " + std::to_string(op.config.chunk_d) + ": allowed is 0 with 3-D operands");
   }
-  const int64_t largest = std::max<int64_t>(op.config.stoc_len, op.code == ScCode::kAsymmetric ? op.q_max : 0);
-  if (left.cols * largest >= int64_t{1} << 31) {
-    Reject(std::to_string(left.cols) + " dimensions of stream length " + std::to_string(op.config.stoc_len) +
-           " overflow a 32-bit count, expected a product below 2^31");
-  }
+  CheckAccumulator(op, left.cols, "sc_matmul");
   if (left.batch > kMaxGridYZ) Reject("batch " + std::to_string(left.batch) + ", at most 65535 on a GPU");
 }
 

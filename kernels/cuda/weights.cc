@@ -12,6 +12,7 @@
 #include "kernels/cuda/uploader.h"
 #include "kernels/cuda/weight_pack.h"
 #include "kernels/math/reduce.h"
+#include "kernels/spec_check.h"
 
 namespace stoch::cuda {
 namespace {
@@ -25,22 +26,6 @@ int64_t TotalRows(std::span<const WeightSource> parts) {
   int64_t rows = 0;
   for (const WeightSource& part : parts) rows += part.rows;
   return rows;
-}
-
-void CheckParts(std::span<const WeightSource> parts) {
-  STOCH_CHECK(!parts.empty());
-  for (const WeightSource& part : parts) {
-    if (part.cols != parts[0].cols || part.cols < 1 || part.rows < 1) {
-      throw InvalidInput("tensor " + part.name + " is [" + std::to_string(part.rows) + ", " +
-                         std::to_string(part.cols) + "], but it is stacked with " + parts[0].name + " of " +
-                         std::to_string(parts[0].cols) + " columns");
-    }
-    const DType dtype = SourceType(part);
-    if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
-      throw InvalidInput("tensor " + part.name + " has type " + std::string(DTypeName(dtype)) +
-                         ", expected F32, F16 or BF16");
-    }
-  }
 }
 
 // The parts' type, F32 where they differ.
@@ -59,18 +44,13 @@ class BadRow {
   }
   int64_t* device() const { return static_cast<int64_t*>(memory_.data()); }
 
-  // Waits. Errors: InvalidInput naming the part that holds the row.
+  // Waits. Errors: InvalidInput naming tensor, row and column.
   void Check(std::span<const WeightSource> parts) const {
     int64_t row = kNoBadRow;
     STOCH_CUDA(cudaMemcpyAsync(&row, memory_.data(), sizeof(row), cudaMemcpyDeviceToHost, ctx_.stream));
     STOCH_CUDA(cudaStreamSynchronize(ctx_.stream));
     if (row == kNoBadRow) return;
-    for (const WeightSource& part : parts) {
-      if (row < part.rows) {
-        throw InvalidInput("tensor " + part.name + " holds NaN or infinity in row " + std::to_string(row));
-      }
-      row -= part.rows;
-    }
+    RejectNonFinite(parts, row);
   }
 
  private:
@@ -125,10 +105,7 @@ std::unique_ptr<CudaLinear> MakeSc(DeviceContext& ctx, Uploader& uploader, std::
   const ScOperator& op = *spec.sc;
   const int64_t rows = TotalRows(parts);
   const int64_t cols = parts[0].cols;
-  if (cols * op.max_count >= int64_t{1} << 31) {
-    throw InvalidInput("tensor " + parts[0].name + " has " + std::to_string(cols) +
-                       " columns, too many for 32-bit sums of counts up to " + std::to_string(op.max_count));
-  }
+  CheckAccumulator(op, cols, "tensor " + parts[0].name);
   ScMemory memory(op, rows, cols);
   Buffer buffer = AllocateZeroed(ctx, memory.bytes);
   memory.Place(static_cast<char*>(buffer.data()));
@@ -153,6 +130,7 @@ std::unique_ptr<CudaLinear> MakeSc(DeviceContext& ctx, Uploader& uploader, std::
     const Buffer plain = AllocateDevice(ctx.device, static_cast<size_t>(rows * cols) * DTypeSize(dtype));
     uploader.ForEachSlab(
         parts, 1, [&](const WeightSlab& slab) { LaunchPackPlain(ctx, slab, dtype, plain.data(), bad.device()); });
+    bad.Check(parts);  // a scale over several rows would spread the NaN to all of them
     Scratch scratch(ctx.workspace);
     LaunchPackSc(ctx, scratch, WeightSlab{plain.data(), dtype, 0, rows, cols}, op, group, memory.view, bad.device());
     STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
@@ -206,7 +184,7 @@ int64_t CudaLinear::cols() const {
 
 std::unique_ptr<CudaLinear> MakeLinear(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
                                        const LinearSpec& spec) {
-  CheckParts(parts);
+  CheckStack(parts);
   switch (spec.precision) {
     case Precision::kSc: return MakeSc(ctx, uploader, parts, spec);
     case Precision::kFp32: return MakeExact(ctx, uploader, parts, spec);
@@ -217,7 +195,7 @@ std::unique_ptr<CudaLinear> MakeLinear(DeviceContext& ctx, Uploader& uploader, s
 
 Buffer MakeVector(DeviceContext& ctx, Uploader& uploader, const WeightSource& source) {
   const std::span<const WeightSource> parts(&source, 1);
-  CheckParts(parts);
+  CheckStack(parts);
   STOCH_CHECK(source.rows == 1);
   Buffer buffer = AllocateDevice(ctx.device, static_cast<size_t>(source.cols) * sizeof(float));
   const BadRow bad(ctx);
@@ -234,7 +212,7 @@ std::unique_ptr<CudaEmbedding> MakeEmbedding(DeviceContext& ctx, Uploader& uploa
     return std::make_unique<CudaEmbedding>(ctx.device, EmbeddingView{head->view<ExactWeightView>(), false}, Buffer());
   }
   const std::span<const WeightSource> parts(&source, 1);
-  CheckParts(parts);
+  CheckStack(parts);
   const DType dtype = SourceType(source);
   Buffer buffer = AllocateDevice(ctx.device, static_cast<size_t>(source.rows * source.cols) * DTypeSize(dtype));
   const BadRow bad(ctx);
