@@ -114,6 +114,9 @@ void LaunchArgmax(DeviceContext& ctx, const float* logits, int64_t stride, int64
 
 void LaunchScore(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, const int32_t* ids,
                  TokenScore* scores) {
+  if (rows == 0) return;
+  // The padding of TokenScore travels to the host too; it must not be what was in memory before.
+  STOCH_CUDA(cudaMemsetAsync(scores, 0, static_cast<size_t>(rows) * sizeof(TokenScore), ctx.stream));
   ScoreKernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(logits, stride, n, ids, scores);
   STOCH_CUDA_LAUNCH("ScoreKernel");
 }
