@@ -51,36 +51,16 @@ KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, cons
   return spec;
 }
 
-WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const LlamaShard& shard,
-                                  bool divided, bool is_first) {
-  const int64_t row_bytes = shape.max_rows * 4;
+WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape) {
+  const int64_t q_cols = config.num_attention_heads * config.head_dim;
   WorkspaceSizes sizes;
-  sizes.hidden = row_bytes * config.hidden_size;
-  sizes.qkv = row_bytes * (shard.heads.size() + 2 * shard.kv_heads.size()) * config.head_dim;
-  sizes.attention = row_bytes * config.num_attention_heads * config.head_dim;
-  sizes.gate_up = row_bytes * 2 * shard.intermediate.size();
-  sizes.activation = divided ? row_bytes * config.intermediate_size : 0;
+  sizes.hidden = shape.max_rows * config.hidden_size * 4;
+  sizes.qkv = shape.max_rows * (q_cols + 2 * config.num_key_value_heads * config.head_dim) * 4;
+  sizes.attention = shape.max_rows * q_cols * 4;
+  sizes.gate_up = shape.max_rows * 2 * config.intermediate_size * 4;
   sizes.rope = shape.context * config.head_dim * 4;
-  sizes.logits = shape.max_logit_rows * (is_first ? config.vocab_size : shard.vocab.size()) * 4;
+  sizes.logits = shape.max_logit_rows * config.vocab_size * 4;
   return sizes;
-}
-
-MemoryBytes ShardBytes(const LlamaConfig& config, const MemoryPlan& plan, const PassShape& shape,
-                       std::span<const LlamaShard> shards, size_t index) {
-  const LlamaShard& shard = shards[index];
-  const auto share = [](int64_t bytes, const IndexRange& part, int64_t whole) { return bytes * part.size() / whole; };
-  MemoryBytes bytes;
-  for (const MemoryBytes& layer : plan.layers) {
-    // Every matrix is divided alike but for rounding, so the largest group stands for all.
-    bytes.weights += share(layer.weights, shard.intermediate, config.intermediate_size);
-    bytes.scales += share(layer.scales, shard.intermediate, config.intermediate_size);
-    bytes.kv_cache += share(layer.kv_cache, shard.kv_heads, config.num_key_value_heads);
-  }
-  bytes.weights += share(plan.rest.weights, shard.vocab, config.vocab_size);
-  bytes.scales += share(plan.rest.scales, shard.vocab, config.vocab_size);
-  if (index == 0) bytes.embedding = plan.rest.embedding;
-  bytes.workspace = MakeWorkspaceSizes(config, shape, shard, shards.size() > 1, index == 0).total();
-  return bytes;
 }
 
 MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
@@ -133,8 +113,7 @@ MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScMode
   const bool shared = tied && !(precision == Precision::kSc && sc.sc_lm_head);
   plan.rest.embedding =
       shared ? 0 : ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
-  const Device alone;
-  plan.rest.workspace = MakeWorkspaceSizes(config, shape, DivideRows(config, {&alone, 1})[0], false, true).total();
+  plan.rest.workspace = MakeWorkspaceSizes(config, shape).total();
   plan.total = plan.rest;
   for (const MemoryBytes& layer : plan.layers) Add(plan.total, layer);
   return plan;
