@@ -84,10 +84,12 @@ struct Engine::State {
 
 // ------------------------------------------------------------------------------------------------- sequences ----
 
-Sequence::Sequence(Engine* engine, int64_t capacity, std::vector<int32_t> pages)
-    : engine_(engine), capacity_(capacity), pages_(std::move(pages)) {}
+Sequence::Sequence(Engine* engine, int64_t capacity, std::vector<KvPage> pages)
+    : engine_(engine), capacity_(capacity), pages_(std::move(pages)) {
+  for (const KvPage& page : pages_) page_numbers_.push_back(*page);
+}
 
-Sequence::~Sequence() { engine_->ReleasePages(pages_); }
+Sequence::~Sequence() = default;
 
 void Sequence::Append(std::span<const int32_t> ids) {
   const int64_t vocab = engine_->config().vocab_size;
@@ -106,7 +108,16 @@ void Sequence::Append(std::span<const int32_t> ids) {
 void Sequence::Truncate(int64_t length) {
   STOCH_CHECK(length >= 0 && length <= static_cast<int64_t>(ids_.size()));
   ids_.resize(static_cast<size_t>(length));
-  computed_ = std::min(computed_, length);
+  if (length >= computed_) return;
+  for (int64_t page = length / kKvPageTokens; page * kKvPageTokens < computed_; ++page) {
+    STOCH_CHECK(pages_[static_cast<size_t>(page)].use_count() == 1);
+  }
+  computed_ = length;
+}
+
+const KvPage& Sequence::page(int64_t i) const {
+  STOCH_CHECK(i >= 0 && (i + 1) * kKvPageTokens <= computed_);
+  return pages_[static_cast<size_t>(i)];
 }
 
 // ---------------------------------------------------------------------------------------------------- engine ----
@@ -162,7 +173,10 @@ bool Engine::batch_invariant() const {
   return state_->options.precision != Precision::kSc || IsBatchInvariant(state_->options.sc);
 }
 
-std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity) {
+std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity) { return NewSequence(capacity, {}, {}); }
+
+std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity, std::span<const int32_t> ids,
+                                              std::span<const KvPage> pages) {
   if (capacity < 1 || capacity > state_->shape.context) {
     throw InvalidInput("a sequence of " + Positions(capacity) + " does not fit the context; allowed is 1.." +
                        std::to_string(state_->shape.context));
@@ -172,14 +186,27 @@ std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity) {
     throw InvalidInput("a sequence of " + Positions(capacity) + " does not fit the KV cache of " +
                        Positions(NumPages(state_->shape) * kKvPageTokens));
   }
-  std::vector<int32_t> pages = state_->pages.Allocate(count);
-  if (pages.empty()) return nullptr;
-  return std::unique_ptr<Sequence>(new Sequence(this, capacity, std::move(pages)));
+  const auto shared = static_cast<int64_t>(pages.size());
+  const int64_t computed = shared * kKvPageTokens;
+  STOCH_CHECK(shared == 0 || (chunk_invariant() && computed < static_cast<int64_t>(ids.size())));
+  STOCH_CHECK(shared < count);
+  const std::vector<int32_t> numbers = state_->pages.Allocate(count - shared);
+  if (numbers.empty()) return nullptr;
+  std::vector<KvPage> all(pages.begin(), pages.end());
+  all.reserve(static_cast<size_t>(count));
+  for (const int32_t number : numbers) {
+    all.emplace_back(new int32_t(number), [state = state_.get()](const int32_t* page) {
+      state->pages.Release({page, 1});
+      delete page;
+    });
+  }
+  std::unique_ptr<Sequence> sequence(new Sequence(this, capacity, std::move(all)));
+  sequence->Append(ids);
+  sequence->computed_ = computed;
+  return sequence;
 }
 
 int64_t Engine::free_tokens() const { return state_->pages.free_pages() * kKvPageTokens; }
-
-void Engine::ReleasePages(std::span<const int32_t> pages) { state_->pages.Release(pages); }
 
 int64_t Engine::NextTokens(const Sequence& sequence, int64_t budget) const {
   const int64_t limit = std::min(budget, state_->shape.max_rows);
@@ -225,8 +252,8 @@ int64_t Engine::Step(std::span<const StepItem> items) {
     const auto first_row = static_cast<int32_t>(layout.ids.size());
     const auto begin = sequence.ids_.begin() + sequence.computed_;
     layout.ids.insert(layout.ids.end(), begin, begin + item.num_tokens);
-    layout.sequences.push_back(
-        {first_row, static_cast<int32_t>(item.num_tokens), static_cast<int32_t>(sequence.computed_), sequence.pages_});
+    layout.sequences.push_back({first_row, static_cast<int32_t>(item.num_tokens),
+                                static_cast<int32_t>(sequence.computed_), sequence.page_numbers_});
     const auto end_row = static_cast<int32_t>(layout.ids.size());
     if (item.output == StepOutput::kLast) layout.output_rows.push_back(end_row - 1);
     for (int32_t row = first_row; item.output == StepOutput::kAll && row < end_row; ++row) {

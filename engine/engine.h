@@ -46,6 +46,10 @@ PassShape ShapeOf(const LlamaConfig& config, const EngineOptions& options);
 
 class Engine;
 
+// One page of the KV cache: kKvPageTokens positions of one sequence, or of several that begin alike. It is free again
+// once nobody holds it. Must not outlive its Engine, and is of its thread.
+using KvPage = std::shared_ptr<const int32_t>;
+
 // The tokens of one request and the cache pages they use. Pages are reserved when it is made and go back when it dies.
 // A token is pending until a Step ran it. Must not outlive its Engine.
 class Sequence {
@@ -56,23 +60,27 @@ class Sequence {
 
   // What:   appends tokens. Errors: InvalidInput for an id outside the vocabulary (index named) or beyond capacity.
   void Append(std::span<const int32_t> ids);
-  // What:   forgets every token from position `length` on. Requires: 0 <= length <= ids().size().
+  // What:   forgets every token from position `length` on. Requires: 0 <= length <= ids().size(), and no page that
+  //         others hold too loses a token.
   void Truncate(int64_t length);
 
   const std::vector<int32_t>& ids() const { return ids_; }
   int64_t computed() const { return computed_; }  // tokens whose keys and values are in the cache
   int64_t pending() const { return static_cast<int64_t>(ids_.size()) - computed_; }
   int64_t capacity() const { return capacity_; }  // positions it may grow to
+  // What:   page i, for sequences that begin with the same tokens. Requires: all of its positions are computed.
+  const KvPage& page(int64_t i) const;
 
  private:
   friend class Engine;
-  Sequence(Engine* engine, int64_t capacity, std::vector<int32_t> pages);
+  Sequence(Engine* engine, int64_t capacity, std::vector<KvPage> pages);
 
   Engine* engine_;
   int64_t capacity_;
   int64_t computed_ = 0;
   std::vector<int32_t> ids_;
-  std::vector<int32_t> pages_;
+  std::vector<KvPage> pages_;
+  std::vector<int32_t> page_numbers_;
 };
 
 enum class StepOutput : uint8_t {
@@ -112,6 +120,10 @@ class Engine {
   //         nullptr where too few pages are free just now.
   // Errors: InvalidInput for a capacity below 1, beyond the context, or beyond the whole cache.
   std::unique_ptr<Sequence> NewSequence(int64_t capacity);
+  // What:   the same with tokens `ids` in it, the first of which need no Step: `pages` hold their keys and values.
+  // Requires: chunk_invariant() unless pages is empty; pages.size() * kKvPageTokens < ids.size(); the pages are those
+  //         of a sequence with these first tokens, in order.
+  std::unique_ptr<Sequence> NewSequence(int64_t capacity, std::span<const int32_t> ids, std::span<const KvPage> pages);
   int64_t free_tokens() const;  // positions of free pages
 
   // What:   how many pending tokens of `sequence` the next pass should take, at most `budget` rows: all of them where
@@ -139,7 +151,6 @@ class Engine {
   friend class Sequence;
   struct State;
   explicit Engine(std::unique_ptr<State> state);
-  void ReleasePages(std::span<const int32_t> pages);
   void CheckStep(std::span<const StepItem> items) const;
   void ForLogits(int64_t first, int64_t count,
                  const std::function<void(const TensorView& block, int64_t offset)>& read);

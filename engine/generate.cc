@@ -49,8 +49,12 @@ std::string_view FinishReasonName(FinishReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
-Generation::Generation(Engine& engine, const Tokenizer* tokenizer, GenerateRequest request)
-    : engine_(&engine), tokenizer_(tokenizer), request_(std::move(request)), stop_strings_(request_.stop) {
+Generation::Generation(Engine& engine, const Tokenizer* tokenizer, GenerateRequest request, PrefixCache* prefixes)
+    : engine_(&engine),
+      tokenizer_(tokenizer),
+      prefixes_(prefixes),
+      request_(std::move(request)),
+      stop_strings_(request_.stop) {
   CheckRequest(engine, tokenizer, request_);
   const int64_t room = engine.shape().context - prompt_tokens();
   max_tokens_ = request_.max_tokens < 0 ? room : std::min(request_.max_tokens, room);
@@ -64,15 +68,21 @@ Generation::Generation(Engine& engine, const Tokenizer* tokenizer, GenerateReque
       stop_ids_.insert(stop_ids_.end(), eos.begin(), eos.end());
     }
   }
-  sequence_ = engine.NewSequence(prompt_tokens() + max_tokens_);
+  PrefixCache::Match known;
+  if (prefixes_ != nullptr) {
+    known = prefixes_->Find(request_.prompt, request_.prompt_logprobs ? request_.top_logprobs : -1);
+    reused_ = static_cast<int64_t>(known.pages.size()) * kKvPageTokens;
+    prefixes_->MakeRoom(prompt_tokens() + max_tokens_ - reused_);
+  }
+  sequence_ = engine.NewSequence(prompt_tokens() + max_tokens_, request_.prompt, known.pages);
   if (sequence_ == nullptr) throw InvalidInput("the KV cache has no room for another sequence just now");
-  sequence_->Append(request_.prompt);
   if (tokenizer != nullptr) {
     // The text continues the prompt: its first space is a space, and half a character at the prompt's end is finished.
     decoder_.emplace(*tokenizer);
     for (const int32_t id : request_.prompt) decoder_->Push(id);
   }
-  if (request_.prompt_logprobs) result_.prompt_logprobs.emplace_back();
+  result_.prompt_logprobs = std::move(known.logprobs);
+  if (request_.prompt_logprobs && reused_ == 0) result_.prompt_logprobs.emplace_back();
   start_ = Clock::now();
   if (max_tokens_ == 0 && !request_.prompt_logprobs) Finish(FinishReason::kLength);
 }
@@ -102,7 +112,10 @@ int64_t Generation::Accept(const StepItem& item, int64_t first_row) {
     ReadPromptLogprobs(item, first_row);
   }
   if (sequence_->pending() == 0) {
-    if (result_.ids.empty()) result_.timings.prompt_ms = Milliseconds(Clock::now() - start_);
+    if (result_.ids.empty()) {
+      result_.timings.prompt_ms = Milliseconds(Clock::now() - start_);
+      KeepPrefix();
+    }
     if (max_tokens_ == 0) {
       Finish(FinishReason::kLength);
     } else {
@@ -122,6 +135,10 @@ void Generation::ReadPromptLogprobs(const StepItem& item, int64_t first_row) {
     engine_->ReadLogits(first_row + i, 1, logits_.data());
     result_.prompt_logprobs.push_back(MakeLogprob(logits_, request_.prompt[target], request_.top_logprobs));
   }
+}
+
+void Generation::KeepPrefix() {
+  if (prefixes_ != nullptr) prefixes_->Insert(*sequence_, result_.prompt_logprobs, request_.top_logprobs);
 }
 
 void Generation::Pick(int64_t row) {
@@ -171,6 +188,7 @@ void Generation::Finish(FinishReason reason) {
     timings.ms_per_token = steps > 0 ? timings.decode_ms / steps : 0;
   }
   result_.text += ready_;
+  KeepPrefix();
 }
 
 std::string Generation::TakeText() {

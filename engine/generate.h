@@ -14,6 +14,8 @@
 
 #include "engine/engine.h"
 #include "engine/logits_hash.h"
+#include "engine/logprobs.h"
+#include "engine/prefix_cache.h"
 #include "engine/sampler.h"
 #include "engine/stop_strings.h"
 #include "loader/tokenizer.h"
@@ -40,12 +42,6 @@ struct GenerateRequest {
   bool hash_logits = false;
 };
 
-// Of one token, from the raw logits (before penalties and temperature), in double.
-struct TokenLogprob {
-  double logprob = 0;
-  std::vector<std::pair<int32_t, double>> top;  // most likely first, ties to the lower id
-};
-
 struct Timings {
   double prompt_ms = 0;     // until the logits of the last prompt token
   double ttft_ms = 0;       // until the first token was picked
@@ -67,10 +63,13 @@ struct GenerateResult {
 // of these stepped together.
 class Generation {
  public:
-  // What:   checks the request and reserves the sequence. `tokenizer` may be null: no text, no stop strings.
+  // What:   checks the request and reserves the sequence. `tokenizer` may be null: no text, no stop strings. With
+  //         `prefixes` (not nullptr; outlives this), what they know of the prompt is taken from there, and what this
+  //         computes is left there.
+  // Bits:   the same with and without prefixes.
   // Errors: InvalidInput: empty prompt, ids out of range, a prompt longer than the context, bad options,
   //         or no free pages.
-  Generation(Engine& engine, const Tokenizer* tokenizer, GenerateRequest request);
+  Generation(Engine& engine, const Tokenizer* tokenizer, GenerateRequest request, PrefixCache* prefixes = nullptr);
 
   bool done() const { return result_.finish_reason != FinishReason::kNone; }
   // What: its share of the next pass within a budget of rows; num_tokens = 0 if it does not fit. Requires: !done().
@@ -84,11 +83,13 @@ class Generation {
 
   int64_t prompt_tokens() const { return static_cast<int64_t>(request_.prompt.size()); }
   int64_t prompt_done() const;                              // prompt tokens in the cache
+  int64_t prompt_reused() const { return reused_; }         // of them, those that were there before
   const GenerateResult& result() const { return result_; }  // complete once done()
 
  private:
   using Clock = std::chrono::steady_clock;
   void ReadPromptLogprobs(const StepItem& item, int64_t first_row);
+  void KeepPrefix();
   void Pick(int64_t row);
   void Emit(int32_t id);
   void Finish(FinishReason reason);
@@ -96,8 +97,10 @@ class Generation {
 
   Engine* engine_;
   const Tokenizer* tokenizer_;
+  PrefixCache* prefixes_;
   GenerateRequest request_;
   int64_t max_tokens_ = 0;  // with the context's limit
+  int64_t reused_ = 0;
   std::vector<int32_t> stop_ids_;
   std::unique_ptr<Sequence> sequence_;
   std::optional<StreamDecoder> decoder_;

@@ -17,6 +17,12 @@ struct LogSum {
 };
 LogSum ComputeLogSum(std::span<const float> logits);
 
+// Of one token, from the raw logits (before penalties and temperature), in double.
+struct TokenLogprob {
+  double logprob = 0;
+  std::vector<std::pair<int32_t, double>> top;  // most likely first, ties to the lower id
+};
+
 // The n ids with the largest logits and their log-probabilities, ties to the lower id.
 std::vector<std::pair<int32_t, double>> TopLogProbs(std::span<const float> logits, const LogSum& sum, int n);
 

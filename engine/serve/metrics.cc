@@ -34,7 +34,9 @@ struct Metrics::State {
   Gauge& running = AddGauge("stoch_requests_running", "Sequences in the batch");
   Gauge& waiting = AddGauge("stoch_requests_waiting", "Sequences in the queue");
   Gauge& kv_usage = AddGauge("stoch_kv_cache_usage_ratio", "Reserved share of the KV cache, 0 to 1");
-  Counter& prompt_tokens = AddCounter("stoch_prompt_tokens_total", "Prompt tokens processed");
+  Counter& prompt_tokens = AddCounter("stoch_prompt_tokens_total", "Prompt tokens of requests that started");
+  Counter& reused_tokens =
+      AddCounter("stoch_prompt_tokens_reused_total", "Prompt tokens whose keys and values were there");
   Counter& generated_tokens = AddCounter("stoch_generated_tokens_total", "Tokens generated");
   prometheus::Family<Counter>& finished = prometheus::BuildCounter()
                                               .Name("stoch_requests_finished_total")
@@ -60,6 +62,7 @@ void Metrics::SetRunning(int64_t sequences) { state_->running.Set(static_cast<do
 void Metrics::SetWaiting(int64_t sequences) { state_->waiting.Set(static_cast<double>(sequences)); }
 void Metrics::SetKvUsage(double share) { state_->kv_usage.Set(share); }
 void Metrics::AddPromptTokens(int64_t tokens) { state_->prompt_tokens.Increment(static_cast<double>(tokens)); }
+void Metrics::AddReusedTokens(int64_t tokens) { state_->reused_tokens.Increment(static_cast<double>(tokens)); }
 void Metrics::AddGeneratedTokens(int64_t tokens) { state_->generated_tokens.Increment(static_cast<double>(tokens)); }
 void Metrics::CountFinished(std::string_view reason) {
   state_->finished.Add({{"reason", std::string(reason)}}).Increment();

@@ -16,8 +16,9 @@ class Metrics {
 
   void SetRunning(int64_t sequences);
   void SetWaiting(int64_t sequences);
-  void SetKvUsage(double share);  // of the cache's pages that are reserved, 0..1
+  void SetKvUsage(double share);  // of the cache's pages that sequences hold, 0..1
   void AddPromptTokens(int64_t tokens);
+  void AddReusedTokens(int64_t tokens);  // of them, those that needed no computing
   void AddGeneratedTokens(int64_t tokens);
   // Of a sequence: "stop", "length", "cancelled", "error".
   void CountFinished(std::string_view reason);

@@ -31,6 +31,7 @@ double Seconds(std::chrono::steady_clock::duration duration) { return std::chron
 Scheduler::Scheduler(Engine& engine, const Tokenizer* tokenizer, const Options& options, Metrics& metrics)
     : engine_(engine), tokenizer_(tokenizer), options_(options), metrics_(metrics), heartbeat_(Clock::now()) {
   running_.reserve(static_cast<size_t>(engine.options().max_sequences));
+  if (options.prefix_reuse && engine.chunk_invariant()) prefixes_ = std::make_unique<PrefixCache>(engine);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -166,11 +167,19 @@ std::optional<Scheduler::Queued> Scheduler::NextAdmissible() {
   const std::lock_guard lock(mutex_);
   if (queue_.empty() || static_cast<int64_t>(running_.size()) >= engine_.options().max_sequences) return std::nullopt;
   // The oldest job or none: smaller ones behind it do not overtake, so it is sure to get its pages.
-  if (PlannedTokens(queue_.front().job.request) > engine_.free_tokens()) return std::nullopt;
+  if (!HasRoom(queue_.front().job.request)) return std::nullopt;
   Queued queued = std::move(queue_.front());
   queue_.pop_front();
   ++active_;
   return queued;
+}
+
+bool Scheduler::HasRoom(const GenerateRequest& request) {
+  const int64_t planned = PlannedTokens(request);
+  if (prefixes_ == nullptr || planned <= engine_.free_tokens()) return planned <= engine_.free_tokens();
+  // While `known` holds its pages they do not count as free.
+  const PrefixCache::Match known = prefixes_->Find(request.prompt, request.prompt_logprobs ? request.top_logprobs : -1);
+  return planned - static_cast<int64_t>(known.pages.size()) * kKvPageTokens <= prefixes_->free_tokens();
 }
 
 void Scheduler::Admit() {
@@ -186,7 +195,7 @@ void Scheduler::Start(Queued queued) {
   job.on_update = std::move(queued.job.on_update);
   job.arrival = queued.arrival;
   try {
-    job.generation = std::make_unique<Generation>(engine_, tokenizer_, std::move(queued.job.request));
+    job.generation = std::make_unique<Generation>(engine_, tokenizer_, std::move(queued.job.request), prefixes_.get());
   } catch (const InvalidInput& error) {
     // Requests are checked before they are queued: this one slipped through, and alone pays for it.
     Fail(job, kBadRequest, error.what());
@@ -195,6 +204,7 @@ void Scheduler::Start(Queued queued) {
     return;
   }
   metrics_.AddPromptTokens(prompt_tokens);
+  metrics_.AddReusedTokens(job.generation->prompt_reused());
   running_.push_back(std::move(job));
   if (running_.back().generation->done()) Report(running_.back());
 }
@@ -351,7 +361,8 @@ void Scheduler::FailAll(int status, const std::string& message) {
 
 void Scheduler::ShowGauges() {
   const auto total = static_cast<double>(NumPages(engine_.shape()) * kKvPageTokens);
-  metrics_.SetKvUsage(1 - static_cast<double>(engine_.free_tokens()) / total);
+  const int64_t free = prefixes_ == nullptr ? engine_.free_tokens() : prefixes_->free_tokens();
+  metrics_.SetKvUsage(1 - static_cast<double>(free) / total);
   metrics_.SetRunning(static_cast<int64_t>(running_.size()));
   const std::lock_guard lock(mutex_);
   metrics_.SetWaiting(static_cast<int64_t>(queue_.size()));

@@ -3,7 +3,8 @@
 // Jobs (one sequence each) are admitted in order of arrival as soon as the pages of the whole sequence are free, so a
 // running job never runs out of memory. Between two passes jobs join and leave. Where the configuration is
 // chunk-invariant every pass holds one token of each decoding job and prompt chunks of the oldest prompts; elsewhere
-// a prompt is one window; where rows are coupled a pass holds one job.
+// a prompt is one window; where rows are coupled a pass holds one job. Prompts that begin like earlier ones reuse their
+// pages, where the configuration is chunk-invariant (engine/prefix_cache.h).
 // Bits: tokens and logprobs of a job are those of Generate() on its request alone.
 #pragma once
 
@@ -53,8 +54,9 @@ enum class Refusal : uint8_t {
 class Scheduler {
  public:
   struct Options {
-    int64_t max_queue = 1024;                 // jobs that wait for admission
-    std::chrono::seconds stalled_after{120};  // a pass that takes longer counts as dead
+    int64_t max_queue = 1024;                          // jobs that wait for admission
+    std::chrono::milliseconds stalled_after{120'000};  // a pass that takes longer counts as dead
+    bool prefix_reuse = true;                          // where the configuration is chunk-invariant
   };
   struct Submission {
     Refusal refusal = Refusal::kNone;
@@ -103,6 +105,7 @@ class Scheduler {
   void DropCancelled(const std::unordered_set<uint64_t>& cancelled);
   void Admit();
   std::optional<Queued> NextAdmissible();
+  bool HasRoom(const GenerateRequest& request);
   void Start(Queued queued);
   std::vector<size_t> Order() const;
   void StepOnce();
@@ -120,7 +123,8 @@ class Scheduler {
   Metrics& metrics_;
 
   // The engine's thread only.
-  std::vector<Running> running_;  // in order of arrival
+  std::unique_ptr<PrefixCache> prefixes_;  // null where prefixes are not reused
+  std::vector<Running> running_;           // in order of arrival
   std::unordered_set<uint64_t> ended_;
   size_t turn_ = 0;  // whose pass comes next where rows are coupled
 

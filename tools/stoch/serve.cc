@@ -37,6 +37,7 @@ struct Options {
   int64_t max_body_mib = 8;
   int64_t idle_timeout_s = 75;
   int64_t shutdown_timeout_s = 30;
+  int64_t stall_limit_s = 120;
 };
 
 // One line per event on standard error: time, level, event, key=value.
@@ -86,6 +87,7 @@ ExitCode Run(Options options) {
   options.server.api.commit = Commit();
   options.server.http.max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20;
   options.server.http.idle_timeout = std::chrono::seconds(options.idle_timeout_s);
+  options.server.scheduler.stalled_after = std::chrono::seconds(options.stall_limit_s);
   const serve::LogSink log = MakeLog(options.output.quiet);
   // Declared before the server, which uses it to its end.
   std::unique_ptr<Engine> engine;
@@ -141,6 +143,11 @@ CommandBody AddServe(CLI::App& command) {
   command.add_option("--max-queue", server.scheduler.max_queue, "Sequences that may wait; more are refused with 429")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
+  command.add_flag("!--no-prefix-reuse", server.scheduler.prefix_reuse,
+                   "Compute every prompt anew, also where it begins like an earlier one");
+  command.add_option("--stall-limit", options->stall_limit_s, "Seconds of one pass after which /health says stalled")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
   command.add_option("--max-body", options->max_body_mib, "MiB of a request's body")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
