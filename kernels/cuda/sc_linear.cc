@@ -2,11 +2,15 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/sc_batch.h"
 #include "kernels/cuda/sc_decode.h"
 #include "kernels/cuda/sc_prefill.h"
 
 namespace stoch::cuda {
 namespace {
+
+// From here on one look-up for all rows beats one for each, the larger table to build included.
+constexpr int64_t kFirstBatchTableRows = 5;
 
 // Every row of f(x) is its own scope.
 bool RowScopes(const ScOperator& op) {
@@ -19,11 +23,21 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
                     const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   const ScTables& tables = ctx.tables.Get(op);
   const ScDims dims = MakeScDims(cols, op.config.chunk_d);
-  const bool decode = ScDecodeSupports(op, tables, dims, rows);
+  const bool table = rows >= kFirstBatchTableRows && ScBatchTableSupports(ctx, op, tables, dims, rows);
+  const bool wgmma = !table && rows >= kFirstBatchTableRows && ScBatchWgmmaSupports(ctx, op, rows);
+  const bool decode = !table && !wgmma && ScDecodeSupports(op, tables, dims, rows);
   Scratch scratch(ctx.workspace);
   ScActivationView a;
   if (!decode || rows > 1 || !RowScopes(op)) a = LaunchQuantize(ctx, scratch, source, rows, cols, op, reporter);
-  if (decode) {
+  if (table) {
+    for (int first = 0; first < count; first += kMaxBatchTasks) {
+      LaunchScBatchTable(ctx, tables, a, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));
+    }
+  } else if (wgmma) {
+    for (int first = 0; first < count; first += kMaxBatchTasks) {
+      LaunchScBatchWgmma(ctx, op, tables, a, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));
+    }
+  } else if (decode) {
     for (int first = 0; first < count; first += kMaxDecodeTasks) {
       LaunchScDecode(ctx, tables, a, source, reporter, tasks + first, std::min(kMaxDecodeTasks, count - first));
     }

@@ -6,9 +6,6 @@
 #include "kernels/cuda/sc_prefill_kernels.h"
 
 namespace stoch::cuda {
-namespace {
-
-// Whether DirectRanks (sc_prefill_operand.cuh) gives the operator's ranks.
 bool RanksAreDirect(const ScOperator& op) {
   if (op.config.stoc_len != 128 || op.levels != 128) return false;
   for (size_t i = 0; i < op.ranks_b.size(); ++i) {
@@ -17,8 +14,6 @@ bool RanksAreDirect(const ScOperator& op) {
   }
   return true;
 }
-
-}  // namespace
 
 bool ScPrefillSupports(const ScOperator& op) {
   return op.code == ScCode::kSignMagnitude && op.has_streams && op.config.stoc_len <= 256;

@@ -10,6 +10,9 @@
 
 namespace stoch::cuda {
 
+// What: whether DirectRanks (sc_prefill_operand.cuh) gives the operator's ranks.
+bool RanksAreDirect(const ScOperator& op);
+
 inline constexpr int kMaxPrefillTasks = 4;
 inline constexpr int kPrefillGroups = 2;                  // consumer warpgroups of a block, 64 weight rows each
 inline constexpr int kPrefillRows = 64 * kPrefillGroups;  // weight rows of a block

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/sc_prefill_kernels.h"
 #include "kernels/cuda/sc_prefill_operand.cuh"
+#include "kernels/cuda/sc_prefill_ranks.cuh"
 #include "kernels/cuda/sc_prefill_wgmma.cuh"
 
 namespace stoch::cuda::prefill {
@@ -90,14 +91,6 @@ __device__ void Produce(const PrefillArgs& args, Ring ring, int cluster, uint32_
       }
     }
   }
-}
-
-// Ranks of four codes of consecutive dimensions; `table`: shared address of the first dimension's row of 128 bytes.
-__device__ __forceinline__ uint32_t TableRanks(uint32_t table, uint32_t codes) {
-  const uint32_t q = codes & 0x7f7f7f7f;
-  uint32_t r[4];
-  Unrolled<4>([&](auto j) { r[j] = LoadSharedByte<j * 128>(table + __byte_perm(q, 0, 0x4440 + j)); });
-  return __byte_perm(__byte_perm(r[0], r[1], 0x0040), __byte_perm(r[2], r[3], 0x0040), 0x5410);
 }
 
 // y of a cut tile, to and from memory, each thread its own.

@@ -36,16 +36,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int cluster = static_cast<int>(blockIdx.x) / kPrefillCluster;
   Ring ring{SharedAddress(ring_memory), stages};
   uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords>;
-  if constexpr (kTable) {
-    // [halves][max(masks, 16)][128]: ranks within each half of the positions.
-    const int masks = max(args.masks, 16);
-    for (int i = static_cast<int>(threadIdx.x); i < args.streams.halves * masks * 128; i += kThreads) {
-      const int level = min(i % 128, args.levels - 1);
-      const int mask = i / 128 % masks & (args.masks - 1);
-      const int before = i / (128 * masks) * 32 * kWords;
-      rank_table[i] = static_cast<uint8_t>(min(max(args.ranks[mask * args.levels + level] - before, 0), 32 * kWords));
-    }
-  }
+  if constexpr (kTable) FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
   if (threadIdx.x == 0) {
     for (int i = 0; i < stages; ++i) {
       BarrierInit(ring.full(i), 1);

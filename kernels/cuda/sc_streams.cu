@@ -7,6 +7,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
 constexpr int kTokensPerBlock = 1024;         // pays for staging the table of the block's 16 dimensions
+constexpr int kFewestStagedTokens = 512;      // below, fetching what is looked up is less than fetching all rows
 
 // The bits of word `word` of a stream that are inside stoc_len.
 __device__ uint32_t ValidBits(int word, int stoc_len) {
@@ -14,23 +15,36 @@ __device__ uint32_t ValidBits(int word, int stoc_len) {
   return bits >= 32 ? ~0u : bits <= 0 ? 0u : (1u << bits) - 1;
 }
 
+// Part `half` of a stream.
 template <int kWords>
+__device__ __forceinline__ uint4 LoadStream(const ScTables& tables, int dim_in_chunk, int level, int half) {
+  const uint32_t* stream =
+      tables.streams +
+      (static_cast<int64_t>(dim_in_chunk & (tables.masks - 1)) * tables.levels + level) * tables.stream_words +
+      half * kWords;
+  if constexpr (kWords == 4) {  // stream_words is 4 or 8
+    return __ldg(reinterpret_cast<const uint4*>(stream));
+  } else {
+    uint32_t w[4] = {};
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) w[k] = half * kWords + k < tables.stream_words ? __ldg(stream + k) : 0;
+    return make_uint4(w[0], w[1], w[2], w[3]);
+  }
+}
+
+template <int kWords, bool kStaged>
 __global__ void __launch_bounds__(kThreads)
     ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count) {
   // [16 dims][levels][halves][4 words]: 16-byte entries whatever the stream length.
   extern __shared__ uint4 staged[];
   const int dim_block = static_cast<int>(blockIdx.x);
   const int block_in_chunk = dim_block % out.blocks_per_chunk;
-  for (int dim = static_cast<int>(threadIdx.x) / 32; dim < 16; dim += kThreads / 32) {
-    const int mask = (block_in_chunk * 16 + dim) & (tables.masks - 1);
-    const uint32_t* row = tables.streams + static_cast<int64_t>(mask) * tables.levels * tables.stream_words;
-    for (int i = static_cast<int>(threadIdx.x) % 32; i < tables.levels * out.halves; i += 32) {
-      const int first = i % out.halves * kWords;
-      const uint32_t* stream = row + i / out.halves * tables.stream_words + first;
-      uint32_t w[4] = {};
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) w[k] = first + k < tables.stream_words ? __ldg(stream + k) : 0;
-      staged[dim * tables.levels * out.halves + i] = make_uint4(w[0], w[1], w[2], w[3]);
+  if constexpr (kStaged) {
+    for (int dim = static_cast<int>(threadIdx.x) / 32; dim < 16; dim += kThreads / 32) {
+      for (int i = static_cast<int>(threadIdx.x) % 32; i < tables.levels * out.halves; i += 32) {
+        staged[dim * tables.levels * out.halves + i] =
+            LoadStream<kWords>(tables, block_in_chunk * 16 + dim, i / out.halves, i % out.halves);
+      }
     }
   }
   if (blockIdx.x == 0 && blockIdx.y == 0) {
@@ -55,8 +69,13 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < 4; ++j) {
         const uint32_t code = (codes >> (8 * j)) & 0xff;
         const uint32_t negative = code >> 7;
-        const uint4 entry =
-            staged[((lane * 4 + j) * tables.levels + static_cast<int>(code & 0x7f)) * out.halves + half];
+        const int level = static_cast<int>(code & 0x7f);
+        uint4 entry;
+        if constexpr (kStaged) {
+          entry = staged[((lane * 4 + j) * tables.levels + level) * out.halves + half];
+        } else {
+          entry = LoadStream<kWords>(tables, block_in_chunk * 16 + lane * 4 + j, level, half);
+        }
         const uint32_t w[4] = {entry.x, entry.y, entry.z, entry.w};
         uint32_t count = 0;
 #pragma unroll
@@ -81,12 +100,13 @@ __global__ void __launch_bounds__(kThreads)
 template <int kWords>
 void Launch(cudaStream_t stream, const ScTables& tables, const ScActivationView& a, const ScStreams& out, int* flags,
             int flag_count) {
-  const int shared = 16 * tables.levels * out.halves * 16;
-  STOCH_CUDA(cudaFuncSetAttribute(ExpandStreamsKernel<kWords>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  const bool is_staged = out.tokens >= kFewestStagedTokens;
+  const int shared = is_staged ? 16 * tables.levels * out.halves * 16 : 0;
+  const auto kernel = is_staged ? ExpandStreamsKernel<kWords, true> : ExpandStreamsKernel<kWords, false>;
+  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   const dim3 grid(static_cast<unsigned>(out.dim_blocks),
                   static_cast<unsigned>((out.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
-  ExpandStreamsKernel<kWords>
-      <<<grid, kThreads, static_cast<size_t>(shared), stream>>>(tables, a, out, flags, flag_count);
+  kernel<<<grid, kThreads, static_cast<size_t>(shared), stream>>>(tables, a, out, flags, flag_count);
   STOCH_CUDA_LAUNCH("ExpandStreamsKernel");
 }
 

@@ -21,7 +21,7 @@ namespace stoch::cuda {
 
 struct ScStreams {
   int tokens = 0;
-  int tile_tokens = 0;  // a multiple of 32
+  int tile_tokens = 0;  // a multiple of 8
   int token_tiles = 0;
   int dim_blocks = 0;        // dims.padded / 16
   int blocks_per_chunk = 0;  // the last chunk may have fewer

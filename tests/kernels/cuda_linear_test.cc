@@ -128,7 +128,7 @@ class CudaLinearOperator : public testing::TestWithParam<const char*> {};
 TEST_P(CudaLinearOperator, SameBits) {
   STOCH_CUDA_OR_SKIP();
   const LinearSpec spec = ScSpec(GetParam());
-  for (const int64_t rows : {1, 3, 17}) {
+  for (const int64_t rows : {1, 3, 6, 17, 40}) {
     SCOPED_TRACE(rows);
     ExpectSameBits(spec, {{70, 33}, 300, rows}, {});
   }
@@ -160,11 +160,11 @@ TEST_P(CudaLinearRows, SameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaLinearRows, testing::Values(1, 2, 3, 4, 5, 8, 9, 16, 33, 64, 65, 130));
+INSTANTIATE_TEST_SUITE_P(All, CudaLinearRows, testing::Values(1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 48, 64, 65, 130));
 
 TEST(CudaLinear, LargeShapes) {
   STOCH_CUDA_OR_SKIP();
-  for (const int64_t rows : {1, 4}) {
+  for (const int64_t rows : {1, 4, 7, 32}) {
     SCOPED_TRACE(rows);
     ExpectSameBits(ScSpec("halve=1"), {{4096, 1024, 1024}, 4096, rows}, {Prologue::kRmsNorm, false, DType::kF16});
     ExpectSameBits(ScSpec(""), {{2048}, 14336, rows}, {Prologue::kSiluMul, true, DType::kF16});

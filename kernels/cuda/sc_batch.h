@@ -1,0 +1,38 @@
+// SC linears of small batches, between decode's few tokens and prefill's full tiles.
+//
+// 5 to 8 tokens (LaunchScBatchTable): a table look-up gives one weight's counts for all tokens in 8 bytes, and the
+// tensor cores add up what was looked up.
+// 9 to 64 tokens (LaunchScBatchWgmma, sm_90a): the operands of prefill on binary wgmma, in narrow tiles.
+#pragma once
+
+#include "kernels/cuda/activations.h"
+#include "kernels/cuda/sc_linear.h"
+
+namespace stoch::cuda {
+
+inline constexpr int kMaxBatchTableTokens = 8;
+inline constexpr int kMaxBatchTasks = 4;
+
+// What: whether LaunchScBatchTable takes this operator and shape.
+bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
+                          int64_t rows);
+
+// What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations.
+// Requires: ScBatchTableSupports; 1 <= count <= kMaxBatchTasks.
+// Bits:     sc_arithmetic section 5, as every SC linear.
+void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
+                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+
+inline constexpr int kMaxBatchWgmmaTokens = 64;
+inline constexpr int kMaxBatchCluster = 8;
+
+// What: whether LaunchScBatchWgmma takes this operator and number of tokens.
+bool ScBatchWgmmaSupports(const DeviceContext& ctx, const ScOperator& op, int64_t rows);
+
+// What:     the same on binary wgmma. Shapes: any number of rows and dimensions, any chunk_d.
+// Requires: ScBatchWgmmaSupports; max_cluster limits the blocks that share a tile, for tests.
+void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,
+                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count,
+                        int max_cluster = kMaxBatchCluster);
+
+}  // namespace stoch::cuda
