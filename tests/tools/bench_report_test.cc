@@ -24,16 +24,23 @@ TEST(BenchResult, MedianAndSpread) {
 }
 
 TEST(FormatBench, EveryForm) {
-  const BenchEnvironment environment{.model = "m",
-                                     .device = "cpu:0",
-                                     .device_name = "chip",
-                                     .commit = "abc",
-                                     .read_bytes_per_s = 1e9,
-                                     .baseline = "fp32"};
+  const BenchEnvironment environment{
+      .model = "m",
+      .device = "cpu:0",
+      .device_name = "chip",
+      .device_detail = "variant x",
+      .commit = "abc",
+      .read_bytes_per_s = 1e9,
+      .baseline = "fp32",
+      .loads = {
+          {.precision = "sc", .load_ms = 1500, .decoder_bytes = 2060, .bytes_per_parameter = 1.03, .kv_bytes = 64}}};
   BenchResult result = Decode({4, 2, 3});
   result.baseline_ratio = 0.5;
   const std::string table = FormatBench(environment, {result}, "md");
   EXPECT_NE(table.find("| decode @64 x8 |        sc |         3 | 66.7 % |     2667 |  0.500 |         33.3 % |"),
+            std::string::npos)
+      << table;
+  EXPECT_NE(table.find("sc: loaded in 1.5 s, decoder linears 2.06 kB (1.03 bytes per parameter), KV cache 64 B"),
             std::string::npos)
       << table;
   EXPECT_EQ(FormatBench(environment, {result}, "csv"),
@@ -42,7 +49,10 @@ TEST(FormatBench, EveryForm) {
   const nlohmann::json line = nlohmann::json::parse(FormatBench(environment, {result}, "jsonl"));
   EXPECT_EQ(line["samples_ms"], (std::vector<double>{4, 2, 3}));
   EXPECT_EQ(line["depth"], 64);
-  EXPECT_EQ(nlohmann::json::parse(FormatBench(environment, {result}, "json"))["results"][0], line);
+  EXPECT_EQ(line["device_detail"], "variant x");
+  const nlohmann::json whole = nlohmann::json::parse(FormatBench(environment, {result}, "json"));
+  EXPECT_EQ(whole["results"][0], line);
+  EXPECT_EQ(whole["loads"][0]["bytes_per_parameter"], 1.03);
 }
 
 }  // namespace

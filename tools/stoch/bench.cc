@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_config.h"
+#include "loader/llama_config.h"
 #include "models/memory_plan.h"
 #include "tools/stoch/bench_report.h"
 #include "tools/stoch/command.h"
@@ -180,7 +181,9 @@ class Bench {
  public:
   Bench(const Options& options, std::shared_ptr<Backend> backend)
       : options_(options), backend_(std::move(backend)), cases_(Cases(options)) {
-    environment_.device_name = backend_->info(device()).name;
+    const DeviceInfo info = backend_->info(device());
+    environment_.device_name = info.name;
+    environment_.device_detail = info.detail;
     environment_.device = DeviceName(device());
     environment_.commit = Commit();
     environment_.read_bytes_per_s = backend_->MeasureBandwidth(device());
@@ -202,6 +205,14 @@ class Bench {
     const std::unique_ptr<Engine> engine =
         OpenEngine(backend_, OpenModelFiles(options_.model.model), engine_options, options_.device, options_.output);
     environment_.model = engine->model_name();
+    const int64_t decoder_bytes = engine->model().weights().decoder_bytes;
+    environment_.loads.push_back({.precision = precision,
+                                  .load_ms = engine->load_ms(),
+                                  .decoder_bytes = decoder_bytes,
+                                  .bytes_per_parameter = static_cast<double>(decoder_bytes) /
+                                                         static_cast<double>(LinearParameters(engine->config())),
+                                  .kv_bytes = engine->model().kv_cache_bytes(),
+                                  .workspace_bytes = engine->model().workspace_bytes()});
     ProgressBar bar("measuring " + precision, options_.output.quiet);
     int64_t done = 0;
     const int64_t total = static_cast<int64_t>(cases_.size()) * (options_.repetitions + 1);

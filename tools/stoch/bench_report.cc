@@ -41,6 +41,7 @@ Json AsJson(const BenchEnvironment& environment, const BenchResult& result) {
   Json json = {{"model", environment.model},
                {"device", environment.device},
                {"device_name", environment.device_name},
+               {"device_detail", environment.device_detail},
                {"commit", environment.commit},
                {"test", result.test.prompt > 0 ? "prompt" : "decode"},
                {"prompt", result.test.prompt},
@@ -56,6 +57,12 @@ Json AsJson(const BenchEnvironment& environment, const BenchResult& result) {
   if (result.baseline_ratio) json["ratio_to_" + environment.baseline] = *result.baseline_ratio;
   if (result.floor_ms > 0) json["floor_ms"] = result.floor_ms;
   return json;
+}
+
+Json AsJson(const BenchLoad& load) {
+  return {{"precision", load.precision},         {"load_ms", load.load_ms},
+          {"decoder_bytes", load.decoder_bytes}, {"bytes_per_parameter", load.bytes_per_parameter},
+          {"kv_bytes", load.kv_bytes},           {"workspace_bytes", load.workspace_bytes}};
 }
 
 }  // namespace
@@ -89,7 +96,9 @@ std::string FormatBench(const BenchEnvironment& environment, const std::vector<B
   if (format == "json") {
     Json list = Json::array();
     for (const BenchResult& result : results) list.push_back(AsJson(environment, result));
-    return Json{{"read_bytes_per_s", environment.read_bytes_per_s}, {"results", list}}.dump(1) + '\n';
+    Json loads = Json::array();
+    for (const BenchLoad& load : environment.loads) loads.push_back(AsJson(load));
+    return Json{{"read_bytes_per_s", environment.read_bytes_per_s}, {"loads", loads}, {"results", list}}.dump(1) + '\n';
   }
   std::string text = fmt::format("{} on {} ({}), commit {}, memory read {}/s\n\n", environment.model,
                                  environment.device, environment.device_name, environment.commit,
@@ -98,6 +107,11 @@ std::string FormatBench(const BenchEnvironment& environment, const std::vector<B
   text += "\nmedian ms: of the whole prompt, or of one decode step; spread: (max - min) / median of the repetitions";
   if (!environment.baseline.empty())
     text += fmt::format("; x {}: time over {}'s", environment.baseline, environment.baseline);
+  for (const BenchLoad& load : environment.loads) {
+    text += fmt::format("\n{}: loaded in {:.3g} s, decoder linears {} ({:.3g} bytes per parameter), KV cache {}",
+                        load.precision, load.load_ms / 1000, Bytes(load.decoder_bytes), load.bytes_per_parameter,
+                        Bytes(load.kv_bytes));
+  }
   for (const BenchResult& result : results) {
     if (result.sc.empty()) continue;
     text += "\nsc: " + result.sc;

@@ -29,13 +29,25 @@ struct BenchResult {
   double spread() const;  // (max - min) / median
 };
 
+// What loading one precision took.
+struct BenchLoad {
+  std::string precision;
+  double load_ms = 0;
+  int64_t decoder_bytes = 0;  // of the decoder linears, scales and padding included
+  double bytes_per_parameter = 0;
+  int64_t kv_bytes = 0;
+  int64_t workspace_bytes = 0;
+};
+
 struct BenchEnvironment {
   std::string model;
   std::string device;
   std::string device_name;
+  std::string device_detail;  // driver and compute capability, or the CPU variant
   std::string commit;
   double read_bytes_per_s = 0;
   std::string baseline;  // precision the ratios are to, "" if there is one precision
+  std::vector<BenchLoad> loads;
 };
 
 // "prompt 512", "decode @4096 x8".
