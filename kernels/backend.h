@@ -38,6 +38,13 @@ struct DeviceInfo {
   double read_bytes_per_s = 0;  // measured memory read bandwidth, 0 = not measured yet (Backend::MeasureBandwidth)
 };
 
+// How one device of a backend reaches another.
+struct DeviceLink {
+  Device from, to;
+  bool direct = false;  // reads and writes the other's memory; else copies are staged through the host
+  std::string detail;   // "NVLink, performance rank 0"
+};
+
 // ---------------------------------------------------------------------------------------------------- weights ----
 
 // Where the numbers of one [rows, cols] tensor (or a [cols] vector, rows = 1) come from.
@@ -185,6 +192,25 @@ struct AttentionCall {
   TensorView out;
 };
 
+// How data of a Gather travels: the backend's choice, or what a check asks for (InvalidInput where that is not there).
+enum class GatherRoute : uint8_t { kAuto, kDirect, kNccl };
+
+// What:     an exchange: what every device computed, side by side, on every device that wants it. Columns of `to` are
+//           those of f(from_0), f(from_1), ... in order, f the prologue of one value: kNone or kSiluMul.
+// Shapes:   from_i, from2_i (kSiluMul) F32 [rows, n_i], n_i = 0 where a device gives nothing; to_j F32 [rows, sum of
+//           n_i]. Dense rows, any row stride.
+// Requires: each device is named once in `from`, and at most once in `to`, where no other device is. from_i may be its
+//           own columns of the `to` of its device (kNone); outputs overlap nothing else.
+// Bits:     values are moved, never added up.
+// Async:    an op of every device in `from`: in order with the ops issued before and after on each.
+struct GatherCall {
+  OpSite site;
+  Prologue prologue = Prologue::kNone;
+  GatherRoute route = GatherRoute::kAuto;
+  std::vector<TensorView> from, from2;
+  std::vector<TensorView> to;
+};
+
 // Log-probability of one token of one logits row, and what ranks above it.
 struct TokenScore {
   double logprob = 0;  // logit - log(sum exp(logits)), in double
@@ -202,6 +228,10 @@ class Backend {
   // What: measures and remembers the read bandwidth shown by info(). Takes about a tenth of a second.
   virtual double MeasureBandwidth(Device device) = 0;
 
+  // Every ordered pair of different devices; and what moves data of a Gather, for people.
+  virtual std::vector<DeviceLink> links() const = 0;
+  virtual std::string exchange() const = 0;
+
   // Memory. Allocate zero-fills. Copies need dense views of equal byte size; CopyToHost waits for the device.
   virtual Buffer Allocate(Device device, int64_t bytes) = 0;
   virtual void CopyFromHost(const TensorView& to, const void* from) = 0;
@@ -212,6 +242,10 @@ class Backend {
   // Weights. `parts` are stacked by rows into one matrix. NaN or infinity is InvalidInput naming the tensor.
   virtual std::unique_ptr<LinearWeight> MakeLinear(Device device, std::span<const WeightSource> parts,
                                                    const LinearSpec& spec) = 0;
+  // What: rows [first, first + count) of the matrix that MakeLinear(device, {source}, spec) would be, with the scales
+  //       that they have there. SliceRows of the source is the same, and cheaper, where no two rows share a scale.
+  virtual std::unique_ptr<LinearWeight> MakeLinearRows(Device device, const WeightSource& source,
+                                                       const LinearSpec& spec, int64_t first, int64_t count) = 0;
   virtual Buffer MakeVector(Device device, const WeightSource& source) = 0;  // F32 [cols]
   // What: `tied`, when given, is an exact LM head made from the same source; a backend may share its memory.
   virtual std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
@@ -237,6 +271,7 @@ class Backend {
   virtual void Attention(const AttentionCall& call) = 0;
   // What: out[i] = x[pass.output_rows[i]]. Shapes: x F32 [rows, n], out F32 [output rows, n].
   virtual void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) = 0;
+  virtual void Gather(const GatherCall& call) = 0;
   // What: argmax of every row of logits F32 [rows, vocab], ties to the lower index. Waits.
   virtual void Argmax(const TensorView& logits, std::span<int32_t> ids) = 0;
   // What: scores[i] of target ids[i] in logits row i. sum of Exp(logit - max) in kRowLanes order, then
@@ -246,10 +281,13 @@ class Backend {
   // Shapes: a F32 [n, d] or [batch, n, d], b F32 [m, d] or [batch, m, d], out F32 [n, m] or [batch, n, m]; any strides.
   virtual void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) = 0;
 
-  // What:   runs `body` (ops on `device` only, no host reads), possibly by replaying what it did last time under the
-  //         same non-empty key. Requires: the same key means the same ops on the same handles, buffers and shapes;
-  //         only the contents of passes and buffers may differ.
-  virtual void RunGraph(Device device, std::string_view key, const std::function<void()>& body) = 0;
+  // What:   runs `body` (ops on `devices` only, each distinct, no host reads), possibly by replaying what it did last
+  //         time under the same non-empty key. Requires: the same key means the same ops on the same handles, buffers
+  //         and shapes; only the contents of passes and buffers may differ. Ops that join several devices are Gathers.
+  virtual void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) = 0;
+  void RunGraph(Device device, std::string_view key, const std::function<void()>& body) {
+    RunGraph({&device, 1}, key, body);
+  }
 
   // What:   throws InvalidInput naming layer and operator if an op met NaN or infinity since the last call. Waits.
   virtual void CheckFinite(Device device) = 0;

@@ -14,6 +14,8 @@
 
 namespace stoch {
 
+class LlamaStage;
+
 // Weights, KV caches and workspace of one model. Threads: one at a time.
 class LlamaModel {
  public:
@@ -31,8 +33,7 @@ class LlamaModel {
   ~LlamaModel();
 
   // What:   embedding and decoder layers of one pass, and the first logits; keys and values of its tokens go to the
-  // cache
-  //         pages the layout names. Waits for the device.
+  //         cache pages the layout names. Waits for the device.
   // Errors: InvalidInput naming layer and operator where an activation is NaN or infinite.
   void Forward(const PassLayout& layout);
 
@@ -46,24 +47,15 @@ class LlamaModel {
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
-  struct Stage;
-
   void MakeStages();
-  void Allocate(Stage& stage);
-  TensorView Rope(const Stage& stage) const;
-  TensorView Hidden(const Stage& stage, int64_t rows) const;
-  void RunStage(Stage& stage, int64_t rows);
-  void RunLayer(Stage& stage, int cache_layer, int64_t rows);
-  void AddNorm(LinearCall& call, const Buffer& weight) const;
-  void RunHead(Stage& stage, int64_t first, int64_t count);
+  void CheckFinite();
 
   Backend* backend_;
   LlamaConfig config_;
   Options options_;
   std::string graph_key_;
-  WorkspaceSizes sizes_;
   LlamaWeights weights_;
-  std::vector<std::unique_ptr<Stage>> stages_;  // in order; the last one has the head
+  std::vector<std::unique_ptr<LlamaStage>> stages_;  // in order; the last one has the head
   int64_t kv_cache_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
   int64_t output_rows_ = 0;   // of the last Forward

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "kernels/backend.h"
 #include "loader/weight_store.h"
 #include "models/sc_model_config.h"
+#include "models/shard.h"
 
 namespace stoch {
 
@@ -22,15 +24,20 @@ struct LoadProgress {
 };
 using ProgressFn = std::function<void(const LoadProgress&)>;
 
-// Which device holds what. A decoder layer is never split. The LM head lives with the final norm.
+// Which device holds what. The LM head lives with the final norm.
+// Split by layers: a decoder layer is whole, on the device named for it. Split by rows: `rows` names two or more
+// devices that share every matrix (shard.h); the embedding and the logits are then on the first of them.
 struct LlamaPlacement {
   Device embedding;
   std::vector<Device> layers;  // [num_hidden_layers]
   Device head;
+  std::vector<Device> rows = {};
 };
 
 // What: everything on one device.
 LlamaPlacement SingleDevice(const LlamaConfig& config, Device device);
+// What: every matrix divided over `devices`. Requires: distinct devices, at least one.
+LlamaPlacement RowSplit(const LlamaConfig& config, std::span<const Device> devices);
 
 // Several matrices over one input, stacked by rows where their specs allow it: part i is rows
 // [offset[i], offset[i + 1]) of the concatenated outputs, whatever the stacking.
@@ -38,24 +45,32 @@ struct LinearGroup {
   std::vector<std::unique_ptr<LinearWeight>> weights;
 };
 
-struct LlamaLayerWeights {
-  Device device;
+// One layer's share of one device. Groups of no rows have no weights.
+struct LlamaLayerShard {
   Buffer input_norm;           // F32 [hidden_size]
-  LinearGroup qkv;             // q|k|v: [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]
-  LinearGroup o;               // [hidden_size, num_heads * head_dim]
+  LinearGroup qkv;             // q|k|v: [(heads + 2 * kv_heads) * head_dim, hidden_size]
+  LinearGroup o;               // [hidden, num_heads * head_dim]
   Buffer post_attention_norm;  // F32 [hidden_size]
-  LinearGroup gate_up;         // gate|up: [2 * intermediate_size, hidden_size]
-  LinearGroup down;            // [hidden_size, intermediate_size]
+  LinearGroup gate_up;         // gate|up: [2 * intermediate, hidden_size]
+  LinearGroup down;            // [hidden, intermediate_size]
+};
+
+// A layer, or the part behind the last one, on the devices that share it.
+struct LlamaLayerWeights {
+  std::vector<LlamaLayerShard> shards;
+};
+struct LlamaHeadShard {
+  Buffer final_norm;                      // F32 [hidden_size]
+  std::unique_ptr<LinearWeight> lm_head;  // [vocab, hidden_size]; null where that is no row
 };
 
 struct LlamaWeights {
   std::unique_ptr<EmbeddingTable> embedding;
   std::vector<LlamaLayerWeights> layers;
-  Buffer final_norm;                      // F32 [hidden_size]
-  std::unique_ptr<LinearWeight> lm_head;  // [vocab_size, hidden_size]
-  int64_t bytes = 0;                      // device memory of all of it
-  int64_t decoder_bytes = 0;              // of the decoder linears, scales included
-  int64_t stream_bytes = 0;               // read by one decode step
+  std::vector<LlamaHeadShard> head;
+  int64_t bytes = 0;          // device memory of all of it
+  int64_t decoder_bytes = 0;  // of the decoder linears, scales included
+  int64_t stream_bytes = 0;   // read by one decode step, on all devices together
 };
 
 // The tensor that holds the embedding: tied ones are kept under either name, or under both.

@@ -51,52 +51,67 @@ KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, cons
   return spec;
 }
 
-WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape) {
-  const int64_t q_cols = config.num_attention_heads * config.head_dim;
+WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const LlamaShard& shard,
+                                  bool divided, bool is_first) {
+  const int64_t row_bytes = shape.max_rows * 4;
   WorkspaceSizes sizes;
-  sizes.hidden = shape.max_rows * config.hidden_size * 4;
-  sizes.qkv = shape.max_rows * (q_cols + 2 * config.num_key_value_heads * config.head_dim) * 4;
-  sizes.attention = shape.max_rows * q_cols * 4;
-  sizes.gate_up = shape.max_rows * 2 * config.intermediate_size * 4;
+  sizes.hidden = row_bytes * config.hidden_size;
+  sizes.qkv = row_bytes * (shard.heads.size() + 2 * shard.kv_heads.size()) * config.head_dim;
+  sizes.attention = row_bytes * config.num_attention_heads * config.head_dim;
+  sizes.gate_up = row_bytes * 2 * shard.intermediate.size();
+  sizes.activation = divided ? row_bytes * config.intermediate_size : 0;
   sizes.rope = shape.context * config.head_dim * 4;
-  sizes.logits = shape.max_logit_rows * config.vocab_size * 4;
+  sizes.logits = shape.max_logit_rows * (is_first ? config.vocab_size : shard.vocab.size()) * 4;
   return sizes;
 }
 
 MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                       const Backend& backend) {
+  const Device alone;
+  return PlanShard(files, precision, sc, shape, backend, DivideRows(files.config, {&alone, 1}), 0);
+}
+
+MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                     const Backend& backend, std::span<const LlamaShard> shards, size_t index) {
   if (precision == Precision::kSc) Validate(sc);
   const LlamaConfig& config = files.config;
-  const auto matrix = [&](ScOperatorId id, const std::string& name, int64_t rows, int64_t cols) {
+  const LlamaShard& shard = shards[index];
+  // `wanted` of the rows of a matrix.
+  const auto matrix = [&](ScOperatorId id, const std::string& name, int64_t rows, int64_t cols, int64_t wanted) {
     const bool is_sc = precision == Precision::kSc && (id != ScOperatorId::kLmHead || sc.sc_lm_head);
-    if (is_sc) return ScBytes(rows, cols, sc.at(id));
+    if (is_sc) return ScBytes(wanted, cols, sc.at(id));
     MemoryBytes bytes;
-    bytes.weights = ExactBytes(files.weights->Matrix(name, rows, cols), precision);
+    bytes.weights = ExactBytes(SliceRows(files.weights->Matrix(name, rows, cols), 0, wanted), precision);
     return bytes;
   };
   const int64_t hidden = config.hidden_size;
+  const int64_t intermediate = config.intermediate_size;
   const int64_t q_rows = config.num_attention_heads * config.head_dim;
   const int64_t kv_rows = config.num_key_value_heads * config.head_dim;
+  const int64_t q_wanted = shard.heads.size() * config.head_dim;
+  const int64_t kv_wanted = shard.kv_heads.size() * config.head_dim;
   // Window modes on a GPU quantize into codes that all layers share: a second layer costs less than the first.
-  const auto kv_bytes = [&](int layers) {
-    return backend.KvCacheBytes(MakeKvCacheSpec(config, precision, sc, layers, NumPages(shape)));
+  const auto kv_bytes = [&](int layers) -> int64_t {
+    KvCacheSpec spec = MakeKvCacheSpec(config, precision, sc, layers, NumPages(shape));
+    spec.num_kv_heads = static_cast<int>(shard.kv_heads.size());
+    return spec.num_kv_heads > 0 ? backend.KvCacheBytes(spec) : 0;
   };
   const int64_t layer_kv_bytes = kv_bytes(2) - kv_bytes(1);
 
   MemoryPlan plan;
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     MemoryBytes& layer = plan.layers.emplace_back();
-    const auto add = [&](ScOperatorId id, std::string_view part, int64_t rows, int64_t cols) {
-      Add(layer, matrix(id, LayerTensorName(i, part), rows, cols));
+    const auto add = [&](ScOperatorId id, std::string_view part, int64_t rows, int64_t cols, int64_t wanted) {
+      Add(layer, matrix(id, LayerTensorName(i, part), rows, cols, wanted));
     };
     using enum ScOperatorId;
-    add(kQProj, "self_attn.q_proj", q_rows, hidden);
-    add(kKProj, "self_attn.k_proj", kv_rows, hidden);
-    add(kVProj, "self_attn.v_proj", kv_rows, hidden);
-    add(kOProj, "self_attn.o_proj", hidden, q_rows);
-    add(kGateProj, "mlp.gate_proj", config.intermediate_size, hidden);
-    add(kUpProj, "mlp.up_proj", config.intermediate_size, hidden);
-    add(kDownProj, "mlp.down_proj", hidden, config.intermediate_size);
+    add(kQProj, "self_attn.q_proj", q_rows, hidden, q_wanted);
+    add(kKProj, "self_attn.k_proj", kv_rows, hidden, kv_wanted);
+    add(kVProj, "self_attn.v_proj", kv_rows, hidden, kv_wanted);
+    add(kOProj, "self_attn.o_proj", hidden, q_rows, shard.hidden.size());
+    add(kGateProj, "mlp.gate_proj", intermediate, hidden, shard.intermediate.size());
+    add(kUpProj, "mlp.up_proj", intermediate, hidden, shard.intermediate.size());
+    add(kDownProj, "mlp.down_proj", hidden, intermediate, shard.hidden.size());
     plan.decode_stream_bytes += layer.weights + layer.scales;
     layer.weights += 2 * hidden * 4;  // norms
     layer.kv_cache = layer_kv_bytes;
@@ -105,15 +120,17 @@ MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScMode
   const std::string embedding = EmbeddingTensor(files);
   const bool tied = config.tie_word_embeddings;
   const std::string head = tied ? embedding : std::string(kLmHeadName);
-  plan.rest = matrix(ScOperatorId::kLmHead, head, config.vocab_size, hidden);
+  plan.rest = matrix(ScOperatorId::kLmHead, head, config.vocab_size, hidden, shard.vocab.size());
   plan.decode_stream_bytes += plan.rest.weights + plan.rest.scales;
   plan.rest.weights += hidden * 4;  // final norm
   plan.rest.kv_cache = kv_bytes(1) - layer_kv_bytes;
-  // A tied exact head is the embedding.
-  const bool shared = tied && !(precision == Precision::kSc && sc.sc_lm_head);
-  plan.rest.embedding =
-      shared ? 0 : ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
-  plan.rest.workspace = MakeWorkspaceSizes(config, shape).total();
+  // A tied exact head is the embedding, unless it is in pieces.
+  const bool divided = shards.size() > 1;
+  const bool shared = tied && !divided && !(precision == Precision::kSc && sc.sc_lm_head);
+  if (!shared && index == 0) {
+    plan.rest.embedding = ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
+  }
+  plan.rest.workspace = MakeWorkspaceSizes(config, shape, shard, divided, index == 0).total();
   plan.total = plan.rest;
   for (const MemoryBytes& layer : plan.layers) Add(plan.total, layer);
   return plan;

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "loader/llama_config.h"
 #include "loader/weight_store.h"
 #include "models/sc_model_config.h"
+#include "models/shard.h"
 
 namespace stoch {
 
@@ -46,21 +48,27 @@ inline int64_t NumPages(const PassShape& shape) { return (shape.kv_tokens + kKvP
 KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
                             int64_t num_pages);
 
-// Bytes of every buffer of one stage's workspace.
+// Bytes of every buffer of one device's workspace; of a device alone, or of one that shares rows with others.
 struct WorkspaceSizes {
-  int64_t hidden = 0;     // F32 [max_rows, hidden_size], twice: the residual stream and the head's input
-  int64_t qkv = 0;        // F32 [max_rows, q | k | v]
-  int64_t attention = 0;  // F32 [max_rows, num_heads * head_dim]
-  int64_t gate_up = 0;    // F32 [max_rows, 2 * intermediate_size]
-  int64_t rope = 0;       // F32 [context, head_dim]
-  int64_t logits = 0;     // F32 [max_logit_rows, vocab_size]
-  int64_t total() const { return 2 * hidden + qkv + attention + gate_up + rope + logits; }
+  int64_t hidden = 0;      // F32 [max_rows, hidden_size], twice: the residual stream and the head's input
+  int64_t qkv = 0;         // F32 [max_rows, q | k | v], of its heads
+  int64_t attention = 0;   // F32 [max_rows, num_heads * head_dim]
+  int64_t gate_up = 0;     // F32 [max_rows, 2 * intermediate], of its rows
+  int64_t activation = 0;  // F32 [max_rows, intermediate_size] where rows are shared
+  int64_t rope = 0;        // F32 [context, head_dim]
+  int64_t logits = 0;      // F32 [max_logit_rows, vocab_size], on other devices than the first only those of its rows
+  int64_t total() const { return 2 * hidden + qkv + attention + gate_up + activation + rope + logits; }
 };
-WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape);
+WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const LlamaShard& shard,
+                                  bool divided, bool is_first);
 
 // What:   the plan of the model in `precision` (sc is read for kSc only). KV bytes are what the backend says.
 // Errors: InvalidInput for an SC configuration that breaks its rules.
 MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                       const Backend& backend);
+
+// What: the plan of what shards[index] holds where the model is divided by rows; the first one has the embedding.
+MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                     const Backend& backend, std::span<const LlamaShard> shards, size_t index);
 
 }  // namespace stoch

@@ -6,6 +6,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/gather.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_weight.h"
 #include "kernels/cpu/machine.h"
@@ -47,6 +48,17 @@ class CpuBackend final : public Backend {
     return read_bytes_per_s_;
   }
 
+  std::vector<DeviceLink> links() const override {
+    std::vector<DeviceLink> links;
+    for (const Device& from : devices_) {
+      for (const Device& to : devices_) {
+        if (from != to) links.push_back({from, to, true, "one memory"});
+      }
+    }
+    return links;
+  }
+  std::string exchange() const override { return "copies in memory"; }
+
   Buffer Allocate(Device device, int64_t bytes) override {
     CheckDevice(device);
     if (bytes < 0) Reject("allocate", std::to_string(bytes) + " bytes");
@@ -73,6 +85,11 @@ class CpuBackend final : public Backend {
                                            const LinearSpec& spec) override {
     CheckDevice(device);
     return MakeCpuLinear(context_, device, parts, spec);
+  }
+  std::unique_ptr<LinearWeight> MakeLinearRows(Device device, const WeightSource& source, const LinearSpec& spec,
+                                               int64_t first, int64_t count) override {
+    CheckDevice(device);
+    return MakeCpuLinearRows(context_, device, source, spec, first, count);
   }
   Buffer MakeVector(Device device, const WeightSource& source) override {
     CheckParts({&source, 1});
@@ -132,6 +149,10 @@ class CpuBackend final : public Backend {
     CheckDevice(pass.device());
     cpu::GatherOutputRows(pass, x, out);
   }
+  void Gather(const GatherCall& call) override {
+    for (const TensorView& from : call.from) CheckDevice(from.device);
+    cpu::Gather(context_, call);
+  }
   void Argmax(const TensorView& logits, std::span<int32_t> ids) override {
     CheckDevice(logits.device);
     cpu::Argmax(context_, logits, ids);
@@ -145,8 +166,8 @@ class CpuBackend final : public Backend {
     cpu::ScMatmul(context_, a, b, op, out);
   }
 
-  void RunGraph(Device device, std::string_view, const std::function<void()>& body) override {
-    CheckDevice(device);
+  void RunGraph(std::span<const Device> devices, std::string_view, const std::function<void()>& body) override {
+    for (const Device& device : devices) CheckDevice(device);
     body();
   }
   void CheckFinite(Device device) override {

@@ -30,6 +30,32 @@ void MakeExactPart(Context& context, const WeightSource& source, CpuLinear::Exac
   });
 }
 
+// Rows [first, first + count) of the stacked parts, quantized as rows of the whole.
+std::unique_ptr<CpuLinear> MakeSc(Context& context, Device device, std::span<const WeightSource> parts,
+                                  const LinearSpec& spec, int64_t first, int64_t count) {
+  const StackedRows rows(parts);
+  const std::string& name = parts.front().name;
+  const int64_t cols = parts.front().cols;
+  auto weight = std::make_unique<CpuLinear>(device, spec, count, cols);
+  if (!spec.sc) throw InvalidInput("tensor " + name + ": precision sc without an SC operator");
+  const ScOperator& op = *spec.sc;
+  if (op.config.granularity == ScGranularity::kPerHead) {
+    throw InvalidInput("tensor " + name + ": SC parameter granularity = per_head needs 3-D operands; a linear takes " +
+                       "per_tensor, per_row");
+  }
+  CheckAccumulator(op, cols, "tensor " + name);
+  weight->lookup = context.lookups.Get(spec.sc);
+  const RowReader reader = [&](int64_t row, float* scratch) { return rows.Read(context.simd, row, scratch); };
+  const ScQuantizer quantizer(context.pool, context.simd, op, ScChunks(op, cols),
+                              ScopesOf(op, ScOperand::kB, 1, rows.rows()), rows.rows(), reader);
+  const int64_t bad = PackBlocks(context.pool, op, quantizer, first, count, reader, &weight->blocks);
+  if (bad >= 0) {
+    CheckFiniteWeights(context, parts);  // a shared scope names its first row, not the bad one
+    rows.RejectRow(context.simd, bad);
+  }
+  return weight;
+}
+
 }  // namespace
 
 int64_t CpuLinear::bytes() const {
@@ -75,37 +101,26 @@ std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::s
                                          const LinearSpec& spec) {
   CheckParts(parts);
   const StackedRows rows(parts);
-  const std::string& name = parts.front().name;
-  const int64_t cols = parts.front().cols;
-  auto weight = std::make_unique<CpuLinear>(device, spec, rows.rows(), cols);
-
+  if (spec.precision == Precision::kSc) return MakeSc(context, device, parts, spec, 0, rows.rows());
   if (spec.precision == Precision::kFp16) {
-    throw InvalidInput("tensor " + name + ": precision fp16 needs a GPU; the CPU has sc and fp32");
+    throw InvalidInput("tensor " + parts.front().name + ": precision fp16 needs a GPU; the CPU has sc and fp32");
   }
-  if (spec.precision == Precision::kFp32) {
-    CheckFiniteWeights(context, parts);
-    weight->parts.resize(parts.size());
-    for (size_t i = 0; i < parts.size(); ++i) MakeExactPart(context, parts[i], &weight->parts[i]);
-    return weight;
-  }
-
-  if (!spec.sc) throw InvalidInput("tensor " + name + ": precision sc without an SC operator");
-  const ScOperator& op = *spec.sc;
-  if (op.config.granularity == ScGranularity::kPerHead) {
-    throw InvalidInput("tensor " + name + ": SC parameter granularity = per_head needs 3-D operands; a linear takes " +
-                       "per_tensor, per_row");
-  }
-  CheckAccumulator(op, cols, "tensor " + name);
-  weight->lookup = context.lookups.Get(spec.sc);
-  const ScScopes scopes = ScopesOf(op, ScOperand::kB, 1, rows.rows());
-  const int64_t bad = PackBlocks(
-      context.pool, context.simd, op, scopes, rows.rows(), cols,
-      [&](int64_t row, float* scratch) { return rows.Read(context.simd, row, scratch); }, &weight->blocks);
-  if (bad >= 0) {
-    CheckFiniteWeights(context, parts);  // a shared scope names its first row, not the bad one
-    rows.RejectRow(context.simd, bad);
-  }
+  auto weight = std::make_unique<CpuLinear>(device, spec, rows.rows(), parts.front().cols);
+  CheckFiniteWeights(context, parts);
+  weight->parts.resize(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) MakeExactPart(context, parts[i], &weight->parts[i]);
   return weight;
+}
+
+std::unique_ptr<CpuLinear> MakeCpuLinearRows(Context& context, Device device, const WeightSource& source,
+                                             const LinearSpec& spec, int64_t first, int64_t count) {
+  const std::span<const WeightSource> parts(&source, 1);
+  CheckParts(parts);
+  if (spec.precision != Precision::kSc || first < 0 || count < 1 || first > source.rows - count) {
+    throw InvalidInput("tensor " + source.name + ": rows " + std::to_string(first) + " and " + std::to_string(count) +
+                       " more of " + std::to_string(source.rows) + " in precision sc were expected to be its own");
+  }
+  return MakeSc(context, device, parts, spec, first, count);
 }
 
 Backend::PlainLinear UnpackCpuLinear(Context& context, const CpuLinear& weight) {

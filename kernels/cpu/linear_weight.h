@@ -51,6 +51,10 @@ class CpuLinear final : public LinearWeight {
 std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::span<const WeightSource> parts,
                                          const LinearSpec& spec);
 
+// What: rows of one source with the scales of the whole (Backend::MakeLinearRows).
+std::unique_ptr<CpuLinear> MakeCpuLinearRows(Context& context, Device device, const WeightSource& source,
+                                             const LinearSpec& spec, int64_t first, int64_t count);
+
 Backend::PlainLinear UnpackCpuLinear(Context& context, const CpuLinear& weight);
 
 // What: InvalidInput naming tensor and place if a row of the stacked parts holds NaN or infinity.

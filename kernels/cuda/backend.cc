@@ -41,6 +41,7 @@ CudaBackend::CudaBackend(std::span<const int> ordinals) {
     per_device_.push_back(std::make_unique<PerDevice>(ordinal));
     devices_.push_back(per_device_.back()->context.device);
   }
+  EnablePeerAccess(devices_);
 }
 
 CudaBackend::~CudaBackend() = default;
@@ -140,6 +141,13 @@ std::unique_ptr<LinearWeight> CudaBackend::MakeLinear(Device device, std::span<c
   PerDevice& entry = At(device);
   DeviceGuard guard(device);
   return cuda::MakeLinear(entry.context, entry.uploader, parts, spec);
+}
+
+std::unique_ptr<LinearWeight> CudaBackend::MakeLinearRows(Device device, const WeightSource& source,
+                                                          const LinearSpec& spec, int64_t first, int64_t count) {
+  PerDevice& entry = At(device);
+  DeviceGuard guard(device);
+  return cuda::MakeLinearRows(entry.context, entry.uploader, source, spec, first, count);
 }
 
 Buffer CudaBackend::MakeVector(Device device, const WeightSource& source) {
@@ -257,9 +265,37 @@ void CudaBackend::ScMatmul(const TensorView& a, const TensorView& b, const ScOpe
   LaunchScMatmul(ctx, a, b, op, out);
 }
 
-void CudaBackend::RunGraph(Device device, std::string_view key, const std::function<void()>& body) {
-  PerDevice& entry = At(device);
-  DeviceGuard guard(device);
+void CudaBackend::Gather(const GatherCall& call) {
+  const GatherPlan plan = CheckGather(call);
+  std::vector<Device> devices;
+  for (const TensorView& from : call.from) devices.push_back(from.device);
+  GroupOf(devices).Gather(call, plan);
+}
+
+DeviceGroup& CudaBackend::GroupOf(std::span<const Device> devices) {
+  std::vector<int> ordinals;
+  std::vector<DeviceContext*> contexts;
+  for (const Device& device : devices) {
+    ordinals.push_back(device.index);
+    contexts.push_back(&At(device).context);
+  }
+  std::unique_ptr<DeviceGroup>& group = groups_[ordinals];
+  if (group == nullptr) group = std::make_unique<DeviceGroup>(std::move(contexts));
+  return *group;
+}
+
+std::string CudaBackend::exchange() const {
+  const NcclProbe& nccl = ProbeNccl();
+  return nccl.version > 0 ? "NCCL " + NcclVersionText(nccl.version) : "no NCCL: " + nccl.problem;
+}
+
+void CudaBackend::RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) {
+  if (devices.size() > 1) {
+    GroupOf(devices).RunGraph(key, body);
+    return;
+  }
+  PerDevice& entry = At(devices.front());
+  DeviceGuard guard(devices.front());
   entry.graphs.Run(key, body);
 }
 
@@ -267,6 +303,7 @@ void CudaBackend::CheckFinite(Device device) {
   DeviceContext& ctx = At(device).context;
   DeviceGuard guard(device);
   ctx.CheckFinite();
+  for (auto& [ordinals, group] : groups_) group->Check();
 }
 
 }  // namespace stoch::cuda

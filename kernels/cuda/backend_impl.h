@@ -7,16 +7,20 @@
 //   rows.h         LaunchEmbed, LaunchGatherRows, LaunchArgmax, LaunchScore
 //   sc_matmul.h    LaunchScMatmul
 //   weights.h      MakeLinear, MakeVector, MakeEmbedding, Unpack
-//   graph.h        GraphCache
+//   graph.h        GraphCache              device_group.h  DeviceGroup: gathers, graphs over several devices
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/device_group.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/peer_access.h"
 #include "kernels/cuda/uploader.h"
 
 namespace stoch::cuda {
@@ -31,6 +35,9 @@ class CudaBackend final : public Backend {
   DeviceInfo info(Device device) const override;
   double MeasureBandwidth(Device device) override;
 
+  std::vector<DeviceLink> links() const override { return ReadLinks(devices_); }
+  std::string exchange() const override;
+
   Buffer Allocate(Device device, int64_t bytes) override;
   void CopyFromHost(const TensorView& to, const void* from) override;
   void CopyToHost(void* to, const TensorView& from) override;
@@ -39,6 +46,8 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<LinearWeight> MakeLinear(Device device, std::span<const WeightSource> parts,
                                            const LinearSpec& spec) override;
+  std::unique_ptr<LinearWeight> MakeLinearRows(Device device, const WeightSource& source, const LinearSpec& spec,
+                                               int64_t first, int64_t count) override;
   Buffer MakeVector(Device device, const WeightSource& source) override;
   std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                 const LinearWeight* tied) override;
@@ -53,24 +62,27 @@ class CudaBackend final : public Backend {
   void Linear(const LinearCall& call) override;
   void Attention(const AttentionCall& call) override;
   void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) override;
+  void Gather(const GatherCall& call) override;
   void Argmax(const TensorView& logits, std::span<int32_t> ids) override;
   void Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) override;
   void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) override;
-  void RunGraph(Device device, std::string_view key, const std::function<void()>& body) override;
+  void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;
   void CheckFinite(Device device) override;
 
  private:
   struct PerDevice {
-    explicit PerDevice(int ordinal) : context(ordinal), graphs(context), uploader(context) {}
+    explicit PerDevice(int ordinal) : context(ordinal), graphs({&context}), uploader(context) {}
     DeviceContext context;
     GraphCache graphs;
     Uploader uploader;
   };
   PerDevice& At(const Device& device);  // InvalidInput for a device this backend was not opened with
   const PerDevice& At(const Device& device) const;
+  DeviceGroup& GroupOf(std::span<const Device> devices);  // made at first use
 
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<PerDevice>> per_device_;
+  std::map<std::vector<int>, std::unique_ptr<DeviceGroup>> groups_;  // by ordinals
 };
 
 }  // namespace stoch::cuda

@@ -176,6 +176,20 @@ __global__ void __launch_bounds__(kThreads) UnpackScKernel(ScWeightView from, ui
   }
 }
 
+__global__ void __launch_bounds__(kThreads) CopyScRowsKernel(ScWeightView from, int64_t first, ScWeightView to) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= to.rows * to.dims.padded) return;
+  const int64_t row = i / to.dims.padded;
+  const int64_t d = i % to.dims.padded;
+  const_cast<uint8_t*>(to.codes)[to.code_offset(row, d)] = from.codes[from.code_offset(first + row, d)];
+  if (d < to.dims.chunks) {
+    const_cast<float*>(to.scales)[d * to.rows_padded + row] = from.scales[d * from.rows_padded + first + row];
+  }
+  if (d > 0 || to.zeros == nullptr) return;
+  const_cast<float*>(to.zeros)[row] = from.zeros[first + row];
+  const_cast<int32_t*>(to.sums)[row] = from.sums[first + row];
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     UnpackExactKernel(const T* from, int64_t rows, int64_t cols, int64_t padded_cols, float* values) {
@@ -274,6 +288,11 @@ void LaunchGenerate(DeviceContext& ctx, const WeightSource& source, int64_t firs
                                                                source.stddev, count, static_cast<__half*>(to));
   }
   STOCH_CUDA_LAUNCH("GenerateKernel");
+}
+
+void LaunchCopyScRows(DeviceContext& ctx, const ScWeightView& from, int64_t first, const ScWeightView& to) {
+  CopyScRowsKernel<<<Blocks(to.rows * to.dims.padded), kThreads, 0, ctx.stream>>>(from, first, to);
+  STOCH_CUDA_LAUNCH("CopyScRowsKernel");
 }
 
 void LaunchUnpackSc(DeviceContext& ctx, const ScWeightView& from, uint8_t* codes, float* scales) {

@@ -31,6 +31,9 @@ void LaunchPackPlain(DeviceContext& ctx, const WeightSlab& slab, DType dtype, vo
 // What: elements [first, first + count) of a random or constant source in SourceType(source).
 void LaunchGenerate(DeviceContext& ctx, const WeightSource& source, int64_t first, int64_t count, void* to);
 
+// What: rows [first, first + to.rows) of `from`, scales included. Requires: the same dims.
+void LaunchCopyScRows(DeviceContext& ctx, const ScWeightView& from, int64_t first, const ScWeightView& to);
+
 // What: the inverse: codes [rows, cols] and scales [rows, chunks], or values F32 [rows, cols].
 void LaunchUnpackSc(DeviceContext& ctx, const ScWeightView& from, uint8_t* codes, float* scales);
 void LaunchUnpackExact(DeviceContext& ctx, const ExactWeightView& from, float* values);

@@ -193,6 +193,22 @@ std::unique_ptr<CudaLinear> MakeLinear(DeviceContext& ctx, Uploader& uploader, s
   return nullptr;
 }
 
+std::unique_ptr<CudaLinear> MakeLinearRows(DeviceContext& ctx, Uploader& uploader, const WeightSource& source,
+                                           const LinearSpec& spec, int64_t first, int64_t count) {
+  if (spec.precision != Precision::kSc || first < 0 || count < 1 || first > source.rows - count) {
+    throw InvalidInput("tensor " + source.name + ": rows " + std::to_string(first) + " and " + std::to_string(count) +
+                       " more of " + std::to_string(source.rows) + " in precision sc were expected to be its own");
+  }
+  // Scales that rows share need all of them; the rest is dropped at once.
+  const std::unique_ptr<CudaLinear> whole = MakeLinear(ctx, uploader, {&source, 1}, spec);
+  ScMemory memory(*spec.sc, count, source.cols);
+  Buffer buffer = AllocateZeroed(ctx, memory.bytes);
+  memory.Place(static_cast<char*>(buffer.data()));
+  LaunchCopyScRows(ctx, whole->view<ScWeightView>(), first, memory.view);
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  return std::make_unique<CudaLinear>(ctx.device, spec, memory.view, std::move(buffer));
+}
+
 Buffer MakeVector(DeviceContext& ctx, Uploader& uploader, const WeightSource& source) {
   const std::span<const WeightSource> parts(&source, 1);
   CheckStack(parts);

@@ -83,6 +83,8 @@ class CudaEmbedding final : public EmbeddingTable {
 // The ops of Backend, for one device.
 std::unique_ptr<CudaLinear> MakeLinear(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
                                        const LinearSpec& spec);
+std::unique_ptr<CudaLinear> MakeLinearRows(DeviceContext& ctx, Uploader& uploader, const WeightSource& source,
+                                           const LinearSpec& spec, int64_t first, int64_t count);
 Buffer MakeVector(DeviceContext& ctx, Uploader& uploader, const WeightSource& source);
 std::unique_ptr<CudaEmbedding> MakeEmbedding(DeviceContext& ctx, Uploader& uploader, const WeightSource& source,
                                              const LinearWeight* tied);

@@ -169,7 +169,7 @@ TEST_P(EngineTest, StacksMatricesOfOneArithmetic) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto counts = [&](const std::string& settings) {
     const auto engine = Open(backend, WithSettings(settings));
-    const LlamaLayerWeights& layer = engine->model().weights().layers[1];
+    const LlamaLayerShard& layer = engine->model().weights().layers[1].shards[0];
     return std::pair(layer.qkv.weights.size(), layer.gate_up.weights.size());
   };
   EXPECT_EQ(counts("preset=halved"), std::pair(size_t{1}, size_t{1}));
@@ -270,6 +270,36 @@ TEST(Placement, LayersOnSeveralDevicesGiveTheSameBits) {
   EXPECT_EQ(run(0, 0, 1, 1), expected);
   EXPECT_EQ(run(0, 1, 2, 0), expected);
   EXPECT_EQ(run(2, 1, 0, 2), expected);
+}
+
+// What each device of a row split holds is planned too.
+TEST(Placement, PlansOfShardsAreWhatLoadingTakes) {
+  const TempDir scratch;
+  WriteTinyModel(scratch.path(), {});
+  const std::shared_ptr<Backend> backend = OpenBackend("cpu:3", {.threads = 1, .cpu_variant = ""}, nullptr);
+  for (const char* settings : {"preset=halved", "preset=published", "lm_head=1"}) {
+    ModelFiles files = OpenModelFiles(scratch.path().string());
+    EngineOptions options;
+    options.sc = ParseScModelConfig(std::vector<std::string>{settings});
+    options.placement = RowSplit(files.config, backend->devices());
+    const std::vector<LlamaShard> shards = DivideRows(files.config, backend->devices());
+    const PassShape shape = ShapeOf(files.config, options);
+    const MemoryPlan whole = PlanMemory(files, options.precision, options.sc, shape, *backend);
+    MemoryBytes sum;
+    int64_t stream_bytes = 0;
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const MemoryPlan plan = PlanShard(files, options.precision, options.sc, shape, *backend, shards, i);
+      sum.kv_cache += plan.total.kv_cache;
+      sum.workspace += plan.total.workspace;
+      sum.embedding += plan.total.embedding;
+      stream_bytes += plan.decode_stream_bytes;
+    }
+    EXPECT_EQ(sum.embedding, whole.total.embedding);
+    EXPECT_EQ(stream_bytes, whole.decode_stream_bytes);
+    const auto engine = Engine::Open(backend, std::move(files), options);
+    EXPECT_EQ(sum.workspace, engine->model().workspace_bytes());
+    EXPECT_EQ(sum.kv_cache, engine->model().kv_cache_bytes());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, EngineTest, testing::ValuesIn(OneOfEachBackend()),

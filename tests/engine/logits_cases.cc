@@ -105,15 +105,19 @@ const std::vector<LogitsConfig>& LogitsConfigs() {
   return configs;
 }
 
-std::unique_ptr<Engine> OpenCase(std::shared_ptr<Backend> backend, const std::filesystem::path& folder,
-                                 const LogitsConfig& config) {
+EngineOptions OptionsOf(const LogitsConfig& config) {
   EngineOptions options;
   options.precision = config.precision;
   if (*config.settings != '\0') options.sc = ParseScModelConfig(std::vector<std::string>{config.settings});
   options.context = 128;
   options.max_sequences = 3;
   options.max_pass_rows = 192;
-  return Engine::Open(std::move(backend), OpenModelFiles(folder.string()), options);
+  return options;
+}
+
+std::unique_ptr<Engine> OpenCase(std::shared_ptr<Backend> backend, const std::filesystem::path& folder,
+                                 const LogitsConfig& config) {
+  return Engine::Open(std::move(backend), OpenModelFiles(folder.string()), OptionsOf(config));
 }
 
 std::string HashRun(Engine& engine, const std::vector<int32_t>& prompt, const LogitsRun& run) {

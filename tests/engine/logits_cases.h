@@ -34,6 +34,9 @@ struct LogitsRun {
 std::string HashRun(Engine& engine, const std::vector<int32_t>& prompt, const LogitsRun& run);
 inline constexpr int kDecodeTokens = 5;
 
+// Precision, SC settings and sizes of a case.
+EngineOptions OptionsOf(const LogitsConfig& config);
+
 std::unique_ptr<Engine> OpenCase(std::shared_ptr<Backend> backend, const std::filesystem::path& folder,
                                  const LogitsConfig& config);
 

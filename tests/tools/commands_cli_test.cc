@@ -223,6 +223,18 @@ TEST(InspectCli, DeviceMapsAreShownAndUsed) {
   ExpectRefused(run("inspect", {"--max-memory", "7=1MB"}), "device 7");
   ExpectRefused(run("inspect", {"--device-map", "fair"}), "fair");
   ExpectRefused(run("inspect", {"--split", "diagonal"}), "diagonal");
+
+  std::vector<std::string> rows = prompt;
+  rows.insert(rows.end(), {"--split", "row"});
+  EXPECT_EQ(ExpectJson(run("generate", rows))["logits_sha256"], divided["logits_sha256"]);
+  const nlohmann::json plan = ExpectJson(run("inspect", {"--json", "--split", "row"}));
+  EXPECT_EQ(plan["split"], "row");
+  EXPECT_EQ(plan["links"].size(), 2u);
+  EXPECT_EQ(plan["devices"].size(), 2u);
+  EXPECT_EQ(plan["devices"][0]["memory"]["kv_cache"], plan["devices"][1]["memory"]["kv_cache"]);
+  EXPECT_EQ(plan["device_map"]["lm_head"].size(), 2u);
+  ExpectRefused(run("inspect", {"--split", "row", "--device-map", "balanced"}), "balanced");
+  ExpectRefused(run("inspect", {"--split", "row", "--max-memory", "0=1MB,1=1GB"}), "cpu:0");
 }
 
 }  // namespace

@@ -30,7 +30,10 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
                   "auto, balanced, balanced_low_0, sequential, or a file {module: device} ending in .json")
       ->capture_default_str();
   command.add_option("--max-memory", options->max_memory, "Per device: 0=60GiB,1=60GiB");
-  command.add_option("--split", options->split, "How a model is divided over devices: layer")->capture_default_str();
+  command
+      .add_option("--split", options->split,
+                  "How a model is divided over devices: layer, or row (every matrix by its output features)")
+      ->capture_default_str();
   command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
   command.add_option("--cpu-variant", options->cpu_variant,
                      "CPU kernels: scalar, avx2, avx512vbmi; default the fastest");
@@ -44,9 +47,25 @@ std::shared_ptr<Backend> Open(const DeviceOptions& options) {
   return backend;
 }
 
+std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend) {
+  const std::vector<LlamaShard> shards = DivideRows(files.config, backend.devices());
+  std::vector<MemoryPlan> plans;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    plans.push_back(PlanShard(files, engine.precision, engine.sc, ShapeOf(files.config, engine), backend, shards, i));
+  }
+  return plans;
+}
+
 LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
                      const Backend& backend) {
-  if (options.split != "layer") throw InvalidInput("--split " + options.split + ": allowed is layer");
+  const bool by_rows = options.split == "row";
+  if (!by_rows && options.split != "layer") {
+    throw InvalidInput("--split " + options.split + ": allowed is layer, row");
+  }
+  if (by_rows && options.device_map != "auto") {
+    throw InvalidInput("--device-map " + options.device_map +
+                       ": has no meaning with --split row, which uses every device");
+  }
   std::map<int, int64_t> limits = ParseMaxMemory(options.max_memory);
   std::vector<DeviceRoom> rooms;
   for (const Device& device : backend.devices()) {
@@ -59,6 +78,9 @@ LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, cons
   if (!limits.empty()) {
     throw InvalidInput(
         fmt::format("--max-memory {}: device {} is not in use", options.max_memory, limits.begin()->first));
+  }
+  if (by_rows) {
+    return PlaceRows(files.config, PlanShards(files, engine, backend), rooms);
   }
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, ShapeOf(files.config, engine), backend);
   const std::string& map = options.device_map;

@@ -45,6 +45,9 @@ std::shared_ptr<Backend> Open(const DeviceOptions& options);
 LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
                      const Backend& backend);
 
+// What: what each device of a row split over the whole backend would hold.
+std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend);
+
 // --model, --tokenizer, --context.
 struct ModelOptions {
   std::string model;

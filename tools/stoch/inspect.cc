@@ -58,15 +58,51 @@ struct Report {
   const MemoryPlan& plan;
   const LlamaPlacement& placement;
   const Backend& backend;
+  const std::vector<MemoryBytes>& by_device;  // in the order of backend.devices()
 
   Device device() const { return backend.devices()[0]; }
 };
 
+bool IsDivided(const Report& report) { return !report.placement.rows.empty(); }
+
+bool IsByRows(const Report& report, const std::string& module) {
+  return IsDivided(report) && module != "model.embed_tokens";
+}
+
+Json DevicesJson(const Report& report) {
+  Json devices = Json::array();
+  for (size_t i = 0; i < report.by_device.size(); ++i) {
+    const Device device = report.backend.devices()[i];
+    const DeviceInfo info = report.backend.info(device);
+    devices.push_back({{"device", DeviceName(device)},
+                       {"name", info.name},
+                       {"detail", info.detail},
+                       {"total_bytes", info.total_bytes},
+                       {"free_bytes", info.free_bytes},
+                       {"memory", MemoryJson(report.by_device[i])}});
+  }
+  return devices;
+}
+
+Json LinksJson(const Report& report) {
+  Json links = Json::array();
+  for (const DeviceLink& link : report.backend.links()) {
+    links.push_back({{"from", DeviceName(link.from)},
+                     {"to", DeviceName(link.to)},
+                     {"peer_access", link.direct},
+                     {"detail", link.detail}});
+  }
+  return links;
+}
+
 std::string AsJson(const Report& report) {
   const DeviceInfo info = report.backend.info(report.device());
   Json map = Json::object();
-  for (const auto& [module, device] : ModuleMap(report.files.config, report.placement))
-    map[module] = DeviceName(device);
+  std::vector<std::string> every;
+  for (const Device& device : report.placement.rows) every.push_back(DeviceName(device));
+  for (const auto& [module, device] : ModuleMap(report.files.config, report.placement)) {
+    map[module] = IsByRows(report, module) ? Json(every) : Json(DeviceName(device));
+  }
   Json tensors = Json::array();
   for (const TensorInfo& tensor : report.files.weights->tensors()) {
     tensors.push_back(
@@ -84,9 +120,30 @@ std::string AsJson(const Report& report) {
       {"device", {{"name", info.name}, {"total_bytes", info.total_bytes}, {"free_bytes", info.free_bytes}}},
       {"memory", MemoryJson(report.plan.total)},
       {"decode_stream_bytes", report.plan.decode_stream_bytes},
+      {"split", IsDivided(report) ? "row" : "layer"},
+      {"devices", DevicesJson(report)},
+      {"links", LinksJson(report)},
+      {"exchange", report.backend.exchange()},
       {"device_map", map},
       {"tensors", tensors}};
   return document.dump();
+}
+
+// What several devices would hold, and how they reach each other.
+std::string DevicesText(const Report& report) {
+  if (report.by_device.size() < 2) return "";
+  Table memory({"device", "weights and scales", "embedding", "KV cache", "workspace", "total", "free"});
+  for (size_t i = 0; i < report.by_device.size(); ++i) {
+    const MemoryBytes& bytes = report.by_device[i];
+    const Device device = report.backend.devices()[i];
+    memory.Add({DeviceName(device), Bytes(bytes.weights + bytes.scales), Bytes(bytes.embedding), Bytes(bytes.kv_cache),
+                Bytes(bytes.workspace), Bytes(bytes.total()), Bytes(report.backend.info(device).free_bytes)});
+  }
+  Table links({"from", "to", "peer access", "link"});
+  for (const DeviceLink& link : report.backend.links()) {
+    links.Add({DeviceName(link.from), DeviceName(link.to), link.direct ? "yes" : "no", link.detail});
+  }
+  return memory.Markdown() + '\n' + links.Markdown() + "\nexchange     " + report.backend.exchange() + "\n\n";
 }
 
 std::string AsText(const Report& report) {
@@ -117,8 +174,12 @@ std::string AsText(const Report& report) {
   plan.Add({"read per decoded token", Bytes(report.plan.decode_stream_bytes)});
   text += plan.Markdown() + '\n';
 
+  text += DevicesText(report);
+
   Table map({"module", "device"});
-  for (const auto& [module, device] : ModuleMap(config, report.placement)) map.Add({module, DeviceName(device)});
+  for (const auto& [module, device] : ModuleMap(config, report.placement)) {
+    map.Add({module, IsByRows(report, module) ? "every device, by rows" : DeviceName(device)});
+  }
   text += map.Markdown() + '\n';
 
   Table tensors({"tensor", "dtype", "shape", "file"});
@@ -138,7 +199,13 @@ ExitCode Run(const Options& options) {
   const PassShape shape = ShapeOf(files.config, engine);
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, *backend);
   const LlamaPlacement placement = Place(options.device, files, engine, *backend);
-  const Report report{files, engine, shape, plan, placement, *backend};
+  std::vector<MemoryBytes> by_device;
+  if (placement.rows.empty()) {
+    by_device = BytesOfDevices(placement, plan, backend->devices());
+  } else {
+    for (const MemoryPlan& shard : PlanShards(files, engine, *backend)) by_device.push_back(shard.total);
+  }
+  const Report report{files, engine, shape, plan, placement, *backend, by_device};
   Print(options.output.json ? AsJson(report) + '\n' : AsText(report));
   return kDone;
 }

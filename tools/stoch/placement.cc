@@ -39,31 +39,26 @@ int64_t ParseBytes(std::string_view text, std::string_view whole) {
   throw InvalidInput(fmt::format("--max-memory {}: expected a size such as 60GiB, got '{}'", whole, text));
 }
 
-// What a placement needs of each device, in the order of `rooms`.
-std::vector<int64_t> Needs(const LlamaPlacement& placement, const MemoryPlan& plan, std::span<const DeviceRoom> rooms) {
-  std::vector<int64_t> needs;
-  for (const DeviceRoom& room : rooms) {
-    int64_t bytes = 0;
-    for (size_t i = 0; i < placement.layers.size(); ++i) {
-      if (placement.layers[i] == room.device) bytes += plan.layers[i].total();
-    }
-    if (placement.embedding == room.device) bytes += plan.rest.embedding;
-    if (placement.head == room.device) bytes += plan.rest.weights + plan.rest.scales + plan.rest.kv_cache;
-    // Every device that does anything has a workspace of its own.
-    if (bytes > 0) bytes += plan.rest.workspace;
-    needs.push_back(bytes);
-  }
-  return needs;
+void CheckRoom(const DeviceRoom& room, const MemoryBytes& needed) {
+  if (needed.total() <= room.bytes) return;
+  throw InvalidInput(fmt::format("{}: the model needs {} there, {} more than the {} it may use",
+                                 DeviceName(room.device), Bytes(needed.total()), Bytes(needed.total() - room.bytes),
+                                 Bytes(room.bytes)));
 }
 
-void CheckRoom(const LlamaPlacement& placement, const MemoryPlan& plan, std::span<const DeviceRoom> rooms) {
-  const std::vector<int64_t> needs = Needs(placement, plan, rooms);
-  for (size_t i = 0; i < rooms.size(); ++i) {
-    if (needs[i] <= rooms[i].bytes) continue;
-    throw InvalidInput(fmt::format("{}: the model needs {} there, {} more than the {} it may use",
-                                   DeviceName(rooms[i].device), Bytes(needs[i]), Bytes(needs[i] - rooms[i].bytes),
-                                   Bytes(rooms[i].bytes)));
-  }
+void CheckRooms(const LlamaPlacement& placement, const MemoryPlan& plan, std::span<const DeviceRoom> rooms) {
+  std::vector<Device> devices;
+  for (const DeviceRoom& room : rooms) devices.push_back(room.device);
+  const std::vector<MemoryBytes> needs = BytesOfDevices(placement, plan, devices);
+  for (size_t i = 0; i < rooms.size(); ++i) CheckRoom(rooms[i], needs[i]);
+}
+
+void Add(const MemoryBytes& part, MemoryBytes* sum) {
+  sum->weights += part.weights;
+  sum->scales += part.scales;
+  sum->embedding += part.embedding;
+  sum->kv_cache += part.kv_cache;
+  sum->workspace += part.workspace;
 }
 
 // Fills devices in order, each up to its share, the last one with all that is left.
@@ -137,7 +132,7 @@ LlamaPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, st
         fmt::format("--device-map {}: allowed is auto, balanced, balanced_low_0, sequential or a file .json", policy));
   }
   LlamaPlacement placement = Fill(config, plan, rooms, shares);
-  CheckRoom(placement, plan, rooms);
+  CheckRooms(placement, plan, rooms);
   return placement;
 }
 
@@ -177,8 +172,38 @@ LlamaPlacement PlaceByFile(const LlamaConfig& config, const MemoryPlan& plan, st
       (config.tie_word_embeddings && !(placement.embedding == placement.head))) {
     throw InvalidInput(where + ": model.norm, lm_head and an embedding tied to it belong on one device");
   }
-  CheckRoom(placement, plan, rooms);
+  CheckRooms(placement, plan, rooms);
   return placement;
+}
+
+LlamaPlacement PlaceRows(const LlamaConfig& config, std::span<const MemoryPlan> plans,
+                         std::span<const DeviceRoom> rooms) {
+  std::vector<Device> devices;
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    CheckRoom(rooms[i], plans[i].total);
+    devices.push_back(rooms[i].device);
+  }
+  return RowSplit(config, devices);
+}
+
+std::vector<MemoryBytes> BytesOfDevices(const LlamaPlacement& placement, const MemoryPlan& plan,
+                                        std::span<const Device> devices) {
+  std::vector<MemoryBytes> sums;
+  for (const Device& device : devices) {
+    MemoryBytes& sum = sums.emplace_back();
+    for (size_t i = 0; i < placement.layers.size(); ++i) {
+      if (placement.layers[i] == device) Add(plan.layers[i], &sum);
+    }
+    if (placement.embedding == device) sum.embedding += plan.rest.embedding;
+    if (placement.head == device) {
+      sum.weights += plan.rest.weights;
+      sum.scales += plan.rest.scales;
+      sum.kv_cache += plan.rest.kv_cache;
+    }
+    // Every device that does anything has a workspace of its own.
+    if (sum.total() > 0) sum.workspace = plan.rest.workspace;
+  }
+  return sums;
 }
 
 std::vector<std::pair<std::string, Device>> ModuleMap(const LlamaConfig& config, const LlamaPlacement& placement) {

@@ -43,6 +43,15 @@ LlamaPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, st
 LlamaPlacement PlaceByFile(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                            std::string_view json, const std::string& where);
 
+// What:   every matrix divided over all devices by rows.
+// Errors: InvalidInput where one of them lacks the room, saying by how much. plans[i]: PlanShard of rooms[i].
+LlamaPlacement PlaceRows(const LlamaConfig& config, std::span<const MemoryPlan> plans,
+                         std::span<const DeviceRoom> rooms);
+
+// What: what each device would hold of a model placed by layers, in the order of `devices`.
+std::vector<MemoryBytes> BytesOfDevices(const LlamaPlacement& placement, const MemoryPlan& plan,
+                                        std::span<const Device> devices);
+
 // Module names and their devices, in definition order.
 std::vector<std::pair<std::string, Device>> ModuleMap(const LlamaConfig& config, const LlamaPlacement& placement);
 

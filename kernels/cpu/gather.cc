@@ -1,0 +1,29 @@
+#include "kernels/cpu/gather.h"
+
+#include <cstring>
+
+#include "kernels/gather_check.h"
+
+namespace stoch::cpu {
+
+void Gather(Context& context, const GatherCall& call) {
+  const GatherPlan plan = CheckGather(call);
+  for (const TensorView& to : call.to) {
+    for (size_t i = 0; i < call.from.size(); ++i) {
+      const TensorView& from = call.from[i];
+      const int64_t cols = plan.cols_of(i);
+      if (cols == 0 || IsInPlace(call, plan, i, to)) continue;
+      context.pool.ParallelFor(plan.rows, [&](int64_t row, int) {
+        const float* x = from.ptr<const float>() + row * from.step(0);
+        float* out = to.ptr<float>() + row * to.step(0) + plan.begin[i];
+        if (call.prologue == Prologue::kSiluMul) {
+          context.simd.silu_mul(x, call.from2[i].ptr<const float>() + row * call.from2[i].step(0), cols, out);
+        } else {
+          memcpy(out, x, static_cast<size_t>(cols) * sizeof(float));
+        }
+      });
+    }
+  }
+}
+
+}  // namespace stoch::cpu

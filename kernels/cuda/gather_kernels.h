@@ -1,0 +1,52 @@
+// Kernels of an exchange between GPUs.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/context.h"
+
+namespace stoch::cuda {
+
+inline constexpr int kMaxGroup = 16;         // devices of one exchange
+inline constexpr int kMaxGatherBlocks = 64;  // enough stores under way to fill NVLink
+
+// What one device gives: from, or Silu(from) * from2.
+struct GatherColumns {
+  bool silu_mul = false;
+  const float* from = nullptr;
+  const float* from2 = nullptr;
+  int64_t from_stride = 0;
+  int64_t from2_stride = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+// One device's part of a direct exchange.
+struct DirectGather {
+  GatherColumns columns;
+  int rank = 0;
+  int devices = 0;
+  bool in_place = false;      // its own columns are where they belong
+  float* to[kMaxGroup] = {};  // where its columns begin on each device; null where that receives nothing
+  int64_t to_stride[kMaxGroup] = {};
+  uint32_t* flags[kMaxGroup] = {};  // of each device: [kMaxGatherBlocks][kMaxGroup]
+  uint32_t* arrived = nullptr;      // of this device: [kMaxGatherBlocks]
+  int* failed = nullptr;            // mapped host memory
+};
+
+// What:     stores this device's columns everywhere and returns (ends) once those of all others have come, or after
+//           kPeerTimeoutNs without them, which is noted in `failed`.
+// Requires: launched once on every device, with the same `blocks`, in the same order relative to other exchanges of the
+//           group. An output may be read between two exchanges if the next one does not write it.
+void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, int blocks);
+
+// What: how many blocks an exchange takes whose largest part has `elements` floats.
+int GatherBlocks(int64_t elements);
+
+// What: what a device gives, to `slab` [rows, cols], dense; and from there to rows `to_stride` apart.
+void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab);
+void LaunchUnpackColumns(DeviceContext& ctx, const float* slab, int64_t rows, int64_t cols, float* to,
+                         int64_t to_stride);
+
+}  // namespace stoch::cuda

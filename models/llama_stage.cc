@@ -1,0 +1,247 @@
+#include "models/llama_stage.h"
+
+#include "kernels/base/check.h"
+#include "models/rope_table.h"
+
+namespace stoch {
+namespace {
+
+// A dense F32 matrix at the start of a buffer.
+TensorView MatrixIn(const Buffer& buffer, int64_t rows, int64_t cols) {
+  STOCH_CHECK(rows * cols * 4 <= static_cast<int64_t>(buffer.bytes()));
+  return MakeView(buffer.data(), DType::kF32, buffer.device(), rows, cols);
+}
+
+TensorView Columns(const TensorView& matrix, const IndexRange& range, int64_t scale = 1) {
+  return Slice(matrix, 1, range.begin * scale, range.size() * scale);
+}
+
+// out = x @ weights^T, every weight of the group on its own columns of `out`.
+LinearCall Project(const OpSite& site, const TensorView& x, const LinearGroup& group, const TensorView& out) {
+  LinearCall call;
+  call.site = site;
+  call.x = x;
+  int64_t begin = 0;
+  for (const auto& weight : group.weights) {
+    call.weights.push_back(weight.get());
+    call.outs.push_back(Slice(out, 1, begin, weight->rows()));
+    begin += weight->rows();
+  }
+  STOCH_CHECK(begin == out.dim(1));
+  return call;
+}
+
+}  // namespace
+
+LlamaStage::LlamaStage(Backend& backend, const LlamaConfig& config, const LlamaModel::Options& options,
+                       const LlamaWeights& weights, std::span<const Device> devices, const Role& role)
+    : backend_(backend),
+      config_(config),
+      options_(options),
+      weights_(weights),
+      devices_(devices.begin(), devices.end()),
+      role_(role) {
+  for (const LlamaShard& shard : DivideRows(config, devices)) {
+    Part& part = parts_.emplace_back();
+    part.shard = shard;
+  }
+  for (size_t i = 0; i < parts_.size(); ++i) Allocate(parts_[i], i == 0);
+}
+
+void LlamaStage::Allocate(Part& part, bool is_first) {
+  const Device device = part.shard.device;
+  const auto buffer = [&](int64_t bytes) {
+    workspace_bytes_ += bytes;
+    return backend_.Allocate(device, bytes);
+  };
+  const PassShape& shape = options_.shape;
+  const WorkspaceSizes sizes = MakeWorkspaceSizes(config_, shape, part.shard, divided(), is_first);
+  part.hidden = buffer(sizes.hidden);
+  if (role_.num_layers > 0) {
+    part.qkv = buffer(sizes.qkv);
+    part.attention = buffer(sizes.attention);
+    part.gate_up = buffer(sizes.gate_up);
+    part.activation = buffer(sizes.activation);
+    part.rope = buffer(sizes.rope);
+    const std::vector<float> table = MakeRopeTable(config_, shape.context);
+    backend_.CopyFromHost(MatrixIn(part.rope, shape.context, config_.head_dim), table.data());
+    if (!part.shard.kv_heads.empty()) {
+      KvCacheSpec spec = MakeKvCacheSpec(config_, options_.precision, options_.sc, role_.num_layers, NumPages(shape));
+      spec.num_kv_heads = static_cast<int>(part.shard.kv_heads.size());
+      part.cache = backend_.MakeKvCache(device, spec);
+      kv_cache_bytes_ += part.cache->bytes();
+    }
+  }
+  if (role_.has_head) {
+    part.head_input = buffer(sizes.hidden);
+    part.logits = buffer(sizes.logits);
+  }
+  const int64_t pages_per_sequence = (shape.context + kKvPageTokens - 1) / kKvPageTokens;
+  part.pass = backend_.MakePass(device, {shape.max_rows, options_.max_sequences, pages_per_sequence});
+}
+
+void LlamaStage::Upload(const PassLayout& layout) {
+  for (Part& part : parts_) backend_.UploadPass(*part.pass, layout);
+}
+
+TensorView LlamaStage::Hidden(int64_t rows) const { return MatrixIn(parts_[0].hidden, rows, config_.hidden_size); }
+
+TensorView LlamaStage::Logits(int64_t count) const { return MatrixIn(parts_[0].logits, count, config_.vocab_size); }
+
+void LlamaStage::Receive(const TensorView& hidden) {
+  for (const Part& part : parts_) {
+    backend_.Copy(MatrixIn(part.hidden, hidden.dim(0), config_.hidden_size), hidden);
+  }
+}
+
+void LlamaStage::Run(int64_t rows, int64_t output_rows) {
+  if (role_.embeds) {
+    backend_.Embed(*weights_.embedding, *parts_[0].pass, Hidden(rows));
+    if (divided()) {
+      GatherCall spread;
+      spread.site = {-1, "embed"};
+      for (size_t i = 0; i < parts_.size(); ++i) {
+        spread.to.push_back(MatrixIn(parts_[i].hidden, rows, config_.hidden_size));
+        spread.from.push_back(i == 0 ? spread.to[0] : Slice(spread.to[i], 1, 0, 0));
+      }
+      backend_.Gather(spread);
+    }
+  }
+  for (int i = 0; i < role_.num_layers; ++i) RunLayer(i, rows);
+  if (!role_.has_head || output_rows == 0) return;
+  for (Part& part : parts_) {
+    backend_.GatherOutputRows(*part.pass, MatrixIn(part.hidden, rows, config_.hidden_size),
+                              MatrixIn(part.head_input, output_rows, config_.hidden_size));
+  }
+}
+
+void LlamaStage::RunLayer(int cache_layer, int64_t rows) {
+  const int index = role_.first_layer + cache_layer;
+  const std::vector<LlamaLayerShard>& shards = weights_.layers[static_cast<size_t>(index)].shards;
+  STOCH_CHECK(shards.size() == parts_.size());
+  const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
+
+  for (size_t i = 0; i < parts_.size(); ++i) Attend(parts_[i], shards[i], cache_layer, rows);
+  GatherColumns({index, "attention"}, &Part::attention, &LlamaShard::heads, config_.head_dim, rows, q_cols);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].shard.hidden.empty()) continue;
+    const TensorView hidden = MatrixIn(parts_[i].hidden, rows, config_.hidden_size);
+    LinearCall project = Project({index, "o_proj"}, MatrixIn(parts_[i].attention, rows, q_cols), shards[i].o,
+                                 Columns(hidden, parts_[i].shard.hidden));
+    project.add_to_out = true;
+    backend_.Linear(project);
+  }
+  GatherColumns({index, "o_proj"}, &Part::hidden, &LlamaShard::hidden, 1, rows, config_.hidden_size);
+  for (size_t i = 0; i < parts_.size(); ++i) ProjectGateUp(parts_[i], shards[i], index, rows);
+  GatherActivation(index, rows);
+  for (size_t i = 0; i < parts_.size(); ++i) ProjectDown(parts_[i], shards[i], index, rows);
+  GatherColumns({index, "down_proj"}, &Part::hidden, &LlamaShard::hidden, 1, rows, config_.hidden_size);
+}
+
+void LlamaStage::Attend(Part& part, const LlamaLayerShard& weights, int cache_layer, int64_t rows) {
+  if (part.shard.heads.empty()) return;
+  const int index = role_.first_layer + cache_layer;
+  const int64_t q_cols = part.shard.heads.size() * config_.head_dim;
+  const int64_t kv_cols = part.shard.kv_heads.size() * config_.head_dim;
+  const TensorView qkv = MatrixIn(part.qkv, rows, q_cols + 2 * kv_cols);
+
+  LinearCall project = Project({index, "qkv_proj"}, MatrixIn(part.hidden, rows, config_.hidden_size), weights.qkv, qkv);
+  AddNorm(project, weights.input_norm);
+  backend_.Linear(project);
+
+  AttentionCall attention;
+  attention.site = {index, "attention"};
+  attention.q = Slice(qkv, 1, 0, q_cols);
+  attention.k = Slice(qkv, 1, q_cols, kv_cols);
+  attention.v = Slice(qkv, 1, q_cols + kv_cols, kv_cols);
+  attention.rope = MatrixIn(part.rope, options_.shape.context, config_.head_dim);
+  attention.cache = part.cache.get();
+  attention.cache_layer = cache_layer;
+  attention.pass = part.pass.get();
+  attention.num_heads = static_cast<int>(part.shard.heads.size());
+  attention.out = Columns(MatrixIn(part.attention, rows, config_.num_attention_heads * config_.head_dim),
+                          part.shard.heads, config_.head_dim);
+  backend_.Attention(attention);
+}
+
+void LlamaStage::ProjectGateUp(Part& part, const LlamaLayerShard& weights, int layer, int64_t rows) {
+  if (part.shard.intermediate.empty()) return;
+  LinearCall project = Project({layer, "gate_up_proj"}, MatrixIn(part.hidden, rows, config_.hidden_size),
+                               weights.gate_up, MatrixIn(part.gate_up, rows, 2 * part.shard.intermediate.size()));
+  AddNorm(project, weights.post_attention_norm);
+  backend_.Linear(project);
+}
+
+void LlamaStage::ProjectDown(Part& part, const LlamaLayerShard& weights, int layer, int64_t rows) {
+  if (part.shard.hidden.empty()) return;
+  const int64_t cols = config_.intermediate_size;
+  const TensorView out = Columns(MatrixIn(part.hidden, rows, config_.hidden_size), part.shard.hidden);
+  const OpSite site{layer, "down_proj"};
+  LinearCall project;
+  if (divided()) {
+    project = Project(site, MatrixIn(part.activation, rows, cols), weights.down, out);
+  } else {
+    const TensorView gate_up = MatrixIn(part.gate_up, rows, 2 * cols);
+    project = Project(site, Slice(gate_up, 1, 0, cols), weights.down, out);
+    project.prologue = Prologue::kSiluMul;
+    project.x2 = Slice(gate_up, 1, cols, cols);
+  }
+  project.add_to_out = true;
+  backend_.Linear(project);
+}
+
+void LlamaStage::GatherColumns(const OpSite& site, Buffer Part::*buffer, IndexRange LlamaShard::*range, int64_t scale,
+                               int64_t rows, int64_t cols) {
+  if (!divided()) return;
+  GatherCall gather;
+  gather.site = site;
+  for (const Part& part : parts_) {
+    gather.to.push_back(MatrixIn(part.*buffer, rows, cols));
+    gather.from.push_back(Columns(gather.to.back(), part.shard.*range, scale));
+  }
+  backend_.Gather(gather);
+}
+
+void LlamaStage::GatherActivation(int layer, int64_t rows) {
+  if (!divided()) return;
+  GatherCall gather;
+  gather.site = {layer, "gate_up_proj"};
+  gather.prologue = Prologue::kSiluMul;
+  for (const Part& part : parts_) {
+    const int64_t cols = part.shard.intermediate.size();
+    const TensorView gate_up = MatrixIn(part.gate_up, rows, 2 * cols);
+    gather.from.push_back(Slice(gate_up, 1, 0, cols));
+    gather.from2.push_back(Slice(gate_up, 1, cols, cols));
+    gather.to.push_back(MatrixIn(part.activation, rows, config_.intermediate_size));
+  }
+  backend_.Gather(gather);
+}
+
+void LlamaStage::AddNorm(LinearCall& call, const Buffer& weight) const {
+  call.prologue = Prologue::kRmsNorm;
+  call.norm_weight = MakeView(weight.data(), DType::kF32, call.x.device, config_.hidden_size);
+  call.norm_eps = static_cast<float>(config_.rms_norm_eps);
+}
+
+void LlamaStage::RunHead(int64_t first, int64_t count, int64_t output_rows) {
+  STOCH_CHECK(role_.has_head);
+  GatherCall gather;
+  gather.site = {-1, "lm_head"};
+  gather.to = {Logits(count)};
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Part& part = parts_[i];
+    const IndexRange& vocab = part.shard.vocab;
+    gather.from.push_back(i == 0 ? Columns(gather.to[0], vocab) : MatrixIn(part.logits, count, vocab.size()));
+    if (vocab.empty()) continue;
+    LinearCall project;
+    project.site = gather.site;
+    project.x = Slice(MatrixIn(part.head_input, output_rows, config_.hidden_size), 0, first, count);
+    AddNorm(project, weights_.head[i].final_norm);
+    project.weights = {weights_.head[i].lm_head.get()};
+    project.outs = {gather.from.back()};
+    backend_.Linear(project);
+  }
+  if (divided()) backend_.Gather(gather);
+}
+
+}  // namespace stoch
