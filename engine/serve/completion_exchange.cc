@@ -50,6 +50,9 @@ void CompletionExchange::Start() {
   if (submission.refusal == Refusal::kClosed) {
     throw RequestError(kUnavailable, "", "the server is shutting down and takes no new requests");
   }
+  if (submission.refusal == Refusal::kFailed) {
+    throw RequestError(kUnavailable, "", "the engine failed; the server is going down");
+  }
   first_job_ = submission.first;
 }
 

@@ -20,7 +20,7 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
                      std::shared_ptr<Connection> connection, std::string request_id, const LogSink& log);
 
   // What:   queues the jobs.
-  // Errors: RequestError: 429 where the queue is full, 503 where the server drains.
+  // Errors: RequestError: 429 where the queue is full, 503 where the server drains or its engine failed.
   void Start();
   void OnDisconnect() override;
 

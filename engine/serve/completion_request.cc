@@ -34,11 +34,18 @@ const Tokenizer& RequireTokenizer(const ModelFacts& model, const std::string& pa
 
 Prompt TextPrompt(const std::string& text, const std::string& param, const ModelFacts& model) {
   const Tokenizer& tokenizer = RequireTokenizer(model, param);
+  Prompt prompt;
+  prompt.text = text;
   try {
-    return {tokenizer.Encode(text, {}), text};
+    prompt.ids = tokenizer.Encode(text, {});
   } catch (const InvalidInput& error) {
     Reject(param, error.what());
   }
+  // A tokenizer may know more than the model it came with.
+  for (const int32_t id : prompt.ids) {
+    if (id < 0 || id >= model.vocab_size) Reject(param, "becomes token " + std::to_string(id) + "; the model has none");
+  }
+  return prompt;
 }
 
 Prompt IdsPrompt(const Json& array, const std::string& param, const ModelFacts& model) {

@@ -10,7 +10,7 @@
 namespace stoch::serve {
 namespace {
 
-constexpr std::chrono::seconds kHeartbeat{1};  // of an idle engine
+constexpr std::chrono::milliseconds kHeartbeat{1000};  // of an idle engine, at most
 constexpr int kBadRequest = 400;
 constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
@@ -51,6 +51,7 @@ Scheduler::Submission Scheduler::Submit(std::vector<Job> jobs) {
   Submission submission;
   {
     const std::lock_guard lock(mutex_);
+    if (failure_ != nullptr) return {Refusal::kFailed, 0};
     if (closed_) return {Refusal::kClosed, 0};
     if (static_cast<int64_t>(queue_.size() + jobs.size()) > options_.max_queue) return {Refusal::kFull, 0};
     submission.first = next_id_;
@@ -121,6 +122,7 @@ void Scheduler::Run() {
 }
 
 void Scheduler::Loop() {
+  const auto heartbeat = std::min(kHeartbeat, options_.stalled_after / 4);
   for (;;) {
     std::unordered_set<uint64_t> cancelled;
     bool abort = false;
@@ -128,7 +130,7 @@ void Scheduler::Loop() {
       std::unique_lock lock(mutex_);
       while (running_.empty() && queue_.empty() && cancelled_.empty() && !abort_) {
         heartbeat_ = Clock::now();
-        wake_.wait_for(lock, kHeartbeat);
+        wake_.wait_for(lock, heartbeat);
       }
       heartbeat_ = Clock::now();
       cancelled.swap(cancelled_);

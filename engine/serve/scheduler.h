@@ -48,7 +48,8 @@ struct Job {
 enum class Refusal : uint8_t {
   kNone,
   kFull,    // the queue has no room for these jobs now
-  kClosed,  // draining, stopped or failed
+  kClosed,  // draining or stopped
+  kFailed,  // the engine's thread has ended
 };
 
 class Scheduler {

@@ -35,6 +35,7 @@ struct Server::State {
   Api api;
   ModelFacts model;
   std::unique_ptr<HttpServer> http;
+  bool aborted = false;                  // by Drain
   std::unique_ptr<Scheduler> scheduler;  // goes before http: its last updates go to connections
 };
 
@@ -97,8 +98,14 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
   if (!answered) {
     if (state.scheduler != nullptr) state.scheduler->Abort();
     wait(kFarewell);
+    state.aborted = true;
   }
   return answered;
+}
+
+bool Server::stuck() const {
+  const State& state = *state_;
+  return state.aborted && state.scheduler != nullptr && !state.scheduler->Idle();
 }
 
 }  // namespace stoch::serve

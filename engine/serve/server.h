@@ -44,6 +44,9 @@ class Server {
   //          with 503 and waits a moment for the answers to leave.
   // Returns: true if everything was answered.
   bool Drain(std::chrono::milliseconds timeout);
+  // What: the engine's thread has not come back from a pass though Drain failed its requests. Destroying the server
+  //       would wait for it.
+  bool stuck() const;
 
  private:
   struct State;

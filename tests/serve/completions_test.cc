@@ -17,38 +17,6 @@ class Completions : public ServerFixture {
     return Generate(*reference_, &tokenizer_, request);
   }
 
-  // The chunks of a stream put together to what the whole answer says.
-  Json Collect(Json body) {
-    body["stream"] = true;
-    const Reply reply = Post("/v1/completions", body);
-    EXPECT_EQ(reply.status, 200) << reply.body;
-    EXPECT_EQ(reply.headers.at("content-type"), "text/event-stream");
-    std::vector<std::string> events = reply.Events();
-    EXPECT_EQ(events.back(), "[DONE]");
-    events.pop_back();
-    std::map<int, Json> choices;
-    for (const std::string& event : events) {
-      const Json chunk = Json::parse(event);
-      EXPECT_EQ(chunk["object"], "text_completion");
-      for (const Json& piece : chunk["choices"]) {
-        Json& choice = choices[piece["index"].get<int>()];
-        if (choice.is_null()) {
-          choice = piece;
-          continue;
-        }
-        EXPECT_TRUE(choice["finish_reason"].is_null());
-        choice["text"] = choice["text"].get<std::string>() + piece["text"].get<std::string>();
-        choice["finish_reason"] = piece["finish_reason"];
-        for (const auto& [name, values] : piece["logprobs"].items()) {
-          for (const Json& value : values) choice["logprobs"][name].push_back(value);
-        }
-      }
-    }
-    Json all = Json::array();
-    for (const auto& [index, choice] : choices) all.push_back(choice);
-    return all;
-  }
-
   std::unique_ptr<Engine> reference_;
 };
 

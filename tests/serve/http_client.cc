@@ -109,6 +109,22 @@ bool HttpClient::AtEnd() {
   return error == asio::error::eof || error == asio::error::connection_reset;
 }
 
+void HttpClient::EndSending() {
+  boost::system::error_code gone;  // the server may have closed first
+  state_->socket.shutdown(asio::ip::tcp::socket::shutdown_send, gone);
+}
+
+std::string HttpClient::ReadToEnd() {
+  std::string text;
+  for (;;) {
+    char chunk[4096];
+    boost::system::error_code error;
+    text.append(chunk, state_->socket.read_some(asio::buffer(chunk), error));
+    if (error == asio::error::timed_out) throw boost::system::system_error(error);
+    if (error) return text;
+  }
+}
+
 void HttpClient::Close() { state_->socket.close(); }
 
 Reply Call(uint16_t port, const std::string& method, const std::string& path, const std::string& body,

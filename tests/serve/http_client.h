@@ -32,6 +32,8 @@ class HttpClient {
   Reply Receive(bool head = false);             // one response
   std::string ReadUntil(std::string_view end);  // raw bytes, up to where `end` was seen
   bool AtEnd();                                 // waits for the server to close; false if it sends something
+  void EndSending();                            // the server reads an end of input
+  std::string ReadToEnd();                      // raw bytes, until the server closes
   void Close();
 
  private:

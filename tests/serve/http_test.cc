@@ -79,15 +79,54 @@ TEST_F(Http, RefusesWhatIsNoHttpOrTooLong) {
   }
 }
 
-TEST_F(Http, ClosesIdleAndSlowConnections) {
-  server_options_.http.idle_timeout = milliseconds(100);
-  server_options_.http.request_timeout = milliseconds(100);
+// Each limit alone, so that none stands in for another.
+TEST_F(Http, ClosesIdleConnections) {
+  server_options_.http.idle_timeout = milliseconds(300);
+  server_options_.http.request_timeout = std::chrono::seconds(60);
   StartServer();
+  const auto start = std::chrono::steady_clock::now();
   HttpClient idle(port());
+  HttpClient used(port());
+  HttpClient busy(port());
+  busy.SendRaw(PostText(LongBody(false, 1000)));  // longer than the limit, and not idle
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_EQ(used.Call("GET", "/version").status, 200);  // from now on it is idle
+  EXPECT_TRUE(idle.AtEnd());
+  const auto first = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(first, milliseconds(290));
+  EXPECT_TRUE(used.AtEnd());
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(490));
+  EXPECT_EQ(busy.Receive().status, 200);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(300));
+}
+
+TEST_F(Http, RefusesRequestsThatDoNotArrive) {
+  server_options_.http.idle_timeout = std::chrono::seconds(60);
+  server_options_.http.request_timeout = milliseconds(200);
+  StartServer();
   HttpClient slow(port());
   slow.SendRaw("POST /tokenize HTTP/1.1\r\nContent-Le");
-  EXPECT_TRUE(idle.AtEnd());
   EXPECT_EQ(slow.Receive().status, 408);
+  EXPECT_TRUE(slow.AtEnd());
+}
+
+TEST_F(Http, ClosesStreamsThatNobodyReads) {
+  server_options_.http.max_backlog_bytes = 1 << 20;
+  StartServer();
+  HttpClient reader(port());
+  HttpClient sleeper(port());
+  Json body = Json::parse(LongBody(true));
+  body["logprobs"] = 90;  // some kilobytes per token
+  sleeper.SendRaw(PostText(body.dump()));
+  // The system's buffers take some megabytes; then it lags behind, and its places are free for others.
+  ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_finished_total{reason=\"cancelled\"}") == 4; }));
+  EXPECT_EQ(Metric("stoch_requests_running"), 0);
+  EXPECT_TRUE(Logged("finish=disconnected"));
+  // Who reads gets everything.
+  body["n"] = 1;
+  body["max_tokens"] = 60;
+  reader.SendRaw(PostText(body.dump()));
+  EXPECT_EQ(reader.Receive().Events().back(), "[DONE]");
 }
 
 TEST_F(Http, AClientThatLeavesFreesItsPlaces) {
@@ -148,9 +187,39 @@ TEST_F(Http, DrainEndsInTimeWithAClearError) {
   stream.ReadUntil("data: ");
   whole.SendRaw(PostText(LongBody(false)));
   ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_waiting") == 4; }));
-  EXPECT_FALSE(server_->Drain(milliseconds(0)));
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_FALSE(server_->Drain(milliseconds(100)));
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(elapsed, milliseconds(100));
+  EXPECT_LT(elapsed, milliseconds(1000));  // the answers leave at once
+  EXPECT_FALSE(server_->stuck());
   EXPECT_NE(stream.ReadUntil("[DONE]").find("shutting down"), std::string::npos);
   EXPECT_EQ(whole.Receive().status, 503);
+}
+
+// Memory is planned before a sequence starts: two of these do not fit together, though four may run.
+TEST_F(Http, SequencesWaitForTheirPages) {
+  engine_options_.kv_tokens = kLongContext;
+  StartServer();
+  const auto ask = [](int max_tokens) {
+    return PostText(Json({{"prompt", {1, 5}}, {"max_tokens", max_tokens}, {"ignore_eos", true}}).dump());
+  };
+  HttpClient large(port());
+  HttpClient larger(port());
+  HttpClient small(port());
+  large.SendRaw(ask(2000));
+  ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_running") == 1; }));
+  EXPECT_EQ(Metric("stoch_kv_cache_usage_ratio"), 0.5);  // 2002 tokens are 32 of 64 pages
+  larger.SendRaw(ask(2100));
+  ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_waiting") == 1; }));
+  small.SendRaw(ask(10));  // would fit, and does not overtake
+  ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_waiting") == 2; }));
+  EXPECT_EQ(Metric("stoch_requests_running"), 1);
+  EXPECT_EQ(large.Receive().status, 200);
+  EXPECT_EQ(small.Receive().status, 200);
+  EXPECT_EQ(larger.Receive().status, 200);
+  // Beyond the whole cache is refused before it waits for ever.
+  EXPECT_EQ(Post("/v1/completions", {{"prompt", std::vector<int>(kLongContext, 5)}}).status, 400);
 }
 
 TEST_F(Http, MayBeDestroyedAtAnyTime) {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -32,6 +34,13 @@ inline bool Eventually(const std::function<bool()>& condition) {
   return condition();
 }
 
+// What: the number in an environment variable: how much of a test that can go on for any time is run.
+inline int NumberFromEnvironment(const char* name, int fallback) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? fallback : std::atoi(text);
+}
+
+// The device is that of STOCH_TEST_DEVICE, where it is set.
 class ServerFixture : public testing::Test {
  protected:
   static constexpr int64_t kContext = 128;
@@ -48,7 +57,8 @@ class ServerFixture : public testing::Test {
   }
 
   std::unique_ptr<Engine> OpenEngine() const {
-    return Engine::Open(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr),
+    const char* device = std::getenv("STOCH_TEST_DEVICE");
+    return Engine::Open(OpenBackend(device == nullptr ? "cpu" : device, {.threads = 1, .cpu_variant = ""}, nullptr),
                         OpenModelFiles(scratch_.path().string()), engine_options_);
   }
   void Listen() {
@@ -70,6 +80,37 @@ class ServerFixture : public testing::Test {
     EXPECT_EQ(reply.status, 200) << reply.body;
     return reply.Json();
   }
+  // The chunks of a stream put together to the choices that the whole answer has.
+  Json Collect(Json body) const {
+    body["stream"] = true;
+    const Reply reply = Post("/v1/completions", body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.headers.at("content-type"), "text/event-stream");
+    std::vector<std::string> events = reply.Events();
+    EXPECT_EQ(events.back(), "[DONE]");
+    events.pop_back();
+    std::map<int, Json> choices;
+    for (const std::string& event : events) {
+      const Json chunk = Json::parse(event);
+      EXPECT_EQ(chunk["object"], "text_completion") << event;
+      for (const Json& piece : chunk["choices"]) {
+        Json& choice = choices[piece["index"].get<int>()];
+        if (choice.is_null()) {
+          choice = piece;
+          continue;
+        }
+        EXPECT_TRUE(choice["finish_reason"].is_null());
+        choice["text"] = choice["text"].get<std::string>() + piece["text"].get<std::string>();
+        choice["finish_reason"] = piece["finish_reason"];
+        for (const auto& [name, values] : piece["logprobs"].items()) {
+          for (const Json& value : values) choice["logprobs"][name].push_back(value);
+        }
+      }
+    }
+    Json all = Json::array();
+    for (const auto& [index, choice] : choices) all.push_back(choice);
+    return all;
+  }
   // The value of a metric without labels, or with the labels as they are printed.
   double Metric(const std::string& name) const {
     const std::string text = "\n" + Call(port(), "GET", "/metrics").body;
@@ -77,13 +118,15 @@ class ServerFixture : public testing::Test {
     if (at == std::string::npos) return -1;
     return std::stod(text.substr(at + name.size() + 2));
   }
-  bool Logged(const std::string& part) {
+  // The first line of the log with this in it, "" if there is none.
+  std::string LogLine(const std::string& part) {
     const std::lock_guard lock(log_mutex_);
     for (const std::string& line : log_) {
-      if (line.find(part) != std::string::npos) return true;
+      if (line.find(part) != std::string::npos) return line;
     }
-    return false;
+    return "";
   }
+  bool Logged(const std::string& part) { return !LogLine(part).empty(); }
 
   TempDir scratch_;
   EngineOptions engine_options_;

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -111,6 +112,12 @@ ExitCode Run(Options options) {
   log({answered ? serve::LogLevel::kInfo : serve::LogLevel::kWarning,
        "stopped",
        {{"all_answered", answered ? "1" : "0"}}});
+  if (server.stuck()) {
+    // Its thread cannot be ended from outside, and destructors would wait for it.
+    log({serve::LogLevel::kError, "engine_stuck", {}});
+    spdlog::shutdown();
+    std::_Exit(kDeviceFailure);
+  }
   return kDone;
 }
 

@@ -1,0 +1,109 @@
+// Health that tells the truth: an engine whose thread hangs or fails.
+
+#include <atomic>
+
+#include "kernels/base/error.h"
+#include "tests/serve/server_fixture.h"
+
+namespace stoch::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Letters whose decoding, which the engine's thread does token by token, hangs or fails when told.
+class ObstinateTokenizer : public LettersTokenizer {
+ public:
+  std::string TokenBytes(int32_t id) const override {
+    while (hang) std::this_thread::sleep_for(milliseconds(1));
+    if (fail) throw DeviceError("the device fell off the bus");
+    return LettersTokenizer::TokenBytes(id);
+  }
+  std::atomic<bool> hang = false;
+  std::atomic<bool> fail = false;
+};
+
+class Health : public ServerFixture {
+ protected:
+  static constexpr int64_t kLongContext = 4096;
+
+  Health() : ServerFixture(kLongContext) {}
+
+  void SetUp() override {
+    server_options_.scheduler.stalled_after = milliseconds(200);
+    Listen();
+    engine_ = OpenEngine();
+    server_->Attach(*engine_, &obstinate_);
+  }
+  void TearDown() override { obstinate_.hang = false; }
+
+  std::string HealthNow() const {
+    const Reply reply = Call(port(), "GET", "/health");
+    const std::string state = reply.Json()["status"];
+    EXPECT_EQ(reply.status, state == "ok" ? 200 : 503);
+    return state;
+  }
+  // A stream under way.
+  void StartStream(HttpClient& client) {
+    const std::string body =
+        Json({{"prompt", "a"}, {"max_tokens", 4000}, {"ignore_eos", true}, {"stream", true}}).dump();
+    client.SendRaw("POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+                   body);
+    client.ReadUntil("data: ");
+  }
+
+  ObstinateTokenizer obstinate_;
+};
+
+TEST_F(Health, AnIdleEngineAndABusyOneAreWell) {
+  // Far beyond the limit.
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(HealthNow(), "ok");
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  HttpClient client(port());
+  StartStream(client);
+  EXPECT_EQ(HealthNow(), "ok");
+}
+
+TEST_F(Health, APassThatTakesTooLongIsAStall) {
+  HttpClient client(port());
+  StartStream(client);
+  obstinate_.hang = true;
+  EXPECT_TRUE(Eventually([this] { return HealthNow() == "stalled"; }));
+  EXPECT_FALSE(server_->stuck());  // nobody asked it to end
+  obstinate_.hang = false;
+  EXPECT_TRUE(Eventually([this] { return HealthNow() == "ok"; }));
+  client.ReadUntil("data: ");
+}
+
+TEST_F(Health, AStalledEngineDoesNotHoldTheDrainUp) {
+  HttpClient client(port());
+  StartStream(client);
+  obstinate_.hang = true;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_FALSE(server_->Drain(milliseconds(100)));
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(elapsed, milliseconds(100));
+  EXPECT_LT(elapsed, milliseconds(5000));
+  EXPECT_TRUE(server_->stuck());
+  obstinate_.hang = false;
+  EXPECT_TRUE(Eventually([this] { return !server_->stuck(); }));
+}
+
+TEST_F(Health, AFailedEngineFailsEveryRequestAndSaysSo) {
+  HttpClient client(port());
+  StartStream(client);
+  EXPECT_EQ(server_->failure(), nullptr);
+  obstinate_.fail = true;
+  EXPECT_NE(client.ReadUntil("[DONE]").find("the engine failed"), std::string::npos);
+  EXPECT_TRUE(Eventually([this] { return HealthNow() == "failed"; }));
+  EXPECT_THROW(std::rethrow_exception(server_->failure()), DeviceError);
+  const Reply refused = Post("/v1/completions", {{"prompt", "a"}});
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.Json()["error"]["message"].get<std::string>().find("failed"), std::string::npos) << refused.body;
+  EXPECT_EQ(Metric("stoch_requests_running"), 0);
+  EXPECT_TRUE(server_->Drain(milliseconds(1000)));
+}
+
+}  // namespace
+}  // namespace stoch::test
