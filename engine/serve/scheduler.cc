@@ -139,6 +139,7 @@ void Scheduler::Loop() {
     DropCancelled(cancelled);
     if (abort) FailAll(kUnavailable, "the server is shutting down");
     Admit();
+    ShowGauges();  // a pass may take long
     if (!running_.empty()) StepOnce();
     ShowGauges();
     if (!abort) continue;
