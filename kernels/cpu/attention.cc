@@ -9,6 +9,7 @@
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/views.h"
 #include "kernels/math/elementary.h"
+#include "kernels/spec_check.h"
 
 namespace stoch::cpu {
 namespace {

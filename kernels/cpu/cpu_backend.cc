@@ -15,6 +15,7 @@
 #include "kernels/cpu/scores.h"
 #include "kernels/cpu/views.h"
 #include "kernels/cpu/weight_reader.h"
+#include "kernels/spec_check.h"
 
 namespace stoch::cpu {
 namespace {
@@ -92,7 +93,7 @@ class CpuBackend final : public Backend {
     return MakeCpuLinearRows(context_, device, source, spec, first, count);
   }
   Buffer MakeVector(Device device, const WeightSource& source) override {
-    CheckParts({&source, 1});
+    CheckStack({&source, 1});
     if (source.rows != 1) Reject("tensor " + source.name, "is not a vector");
     CheckFiniteWeights(context_, {&source, 1});
     Buffer buffer = Allocate(device, source.cols * static_cast<int64_t>(sizeof(float)));
@@ -104,7 +105,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                 const LinearWeight* tied) override {
     CheckDevice(device);
-    CheckParts({&source, 1});
+    CheckStack({&source, 1});
     if (tied == nullptr) CheckFiniteWeights(context_, {&source, 1});  // a tied head's numbers were checked
     return std::make_unique<CpuEmbedding>(device, source);
   }

@@ -6,6 +6,7 @@
 #include "kernels/cpu/weight_reader.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/half.h"
+#include "kernels/spec_check.h"
 
 namespace stoch::cpu {
 namespace {
@@ -51,7 +52,7 @@ std::unique_ptr<CpuLinear> MakeSc(Context& context, Device device, std::span<con
   const int64_t bad = PackBlocks(context.pool, op, quantizer, first, count, reader, &weight->blocks);
   if (bad >= 0) {
     CheckFiniteWeights(context, parts);  // a shared scope names its first row, not the bad one
-    rows.RejectRow(context.simd, bad);
+    RejectNonFinite(parts, bad);
   }
   return weight;
 }
@@ -75,15 +76,6 @@ int64_t CpuLinear::stream_bytes() const {
   return total;
 }
 
-void CheckAccumulator(const ScOperator& op, int64_t dims, std::string_view where) {
-  // An unipolar row sum of codes has the same type and bound.
-  const int64_t largest = std::max<int64_t>(op.config.stoc_len, op.code == ScCode::kAsymmetric ? op.q_max : 0);
-  if (dims * largest >= int64_t{1} << 31) {
-    throw InvalidInput(std::string(where) + ": " + std::to_string(dims) + " dimensions of stream length " +
-                       std::to_string(op.config.stoc_len) + " overflow a 32-bit count, expected a product below 2^31");
-  }
-}
-
 void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts) {
   const StackedRows rows(parts);
   std::atomic<int64_t> bad{rows.rows()};
@@ -94,12 +86,12 @@ void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts) {
     const float* x = rows.Read(context.simd, row, scratch.data());
     if (!IsFinite(BitsToFloat(context.simd.max_abs_bits(x, source.cols)))) AtomicMin(bad, row);
   });
-  if (bad.load() < rows.rows()) rows.RejectRow(context.simd, bad.load());
+  if (bad.load() < rows.rows()) RejectNonFinite(parts, bad.load());
 }
 
 std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::span<const WeightSource> parts,
                                          const LinearSpec& spec) {
-  CheckParts(parts);
+  CheckStack(parts);
   const StackedRows rows(parts);
   if (spec.precision == Precision::kSc) return MakeSc(context, device, parts, spec, 0, rows.rows());
   if (spec.precision == Precision::kFp16) {
@@ -115,7 +107,7 @@ std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::s
 std::unique_ptr<CpuLinear> MakeCpuLinearRows(Context& context, Device device, const WeightSource& source,
                                              const LinearSpec& spec, int64_t first, int64_t count) {
   const std::span<const WeightSource> parts(&source, 1);
-  CheckParts(parts);
+  CheckStack(parts);
   if (spec.precision != Precision::kSc || first < 0 || count < 1 || first > source.rows - count) {
     throw InvalidInput("tensor " + source.name + ": rows " + std::to_string(first) + " and " + std::to_string(count) +
                        " more of " + std::to_string(source.rows) + " in precision sc were expected to be its own");

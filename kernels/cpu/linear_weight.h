@@ -60,7 +60,4 @@ Backend::PlainLinear UnpackCpuLinear(Context& context, const CpuLinear& weight);
 // What: InvalidInput naming tensor and place if a row of the stacked parts holds NaN or infinity.
 void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts);
 
-// What: InvalidInput if a sum over `dims` products could leave int32.
-void CheckAccumulator(const ScOperator& op, int64_t dims, std::string_view where);
-
 }  // namespace stoch::cpu

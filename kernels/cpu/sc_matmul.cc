@@ -5,6 +5,7 @@
 #include "kernels/cpu/linear_weight.h"
 #include "kernels/cpu/sc_product.h"
 #include "kernels/cpu/views.h"
+#include "kernels/spec_check.h"
 
 namespace stoch::cpu {
 namespace {

@@ -12,10 +12,6 @@ namespace stoch::cpu {
 // What: row `row` of a source as floats [cols]: the mapped memory itself where it is aligned F32, else in `scratch`.
 const float* ReadRow(const Simd& simd, const WeightSource& source, int64_t row, float* scratch);
 
-// What:   `parts` are usable as one matrix: same cols, at least one row each, a type that holds weights.
-// Errors: InvalidInput naming the tensor.
-void CheckParts(std::span<const WeightSource> parts);
-
 // Finds the part that holds a row of the stacked matrix.
 class StackedRows {
  public:
@@ -24,8 +20,6 @@ class StackedRows {
   size_t part(int64_t row) const;
   int64_t row_in_part(int64_t row) const { return row - (ends_[part(row)] - parts_[part(row)].rows); }
   const float* Read(const Simd& simd, int64_t row, float* scratch) const;
-  // Errors: InvalidInput naming tensor, row and column of the first NaN or infinity of `row`.
-  [[noreturn]] void RejectRow(const Simd& simd, int64_t row) const;
 
  private:
   std::span<const WeightSource> parts_;
