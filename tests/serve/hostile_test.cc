@@ -1,7 +1,7 @@
 // Mutated requests: bodies that are almost right, and bytes that are almost HTTP. Whatever comes in, the answer is 200
 // or a client error, the server goes on, and others get what they get alone.
 //
-// STOCH_FUZZ_CASES says how many of each kind are sent (the ctest entry serve_hostile_10000 sends 10 000 together).
+// STOCH_FUZZ_CASES says how many of each kind are sent (the ctest entry serve_hostile_10000 sends 10 000 of each).
 
 #include <array>
 #include <atomic>
