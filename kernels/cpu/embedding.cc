@@ -12,6 +12,7 @@ void Embed(Context& context, const EmbeddingTable& table, const Pass& pass, cons
   const WeightSource& source = static_cast<const CpuEmbedding&>(table).source();
   const std::vector<int32_t>& ids = LayoutOf(pass).ids;
   RequireView("embed", "out", out, table.device(), DType::kF32, {static_cast<int64_t>(ids.size()), source.cols});
+  RequireDisjoint("embed", out, TensorView());
   if (pass.device() != table.device()) Reject("embed", "the pass is on " + DeviceName(pass.device()));
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= source.rows) {

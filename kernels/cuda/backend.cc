@@ -195,6 +195,7 @@ void CudaBackend::Embed(const EmbeddingTable& table, const Pass& pass, const Ten
   const auto& device_table = static_cast<const CudaEmbedding&>(table);
   const OpSite site{-1, "embed"};
   RequireView(site, "out", out, table.device(), DType::kF32, {device_pass.rows(), table.hidden_size()});
+  RequireDisjoint(site, out, TensorView());
   if (pass.device() != table.device()) Reject(site, "pass and table are on different devices");
   DeviceGuard guard(out.device);
   LaunchEmbed(ctx, device_table.view(), device_pass.view().ids, device_pass.rows(), out.ptr<float>(), out.step(0));

@@ -30,6 +30,9 @@ void RequireView(const OpSite& site, std::string_view name, const TensorView& vi
 }
 
 void RequireDisjoint(const OpSite& site, const TensorView& out, const TensorView& other) {
+  for (int i = 0; i < out.rank; ++i) {
+    if (out.dim(i) > 1 && out.step(i) == 0) Reject(site, "the output " + Describe(out) + " overlaps itself");
+  }
   if (MayOverlap(out, other)) {
     Reject(site, "the output " + Describe(out) + " overlaps the operand " + Describe(other));
   }

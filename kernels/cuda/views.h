@@ -22,7 +22,7 @@ std::string SiteName(const OpSite& site);
 void RequireView(const OpSite& site, std::string_view name, const TensorView& view, const Device& device, DType dtype,
                  std::initializer_list<int64_t> shape);
 
-// What: checks that an output shares no byte with another operand.
+// What: checks that an output shares no byte with another operand, nor with itself (a stride of 0).
 void RequireDisjoint(const OpSite& site, const TensorView& out, const TensorView& other);
 
 }  // namespace stoch::cuda

@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/math/elementary.h"
@@ -97,7 +98,9 @@ std::vector<GatherRoute> Routes(const Backend& backend) {
   std::vector<GatherRoute> routes = {GatherRoute::kAuto};
   if (backend.name() == "cpu") return routes;
   routes.push_back(GatherRoute::kNccl);
-  if (backend.links().front().direct) routes.push_back(GatherRoute::kDirect);
+  const char* off = std::getenv("NCCL_P2P_DISABLE");
+  const bool is_off = off != nullptr && std::string_view(off) == "1";
+  if (backend.links().front().direct && !is_off) routes.push_back(GatherRoute::kDirect);
   return routes;
 }
 

@@ -42,6 +42,8 @@ std::vector<Check> Collect(const Options& options) {
   if (!checks.empty()) return checks;
   Append(ProductChecks(options.context), &checks);
   Append(ModelChecks(options.context), &checks);
+  Append(DeviceChecks(options.context), &checks);
+  Append(ViewChecks(options.context), &checks);
   return checks;
 }
 

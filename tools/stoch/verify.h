@@ -34,6 +34,11 @@ std::vector<Check> ProductChecks(const VerifyContext& context);
 // The logits of a model: bits across devices, CPU kernels, threads, cuts of the prompt, and neighbours in a pass.
 std::vector<Check> ModelChecks(const VerifyContext& context);
 
+// Several devices: guards, copies, gathers, and models divided over them. Where --device is one CPU, on logical devices.
+std::vector<Check> DeviceChecks(const VerifyContext& context);
+// Every op on strided, sliced, reversed, broadcast and far views: the bits of a dense one, or a typed refusal.
+std::vector<Check> ViewChecks(const VerifyContext& context);
+
 // What:   one check per case of a golden file: y of sc_matmul within 1e-6 of max |y|. Metadata key `cases`: a JSON list
 //         of {"case": NAME, PARAMETER: VALUE, ...} in the names of ScConfig; tensors NAME.a, NAME.b, NAME.y. Tensors
 //         sobol.precP.a and .b, where present, are compared with the number source.
