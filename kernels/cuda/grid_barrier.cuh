@@ -17,7 +17,12 @@ struct GridBarrier {
   // What: returns in every thread once all blocks have called it; their earlier writes are then visible (read them with
   //       __ldcg: the first-level cache is not coherent).
   __device__ __forceinline__ void Wait() const {
-    __syncthreads();
+    Wait([] { __syncthreads(); });
+  }
+  // What: the same for some of a block's threads, thread 0 among them; sync() is a barrier of those.
+  template <typename Sync>
+  __device__ __forceinline__ void Wait(const Sync& sync) const {
+    sync();
     if (threadIdx.x == 0) {
       volatile unsigned* generation = state + 1;
       const unsigned before = *generation;
@@ -32,7 +37,7 @@ struct GridBarrier {
       }
       __threadfence();
     }
-    __syncthreads();
+    sync();
   }
 #endif
 };

@@ -10,6 +10,13 @@
 
 namespace stoch::cuda {
 
+// What:     LaunchQuantize for few rows whose scopes are single rows: a warp a chunk, so that the latency of one chunk,
+//           not that of a row, stands before every linear.
+// Requires: BatchQuantizes(op, dims).
+bool BatchQuantizes(const ScOperator& op, const ScDims& dims);
+ScActivationView LaunchBatchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
+                                     int64_t cols, const ScOperator& op, const FiniteReporter& reporter);
+
 inline constexpr int kMaxBatchTableTokens = 8;
 inline constexpr int kMaxBatchTasks = 4;
 
@@ -24,15 +31,13 @@ void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActi
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
 inline constexpr int kMaxBatchWgmmaTokens = 64;
-inline constexpr int kMaxBatchCluster = 8;
 
 // What: whether LaunchScBatchWgmma takes this operator and number of tokens.
 bool ScBatchWgmmaSupports(const DeviceContext& ctx, const ScOperator& op, int64_t rows);
 
 // What:     the same on binary wgmma. Shapes: any number of rows and dimensions, any chunk_d.
-// Requires: ScBatchWgmmaSupports; max_cluster limits the blocks that share a tile, for tests.
+// Requires: ScBatchWgmmaSupports.
 void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,
-                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count,
-                        int max_cluster = kMaxBatchCluster);
+                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
 }  // namespace stoch::cuda

@@ -9,26 +9,26 @@
 // the first known per token, the second an ordinary int8 product of weight signs with bytes 126 s_x - 1.
 //
 // Per 32 look-ups: one 8-byte shared load (2 clocks of a multiprocessor's shared memory, which is what bounds the
-// kernel), one IDP, one PRMT, two LOP3, one IMMA (1.7 clocks).
+// kernel), two IDP, two LOP3, half an IMMA.
 #include <algorithm>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/sc_batch.h"
-#include "kernels/math/quantize.h"
+#include "kernels/cuda/sc_batch_outputs.cuh"
 
 namespace stoch::cuda {
 namespace {
 
 constexpr int kTokens = kMaxBatchTableTokens;
+static_assert(kTokens == kTileTokens);
 constexpr int kWarps = 16;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kChunkDims = 128;
-constexpr int kWords = kChunkDims / 4;           // of a token's codes of a chunk
-constexpr int kGroupRows = 8;                    // weight rows of an mma
-constexpr int kGroups = kTileRows / kGroupRows;  // of a unit
+constexpr int kWords = kChunkDims / 4;  // of a token's codes of a chunk
+constexpr int kGroups = 2;
+constexpr int kUnitRows = kGroups * kGroupRows;  // a warp's at a time
 constexpr int kBias = 63;
 constexpr int kMaxCount = 127 + kBias;  // largest count whose biased value fits a byte with either sign
 
@@ -42,31 +42,11 @@ constexpr int kLevelBytes = kSlots * kEntryBytes;  // 128: all banks
 constexpr int kPlaneBytes = 128 * kLevelBytes;
 constexpr int kTableBytes = kPlanes * kPlaneBytes;
 
-struct Task {
-  const uint8_t* codes = nullptr;
-  const float* scales = nullptr;
-  float* out = nullptr;
-  int64_t out_stride = 0;
-  int rows = 0;
-  int rows_padded = 0;
-  int first_block = 0;  // of its row blocks (32 rows) among those of all tasks
-  bool add = false;
-};
-
 struct TableArgs {
-  Task tasks[kMaxBatchTasks];
-  int task_count = 0;
-  ScDims dims;
-  int row_blocks = 0;  // of all tasks
+  BatchOutputs outputs;
   const uint8_t* counts = nullptr;
   int masks = 1;
   int levels = 128;
-  float gain = 0;
-  ScActivationView a;
-  FiniteReporter reporter;
-  // [chunks][row groups of 8][tokens][8 rows] sums of chunks: int16 holds 128 counts of up to kMaxCount, and half the
-  // bytes are half the time they take through the second-level cache.
-  int16_t* sums = nullptr;
   GridBarrier barrier;
 };
 
@@ -74,12 +54,6 @@ struct Stage {
   uint8_t* table;
   uint32_t (*codes)[kWords];  // [kTokens]
 };
-
-__device__ __forceinline__ const Task& TaskOf(const TableArgs& args, int row_block) {
-  int t = 0;
-  while (t + 1 < args.task_count && row_block >= args.tasks[t + 1].first_block) ++t;
-  return args.tasks[t];
-}
 
 // prmt with sign replication: a selector digit 8 + i is bit 7 of byte i, eight times.
 __device__ __forceinline__ uint32_t PermuteSigns(uint32_t word, uint32_t selector) {
@@ -89,12 +63,12 @@ __device__ __forceinline__ uint32_t PermuteSigns(uint32_t word, uint32_t selecto
 }
 __device__ __forceinline__ uint32_t ByteSigns(uint32_t word) { return PermuteSigns(word, 0xba98); }
 
-// d += A B: rows 0..7 of A in a0 (inner 0..15), a2 (16..31); rows 8..15 are not used.
-__device__ __forceinline__ void MultiplyAdd(int32_t (&d)[4], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, "
+// d += A B. A: bytes of rows lane / 4 (a[0], a[2]) and 8 + lane / 4 (a[1], a[3]), inner 0..15 and 16..31.
+__device__ __forceinline__ void MultiplyAdd(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};\n"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(0), "r"(a2), "r"(b0), "r"(b1));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 __device__ __forceinline__ uint2 LookUp(uint32_t address, int plane) {
@@ -111,9 +85,9 @@ __device__ void StageCodes(const TableArgs& args, int64_t chunk, const Stage& st
     const int token = i / kWords;
     const int d = i % kWords * 4;
     uint32_t codes = 0;
-    if (token < args.a.rows && d < args.dims.chunk_padded(chunk)) {
-      codes = *reinterpret_cast<const uint32_t*>(args.a.codes + token * args.a.dims.padded +
-                                                 chunk * args.dims.chunk_stride + d);
+    if (token < args.outputs.a.rows && d < args.outputs.dims.chunk_padded(chunk)) {
+      codes = *reinterpret_cast<const uint32_t*>(args.outputs.a.codes + token * args.outputs.a.dims.padded +
+                                                 chunk * args.outputs.dims.chunk_stride + d);
     }
     stage.codes[token][i % kWords] = codes;
   }
@@ -172,29 +146,28 @@ __device__ void BuildTable(const TableArgs& args, const Stage& stage) {
   }
 }
 
-// A lane's codes of a unit (one chunk of 32 rows): row lane / 4 of every group, tiles lane % 4 and 4 + lane % 4.
+// A lane's codes of a unit (one chunk of kUnitRows rows): row lane / 4 of every group, tiles lane % 4 and 4 + lane % 4.
 struct Unit {
   const uint8_t* codes = nullptr;  // of group 0, tile lane % 4
   int tiles = 0;                   // that exist from there on
 };
-__device__ __forceinline__ Unit UnitAt(const TableArgs& args, int unit, int end, int lane) {
-  if (unit >= end) return {};
-  const int chunk = unit / args.row_blocks;
-  const int row_block = unit % args.row_blocks;
-  const Task& task = TaskOf(args, row_block);
-  const int64_t tile = (row_block - task.first_block) * (args.dims.padded / kTileDims) +
-                       chunk * (args.dims.chunk_stride / kTileDims) + lane % 4;
-  return {task.codes + tile * kTileBytes + lane / 4 * kTileDims,
-          static_cast<int>(args.dims.chunk_padded(chunk) / kTileDims) - lane % 4};
+__device__ __forceinline__ Unit UnitAt(const TableArgs& args, int chunk, int row_block, int lane) {
+  const BatchTask& task = BatchTaskOf(args.outputs, row_block * kGroups);
+  const int row = (row_block * kGroups - task.first_group) * kGroupRows;
+  const int64_t tile = row / kTileRows * (args.outputs.dims.padded / kTileDims) +
+                       chunk * (args.outputs.dims.chunk_stride / kTileDims) + lane % 4;
+  return {task.codes + tile * kTileBytes + (row % kTileRows + lane / 4) * kTileDims,
+          static_cast<int>(args.outputs.dims.chunk_padded(chunk) / kTileDims) - lane % 4};
 }
-__device__ __forceinline__ void LoadHalf(uint4 (&half)[kGroups], const Unit& unit, int u) {
+// Half u of a unit: tiles 4 u to 4 u + 3; [2 * group + i]: rows lane / 4 + 8 i.
+__device__ __forceinline__ void LoadHalf(uint4 (&half)[2 * kGroups], const Unit& unit, int u) {
 #pragma unroll
-  for (int r = 0; r < kGroups; ++r) {
+  for (int r = 0; r < 2 * kGroups; ++r) {
     half[r] = make_uint4(0, 0, 0, 0);
     if (4 * u < unit.tiles) {
       asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(half[r].x), "=r"(half[r].y), "=r"(half[r].z), "=r"(half[r].w)
-                   : "l"(unit.codes + u * 4 * kTileBytes + r * kGroupRows * kTileDims));
+                   : "l"(unit.codes + u * 4 * kTileBytes + r * 8 * kTileDims));
     }
   }
 }
@@ -203,10 +176,10 @@ __device__ __forceinline__ void LoadHalf(uint4 (&half)[kGroups], const Unit& uni
 struct Lane {
   uint32_t address[4];     // of level 0 in plane 0
   uint32_t level_of[4];    // dp4a operand: level * kLevelBytes
-  uint32_t sign_of[4];     // prmt selector
-  uint32_t select[2];      // A of the summing mma: 1 where byte and token meet
-  uint32_t correct[2][4];  // A of the correcting mma, [u][word]: 126 s_x - 1
-  int32_t start;           // 63 sum(s_x) of token lane / 4
+  int32_t sign_of[4];      // dp4a operand
+  uint32_t select[2];      // B of the summing mma: 1 where byte and token meet
+  uint32_t correct[2][4];  // B of the correcting mma, [u][word]: 126 s_x - 1
+  int32_t start[2];        // 63 sum(s_x) of tokens 2 * (lane % 4) and the next
 };
 __device__ __forceinline__ Lane MakeLane(const Stage& stage) {
   Lane r;
@@ -217,7 +190,7 @@ __device__ __forceinline__ Lane MakeLane(const Stage& stage) {
     const uint32_t byte = (i + lane / 4) % 4;
     r.address[i] = base + (byte * 4 + lane % 4) * kEntryBytes;
     r.level_of[i] = static_cast<uint32_t>(kLevelBytes) << (8 * byte);
-    r.sign_of[i] = 0x8888 + 0x1111 * byte;
+    r.sign_of[i] = 1 << (8 * byte);
   }
   const uint32_t token = lane / 4;
   r.select[0] = token < 4 ? 1u << (8 * token) : 0;
@@ -239,84 +212,56 @@ __device__ __forceinline__ void LoadCorrection(const Stage& stage, Lane& lane) {
   }
   negative += __shfl_xor_sync(kAllLanes, negative, 1);
   negative += __shfl_xor_sync(kAllLanes, negative, 2);
-  lane.start = kBias * (kChunkDims - 2 * negative);
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    lane.start[j] = kBias * (kChunkDims - 2 * __shfl_sync(kAllLanes, negative, (2 * t + j) * 4));
+  }
 }
 
 __device__ __forceinline__ uint32_t WordOf(const uint4& v, int k) {
   return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
 }
 
-// Adds four tiles (half u of a unit) to the sums of its 32 rows.
+// Adds four tiles (half u of a unit) to the sums of its rows.
 template <int kU>
-__device__ __forceinline__ void AddHalf(const uint4 (&codes)[kGroups], const Lane& lane, int32_t (&sum)[kGroups][4]) {
+__device__ __forceinline__ void AddHalf(const uint4 (&codes)[2 * kGroups], const Lane& lane,
+                                        int32_t (&sum)[kGroups][4]) {
+  uint32_t signs[kGroups][4];  // of two words of two rows: A of the correcting mma
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    uint32_t levels[kGroups];
+    uint32_t levels[2 * kGroups];
 #pragma unroll
-    for (int r = 0; r < kGroups; ++r) levels[r] = WordOf(codes[r], k) & 0x7f7f7f7fu;
+    for (int r = 0; r < 2 * kGroups; ++r) {
+      levels[r] = WordOf(codes[r], k) & 0x7f7f7f7fu;
+      signs[r / 2][k % 2 * 2 + r % 2] = ByteSigns(WordOf(codes[r], k));
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
-      for (int r = 0; r < kGroups; ++r) {
-        const uint2 b = LookUp(__dp4a(levels[r], lane.level_of[i], lane.address[i]), 4 * kU + k);
-        const uint32_t flip = PermuteSigns(WordOf(codes[r], k), lane.sign_of[i]);
-        MultiplyAdd(sum[r], lane.select[0], lane.select[1], b.x ^ flip, b.y ^ flip);
+      for (int g = 0; g < kGroups; ++g) {
+        uint32_t a[4];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const uint2 b = LookUp(__dp4a(levels[2 * g + j], lane.level_of[i], lane.address[i]), 4 * kU + k);
+          // All ones where the weight is negative, by the multiply pipe: the logic pipe has the flips to do.
+          const auto flip =
+              static_cast<uint32_t>(__dp4a(static_cast<int>(signs[g][k % 2 * 2 + j]), lane.sign_of[i], 0));
+          a[j] = b.x ^ flip;
+          a[2 + j] = b.y ^ flip;
+        }
+        MultiplyAdd(sum[g], a, lane.select);
       }
     }
     if (k % 2 == 0) continue;
 #pragma unroll
-    for (int r = 0; r < kGroups; ++r) {
-      MultiplyAdd(sum[r], lane.correct[kU][k - 1], lane.correct[kU][k], ByteSigns(WordOf(codes[r], k - 1)),
-                  ByteSigns(WordOf(codes[r], k)));
+    for (int g = 0; g < kGroups; ++g) {
+      const uint32_t b[2] = {lane.correct[kU][k - 1], lane.correct[kU][k]};
+      MultiplyAdd(sum[g], signs[g], b);
     }
   }
 }
 
-// Scales and adds the chunks of 8 rows and all tokens in order; lane: token lane / 4, rows 2 * (lane % 4) and the next.
-__device__ void CombineGroup(const TableArgs& args, int group, int lane) {
-  constexpr int kInFlight = 16;
-  const int token = lane / 4;
-  const int row_block = group / kGroups;
-  const Task& task = TaskOf(args, row_block);
-  const int row = (row_block - task.first_block) * kTileRows + group % kGroups * kGroupRows + lane % 4 * 2;
-  const bool used = token < args.a.rows;
-  const int chunks = static_cast<int>(args.dims.chunks);
-  const int64_t groups = static_cast<int64_t>(args.row_blocks) * kGroups;
-  const auto* sums = reinterpret_cast<const uint32_t*>(args.sums) + group * kWarp + lane;
-  const float* scales_a = args.a.scales + (used ? token : 0);
-  float y[2] = {};
-  for (int first = 0; first < chunks; first += kInFlight) {
-    uint32_t sum[kInFlight];
-    float scale_a[kInFlight];
-    float2 scale_b[kInFlight];
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      const int64_t c = min(first + k, chunks - 1);
-      sum[k] = __ldcg(sums + c * groups * kWarp);
-      scale_a[k] = __ldg(scales_a + c * args.a.rows);
-      scale_b[k] = __ldg(reinterpret_cast<const float2*>(task.scales + c * task.rows_padded + row));
-    }
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      if (first + k >= chunks) break;
-      const int low = static_cast<int16_t>(sum[k] & 0xffff);
-      const int high = static_cast<int16_t>(sum[k] >> 16);
-      y[0] = y[0] + BipolarProduct(low, args.gain, scale_a[k], scale_b[k].x);
-      y[1] = y[1] + BipolarProduct(high, args.gain, scale_a[k], scale_b[k].y);
-    }
-  }
-  if (!used) return;
-  float* to = task.out + token * task.out_stride + row;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (row + i >= task.rows) break;
-    if (task.add) y[i] = to[i] + y[i];
-    if (!IsFinite(y[i])) args.reporter.Report();
-    to[i] = y[i];
-  }
-}
-
-// Units of one chunk x 32 rows, numbered chunk by chunk; each block takes a range of them, so that it builds few
+// Units of one chunk x kUnitRows rows, numbered chunk by chunk; each block takes a range of them, so that it builds few
 // tables. The sums of chunks go to memory; once every block has written its own, all of them scale and add.
 __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_constant__ TableArgs args) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -324,60 +269,63 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   const Stage stage{shared, codes};
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int64_t units = args.dims.chunks * args.row_blocks;
+  const int row_blocks = args.outputs.groups / kGroups;
+  const int64_t units = args.outputs.dims.chunks * row_blocks;
   const int begin = static_cast<int>(blockIdx.x * units / gridDim.x);
   const int end = static_cast<int>((blockIdx.x + 1) * units / gridDim.x);
-  const int last_chunk = (end - 1) / args.row_blocks;
+  const int last_chunk = (end - 1) / row_blocks;
 
   StartNext();
   int unit = begin + warp;
-  Unit current = UnitAt(args, unit, end, lane);
-  uint4 ring[2][kGroups];
+  // Units are a warp's kWarps apart, all but the last of a chunk in the same one.
+  const auto unit_at = [&](int unit, int chunk) {
+    if (unit >= end) return Unit{};
+    int row_block = unit - chunk * row_blocks;
+    for (; row_block >= row_blocks; row_block -= row_blocks) ++chunk;
+    return UnitAt(args, chunk, row_block, lane);
+  };
+  Unit current = unit_at(unit, begin / row_blocks);
+  uint4 ring[2][2 * kGroups];
   LoadHalf(ring[0], current, 0);
   WaitForPrevious();
   Lane my = MakeLane(stage);
-  for (int chunk = begin / args.row_blocks; chunk <= last_chunk; ++chunk) {
+  for (int chunk = begin / row_blocks; chunk <= last_chunk; ++chunk) {
     __syncthreads();
     StageCodes(args, chunk, stage);
     __syncthreads();
     BuildTable(args, stage);
     LoadCorrection(stage, my);
-    if (chunk == begin / args.row_blocks) LoadHalf(ring[1], current, 1);
+    if (chunk == begin / row_blocks) LoadHalf(ring[1], current, 1);
     __syncthreads();
-    const int first_unit = chunk * args.row_blocks;
-    const int stop = min(end, first_unit + args.row_blocks);
+    const int first_unit = chunk * row_blocks;
+    const int stop = min(end, first_unit + row_blocks);
     for (; unit < stop; unit += kWarps) {
       const int row_block = unit - first_unit;
-      const Task& task = TaskOf(args, row_block);
-      if (lane == 0) {  // what CombineGroup will want
+      if (lane == 0) {  // what CombineSums will want
+        const BatchTask& task = BatchTaskOf(args.outputs, row_block * kGroups);
         asm volatile("prefetch.global.L2 [%0];\n" ::"l"(task.scales + static_cast<int64_t>(chunk) * task.rows_padded +
-                                                        (row_block - task.first_block) * kTileRows));
+                                                        (row_block * kGroups - task.first_group) * kGroupRows));
       }
-      const Unit next = UnitAt(args, unit + kWarps, end, lane);
+      const Unit next = unit_at(unit + kWarps, chunk);
       int32_t sum[kGroups][4];
 #pragma unroll
       for (int r = 0; r < kGroups; ++r) {
-        sum[r][0] = sum[r][1] = my.start;
-        sum[r][2] = sum[r][3] = 0;
+        sum[r][0] = sum[r][2] = my.start[0];
+        sum[r][1] = sum[r][3] = my.start[1];
       }
       AddHalf<0>(ring[0], my, sum);
       LoadHalf(ring[0], next, 0);
       AddHalf<1>(ring[1], my, sum);
       LoadHalf(ring[1], next, 1);
       current = next;
-      auto* to = reinterpret_cast<uint32_t*>(args.sums) + static_cast<int64_t>(unit) * kGroups * kWarp + lane;
 #pragma unroll
       for (int r = 0; r < kGroups; ++r) {
-        to[r * kWarp] = __byte_perm(static_cast<uint32_t>(sum[r][0]), static_cast<uint32_t>(sum[r][1]), 0x5410);
+        StoreSums(args.outputs, chunk, row_block * kGroups + r, lane, sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
       }
     }
   }
   args.barrier.Wait();
-  const int groups = args.row_blocks * kGroups;
-  for (int group = static_cast<int>(blockIdx.x) + warp * static_cast<int>(gridDim.x); group < groups;
-       group += kWarps * static_cast<int>(gridDim.x)) {
-    CombineGroup(args, group, lane);
-  }
+  CombineSums<kWarps, kTableBytes>(args.outputs, shared, [] { __syncthreads(); });
 }
 
 // One block a multiprocessor, and whole chunks' worth of blocks where that leaves few multiprocessors idle: a block
@@ -402,31 +350,15 @@ void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActi
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows <= kTokens);
   TableArgs args;
-  for (int i = 0; i < count; ++i) {
-    const ScWeightView& w = tasks[i].weight;
-    args.tasks[i] = {w.codes,
-                     w.scales,
-                     tasks[i].out.data,
-                     tasks[i].out.stride,
-                     static_cast<int>(w.rows),
-                     static_cast<int>(w.rows_padded),
-                     args.row_blocks,
-                     tasks[i].out.add};
-    args.row_blocks += static_cast<int>((w.rows + kTileRows - 1) / kTileRows);
-  }
-  args.task_count = count;
-  args.dims = tasks[0].weight.dims;
+  args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kUnitRows, 1);
   args.counts = tables.counts8;
   args.masks = tables.masks;
   args.levels = tables.levels;
-  args.gain = tables.gain;
-  args.a = a;
-  args.reporter = reporter;
   args.barrier = ctx.grid_barrier();
   Scratch scratch(ctx.workspace);
-  args.sums = scratch.Take<int16_t>(args.dims.chunks * args.row_blocks * kTileRows * kTokens);
+  args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes());
   STOCH_CUDA(cudaFuncSetAttribute(ScBatchTableKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes));
-  const int blocks = PickBlocks(ctx.sm_count, args.dims.chunks, args.row_blocks);
+  const int blocks = PickBlocks(ctx.sm_count, args.outputs.dims.chunks, args.outputs.groups / kGroups);
   LaunchOverlapped(ctx, ScBatchTableKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), size_t{kTableBytes},
                    args);
 }

@@ -28,7 +28,11 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
   const bool decode = !table && !wgmma && ScDecodeSupports(op, tables, dims, rows);
   Scratch scratch(ctx.workspace);
   ScActivationView a;
-  if (!decode || rows > 1 || !RowScopes(op)) a = LaunchQuantize(ctx, scratch, source, rows, cols, op, reporter);
+  if (!decode || rows > 1 || !RowScopes(op)) {
+    const bool few = rows <= kMaxBatchWgmmaTokens && BatchQuantizes(op, dims);
+    a = few ? LaunchBatchQuantize(ctx, scratch, source, rows, cols, op, reporter)
+            : LaunchQuantize(ctx, scratch, source, rows, cols, op, reporter);
+  }
   if (table) {
     for (int first = 0; first < count; first += kMaxBatchTasks) {
       LaunchScBatchTable(ctx, tables, a, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));

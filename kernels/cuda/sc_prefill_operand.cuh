@@ -44,9 +44,10 @@ __device__ __forceinline__ uint32_t MultiplyAdd(uint32_t a, uint32_t b, uint32_t
 // and the complement in one instruction. minus_one: ~0, opaque to the compiler.
 template <int kByte>
 __device__ __forceinline__ uint32_t ThermometerWord(uint32_t codes, uint32_t ranks, int word, uint32_t minus_one) {
-  const uint32_t sign = PermuteSigns<0x8888 + 0x1111 * kByte>(codes);
+  // By the multiply pipe, as far as it goes: the ALU pipe has the shifts to do.
+  const uint32_t sign = static_cast<uint32_t>(__dp4a(static_cast<int>(ByteSigns(codes)), 1 << (8 * kByte), 0));
+  const uint32_t rank = __dp4a(ranks, 1u << (8 * kByte), 0u);
   const uint32_t rest = MultiplyAdd(sign, minus_one, minus_one);  // ~sign
-  const uint32_t rank = __byte_perm(ranks, 0, 0x4440 + kByte);
   if (word == 0) return __funnelshift_lc(rest, sign, rank);
   // From the top: ranks never exceed 128, so nothing is to be clamped at 0.
   if (word == 3) return __funnelshift_rc(rest, sign, MultiplyAdd(rank, minus_one, 128));
