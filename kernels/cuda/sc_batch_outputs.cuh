@@ -106,6 +106,7 @@ struct BatchItem {
   const BatchTask* task;
   int row;
   int token;
+  __device__ BatchItem() {}
   __device__ BatchItem(const BatchOutputs& args, int item, int lane) {
     const int group = item / args.tiles;
     task = &BatchTaskOf(args, group);
@@ -183,7 +184,7 @@ __device__ void CombineSums(const BatchOutputs& args, uint8_t* shared, const Syn
         const int index = first + slot * step;
         const BatchItem item(args, index, lane);
         BatchTerms terms(args, item, index, begin + warp / count, lane);
-#pragma unroll 4
+#pragma unroll 8
         for (int c = warp / count; c < some; c += stride) {
           products[(slot * some + c) * kWarp + lane] = terms.Products(args);
           terms.Advance(args, item, stride);

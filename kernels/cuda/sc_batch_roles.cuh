@@ -28,6 +28,8 @@ struct BatchArgs {
   int masks = 1;
   int levels = 128;
   uint32_t minus_one = ~0u;  // opaque to the compiler (sc_prefill_operand.cuh)
+  // A block takes all chunks of a tile, one after another, and keeps y to itself. Without, sums of chunks go to memory.
+  bool alone = false;
   GridBarrier barrier;
 };
 
@@ -70,7 +72,7 @@ struct RingPlace {
 
 // What a block works on at a time: one chunk of 256 rows of one task and a tile of tokens. Units are numbered chunk by
 // chunk, so that blocks share streams through the second-level cache, with the token tile varying fastest, so that they
-// share weights; each block takes a range of them.
+// share weights; alone: the chunks of a tile one after another. Each block takes a range of them.
 struct Unit {
   int chunk;
   int group;  // first of the rows' groups
@@ -81,20 +83,25 @@ struct UnitRange {
   int begin;
   int end;
   __device__ explicit UnitRange(const BatchArgs& args) {
-    const int64_t units =
-        args.outputs.dims.chunks * (args.outputs.groups / (kRows / kGroupRows)) * args.streams.token_tiles;
-    begin = static_cast<int>(blockIdx.x * units / gridDim.x);
-    end = static_cast<int>((blockIdx.x + 1) * units / gridDim.x);
+    const int64_t tiles = int64_t{args.outputs.groups} / (kRows / kGroupRows) * args.streams.token_tiles;
+    const int64_t each = args.alone ? args.streams.chunks : 1;
+    const int64_t shares = args.alone ? tiles : tiles * args.streams.chunks;
+    begin = static_cast<int>(blockIdx.x * shares / gridDim.x * each);
+    end = static_cast<int>((blockIdx.x + 1) * shares / gridDim.x * each);
   }
 };
 __device__ __forceinline__ Unit UnitAt(const BatchArgs& args, int unit) {
   const ScStreams& s = args.streams;
   const int tiles = args.outputs.groups / (kRows / kGroupRows);
   Unit r;
+  if (args.alone) {
+    r.chunk = unit % s.chunks;
+    unit /= s.chunks;
+  }
   r.token_tile = unit % s.token_tiles;
   unit /= s.token_tiles;
   r.group = unit % tiles * (kRows / kGroupRows);
-  r.chunk = unit / tiles;
+  if (!args.alone) r.chunk = unit / tiles;
   r.blocks = min(s.blocks_per_chunk, s.dim_blocks - r.chunk * s.blocks_per_chunk);
   return r;
 }
@@ -157,7 +164,7 @@ __device__ __forceinline__ uint32_t LoadSharedWord(uint32_t address) {
   return r;
 }
 
-template <int kWords, int kHalves, bool kTable, int kTokens>
+template <int kWords, int kHalves, bool kTable, int kTokens, bool kAlone>
 struct Consumer {
   using G = Geometry<kWords, kTokens>;
   static constexpr int kAccumulators = kTokens / 2;
@@ -169,6 +176,7 @@ struct Consumer {
   RingPlace place;
   uint32_t held = 0;  // barrier of the stage before
   int32_t acc[kAccumulators];
+  float y[kAlone ? kAccumulators : 1];
 
   __device__ int lane() const { return static_cast<int>(threadIdx.x % 32); }
   __device__ void Release(bool condition = true) const { BarrierArrive(held, condition && lane() == 0); }
@@ -237,6 +245,49 @@ struct Consumer {
     }
   }
 
+  // The scales of a chunk for this thread's rows and tokens.
+  struct Scales {
+    float a[kTokens / 4];
+    float b[2];
+  };
+  __device__ Scales LoadScales(const BatchTask& task, int chunk, int row, int token) const {
+    const ScActivationView& view = args.outputs.a;
+    Scales r;
+#pragma unroll
+    for (int n = 0; n < kTokens / 4; ++n) {
+      const int t = min(token + n / 2 * 8 + n % 2, static_cast<int>(view.rows) - 1);
+      r.a[n] = __ldg(view.scales + chunk * view.rows + t);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) r.b[i] = __ldg(task.scales + int64_t{chunk} * task.rows_padded + row + 8 * i);
+    return r;
+  }
+
+  // A chunk of a tile that is this block's alone.
+  __device__ void AddChunk(const Unit& unit, const BatchTask& task, int row) {
+    const int token = unit.token_tile * kTokens + lane() % 4 * 2;
+    const Scales scales = LoadScales(task, unit.chunk, row, token);
+    if (unit.chunk == 0) {
+#pragma unroll
+      for (int k = 0; k < kAccumulators; ++k) y[k] = 0.0f;
+    }
+    MultiplyChunk(unit.blocks);
+    Release();
+#pragma unroll
+    for (int k = 0; k < kAccumulators; ++k) {
+      y[k] = y[k] + BipolarProduct(acc[k], args.outputs.gain, scales.a[k / 4 * 2 + k % 2], scales.b[k % 4 / 2]);
+    }
+    if (unit.chunk + 1 < args.streams.chunks) return;
+#pragma unroll
+    for (int k = 0; k < kAccumulators; k += 4) {
+      BatchItem item;
+      item.task = &task;
+      item.row = row;
+      item.token = token + k * 2;
+      StoreOutputs(args.outputs, item, make_float4(y[k], y[k + 1], y[k + 2], y[k + 3]));
+    }
+  }
+
   __device__ void Run() {
     const UnitRange range(args);
     for (int u = range.begin; u < range.end; ++u) {
@@ -247,17 +298,21 @@ struct Consumer {
         SkipChunk(unit.blocks);
         continue;
       }
-      if (lane() == 0) {  // what CombineSums will want
-        asm volatile("prefetch.global.L2 [%0];\n" ::"l"(
-            task.scales + static_cast<int64_t>(unit.chunk) * task.rows_padded + first_row + warp * 16));
-      }
-      MultiplyChunk(unit.blocks);
-      Release();
-      const int first_item = (unit.group + warp) * args.outputs.tiles + unit.token_tile * (kTokens / kTileTokens);
+      if constexpr (kAlone) {
+        AddChunk(unit, task, first_row + warp * 16 + lane() / 4);
+      } else {
+        if (lane() == 0) {  // what CombineSums will want
+          asm volatile("prefetch.global.L2 [%0];\n" ::"l"(
+              task.scales + static_cast<int64_t>(unit.chunk) * task.rows_padded + first_row + warp * 16));
+        }
+        MultiplyChunk(unit.blocks);
+        Release();
+        const int first_item = (unit.group + warp) * args.outputs.tiles + unit.token_tile * (kTokens / kTileTokens);
 #pragma unroll
-      for (int n = 0; n < kTokens / kTileTokens; ++n) {
-        StoreSums(args.outputs, unit.chunk, first_item + n, lane(), acc[4 * n], acc[4 * n + 1], acc[4 * n + 2],
-                  acc[4 * n + 3]);
+        for (int n = 0; n < kTokens / kTileTokens; ++n) {
+          StoreSums(args.outputs, unit.chunk, first_item + n, lane(), acc[4 * n], acc[4 * n + 1], acc[4 * n + 2],
+                    acc[4 * n + 3]);
+        }
       }
     }
   }

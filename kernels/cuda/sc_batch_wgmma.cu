@@ -32,7 +32,7 @@ using batch::Shared;
 
 constexpr int kCombineBytes = 128 * 1024;
 
-template <int kWords, int kHalves, bool kTable, int kTokens>
+template <int kWords, int kHalves, bool kTable, int kTokens, bool kAlone>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using G = Geometry<kWords, kTokens>;
@@ -57,12 +57,14 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
     if (threadIdx.x % 32 == 0) Produce<G>(args, shared);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
-    Consumer<kWords, kHalves, kTable, kTokens> consumer{
+    Consumer<kWords, kHalves, kTable, kTokens, kAlone> consumer{
         args, shared, SharedAddress(rank_table) + threadIdx.x % 4 * 4 * 128, warp, args.minus_one};
     consumer.Run();
-    const auto sync = [] { NamedWait(1, kConsumers); };
-    args.barrier.Wait(sync);
-    CombineSums<kConsumers / 32, kCombineBytes>(args.outputs, memory + kRingHeader, sync);
+    if constexpr (!kAlone) {
+      const auto sync = [] { NamedWait(1, kConsumers); };
+      args.barrier.Wait(sync);
+      CombineSums<kConsumers / 32, kCombineBytes>(args.outputs, memory + kRingHeader, sync);
+    }
   }
 #else
   __trap();  // chosen only where PrefillWgmmaBuilt()
@@ -74,12 +76,13 @@ struct Choice {
   Kernel kernel = nullptr;
   int64_t stage_bytes = 0;
 };
-template <int kWords, int kHalves, bool kTable, int kTokens>
+template <int kWords, int kHalves, bool kTable, int kTokens, bool kAlone = false>
 Choice Make() {
-  return {ScBatchWgmmaKernel<kWords, kHalves, kTable, kTokens>, Geometry<kWords, kTokens>::kStageBytes};
+  return {ScBatchWgmmaKernel<kWords, kHalves, kTable, kTokens, kAlone>, Geometry<kWords, kTokens>::kStageBytes};
 }
 template <int kTokens>
-Choice Choose(int words, int halves, bool table) {
+Choice Choose(int words, int halves, bool table, bool alone) {
+  if (alone) return Make<4, 1, false, kTokens, true>();
   if (halves == 2) return words == 3 ? Make<3, 2, true, kTokens>() : Make<4, 2, true, kTokens>();
   switch (words) {
     case 1: return Make<1, 1, true, kTokens>();
@@ -103,7 +106,6 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   Scratch scratch(ctx.workspace);
   BatchArgs args;
   args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kRows, tile_tokens / kTileTokens);
-  args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes());
   args.streams = MakeScStreams(a.dims, a.rows, tile_tokens, tables.stoc_len);
   args.streams.data = scratch.Take<uint8_t>(args.streams.bytes());
   args.streams.scales = scratch.Take<float>(args.streams.scale_count());
@@ -114,9 +116,15 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
 
   const bool table = args.ranks != nullptr;
   const ScStreams& s = args.streams;
-  const Choice choice = tile_tokens == 16   ? Choose<16>(s.words, s.halves, table)
-                        : tile_tokens == 32 ? Choose<32>(s.words, s.halves, table)
-                                            : Choose<64>(s.words, s.halves, table);
+  // Alone where tiles keep two of three multiprocessors busy: passing the sums of chunks on through memory takes half
+  // as long as making them (measured). Compiled for the usual operator only.
+  const int tiles = args.outputs.groups / (kRows / kGroupRows) * s.token_tiles;
+  const int waves = (tiles + ctx.sm_count - 1) / ctx.sm_count;
+  args.alone = s.words == 4 && s.halves == 1 && !table && 3 * tiles >= 2 * waves * ctx.sm_count;
+  if (!args.alone) args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes());
+  const Choice choice = tile_tokens == 16   ? Choose<16>(s.words, s.halves, table, args.alone)
+                        : tile_tokens == 32 ? Choose<32>(s.words, s.halves, table, args.alone)
+                                            : Choose<64>(s.words, s.halves, table, args.alone);
   const int64_t table_bytes = table ? int64_t{s.halves} * std::max(args.masks, 16) * 128 : 0;
   args.stages = static_cast<int>(
       std::min<int64_t>(kMaxStages, (ctx.max_shared_bytes - kRingHeader - table_bytes) / choice.stage_bytes));
@@ -125,9 +133,9 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
       kRingHeader + std::max<int64_t>(args.stages * choice.stage_bytes + table_bytes, kCombineBytes));
   STOCH_CUDA(
       cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-  LaunchExpandStreams(ctx.stream, tables, a, args.streams, nullptr, 0);
-  const int64_t units = args.outputs.dims.chunks * (args.outputs.groups / (kRows / kGroupRows)) * s.token_tiles;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ctx.sm_count, units));
+  LaunchExpandStreams(ctx, tables, a, args.streams, nullptr, 0);
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>(ctx.sm_count, int64_t{tiles} * (args.alone ? 1 : args.streams.chunks)));
   LaunchOverlapped(ctx, choice.kernel, dim3(blocks), dim3(kThreads), shared, args);
 }
 

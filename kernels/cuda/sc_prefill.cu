@@ -61,7 +61,7 @@ void LaunchScPrefill(DeviceContext& ctx, const ScOperator& op, const ScTables& t
       args.flags = pieces.Take<int>(flags);
     }
     if (first == 0) {
-      LaunchExpandStreams(ctx.stream, tables, a, args.streams, args.flags, flags);
+      LaunchExpandStreams(ctx, tables, a, args.streams, args.flags, flags);
     } else if (flags > 0) {
       STOCH_CUDA(cudaMemsetAsync(args.flags, 0, static_cast<size_t>(flags) * sizeof(int), ctx.stream));
     }

@@ -1,4 +1,5 @@
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/sc_streams.h"
 
 namespace stoch::cuda {
@@ -39,6 +40,7 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ uint4 staged[];
   const int dim_block = static_cast<int>(blockIdx.x);
   const int block_in_chunk = dim_block % out.blocks_per_chunk;
+  StartNext();
   if constexpr (kStaged) {
     for (int dim = static_cast<int>(threadIdx.x) / 32; dim < 16; dim += kThreads / 32) {
       for (int i = static_cast<int>(threadIdx.x) % 32; i < tables.levels * out.halves; i += 32) {
@@ -47,6 +49,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
   }
+  WaitForPrevious();
   if (blockIdx.x == 0 && blockIdx.y == 0) {
     for (int i = static_cast<int>(threadIdx.x); i < flag_count; i += kThreads) flags[i] = 0;
   }
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kWords>
-void Launch(cudaStream_t stream, const ScTables& tables, const ScActivationView& a, const ScStreams& out, int* flags,
+void Launch(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out, int* flags,
             int flag_count) {
   const bool is_staged = out.tokens >= kFewestStagedTokens;
   const int shared = is_staged ? 16 * tables.levels * out.halves * 16 : 0;
@@ -106,8 +109,7 @@ void Launch(cudaStream_t stream, const ScTables& tables, const ScActivationView&
   STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   const dim3 grid(static_cast<unsigned>(out.dim_blocks),
                   static_cast<unsigned>((out.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
-  kernel<<<grid, kThreads, static_cast<size_t>(shared), stream>>>(tables, a, out, flags, flag_count);
-  STOCH_CUDA_LAUNCH("ExpandStreamsKernel");
+  LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), static_cast<size_t>(shared), tables, a, out, flags, flag_count);
 }
 
 }  // namespace
@@ -126,13 +128,13 @@ ScStreams MakeScStreams(const ScDims& dims, int64_t tokens, int tile_tokens, int
   return r;
 }
 
-void LaunchExpandStreams(cudaStream_t stream, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                          int* flags, int flag_count) {
   switch (out.words) {
-    case 1: return Launch<1>(stream, tables, a, out, flags, flag_count);
-    case 2: return Launch<2>(stream, tables, a, out, flags, flag_count);
-    case 3: return Launch<3>(stream, tables, a, out, flags, flag_count);
-    default: return Launch<4>(stream, tables, a, out, flags, flag_count);
+    case 1: return Launch<1>(ctx, tables, a, out, flags, flag_count);
+    case 2: return Launch<2>(ctx, tables, a, out, flags, flag_count);
+    case 3: return Launch<3>(ctx, tables, a, out, flags, flag_count);
+    default: return Launch<4>(ctx, tables, a, out, flags, flag_count);
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/sc_layout.h"
 #include "kernels/cuda/tables.h"
 
@@ -49,7 +50,7 @@ ScStreams MakeScStreams(const ScDims& dims, int64_t tokens, int tile_tokens, int
 
 // What:     writes the streams and scales of `a`, and zeroes flags[0..flag_count).
 // Requires: tables of a kSignMagnitude operator with streams.
-void LaunchExpandStreams(cudaStream_t stream, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                          int* flags, int flag_count);
 
 }  // namespace stoch::cuda

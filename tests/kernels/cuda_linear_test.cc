@@ -171,6 +171,14 @@ TEST(CudaLinear, LargeShapes) {
   }
 }
 
+TEST(CudaLinear, ManyWeightRowsForABatch) {
+  STOCH_CUDA_OR_SKIP();
+  for (const int64_t rows : {7, 13, 20, 50}) {
+    SCOPED_TRACE(rows);
+    ExpectSameBits(ScSpec("halve=1"), {{25000, 700}, 300, rows}, {Prologue::kNone, true});
+  }
+}
+
 TEST(CudaLinear, CountsOf256) {
   STOCH_CUDA_OR_SKIP();
   // Every |x| is the largest of its chunk, so every product with a largest weight counts 256.
