@@ -32,6 +32,7 @@ EngineOptions FillDefaults(const LlamaConfig& config, EngineOptions options) {
   range("context", options.context, 1, config.max_position_embeddings);
   range("max_sequences", options.max_sequences, 1, 4096);
   range("max_pass_rows", options.max_pass_rows, 1, 65536);
+  range("min_piece_rows", options.min_piece_rows, 1, 65536);
   const int64_t whole = (options.context + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
   if (options.kv_tokens == 0) options.kv_tokens = whole * options.max_sequences;
   range("kv_tokens", options.kv_tokens, 1, int64_t{1} << 36);
@@ -139,6 +140,7 @@ std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFile
   model.sc = state->options.sc;
   model.shape = state->shape;
   model.max_sequences = state->options.max_sequences;
+  model.min_piece_rows = state->options.min_piece_rows;
   model.placement = *state->options.placement;
   model.progress = state->options.on_progress;
   state->model = std::make_unique<LlamaModel>(*state->backend, state->files, model);

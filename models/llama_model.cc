@@ -33,6 +33,8 @@ LlamaModel::LlamaModel(Backend& backend, const ModelFiles& files, const Options&
     : backend_(&backend), config_(files.config), options_(options), graph_key_(NextModelKey()) {
   CheckAttentionAccumulator(MakeKvCacheSpec(config_, options.precision, options.sc, 1, 1), options.shape.context);
   weights_ = LoadLlamaWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
+  const bool is_sc = options.precision == Precision::kSc;
+  cut_rules_ = {!is_sc || IsBatchInvariant(options.sc), !is_sc || IsChunkInvariant(options.sc)};
   MakeStages();
 }
 
@@ -70,20 +72,32 @@ void LlamaModel::Forward(const PassLayout& layout) {
   output_rows_ = static_cast<int64_t>(layout.output_rows.size());
   logits_count_ = 0;
   const int64_t first_logits = std::min(output_rows_, options_.shape.max_logit_rows);
+  const std::vector<MicroBatch> pieces =
+      CutPass(layout, PiecesFor(rows, static_cast<int64_t>(stages_.size()), options_.min_piece_rows), cut_rules_);
 
   // Passes of one token per sequence repeat with the same shapes; a prompt's shape rarely comes twice.
   std::string key;
   if (rows == static_cast<int64_t>(layout.sequences.size()) && output_rows_ == rows && first_logits == rows) {
-    key = graph_key_ + ":rows=" + std::to_string(rows);
+    key = graph_key_ + ":rows=" + std::to_string(rows) + ",pieces=" + std::to_string(pieces.size());
   }
-  for (const auto& stage : stages_) stage->Upload(layout);
-  for (size_t i = 0; i < stages_.size(); ++i) {
-    LlamaStage& stage = *stages_[i];
-    if (!stage.role().embeds) stage.Receive(stages_[i - 1]->Hidden(rows));
-    backend_->RunGraph(stage.devices(), key.empty() ? key : key + ",stage=" + std::to_string(i), [&] {
-      stage.Run(rows, output_rows_);
-      if (stage.role().has_head && first_logits > 0) stage.RunHead(0, first_logits, output_rows_);
-    });
+  // Everything is issued at once. A stage's device takes the pieces in turn, while the stages behind it work on those
+  // before.
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    for (const auto& stage : stages_) stage->Upload(p, pieces[p].layout);
+  }
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    const bool is_last = p + 1 == pieces.size();
+    const LlamaStage::Piece piece{p, pieces[p].first_row, static_cast<int64_t>(pieces[p].layout.ids.size()),
+                                  pieces[p].first_output, static_cast<int64_t>(pieces[p].layout.output_rows.size())};
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      LlamaStage& stage = *stages_[i];
+      if (!stage.role().embeds) stage.Receive(piece, stages_[i - 1]->Hidden(piece));
+      const std::string part = ",stage=" + std::to_string(i) + ",piece=" + std::to_string(p);
+      backend_->RunGraph(stage.devices(), key.empty() ? key : key + part, [&] {
+        stage.Run(piece);
+        if (is_last && stage.role().has_head && first_logits > 0) stage.RunHead(0, first_logits, output_rows_);
+      });
+    }
   }
   CheckFinite();
   logits_count_ = first_logits;

@@ -10,6 +10,7 @@
 #include "loader/weight_store.h"
 #include "models/llama_weights.h"
 #include "models/memory_plan.h"
+#include "models/micro_batch.h"
 #include "models/sc_model_config.h"
 
 namespace stoch {
@@ -24,6 +25,7 @@ class LlamaModel {
     ScModelConfig sc;  // read for kSc only
     PassShape shape;
     int64_t max_sequences = 1;
+    int64_t min_piece_rows = 128;  // micro_batch.h
     LlamaPlacement placement;
     ProgressFn progress;
   };
@@ -54,6 +56,7 @@ class LlamaModel {
   LlamaConfig config_;
   Options options_;
   std::string graph_key_;
+  CutRules cut_rules_;
   LlamaWeights weights_;
   std::vector<std::unique_ptr<LlamaStage>> stages_;  // in order; the last one has the head
   int64_t kv_cache_bytes_ = 0;

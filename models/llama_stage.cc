@@ -1,5 +1,7 @@
 #include "models/llama_stage.h"
 
+#include <utility>
+
 #include "kernels/base/check.h"
 #include "models/rope_table.h"
 
@@ -76,76 +78,86 @@ void LlamaStage::Allocate(Part& part, bool is_first) {
     part.head_input = buffer(sizes.hidden);
     part.logits = buffer(sizes.logits);
   }
+}
+
+void LlamaStage::Upload(size_t index, const PassLayout& layout) {
+  const PassShape& shape = options_.shape;
   const int64_t pages_per_sequence = (shape.context + kKvPageTokens - 1) / kKvPageTokens;
-  part.pass = backend_.MakePass(device, {shape.max_rows, options_.max_sequences, pages_per_sequence});
+  for (Part& part : parts_) {
+    while (part.passes.size() <= index) {
+      part.passes.push_back(
+          backend_.MakePass(part.shard.device, {shape.max_rows, options_.max_sequences, pages_per_sequence}));
+    }
+    backend_.UploadPass(*part.passes[index], layout);
+  }
 }
 
-void LlamaStage::Upload(const PassLayout& layout) {
-  for (Part& part : parts_) backend_.UploadPass(*part.pass, layout);
+TensorView LlamaStage::Hidden(const Part& part, const Piece& piece) const {
+  return Slice(MatrixIn(part.hidden, piece.first_row + piece.rows, config_.hidden_size), 0, piece.first_row,
+               piece.rows);
 }
-
-TensorView LlamaStage::Hidden(int64_t rows) const { return MatrixIn(parts_[0].hidden, rows, config_.hidden_size); }
 
 TensorView LlamaStage::Logits(int64_t count) const { return MatrixIn(parts_[0].logits, count, config_.vocab_size); }
 
-void LlamaStage::Receive(const TensorView& hidden) {
-  for (const Part& part : parts_) {
-    backend_.Copy(MatrixIn(part.hidden, hidden.dim(0), config_.hidden_size), hidden);
-  }
+void LlamaStage::Receive(const Piece& piece, const TensorView& hidden) {
+  for (const Part& part : parts_) backend_.Copy(Hidden(part, piece), hidden);
 }
 
-void LlamaStage::Run(int64_t rows, int64_t output_rows) {
-  if (role_.embeds) {
-    backend_.Embed(*weights_.embedding, *parts_[0].pass, Hidden(rows));
-    if (divided()) {
-      GatherCall spread;
-      spread.site = {-1, "embed"};
-      for (size_t i = 0; i < parts_.size(); ++i) {
-        spread.to.push_back(MatrixIn(parts_[i].hidden, rows, config_.hidden_size));
-        spread.from.push_back(i == 0 ? spread.to[0] : Slice(spread.to[i], 1, 0, 0));
-      }
-      backend_.Gather(spread);
-    }
-  }
-  for (int i = 0; i < role_.num_layers; ++i) RunLayer(i, rows);
-  if (!role_.has_head || output_rows == 0) return;
+void LlamaStage::Run(const Piece& piece) {
+  if (role_.embeds) Embed(piece);
+  for (int i = 0; i < role_.num_layers; ++i) RunLayer(i, piece);
+  if (!role_.has_head || piece.outputs == 0) return;
   for (Part& part : parts_) {
-    backend_.GatherOutputRows(*part.pass, MatrixIn(part.hidden, rows, config_.hidden_size),
-                              MatrixIn(part.head_input, output_rows, config_.hidden_size));
+    const TensorView inputs = MatrixIn(part.head_input, piece.first_output + piece.outputs, config_.hidden_size);
+    backend_.GatherOutputRows(*part.passes[piece.index], Hidden(part, piece),
+                              Slice(inputs, 0, piece.first_output, piece.outputs));
   }
 }
 
-void LlamaStage::RunLayer(int cache_layer, int64_t rows) {
+void LlamaStage::Embed(const Piece& piece) {
+  backend_.Embed(*weights_.embedding, *parts_[0].passes[piece.index], Hidden(piece));
+  if (!divided()) return;
+  GatherCall spread;
+  spread.site = {-1, "embed"};
+  for (const Part& part : parts_) {
+    spread.to.push_back(Hidden(part, piece));
+    spread.from.push_back(spread.from.empty() ? spread.to[0] : Slice(spread.to.back(), 1, 0, 0));
+  }
+  backend_.Gather(spread);
+}
+
+void LlamaStage::RunLayer(int cache_layer, const Piece& piece) {
   const int index = role_.first_layer + cache_layer;
   const std::vector<LlamaLayerShard>& shards = weights_.layers[static_cast<size_t>(index)].shards;
   STOCH_CHECK(shards.size() == parts_.size());
   const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
 
-  for (size_t i = 0; i < parts_.size(); ++i) Attend(parts_[i], shards[i], cache_layer, rows);
-  GatherColumns({index, "attention"}, &Part::attention, &LlamaShard::heads, config_.head_dim, rows, q_cols);
+  for (size_t i = 0; i < parts_.size(); ++i) Attend(parts_[i], shards[i], cache_layer, piece);
+  std::vector<TensorView> attended;
+  for (const Part& part : parts_) attended.push_back(MatrixIn(part.attention, piece.rows, q_cols));
+  GatherColumns({index, "attention"}, attended, &LlamaShard::heads, config_.head_dim);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].shard.hidden.empty()) continue;
-    const TensorView hidden = MatrixIn(parts_[i].hidden, rows, config_.hidden_size);
-    LinearCall project = Project({index, "o_proj"}, MatrixIn(parts_[i].attention, rows, q_cols), shards[i].o,
-                                 Columns(hidden, parts_[i].shard.hidden));
+    LinearCall project =
+        Project({index, "o_proj"}, attended[i], shards[i].o, Columns(Hidden(parts_[i], piece), parts_[i].shard.hidden));
     project.add_to_out = true;
     backend_.Linear(project);
   }
-  GatherColumns({index, "o_proj"}, &Part::hidden, &LlamaShard::hidden, 1, rows, config_.hidden_size);
-  for (size_t i = 0; i < parts_.size(); ++i) ProjectGateUp(parts_[i], shards[i], index, rows);
-  GatherActivation(index, rows);
-  for (size_t i = 0; i < parts_.size(); ++i) ProjectDown(parts_[i], shards[i], index, rows);
-  GatherColumns({index, "down_proj"}, &Part::hidden, &LlamaShard::hidden, 1, rows, config_.hidden_size);
+  GatherHidden({index, "o_proj"}, piece);
+  for (size_t i = 0; i < parts_.size(); ++i) ProjectGateUp(parts_[i], shards[i], index, piece);
+  GatherActivation(index, piece.rows);
+  for (size_t i = 0; i < parts_.size(); ++i) ProjectDown(parts_[i], shards[i], index, piece);
+  GatherHidden({index, "down_proj"}, piece);
 }
 
-void LlamaStage::Attend(Part& part, const LlamaLayerShard& weights, int cache_layer, int64_t rows) {
+void LlamaStage::Attend(Part& part, const LlamaLayerShard& weights, int cache_layer, const Piece& piece) {
   if (part.shard.heads.empty()) return;
   const int index = role_.first_layer + cache_layer;
   const int64_t q_cols = part.shard.heads.size() * config_.head_dim;
   const int64_t kv_cols = part.shard.kv_heads.size() * config_.head_dim;
-  const TensorView qkv = MatrixIn(part.qkv, rows, q_cols + 2 * kv_cols);
+  const TensorView qkv = MatrixIn(part.qkv, piece.rows, q_cols + 2 * kv_cols);
 
-  LinearCall project = Project({index, "qkv_proj"}, MatrixIn(part.hidden, rows, config_.hidden_size), weights.qkv, qkv);
+  LinearCall project = Project({index, "qkv_proj"}, Hidden(part, piece), weights.qkv, qkv);
   AddNorm(project, weights.input_norm);
   backend_.Linear(project);
 
@@ -157,31 +169,31 @@ void LlamaStage::Attend(Part& part, const LlamaLayerShard& weights, int cache_la
   attention.rope = MatrixIn(part.rope, options_.shape.context, config_.head_dim);
   attention.cache = part.cache.get();
   attention.cache_layer = cache_layer;
-  attention.pass = part.pass.get();
+  attention.pass = part.passes[piece.index].get();
   attention.num_heads = static_cast<int>(part.shard.heads.size());
-  attention.out = Columns(MatrixIn(part.attention, rows, config_.num_attention_heads * config_.head_dim),
+  attention.out = Columns(MatrixIn(part.attention, piece.rows, config_.num_attention_heads * config_.head_dim),
                           part.shard.heads, config_.head_dim);
   backend_.Attention(attention);
 }
 
-void LlamaStage::ProjectGateUp(Part& part, const LlamaLayerShard& weights, int layer, int64_t rows) {
+void LlamaStage::ProjectGateUp(Part& part, const LlamaLayerShard& weights, int layer, const Piece& piece) {
   if (part.shard.intermediate.empty()) return;
-  LinearCall project = Project({layer, "gate_up_proj"}, MatrixIn(part.hidden, rows, config_.hidden_size),
-                               weights.gate_up, MatrixIn(part.gate_up, rows, 2 * part.shard.intermediate.size()));
+  LinearCall project = Project({layer, "gate_up_proj"}, Hidden(part, piece), weights.gate_up,
+                               MatrixIn(part.gate_up, piece.rows, 2 * part.shard.intermediate.size()));
   AddNorm(project, weights.post_attention_norm);
   backend_.Linear(project);
 }
 
-void LlamaStage::ProjectDown(Part& part, const LlamaLayerShard& weights, int layer, int64_t rows) {
+void LlamaStage::ProjectDown(Part& part, const LlamaLayerShard& weights, int layer, const Piece& piece) {
   if (part.shard.hidden.empty()) return;
   const int64_t cols = config_.intermediate_size;
-  const TensorView out = Columns(MatrixIn(part.hidden, rows, config_.hidden_size), part.shard.hidden);
+  const TensorView out = Columns(Hidden(part, piece), part.shard.hidden);
   const OpSite site{layer, "down_proj"};
   LinearCall project;
   if (divided()) {
-    project = Project(site, MatrixIn(part.activation, rows, cols), weights.down, out);
+    project = Project(site, MatrixIn(part.activation, piece.rows, cols), weights.down, out);
   } else {
-    const TensorView gate_up = MatrixIn(part.gate_up, rows, 2 * cols);
+    const TensorView gate_up = MatrixIn(part.gate_up, piece.rows, 2 * cols);
     project = Project(site, Slice(gate_up, 1, 0, cols), weights.down, out);
     project.prologue = Prologue::kSiluMul;
     project.x2 = Slice(gate_up, 1, cols, cols);
@@ -190,16 +202,20 @@ void LlamaStage::ProjectDown(Part& part, const LlamaLayerShard& weights, int lay
   backend_.Linear(project);
 }
 
-void LlamaStage::GatherColumns(const OpSite& site, Buffer Part::*buffer, IndexRange LlamaShard::*range, int64_t scale,
-                               int64_t rows, int64_t cols) {
+void LlamaStage::GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange LlamaShard::*range,
+                               int64_t scale) {
   if (!divided()) return;
   GatherCall gather;
   gather.site = site;
-  for (const Part& part : parts_) {
-    gather.to.push_back(MatrixIn(part.*buffer, rows, cols));
-    gather.from.push_back(Columns(gather.to.back(), part.shard.*range, scale));
-  }
+  for (size_t i = 0; i < parts_.size(); ++i) gather.from.push_back(Columns(whole[i], parts_[i].shard.*range, scale));
+  gather.to = std::move(whole);
   backend_.Gather(gather);
+}
+
+void LlamaStage::GatherHidden(const OpSite& site, const Piece& piece) {
+  std::vector<TensorView> whole;
+  for (const Part& part : parts_) whole.push_back(Hidden(part, piece));
+  GatherColumns(site, std::move(whole), &LlamaShard::hidden, 1);
 }
 
 void LlamaStage::GatherActivation(int layer, int64_t rows) {

@@ -33,18 +33,25 @@ class LlamaStage {
   const Role& role() const { return role_; }
   std::span<const Device> devices() const { return devices_; }
 
-  // What: the next pass. Run and RunHead are ops on it.
-  void Upload(const PassLayout& layout);
+  // What: piece number `index` of the next pass, whole passes being piece 0.
+  void Upload(size_t index, const PassLayout& layout);
   // What: from token ids, or from Hidden where another stage put it, to Hidden of the same rows; and the output rows
-  //       for RunHead where the stage has the head.
-  void Run(int64_t rows, int64_t output_rows);
+  //       for RunHead where the stage has the head. Rows and outputs are those of the piece within the pass.
+  struct Piece {
+    size_t index = 0;
+    int64_t first_row = 0;
+    int64_t rows = 0;
+    int64_t first_output = 0;
+    int64_t outputs = 0;
+  };
+  void Run(const Piece& piece);
   // What: logits of output rows [first, first + count). Requires: has_head, and Run before it.
   void RunHead(int64_t first, int64_t count, int64_t output_rows);
 
-  // The residual stream on the first device, [rows, hidden_size].
-  TensorView Hidden(int64_t rows) const;
+  // The residual stream of a piece on the first device, [rows, hidden_size].
+  TensorView Hidden(const Piece& piece) const { return Hidden(parts_[0], piece); }
   // What: puts the residual stream of another stage on every device of this one.
-  void Receive(const TensorView& hidden);
+  void Receive(const Piece& piece, const TensorView& hidden);
   // Of the last RunHead, on the first device, [count, vocab_size].
   TensorView Logits(int64_t count) const;
 
@@ -55,13 +62,13 @@ class LlamaStage {
   // What one device has. Buffers hold max_rows rows.
   struct Part {
     LlamaShard shard;
-    std::unique_ptr<KvCache> cache;  // of its KV heads; null where it has none, or the stage no layers
-    std::unique_ptr<Pass> pass;
-    Buffer hidden;      // [hidden_size]
-    Buffer head_input;  // [hidden_size]
-    Buffer qkv;         // [(heads + 2 * kv_heads) * head_dim]
-    Buffer attention;   // [num_heads * head_dim], gathered
-    Buffer gate_up;     // [2 * intermediate]
+    std::unique_ptr<KvCache> cache;             // of its KV heads; null where it has none, or the stage no layers
+    std::vector<std::unique_ptr<Pass>> passes;  // of the pieces; made when there are as many
+    Buffer hidden;                              // [hidden_size]
+    Buffer head_input;                          // [hidden_size]
+    Buffer qkv;                                 // [(heads + 2 * kv_heads) * head_dim]
+    Buffer attention;                           // [num_heads * head_dim], gathered
+    Buffer gate_up;                             // [2 * intermediate]
     Buffer activation;  // [intermediate_size], Silu(gate) * up gathered; empty on a device alone
     Buffer logits;      // [vocab_size] on the first device, [vocab] on others
     Buffer rope;        // [context, head_dim]
@@ -69,13 +76,16 @@ class LlamaStage {
 
   void Allocate(Part& part, bool is_first);
   bool divided() const { return parts_.size() > 1; }
-  void RunLayer(int cache_layer, int64_t rows);
-  void Attend(Part& part, const LlamaLayerShard& weights, int cache_layer, int64_t rows);
-  void ProjectGateUp(Part& part, const LlamaLayerShard& weights, int layer, int64_t rows);
-  void ProjectDown(Part& part, const LlamaLayerShard& weights, int layer, int64_t rows);
-  // Exchanges columns of a buffer that every device has: each gives those of its range, times `scale`.
-  void GatherColumns(const OpSite& site, Buffer Part::*buffer, IndexRange LlamaShard::*range, int64_t scale,
-                     int64_t rows, int64_t cols);
+  TensorView Hidden(const Part& part, const Piece& piece) const;
+  void Embed(const Piece& piece);
+  void RunLayer(int cache_layer, const Piece& piece);
+  void Attend(Part& part, const LlamaLayerShard& weights, int cache_layer, const Piece& piece);
+  void ProjectGateUp(Part& part, const LlamaLayerShard& weights, int layer, const Piece& piece);
+  void ProjectDown(Part& part, const LlamaLayerShard& weights, int layer, const Piece& piece);
+  // Exchanges columns that every device has of a matrix on each; `whole[i]` on device i, whose own range times `scale`
+  // is there.
+  void GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange LlamaShard::*range, int64_t scale);
+  void GatherHidden(const OpSite& site, const Piece& piece);
   void GatherActivation(int layer, int64_t rows);
   void AddNorm(LinearCall& call, const Buffer& weight) const;
 

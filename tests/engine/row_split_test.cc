@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "models/micro_batch.h"
 #include "models/shard.h"
 #include "tests/engine/backends_under_test.h"
 #include "tests/engine/logits_cases.h"
@@ -95,7 +96,7 @@ TEST_P(RowSplitBits, TrainedModelsMeetTheConstants) {
   }
 }
 
-// Layers here and there, with more stages than devices.
+// Layers here and there, with more stages than devices, passes whole and in pieces that follow each other.
 TEST_P(RowSplitBits, LayerSplitMeetsTheConstants) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const TempDir scratch;
@@ -105,9 +106,46 @@ TEST_P(RowSplitBits, LayerSplitMeetsTheConstants) {
     SCOPED_TRACE(config.name);
     EngineOptions options = OptionsOf(config);
     options.placement = {devices[1], {devices[0], devices[1]}, devices[0]};
-    const auto engine = Engine::Open(backend, OpenModelFiles(model.folder.string()), options);
-    EXPECT_EQ(HashRun(*engine, model.prompt, {}), Recorded(model, config));
+    for (const int64_t min_piece_rows : {128, 20, 1}) {
+      options.min_piece_rows = min_piece_rows;
+      const auto engine = Engine::Open(backend, OpenModelFiles(model.folder.string()), options);
+      const bool batched = engine->batch_invariant() && min_piece_rows == 20;
+      EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kWhole, batched}), Recorded(model, config)) << min_piece_rows;
+    }
   }
+}
+
+std::string Shown(const std::vector<MicroBatch>& pieces) {
+  std::string text;
+  for (const MicroBatch& piece : pieces) {
+    text += std::to_string(piece.first_row) + "," + std::to_string(piece.first_output) + ":";
+    for (const PassLayout::Sequence& sequence : piece.layout.sequences) {
+      text += " " + std::to_string(sequence.first_row) + "+" + std::to_string(sequence.num_rows) + "@" +
+              std::to_string(sequence.start_position);
+    }
+    text += " out";
+    for (const int32_t row : piece.layout.output_rows) text += " " + std::to_string(row);
+    text += "; ";
+  }
+  return text;
+}
+
+TEST(CutPass, CutsWhereTheRulesAllow) {
+  PassLayout pass;
+  for (int32_t i = 0; i < 12; ++i) pass.ids.push_back(i);
+  pass.sequences = {{0, 3, 0, {}}, {3, 8, 5, {}}, {11, 1, 9, {}}};
+  pass.output_rows = {2, 9, 10, 11};
+  EXPECT_EQ(Shown(CutPass(pass, 1, {true, true})), "0,0: 0+3@0 3+8@5 11+1@9 out 2 9 10 11; ");
+  EXPECT_EQ(Shown(CutPass(pass, 3, {false, true})), "0,0: 0+3@0 3+8@5 11+1@9 out 2 9 10 11; ");
+  EXPECT_EQ(Shown(CutPass(pass, 3, {true, false})), "0,0: 0+3@0 out 2; 3,1: 0+8@5 out 6 7; 11,3: 0+1@9 out 0; ");
+  EXPECT_EQ(Shown(CutPass(pass, 3, {true, true})),
+            "0,0: 0+3@0 3+1@5 out 2; 4,1: 0+4@6 out; 8,1: 0+3@10 3+1@9 out 1 2 3; ");
+  const std::vector<MicroBatch> pieces = CutPass(pass, 3, {true, true});
+  EXPECT_EQ(pieces[1].layout.ids, (std::vector<int32_t>{4, 5, 6, 7}));
+  EXPECT_EQ(PiecesFor(512, 1, 128), 1);
+  EXPECT_EQ(PiecesFor(512, 2, 128), 4);
+  EXPECT_EQ(PiecesFor(8, 2, 128), 1);
+  EXPECT_EQ(PiecesFor(8192, 4, 128), 8);
 }
 
 TEST_P(RowSplitBits, TiedEmbeddingsAndNansAreMetOnEveryDevice) {
@@ -125,8 +163,8 @@ TEST_P(RowSplitBits, TiedEmbeddingsAndNansAreMetOnEveryDevice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, RowSplitBits,
-                         testing::Values(BackendUnderTest{"cpu:2", "", 2}, BackendUnderTest{"cpu:3", "", 1},
-                                         BackendUnderTest{"cpu:4", "", 2}, BackendUnderTest{"cuda:0,1", "", 0},
+                         testing::Values(BackendUnderTest{"cpu:2", "", 1}, BackendUnderTest{"cpu:3", "", 1},
+                                         BackendUnderTest{"cpu:4", "", 1}, BackendUnderTest{"cuda:0,1", "", 0},
                                          BackendUnderTest{"cuda:0,1,2,3", "", 0}),
                          [](const auto& param) {
                            std::string name = param.param.device;
