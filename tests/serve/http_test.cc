@@ -174,7 +174,9 @@ TEST_F(Http, DrainFinishesWhatRuns) {
   ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_running") + Metric("stoch_requests_waiting") == 8; }));
   EXPECT_TRUE(server_->Drain(std::chrono::seconds(10)));
   EXPECT_EQ(whole.Receive().Json()["usage"]["completion_tokens"], 2400);
-  EXPECT_EQ(stream.Receive().Events().back(), "[DONE]");
+  const std::vector<std::string> events = stream.Receive().Events();
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.back(), "[DONE]");
   EXPECT_TRUE(idle.AtEnd());
   EXPECT_ANY_THROW(HttpClient(port()).Call("GET", "/health"));
 }
@@ -200,26 +202,33 @@ TEST_F(Http, DrainEndsInTimeWithAClearError) {
 // Memory is planned before a sequence starts: two of these do not fit together, though four may run.
 TEST_F(Http, SequencesWaitForTheirPages) {
   engine_options_.kv_tokens = kLongContext;
-  StartServer();
   const auto ask = [](int max_tokens) {
     return PostText(Json({{"prompt", {1, 5}}, {"max_tokens", max_tokens}, {"ignore_eos", true}}).dump());
   };
-  HttpClient large(port());
-  HttpClient larger(port());
-  HttpClient small(port());
-  large.SendRaw(ask(2000));
-  ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_running") == 1; }));
-  EXPECT_EQ(Metric("stoch_kv_cache_usage_ratio"), 0.5);  // 2002 tokens are 32 of 64 pages
-  larger.SendRaw(ask(2100));
-  ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_waiting") == 1; }));
-  small.SendRaw(ask(10));  // would fit, and does not overtake
-  ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_waiting") == 2; }));
-  EXPECT_EQ(Metric("stoch_requests_running"), 1);
-  EXPECT_EQ(large.Receive().status, 200);
-  EXPECT_EQ(small.Receive().status, 200);
-  EXPECT_EQ(larger.Receive().status, 200);
-  // Beyond the whole cache is refused before it waits for ever.
-  EXPECT_EQ(Post("/v1/completions", {{"prompt", std::vector<int>(kLongContext, 5)}}).status, 400);
+  for (const bool reuse : {true, false}) {
+    server_.reset();
+    server_options_.scheduler.prefix_reuse = reuse;
+    StartServer();
+    HttpClient large(port());
+    HttpClient larger(port());
+    HttpClient small(port());
+    large.SendRaw(ask(2000));
+    ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_running") == 1; }));
+    EXPECT_EQ(Metric("stoch_kv_cache_usage_ratio"), 0.5);  // 2002 tokens are 32 of 64 pages
+    larger.SendRaw(ask(2100));
+    ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_waiting") == 1; }));
+    small.SendRaw(ask(10));  // would fit, and does not overtake
+    ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_waiting") == 2; }));
+    const double so_far = Metric("stoch_generated_tokens_total");
+    ASSERT_TRUE(Eventually([&] { return Metric("stoch_generated_tokens_total") >= so_far + 50; }));
+    EXPECT_EQ(Metric("stoch_requests_waiting"), 2);
+    EXPECT_EQ(Metric("stoch_requests_running"), 1);
+    EXPECT_EQ(large.Receive().status, 200);
+    EXPECT_EQ(small.Receive().status, 200);
+    EXPECT_EQ(larger.Receive().status, 200);
+    // Beyond the whole cache is refused before it waits for ever.
+    EXPECT_EQ(Post("/v1/completions", {{"prompt", std::vector<int>(kLongContext, 5)}}).status, 400);
+  }
 }
 
 TEST_F(Http, MayBeDestroyedAtAnyTime) {
