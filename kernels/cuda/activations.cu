@@ -2,6 +2,8 @@
 
 #include "kernels/cuda/activations.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/norm_factor.cuh"
 #include "kernels/cuda/quantizer.cuh"
 
 namespace stoch::cuda {
@@ -13,10 +15,7 @@ constexpr int kThreads = kRowLanes;  // one thread a lane of RMSNorm's sum
 template <Prologue P>
 __device__ float RowFactor(const RowSource& source, const float* x, int64_t cols, float* shared) {
   if constexpr (P != Prologue::kRmsNorm) return 0.0f;
-  float lane = 0.0f;
-  for (int64_t i = threadIdx.x; i < cols; i += kRowLanes) lane = Fma(x[i], x[i], lane);
-  const float sum = FoldRowLanes(lane, shared);
-  return 1.0f / Sqrt(sum / static_cast<float>(cols) + source.norm_eps);
+  return NormFactor(x, cols, source.norm_eps, shared);
 }
 
 struct QuantizeArgs {
@@ -122,8 +121,11 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = blockIdx.x;
   const float* x = source.x + row * source.x_stride;
   const float* x2 = P == Prologue::kSiluMul ? source.x2 + row * source.x2_stride : nullptr;
+  StartNext();
+  WaitForPrevious();
   const float r = RowFactor<P>(source, x, cols, fold);
   bool finite = true;
+#pragma unroll 8
   for (int64_t i = threadIdx.x; i < out_stride; i += kThreads) {
     const float value = i < cols ? PrologueValue<P>(source, x, x2, r, i) : 0.0f;
     finite = finite && IsFinite(value);
@@ -138,8 +140,8 @@ void LaunchPrologueOf(DeviceContext& ctx, const RowSource& source, int64_t rows,
   const auto kernel = source.prologue == Prologue::kRmsNorm   ? PrologueKernel<Prologue::kRmsNorm, T>
                       : source.prologue == Prologue::kSiluMul ? PrologueKernel<Prologue::kSiluMul, T>
                                                               : PrologueKernel<Prologue::kNone, T>;
-  kernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(source, cols, out, out_stride, reporter);
-  STOCH_CUDA_LAUNCH("PrologueKernel");
+  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, source, cols, out, out_stride,
+                   reporter);
 }
 
 // Rows of a scope of side a.

@@ -4,6 +4,7 @@
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/exact_linear.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/math/host_device.h"
 #include "kernels/math/reduce.h"
 
@@ -53,13 +54,6 @@ __global__ void __launch_bounds__(kVectorThreads)
   constexpr int kAhead = 4;                        // loads in flight of one weight row
   extern __shared__ __align__(16) float xs[];      // [kRows][padded_cols], as [block][lane][vector]
   const int cols = static_cast<int>(w.padded_cols);
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * cols; i += kVectorThreads) {
-    const int n = i / cols;
-    const int d = i % cols;
-    const int step = d / kDotLanes;
-    xs[n * cols + (step / kVector * kDotLanes + d % kDotLanes) * kVector + step % kVector] = x[n * x_stride + d];
-  }
-  __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kDotLanes;
   const int half_warp = static_cast<int>(threadIdx.x) / kDotLanes;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kWeightRowsOfBlock + half_warp * kRowsAtOnce;
@@ -69,9 +63,8 @@ __global__ void __launch_bounds__(kVectorThreads)
   for (int r = 0; r < kRowsAtOnce; ++r) {
     rows[r] = static_cast<const T*>(w.data) + min(first + r, w.rows - 1) * w.padded_cols + lane * kVector;
   }
-  float acc[kRowsAtOnce][kRows] = {};
-  for (int b0 = 0; b0 < blocks; b0 += kAhead) {
-    uint4 bits[kAhead][kRowsAtOnce];
+  uint4 bits[kAhead][kRowsAtOnce];
+  const auto load = [&](int b0) {
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
 #pragma unroll
@@ -79,6 +72,20 @@ __global__ void __launch_bounds__(kVectorThreads)
         if (b0 + k < blocks) bits[k][r] = LoadStreaming(rows[r] + static_cast<int64_t>(b0 + k) * kBlockCols);
       }
     }
+  };
+  load(0);  // weights do not depend on earlier kernels
+  WaitForPrevious();
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * cols; i += kVectorThreads) {
+    const int n = i / cols;
+    const int d = i % cols;
+    const int step = d / kDotLanes;
+    xs[n * cols + (step / kVector * kDotLanes + d % kDotLanes) * kVector + step % kVector] = x[n * x_stride + d];
+  }
+  __syncthreads();
+  float acc[kRowsAtOnce][kRows] = {};
+  for (int b0 = 0; b0 < blocks; b0 += kAhead) {
+    if (b0 > 0) load(b0);
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       if (b0 + k >= blocks) break;
@@ -296,8 +303,7 @@ void LaunchVector(DeviceContext& ctx, const float* x, int64_t x_stride, int rows
     STOCH_CUDA(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
     const unsigned blocks = static_cast<unsigned>((w.rows + kWeightRowsOfBlock - 1) / kWeightRowsOfBlock);
-    kernel<<<blocks, kVectorThreads, shared_bytes, ctx.stream>>>(x, x_stride, w, out, reporter);
-    STOCH_CUDA_LAUNCH("ExactVectorKernel");
+    LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kVectorThreads), shared_bytes, x, x_stride, w, out, reporter);
   };
   switch (rows) {
     case 1: return launch.template operator()<1>();

@@ -25,6 +25,11 @@ __device__ __forceinline__ void StartNext() {
 #endif
 }
 
+// What: asks for the 128 bytes around an address to be brought into the second-level cache; returns at once.
+__device__ __forceinline__ void PrefetchL2Line(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
+}
+
 // What: launches `kernel`, which calls WaitForPrevious itself, so that it can be on the GPU before its turn comes. On
 //       GPUs before sm_90 a plain launch.
 template <typename... Params, typename... Args>

@@ -1,9 +1,13 @@
 #include <algorithm>
+#include <cmath>
 
+#include "kernels/cuda/attention_softmax.cuh"
+#include "kernels/cuda/cluster_launch.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
@@ -17,9 +21,12 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     EmbedKernel(EmbeddingView table, const int32_t* ids, float* out, int64_t out_stride) {
   constexpr int kVector = 16 / sizeof(T);
+  StartNext();
+  WaitForPrevious();
   const int64_t row = blockIdx.x;
   const int64_t id = ids[row];
   const T* from = static_cast<const T*>(table.table.data) + id * table.table.padded_cols;
+#pragma unroll 8
   for (int64_t d = threadIdx.x; d < table.table.cols; d += kThreads) {
     const int64_t step = d / kDotLanes;
     const int64_t at = table.plain ? d : (step / kVector * kDotLanes + d % kDotLanes) * kVector + step % kVector;
@@ -29,8 +36,11 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads) GatherRowsKernel(const float* x, int64_t x_stride, const int32_t* index,
                                                              int64_t n, float* out, int64_t out_stride) {
+  StartNext();
+  WaitForPrevious();
   const int64_t row = blockIdx.x;
   const float* from = x + index[row] * x_stride;
+#pragma unroll 8
   for (int64_t d = threadIdx.x; d < n; d += kThreads) out[row * out_stride + d] = from[d];
 }
 
@@ -45,12 +55,20 @@ __device__ Best Better(const Best& a, const Best& b) {
   return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
 }
 
-// Argmax of a row by the block, given to every thread.
-__device__ Best RowArgmax(const float* x, int64_t n) {
-  __shared__ Best shared[kWarp];
+// Argmax of every `parts`-th piece of a row, from piece `part` on, by the block; given to every thread.
+__device__ Best PartArgmax(const float* x, int64_t n, int part, int parts) {
+  __shared__ Best shared[kThreads / kWarp];
+  constexpr int kInFlight = 16;
   Best best;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
-    if (x[i] == x[i]) best = Better(best, Best{x[i], static_cast<int32_t>(i)});
+  const int64_t step = static_cast<int64_t>(parts) * kThreads;
+  for (int64_t first = part * kThreads + threadIdx.x; first < n; first += kInFlight * step) {
+    float v[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) v[k] = first + k * step < n ? x[first + k * step] : NAN;
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      if (v[k] == v[k]) best = Better(best, Best{v[k], static_cast<int32_t>(first + k * step)});
+    }
   }
   for (int s = kWarp / 2; s > 0; s /= 2) {
     best = Better(best, Best{__shfl_xor_sync(kAllLanes, best.value, s), __shfl_xor_sync(kAllLanes, best.index, s)});
@@ -59,20 +77,38 @@ __device__ Best RowArgmax(const float* x, int64_t n) {
   __syncthreads();
   best = shared[0];
   for (int w = 1; w < kThreads / kWarp; ++w) best = Better(best, shared[w]);
-  if (best.index < 0) best = Best{x[0], 0};
   return best;
 }
 
-__global__ void __launch_bounds__(kThreads) ArgmaxKernel(const float* logits, int64_t stride, int64_t n, int32_t* ids) {
-  const Best best = RowArgmax(logits + blockIdx.x * stride, n);
-  if (threadIdx.x == 0) ids[blockIdx.x] = best.index;
+struct ArgmaxArgs {
+  const float* logits = nullptr;
+  int64_t stride = 0;
+  int64_t n = 0;
+  int32_t* ids = nullptr;
+};
+
+// A cluster a row: one block alone would read a vocabulary at a fraction of the speed at which the head wrote it.
+constexpr int kArgmaxBlocks = 8;
+__global__ void __launch_bounds__(kThreads) ArgmaxKernel(const ArgmaxArgs args) {
+  __shared__ Best bests[kArgmaxBlocks];
+  WaitForPrevious();
+  const int rank = Cluster::Rank();
+  const int size = Cluster::Size();
+  const float* x = args.logits + blockIdx.y * args.stride;
+  Best best = PartArgmax(x, args.n, rank, size);
+  if (threadIdx.x == 0) Cluster::At(bests, 0)[rank] = best;
+  Cluster::Sync();
+  if (rank != 0 || threadIdx.x != 0) return;
+  for (int r = 0; r < size; ++r) best = Better(best, bests[r]);
+  args.ids[blockIdx.y] = best.index < 0 ? 0 : best.index;
 }
 
 __global__ void __launch_bounds__(kThreads)
     ScoreKernel(const float* logits, int64_t stride, int64_t n, const int32_t* ids, TokenScore* scores) {
   __shared__ float fold[kRowLanes];
   const float* x = logits + blockIdx.x * stride;
-  const Best best = RowArgmax(x, n);
+  Best best = PartArgmax(x, n, 0, 1);
+  if (best.index < 0) best = Best{x[0], 0};
   float lane = 0.0f;
   for (int64_t i = threadIdx.x; i < n; i += kRowLanes) lane = lane + Exp(x[i] - best.value);
   const float sum = FoldRowLanes(lane, fold);
@@ -95,21 +131,26 @@ void LaunchEmbed(DeviceContext& ctx, const EmbeddingView& table, const int32_t* 
   if (rows == 0) return;
   DispatchFloat(table.table.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    EmbedKernel<T><<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(table, ids, out, out_stride);
-    STOCH_CUDA_LAUNCH("EmbedKernel");
+    LaunchOverlapped(ctx, EmbedKernel<T>, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, table, ids, out,
+                     out_stride);
   });
 }
 
 void LaunchGatherRows(DeviceContext& ctx, const float* x, int64_t x_stride, const int32_t* index, int64_t rows,
                       int64_t n, float* out, int64_t out_stride) {
   if (rows == 0) return;
-  GatherRowsKernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(x, x_stride, index, n, out, out_stride);
-  STOCH_CUDA_LAUNCH("GatherRowsKernel");
+  LaunchOverlapped(ctx, GatherRowsKernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, x, x_stride, index, n,
+                   out, out_stride);
 }
 
 void LaunchArgmax(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, int32_t* ids) {
-  ArgmaxKernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(logits, stride, n, ids);
-  STOCH_CUDA_LAUNCH("ArgmaxKernel");
+  constexpr int64_t kRowsAtOnce = 32768;  // gridDim.y is limited to 65535
+  const int blocks = ctx.compute_capability >= 90 ? kArgmaxBlocks : 1;
+  for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
+    const auto count = static_cast<unsigned>(std::min(kRowsAtOnce, rows - first));
+    LaunchClusters(ctx, ArgmaxKernel, dim3(static_cast<unsigned>(blocks), count), kThreads, 0,
+                   ArgmaxArgs{logits + first * stride, stride, n, ids + first});
+  }
 }
 
 void LaunchScore(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, const int32_t* ids,
