@@ -12,9 +12,18 @@ namespace stoch::cuda {
 namespace decode {
 namespace {
 
-// One tile of a lane's row: adds counts to `all` and 128 * (counts whose product is negative) to `negative`.
-__device__ __forceinline__ void AddTile(uint4 weights, const uint8_t* rows, const uint8_t* codes, unsigned& all,
-                                        unsigned& negative) {
+__device__ __forceinline__ uint32_t LoadShared8(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));  // volatile: barriers stay where they are
+  return v;
+}
+
+// One tile of a lane's row: adds counts to `all` and 128 * (counts whose product is negative) to `negative`. `rows` is
+// the shared address of a chunk's table rows, a multiple of 256, `offset` the tile's place in it: taking a level out of
+// its word gives the address of its count in the same instruction, and instructions are what a look-up costs.
+// `top`: whether an activation of the tile has the largest level, whose counts of 256 read 0 (there are 128 levels).
+__device__ __forceinline__ void AddTile(uint4 weights, uint32_t rows, uint32_t offset, const uint8_t* codes,
+                                        unsigned& all, unsigned& negative, bool top) {
   const uint4 activations = *reinterpret_cast<const uint4*>(codes);
   const uint32_t w[4] = {weights.x, weights.y, weights.z, weights.w};
   const uint32_t a[4] = {activations.x, activations.y, activations.z, activations.w};
@@ -22,31 +31,46 @@ __device__ __forceinline__ void AddTile(uint4 weights, const uint8_t* rows, cons
   for (int i = 0; i < 4; ++i) {
     const uint32_t levels = w[i] & 0x7f7f7f7fu;
     const uint32_t signs = (w[i] ^ a[i]) & 0x80808080u;
-    const uint8_t* row = rows + 4 * i * kRowBytes;
-    // Half of the bytes are taken out by the multiply pipe, half by the logic pipe: both are needed to keep up.
-    uint32_t counts = row[__byte_perm(levels, 0, 0x4440)];
-    counts += static_cast<uint32_t>(row[kRowBytes + __dp4a(levels, 0x00000100u, 0u)]) * 0x100u;
-    counts += static_cast<uint32_t>(row[2 * kRowBytes + __dp4a(levels, 0x00010000u, 0u)]) * 0x10000u;
-    counts += static_cast<uint32_t>(row[3 * kRowBytes + __byte_perm(levels, 0, 0x4443)]) * 0x1000000u;
+    const uint32_t row = offset + 4 * i * kRowBytes;
+    // One by the logic pipe, three by the multiply pipe: both are needed to keep up.
+    uint32_t counts = LoadShared8(__byte_perm(levels, rows, 0x7650) + row);
+    counts += LoadShared8(__dp4a(levels, 0x00000100u, rows) + row + kRowBytes) * 0x100u;
+    counts += LoadShared8(__dp4a(levels, 0x00010000u, rows) + row + 2 * kRowBytes) * 0x10000u;
+    counts += LoadShared8(__dp4a(levels, 0x01000000u, rows) + row + 3 * kRowBytes) * 0x1000000u;
     all = __dp4a(counts, 0x01010101u, all);
     negative = __dp4a(counts, signs, negative);
+    if (top) {  // 0x80 where both levels are 127
+      const unsigned both = (((w[i] & a[i]) & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+      all += __popc(both) * 256u;
+      negative += __popc(both & signs) * (256u * 128u);
+    }
   }
 }
 
-// Where a warp's tiles of one chunk and 32 rows are.
+// Where a warp's tiles of one chunk and 32 rows are. No tiles: past the block's last unit.
 struct Unit {
   const uint8_t* codes = nullptr;  // this lane's 16 bytes of the first tile
+  const float* scale = nullptr;    // this lane's
   int tiles = 0;
 };
-__device__ __forceinline__ Unit UnitAt(const DecodeArgs& args, int unit, int end, int lane) {
-  if (unit >= end) return {};
-  const int chunk = unit / args.row_blocks;
-  const int row_block = unit % args.row_blocks;
-  const Task& task = TaskOf(args, row_block);
-  const int64_t tile =
-      (row_block - task.first_block) * (args.dims.padded / kTileDims) + chunk * (args.dims.chunk_stride / kTileDims);
+
+// A unit's place, the same for all lanes of a warp.
+struct Place {
+  int chunk;
+  int row_block;
+
+  __device__ __forceinline__ void Advance(const DecodeArgs& args, int units) {
+    for (row_block += units; row_block >= args.row_blocks; row_block -= args.row_blocks) ++chunk;
+  }
+};
+__device__ __forceinline__ Unit UnitAt(const DecodeArgs& args, const Place& place, bool exists, int lane) {
+  if (!exists) return {};
+  const Task& task = TaskOf(args, place.row_block);
+  const int own = place.row_block - task.first_block;
+  const int64_t tile = own * (args.dims.padded / kTileDims) + place.chunk * (args.dims.chunk_stride / kTileDims);
   return {task.codes + tile * kTileBytes + lane * kTileDims,
-          static_cast<int>(args.dims.chunk_padded(chunk) / kTileDims)};
+          task.scales + static_cast<int64_t>(place.chunk) * task.rows_padded + own * kTileRows + lane,
+          static_cast<int>(args.dims.chunk_padded(place.chunk) / kTileDims)};
 }
 __device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
   uint4 v = make_uint4(0, 0, 0, 0);
@@ -58,42 +82,30 @@ __device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
   return v;
 }
 
-// Counts of 256 read 0 from the byte table: adds them for each weight of the largest level.
-template <int kTokens>
-__device__ void AddTopCounts(const DecodeArgs& args, const Unit& unit, const Stage& stage, int slot,
-                             int (&acc)[kTokens]) {
-#pragma unroll
-  for (int n = 0; n < kTokens; ++n) {
-    const int i = slot * kTokens + n;
-    for (int k = 0; k < stage.top_count[i]; ++k) {
-      const int d = stage.top_dims[i * kChunkDims + k];
-      const uint8_t w = unit.codes[d / kTileDims * kTileBytes + d % kTileDims];
-      if ((w & 0x7f) != args.levels - 1) continue;
-      acc[n] += ((w ^ stage.codes[i * kChunkDims + d]) & 0x80) != 0 ? -256 : 256;
-    }
-  }
-}
-
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
 // takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
 template <int kTokens, bool kFused, bool kTop256>
 __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(const __grid_constant__ DecodeArgs args) {
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kRing = Cut<kTokens>::kRing;
-  extern __shared__ __align__(128) uint8_t shared[];
+  extern __shared__ __align__(256) uint8_t shared[];
   [[maybe_unused]] __shared__ float fold[kFused ? kRowLanes : 1];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  // From one lane: the compiler then knows that all lanes agree, and keeps places and addresses in uniform registers.
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int64_t units = args.dims.chunks * args.row_blocks;
   const int begin = static_cast<int>(blockIdx.x * units / gridDim.x);
   const int end = static_cast<int>((blockIdx.x + 1) * units / gridDim.x);
   const Stage stage = MakeStage<kTokens>(shared, args.staged);
 
   StartNext();
+  if constexpr (kFused) PrefetchNorm(args, begin / args.row_blocks);
+  uint4 ring[kRing];
+  Place place{begin / args.row_blocks, begin % args.row_blocks};
+  place.Advance(args, warp);
+  Unit current = UnitAt(args, place, begin + warp < end, lane);
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
-  uint4 ring[kRing];
-  Unit current = UnitAt(args, begin + warp, end, lane);
 #pragma unroll
   for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadTile(current, t);
   WaitForPrevious();
@@ -118,14 +130,13 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
       }
       slot = 0;
     }
-    const int first_unit = chunk * args.row_blocks;
-    const int stop = min(end, first_unit + args.row_blocks);
+    const uint32_t rows = static_cast<uint32_t>(__cvta_generic_to_shared(stage.rows)) + slot * kTokens * kStageBytes;
+    const int stop = min(end, (chunk + 1) * args.row_blocks);
     for (; unit < stop; unit += kWarps) {
-      const int row_block = unit - first_unit;
-      const Task& task = TaskOf(args, row_block);
-      const float scale = task.scales[static_cast<int64_t>(chunk) * task.rows_padded +
-                                      (row_block - task.first_block) * kTileRows + lane];
-      const Unit next = UnitAt(args, unit + kWarps, end, lane);
+      Place next_place = place;
+      next_place.Advance(args, kWarps);
+      const Unit next = UnitAt(args, next_place, unit + kWarps < end, lane);
+      const float scale = *current.scale;
       unsigned all[kTokens] = {};
       unsigned negative[kTokens] = {};
 #pragma unroll
@@ -133,8 +144,9 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
         const uint4 weights = ring[t % kRing];
 #pragma unroll
         for (int n = 0; n < kTokens; ++n) {
-          AddTile(weights, stage.rows + (slot * kTokens + n) * kStageBytes + t * kTileDims * kRowBytes,
-                  stage.codes + (slot * kTokens + n) * kChunkDims + t * kTileDims, all[n], negative[n]);
+          AddTile(weights, rows + n * kStageBytes, t * kTileDims * kRowBytes,
+                  stage.codes + (slot * kTokens + n) * kChunkDims + t * kTileDims, all[n], negative[n],
+                  kTop256 && (stage.top_tiles[slot * kTokens + n] >> t & 1) != 0);
         }
         ring[t % kRing] =
             t + kRing < kChunkTiles ? LoadTile(current, t + kRing) : LoadTile(next, t + kRing - kChunkTiles);
@@ -142,13 +154,14 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
       int acc[kTokens];
 #pragma unroll
       for (int n = 0; n < kTokens; ++n) acc[n] = static_cast<int>(all[n]) - static_cast<int>(negative[n] >> 6);
-      if constexpr (kTop256) AddTopCounts<kTokens>(args, current, stage, slot, acc);
       current = next;
-      const int64_t rows = static_cast<int64_t>(args.row_blocks) * kTileRows;
+      const int row_block = place.row_block;
+      place = next_place;
+      const int64_t product_rows = static_cast<int64_t>(args.row_blocks) * kTileRows;
 #pragma unroll
       for (int n = 0; n < kTokens; ++n) {
         if (n >= args.tokens) break;
-        args.products[(n * args.dims.chunks + chunk) * rows + row_block * kTileRows + lane] =
+        args.products[(n * args.dims.chunks + chunk) * product_rows + row_block * kTileRows + lane] =
             BipolarProduct(acc[n], args.gain, stage.scales[slot * kTokens + n], scale);
       }
     }

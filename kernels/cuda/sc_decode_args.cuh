@@ -8,13 +8,14 @@
 namespace stoch::cuda::decode {
 
 // How a block is cut for a number of tokens. One token: 16 warps with registers for many lookups in flight (measured on
-// an H200: faster than 12 or 24 warps of 80 registers, or than copies through shared memory). More tokens: bound by the
-// rate of lookups, as many warps as there are registers for.
+// an H200: faster than 12 or 24 warps of 80 registers, than copies through shared memory, and than half as many
+// registers, with which the next kernel's blocks could wait beside these). More tokens: bound by the rate of lookups,
+// as many warps as there are registers for.
 template <int kTokens>
 struct Cut {
   static constexpr int kWarps = kTokens == 1 ? 16 : 24;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kEarly = 4;                    // of them before the activations are there
+  static constexpr int kEarly = 4;                    // of a lane's tiles, before the activations are there
   static constexpr int kRing = kTokens <= 2 ? 8 : 4;  // tiles in flight of a lane
 };
 inline constexpr int kMaxFusedChunks = 2;  // chunks of the one row that a block quantizes and stages at a time

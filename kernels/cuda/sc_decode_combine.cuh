@@ -75,8 +75,18 @@ __device__ void Combine(const DecodeArgs& args, uint8_t* shared) {
     float y = 0.0f;
     for (int first = 0; first < chunks; first += kCombineChunks) {
       const int count = min(kCombineChunks, chunks - first);
-#pragma unroll 8
-      for (int c = warp; c < count; c += kWarps) products[c][lane] = __ldcg(from + (first + c) * rows);
+      // All loads before the first store, whatever the count: a loop would wait for memory once a turn.
+      constexpr int kLoads = (kCombineChunks + kWarps - 1) / kWarps;
+      float p[kLoads];
+#pragma unroll
+      for (int k = 0; k < kLoads; ++k) {
+        const int c = warp + k * kWarps;
+        p[k] = c < count ? __ldcg(from + (first + c) * rows) : 0.0f;
+      }
+#pragma unroll
+      for (int k = 0; k < kLoads; ++k) {
+        if (warp + k * kWarps < count) products[warp + k * kWarps][lane] = p[k];
+      }
       __syncthreads();
       if (warp == 0) {
 #pragma unroll 16

@@ -1,6 +1,7 @@
 // A decode block's chunks in shared memory: the activations' codes and, for each, its row of the count table.
 #pragma once
 
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_factor.cuh"
 #include "kernels/cuda/quantizer.cuh"
 #include "kernels/cuda/sc_decode_args.cuh"
@@ -8,11 +9,11 @@
 namespace stoch::cuda::decode {
 
 struct Stage {
-  uint8_t* rows;      // [staged][tokens][128 dims][128] table rows
-  uint8_t* codes;     // [staged][tokens][128]
-  uint8_t* top_dims;  // [staged][tokens][128] dimensions of the largest level: a count of 256 does not fit a byte
-  float* scales;      // [staged][tokens]
-  int* top_count;     // [staged][tokens]
+  uint8_t* rows;   // [staged][tokens][128 dims][128] table rows
+  uint8_t* codes;  // [staged][tokens][128]
+  float* scales;   // [staged][tokens]
+  // [staged][tokens] bit t: tile t has a code of the largest level, whose count of 256 does not fit a byte.
+  unsigned* top_tiles;
 };
 
 template <int kTokens>
@@ -20,20 +21,28 @@ __device__ Stage MakeStage(uint8_t* shared, int staged) {
   Stage stage;
   stage.rows = shared;
   stage.codes = stage.rows + staged * kTokens * kStageBytes;
-  stage.top_dims = stage.codes + staged * kTokens * kChunkDims;
-  stage.scales = reinterpret_cast<float*>(stage.top_dims + staged * kTokens * kChunkDims);
-  stage.top_count = reinterpret_cast<int*>(stage.scales + staged * kTokens);
+  stage.scales = reinterpret_cast<float*>(stage.codes + staged * kTokens * kChunkDims);
+  stage.top_tiles = reinterpret_cast<unsigned*>(stage.scales + staged * kTokens);
   return stage;
 }
 template <int kTokens>
 int StageBytes(int staged) {
-  return staged * kTokens * (kStageBytes + 2 * kChunkDims + 8);
+  return staged * kTokens * (kStageBytes + kChunkDims + 8);
 }
 
-// What: notes that element `index` of the codes has the largest level. top_count starts at 0; the order is free.
+// What: notes that element `index` of the codes has the largest level. top_tiles starts at 0.
 __device__ __forceinline__ void NoteTop(const Stage& stage, int index) {
-  const int i = index / kChunkDims;
-  stage.top_dims[i * kChunkDims + atomicAdd(stage.top_count + i, 1)] = static_cast<uint8_t>(index % kChunkDims);
+  atomicOr(stage.top_tiles + index / kChunkDims, 1u << (index % kChunkDims / kTileDims));
+}
+
+// What: asks for the norm weights of the first chunks that a block will quantize; they do not depend on other kernels.
+__device__ __forceinline__ void PrefetchNorm(const DecodeArgs& args, int64_t first) {
+  constexpr int kLineFloats = 32;
+  if (args.source.prologue != Prologue::kRmsNorm) return;
+  const int64_t i = first * args.dims.chunk_d + static_cast<int64_t>(threadIdx.x) * kLineFloats;
+  if (threadIdx.x < kMaxFusedChunks * kChunkDims / kLineFloats && i < args.dims.dims) {
+    PrefetchL2Line(args.source.norm_weight + i);
+  }
 }
 
 // Quantizes `count` chunks of the one row from `first` on, a thread per element: latencies, not work, are what counts
@@ -63,7 +72,7 @@ __device__ void QuantizeChunks(const DecodeArgs& args, int64_t first, int count,
     const uint32_t magnitude = __reduce_max_sync(kAllLanes, FloatToBits(value) & 0x7fffffffu);
     if (index % kWarp == 0) warp_max[index / kWarp] = magnitude;
     if constexpr (kTop256) {
-      if (index < count) stage.top_count[index] = 0;
+      if (index < count) stage.top_tiles[index] = 0;
     }
   }
   __syncthreads();
@@ -92,7 +101,7 @@ template <int kTokens, bool kTop256>
 __device__ void CopyChunks(const DecodeArgs& args, int64_t first, int count, const Stage& stage) {
   constexpr int kThreads = Cut<kTokens>::kThreads;
   if constexpr (kTop256) {
-    for (int i = static_cast<int>(threadIdx.x); i < count * kTokens; i += kThreads) stage.top_count[i] = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < count * kTokens; i += kThreads) stage.top_tiles[i] = 0;
     __syncthreads();
   }
   for (int index = static_cast<int>(threadIdx.x); index < count * kTokens * kChunkDims; index += kThreads) {
