@@ -22,7 +22,7 @@ void LaunchFp16Linear(DeviceContext& ctx, const RowSource& source, int64_t rows,
 
 // What:     the kernel for few rows (fp16_vector.cu).
 // Requires: Fp16VectorSupports; count <= kMaxFp16Tasks.
-bool Fp16VectorSupports(const DeviceContext& ctx, int64_t rows, int64_t cols);
+bool Fp16VectorSupports(const DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols);
 void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
                       const FiniteReporter& reporter, const Fp16Task* tasks, int count);
 

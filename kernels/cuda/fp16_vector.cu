@@ -55,18 +55,30 @@ __device__ __forceinline__ uint4 LoadWeights(const uint16_t* row, int col, int c
   return v;
 }
 
+__device__ __forceinline__ float4 Load4(const float* from) { return *reinterpret_cast<const float4*>(from); }
+
+// f of four elements: x and its norm weight or x2.
+template <Prologue P>
+__device__ __forceinline__ float4 Prologue4(float4 x, float4 y, float r) {
+  const auto f = [r](float x1, float y1) {
+    // The baseline owes nobody its bits, so SiLU may use the fast instructions.
+    return P == Prologue::kSiluMul ? __fdividef(x1, 1.0f + __expf(-x1)) * y1 : ApplyPrologue(P, x1, y1, r);
+  };
+  return make_float4(f(x.x, y.x), f(x.y, y.y), f(x.z, y.z), f(x.w, y.w));
+}
+
 template <Prologue P>
 __device__ void StageRow(const VectorArgs& args, int n, __half* to, float* fold) {
   const float* x = args.source.x + n * args.source.x_stride;
-  const float* x2 = P == Prologue::kSiluMul ? args.source.x2 + n * args.source.x2_stride : nullptr;
+  const float* y = P == Prologue::kSiluMul ? args.source.x2 + n * args.source.x2_stride : args.source.norm_weight;
   const float r = P == Prologue::kRmsNorm ? NormFactor(x, args.cols, args.source.norm_eps, fold) : 0.0f;
   bool finite = true;
-  for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kThreads) {
-    // The baseline owes nobody its bits, so SiLU may use the fast instructions.
-    const float value = P == Prologue::kSiluMul ? __fdividef(x[i], 1.0f + __expf(-x[i])) * x2[i]
-                                                : PrologueValue<P>(args.source, x, x2, r, i);
-    finite = finite && IsFinite(value);
-    to[i] = __float2half_rn(value);
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < args.cols; i += kThreads * 4) {
+    const float4 v = Prologue4<P>(Load4(x + i), P == Prologue::kNone ? float4{} : Load4(y + i), r);
+    finite = finite && IsFinite(v.x) && IsFinite(v.y) && IsFinite(v.z) && IsFinite(v.w);
+    const __half2 halves[2] = {__floats2half2_rn(v.x, v.y), __floats2half2_rn(v.z, v.w)};
+    *reinterpret_cast<uint2*>(to + i) = *reinterpret_cast<const uint2*>(halves);
   }
   if (!finite) args.reporter.Report();
 }
@@ -81,11 +93,11 @@ __global__ void __launch_bounds__(kThreads, 1) Fp16VectorKernel(const __grid_con
   int row = static_cast<int>(threadIdx.x) / kWarp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   const int steps = (args.cols + kStepCols - 1) / kStepCols;
 
-  StartNext();
   uint4 ring[kRing];
   const uint16_t* current = row < args.total_rows ? RowAt(args, row) : nullptr;
 #pragma unroll
   for (int t = 0; t < kRing; ++t) ring[t] = LoadWeights(current, t * kStepCols + lane * kVector, args.cols);
+  if (row + stride >= args.total_rows) StartNext();
   WaitForPrevious();
   for (int n = 0; n < args.rows; ++n) {
     switch (args.source.prologue) {
@@ -97,6 +109,8 @@ __global__ void __launch_bounds__(kThreads, 1) Fp16VectorKernel(const __grid_con
   __syncthreads();
   for (; row < args.total_rows; row += stride) {
     const uint16_t* next = row + stride < args.total_rows ? RowAt(args, row + stride) : nullptr;
+    // Not earlier: the next kernel's first loads would only take bandwidth from these (measured on an H200).
+    if (row + 2 * stride >= args.total_rows) StartNext();
     float acc[kRows] = {};
     for (int first = 0; first < steps; first += kRing) {
       const bool wrap = first + kRing >= steps;
@@ -138,8 +152,15 @@ __global__ void __launch_bounds__(kThreads, 1) Fp16VectorKernel(const __grid_con
 
 }  // namespace
 
-bool Fp16VectorSupports(const DeviceContext& ctx, int64_t rows, int64_t cols) {
-  // A row of weights must start at a multiple of 16 bytes; x must fit beside the static shared memory.
+bool Fp16VectorSupports(const DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols) {
+  // Rows of weights and of what is multiplied must start at multiples of 16 bytes.
+  const auto aligned = [](const void* at, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 4 == 0;
+  };
+  if (!aligned(source.x, source.x_stride) || !aligned(source.x2, source.x2_stride) || !aligned(source.norm_weight, 0)) {
+    return false;
+  }
+  // x must fit beside the static shared memory.
   return rows <= kMaxRows && cols % kVector == 0 && rows * cols * 2 + 2048 <= ctx.max_shared_bytes;
 }
 
