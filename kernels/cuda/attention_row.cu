@@ -25,10 +25,10 @@ constexpr int kThreads = kRowLanes;
 constexpr int kWarps = kBlockWarps;
 constexpr int kTileTokens = 32;
 constexpr int kRoundTiles = kThreads / kTileTokens;      // tiles between two barriers of the score loop
-constexpr int kStageTokens = 128;                        // probability rows staged at once
+constexpr int kStageTokens = 256;                        // probability rows staged at once
 constexpr int kChunkGroups = kStageTokens / 4 / kWarps;  // of one warp: groups of four tokens in a stage
 constexpr int kSoloTokens = 256;                         // up to here one block beats a cluster
-constexpr int kBatchTiles = 4;                           // tiles whose keys are loaded together
+constexpr int kBatchTiles = 8;                           // tiles whose keys are loaded together
 constexpr int kMaxSharedPages = 128;
 
 // kFresh: kPerToken that also quantizes and appends the rows of the pass. kHeadMax only finds the largest probability;
@@ -87,7 +87,6 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
   const AttentionArgs& a = args.attention;
   const KvView& kv = a.kv;
   StartNext();
-  WaitForPrevious();
   const int tid = static_cast<int>(threadIdx.x);
   const int lane = tid & 31;
   const int warp = tid >> 5;
@@ -97,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
   const int row = args.row_list != nullptr ? args.row_list[grid_row] : args.row_offset + grid_row;
   const int head_dim = kv.head_dim;
   const int q_words = head_dim / 4;
-  const PassRow info = a.pass.rows[row];
+  const PassRow info = a.pass.rows[row];  // of the pass, which was there before its first kernel
   const int32_t sequence = info.sequence;
   const int length = info.position + 1;
   const int rank = Cluster::Rank();
@@ -122,6 +121,11 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
     if (tid < num_pages) shared_pages[tid] = pages[tid];
     pages = shared_pages;
   }
+  if constexpr (kPhase == Phase::kFresh) {
+    constexpr int kLineFloats = 32;
+    if (tid * kLineFloats < head_dim) PrefetchL2Line(a.rope + info.position * a.rope_stride + tid * kLineFloats);
+  }
+  WaitForPrevious();
   const int64_t q_vector = static_cast<int64_t>(row) * a.num_heads + head;
   const uint32_t* q_codes = args.q.words + q_vector * q_words;
   if constexpr (kPhase == Phase::kFresh) {
