@@ -147,7 +147,10 @@ struct Consumer {
   }
   __device__ int previous_slot() const { return (ring.slot == 0 ? ring.stages : ring.slot) - 1; }
 
-  // Hands a stage back to the producers of both blocks.
+  // Hands a stage back to the producers of both blocks. One lane arrives for its warp without a barrier of the warp:
+  // the reads of all lanes (scales, by ScaleChunk) are single instructions of a warp that wgmma.wait keeps converged,
+  // ahead of the arrive. racecheck knows no such order between lanes and reports them against the next bulk copy into
+  // the stage.
   __device__ void Release(uint32_t barrier_offset) const {
     BarrierArriveRemote<8 * kMaxStages>(remote + barrier_offset, releases);
   }
