@@ -160,7 +160,8 @@ TEST_P(CudaLinearRows, SameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaLinearRows, testing::Values(1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 48, 64, 65, 130));
+INSTANTIATE_TEST_SUITE_P(All, CudaLinearRows,
+                         testing::Values(1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 48, 64, 65, 130));
 
 TEST(CudaLinear, LargeShapes) {
   STOCH_CUDA_OR_SKIP();
