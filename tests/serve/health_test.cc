@@ -34,7 +34,10 @@ class Health : public ServerFixture {
     engine_ = OpenEngine();
     server_->Attach(*engine_, &obstinate_);
   }
-  void TearDown() override { obstinate_.hang = false; }
+  void TearDown() override {
+    obstinate_.hang = false;
+    server_.reset();  // before the tokenizer that its engine's thread decodes with
+  }
 
   std::string HealthNow() const {
     const Reply reply = Call(port(), "GET", "/health");
