@@ -105,10 +105,8 @@ void DeviceGroup::Gather(const GatherCall& call, const GatherPlan& plan) {
 void DeviceGroup::RunGraph(std::string_view key, const std::function<void()>& body) {
   // Recorded into a graph a device, exchanges of NCCL 2.28 through host memory never ended.
   if (!direct_) return body();
-  // What ran before a replay is not what ran before the recording.
-  last_outputs_.reset();
+  last_outputs_.reset();  // what runs before a replay is not what ran before the recording
   graphs_.Run(key, body);
-  last_outputs_.reset();
 }
 
 void DeviceGroup::KeepUnreadOutputs(const GatherCall& call) {
@@ -135,11 +133,33 @@ DirectGather DeviceGroup::Mail(size_t rank) const {
   return part;
 }
 
+bool DeviceGroup::IsRecording() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  STOCH_CUDA(cudaStreamIsCapturing(contexts_[0]->stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void DeviceGroup::JoinStreams() {
+  for (DeviceContext* ctx : contexts_) ctx->RecordReady();
+  for (const DeviceContext* waiting : contexts_) {
+    DeviceGuard guard(waiting->device);
+    for (const DeviceContext* other : contexts_) {
+      if (other != waiting) STOCH_CUDA(cudaStreamWaitEvent(waiting->stream, other->ready()));
+    }
+  }
+}
+
 void DeviceGroup::GatherDirect(const GatherCall& call, const GatherPlan& plan) {
-  KeepUnreadOutputs(call);
+  const bool recording = IsRecording();
+  if (recording) {
+    KeepUnreadOutputs(call);
+  } else {
+    JoinStreams();
+  }
   const int blocks = GatherBlocks(plan.rows * plan.widest());
   for (size_t i = 0; i < contexts_.size(); ++i) {
     DirectGather part = Mail(i);
+    part.waits = recording;
     part.columns = ColumnsOf(call, plan, i);
     for (const TensorView& to : call.to) {
       for (size_t d = 0; d < contexts_.size(); ++d) {
@@ -152,6 +172,7 @@ void DeviceGroup::GatherDirect(const GatherCall& call, const GatherPlan& plan) {
     DeviceGuard guard(contexts_[i]->device);
     LaunchDirectGather(*contexts_[i], part, blocks);
   }
+  if (!recording) JoinStreams();
 }
 
 void DeviceGroup::GatherThroughNccl(const GatherCall& call, const GatherPlan& plan) {

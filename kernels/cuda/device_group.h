@@ -17,9 +17,10 @@
 
 namespace stoch::cuda {
 
-// Two routes. Direct: every GPU stores its columns into all others' memory and waits until theirs have come, in one
-// small kernel a device: a few microseconds, which is what decoding needs. NCCL: columns are packed, all-gathered and
-// unpacked; for GPUs that do not reach each other's memory.
+// Two routes. Direct: every GPU stores its columns into all others' memory, in one small kernel a device. In a graph
+// that kernel also waits until theirs have come: three microseconds an exchange, which is what decoding needs; outside
+// of one, events do, and no kernel depends on another that runs at the same time. NCCL: columns are packed,
+// all-gathered and unpacked; for GPUs that do not reach each other's memory.
 //
 // Errors: NcclError, CudaError; DeviceError from Check where a device waited in vain.
 class DeviceGroup {
@@ -51,6 +52,9 @@ class DeviceGroup {
   // A device that has left an exchange knows that the others came to it, not that they have read what it brought. So
   // two exchanges in a row that write one place need another in between.
   void KeepUnreadOutputs(const GatherCall& call);
+  bool IsRecording() const;
+  // What: later work of every device waits for all earlier work of all of them.
+  void JoinStreams();
   void GatherThroughNccl(const GatherCall& call, const GatherPlan& plan);
   NcclGroup& nccl();
 

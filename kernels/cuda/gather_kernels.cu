@@ -57,7 +57,6 @@ __global__ void __launch_bounds__(kThreads) DirectGatherKernel(const __grid_cons
   StartNext();
   WaitForPrevious();
   const int block = static_cast<int>(blockIdx.x);
-  const uint32_t turn = args.arrived[block] + 1;
   const GatherColumns& columns = args.columns;
   const int64_t width = columns.cols / kWidth;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
@@ -70,6 +69,8 @@ __global__ void __launch_bounds__(kThreads) DirectGatherKernel(const __grid_cons
       reinterpret_cast<T*>(args.to[d] + row * args.to_stride[d])[i] = value;
     }
   }
+  if (!args.waits) return;
+  const uint32_t turn = args.arrived[block] + 1;
   __syncthreads();
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < args.devices && peer != args.rank) {

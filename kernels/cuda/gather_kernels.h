@@ -33,6 +33,7 @@ struct DirectGather {
   uint32_t* flags[kMaxGroup] = {};  // of each device: [kMaxGatherBlocks][kMaxGroup]
   uint32_t* arrived = nullptr;      // of this device: [kMaxGatherBlocks]
   int* failed = nullptr;            // mapped host memory
+  bool waits = true;                // false: only stores; the host's events order what comes after
 };
 
 // What:     stores this device's columns everywhere and returns (ends) once those of all others have come, or after

@@ -1,6 +1,9 @@
 #include "kernels/cuda/peer_access.h"
 
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device_guard.h"
@@ -33,15 +36,20 @@ void ForEachPair(std::span<const Device> devices, const F& f) {
 }  // namespace
 
 void EnablePeerAccess(std::span<const Device> devices) {
+  // Peer access belongs to the process, as CUDA's contexts do; to ask for it twice is an error.
+  static std::mutex mutex;
+  static std::set<std::pair<int, int>> enabled;
+  const std::lock_guard lock(mutex);
   ForEachPair(devices, [](const Device& from, const Device& to) {
-    if (!Reaches(from, to)) return;
+    if (!Reaches(from, to) || enabled.contains({from.index, to.index})) return;
     DeviceGuard guard(from);
     const cudaError_t code = cudaDeviceEnablePeerAccess(to.index, 0);
     if (code == cudaErrorPeerAccessAlreadyEnabled) {
-      (void)cudaGetLastError();  // by another backend of this process
-      return;
+      (void)cudaGetLastError();  // by another library of this process
+    } else {
+      STOCH_CUDA(code);
     }
-    STOCH_CUDA(code);
+    enabled.insert({from.index, to.index});
   });
 }
 

@@ -262,6 +262,7 @@ std::string HashPlaced(const std::shared_ptr<Backend>& backend, const std::strin
   LogitsRun run;
   ModelFiles files = OpenModelFiles(model);
   run.prompt = VerifyPrompt(files.config.vocab_size, 16);
+  run.new_tokens = 16;
   EngineOptions options;
   const bool exact = config == "fp32";
   Apply({.precision = exact ? "fp32" : "sc", .sc = exact ? std::vector<std::string>() : std::vector{config}}, &options);
@@ -286,9 +287,13 @@ CheckResult SplitEqualsSingleCheck(const VerifyContext& context) {
   const LlamaConfig config = OpenModelFiles(model).config;
   const std::map<std::string, LlamaPlacement> placements = {{"layers", Scattered(config, devices)},
                                                             {"rows", RowSplit(config, devices)}};
+  // The exact weights of the largest models are too much for one device.
+  std::vector<const char*> configs = {"preset=halved", "preset=published"};
+  if (LinearParameters(config) < 20'000'000'000) {
+    configs.insert(configs.end(), {"fp32", "attention=per_row", "chunk_d=0,granularity=per_tensor", "lm_head=1"});
+  }
   int64_t compared = 0;
-  for (const char* settings : {"fp32", "preset=halved", "preset=published", "attention=per_row",
-                               "chunk_d=0,granularity=per_tensor", "lm_head=1"}) {
+  for (const char* settings : configs) {
     const std::string expected = HashPlaced(backend, model, settings, SingleDevice(config, devices.front()));
     for (const auto& [name, placement] : placements) {
       const std::string hash = HashPlaced(backend, model, settings, placement);
