@@ -50,11 +50,7 @@ std::string_view FinishReasonName(FinishReason reason) {
 }
 
 Generation::Generation(Engine& engine, const Tokenizer* tokenizer, GenerateRequest request, PrefixCache* prefixes)
-    : engine_(&engine),
-      tokenizer_(tokenizer),
-      prefixes_(prefixes),
-      request_(std::move(request)),
-      stop_strings_(request_.stop) {
+    : engine_(&engine), prefixes_(prefixes), request_(std::move(request)), stop_strings_(request_.stop) {
   CheckRequest(engine, tokenizer, request_);
   const int64_t room = engine.shape().context - prompt_tokens();
   max_tokens_ = request_.max_tokens < 0 ? room : std::min(request_.max_tokens, room);

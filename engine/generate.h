@@ -96,7 +96,6 @@ class Generation {
   bool IsStopId(int32_t id) const;
 
   Engine* engine_;
-  const Tokenizer* tokenizer_;
   PrefixCache* prefixes_;
   GenerateRequest request_;
   int64_t max_tokens_ = 0;  // with the context's limit

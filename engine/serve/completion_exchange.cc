@@ -18,7 +18,6 @@ CompletionExchange::CompletionExchange(CompletionRequest request, const ModelFac
                                        std::shared_ptr<Connection> connection, std::string request_id,
                                        const LogSink& log)
     : request_(std::move(request)),
-      model_(model),
       scheduler_(scheduler),
       connection_(std::move(connection)),
       request_id_(std::move(request_id)),

@@ -48,7 +48,6 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   Usage TotalUsage() const;
 
   const CompletionRequest request_;
-  const ModelFacts& model_;
   Scheduler& scheduler_;
   const std::shared_ptr<Connection> connection_;
   const std::string request_id_;

@@ -1,5 +1,6 @@
 #include "kernels/base/tensor_view.h"
 
+#include <cstdint>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -7,17 +8,18 @@
 namespace stoch {
 namespace {
 
-// First and one past the last byte a view touches.
-std::pair<const char*, const char*> Extent(const TensorView& view) {
+// First and one past the last byte a view touches. Addresses, not pointers: those may not leave their object, and none
+// may be computed from the null of a view without storage.
+std::pair<uintptr_t, uintptr_t> Extent(const TensorView& view) {
   int64_t low = 0;
   int64_t high = 0;
   for (int i = 0; i < view.rank; ++i) {
     const int64_t reach = (view.dim(i) - 1) * view.step(i);
     (reach < 0 ? low : high) += reach;
   }
-  const char* base = static_cast<const char*>(view.data);
+  const auto base = reinterpret_cast<uintptr_t>(view.data);
   const auto size = static_cast<int64_t>(DTypeSize(view.dtype));
-  return {base + low * size, base + (high + 1) * size};
+  return {base + static_cast<uintptr_t>(low * size), base + static_cast<uintptr_t>((high + 1) * size)};
 }
 
 // Two column ranges of matrices with one row stride never meet, whatever their rows.
@@ -37,7 +39,9 @@ TensorView Slice(const TensorView& view, int axis, int64_t begin, int64_t count)
   STOCH_CHECK(axis >= 0 && axis < view.rank);
   STOCH_CHECK(begin >= 0 && count >= 0 && begin + count <= view.dim(axis));
   TensorView result = view;
-  result.data = static_cast<char*>(view.data) + begin * view.step(axis) * static_cast<int64_t>(DTypeSize(view.dtype));
+  if (view.data != nullptr) {  // a view without storage has parts without storage
+    result.data = static_cast<char*>(view.data) + begin * view.step(axis) * static_cast<int64_t>(DTypeSize(view.dtype));
+  }
   result.shape[static_cast<size_t>(axis)] = count;
   return result;
 }

@@ -1,5 +1,9 @@
 #include "kernels/cpu/simd.h"
 
+#if defined(STOCH_CPU_X86)
+#include <cpuid.h>
+#endif
+
 #include <string>
 
 #include "kernels/base/error.h"
@@ -14,9 +18,12 @@ struct Variant {
 };
 
 #if defined(STOCH_CPU_X86)
-bool HasAvx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+// Clang 14's __builtin_cpu_supports does not know this one.
+bool HasF16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
+bool HasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c(); }
 bool HasAvx512Vbmi() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
