@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <deque>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -68,6 +69,7 @@ PassShape ShapeOf(const LlamaConfig& config, const EngineOptions& options) {
   shape.max_rows = std::max(prompt_rows, filled.max_sequences);
   const int64_t block = std::max<int64_t>(1, kLogitsBytes / (config.vocab_size * 4));
   shape.max_logit_rows = std::max(std::min(shape.max_rows, block), filled.max_sequences);
+  if (filled.placement) shape.lanes = LanesOf(*filled.placement);
   return shape;
 }
 
@@ -80,7 +82,12 @@ struct Engine::State {
   PageAllocator pages{0};
   std::vector<std::string> notices;
   double load_ms = 0;
-  int64_t output_rows = 0;  // of the last Step
+  struct UnderWay {
+    std::vector<StepItem> items;  // without sequence where that died
+    int64_t output_rows = 0;
+  };
+  std::deque<UnderWay> steps;
+  int64_t output_rows = 0;  // of the step finished last
 };
 
 // ------------------------------------------------------------------------------------------------- sequences ----
@@ -90,7 +97,9 @@ Sequence::Sequence(Engine* engine, int64_t capacity, std::vector<KvPage> pages)
   for (const KvPage& page : pages_) page_numbers_.push_back(*page);
 }
 
-Sequence::~Sequence() = default;
+Sequence::~Sequence() {
+  if (under_way_) engine_->Forget(this);
+}
 
 void Sequence::Append(std::span<const int32_t> ids) {
   const int64_t vocab = engine_->config().vocab_size;
@@ -107,7 +116,7 @@ void Sequence::Append(std::span<const int32_t> ids) {
 }
 
 void Sequence::Truncate(int64_t length) {
-  STOCH_CHECK(length >= 0 && length <= static_cast<int64_t>(ids_.size()));
+  STOCH_CHECK(!under_way_ && length >= 0 && length <= static_cast<int64_t>(ids_.size()));
   ids_.resize(static_cast<size_t>(length));
   if (length >= computed_) return;
   for (int64_t page = length / kKvPageTokens; page * kKvPageTokens < computed_; ++page) {
@@ -231,6 +240,7 @@ void Engine::CheckStep(std::span<const StepItem> items) const {
   for (size_t i = 0; i < items.size(); ++i) {
     const StepItem& item = items[i];
     STOCH_CHECK(item.sequence != nullptr && item.sequence->engine_ == this);
+    if (item.sequence->under_way_) reject("names a sequence of another that is under way");
     if (item.num_tokens < 1 || item.num_tokens > item.sequence->pending()) {
       reject("of " + std::to_string(item.num_tokens) + " tokens asks for more than the sequence's pending ones; " +
              "allowed is 1.." + std::to_string(item.sequence->pending()));
@@ -246,6 +256,16 @@ void Engine::CheckStep(std::span<const StepItem> items) const {
 }
 
 int64_t Engine::Step(std::span<const StepItem> items) {
+  STOCH_CHECK(state_->steps.empty());
+  Begin(items);
+  return Finish();
+}
+
+int64_t Engine::max_steps() const { return state_->shape.lanes; }
+int64_t Engine::steps_under_way() const { return static_cast<int64_t>(state_->steps.size()); }
+
+void Engine::Begin(std::span<const StepItem> items) {
+  STOCH_CHECK(steps_under_way() < max_steps());
   state_->output_rows = 0;
   CheckStep(items);
   PassLayout layout;
@@ -262,10 +282,51 @@ int64_t Engine::Step(std::span<const StepItem> items) {
       layout.output_rows.push_back(row);
     }
   }
-  state_->model->Forward(layout);
-  for (const StepItem& item : items) item.sequence->computed_ += item.num_tokens;
-  state_->output_rows = static_cast<int64_t>(layout.output_rows.size());
+  state_->steps.push_back({{items.begin(), items.end()}, static_cast<int64_t>(layout.output_rows.size())});
+  for (const StepItem& item : items) item.sequence->under_way_ = true;
+  try {
+    state_->model->Begin(layout);
+  } catch (...) {
+    Abandon();
+    throw;
+  }
+}
+
+int64_t Engine::Finish() {
+  STOCH_CHECK(!state_->steps.empty());
+  state_->output_rows = 0;
+  try {
+    state_->model->Finish();
+  } catch (...) {
+    Abandon();
+    throw;
+  }
+  for (const StepItem& item : state_->steps.front().items) {
+    if (item.sequence == nullptr) continue;
+    item.sequence->computed_ += item.num_tokens;
+    item.sequence->under_way_ = false;
+  }
+  state_->output_rows = state_->steps.front().output_rows;
+  state_->steps.pop_front();
   return state_->output_rows;
+}
+
+void Engine::Forget(const Sequence* sequence) {
+  for (State::UnderWay& step : state_->steps) {
+    for (StepItem& item : step.items) {
+      if (item.sequence == sequence) item.sequence = nullptr;
+    }
+  }
+}
+
+void Engine::Abandon() {
+  for (const State::UnderWay& step : state_->steps) {
+    for (const StepItem& item : step.items) {
+      if (item.sequence != nullptr) item.sequence->under_way_ = false;
+    }
+  }
+  state_->steps.clear();
+  state_->model->Abandon();
 }
 
 // ------------------------------------------------------------------------------------------------ output rows ----

@@ -52,7 +52,8 @@ class Engine;
 using KvPage = std::shared_ptr<const int32_t>;
 
 // The tokens of one request and the cache pages they use. Pages are reserved when it is made and go back when it dies.
-// A token is pending until a Step ran it. Must not outlive its Engine.
+// A token is pending until a step ran it. Must not outlive its Engine; may die while a step over it is under way, which
+// then goes on for the others.
 class Sequence {
  public:
   Sequence(const Sequence&) = delete;
@@ -61,8 +62,8 @@ class Sequence {
 
   // What:   appends tokens. Errors: InvalidInput for an id outside the vocabulary (index named) or beyond capacity.
   void Append(std::span<const int32_t> ids);
-  // What:   forgets every token from position `length` on. Requires: 0 <= length <= ids().size(), and no page that
-  //         others hold too loses a token.
+  // What:   forgets every token from position `length` on. Requires: 0 <= length <= ids().size(), no page that others
+  //         hold too loses a token, and no step over it is under way.
   void Truncate(int64_t length);
 
   const std::vector<int32_t>& ids() const { return ids_; }
@@ -79,6 +80,7 @@ class Sequence {
   Engine* engine_;
   int64_t capacity_;
   int64_t computed_ = 0;
+  bool under_way_ = false;  // in a step that has not been finished
   std::vector<int32_t> ids_;
   std::vector<KvPage> pages_;
   std::vector<int32_t> page_numbers_;
@@ -140,7 +142,19 @@ class Engine {
   //         sequences are as before.
   int64_t Step(std::span<const StepItem> items);
 
-  // Output rows of the last Step; each waits for the device.
+  // A Step in two halves, so that several are under way, over different sequences: where a model is split by layers,
+  // every device then works on another one. They finish in the order they began.
+  // What:     Begin checks and begins one, Finish waits for the one that began first.
+  // Returns:  Finish what Step does, about that step; its output rows stay readable until the next Begin or Finish.
+  // Errors:   as Step, which of them it may be. A Begin that refuses its items changes nothing. After another error no
+  //           step is under way, and all sequences are as if those that were had not begun.
+  // Requires: Begin: steps_under_way() < max_steps(). Finish: a step is under way. Step: none is.
+  void Begin(std::span<const StepItem> items);
+  int64_t Finish();
+  int64_t steps_under_way() const;
+  int64_t max_steps() const;  // 1 unless layers are split over devices
+
+  // Output rows of the last step; each waits for the device.
   // What:   logits of rows [first, first + count), F32 [count, vocab_size], to host memory.
   void ReadLogits(int64_t first, int64_t count, float* logits);
   // What:   argmax of rows [first, first + ids.size()), ties to the lower id.
@@ -153,6 +167,8 @@ class Engine {
   struct State;
   explicit Engine(std::unique_ptr<State> state);
   void CheckStep(std::span<const StepItem> items) const;
+  void Forget(const Sequence* sequence);
+  void Abandon();
   void ForLogits(int64_t first, int64_t count,
                  const std::function<void(const TensorView& block, int64_t offset)>& read);
 

@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "models/llama_stage.h"
+#include "models/llama_workspace.h"
 
 namespace stoch {
 namespace {
@@ -58,69 +59,132 @@ void LlamaModel::MakeStages() {
     ++role.num_layers;
   }
   on(placement.head).has_head = true;
+  // The first of several devices has all of the logits, every other its rows.
+  const auto devices_of = [&placement](const Plan& plan) {
+    return placement.rows.empty() ? std::vector<Device>{plan.device} : placement.rows;
+  };
+  std::map<Device, LlamaWorkspace::Uses> uses;
   for (const Plan& plan : plans) {
-    const std::span<const Device> alone(&plan.device, 1);
-    const std::span<const Device> devices = placement.rows.empty() ? alone : std::span<const Device>(placement.rows);
-    stages_.push_back(std::make_unique<LlamaStage>(*backend_, config_, options_, weights_, devices, plan.role));
+    for (const Device& device : devices_of(plan)) {
+      uses[device].layers |= plan.role.num_layers > 0;
+      uses[device].head |= plan.role.has_head;
+    }
+  }
+  for (const Plan& plan : plans) {
+    const std::vector<Device> devices = devices_of(plan);
+    const std::vector<LlamaShard> shards = DivideRows(config_, devices);
+    std::vector<LlamaWorkspace*> workspaces;
+    for (size_t i = 0; i < devices.size(); ++i) {
+      std::unique_ptr<LlamaWorkspace>& workspace = workspaces_[devices[i]];
+      if (workspace == nullptr) {
+        workspace = std::make_unique<LlamaWorkspace>(*backend_, config_, options_.shape, shards[i], devices.size() > 1,
+                                                     i == 0, uses[devices[i]]);
+        workspace_bytes_ += workspace->bytes;
+      }
+      workspaces.push_back(workspace.get());
+    }
+    stages_.push_back(
+        std::make_unique<LlamaStage>(*backend_, config_, options_, weights_, devices, workspaces, plan.role));
     kv_cache_bytes_ += stages_.back()->kv_cache_bytes();
-    workspace_bytes_ += stages_.back()->workspace_bytes();
   }
 }
 
-void LlamaModel::Forward(const PassLayout& layout) {
-  const auto rows = static_cast<int64_t>(layout.ids.size());
-  output_rows_ = static_cast<int64_t>(layout.output_rows.size());
-  logits_count_ = 0;
-  const int64_t first_logits = std::min(output_rows_, options_.shape.max_logit_rows);
-  const std::vector<MicroBatch> pieces =
-      CutPass(layout, PiecesFor(rows, static_cast<int64_t>(stages_.size()), options_.min_piece_rows), cut_rules_);
+size_t LlamaModel::FreeLane() const {
+  const auto lanes = static_cast<size_t>(options_.shape.lanes);
+  STOCH_CHECK(flights_.size() < lanes);
+  for (size_t lane = 0;; ++lane) {
+    if (std::none_of(flights_.begin(), flights_.end(), [lane](const Flight& flight) { return flight.lane == lane; })) {
+      return lane;
+    }
+  }
+}
 
+void LlamaModel::Begin(const PassLayout& layout) {
+  const size_t lane = FreeLane();
+  output_ = {};
+  const auto rows = static_cast<int64_t>(layout.ids.size());
+  const auto num_stages = static_cast<int64_t>(stages_.size());
+  Flight& flight = flights_.emplace_back();
+  flight.lane = lane;
+  flight.output_rows = static_cast<int64_t>(layout.output_rows.size());
+  flight.first_logits = std::min(flight.output_rows, options_.shape.max_logit_rows);
+  flight.pieces = CutPass(layout, PiecesFor(rows, num_stages, options_.min_piece_rows), cut_rules_);
   // Passes of one token per sequence repeat with the same shapes; a prompt's shape rarely comes twice.
-  std::string key;
-  if (rows == static_cast<int64_t>(layout.sequences.size()) && output_rows_ == rows && first_logits == rows) {
-    key = graph_key_ + ":rows=" + std::to_string(rows) + ",pieces=" + std::to_string(pieces.size());
+  if (rows == static_cast<int64_t>(layout.sequences.size()) && flight.output_rows == rows &&
+      flight.first_logits == rows) {
+    flight.key = graph_key_ + ":lane=" + std::to_string(flight.lane) + ",rows=" + std::to_string(rows) +
+                 ",pieces=" + std::to_string(flight.pieces.size());
   }
-  // Everything is issued at once. A stage's device takes the pieces in turn, while the stages behind it work on those
-  // before.
-  for (size_t p = 0; p < pieces.size(); ++p) {
-    for (const auto& stage : stages_) stage->Upload(p, pieces[p].layout);
+  for (size_t p = 0; p < flight.pieces.size(); ++p) {
+    for (const auto& stage : stages_) stage->Upload(flight.lane, p, flight.pieces[p].layout);
   }
-  for (size_t p = 0; p < pieces.size(); ++p) {
-    const bool is_last = p + 1 == pieces.size();
-    const LlamaStage::Piece piece{p, pieces[p].first_row, static_cast<int64_t>(pieces[p].layout.ids.size()),
-                                  pieces[p].first_output, static_cast<int64_t>(pieces[p].layout.output_rows.size())};
-    for (size_t i = 0; i < stages_.size(); ++i) {
+  const auto under_way = static_cast<int64_t>(flights_.size());
+  for (int64_t i = 0; i < under_way; ++i) {
+    Issue(flights_[static_cast<size_t>(i)], static_cast<size_t>(StagesIssued(num_stages, i, under_way)));
+  }
+}
+
+void LlamaModel::Issue(Flight& flight, size_t end) {
+  if (end <= flight.issued) return;
+  // A stage's device takes the pieces in turn, while the stages behind it work on those before.
+  for (size_t p = 0; p < flight.pieces.size(); ++p) {
+    const MicroBatch& cut = flight.pieces[p];
+    const bool is_last = p + 1 == flight.pieces.size();
+    const LlamaStage::Piece piece{flight.lane,      p,
+                                  cut.first_row,    static_cast<int64_t>(cut.layout.ids.size()),
+                                  cut.first_output, static_cast<int64_t>(cut.layout.output_rows.size())};
+    for (size_t i = flight.issued; i < end; ++i) {
       LlamaStage& stage = *stages_[i];
       if (!stage.role().embeds) stage.Receive(piece, stages_[i - 1]->Hidden(piece));
       const std::string part = ",stage=" + std::to_string(i) + ",piece=" + std::to_string(p);
-      backend_->RunGraph(stage.devices(), key.empty() ? key : key + part, [&] {
+      backend_->RunGraph(stage.devices(), flight.key.empty() ? flight.key : flight.key + part, [&] {
         stage.Run(piece);
-        if (is_last && stage.role().has_head && first_logits > 0) stage.RunHead(0, first_logits, output_rows_);
+        if (is_last && stage.role().has_head && flight.first_logits > 0) {
+          stage.RunHead(flight.lane, 0, flight.first_logits, flight.output_rows);
+        }
       });
     }
   }
+  flight.issued = end;
+}
+
+void LlamaModel::Finish() {
+  STOCH_CHECK(!flights_.empty());
+  Flight& flight = flights_.front();
+  Issue(flight, stages_.size());
   CheckFinite();
-  logits_count_ = first_logits;
-  logits_first_ = 0;
+  output_ = {flight.lane, flight.output_rows, 0, flight.first_logits};
+  flights_.pop_front();
+}
+
+void LlamaModel::Abandon() {
+  flights_.clear();
+  output_ = {};
+  for (const auto& [device, workspace] : workspaces_) {
+    try {
+      backend_->CheckFinite(device);
+    } catch (const InvalidInput&) {
+      // What a pass met that nobody waits for any more.
+    }
+  }
 }
 
 void LlamaModel::CheckFinite() {
-  for (const auto& stage : stages_) {
-    for (const Device& device : stage->devices()) backend_->CheckFinite(device);
-  }
+  for (const auto& [device, workspace] : workspaces_) backend_->CheckFinite(device);
 }
 
 TensorView LlamaModel::Logits(int64_t first, int64_t count) {
-  STOCH_CHECK(first >= 0 && count > 0 && first + count <= output_rows_ && count <= options_.shape.max_logit_rows);
+  Output& out = output_;
+  STOCH_CHECK(first >= 0 && count > 0 && first + count <= out.rows && count <= options_.shape.max_logit_rows);
   LlamaStage& stage = *stages_.back();
-  if (first < logits_first_ || first + count > logits_first_ + logits_count_) {
-    logits_count_ = 0;
-    stage.RunHead(first, count, output_rows_);
+  if (first < out.logits_first || first + count > out.logits_first + out.logits_count) {
+    out.logits_count = 0;
+    stage.RunHead(out.lane, first, count, out.rows);
     CheckFinite();
-    logits_first_ = first;
-    logits_count_ = count;
+    out.logits_first = first;
+    out.logits_count = count;
   }
-  return Slice(stage.Logits(logits_count_), 0, first - logits_first_, count);
+  return Slice(stage.Logits(out.lane, out.logits_count), 0, first - out.logits_first, count);
 }
 
 }  // namespace stoch

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,8 +18,12 @@
 namespace stoch {
 
 class LlamaStage;
+struct LlamaWorkspace;
 
 // Weights, KV caches and workspace of one model. Threads: one at a time.
+//
+// Where a model has several stages, several passes over different sequences may be under way: each is on another stage,
+// so that no device waits for another's. They end in the order they began.
 class LlamaModel {
  public:
   struct Options {
@@ -34,12 +40,18 @@ class LlamaModel {
   LlamaModel(Backend& backend, const ModelFiles& files, const Options& options);
   ~LlamaModel();
 
-  // What:   embedding and decoder layers of one pass, and the first logits; keys and values of its tokens go to the
-  //         cache pages the layout names. Waits for the device.
-  // Errors: InvalidInput naming layer and operator where an activation is NaN or infinite.
-  void Forward(const PassLayout& layout);
+  // What:     begins one pass: embedding and decoder layers, and the first logits; keys and values of its tokens go to
+  //           the cache pages the layout names. May return before any of it ran.
+  // Requires: fewer than options.shape.lanes passes under way; none of them on a sequence of the layout.
+  void Begin(const PassLayout& layout);
+  // What:     waits for the pass that began first.
+  // Errors:   InvalidInput naming layer and operator where an activation of a pass under way is NaN or infinite.
+  // Requires: a pass is under way.
+  void Finish();
+  // What: after an error of Begin or Finish: forgets every pass under way, once the devices have done with them.
+  void Abandon();
 
-  // What:  final norm and LM head of output rows [first, first + count) of the last Forward.
+  // What:  final norm and LM head of output rows [first, first + count) of the pass finished last.
   // Shape: F32 [count, vocab_size] on the head's device, valid until the next call. Requires: count <= max_logit_rows.
   TensorView Logits(int64_t first, int64_t count);
 
@@ -49,7 +61,26 @@ class LlamaModel {
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
+  // A pass under way.
+  struct Flight {
+    size_t lane = 0;
+    std::string key;  // of its graphs, empty where its shape may not come again
+    std::vector<MicroBatch> pieces;
+    int64_t output_rows = 0;
+    int64_t first_logits = 0;  // rows of logits that the pass itself computes
+    size_t issued = 0;         // stages
+  };
+  // What the head left of the pass finished last.
+  struct Output {
+    size_t lane = 0;
+    int64_t rows = 0;
+    int64_t logits_first = 0;  // which of them the logits buffer holds
+    int64_t logits_count = 0;
+  };
+
   void MakeStages();
+  size_t FreeLane() const;
+  void Issue(Flight& flight, size_t end);  // stages up to `end`
   void CheckFinite();
 
   Backend* backend_;
@@ -58,12 +89,12 @@ class LlamaModel {
   std::string graph_key_;
   CutRules cut_rules_;
   LlamaWeights weights_;
+  std::map<Device, std::unique_ptr<LlamaWorkspace>> workspaces_;
   std::vector<std::unique_ptr<LlamaStage>> stages_;  // in order; the last one has the head
   int64_t kv_cache_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
-  int64_t output_rows_ = 0;   // of the last Forward
-  int64_t logits_first_ = 0;  // which of them the logits buffer holds
-  int64_t logits_count_ = 0;
+  std::deque<Flight> flights_;
+  Output output_;
 };
 
 }  // namespace stoch

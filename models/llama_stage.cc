@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "models/rope_table.h"
 
 namespace stoch {
 namespace {
@@ -36,68 +35,50 @@ LinearCall Project(const OpSite& site, const TensorView& x, const LinearGroup& g
 }  // namespace
 
 LlamaStage::LlamaStage(Backend& backend, const LlamaConfig& config, const LlamaModel::Options& options,
-                       const LlamaWeights& weights, std::span<const Device> devices, const Role& role)
+                       const LlamaWeights& weights, std::span<const Device> devices,
+                       std::span<LlamaWorkspace* const> workspaces, const Role& role)
     : backend_(backend),
       config_(config),
       options_(options),
       weights_(weights),
       devices_(devices.begin(), devices.end()),
       role_(role) {
-  for (const LlamaShard& shard : DivideRows(config, devices)) {
+  const std::vector<LlamaShard> shards = DivideRows(config, devices);
+  STOCH_CHECK(workspaces.size() == shards.size());
+  for (size_t i = 0; i < shards.size(); ++i) {
     Part& part = parts_.emplace_back();
-    part.shard = shard;
-  }
-  for (size_t i = 0; i < parts_.size(); ++i) Allocate(parts_[i], i == 0);
-}
-
-void LlamaStage::Allocate(Part& part, bool is_first) {
-  const Device device = part.shard.device;
-  const auto buffer = [&](int64_t bytes) {
-    workspace_bytes_ += bytes;
-    return backend_.Allocate(device, bytes);
-  };
-  const PassShape& shape = options_.shape;
-  const WorkspaceSizes sizes = MakeWorkspaceSizes(config_, shape, part.shard, divided(), is_first);
-  part.hidden = buffer(sizes.hidden);
-  if (role_.num_layers > 0) {
-    part.qkv = buffer(sizes.qkv);
-    part.attention = buffer(sizes.attention);
-    part.gate_up = buffer(sizes.gate_up);
-    part.activation = buffer(sizes.activation);
-    part.rope = buffer(sizes.rope);
-    const std::vector<float> table = MakeRopeTable(config_, shape.context);
-    backend_.CopyFromHost(MatrixIn(part.rope, shape.context, config_.head_dim), table.data());
-    if (!part.shard.kv_heads.empty()) {
-      KvCacheSpec spec = MakeKvCacheSpec(config_, options_.precision, options_.sc, role_.num_layers, NumPages(shape));
-      spec.num_kv_heads = static_cast<int>(part.shard.kv_heads.size());
-      part.cache = backend_.MakeKvCache(device, spec);
-      kv_cache_bytes_ += part.cache->bytes();
-    }
-  }
-  if (role_.has_head) {
-    part.head_input = buffer(sizes.hidden);
-    part.logits = buffer(sizes.logits);
+    part.shard = shards[i];
+    part.workspace = workspaces[i];
+    part.passes.resize(static_cast<size_t>(options.shape.lanes));
+    if (role.num_layers == 0 || part.shard.kv_heads.empty()) continue;
+    KvCacheSpec spec = MakeKvCacheSpec(config, options.precision, options.sc, role.num_layers, NumPages(options.shape));
+    spec.num_kv_heads = static_cast<int>(part.shard.kv_heads.size());
+    part.cache = backend.MakeKvCache(part.shard.device, spec);
+    kv_cache_bytes_ += part.cache->bytes();
   }
 }
 
-void LlamaStage::Upload(size_t index, const PassLayout& layout) {
+void LlamaStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
   const PassShape& shape = options_.shape;
   const int64_t pages_per_sequence = (shape.context + kKvPageTokens - 1) / kKvPageTokens;
   for (Part& part : parts_) {
-    while (part.passes.size() <= index) {
-      part.passes.push_back(
+    std::vector<std::unique_ptr<Pass>>& passes = part.passes[lane];
+    while (passes.size() <= index) {
+      passes.push_back(
           backend_.MakePass(part.shard.device, {shape.max_rows, options_.max_sequences, pages_per_sequence}));
     }
-    backend_.UploadPass(*part.passes[index], layout);
+    backend_.UploadPass(*passes[index], layout);
   }
 }
 
 TensorView LlamaStage::Hidden(const Part& part, const Piece& piece) const {
-  return Slice(MatrixIn(part.hidden, piece.first_row + piece.rows, config_.hidden_size), 0, piece.first_row,
-               piece.rows);
+  return Slice(MatrixIn(part.workspace->hidden[piece.lane], piece.first_row + piece.rows, config_.hidden_size), 0,
+               piece.first_row, piece.rows);
 }
 
-TensorView LlamaStage::Logits(int64_t count) const { return MatrixIn(parts_[0].logits, count, config_.vocab_size); }
+TensorView LlamaStage::Logits(size_t lane, int64_t count) const {
+  return MatrixIn(parts_[0].workspace->logits[lane], count, config_.vocab_size);
+}
 
 void LlamaStage::Receive(const Piece& piece, const TensorView& hidden) {
   for (const Part& part : parts_) backend_.Copy(Hidden(part, piece), hidden);
@@ -108,14 +89,15 @@ void LlamaStage::Run(const Piece& piece) {
   for (int i = 0; i < role_.num_layers; ++i) RunLayer(i, piece);
   if (!role_.has_head || piece.outputs == 0) return;
   for (Part& part : parts_) {
-    const TensorView inputs = MatrixIn(part.head_input, piece.first_output + piece.outputs, config_.hidden_size);
-    backend_.GatherOutputRows(*part.passes[piece.index], Hidden(part, piece),
+    const TensorView inputs =
+        MatrixIn(part.workspace->head_input[piece.lane], piece.first_output + piece.outputs, config_.hidden_size);
+    backend_.GatherOutputRows(part.pass(piece), Hidden(part, piece),
                               Slice(inputs, 0, piece.first_output, piece.outputs));
   }
 }
 
 void LlamaStage::Embed(const Piece& piece) {
-  backend_.Embed(*weights_.embedding, *parts_[0].passes[piece.index], Hidden(piece));
+  backend_.Embed(*weights_.embedding, parts_[0].pass(piece), Hidden(piece));
   if (!divided()) return;
   GatherCall spread;
   spread.site = {-1, "embed"};
@@ -134,7 +116,7 @@ void LlamaStage::RunLayer(int cache_layer, const Piece& piece) {
 
   for (size_t i = 0; i < parts_.size(); ++i) Attend(parts_[i], shards[i], cache_layer, piece);
   std::vector<TensorView> attended;
-  for (const Part& part : parts_) attended.push_back(MatrixIn(part.attention, piece.rows, q_cols));
+  for (const Part& part : parts_) attended.push_back(MatrixIn(part.workspace->attention, piece.rows, q_cols));
   GatherColumns({index, "attention"}, attended, &LlamaShard::heads, config_.head_dim);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].shard.hidden.empty()) continue;
@@ -155,7 +137,7 @@ void LlamaStage::Attend(Part& part, const LlamaLayerShard& weights, int cache_la
   const int index = role_.first_layer + cache_layer;
   const int64_t q_cols = part.shard.heads.size() * config_.head_dim;
   const int64_t kv_cols = part.shard.kv_heads.size() * config_.head_dim;
-  const TensorView qkv = MatrixIn(part.qkv, piece.rows, q_cols + 2 * kv_cols);
+  const TensorView qkv = MatrixIn(part.workspace->qkv, piece.rows, q_cols + 2 * kv_cols);
 
   LinearCall project = Project({index, "qkv_proj"}, Hidden(part, piece), weights.qkv, qkv);
   AddNorm(project, weights.input_norm);
@@ -166,20 +148,21 @@ void LlamaStage::Attend(Part& part, const LlamaLayerShard& weights, int cache_la
   attention.q = Slice(qkv, 1, 0, q_cols);
   attention.k = Slice(qkv, 1, q_cols, kv_cols);
   attention.v = Slice(qkv, 1, q_cols + kv_cols, kv_cols);
-  attention.rope = MatrixIn(part.rope, options_.shape.context, config_.head_dim);
+  attention.rope = MatrixIn(part.workspace->rope, options_.shape.context, config_.head_dim);
   attention.cache = part.cache.get();
   attention.cache_layer = cache_layer;
-  attention.pass = part.passes[piece.index].get();
+  attention.pass = &part.pass(piece);
   attention.num_heads = static_cast<int>(part.shard.heads.size());
-  attention.out = Columns(MatrixIn(part.attention, piece.rows, config_.num_attention_heads * config_.head_dim),
-                          part.shard.heads, config_.head_dim);
+  attention.out =
+      Columns(MatrixIn(part.workspace->attention, piece.rows, config_.num_attention_heads * config_.head_dim),
+              part.shard.heads, config_.head_dim);
   backend_.Attention(attention);
 }
 
 void LlamaStage::ProjectGateUp(Part& part, const LlamaLayerShard& weights, int layer, const Piece& piece) {
   if (part.shard.intermediate.empty()) return;
   LinearCall project = Project({layer, "gate_up_proj"}, Hidden(part, piece), weights.gate_up,
-                               MatrixIn(part.gate_up, piece.rows, 2 * part.shard.intermediate.size()));
+                               MatrixIn(part.workspace->gate_up, piece.rows, 2 * part.shard.intermediate.size()));
   AddNorm(project, weights.post_attention_norm);
   backend_.Linear(project);
 }
@@ -191,9 +174,9 @@ void LlamaStage::ProjectDown(Part& part, const LlamaLayerShard& weights, int lay
   const OpSite site{layer, "down_proj"};
   LinearCall project;
   if (divided()) {
-    project = Project(site, MatrixIn(part.activation, piece.rows, cols), weights.down, out);
+    project = Project(site, MatrixIn(part.workspace->activation, piece.rows, cols), weights.down, out);
   } else {
-    const TensorView gate_up = MatrixIn(part.gate_up, piece.rows, 2 * cols);
+    const TensorView gate_up = MatrixIn(part.workspace->gate_up, piece.rows, 2 * cols);
     project = Project(site, Slice(gate_up, 1, 0, cols), weights.down, out);
     project.prologue = Prologue::kSiluMul;
     project.x2 = Slice(gate_up, 1, cols, cols);
@@ -225,10 +208,10 @@ void LlamaStage::GatherActivation(int layer, int64_t rows) {
   gather.prologue = Prologue::kSiluMul;
   for (const Part& part : parts_) {
     const int64_t cols = part.shard.intermediate.size();
-    const TensorView gate_up = MatrixIn(part.gate_up, rows, 2 * cols);
+    const TensorView gate_up = MatrixIn(part.workspace->gate_up, rows, 2 * cols);
     gather.from.push_back(Slice(gate_up, 1, 0, cols));
     gather.from2.push_back(Slice(gate_up, 1, cols, cols));
-    gather.to.push_back(MatrixIn(part.activation, rows, config_.intermediate_size));
+    gather.to.push_back(MatrixIn(part.workspace->activation, rows, config_.intermediate_size));
   }
   backend_.Gather(gather);
 }
@@ -239,19 +222,20 @@ void LlamaStage::AddNorm(LinearCall& call, const Buffer& weight) const {
   call.norm_eps = static_cast<float>(config_.rms_norm_eps);
 }
 
-void LlamaStage::RunHead(int64_t first, int64_t count, int64_t output_rows) {
+void LlamaStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows) {
   STOCH_CHECK(role_.has_head);
   GatherCall gather;
   gather.site = {-1, "lm_head"};
-  gather.to = {Logits(count)};
+  gather.to = {Logits(lane, count)};
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     const IndexRange& vocab = part.shard.vocab;
-    gather.from.push_back(i == 0 ? Columns(gather.to[0], vocab) : MatrixIn(part.logits, count, vocab.size()));
+    gather.from.push_back(i == 0 ? Columns(gather.to[0], vocab)
+                                 : MatrixIn(part.workspace->logits[lane], count, vocab.size()));
     if (vocab.empty()) continue;
     LinearCall project;
     project.site = gather.site;
-    project.x = Slice(MatrixIn(part.head_input, output_rows, config_.hidden_size), 0, first, count);
+    project.x = Slice(MatrixIn(part.workspace->head_input[lane], output_rows, config_.hidden_size), 0, first, count);
     AddNorm(project, weights_.head[i].final_norm);
     project.weights = {weights_.head[i].lm_head.get()};
     project.outs = {gather.from.back()};

@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "models/llama_model.h"
 #include "models/llama_weights.h"
+#include "models/llama_workspace.h"
 #include "models/memory_plan.h"
 #include "models/shard.h"
 
@@ -26,18 +27,21 @@ class LlamaStage {
     int num_layers = 0;
   };
 
-  // Requires: everything given outlives the stage. Errors: InvalidInput, DeviceError.
+  // Requires: everything given outlives the stage; a workspace for every device, in their order. Errors: InvalidInput,
+  // DeviceError.
   LlamaStage(Backend& backend, const LlamaConfig& config, const LlamaModel::Options& options,
-             const LlamaWeights& weights, std::span<const Device> devices, const Role& role);
+             const LlamaWeights& weights, std::span<const Device> devices, std::span<LlamaWorkspace* const> workspaces,
+             const Role& role);
 
   const Role& role() const { return role_; }
   std::span<const Device> devices() const { return devices_; }
 
-  // What: piece number `index` of the next pass, whole passes being piece 0.
-  void Upload(size_t index, const PassLayout& layout);
+  // What: piece number `index` of the next pass in a lane, whole passes being piece 0.
+  void Upload(size_t lane, size_t index, const PassLayout& layout);
   // What: from token ids, or from Hidden where another stage put it, to Hidden of the same rows; and the output rows
   //       for RunHead where the stage has the head. Rows and outputs are those of the piece within the pass.
   struct Piece {
+    size_t lane = 0;
     size_t index = 0;
     int64_t first_row = 0;
     int64_t rows = 0;
@@ -46,35 +50,28 @@ class LlamaStage {
   };
   void Run(const Piece& piece);
   // What: logits of output rows [first, first + count). Requires: has_head, and Run before it.
-  void RunHead(int64_t first, int64_t count, int64_t output_rows);
+  void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows);
 
   // The residual stream of a piece on the first device, [rows, hidden_size].
   TensorView Hidden(const Piece& piece) const { return Hidden(parts_[0], piece); }
   // What: puts the residual stream of another stage on every device of this one.
   void Receive(const Piece& piece, const TensorView& hidden);
-  // Of the last RunHead, on the first device, [count, vocab_size].
-  TensorView Logits(int64_t count) const;
+  // Of the last RunHead of the lane, on the first device, [count, vocab_size].
+  TensorView Logits(size_t lane, int64_t count) const;
 
   int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
-  int64_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
-  // What one device has. Buffers hold max_rows rows.
+  // What one device has.
   struct Part {
     LlamaShard shard;
-    std::unique_ptr<KvCache> cache;             // of its KV heads; null where it has none, or the stage no layers
-    std::vector<std::unique_ptr<Pass>> passes;  // of the pieces; made when there are as many
-    Buffer hidden;                              // [hidden_size]
-    Buffer head_input;                          // [hidden_size]
-    Buffer qkv;                                 // [(heads + 2 * kv_heads) * head_dim]
-    Buffer attention;                           // [num_heads * head_dim], gathered
-    Buffer gate_up;                             // [2 * intermediate]
-    Buffer activation;  // [intermediate_size], Silu(gate) * up gathered; empty on a device alone
-    Buffer logits;      // [vocab_size] on the first device, [vocab] on others
-    Buffer rope;        // [context, head_dim]
+    LlamaWorkspace* workspace = nullptr;
+    std::unique_ptr<KvCache> cache;  // of its KV heads; null where it has none, or the stage no layers
+    std::vector<std::vector<std::unique_ptr<Pass>>> passes;  // [lane][piece]; made when there are as many
+
+    Pass& pass(const Piece& piece) const { return *passes[piece.lane][piece.index]; }
   };
 
-  void Allocate(Part& part, bool is_first);
   bool divided() const { return parts_.size() > 1; }
   TensorView Hidden(const Part& part, const Piece& piece) const;
   void Embed(const Piece& piece);
@@ -97,7 +94,6 @@ class LlamaStage {
   Role role_;
   std::vector<Part> parts_;
   int64_t kv_cache_bytes_ = 0;
-  int64_t workspace_bytes_ = 0;
 };
 
 }  // namespace stoch

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -212,6 +213,14 @@ LlamaPlacement RowSplit(const LlamaConfig& config, std::span<const Device> devic
   LlamaPlacement placement = SingleDevice(config, devices.front());
   if (devices.size() > 1) placement.rows.assign(devices.begin(), devices.end());
   return placement;
+}
+
+int64_t LanesOf(const LlamaPlacement& placement) {
+  constexpr size_t kMaxLanes = 8;
+  if (!placement.rows.empty()) return 1;
+  std::set<Device> devices(placement.layers.begin(), placement.layers.end());
+  devices.insert({placement.embedding, placement.head});
+  return static_cast<int64_t>(std::min(devices.size(), kMaxLanes));
 }
 
 LlamaWeights LoadLlamaWeights(Backend& backend, const ModelFiles& files, Precision precision, const ScModelConfig& sc,

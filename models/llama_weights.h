@@ -38,6 +38,8 @@ struct LlamaPlacement {
 LlamaPlacement SingleDevice(const LlamaConfig& config, Device device);
 // What: every matrix divided over `devices`. Requires: distinct devices, at least one.
 LlamaPlacement RowSplit(const LlamaConfig& config, std::span<const Device> devices);
+// What: how many passes a model placed so can work on at once: one on each device where layers are split.
+int64_t LanesOf(const LlamaPlacement& placement);
 
 // Several matrices over one input, stacked by rows where their specs allow it: part i is rows
 // [offset[i], offset[i + 1]) of the concatenated outputs, whatever the stacking.

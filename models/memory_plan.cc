@@ -62,6 +62,7 @@ WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& sh
   sizes.activation = divided ? row_bytes * config.intermediate_size : 0;
   sizes.rope = shape.context * config.head_dim * 4;
   sizes.logits = shape.max_logit_rows * (is_first ? config.vocab_size : shard.vocab.size()) * 4;
+  sizes.lanes = shape.lanes;
   return sizes;
 }
 
@@ -130,7 +131,9 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   if (!shared && index == 0) {
     plan.rest.embedding = ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
   }
-  plan.rest.workspace = MakeWorkspaceSizes(config, shape, shard, divided, index == 0).total();
+  const WorkspaceSizes workspace = MakeWorkspaceSizes(config, shape, shard, divided, index == 0);
+  plan.rest.workspace = workspace.total();
+  plan.head_workspace = workspace.head();
   plan.total = plan.rest;
   for (const MemoryBytes& layer : plan.layers) Add(plan.total, layer);
   return plan;

@@ -27,6 +27,7 @@ struct MemoryBytes {
 struct MemoryPlan {
   std::vector<MemoryBytes> layers;  // [num_hidden_layers]: weights, scales, kv_cache of each
   MemoryBytes rest;                 // embedding, final norm, LM head, workspace
+  int64_t head_workspace = 0;       // of rest.workspace, what only the device of the LM head has
   MemoryBytes total;
   int64_t decode_stream_bytes = 0;  // weight bytes one token reads: decoder linears with scales, and the LM head
 };
@@ -37,6 +38,7 @@ struct PassShape {
   int64_t kv_tokens = 0;       // positions of all sequences together
   int64_t max_rows = 0;        // rows of one pass
   int64_t max_logit_rows = 0;  // rows of logits held at once
+  int64_t lanes = 1;           // passes under way at once
 };
 
 inline constexpr int kKvPageTokens = 64;
@@ -48,16 +50,19 @@ inline int64_t NumPages(const PassShape& shape) { return (shape.kv_tokens + kKvP
 KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
                             int64_t num_pages);
 
-// Bytes of every buffer of one device's workspace; of a device alone, or of one that shares rows with others.
+// Bytes of every buffer of one device's workspace (llama_workspace.h); of a device alone, or of one that shares rows
+// with others.
 struct WorkspaceSizes {
-  int64_t hidden = 0;      // F32 [max_rows, hidden_size], twice: the residual stream and the head's input
+  int64_t hidden = 0;      // F32 [max_rows, hidden_size]
   int64_t qkv = 0;         // F32 [max_rows, q | k | v], of its heads
   int64_t attention = 0;   // F32 [max_rows, num_heads * head_dim]
   int64_t gate_up = 0;     // F32 [max_rows, 2 * intermediate], of its rows
   int64_t activation = 0;  // F32 [max_rows, intermediate_size] where rows are shared
   int64_t rope = 0;        // F32 [context, head_dim]
   int64_t logits = 0;      // F32 [max_logit_rows, vocab_size], on other devices than the first only those of its rows
-  int64_t total() const { return 2 * hidden + qkv + attention + gate_up + activation + rope + logits; }
+  int64_t lanes = 1;       // how often hidden, the head's input (as large) and logits are there
+  int64_t head() const { return lanes * (hidden + logits); }
+  int64_t total() const { return lanes * hidden + qkv + attention + gate_up + activation + rope + head(); }
 };
 WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const LlamaShard& shard,
                                   bool divided, bool is_first);

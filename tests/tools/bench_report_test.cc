@@ -26,7 +26,8 @@ TEST(BenchResult, MedianAndSpread) {
 TEST(FormatBench, EveryForm) {
   const BenchEnvironment environment{
       .model = "m",
-      .device = "cpu:0",
+      .device = "cpu:0,cpu:1",
+      .split = "row",
       .device_name = "chip",
       .device_detail = "variant x",
       .commit = "abc",
@@ -46,9 +47,11 @@ TEST(FormatBench, EveryForm) {
   EXPECT_EQ(FormatBench(environment, {result}, "csv"),
             "test,precision,median ms,spread,tokens/s,x fp32,share of floor\n"
             "decode @64 x8,sc,3,66.7,2667,0.500,33.3\n");
+  EXPECT_NE(table.find("m on cpu:0,cpu:1 by rows (chip)"), std::string::npos) << table;
   const nlohmann::json line = nlohmann::json::parse(FormatBench(environment, {result}, "jsonl"));
   EXPECT_EQ(line["samples_ms"], (std::vector<double>{4, 2, 3}));
   EXPECT_EQ(line["depth"], 64);
+  EXPECT_EQ(line["split"], "row");
   EXPECT_EQ(line["device_detail"], "variant x");
   const nlohmann::json whole = nlohmann::json::parse(FormatBench(environment, {result}, "json"));
   EXPECT_EQ(whole["results"][0], line);

@@ -9,7 +9,7 @@ namespace {
 
 using test::ExpectInvalid;
 
-// Eight layers of 10 bytes, embedding 8, head 6, workspace 2 on every device.
+// Eight layers of 10 bytes, embedding 8, head 6 and 3 of workspace, workspace 2 on every device.
 constexpr int kLayers = 8;
 
 LlamaConfig Config(bool tied = false) {
@@ -25,10 +25,11 @@ MemoryPlan Plan() {
   for (MemoryBytes& layer : plan.layers) layer.weights = 10;
   plan.rest.embedding = 8;
   plan.rest.weights = 6;
-  plan.rest.workspace = 2;
+  plan.rest.workspace = 5;
+  plan.head_workspace = 3;
   plan.total.weights = 10 * kLayers + 6;
   plan.total.embedding = 8;
-  plan.total.workspace = 2;
+  plan.total.workspace = 5;
   return plan;
 }
 
@@ -57,7 +58,7 @@ TEST(Placement, Policies) {
 }
 
 TEST(Placement, WhatDoesNotFitSaysByHowMuch) {
-  ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({90}), "auto"); }, {"cuda:0", "96 B", "6 B more", "90 B"});
+  ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({90}), "auto"); }, {"cuda:0", "99 B", "9 B more", "90 B"});
   ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({50, 40}), "sequential"); }, {"cuda:1", "more than the 40 B"});
   ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({500}), "best"); }, {"best", "balanced_low_0"});
 }

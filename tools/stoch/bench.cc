@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -94,23 +95,42 @@ class DecodeTest {
     next_.resize(sequences_.size());
   }
 
-  // Mean time of one step, every step picking its tokens from the logits of the one before.
+  // Mean time of one step of all sequences, every step picking its tokens from the logits of the one before. Where the
+  // engine takes several steps at once, each has its share of the sequences.
   double Sample(int64_t steps) {
     for (const auto& sequence : sequences_) sequence->Truncate(depth_);
     std::fill(next_.begin(), next_.end(), 1);
-    std::vector<StepItem> items;
-    for (const auto& sequence : sequences_) items.push_back({sequence.get(), 1, StepOutput::kLast});
+    const size_t groups = std::min(sequences_.size(), static_cast<size_t>(engine_.max_steps()));
     const Clock::time_point start = Clock::now();
+    for (size_t group = 0; group < groups; ++group) Begin(group, groups);
     for (int64_t step = 0; step < steps; ++step) {
       ThrowIfInterrupted();
-      for (size_t i = 0; i < items.size(); ++i) items[i].sequence->Append({&next_[i], 1});
-      engine_.Step(items);
-      engine_.Argmax(0, next_);
+      for (size_t group = 0; group < groups; ++group) {
+        Finish(group, groups);
+        if (step + 1 < steps) Begin(group, groups);
+      }
     }
     return MillisecondsSince(start) / static_cast<double>(steps);
   }
 
  private:
+  size_t First(size_t group, size_t groups) const { return sequences_.size() * group / groups; }
+
+  void Begin(size_t group, size_t groups) {
+    std::vector<StepItem> items;
+    for (size_t i = First(group, groups); i < First(group + 1, groups); ++i) {
+      sequences_[i]->Append({&next_[i], 1});
+      items.push_back({sequences_[i].get(), 1, StepOutput::kLast});
+    }
+    engine_.Begin(items);
+  }
+
+  void Finish(size_t group, size_t groups) {
+    engine_.Finish();
+    const size_t first = First(group, groups);
+    engine_.Argmax(0, std::span(next_).subspan(first, First(group + 1, groups) - first));
+  }
+
   Engine& engine_;
   int64_t depth_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
@@ -131,6 +151,11 @@ std::vector<BenchCase> Cases(const Options& options) {
   return cases;
 }
 
+// Devices that share one pass.
+double DevicesAtOnce(const Engine& engine) {
+  return static_cast<double>(std::max<size_t>(1, engine.options().placement->rows.size()));
+}
+
 // Bytes a decode step must read over the read bandwidth: the weights once, every sequence's keys and values.
 double DecodeFloor(const Engine& engine, const BenchCase& test, int64_t steps, double read_bytes_per_s) {
   if (read_bytes_per_s <= 0) return 0;
@@ -139,7 +164,7 @@ double DecodeFloor(const Engine& engine, const BenchCase& test, int64_t steps, d
   const double positions = static_cast<double>(test.depth) + static_cast<double>(steps + 1) / 2;
   const double bytes = static_cast<double>(engine.model().weights().stream_bytes) +
                        static_cast<double>(test.batch) * positions * kv_per_token;
-  return 1000 * bytes / read_bytes_per_s;
+  return 1000 * bytes / (read_bytes_per_s * DevicesAtOnce(engine));
 }
 
 // Tensor core rates that prompts are held against, where they were measured: bit-MAC/s of binary wgmma for SC, MAC/s of
@@ -173,7 +198,7 @@ double MacsPerToken(const Engine& engine) {
 }
 
 double PromptFloor(const Engine& engine, const BenchCase& test, const std::string& device_name) {
-  const double rate = TensorRate(device_name, engine.options().precision);
+  const double rate = TensorRate(device_name, engine.options().precision) * DevicesAtOnce(engine);
   return rate > 0 ? 1000 * MacsPerToken(engine) * static_cast<double>(test.prompt) / rate : 0;
 }
 
@@ -184,7 +209,10 @@ class Bench {
     const DeviceInfo info = backend_->info(device());
     environment_.device_name = info.name;
     environment_.device_detail = info.detail;
-    environment_.device = DeviceName(device());
+    for (const Device& each : backend_->devices()) {
+      environment_.device += (environment_.device.empty() ? "" : ",") + DeviceName(each);
+    }
+    if (backend_->devices().size() > 1) environment_.split = options.device.split;
     environment_.commit = Commit();
     environment_.read_bytes_per_s = backend_->MeasureBandwidth(device());
     if (options.precisions.size() > 1) environment_.baseline = options.precisions.back();

@@ -40,6 +40,7 @@ Table AsTable(const BenchEnvironment& environment, const std::vector<BenchResult
 Json AsJson(const BenchEnvironment& environment, const BenchResult& result) {
   Json json = {{"model", environment.model},
                {"device", environment.device},
+               {"split", environment.split},
                {"device_name", environment.device_name},
                {"device_detail", environment.device_detail},
                {"commit", environment.commit},
@@ -100,8 +101,9 @@ std::string FormatBench(const BenchEnvironment& environment, const std::vector<B
     for (const BenchLoad& load : environment.loads) loads.push_back(AsJson(load));
     return Json{{"read_bytes_per_s", environment.read_bytes_per_s}, {"loads", loads}, {"results", list}}.dump(1) + '\n';
   }
-  std::string text = fmt::format("{} on {} ({}), commit {}, memory read {}/s\n\n", environment.model,
-                                 environment.device, environment.device_name, environment.commit,
+  const std::string split = environment.split.empty() ? "" : " by " + environment.split + "s";
+  std::string text = fmt::format("{} on {}{} ({}), commit {}, memory read {}/s\n\n", environment.model,
+                                 environment.device, split, environment.device_name, environment.commit,
                                  Bytes(static_cast<int64_t>(environment.read_bytes_per_s)));
   text += AsTable(environment, results, true).Markdown();
   text += "\nmedian ms: of the whole prompt, or of one decode step; spread: (max - min) / median of the repetitions";

@@ -41,8 +41,9 @@ struct BenchLoad {
 
 struct BenchEnvironment {
   std::string model;
-  std::string device;
-  std::string device_name;
+  std::string device;         // or several: "cuda:0,cuda:1"
+  std::string split;          // "layer" or "row" of several, else ""
+  std::string device_name;    // of the first
   std::string device_detail;  // driver and compute capability, or the CPU variant
   std::string commit;
   double read_bytes_per_s = 0;

@@ -82,7 +82,9 @@ LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, cons
   if (by_rows) {
     return PlaceRows(files.config, PlanShards(files, engine, backend), rooms);
   }
-  const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, ShapeOf(files.config, engine), backend);
+  PassShape shape = ShapeOf(files.config, engine);
+  shape.lanes = static_cast<int64_t>(rooms.size());  // at most; which devices are used is not known yet
+  const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, backend);
   const std::string& map = options.device_map;
   if (map.size() > 5 && map.compare(map.size() - 5, 5, ".json") == 0) {
     return PlaceByFile(files.config, plan, rooms, ReadWholeFile(map), map);

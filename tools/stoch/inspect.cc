@@ -196,9 +196,10 @@ ExitCode Run(const Options& options) {
   engine.context = options.model.context;
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::shared_ptr<Backend> backend = Open(options.device);
+  const LlamaPlacement placement = Place(options.device, files, engine, *backend);
+  engine.placement = placement;
   const PassShape shape = ShapeOf(files.config, engine);
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, *backend);
-  const LlamaPlacement placement = Place(options.device, files, engine, *backend);
   std::vector<MemoryBytes> by_device;
   if (placement.rows.empty()) {
     by_device = BytesOfDevices(placement, plan, backend->devices());

@@ -64,13 +64,14 @@ void Add(const MemoryBytes& part, MemoryBytes* sum) {
 // Fills devices in order, each up to its share, the last one with all that is left.
 LlamaPlacement Fill(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                     std::span<const int64_t> shares) {
-  const int64_t head_bytes = plan.rest.weights + plan.rest.scales + plan.rest.kv_cache;
+  const int64_t head_bytes = plan.rest.weights + plan.rest.scales + plan.rest.kv_cache + plan.head_workspace;
+  const int64_t workspace = plan.rest.workspace - plan.head_workspace;
   size_t at = 0;
-  int64_t used = plan.rest.workspace;
+  int64_t used = workspace;
   const auto place = [&](int64_t bytes) {
     while (at + 1 < rooms.size() && used + bytes > shares[at]) {
       ++at;
-      used = plan.rest.workspace;
+      used = workspace;
     }
     used += bytes;
     return rooms[at].device;
@@ -122,10 +123,11 @@ LlamaPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, st
   if (policy == "auto" || policy == "balanced" || policy == "balanced_low_0") {
     const bool low_0 = policy == "balanced_low_0" && rooms.size() > 1;
     const auto users = static_cast<int64_t>(rooms.size()) - (low_0 ? 1 : 0);
-    int64_t largest = std::max(plan.rest.embedding, plan.rest.weights + plan.rest.scales);
+    const int64_t workspace = plan.rest.workspace - plan.head_workspace;
+    int64_t largest = std::max(plan.rest.embedding, plan.rest.weights + plan.rest.scales + plan.head_workspace);
     for (const MemoryBytes& layer : plan.layers) largest = std::max(largest, layer.total());
     // Half a module over the even share, so that rounding to whole modules does not pile up on the last device.
-    const int64_t even = (plan.total.total() - plan.rest.workspace) / users + largest / 2 + plan.rest.workspace;
+    const int64_t even = (plan.total.total() - workspace) / users + largest / 2 + workspace;
     for (size_t i = 0; i < shares.size(); ++i) shares[i] = std::min(shares[i], low_0 && i == 0 ? 0 : even);
   } else if (policy != "sequential") {
     throw InvalidInput(
@@ -201,7 +203,8 @@ std::vector<MemoryBytes> BytesOfDevices(const LlamaPlacement& placement, const M
       sum.kv_cache += plan.rest.kv_cache;
     }
     // Every device that does anything has a workspace of its own.
-    if (sum.total() > 0) sum.workspace = plan.rest.workspace;
+    if (sum.total() > 0) sum.workspace = plan.rest.workspace - plan.head_workspace;
+    if (placement.head == device) sum.workspace += plan.head_workspace;
   }
   return sums;
 }
