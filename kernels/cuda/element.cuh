@@ -21,6 +21,33 @@ __device__ __forceinline__ float2 ToFloat2(uint32_t bits, __nv_bfloat16) {
   return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
 }
 
+// 16 bytes of packed elements as floats.
+__device__ __forceinline__ void Expand(uint4 bits, float (&w)[4], float) {
+  w[0] = __uint_as_float(bits.x);
+  w[1] = __uint_as_float(bits.y);
+  w[2] = __uint_as_float(bits.z);
+  w[3] = __uint_as_float(bits.w);
+}
+template <typename T>
+__device__ __forceinline__ void Expand(uint4 bits, float (&w)[8], T type) {
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = ToFloat2(words[i], type);
+    w[2 * i] = pair.x;
+    w[2 * i + 1] = pair.y;
+  }
+}
+
+// 16 bytes that are read once.
+__device__ __forceinline__ uint4 LoadStreaming(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
 template <typename T>
 __device__ __forceinline__ T FromFloat(float x);
 template <>

@@ -4,6 +4,7 @@
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/exact_linear.h"
+#include "kernels/cuda/exact_linear_batch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/math/host_device.h"
 #include "kernels/math/reduce.h"
@@ -14,36 +15,10 @@ namespace {
 // ------------------------------------------------------------------------------------------------- a few rows ----
 
 constexpr int kVectorThreads = 256;
-constexpr int kMaxVectorRows = 8;
+constexpr int kMaxVectorRows = 4;
 // Weight rows of a half warp at a time: loads in flight, and uses of each x that is read.
 constexpr int kRowsAtOnce = 2;
 constexpr int kWeightRowsOfBlock = kVectorThreads / kDotLanes * kRowsAtOnce;
-
-// 16 bytes of a lane's weights as floats: element v belongs to step block * kVector + v of that lane.
-__device__ __forceinline__ void Expand(uint4 bits, float (&w)[4], float) {
-  w[0] = __uint_as_float(bits.x);
-  w[1] = __uint_as_float(bits.y);
-  w[2] = __uint_as_float(bits.z);
-  w[3] = __uint_as_float(bits.w);
-}
-template <typename T>
-__device__ __forceinline__ void Expand(uint4 bits, float (&w)[8], T type) {
-  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 pair = ToFloat2(words[i], type);
-    w[2 * i] = pair.x;
-    w[2 * i + 1] = pair.y;
-  }
-}
-
-__device__ __forceinline__ uint4 LoadStreaming(const void* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
 
 // Half warps own weight rows, a thread per lane of the dot product; x waits in shared memory in the weight's order.
 template <typename T, int kRows>
@@ -325,22 +300,12 @@ void LaunchTiles(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t r
   TransposeKernel<<<transpose_grid, kTransposeTile * 8, 0, ctx.stream>>>(x, x_stride, rows, w.padded_cols, transposed,
                                                                          stride);
   STOCH_CUDA_LAUNCH("TransposeKernel");
-  const auto launch = [&]<int kThreadN>() {
-    constexpr int kTileN = kTileThreads / (kTileM / kThreadM) * kThreadN;
-    const dim3 grid(static_cast<unsigned>((rows + kTileN - 1) / kTileN),
-                    static_cast<unsigned>((w.rows + kTileM - 1) / kTileM));
-    ExactTileKernel<T, kThreadN><<<grid, kTileThreads, 0, ctx.stream>>>(transposed, stride, rows, w, out, reporter);
-    STOCH_CUDA_LAUNCH("ExactTileKernel");
-  };
-  if (rows <= 16) {
-    launch.template operator()<1>();
-  } else if (rows <= 32) {
-    launch.template operator()<2>();
-  } else if (rows <= 64) {
-    launch.template operator()<4>();
-  } else {
-    launch.template operator()<8>();
-  }
+  constexpr int kThreadN = 8;
+  constexpr int kTileN = kTileThreads / (kTileM / kThreadM) * kThreadN;
+  const dim3 grid(static_cast<unsigned>((rows + kTileN - 1) / kTileN),
+                  static_cast<unsigned>((w.rows + kTileM - 1) / kTileM));
+  ExactTileKernel<T, kThreadN><<<grid, kTileThreads, 0, ctx.stream>>>(transposed, stride, rows, w, out, reporter);
+  STOCH_CUDA_LAUNCH("ExactTileKernel");
 }
 
 }  // namespace
@@ -349,10 +314,10 @@ void LaunchExactLinear(DeviceContext& ctx, const float* x, int64_t x_stride, int
                        const LinearOutput& out, const FiniteReporter& reporter) {
   DispatchFloat(w.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    if (rows > kMaxVectorRows) return LaunchTiles<T>(ctx, x, x_stride, rows, w, out, reporter);
-    // As many rows at once as shared memory holds, at most 4.
-    const int64_t fit = std::clamp<int64_t>(ctx.max_shared_bytes / (w.padded_cols * int64_t{sizeof(float)}), 0, 4);
-    if (fit == 0) return LaunchTiles<T>(ctx, x, x_stride, rows, w, out, reporter);
+    if (rows > kMaxExactBatchRows) return LaunchTiles<T>(ctx, x, x_stride, rows, w, out, reporter);
+    // As many rows at once as shared memory holds.
+    const int64_t fit = std::min<int64_t>(ctx.max_shared_bytes / (w.padded_cols * int64_t{sizeof(float)}), rows);
+    if (fit == 0 || rows > kMaxVectorRows) return LaunchExactBatch(ctx, x, x_stride, rows, w, out, reporter);
     for (int64_t first = 0; first < rows; first += fit) {
       LinearOutput part = out;
       part.data += first * out.stride;
