@@ -63,7 +63,7 @@ void LlamaModel::MakeStages() {
   const auto devices_of = [&placement](const Plan& plan) {
     return placement.rows.empty() ? std::vector<Device>{plan.device} : placement.rows;
   };
-  std::map<Device, LlamaWorkspace::Uses> uses;
+  std::map<Device, LlamaWorkspace::Uses, DeviceOrder> uses;
   for (const Plan& plan : plans) {
     for (const Device& device : devices_of(plan)) {
       uses[device].layers |= plan.role.num_layers > 0;

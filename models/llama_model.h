@@ -89,7 +89,7 @@ class LlamaModel {
   std::string graph_key_;
   CutRules cut_rules_;
   LlamaWeights weights_;
-  std::map<Device, std::unique_ptr<LlamaWorkspace>> workspaces_;
+  std::map<Device, std::unique_ptr<LlamaWorkspace>, DeviceOrder> workspaces_;
   std::vector<std::unique_ptr<LlamaStage>> stages_;  // in order; the last one has the head
   int64_t kv_cache_bytes_ = 0;
   int64_t workspace_bytes_ = 0;

@@ -218,7 +218,7 @@ LlamaPlacement RowSplit(const LlamaConfig& config, std::span<const Device> devic
 int64_t LanesOf(const LlamaPlacement& placement) {
   constexpr size_t kMaxLanes = 8;
   if (!placement.rows.empty()) return 1;
-  std::set<Device> devices(placement.layers.begin(), placement.layers.end());
+  std::set<Device, DeviceOrder> devices(placement.layers.begin(), placement.layers.end());
   devices.insert({placement.embedding, placement.head});
   return static_cast<int64_t>(std::min(devices.size(), kMaxLanes));
 }

@@ -13,6 +13,13 @@
 
 namespace stoch {
 
+// Devices as keys of sorted containers.
+struct DeviceOrder {
+  bool operator()(const Device& a, const Device& b) const {
+    return a.kind == b.kind ? a.index < b.index : a.kind < b.kind;
+  }
+};
+
 // [begin, end)
 struct IndexRange {
   int64_t begin = 0;

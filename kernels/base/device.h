@@ -1,7 +1,6 @@
 // The name of one device of a backend.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <string>
 
@@ -13,7 +12,7 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
   int index = 0;
-  friend auto operator<=>(const Device&, const Device&) = default;
+  friend bool operator==(const Device&, const Device&) = default;
 };
 
 inline std::string DeviceName(const Device& device) {
