@@ -12,7 +12,8 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
   int index = 0;
-  friend bool operator==(const Device&, const Device&) = default;
+  // Not defaulted: nvcc with GCC 13 loses the definition.
+  friend constexpr bool operator==(const Device& a, const Device& b) { return a.kind == b.kind && a.index == b.index; }
 };
 
 inline std::string DeviceName(const Device& device) {
