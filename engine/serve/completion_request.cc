@@ -25,7 +25,7 @@ std::string At(const std::string& name, size_t i) { return name + "[" + std::to_
   throw RequestError(kBadRequest, param, param + ": " + what);
 }
 
-const Tokenizer& RequireTokenizer(const ModelFacts& model, const std::string& param) {
+const Tokenizer& RequireTokenizer(const ModelFacts& model, const char* param) {
   if (model.tokenizer == nullptr) Reject(param, "needs a tokenizer, and this model has none; give token ids");
   return *model.tokenizer;
 }
@@ -33,7 +33,7 @@ const Tokenizer& RequireTokenizer(const ModelFacts& model, const std::string& pa
 // ---------------------------------------------------------------------------------------------------- prompts ----
 
 Prompt TextPrompt(const std::string& text, const std::string& param, const ModelFacts& model) {
-  const Tokenizer& tokenizer = RequireTokenizer(model, param);
+  const Tokenizer& tokenizer = RequireTokenizer(model, param.c_str());
   Prompt prompt;
   prompt.text = text;
   try {
