@@ -1,7 +1,6 @@
 #include "engine/serve/scheduler.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -16,12 +15,8 @@ constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
 
 int64_t OutputRows(const StepItem& item) {
-  switch (item.output) {
-    case StepOutput::kNone: return 0;
-    case StepOutput::kLast: return 1;
-    case StepOutput::kAll: return item.num_tokens;
-  }
-  return 0;
+  if (item.output == StepOutput::kAll) return item.num_tokens;
+  return item.output == StepOutput::kLast ? 1 : 0;
 }
 
 double Seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -128,7 +123,7 @@ void Scheduler::Loop() {
     bool abort = false;
     {
       std::unique_lock lock(mutex_);
-      while (running_.empty() && queue_.empty() && cancelled_.empty() && !abort_) {
+      while (running_.empty() && passes_.empty() && queue_.empty() && cancelled_.empty() && !abort_) {
         heartbeat_ = Clock::now();
         wake_.wait_for(lock, heartbeat);
       }
@@ -140,10 +135,11 @@ void Scheduler::Loop() {
     if (abort) FailAll(kUnavailable, "the server is shutting down");
     Admit();
     ShowGauges();  // a pass may take long
-    if (!running_.empty()) StepOnce();
+    if (!running_.empty() || !passes_.empty()) StepOnce();
     ShowGauges();
     if (!abort) continue;
-    std::unique_lock lock(mutex_);
+    while (!passes_.empty()) StepOnce();
+    const std::lock_guard lock(mutex_);
     if (stop_) return;
     abort_ = false;  // closed_ stays: nothing new arrives
   }
@@ -212,15 +208,16 @@ void Scheduler::Start(Queued queued) {
   if (running_.back().generation->done()) Report(running_.back());
 }
 
-// Whose turn it is, most urgent first.
+// Whose turn it is, most urgent first, of those that are not under way.
 std::vector<size_t> Scheduler::Order() const {
-  if (!engine_.batch_invariant()) return {turn_ % running_.size()};
   const auto in_prompt = [this](size_t i) {
-    const Generation& generation = *running_[i].generation;
-    return generation.prompt_done() < generation.prompt_tokens();
+    return running_[i].generation->prompt_done() < running_[i].generation->prompt_tokens();
   };
-  std::vector<size_t> order(running_.size());
-  std::iota(order.begin(), order.end(), 0);
+  std::vector<size_t> order;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (!running_[i].under_way) order.push_back(i);
+  }
+  if (!engine_.batch_invariant() && !order.empty()) return {order[turn_ % order.size()]};
   // Chunks of prompts fill what decoding leaves. A prompt that must be one window goes first, or it might never fit;
   // that delays decoding by one pass per prompt.
   const bool prompts_last = engine_.chunk_invariant();
@@ -229,65 +226,93 @@ std::vector<size_t> Scheduler::Order() const {
 }
 
 void Scheduler::StepOnce() {
-  std::vector<Running*> members;
-  std::vector<StepItem> items;
-  int64_t budget = engine_.shape().max_rows;
-  int64_t logit_rows = engine_.shape().max_logit_rows;
-  for (const size_t i : Order()) {
-    if (budget == 0 || logit_rows == 0) break;
-    StepItem item = running_[i].generation->Next(budget);
-    // Prompt logprobs: no more rows than one block of logits holds, so that the LM head runs once per pass.
-    if (item.output == StepOutput::kAll && engine_.chunk_invariant()) {
-      item = running_[i].generation->Next(std::min(budget, logit_rows));
-    }
-    if (item.num_tokens == 0) continue;
-    members.push_back(&running_[i]);
-    items.push_back(item);
-    budget -= item.num_tokens;
-    logit_rows = std::max<int64_t>(0, logit_rows - OutputRows(item));
-  }
-  STOCH_CHECK(!items.empty());
-  ++turn_;
   try {
-    engine_.Step(items);
-    AcceptAll(members, items);
-  } catch (const InvalidInput&) {
-    // Somebody's activations met NaN. All sequences are as before; each alone gives the same bits, and only the
-    // guilty one fails.
-    for (size_t i = 0; i < items.size(); ++i) {
-      try {
-        engine_.Step({&items[i], 1});
-        AcceptAll({members[i]}, {items[i]});
-      } catch (const InvalidInput& error) {
-        Fail(*members[i], kInternalError, error.what());
-      }
+    while (engine_.steps_under_way() < engine_.max_steps() && BeginPass()) {
     }
+    engine_.Finish();
+    const Pass pass = std::move(passes_.front());
+    passes_.pop_front();
+    for (const uint64_t id : pass.jobs) {
+      if (Running* job = Find(id)) job->under_way = false;
+    }
+    AcceptAll(pass);
+  } catch (const InvalidInput&) {
+    // Somebody's activations met NaN. All sequences are as before every pass under way; each alone gives the same bits,
+    // and only the guilty one fails.
+    for (const Pass& failed : std::exchange(passes_, {})) RunAlone(failed);
   }
   RemoveEnded();
 }
 
+bool Scheduler::BeginPass() {
+  Pass pass;
+  const auto lanes = static_cast<size_t>(engine_.max_steps());
+  const size_t share = (running_.size() + lanes - 1) / lanes;
+  int64_t budget = engine_.shape().max_rows;
+  int64_t logit_rows = engine_.shape().max_logit_rows;
+  for (const size_t i : Order()) {
+    if (budget == 0 || logit_rows == 0 || pass.jobs.size() == share) break;
+    Running& job = running_[i];
+    StepItem item = job.generation->Next(budget);
+    // Prompt logprobs: no more rows than one block of logits holds, so that the LM head runs once per pass.
+    if (item.output == StepOutput::kAll && engine_.chunk_invariant()) {
+      item = job.generation->Next(std::min(budget, logit_rows));
+    }
+    if (item.num_tokens == 0) continue;
+    pass.jobs.push_back(job.id);
+    pass.items.push_back(item);
+    budget -= item.num_tokens;
+    logit_rows = std::max<int64_t>(0, logit_rows - OutputRows(item));
+  }
+  if (pass.jobs.empty()) return false;
+  ++turn_;
+  for (const uint64_t id : pass.jobs) Find(id)->under_way = true;
+  passes_.push_back(pass);
+  engine_.Begin(pass.items);
+  return true;
+}
+
+Scheduler::Running* Scheduler::Find(uint64_t id) {
+  const auto found = std::find_if(running_.begin(), running_.end(), [id](const Running& job) { return job.id == id; });
+  return found == running_.end() ? nullptr : &*found;
+}
+
+void Scheduler::RunAlone(const Pass& pass) {
+  for (size_t i = 0; i < pass.jobs.size(); ++i) {
+    Running* job = Find(pass.jobs[i]);
+    if (job == nullptr) continue;
+    job->under_way = false;
+    try {
+      engine_.Step({&pass.items[i], 1});
+      AcceptAll({{job->id}, {pass.items[i]}});
+    } catch (const InvalidInput& error) {
+      Fail(*job, kInternalError, error.what());
+    }
+  }
+}
+
 // Throws no InvalidInput: a job whose logits cannot be used fails alone.
-void Scheduler::AcceptAll(const std::vector<Running*>& members, const std::vector<StepItem>& items) {
+void Scheduler::AcceptAll(const Pass& pass) {
   int64_t rows = 0;
-  for (const StepItem& item : items) rows += OutputRows(item);
+  for (const StepItem& item : pass.items) rows += OutputRows(item);
   if (rows > 1 && rows <= engine_.shape().max_logit_rows) {
     // One run of the LM head for all rows; the reads of single rows below find the block there.
     std::vector<int32_t> unused(static_cast<size_t>(rows));
     try {
       engine_.Argmax(0, unused);
-    } catch (const InvalidInput&) {
-      // Row by row below shows whose it is.
+    } catch (const InvalidInput&) {  // row by row below shows whose it is
     }
   }
   int64_t row = 0;
-  for (size_t i = 0; i < items.size(); ++i) {
+  for (size_t i = 0; i < pass.jobs.size(); ++i) {
+    Running* job = Find(pass.jobs[i]);
     try {
-      members[i]->generation->Accept(items[i], row);
-      Report(*members[i]);
+      if (job != nullptr) job->generation->Accept(pass.items[i], row);
+      if (job != nullptr) Report(*job);
     } catch (const InvalidInput& error) {
-      Fail(*members[i], kInternalError, error.what());
+      Fail(*job, kInternalError, error.what());
     }
-    row += OutputRows(items[i]);
+    row += OutputRows(pass.items[i]);
   }
 }
 

@@ -3,9 +3,10 @@
 // Jobs (one sequence each) are admitted in order of arrival as soon as the pages of the whole sequence are free, so a
 // running job never runs out of memory. Between two passes jobs join and leave. Where the configuration is
 // chunk-invariant every pass holds one token of each decoding job and prompt chunks of the oldest prompts; elsewhere
-// a prompt is one window; where rows are coupled a pass holds one job. Prompts that begin like earlier ones reuse their
-// pages, where the configuration is chunk-invariant (engine/prefix_cache.h).
-// Bits: tokens and logprobs of a job are those of Generate() on its request alone.
+// a prompt is one window; where rows are coupled a pass holds one job. Where the engine takes several passes at once,
+// each holds its share of the jobs. Prompts that begin like earlier ones reuse their pages, where the configuration is
+// chunk-invariant (engine/prefix_cache.h). Bits: tokens and logprobs of a job are those of Generate() on its request
+// alone.
 #pragma once
 
 #include <chrono>
@@ -97,8 +98,15 @@ class Scheduler {
     Clock::time_point arrival;
     Clock::time_point last_token;
     std::unique_ptr<Generation> generation;
-    size_t reported = 0;  // ids handed over
+    bool under_way = false;  // in a pass that has begun
+    size_t reported = 0;     // ids handed over
     bool prompt_reported = false;
+  };
+
+  // A pass that has begun; jobs may have ended since.
+  struct Pass {
+    std::vector<uint64_t> jobs;
+    std::vector<StepItem> items;
   };
 
   void Run();
@@ -110,7 +118,10 @@ class Scheduler {
   void Start(Queued queued);
   std::vector<size_t> Order() const;
   void StepOnce();
-  void AcceptAll(const std::vector<Running*>& members, const std::vector<StepItem>& items);
+  bool BeginPass();  // false: no job is left to begin with
+  Running* Find(uint64_t id);
+  void AcceptAll(const Pass& pass);
+  void RunAlone(const Pass& pass);
   void Report(Running& job);
   void Fail(Running& job, int status, const std::string& message);
   void RemoveEnded();
@@ -126,6 +137,7 @@ class Scheduler {
   // The engine's thread only.
   std::unique_ptr<PrefixCache> prefixes_;  // null where prefixes are not reused
   std::vector<Running> running_;           // in order of arrival
+  std::deque<Pass> passes_;                // under way
   std::unordered_set<uint64_t> ended_;
   size_t turn_ = 0;  // whose pass comes next where rows are coupled
 

@@ -28,7 +28,6 @@ constexpr int kRoundTiles = kThreads / kTileTokens;      // tiles between two ba
 constexpr int kStageTokens = 256;                        // probability rows staged at once
 constexpr int kChunkGroups = kStageTokens / 4 / kWarps;  // of one warp: groups of four tokens in a stage
 constexpr int kSoloTokens = 256;                         // up to here one block beats a cluster
-constexpr int kBatchTiles = 8;                           // tiles whose keys are loaded together
 constexpr int kMaxSharedPages = 128;
 
 // kFresh: kPerToken that also quantizes and appends the rows of the pass. kHeadMax only finds the largest probability;
@@ -79,8 +78,15 @@ __device__ SharedLayout MakeLayout(void* memory, int stage_rows, int head_dim, i
   return s;
 }
 
-template <int kSlots, Phase kPhase>
-__global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
+// kCrowded: for more rows and heads than multiprocessors. A block then loads little ahead, and the registers that this
+// saves let others run beside it while it waits: 8 tiles ahead take 180 registers of a thread, which leaves room for
+// one block alone.
+constexpr int CrowdedBlocks(int slots) { return slots <= 4 ? 4 : 2; }
+
+template <int kSlots, Phase kPhase, bool kCrowded>
+__global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1) ScRowKernel(const RowArgs args) {
+  constexpr int kBatchTiles = kCrowded ? 2 : 8;              // tiles whose keys are loaded together
+  constexpr int kValueGroups = kCrowded ? 2 : kChunkGroups;  // groups whose values are
   extern __shared__ uint4 shared_memory[];
   __shared__ int32_t shared_pages[kMaxSharedPages];
   __shared__ std::conditional_t<kPhase == Phase::kFresh, FreshRows, char> fresh;
@@ -151,19 +157,19 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
       for (int j = 0; j < kSlots; ++j) k_word[i][j] = warp * kSlots + j < q_words ? k[j * step] : 0;
     }
   };
-  const auto load_values = [&](int first, uint32_t(&v_word)[kChunkGroups][kSlots]) {
+  const auto load_values = [&](int first, int group, uint32_t(&v_word)[kValueGroups][kSlots]) {
 #pragma unroll
-    for (int i = 0; i < kChunkGroups; ++i) {
-      const int t = min(token_of(first + 4 * (warp + kWarps * i)), length - 1) & ~3;
+    for (int i = 0; i < kValueGroups; ++i) {
+      const int t = min(token_of(first + 4 * (warp + kWarps * (group + i))), length - 1) & ~3;
       const uint32_t* v = kv.v_words + kv.VWord(pages[t >> kv.page_shift], kv_head, (t & page_mask) >> 2, lane);
 #pragma unroll
       for (int j = 0; j < kSlots; ++j) v_word[i][j] = lane + 32 * j < head_dim ? v[32 * j] : 0;
     }
   };
   uint32_t k_word[kBatchTiles][kSlots];
-  uint32_t v_word[kChunkGroups][kSlots];
+  uint32_t v_word[kValueGroups][kSlots];
   load_keys(0, k_word);
-  if constexpr (kPhase != Phase::kHeadMax) load_values(0, v_word);
+  if constexpr (kPhase != Phase::kHeadMax && !kCrowded) load_values(0, 0, v_word);
   StageRows<kThreads>(s.stage, args.qk, head_dim, [&](int d) {
     return TableRow{d, reinterpret_cast<const uint8_t*>(q_codes)[d] & 0x7f};
   });
@@ -308,21 +314,26 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
       return TableRow{token_of(first + i), reinterpret_cast<const uint8_t*>(s.codes)[i]};
     });
     __syncthreads();
+#pragma unroll kCrowded ? 1 : 8
+    for (int group = 0; group < kChunkGroups; group += kValueGroups) {
+      if (4 * (warp + kWarps * group) >= tokens) break;
+      if constexpr (kCrowded) load_values(first, group, v_word);
 #pragma unroll
-    for (int i = 0; i < kChunkGroups; ++i) {
-      const int g = warp + kWarps * i;
-      const uint32_t p_word = g < tokens / 4 ? s.codes[g] : 0;
-      if (p_word == 0) continue;  // level 0 counts nothing
-      const bool p_has_top = HasTop(args.av, p_word);
+      for (int i = 0; i < kValueGroups; ++i) {
+        const int g = warp + kWarps * (group + i);
+        const uint32_t p_word = g < tokens / 4 ? s.codes[g] : 0;
+        if (p_word == 0) continue;  // level 0 counts nothing
+        const bool p_has_top = HasTop(args.av, p_word);
 #pragma unroll
-      for (int j = 0; j < kSlots; ++j) {
-        uint32_t v = v_word[i][j];
-        if constexpr (kPhase == Phase::kFresh) v = MergeFresh(fresh, info, token_of(first + 4 * g), lane + 32 * j, v);
-        acc[j] = LookUpWord(v, 0, s.stage + g * 4 * kRowBytes, acc[j]);
-        if (p_has_top) acc[j] += TopCorrection(v, 0, p_word, args.av.levels - 1);
+        for (int j = 0; j < kSlots; ++j) {
+          uint32_t v = v_word[i][j];
+          if constexpr (kPhase == Phase::kFresh) v = MergeFresh(fresh, info, token_of(first + 4 * g), lane + 32 * j, v);
+          acc[j] = LookUpWord(v, 0, s.stage + g * 4 * kRowBytes, acc[j]);
+          if (p_has_top) acc[j] += TopCorrection(v, 0, p_word, args.av.levels - 1);
+        }
       }
     }
-    if (first + kStageTokens < own_tiles * kTileTokens) load_values(first + kStageTokens, v_word);
+    if (!kCrowded && first + kStageTokens < own_tiles * kTileTokens) load_values(first + kStageTokens, 0, v_word);
   }
   __syncthreads();
 #pragma unroll
@@ -348,21 +359,31 @@ __global__ void __launch_bounds__(kThreads) ScRowKernel(const RowArgs args) {
       (static_cast<float>(total) * args.av.gain) * scale;
 }
 
-template <int kSlots, Phase kPhase>
+template <int kSlots, Phase kPhase, bool kCrowded>
 void LaunchKernel(DeviceContext& ctx, const RowArgs& args, int rows) {
   const size_t shared = SharedBytes(args.stage_rows, args.attention.kv.head_dim, args.cluster, args.shared_scores);
   const dim3 grid(static_cast<unsigned>(args.cluster), static_cast<unsigned>(args.attention.num_heads),
                   static_cast<unsigned>(rows));
-  LaunchClusters(ctx, &ScRowKernel<kSlots, kPhase>, grid, kThreads, shared, args);
+  LaunchClusters(ctx, &ScRowKernel<kSlots, kPhase, kCrowded>, grid, kThreads, shared, args);
+}
+
+template <int kSlots, Phase kPhase>
+void LaunchDensity(DeviceContext& ctx, const RowArgs& args, int rows) {
+  if constexpr (IsPerToken(kPhase)) {
+    if (int64_t{rows} * args.attention.num_heads * args.cluster > ctx.sm_count) {
+      return LaunchKernel<kSlots, kPhase, true>(ctx, args, rows);
+    }
+  }
+  LaunchKernel<kSlots, kPhase, false>(ctx, args, rows);
 }
 
 template <Phase kPhase>
 void LaunchSlots(DeviceContext& ctx, const RowArgs& args, int rows) {
   const int head_dim = args.attention.kv.head_dim;
-  if (head_dim <= 32) return LaunchKernel<1, kPhase>(ctx, args, rows);
-  if (head_dim <= 64) return LaunchKernel<2, kPhase>(ctx, args, rows);
-  if (head_dim <= 128) return LaunchKernel<4, kPhase>(ctx, args, rows);
-  LaunchKernel<8, kPhase>(ctx, args, rows);
+  if (head_dim <= 32) return LaunchDensity<1, kPhase>(ctx, args, rows);
+  if (head_dim <= 64) return LaunchDensity<2, kPhase>(ctx, args, rows);
+  if (head_dim <= 128) return LaunchDensity<4, kPhase>(ctx, args, rows);
+  LaunchDensity<8, kPhase>(ctx, args, rows);
 }
 
 // Blocks per row and head: enough to fill the GPU, no more than the context has tiles for.

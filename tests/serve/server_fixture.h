@@ -40,7 +40,7 @@ inline int NumberFromEnvironment(const char* name, int fallback) {
   return text == nullptr ? fallback : std::atoi(text);
 }
 
-// The device is that of STOCH_TEST_DEVICE, where it is set.
+// The device is that of STOCH_TEST_DEVICE, or the devices: "cpu:2".
 class ServerFixture : public testing::Test {
  protected:
   static constexpr int64_t kContext = 128;
@@ -58,8 +58,18 @@ class ServerFixture : public testing::Test {
 
   std::unique_ptr<Engine> OpenEngine() const {
     const char* device = std::getenv("STOCH_TEST_DEVICE");
-    return Engine::Open(OpenBackend(device == nullptr ? "cpu" : device, {.threads = 1, .cpu_variant = ""}, nullptr),
-                        OpenModelFiles(scratch_.path().string()), engine_options_);
+    std::shared_ptr<Backend> backend =
+        OpenBackend(device == nullptr ? "cpu" : device, {.threads = 1, .cpu_variant = ""}, nullptr);
+    // Layers in turn on all devices, so that several passes are under way.
+    const std::span<const Device> devices = backend->devices();
+    ModelFiles files = OpenModelFiles(scratch_.path().string());
+    LlamaPlacement placement = SingleDevice(files.config, devices.front());
+    const size_t layers = placement.layers.size();
+    for (size_t i = 0; i < layers; ++i) placement.layers[i] = devices[i * devices.size() / layers];
+    placement.head = placement.layers.back();
+    EngineOptions options = engine_options_;
+    options.placement = placement;
+    return Engine::Open(std::move(backend), std::move(files), options);
   }
   void Listen() {
     server_ = std::make_unique<serve::Server>(server_options_, [this](const serve::LogLine& line) {
