@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <ostream>
@@ -38,6 +39,14 @@ inline std::vector<BackendUnderTest> BackendsUnderTest() {
 // The CPU's fastest variant and the GPU: for tests of behaviour that has nothing to do with variants.
 inline std::vector<BackendUnderTest> OneOfEachBackend() { return {{"cpu", "", 2}, {"cuda:0", "", 0}}; }
 
+// What: whether a machine without it is an error. STOCH_REQUIRE_CUDA says how many GPUs must be there.
+inline bool IsRequired(const BackendUnderTest& spec) {
+  const std::string_view device = spec.device;
+  if (!device.starts_with("cuda")) return !std::string_view(spec.cpu_variant).starts_with("avx");
+  const char* required = std::getenv("STOCH_REQUIRE_CUDA");
+  return required != nullptr && std::count(device.begin(), device.end(), ',') < std::atoi(required);
+}
+
 // What: opens it, or says why it is not there (`why`) and returns nullptr. The scalar reference is always there.
 inline std::shared_ptr<Backend> TryOpen(const BackendUnderTest& spec, std::string* why) {
   BackendOptions options;
@@ -46,8 +55,7 @@ inline std::shared_ptr<Backend> TryOpen(const BackendUnderTest& spec, std::strin
   try {
     return OpenBackend(spec.device, options, nullptr);
   } catch (const InvalidInput& error) {
-    const bool required = std::string_view(spec.device) != "cpu" && std::getenv("STOCH_REQUIRE_CUDA") != nullptr;
-    if (required || std::string_view(spec.cpu_variant) == "scalar") throw;
+    if (IsRequired(spec)) throw;
     *why = error.what();
     return nullptr;
   }
@@ -55,7 +63,7 @@ inline std::shared_ptr<Backend> TryOpen(const BackendUnderTest& spec, std::strin
 
 }  // namespace stoch::test
 
-// Opens `backend` from `spec`, or skips visibly. Under STOCH_REQUIRE_CUDA a missing GPU fails the test.
+// Opens `backend` from `spec`, or skips visibly. Under STOCH_REQUIRE_CUDA=1 a missing GPU fails the test, =2 two missing GPUs.
 #define STOCH_OPEN_OR_SKIP(backend, spec)                            \
   std::string backend##_why;                                         \
   const auto backend = ::stoch::test::TryOpen(spec, &backend##_why); \
