@@ -32,9 +32,9 @@ constexpr int kUnitRows = kGroups * kGroupRows;  // a warp's at a time
 constexpr int kBias = 63;
 constexpr int kMaxCount = 127 + kBias;  // largest count whose biased value fits a byte with either sign
 
-// The table: [plane][level][slot] entries of 8 bytes. Dimension 64 u + 16 t + 4 k + j of a chunk (t, k, j < 4) lies in
-// plane 4 u + k, slot 4 j + t: the 16 lanes that shared memory serves at a time are four rows with four tiles t each,
-// and as row r starts with byte r % 4 of its words, they read 16 slots, all banks once.
+// The table: [plane][level][slot] entries of 8 bytes. Dimension 16 p + 4 t + j of a chunk (t, j < 4) lies in plane p,
+// slot 4 j + t: the 16 lanes that shared memory serves at a time are four rows with four words t each, and as row r
+// starts with byte r % 4 of its words, they read 16 slots, all banks once.
 constexpr int kPlanes = 8;
 constexpr int kEntryBytes = kTokens;
 constexpr int kSlots = 16;
@@ -115,7 +115,7 @@ __device__ void BuildTable(const TableArgs& args, const Stage& stage) {
     const int plane = i / steps;
     const int piece = i % steps * 2 + lane / kSlots;
     if (piece >= pieces) continue;
-    const int dim = plane / 4 * 64 + slot % 4 * 16 + plane % 4 * 4 + slot / 4;
+    const int dim = plane * 16 + slot % 4 * 4 + slot / 4;
     const uint8_t* mask_counts = args.counts + (dim & (args.masks - 1)) * args.levels * args.levels + piece * kPiece;
     uint4 rows[kTokens];
     uint32_t negative[kTokens];
@@ -146,28 +146,34 @@ __device__ void BuildTable(const TableArgs& args, const Stage& stage) {
   }
 }
 
-// A lane's codes of a unit (one chunk of kUnitRows rows): row lane / 4 of every group, tiles lane % 4 and 4 + lane % 4.
+// A lane's codes of a unit (one chunk of kUnitRows rows): word lane % 4 of row lane / 4 of every 8 rows in every tile. A
+// warp's load is then 128 bytes in a row. With 16 bytes of a tile for a lane, loads would be a fourth as many, but each
+// would take 16 turns of the memory pipe, which look-ups need.
 struct Unit {
-  const uint8_t* codes = nullptr;  // of group 0, tile lane % 4
-  int tiles = 0;                   // that exist from there on
+  const uint8_t* codes = nullptr;  // of the first 8 rows in tile 0
+  int tiles = 0;                   // of the chunk
 };
 __device__ __forceinline__ Unit UnitAt(const TableArgs& args, int chunk, int row_block, int lane) {
   const BatchTask& task = BatchTaskOf(args.outputs, row_block * kGroups);
   const int row = (row_block * kGroups - task.first_group) * kGroupRows;
-  const int64_t tile = row / kTileRows * (args.outputs.dims.padded / kTileDims) +
-                       chunk * (args.outputs.dims.chunk_stride / kTileDims) + lane % 4;
-  return {task.codes + tile * kTileBytes + (row % kTileRows + lane / 4) * kTileDims,
-          static_cast<int>(args.outputs.dims.chunk_padded(chunk) / kTileDims) - lane % 4};
+  const int64_t tile =
+      row / kTileRows * (args.outputs.dims.padded / kTileDims) + chunk * (args.outputs.dims.chunk_stride / kTileDims);
+  return {task.codes + tile * kTileBytes + row % kTileRows * kTileDims + lane * 4,
+          static_cast<int>(args.outputs.dims.chunk_padded(chunk) / kTileDims)};
 }
-// Half u of a unit: tiles 4 u to 4 u + 3; [2 * group + i]: rows lane / 4 + 8 i.
-__device__ __forceinline__ void LoadHalf(uint4 (&half)[2 * kGroups], const Unit& unit, int u) {
+// Half u of a unit: [2 * group + i][k]: rows lane / 4 + 8 i in tile 4 u + k.
+using Half = uint32_t[2 * kGroups][4];
+__device__ __forceinline__ void LoadHalf(Half& half, const Unit& unit, int u) {
 #pragma unroll
-  for (int r = 0; r < 2 * kGroups; ++r) {
-    half[r] = make_uint4(0, 0, 0, 0);
-    if (4 * u < unit.tiles) {
-      asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(half[r].x), "=r"(half[r].y), "=r"(half[r].z), "=r"(half[r].w)
-                   : "l"(unit.codes + u * 4 * kTileBytes + r * 8 * kTileDims));
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int r = 0; r < 2 * kGroups; ++r) {
+      half[r][k] = 0;
+      if (4 * u + k < unit.tiles) {
+        asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];"
+                     : "=r"(half[r][k])
+                     : "l"(unit.codes + (4 * u + k) * kTileBytes + r * 8 * kTileDims));
+      }
     }
   }
 }
@@ -205,7 +211,7 @@ __device__ __forceinline__ void LoadCorrection(const Stage& stage, Lane& lane) {
   for (int u = 0; u < 2; ++u) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const uint32_t codes = stage.codes[token][u * 16 + t * 4 + k];
+      const uint32_t codes = stage.codes[token][u * 16 + k * 4 + t];
       negative += __popc(codes & 0x80808080u);
       lane.correct[u][k] = 0x7d7d7d7du ^ (ByteSigns(codes) & 0xfcfcfcfcu);  // 125 or -127
     }
@@ -218,22 +224,17 @@ __device__ __forceinline__ void LoadCorrection(const Stage& stage, Lane& lane) {
   }
 }
 
-__device__ __forceinline__ uint32_t WordOf(const uint4& v, int k) {
-  return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
-}
-
 // Adds four tiles (half u of a unit) to the sums of its rows.
 template <int kU>
-__device__ __forceinline__ void AddHalf(const uint4 (&codes)[2 * kGroups], const Lane& lane,
-                                        int32_t (&sum)[kGroups][4]) {
+__device__ __forceinline__ void AddHalf(const Half& codes, const Lane& lane, int32_t (&sum)[kGroups][4]) {
   uint32_t signs[kGroups][4];  // of two words of two rows: A of the correcting mma
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     uint32_t levels[2 * kGroups];
 #pragma unroll
     for (int r = 0; r < 2 * kGroups; ++r) {
-      levels[r] = WordOf(codes[r], k) & 0x7f7f7f7fu;
-      signs[r / 2][k % 2 * 2 + r % 2] = ByteSigns(WordOf(codes[r], k));
+      levels[r] = codes[r][k] & 0x7f7f7f7fu;
+      signs[r / 2][k % 2 * 2 + r % 2] = ByteSigns(codes[r][k]);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -285,7 +286,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
     return UnitAt(args, chunk, row_block, lane);
   };
   Unit current = unit_at(unit, begin / row_blocks);
-  uint4 ring[2][2 * kGroups];
+  Half ring[2];
   LoadHalf(ring[0], current, 0);
   WaitForPrevious();
   Lane my = MakeLane(stage);
