@@ -2,7 +2,8 @@
 //
 // 5 to 8 tokens (LaunchScBatchTable): a table look-up gives one weight's counts for all tokens in 8 bytes, and the
 // tensor cores add up what was looked up.
-// 9 to 64 tokens (LaunchScBatchWgmma, sm_90a): the operands of prefill on binary wgmma, in narrow tiles.
+// 9 to 256 tokens (LaunchScBatchWgmma, sm_90a): the operands of prefill on binary wgmma, in narrow tiles. More of them
+// make enough of prefill's wide tiles to fill the GPU.
 #pragma once
 
 #include "kernels/cuda/activations.h"
@@ -30,7 +31,7 @@ bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const 
 void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
-inline constexpr int kMaxBatchWgmmaTokens = 64;
+inline constexpr int kMaxBatchWgmmaTokens = 256;
 
 // What: whether LaunchScBatchWgmma takes this operator and number of tokens.
 bool ScBatchWgmmaSupports(const DeviceContext& ctx, const ScOperator& op, int64_t rows);

@@ -164,13 +164,40 @@ __device__ __forceinline__ uint32_t LoadSharedWord(uint32_t address) {
   return r;
 }
 
+// Thermometers of every code where ranks are DirectRanks, complemented for negative ones: [code][copy] of 16 bytes.
+// Eight lanes that look up at a time have a copy each, which is all banks once. One load and four moves replace ten
+// instructions a weight, most of them on the one pipe that was busiest.
+inline constexpr int kThermometerCopies = 8;
+inline constexpr int kThermometerBytes = 256 * kThermometerCopies * 16;
+
+__device__ __forceinline__ void FillThermometers(uint8_t* table) {
+  for (uint32_t i = threadIdx.x; i < 256 * kThermometerCopies; i += kThreads) {
+    const uint32_t code = i / kThermometerCopies;
+    const uint32_t ranks = DirectRanks(code);
+    reinterpret_cast<uint4*>(table)[i] =
+        make_uint4(ThermometerWord<0>(code, ranks, 0, ~0u), ThermometerWord<0>(code, ranks, 1, ~0u),
+                   ThermometerWord<0>(code, ranks, 2, ~0u), ThermometerWord<0>(code, ranks, 3, ~0u));
+  }
+}
+// The thermometer of byte kByte of `codes`; `table`: shared address of this lane's copy.
+template <int kByte>
+__device__ __forceinline__ uint4 LoadThermometer(uint32_t table, uint32_t codes) {
+  constexpr uint32_t kStride = 16 * kThermometerCopies;
+  const uint32_t address = __dp4a(codes, kStride << (8 * kByte), table);
+  uint4 r;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(address));
+  return r;
+}
+
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kAlone>
 struct Consumer {
   using G = Geometry<kWords, kTokens>;
   static constexpr int kAccumulators = kTokens / 2;
   const BatchArgs& args;
   const Shared& shared;
-  uint32_t table;  // shared address of the ranks of this lane's first dimension, for TableRanks
+  uint32_t table;  // shared address of the ranks of this lane's first dimension, or of its thermometers
   int warp;
   uint32_t minus_one;
   RingPlace place;
@@ -179,6 +206,8 @@ struct Consumer {
   float y[kAlone ? kAccumulators : 1];
 
   __device__ int lane() const { return static_cast<int>(threadIdx.x % 32); }
+  // By one lane for its warp, as in prefill (sc_prefill_roles.cuh): what racecheck reports of codes that are read here and
+  // copied over later is no race, because the wgmmas that a lane waits for use the codes of all lanes.
   __device__ void Release(bool condition = true) const { BarrierArrive(held, condition && lane() == 0); }
 
   // Adds one stage to acc. kWords pairs of steps: while one pair multiplies, the next one's operands are made.
@@ -200,10 +229,25 @@ struct Consumer {
       }
     }
     const uint32_t low = Uniform(DescriptorLow<G::kUnitBytes>(stage));
+    uint4 ahead[2] = {};  // thermometers of the next pair
+    if constexpr (!kTable) {
+      ahead[0] = LoadThermometer<0>(table, codes[0]);
+      ahead[1] = LoadThermometer<0>(table, codes[1]);
+    }
     Unrolled<kWords>([&](auto pair) {
       uint32_t a[2][4];
-      StepOperand<kWords, 2 * pair>(a[0], codes, ranks, minus_one);
-      StepOperand<kWords, 2 * pair + 1>(a[1], codes, ranks, minus_one);
+      if constexpr (kTable) {
+        StepOperand<kWords, 2 * pair>(a[0], codes, ranks, minus_one);
+        StepOperand<kWords, 2 * pair + 1>(a[1], codes, ranks, minus_one);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          a[0][i] = ahead[i].x;
+          a[0][2 + i] = ahead[i].y;
+          a[1][i] = ahead[i].z;
+          a[1][2 + i] = ahead[i].w;
+        }
+      }
       Pin(a[0]);
       Pin(a[1]);
       WgmmaFence();
@@ -213,6 +257,10 @@ struct Consumer {
                              pair + i > 0 || !first);
       }
       WgmmaCommit();
+      if constexpr (!kTable && pair + 1 < kWords) {
+        ahead[0] = LoadThermometer<pair + 1>(table, codes[0]);
+        ahead[1] = LoadThermometer<pair + 1>(table, codes[1]);
+      }
       WgmmaWait<1>(acc);
       if constexpr (pair == 0) Release(!first);
     });

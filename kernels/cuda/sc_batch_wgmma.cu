@@ -1,4 +1,4 @@
-// SC linears of 9 to 64 tokens on Hopper's binary wgmma: the operands of sc_prefill_wgmma.cu in tiles of 16, 32 or 64
+// SC linears of 9 to 256 tokens on Hopper's binary wgmma: the operands of sc_prefill_wgmma.cu in tiles of 16, 32 or 64
 // tokens, with the dimensions shared out over blocks chunk by chunk.
 //
 // Four warpgroups of 64 rows make thermometers in registers and multiply them with streams that producers copy into a
@@ -39,7 +39,12 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
   extern __shared__ __align__(128) uint8_t memory[];
   const Shared shared{SharedAddress(memory), args.stages};
   uint8_t* rank_table = memory + shared.rank_table<G>();
-  if constexpr (kTable) FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
+  if constexpr (kTable) {
+    FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
+  } else {
+    static_assert(kWords == 4 && kHalves == 1);
+    batch::FillThermometers(rank_table);
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < args.stages; ++i) {
       BarrierInit(shared.full(i), 1);
@@ -58,7 +63,9 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     Consumer<kWords, kHalves, kTable, kTokens, kAlone> consumer{
-        args, shared, SharedAddress(rank_table) + threadIdx.x % 4 * 4 * 128, warp, args.minus_one};
+        args, shared,
+        SharedAddress(rank_table) + (kTable ? threadIdx.x % 4 * 4 * 128 : threadIdx.x % batch::kThermometerCopies * 16),
+        warp, args.minus_one};
     consumer.Run();
     if constexpr (!kAlone) {
       const auto sync = [] { NamedWait(1, kConsumers); };
@@ -105,8 +112,9 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   const int tile_tokens = a.rows <= 16 ? 16 : a.rows <= 32 ? 32 : 64;
   Scratch scratch(ctx.workspace);
   BatchArgs args;
-  args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kRows, tile_tokens / kTileTokens);
   args.streams = MakeScStreams(a.dims, a.rows, tile_tokens, tables.stoc_len);
+  args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kRows,
+                                  args.streams.token_tiles * (tile_tokens / kTileTokens));
   args.streams.data = scratch.Take<uint8_t>(args.streams.bytes());
   args.streams.scales = scratch.Take<float>(args.streams.scale_count());
   if (!RanksAreDirect(op)) args.ranks = tables.ranks;
@@ -125,7 +133,8 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   const Choice choice = tile_tokens == 16   ? Choose<16>(s.words, s.halves, table, args.alone)
                         : tile_tokens == 32 ? Choose<32>(s.words, s.halves, table, args.alone)
                                             : Choose<64>(s.words, s.halves, table, args.alone);
-  const int64_t table_bytes = table ? int64_t{s.halves} * std::max(args.masks, 16) * 128 : 0;
+  const int64_t table_bytes =
+      table ? int64_t{s.halves} * std::max(args.masks, 16) * 128 : int64_t{batch::kThermometerBytes};
   args.stages = static_cast<int>(
       std::min<int64_t>(kMaxStages, (ctx.max_shared_bytes - kRingHeader - table_bytes) / choice.stage_bytes));
   STOCH_CHECK(args.stages >= 2);

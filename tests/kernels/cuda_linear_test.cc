@@ -174,7 +174,7 @@ TEST(CudaLinear, LargeShapes) {
 
 TEST(CudaLinear, ManyWeightRowsForABatch) {
   STOCH_CUDA_OR_SKIP();
-  for (const int64_t rows : {7, 13, 20, 50}) {
+  for (const int64_t rows : {7, 13, 20, 50, 150}) {
     SCOPED_TRACE(rows);
     ExpectSameBits(ScSpec("halve=1"), {{25000, 700}, 300, rows}, {Prologue::kNone, true});
   }
