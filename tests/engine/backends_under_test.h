@@ -63,7 +63,7 @@ inline std::shared_ptr<Backend> TryOpen(const BackendUnderTest& spec, std::strin
 
 }  // namespace stoch::test
 
-// Opens `backend` from `spec`, or skips visibly. Under STOCH_REQUIRE_CUDA=1 a missing GPU fails the test, =2 two missing GPUs.
+// Opens `backend` from `spec`, or skips visibly: STOCH_REQUIRE_CUDA=1 makes a missing GPU a failure, =2 two of them.
 #define STOCH_OPEN_OR_SKIP(backend, spec)                            \
   std::string backend##_why;                                         \
   const auto backend = ::stoch::test::TryOpen(spec, &backend##_why); \
