@@ -21,11 +21,16 @@ std::vector<Device> DevicesOf(const std::vector<DeviceContext*>& contexts) {
   return devices;
 }
 
-// NCCL's switch for machines whose peer access is broken is ours too.
-bool PeersAreSwitchedOff() {
-  const char* value = std::getenv("NCCL_P2P_DISABLE");
+bool IsSet(const char* variable) {
+  const char* value = std::getenv(variable);
   return value != nullptr && std::string_view(value) == "1";
 }
+
+// NCCL's switch for machines whose peer access is broken is ours too.
+bool PeersAreSwitchedOff() { return IsSet("NCCL_P2P_DISABLE"); }
+
+// CUDA's switch for debuggers, and for tools that run one kernel at a time: what is launched first never sees the rest.
+bool LaunchesBlock() { return IsSet("CUDA_LAUNCH_BLOCKING"); }
 
 Buffer ZeroedDevice(DeviceContext& ctx, size_t bytes) {
   DeviceGuard guard(ctx.device);
@@ -104,7 +109,7 @@ void DeviceGroup::Gather(const GatherCall& call, const GatherPlan& plan) {
 
 void DeviceGroup::RunGraph(std::string_view key, const std::function<void()>& body) {
   // Recorded into a graph a device, exchanges of NCCL 2.28 through host memory never ended.
-  if (!direct_) return body();
+  if (!direct_ || LaunchesBlock()) return body();
   last_outputs_.reset();  // what runs before a replay is not what ran before the recording
   graphs_.Run(key, body);
 }

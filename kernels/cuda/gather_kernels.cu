@@ -11,6 +11,7 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int64_t kElementsPerBlock = 4 * kThreads;  // a float4 a thread: more blocks cost more flags than they save
 constexpr uint64_t kPeerTimeoutNs = 20'000'000'000;
+constexpr int kLooksBetweenChecks = 4096;  // `failed` is in host memory: to read it takes as long as an exchange
 
 // T is float or float4.
 template <typename T>
@@ -41,9 +42,12 @@ __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
 
 // Waits until `flag` has come to `turn`. A device that never comes must not hang the others: they note it and go on.
 __device__ void AwaitPeer(const uint32_t* flag, uint32_t turn, int peer, int* failed) {
-  const uint64_t start = Nanoseconds();
-  while (static_cast<int32_t>(LoadAcquire(flag) - turn) < 0) {
-    if (Nanoseconds() - start < kPeerTimeoutNs && *static_cast<volatile int*>(failed) == 0) continue;
+  uint64_t start = 0;
+  for (int looks = 1; static_cast<int32_t>(LoadAcquire(flag) - turn) < 0; ++looks) {
+    if (looks % kLooksBetweenChecks != 0) continue;
+    const uint64_t now = Nanoseconds();
+    if (start == 0) start = now;
+    if (now - start < kPeerTimeoutNs && *static_cast<volatile int*>(failed) == 0) continue;
     *static_cast<volatile int*>(failed) = peer + 1;
     return;
   }
