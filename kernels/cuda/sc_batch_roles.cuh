@@ -206,8 +206,8 @@ struct Consumer {
   float y[kAlone ? kAccumulators : 1];
 
   __device__ int lane() const { return static_cast<int>(threadIdx.x % 32); }
-  // By one lane for its warp, as in prefill (sc_prefill_roles.cuh): what racecheck reports of codes that are read here and
-  // copied over later is no race, because the wgmmas that a lane waits for use the codes of all lanes.
+  // By one lane for its warp, as in prefill (sc_prefill_roles.cuh): what racecheck reports of codes that are read here
+  // and copied over later is no race, because the wgmmas that a lane waits for use the codes of all lanes.
   __device__ void Release(bool condition = true) const { BarrierArrive(held, condition && lane() == 0); }
 
   // Adds one stage to acc. kWords pairs of steps: while one pair multiplies, the next one's operands are made.

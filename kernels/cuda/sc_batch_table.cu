@@ -146,9 +146,9 @@ __device__ void BuildTable(const TableArgs& args, const Stage& stage) {
   }
 }
 
-// A lane's codes of a unit (one chunk of kUnitRows rows): word lane % 4 of row lane / 4 of every 8 rows in every tile. A
-// warp's load is then 128 bytes in a row. With 16 bytes of a tile for a lane, loads would be a fourth as many, but each
-// would take 16 turns of the memory pipe, which look-ups need.
+// A lane's codes of a unit (one chunk of kUnitRows rows): word lane % 4 of row lane / 4 of every 8 rows in every tile.
+// A warp's load is then 128 bytes in a row. With 16 bytes of a tile for a lane, loads would be a fourth as many, but
+// each would take 16 turns of the memory pipe, which look-ups need.
 struct Unit {
   const uint8_t* codes = nullptr;  // of the first 8 rows in tile 0
   int tiles = 0;                   // of the chunk
