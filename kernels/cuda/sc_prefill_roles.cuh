@@ -150,7 +150,7 @@ struct Consumer {
   // Hands a stage back to the producers of both blocks. One lane arrives for its warp without a barrier of the warp:
   // the reads of all lanes (scales, by ScaleChunk) are single instructions of a warp that wgmma.wait keeps converged,
   // ahead of the arrive. racecheck knows no such order between lanes and reports them against the next bulk copy into
-  // the stage.
+  // the stage, with a __syncwarp ahead of the arrive too.
   __device__ void Release(uint32_t barrier_offset) const {
     BarrierArriveRemote<8 * kMaxStages>(remote + barrier_offset, releases);
   }
