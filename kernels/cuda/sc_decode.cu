@@ -54,24 +54,46 @@ struct Unit {
   int tiles = 0;
 };
 
-// A unit's place, the same for all lanes of a warp.
-struct Place {
+// The units of one of kWarps warps, in turn. Most steps stay in a chunk and a task and only add to addresses: to make
+// those anew is a tenth of a unit's instructions.
+template <int kWarps>
+struct Walk {
   int chunk;
   int row_block;
+  Unit unit;
 
-  __device__ __forceinline__ void Advance(const DecodeArgs& args, int units) {
-    for (row_block += units; row_block >= args.row_blocks; row_block -= args.row_blocks) ++chunk;
+  __device__ __forceinline__ Walk(const DecodeArgs& args, int index, bool exists, int lane)
+      : chunk(index / args.row_blocks), row_block(index % args.row_blocks) {
+    Locate(args, exists, lane);
+  }
+  __device__ __forceinline__ void Step(const DecodeArgs& args, bool exists, int lane) {
+    row_block += kWarps;
+    if (row_block < run_end_) {
+      unit.codes += args.dims.padded * (kWarps * kTileRows);
+      unit.scale += kWarps * kTileRows;
+      if (!exists) unit.tiles = 0;
+      return;
+    }
+    for (; row_block >= args.row_blocks; row_block -= args.row_blocks) ++chunk;
+    Locate(args, exists, lane);
+  }
+
+ private:
+  int run_end_;  // of the row blocks of the task
+
+  __device__ __forceinline__ void Locate(const DecodeArgs& args, bool exists, int lane) {
+    run_end_ = 0;
+    unit = {};
+    if (!exists) return;
+    const Task& task = TaskOf(args, row_block);
+    run_end_ = task.first_block + (task.rows + kTileRows - 1) / kTileRows;
+    const int own = row_block - task.first_block;
+    const int64_t tile = own * (args.dims.padded / kTileDims) + chunk * (args.dims.chunk_stride / kTileDims);
+    unit.codes = task.codes + tile * kTileBytes + lane * kTileDims;
+    unit.scale = task.scales + static_cast<int64_t>(chunk) * task.rows_padded + own * kTileRows + lane;
+    unit.tiles = static_cast<int>(args.dims.chunk_padded(chunk) / kTileDims);
   }
 };
-__device__ __forceinline__ Unit UnitAt(const DecodeArgs& args, const Place& place, bool exists, int lane) {
-  if (!exists) return {};
-  const Task& task = TaskOf(args, place.row_block);
-  const int own = place.row_block - task.first_block;
-  const int64_t tile = own * (args.dims.padded / kTileDims) + place.chunk * (args.dims.chunk_stride / kTileDims);
-  return {task.codes + tile * kTileBytes + lane * kTileDims,
-          task.scales + static_cast<int64_t>(place.chunk) * task.rows_padded + own * kTileRows + lane,
-          static_cast<int>(args.dims.chunk_padded(place.chunk) / kTileDims)};
-}
 __device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
   uint4 v = make_uint4(0, 0, 0, 0);
   if (tile < unit.tiles) {
@@ -101,13 +123,11 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   StartNext();
   if constexpr (kFused) PrefetchNorm(args, begin / args.row_blocks);
   uint4 ring[kRing];
-  Place place{begin / args.row_blocks, begin % args.row_blocks};
-  place.Advance(args, warp);
-  Unit current = UnitAt(args, place, begin + warp < end, lane);
+  Walk<kWarps> current(args, begin + warp, begin + warp < end, lane);
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
 #pragma unroll
-  for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadTile(current, t);
+  for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadTile(current.unit, t);
   WaitForPrevious();
 
   const int last_chunk = (end - 1) / args.row_blocks;
@@ -126,17 +146,16 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
       StageRows<kTokens>(args, count, stage);
       if (chunk == begin / args.row_blocks) {
 #pragma unroll
-        for (int t = Cut<kTokens>::kEarly; t < kRing; ++t) ring[t] = LoadTile(current, t);
+        for (int t = Cut<kTokens>::kEarly; t < kRing; ++t) ring[t] = LoadTile(current.unit, t);
       }
       slot = 0;
     }
     const uint32_t rows = static_cast<uint32_t>(__cvta_generic_to_shared(stage.rows)) + slot * kTokens * kStageBytes;
     const int stop = min(end, (chunk + 1) * args.row_blocks);
     for (; unit < stop; unit += kWarps) {
-      Place next_place = place;
-      next_place.Advance(args, kWarps);
-      const Unit next = UnitAt(args, next_place, unit + kWarps < end, lane);
-      const float scale = *current.scale;
+      Walk<kWarps> next = current;
+      next.Step(args, unit + kWarps < end, lane);
+      const float scale = __ldg(current.unit.scale);
       unsigned all[kTokens] = {};
       unsigned negative[kTokens] = {};
 #pragma unroll
@@ -149,14 +168,13 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
                   kTop256 && (stage.top_tiles[slot * kTokens + n] >> t & 1) != 0);
         }
         ring[t % kRing] =
-            t + kRing < kChunkTiles ? LoadTile(current, t + kRing) : LoadTile(next, t + kRing - kChunkTiles);
+            t + kRing < kChunkTiles ? LoadTile(current.unit, t + kRing) : LoadTile(next.unit, t + kRing - kChunkTiles);
       }
       int acc[kTokens];
 #pragma unroll
       for (int n = 0; n < kTokens; ++n) acc[n] = static_cast<int>(all[n]) - static_cast<int>(negative[n] >> 6);
+      const int row_block = current.row_block;
       current = next;
-      const int row_block = place.row_block;
-      place = next_place;
       const int64_t product_rows = static_cast<int64_t>(args.row_blocks) * kTileRows;
 #pragma unroll
       for (int n = 0; n < kTokens; ++n) {
