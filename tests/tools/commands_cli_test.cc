@@ -229,6 +229,8 @@ TEST(InspectCli, DeviceMapsAreShownAndUsed) {
   EXPECT_EQ(ExpectJson(run("generate", rows))["logits_sha256"], divided["logits_sha256"]);
   const nlohmann::json plan = ExpectJson(run("inspect", {"--json", "--split", "row"}));
   EXPECT_EQ(plan["split"], "row");
+  const nlohmann::json many = ExpectJson(run("inspect", {"--json", "--split", "row", "--batch", "8"}));
+  EXPECT_EQ(many["memory"]["kv_cache"].get<int64_t>(), 8 * plan["memory"]["kv_cache"].get<int64_t>());
   EXPECT_EQ(plan["links"].size(), 2u);
   EXPECT_EQ(plan["devices"].size(), 2u);
   EXPECT_EQ(plan["devices"][0]["memory"]["kv_cache"], plan["devices"][1]["memory"]["kv_cache"]);

@@ -57,6 +57,15 @@ TEST(Placement, Policies) {
   EXPECT_EQ(Shown(PlacePolicy(Config(true), Plan(), Rooms({50, 1000}), "sequential")), "0|00011111|0");
 }
 
+TEST(Placement, AModuleLargerThanAShareDoesNotSendAllToTheLastDevice) {
+  MemoryPlan plan = Plan();
+  plan.rest.weights += 60;
+  plan.total.weights += 60;
+  EXPECT_EQ(Shown(PlacePolicy(Config(true), plan, Rooms({1000, 1000, 1000, 1000}), "auto")), "0|11112222|0");
+  EXPECT_EQ(Shown(PlacePolicy(Config(true), plan, Rooms({1000, 1000, 1000}), "balanced_low_0")), "1|22222222|1");
+  EXPECT_EQ(Shown(PlacePolicy(Config(true), plan, Rooms({50, 1000}), "sequential")), "1|11111111|1");
+}
+
 TEST(Placement, WhatDoesNotFitSaysByHowMuch) {
   ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({90}), "auto"); }, {"cuda:0", "99 B", "9 B more", "90 B"});
   ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({50, 40}), "sequential"); }, {"cuda:1", "more than the 40 B"});

@@ -27,6 +27,7 @@ struct Options {
   ModelOptions model;
   DeviceOptions device;
   ArithmeticOptions arithmetic;
+  int64_t batch = 1;
   OutputOptions output;
 };
 
@@ -117,6 +118,7 @@ std::string AsJson(const Report& report) {
       {"precision", PrecisionName(report.engine.precision)},
       {"sc", sc ? Describe(report.engine.sc) : ""},
       {"context", report.shape.context},
+      {"batch", report.engine.max_sequences},
       {"device", {{"name", info.name}, {"total_bytes", info.total_bytes}, {"free_bytes", info.free_bytes}}},
       {"memory", MemoryJson(report.plan.total)},
       {"decode_stream_bytes", report.plan.decode_stream_bytes},
@@ -194,6 +196,7 @@ ExitCode Run(const Options& options) {
   EngineOptions engine;
   Apply(options.arithmetic, &engine);
   engine.context = options.model.context;
+  engine.max_sequences = options.batch;
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::shared_ptr<Backend> backend = Open(options.device);
   const LlamaPlacement placement = Place(options.device, files, engine, *backend);
@@ -222,6 +225,9 @@ CommandBody AddInspect(CLI::App& command) {
   auto options = std::make_shared<Options>();
   AddModelOptions(command, &options->model)->required();
   AddArithmeticOptions(command, &options->arithmetic);
+  command.add_option("--batch", options->batch, "Sequences of a whole context to plan the KV cache for")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
   AddDeviceOptions(command, &options->device);
   AddOutputOptions(command, &options->output);
   return [options] { return Run(*options); };

@@ -64,22 +64,31 @@ void Add(const MemoryBytes& part, MemoryBytes* sum) {
 // Fills devices in order, each up to its share, the last one with all that is left.
 LlamaPlacement Fill(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                     std::span<const int64_t> shares) {
-  const int64_t head_bytes = plan.rest.weights + plan.rest.scales + plan.rest.kv_cache + plan.head_workspace;
+  const int64_t head_bytes = plan.rest.weights + plan.rest.scales + plan.rest.kv_cache;
   const int64_t workspace = plan.rest.workspace - plan.head_workspace;
   size_t at = 0;
   int64_t used = workspace;
-  const auto place = [&](int64_t bytes) {
-    while (at + 1 < rooms.size() && used + bytes > shares[at]) {
+  int64_t only_room = 0;  // what must fit there but is nobody's share
+  const auto place = [&](int64_t bytes, int64_t more) {
+    // A module larger than any share begins a device of its own, where that has the room.
+    const auto fits = [&] {
+      const bool alone = used == workspace && shares[at] > 0;
+      return (alone || used + bytes <= shares[at]) && used + bytes + only_room + more <= rooms[at].bytes;
+    };
+    while (at + 1 < rooms.size() && !fits()) {
       ++at;
       used = workspace;
+      only_room = 0;
     }
     used += bytes;
+    only_room += more;
     return rooms[at].device;
   };
   LlamaPlacement placement;
-  placement.embedding = place(plan.rest.embedding + (config.tie_word_embeddings ? head_bytes : 0));
-  for (const MemoryBytes& layer : plan.layers) placement.layers.push_back(place(layer.total()));
-  placement.head = config.tie_word_embeddings ? placement.embedding : place(head_bytes);
+  const bool tied = config.tie_word_embeddings;
+  placement.embedding = place(plan.rest.embedding + (tied ? head_bytes : 0), tied ? plan.head_workspace : 0);
+  for (const MemoryBytes& layer : plan.layers) placement.layers.push_back(place(layer.total(), 0));
+  placement.head = tied ? placement.embedding : place(head_bytes, plan.head_workspace);
   return placement;
 }
 
@@ -124,10 +133,10 @@ LlamaPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, st
     const bool low_0 = policy == "balanced_low_0" && rooms.size() > 1;
     const auto users = static_cast<int64_t>(rooms.size()) - (low_0 ? 1 : 0);
     const int64_t workspace = plan.rest.workspace - plan.head_workspace;
-    int64_t largest = std::max(plan.rest.embedding, plan.rest.weights + plan.rest.scales + plan.head_workspace);
+    int64_t largest = 0;
     for (const MemoryBytes& layer : plan.layers) largest = std::max(largest, layer.total());
-    // Half a module over the even share, so that rounding to whole modules does not pile up on the last device.
-    const int64_t even = (plan.total.total() - workspace) / users + largest / 2 + workspace;
+    // Half a layer over the even share, so that rounding to whole layers does not pile up on the last device.
+    const int64_t even = (plan.total.total() - plan.rest.workspace) / users + largest / 2 + workspace;
     for (size_t i = 0; i < shares.size(); ++i) shares[i] = std::min(shares[i], low_0 && i == 0 ? 0 : even);
   } else if (policy != "sequential") {
     throw InvalidInput(
