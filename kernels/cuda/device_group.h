@@ -37,7 +37,8 @@ class DeviceGroup {
   // What: throws DeviceError where the group failed since. Requires: its devices have finished.
   void Check();
 
-  // Backend::RunGraph over the group's devices.
+  // Backend::RunGraph over the group's devices. Eager under CUDA_LAUNCH_BLOCKING=1, where what waits for another device
+  // would never see it start (compute-sanitizer needs that switch too), and without direct access.
   void RunGraph(std::string_view key, const std::function<void()>& body);
 
  private:
