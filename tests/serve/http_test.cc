@@ -172,7 +172,7 @@ TEST_F(Http, DrainFinishesWhatRuns) {
   whole.SendRaw(PostText(LongBody(false, 600)));
   stream.SendRaw(PostText(LongBody(true, 600)));
   ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_running") + Metric("stoch_requests_waiting") == 8; }));
-  EXPECT_TRUE(server_->Drain(std::chrono::seconds(10)));
+  EXPECT_TRUE(server_->Drain(std::chrono::seconds(60)));
   EXPECT_EQ(whole.Receive().Json()["usage"]["completion_tokens"], 2400);
   const std::vector<std::string> events = stream.Receive().Events();
   ASSERT_FALSE(events.empty());

@@ -25,9 +25,9 @@ namespace stoch::test {
 
 using Json = nlohmann::json;
 
-// What: `condition` comes true within five seconds.
+// What: `condition` comes true within a minute, which sanitizers on a busy machine may need.
 inline bool Eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 12000; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
