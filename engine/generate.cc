@@ -129,7 +129,7 @@ void Generation::ReadPromptLogprobs(const StepItem& item, int64_t first_row) {
     const auto target = static_cast<size_t>(first_position + i + 1);
     if (target >= request_.prompt.size()) break;
     engine_->ReadLogits(first_row + i, 1, logits_.data());
-    result_.prompt_logprobs.push_back(MakeLogprob(logits_, request_.prompt[target], request_.top_logprobs));
+    result_.prompt_logprobs.emplace_back(MakeLogprob(logits_, request_.prompt[target], request_.top_logprobs));
   }
 }
 
