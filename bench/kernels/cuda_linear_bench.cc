@@ -216,7 +216,9 @@ void BM_DecodeLinears(benchmark::State& state, const std::string& precision) {
 int RegisterAll() {
   const int64_t shapes[][2] = {{4096, 4096}, {6144, 4096}, {28672, 4096}, {14336, 4096}, {4096, 14336}, {8192, 28672}};
   for (const std::string precision : {"sc", "sc256", "sc64", "fp16"}) {
-    for (const auto& [m, k] : shapes) {
+    for (const auto& shape : shapes) {
+      const int64_t m = shape[0];
+      const int64_t k = shape[1];
       auto* bench = benchmark::RegisterBenchmark(
           ("matrix/" + precision + "/" + std::to_string(m) + "x" + std::to_string(k)).c_str(),
           [=](benchmark::State& state) { BM_Matrix(state, precision, m, k); });
