@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -119,7 +120,7 @@ bool Verify(const ScOperator& op, const Operands& o) {
     const uint64_t at = RandomBits(1, 5, i) % fast.size();
     const int64_t m = o.task.weight.rows;
     const float want = Defined(op, o, static_cast<int64_t>(at) / m, static_cast<int64_t>(at) % m);
-    if (std::memcmp(&want, &fast[at], sizeof(float)) != 0) return false;
+    if (std::bit_cast<uint32_t>(want) != std::bit_cast<uint32_t>(fast[at])) return false;
   }
   return true;
 }
@@ -188,7 +189,9 @@ void BM_Prefill(benchmark::State& state, int stoc_len, int64_t m, int64_t d) {
 int RegisterAll() {
   const int64_t shapes[][2] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
   for (const int stoc_len : {128, 64, 256}) {
-    for (const auto& [m, d] : shapes) {
+    for (const auto& shape : shapes) {
+      const int64_t m = shape[0];
+      const int64_t d = shape[1];
       const std::string name =
           "prefill/L" + std::to_string(stoc_len) + "/" + std::to_string(m) + "x" + std::to_string(d);
       benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { BM_Prefill(state, stoc_len, m, d); })
