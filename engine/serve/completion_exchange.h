@@ -26,7 +26,7 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
 
  private:
   struct Choice {
-    explicit Choice(LogprobWriter logprob_writer) : writer(std::move(logprob_writer)) {}
+    explicit Choice(LogprobWriter logprob_writer) : writer(logprob_writer) {}
     LogprobWriter writer;
     std::string text;
     std::vector<int32_t> ids;                           // that logprobs belong to, echoed ones included
