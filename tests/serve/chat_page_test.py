@@ -113,6 +113,15 @@ def wait_for(log, mark):
     return text.split(mark, 1)[1].splitlines()[0]
 
 
+def endless_demo(folder):
+    """A copy of the demo model that never ends an answer by itself: what is watched under way must not be over by chance."""
+    shutil.copytree(ROOT / "models/demo", folder)
+    for name in ("config.json", "generation_config.json"):
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": 0}))  # <unk>
+    return folder
+
+
 def offline(stoch, prompt, tokens):
     command = [stoch, "generate", "--model", ROOT / "models/demo", "--device", "cpu", "--prompt", prompt, "--max-tokens",
                str(tokens), "--json"]
@@ -193,11 +202,11 @@ def main(stoch, screenshot=None):
     os.environ["no_proxy"] = "127.0.0.1"
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as running:
         folder = pathlib.Path(scratch)
-        chat = folder / "demo"  # the demo model has no chat format of its own
-        shutil.copytree(ROOT / "models/demo", chat)
+        plain = endless_demo(folder / "plain/demo")
+        chat = endless_demo(folder / "chat/demo")  # the demo model has no chat format of its own
         shutil.copy(ROOT / "tests/serve/clients/chat_tokenizer_config.json", chat / "tokenizer_config.json")
         addresses = []
-        for name, model in (("plain", ROOT / "models/demo"), ("chat", chat)):
+        for name, model in (("plain", plain), ("chat", chat)):
             log = folder / f"{name}.log"
             running.enter_context(process(stoch, "serve", "--model", model, "--device", "cpu", "--port", "0", log=log))
             wait_for(log, " ready ")
