@@ -27,9 +27,14 @@ __attribute__((always_inline)) inline __m512 LoadLanes(const void* row, int64_t 
 }
 
 // kX rows of x times kW rows of w: every loaded register meets several others. A masked tail adds fma(0, 0, lane).
-template <DType kType, int kX, int kW>
+// kFirst: w comes from memory, so the next rows are asked for, whose turn comes with the next call: rows are too short
+// for the hardware's prefetching to come in time.
+template <DType kType, int kX, int kW, bool kFirst>
 __attribute__((always_inline)) inline void Tile(const float* x, int64_t x_stride, const char* w, int64_t w_bytes,
                                                 int64_t cols, float* out, int64_t out_stride, bool add) {
+  constexpr int64_t kLine = 64;
+  constexpr int64_t kBytes = kType == DType::kF32 ? 4 : 2;
+  constexpr int64_t kLineCols = kLine / kBytes;
   __m512 acc[kX][kW];
   for (int t = 0; t < kX; ++t) {
     for (int r = 0; r < kW; ++r) acc[t][r] = _mm512_setzero_ps();
@@ -43,8 +48,13 @@ __attribute__((always_inline)) inline void Tile(const float* x, int64_t x_stride
     }
   };
   int64_t i = 0;
-  for (; i + 16 <= cols; i += 16) step(i, static_cast<__mmask16>(0xffff));
-  if (i < cols) step(i, LaneMask(cols - i));
+  for (; i + kLineCols <= cols; i += kLineCols) {
+    if constexpr (kFirst) {
+      for (int r = 0; r < kW; ++r) _mm_prefetch(w + (kW + r) * w_bytes + i * kBytes, _MM_HINT_T0);
+    }
+    for (int64_t j = 0; j < kLineCols; j += 16) step(i + j, static_cast<__mmask16>(0xffff));
+  }
+  for (; i < cols; i += 16) step(i, LaneMask(cols - i));
   for (int t = 0; t < kX; ++t) {
     for (int r = 0; r < kW; ++r) {
       float& y = out[t * out_stride + r];
@@ -54,15 +64,17 @@ __attribute__((always_inline)) inline void Tile(const float* x, int64_t x_stride
   }
 }
 
-template <DType kType, int kX>
+template <DType kType, int kX, bool kFirst>
 void Columns(const float* x, int64_t x_stride, const char* w, int64_t w_bytes, int64_t num_w, int64_t cols, float* out,
              int64_t out_stride, bool add) {
   constexpr int kW = 6;
   int64_t r = 0;
   for (; r + kW <= num_w; r += kW) {
-    Tile<kType, kX, kW>(x, x_stride, w + r * w_bytes, w_bytes, cols, out + r, out_stride, add);
+    Tile<kType, kX, kW, kFirst>(x, x_stride, w + r * w_bytes, w_bytes, cols, out + r, out_stride, add);
   }
-  for (; r < num_w; ++r) Tile<kType, kX, 1>(x, x_stride, w + r * w_bytes, w_bytes, cols, out + r, out_stride, add);
+  for (; r < num_w; ++r) {
+    Tile<kType, kX, 1, false>(x, x_stride, w + r * w_bytes, w_bytes, cols, out + r, out_stride, add);
+  }
 }
 
 template <DType kType>
@@ -70,13 +82,13 @@ void DotRowsOf(const float* x, int64_t x_stride, int64_t num_x, const ExactRows&
                float* out, int64_t out_stride, bool add) {
   const char* rows = static_cast<const char*>(w.data);
   const int64_t w_bytes = w.stride * (kType == DType::kF32 ? 4 : 2);
+  const auto columns = [&]<int kX, bool kFirst>(int64_t t) {
+    Columns<kType, kX, kFirst>(x + t * x_stride, x_stride, rows, w_bytes, num_w, cols, out + t * out_stride, out_stride,
+                               add);
+  };
   int64_t t = 0;
-  for (; t + 4 <= num_x; t += 4) {
-    Columns<kType, 4>(x + t * x_stride, x_stride, rows, w_bytes, num_w, cols, out + t * out_stride, out_stride, add);
-  }
-  for (; t < num_x; ++t) {
-    Columns<kType, 1>(x + t * x_stride, x_stride, rows, w_bytes, num_w, cols, out + t * out_stride, out_stride, add);
-  }
+  for (; t + 4 <= num_x; t += 4) t == 0 ? columns.template operator()<4, true>(t) : columns.template operator()<4, false>(t);
+  for (; t < num_x; ++t) t == 0 ? columns.template operator()<1, true>(t) : columns.template operator()<1, false>(t);
 }
 
 }  // namespace

@@ -12,6 +12,11 @@ namespace {
 // 64 pairs stay below 32767.
 constexpr int64_t kSegment = 128;
 
+// How far ahead of their use codes are asked for, in bytes of a block. The hardware's own prefetching starts anew in
+// every chunk of every block and comes late: on a Zen 5 one token went from 20 to 30 GB/s on one thread and from 30 to
+// 36 on two, which is what the memory gave; 1 to 4 KiB are alike.
+constexpr int64_t kAhead = 2048;
+
 // +1 or -1 for each code, 0 for code 0, whose count is 0.
 __attribute__((always_inline)) inline __m512i Signs(__m512i codes) {
   return _mm512_max_epi8(_mm512_min_epi8(codes, _mm512_set1_epi8(1)), _mm512_set1_epi8(-1));
@@ -55,8 +60,8 @@ __attribute__((always_inline)) inline PairRow LoadLast(const uint8_t* bytes, con
 }
 
 // kRows rows of a against kBlocks blocks, dimensions [begin, begin + dims) of both, dims <= kSegment. The table rows of
-// a pair of dimensions are loaded once for all blocks, the codes once for all rows.
-template <int kRows, int kBlocks>
+// a pair of dimensions are loaded once for all blocks, the codes once for all rows. kFirst: codes come from memory.
+template <int kRows, int kBlocks, bool kFirst>
 __attribute__((always_inline)) inline void Tile(const uint8_t* bytes, const ScLeft* left, int64_t begin, int64_t dims,
                                                 const uint8_t* blocks, int64_t block_stride, int64_t num_blocks,
                                                 int32_t* acc) {
@@ -87,6 +92,10 @@ __attribute__((always_inline)) inline void Tile(const uint8_t* bytes, const ScLe
     for (int t = 0; t < kRows; ++t) rows[t] = LoadPair(bytes, left[t], begin + i);
     for (int b = 0; b < kBlocks; ++b) {
       const uint8_t* at = codes + b * block_stride;
+      if constexpr (kFirst) {
+        _mm_prefetch(at + kAhead, _MM_HINT_T0);
+        _mm_prefetch(at + kAhead + kBlockRows, _MM_HINT_T0);
+      }
       add_pair(b, _mm512_loadu_si512(at), _mm512_loadu_si512(at + kBlockRows), rows);
     }
   }
@@ -121,12 +130,12 @@ void AddWide(const ScTable& table, const ScLeft& left, const uint8_t* block, int
   }
 }
 
-template <int kRows, int kBlocks>
+template <int kRows, int kBlocks, bool kFirst>
 void TileSegments(const ScTable& table, const ScLeft* left, int64_t dims, const uint8_t* blocks, int64_t block_stride,
                   int64_t num_blocks, int32_t* acc) {
   for (int64_t begin = 0; begin < dims; begin += kSegment) {
     const int64_t segment = dims - begin < kSegment ? dims - begin : kSegment;
-    Tile<kRows, kBlocks>(table.bytes, left, begin, segment, blocks, block_stride, num_blocks, acc);
+    Tile<kRows, kBlocks, kFirst>(table.bytes, left, begin, segment, blocks, block_stride, num_blocks, acc);
   }
   for (int t = 0; t < kRows; ++t) {
     for (int b = 0; b < kBlocks; ++b) {
@@ -138,15 +147,15 @@ void TileSegments(const ScTable& table, const ScLeft* left, int64_t dims, const 
 template <int kBlocks>
 void RowTiles(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t dims, const uint8_t* blocks,
               int64_t block_stride, int64_t num_blocks, int32_t* acc) {
-  int64_t t = 0;
-  for (; t + 2 <= num_left; t += 2) {
-    TileSegments<2, kBlocks>(table, left + t, dims, blocks, block_stride, num_blocks,
-                             acc + t * num_blocks * kBlockRows);
-  }
-  if (t < num_left) {
-    TileSegments<1, kBlocks>(table, left + t, dims, blocks, block_stride, num_blocks,
-                             acc + t * num_blocks * kBlockRows);
-  }
+  const auto rows = [&]<int kRows, bool kFirst>(int64_t t) {
+    TileSegments<kRows, kBlocks, kFirst>(table, left + t, dims, blocks, block_stride, num_blocks,
+                                         acc + t * num_blocks * kBlockRows);
+  };
+  if (num_left == 1) return rows.template operator()<1, true>(0);
+  rows.template operator()<2, true>(0);
+  int64_t t = 2;
+  for (; t + 2 <= num_left; t += 2) rows.template operator()<2, false>(t);
+  if (t < num_left) rows.template operator()<1, false>(t);
 }
 
 }  // namespace

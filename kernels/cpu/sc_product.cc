@@ -14,6 +14,7 @@ constexpr int64_t kRowPanel = 64;
 constexpr int64_t kRowTile = 8;
 // Blocks of b that share each table row that is read.
 constexpr int64_t kBlockTile = 4;
+constexpr int64_t kLineFloats = 16;  // of a cache line
 
 struct Item {
   const ScTarget* target = nullptr;
@@ -45,6 +46,11 @@ void RunItem(const Simd& simd, const ScLookup& lookup, const ScRows& a, const It
   std::fill(scratch->y, scratch->y + item.num_rows * item.num_blocks * kBlockRows, 0.0f);
 
   for (int64_t c = 0; c < chunks.count; ++c) {
+    // The scales of a chunk are far from those of the last one, and it is over before they have come.
+    for (int64_t i = 0; i < item.num_blocks && op.code != ScCode::kAsymmetric; ++i) {
+      const float* scales = b.block_scales(item.first_block + i, c);
+      for (int64_t r = 0; r < kBlockRows; r += kLineFloats) __builtin_prefetch(scales + r);
+    }
     const uint8_t* codes = b.block(item.first_block) + chunks.begin(c) * kBlockRows;
     for (int64_t t0 = 0; t0 < item.num_rows; t0 += kRowTile) {
       const int64_t tile = std::min(kRowTile, item.num_rows - t0);
