@@ -109,7 +109,7 @@ class SentencePieceTokenizer final : public TokenizerBase {
     std::unordered_map<std::string_view, std::vector<int>> known;
     for (size_t begin = 0, end = 0; begin < marked.size(); begin = end) {
       end = MarkedWordEnd(marked, begin, kSpace);
-      const std::string_view word = std::string_view(marked).substr(begin, end - begin);
+      const std::string_view word = std::string_view{marked}.substr(begin, end - begin);
       const auto [entry, fresh] = known.try_emplace(word);
       if (fresh) entry->second = Call(*plain_, word);
       ids.insert(ids.end(), entry->second.begin(), entry->second.end());

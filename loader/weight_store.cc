@@ -165,7 +165,7 @@ class RandomStore final : public IndexedStore {
 };
 
 ModelFiles OpenRandom(const std::string& model) {
-  std::string_view shape = std::string_view(model).substr(kRandomPrefix.size());
+  std::string_view shape = std::string_view{model}.substr(kRandomPrefix.size());
   uint64_t seed = 0;
   if (const size_t colon = shape.find(':'); colon != std::string_view::npos) {
     const std::string_view text = shape.substr(colon + 1);

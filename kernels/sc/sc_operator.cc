@@ -125,7 +125,7 @@ ScOperatorPtr MakeScOperator(const ScConfig& config) {
   const std::lock_guard lock(mutex);
   std::erase_if(live, [](const auto& entry) { return entry.expired(); });
   for (const auto& entry : live) {
-    if (const ScOperatorPtr op = entry.lock(); op && op->config == resolved) return op;
+    if (ScOperatorPtr op = entry.lock(); op && op->config == resolved) return op;
   }
   ScOperatorPtr op = Build(resolved);
   live.push_back(op);

@@ -64,7 +64,9 @@ inline std::shared_ptr<Backend> TryOpen(const BackendUnderTest& spec, std::strin
 }  // namespace stoch::test
 
 // Opens `backend` from `spec`, or skips visibly: STOCH_REQUIRE_CUDA=1 makes a missing GPU a failure, =2 two of them.
+// NOLINTBEGIN(bugprone-macro-parentheses): `backend` is a name
 #define STOCH_OPEN_OR_SKIP(backend, spec)                            \
   std::string backend##_why;                                         \
   const auto backend = ::stoch::test::TryOpen(spec, &backend##_why); \
   if (backend == nullptr) GTEST_SKIP() << backend##_why
+// NOLINTEND(bugprone-macro-parentheses)

@@ -8,9 +8,10 @@
 #include "tests/engine/logits_cases.h"
 #include "tests/support/temp_dir.h"
 
-int main() {
-  using namespace stoch;
-  using namespace stoch::test;
+namespace stoch::test {
+namespace {
+
+void Record() {
   std::printf(
       "# sha256 of logits, version 1: MODEL CONFIG HASH. Cases: tests/engine/logits_cases.cc (tiny model: seed 1 of\n"
       "# tests/support/tiny_model.h). Written by tests/engine/record_logits_sha256.cc on the scalar CPU backend.\n");
@@ -29,5 +30,12 @@ int main() {
       std::fflush(stdout);
     }
   }
+}
+
+}  // namespace
+}  // namespace stoch::test
+
+int main() {
+  stoch::test::Record();
   return 0;
 }

@@ -27,6 +27,7 @@ std::vector<float> RandomFloats(std::mt19937& random, int64_t n, float spread = 
 template <typename T>
 ::testing::AssertionResult SameBytes(const std::vector<T>& expected, const std::vector<T>& actual) {
   for (size_t i = 0; i < expected.size(); ++i) {
+    // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): bits are what is compared
     if (std::memcmp(&expected[i], &actual[i], sizeof(T)) != 0) {
       return ::testing::AssertionFailure() << "element " << i << ": " << +expected[i] << " became " << +actual[i];
     }

@@ -39,7 +39,8 @@ constexpr const char* kChatMlTemplate =
 const std::vector<ChatMessage> kConversation = {
     {"system", " Be brief. "}, {"user", "\nhe ll? "}, {"assistant", " hell "}, {"user", "é\u3000"}};
 
-std::unique_ptr<Tokenizer> WithTemplate(json file, const std::string& chat_template, const char* bos, const char* eos) {
+std::unique_ptr<Tokenizer> WithTemplate(const json& file, const std::string& chat_template, const char* bos,
+                                        const char* eos) {
   TokenizerSettings settings;
   settings.chat_template = chat_template;
   settings.bos_token = bos;

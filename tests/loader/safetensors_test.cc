@@ -111,7 +111,8 @@ TEST(SafetensorsWriter, RefusesMoreBytesThanTheSpecsNeed) {
 
 TEST(SafetensorsWriter, RefusesSpecsNoFileCanHave) {
   const TempDir folder;
-  const auto write = [&](std::vector<SafetensorsSpec> specs, std::map<std::string, std::string> metadata = {}) {
+  const auto write = [&](const std::vector<SafetensorsSpec>& specs,
+                         const std::map<std::string, std::string>& metadata = {}) {
     return [=, &folder] { SafetensorsWriter(folder / "x", specs, metadata); };
   };
   ExpectInvalid(write({{"a", DType::kU8, {1}}, {"a", DType::kU8, {1}}}), {"\"a\"", "given twice"});

@@ -237,7 +237,7 @@ std::string Refusal(const std::function<void()>& body) {
   try {
     body();
   } catch (const InvalidInput& error) {
-    const std::string message = error.what();
+    std::string message = error.what();
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     return message;
   }

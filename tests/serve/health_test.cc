@@ -41,7 +41,7 @@ class Health : public ServerFixture {
 
   std::string HealthNow() const {
     const Reply reply = Call(port(), "GET", "/health");
-    const std::string state = reply.Json()["status"];
+    std::string state = reply.Json()["status"];
     EXPECT_EQ(reply.status, state == "ok" ? 200 : 503);
     return state;
   }

@@ -21,7 +21,7 @@ Table AsTable(const BenchEnvironment& environment, const std::vector<BenchResult
   const char* percent = units ? " %" : "";
   std::vector<std::string> header = {"test", "precision", "median ms", "spread", "tokens/s"};
   if (!environment.baseline.empty()) header.push_back("x " + environment.baseline);
-  header.push_back("share of floor");
+  header.emplace_back("share of floor");
   Table table(header);
   for (const BenchResult& result : results) {
     std::vector<std::string> row = {CaseName(result.test), result.precision, fmt::format("{:.4g}", result.median_ms()),

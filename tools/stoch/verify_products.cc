@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cstdint>
 
 #include "kernels/math/random.h"
 #include "kernels/registry.h"
@@ -82,7 +83,7 @@ CheckResult Compare(const VerifyContext& context, const Product& product) {
   size_t different = 0;
   size_t nonzero = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    if (std::memcmp(&expected[i], &actual[i], sizeof(float)) != 0) ++different;
+    if (std::bit_cast<uint32_t>(expected[i]) != std::bit_cast<uint32_t>(actual[i])) ++different;
     if (expected[i] != 0) ++nonzero;
   }
   // A product that is all zero compares nothing.

@@ -70,7 +70,7 @@ TEST_P(CountTable, StreamsAndRanksGiveTheSameCounts) {
   for (int mask = 0; mask < op->masks; mask += std::max(1, op->masks - 1)) {
     for (int qa = 0; qa < op->levels; qa += 3) {
       for (int qb = 0; qb < op->levels; ++qb) {
-        const size_t row = static_cast<size_t>(mask * op->levels);
+        const size_t row = static_cast<size_t>(mask) * static_cast<size_t>(op->levels);
         const int rank = op->ranks_b[row + static_cast<size_t>(qb)];
         int count = 0;
         for (int j = 0; j < rank; ++j) {
