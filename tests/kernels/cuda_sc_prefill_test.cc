@@ -207,6 +207,7 @@ void CompareWithDefinition(const Case& c, ScPrefillPath path) {
     }
     int64_t wrong = 0;
     for (size_t i = 0; i < got.size(); ++i) {
+      // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): bits are what is compared
       if (std::memcmp(&got[i], &want[i], sizeof(float)) == 0) continue;
       if (wrong++ == 0) {
         ADD_FAILURE() << "weight " << w << ", token " << static_cast<int64_t>(i) / tasks[w].out.stride << ", row "
