@@ -47,7 +47,7 @@ void RunItem(const Simd& simd, const ScLookup& lookup, const ScRows& a, const It
 
   for (int64_t c = 0; c < chunks.count; ++c) {
     // The scales of a chunk are far from those of the last one, and it is over before they have come.
-    for (int64_t i = 0; i < item.num_blocks && op.code != ScCode::kAsymmetric; ++i) {
+    for (int64_t i = 0; i < item.num_blocks; ++i) {
       const float* scales = b.block_scales(item.first_block + i, c);
       for (int64_t r = 0; r < kBlockRows; r += kLineFloats) __builtin_prefetch(scales + r);
     }
