@@ -18,6 +18,7 @@ DeviceContext::DeviceContext(int ordinal)
       workspace(device),
       tables(device),
       barrier_(AllocateDevice(device, GridBarrier::kBytes)),
+      flags_(AllocateDevice(device, kFlags * sizeof(int))),
       finite_flag_(AllocateDevice(device, 4)) {
   DeviceGuard guard(device);
   cudaDeviceProp properties{};
@@ -30,6 +31,7 @@ DeviceContext::DeviceContext(int ordinal)
   STOCH_CUDA(cudaStreamCreateWithFlags(&copy_stream, cudaStreamNonBlocking));
   STOCH_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
   STOCH_CUDA(cudaMemsetAsync(barrier_.data(), 0, barrier_.bytes(), stream));
+  STOCH_CUDA(cudaMemsetAsync(flags_.data(), 0, flags_.bytes(), stream));
   STOCH_CUDA(cudaMemsetAsync(finite_flag_.data(), 0, sizeof(int), stream));
 }
 

@@ -49,6 +49,11 @@ class DeviceContext {
   // For one kernel at a time on `stream`.
   GridBarrier grid_barrier() const { return {static_cast<unsigned*>(barrier_.data())}; }
 
+  // Of kernels whose blocks wait for each other, kFlags of them: 0 before and after each. For one kernel at a time on
+  // `stream`.
+  static constexpr int64_t kFlags = 16384;
+  int* flags() const { return static_cast<int*>(flags_.data()); }
+
   cublasHandle_t cublas();  // created at first use, bound to `stream`
 
  private:
@@ -56,6 +61,7 @@ class DeviceContext {
   cudaEvent_t ready_ = nullptr;
   Buffer cublas_workspace_;
   Buffer barrier_;
+  Buffer flags_;
   Buffer finite_flag_;  // int32: 0, or the id of the first site that reported
   std::map<std::pair<int, std::string>, int> site_ids_;
 };

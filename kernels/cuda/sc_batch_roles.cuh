@@ -12,13 +12,11 @@ namespace stoch::cuda::batch {
 inline constexpr int kGroups = 4;           // consumer warpgroups of a block, 64 weight rows each
 inline constexpr int kRows = 64 * kGroups;  // weight rows of a block
 inline constexpr int kConsumers = 128 * kGroups;
-inline constexpr int kProducers = 4;  // warps
-inline constexpr int kThreads = kConsumers + 32 * kProducers;
-inline constexpr int kMaxStages = 15;
+inline constexpr int kThreads = kConsumers + 128;  // and a warpgroup, one thread of which copies
 inline constexpr int kProducerRegisters = 24;
 inline constexpr int kConsumerRegisters = 112;  // 4 * 112 + 24 <= 5 * 96, what a launch of kThreads gets
-inline constexpr int kRingHeader = 256;         // the barriers
-inline constexpr int kCodeBytes = kRows * kTileDims;
+inline constexpr int kMaxStages = 15;
+inline constexpr int kRingHeader = 256;  // the barriers
 
 struct BatchArgs {
   BatchOutputs outputs;
@@ -28,18 +26,23 @@ struct BatchArgs {
   int masks = 1;
   int levels = 128;
   uint32_t minus_one = ~0u;  // opaque to the compiler (sc_prefill_operand.cuh)
-  // A block takes all chunks of a tile, one after another, and keeps y to itself. Without, sums of chunks go to memory.
-  bool alone = false;
+  // 0: sums of chunks go to memory and every block makes outputs of them in the end. Otherwise so many blocks keep the
+  // outputs of whole tiles to themselves, chunk by chunk, and the others leave them the sums of the last `helped`
+  // chunks of each tile.
+  int owners = 0;
+  int helped = 0;
+  int* flags = nullptr;  // [tiles][warps]: chunks whose sums are there; 0 between launches
   GridBarrier barrier;
 };
 
-// Sizes of a stage: the streams of 16 dimensions and the codes of all rows.
-template <int kWords, int kTokens_>
+// Sizes of a stage: the streams of some blocks of 16 dimensions, as many as 36 KB hold.
+template <int kWords, int kHalves, int kTokens_>
 struct Geometry {
   static constexpr int kTokens = kTokens_;
   static constexpr int kUnitBytes = kTokens * 16;
-  static constexpr int kStreamBytes = (4 * kWords + 2) * kUnitBytes;
-  static constexpr int kStageBytes = (kStreamBytes + kCodeBytes + 127) / 128 * 128;
+  static constexpr int kPartBytes = (4 * kWords + 2) * kUnitBytes;  // of a half of a block
+  static constexpr int kBlocks = (kTokens <= 32 ? 4 : 2) / kHalves;
+  static constexpr int kStageBytes = kBlocks * kHalves * kPartBytes;
 };
 
 // Shared memory of a block, as addresses: barriers, the ring, the rank table.
@@ -70,81 +73,75 @@ struct RingPlace {
   }
 };
 
-// What a block works on at a time: one chunk of 256 rows of one task and a tile of tokens. Units are numbered chunk by
-// chunk, so that blocks share streams through the second-level cache, with the token tile varying fastest, so that they
-// share weights; alone: the chunks of a tile one after another. Each block takes a range of them.
-struct Unit {
-  int chunk;
+// What a block works on: a run of chunks of one tile, which is 256 rows of one task and a tile of tokens. A block takes
+// a range of the chunks of all tiles, numbered tile by tile, token tiles varying fastest.
+struct Run {
+  int tile;
   int group;  // first of the rows' groups
   int token_tile;
-  int blocks;  // of 16 dimensions
+  int chunk;
+  int end_chunk;
 };
-struct UnitRange {
-  int begin;
+struct Work {
+  int next;
   int end;
-  __device__ explicit UnitRange(const BatchArgs& args) {
-    const int64_t tiles = int64_t{args.outputs.groups} / (kRows / kGroupRows) * args.streams.token_tiles;
-    const int64_t each = args.alone ? args.streams.chunks : 1;
-    const int64_t shares = args.alone ? tiles : tiles * args.streams.chunks;
-    begin = static_cast<int>(blockIdx.x * shares / gridDim.x * each);
-    end = static_cast<int>((blockIdx.x + 1) * shares / gridDim.x * each);
+  int first_chunk = 0;  // of each tile's
+  int chunks;
+  __device__ explicit Work(const BatchArgs& args) {
+    const int tiles = args.outputs.groups / (kRows / kGroupRows) * args.streams.token_tiles;
+    int64_t index = blockIdx.x;
+    int64_t blocks = gridDim.x;
+    int64_t shares = tiles;
+    int each = 1;
+    chunks = args.streams.chunks - args.helped;
+    if (args.owners == 0) {
+      shares *= chunks;
+    } else if (index < args.owners) {
+      blocks = args.owners;
+      each = chunks;
+    } else {
+      index -= args.owners;
+      blocks -= args.owners;
+      first_chunk = chunks;
+      chunks = args.helped;
+      shares *= chunks;
+    }
+    next = static_cast<int>(index * shares / blocks) * each;
+    end = static_cast<int>((index + 1) * shares / blocks) * each;
+  }
+  __device__ bool done() const { return next >= end; }
+  __device__ Run Take(const BatchArgs& args) {
+    Run r;
+    r.tile = next / chunks;
+    r.token_tile = r.tile % args.streams.token_tiles;
+    r.group = r.tile / args.streams.token_tiles * (kRows / kGroupRows);
+    r.chunk = first_chunk + next % chunks;
+    r.end_chunk = min(first_chunk + chunks, r.chunk + end - next);
+    next += r.end_chunk - r.chunk;
+    return r;
   }
 };
-__device__ __forceinline__ Unit UnitAt(const BatchArgs& args, int unit) {
-  const ScStreams& s = args.streams;
-  const int tiles = args.outputs.groups / (kRows / kGroupRows);
-  Unit r;
-  if (args.alone) {
-    r.chunk = unit % s.chunks;
-    unit /= s.chunks;
-  }
-  r.token_tile = unit % s.token_tiles;
-  unit /= s.token_tiles;
-  r.group = unit % tiles * (kRows / kGroupRows);
-  if (!args.alone) r.chunk = unit / tiles;
-  r.blocks = min(s.blocks_per_chunk, s.dim_blocks - r.chunk * s.blocks_per_chunk);
-  return r;
+__device__ __forceinline__ int BlocksOf(const ScStreams& s, int chunk) {
+  return min(s.blocks_per_chunk, s.dim_blocks - chunk * s.blocks_per_chunk);
 }
 
-// One thread of each of four warps: all copy codes of 64 rows, the first one streams and scales too. Issuing a bulk
-// copy takes some 100 clocks beside busy consumers, so one warp for all of them would set the pace (measured: 1.25
-// times the kernel).
+// One thread: the streams of every run, stage by stage.
 template <typename G>
 __device__ void Produce(const BatchArgs& args, const Shared& shared) {
-  constexpr int kTiles = kRows / kTileRows / kProducers;  // of a producer
   const ScStreams& s = args.streams;
-  const int producer = static_cast<int>(threadIdx.x - kConsumers) / 32;
-  const int64_t row_tile_bytes = static_cast<int64_t>(s.dim_blocks) * kTileBytes;
-  const UnitRange range(args);
   RingPlace place;
-  for (int u = range.begin; u < range.end; ++u) {
-    const Unit unit = UnitAt(args, u);
-    const BatchTask& task = BatchTaskOf(args.outputs, unit.group);
-    const int first_row = (unit.group - task.first_group) * kGroupRows;
-    const int rows = max(min(kRows, task.rows_padded - first_row), 0);
-    const int mine = min(max(rows / kTileRows - producer * kTiles, 0), kTiles);
-    const uint32_t bytes = static_cast<uint32_t>(G::kStreamBytes + rows * kTileDims);
-    const int begin = unit.chunk * s.blocks_per_chunk;
-    const uint8_t* streams = s.data + s.block_offset(unit.token_tile, begin, 0);
-    const uint8_t* codes =
-        task.codes + (first_row / kTileRows + producer * kTiles) * row_tile_bytes + begin * int64_t{kTileBytes};
-    for (int i = 0; i < unit.blocks; ++i, codes += kTileBytes) {
-      for (int half = 0; half < s.halves; ++half, streams += G::kStreamBytes) {
-        const uint32_t to = shared.stage<G>(place.slot);
+  WaitForPrevious();
+  for (Work work(args); !work.done();) {
+    const Run run = work.Take(args);
+    const uint8_t* streams = s.data + s.block_offset(run.token_tile, run.chunk * s.blocks_per_chunk, 0);
+    for (int chunk = run.chunk; chunk < run.end_chunk; ++chunk) {
+      for (int left = BlocksOf(s, chunk); left > 0; left -= G::kBlocks) {
         const uint32_t full = shared.full(place.slot);
+        const auto bytes = static_cast<uint32_t>(min(left, G::kBlocks) * (G::kStageBytes / G::kBlocks));
         BarrierWait(shared.empty(place.slot), place.phase ^ 1);
-        if (producer == 0) {
-          BarrierExpect(full, bytes);
-          BulkCopy(to, streams, G::kStreamBytes, full);
-        }
-        // Bytes may arrive before they are expected: the phase ends after the arrival that expects them.
-        const uint32_t codes_to = to + G::kStreamBytes + static_cast<uint32_t>(producer * kTiles) * kTileBytes;
-#pragma unroll
-        for (int k = 0; k < kTiles; ++k) {
-          if (k < mine) {
-            BulkCopy(codes_to + static_cast<uint32_t>(k) * kTileBytes, codes + k * row_tile_bytes, kTileBytes, full);
-          }
-        }
+        BarrierExpect(full, bytes);
+        BulkCopy(shared.stage<G>(place.slot), streams, bytes, full);
+        streams += bytes;
         place.Next(shared.stages);
       }
     }
@@ -158,12 +155,6 @@ __device__ __forceinline__ void BarrierArrive(uint32_t barrier, bool condition) 
       "r"(static_cast<int>(condition))
       : "memory");
 }
-__device__ __forceinline__ uint32_t LoadSharedWord(uint32_t address) {
-  uint32_t r;
-  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(r) : "r"(address) : "memory");
-  return r;
-}
-
 // Thermometers of every code where ranks are DirectRanks, complemented for negative ones: [code][copy] of 16 bytes.
 // Eight lanes that look up at a time have a copy each, which is all banks once. One load and four moves replace ten
 // instructions a weight, most of them on the one pipe that was busiest.
@@ -191,9 +182,67 @@ __device__ __forceinline__ uint4 LoadThermometer(uint32_t table, uint32_t codes)
   return r;
 }
 
+// The codes that a lane multiplies, a stage at a time: dimensions 4 (lane % 4) and on of rows lane / 4 and 8 + lane / 4
+// of its warp's 16 in each block.
+template <int kBlocks>
+struct CodeReader {
+  const BatchArgs& args;
+  int warp;
+  Work work;
+  int chunk = 0;
+  int end_chunk = 0;              // of the run
+  int left = 0;                   // blocks of the chunk
+  const uint8_t* from = nullptr;  // null: rows beyond the last
+  uint32_t codes[kBlocks][2];
+
+  __device__ CodeReader(const BatchArgs& a, int w) : args(a), warp(w), work(a) {
+    Start();
+    Next();
+  }
+
+  __device__ __forceinline__ void Start() {
+    const Run run = work.Take(args);
+    const BatchTask& task = BatchTaskOf(args.outputs, run.group);
+    const int row = (run.group - task.first_group) * kGroupRows + warp * 16;
+    const int64_t tile = static_cast<int64_t>(row / kTileRows) * args.streams.dim_blocks +
+                         run.chunk * static_cast<int64_t>(args.streams.blocks_per_chunk);
+    from = row < task.rows_padded ? task.codes + tile * kTileBytes + row % kTileRows * kTileDims + threadIdx.x % 32 * 4
+                                  : nullptr;
+    chunk = run.chunk;
+    end_chunk = run.end_chunk;
+    left = BlocksOf(args.streams, chunk);
+  }
+
+  // codes = those of the next stage; 0 beyond the end of a chunk. After the last stage anything.
+  __device__ __forceinline__ void Next() {
+    if (left <= 0) {
+      if (++chunk < end_chunk) {
+        left = BlocksOf(args.streams, chunk);
+      } else {
+        if (work.done()) return;
+        Start();
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      codes[b][0] = codes[b][1] = 0;
+      if (from != nullptr && b < left) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          asm volatile("ld.global.nc.L1::no_allocate.L2::256B.u32 %0, [%1];"
+                       : "=r"(codes[b][i])
+                       : "l"(from + b * kTileBytes + i * 8 * kTileDims));
+        }
+      }
+    }
+    if (from != nullptr) from += min(left, kBlocks) * kTileBytes;
+    left -= kBlocks;
+  }
+};
+
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kAlone>
 struct Consumer {
-  using G = Geometry<kWords, kTokens>;
+  using G = Geometry<kWords, kHalves, kTokens>;
   static constexpr int kAccumulators = kTokens / 2;
   const BatchArgs& args;
   const Shared& shared;
@@ -201,42 +250,42 @@ struct Consumer {
   int warp;
   uint32_t minus_one;
   RingPlace place;
-  uint32_t held = 0;  // barrier of the stage before
+  uint4 ahead[2];  // thermometers of the pair of steps that is looked up next
+  // Pairs that are looked up; the others are made by shifts. Look-ups take the shared memory that the tensor cores read
+  // streams from, shifts the pipe that has most to do: each alone is slower (measured).
+  static constexpr uint32_t kLooked = kTable ? 0 : kTokens <= 16 ? 0b0111 : 0b0101;
+  template <int kPair>
+  static constexpr int NextLooked() {  // the pair after kPair that is looked up, kWords + that of the next block
+    for (int p = kPair + 1; p < 2 * kWords; ++p) {
+      if (kLooked >> (p % kWords) & 1) return p;
+    }
+    return 0;
+  }
   int32_t acc[kAccumulators];
   float y[kAlone ? kAccumulators : 1];
 
   __device__ int lane() const { return static_cast<int>(threadIdx.x % 32); }
-  // By one lane for its warp, as in prefill (sc_prefill_roles.cuh): what racecheck reports of codes that are read here
-  // and copied over later is no race, because the wgmmas that a lane waits for use the codes of all lanes.
-  __device__ void Release(bool condition = true) const { BarrierArrive(held, condition && lane() == 0); }
 
-  // Adds one stage to acc. kWords pairs of steps: while one pair multiplies, the next one's operands are made.
-  __device__ void MultiplyStage(bool first, int half, int block) {
-    const uint32_t stage = shared.stage<G>(place.slot);
-    BarrierWait(shared.full(place.slot), place.phase);
-    const uint32_t codes_at =
-        stage + G::kStreamBytes + static_cast<uint32_t>(warp) * 16 * kTileDims + static_cast<uint32_t>(lane()) * 4;
-    const uint32_t codes[2] = {LoadSharedWord(codes_at), LoadSharedWord(codes_at + 8 * kTileDims)};
+  template <int kPair>
+  __device__ __forceinline__ void LookAhead(const uint32_t (&codes)[2]) {
+    if constexpr (!kTable) {
+      ahead[0] = LoadThermometer<kPair>(table, codes[0]);
+      ahead[1] = LoadThermometer<kPair>(table, codes[1]);
+    }
+  }
+
+  // Adds a half of a block, whose streams `low` describes, to acc. kWords pairs of steps: while one pair multiplies,
+  // the next one's operands are made; those of the last look ahead to `following`.
+  __device__ __forceinline__ void MultiplyPart(const uint32_t (&codes)[2], const uint32_t (&following)[2], uint32_t low,
+                                               int mask, bool first) {
     uint32_t ranks[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if constexpr (kTable) {
-        const int masks = max(args.masks, 16);
-        ranks[i] =
-            TableRanks(table + static_cast<uint32_t>((half * masks + ((block * 16) & (masks - 1))) * 128), codes[i]);
-      } else {
-        ranks[i] = DirectRanks(codes[i]);
-      }
-    }
-    const uint32_t low = Uniform(DescriptorLow<G::kUnitBytes>(stage));
-    uint4 ahead[2] = {};  // thermometers of the next pair
-    if constexpr (!kTable) {
-      ahead[0] = LoadThermometer<0>(table, codes[0]);
-      ahead[1] = LoadThermometer<0>(table, codes[1]);
+      ranks[i] = kTable ? TableRanks(table + static_cast<uint32_t>(mask * 128), codes[i]) : DirectRanks(codes[i]);
     }
     Unrolled<kWords>([&](auto pair) {
-      uint32_t a[2][4];
-      if constexpr (kTable) {
+      uint32_t a[3][4];
+      if constexpr ((kLooked >> pair & 1) == 0) {
         StepOperand<kWords, 2 * pair>(a[0], codes, ranks, minus_one);
         StepOperand<kWords, 2 * pair + 1>(a[1], codes, ranks, minus_one);
       } else {
@@ -250,82 +299,136 @@ struct Consumer {
       }
       Pin(a[0]);
       Pin(a[1]);
+      if constexpr (pair + 1 == kWords) {
+        CorrectionOperand(a[2], codes, ranks);
+        Pin(a[2]);
+      }
       WgmmaFence();
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         Wgmma<kTokens>::Bits(acc, a[i], Descriptor(low + (4 * pair + 2 * i) * (G::kUnitBytes >> 4)),
                              pair + i > 0 || !first);
       }
+      if constexpr (pair + 1 == kWords) {
+        Wgmma<kTokens>::Bytes(acc, a[2], Descriptor(low + 4 * kWords * (G::kUnitBytes >> 4)));
+      }
       WgmmaCommit();
-      if constexpr (!kTable && pair + 1 < kWords) {
-        ahead[0] = LoadThermometer<pair + 1>(table, codes[0]);
-        ahead[1] = LoadThermometer<pair + 1>(table, codes[1]);
+      if constexpr (kLooked >> pair & 1) {
+        constexpr int kNext = NextLooked<pair>();
+        LookAhead<kNext % kWords>(kNext < kWords ? codes : following);
       }
       WgmmaWait<1>(acc);
-      if constexpr (pair == 0) Release(!first);
     });
-    uint32_t a[4];
-    CorrectionOperand(a, codes, ranks);
-    Pin(a);
-    WgmmaFence();
-    Wgmma<kTokens>::Bytes(acc, a, Descriptor(low + 4 * kWords * (G::kUnitBytes >> 4)));
-    WgmmaCommit();
-    WgmmaWait<1>(acc);
-    held = shared.empty(place.slot);
+  }
+
+  // Adds a stage, the first of whose blocks is `block` of its chunk, to acc. Blocks beyond the chunk have codes 0,
+  // which add nothing, whatever a stage held before.
+  __device__ __forceinline__ void MultiplyStage(const uint32_t (&codes)[G::kBlocks][2], const uint32_t (&following)[2],
+                                                int block) {
+    BarrierWait(shared.full(place.slot), place.phase);
+    const uint32_t low = Uniform(DescriptorLow<G::kUnitBytes>(shared.stage<G>(place.slot)));
+    const int masks = max(args.masks, 16);
+    const auto multiply = [&](auto b, const uint32_t(&next)[2]) {
+      Unrolled<kHalves>([&](auto half) {
+        const int mask = half * masks + (((block + b) * 16) & (masks - 1));
+        MultiplyPart(codes[b], half + 1 < kHalves ? codes[b] : next, low + (b * kHalves + half) * (G::kPartBytes >> 4),
+                     mask, b + half == 0 && block == 0);
+      });
+    };
+    Unrolled<G::kBlocks>([&](auto b) {
+      if constexpr (b + 1 < G::kBlocks) {
+        multiply(b, codes[b + 1]);
+      } else {
+        multiply(b, following);
+      }
+    });
+    WgmmaWait<0>(acc);
+    // By one lane for its warp: the wgmmas that it waited for are all lanes'.
+    BarrierArrive(shared.empty(place.slot), lane() == 0);
     place.Next(shared.stages);
   }
 
   // acc = the integer sums of a chunk.
-  __device__ void MultiplyChunk(int blocks) {
-    for (int block = 0; block < blocks; ++block) {
-      Unrolled<kHalves>([&](auto half) { MultiplyStage(block == 0 && half == 0, half, block); });
-    }
-    WgmmaWait<0>(acc);
-  }
-
-  // Takes part in the hand-overs only: a warpgroup beyond the last row.
-  __device__ void SkipChunk(int blocks) {
-    for (int i = 0; i < blocks * kHalves; ++i) {
-      BarrierWait(shared.full(place.slot), place.phase);
-      held = shared.empty(place.slot);
-      Release();
-      place.Next(shared.stages);
+  __device__ __forceinline__ void MultiplyChunk(CodeReader<G::kBlocks>& reader, int blocks) {
+    for (int block = 0; block < blocks; block += G::kBlocks) {
+      uint32_t codes[G::kBlocks][2];
+#pragma unroll
+      for (int b = 0; b < G::kBlocks; ++b) {
+        codes[b][0] = reader.codes[b][0];
+        codes[b][1] = reader.codes[b][1];
+      }
+      reader.Next();
+      MultiplyStage(codes, reader.codes[0], block);
     }
   }
 
-  // The scales of a chunk for this thread's rows and tokens.
+  // Scales of one chunk after another for this lane's rows and tokens.
   struct Scales {
-    float a[kTokens / 4];
+    const float* from_a;
+    const float* from_b;
+    int64_t stride_a, stride_b;
+    float2 a[kTokens / 8];
     float b[2];
-  };
-  __device__ Scales LoadScales(const BatchTask& task, int chunk, int row, int token) const {
-    const ScActivationView& view = args.outputs.a;
-    Scales r;
+
+    __device__ Scales(const ScStreams& s, const BatchTask& task, const Run& run, int row, int token)
+        : from_a(s.scales + static_cast<int64_t>(run.chunk) * s.tokens_padded() + token),
+          // Rows beyond the last take any.
+          from_b(task.scales + static_cast<int64_t>(run.chunk) * task.rows_padded + min(row, task.rows_padded - 9)),
+          stride_a(s.tokens_padded()),
+          stride_b(task.rows_padded) {}
+    __device__ __forceinline__ void Next() {
 #pragma unroll
-    for (int n = 0; n < kTokens / 4; ++n) {
-      const int t = min(token + n / 2 * 8 + n % 2, static_cast<int>(view.rows) - 1);
-      r.a[n] = __ldg(view.scales + chunk * view.rows + t);
+      for (int n = 0; n < kTokens / 8; ++n) a[n] = __ldg(reinterpret_cast<const float2*>(from_a + 8 * n));
+      b[0] = __ldg(from_b);
+      b[1] = __ldg(from_b + 8);
+      from_a += stride_a;
+      from_b += stride_b;
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) r.b[i] = __ldg(task.scales + int64_t{chunk} * task.rows_padded + row + 8 * i);
-    return r;
+    __device__ __forceinline__ float Product(int32_t sum, int k, float gain) const {
+      return BipolarProduct(sum, gain, k % 2 == 0 ? a[k / 4].x : a[k / 4].y, b[k % 4 / 2]);
+    }
+  };
+
+  __device__ int ItemOf(const Run& run) const {
+    return (run.group + warp) * args.outputs.tiles + run.token_tile * (kTokens / kTileTokens);
   }
 
-  // A chunk of a tile that is this block's alone.
-  __device__ void AddChunk(const Unit& unit, const BatchTask& task, int row) {
-    const int token = unit.token_tile * kTokens + lane() % 4 * 2;
-    const Scales scales = LoadScales(task, unit.chunk, row, token);
-    if (unit.chunk == 0) {
+  // The outputs of a tile: the chunks of a run, then those that helpers add up meanwhile.
+  __device__ __forceinline__ void AddChunks(CodeReader<G::kBlocks>& reader, const Run& run, const BatchTask& task,
+                                            int row) {
+    const int token = run.token_tile * kTokens + lane() % 4 * 2;
+    Scales scales(args.streams, task, run, row, token);
 #pragma unroll
-      for (int k = 0; k < kAccumulators; ++k) y[k] = 0.0f;
-    }
-    MultiplyChunk(unit.blocks);
-    Release();
+    for (int k = 0; k < kAccumulators; ++k) y[k] = 0.0f;
+    for (int chunk = run.chunk; chunk < run.end_chunk; ++chunk) {
+      scales.Next();
+      MultiplyChunk(reader, BlocksOf(args.streams, chunk));
 #pragma unroll
-    for (int k = 0; k < kAccumulators; ++k) {
-      y[k] = y[k] + BipolarProduct(acc[k], args.outputs.gain, scales.a[k / 4 * 2 + k % 2], scales.b[k % 4 / 2]);
+      for (int k = 0; k < kAccumulators; ++k) y[k] = y[k] + scales.Product(acc[k], k, args.outputs.gain);
     }
-    if (unit.chunk + 1 < args.streams.chunks) return;
+    if (args.helped > 0) {
+      int* flag = args.flags + run.tile * (kConsumers / 32) + warp;
+      int there;
+      do {
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(there) : "l"(flag) : "memory");
+      } while (there < args.helped);
+      __syncwarp();
+      if (lane() == 0) *flag = 0;
+#pragma unroll 2
+      for (int chunk = 0; chunk < args.helped; ++chunk) {
+        scales.Next();
+        const int64_t first =
+            (int64_t{chunk} * args.outputs.groups * args.outputs.tiles + ItemOf(run)) * kWarp + lane();
+#pragma unroll
+        for (int k = 0; k < kAccumulators; k += 4) {
+          const int4 sums = LoadSums(args.outputs, first + k / 4 * kWarp);
+          y[k] = y[k] + scales.Product(sums.x, k, args.outputs.gain);
+          y[k + 1] = y[k + 1] + scales.Product(sums.y, k + 1, args.outputs.gain);
+          y[k + 2] = y[k + 2] + scales.Product(sums.z, k + 2, args.outputs.gain);
+          y[k + 3] = y[k + 3] + scales.Product(sums.w, k + 3, args.outputs.gain);
+        }
+      }
+    }
 #pragma unroll
     for (int k = 0; k < kAccumulators; k += 4) {
       BatchItem item;
@@ -336,31 +439,44 @@ struct Consumer {
     }
   }
 
-  __device__ void Run() {
-    const UnitRange range(args);
-    for (int u = range.begin; u < range.end; ++u) {
-      const Unit unit = UnitAt(args, u);
-      const BatchTask& task = BatchTaskOf(args.outputs, unit.group);
-      const int first_row = (unit.group - task.first_group) * kGroupRows;
-      if (first_row + warp / 4 * 64 >= task.rows_padded) {
-        SkipChunk(unit.blocks);
-        continue;
+  // The sums of a run, left in memory: of all chunks, or of those that this helps with.
+  __device__ __forceinline__ void LeaveSums(CodeReader<G::kBlocks>& reader, const Run& run, const BatchTask& task,
+                                            int row) {
+    const int first_chunk = kAlone ? args.streams.chunks - args.helped : 0;
+    for (int chunk = run.chunk; chunk < run.end_chunk; ++chunk) {
+      if (lane() == 0 && row < task.rows_padded) {  // what who adds them up will want
+        PrefetchL2Line(task.scales + static_cast<int64_t>(chunk) * task.rows_padded + row);
       }
-      if constexpr (kAlone) {
-        AddChunk(unit, task, first_row + warp * 16 + lane() / 4);
-      } else {
-        if (lane() == 0) {  // what CombineSums will want
-          asm volatile("prefetch.global.L2 [%0];\n" ::"l"(
-              task.scales + static_cast<int64_t>(unit.chunk) * task.rows_padded + first_row + warp * 16));
-        }
-        MultiplyChunk(unit.blocks);
-        Release();
-        const int first_item = (unit.group + warp) * args.outputs.tiles + unit.token_tile * (kTokens / kTileTokens);
+      MultiplyChunk(reader, BlocksOf(args.streams, chunk));
 #pragma unroll
-        for (int n = 0; n < kTokens / kTileTokens; ++n) {
-          StoreSums(args.outputs, unit.chunk, first_item + n, lane(), acc[4 * n], acc[4 * n + 1], acc[4 * n + 2],
-                    acc[4 * n + 3]);
-        }
+      for (int n = 0; n < kTokens / kTileTokens; ++n) {
+        StoreSums(args.outputs, chunk - first_chunk, ItemOf(run) + n, lane(), acc[4 * n], acc[4 * n + 1],
+                  acc[4 * n + 2], acc[4 * n + 3]);
+      }
+    }
+    if constexpr (kAlone) {
+      __syncwarp();
+      if (lane() == 0) {
+        asm volatile(
+            "red.release.gpu.global.add.s32 [%0], %1;\n" ::"l"(args.flags + run.tile * (kConsumers / 32) + warp),
+            "r"(run.end_chunk - run.chunk)
+            : "memory");
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Consume() {
+    CodeReader<G::kBlocks> reader(args, warp);  // weights need not wait
+    WaitForPrevious();
+    LookAhead<0>(reader.codes[0]);
+    for (Work work(args); !work.done();) {
+      const Run run = work.Take(args);
+      const BatchTask& task = BatchTaskOf(args.outputs, run.group);
+      const int row = (run.group - task.first_group) * kGroupRows + warp * 16 + lane() / 4;
+      if (kAlone && static_cast<int>(blockIdx.x) < args.owners) {
+        AddChunks(reader, run, task, row);
+      } else {
+        LeaveSums(reader, run, task, row);
       }
     }
   }

@@ -1,11 +1,19 @@
 // SC linears of 9 to 256 tokens on Hopper's binary wgmma: the operands of sc_prefill_wgmma.cu in tiles of 16, 32 or 64
 // tokens, with the dimensions shared out over blocks chunk by chunk.
 //
-// Four warpgroups of 64 rows make thermometers in registers and multiply them with streams that producers copy into a
-// ring, 16 dimensions a stage, the weights' codes beside them. Any block can do any chunk of any 256 rows, so that all
-// shapes fill the GPU; the sums of chunks are scaled and added at the end (sc_batch_outputs.cuh). Tried before:
-// clusters that share a tile's chunks and add products up through each other's shared memory. It moves fewer bytes, but
-// a Hopper's parts have room for few large clusters, and no shape of an 8B model filled more than 85 % of it.
+// Four warpgroups of 64 rows make thermometers in registers and multiply them with streams that one thread copies into
+// a ring, up to 64 dimensions a stage; the weights' codes come straight from memory, a stage ahead. Any block can do
+// any chunk of any 256 rows, so that all shapes fill the GPU; the sums of chunks are scaled and added at the end
+// (sc_batch_outputs.cuh), or by the blocks that own a tile where there are nearly as many tiles as multiprocessors.
+//
+// What bounds it is that instructions and tensor cores take turns: accumulators and operands pass the registers, so
+// that m64n32k256, 16 clocks, leaves other instructions half of them (measured, whatever the number of warps). Hence
+// every instruction of a block of 16 dimensions counts: the pairs made by shifts and those looked up are balanced,
+// stages are long, and no thread decodes units or scales twice.
+//
+// Tried before: clusters that share a tile's chunks and add products up through each other's shared memory. It moves
+// fewer bytes, but a Hopper's parts have room for few large clusters, and no shape of an 8B model filled more than 85 %
+// of it. Codes copied into the ring by four producers: 1.3 times the kernel.
 #include <algorithm>
 
 #include "kernels/base/check.h"
@@ -35,7 +43,7 @@ constexpr int kCombineBytes = 128 * 1024;
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kAlone>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using G = Geometry<kWords, kTokens>;
+  using G = Geometry<kWords, kHalves, kTokens>;
   extern __shared__ __align__(128) uint8_t memory[];
   const Shared shared{SharedAddress(memory), args.stages};
   uint8_t* rank_table = memory + shared.rank_table<G>();
@@ -54,19 +62,18 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
   }
   __syncthreads();
   StartNext();
-  WaitForPrevious();
   // From one lane, so that the compiler knows roles, and all that loops over stages, to be the same across a warp.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kProducerRegisters));
-    if (threadIdx.x % 32 == 0) Produce<G>(args, shared);
+    if (threadIdx.x == kConsumers) Produce<G>(args, shared);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     Consumer<kWords, kHalves, kTable, kTokens, kAlone> consumer{
         args, shared,
         SharedAddress(rank_table) + (kTable ? threadIdx.x % 4 * 4 * 128 : threadIdx.x % batch::kThermometerCopies * 16),
         warp, args.minus_one};
-    consumer.Run();
+    consumer.Consume();
     if constexpr (!kAlone) {
       const auto sync = [] { NamedWait(1, kConsumers); };
       args.barrier.Wait(sync);
@@ -85,7 +92,8 @@ struct Choice {
 };
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kAlone = false>
 Choice Make() {
-  return {ScBatchWgmmaKernel<kWords, kHalves, kTable, kTokens, kAlone>, Geometry<kWords, kTokens>::kStageBytes};
+  return {ScBatchWgmmaKernel<kWords, kHalves, kTable, kTokens, kAlone>,
+          Geometry<kWords, kHalves, kTokens>::kStageBytes};
 }
 template <int kTokens>
 Choice Choose(int words, int halves, bool table, bool alone) {
@@ -112,29 +120,42 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   const int tile_tokens = a.rows <= 16 ? 16 : a.rows <= 32 ? 32 : 64;
   Scratch scratch(ctx.workspace);
   BatchArgs args;
-  args.streams = MakeScStreams(a.dims, a.rows, tile_tokens, tables.stoc_len);
-  args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kRows,
-                                  args.streams.token_tiles * (tile_tokens / kTileTokens));
-  args.streams.data = scratch.Take<uint8_t>(args.streams.bytes());
-  args.streams.scales = scratch.Take<float>(args.streams.scale_count());
+  ScStreams& streams = args.streams;
+  streams = MakeScStreams(a.dims, a.rows, tile_tokens, tables.stoc_len);
+  streams.data = scratch.Take<uint8_t>(streams.bytes());
+  streams.scales = scratch.Take<float>(streams.scale_count());
+  args.outputs =
+      MakeBatchOutputs(tables, a, reporter, tasks, count, kRows, streams.token_tiles * (tile_tokens / kTileTokens));
   if (!RanksAreDirect(op)) args.ranks = tables.ranks;
   args.masks = tables.masks;
   args.levels = tables.levels;
   args.barrier = ctx.grid_barrier();
 
-  const bool table = args.ranks != nullptr;
-  const ScStreams& s = args.streams;
-  // Alone where tiles keep two of three multiprocessors busy: passing the sums of chunks on through memory takes half
+  // Owners where they keep two of three multiprocessors busy: passing the sums of chunks on through memory takes half
   // as long as making them (measured). Compiled for the usual operator only.
-  const int tiles = args.outputs.groups / (kRows / kGroupRows) * s.token_tiles;
+  const bool table = args.ranks != nullptr;
+  const int chunks = streams.chunks;
+  const int tiles = args.outputs.groups / (kRows / kGroupRows) * streams.token_tiles;
   const int waves = (tiles + ctx.sm_count - 1) / ctx.sm_count;
-  args.alone = s.words == 4 && s.halves == 1 && !table && 3 * tiles >= 2 * waves * ctx.sm_count;
-  if (!args.alone) args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes());
-  const Choice choice = tile_tokens == 16   ? Choose<16>(s.words, s.halves, table, args.alone)
-                        : tile_tokens == 32 ? Choose<32>(s.words, s.halves, table, args.alone)
-                                            : Choose<64>(s.words, s.halves, table, args.alone);
+  unsigned blocks = static_cast<unsigned>(std::min<int64_t>(ctx.sm_count, int64_t{tiles} * chunks));
+  const bool alone = streams.words == 4 && streams.halves == 1 && !table && 3 * tiles >= 2 * waves * ctx.sm_count;
+  int64_t left_chunks = chunks;
+  if (alone) {
+    args.owners = (tiles + waves - 1) / waves;
+    const int helpers = ctx.sm_count - args.owners;
+    if (int64_t{tiles} * (kConsumers / 32) <= DeviceContext::kFlags) {
+      args.helped = static_cast<int>(int64_t{waves} * chunks * helpers / (tiles + waves * helpers));
+      args.flags = ctx.flags();
+    }
+    if (args.helped == 0) blocks = static_cast<unsigned>(args.owners);
+    left_chunks = args.helped;
+  }
+  if (left_chunks > 0) args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes() / chunks * left_chunks);
+  const Choice choice = tile_tokens == 16   ? Choose<16>(streams.words, streams.halves, table, alone)
+                        : tile_tokens == 32 ? Choose<32>(streams.words, streams.halves, table, alone)
+                                            : Choose<64>(streams.words, streams.halves, table, alone);
   const int64_t table_bytes =
-      table ? int64_t{s.halves} * std::max(args.masks, 16) * 128 : int64_t{batch::kThermometerBytes};
+      table ? int64_t{streams.halves} * std::max(args.masks, 16) * 128 : int64_t{batch::kThermometerBytes};
   args.stages = static_cast<int>(
       std::min<int64_t>(kMaxStages, (ctx.max_shared_bytes - kRingHeader - table_bytes) / choice.stage_bytes));
   STOCH_CHECK(args.stages >= 2);
@@ -142,9 +163,7 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
       kRingHeader + std::max<int64_t>(args.stages * choice.stage_bytes + table_bytes, kCombineBytes));
   STOCH_CUDA(
       cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-  LaunchExpandStreams(ctx, tables, a, args.streams, nullptr, 0);
-  const auto blocks =
-      static_cast<unsigned>(std::min<int64_t>(ctx.sm_count, int64_t{tiles} * (args.alone ? 1 : args.streams.chunks)));
+  LaunchExpandStreams(ctx, tables, a, streams, nullptr, 0);
   LaunchOverlapped(ctx, choice.kernel, dim3(blocks), dim3(kThreads), shared, args);
 }
 
