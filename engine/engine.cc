@@ -88,6 +88,14 @@ struct Engine::State {
   };
   std::deque<UnderWay> steps;
   int64_t output_rows = 0;  // of the step finished last
+  // Rows whose argmax is known: asked for together, read one by one.
+  std::vector<int32_t> argmax;
+  int64_t argmax_first = 0;
+
+  void ForgetRows() {
+    output_rows = 0;
+    argmax.clear();
+  }
 };
 
 // ------------------------------------------------------------------------------------------------- sequences ----
@@ -266,7 +274,7 @@ int64_t Engine::steps_under_way() const { return static_cast<int64_t>(state_->st
 
 void Engine::Begin(std::span<const StepItem> items) {
   STOCH_CHECK(steps_under_way() < max_steps());
-  state_->output_rows = 0;
+  state_->ForgetRows();
   CheckStep(items);
   PassLayout layout;
   for (const StepItem& item : items) {
@@ -294,7 +302,7 @@ void Engine::Begin(std::span<const StepItem> items) {
 
 int64_t Engine::Finish() {
   STOCH_CHECK(!state_->steps.empty());
-  state_->output_rows = 0;
+  state_->ForgetRows();
   try {
     state_->model->Finish();
   } catch (...) {
@@ -347,9 +355,19 @@ void Engine::ReadLogits(int64_t first, int64_t count, float* logits) {
 }
 
 void Engine::Argmax(int64_t first, std::span<int32_t> ids) {
-  ForLogits(first, static_cast<int64_t>(ids.size()), [&](const TensorView& block, int64_t offset) {
-    state_->backend->Argmax(block, ids.subspan(static_cast<size_t>(offset), static_cast<size_t>(block.dim(0))));
-  });
+  const auto count = static_cast<int64_t>(ids.size());
+  std::vector<int32_t>& known = state_->argmax;
+  const int64_t known_end = state_->argmax_first + static_cast<int64_t>(known.size());
+  if (first < state_->argmax_first || first + count > known_end) {
+    std::vector<int32_t> found(ids.size());
+    ForLogits(first, count, [&](const TensorView& block, int64_t offset) {
+      const auto begin = static_cast<size_t>(offset);
+      state_->backend->Argmax(block, std::span(found).subspan(begin, static_cast<size_t>(block.dim(0))));
+    });
+    known = std::move(found);
+    state_->argmax_first = first;
+  }
+  std::copy_n(known.begin() + (first - state_->argmax_first), count, ids.begin());
 }
 
 void Engine::Score(int64_t first, std::span<const int32_t> ids, std::span<TokenScore> scores) {

@@ -296,7 +296,7 @@ void Scheduler::AcceptAll(const Pass& pass) {
   int64_t rows = 0;
   for (const StepItem& item : pass.items) rows += OutputRows(item);
   if (rows > 1 && rows <= engine_.shape().max_logit_rows) {
-    // One run of the LM head for all rows; the reads of single rows below find the block there.
+    // One run of the LM head and one wait for all rows; the reads of single rows below find their answers there.
     std::vector<int32_t> unused(static_cast<size_t>(rows));
     try {
       engine_.Argmax(0, unused);
