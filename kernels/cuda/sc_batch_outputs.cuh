@@ -5,6 +5,7 @@
 #pragma once
 
 #include <climits>
+#include <type_traits>
 
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/sc_batch.h"
@@ -94,6 +95,7 @@ __device__ __forceinline__ void StoreSums(const BatchOutputs& args, int64_t chun
                    __byte_perm(static_cast<uint32_t>(s2), static_cast<uint32_t>(s3), 0x5410));
   }
 }
+
 __device__ __forceinline__ int4 LoadSums(const BatchOutputs& args, int64_t at) {
   if (args.wide) return __ldcg(reinterpret_cast<const int4*>(args.sums) + at);
   const uint2 s = __ldcg(reinterpret_cast<const uint2*>(args.sums) + at);
@@ -101,46 +103,11 @@ __device__ __forceinline__ int4 LoadSums(const BatchOutputs& args, int64_t at) {
                    static_cast<int16_t>(s.y & 0xffff), static_cast<int16_t>(s.y >> 16));
 }
 
-// Where an item's outputs are for a lane: rows row and row + 8 of tokens token and token + 1.
+// Where a lane's four outputs of an item are: rows row and row + 8 of tokens token and token + 1.
 struct BatchItem {
   const BatchTask* task;
   int row;
   int token;
-  __device__ BatchItem() {}
-  __device__ BatchItem(const BatchOutputs& args, int item, int lane) {
-    const int group = item / args.tiles;
-    task = &BatchTaskOf(args, group);
-    row = (group - task->first_group) * kGroupRows + lane / 4;
-    token = item % args.tiles * kTileTokens + lane % 4 * 2;
-  }
-};
-
-// What makes the four products of a lane from one chunk, and the way to a later chunk.
-struct BatchTerms {
-  int64_t at;  // of the sums
-  const float* scale_a[2];
-  const float* scale_b;
-  __device__ BatchTerms(const BatchOutputs& args, const BatchItem& item, int index, int64_t chunk, int lane) {
-    // Padding rows and tokens take any scale: their outputs are not stored.
-    const int last = static_cast<int>(args.a.rows) - 1;
-    at = (chunk * args.groups * args.tiles + index) * kWarp + lane;
-    scale_a[0] = args.a.scales + chunk * args.a.rows + min(item.token, last);
-    scale_a[1] = args.a.scales + chunk * args.a.rows + min(item.token + 1, last);
-    scale_b = item.task->scales + chunk * item.task->rows_padded + min(item.row, item.task->rows_padded - 9);
-  }
-  __device__ void Advance(const BatchOutputs& args, const BatchItem& item, int64_t chunks) {
-    at += chunks * args.groups * args.tiles * kWarp;
-    scale_a[0] += chunks * args.a.rows;
-    scale_a[1] += chunks * args.a.rows;
-    scale_b += chunks * item.task->rows_padded;
-  }
-  __device__ float4 Products(const BatchOutputs& args) const {
-    const int4 s = LoadSums(args, at);
-    const float a[2] = {__ldg(scale_a[0]), __ldg(scale_a[1])};
-    const float b[2] = {__ldg(scale_b), __ldg(scale_b + 8)};
-    return make_float4(BipolarProduct(s.x, args.gain, a[0], b[0]), BipolarProduct(s.y, args.gain, a[1], b[0]),
-                       BipolarProduct(s.z, args.gain, a[0], b[1]), BipolarProduct(s.w, args.gain, a[1], b[1]));
-  }
 };
 
 __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const BatchItem& item, const float4& y) {
@@ -157,48 +124,230 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
   }
 }
 
-// What:     all outputs, by warps 0..kWarps-1 of every block. Warps fetch together and one adds up each item: what
-// takes
-//           time are latencies.
-// Requires: all sums written and visible; `shared` has kBytes; sync() is a barrier of the kWarps warps.
-template <int kWarps, int kBytes, typename Sync>
-__device__ void CombineSums(const BatchOutputs& args, uint8_t* shared, const Sync& sync) {
-  constexpr int kProducts = kBytes / (kWarp * static_cast<int>(sizeof(float4)));
-  auto* products = reinterpret_cast<float4*>(shared);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int chunks = static_cast<int>(args.dims.chunks);
-  const int items = args.groups * args.tiles;
-  const int step = static_cast<int>(gridDim.x);
-  const int at_once = max(1, min(kWarps, kProducts / chunks));
-  for (int first = static_cast<int>(blockIdx.x); first < items; first += at_once * step) {
-    const int count = min(at_once, (items - first + step - 1) / step);
-    float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (int begin = 0; begin < chunks; begin += kProducts) {
-      const int some = min(kProducts, chunks - begin);
-      sync();
-      // Warp w fetches chunks w / count, w / count + stride, ... of item w % count.
-      const int stride = kWarps / count;
-      if (warp < stride * count) {
-        const int slot = warp % count;
-        const int index = first + slot * step;
-        const BatchItem item(args, index, lane);
-        BatchTerms terms(args, item, index, begin + warp / count, lane);
-#pragma unroll 8
-        for (int c = warp / count; c < some; c += stride) {
-          products[(slot * some + c) * kWarp + lane] = terms.Products(args);
-          terms.Advance(args, item, stride);
-        }
+// How CombineSums works. A unit is half an item, rows 4 * (unit % 2) and the next three, and the same 8 rows further
+// on: the 32 words of two sums that lie together in every chunk, one a lane. A warp adds a unit alone, as a pipeline of
+// its own: it copies chunks ahead into its part of shared memory, sums and both scales, and waits for nobody else.
+//
+// Why so: what takes time is reading 29 MB from the second-level cache (4096 x 14336, 32 tokens: 6 us at 5 TB/s). To
+// cover its latency of 0.4 to 0.7 us, 15 to 27 KB have to be on their way to every multiprocessor at all times. That
+// shape has 2048 units for the 2112 warps of 132 blocks, each with 32 chunks ahead: 64 KB of sums. With 8 tokens it has
+// four units a block, one for each scheduler, whose pipelines are twice as long. A chain of 112 adds is only 0.3 us, so
+// that spreading it over more warps would not pay. Instructions are next: of 20 for a unit's chunk (counted), 12 are
+// arithmetic. Were a lane to load its three scales of every chunk, the loads alone would take as long as the sums;
+// copied by the warp so that four chunks lie side by side, they take two copies and three loads for four chunks.
+template <bool kWide>
+struct CombineStage {
+  static constexpr int kQuad = 4;   // chunks that a copy of a lane, or a vector of scales, spans
+  static constexpr int kQuads = 2;  // of a stage
+  static constexpr int kChunks = kQuad * kQuads;
+  static constexpr int kWordBytes = kWide ? 8 : 4;  // two sums: tokens 2n and 2n + 1
+  static constexpr int kUnitBytes = kWarp * kWordBytes;
+  static constexpr int kLines = 8;  // weight rows, and tokens, of a unit
+  // Of a quad: sums [4][32 words], weight scales [8][4], activation scales [8][4].
+  static constexpr int kSumBytes = kQuad * kUnitBytes;
+  static constexpr int kScaleBytes = kLines * kQuad * static_cast<int>(sizeof(float));
+  static constexpr int kQuadBytes = kSumBytes + 2 * kScaleBytes;
+  static constexpr int kBytes = kQuads * kQuadBytes;
+};
+
+// 16 bytes past the first-level cache, which is not coherent; zeros unless `have`.
+__device__ __forceinline__ void CopySums(uint32_t to, const uint8_t* from, bool have) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(have ? 16 : 0) : "memory");
+}
+// Through it: other warps of the block want the same scales.
+__device__ __forceinline__ void CopyScale(uint32_t to, const float* from, bool have) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(from), "r"(have ? 4 : 0) : "memory");
+}
+__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+// Until all groups but the last kPending have arrived.
+template <int kPending>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+// Tiles that have outputs: fewer than args.tiles where those are padded to what a kernel works on at a time.
+__device__ __forceinline__ int UsedTiles(const BatchOutputs& args) {
+  return (static_cast<int>(args.a.rows) + kTileTokens - 1) / kTileTokens;
+}
+
+struct CombineUnit {
+  const BatchTask* task;
+  int word;   // of its first sums in a chunk, in units
+  int row;    // the first
+  int token;  // the first
+  __device__ CombineUnit(const BatchOutputs& args, int unit) {
+    const int tiles = UsedTiles(args);
+    const int group = unit / 2 / tiles;
+    const int tile = unit / 2 % tiles;
+    task = &BatchTaskOf(args, group);
+    word = (group * args.tiles + tile) * 2 + unit % 2;
+    row = (group - task->first_group) * kGroupRows + unit % 2 * 4;
+    token = tile * kTileTokens;
+  }
+};
+
+// Copies the stages of a warp's units, one after another.
+template <bool kWide>
+struct UnitCopier {
+  using S = CombineStage<kWide>;
+  const BatchOutputs& args;
+  int unit;  // the next stage's
+  int end;
+  int step;
+  int begin = 0;         // the next stage's first chunk
+  const uint8_t* sums;   // what this lane copies: of chunk begin + lane / 8 a vector of sums, and of
+  const float* scale_a;  // one token and
+  const float* scale_b;  // one row the scale
+  int rows_padded;
+  __device__ UnitCopier(const BatchOutputs& outputs, int first, int units_end, int unit_step)
+      : args(outputs), unit(first), end(units_end), step(unit_step) {
+    Start();
+  }
+  __device__ int lane() const { return static_cast<int>(threadIdx.x) % kWarp; }
+  __device__ int64_t chunk_bytes() const { return int64_t{args.groups} * args.tiles * 2 * S::kUnitBytes; }
+
+  __device__ void Start() {
+    const CombineUnit at(args, unit);
+    const int chunk = lane() / S::kLines;
+    const int line = lane() % S::kLines;
+    // Padding rows and tokens take any scale: their outputs are not stored.
+    const int token = min(at.token + line, static_cast<int>(args.a.rows) - 1);
+    const int row = min(at.row + line % 4 + line / 4 * 8, at.task->rows_padded - 1);
+    sums = static_cast<const uint8_t*>(args.sums) + chunk * chunk_bytes() + int64_t{at.word} * S::kUnitBytes +
+           line * (S::kUnitBytes / S::kLines);
+    scale_a = args.a.scales + chunk * args.a.rows + token;
+    scale_b = at.task->scales + int64_t{chunk} * at.task->rows_padded + row;
+    rows_padded = at.task->rows_padded;
+  }
+
+  // One stage, or nothing, as a group of copies.
+  __device__ void Issue(uint32_t stage) {
+    if (unit < end) {
+      const int chunks = static_cast<int>(args.dims.chunks);
+      const int line = lane() % S::kLines;
+#pragma unroll
+      for (int q = 0; q < S::kQuads; ++q) {
+        const int chunk = lane() / S::kLines;
+        const uint32_t quad = stage + q * S::kQuadBytes;
+        const uint32_t to = quad + chunk * S::kUnitBytes + line * (S::kUnitBytes / S::kLines);
+        const uint32_t scale_to = quad + S::kSumBytes + (line * S::kQuad + chunk) * static_cast<int>(sizeof(float));
+        // Chunks beyond the last are products of +0, which change nothing: y is never -0.
+        const bool have = begin + q * S::kQuad + chunk < chunks;
+#pragma unroll
+        for (int i = 0; i < S::kUnitBytes / S::kLines; i += 16) CopySums(to + i, sums + i, have);
+        CopyScale(scale_to, scale_b, have);
+        CopyScale(scale_to + S::kScaleBytes, scale_a, have);
+        sums += S::kQuad * chunk_bytes();
+        scale_a += S::kQuad * args.a.rows;
+        scale_b += int64_t{S::kQuad} * rows_padded;
       }
-      sync();
-      if (warp >= count) continue;
-#pragma unroll 8
-      for (int c = 0; c < some; ++c) {
-        const float4 p = products[(warp * some + c) * kWarp + lane];
-        y = make_float4(y.x + p.x, y.y + p.y, y.z + p.z, y.w + p.w);
+      begin += S::kChunks;
+      if (begin >= chunks) {
+        begin = 0;
+        unit += step;
+        if (unit < end) Start();
       }
     }
-    if (warp < count) StoreOutputs(args, BatchItem(args, first + warp * step, lane), y);
+    CommitCopies();
+  }
+};
+
+// A word: the sums of two tokens.
+__device__ __forceinline__ int2 WordSums(uint32_t word) {
+  return make_int2(static_cast<int16_t>(word & 0xffff), static_cast<int32_t>(word) >> 16);
+}
+__device__ __forceinline__ int2 WordSums(const int2& word) { return word; }
+
+// y += the products of four chunks of a quad, in order. `word`: of this lane's sums in the unit.
+template <bool kWide>
+__device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line, int token, float gain, float2& y) {
+  using S = CombineStage<kWide>;
+  using Word = std::conditional_t<kWide, int2, uint32_t>;
+  const auto* words = reinterpret_cast<const Word*>(quad) + word;
+  const auto* scales = reinterpret_cast<const float4*>(quad + S::kSumBytes);
+  const float4 scale_b = scales[line];
+  const float4 scale_a[2] = {scales[S::kLines + token], scales[S::kLines + token + 1]};
+  const float b[4] = {scale_b.x, scale_b.y, scale_b.z, scale_b.w};
+  const float a0[4] = {scale_a[0].x, scale_a[0].y, scale_a[0].z, scale_a[0].w};
+  const float a1[4] = {scale_a[1].x, scale_a[1].y, scale_a[1].z, scale_a[1].w};
+#pragma unroll
+  for (int c = 0; c < S::kQuad; ++c) {
+    const int2 s = WordSums(words[c * kWarp]);
+    y.x = y.x + BipolarProduct(s.x, gain, a0[c], b[c]);
+    y.y = y.y + BipolarProduct(s.y, gain, a1[c], b[c]);
+  }
+}
+
+// `shared`: of this block, kBytes. Every warp has kBytes / kWarps of it, or twice that where half the warps do all.
+template <bool kWide, int kWarps, int kBytes>
+__device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* shared) {
+  using S = CombineStage<kWide>;
+  constexpr int kStages = kBytes / kWarps / S::kBytes;
+  static_assert(kStages >= 2);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+  const int chunks = static_cast<int>(args.dims.chunks);
+  // Neighbours share scales, so a block takes a range.
+  const int64_t units = int64_t{args.groups} * UsedTiles(args) * 2;
+  const int first = static_cast<int>(units * blockIdx.x / gridDim.x);
+  const int end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+  if (first + warp >= end) return;
+  const bool deep = end - first <= kWarps / 2;
+  const int stages = deep ? 2 * kStages : kStages;
+  uint8_t* const ring = shared + warp * stages * S::kBytes;
+  const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
+  const int ring_bytes = stages * S::kBytes;
+
+  UnitCopier<kWide> copier(args, first + warp, end, kWarps);
+  int fill = 0;  // where the next stage goes, and
+  int take = 0;  // where the one to add is
+  const auto next = [&](int at) { return at + S::kBytes == ring_bytes ? 0 : at + S::kBytes; };
+  for (; fill + S::kBytes < ring_bytes; fill += S::kBytes) copier.Issue(ring_at + fill);
+
+  const int line = lane / 8 + lane % 2 * 4;  // this lane's row and its first token, of the unit's 8
+  const int token = lane / 2 % 4 * 2;
+  for (int u = first + warp; u < end; u += kWarps) {
+    const CombineUnit unit(args, u);
+    const int row = unit.row + line % 4 + line / 4 * 8;
+    float* const out = unit.task->out + (unit.token + token) * unit.task->out_stride + row;
+    const int64_t stride = unit.task->out_stride;
+    const bool store = row < unit.task->rows && unit.token + token < args.a.rows;
+    const bool store_next = store && unit.token + token + 1 < args.a.rows;
+    const bool add = unit.task->add;
+    // Asked for now: at the end nothing would be left to hide the latency.
+    const float old[2] = {add && store ? out[0] : 0.0f, add && store_next ? out[stride] : 0.0f};
+    float2 y = make_float2(0.0f, 0.0f);
+    for (int begin = 0; begin < chunks; begin += S::kChunks) {
+      if (deep) {
+        WaitForCopies<2 * kStages - 2>();
+      } else {
+        WaitForCopies<kStages - 2>();
+      }
+      __syncwarp();  // all lanes' copies are here, and all lanes are done with the stage to be filled
+      copier.Issue(ring_at + fill);
+      fill = next(fill);
+      AddQuad<kWide>(ring + take, lane, line, token, args.gain, y);
+      if (begin + S::kQuad < chunks) AddQuad<kWide>(ring + take + S::kQuadBytes, lane, line, token, args.gain, y);
+      take = next(take);
+    }
+    const auto put = [&](float* to, float value) {
+      if (!IsFinite(value)) args.reporter.Report();
+      *to = value;
+    };
+    if (store) put(out, add ? old[0] + y.x : y.x);
+    if (store_next) put(out + stride, add ? old[1] + y.y : y.y);
+  }
+}
+
+// What:     all outputs, by warps 0..kWarps-1 of every block.
+// Requires: all sums written and visible; `shared` has kBytes, aligned to 16, and none of the warps uses it any more;
+//           sync() is a barrier of the kWarps warps (not needed: every warp works alone).
+template <int kWarps, int kBytes, typename Sync>
+__device__ void CombineSums(const BatchOutputs& args, uint8_t* shared, const Sync&) {
+  if (args.wide) {
+    CombineUnits<true, kWarps, kBytes>(args, shared);
+  } else {
+    CombineUnits<false, kWarps, kBytes>(args, shared);
   }
 }
 
