@@ -35,13 +35,16 @@ struct BatchOutputs {
   float gain = 0;
   ScActivationView a;
   FiniteReporter reporter;
-  // [chunks][groups][tiles][lane][4]: rows lane / 4 and 8 + lane / 4, of each tokens 2 * (lane % 4) and the next. int16
-  // where every sum fits: half the bytes are half the time they take through the second-level cache.
+  bool few = false;  // at most 4 tokens: an item is two groups, lanes of tokens 4..7 hold the second's sums of 0..3
+  // [chunks][items][lane][4], items being [groups][tiles] ([groups / 2] where few): rows lane / 4 and 8 + lane / 4, of
+  // each tokens 2 * (lane % 4) and the next. int16 where every sum fits: half the bytes are half the time they take
+  // through the second-level cache.
   void* sums = nullptr;
   bool wide = false;  // int32
 
+  STOCH_LAYOUT_FN int items() const { return few ? groups / 2 : groups * tiles; }
   int64_t sum_bytes() const {
-    return dims.chunks * groups * tiles * kGroupRows * kTileTokens *
+    return dims.chunks * items() * kGroupRows * kTileTokens *
            static_cast<int64_t>(wide ? sizeof(int32_t) : sizeof(int16_t));
   }
 };
@@ -82,10 +85,10 @@ __device__ __forceinline__ const BatchTask& BatchTaskOf(const BatchOutputs& args
   return args.tasks[t];
 }
 
-// A lane's four sums of an item: group * tiles + tile.
+// A lane's four sums of an item.
 __device__ __forceinline__ void StoreSums(const BatchOutputs& args, int64_t chunk, int item, int lane, int32_t s0,
                                           int32_t s1, int32_t s2, int32_t s3) {
-  const int64_t at = (chunk * args.groups * args.tiles + item) * kWarp + lane;
+  const int64_t at = (chunk * args.items() + item) * kWarp + lane;
   if (args.wide) {
     reinterpret_cast<int4*>(args.sums)[at] = make_int4(s0, s1, s2, s3);
   } else {
@@ -108,10 +111,10 @@ struct BatchItem {
   int token;
   __device__ BatchItem() {}
   __device__ BatchItem(const BatchOutputs& args, int item, int lane) {
-    const int group = item / args.tiles;
+    const int group = args.few ? 2 * item + lane % 4 / 2 : item / args.tiles;
     task = &BatchTaskOf(args, group);
     row = (group - task->first_group) * kGroupRows + lane / 4;
-    token = item % args.tiles * kTileTokens + lane % 4 * 2;
+    token = args.few ? lane % 2 * 2 : item % args.tiles * kTileTokens + lane % 4 * 2;
   }
 };
 
@@ -123,13 +126,13 @@ struct BatchTerms {
   __device__ BatchTerms(const BatchOutputs& args, const BatchItem& item, int index, int64_t chunk, int lane) {
     // Padding rows and tokens take any scale: their outputs are not stored.
     const int last = static_cast<int>(args.a.rows) - 1;
-    at = (chunk * args.groups * args.tiles + index) * kWarp + lane;
+    at = (chunk * args.items() + index) * kWarp + lane;
     scale_a[0] = args.a.scales + chunk * args.a.rows + min(item.token, last);
     scale_a[1] = args.a.scales + chunk * args.a.rows + min(item.token + 1, last);
     scale_b = item.task->scales + chunk * item.task->rows_padded + min(item.row, item.task->rows_padded - 9);
   }
   __device__ void Advance(const BatchOutputs& args, const BatchItem& item, int64_t chunks) {
-    at += chunks * args.groups * args.tiles * kWarp;
+    at += chunks * args.items() * kWarp;
     scale_a[0] += chunks * args.a.rows;
     scale_a[1] += chunks * args.a.rows;
     scale_b += chunks * item.task->rows_padded;
@@ -168,7 +171,7 @@ __device__ void CombineSums(const BatchOutputs& args, uint8_t* shared, const Syn
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int chunks = static_cast<int>(args.dims.chunks);
-  const int items = args.groups * args.tiles;
+  const int items = args.items();
   const int step = static_cast<int>(gridDim.x);
   const int at_once = max(1, min(kWarps, kProducts / chunks));
   for (int first = static_cast<int>(blockIdx.x); first < items; first += at_once * step) {
