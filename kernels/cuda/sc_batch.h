@@ -1,9 +1,9 @@
 // SC linears of small batches, between decode's few tokens and prefill's full tiles.
 //
-// 5 to 8 tokens (LaunchScBatchTable): a table look-up gives one weight's counts for all tokens in 8 bytes, and the
-// tensor cores add up what was looked up.
-// 9 to 256 tokens (LaunchScBatchWgmma, sm_90a): the operands of prefill on binary wgmma, in narrow tiles. More of them
-// make enough of prefill's wide tiles to fill the GPU.
+// 2 to 4 tokens (LaunchScBatchFew), 5 to 8 tokens (LaunchScBatchTable): a table look-up gives one weight's counts for
+// all tokens in 4 or 8 bytes, and the tensor cores add up what was looked up. 9 to 256 tokens (LaunchScBatchWgmma,
+// sm_90a): the operands of prefill on binary wgmma, in narrow tiles. More of them make enough of prefill's wide tiles
+// to fill the GPU.
 #pragma once
 
 #include "kernels/cuda/activations.h"
@@ -18,16 +18,26 @@ bool BatchQuantizes(const ScOperator& op, const ScDims& dims);
 ScActivationView LaunchBatchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
                                      int64_t cols, const ScOperator& op, const FiniteReporter& reporter);
 
+inline constexpr int kMaxBatchFewTokens = 4;
 inline constexpr int kMaxBatchTableTokens = 8;
 inline constexpr int kMaxBatchTasks = 4;
+
+// What: whether LaunchScBatchFew takes this operator and shape.
+bool ScBatchFewSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
+                        int64_t rows);
+
+// What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations.
+// Requires: ScBatchFewSupports; 1 <= count <= kMaxBatchTasks.
+// Bits:     sc_arithmetic section 5, as every SC linear.
+void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
+                      const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
 // What: whether LaunchScBatchTable takes this operator and shape.
 bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                           int64_t rows);
 
-// What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations.
+// What:     the same for more tokens, and for counts up to 190.
 // Requires: ScBatchTableSupports; 1 <= count <= kMaxBatchTasks.
-// Bits:     sc_arithmetic section 5, as every SC linear.
 void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 

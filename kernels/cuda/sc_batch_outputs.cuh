@@ -36,13 +36,17 @@ struct BatchOutputs {
   float gain = 0;
   ScActivationView a;
   FiniteReporter reporter;
-  // [chunks][groups][tiles][lane][4]: rows lane / 4 and 8 + lane / 4, of each tokens 2 * (lane % 4) and the next. int16
-  // where every sum fits: half the bytes are half the time they take through the second-level cache.
+  bool few = false;  // at most 4 tokens: an item is two groups, lanes of tokens 4..7 hold the second's sums of 0..3
+  // [chunks][items][lane][4], items being [groups][tiles] ([groups / 2] where few): rows lane / 4 and 8 + lane / 4, of
+  // each tokens 2 * (lane % 4) and the next. int16 where every sum fits: half the bytes are half the time they take
+  // through the second-level cache.
   void* sums = nullptr;
   bool wide = false;  // int32
 
+  STOCH_LAYOUT_FN int items() const { return few ? groups / 2 : groups * tiles; }
+
   int64_t sum_bytes() const {
-    return dims.chunks * groups * tiles * kGroupRows * kTileTokens *
+    return dims.chunks * items() * kGroupRows * kTileTokens *
            static_cast<int64_t>(wide ? sizeof(int32_t) : sizeof(int16_t));
   }
 };
@@ -83,10 +87,10 @@ __device__ __forceinline__ const BatchTask& BatchTaskOf(const BatchOutputs& args
   return args.tasks[t];
 }
 
-// A lane's four sums of an item: group * tiles + tile.
+// A lane's four sums of an item.
 __device__ __forceinline__ void StoreSums(const BatchOutputs& args, int64_t chunk, int item, int lane, int32_t s0,
                                           int32_t s1, int32_t s2, int32_t s3) {
-  const int64_t at = (chunk * args.groups * args.tiles + item) * kWarp + lane;
+  const int64_t at = (chunk * args.items() + item) * kWarp + lane;
   if (args.wide) {
     reinterpret_cast<int4*>(args.sums)[at] = make_int4(s0, s1, s2, s3);
   } else {
@@ -135,18 +139,21 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
 // that spreading it over more warps would not pay. Instructions are next: of 20 for a unit's chunk (counted), 12 are
 // arithmetic. Were a lane to load its three scales of every chunk, the loads alone would take as long as the sums;
 // copied by the warp so that four chunks lie side by side, they take two copies and three loads for four chunks.
-template <bool kWide>
+// Where few, a unit is 16 rows of two groups and 4 tokens.
+template <bool kWide, bool kFew>
 struct CombineStage {
   static constexpr int kQuad = 4;   // chunks that a copy of a lane, or a vector of scales, spans
   static constexpr int kQuads = 2;  // of a stage
   static constexpr int kChunks = kQuad * kQuads;
   static constexpr int kWordBytes = kWide ? 8 : 4;  // two sums: tokens 2n and 2n + 1
   static constexpr int kUnitBytes = kWarp * kWordBytes;
-  static constexpr int kLines = 8;  // weight rows, and tokens, of a unit
-  // Of a quad: sums [4][32 words], weight scales [8][4], activation scales [8][4].
+  static constexpr int kLines = 8;  // that a copy of all lanes spans
+  static constexpr int kRows = kFew ? 16 : 8;
+  static constexpr int kTokens = kFew ? 4 : 8;
+  // Of a quad: sums [4][32 words], weight scales [kRows][4], activation scales [kTokens][4].
   static constexpr int kSumBytes = kQuad * kUnitBytes;
-  static constexpr int kScaleBytes = kLines * kQuad * static_cast<int>(sizeof(float));
-  static constexpr int kQuadBytes = kSumBytes + 2 * kScaleBytes;
+  static constexpr int kLineBytes = kQuad * static_cast<int>(sizeof(float));
+  static constexpr int kQuadBytes = kSumBytes + (kRows + kTokens) * kLineBytes;
   static constexpr int kBytes = kQuads * kQuadBytes;
 };
 
@@ -177,19 +184,19 @@ struct CombineUnit {
   int token;  // the first
   __device__ CombineUnit(const BatchOutputs& args, int unit) {
     const int tiles = UsedTiles(args);
-    const int group = unit / 2 / tiles;
-    const int tile = unit / 2 % tiles;
+    const int group = args.few ? unit / 2 * 2 : unit / 2 / tiles;
+    const int tile = args.few ? 0 : unit / 2 % tiles;
     task = &BatchTaskOf(args, group);
-    word = (group * args.tiles + tile) * 2 + unit % 2;
+    word = (args.few ? unit / 2 : group * args.tiles + tile) * 2 + unit % 2;
     row = (group - task->first_group) * kGroupRows + unit % 2 * 4;
     token = tile * kTileTokens;
   }
 };
 
 // Copies the stages of a warp's units, one after another.
-template <bool kWide>
+template <bool kWide, bool kFew>
 struct UnitCopier {
-  using S = CombineStage<kWide>;
+  using S = CombineStage<kWide, kFew>;
   const BatchOutputs& args;
   int unit;  // the next stage's
   int end;
@@ -204,7 +211,7 @@ struct UnitCopier {
     Start();
   }
   __device__ int lane() const { return static_cast<int>(threadIdx.x) % kWarp; }
-  __device__ int64_t chunk_bytes() const { return int64_t{args.groups} * args.tiles * 2 * S::kUnitBytes; }
+  __device__ int64_t chunk_bytes() const { return int64_t{args.items()} * 2 * S::kUnitBytes; }
 
   __device__ void Start() {
     const CombineUnit at(args, unit);
@@ -212,7 +219,7 @@ struct UnitCopier {
     const int line = lane() % S::kLines;
     // Padding rows and tokens take any scale: their outputs are not stored.
     const int token = min(at.token + line, static_cast<int>(args.a.rows) - 1);
-    const int row = min(at.row + line % 4 + line / 4 * 8, at.task->rows_padded - 1);
+    const int row = min(at.row + line % 4 + line / 4 * 8, at.task->rows_padded - 1 - (kFew ? kGroupRows : 0));
     sums = static_cast<const uint8_t*>(args.sums) + chunk * chunk_bytes() + int64_t{at.word} * S::kUnitBytes +
            line * (S::kUnitBytes / S::kLines);
     scale_a = args.a.scales + chunk * args.a.rows + token;
@@ -230,13 +237,14 @@ struct UnitCopier {
         const int chunk = lane() / S::kLines;
         const uint32_t quad = stage + q * S::kQuadBytes;
         const uint32_t to = quad + chunk * S::kUnitBytes + line * (S::kUnitBytes / S::kLines);
-        const uint32_t scale_to = quad + S::kSumBytes + (line * S::kQuad + chunk) * static_cast<int>(sizeof(float));
+        const uint32_t scale_to = quad + S::kSumBytes + line * S::kLineBytes + chunk * static_cast<int>(sizeof(float));
         // Chunks beyond the last are products of +0, which change nothing: y is never -0.
         const bool have = begin + q * S::kQuad + chunk < chunks;
 #pragma unroll
         for (int i = 0; i < S::kUnitBytes / S::kLines; i += 16) CopySums(to + i, sums + i, have);
         CopyScale(scale_to, scale_b, have);
-        CopyScale(scale_to + S::kScaleBytes, scale_a, have);
+        if constexpr (kFew) CopyScale(scale_to + S::kLines * S::kLineBytes, scale_b + kGroupRows, have);
+        if (line < S::kTokens) CopyScale(scale_to + S::kRows * S::kLineBytes, scale_a, have);
         sums += S::kQuad * chunk_bytes();
         scale_a += S::kQuad * args.a.rows;
         scale_b += int64_t{S::kQuad} * rows_padded;
@@ -259,14 +267,14 @@ __device__ __forceinline__ int2 WordSums(uint32_t word) {
 __device__ __forceinline__ int2 WordSums(const int2& word) { return word; }
 
 // y += the products of four chunks of a quad, in order. `word`: of this lane's sums in the unit.
-template <bool kWide>
+template <bool kWide, bool kFew>
 __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line, int token, float gain, float2& y) {
-  using S = CombineStage<kWide>;
+  using S = CombineStage<kWide, kFew>;
   using Word = std::conditional_t<kWide, int2, uint32_t>;
   const auto* words = reinterpret_cast<const Word*>(quad) + word;
   const auto* scales = reinterpret_cast<const float4*>(quad + S::kSumBytes);
   const float4 scale_b = scales[line];
-  const float4 scale_a[2] = {scales[S::kLines + token], scales[S::kLines + token + 1]};
+  const float4 scale_a[2] = {scales[S::kRows + token], scales[S::kRows + token + 1]};
   const float b[4] = {scale_b.x, scale_b.y, scale_b.z, scale_b.w};
   const float a0[4] = {scale_a[0].x, scale_a[0].y, scale_a[0].z, scale_a[0].w};
   const float a1[4] = {scale_a[1].x, scale_a[1].y, scale_a[1].z, scale_a[1].w};
@@ -279,16 +287,16 @@ __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line,
 }
 
 // `shared`: of this block, kBytes. Every warp has kBytes / kWarps of it, or twice that where half the warps do all.
-template <bool kWide, int kWarps, int kBytes>
+template <bool kWide, bool kFew, int kWarps, int kBytes>
 __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* shared) {
-  using S = CombineStage<kWide>;
+  using S = CombineStage<kWide, kFew>;
   constexpr int kStages = kBytes / kWarps / S::kBytes;
   static_assert(kStages >= 2);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int chunks = static_cast<int>(args.dims.chunks);
   // Neighbours share scales, so a block takes a range.
-  const int64_t units = int64_t{args.groups} * UsedTiles(args) * 2;
+  const int64_t units = kFew ? int64_t{args.groups} : int64_t{args.groups} * UsedTiles(args) * 2;
   const int first = static_cast<int>(units * blockIdx.x / gridDim.x);
   const int end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
   if (first + warp >= end) return;
@@ -298,17 +306,18 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
   const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
   const int ring_bytes = stages * S::kBytes;
 
-  UnitCopier<kWide> copier(args, first + warp, end, kWarps);
+  UnitCopier<kWide, kFew> copier(args, first + warp, end, kWarps);
   int fill = 0;  // where the next stage goes, and
   int take = 0;  // where the one to add is
   const auto next = [&](int at) { return at + S::kBytes == ring_bytes ? 0 : at + S::kBytes; };
   for (; fill + S::kBytes < ring_bytes; fill += S::kBytes) copier.Issue(ring_at + fill);
 
-  const int line = lane / 8 + lane % 2 * 4;  // this lane's row and its first token, of the unit's 8
-  const int token = lane / 2 % 4 * 2;
+  // This lane's row and its first token, of the unit's.
+  const int line = lane / 8 + lane % 2 * 4 + (kFew ? lane / 4 % 2 * 8 : 0);
+  const int token = lane / 2 % (kFew ? 2 : 4) * 2;
   for (int u = first + warp; u < end; u += kWarps) {
     const CombineUnit unit(args, u);
-    const int row = unit.row + line % 4 + line / 4 * 8;
+    const int row = unit.row + line % 4 + line / 4 * 8;  // where few, line / 8 is a group of 16 rows
     float* const out = unit.task->out + (unit.token + token) * unit.task->out_stride + row;
     const int64_t stride = unit.task->out_stride;
     const bool store = row < unit.task->rows && unit.token + token < args.a.rows;
@@ -326,8 +335,8 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
       __syncwarp();  // all lanes' copies are here, and all lanes are done with the stage to be filled
       copier.Issue(ring_at + fill);
       fill = next(fill);
-      AddQuad<kWide>(ring + take, lane, line, token, args.gain, y);
-      if (begin + S::kQuad < chunks) AddQuad<kWide>(ring + take + S::kQuadBytes, lane, line, token, args.gain, y);
+      AddQuad<kWide, kFew>(ring + take, lane, line, token, args.gain, y);
+      if (begin + S::kQuad < chunks) AddQuad<kWide, kFew>(ring + take + S::kQuadBytes, lane, line, token, args.gain, y);
       take = next(take);
     }
     const auto put = [&](float* to, float value) {
@@ -341,13 +350,13 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
 
 // What:     all outputs, by warps 0..kWarps-1 of every block.
 // Requires: all sums written and visible; `shared` has kBytes, aligned to 16, and none of the warps uses it any more;
-//           sync() is a barrier of the kWarps warps (not needed: every warp works alone).
-template <int kWarps, int kBytes, typename Sync>
-__device__ void CombineSums(const BatchOutputs& args, uint8_t* shared, const Sync&) {
+//           kFew is args.few.
+template <int kWarps, int kBytes, bool kFew = false>
+__device__ void CombineSums(const BatchOutputs& args, uint8_t* shared) {
   if (args.wide) {
-    CombineUnits<true, kWarps, kBytes>(args, shared);
+    CombineUnits<true, kFew, kWarps, kBytes>(args, shared);
   } else {
-    CombineUnits<false, kWarps, kBytes>(args, shared);
+    CombineUnits<false, kFew, kWarps, kBytes>(args, shared);
   }
 }
 

@@ -75,9 +75,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
         warp, args.minus_one};
     consumer.Consume();
     if constexpr (!kAlone) {
-      const auto sync = [] { NamedWait(1, kConsumers); };
-      args.barrier.Wait(sync);
-      CombineSums<kConsumers / 32, kCombineBytes>(args.outputs, memory + kRingHeader, sync);
+      args.barrier.Wait([] { NamedWait(1, kConsumers); });
+      CombineSums<kConsumers / 32, kCombineBytes>(args.outputs, memory + kRingHeader);
     }
   }
 #else

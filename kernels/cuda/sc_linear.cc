@@ -10,6 +10,7 @@ namespace stoch::cuda {
 namespace {
 
 // From here on one look-up for all rows beats one for each, the larger table to build included.
+constexpr int64_t kFirstBatchFewRows = 2;
 constexpr int64_t kFirstBatchTableRows = 5;
 
 // Every row of f(x) is its own scope.
@@ -23,17 +24,22 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
                     const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   const ScTables& tables = ctx.tables.Get(op);
   const ScDims dims = MakeScDims(cols, op.config.chunk_d);
+  const bool few = rows >= kFirstBatchFewRows && ScBatchFewSupports(ctx, op, tables, dims, rows);
   const bool table = rows >= kFirstBatchTableRows && ScBatchTableSupports(ctx, op, tables, dims, rows);
   const bool wgmma = !table && rows >= kFirstBatchTableRows && ScBatchWgmmaSupports(ctx, op, rows);
-  const bool decode = !table && !wgmma && ScDecodeSupports(op, tables, dims, rows);
+  const bool decode = !few && !table && !wgmma && ScDecodeSupports(op, tables, dims, rows);
   Scratch scratch(ctx.workspace);
   ScActivationView a;
   if (!decode || rows > 1 || !RowScopes(op)) {
-    const bool few = rows <= kMaxBatchWgmmaTokens && BatchQuantizes(op, dims);
-    a = few ? LaunchBatchQuantize(ctx, scratch, source, rows, cols, op, reporter)
-            : LaunchQuantize(ctx, scratch, source, rows, cols, op, reporter);
+    const bool by_chunk = rows <= kMaxBatchWgmmaTokens && BatchQuantizes(op, dims);
+    a = by_chunk ? LaunchBatchQuantize(ctx, scratch, source, rows, cols, op, reporter)
+                 : LaunchQuantize(ctx, scratch, source, rows, cols, op, reporter);
   }
-  if (table) {
+  if (few) {
+    for (int first = 0; first < count; first += kMaxBatchTasks) {
+      LaunchScBatchFew(ctx, tables, a, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));
+    }
+  } else if (table) {
     for (int first = 0; first < count; first += kMaxBatchTasks) {
       LaunchScBatchTable(ctx, tables, a, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));
     }

@@ -128,7 +128,7 @@ class CudaLinearOperator : public testing::TestWithParam<const char*> {};
 TEST_P(CudaLinearOperator, SameBits) {
   STOCH_CUDA_OR_SKIP();
   const LinearSpec spec = ScSpec(GetParam());
-  for (const int64_t rows : {1, 3, 6, 17, 40}) {
+  for (const int64_t rows : {1, 2, 3, 4, 6, 17, 40}) {
     SCOPED_TRACE(rows);
     ExpectSameBits(spec, {{70, 33}, 300, rows}, {});
   }
@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaLinearRows,
 
 TEST(CudaLinear, LargeShapes) {
   STOCH_CUDA_OR_SKIP();
-  for (const int64_t rows : {1, 4, 7, 32}) {
+  for (const int64_t rows : {1, 2, 4, 7, 32}) {
     SCOPED_TRACE(rows);
     ExpectSameBits(ScSpec("halve=1"), {{4096, 1024, 1024}, 4096, rows}, {Prologue::kRmsNorm, false, DType::kF16});
     ExpectSameBits(ScSpec(""), {{2048}, 14336, rows}, {Prologue::kSiluMul, true, DType::kF16});
@@ -174,18 +174,23 @@ TEST(CudaLinear, LargeShapes) {
 
 TEST(CudaLinear, ManyWeightRowsForABatch) {
   STOCH_CUDA_OR_SKIP();
-  for (const int64_t rows : {7, 13, 20, 50, 150}) {
+  for (const int64_t rows : {2, 3, 7, 13, 20, 50, 150}) {
     SCOPED_TRACE(rows);
     ExpectSameBits(ScSpec("halve=1"), {{25000, 700}, 300, rows}, {Prologue::kNone, true});
   }
 }
 
-TEST(CudaLinear, CountsOf256) {
+TEST(CudaLinear, LargestCounts) {
   STOCH_CUDA_OR_SKIP();
-  // Every |x| is the largest of its chunk, so every product with a largest weight counts 256.
-  for (const int64_t rows : {1, 3, 8, 40}) {
-    SCOPED_TRACE(rows);
-    ExpectSameBits(ScSpec(""), {{64}, 256, rows}, {Prologue::kNone, false, DType::kF32, -0.5f});
+  // Every |x| is the largest of its chunk, so every product with a largest weight counts 256, or 128 where halved:
+  // neither fits a byte with a sign.
+  for (const char* parameters : {"", "halve=1"}) {
+    for (const float x : {0.5f, -0.5f}) {
+      for (const int64_t rows : {1, 2, 3, 4, 8, 40}) {
+        SCOPED_TRACE(std::string(parameters) + " rows " + std::to_string(rows));
+        ExpectSameBits(ScSpec(parameters), {{64}, 256, rows}, {Prologue::kNone, false, DType::kF32, x});
+      }
+    }
   }
 }
 
