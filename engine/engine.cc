@@ -15,6 +15,9 @@ namespace {
 
 constexpr int64_t kDefaultContextLimit = 8192;       // what long-context models start with unless told otherwise
 constexpr int64_t kLogitsBytes = int64_t{64} << 20;  // of one block of logits rows
+// Rows that an exact linear computes at a time on a GPU: with 130 of a block, the LM head took twice as long as with
+// 128.
+constexpr int64_t kLogitsTile = 128;
 
 constexpr std::array<std::pair<std::string_view, Precision>, 3> kPrecisions = {
     {{"sc", Precision::kSc}, {"fp32", Precision::kFp32}, {"fp16", Precision::kFp16}}};
@@ -67,7 +70,8 @@ PassShape ShapeOf(const LlamaConfig& config, const EngineOptions& options) {
   const int64_t prompt_rows =
       ChunkInvariant(filled) ? std::min(filled.max_pass_rows, filled.kv_tokens) : filled.context;
   shape.max_rows = std::max(prompt_rows, filled.max_sequences);
-  const int64_t block = std::max<int64_t>(1, kLogitsBytes / (config.vocab_size * 4));
+  int64_t block = std::max<int64_t>(1, kLogitsBytes / (config.vocab_size * 4));
+  if (block > kLogitsTile) block -= block % kLogitsTile;
   shape.max_logit_rows = std::max(std::min(shape.max_rows, block), filled.max_sequences);
   if (filled.placement) shape.lanes = LanesOf(*filled.placement);
   return shape;
