@@ -83,7 +83,8 @@ DeviceGroup::~DeviceGroup() {
 void DeviceGroup::MakeMailboxes() {
   for (DeviceContext* ctx : contexts_) {
     mailboxes_.push_back({ZeroedDevice(*ctx, sizeof(uint32_t) * kMaxGatherBlocks * kMaxGroup),
-                          ZeroedDevice(*ctx, sizeof(uint32_t) * kMaxGatherBlocks)});
+                          ZeroedDevice(*ctx, sizeof(uint32_t) * kMaxGatherBlocks),
+                          ZeroedDevice(*ctx, kLandingBytesPerDevice * contexts_.size())});
   }
 }
 
@@ -156,6 +157,10 @@ void DeviceGroup::JoinStreams() {
 
 void DeviceGroup::GatherDirect(const GatherCall& call, const GatherPlan& plan) {
   const bool recording = IsRecording();
+  if (recording && GatherPackets(call, plan)) {
+    last_outputs_ = call.to;
+    return;
+  }
   if (recording) {
     KeepUnreadOutputs(call);
   } else {
@@ -178,6 +183,37 @@ void DeviceGroup::GatherDirect(const GatherCall& call, const GatherPlan& plan) {
     LaunchDirectGather(*contexts_[i], part, blocks);
   }
   if (!recording) JoinStreams();
+}
+
+bool DeviceGroup::GatherPackets(const GatherCall& call, const GatherPlan& plan) {
+  const int blocks = GatherBlocks(plan.rows * plan.widest());
+  std::vector<PacketGather> parts;
+  for (size_t i = 0; i < contexts_.size(); ++i) {
+    PacketGather part;
+    part.columns = ColumnsOf(call, plan, i);
+    part.rank = static_cast<int>(i);
+    part.devices = static_cast<int>(contexts_.size());
+    part.arrived = static_cast<uint32_t*>(mailboxes_[i].arrived.data());
+    part.failed = static_cast<int*>(failed_.data());
+    for (size_t d = 0; d < contexts_.size(); ++d) {
+      part.begin[d] = plan.begin[d];
+      part.cols[d] = plan.cols_of(d);
+      part.landing[d] = static_cast<uint4*>(mailboxes_[d].landing.data());
+    }
+    for (const TensorView& to : call.to) {
+      if (to.device != contexts_[i]->device) continue;
+      part.to = to.ptr<float>();
+      part.to_stride = to.step(0);
+      part.in_place = IsInPlace(call, plan, i, to);
+    }
+    if (!TakesPackets(part, blocks)) return false;
+    parts.push_back(part);
+  }
+  for (size_t i = 0; i < contexts_.size(); ++i) {
+    DeviceGuard guard(contexts_[i]->device);
+    LaunchPacketGather(*contexts_[i], parts[i], blocks);
+  }
+  return true;
 }
 
 void DeviceGroup::GatherThroughNccl(const GatherCall& call, const GatherPlan& plan) {

@@ -18,9 +18,10 @@
 namespace stoch::cuda {
 
 // Two routes. Direct: every GPU stores its columns into all others' memory, in one small kernel a device. In a graph
-// that kernel also waits until theirs have come: three microseconds an exchange, which is what decoding needs; outside
-// of one, events do, and no kernel depends on another that runs at the same time. NCCL: columns are packed,
-// all-gathered and unpacked; for GPUs that do not reach each other's memory.
+// that kernel also waits until theirs have come, which takes few microseconds; few numbers, as decoding has them,
+// travel as packets that announce themselves. Outside of a graph events wait, and no kernel depends on another that
+// runs at the same time. NCCL: columns are packed, all-gathered and unpacked; for GPUs that do not reach each other's
+// memory.
 //
 // Errors: NcclError, CudaError; DeviceError from Check where a device waited in vain.
 class DeviceGroup {
@@ -46,10 +47,13 @@ class DeviceGroup {
   struct Mailbox {
     Buffer flags;    // uint32 [blocks][devices]: how often each other device's block has arrived
     Buffer arrived;  // uint32 [blocks]: how often this device's block has
+    Buffer landing;  // of packets
   };
   void MakeMailboxes();
   DirectGather Mail(size_t rank) const;  // an exchange of no columns: all wait for all
   void GatherDirect(const GatherCall& call, const GatherPlan& plan);
+  // What: an exchange of few numbers while a graph is recorded; false, and nothing, where that does not fit.
+  bool GatherPackets(const GatherCall& call, const GatherPlan& plan);
   // A device that has left an exchange knows that the others came to it, not that they have read what it brought. So
   // two exchanges in a row that write one place need another in between.
   void KeepUnreadOutputs(const GatherCall& call);

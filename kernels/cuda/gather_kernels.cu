@@ -8,7 +8,7 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = kGatherThreads;
 constexpr int64_t kElementsPerBlock = 4 * kThreads;  // a float4 a thread: more blocks cost more flags than they save
 constexpr uint64_t kPeerTimeoutNs = 20'000'000'000;
 constexpr int kLooksBetweenChecks = 4096;  // `failed` is in host memory: to read it takes as long as an exchange
@@ -40,16 +40,19 @@ __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
   return value;
 }
 
-// Waits until `flag` has come to `turn`. A device that never comes must not hang the others: they note it and go on.
+// A device that never comes must not hang the others: they note it and go on. `start`: 0 at first.
+__device__ bool MayWaitOn(uint64_t& start, int peer, int* failed) {
+  const uint64_t now = Nanoseconds();
+  if (start == 0) start = now;
+  if (now - start < kPeerTimeoutNs && *static_cast<volatile int*>(failed) == 0) return true;
+  *static_cast<volatile int*>(failed) = peer + 1;
+  return false;
+}
+// Waits until `flag` has come to `turn`.
 __device__ void AwaitPeer(const uint32_t* flag, uint32_t turn, int peer, int* failed) {
   uint64_t start = 0;
   for (int looks = 1; static_cast<int32_t>(LoadAcquire(flag) - turn) < 0; ++looks) {
-    if (looks % kLooksBetweenChecks != 0) continue;
-    const uint64_t now = Nanoseconds();
-    if (start == 0) start = now;
-    if (now - start < kPeerTimeoutNs && *static_cast<volatile int*>(failed) == 0) continue;
-    *static_cast<volatile int*>(failed) = peer + 1;
-    return;
+    if (looks % kLooksBetweenChecks == 0 && !MayWaitOn(start, peer, failed)) return;
   }
 }
 
@@ -85,6 +88,70 @@ __global__ void __launch_bounds__(kThreads) DirectGatherKernel(const __grid_cons
   }
   __syncthreads();
   if (threadIdx.x == 0) args.arrived[block] = turn;
+}
+
+__device__ __forceinline__ void StorePacket(uint4* to, float x, float y, uint32_t turn) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %3, %2, %3};" ::"l"(to), "r"(__float_as_uint(x)),
+               "r"(__float_as_uint(y)), "r"(turn)
+               : "memory");
+}
+__device__ __forceinline__ uint4 LoadPacket(const uint4* from) {
+  uint4 p;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(p.x), "=r"(p.y), "=r"(p.z), "=r"(p.w)
+               : "l"(from)
+               : "memory");
+  return p;
+}
+
+// Four numbers a thread. Every thread sends and awaits packets, of zeros where a device has fewer columns than others:
+// a block that has heard from all others of its index knows that they have read what it sent the turn before last,
+// whose places it writes next.
+__global__ void __launch_bounds__(kThreads) PacketGatherKernel(const __grid_constant__ PacketGather args) {
+  StartNext();
+  WaitForPrevious();
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const uint32_t turn = args.arrived[blockIdx.x] + 1;
+  const auto place = [&](int device, int from) {
+    const int64_t slot = static_cast<int64_t>(turn % 2) * args.devices + from;
+    return args.landing[device] + (slot * kMaxPacketBlocks * kThreads + at) * 2;
+  };
+  const auto put = [&](int from, const float4& value) {
+    const int64_t width = args.cols[from] / 4;
+    if (at >= args.columns.rows * width) return;
+    const int64_t row = args.columns.rows == 1 ? 0 : at / width;
+    float* to = args.to + row * args.to_stride + args.begin[from];
+    reinterpret_cast<float4*>(to)[at - row * width] = value;
+  };
+  float4 own = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  const int64_t width = args.columns.cols / 4;
+  if (at < args.columns.rows * width) {
+    const int64_t row = args.columns.rows == 1 ? 0 : at / width;
+    own = ValueAt<float4>(args.columns, row, at - row * width);
+  }
+  for (int d = 0; d < args.devices; ++d) {
+    if (d == args.rank) continue;
+    uint4* to = place(d, args.rank);
+    StorePacket(to, own.x, own.y, turn);
+    StorePacket(to + 1, own.z, own.w, turn);
+  }
+  if (!args.in_place) put(args.rank, own);
+  for (int d = 0; d < args.devices; ++d) {
+    if (d == args.rank) continue;
+    const uint4* from = place(args.rank, d);
+    uint4 low = LoadPacket(from);
+    uint4 high = LoadPacket(from + 1);
+    uint64_t start = 0;
+    for (int looks = 1; low.y != turn || low.w != turn || high.y != turn || high.w != turn; ++looks) {
+      low = LoadPacket(from);
+      high = LoadPacket(from + 1);
+      if (looks % kLooksBetweenChecks == 0 && !MayWaitOn(start, d, args.failed)) break;
+    }
+    put(d,
+        make_float4(__uint_as_float(low.x), __uint_as_float(low.z), __uint_as_float(high.x), __uint_as_float(high.z)));
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) args.arrived[blockIdx.x] = turn;
 }
 
 __global__ void __launch_bounds__(kThreads) PackKernel(GatherColumns columns, float* slab) {
@@ -125,6 +192,23 @@ int GatherBlocks(int64_t elements) {
 void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, int blocks) {
   const auto kernel = TakesVectors(args) ? DirectGatherKernel<float4> : DirectGatherKernel<float>;
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, args);
+}
+
+bool TakesPackets(const PacketGather& args, int blocks) {
+  const GatherColumns& columns = args.columns;
+  bool fits = blocks <= kMaxPacketBlocks && columns.cols % 4 == 0 && args.to != nullptr &&
+              IsAligned(args.to, args.to_stride, columns.rows) &&
+              IsAligned(columns.from, columns.from_stride, columns.rows) &&
+              (!columns.silu_mul || IsAligned(columns.from2, columns.from2_stride, columns.rows));
+  for (int d = 0; d < args.devices; ++d) {
+    fits = fits && args.begin[d] % 4 == 0 && args.cols[d] % 4 == 0 &&
+           columns.rows * args.cols[d] <= int64_t{blocks} * kElementsPerBlock;
+  }
+  return fits;
+}
+
+void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks) {
+  LaunchOverlapped(ctx, PacketGatherKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, args);
 }
 
 void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab) {

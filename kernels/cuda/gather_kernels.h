@@ -42,6 +42,31 @@ struct DirectGather {
 //           group. An output may be read between two exchanges if the next one does not write it.
 void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, int blocks);
 
+// One device's part of an exchange of packets. A packet is two numbers, each beside the turn it belongs to, and is its
+// own announcement: who waits for it watches its place, and nothing has to be fenced and signalled behind it.
+inline constexpr int kGatherThreads = 512;
+inline constexpr int kMaxPacketBlocks = 16;
+struct PacketGather {
+  GatherColumns columns;
+  int rank = 0;
+  int devices = 0;
+  bool in_place = false;  // its own columns are where they belong
+  float* to = nullptr;    // the whole of the outputs on this device
+  int64_t to_stride = 0;
+  int64_t begin[kMaxGroup] = {};   // of each device's columns, and
+  int64_t cols[kMaxGroup] = {};    // how many
+  uint4* landing[kMaxGroup] = {};  // of each device: [2 turns][devices][kMaxPacketBlocks][kGatherThreads][2]
+  uint32_t* arrived = nullptr;     // as above: turns are counted across both kinds
+  int* failed = nullptr;
+};
+inline constexpr size_t kLandingBytesPerDevice = 2 * sizeof(uint4) * 2 * kMaxPacketBlocks * kGatherThreads;
+
+// What:     the same as LaunchDirectGather with `waits`: ends once the columns of all devices are in `to`.
+// Requires: TakesPackets for every device, and `to` on every device. Of an exchange's outputs nothing is written from
+//           elsewhere: what the previous one wrote may still be read by others.
+void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks);
+bool TakesPackets(const PacketGather& args, int blocks);
+
 // What: how many blocks an exchange takes whose largest part has `elements` floats.
 int GatherBlocks(int64_t elements);
 
