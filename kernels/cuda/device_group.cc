@@ -186,7 +186,7 @@ void DeviceGroup::GatherDirect(const GatherCall& call, const GatherPlan& plan) {
 }
 
 bool DeviceGroup::GatherPackets(const GatherCall& call, const GatherPlan& plan) {
-  const int blocks = GatherBlocks(plan.rows * plan.widest());
+  const int blocks = PacketBlocks(plan.rows * plan.widest());
   std::vector<PacketGather> parts;
   for (size_t i = 0; i < contexts_.size(); ++i) {
     PacketGather part;

@@ -8,7 +8,7 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kThreads = kGatherThreads;
+constexpr int kThreads = 512;
 constexpr int64_t kElementsPerBlock = 4 * kThreads;  // a float4 a thread: more blocks cost more flags than they save
 constexpr uint64_t kPeerTimeoutNs = 20'000'000'000;
 constexpr int kLooksBetweenChecks = 4096;  // `failed` is in host memory: to read it takes as long as an exchange
@@ -107,14 +107,14 @@ __device__ __forceinline__ uint4 LoadPacket(const uint4* from) {
 // Four numbers a thread. Every thread sends and awaits packets, of zeros where a device has fewer columns than others:
 // a block that has heard from all others of its index knows that they have read what it sent the turn before last,
 // whose places it writes next.
-__global__ void __launch_bounds__(kThreads) PacketGatherKernel(const __grid_constant__ PacketGather args) {
+__global__ void __launch_bounds__(kPacketThreads) PacketGatherKernel(const __grid_constant__ PacketGather args) {
   StartNext();
   WaitForPrevious();
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t at = int64_t{blockIdx.x} * kPacketThreads + threadIdx.x;
   const uint32_t turn = args.arrived[blockIdx.x] + 1;
   const auto place = [&](int device, int from) {
     const int64_t slot = static_cast<int64_t>(turn % 2) * args.devices + from;
-    return args.landing[device] + (slot * kMaxPacketBlocks * kThreads + at) * 2;
+    return args.landing[device] + (slot * kMaxPacketBlocks * kPacketThreads + at) * 2;
   };
   const auto put = [&](int from, const float4& value) {
     const int64_t width = args.cols[from] / 4;
@@ -202,13 +202,18 @@ bool TakesPackets(const PacketGather& args, int blocks) {
               (!columns.silu_mul || IsAligned(columns.from2, columns.from2_stride, columns.rows));
   for (int d = 0; d < args.devices; ++d) {
     fits = fits && args.begin[d] % 4 == 0 && args.cols[d] % 4 == 0 &&
-           columns.rows * args.cols[d] <= int64_t{blocks} * kElementsPerBlock;
+           columns.rows * args.cols[d] <= int64_t{blocks} * kPacketThreads * 4;
   }
   return fits;
 }
 
 void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks) {
-  LaunchOverlapped(ctx, PacketGatherKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, args);
+  LaunchOverlapped(ctx, PacketGatherKernel, dim3(static_cast<unsigned>(blocks)), dim3(kPacketThreads), 0, args);
+}
+
+int PacketBlocks(int64_t elements) {
+  constexpr int64_t kEach = 4 * kPacketThreads;
+  return static_cast<int>(std::clamp<int64_t>((elements + kEach - 1) / kEach, 1, kMaxPacketBlocks + 1));
 }
 
 void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab) {

@@ -44,8 +44,8 @@ void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, int blocks
 
 // One device's part of an exchange of packets. A packet is two numbers, each beside the turn it belongs to, and is its
 // own announcement: who waits for it watches its place, and nothing has to be fenced and signalled behind it.
-inline constexpr int kGatherThreads = 512;
-inline constexpr int kMaxPacketBlocks = 16;
+inline constexpr int kPacketThreads = 128;  // few a block: a multiprocessor looks at all its places in every turn
+inline constexpr int kMaxPacketBlocks = kMaxGatherBlocks;
 struct PacketGather {
   GatherColumns columns;
   int rank = 0;
@@ -55,17 +55,19 @@ struct PacketGather {
   int64_t to_stride = 0;
   int64_t begin[kMaxGroup] = {};   // of each device's columns, and
   int64_t cols[kMaxGroup] = {};    // how many
-  uint4* landing[kMaxGroup] = {};  // of each device: [2 turns][devices][kMaxPacketBlocks][kGatherThreads][2]
+  uint4* landing[kMaxGroup] = {};  // of each device: [2 turns][devices][kMaxPacketBlocks][kPacketThreads][2]
   uint32_t* arrived = nullptr;     // as above: turns are counted across both kinds
   int* failed = nullptr;
 };
-inline constexpr size_t kLandingBytesPerDevice = 2 * sizeof(uint4) * 2 * kMaxPacketBlocks * kGatherThreads;
+inline constexpr size_t kLandingBytesPerDevice = 2 * sizeof(uint4) * 2 * kMaxPacketBlocks * kPacketThreads;
 
 // What:     the same as LaunchDirectGather with `waits`: ends once the columns of all devices are in `to`.
 // Requires: TakesPackets for every device, and `to` on every device. Of an exchange's outputs nothing is written from
 //           elsewhere: what the previous one wrote may still be read by others.
 void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks);
 bool TakesPackets(const PacketGather& args, int blocks);
+// What: how many blocks that is where the largest part has `elements` floats; may be more than there can be.
+int PacketBlocks(int64_t elements);
 
 // What: how many blocks an exchange takes whose largest part has `elements` floats.
 int GatherBlocks(int64_t elements);
