@@ -253,7 +253,7 @@ struct Consumer {
   uint4 ahead[2];  // thermometers of the pair of steps that is looked up next
   // Pairs that are looked up; the others are made by shifts. Look-ups take the shared memory that the tensor cores read
   // streams from, shifts the pipe that has most to do: each alone is slower (measured).
-  static constexpr uint32_t kLooked = kTable ? 0 : kTokens <= 16 ? 0b0111 : 0b0101;
+  static constexpr uint32_t kLooked = kTable ? 0 : 0b0011;
   template <int kPair>
   static constexpr int NextLooked() {  // the pair after kPair that is looked up, kWords + that of the next block
     for (int p = kPair + 1; p < 2 * kWords; ++p) {
@@ -283,6 +283,7 @@ struct Consumer {
     for (int i = 0; i < 2; ++i) {
       ranks[i] = kTable ? TableRanks(table + static_cast<uint32_t>(mask * 128), codes[i]) : DirectRanks(codes[i]);
     }
+    const uint64_t streams = DescriptorToAddTo(low);
     Unrolled<kWords>([&](auto pair) {
       uint32_t a[3][4];
       if constexpr ((kLooked >> pair & 1) == 0) {
@@ -306,11 +307,10 @@ struct Consumer {
       WgmmaFence();
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        Wgmma<kTokens>::Bits(acc, a[i], Descriptor(low + (4 * pair + 2 * i) * (G::kUnitBytes >> 4)),
-                             pair + i > 0 || !first);
+        Wgmma<kTokens>::Bits(acc, a[i], streams + (4 * pair + 2 * i) * (G::kUnitBytes >> 4), pair + i > 0 || !first);
       }
       if constexpr (pair + 1 == kWords) {
-        Wgmma<kTokens>::Bytes(acc, a[2], Descriptor(low + 4 * kWords * (G::kUnitBytes >> 4)));
+        Wgmma<kTokens>::Bytes(acc, a[2], streams + 4 * kWords * (G::kUnitBytes >> 4));
       }
       WgmmaCommit();
       if constexpr (kLooked >> pair & 1) {

@@ -307,5 +307,7 @@ __device__ __forceinline__ uint64_t Descriptor(uint32_t low) {
   asm("mov.b64 %0, {%1, %2};\n" : "=l"(r) : "r"(low), "n"(128 >> 4));
   return r;
 }
+// The same to add distances to in 64 bits: two instructions for each operand instead of three, but more registers.
+__device__ __forceinline__ uint64_t DescriptorToAddTo(uint32_t low) { return (uint64_t{128 >> 4} << 32) + low; }
 
 }  // namespace stoch::cuda
