@@ -51,7 +51,7 @@ struct BatchOutputs {
   }
 };
 
-// What: the tasks and shape of a call, each task padded to a multiple of `rows_at_once` (a multiple of 16); sums are
+// What: the tasks and shape of a call, each task padded to a multiple of `rows_at_once`, itself one of 16. Sums are
 // left
 //       to the caller.
 inline BatchOutputs MakeBatchOutputs(const ScTables& tables, const ScActivationView& a, const FiniteReporter& reporter,
