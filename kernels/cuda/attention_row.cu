@@ -85,8 +85,8 @@ constexpr int CrowdedBlocks(int slots) { return slots <= 4 ? 4 : 2; }
 
 template <int kSlots, Phase kPhase, bool kCrowded>
 __global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1) ScRowKernel(const RowArgs args) {
-  constexpr int kBatchTiles = kCrowded ? 2 : 8;              // tiles whose keys are loaded together
-  constexpr int kValueGroups = kCrowded ? 2 : kChunkGroups;  // groups whose values are
+  constexpr int kBatchTiles = kCrowded ? 4 : 8;              // tiles whose keys are loaded together
+  constexpr int kValueGroups = kCrowded ? 4 : kChunkGroups;  // groups whose values are
   extern __shared__ uint4 shared_memory[];
   __shared__ int32_t shared_pages[kMaxSharedPages];
   __shared__ std::conditional_t<kPhase == Phase::kFresh, FreshRows, char> fresh;
