@@ -18,8 +18,6 @@ namespace stoch::cuda {
 namespace batch_table {
 namespace {
 
-constexpr int kMaxCount = 128;
-
 // The table: [plane][code][slot] entries of 4 bytes. Dimension 32 p + 16 q + 4 t + j of a chunk (q < 2; t, j < 4) lies
 // in plane p, slot 16 q + 4 j + t: the 32 lanes of a look-up are eight rows with four words t each. Row r starts with
 // byte r % 4 of its words, and rows 4 to 7 start with tile q = 1, so they read 32 slots, all banks once.
@@ -41,6 +39,7 @@ class FourTokens {
  public:
   static constexpr int kTokens = kMaxBatchFewTokens;
   static constexpr int kTableBytes = kPlanes * kPlaneBytes;
+  static constexpr int kMaxCount = 128;
 
   explicit __device__ __forceinline__ FourTokens(const Stage& stage) {
     const uint32_t lane = threadIdx.x % kWarp;
@@ -189,16 +188,12 @@ class FourTokens {
 
 bool ScBatchFewSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                         int64_t rows) {
-  return batch_table::FrameSupports(ctx, op, tables, dims, batch_table::FourTokens::kTableBytes) &&
-         tables.max_count <= batch_table::kMaxCount && rows >= 1 && rows <= kMaxBatchFewTokens;
+  return batch_table::TableSupports<batch_table::FourTokens>(ctx, op, tables, dims, rows);
 }
 
 void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
                       const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
-  STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows <= kMaxBatchFewTokens);
-  BatchOutputs outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, batch_table::kUnitRows, 1);
-  outputs.few = true;
-  batch_table::LaunchTable<batch_table::FourTokens>(ctx, tables, outputs);
+  batch_table::LaunchTable<batch_table::FourTokens>(ctx, tables, a, reporter, tasks, count);
 }
 
 }  // namespace stoch::cuda

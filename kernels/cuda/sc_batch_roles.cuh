@@ -67,7 +67,8 @@ __device__ __forceinline__ uint4 LoadThermometer(uint32_t table, uint32_t codes)
   return r;
 }
 
-template <int kWords, int kHalves, bool kTable, int kTokens, bool kAlone>
+// kOwners: some blocks own tiles (BatchArgs::owners), the others help them.
+template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners>
 struct Consumer {
   using G = Geometry<kWords, kHalves, kTokens>;
   static constexpr int kAccumulators = kTokens / 2;
@@ -89,7 +90,7 @@ struct Consumer {
     return 0;
   }
   int32_t acc[kAccumulators];
-  float y[kAlone ? kAccumulators : 1];
+  float y[kOwners ? kAccumulators : 1];
 
   __device__ int lane() const { return static_cast<int>(threadIdx.x % 32); }
 
@@ -269,7 +270,7 @@ struct Consumer {
   // The sums of a run, left in memory: of all chunks, or of those that this helps with.
   __device__ __forceinline__ void LeaveSums(CodeReader<G::kBlocks>& reader, const Run& run, const BatchTask& task,
                                             int row) {
-    const int first_chunk = kAlone ? args.streams.chunks - args.helped : 0;
+    const int first_chunk = kOwners ? args.streams.chunks - args.helped : 0;
     for (int chunk = run.chunk; chunk < run.end_chunk; ++chunk) {
       if (lane() == 0 && row < task.rows_padded) {  // what who adds them up will want
         PrefetchL2Line(task.scales + static_cast<int64_t>(chunk) * task.rows_padded + row);
@@ -281,7 +282,7 @@ struct Consumer {
                   acc[4 * n + 2], acc[4 * n + 3]);
       }
     }
-    if constexpr (kAlone) {
+    if constexpr (kOwners) {
       __syncwarp();
       if (lane() == 0) {
         asm volatile(
@@ -300,7 +301,7 @@ struct Consumer {
       const Run run = work.Take(args);
       const BatchTask& task = BatchTaskOf(args.outputs, run.group);
       const int row = (run.group - task.first_group) * kGroupRows + warp * 16 + lane() / 4;
-      if (kAlone && static_cast<int>(blockIdx.x) < args.owners) {
+      if (kOwners && static_cast<int>(blockIdx.x) < args.owners) {
         AddChunks(reader, run, task, row);
       } else {
         LeaveSums(reader, run, task, row);

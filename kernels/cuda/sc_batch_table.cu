@@ -17,7 +17,6 @@ namespace batch_table {
 namespace {
 
 constexpr int kBias = 63;
-constexpr int kMaxCount = 127 + kBias;  // largest count whose biased value fits a byte with either sign
 
 // The table: [plane][level][slot] entries of 8 bytes. Dimension 16 p + 4 t + j of a chunk (t, j < 4) lies in plane p,
 // slot 4 j + t: the 16 lanes that shared memory serves at a time are four rows with four words t each, and as row r
@@ -42,6 +41,7 @@ class EightTokens {
   static constexpr int kTokens = kMaxBatchTableTokens;
   static_assert(kTokens == kTileTokens);
   static constexpr int kTableBytes = kPlanes * kPlaneBytes;
+  static constexpr int kMaxCount = 127 + kBias;  // its biased value fits a byte with either sign
 
   explicit __device__ __forceinline__ EightTokens(const Stage& stage) {
     const uint32_t lane = threadIdx.x % kWarp;
@@ -190,15 +190,12 @@ class EightTokens {
 
 bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                           int64_t rows) {
-  return batch_table::FrameSupports(ctx, op, tables, dims, batch_table::EightTokens::kTableBytes) &&
-         tables.max_count <= batch_table::kMaxCount && rows >= 1 && rows <= kMaxBatchTableTokens;
+  return batch_table::TableSupports<batch_table::EightTokens>(ctx, op, tables, dims, rows);
 }
 
 void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
-  STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows <= kMaxBatchTableTokens);
-  batch_table::LaunchTable<batch_table::EightTokens>(
-      ctx, tables, MakeBatchOutputs(tables, a, reporter, tasks, count, batch_table::kUnitRows, 1));
+  batch_table::LaunchTable<batch_table::EightTokens>(ctx, tables, a, reporter, tasks, count);
 }
 
 }  // namespace stoch::cuda

@@ -160,11 +160,15 @@ __device__ __forceinline__ void LoadHalf(Half& half, const Unit& unit, int u) {
   }
 }
 
+// BatchOutputs::few.
+template <typename Table>
+inline constexpr bool kIsFew = Table::kTokens == kMaxBatchFewTokens;
+
 // Units of one chunk x kUnitRows rows, numbered chunk by chunk; each block takes a range of them, so that it builds few
 // tables. The sums of chunks go to memory; once every block has written its own, all of them scale and add.
 //
 // Table: what a lane needs for its look-ups, and what to do with them.
-//   kTokens, kTableBytes
+//   kTokens, kTableBytes, kMaxCount (the largest that an entry holds)
 //   Table(stage)           before any table is built
 //   Build(args, stage)     static: the table of the staged codes, by all threads
 //   LoadCorrection(stage)  what else depends on the staged codes
@@ -214,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
     }
   }
   args.barrier.Wait();
-  CombineSums<kWarps, Table::kTableBytes, Table::kTokens == kMaxBatchFewTokens>(args.outputs, shared);
+  CombineSums<kWarps, Table::kTableBytes, kIsFew<Table>>(args.outputs, shared);
 }
 
 // One block a multiprocessor, and whole chunks' worth of blocks where that leaves few multiprocessors idle: a block
@@ -226,10 +230,14 @@ inline int PickBlocks(int sm_count, int64_t chunks, int64_t row_blocks) {
   return static_cast<int>(aligned * 6 >= most * 5 ? aligned : most);
 }
 
+// What: LaunchScBatchFew and LaunchScBatchTable.
 template <typename Table>
-void LaunchTable(DeviceContext& ctx, const ScTables& tables, BatchOutputs outputs) {
+void LaunchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const FiniteReporter& reporter,
+                 const ScLinearTask* tasks, int count) {
+  STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows <= Table::kTokens);
   TableArgs args;
-  args.outputs = outputs;
+  args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kUnitRows, 1);
+  args.outputs.few = kIsFew<Table>;
   args.counts = tables.counts8;
   args.masks = tables.masks;
   args.levels = tables.levels;
@@ -243,11 +251,13 @@ void LaunchTable(DeviceContext& ctx, const ScTables& tables, BatchOutputs output
                    size_t{Table::kTableBytes}, args);
 }
 
-// What: whether a kernel of this frame with `table_bytes` takes an operator and shape whose counts it can hold.
-inline bool FrameSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
-                          int table_bytes) {
+// What: ScBatchFewSupports and ScBatchTableSupports.
+template <typename Table>
+bool TableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
+                   int64_t rows) {
   return op.code == ScCode::kSignMagnitude && tables.counts8 != nullptr && tables.levels >= 16 &&
-         dims.chunk_d <= kChunkDims && ctx.max_shared_bytes >= table_bytes + 2048;
+         tables.max_count <= Table::kMaxCount && dims.chunk_d <= kChunkDims &&
+         ctx.max_shared_bytes >= Table::kTableBytes + 2048 && rows >= 1 && rows <= Table::kTokens;
 }
 
 }  // namespace stoch::cuda::batch_table

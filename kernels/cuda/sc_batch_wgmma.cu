@@ -13,7 +13,7 @@
 //
 // Tried before: clusters that share a tile's chunks and add products up through each other's shared memory. It moves
 // fewer bytes, but a Hopper's parts have room for few large clusters, and no shape of an 8B model filled more than 85 %
-// of it. Codes copied into the ring by four producers: 1.3 times the kernel.
+// of it.
 #include <algorithm>
 
 #include "kernels/base/check.h"
@@ -40,7 +40,7 @@ using batch::Shared;
 
 constexpr int kCombineBytes = 128 * 1024;
 
-template <int kWords, int kHalves, bool kTable, int kTokens, bool kAlone>
+template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using G = Geometry<kWords, kHalves, kTokens>;
@@ -69,12 +69,12 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
     if (threadIdx.x == kConsumers) Produce<G>(args, shared);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
-    Consumer<kWords, kHalves, kTable, kTokens, kAlone> consumer{
+    Consumer<kWords, kHalves, kTable, kTokens, kOwners> consumer{
         args, shared,
         SharedAddress(rank_table) + (kTable ? threadIdx.x % 4 * 4 * 128 : threadIdx.x % batch::kThermometerCopies * 16),
         warp, args.minus_one};
     consumer.Consume();
-    if constexpr (!kAlone) {
+    if constexpr (!kOwners) {
       args.barrier.Wait([] { NamedWait(1, kConsumers); });
       CombineSums<kConsumers / 32, kCombineBytes>(args.outputs, memory + kRingHeader);
     }
@@ -89,14 +89,14 @@ struct Choice {
   Kernel kernel = nullptr;
   int64_t stage_bytes = 0;
 };
-template <int kWords, int kHalves, bool kTable, int kTokens, bool kAlone = false>
+template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners = false>
 Choice Make() {
-  return {ScBatchWgmmaKernel<kWords, kHalves, kTable, kTokens, kAlone>,
+  return {ScBatchWgmmaKernel<kWords, kHalves, kTable, kTokens, kOwners>,
           Geometry<kWords, kHalves, kTokens>::kStageBytes};
 }
 template <int kTokens>
-Choice Choose(int words, int halves, bool table, bool alone) {
-  if (alone) return Make<4, 1, false, kTokens, true>();
+Choice Choose(int words, int halves, bool table, bool owners) {
+  if (owners) return Make<4, 1, false, kTokens, true>();
   if (halves == 2) return words == 3 ? Make<3, 2, true, kTokens>() : Make<4, 2, true, kTokens>();
   switch (words) {
     case 1: return Make<1, 1, true, kTokens>();
@@ -137,9 +137,9 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   const int tiles = args.outputs.groups / (kRows / kGroupRows) * streams.token_tiles;
   const int waves = (tiles + ctx.sm_count - 1) / ctx.sm_count;
   unsigned blocks = static_cast<unsigned>(std::min<int64_t>(ctx.sm_count, int64_t{tiles} * chunks));
-  const bool alone = streams.words == 4 && streams.halves == 1 && !table && 3 * tiles >= 2 * waves * ctx.sm_count;
+  const bool owners = streams.words == 4 && streams.halves == 1 && !table && 3 * tiles >= 2 * waves * ctx.sm_count;
   int64_t left_chunks = chunks;
-  if (alone) {
+  if (owners) {
     args.owners = (tiles + waves - 1) / waves;
     const int helpers = ctx.sm_count - args.owners;
     if (int64_t{tiles} * (kConsumers / 32) <= DeviceContext::kFlags) {
@@ -150,9 +150,9 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
     left_chunks = args.helped;
   }
   if (left_chunks > 0) args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes() / chunks * left_chunks);
-  const Choice choice = tile_tokens == 16   ? Choose<16>(streams.words, streams.halves, table, alone)
-                        : tile_tokens == 32 ? Choose<32>(streams.words, streams.halves, table, alone)
-                                            : Choose<64>(streams.words, streams.halves, table, alone);
+  const Choice choice = tile_tokens == 16   ? Choose<16>(streams.words, streams.halves, table, owners)
+                        : tile_tokens == 32 ? Choose<32>(streams.words, streams.halves, table, owners)
+                                            : Choose<64>(streams.words, streams.halves, table, owners);
   const int64_t table_bytes =
       table ? int64_t{streams.halves} * std::max(args.masks, 16) * 128 : int64_t{batch::kThermometerBytes};
   args.stages = static_cast<int>(

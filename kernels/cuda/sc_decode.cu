@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sc_decode.h"
 #include "kernels/cuda/sc_decode_args.cuh"
@@ -94,15 +95,8 @@ struct Walk {
     unit.tiles = static_cast<int>(args.dims.chunk_padded(chunk) / kTileDims);
   }
 };
-__device__ __forceinline__ uint4 LoadWords(const uint8_t* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
 __device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
-  return tile < unit.tiles ? LoadWords(unit.codes + tile * kTileBytes) : make_uint4(0, 0, 0, 0);
+  return tile < unit.tiles ? LoadStreaming(unit.codes + tile * kTileBytes) : make_uint4(0, 0, 0, 0);
 }
 
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
@@ -130,7 +124,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   // The branch is there for what the compiler then cannot do: move the loads behind the wait.
   if (current.unit.tiles == kChunkTiles) {
 #pragma unroll
-    for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadWords(current.unit.codes + t * kTileBytes);
+    for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadStreaming(current.unit.codes + t * kTileBytes);
   } else {
 #pragma unroll
     for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadTile(current.unit, t);
