@@ -100,6 +100,7 @@ __global__ void __launch_bounds__(kThreads, 1) Fp16VectorKernel(const __grid_con
   if (row + stride >= args.total_rows) StartNext();
   WaitForPrevious();
   for (int n = 0; n < args.rows; ++n) {
+    if (n > 0) __syncthreads();  // all have read `fold`
     switch (args.source.prologue) {
       case Prologue::kNone: StageRow<Prologue::kNone>(args, n, xs + n * args.cols, fold); break;
       case Prologue::kRmsNorm: StageRow<Prologue::kRmsNorm>(args, n, xs + n * args.cols, fold); break;

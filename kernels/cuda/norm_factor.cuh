@@ -6,38 +6,54 @@
 
 namespace stoch::cuda {
 
-// What:     1 / sqrt(mean(x^2) + eps) of the row x[0..cols), given to every thread of the block.
-// Requires: at least kRowLanes threads; `shared` has kRowLanes floats.
+// What:     a lane of the row's sum of squares from each of the block's first kRowLanes threads, in `shared`, where
+//           FoldNorm finds them after a barrier.
 // Bits:     kRowLanes order of reduce.h.
-__device__ inline float NormFactor(const float* x, int64_t cols, float eps, float* shared) {
+__device__ __forceinline__ void NormLanes(const float* x, int cols, float* shared) {
+  constexpr int kInFlight = 16;  // loads first: the sum is one chain
+  constexpr int kStep = kInFlight * kRowLanes;
   const int j = static_cast<int>(threadIdx.x);
-  if (j < kRowLanes) {
-    float lane = 0.0f;
-    int64_t i = j;
-    constexpr int kInFlight = 16;
-    for (; i + (kInFlight - 1) * kRowLanes < cols; i += kInFlight * kRowLanes) {  // loads first: the sum is one chain
-      float v[kInFlight];
+  if (j >= kRowLanes) return;
+  const float* from = x + j;
+  float lane = 0.0f;
+  float v[kInFlight];
+  int rest = cols;
+#pragma unroll 1
+  for (; rest >= kStep; rest -= kStep, from += kStep) {
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) v[k] = x[i + k * kRowLanes];
+    for (int k = 0; k < kInFlight; ++k) v[k] = from[k * kRowLanes];
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) lane = Fma(v[k], v[k], lane);
-    }
-    for (; i < cols; i += kRowLanes) lane = Fma(x[i], x[i], lane);
-    shared[j] = lane;
+    for (int k = 0; k < kInFlight; ++k) lane = Fma(v[k], v[k], lane);
   }
-  __syncthreads();
-  if (j < kWarp) {
-    float lanes[kRowLanes / kWarp];
+  if (rest > 0) {
 #pragma unroll
-    for (int k = 0; k < kRowLanes / kWarp; ++k) lanes[k] = shared[k * kWarp + j];
-    float lane = FoldLanes<kRowLanes / kWarp>(lanes);
-    for (int s = kWarp / 2; s > 0; s /= 2) lane = lane + __shfl_down_sync(kAllLanes, lane, s);
-    if (j == 0) shared[0] = 1.0f / Sqrt(lane / static_cast<float>(cols) + eps);
+    for (int k = 0; k < kInFlight; ++k) v[k] = j + k * kRowLanes < rest ? from[k * kRowLanes] : 0.0f;
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) lane = Fma(v[k], v[k], lane);  // + 0 changes no lane: none is -0
   }
+  shared[j] = lane;
+}
+
+// What: 1 / sqrt(mean(x^2) + eps) of the row, given to every lane of each warp that calls. Every warp for itself folds
+//       the same numbers: cheaper than one warp, a barrier and a broadcast.
+__device__ __forceinline__ float FoldNorm(const float* shared, int cols, float eps) {
+  const int j = static_cast<int>(threadIdx.x) % kWarp;
+  float lanes[kRowLanes / kWarp];
+#pragma unroll
+  for (int k = 0; k < kRowLanes / kWarp; ++k) lanes[k] = shared[k * kWarp + j];
+  float sum = FoldLanes<kRowLanes / kWarp>(lanes);
+  // To both sides, as a + b is b + a: every lane ends with lane 0's total.
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
+  return 1.0f / Sqrt(sum / static_cast<float>(cols) + eps);
+}
+
+// What:     1 / sqrt(mean(x^2) + eps) of the row x[0..cols), given to every thread of the block.
+// Requires: at least kRowLanes threads; `shared` has kRowLanes floats, which others may write after a barrier.
+__device__ __forceinline__ float NormFactor(const float* x, int64_t cols, float eps, float* shared) {
+  NormLanes(x, static_cast<int>(cols), shared);
   __syncthreads();
-  const float r = shared[0];
-  __syncthreads();
-  return r;
+  return FoldNorm(shared, static_cast<int>(cols), eps);
 }
 
 }  // namespace stoch::cuda

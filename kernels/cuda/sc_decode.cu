@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/launch.h"
@@ -63,19 +64,19 @@ struct Walk {
   int row_block;
   Unit unit;
 
-  __device__ __forceinline__ Walk(const DecodeArgs& args, int index, bool exists, int lane)
-      : chunk(index / args.row_blocks), row_block(index % args.row_blocks) {
+  // Starts `ahead` units after the first of chunk `first`.
+  __device__ __forceinline__ Walk(const DecodeArgs& args, int first, int ahead, bool exists, int lane)
+      : chunk(first), row_block(ahead) {
     Locate(args, exists, lane);
   }
   __device__ __forceinline__ void Step(const DecodeArgs& args, bool exists, int lane) {
     row_block += kWarps;
     if (row_block < run_end_) {
-      unit.codes += args.dims.padded * (kWarps * kTileRows);
+      unit.codes += args.dims.row_tiles * (kWarps * kTileBytes);
       unit.scale += kWarps * kTileRows;
       if (!exists) unit.tiles = 0;
       return;
     }
-    for (; row_block >= args.row_blocks; row_block -= args.row_blocks) ++chunk;
     Locate(args, exists, lane);
   }
 
@@ -86,13 +87,15 @@ struct Walk {
     run_end_ = 0;
     unit = {};
     if (!exists) return;
-    const Task& task = TaskOf(args, row_block);
-    run_end_ = task.first_block + (task.rows + kTileRows - 1) / kTileRows;
+    for (; row_block >= args.row_blocks; row_block -= args.row_blocks) ++chunk;
+    const int t = TaskOf(args, row_block);
+    const Task& task = args.tasks[t];
+    run_end_ = args.task_end[t];
     const int own = row_block - task.first_block;
-    const int64_t tile = own * (args.dims.padded / kTileDims) + chunk * (args.dims.chunk_stride / kTileDims);
-    unit.codes = task.codes + tile * kTileBytes + lane * kTileDims;
-    unit.scale = task.scales + static_cast<int64_t>(chunk) * task.rows_padded + own * kTileRows + lane;
-    unit.tiles = static_cast<int>(args.dims.chunk_padded(chunk) / kTileDims);
+    const int tile = own * args.dims.row_tiles + chunk * args.dims.chunk_tiles;
+    unit.codes = task.codes + static_cast<int64_t>(tile) * kTileBytes + lane * kTileDims;
+    unit.scale = task.scales + chunk * task.rows_padded + own * kTileRows + lane;
+    unit.tiles = (args.dims.chunk_dims(chunk) + kTileDims - 1) / kTileDims;
   }
 };
 __device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
@@ -110,15 +113,18 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   // From one lane: the compiler then knows that all lanes agree, and keeps places and addresses in uniform registers.
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
-  const int64_t units = args.dims.chunks * args.row_blocks;
-  const int begin = static_cast<int>(blockIdx.x * units / gridDim.x);
-  const int end = static_cast<int>((blockIdx.x + 1) * units / gridDim.x);
+  const int block = static_cast<int>(blockIdx.x);
+  const int begin = block * args.units_each + min(block, args.units_rest);
+  const int end = begin + args.units_each + (block < args.units_rest ? 1 : 0);
+  const int first_chunk = args.by_row_blocks.Quotient(begin);
+  const int last_chunk = args.by_row_blocks.Quotient(end - 1);
   const Stage stage = MakeStage<kTokens>(shared, args.staged);
 
   StartNext();
-  if constexpr (kFused) PrefetchNorm(args, begin / args.row_blocks);
+  [[maybe_unused]] Element element;
+  if constexpr (kFused) element = MakeElement(args, first_chunk, min(args.staged, last_chunk - first_chunk + 1));
   uint4 ring[kRing];
-  Walk<kWarps> current(args, begin + warp, begin + warp < end, lane);
+  Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
   // The branch is there for what the compiler then cannot do: move the loads behind the wait.
@@ -131,21 +137,22 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   }
   WaitForPrevious();
 
-  const int last_chunk = (end - 1) / args.row_blocks;
   int unit = begin + warp;
   int slot = args.staged;
   // The loop over chunks is uniform over the block, so that the compiler keeps a chunk's place in uniform registers.
-  for (int chunk = begin / args.row_blocks; chunk <= last_chunk; ++chunk, ++slot) {
+  for (int chunk = first_chunk; chunk <= last_chunk; ++chunk, ++slot) {
     if (slot == args.staged) {
       const int count = min(args.staged, last_chunk - chunk + 1);
-      __syncthreads();
+      if (chunk != first_chunk) {
+        __syncthreads();
+        if constexpr (kFused) element = MakeElement(args, chunk, count);
+      }
       if constexpr (kFused) {
-        QuantizeChunks<kTop256>(args, chunk, count, stage, fold);
+        QuantizeChunks<kTop256>(args, element, count, stage, fold);
       } else {
         CopyChunks<kTokens, kTop256>(args, chunk, count, stage);
       }
-      StageRows<kTokens>(args, count, stage);
-      if (chunk == begin / args.row_blocks) {
+      if (chunk == first_chunk) {
 #pragma unroll
         for (int t = Cut<kTokens>::kEarly; t < kRing; ++t) ring[t] = LoadTile(current.unit, t);
       }
@@ -176,16 +183,16 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
       for (int n = 0; n < kTokens; ++n) acc[n] = static_cast<int>(all[n]) - static_cast<int>(negative[n] >> 6);
       const int row_block = current.row_block;
       current = next;
-      const int64_t product_rows = static_cast<int64_t>(args.row_blocks) * kTileRows;
 #pragma unroll
       for (int n = 0; n < kTokens; ++n) {
-        if (n >= args.tokens) break;
-        args.products[(n * args.dims.chunks + chunk) * product_rows + row_block * kTileRows + lane] =
+        if (kTokens > 1 && n >= args.tokens) break;
+        const int place = (n * args.row_blocks + row_block) * args.dims.chunks + chunk;
+        args.products[static_cast<int64_t>(place) * kTileRows + lane] =
             BipolarProduct(acc[n], args.gain, stage.scales[slot * kTokens + n], scale);
       }
     }
   }
-  Combine<kWarps>(args, shared);
+  Combine<kTokens>(args, shared);
 }
 
 using DecodeKernel = void (*)(DecodeArgs);
@@ -203,7 +210,11 @@ template <int kTokens>
 void LaunchTokens(DeviceContext& ctx, DecodeArgs& args, bool fused, bool top256) {
   constexpr int kWarps = Cut<kTokens>::kWarps;
   const int blocks = PickBlocks(ctx.sm_count, kWarps, args.dims.chunks, args.row_blocks);
-  const int64_t units = args.dims.chunks * args.row_blocks;
+  const int64_t units = int64_t{args.dims.chunks} * args.row_blocks;
+  STOCH_CHECK(units * kTileRows <= INT32_MAX);  // units, tiles and scales are counted in 32 bits
+  args.units_each = static_cast<int>(units / blocks);
+  args.units_rest = static_cast<int>(units % blocks);
+  args.by_row_blocks = Divisor(args.row_blocks);
   const int64_t most = (units + blocks - 1) / blocks;  // units of a block
   const int64_t touched = std::min<int64_t>(args.dims.chunks, (most + args.row_blocks - 2) / args.row_blocks + 1);
   const bool aligned = units % blocks == 0 && args.row_blocks % (units / blocks) == 0;  // one chunk a block
@@ -234,30 +245,38 @@ void LaunchScDecode(DeviceContext& ctx, const ScTables& tables, const ScActivati
   decode::DecodeArgs args;
   for (int i = 0; i < count; ++i) {
     const ScWeightView& w = tasks[i].weight;
+    STOCH_CHECK(tasks[i].out.add == tasks[0].out.add);
     args.tasks[i] = {w.codes,
                      w.scales,
                      tasks[i].out.data,
                      tasks[i].out.stride,
                      static_cast<int>(w.rows),
                      static_cast<int>(w.rows_padded),
-                     args.row_blocks,
-                     tasks[i].out.add};
+                     args.row_blocks};
     args.row_blocks += static_cast<int>((w.rows + kTileRows - 1) / kTileRows);
+    args.task_end[i] = args.row_blocks;
   }
-  args.task_count = count;
-  args.dims = tasks[0].weight.dims;
+  for (int i = count; i < kMaxDecodeTasks; ++i) args.task_end[i] = INT32_MAX;
+  const ScDims& dims = tasks[0].weight.dims;
+  args.dims = {static_cast<int>(dims.dims), static_cast<int>(dims.chunk_d), static_cast<int>(dims.chunks),
+               static_cast<int>(dims.chunk_stride / kTileDims), static_cast<int>(dims.padded / kTileDims)};
   const bool fused = a.codes == nullptr;
   args.tokens = fused ? 1 : static_cast<int>(a.rows);
+  args.add = tasks[0].out.add;
   args.counts = tables.counts8;
   args.masks = tables.masks;
   args.levels = tables.levels;
   args.q_max = tables.q_max;
   args.gain = tables.gain;
-  args.a = a;
-  args.source = source;
+  args.codes = a.codes;
+  args.scales = a.scales;
+  args.prologue = source.prologue;
+  args.x = source.x;
+  args.y = source.prologue == Prologue::kRmsNorm ? source.norm_weight : source.x2;
+  args.norm_eps = source.norm_eps;
   args.reporter = reporter;
   Scratch scratch(ctx.workspace);
-  args.products = scratch.Take<float>(args.tokens * args.dims.chunks * args.row_blocks * kTileRows);
+  args.products = scratch.Take<float>(int64_t{args.tokens} * args.dims.chunks * args.row_blocks * kTileRows);
 
   args.barrier = ctx.grid_barrier();
   if (args.tokens == 1) {

@@ -25,6 +25,32 @@ inline constexpr int kRowBytes = 128;                       // of a staged table
 inline constexpr int kCombineChunks = kChunkDims;           // products of an item in shared memory at a time
 inline constexpr int kStageBytes = kChunkDims * kRowBytes;  // of a token's staged chunk
 
+// n / d for 0 <= n < 2^31 by a multiplication: a division is thirty instructions in front of everything.
+struct Divisor {
+  uint32_t multiplier = 0;
+  int shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(int d) : shift(31) {
+    while (int64_t{1} << (shift - 31) < d) ++shift;
+    multiplier = static_cast<uint32_t>(((uint64_t{1} << shift) + static_cast<uint64_t>(d) - 1) / d);
+  }
+  __device__ __forceinline__ int Quotient(int n) const {
+    return static_cast<int>((static_cast<uint64_t>(multiplier) * static_cast<uint32_t>(n)) >> shift);
+  }
+};
+
+// Bipolar dimensions as in ScDims, in 32 bits.
+struct DecodeDims {
+  int dims = 0;
+  int chunk_d = 0;
+  int chunks = 0;
+  int chunk_tiles = 0;  // of a whole chunk
+  int row_tiles = 0;    // of all chunks
+
+  __device__ __forceinline__ int chunk_dims(int c) const { return min(chunk_d, dims - c * chunk_d); }
+};
+
 struct Task {
   const uint8_t* codes = nullptr;
   const float* scales = nullptr;
@@ -33,32 +59,42 @@ struct Task {
   int rows = 0;
   int rows_padded = 0;
   int first_block = 0;  // of its row blocks (32 rows) among those of all tasks
-  bool add = false;
 };
 
+// Kernel parameters are read through a cache that is cold when a kernel starts: what is read first is together.
 struct DecodeArgs {
-  Task tasks[kMaxDecodeTasks];
-  int task_count = 0;
-  ScDims dims;
-  int tokens = 0;
+  int units_each = 0;  // of a block
+  int units_rest = 0;  // the first blocks have one more
   int row_blocks = 0;  // of all tasks
   int staged = 1;      // chunks that a block stages at a time
+  Divisor by_row_blocks;
+  int task_end[kMaxDecodeTasks] = {};  // its last row block + 1; of no task: none
+  DecodeDims dims;
+  int tokens = 0;
+  Prologue prologue = Prologue::kNone;
+  const float* x = nullptr;  // the one row that is quantized here; not read where there are codes
+  const float* y = nullptr;  // its norm weight or x2
+  float norm_eps = 0;
+  Task tasks[kMaxDecodeTasks];
+  const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]
+  const float* scales = nullptr;   // [chunks][tokens]
   const uint8_t* counts = nullptr;
   int masks = 1;
   int levels = 128;
   int q_max = 127;
   float gain = 0;
-  ScActivationView a;  // codes == nullptr: quantized here from source
-  RowSource source;
-  FiniteReporter reporter;
-  float* products = nullptr;  // [tokens][chunks][row_blocks * 32]
+  bool add = false;           // to what is in the outputs
+  float* products = nullptr;  // [tokens][row_blocks][chunks][32]
   GridBarrier barrier;
+  FiniteReporter reporter;
 };
 
-__device__ __forceinline__ const Task& TaskOf(const DecodeArgs& args, int row_block) {
+// Behind the last row block: a task without rows, or the last one.
+__device__ __forceinline__ int TaskOf(const DecodeArgs& args, int row_block) {
   int t = 0;
-  while (t + 1 < args.task_count && row_block >= args.tasks[t + 1].first_block) ++t;
-  return args.tasks[t];
+#pragma unroll
+  for (int i = 0; i + 1 < kMaxDecodeTasks; ++i) t += row_block >= args.task_end[i] ? 1 : 0;
+  return t;
 }
 
 }  // namespace stoch::cuda::decode

@@ -35,61 +35,97 @@ __device__ __forceinline__ void NoteTop(const Stage& stage, int index) {
   atomicOr(stage.top_tiles + index / kChunkDims, 1u << (index % kChunkDims / kTileDims));
 }
 
-// What: asks for the norm weights of the first chunks that a block will quantize; they do not depend on other kernels.
-__device__ __forceinline__ void PrefetchNorm(const DecodeArgs& args, int64_t first) {
-  constexpr int kLineFloats = 32;
-  if (args.source.prologue != Prologue::kRmsNorm) return;
-  const int64_t i = first * args.dims.chunk_d + static_cast<int64_t>(threadIdx.x) * kLineFloats;
-  if (threadIdx.x < kMaxFusedChunks * kChunkDims / kLineFloats && i < args.dims.dims) {
-    PrefetchL2Line(args.source.norm_weight + i);
+// Copies the table rows of 32 staged codes, of which each lane of a warp has one; `first` is the first one's index.
+// Straight from registers: the codes need not be in shared memory before.
+__device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& stage, int first, int code) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int entry = ((first + lane) & (args.masks - 1) & (kChunkDims - 1)) * args.levels + (code & 0x7f);
+  if (args.levels == kRowBytes) {
+    constexpr int kPieces = kRowBytes / 16;
+    constexpr int kRowsAtOnce = kWarp / kPieces;
+    // 32 bits: the table has at most 128 * 128 rows.
+    const uint8_t* from = args.counts + lane % kPieces * 16;
+    uint8_t* to = stage.rows + first * kRowBytes + lane * 16;
+    uint4 pieces[kPieces];
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      const int row = __shfl_sync(kAllLanes, entry, k * kRowsAtOnce + lane / kPieces);
+      pieces[k] = __ldg(reinterpret_cast<const uint4*>(from + row * kRowBytes));
+    }
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) *reinterpret_cast<uint4*>(to + k * kWarp * 16) = pieces[k];
+  } else {
+#pragma unroll 1
+    for (int r = 0; r < kWarp; ++r) {
+      const uint8_t* from = args.counts + __shfl_sync(kAllLanes, entry, r) * args.levels;
+#pragma unroll 1
+      for (int i = lane; i < args.levels; i += kWarp) stage.rows[(first + r) * kRowBytes + i] = from[i];
+    }
   }
 }
 
-// Quantizes `count` chunks of the one row from `first` on, a thread per element: latencies, not work, are what counts
-// in front of every linear, so everything is loaded before the norm is known. Ends with the codes of all threads
-// visible.
-template <bool kTop256>
-__device__ void QuantizeChunks(const DecodeArgs& args, int64_t first, int count, const Stage& stage, float* shared) {
-  static_assert(kMaxFusedChunks * kChunkDims <= Cut<1>::kThreads);
-  __shared__ uint32_t warp_max[kMaxFusedChunks * kChunkDims / kWarp];
+// A thread's element of the row that QuantizeChunks quantizes.
+struct Element {
+  int slot;        // of its chunk among those staged; not below `count`: no chunk
+  int at;          // index in the row
+  bool used;       // not padding
+  float y = 0.0f;  // its norm weight: does not depend on other kernels
+};
+__device__ __forceinline__ Element MakeElement(const DecodeArgs& args, int first, int count) {
+  Element e;
   const int index = static_cast<int>(threadIdx.x);
-  const int slot = index / kChunkDims;
-  const int64_t begin = (first + slot) * args.dims.chunk_d;
-  const bool used = slot < count && index % kChunkDims < args.dims.chunk_dims(first + slot);
-  const RowSource& source = args.source;
+  e.slot = index / kChunkDims;
+  e.at = (first + e.slot) * args.dims.chunk_d + index % kChunkDims;
+  e.used = e.slot < count && index % kChunkDims < args.dims.chunk_d && e.at < args.dims.dims;
+  if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(args.y + e.at);
+  return e;
+}
+
+// Quantizes and stages `count` chunks of the one row, a thread per element: latencies, not work, are what counts in
+// front of every linear, so everything is loaded before the norm is known, and warps without an element do nothing.
+template <bool kTop256>
+__device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, Element e, int count, const Stage& stage,
+                                               float* shared) {
+  static_assert(kMaxFusedChunks * kChunkDims <= Cut<1>::kThreads);
+  constexpr int kWarpsOfChunk = kChunkDims / kWarp;
+  static_assert(kWarpsOfChunk == 4);
+  __shared__ uint4 magnitudes[kMaxFusedChunks];  // of a chunk's warps
+  const int index = static_cast<int>(threadIdx.x);
   float x = 0.0f;
-  float y = 0.0f;
-  if (used) {
-    const int64_t i = begin + index % kChunkDims;
-    x = source.x[i];
-    if (source.prologue != Prologue::kNone)
-      y = (source.prologue == Prologue::kRmsNorm ? source.norm_weight : source.x2)[i];
+  if (e.used) {
+    x = args.x[e.at];
+    if (args.prologue == Prologue::kSiluMul) e.y = args.y[e.at];
   }
-  float r = 0.0f;
-  if (source.prologue == Prologue::kRmsNorm) r = NormFactor(source.x, args.dims.dims, source.norm_eps, shared);
-  const float value = ApplyPrologue(source.prologue, x, y, r);
-  if (slot < kMaxFusedChunks) {
+  if (args.prologue == Prologue::kRmsNorm) {
+    NormLanes(args.x, args.dims.dims, shared);
+    __syncthreads();
+  }
+  float value = 0.0f;
+  if (e.slot < count) {
+    float r = 0.0f;
+    if (args.prologue == Prologue::kRmsNorm) r = FoldNorm(shared, args.dims.dims, args.norm_eps);
+    value = ApplyPrologue(args.prologue, x, e.y, r);
     const uint32_t magnitude = __reduce_max_sync(kAllLanes, FloatToBits(value) & 0x7fffffffu);
-    if (index % kWarp == 0) warp_max[index / kWarp] = magnitude;
+    if (index % kWarp == 0) reinterpret_cast<uint32_t*>(magnitudes)[index / kWarp] = magnitude;
     if constexpr (kTop256) {
-      if (index < count) stage.top_tiles[index] = 0;
+      if (index % kChunkDims == 0) stage.top_tiles[e.slot] = 0;
     }
   }
   __syncthreads();
-  if (slot < count) {
-    Extremes e;
-    constexpr int kWarpsOfChunk = kChunkDims / kWarp;
-#pragma unroll
-    for (int w = 0; w < kWarpsOfChunk; ++w) e.max_abs_bits = max(e.max_abs_bits, warp_max[slot * kWarpsOfChunk + w]);
+  if (e.slot < count) {
+    const uint4 m = magnitudes[e.slot];
+    Extremes extremes;
+    extremes.max_abs_bits = max(max(m.x, m.y), max(m.z, m.w));
     const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};
-    const ScopeQuantizer quantizer(params, e);
+    const ScopeQuantizer quantizer(params, extremes);
     const uint8_t code = quantizer.Code(params, value);
+    StageRows(args, stage, index / kWarp * kWarp, code);
     stage.codes[index] = code;
     if constexpr (kTop256) {
       if ((code & 0x7f) == args.levels - 1) NoteTop(stage, index);
     }
     if (index % kChunkDims == 0) {
-      stage.scales[slot] = quantizer.scale;
+      stage.scales[e.slot] = quantizer.scale;
       if (!quantizer.finite) args.reporter.Report();
     }
   }
@@ -98,7 +134,7 @@ __device__ void QuantizeChunks(const DecodeArgs& args, int64_t first, int count,
 
 // The same from codes that are in memory already.
 template <int kTokens, bool kTop256>
-__device__ void CopyChunks(const DecodeArgs& args, int64_t first, int count, const Stage& stage) {
+__device__ void CopyChunks(const DecodeArgs& args, int first, int count, const Stage& stage) {
   constexpr int kThreads = Cut<kTokens>::kThreads;
   if constexpr (kTop256) {
     for (int i = static_cast<int>(threadIdx.x); i < count * kTokens; i += kThreads) stage.top_tiles[i] = 0;
@@ -107,40 +143,18 @@ __device__ void CopyChunks(const DecodeArgs& args, int64_t first, int count, con
   for (int index = static_cast<int>(threadIdx.x); index < count * kTokens * kChunkDims; index += kThreads) {
     const int i = index / kChunkDims;
     const int d = index % kChunkDims;
-    const int64_t chunk = first + i / kTokens;
+    const int chunk = first + i / kTokens;
     const int token = i % kTokens;
     const bool used = token < args.tokens && d < args.dims.chunk_dims(chunk);
-    const uint8_t code =
-        used ? args.a.codes[token * args.a.dims.padded + chunk * args.dims.chunk_stride + d] : uint8_t{0};
+    const int64_t at =
+        static_cast<int64_t>(token * args.dims.row_tiles + chunk * args.dims.chunk_tiles) * kTileDims + d;
+    const uint8_t code = used ? args.codes[at] : uint8_t{0};
+    StageRows(args, stage, index / kWarp * kWarp, code);
     stage.codes[index] = code;
     if constexpr (kTop256) {
       if ((code & 0x7f) == args.levels - 1) NoteTop(stage, index);
     }
-    if (d == 0) stage.scales[i] = token < args.tokens ? args.a.scales[chunk * args.a.rows + token] : 0.0f;
-  }
-  __syncthreads();
-}
-
-// Table rows of the staged codes. Ends with them visible to all threads.
-template <int kTokens>
-__device__ void StageRows(const DecodeArgs& args, int count, const Stage& stage) {
-  constexpr int kThreads = Cut<kTokens>::kThreads;
-  const int rows = count * kTokens * kChunkDims;
-  const auto entry = [&](int row) {
-    return static_cast<int64_t>(row % kChunkDims & (args.masks - 1)) * args.levels + (stage.codes[row] & 0x7f);
-  };
-  if (args.levels == kRowBytes) {
-    constexpr int kPieces = kRowBytes / 16;
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < rows * kPieces; i += kThreads) {
-      const auto* from = reinterpret_cast<const uint4*>(args.counts + entry(i / kPieces) * kRowBytes);
-      reinterpret_cast<uint4*>(stage.rows)[i] = __ldg(from + i % kPieces);
-    }
-  } else {
-    for (int i = static_cast<int>(threadIdx.x); i < rows * args.levels; i += kThreads) {
-      const int row = i / args.levels;
-      stage.rows[row * kRowBytes + i % args.levels] = args.counts[entry(row) * args.levels + i % args.levels];
-    }
+    if (d == 0) stage.scales[i] = token < args.tokens ? args.scales[chunk * args.tokens + token] : 0.0f;
   }
   __syncthreads();
 }
