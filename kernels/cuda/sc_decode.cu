@@ -109,7 +109,6 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kRing = Cut<kTokens>::kRing;
   extern __shared__ __align__(256) uint8_t shared[];
-  [[maybe_unused]] __shared__ float fold[kFused ? kRowLanes : 1];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   // From one lane: the compiler then knows that all lanes agree, and keeps places and addresses in uniform registers.
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
@@ -118,7 +117,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   const int end = begin + args.units_each + (block < args.units_rest ? 1 : 0);
   const int first_chunk = args.by_row_blocks.Quotient(begin);
   const int last_chunk = args.by_row_blocks.Quotient(end - 1);
-  const Stage stage = MakeStage<kTokens>(shared, args.staged);
+  const Stage stage = MakeStage<kTokens, kFused>(shared, args.staged);
 
   StartNext();
   [[maybe_unused]] Element element;
@@ -136,6 +135,13 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
     for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadTile(current.unit, t);
   }
   WaitForPrevious();
+  if constexpr (kFused) {
+    LoadElement(args, element);
+    if (args.prologue == Prologue::kRmsNorm) {
+      NormLanes(args.x, args.dims.dims, stage.norm_lanes);
+      __syncthreads();
+    }
+  }
 
   int unit = begin + warp;
   int slot = args.staged;
@@ -145,10 +151,13 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
       const int count = min(args.staged, last_chunk - chunk + 1);
       if (chunk != first_chunk) {
         __syncthreads();
-        if constexpr (kFused) element = MakeElement(args, chunk, count);
+        if constexpr (kFused) {
+          element = MakeElement(args, chunk, count);
+          LoadElement(args, element);
+        }
       }
       if constexpr (kFused) {
-        QuantizeChunks<kTop256>(args, element, count, stage, fold);
+        QuantizeChunks<kTop256>(args, element, count, stage);
       } else {
         CopyChunks<kTokens, kTop256>(args, chunk, count, stage);
       }
@@ -219,7 +228,7 @@ void LaunchTokens(DeviceContext& ctx, DecodeArgs& args, bool fused, bool top256)
   const int64_t touched = std::min<int64_t>(args.dims.chunks, (most + args.row_blocks - 2) / args.row_blocks + 1);
   const bool aligned = units % blocks == 0 && args.row_blocks % (units / blocks) == 0;  // one chunk a block
   args.staged = aligned ? 1 : static_cast<int>(std::min<int64_t>(touched, kTokens <= 2 ? kMaxFusedChunks : 1));
-  const int shared_bytes = StageBytes<kTokens>(args.staged);
+  const int shared_bytes = StageBytes<kTokens>(fused, args.staged);
   DecodeKernel kernel = nullptr;
   if constexpr (kTokens == 1) {
     kernel = fused ? (top256 ? ScDecodeKernel<1, true, true> : ScDecodeKernel<1, true, false>)

@@ -112,15 +112,16 @@ __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared)
   do {
     // What is added to does not depend on other blocks: it is here before they are.
     const Output output = OutputOf<kTokens>(args, item, lane);
-    const float* from = args.products + static_cast<int64_t>(item) * chunks * kWarp;
+    const float* from = args.products + lane + static_cast<int64_t>(item * chunks) * kWarp;
+    asm volatile("" : "+l"(from));  // made before the wait
     if (!waited) args.barrier.Wait();
     waited = true;
     if (item >= items) return;
     float y = 0.0f;
     if (together) {
-      y = SumChunksTogether<kWarps>(from, chunks, reinterpret_cast<float*>(shared));
+      y = SumChunksTogether<kWarps>(from - lane, chunks, reinterpret_cast<float*>(shared));
     } else {
-      y = SumChunks(from + lane, chunks);
+      y = SumChunks(from, chunks);
     }
     if (output.at != nullptr && (!together || warp == 0)) {
       y = args.add ? output.old + y : y;

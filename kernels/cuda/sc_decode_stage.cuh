@@ -14,20 +14,29 @@ struct Stage {
   float* scales;   // [staged][tokens]
   // [staged][tokens] bit t: tile t has a code of the largest level, whose count of 256 does not fit a byte.
   unsigned* top_tiles;
+  // For the one row that is quantized here:
+  float* norm_lanes;  // [kRowLanes]
+  uint4* magnitudes;  // [staged] the largest of each of a chunk's warps
 };
+// In front of the others, where their places are constants.
+inline constexpr int kNormBytes = kRowLanes * static_cast<int>(sizeof(float));
+inline constexpr int kFusedBytes = kNormBytes + 256;
+static_assert(kMaxFusedChunks * sizeof(uint4) <= 256);
 
-template <int kTokens>
-__device__ Stage MakeStage(uint8_t* shared, int staged) {
+template <int kTokens, bool kFused>
+__device__ __forceinline__ Stage MakeStage(uint8_t* shared, int staged) {
   Stage stage;
-  stage.rows = shared;
+  stage.norm_lanes = reinterpret_cast<float*>(shared);
+  stage.magnitudes = reinterpret_cast<uint4*>(shared + kNormBytes);
+  stage.rows = shared + (kFused ? kFusedBytes : 0);
   stage.codes = stage.rows + staged * kTokens * kStageBytes;
   stage.scales = reinterpret_cast<float*>(stage.codes + staged * kTokens * kChunkDims);
   stage.top_tiles = reinterpret_cast<unsigned*>(stage.scales + staged * kTokens);
   return stage;
 }
 template <int kTokens>
-int StageBytes(int staged) {
-  return staged * kTokens * (kStageBytes + kChunkDims + 8);
+int StageBytes(bool fused, int staged) {
+  return (fused ? kFusedBytes : 0) + staged * kTokens * (kStageBytes + kChunkDims + 8);
 }
 
 // What: notes that element `index` of the codes has the largest level. top_tiles starts at 0.
@@ -49,8 +58,9 @@ __device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& s
     uint4 pieces[kPieces];
 #pragma unroll
     for (int k = 0; k < kPieces; ++k) {
-      const int row = __shfl_sync(kAllLanes, entry, k * kRowsAtOnce + lane / kPieces);
-      pieces[k] = __ldg(reinterpret_cast<const uint4*>(from + row * kRowBytes));
+      const uint32_t at =
+          __shfl_sync(kAllLanes, static_cast<uint32_t>(entry) * kRowBytes, k * kRowsAtOnce + lane / kPieces);
+      pieces[k] = __ldg(reinterpret_cast<const uint4*>(from + at));
     }
 #pragma unroll
     for (int k = 0; k < kPieces; ++k) *reinterpret_cast<uint4*>(to + k * kWarp * 16) = pieces[k];
@@ -66,11 +76,13 @@ __device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& s
 
 // A thread's element of the row that QuantizeChunks quantizes.
 struct Element {
-  int slot;        // of its chunk among those staged; not below `count`: no chunk
-  int at;          // index in the row
-  bool used;       // not padding
-  float y = 0.0f;  // its norm weight: does not depend on other kernels
+  int slot;   // of its chunk among those staged; not below `count`: no chunk
+  int at;     // index in the row
+  bool used;  // not padding
+  float x = 0;
+  float y = 0;  // its norm weight or x2
 };
+// What: the element, with what does not depend on other kernels: its norm weight.
 __device__ __forceinline__ Element MakeElement(const DecodeArgs& args, int first, int count) {
   Element e;
   const int index = static_cast<int>(threadIdx.x);
@@ -80,40 +92,35 @@ __device__ __forceinline__ Element MakeElement(const DecodeArgs& args, int first
   if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(args.y + e.at);
   return e;
 }
+__device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) {
+  if (!e.used) return;
+  e.x = args.x[e.at];
+  if (args.prologue == Prologue::kSiluMul) e.y = args.y[e.at];
+}
 
 // Quantizes and stages `count` chunks of the one row, a thread per element: latencies, not work, are what counts in
 // front of every linear, so everything is loaded before the norm is known, and warps without an element do nothing.
+// Requires: the lanes of the norm in shared memory, visible.
 template <bool kTop256>
-__device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, Element e, int count, const Stage& stage,
-                                               float* shared) {
+__device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Element& e, int count,
+                                               const Stage& stage) {
   static_assert(kMaxFusedChunks * kChunkDims <= Cut<1>::kThreads);
-  constexpr int kWarpsOfChunk = kChunkDims / kWarp;
-  static_assert(kWarpsOfChunk == 4);
-  __shared__ uint4 magnitudes[kMaxFusedChunks];  // of a chunk's warps
+  static_assert(kChunkDims / kWarp == 4);  // uint4
   const int index = static_cast<int>(threadIdx.x);
-  float x = 0.0f;
-  if (e.used) {
-    x = args.x[e.at];
-    if (args.prologue == Prologue::kSiluMul) e.y = args.y[e.at];
-  }
-  if (args.prologue == Prologue::kRmsNorm) {
-    NormLanes(args.x, args.dims.dims, shared);
-    __syncthreads();
-  }
   float value = 0.0f;
   if (e.slot < count) {
     float r = 0.0f;
-    if (args.prologue == Prologue::kRmsNorm) r = FoldNorm(shared, args.dims.dims, args.norm_eps);
-    value = ApplyPrologue(args.prologue, x, e.y, r);
+    if (args.prologue == Prologue::kRmsNorm) r = FoldNorm(stage.norm_lanes, args.dims.dims, args.norm_eps);
+    value = ApplyPrologue(args.prologue, e.x, e.y, r);
     const uint32_t magnitude = __reduce_max_sync(kAllLanes, FloatToBits(value) & 0x7fffffffu);
-    if (index % kWarp == 0) reinterpret_cast<uint32_t*>(magnitudes)[index / kWarp] = magnitude;
+    if (index % kWarp == 0) reinterpret_cast<uint32_t*>(stage.magnitudes)[index / kWarp] = magnitude;
     if constexpr (kTop256) {
       if (index % kChunkDims == 0) stage.top_tiles[e.slot] = 0;
     }
   }
   __syncthreads();
   if (e.slot < count) {
-    const uint4 m = magnitudes[e.slot];
+    const uint4 m = stage.magnitudes[e.slot];
     Extremes extremes;
     extremes.max_abs_bits = max(max(m.x, m.y), max(m.z, m.w));
     const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};
