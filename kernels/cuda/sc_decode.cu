@@ -101,6 +101,7 @@ struct Walk {
 __device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
   return tile < unit.tiles ? LoadStreaming(unit.codes + tile * kTileBytes) : make_uint4(0, 0, 0, 0);
 }
+__device__ __forceinline__ float LoadScale(const Unit& unit) { return unit.tiles > 0 ? __ldg(unit.scale) : 0.0f; }
 
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
 // takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
@@ -134,6 +135,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
 #pragma unroll
     for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadTile(current.unit, t);
   }
+  float scale = LoadScale(current.unit);
   WaitForPrevious();
   if constexpr (kFused) {
     LoadElement(args, element);
@@ -172,7 +174,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
     for (; unit < stop; unit += kWarps) {
       Walk<kWarps> next = current;
       next.Step(args, unit + kWarps < end, lane);
-      const float scale = __ldg(current.unit.scale);
+      const float next_scale = LoadScale(next.unit);  // a unit ahead: it is needed where nothing is left to wait beside
       unsigned all[kTokens] = {};
       unsigned negative[kTokens] = {};
 #pragma unroll
@@ -199,6 +201,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
         args.products[static_cast<int64_t>(place) * kTileRows + lane] =
             BipolarProduct(acc[n], args.gain, stage.scales[slot * kTokens + n], scale);
       }
+      scale = next_scale;
     }
   }
   Combine<kTokens>(args, shared);
