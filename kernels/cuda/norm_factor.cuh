@@ -37,7 +37,7 @@ __device__ __forceinline__ void NormLanes(const float* x, int cols, float* share
 // What: 1 / sqrt(mean(x^2) + eps) of the row, given to every lane of each warp that calls. Every warp for itself folds
 //       the same numbers: cheaper than one warp, a barrier and a broadcast.
 __device__ __forceinline__ float FoldNorm(const float* shared, int cols, float eps) {
-  const int j = static_cast<int>(threadIdx.x) % kWarp;
+  const int j = static_cast<int>(threadIdx.x % kWarp);
   float lanes[kRowLanes / kWarp];
 #pragma unroll
   for (int k = 0; k < kRowLanes / kWarp; ++k) lanes[k] = shared[k * kWarp + j];

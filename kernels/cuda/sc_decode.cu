@@ -95,7 +95,7 @@ struct Walk {
     const int tile = own * args.dims.row_tiles + chunk * args.dims.chunk_tiles;
     unit.codes = task.codes + static_cast<int64_t>(tile) * kTileBytes + lane * kTileDims;
     unit.scale = task.scales + chunk * task.rows_padded + own * kTileRows + lane;
-    unit.tiles = (args.dims.chunk_dims(chunk) + kTileDims - 1) / kTileDims;
+    unit.tiles = static_cast<int>(static_cast<unsigned>(args.dims.chunk_dims(chunk) + kTileDims - 1) / kTileDims);
   }
 };
 __device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
@@ -110,9 +110,9 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kRing = Cut<kTokens>::kRing;
   extern __shared__ __align__(256) uint8_t shared[];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
   // From one lane: the compiler then knows that all lanes agree, and keeps places and addresses in uniform registers.
-  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarp), 0);
   const int block = static_cast<int>(blockIdx.x);
   const int begin = block * args.units_each + min(block, args.units_rest);
   const int end = begin + args.units_each + (block < args.units_rest ? 1 : 0);

@@ -98,8 +98,8 @@ template <int kTokens>
 __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared) {
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kManyChunks = 64;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
   const int items = kTokens == 1 ? args.row_blocks : args.row_blocks * args.tokens;
   const int blocks = static_cast<int>(gridDim.x);
   const int chunks = args.dims.chunks;

@@ -47,7 +47,7 @@ __device__ __forceinline__ void NoteTop(const Stage& stage, int index) {
 // Copies the table rows of 32 staged codes, of which each lane of a warp has one; `first` is the first one's index.
 // Straight from registers: the codes need not be in shared memory before.
 __device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& stage, int first, int code) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int entry = ((first + lane) & (args.masks - 1) & (kChunkDims - 1)) * args.levels + (code & 0x7f);
   if (args.levels == kRowBytes) {
     constexpr int kPieces = kRowBytes / 16;
@@ -85,10 +85,10 @@ struct Element {
 // What: the element, with what does not depend on other kernels: its norm weight.
 __device__ __forceinline__ Element MakeElement(const DecodeArgs& args, int first, int count) {
   Element e;
-  const int index = static_cast<int>(threadIdx.x);
-  e.slot = index / kChunkDims;
-  e.at = (first + e.slot) * args.dims.chunk_d + index % kChunkDims;
-  e.used = e.slot < count && index % kChunkDims < args.dims.chunk_d && e.at < args.dims.dims;
+  const int d = static_cast<int>(threadIdx.x % kChunkDims);
+  e.slot = static_cast<int>(threadIdx.x / kChunkDims);
+  e.at = (first + e.slot) * args.dims.chunk_d + d;
+  e.used = e.slot < count && d < args.dims.chunk_d && e.at < args.dims.dims;
   if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(args.y + e.at);
   return e;
 }
@@ -106,7 +106,7 @@ __device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Ele
                                                const Stage& stage) {
   static_assert(kMaxFusedChunks * kChunkDims <= Cut<1>::kThreads);
   static_assert(kChunkDims / kWarp == 4);  // uint4
-  const int index = static_cast<int>(threadIdx.x);
+  const unsigned index = threadIdx.x;      // of the element; unsigned: divisions are shifts
   float value = 0.0f;
   if (e.slot < count) {
     float r = 0.0f;
@@ -126,10 +126,10 @@ __device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Ele
     const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};
     const ScopeQuantizer quantizer(params, extremes);
     const uint8_t code = quantizer.Code(params, value);
-    StageRows(args, stage, index / kWarp * kWarp, code);
+    StageRows(args, stage, static_cast<int>(index / kWarp * kWarp), code);
     stage.codes[index] = code;
     if constexpr (kTop256) {
-      if ((code & 0x7f) == args.levels - 1) NoteTop(stage, index);
+      if ((code & 0x7f) == args.levels - 1) NoteTop(stage, static_cast<int>(index));
     }
     if (index % kChunkDims == 0) {
       stage.scales[e.slot] = quantizer.scale;
