@@ -260,11 +260,11 @@ void LaunchScDecode(DeviceContext& ctx, const ScTables& tables, const ScActivati
     STOCH_CHECK(tasks[i].out.add == tasks[0].out.add);
     args.tasks[i] = {w.codes,
                      w.scales,
-                     tasks[i].out.data,
-                     tasks[i].out.stride,
-                     static_cast<int>(w.rows),
                      static_cast<int>(w.rows_padded),
-                     args.row_blocks};
+                     args.row_blocks,
+                     static_cast<int>(w.rows),
+                     tasks[i].out.data,
+                     tasks[i].out.stride};
     args.row_blocks += static_cast<int>((w.rows + kTileRows - 1) / kTileRows);
     args.task_end[i] = args.row_blocks;
   }

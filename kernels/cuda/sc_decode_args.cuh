@@ -54,14 +54,14 @@ struct DecodeDims {
 struct Task {
   const uint8_t* codes = nullptr;
   const float* scales = nullptr;
-  float* out = nullptr;
-  int64_t out_stride = 0;
-  int rows = 0;
   int rows_padded = 0;
   int first_block = 0;  // of its row blocks (32 rows) among those of all tasks
+  int rows = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
 };
 
-// Kernel parameters are read through a cache that is cold when a kernel starts: what is read first is together.
+// Kernel parameters are read through a cache that is cold when a kernel starts: what is read early is together.
 struct DecodeArgs {
   int units_each = 0;  // of a block
   int units_rest = 0;  // the first blocks have one more
@@ -71,22 +71,22 @@ struct DecodeArgs {
   int task_end[kMaxDecodeTasks] = {};  // its last row block + 1; of no task: none
   DecodeDims dims;
   int tokens = 0;
-  Prologue prologue = Prologue::kNone;
   const float* x = nullptr;  // the one row that is quantized here; not read where there are codes
   const float* y = nullptr;  // its norm weight or x2
-  float norm_eps = 0;
-  Task tasks[kMaxDecodeTasks];
-  const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]
-  const float* scales = nullptr;   // [chunks][tokens]
   const uint8_t* counts = nullptr;
+  float norm_eps = 0;
   int masks = 1;
   int levels = 128;
   int q_max = 127;
   float gain = 0;
+  Prologue prologue = Prologue::kNone;
   bool add = false;           // to what is in the outputs
   float* products = nullptr;  // [tokens][row_blocks][chunks][32]
   GridBarrier barrier;
   FiniteReporter reporter;
+  Task tasks[kMaxDecodeTasks];
+  const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]
+  const float* scales = nullptr;   // [chunks][tokens]
 };
 
 // Behind the last row block: a task without rows, or the last one.
