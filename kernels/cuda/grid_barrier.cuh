@@ -20,25 +20,40 @@ struct GridBarrier {
     Wait([] { __syncthreads(); });
   }
   // What: the same for some of a block's threads, thread 0 among them; sync() is a barrier of those.
+  template <typename Sync>
+  __device__ __forceinline__ void Wait(const Sync& sync) const {
+    Await(Arrive(sync), sync);
+  }
+  // What: the two halves of Wait: what a block does between them, others do not wait for.
   //
   // Every barrier adds 2^31 in all, whatever the size of the grid: the top bit flips when the last block arrives, and
   // those that wait see it in the very word that was added to. Nothing is reset, so nobody waits for a second word.
+  // Release and acquire by one thread carry the block's writes and reads: the barriers around order them.
   template <typename Sync>
-  __device__ __forceinline__ void Wait(const Sync& sync) const {
-    constexpr unsigned kTop = 0x80000000u;
+  __device__ __forceinline__ unsigned Arrive(const Sync& sync) const {
+    unsigned before = 0;
+    // The top bit cannot change before this block has arrived, so it may be read first: nobody waits for it here.
+    if (threadIdx.x == 0) asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(before) : "l"(state) : "memory");
     sync();
     if (threadIdx.x == 0) {
       const unsigned add = blockIdx.x == 0 ? kTop - (gridDim.x - 1) : 1u;
-      unsigned before = 0;
+      asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(state), "r"(add) : "memory");
+    }
+    return before;
+  }
+  template <typename Sync>
+  __device__ __forceinline__ void Await(unsigned before, const Sync& sync) const {
+    if (threadIdx.x == 0) {
       unsigned now = 0;
-      // Release and acquire by one thread carry the block's writes and reads: the barriers around order them.
-      asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(state), "r"(add) : "memory");
       do {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(state) : "memory");
       } while (((now ^ before) & kTop) == 0);
     }
     sync();
   }
+
+ private:
+  static constexpr unsigned kTop = 0x80000000u;
 #endif
 };
 

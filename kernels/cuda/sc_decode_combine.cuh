@@ -98,6 +98,8 @@ template <int kTokens>
 __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared) {
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kManyChunks = 64;
+  const auto sync = [] { __syncthreads(); };
+  const unsigned arrived = args.barrier.Arrive(sync);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
   const int items = kTokens == 1 ? args.row_blocks : args.row_blocks * args.tokens;
@@ -110,11 +112,11 @@ __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared)
   bool waited = false;
 #pragma unroll 1
   do {
-    // What is added to does not depend on other blocks: it is here before they are.
+    // Places, and what is added to, do not depend on other blocks: they are here before those are.
     const Output output = OutputOf<kTokens>(args, item, lane);
     const float* from = args.products + lane + static_cast<int64_t>(item * chunks) * kWarp;
-    asm volatile("" : "+l"(from));  // made before the wait
-    if (!waited) args.barrier.Wait();
+    asm volatile("" : "+l"(from));  // the compiler would make it behind the wait
+    if (!waited) args.barrier.Await(arrived, sync);
     waited = true;
     if (item >= items) return;
     float y = 0.0f;
