@@ -139,10 +139,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   WaitForPrevious();
   if constexpr (kFused) {
     LoadElement(args, element);
-    if (args.prologue == Prologue::kRmsNorm) {
-      NormLanes(args.x, args.dims.dims, stage.norm_lanes);
-      __syncthreads();
-    }
+    if (args.prologue == Prologue::kRmsNorm) NormLanes(args.x, args.dims.dims, stage.norm_lanes);
   }
 
   int unit = begin + warp;
@@ -151,12 +148,11 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   for (int chunk = first_chunk; chunk <= last_chunk; ++chunk, ++slot) {
     if (slot == args.staged) {
       const int count = min(args.staged, last_chunk - chunk + 1);
-      if (chunk != first_chunk) {
-        __syncthreads();
-        if constexpr (kFused) {
-          element = MakeElement(args, chunk, count);
-          LoadElement(args, element);
-        }
+      // The norm's lanes are there, or everybody is done with the chunks before.
+      if (chunk != first_chunk || (kFused && args.prologue == Prologue::kRmsNorm)) __syncthreads();
+      if (kFused && chunk != first_chunk) {
+        element = MakeElement(args, chunk, count);
+        LoadElement(args, element);
       }
       if constexpr (kFused) {
         QuantizeChunks<kTop256>(args, element, count, stage);
