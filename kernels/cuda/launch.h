@@ -25,6 +25,14 @@ __device__ __forceinline__ void StartNext() {
 #endif
 }
 
+// What: has an address of global memory made here and not, as the compiler likes to, where it is used: behind a wait.
+template <typename T>
+__device__ __forceinline__ void MakeHere(T*& address) {
+  size_t global = __cvta_generic_to_global(address);
+  asm volatile("" : "+l"(global));
+  address = static_cast<T*>(__cvta_global_to_generic(global));
+}
+
 // What: asks for the 128 bytes around an address to be brought into the second-level cache; returns at once.
 __device__ __forceinline__ void PrefetchL2Line(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");

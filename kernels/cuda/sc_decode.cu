@@ -136,10 +136,12 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
     for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadTile(current.unit, t);
   }
   float scale = LoadScale(current.unit);
+  const float* row = args.x;
+  MakeHere(row);
   WaitForPrevious();
   if constexpr (kFused) {
     LoadElement(args, element);
-    if (args.prologue == Prologue::kRmsNorm) NormLanes(args.x, args.dims.dims, stage.norm_lanes);
+    if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
   }
 
   int unit = begin + warp;

@@ -1,6 +1,7 @@
 // The end of a decode kernel: products of chunks, which many blocks wrote, become outputs.
 #pragma once
 
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/sc_decode_args.cuh"
 #include "kernels/math/elementary.h"
 
@@ -32,7 +33,8 @@ __device__ __forceinline__ float SumChunks(const float* from, int chunks) {
 template <int kWarps>
 __device__ __forceinline__ float SumChunksTogether(const float* from, int chunks, float* shared) {
   constexpr int kAtOnce = 16;
-  constexpr int kLoads = kCombineChunks * kWarp / 4 / (kWarps * kWarp) + (kCombineChunks / 4 % kWarps != 0 ? 1 : 0);
+  constexpr int kThreads = kWarps * kWarp;
+  constexpr int kLoads = (kCombineChunks * kWarp / 4 + kThreads - 1) / kThreads;
   static_assert(kCombineChunks % kAtOnce == 0);
   const int thread = static_cast<int>(threadIdx.x);
   float y = 0.0f;
@@ -43,12 +45,12 @@ __device__ __forceinline__ float SumChunksTogether(const float* from, int chunks
     float4 p[kLoads];
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {  // all loads before the first store: a loop would wait for memory once a turn
-      const int at = (thread + k * kWarps * kWarp) * 4;
+      const int at = (thread + k * kThreads) * 4;
       p[k] = at < count * kWarp ? __ldcg(reinterpret_cast<const float4*>(from + at)) : float4{};
     }
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
-      const int at = (thread + k * kWarps * kWarp) * 4;
+      const int at = (thread + k * kThreads) * 4;
       if (at < padded * kWarp) *reinterpret_cast<float4*>(shared + at) = p[k];
     }
     __syncthreads();
@@ -115,7 +117,7 @@ __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared)
     // Places, and what is added to, do not depend on other blocks: they are here before those are.
     const Output output = OutputOf<kTokens>(args, item, lane);
     const float* from = args.products + lane + static_cast<int64_t>(item * chunks) * kWarp;
-    asm volatile("" : "+l"(from));  // the compiler would make it behind the wait
+    MakeHere(from);
     if (!waited) args.barrier.Await(arrived, sync);
     waited = true;
     if (item >= items) return;

@@ -77,8 +77,9 @@ __device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& s
 // A thread's element of the row that QuantizeChunks quantizes.
 struct Element {
   int slot;   // of its chunk among those staged; not below `count`: no chunk
-  int at;     // index in the row
   bool used;  // not padding
+  const float* x_at;
+  const float* y_at;
   float x = 0;
   float y = 0;  // its norm weight or x2
 };
@@ -87,15 +88,19 @@ __device__ __forceinline__ Element MakeElement(const DecodeArgs& args, int first
   Element e;
   const int d = static_cast<int>(threadIdx.x % kChunkDims);
   e.slot = static_cast<int>(threadIdx.x / kChunkDims);
-  e.at = (first + e.slot) * args.dims.chunk_d + d;
-  e.used = e.slot < count && d < args.dims.chunk_d && e.at < args.dims.dims;
-  if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(args.y + e.at);
+  const int i = (first + e.slot) * args.dims.chunk_d + d;
+  e.used = e.slot < count && d < args.dims.chunk_d && i < args.dims.dims;
+  e.x_at = args.x + i;
+  e.y_at = args.y + i;
+  MakeHere(e.x_at);
+  MakeHere(e.y_at);
+  if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(e.y_at);
   return e;
 }
 __device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) {
   if (!e.used) return;
-  e.x = args.x[e.at];
-  if (args.prologue == Prologue::kSiluMul) e.y = args.y[e.at];
+  e.x = *e.x_at;
+  if (args.prologue == Prologue::kSiluMul) e.y = *e.y_at;
 }
 
 // Quantizes and stages `count` chunks of the one row, a thread per element: latencies, not work, are what counts in
