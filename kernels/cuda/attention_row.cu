@@ -2,15 +2,17 @@
 //
 // For a fixed query, count[mask(d)][|q_d|][.] is one row of at most 128 bytes per dimension: exactly one word in each
 // shared-memory bank, so 32 lanes that look 32 tokens up in it never conflict. The same holds for p v, with one row per
-// token and lanes over dimensions. Signs ride in a dp4a with +-1 bytes. The blocks of a cluster take every size-th tile
-// of 32 tokens; counts are integers, so splitting them is exact, and the softmax in between is done by every block for
-// the whole row (an exponential costs less than another cluster barrier). A short context is one block's work: the
-// others leave at once, so that a graph recorded for long contexts does not make short ones wait at cluster barriers.
+// token and lanes over dimensions. A short context is a few thousand instructions of each warp, executed once: they are
+// what it costs, so keys and values come 16 bytes at a time. The blocks of a cluster take every size-th tile of 128
+// tokens; counts are integers, so splitting them is exact, and the softmax in between is done by every block for the
+// whole row (an exponential costs less than another cluster barrier). A short context is one block's work: the others
+// leave at once, so that a graph recorded for long contexts does not make short ones wait at cluster barriers.
 #include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/attention_row_fresh.cuh"
+#include "kernels/cuda/attention_row_words.cuh"
 #include "kernels/cuda/attention_softmax.cuh"
 #include "kernels/cuda/cluster_launch.h"
 #include "kernels/cuda/launch.h"
@@ -23,7 +25,7 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 constexpr int kWarps = kBlockWarps;
-constexpr int kTileTokens = 32;
+constexpr int kTileTokens = 32 * kLaneTokens;
 constexpr int kRoundTiles = kThreads / kTileTokens;      // tiles between two barriers of the score loop
 constexpr int kStageTokens = 256;                        // probability rows staged at once
 constexpr int kChunkGroups = kStageTokens / 4 / kWarps;  // of one warp: groups of four tokens in a stage
@@ -85,9 +87,9 @@ constexpr int CrowdedBlocks(int slots) { return slots <= 4 ? 4 : 2; }
 
 template <int kSlots, Phase kPhase, bool kCrowded>
 __global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1) ScRowKernel(const RowArgs args) {
-  constexpr int kBatchTiles = kCrowded ? 4 : 8;              // tiles whose keys are loaded together
+  constexpr int kBatchTiles = kCrowded ? 1 : kRoundTiles;    // tiles whose keys are loaded together
   constexpr int kValueGroups = kCrowded ? 4 : kChunkGroups;  // groups whose values are
-  extern __shared__ uint4 shared_memory[];
+  extern __shared__ __align__(256) uint8_t shared_memory[];  // LookUpWord wants rows there
   __shared__ int32_t shared_pages[kMaxSharedPages];
   __shared__ std::conditional_t<kPhase == Phase::kFresh, FreshRows, char> fresh;
   const AttentionArgs& a = args.attention;
@@ -112,8 +114,13 @@ __global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1
 
   const int tiles = (length + kTileTokens - 1) / kTileTokens;
   const int own_tiles = rank < tiles ? (tiles - rank + cluster - 1) / cluster : 0;
+  // Up to the last group of four of this block's last tile that the context reaches.
+  const int own_tokens =
+      min(own_tiles * kTileTokens,
+          (own_tiles - 1) * kTileTokens + (length - (rank + (own_tiles - 1) * cluster) * kTileTokens + 3) / 4 * 4);
+  const auto tile_begin = [&](int tile) { return (tile * cluster + rank) * kTileTokens; };  // of this block's tiles
   const auto token_of = [&](int local) {  // of this block's tokens, in tile order
-    return ((local / kTileTokens) * cluster + rank) * kTileTokens + local % kTileTokens;
+    return tile_begin(local / kTileTokens) + local % kTileTokens;
   };
   SharedLayout s = MakeLayout(shared_memory, args.stage_rows, head_dim, args.cluster);
   const bool in_shared = length <= args.shared_scores;
@@ -140,36 +147,54 @@ __global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1
   }
   __syncthreads();
 
-  // Loads of keys and values are in flight while the table rows they are looked up in come in.
-  const auto load_keys = [&](int first_tile, uint32_t(&k_word)[kBatchTiles][kSlots]) {
+  // Loads of keys and values are in flight while the table rows they are looked up in come in. Positions of the pass
+  // are taken from `fresh` where they are looked up; here they stand for a position before.
+  const int last = kPhase == Phase::kFresh ? max(info.start_position - 1, 0) : length - 1;
+  const int32_t page_bytes = kv.num_kv_heads * head_dim << kv.page_shift;
+  const auto* keys = reinterpret_cast<const uint8_t*>(kv.k_words) + (kv_head * head_dim << kv.page_shift);
+  const auto* values = reinterpret_cast<const uint8_t*>(kv.v_words) + (kv_head * head_dim << kv.page_shift) +
+                       ValueWords<kSlots>::Dim(lane, 0) * 4;
+  const auto load_keys = [&](int first_tile, uint4(&k_words)[kBatchTiles][kSlots]) {
 #pragma unroll
     for (int i = 0; i < kBatchTiles; ++i) {
-      const int t = min(token_of((first_tile + i) * kTileTokens + lane), length - 1);
-      const uint32_t* k = kv.k_words + kv.KWord(pages[t >> kv.page_shift], kv_head, warp * kSlots, t & page_mask);
-      int step = kv.page_tokens;
-      if constexpr (kPhase == Phase::kFresh) {
-        if (t >= info.start_position) {
-          k = &fresh.k_words[warp * kSlots][t - info.start_position];
-          step = kFreshRows;
-        }
-      }
+      const int t = min(tile_begin(first_tile + i) + lane * kLaneTokens, last) & ~3;
+      const uint8_t* k = keys + static_cast<int64_t>(pages[t >> kv.page_shift]) * page_bytes;
 #pragma unroll
-      for (int j = 0; j < kSlots; ++j) k_word[i][j] = warp * kSlots + j < q_words ? k[j * step] : 0;
+      for (int j = 0; j < kSlots; ++j) {
+        if (warp * kSlots + j >= q_words) break;
+        const int word = ((warp * kSlots + j) << kv.page_shift) + (t & page_mask);
+        k_words[i][j] = __ldcg(reinterpret_cast<const uint4*>(k + 4 * word));
+      }
     }
   };
-  const auto load_values = [&](int first, int group, uint32_t(&v_word)[kValueGroups][kSlots]) {
+  const auto load_values = [&](int first, int group, ValueWords<kSlots>(&v_words)[kValueGroups]) {
 #pragma unroll
     for (int i = 0; i < kValueGroups; ++i) {
-      const int t = min(token_of(first + 4 * (warp + kWarps * (group + i))), length - 1) & ~3;
-      const uint32_t* v = kv.v_words + kv.VWord(pages[t >> kv.page_shift], kv_head, (t & page_mask) >> 2, lane);
-#pragma unroll
-      for (int j = 0; j < kSlots; ++j) v_word[i][j] = lane + 32 * j < head_dim ? v[32 * j] : 0;
+      const int local = 4 * kWarps * (group + i);
+      const int t = min(tile_begin((first + local) / kTileTokens) + local % kTileTokens + 4 * warp, last) & ~3;
+      v_words[i].Load(
+          values + static_cast<int64_t>(pages[t >> kv.page_shift]) * page_bytes + (t & page_mask) * head_dim, lane,
+          head_dim);
     }
   };
-  uint32_t k_word[kBatchTiles][kSlots];
-  uint32_t v_word[kValueGroups][kSlots];
-  load_keys(0, k_word);
-  if constexpr (kPhase != Phase::kHeadMax && !kCrowded) load_values(0, 0, v_word);
+  const auto key_word = [&](int t, int word) {
+    if constexpr (kPhase == Phase::kFresh) {
+      if (t >= info.start_position) return fresh.k_words[word][t - info.start_position];
+    }
+    return __ldcg(kv.k_words + kv.KWord(pages[t >> kv.page_shift], kv_head, word, t & page_mask));
+  };
+  const auto value_word = [&](int t, int dim) {  // of positions t .. t + 3
+    const uint32_t v =
+        __ldcg(kv.v_words + kv.VWord(pages[min(t, last) >> kv.page_shift], kv_head, (t & page_mask) >> 2, dim));
+    if constexpr (kPhase == Phase::kFresh) {
+      if (t + 4 > info.start_position) return MergeFresh(fresh, info, t, dim, v);
+    }
+    return v;
+  };
+  uint4 k_words[kBatchTiles][kSlots] = {};
+  ValueWords<kSlots> v_words[kValueGroups];
+  load_keys(0, k_words);
+  if constexpr (kPhase != Phase::kHeadMax && !kCrowded) load_values(0, 0, v_words);
   StageRows<kThreads>(s.stage, args.qk, head_dim, [&](int d) {
     return TableRow{d, reinterpret_cast<const uint8_t*>(q_codes)[d] & 0x7f};
   });
@@ -202,9 +227,10 @@ __global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1
   if constexpr (kPhase == Phase::kFresh) {
     if (rank == 0 && head % a.group == 0) AppendFresh(kv, info, kv_head, pages[num_pages - 1], fresh);
   }
-  bool q_has_top = false;
+  uint32_t q_tops = 0;
 #pragma unroll
-  for (int j = 0; j < kSlots; ++j) q_has_top = q_has_top || HasTop(args.qk, q_word[j]);
+  for (int j = 0; j < kSlots; ++j) q_tops |= TopBytes(args.qk, q_word[j]);
+  const uint32_t q_rows = static_cast<uint32_t>(__cvta_generic_to_shared(s.stage)) + warp * (kSlots * 4 * kRowBytes);
   __syncthreads();
   if (cluster > 1) Cluster::Wait();  // every block runs: its shared memory may be written
 
@@ -213,24 +239,38 @@ __global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1
   for (int first = 0; first < own_tiles; first += kRoundTiles) {
     const int round = min(kRoundTiles, own_tiles - first);
     for (int batch = 0; batch < round; batch += kBatchTiles) {
-      uint32_t now[kBatchTiles][kSlots];
+      uint4 now[kBatchTiles][kSlots];
 #pragma unroll
       for (int i = 0; i < kBatchTiles; ++i) {
 #pragma unroll
-        for (int j = 0; j < kSlots; ++j) now[i][j] = k_word[i][j];
+        for (int j = 0; j < kSlots; ++j) now[i][j] = k_words[i][j];
       }
-      if (first + batch + kBatchTiles < own_tiles) load_keys(first + batch + kBatchTiles, k_word);
+      if (first + batch + kBatchTiles < own_tiles) load_keys(first + batch + kBatchTiles, k_words);
 #pragma unroll
       for (int i = 0; i < kBatchTiles; ++i) {
         if (batch + i >= round) break;
-        int32_t sum = 0;
-#pragma unroll
-        for (int j = 0; j < kSlots; ++j) {
-          if (warp * kSlots + j >= q_words) break;
-          sum = LookUpWord(now[i][j], q_word[j], s.stage + (warp * kSlots + j) * 4 * kRowBytes, sum);
-          if (q_has_top) sum += TopCorrection(now[i][j], q_word[j], q_word[j], args.qk.levels - 1);
+        const int local = (batch + i) * kTileTokens + lane * kLaneTokens;
+        if constexpr (kPhase == Phase::kFresh)
+          TakeFresh<kSlots>(fresh, info, token_of(first * kTileTokens + local), warp, now[i]);
+        Counts counts[kLaneTokens];
+        LookUpKeys<kSlots>(now[i], q_word, q_rows, q_words - warp * kSlots, counts);
+        *reinterpret_cast<int4*>(s.parts + warp * kThreads + local) =
+            make_int4(counts[0].Sum(), counts[1].Sum(), counts[2].Sum(), counts[3].Sum());
+      }
+    }
+    if (q_tops != 0) {
+      __syncwarp();
+      // Rare, and out of the loop above, which is executed once and costs by the instruction.
+#pragma unroll 1
+      for (int word = warp * kSlots; word < min((warp + 1) * kSlots, q_words); ++word) {
+        const uint32_t q = q_codes[word];
+        const uint32_t tops = TopBytes(args.qk, q);
+        if (tops == 0) continue;
+#pragma unroll 1
+        for (int i = lane; i < round * kTileTokens; i += 32) {
+          const int t = min(token_of(first * kTileTokens + i), length - 1);
+          s.parts[warp * kThreads + i] += TopCorrection(args.qk, tops, key_word(t, word), q);
         }
-        s.parts[warp * kThreads + (batch + i) * kTileTokens + lane] = sum;
       }
     }
     __syncthreads();
@@ -295,9 +335,11 @@ __global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1
   const float p_scale = BipolarScale(p_max, args.av.q_max);
 
   // ---- p v over this block's tokens
-  int32_t acc[kSlots] = {};
-  for (int first = 0; first < own_tiles * kTileTokens; first += kStageTokens) {
-    const int tokens = min(kStageTokens, own_tiles * kTileTokens - first);
+  Counts acc[kSlots];
+  int32_t top_sum[kSlots] = {};
+  const uint32_t p_rows = static_cast<uint32_t>(__cvta_generic_to_shared(s.stage)) + warp * (4 * kRowBytes);
+  for (int first = 0; first < own_tokens; first += kStageTokens) {
+    const int tokens = min(kStageTokens, own_tokens - first);
     __syncthreads();  // scores are final, the stage is free
     if (tid < tokens) {
       const int t = token_of(first + tid);
@@ -317,28 +359,47 @@ __global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1
 #pragma unroll kCrowded ? 1 : 8
     for (int group = 0; group < kChunkGroups; group += kValueGroups) {
       if (4 * (warp + kWarps * group) >= tokens) break;
-      if constexpr (kCrowded) load_values(first, group, v_word);
+      if constexpr (kCrowded) load_values(first, group, v_words);
 #pragma unroll
       for (int i = 0; i < kValueGroups; ++i) {
         const int g = warp + kWarps * (group + i);
         const uint32_t p_word = g < tokens / 4 ? s.codes[g] : 0;
         if (p_word == 0) continue;  // level 0 counts nothing
-        const bool p_has_top = HasTop(args.av, p_word);
+        uint32_t(&v)[kSlots] = v_words[i].word;
+        if constexpr (kPhase == Phase::kFresh) {
+          const int t = token_of(first + 4 * g);
+          if (t + 4 > info.start_position) {
+#pragma unroll
+            for (int j = 0; j < kSlots; ++j) {
+              const int dim = ValueWords<kSlots>::Dim(lane, j);
+              if (dim < head_dim) v[j] = MergeFresh(fresh, info, t, dim, v[j]);
+            }
+          }
+        }
+        const uint32_t rows = p_rows + (group + i) * (kWarps * 4 * kRowBytes);
+#pragma unroll
+        for (int j = 0; j < kSlots; ++j) LookUpWord<0>(v[j], 0, rows, acc[j]);
+      }
+    }
+    if (args.av.top_is_256) {
+#pragma unroll 1
+      for (int g = warp; g < tokens / 4; g += kWarps) {
+        const uint32_t tops = TopBytes(args.av, s.codes[g]);
+        if (tops == 0) continue;
 #pragma unroll
         for (int j = 0; j < kSlots; ++j) {
-          uint32_t v = v_word[i][j];
-          if constexpr (kPhase == Phase::kFresh) v = MergeFresh(fresh, info, token_of(first + 4 * g), lane + 32 * j, v);
-          acc[j] = LookUpWord(v, 0, s.stage + g * 4 * kRowBytes, acc[j]);
-          if (p_has_top) acc[j] += TopCorrection(v, 0, p_word, args.av.levels - 1);
+          const int dim = ValueWords<kSlots>::Dim(lane, j);
+          if (dim < head_dim) top_sum[j] += TopCorrection(args.av, tops, value_word(token_of(first + 4 * g), dim), 0);
         }
       }
     }
-    if (!kCrowded && first + kStageTokens < own_tiles * kTileTokens) load_values(first + kStageTokens, 0, v_word);
+    if (!kCrowded && first + kStageTokens < own_tokens) load_values(first + kStageTokens, 0, v_words);
   }
   __syncthreads();
 #pragma unroll
   for (int j = 0; j < kSlots; ++j) {
-    if (lane + 32 * j < head_dim) s.parts[warp * head_dim + lane + 32 * j] = acc[j];
+    const int dim = ValueWords<kSlots>::Dim(lane, j);
+    if (dim < head_dim) s.parts[warp * head_dim + dim] = acc[j].Sum() + top_sum[j];
   }
   __syncthreads();
   int32_t total = 0;

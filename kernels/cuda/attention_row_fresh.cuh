@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention_row_words.cuh"
 #include "kernels/cuda/head_vector.cuh"
 #include "kernels/math/quantize.h"
 
@@ -79,6 +80,24 @@ __device__ inline void AppendFresh(const KvView& kv, const PassRow& info, int kv
   if (tid == 0) {
     kv.k_scales[kv.Scale(page, kv_head, slot)] = fresh.k_scales[index];
     kv.v_scales[kv.Scale(page, kv_head, slot)] = fresh.v_scales[index];
+  }
+}
+
+// What: of the keys of tokens t .. t + 3 and dimensions of a warp's slice, replaces those of positions of the pass.
+template <int kSlots>
+__device__ __forceinline__ void TakeFresh(const FreshRows& fresh, const PassRow& info, int t, int slice,
+                                          uint4 (&k)[kSlots]) {
+  const int index = t - info.start_position;
+  if (index + kLaneTokens <= 0 || index >= kFreshRows) return;
+#pragma unroll
+  for (int j = 0; j < kSlots; ++j) {
+    const auto take = [&](int i, uint32_t& word) {
+      if (i >= 0 && i < kFreshRows) word = fresh.k_words[slice * kSlots + j][i];
+    };
+    take(index, k[j].x);
+    take(index + 1, k[j].y);
+    take(index + 2, k[j].z);
+    take(index + 3, k[j].w);
   }
 }
 

@@ -20,20 +20,31 @@ struct TableRow {
 //       part. The caller separates it from the look-ups by barriers.
 template <int kThreads, typename RowOf>
 __device__ __forceinline__ void StageRows(uint8_t* stage, const ScTables& tables, int count, const RowOf& row_of) {
+  const int tid = static_cast<int>(threadIdx.x);
   const auto source = [&](int i) {
     const TableRow row = row_of(i);
     return tables.counts8 + ((row.dim & (tables.masks - 1)) * tables.levels + row.level) * tables.levels;
   };
   if (tables.levels >= 16) {
     const int shift = 27 - __clz(tables.levels);  // levels is a power of two: 16-byte pieces of a row
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < count << shift; i += kThreads) {
-      const int row = i >> shift;
-      const int piece = i & ((1 << shift) - 1);
-      reinterpret_cast<uint4*>(stage + row * kRowBytes)[piece] = reinterpret_cast<const uint4*>(source(row))[piece];
+    const int pieces = count << shift;
+    const int piece = tid & ((1 << shift) - 1);  // the same of every row: kThreads is a multiple of a row's pieces
+    constexpr int kInFlight = 4;                 // all loads before the first store, which might be to what they read
+    for (int first = tid; first < pieces; first += kInFlight * kThreads) {
+      uint4 v[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const int i = first + k * kThreads;
+        if (i < pieces) v[k] = __ldg(reinterpret_cast<const uint4*>(source(i >> shift)) + piece);
+      }
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const int i = first + k * kThreads;
+        if (i < pieces) reinterpret_cast<uint4*>(stage + (i >> shift) * kRowBytes)[piece] = v[k];
+      }
     }
   } else {
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    for (int i = tid; i < count; i += kThreads) {
       const uint8_t* from = source(i);
 #pragma unroll 1
       for (int b = 0; b < tables.levels; ++b) stage[i * kRowBytes + b] = from[b];
@@ -41,41 +52,53 @@ __device__ __forceinline__ void StageRows(uint8_t* stage, const ScTables& tables
   }
 }
 
-// What: sum + the signed counts of four codes, byte j of `codes` in row j of `rows`; bit 7 of byte j of `signs` flips
-//       the sign.
-__device__ __forceinline__ int32_t LookUpWord(uint32_t codes, uint32_t signs, const uint8_t* rows, int32_t sum) {
-  const uint32_t levels = codes & 0x7f7f7f7fu;
-  const uint32_t c0 = rows[levels & 0xff];
-  const uint32_t c1 = rows[kRowBytes + ((levels >> 8) & 0xff)];
-  const uint32_t c2 = rows[2 * kRowBytes + ((levels >> 16) & 0xff)];
-  const uint32_t c3 = rows[3 * kRowBytes + (levels >> 24)];
-  const uint32_t counts = __byte_perm(__byte_perm(c0, c1, 0x0040), __byte_perm(c2, c3, 0x0040), 0x5410);
-  // +1 or -1 in every byte: its sign bit, replicated.
-  uint32_t plus_minus;
-  asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(plus_minus) : "r"(codes ^ signs));
-  plus_minus |= 0x01010101u;
-  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(counts), "r"(plus_minus));
-  return sum;
-}
+// The signed counts of codes looked up so far: those of all products, and 128 times those of negative ones.
+struct Counts {
+  uint32_t all = 0;
+  uint32_t negative = 0;
 
-// Whether a byte of `row_codes` has the level whose table entry stands for 256 (ScTables::top_is_256).
-__device__ __forceinline__ bool HasTop(const ScTables& tables, uint32_t row_codes) {
-  if (!tables.top_is_256) return false;
-  const uint32_t top = static_cast<uint32_t>(tables.levels - 1) * 0x01010101u;
-  return __vcmpeq4(row_codes & 0x7f7f7f7fu, top) != 0;
-}
-
-// What: what LookUpWord misses where HasTop(row_codes): +-256 for every byte in which both codes have level `top`.
-//       Out of line: it is rare, and the look-up loops should stay small.
-static __device__ __noinline__ int32_t TopCorrection(uint32_t codes, uint32_t signs, uint32_t row_codes, int top) {
-  int32_t sum = 0;
-#pragma unroll 1
-  for (int j = 0; j < 4; ++j) {
-    const bool both = ((row_codes >> (8 * j)) & 0x7f) == static_cast<uint32_t>(top) &&
-                      ((codes >> (8 * j)) & 0x7f) == static_cast<uint32_t>(top);
-    if (both) sum += (((codes ^ signs) >> (8 * j + 7)) & 1) != 0 ? -256 : 256;
+  __device__ __forceinline__ int32_t Sum() const {
+    return static_cast<int32_t>(all) - static_cast<int32_t>(negative >> 6);
   }
-  return sum;
+};
+
+template <int kOffset>
+__device__ __forceinline__ uint32_t LoadSharedByte(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1+%2];" : "=r"(v) : "r"(address), "n"(kOffset));  // volatile: stays between barriers
+  return v;
+}
+
+// What:     adds the counts of four codes, byte j of `codes` in row kRow + j of the rows at shared address `rows`; bit
+// 7
+//           of byte j of `signs` flips the sign.
+// Requires: rows % 256 == 0: taking a level out of its word then gives the address of its count in one instruction.
+template <int kRow>
+__device__ __forceinline__ void LookUpWord(uint32_t codes, uint32_t signs, uint32_t rows, Counts& counts) {
+  constexpr int kAt = kRow * kRowBytes;
+  const uint32_t levels = codes & 0x7f7f7f7fu;
+  const uint32_t minus = (codes ^ signs) & 0x80808080u;
+  uint32_t c = LoadSharedByte<kAt>(__byte_perm(levels, rows, 0x7650));
+  c += LoadSharedByte<kAt + kRowBytes>(__dp4a(levels, 0x00000100u, rows)) * 0x100u;
+  c += LoadSharedByte<kAt + 2 * kRowBytes>(__dp4a(levels, 0x00010000u, rows)) * 0x10000u;
+  c += LoadSharedByte<kAt + 3 * kRowBytes>(__dp4a(levels, 0x01000000u, rows)) * 0x1000000u;
+  counts.all = __dp4a(c, 0x01010101u, counts.all);
+  counts.negative = __dp4a(c, minus, counts.negative);
+}
+
+// What: 0x80 in every byte of `row_codes` whose level is the one whose table entry stands for 256
+//       (ScTables::top_is_256).
+__device__ __forceinline__ uint32_t TopBytes(const ScTables& tables, uint32_t row_codes) {
+  if (!tables.top_is_256) return 0;
+  const uint32_t top = static_cast<uint32_t>(tables.levels - 1) * 0x01010101u;
+  return __vcmpeq4(row_codes & 0x7f7f7f7fu, top) & 0x80808080u;
+}
+
+// What: what LookUpWord misses where both codes have that level. `row_tops`: TopBytes of the row's codes.
+__device__ __forceinline__ int32_t TopCorrection(const ScTables& tables, uint32_t row_tops, uint32_t codes,
+                                                 uint32_t signs) {
+  const uint32_t both = row_tops & TopBytes(tables, codes);
+  return 256 * (__popc(both) - 2 * __popc(both & (codes ^ signs)));
 }
 
 }  // namespace stoch::cuda
