@@ -95,6 +95,7 @@ struct Engine::State {
   // Rows whose argmax is known: asked for together, read one by one.
   std::vector<int32_t> argmax;
   int64_t argmax_first = 0;
+  Buffer argmax_ids;  // where a block's are read from
 
   void ForgetRows() {
     output_rows = 0;
@@ -319,6 +320,9 @@ int64_t Engine::Finish() {
     item.sequence->under_way_ = false;
   }
   state_->output_rows = state_->steps.front().output_rows;
+  const std::span<const int32_t> greedy = state_->model->GreedyIds();
+  state_->argmax.assign(greedy.begin(), greedy.end());
+  state_->argmax_first = 0;
   state_->steps.pop_front();
   return state_->output_rows;
 }
@@ -363,10 +367,16 @@ void Engine::Argmax(int64_t first, std::span<int32_t> ids) {
   std::vector<int32_t>& known = state_->argmax;
   const int64_t known_end = state_->argmax_first + static_cast<int64_t>(known.size());
   if (first < state_->argmax_first || first + count > known_end) {
-    std::vector<int32_t> found(ids.size());
-    ForLogits(first, count, [&](const TensorView& block, int64_t offset) {
-      const auto begin = static_cast<size_t>(offset);
-      state_->backend->Argmax(block, std::span(found).subspan(begin, static_cast<size_t>(block.dim(0))));
+    std::vector<int32_t> found;
+    ForLogits(first, count, [&](const TensorView& block, int64_t) {
+      Buffer& shared = state_->argmax_ids;
+      if (shared.data() == nullptr) {
+        shared = state_->backend->AllocateShared(block.device, state_->shape.max_logit_rows * int64_t{sizeof(int32_t)});
+      }
+      state_->backend->Argmax(block, MakeView(shared.data(), DType::kI32, block.device, block.dim(0)));
+      state_->backend->Synchronize(block.device);
+      const auto* read = static_cast<const int32_t*>(shared.data());
+      found.insert(found.end(), read, read + block.dim(0));
     });
     known = std::move(found);
     state_->argmax_first = first;

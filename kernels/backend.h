@@ -234,6 +234,9 @@ class Backend {
 
   // Memory. Allocate zero-fills. Copies need dense views of equal byte size; CopyToHost waits for the device.
   virtual Buffer Allocate(Device device, int64_t bytes) = 0;
+  // What: zero-filled memory of the device that the host may read too, once it has waited for what writes it. For a few
+  //       results: the device writes it more slowly than its own.
+  virtual Buffer AllocateShared(Device device, int64_t bytes) = 0;
   virtual void CopyFromHost(const TensorView& to, const void* from) = 0;
   virtual void CopyToHost(void* to, const TensorView& from) = 0;
   virtual void Copy(const TensorView& to, const TensorView& from) = 0;  // devices may differ
@@ -272,8 +275,8 @@ class Backend {
   // What: out[i] = x[pass.output_rows[i]]. Shapes: x F32 [rows, n], out F32 [output rows, n].
   virtual void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) = 0;
   virtual void Gather(const GatherCall& call) = 0;
-  // What: argmax of every row of logits F32 [rows, vocab], ties to the lower index. Waits.
-  virtual void Argmax(const TensorView& logits, std::span<int32_t> ids) = 0;
+  // What: argmax of every row of logits F32 [rows, vocab], ties to the lower index; ids I32 [rows], dense.
+  virtual void Argmax(const TensorView& logits, const TensorView& ids) = 0;
   // What: scores[i] of target ids[i] in logits row i. sum of Exp(logit - max) in kRowLanes order, then
   //       double: (logit - max) - Log(sum). Waits.
   virtual void Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) = 0;

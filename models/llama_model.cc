@@ -102,6 +102,7 @@ size_t LlamaModel::FreeLane() const {
 void LlamaModel::Begin(const PassLayout& layout) {
   const size_t lane = FreeLane();
   output_ = {};
+  greedy_ids_ = {};
   const auto rows = static_cast<int64_t>(layout.ids.size());
   const auto num_stages = static_cast<int64_t>(stages_.size());
   Flight& flight = flights_.emplace_back();
@@ -141,6 +142,7 @@ void LlamaModel::Issue(Flight& flight, size_t end) {
         stage.Run(piece);
         if (is_last && stage.role().has_head && flight.first_logits > 0) {
           stage.RunHead(flight.lane, 0, flight.first_logits, flight.output_rows);
+          if (flight.picks_greedy()) stage.PickGreedy(flight.lane, flight.first_logits);
         }
       });
     }
@@ -154,12 +156,15 @@ void LlamaModel::Finish() {
   Issue(flight, stages_.size());
   CheckFinite();
   output_ = {flight.lane, flight.output_rows, 0, flight.first_logits};
+  greedy_ids_ = {};
+  if (flight.picks_greedy()) greedy_ids_ = stages_.back()->GreedyIds(flight.lane, flight.first_logits);
   flights_.pop_front();
 }
 
 void LlamaModel::Abandon() {
   flights_.clear();
   output_ = {};
+  greedy_ids_ = {};
   for (const auto& [device, workspace] : workspaces_) {
     try {
       backend_->CheckFinite(device);

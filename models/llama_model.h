@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,10 @@ class LlamaModel {
   // What:  final norm and LM head of output rows [first, first + count) of the pass finished last.
   // Shape: F32 [count, vocab_size] on the head's device, valid until the next call. Requires: count <= max_logit_rows.
   TensorView Logits(int64_t first, int64_t count);
+  // What: the likeliest token of each output row of the pass finished last, where it found them itself, so that nobody
+  //       waits for the device a second time: where every sequence had one token and one output. Else empty. Valid
+  //       until the next call of Begin or Finish.
+  std::span<const int32_t> GreedyIds() const { return greedy_ids_; }
 
   const LlamaConfig& config() const { return config_; }
   const LlamaWeights& weights() const { return weights_; }
@@ -69,6 +74,9 @@ class LlamaModel {
     int64_t output_rows = 0;
     int64_t first_logits = 0;  // rows of logits that the pass itself computes
     size_t issued = 0;         // stages
+
+    // Decoding: what usually follows is the likeliest token, and its kernel costs next to nothing.
+    bool picks_greedy() const { return !key.empty(); }
   };
   // What the head left of the pass finished last.
   struct Output {
@@ -95,6 +103,7 @@ class LlamaModel {
   int64_t workspace_bytes_ = 0;
   std::deque<Flight> flights_;
   Output output_;
+  std::span<const int32_t> greedy_ids_;
 };
 
 }  // namespace stoch

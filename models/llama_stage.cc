@@ -244,4 +244,13 @@ void LlamaStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t outp
   if (divided()) backend_.Gather(gather);
 }
 
+void LlamaStage::PickGreedy(size_t lane, int64_t count) {
+  const Buffer& ids = parts_[0].workspace->greedy[lane];
+  backend_.Argmax(Logits(lane, count), MakeView(ids.data(), DType::kI32, ids.device(), count));
+}
+
+std::span<const int32_t> LlamaStage::GreedyIds(size_t lane, int64_t count) const {
+  return {static_cast<const int32_t*>(parts_[0].workspace->greedy[lane].data()), static_cast<size_t>(count)};
+}
+
 }  // namespace stoch

@@ -16,6 +16,8 @@ LlamaWorkspace::LlamaWorkspace(Backend& backend, const LlamaConfig& config, cons
     if (!uses.head) continue;
     head_input.push_back(buffer(sizes.hidden));
     logits.push_back(buffer(sizes.logits));
+    greedy.push_back(
+        backend.AllocateShared(shard.device, shape.max_logit_rows * static_cast<int64_t>(sizeof(int32_t))));
   }
   if (!uses.layers) return;
   qkv = buffer(sizes.qkv);

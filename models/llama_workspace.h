@@ -26,6 +26,7 @@ struct LlamaWorkspace {
   std::vector<Buffer> hidden;      // of each lane: [hidden_size]
   std::vector<Buffer> head_input;  // of each lane: [hidden_size]
   std::vector<Buffer> logits;  // of each lane: [max_logit_rows, vocab_size], or [.., vocab] on others than the first
+  std::vector<Buffer> greedy;  // of each lane, with the head: I32 [max_logit_rows], shared with the host
   Buffer qkv;                  // [(heads + 2 * kv_heads) * head_dim]
   Buffer attention;            // [num_heads * head_dim], gathered
   Buffer gate_up;              // [2 * intermediate]

@@ -66,6 +66,7 @@ class CpuBackend final : public Backend {
     void* memory = AllocateMemory(static_cast<size_t>(bytes));
     return {memory, static_cast<size_t>(bytes), device, [](void* data, size_t size) { FreeMemory{size}(data); }};
   }
+  Buffer AllocateShared(Device device, int64_t bytes) override { return Allocate(device, bytes); }
   void CopyFromHost(const TensorView& to, const void* from) override {
     CheckDevice(to.device);
     memcpy(to.data, from, DenseBytes(to));
@@ -154,7 +155,7 @@ class CpuBackend final : public Backend {
     for (const TensorView& from : call.from) CheckDevice(from.device);
     cpu::Gather(context_, call);
   }
-  void Argmax(const TensorView& logits, std::span<int32_t> ids) override {
+  void Argmax(const TensorView& logits, const TensorView& ids) override {
     CheckDevice(logits.device);
     cpu::Argmax(context_, logits, ids);
   }

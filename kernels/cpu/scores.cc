@@ -18,8 +18,8 @@ int32_t ArgmaxOf(const float* x, int64_t n) {
   return static_cast<int32_t>(best);
 }
 
-void CheckLogits(std::string_view op, const TensorView& logits, size_t count) {
-  RequireView(op, "logits", logits, logits.device, DType::kF32, {static_cast<int64_t>(count), kAnySize});
+void CheckLogits(std::string_view op, const TensorView& logits, int64_t count) {
+  RequireView(op, "logits", logits, logits.device, DType::kF32, {count, kAnySize});
   if (logits.dim(1) < 1) Reject(op, "logits have no columns");
 }
 
@@ -37,15 +37,16 @@ void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& o
   }
 }
 
-void Argmax(Context& context, const TensorView& logits, std::span<int32_t> ids) {
-  CheckLogits("argmax", logits, ids.size());
+void Argmax(Context& context, const TensorView& logits, const TensorView& ids) {
+  CheckLogits("argmax", logits, logits.dim(0));
+  RequireView("argmax", "ids", ids, logits.device, DType::kI32, {logits.dim(0)});
   context.pool.ParallelFor(logits.dim(0), [&](int64_t i, int) {
-    ids[static_cast<size_t>(i)] = ArgmaxOf(logits.ptr<const float>() + i * logits.step(0), logits.dim(1));
+    ids.ptr<int32_t>()[i * ids.step(0)] = ArgmaxOf(logits.ptr<const float>() + i * logits.step(0), logits.dim(1));
   });
 }
 
 void Score(Context& context, const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) {
-  CheckLogits("score", logits, ids.size());
+  CheckLogits("score", logits, static_cast<int64_t>(ids.size()));
   if (scores.size() != ids.size()) Reject("score", "as many scores as ids are needed");
   for (const int32_t id : ids) {
     if (id < 0 || id >= logits.dim(1)) {

@@ -9,7 +9,7 @@
 namespace stoch::cpu {
 
 void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out);
-void Argmax(Context& context, const TensorView& logits, std::span<int32_t> ids);
+void Argmax(Context& context, const TensorView& logits, const TensorView& ids);
 void Score(Context& context, const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores);
 
 }  // namespace stoch::cpu

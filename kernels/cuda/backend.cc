@@ -93,6 +93,12 @@ Buffer CudaBackend::Allocate(Device device, int64_t bytes) {
   return buffer;
 }
 
+Buffer CudaBackend::AllocateShared(Device device, int64_t bytes) {
+  (void)At(device);  // one of ours
+  DeviceGuard guard(device);
+  return AllocateMapped(device, static_cast<size_t>(bytes));
+}
+
 void CudaBackend::CopyFromHost(const TensorView& to, const void* from) {
   DeviceContext& ctx = At(to.device).context;
   RequireDense("copy", to);
@@ -225,18 +231,15 @@ void CudaBackend::GatherOutputRows(const Pass& pass, const TensorView& x, const 
                    x.dim(1), out.ptr<float>(), out.step(0));
 }
 
-void CudaBackend::Argmax(const TensorView& logits, std::span<int32_t> ids) {
+void CudaBackend::Argmax(const TensorView& logits, const TensorView& ids) {
   DeviceContext& ctx = At(logits.device).context;
   const OpSite site{-1, "argmax"};
-  RequireView(site, "logits", logits, logits.device, DType::kF32, {static_cast<int64_t>(ids.size()), kAnySize});
+  RequireView(site, "logits", logits, logits.device, DType::kF32, {kAnySize, kAnySize});
   if (logits.dim(1) < 1) Reject(site, "logits have no columns");
-  if (ids.empty()) return;
+  RequireView(site, "ids", ids, logits.device, DType::kI32, {logits.dim(0)});
+  RequireDense("argmax", ids);
   DeviceGuard guard(logits.device);
-  Scratch scratch(ctx.workspace);
-  int32_t* device_ids = scratch.Take<int32_t>(logits.dim(0));
-  LaunchArgmax(ctx, logits.ptr<const float>(), logits.step(0), logits.dim(0), logits.dim(1), device_ids);
-  STOCH_CUDA(cudaMemcpyAsync(ids.data(), device_ids, ids.size_bytes(), cudaMemcpyDeviceToHost, ctx.stream));
-  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  LaunchArgmax(ctx, logits.ptr<const float>(), logits.step(0), logits.dim(0), logits.dim(1), ids.ptr<int32_t>());
 }
 
 void CudaBackend::Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) {

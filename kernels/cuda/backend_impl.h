@@ -39,6 +39,7 @@ class CudaBackend final : public Backend {
   std::string exchange() const override;
 
   Buffer Allocate(Device device, int64_t bytes) override;
+  Buffer AllocateShared(Device device, int64_t bytes) override;
   void CopyFromHost(const TensorView& to, const void* from) override;
   void CopyToHost(void* to, const TensorView& from) override;
   void Copy(const TensorView& to, const TensorView& from) override;
@@ -63,7 +64,7 @@ class CudaBackend final : public Backend {
   void Attention(const AttentionCall& call) override;
   void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) override;
   void Gather(const GatherCall& call) override;
-  void Argmax(const TensorView& logits, std::span<int32_t> ids) override;
+  void Argmax(const TensorView& logits, const TensorView& ids) override;
   void Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) override;
   void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) override;
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;

@@ -19,7 +19,8 @@ DeviceContext::DeviceContext(int ordinal)
       tables(device),
       barrier_(AllocateDevice(device, GridBarrier::kBytes)),
       flags_(AllocateDevice(device, kFlags * sizeof(int))),
-      finite_flag_(AllocateDevice(device, 4)) {
+      finite_flag_(AllocateDevice(device, sizeof(int))),
+      finite_seen_(AllocatePinned(sizeof(int))) {
   DeviceGuard guard(device);
   cudaDeviceProp properties{};
   STOCH_CUDA(cudaGetDeviceProperties(&properties, ordinal));
@@ -55,9 +56,9 @@ FiniteReporter DeviceContext::Reporter(const OpSite& site) {
 }
 
 void DeviceContext::CheckFinite() {
-  int met = 0;
-  STOCH_CUDA(cudaMemcpyAsync(&met, finite_flag_.data(), sizeof(met), cudaMemcpyDeviceToHost, stream));
+  STOCH_CUDA(cudaMemcpyAsync(finite_seen_.data(), finite_flag_.data(), sizeof(int), cudaMemcpyDeviceToHost, stream));
   STOCH_CUDA(cudaStreamSynchronize(stream));
+  const int met = *static_cast<const int*>(finite_seen_.data());
   if (met == 0) return;
   STOCH_CUDA(cudaMemsetAsync(finite_flag_.data(), 0, sizeof(int), stream));
   for (const auto& [site, id] : site_ids_) {

@@ -63,6 +63,7 @@ class DeviceContext {
   Buffer barrier_;
   Buffer flags_;
   Buffer finite_flag_;  // int32: 0, or the id of the first site that reported
+  Buffer finite_seen_;  // page-locked, for its copy: one into other memory would be two
   std::map<std::pair<int, std::string>, int> site_ids_;
 };
 

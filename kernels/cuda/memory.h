@@ -14,4 +14,7 @@ Buffer AllocateDevice(const Device& device, size_t bytes);
 // What: page-locked host memory, for copies that overlap.
 Buffer AllocatePinned(size_t bytes);
 
+// What: the same, zero-filled, as memory of `device`, whose kernels may use it at the same address.
+Buffer AllocateMapped(const Device& device, size_t bytes);
+
 }  // namespace stoch::cuda

@@ -134,9 +134,12 @@ TEST_P(BackendOps, ArgmaxTakesTheLowestOfEquals) {
   for (size_t i = 0; i < kVocab; ++i) logits[3 * kVocab + i] = -std::numeric_limits<float>::max();
   logits[3 * kVocab + 777] = -3e38f;
   const DeviceTensor in(*backend, {4, kVocab}, logits);
-  std::vector<int32_t> ids(4, -1);
-  backend->Argmax(in.view(), ids);
-  EXPECT_EQ(ids, (std::vector<int32_t>{1002, 3, 0, 777}));
+  const Device device = in.view().device;
+  const Buffer ids = backend->AllocateShared(device, 4 * int64_t{sizeof(int32_t)});
+  backend->Argmax(in.view(), MakeView(ids.data(), DType::kI32, device, 4));
+  backend->Synchronize(device);
+  const auto* read = static_cast<const int32_t*>(ids.data());
+  EXPECT_EQ(std::vector<int32_t>(read, read + 4), (std::vector<int32_t>{1002, 3, 0, 777}));
 }
 
 TEST_P(BackendOps, ScoresAreLogProbabilities) {

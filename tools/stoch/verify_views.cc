@@ -177,9 +177,11 @@ class Bench {
                      return std::vector<float>();
                    }});
     ops.push_back({"argmax", kCols, 0, false, [this](const TensorView& in, const TensorView&) {
-                     std::vector<int32_t> ids(kRows);
-                     backend_.Argmax(in, ids);
-                     return std::vector<float>(ids.begin(), ids.end());
+                     const Buffer ids = backend_.AllocateShared(device_, kRows * int64_t{sizeof(int32_t)});
+                     backend_.Argmax(in, MakeView(ids.data(), DType::kI32, device_, kRows));
+                     backend_.Synchronize(device_);
+                     const auto* read = static_cast<const int32_t*>(ids.data());
+                     return std::vector<float>(read, read + kRows);
                    }});
     ops.push_back({"score", kCols, 0, false, [this](const TensorView& in, const TensorView&) {
                      const std::vector<int32_t> ids(kRows, 7);
