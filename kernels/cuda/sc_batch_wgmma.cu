@@ -44,10 +44,11 @@ template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using G = Geometry<kWords, kHalves, kTokens>;
-  extern __shared__ __align__(128) uint8_t memory[];
+  extern __shared__ __align__(256) uint8_t memory[];
   const Shared shared{SharedAddress(memory), args.stages};
   uint8_t* rank_table = memory + shared.rank_table<G>();
   if constexpr (kTable) {
+    static_assert(G::kStageBytes % kRingHeader == 0);  // TableRanks
     FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
   } else {
     static_assert(kWords == 4 && kHalves == 1);

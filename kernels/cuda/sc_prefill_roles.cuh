@@ -22,7 +22,7 @@ inline constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
 inline constexpr int kProducerRegisters = kPrefillGroups == 2 ? 24 : 32;
 inline constexpr int kConsumerRegisters =
     ((kPrefillGroups + 1) * kLaunchRegisters - kProducerRegisters) / kPrefillGroups / 8 * 8;
-inline constexpr int kRingHeader = 128;  // the barriers
+inline constexpr int kRingHeader = 256;  // the barriers; stages and rank table stay aligned to it
 
 // The ring of stages as one thread walks it. One base address for all of it: addresses of static shared variables are
 // made anew from special registers in every iteration.

@@ -31,7 +31,8 @@ template <int kWords, int kHalves, bool kTable>
 __global__ void __launch_bounds__(kThreads, 1)
     PrefillWgmmaKernel(const __grid_constant__ PrefillArgs args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(128) uint8_t ring_memory[];
+  extern __shared__ __align__(256) uint8_t ring_memory[];
+  static_assert(kStageBytes<kWords> % kRingHeader == 0);  // TableRanks
   const uint32_t rank = ClusterRank();
   const int cluster = static_cast<int>(blockIdx.x) / kPrefillCluster;
   Ring ring{SharedAddress(ring_memory), stages};
