@@ -179,6 +179,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
     return LaunchSc(ctx, scratch, args, spec, bounds, MakeSpill(scratch, args, pass));
   }
   const bool half = spec.precision == Precision::kFp16;
+  if (half && args.rows <= kFreshRows) return LaunchHalfRows(ctx, args, {nullptr, args.rows, bounds.max_length}, true);
   LaunchAppendValues(ctx, args, half);
   if (!half) {
     return LaunchExactRows(ctx, args, {nullptr, args.rows, bounds.max_length}, MakeSpill(scratch, args, pass));
@@ -191,7 +192,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
       rows = {nullptr, args.rows, bounds.max_length};
     }
   }
-  if (rows.count > 0) LaunchHalfRows(ctx, args, rows);
+  if (rows.count > 0) LaunchHalfRows(ctx, args, rows, false);
 }
 
 }  // namespace stoch::cuda

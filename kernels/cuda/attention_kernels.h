@@ -100,7 +100,9 @@ void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, AttentionMode 
 void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill);
 
 // ---- attention_half_rows.cu, attention_half_tiles.cu: the fp16 baseline over a half cache, outside the bits contract.
-void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows);
+// fresh: the row kernel rotates and appends the rows of the pass itself; for passes of at most kFreshRows rows, all of
+// them in `rows`.
+void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, bool fresh);
 bool HalfTilesSupport(const KvView& kv);
 void LaunchHalfTiles(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles);
 

@@ -170,6 +170,23 @@ TEST_F(CudaAttention, ContextsBeyondSharedMemory) {
   }
 }
 
+// Of the worst row: |half - exact| / |exact|.
+double WorstRow(const test::AttentionRows& exact, const test::AttentionRows& half) {
+  double worst = 0;
+  for (const auto& [name, row] : exact) {
+    const auto& other = half.at(name);
+    double error = 0;
+    double norm = 0;
+    for (size_t i = 0; i < row.size(); ++i) {
+      error += std::pow(static_cast<double>(row[i]) - static_cast<double>(other[i]), 2);
+      norm += std::pow(static_cast<double>(row[i]), 2);
+    }
+    const double relative = std::sqrt(error / norm);
+    if (!(relative <= worst)) worst = relative;
+  }
+  return worst;
+}
+
 TEST_F(CudaAttention, HalfBaselineIsClose) {
   for (const int head_dim : {16, 64, 128}) {
     for (const int group : {1, 4, 8}) {
@@ -193,6 +210,39 @@ TEST_F(CudaAttention, HalfBaselineIsClose) {
       }
       EXPECT_GT(norm, 0.0);
       EXPECT_LT(std::sqrt(error / norm), 2e-3);
+    }
+  }
+}
+
+// Passes of up to eight rows append for themselves. Contexts are short, so that a position that is missing or in a
+// wrong place shows in every later row; the last ones are long enough for clusters.
+TEST_F(CudaAttention, HalfBaselineAppendsSmallPasses) {
+  Passes passes = {{{0, 3}, {1, 5}}, {{0, 1}, {1, 1}}, {{1, 1}}, {{2, 8}}, {{0, 4}, {1, 1}, {2, 3}}};
+  for (int i = 0; i < 5; ++i) passes.push_back({{0, 1}, {1, 1}, {2, 1}});
+  passes.push_back({{0, 1}, {1, 7}});
+  passes.push_back({{3, 124}});
+  for (int i = 0; i < 8; ++i) passes.push_back({{0, 1}, {3, 1}});
+  passes.push_back({{3, 6}, {1, 2}});
+  passes.push_back({{3, 1}});
+  for (const int head_dim : {8, 24, 64, 128, 200, 256}) {
+    for (const int group : {1, 2, 4, 8}) {
+      for (const int page_tokens : {4, 64}) {
+        SCOPED_TRACE(std::to_string(head_dim) + " group " + std::to_string(group) + " page " +
+                     std::to_string(page_tokens));
+        AttentionShape shape;
+        shape.mode = AttentionMode::kExact;
+        shape.head_dim = head_dim;
+        shape.num_heads = 8;
+        shape.num_kv_heads = 8 / group;
+        shape.page_tokens = page_tokens;
+        const auto exact = test::RunAttention(*cpu_, shape, passes);
+        shape.precision = Precision::kFp16;
+        const auto half = test::RunAttention(*cuda_, shape, passes);
+        EXPECT_LT(WorstRow(exact, half), 1e-2);
+        const std::string key = "half " + std::to_string(head_dim) + " " + std::to_string(group) + " " +
+                                std::to_string(page_tokens) + " rows ";
+        EXPECT_LT(WorstRow(exact, test::RunAttention(*cuda_, shape, passes, key)), 1e-2);
+      }
     }
   }
 }

@@ -212,19 +212,25 @@ TEST(CudaLinear, HalvesAreClose) {
   STOCH_CUDA_OR_SKIP();
   const auto cpu = OpenBackend("cpu", {}, nullptr);
   const auto cuda = OpenBackend("cuda:0", {}, nullptr);
-  for (const int64_t rows : {1, 2, 7, 40}) {
-    const Shape shape{{64, 128}, 512, rows};
-    const Case c{Prologue::kRmsNorm, true, DType::kF16};
-    const std::vector<float> expected = RunOn(*cpu, {Precision::kFp32, nullptr}, shape, c);
-    const std::vector<float> actual = RunOn(*cuda, {Precision::kFp16, nullptr}, shape, c);
-    double error = 0;
-    double norm = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      error += std::pow(static_cast<double>(actual[i] - expected[i]), 2);
-      norm += std::pow(static_cast<double>(expected[i]), 2);
+  for (const Prologue prologue : {Prologue::kNone, Prologue::kRmsNorm, Prologue::kSiluMul}) {
+    for (const int64_t cols : {8, 512, 4096, 5640}) {
+      for (const int64_t rows : {1, 2, 3, 4, 7, 40}) {
+        SCOPED_TRACE(std::to_string(static_cast<int>(prologue)) + " cols " + std::to_string(cols) + " rows " +
+                     std::to_string(rows));
+        const Shape shape{{64, 3, 128}, cols, rows};
+        const Case c{prologue, prologue != Prologue::kSiluMul, DType::kF16};
+        const std::vector<float> expected = RunOn(*cpu, {Precision::kFp32, nullptr}, shape, c);
+        const std::vector<float> actual = RunOn(*cuda, {Precision::kFp16, nullptr}, shape, c);
+        double error = 0;
+        double norm = 0;
+        for (size_t i = 0; i < expected.size(); ++i) {
+          error += std::pow(static_cast<double>(actual[i] - expected[i]), 2);
+          norm += std::pow(static_cast<double>(expected[i]), 2);
+        }
+        EXPECT_LT(std::sqrt(error), 2e-3 * std::sqrt(norm));
+        EXPECT_GT(error, 0.0);  // halves did round
+      }
     }
-    EXPECT_LT(std::sqrt(error), 2e-3 * std::sqrt(norm));
-    EXPECT_GT(error, 0.0);  // halves did round
   }
 }
 
