@@ -2,7 +2,6 @@
 // launch of the same kernel. A decode step replays a graph: it makes a handful of guards and checks no view; a pass
 // that is not recorded makes one of each for every op.
 #include <benchmark/benchmark.h>
-#include <cuda_runtime.h>
 
 #include <memory>
 
