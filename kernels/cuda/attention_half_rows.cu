@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
   const uint32_t first_vector = (kv_head * token_vectors << kv.page_shift) + (active ? lane % kLanes : 0);
   const auto* keys = reinterpret_cast<const uint4*>(kv.k_half) + first_vector;
   const auto* values = reinterpret_cast<const uint4*>(kv.v_half) + first_vector;
-  uint32_t places[kStep];  // 32 bits: a layer has less than 64 GB
+  uint32_t places[kStep];  // 32 bits: CudaKvCache sees to it
   uint4 k_packed[kStep];
   uint4 v_packed[kStep];
   const auto load_keys = [&](int base) {
