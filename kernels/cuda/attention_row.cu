@@ -81,8 +81,8 @@ __device__ SharedLayout MakeLayout(void* memory, int stage_rows, int head_dim, i
 }
 
 // kCrowded: for more rows and heads than multiprocessors. A block then loads little ahead, and the registers that this
-// saves let others run beside it while it waits: 8 tiles ahead take 180 registers of a thread, which leaves room for
-// one block alone.
+// saves let others run beside it while it waits: two tiles ahead and a stage's values take 180 registers of a thread,
+// which leaves room for one block alone.
 constexpr int CrowdedBlocks(int slots) { return slots <= 4 ? 4 : 2; }
 
 template <int kSlots, Phase kPhase, bool kCrowded>

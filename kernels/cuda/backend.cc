@@ -96,7 +96,9 @@ Buffer CudaBackend::Allocate(Device device, int64_t bytes) {
 Buffer CudaBackend::AllocateShared(Device device, int64_t bytes) {
   (void)At(device);  // one of ours
   DeviceGuard guard(device);
-  return AllocateMapped(device, static_cast<size_t>(bytes));
+  Buffer buffer = AllocatePinned(static_cast<size_t>(bytes), device);
+  std::memset(buffer.data(), 0, buffer.bytes());
+  return buffer;
 }
 
 void CudaBackend::CopyFromHost(const TensorView& to, const void* from) {

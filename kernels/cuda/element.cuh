@@ -48,6 +48,14 @@ __device__ __forceinline__ uint4 LoadStreaming(const void* from) {
   return v;
 }
 
+// What: the byte at a shared address + kOffset. Volatile: it stays between the barriers around it.
+template <int kOffset>
+__device__ __forceinline__ uint32_t LoadSharedByte(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1+%2];" : "=r"(v) : "r"(address), "n"(kOffset));
+  return v;
+}
+
 template <typename T>
 __device__ __forceinline__ T FromFloat(float x);
 template <>

@@ -1,9 +1,6 @@
 #include "kernels/cuda/memory.h"
 
-#include <cstring>
-#include <memory>
 #include <string>
-#include <utility>
 
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device_guard.h"
@@ -33,18 +30,10 @@ Buffer AllocateDevice(const Device& device, size_t bytes) {
   });
 }
 
-Buffer AllocatePinned(size_t bytes) {
+Buffer AllocatePinned(size_t bytes, const Device& device) {
   void* data = nullptr;
   STOCH_CUDA(cudaMallocHost(&data, bytes == 0 ? 1 : bytes));
-  return Buffer(data, bytes, Device{}, [](void* p, size_t) { (void)cudaFreeHost(p); });
-}
-
-Buffer AllocateMapped(const Device& device, size_t bytes) {
-  // Page-locked memory has one address on the host and on every device (unified addressing, all 64-bit platforms).
-  Buffer pinned = AllocatePinned(bytes);
-  std::memset(pinned.data(), 0, bytes);
-  void* data = pinned.data();
-  return Buffer(data, bytes, device, [owner = std::make_shared<Buffer>(std::move(pinned))](void*, size_t) {});
+  return Buffer(data, bytes, device, [](void* p, size_t) { (void)cudaFreeHost(p); });
 }
 
 }  // namespace stoch::cuda

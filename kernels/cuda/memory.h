@@ -11,10 +11,8 @@ namespace stoch::cuda {
 // Errors: InvalidInput where the device has not enough free memory (wanted, free); CudaError otherwise.
 Buffer AllocateDevice(const Device& device, size_t bytes);
 
-// What: page-locked host memory, for copies that overlap.
-Buffer AllocatePinned(size_t bytes);
-
-// What: the same, zero-filled, as memory of `device`, whose kernels may use it at the same address.
-Buffer AllocateMapped(const Device& device, size_t bytes);
+// What: page-locked host memory, for copies that overlap; content undefined. It has one address on the host and on
+//       every GPU (unified addressing), so it may also pass as memory of a `device`.
+Buffer AllocatePinned(size_t bytes, const Device& device = {});
 
 }  // namespace stoch::cuda

@@ -14,12 +14,6 @@ namespace stoch::cuda {
 namespace decode {
 namespace {
 
-__device__ __forceinline__ uint32_t LoadShared8(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));  // volatile: barriers stay where they are
-  return v;
-}
-
 // One tile of a lane's row: adds counts to `all` and 128 * (counts whose product is negative) to `negative`. `rows` is
 // the shared address of a chunk's table rows, a multiple of 256, `offset` the tile's place in it: taking a level out of
 // its word gives the address of its count in the same instruction, and instructions are what a look-up costs.
@@ -35,10 +29,10 @@ __device__ __forceinline__ void AddTile(uint4 weights, uint32_t rows, uint32_t o
     const uint32_t signs = (w[i] ^ a[i]) & 0x80808080u;
     const uint32_t row = offset + 4 * i * kRowBytes;
     // One by the logic pipe, three by the multiply pipe: both are needed to keep up.
-    uint32_t counts = LoadShared8(__byte_perm(levels, rows, 0x7650) + row);
-    counts += LoadShared8(__dp4a(levels, 0x00000100u, rows) + row + kRowBytes) * 0x100u;
-    counts += LoadShared8(__dp4a(levels, 0x00010000u, rows) + row + 2 * kRowBytes) * 0x10000u;
-    counts += LoadShared8(__dp4a(levels, 0x01000000u, rows) + row + 3 * kRowBytes) * 0x1000000u;
+    uint32_t counts = LoadSharedByte<0>(__byte_perm(levels, rows, 0x7650) + row);
+    counts += LoadSharedByte<0>(__dp4a(levels, 0x00000100u, rows) + row + kRowBytes) * 0x100u;
+    counts += LoadSharedByte<0>(__dp4a(levels, 0x00010000u, rows) + row + 2 * kRowBytes) * 0x10000u;
+    counts += LoadSharedByte<0>(__dp4a(levels, 0x01000000u, rows) + row + 3 * kRowBytes) * 0x1000000u;
     all = __dp4a(counts, 0x01010101u, all);
     negative = __dp4a(counts, signs, negative);
     if (top) {  // 0x80 where both levels are 127

@@ -2,14 +2,14 @@
 // (sc_prefill_operand.cuh).
 #pragma once
 
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/sc_prefill_operand.cuh"
 #include "kernels/cuda/sc_prefill_wgmma.cuh"
 
 namespace stoch::cuda {
 
 // What: fills [kHalves][max(masks, 16)][128] with ranks within each half of the positions; `ranks`: ScTables::ranks.
-// All
-//       threads of the block take part; a barrier is left to the caller.
+//       All threads of the block take part; a barrier is left to the caller.
 template <int kWords, int kHalves>
 __device__ __forceinline__ void FillRankTable(const uint16_t* ranks, int masks, int levels, uint8_t* table) {
   const int rows = max(masks, 16);

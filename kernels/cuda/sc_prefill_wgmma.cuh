@@ -216,12 +216,6 @@ __device__ __forceinline__ float LoadShared(uint32_t address) {
   asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(r) : "r"(address));
   return r;
 }
-template <int kOffset>
-__device__ __forceinline__ uint32_t LoadSharedByte(uint32_t address) {
-  uint32_t r;
-  asm volatile("ld.shared.u8 %0, [%1+%2];\n" : "=r"(r) : "r"(address), "n"(kOffset));
-  return r;
-}
 __device__ __forceinline__ float2 LoadShared2(uint32_t address) {
   float2 r;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(r.x), "=f"(r.y) : "r"(address));

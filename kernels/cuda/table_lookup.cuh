@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/tables.h"
 
 namespace stoch::cuda {
@@ -62,16 +63,8 @@ struct Counts {
   }
 };
 
-template <int kOffset>
-__device__ __forceinline__ uint32_t LoadSharedByte(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.u8 %0, [%1+%2];" : "=r"(v) : "r"(address), "n"(kOffset));  // volatile: stays between barriers
-  return v;
-}
-
-// What:     adds the counts of four codes, byte j of `codes` in row kRow + j of the rows at shared address `rows`; bit
-// 7
-//           of byte j of `signs` flips the sign.
+// What:     adds the counts of four codes, byte j of `codes` in row kRow + j of the rows at shared address `rows`.
+//           Bit 7 of byte j of `signs` flips the sign.
 // Requires: rows % 256 == 0: taking a level out of its word then gives the address of its count in one instruction.
 template <int kRow>
 __device__ __forceinline__ void LookUpWord(uint32_t codes, uint32_t signs, uint32_t rows, Counts& counts) {
