@@ -49,7 +49,7 @@ inline constexpr int kThermometerBytes = 256 * kThermometerCopies * 16;
 __device__ __forceinline__ void FillThermometers(uint8_t* table) {
   for (uint32_t i = threadIdx.x; i < 256 * kThermometerCopies; i += kThreads) {
     const uint32_t code = i / kThermometerCopies;
-    const uint32_t ranks = DirectRanks(code);
+    const PackedRanks ranks = DirectRanks(code);
     reinterpret_cast<uint4*>(table)[i] =
         make_uint4(ThermometerWord<0>(code, ranks, 0, ~0u), ThermometerWord<0>(code, ranks, 1, ~0u),
                    ThermometerWord<0>(code, ranks, 2, ~0u), ThermometerWord<0>(code, ranks, 3, ~0u));
@@ -106,10 +106,14 @@ struct Consumer {
   // the next one's operands are made; those of the last look ahead to `following`.
   __device__ __forceinline__ void MultiplyPart(const uint32_t (&codes)[2], const uint32_t (&following)[2], uint32_t low,
                                                int mask, bool first) {
-    uint32_t ranks[2];
+    std::conditional_t<kTable, ApartRanks, PackedRanks> ranks[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      ranks[i] = kTable ? TableRanks(table + static_cast<uint32_t>(mask * 128), codes[i]) : DirectRanks(codes[i]);
+      if constexpr (kTable) {
+        ranks[i] = TableRanks(table + static_cast<uint32_t>(mask * 128), codes[i]);
+      } else {
+        ranks[i] = DirectRanks(codes[i]);
+      }
     }
     const uint64_t streams = DescriptorToAddTo(low);
     Unrolled<kWords>([&](auto pair) {

@@ -27,7 +27,7 @@ __device__ __forceinline__ void MmaBytes(int32_t (&d)[4], const uint32_t (&a)[4]
 }
 
 // Ranks within one half of four codes of dimensions first..first+3 of a chunk.
-__device__ __forceinline__ uint32_t LoadRanks(const PrefillArgs& args, uint32_t codes, int first, int before, int top) {
+__device__ __forceinline__ PackedRanks LoadRanks(const PrefillArgs& args, uint32_t codes, int first, int before, int top) {
   uint32_t packed = 0;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ uint32_t LoadRanks(const PrefillArgs& args, uint32_t 
     const int rank = __ldg(args.ranks + ((first + j) & (args.masks - 1)) * args.levels + level);
     packed |= static_cast<uint32_t>(min(max(rank - before, 0), top)) << (8 * j);
   }
-  return packed;
+  return {packed};
 }
 
 template <int kWords>
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kWarps * 32) PrefillMmaKernel(const __grid_con
       const uint32_t two_codes[2] = {__ldg(codes), __ldg(codes + 8 * kTileDims / 4)};
       codes += kTileBytes / 4;
       for (int half = 0; half < s.halves; ++half) {
-        uint32_t ranks[2];
+        PackedRanks ranks[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           ranks[i] = args.ranks == nullptr ? DirectRanks(two_codes[i])

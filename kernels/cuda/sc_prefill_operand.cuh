@@ -26,10 +26,20 @@ __device__ __forceinline__ uint32_t PermuteSigns(uint32_t codes) {
 // Bit 7 of each of four bytes, spread over the byte.
 __device__ __forceinline__ uint32_t ByteSigns(uint32_t codes) { return PermuteSigns<0xba98>(codes); }
 
+// Ranks of four codes, in the bytes of a word.
+struct PackedRanks {
+  uint32_t packed;
+  // By the multiply pipe, as far as it goes: the ALU pipe has the shifts to do.
+  template <int kByte>
+  __device__ __forceinline__ uint32_t rank() const {
+    return __dp4a(packed, 1u << (8 * kByte), 0u);
+  }
+};
+
 // Ranks of four sign-magnitude codes where stoc_len = rng_levels = 128: rint(q * 128 / 127).
-__device__ __forceinline__ uint32_t DirectRanks(uint32_t codes) {
+__device__ __forceinline__ PackedRanks DirectRanks(uint32_t codes) {
   const uint32_t q = codes & 0x7f7f7f7f;
-  return q + ((q >> 6) & 0x01010101);
+  return {q + ((q >> 6) & 0x01010101)};
 }
 
 // a * b + c by an IMAD: on the FMA pipe, which is idle while the ALU pipe makes thermometers. With a `b` known at
@@ -40,13 +50,12 @@ __device__ __forceinline__ uint32_t MultiplyAdd(uint32_t a, uint32_t b, uint32_t
   return r;
 }
 
-// Word `word` of 4 of the thermometer of byte kByte of `ranks`. A clamped funnel shift of (~sign : sign) makes the ones
+// Word `word` of 4 of the thermometer of code kByte. A clamped funnel shift of (~sign : sign) makes the ones
 // and the complement in one instruction. minus_one: ~0, opaque to the compiler.
-template <int kByte>
-__device__ __forceinline__ uint32_t ThermometerWord(uint32_t codes, uint32_t ranks, int word, uint32_t minus_one) {
-  // By the multiply pipe, as far as it goes: the ALU pipe has the shifts to do.
+template <int kByte, typename Ranks>
+__device__ __forceinline__ uint32_t ThermometerWord(uint32_t codes, const Ranks& ranks, int word, uint32_t minus_one) {
   const uint32_t sign = static_cast<uint32_t>(__dp4a(static_cast<int>(ByteSigns(codes)), 1 << (8 * kByte), 0));
-  const uint32_t rank = __dp4a(ranks, 1u << (8 * kByte), 0u);
+  const uint32_t rank = ranks.template rank<kByte>();
   const uint32_t rest = MultiplyAdd(sign, minus_one, minus_one);  // ~sign
   if (word == 0) return __funnelshift_lc(rest, sign, rank);
   // From the top: ranks never exceed 128, so nothing is to be clamped at 0.
@@ -56,8 +65,8 @@ __device__ __forceinline__ uint32_t ThermometerWord(uint32_t codes, uint32_t ran
 
 // The four registers of step kStep of a 16-row operand: units 2 * kStep and 2 * kStep + 1 (sc_streams.h) of rows g, g
 // + 8.
-template <int kWords, int kStep>
-__device__ __forceinline__ void StepOperand(uint32_t (&a)[4], const uint32_t (&codes)[2], const uint32_t (&ranks)[2],
+template <int kWords, int kStep, typename Ranks>
+__device__ __forceinline__ void StepOperand(uint32_t (&a)[4], const uint32_t (&codes)[2], const Ranks (&ranks)[2],
                                             uint32_t minus_one) {
   constexpr int kFirst = 2 * kStep, kSecond = 2 * kStep + 1;
 #pragma unroll
@@ -72,12 +81,13 @@ __device__ __forceinline__ uint32_t CorrectionRanks(uint32_t signs, uint32_t ran
   return ((ranks + 0x7f7f7f7f) ^ 0x80808080) ^ ~signs;
 }
 // The byte operand of the sign correction: CorrectionRanks against unit 4 * words, v against unit 4 * words + 1.
+template <typename Ranks>
 __device__ __forceinline__ void CorrectionOperand(uint32_t (&a)[4], const uint32_t (&codes)[2],
-                                                  const uint32_t (&ranks)[2]) {
+                                                  const Ranks (&ranks)[2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint32_t signs = ByteSigns(codes[i]);
-    a[i] = CorrectionRanks(signs, ranks[i]);
+    a[i] = CorrectionRanks(signs, ranks[i].packed);
     a[2 + i] = signs & 0x01010101;
   }
 }

@@ -21,17 +21,28 @@ __device__ __forceinline__ void FillRankTable(const uint16_t* ranks, int masks, 
   }
 }
 
+// The same, and as they come from the table: in four registers, so that nothing has to take them apart.
+struct ApartRanks : PackedRanks {
+  uint32_t each[4];
+  template <int kByte>
+  __device__ __forceinline__ uint32_t rank() const {
+    return each[kByte];
+  }
+};
+
 // What:     ranks of four codes of consecutive dimensions; `table`: shared address of the first dimension's row of 128
 //           bytes.
 // Requires: table % 256 == 0: taking a level out of its word then gives the address of its rank in one instruction.
-__device__ __forceinline__ uint32_t TableRanks(uint32_t table, uint32_t codes) {
+__device__ __forceinline__ ApartRanks TableRanks(uint32_t table, uint32_t codes) {
   const uint32_t q = codes & 0x7f7f7f7f;
+  ApartRanks r;
+  r.each[0] = LoadSharedByte<0>(__byte_perm(q, table, 0x7650));
+  r.each[1] = LoadSharedByte<128>(__byte_perm(q, table, 0x7651));
+  r.each[2] = LoadSharedByte<2 * 128>(__byte_perm(q, table, 0x7652));
+  r.each[3] = LoadSharedByte<3 * 128>(__byte_perm(q, table, 0x7653));
   // Joined by the multiply pipe: the logic pipe has the thermometers to make.
-  uint32_t ranks = LoadSharedByte<0>(__byte_perm(q, table, 0x7650));
-  ranks += LoadSharedByte<128>(__byte_perm(q, table, 0x7651)) * 0x100u;
-  ranks += LoadSharedByte<2 * 128>(__byte_perm(q, table, 0x7652)) * 0x10000u;
-  ranks += LoadSharedByte<3 * 128>(__byte_perm(q, table, 0x7653)) * 0x1000000u;
-  return ranks;
+  r.packed = r.each[0] + r.each[1] * 0x100u + r.each[2] * 0x10000u + r.each[3] * 0x1000000u;
+  return r;
 }
 
 }  // namespace stoch::cuda

@@ -181,7 +181,7 @@ struct Consumer {
 
   // Adds one stage to acc. kWords pairs of steps: while one pair multiplies, the next one's operands are made.
   template <int kWidth, bool kFirst>
-  __device__ void MultiplyStage(const uint32_t (&codes)[2], const uint32_t (&ranks)[2]) {
+  __device__ void MultiplyStage(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
     const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
                                  static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords> >> 4));
     Unrolled<kWords>([&](auto pair) {
@@ -245,7 +245,7 @@ struct Consumer {
   template <int kWidth, bool kFirst>
   __device__ void MultiplyBlock(const uint32_t (&codes)[2], int block) {
     Unrolled<kHalves>([&](auto half) {
-      uint32_t ranks[2];
+      PackedRanks ranks[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if constexpr (kTable) {
