@@ -253,6 +253,8 @@ class Backend {
   // What: `tied`, when given, is an exact LM head made from the same source; a backend may share its memory.
   virtual std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                         const LinearWeight* tied) = 0;
+  // Whether an embedding that shares no memory takes page-locked memory of the host and none of its device.
+  virtual bool keeps_embedding_on_host() const { return false; }
   // What: the matrix as plain numbers, for tests and inspection: kSc: codes U8 [rows, cols] and scales F32
   //       [rows, chunks]; kFp32/kFp16: values F32 [rows, cols] in `values`.
   struct PlainLinear {

@@ -30,6 +30,7 @@ void Add(MemoryBytes& sum, const MemoryBytes& part) {
   sum.embedding += part.embedding;
   sum.kv_cache += part.kv_cache;
   sum.workspace += part.workspace;
+  sum.host += part.host;
 }
 
 }  // namespace
@@ -129,7 +130,8 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   const bool divided = shards.size() > 1;
   const bool shared = tied && !divided && !(precision == Precision::kSc && sc.sc_lm_head);
   if (!shared && index == 0) {
-    plan.rest.embedding = ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
+    int64_t& bytes = backend.keeps_embedding_on_host() ? plan.rest.host : plan.rest.embedding;
+    bytes = ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
   }
   const WorkspaceSizes workspace = MakeWorkspaceSizes(config, shape, shard, divided, index == 0);
   plan.rest.workspace = workspace.total();

@@ -50,6 +50,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<LinearWeight> MakeLinearRows(Device device, const WeightSource& source, const LinearSpec& spec,
                                                int64_t first, int64_t count) override;
   Buffer MakeVector(Device device, const WeightSource& source) override;
+  bool keeps_embedding_on_host() const override { return true; }
   std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                 const LinearWeight* tied) override;
   PlainLinear Unpack(const LinearWeight& weight) override;

@@ -32,7 +32,12 @@ Buffer AllocateDevice(const Device& device, size_t bytes) {
 
 Buffer AllocatePinned(size_t bytes, const Device& device) {
   void* data = nullptr;
-  STOCH_CUDA(cudaMallocHost(&data, bytes == 0 ? 1 : bytes));
+  const cudaError_t code = cudaMallocHost(&data, bytes == 0 ? 1 : bytes);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    throw InvalidInput("the host cannot page-lock " + std::to_string(bytes >> 20) + " MiB of its memory in one piece");
+  }
+  STOCH_CUDA(code);
   return Buffer(data, bytes, device, [](void* p, size_t) { (void)cudaFreeHost(p); });
 }
 

@@ -25,12 +25,25 @@ __global__ void __launch_bounds__(kThreads)
   WaitForPrevious();
   const int64_t row = blockIdx.x;
   const int64_t id = ids[row];
-  const T* from = static_cast<const T*>(table.table.data) + id * table.table.padded_cols;
+  const ExactWeightView& t = table.table;
+  const T* from = static_cast<const T*>(t.data) + id * t.padded_cols;
+  float* to = out + row * out_stride;
+  if (t.padded_cols % kVector != 0) {  // plain, and its rows are not aligned
 #pragma unroll 8
-  for (int64_t d = threadIdx.x; d < table.table.cols; d += kThreads) {
-    const int64_t step = d / kDotLanes;
-    const int64_t at = table.plain ? d : (step / kVector * kDotLanes + d % kDotLanes) * kVector + step % kVector;
-    out[row * out_stride + d] = ToFloat(from[at]);
+    for (int64_t d = threadIdx.x; d < t.cols; d += kThreads) to[d] = ToFloat(from[d]);
+    return;
+  }
+  // Whole vectors: the table may be memory of the host, and a warp's read is then a packet on its way here.
+#pragma unroll 4
+  for (int64_t v = threadIdx.x; v < t.padded_cols / kVector; v += kThreads) {
+    float x[kVector];
+    Expand(LoadStreaming(from + v * kVector), x, T());
+    const int64_t first = table.plain ? v * kVector : v / kDotLanes * kVector * kDotLanes + v % kDotLanes;
+    const int64_t step = table.plain ? 1 : kDotLanes;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (first + i * step < t.cols) to[first + i * step] = x[i];
+    }
   }
 }
 

@@ -230,7 +230,8 @@ std::unique_ptr<CudaEmbedding> MakeEmbedding(DeviceContext& ctx, Uploader& uploa
   const std::span<const WeightSource> parts(&source, 1);
   CheckStack(parts);
   const DType dtype = SourceType(source);
-  Buffer buffer = AllocateDevice(ctx.device, static_cast<size_t>(source.rows * source.cols) * DTypeSize(dtype));
+  // On the host: a token reads one row of it, 8 KB of the 1 to 2 GB that weights, keys and values have better use for.
+  Buffer buffer = AllocatePinned(static_cast<size_t>(source.rows * source.cols) * DTypeSize(dtype), ctx.device);
   const BadRow bad(ctx);
   uploader.ForEachSlab(parts, 1,
                        [&](const WeightSlab& slab) { LaunchPackPlain(ctx, slab, dtype, buffer.data(), bad.device()); });

@@ -57,35 +57,37 @@ TEST_P(BackendOps, MemoryIsZeroedAndCopied) {
 TEST_P(BackendOps, EmbedReadsEveryKindOfTable) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const Device device = backend->devices().front();
-  constexpr int64_t kVocab = 30, kHidden = 44;
-  const std::vector<float> numbers = Numbers(2, kVocab * kHidden);
-  std::vector<uint16_t> halves;
-  for (const float value : numbers) halves.push_back(FloatToF16(value));
-  WeightSource f32{"embed", kVocab, kHidden, numbers.data(), DType::kF32};
-  WeightSource f16{"embed", kVocab, kHidden, halves.data(), DType::kF16};
-  WeightSource random{"embed", kVocab, kHidden};
-  random.seed = 3;
-  random.first = 77;
-  random.stddev = 0.02f;
+  constexpr int64_t kVocab = 30;
+  for (const int64_t hidden : {44, 272}) {  // halves in vectors of 8: not aligned, aligned
+    const std::vector<float> numbers = Numbers(2, kVocab * hidden);
+    std::vector<uint16_t> halves;
+    for (const float value : numbers) halves.push_back(FloatToF16(value));
+    WeightSource f32{"embed", kVocab, hidden, numbers.data(), DType::kF32};
+    WeightSource f16{"embed", kVocab, hidden, halves.data(), DType::kF16};
+    WeightSource random{"embed", kVocab, hidden};
+    random.seed = 3;
+    random.first = 77;
+    random.stddev = 0.02f;
 
-  PassLayout layout;
-  layout.ids = {29, 0, 7, 7};
-  layout.sequences = {{0, 4, 0, {}}};
-  const auto pass = backend->MakePass(device, {8, 2, 1});
-  backend->UploadPass(*pass, layout);
-  for (const WeightSource* source : {&f32, &f16, &random}) {
-    const auto table = backend->MakeEmbedding(device, *source, nullptr);
-    EXPECT_EQ(table->vocab_size(), kVocab);
-    EXPECT_EQ(table->hidden_size(), kHidden);
-    const DeviceTensor out(*backend, {4, kHidden}, std::vector<float>(4 * kHidden));
-    backend->Embed(*table, *pass, out.view());
-    const std::vector<float> actual = out.Read();
-    for (size_t i = 0; i < actual.size(); ++i) {
-      const size_t at = static_cast<size_t>(layout.ids[i / kHidden]) * kHidden + i % kHidden;
-      const float expected = source == &f32   ? numbers[at]
-                             : source == &f16 ? F16ToFloat(halves[at])
-                                              : RandomWeight(3, 0, 77 + at, 0.02f);
-      ASSERT_EQ(actual[i], expected) << i;
+    PassLayout layout;
+    layout.ids = {29, 0, 7, 7};
+    layout.sequences = {{0, 4, 0, {}}};
+    const auto pass = backend->MakePass(device, {8, 2, 1});
+    backend->UploadPass(*pass, layout);
+    for (const WeightSource* source : {&f32, &f16, &random}) {
+      const auto table = backend->MakeEmbedding(device, *source, nullptr);
+      EXPECT_EQ(table->vocab_size(), kVocab);
+      EXPECT_EQ(table->hidden_size(), hidden);
+      const DeviceTensor out(*backend, {4, hidden}, std::vector<float>(4 * hidden));
+      backend->Embed(*table, *pass, out.view());
+      const std::vector<float> actual = out.Read();
+      for (size_t i = 0; i < actual.size(); ++i) {
+        const size_t at = static_cast<size_t>(layout.ids[i / hidden]) * hidden + i % hidden;
+        const float expected = source == &f32   ? numbers[at]
+                               : source == &f16 ? F16ToFloat(halves[at])
+                                                : RandomWeight(3, 0, 77 + at, 0.02f);
+        ASSERT_EQ(actual[i], expected) << i;
+      }
     }
   }
 }

@@ -40,6 +40,14 @@ TEST_F(CudaCli, RecordedHashesAreMet) {
   EXPECT_NE(result.out.find("on cuda:0"), std::string::npos) << result.out;
 }
 
+// What no head shares is the host's to keep.
+TEST_F(CudaCli, InspectCountsTheEmbeddingAsTheHosts) {
+  const nlohmann::json json =
+      ExpectJson(RunStoch({"inspect", "--model", "random:llama-3.1-8b", "--device", "cuda:0", "--json"}));
+  EXPECT_EQ(json["memory"]["embedding"], 0);
+  EXPECT_EQ(json["memory"]["host"], int64_t{128256} * 4096 * 2);
+}
+
 TEST_F(CudaCli, BenchComparesWithFp16) {
   const nlohmann::json json = ExpectJson(RunStoch(OnGpu("bench", {"-p", "16", "-n", "4", "-r", "2", "-o", "json"})));
   ASSERT_EQ(json["results"].size(), 4u);

@@ -57,6 +57,22 @@ TEST(Placement, Policies) {
   EXPECT_EQ(Shown(PlacePolicy(Config(true), Plan(), Rooms({50, 1000}), "sequential")), "0|00011111|0");
 }
 
+// An embedding in memory of the host: its device has nothing of it, but a workspace.
+TEST(Placement, AnEmbeddingOnTheHostTakesNoRoom) {
+  MemoryPlan plan = Plan();
+  plan.rest.host = plan.total.host = plan.rest.embedding;
+  plan.rest.embedding = plan.total.embedding = 0;
+  EXPECT_EQ(Shown(PlacePolicy(Config(), plan, Rooms({91}), "auto")), "0|00000000|0");
+  ExpectInvalid([&] { PlacePolicy(Config(), Plan(), Rooms({91}), "auto"); }, {"cuda:0"});
+  LlamaPlacement placement = PlacePolicy(Config(), plan, Rooms({1000, 1000}), "sequential");
+  placement.embedding = {DeviceKind::kCuda, 1};
+  const std::vector<Device> devices = {{DeviceKind::kCuda, 0}, {DeviceKind::kCuda, 1}};
+  const std::vector<MemoryBytes> bytes = BytesOfDevices(placement, plan, devices);
+  EXPECT_EQ(bytes[0].total(), plan.total.total());
+  EXPECT_EQ(bytes[1].host, 8);
+  EXPECT_EQ(bytes[1].total(), 2);
+}
+
 TEST(Placement, AModuleLargerThanAShareDoesNotSendAllToTheLastDevice) {
   MemoryPlan plan = Plan();
   plan.rest.weights += 60;

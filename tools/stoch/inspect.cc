@@ -33,7 +33,8 @@ struct Options {
 
 Json MemoryJson(const MemoryBytes& bytes) {
   return {{"weights", bytes.weights},   {"scales", bytes.scales},       {"embedding", bytes.embedding},
-          {"kv_cache", bytes.kv_cache}, {"workspace", bytes.workspace}, {"total", bytes.total()}};
+          {"kv_cache", bytes.kv_cache}, {"workspace", bytes.workspace}, {"total", bytes.total()},
+          {"host", bytes.host}};
 }
 
 Json ConfigJson(const LlamaConfig& config) {
@@ -169,10 +170,11 @@ std::string AsText(const Report& report) {
   Table plan({"memory", "bytes"});
   plan.Add({"weights", Bytes(memory.weights)});
   plan.Add({"scales", Bytes(memory.scales)});
-  plan.Add({"embedding and norms", Bytes(memory.embedding)});
+  plan.Add({"embedding", Bytes(memory.embedding)});
   plan.Add({"KV cache", Bytes(memory.kv_cache)});
   plan.Add({"workspace", Bytes(memory.workspace)});
   plan.Add({"total", Bytes(memory.total())});
+  if (memory.host > 0) plan.Add({"embedding, on the host", Bytes(memory.host)});
   plan.Add({"read per decoded token", Bytes(report.plan.decode_stream_bytes)});
   text += plan.Markdown() + '\n';
 

@@ -59,6 +59,7 @@ void Add(const MemoryBytes& part, MemoryBytes* sum) {
   sum->embedding += part.embedding;
   sum->kv_cache += part.kv_cache;
   sum->workspace += part.workspace;
+  sum->host += part.host;
 }
 
 // Fills devices in order, each up to its share, the last one with all that is left.
@@ -205,14 +206,17 @@ std::vector<MemoryBytes> BytesOfDevices(const LlamaPlacement& placement, const M
     for (size_t i = 0; i < placement.layers.size(); ++i) {
       if (placement.layers[i] == device) Add(plan.layers[i], &sum);
     }
-    if (placement.embedding == device) sum.embedding += plan.rest.embedding;
+    if (placement.embedding == device) {
+      sum.embedding += plan.rest.embedding;
+      sum.host += plan.rest.host;
+    }
     if (placement.head == device) {
       sum.weights += plan.rest.weights;
       sum.scales += plan.rest.scales;
       sum.kv_cache += plan.rest.kv_cache;
     }
     // Every device that does anything has a workspace of its own.
-    if (sum.total() > 0) sum.workspace = plan.rest.workspace - plan.head_workspace;
+    if (sum.total() + sum.host > 0) sum.workspace = plan.rest.workspace - plan.head_workspace;
     if (placement.head == device) sum.workspace += plan.head_workspace;
   }
   return sums;
