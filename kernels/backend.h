@@ -234,6 +234,8 @@ class Backend {
 
   // Memory. Allocate zero-fills. Copies need dense views of equal byte size; CopyToHost waits for the device.
   virtual Buffer Allocate(Device device, int64_t bytes) = 0;
+  // What: what a buffer of so many bytes takes of its device.
+  virtual int64_t AllocatedBytes(int64_t bytes) const { return bytes; }
   // What: zero-filled memory of the device that the host may read too, once it has waited for what writes it. For a few
   //       results: the device writes it more slowly than its own.
   virtual Buffer AllocateShared(Device device, int64_t bytes) = 0;
@@ -255,6 +257,8 @@ class Backend {
                                                         const LinearWeight* tied) = 0;
   // Whether an embedding that shares no memory takes page-locked memory of the host and none of its device.
   virtual bool keeps_embedding_on_host() const { return false; }
+  // What: gives back what making weights took beside them; the next one takes it anew.
+  virtual void EndLoading() {}
   // What: the matrix as plain numbers, for tests and inspection: kSc: codes U8 [rows, cols] and scales F32
   //       [rows, chunks]; kFp32/kFp16: values F32 [rows, cols] in `values`.
   struct PlainLinear {

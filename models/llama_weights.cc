@@ -258,6 +258,7 @@ LlamaWeights LoadLlamaWeights(Backend& backend, const ModelFiles& files, Precisi
     weights.head[i].final_norm =
         loader.Vector(head_shards[i].device, std::string(kFinalNormName), config.hidden_size, i == 0);
   }
+  backend.EndLoading();
   AddBytes(weights);
   return weights;
 }

@@ -103,19 +103,31 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   MemoryPlan plan;
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     MemoryBytes& layer = plan.layers.emplace_back();
+    int64_t group = 0;  // bytes of the matrices that share a buffer
+    int64_t padding = 0;
     const auto add = [&](ScOperatorId id, std::string_view part, int64_t rows, int64_t cols, int64_t wanted) {
-      Add(layer, matrix(id, LayerTensorName(i, part), rows, cols, wanted));
+      const MemoryBytes bytes = matrix(id, LayerTensorName(i, part), rows, cols, wanted);
+      Add(layer, bytes);
+      group += bytes.weights + bytes.scales;
+    };
+    const auto end_group = [&] {
+      padding += backend.AllocatedBytes(group) - group;
+      group = 0;
     };
     using enum ScOperatorId;
     add(kQProj, "self_attn.q_proj", q_rows, hidden, q_wanted);
     add(kKProj, "self_attn.k_proj", kv_rows, hidden, kv_wanted);
     add(kVProj, "self_attn.v_proj", kv_rows, hidden, kv_wanted);
+    end_group();
     add(kOProj, "self_attn.o_proj", hidden, q_rows, shard.hidden.size());
+    end_group();
     add(kGateProj, "mlp.gate_proj", intermediate, hidden, shard.intermediate.size());
     add(kUpProj, "mlp.up_proj", intermediate, hidden, shard.intermediate.size());
+    end_group();
     add(kDownProj, "mlp.down_proj", hidden, intermediate, shard.hidden.size());
+    end_group();
     plan.decode_stream_bytes += layer.weights + layer.scales;
-    layer.weights += 2 * hidden * 4;  // norms
+    layer.weights += padding + 2 * hidden * 4;  // norms
     layer.kv_cache = layer_kv_bytes;
   }
 
@@ -123,8 +135,9 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   const bool tied = config.tie_word_embeddings;
   const std::string head = tied ? embedding : std::string(kLmHeadName);
   plan.rest = matrix(ScOperatorId::kLmHead, head, config.vocab_size, hidden, shard.vocab.size());
-  plan.decode_stream_bytes += plan.rest.weights + plan.rest.scales;
-  plan.rest.weights += hidden * 4;  // final norm
+  const int64_t head_bytes = plan.rest.weights + plan.rest.scales;
+  plan.decode_stream_bytes += head_bytes;
+  plan.rest.weights += backend.AllocatedBytes(head_bytes) - head_bytes + hidden * 4;  // final norm
   plan.rest.kv_cache = kv_bytes(1) - layer_kv_bytes;
   // A tied exact head is the embedding, unless it is in pieces.
   const bool divided = shards.size() > 1;

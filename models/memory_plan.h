@@ -13,7 +13,7 @@
 
 namespace stoch {
 
-// Bytes of one part of a plan, before a backend's padding. An SC parameter takes one byte, an exact one as many as in
+// Bytes of one part of a plan, with what a device's pages add to weights. An SC parameter takes one byte, an exact one as many as in
 // its file (random ones are fp16), two in fp16; norms are F32. What a CPU backend leaves in the mapped file counts too.
 struct MemoryBytes {
   int64_t weights = 0;  // codes of SC matrices, values of exact ones

@@ -93,6 +93,11 @@ Buffer CudaBackend::Allocate(Device device, int64_t bytes) {
   return buffer;
 }
 
+int64_t CudaBackend::AllocatedBytes(int64_t bytes) const {
+  constexpr int64_t kPage = int64_t{2} << 20;  // of cudaMalloc; smaller buffers share one
+  return bytes < kPage / 2 ? bytes : (bytes + kPage - 1) / kPage * kPage;
+}
+
 Buffer CudaBackend::AllocateShared(Device device, int64_t bytes) {
   (void)At(device);  // one of ours
   DeviceGuard guard(device);
@@ -169,6 +174,13 @@ std::unique_ptr<EmbeddingTable> CudaBackend::MakeEmbedding(Device device, const 
   PerDevice& entry = At(device);
   DeviceGuard guard(device);
   return cuda::MakeEmbedding(entry.context, entry.uploader, source, tied);
+}
+
+void CudaBackend::EndLoading() {
+  for (const Device& device : devices()) {
+    DeviceGuard guard(device);
+    At(device).uploader.Release();
+  }
 }
 
 Backend::PlainLinear CudaBackend::Unpack(const LinearWeight& weight) {

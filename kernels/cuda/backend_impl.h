@@ -39,6 +39,7 @@ class CudaBackend final : public Backend {
   std::string exchange() const override;
 
   Buffer Allocate(Device device, int64_t bytes) override;
+  int64_t AllocatedBytes(int64_t bytes) const override;
   Buffer AllocateShared(Device device, int64_t bytes) override;
   void CopyFromHost(const TensorView& to, const void* from) override;
   void CopyToHost(void* to, const TensorView& from) override;
@@ -53,6 +54,7 @@ class CudaBackend final : public Backend {
   bool keeps_embedding_on_host() const override { return true; }
   std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                 const LinearWeight* tied) override;
+  void EndLoading() override;
   PlainLinear Unpack(const LinearWeight& weight) override;
 
   std::unique_ptr<KvCache> MakeKvCache(Device device, const KvCacheSpec& spec) override;

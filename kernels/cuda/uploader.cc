@@ -97,4 +97,13 @@ void Uploader::ForEachSlab(std::span<const WeightSource> parts, int64_t granule,
   }
 }
 
+void Uploader::Release() {
+  STOCH_CUDA(cudaStreamSynchronize(ctx_.stream));
+  for (Stage& stage : stages_) {
+    stage.pinned = Buffer();
+    stage.device = Buffer();
+    stage.used = false;
+  }
+}
+
 }  // namespace stoch::cuda

@@ -35,6 +35,8 @@ class Uploader {
   //           slabs then do.
   void ForEachSlab(std::span<const WeightSource> parts, int64_t granule,
                    const std::function<void(const WeightSlab&)>& consume);
+  // What: frees the slabs' memory, once nothing reads them any more.
+  void Release();
 
  private:
   struct Stage {

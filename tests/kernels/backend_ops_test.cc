@@ -54,6 +54,26 @@ TEST_P(BackendOps, MemoryIsZeroedAndCopied) {
   test::ExpectInvalid([&] { backend->CopyToHost(values.data(), Slice(view, 1, 0, 5)); }, {"dense"});
 }
 
+// Other processes take and free memory too, so one of many tries has to agree.
+TEST_P(BackendOps, ABufferTakesWhatIsSaid) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const Device device = backend->devices().front();
+  EXPECT_EQ(backend->AllocatedBytes(100), 100);
+  for (const int64_t bytes : {int64_t{3} << 20, int64_t{25952256}}) {
+    if (device.kind == DeviceKind::kCpu) {
+      EXPECT_EQ(backend->AllocatedBytes(bytes), bytes);
+      continue;
+    }
+    bool agrees = false;
+    for (int i = 0; i < 50 && !agrees; ++i) {
+      const int64_t before = backend->info(device).free_bytes;
+      const Buffer buffer = backend->Allocate(device, bytes);
+      agrees = before - backend->info(device).free_bytes == backend->AllocatedBytes(bytes);
+    }
+    EXPECT_TRUE(agrees) << bytes;
+  }
+}
+
 TEST_P(BackendOps, EmbedReadsEveryKindOfTable) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const Device device = backend->devices().front();
