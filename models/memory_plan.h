@@ -13,8 +13,9 @@
 
 namespace stoch {
 
-// Bytes of one part of a plan, with what a device's pages add to weights. An SC parameter takes one byte, an exact one as many as in
-// its file (random ones are fp16), two in fp16; norms are F32. What a CPU backend leaves in the mapped file counts too.
+// Bytes of one part of a plan, with what the pages of a device add to weights. An SC parameter takes one byte, an exact
+// one as many as in its file (random ones are fp16), two in fp16; norms are F32. What a CPU backend leaves in the
+// mapped file counts too.
 struct MemoryBytes {
   int64_t weights = 0;  // codes of SC matrices, values of exact ones
   int64_t scales = 0;   // row scales of SC matrices

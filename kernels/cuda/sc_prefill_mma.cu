@@ -27,7 +27,8 @@ __device__ __forceinline__ void MmaBytes(int32_t (&d)[4], const uint32_t (&a)[4]
 }
 
 // Ranks within one half of four codes of dimensions first..first+3 of a chunk.
-__device__ __forceinline__ PackedRanks LoadRanks(const PrefillArgs& args, uint32_t codes, int first, int before, int top) {
+__device__ __forceinline__ PackedRanks LoadRanks(const PrefillArgs& args, uint32_t codes, int first, int before,
+                                                 int top) {
   uint32_t packed = 0;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
