@@ -24,15 +24,6 @@ int64_t ExactBytes(const WeightSource& source, Precision precision) {
   return source.rows * source.cols * (half ? 2 : static_cast<int64_t>(DTypeSize(source.dtype)));
 }
 
-void Add(MemoryBytes& sum, const MemoryBytes& part) {
-  sum.weights += part.weights;
-  sum.scales += part.scales;
-  sum.embedding += part.embedding;
-  sum.kv_cache += part.kv_cache;
-  sum.workspace += part.workspace;
-  sum.host += part.host;
-}
-
 }  // namespace
 
 KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
@@ -107,7 +98,7 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
     int64_t padding = 0;
     const auto add = [&](ScOperatorId id, std::string_view part, int64_t rows, int64_t cols, int64_t wanted) {
       const MemoryBytes bytes = matrix(id, LayerTensorName(i, part), rows, cols, wanted);
-      Add(layer, bytes);
+      layer += bytes;
       group += bytes.weights + bytes.scales;
     };
     const auto end_group = [&] {
@@ -150,7 +141,7 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   plan.rest.workspace = workspace.total();
   plan.head_workspace = workspace.head();
   plan.total = plan.rest;
-  for (const MemoryBytes& layer : plan.layers) Add(plan.total, layer);
+  for (const MemoryBytes& layer : plan.layers) plan.total += layer;
   return plan;
 }
 

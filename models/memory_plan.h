@@ -24,6 +24,15 @@ struct MemoryBytes {
   int64_t workspace = 0;  // activations, logits, RoPE table
   int64_t host = 0;       // an embedding in page-locked memory of the host: of no device, and not in the total
   int64_t total() const { return weights + scales + embedding + kv_cache + workspace; }
+  MemoryBytes& operator+=(const MemoryBytes& part) {
+    weights += part.weights;
+    scales += part.scales;
+    embedding += part.embedding;
+    kv_cache += part.kv_cache;
+    workspace += part.workspace;
+    host += part.host;
+    return *this;
+  }
 };
 
 struct MemoryPlan {

@@ -53,15 +53,6 @@ void CheckRooms(const LlamaPlacement& placement, const MemoryPlan& plan, std::sp
   for (size_t i = 0; i < rooms.size(); ++i) CheckRoom(rooms[i], needs[i]);
 }
 
-void Add(const MemoryBytes& part, MemoryBytes* sum) {
-  sum->weights += part.weights;
-  sum->scales += part.scales;
-  sum->embedding += part.embedding;
-  sum->kv_cache += part.kv_cache;
-  sum->workspace += part.workspace;
-  sum->host += part.host;
-}
-
 // Fills devices in order, each up to its share, the last one with all that is left.
 LlamaPlacement Fill(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                     std::span<const int64_t> shares) {
@@ -204,7 +195,7 @@ std::vector<MemoryBytes> BytesOfDevices(const LlamaPlacement& placement, const M
   for (const Device& device : devices) {
     MemoryBytes& sum = sums.emplace_back();
     for (size_t i = 0; i < placement.layers.size(); ++i) {
-      if (placement.layers[i] == device) Add(plan.layers[i], &sum);
+      if (placement.layers[i] == device) sum += plan.layers[i];
     }
     if (placement.embedding == device) {
       sum.embedding += plan.rest.embedding;
