@@ -39,12 +39,31 @@ __device__ __forceinline__ void Expand(uint4 bits, float (&w)[8], T type) {
   }
 }
 
+// What: the cache policy of data that is read once a step: the first to leave the second-level cache. Gigabytes of
+//       weights would otherwise push out the count tables, which every linear and attention waits for.
+__device__ __forceinline__ uint64_t ReadOncePolicy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// 16 bytes of a table that every kernel wants again.
+__device__ __forceinline__ uint4 LoadTable(const void* from) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  uint4 v;
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from), "l"(policy));
+  return v;
+}
+
 // 16 bytes that are read once.
 __device__ __forceinline__ uint4 LoadStreaming(const void* from) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
+               : "l"(from), "l"(ReadOncePolicy()));
   return v;
 }
 

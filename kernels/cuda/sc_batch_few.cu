@@ -78,7 +78,7 @@ class FourTokens {
       for (int n = 0; n < kTokens; ++n) {
         const uint32_t code = stage.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
         flip[n] = code >> 7 != 0 ? 0x80808080u : 0x7f7f7f7fu;
-        rows[n] = __ldg(reinterpret_cast<const uint4*>(mask_counts + static_cast<int>(code & 0x7f) * args.levels));
+        rows[n] = LoadTable(mask_counts + static_cast<int>(code & 0x7f) * args.levels);
       }
       uint8_t* to = stage.table + plane * kPlaneBytes + piece * kPiece * kLevelBytes + slot * kEntryBytes;
 #pragma unroll

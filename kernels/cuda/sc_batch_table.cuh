@@ -7,6 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device_math.cuh"
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sc_batch_outputs.cuh"
 
@@ -138,7 +139,9 @@ class Walk {
 using Half = uint32_t[2 * kGroups][4];
 __device__ __forceinline__ uint32_t LoadWord(const uint8_t* from) {
   uint32_t v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(v) : "l"(from));
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.u32 %0, [%1], %2;"
+               : "=r"(v)
+               : "l"(from), "l"(ReadOncePolicy()));
   return v;
 }
 __device__ __forceinline__ void LoadHalf(Half& half, const Unit& unit, int u) {

@@ -2,6 +2,7 @@
 // as they come in.
 #pragma once
 
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/grid_barrier.cuh"
 #include "kernels/cuda/sc_batch_outputs.cuh"
 #include "kernels/cuda/sc_streams.h"
@@ -171,9 +172,9 @@ struct CodeReader {
       if (from != nullptr && b < left) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          asm volatile("ld.global.nc.L1::no_allocate.L2::256B.u32 %0, [%1];"
+          asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.u32 %0, [%1], %2;"
                        : "=r"(codes[b][i])
-                       : "l"(from + b * kTileBytes + i * 8 * kTileDims));
+                       : "l"(from + b * kTileBytes + i * 8 * kTileDims), "l"(ReadOncePolicy()));
         }
       }
     }

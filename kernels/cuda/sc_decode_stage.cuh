@@ -1,6 +1,7 @@
 // A decode block's chunks in shared memory: the activations' codes and, for each, its row of the count table.
 #pragma once
 
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_factor.cuh"
 #include "kernels/cuda/quantizer.cuh"
@@ -60,7 +61,7 @@ __device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& s
     for (int k = 0; k < kPieces; ++k) {
       const uint32_t at =
           __shfl_sync(kAllLanes, static_cast<uint32_t>(entry) * kRowBytes, k * kRowsAtOnce + lane / kPieces);
-      pieces[k] = __ldg(reinterpret_cast<const uint4*>(from + at));
+      pieces[k] = LoadTable(from + at);
     }
 #pragma unroll
     for (int k = 0; k < kPieces; ++k) *reinterpret_cast<uint4*>(to + k * kWarp * 16) = pieces[k];
