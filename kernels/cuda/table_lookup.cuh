@@ -11,48 +11,6 @@ namespace stoch::cuda {
 // Distance of staged rows. A row has at most 128 one-byte counts: one word in each of the 32 banks.
 inline constexpr int kRowBytes = 128;
 
-// Row `level` of the table of `dim`'s mask.
-struct TableRow {
-  int dim = 0;
-  int level = 0;
-};
-
-// What: copies rows row_of(0..count-1) of an operator's byte table to `stage`; all kThreads threads of the block take
-//       part. The caller separates it from the look-ups by barriers.
-template <int kThreads, typename RowOf>
-__device__ __forceinline__ void StageRows(uint8_t* stage, const ScTables& tables, int count, const RowOf& row_of) {
-  const int tid = static_cast<int>(threadIdx.x);
-  const auto source = [&](int i) {
-    const TableRow row = row_of(i);
-    return tables.counts8 + ((row.dim & (tables.masks - 1)) * tables.levels + row.level) * tables.levels;
-  };
-  if (tables.levels >= 16) {
-    const int shift = 27 - __clz(tables.levels);  // levels is a power of two: 16-byte pieces of a row
-    const int pieces = count << shift;
-    const int piece = tid & ((1 << shift) - 1);  // the same of every row: kThreads is a multiple of a row's pieces
-    constexpr int kInFlight = 4;                 // all loads before the first store, which might be to what they read
-    for (int first = tid; first < pieces; first += kInFlight * kThreads) {
-      uint4 v[kInFlight];
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        const int i = first + k * kThreads;
-        if (i < pieces) v[k] = __ldg(reinterpret_cast<const uint4*>(source(i >> shift)) + piece);
-      }
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        const int i = first + k * kThreads;
-        if (i < pieces) reinterpret_cast<uint4*>(stage + (i >> shift) * kRowBytes)[piece] = v[k];
-      }
-    }
-  } else {
-    for (int i = tid; i < count; i += kThreads) {
-      const uint8_t* from = source(i);
-#pragma unroll 1
-      for (int b = 0; b < tables.levels; ++b) stage[i * kRowBytes + b] = from[b];
-    }
-  }
-}
-
 // The signed counts of codes looked up so far: those of all products, and 128 times those of negative ones.
 struct Counts {
   uint32_t all = 0;

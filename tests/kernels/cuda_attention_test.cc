@@ -156,6 +156,29 @@ TEST_F(CudaAttention, AReplayedGraphFollowsTheContext) {
   }
 }
 
+// Up to 256 positions are one block's, more are a cluster's, in tiles of 128: rows of a pass across the edges of both.
+TEST_F(CudaAttention, RowsAcrossTheTilesOfACluster) {
+  Passes passes = {{{0, 250}, {1, 380}}};
+  for (int i = 0; i < 4; ++i) passes.push_back({{0, 3}, {1, 2}});
+  passes.push_back({{0, 1}});
+  passes.push_back({{0, 120}, {1, 124}});
+  passes.push_back({{0, 8}});
+  passes.push_back({{1, 5}, {0, 1}});
+  passes.push_back({{1, 4}, {0, 2}, {2, 1}});
+  for (const AttentionMode mode : kModes) {
+    for (const ScConfig& config : {Halved(), ScConfig{}}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " " + Describe(config));
+      AttentionShape shape;
+      shape.mode = mode;
+      shape.qk = shape.av = config;
+      shape.head_dim = 64;
+      shape.num_heads = 4;
+      shape.max_context = 640;
+      ExpectEqual(shape, passes);
+    }
+  }
+}
+
 // Scores of this many positions fit no block's shared memory.
 TEST_F(CudaAttention, ContextsBeyondSharedMemory) {
   for (const AttentionMode mode : {AttentionMode::kExact, AttentionMode::kPerToken}) {
