@@ -236,6 +236,14 @@ class Backend {
   virtual Buffer Allocate(Device device, int64_t bytes) = 0;
   // What: what a buffer of so many bytes takes of its device.
   virtual int64_t AllocatedBytes(int64_t bytes) const { return bytes; }
+  // What: the most memory, beside its operands, that a Linear of one [rows, cols] matrix takes while it runs, with any
+  //       number of rows of activations up to max_rows. 0 where that is not memory of a device.
+  virtual int64_t LinearScratchBytes(const LinearSpec& /*spec*/, int64_t /*rows*/, int64_t /*cols*/,
+                                     int64_t /*max_rows*/) const {
+    return 0;
+  }
+  // What: takes that much now, in one piece, for ops to come. What they need beyond it, they take at their first use.
+  virtual void ReserveScratch(Device /*device*/, int64_t /*bytes*/) {}
   // What: zero-filled memory of the device that the host may read too, once it has waited for what writes it. For a few
   //       results: the device writes it more slowly than its own.
   virtual Buffer AllocateShared(Device device, int64_t bytes) = 0;

@@ -33,6 +33,7 @@ void CheckAttentionAccumulator(const KvCacheSpec& spec, int64_t context) {
 LlamaModel::LlamaModel(Backend& backend, const ModelFiles& files, const Options& options)
     : backend_(&backend), config_(files.config), options_(options), graph_key_(NextModelKey()) {
   CheckAttentionAccumulator(MakeKvCacheSpec(config_, options.precision, options.sc, 1, 1), options.shape.context);
+  ReserveScratch();  // before loading, which takes some too
   weights_ = LoadLlamaWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
   const bool is_sc = options.precision == Precision::kSc;
   cut_rules_ = {!is_sc || IsBatchInvariant(options.sc), !is_sc || IsChunkInvariant(options.sc)};
@@ -40,6 +41,22 @@ LlamaModel::LlamaModel(Backend& backend, const ModelFiles& files, const Options&
 }
 
 LlamaModel::~LlamaModel() = default;
+
+void LlamaModel::ReserveScratch() {
+  const LlamaPlacement& placement = options_.placement;
+  std::vector<Device> alone;  // that have layers of their own
+  for (const Device& device : placement.layers) {
+    if (placement.rows.empty() && std::find(alone.begin(), alone.end(), device) == alone.end()) alone.push_back(device);
+  }
+  std::vector<LlamaShard> shards =
+      placement.rows.empty() ? std::vector<LlamaShard>{} : DivideRows(config_, placement.rows);
+  for (const Device& device : alone) shards.push_back(DivideRows(config_, {&device, 1}).front());
+  for (const LlamaShard& shard : shards) {
+    const int64_t bytes = ScratchBytes(config_, options_.precision, options_.sc, options_.shape, *backend_, shard);
+    backend_->ReserveScratch(shard.device, bytes);
+    workspace_bytes_ += bytes;
+  }
+}
 
 void LlamaModel::MakeStages() {
   const LlamaPlacement& placement = options_.placement;

@@ -86,6 +86,7 @@ class LlamaModel {
     int64_t logits_count = 0;
   };
 
+  void ReserveScratch();
   void MakeStages();
   size_t FreeLane() const;
   void Issue(Flight& flight, size_t end);  // stages up to `end`

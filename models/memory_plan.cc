@@ -1,7 +1,9 @@
 #include "models/memory_plan.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "loader/llama_tensors.h"
 #include "models/llama_weights.h"
@@ -56,6 +58,29 @@ WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& sh
   sizes.logits = shape.max_logit_rows * (is_first ? config.vocab_size : shard.vocab.size()) * 4;
   sizes.lanes = shape.lanes;
   return sizes;
+}
+
+int64_t ScratchBytes(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                     const Backend& backend, const LlamaShard& shard) {
+  std::vector<std::pair<ScConfig, ScOperatorPtr>> operators;  // most models have one for all linears
+  const auto bytes = [&](ScOperatorId id, int64_t rows, int64_t cols) -> int64_t {
+    if (rows == 0 || cols == 0) return 0;
+    LinearSpec spec{precision, nullptr};
+    if (precision == Precision::kSc) {
+      auto found =
+          std::find_if(operators.begin(), operators.end(), [&](const auto& entry) { return entry.first == sc.at(id); });
+      if (found == operators.end()) found = operators.insert(found, {sc.at(id), MakeScOperator(sc.at(id))});
+      spec.sc = found->second;
+    }
+    return backend.LinearScratchBytes(spec, rows, cols, shape.max_rows);
+  };
+  using enum ScOperatorId;
+  const int64_t most =
+      std::max({bytes(kQProj, (shard.heads.size() + 2 * shard.kv_heads.size()) * config.head_dim, config.hidden_size),
+                bytes(kOProj, shard.hidden.size(), config.num_attention_heads * config.head_dim),
+                bytes(kGateProj, 2 * shard.intermediate.size(), config.hidden_size),
+                bytes(kDownProj, shard.hidden.size(), config.intermediate_size)});
+  return backend.AllocatedBytes(most);
 }
 
 MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
@@ -138,7 +163,7 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
     bytes = ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
   }
   const WorkspaceSizes workspace = MakeWorkspaceSizes(config, shape, shard, divided, index == 0);
-  plan.rest.workspace = workspace.total();
+  plan.rest.workspace = workspace.total() + ScratchBytes(config, precision, sc, shape, backend, shard);
   plan.head_workspace = workspace.head();
   plan.total = plan.rest;
   for (const MemoryBytes& layer : plan.layers) plan.total += layer;

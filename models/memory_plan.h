@@ -21,7 +21,7 @@ struct MemoryBytes {
   int64_t scales = 0;   // row scales of SC matrices
   int64_t embedding = 0;
   int64_t kv_cache = 0;
-  int64_t workspace = 0;  // activations, logits, RoPE table
+  int64_t workspace = 0;  // activations, logits, RoPE table, scratch of linears
   int64_t host = 0;       // an embedding in page-locked memory of the host: of no device, and not in the total
   int64_t total() const { return weights + scales + embedding + kv_cache + workspace; }
   MemoryBytes& operator+=(const MemoryBytes& part) {
@@ -77,6 +77,11 @@ struct WorkspaceSizes {
 };
 WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const LlamaShard& shard,
                                   bool divided, bool is_first);
+
+// What: memory that the linears of one device take while they run, beside that workspace, in passes of up to
+//       shape.max_rows rows.
+int64_t ScratchBytes(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                     const Backend& backend, const LlamaShard& shard);
 
 // What:   the plan of the model in `precision` (sc is read for kSc only). KV bytes are what the backend says.
 // Errors: InvalidInput for an SC configuration that breaks its rules.

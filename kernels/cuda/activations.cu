@@ -204,6 +204,16 @@ ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowS
   return ScActivationView{args.dims, rows, args.codes, args.scales, args.zeros, args.sums};
 }
 
+int64_t QuantizeScratchBytes(const ScOperator& op, int64_t rows, int64_t cols) {
+  const ScDims dims = MakeScDims(cols, op.config.chunk_d);
+  constexpr int64_t kRowParts = sizeof(float) + sizeof(int32_t);  // zeros and sums
+  int64_t bytes = rows * (dims.padded + dims.chunks * static_cast<int64_t>(sizeof(float)) + kRowParts);
+  if (ScopeRows(op, rows) > 1) {  // f(x) itself, and what its scopes have found
+    bytes += rows * (cols * static_cast<int64_t>(sizeof(float)) + dims.chunks * static_cast<int64_t>(sizeof(Extremes)));
+  }
+  return bytes;
+}
+
 void LaunchPrologue(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, float* out,
                     int64_t out_stride, const FiniteReporter& reporter) {
   LaunchPrologueOf(ctx, source, rows, cols, out, out_stride, reporter);

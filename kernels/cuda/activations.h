@@ -42,6 +42,8 @@ STOCH_HD float PrologueValue(const RowSource& source, const float* x, const floa
 //         reported.
 ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
                                 int64_t cols, const ScOperator& op, const FiniteReporter& reporter);
+// What: bytes of scratch that it takes, at most.
+int64_t QuantizeScratchBytes(const ScOperator& op, int64_t rows, int64_t cols);
 
 // What: out = f(x) as F32 [rows, out_stride] or as halves; columns cols..out_stride-1 become 0. Reports NaN and
 // infinity.

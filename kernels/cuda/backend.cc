@@ -12,6 +12,7 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/pass.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/sc_linear.h"
 #include "kernels/cuda/sc_matmul.h"
 #include "kernels/cuda/views.h"
 #include "kernels/cuda/weights.h"
@@ -91,6 +92,20 @@ Buffer CudaBackend::Allocate(Device device, int64_t bytes) {
   Buffer buffer = AllocateDevice(device, static_cast<size_t>(bytes));
   if (bytes > 0) STOCH_CUDA(cudaMemsetAsync(buffer.data(), 0, static_cast<size_t>(bytes), ctx.stream));
   return buffer;
+}
+
+int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, int64_t rows, int64_t cols, int64_t max_rows) const {
+  if (spec.precision == Precision::kSc) {
+    return ScLinearScratchBytes(per_device_.front()->context, *spec.sc, rows, cols, max_rows);
+  }
+  // The activations again, as the kernels for many rows want them.
+  return max_rows * cols * static_cast<int64_t>(spec.precision == Precision::kFp16 ? sizeof(uint16_t) : sizeof(float));
+}
+
+void CudaBackend::ReserveScratch(Device device, int64_t bytes) {
+  DeviceContext& ctx = At(device).context;
+  DeviceGuard guard(device);
+  ctx.workspace.Reserve(static_cast<size_t>(bytes));
 }
 
 int64_t CudaBackend::AllocatedBytes(int64_t bytes) const {

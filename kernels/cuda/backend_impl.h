@@ -40,6 +40,8 @@ class CudaBackend final : public Backend {
 
   Buffer Allocate(Device device, int64_t bytes) override;
   int64_t AllocatedBytes(int64_t bytes) const override;
+  int64_t LinearScratchBytes(const LinearSpec& spec, int64_t rows, int64_t cols, int64_t max_rows) const override;
+  void ReserveScratch(Device device, int64_t bytes) override;
   Buffer AllocateShared(Device device, int64_t bytes) override;
   void CopyFromHost(const TensorView& to, const void* from) override;
   void CopyToHost(void* to, const TensorView& from) override;

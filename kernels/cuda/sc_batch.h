@@ -46,6 +46,10 @@ inline constexpr int kMaxBatchWgmmaTokens = 256;
 // What: whether LaunchScBatchWgmma takes this operator and number of tokens.
 bool ScBatchWgmmaSupports(const DeviceContext& ctx, const ScOperator& op, int64_t rows);
 
+// What: bytes of ctx.workspace that LaunchScBatchWgmma takes for one matrix of `rows` rows.
+int64_t ScBatchWgmmaScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens,
+                                 int64_t rows);
+
 // What:     the same on binary wgmma. Shapes: any number of rows and dimensions, any chunk_d.
 // Requires: ScBatchWgmmaSupports.
 void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,

@@ -51,6 +51,8 @@ struct BatchOutputs {
   }
 };
 
+inline bool SumsAreWide(int max_count, const ScDims& dims) { return int64_t{max_count} * dims.chunk_d > INT16_MAX; }
+
 // What: the tasks and shape of a call, each task padded to a multiple of `rows_at_once`, itself one of 16. Sums are
 // left
 //       to the caller.
@@ -63,7 +65,7 @@ inline BatchOutputs MakeBatchOutputs(const ScTables& tables, const ScActivationV
   r.gain = tables.gain;
   r.a = a;
   r.reporter = reporter;
-  r.wide = int64_t{tables.max_count} * r.dims.chunk_d > INT16_MAX;
+  r.wide = SumsAreWide(tables.max_count, r.dims);
   for (int i = 0; i < count; ++i) {
     const ScWeightView& w = tasks[i].weight;
     r.tasks[i] = {w.codes,

@@ -44,6 +44,37 @@ using batch::Shared;
 
 constexpr int kCombineBytes = 128 * 1024;
 
+int TileTokens(int64_t tokens) { return tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64; }
+
+// How blocks share the chunks of all tiles.
+struct Shares {
+  unsigned blocks = 0;
+  int owners = 0;
+  int helped = 0;
+  int64_t stored_chunks = 0;  // of each tile's: those whose sums go to memory
+};
+
+// Owners where they keep two of three multiprocessors busy: passing the sums of chunks on through memory takes half as
+// long as making them (measured). Compiled for the usual operator only.
+Shares MakeShares(const DeviceContext& ctx, const ScStreams& streams, bool direct_ranks, int groups) {
+  const int chunks = streams.chunks;
+  const int tiles = groups / (kRows / kGroupRows) * streams.token_tiles;
+  const int waves = (tiles + ctx.sm_count - 1) / ctx.sm_count;
+  Shares shares;
+  shares.blocks = static_cast<unsigned>(std::min<int64_t>(ctx.sm_count, int64_t{tiles} * chunks));
+  shares.stored_chunks = chunks;
+  const bool usual = streams.words == 4 && streams.halves == 1 && direct_ranks;
+  if (!usual || 3 * tiles < 2 * waves * ctx.sm_count) return shares;
+  shares.owners = (tiles + waves - 1) / waves;
+  const int helpers = ctx.sm_count - shares.owners;
+  if (int64_t{tiles} * (kConsumers / 32) <= DeviceContext::kFlags) {
+    shares.helped = static_cast<int>(int64_t{waves} * chunks * helpers / (tiles + waves * helpers));
+  }
+  if (shares.helped == 0) shares.blocks = static_cast<unsigned>(shares.owners);
+  shares.stored_chunks = shares.helped;
+  return shares;
+}
+
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -118,10 +149,20 @@ bool ScBatchWgmmaSupports(const DeviceContext& ctx, const ScOperator& op, int64_
          rows <= kMaxBatchWgmmaTokens;
 }
 
+int64_t ScBatchWgmmaScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens,
+                                 int64_t rows) {
+  const ScStreams streams = MakeScStreams(dims, tokens, TileTokens(tokens), op.config.stoc_len);
+  const int groups = static_cast<int>((rows + kRows - 1) / kRows) * (kRows / kGroupRows);
+  const int64_t sum_bytes = SumsAreWide(op.max_count, dims) ? sizeof(int32_t) : sizeof(int16_t);
+  return streams.bytes() + streams.scale_count() * static_cast<int64_t>(sizeof(float)) +
+         MakeShares(ctx, streams, RanksAreDirect(op), groups).stored_chunks * groups * kGroupRows *
+             streams.tokens_padded() * sum_bytes;
+}
+
 void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows >= 1 && a.rows <= kMaxBatchWgmmaTokens);
-  const int tile_tokens = a.rows <= 16 ? 16 : a.rows <= 32 ? 32 : 64;
+  const int tile_tokens = TileTokens(a.rows);
   Scratch scratch(ctx.workspace);
   BatchArgs args;
   ScStreams& streams = args.streams;
@@ -135,26 +176,15 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   args.levels = tables.levels;
   args.barrier = ctx.grid_barrier();
 
-  // Owners where they keep two of three multiprocessors busy: passing the sums of chunks on through memory takes half
-  // as long as making them (measured). Compiled for the usual operator only.
   const bool table = args.ranks != nullptr;
-  const int chunks = streams.chunks;
-  const int tiles = args.outputs.groups / (kRows / kGroupRows) * streams.token_tiles;
-  const int waves = (tiles + ctx.sm_count - 1) / ctx.sm_count;
-  unsigned blocks = static_cast<unsigned>(std::min<int64_t>(ctx.sm_count, int64_t{tiles} * chunks));
-  const bool owners = streams.words == 4 && streams.halves == 1 && !table && 3 * tiles >= 2 * waves * ctx.sm_count;
-  int64_t left_chunks = chunks;
-  if (owners) {
-    args.owners = (tiles + waves - 1) / waves;
-    const int helpers = ctx.sm_count - args.owners;
-    if (int64_t{tiles} * (kConsumers / 32) <= DeviceContext::kFlags) {
-      args.helped = static_cast<int>(int64_t{waves} * chunks * helpers / (tiles + waves * helpers));
-      args.flags = ctx.flags();
-    }
-    if (args.helped == 0) blocks = static_cast<unsigned>(args.owners);
-    left_chunks = args.helped;
+  const Shares shares = MakeShares(ctx, streams, !table, args.outputs.groups);
+  const bool owners = shares.owners > 0;
+  args.owners = shares.owners;
+  args.helped = shares.helped;
+  if (shares.helped > 0) args.flags = ctx.flags();
+  if (shares.stored_chunks > 0) {
+    args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes() / streams.chunks * shares.stored_chunks);
   }
-  if (left_chunks > 0) args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes() / chunks * left_chunks);
   const Choice choice = tile_tokens == 16   ? Choose<16>(streams.words, streams.halves, table, owners)
                         : tile_tokens == 32 ? Choose<32>(streams.words, streams.halves, table, owners)
                                             : Choose<64>(streams.words, streams.halves, table, owners);
@@ -168,7 +198,7 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   STOCH_CUDA(
       cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   LaunchExpandStreams(ctx, tables, a, streams, nullptr, 0);
-  LaunchOverlapped(ctx, choice.kernel, dim3(blocks), dim3(kThreads), shared, args);
+  LaunchOverlapped(ctx, choice.kernel, dim3(shares.blocks), dim3(kThreads), shared, args);
 }
 
 }  // namespace stoch::cuda

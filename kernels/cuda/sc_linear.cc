@@ -12,6 +12,8 @@ namespace {
 // From here on one look-up for all rows beats one for each, the larger table to build included.
 constexpr int64_t kFirstBatchFewRows = 2;
 constexpr int64_t kFirstBatchTableRows = 5;
+// Their kernels pad a matrix to so many rows.
+constexpr int64_t kTableRows = 32;
 
 // Every row of f(x) is its own scope.
 bool RowScopes(const ScOperator& op) {
@@ -19,6 +21,27 @@ bool RowScopes(const ScOperator& op) {
 }
 
 }  // namespace
+
+int64_t ScLinearScratchBytes(const DeviceContext& ctx, const ScOperator& op, int64_t rows, int64_t cols,
+                             int64_t max_tokens) {
+  constexpr int64_t kFloat = sizeof(float);
+  constexpr int64_t kPadding = 16 * static_cast<int64_t>(Workspace::kAlignment);  // of what is taken one by one
+  const ScDims dims = MakeScDims(cols, op.config.chunk_d);
+  // Products or sums of chunks for few tokens; then the tiles of small batches, where a fuller last tile, but not more
+  // of them, costs more; then prefill.
+  int64_t most = 0;
+  const auto see = [&](int64_t tokens, int64_t bytes) {
+    most = std::max(most, QuantizeScratchBytes(op, tokens, cols) + bytes);
+  };
+  const int64_t few = std::min<int64_t>(max_tokens, kMaxBatchTableTokens);
+  see(few, few * dims.chunks * (rows + kTableRows) * kFloat);
+  for (const int64_t full : {16, 32, 64, 128, 192, 256}) {
+    const int64_t tokens = std::min(full, max_tokens);
+    if (ScBatchWgmmaSupports(ctx, op, tokens)) see(tokens, ScBatchWgmmaScratchBytes(ctx, op, dims, tokens, rows));
+  }
+  if (ScPrefillSupports(op)) see(max_tokens, ScPrefillScratchBytes(ctx, op, dims, max_tokens));
+  return most + kPadding;
+}
 
 void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t rows, int64_t cols,
                     const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {

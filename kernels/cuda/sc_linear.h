@@ -21,6 +21,11 @@ struct ScLinearTask {
 void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t rows, int64_t cols,
                     const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
+// What: bytes of ctx.workspace that LaunchScLinear takes for one matrix of `rows` rows and up to max_tokens rows of x, at
+//       most.
+int64_t ScLinearScratchBytes(const DeviceContext& ctx, const ScOperator& op, int64_t rows, int64_t cols,
+                             int64_t max_tokens);
+
 // What: any operator and shape, one product at a time from the 16-bit table (sc_generic.cu).
 void LaunchScGeneric(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScLinearTask* tasks,
                      int count);

@@ -19,6 +19,13 @@ bool ScPrefillSupports(const ScOperator& op) {
   return op.code == ScCode::kSignMagnitude && op.has_streams && op.config.stoc_len <= 256;
 }
 
+int64_t ScPrefillScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens) {
+  const ScStreams streams = MakeScStreams(dims, tokens, kPrefillTokens, op.config.stoc_len);
+  // A tile that clusters divide leaves one partial product; fewer than there are clusters do.
+  const int64_t partial = int64_t{ctx.sm_count} * kSuperRows * kPrefillTokens;
+  return streams.bytes() + (streams.scale_count() + partial) * static_cast<int64_t>(sizeof(float));
+}
+
 void LaunchScPrefill(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,
                      const ScLinearTask* tasks, int count, const ScPrefillOptions& options) {
   STOCH_CHECK(ScPrefillSupports(op) && count >= 1 && a.rows >= 1);

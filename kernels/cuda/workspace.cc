@@ -17,6 +17,12 @@ int64_t Workspace::bytes() const {
   return static_cast<int64_t>(total);
 }
 
+void Workspace::Reserve(size_t bytes) {
+  const bool there =
+      std::any_of(blocks_.begin(), blocks_.end(), [bytes](const Buffer& block) { return block.bytes() >= bytes; });
+  if (bytes > 0 && !there) blocks_.push_back(AllocateDevice(device_, std::max(bytes, kMinBlockBytes)));
+}
+
 void* Workspace::Take(size_t bytes) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   while (block_ < blocks_.size() && offset_ + bytes > blocks_[block_].bytes()) {

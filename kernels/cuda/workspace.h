@@ -18,6 +18,9 @@ class Workspace {
   explicit Workspace(Device device) : device_(device) {}
   int64_t bytes() const;
 
+  // What: has a block of at least that many bytes, the first one where there is none yet.
+  void Reserve(size_t bytes);
+
  private:
   friend class Scratch;
   void* Take(size_t bytes);
