@@ -39,7 +39,7 @@ int64_t ScLinearScratchBytes(const DeviceContext& ctx, const ScOperator& op, int
     const int64_t tokens = std::min(full, max_tokens);
     if (ScBatchWgmmaSupports(ctx, op, tokens)) see(tokens, ScBatchWgmmaScratchBytes(ctx, op, dims, tokens, rows));
   }
-  if (ScPrefillSupports(op)) see(max_tokens, ScPrefillScratchBytes(ctx, op, dims, max_tokens));
+  if (ScPrefillSupports(op)) see(max_tokens, ScPrefillScratchBytes(ctx, op, dims, max_tokens, rows));
   return most + kPadding;
 }
 

@@ -19,11 +19,14 @@ bool ScPrefillSupports(const ScOperator& op) {
   return op.code == ScCode::kSignMagnitude && op.has_streams && op.config.stoc_len <= 256;
 }
 
-int64_t ScPrefillScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens) {
+int64_t ScPrefillScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens,
+                              int64_t rows) {
   const ScStreams streams = MakeScStreams(dims, tokens, kPrefillTokens, op.config.stoc_len);
-  // A tile that clusters divide leaves one partial product; fewer than there are clusters do.
-  const int64_t partial = int64_t{ctx.sm_count} * kSuperRows * kPrefillTokens;
-  return streams.bytes() + (streams.scale_count() + partial) * static_cast<int64_t>(sizeof(float));
+  // PrefillSchedule::rest: fewer than there are clusters of two multiprocessors, and the tiles of the last tokens.
+  const int64_t supers = (rows + kSuperRows - 1) / kSuperRows;
+  const int64_t rest = std::min(supers * streams.token_tiles, ctx.sm_count / 2 + supers);
+  return streams.bytes() + (streams.scale_count() + rest * (kSuperRows * kPrefillTokens + kPrefillFlags)) *
+                               static_cast<int64_t>(sizeof(float));
 }
 
 void LaunchScPrefill(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,

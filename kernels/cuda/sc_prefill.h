@@ -28,8 +28,9 @@ struct ScPrefillOptions {
   int clusters = 0;  // at most this many, 0 = as many as run at once; for tests of the split
 };
 
-// What: bytes of ctx.workspace that LaunchScPrefill takes, at most.
-int64_t ScPrefillScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens);
+// What: bytes of ctx.workspace that LaunchScPrefill takes for one matrix of `rows` rows, at most.
+int64_t ScPrefillScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens,
+                              int64_t rows);
 
 // What:     y = a @ w^T (or y = y + that) for each task; all share the activations.
 // Requires: ScPrefillSupports(op), tables of op; 1 <= count.
