@@ -218,6 +218,13 @@ TEST(InspectCli, DeviceMapsAreShownAndUsed) {
   WriteFile(folder / "map.json", R"({"": 1})");
   EXPECT_EQ(ExpectJson(run("inspect", {"--json", "--device-map", folder / "map.json"}))["device_map"]["lm_head"],
             "cpu:1");
+  WriteFile(folder / "uneven.json", R"({"": 0, "model.layers.1": 1})");
+  const nlohmann::json uneven = ExpectJson(run("inspect", {"--json", "--device-map", folder / "uneven.json"}));
+  EXPECT_EQ(uneven["device_map"]["model.layers.1"], "cpu:1");
+  EXPECT_EQ(uneven["device_map"]["model.layers.4"], "cpu:0");
+  std::vector<std::string> mapped = prompt;
+  mapped.insert(mapped.end(), {"--device-map", folder / "uneven.json"});
+  EXPECT_EQ(ExpectJson(run("generate", mapped))["logits_sha256"], divided["logits_sha256"]);
   ExpectRefused(run("inspect", {"--max-memory", "0=1MB,1=1MB"}), "more than the");
   ExpectRefused(run("generate", {"--prompt", "a", "--max-memory", "0=1MB,1=1MB"}), "more than the");
   ExpectRefused(run("inspect", {"--max-memory", "7=1MB"}), "device 7");
