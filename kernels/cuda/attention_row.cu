@@ -26,7 +26,7 @@ namespace attention_row {
 namespace {
 
 // kCrowded: for more rows and heads than multiprocessors. A block then loads little ahead, and the registers that this
-// saves let others run beside it while it waits: two tiles ahead and a stage's values take 180 registers of a thread,
+// saves let others run beside it while it waits: two tiles ahead and a stage's values take 170 registers of a thread,
 // which leaves room for one block alone.
 constexpr int CrowdedBlocks(int slots) { return slots <= 4 ? 4 : 2; }
 
