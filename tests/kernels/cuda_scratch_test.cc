@@ -1,7 +1,8 @@
 // What linears say they take beside their operands is what plans count and what is reserved: nothing may come on top.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/context.h"
@@ -20,7 +21,7 @@ Buffer Zeros(const DeviceContext& ctx, int64_t bytes) {
   return buffer;
 }
 
-// Bytes of scratch after products of one matrix with 1 to `most` rows of x, where what they say was reserved.
+// Reserves what one matrix says for up to `most` rows of x: products with 1 to `most` of them must leave it at that.
 void ExpectEnough(const ScOperator& op, int64_t rows, int64_t cols, int64_t most) {
   DeviceContext ctx(0);
   ctx.workspace.Reserve(static_cast<size_t>(ScLinearScratchBytes(ctx, op, rows, cols, most)));
