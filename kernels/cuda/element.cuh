@@ -58,6 +58,17 @@ __device__ __forceinline__ uint4 LoadTable(const void* from) {
   return v;
 }
 
+// 8 bytes of one.
+__device__ __forceinline__ uint2 LoadTablePair(const void* from) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  uint2 v;
+  asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(from), "l"(policy));
+  return v;
+}
+
 // 16 bytes that are read once.
 __device__ __forceinline__ uint4 LoadStreaming(const void* from) {
   uint4 v;

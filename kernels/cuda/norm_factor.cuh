@@ -34,6 +34,47 @@ __device__ __forceinline__ void NormLanes(const float* x, int cols, float* share
   shared[j] = lane;
 }
 
+// What:     lane j of kRowLanes of the sums of squares of kRows rows, in lanes[row][kRowLanes], where FoldNorm finds
+// them
+//           after a barrier. x[r]: row r.
+// Bits:     kRowLanes order of reduce.h.
+template <int kRows>
+__device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int cols, int j,
+                                         float* const (&lanes)[kRows]) {
+  constexpr int kInFlight = 16;  // loads first: a sum is one chain
+  constexpr int kStep = kInFlight * kRowLanes;
+  float lane[kRows] = {};
+  float v[kRows][kInFlight];
+  const auto add = [&] {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) lane[r] = Fma(v[r][k], v[r][k], lane[r]);
+    }
+  };
+  int begin = j;
+  int rest = cols;
+#pragma unroll 1
+  for (; rest >= kStep; rest -= kStep, begin += kStep) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) v[r][k] = x[r][begin + k * kRowLanes];
+    }
+    add();
+  }
+  if (rest > 0) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) v[r][k] = j + k * kRowLanes < rest ? x[r][begin + k * kRowLanes] : 0.0f;
+    }
+    add();  // + 0 changes no lane: none is -0
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) lanes[r][j] = lane[r];
+}
+
 // What: 1 / sqrt(mean(x^2) + eps) of the row, given to every lane of each warp that calls. Every warp for itself folds
 //       the same numbers: cheaper than one warp, a barrier and a broadcast.
 __device__ __forceinline__ float FoldNorm(const float* shared, int cols, float eps) {

@@ -26,19 +26,21 @@ inline constexpr int kMaxBatchTasks = 4;
 bool ScBatchFewSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                         int64_t rows);
 
-// What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations.
-// Requires: ScBatchFewSupports; 1 <= count <= kMaxBatchTasks.
+// What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Where `a` has rows but no
+// codes,
+//           it is f(x) of `source`, quantized on the way.
+// Requires: ScBatchFewSupports; 1 <= count <= kMaxBatchTasks; BatchQuantizes where `a` has no codes.
 // Bits:     sc_arithmetic section 5, as every SC linear.
-void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
                       const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
 // What: whether LaunchScBatchTable takes this operator and shape.
 bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                           int64_t rows);
 
-// What:     the same for more tokens, and for counts up to 190.
+// What:     the same for more tokens.
 // Requires: ScBatchTableSupports; 1 <= count <= kMaxBatchTasks.
-void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
 inline constexpr int kMaxBatchWgmmaTokens = 256;

@@ -61,47 +61,30 @@ class FourTokens {
     Pin(select_[1]);
   }
 
-  // The table of the staged codes. A thread turns 16 levels of one dimension: a row of the count table for each token
-  // in, 16 entries of either sign out; a warp writes the 32 slots of a code at a time.
+  // The table of the staged codes: a thread makes a quarter of the levels of one dimension, of either sign, a warp the
+  // 32 slots of a code at a time.
   static __device__ void Build(const TableArgs& args, const Stage& stage) {
-    constexpr int kPiece = 16;
-    const int slot = static_cast<int>(threadIdx.x) % kWarp;
-    const int pieces = args.levels / kPiece;
-    for (int i = static_cast<int>(threadIdx.x) / kWarp; i < kPlanes * pieces; i += kWarps) {
-      const int plane = i / pieces;
-      const int piece = i % pieces;
-      const int dim = plane * 32 + slot / 16 * 16 + slot % 4 * 4 + slot % 16 / 4;
-      const uint8_t* mask_counts = args.counts + (dim & (args.masks - 1)) * args.levels * args.levels + piece * kPiece;
-      uint4 rows[kTokens];
-      uint32_t flip[kTokens];  // of bit 7, and of all where the activation is not negative
+    static_assert(kThreads == kPlanes * kCountQuarters * kSlots);
+    const int slot = static_cast<int>(threadIdx.x) % kSlots;
+    const int quarter = static_cast<int>(threadIdx.x) / kSlots % kCountQuarters;
+    const int plane = static_cast<int>(threadIdx.x) / (kSlots * kCountQuarters);
+    const Quarters<kTokens> counts(args, stage, plane * 32 + slot / 16 * 16 + slot % 4 * 4 + slot % 16 / 4, quarter);
+    uint8_t* to = stage.table + plane * kPlaneBytes + quarter * kQuarterLevels * kLevelBytes + slot * kEntryBytes;
+    uint32_t rise[4];
+    Transpose(counts.rises[0], counts.rises[1], counts.rises[2], counts.rises[3], rise);
+    // Of bit 7, and of all where the activation is not negative.
+    const uint32_t flip = Bytes(counts.negative) * 0xffu ^ 0x7f7f7f7fu;
+    const uint32_t level = static_cast<uint32_t>(quarter * kQuarterLevels) * 0x01010101u;
+    // level - count + 128 and level + count: neither leaves its byte.
+    uint32_t plus = (level | 0x80808080u) - Bytes(counts.first);
+    uint32_t minus = level + Bytes(counts.first);
 #pragma unroll
-      for (int n = 0; n < kTokens; ++n) {
-        const uint32_t code = stage.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
-        flip[n] = code >> 7 != 0 ? 0x80808080u : 0x7f7f7f7fu;
-        rows[n] = LoadTable(mask_counts + static_cast<int>(code & 0x7f) * args.levels);
-      }
-      uint8_t* to = stage.table + plane * kPlaneBytes + piece * kPiece * kLevelBytes + slot * kEntryBytes;
-#pragma unroll
-      for (int w = 0; w < kPiece / 4; ++w) {
-        const uint32_t levels = static_cast<uint32_t>(piece * kPiece + 4 * w) * 0x01010101u + 0x03020100u;
-        uint32_t positive[kTokens], negative[kTokens];
-#pragma unroll
-        for (int n = 0; n < kTokens; ++n) {
-          const uint32_t counts = w == 0 ? rows[n].x : w == 1 ? rows[n].y : w == 2 ? rows[n].z : rows[n].w;
-          // level - count + 128 and level + count: neither leaves its byte.
-          positive[n] = ((levels | 0x80808080u) - counts) ^ flip[n];
-          negative[n] = (levels + counts) ^ flip[n];
-        }
-        uint32_t entries[4];
-        Transpose(positive[0], positive[1], positive[2], positive[3], entries);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) *reinterpret_cast<uint32_t*>(to + (4 * w + j) * kLevelBytes) = entries[j];
-        Transpose(negative[0], negative[1], negative[2], negative[3], entries);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          *reinterpret_cast<uint32_t*>(to + kNegative + (4 * w + j) * kLevelBytes) = entries[j];
-        }
-      }
+    for (int i = 0; i < kQuarterLevels; ++i) {
+      *reinterpret_cast<uint32_t*>(to + i * kLevelBytes) = plus ^ flip;
+      *reinterpret_cast<uint32_t*>(to + kNegative + i * kLevelBytes) = minus ^ flip;
+      const uint32_t up = rise[i / 8] >> (i % 8) & 0x01010101u;
+      plus = plus + 0x01010101u - up;
+      minus = minus + 0x01010101u + up;
     }
   }
 
@@ -191,9 +174,9 @@ bool ScBatchFewSupports(const DeviceContext& ctx, const ScOperator& op, const Sc
   return batch_table::TableSupports<batch_table::FourTokens>(ctx, op, tables, dims, rows);
 }
 
-void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
                       const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
-  batch_table::LaunchTable<batch_table::FourTokens>(ctx, tables, a, reporter, tasks, count);
+  batch_table::LaunchTable<batch_table::FourTokens>(ctx, tables, a, source, reporter, tasks, count);
 }
 
 }  // namespace stoch::cuda

@@ -1,16 +1,14 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_factor.cuh"
-#include "kernels/cuda/quantizer.cuh"
 #include "kernels/cuda/sc_batch.h"
+#include "kernels/cuda/sc_batch_quantize.cuh"
 
 namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = kRowLanes;
 constexpr int kChunks = kThreads / kWarp;  // of a block
-constexpr int kEach = 4;                   // elements of a lane
-constexpr int kMaxChunkDims = kEach * kWarp;
 
 struct QuantizeArgs {
   RowSource source;
@@ -31,44 +29,21 @@ __global__ void __launch_bounds__(kThreads) BatchQuantizeKernel(const __grid_con
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t chunk = int64_t{blockIdx.x} * kChunks + static_cast<int>(threadIdx.x) / kWarp;
   const bool used = chunk < args.dims.chunks;
-  const int64_t begin = chunk * args.dims.chunk_d;
-  const int64_t dims = used ? args.dims.chunk_dims(chunk) : 0;
-  const float* from = source.x + row * source.x_stride;
+  ChunkOfRow mine(source, args.dims, row, chunk, lane);
   StartNext();
-  float y[kEach] = {};
-  if (source.prologue == Prologue::kRmsNorm) {
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      if (lane + k * kWarp < dims) y[k] = source.norm_weight[begin + lane + k * kWarp];
-    }
-  }
+  if (used) mine.LoadNormWeights();
   WaitForPrevious();
   // Everything is loaded before the norm is known.
-  float x[kEach] = {};
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    const int64_t i = begin + lane + k * kWarp;
-    if (lane + k * kWarp >= dims) continue;
-    x[k] = from[i];
-    if (source.prologue == Prologue::kSiluMul) y[k] = source.x2[row * source.x2_stride + i];
-  }
+  if (used) mine.Load();
   float r = 0.0f;
-  if (source.prologue == Prologue::kRmsNorm) r = NormFactor(from, args.dims.dims, source.norm_eps, fold);
+  if (source.prologue == Prologue::kRmsNorm) {
+    r = NormFactor(source.x + row * source.x_stride, args.dims.dims, source.norm_eps, fold);
+  }
   if (!used) return;
-  Extremes e;
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    x[k] = lane + k * kWarp < dims ? ApplyPrologue(source.prologue, x[k], y[k], r) : 0.0f;
-    e.max_abs_bits = max(e.max_abs_bits, FloatToBits(x[k]) & 0x7fffffffu);
-  }
-  e.max_abs_bits = __reduce_max_sync(kAllLanes, e.max_abs_bits);
-  const ScopeQuantizer quantizer(args.params, e);
   uint8_t* codes = args.codes + row * args.dims.padded + chunk * args.dims.chunk_stride;
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    if (lane + k * kWarp >= args.dims.chunk_padded(chunk)) continue;
-    codes[lane + k * kWarp] = lane + k * kWarp < dims ? quantizer.Code(args.params, x[k]) : uint8_t{0};
-  }
+  const ScopeQuantizer quantizer = mine.Quantize(args.params, r, [&](int d, uint8_t code) {
+    if (d < args.dims.chunk_padded(chunk)) codes[d] = code;
+  });
   if (lane == 0) {
     args.scales[chunk * args.rows + row] = quantizer.scale;
     if (!quantizer.finite) args.reporter.Report();
@@ -79,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) BatchQuantizeKernel(const __grid_con
 
 bool BatchQuantizes(const ScOperator& op, const ScDims& dims) {
   return op.code == ScCode::kSignMagnitude && op.config.granularity == ScGranularity::kPerRow &&
-         op.config.group_a == 1 && dims.chunk_d <= kMaxChunkDims;
+         op.config.group_a == 1 && dims.chunk_d <= ChunkOfRow::kMaxDims;
 }
 
 ScActivationView LaunchBatchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,

@@ -2,11 +2,12 @@
 //
 // The table of a chunk of 128 dimensions waits in shared memory: for every dimension and weight level the 8 bytes
 // b = s_x (count - 63), one a token (s_x: sign of the activation). A lane looks up one weight, flips the bits of what
-// it gets where the weight is negative (~b = -b - 1), and hands it as B operand to an int8 mma whose A operand only
+// it gets where the weight is negative (~b = -b - 1), and hands it as A operand to an int8 mma whose B operand only
 // says which byte belongs to which token: the tensor core adds four dimensions of eight weight rows at once. What the
 // bias and the flips leave over is
 //   63 sum(s_x) + sum over negative weights of (1 - 126 s_x),
 // the first known per token, the second an ordinary int8 product of weight signs with bytes 126 s_x - 1.
+// Bytes are stored as b + 128, without a sign: a table is made by adding to them, and none ever carries into the next.
 //
 // Per 32 look-ups: one 8-byte shared load (2 clocks of a multiprocessor's shared memory, which is what bounds the
 // kernel), two IDP, two LOP3, half an IMMA.
@@ -17,6 +18,7 @@ namespace batch_table {
 namespace {
 
 constexpr int kBias = 63;
+constexpr int kOffset = 128;  // makes a byte with a sign one without
 
 // The table: [plane][level][slot] entries of 8 bytes. Dimension 16 p + 4 t + j of a chunk (t, j < 4) lies in plane p,
 // slot 4 j + t: the 16 lanes that shared memory serves at a time are four rows with four words t each, and as row r
@@ -58,46 +60,29 @@ class EightTokens {
     select_[1] = token < 4 ? 0 : 1u << (8 * (token - 4));
   }
 
-  // The table of the staged codes. A thread turns 16 levels of one dimension: a row of the count table for each token
-  // in, 16 entries out; half a warp writes the 16 slots of a level at a time.
+  // The table of the staged codes: a thread makes a quarter of the levels of one dimension, half a warp the 16 slots of
+  // a level at a time.
   static __device__ void Build(const TableArgs& args, const Stage& stage) {
-    constexpr int kPiece = 16;
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int slot = lane % kSlots;
-    const int pieces = args.levels / kPiece;
-    const int steps = (pieces + 1) / 2;
-    for (int i = static_cast<int>(threadIdx.x) / kWarp; i < kPlanes * steps; i += kWarps) {
-      const int plane = i / steps;
-      const int piece = i % steps * 2 + lane / kSlots;
-      if (piece >= pieces) continue;
-      const int dim = plane * 16 + slot % 4 * 4 + slot / 4;
-      const uint8_t* mask_counts = args.counts + (dim & (args.masks - 1)) * args.levels * args.levels + piece * kPiece;
-      uint4 rows[kTokens];
-      uint32_t negative[kTokens];
+    static_assert(kThreads == kPlanes * kCountQuarters * kSlots);
+    const int slot = static_cast<int>(threadIdx.x) % kSlots;
+    const int quarter = static_cast<int>(threadIdx.x) / kSlots % kCountQuarters;
+    const int plane = static_cast<int>(threadIdx.x) / (kSlots * kCountQuarters);
+    const Quarters<kTokens> counts(args, stage, plane * 16 + slot % 4 * 4 + slot / 4, quarter);
+    uint8_t* to = stage.table + plane * kPlaneBytes + quarter * kQuarterLevels * kLevelBytes + slot * kEntryBytes;
+    // Four tokens' bytes a word. With kOffset, an entry is count + 65 or, as 255 - that, the complement of count + 64.
+    uint32_t entry[2], flip[2], rise[2][4];
 #pragma unroll
-      for (int n = 0; n < kTokens; ++n) {
-        const uint32_t code = stage.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
-        negative[n] = code >> 7;
-        rows[n] = LoadTable(mask_counts + static_cast<int>(code & 0x7f) * args.levels);
-      }
-      uint8_t* to = stage.table + plane * kPlaneBytes + piece * kPiece * kLevelBytes + slot * kEntryBytes;
+    for (int h = 0; h < 2; ++h) {
+      flip[h] = Bytes(counts.negative + 4 * h) * 0xffu;
+      entry[h] = Bytes(counts.first + 4 * h) + 0x41414141u - Bytes(counts.negative + 4 * h);
+      Transpose(counts.rises[4 * h], counts.rises[4 * h + 1], counts.rises[4 * h + 2], counts.rises[4 * h + 3],
+                rise[h]);
+    }
 #pragma unroll
-      for (int w = 0; w < kPiece / 4; ++w) {
-        uint32_t b[kTokens];
+    for (int i = 0; i < kQuarterLevels; ++i) {
+      *reinterpret_cast<uint2*>(to + i * kLevelBytes) = make_uint2(entry[0] ^ flip[0], entry[1] ^ flip[1]);
 #pragma unroll
-        for (int n = 0; n < kTokens; ++n) {
-          const uint32_t counts = w == 0 ? rows[n].x : w == 1 ? rows[n].y : w == 2 ? rows[n].z : rows[n].w;
-          // count - 63 and 63 - count = ~(count - 64) in bytes, by additions that never carry (count <= kMaxCount).
-          b[n] = negative[n] != 0 ? (counts + 0x40404040u) ^ 0x7f7f7f7fu : (counts + 0x41414141u) ^ 0x80808080u;
-        }
-        uint32_t low[4], high[4];
-        Transpose(b[0], b[1], b[2], b[3], low);
-        Transpose(b[4], b[5], b[6], b[7], high);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          *reinterpret_cast<uint2*>(to + (4 * w + j) * kLevelBytes) = make_uint2(low[j], high[j]);
-        }
-      }
+      for (int h = 0; h < 2; ++h) entry[h] += rise[h][i / 8] >> (i % 8) & 0x01010101u;
     }
   }
 
@@ -118,7 +103,7 @@ class EightTokens {
     negative += __shfl_xor_sync(kAllLanes, negative, 2);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      start_[j] = kBias * (kChunkDims - 2 * __shfl_sync(kAllLanes, negative, (2 * t + j) * 4));
+      start_[j] = kBias * (kChunkDims - 2 * __shfl_sync(kAllLanes, negative, (2 * t + j) * 4)) - kOffset * kChunkDims;
     }
   }
 
@@ -155,7 +140,7 @@ class EightTokens {
             a[j] = b.x ^ flip;
             a[2 + j] = b.y ^ flip;
           }
-          MultiplyAdd(sum[g], a, select_);
+          MultiplyAddUnsigned(sum[g], a, select_);
         }
       }
       if (k % 2 == 0) continue;
@@ -182,7 +167,7 @@ class EightTokens {
   int32_t sign_of_[4];      // dp4a operand
   uint32_t select_[2];      // B of the summing mma: 1 where byte and token meet
   uint32_t correct_[2][4];  // B of the correcting mma, [u][word]: 126 s_x - 1
-  int32_t start_[2];        // 63 sum(s_x) of tokens 2 * (lane % 4) and the next
+  int32_t start_[2];        // 63 sum(s_x) of tokens 2 * (lane % 4) and the next, less kOffset of every dimension
 };
 
 }  // namespace
@@ -193,9 +178,9 @@ bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const 
   return batch_table::TableSupports<batch_table::EightTokens>(ctx, op, tables, dims, rows);
 }
 
-void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
-  batch_table::LaunchTable<batch_table::EightTokens>(ctx, tables, a, reporter, tasks, count);
+  batch_table::LaunchTable<batch_table::EightTokens>(ctx, tables, a, source, reporter, tasks, count);
 }
 
 }  // namespace stoch::cuda

@@ -6,32 +6,10 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/device_math.cuh"
-#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/sc_batch_outputs.cuh"
+#include "kernels/cuda/sc_batch_table_stage.cuh"
 
 namespace stoch::cuda::batch_table {
-
-inline constexpr int kWarps = 16;
-inline constexpr int kThreads = kWarps * kWarp;
-inline constexpr int kChunkDims = 128;
-inline constexpr int kWords = kChunkDims / 4;  // of a token's codes of a chunk
-inline constexpr int kGroups = 2;
-inline constexpr int kUnitRows = kGroups * kGroupRows;  // a warp's at a time
-
-struct TableArgs {
-  BatchOutputs outputs;
-  const uint8_t* counts = nullptr;
-  int masks = 1;
-  int levels = 128;
-  GridBarrier barrier;
-};
-
-struct Stage {
-  uint8_t* table;
-  uint32_t (*codes)[kWords];  // [tokens]
-};
 
 // prmt with sign replication: a selector digit 8 + i is bit 7 of byte i, eight times.
 __device__ __forceinline__ uint32_t PermuteSigns(uint32_t word, uint32_t selector) {
@@ -49,33 +27,16 @@ __device__ __forceinline__ void MultiplyAdd(int32_t (&d)[4], const uint32_t (&a)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// The same with A's bytes without a sign.
+__device__ __forceinline__ void MultiplyAddUnsigned(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};\n"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // Keeps a value in its register: the compiler would rather compute a lane's constants anew for every unit.
 __device__ __forceinline__ void Pin(uint32_t& value) { asm volatile("" : "+r"(value)); }
-
-// Codes of a chunk; unused tokens and dimensions get 0, whose counts are 0.
-template <int kTokens>
-__device__ void StageCodes(const TableArgs& args, int64_t chunk, const Stage& stage) {
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kWords; i += kThreads) {
-    const int token = i / kWords;
-    const int d = i % kWords * 4;
-    uint32_t codes = 0;
-    if (token < args.outputs.a.rows && d < args.outputs.dims.chunk_padded(chunk)) {
-      codes = *reinterpret_cast<const uint32_t*>(args.outputs.a.codes + token * args.outputs.a.dims.padded +
-                                                 chunk * args.outputs.dims.chunk_stride + d);
-    }
-    stage.codes[token][i % kWords] = codes;
-  }
-}
-
-// Words of four tokens' bytes become words of one byte position: out[j] = byte j of a, b, c, d.
-__device__ __forceinline__ void Transpose(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t (&out)[4]) {
-  const uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
-  const uint32_t cd_low = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);
-  out[0] = __byte_perm(ab_low, cd_low, 0x5410);
-  out[1] = __byte_perm(ab_low, cd_low, 0x7632);
-  out[2] = __byte_perm(ab_high, cd_high, 0x5410);
-  out[3] = __byte_perm(ab_high, cd_high, 0x7632);
-}
 
 // A lane's codes of a unit (one chunk of kUnitRows rows): word lane % 4 of row lane / 4 of every 8 rows in every tile.
 // A warp's load is then 128 bytes in a row. With 16 bytes of a tile for a lane, loads would be a fourth as many, but
@@ -170,9 +131,10 @@ inline constexpr bool kIsFew = Table::kTokens == kMaxBatchFewTokens;
 // Units of one chunk x kUnitRows rows, numbered chunk by chunk; each block takes a range of them, so that it builds few
 // tables. The sums of chunks go to memory; once every block has written its own, all of them scale and add.
 //
-// Tried before: clusters of two or four blocks that make a table together and write it to each other. Waiting for what
-// a table is made of takes 4 of a linear's 22 to 69 us, but two blocks took 4 to 7 us more for each linear and four
-// took 26 to 36. More warps with fewer registers: 4 to 10 % more time.
+// Tables are made from quarters of count rows (tables.h): fetching the rows themselves, 17 MB for all blocks, took 4 of
+// a linear's 22 to 69 us. Tried before that: clusters of two or four blocks that make a table together and write it to
+// each other; two took 4 to 7 us more for each linear and four 26 to 36. More warps with fewer registers: 4 to 10 %
+// more time.
 //
 // Table: what a lane needs for its look-ups, and what to do with them.
 //   kTokens, kTableBytes, kMaxCount (the largest that an entry holds)
@@ -199,15 +161,24 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   Walk ahead(args, unit, end, lane);
   Half ring[2];
   LoadHalf(ring[0], ahead.unit, 0);
+  const int first_chunk = begin / row_blocks;
+  const bool quantizes = args.outputs.a.codes == nullptr;
+  RowQuantizer<Table::kTokens> quantizer(args, first_chunk, warp);
   WaitForPrevious();
+  if (quantizes) quantizer.Load(stage);
   Table my(stage);
-  for (int chunk = begin / row_blocks; chunk <= last_chunk; ++chunk) {
+  for (int chunk = first_chunk; chunk <= last_chunk; ++chunk) {
     __syncthreads();
-    StageCodes<Table::kTokens>(args, chunk, stage);
+    if (quantizes) {
+      if (chunk > first_chunk) quantizer.Next(chunk);
+      quantizer.StageChunk(chunk, stage);
+    } else {
+      StageCodes<Table::kTokens>(args, chunk, stage);
+    }
     __syncthreads();
     Table::Build(args, stage);
     my.LoadCorrection(stage);
-    if (chunk == begin / row_blocks) LoadHalf(ring[1], ahead.unit, 1);
+    if (chunk == first_chunk) LoadHalf(ring[1], ahead.unit, 1);  // before the table: 1.5 % more time
     __syncthreads();
     const int first_unit = chunk * row_blocks;
     const int stop = min(end, first_unit + row_blocks);
@@ -239,17 +210,24 @@ inline int PickBlocks(int sm_count, int64_t chunks, int64_t row_blocks) {
 
 // What: LaunchScBatchFew and LaunchScBatchTable.
 template <typename Table>
-void LaunchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const FiniteReporter& reporter,
-                 const ScLinearTask* tasks, int count) {
+void LaunchTable(DeviceContext& ctx, const ScTables& tables, ScActivationView a, const RowSource& source,
+                 const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows <= Table::kTokens);
+  Scratch scratch(ctx.workspace);
   TableArgs args;
+  if (a.codes == nullptr) {
+    a.dims = tasks[0].weight.dims;
+    args.scales = scratch.Take<float>(a.rows * a.dims.chunks);
+    a.scales = args.scales;
+    args.source = source;
+    args.params = {ScCode::kSignMagnitude, tables.q_max, 1};
+  }
   args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kUnitRows, 1);
   args.outputs.few = kIsFew<Table>;
-  args.counts = tables.counts8;
+  args.quarters = tables.quarters;
   args.masks = tables.masks;
   args.levels = tables.levels;
   args.barrier = ctx.grid_barrier();
-  Scratch scratch(ctx.workspace);
   args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes());
   STOCH_CUDA(
       cudaFuncSetAttribute(ScBatchTableKernel<Table>, cudaFuncAttributeMaxDynamicSharedMemorySize, Table::kTableBytes));
@@ -262,9 +240,9 @@ void LaunchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationV
 template <typename Table>
 bool TableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                    int64_t rows) {
-  return op.code == ScCode::kSignMagnitude && tables.counts8 != nullptr && tables.levels >= 16 &&
-         tables.max_count <= Table::kMaxCount && dims.chunk_d <= kChunkDims &&
-         ctx.max_shared_bytes >= Table::kTableBytes + 2048 && rows >= 1 && rows <= Table::kTokens;
+  return op.code == ScCode::kSignMagnitude && tables.quarters != nullptr && tables.max_count <= Table::kMaxCount &&
+         dims.chunk_d <= kChunkDims && ctx.max_shared_bytes >= Table::kTableBytes + 2048 && rows >= 1 &&
+         rows <= Table::kTokens;
 }
 
 }  // namespace stoch::cuda::batch_table

@@ -51,20 +51,22 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
   const bool table = rows >= kFirstBatchTableRows && ScBatchTableSupports(ctx, op, tables, dims, rows);
   const bool wgmma = !table && rows >= kFirstBatchTableRows && ScBatchWgmmaSupports(ctx, op, rows);
   const bool decode = !few && !table && !wgmma && ScDecodeSupports(op, tables, dims, rows);
+  const bool by_chunk = rows <= kMaxBatchWgmmaTokens && BatchQuantizes(op, dims);
   Scratch scratch(ctx.workspace);
   ScActivationView a;
-  if (!decode || rows > 1 || !RowScopes(op)) {
-    const bool by_chunk = rows <= kMaxBatchWgmmaTokens && BatchQuantizes(op, dims);
+  a.rows = rows;
+  const bool fused = few || table ? by_chunk : decode && rows == 1 && RowScopes(op);
+  if (!fused) {
     a = by_chunk ? LaunchBatchQuantize(ctx, scratch, source, rows, cols, op, reporter)
                  : LaunchQuantize(ctx, scratch, source, rows, cols, op, reporter);
   }
   if (few) {
     for (int first = 0; first < count; first += kMaxBatchTasks) {
-      LaunchScBatchFew(ctx, tables, a, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));
+      LaunchScBatchFew(ctx, tables, a, source, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));
     }
   } else if (table) {
     for (int first = 0; first < count; first += kMaxBatchTasks) {
-      LaunchScBatchTable(ctx, tables, a, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));
+      LaunchScBatchTable(ctx, tables, a, source, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));
     }
   } else if (wgmma) {
     for (int first = 0; first < count; first += kMaxBatchTasks) {

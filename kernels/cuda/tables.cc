@@ -37,6 +37,28 @@ bool FitsBytes(const ScOperator& op) {
   return true;
 }
 
+// ScTables::quarters, or nothing where there are none.
+std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
+  if (op.code != ScCode::kSignMagnitude || op.levels > kCountQuarters * kQuarterLevels) return {};
+  std::vector<CountQuarter> quarters;
+  quarters.reserve(static_cast<size_t>(op.masks * op.levels * kCountQuarters));
+  for (int mask = 0; mask < op.masks; ++mask) {
+    for (int a = 0; a < op.levels; ++a) {
+      for (int first = 0; first < kCountQuarters * kQuarterLevels; first += kQuarterLevels) {
+        CountQuarter quarter;
+        if (first < op.levels) quarter.first = static_cast<uint32_t>(op.count(mask, a, first));
+        for (int i = 0; i + 1 < kQuarterLevels && first + i + 1 < op.levels; ++i) {
+          const int rise = op.count(mask, a, first + i + 1) - op.count(mask, a, first + i);
+          if (rise != 0 && rise != 1) return {};
+          quarter.rises |= static_cast<uint32_t>(rise) << i;
+        }
+        quarters.push_back(quarter);
+      }
+    }
+  }
+  return quarters;
+}
+
 }  // namespace
 
 const ScTables& TableCache::Get(const ScOperator& op) {
@@ -54,9 +76,11 @@ const ScTables& TableCache::Get(const ScOperator& op) {
       top_is_256 = top_is_256 || op.counts[i] == 256;
     }
   }
+  const std::vector<CountQuarter> quarters = MakeQuarters(op);
   Packer packer;
   const size_t at16 = packer.Add(op.counts.size() * sizeof(int16_t));
   const size_t at8 = packer.Add(counts8.size());
+  const size_t at_quarters = packer.Add(quarters.size() * sizeof(CountQuarter));
   const size_t at_streams = packer.Add(op.streams_a.size() * sizeof(uint64_t));
   const size_t at_ranks = packer.Add(op.ranks_b.size() * sizeof(uint16_t));
 
@@ -70,12 +94,14 @@ const ScTables& TableCache::Get(const ScOperator& op) {
   };
   upload(at16, op.counts.data(), op.counts.size() * sizeof(int16_t));
   upload(at8, counts8.data(), counts8.size());
+  upload(at_quarters, quarters.data(), quarters.size() * sizeof(CountQuarter));
   upload(at_streams, op.streams_a.data(), op.streams_a.size() * sizeof(uint64_t));
   upload(at_ranks, op.ranks_b.data(), op.ranks_b.size() * sizeof(uint16_t));
 
   ScTables& t = entry->tables;
   t.counts16 = reinterpret_cast<const int16_t*>(base + at16);
   if (!counts8.empty()) t.counts8 = reinterpret_cast<const uint8_t*>(base + at8);
+  if (!quarters.empty()) t.quarters = reinterpret_cast<const CountQuarter*>(base + at_quarters);
   if (op.has_streams) {
     // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
     t.streams = reinterpret_cast<const uint32_t*>(base + at_streams);

@@ -10,12 +10,23 @@
 
 namespace stoch::cuda {
 
+// A quarter of a row of counts, 32 levels of side b, in a fourth of the bytes: from one level to the next a count stays
+// or rises by one.
+struct CountQuarter {
+  uint32_t rises = 0;  // bit i: the count of level i + 1 of the quarter is one more than that of level i
+  uint32_t first = 0;  // the count of its first level
+};
+inline constexpr int kQuarterLevels = 32;
+inline constexpr int kCountQuarters = 4;
+
 // What a kernel sees of an operator; passed by value.
 struct ScTables {
   // [masks][levels][levels], low byte of the count. Null for kOffset. Exact but for one possible exception: where
   // top_is_256 is set, entry (levels-1, levels-1) of every mask stands for 256 and reads 0.
   const uint8_t* counts8 = nullptr;
   const int16_t* counts16 = nullptr;  // [masks][levels][levels], always there, always exact
+  // [masks][levels][kCountQuarters] of the rows of counts; null where a count rises faster, or for more levels.
+  const CountQuarter* quarters = nullptr;
   // ScOperator::streams_a as 32-bit words (bit j in word j / 32) and ranks_b; null without streams.
   const uint32_t* streams = nullptr;  // [masks][levels][stream_words]
   const uint16_t* ranks = nullptr;    // [masks][levels], 0..stoc_len

@@ -273,7 +273,7 @@ TEST(CudaLinear, BadNumbersAreNamed) {
       EXPECT_NE(std::string(error.what()).find("tensor bad"), std::string::npos) << error.what();
     }
     const auto weight = cuda->MakeLinear(device, std::span(parts, 1), spec);
-    for (const int64_t rows : {1, 2, 20}) {
+    for (const int64_t rows : {1, 2, 6, 20}) {
       std::vector<float> values = RandomFloats(2, rows * 200);
       values.back() = INFINITY;
       const test::DeviceTensor x(*cuda, {rows, 200}, values);

@@ -1,0 +1,147 @@
+// What a block of the table kernels (sc_batch_table.cuh) multiplies with: a chunk's activations as codes, and the
+// counts of its table's entries.
+#pragma once
+
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/norm_factor.cuh"
+#include "kernels/cuda/sc_batch_outputs.cuh"
+#include "kernels/cuda/sc_batch_quantize.cuh"
+
+namespace stoch::cuda::batch_table {
+
+inline constexpr int kWarps = 16;
+inline constexpr int kThreads = kWarps * kWarp;
+inline constexpr int kChunkDims = 128;
+inline constexpr int kWords = kChunkDims / 4;  // of a token's codes of a chunk
+inline constexpr int kGroups = 2;
+inline constexpr int kUnitRows = kGroups * kGroupRows;  // a warp's at a time
+
+struct TableArgs {
+  BatchOutputs outputs;
+  // Where outputs.a has no codes, every block quantizes the chunks that it works on, and all that work on a chunk write
+  // the same scales.
+  RowSource source;
+  QuantizerParams params;
+  float* scales = nullptr;  // outputs.a.scales
+  const CountQuarter* quarters = nullptr;
+  int masks = 1;
+  int levels = 128;
+  GridBarrier barrier;
+};
+
+struct Stage {
+  uint8_t* table;
+  uint32_t (*codes)[kWords];  // [tokens]
+};
+
+// Codes of a chunk; unused tokens and dimensions get 0, whose counts are 0.
+template <int kTokens>
+__device__ void StageCodes(const TableArgs& args, int64_t chunk, const Stage& stage) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kWords; i += kThreads) {
+    const int token = i / kWords;
+    const int d = i % kWords * 4;
+    uint32_t codes = 0;
+    if (token < args.outputs.a.rows && d < args.outputs.dims.chunk_padded(chunk)) {
+      codes = *reinterpret_cast<const uint32_t*>(args.outputs.a.codes + token * args.outputs.a.dims.padded +
+                                                 chunk * args.outputs.dims.chunk_stride + d);
+    }
+    stage.codes[token][i % kWords] = codes;
+  }
+}
+
+// The same from the rows themselves, a warp a token: a quantizing kernel in front takes longer than doing it again in
+// every block (8B, 4 tokens: 5 % of a step).
+template <int kTokens>
+struct RowQuantizer {
+  static_assert(kTokens <= kWarps);
+  const TableArgs& args;
+  int token;
+  ChunkOfRow mine;
+  float norm = 0.0f;
+
+  __device__ __forceinline__ RowQuantizer(const TableArgs& table_args, int chunk, int warp)
+      : args(table_args), token(warp), mine(Chunk(chunk)) {
+    mine.LoadNormWeights();
+  }
+  __device__ __forceinline__ ChunkOfRow Chunk(int chunk) const {
+    const auto none = static_cast<int>(args.outputs.dims.chunks);
+    return {args.source, args.outputs.dims, token, token < args.outputs.a.rows ? chunk : none,
+            static_cast<int>(threadIdx.x) % kWarp};
+  }
+  // The first chunk's elements, and the norms, by all threads of the block. Uses the table's memory up to the next
+  // barrier.
+  __device__ __forceinline__ void Load(const Stage& stage) {
+    mine.Load();
+    if (args.source.prologue != Prologue::kRmsNorm) return;
+    auto* lanes = reinterpret_cast<float*>(stage.table);
+    const auto cols = static_cast<int>(args.outputs.dims.dims);
+    // In place of rows that are not there, the last. More than two rows of a thread at a time would spill registers.
+    constexpr int kTeams = kThreads / kRowLanes;
+    constexpr int kAtOnce = 2;
+#pragma unroll 1
+    for (int first = static_cast<int>(threadIdx.x) / kRowLanes; first < args.outputs.a.rows;
+         first += kTeams * kAtOnce) {
+      const float* x[kAtOnce];
+      float* to[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int n = first + i * kTeams;
+        x[i] = args.source.x + min(n, static_cast<int>(args.outputs.a.rows) - 1) * args.source.x_stride;
+        to[i] = lanes + n * kRowLanes;
+      }
+      NormLane<kAtOnce>(x, cols, static_cast<int>(threadIdx.x) % kRowLanes, to);
+    }
+    __syncthreads();
+    if (token < args.outputs.a.rows) norm = FoldNorm(lanes + token * kRowLanes, cols, args.source.norm_eps);
+  }
+  __device__ __forceinline__ void Next(int chunk) {
+    mine = Chunk(chunk);
+    mine.LoadNormWeights();
+    mine.Load();
+  }
+  __device__ __forceinline__ void StageChunk(int64_t chunk, const Stage& stage) {
+    if (token >= kTokens) return;
+    auto* codes = reinterpret_cast<uint8_t*>(stage.codes[token]);
+    const ScopeQuantizer quantizer = mine.Quantize(args.params, norm, [&](int d, uint8_t code) { codes[d] = code; });
+    if (threadIdx.x % kWarp != 0 || token >= args.outputs.a.rows) return;
+    args.scales[chunk * args.outputs.a.rows + token] = quantizer.scale;
+    if (!quantizer.finite) args.outputs.reporter.Report();
+  }
+};
+
+// Words of four tokens' bytes become words of one byte position: out[j] = byte j of a, b, c, d.
+__device__ __forceinline__ void Transpose(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t (&out)[4]) {
+  const uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
+  const uint32_t cd_low = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);
+  out[0] = __byte_perm(ab_low, cd_low, 0x5410);
+  out[1] = __byte_perm(ab_low, cd_low, 0x7632);
+  out[2] = __byte_perm(ab_high, cd_high, 0x5410);
+  out[3] = __byte_perm(ab_high, cd_high, 0x7632);
+}
+
+// Four values below 256 as the bytes of a word.
+__device__ __forceinline__ uint32_t Bytes(const uint32_t* values) {
+  return __byte_perm(__byte_perm(values[0], values[1], 0x0040), __byte_perm(values[2], values[3], 0x0040), 0x5410);
+}
+
+// A quarter of the counts of one dimension for each token's staged code, and whether that is negative (0 or 1).
+template <int kTokens>
+struct Quarters {
+  uint32_t rises[kTokens];
+  uint32_t first[kTokens];
+  uint32_t negative[kTokens];
+
+  __device__ __forceinline__ Quarters(const TableArgs& args, const Stage& stage, int dim, int quarter) {
+    const CountQuarter* from = args.quarters + (dim & (args.masks - 1)) * args.levels * kCountQuarters + quarter;
+#pragma unroll
+    for (int n = 0; n < kTokens; ++n) {
+      const uint32_t code = stage.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
+      const uint2 v = LoadTablePair(from + (code & 0x7f) * kCountQuarters);
+      negative[n] = code >> 7;
+      rises[n] = v.x;
+      first[n] = v.y;
+    }
+  }
+};
+
+}  // namespace stoch::cuda::batch_table
