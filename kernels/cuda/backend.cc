@@ -95,11 +95,12 @@ Buffer CudaBackend::Allocate(Device device, int64_t bytes) {
 }
 
 int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, int64_t rows, int64_t cols, int64_t max_rows) const {
-  if (spec.precision == Precision::kSc) {
-    return ScLinearScratchBytes(per_device_.front()->context, *spec.sc, rows, cols, max_rows);
-  }
-  // The activations again, as the kernels for many rows want them.
-  return max_rows * cols * static_cast<int64_t>(spec.precision == Precision::kFp16 ? sizeof(uint16_t) : sizeof(float));
+  // Other precisions: the activations again, as the kernels for many rows want them.
+  const int64_t element = spec.precision == Precision::kFp16 ? sizeof(uint16_t) : sizeof(float);
+  const int64_t bytes = spec.precision == Precision::kSc
+                            ? ScLinearScratchBytes(per_device_.front()->context, *spec.sc, rows, cols, max_rows)
+                            : max_rows * cols * element;
+  return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(bytes)));  // as ReserveScratch takes it
 }
 
 void CudaBackend::ReserveScratch(Device device, int64_t bytes) {

@@ -163,7 +163,8 @@ struct CombineStage {
 __device__ __forceinline__ void CopySums(uint32_t to, const uint8_t* from, bool have) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(have ? 16 : 0) : "memory");
 }
-// Through it: other warps of the block want the same scales.
+// Through it: other warps of the block want the same scales. Nothing stale is there: whoever waited for the kernel's
+// barrier has emptied it.
 __device__ __forceinline__ void CopyScale(uint32_t to, const float* from, bool have) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(from), "r"(have ? 4 : 0) : "memory");
 }

@@ -11,6 +11,8 @@ constexpr size_t kMinBlockBytes = size_t{32} << 20;
 
 }  // namespace
 
+size_t Workspace::BlockBytes(size_t bytes) { return std::max(bytes, kMinBlockBytes); }
+
 int64_t Workspace::bytes() const {
   size_t total = 0;
   for (const Buffer& block : blocks_) total += block.bytes();
@@ -20,7 +22,7 @@ int64_t Workspace::bytes() const {
 void Workspace::Reserve(size_t bytes) {
   const bool there =
       std::any_of(blocks_.begin(), blocks_.end(), [bytes](const Buffer& block) { return block.bytes() >= bytes; });
-  if (bytes > 0 && !there) blocks_.push_back(AllocateDevice(device_, std::max(bytes, kMinBlockBytes)));
+  if (bytes > 0 && !there) blocks_.push_back(AllocateDevice(device_, BlockBytes(bytes)));
 }
 
 void* Workspace::Take(size_t bytes) {
@@ -29,7 +31,7 @@ void* Workspace::Take(size_t bytes) {
     ++block_;
     offset_ = 0;
   }
-  if (block_ == blocks_.size()) blocks_.push_back(AllocateDevice(device_, std::max(bytes, kMinBlockBytes)));
+  if (block_ == blocks_.size()) blocks_.push_back(AllocateDevice(device_, BlockBytes(bytes)));
   void* result = static_cast<char*>(blocks_[block_].data()) + offset_;
   offset_ += bytes;
   return result;

@@ -18,6 +18,8 @@ class Workspace {
   explicit Workspace(Device device) : device_(device) {}
   int64_t bytes() const;
 
+  // What: the size of a block that is to hold so many bytes.
+  static size_t BlockBytes(size_t bytes);
   // What: has a block of at least that many bytes, the first one where there is none yet.
   void Reserve(size_t bytes);
 
