@@ -119,9 +119,8 @@ __device__ __forceinline__ uint32_t MergeFresh(const FreshRows& fresh, const Pas
   return ((cached & old_mask) | (own & ~old_mask)) & valid_mask;
 }
 
-// What: the pass's positions among the values that a warp adds up: they touch fewer groups of four than there are
-// warps,
-//       so at most one that is its own.
+// What: the pass's positions among the values that a warp adds up. They touch fewer groups of four than there are
+//       warps, so at most one that is its own.
 template <int kSlots>
 struct FreshValues {
   static_assert(FreshRows::kGroups <= kBlockWarps);

@@ -47,25 +47,28 @@ __device__ __forceinline__ uint64_t ReadOncePolicy() {
   return policy;
 }
 
-// 16 bytes of a table that every kernel wants again.
-__device__ __forceinline__ uint4 LoadTable(const void* from) {
+// What: that of a table that every kernel wants again: the last to leave.
+__device__ __forceinline__ uint64_t KeepPolicy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// 16 bytes of such a table.
+__device__ __forceinline__ uint4 LoadTable(const void* from) {
   uint4 v;
   asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from), "l"(policy));
+               : "l"(from), "l"(KeepPolicy()));
   return v;
 }
 
 // 8 bytes of one.
 __device__ __forceinline__ uint2 LoadTablePair(const void* from) {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   uint2 v;
   asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
                : "=r"(v.x), "=r"(v.y)
-               : "l"(from), "l"(policy));
+               : "l"(from), "l"(KeepPolicy()));
   return v;
 }
 

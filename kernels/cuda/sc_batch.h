@@ -26,9 +26,8 @@ inline constexpr int kMaxBatchTasks = 4;
 bool ScBatchFewSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                         int64_t rows);
 
-// What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Where `a` has rows but no
-// codes,
-//           it is f(x) of `source`, quantized on the way.
+// What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Where `a` has no codes, it is
+//           f(x) of `source`, quantized on the way.
 // Requires: ScBatchFewSupports; 1 <= count <= kMaxBatchTasks; BatchQuantizes where `a` has no codes.
 // Bits:     sc_arithmetic section 5, as every SC linear.
 void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,

@@ -53,9 +53,8 @@ struct BatchOutputs {
 
 inline bool SumsAreWide(int max_count, const ScDims& dims) { return int64_t{max_count} * dims.chunk_d > INT16_MAX; }
 
-// What: the tasks and shape of a call, each task padded to a multiple of `rows_at_once`, itself one of 16. Sums are
-// left
-//       to the caller.
+// What: the tasks and shape of a call, each task padded to a multiple of `rows_at_once`, itself one of 16. The caller
+//       provides for sums.
 inline BatchOutputs MakeBatchOutputs(const ScTables& tables, const ScActivationView& a, const FiniteReporter& reporter,
                                      const ScLinearTask* tasks, int count, int rows_at_once, int tiles) {
   BatchOutputs r;

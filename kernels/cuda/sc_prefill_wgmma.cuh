@@ -7,9 +7,8 @@
 
 namespace stoch::cuda {
 
-// Accumulators of one warpgroup: d[4 * b + 2 * i + j] is row 16 * warp + lane / 4 + 8 * i, column 8 * b + 2 * (lane %
-// 4)
-// + j of the 64 x N tile.
+// Accumulators of one warpgroup: d[4 * b + 2 * i + j] is row 16 * warp + lane / 4 + 8 * i,
+// column 8 * b + 2 * (lane % 4) + j of the 64 x N tile.
 template <int N>
 struct Wgmma;
 
