@@ -25,13 +25,15 @@ namespace stoch::cuda {
 namespace attention_row {
 namespace {
 
-// kCrowded: for more rows and heads than multiprocessors. A block then loads little ahead, and the registers that this
-// saves let others run beside it while it waits: two tiles ahead and a stage's values take 170 registers of a thread,
-// which leaves room for one block alone.
+// kBlocks: that are to be on a multiprocessor at a time. Two tiles ahead and a stage's values take 170 registers of a
+// thread, which leaves room for one block alone; of two, each has 128 (8 sequences of 8B: 3 % of a step against four).
+// Where there are more, a block loads little ahead, and the registers that this saves let others run beside it while it
+// waits.
 constexpr int CrowdedBlocks(int slots) { return slots <= 4 ? 4 : 2; }
 
-template <int kSlots, Phase kPhase, bool kCrowded>
-__global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1) ScRowKernel(const RowArgs args) {
+template <int kSlots, Phase kPhase, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const RowArgs args) {
+  constexpr bool kCrowded = kBlocks > 2 || (kBlocks == 2 && CrowdedBlocks(kSlots) == 2);
   constexpr int kBatchTiles = kCrowded ? 1 : kRoundTiles;    // tiles whose keys are loaded together
   constexpr int kValueGroups = kCrowded ? 2 : kChunkGroups;  // groups whose values are
   constexpr bool kFresh = kPhase == Phase::kFresh;
@@ -412,22 +414,22 @@ __global__ void __launch_bounds__(kThreads, kCrowded ? CrowdedBlocks(kSlots) : 1
       (static_cast<float>(total) * args.av.gain) * scale;
 }
 
-template <int kSlots, Phase kPhase, bool kCrowded>
+template <int kSlots, Phase kPhase, int kBlocks>
 void LaunchKernel(DeviceContext& ctx, const RowArgs& args, int rows) {
   const size_t shared = SharedBytes(args.attention.kv.head_dim, args.cluster, args.shared_scores);
   const dim3 grid(static_cast<unsigned>(args.cluster), static_cast<unsigned>(args.attention.num_heads),
                   static_cast<unsigned>(rows));
-  LaunchClusters(ctx, &ScRowKernel<kSlots, kPhase, kCrowded>, grid, kThreads, shared, args);
+  LaunchClusters(ctx, &ScRowKernel<kSlots, kPhase, kBlocks>, grid, kThreads, shared, args);
 }
 
 template <int kSlots, Phase kPhase>
 void LaunchDensity(DeviceContext& ctx, const RowArgs& args, int rows) {
   if constexpr (IsPerToken(kPhase)) {
-    if (int64_t{rows} * args.attention.num_heads * args.cluster > ctx.sm_count) {
-      return LaunchKernel<kSlots, kPhase, true>(ctx, args, rows);
-    }
+    const int64_t blocks = int64_t{rows} * args.attention.num_heads * args.cluster;
+    if (blocks > 2 * ctx.sm_count) return LaunchKernel<kSlots, kPhase, CrowdedBlocks(kSlots)>(ctx, args, rows);
+    if (blocks > ctx.sm_count) return LaunchKernel<kSlots, kPhase, 2>(ctx, args, rows);
   }
-  LaunchKernel<kSlots, kPhase, false>(ctx, args, rows);
+  LaunchKernel<kSlots, kPhase, 1>(ctx, args, rows);
 }
 
 template <Phase kPhase>
