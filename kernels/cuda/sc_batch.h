@@ -1,9 +1,9 @@
 // SC linears of small batches, between decode's few tokens and prefill's full tiles.
 //
-// 2 to 4 tokens (LaunchScBatchFew), 5 to 8 tokens (LaunchScBatchTable): a table look-up gives one weight's counts for
-// all tokens in 4 or 8 bytes, and the tensor cores add up what was looked up. 9 to 256 tokens (LaunchScBatchWgmma,
-// sm_90a): the operands of prefill on binary wgmma, in narrow tiles. More of them make enough of prefill's wide tiles
-// to fill the GPU.
+// 2 to 4 tokens (LaunchScBatchFew), 5 to 16 tokens (LaunchScBatchTable): a table look-up gives one weight's counts, or
+// what is left over of them, for all tokens, and the tensor cores add up what was looked up. 17 to 256 tokens
+// (LaunchScBatchWgmma, sm_90a): the operands of prefill on binary wgmma, in narrow tiles. More of them make enough of
+// prefill's wide tiles to fill the GPU.
 #pragma once
 
 #include "kernels/cuda/activations.h"
@@ -19,7 +19,7 @@ ScActivationView LaunchBatchQuantize(DeviceContext& ctx, Scratch& scratch, const
                                      int64_t cols, const ScOperator& op, const FiniteReporter& reporter);
 
 inline constexpr int kMaxBatchFewTokens = 4;
-inline constexpr int kMaxBatchTableTokens = 8;
+inline constexpr int kMaxBatchTableTokens = 16;
 inline constexpr int kMaxBatchTasks = 4;
 
 // What: whether LaunchScBatchFew takes this operator and shape.
@@ -41,6 +41,9 @@ bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const 
 // Requires: ScBatchTableSupports; 1 <= count <= kMaxBatchTasks.
 void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+
+// What: bytes of ctx.workspace that LaunchScBatchFew and LaunchScBatchTable take at most for one matrix of `rows` rows.
+int64_t ScBatchTableScratchBytes(const ScDims& dims, int64_t tokens, int64_t rows);
 
 inline constexpr int kMaxBatchWgmmaTokens = 256;
 

@@ -1,4 +1,5 @@
-// SC linears of 2 to 4 tokens: as sc_batch_table.cu, but a look-up gets a word and nothing is left to do with it.
+// SC linears of 2 to 4 tokens: as sc_batch_table.cu, but the table has counts, a byte a token, and the tensor cores
+// have less to do.
 //
 // Four bytes an entry leave room for an entry for every code, negative ones included. A signed byte cannot hold +-128,
 // which counts of L = 128 reach, so an entry is
@@ -13,88 +14,87 @@
 // Per 32 look-ups: one 4-byte shared load (1 clock of a multiprocessor's shared memory, which is what bounds the
 // kernel), one IDP, a fourth of a SEL, five sixteenths of an IMMA, a fourth of a load of codes.
 #include "kernels/cuda/sc_batch_table.cuh"
+#include "kernels/cuda/sc_batch_table_lookup.cuh"
 
 namespace stoch::cuda {
 namespace batch_table {
 namespace {
 
-// The table: [plane][code][slot] entries of 4 bytes. Dimension 32 p + 16 q + 4 t + j of a chunk (q < 2; t, j < 4) lies
-// in plane p, slot 16 q + 4 j + t: the 32 lanes of a look-up are eight rows with four words t each. Row r starts with
-// byte r % 4 of its words, and rows 4 to 7 start with tile q = 1, so they read 32 slots, all banks once.
-constexpr int kPlanes = 4;
-constexpr int kEntryBytes = 4;
-constexpr int kSlots = 32;
-constexpr int kLevelBytes = kSlots * kEntryBytes;  // 128: all banks
-constexpr int kNegative = 128 * kLevelBytes;       // from a level's entries to those of its negative
-constexpr int kPlaneBytes = 2 * kNegative;
-
-__device__ __forceinline__ uint32_t LookUp(uint32_t address, int plane) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(v) : "r"(address + static_cast<uint32_t>(plane * kPlaneBytes)));
-  return v;
+// Four values below 256 as the bytes of a word.
+__device__ __forceinline__ uint32_t Bytes(const uint32_t (&values)[4]) {
+  return __byte_perm(__byte_perm(values[0], values[1], 0x0040), __byte_perm(values[2], values[3], 0x0040), 0x5410);
 }
 
-// What a lane needs for its look-ups: how byte (i + its row) % 4 of a word, looked up i-th, is taken out.
 class FourTokens {
  public:
   static constexpr int kTokens = kMaxBatchFewTokens;
-  static constexpr int kTableBytes = kPlanes * kPlaneBytes;
+  static constexpr int kTiles = 1;
+  static constexpr int kParts = 1;
+  static constexpr bool kFew = true;
+  static constexpr int kAtOnce = 1;
   static constexpr int kMaxCount = 128;
+  using Layout = TableLayout<kTokens, kChunkDims>;
+  static constexpr int kTableBytes = Layout::kBytes;
+  using Sums = int32_t[kGroups][4];
 
-  explicit __device__ __forceinline__ FourTokens(const Stage& stage) {
-    const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(stage.table));
-    second_first_ = lane >= 16;
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t byte = (i + lane / 4) % 4;
-      level_of_[i] = static_cast<uint32_t>(kLevelBytes) << (8 * byte);
-      Pin(level_of_[i]);
-#pragma unroll
-      for (uint32_t q = 0; q < 2; ++q) {
-        address_[i][q] = base + ((q ^ lane / 16) * 16 + byte * 4 + lane % 4) * kEntryBytes;
-        Pin(address_[i][q]);
-      }
-    }
-    select_[0] = select_[1] = 1u << (8 * (lane / 4 % kTokens));
-    Pin(select_[0]);
-    Pin(select_[1]);
+  struct Shared {
+    uint32_t codes[kTokens][kWords];
+    uint2 select[kTokens];  // B operand of the summing mma: 1 where byte and token meet
+  };
+  static __device__ __forceinline__ void Init(Shared& shared) {
+    if (threadIdx.x < kTokens)
+      shared.select[threadIdx.x] = make_uint2(1u << (8 * threadIdx.x), 1u << (8 * threadIdx.x));
   }
 
-  // The table of the staged codes: a thread makes a quarter of the levels of one dimension, of either sign, a warp the
-  // 32 slots of a code at a time.
-  static __device__ void Build(const TableArgs& args, const Stage& stage) {
-    static_assert(kThreads == kPlanes * kCountQuarters * kSlots);
-    const int slot = static_cast<int>(threadIdx.x) % kSlots;
-    const int quarter = static_cast<int>(threadIdx.x) / kSlots % kCountQuarters;
-    const int plane = static_cast<int>(threadIdx.x) / (kSlots * kCountQuarters);
-    const Quarters<kTokens> counts(args, stage, plane * 32 + slot / 16 * 16 + slot % 4 * 4 + slot % 16 / 4, quarter);
-    uint8_t* to = stage.table + plane * kPlaneBytes + quarter * kQuarterLevels * kLevelBytes + slot * kEntryBytes;
+  __device__ __forceinline__ FourTokens(Shared& shared, uint8_t* table)
+      : shared_(shared), table_(table), places_(table) {
+    LoadTwice(shared.select[threadIdx.x % kWarp / 4 % kTokens], select_);
+  }
+
+  // A thread makes a quarter of the levels of one dimension, of either sign, a warp the slots of a code at a time.
+  __device__ __forceinline__ void Build(const TableArgs& args, int /*part*/) const {
+    static_assert(kThreads == Layout::kPlanes * kCountQuarters * Layout::kSlots);
+    const int slot = static_cast<int>(threadIdx.x) % Layout::kSlots;
+    const int quarter = static_cast<int>(threadIdx.x) / Layout::kSlots % kCountQuarters;
+    const int plane = static_cast<int>(threadIdx.x) / (Layout::kSlots * kCountQuarters);
+    const int dim = Layout::Dim(plane, slot);
+    const CountQuarter* from = args.quarters + (dim & (args.masks - 1)) * args.levels * kCountQuarters + quarter;
+    uint32_t rises[kTokens], first[kTokens], negative[kTokens];
+#pragma unroll
+    for (int n = 0; n < kTokens; ++n) {
+      const uint32_t code = shared_.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
+      const uint2 v = LoadTablePair(from + (code & 0x7f) * kCountQuarters);
+      negative[n] = code >> 7;
+      rises[n] = v.x;
+      first[n] = v.y;
+    }
+    uint8_t* to = table_ + plane * Layout::kPlaneBytes + quarter * kQuarterLevels * Layout::kLevelBytes +
+                  slot * Layout::kEntryBytes;
     uint32_t rise[4];
-    Transpose(counts.rises[0], counts.rises[1], counts.rises[2], counts.rises[3], rise);
+    Transpose(rises[0], rises[1], rises[2], rises[3], rise);
     // Of bit 7, and of all where the activation is not negative.
-    const uint32_t flip = Bytes(counts.negative) * 0xffu ^ 0x7f7f7f7fu;
+    const uint32_t flip = Bytes(negative) * 0xffu ^ 0x7f7f7f7fu;
     const uint32_t level = static_cast<uint32_t>(quarter * kQuarterLevels) * 0x01010101u;
     // level - count + 128 and level + count: neither leaves its byte.
-    uint32_t plus = (level | 0x80808080u) - Bytes(counts.first);
-    uint32_t minus = level + Bytes(counts.first);
+    uint32_t plus = (level | 0x80808080u) - Bytes(first);
+    uint32_t minus = level + Bytes(first);
 #pragma unroll
     for (int i = 0; i < kQuarterLevels; ++i) {
-      *reinterpret_cast<uint32_t*>(to + i * kLevelBytes) = plus ^ flip;
-      *reinterpret_cast<uint32_t*>(to + kNegative + i * kLevelBytes) = minus ^ flip;
+      *reinterpret_cast<uint32_t*>(to + i * Layout::kLevelBytes) = plus ^ flip;
+      *reinterpret_cast<uint32_t*>(to + Layout::kNegative + i * Layout::kLevelBytes) = minus ^ flip;
       const uint32_t up = rise[i / 8] >> (i % 8) & 0x01010101u;
       plus = plus + 0x01010101u - up;
       minus = minus + 0x01010101u + up;
     }
   }
 
-  __device__ __forceinline__ void LoadCorrection(const Stage& stage) {
+  __device__ __forceinline__ void Begin() {
     const int token = static_cast<int>(threadIdx.x) % kWarp / 4 % kTokens;
     const int t = static_cast<int>(threadIdx.x) % 4;
     int negative = 0;
 #pragma unroll
     for (int k = 0; k < kChunkDims / kTileDims; ++k) {
-      const uint32_t codes = stage.codes[token][k * 4 + t];
+      const uint32_t codes = shared_.codes[token][k * 4 + t];
       negative += __popc(codes & 0x80808080u);
       signs_[k / 2][k % 2] = ByteSigns(codes) | 0x01010101u;
     }
@@ -106,62 +106,39 @@ class FourTokens {
     }
   }
 
-  __device__ __forceinline__ void Start(int32_t (&sum)[kGroups][4]) const {
+  __device__ __forceinline__ void Start(Sums& sums) const {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      sum[g][0] = sum[g][2] = start_[0];
-      sum[g][1] = sum[g][3] = start_[1];
+      sums[g][0] = sums[g][2] = start_[0];
+      sums[g][1] = sums[g][3] = start_[1];
     }
   }
 
-  // Adds four tiles (half u of a unit) to the sums of its rows.
-  template <int kU>
-  __device__ __forceinline__ void AddHalf(const Half& codes, int32_t (&sum)[kGroups][4]) const {
+  template <int kQ>
+  __device__ __forceinline__ void AddPair(const Codes& codes, Sums& sums) const {
+    places_.LookUpPair(codes, kQ * Layout::kPlaneBytes,
+                       [&](int g, const uint32_t(&a)[4]) { MultiplyAdd(sums[g], a, select_); });
 #pragma unroll
-    for (int p = 0; p < 2; ++p) {
-      const int plane = 2 * kU + p;
-      uint32_t words[2 * kGroups][2];  // in the order in which the lane's row looks them up
-#pragma unroll
-      for (int r = 0; r < 2 * kGroups; ++r) {
-        words[r][0] = second_first_ ? codes[r][2 * p + 1] : codes[r][2 * p];
-        words[r][1] = second_first_ ? codes[r][2 * p] : codes[r][2 * p + 1];
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-          uint32_t a[4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            a[j] = LookUp(__dp4a(words[2 * g + j % 2][j / 2], level_of_[i], address_[i][j / 2]), plane);
-          }
-          MultiplyAdd(sum[g], a, select_);
-        }
-      }
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
-        const uint32_t a[4] = {codes[2 * g][2 * p], codes[2 * g + 1][2 * p], codes[2 * g][2 * p + 1],
-                               codes[2 * g + 1][2 * p + 1]};
-        MultiplyAdd(sum[g], a, signs_[plane]);
-      }
+    for (int g = 0; g < kGroups; ++g) {
+      const uint32_t a[4] = {codes[2 * g][0], codes[2 * g + 1][0], codes[2 * g][1], codes[2 * g + 1][1]};
+      MultiplyAdd(sums[g], a, signs_[kQ]);
     }
   }
 
   // The first group's sums by the lanes that hold columns 0..3, the second's by the others.
-  __device__ __forceinline__ void Store(const BatchOutputs& outputs, int chunk, int row_block,
-                                        const int32_t (&sum)[kGroups][4]) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  __device__ __forceinline__ void Store(uint2* to, uint32_t /*group_stride*/, const Sums& sums) const {
+    const bool low = threadIdx.x % 4 < 2;
     int32_t own[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) own[j] = lane % 4 < 2 ? sum[0][j] : sum[1][j];
-    StoreSums(outputs, chunk, row_block, lane, own[0], own[1], own[2], own[3]);
+    for (int j = 0; j < 4; ++j) own[j] = low ? sums[0][j] : sums[1][j];
+    *to = PackSums(own[0], own[1], own[2], own[3]);
   }
 
  private:
-  uint32_t address_[4][2];                         // of code 0 in plane 0
-  uint32_t level_of_[4];                           // dp4a operand: code * kLevelBytes
-  bool second_first_;                              // of two tiles
-  uint32_t select_[2];                             // B of the summing mma: 1 where byte and token meet
+  Shared& shared_;
+  uint8_t* table_;
+  LookupPlaces<Layout> places_;
+  uint32_t select_[2];
   uint32_t signs_[kChunkDims / kTileDims / 2][2];  // B of the correcting mma: s_x
   int32_t start_[2];                               // [s_x > 0] of tokens 2 * (lane % 2) and the next, summed
 };
@@ -171,7 +148,9 @@ class FourTokens {
 
 bool ScBatchFewSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                         int64_t rows) {
-  return batch_table::TableSupports<batch_table::FourTokens>(ctx, op, tables, dims, rows);
+  using batch_table::FourTokens;
+  return tables.quarters != nullptr && tables.max_count <= FourTokens::kMaxCount &&
+         batch_table::TableSupports<FourTokens>(ctx, op, tables, dims, rows);
 }
 
 void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,

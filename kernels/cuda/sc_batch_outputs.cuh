@@ -7,6 +7,7 @@
 #include <climits>
 #include <type_traits>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/sc_batch.h"
 #include "kernels/math/quantize.h"
@@ -37,16 +38,17 @@ struct BatchOutputs {
   ScActivationView a;
   FiniteReporter reporter;
   bool few = false;  // at most 4 tokens: an item is two groups, lanes of tokens 4..7 hold the second's sums of 0..3
-  // [chunks][items][lane][4], items being [groups][tiles] ([groups / 2] where few): rows lane / 4 and 8 + lane / 4, of
-  // each tokens 2 * (lane % 4) and the next. int16 where every sum fits: half the bytes are half the time they take
-  // through the second-level cache.
+  // [chunks][parts][items][lane][4], items being [groups][tiles] ([groups / 2] where few): rows lane / 4 and
+  // 8 + lane / 4, of each tokens 2 * (lane % 4) and the next. int16 where every sum fits: half the bytes are half the
+  // time they take through the second-level cache.
   void* sums = nullptr;
   bool wide = false;  // int32
+  int parts = 1;      // of a chunk, 1 or 2, whose sums are apart
 
   STOCH_LAYOUT_FN int items() const { return few ? groups / 2 : groups * tiles; }
 
   int64_t sum_bytes() const {
-    return dims.chunks * items() * kGroupRows * kTileTokens *
+    return dims.chunks * parts * items() * kGroupRows * kTileTokens *
            static_cast<int64_t>(wide ? sizeof(int32_t) : sizeof(int16_t));
   }
 };
@@ -67,6 +69,7 @@ inline BatchOutputs MakeBatchOutputs(const ScTables& tables, const ScActivationV
   r.wide = SumsAreWide(tables.max_count, r.dims);
   for (int i = 0; i < count; ++i) {
     const ScWeightView& w = tasks[i].weight;
+    STOCH_CHECK(r.dims.chunks * w.rows_padded <= INT32_MAX);
     r.tasks[i] = {w.codes,
                   w.scales,
                   tasks[i].out.data,
@@ -88,6 +91,11 @@ __device__ __forceinline__ const BatchTask& BatchTaskOf(const BatchOutputs& args
   return args.tasks[t];
 }
 
+__device__ __forceinline__ uint2 PackSums(int32_t s0, int32_t s1, int32_t s2, int32_t s3) {
+  return make_uint2(__byte_perm(static_cast<uint32_t>(s0), static_cast<uint32_t>(s1), 0x5410),
+                    __byte_perm(static_cast<uint32_t>(s2), static_cast<uint32_t>(s3), 0x5410));
+}
+
 // A lane's four sums of an item.
 __device__ __forceinline__ void StoreSums(const BatchOutputs& args, int64_t chunk, int item, int lane, int32_t s0,
                                           int32_t s1, int32_t s2, int32_t s3) {
@@ -95,9 +103,7 @@ __device__ __forceinline__ void StoreSums(const BatchOutputs& args, int64_t chun
   if (args.wide) {
     reinterpret_cast<int4*>(args.sums)[at] = make_int4(s0, s1, s2, s3);
   } else {
-    reinterpret_cast<uint2*>(args.sums)[at] =
-        make_uint2(__byte_perm(static_cast<uint32_t>(s0), static_cast<uint32_t>(s1), 0x5410),
-                   __byte_perm(static_cast<uint32_t>(s2), static_cast<uint32_t>(s3), 0x5410));
+    reinterpret_cast<uint2*>(args.sums)[at] = PackSums(s0, s1, s2, s3);
   }
 }
 
@@ -129,6 +135,18 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
   }
 }
 
+// What: a block's share of so many things in a row.
+struct Range {
+  int first;
+  int end;
+};
+__device__ __forceinline__ Range BlockRange(uint32_t count) {
+  const uint32_t each = count / gridDim.x;
+  const uint32_t more = count % gridDim.x;
+  const uint32_t first = blockIdx.x * each + min(blockIdx.x, more);
+  return {static_cast<int>(first), static_cast<int>(first + each + (blockIdx.x < more ? 1 : 0))};
+}
+
 // How CombineSums works. A unit is half an item, rows 4 * (unit % 2) and the next three, and the same 8 rows further
 // on: the 32 words of two sums that lie together in every chunk, one a lane. A warp adds a unit alone, as a pipeline of
 // its own: it copies chunks ahead into its part of shared memory, sums and both scales, and waits for nobody else.
@@ -140,9 +158,15 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
 // that spreading it over more warps would not pay. Instructions are next: of 20 for a unit's chunk (counted), 12 are
 // arithmetic. Were a lane to load its three scales of every chunk, the loads alone would take as long as the sums;
 // copied by the warp so that four chunks lie side by side, they take two copies and three loads for four chunks.
-// Where few, a unit is 16 rows of two groups and 4 tokens.
-template <bool kWide, bool kFew>
+//
+// kAtOnce: quads whose instructions are laid out one after another. Where a warp adds few units, they are executed a
+// few times and what they cost is being fetched: all are there once (8B, 8 tokens: 2 % of a step).
+template <bool kWide_, bool kFew_, int kParts_, int kAtOnce_>
 struct CombineStage {
+  static constexpr bool kWide = kWide_;
+  static constexpr bool kFew = kFew_;
+  static constexpr int kParts = kParts_;
+  static constexpr int kAtOnce = kAtOnce_;
   static constexpr int kQuad = 4;   // chunks that a copy of a lane, or a vector of scales, spans
   static constexpr int kQuads = 2;  // of a stage
   static constexpr int kChunks = kQuad * kQuads;
@@ -150,9 +174,9 @@ struct CombineStage {
   static constexpr int kUnitBytes = kWarp * kWordBytes;
   static constexpr int kLines = 8;  // that a copy of all lanes spans
   static constexpr int kRows = kFew ? 16 : 8;
-  static constexpr int kTokens = kFew ? 4 : 8;
-  // Of a quad: sums [4][32 words], weight scales [kRows][4], activation scales [kTokens][4].
-  static constexpr int kSumBytes = kQuad * kUnitBytes;
+  static constexpr int kTokens = kFew ? 4 : kTileTokens;
+  // Of a quad: sums [4][kParts][32 words], weight scales [kRows][4], activation scales [kTokens][4].
+  static constexpr int kSumBytes = kQuad * kParts * kUnitBytes;
   static constexpr int kLineBytes = kQuad * static_cast<int>(sizeof(float));
   static constexpr int kQuadBytes = kSumBytes + (kRows + kTokens) * kLineBytes;
   static constexpr int kBytes = kQuads * kQuadBytes;
@@ -196,66 +220,68 @@ struct CombineUnit {
 };
 
 // Copies the stages of a warp's units, one after another.
-template <bool kWide, bool kFew>
+template <typename S>
 struct UnitCopier {
-  using S = CombineStage<kWide, kFew>;
   const BatchOutputs& args;
   int unit;  // the next stage's
   int end;
   int step;
-  int begin = 0;         // the next stage's first chunk
-  const uint8_t* sums;   // what this lane copies: of chunk begin + lane / 8 a vector of sums, and of
-  const float* scale_a;  // one token and
-  const float* scale_b;  // one row the scale
-  int rows_padded;
+  int begin = 0;                   // the next stage's first chunk
+  const uint8_t* sums = nullptr;   // what this lane copies: of chunk begin + lane / 8 a vector of sums, and of
+  const float* scale_a = nullptr;  // one token and
+  const float* scale_b = nullptr;  // one row the scale
+  uint32_t rows_padded = 0;
   __device__ UnitCopier(const BatchOutputs& outputs, int first, int units_end, int unit_step)
-      : args(outputs), unit(first), end(units_end), step(unit_step) {
-    Start();
-  }
+      : args(outputs), unit(first), end(units_end), step(unit_step) {}
   __device__ int lane() const { return static_cast<int>(threadIdx.x) % kWarp; }
-  __device__ int64_t chunk_bytes() const { return int64_t{args.items()} * 2 * S::kUnitBytes; }
+  __device__ uint32_t part_bytes() const { return static_cast<uint32_t>(args.items()) * 2 * S::kUnitBytes; }
+  __device__ uint32_t chunk_bytes() const { return part_bytes() * static_cast<uint32_t>(args.parts); }
 
   __device__ void Start() {
     const CombineUnit at(args, unit);
-    const int chunk = lane() / S::kLines;
+    const auto chunk = static_cast<uint32_t>(lane() / S::kLines);
     const int line = lane() % S::kLines;
     // Padding rows and tokens take any scale: their outputs are not stored.
     const int token = min(at.token + line, static_cast<int>(args.a.rows) - 1);
-    const int row = min(at.row + line % 4 + line / 4 * 8, at.task->rows_padded - 1 - (kFew ? kGroupRows : 0));
-    sums = static_cast<const uint8_t*>(args.sums) + chunk * chunk_bytes() + int64_t{at.word} * S::kUnitBytes +
-           line * (S::kUnitBytes / S::kLines);
-    scale_a = args.a.scales + chunk * args.a.rows + token;
-    scale_b = at.task->scales + int64_t{chunk} * at.task->rows_padded + row;
-    rows_padded = at.task->rows_padded;
+    const int row = min(at.row + line % 4 + line / 4 * 8, at.task->rows_padded - 1 - (S::kFew ? kGroupRows : 0));
+    rows_padded = static_cast<uint32_t>(at.task->rows_padded);
+    sums = static_cast<const uint8_t*>(args.sums) + uint64_t{chunk} * chunk_bytes() +
+           static_cast<uint32_t>(at.word * S::kUnitBytes + line * (S::kUnitBytes / S::kLines));
+    scale_a = args.a.scales + static_cast<uint32_t>(static_cast<int>(chunk) * static_cast<int>(args.a.rows) + token);
+    scale_b = at.task->scales + (chunk * rows_padded + static_cast<uint32_t>(row));
   }
 
   // One stage, or nothing, as a group of copies.
   __device__ void Issue(uint32_t stage) {
     if (unit < end) {
+      if (begin == 0) Start();
       const int chunks = static_cast<int>(args.dims.chunks);
       const int line = lane() % S::kLines;
-#pragma unroll
+#pragma unroll S::kAtOnce
       for (int q = 0; q < S::kQuads; ++q) {
         const int chunk = lane() / S::kLines;
         const uint32_t quad = stage + q * S::kQuadBytes;
-        const uint32_t to = quad + chunk * S::kUnitBytes + line * (S::kUnitBytes / S::kLines);
+        const uint32_t to = quad + chunk * S::kParts * S::kUnitBytes + line * (S::kUnitBytes / S::kLines);
         const uint32_t scale_to = quad + S::kSumBytes + line * S::kLineBytes + chunk * static_cast<int>(sizeof(float));
         // Chunks beyond the last are products of +0, which change nothing: y is never -0.
         const bool have = begin + q * S::kQuad + chunk < chunks;
 #pragma unroll
-        for (int i = 0; i < S::kUnitBytes / S::kLines; i += 16) CopySums(to + i, sums + i, have);
+        for (int i = 0; i < S::kUnitBytes / S::kLines; i += 16) {
+          CopySums(to + i, sums + i, have);
+          if constexpr (S::kParts == 2)
+            CopySums(to + S::kUnitBytes + i, sums + part_bytes() + i, have && args.parts == 2);
+        }
         CopyScale(scale_to, scale_b, have);
-        if constexpr (kFew) CopyScale(scale_to + S::kLines * S::kLineBytes, scale_b + kGroupRows, have);
+        if constexpr (S::kFew) CopyScale(scale_to + S::kLines * S::kLineBytes, scale_b + kGroupRows, have);
         if (line < S::kTokens) CopyScale(scale_to + S::kRows * S::kLineBytes, scale_a, have);
         sums += S::kQuad * chunk_bytes();
-        scale_a += S::kQuad * args.a.rows;
-        scale_b += int64_t{S::kQuad} * rows_padded;
+        scale_a += S::kQuad * static_cast<uint32_t>(args.a.rows);
+        scale_b += S::kQuad * rows_padded;
       }
       begin += S::kChunks;
       if (begin >= chunks) {
         begin = 0;
         unit += step;
-        if (unit < end) Start();
       }
     }
     CommitCopies();
@@ -269,10 +295,9 @@ __device__ __forceinline__ int2 WordSums(uint32_t word) {
 __device__ __forceinline__ int2 WordSums(const int2& word) { return word; }
 
 // y += the products of four chunks of a quad, in order. `word`: of this lane's sums in the unit.
-template <bool kWide, bool kFew>
+template <typename S>
 __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line, int token, float gain, float2& y) {
-  using S = CombineStage<kWide, kFew>;
-  using Word = std::conditional_t<kWide, int2, uint32_t>;
+  using Word = std::conditional_t<S::kWide, int2, uint32_t>;
   const auto* words = reinterpret_cast<const Word*>(quad) + word;
   const auto* scales = reinterpret_cast<const float4*>(quad + S::kSumBytes);
   const float4 scale_b = scales[line];
@@ -282,25 +307,27 @@ __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line,
   const float a1[4] = {scale_a[1].x, scale_a[1].y, scale_a[1].z, scale_a[1].w};
 #pragma unroll
   for (int c = 0; c < S::kQuad; ++c) {
-    const int2 s = WordSums(words[c * kWarp]);
+    int2 s = WordSums(words[c * S::kParts * kWarp]);
+    if constexpr (S::kParts == 2) {
+      const int2 more = WordSums(words[(c * S::kParts + 1) * kWarp]);
+      s = make_int2(s.x + more.x, s.y + more.y);
+    }
     y.x = y.x + BipolarProduct(s.x, gain, a0[c], b[c]);
     y.y = y.y + BipolarProduct(s.y, gain, a1[c], b[c]);
   }
 }
 
 // `shared`: of this block, kBytes. Every warp has kBytes / kWarps of it, or twice that where half the warps do all.
-template <bool kWide, bool kFew, int kWarps, int kBytes>
+template <typename S, int kWarps, int kBytes>
 __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* shared) {
-  using S = CombineStage<kWide, kFew>;
   constexpr int kStages = kBytes / kWarps / S::kBytes;
   static_assert(kStages >= 2);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int chunks = static_cast<int>(args.dims.chunks);
   // Neighbours share scales, so a block takes a range.
-  const int64_t units = kFew ? int64_t{args.groups} : int64_t{args.groups} * UsedTiles(args) * 2;
-  const int first = static_cast<int>(units * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+  const auto [first, end] =
+      BlockRange(static_cast<uint32_t>(S::kFew ? args.groups : args.groups * UsedTiles(args) * 2));
   if (first + warp >= end) return;
   const bool deep = end - first <= kWarps / 2;
   const int stages = deep ? 2 * kStages : kStages;
@@ -308,15 +335,14 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
   const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
   const int ring_bytes = stages * S::kBytes;
 
-  UnitCopier<kWide, kFew> copier(args, first + warp, end, kWarps);
-  int fill = 0;  // where the next stage goes, and
-  int take = 0;  // where the one to add is
+  UnitCopier<S> copier(args, first + warp, end, kWarps);
+  int fill = 0;         // where the next stage goes, and
+  int take = 0;         // where the one to add is
+  bool filled = false;  // all stages but one are on their way
   const auto next = [&](int at) { return at + S::kBytes == ring_bytes ? 0 : at + S::kBytes; };
-  for (; fill + S::kBytes < ring_bytes; fill += S::kBytes) copier.Issue(ring_at + fill);
-
   // This lane's row and its first token, of the unit's.
-  const int line = lane / 8 + lane % 2 * 4 + (kFew ? lane / 4 % 2 * 8 : 0);
-  const int token = lane / 2 % (kFew ? 2 : 4) * 2;
+  const int line = lane / 8 + lane % 2 * 4 + (S::kFew ? lane / 4 % 2 * 8 : 0);
+  const int token = lane / 2 % (S::kFew ? 2 : 4) * 2;
   for (int u = first + warp; u < end; u += kWarps) {
     const CombineUnit unit(args, u);
     const int row = unit.row + line % 4 + line / 4 * 8;  // where few, line / 8 is a group of 16 rows
@@ -329,16 +355,27 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
     const float old[2] = {add && store ? out[0] : 0.0f, add && store_next ? out[stride] : 0.0f};
     float2 y = make_float2(0.0f, 0.0f);
     for (int begin = 0; begin < chunks; begin += S::kChunks) {
-      if (deep) {
-        WaitForCopies<2 * kStages - 2>();
-      } else {
-        WaitForCopies<kStages - 2>();
+      // The first stages are asked for here as well: Issue is there once.
+#pragma unroll 1
+      for (;; fill = next(fill)) {
+        const bool last = filled;
+        if (last) {
+          if (deep) {
+            WaitForCopies<2 * kStages - 2>();
+          } else {
+            WaitForCopies<kStages - 2>();
+          }
+          __syncwarp();  // all lanes' copies are here, and all lanes are done with the stage to be filled
+        }
+        copier.Issue(ring_at + fill);
+        filled = filled || fill + 2 * S::kBytes == ring_bytes;
+        if (last) break;
       }
-      __syncwarp();  // all lanes' copies are here, and all lanes are done with the stage to be filled
-      copier.Issue(ring_at + fill);
       fill = next(fill);
-      AddQuad<kWide, kFew>(ring + take, lane, line, token, args.gain, y);
-      if (begin + S::kQuad < chunks) AddQuad<kWide, kFew>(ring + take + S::kQuadBytes, lane, line, token, args.gain, y);
+#pragma unroll S::kAtOnce
+      for (int q = 0; q < S::kQuads && begin + q * S::kQuad < chunks; ++q) {
+        AddQuad<S>(ring + take + q * S::kQuadBytes, lane, line, token, args.gain, y);
+      }
       take = next(take);
     }
     const auto put = [&](float* to, float value) {
@@ -352,13 +389,19 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
 
 // What:     all outputs, by warps 0..kWarps-1 of every block.
 // Requires: all sums written and visible; `shared` has kBytes, aligned to 16, and none of the warps uses it any more;
-//           kFew is args.few.
-template <int kWarps, int kBytes, bool kFew = false>
+//           sums are not wide, args.few is kFew, args.parts at most kParts.
+template <int kWarps, int kBytes, bool kFew, int kParts, int kAtOnce>
+__device__ void CombineNarrowSums(const BatchOutputs& args, uint8_t* shared) {
+  CombineUnits<CombineStage<false, kFew, kParts, kAtOnce>, kWarps, kBytes>(args, shared);
+}
+
+// What: the same of sums that may be wide, in one part, not few; for many tokens.
+template <int kWarps, int kBytes>
 __device__ void CombineSums(const BatchOutputs& args, uint8_t* shared) {
   if (args.wide) {
-    CombineUnits<true, kFew, kWarps, kBytes>(args, shared);
+    CombineUnits<CombineStage<true, false, 1, 2>, kWarps, kBytes>(args, shared);
   } else {
-    CombineUnits<false, kFew, kWarps, kBytes>(args, shared);
+    CombineUnits<CombineStage<false, false, 1, 2>, kWarps, kBytes>(args, shared);
   }
 }
 

@@ -1,186 +1,201 @@
-// SC linears of up to 8 tokens: one look-up per weight for all tokens, summed by tensor cores.
+// SC linears of 5 to 16 tokens: one look-up per weight for all tokens, summed by tensor cores.
 //
-// The table of a chunk of 128 dimensions waits in shared memory: for every dimension and weight level the 8 bytes
-// b = s_x (count - 63), one a token (s_x: sign of the activation). A lane looks up one weight, flips the bits of what
-// it gets where the weight is negative (~b = -b - 1), and hands it as A operand to an int8 mma whose B operand only
-// says which byte belongs to which token: the tensor core adds four dimensions of eight weight rows at once. What the
-// bias and the flips leave over is
-//   63 sum(s_x) + sum over negative weights of (1 - 126 s_x),
-// the first known per token, the second an ordinary int8 product of weight signs with bytes 126 s_x - 1.
-// Bytes are stored as b + 128, without a sign: a table is made by adding to them, and none ever carries into the next.
+// A count is three products of small integers and a rest of 0..7 (kernels/sc/sc_residual.h). The products are int8 ones
+// of the tensor cores, of shifted codes of the weights with factors of the activations. The rests wait in shared
+// memory, four bits a token: the table of a part of a chunk has an entry for every code of every dimension, and a lane
+// looks up one weight for 8 or 16 tokens in 4 or 8 bytes. Those go as they are into a binary mma whose other operand
+// says which bits belong to which token; twice, as three of the four bits count double.
 //
-// Per 32 look-ups: one 8-byte shared load (2 clocks of a multiprocessor's shared memory, which is what bounds the
-// kernel), two IDP, two LOP3, half an IMMA.
+// What bounds it is shared memory, 128 bytes a clock: a clock for 32 weights of 8 tokens. With counts themselves in the
+// table, a byte a token, that took twice as long (a step of 8 sequences of an 8B model: 5.6 ms).
+//
+// 32 tokens in two passes take a quarter longer than in sc_batch_wgmma.cu, and in entries of 16 bytes half as long
+// again (measured).
+#include "kernels/cuda/sc_batch_residual.cuh"
 #include "kernels/cuda/sc_batch_table.cuh"
 
 namespace stoch::cuda {
 namespace batch_table {
 namespace {
 
-constexpr int kBias = 63;
-constexpr int kOffset = 128;  // makes a byte with a sign one without
-
-// The table: [plane][level][slot] entries of 8 bytes. Dimension 16 p + 4 t + j of a chunk (t, j < 4) lies in plane p,
-// slot 4 j + t: the 16 lanes that shared memory serves at a time are four rows with four words t each, and as row r
-// starts with byte r % 4 of its words, they read 16 slots, all banks once.
-constexpr int kPlanes = 8;
-constexpr int kEntryBytes = kTileTokens;
-constexpr int kSlots = 16;
-constexpr int kLevelBytes = kSlots * kEntryBytes;  // 128: all banks
-constexpr int kPlaneBytes = 128 * kLevelBytes;
-
-__device__ __forceinline__ uint2 LookUp(uint32_t address, int plane) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
-               : "=r"(v.x), "=r"(v.y)
-               : "r"(address + static_cast<uint32_t>(plane * kPlaneBytes)));
-  return v;
-}
-
-// What a lane needs for its look-ups: how byte (i + its row) % 4 of a word, looked up i-th, is taken out.
-class EightTokens {
+template <int kTokens_>
+class ResidualLookups {
  public:
-  static constexpr int kTokens = kMaxBatchTableTokens;
-  static_assert(kTokens == kTileTokens);
-  static constexpr int kTableBytes = kPlanes * kPlaneBytes;
-  static constexpr int kMaxCount = 127 + kBias;  // its biased value fits a byte with either sign
+  using G = Geometry<kTokens_>;
+  static constexpr int kTokens = kTokens_;
+  static constexpr int kTiles = G::kTiles;
+  static constexpr int kParts = G::kParts;
+  static constexpr int kTableBytes = G::Layout::kBytes;
+  static constexpr bool kFew = false;
+  static constexpr int kAtOnce = kTokens == 8 ? 1 : 2;
+  using Shared = ResidualShared<kTokens>;
 
-  explicit __device__ __forceinline__ EightTokens(const Stage& stage) {
-    const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(stage.table));
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t byte = (i + lane / 4) % 4;
-      address_[i] = base + (byte * 4 + lane % 4) * kEntryBytes;
-      level_of_[i] = static_cast<uint32_t>(kLevelBytes) << (8 * byte);
-      sign_of_[i] = 1 << (8 * byte);
+  // What a counting product spans: 16 rows of 8 tokens, or 8 rows of 16.
+  static constexpr int kCounted = kTokens == 8 ? kGroups : 2 * kGroups;
+  // With few of them, bits that count double are summed up apart, so that one product waits less for another (1 %).
+  static constexpr int kApart = kTokens == 8 ? 2 : 1;
+  struct Sums {
+    int32_t counts[kApart][kCounted][4];
+    int32_t terms[kGroups][kTiles][4];  // times 1 << kTermShift
+
+    // Of the item of group g and tile n.
+    __device__ __forceinline__ int32_t Total(int g, int n, int k) const {
+      const int32_t term = terms[g][n][k] >> kTermShift;
+      if constexpr (kTokens == 8) return counts[0][g][k] + counts[1][g][k] + term;
+      return counts[0][2 * g + k / 2][2 * n + k % 2] + term;
     }
-    const uint32_t token = lane / 4;
-    select_[0] = token < 4 ? 1u << (8 * token) : 0;
-    select_[1] = token < 4 ? 0 : 1u << (8 * (token - 4));
+  };
+
+  static __device__ __forceinline__ void Init(Shared& shared) {
+    if (threadIdx.x >= 2 * kTileTokens) return;
+    const uint32_t mask = (threadIdx.x < kTileTokens ? 0xfu : 0xeu) << (threadIdx.x % kTileTokens * 4);
+    shared.masks[threadIdx.x / kTileTokens][threadIdx.x % kTileTokens] = make_uint2(mask, mask);
   }
 
-  // The table of the staged codes: a thread makes a quarter of the levels of one dimension, half a warp the 16 slots of
-  // a level at a time.
-  static __device__ void Build(const TableArgs& args, const Stage& stage) {
-    static_assert(kThreads == kPlanes * kCountQuarters * kSlots);
-    const int slot = static_cast<int>(threadIdx.x) % kSlots;
-    const int quarter = static_cast<int>(threadIdx.x) / kSlots % kCountQuarters;
-    const int plane = static_cast<int>(threadIdx.x) / (kSlots * kCountQuarters);
-    const Quarters<kTokens> counts(args, stage, plane * 16 + slot % 4 * 4 + slot / 4, quarter);
-    uint8_t* to = stage.table + plane * kPlaneBytes + quarter * kQuarterLevels * kLevelBytes + slot * kEntryBytes;
-    // Four tokens' bytes a word. With kOffset, an entry is count + 65 or, as 255 - that, the complement of count + 64.
-    uint32_t entry[2], flip[2], rise[2][4];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      flip[h] = Bytes(counts.negative + 4 * h) * 0xffu;
-      entry[h] = Bytes(counts.first + 4 * h) + 0x41414141u - Bytes(counts.negative + 4 * h);
-      Transpose(counts.rises[4 * h], counts.rises[4 * h + 1], counts.rises[4 * h + 2], counts.rises[4 * h + 3],
-                rise[h]);
-    }
-#pragma unroll
-    for (int i = 0; i < kQuarterLevels; ++i) {
-      *reinterpret_cast<uint2*>(to + i * kLevelBytes) = make_uint2(entry[0] ^ flip[0], entry[1] ^ flip[1]);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) entry[h] += rise[h][i / 8] >> (i % 8) & 0x01010101u;
-    }
+  __device__ __forceinline__ ResidualLookups(Shared& shared, uint8_t* table)
+      : shared_(shared), table_(table), places_(table) {
+    const int column = static_cast<int>(threadIdx.x) % kWarp / 4;
+    LoadTwice(shared.masks[0][column], all_);
+    LoadTwice(shared.masks[1][column], double_);
   }
 
-  __device__ __forceinline__ void LoadCorrection(const Stage& stage) {
-    const int token = static_cast<int>(threadIdx.x) % kWarp / 4;
-    const int t = static_cast<int>(threadIdx.x) % 4;
-    int negative = 0;
+  __device__ __forceinline__ void Build(const TableArgs& args, int part) const {
+    TableShare<kTokens> share;
+    share.Load(args, shared_, part);
+    StageFactors<kTokens>(args, shared_, part);
+    share.Write(table_);
+  }
+
+  __device__ __forceinline__ void Begin() const {}  // factors and start are read where they are needed
+
+  __device__ __forceinline__ void Start(Sums& sums) const {
+    int2 start[kTiles];
 #pragma unroll
-    for (int u = 0; u < 2; ++u) {
+    for (int n = 0; n < kTiles; ++n) {
+      start[n] =
+          *reinterpret_cast<const int2*>(shared_.start + n * kTileTokens + static_cast<int>(threadIdx.x) % 4 * 2);
+    }
+#pragma unroll
+    for (int r = 0; r < kCounted; ++r) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const uint32_t codes = stage.codes[token][u * 16 + k * 4 + t];
-        negative += __popc(codes & 0x80808080u);
-        correct_[u][k] = 0x7d7d7d7du ^ (ByteSigns(codes) & 0xfcfcfcfcu);  // 125 or -127
+        const int2& from = start[kTokens == 8 ? 0 : k / 2];
+        sums.counts[0][r][k] = k % 2 == 0 ? from.x : from.y;
+        if constexpr (kApart == 2) sums.counts[1][r][k] = 0;
       }
     }
-    negative += __shfl_xor_sync(kAllLanes, negative, 1);
-    negative += __shfl_xor_sync(kAllLanes, negative, 2);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      start_[j] = kBias * (kChunkDims - 2 * __shfl_sync(kAllLanes, negative, (2 * t + j) * 4)) - kOffset * kChunkDims;
-    }
-  }
-
-  __device__ __forceinline__ void Start(int32_t (&sum)[kGroups][4]) const {
+    for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
-    for (int r = 0; r < kGroups; ++r) {
-      sum[r][0] = sum[r][2] = start_[0];
-      sum[r][1] = sum[r][3] = start_[1];
-    }
-  }
-
-  // Adds four tiles (half u of a unit) to the sums of its rows.
-  template <int kU>
-  __device__ __forceinline__ void AddHalf(const Half& codes, int32_t (&sum)[kGroups][4]) const {
-    uint32_t signs[kGroups][4];  // of two words of two rows: A of the correcting mma
+      for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      uint32_t levels[2 * kGroups];
-#pragma unroll
-      for (int r = 0; r < 2 * kGroups; ++r) {
-        levels[r] = codes[r][k] & 0x7f7f7f7fu;
-        signs[r / 2][k % 2 * 2 + r % 2] = ByteSigns(codes[r][k]);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-          uint32_t a[4];
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const uint2 b = LookUp(__dp4a(levels[2 * g + j], level_of_[i], address_[i]), 4 * kU + k);
-            // All ones where the weight is negative, by the multiply pipe: the logic pipe has the flips to do.
-            const auto flip = static_cast<uint32_t>(__dp4a(static_cast<int>(signs[g][k % 2 * 2 + j]), sign_of_[i], 0));
-            a[j] = b.x ^ flip;
-            a[2 + j] = b.y ^ flip;
-          }
-          MultiplyAddUnsigned(sum[g], a, select_);
-        }
-      }
-      if (k % 2 == 0) continue;
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
-        const uint32_t b[2] = {correct_[kU][k - 1], correct_[kU][k]};
-        MultiplyAdd(sum[g], signs[g], b);
+        for (int k = 0; k < 4; ++k) sums.terms[g][n][k] = 0;
       }
     }
   }
 
-  __device__ __forceinline__ void Store(const BatchOutputs& outputs, int chunk, int row_block,
-                                        const int32_t (&sum)[kGroups][4]) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  template <int kQ>
+  __device__ __forceinline__ void AddPair(const Codes& codes, Sums& sums) const {
+    constexpr int kPair = kQ % (kUnitPairs / kParts);
+    constexpr int kPlaneBytes = G::Layout::kPlaneBytes;
+    if constexpr (kTokens == 8) {
+      places_.LookUpPair(codes, kPair * kPlaneBytes, [&](int g, const uint32_t(&a)[4]) {
+        CountAdd(sums.counts[0][g], a, all_);
+        CountAdd(sums.counts[1][g], a, double_);
+      });
+    } else {
 #pragma unroll
-    for (int r = 0; r < kGroups; ++r) {
-      StoreSums(outputs, chunk, row_block * kGroups + r, lane, sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+      for (int tile = 0; tile < 2; ++tile) {
+        places_.LookUpTile(codes, tile, (2 * kPair + tile) * kPlaneBytes, [&](const uint32_t(&a)[2 * kGroups][4]) {
+#pragma unroll
+          for (int r = 0; r < kCounted; ++r) CountAdd(sums.counts[0][r], a[r], all_);
+#pragma unroll
+          for (int r = 0; r < kCounted; ++r) CountAdd(sums.counts[0][r], a[r], double_);
+        });
+      }
+    }
+    AddTerms(codes, kPair, sums);
+  }
+
+  __device__ __forceinline__ void Store(uint2* to, uint32_t group_stride, const Sums& sums) const {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        to[g * group_stride + n * kWarp] =
+            PackSums(sums.Total(g, n, 0), sums.Total(g, n, 1), sums.Total(g, n, 2), sums.Total(g, n, 3));
+      }
     }
   }
 
  private:
-  uint32_t address_[4];     // of level 0 in plane 0
-  uint32_t level_of_[4];    // dp4a operand: level * kLevelBytes
-  int32_t sign_of_[4];      // dp4a operand
-  uint32_t select_[2];      // B of the summing mma: 1 where byte and token meet
-  uint32_t correct_[2][4];  // B of the correcting mma, [u][word]: 126 s_x - 1
-  int32_t start_[2];        // 63 sum(s_x) of tokens 2 * (lane % 4) and the next, less kOffset of every dimension
+  Shared& shared_;
+  uint8_t* table_;
+  LookupPlaces<typename G::Layout> places_;
+  uint32_t all_[2], double_[2];  // B operands of the counting products
+
+  // The terms of a pair of tiles.
+  __device__ __forceinline__ void AddTerms(const Codes& codes, int pair, Sums& sums) const {
+    uint32_t signed_codes[kGroups][4];  // a negative one is the complement of its absolute value
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t code = codes[2 * g + j % 2][j / 2];
+        signed_codes[g][j] = code ^ (ByteSigns(code) & 0x7f7f7f7fu);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kResidualTerms; ++k) {
+      constexpr std::array<int, kResidualTerms> kShifts = kResidualShifts;
+      const uint32_t kept = (0xffu << kShifts[k] & 0xffu) * 0x01010101u;
+      uint32_t a[kGroups][4];
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) a[g][j] = signed_codes[g][j] & kept;
+      }
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        // From shared memory every time: kept in registers, 4 % more time (8 tokens).
+        const uint2 f = *reinterpret_cast<const uint2*>(
+            shared_.factors[(pair * kResidualTerms + k) * kTiles + n][threadIdx.x % kWarp]);
+        const uint32_t b[2] = {f.x, f.y};
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) MultiplyAdd(sums.terms[g][n], a[g], b);
+      }
+    }
+  }
 };
+
+using EightTokens = ResidualLookups<8>;
+using SixteenTokens = ResidualLookups<16>;
+static_assert(kMaxBatchTableTokens == SixteenTokens::kTokens);
 
 }  // namespace
 }  // namespace batch_table
 
 bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                           int64_t rows) {
-  return batch_table::TableSupports<batch_table::EightTokens>(ctx, op, tables, dims, rows);
+  return tables.residuals != nullptr &&
+         batch_table::TableSupports<batch_table::SixteenTokens>(ctx, op, tables, dims, rows);
 }
 
 void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
-  batch_table::LaunchTable<batch_table::EightTokens>(ctx, tables, a, source, reporter, tasks, count);
+  const auto launch = a.rows <= batch_table::EightTokens::kTokens
+                          ? batch_table::LaunchTable<batch_table::EightTokens>
+                          : batch_table::LaunchTable<batch_table::SixteenTokens>;
+  launch(ctx, tables, a, source, reporter, tasks, count);
+}
+
+int64_t ScBatchTableScratchBytes(const ScDims& dims, int64_t tokens, int64_t rows) {
+  const bool eight = tokens <= batch_table::EightTokens::kTokens;
+  const int64_t padded_tokens = eight ? batch_table::EightTokens::kTokens : batch_table::SixteenTokens::kTokens;
+  const int64_t parts = eight ? batch_table::EightTokens::kParts : batch_table::SixteenTokens::kParts;
+  const int64_t padded_rows = rows + batch_table::kUnitRows * parts;
+  return dims.chunks * (tokens * static_cast<int64_t>(sizeof(float)) +
+                        parts * padded_rows * padded_tokens * static_cast<int64_t>(sizeof(int16_t)));
 }
 
 }  // namespace stoch::cuda

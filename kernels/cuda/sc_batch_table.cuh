@@ -1,5 +1,5 @@
 // The frame of the kernels that look up one weight for all tokens (sc_batch_table.cu, sc_batch_few.cu): the table of a
-// chunk of dimensions stays in shared memory while weights stream past it.
+// part of a chunk's dimensions stays in shared memory while weights stream past it.
 #pragma once
 
 #include <algorithm>
@@ -8,206 +8,120 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sc_batch_table_stage.cuh"
+#include "kernels/cuda/sc_batch_table_weights.cuh"
 
 namespace stoch::cuda::batch_table {
 
-// prmt with sign replication: a selector digit 8 + i is bit 7 of byte i, eight times.
-__device__ __forceinline__ uint32_t PermuteSigns(uint32_t word, uint32_t selector) {
-  uint32_t r;
-  asm("prmt.b32 %0, %1, 0, %2;\n" : "=r"(r) : "r"(word), "r"(selector));
-  return r;
-}
-__device__ __forceinline__ uint32_t ByteSigns(uint32_t word) { return PermuteSigns(word, 0xba98); }
-
-// d += A B. A: bytes of rows lane / 4 (a[0], a[2]) and 8 + lane / 4 (a[1], a[3]), inner 0..15 and 16..31.
-__device__ __forceinline__ void MultiplyAdd(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// The same with A's bytes without a sign.
-__device__ __forceinline__ void MultiplyAddUnsigned(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// Keeps a value in its register: the compiler would rather compute a lane's constants anew for every unit.
-__device__ __forceinline__ void Pin(uint32_t& value) { asm volatile("" : "+r"(value)); }
-
-// A lane's codes of a unit (one chunk of kUnitRows rows): word lane % 4 of row lane / 4 of every 8 rows in every tile.
-// A warp's load is then 128 bytes in a row. With 16 bytes of a tile for a lane, loads would be a fourth as many, but
-// each would take 16 turns of the memory pipe, which look-ups need.
-struct Unit {
-  const uint8_t* codes = nullptr;  // of the first 8 rows in tile 0
-  const float* scales = nullptr;   // of the first row
-  int tiles = 0;                   // of the chunk; none past the block's last unit
-};
-static_assert(kUnitRows == kTileRows);
-
-// The units of a warp, kWarps apart. Most steps stay in a chunk and a task and only add to addresses.
-class Walk {
- public:
-  Unit unit;
-
-  __device__ __forceinline__ Walk(const TableArgs& args, int index, int end, int lane)
-      : index_(index), end_(end), lane_(lane), row_blocks_(args.outputs.groups / kGroups) {
-    chunk_ = index / row_blocks_;
-    row_block_ = index % row_blocks_;
-    Locate(args);
-  }
-  __device__ __forceinline__ void Step(const TableArgs& args) {
-    index_ += kWarps;
-    row_block_ += kWarps;
-    if (row_block_ < run_end_) {
-      unit.codes += args.outputs.dims.padded * (kWarps * kUnitRows);
-      unit.scales += kWarps * kUnitRows;
-      if (index_ >= end_) unit.tiles = 0;
-      return;
-    }
-    for (; row_block_ >= row_blocks_; row_block_ -= row_blocks_) ++chunk_;
-    Locate(args);
-  }
-
- private:
-  int index_, end_, lane_, row_blocks_;
-  int chunk_, row_block_;
-  int run_end_ = 0;  // of the row blocks of the task
-
-  __device__ __forceinline__ void Locate(const TableArgs& args) {
-    unit = {};
-    run_end_ = 0;
-    if (index_ >= end_) return;
-    const ScDims& dims = args.outputs.dims;
-    const BatchTask& task = BatchTaskOf(args.outputs, row_block_ * kGroups);
-    const int first = task.first_group / kGroups;
-    run_end_ = first + (task.rows + kUnitRows - 1) / kUnitRows;
-    const int own = row_block_ - first;
-    const int64_t tile = own * (dims.padded / kTileDims) + chunk_ * (dims.chunk_stride / kTileDims);
-    unit.codes = task.codes + tile * kTileBytes + lane_ * 4;
-    unit.scales = task.scales + static_cast<int64_t>(chunk_) * task.rows_padded + own * kUnitRows;
-    unit.tiles = static_cast<int>(dims.chunk_padded(chunk_) / kTileDims);
-  }
-};
-
-// Half u of a unit: [2 * group + i][k]: rows lane / 4 + 8 i in tile 4 u + k.
+// Units of one part of a chunk x kParts blocks of kUnitRows rows, numbered part by part; each block takes a range of
+// them, so that it builds few tables. The sums of parts go to memory; once every block has written its own, all of them
+// scale and add.
 //
-// The branch is there for what the compiler then cannot do: move the loads to the end of a unit, where it would see to
-// everything else first, and where they would be waited for at once.
-using Half = uint32_t[2 * kGroups][4];
-__device__ __forceinline__ uint32_t LoadWord(const uint8_t* from) {
-  uint32_t v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.u32 %0, [%1], %2;"
-               : "=r"(v)
-               : "l"(from), "l"(ReadOncePolicy()));
-  return v;
-}
-__device__ __forceinline__ void LoadHalf(Half& half, const Unit& unit, int u) {
-  const uint8_t* from = unit.codes + 4 * u * kTileBytes;
-  if (unit.tiles == kChunkDims / kTileDims) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int r = 0; r < 2 * kGroups; ++r) half[r][k] = LoadWord(from + k * kTileBytes + r * 8 * kTileDims);
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int r = 0; r < 2 * kGroups; ++r) {
-        half[r][k] = 4 * u + k < unit.tiles ? LoadWord(from + k * kTileBytes + r * 8 * kTileDims) : 0;
-      }
-    }
-  }
-}
-
-// BatchOutputs::few.
-template <typename Table>
-inline constexpr bool kIsFew = Table::kTokens == kMaxBatchFewTokens;
-
-// Units of one chunk x kUnitRows rows, numbered chunk by chunk; each block takes a range of them, so that it builds few
-// tables. The sums of chunks go to memory; once every block has written its own, all of them scale and add.
-//
-// Tables are made from quarters of count rows (tables.h): fetching the rows themselves, 17 MB for all blocks, took 4 of
-// a linear's 22 to 69 us. Tried before that: clusters of two or four blocks that make a table together and write it to
-// each other; two took 4 to 7 us more for each linear and four 26 to 36. More warps with fewer registers: 4 to 10 %
-// more time.
+// Tried before: clusters of two or four blocks that make a table together and write it to each other; two took 4 to 7
+// us more for each linear and four 26 to 36. 20 or 24 warps with fewer registers: 2 to 7 % more time, as the rows of
+// most shapes do not divide among them.
 //
 // Table: what a lane needs for its look-ups, and what to do with them.
-//   kTokens, kTableBytes, kMaxCount (the largest that an entry holds)
-//   Table(stage)           before any table is built
-//   Build(args, stage)     static: the table of the staged codes, by all threads
-//   LoadCorrection(stage)  what else depends on the staged codes
-//   Start(sum), AddHalf<u>(half, sum), Store(outputs, chunk, row_block, sum)
+//   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kFew (BatchOutputs::few), kAtOnce (CombineStage)
+//   Shared                    what it keeps in shared memory beside the table: codes[kTokens][kWords] and more
+//   Init(shared)              static, by all threads, before anything else
+//   Table(shared, table)      behind a barrier
+//   Build(args, part)         the table of a part of the staged codes, by all threads
+//   Begin()                   what else depends on the part, behind a barrier
+//   Start(sums), AddPair<q>(codes, sums), Store(to, stride, sums)
+//                             of a block of rows: `to` is this lane's place in the first item, groups' items are
+//                             `stride` apart
 template <typename Table>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_constant__ TableArgs args) {
-  extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ uint32_t codes[Table::kTokens][kWords];
-  const Stage stage{shared, codes};
+  constexpr int kParts = Table::kParts;
+  extern __shared__ __align__(128) uint8_t table[];
+  __shared__ __align__(16) typename Table::Shared shared;
+  Table::Init(shared);
+  __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   // From one lane: the compiler then knows that all lanes agree, and keeps places and addresses in uniform registers.
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
-  const int row_blocks = args.outputs.groups / kGroups;
-  const int64_t units = args.outputs.dims.chunks * row_blocks;
-  const int begin = static_cast<int>(blockIdx.x * units / gridDim.x);
-  const int end = static_cast<int>((blockIdx.x + 1) * units / gridDim.x);
-  const int last_chunk = (end - 1) / row_blocks;
+  const BatchOutputs& outputs = args.outputs;
+  const int row_blocks = outputs.groups / (kGroups * kParts);
+  const auto [begin, end] =
+      BlockRange(static_cast<uint32_t>(static_cast<int>(outputs.dims.chunks) * outputs.parts * row_blocks));
+  const int first_part = begin / row_blocks;
+  const int last_part = (end - 1) / row_blocks;
+  const auto group_stride = static_cast<uint32_t>(Table::kFew ? kWarp / 2 : outputs.tiles * kWarp);
+  const uint32_t block_stride = kGroups * group_stride;
 
   StartNext();
   int unit = begin + warp;
-  Walk ahead(args, unit, end, lane);
-  Half ring[2];
-  LoadHalf(ring[0], ahead.unit, 0);
-  const int first_chunk = begin / row_blocks;
-  const bool quantizes = args.outputs.a.codes == nullptr;
-  RowQuantizer<Table::kTokens> quantizer(args, first_chunk, warp);
+  Walk<kParts> ahead(args, unit, end, lane);
+  const Ring<kParts> ring(table + Table::kTableBytes, warp, lane);
+  ring.template Ask<0>(args, ahead.unit);
+  ring.template Ask<1>(args, ahead.unit);
+  const bool quantizes = outputs.a.codes == nullptr;
+  RowQuantizer<Table::kTokens> quantizer(args, first_part / outputs.parts, warp);
+  Table my(shared, table);
   WaitForPrevious();
-  if (quantizes) quantizer.Load(stage);
-  Table my(stage);
-  for (int chunk = first_chunk; chunk <= last_chunk; ++chunk) {
+  if (quantizes) quantizer.Load(table);
+  for (int part = first_part; part <= last_part; ++part) {
+    const int chunk = part / outputs.parts;
+    const int of_chunk = part % outputs.parts;
     __syncthreads();
-    if (quantizes) {
-      if (chunk > first_chunk) quantizer.Next(chunk);
-      quantizer.StageChunk(chunk, stage);
-    } else {
-      StageCodes<Table::kTokens>(args, chunk, stage);
+    if (part == first_part || of_chunk == 0) {
+      if (quantizes) {
+        if (part > first_part) quantizer.Next(chunk);
+        quantizer.StageChunk(chunk, shared.codes);
+      } else {
+        StageCodes<Table::kTokens>(args, chunk, shared.codes);
+      }
+      __syncthreads();
     }
+    my.Build(args, of_chunk);
     __syncthreads();
-    Table::Build(args, stage);
-    my.LoadCorrection(stage);
-    // Asked for before the table is made, 1.5 % more time (measured).
-    if (chunk == first_chunk) LoadHalf(ring[1], ahead.unit, 1);
-    __syncthreads();
-    const int first_unit = chunk * row_blocks;
+    my.Begin();
+    const int first_unit = part * row_blocks;
+    // Parts follow one another as units do.
+    uint2* to = static_cast<uint2*>(outputs.sums) +
+                (uint64_t{static_cast<uint32_t>(unit)} * (kParts * block_stride) + static_cast<uint32_t>(lane));
     const int stop = min(end, first_unit + row_blocks);
-    for (; unit < stop; unit += kWarps) {
-      const int row_block = unit - first_unit;
+    for (; unit < stop; unit += kWarps, to += kWarps * kParts * block_stride) {
       if (lane == 0) PrefetchL2Line(ahead.unit.scales);  // what CombineSums will want
+      Codes codes;
+      typename Table::Sums sums;
+      my.Start(sums);
+      ring.template Take<0>(codes);
+      ring.template Ask<2>(args, ahead.unit);
+      my.template AddPair<0>(codes, sums);
+      ring.template Take<1>(codes);
+      ring.template Ask<3>(args, ahead.unit);
+      my.template AddPair<1>(codes, sums);
       ahead.Step(args);
-      int32_t sum[kGroups][4];
-      my.Start(sum);
-      my.template AddHalf<0>(ring[0], sum);
-      LoadHalf(ring[0], ahead.unit, 0);
-      my.template AddHalf<1>(ring[1], sum);
-      LoadHalf(ring[1], ahead.unit, 1);
-      my.Store(args.outputs, chunk, row_block, sum);
+      if constexpr (kParts == 2) {
+        my.Store(to, group_stride, sums);
+        my.Start(sums);
+      }
+      ring.template Take<2>(codes);
+      ring.template Ask<0>(args, ahead.unit);
+      my.template AddPair<2>(codes, sums);
+      ring.template Take<3>(codes);
+      ring.template Ask<1>(args, ahead.unit);
+      my.template AddPair<3>(codes, sums);
+      my.Store(to + (kParts - 1) * block_stride, group_stride, sums);
     }
   }
+  WaitForCopies<0>();
   args.barrier.Wait();
-  CombineSums<kWarps, Table::kTableBytes, kIsFew<Table>>(args.outputs, shared);
+  CombineNarrowSums<kWarps, Table::kTableBytes, Table::kFew, kParts, Table::kAtOnce>(outputs, table);
 }
 
-// One block a multiprocessor, and whole chunks' worth of blocks where that leaves few multiprocessors idle: a block
-// that works on two chunks builds two tables.
-inline int PickBlocks(int sm_count, int64_t chunks, int64_t row_blocks) {
-  const int64_t most = std::min<int64_t>(sm_count, (chunks * row_blocks + kWarps - 1) / kWarps);
-  if (chunks > most) return static_cast<int>(most);
-  const int64_t aligned = most / chunks * chunks;
-  return static_cast<int>(aligned * 6 >= most * 5 ? aligned : most);
+// One block a multiprocessor, and whole parts' worth of blocks, or blocks' worth of parts, where that leaves few
+// multiprocessors idle: a block that works on two parts builds two tables.
+inline int PickBlocks(int sm_count, int64_t parts, int64_t row_blocks) {
+  const int64_t most = std::min<int64_t>(sm_count, (parts * row_blocks + kWarps - 1) / kWarps);
+  const int64_t each = (parts + most - 1) / most;
+  const int64_t whole = parts > most ? (parts + each - 1) / each : most / parts * parts;
+  return static_cast<int>(whole * 6 >= most * 5 ? whole : most);
 }
+
+template <typename Table>
+inline constexpr int kSharedBytes = Table::kTableBytes + kRingBytes;
 
 // What: LaunchScBatchFew and LaunchScBatchTable.
 template <typename Table>
@@ -223,27 +137,31 @@ void LaunchTable(DeviceContext& ctx, const ScTables& tables, ScActivationView a,
     args.source = source;
     args.params = {ScCode::kSignMagnitude, tables.q_max, 1};
   }
-  args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kUnitRows, 1);
-  args.outputs.few = kIsFew<Table>;
+  args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kUnitRows * Table::kParts, Table::kTiles);
+  args.outputs.few = Table::kFew;
+  if (args.outputs.dims.chunk_stride > kChunkDims / Table::kParts) args.outputs.parts = Table::kParts;
   args.quarters = tables.quarters;
+  args.factors = tables.factors;
+  args.residuals = tables.residuals;
   args.masks = tables.masks;
   args.levels = tables.levels;
   args.barrier = ctx.grid_barrier();
   args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes());
-  STOCH_CUDA(
-      cudaFuncSetAttribute(ScBatchTableKernel<Table>, cudaFuncAttributeMaxDynamicSharedMemorySize, Table::kTableBytes));
-  const int blocks = PickBlocks(ctx.sm_count, args.outputs.dims.chunks, args.outputs.groups / kGroups);
+  STOCH_CUDA(cudaFuncSetAttribute(ScBatchTableKernel<Table>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  kSharedBytes<Table>));
+  const int blocks = PickBlocks(ctx.sm_count, args.outputs.dims.chunks * args.outputs.parts,
+                                args.outputs.groups / (kGroups * Table::kParts));
   LaunchOverlapped(ctx, ScBatchTableKernel<Table>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                   size_t{Table::kTableBytes}, args);
+                   size_t{kSharedBytes<Table>}, args);
 }
 
-// What: ScBatchFewSupports and ScBatchTableSupports.
+// What: the part of ScBatchFewSupports and ScBatchTableSupports that is the same.
 template <typename Table>
 bool TableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                    int64_t rows) {
-  return op.code == ScCode::kSignMagnitude && tables.quarters != nullptr && tables.max_count <= Table::kMaxCount &&
-         dims.chunk_d <= kChunkDims && ctx.max_shared_bytes >= Table::kTableBytes + 2048 && rows >= 1 &&
-         rows <= Table::kTokens;
+  constexpr int64_t kShared = kSharedBytes<Table> + static_cast<int64_t>(sizeof(typename Table::Shared)) + 1024;
+  return op.code == ScCode::kSignMagnitude && !SumsAreWide(tables.max_count, dims) && dims.chunk_d <= kChunkDims &&
+         ctx.max_shared_bytes >= kShared && rows >= 1 && rows <= Table::kTokens;
 }
 
 }  // namespace stoch::cuda::batch_table

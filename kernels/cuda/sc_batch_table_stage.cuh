@@ -1,5 +1,5 @@
-// What a block of the table kernels (sc_batch_table.cuh) multiplies with: a chunk's activations as codes, and the
-// counts of its table's entries.
+// What a block of the table kernel (sc_batch_table.cu) multiplies with: a chunk's activations as codes, and of a part
+// of the chunk the table of residuals and the factors of the terms (kernels/sc/sc_residual.h).
 #pragma once
 
 #include "kernels/cuda/element.cuh"
@@ -24,19 +24,19 @@ struct TableArgs {
   QuantizerParams params;
   float* scales = nullptr;  // outputs.a.scales
   const CountQuarter* quarters = nullptr;
-  int masks = 1;
   int levels = 128;
+  const uint32_t* factors = nullptr;
+  const uint32_t* residuals = nullptr;
+  int masks = 1;
   GridBarrier barrier;
 };
 
-struct Stage {
-  uint8_t* table;
-  uint32_t (*codes)[kWords];  // [tokens]
-};
+// Words of codes of a chunk, [tokens], in shared memory.
+using StagedCodes = uint32_t (*)[kWords];
 
 // Codes of a chunk; unused tokens and dimensions get 0, whose counts are 0.
 template <int kTokens>
-__device__ void StageCodes(const TableArgs& args, int64_t chunk, const Stage& stage) {
+__device__ void StageCodes(const TableArgs& args, int64_t chunk, StagedCodes codes_of) {
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * kWords; i += kThreads) {
     const int token = i / kWords;
     const int d = i % kWords * 4;
@@ -45,7 +45,7 @@ __device__ void StageCodes(const TableArgs& args, int64_t chunk, const Stage& st
       codes = *reinterpret_cast<const uint32_t*>(args.outputs.a.codes + token * args.outputs.a.dims.padded +
                                                  chunk * args.outputs.dims.chunk_stride + d);
     }
-    stage.codes[token][i % kWords] = codes;
+    codes_of[token][i % kWords] = codes;
   }
 }
 
@@ -53,7 +53,6 @@ __device__ void StageCodes(const TableArgs& args, int64_t chunk, const Stage& st
 // every block (8B, 4 tokens: 5 % of a step).
 template <int kTokens>
 struct RowQuantizer {
-  static_assert(kTokens <= kWarps);
   const TableArgs& args;
   int token;
   ChunkOfRow mine;
@@ -70,10 +69,10 @@ struct RowQuantizer {
   }
   // The first chunk's elements, and the norms, by all threads of the block. Uses the table's memory up to the next
   // barrier.
-  __device__ __forceinline__ void Load(const Stage& stage) {
+  __device__ __forceinline__ void Load(uint8_t* table) {
     mine.Load();
     if (args.source.prologue != Prologue::kRmsNorm) return;
-    auto* lanes = reinterpret_cast<float*>(stage.table);
+    auto* lanes = reinterpret_cast<float*>(table);
     const auto cols = static_cast<int>(args.outputs.dims.dims);
     // In place of rows that are not there, the last. More than two rows of a thread at a time would spill registers.
     constexpr int kTeams = kThreads / kRowLanes;
@@ -99,9 +98,9 @@ struct RowQuantizer {
     mine.LoadNormWeights();
     mine.Load();
   }
-  __device__ __forceinline__ void StageChunk(int64_t chunk, const Stage& stage) {
+  __device__ __forceinline__ void StageChunk(int64_t chunk, StagedCodes codes_of) {
     if (token >= kTokens) return;
-    auto* codes = reinterpret_cast<uint8_t*>(stage.codes[token]);
+    auto* codes = reinterpret_cast<uint8_t*>(codes_of[token]);
     const ScopeQuantizer quantizer = mine.Quantize(args.params, norm, [&](int d, uint8_t code) { codes[d] = code; });
     if (threadIdx.x % kWarp != 0 || token >= args.outputs.a.rows) return;
     args.scales[chunk * args.outputs.a.rows + token] = quantizer.scale;
@@ -118,30 +117,5 @@ __device__ __forceinline__ void Transpose(uint32_t a, uint32_t b, uint32_t c, ui
   out[2] = __byte_perm(ab_high, cd_high, 0x5410);
   out[3] = __byte_perm(ab_high, cd_high, 0x7632);
 }
-
-// Four values below 256 as the bytes of a word.
-__device__ __forceinline__ uint32_t Bytes(const uint32_t* values) {
-  return __byte_perm(__byte_perm(values[0], values[1], 0x0040), __byte_perm(values[2], values[3], 0x0040), 0x5410);
-}
-
-// A quarter of the counts of one dimension for each token's staged code, and whether that is negative (0 or 1).
-template <int kTokens>
-struct Quarters {
-  uint32_t rises[kTokens];
-  uint32_t first[kTokens];
-  uint32_t negative[kTokens];
-
-  __device__ __forceinline__ Quarters(const TableArgs& args, const Stage& stage, int dim, int quarter) {
-    const CountQuarter* from = args.quarters + (dim & (args.masks - 1)) * args.levels * kCountQuarters + quarter;
-#pragma unroll
-    for (int n = 0; n < kTokens; ++n) {
-      const uint32_t code = stage.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
-      const uint2 v = LoadTablePair(from + (code & 0x7f) * kCountQuarters);
-      negative[n] = code >> 7;
-      rises[n] = v.x;
-      first[n] = v.y;
-    }
-  }
-};
 
 }  // namespace stoch::cuda::batch_table

@@ -12,8 +12,6 @@ namespace {
 // From here on one look-up for all rows beats one for each, the larger table to build included.
 constexpr int64_t kFirstBatchFewRows = 2;
 constexpr int64_t kFirstBatchTableRows = 5;
-// Their kernels pad a matrix to so many rows.
-constexpr int64_t kTableRows = 32;
 
 // Every row of f(x) is its own scope.
 bool RowScopes(const ScOperator& op) {
@@ -33,8 +31,12 @@ int64_t ScLinearScratchBytes(const DeviceContext& ctx, const ScOperator& op, int
   const auto see = [&](int64_t tokens, int64_t bytes) {
     most = std::max(most, QuantizeScratchBytes(op, tokens, cols) + bytes);
   };
-  const int64_t few = std::min<int64_t>(max_tokens, kMaxBatchTableTokens);
-  see(few, few * dims.chunks * (rows + kTableRows) * kFloat);
+  const int64_t few = std::min<int64_t>(max_tokens, kMaxDecodeTokens);
+  see(few, few * dims.chunks * (rows + kRowPadding) * kFloat);
+  for (const int64_t full : {8, 16}) {
+    const int64_t tokens = std::min(full, max_tokens);
+    see(tokens, ScBatchTableScratchBytes(dims, tokens, rows));
+  }
   for (const int64_t full : {16, 32, 64, 128, 192, 256}) {
     const int64_t tokens = std::min(full, max_tokens);
     if (ScBatchWgmmaSupports(ctx, op, tokens)) see(tokens, ScBatchWgmmaScratchBytes(ctx, op, dims, tokens, rows));
@@ -48,8 +50,8 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
   const ScTables& tables = ctx.tables.Get(op);
   const ScDims dims = MakeScDims(cols, op.config.chunk_d);
   const bool few = rows >= kFirstBatchFewRows && ScBatchFewSupports(ctx, op, tables, dims, rows);
-  const bool table = rows >= kFirstBatchTableRows && ScBatchTableSupports(ctx, op, tables, dims, rows);
-  const bool wgmma = !table && rows >= kFirstBatchTableRows && ScBatchWgmmaSupports(ctx, op, rows);
+  const bool table = !few && rows >= kFirstBatchTableRows && ScBatchTableSupports(ctx, op, tables, dims, rows);
+  const bool wgmma = !few && !table && rows >= kFirstBatchTableRows && ScBatchWgmmaSupports(ctx, op, rows);
   const bool decode = !few && !table && !wgmma && ScDecodeSupports(op, tables, dims, rows);
   const bool by_chunk = rows <= kMaxBatchWgmmaTokens && BatchQuantizes(op, dims);
   Scratch scratch(ctx.workspace);

@@ -3,10 +3,12 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device_guard.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/sc/sc_residual.h"
 
 namespace stoch::cuda {
 namespace {
@@ -77,10 +79,13 @@ const ScTables& TableCache::Get(const ScOperator& op) {
     }
   }
   const std::vector<CountQuarter> quarters = MakeQuarters(op);
+  const std::optional<ScResiduals> residuals = MakeScResiduals(op);
   Packer packer;
   const size_t at16 = packer.Add(op.counts.size() * sizeof(int16_t));
   const size_t at8 = packer.Add(counts8.size());
   const size_t at_quarters = packer.Add(quarters.size() * sizeof(CountQuarter));
+  const size_t at_factors = packer.Add(residuals ? residuals->factors.size() * sizeof(ResidualFactors) : 0);
+  const size_t at_residuals = packer.Add(residuals ? residuals->residuals.size() * sizeof(uint32_t) : 0);
   const size_t at_streams = packer.Add(op.streams_a.size() * sizeof(uint64_t));
   const size_t at_ranks = packer.Add(op.ranks_b.size() * sizeof(uint16_t));
 
@@ -95,6 +100,10 @@ const ScTables& TableCache::Get(const ScOperator& op) {
   upload(at16, op.counts.data(), op.counts.size() * sizeof(int16_t));
   upload(at8, counts8.data(), counts8.size());
   upload(at_quarters, quarters.data(), quarters.size() * sizeof(CountQuarter));
+  if (residuals) {
+    upload(at_factors, residuals->factors.data(), residuals->factors.size() * sizeof(ResidualFactors));
+    upload(at_residuals, residuals->residuals.data(), residuals->residuals.size() * sizeof(uint32_t));
+  }
   upload(at_streams, op.streams_a.data(), op.streams_a.size() * sizeof(uint64_t));
   upload(at_ranks, op.ranks_b.data(), op.ranks_b.size() * sizeof(uint16_t));
 
@@ -102,6 +111,10 @@ const ScTables& TableCache::Get(const ScOperator& op) {
   t.counts16 = reinterpret_cast<const int16_t*>(base + at16);
   if (!counts8.empty()) t.counts8 = reinterpret_cast<const uint8_t*>(base + at8);
   if (!quarters.empty()) t.quarters = reinterpret_cast<const CountQuarter*>(base + at_quarters);
+  if (residuals) {
+    t.factors = reinterpret_cast<const uint32_t*>(base + at_factors);
+    t.residuals = reinterpret_cast<const uint32_t*>(base + at_residuals);
+  }
   if (op.has_streams) {
     // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
     t.streams = reinterpret_cast<const uint32_t*>(base + at_streams);

@@ -27,6 +27,9 @@ struct ScTables {
   const int16_t* counts16 = nullptr;  // [masks][levels][levels], always there, always exact
   // [masks][levels][kCountQuarters] of the rows of counts; null where a count rises faster, or for more levels.
   const CountQuarter* quarters = nullptr;
+  // ScResiduals of the operator; null where it has none.
+  const uint32_t* factors = nullptr;    // [masks][kResidualLevels], a byte a term
+  const uint32_t* residuals = nullptr;  // [masks][kResidualLevels][kResidualWords]
   // ScOperator::streams_a as 32-bit words (bit j in word j / 32) and ranks_b; null without streams.
   const uint32_t* streams = nullptr;  // [masks][levels][stream_words]
   const uint16_t* ranks = nullptr;    // [masks][levels], 0..stoc_len
