@@ -1,4 +1,4 @@
-// SC linears of 9 to 256 tokens on Hopper's binary wgmma: the operands of sc_prefill_wgmma.cu in tiles of 16, 32 or 64
+// SC linears of 17 to 256 tokens on Hopper's binary wgmma: the operands of sc_prefill_wgmma.cu in tiles of 16, 32 or 64
 // tokens, with the dimensions shared out over blocks chunk by chunk.
 //
 // Four warpgroups of 64 rows make thermometers in registers and multiply them with streams that one thread copies into
@@ -17,7 +17,7 @@
 // - Thermometers looked up word by word, straight into operands: a sixth fewer instructions, but 1 % more time for two
 //   pairs of four, 4 % for three and 10 % for all. A wgmma and the 16 bytes a lane that feed it take 28 clocks, not 16:
 //   both read shared memory. By ldmatrix, which leaves operands in order without a move: 7, 7 and 17 % more.
-// - Quantizing and expanding activations in one kernel: 4 % more time where its stores lie 16 bytes apart, and 3 % where
+// - Quantizing and expanding activations in one kernel: 4 % more time with stores 16 bytes apart, and 3 % where
 //   they lie together and every block quantizes its whole chunk again.
 #include <algorithm>
 
