@@ -42,8 +42,9 @@ class FourTokens {
     uint2 select[kTokens];  // B operand of the summing mma: 1 where byte and token meet
   };
   static __device__ __forceinline__ void Init(Shared& shared) {
-    if (threadIdx.x < kTokens)
-      shared.select[threadIdx.x] = make_uint2(1u << (8 * threadIdx.x), 1u << (8 * threadIdx.x));
+    if (threadIdx.x >= kTokens) return;
+    const uint32_t byte = 1u << (8 * threadIdx.x);
+    shared.select[threadIdx.x] = make_uint2(byte, byte);
   }
 
   __device__ __forceinline__ FourTokens(Shared& shared, uint8_t* table)

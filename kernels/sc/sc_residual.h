@@ -14,6 +14,8 @@ namespace stoch {
 inline constexpr int kResidualTerms = 3;
 // What of |qb| the terms see: |qb| >> shift.
 inline constexpr std::array<int, kResidualTerms> kResidualShifts = {2, 4, 6};
+// Of factors, either sign: a factor times 64 >> its shift fits a signed byte.
+inline constexpr std::array<int, kResidualTerms> kMaxResidualFactors = {7, 4, 6};
 inline constexpr int kMaxResidual = 7;
 inline constexpr int kResidualLevels = 128;
 inline constexpr int kResidualWords = kResidualLevels / 8;
