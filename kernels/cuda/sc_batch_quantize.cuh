@@ -41,9 +41,8 @@ class ChunkOfRow {
     }
   }
 
-  // What:     the scope's quantizer, given to every lane; put(d, code) gets the codes of the lane's elements, 0 past
-  // the
-  //           last.
+  // What:     the scope's quantizer, given to every lane; put(d, code) gets the codes of the lane's elements, 0 for
+  //           those past the last.
   // Requires: all lanes of the warp; `r`: the row's norm factor (kRmsNorm).
   template <typename Put>
   __device__ __forceinline__ ScopeQuantizer Quantize(const QuantizerParams& params, float r, const Put& put) {

@@ -56,7 +56,6 @@ class TableShare {
   using G = Geometry<kTokens>;
 
   __device__ __forceinline__ void Load(const TableArgs& args, const ResidualShared<kTokens>& shared, int part) {
-    if (!used()) return;
     const int dim = part * G::kPartDims + G::Layout::Dim(plane(), slot());
     const uint32_t* rows =
         args.residuals + (dim & (args.masks - 1)) * kResidualLevels * kResidualWords + share() * kShareWords;
@@ -80,7 +79,6 @@ class TableShare {
   }
 
   __device__ __forceinline__ void Write(uint8_t* table) const {
-    if (!used()) return;
     uint8_t* to = table + plane() * G::Layout::kPlaneBytes + share() * kShareWords * 8 * G::Layout::kLevelBytes +
                   slot() * G::Layout::kEntryBytes;
 #pragma unroll
@@ -116,11 +114,10 @@ class TableShare {
  private:
   static constexpr int kShareWords = 32 / kTokens;
   static constexpr int kShares = kResidualWords / kShareWords;
-  static_assert(kShares * G::kPartDims <= kThreads);
+  static_assert(kShares * G::kPartDims == kThreads);
   uint32_t words_[kShareWords][kTokens];
   uint32_t negative_ = 0;  // a bit a token
 
-  static __device__ bool used() { return kShares * G::kPartDims == kThreads || threadIdx.x < kShares * G::kPartDims; }
   static __device__ int slot() { return static_cast<int>(threadIdx.x) % G::Layout::kSlots; }
   static __device__ int plane() { return static_cast<int>(threadIdx.x) / G::Layout::kSlots % G::Layout::kPlanes; }
   static __device__ int share() { return static_cast<int>(threadIdx.x) / G::kPartDims; }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
@@ -11,6 +12,10 @@
 #include "kernels/cuda/sc_batch_table_weights.cuh"
 
 namespace stoch::cuda::batch_table {
+
+// Number q of the pairs of a unit, as a type.
+template <int kQ>
+using Pair = std::integral_constant<int, kQ>;
 
 // Units of one part of a chunk x kParts blocks of kUnitRows rows, numbered part by part; each block takes a range of
 // them, so that it builds few tables. The sums of parts go to memory; once every block has written its own, all of them
@@ -86,23 +91,20 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
       Codes codes;
       typename Table::Sums sums;
       my.Start(sums);
-      ring.template Take<0>(codes);
-      ring.template Ask<2>(args, ahead.unit);
-      my.template AddPair<0>(codes, sums);
-      ring.template Take<1>(codes);
-      ring.template Ask<3>(args, ahead.unit);
-      my.template AddPair<1>(codes, sums);
-      ahead.Step(args);
+      const auto add = [&](auto pair) {
+        ring.template Take<pair>(codes);
+        ring.template Ask<(pair + kRingPairs) % kUnitPairs>(args, ahead.unit);
+        my.template AddPair<pair>(codes, sums);
+      };
+      add(Pair<0>());
+      add(Pair<1>());
+      ahead.Step(args);  // the next pairs to ask for are the next unit's
       if constexpr (kParts == 2) {
         my.Store(to, group_stride, sums);
         my.Start(sums);
       }
-      ring.template Take<2>(codes);
-      ring.template Ask<0>(args, ahead.unit);
-      my.template AddPair<2>(codes, sums);
-      ring.template Take<3>(codes);
-      ring.template Ask<1>(args, ahead.unit);
-      my.template AddPair<3>(codes, sums);
+      add(Pair<2>());
+      add(Pair<3>());
       my.Store(to + (kParts - 1) * block_stride, group_stride, sums);
     }
   }

@@ -1,5 +1,4 @@
-// What a block of the table kernel (sc_batch_table.cu) multiplies with: a chunk's activations as codes, and of a part
-// of the chunk the table of residuals and the factors of the terms (kernels/sc/sc_residual.h).
+// What a block of the table kernels (sc_batch_table.cuh) multiplies with: a chunk's activations as codes.
 #pragma once
 
 #include "kernels/cuda/element.cuh"
@@ -22,8 +21,8 @@ struct TableArgs {
   // the same scales.
   RowSource source;
   QuantizerParams params;
-  float* scales = nullptr;  // outputs.a.scales
-  const CountQuarter* quarters = nullptr;
+  float* scales = nullptr;                 // outputs.a.scales
+  const CountQuarter* quarters = nullptr;  // ScTables
   int levels = 128;
   const uint32_t* factors = nullptr;
   const uint32_t* residuals = nullptr;
