@@ -128,7 +128,7 @@ class CudaLinearOperator : public testing::TestWithParam<const char*> {};
 TEST_P(CudaLinearOperator, SameBits) {
   STOCH_CUDA_OR_SKIP();
   const LinearSpec spec = ScSpec(GetParam());
-  for (const int64_t rows : {1, 2, 3, 4, 6, 17, 40}) {
+  for (const int64_t rows : {1, 2, 3, 4, 6, 12, 17, 40}) {
     SCOPED_TRACE(rows);
     ExpectSameBits(spec, {{70, 33}, 300, rows}, {});
   }
@@ -187,7 +187,7 @@ TEST(CudaLinear, LargestCounts) {
   // neither fits a byte with a sign.
   for (const char* parameters : {"", "halve=1"}) {
     for (const float x : {0.5f, -0.5f}) {
-      for (const int64_t rows : {1, 2, 3, 4, 8, 40}) {
+      for (const int64_t rows : {1, 2, 3, 4, 8, 16, 40}) {
         SCOPED_TRACE(std::string(parameters) + " rows " + std::to_string(rows));
         ExpectSameBits(ScSpec(parameters), {{64}, 256, rows}, {Prologue::kNone, false, DType::kF32, x});
       }
@@ -273,7 +273,7 @@ TEST(CudaLinear, BadNumbersAreNamed) {
       EXPECT_NE(std::string(error.what()).find("tensor bad"), std::string::npos) << error.what();
     }
     const auto weight = cuda->MakeLinear(device, std::span(parts, 1), spec);
-    for (const int64_t rows : {1, 2, 6, 20}) {
+    for (const int64_t rows : {1, 2, 6, 12, 20}) {
       std::vector<float> values = RandomFloats(2, rows * 200);
       values.back() = INFINITY;
       const test::DeviceTensor x(*cuda, {rows, 200}, values);
