@@ -48,9 +48,7 @@ class FourTokens {
   }
 
   __device__ __forceinline__ FourTokens(Shared& shared, uint8_t* table)
-      : shared_(shared), table_(table), places_(table) {
-    LoadTwice(shared.select[threadIdx.x % kWarp / 4 % kTokens], select_);
-  }
+      : shared_(shared), table_(table), places_(table) {}
 
   // A thread makes a quarter of the levels of one dimension, of either sign, a warp the slots of a code at a time.
   __device__ __forceinline__ void Build(const TableArgs& args, int /*part*/) const {
@@ -90,6 +88,7 @@ class FourTokens {
   }
 
   __device__ __forceinline__ void Begin() {
+    LoadTwice(shared_.select[threadIdx.x % kWarp / 4 % kTokens], select_);
     const int token = static_cast<int>(threadIdx.x) % kWarp / 4 % kTokens;
     const int t = static_cast<int>(threadIdx.x) % 4;
     int negative = 0;

@@ -28,6 +28,21 @@ struct BatchTask {
   bool add = false;
 };
 
+// What every block of a kernel gets of so many things in a row; divided here, as a block would wait for a division.
+struct BlockShare {
+  uint32_t each = 0;
+  uint32_t more = 0;  // blocks that get one more
+
+  static BlockShare Of(int64_t count, int64_t blocks) {
+    STOCH_CHECK(count <= INT32_MAX);
+    return {static_cast<uint32_t>(count / blocks), static_cast<uint32_t>(count % blocks)};
+  }
+#if defined(__CUDACC__)
+  __device__ __forceinline__ int first() const { return static_cast<int>(blockIdx.x * each + min(blockIdx.x, more)); }
+  __device__ __forceinline__ int end() const { return first() + static_cast<int>(each + (blockIdx.x < more ? 1 : 0)); }
+#endif
+};
+
 struct BatchOutputs {
   BatchTask tasks[kMaxBatchTasks];
   int task_count = 0;
@@ -45,6 +60,11 @@ struct BatchOutputs {
   bool wide = false;  // int32
   int parts = 1;      // of a chunk, 1 or 2, whose sums are apart
 
+  BlockShare combined;  // CombineUnits of a block
+
+  // Tiles that have outputs: fewer than `tiles` where those are padded to what a kernel works on at a time.
+  STOCH_LAYOUT_FN int used_tiles() const { return (static_cast<int>(a.rows) + kTileTokens - 1) / kTileTokens; }
+  STOCH_LAYOUT_FN int combine_units() const { return few ? groups : groups * used_tiles() * 2; }
   STOCH_LAYOUT_FN int items() const { return few ? groups / 2 : groups * tiles; }
 
   int64_t sum_bytes() const {
@@ -135,18 +155,6 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
   }
 }
 
-// What: a block's share of so many things in a row.
-struct Range {
-  int first;
-  int end;
-};
-__device__ __forceinline__ Range BlockRange(uint32_t count) {
-  const uint32_t each = count / gridDim.x;
-  const uint32_t more = count % gridDim.x;
-  const uint32_t first = blockIdx.x * each + min(blockIdx.x, more);
-  return {static_cast<int>(first), static_cast<int>(first + each + (blockIdx.x < more ? 1 : 0))};
-}
-
 // How CombineSums works. A unit is half an item, rows 4 * (unit % 2) and the next three, and the same 8 rows further
 // on: the 32 words of two sums that lie together in every chunk, one a lane. A warp adds a unit alone, as a pipeline of
 // its own: it copies chunks ahead into its part of shared memory, sums and both scales, and waits for nobody else.
@@ -198,18 +206,13 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
-// Tiles that have outputs: fewer than args.tiles where those are padded to what a kernel works on at a time.
-__device__ __forceinline__ int UsedTiles(const BatchOutputs& args) {
-  return (static_cast<int>(args.a.rows) + kTileTokens - 1) / kTileTokens;
-}
-
 struct CombineUnit {
   const BatchTask* task;
   int word;   // of its first sums in a chunk, in units
   int row;    // the first
   int token;  // the first
   __device__ CombineUnit(const BatchOutputs& args, int unit) {
-    const int tiles = UsedTiles(args);
+    const int tiles = args.used_tiles();
     const int group = args.few ? unit / 2 * 2 : unit / 2 / tiles;
     const int tile = args.few ? 0 : unit / 2 % tiles;
     task = &BatchTaskOf(args, group);
@@ -232,7 +235,9 @@ struct UnitCopier {
   const float* scale_b = nullptr;  // one row the scale
   uint32_t rows_padded = 0;
   __device__ UnitCopier(const BatchOutputs& outputs, int first, int units_end, int unit_step)
-      : args(outputs), unit(first), end(units_end), step(unit_step) {}
+      : args(outputs), unit(first), end(units_end), step(unit_step) {
+    Start();
+  }
   __device__ int lane() const { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ uint32_t part_bytes() const { return static_cast<uint32_t>(args.items()) * 2 * S::kUnitBytes; }
   __device__ uint32_t chunk_bytes() const { return part_bytes() * static_cast<uint32_t>(args.parts); }
@@ -254,7 +259,6 @@ struct UnitCopier {
   // One stage, or nothing, as a group of copies.
   __device__ void Issue(uint32_t stage) {
     if (unit < end) {
-      if (begin == 0) Start();
       const int chunks = static_cast<int>(args.dims.chunks);
       const int line = lane() % S::kLines;
 #pragma unroll S::kAtOnce
@@ -282,6 +286,7 @@ struct UnitCopier {
       if (begin >= chunks) {
         begin = 0;
         unit += step;
+        if (unit < end) Start();
       }
     }
     CommitCopies();
@@ -318,17 +323,17 @@ __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line,
 }
 
 // `shared`: of this block, kBytes. Every warp has kBytes / kWarps of it, or twice that where half the warps do all.
-template <typename S, int kWarps, int kBytes>
-__device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* shared) {
+template <typename S, int kWarps, int kBytes, typename Await>
+__device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* shared, const Await& await) {
   constexpr int kStages = kBytes / kWarps / S::kBytes;
   static_assert(kStages >= 2);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int chunks = static_cast<int>(args.dims.chunks);
   // Neighbours share scales, so a block takes a range.
-  const auto [first, end] =
-      BlockRange(static_cast<uint32_t>(S::kFew ? args.groups : args.groups * UsedTiles(args) * 2));
-  if (first + warp >= end) return;
+  const int first = args.combined.first();
+  const int end = args.combined.end();
+  if (first + warp >= end) return await();
   const bool deep = end - first <= kWarps / 2;
   const int stages = deep ? 2 * kStages : kStages;
   uint8_t* const ring = shared + warp * stages * S::kBytes;
@@ -336,6 +341,7 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
   const int ring_bytes = stages * S::kBytes;
 
   UnitCopier<S> copier(args, first + warp, end, kWarps);
+  await();
   int fill = 0;         // where the next stage goes, and
   int take = 0;         // where the one to add is
   bool filled = false;  // all stages but one are on their way
@@ -387,21 +393,21 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
   }
 }
 
-// What:     all outputs, by warps 0..kWarps-1 of every block.
-// Requires: all sums written and visible; `shared` has kBytes, aligned to 16, and none of the warps uses it any more;
-//           sums are not wide, args.few is kFew, args.parts at most kParts.
-template <int kWarps, int kBytes, bool kFew, int kParts, int kAtOnce>
-__device__ void CombineNarrowSums(const BatchOutputs& args, uint8_t* shared) {
-  CombineUnits<CombineStage<false, kFew, kParts, kAtOnce>, kWarps, kBytes>(args, shared);
+// What:     all outputs, by warps 0..kWarps-1 of every block; await() returns once all sums are written and visible.
+// Requires: args.combined of args.combine_units; `shared` has kBytes, aligned to 16, and none of the warps uses it any
+//           more; sums are not wide, args.few is kFew, args.parts at most kParts.
+template <int kWarps, int kBytes, bool kFew, int kParts, int kAtOnce, typename Await>
+__device__ void CombineNarrowSums(const BatchOutputs& args, uint8_t* shared, const Await& await) {
+  CombineUnits<CombineStage<false, kFew, kParts, kAtOnce>, kWarps, kBytes>(args, shared, await);
 }
 
 // What: the same of sums that may be wide, in one part, not few; for many tokens.
-template <int kWarps, int kBytes>
-__device__ void CombineSums(const BatchOutputs& args, uint8_t* shared) {
+template <int kWarps, int kBytes, typename Await>
+__device__ void CombineSums(const BatchOutputs& args, uint8_t* shared, const Await& await) {
   if (args.wide) {
-    CombineUnits<CombineStage<true, false, 1, 2>, kWarps, kBytes>(args, shared);
+    CombineUnits<CombineStage<true, false, 1, 2>, kWarps, kBytes>(args, shared, await);
   } else {
-    CombineUnits<CombineStage<false, false, 1, 2>, kWarps, kBytes>(args, shared);
+    CombineUnits<CombineStage<false, false, 1, 2>, kWarps, kBytes>(args, shared, await);
   }
 }
 

@@ -53,11 +53,7 @@ class ResidualLookups {
   }
 
   __device__ __forceinline__ ResidualLookups(Shared& shared, uint8_t* table)
-      : shared_(shared), table_(table), places_(table) {
-    const int column = static_cast<int>(threadIdx.x) % kWarp / 4;
-    LoadTwice(shared.masks[0][column], all_);
-    LoadTwice(shared.masks[1][column], double_);
-  }
+      : shared_(shared), table_(table), places_(table) {}
 
   __device__ __forceinline__ void Build(const TableArgs& args, int part) const {
     TableShare<kTokens> share;
@@ -66,7 +62,11 @@ class ResidualLookups {
     share.Write(table_);
   }
 
-  __device__ __forceinline__ void Begin() const {}  // factors and start are read where they are needed
+  __device__ __forceinline__ void Begin() {  // factors and start are read where they are needed
+    const int column = static_cast<int>(threadIdx.x) % kWarp / 4;
+    LoadTwice(shared_.masks[0][column], all_);
+    LoadTwice(shared_.masks[1][column], double_);
+  }
 
   __device__ __forceinline__ void Start(Sums& sums) const {
     int2 start[kTiles];

@@ -28,8 +28,8 @@ using Pair = std::integral_constant<int, kQ>;
 // Table: what a lane needs for its look-ups, and what to do with them.
 //   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kFew (BatchOutputs::few), kAtOnce (CombineStage)
 //   Shared                    what it keeps in shared memory beside the table: codes[kTokens][kWords] and more
-//   Init(shared)              static, by all threads, before anything else
-//   Table(shared, table)      behind a barrier
+//   Init(shared)              static, by all threads, before anything else; what it leaves is read from Begin on
+//   Table(shared, table)
 //   Build(args, part)         the table of a part of the staged codes, by all threads
 //   Begin()                   what else depends on the part, behind a barrier
 //   Start(sums), AddPair<q>(codes, sums), Store(to, stride, sums)
@@ -41,33 +41,32 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   extern __shared__ __align__(128) uint8_t table[];
   __shared__ __align__(16) typename Table::Shared shared;
   Table::Init(shared);
-  __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   // From one lane: the compiler then knows that all lanes agree, and keeps places and addresses in uniform registers.
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const BatchOutputs& outputs = args.outputs;
   const int row_blocks = outputs.groups / (kGroups * kParts);
-  const auto [begin, end] =
-      BlockRange(static_cast<uint32_t>(static_cast<int>(outputs.dims.chunks) * outputs.parts * row_blocks));
+  const int begin = args.units.first();
+  const int end = args.units.end();
   const int first_part = begin / row_blocks;
-  const int last_part = (end - 1) / row_blocks;
   const auto group_stride = static_cast<uint32_t>(Table::kFew ? kWarp / 2 : outputs.tiles * kWarp);
   const uint32_t block_stride = kGroups * group_stride;
 
   StartNext();
   int unit = begin + warp;
-  Walk<kParts> ahead(args, unit, end, lane);
+  Walk<kParts> ahead(args, first_part, unit - first_part * row_blocks, unit, end, lane);
   const Ring<kParts> ring(table + Table::kTableBytes, warp, lane);
   ring.template Ask<0>(args, ahead.unit);
   ring.template Ask<1>(args, ahead.unit);
   const bool quantizes = outputs.a.codes == nullptr;
-  RowQuantizer<Table::kTokens> quantizer(args, first_part / outputs.parts, warp);
+  RowQuantizer<Table::kTokens> quantizer(args, first_part >> (outputs.parts - 1), warp);
   Table my(shared, table);
   WaitForPrevious();
   if (quantizes) quantizer.Load(table);
-  for (int part = first_part; part <= last_part; ++part) {
-    const int chunk = part / outputs.parts;
-    const int of_chunk = part % outputs.parts;
+  int first_unit = first_part * row_blocks;
+  for (int part = first_part; first_unit < end; ++part, first_unit += row_blocks) {
+    const int chunk = part >> (outputs.parts - 1);  // 1 or 2 of them
+    const int of_chunk = part & (outputs.parts - 1);
     __syncthreads();
     if (part == first_part || of_chunk == 0) {
       if (quantizes) {
@@ -81,7 +80,6 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
     my.Build(args, of_chunk);
     __syncthreads();
     my.Begin();
-    const int first_unit = part * row_blocks;
     // Parts follow one another as units do.
     uint2* to = static_cast<uint2*>(outputs.sums) +
                 (uint64_t{static_cast<uint32_t>(unit)} * (kParts * block_stride) + static_cast<uint32_t>(lane));
@@ -109,8 +107,10 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
     }
   }
   WaitForCopies<0>();
-  args.barrier.Wait();
-  CombineNarrowSums<kWarps, Table::kTableBytes, Table::kFew, kParts, Table::kAtOnce>(outputs, table);
+  const auto sync = [] { __syncthreads(); };
+  const unsigned arrived = args.barrier.Arrive(sync);
+  CombineNarrowSums<kWarps, Table::kTableBytes, Table::kFew, kParts, Table::kAtOnce>(
+      outputs, table, [&] { args.barrier.Await(arrived, sync); });
 }
 
 // One block a multiprocessor, and whole parts' worth of blocks, or blocks' worth of parts, where that leaves few
@@ -151,8 +151,11 @@ void LaunchTable(DeviceContext& ctx, const ScTables& tables, ScActivationView a,
   args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes());
   STOCH_CUDA(cudaFuncSetAttribute(ScBatchTableKernel<Table>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   kSharedBytes<Table>));
-  const int blocks = PickBlocks(ctx.sm_count, args.outputs.dims.chunks * args.outputs.parts,
-                                args.outputs.groups / (kGroups * Table::kParts));
+  const int64_t parts = args.outputs.dims.chunks * args.outputs.parts;
+  const int row_blocks = args.outputs.groups / (kGroups * Table::kParts);
+  const int blocks = PickBlocks(ctx.sm_count, parts, row_blocks);
+  args.units = BlockShare::Of(parts * row_blocks, blocks);
+  args.outputs.combined = BlockShare::Of(args.outputs.combine_units(), blocks);
   LaunchOverlapped(ctx, ScBatchTableKernel<Table>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                    size_t{kSharedBytes<Table>}, args);
 }

@@ -27,6 +27,7 @@ struct TableArgs {
   const uint32_t* factors = nullptr;
   const uint32_t* residuals = nullptr;
   int masks = 1;
+  BlockShare units;
   GridBarrier barrier;
 };
 
@@ -73,9 +74,9 @@ struct RowQuantizer {
     if (args.source.prologue != Prologue::kRmsNorm) return;
     auto* lanes = reinterpret_cast<float*>(table);
     const auto cols = static_cast<int>(args.outputs.dims.dims);
-    // In place of rows that are not there, the last. More than two rows of a thread at a time would spill registers.
+    // In place of rows that are not there, the last. More than four rows of a thread at a time would spill registers.
     constexpr int kTeams = kThreads / kRowLanes;
-    constexpr int kAtOnce = 2;
+    constexpr int kAtOnce = kTokens / kTeams < 4 ? kTokens / kTeams : 4;
 #pragma unroll 1
     for (int first = static_cast<int>(threadIdx.x) / kRowLanes; first < args.outputs.a.rows;
          first += kTeams * kAtOnce) {

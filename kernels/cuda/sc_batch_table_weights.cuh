@@ -24,10 +24,14 @@ class Walk {
  public:
   Unit unit;
 
-  __device__ __forceinline__ Walk(const TableArgs& args, int index, int end, int lane)
-      : index_(index), end_(end), lane_(lane), row_blocks_(args.outputs.groups / (kGroups * kParts)) {
-    part_ = index / row_blocks_;
-    row_block_ = index % row_blocks_;
+  // Unit `index`: row block `row_block` of a part, or as many of the next parts' as that is beyond it.
+  __device__ __forceinline__ Walk(const TableArgs& args, int part, int row_block, int index, int end, int lane)
+      : index_(index),
+        end_(end),
+        lane_(lane),
+        row_blocks_(args.outputs.groups / (kGroups * kParts)),
+        part_(part),
+        row_block_(row_block) {
     Locate(args);
   }
   __device__ __forceinline__ void Step(const TableArgs& args) {
@@ -39,7 +43,6 @@ class Walk {
       if (index_ >= end_) unit.tiles = 0;
       return;
     }
-    for (; row_block_ >= row_blocks_; row_block_ -= row_blocks_) ++part_;
     Locate(args);
   }
 
@@ -52,13 +55,14 @@ class Walk {
     unit = {};
     run_end_ = 0;
     if (index_ >= end_) return;
+    for (; row_block_ >= row_blocks_; row_block_ -= row_blocks_) ++part_;
     constexpr int kRows = kUnitRows * kParts;
     const BatchTask& task = BatchTaskOf(args.outputs, row_block_ * kGroups * kParts);
     const int first = task.first_group / (kGroups * kParts);
     run_end_ = first + (task.rows + kRows - 1) / kRows;
     const int own = row_block_ - first;
-    const int chunk = part_ / args.outputs.parts;
-    const int skipped = part_ % args.outputs.parts * kPartTiles<kParts>;
+    const int chunk = part_ >> (args.outputs.parts - 1);
+    const int skipped = (part_ & (args.outputs.parts - 1)) * kPartTiles<kParts>;
     const ScDims& dims = args.outputs.dims;
     const int row_tiles = static_cast<int>(dims.padded) / kTileDims;
     const int tile = own * kParts * row_tiles + chunk * (static_cast<int>(dims.chunk_stride) / kTileDims) + skipped;

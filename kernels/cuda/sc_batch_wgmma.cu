@@ -112,8 +112,10 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
         warp, args.minus_one};
     consumer.Consume();
     if constexpr (!kOwners) {
-      args.barrier.Wait([] { NamedWait(1, kConsumers); });
-      CombineSums<kConsumers / 32, kCombineBytes>(args.outputs, memory + kRingHeader);
+      const auto sync = [] { NamedWait(1, kConsumers); };
+      const unsigned arrived = args.barrier.Arrive(sync);
+      CombineSums<kConsumers / 32, kCombineBytes>(args.outputs, memory + kRingHeader,
+                                                  [&] { args.barrier.Await(arrived, sync); });
     }
   }
 #else
@@ -180,6 +182,7 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   const bool table = args.ranks != nullptr;
   const Shares shares = MakeShares(ctx, streams, !table, args.outputs.groups);
   const bool owners = shares.owners > 0;
+  args.outputs.combined = BlockShare::Of(args.outputs.combine_units(), shares.blocks);
   args.owners = shares.owners;
   args.helped = shares.helped;
   if (shares.helped > 0) args.flags = ctx.flags();
