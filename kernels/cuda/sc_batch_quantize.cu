@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads) BatchQuantizeKernel(const __grid_con
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t chunk = int64_t{blockIdx.x} * kChunks + static_cast<int>(threadIdx.x) / kWarp;
   const bool used = chunk < args.dims.chunks;
-  ChunkOfRow mine(source, args.dims, row, chunk, lane);
+  ChunkOfRow<1> mine(source, args.dims, row, chunk, 0, lane);
   StartNext();
   if (used) mine.LoadNormWeights();
   WaitForPrevious();
@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kThreads) BatchQuantizeKernel(const __grid_con
   }
   if (!used) return;
   uint8_t* codes = args.codes + row * args.dims.padded + chunk * args.dims.chunk_stride;
-  const ScopeQuantizer quantizer = mine.Quantize(args.params, r, [&](int d, uint8_t code) {
+  const ScopeQuantizer quantizer(args.params, Extremes{mine.MaxAbsBits(r)});
+  mine.Codes(args.params, quantizer, [&](int d, uint8_t code) {
     if (d < args.dims.chunk_padded(chunk)) codes[d] = code;
   });
   if (lane == 0) {
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) BatchQuantizeKernel(const __grid_con
 
 bool BatchQuantizes(const ScOperator& op, const ScDims& dims) {
   return op.code == ScCode::kSignMagnitude && op.config.granularity == ScGranularity::kPerRow &&
-         op.config.group_a == 1 && dims.chunk_d <= ChunkOfRow::kMaxDims;
+         op.config.group_a == 1 && dims.chunk_d <= ChunkOfRow<1>::kMaxDims;
 }
 
 ScActivationView LaunchBatchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,

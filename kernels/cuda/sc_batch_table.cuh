@@ -137,7 +137,7 @@ void LaunchTable(DeviceContext& ctx, const ScTables& tables, ScActivationView a,
     args.scales = scratch.Take<float>(a.rows * a.dims.chunks);
     a.scales = args.scales;
     args.source = source;
-    args.params = {ScCode::kSignMagnitude, tables.q_max, 1};
+    args.q_max = tables.q_max;
   }
   args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kUnitRows * Table::kParts, Table::kTiles);
   args.outputs.few = Table::kFew;

@@ -20,7 +20,7 @@ struct TableArgs {
   // Where outputs.a has no codes, every block quantizes the chunks that it works on, and all that work on a chunk write
   // the same scales.
   RowSource source;
-  QuantizerParams params;
+  int q_max = 0;
   float* scales = nullptr;                 // outputs.a.scales
   const CountQuarter* quarters = nullptr;  // ScTables
   int levels = 128;
@@ -49,23 +49,27 @@ __device__ void StageCodes(const TableArgs& args, int64_t chunk, StagedCodes cod
   }
 }
 
-// The same from the rows themselves, a warp a token: a quantizing kernel in front takes longer than doing it again in
-// every block (8B, 4 tokens: 5 % of a step).
+// The same from the rows themselves, as many warps a token as there are: a quantizing kernel in front takes longer than
+// doing it again in every block (8B, 4 tokens: 5 % of a step).
 template <int kTokens>
 struct RowQuantizer {
+  static constexpr int kShares = kWarps / kTokens < 4 ? kWarps / kTokens : 4;  // of a token's chunk, a warp each
+  using Chunk = ChunkOfRow<kShares>;
   const TableArgs& args;
   int token;
-  ChunkOfRow mine;
+  int share;
+  Chunk mine;
   float norm = 0.0f;
 
   __device__ __forceinline__ RowQuantizer(const TableArgs& table_args, int chunk, int warp)
-      : args(table_args), token(warp), mine(Chunk(chunk)) {
+      : args(table_args), token(warp / kShares), share(warp % kShares), mine(At(chunk)) {
     mine.LoadNormWeights();
   }
-  __device__ __forceinline__ ChunkOfRow Chunk(int chunk) const {
+  __device__ __forceinline__ Chunk At(int chunk) const {
     const auto none = static_cast<int>(args.outputs.dims.chunks);
-    return {args.source, args.outputs.dims, token, token < args.outputs.a.rows ? chunk : none,
-            static_cast<int>(threadIdx.x) % kWarp};
+    return {args.source, args.outputs.dims,
+            token,       token < args.outputs.a.rows ? chunk : none,
+            share,       static_cast<int>(threadIdx.x) % kWarp};
   }
   // The first chunk's elements, and the norms, by all threads of the block. Uses the table's memory up to the next
   // barrier.
@@ -94,19 +98,30 @@ struct RowQuantizer {
     if (token < args.outputs.a.rows) norm = FoldNorm(lanes + token * kRowLanes, cols, args.source.norm_eps);
   }
   __device__ __forceinline__ void Next(int chunk) {
-    mine = Chunk(chunk);
+    mine = At(chunk);
     mine.LoadNormWeights();
     mine.Load();
   }
+  // By all threads.
   __device__ __forceinline__ void StageChunk(int64_t chunk, StagedCodes codes_of) {
-    if (token >= kTokens) return;
+    __shared__ uint32_t largest[kTokens][kShares];
+    uint32_t most = mine.MaxAbsBits(norm);
+    if constexpr (kShares > 1) {
+      largest[token][share] = most;
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kShares; ++i) most = max(most, largest[token][i]);
+    }
+    const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};
+    const ScopeQuantizer quantizer(params, Extremes{most});
     auto* codes = reinterpret_cast<uint8_t*>(codes_of[token]);
-    const ScopeQuantizer quantizer = mine.Quantize(args.params, norm, [&](int d, uint8_t code) { codes[d] = code; });
-    if (threadIdx.x % kWarp != 0 || token >= args.outputs.a.rows) return;
+    mine.Codes(params, quantizer, [&](int d, uint8_t code) { codes[d] = code; });
+    if (share != 0 || threadIdx.x % kWarp != 0 || token >= args.outputs.a.rows) return;
     args.scales[chunk * args.outputs.a.rows + token] = quantizer.scale;
     if (!quantizer.finite) args.outputs.reporter.Report();
   }
 };
+static_assert(kWarps % 4 == 0);
 
 // Words of four tokens' bytes become words of one byte position: out[j] = byte j of a, b, c, d.
 __device__ __forceinline__ void Transpose(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t (&out)[4]) {
