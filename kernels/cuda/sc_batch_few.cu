@@ -94,7 +94,7 @@ class FourTokens {
     int negative = 0;
 #pragma unroll
     for (int k = 0; k < kChunkDims / kTileDims; ++k) {
-      const uint32_t codes = shared_.codes[token][k * 4 + t];
+      const uint32_t codes = shared_.codes[token][k / 2 * 8 + 2 * t + k % 2];
       negative += __popc(codes & 0x80808080u);
       signs_[k / 2][k % 2] = ByteSigns(codes) | 0x01010101u;
     }

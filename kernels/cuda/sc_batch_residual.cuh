@@ -156,13 +156,13 @@ __device__ void StageFactors(const TableArgs& args, ResidualShared<kTokens>& sha
   rest /= 2;  // each of the four is even
   uint32_t terms[4];
   Transpose(factors[0], factors[1], factors[2], factors[3], terms);
-  const int lane = token % kTileTokens * 4 + word % 4;
+  const int lane = token % kTileTokens * 4 + word % 8 / 2;
 #pragma unroll
   for (int k = 0; k < kResidualTerms; ++k) {
     constexpr std::array<int, kResidualTerms> kShifts = kResidualShifts;
     const int shift = kTermShift - kShifts[k];
     const uint32_t kept = (0xffu << shift & 0xffu) * 0x01010101u;
-    shared.factors[(word / 8 * kResidualTerms + k) * G::kTiles + token / kTileTokens][lane][word / 4 % 2] =
+    shared.factors[(word / 8 * kResidualTerms + k) * G::kTiles + token / kTileTokens][lane][word % 2] =
         terms[k] << shift & kept;
   }
 #pragma unroll

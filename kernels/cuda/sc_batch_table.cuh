@@ -78,6 +78,10 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
       __syncthreads();
     }
     my.Build(args, of_chunk);
+    if (part == first_part) {  // not before: what others wait for would come later
+      ring.template Ask<2>(args, ahead.unit);
+      ring.template Ask<3>(args, ahead.unit);
+    }
     __syncthreads();
     my.Begin();
     // Parts follow one another as units do.
@@ -86,17 +90,17 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
     const int stop = min(end, first_unit + row_blocks);
     for (; unit < stop; unit += kWarps, to += kWarps * kParts * block_stride) {
       if (lane == 0) PrefetchL2Line(ahead.unit.scales);  // what CombineSums will want
+      ahead.Step(args);
       Codes codes;
       typename Table::Sums sums;
       my.Start(sums);
       const auto add = [&](auto pair) {
         ring.template Take<pair>(codes);
-        ring.template Ask<(pair + kRingPairs) % kUnitPairs>(args, ahead.unit);
+        ring.template Ask<pair>(args, ahead.unit);
         my.template AddPair<pair>(codes, sums);
       };
       add(Pair<0>());
       add(Pair<1>());
-      ahead.Step(args);  // the next pairs to ask for are the next unit's
       if constexpr (kParts == 2) {
         my.Store(to, group_stride, sums);
         my.Start(sums);

@@ -65,12 +65,13 @@ struct TableLayout {
   static constexpr int kPlaneBytes = 2 * kNegative;
   static constexpr int kBytes = kPlanes * kPlaneBytes;
 
-  static __device__ __forceinline__ int Slot(int tile, int t, int j) {
-    return kEntryBytes == 4 ? tile % 2 * 16 + j * 4 + t : j * 4 + t;
+  // Of byte j of a lane's word k of a pair, and the dimension of a slot (Codes).
+  static __device__ __forceinline__ int Slot(int k, int lane, int j) {
+    return kEntryBytes == 4 ? lane % 4 * 8 + k * 4 + j : lane % 4 * 4 + j;
   }
   static __device__ __forceinline__ int Dim(int plane, int slot) {
-    if constexpr (kEntryBytes == 4) return plane * 32 + slot / 16 * 16 + slot % 4 * 4 + slot % 16 / 4;
-    return plane * 16 + slot % 4 * 4 + slot / 4;
+    if constexpr (kEntryBytes == 4) return plane * 32 + slot;
+    return plane / 2 * 32 + slot / 4 * 8 + plane % 2 * 4 + slot % 4;
   }
 };
 
@@ -89,8 +90,8 @@ class LookupPlaces {
       Pin(level_of_[i]);
 #pragma unroll
       for (uint32_t q = 0; q < kOrders; ++q) {
-        const auto tile = static_cast<int>(q ^ (kOrders == 2 ? lane / 16 : 0));
-        const int slot = Layout::Slot(tile, static_cast<int>(lane % 4), static_cast<int>(byte));
+        const auto word = static_cast<int>(q ^ (kOrders == 2 ? lane / 16 : 0));
+        const int slot = Layout::Slot(word, static_cast<int>(lane), static_cast<int>(byte));
         address_[i][q] = base + static_cast<uint32_t>(slot * Layout::kEntryBytes);
         Pin(address_[i][q]);
       }

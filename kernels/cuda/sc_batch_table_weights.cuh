@@ -76,14 +76,14 @@ class Walk {
   }
 };
 
-inline constexpr int kRingPairs = 2;
+inline constexpr int kRingPairs = kUnitPairs;
 inline constexpr int kPairBytes = 2 * kTileBytes;
 inline constexpr int kRingBytes = kWarps * kRingPairs * kPairBytes;
 
-// [2 * group + i][k]: word lane % 4 of row lane / 4 + 8 i of the group in tile k of a pair.
+// [2 * group + i][k]: of row lane / 4 + 8 i of the group, dimensions 8 * (lane % 4) + 4 k .. of a pair's 32.
 using Codes = uint32_t[2 * kGroups][2];
 
-// A warp's codes on their way, two pairs of tiles ahead.
+// A warp's codes on their way, a unit ahead.
 //
 // Tried before (8B, 8 tokens): two halves of a unit ahead in registers, 4 % more time; bulk copies and a barrier for
 // each pair or half of a unit, 1 to 4 %.
@@ -91,7 +91,11 @@ template <int kParts>
 class Ring {
  public:
   __device__ __forceinline__ Ring(uint8_t* shared, int warp, int lane)
-      : at_(static_cast<uint32_t>(__cvta_generic_to_shared(shared + warp * kRingPairs * kPairBytes))), lane_(lane) {}
+      : at_(static_cast<uint32_t>(__cvta_generic_to_shared(shared + warp * kRingPairs * kPairBytes))),
+        to_(at_ + static_cast<uint32_t>(lane * 16)),
+        from_(at_ +
+              static_cast<uint32_t>(lane % 4 / 2 * kTileBytes + (lane / 4 ^ lane % 4 / 2 * kTurn) * 16 + lane % 2 * 8)),
+        turned_(at_ + static_cast<uint32_t>((lane ^ kTurn) * 16)) {}
 
   // Asks for pair q of a unit, or for zeros where it has none.
   template <int kQ>
@@ -100,11 +104,11 @@ class Ring {
     const uint8_t* from = unit.codes +
                           (kQ / kOwnPairs) * (static_cast<uint32_t>(args.outputs.dims.padded) * kUnitRows) +
                           kQ % kOwnPairs * kPairBytes;
-    const uint32_t to = at_ + static_cast<uint32_t>(kQ % kRingPairs * kPairBytes + lane_ * 16);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const bool have = kQ % kOwnPairs * 2 + k < unit.tiles;
-      asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to + k * kTileBytes),
+      asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(
+                       (k == 0 ? to_ : turned_) + kQ % kRingPairs * kPairBytes + k * kTileBytes),
                    "l"(from + k * kTileBytes), "r"(have ? 16 : 0)
                    : "memory");
     }
@@ -115,23 +119,21 @@ class Ring {
   __device__ __forceinline__ void Take(Codes& codes) const {
     WaitForCopies<kRingPairs - 1>();
     __syncwarp();
-    const uint32_t from = at_ + static_cast<uint32_t>(kQ % kRingPairs * kPairBytes + lane_ * 4);
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-#pragma unroll
-      for (int r = 0; r < 2 * kGroups; ++r) {
-        asm volatile("ld.shared.u32 %0, [%1];\n"
-                     : "=r"(codes[r][k])
-                     : "r"(from + k * kTileBytes + r * 8 * kTileDims)
-                     : "memory");
-      }
+    for (int r = 0; r < 2 * kGroups; ++r) {
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
+                   : "=r"(codes[r][0]), "=r"(codes[r][1])
+                   : "r"(from_ + kQ % kRingPairs * kPairBytes + r * 8 * kTileDims)
+                   : "memory");
     }
     __syncwarp();  // before the place is filled anew
   }
 
  private:
-  uint32_t at_;
-  int lane_;
+  // A lane reads 8 bytes of a row; for half a warp to find all banks, the second tile's rows are where those four
+  // further on would be, modulo 8.
+  static constexpr int kTurn = 4;
+  uint32_t at_, to_, from_, turned_;
 };
 
 }  // namespace stoch::cuda::batch_table
