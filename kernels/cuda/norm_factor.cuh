@@ -6,38 +6,9 @@
 
 namespace stoch::cuda {
 
-// What:     a lane of the row's sum of squares from each of the block's first kRowLanes threads, in `shared`, where
-//           FoldNorm finds them after a barrier.
-// Bits:     kRowLanes order of reduce.h.
-__device__ __forceinline__ void NormLanes(const float* x, int cols, float* shared) {
-  constexpr int kInFlight = 16;  // loads first: the sum is one chain
-  constexpr int kStep = kInFlight * kRowLanes;
-  const int j = static_cast<int>(threadIdx.x);
-  if (j >= kRowLanes) return;
-  const float* from = x + j;
-  float lane = 0.0f;
-  float v[kInFlight];
-  int rest = cols;
-#pragma unroll 1
-  for (; rest >= kStep; rest -= kStep, from += kStep) {
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) v[k] = from[k * kRowLanes];
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) lane = Fma(v[k], v[k], lane);
-  }
-  if (rest > 0) {
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) v[k] = j + k * kRowLanes < rest ? from[k * kRowLanes] : 0.0f;
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) lane = Fma(v[k], v[k], lane);  // + 0 changes no lane: none is -0
-  }
-  shared[j] = lane;
-}
-
 // What:     lane j of kRowLanes of the sums of squares of rows x[0..kRows), at lanes[row][j], where FoldNorm finds them
 //           after a barrier.
 // Bits:     kRowLanes order of reduce.h.
-// NormLanes is not this with one row: decoding one sequence took 7 % longer with it (measured).
 template <int kRows>
 __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int cols, int j,
                                          float* const (&lanes)[kRows]) {
@@ -52,14 +23,18 @@ __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int col
       for (int k = 0; k < kInFlight; ++k) lane[r] = Fma(v[r][k], v[r][k], lane[r]);
     }
   };
-  int begin = j;
+  // Pointers: every load would make an address of an index on its own (8B, 8 tokens: 1 % of a step).
+  const float* from[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) from[r] = x[r] + j;
   int rest = cols;
 #pragma unroll 1
-  for (; rest >= kStep; rest -= kStep, begin += kStep) {
+  for (; rest >= kStep; rest -= kStep) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) v[r][k] = x[r][begin + k * kRowLanes];
+      for (int k = 0; k < kInFlight; ++k) v[r][k] = from[r][k * kRowLanes];
+      from[r] += kStep;
     }
     add();
   }
@@ -67,12 +42,21 @@ __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int col
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) v[r][k] = j + k * kRowLanes < rest ? x[r][begin + k * kRowLanes] : 0.0f;
+      for (int k = 0; k < kInFlight; ++k) v[r][k] = j + k * kRowLanes < rest ? from[r][k * kRowLanes] : 0.0f;
     }
     add();  // + 0 changes no lane: none is -0
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) lanes[r][j] = lane[r];
+}
+
+// What:     a lane of the row's sum of squares from each of the block's first kRowLanes threads, in `shared`, where
+//           FoldNorm finds them after a barrier.
+// Bits:     kRowLanes order of reduce.h.
+__device__ __forceinline__ void NormLanes(const float* x, int cols, float* shared) {
+  const int j = static_cast<int>(threadIdx.x);
+  if (j >= kRowLanes) return;
+  NormLane<1>({x}, cols, j, {shared});
 }
 
 // What: 1 / sqrt(mean(x^2) + eps) of the row, given to every lane of each warp that calls. Every warp for itself folds

@@ -32,6 +32,7 @@ class FourTokens {
   static constexpr int kParts = 1;
   static constexpr bool kFew = true;
   static constexpr int kAtOnce = 1;
+  static constexpr int kRingPairs = 4;
   static constexpr int kMaxCount = 128;
   using Layout = TableLayout<kTokens, kChunkDims>;
   static constexpr int kTableBytes = Layout::kBytes;

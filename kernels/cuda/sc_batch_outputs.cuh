@@ -169,12 +169,13 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
 //
 // kAtOnce: quads whose instructions are laid out one after another. Where a warp adds few units, they are executed a
 // few times and what they cost is being fetched: all are there once (8B, 8 tokens: 2 % of a step).
-template <bool kWide_, bool kFew_, int kParts_, int kAtOnce_>
+template <bool kWide_, bool kFew_, int kParts_, int kAtOnce_, int kTiles_>
 struct CombineStage {
   static constexpr bool kWide = kWide_;
   static constexpr bool kFew = kFew_;
   static constexpr int kParts = kParts_;
   static constexpr int kAtOnce = kAtOnce_;
+  static constexpr int kTiles = kTiles_;
   static constexpr int kQuad = 4;   // chunks that a copy of a lane, or a vector of scales, spans
   static constexpr int kQuads = 2;  // of a stage
   static constexpr int kChunks = kQuad * kQuads;
@@ -206,13 +207,15 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
+// kTiles: args.used_tiles() where the kernel knows it, or 0: a division takes longer than most of what a unit needs.
+template <int kTiles>
 struct CombineUnit {
   const BatchTask* task;
   int word;   // of its first sums in a chunk, in units
   int row;    // the first
   int token;  // the first
   __device__ CombineUnit(const BatchOutputs& args, int unit) {
-    const int tiles = args.used_tiles();
+    const int tiles = kTiles > 0 ? kTiles : args.used_tiles();
     const int group = args.few ? unit / 2 * 2 : unit / 2 / tiles;
     const int tile = args.few ? 0 : unit / 2 % tiles;
     task = &BatchTaskOf(args, group);
@@ -243,7 +246,7 @@ struct UnitCopier {
   __device__ uint32_t chunk_bytes() const { return part_bytes() * static_cast<uint32_t>(args.parts); }
 
   __device__ void Start() {
-    const CombineUnit at(args, unit);
+    const CombineUnit<S::kTiles> at(args, unit);
     const auto chunk = static_cast<uint32_t>(lane() / S::kLines);
     const int line = lane() % S::kLines;
     // Padding rows and tokens take any scale: their outputs are not stored.
@@ -350,7 +353,7 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
   const int line = lane / 8 + lane % 2 * 4 + (S::kFew ? lane / 4 % 2 * 8 : 0);
   const int token = lane / 2 % (S::kFew ? 2 : 4) * 2;
   for (int u = first + warp; u < end; u += kWarps) {
-    const CombineUnit unit(args, u);
+    const CombineUnit<S::kTiles> unit(args, u);
     const int row = unit.row + line % 4 + line / 4 * 8;  // where few, line / 8 is a group of 16 rows
     float* const out = unit.task->out + (unit.token + token) * unit.task->out_stride + row;
     const int64_t stride = unit.task->out_stride;
@@ -396,18 +399,18 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
 // What:     all outputs, by warps 0..kWarps-1 of every block; await() returns once all sums are written and visible.
 // Requires: args.combined of args.combine_units; `shared` has kBytes, aligned to 16, and none of the warps uses it any
 //           more; sums are not wide, args.few is kFew, args.parts at most kParts.
-template <int kWarps, int kBytes, bool kFew, int kParts, int kAtOnce, typename Await>
+template <int kWarps, int kBytes, bool kFew, int kParts, int kAtOnce, int kTiles, typename Await>
 __device__ void CombineNarrowSums(const BatchOutputs& args, uint8_t* shared, const Await& await) {
-  CombineUnits<CombineStage<false, kFew, kParts, kAtOnce>, kWarps, kBytes>(args, shared, await);
+  CombineUnits<CombineStage<false, kFew, kParts, kAtOnce, kTiles>, kWarps, kBytes>(args, shared, await);
 }
 
 // What: the same of sums that may be wide, in one part, not few; for many tokens.
 template <int kWarps, int kBytes, typename Await>
 __device__ void CombineSums(const BatchOutputs& args, uint8_t* shared, const Await& await) {
   if (args.wide) {
-    CombineUnits<CombineStage<true, false, 1, 2>, kWarps, kBytes>(args, shared, await);
+    CombineUnits<CombineStage<true, false, 1, 2, 0>, kWarps, kBytes>(args, shared, await);
   } else {
-    CombineUnits<CombineStage<false, false, 1, 2>, kWarps, kBytes>(args, shared, await);
+    CombineUnits<CombineStage<false, false, 1, 2, 0>, kWarps, kBytes>(args, shared, await);
   }
 }
 

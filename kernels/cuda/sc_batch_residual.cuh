@@ -57,12 +57,13 @@ class TableShare {
 
   __device__ __forceinline__ void Load(const TableArgs& args, const ResidualShared<kTokens>& shared, int part) {
     const int dim = part * G::kPartDims + G::Layout::Dim(plane(), slot());
-    const uint32_t* rows =
-        args.residuals + (dim & (args.masks - 1)) * kResidualLevels * kResidualWords + share() * kShareWords;
+    // Unsigned, so that an address is one instruction.
+    const uint32_t row =
+        static_cast<uint32_t>((dim & (args.masks - 1)) * kResidualLevels * kResidualWords + share() * kShareWords);
 #pragma unroll
     for (int n = 0; n < kTokens; ++n) {
       const uint32_t code = shared.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
-      const uint32_t* from = rows + (code & 0x7f) * kResidualWords;
+      const uint32_t* from = args.residuals + (row + (code & 0x7f) * kResidualWords);
       if constexpr (kShareWords == 4) {
         const uint4 v = LoadTable(from);
         words_[0][n] = v.x;
@@ -118,9 +119,9 @@ class TableShare {
   uint32_t words_[kShareWords][kTokens];
   uint32_t negative_ = 0;  // a bit a token
 
-  static __device__ int slot() { return static_cast<int>(threadIdx.x) % G::Layout::kSlots; }
-  static __device__ int plane() { return static_cast<int>(threadIdx.x) / G::Layout::kSlots % G::Layout::kPlanes; }
-  static __device__ int share() { return static_cast<int>(threadIdx.x) / G::kPartDims; }
+  static __device__ int slot() { return static_cast<int>(threadIdx.x % G::Layout::kSlots); }
+  static __device__ int plane() { return static_cast<int>(threadIdx.x / G::Layout::kSlots % G::Layout::kPlanes); }
+  static __device__ int share() { return static_cast<int>(threadIdx.x / G::kPartDims); }
   // Eight bits as eight times four.
   static __device__ __forceinline__ uint32_t Nibbles(uint32_t bits) {
     uint32_t r = (bits | bits << 12) & 0x000f000fu;
@@ -139,8 +140,8 @@ template <int kTokens>
 __device__ void StageFactors(const TableArgs& args, ResidualShared<kTokens>& shared, int part) {
   using G = Geometry<kTokens>;
   static_assert(kTokens * G::kPartWords <= kThreads);
-  const int token = static_cast<int>(threadIdx.x) / G::kPartWords;
-  const int word = static_cast<int>(threadIdx.x) % G::kPartWords;
+  const auto token = static_cast<int>(threadIdx.x / G::kPartWords);
+  const auto word = static_cast<int>(threadIdx.x % G::kPartWords);
   if (token >= kTokens) return;  // whole warps
   const uint32_t codes = shared.codes[token][part * G::kPartWords + word];
   uint32_t factors[4];
@@ -149,7 +150,8 @@ __device__ void StageFactors(const TableArgs& args, ResidualShared<kTokens>& sha
   for (int j = 0; j < 4; ++j) {
     const int dim = part * G::kPartDims + word * 4 + j;
     const uint32_t code = codes >> (8 * j) & 0xff;
-    const uint32_t f = __ldg(args.factors + (dim & (args.masks - 1)) * kResidualLevels + (code & 0x7f));
+    const uint32_t f =
+        __ldg(args.factors + (static_cast<uint32_t>((dim & (args.masks - 1)) * kResidualLevels) + (code & 0x7f)));
     factors[j] = code >> 7 != 0 ? __vneg4(f) : f;
     rest += kMaxResidual - __dp4a(static_cast<int>(factors[j]), 0x01010101, 0);
   }

@@ -26,7 +26,8 @@ using Pair = std::integral_constant<int, kQ>;
 // most shapes do not divide among them.
 //
 // Table: what a lane needs for its look-ups, and what to do with them.
-//   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kFew (BatchOutputs::few), kAtOnce (CombineStage)
+//   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFew (BatchOutputs::few),
+//   kAtOnce (CombineStage)
 //   Shared                    what it keeps in shared memory beside the table: codes[kTokens][kWords] and more
 //   Init(shared)              static, by all threads, before anything else; what it leaves is read from Begin on
 //   Table(shared, table)
@@ -38,6 +39,7 @@ using Pair = std::integral_constant<int, kQ>;
 template <typename Table>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_constant__ TableArgs args) {
   constexpr int kParts = Table::kParts;
+  constexpr int kRingPairs = Table::kRingPairs;
   extern __shared__ __align__(128) uint8_t table[];
   __shared__ __align__(16) typename Table::Shared shared;
   Table::Init(shared);
@@ -55,14 +57,15 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   StartNext();
   int unit = begin + warp;
   Walk<kParts> ahead(args, first_part, unit - first_part * row_blocks, unit, end, lane);
-  const Ring<kParts> ring(table + Table::kTableBytes, warp, lane);
-  ring.template Ask<0>(args, ahead.unit);
-  ring.template Ask<1>(args, ahead.unit);
+  const Ring<kParts, kRingPairs> ring(table + Table::kTableBytes, warp, lane);
   const bool quantizes = outputs.a.codes == nullptr;
   RowQuantizer<Table::kTokens> quantizer(args, first_part >> (outputs.parts - 1), warp);
   Table my(shared, table);
   WaitForPrevious();
   if (quantizes) quantizer.Load(table);
+  // Not before, and at first no more: what the block waits for would come later (a unit in front: 2 % of a step).
+  ring.template Ask<0>(args, ahead.unit);
+  ring.template Ask<1>(args, ahead.unit);
   int first_unit = first_part * row_blocks;
   for (int part = first_part; first_unit < end; ++part, first_unit += row_blocks) {
     const int chunk = part >> (outputs.parts - 1);  // 1 or 2 of them
@@ -78,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
       __syncthreads();
     }
     my.Build(args, of_chunk);
-    if (part == first_part) {  // not before: what others wait for would come later
+    if (kRingPairs == kUnitPairs && part == first_part) {
       ring.template Ask<2>(args, ahead.unit);
       ring.template Ask<3>(args, ahead.unit);
     }
@@ -90,13 +93,13 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
     const int stop = min(end, first_unit + row_blocks);
     for (; unit < stop; unit += kWarps, to += kWarps * kParts * block_stride) {
       if (lane == 0) PrefetchL2Line(ahead.unit.scales);  // what CombineSums will want
-      ahead.Step(args);
       Codes codes;
       typename Table::Sums sums;
       my.Start(sums);
       const auto add = [&](auto pair) {
         ring.template Take<pair>(codes);
-        ring.template Ask<pair>(args, ahead.unit);
+        if constexpr (pair + kRingPairs == kUnitPairs) ahead.Step(args);  // from here on the next unit's
+        ring.template Ask<(pair + kRingPairs) % kUnitPairs>(args, ahead.unit);
         my.template AddPair<pair>(codes, sums);
       };
       add(Pair<0>());
@@ -113,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   WaitForCopies<0>();
   const auto sync = [] { __syncthreads(); };
   const unsigned arrived = args.barrier.Arrive(sync);
-  CombineNarrowSums<kWarps, Table::kTableBytes, Table::kFew, kParts, Table::kAtOnce>(
+  CombineNarrowSums<kWarps, Table::kTableBytes, Table::kFew, kParts, Table::kAtOnce, Table::kTiles>(
       outputs, table, [&] { args.barrier.Await(arrived, sync); });
 }
 
@@ -127,7 +130,7 @@ inline int PickBlocks(int sm_count, int64_t parts, int64_t row_blocks) {
 }
 
 template <typename Table>
-inline constexpr int kSharedBytes = Table::kTableBytes + kRingBytes;
+inline constexpr int kSharedBytes = Table::kTableBytes + kRingBytes<Table::kRingPairs>;
 
 // What: LaunchScBatchFew and LaunchScBatchTable.
 template <typename Table>

@@ -51,9 +51,9 @@ __device__ __forceinline__ void LoadTwice(const uint2& from, uint32_t (&to)[2]) 
 // A table of entries of kEntryBytes for every code, negative ones included: 128 bytes, all banks, hold those of one
 // code in kSlots dimensions, a plane.
 //
-// Dimension 4 t + j of a tile (t, j < 4): lanes of word t look up j in an order that depends on their row, so that all
-// that shared memory serves at a time are in different banks. 8 bytes: 16 lanes, four rows, start with byte row % 4. 4
-// bytes: 32 lanes, eight rows, of which the last four start with the second of two tiles.
+// Lanes of a row hold 8 dimensions each of a pair of tiles (Codes). They look up the bytes of a word in an order that
+// depends on their row, so that all that shared memory serves at a time are in different banks. 8 bytes: 16 lanes, four
+// rows, start with byte row % 4. 4 bytes: 32 lanes, eight rows, of which the last four start with the second word.
 template <int kEntryBytes_, int kDims>
 struct TableLayout {
   static constexpr int kEntryBytes = kEntryBytes_;
@@ -123,10 +123,10 @@ class LookupPlaces {
     }
   }
 
-  // Calls add(a) with two bytes' look-ups in entries of 8 bytes, as A operands of 8 rows each: an entry's words are
-  // rows lane / 4 and 8 + lane / 4 of a product.
+  // Calls add(a) with two bytes' look-ups of every lane's word `half` in entries of 8 bytes, as A operands of 8 rows
+  // each: an entry's words are rows lane / 4 and 8 + lane / 4 of a product.
   template <typename Add>
-  __device__ __forceinline__ void LookUpTile(const Codes& codes, int tile, int plane_offset, const Add& add) const {
+  __device__ __forceinline__ void LookUpHalf(const Codes& codes, int half, int plane_offset, const Add& add) const {
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
       uint32_t a[2 * kGroups][4];
@@ -135,7 +135,7 @@ class LookupPlaces {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           uint32_t v[2];
-          LookUp(__dp4a(codes[r][tile], level_of_[i + j], address_[i + j][0]), plane_offset, v);
+          LookUp(__dp4a(codes[r][half], level_of_[i + j], address_[i + j][0]), plane_offset, v);
           a[r][2 * j] = v[0];
           a[r][2 * j + 1] = v[1];
         }
@@ -145,10 +145,10 @@ class LookupPlaces {
   }
 
  private:
-  static constexpr uint32_t kOrders = Layout::kEntryBytes == 4 ? 2 : 1;  // in which a lane visits two tiles
+  static constexpr uint32_t kOrders = Layout::kEntryBytes == 4 ? 2 : 1;  // in which a lane visits two words
   uint32_t address_[4][kOrders];                                         // of code 0 in the first plane
   uint32_t level_of_[4];                                                 // dp4a operand: code * kLevelBytes
-  bool second_first_;                                                    // of two tiles
+  bool second_first_;                                                    // of two words
 };
 
 }  // namespace stoch::cuda::batch_table

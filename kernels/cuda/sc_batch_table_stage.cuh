@@ -1,6 +1,8 @@
 // What a block of the table kernels (sc_batch_table.cuh) multiplies with: a chunk's activations as codes.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/norm_factor.cuh"
 #include "kernels/cuda/sc_batch_outputs.cuh"
@@ -49,11 +51,13 @@ __device__ void StageCodes(const TableArgs& args, int64_t chunk, StagedCodes cod
   }
 }
 
-// The same from the rows themselves, as many warps a token as there are: a quantizing kernel in front takes longer than
-// doing it again in every block (8B, 4 tokens: 5 % of a step).
+// The same from the rows themselves: a quantizing kernel in front takes longer than doing it again in every block (8B,
+// 4 tokens: 5 % of a step). All warps share in it, as a chain of divisions is what takes time, and in instructions that
+// are there once what it costs to fetch them (8 tokens, one warp each: 3 % of a step).
 template <int kTokens>
 struct RowQuantizer {
-  static constexpr int kShares = kWarps / kTokens < 4 ? kWarps / kTokens : 4;  // of a token's chunk, a warp each
+  static constexpr int kShares = kWarps / kTokens;  // of a token's chunk, a warp each
+  static_assert(kShares * kTokens == kWarps);
   using Chunk = ChunkOfRow<kShares>;
   const TableArgs& args;
   int token;
@@ -80,7 +84,7 @@ struct RowQuantizer {
     const auto cols = static_cast<int>(args.outputs.dims.dims);
     // In place of rows that are not there, the last. More than four rows of a thread at a time would spill registers.
     constexpr int kTeams = kThreads / kRowLanes;
-    constexpr int kAtOnce = kTokens / kTeams < 4 ? kTokens / kTeams : 4;
+    constexpr int kAtOnce = std::min(kTokens / kTeams, 4);
 #pragma unroll 1
     for (int first = static_cast<int>(threadIdx.x) / kRowLanes; first < args.outputs.a.rows;
          first += kTeams * kAtOnce) {
@@ -112,7 +116,7 @@ struct RowQuantizer {
 #pragma unroll
       for (int i = 0; i < kShares; ++i) most = max(most, largest[token][i]);
     }
-    const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};
+    const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};  // a constant: other codes are not compiled
     const ScopeQuantizer quantizer(params, Extremes{most});
     auto* codes = reinterpret_cast<uint8_t*>(codes_of[token]);
     mine.Codes(params, quantizer, [&](int d, uint8_t code) { codes[d] = code; });
@@ -121,7 +125,6 @@ struct RowQuantizer {
     if (!quantizer.finite) args.outputs.reporter.Report();
   }
 };
-static_assert(kWarps % 4 == 0);
 
 // Words of four tokens' bytes become words of one byte position: out[j] = byte j of a, b, c, d.
 __device__ __forceinline__ void Transpose(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t (&out)[4]) {

@@ -76,26 +76,31 @@ class Walk {
   }
 };
 
-inline constexpr int kRingPairs = kUnitPairs;
 inline constexpr int kPairBytes = 2 * kTileBytes;
-inline constexpr int kRingBytes = kWarps * kRingPairs * kPairBytes;
+template <int kRingPairs>
+inline constexpr int kRingBytes = kWarps* kRingPairs* kPairBytes;
 
 // [2 * group + i][k]: of row lane / 4 + 8 i of the group, dimensions 8 * (lane % 4) + 4 k .. of a pair's 32.
 using Codes = uint32_t[2 * kGroups][2];
 
-// A warp's codes on their way, a unit ahead.
+// A warp's codes on their way, kRingPairs pairs of tiles ahead, 2 or 4.
 //
-// Tried before (8B, 8 tokens): two halves of a unit ahead in registers, 4 % more time; bulk copies and a barrier for
-// each pair or half of a unit, 1 to 4 %.
-template <int kParts>
+// A lane reads 8 bytes of a row at a time. For half a warp to meet all banks, rows of every second tile lie where those
+// kTurn further on, modulo 8, would.
+//
+// Tried before (8B, 8 tokens): codes straight into registers, a pair or two halves of a unit ahead, 4 to 6 % more time,
+// as the compiler asks for them late; bulk copies and a barrier for each pair or half of a unit, 1 to 4 %; the next
+// units fetched into the second-level cache, 7 to 15 %, as what a block waits for in front then comes later.
+template <int kParts, int kRingPairs>
 class Ring {
  public:
-  __device__ __forceinline__ Ring(uint8_t* shared, int warp, int lane)
-      : at_(static_cast<uint32_t>(__cvta_generic_to_shared(shared + warp * kRingPairs * kPairBytes))),
-        to_(at_ + static_cast<uint32_t>(lane * 16)),
-        from_(at_ +
-              static_cast<uint32_t>(lane % 4 / 2 * kTileBytes + (lane / 4 ^ lane % 4 / 2 * kTurn) * 16 + lane % 2 * 8)),
-        turned_(at_ + static_cast<uint32_t>((lane ^ kTurn) * 16)) {}
+  __device__ __forceinline__ Ring(uint8_t* shared, int warp, int lane) {
+    const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared + warp * kRingPairs * kPairBytes));
+    to_[0] = at + static_cast<uint32_t>(lane * kTileDims);
+    to_[1] = at + static_cast<uint32_t>((lane ^ kTurn) * kTileDims) + kTileBytes;
+    const int tile = lane % 4 / 2;
+    from_ = at + static_cast<uint32_t>(tile * kTileBytes + (lane / 4 ^ tile * kTurn) * kTileDims + lane % 2 * 8);
+  }
 
   // Asks for pair q of a unit, or for zeros where it has none.
   template <int kQ>
@@ -107,8 +112,7 @@ class Ring {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const bool have = kQ % kOwnPairs * 2 + k < unit.tiles;
-      asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(
-                       (k == 0 ? to_ : turned_) + kQ % kRingPairs * kPairBytes + k * kTileBytes),
+      asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to_[k] + Place(kQ)),
                    "l"(from + k * kTileBytes), "r"(have ? 16 : 0)
                    : "memory");
     }
@@ -123,17 +127,18 @@ class Ring {
     for (int r = 0; r < 2 * kGroups; ++r) {
       asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
                    : "=r"(codes[r][0]), "=r"(codes[r][1])
-                   : "r"(from_ + kQ % kRingPairs * kPairBytes + r * 8 * kTileDims)
+                   : "r"(from_ + Place(kQ) + r * 8 * kTileDims)
                    : "memory");
     }
     __syncwarp();  // before the place is filled anew
   }
 
  private:
-  // A lane reads 8 bytes of a row; for half a warp to find all banks, the second tile's rows are where those four
-  // further on would be, modulo 8.
   static constexpr int kTurn = 4;
-  uint32_t at_, to_, from_, turned_;
+  uint32_t to_[2];  // where the lane's copies of either tile of a pair go
+  uint32_t from_;   // what it reads of the first rows
+
+  static constexpr uint32_t Place(int pair) { return static_cast<uint32_t>(pair % kRingPairs * kPairBytes); }
 };
 
 }  // namespace stoch::cuda::batch_table
