@@ -336,15 +336,14 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
   // Neighbours share scales, so a block takes a range.
   const int first = args.combined.first();
   const int end = args.combined.end();
-  if (first + warp >= end) return await();
   const bool deep = end - first <= kWarps / 2;
   const int stages = deep ? 2 * kStages : kStages;
   uint8_t* const ring = shared + warp * stages * S::kBytes;
   const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
   const int ring_bytes = stages * S::kBytes;
 
-  UnitCopier<S> copier(args, first + warp, end, kWarps);
-  await();
+  UnitCopier<S> copier(args, first + warp, end, kWarps);  // addresses only, so also for a warp without a unit
+  await();  // by all: it has barriers of the block
   int fill = 0;         // where the next stage goes, and
   int take = 0;         // where the one to add is
   bool filled = false;  // all stages but one are on their way
