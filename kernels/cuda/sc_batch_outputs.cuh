@@ -343,10 +343,10 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
   const int ring_bytes = stages * S::kBytes;
 
   UnitCopier<S> copier(args, first + warp, end, kWarps);  // addresses only, so also for a warp without a unit
-  await();  // by all: it has barriers of the block
-  int fill = 0;         // where the next stage goes, and
-  int take = 0;         // where the one to add is
-  bool filled = false;  // all stages but one are on their way
+  await();                                                // by all: it has barriers of the block
+  int fill = 0;                                           // where the next stage goes, and
+  int take = 0;                                           // where the one to add is
+  bool filled = false;                                    // all stages but one are on their way
   const auto next = [&](int at) { return at + S::kBytes == ring_bytes ? 0 : at + S::kBytes; };
   // This lane's row and its first token, of the unit's.
   const int line = lane / 8 + lane % 2 * 4 + (S::kFew ? lane / 4 % 2 * 8 : 0);
