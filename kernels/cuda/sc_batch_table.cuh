@@ -167,13 +167,18 @@ void LaunchTable(DeviceContext& ctx, const ScTables& tables, ScActivationView a,
                    size_t{kSharedBytes<Table>}, args);
 }
 
+// What: whether shared memory of the device holds what a block has there.
+template <typename Table>
+bool TableFits(const DeviceContext& ctx) {
+  return ctx.max_shared_bytes >= kSharedBytes<Table> + static_cast<int64_t>(sizeof(typename Table::Shared)) + 1024;
+}
+
 // What: the part of ScBatchFewSupports and ScBatchTableSupports that is the same.
 template <typename Table>
 bool TableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
                    int64_t rows) {
-  constexpr int64_t kShared = kSharedBytes<Table> + static_cast<int64_t>(sizeof(typename Table::Shared)) + 1024;
   return op.code == ScCode::kSignMagnitude && !SumsAreWide(tables.max_count, dims) && dims.chunk_d <= kChunkDims &&
-         ctx.max_shared_bytes >= kShared && rows >= 1 && rows <= Table::kTokens;
+         TableFits<Table>(ctx) && rows >= 1 && rows <= Table::kTokens;
 }
 
 }  // namespace stoch::cuda::batch_table
