@@ -77,6 +77,15 @@ TEST(ScResidualNone, ForCountsThatNoThreeTermsComeNear) {
 }
 
 TEST(ScResidualNone, ForOtherCodesAndSizesOfTable) {
+  // One that has them but for what it says of itself.
+  const ScOperatorPtr op = Operator({{"halve", "1"}});
+  ASSERT_TRUE(MakeScResiduals(*op).has_value());
+  ScOperator other = *op;
+  other.code = ScCode::kAsymmetric;
+  EXPECT_FALSE(MakeScResiduals(other).has_value());
+  other = *op;
+  other.levels = kResidualLevels / 2;
+  EXPECT_FALSE(MakeScResiduals(other).has_value());
   EXPECT_FALSE(MakeScResiduals(*Operator({{"mode", "unipolar"}})).has_value());
   EXPECT_FALSE(MakeScResiduals(*Operator({{"halve", "1"}, {"sc_prec", "7"}})).has_value());
 }
