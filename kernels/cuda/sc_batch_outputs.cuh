@@ -60,7 +60,7 @@ struct BatchOutputs {
   bool wide = false;  // int32
   int parts = 1;      // of a chunk, 1 or 2, whose sums are apart
 
-  BlockShare combined;  // CombineUnits of a block
+  BlockShare combined;  // what of combine_units() a block combines
 
   // Tiles that have outputs: fewer than `tiles` where those are padded to what a kernel works on at a time.
   STOCH_LAYOUT_FN int used_tiles() const { return (static_cast<int>(a.rows) + kTileTokens - 1) / kTileTokens; }
@@ -155,7 +155,7 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
   }
 }
 
-// How CombineSums works. A unit is half an item, rows 4 * (unit % 2) and the next three, and the same 8 rows further
+// How CombineUnits works. A unit is half an item, rows 4 * (unit % 2) and the next three, and the same 8 rows further
 // on: the 32 words of two sums that lie together in every chunk, one a lane. A warp adds a unit alone, as a pipeline of
 // its own: it copies chunks ahead into its part of shared memory, sums and both scales, and waits for nobody else.
 //
@@ -166,6 +166,7 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
 // that spreading it over more warps would not pay. Instructions are next: of 20 for a unit's chunk (counted), 12 are
 // arithmetic. Were a lane to load its three scales of every chunk, the loads alone would take as long as the sums;
 // copied by the warp so that four chunks lie side by side, they take two copies and three loads for four chunks.
+// Where few, a unit is 16 rows of two groups and 4 tokens.
 //
 // kAtOnce: quads whose instructions are laid out one after another. Where a warp adds few units, they are executed a
 // few times and what they cost is being fetched: all are there once (8B, 8 tokens: 2 % of a step).
@@ -325,7 +326,11 @@ __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line,
   }
 }
 
-// `shared`: of this block, kBytes. Every warp has kBytes / kWarps of it, or twice that where half the warps do all.
+// What:     all outputs, by warps 0..kWarps-1 of every block; await() returns once all sums are written and visible.
+// Requires: args.combined of args.combine_units; `shared` has kBytes, aligned to 16, and none of the warps uses it any
+//           more; S, a CombineStage, is of args: wide or not, few or not, tiles, and parts no more than its own.
+//
+// Every warp has kBytes / kWarps of `shared`, or twice that where half the warps do all.
 template <typename S, int kWarps, int kBytes, typename Await>
 __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* shared, const Await& await) {
   constexpr int kStages = kBytes / kWarps / S::kBytes;
@@ -342,11 +347,12 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
   const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
   const int ring_bytes = stages * S::kBytes;
 
-  UnitCopier<S> copier(args, first + warp, end, kWarps);  // addresses only, so also for a warp without a unit
-  await();                                                // by all: it has barriers of the block
-  int fill = 0;                                           // where the next stage goes, and
-  int take = 0;                                           // where the one to add is
-  bool filled = false;                                    // all stages but one are on their way
+  // Addresses only, so for a warp without a unit too: all await together, as that has barriers of the block.
+  UnitCopier<S> copier(args, first + warp, end, kWarps);
+  await();
+  int fill = 0;         // where the next stage goes, and
+  int take = 0;         // where the one to add is
+  bool filled = false;  // all stages but one are on their way
   const auto next = [&](int at) { return at + S::kBytes == ring_bytes ? 0 : at + S::kBytes; };
   // This lane's row and its first token, of the unit's.
   const int line = lane / 8 + lane % 2 * 4 + (S::kFew ? lane / 4 % 2 * 8 : 0);
@@ -395,15 +401,7 @@ __device__ __forceinline__ void CombineUnits(const BatchOutputs& args, uint8_t* 
   }
 }
 
-// What:     all outputs, by warps 0..kWarps-1 of every block; await() returns once all sums are written and visible.
-// Requires: args.combined of args.combine_units; `shared` has kBytes, aligned to 16, and none of the warps uses it any
-//           more; sums are not wide, args.few is kFew, args.parts at most kParts.
-template <int kWarps, int kBytes, bool kFew, int kParts, int kAtOnce, int kTiles, typename Await>
-__device__ void CombineNarrowSums(const BatchOutputs& args, uint8_t* shared, const Await& await) {
-  CombineUnits<CombineStage<false, kFew, kParts, kAtOnce, kTiles>, kWarps, kBytes>(args, shared, await);
-}
-
-// What: the same of sums that may be wide, in one part, not few; for many tokens.
+// What: CombineUnits of sums that may be wide, in one part, not few; for many tokens.
 template <int kWarps, int kBytes, typename Await>
 __device__ void CombineSums(const BatchOutputs& args, uint8_t* shared, const Await& await) {
   if (args.wide) {

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
                 (uint64_t{static_cast<uint32_t>(unit)} * (kParts * block_stride) + static_cast<uint32_t>(lane));
     const int stop = min(end, first_unit + row_blocks);
     for (; unit < stop; unit += kWarps, to += kWarps * kParts * block_stride) {
-      if (lane == 0) PrefetchL2Line(ahead.unit.scales);  // what CombineSums will want
+      if (lane == 0) PrefetchL2Line(ahead.unit.scales);  // what combining will want
       Codes codes;
       typename Table::Sums sums;
       my.Start(sums);
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   WaitForCopies<0>();
   const auto sync = [] { __syncthreads(); };
   const unsigned arrived = args.barrier.Arrive(sync);
-  CombineNarrowSums<kWarps, Table::kTableBytes, Table::kFew, kParts, Table::kAtOnce, Table::kTiles>(
-      outputs, table, [&] { args.barrier.Await(arrived, sync); });
+  using Stage = CombineStage<false, Table::kFew, kParts, Table::kAtOnce, Table::kTiles>;
+  CombineUnits<Stage, kWarps, Table::kTableBytes>(outputs, table, [&] { args.barrier.Await(arrived, sync); });
 }
 
 // One block a multiprocessor, and whole parts' worth of blocks, or blocks' worth of parts, where that leaves few
