@@ -167,7 +167,7 @@ void LaunchTable(DeviceContext& ctx, const ScTables& tables, ScActivationView a,
                    size_t{kSharedBytes<Table>}, args);
 }
 
-// What: whether shared memory of the device holds what a block has there.
+// What: whether shared memory of the device holds what a block has there, 1 KB for small things that are static.
 template <typename Table>
 bool TableFits(const DeviceContext& ctx) {
   return ctx.max_shared_bytes >= kSharedBytes<Table> + static_cast<int64_t>(sizeof(typename Table::Shared)) + 1024;
