@@ -49,10 +49,10 @@ inline constexpr int kThermometerBytes = 256 * kThermometerCopies * 16;
 __device__ __forceinline__ void FillThermometers(uint8_t* table) {
   for (uint32_t i = threadIdx.x; i < 256 * kThermometerCopies; i += kThreads) {
     const uint32_t code = i / kThermometerCopies;
-    const PackedRanks ranks = DirectRanks(code);
+    const PackedRanks ranks = DirectRanks<4>(code);
     reinterpret_cast<uint4*>(table)[i] =
-        make_uint4(ThermometerWord<0>(code, ranks, 0, ~0u), ThermometerWord<0>(code, ranks, 1, ~0u),
-                   ThermometerWord<0>(code, ranks, 2, ~0u), ThermometerWord<0>(code, ranks, 3, ~0u));
+        make_uint4(ThermometerWord<0, 0, 4>(code, ranks, ~0u), ThermometerWord<0, 1, 4>(code, ranks, ~0u),
+                   ThermometerWord<0, 2, 4>(code, ranks, ~0u), ThermometerWord<0, 3, 4>(code, ranks, ~0u));
   }
 }
 // The thermometer of byte kByte of `codes`; `table`: shared address of this lane's copy.
@@ -112,7 +112,7 @@ struct Consumer {
       if constexpr (kTable) {
         ranks[i] = TableRanks(table + static_cast<uint32_t>(mask * 128), codes[i]);
       } else {
-        ranks[i] = DirectRanks(codes[i]);
+        ranks[i] = DirectRanks<kWords>(codes[i]);
       }
     }
     const uint64_t streams = DescriptorToAddTo(low);

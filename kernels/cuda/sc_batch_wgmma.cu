@@ -174,7 +174,7 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   streams.scales = scratch.Take<float>(streams.scale_count());
   args.outputs =
       MakeBatchOutputs(tables, a, reporter, tasks, count, kRows, streams.token_tiles * (tile_tokens / kTileTokens));
-  if (!RanksAreDirect(op)) args.ranks = tables.ranks;
+  if (streams.words != 4 || !RanksAreDirect(op)) args.ranks = tables.ranks;
   args.masks = tables.masks;
   args.levels = tables.levels;
   args.barrier = ctx.grid_barrier();

@@ -7,10 +7,12 @@
 
 namespace stoch::cuda {
 bool RanksAreDirect(const ScOperator& op) {
-  if (op.config.stoc_len != 128 || op.levels != 128) return false;
+  const int length = op.config.stoc_len;
+  if ((length != 128 && length != 64) || op.levels != 128) return false;
   for (size_t i = 0; i < op.ranks_b.size(); ++i) {
     const size_t q = i % 128;
-    if (op.ranks_b[i] != q + (q >> 6)) return false;
+    const size_t rank = q + (q >> 6);
+    if (op.ranks_b[i] != (length == 128 ? rank : (rank + 1) / 2)) return false;
   }
   return true;
 }

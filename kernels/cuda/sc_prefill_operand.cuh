@@ -36,10 +36,17 @@ struct PackedRanks {
   }
 };
 
-// Ranks of four sign-magnitude codes where stoc_len = rng_levels = 128: rint(q * 128 / 127).
+// Ranks of four sign-magnitude codes where stoc_len and rng_levels are 32 * kWords, which is 128 or 64 (kDirectRanks):
+// rint(q * 128 / 127), and half of that, rounded up.
+template <int kWords>
+inline constexpr bool kDirectRanks = kWords == 4 || kWords == 2;
+template <int kWords>
 __device__ __forceinline__ PackedRanks DirectRanks(uint32_t codes) {
+  static_assert(kDirectRanks<kWords>);
   const uint32_t q = codes & 0x7f7f7f7f;
-  return {q + ((q >> 6) & 0x01010101)};
+  const uint32_t rank = q + ((q >> 6) & 0x01010101);
+  if constexpr (kWords == 4) return {rank};
+  return {(rank + 0x01010101) >> 1 & 0x7f7f7f7f};
 }
 
 // a * b + c by an IMAD: on the FMA pipe, which is idle while the ALU pipe makes thermometers. With a `b` known at
@@ -50,17 +57,17 @@ __device__ __forceinline__ uint32_t MultiplyAdd(uint32_t a, uint32_t b, uint32_t
   return r;
 }
 
-// Word `word` of 4 of the thermometer of code kByte. A clamped funnel shift of (~sign : sign) makes the ones
-// and the complement in one instruction. minus_one: ~0, opaque to the compiler.
-template <int kByte, typename Ranks>
-__device__ __forceinline__ uint32_t ThermometerWord(uint32_t codes, const Ranks& ranks, int word, uint32_t minus_one) {
+// Word kWord of kWords of the thermometer of code kByte. A clamped funnel shift of (~sign : sign) makes the ones and
+// the complement in one instruction. minus_one: ~0, opaque to the compiler.
+template <int kByte, int kWord, int kWords, typename Ranks>
+__device__ __forceinline__ uint32_t ThermometerWord(uint32_t codes, const Ranks& ranks, uint32_t minus_one) {
   const uint32_t sign = static_cast<uint32_t>(__dp4a(static_cast<int>(ByteSigns(codes)), 1 << (8 * kByte), 0));
   const uint32_t rank = ranks.template rank<kByte>();
   const uint32_t rest = MultiplyAdd(sign, minus_one, minus_one);  // ~sign
-  if (word == 0) return __funnelshift_lc(rest, sign, rank);
-  // From the top: ranks never exceed 128, so nothing is to be clamped at 0.
-  if (word == 3) return __funnelshift_rc(rest, sign, MultiplyAdd(rank, minus_one, 128));
-  return __funnelshift_lc(rest, sign, static_cast<uint32_t>(__viaddmax_s32(static_cast<int>(rank), -32 * word, 0)));
+  if constexpr (kWord == 0) return __funnelshift_lc(rest, sign, rank);
+  // The last word from the top: ranks never exceed 32 * kWords, so nothing is to be clamped at 0.
+  if constexpr (kWord + 1 == kWords) return __funnelshift_rc(rest, sign, MultiplyAdd(rank, minus_one, 32 * kWords));
+  return __funnelshift_lc(rest, sign, static_cast<uint32_t>(__viaddmax_s32(static_cast<int>(rank), -32 * kWord, 0)));
 }
 
 // The four registers of step kStep of a 16-row operand: units 2 * kStep and 2 * kStep + 1 (sc_streams.h) of rows g, g
@@ -71,8 +78,8 @@ __device__ __forceinline__ void StepOperand(uint32_t (&a)[4], const uint32_t (&c
   constexpr int kFirst = 2 * kStep, kSecond = 2 * kStep + 1;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    a[i] = ThermometerWord<kFirst / kWords>(codes[i], ranks[i], kFirst % kWords, minus_one);
-    a[2 + i] = ThermometerWord<kSecond / kWords>(codes[i], ranks[i], kSecond % kWords, minus_one);
+    a[i] = ThermometerWord<kFirst / kWords, kFirst % kWords, kWords>(codes[i], ranks[i], minus_one);
+    a[2 + i] = ThermometerWord<kSecond / kWords, kSecond % kWords, kWords>(codes[i], ranks[i], minus_one);
   }
 }
 

@@ -253,7 +253,7 @@ struct Consumer {
           const int mask = half * masks + ((block * 16) & (masks - 1));
           ranks[i] = TableRanks(table + static_cast<uint32_t>(mask * 128), codes[i]);
         } else {
-          ranks[i] = DirectRanks(codes[i]);
+          ranks[i] = DirectRanks<kWords>(codes[i]);
         }
       }
       MultiplyStage<kWidth, kFirst && half == 0>(codes, ranks);

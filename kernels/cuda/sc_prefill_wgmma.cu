@@ -9,8 +9,8 @@
 // What bounds it in a whole model is power as well: 700 W hold an H200 at 1.86 of 1.98 GHz (128 cycles; 1.93 at 64), so
 // that fewer instructions beside wgmma no longer show.
 //
-// Tried before: warpgroups two to four stages apart instead of one, so that their scales never meet (64 cycles: 0 to 4 %
-// more time, 128: 2 to 10 %); a seventh stage (nothing).
+// Tried before: warpgroups two to four stages apart instead of one, so that their scales never meet (64 cycles: 0 to
+// 4 % more time, 128: 2 to 10 %); a seventh stage (nothing).
 #include <algorithm>
 
 #include "kernels/cuda/cuda_check.h"
@@ -89,12 +89,12 @@ const void* Kernel() {
   return reinterpret_cast<const void*>(PrefillWgmmaKernel<kWords, kHalves, kTable>);
 }
 
-// DirectRanks need stoc_len = 128, so only four words come without a table; two halves have at least three words each.
+// Two halves have at least three words each.
 const void* KernelOf(int words, int halves, bool table) {
   if (halves == 2) return words == 3 ? Kernel<3, 2, true>() : Kernel<4, 2, true>();
   switch (words) {
     case 1: return Kernel<1, 1, true>();
-    case 2: return Kernel<2, 1, true>();
+    case 2: return table ? Kernel<2, 1, true>() : Kernel<2, 1, false>();
     case 3: return Kernel<3, 1, true>();
     default: return table ? Kernel<4, 1, true>() : Kernel<4, 1, false>();
   }

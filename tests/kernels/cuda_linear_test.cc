@@ -135,12 +135,12 @@ TEST_P(CudaLinearOperator, SameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaLinearOperator,
-                         testing::Values("halve=1", "", "halve=1,stoc_len=64", "halve=1,stoc_len=96",
-                                         "halve=1,stoc_len=48", "halve=1,stoc_len=32", "stoc_len=200",
-                                         "halve=1,scramble=off", "scramble_masks=256", "scramble=counter,halve=1",
-                                         "sc_prec=5", "sc_prec=3", "halve=1,chunk_d=64", "halve=1,chunk_d=100",
-                                         "halve=1,chunk_d=0", "chunk_d=0", "halve=1,group_a=2", "halve=1,group_b=4",
-                                         "halve=1,group_a=3,group_b=7,chunk_d=96",
+                         testing::Values("halve=1", "", "halve=1,stoc_len=64", "halve=1,stoc_len=64,scramble=random",
+                                         "halve=1,stoc_len=96", "halve=1,stoc_len=48", "halve=1,stoc_len=32",
+                                         "stoc_len=200", "halve=1,scramble=off", "scramble_masks=256",
+                                         "scramble=counter,halve=1", "sc_prec=5", "sc_prec=3", "halve=1,chunk_d=64",
+                                         "halve=1,chunk_d=100", "halve=1,chunk_d=0", "chunk_d=0", "halve=1,group_a=2",
+                                         "halve=1,group_b=4", "halve=1,group_a=3,group_b=7,chunk_d=96",
                                          "granularity=per_tensor,chunk_d=0,halve=1", "granularity=per_tensor,chunk_d=0",
                                          "mode=unipolar,chunk_d=0", "mode=unipolar,chunk_d=0,stoc_len=128",
                                          "gate=and,halve=1", "source=lfsr,halve=1"));

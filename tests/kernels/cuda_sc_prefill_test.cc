@@ -243,6 +243,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CudaScPrefill,
 INSTANTIATE_TEST_SUITE_P(
     Operators, CudaScPrefill,
     testing::Values(Case{"stoc_len=64,halve=1,chunk_d=128", 70, {260}, 300},
+                    Case{"stoc_len=64,halve=1,chunk_d=128,scramble=random", 70, {260}, 300},  // another rank a mask
                     Case{"stoc_len=32,halve=1,chunk_d=128", 70, {260}, 300},
                     Case{"stoc_len=96,halve=1,chunk_d=128", 70, {260}, 300},
                     Case{"stoc_len=48,halve=1,chunk_d=64", 70, {260}, 300},
