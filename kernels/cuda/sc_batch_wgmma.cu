@@ -1,4 +1,4 @@
-// SC linears of 17 to 256 tokens on Hopper's binary wgmma: the operands of sc_prefill_wgmma.cu in tiles of 16, 32 or 64
+// SC linears of 17 to 256 tokens on Hopper's binary wgmma: the operands of sc_prefill_wgmma.cu in tiles of 16 to 64
 // tokens, with the dimensions shared out over blocks chunk by chunk.
 //
 // Four warpgroups of 64 rows make thermometers in registers and multiply them with streams that one thread copies into
@@ -50,7 +50,22 @@ using batch::Shared;
 
 constexpr int kCombineBytes = 128 * 1024;
 
-int TileTokens(int64_t tokens) { return tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64; }
+// The operator that most use: halved, 128 cycles. The others have fewer kernels.
+bool IsUsual(const ScOperator& op) { return op.config.stoc_len == 128 && RanksAreDirect(op); }
+
+// The smallest tile that takes no more of them than the largest would: weights are expanded for every tile.
+int TileTokens(const ScOperator& op, int64_t tokens) {
+  constexpr int kLargest = 64;
+  const int64_t tiles = (tokens + kLargest - 1) / kLargest;
+  if (IsUsual(op)) {
+    for (const int tile : {16, 24, 32, 48}) {
+      if (tile * tiles >= tokens) return tile;
+    }
+  } else if (tokens <= 32) {
+    return tokens <= 16 ? 16 : 32;
+  }
+  return kLargest;
+}
 
 // How blocks share the chunks of all tiles.
 struct Shares {
@@ -62,14 +77,13 @@ struct Shares {
 
 // Owners where they keep two of three multiprocessors busy: passing the sums of chunks on through memory takes half as
 // long as making them (measured). Compiled for the usual operator only.
-Shares MakeShares(const DeviceContext& ctx, const ScStreams& streams, bool direct_ranks, int groups) {
+Shares MakeShares(const DeviceContext& ctx, const ScStreams& streams, bool usual, int groups) {
   const int chunks = streams.chunks;
   const int tiles = groups / (kRows / kGroupRows) * streams.token_tiles;
   const int waves = (tiles + ctx.sm_count - 1) / ctx.sm_count;
   Shares shares;
   shares.blocks = static_cast<unsigned>(std::min<int64_t>(ctx.sm_count, int64_t{tiles} * chunks));
   shares.stored_chunks = chunks;
-  const bool usual = streams.words == 4 && streams.halves == 1 && direct_ranks;
   if (!usual || 3 * tiles < 2 * waves * ctx.sm_count) return shares;
   shares.owners = (tiles + waves - 1) / waves;
   const int helpers = ctx.sm_count - shares.owners;
@@ -139,14 +153,27 @@ Choice Make() {
           Geometry<kWords, kHalves, kTokens>::kStageBytes};
 }
 template <int kTokens>
-Choice Choose(int words, int halves, bool table, bool owners) {
-  if (owners) return Make<4, 1, false, kTokens, true>();
+Choice ChooseUsual(bool owners) {
+  return owners ? Make<4, 1, false, kTokens, true>() : Make<4, 1, false, kTokens>();
+}
+template <int kTokens>
+Choice ChooseTable(int words, int halves) {
   if (halves == 2) return words == 3 ? Make<3, 2, true, kTokens>() : Make<4, 2, true, kTokens>();
   switch (words) {
     case 1: return Make<1, 1, true, kTokens>();
     case 2: return Make<2, 1, true, kTokens>();
     case 3: return Make<3, 1, true, kTokens>();
-    default: return table ? Make<4, 1, true, kTokens>() : Make<4, 1, false, kTokens>();
+    default: return Make<4, 1, true, kTokens>();
+  }
+}
+// The sizes of TileTokens.
+Choice Choose(const ScStreams& streams, bool usual, bool owners) {
+  switch (streams.tile_tokens) {
+    case 16: return usual ? ChooseUsual<16>(owners) : ChooseTable<16>(streams.words, streams.halves);
+    case 24: return ChooseUsual<24>(owners);
+    case 32: return usual ? ChooseUsual<32>(owners) : ChooseTable<32>(streams.words, streams.halves);
+    case 48: return ChooseUsual<48>(owners);
+    default: return usual ? ChooseUsual<64>(owners) : ChooseTable<64>(streams.words, streams.halves);
   }
 }
 
@@ -159,18 +186,18 @@ bool ScBatchWgmmaSupports(const DeviceContext& ctx, const ScOperator& op, int64_
 
 int64_t ScBatchWgmmaScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens,
                                  int64_t rows) {
-  const ScStreams streams = MakeScStreams(dims, tokens, TileTokens(tokens), op.config.stoc_len);
+  const ScStreams streams = MakeScStreams(dims, tokens, TileTokens(op, tokens), op.config.stoc_len);
   const int groups = static_cast<int>((rows + kRows - 1) / kRows) * (kRows / kGroupRows);
   const int64_t sum_bytes = SumsAreWide(op.max_count, dims) ? sizeof(int32_t) : sizeof(int16_t);
   return streams.bytes() + streams.scale_count() * static_cast<int64_t>(sizeof(float)) +
-         MakeShares(ctx, streams, RanksAreDirect(op), groups).stored_chunks * groups * kGroupRows *
-             streams.tokens_padded() * sum_bytes;
+         MakeShares(ctx, streams, IsUsual(op), groups).stored_chunks * groups * kGroupRows * streams.tokens_padded() *
+             sum_bytes;
 }
 
 void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows >= 1 && a.rows <= kMaxBatchWgmmaTokens);
-  const int tile_tokens = TileTokens(a.rows);
+  const int tile_tokens = TileTokens(op, a.rows);
   Scratch scratch(ctx.workspace);
   BatchArgs args;
   ScStreams& streams = args.streams;
@@ -179,13 +206,13 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   streams.scales = scratch.Take<float>(streams.scale_count());
   args.outputs =
       MakeBatchOutputs(tables, a, reporter, tasks, count, kRows, streams.token_tiles * (tile_tokens / kTileTokens));
-  if (streams.words != 4 || !RanksAreDirect(op)) args.ranks = tables.ranks;
+  const bool usual = IsUsual(op);
+  if (!usual) args.ranks = tables.ranks;
   args.masks = tables.masks;
   args.levels = tables.levels;
   args.barrier = ctx.grid_barrier();
 
-  const bool table = args.ranks != nullptr;
-  const Shares shares = MakeShares(ctx, streams, !table, args.outputs.groups);
+  const Shares shares = MakeShares(ctx, streams, usual, args.outputs.groups);
   const bool owners = shares.owners > 0;
   args.outputs.combined = BlockShare::Of(args.outputs.combine_units(), shares.blocks);
   args.owners = shares.owners;
@@ -194,11 +221,9 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   if (shares.stored_chunks > 0) {
     args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes() / streams.chunks * shares.stored_chunks);
   }
-  const Choice choice = tile_tokens == 16   ? Choose<16>(streams.words, streams.halves, table, owners)
-                        : tile_tokens == 32 ? Choose<32>(streams.words, streams.halves, table, owners)
-                                            : Choose<64>(streams.words, streams.halves, table, owners);
+  const Choice choice = Choose(streams, usual, owners);
   const int64_t table_bytes =
-      table ? int64_t{streams.halves} * std::max(args.masks, 16) * 128 : int64_t{batch::kThermometerBytes};
+      usual ? int64_t{batch::kThermometerBytes} : int64_t{streams.halves} * std::max(args.masks, 16) * 128;
   args.stages = static_cast<int>(
       std::min<int64_t>(kMaxStages, (ctx.max_shared_bytes - kRingHeader - table_bytes) / choice.stage_bytes));
   STOCH_CHECK(args.stages >= 2);

@@ -161,11 +161,12 @@ TEST_P(CudaLinearRows, SameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaLinearRows,
-                         testing::Values(1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 48, 64, 65, 130));
+                         testing::Values(1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 24, 25, 32, 33, 48, 49, 64, 65, 96, 97, 130,
+                                         200));
 
 TEST(CudaLinear, LargeShapes) {
   STOCH_CUDA_OR_SKIP();
-  for (const int64_t rows : {1, 2, 4, 7, 32}) {
+  for (const int64_t rows : {1, 2, 4, 7, 24, 32, 48}) {
     SCOPED_TRACE(rows);
     ExpectSameBits(ScSpec("halve=1"), {{4096, 1024, 1024}, 4096, rows}, {Prologue::kRmsNorm, false, DType::kF16});
     ExpectSameBits(ScSpec(""), {{2048}, 14336, rows}, {Prologue::kSiluMul, true, DType::kF16});
@@ -175,7 +176,7 @@ TEST(CudaLinear, LargeShapes) {
 TEST(CudaLinear, ManyWeightRowsForABatch) {
   STOCH_CUDA_OR_SKIP();
   // Nearly as many tiles as multiprocessors; chunks enough that the other ones help.
-  for (const int64_t rows : {2, 3, 7, 13, 20, 50, 150}) {
+  for (const int64_t rows : {2, 3, 7, 13, 20, 28, 40, 50, 90, 150}) {
     SCOPED_TRACE(rows);
     ExpectSameBits(ScSpec("halve=1"), {{25000, 700}, 1100, rows}, {Prologue::kNone, true});
   }

@@ -43,7 +43,8 @@ void ExpectEnough(const ScOperator& op, int64_t rows, int64_t cols, int64_t most
   source.x = static_cast<const float*>(x.data());
   source.x_stride = cols;
   const FiniteReporter reporter = ctx.Reporter({0, "scratch_test"});
-  for (const int64_t tokens : {1, 2, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 100, 128, 129, 192, 200, 256, 257, 529}) {
+  for (const int64_t tokens : {1,  2,  4,  5,   8,   9,   16,  17,  24,  25,  32,  33,  48, 49,
+                               64, 65, 96, 100, 128, 129, 144, 145, 192, 200, 256, 257, 529}) {
     if (tokens > most) break;
     LaunchScLinear(ctx, op, source, tokens, cols, reporter, &task, 1);
     EXPECT_EQ(ctx.workspace.bytes(), reserved) << tokens << " of " << most << " rows of x";
@@ -60,7 +61,7 @@ TEST(CudaScratch, LinearsTakeNoMoreThanTheySay) {
   for (const ScConfig& config : configs) {
     const ScOperatorPtr op = MakeScOperator(config);
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{6144, 4096}, {4096, 14336}, {28672, 4096}, {40, 72}}) {
-      for (const int64_t most : {1, 8, 33, 256, 529}) {
+      for (const int64_t most : {1, 8, 20, 33, 80, 256, 529}) {
         SCOPED_TRACE(Describe(config) + ": " + std::to_string(rows) + " x " + std::to_string(cols));
         ExpectEnough(*op, rows, cols, most);
       }
