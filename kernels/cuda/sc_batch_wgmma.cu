@@ -56,14 +56,11 @@ bool IsUsual(const ScOperator& op) { return op.config.stoc_len == 128 && RanksAr
 // The smallest tile that takes no more of them than the largest would: weights are expanded for every tile. 24 and 48
 // are worth their kernels: 6 % of a step of 17 to 24 tokens of 8B, 11 % of one of 33 to 48.
 int TileTokens(const ScOperator& op, int64_t tokens) {
-  constexpr int kLargest = 64;
+  if (!IsUsual(op)) return tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
+  constexpr int kLargest = 96;
   const int64_t tiles = (tokens + kLargest - 1) / kLargest;
-  if (IsUsual(op)) {
-    for (const int tile : {16, 24, 32, 48}) {
-      if (tile * tiles >= tokens) return tile;
-    }
-  } else if (tokens <= 32) {
-    return tokens <= 16 ? 16 : 32;
+  for (const int tile : {16, 24, 32, 48, 64}) {
+    if (tile * tiles >= tokens) return tile;
   }
   return kLargest;
 }
@@ -174,6 +171,7 @@ Choice Choose(const ScStreams& streams, bool usual, bool owners) {
     case 24: return ChooseUsual<24>(owners);
     case 32: return usual ? ChooseUsual<32>(owners) : ChooseTable<32>(streams.words, streams.halves);
     case 48: return ChooseUsual<48>(owners);
+    case 96: return ChooseUsual<96>(owners);
     default: return usual ? ChooseUsual<64>(owners) : ChooseTable<64>(streams.words, streams.halves);
   }
 }
