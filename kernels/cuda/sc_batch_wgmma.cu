@@ -1,4 +1,4 @@
-// SC linears of 17 to 256 tokens on Hopper's binary wgmma: the operands of sc_prefill_wgmma.cu in tiles of 16 to 64
+// SC linears of 17 to 256 tokens on Hopper's binary wgmma: the operands of sc_prefill_wgmma.cu in tiles of 16 to 96
 // tokens, with the dimensions shared out over blocks chunk by chunk.
 //
 // Four warpgroups of 64 rows make thermometers in registers and multiply them with streams that one thread copies into
@@ -54,15 +54,17 @@ constexpr int kCombineBytes = 128 * 1024;
 bool IsUsual(const ScOperator& op) { return op.config.stoc_len == 128 && RanksAreDirect(op); }
 
 // The smallest tile that takes no more of them than the largest would: weights are expanded for every tile. 24 and 48
-// are worth their kernels: 6 % of a step of 17 to 24 tokens of 8B, 11 % of one of 33 to 48.
+// are worth their kernels (6 % of a step of 17 to 24 tokens of 8B, 11 % of one of 33 to 48), and so is 96 (20 % of a
+// prompt of 65 to 96). Beyond those, tiles of 96 would leave more sums than any other linear has room for (8B, 192
+// tokens: 352 MB instead of 235), for 10 to 15 %.
 int TileTokens(const ScOperator& op, int64_t tokens) {
   if (!IsUsual(op)) return tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
-  constexpr int kLargest = 96;
-  const int64_t tiles = (tokens + kLargest - 1) / kLargest;
+  const int largest = tokens <= 96 ? 96 : 64;
+  const int64_t tiles = (tokens + largest - 1) / largest;
   for (const int tile : {16, 24, 32, 48, 64}) {
     if (tile * tiles >= tokens) return tile;
   }
-  return kLargest;
+  return largest;
 }
 
 // How blocks share the chunks of all tiles.
@@ -74,7 +76,8 @@ struct Shares {
 };
 
 // Owners where they keep two of three multiprocessors busy: passing the sums of chunks on through memory takes half as
-// long as making them (measured). Compiled for the usual operator only.
+// long as making them (measured). Compiled for the usual operator only, and not for tiles of 96: the registers that
+// outputs would take go to memory and back then, which is slower (prompts of 80 tokens: 4 %, of 140: 11 %).
 Shares MakeShares(const DeviceContext& ctx, const ScStreams& streams, bool usual, int groups) {
   const int chunks = streams.chunks;
   const int tiles = groups / (kRows / kGroupRows) * streams.token_tiles;
@@ -82,7 +85,7 @@ Shares MakeShares(const DeviceContext& ctx, const ScStreams& streams, bool usual
   Shares shares;
   shares.blocks = static_cast<unsigned>(std::min<int64_t>(ctx.sm_count, int64_t{tiles} * chunks));
   shares.stored_chunks = chunks;
-  if (!usual || 3 * tiles < 2 * waves * ctx.sm_count) return shares;
+  if (!usual || streams.tile_tokens == 96 || 3 * tiles < 2 * waves * ctx.sm_count) return shares;
   shares.owners = (tiles + waves - 1) / waves;
   const int helpers = ctx.sm_count - shares.owners;
   if (int64_t{tiles} * (kConsumers / 32) <= DeviceContext::kFlags) {
@@ -171,7 +174,7 @@ Choice Choose(const ScStreams& streams, bool usual, bool owners) {
     case 24: return ChooseUsual<24>(owners);
     case 32: return usual ? ChooseUsual<32>(owners) : ChooseTable<32>(streams.words, streams.halves);
     case 48: return ChooseUsual<48>(owners);
-    case 96: return ChooseUsual<96>(owners);
+    case 96: return Make<4, 1, false, 96>();
     default: return usual ? ChooseUsual<64>(owners) : ChooseTable<64>(streams.words, streams.halves);
   }
 }

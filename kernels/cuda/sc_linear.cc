@@ -37,7 +37,7 @@ int64_t ScLinearScratchBytes(const DeviceContext& ctx, const ScOperator& op, int
     const int64_t tokens = std::min(full, max_tokens);
     see(tokens, ScBatchTableScratchBytes(dims, tokens, rows));
   }
-  for (const int64_t full : {16, 24, 32, 48, 64, 96, 128, 192, 256}) {
+  for (const int64_t full : {16, 24, 32, 48, 64, 96, 128, 144, 192, 256}) {
     const int64_t tokens = std::min(full, max_tokens);
     if (ScBatchWgmmaSupports(ctx, op, tokens)) see(tokens, ScBatchWgmmaScratchBytes(ctx, op, dims, tokens, rows));
   }
