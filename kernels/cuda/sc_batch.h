@@ -55,8 +55,8 @@ int64_t ScBatchWgmmaScratchBytes(const DeviceContext& ctx, const ScOperator& op,
                                  int64_t rows);
 
 // What:     the same on binary wgmma. Shapes: any number of rows and dimensions, any chunk_d.
-// Requires: ScBatchWgmmaSupports.
-void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,
+// Requires: ScBatchWgmmaSupports of the operator whose tables these are.
+void LaunchScBatchWgmma(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
 }  // namespace stoch::cuda

@@ -51,14 +51,14 @@ using batch::Shared;
 constexpr int kCombineBytes = 128 * 1024;
 
 // The operator that most use: halved, 128 cycles. The others have fewer kernels.
-bool IsUsual(const ScOperator& op) { return op.config.stoc_len == 128 && RanksAreDirect(op); }
+bool IsUsual(int stoc_len, bool direct_ranks) { return stoc_len == 128 && direct_ranks; }
 
 // The smallest tile that takes no more of them than the largest would: weights are expanded for every tile. 24 and 48
 // are worth their kernels (6 % of a step of 17 to 24 tokens of 8B, 11 % of one of 33 to 48), and so is 96 (20 % of a
 // prompt of 65 to 96). Beyond those, tiles of 96 would leave more sums than any other linear has room for (8B, 192
 // tokens: 352 MB instead of 235), for 10 to 15 %.
-int TileTokens(const ScOperator& op, int64_t tokens) {
-  if (!IsUsual(op)) return tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
+int TileTokens(bool usual, int64_t tokens) {
+  if (!usual) return tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
   const int largest = tokens <= 96 ? 96 : 64;
   const int64_t tiles = (tokens + largest - 1) / largest;
   for (const int tile : {16, 24, 32, 48, 64}) {
@@ -188,18 +188,20 @@ bool ScBatchWgmmaSupports(const DeviceContext& ctx, const ScOperator& op, int64_
 
 int64_t ScBatchWgmmaScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens,
                                  int64_t rows) {
-  const ScStreams streams = MakeScStreams(dims, tokens, TileTokens(op, tokens), op.config.stoc_len);
+  const bool usual = IsUsual(op.config.stoc_len, RanksAreDirect(op));
+  const ScStreams streams = MakeScStreams(dims, tokens, TileTokens(usual, tokens), op.config.stoc_len);
   const int groups = static_cast<int>((rows + kRows - 1) / kRows) * (kRows / kGroupRows);
   const int64_t sum_bytes = SumsAreWide(op.max_count, dims) ? sizeof(int32_t) : sizeof(int16_t);
   return streams.bytes() + streams.scale_count() * static_cast<int64_t>(sizeof(float)) +
-         MakeShares(ctx, streams, IsUsual(op), groups).stored_chunks * groups * kGroupRows * streams.tokens_padded() *
+         MakeShares(ctx, streams, usual, groups).stored_chunks * groups * kGroupRows * streams.tokens_padded() *
              sum_bytes;
 }
 
-void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchWgmma(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows >= 1 && a.rows <= kMaxBatchWgmmaTokens);
-  const int tile_tokens = TileTokens(op, a.rows);
+  const bool usual = IsUsual(tables.stoc_len, tables.direct_ranks);
+  const int tile_tokens = TileTokens(usual, a.rows);
   Scratch scratch(ctx.workspace);
   BatchArgs args;
   ScStreams& streams = args.streams;
@@ -208,7 +210,6 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScOperator& op, const ScTables
   streams.scales = scratch.Take<float>(streams.scale_count());
   args.outputs =
       MakeBatchOutputs(tables, a, reporter, tasks, count, kRows, streams.token_tiles * (tile_tokens / kTileTokens));
-  const bool usual = IsUsual(op);
   if (!usual) args.ranks = tables.ranks;
   args.masks = tables.masks;
   args.levels = tables.levels;

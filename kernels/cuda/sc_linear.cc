@@ -25,8 +25,8 @@ int64_t ScLinearScratchBytes(const DeviceContext& ctx, const ScOperator& op, int
   constexpr int64_t kFloat = sizeof(float);
   constexpr int64_t kPadding = 16 * static_cast<int64_t>(Workspace::kAlignment);  // of what is taken one by one
   const ScDims dims = MakeScDims(cols, op.config.chunk_d);
-  // Products or sums of chunks for few tokens; then the tiles of small batches, where a fuller last tile, but not more
-  // of them, costs more; then prefill.
+  // Products or sums of chunks for few tokens; then the tiles of small batches, of 8 tokens or multiples of that, where
+  // fewer tokens may take more than more do in other tiles; then prefill.
   int64_t most = 0;
   const auto see = [&](int64_t tokens, int64_t bytes) {
     most = std::max(most, QuantizeScratchBytes(op, tokens, cols) + bytes);
@@ -37,7 +37,7 @@ int64_t ScLinearScratchBytes(const DeviceContext& ctx, const ScOperator& op, int
     const int64_t tokens = std::min(full, max_tokens);
     see(tokens, ScBatchTableScratchBytes(dims, tokens, rows));
   }
-  for (const int64_t full : {16, 24, 32, 48, 64, 96, 128, 144, 192, 256}) {
+  for (int64_t full = 8; full <= kMaxBatchWgmmaTokens; full += 8) {
     const int64_t tokens = std::min(full, max_tokens);
     if (ScBatchWgmmaSupports(ctx, op, tokens)) see(tokens, ScBatchWgmmaScratchBytes(ctx, op, dims, tokens, rows));
   }
@@ -72,7 +72,7 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
     }
   } else if (wgmma) {
     for (int first = 0; first < count; first += kMaxBatchTasks) {
-      LaunchScBatchWgmma(ctx, op, tables, a, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));
+      LaunchScBatchWgmma(ctx, tables, a, reporter, tasks + first, std::min(kMaxBatchTasks, count - first));
     }
   } else if (decode) {
     for (int first = 0; first < count; first += kMaxDecodeTasks) {

@@ -42,7 +42,7 @@ void LaunchScPrefill(DeviceContext& ctx, const ScOperator& op, const ScTables& t
   args.streams.data = scratch.Take<uint8_t>(args.streams.bytes());
   args.streams.scales = scratch.Take<float>(args.streams.scale_count());
   args.gain = tables.gain;
-  if (!RanksAreDirect(op)) args.ranks = tables.ranks;
+  if (!tables.direct_ranks) args.ranks = tables.ranks;
   args.masks = tables.masks;
   args.levels = tables.levels;
 

@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device_guard.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/sc_prefill_kernels.h"
 #include "kernels/sc/sc_residual.h"
 
 namespace stoch::cuda {
@@ -119,6 +120,7 @@ const ScTables& TableCache::Get(const ScOperator& op) {
     // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
     t.streams = reinterpret_cast<const uint32_t*>(base + at_streams);
     t.ranks = reinterpret_cast<const uint16_t*>(base + at_ranks);
+    t.direct_ranks = RanksAreDirect(op);
   }
   t.stream_words = static_cast<int>(words);
   t.masks = op.masks;

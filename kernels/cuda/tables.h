@@ -40,6 +40,7 @@ struct ScTables {
   int stoc_len = 128;
   int max_count = 0;
   bool top_is_256 = false;
+  bool direct_ranks = false;  // RanksAreDirect (sc_prefill_kernels.h), which takes 10 us to find out
   float gain = 0;
   ScCode code = ScCode::kSignMagnitude;
 };
