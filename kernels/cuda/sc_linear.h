@@ -21,9 +21,8 @@ struct ScLinearTask {
 void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t rows, int64_t cols,
                     const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// What: bytes of ctx.workspace that LaunchScLinear takes at most for one matrix of `rows` rows and any number of rows
-// of
-//       x up to max_tokens.
+// What: bytes of ctx.workspace that LaunchScLinear takes at most for one matrix of `rows` rows.
+// x has up to max_tokens rows.
 int64_t ScLinearScratchBytes(const DeviceContext& ctx, const ScOperator& op, int64_t rows, int64_t cols,
                              int64_t max_tokens);
 
