@@ -8,6 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "kernels/logit_query_check.h"
 #include "models/page_allocator.h"
 
 namespace stoch {
@@ -44,6 +45,33 @@ EngineOptions FillDefaults(const LlamaConfig& config, EngineOptions options) {
   return options;
 }
 
+// The queries of an item whose output rows end before `end_row` of the pass.
+void AddQueries(const StepItem& item, int32_t end_row, LogitQueries& queries) {
+  if (item.output == StepOutput::kNone) return;
+  const RowQueries none;
+  const RowQueries& asked = item.queries != nullptr ? *item.queries : none;
+  const auto rows = static_cast<int32_t>(item.output == StepOutput::kAll ? item.num_tokens : 1);
+  STOCH_CHECK(asked.targets.size() <= static_cast<size_t>(rows));
+  for (size_t i = 0; i < asked.targets.size(); ++i) {
+    LogProbQuery query;
+    query.row = end_row - rows + static_cast<int32_t>(i);
+    query.id = asked.targets[i];
+    query.top = asked.top;
+    queries.logprobs.push_back(query);
+  }
+  // The token after the last row is what most callers want, and picking it costs next to nothing.
+  if (!asked.pick && (item.queries != nullptr || item.output != StepOutput::kLast)) return;
+  TokenPick pick = asked.pick.value_or(TokenPick{});
+  pick.row = end_row - 1;
+  queries.picks.push_back(pick);
+  if (asked.top < 0) return;
+  LogProbQuery query;
+  query.row = pick.row;
+  query.pick = static_cast<int32_t>(queries.picks.size()) - 1;
+  query.top = asked.top;
+  queries.logprobs.push_back(query);
+}
+
 std::string Positions(int64_t count) { return std::to_string(count) + (count == 1 ? " position" : " positions"); }
 
 }  // namespace
@@ -67,6 +95,7 @@ PassShape ShapeOf(const LlamaConfig& config, const EngineOptions& options) {
   PassShape shape;
   shape.context = filled.context;
   shape.kv_tokens = filled.kv_tokens;
+  shape.max_sequences = filled.max_sequences;
   const int64_t prompt_rows =
       ChunkInvariant(filled) ? std::min(filled.max_pass_rows, filled.kv_tokens) : filled.context;
   shape.max_rows = std::max(prompt_rows, filled.max_sequences);
@@ -89,17 +118,24 @@ struct Engine::State {
   struct UnderWay {
     std::vector<StepItem> items;  // without sequence where that died
     int64_t output_rows = 0;
+    std::vector<int32_t> picked;  // as in State
+    std::vector<int32_t> logprob_of;
   };
   std::deque<UnderWay> steps;
   int64_t output_rows = 0;  // of the step finished last
-  // Rows whose argmax is known: asked for together, read one by one.
-  std::vector<int32_t> argmax;
-  int64_t argmax_first = 0;
+  // Of the output rows of that step; no index where nothing was asked.
+  std::vector<int32_t> picked;      // [output_rows] index in picks of the model, or -1
+  std::vector<int32_t> logprob_of;  // [output_rows] index in its log-probabilities, or -1
+  std::vector<int32_t> picks;
+  std::vector<LogProbAnswer> answers;
   Buffer argmax_ids;  // where a block's are read from
 
   void ForgetRows() {
     output_rows = 0;
-    argmax.clear();
+    picked.clear();
+    logprob_of.clear();
+    picks.clear();
+    answers.clear();
   }
 };
 
@@ -161,7 +197,6 @@ std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFile
   model.precision = state->options.precision;
   model.sc = state->options.sc;
   model.shape = state->shape;
-  model.max_sequences = state->options.max_sequences;
   model.min_piece_rows = state->options.min_piece_rows;
   model.placement = *state->options.placement;
   model.progress = state->options.on_progress;
@@ -282,6 +317,7 @@ void Engine::Begin(std::span<const StepItem> items) {
   state_->ForgetRows();
   CheckStep(items);
   PassLayout layout;
+  LogitQueries queries;
   for (const StepItem& item : items) {
     const Sequence& sequence = *item.sequence;
     const auto first_row = static_cast<int32_t>(layout.ids.size());
@@ -294,11 +330,24 @@ void Engine::Begin(std::span<const StepItem> items) {
     for (int32_t row = first_row; item.output == StepOutput::kAll && row < end_row; ++row) {
       layout.output_rows.push_back(row);
     }
+    AddQueries(item, static_cast<int32_t>(layout.output_rows.size()), queries);
   }
-  state_->steps.push_back({{items.begin(), items.end()}, static_cast<int64_t>(layout.output_rows.size())});
+  (void)CheckLogitQueries(queries, LogitQueryLimitsOf(config(), state_->shape));
+  State::UnderWay step;
+  step.items.assign(items.begin(), items.end());
+  step.output_rows = static_cast<int64_t>(layout.output_rows.size());
+  step.picked.assign(layout.output_rows.size(), -1);
+  step.logprob_of.assign(layout.output_rows.size(), -1);
+  for (size_t i = 0; i < queries.picks.size(); ++i) {
+    step.picked[static_cast<size_t>(queries.picks[i].row)] = static_cast<int32_t>(i);
+  }
+  for (size_t i = 0; i < queries.logprobs.size(); ++i) {
+    step.logprob_of[static_cast<size_t>(queries.logprobs[i].row)] = static_cast<int32_t>(i);
+  }
+  state_->steps.push_back(std::move(step));
   for (const StepItem& item : items) item.sequence->under_way_ = true;
   try {
-    state_->model->Begin(layout);
+    state_->model->Begin(layout, queries);
   } catch (...) {
     Abandon();
     throw;
@@ -314,15 +363,19 @@ int64_t Engine::Finish() {
     Abandon();
     throw;
   }
-  for (const StepItem& item : state_->steps.front().items) {
+  State::UnderWay& step = state_->steps.front();
+  for (const StepItem& item : step.items) {
     if (item.sequence == nullptr) continue;
     item.sequence->computed_ += item.num_tokens;
     item.sequence->under_way_ = false;
   }
-  state_->output_rows = state_->steps.front().output_rows;
-  const std::span<const int32_t> greedy = state_->model->GreedyIds();
-  state_->argmax.assign(greedy.begin(), greedy.end());
-  state_->argmax_first = 0;
+  state_->output_rows = step.output_rows;
+  state_->picked = std::move(step.picked);
+  state_->logprob_of = std::move(step.logprob_of);
+  const std::span<const int32_t> picks = state_->model->picked();
+  state_->picks.assign(picks.begin(), picks.end());
+  const std::span<const LogProbAnswer> answers = state_->model->logprobs();
+  state_->answers.assign(answers.begin(), answers.end());
   state_->steps.pop_front();
   return state_->output_rows;
 }
@@ -362,35 +415,27 @@ void Engine::ReadLogits(int64_t first, int64_t count, float* logits) {
   });
 }
 
-void Engine::Argmax(int64_t first, std::span<int32_t> ids) {
-  const auto count = static_cast<int64_t>(ids.size());
-  std::vector<int32_t>& known = state_->argmax;
-  const int64_t known_end = state_->argmax_first + static_cast<int64_t>(known.size());
-  if (first < state_->argmax_first || first + count > known_end) {
-    std::vector<int32_t> found;
-    ForLogits(first, count, [&](const TensorView& block, int64_t) {
-      Buffer& shared = state_->argmax_ids;
-      if (shared.data() == nullptr) {
-        shared = state_->backend->AllocateShared(block.device, state_->shape.max_logit_rows * int64_t{sizeof(int32_t)});
-      }
-      state_->backend->Argmax(block, MakeView(shared.data(), DType::kI32, block.device, block.dim(0)));
-      state_->backend->Synchronize(block.device);
-      const auto* read = static_cast<const int32_t*>(shared.data());
-      found.insert(found.end(), read, read + block.dim(0));
-    });
-    known = std::move(found);
-    state_->argmax_first = first;
-  }
-  std::copy_n(known.begin() + (first - state_->argmax_first), count, ids.begin());
+int32_t Engine::PickedToken(int64_t row) const {
+  STOCH_CHECK(row >= 0 && row < state_->output_rows && state_->picked[static_cast<size_t>(row)] >= 0);
+  const int32_t id = state_->picks[static_cast<size_t>(state_->picked[static_cast<size_t>(row)])];
+  if (id < 0) throw InvalidInput("a logit, with its bias and penalties, is NaN or infinite");
+  return id;
 }
 
-void Engine::Score(int64_t first, std::span<const int32_t> ids, std::span<TokenScore> scores) {
-  STOCH_CHECK(ids.size() == scores.size());
-  for (const int32_t id : ids) STOCH_CHECK(id >= 0 && id < config().vocab_size);
+const LogProbAnswer& Engine::LogProb(int64_t row) const {
+  STOCH_CHECK(row >= 0 && row < state_->output_rows && state_->logprob_of[static_cast<size_t>(row)] >= 0);
+  return state_->answers[static_cast<size_t>(state_->logprob_of[static_cast<size_t>(row)])];
+}
+
+void Engine::Argmax(int64_t first, std::span<int32_t> ids) {
   ForLogits(first, static_cast<int64_t>(ids.size()), [&](const TensorView& block, int64_t offset) {
-    const auto begin = static_cast<size_t>(offset);
-    const auto count = static_cast<size_t>(block.dim(0));
-    state_->backend->Score(block, ids.subspan(begin, count), scores.subspan(begin, count));
+    Buffer& shared = state_->argmax_ids;
+    if (shared.data() == nullptr) {
+      shared = state_->backend->AllocateShared(block.device, state_->shape.max_logit_rows * int64_t{sizeof(int32_t)});
+    }
+    state_->backend->Argmax(block, MakeView(shared.data(), DType::kI32, block.device, block.dim(0)));
+    state_->backend->Synchronize(block.device);
+    std::copy_n(static_cast<const int32_t*>(shared.data()), block.dim(0), ids.begin() + offset);
   });
 }
 

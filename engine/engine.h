@@ -92,11 +92,20 @@ enum class StepOutput : uint8_t {
   kAll,   // logits of every row of the item
 };
 
+// What a step finds out about an item's output rows, on the device: the host reads no logits.
+struct RowQueries {
+  std::optional<TokenPick> pick;     // the token after the last row; its `row` is not read
+  int top = -1;                      // 0 or more: log-probability of that token too, and of so many alternatives
+  std::span<const int32_t> targets;  // kAll: for the first rows, a token each whose log-probability is wanted
+};
+
 // The share of one sequence in a pass: its next `num_tokens` pending tokens (1..pending()).
 struct StepItem {
   Sequence* sequence = nullptr;
   int64_t num_tokens = 0;
   StepOutput output = StepOutput::kLast;
+  // Read by Begin, with all that it refers to. nullptr with kLast: the likeliest token.
+  const RowQueries* queries = nullptr;
 };
 
 class Engine {
@@ -159,8 +168,13 @@ class Engine {
   void ReadLogits(int64_t first, int64_t count, float* logits);
   // What:   argmax of rows [first, first + ids.size()), ties to the lower id.
   void Argmax(int64_t first, std::span<int32_t> ids);
-  // What:   log-probability of ids[i] in row first + i.
-  void Score(int64_t first, std::span<const int32_t> ids, std::span<TokenScore> scores);
+
+  // Answers to the queries of the last step's items; nothing waits.
+  // The token picked after a row. Errors: InvalidInput if a logit, with biases and penalties, is not finite.
+  // Requires: a pick of that row was asked for.
+  int32_t PickedToken(int64_t row) const;
+  // Requires: a log-probability of that row was asked for.
+  const LogProbAnswer& LogProb(int64_t row) const;
 
  private:
   friend class Sequence;

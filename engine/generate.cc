@@ -33,11 +33,6 @@ void CheckRequest(const Engine& engine, const Tokenizer* tokenizer, const Genera
   }
 }
 
-TokenLogprob MakeLogprob(std::span<const float> logits, int32_t id, int top) {
-  const LogSum sum = ComputeLogSum(logits);
-  return {sum.LogProb(logits[static_cast<size_t>(id)]), TopLogProbs(logits, sum, top)};
-}
-
 double Milliseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
@@ -77,6 +72,7 @@ Generation::Generation(Engine& engine, const Tokenizer* tokenizer, GenerateReque
     decoder_.emplace(*tokenizer);
     for (const int32_t id : request_.prompt) decoder_->Push(id);
   }
+  if (HasPenalties(request_.sampling)) counts_.AddPrompt(request_.prompt);
   result_.prompt_logprobs = std::move(known.logprobs);
   if (request_.prompt_logprobs && reused_ == 0) result_.prompt_logprobs.emplace_back();
   start_ = Clock::now();
@@ -96,7 +92,22 @@ StepItem Generation::Next(int64_t budget) const {
   } else {
     item.output = item.num_tokens == sequence_->pending() ? StepOutput::kLast : StepOutput::kNone;
   }
+  if (item.num_tokens > 0) Ask(item);
+  item.queries = &queries_;
   return item;
+}
+
+// What a pass with `item` finds out besides logits.
+void Generation::Ask(const StepItem& item) const {
+  queries_ = {};
+  queries_.top = std::min(request_.top_logprobs, kMaxTopLogProbs);
+  const auto next = static_cast<size_t>(sequence_->computed()) + 1;  // of the item's first row
+  if (item.output == StepOutput::kAll && next < request_.prompt.size()) {
+    const size_t count = std::min(static_cast<size_t>(item.num_tokens), request_.prompt.size() - next);
+    queries_.targets = std::span(request_.prompt).subspan(next, count);
+  }
+  if (item.output == StepOutput::kNone || item.num_tokens < sequence_->pending() || max_tokens_ == 0) return;
+  queries_.pick = MakePick(request_.sampling, counts_.entries(), static_cast<int64_t>(sequence_->ids().size()));
 }
 
 int64_t Generation::Accept(const StepItem& item, int64_t first_row) {
@@ -105,7 +116,7 @@ int64_t Generation::Accept(const StepItem& item, int64_t first_row) {
   if (item.output == StepOutput::kLast) rows = 1;
   if (item.output == StepOutput::kAll) {
     rows = item.num_tokens;
-    ReadPromptLogprobs(item, first_row);
+    AcceptPromptLogprobs(item, first_row);
   }
   if (sequence_->pending() == 0) {
     if (result_.ids.empty()) {
@@ -121,16 +132,25 @@ int64_t Generation::Accept(const StepItem& item, int64_t first_row) {
   return rows;
 }
 
-void Generation::ReadPromptLogprobs(const StepItem& item, int64_t first_row) {
+void Generation::AcceptPromptLogprobs(const StepItem& item, int64_t first_row) {
   const int64_t first_position = sequence_->computed() - item.num_tokens;
-  const auto vocab = static_cast<size_t>(engine_->config().vocab_size);
-  logits_.resize(vocab);
   for (int64_t i = 0; i < item.num_tokens; ++i) {
-    const auto target = static_cast<size_t>(first_position + i + 1);
-    if (target >= request_.prompt.size()) break;
-    engine_->ReadLogits(first_row + i, 1, logits_.data());
-    result_.prompt_logprobs.emplace_back(MakeLogprob(logits_, request_.prompt[target], request_.top_logprobs));
+    if (static_cast<size_t>(first_position + i + 1) >= request_.prompt.size()) break;
+    result_.prompt_logprobs.emplace_back(LogprobOf(first_row + i));
   }
+}
+
+TokenLogprob Generation::LogprobOf(int64_t row) const {
+  const LogProbAnswer& answer = engine_->LogProb(row);
+  TokenLogprob logprob{answer.logprob, {}};
+  if (request_.top_logprobs <= kMaxTopLogProbs) {
+    for (int32_t i = 0; i < answer.top; ++i) logprob.top.emplace_back(answer.top_ids[i], answer.top_logprobs[i]);
+    return logprob;
+  }
+  std::vector<float> logits(static_cast<size_t>(engine_->config().vocab_size));
+  engine_->ReadLogits(row, 1, logits.data());
+  logprob.top = TopLogProbs(logits, ComputeLogSum(logits), request_.top_logprobs);
+  return logprob;
 }
 
 void Generation::KeepPrefix() {
@@ -138,22 +158,18 @@ void Generation::KeepPrefix() {
 }
 
 void Generation::Pick(int64_t row) {
-  int32_t id = 0;
-  const bool needs_logits = request_.hash_logits || request_.top_logprobs >= 0 || !IsPlainGreedy(request_.sampling);
-  if (needs_logits) {
+  const int32_t id = engine_->PickedToken(row);
+  if (request_.hash_logits) {
     logits_.resize(static_cast<size_t>(engine_->config().vocab_size));
     engine_->ReadLogits(row, 1, logits_.data());
-    const auto position = static_cast<int64_t>(sequence_->ids().size());
-    id = Sample(logits_, sequence_->ids(), prompt_tokens(), position, request_.sampling);
-    if (request_.hash_logits) hash_.Add(logits_);
-    if (request_.top_logprobs >= 0) result_.logprobs.push_back(MakeLogprob(logits_, id, request_.top_logprobs));
-  } else {
-    engine_->Argmax(row, {&id, 1});
+    hash_.Add(logits_);
   }
+  if (request_.top_logprobs >= 0) result_.logprobs.push_back(LogprobOf(row));
   if (result_.ids.empty()) {
     first_token_ = Clock::now();
     result_.timings.ttft_ms = Milliseconds(first_token_ - start_);
   }
+  if (HasPenalties(request_.sampling)) counts_.AddGenerated(id);
   Emit(id);
 }
 

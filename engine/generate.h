@@ -72,7 +72,8 @@ class Generation {
   Generation(Engine& engine, const Tokenizer* tokenizer, GenerateRequest request, PrefixCache* prefixes = nullptr);
 
   bool done() const { return result_.finish_reason != FinishReason::kNone; }
-  // What: its share of the next pass within a budget of rows; num_tokens = 0 if it does not fit. Requires: !done().
+  // What: its share of the next pass within a budget of rows; num_tokens = 0 if it does not fit. What the item refers
+  //       to stays as it is until the next call. Requires: !done().
   StepItem Next(int64_t budget) const;
   // What:   after a Step that ran `item` = Next(...): reads its output rows, which start at `first_row`, and picks a
   //         token if the prompt is complete. Returns: how many output rows were its own.
@@ -88,7 +89,9 @@ class Generation {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void ReadPromptLogprobs(const StepItem& item, int64_t first_row);
+  void Ask(const StepItem& item) const;
+  void AcceptPromptLogprobs(const StepItem& item, int64_t first_row);
+  TokenLogprob LogprobOf(int64_t row) const;
   void KeepPrefix();
   void Pick(int64_t row);
   void Emit(int32_t id);
@@ -105,6 +108,8 @@ class Generation {
   std::optional<StreamDecoder> decoder_;
   StopStrings stop_strings_;
   LogitsHash hash_;
+  TokenCounts counts_;
+  mutable RowQueries queries_;  // of the item that Next gave last
   std::vector<float> logits_;
   std::string ready_;
   GenerateResult result_;

@@ -52,17 +52,18 @@ void ScoreWindow(Engine& engine, std::span<const int32_t> window, const Perplexi
   const std::unique_ptr<Sequence> sequence = engine.NewSequence(static_cast<int64_t>(window.size()));
   if (sequence == nullptr) throw InvalidInput("the KV cache has no room for a window just now");
   sequence->Append(window);
-  std::vector<TokenScore> scores;
   while (sequence->pending() > 0) {
     const auto first = static_cast<size_t>(sequence->computed());
-    const StepItem item{sequence.get(), engine.NextTokens(*sequence, engine.shape().max_rows), StepOutput::kAll};
-    engine.Step({&item, 1});
+    StepItem item{sequence.get(), engine.NextTokens(*sequence, engine.shape().max_rows), StepOutput::kAll};
     const size_t rows = std::min(static_cast<size_t>(item.num_tokens), window.size() - 1 - first);
-    if (rows == 0) break;
     const std::span<const int32_t> targets = window.subspan(first + 1, rows);
-    scores.resize(rows);
-    engine.Score(0, targets, scores);
-    for (const TokenScore& score : scores) sums.Add(-score.logprob);
+    RowQueries queries;
+    queries.top = 0;
+    queries.targets = targets;
+    item.queries = &queries;
+    engine.Step({&item, 1});
+    if (rows == 0) break;
+    for (size_t i = 0; i < rows; ++i) sums.Add(-engine.LogProb(static_cast<int64_t>(i)).logprob);
     if (options.on_logits) ForwardLogits(engine, targets, options);
   }
 }

@@ -1,10 +1,12 @@
-// Picks the next token from a row of logits; a pure function of logits, history, options and position.
+// How the next token of a request is picked: its options, and what they become for one pick (kernels/logit_queries.h).
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <utility>
+#include <unordered_map>
 #include <vector>
+
+#include "kernels/logit_queries.h"
 
 namespace stoch {
 
@@ -16,24 +18,35 @@ struct SamplingOptions {
   double repeat_penalty = 1;     // > 0: divides positive, multiplies negative logits of tokens seen (prompt included)
   double presence_penalty = 0;   // subtracted once from tokens already generated
   double frequency_penalty = 0;  // subtracted per occurrence among generated tokens
-  std::vector<std::pair<int32_t, float>> logit_bias;  // added first
+  std::vector<LogitBias> logit_bias;  // added first; distinct ids, at most kMaxLogitBiases
   uint64_t seed = 0;
   uint64_t choice = 0;  // which of several answers to one prompt; another random stream of the same seed
 };
 
+// Checks the options as they are used: rounded to float where the arithmetic is in float.
 // Errors: InvalidInput naming parameter, value and what is allowed.
 void Validate(const SamplingOptions& options, int64_t vocab_size);
 
-// True if the pick is the plain argmax of the logits: greedy without penalties or bias.
-bool IsPlainGreedy(const SamplingOptions& options);
+// The tokens of a sequence and how often each was generated, for penalties; kept, not counted again for every token.
+class TokenCounts {
+ public:
+  void AddPrompt(std::span<const int32_t> ids);
+  void AddGenerated(int32_t id);
+  std::span<const TokenCount> entries() const { return entries_; }
 
-// What:   the next token. Order: bias, repeat, presence and frequency penalties, temperature, top_k, top_p, min_p,
-// draw.
-//         Candidates are ranked by (logit descending, id ascending); the draw is one uniform number of (seed, choice,
-//         position), so the same call gives the same token everywhere.
-// Shapes: logits [vocab_size], not changed; history = prompt and generated ids, the first `prompt_tokens` the prompt.
-// Units:  position = absolute position of the token being picked.
-int32_t Sample(std::span<const float> logits, std::span<const int32_t> history, int64_t prompt_tokens, int64_t position,
-               const SamplingOptions& options);
+ private:
+  TokenCount& EntryOf(int32_t id);
+
+  std::vector<TokenCount> entries_;
+  std::unordered_map<int32_t, size_t> index_;
+};
+
+// Whether picks read token counts.
+bool HasPenalties(const SamplingOptions& options);
+
+// The pick of the token at absolute position `position`: the draw is a function of (seed, choice, position), so the
+// same call gives the same token everywhere. The result refers to the options' biases and to `counts`.
+// Requires: validated options.
+TokenPick MakePick(const SamplingOptions& options, std::span<const TokenCount> counts, int64_t position);
 
 }  // namespace stoch

@@ -24,6 +24,7 @@
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/tensor_view.h"
+#include "kernels/logit_queries.h"
 #include "kernels/sc/sc_operator.h"
 
 namespace stoch {
@@ -211,11 +212,16 @@ struct GatherCall {
   std::vector<TensorView> to;
 };
 
-// Log-probability of one token of one logits row, and what ranks above it.
-struct TokenScore {
-  double logprob = 0;  // logit - log(sum exp(logits)), in double
-  int32_t argmax = 0;  // lowest index of the largest logit
-  double top_logprob = 0;
+// Rows [first_row, first_row + view.dim(0)) of the logits that queries number from 0: F32 [rows, vocab_size].
+struct LogitRows {
+  TensorView view;
+  int64_t first_row = 0;
+};
+
+// Queries [first, first + count) of the last upload. A query whose row is below 0 is skipped.
+struct QueryRange {
+  int64_t first = 0;
+  int64_t count = 0;
 };
 
 class Backend {
@@ -291,9 +297,16 @@ class Backend {
   virtual void Gather(const GatherCall& call) = 0;
   // What: argmax of every row of logits F32 [rows, vocab], ties to the lower index; ids I32 [rows], dense.
   virtual void Argmax(const TensorView& logits, const TensorView& ids) = 0;
-  // What: scores[i] of target ids[i] in logits row i. sum of Exp(logit - max) in kRowLanes order, then
-  //       double: (logit - max) - Log(sum). Waits.
-  virtual void Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) = 0;
+  // Queries about logits (logit_queries.h). What LogitQueryBytes says is the device memory that MakeLogitQueries takes.
+  virtual std::unique_ptr<LogitQueryBuffer> MakeLogitQueries(Device device, const LogitQueryLimits& limits) = 0;
+  virtual int64_t LogitQueryBytes(const LogitQueryLimits& limits) const = 0;
+  // Makes `queries` the content of the buffer; what their spans refer to is copied. Errors: InvalidInput naming the
+  // query (logit_query_check.h).
+  virtual void UploadLogitQueries(LogitQueryBuffer& buffer, const LogitQueries& queries) = 0;
+  // Answers the picks, or the log-probabilities, of a range; rows outside of `logits` are InvalidInput or skipped.
+  // A log-probability of a pick comes after the pick. Bits: identical on all backends.
+  virtual void PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) = 0;
+  virtual void LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) = 0;
   // What: y = a @ b^T of sc_arithmetic for any configuration, operands quantized on the fly.
   // Shapes: a F32 [n, d] or [batch, n, d], b F32 [m, d] or [batch, m, d], out F32 [n, m] or [batch, n, m]; any strides.
   virtual void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) = 0;

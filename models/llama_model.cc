@@ -116,23 +116,40 @@ size_t LlamaModel::FreeLane() const {
   }
 }
 
-void LlamaModel::Begin(const PassLayout& layout) {
+void LlamaModel::Begin(const PassLayout& layout, const LogitQueries& queries) {
   const size_t lane = FreeLane();
-  output_ = {};
-  greedy_ids_ = {};
+  ForgetOutput();
   const auto rows = static_cast<int64_t>(layout.ids.size());
   const auto num_stages = static_cast<int64_t>(stages_.size());
   Flight& flight = flights_.emplace_back();
   flight.lane = lane;
   flight.output_rows = static_cast<int64_t>(layout.output_rows.size());
-  flight.first_logits = std::min(flight.output_rows, options_.shape.max_logit_rows);
+  const int64_t block = options_.shape.max_logit_rows;
+  int64_t asked = 1;  // output rows up to the last one that a query is about
+  for (const TokenPick& pick : queries.picks) asked = std::max<int64_t>(asked, pick.row + 1);
+  for (const LogProbQuery& query : queries.logprobs) asked = std::max<int64_t>(asked, query.row + 1);
+  flight.logits_end = std::min(flight.output_rows, (asked + block - 1) / block * block);
+  flight.picks = queries.picks.size();
+  flight.logprobs = queries.logprobs.size();
   flight.pieces = CutPass(layout, PiecesFor(rows, num_stages, options_.min_piece_rows), cut_rules_);
   // Passes of one token per sequence repeat with the same shapes; a prompt's shape rarely comes twice.
-  if (rows == static_cast<int64_t>(layout.sequences.size()) && flight.output_rows == rows &&
-      flight.first_logits == rows) {
+  LogitQueries padded;
+  const LogitQueries* uploaded = &queries;
+  if (rows == static_cast<int64_t>(layout.sequences.size()) && flight.output_rows == rows && rows <= block) {
+    if (flight.logprobs > 0) {
+      // A graph answers for every row; those that nobody asked about are skipped on the device.
+      padded = queries;
+      padded.logprobs.resize(static_cast<size_t>(rows), LogProbQuery{.row = -1});
+      flight.logprobs = padded.logprobs.size();
+      uploaded = &padded;
+    }
     flight.key = graph_key_ + ":lane=" + std::to_string(flight.lane) + ",rows=" + std::to_string(rows) +
-                 ",pieces=" + std::to_string(flight.pieces.size());
+                 ",pieces=" + std::to_string(flight.pieces.size()) + ",picks=" + std::to_string(flight.picks) +
+                 ",logprobs=" + std::to_string(flight.logprobs);
   }
+  for (const TokenPick& pick : uploaded->picks) flight.pick_rows.push_back(pick.row);
+  for (const LogProbQuery& query : uploaded->logprobs) flight.logprob_rows.push_back(query.row);
+  if (flight.picks + flight.logprobs > 0) stages_.back()->UploadQueries(flight.lane, *uploaded);
   for (size_t p = 0; p < flight.pieces.size(); ++p) {
     for (const auto& stage : stages_) stage->Upload(flight.lane, p, flight.pieces[p].layout);
   }
@@ -157,14 +174,37 @@ void LlamaModel::Issue(Flight& flight, size_t end) {
       const std::string part = ",stage=" + std::to_string(i) + ",piece=" + std::to_string(p);
       backend_->RunGraph(stage.devices(), flight.key.empty() ? flight.key : flight.key + part, [&] {
         stage.Run(piece);
-        if (is_last && stage.role().has_head && flight.first_logits > 0) {
-          stage.RunHead(flight.lane, 0, flight.first_logits, flight.output_rows);
-          if (flight.picks_greedy()) stage.PickGreedy(flight.lane, flight.first_logits);
-        }
+        if (is_last && stage.role().has_head) RunHead(flight, stage);
       });
     }
   }
   flight.issued = end;
+}
+
+// Block by block of logits, each with the queries about its rows, and nobody waits in between.
+void LlamaModel::RunHead(const Flight& flight, LlamaStage& stage) const {
+  QueryRange picks, logprobs;
+  const auto take = [](const std::vector<int32_t>& rows, QueryRange& range, int64_t end) {
+    range.first += range.count;
+    range.count = 0;
+    while (range.first + range.count < static_cast<int64_t>(rows.size()) &&
+           rows[static_cast<size_t>(range.first + range.count)] < end) {
+      ++range.count;
+    }
+  };
+  for (int64_t first = 0; first < flight.logits_end; first += options_.shape.max_logit_rows) {
+    const int64_t count = std::min(options_.shape.max_logit_rows, flight.logits_end - first);
+    take(flight.pick_rows, picks, first + count);
+    take(flight.logprob_rows, logprobs, first + count);
+    stage.RunHead(flight.lane, first, count, flight.output_rows);
+    stage.AnswerQueries(flight.lane, first, count, picks, logprobs);
+  }
+}
+
+void LlamaModel::ForgetOutput() {
+  output_ = {};
+  picked_ = {};
+  logprobs_ = {};
 }
 
 void LlamaModel::Finish() {
@@ -172,16 +212,19 @@ void LlamaModel::Finish() {
   Flight& flight = flights_.front();
   Issue(flight, stages_.size());
   CheckFinite();
-  output_ = {flight.lane, flight.output_rows, 0, flight.first_logits};
-  greedy_ids_ = {};
-  if (flight.picks_greedy()) greedy_ids_ = stages_.back()->GreedyIds(flight.lane, flight.first_logits);
+  ForgetOutput();
+  const int64_t block = options_.shape.max_logit_rows;
+  const int64_t first = flight.logits_end > 0 ? (flight.logits_end - 1) / block * block : 0;
+  output_ = {flight.lane, flight.output_rows, first, flight.logits_end - first};
+  const LogitQueryBuffer& queries = stages_.back()->queries(flight.lane);
+  if (flight.picks > 0) picked_ = queries.picked();
+  if (flight.logprobs > 0) logprobs_ = queries.logprobs();
   flights_.pop_front();
 }
 
 void LlamaModel::Abandon() {
   flights_.clear();
-  output_ = {};
-  greedy_ids_ = {};
+  ForgetOutput();
   for (const auto& [device, workspace] : workspaces_) {
     try {
       backend_->CheckFinite(device);

@@ -31,7 +31,6 @@ class LlamaModel {
     Precision precision = Precision::kSc;
     ScModelConfig sc;  // read for kSc only
     PassShape shape;
-    int64_t max_sequences = 1;
     int64_t min_piece_rows = 128;  // micro_batch.h
     LlamaPlacement placement;
     ProgressFn progress;
@@ -41,10 +40,12 @@ class LlamaModel {
   LlamaModel(Backend& backend, const ModelFiles& files, const Options& options);
   ~LlamaModel();
 
-  // What:     begins one pass: embedding and decoder layers, and the first logits; keys and values of its tokens go to
-  //           the cache pages the layout names. May return before any of it ran.
-  // Requires: fewer than options.shape.lanes passes under way; none of them on a sequence of the layout.
-  void Begin(const PassLayout& layout);
+  // What:     begins one pass: embedding and decoder layers, the first logits and whatever else `queries` ask for; keys
+  //           and values of its tokens go to the cache pages the layout names. May return before any of it ran. What
+  //           the queries refer to is copied.
+  // Requires: fewer than options.shape.lanes passes under way; none of them on a sequence of the layout; rows of the
+  //           queries are output rows, ascending.
+  void Begin(const PassLayout& layout, const LogitQueries& queries);
   // What:     waits for the pass that began first.
   // Errors:   InvalidInput naming layer and operator where an activation of a pass under way is NaN or infinite.
   // Requires: a pass is under way.
@@ -55,10 +56,9 @@ class LlamaModel {
   // What:  final norm and LM head of output rows [first, first + count) of the pass finished last.
   // Shape: F32 [count, vocab_size] on the head's device, valid until the next call. Requires: count <= max_logit_rows.
   TensorView Logits(int64_t first, int64_t count);
-  // What: the likeliest token of each output row of the pass finished last, where it found them itself, so that nobody
-  //       waits for the device a second time: where every sequence had one token and one output. Else empty. Valid
-  //       until the next call of Begin or Finish.
-  std::span<const int32_t> GreedyIds() const { return greedy_ids_; }
+  // Answers to the queries of the pass finished last, in their order. Valid until the next call of Begin or Finish.
+  std::span<const int32_t> picked() const { return picked_; }
+  std::span<const LogProbAnswer> logprobs() const { return logprobs_; }
 
   const LlamaConfig& config() const { return config_; }
   const LlamaWeights& weights() const { return weights_; }
@@ -72,11 +72,11 @@ class LlamaModel {
     std::string key;  // of its graphs, empty where its shape may not come again
     std::vector<MicroBatch> pieces;
     int64_t output_rows = 0;
-    int64_t first_logits = 0;  // rows of logits that the pass itself computes
-    size_t issued = 0;         // stages
-
-    // Decoding: what usually follows is the likeliest token, and its kernel costs next to nothing.
-    bool picks_greedy() const { return !key.empty(); }
+    int64_t logits_end = 0;  // rows of logits that the pass itself computes
+    size_t issued = 0;       // stages
+    size_t picks = 0;
+    size_t logprobs = 0;
+    std::vector<int32_t> pick_rows, logprob_rows;  // where there may be several blocks of logits
   };
   // What the head left of the pass finished last.
   struct Output {
@@ -90,6 +90,8 @@ class LlamaModel {
   void MakeStages();
   size_t FreeLane() const;
   void Issue(Flight& flight, size_t end);  // stages up to `end`
+  void RunHead(const Flight& flight, LlamaStage& stage) const;
+  void ForgetOutput();
   void CheckFinite();
 
   Backend* backend_;
@@ -104,7 +106,8 @@ class LlamaModel {
   int64_t workspace_bytes_ = 0;
   std::deque<Flight> flights_;
   Output output_;
-  std::span<const int32_t> greedy_ids_;
+  std::span<const int32_t> picked_;
+  std::span<const LogProbAnswer> logprobs_;
 };
 
 }  // namespace stoch

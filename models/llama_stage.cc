@@ -65,7 +65,7 @@ void LlamaStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
     std::vector<std::unique_ptr<Pass>>& passes = part.passes[lane];
     while (passes.size() <= index) {
       passes.push_back(
-          backend_.MakePass(part.shard.device, {shape.max_rows, options_.max_sequences, pages_per_sequence}));
+          backend_.MakePass(part.shard.device, {shape.max_rows, options_.shape.max_sequences, pages_per_sequence}));
     }
     backend_.UploadPass(*passes[index], layout);
   }
@@ -244,13 +244,11 @@ void LlamaStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t outp
   if (divided()) backend_.Gather(gather);
 }
 
-void LlamaStage::PickGreedy(size_t lane, int64_t count) {
-  const Buffer& ids = parts_[0].workspace->greedy[lane];
-  backend_.Argmax(Logits(lane, count), MakeView(ids.data(), DType::kI32, ids.device(), count));
-}
-
-std::span<const int32_t> LlamaStage::GreedyIds(size_t lane, int64_t count) const {
-  return {static_cast<const int32_t*>(parts_[0].workspace->greedy[lane].data()), static_cast<size_t>(count)};
+void LlamaStage::AnswerQueries(size_t lane, int64_t first, int64_t count, const QueryRange& picks,
+                               const QueryRange& logprobs) {
+  const LogitRows logits{Logits(lane, count), first};
+  if (picks.count > 0) backend_.PickTokens(logits, queries(lane), picks);
+  if (logprobs.count > 0) backend_.LogProbs(logits, queries(lane), logprobs);
 }
 
 }  // namespace stoch

@@ -52,10 +52,13 @@ class LlamaStage {
   // What: logits of output rows [first, first + count). Requires: has_head, and Run before it.
   void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows);
 
-  // What: finds the likeliest token of each of the rows that RunHead made logits of.
-  void PickGreedy(size_t lane, int64_t count);
-  // Of the last PickGreedy of the lane. Requires: the caller has waited for the first device.
-  std::span<const int32_t> GreedyIds(size_t lane, int64_t count) const;
+  // Queries about the output rows of a lane's next pass. Requires: has_head.
+  LogitQueryBuffer& queries(size_t lane) { return *parts_[0].workspace->queries[lane]; }
+  void UploadQueries(size_t lane, const LogitQueries& queries) {
+    backend_.UploadLogitQueries(this->queries(lane), queries);
+  }
+  // Answers picks and log-probabilities of the rows [first, first + count) that RunHead just made logits of.
+  void AnswerQueries(size_t lane, int64_t first, int64_t count, const QueryRange& picks, const QueryRange& logprobs);
 
   // The residual stream of a piece on the first device, [rows, hidden_size].
   TensorView Hidden(const Piece& piece) const { return Hidden(parts_[0], piece); }

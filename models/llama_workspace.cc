@@ -16,8 +16,9 @@ LlamaWorkspace::LlamaWorkspace(Backend& backend, const LlamaConfig& config, cons
     if (!uses.head) continue;
     head_input.push_back(buffer(sizes.hidden));
     logits.push_back(buffer(sizes.logits));
-    greedy.push_back(
-        backend.AllocateShared(shard.device, shape.max_logit_rows * static_cast<int64_t>(sizeof(int32_t))));
+    if (!is_first) continue;
+    queries.push_back(backend.MakeLogitQueries(shard.device, LogitQueryLimitsOf(config, shape)));
+    bytes += queries.back()->bytes();
   }
   if (!uses.layers) return;
   qkv = buffer(sizes.qkv);

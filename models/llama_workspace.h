@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -26,13 +27,13 @@ struct LlamaWorkspace {
   std::vector<Buffer> hidden;      // of each lane: [hidden_size]
   std::vector<Buffer> head_input;  // of each lane: [hidden_size]
   std::vector<Buffer> logits;  // of each lane: [max_logit_rows, vocab_size], or [.., vocab] on others than the first
-  std::vector<Buffer> greedy;  // of each lane, with the head: I32 [max_logit_rows], shared with the host
-  Buffer qkv;                  // [(heads + 2 * kv_heads) * head_dim]
-  Buffer attention;            // [num_heads * head_dim], gathered
-  Buffer gate_up;              // [2 * intermediate]
-  Buffer activation;           // [intermediate_size], Silu(gate) * up gathered; empty on a device alone
-  Buffer rope;                 // [context, head_dim]
-  int64_t bytes = 0;           // of all of it
+  std::vector<std::unique_ptr<LogitQueryBuffer>> queries;  // of each lane, on the first device with the head
+  Buffer qkv;                                              // [(heads + 2 * kv_heads) * head_dim]
+  Buffer attention;                                        // [num_heads * head_dim], gathered
+  Buffer gate_up;                                          // [2 * intermediate]
+  Buffer activation;  // [intermediate_size], Silu(gate) * up gathered; empty on a device alone
+  Buffer rope;        // [context, head_dim]
+  int64_t bytes = 0;  // of all of it
 };
 
 }  // namespace stoch

@@ -45,6 +45,15 @@ KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, cons
   return spec;
 }
 
+LogitQueryLimits LogitQueryLimitsOf(const LlamaConfig& config, const PassShape& shape) {
+  LogitQueryLimits limits;
+  limits.vocab_size = config.vocab_size;
+  limits.max_picks = shape.max_sequences;
+  limits.max_logprobs = shape.max_rows;
+  limits.max_entries = shape.max_sequences * (kMaxLogitBiases + std::min(shape.context, config.vocab_size));
+  return limits;
+}
+
 WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const LlamaShard& shard,
                                   bool divided, bool is_first) {
   const int64_t row_bytes = shape.max_rows * 4;
@@ -163,8 +172,9 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
     bytes = ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
   }
   const WorkspaceSizes workspace = MakeWorkspaceSizes(config, shape, shard, divided, index == 0);
-  plan.rest.workspace = workspace.total() + ScratchBytes(config, precision, sc, shape, backend, shard);
-  plan.head_workspace = workspace.head();
+  const int64_t queries = index == 0 ? shape.lanes * backend.LogitQueryBytes(LogitQueryLimitsOf(config, shape)) : 0;
+  plan.rest.workspace = workspace.total() + queries + ScratchBytes(config, precision, sc, shape, backend, shard);
+  plan.head_workspace = workspace.head() + queries;
   plan.total = plan.rest;
   for (const MemoryBytes& layer : plan.layers) plan.total += layer;
   return plan;

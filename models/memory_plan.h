@@ -49,6 +49,7 @@ struct PassShape {
   int64_t kv_tokens = 0;       // positions of all sequences together
   int64_t max_rows = 0;        // rows of one pass
   int64_t max_logit_rows = 0;  // rows of logits held at once
+  int64_t max_sequences = 1;   // of one pass
   int64_t lanes = 1;           // passes under way at once
 };
 
@@ -60,6 +61,12 @@ inline int64_t NumPages(const PassShape& shape) { return (shape.kv_tokens + kKvP
 // What: the cache of `num_layers` consecutive layers. sc is read for kSc only.
 KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
                             int64_t num_pages);
+
+// Most biases of one request (SamplingOptions).
+inline constexpr int64_t kMaxLogitBiases = 1024;
+
+// What one pass may ask of its logits: a token per sequence, a log-probability per row.
+LogitQueryLimits LogitQueryLimitsOf(const LlamaConfig& config, const PassShape& shape);
 
 // Bytes of every buffer of one device's workspace (llama_workspace.h); of a device alone, or of one that shares rows
 // with others.

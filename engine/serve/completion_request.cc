@@ -121,11 +121,11 @@ void ReadModel(JsonFields& fields, const ModelFacts& model) {
   }
 }
 
-std::vector<std::pair<int32_t, float>> ReadLogitBias(JsonFields& fields, const ModelFacts& model) {
+std::vector<LogitBias> ReadLogitBias(JsonFields& fields, const ModelFacts& model) {
   const Json* value = fields.Find("logit_bias");
   if (value == nullptr) return {};
   if (!value->is_object()) ThrowWrongType("logit_bias", "an object of token id: bias", *value);
-  std::vector<std::pair<int32_t, float>> bias;
+  std::vector<LogitBias> bias;
   for (const auto& [key, number] : value->items()) {
     const std::string param = "logit_bias[" + Json(key).dump() + "]";
     int64_t id = -1;
@@ -134,7 +134,7 @@ std::vector<std::pair<int32_t, float>> ReadLogitBias(JsonFields& fields, const M
       Reject(param, "expected a token id as key; allowed is 0.." + std::to_string(model.vocab_size - 1));
     }
     if (!number.is_number()) ThrowWrongType(param, "a number", number);
-    bias.emplace_back(static_cast<int32_t>(id), static_cast<float>(number.get<double>()));
+    bias.push_back({static_cast<int32_t>(id), static_cast<float>(number.get<double>())});
   }
   return bias;
 }

@@ -249,20 +249,14 @@ bool Scheduler::BeginPass() {
   const auto lanes = static_cast<size_t>(engine_.max_steps());
   const size_t share = (running_.size() + lanes - 1) / lanes;
   int64_t budget = engine_.shape().max_rows;
-  int64_t logit_rows = engine_.shape().max_logit_rows;
   for (const size_t i : Order()) {
-    if (budget == 0 || logit_rows == 0 || pass.jobs.size() == share) break;
+    if (budget == 0 || pass.jobs.size() == share) break;
     Running& job = running_[i];
-    StepItem item = job.generation->Next(budget);
-    // Prompt logprobs: no more rows than one block of logits holds, so that the LM head runs once per pass.
-    if (item.output == StepOutput::kAll && engine_.chunk_invariant()) {
-      item = job.generation->Next(std::min(budget, logit_rows));
-    }
+    const StepItem item = job.generation->Next(budget);
     if (item.num_tokens == 0) continue;
     pass.jobs.push_back(job.id);
     pass.items.push_back(item);
     budget -= item.num_tokens;
-    logit_rows = std::max<int64_t>(0, logit_rows - OutputRows(item));
   }
   if (pass.jobs.empty()) return false;
   ++turn_;
@@ -293,16 +287,6 @@ void Scheduler::RunAlone(const Pass& pass) {
 
 // Throws no InvalidInput: a job whose logits cannot be used fails alone.
 void Scheduler::AcceptAll(const Pass& pass) {
-  int64_t rows = 0;
-  for (const StepItem& item : pass.items) rows += OutputRows(item);
-  if (rows > 1 && rows <= engine_.shape().max_logit_rows) {
-    // One run of the LM head and one wait for all rows; the reads of single rows below find their answers there.
-    std::vector<int32_t> unused(static_cast<size_t>(rows));
-    try {
-      engine_.Argmax(0, unused);
-    } catch (const InvalidInput&) {  // row by row below shows whose it is
-    }
-  }
   int64_t row = 0;
   for (size_t i = 0; i < pass.jobs.size(); ++i) {
     Running* job = Find(pass.jobs[i]);

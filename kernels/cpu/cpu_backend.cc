@@ -9,6 +9,7 @@
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_weight.h"
+#include "kernels/cpu/logit_queries.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cpu/pass.h"
 #include "kernels/cpu/sc_matmul.h"
@@ -159,9 +160,22 @@ class CpuBackend final : public Backend {
     CheckDevice(logits.device);
     cpu::Argmax(context_, logits, ids);
   }
-  void Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) override {
-    CheckDevice(logits.device);
-    cpu::Score(context_, logits, ids, scores);
+  std::unique_ptr<LogitQueryBuffer> MakeLogitQueries(Device device, const LogitQueryLimits& limits) override {
+    CheckDevice(device);
+    return cpu::MakeLogitQueries(device, limits);
+  }
+  int64_t LogitQueryBytes(const LogitQueryLimits&) const override { return 0; }
+  void UploadLogitQueries(LogitQueryBuffer& buffer, const LogitQueries& queries) override {
+    CheckDevice(buffer.device());
+    cpu::UploadLogitQueries(buffer, queries);
+  }
+  void PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) override {
+    CheckDevice(buffer.device());
+    cpu::PickTokens(context_, logits, buffer, range);
+  }
+  void LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) override {
+    CheckDevice(buffer.device());
+    cpu::LogProbs(context_, logits, buffer, range);
   }
   void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) override {
     CheckDevice(a.device);

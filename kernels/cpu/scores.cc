@@ -4,7 +4,6 @@
 
 #include "kernels/cpu/pass.h"
 #include "kernels/cpu/views.h"
-#include "kernels/math/elementary.h"
 
 namespace stoch::cpu {
 namespace {
@@ -42,25 +41,6 @@ void Argmax(Context& context, const TensorView& logits, const TensorView& ids) {
   RequireView("argmax", "ids", ids, logits.device, DType::kI32, {logits.dim(0)});
   context.pool.ParallelFor(logits.dim(0), [&](int64_t i, int) {
     ids.ptr<int32_t>()[i * ids.step(0)] = ArgmaxOf(logits.ptr<const float>() + i * logits.step(0), logits.dim(1));
-  });
-}
-
-void Score(Context& context, const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) {
-  CheckLogits("score", logits, static_cast<int64_t>(ids.size()));
-  if (scores.size() != ids.size()) Reject("score", "as many scores as ids are needed");
-  for (const int32_t id : ids) {
-    if (id < 0 || id >= logits.dim(1)) {
-      Reject("score", "token id " + std::to_string(id) + ", expected below " + std::to_string(logits.dim(1)));
-    }
-  }
-  context.pool.ParallelFor(logits.dim(0), [&](int64_t i, int) {
-    const float* x = logits.ptr<const float>() + i * logits.step(0);
-    const int32_t argmax = ArgmaxOf(x, logits.dim(1));
-    const float max = x[argmax];
-    const double log_sum = Log(static_cast<double>(context.simd.exp_sum(x, logits.dim(1), max, nullptr)));
-    const auto logprob = [&](int32_t id) { return (static_cast<double>(x[id]) - static_cast<double>(max)) - log_sum; };
-    const int32_t target = ids[static_cast<size_t>(i)];
-    scores[static_cast<size_t>(i)] = {logprob(target), argmax, logprob(argmax)};
   });
 }
 

@@ -1,7 +1,5 @@
-// What is read off logits: output rows, argmax, log-probabilities.
+// What is read off logits: output rows, argmax.
 #pragma once
-
-#include <span>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
@@ -10,6 +8,5 @@ namespace stoch::cpu {
 
 void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out);
 void Argmax(Context& context, const TensorView& logits, const TensorView& ids);
-void Score(Context& context, const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores);
 
 }  // namespace stoch::cpu

@@ -12,6 +12,7 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/pass.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/sampling/logit_queries.h"
 #include "kernels/cuda/sc_linear.h"
 #include "kernels/cuda/sc_matmul.h"
 #include "kernels/cuda/views.h"
@@ -33,6 +34,15 @@ size_t ByteSize(const TensorView& view) { return static_cast<size_t>(view.numel(
 
 void RequireDense(std::string_view op, const TensorView& view) {
   if (!IsDense(view)) Reject({-1, op}, Describe(view) + " is not dense");
+}
+
+// A range may be larger than what was last uploaded: a recorded graph launches for the most there can be.
+void CheckLogitRows(const OpSite& site, const LogitRows& logits, const CudaLogitQueries& queries,
+                    const QueryRange& range, int64_t limit) {
+  RequireView(site, "logits", logits.view, queries.device(), DType::kF32, {kAnySize, queries.limits().vocab_size});
+  if (range.first >= 0 && range.count >= 0 && range.first + range.count <= limit) return;
+  Reject(site, "queries " + std::to_string(range.first) + " to " + std::to_string(range.first + range.count) + " of " +
+                   std::to_string(limit));
 }
 
 }  // namespace
@@ -272,25 +282,34 @@ void CudaBackend::Argmax(const TensorView& logits, const TensorView& ids) {
   LaunchArgmax(ctx, logits.ptr<const float>(), logits.step(0), logits.dim(0), logits.dim(1), ids.ptr<int32_t>());
 }
 
-void CudaBackend::Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) {
-  DeviceContext& ctx = At(logits.device).context;
-  const OpSite site{-1, "score"};
-  RequireView(site, "logits", logits, logits.device, DType::kF32, {static_cast<int64_t>(ids.size()), kAnySize});
-  if (logits.dim(1) < 1) Reject(site, "logits have no columns");
-  if (scores.size() != ids.size()) Reject(site, "as many scores as ids are needed");
-  for (const int32_t id : ids) {
-    if (id >= 0 && id < logits.dim(1)) continue;
-    Reject(site, "token id " + std::to_string(id) + ", expected below " + std::to_string(logits.dim(1)));
-  }
-  if (ids.empty()) return;
-  DeviceGuard guard(logits.device);
-  Scratch scratch(ctx.workspace);
-  int32_t* device_ids = scratch.Take<int32_t>(logits.dim(0));
-  TokenScore* device_scores = scratch.Take<TokenScore>(logits.dim(0));
-  STOCH_CUDA(cudaMemcpyAsync(device_ids, ids.data(), ids.size_bytes(), cudaMemcpyHostToDevice, ctx.stream));
-  LaunchScore(ctx, logits.ptr<const float>(), logits.step(0), logits.dim(0), logits.dim(1), device_ids, device_scores);
-  STOCH_CUDA(cudaMemcpyAsync(scores.data(), device_scores, scores.size_bytes(), cudaMemcpyDeviceToHost, ctx.stream));
-  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+std::unique_ptr<LogitQueryBuffer> CudaBackend::MakeLogitQueries(Device device, const LogitQueryLimits& limits) {
+  DeviceContext& ctx = At(device).context;
+  DeviceGuard guard(device);
+  return std::make_unique<CudaLogitQueries>(ctx, limits);
+}
+
+int64_t CudaBackend::LogitQueryBytes(const LogitQueryLimits& limits) const { return CudaLogitQueries::Bytes(limits); }
+
+void CudaBackend::UploadLogitQueries(LogitQueryBuffer& buffer, const LogitQueries& queries) {
+  (void)At(buffer.device());
+  DeviceGuard guard(buffer.device());
+  static_cast<CudaLogitQueries&>(buffer).Upload(queries);
+}
+
+void CudaBackend::PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) {
+  DeviceContext& ctx = At(buffer.device()).context;
+  const auto& queries = static_cast<const CudaLogitQueries&>(buffer);
+  CheckLogitRows({-1, "pick"}, logits, queries, range, queries.limits().max_picks);
+  DeviceGuard guard(buffer.device());
+  LaunchPickTokens(ctx, logits, queries, range);
+}
+
+void CudaBackend::LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) {
+  DeviceContext& ctx = At(buffer.device()).context;
+  const auto& queries = static_cast<const CudaLogitQueries&>(buffer);
+  CheckLogitRows({-1, "logprobs"}, logits, queries, range, queries.limits().max_logprobs);
+  DeviceGuard guard(buffer.device());
+  LaunchLogProbs(ctx, logits, queries, range);
 }
 
 void CudaBackend::ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) {

@@ -4,7 +4,8 @@
 //   linear.h       LaunchLinear: sc_linear.h (sc_decode.h, sc_prefill.h, sc_generic.cu), exact_linear.h, fp16_linear.h
 //   attention.h    LaunchAttention         kv_cache.h  CudaKvCache, MakeKvCache, KvCacheBytes
 //   pass.h         CudaPass, MakePass, UploadPass
-//   rows.h         LaunchEmbed, LaunchGatherRows, LaunchArgmax, LaunchScore
+//   rows.h         LaunchEmbed, LaunchGatherRows, LaunchArgmax
+//   sampling/logit_queries.h  CudaLogitQueries, LaunchPickTokens, LaunchLogProbs
 //   sc_matmul.h    LaunchScMatmul
 //   weights.h      MakeLinear, MakeVector, MakeEmbedding, Unpack
 //   graph.h        GraphCache              device_group.h  DeviceGroup: gathers, graphs over several devices
@@ -70,7 +71,11 @@ class CudaBackend final : public Backend {
   void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) override;
   void Gather(const GatherCall& call) override;
   void Argmax(const TensorView& logits, const TensorView& ids) override;
-  void Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) override;
+  std::unique_ptr<LogitQueryBuffer> MakeLogitQueries(Device device, const LogitQueryLimits& limits) override;
+  int64_t LogitQueryBytes(const LogitQueryLimits& limits) const override;
+  void UploadLogitQueries(LogitQueryBuffer& buffer, const LogitQueries& queries) override;
+  void PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) override;
+  void LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) override;
   void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) override;
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;
   void CheckFinite(Device device) override;

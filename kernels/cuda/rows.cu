@@ -116,27 +116,6 @@ __global__ void __launch_bounds__(kThreads) ArgmaxKernel(const ArgmaxArgs args) 
   args.ids[blockIdx.y] = best.index < 0 ? 0 : best.index;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    ScoreKernel(const float* logits, int64_t stride, int64_t n, const int32_t* ids, TokenScore* scores) {
-  __shared__ float fold[kRowLanes];
-  const float* x = logits + blockIdx.x * stride;
-  Best best = PartArgmax(x, n, 0, 1);
-  if (best.index < 0) best = Best{x[0], 0};
-  float lane = 0.0f;
-  for (int64_t i = threadIdx.x; i < n; i += kRowLanes) lane = lane + Exp(x[i] - best.value);
-  const float sum = FoldRowLanes(lane, fold);
-  if (threadIdx.x != 0) return;
-  const double log_sum = Log(static_cast<double>(sum));
-  TokenScore score;
-  const auto logprob = [&](int32_t id) {
-    return static_cast<double>(x[id]) - static_cast<double>(best.value) - log_sum;
-  };
-  score.logprob = logprob(ids[blockIdx.x]);
-  score.argmax = best.index;
-  score.top_logprob = logprob(best.index);
-  scores[blockIdx.x] = score;
-}
-
 }  // namespace
 
 void LaunchEmbed(DeviceContext& ctx, const EmbeddingView& table, const int32_t* ids, int64_t rows, float* out,
@@ -164,15 +143,6 @@ void LaunchArgmax(DeviceContext& ctx, const float* logits, int64_t stride, int64
     LaunchClusters(ctx, ArgmaxKernel, dim3(static_cast<unsigned>(blocks), count), kThreads, 0,
                    ArgmaxArgs{logits + first * stride, stride, n, ids + first});
   }
-}
-
-void LaunchScore(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, const int32_t* ids,
-                 TokenScore* scores) {
-  if (rows == 0) return;
-  // The padding of TokenScore travels to the host too; it must not be what was in memory before.
-  STOCH_CUDA(cudaMemsetAsync(scores, 0, static_cast<size_t>(rows) * sizeof(TokenScore), ctx.stream));
-  ScoreKernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(logits, stride, n, ids, scores);
-  STOCH_CUDA_LAUNCH("ScoreKernel");
 }
 
 }  // namespace stoch::cuda

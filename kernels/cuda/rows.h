@@ -1,4 +1,4 @@
-// Ops on whole rows: embedding, gathering output rows, argmax and log-probabilities of logits.
+// Ops on whole rows: embedding, gathering output rows, argmax.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,5 @@ void LaunchGatherRows(DeviceContext& ctx, const float* x, int64_t x_stride, cons
 
 // What: ids[i] = index of the largest of row i, the lowest of equals; 0 where no element is a number. Device memory.
 void LaunchArgmax(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, int32_t* ids);
-
-// What: Backend::Score; ids and scores in device memory.
-void LaunchScore(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, const int32_t* ids,
-                 TokenScore* scores);
 
 }  // namespace stoch::cuda

@@ -162,18 +162,24 @@ TEST_P(GenerateTest, LogprobsAndHashComeFromTheRawLogits) {
   ids.insert(ids.end(), result.ids.begin(), result.ids.end());
   const auto sequence = engine_->NewSequence(static_cast<int64_t>(ids.size()));
   sequence->Append(ids);
-  const StepItem item{sequence.get(), static_cast<int64_t>(ids.size()), StepOutput::kAll};
+  RowQueries queries;
+  queries.top = 3;
+  queries.targets = std::span(ids).subspan(1);
+  const StepItem item{sequence.get(), static_cast<int64_t>(ids.size()), StepOutput::kAll, &queries};
   engine_->Step({&item, 1});
-  std::vector<TokenScore> scores(ids.size() - 1);
-  engine_->Score(0, std::span(ids).subspan(1), scores);
   for (size_t i = 1; i < ids.size(); ++i) {
     const bool in_prompt = i < request.prompt.size();
     const TokenLogprob& token = in_prompt ? *result.prompt_logprobs[i] : result.logprobs[i - request.prompt.size()];
-    EXPECT_EQ(token.logprob, scores[i - 1].logprob) << i;
+    const LogProbAnswer& answer = engine_->LogProb(static_cast<int64_t>(i) - 1);
+    EXPECT_EQ(token.logprob, answer.logprob) << i;
     ASSERT_EQ(token.top.size(), 3u);
-    EXPECT_EQ(token.top[0].first, scores[i - 1].argmax);
-    EXPECT_EQ(token.top[0].second, scores[i - 1].top_logprob);
-    EXPECT_GE(token.top[0].second, token.top[1].second);
+    ASSERT_EQ(answer.top, 3);
+    std::vector<float> row(96);
+    engine_->ReadLogits(static_cast<int64_t>(i) - 1, 1, row.data());
+    const auto top = TopLogProbs(row, ComputeLogSum(row), 3);
+    EXPECT_EQ(token.top, top) << i;
+    for (int k = 0; k < 3; ++k) EXPECT_EQ(std::pair(answer.top_ids[k], answer.top_logprobs[k]), top[k]) << i;
+    EXPECT_EQ(token.logprob, ComputeLogSum(row).LogProb(row[static_cast<size_t>(ids[i])])) << i;
   }
   LogitsHash hash;
   std::vector<float> rows(6 * 96);
@@ -212,7 +218,16 @@ TEST_P(GenerateTest, ABatchGivesEveryRequestItsOwnAnswer) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   Open(backend);
   std::vector<GenerateRequest> requests = {Request(12, 30), Request(20, 3), Request(5, 17)};
-  requests[1].sampling.temperature = 0.8;
+  SamplingOptions& varied = requests[1].sampling;
+  varied.temperature = 0.8;
+  varied.top_p = 0.95;
+  varied.repeat_penalty = 1.2;
+  varied.frequency_penalty = 0.3;
+  varied.logit_bias = {{7, 2.5f}, {11, -100.0f}};
+  requests[1].top_logprobs = 3;
+  requests[2].sampling.temperature = 1.5;
+  requests[2].sampling.top_k = 20;
+  requests[2].sampling.min_p = 0.01;
   requests[2].top_logprobs = 2;
   requests[2].prompt_logprobs = true;
   std::vector<GenerateResult> alone;
@@ -247,6 +262,11 @@ TEST_P(GenerateTest, ABatchGivesEveryRequestItsOwnAnswer) {
     EXPECT_EQ(batch[i]->result().ids, alone[i].ids);
     EXPECT_EQ(batch[i]->result().text, alone[i].text);
     EXPECT_EQ(batch[i]->result().logits_sha256, alone[i].logits_sha256);
+    ASSERT_EQ(batch[i]->result().logprobs.size(), alone[i].logprobs.size());
+    for (size_t j = 0; j < alone[i].logprobs.size(); ++j) {
+      EXPECT_EQ(batch[i]->result().logprobs[j].logprob, alone[i].logprobs[j].logprob);
+      EXPECT_EQ(batch[i]->result().logprobs[j].top, alone[i].logprobs[j].top);
+    }
     for (size_t j = 1; j < alone[i].prompt_logprobs.size(); ++j) {
       EXPECT_EQ(batch[i]->result().prompt_logprobs[j]->logprob, alone[i].prompt_logprobs[j]->logprob);
     }

@@ -1,4 +1,4 @@
-// The small ops and rules of a backend: memory, devices, passes, embedding, gathering, argmax, scores.
+// The small ops and rules of a backend: memory, devices, passes, embedding, gathering, argmax.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -6,10 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/math/elementary.h"
 #include "kernels/math/half.h"
 #include "kernels/math/random.h"
-#include "kernels/math/reduce.h"
 #include "tests/engine/backends_under_test.h"
 #include "tests/kernels/device_tensor.h"
 #include "tests/support/expect_invalid.h"
@@ -162,34 +160,6 @@ TEST_P(BackendOps, ArgmaxTakesTheLowestOfEquals) {
   backend->Synchronize(device);
   const auto* read = static_cast<const int32_t*>(ids.data());
   EXPECT_EQ(std::vector<int32_t>(read, read + 4), (std::vector<int32_t>{1002, 3, 0, 777}));
-}
-
-TEST_P(BackendOps, ScoresAreLogProbabilities) {
-  STOCH_OPEN_OR_SKIP(backend, GetParam());
-  constexpr size_t kVocab = 1003;
-  const std::vector<float> logits = Numbers(5, 3 * kVocab);
-  const DeviceTensor in(*backend, {3, kVocab}, logits);
-  const std::vector<int32_t> ids = {0, 500, 1002};
-  std::vector<TokenScore> scores(3);
-  backend->Score(in.view(), ids, scores);
-  for (size_t row = 0; row < 3; ++row) {
-    const float* x = logits.data() + row * kVocab;
-    size_t best = 0;
-    double exact_sum = 0;
-    for (size_t i = 0; i < kVocab; ++i) best = x[i] > x[best] ? i : best;
-    float lanes[kRowLanes] = {};
-    for (size_t i = 0; i < kVocab; ++i) {
-      lanes[i % kRowLanes] = lanes[i % kRowLanes] + Exp(x[i] - x[best]);
-      exact_sum += std::exp(static_cast<double>(x[i]) - static_cast<double>(x[best]));
-    }
-    const double log_sum = Log(static_cast<double>(FoldLanes<kRowLanes>(lanes)));
-    const auto distance = [&](size_t i) { return static_cast<double>(x[i]) - static_cast<double>(x[best]); };
-    const size_t target = static_cast<size_t>(ids[row]);
-    EXPECT_EQ(scores[row].argmax, static_cast<int32_t>(best));
-    EXPECT_EQ(scores[row].logprob, distance(target) - log_sum);
-    EXPECT_EQ(scores[row].top_logprob, -log_sum);
-    EXPECT_NEAR(scores[row].logprob, distance(target) - std::log(exact_sum), 1e-6);
-  }
 }
 
 TEST_P(BackendOps, GraphsRunTheirBody) {

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/sampler.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_config.h"
 #include "loader/llama_config.h"
@@ -38,6 +40,8 @@ struct Options {
   int64_t decode_tokens = -1;
   std::vector<int64_t> depths = {0};
   std::vector<int64_t> batches = {1};
+  std::vector<double> temperatures = {0};
+  std::optional<int> logprobs;
   int64_t repetitions = 5;
   std::string format = "md";
 };
@@ -72,20 +76,40 @@ void RunPending(Engine& engine, Sequence& sequence, bool last_logits) {
   }
 }
 
-double PromptSample(Engine& engine, int64_t tokens) {
-  const std::unique_ptr<Sequence> sequence = engine.NewSequence(tokens);
-  sequence->Append(Ids(engine.config().vocab_size, tokens));
+// The same with the log-probability of every token but the first.
+void RunWithLogProbs(Engine& engine, Sequence& sequence, int top) {
+  while (sequence.pending() > 0) {
+    ThrowIfInterrupted();
+    const int64_t tokens = engine.NextTokens(sequence, engine.shape().max_rows);
+    const auto next = static_cast<size_t>(sequence.computed()) + 1;
+    RowQueries queries;
+    queries.top = top;
+    queries.targets =
+        std::span(sequence.ids()).subspan(next, std::min(static_cast<size_t>(tokens), sequence.ids().size() - next));
+    const StepItem item{&sequence, tokens, StepOutput::kAll, &queries};
+    engine.Step({&item, 1});
+  }
+}
+
+double PromptSample(Engine& engine, const BenchCase& test) {
+  const std::unique_ptr<Sequence> sequence = engine.NewSequence(test.prompt);
+  sequence->Append(Ids(engine.config().vocab_size, test.prompt));
   const Clock::time_point start = Clock::now();
-  RunPending(engine, *sequence, true);
-  int32_t next = 0;
-  engine.Argmax(0, {&next, 1});
+  if (test.logprobs >= 0) {
+    RunWithLogProbs(engine, *sequence, test.logprobs);
+  } else {
+    RunPending(engine, *sequence, true);
+    (void)engine.PickedToken(0);
+  }
   return MillisecondsSince(start);
 }
 
 // The sequences of a decode test, filled to their depth once.
 class DecodeTest {
  public:
-  DecodeTest(Engine& engine, const BenchCase& test, int64_t steps) : engine_(engine), depth_(test.depth) {
+  DecodeTest(Engine& engine, const BenchCase& test, int64_t steps)
+      : engine_(engine), depth_(test.depth), logprobs_(test.logprobs) {
+    sampling_.temperature = test.temperature;
     for (int64_t i = 0; i < test.batch; ++i) {
       sequences_.push_back(engine.NewSequence(test.depth + steps + 1));
       if (sequences_.back() == nullptr) throw InvalidInput("the KV cache has no room for " + CaseName(test));
@@ -93,6 +117,7 @@ class DecodeTest {
       RunPending(engine, *sequences_.back(), false);
     }
     next_.resize(sequences_.size());
+    queries_.resize(sequences_.size());
   }
 
   // Mean time of one step of all sequences, every step picking its tokens from the logits of the one before. Where the
@@ -120,7 +145,9 @@ class DecodeTest {
     std::vector<StepItem> items;
     for (size_t i = First(group, groups); i < First(group + 1, groups); ++i) {
       sequences_[i]->Append({&next_[i], 1});
-      items.push_back({sequences_[i].get(), 1, StepOutput::kLast});
+      queries_[i].pick = MakePick(sampling_, {}, static_cast<int64_t>(sequences_[i]->ids().size()));
+      queries_[i].top = logprobs_;
+      items.push_back({sequences_[i].get(), 1, StepOutput::kLast, &queries_[i]});
     }
     engine_.Begin(items);
   }
@@ -128,12 +155,17 @@ class DecodeTest {
   void Finish(size_t group, size_t groups) {
     engine_.Finish();
     const size_t first = First(group, groups);
-    engine_.Argmax(0, std::span(next_).subspan(first, First(group + 1, groups) - first));
+    for (size_t i = first; i < First(group + 1, groups); ++i) {
+      next_[i] = engine_.PickedToken(static_cast<int64_t>(i - first));
+    }
   }
 
   Engine& engine_;
   int64_t depth_;
+  int logprobs_;
+  SamplingOptions sampling_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::vector<RowQueries> queries_;
   std::vector<int32_t> next_;
 };
 
@@ -141,10 +173,15 @@ std::vector<BenchCase> Cases(const Options& options) {
   std::vector<BenchCase> cases;
   for (const int64_t prompt : options.prompts) {
     if (prompt > 0) cases.push_back({prompt, 0, 1});
+    if (prompt > 0 && options.logprobs) cases.push_back({prompt, 0, 1, 0, *options.logprobs});
   }
   for (const int64_t depth : options.depths) {
     for (const int64_t batch : options.batches) {
-      if (options.decode_tokens > 0) cases.push_back({0, depth, batch});
+      for (const double temperature : options.temperatures) {
+        if (options.decode_tokens == 0) continue;
+        cases.push_back({0, depth, batch, temperature});
+        if (options.logprobs) cases.push_back({0, depth, batch, temperature, *options.logprobs});
+      }
     }
   }
   if (cases.empty()) throw InvalidInput("-p and -n: nothing to measure, at least one must be above 0");
@@ -287,7 +324,7 @@ class Bench {
     std::vector<double> samples;
     for (int64_t i = 0; i <= options_.repetitions; ++i) {
       bar->Update((*done)++, total);
-      const double sample = PromptSample(engine, test.prompt);
+      const double sample = PromptSample(engine, test);
       if (i > 0) samples.push_back(sample);
     }
     return samples;
@@ -367,6 +404,14 @@ CommandBody AddBench(CLI::App& command) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096));
+  command.add_option("--temperature", options->temperatures, "Temperatures to decode at; 0 picks the likeliest token")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(0.0, 1e6));
+  command
+      .add_option("--logprobs", options->logprobs,
+                  "Every test again with log-probabilities (of prompts: of all tokens) and so many alternatives")
+      ->check(CLI::Range(0, kMaxTopLogProbs));
   command.add_option("-r,--repetitions", options->repetitions, "Measured runs of every test, after a warm-up")
       ->capture_default_str()
       ->check(CLI::Range(1, 10000));

@@ -48,6 +48,8 @@ Json AsJson(const BenchEnvironment& environment, const BenchResult& result) {
                {"prompt", result.test.prompt},
                {"depth", result.test.depth},
                {"batch", result.test.batch},
+               {"temperature", result.test.temperature},
+               {"logprobs", result.test.logprobs},
                {"precision", result.precision},
                {"sc", result.sc},
                {"tokens", result.tokens},
@@ -81,9 +83,11 @@ double BenchResult::spread() const {
 }
 
 std::string CaseName(const BenchCase& test) {
-  if (test.prompt > 0) return fmt::format("prompt {}", test.prompt);
-  std::string name = fmt::format("decode @{}", test.depth);
-  return test.batch == 1 ? name : name + fmt::format(" x{}", test.batch);
+  std::string name = test.prompt > 0 ? fmt::format("prompt {}", test.prompt) : fmt::format("decode @{}", test.depth);
+  if (test.batch != 1) name += fmt::format(" x{}", test.batch);
+  if (test.temperature > 0) name += fmt::format(" T {:g}", test.temperature);
+  if (test.logprobs >= 0) name += fmt::format(" logprobs {}", test.logprobs);
+  return name;
 }
 
 std::string FormatBench(const BenchEnvironment& environment, const std::vector<BenchResult>& results,

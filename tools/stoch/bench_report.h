@@ -9,11 +9,14 @@
 namespace stoch::cli {
 
 // One test: a prompt of `prompt` tokens in one go, or (prompt = 0) decode steps of `batch` sequences after `depth`
-// tokens.
+// tokens, at a temperature. With log-probabilities of all prompt tokens, or of the picked ones, and of so many
+// alternatives (-1: none).
 struct BenchCase {
   int64_t prompt = 0;
   int64_t depth = 0;
   int64_t batch = 1;
+  double temperature = 0;
+  int logprobs = -1;
 };
 
 struct BenchResult {
@@ -51,7 +54,7 @@ struct BenchEnvironment {
   std::vector<BenchLoad> loads;
 };
 
-// "prompt 512", "decode @4096 x8".
+// "prompt 512 logprobs 5", "decode @4096 x8 T 1".
 std::string CaseName(const BenchCase& test);
 
 // format: "md", "csv", "json", "jsonl"; the JSON forms hold every repetition.

@@ -183,12 +183,29 @@ class Bench {
                      const auto* read = static_cast<const int32_t*>(ids.data());
                      return std::vector<float>(read, read + kRows);
                    }});
-    ops.push_back({"score", kCols, 0, false, [this](const TensorView& in, const TensorView&) {
-                     const std::vector<int32_t> ids(kRows, 7);
-                     std::vector<TokenScore> scores(kRows);
-                     backend_.Score(in, ids, scores);
+    ops.push_back({"logprobs", kCols, 0, false, [this](const TensorView& in, const TensorView&) {
+                     LogitQueries queries;
+                     for (int32_t row = 0; row < kRows; ++row) {
+                       TokenPick pick;
+                       pick.row = row;
+                       pick.temperature = 1;
+                       pick.random = uint64_t{1} << 63;
+                       queries.picks.push_back(pick);
+                       LogProbQuery query;
+                       query.row = row;
+                       query.pick = row;
+                       queries.logprobs.push_back(query);
+                     }
+                     const auto buffer = backend_.MakeLogitQueries(device_, {kCols, kRows, kRows, 0});
+                     backend_.UploadLogitQueries(*buffer, queries);
+                     backend_.PickTokens({in, 0}, *buffer, {0, kRows});
+                     backend_.LogProbs({in, 0}, *buffer, {0, kRows});
+                     backend_.Synchronize(device_);
                      std::vector<float> seen;
-                     for (const TokenScore& score : scores) seen.push_back(static_cast<float>(score.logprob));
+                     for (const LogProbAnswer& answer : buffer->logprobs()) {
+                       seen.push_back(static_cast<float>(answer.id));
+                       seen.push_back(static_cast<float>(answer.logprob));
+                     }
                      return seen;
                    }});
     return ops;
@@ -306,7 +323,7 @@ CheckResult CheckOp(const VerifyContext& context, const std::string& name) {
 std::vector<Check> ViewChecks(const VerifyContext& context) {
   std::vector<Check> checks;
   for (const char* name :
-       {"sc_matmul", "linear_sc", "linear_fp32", "gather_output_rows", "gather", "embed", "argmax", "score"}) {
+       {"sc_matmul", "linear_sc", "linear_fp32", "gather_output_rows", "gather", "embed", "argmax", "logprobs"}) {
     checks.push_back({std::string("views.") + name, "ten layouts of its input and output against dense ones",
                       [context, name] { return CheckOp(context, name); }});
   }

@@ -1,0 +1,154 @@
+#include <algorithm>
+
+#include "kernels/cuda/cluster_launch.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sampling/logit_queries.h"
+#include "kernels/cuda/sampling/rank_cut.cuh"
+
+namespace stoch::cuda {
+namespace {
+
+using namespace sampling;
+
+struct LogProbsArgs {
+  LogitQueryView queries;
+  const float* logits = nullptr;
+  int64_t stride = 0;
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  int64_t first = 0;  // query
+};
+
+struct SumShared {
+  float terms[kThreads];
+  float lanes[kRowLanes];  // in every block, all of the cluster's
+};
+
+struct TopShared {
+  uint64_t ranks[kMaxTopLogProbs];
+  int32_t count;
+};
+
+// The sum of Exp(logit - largest) in kRowLanes order. A block owns whole lanes: it computes the terms of several of
+// their elements at once, then each lane's thread adds them in order. Every thread of the cluster gets the total.
+__device__ float SumOfExps(const float* row, int32_t size, float largest, SumShared& shared) {
+  const int own_lanes = kRowLanes / Cluster::Size();
+  const int at_once = kThreads / own_lanes;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % own_lanes;
+  const int element = thread / own_lanes;
+  const int first_lane = Cluster::Rank() * own_lanes;
+  const int32_t step = kRowLanes * at_once;
+  float sum = 0.0f;
+  for (int32_t first = 0; first < size; first += step) {
+    const int32_t id = first + element * kRowLanes + first_lane + lane;
+    // +0 adds nothing to a lane, as no lane is -0.
+    shared.terms[thread] = id < size ? Exp(row[id] - largest) : 0.0f;
+    __syncthreads();
+    if (element == 0) {
+      for (int i = 0; i < at_once; ++i) sum = sum + shared.terms[i * own_lanes + lane];
+    }
+    __syncthreads();
+  }
+  if (element == 0) {
+    for (int b = 0; b < Cluster::Size(); ++b) Cluster::At(shared.lanes, b)[first_lane + lane] = sum;
+  }
+  Cluster::Sync();
+  for (int s = kRowLanes / 2; s > 0; s /= 2) {
+    if (thread < s) shared.lanes[thread] = shared.lanes[thread] + shared.lanes[thread + s];
+    __syncthreads();
+  }
+  return shared.lanes[0];
+}
+
+// Ranks of the first `top` tokens into the first block's `shared`, in order.
+__device__ void FindTop(RowScan& scan, TopShared& shared, CutShared& cut_shared, uint64_t first, uint32_t lowest,
+                        int32_t top, int32_t vocab_size) {
+  if (top == 1) {
+    if (threadIdx.x == 0) shared.ranks[0] = first;
+    __syncthreads();
+    return;
+  }
+  uint64_t cut = 0;
+  if (top < vocab_size) {
+    cut = CutRanking(scan, cut_shared, lowest, static_cast<uint32_t>(first >> 32), static_cast<uint64_t>(top),
+                     CountOne());
+  }
+  if (threadIdx.x == 0) shared.count = 0;
+  Cluster::Sync();
+  TopShared* found = Cluster::At(&shared, 0);
+  scan.ForEach([&](int32_t id, float logit) {
+    const uint64_t rank = RankKey(logit, id);
+    if (rank >= cut) found->ranks[atomicAdd(&found->count, 1)] = rank;
+  });
+  Cluster::Sync();
+  const int thread = static_cast<int>(threadIdx.x);
+  const uint64_t own = thread < top ? shared.ranks[thread] : 0;
+  int before = 0;
+  for (int i = 0; i < top; ++i) before += shared.ranks[i] > own ? 1 : 0;
+  __syncthreads();
+  if (Cluster::Rank() == 0 && thread < top) shared.ranks[before] = own;
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads) LogProbsKernel(const LogProbsArgs args) {
+  __shared__ ScanShared scan_shared;
+  __shared__ CutShared cut_shared;
+  __shared__ SumShared sum_shared;
+  __shared__ TopShared top_shared;
+  WaitForPrevious();
+  const int64_t index = args.first + blockIdx.y;
+  const LogProbQuery query = args.queries.logprobs[index];
+  const int64_t row = query.row - args.first_row;
+  if (query.row < 0 || row < 0 || row >= args.rows) return;
+  Cluster::Sync();  // every block of the cluster is there before another one writes its shared memory
+  const float* logits = args.logits + row * args.stride;
+  const int32_t vocab_size = args.queries.vocab_size;
+  RowScan scan(logits, vocab_size, scan_shared);
+  uint64_t extremes[2] = {0, 0};  // the first of the ranking; the complement of the lowest key
+  scan.ForEach([&](int32_t id, float logit) {
+    extremes[0] = max(extremes[0], RankKey(logit, id));
+    extremes[1] = max(extremes[1], static_cast<uint64_t>(~OrderedKey(logit)));
+  });
+  scan.Max(extremes);
+  const float largest = RankLogit(extremes[0]);
+  const double log_sum = Log(static_cast<double>(SumOfExps(logits, vocab_size, largest, sum_shared)));
+  const auto logprob = [&](float logit) {
+    return (static_cast<double>(logit) - static_cast<double>(largest)) - log_sum;
+  };
+  const int32_t top = min(query.top, vocab_size);
+  if (top > 0) {
+    FindTop(scan, top_shared, cut_shared, extremes[0], ~static_cast<uint32_t>(extremes[1]), top, vocab_size);
+  }
+  if (Cluster::Rank() == 0) {
+    LogProbAnswer& answer = args.queries.answers[index];
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < top) {
+      answer.top_ids[thread] = RankId(top_shared.ranks[thread]);
+      answer.top_logprobs[thread] = logprob(RankLogit(top_shared.ranks[thread]));
+    }
+    if (thread == 0) {
+      const int32_t id = query.id >= 0 ? query.id : args.queries.picked[query.pick];
+      answer.id = id;
+      answer.logprob = id >= 0 ? logprob(logits[id]) : 0;
+      answer.top = top;
+    }
+  }
+  Cluster::Sync();  // no block leaves while another may still write its shared memory
+}
+
+}  // namespace
+
+void LaunchLogProbs(DeviceContext& ctx, const LogitRows& logits, const CudaLogitQueries& queries,
+                    const QueryRange& range) {
+  constexpr int64_t kQueriesAtOnce = 32768;  // gridDim.y is limited to 65535
+  const int blocks = ctx.compute_capability >= 90 ? kBlocks : 1;
+  for (int64_t done = 0; done < range.count; done += kQueriesAtOnce) {
+    const auto count = static_cast<unsigned>(std::min(kQueriesAtOnce, range.count - done));
+    LaunchClusters(ctx, LogProbsKernel, dim3(static_cast<unsigned>(blocks), count), kThreads, 0,
+                   LogProbsArgs{queries.view(), logits.view.ptr<const float>(), logits.view.step(0), logits.first_row,
+                                logits.view.dim(0), range.first + done});
+  }
+}
+
+}  // namespace stoch::cuda

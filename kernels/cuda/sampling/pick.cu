@@ -1,0 +1,120 @@
+#include <algorithm>
+
+#include "kernels/cuda/cluster_launch.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sampling/logit_queries.h"
+#include "kernels/cuda/sampling/rank_cut.cuh"
+
+namespace stoch::cuda {
+namespace {
+
+using namespace sampling;
+
+struct PickArgs {
+  LogitQueryView queries;
+  const float* logits = nullptr;
+  int64_t stride = 0;
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  int64_t first = 0;  // query
+};
+
+// Copies this block's ids with biases and penalties. Entries of one list have distinct ids, so their order is free.
+__device__ void Adjust(const LogitQueryView& queries, const PickRecord& pick, const RowScan& scan, float* adjusted) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto mine = [&](int32_t id) { return id >= scan.block_begin() && id < scan.block_end(); };
+  for (int32_t id = scan.block_begin() + thread; id < scan.block_end(); id += kThreads) adjusted[id] = scan.logit(id);
+  __syncthreads();
+  for (int32_t i = thread; i < pick.num_biases; i += kThreads) {
+    const PickEntry entry = queries.entries[pick.first_bias + i];
+    if (mine(entry.id)) adjusted[entry.id] = adjusted[entry.id] + BitsToFloat(entry.value);
+  }
+  __syncthreads();
+  for (int32_t i = thread; i < pick.num_counts; i += kThreads) {
+    const PickEntry entry = queries.entries[pick.first_count + i];
+    if (!mine(entry.id)) continue;
+    adjusted[entry.id] = Penalize(adjusted[entry.id], static_cast<int32_t>(entry.value), pick.repeat_penalty,
+                                  pick.presence_penalty, pick.frequency_penalty);
+  }
+  __syncthreads();
+}
+
+// The token of a pick; -1 if its logits are not all finite. All threads of the cluster get it.
+__device__ int32_t PickToken(const PickRecord& pick, RowScan& scan, CutShared& cut_shared, int32_t vocab_size) {
+  uint64_t extremes[2] = {0, 0};  // the first of the ranking; the complement of the lowest key
+  scan.ForEach([&](int32_t id, float logit) {
+    extremes[0] = max(extremes[0], RankKey(logit, id));
+    extremes[1] = max(extremes[1], static_cast<uint64_t>(~OrderedKey(logit)));
+  });
+  scan.Max(extremes);
+  const auto highest = static_cast<uint32_t>(extremes[0] >> 32);
+  const uint32_t lowest = ~static_cast<uint32_t>(extremes[1]);
+  // NaN lies outside of the infinities.
+  const float infinity = BitsToFloat(0x7f800000u);
+  if (highest >= OrderedKey(infinity) || lowest <= OrderedKey(-infinity)) return -1;
+  if (pick.temperature == 0.0f) return RankId(extremes[0]);
+
+  const float largest = KeyToFloat(highest);
+  const float temperature = pick.temperature;
+  const auto weight = [&](float logit) { return SampleWeight(logit, largest, temperature); };
+  uint64_t cut = 0;
+  if (pick.top_k > 0 && pick.top_k < vocab_size) {
+    cut = CutRanking(scan, cut_shared, lowest, highest, static_cast<uint64_t>(pick.top_k), CountOne());
+  }
+  if (pick.top_p < 1.0) {
+    uint64_t total[1] = {0};
+    scan.ForEach([&](int32_t id, float logit) { total[0] += RankKey(logit, id) >= cut ? weight(logit) : 0; });
+    scan.Sum(total);
+    // e^-24 * 2^32 rounds to 0: no token below has a weight.
+    const uint32_t low =
+        max(max(lowest, static_cast<uint32_t>(cut >> 32)), min(highest, OrderedKey(largest - 24.0f * temperature)));
+    cut = CutRanking(scan, cut_shared, low, highest, TopPWeight(pick.top_p, total[0]), weight);
+  }
+  const auto left = [&](int32_t id, float logit) -> uint64_t {
+    if (RankKey(logit, id) < cut) return 0;
+    const uint64_t own = weight(logit);
+    return own >= pick.min_weight ? own : 0;
+  };
+  return scan.Locate(left, [&](uint64_t total) { return DrawThreshold(pick.random, total); });
+}
+
+__global__ void __launch_bounds__(kThreads) PickTokensKernel(const PickArgs args) {
+  __shared__ ScanShared scan_shared;
+  __shared__ CutShared cut_shared;
+  WaitForPrevious();
+  const int64_t query = args.first + blockIdx.y;
+  const PickRecord pick = args.queries.picks[query];
+  const int64_t row = pick.row - args.first_row;
+  if (pick.row < 0 || row < 0 || row >= args.rows) return;
+  Cluster::Sync();  // every block of the cluster is there before another one writes its shared memory
+  const float* logits = args.logits + row * args.stride;
+  const int32_t vocab_size = args.queries.vocab_size;
+  RowScan scan(logits, vocab_size, scan_shared);
+  if (pick.num_biases > 0 || pick.num_counts > 0) {
+    float* adjusted = args.queries.adjusted + query * vocab_size;
+    Adjust(args.queries, pick, scan, adjusted);
+    scan.SetRow(adjusted);
+  }
+  const int32_t id = PickToken(pick, scan, cut_shared, vocab_size);
+  if (Cluster::Rank() == 0 && threadIdx.x == 0) {
+    args.queries.picked[query] = id;
+    args.queries.picked_host[query] = id;
+  }
+  Cluster::Sync();  // no block leaves while another may still write its shared memory
+}
+
+}  // namespace
+
+void LaunchPickTokens(DeviceContext& ctx, const LogitRows& logits, const CudaLogitQueries& queries,
+                      const QueryRange& range) {
+  constexpr int64_t kQueriesAtOnce = 32768;  // gridDim.y is limited to 65535
+  const int blocks = ctx.compute_capability >= 90 ? kBlocks : 1;
+  for (int64_t done = 0; done < range.count; done += kQueriesAtOnce) {
+    const auto count = static_cast<unsigned>(std::min(kQueriesAtOnce, range.count - done));
+    LaunchClusters(ctx, PickTokensKernel, dim3(static_cast<unsigned>(blocks), count), kThreads, 0,
+                   PickArgs{queries.view(), logits.view.ptr<const float>(), logits.view.step(0), logits.first_row,
+                            logits.view.dim(0), range.first + done});
+  }
+}
+
+}  // namespace stoch::cuda
