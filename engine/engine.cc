@@ -9,7 +9,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "kernels/logit_query_check.h"
-#include "models/page_allocator.h"
+#include "models/decoder/page_allocator.h"
 
 namespace stoch {
 namespace {
@@ -111,7 +111,7 @@ struct Engine::State {
   ModelFiles files;  // exact matrices may stay in its mapped files
   EngineOptions options;
   PassShape shape;
-  std::unique_ptr<LlamaModel> model;
+  std::unique_ptr<DecoderModel> model;
   PageAllocator pages{0};
   std::vector<std::string> notices;
   double load_ms = 0;
@@ -193,14 +193,14 @@ std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFile
   state->backend = std::move(backend);
   state->files = std::move(files);
 
-  LlamaModel::Options model;
+  DecoderOptions model;
   model.precision = state->options.precision;
   model.sc = state->options.sc;
   model.shape = state->shape;
   model.min_piece_rows = state->options.min_piece_rows;
   model.placement = *state->options.placement;
   model.progress = state->options.on_progress;
-  state->model = std::make_unique<LlamaModel>(*state->backend, state->files, model);
+  state->model = std::make_unique<DecoderModel>(*state->backend, state->files, model);
   state->pages = PageAllocator(NumPages(state->shape));
 
   if (!ChunkInvariant(state->options)) {
@@ -219,7 +219,7 @@ const LlamaConfig& Engine::config() const { return state_->files.config; }
 const EngineOptions& Engine::options() const { return state_->options; }
 const PassShape& Engine::shape() const { return state_->shape; }
 Backend& Engine::backend() { return *state_->backend; }
-const LlamaModel& Engine::model() const { return *state_->model; }
+const DecoderModel& Engine::model() const { return *state_->model; }
 double Engine::load_ms() const { return state_->load_ms; }
 const std::vector<std::string>& Engine::notices() const { return state_->notices; }
 bool Engine::chunk_invariant() const { return ChunkInvariant(state_->options); }

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "loader/weight_store.h"
-#include "models/llama_model.h"
-#include "models/memory_plan.h"
+#include "loader/checkpoint/weight_store.h"
+#include "models/decoder/decoder_model.h"
+#include "models/decoder/memory_plan.h"
 #include "models/sc_model_config.h"
 
 namespace stoch {
@@ -37,7 +37,7 @@ struct EngineOptions {
   int64_t kv_tokens = 0;                                 // positions all sequences share; 0 = max_sequences * context
   int64_t max_pass_rows = 512;                           // rows of one pass where prompts may be cut, else the context
   int64_t min_piece_rows = 128;                          // of a pass that several stages work on piece by piece
-  std::optional<LlamaPlacement> placement;               // which device holds what; default: all on the backend's first
+  std::optional<DecoderPlacement> placement;             // which device holds what; default: all on the backend's first
   std::function<void(const LoadProgress&)> on_progress;  // while loading, from the calling thread
 };
 
@@ -120,7 +120,7 @@ class Engine {
   const EngineOptions& options() const;  // with every default filled in
   const PassShape& shape() const;
   Backend& backend();
-  const LlamaModel& model() const;
+  const DecoderModel& model() const;
   std::string sc_description() const;  // Describe(options().sc), "" where the precision is not sc
   bool batch_invariant() const;        // true for exact precisions
   bool chunk_invariant() const;

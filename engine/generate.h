@@ -18,7 +18,7 @@
 #include "engine/prefix_cache.h"
 #include "engine/sampler.h"
 #include "engine/stop_strings.h"
-#include "loader/tokenizer.h"
+#include "loader/tokenizer/tokenizer.h"
 
 namespace stoch {
 

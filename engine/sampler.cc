@@ -7,7 +7,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/math/random.h"
-#include "models/memory_plan.h"
+#include "models/decoder/memory_plan.h"
 
 namespace stoch {
 namespace {

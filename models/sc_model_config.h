@@ -1,4 +1,4 @@
-// Which SC configuration every operator of a Llama model runs in, and how attention is done.
+// Which SC configuration every operator of a decoder runs in, and how attention is done.
 //
 // Text form (the --sc flag): comma-separated settings, later ones override earlier ones.
 //     preset=halved | preset=published     everything below at once

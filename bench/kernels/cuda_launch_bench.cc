@@ -5,10 +5,10 @@
 
 #include <memory>
 
-#include "kernels/cuda/context.h"
-#include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/device_guard.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/runtime/context.h"
 #include "kernels/registry.h"
 
 namespace stoch {

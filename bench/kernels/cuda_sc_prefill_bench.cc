@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/cuda/sc_prefill.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/sc/tensor_core/prefill.h"
 #include "kernels/math/random.h"
 
 namespace stoch::cuda {

@@ -6,7 +6,7 @@
 
 #include "engine/serve/json_fields.h"
 #include "engine/serve/request_error.h"
-#include "loader/chat_template.h"
+#include "loader/tokenizer/chat_template.h"
 
 namespace stoch::serve {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/generate.h"
-#include "loader/tokenizer.h"
+#include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::serve {
 

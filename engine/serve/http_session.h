@@ -17,7 +17,7 @@
 #include <unordered_set>
 
 #include "engine/serve/connection.h"
-#include "engine/serve/http_server.h"
+#include "engine/serve/http_options.h"
 
 namespace stoch::serve {
 

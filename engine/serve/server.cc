@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/serve/http_server.h"
 #include "engine/serve/metrics.h"
 
 namespace stoch::serve {

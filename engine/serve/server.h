@@ -9,10 +9,10 @@
 
 #include "engine/engine.h"
 #include "engine/serve/api.h"
-#include "engine/serve/http_server.h"
+#include "engine/serve/http_options.h"
 #include "engine/serve/log.h"
 #include "engine/serve/scheduler.h"
-#include "loader/tokenizer.h"
+#include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::serve {
 

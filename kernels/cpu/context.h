@@ -11,7 +11,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/sc_lookup.h"
 #include "kernels/cpu/sc_operands.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace stoch::cpu {

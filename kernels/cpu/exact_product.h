@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace stoch::cpu {

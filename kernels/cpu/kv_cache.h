@@ -4,7 +4,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/memory.h"
 #include "kernels/cpu/sc_lookup.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace stoch::cpu {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/tensor_view.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/sc/sc_operator.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace stoch::cpu {
 

@@ -2,21 +2,21 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/backend_impl.h"
-#include "kernels/cuda/bandwidth.h"
-#include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/device_guard.h"
-#include "kernels/cuda/kv_cache.h"
-#include "kernels/cuda/linear.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/cuda/pass.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/device_guard.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/runtime/bandwidth.h"
+#include "kernels/cuda/runtime/pass.h"
+#include "kernels/cuda/runtime/views.h"
 #include "kernels/cuda/sampling/logit_queries.h"
-#include "kernels/cuda/sc_linear.h"
-#include "kernels/cuda/sc_matmul.h"
-#include "kernels/cuda/views.h"
-#include "kernels/cuda/weights.h"
+#include "kernels/cuda/sc/linear.h"
+#include "kernels/cuda/sc/matmul.h"
+#include "kernels/cuda/weights/weights.h"
 
 namespace stoch::cuda {
 namespace {

@@ -1,14 +1,16 @@
 // CudaBackend: checks operands, makes their device current and calls the launcher of each op.
 //
 // Launchers by file; each takes the DeviceContext first and has its contract in its header:
-//   linear.h       LaunchLinear: sc_linear.h (sc_decode.h, sc_prefill.h, sc_generic.cu), exact_linear.h, fp16_linear.h
-//   attention.h    LaunchAttention         kv_cache.h  CudaKvCache, MakeKvCache, KvCacheBytes
-//   pass.h         CudaPass, MakePass, UploadPass
-//   rows.h         LaunchEmbed, LaunchGatherRows, LaunchArgmax
-//   sampling/logit_queries.h  CudaLogitQueries, LaunchPickTokens, LaunchLogProbs
-//   sc_matmul.h    LaunchScMatmul
-//   weights.h      MakeLinear, MakeVector, MakeEmbedding, Unpack
-//   graph.h        GraphCache              device_group.h  DeviceGroup: gathers, graphs over several devices
+//   linear/linear.h            LaunchLinear
+//   attention/attention.h      LaunchAttention
+//   attention/kv_cache.h       CudaKvCache, MakeKvCache, KvCacheBytes
+//   runtime/pass.h             CudaPass, MakePass, UploadPass
+//   rows.h                     LaunchEmbed, LaunchGatherRows, LaunchArgmax
+//   sampling/logit_queries.h   CudaLogitQueries, LaunchPickTokens, LaunchLogProbs
+//   sc/matmul.h                LaunchScMatmul
+//   weights/weights.h          MakeLinear, MakeVector, MakeEmbedding, Unpack
+//   runtime/graph.h            GraphCache
+//   comm/device_group.h        DeviceGroup: all-gathers, graphs over several devices
 #pragma once
 
 #include <map>
@@ -18,11 +20,11 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/context.h"
-#include "kernels/cuda/device_group.h"
-#include "kernels/cuda/graph.h"
-#include "kernels/cuda/peer_access.h"
-#include "kernels/cuda/uploader.h"
+#include "kernels/cuda/comm/device_group.h"
+#include "kernels/cuda/comm/peer_access.h"
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/runtime/graph.h"
+#include "kernels/cuda/weights/uploader.h"
 
 namespace stoch::cuda {
 

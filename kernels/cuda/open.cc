@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "kernels/cuda/backend_impl.h"
-#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/base/cuda_check.h"
 
 namespace stoch::cuda {
 namespace {

@@ -1,14 +1,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cuda/attention_softmax.cuh"
-#include "kernels/cuda/cluster_launch.h"
-#include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/device_math.cuh"
-#include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/element.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/dispatch.h"
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/runtime/cluster_launch.h"
+#include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/context.h"
-#include "kernels/cuda/weights.h"
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/weights/weights.h"
 
 namespace stoch::cuda {
 

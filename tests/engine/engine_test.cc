@@ -6,8 +6,8 @@
 #include <cstring>
 #include <limits>
 
-#include "tests/engine/backends_under_test.h"
 #include "tests/engine/logits_cases.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -169,7 +169,7 @@ TEST_P(EngineTest, StacksMatricesOfOneArithmetic) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto counts = [&](const std::string& settings) {
     const auto engine = Open(backend, WithSettings(settings));
-    const LlamaLayerShard& layer = engine->model().weights().layers[1].shards[0];
+    const DecoderLayerShard& layer = engine->model().weights().layers[1].shards[0];
     return std::pair(layer.qkv.weights.size(), layer.gate_up.weights.size());
   };
   EXPECT_EQ(counts("preset=halved"), std::pair(size_t{1}, size_t{1}));
@@ -282,7 +282,7 @@ TEST(Placement, PlansOfShardsAreWhatLoadingTakes) {
     EngineOptions options;
     options.sc = ParseScModelConfig(std::vector<std::string>{settings});
     options.placement = RowSplit(files.config, backend->devices());
-    const std::vector<LlamaShard> shards = DivideRows(files.config, backend->devices());
+    const std::vector<DecoderShard> shards = DivideRows(files.config, backend->devices());
     const PassShape shape = ShapeOf(files.config, options);
     const MemoryPlan whole = PlanMemory(files, options.precision, options.sc, shape, *backend);
     MemoryBytes sum;

@@ -8,10 +8,10 @@
 
 #include "engine/logprobs.h"
 #include "engine/perplexity.h"
-#include "tests/engine/backends_under_test.h"
-#include "tests/engine/letters_tokenizer.h"
 #include "tests/engine/logits_cases.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
+#include "tests/support/letters_tokenizer.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch::test {

@@ -4,8 +4,8 @@
 
 #include <string_view>
 
-#include "tests/engine/backends_under_test.h"
 #include "tests/engine/logits_cases.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"
 

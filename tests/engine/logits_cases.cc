@@ -8,7 +8,7 @@
 
 #include "engine/logits_hash.h"
 #include "kernels/math/random.h"
-#include "loader/safetensors.h"
+#include "loader/checkpoint/safetensors.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/tiny_model.h"
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "engine/generate.h"
-#include "tests/engine/backends_under_test.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 

@@ -5,10 +5,10 @@
 #include <set>
 #include <string>
 
-#include "models/micro_batch.h"
-#include "models/shard.h"
-#include "tests/engine/backends_under_test.h"
+#include "models/decoder/micro_batch.h"
+#include "models/decoder/shard.h"
 #include "tests/engine/logits_cases.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -37,10 +37,10 @@ TEST(DivideRows, QueriesStayWithTheirKvHead) {
   const LlamaConfig config = NamedLlamaConfig("llama-3.1-70b");
   std::vector<Device> devices;
   for (int i = 0; i < 3; ++i) devices.push_back({DeviceKind::kCpu, i});
-  const std::vector<LlamaShard> shards = DivideRows(config, devices);
+  const std::vector<DecoderShard> shards = DivideRows(config, devices);
   ASSERT_EQ(shards.size(), 3u);
   int64_t heads = 0;
-  for (const LlamaShard& shard : shards) {
+  for (const DecoderShard& shard : shards) {
     EXPECT_EQ(shard.heads.begin, shard.kv_heads.begin * 8);
     EXPECT_EQ(shard.heads.end, shard.kv_heads.end * 8);
     EXPECT_FALSE(shard.heads.empty());

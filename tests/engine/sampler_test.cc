@@ -40,9 +40,7 @@ std::map<int32_t, int> Histogram(const SamplingOptions& options, int draws = 200
   return counts;
 }
 
-TEST(Sampler, GreedyTiesGoToTheLowerId) {
-  EXPECT_EQ(Pick({}), 1);
-}
+TEST(Sampler, GreedyTiesGoToTheLowerId) { EXPECT_EQ(Pick({}), 1); }
 
 TEST(Sampler, DrawsFollowTheSoftmax) {
   SamplingOptions options;

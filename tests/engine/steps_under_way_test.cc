@@ -6,9 +6,9 @@
 #include <cstring>
 #include <deque>
 
-#include "models/micro_batch.h"
-#include "tests/engine/backends_under_test.h"
+#include "models/decoder/micro_batch.h"
 #include "tests/engine/logits_cases.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -104,7 +104,7 @@ class StepsUnderWay : public testing::TestWithParam<BackendUnderTest> {
     const std::span<const Device> devices = backend->devices();
     ModelFiles files = OpenModelFiles(scratch_.path().string());
     const auto layers = static_cast<size_t>(files.config.num_hidden_layers);
-    LlamaPlacement placement;
+    DecoderPlacement placement;
     for (size_t i = 0; i < layers; ++i) {
       placement.layers.push_back(devices[i * devices.size() * rounds / layers % devices.size()]);
     }

@@ -7,9 +7,9 @@
 
 #include "engine/generate.h"
 #include "engine/logprobs.h"
-#include "loader/safetensors.h"
-#include "tests/engine/backends_under_test.h"
+#include "loader/checkpoint/safetensors.h"
 #include "tests/engine/logits_cases.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/shared_folder.h"
 
 namespace stoch::test {

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "kernels/base/error.h"
-#include "loader/checkpoint.h"
-#include "loader/llama_config.h"
+#include "loader/checkpoint/checkpoint.h"
+#include "loader/config/llama_config.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "loader/safetensors.h"
+#include "loader/checkpoint/safetensors.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Any text: two implementations of one vocabulary give the same ids, decoding gives the text back, and invalid UTF-8 is
 // refused.
-#include "loader/tokenizer_kinds.h"
+#include "loader/tokenizer/kinds.h"
 #include "tests/fuzz/tokenizer_fuzz.h"
 #include "tests/loader/tokenizer_samples.h"
 

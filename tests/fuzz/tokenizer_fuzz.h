@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "loader/tokenizer.h"
-#include "loader/tokenizer_text.h"
+#include "loader/tokenizer/text.h"
+#include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::fuzz {
 

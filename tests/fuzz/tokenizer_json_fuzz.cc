@@ -1,6 +1,6 @@
 // Any bytes are refused as a tokenizer.json with InvalidInput, or make a tokenizer that encodes and decodes. The same
 // bytes are tried as the small files beside it.
-#include "loader/tokenizer_kinds.h"
+#include "loader/tokenizer/kinds.h"
 #include "tests/fuzz/tokenizer_fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

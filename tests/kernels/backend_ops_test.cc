@@ -8,8 +8,8 @@
 
 #include "kernels/math/half.h"
 #include "kernels/math/random.h"
-#include "tests/engine/backends_under_test.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 
 namespace stoch {

@@ -10,7 +10,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/cpu/sc_operands.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 #include "kernels/math/half.h"
 #include "tests/support/expect_invalid.h"
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/cuda/sc_prefill.h"
-#include "kernels/cuda/sc_prefill_kernels.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/sc/tensor_core/prefill.h"
+#include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
 #include "kernels/math/random.h"
 #include "tests/kernels/cuda_or_skip.h"
 

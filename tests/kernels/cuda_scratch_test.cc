@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/context.h"
-#include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/cuda/sc_linear.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/linear.h"
 #include "kernels/sc/sc_operator.h"
 #include "tests/kernels/cuda_or_skip.h"
 

@@ -9,7 +9,7 @@
 
 #include "kernels/math/elementary.h"
 #include "kernels/math/random.h"
-#include "tests/engine/backends_under_test.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 
 namespace stoch::test {

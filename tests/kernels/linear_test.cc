@@ -11,9 +11,9 @@
 #include "kernels/math/elementary.h"
 #include "kernels/math/half.h"
 #include "kernels/math/random.h"
-#include "tests/engine/backends_under_test.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 
 namespace stoch {

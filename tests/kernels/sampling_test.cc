@@ -1,4 +1,6 @@
 // Picked tokens and log-probabilities of every backend, against a reference that sorts.
+#include "kernels/math/sampling.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,9 +14,8 @@
 #include "kernels/logit_query_check.h"
 #include "kernels/math/random.h"
 #include "kernels/math/reduce.h"
-#include "kernels/math/sampling.h"
-#include "tests/engine/backends_under_test.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 
 namespace stoch {
@@ -57,9 +58,8 @@ int32_t Reference(std::vector<float> logits, const TokenPick& pick) {
     reached += weight(id);
     left.push_back(id);
   }
-  std::erase_if(left, [&](int32_t id) {
-    return weight(id) < static_cast<uint64_t>(std::rint(pick.min_p * 4294967296.0));
-  });
+  std::erase_if(left,
+                [&](int32_t id) { return weight(id) < static_cast<uint64_t>(std::rint(pick.min_p * 4294967296.0)); });
   std::sort(left.begin(), left.end());
   total = 0;
   for (const int32_t id : left) total += weight(id);
@@ -142,8 +142,13 @@ TEST_P(SamplingOps, PicksOfMixedOptionsAreTheReferences) {
   const Device device = backend->devices().front();
   // A GPU's draws cost little; a CPU's reference sorts, so large vocabularies get fewer.
   const bool is_cuda = device.kind == DeviceKind::kCuda;
-  const std::pair<size_t, int> kVocabularies[] = {
-      {1, 40}, {5, 400}, {31, 400}, {257, 3000}, {1003, 3000}, {5000, is_cuda ? 3000 : 800}, {128256, is_cuda ? 320 : 16}};
+  const std::pair<size_t, int> kVocabularies[] = {{1, 40},
+                                                  {5, 400},
+                                                  {31, 400},
+                                                  {257, 3000},
+                                                  {1003, 3000},
+                                                  {5000, is_cuda ? 3000 : 800},
+                                                  {128256, is_cuda ? 320 : 16}};
   std::mt19937_64 random(7);
   for (const auto& [vocab, draws] : kVocabularies) {
     const std::vector<std::vector<float>> rows = Rows(vocab);
@@ -241,8 +246,7 @@ TEST_P(SamplingOps, DrawsFollowTheSoftmax) {
     if (pooled_expected > 0) add(pooled_expected, pooled_seen);
     // Wilson and Hilferty: the cube root of chi-square over its degrees of freedom is nearly normal; 3.09 is p = 0.001.
     const double freedom = cells - 1;
-    const double z =
-        (std::cbrt(chi_square / freedom) - (1 - 2 / (9 * freedom))) / std::sqrt(2 / (9 * freedom));
+    const double z = (std::cbrt(chi_square / freedom) - (1 - 2 / (9 * freedom))) / std::sqrt(2 / (9 * freedom));
     EXPECT_LT(z, 3.09) << "chi-square " << chi_square << " of " << freedom;
     EXPECT_GT(freedom, 5);
   }
@@ -319,9 +323,8 @@ TEST_P(SamplingOps, LogProbsAreTheHostsBitForBit) {
       };
       std::vector<int32_t> ranking(vocab);
       std::iota(ranking.begin(), ranking.end(), 0);
-      std::stable_sort(ranking.begin(), ranking.end(), [&](int32_t a, int32_t b) {
-        return row[static_cast<size_t>(a)] > row[static_cast<size_t>(b)];
-      });
+      std::stable_sort(ranking.begin(), ranking.end(),
+                       [&](int32_t a, int32_t b) { return row[static_cast<size_t>(a)] > row[static_cast<size_t>(b)]; });
       double exact_sum = 0;
       for (const float value : row) exact_sum += std::exp(static_cast<double>(value) - static_cast<double>(max));
       ASSERT_NEAR(log_sum, std::log(exact_sum), 1e-5);

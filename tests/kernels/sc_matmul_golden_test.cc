@@ -9,9 +9,9 @@
 
 #include "kernels/registry.h"
 #include "kernels/sc/number_source.h"
-#include "loader/safetensors.h"
-#include "tests/engine/backends_under_test.h"
+#include "loader/checkpoint/safetensors.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/shared_folder.h"
 
 namespace stoch {

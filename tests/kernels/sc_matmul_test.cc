@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/engine/backends_under_test.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 
 namespace stoch {

@@ -1,5 +1,5 @@
 // Chat formats: the ids of a conversation are those of the rendered prompt, and foreign templates are refused.
-#include "loader/chat_template.h"
+#include "loader/tokenizer/chat_template.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "loader/weight_store.h"
+#include "loader/checkpoint/weight_store.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"

@@ -1,12 +1,12 @@
 // config.json of the Llama generations, and every key that can be wrong in one.
 
-#include "loader/llama_config.h"
+#include "loader/config/llama_config.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "loader/llama_tensors.h"
+#include "loader/config/llama_tensors.h"
 #include "tests/support/expect_invalid.h"
 
 namespace stoch {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "loader/safetensors.h"
+#include "loader/checkpoint/safetensors.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,6 +1,6 @@
 // Safetensors files that are as they should be: reading, writing, and what reading back gives.
 
-#include "loader/safetensors.h"
+#include "loader/checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "loader/safetensors_writer.h"
+#include "loader/checkpoint/safetensors_writer.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"

@@ -1,8 +1,8 @@
 // One test per way a tokenizer file or a text can be wrong.
 #include <gtest/gtest.h>
 
-#include "loader/tokenizer_kinds.h"
-#include "loader/tokenizer_limits.h"
+#include "loader/tokenizer/kinds.h"
+#include "loader/tokenizer/limits.h"
 #include "tests/loader/tokenizer_samples.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,12 +1,11 @@
 // SentencePiece and tiktoken models by hand, and which files of a folder count.
-#include "loader/tokenizer_kinds.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
-#include "loader/tokenizer_regex.h"
+#include "loader/tokenizer/kinds.h"
+#include "loader/tokenizer/regex.h"
 #include "tests/loader/tokenizer_samples.h"
 #include "tests/support/temp_dir.h"
 

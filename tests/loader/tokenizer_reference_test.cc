@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "kernels/math/random.h"
-#include "loader/tokenizer_kinds.h"
+#include "loader/tokenizer/kinds.h"
 #include "tests/loader/tokenizer_samples.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"

@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "kernels/base/error.h"
-#include "loader/tokenizer_kinds.h"
+#include "loader/tokenizer/kinds.h"
 
 namespace stoch::test {
 namespace {

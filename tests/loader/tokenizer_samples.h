@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "loader/tokenizer.h"
-#include "loader/tokenizer_settings.h"
+#include "loader/tokenizer/settings.h"
+#include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::test {
 

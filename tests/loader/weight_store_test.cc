@@ -1,6 +1,6 @@
 // Checkpoint folders and random models that are as they should be.
 
-#include "loader/weight_store.h"
+#include "loader/checkpoint/weight_store.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "kernels/math/half.h"
 #include "kernels/math/random.h"
-#include "loader/llama_tensors.h"
+#include "loader/config/llama_tensors.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"

@@ -1,4 +1,4 @@
-#include "models/page_allocator.h"
+#include "models/decoder/page_allocator.h"
 
 #include <gtest/gtest.h>
 

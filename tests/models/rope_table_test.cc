@@ -1,4 +1,4 @@
-#include "models/rope_table.h"
+#include "models/decoder/rope_table.h"
 
 #include <gtest/gtest.h>
 

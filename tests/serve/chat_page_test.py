@@ -115,7 +115,7 @@ def wait_for(log, mark):
 
 def endless_demo(folder):
     """A copy of the demo model that never ends an answer by itself: what is watched under way must not be over by chance."""
-    shutil.copytree(ROOT / "models/demo", folder)
+    shutil.copytree(ROOT / "demo", folder)
     for name in ("config.json", "generation_config.json"):
         path = folder / name
         path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": 0}))  # <unk>
@@ -123,7 +123,7 @@ def endless_demo(folder):
 
 
 def offline(stoch, prompt, tokens):
-    command = [stoch, "generate", "--model", ROOT / "models/demo", "--device", "cpu", "--prompt", prompt, "--max-tokens",
+    command = [stoch, "generate", "--model", ROOT / "demo", "--device", "cpu", "--prompt", prompt, "--max-tokens",
                str(tokens), "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["text"]
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "loader/chat_template.h"
+#include "loader/tokenizer/chat_template.h"
 #include "tests/serve/server_fixture.h"
 
 namespace stoch::test {

@@ -50,7 +50,7 @@ TEST_F(Endpoints, TokenizeAndBack) {
 }
 
 TEST_F(Endpoints, TokenizeKnowsWrittenSpecialTokens) {
-  const std::unique_ptr<Tokenizer> demo = LoadTokenizer(std::string(STOCH_SOURCE_DIR) + "/models/demo");
+  const std::unique_ptr<Tokenizer> demo = LoadTokenizer(std::string(STOCH_SOURCE_DIR) + "/demo");
   Listen();
   engine_ = OpenEngine();
   server_->Attach(*engine_, demo.get());

@@ -31,10 +31,9 @@ constexpr int kStreams = 12;
 class Serving {
  public:
   explicit Serving(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = {
-        STOCH_BINARY, "serve", "--model",   std::string(STOCH_SOURCE_DIR) + "/models/demo",
-        "--device",   "cpu",   "--threads", "1",
-        "--port",     "0"};
+    std::vector<std::string> words = {STOCH_BINARY, "serve", "--model",   std::string(STOCH_SOURCE_DIR) + "/demo",
+                                      "--device",   "cpu",   "--threads", "1",
+                                      "--port",     "0"};
     words.insert(words.end(), more.begin(), more.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());

@@ -16,8 +16,8 @@
 #include "engine/generate.h"
 #include "engine/serve/server.h"
 #include "kernels/registry.h"
-#include "tests/engine/letters_tokenizer.h"
 #include "tests/serve/http_client.h"
+#include "tests/support/letters_tokenizer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -63,7 +63,7 @@ class ServerFixture : public testing::Test {
     // Layers in turn on all devices, so that several passes are under way.
     const std::span<const Device> devices = backend->devices();
     ModelFiles files = OpenModelFiles(scratch_.path().string());
-    LlamaPlacement placement = SingleDevice(files.config, devices.front());
+    DecoderPlacement placement = SingleDevice(files.config, devices.front());
     const size_t layers = placement.layers.size();
     for (size_t i = 0; i < layers; ++i) placement.layers[i] = devices[i * devices.size() / layers];
     placement.head = placement.layers.back();

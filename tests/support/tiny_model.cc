@@ -7,8 +7,8 @@
 
 #include "kernels/math/half.h"
 #include "kernels/math/random.h"
-#include "loader/llama_tensors.h"
-#include "loader/safetensors_writer.h"
+#include "loader/checkpoint/safetensors_writer.h"
+#include "loader/config/llama_tensors.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch::test {

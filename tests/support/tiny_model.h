@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/base/dtype.h"
-#include "loader/llama_config.h"
+#include "loader/config/llama_config.h"
 
 namespace stoch::test {
 

@@ -1,8 +1,8 @@
-#include "tools/stoch/bench_report.h"
-
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+
+#include "tools/stoch/report/bench.h"
 
 namespace stoch::cli {
 namespace {

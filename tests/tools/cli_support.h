@@ -12,7 +12,7 @@
 
 namespace stoch::test {
 
-inline std::string DemoModel() { return STOCH_SOURCE_DIR "/models/demo"; }
+inline std::string DemoModel() { return STOCH_SOURCE_DIR "/demo"; }
 
 // "generate", the demo model, on one CPU thread, and more.
 inline std::vector<std::string> WithDemo(std::string command, const std::vector<std::string>& more = {}) {

@@ -2,7 +2,7 @@
 
 #include <sstream>
 
-#include "loader/safetensors_writer.h"
+#include "loader/checkpoint/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/tools/cli_support.h"
 

@@ -1,4 +1,4 @@
-#include "tools/stoch/table.h"
+#include "tools/stoch/report/table.h"
 
 #include <gtest/gtest.h>
 

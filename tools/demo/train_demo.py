@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the bundled demo model (models/demo): a small Llama that tells short stories in stochastic computing.
+"""Trains the bundled demo model (demo): a small Llama that tells short stories in stochastic computing.
 
 What it does, in one run on one GPU:
   1. samples stories from small teachers (TinyStories-656K, stories260K), because 2 MiB of real text alone overfits,

@@ -1,5 +1,7 @@
 // stoch bench: time per token, several precisions side by side in one process.
 
+#include "tools/stoch/report/bench.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -15,9 +17,8 @@
 #include "engine/sampler.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_config.h"
-#include "loader/llama_config.h"
-#include "models/memory_plan.h"
-#include "tools/stoch/bench_report.h"
+#include "loader/config/llama_config.h"
+#include "models/decoder/memory_plan.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"

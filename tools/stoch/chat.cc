@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "tools/stoch/generate_report.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
+#include "tools/stoch/report/generate.h"
 
 namespace stoch::cli {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "engine/engine.h"
 #include "engine/generate.h"
-#include "loader/chat_template.h"
-#include "loader/tokenizer.h"
+#include "loader/tokenizer/chat_template.h"
+#include "loader/tokenizer/tokenizer.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 

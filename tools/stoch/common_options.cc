@@ -5,15 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
 #include <utility>
 
+#include "engine/placement.h"
 #include "kernels/base/error.h"
 #include "kernels/registry.h"
-#include "models/memory_plan.h"
 #include "tools/stoch/interrupt.h"
+#include "tools/stoch/max_memory.h"
 #include "tools/stoch/output.h"
-#include "tools/stoch/placement.h"
 #include "tools/stoch/progress.h"
 
 namespace stoch::cli {
@@ -47,49 +46,26 @@ std::shared_ptr<Backend> Open(const DeviceOptions& options) {
   return backend;
 }
 
-std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend) {
-  const std::vector<LlamaShard> shards = DivideRows(files.config, backend.devices());
-  std::vector<MemoryPlan> plans;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    plans.push_back(PlanShard(files, engine.precision, engine.sc, ShapeOf(files.config, engine), backend, shards, i));
-  }
-  return plans;
-}
-
-LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
-                     const Backend& backend) {
-  const bool by_rows = options.split == "row";
-  if (!by_rows && options.split != "layer") {
+DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
+                         const Backend& backend) {
+  PlacementOptions placement;
+  placement.by_rows = options.split == "row";
+  if (!placement.by_rows && options.split != "layer") {
     throw InvalidInput("--split " + options.split + ": allowed is layer, row");
   }
-  if (by_rows && options.device_map != "auto") {
+  if (placement.by_rows && options.device_map != "auto") {
     throw InvalidInput("--device-map " + options.device_map +
                        ": has no meaning with --split row, which uses every device");
   }
-  std::map<int, int64_t> limits = ParseMaxMemory(options.max_memory);
-  std::vector<DeviceRoom> rooms;
-  for (const Device& device : backend.devices()) {
-    const DeviceInfo info = backend.info(device);
-    const auto limit = limits.find(device.index);
-    const int64_t all = device.kind == DeviceKind::kCpu ? info.total_bytes : info.free_bytes;
-    rooms.push_back({device, limit == limits.end() ? all : std::min(limit->second, all)});
-    if (limit != limits.end()) limits.erase(limit);
-  }
-  if (!limits.empty()) {
-    throw InvalidInput(
-        fmt::format("--max-memory {}: device {} is not in use", options.max_memory, limits.begin()->first));
-  }
-  if (by_rows) {
-    return PlaceRows(files.config, PlanShards(files, engine, backend), rooms);
-  }
-  PassShape shape = ShapeOf(files.config, engine);
-  shape.lanes = static_cast<int64_t>(rooms.size());  // at most; which devices are used is not known yet
-  const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, backend);
+  placement.max_memory = ParseMaxMemory(options.max_memory);
   const std::string& map = options.device_map;
   if (map.size() > 5 && map.compare(map.size() - 5, 5, ".json") == 0) {
-    return PlaceByFile(files.config, plan, rooms, ReadWholeFile(map), map);
+    placement.map_json = ReadWholeFile(map);
+    placement.map_name = map;
+  } else {
+    placement.policy = map;
   }
-  return PlacePolicy(files.config, plan, rooms, map);
+  return Place(placement, files, engine, backend);
 }
 
 std::string RandomModelNames() {
@@ -136,7 +112,7 @@ void Apply(const ArithmeticOptions& options, EngineOptions* engine) {
 
 std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
                                    const DeviceOptions& devices, const OutputOptions& output) {
-  options.placement = Place(devices, files, options, *backend);
+  options.placement = PlaceOn(devices, files, options, *backend);
   ProgressBar bar("loading", output.quiet);
   options.on_progress = [&bar](const LoadProgress& progress) {
     ThrowIfInterrupted();

@@ -9,8 +9,8 @@
 
 #include "engine/engine.h"
 #include "kernels/backend.h"
-#include "loader/tokenizer.h"
-#include "loader/weight_store.h"
+#include "loader/checkpoint/weight_store.h"
+#include "loader/tokenizer/tokenizer.h"
 #include "models/sc_model_config.h"
 
 namespace CLI {
@@ -39,14 +39,10 @@ struct DeviceOptions {
 void AddDeviceOptions(CLI::App& command, DeviceOptions* options);
 // What: opens the backend; a notice of "auto" goes to the log. Errors: InvalidInput.
 std::shared_ptr<Backend> Open(const DeviceOptions& options);
-// What:   what each device would hold, as --device-map and --max-memory say (placement.h); without --max-memory a GPU
-//         may be filled with what is free on it, a CPU with its whole memory (mapped weights can leave it again).
+// What:   what each device would hold, as --split, --device-map and --max-memory say (engine/placement.h).
 // Errors: InvalidInput.
-LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
-                     const Backend& backend);
-
-// What: what each device of a row split over the whole backend would hold.
-std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend);
+DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
+                         const Backend& backend);
 
 // --model, --tokenizer, --context.
 struct ModelOptions {
@@ -68,7 +64,7 @@ void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options);
 // What: sets precision and SC configuration. Errors: InvalidInput, also for --sc beside an exact precision.
 void Apply(const ArithmeticOptions& options, EngineOptions* engine);
 
-// What:   Engine::Open where Place says, with a loading bar that Ctrl-C can end; the engine's notices go to the log.
+// What:   Engine::Open where PlaceOn says, with a loading bar that Ctrl-C can end; the engine's notices go to the log.
 std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
                                    const DeviceOptions& devices, const OutputOptions& output);
 

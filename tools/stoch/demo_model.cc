@@ -11,7 +11,7 @@ std::string DemoModelFolder() {
   std::error_code error;
   for (fs::path folder = fs::read_symlink("/proc/self/exe", error); folder.has_relative_path();) {
     folder = folder.parent_path();
-    const fs::path candidate = folder / "models" / "demo";
+    const fs::path candidate = folder / "demo";
     if (fs::exists(candidate / "config.json", error)) return candidate.string();
   }
   throw InvalidInput("no demo model was found near this binary; give --model DIR");

@@ -5,7 +5,7 @@
 
 namespace stoch::cli {
 
-// What:   the folder models/demo of the tree this binary was built in (looked for upwards from the binary).
+// What:   the folder demo of the tree this binary was built in (looked for upwards from the binary).
 // Errors: InvalidInput if there is none.
 std::string DemoModelFolder();
 

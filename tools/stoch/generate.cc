@@ -15,10 +15,10 @@
 #include "tools/stoch/chat.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
-#include "tools/stoch/generate_report.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
+#include "tools/stoch/report/generate.h"
 
 namespace stoch::cli {
 namespace {
@@ -125,7 +125,7 @@ CommandBody AddGenerate(CLI::App& command) {
   command.description("Text from a prompt");
   command.footer(
       "Examples:\n"
-      "  stoch generate --model models/demo --prompt 'Once upon a time' --max-tokens 100\n"
+      "  stoch generate --model demo --prompt 'Once upon a time' --max-tokens 100\n"
       "  stoch generate --model DIR --file story.txt --sc preset=published --temperature 0.8 --seed 7\n"
       "  echo 'Hello' | stoch generate --model DIR --precision fp32 --json\n"
       "  stoch generate --model DIR --chat");

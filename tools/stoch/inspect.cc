@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "loader/safetensors.h"
-#include "models/memory_plan.h"
+#include "engine/placement.h"
+#include "engine/units.h"
+#include "loader/checkpoint/safetensors.h"
+#include "models/decoder/memory_plan.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/output.h"
-#include "tools/stoch/placement.h"
-#include "tools/stoch/table.h"
-#include "tools/stoch/units.h"
+#include "tools/stoch/report/table.h"
 
 namespace stoch::cli {
 namespace {
@@ -58,7 +58,7 @@ struct Report {
   const EngineOptions& engine;
   const PassShape& shape;
   const MemoryPlan& plan;
-  const LlamaPlacement& placement;
+  const DecoderPlacement& placement;
   const Backend& backend;
   const std::vector<MemoryBytes>& by_device;  // in the order of backend.devices()
 
@@ -201,7 +201,7 @@ ExitCode Run(const Options& options) {
   engine.max_sequences = options.batch;
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::shared_ptr<Backend> backend = Open(options.device);
-  const LlamaPlacement placement = Place(options.device, files, engine, *backend);
+  const DecoderPlacement placement = PlaceOn(options.device, files, engine, *backend);
   engine.placement = placement;
   const PassShape shape = ShapeOf(files.config, engine);
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, *backend);
@@ -222,7 +222,7 @@ CommandBody AddInspect(CLI::App& command) {
   command.description("Model, tensors, memory plan and device map of what would be loaded; nothing is allocated");
   command.footer(
       "Examples:\n"
-      "  stoch inspect --model models/demo\n"
+      "  stoch inspect --model demo\n"
       "  stoch inspect --model random:llama-3.1-8b --context 4096 --json");
   auto options = std::make_shared<Options>();
   AddModelOptions(command, &options->model)->required();

@@ -17,10 +17,10 @@
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
-#include "tools/stoch/kl_report.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
-#include "tools/stoch/table.h"
+#include "tools/stoch/report/kl.h"
+#include "tools/stoch/report/table.h"
 
 namespace stoch::cli {
 namespace {

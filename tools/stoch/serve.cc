@@ -127,7 +127,7 @@ CommandBody AddServe(CLI::App& command) {
   command.description("OpenAI-compatible HTTP server");
   command.footer(
       "Examples:\n"
-      "  stoch serve --model models/demo\n"
+      "  stoch serve --model demo\n"
       "  stoch serve --model DIR --device cuda:0 --host 0.0.0.0 --port 8000 --api-key KEY\n"
       "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 50}'\n"
       "SIGTERM or Ctrl-C drains; a second one ends at once.");

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "kernels/base/error.h"
-#include "loader/tokenizer.h"
+#include "loader/tokenizer/tokenizer.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/output.h"
 
@@ -76,7 +76,7 @@ CommandBody AddTokenize(CLI::App& command) {
   command.description("Token ids of a text, or the text of ids");
   command.footer(
       "Examples:\n"
-      "  stoch tokenize --model models/demo --prompt 'Once upon a time'\n"
+      "  stoch tokenize --model demo --prompt 'Once upon a time'\n"
       "  stoch tokenize --model DIR --file book.txt --json\n"
       "  echo 1 403 407 | stoch tokenize --model DIR --decode");
   auto options = std::make_shared<Options>();

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/memory.h"
 #include "kernels/logit_query_check.h"
 #include "kernels/math/sampling.h"
 

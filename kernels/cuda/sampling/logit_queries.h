@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/context.h"
+#include "kernels/cuda/runtime/context.h"
 
 namespace stoch::cuda {
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/cuda/cluster_launch.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/runtime/cluster_launch.h"
+#include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sampling/logit_queries.h"
 #include "kernels/cuda/sampling/rank_cut.cuh"
 

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/attention_softmax.cuh"
-#include "kernels/cuda/device_math.cuh"
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/math/sampling.h"
 
 namespace stoch::cuda::sampling {

@@ -1,0 +1,213 @@
+#include "engine/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "engine/units.h"
+#include "kernels/base/error.h"
+#include "loader/bounded_json.h"
+
+namespace stoch {
+namespace {
+
+void CheckRoom(const DeviceRoom& room, const MemoryBytes& needed) {
+  if (needed.total() <= room.bytes) return;
+  throw InvalidInput(fmt::format("{}: the model needs {} there, {} more than the {} it may use",
+                                 DeviceName(room.device), Bytes(needed.total()), Bytes(needed.total() - room.bytes),
+                                 Bytes(room.bytes)));
+}
+
+void CheckRooms(const DecoderPlacement& placement, const MemoryPlan& plan, std::span<const DeviceRoom> rooms) {
+  std::vector<Device> devices;
+  for (const DeviceRoom& room : rooms) devices.push_back(room.device);
+  const std::vector<MemoryBytes> needs = BytesOfDevices(placement, plan, devices);
+  for (size_t i = 0; i < rooms.size(); ++i) CheckRoom(rooms[i], needs[i]);
+}
+
+// Fills devices in order, each up to its share, the last one with all that is left.
+DecoderPlacement Fill(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
+                      std::span<const int64_t> shares) {
+  const int64_t head_bytes = plan.rest.weights + plan.rest.scales + plan.rest.kv_cache;
+  const int64_t workspace = plan.rest.workspace - plan.head_workspace;
+  size_t at = 0;
+  int64_t used = workspace;
+  int64_t only_room = 0;  // what must fit there but is nobody's share
+  const auto place = [&](int64_t bytes, int64_t more) {
+    // A module larger than any share begins a device of its own, where that has the room.
+    const auto fits = [&] {
+      const bool alone = used == workspace && shares[at] > 0;
+      return (alone || used + bytes <= shares[at]) && used + bytes + only_room + more <= rooms[at].bytes;
+    };
+    while (at + 1 < rooms.size() && !fits()) {
+      ++at;
+      used = workspace;
+      only_room = 0;
+    }
+    used += bytes;
+    only_room += more;
+    return rooms[at].device;
+  };
+  DecoderPlacement placement;
+  const bool tied = config.tie_word_embeddings;
+  placement.embedding = place(plan.rest.embedding + (tied ? head_bytes : 0), tied ? plan.head_workspace : 0);
+  for (const MemoryBytes& layer : plan.layers) placement.layers.push_back(place(layer.total(), 0));
+  placement.head = tied ? placement.embedding : place(head_bytes, plan.head_workspace);
+  return placement;
+}
+
+// "cuda:1" or 1.
+Device ParseDevice(const nlohmann::json& value, std::span<const DeviceRoom> rooms, const std::string& where) {
+  for (const DeviceRoom& room : rooms) {
+    if (value.is_number_integer() && value == room.device.index) return room.device;
+    if (value.is_string() && value == DeviceName(room.device)) return room.device;
+  }
+  throw InvalidInput(fmt::format("{}: expected one of the devices in use, got {}", where, value.dump()));
+}
+
+// `name` is `prefix` or lies below it.
+bool Covers(std::string_view prefix, std::string_view name) {
+  return prefix.empty() || name == prefix || (name.substr(0, prefix.size()) == prefix && name[prefix.size()] == '.');
+}
+
+}  // namespace
+
+std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend) {
+  const std::vector<DecoderShard> shards = DivideRows(files.config, backend.devices());
+  std::vector<MemoryPlan> plans;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    plans.push_back(PlanShard(files, engine.precision, engine.sc, ShapeOf(files.config, engine), backend, shards, i));
+  }
+  return plans;
+}
+
+DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const EngineOptions& engine,
+                       const Backend& backend) {
+  std::map<int, int64_t> limits = options.max_memory;
+  std::vector<DeviceRoom> rooms;
+  for (const Device& device : backend.devices()) {
+    const DeviceInfo info = backend.info(device);
+    const auto limit = limits.find(device.index);
+    const int64_t all = device.kind == DeviceKind::kCpu ? info.total_bytes : info.free_bytes;
+    rooms.push_back({device, limit == limits.end() ? all : std::min(limit->second, all)});
+    if (limit != limits.end()) limits.erase(limit);
+  }
+  if (!limits.empty()) throw InvalidInput(fmt::format("max_memory: device {} is not in use", limits.begin()->first));
+  if (options.by_rows) return PlaceRows(files.config, PlanShards(files, engine, backend), rooms);
+
+  PassShape shape = ShapeOf(files.config, engine);
+  shape.lanes = static_cast<int64_t>(rooms.size());  // at most; which devices are used is not known yet
+  const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, backend);
+  if (options.map_json) return PlaceByFile(files.config, plan, rooms, *options.map_json, options.map_name);
+  return PlacePolicy(files.config, plan, rooms, options.policy);
+}
+
+DecoderPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
+                             std::string_view policy) {
+  std::vector<int64_t> shares;
+  for (const DeviceRoom& room : rooms) shares.push_back(room.bytes);
+  if (policy == "auto" || policy == "balanced" || policy == "balanced_low_0") {
+    const bool low_0 = policy == "balanced_low_0" && rooms.size() > 1;
+    const auto users = static_cast<int64_t>(rooms.size()) - (low_0 ? 1 : 0);
+    const int64_t workspace = plan.rest.workspace - plan.head_workspace;
+    int64_t largest = 0;
+    for (const MemoryBytes& layer : plan.layers) largest = std::max(largest, layer.total());
+    // Half a layer over the even share, so that rounding to whole layers does not pile up on the last device.
+    const int64_t even = (plan.total.total() - plan.rest.workspace) / users + largest / 2 + workspace;
+    for (size_t i = 0; i < shares.size(); ++i) shares[i] = std::min(shares[i], low_0 && i == 0 ? 0 : even);
+  } else if (policy != "sequential") {
+    throw InvalidInput(
+        fmt::format("device_map {}: allowed is auto, balanced, balanced_low_0, sequential or a file .json", policy));
+  }
+  DecoderPlacement placement = Fill(config, plan, rooms, shares);
+  CheckRooms(placement, plan, rooms);
+  return placement;
+}
+
+DecoderPlacement PlaceByFile(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
+                             std::string_view json, const std::string& where) {
+  const nlohmann::json map = ParseBoundedJson(json, where);
+  if (!map.is_object()) {
+    throw InvalidInput(fmt::format("{}: expected an object {{module: device}}, got {}", where, JsonTypeName(map)));
+  }
+  const std::vector<std::pair<std::string, Device>> modules =
+      ModuleMap(config, SingleDevice(config, rooms.front().device));
+  for (const auto& [name, value] : map.items()) {
+    const auto covers = [&prefix = name](const auto& module) { return Covers(prefix, module.first); };
+    if (std::none_of(modules.begin(), modules.end(), covers)) {
+      throw InvalidInput(fmt::format("{}: the model has no module '{}'", where, name));
+    }
+  }
+  std::map<std::string, Device> devices;
+  for (const auto& [module, unused] : modules) {
+    std::string best;
+    bool found = false;
+    for (const auto& [name, value] : map.items()) {
+      if (!Covers(name, module) || (found && name.size() < best.size())) continue;
+      best = name;
+      found = true;
+    }
+    if (!found) throw InvalidInput(fmt::format("{}: no device for the module {}", where, module));
+    devices[module] = ParseDevice(map[best], rooms, fmt::format("{}: {}", where, best));
+  }
+  DecoderPlacement placement;
+  placement.embedding = devices["model.embed_tokens"];
+  placement.head = devices["lm_head"];
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    placement.layers.push_back(devices["model.layers." + std::to_string(i)]);
+  }
+  if (!(devices["model.norm"] == placement.head) ||
+      (config.tie_word_embeddings && !(placement.embedding == placement.head))) {
+    throw InvalidInput(where + ": model.norm, lm_head and an embedding tied to it belong on one device");
+  }
+  CheckRooms(placement, plan, rooms);
+  return placement;
+}
+
+DecoderPlacement PlaceRows(const LlamaConfig& config, std::span<const MemoryPlan> plans,
+                           std::span<const DeviceRoom> rooms) {
+  std::vector<Device> devices;
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    CheckRoom(rooms[i], plans[i].total);
+    devices.push_back(rooms[i].device);
+  }
+  return RowSplit(config, devices);
+}
+
+std::vector<MemoryBytes> BytesOfDevices(const DecoderPlacement& placement, const MemoryPlan& plan,
+                                        std::span<const Device> devices) {
+  std::vector<MemoryBytes> sums;
+  for (const Device& device : devices) {
+    MemoryBytes& sum = sums.emplace_back();
+    for (size_t i = 0; i < placement.layers.size(); ++i) {
+      if (placement.layers[i] == device) sum += plan.layers[i];
+    }
+    if (placement.embedding == device) {
+      sum.embedding += plan.rest.embedding;
+      sum.host += plan.rest.host;
+    }
+    if (placement.head == device) {
+      sum.weights += plan.rest.weights;
+      sum.scales += plan.rest.scales;
+      sum.kv_cache += plan.rest.kv_cache;
+    }
+    // Every device that does anything has a workspace of its own.
+    if (sum.total() + sum.host > 0) sum.workspace = plan.rest.workspace - plan.head_workspace;
+    if (placement.head == device) sum.workspace += plan.head_workspace;
+  }
+  return sums;
+}
+
+std::vector<std::pair<std::string, Device>> ModuleMap(const LlamaConfig& config, const DecoderPlacement& placement) {
+  std::vector<std::pair<std::string, Device>> map = {{"model.embed_tokens", placement.embedding}};
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    map.emplace_back("model.layers." + std::to_string(i), placement.layers[static_cast<size_t>(i)]);
+  }
+  map.emplace_back("model.norm", placement.head);
+  map.emplace_back("lm_head", placement.head);
+  return map;
+}
+
+}  // namespace stoch

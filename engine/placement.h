@@ -1,0 +1,75 @@
+// Which device holds which part of a model: device_map and max_memory with the meaning Hugging Face's accelerate gives
+// them, except that the plan counts KV cache and workspace too.
+//
+// Modules in definition order: model.embed_tokens, model.layers.N, model.norm, lm_head. A decoder layer is never split;
+// model.norm and lm_head stay together, and with the embedding where that is tied to the head.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kernels/backend.h"
+#include "loader/checkpoint/weight_store.h"
+#include "models/decoder/memory_plan.h"
+#include "models/decoder/weights.h"
+
+namespace stoch {
+
+// How a model is divided over all devices of a backend.
+struct PlacementOptions {
+  bool by_rows = false;                 // every matrix divided over all devices, else whole layers
+  std::string policy = "auto";          // of PlacePolicy; read for whole layers without a map
+  std::optional<std::string> map_json;  // of PlaceByFile, for whole layers
+  std::string map_name = "device_map";  // what errors call map_json
+  // Bytes that may be used, by device index. Else a GPU may be filled with what is free on it, a CPU with its whole
+  // memory (mapped weights can leave it again).
+  std::map<int, int64_t> max_memory = {};
+};
+
+// What:   what each device would hold of the model that Engine::Open with `engine` loads; EngineOptions::placement is
+//         made for it.
+// Errors: InvalidInput: max_memory of a device that the backend lacks, and those of the functions below.
+DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const EngineOptions& engine,
+                       const Backend& backend);
+
+// What: what each device of a row split over the whole backend would hold.
+std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend);
+
+struct DeviceRoom {
+  Device device;
+  int64_t bytes = 0;  // that may be used
+};
+
+// What:   places the modules in order. balanced (= auto): as evenly as they go; balanced_low_0: as little as possible
+//         on the first device; sequential: each device is filled before the next.
+// Errors: InvalidInput for another policy, or if it does not fit, saying by how much.
+DecoderPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
+                             std::string_view policy);
+
+// What:   the placement of a JSON object {module: device}: a module name covers all below it ("model.layers" every
+//         layer, "" everything), the longest name wins; a device is its index or its name ("cuda:1").
+// Errors: InvalidInput: not such an object, an unknown module or device, a module nobody covers, a tied embedding or
+//         model.norm elsewhere than lm_head, or a device that does not have the room.
+DecoderPlacement PlaceByFile(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
+                             std::string_view json, const std::string& where);
+
+// What:   every matrix divided over all devices by rows.
+// Errors: InvalidInput where one of them lacks the room, saying by how much. plans[i]: PlanShard of rooms[i].
+DecoderPlacement PlaceRows(const LlamaConfig& config, std::span<const MemoryPlan> plans,
+                           std::span<const DeviceRoom> rooms);
+
+// What: what each device would hold of a model placed by layers, in the order of `devices`.
+std::vector<MemoryBytes> BytesOfDevices(const DecoderPlacement& placement, const MemoryPlan& plan,
+                                        std::span<const Device> devices);
+
+// Module names and their devices, in definition order.
+std::vector<std::pair<std::string, Device>> ModuleMap(const LlamaConfig& config, const DecoderPlacement& placement);
+
+}  // namespace stoch

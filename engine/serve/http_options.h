@@ -1,0 +1,25 @@
+// Where the HTTP front listens, and the limits it holds clients to.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace stoch::serve {
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8080;  // 0 = any free one
+  int threads = 2;
+  int64_t max_connections = 4096;
+  uint32_t max_header_bytes = 16 << 10;
+  uint64_t max_body_bytes = 8 << 20;
+  // Events a client has not read yet; one that lags further behind is disconnected.
+  size_t max_backlog_bytes = 4 << 20;
+  std::chrono::milliseconds idle_timeout{75'000};     // between requests
+  std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
+  std::chrono::milliseconds write_timeout{30'000};    // without the client reading a byte
+};
+
+}  // namespace stoch::serve

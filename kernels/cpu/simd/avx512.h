@@ -1,0 +1,31 @@
+// The AVX-512 variant's functions (contracts in simd.h), and what its files share.
+//
+// Files built for an instruction set must not make out-of-line copies of functions that other files use: the linker
+// keeps one copy, and a machine without AVX-512 would run it. So they call nothing of the standard library and of ours
+// only what is always inlined or has internal linkage.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/simd/simd.h"
+
+namespace stoch::cpu::avx512 {
+
+// Lanes below n of 16.
+__attribute__((always_inline)) inline __mmask16 LaneMask(int64_t n) {
+  return n >= 16 ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << n) - 1u);
+}
+
+void ScBlock(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
+             const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc);
+void ScDequantize(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y);
+uint32_t MaxAbsBits(const float* x, int64_t n);
+void Quantize(const float* x, int64_t n, float scale, int q_max, uint8_t* codes);
+
+void DotRows(const float* x, int64_t x_stride, int64_t num_x, const ExactRows& w, int64_t num_w, int64_t cols,
+             float* out, int64_t out_stride, bool add);
+void WeightedSum(const float* p, int64_t n, const float* const* v, int64_t dims, float* out);
+
+}  // namespace stoch::cpu::avx512

@@ -1,0 +1,82 @@
+// The inner loops that exist once per instruction set, behind one table of functions.
+//
+// Bits: every variant of a function gives the bits of the scalar one, which is the definition (scalar.cc).
+//       Everything outside this table is compiled once, for the baseline instruction set.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/cpu/simd/sc_table.h"
+
+namespace stoch::cpu {
+
+// A weight is stored in blocks of this many output rows: one vector register of codes per dimension.
+inline constexpr int kBlockRows = 64;
+
+// Exchanges the bytes +1 and -1 by xor.
+inline constexpr uint8_t kFlip = 0xfe;
+
+// One row of the left operand over the dimensions of one ScBlock call.
+struct ScLeft {
+  const uint8_t* codes = nullptr;     // [dims]
+  const uint32_t* offsets = nullptr;  // [dims]: byte offset of the table row of (mask, code) in ScTable::bytes
+  const uint8_t* flips = nullptr;     // [dims]: kFlip where the code is negative, else 0
+  const uint32_t* wide = nullptr;     // [num_wide]: dimensions whose table row holds a count of 256
+  int64_t num_wide = 0;
+};
+
+struct ExactRows {  // rows of a matrix of numbers, as stored
+  const void* data = nullptr;
+  int64_t stride = 0;  // elements
+  DType dtype = DType::kF32;
+};
+
+struct Simd {
+  std::string_view name;
+
+  // What:   acc[(t * num_blocks + b) * 64 + r] = sum over i < dims of the signed count of mask (first_dim + i), left
+  //         code left[t].codes[i] and right code blocks[b * block_stride + i * 64 + r].
+  void (*sc_block)(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
+                   const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc);
+  // What: y[r] = y[r] + (float(acc[r]) * gain) * (scale_a * scale_b[r]) for 64 rows.
+  void (*sc_dequantize)(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y);
+
+  // What: the bits of the largest |x|; above 0x7f7fffff exactly if an x is NaN or infinite.
+  uint32_t (*max_abs_bits)(const float* x, int64_t n);
+  // What: codes[i] = SignMagnitude(BipolarLevel(x[i], scale, q_max)). Requires: x finite.
+  void (*quantize)(const float* x, int64_t n, float scale, int q_max, uint8_t* codes);
+
+  // What: out[t * out_stride + r] = (add ? out + : ) dot(x row t, w row r), kDotLanes order.
+  void (*dot_rows)(const float* x, int64_t x_stride, int64_t num_x, const ExactRows& w, int64_t num_w, int64_t cols,
+                   float* out, int64_t out_stride, bool add);
+  // What: out[d] = sum over t < n of p[t] * v[t][d], kDotLanes order over t, for d < dims.
+  void (*weighted_sum)(const float* p, int64_t n, const float* const* v, int64_t dims, float* out);
+
+  // What: the sum of squares, kRowLanes order.
+  float (*sum_squares)(const float* x, int64_t n);
+  // What: e[i] = Exp(x[i] - shift) (e may be x, or null), and their sum in kRowLanes order.
+  float (*exp_sum)(const float* x, int64_t n, float shift, float* e);
+  // What: out[i] = Silu(x[i]) * x2[i].
+  void (*silu_mul)(const float* x, const float* x2, int64_t n, float* out);
+
+  // What: n elements of a stored row, possibly unaligned, as float.
+  void (*load)(const void* source, DType dtype, int64_t n, float* out);
+  // What: out[i] = RandomWeight(seed, stream, first + i, stddev).
+  void (*random)(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float stddev, float* out);
+};
+
+const Simd& ScalarSimd();
+const Simd& Avx2Simd();
+const Simd& Avx512Simd();
+
+// What:   the variant of that name; "" is the fastest this machine runs.
+// Errors: InvalidInput for an unknown name (listing the known) or one this machine cannot run.
+const Simd& SelectSimd(std::string_view name);
+
+// The variants this machine can run, scalar first.
+std::vector<std::string_view> SupportedSimd();
+
+}  // namespace stoch::cpu

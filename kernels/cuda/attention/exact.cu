@@ -1,0 +1,154 @@
+// Exact fp32 attention of single rows: one block per row and query head, every sum in the contract's order.
+//
+// Scores: half a warp is the kDotLanes lanes of one token's dot product. p v: lane j of a sum over positions takes the
+// positions j, j + 16, ...; a warp owns two of those lanes for every dimension, so no sum is ever split.
+#include <algorithm>
+
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/block_reduce.cuh"
+#include "kernels/math/elementary.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = kRowLanes;
+constexpr int kWarps = kBlockWarps;
+constexpr int kHalfWarps = 2 * kWarps;
+constexpr int kLanesPerWarp = kDotLanes / kWarps;
+constexpr int kMaxHeadDim = 256;
+
+struct RowArgs {
+  AttentionArgs attention;
+  const int32_t* row_list = nullptr;  // null: rows row_offset, row_offset + 1, ...
+  int32_t row_offset = 0;
+  float* spill = nullptr;  // [grid rows][num_heads][spill_stride]: scores of contexts beyond shared_scores
+  int64_t spill_stride = 0;
+  int32_t shared_scores = 0;
+};
+
+template <int kSlots>
+__global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
+  extern __shared__ float shared_scores[];
+  __shared__ float lanes[kDotLanes * kMaxHeadDim];
+  __shared__ float reduce[kRowLanes];
+  const AttentionArgs& a = args.attention;
+  const KvView& kv = a.kv;
+  const int tid = static_cast<int>(threadIdx.x);
+  const int head = static_cast<int>(blockIdx.x);
+  const int kv_head = head / a.group;
+  const int grid_row = static_cast<int>(blockIdx.y);
+  const int row = args.row_list != nullptr ? args.row_list[grid_row] : args.row_offset + grid_row;
+  const int head_dim = kv.head_dim;
+  const int32_t* pages = a.pass.pages + static_cast<int64_t>(a.pass.row_sequence[row]) * a.pass.max_pages;
+  const int length = a.pass.positions[row] + 1;
+  const auto offset_of = [&](int t) { return kv.Value(pages[t >> kv.page_shift], kv_head, t & (kv.page_tokens - 1)); };
+  float* scores = length <= args.shared_scores
+                      ? shared_scores
+                      : args.spill + (static_cast<int64_t>(grid_row) * a.num_heads + head) * args.spill_stride;
+
+  // ---- scores
+  const int dot_lane = tid % kDotLanes;
+  float q[kSlots * 2];
+#pragma unroll
+  for (int i = 0; i < kSlots * 2; ++i) {
+    const int d = dot_lane + kDotLanes * i;
+    q[i] = d < head_dim ? a.q[row * a.q_stride + static_cast<int64_t>(head) * head_dim + d] : 0.0f;
+  }
+  const int padded = (length + kHalfWarps - 1) / kHalfWarps * kHalfWarps;  // whole warps reach the shuffles
+#pragma unroll 4
+  for (int base = tid / kDotLanes; base < padded; base += kHalfWarps) {
+    const int t = min(base, length - 1);
+    const float* k = kv.k + offset_of(t);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kSlots * 2; ++i) {
+      const int d = dot_lane + kDotLanes * i;
+      if (d < head_dim) sum = Fma(q[i], k[d], sum);
+    }
+#pragma unroll
+    for (int s = kDotLanes / 2; s > 0; s /= 2) sum = sum + __shfl_down_sync(0xffffffffu, sum, s, kDotLanes);
+    if (dot_lane == 0 && base < length) scores[t] = sum * a.inv_sqrt;
+  }
+  __syncthreads();
+
+  // ---- softmax; thread j is lane j of the sum
+  float largest = BitsToFloat(0xff800000u);
+  for (int t = tid; t < length; t += kThreads) largest = fmaxf(largest, scores[t]);
+  largest = BlockMax(largest, reduce);
+  float sum = 0.0f;
+  for (int t = tid; t < length; t += kThreads) {
+    const float e = Exp(scores[t] - largest);
+    scores[t] = e;
+    sum = sum + e;
+  }
+  sum = BlockFoldLanes(sum, reduce);
+  if (tid == 0 && !IsFinite(sum)) a.finite.Report();
+  for (int t = tid; t < length; t += kThreads) scores[t] = scores[t] / sum;
+  __syncthreads();
+
+  // ---- p v
+  const int lane = tid & 31;
+  const int warp = tid >> 5;
+#pragma unroll
+  for (int l = 0; l < kLanesPerWarp; ++l) {
+    const int first = warp * kLanesPerWarp + l;
+    float acc[kSlots] = {};
+#pragma unroll 4
+    for (int t = first; t < length; t += kDotLanes) {
+      const float p = scores[t];
+      const float* v = kv.v + offset_of(t) + lane;
+#pragma unroll
+      for (int j = 0; j < kSlots; ++j) {
+        if (lane + 32 * j < head_dim) acc[j] = Fma(p, v[32 * j], acc[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kSlots; ++j) {
+      if (lane + 32 * j < head_dim) lanes[first * head_dim + lane + 32 * j] = acc[j];
+    }
+  }
+  __syncthreads();
+  if (tid >= head_dim) return;
+  float column[kDotLanes];
+#pragma unroll
+  for (int j = 0; j < kDotLanes; ++j) column[j] = lanes[j * head_dim + tid];
+  a.out[row * a.out_stride + static_cast<int64_t>(head) * head_dim + tid] = FoldLanes<kDotLanes>(column);
+}
+
+template <int kSlots>
+void Launch(DeviceContext& ctx, const RowArgs& args, int rows) {
+  const size_t shared = static_cast<size_t>(args.shared_scores) * sizeof(float);
+  STOCH_CUDA(cudaFuncSetAttribute(&ExactRowKernel<kSlots>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared)));
+  const dim3 grid(static_cast<unsigned>(args.attention.num_heads), static_cast<unsigned>(rows));
+  ExactRowKernel<kSlots><<<grid, kThreads, shared, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("ExactRowKernel");
+}
+
+}  // namespace
+
+void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill) {
+  RowArgs row_args;
+  row_args.attention = args;
+  row_args.shared_scores = std::min((rows.max_length + 255) / 256 * 256, kMaxSharedScores);
+  row_args.spill = spill.scores;
+  row_args.spill_stride = spill.stride;
+  for (int first = 0; first < rows.count; first += spill.rows_at_once) {
+    const int count = std::min(spill.rows_at_once, rows.count - first);
+    row_args.row_list = rows.list != nullptr ? rows.list + first : nullptr;
+    row_args.row_offset = first;
+    const int head_dim = args.kv.head_dim;
+    if (head_dim <= 32) {
+      Launch<1>(ctx, row_args, count);
+    } else if (head_dim <= 64) {
+      Launch<2>(ctx, row_args, count);
+    } else if (head_dim <= 128) {
+      Launch<4>(ctx, row_args, count);
+    } else {
+      Launch<8>(ctx, row_args, count);
+    }
+  }
+}
+
+}  // namespace stoch::cuda

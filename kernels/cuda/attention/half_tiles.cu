@@ -1,0 +1,204 @@
+// fp16 baseline, tiles of rows: flash attention with mma.sync m16n8k16, keys and values double-buffered in shared
+// memory. Source: the online softmax of FlashAttention-2 (Dao, 2023), one warp per 16 query rows.
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/base/cuda_check.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kWarps = kQueryTile / 16;
+constexpr int kThreads = kWarps * 32;
+constexpr int kKeys = 64;  // of one step
+constexpr float kLog2E = 1.4426950408889634f;
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+__device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void LoadTransposed(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void HalfMma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ uint32_t PackHalves(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ __forceinline__ void CopyAsync(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+
+// 16-byte piece `piece` of row `row` in a swizzled tile: eight rows of a matrix fall into different banks.
+template <int kHeadDim>
+__device__ __forceinline__ uint32_t Piece(uint32_t base, int row, int piece) {
+  return base + static_cast<uint32_t>((row * (kHeadDim / 8) + (piece ^ (row & 7))) * 16);
+}
+
+template <int kHeadDim>
+__device__ void LoadKeys(const AttentionArgs& a, const int32_t* pages, int kv_head, int first, int length,
+                         uint32_t k_tile, uint32_t v_tile) {
+  constexpr int kPieces = kHeadDim / 8;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kKeys * kPieces; i += kThreads) {
+    const int row = i / kPieces;
+    const int piece = i % kPieces;
+    const int t = min(first + row, length - 1);  // what lies behind is masked
+    const int64_t offset = a.kv.Value(pages[t >> a.kv.page_shift], kv_head, t & (a.kv.page_tokens - 1)) + piece * 8;
+    CopyAsync(Piece<kHeadDim>(k_tile, row, piece), a.kv.k_half + offset);
+    CopyAsync(Piece<kHeadDim>(v_tile, row, piece), a.kv.v_half + offset);
+  }
+  asm volatile("cp.async.commit_group;");
+}
+
+template <int kHeadDim>
+__global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a, const QueryTile* tiles) {
+  extern __shared__ __half shared[];  // [2][k, v][kKeys][kHeadDim]
+  constexpr int kTileBytes = kKeys * kHeadDim * 2;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+  const int head = static_cast<int>(blockIdx.x);
+  const int kv_head = head / a.group;
+  const QueryTile tile = tiles[blockIdx.y];
+  const int32_t* pages = a.pass.pages + static_cast<int64_t>(tile.sequence) * a.pass.max_pages;
+  const int length = tile.start_position + tile.num_rows;
+  const int steps = (length + kKeys - 1) / kKeys;
+  const uint32_t base = SharedAddress(shared);
+  LoadKeys<kHeadDim>(a, pages, kv_head, 0, length, base, base + kTileBytes);
+
+  // This lane's two query rows, scaled so that weights are powers of two.
+  const int tile_row = warp * 16 + (lane >> 2);
+  uint32_t q[kHeadDim / 16][4];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = tile.first_row + min(tile_row + half * 8, tile.num_rows - 1);
+    const float* from = a.q + row * a.q_stride + static_cast<int64_t>(head) * kHeadDim + (lane & 3) * 2;
+    const float scale = a.inv_sqrt * kLog2E;
+#pragma unroll
+    for (int k = 0; k < kHeadDim / 16; ++k) {
+      q[k][half] = PackHalves(from[k * 16] * scale, from[k * 16 + 1] * scale);
+      q[k][half + 2] = PackHalves(from[k * 16 + 8] * scale, from[k * 16 + 9] * scale);
+    }
+  }
+  float out[kHeadDim / 8][4] = {};
+  float largest[2] = {-1e30f, -1e30f};
+  float sum[2] = {};
+
+  for (int step = 0; step < steps; ++step) {
+    const uint32_t k_tile = base + static_cast<uint32_t>((step & 1) * 2 * kTileBytes);
+    const uint32_t v_tile = k_tile + kTileBytes;
+    if (step + 1 < steps) {
+      const uint32_t next = base + static_cast<uint32_t>(((step + 1) & 1) * 2 * kTileBytes);
+      LoadKeys<kHeadDim>(a, pages, kv_head, (step + 1) * kKeys, length, next, next + kTileBytes);
+      asm volatile("cp.async.wait_group 1;");
+    } else {
+      asm volatile("cp.async.wait_group 0;");
+    }
+    __syncthreads();
+
+    float scores[kKeys / 8][4] = {};
+#pragma unroll
+    for (int k = 0; k < kHeadDim / 16; ++k) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        uint32_t b[4];
+        LoadMatrices(b, Piece<kHeadDim>(k_tile, n * 16 + (lane & 7) + (lane >> 4) * 8, k * 2 + ((lane >> 3) & 1)));
+        HalfMma(scores[2 * n], q[k], b[0], b[1]);
+        HalfMma(scores[2 * n + 1], q[k], b[2], b[3]);
+      }
+    }
+    if ((step + 1) * kKeys > tile.start_position) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = step * kKeys + n * 8 + (lane & 3) * 2 + (i & 1);
+          if (key > tile.start_position + tile_row + (i >> 1) * 8) scores[n][i] = -1e30f;
+        }
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = largest[half];
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) top = fmaxf(top, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+      const float scale = exp2f(largest[half] - top);
+      largest[half] = top;
+      sum[half] *= scale;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        out[n][2 * half] *= scale;
+        out[n][2 * half + 1] *= scale;
+      }
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        scores[n][2 * half] = exp2f(scores[n][2 * half] - top);
+        scores[n][2 * half + 1] = exp2f(scores[n][2 * half + 1] - top);
+        sum[half] += scores[n][2 * half] + scores[n][2 * half + 1];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) {
+      const uint32_t p[4] = {PackHalves(scores[2 * k][0], scores[2 * k][1]),
+                             PackHalves(scores[2 * k][2], scores[2 * k][3]),
+                             PackHalves(scores[2 * k + 1][0], scores[2 * k + 1][1]),
+                             PackHalves(scores[2 * k + 1][2], scores[2 * k + 1][3])};
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 16; ++n) {
+        uint32_t b[4];
+        LoadTransposed(b, Piece<kHeadDim>(v_tile, k * 16 + (lane & 15), n * 2 + (lane >> 4)));
+        HalfMma(out[2 * n], p, b[0], b[1]);
+        HalfMma(out[2 * n + 1], p, b[2], b[3]);
+      }
+    }
+    __syncthreads();
+  }
+
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float total = sum[half];
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    const int row = tile_row + half * 8;
+    if (row >= tile.num_rows) continue;
+    float* to = a.out + (tile.first_row + row) * a.out_stride + static_cast<int64_t>(head) * kHeadDim + (lane & 3) * 2;
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n) {
+      to[n * 8] = out[n][2 * half] / total;
+      to[n * 8 + 1] = out[n][2 * half + 1] / total;
+    }
+  }
+}
+
+template <int kHeadDim>
+void Launch(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles) {
+  constexpr int kShared = 2 * 2 * kKeys * kHeadDim * 2;
+  STOCH_CUDA(cudaFuncSetAttribute(&HalfTileKernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+  const dim3 grid(static_cast<unsigned>(args.num_heads), static_cast<unsigned>(tiles.host.size()));
+  HalfTileKernel<kHeadDim><<<grid, kThreads, kShared, ctx.stream>>>(args, tiles.device);
+  STOCH_CUDA_LAUNCH("HalfTileKernel");
+}
+
+}  // namespace
+
+bool HalfTilesSupport(const KvView& kv) { return kv.head_dim == 64 || kv.head_dim == 128; }
+
+void LaunchHalfTiles(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles) {
+  if (args.kv.head_dim == 128) {
+    Launch<128>(ctx, args, tiles);
+  } else {
+    Launch<64>(ctx, args, tiles);
+  }
+}
+
+}  // namespace stoch::cuda

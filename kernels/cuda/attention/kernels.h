@@ -1,0 +1,109 @@
+// The kernels behind LaunchAttention and what they share. Private to attention*.cu.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/attention/kv_cache.h"
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/runtime/pass.h"
+#include "kernels/cuda/sc/format/tables.h"
+
+namespace stoch::cuda {
+
+// One AttentionCall, checked; passed by value.
+struct AttentionArgs {
+  PassView pass;
+  KvView kv;
+  float* q = nullptr;  // [rows][num_heads * head_dim], rotated in place where a kernel needs the floats again
+  const float* k = nullptr;
+  const float* v = nullptr;
+  int64_t q_stride = 0;
+  int64_t k_stride = 0;
+  int64_t v_stride = 0;
+  const float* rope = nullptr;  // [positions][head_dim]
+  int64_t rope_stride = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  int32_t group = 1;   // query heads per KV head
+  float inv_sqrt = 0;  // float(1 / sqrt(head_dim))
+  FiniteReporter finite;
+};
+
+// Rows that a row kernel works on: list[0..count), or rows 0..count-1 where list is null; no context is longer than
+// max_length.
+struct RowSet {
+  const int32_t* list = nullptr;
+  int32_t count = 0;
+  int32_t max_length = 0;
+};
+
+// Where row kernels keep the scores of a context that is too long for shared memory: [rows_at_once][num_heads][stride].
+// Planned for the limits of the pass, so that a recorded graph takes the same scratch as the eager run before it.
+inline constexpr int kMaxSharedScores = 8192;
+struct ScoreSpill {
+  float* scores = nullptr;
+  int64_t stride = 0;
+  int32_t rows_at_once = 32768;  // of one launch; gridDim is limited to 65535
+};
+
+// Tiles that a tile kernel works on: device memory, and what the host knows of them.
+struct TileSet {
+  const QueryTile* device = nullptr;
+  std::span<const QueryTile> host;  // longest context first
+  int32_t num_sequences = 0;        // of the pass
+  int32_t max_length = 0;
+  int32_t packed_positions = 0;  // CudaPass::packed_positions
+};
+
+// Quantized queries of a pass.
+struct QueryCodes {
+  uint32_t* words = nullptr;  // [rows][num_heads][head_dim / 4], byte = dim % 4
+  float* scales = nullptr;    // [rows][num_heads]
+};
+
+// What the window modes (kPerHead, kPerRow) add: scales that belong to the whole pass of a sequence.
+struct WindowScales {
+  float* v_channels = nullptr;  // [sequences][num_kv_heads][head_dim]
+  float* p_heads = nullptr;     // [sequences][num_heads]: largest probability, kPerHead only
+};
+
+// ---- prepare.cu: RoPE, and the append to the cache; one warp per row and head.
+// Floats or halves go to the cache, q is rotated in place.
+void LaunchAppendValues(DeviceContext& ctx, const AttentionArgs& args, bool half);
+// kPerToken: codes and scales go to the cache and to `q`; args.q is left alone.
+void LaunchAppendCodes(DeviceContext& ctx, const AttentionArgs& args, int qk_q_max, int av_q_max, const QueryCodes& q);
+
+// ---- window.cu: after LaunchAppendValues, quantizes q and the whole window of every sequence as kPerHead
+// and kPerRow want it, into args.kv's code layer, `q` and `scales`. max_length bounds every sequence; sequences is
+// their number, or a bound on it while a graph is recorded (spare entries then have no rows).
+void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, AttentionMode mode, int32_t sequences,
+                          int32_t max_length, int qk_q_max, int av_q_max, const QueryCodes& q,
+                          const WindowScales& scales);
+
+// ---- row.cu: SC attention of single rows by count-table lookups. kPerToken with q.words null: the kernel
+// quantizes and appends the rows of the pass itself; for passes of at most kFreshRows rows, all of them in `rows`.
+inline constexpr int kFreshRows = 8;
+void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, AttentionMode mode, const ScTables& qk,
+                  const ScTables& av, const QueryCodes& q, const WindowScales& scales, const RowSet& rows,
+                  const ScoreSpill& spill);
+
+// ---- tile.cu: SC attention of tiles of rows by binary tensor cores, for operators with streams of at most
+// 128 cycles. The row kernels take the rest, with the same bits.
+bool ScTilesSupport(const ScTables& qk, const ScTables& av, const KvView& kv);
+void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, AttentionMode mode, const ScTables& qk,
+                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const TileSet& tiles);
+
+// ---- exact.cu: fp32 attention of single rows in the contract's summation order.
+void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill);
+
+// ---- half_rows.cu, half_tiles.cu: the fp16 baseline over a half cache, outside the bits contract.
+// fresh: the row kernel rotates and appends the rows of the pass itself; for passes of at most kFreshRows rows, all of
+// them in `rows`.
+void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, bool fresh);
+bool HalfTilesSupport(const KvView& kv);
+void LaunchHalfTiles(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles);
+
+}  // namespace stoch::cuda

@@ -1,0 +1,136 @@
+#include <bit>
+#include <limits>
+#include <string>
+
+#include "kernels/base/check.h"
+#include "kernels/base/error.h"
+#include "kernels/cuda/attention/kv_cache.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/spec_check.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kMaxHeadDim = 256;
+constexpr int64_t kAlignment = 256;
+
+int64_t AlignUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+[[noreturn]] void Refuse(const std::string& parameter, int64_t value, const std::string& allowed) {
+  throw InvalidInput("KV cache: " + parameter + " = " + std::to_string(value) + ", allowed: " + allowed);
+}
+
+void Validate(const KvCacheSpec& spec) {
+  if (spec.num_layers < 1) Refuse("num_layers", spec.num_layers, "1 or more");
+  if (spec.num_kv_heads < 1) Refuse("num_kv_heads", spec.num_kv_heads, "1 or more");
+  if (spec.num_pages < 1) Refuse("num_pages", spec.num_pages, "1 or more");
+  if (spec.head_dim < 8 || spec.head_dim > kMaxHeadDim || spec.head_dim % 8 != 0) {
+    Refuse("head_dim", spec.head_dim, "multiples of 8 up to " + std::to_string(kMaxHeadDim));
+  }
+  if (spec.page_tokens < 4 || !std::has_single_bit(static_cast<unsigned>(spec.page_tokens))) {
+    Refuse("page_tokens", spec.page_tokens, "powers of two from 4 on");
+  }
+  // Attention kernels keep places in a page, and fp16 ones places of 16 bytes in a layer, in 32 bits.
+  const int64_t page_elements = int64_t{spec.num_kv_heads} * spec.head_dim * spec.page_tokens;
+  if (page_elements > std::numeric_limits<int32_t>::max()) {
+    Refuse("page_tokens", spec.page_tokens, "less than 2^31 keys and as many values in a page");
+  }
+  constexpr int64_t kVectorElements = 8;
+  if (spec.precision == Precision::kFp16 &&
+      spec.num_pages > std::numeric_limits<uint32_t>::max() / (page_elements / kVectorElements)) {
+    Refuse("num_pages", spec.num_pages, "less than 64 GiB of keys in a layer");
+  }
+  if (spec.mode == AttentionMode::kExact) return;
+  if (spec.precision == Precision::kFp16) throw InvalidInput("KV cache: fp16 attention is exact, not stochastic");
+  CheckKvOperators(spec);
+  for (const ScOperatorPtr& op : {spec.qk, spec.av}) {
+    if (op->code != ScCode::kSignMagnitude) {
+      throw InvalidInput("kv cache: SC parameter mode = unipolar: allowed is bipolar in attention on a GPU");
+    }
+  }
+}
+
+// Byte sizes of the parts of one layer: k and v values, or their words and scales.
+struct LayerBytes {
+  int64_t value = 0;  // k or v of one layer
+  int64_t words = 0;
+  int64_t scales = 0;
+};
+
+LayerBytes MakeLayerBytes(const KvCacheSpec& spec) {
+  const int64_t tokens = spec.num_pages * spec.num_kv_heads * spec.page_tokens;
+  const int64_t element = spec.precision == Precision::kFp16 ? 2 : 4;
+  LayerBytes bytes;
+  bytes.value = AlignUp(tokens * spec.head_dim * element);
+  bytes.words = AlignUp(tokens * spec.head_dim);
+  bytes.scales = AlignUp(tokens * 4);
+  return bytes;
+}
+
+int64_t TotalBytes(const KvCacheSpec& spec) {
+  const LayerBytes bytes = MakeLayerBytes(spec);
+  const int64_t codes = 2 * (bytes.words + bytes.scales);
+  switch (spec.mode) {
+    case AttentionMode::kExact: return spec.num_layers * 2 * bytes.value;
+    case AttentionMode::kPerToken: return spec.num_layers * codes;
+    case AttentionMode::kPerHead:
+    case AttentionMode::kPerRow: return spec.num_layers * 2 * bytes.value + codes;
+  }
+  return 0;
+}
+
+}  // namespace
+
+CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
+    : device_(ctx.device), spec_(spec), buffer_(AllocateDevice(ctx.device, static_cast<size_t>(TotalBytes(spec)))) {
+  // Padding of the last page is read by vector loads before it is written.
+  STOCH_CUDA(cudaMemsetAsync(buffer_.data(), 0, buffer_.bytes(), ctx.stream));
+}
+
+KvView CudaKvCache::view(int layer) const {
+  STOCH_CHECK(layer >= 0 && layer < spec_.num_layers);
+  const LayerBytes bytes = MakeLayerBytes(spec_);
+  KvView view;
+  view.num_kv_heads = spec_.num_kv_heads;
+  view.head_dim = spec_.head_dim;
+  view.page_tokens = spec_.page_tokens;
+  view.page_shift = std::countr_zero(static_cast<unsigned>(spec_.page_tokens));
+  char* next = static_cast<char*>(buffer_.data());
+  const auto take = [&next](int64_t size) {
+    char* part = next;
+    next += size;
+    return static_cast<void*>(part);
+  };
+  if (spec_.mode == AttentionMode::kPerToken) {
+    next += layer * 2 * (bytes.words + bytes.scales);
+  } else {
+    char* values = next + layer * 2 * bytes.value;
+    next += spec_.num_layers * 2 * bytes.value;
+    if (spec_.precision == Precision::kFp16) {
+      view.k_half = reinterpret_cast<__half*>(values);
+      view.v_half = reinterpret_cast<__half*>(values + bytes.value);
+    } else {
+      view.k = reinterpret_cast<float*>(values);
+      view.v = reinterpret_cast<float*>(values + bytes.value);
+    }
+    if (spec_.mode == AttentionMode::kExact) return view;
+  }
+  view.k_words = static_cast<uint32_t*>(take(bytes.words));
+  view.v_words = static_cast<uint32_t*>(take(bytes.words));
+  view.k_scales = static_cast<float*>(take(bytes.scales));
+  view.v_scales = static_cast<float*>(take(bytes.scales));
+  return view;
+}
+
+std::unique_ptr<CudaKvCache> MakeKvCache(DeviceContext& ctx, const KvCacheSpec& spec) {
+  Validate(spec);
+  return std::make_unique<CudaKvCache>(ctx, spec);
+}
+
+int64_t KvCacheBytes(const KvCacheSpec& spec) {
+  Validate(spec);
+  return TotalBytes(spec);
+}
+
+}  // namespace stoch::cuda

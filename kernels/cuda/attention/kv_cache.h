@@ -1,0 +1,83 @@
+// The paged KV cache in device memory: floats, codes or halves, as the attention mode needs.
+//
+// A page holds page_tokens consecutive positions of every layer and KV head. Within one layer:
+//   kExact, kPerHead, kPerRow  k, v F32 [page][kv_head][token][dim]
+//   fp16                       the same in F16
+//   kPerToken                  codes and one scale per token and KV head (sc_arithmetic section 6), packed in words of
+//                              four for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4;
+//                              v_words [page][kv_head][token / 4][dim], byte = token % 4;
+//                              k_scales, v_scales F32 [page][kv_head][token]
+// kPerHead and kPerRow quantize the whole window anew in every pass, into one code layer that all layers share.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/runtime/context.h"
+
+namespace stoch::cuda {
+
+// One layer of the cache as kernels see it; passed by value.
+struct KvView {
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t page_tokens = 0;
+  int32_t page_shift = 0;  // page_tokens = 1 << page_shift
+  float* k = nullptr;
+  float* v = nullptr;
+  __half* k_half = nullptr;
+  __half* v_half = nullptr;
+  uint32_t* k_words = nullptr;
+  uint32_t* v_words = nullptr;
+  float* k_scales = nullptr;
+  float* v_scales = nullptr;
+
+#if defined(__CUDACC__)
+  // Offsets in elements; `slot` is the position within the page.
+  __device__ __forceinline__ int64_t PageHead(int32_t page, int head) const {
+    return static_cast<int64_t>(page) * num_kv_heads + head;
+  }
+  __device__ __forceinline__ int64_t Value(int32_t page, int head, int slot) const {
+    return ((PageHead(page, head) << page_shift) + slot) * head_dim;
+  }
+  __device__ __forceinline__ int64_t Scale(int32_t page, int head, int slot) const {
+    return (PageHead(page, head) << page_shift) + slot;
+  }
+  __device__ __forceinline__ int64_t KWord(int32_t page, int head, int word, int slot) const {
+    return ((PageHead(page, head) * (head_dim / 4) + word) << page_shift) + slot;
+  }
+  __device__ __forceinline__ int64_t VWord(int32_t page, int head, int group, int dim) const {
+    return ((PageHead(page, head) << (page_shift - 2)) + group) * head_dim + dim;
+  }
+#endif
+};
+
+class CudaKvCache final : public KvCache {
+ public:
+  CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec);
+
+  Device device() const override { return device_; }
+  const KvCacheSpec& spec() const override { return spec_; }
+  int64_t bytes() const override { return static_cast<int64_t>(buffer_.bytes()); }
+
+  // Requires: 0 <= layer < spec().num_layers.
+  KvView view(int layer) const;
+
+ private:
+  Device device_;
+  KvCacheSpec spec_;
+  Buffer buffer_;
+};
+
+// What:   a zero-filled cache.
+// Errors: InvalidInput for a shape the kernels do not take (head_dim not a multiple of 8 or above 256, page_tokens not
+//         a power of two from 4 on), operators that do not belong to the mode or are not sign-magnitude bipolar.
+std::unique_ptr<CudaKvCache> MakeKvCache(DeviceContext& ctx, const KvCacheSpec& spec);
+
+// What: bytes of device memory MakeKvCache takes. Errors: as MakeKvCache.
+int64_t KvCacheBytes(const KvCacheSpec& spec);
+
+}  // namespace stoch::cuda

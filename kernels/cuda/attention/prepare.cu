@@ -1,0 +1,108 @@
+// RoPE and the append to the KV cache: one warp per row and head.
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/device/head_vector.cuh"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/math/elementary.h"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+
+enum class Store : uint8_t { kFloat, kHalf, kCodes };
+
+struct AppendArgs {
+  AttentionArgs attention;
+  QueryCodes q;
+  int qk_q_max = 0;
+  int av_q_max = 0;
+};
+
+template <Store kStore>
+__global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs args) {
+  const AttentionArgs& a = args.attention;
+  StartNext();
+  WaitForPrevious();
+  const int lane = threadIdx.x & 31;
+  const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
+  const int job_index = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x >> 5);
+  const int row = job_index / jobs;
+  int head = job_index % jobs;
+  if (row >= a.rows) return;
+  const int head_dim = a.kv.head_dim;
+  const int half = head_dim / 2;
+  const int32_t position = a.pass.positions[row];
+
+  const bool is_q = head < a.num_heads;
+  if (!is_q) head -= a.num_heads;
+  const bool is_k = !is_q && head < a.kv.num_kv_heads;
+  if (!is_q && !is_k) head -= a.kv.num_kv_heads;
+  const float* from = is_q   ? a.q + row * a.q_stride + head * head_dim
+                      : is_k ? a.k + row * a.k_stride + head * head_dim
+                             : a.v + row * a.v_stride + head * head_dim;
+  HeadVector<> x;
+  LoadHead(x, from, half, lane);
+  if (is_q || is_k) Rotate(x, a.rope + position * a.rope_stride, half, lane);
+  const float max_abs = WarpMaxAbs(x);
+  if (lane == 0 && !IsFinite(max_abs)) a.finite.Report();
+
+  if (is_q) {
+    if constexpr (kStore == Store::kCodes) {
+      const int64_t vector = static_cast<int64_t>(row) * a.num_heads + head;
+      const float scale = BipolarScale(max_abs, args.qk_q_max);
+      if (lane == 0) args.q.scales[vector] = scale;
+      uint8_t* codes = reinterpret_cast<uint8_t*>(args.q.words) + vector * head_dim;
+      ForEachDim(x, half, lane,
+                 [&](int i, float value) { codes[i] = SignMagnitude(BipolarLevel(value, scale, args.qk_q_max)); });
+    } else {
+      float* to = a.q + row * a.q_stride + head * head_dim;
+      ForEachDim(x, half, lane, [&](int i, float value) { to[i] = value; });
+    }
+    return;
+  }
+
+  const int32_t page = a.pass.pages[a.pass.row_sequence[row] * a.pass.max_pages + (position >> a.kv.page_shift)];
+  const int slot = position & (a.kv.page_tokens - 1);
+  if constexpr (kStore == Store::kCodes) {
+    const int q_max = is_k ? args.qk_q_max : args.av_q_max;
+    const float scale = BipolarScale(max_abs, q_max);
+    if (lane == 0) (is_k ? a.kv.k_scales : a.kv.v_scales)[a.kv.Scale(page, head, slot)] = scale;
+    uint8_t* codes = reinterpret_cast<uint8_t*>(is_k ? a.kv.k_words : a.kv.v_words);
+    ForEachDim(x, half, lane, [&](int i, float value) {
+      const int64_t byte = is_k ? a.kv.KWord(page, head, i >> 2, slot) * 4 + (i & 3)
+                                : a.kv.VWord(page, head, slot >> 2, i) * 4 + (slot & 3);
+      codes[byte] = SignMagnitude(BipolarLevel(value, scale, q_max));
+    });
+  } else if constexpr (kStore == Store::kHalf) {
+    __half* to = (is_k ? a.kv.k_half : a.kv.v_half) + a.kv.Value(page, head, slot);
+    ForEachDim(x, half, lane, [&](int i, float value) { to[i] = __float2half_rn(value); });
+  } else {
+    float* to = (is_k ? a.kv.k : a.kv.v) + a.kv.Value(page, head, slot);
+    ForEachDim(x, half, lane, [&](int i, float value) { to[i] = value; });
+  }
+}
+
+template <Store kStore>
+void Launch(DeviceContext& ctx, const AppendArgs& args) {
+  const AttentionArgs& a = args.attention;
+  const int64_t jobs = static_cast<int64_t>(a.rows) * (a.num_heads + 2 * a.kv.num_kv_heads);
+  LaunchOverlapped(ctx, &AppendKernel<kStore>, dim3(static_cast<unsigned>((jobs + kWarps - 1) / kWarps)),
+                   dim3(kWarps * 32), 0, args);
+}
+
+}  // namespace
+
+void LaunchAppendValues(DeviceContext& ctx, const AttentionArgs& args, bool half) {
+  if (half) {
+    Launch<Store::kHalf>(ctx, AppendArgs{args, {}, 0, 0});
+  } else {
+    Launch<Store::kFloat>(ctx, AppendArgs{args, {}, 0, 0});
+  }
+}
+
+void LaunchAppendCodes(DeviceContext& ctx, const AttentionArgs& args, int qk_q_max, int av_q_max, const QueryCodes& q) {
+  Launch<Store::kCodes>(ctx, AppendArgs{args, q, qk_q_max, av_q_max});
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,75 @@
+// What the row kernel (row.cu) is launched with, how it cuts a context and where it keeps what.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/row_stage.cuh"
+#include "kernels/cuda/attention/row_words.cuh"
+
+namespace stoch::cuda::attention_row {
+
+inline constexpr int kThreads = kRowLanes;
+inline constexpr int kWarps = kBlockWarps;
+inline constexpr int kTileTokens = 32 * kLaneTokens;
+static_assert(kTileTokens % kTurnTokens == 0);
+inline constexpr int kRoundTiles = kThreads / kTileTokens;  // tiles between two barriers of the score loop
+inline constexpr int kStageTokens = 256;                    // probability rows staged at once
+inline constexpr int kStageRows = 256;                      // and rows of a query, whose head_dim is at most that
+static_assert(kStageRows >= kStageTokens);
+inline constexpr int kChunkGroups = kStageTokens / kTurnTokens;  // of one warp: groups of four tokens in a stage
+inline constexpr int kSoloTokens = kThreads;                     // up to here one block beats a cluster
+inline constexpr int kMaxSharedPages = 128;
+
+// kFresh: kPerToken that also quantizes and appends the rows of the pass. kHeadMax only finds the largest probability;
+// kHeadOutput then quantizes with it.
+enum class Phase : uint8_t { kPerToken, kFresh, kPerRow, kHeadMax, kHeadOutput };
+constexpr bool IsPerToken(Phase phase) { return phase == Phase::kPerToken || phase == Phase::kFresh; }
+
+struct RowArgs {
+  AttentionArgs attention;
+  ScTables qk, av;
+  QueryCodes q;
+  WindowScales window;
+  const int32_t* row_list = nullptr;  // null: rows row_offset, row_offset + 1, ...
+  int32_t row_offset = 0;
+  float* spill = nullptr;  // [grid rows][num_heads][spill_stride]: scores of contexts beyond shared_scores
+  int64_t spill_stride = 0;
+  int32_t shared_scores = 0;
+  int32_t cluster = 1;
+  int32_t cluster_shift = 0;  // cluster = 1 << cluster_shift
+};
+
+// Shared memory of one block, in this order.
+struct SharedLayout {
+  int32_t* parts;    // [kWarps][kPaddedLanes] partial counts; then [kWarps][head_dim]
+  int32_t* largest;  // [2][kWarps]
+  float* reduce;     // [kPaddedLanes]
+  uint8_t* stage;    // [kStageRows][kRowBytes] count rows
+  int32_t* gather;   // [cluster size][head_dim]
+  float* scores;     // [shared_scores]
+};
+
+inline constexpr int kPartsCount = kWarps * kPaddedLanes;
+static_assert(kPaddedLanes >= 256);  // the largest head_dim
+
+// A multiple of 256: LookUpWord wants rows there.
+inline constexpr int kFixedBytes = (4 * (kPartsCount + 2 * kWarps + kPaddedLanes) + 255) / 256 * 256;
+
+inline size_t SharedBytes(int head_dim, int cluster, int shared_scores) {
+  return kFixedBytes + kStageRows * kRowBytes + 4 * static_cast<size_t>(cluster * head_dim + shared_scores);
+}
+
+__device__ __forceinline__ SharedLayout MakeLayout(void* memory, int head_dim, int cluster) {
+  SharedLayout s;
+  // What has a fixed size first: its places are constants.
+  s.parts = static_cast<int32_t*>(memory);
+  s.largest = s.parts + kPartsCount;
+  s.reduce = reinterpret_cast<float*>(s.largest + 2 * kWarps);
+  s.stage = static_cast<uint8_t*>(memory) + kFixedBytes;
+  s.gather = reinterpret_cast<int32_t*>(s.stage + kStageRows * kRowBytes);
+  s.scores = reinterpret_cast<float*>(s.gather + cluster * head_dim);
+  return s;
+}
+
+}  // namespace stoch::cuda::attention_row

@@ -1,0 +1,62 @@
+// Keys and values of a row kernel in registers: what lanes hold of them and how they are looked up.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/table_lookup.cuh"
+
+namespace stoch::cuda {
+
+inline constexpr int kLaneTokens = 4;  // of a tile, of a lane: 16 bytes of keys in one load
+
+// What:     adds the counts of the keys of kLaneTokens tokens, a word for each of a slice's `words` groups of four
+//           dimensions, to each token's.
+// Requires: `rows` as LookUpWord wants them, those of the slice's first dimension first.
+template <int kSlots, int kSlot = 0>
+__device__ __forceinline__ void LookUpKeys(const uint4 (&k)[kSlots], const uint32_t (&q)[kSlots], uint32_t rows,
+                                           int words, Counts (&counts)[kLaneTokens]) {
+  if constexpr (kSlot < kSlots) {
+    if (kSlot < words) {
+      LookUpWord<4 * kSlot>(k[kSlot].x, q[kSlot], rows, counts[0]);
+      LookUpWord<4 * kSlot>(k[kSlot].y, q[kSlot], rows, counts[1]);
+      LookUpWord<4 * kSlot>(k[kSlot].z, q[kSlot], rows, counts[2]);
+      LookUpWord<4 * kSlot>(k[kSlot].w, q[kSlot], rows, counts[3]);
+    }
+    LookUpKeys<kSlots, kSlot + 1>(k, q, rows, words, counts);
+  }
+}
+
+// kLaneTokens tokens' values of a lane's dimensions, a word for each; where kSlots allows, those are neighbours, so
+// that one load brings them.
+template <int kSlots>
+struct ValueWords {
+  static constexpr int kVector = kSlots < 4 ? kSlots : 4;  // neighbours among them
+  uint32_t word[kSlots];
+
+  __device__ __forceinline__ static int Dim(int lane, int slot) {
+    return (slot / kVector * 32 + lane) * kVector + slot % kVector;
+  }
+  // `from`: those of Dim(lane, 0).
+  __device__ __forceinline__ void Load(const uint8_t* from, int lane, int head_dim) {
+#pragma unroll
+    for (int j = 0; j < kSlots; j += kVector) {
+      if (Dim(lane, j) >= head_dim) continue;
+      const uint8_t* at = from + j * 32 * 4;
+      if constexpr (kVector == 4) {
+        const uint4 v = __ldcg(reinterpret_cast<const uint4*>(at));
+        word[j] = v.x;
+        word[j + 1] = v.y;
+        word[j + 2] = v.z;
+        word[j + 3] = v.w;
+      } else if constexpr (kVector == 2) {
+        const uint2 v = __ldcg(reinterpret_cast<const uint2*>(at));
+        word[j] = v.x;
+        word[j + 1] = v.y;
+      } else {
+        word[j] = __ldcg(reinterpret_cast<const uint32_t*>(at));
+      }
+    }
+  }
+};
+
+}  // namespace stoch::cuda

@@ -1,0 +1,398 @@
+// q k and p v of tiles of rows by binary tensor cores (mma.sync m16n8k256 and.popc).
+//
+// A lane of a quad owns four dimensions (for p v: positions) of every group of sixteen, and all words of their streams
+// and thermometers: kWords of 32 cycles each. A step of the tensor core takes two words of a lane; which ones does not
+// matter as long as both operands agree. Four words of a row are a "unit": 16 bytes and two steps.
+#include "kernels/cuda/attention/tile.h"
+#include "kernels/cuda/base/cuda_check.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kGroup = 16;      // dimensions or positions of one group: four words of codes
+constexpr int kScoreKeys = 32;  // keys of a warp's slice of the score kernel
+constexpr int kMaxTableBytes = 160 << 10;
+
+__device__ __forceinline__ void BinaryMma(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                          uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void ByteMma(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                        uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint32_t SignBytes(uint32_t codes) {
+  uint32_t result;
+  asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(result) : "r"(codes));
+  return result;
+}
+
+// All bits the sign of byte `j`.
+template <int j>
+__device__ __forceinline__ uint32_t SignWord(uint32_t codes) {
+  uint32_t result;
+  constexpr uint32_t kSelect = 0x1111u * (8 + j);
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(result) : "r"(codes), "n"(kSelect));
+  return result;
+}
+
+template <int j>
+__device__ __forceinline__ int32_t RankOf(uint32_t ranks) {
+  return static_cast<int32_t>(__byte_perm(ranks, 0, 0x4440 + j));
+}
+
+// Words [first, first + count) of the thermometer of code j: ones below the rank, or from it on for a negative code.
+template <int j, int first, int count>
+__device__ __forceinline__ void Thermometer(PackedWord word, uint32_t* to) {
+  const int32_t rank = RankOf<j>(word.x);
+  const uint32_t negative = SignWord<j>(word.y);
+  const uint32_t positive = ~negative;
+#pragma unroll
+  for (int w = 0; w < count; ++w) {
+    to[w] = __funnelshift_lc(positive, negative, static_cast<uint32_t>(max(rank - 32 * (first + w), 0)));
+  }
+}
+
+// The two words of step `step` of four codes of kWords words each.
+template <int kWords, int step>
+__device__ __forceinline__ void ThermometerStep(PackedWord word, uint32_t (&to)[2]) {
+  if constexpr (kWords == 4) {
+    Thermometer<step / 2, step % 2 * 2, 2>(word, to);
+  } else {
+    static_assert(kWords == 2);
+    Thermometer<step, 0, 2>(word, to);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------- q k ----
+
+// Shared memory: streams of the tile's queries as the fragments of a step, [step][16-row tile][lane] x 16 bytes (words
+// 0 and 1 of row r and of row r + 8, interleaved: a load is a fragment, without a register move), then the correction
+// bytes [group][half][row][lane of quad] x 4 bytes: [x < 0], and [x < 0] - ones of the stream.
+__device__ __forceinline__ int FragmentWord(int step, int row, int quad_lane) {
+  return (((step * (kQueryTile / 16) + row / 16) * 8 + row % 8) * 4 + quad_lane) * 4 + row / 8 % 2;
+}
+
+template <int kHeadDim, int kWords>
+struct ScoreShared {
+  static constexpr int kGroups = kHeadDim / kGroup;
+  static constexpr size_t kStreamBytes = size_t{kGroups} * kWords * kQueryTile * 4 * 16;
+  static constexpr size_t kBytes = kStreamBytes + size_t{kGroups} * 2 * kQueryTile * 4 * 4;
+};
+
+template <int kHeadDim, int kWords>
+__device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int head, uint32_t* fragments,
+                             uint32_t* bytes) {
+  const ScTables& tables = args.qk;
+#pragma unroll 4
+  for (int index = static_cast<int>(threadIdx.x); index < kHeadDim * kQueryTile; index += kThreads) {
+    const int lane = index & 3;
+    const int row = index / 4 % kQueryTile;
+    const int j = index / (4 * kQueryTile) & 3;
+    const int group = index / (16 * kQueryTile);
+    const int dim = group * kGroup + lane * 4 + j;
+    int code = 0;
+    if (row < tile.num_rows) {
+      const int64_t vector = static_cast<int64_t>(tile.first_row + row) * args.attention.num_heads + head;
+      code = reinterpret_cast<const uint8_t*>(args.q.words)[vector * kHeadDim + dim];
+    }
+    const bool negative = (code & 0x80) != 0;
+    const int64_t table_row = (dim & (tables.masks - 1)) * tables.levels + (code & 0x7f);
+    uint32_t words[kWords];
+    const uint32_t* from = tables.streams + table_row * kWords;
+    int ones = 0;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const int bits = tables.stoc_len - 32 * w;
+      const uint32_t valid = bits >= 32 ? 0xffffffffu : (bits <= 0 ? 0u : (1u << bits) - 1);
+      words[w] = negative ? ~from[w] & valid : from[w];
+      ones += __popc(words[w]);
+    }
+    // Word w of code j is number j * kWords + w of this lane's part of the group; words 2 s and 2 s + 1 go to step s.
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const int number = j * kWords + w;
+      fragments[FragmentWord(group * 2 * kWords + number / 2, row, lane) + (number & 1) * 2] = words[w];
+    }
+    uint8_t* correction = reinterpret_cast<uint8_t*>(bytes + (group * 2 * kQueryTile + row) * 4 + lane) + j;
+    correction[0] = negative ? 1 : 0;
+    correction[kQueryTile * 16] = static_cast<uint8_t>((negative ? 1 : 0) - ones);
+  }
+}
+
+// Adds steps `step` and later of a group: 64 rows x kScoreKeys keys. `fragments` points to this lane's first.
+template <int kWords, int step = 0>
+__device__ __forceinline__ void ScoreSteps(int32_t (&acc)[4][4][4], const PackedWord (&k)[4], const uint4* fragments) {
+  uint4 a[4];
+#pragma unroll
+  for (int m = 0; m < 4; ++m) a[m] = fragments[(step * 4 + m) * 32];
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    uint32_t b[2];
+    ThermometerStep<kWords, step>(k[n], b);
+#pragma unroll
+    for (int m = 0; m < 4; ++m) BinaryMma(acc[m][n], a[m].x, a[m].y, a[m].z, a[m].w, b[0], b[1]);
+  }
+  if constexpr (step + 1 < 2 * kWords) ScoreSteps<kWords, step + 1>(acc, k, fragments);
+}
+
+template <int kHeadDim, int kWords>
+__global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs args) {
+  extern __shared__ uint4 fragments[];
+  constexpr int kGroups = kHeadDim / kGroup;
+  uint32_t* bytes =
+      reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(fragments) + ScoreShared<kHeadDim, kWords>::kStreamBytes);
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+  const int head = static_cast<int>(blockIdx.x);
+  const QueryTile tile = args.tiles[blockIdx.y];
+  const int length = tile.start_position + tile.num_rows;
+  StageQueries<kHeadDim, kWords>(args, tile, head, reinterpret_cast<uint32_t*>(fragments), bytes);
+  __syncthreads();
+
+  const int kv_head = head / args.attention.group;
+  const int64_t packed =
+      static_cast<int64_t>(kv_head) * args.kv.positions + args.attention.pass.sequences[tile.sequence].packed_begin;
+  const int64_t first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile;
+  const uint4* lane_fragments = fragments + lane;
+  const uint32_t* lane_bytes = bytes + lane;
+  for (int key = warp * kScoreKeys; key < length; key += kWarps * kScoreKeys) {
+    // k_words of this lane's key in tile n: word lane % 4 of group g.
+    const PackedWord* from = args.kv.k + (packed + key) / kKeyBlock * (kHeadDim / 4) * kKeyBlock +
+                             (lane & 3) * kKeyBlock + key % kKeyBlock + (lane >> 2);
+    int32_t acc[4][4][4] = {};
+    PackedWord k[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) k[n] = from[n * 8];
+#pragma unroll 1
+    for (int g = 0; g < kGroups; ++g) {
+      PackedWord next[4];
+      const PackedWord* ahead = from + (g + 1 < kGroups ? (g + 1) * 4 * kKeyBlock : 0);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) next[n] = ahead[n * 8];
+      ScoreSteps<kWords>(acc, k, lane_fragments + g * kWords * kQueryTile * 4);
+      // Sign correction, see performance.md: [x<0] (-s_w r - [w<0]) + [w<0] ([x<0] - ones of x).
+      const uint32_t* group_bytes = lane_bytes + g * 2 * kQueryTile * 4;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const uint32_t negative = SignBytes(k[n].y);
+        const uint32_t b0 = (k[n].x + 0x7f7f7f7fu) ^ (negative ^ 0x7f7f7f7fu);  // r - 1, or -r, in every byte
+        const uint32_t b1 = negative & 0x01010101u;
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+          ByteMma(acc[m][n], group_bytes[m * 64], group_bytes[m * 64 + 32], group_bytes[kQueryTile * 4 + m * 64],
+                  group_bytes[kQueryTile * 4 + m * 64 + 32], b0, b1);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < 4; ++n) k[n] = next[n];
+    }
+    int16_t* to = args.scratch.scores + first_row * args.scratch.stride + key + (lane & 3) * 2;
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        int16_t* row = to + static_cast<int64_t>(m * 16 + h * 8 + (lane >> 2)) * args.scratch.stride;
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          const uint32_t pair =
+              __byte_perm(static_cast<uint32_t>(acc[m][n][2 * h]), static_cast<uint32_t>(acc[m][n][2 * h + 1]), 0x5410);
+          *reinterpret_cast<uint32_t*>(row + n * 8) = pair;
+        }
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------- p v ----
+
+// A warp takes 32 rows, every dimension, and every fourth group of positions: sums of counts may be split anywhere.
+constexpr int kSplits = kWarps / (kQueryTile / 32);
+
+// Two steps from unit u of the streams of p: one code of four words, or two of two. `zero` is 0 where the compiler
+// cannot see it: or-ing it makes fragments of looked-up rows once, instead of by register moves at every use.
+template <int kHeadDim, int kWords, int u>
+__device__ __forceinline__ void ValueUnit(int32_t (&acc)[2][kHeadDim / 8][4], const PackedWord (&v)[kHeadDim / 8],
+                                          const uint32_t (&p)[4], const uint4* table, const ScTables& tables,
+                                          int first_position, uint32_t zero) {
+  uint32_t a[2][2][4];  // [16-row tile][step]
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    uint4 row;
+    if constexpr (kWords == 4) {
+      const int mask = (first_position + u) & (tables.masks - 1);
+      row = table[mask * tables.levels + static_cast<int>((p[r] >> (8 * u)) & 0xff)];
+    } else {
+      const uint2* pairs = reinterpret_cast<const uint2*>(table);
+      const int mask0 = (first_position + 2 * u) & (tables.masks - 1);
+      const int mask1 = (first_position + 2 * u + 1) & (tables.masks - 1);
+      const uint2 x = pairs[mask0 * tables.levels + static_cast<int>((p[r] >> (16 * u)) & 0xff)];
+      const uint2 y = pairs[mask1 * tables.levels + static_cast<int>((p[r] >> (16 * u + 8)) & 0xff)];
+      row = make_uint4(x.x, x.y, y.x, y.y);
+    }
+    a[r / 2][0][r % 2] = row.x | zero;
+    a[r / 2][0][r % 2 + 2] = row.y | zero;
+    a[r / 2][1][r % 2] = row.z | zero;
+    a[r / 2][1][r % 2 + 2] = row.w | zero;
+  }
+#pragma unroll
+  for (int n = 0; n < kHeadDim / 8; ++n) {
+    uint32_t b[2];
+    ThermometerStep<kWords, 2 * u>(v[n], b);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) BinaryMma(acc[m][n], a[m][0][0], a[m][0][1], a[m][0][2], a[m][0][3], b[0], b[1]);
+    ThermometerStep<kWords, 2 * u + 1>(v[n], b);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) BinaryMma(acc[m][n], a[m][1][0], a[m][1][1], a[m][1][2], a[m][1][3], b[0], b[1]);
+  }
+}
+
+template <int kHeadDim, int kWords, bool kTableInShared, bool kChannelScales>
+__global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs args) {
+  extern __shared__ uint4 shared[];
+  constexpr int kTiles = kHeadDim / 8;
+  const ScTables& tables = args.av;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+  const int head = static_cast<int>(blockIdx.x);
+  const QueryTile tile = args.tiles[blockIdx.y];
+  const int length = tile.start_position + tile.num_rows;
+  const uint4* global_table = reinterpret_cast<const uint4*>(tables.streams);
+  if constexpr (kTableInShared) {
+    const int pieces = tables.masks * tables.levels * kWords / 4;
+#pragma unroll 8
+    for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kThreads) shared[i] = global_table[i];
+    __syncthreads();
+  }
+  const uint4* table = kTableInShared ? shared : global_table;
+
+  const int kv_head = head / args.attention.group;
+  const int64_t packed =
+      static_cast<int64_t>(kv_head) * args.kv.positions + args.attention.pass.sequences[tile.sequence].packed_begin;
+  const int row_group = warp & 1;
+  const int64_t p_stride = args.scratch.stride / 4;
+  const int64_t first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile;
+  const PackedWord* p_from = args.scratch.p + (first_row + row_group * 32 + (lane >> 2)) * p_stride + (lane & 3);
+  const PackedWord* v_from = args.kv.v + (packed / 4 + (lane & 3)) * kHeadDim + (lane >> 2);
+  int32_t acc[2][kTiles][4] = {};
+#pragma unroll 1
+  for (int t = (warp >> 1) * kGroup; t < length; t += kSplits * kGroup) {
+    uint32_t p[4];
+    uint32_t minus_ones[4];  // of the streams of p, a byte each
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const PackedWord word = p_from[r * 8 * p_stride + t / 4];
+      p[r] = word.x;
+      minus_ones[r] = word.y;
+    }
+    PackedWord v[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) v[n] = v_from[static_cast<int64_t>(t / 4) * kHeadDim + n * 8];
+    const int first_position = t + 4 * (lane & 3);
+    ValueUnit<kHeadDim, kWords, 0>(acc, v, p, table, tables, first_position, args.zero);
+    ValueUnit<kHeadDim, kWords, 1>(acc, v, p, table, tables, first_position, args.zero);
+    if constexpr (kWords == 4) {
+      ValueUnit<kHeadDim, kWords, 2>(acc, v, p, table, tables, first_position, args.zero);
+      ValueUnit<kHeadDim, kWords, 3>(acc, v, p, table, tables, first_position, args.zero);
+    }
+    // p is never negative: only the complemented values need a correction, by the ones of p.
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const uint32_t b = SignBytes(v[n].y) & 0x01010101u;
+#pragma unroll
+      for (int m = 0; m < 2; ++m) ByteMma(acc[m][n], minus_ones[2 * m], minus_ones[2 * m + 1], 0, 0, b, 0);
+    }
+  }
+
+  __syncthreads();
+  int32_t* sums = reinterpret_cast<int32_t*>(shared);  // [kQueryTile][kHeadDim]
+  for (int i = static_cast<int>(threadIdx.x); i < kQueryTile * kHeadDim; i += kThreads) sums[i] = 0;
+  __syncthreads();
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = row_group * 32 + m * 16 + (i / 2) * 8 + (lane >> 2);
+        atomicAdd(&sums[row * kHeadDim + n * 8 + (lane & 3) * 2 + (i & 1)], acc[m][n][i]);
+      }
+    }
+  }
+  __syncthreads();
+  const float* channels = nullptr;
+  if constexpr (kChannelScales) {
+    channels = args.window.v_channels +
+               (static_cast<int64_t>(tile.sequence) * args.attention.kv.num_kv_heads + kv_head) * kHeadDim;
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < tile.num_rows * kHeadDim; i += kThreads) {
+    const int row = i / kHeadDim;
+    const int dim = i % kHeadDim;
+    float scale = args.scratch.p_scales[first_row + row];
+    if constexpr (kChannelScales) scale = scale * channels[dim];
+    args.attention
+        .out[(tile.first_row + row) * args.attention.out_stride + static_cast<int64_t>(head) * kHeadDim + dim] =
+        (static_cast<float>(sums[i]) * tables.gain) * scale;
+  }
+}
+
+template <typename Kernel>
+void Launch(DeviceContext& ctx, Kernel* kernel, const TileArgs& args, size_t shared) {
+  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  const dim3 grid(static_cast<unsigned>(args.attention.num_heads), static_cast<unsigned>(args.num_tiles));
+  kernel<<<grid, kThreads, shared, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("attention tile kernel");
+}
+
+template <int kHeadDim, int kWords>
+void LaunchScores(DeviceContext& ctx, const TileArgs& args) {
+  Launch(ctx, &TileScoresKernel<kHeadDim, kWords>, args, ScoreShared<kHeadDim, kWords>::kBytes);
+}
+
+template <int kHeadDim, int kWords>
+void LaunchValues(DeviceContext& ctx, const TileArgs& args, bool channel_scales) {
+  const size_t table = static_cast<size_t>(args.av.masks) * static_cast<size_t>(args.av.levels) * kWords * 4;
+  const size_t sums = size_t{kQueryTile} * kHeadDim * 4;
+  if (table <= static_cast<size_t>(kMaxTableBytes)) {
+    const size_t shared = table > sums ? table : sums;
+    auto* kernel = channel_scales ? &TileValuesKernel<kHeadDim, kWords, true, true>
+                                  : &TileValuesKernel<kHeadDim, kWords, true, false>;
+    Launch(ctx, kernel, args, shared);
+  } else {
+    auto* kernel = channel_scales ? &TileValuesKernel<kHeadDim, kWords, false, true>
+                                  : &TileValuesKernel<kHeadDim, kWords, false, false>;
+    Launch(ctx, kernel, args, sums);
+  }
+}
+
+}  // namespace
+
+void LaunchTileScores(DeviceContext& ctx, const TileArgs& args) {
+  const bool wide = args.attention.kv.head_dim == 128;
+  if (args.qk.stream_words == 4) {
+    wide ? LaunchScores<128, 4>(ctx, args) : LaunchScores<64, 4>(ctx, args);
+  } else {
+    wide ? LaunchScores<128, 2>(ctx, args) : LaunchScores<64, 2>(ctx, args);
+  }
+}
+
+void LaunchTileValues(DeviceContext& ctx, const TileArgs& args, AttentionMode mode) {
+  const bool wide = args.attention.kv.head_dim == 128;
+  const bool channels = mode != AttentionMode::kPerToken;
+  if (args.av.stream_words == 4) {
+    wide ? LaunchValues<128, 4>(ctx, args, channels) : LaunchValues<64, 4>(ctx, args, channels);
+  } else {
+    wide ? LaunchValues<128, 2>(ctx, args, channels) : LaunchValues<64, 2>(ctx, args, channels);
+  }
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,294 @@
+// Around the tensor-core kernels of the tile path: packing of keys and values, softmax and quantization.
+#include <algorithm>
+
+#include "kernels/cuda/attention/tile.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/math/elementary.h"
+#include "kernels/math/quantize.h"
+#include "kernels/math/reduce.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Four codes of dimensions (or positions) first_dim + j * step with their ranks.
+__device__ PackedWord Pack(const ScTables& tables, uint32_t codes, int first_dim, int step) {
+  uint32_t ranks = 0;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int mask = (first_dim + j * step) & (tables.masks - 1);
+    const uint32_t level = (codes >> (8 * j)) & 0x7f;
+    ranks |= static_cast<uint32_t>(tables.ranks[mask * tables.levels + static_cast<int>(level)]) << (8 * j);
+  }
+  return {ranks, codes};
+}
+
+// One block packs kKeyBlock positions of one KV head of one sequence.
+__global__ void __launch_bounds__(kThreads) PackKvKernel(const TileArgs args) {
+  const AttentionArgs& a = args.attention;
+  const KvView& kv = a.kv;
+  const auto sequence_index = static_cast<int32_t>(blockIdx.z);
+  const PassSequence sequence = a.pass.sequences[sequence_index];
+  const int head = static_cast<int>(blockIdx.y);
+  const int begin = static_cast<int>(blockIdx.x) * kKeyBlock;
+  if (sequence.packed_begin < 0 || begin >= sequence.length) return;
+  const int32_t* pages = a.pass.pages + static_cast<int64_t>(sequence_index) * a.pass.max_pages;
+  const int page_mask = kv.page_tokens - 1;
+  const int64_t packed = static_cast<int64_t>(head) * args.kv.positions + sequence.packed_begin + begin;
+
+  const int k_words = kv.head_dim / 4;
+  PackedWord* k_to = args.kv.k + packed * k_words;
+  for (int i = static_cast<int>(threadIdx.x); i < k_words * kKeyBlock; i += kThreads) {
+    const int word = i / kKeyBlock;
+    const int t = begin + i % kKeyBlock;
+    PackedWord value{0, 0};
+    if (t < sequence.length) {
+      const uint32_t codes = kv.k_words[kv.KWord(pages[t >> kv.page_shift], head, word, t & page_mask)];
+      value = Pack(args.qk, codes, 4 * word, 1);
+    }
+    k_to[i] = value;
+  }
+  PackedWord* v_to = args.kv.v + packed / 4 * kv.head_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < kKeyBlock / 4 * kv.head_dim; i += kThreads) {
+    const int t = begin + i / kv.head_dim * 4;
+    PackedWord value{0, 0};
+    if (t < sequence.length) {
+      uint32_t codes = kv.v_words[kv.VWord(pages[t >> kv.page_shift], head, (t & page_mask) >> 2, i % kv.head_dim)];
+      // The bytes of later positions in the last word may hold an earlier tenant of the page.
+      if (sequence.length - t < 4) codes &= (1u << (8 * (sequence.length - t))) - 1;
+      value = Pack(args.av, codes, t, 1);
+    }
+    v_to[i] = value;
+  }
+  if (threadIdx.x < kKeyBlock) {
+    const int t = begin + static_cast<int>(threadIdx.x);
+    float k_scale = 0.0f;
+    float v_scale = 0.0f;
+    if (t < sequence.length) {
+      const int64_t from = kv.Scale(pages[t >> kv.page_shift], head, t & page_mask);
+      k_scale = kv.k_scales[from];
+      v_scale = kv.v_scales[from];
+    }
+    args.kv.k_scales[packed + threadIdx.x] = k_scale;
+    args.kv.v_scales[packed + threadIdx.x] = v_scale;
+  }
+}
+
+enum class Phase : uint8_t { kPerToken, kPerRow, kHeadMax, kHeadOutput };
+
+// ---- One warp per row and head: counts to probabilities to codes, without a barrier.
+//
+// Lane l takes positions 4 l .. 4 l + 3 of every 128, so that all loads and stores are vectors. Of the kRowLanes lanes
+// of the sum it then owns 4 l + i and 128 + 4 l + i, and the fold by halves goes 128: within the lane, 64 to 4: between
+// lanes 16 to 1 apart, 2 and 1: within the lane.
+constexpr int kSoftmaxWarps = 4;
+constexpr int kStep = 128;  // positions of one vector load of a warp
+static_assert(kRowLanes == 2 * kStep);
+
+__device__ __forceinline__ float FoldWarpLanes(const float (&low)[4], const float (&high)[4]) {
+  float x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = low[i] + high[i];
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = x[i] + __shfl_down_sync(0xffffffffu, x[i], s);
+  }
+  return __shfl_sync(0xffffffffu, (x[0] + x[2]) + (x[1] + x[3]), 0);
+}
+
+__device__ __forceinline__ float WarpMax(float value) {
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, s));
+  return value;
+}
+
+// One row: what its passes over the positions need.
+struct SoftmaxRow {
+  const int16_t* counts;
+  const float* k_scales;
+  const float* v_scales;
+  float* kept;  // shared memory for the row's numbers, null where they do not fit and are computed again
+  int length;
+  float gain, q_scale, inv_sqrt;
+
+  // Scores of positions t .. t + 3; -inf past the end.
+  __device__ __forceinline__ float4 Scores(int t) const {
+    const short4 c = *reinterpret_cast<const short4*>(counts + t);
+    const float4 k = *reinterpret_cast<const float4*>(k_scales + t);
+    float4 s;
+    s.x = BipolarProduct(c.x, gain, q_scale, k.x) * inv_sqrt;
+    s.y = BipolarProduct(c.y, gain, q_scale, k.y) * inv_sqrt;
+    s.z = BipolarProduct(c.z, gain, q_scale, k.z) * inv_sqrt;
+    s.w = BipolarProduct(c.w, gain, q_scale, k.w) * inv_sqrt;
+    if (t + 3 >= length) {
+      const float lowest = BitsToFloat(0xff800000u);
+      if (t >= length) s.x = lowest;
+      if (t + 1 >= length) s.y = lowest;
+      if (t + 2 >= length) s.z = lowest;
+      s.w = lowest;
+    }
+    return s;
+  }
+};
+
+__device__ __forceinline__ float4 ExpOf(const float4& s, float largest) {
+  return {Exp(s.x - largest), Exp(s.y - largest), Exp(s.z - largest), Exp(s.w - largest)};
+}
+
+// What is quantized: p, or p * s_v.
+template <Phase kPhase>
+__device__ __forceinline__ float4 Weights(const SoftmaxRow& row, const float4& e, float sum, int t) {
+  float4 p = {e.x / sum, e.y / sum, e.z / sum, e.w / sum};
+  if constexpr (kPhase == Phase::kPerToken) {
+    const float4 v = *reinterpret_cast<const float4*>(row.v_scales + t);
+    p = {p.x * v.x, p.y * v.y, p.z * v.z, p.w * v.w};
+  }
+  return p;
+}
+
+template <Phase kPhase>
+__global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const TileArgs args, int kept_floats) {
+  extern __shared__ float4 kept[];
+  const AttentionArgs& a = args.attention;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+  const int head = static_cast<int>(blockIdx.y);
+  const QueryTile tile = args.tiles[blockIdx.z];
+  const int tile_row = static_cast<int>(blockIdx.x) * kSoftmaxWarps + warp;
+  const int64_t row_index = (static_cast<int64_t>(blockIdx.z) * a.num_heads + head) * kQueryTile + tile_row;
+  const int padded = (tile.start_position + tile.num_rows + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  PackedWord* to = args.scratch.p + row_index * (args.scratch.stride / 4);
+  if (tile_row >= tile.num_rows) {  // the tensor cores read every row
+    if constexpr (kPhase != Phase::kHeadMax) {
+      for (int i = lane; i < padded / 4; i += 32) to[i] = {0, 0};
+    }
+    return;
+  }
+  const int pass_row = tile.first_row + tile_row;
+  const int64_t packed =
+      static_cast<int64_t>(head / a.group) * args.kv.positions + a.pass.sequences[tile.sequence].packed_begin;
+  SoftmaxRow row;
+  row.counts = args.scratch.scores + row_index * args.scratch.stride;
+  row.k_scales = args.kv.k_scales + packed;
+  row.v_scales = args.kv.v_scales + packed;
+  row.length = tile.start_position + tile_row + 1;
+  row.gain = args.qk.gain;
+  row.q_scale = args.q.scales[static_cast<int64_t>(pass_row) * a.num_heads + head];
+  row.inv_sqrt = a.inv_sqrt;
+  // Each lane reads back what it wrote itself.
+  float4* own = row.length <= kept_floats ? kept + warp * (kept_floats / 4) + lane : nullptr;
+  const int steps = (row.length + kStep - 1) / kStep;
+
+  float largest = BitsToFloat(0xff800000u);
+  for (int i = 0; i < steps; ++i) {
+    const int t = i * kStep + lane * 4;
+    if (t >= row.length) break;
+    const float4 s = row.Scores(t);
+    if (own != nullptr) own[i * 32] = s;
+    largest = fmaxf(largest, fmaxf(fmaxf(s.x, s.y), fmaxf(s.z, s.w)));
+  }
+  largest = WarpMax(largest);
+
+  float low[4] = {};
+  float high[4] = {};
+  const auto add_step = [&](int i, float(&lanes)[4]) {
+    const int t = i * kStep + lane * 4;
+    if (t >= row.length) return;
+    const float4 e = ExpOf(own != nullptr ? own[i * 32] : row.Scores(t), largest);
+    if (own != nullptr) own[i * 32] = e;
+    lanes[0] = lanes[0] + e.x;
+    lanes[1] = lanes[1] + e.y;
+    lanes[2] = lanes[2] + e.z;
+    lanes[3] = lanes[3] + e.w;
+  };
+  for (int i = 0; i < steps; i += 2) {
+    add_step(i, low);
+    add_step(i + 1, high);
+  }
+  const float sum = FoldWarpLanes(low, high);
+  if (lane == 0 && !IsFinite(sum)) a.finite.Report();
+
+  float* head_max = args.window.p_heads + static_cast<int64_t>(tile.sequence) * a.num_heads + head;
+  float p_max = 0.0f;
+  if constexpr (kPhase != Phase::kHeadOutput) {
+    for (int i = 0; i < steps; ++i) {
+      const int t = i * kStep + lane * 4;
+      if (t >= row.length) break;
+      const float4 e = own != nullptr ? own[i * 32] : ExpOf(row.Scores(t), largest);
+      const float4 p = Weights<kPhase>(row, e, sum, t);
+      if (own != nullptr) own[i * 32] = p;
+      p_max = fmaxf(p_max, fmaxf(fmaxf(p.x, p.y), fmaxf(p.z, p.w)));
+    }
+    p_max = WarpMax(p_max);
+    if constexpr (kPhase == Phase::kHeadMax) {
+      // Not negative: ordered as integers.
+      if (lane == 0) atomicMax(reinterpret_cast<int*>(head_max), static_cast<int>(FloatToBits(p_max)));
+      return;
+    }
+  } else {
+    p_max = *head_max;
+  }
+
+  const float p_scale = BipolarScale(p_max, args.av.q_max);
+  if (lane == 0) args.scratch.p_scales[row_index] = p_scale;
+  const uint8_t* last_column = args.av.counts8 + args.av.levels - 1;  // counts every one of a stream
+  for (int t = lane * 4; t < padded; t += kStep) {
+    PackedWord word{0, 0};
+    if (t < row.length) {
+      float4 p;
+      if (own == nullptr) {
+        p = Weights<kPhase>(row, ExpOf(row.Scores(t), largest), sum, t);
+      } else {
+        p = own[t / kStep * 32];
+        if constexpr (kPhase == Phase::kHeadOutput) p = Weights<kPhase>(row, p, sum, t);
+      }
+      const float values[4] = {p.x, p.y, p.z, p.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int level = BipolarLevel(values[i], p_scale, args.av.q_max);
+        if (level == 0) continue;
+        const int table_row = ((t + i) & (args.av.masks - 1)) * args.av.levels + level;
+        const uint32_t ones = last_column[table_row * args.av.levels];
+        word.x |= static_cast<uint32_t>(level) << (8 * i);
+        word.y |= ((0u - ones) & 0xff) << (8 * i);
+      }
+    }
+    to[t / 4] = word;
+  }
+}
+
+template <Phase kPhase>
+void LaunchSoftmax(DeviceContext& ctx, const TileArgs& args) {
+  const int64_t rounded = (args.scratch.stride + kStep - 1) / kStep * kStep;
+  const int kept_floats = static_cast<int>(std::min<int64_t>(rounded, kMaxSharedScores));
+  const size_t bytes = static_cast<size_t>(kSoftmaxWarps) * static_cast<size_t>(kept_floats) * sizeof(float);
+  STOCH_CUDA(cudaFuncSetAttribute(&TileSoftmaxKernel<kPhase>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)));
+  const dim3 grid(kQueryTile / kSoftmaxWarps, static_cast<unsigned>(args.attention.num_heads),
+                  static_cast<unsigned>(args.num_tiles));
+  TileSoftmaxKernel<kPhase><<<grid, kSoftmaxWarps * 32, bytes, ctx.stream>>>(args, kept_floats);
+  STOCH_CUDA_LAUNCH("TileSoftmaxKernel");
+}
+
+}  // namespace
+
+void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, int32_t num_sequences, int32_t max_length) {
+  const dim3 grid(static_cast<unsigned>((max_length + kKeyBlock - 1) / kKeyBlock),
+                  static_cast<unsigned>(args.attention.kv.num_kv_heads), static_cast<unsigned>(num_sequences));
+  PackKvKernel<<<grid, kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("PackKvKernel");
+}
+
+void LaunchTileSoftmax(DeviceContext& ctx, const TileArgs& args, AttentionMode mode, bool head_max) {
+  switch (mode) {
+    case AttentionMode::kPerToken: return LaunchSoftmax<Phase::kPerToken>(ctx, args);
+    case AttentionMode::kPerRow: return LaunchSoftmax<Phase::kPerRow>(ctx, args);
+    case AttentionMode::kPerHead:
+      return head_max ? LaunchSoftmax<Phase::kHeadMax>(ctx, args) : LaunchSoftmax<Phase::kHeadOutput>(ctx, args);
+    case AttentionMode::kExact: return;
+  }
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,20 @@
+#include "kernels/cuda/base/device_guard.h"
+
+#include "kernels/base/check.h"
+#include "kernels/cuda/base/cuda_check.h"
+
+namespace stoch::cuda {
+
+DeviceGuard::DeviceGuard(const Device& device) {
+  STOCH_CHECK(device.kind == DeviceKind::kCuda);
+  STOCH_CUDA(cudaGetDevice(&previous_));
+  if (previous_ == device.index) return;
+  STOCH_CUDA(cudaSetDevice(device.index));
+  changed_ = true;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (changed_) (void)cudaSetDevice(previous_);
+}
+
+}  // namespace stoch::cuda

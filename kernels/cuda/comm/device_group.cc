@@ -1,0 +1,262 @@
+#include "kernels/cuda/comm/device_group.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/device_guard.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/comm/gather_kernels.h"
+#include "kernels/cuda/comm/peer_access.h"
+#include "kernels/cuda/runtime/views.h"
+
+namespace stoch::cuda {
+namespace {
+
+std::vector<Device> DevicesOf(const std::vector<DeviceContext*>& contexts) {
+  std::vector<Device> devices;
+  for (const DeviceContext* ctx : contexts) devices.push_back(ctx->device);
+  return devices;
+}
+
+bool IsSet(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+// NCCL's switch for machines whose peer access is broken is ours too.
+bool PeersAreSwitchedOff() { return IsSet("NCCL_P2P_DISABLE"); }
+
+// CUDA's switch for debuggers, and for tools that run one kernel at a time: what is launched first never sees the rest.
+bool LaunchesBlock() { return IsSet("CUDA_LAUNCH_BLOCKING"); }
+
+Buffer ZeroedDevice(DeviceContext& ctx, size_t bytes) {
+  DeviceGuard guard(ctx.device);
+  Buffer buffer = AllocateDevice(ctx.device, bytes);
+  STOCH_CUDA(cudaMemsetAsync(buffer.data(), 0, bytes, ctx.stream));
+  // Others write here as soon as they please.
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  return buffer;
+}
+
+// What device i gives.
+GatherColumns ColumnsOf(const GatherCall& call, const GatherPlan& plan, size_t i) {
+  GatherColumns columns;
+  columns.silu_mul = call.prologue == Prologue::kSiluMul;
+  columns.from = call.from[i].ptr<const float>();
+  columns.from_stride = call.from[i].step(0);
+  if (columns.silu_mul) {
+    columns.from2 = call.from2[i].ptr<const float>();
+    columns.from2_stride = call.from2[i].step(0);
+  }
+  columns.rows = plan.rows;
+  columns.cols = plan.cols_of(i);
+  return columns;
+}
+
+}  // namespace
+
+DeviceGroup::DeviceGroup(std::vector<DeviceContext*> contexts) : contexts_(std::move(contexts)), graphs_(contexts_) {
+  if (contexts_.size() > kMaxGroup) {
+    throw InvalidInput("a model is divided over " + std::to_string(contexts_.size()) + " GPUs by rows; allowed are " +
+                       std::to_string(kMaxGroup));
+  }
+  direct_ = !PeersAreSwitchedOff() && AllReach(DevicesOf(contexts_));
+  failed_ = AllocatePinned(sizeof(int));
+  std::memset(failed_.data(), 0, sizeof(int));
+  if (direct_) MakeMailboxes();
+}
+
+DeviceGroup::~DeviceGroup() {
+  // Others may still be writing into what is about to be freed.
+  for (DeviceContext* ctx : contexts_) {
+    try {
+      DeviceGuard guard(ctx->device);
+      (void)cudaStreamSynchronize(ctx->stream);
+    } catch (const DeviceError&) {
+    }
+  }
+}
+
+void DeviceGroup::MakeMailboxes() {
+  for (DeviceContext* ctx : contexts_) {
+    mailboxes_.push_back({ZeroedDevice(*ctx, sizeof(uint32_t) * kMaxGatherBlocks * kMaxGroup),
+                          ZeroedDevice(*ctx, sizeof(uint32_t) * kMaxGatherBlocks),
+                          ZeroedDevice(*ctx, kLandingBytesPerDevice * contexts_.size())});
+  }
+}
+
+NcclGroup& DeviceGroup::nccl() {
+  if (nccl_ == nullptr) {
+    std::vector<int> ordinals;
+    for (const DeviceContext* ctx : contexts_) ordinals.push_back(ctx->device.index);
+    nccl_ = std::make_unique<NcclGroup>(ordinals);
+  }
+  return *nccl_;
+}
+
+void DeviceGroup::Gather(const GatherCall& call, const GatherPlan& plan) {
+  if (call.route == GatherRoute::kDirect && !direct_) {
+    Reject(call.site, "a direct gather needs GPUs that reach each other's memory, and NCCL_P2P_DISABLE unset");
+  }
+  if (call.route == GatherRoute::kNccl || !direct_) {
+    GatherThroughNccl(call, plan);
+  } else {
+    GatherDirect(call, plan);
+  }
+}
+
+void DeviceGroup::RunGraph(std::string_view key, const std::function<void()>& body) {
+  // Recorded into a graph a device, exchanges of NCCL 2.28 through host memory never ended.
+  if (!direct_ || LaunchesBlock()) return body();
+  last_outputs_.reset();  // what runs before a replay is not what ran before the recording
+  graphs_.Run(key, body);
+}
+
+void DeviceGroup::KeepUnreadOutputs(const GatherCall& call) {
+  bool safe = last_outputs_.has_value();
+  for (const TensorView& to : call.to) {
+    if (!safe) break;
+    for (const TensorView& last : *last_outputs_) safe = safe && (to.device != last.device || !MayOverlap(to, last));
+  }
+  last_outputs_ = call.to;
+  if (safe) return;
+  for (size_t i = 0; i < contexts_.size(); ++i) {
+    DeviceGuard guard(contexts_[i]->device);
+    LaunchDirectGather(*contexts_[i], Mail(i), 1);
+  }
+}
+
+DirectGather DeviceGroup::Mail(size_t rank) const {
+  DirectGather part;
+  part.rank = static_cast<int>(rank);
+  part.devices = static_cast<int>(contexts_.size());
+  for (size_t d = 0; d < contexts_.size(); ++d) part.flags[d] = static_cast<uint32_t*>(mailboxes_[d].flags.data());
+  part.arrived = static_cast<uint32_t*>(mailboxes_[rank].arrived.data());
+  part.failed = static_cast<int*>(failed_.data());
+  return part;
+}
+
+bool DeviceGroup::IsRecording() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  STOCH_CUDA(cudaStreamIsCapturing(contexts_[0]->stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void DeviceGroup::JoinStreams() {
+  for (DeviceContext* ctx : contexts_) ctx->RecordReady();
+  for (const DeviceContext* waiting : contexts_) {
+    DeviceGuard guard(waiting->device);
+    for (const DeviceContext* other : contexts_) {
+      if (other != waiting) STOCH_CUDA(cudaStreamWaitEvent(waiting->stream, other->ready()));
+    }
+  }
+}
+
+void DeviceGroup::GatherDirect(const GatherCall& call, const GatherPlan& plan) {
+  const bool recording = IsRecording();
+  if (recording && GatherPackets(call, plan)) {
+    last_outputs_ = call.to;
+    return;
+  }
+  if (recording) {
+    KeepUnreadOutputs(call);
+  } else {
+    JoinStreams();
+  }
+  const int blocks = GatherBlocks(plan.rows * plan.widest());
+  for (size_t i = 0; i < contexts_.size(); ++i) {
+    DirectGather part = Mail(i);
+    part.waits = recording;
+    part.columns = ColumnsOf(call, plan, i);
+    for (const TensorView& to : call.to) {
+      for (size_t d = 0; d < contexts_.size(); ++d) {
+        if (contexts_[d]->device != to.device) continue;
+        part.to[d] = to.ptr<float>() + plan.begin[i];
+        part.to_stride[d] = to.step(0);
+        if (d == i) part.in_place = IsInPlace(call, plan, i, to);
+      }
+    }
+    DeviceGuard guard(contexts_[i]->device);
+    LaunchDirectGather(*contexts_[i], part, blocks);
+  }
+  if (!recording) JoinStreams();
+}
+
+bool DeviceGroup::GatherPackets(const GatherCall& call, const GatherPlan& plan) {
+  const int blocks = PacketBlocks(plan.rows * plan.widest());
+  std::vector<PacketGather> parts;
+  for (size_t i = 0; i < contexts_.size(); ++i) {
+    PacketGather part;
+    part.columns = ColumnsOf(call, plan, i);
+    part.rank = static_cast<int>(i);
+    part.devices = static_cast<int>(contexts_.size());
+    part.arrived = static_cast<uint32_t*>(mailboxes_[i].arrived.data());
+    part.failed = static_cast<int*>(failed_.data());
+    for (size_t d = 0; d < contexts_.size(); ++d) {
+      part.begin[d] = plan.begin[d];
+      part.cols[d] = plan.cols_of(d);
+      part.landing[d] = static_cast<uint4*>(mailboxes_[d].landing.data());
+    }
+    for (const TensorView& to : call.to) {
+      if (to.device != contexts_[i]->device) continue;
+      part.to = to.ptr<float>();
+      part.to_stride = to.step(0);
+      part.in_place = IsInPlace(call, plan, i, to);
+    }
+    if (!TakesPackets(part, blocks)) return false;
+    parts.push_back(part);
+  }
+  for (size_t i = 0; i < contexts_.size(); ++i) {
+    DeviceGuard guard(contexts_[i]->device);
+    LaunchPacketGather(*contexts_[i], parts[i], blocks);
+  }
+  return true;
+}
+
+void DeviceGroup::GatherThroughNccl(const GatherCall& call, const GatherPlan& plan) {
+  NcclGroup& group = nccl();
+  const size_t count = contexts_.size();
+  const int64_t widest = plan.widest();
+  const int64_t part_size = plan.rows * widest;
+  std::vector<std::unique_ptr<Scratch>> scratches;
+  std::vector<const float*> send;
+  std::vector<float*> receive;
+  std::vector<cudaStream_t> streams;
+  for (size_t i = 0; i < count; ++i) {
+    DeviceContext& ctx = *contexts_[i];
+    DeviceGuard guard(ctx.device);
+    Scratch& scratch = *scratches.emplace_back(std::make_unique<Scratch>(ctx.workspace));
+    float* packed = scratch.Take<float>(part_size);
+    LaunchPackColumns(ctx, ColumnsOf(call, plan, i), packed);
+    send.push_back(packed);
+    receive.push_back(scratch.Take<float>(part_size * static_cast<int64_t>(count)));
+    streams.push_back(ctx.stream);
+  }
+  group.AllGather(send, receive, static_cast<size_t>(part_size), streams);
+  for (const TensorView& to : call.to) {
+    for (size_t d = 0; d < count; ++d) {
+      if (contexts_[d]->device != to.device) continue;
+      DeviceGuard guard(to.device);
+      for (size_t i = 0; i < count; ++i) {
+        if (d == i && IsInPlace(call, plan, i, to)) continue;
+        LaunchUnpackColumns(*contexts_[d], receive[d] + static_cast<int64_t>(i) * part_size, plan.rows, plan.cols_of(i),
+                            to.ptr<float>() + plan.begin[i], to.step(0));
+      }
+    }
+  }
+}
+
+void DeviceGroup::Check() {
+  int* failed = static_cast<int*>(failed_.data());
+  if (*failed != 0) {
+    const int rank = *failed - 1;
+    throw DeviceError("a gather waited in vain for " + DeviceName(contexts_[static_cast<size_t>(rank)]->device) +
+                      ": that GPU stopped, or its links did; NCCL_P2P_DISABLE=1 does without direct links");
+  }
+  if (nccl_ != nullptr) nccl_->Check();
+}
+
+}  // namespace stoch::cuda

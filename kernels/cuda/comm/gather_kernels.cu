@@ -1,0 +1,232 @@
+#include <algorithm>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/comm/gather_kernels.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/math/elementary.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int64_t kElementsPerBlock = 4 * kThreads;  // a float4 a thread: more blocks cost more flags than they save
+constexpr uint64_t kPeerTimeoutNs = 20'000'000'000;
+constexpr int kLooksBetweenChecks = 4096;  // `failed` is in host memory: to read it takes as long as an exchange
+
+// T is float or float4.
+template <typename T>
+__device__ __forceinline__ T ValueAt(const GatherColumns& columns, int64_t row, int64_t i) {
+  const T x = reinterpret_cast<const T*>(columns.from + row * columns.from_stride)[i];
+  if (!columns.silu_mul) return x;
+  const T y = reinterpret_cast<const T*>(columns.from2 + row * columns.from2_stride)[i];
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return Silu(x) * y;
+  } else {
+    return make_float4(Silu(x.x) * y.x, Silu(x.y) * y.y, Silu(x.z) * y.z, Silu(x.w) * y.w);
+  }
+}
+
+__device__ __forceinline__ uint64_t Nanoseconds() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+__device__ __forceinline__ void StoreRelease(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// A device that never comes must not hang the others: they note it and go on. `start`: 0 at first.
+__device__ bool MayWaitOn(uint64_t& start, int peer, int* failed) {
+  const uint64_t now = Nanoseconds();
+  if (start == 0) start = now;
+  if (now - start < kPeerTimeoutNs && *static_cast<volatile int*>(failed) == 0) return true;
+  *static_cast<volatile int*>(failed) = peer + 1;
+  return false;
+}
+// Waits until `flag` has come to `turn`.
+__device__ void AwaitPeer(const uint32_t* flag, uint32_t turn, int peer, int* failed) {
+  uint64_t start = 0;
+  for (int looks = 1; static_cast<int32_t>(LoadAcquire(flag) - turn) < 0; ++looks) {
+    if (looks % kLooksBetweenChecks == 0 && !MayWaitOn(start, peer, failed)) return;
+  }
+}
+
+// T is float4 where rows allow it. Blocks of one index on all devices belong together: each moves its piece of the
+// columns and waits for the others' pieces, so that the kernel's end is the end of the exchange on this device.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) DirectGatherKernel(const __grid_constant__ DirectGather args) {
+  constexpr int64_t kWidth = sizeof(T) / sizeof(float);
+  StartNext();
+  WaitForPrevious();
+  const int block = static_cast<int>(blockIdx.x);
+  const GatherColumns& columns = args.columns;
+  const int64_t width = columns.cols / kWidth;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t at = static_cast<int64_t>(block) * kThreads + threadIdx.x; at < columns.rows * width; at += step) {
+    const int64_t row = columns.rows == 1 ? 0 : at / width;
+    const int64_t i = at - row * width;
+    const T value = ValueAt<T>(columns, row, i);
+    for (int d = 0; d < args.devices; ++d) {
+      if (args.to[d] == nullptr || (d == args.rank && args.in_place)) continue;
+      reinterpret_cast<T*>(args.to[d] + row * args.to_stride[d])[i] = value;
+    }
+  }
+  if (!args.waits) return;
+  const uint32_t turn = args.arrived[block] + 1;
+  __syncthreads();
+  const int peer = static_cast<int>(threadIdx.x);
+  if (peer < args.devices && peer != args.rank) {
+    // The release makes what the whole block stored before the barrier visible with it.
+    __threadfence_system();
+    StoreRelease(args.flags[peer] + block * kMaxGroup + args.rank, turn);
+    AwaitPeer(args.flags[args.rank] + block * kMaxGroup + peer, turn, peer, args.failed);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) args.arrived[block] = turn;
+}
+
+__device__ __forceinline__ void StorePacket(uint4* to, float x, float y, uint32_t turn) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %3, %2, %3};" ::"l"(to), "r"(__float_as_uint(x)),
+               "r"(__float_as_uint(y)), "r"(turn)
+               : "memory");
+}
+__device__ __forceinline__ uint4 LoadPacket(const uint4* from) {
+  uint4 p;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(p.x), "=r"(p.y), "=r"(p.z), "=r"(p.w)
+               : "l"(from)
+               : "memory");
+  return p;
+}
+
+// Four numbers a thread. Every thread sends and awaits packets, of zeros where a device has fewer columns than others:
+// a block that has heard from all others of its index knows that they have read what it sent the turn before last,
+// whose places it writes next.
+__global__ void __launch_bounds__(kPacketThreads) PacketGatherKernel(const __grid_constant__ PacketGather args) {
+  StartNext();
+  WaitForPrevious();
+  const int64_t at = int64_t{blockIdx.x} * kPacketThreads + threadIdx.x;
+  const uint32_t turn = args.arrived[blockIdx.x] + 1;
+  const auto place = [&](int device, int from) {
+    const int64_t slot = static_cast<int64_t>(turn % 2) * args.devices + from;
+    return args.landing[device] + (slot * kMaxPacketBlocks * kPacketThreads + at) * 2;
+  };
+  const auto put = [&](int from, const float4& value) {
+    const int64_t width = args.cols[from] / 4;
+    if (at >= args.columns.rows * width) return;
+    const int64_t row = args.columns.rows == 1 ? 0 : at / width;
+    float* to = args.to + row * args.to_stride + args.begin[from];
+    reinterpret_cast<float4*>(to)[at - row * width] = value;
+  };
+  float4 own = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  const int64_t width = args.columns.cols / 4;
+  if (at < args.columns.rows * width) {
+    const int64_t row = args.columns.rows == 1 ? 0 : at / width;
+    own = ValueAt<float4>(args.columns, row, at - row * width);
+  }
+  for (int d = 0; d < args.devices; ++d) {
+    if (d == args.rank) continue;
+    uint4* to = place(d, args.rank);
+    StorePacket(to, own.x, own.y, turn);
+    StorePacket(to + 1, own.z, own.w, turn);
+  }
+  if (!args.in_place) put(args.rank, own);
+  for (int d = 0; d < args.devices; ++d) {
+    if (d == args.rank) continue;
+    const uint4* from = place(args.rank, d);
+    uint4 low = LoadPacket(from);
+    uint4 high = LoadPacket(from + 1);
+    uint64_t start = 0;
+    for (int looks = 1; low.y != turn || low.w != turn || high.y != turn || high.w != turn; ++looks) {
+      low = LoadPacket(from);
+      high = LoadPacket(from + 1);
+      if (looks % kLooksBetweenChecks == 0 && !MayWaitOn(start, d, args.failed)) break;
+    }
+    put(d,
+        make_float4(__uint_as_float(low.x), __uint_as_float(low.z), __uint_as_float(high.x), __uint_as_float(high.z)));
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) args.arrived[blockIdx.x] = turn;
+}
+
+__global__ void __launch_bounds__(kThreads) PackKernel(GatherColumns columns, float* slab) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= columns.rows * columns.cols) return;
+  slab[at] = ValueAt<float>(columns, at / columns.cols, at % columns.cols);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    UnpackKernel(const float* slab, int64_t rows, int64_t cols, float* to, int64_t to_stride) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at < rows * cols) to[at / cols * to_stride + at % cols] = slab[at];
+}
+
+bool IsAligned(const void* pointer, int64_t stride, int64_t rows) {
+  return reinterpret_cast<uintptr_t>(pointer) % sizeof(float4) == 0 && (rows <= 1 || stride % 4 == 0);
+}
+
+bool TakesVectors(const DirectGather& args) {
+  const GatherColumns& columns = args.columns;
+  bool aligned = columns.cols % 4 == 0 && IsAligned(columns.from, columns.from_stride, columns.rows) &&
+                 (!columns.silu_mul || IsAligned(columns.from2, columns.from2_stride, columns.rows));
+  for (int d = 0; d < args.devices; ++d) {
+    if (args.to[d] != nullptr) aligned = aligned && IsAligned(args.to[d], args.to_stride[d], columns.rows);
+  }
+  return aligned;
+}
+
+unsigned Blocks(int64_t elements) { return static_cast<unsigned>((elements + kThreads - 1) / kThreads); }
+
+}  // namespace
+
+int GatherBlocks(int64_t elements) {
+  return static_cast<int>(
+      std::clamp<int64_t>((elements + kElementsPerBlock - 1) / kElementsPerBlock, 1, kMaxGatherBlocks));
+}
+
+void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, int blocks) {
+  const auto kernel = TakesVectors(args) ? DirectGatherKernel<float4> : DirectGatherKernel<float>;
+  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, args);
+}
+
+bool TakesPackets(const PacketGather& args, int blocks) {
+  const GatherColumns& columns = args.columns;
+  bool fits = blocks <= kMaxPacketBlocks && columns.cols % 4 == 0 && args.to != nullptr &&
+              IsAligned(args.to, args.to_stride, columns.rows) &&
+              IsAligned(columns.from, columns.from_stride, columns.rows) &&
+              (!columns.silu_mul || IsAligned(columns.from2, columns.from2_stride, columns.rows));
+  for (int d = 0; d < args.devices; ++d) {
+    fits = fits && args.begin[d] % 4 == 0 && args.cols[d] % 4 == 0 &&
+           columns.rows * args.cols[d] <= int64_t{blocks} * kPacketThreads * 4;
+  }
+  return fits;
+}
+
+void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks) {
+  LaunchOverlapped(ctx, PacketGatherKernel, dim3(static_cast<unsigned>(blocks)), dim3(kPacketThreads), 0, args);
+}
+
+int PacketBlocks(int64_t elements) {
+  constexpr int64_t kEach = 4 * kPacketThreads;
+  return static_cast<int>(std::clamp<int64_t>((elements + kEach - 1) / kEach, 1, kMaxPacketBlocks + 1));
+}
+
+void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab) {
+  if (columns.rows * columns.cols == 0) return;
+  PackKernel<<<Blocks(columns.rows * columns.cols), kThreads, 0, ctx.stream>>>(columns, slab);
+  STOCH_CUDA_LAUNCH("PackKernel");
+}
+
+void LaunchUnpackColumns(DeviceContext& ctx, const float* slab, int64_t rows, int64_t cols, float* to,
+                         int64_t to_stride) {
+  if (rows * cols == 0) return;
+  UnpackKernel<<<Blocks(rows * cols), kThreads, 0, ctx.stream>>>(slab, rows, cols, to, to_stride);
+  STOCH_CUDA_LAUNCH("UnpackKernel");
+}
+
+}  // namespace stoch::cuda

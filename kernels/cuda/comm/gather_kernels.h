@@ -1,0 +1,80 @@
+// Kernels of an exchange between GPUs.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/runtime/context.h"
+
+namespace stoch::cuda {
+
+inline constexpr int kMaxGroup = 16;         // devices of one exchange
+inline constexpr int kMaxGatherBlocks = 64;  // enough stores under way to fill NVLink
+
+// What one device gives: from, or Silu(from) * from2.
+struct GatherColumns {
+  bool silu_mul = false;
+  const float* from = nullptr;
+  const float* from2 = nullptr;
+  int64_t from_stride = 0;
+  int64_t from2_stride = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+// One device's part of a direct exchange.
+struct DirectGather {
+  GatherColumns columns;
+  int rank = 0;
+  int devices = 0;
+  bool in_place = false;      // its own columns are where they belong
+  float* to[kMaxGroup] = {};  // where its columns begin on each device; null where that receives nothing
+  int64_t to_stride[kMaxGroup] = {};
+  uint32_t* flags[kMaxGroup] = {};  // of each device: [kMaxGatherBlocks][kMaxGroup]
+  uint32_t* arrived = nullptr;      // of this device: [kMaxGatherBlocks]
+  int* failed = nullptr;            // mapped host memory
+  bool waits = true;                // false: only stores; the host's events order what comes after
+};
+
+// What:     stores this device's columns everywhere and returns (ends) once those of all others have come, or after
+//           kPeerTimeoutNs without them, which is noted in `failed`.
+// Requires: launched once on every device, with the same `blocks`, in the same order relative to other exchanges of the
+//           group. An output may be read between two exchanges if the next one does not write it.
+void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, int blocks);
+
+// One device's part of an exchange of packets. A packet is two numbers, each beside the turn it belongs to, and is its
+// own announcement: who waits for it watches its place, and nothing has to be fenced and signalled behind it.
+inline constexpr int kPacketThreads = 128;  // few a block: a multiprocessor looks at all its places in every turn
+inline constexpr int kMaxPacketBlocks = kMaxGatherBlocks;
+struct PacketGather {
+  GatherColumns columns;
+  int rank = 0;
+  int devices = 0;
+  bool in_place = false;  // its own columns are where they belong
+  float* to = nullptr;    // the whole of the outputs on this device
+  int64_t to_stride = 0;
+  int64_t begin[kMaxGroup] = {};   // of each device's columns, and
+  int64_t cols[kMaxGroup] = {};    // how many
+  uint4* landing[kMaxGroup] = {};  // of each device: [2 turns][devices][kMaxPacketBlocks][kPacketThreads][2]
+  uint32_t* arrived = nullptr;     // as above: turns are counted across both kinds
+  int* failed = nullptr;
+};
+inline constexpr size_t kLandingBytesPerDevice = 2 * sizeof(uint4) * 2 * kMaxPacketBlocks * kPacketThreads;
+
+// What:     the same as LaunchDirectGather with `waits`: ends once the columns of all devices are in `to`.
+// Requires: TakesPackets for every device, and `to` on every device. Of an exchange's outputs nothing is written from
+//           elsewhere: what the previous one wrote may still be read by others.
+void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks);
+bool TakesPackets(const PacketGather& args, int blocks);
+// What: how many blocks that is where the largest part has `elements` floats; may be more than there can be.
+int PacketBlocks(int64_t elements);
+
+// What: how many blocks an exchange takes whose largest part has `elements` floats.
+int GatherBlocks(int64_t elements);
+
+// What: what a device gives, to `slab` [rows, cols], dense; and from there to rows `to_stride` apart.
+void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab);
+void LaunchUnpackColumns(DeviceContext& ctx, const float* slab, int64_t rows, int64_t cols, float* to,
+                         int64_t to_stride);
+
+}  // namespace stoch::cuda

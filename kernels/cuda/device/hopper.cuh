@@ -1,0 +1,137 @@
+// The PTX of sm_90a that the wgmma kernels are made of besides their products (wgmma.cuh): mbarriers, bulk copies, when
+// products start and end.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/wgmma.cuh"
+
+namespace stoch::cuda {
+
+__device__ __forceinline__ void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+// Finishes an A operand here. Moved between a fence and its commit, the instructions that make it would serialize every
+// wgmma of the kernel (ptxas C7513).
+__device__ __forceinline__ void Pin(uint32_t (&a)[4]) {
+  asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
+}
+__device__ __forceinline__ void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+// Waits until at most kPending committed groups are unfinished. The accumulators pass through so that the compiler
+// reads none of them before the wait.
+template <int kPending, int kRegs>
+__device__ __forceinline__ void WgmmaWait(int32_t (&d)[kRegs]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+  if constexpr (kPending == 0) {
+#pragma unroll
+    for (int i = 0; i < kRegs; ++i) asm volatile("" : "+r"(d[i])::"memory");
+  }
+}
+
+// The address as a value the compiler cannot make anew from special registers wherever it is used.
+__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
+  uint32_t r;
+  asm volatile("mov.u32 %0, %1;\n" : "=r"(r) : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(p))));
+  return r;
+}
+// A value that is the same in the whole warp, as one the compiler may keep in a uniform register.
+__device__ __forceinline__ uint32_t Uniform(uint32_t value) { return __shfl_sync(~0u, value, 0); }
+// A value the compiler knows nothing of, so that what is computed from it is computed again.
+__device__ __forceinline__ int Opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+__device__ __forceinline__ float LoadShared(uint32_t address) {
+  float r;
+  asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(r) : "r"(address));
+  return r;
+}
+__device__ __forceinline__ float2 LoadShared2(uint32_t address) {
+  float2 r;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(r.x), "=f"(r.y) : "r"(address));
+  return r;
+}
+
+// Named barriers between warpgroups: `threads` is the sum of those that arrive and those that wait.
+__device__ __forceinline__ void NamedArrive(uint32_t id, int threads, bool condition) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p bar.arrive %0, %1;\n}\n" ::"r"(id), "r"(threads),
+               "r"(static_cast<int>(condition))
+               : "memory");
+}
+__device__ __forceinline__ void NamedWait(uint32_t id, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals));
+}
+__device__ __forceinline__ void BarrierExpect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// The address of the same place in block `rank` of the cluster, for BarrierArriveRemote.
+__device__ __forceinline__ uint32_t MapToCluster(uint32_t address, uint32_t rank) {
+  uint32_t r;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(r) : "r"(address), "r"(rank));
+  return r;
+}
+// Arrives at the barrier at `address` + kOffset. Releases at block scope only: what is handed over are finished reads
+// of shared memory, and a release at cluster scope costs a membar.gpu (measured: 1.3 times the kernel). The condition
+// is a predicate, not a branch: branches while a wgmma is in flight make ptxas serialize them (C7513).
+template <int kOffset>
+__device__ __forceinline__ void BarrierArriveRemote(uint32_t address, bool condition) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n"
+      "@p mbarrier.arrive.shared::cluster.b64 _, [%0+%1];\n}\n" ::"r"(address),
+      "n"(kOffset), "r"(static_cast<int>(condition))
+      : "memory");
+}
+__device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra finished;\nbra again;\nfinished:\n}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// Copies into the same place of every block in `mask`, counting the bytes at the same barrier of each.
+__device__ __forceinline__ void BulkCopyToCluster(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
+                                                  uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;\n" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(mask)
+      : "memory");
+}
+__device__ __forceinline__ void BulkCopy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+__device__ __forceinline__ uint32_t ClusterRank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void ClusterSync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+
+// Descriptor of a B operand without swizzle: 8 columns x 16 bytes are one 128-byte core matrix, neighbours along the
+// columns follow each other, neighbours along the inner dimension are one unit apart. `low` is DescriptorLow of the
+// operand's address, or that of an earlier one plus the distance in 16 bytes.
+template <int kUnitBytes>
+__device__ __forceinline__ uint32_t DescriptorLow(uint32_t address) {
+  // The bits above are the block's rank in its cluster.
+  return ((address & 0x3ffff) >> 4) | (static_cast<uint32_t>(kUnitBytes >> 4) << 16);
+}
+__device__ __forceinline__ uint64_t Descriptor(uint32_t low) {
+  uint64_t r;
+  asm("mov.b64 %0, {%1, %2};\n" : "=l"(r) : "r"(low), "n"(128 >> 4));
+  return r;
+}
+// The same to add distances to in 64 bits: two instructions for each operand instead of three, but more registers.
+__device__ __forceinline__ uint64_t DescriptorToAddTo(uint32_t low) { return (uint64_t{128 >> 4} << 32) + low; }
+
+}  // namespace stoch::cuda

@@ -1,0 +1,330 @@
+#include <algorithm>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/dispatch.h"
+#include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/linear/exact.h"
+#include "kernels/cuda/linear/exact_batch.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/math/host_device.h"
+#include "kernels/math/reduce.h"
+
+namespace stoch::cuda {
+namespace {
+
+// ------------------------------------------------------------------------------------------------- a few rows ----
+
+constexpr int kVectorThreads = 256;
+constexpr int kMaxVectorRows = 4;
+// Weight rows of a half warp at a time: loads in flight, and uses of each x that is read.
+constexpr int kRowsAtOnce = 2;
+constexpr int kWeightRowsOfBlock = kVectorThreads / kDotLanes * kRowsAtOnce;
+
+// Half warps own weight rows, a thread per lane of the dot product; x waits in shared memory in the weight's order.
+template <typename T, int kRows>
+__global__ void __launch_bounds__(kVectorThreads)
+    ExactVectorKernel(const float* x, int64_t x_stride, ExactWeightView w, LinearOutput out, FiniteReporter reporter) {
+  constexpr int kVector = 16 / sizeof(T);
+  constexpr int kBlockCols = kDotLanes * kVector;  // columns of one 16-byte load of all lanes
+  constexpr int kAhead = 4;                        // loads in flight of one weight row
+  extern __shared__ __align__(16) float xs[];      // [kRows][padded_cols], as [block][lane][vector]
+  const int cols = static_cast<int>(w.padded_cols);
+  const int lane = static_cast<int>(threadIdx.x) % kDotLanes;
+  const int half_warp = static_cast<int>(threadIdx.x) / kDotLanes;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kWeightRowsOfBlock + half_warp * kRowsAtOnce;
+  const int blocks = cols / kBlockCols;
+  const T* rows[kRowsAtOnce];
+#pragma unroll
+  for (int r = 0; r < kRowsAtOnce; ++r) {
+    rows[r] = static_cast<const T*>(w.data) + min(first + r, w.rows - 1) * w.padded_cols + lane * kVector;
+  }
+  uint4 bits[kAhead][kRowsAtOnce];
+  const auto load = [&](int b0) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        if (b0 + k < blocks) bits[k][r] = LoadStreaming(rows[r] + static_cast<int64_t>(b0 + k) * kBlockCols);
+      }
+    }
+  };
+  load(0);  // weights do not depend on earlier kernels
+  WaitForPrevious();
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * cols; i += kVectorThreads) {
+    const int n = i / cols;
+    const int d = i % cols;
+    const int step = d / kDotLanes;
+    xs[n * cols + (step / kVector * kDotLanes + d % kDotLanes) * kVector + step % kVector] = x[n * x_stride + d];
+  }
+  __syncthreads();
+  float acc[kRowsAtOnce][kRows] = {};
+  for (int b0 = 0; b0 < blocks; b0 += kAhead) {
+    if (b0 > 0) load(b0);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (b0 + k >= blocks) break;
+      float weights[kRowsAtOnce][kVector];
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) Expand(bits[k][r], weights[r], T());
+#pragma unroll
+      for (int n = 0; n < kRows; ++n) {
+        const float4* from = reinterpret_cast<const float4*>(xs + n * cols + (b0 + k) * kBlockCols + lane * kVector);
+#pragma unroll
+        for (int v = 0; v < kVector; v += 4) {
+          const float4 xv = from[v / 4];
+#pragma unroll
+          for (int r = 0; r < kRowsAtOnce; ++r) {
+            acc[r][n] = Fma(xv.x, weights[r][v], acc[r][n]);
+            acc[r][n] = Fma(xv.y, weights[r][v + 1], acc[r][n]);
+            acc[r][n] = Fma(xv.z, weights[r][v + 2], acc[r][n]);
+            acc[r][n] = Fma(xv.w, weights[r][v + 3], acc[r][n]);
+          }
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsAtOnce; ++r) {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) {
+      float y = acc[r][n];
+#pragma unroll
+      for (int s = kDotLanes / 2; s > 0; s /= 2) y = y + __shfl_down_sync(0xffffffffu, y, s, kDotLanes);
+      if (lane != 0 || first + r >= w.rows) continue;
+      float* to = out.data + n * out.stride + first + r;
+      y = out.add ? *to + y : y;
+      if (!IsFinite(y)) reporter.Report();
+      *to = y;
+    }
+  }
+}
+
+// -------------------------------------------------------------------------------------------------- many rows ----
+
+// A block computes kTileM weight rows x kTileN rows of x, lane after lane of the dot product. Lanes are visited in the
+// order in which the fold by halves pairs them, so that finished lanes merge like the digits of a binary counter: only
+// one partial tile is in registers, and the few waiting ones are in local memory, touched once a lane.
+constexpr int kTileThreads = 256;
+constexpr int kTileM = 128;
+constexpr int kThreadM = 8;
+constexpr int kTileSteps = 16;  // steps of a lane staged at a time
+constexpr int kLevels = 4;      // log2(kDotLanes)
+
+__device__ __forceinline__ int LaneInFoldOrder(int i) {  // bits reversed: 0, 8, 4, 12, 2, ...
+  return static_cast<int>(__brev(static_cast<unsigned>(i)) >> 28);
+}
+
+template <typename T, int kThreadN>
+__global__ void __launch_bounds__(kTileThreads, 2)
+    ExactTileKernel(const float* x, int64_t x_stride, int64_t x_rows, ExactWeightView w, LinearOutput out,
+                    FiniteReporter reporter) {
+  constexpr int kVector = 16 / sizeof(T);
+  constexpr int kBlockCols = kDotLanes * kVector;
+  constexpr int kThreadsM = kTileM / kThreadM;  // 16
+  constexpr int kTileN = kTileThreads / kThreadsM * kThreadN;
+  constexpr int kLoadsM = kTileM * kTileSteps / kVector / kTileThreads;
+  __shared__ __align__(16) float ws[2][kTileSteps][kTileM + 4];
+  __shared__ __align__(16) float xs[2][kTileSteps][kTileN + 4];
+  const int t = static_cast<int>(threadIdx.x);
+  const int tm = t % kThreadsM;
+  const int tn = t / kThreadsM;
+  // x tiles vary fastest: blocks that run together share the weight rows through the second-level cache.
+  const int64_t n0 = static_cast<int64_t>(blockIdx.x) * kTileN;
+  const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kTileM;
+  const T* weights = static_cast<const T*>(w.data);
+  const int steps = static_cast<int>(w.padded_cols / kDotLanes);
+
+  float acc[kThreadN][kThreadM];
+  float stack[kLevels][kThreadN][kThreadM];
+  constexpr int kXPerThread = (kTileN * kTileSteps + kTileThreads - 1) / kTileThreads;
+  uint4 next_w[kLoadsM];
+  float next_x[kXPerThread];
+
+  const auto fetch = [&](int lane, int step) {
+#pragma unroll
+    for (int k = 0; k < kLoadsM; ++k) {
+      const int i = t + k * kTileThreads;
+      const int row = i % kTileM;
+      const int vector = i / kTileM;
+      const int64_t m = min(m0 + row, w.rows - 1);
+      const int at = step / kVector + vector;
+      next_w[k] =
+          at * kVector < steps
+              ? __ldg(reinterpret_cast<const uint4*>(weights + m * w.padded_cols + at * kBlockCols + lane * kVector))
+              : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int k = 0; k < kXPerThread; ++k) {
+      const int i = t + k * kTileThreads;
+      const int row = i % kTileN;
+      const int s = i / kTileN;
+      const int64_t n = n0 + row;
+      next_x[k] = i < kTileN * kTileSteps && n < x_rows && step + s < steps
+                      ? x[(static_cast<int64_t>(lane) * steps + step + s) * x_stride + n]
+                      : 0.0f;
+    }
+  };
+  const auto store = [&](int buffer) {
+#pragma unroll
+    for (int k = 0; k < kLoadsM; ++k) {
+      const int i = t + k * kTileThreads;
+      float values[kVector];
+      Expand(next_w[k], values, T());
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) ws[buffer][i / kTileM * kVector + v][i % kTileM] = values[v];
+    }
+#pragma unroll
+    for (int k = 0; k < kXPerThread; ++k) {
+      const int i = t + k * kTileThreads;
+      if (i < kTileN * kTileSteps) xs[buffer][i / kTileN][i % kTileN] = next_x[k];
+    }
+  };
+  const int pieces = (steps + kTileSteps - 1) / kTileSteps;
+  int buffer = 0;
+  fetch(LaneInFoldOrder(0), 0);
+  store(0);
+  __syncthreads();
+#pragma unroll 1
+  for (int index = 0; index < kDotLanes; ++index) {
+#pragma unroll
+    for (int n = 0; n < kThreadN; ++n) {
+#pragma unroll
+      for (int m = 0; m < kThreadM; ++m) acc[n][m] = 0.0f;
+    }
+#pragma unroll 1
+    for (int piece = 0; piece < pieces; ++piece) {
+      const bool wrap = piece == pieces - 1;
+      const bool last = wrap && index == kDotLanes - 1;
+      if (!last) fetch(LaneInFoldOrder(index + (wrap ? 1 : 0)), wrap ? 0 : (piece + 1) * kTileSteps);
+#pragma unroll
+      for (int s = 0; s < kTileSteps; ++s) {
+        float wv[kThreadM];
+        float xv[kThreadN];
+        // Two groups of four, half a tile apart: a quarter warp reads 128 contiguous bytes.
+        *reinterpret_cast<float4*>(wv) = *reinterpret_cast<const float4*>(&ws[buffer][s][tm * 4]);
+        *reinterpret_cast<float4*>(wv + 4) = *reinterpret_cast<const float4*>(&ws[buffer][s][kTileM / 2 + tm * 4]);
+#pragma unroll
+        for (int n = 0; n < kThreadN; ++n) xv[n] = xs[buffer][s][tn * kThreadN + n];
+#pragma unroll
+        for (int n = 0; n < kThreadN; ++n) {
+#pragma unroll
+          for (int m = 0; m < kThreadM; ++m) acc[n][m] = Fma(xv[n], wv[m], acc[n][m]);
+        }
+      }
+      if (!last) store(buffer ^ 1);
+      __syncthreads();
+      buffer ^= 1;
+    }
+    // Carry: every set digit below the first clear one is an earlier partial sum to add; the last index has them all.
+    int level = 0;
+#pragma unroll 1
+    for (; (index >> level & 1) != 0; ++level) {
+#pragma unroll
+      for (int n = 0; n < kThreadN; ++n) {
+#pragma unroll
+        for (int m = 0; m < kThreadM; ++m) acc[n][m] = stack[level][n][m] + acc[n][m];
+      }
+    }
+    if (index == kDotLanes - 1) break;
+#pragma unroll
+    for (int n = 0; n < kThreadN; ++n) {
+#pragma unroll
+      for (int m = 0; m < kThreadM; ++m) stack[level][n][m] = acc[n][m];
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kThreadN; ++n) {
+    const int64_t row = n0 + tn * kThreadN + n;
+    if (row >= x_rows) continue;
+#pragma unroll
+    for (int m = 0; m < kThreadM; ++m) {
+      const int64_t col = m0 + m / 4 * (kTileM / 2) + tm * 4 + m % 4;
+      if (col >= w.rows) continue;
+      float* to = out.data + row * out.stride + col;
+      const float y = out.add ? *to + acc[n][m] : acc[n][m];
+      if (!IsFinite(y)) reporter.Report();
+      *to = y;
+    }
+  }
+}
+
+// x for the tile kernel: [lane][step][row], so that a step of a lane is one line of rows.
+constexpr int kTransposeTile = 32;
+__global__ void __launch_bounds__(kTransposeTile * 8)
+    TransposeKernel(const float* x, int64_t x_stride, int64_t rows, int64_t cols, float* out, int64_t out_stride) {
+  __shared__ float tile[kTransposeTile][kTransposeTile + 1];
+  const int64_t d0 = static_cast<int64_t>(blockIdx.x) * kTransposeTile;
+  const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kTransposeTile;
+  const int tx = static_cast<int>(threadIdx.x) % kTransposeTile;
+  const int ty = static_cast<int>(threadIdx.x) / kTransposeTile;
+  for (int i = ty; i < kTransposeTile; i += 8) {
+    if (n0 + i < rows && d0 + tx < cols) tile[i][tx] = x[(n0 + i) * x_stride + d0 + tx];
+  }
+  __syncthreads();
+  const int64_t steps = cols / kDotLanes;
+  for (int i = ty; i < kTransposeTile; i += 8) {
+    const int64_t d = d0 + i;
+    if (d < cols && n0 + tx < rows) out[(d % kDotLanes * steps + d / kDotLanes) * out_stride + n0 + tx] = tile[tx][i];
+  }
+}
+
+template <typename T>
+void LaunchVector(DeviceContext& ctx, const float* x, int64_t x_stride, int rows, const ExactWeightView& w,
+                  const LinearOutput& out, const FiniteReporter& reporter) {
+  const auto launch = [&]<int kRows>() {
+    const auto kernel = ExactVectorKernel<T, kRows>;
+    const size_t shared_bytes = static_cast<size_t>(kRows * w.padded_cols) * sizeof(float);
+    STOCH_CUDA(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+    const unsigned blocks = static_cast<unsigned>((w.rows + kWeightRowsOfBlock - 1) / kWeightRowsOfBlock);
+    LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kVectorThreads), shared_bytes, x, x_stride, w, out, reporter);
+  };
+  switch (rows) {
+    case 1: return launch.template operator()<1>();
+    case 2: return launch.template operator()<2>();
+    case 3: return launch.template operator()<3>();
+    default: return launch.template operator()<4>();
+  }
+}
+
+template <typename T>
+void LaunchTiles(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
+                 const LinearOutput& out, const FiniteReporter& reporter) {
+  constexpr int64_t kAlign = 32;
+  const int64_t stride = (rows + kAlign - 1) / kAlign * kAlign;
+  Scratch scratch(ctx.workspace);
+  float* transposed = scratch.Take<float>(w.padded_cols * stride);
+  const dim3 transpose_grid(static_cast<unsigned>((w.padded_cols + kTransposeTile - 1) / kTransposeTile),
+                            static_cast<unsigned>((rows + kTransposeTile - 1) / kTransposeTile));
+  TransposeKernel<<<transpose_grid, kTransposeTile * 8, 0, ctx.stream>>>(x, x_stride, rows, w.padded_cols, transposed,
+                                                                         stride);
+  STOCH_CUDA_LAUNCH("TransposeKernel");
+  constexpr int kThreadN = 8;
+  constexpr int kTileN = kTileThreads / (kTileM / kThreadM) * kThreadN;
+  const dim3 grid(static_cast<unsigned>((rows + kTileN - 1) / kTileN),
+                  static_cast<unsigned>((w.rows + kTileM - 1) / kTileM));
+  ExactTileKernel<T, kThreadN><<<grid, kTileThreads, 0, ctx.stream>>>(transposed, stride, rows, w, out, reporter);
+  STOCH_CUDA_LAUNCH("ExactTileKernel");
+}
+
+}  // namespace
+
+void LaunchExactLinear(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
+                       const LinearOutput& out, const FiniteReporter& reporter) {
+  DispatchFloat(w.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    if (rows > kMaxExactBatchRows) return LaunchTiles<T>(ctx, x, x_stride, rows, w, out, reporter);
+    // As many rows at once as shared memory holds.
+    const int64_t fit = std::min<int64_t>(ctx.max_shared_bytes / (w.padded_cols * int64_t{sizeof(float)}), rows);
+    if (fit == 0 || rows > kMaxVectorRows) return LaunchExactBatch(ctx, x, x_stride, rows, w, out, reporter);
+    for (int64_t first = 0; first < rows; first += fit) {
+      LinearOutput part = out;
+      part.data += first * out.stride;
+      LaunchVector<T>(ctx, x + first * x_stride, x_stride, static_cast<int>(std::min(fit, rows - first)), w, part,
+                      reporter);
+    }
+  });
+}
+
+}  // namespace stoch::cuda

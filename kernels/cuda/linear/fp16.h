@@ -1,0 +1,29 @@
+// The fp16 baseline: half weights and activations, fp32 sums. Outside the bit-identity promise.
+#pragma once
+
+#include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/format/layout.h"
+#include "kernels/cuda/weights/weights.h"
+
+namespace stoch::cuda {
+
+inline constexpr int kMaxFp16Tasks = 4;
+
+struct Fp16Task {
+  HalfWeightView weight;
+  LinearOutput out;
+};
+
+// What: y = half(f(x)) @ w^T for weights that share f(x): few rows by our own kernel, which reads memory at the SC
+//       kernels' speed (cuBLAS's own leaves a third of it unused at one row), more by cuBLAS.
+void LaunchFp16Linear(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
+                      const FiniteReporter& reporter, const Fp16Task* tasks, int count);
+
+// What:     the kernel for few rows (fp16_vector.cu).
+// Requires: Fp16VectorSupports; count <= kMaxFp16Tasks.
+bool Fp16VectorSupports(const DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols);
+void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
+                      const FiniteReporter& reporter, const Fp16Task* tasks, int count);
+
+}  // namespace stoch::cuda

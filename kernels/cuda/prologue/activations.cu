@@ -1,0 +1,227 @@
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/quantizer.cuh"
+#include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/prologue/norm_factor.cuh"
+#include "kernels/cuda/runtime/launch.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = kRowLanes;  // one thread a lane of RMSNorm's sum
+
+// 1 / sqrt(mean(x^2) + eps) for kRmsNorm, by a block of kRowLanes threads; 0 for the others.
+template <Prologue P>
+__device__ float RowFactor(const RowSource& source, const float* x, int64_t cols, float* shared) {
+  if constexpr (P != Prologue::kRmsNorm) return 0.0f;
+  return NormFactor(x, cols, source.norm_eps, shared);
+}
+
+struct QuantizeArgs {
+  RowSource source;
+  ScDims dims;
+  QuantizerParams params;
+  int64_t rows = 0;
+  const Extremes* shared_extremes = nullptr;  // [chunks][scopes] where a scope has several rows, else null
+  int64_t scopes = 0;
+  uint8_t* codes = nullptr;
+  float* scales = nullptr;
+  float* zeros = nullptr;
+  int32_t* sums = nullptr;
+  FiniteReporter reporter;
+};
+
+// One block a row. A team quantizes a chunk: a warp where there are many chunks, the block where there is only one.
+template <Prologue P, bool kBlockTeam>
+__global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeArgs args) {
+  __shared__ float fold[kRowLanes];
+  __shared__ Extremes extremes[kWarp];
+  __shared__ int32_t total;
+  const int64_t row = blockIdx.x;
+  const float* x = args.source.x + row * args.source.x_stride;
+  const float* x2 = P == Prologue::kSiluMul ? args.source.x2 + row * args.source.x2_stride : nullptr;
+  const float r = RowFactor<P>(args.source, x, args.dims.dims, fold);
+
+  constexpr int kTeam = kBlockTeam ? kThreads : kWarp;
+  const int member = static_cast<int>(threadIdx.x) % kTeam;
+  const int team = static_cast<int>(threadIdx.x) / kTeam;
+  for (int64_t c = team; c < args.dims.chunks; c += kThreads / kTeam) {
+    const int64_t begin = c * args.dims.chunk_d;
+    const int64_t n = args.dims.chunk_dims(c);
+    Extremes e;
+    if (args.shared_extremes != nullptr) {
+      e = args.shared_extremes[c * args.scopes + row / args.params.group];
+    } else {
+      // Members without an element of their own repeat the first: extremes do not mind.
+      Observe(e, PrologueValue<P>(args.source, x, x2, r, begin + (member < n ? member : 0)), true);
+      for (int64_t i = member + kTeam; i < n; i += kTeam) {
+        Observe(e, PrologueValue<P>(args.source, x, x2, r, begin + i), false);
+      }
+      e = kBlockTeam ? BlockExtremes(e, extremes) : WarpExtremes(e);
+    }
+    const ScopeQuantizer quantizer(args.params, e);
+    uint8_t* codes = args.codes + row * args.dims.padded + c * args.dims.chunk_stride;
+    int32_t sum = 0;
+    for (int64_t i = member; i < args.dims.chunk_padded(c); i += kTeam) {
+      uint8_t code = 0;
+      if (i < n) code = quantizer.Code(args.params, PrologueValue<P>(args.source, x, x2, r, begin + i));
+      codes[i] = code;
+      sum += code;
+    }
+    if (member == 0) {
+      args.scales[c * args.rows + row] = quantizer.scale;
+      if (!quantizer.finite) args.reporter.Report();
+      if (args.params.code == ScCode::kAsymmetric) args.zeros[row] = quantizer.zero;
+    }
+    if constexpr (kBlockTeam) {  // the asymmetric code has one chunk, so the block is its team
+      if (args.params.code == ScCode::kAsymmetric) {
+        if (member == 0) total = 0;
+        __syncthreads();
+        atomicAdd(&total, sum);
+        __syncthreads();
+        if (member == 0) args.sums[row] = total;
+      }
+    }
+  }
+}
+
+// Extremes of scopes of several rows: one block per (scope, chunk) over materialized rows.
+__global__ void __launch_bounds__(kThreads)
+    ScopeExtremesKernel(const float* x, int64_t stride, int64_t rows, ScDims dims, int64_t group, Extremes* out) {
+  __shared__ Extremes shared[kWarp];
+  const int64_t scope = blockIdx.x;
+  const int64_t chunk = blockIdx.y;
+  const int64_t first = scope * group;
+  const int64_t scope_rows = min(group, rows - first);
+  const int64_t n = dims.chunk_dims(chunk);
+  const float* base = x + first * stride + chunk * dims.chunk_d;
+  Extremes e;
+  Observe(e, base[0], true);
+  for (int64_t i = threadIdx.x; i < scope_rows * n; i += kThreads) Observe(e, base[i / n * stride + i % n], false);
+  e = BlockExtremes(e, shared);
+  if (threadIdx.x == 0) out[chunk * gridDim.x + scope] = e;
+}
+
+template <typename T>
+__device__ T ConvertTo(float x);
+template <>
+__device__ float ConvertTo<float>(float x) {
+  return x;
+}
+template <>
+__device__ uint16_t ConvertTo<uint16_t>(float x) {
+  return __half_as_ushort(__float2half_rn(x));
+}
+
+template <Prologue P, typename T>
+__global__ void __launch_bounds__(kThreads)
+    PrologueKernel(RowSource source, int64_t cols, T* out, int64_t out_stride, FiniteReporter reporter) {
+  __shared__ float fold[kRowLanes];
+  const int64_t row = blockIdx.x;
+  const float* x = source.x + row * source.x_stride;
+  const float* x2 = P == Prologue::kSiluMul ? source.x2 + row * source.x2_stride : nullptr;
+  StartNext();
+  WaitForPrevious();
+  const float r = RowFactor<P>(source, x, cols, fold);
+  bool finite = true;
+#pragma unroll 8
+  for (int64_t i = threadIdx.x; i < out_stride; i += kThreads) {
+    const float value = i < cols ? PrologueValue<P>(source, x, x2, r, i) : 0.0f;
+    finite = finite && IsFinite(value);
+    out[row * out_stride + i] = ConvertTo<T>(value);
+  }
+  if (!finite) reporter.Report();
+}
+
+template <typename T>
+void LaunchPrologueOf(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, T* out,
+                      int64_t out_stride, const FiniteReporter& reporter) {
+  const auto kernel = source.prologue == Prologue::kRmsNorm   ? PrologueKernel<Prologue::kRmsNorm, T>
+                      : source.prologue == Prologue::kSiluMul ? PrologueKernel<Prologue::kSiluMul, T>
+                                                              : PrologueKernel<Prologue::kNone, T>;
+  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, source, cols, out, out_stride,
+                   reporter);
+}
+
+// Rows of a scope of side a.
+int64_t ScopeRows(const ScOperator& op, int64_t rows) {
+  return op.config.granularity == ScGranularity::kPerRow ? op.config.group_a : rows;
+}
+
+}  // namespace
+
+RowSource MakeRowSource(const LinearCall& call) {
+  RowSource source;
+  source.prologue = call.prologue;
+  source.x = call.x.ptr<const float>();
+  source.x_stride = call.x.step(0);
+  if (call.prologue == Prologue::kSiluMul) {
+    source.x2 = call.x2.ptr<const float>();
+    source.x2_stride = call.x2.step(0);
+  }
+  if (call.prologue == Prologue::kRmsNorm) {
+    source.norm_weight = call.norm_weight.ptr<const float>();
+    source.norm_eps = call.norm_eps;
+  }
+  return source;
+}
+
+ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
+                                int64_t cols, const ScOperator& op, const FiniteReporter& reporter) {
+  QuantizeArgs args;
+  args.source = source;
+  args.dims = MakeScDims(cols, op.config.chunk_d);
+  args.params = {op.code, op.q_max, ScopeRows(op, rows)};
+  args.rows = rows;
+  args.codes = scratch.Take<uint8_t>(rows * args.dims.padded);
+  args.scales = scratch.Take<float>(rows * args.dims.chunks);
+  args.reporter = reporter;
+  if (op.code == ScCode::kAsymmetric) {
+    args.zeros = scratch.Take<float>(rows);
+    args.sums = scratch.Take<int32_t>(rows);
+  }
+  if (args.params.group > 1) {
+    args.scopes = (rows + args.params.group - 1) / args.params.group;
+    float* plain = scratch.Take<float>(rows * cols);
+    LaunchPrologue(ctx, source, rows, cols, plain, cols, reporter);
+    args.source = RowSource{Prologue::kNone, plain, cols, nullptr, 0, nullptr, 0};
+    Extremes* extremes = scratch.Take<Extremes>(args.scopes * args.dims.chunks);
+    const dim3 grid(static_cast<unsigned>(args.scopes), static_cast<unsigned>(args.dims.chunks));
+    ScopeExtremesKernel<<<grid, kThreads, 0, ctx.stream>>>(plain, cols, rows, args.dims, args.params.group, extremes);
+    STOCH_CUDA_LAUNCH("ScopeExtremesKernel");
+    args.shared_extremes = extremes;
+  }
+  const bool block_team = args.dims.chunks < kThreads / kWarp;
+  const auto pick = [&]<Prologue P>() {
+    return block_team ? QuantizeRowsKernel<P, true> : QuantizeRowsKernel<P, false>;
+  };
+  const auto kernel = args.source.prologue == Prologue::kRmsNorm   ? pick.operator()<Prologue::kRmsNorm>()
+                      : args.source.prologue == Prologue::kSiluMul ? pick.operator()<Prologue::kSiluMul>()
+                                                                   : pick.operator()<Prologue::kNone>();
+  kernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("QuantizeRowsKernel");
+  return ScActivationView{args.dims, rows, args.codes, args.scales, args.zeros, args.sums};
+}
+
+int64_t QuantizeScratchBytes(const ScOperator& op, int64_t rows, int64_t cols) {
+  const ScDims dims = MakeScDims(cols, op.config.chunk_d);
+  constexpr int64_t kRowParts = sizeof(float) + sizeof(int32_t);  // zeros and sums
+  int64_t bytes = rows * (dims.padded + dims.chunks * static_cast<int64_t>(sizeof(float)) + kRowParts);
+  if (ScopeRows(op, rows) > 1) {  // f(x) itself, and what its scopes have found
+    bytes += rows * (cols * static_cast<int64_t>(sizeof(float)) + dims.chunks * static_cast<int64_t>(sizeof(Extremes)));
+  }
+  return bytes;
+}
+
+void LaunchPrologue(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, float* out,
+                    int64_t out_stride, const FiniteReporter& reporter) {
+  LaunchPrologueOf(ctx, source, rows, cols, out, out_stride, reporter);
+}
+
+void LaunchPrologueHalf(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, uint16_t* out,
+                        int64_t out_stride, const FiniteReporter& reporter) {
+  LaunchPrologueOf(ctx, source, rows, cols, out, out_stride, reporter);
+}
+
+}  // namespace stoch::cuda

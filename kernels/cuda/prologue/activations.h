@@ -1,0 +1,55 @@
+// From float activations to what a linear multiplies: the prologue (RMSNorm, SiLU * up), then SC codes or plain floats.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/format/layout.h"
+#include "kernels/math/elementary.h"
+
+namespace stoch::cuda {
+
+// f(x) of a LinearCall, one row at a time.
+struct RowSource {
+  Prologue prologue = Prologue::kNone;
+  const float* x = nullptr;  // [rows, cols], rows x_stride apart
+  int64_t x_stride = 0;
+  const float* x2 = nullptr;  // kSiluMul
+  int64_t x2_stride = 0;
+  const float* norm_weight = nullptr;  // kRmsNorm: [cols]
+  float norm_eps = 0;
+};
+RowSource MakeRowSource(const LinearCall& call);
+
+// f of one element x; `y` is its norm weight (kRmsNorm) or its x2 (kSiluMul), `r` is 1 / sqrt(mean(x^2) + eps) of its
+// row (kRmsNorm).
+STOCH_HD float ApplyPrologue(Prologue prologue, float x, float y, float r) {
+  if (prologue == Prologue::kRmsNorm) return (x * r) * y;
+  if (prologue == Prologue::kSiluMul) return Silu(x) * y;
+  return x;
+}
+
+// Element i of f(x) for one row.
+template <Prologue P>
+STOCH_HD float PrologueValue(const RowSource& source, const float* x, const float* x2, float r, int64_t i) {
+  const float y = P == Prologue::kRmsNorm ? source.norm_weight[i] : P == Prologue::kSiluMul ? x2[i] : 0.0f;
+  return ApplyPrologue(P, x[i], y, r);
+}
+
+// What:   quantizes f(x) as side a of `op`. The view points into `scratch`.
+// Bits:   shared/spec sc_arithmetic sections 2 and 5; a chunk whose scope holds NaN or infinity becomes zeros and is
+//         reported.
+ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
+                                int64_t cols, const ScOperator& op, const FiniteReporter& reporter);
+// What: bytes of scratch that it takes, at most.
+int64_t QuantizeScratchBytes(const ScOperator& op, int64_t rows, int64_t cols);
+
+// What: out = f(x) as F32 [rows, out_stride] or as halves; columns cols..out_stride-1 become 0. Reports NaN and
+// infinity.
+void LaunchPrologue(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, float* out,
+                    int64_t out_stride, const FiniteReporter& reporter);
+void LaunchPrologueHalf(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, uint16_t* out,
+                        int64_t out_stride, const FiniteReporter& reporter);
+
+}  // namespace stoch::cuda

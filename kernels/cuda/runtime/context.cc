@@ -1,0 +1,85 @@
+#include "kernels/cuda/runtime/context.h"
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/device_guard.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/runtime/views.h"
+
+namespace stoch::cuda {
+namespace {
+
+// What cuBLAS asks for on Hopper; given by us so that it never allocates while a graph is recorded.
+constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
+
+}  // namespace
+
+DeviceContext::DeviceContext(int ordinal)
+    : device{DeviceKind::kCuda, ordinal},
+      workspace(device),
+      tables(device),
+      barrier_(AllocateDevice(device, GridBarrier::kBytes)),
+      flags_(AllocateDevice(device, kFlags * sizeof(int))),
+      finite_flag_(AllocateDevice(device, sizeof(int))),
+      finite_seen_(AllocatePinned(sizeof(int))) {
+  DeviceGuard guard(device);
+  cudaDeviceProp properties{};
+  STOCH_CUDA(cudaGetDeviceProperties(&properties, ordinal));
+  sm_count = properties.multiProcessorCount;
+  compute_capability = properties.major * 10 + properties.minor;
+  l2_bytes = properties.l2CacheSize;
+  max_shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  STOCH_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  STOCH_CUDA(cudaStreamCreateWithFlags(&copy_stream, cudaStreamNonBlocking));
+  STOCH_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
+  STOCH_CUDA(cudaMemsetAsync(barrier_.data(), 0, barrier_.bytes(), stream));
+  STOCH_CUDA(cudaMemsetAsync(flags_.data(), 0, flags_.bytes(), stream));
+  STOCH_CUDA(cudaMemsetAsync(finite_flag_.data(), 0, sizeof(int), stream));
+}
+
+DeviceContext::~DeviceContext() {
+  // Work may still be running on memory that the members are about to free.
+  try {
+    DeviceGuard guard(device);
+    (void)cudaDeviceSynchronize();
+    if (cublas_ != nullptr) (void)cublasDestroy(cublas_);
+    if (ready_ != nullptr) (void)cudaEventDestroy(ready_);
+    if (stream != nullptr) (void)cudaStreamDestroy(stream);
+    if (copy_stream != nullptr) (void)cudaStreamDestroy(copy_stream);
+  } catch (const DeviceError&) {
+  }
+}
+
+FiniteReporter DeviceContext::Reporter(const OpSite& site) {
+  const int next = static_cast<int>(site_ids_.size()) + 1;
+  const auto found = site_ids_.try_emplace({site.layer, std::string(site.op)}, next).first;
+  return FiniteReporter{static_cast<int*>(finite_flag_.data()), found->second};
+}
+
+void DeviceContext::CheckFinite() {
+  STOCH_CUDA(cudaMemcpyAsync(finite_seen_.data(), finite_flag_.data(), sizeof(int), cudaMemcpyDeviceToHost, stream));
+  STOCH_CUDA(cudaStreamSynchronize(stream));
+  const int met = *static_cast<const int*>(finite_seen_.data());
+  if (met == 0) return;
+  STOCH_CUDA(cudaMemsetAsync(finite_flag_.data(), 0, sizeof(int), stream));
+  for (const auto& [site, id] : site_ids_) {
+    if (id != met) continue;
+    throw InvalidInput(SiteName({site.first, site.second}) + ": NaN or infinity in the activations");
+  }
+}
+
+void DeviceContext::RecordReady() {
+  DeviceGuard guard(device);
+  STOCH_CUDA(cudaEventRecord(ready_, stream));
+}
+
+cublasHandle_t DeviceContext::cublas() {
+  if (cublas_ == nullptr) {
+    STOCH_CUBLAS(cublasCreate(&cublas_));
+    cublas_workspace_ = AllocateDevice(device, kCublasWorkspaceBytes);
+    STOCH_CUBLAS(cublasSetStream(cublas_, stream));
+    STOCH_CUBLAS(cublasSetWorkspace(cublas_, cublas_workspace_.data(), kCublasWorkspaceBytes));
+  }
+  return cublas_;
+}
+
+}  // namespace stoch::cuda

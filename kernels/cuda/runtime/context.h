@@ -1,0 +1,70 @@
+// One GPU as the backend's launchers see it: stream, properties, scratch, tables, error flag.
+#pragma once
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/base/finite.h"
+#include "kernels/cuda/base/grid_barrier.cuh"
+#include "kernels/cuda/runtime/workspace.h"
+#include "kernels/cuda/sc/format/tables.h"
+
+namespace stoch::cuda {
+
+// Every launcher takes a DeviceContext and launches on its stream; the caller (CudaBackend) made its device current.
+class DeviceContext {
+ public:
+  explicit DeviceContext(int ordinal);
+  ~DeviceContext();
+  DeviceContext(const DeviceContext&) = delete;
+  DeviceContext& operator=(const DeviceContext&) = delete;
+
+  const Device device;
+  cudaStream_t stream = nullptr;       // every op of the device, in order
+  cudaStream_t copy_stream = nullptr;  // uploads that overlap with kernels while loading
+  int sm_count = 0;
+  int compute_capability = 0;  // 90 for sm_90
+  int64_t l2_bytes = 0;
+  int64_t max_shared_bytes = 0;  // opt-in limit of one block
+  double read_bytes_per_s = 0;   // measured, 0 = not yet
+
+  Workspace workspace;
+  TableCache tables;
+
+  // What: the reporter to hand to a kernel of this site; the same site always has the same id.
+  FiniteReporter Reporter(const OpSite& site);
+  // Errors: InvalidInput naming the first site that reported since the last call. Waits.
+  void CheckFinite();
+
+  // An event of this device for ops that involve two: RecordReady marks the present end of `stream`.
+  cudaEvent_t ready() const { return ready_; }
+  void RecordReady();
+
+  // For one kernel at a time on `stream`.
+  GridBarrier grid_barrier() const { return {static_cast<unsigned*>(barrier_.data())}; }
+
+  // Of kernels whose blocks wait for each other, kFlags of them: 0 before and after each. For one kernel at a time on
+  // `stream`.
+  static constexpr int64_t kFlags = 16384;
+  int* flags() const { return static_cast<int*>(flags_.data()); }
+
+  cublasHandle_t cublas();  // created at first use, bound to `stream`
+
+ private:
+  cublasHandle_t cublas_ = nullptr;
+  cudaEvent_t ready_ = nullptr;
+  Buffer cublas_workspace_;
+  Buffer barrier_;
+  Buffer flags_;
+  Buffer finite_flag_;  // int32: 0, or the id of the first site that reported
+  Buffer finite_seen_;  // page-locked, for its copy: one into other memory would be two
+  std::map<std::pair<int, std::string>, int> site_ids_;
+};
+
+}  // namespace stoch::cuda

@@ -1,0 +1,46 @@
+// CUDA graphs by key: first call eager, second recorded, later ones replayed.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/runtime/context.h"
+
+namespace stoch::cuda {
+
+// The first call of a key runs eagerly so that everything that must not happen while recording (allocations, kernel
+// attributes, cuBLAS set-up) has happened when the second one records.
+//
+// Over several devices a key has a graph on each, launched one after the other. Nothing in CUDA ties them together: ops
+// that join devices (device_group.h) wait for each other in memory, without the host.
+class GraphCache {
+ public:
+  explicit GraphCache(std::vector<DeviceContext*> contexts) : contexts_(std::move(contexts)) {}
+  ~GraphCache();
+  GraphCache(const GraphCache&) = delete;
+  GraphCache& operator=(const GraphCache&) = delete;
+
+  // What: runs `body` under the contract of Backend::RunGraph. An empty key, or a call inside another body, is eager.
+  void Run(std::string_view key, const std::function<void()>& body);
+
+ private:
+  struct Entry {
+    std::vector<cudaGraphExec_t> graphs;  // one a device; empty: seen once
+    uint64_t last_use = 0;
+  };
+  void Record(Entry& entry, const std::function<void()>& body);
+  // What: ends every recording. Returns the graphs, null where a recording failed; `code` is the first failure.
+  std::vector<cudaGraph_t> EndRecording(size_t started, cudaError_t* code);
+  void DropOldest();
+
+  std::vector<DeviceContext*> contexts_;
+  std::map<std::string, Entry, std::less<>> entries_;
+  uint64_t uses_ = 0;
+  bool inside_ = false;
+};
+
+}  // namespace stoch::cuda

@@ -1,0 +1,116 @@
+// The device-side copy of a PassLayout: fixed buffers that every pass reuses, so that recorded graphs stay valid.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/runtime/context.h"
+
+namespace stoch::cuda {
+
+// One sequence of a pass. Positions [0, length) are in the cache once the pass's own rows are appended.
+struct PassSequence {
+  int32_t first_row = 0;
+  int32_t num_rows = 0;
+  int32_t start_position = 0;
+  int32_t length = 0;  // start_position + num_rows
+  int32_t num_pages = 0;
+  int32_t packed_begin = -1;  // of a long sequence: where its positions start when those of all are laid end to end,
+                              // each rounded up to kKeyBlock; -1 for a short one
+};
+
+// One row of a pass: what a row kernel needs first, in one load.
+struct alignas(16) PassRow {
+  int32_t sequence = 0;
+  int32_t position = 0;        // absolute
+  int32_t start_position = 0;  // of its sequence in this pass
+  int32_t first_row = 0;       // of its sequence
+};
+
+// Up to kQueryTile consecutive rows of one sequence: the unit of the prefill kernels.
+inline constexpr int kQueryTile = 64;
+inline constexpr int kKeyBlock = 64;
+struct QueryTile {
+  int32_t sequence = 0;
+  int32_t first_row = 0;
+  int32_t num_rows = 0;
+  int32_t start_position = 0;  // of first_row
+};
+
+// What a kernel sees of a pass; all pointers are device memory with room for the limits. Passed by value.
+struct PassView {
+  const int32_t* ids = nullptr;             // [max_rows]
+  const int32_t* positions = nullptr;       // [max_rows] absolute position of each row
+  const int32_t* row_sequence = nullptr;    // [max_rows]
+  const PassRow* rows = nullptr;            // [max_rows]
+  const int32_t* output_rows = nullptr;     // [max_rows]
+  const PassSequence* sequences = nullptr;  // [max_sequences], spare ones have no rows
+  const QueryTile* tiles = nullptr;         // rows of long sequences, longest context first
+  const int32_t* short_rows = nullptr;      // every other row
+  const int32_t* pages = nullptr;           // [max_sequences][max_pages]
+  int32_t max_pages = 0;
+};
+
+// Sequences with at least this many rows in a pass go through the prefill kernels.
+inline constexpr int kLongSequenceRows = 16;
+
+class CudaPass final : public Pass {
+ public:
+  CudaPass(DeviceContext& ctx, const PassLimits& limits);
+  ~CudaPass() override;
+
+  Device device() const override { return ctx_.device; }
+  const PassLimits& limits() const { return limits_; }
+  const PassView& view() const { return view_; }
+
+  // Of the layout last uploaded.
+  int64_t rows() const { return rows_; }
+  int64_t num_output_rows() const { return num_output_rows_; }
+  const std::vector<QueryTile>& tiles() const { return tiles_; }
+  int64_t num_short_rows() const { return num_short_rows_; }
+  int32_t max_length() const { return max_length_; }              // longest sequence
+  int32_t max_short_length() const { return max_short_length_; }  // longest sequence with short rows
+  int32_t packed_positions() const { return packed_positions_; }  // of all long sequences
+  int32_t max_page() const { return max_page_; }                  // largest page number
+  const std::vector<PassSequence>& sequences() const { return sequences_; }
+
+  // Requires and Errors: Backend::UploadPass. Async: one copy on the context's stream; the host buffer is reused only
+  // after its copy ran.
+  void Upload(const PassLayout& layout);
+
+ private:
+  struct Offsets {  // bytes from the start of the buffer
+    size_t sequences = 0, ids = 0, positions = 0, row_sequence = 0, rows = 0, output_rows = 0, tiles = 0,
+           short_rows = 0, pages = 0, end = 0;
+  };
+  void Validate(const PassLayout& layout) const;
+
+  DeviceContext& ctx_;
+  PassLimits limits_;
+  Offsets offsets_;
+  Buffer device_buffer_;
+  static constexpr size_t kSlots = 2;  // host buffers: the next pass is written while the last one is copied
+  std::array<Buffer, kSlots> host_buffers_;
+  std::array<cudaEvent_t, kSlots> copied_{};
+  size_t slot_ = 0;
+  PassView view_;
+  int64_t rows_ = 0;
+  int64_t num_output_rows_ = 0;
+  int64_t num_short_rows_ = 0;
+  int32_t max_length_ = 0;
+  int32_t max_short_length_ = 0;
+  int32_t packed_positions_ = 0;
+  int32_t max_page_ = 0;
+  std::vector<PassSequence> sequences_;
+  std::vector<QueryTile> tiles_;
+};
+
+// Errors: InvalidInput for limits below 1.
+std::unique_ptr<CudaPass> MakePass(DeviceContext& ctx, const PassLimits& limits);
+
+}  // namespace stoch::cuda

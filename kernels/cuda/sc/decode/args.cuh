@@ -1,0 +1,100 @@
+// What the decode kernel is launched with and how its blocks are cut.
+#pragma once
+
+#include "kernels/cuda/base/grid_barrier.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/sc/decode/decode.h"
+
+namespace stoch::cuda::decode {
+
+// How a block is cut for a number of tokens. One token: 16 warps with registers for many lookups in flight (measured on
+// an H200: faster than 12 or 24 warps of 80 registers, than copies through shared memory, and than half as many
+// registers, with which the next kernel's blocks could wait beside these). More tokens: bound by the rate of lookups,
+// as many warps as there are registers for.
+template <int kTokens>
+struct Cut {
+  static constexpr int kWarps = kTokens == 1 ? 16 : 24;
+  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kEarly = 4;                    // of a lane's tiles, before the activations are there
+  static constexpr int kRing = kTokens <= 2 ? 8 : 4;  // tiles in flight of a lane
+};
+inline constexpr int kMaxFusedChunks = 2;  // chunks of the one row that a block quantizes and stages at a time
+inline constexpr int kChunkDims = 128;     // most dimensions of a chunk
+inline constexpr int kChunkTiles = kChunkDims / kTileDims;  // tiles of 32 rows x 16 dimensions
+inline constexpr int kRowBytes = 128;                       // of a staged table row
+inline constexpr int kCombineChunks = kChunkDims;           // products of an item in shared memory at a time
+inline constexpr int kStageBytes = kChunkDims * kRowBytes;  // of a token's staged chunk
+
+// n / d for 0 <= n < 2^31 by a multiplication: a division is thirty instructions in front of everything.
+struct Divisor {
+  uint32_t multiplier = 0;
+  int shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(int d) : shift(31) {
+    while (int64_t{1} << (shift - 31) < d) ++shift;
+    multiplier = static_cast<uint32_t>(((uint64_t{1} << shift) + static_cast<uint64_t>(d) - 1) / d);
+  }
+  __device__ __forceinline__ int Quotient(int n) const {
+    return static_cast<int>((static_cast<uint64_t>(multiplier) * static_cast<uint32_t>(n)) >> shift);
+  }
+};
+
+// Bipolar dimensions as in ScDims, in 32 bits.
+struct DecodeDims {
+  int dims = 0;
+  int chunk_d = 0;
+  int chunks = 0;
+  int chunk_tiles = 0;  // of a whole chunk
+  int row_tiles = 0;    // of all chunks
+
+  __device__ __forceinline__ int chunk_dims(int c) const { return min(chunk_d, dims - c * chunk_d); }
+};
+
+struct Task {
+  const uint8_t* codes = nullptr;
+  const float* scales = nullptr;
+  int rows_padded = 0;
+  int first_block = 0;  // of its row blocks (32 rows) among those of all tasks
+  int rows = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+};
+
+// Kernel parameters are read through a cache that is cold when a kernel starts: what is read early is together.
+struct DecodeArgs {
+  int units_each = 0;  // of a block
+  int units_rest = 0;  // the first blocks have one more
+  int row_blocks = 0;  // of all tasks
+  int staged = 1;      // chunks that a block stages at a time
+  Divisor by_row_blocks;
+  int task_end[kMaxDecodeTasks] = {};  // its last row block + 1; of no task: none
+  DecodeDims dims;
+  int tokens = 0;
+  const float* x = nullptr;  // the one row that is quantized here; not read where there are codes
+  const float* y = nullptr;  // its norm weight or x2
+  const uint8_t* counts = nullptr;
+  float norm_eps = 0;
+  int masks = 1;
+  int levels = 128;
+  int q_max = 127;
+  float gain = 0;
+  Prologue prologue = Prologue::kNone;
+  bool add = false;           // to what is in the outputs
+  float* products = nullptr;  // [tokens][row_blocks][chunks][32]
+  GridBarrier barrier;
+  FiniteReporter reporter;
+  Task tasks[kMaxDecodeTasks];
+  const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]
+  const float* scales = nullptr;   // [chunks][tokens]
+};
+
+// Behind the last row block: a task without rows, or the last one.
+__device__ __forceinline__ int TaskOf(const DecodeArgs& args, int row_block) {
+  int t = 0;
+#pragma unroll
+  for (int i = 0; i + 1 < kMaxDecodeTasks; ++i) t += row_block >= args.task_end[i] ? 1 : 0;
+  return t;
+}
+
+}  // namespace stoch::cuda::decode

@@ -1,0 +1,298 @@
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/decode/args.cuh"
+#include "kernels/cuda/sc/decode/combine.cuh"
+#include "kernels/cuda/sc/decode/decode.h"
+#include "kernels/cuda/sc/decode/stage.cuh"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda {
+namespace decode {
+namespace {
+
+// One tile of a lane's row: adds counts to `all` and 128 * (counts whose product is negative) to `negative`. `rows` is
+// the shared address of a chunk's table rows, a multiple of 256, `offset` the tile's place in it: taking a level out of
+// its word gives the address of its count in the same instruction, and instructions are what a look-up costs.
+// `top`: whether an activation of the tile has the largest level, whose counts of 256 read 0 (there are 128 levels).
+__device__ __forceinline__ void AddTile(uint4 weights, uint32_t rows, uint32_t offset, const uint8_t* codes,
+                                        unsigned& all, unsigned& negative, bool top) {
+  const uint4 activations = *reinterpret_cast<const uint4*>(codes);
+  const uint32_t w[4] = {weights.x, weights.y, weights.z, weights.w};
+  const uint32_t a[4] = {activations.x, activations.y, activations.z, activations.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t levels = w[i] & 0x7f7f7f7fu;
+    const uint32_t signs = (w[i] ^ a[i]) & 0x80808080u;
+    const uint32_t row = offset + 4 * i * kRowBytes;
+    // One by the logic pipe, three by the multiply pipe: both are needed to keep up.
+    uint32_t counts = LoadSharedByte<0>(__byte_perm(levels, rows, 0x7650) + row);
+    counts += LoadSharedByte<0>(__dp4a(levels, 0x00000100u, rows) + row + kRowBytes) * 0x100u;
+    counts += LoadSharedByte<0>(__dp4a(levels, 0x00010000u, rows) + row + 2 * kRowBytes) * 0x10000u;
+    counts += LoadSharedByte<0>(__dp4a(levels, 0x01000000u, rows) + row + 3 * kRowBytes) * 0x1000000u;
+    all = __dp4a(counts, 0x01010101u, all);
+    negative = __dp4a(counts, signs, negative);
+    if (top) {  // 0x80 where both levels are 127
+      const unsigned both = (((w[i] & a[i]) & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+      all += __popc(both) * 256u;
+      negative += __popc(both & signs) * (256u * 128u);
+    }
+  }
+}
+
+// Where a warp's tiles of one chunk and 32 rows are. No tiles: past the block's last unit.
+struct Unit {
+  const uint8_t* codes = nullptr;  // this lane's 16 bytes of the first tile
+  const float* scale = nullptr;    // this lane's
+  int tiles = 0;
+};
+
+// The units of one of kWarps warps, in turn. Most steps stay in a chunk and a task and only add to addresses: to make
+// those anew is a tenth of a unit's instructions.
+template <int kWarps>
+struct Walk {
+  int chunk;
+  int row_block;
+  Unit unit;
+
+  // Starts `ahead` units after the first of chunk `first`.
+  __device__ __forceinline__ Walk(const DecodeArgs& args, int first, int ahead, bool exists, int lane)
+      : chunk(first), row_block(ahead) {
+    Locate(args, exists, lane);
+  }
+  __device__ __forceinline__ void Step(const DecodeArgs& args, bool exists, int lane) {
+    row_block += kWarps;
+    if (row_block < run_end_) {
+      unit.codes += args.dims.row_tiles * (kWarps * kTileBytes);
+      unit.scale += kWarps * kTileRows;
+      if (!exists) unit.tiles = 0;
+      return;
+    }
+    Locate(args, exists, lane);
+  }
+
+ private:
+  int run_end_;  // of the row blocks of the task
+
+  __device__ __forceinline__ void Locate(const DecodeArgs& args, bool exists, int lane) {
+    run_end_ = 0;
+    unit = {};
+    if (!exists) return;
+    for (; row_block >= args.row_blocks; row_block -= args.row_blocks) ++chunk;
+    const int t = TaskOf(args, row_block);
+    const Task& task = args.tasks[t];
+    run_end_ = args.task_end[t];
+    const int own = row_block - task.first_block;
+    const int tile = own * args.dims.row_tiles + chunk * args.dims.chunk_tiles;
+    unit.codes = task.codes + static_cast<int64_t>(tile) * kTileBytes + lane * kTileDims;
+    unit.scale = task.scales + chunk * task.rows_padded + own * kTileRows + lane;
+    unit.tiles = static_cast<int>(static_cast<unsigned>(args.dims.chunk_dims(chunk) + kTileDims - 1) / kTileDims);
+  }
+};
+__device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
+  return tile < unit.tiles ? LoadStreaming(unit.codes + tile * kTileBytes) : make_uint4(0, 0, 0, 0);
+}
+__device__ __forceinline__ float LoadScale(const Unit& unit) { return unit.tiles > 0 ? __ldg(unit.scale) : 0.0f; }
+
+// A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
+// takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
+template <int kTokens, bool kFused, bool kTop256>
+__global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(const __grid_constant__ DecodeArgs args) {
+  constexpr int kWarps = Cut<kTokens>::kWarps;
+  constexpr int kRing = Cut<kTokens>::kRing;
+  extern __shared__ __align__(256) uint8_t shared[];
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  // From one lane: the compiler then knows that all lanes agree, and keeps places and addresses in uniform registers.
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarp), 0);
+  const int block = static_cast<int>(blockIdx.x);
+  const int begin = block * args.units_each + min(block, args.units_rest);
+  const int end = begin + args.units_each + (block < args.units_rest ? 1 : 0);
+  const int first_chunk = args.by_row_blocks.Quotient(begin);
+  const int last_chunk = args.by_row_blocks.Quotient(end - 1);
+  const Stage stage = MakeStage<kTokens, kFused>(shared, args.staged);
+
+  StartNext();
+  [[maybe_unused]] Element element;
+  if constexpr (kFused) element = MakeElement(args, first_chunk, min(args.staged, last_chunk - first_chunk + 1));
+  uint4 ring[kRing];
+  Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
+  // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
+  // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
+  // Asking the second-level cache for all of them instead, and loading none before the activations, took 5 to 8 % more.
+  // The branch is there for what the compiler then cannot do: move the loads behind the wait.
+  if (current.unit.tiles == kChunkTiles) {
+#pragma unroll
+    for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadStreaming(current.unit.codes + t * kTileBytes);
+  } else {
+#pragma unroll
+    for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadTile(current.unit, t);
+  }
+  float scale = LoadScale(current.unit);
+  const float* row = args.x;
+  MakeHere(row);
+  WaitForPrevious();
+  if constexpr (kFused) {
+    LoadElement(args, element);
+    if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
+  }
+
+  int unit = begin + warp;
+  int slot = args.staged;
+  // The loop over chunks is uniform over the block, so that the compiler keeps a chunk's place in uniform registers.
+  for (int chunk = first_chunk; chunk <= last_chunk; ++chunk, ++slot) {
+    if (slot == args.staged) {
+      const int count = min(args.staged, last_chunk - chunk + 1);
+      // The norm's lanes are there, or everybody is done with the chunks before.
+      if (chunk != first_chunk || (kFused && args.prologue == Prologue::kRmsNorm)) __syncthreads();
+      if (kFused && chunk != first_chunk) {
+        element = MakeElement(args, chunk, count);
+        LoadElement(args, element);
+      }
+      if constexpr (kFused) {
+        QuantizeChunks<kTop256>(args, element, count, stage);
+      } else {
+        CopyChunks<kTokens, kTop256>(args, chunk, count, stage);
+      }
+      if (chunk == first_chunk) {
+#pragma unroll
+        for (int t = Cut<kTokens>::kEarly; t < kRing; ++t) ring[t] = LoadTile(current.unit, t);
+      }
+      slot = 0;
+    }
+    const uint32_t rows = static_cast<uint32_t>(__cvta_generic_to_shared(stage.rows)) + slot * kTokens * kStageBytes;
+    const int stop = min(end, (chunk + 1) * args.row_blocks);
+    for (; unit < stop; unit += kWarps) {
+      Walk<kWarps> next = current;
+      next.Step(args, unit + kWarps < end, lane);
+      const float next_scale = LoadScale(next.unit);  // a unit ahead: it is needed where nothing is left to wait beside
+      unsigned all[kTokens] = {};
+      unsigned negative[kTokens] = {};
+#pragma unroll
+      for (int t = 0; t < kChunkTiles; ++t) {
+        const uint4 weights = ring[t % kRing];
+#pragma unroll
+        for (int n = 0; n < kTokens; ++n) {
+          AddTile(weights, rows + n * kStageBytes, t * kTileDims * kRowBytes,
+                  stage.codes + (slot * kTokens + n) * kChunkDims + t * kTileDims, all[n], negative[n],
+                  kTop256 && (stage.top_tiles[slot * kTokens + n] >> t & 1) != 0);
+        }
+        ring[t % kRing] =
+            t + kRing < kChunkTiles ? LoadTile(current.unit, t + kRing) : LoadTile(next.unit, t + kRing - kChunkTiles);
+      }
+      int acc[kTokens];
+#pragma unroll
+      for (int n = 0; n < kTokens; ++n) acc[n] = static_cast<int>(all[n]) - static_cast<int>(negative[n] >> 6);
+      const int row_block = current.row_block;
+      current = next;
+#pragma unroll
+      for (int n = 0; n < kTokens; ++n) {
+        if (kTokens > 1 && n >= args.tokens) break;
+        const int place = (n * args.row_blocks + row_block) * args.dims.chunks + chunk;
+        args.products[static_cast<int64_t>(place) * kTileRows + lane] =
+            BipolarProduct(acc[n], args.gain, stage.scales[slot * kTokens + n], scale);
+      }
+      scale = next_scale;
+    }
+  }
+  Combine<kTokens>(args, shared);
+}
+
+using DecodeKernel = void (*)(DecodeArgs);
+
+// How many blocks share the units: about one a multiprocessor, whole chunks' worth where that wastes little.
+int PickBlocks(int sm_count, int warps, int64_t chunks, int64_t row_blocks) {
+  const int64_t units = chunks * row_blocks;
+  const int64_t most = std::min<int64_t>(sm_count, (units + warps - 1) / warps);
+  if (chunks > most) return static_cast<int>(most);
+  const int64_t aligned = most / chunks * chunks;
+  return static_cast<int>(aligned * 10 >= most * 9 ? aligned : most);
+}
+
+template <int kTokens>
+void LaunchTokens(DeviceContext& ctx, DecodeArgs& args, bool fused, bool top256) {
+  constexpr int kWarps = Cut<kTokens>::kWarps;
+  const int blocks = PickBlocks(ctx.sm_count, kWarps, args.dims.chunks, args.row_blocks);
+  const int64_t units = int64_t{args.dims.chunks} * args.row_blocks;
+  STOCH_CHECK(units * kTileRows <= INT32_MAX);  // units, tiles and scales are counted in 32 bits
+  args.units_each = static_cast<int>(units / blocks);
+  args.units_rest = static_cast<int>(units % blocks);
+  args.by_row_blocks = Divisor(args.row_blocks);
+  const int64_t most = (units + blocks - 1) / blocks;  // units of a block
+  const int64_t touched = std::min<int64_t>(args.dims.chunks, (most + args.row_blocks - 2) / args.row_blocks + 1);
+  const bool aligned = units % blocks == 0 && args.row_blocks % (units / blocks) == 0;  // one chunk a block
+  args.staged = aligned ? 1 : static_cast<int>(std::min<int64_t>(touched, kTokens <= 2 ? kMaxFusedChunks : 1));
+  const int shared_bytes = StageBytes<kTokens>(fused, args.staged);
+  DecodeKernel kernel = nullptr;
+  if constexpr (kTokens == 1) {
+    kernel = fused ? (top256 ? ScDecodeKernel<1, true, true> : ScDecodeKernel<1, true, false>)
+                   : (top256 ? ScDecodeKernel<1, false, true> : ScDecodeKernel<1, false, false>);
+  } else {
+    kernel = top256 ? ScDecodeKernel<kTokens, false, true> : ScDecodeKernel<kTokens, false, false>;
+  }
+  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(Cut<kTokens>::kThreads),
+                   static_cast<size_t>(shared_bytes), args);
+}
+
+}  // namespace
+}  // namespace decode
+
+bool ScDecodeSupports(const ScOperator& op, const ScTables& tables, const ScDims& dims, int64_t rows) {
+  return op.code == ScCode::kSignMagnitude && tables.counts8 != nullptr && dims.chunk_d <= decode::kChunkDims &&
+         rows >= 1 && rows <= kMaxDecodeTokens;
+}
+
+void LaunchScDecode(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
+                    const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  decode::DecodeArgs args;
+  for (int i = 0; i < count; ++i) {
+    const ScWeightView& w = tasks[i].weight;
+    STOCH_CHECK(tasks[i].out.add == tasks[0].out.add);
+    args.tasks[i] = {w.codes,
+                     w.scales,
+                     static_cast<int>(w.rows_padded),
+                     args.row_blocks,
+                     static_cast<int>(w.rows),
+                     tasks[i].out.data,
+                     tasks[i].out.stride};
+    args.row_blocks += static_cast<int>((w.rows + kTileRows - 1) / kTileRows);
+    args.task_end[i] = args.row_blocks;
+  }
+  for (int i = count; i < kMaxDecodeTasks; ++i) args.task_end[i] = INT32_MAX;
+  const ScDims& dims = tasks[0].weight.dims;
+  args.dims = {static_cast<int>(dims.dims), static_cast<int>(dims.chunk_d), static_cast<int>(dims.chunks),
+               static_cast<int>(dims.chunk_stride / kTileDims), static_cast<int>(dims.padded / kTileDims)};
+  const bool fused = a.codes == nullptr;
+  args.tokens = fused ? 1 : static_cast<int>(a.rows);
+  args.add = tasks[0].out.add;
+  args.counts = tables.counts8;
+  args.masks = tables.masks;
+  args.levels = tables.levels;
+  args.q_max = tables.q_max;
+  args.gain = tables.gain;
+  args.codes = a.codes;
+  args.scales = a.scales;
+  args.prologue = source.prologue;
+  args.x = source.x;
+  args.y = source.prologue == Prologue::kRmsNorm ? source.norm_weight : source.x2;
+  args.norm_eps = source.norm_eps;
+  args.reporter = reporter;
+  Scratch scratch(ctx.workspace);
+  args.products = scratch.Take<float>(int64_t{args.tokens} * args.dims.chunks * args.row_blocks * kTileRows);
+
+  args.barrier = ctx.grid_barrier();
+  if (args.tokens == 1) {
+    decode::LaunchTokens<1>(ctx, args, fused, tables.top_is_256);
+  } else if (args.tokens == 2) {
+    decode::LaunchTokens<2>(ctx, args, fused, tables.top_is_256);
+  } else if (args.tokens <= 4) {
+    decode::LaunchTokens<4>(ctx, args, fused, tables.top_is_256);
+  } else {
+    decode::LaunchTokens<8>(ctx, args, fused, tables.top_is_256);
+  }
+}
+
+}  // namespace stoch::cuda

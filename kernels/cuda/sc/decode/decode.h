@@ -1,0 +1,26 @@
+// Decode: SC linears of a few tokens, one pass over the weights at memory speed.
+//
+// For one dimension the activation is fixed, so the counts of all weights are one row of the count table: 128 bytes, a
+// word in each bank of shared memory, where 32 lanes look up 32 weights without conflict. A block stages the rows of a
+// chunk once and its warps stream tiles of 32 weight rows through registers.
+#pragma once
+
+#include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/sc/format/tables.h"
+#include "kernels/cuda/sc/format/task.h"
+
+namespace stoch::cuda {
+
+inline constexpr int kMaxDecodeTokens = 8;
+inline constexpr int kMaxDecodeTasks = 4;
+
+// What: whether the decode kernels take this operator and shape.
+bool ScDecodeSupports(const ScOperator& op, const ScTables& tables, const ScDims& dims, int64_t rows);
+
+// What:     y = a @ w^T for tasks that share the activations, which are quantized already (`a`), or for one row are
+//           quantized from `source` by the blocks themselves (a.codes == nullptr).
+// Requires: ScDecodeSupports; count <= kMaxDecodeTasks; source.scopes of one row each.
+void LaunchScDecode(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
+                    const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+
+}  // namespace stoch::cuda

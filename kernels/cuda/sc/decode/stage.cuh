@@ -1,0 +1,175 @@
+// A decode block's chunks in shared memory: the activations' codes and, for each, its row of the count table.
+#pragma once
+
+#include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/quantizer.cuh"
+#include "kernels/cuda/prologue/norm_factor.cuh"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/decode/args.cuh"
+
+namespace stoch::cuda::decode {
+
+struct Stage {
+  uint8_t* rows;   // [staged][tokens][128 dims][128] table rows
+  uint8_t* codes;  // [staged][tokens][128]
+  float* scales;   // [staged][tokens]
+  // [staged][tokens] bit t: tile t has a code of the largest level, whose count of 256 does not fit a byte.
+  unsigned* top_tiles;
+  // For the one row that is quantized here:
+  float* norm_lanes;  // [kRowLanes]
+  uint4* magnitudes;  // [staged] the largest of each of a chunk's warps
+};
+// In front of the others, where their places are constants.
+inline constexpr int kNormBytes = kRowLanes * static_cast<int>(sizeof(float));
+inline constexpr int kFusedBytes = kNormBytes + 256;
+static_assert(kMaxFusedChunks * sizeof(uint4) <= 256);
+
+template <int kTokens, bool kFused>
+__device__ __forceinline__ Stage MakeStage(uint8_t* shared, int staged) {
+  Stage stage;
+  stage.norm_lanes = reinterpret_cast<float*>(shared);
+  stage.magnitudes = reinterpret_cast<uint4*>(shared + kNormBytes);
+  stage.rows = shared + (kFused ? kFusedBytes : 0);
+  stage.codes = stage.rows + staged * kTokens * kStageBytes;
+  stage.scales = reinterpret_cast<float*>(stage.codes + staged * kTokens * kChunkDims);
+  stage.top_tiles = reinterpret_cast<unsigned*>(stage.scales + staged * kTokens);
+  return stage;
+}
+template <int kTokens>
+int StageBytes(bool fused, int staged) {
+  return (fused ? kFusedBytes : 0) + staged * kTokens * (kStageBytes + kChunkDims + 8);
+}
+
+// What: notes that element `index` of the codes has the largest level. top_tiles starts at 0.
+__device__ __forceinline__ void NoteTop(const Stage& stage, int index) {
+  atomicOr(stage.top_tiles + index / kChunkDims, 1u << (index % kChunkDims / kTileDims));
+}
+
+// Copies the table rows of 32 staged codes, of which each lane of a warp has one; `first` is the first one's index.
+// Straight from registers: the codes need not be in shared memory before.
+__device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& stage, int first, int code) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int entry = ((first + lane) & (args.masks - 1) & (kChunkDims - 1)) * args.levels + (code & 0x7f);
+  if (args.levels == kRowBytes) {
+    constexpr int kPieces = kRowBytes / 16;
+    constexpr int kRowsAtOnce = kWarp / kPieces;
+    // 32 bits: the table has at most 128 * 128 rows.
+    const uint8_t* from = args.counts + lane % kPieces * 16;
+    uint8_t* to = stage.rows + first * kRowBytes + lane * 16;
+    uint4 pieces[kPieces];
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      const uint32_t at =
+          __shfl_sync(kAllLanes, static_cast<uint32_t>(entry) * kRowBytes, k * kRowsAtOnce + lane / kPieces);
+      pieces[k] = LoadTable(from + at);
+    }
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) *reinterpret_cast<uint4*>(to + k * kWarp * 16) = pieces[k];
+  } else {
+#pragma unroll 1
+    for (int r = 0; r < kWarp; ++r) {
+      const uint8_t* from = args.counts + __shfl_sync(kAllLanes, entry, r) * args.levels;
+#pragma unroll 1
+      for (int i = lane; i < args.levels; i += kWarp) stage.rows[(first + r) * kRowBytes + i] = from[i];
+    }
+  }
+}
+
+// A thread's element of the row that QuantizeChunks quantizes.
+struct Element {
+  int slot;   // of its chunk among those staged; not below `count`: no chunk
+  bool used;  // not padding
+  const float* x_at;
+  const float* y_at;
+  float x = 0;
+  float y = 0;  // its norm weight or x2
+};
+// What: the element, with what does not depend on other kernels: its norm weight.
+__device__ __forceinline__ Element MakeElement(const DecodeArgs& args, int first, int count) {
+  Element e;
+  const int d = static_cast<int>(threadIdx.x % kChunkDims);
+  e.slot = static_cast<int>(threadIdx.x / kChunkDims);
+  const int i = (first + e.slot) * args.dims.chunk_d + d;
+  e.used = e.slot < count && d < args.dims.chunk_d && i < args.dims.dims;
+  e.x_at = args.x + i;
+  e.y_at = args.y + i;
+  MakeHere(e.x_at);
+  MakeHere(e.y_at);
+  if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(e.y_at);
+  return e;
+}
+__device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) {
+  if (!e.used) return;
+  e.x = *e.x_at;
+  if (args.prologue == Prologue::kSiluMul) e.y = *e.y_at;
+}
+
+// Quantizes and stages `count` chunks of the one row, a thread per element: latencies, not work, are what counts in
+// front of every linear, so everything is loaded before the norm is known, and warps without an element do nothing.
+// Requires: the lanes of the norm in shared memory, visible.
+template <bool kTop256>
+__device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Element& e, int count,
+                                               const Stage& stage) {
+  static_assert(kMaxFusedChunks * kChunkDims <= Cut<1>::kThreads);
+  static_assert(kChunkDims / kWarp == 4);  // uint4
+  const unsigned index = threadIdx.x;      // of the element; unsigned: divisions are shifts
+  float value = 0.0f;
+  if (e.slot < count) {
+    float r = 0.0f;
+    if (args.prologue == Prologue::kRmsNorm) r = FoldNorm(stage.norm_lanes, args.dims.dims, args.norm_eps);
+    value = ApplyPrologue(args.prologue, e.x, e.y, r);
+    const uint32_t magnitude = __reduce_max_sync(kAllLanes, FloatToBits(value) & 0x7fffffffu);
+    if (index % kWarp == 0) reinterpret_cast<uint32_t*>(stage.magnitudes)[index / kWarp] = magnitude;
+    if constexpr (kTop256) {
+      if (index % kChunkDims == 0) stage.top_tiles[e.slot] = 0;
+    }
+  }
+  __syncthreads();
+  if (e.slot < count) {
+    const uint4 m = stage.magnitudes[e.slot];
+    Extremes extremes;
+    extremes.max_abs_bits = max(max(m.x, m.y), max(m.z, m.w));
+    const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};
+    const ScopeQuantizer quantizer(params, extremes);
+    const uint8_t code = quantizer.Code(params, value);
+    StageRows(args, stage, static_cast<int>(index / kWarp * kWarp), code);
+    stage.codes[index] = code;
+    if constexpr (kTop256) {
+      if ((code & 0x7f) == args.levels - 1) NoteTop(stage, static_cast<int>(index));
+    }
+    if (index % kChunkDims == 0) {
+      stage.scales[e.slot] = quantizer.scale;
+      if (!quantizer.finite) args.reporter.Report();
+    }
+  }
+  __syncthreads();
+}
+
+// The same from codes that are in memory already.
+template <int kTokens, bool kTop256>
+__device__ void CopyChunks(const DecodeArgs& args, int first, int count, const Stage& stage) {
+  constexpr int kThreads = Cut<kTokens>::kThreads;
+  if constexpr (kTop256) {
+    for (int i = static_cast<int>(threadIdx.x); i < count * kTokens; i += kThreads) stage.top_tiles[i] = 0;
+    __syncthreads();
+  }
+  for (int index = static_cast<int>(threadIdx.x); index < count * kTokens * kChunkDims; index += kThreads) {
+    const int i = index / kChunkDims;
+    const int d = index % kChunkDims;
+    const int chunk = first + i / kTokens;
+    const int token = i % kTokens;
+    const bool used = token < args.tokens && d < args.dims.chunk_dims(chunk);
+    const int64_t at =
+        static_cast<int64_t>(token * args.dims.row_tiles + chunk * args.dims.chunk_tiles) * kTileDims + d;
+    const uint8_t code = used ? args.codes[at] : uint8_t{0};
+    StageRows(args, stage, index / kWarp * kWarp, code);
+    stage.codes[index] = code;
+    if constexpr (kTop256) {
+      if ((code & 0x7f) == args.levels - 1) NoteTop(stage, index);
+    }
+    if (d == 0) stage.scales[i] = token < args.tokens ? args.scales[chunk * args.tokens + token] : 0.0f;
+  }
+  __syncthreads();
+}
+
+}  // namespace stoch::cuda::decode

@@ -1,0 +1,138 @@
+#include "kernels/cuda/sc/format/tables.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/device_guard.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/sc/format/direct_ranks.h"
+#include "kernels/sc/sc_residual.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+// Lays arrays out one after another and remembers where each one starts.
+class Packer {
+ public:
+  size_t Add(size_t bytes) {
+    const size_t at = bytes_;
+    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+bool FitsBytes(const ScOperator& op) {
+  if (op.code == ScCode::kOffset) return false;
+  const size_t side = static_cast<size_t>(op.levels);
+  for (size_t i = 0; i < op.counts.size(); ++i) {
+    const bool top = i % (side * side) == side * side - 1;
+    if (op.counts[i] > 255 && !(top && op.counts[i] == 256)) return false;
+  }
+  return true;
+}
+
+// ScTables::quarters, or nothing where there are none.
+std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
+  if (op.code != ScCode::kSignMagnitude || op.levels > kCountQuarters * kQuarterLevels) return {};
+  std::vector<CountQuarter> quarters;
+  quarters.reserve(static_cast<size_t>(op.masks * op.levels * kCountQuarters));
+  for (int mask = 0; mask < op.masks; ++mask) {
+    for (int a = 0; a < op.levels; ++a) {
+      for (int first = 0; first < kCountQuarters * kQuarterLevels; first += kQuarterLevels) {
+        CountQuarter quarter;
+        if (first < op.levels) quarter.first = static_cast<uint32_t>(op.count(mask, a, first));
+        for (int i = 0; i + 1 < kQuarterLevels && first + i + 1 < op.levels; ++i) {
+          const int rise = op.count(mask, a, first + i + 1) - op.count(mask, a, first + i);
+          if (rise != 0 && rise != 1) return {};
+          quarter.rises |= static_cast<uint32_t>(rise) << i;
+        }
+        quarters.push_back(quarter);
+      }
+    }
+  }
+  return quarters;
+}
+
+}  // namespace
+
+const ScTables& TableCache::Get(const ScOperator& op) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const std::unique_ptr<Entry>& entry) { return entry->config == op.config; });
+  if (found != entries_.end()) return (*found)->tables;
+
+  const size_t words = (static_cast<size_t>(op.config.stoc_len) + 63) / 64 * 2;
+  std::vector<uint8_t> counts8;
+  bool top_is_256 = false;
+  if (FitsBytes(op)) {
+    counts8.resize(op.counts.size());
+    for (size_t i = 0; i < op.counts.size(); ++i) {
+      counts8[i] = static_cast<uint8_t>(op.counts[i] & 0xff);
+      top_is_256 = top_is_256 || op.counts[i] == 256;
+    }
+  }
+  const std::vector<CountQuarter> quarters = MakeQuarters(op);
+  const std::optional<ScResiduals> residuals = MakeScResiduals(op);
+  Packer packer;
+  const size_t at16 = packer.Add(op.counts.size() * sizeof(int16_t));
+  const size_t at8 = packer.Add(counts8.size());
+  const size_t at_quarters = packer.Add(quarters.size() * sizeof(CountQuarter));
+  const size_t at_factors = packer.Add(residuals ? residuals->factors.size() * sizeof(ResidualFactors) : 0);
+  const size_t at_residuals = packer.Add(residuals ? residuals->residuals.size() * sizeof(uint32_t) : 0);
+  const size_t at_streams = packer.Add(op.streams_a.size() * sizeof(uint64_t));
+  const size_t at_ranks = packer.Add(op.ranks_b.size() * sizeof(uint16_t));
+
+  auto entry = std::make_unique<Entry>();
+  entry->config = op.config;
+  entry->memory = AllocateDevice(device_, packer.bytes());
+  char* base = static_cast<char*>(entry->memory.data());
+  DeviceGuard guard(device_);
+  const auto upload = [&](size_t at, const void* from, size_t bytes) {
+    if (bytes > 0) STOCH_CUDA(cudaMemcpy(base + at, from, bytes, cudaMemcpyHostToDevice));
+  };
+  upload(at16, op.counts.data(), op.counts.size() * sizeof(int16_t));
+  upload(at8, counts8.data(), counts8.size());
+  upload(at_quarters, quarters.data(), quarters.size() * sizeof(CountQuarter));
+  if (residuals) {
+    upload(at_factors, residuals->factors.data(), residuals->factors.size() * sizeof(ResidualFactors));
+    upload(at_residuals, residuals->residuals.data(), residuals->residuals.size() * sizeof(uint32_t));
+  }
+  upload(at_streams, op.streams_a.data(), op.streams_a.size() * sizeof(uint64_t));
+  upload(at_ranks, op.ranks_b.data(), op.ranks_b.size() * sizeof(uint16_t));
+
+  ScTables& t = entry->tables;
+  t.counts16 = reinterpret_cast<const int16_t*>(base + at16);
+  if (!counts8.empty()) t.counts8 = reinterpret_cast<const uint8_t*>(base + at8);
+  if (!quarters.empty()) t.quarters = reinterpret_cast<const CountQuarter*>(base + at_quarters);
+  if (residuals) {
+    t.factors = reinterpret_cast<const uint32_t*>(base + at_factors);
+    t.residuals = reinterpret_cast<const uint32_t*>(base + at_residuals);
+  }
+  if (op.has_streams) {
+    // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
+    t.streams = reinterpret_cast<const uint32_t*>(base + at_streams);
+    t.ranks = reinterpret_cast<const uint16_t*>(base + at_ranks);
+    t.direct_ranks = RanksAreDirect(op);
+  }
+  t.stream_words = static_cast<int>(words);
+  t.masks = op.masks;
+  t.levels = op.levels;
+  t.q_max = op.q_max;
+  t.stoc_len = op.config.stoc_len;
+  t.max_count = op.max_count;
+  t.top_is_256 = top_is_256;
+  t.gain = op.gain;
+  t.code = op.code;
+  entries_.push_back(std::move(entry));
+  return entries_.back()->tables;
+}
+
+}  // namespace stoch::cuda

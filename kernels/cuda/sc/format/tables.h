@@ -1,0 +1,65 @@
+// The tables of an ScOperator in device memory, one copy per device and operator.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/sc/sc_operator.h"
+
+namespace stoch::cuda {
+
+// A quarter of a row of counts, 32 levels of side b, in a fourth of the bytes: from one level to the next a count stays
+// or rises by one.
+struct CountQuarter {
+  uint32_t rises = 0;  // bit i: the count of level i + 1 of the quarter is one more than that of level i
+  uint32_t first = 0;  // the count of its first level
+};
+inline constexpr int kQuarterLevels = 32;
+inline constexpr int kCountQuarters = 4;
+
+// What a kernel sees of an operator; passed by value.
+struct ScTables {
+  // [masks][levels][levels], low byte of the count. Null for kOffset. Exact but for one possible exception: where
+  // top_is_256 is set, entry (levels-1, levels-1) of every mask stands for 256 and reads 0.
+  const uint8_t* counts8 = nullptr;
+  const int16_t* counts16 = nullptr;  // [masks][levels][levels], always there, always exact
+  // [masks][levels][kCountQuarters] of the rows of counts; null where a count rises faster, or for more levels.
+  const CountQuarter* quarters = nullptr;
+  // ScResiduals of the operator; null where it has none.
+  const uint32_t* factors = nullptr;    // [masks][kResidualLevels], a byte a term
+  const uint32_t* residuals = nullptr;  // [masks][kResidualLevels][kResidualWords]
+  // ScOperator::streams_a as 32-bit words (bit j in word j / 32) and ranks_b; null without streams.
+  const uint32_t* streams = nullptr;  // [masks][levels][stream_words]
+  const uint16_t* ranks = nullptr;    // [masks][levels], 0..stoc_len
+  int stream_words = 0;               // ceil(stoc_len / 32), rounded up to a multiple of 2
+  int masks = 1;
+  int levels = 128;
+  int q_max = 127;
+  int stoc_len = 128;
+  int max_count = 0;
+  bool top_is_256 = false;
+  bool direct_ranks = false;  // RanksAreDirect (direct_ranks.h), which takes 10 us to find out
+  float gain = 0;
+  ScCode code = ScCode::kSignMagnitude;
+};
+
+// The tables of every operator used on one device, found by configuration; entries live as long as the cache.
+class TableCache {
+ public:
+  explicit TableCache(Device device) : device_(device) {}
+  // What: the tables of `op`, copied to the device at first use (synchronous; so not while a graph is recorded).
+  const ScTables& Get(const ScOperator& op);
+
+ private:
+  struct Entry {
+    ScConfig config;
+    Buffer memory;
+    ScTables tables;
+  };
+  Device device_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+};
+
+}  // namespace stoch::cuda

@@ -1,0 +1,170 @@
+// SC linears of 2 to 4 tokens: as table.cu, but the table has counts, a byte a token, and the tensor cores
+// have less to do.
+//
+// Four bytes an entry leave room for an entry for every code, negative ones included. A signed byte cannot hold +-128,
+// which counts of L = 128 reach, so an entry is
+//   s_w s_x count - s_x c - [s_x > 0],   c: the weight's code as a signed byte, |w| or |w| - 128,
+// which for s_x < 0 is |w| - count or |w| + count - 128 and for s_x > 0 the bitwise complement of that: always within
+// -128..127 where count <= 128. What is left out is an int8 product of the weights' codes as they lie in memory with
+// the signs s_x, an eighth of the work of the look-ups, and a number known per token.
+//
+// An int8 mma whose B operand says which byte belongs to which token adds up eight dimensions of sixteen rows at once.
+// It has columns for eight tokens: both halves get the same sums, and each is stored for other rows.
+//
+// Per 32 look-ups: one 4-byte shared load (1 clock of a multiprocessor's shared memory, which is what bounds the
+// kernel), one IDP, a fourth of a SEL, five sixteenths of an IMMA, a fourth of a load of codes.
+#include "kernels/cuda/sc/table/kernel.cuh"
+#include "kernels/cuda/sc/table/lookup.cuh"
+
+namespace stoch::cuda {
+namespace batch_table {
+namespace {
+
+// Four values below 256 as the bytes of a word.
+__device__ __forceinline__ uint32_t Bytes(const uint32_t (&values)[4]) {
+  return __byte_perm(__byte_perm(values[0], values[1], 0x0040), __byte_perm(values[2], values[3], 0x0040), 0x5410);
+}
+
+template <int kRingPairs_>
+class FourTokens {
+ public:
+  static constexpr int kTokens = kMaxBatchFewTokens;
+  static constexpr int kTiles = 1;
+  static constexpr int kParts = 1;
+  static constexpr bool kFew = true;
+  static constexpr int kAtOnce = 1;
+  static constexpr int kRingPairs = kRingPairs_;
+  static constexpr int kMaxCount = 128;
+  using Layout = TableLayout<kTokens, kChunkDims>;
+  static constexpr int kTableBytes = Layout::kBytes;
+  using Sums = int32_t[kGroups][4];
+
+  struct Shared {
+    uint32_t codes[kTokens][kWords];
+    uint2 select[kTokens];  // B operand of the summing mma: 1 where byte and token meet
+  };
+  static __device__ __forceinline__ void Init(Shared& shared) {
+    if (threadIdx.x >= kTokens) return;
+    const uint32_t byte = 1u << (8 * threadIdx.x);
+    shared.select[threadIdx.x] = make_uint2(byte, byte);
+  }
+
+  __device__ __forceinline__ FourTokens(Shared& shared, uint8_t* table)
+      : shared_(shared), table_(table), places_(table) {}
+
+  // A thread makes a quarter of the levels of one dimension, of either sign, a warp the slots of a code at a time.
+  __device__ __forceinline__ void Build(const TableArgs& args, int /*part*/) const {
+    static_assert(kThreads == Layout::kPlanes * kCountQuarters * Layout::kSlots);
+    const int slot = static_cast<int>(threadIdx.x) % Layout::kSlots;
+    const int quarter = static_cast<int>(threadIdx.x) / Layout::kSlots % kCountQuarters;
+    const int plane = static_cast<int>(threadIdx.x) / (Layout::kSlots * kCountQuarters);
+    const int dim = Layout::Dim(plane, slot);
+    const CountQuarter* from = args.quarters + (dim & (args.masks - 1)) * args.levels * kCountQuarters + quarter;
+    uint32_t rises[kTokens], first[kTokens], negative[kTokens];
+#pragma unroll
+    for (int n = 0; n < kTokens; ++n) {
+      const uint32_t code = shared_.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
+      const uint2 v = LoadTablePair(from + (code & 0x7f) * kCountQuarters);
+      negative[n] = code >> 7;
+      rises[n] = v.x;
+      first[n] = v.y;
+    }
+    uint8_t* to = table_ + plane * Layout::kPlaneBytes + quarter * kQuarterLevels * Layout::kLevelBytes +
+                  slot * Layout::kEntryBytes;
+    uint32_t rise[4];
+    Transpose(rises[0], rises[1], rises[2], rises[3], rise);
+    // Of bit 7, and of all where the activation is not negative.
+    const uint32_t flip = Bytes(negative) * 0xffu ^ 0x7f7f7f7fu;
+    const uint32_t level = static_cast<uint32_t>(quarter * kQuarterLevels) * 0x01010101u;
+    // level - count + 128 and level + count: neither leaves its byte.
+    uint32_t plus = (level | 0x80808080u) - Bytes(first);
+    uint32_t minus = level + Bytes(first);
+#pragma unroll
+    for (int i = 0; i < kQuarterLevels; ++i) {
+      *reinterpret_cast<uint32_t*>(to + i * Layout::kLevelBytes) = plus ^ flip;
+      *reinterpret_cast<uint32_t*>(to + Layout::kNegative + i * Layout::kLevelBytes) = minus ^ flip;
+      const uint32_t up = rise[i / 8] >> (i % 8) & 0x01010101u;
+      plus = plus + 0x01010101u - up;
+      minus = minus + 0x01010101u + up;
+    }
+  }
+
+  __device__ __forceinline__ void Begin() {
+    LoadTwice(shared_.select[threadIdx.x % kWarp / 4 % kTokens], select_);
+    const int token = static_cast<int>(threadIdx.x) % kWarp / 4 % kTokens;
+    const int t = static_cast<int>(threadIdx.x) % 4;
+    int negative = 0;
+#pragma unroll
+    for (int k = 0; k < kChunkDims / kTileDims; ++k) {
+      const uint32_t codes = shared_.codes[token][k / 2 * 8 + 2 * t + k % 2];
+      negative += __popc(codes & 0x80808080u);
+      signs_[k / 2][k % 2] = ByteSigns(codes) | 0x01010101u;
+    }
+    negative += __shfl_xor_sync(kAllLanes, negative, 1);
+    negative += __shfl_xor_sync(kAllLanes, negative, 2);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      start_[j] = kChunkDims - __shfl_sync(kAllLanes, negative, (2 * t + j) % kTokens * 4);
+    }
+  }
+
+  __device__ __forceinline__ void Start(Sums& sums) const {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      sums[g][0] = sums[g][2] = start_[0];
+      sums[g][1] = sums[g][3] = start_[1];
+    }
+  }
+
+  template <int kQ>
+  __device__ __forceinline__ void AddPair(const Codes& codes, Sums& sums) const {
+    places_.LookUpPair(codes, kQ * Layout::kPlaneBytes,
+                       [&](int g, const uint32_t(&a)[4]) { MultiplyAdd(sums[g], a, select_); });
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const uint32_t a[4] = {codes[2 * g][0], codes[2 * g + 1][0], codes[2 * g][1], codes[2 * g + 1][1]};
+      MultiplyAdd(sums[g], a, signs_[kQ]);
+    }
+  }
+
+  // The first group's sums by the lanes that hold columns 0..3, the second's by the others.
+  __device__ __forceinline__ void Store(uint2* to, uint32_t /*group_stride*/, const Sums& sums) const {
+    const bool low = threadIdx.x % 4 < 2;
+    int32_t own[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) own[j] = low ? sums[0][j] : sums[1][j];
+    *to = PackSums(own[0], own[1], own[2], own[3]);
+  }
+
+ private:
+  Shared& shared_;
+  uint8_t* table_;
+  LookupPlaces<Layout> places_;
+  uint32_t select_[2];
+  uint32_t signs_[kChunkDims / kTileDims / 2][2];  // B of the correcting mma: s_x
+  int32_t start_[2];                               // [s_x > 0] of tokens 2 * (lane % 2) and the next, summed
+};
+
+// Codes come as far ahead as shared memory allows: 4 pairs are faster (0.4 % of a step of 4), an A100 has room for 2.
+using FarAhead = FourTokens<4>;
+using NearAhead = FourTokens<2>;
+
+}  // namespace
+}  // namespace batch_table
+
+bool ScBatchFewSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
+                        int64_t rows) {
+  using batch_table::NearAhead;
+  return tables.quarters != nullptr && tables.max_count <= NearAhead::kMaxCount &&
+         batch_table::TableSupports<NearAhead>(ctx, op, tables, dims, rows);
+}
+
+void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
+                      const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  const auto launch = batch_table::TableFits<batch_table::FarAhead>(ctx)
+                          ? batch_table::LaunchTable<batch_table::FarAhead>
+                          : batch_table::LaunchTable<batch_table::NearAhead>;
+  launch(ctx, tables, a, source, reporter, tasks, count);
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,185 @@
+// The frame of the kernels that look up one weight for all tokens (table.cu, few.cu): the table of a
+// part of a chunk's dimensions stays in shared memory while weights stream past it.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/base/check.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/table/stage.cuh"
+#include "kernels/cuda/sc/table/table.h"
+#include "kernels/cuda/sc/table/weights.cuh"
+
+namespace stoch::cuda::batch_table {
+
+// Number q of the pairs of a unit, as a type.
+template <int kQ>
+using Pair = std::integral_constant<int, kQ>;
+
+// Units of one part of a chunk x kParts blocks of kUnitRows rows, numbered part by part; each block takes a range of
+// them, so that it builds few tables. The sums of parts go to memory; once every block has written its own, all of them
+// scale and add.
+//
+// Tried before: clusters of two or four blocks that make a table together and write it to each other; two took 4 to 7
+// us more for each linear and four 26 to 36. 20 or 24 warps with fewer registers: 2 to 7 % more time, as the rows of
+// most shapes do not divide among them.
+//
+// Table: what a lane needs for its look-ups, and what to do with them.
+//   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFew (BatchOutputs::few),
+//   kAtOnce (CombineStage)
+//   Shared                    what it keeps in shared memory beside the table: codes[kTokens][kWords] and more
+//   Init(shared)              static, by all threads, before anything else; what it leaves is read from Begin on
+//   Table(shared, table)
+//   Build(args, part)         the table of a part of the staged codes, by all threads
+//   Begin()                   what else depends on the part, behind a barrier
+//   Start(sums), AddPair<q>(codes, sums), Store(to, stride, sums)
+//                             of a block of rows: `to` is this lane's place in the first item, groups' items are
+//                             `stride` apart
+template <typename Table>
+__global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_constant__ TableArgs args) {
+  constexpr int kParts = Table::kParts;
+  constexpr int kRingPairs = Table::kRingPairs;
+  extern __shared__ __align__(128) uint8_t table[];
+  __shared__ __align__(16) typename Table::Shared shared;
+  Table::Init(shared);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  // From one lane: the compiler then knows that all lanes agree, and keeps places and addresses in uniform registers.
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+  const BatchOutputs& outputs = args.outputs;
+  const int row_blocks = outputs.groups / (kGroups * kParts);
+  const int begin = args.units.first();
+  const int end = args.units.end();
+  const int first_part = begin / row_blocks;
+  const auto group_stride = static_cast<uint32_t>(Table::kFew ? kWarp / 2 : outputs.tiles * kWarp);
+  const uint32_t block_stride = kGroups * group_stride;
+
+  StartNext();
+  int unit = begin + warp;
+  Walk<kParts> ahead(args, first_part, unit - first_part * row_blocks, unit, end, lane);
+  const Ring<kParts, kRingPairs> ring(table + Table::kTableBytes, warp, lane);
+  const bool quantizes = outputs.a.codes == nullptr;
+  RowQuantizer<Table::kTokens> quantizer(args, first_part >> (outputs.parts - 1), warp);
+  Table my(shared, table);
+  WaitForPrevious();
+  if (quantizes) quantizer.Load(table);
+  // Not before, and at first no more: what the block waits for would come later (a unit in front: 2 % of a step).
+  ring.template Ask<0>(args, ahead.unit);
+  ring.template Ask<1>(args, ahead.unit);
+  int first_unit = first_part * row_blocks;
+  for (int part = first_part; first_unit < end; ++part, first_unit += row_blocks) {
+    const int chunk = part >> (outputs.parts - 1);  // 1 or 2 of them
+    const int of_chunk = part & (outputs.parts - 1);
+    __syncthreads();
+    if (part == first_part || of_chunk == 0) {
+      if (quantizes) {
+        if (part > first_part) quantizer.Next(chunk);
+        quantizer.StageChunk(chunk, shared.codes);
+      } else {
+        StageCodes<Table::kTokens>(args, chunk, shared.codes);
+      }
+      __syncthreads();
+    }
+    my.Build(args, of_chunk);
+    if (kRingPairs == kUnitPairs && part == first_part) {
+      ring.template Ask<2>(args, ahead.unit);
+      ring.template Ask<3>(args, ahead.unit);
+    }
+    __syncthreads();
+    my.Begin();
+    // Parts follow one another as units do.
+    uint2* to = static_cast<uint2*>(outputs.sums) +
+                (uint64_t{static_cast<uint32_t>(unit)} * (kParts * block_stride) + static_cast<uint32_t>(lane));
+    const int stop = min(end, first_unit + row_blocks);
+    for (; unit < stop; unit += kWarps, to += kWarps * kParts * block_stride) {
+      if (lane == 0) PrefetchL2Line(ahead.unit.scales);  // what combining will want
+      Codes codes;
+      typename Table::Sums sums;
+      my.Start(sums);
+      const auto add = [&](auto pair) {
+        ring.template Take<pair>(codes);
+        if constexpr (pair + kRingPairs == kUnitPairs) ahead.Step(args);  // from here on the next unit's
+        ring.template Ask<(pair + kRingPairs) % kUnitPairs>(args, ahead.unit);
+        my.template AddPair<pair>(codes, sums);
+      };
+      add(Pair<0>());
+      add(Pair<1>());
+      if constexpr (kParts == 2) {
+        my.Store(to, group_stride, sums);
+        my.Start(sums);
+      }
+      add(Pair<2>());
+      add(Pair<3>());
+      my.Store(to + (kParts - 1) * block_stride, group_stride, sums);
+    }
+  }
+  WaitForCopies<0>();
+  const auto sync = [] { __syncthreads(); };
+  const unsigned arrived = args.barrier.Arrive(sync);
+  using Stage = CombineStage<false, Table::kFew, kParts, Table::kAtOnce, Table::kTiles>;
+  CombineUnits<Stage, kWarps, Table::kTableBytes>(outputs, table, [&] { args.barrier.Await(arrived, sync); });
+}
+
+// One block a multiprocessor, and whole parts' worth of blocks, or blocks' worth of parts, where that leaves few
+// multiprocessors idle: a block that works on two parts builds two tables.
+inline int PickBlocks(int sm_count, int64_t parts, int64_t row_blocks) {
+  const int64_t most = std::min<int64_t>(sm_count, (parts * row_blocks + kWarps - 1) / kWarps);
+  const int64_t each = (parts + most - 1) / most;
+  const int64_t whole = parts > most ? (parts + each - 1) / each : most / parts * parts;
+  return static_cast<int>(whole * 6 >= most * 5 ? whole : most);
+}
+
+template <typename Table>
+inline constexpr int kSharedBytes = Table::kTableBytes + kRingBytes<Table::kRingPairs>;
+
+// What: LaunchScBatchFew and LaunchScBatchTable.
+template <typename Table>
+void LaunchTable(DeviceContext& ctx, const ScTables& tables, ScActivationView a, const RowSource& source,
+                 const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows <= Table::kTokens);
+  Scratch scratch(ctx.workspace);
+  TableArgs args;
+  if (a.codes == nullptr) {
+    a.dims = tasks[0].weight.dims;
+    args.scales = scratch.Take<float>(a.rows * a.dims.chunks);
+    a.scales = args.scales;
+    args.source = source;
+    args.q_max = tables.q_max;
+  }
+  args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kUnitRows * Table::kParts, Table::kTiles);
+  args.outputs.few = Table::kFew;
+  if (args.outputs.dims.chunk_stride > kChunkDims / Table::kParts) args.outputs.parts = Table::kParts;
+  args.quarters = tables.quarters;
+  args.factors = tables.factors;
+  args.residuals = tables.residuals;
+  args.masks = tables.masks;
+  args.levels = tables.levels;
+  args.barrier = ctx.grid_barrier();
+  args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes());
+  STOCH_CUDA(cudaFuncSetAttribute(ScBatchTableKernel<Table>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  kSharedBytes<Table>));
+  const int64_t parts = args.outputs.dims.chunks * args.outputs.parts;
+  const int row_blocks = args.outputs.groups / (kGroups * Table::kParts);
+  const int blocks = PickBlocks(ctx.sm_count, parts, row_blocks);
+  args.units = BlockShare::Of(parts * row_blocks, blocks);
+  args.outputs.combined = BlockShare::Of(args.outputs.combine_units(), blocks);
+  LaunchOverlapped(ctx, ScBatchTableKernel<Table>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                   size_t{kSharedBytes<Table>}, args);
+}
+
+// What: whether shared memory of the device holds what a block has there, 1 KB for small things that are static.
+template <typename Table>
+bool TableFits(const DeviceContext& ctx) {
+  return ctx.max_shared_bytes >= kSharedBytes<Table> + static_cast<int64_t>(sizeof(typename Table::Shared)) + 1024;
+}
+
+// What: the part of ScBatchFewSupports and ScBatchTableSupports that is the same.
+template <typename Table>
+bool TableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
+                   int64_t rows) {
+  return op.code == ScCode::kSignMagnitude && !SumsAreWide(tables.max_count, dims) && dims.chunk_d <= kChunkDims &&
+         TableFits<Table>(ctx) && rows >= 1 && rows <= Table::kTokens;
+}
+
+}  // namespace stoch::cuda::batch_table

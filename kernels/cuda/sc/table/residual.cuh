@@ -1,0 +1,175 @@
+// Tables of what is left over of counts, and the factors of the rest (kernels/sc/sc_residual.h), for the table kernels.
+#pragma once
+
+#include <array>
+
+#include "kernels/cuda/sc/table/lookup.cuh"
+#include "kernels/cuda/sc/table/stage.cuh"
+#include "kernels/sc/sc_residual.h"
+
+namespace stoch::cuda::batch_table {
+
+// Sizes for so many tokens. An entry has four bits a token.
+template <int kTokens>
+struct Geometry {
+  static_assert(kTokens == 8 || kTokens == 16);
+  static constexpr int kTiles = kTokens / kTileTokens;
+  static constexpr int kParts = kTokens / 8;  // of a chunk, one after another: what shared memory holds
+  static constexpr int kPartDims = kChunkDims / kParts;
+  static constexpr int kPartWords = kPartDims / 4;
+  static constexpr int kPairs = kPartDims / (2 * kTileDims);  // of tiles: what an int8 product spans
+  static constexpr int kFragments = kPairs * kResidualTerms * kTiles;
+  using Layout = TableLayout<kTokens / 2, kPartDims>;
+};
+
+template <int kTokens>
+struct ResidualShared {
+  uint32_t codes[kTokens][kWords];
+  uint32_t factors[Geometry<kTokens>::kFragments][kWarp][2];  // B operands of the terms' products
+  uint2 masks[2][kTileTokens];                                // of a column: its bits, and those that count double
+  int32_t start[kTokens];                                     // what is not in the products
+};
+
+// Words of eight tokens' four bits become words of one level: bits 4 n.. of out[i] are bits 4 i.. of word[n].
+__device__ __forceinline__ void TransposeNibbles(const uint32_t (&word)[8], uint32_t (&out)[8]) {
+  uint32_t even[4], odd[4];
+#pragma unroll
+  for (int m = 0; m < 4; ++m) {
+    even[m] = (word[2 * m] & 0x0f0f0f0fu) | (word[2 * m + 1] << 4 & 0xf0f0f0f0u);
+    odd[m] = (word[2 * m] >> 4 & 0x0f0f0f0fu) | (word[2 * m + 1] & 0xf0f0f0f0u);
+  }
+  uint32_t e[4], o[4];
+  Transpose(even[0], even[1], even[2], even[3], e);
+  Transpose(odd[0], odd[1], odd[2], odd[3], o);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out[2 * i] = e[i];
+    out[2 * i + 1] = o[i];
+  }
+}
+
+// The table of a part of the staged codes: a thread makes a share of the levels of one dimension, of either sign. First
+// it asks for the residuals, so that other work can be done while they come.
+template <int kTokens>
+class TableShare {
+ public:
+  using G = Geometry<kTokens>;
+
+  __device__ __forceinline__ void Load(const TableArgs& args, const ResidualShared<kTokens>& shared, int part) {
+    const int dim = part * G::kPartDims + G::Layout::Dim(plane(), slot());
+    // Unsigned, so that an address is one instruction.
+    const uint32_t row =
+        static_cast<uint32_t>((dim & (args.masks - 1)) * kResidualLevels * kResidualWords + share() * kShareWords);
+#pragma unroll
+    for (int n = 0; n < kTokens; ++n) {
+      const uint32_t code = shared.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
+      const uint32_t* from = args.residuals + (row + (code & 0x7f) * kResidualWords);
+      if constexpr (kShareWords == 4) {
+        const uint4 v = LoadTable(from);
+        words_[0][n] = v.x;
+        words_[1][n] = v.y;
+        words_[2][n] = v.z;
+        words_[3][n] = v.w;
+      } else {
+        const uint2 v = LoadTablePair(from);
+        words_[0][n] = v.x;
+        words_[1][n] = v.y;
+      }
+      negative_ |= (code >> 7) << n;
+    }
+  }
+
+  __device__ __forceinline__ void Write(uint8_t* table) const {
+    uint8_t* to = table + plane() * G::Layout::kPlaneBytes + share() * kShareWords * 8 * G::Layout::kLevelBytes +
+                  slot() * G::Layout::kEntryBytes;
+#pragma unroll
+    for (int k = 0; k < kShareWords; ++k) {
+      uint32_t entries[G::kTiles][8];
+#pragma unroll
+      for (int n = 0; n < G::kTiles; ++n) {
+        uint32_t eight[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) eight[i] = words_[k][n * 8 + i];
+        TransposeNibbles(eight, entries[n]);
+      }
+      // Of negative activations the complement.
+      uint32_t flip[G::kTiles];
+#pragma unroll
+      for (int n = 0; n < G::kTiles; ++n) flip[n] = Nibbles(negative_ >> (8 * n) & 0xff);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        uint8_t* at = to + (k * 8 + i) * G::Layout::kLevelBytes;
+        if constexpr (kTokens == 8) {
+          const uint32_t entry = entries[0][i] ^ flip[0];
+          *reinterpret_cast<uint32_t*>(at) = entry;
+          *reinterpret_cast<uint32_t*>(at + G::Layout::kNegative) = ~entry;
+        } else {
+          const uint2 entry = make_uint2(entries[0][i] ^ flip[0], entries[1][i] ^ flip[1]);
+          *reinterpret_cast<uint2*>(at) = entry;
+          *reinterpret_cast<uint2*>(at + G::Layout::kNegative) = make_uint2(~entry.x, ~entry.y);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kShareWords = 32 / kTokens;
+  static constexpr int kShares = kResidualWords / kShareWords;
+  static_assert(kShares * G::kPartDims == kThreads);
+  uint32_t words_[kShareWords][kTokens];
+  uint32_t negative_ = 0;  // a bit a token
+
+  static __device__ int slot() { return static_cast<int>(threadIdx.x % G::Layout::kSlots); }
+  static __device__ int plane() { return static_cast<int>(threadIdx.x / G::Layout::kSlots % G::Layout::kPlanes); }
+  static __device__ int share() { return static_cast<int>(threadIdx.x / G::kPartDims); }
+  // Eight bits as eight times four.
+  static __device__ __forceinline__ uint32_t Nibbles(uint32_t bits) {
+    uint32_t r = (bits | bits << 12) & 0x000f000fu;
+    r = (r | r << 6) & 0x03030303u;
+    r = (r | r << 3) & 0x11111111u;
+    return r * 15;
+  }
+};
+
+// Terms are summed up times this, so that shifted codes need not be shifted, only masked.
+inline constexpr int kTermShift = kResidualShifts.back();
+
+// The factors of a part, as the products want them, and what the products leave out. A thread does four dimensions of a
+// token.
+template <int kTokens>
+__device__ void StageFactors(const TableArgs& args, ResidualShared<kTokens>& shared, int part) {
+  using G = Geometry<kTokens>;
+  static_assert(kTokens * G::kPartWords <= kThreads);
+  const auto token = static_cast<int>(threadIdx.x / G::kPartWords);
+  const auto word = static_cast<int>(threadIdx.x % G::kPartWords);
+  if (token >= kTokens) return;  // whole warps
+  const uint32_t codes = shared.codes[token][part * G::kPartWords + word];
+  uint32_t factors[4];
+  int32_t rest = 0;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int dim = part * G::kPartDims + word * 4 + j;
+    const uint32_t code = codes >> (8 * j) & 0xff;
+    const uint32_t f =
+        __ldg(args.factors + (static_cast<uint32_t>((dim & (args.masks - 1)) * kResidualLevels) + (code & 0x7f)));
+    factors[j] = code >> 7 != 0 ? __vneg4(f) : f;
+    rest += kMaxResidual - __dp4a(static_cast<int>(factors[j]), 0x01010101, 0);
+  }
+  rest /= 2;  // each of the four is even
+  uint32_t terms[4];
+  Transpose(factors[0], factors[1], factors[2], factors[3], terms);
+  const int lane = token % kTileTokens * 4 + word % 8 / 2;
+#pragma unroll
+  for (int k = 0; k < kResidualTerms; ++k) {
+    constexpr std::array<int, kResidualTerms> kShifts = kResidualShifts;
+    const int shift = kTermShift - kShifts[k];
+    const uint32_t kept = (0xffu << shift & 0xffu) * 0x01010101u;
+    shared.factors[(word / 8 * kResidualTerms + k) * G::kTiles + token / kTileTokens][lane][word % 2] =
+        terms[k] << shift & kept;
+  }
+#pragma unroll
+  for (int step = 1; step < G::kPartWords; step *= 2) rest += __shfl_xor_sync(kAllLanes, rest, step);
+  if (word == 0) shared.start[token] = -rest;
+}
+
+}  // namespace stoch::cuda::batch_table

@@ -1,0 +1,139 @@
+// What a block of the table kernels (kernel.cuh) multiplies with: a chunk's activations as codes.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/prologue/norm_factor.cuh"
+#include "kernels/cuda/sc/batch/outputs.cuh"
+#include "kernels/cuda/sc/batch/quantize.cuh"
+
+namespace stoch::cuda::batch_table {
+
+inline constexpr int kWarps = 16;
+inline constexpr int kThreads = kWarps * kWarp;
+inline constexpr int kChunkDims = 128;
+inline constexpr int kWords = kChunkDims / 4;  // of a token's codes of a chunk
+inline constexpr int kGroups = 2;
+inline constexpr int kUnitRows = kGroups * kGroupRows;  // a warp's at a time
+
+struct TableArgs {
+  BatchOutputs outputs;
+  // Where outputs.a has no codes, every block quantizes the chunks that it works on, and all that work on a chunk write
+  // the same scales.
+  RowSource source;
+  int q_max = 0;
+  float* scales = nullptr;                 // outputs.a.scales
+  const CountQuarter* quarters = nullptr;  // ScTables
+  int levels = 128;
+  const uint32_t* factors = nullptr;
+  const uint32_t* residuals = nullptr;
+  int masks = 1;
+  BlockShare units;
+  GridBarrier barrier;
+};
+
+// Words of codes of a chunk, [tokens], in shared memory.
+using StagedCodes = uint32_t (*)[kWords];
+
+// Codes of a chunk; unused tokens and dimensions get 0, whose counts are 0.
+template <int kTokens>
+__device__ void StageCodes(const TableArgs& args, int64_t chunk, StagedCodes codes_of) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kWords; i += kThreads) {
+    const int token = i / kWords;
+    const int d = i % kWords * 4;
+    uint32_t codes = 0;
+    if (token < args.outputs.a.rows && d < args.outputs.dims.chunk_padded(chunk)) {
+      codes = *reinterpret_cast<const uint32_t*>(args.outputs.a.codes + token * args.outputs.a.dims.padded +
+                                                 chunk * args.outputs.dims.chunk_stride + d);
+    }
+    codes_of[token][i % kWords] = codes;
+  }
+}
+
+// The same from the rows themselves: a quantizing kernel in front takes longer than doing it again in every block (8B,
+// 4 tokens: 5 % of a step). All warps share in it, as a chain of divisions is what takes time, and in instructions that
+// are there once what it costs to fetch them (8 tokens, one warp each: 3 % of a step).
+template <int kTokens>
+struct RowQuantizer {
+  static constexpr int kShares = kWarps / kTokens;  // of a token's chunk, a warp each
+  static_assert(kShares * kTokens == kWarps);
+  using Chunk = ChunkOfRow<kShares>;
+  const TableArgs& args;
+  int token;
+  int share;
+  Chunk mine;
+  float norm = 0.0f;
+
+  __device__ __forceinline__ RowQuantizer(const TableArgs& table_args, int chunk, int warp)
+      : args(table_args), token(warp / kShares), share(warp % kShares), mine(At(chunk)) {
+    mine.LoadNormWeights();
+  }
+  __device__ __forceinline__ Chunk At(int chunk) const {
+    const auto none = static_cast<int>(args.outputs.dims.chunks);
+    return {args.source, args.outputs.dims,
+            token,       token < args.outputs.a.rows ? chunk : none,
+            share,       static_cast<int>(threadIdx.x) % kWarp};
+  }
+  // The first chunk's elements, and the norms, by all threads of the block. Uses the table's memory up to the next
+  // barrier.
+  __device__ __forceinline__ void Load(uint8_t* table) {
+    mine.Load();
+    if (args.source.prologue != Prologue::kRmsNorm) return;
+    auto* lanes = reinterpret_cast<float*>(table);
+    const auto cols = static_cast<int>(args.outputs.dims.dims);
+    // In place of rows that are not there, the last. More than four rows of a thread at a time would spill registers.
+    constexpr int kTeams = kThreads / kRowLanes;
+    constexpr int kAtOnce = std::min(kTokens / kTeams, 4);
+#pragma unroll 1
+    for (int first = static_cast<int>(threadIdx.x) / kRowLanes; first < args.outputs.a.rows;
+         first += kTeams * kAtOnce) {
+      const float* x[kAtOnce];
+      float* to[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int n = first + i * kTeams;
+        x[i] = args.source.x + min(n, static_cast<int>(args.outputs.a.rows) - 1) * args.source.x_stride;
+        to[i] = lanes + n * kRowLanes;
+      }
+      NormLane<kAtOnce>(x, cols, static_cast<int>(threadIdx.x) % kRowLanes, to);
+    }
+    __syncthreads();
+    if (token < args.outputs.a.rows) norm = FoldNorm(lanes + token * kRowLanes, cols, args.source.norm_eps);
+  }
+  __device__ __forceinline__ void Next(int chunk) {
+    mine = At(chunk);
+    mine.LoadNormWeights();
+    mine.Load();
+  }
+  // By all threads.
+  __device__ __forceinline__ void StageChunk(int64_t chunk, StagedCodes codes_of) {
+    __shared__ uint32_t largest[kTokens][kShares];
+    uint32_t most = mine.MaxAbsBits(norm);
+    if constexpr (kShares > 1) {
+      largest[token][share] = most;
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kShares; ++i) most = max(most, largest[token][i]);
+    }
+    const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};  // a constant: other codes are not compiled
+    const ScopeQuantizer quantizer(params, Extremes{most});
+    auto* codes = reinterpret_cast<uint8_t*>(codes_of[token]);
+    mine.Codes(params, quantizer, [&](int d, uint8_t code) { codes[d] = code; });
+    if (share != 0 || threadIdx.x % kWarp != 0 || token >= args.outputs.a.rows) return;
+    args.scales[chunk * args.outputs.a.rows + token] = quantizer.scale;
+    if (!quantizer.finite) args.outputs.reporter.Report();
+  }
+};
+
+// Words of four tokens' bytes become words of one byte position: out[j] = byte j of a, b, c, d.
+__device__ __forceinline__ void Transpose(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t (&out)[4]) {
+  const uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
+  const uint32_t cd_low = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);
+  out[0] = __byte_perm(ab_low, cd_low, 0x5410);
+  out[1] = __byte_perm(ab_low, cd_low, 0x7632);
+  out[2] = __byte_perm(ab_high, cd_high, 0x5410);
+  out[3] = __byte_perm(ab_high, cd_high, 0x7632);
+}
+
+}  // namespace stoch::cuda::batch_table

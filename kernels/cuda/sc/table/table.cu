@@ -1,0 +1,207 @@
+// SC linears of 5 to 16 tokens: one look-up per weight for all tokens, summed by tensor cores.
+//
+// A count is three products of small integers and a rest of 0..7 (kernels/sc/sc_residual.h). The products are int8 ones
+// of the tensor cores, of shifted codes of the weights with factors of the activations. The rests wait in shared
+// memory, four bits a token: the table of a part of a chunk has an entry for every code of every dimension, and a lane
+// looks up one weight for 8 or 16 tokens in 4 or 8 bytes. Those go as they are into a binary mma whose other operand
+// says which bits belong to which token; twice, as three of the four bits count double.
+//
+// What bounds it is shared memory, 128 bytes a clock: a clock for 32 weights of 8 tokens. With counts themselves in the
+// table, a byte a token, that took twice as long (a step of 8 sequences of an 8B model: 5.6 ms).
+//
+// 32 tokens in two passes take a quarter longer than in tensor_core/batch_wgmma.cu, and in entries of 16 bytes half as
+// long again (measured).
+#include "kernels/cuda/sc/table/kernel.cuh"
+#include "kernels/cuda/sc/table/residual.cuh"
+
+namespace stoch::cuda {
+namespace batch_table {
+namespace {
+
+template <int kTokens_>
+class ResidualLookups {
+ public:
+  using G = Geometry<kTokens_>;
+  static constexpr int kTokens = kTokens_;
+  static constexpr int kTiles = G::kTiles;
+  static constexpr int kParts = G::kParts;
+  static constexpr int kTableBytes = G::Layout::kBytes;
+  static constexpr bool kFew = false;
+  static constexpr int kAtOnce = kTokens == 8 ? 1 : 2;
+  static constexpr int kRingPairs = kTokens == 8 ? 4 : 2;  // measured: of the other, 1 and 2 % more of a step
+  using Shared = ResidualShared<kTokens>;
+
+  // What a counting product spans: 16 rows of 8 tokens, or 8 rows of 16.
+  static constexpr int kCounted = kTokens == 8 ? kGroups : 2 * kGroups;
+  // With few of them, bits that count double are summed up apart, so that one product waits less for another (1 %).
+  static constexpr int kApart = kTokens == 8 ? 2 : 1;
+  struct Sums {
+    int32_t counts[kApart][kCounted][4];
+    int32_t terms[kGroups][kTiles][4];  // times 1 << kTermShift
+
+    // Of the item of group g and tile n.
+    __device__ __forceinline__ int32_t Total(int g, int n, int k) const {
+      const int32_t term = terms[g][n][k] >> kTermShift;
+      if constexpr (kTokens == 8) return counts[0][g][k] + counts[1][g][k] + term;
+      return counts[0][2 * g + k / 2][2 * n + k % 2] + term;
+    }
+  };
+
+  static __device__ __forceinline__ void Init(Shared& shared) {
+    if (threadIdx.x >= 2 * kTileTokens) return;
+    const uint32_t mask = (threadIdx.x < kTileTokens ? 0xfu : 0xeu) << (threadIdx.x % kTileTokens * 4);
+    shared.masks[threadIdx.x / kTileTokens][threadIdx.x % kTileTokens] = make_uint2(mask, mask);
+  }
+
+  __device__ __forceinline__ ResidualLookups(Shared& shared, uint8_t* table)
+      : shared_(shared), table_(table), places_(table) {}
+
+  __device__ __forceinline__ void Build(const TableArgs& args, int part) const {
+    TableShare<kTokens> share;
+    share.Load(args, shared_, part);
+    StageFactors<kTokens>(args, shared_, part);
+    share.Write(table_);
+  }
+
+  __device__ __forceinline__ void Begin() {  // factors and start are read where they are needed
+    const int column = static_cast<int>(threadIdx.x) % kWarp / 4;
+    LoadTwice(shared_.masks[0][column], all_);
+    LoadTwice(shared_.masks[1][column], double_);
+#pragma unroll
+    for (int i = 0; i < kKept; ++i)
+      kept_factors_[i] = *reinterpret_cast<const uint2*>(shared_.factors[i][threadIdx.x % kWarp]);
+  }
+
+  __device__ __forceinline__ void Start(Sums& sums) const {
+    int2 start[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      start[n] =
+          *reinterpret_cast<const int2*>(shared_.start + n * kTileTokens + static_cast<int>(threadIdx.x) % 4 * 2);
+    }
+#pragma unroll
+    for (int r = 0; r < kCounted; ++r) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int2& from = start[kTokens == 8 ? 0 : k / 2];
+        sums.counts[0][r][k] = k % 2 == 0 ? from.x : from.y;
+        if constexpr (kApart == 2) sums.counts[1][r][k] = 0;
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sums.terms[g][n][k] = 0;
+      }
+    }
+  }
+
+  template <int kQ>
+  __device__ __forceinline__ void AddPair(const Codes& codes, Sums& sums) const {
+    constexpr int kPair = kQ % (kUnitPairs / kParts);
+    constexpr int kPlaneBytes = G::Layout::kPlaneBytes;
+    if constexpr (kTokens == 8) {
+      places_.LookUpPair(codes, kPair * kPlaneBytes, [&](int g, const uint32_t(&a)[4]) {
+        CountAdd(sums.counts[0][g], a, all_);
+        CountAdd(sums.counts[1][g], a, double_);
+      });
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        places_.LookUpHalf(codes, half, (2 * kPair + half) * kPlaneBytes, [&](const uint32_t(&a)[2 * kGroups][4]) {
+#pragma unroll
+          for (int r = 0; r < kCounted; ++r) CountAdd(sums.counts[0][r], a[r], all_);
+#pragma unroll
+          for (int r = 0; r < kCounted; ++r) CountAdd(sums.counts[0][r], a[r], double_);
+        });
+      }
+    }
+    AddTerms(codes, kPair, sums);
+  }
+
+  __device__ __forceinline__ void Store(uint2* to, uint32_t group_stride, const Sums& sums) const {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        to[g * group_stride + n * kWarp] =
+            PackSums(sums.Total(g, n, 0), sums.Total(g, n, 1), sums.Total(g, n, 2), sums.Total(g, n, 3));
+      }
+    }
+  }
+
+ private:
+  Shared& shared_;
+  uint8_t* table_;
+  LookupPlaces<typename G::Layout> places_;
+  static constexpr int kKept = kTokens == 8 ? 5 : 3;  // factors that registers can hold: the others are read every time
+  uint2 kept_factors_[kKept];
+  uint32_t all_[2], double_[2];  // B operands of the counting products
+
+  // The terms of a pair of tiles.
+  __device__ __forceinline__ void AddTerms(const Codes& codes, int pair, Sums& sums) const {
+    uint32_t signed_codes[kGroups][4];  // a negative one is the complement of its absolute value
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t code = codes[2 * g + j % 2][j / 2];
+        signed_codes[g][j] = code ^ (ByteSigns(code) & 0x7f7f7f7fu);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kResidualTerms; ++k) {
+      constexpr std::array<int, kResidualTerms> kShifts = kResidualShifts;
+      const uint32_t kept = (0xffu << kShifts[k] & 0xffu) * 0x01010101u;
+      uint32_t a[kGroups][4];
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) a[g][j] = signed_codes[g][j] & kept;
+      }
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const int at = (pair * kResidualTerms + k) * kTiles + n;
+        const uint2 f =
+            at < kKept ? kept_factors_[at] : *reinterpret_cast<const uint2*>(shared_.factors[at][threadIdx.x % kWarp]);
+        const uint32_t b[2] = {f.x, f.y};
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) MultiplyAdd(sums.terms[g][n], a[g], b);
+      }
+    }
+  }
+};
+
+using EightTokens = ResidualLookups<8>;
+using SixteenTokens = ResidualLookups<16>;
+static_assert(kMaxBatchTableTokens == SixteenTokens::kTokens);
+
+}  // namespace
+}  // namespace batch_table
+
+bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
+                          int64_t rows) {
+  return tables.residuals != nullptr &&
+         batch_table::TableSupports<batch_table::SixteenTokens>(ctx, op, tables, dims, rows);
+}
+
+void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
+                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  const auto launch = a.rows <= batch_table::EightTokens::kTokens
+                          ? batch_table::LaunchTable<batch_table::EightTokens>
+                          : batch_table::LaunchTable<batch_table::SixteenTokens>;
+  launch(ctx, tables, a, source, reporter, tasks, count);
+}
+
+int64_t ScBatchTableScratchBytes(const ScDims& dims, int64_t tokens, int64_t rows) {
+  const bool eight = tokens <= batch_table::EightTokens::kTokens;
+  const int64_t padded_tokens = eight ? batch_table::EightTokens::kTokens : batch_table::SixteenTokens::kTokens;
+  const int64_t parts = eight ? batch_table::EightTokens::kParts : batch_table::SixteenTokens::kParts;
+  const int64_t padded_rows = rows + batch_table::kUnitRows * parts;
+  return dims.chunks * (tokens * static_cast<int64_t>(sizeof(float)) +
+                        parts * padded_rows * padded_tokens * static_cast<int64_t>(sizeof(int16_t)));
+}
+
+}  // namespace stoch::cuda

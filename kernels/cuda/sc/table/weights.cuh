@@ -1,0 +1,144 @@
+// How weights come to the table kernels (kernel.cuh): units of rows and dimensions, asked for ahead.
+#pragma once
+
+#include "kernels/cuda/sc/table/stage.cuh"
+
+namespace stoch::cuda::batch_table {
+
+template <int kParts>
+inline constexpr int kPartTiles = kChunkDims / kTileDims / kParts;
+
+// A unit: a part of a chunk in kParts blocks of kUnitRows rows, four pairs of tiles.
+struct Unit {
+  const uint8_t* codes = nullptr;  // 16 bytes a lane: of a row of the first block in tile 0
+  const float* scales = nullptr;   // of the first row
+  int tiles = 0;                   // of the part; none past the block's last unit
+};
+static_assert(kUnitRows == kTileRows && kRowPadding % (2 * kUnitRows) == 0);
+inline constexpr int kUnitPairs = 4;
+
+// The units of a warp, kWarps apart. kParts: of a chunk, as many as blocks of kUnitRows rows of a unit. Most steps stay
+// in a chunk and a task and only add to addresses.
+template <int kParts>
+class Walk {
+ public:
+  Unit unit;
+
+  // Unit `index`: row block `row_block` of a part, or as many of the next parts' as that is beyond it.
+  __device__ __forceinline__ Walk(const TableArgs& args, int part, int row_block, int index, int end, int lane)
+      : index_(index),
+        end_(end),
+        lane_(lane),
+        row_blocks_(args.outputs.groups / (kGroups * kParts)),
+        part_(part),
+        row_block_(row_block) {
+    Locate(args);
+  }
+  __device__ __forceinline__ void Step(const TableArgs& args) {
+    index_ += kWarps;
+    row_block_ += kWarps;
+    if (row_block_ < run_end_) {
+      unit.codes += static_cast<uint32_t>(args.outputs.dims.padded) * (kWarps * kUnitRows * kParts);
+      unit.scales += kWarps * kUnitRows * kParts;
+      if (index_ >= end_) unit.tiles = 0;
+      return;
+    }
+    Locate(args);
+  }
+
+ private:
+  int index_, end_, lane_, row_blocks_;
+  int part_, row_block_;
+  int run_end_ = 0;  // of the row blocks of the task
+
+  __device__ __forceinline__ void Locate(const TableArgs& args) {
+    unit = {};
+    run_end_ = 0;
+    if (index_ >= end_) return;
+    for (; row_block_ >= row_blocks_; row_block_ -= row_blocks_) ++part_;
+    constexpr int kRows = kUnitRows * kParts;
+    const BatchTask& task = BatchTaskOf(args.outputs, row_block_ * kGroups * kParts);
+    const int first = task.first_group / (kGroups * kParts);
+    run_end_ = first + (task.rows + kRows - 1) / kRows;
+    const int own = row_block_ - first;
+    const int chunk = part_ >> (args.outputs.parts - 1);
+    const int skipped = (part_ & (args.outputs.parts - 1)) * kPartTiles<kParts>;
+    const ScDims& dims = args.outputs.dims;
+    const int row_tiles = static_cast<int>(dims.padded) / kTileDims;
+    const int tile = own * kParts * row_tiles + chunk * (static_cast<int>(dims.chunk_stride) / kTileDims) + skipped;
+    unit.codes = task.codes + uint64_t{static_cast<uint32_t>(tile)} * kTileBytes + lane_ * 16;
+    unit.scales = task.scales + static_cast<uint32_t>(chunk * task.rows_padded + own * kRows);
+    // Chunks but the last are of one size.
+    const int chunk_tiles = chunk + 1 < static_cast<int>(dims.chunks)
+                                ? static_cast<int>(dims.chunk_stride) / kTileDims
+                                : row_tiles - chunk * (static_cast<int>(dims.chunk_stride) / kTileDims);
+    unit.tiles = min(chunk_tiles - skipped, kPartTiles<kParts>);
+  }
+};
+
+inline constexpr int kPairBytes = 2 * kTileBytes;
+template <int kRingPairs>
+inline constexpr int kRingBytes = kWarps* kRingPairs* kPairBytes;
+
+// [2 * group + i][k]: of row lane / 4 + 8 i of the group, dimensions 8 * (lane % 4) + 4 k .. of a pair's 32.
+using Codes = uint32_t[2 * kGroups][2];
+
+// A warp's codes on their way, kRingPairs pairs of tiles ahead, 2 or 4.
+//
+// A lane reads 8 bytes of a row at a time. For half a warp to meet all banks, rows of every second tile lie where those
+// kTurn further on, modulo 8, would.
+//
+// Tried before (8B, 8 tokens): codes straight into registers, a pair or two halves of a unit ahead, 4 to 6 % more time,
+// as the compiler asks for them late; bulk copies and a barrier for each pair or half of a unit, 1 to 4 %; the next
+// units fetched into the second-level cache, 7 to 15 %, as what a block waits for in front then comes later.
+template <int kParts, int kRingPairs>
+class Ring {
+ public:
+  __device__ __forceinline__ Ring(uint8_t* shared, int warp, int lane) {
+    const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared + warp * kRingPairs * kPairBytes));
+    to_[0] = at + static_cast<uint32_t>(lane * kTileDims);
+    to_[1] = at + static_cast<uint32_t>((lane ^ kTurn) * kTileDims) + kTileBytes;
+    const int tile = lane % 4 / 2;
+    from_ = at + static_cast<uint32_t>(tile * kTileBytes + (lane / 4 ^ tile * kTurn) * kTileDims + lane % 2 * 8);
+  }
+
+  // Asks for pair q of a unit, or for zeros where it has none.
+  template <int kQ>
+  __device__ __forceinline__ void Ask(const TableArgs& args, const Unit& unit) const {
+    constexpr int kOwnPairs = kUnitPairs / kParts;  // of a block of rows
+    const uint8_t* from = unit.codes +
+                          (kQ / kOwnPairs) * (static_cast<uint32_t>(args.outputs.dims.padded) * kUnitRows) +
+                          kQ % kOwnPairs * kPairBytes;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const bool have = kQ % kOwnPairs * 2 + k < unit.tiles;
+      asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to_[k] + Place(kQ)),
+                   "l"(from + k * kTileBytes), "r"(have ? 16 : 0)
+                   : "memory");
+    }
+    CommitCopies();
+  }
+  // Takes the pair that was asked for first.
+  template <int kQ>
+  __device__ __forceinline__ void Take(Codes& codes) const {
+    WaitForCopies<kRingPairs - 1>();
+    __syncwarp();
+#pragma unroll
+    for (int r = 0; r < 2 * kGroups; ++r) {
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
+                   : "=r"(codes[r][0]), "=r"(codes[r][1])
+                   : "r"(from_ + Place(kQ) + r * 8 * kTileDims)
+                   : "memory");
+    }
+    __syncwarp();  // before the place is filled anew
+  }
+
+ private:
+  static constexpr int kTurn = 4;
+  uint32_t to_[2];  // where the lane's copies of either tile of a pair go
+  uint32_t from_;   // what it reads of the first rows
+
+  static constexpr uint32_t Place(int pair) { return static_cast<uint32_t>(pair % kRingPairs * kPairBytes); }
+};
+
+}  // namespace stoch::cuda::batch_table

@@ -1,0 +1,383 @@
+// The roles of the wgmma kernel of the SC linear: a producer thread that copies blocks of 16 dimensions into a ring of
+// shared memory stages, and consumers that multiply them with weights expanded in registers.
+#pragma once
+
+#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/sc/tensor_core/operand.cuh"
+#include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
+#include "kernels/cuda/sc/tensor_core/ranks.cuh"
+
+namespace stoch::cuda::prefill {
+
+inline constexpr int kTokens = kPrefillTokens;
+inline constexpr int kConsumers = 128 * kPrefillGroups;
+inline constexpr int kThreads = kConsumers + 128;
+inline constexpr int kAccumulators = kTokens / 2;
+inline constexpr int kUnitBytes = kTokens * 16;
+inline constexpr int kTokenScaleBytes = kTokens * 4;
+inline constexpr int kScaleBytes = kTokenScaleBytes + kPrefillRows * 4;  // of the chunk that ends in a stage
+inline constexpr int kMaxStages = 6;
+// What the consumers take beyond the even share of a launch of kThreads, the producer's warpgroup gives back.
+inline constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+inline constexpr int kProducerRegisters = kPrefillGroups == 2 ? 24 : 32;
+inline constexpr int kConsumerRegisters =
+    ((kPrefillGroups + 1) * kLaunchRegisters - kProducerRegisters) / kPrefillGroups / 8 * 8;
+inline constexpr int kRingHeader = 256;  // the barriers; stages and rank table stay aligned to it
+
+// The ring of stages as one thread walks it. One base address for all of it: addresses of static shared variables are
+// made anew from special registers in every iteration.
+struct Ring {
+  uint32_t base;  // shared address of: full barriers, empty barriers, stages at kRingHeader
+  int stages;
+  int slot = 0;
+  uint32_t phase = 0;
+  __device__ uint32_t full(int i) const { return base + 8 * static_cast<uint32_t>(i); }
+  __device__ uint32_t empty(int i) const { return base + 8 * static_cast<uint32_t>(kMaxStages + i); }
+  __device__ void Next() {
+    if (++slot == stages) {
+      slot = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+template <int kWords>
+inline constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes + kScaleBytes;
+
+__device__ __forceinline__ const PrefillTask& TaskOf(const PrefillArgs& args, int super) {
+  int i = 0;
+  while (i + 1 < args.task_count && super >= args.tasks[i + 1].first_super) ++i;
+  return args.tasks[i];
+}
+
+__device__ __forceinline__ int FirstRow(const PrefillTask& task, int super, uint32_t rank) {
+  return (super - task.first_super) * kSuperRows + static_cast<int>(rank) * kPrefillRows;
+}
+
+template <int kWords>
+__device__ void Produce(const PrefillArgs& args, Ring ring, int cluster, uint32_t rank) {
+  const ScStreams& s = args.streams;
+  constexpr uint32_t kBlockBytes = (4 * kWords + 2) * kUnitBytes;
+  constexpr uint32_t kHalfBytes = kBlockBytes / 2;
+  for (int step = 0; step < args.schedule.max_steps; ++step) {
+    const auto piece = args.schedule.At(cluster, step);
+    const int token_tile = piece.tile / args.schedule.supers;
+    const int super = piece.tile % args.schedule.supers;
+    const PrefillTask& task = TaskOf(args, super);
+    const int first_row = FirstRow(task, super, rank);
+    const int rows = max(min(kPrefillRows, task.rows_padded - first_row), 0);
+    for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
+      const int begin = chunk * s.blocks_per_chunk;
+      const int end = min(begin + s.blocks_per_chunk, s.dim_blocks);
+      const uint8_t* from = s.data + s.block_offset(token_tile, begin, 0) + rank * kHalfBytes;
+      const int blocks = (end - begin) * s.halves;
+      for (int i = 0; i < blocks; ++i) {
+        const bool last = i + 1 == blocks;
+        const uint32_t to = ring.base + kRingHeader + static_cast<uint32_t>(ring.slot * kStageBytes<kWords>);
+        const uint32_t full = ring.full(ring.slot);
+        BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
+        BarrierExpect(full, kBlockBytes + (last ? kTokenScaleBytes + rows * 4 : 0));
+        BulkCopyToCluster(to + rank * kHalfBytes, from, kHalfBytes, full, (1 << kPrefillCluster) - 1);
+        if (last) {
+          BulkCopy(to + kBlockBytes, s.scales + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
+                   kTokenScaleBytes, full);
+          if (rows > 0) {
+            BulkCopy(to + kBlockBytes + kTokenScaleBytes,
+                     task.scales + static_cast<int64_t>(chunk) * task.rows_padded + first_row, rows * 4, full);
+          }
+        }
+        from += kBlockBytes;
+        ring.Next();
+      }
+    }
+  }
+}
+
+// y of a cut tile, to and from memory, each thread its own.
+__device__ __forceinline__ float* PartialOf(const PrefillArgs& args, int rest_tile, uint32_t rank) {
+  return args.partial + (static_cast<int64_t>(rest_tile) * kPrefillCluster + rank) * kAccumulators * kConsumers +
+         threadIdx.x;
+}
+__device__ __forceinline__ int* FlagOf(const PrefillArgs& args, int rest_tile, uint32_t rank) {
+  return args.flags + (rest_tile * kPrefillCluster + static_cast<int>(rank)) * (kConsumers / 32) + threadIdx.x / 32;
+}
+
+__device__ inline void LoadPartial(const PrefillArgs& args, int rest_tile, uint32_t rank, int pieces,
+                                   float (&y)[kAccumulators]) {
+  const int* flag = FlagOf(args, rest_tile, rank);
+  int seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(seen) : "l"(flag) : "memory");
+  } while (seen < pieces);
+  const float* from = PartialOf(args, rest_tile, rank);
+#pragma unroll
+  for (int i = 0; i < kAccumulators; ++i) y[i] = __ldcg(from + i * kConsumers);
+}
+
+__device__ inline void StorePartial(const PrefillArgs& args, int rest_tile, uint32_t rank, int pieces,
+                                    const float (&y)[kAccumulators]) {
+  float* to = PartialOf(args, rest_tile, rank);
+#pragma unroll
+  for (int i = 0; i < kAccumulators; ++i) __stcg(to + i * kConsumers, y[i]);
+  __threadfence();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    asm volatile("st.release.gpu.global.s32 [%0], %1;\n" ::"l"(FlagOf(args, rest_tile, rank)), "r"(pieces) : "memory");
+  }
+}
+
+// A consumer's work. Every instruction of a stage counts: while the tensor cores are busy, the other pipes get less
+// than half of the issue slots (measured: 15 shifts for each m64n128k256), so what a stage needs beyond its
+// thermometers is kept in registers or made at compile time.
+template <int kWords, int kHalves, bool kTable>
+struct Consumer {
+  const PrefillArgs& args;
+  Ring ring;
+  uint32_t table;  // shared address of the ranks of this lane's first dimension, for TableRanks
+  int warp;
+  uint32_t remote;     // this lane's view of the barriers of block (lane % kPrefillCluster)
+  bool releases;       // lanes 0..kPrefillCluster-1 hand stages back, each to its block
+  uint32_t minus_one;  // PrefillArgs::minus_one
+  uint32_t held = 0;   // offset of the barrier of the stage before
+  int32_t acc[kAccumulators];
+  float y[kAccumulators];
+
+  __device__ uint32_t stage(int slot) const {
+    return ring.base + kRingHeader + static_cast<uint32_t>(slot * kStageBytes<kWords>);
+  }
+  __device__ int previous_slot() const { return (ring.slot == 0 ? ring.stages : ring.slot) - 1; }
+
+  // Hands a stage back to the producers of both blocks. One lane arrives for its warp without a barrier of the warp:
+  // the reads of all lanes (scales, by ScaleChunk) are single instructions of a warp that wgmma.wait keeps converged,
+  // ahead of the arrive. racecheck knows no such order between lanes and reports them against the next bulk copy into
+  // the stage, with a __syncwarp ahead of the arrive too.
+  __device__ void Release(uint32_t barrier_offset) const {
+    BarrierArriveRemote<8 * kMaxStages>(remote + barrier_offset, releases);
+  }
+  // See PrefillArgs::stagger.
+  __device__ void Follow() const {
+    if (args.stagger && warp >= 4) NamedWait(static_cast<uint32_t>(warp / 4), 256);
+  }
+  __device__ void Lead() const {
+    NamedArrive(static_cast<uint32_t>(warp / 4 + 1), 256, args.stagger && warp + 4 < kConsumers / 32);
+  }
+
+  // A warpgroup beyond the last row: takes part in the hand-overs only.
+  __device__ void SkipChunk(int blocks) {
+    Follow();
+    for (int i = 0; i < blocks * kHalves; ++i) {
+      BarrierWait(ring.full(ring.slot), ring.phase);
+      Release(8 * static_cast<uint32_t>(ring.slot));
+      ring.Next();
+      if (i == 0) Lead();
+    }
+  }
+
+  // The accumulators of the first 64 * kWidth tokens.
+  template <int kWidth>
+  __device__ int32_t (&Accumulators())[32 * kWidth] {
+    return reinterpret_cast<int32_t(&)[32 * kWidth]>(acc);
+  }
+
+  // Adds one stage to acc. kWords pairs of steps: while one pair multiplies, the next one's operands are made.
+  template <int kWidth, bool kFirst>
+  __device__ void MultiplyStage(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
+    const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
+                                 static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords> >> 4));
+    Unrolled<kWords>([&](auto pair) {
+      uint32_t a[2][4];
+      StepOperand<kWords, 2 * pair>(a[0], codes, ranks, minus_one);
+      StepOperand<kWords, 2 * pair + 1>(a[1], codes, ranks, minus_one);
+      Pin(a[0]);
+      Pin(a[1]);
+      if constexpr (pair == 0) BarrierWait(ring.full(ring.slot), ring.phase);
+      WgmmaFence();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        Wgmma<64 * kWidth>::Bits(Accumulators<kWidth>(), a[i], Descriptor(low + (4 * pair + 2 * i) * (kUnitBytes >> 4)),
+                                 pair + i > 0 || !kFirst);
+      }
+      WgmmaCommit();
+      WgmmaWait<1>(acc);
+      if constexpr (pair == 0 && !kFirst) Release(held);
+    });
+    uint32_t a[4];
+    CorrectionOperand(a, codes, ranks);
+    Pin(a);
+    WgmmaFence();
+    Wgmma<64 * kWidth>::Bytes(Accumulators<kWidth>(), a, Descriptor(low + 4 * kWords * (kUnitBytes >> 4)));
+    WgmmaCommit();
+    WgmmaWait<1>(acc);
+    held = 8 * static_cast<uint32_t>(ring.slot);
+    ring.Next();
+  }
+
+  // y = y + (float(acc) * gain) * (scale_a * scale_b), every operation rounded.
+  template <int kWidth>
+  __device__ void ScaleChunk() {
+    WgmmaWait<0>(acc);
+    const uint32_t scales = stage(previous_slot()) + (4 * kWords + 2) * kUnitBytes;
+    const uint32_t row_scales =
+        scales + kTokenScaleBytes + (static_cast<uint32_t>(warp) * 16 + threadIdx.x % 32 / 4) * 4;
+    const float scale0 = LoadShared(row_scales), scale1 = LoadShared(row_scales + 32);
+    // Columns in batches, loads first: one by one, every element waits for the latency of the one before it.
+    constexpr int kBatch = 4;
+#pragma unroll
+    for (int i = 0; i < 32 * kWidth; i += 4 * kBatch) {
+      float2 token[kBatch];
+      float value[4 * kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) token[b] = LoadShared2(scales + threadIdx.x % 4 * 8 + (i / 4 + b) * 32);
+#pragma unroll
+      for (int k = 0; k < 4 * kBatch; ++k) value[k] = __fmul_rn(static_cast<float>(acc[i + k]), args.gain);
+#pragma unroll
+      for (int k = 0; k < 4 * kBatch; ++k) {
+        const float scale = __fmul_rn(k % 2 == 0 ? token[k / 4].x : token[k / 4].y, k % 4 < 2 ? scale0 : scale1);
+        value[k] = __fmul_rn(value[k], scale);
+      }
+#pragma unroll
+      for (int k = 0; k < 4 * kBatch; ++k) y[i + k] = __fadd_rn(y[i + k], value[k]);
+    }
+    Release(held);
+  }
+
+  // The stages of one block of 16 dimensions; `block` counts from the start of the chunk.
+  template <int kWidth, bool kFirst>
+  __device__ void MultiplyBlock(const uint32_t (&codes)[2], int block) {
+    Unrolled<kHalves>([&](auto half) {
+      PackedRanks ranks[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if constexpr (kTable) {
+          const int masks = max(args.masks, 16);
+          const int mask = half * masks + ((block * 16) & (masks - 1));
+          ranks[i] = TableRanks(table + static_cast<uint32_t>(mask * 128), codes[i]);
+        } else {
+          ranks[i] = DirectRanks<kWords>(codes[i]);
+        }
+      }
+      MultiplyStage<kWidth, kFirst && half == 0>(codes, ranks);
+    });
+  }
+
+  // `chunks` chunks of blocks, the last of them with `last_blocks`, of this thread's two rows.
+  template <int kWidth>
+  __device__ void MultiplyChunks(const uint32_t* codes, int chunks, int last_blocks) {
+    uint32_t next[2] = {__ldg(codes), __ldg(codes + 8 * kTileDims / 4)};
+    const auto advance = [&](uint32_t(&now)[2], bool more) {
+      now[0] = next[0];
+      now[1] = next[1];
+      codes += kTileBytes / 4;
+      if (more) {
+        next[0] = __ldg(codes);
+        next[1] = __ldg(codes + 8 * kTileDims / 4);
+      }
+    };
+    for (; chunks > 0; --chunks) {
+      const int blocks = chunks == 1 ? last_blocks : args.streams.blocks_per_chunk;
+      uint32_t now[2];
+      Follow();
+      advance(now, chunks > 1 || blocks > 1);
+      MultiplyBlock<kWidth, true>(now, 0);
+      Lead();
+      for (int block = 1; block < blocks; ++block) {
+        advance(now, chunks > 1 || block + 1 < blocks);
+        MultiplyBlock<kWidth, false>(now, block);
+      }
+      ScaleChunk<kWidth>();
+    }
+  }
+
+  // Stores y. A tile without edges takes no comparisons: while a warpgroup writes, it feeds no tensor core, and with
+  // them that was 6 % of the time at 32 chunks.
+  __device__ void Write(const PrefillTask& task, int first_row, int first_token) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int row = first_row + lane / 4;
+    const int token = first_token + lane % 4 * 2;
+    float* to = task.out + token * task.out_stride + row;
+    const bool whole = first_row + 16 <= task.rows && first_token + kTokens <= args.streams.tokens;
+    if (whole && !task.add) {
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        float* next = to + task.out_stride;
+        to[0] = y[i];
+        next[0] = y[i + 1];
+        to[8] = y[i + 2];
+        next[8] = y[i + 3];
+        to += 8 * task.out_stride;
+      }
+      return;
+    }
+    // Loads of four columns before their stores, as the compiler cannot know that they do not overlap.
+    constexpr int kBatch = 16;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += kBatch) {
+      float before[kBatch] = {};
+      bool inside[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        inside[k] = token + (i + k) / 4 * 8 + k % 2 < args.streams.tokens && row + k % 4 / 2 * 8 < task.rows;
+        if (inside[k] && task.add) before[k] = to[(k / 4 * 8 + k % 2) * task.out_stride + k % 4 / 2 * 8];
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        if (inside[k]) {
+          to[(k / 4 * 8 + k % 2) * task.out_stride + k % 4 / 2 * 8] =
+              task.add ? __fadd_rn(before[k], y[i + k]) : y[i + k];
+        }
+      }
+      to += kBatch / 4 * 8 * task.out_stride;
+    }
+  }
+
+  __device__ void Run(int cluster, uint32_t rank) {
+    const ScStreams& s = args.streams;
+    const int tail_blocks = s.dim_blocks - (s.chunks - 1) * s.blocks_per_chunk;
+    for (int step = 0; step < args.schedule.max_steps; ++step) {
+      auto piece = args.schedule.At(cluster, step);
+      if (piece.chunk_begin == piece.chunk_end) continue;
+      const int last_blocks = piece.chunk_end == s.chunks ? tail_blocks : s.blocks_per_chunk;
+      const PrefillTask& task = TaskOf(args, piece.tile % args.schedule.supers);
+      const int warp_row = FirstRow(task, piece.tile % args.schedule.supers, rank) + warp * 16;
+      if (warp_row / 64 * 64 >= task.rows_padded) {
+        for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
+          SkipChunk(chunk + 1 == piece.chunk_end ? last_blocks : s.blocks_per_chunk);
+        }
+        continue;
+      }
+      const int rest_tile = piece.tile - args.schedule.full * args.schedule.clusters;
+      if (piece.chunk_begin == 0) {
+#pragma unroll
+        for (int i = 0; i < kAccumulators; ++i) y[i] = 0;
+      } else {
+        LoadPartial(args, rest_tile, rank, piece.number, y);
+      }
+      // Rows row and row + 8 lie in the same tile of 32 rows; a block of 16 dimensions is one such tile.
+      const int lane = static_cast<int>(threadIdx.x % 32);
+      const int row = warp_row + lane / 4;
+      const int64_t first_tile =
+          static_cast<int64_t>(row / kTileRows) * s.dim_blocks + piece.chunk_begin * s.blocks_per_chunk;
+      const uint32_t* codes = reinterpret_cast<const uint32_t*>(task.codes + first_tile * kTileBytes +
+                                                                row % kTileRows * kTileDims + lane % 4 * 4);
+      const int chunks = piece.chunk_end - piece.chunk_begin;
+      if (piece.width == 3) {
+        MultiplyChunks<3>(codes, chunks, last_blocks);
+      } else if (piece.width == 2) {
+        MultiplyChunks<2>(codes, chunks, last_blocks);
+      } else {
+        MultiplyChunks<1>(codes, chunks, last_blocks);
+      }
+
+      piece = args.schedule.At(cluster, Opaque(step));
+      if (piece.chunk_end < args.schedule.chunks) {
+        StorePartial(args, piece.tile - args.schedule.full * args.schedule.clusters, rank, piece.number + 1, y);
+        continue;
+      }
+      const int super = piece.tile % args.schedule.supers;
+      const PrefillTask& done = TaskOf(args, super);
+      Write(done, FirstRow(done, super, rank) + warp * 16, piece.tile / args.schedule.supers * kTokens);
+    }
+  }
+};
+
+}  // namespace stoch::cuda::prefill

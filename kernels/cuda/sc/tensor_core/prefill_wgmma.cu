@@ -1,0 +1,183 @@
+// SC linear on Hopper's binary wgmma: see prefill.h for what it computes, streams.h for the activations.
+//
+// A cluster of two blocks owns a tile of 256 weight rows x 192 tokens. In each block one producer thread fills the ring
+// (each block fetches half of every stage for both), and two warpgroups of 64 rows multiply: weights become
+// thermometers in registers (A), a stage is B. 192 tokens with two warpgroups rather than 128 with three: the
+// instructions beside wgmma, which set the pace then, serve half as many products more (measured: 4 % less time, half
+// of it lost to edges).
+//
+// What bounds it in a whole model is power as well: 700 W hold an H200 at 1.86 of 1.98 GHz (128 cycles; 1.93 at 64), so
+// that fewer instructions beside wgmma no longer show.
+//
+// Tried before: warpgroups two to four stages apart instead of one, so that their scales never meet (64 cycles: 0 to
+// 4 % more time, 128: 2 to 10 %); a seventh stage (nothing).
+#include <algorithm>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
+#include "kernels/cuda/sc/tensor_core/prefill_roles.cuh"
+
+namespace stoch::cuda {
+namespace {
+
+using prefill::Consumer;
+using prefill::kConsumerRegisters;
+using prefill::kConsumers;
+using prefill::kMaxStages;
+using prefill::kProducerRegisters;
+using prefill::kRingHeader;
+using prefill::kScaleBytes;
+using prefill::kStageBytes;
+using prefill::kThreads;
+using prefill::kUnitBytes;
+using prefill::Produce;
+using prefill::Ring;
+
+template <int kWords, int kHalves, bool kTable>
+__global__ void __launch_bounds__(kThreads, 1)
+    PrefillWgmmaKernel(const __grid_constant__ PrefillArgs args, int stages) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(256) uint8_t ring_memory[];
+  static_assert(kStageBytes<kWords> % kRingHeader == 0);  // TableRanks
+  const uint32_t rank = ClusterRank();
+  const int cluster = static_cast<int>(blockIdx.x) / kPrefillCluster;
+  Ring ring{SharedAddress(ring_memory), stages};
+  uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords>;
+  if constexpr (kTable) FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < stages; ++i) {
+      BarrierInit(ring.full(i), 1);
+      BarrierInit(ring.empty(i), kPrefillCluster * kConsumers / 32);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+  }
+  __syncthreads();
+  ClusterSync();
+  // From one lane, so that the compiler knows roles, and all that loops over stages, to be the same across a warp.
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp >= kConsumers / 32) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kProducerRegisters));
+    if (threadIdx.x == kConsumers) Produce<kWords>(args, ring, cluster, rank);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
+    const uint32_t lane = threadIdx.x % 32;
+    Consumer<kWords, kHalves, kTable> consumer{args,
+                                               ring,
+                                               SharedAddress(rank_table) + lane % 4 * 4 * 128,
+                                               warp,
+                                               MapToCluster(ring.base, lane % kPrefillCluster),
+                                               lane < kPrefillCluster,
+                                               args.minus_one};
+    consumer.Run(cluster, rank);
+  }
+  // No block may leave while its neighbour still copies into it or arrives at its barriers.
+  __syncwarp();
+  ClusterSync();
+#else
+  __trap();  // chosen only where PrefillWgmmaBuilt()
+#endif
+}
+
+struct Choice {
+  const void* kernel;
+  int stages;
+  size_t shared;
+};
+
+template <int kWords, int kHalves, bool kTable>
+const void* Kernel() {
+  return reinterpret_cast<const void*>(PrefillWgmmaKernel<kWords, kHalves, kTable>);
+}
+
+// Two halves have at least three words each.
+const void* KernelOf(int words, int halves, bool table) {
+  if (halves == 2) return words == 3 ? Kernel<3, 2, true>() : Kernel<4, 2, true>();
+  switch (words) {
+    case 1: return Kernel<1, 1, true>();
+    case 2: return table ? Kernel<2, 1, true>() : Kernel<2, 1, false>();
+    case 3: return Kernel<3, 1, true>();
+    default: return table ? Kernel<4, 1, true>() : Kernel<4, 1, false>();
+  }
+}
+
+Choice Choose(const PrefillArgs& args) {
+  const bool table = args.ranks != nullptr;
+  const void* kernel = KernelOf(args.streams.words, args.streams.halves, table);
+  const size_t stage = static_cast<size_t>((4 * args.streams.words + 2) * kUnitBytes + kScaleBytes);
+  const size_t table_bytes =
+      table ? static_cast<size_t>(args.streams.halves) * static_cast<size_t>(args.masks < 16 ? 16 : args.masks) * 128
+            : 0;
+  int device = 0, limit = 0;
+  STOCH_CUDA(cudaGetDevice(&device));
+  STOCH_CUDA(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const size_t room = static_cast<size_t>(limit) - kRingHeader - table_bytes;
+  const size_t stages = room / stage < kMaxStages ? room / stage : kMaxStages;
+  const size_t shared = kRingHeader + stages * stage + table_bytes;
+  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  return {kernel, static_cast<int>(stages), shared};
+}
+
+cudaLaunchConfig_t Config(cudaStream_t stream, const Choice& choice, int clusters, cudaLaunchAttribute* attribute) {
+  attribute->id = cudaLaunchAttributeClusterDimension;
+  attribute->val.clusterDim = {kPrefillCluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * kPrefillCluster));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = choice.shared;
+  config.stream = stream;
+  config.attrs = attribute;
+  config.numAttrs = 1;
+  return config;
+}
+
+}  // namespace
+
+bool PrefillWgmmaBuilt() {
+  cudaFuncAttributes attributes{};
+  STOCH_CUDA(cudaFuncGetAttributes(&attributes, KernelOf(4, 1, false)));
+  return attributes.ptxVersion >= 90;
+}
+
+int64_t MaxPrefillClusters(const PrefillArgs& args) {
+  const Choice choice = Choose(args);
+  cudaLaunchAttribute attribute;
+  const cudaLaunchConfig_t config = Config(nullptr, choice, 1, &attribute);
+  int clusters = 0;
+  STOCH_CUDA(cudaOccupancyMaxActiveClusters(&clusters, choice.kernel, &config));
+  return clusters;
+}
+
+void LaunchPrefillWgmma(cudaStream_t stream, const PrefillArgs& args) {
+  Choice choice = Choose(args);
+  PrefillArgs copy = args;
+  const ScStreams& s = args.streams;
+  const int shortest = std::min(s.blocks_per_chunk, s.dim_blocks - (s.chunks - 1) * s.blocks_per_chunk) * s.halves;
+  copy.stagger = shortest >= choice.stages;
+  cudaLaunchAttribute attribute;
+  const cudaLaunchConfig_t config = Config(stream, choice, args.schedule.clusters, &attribute);
+  void* parameters[] = {&copy, &choice.stages};
+  STOCH_CUDA(cudaLaunchKernelExC(&config, choice.kernel, parameters));
+}
+
+PrefillSchedule MakePrefillSchedule(int clusters, int supers, int tokens, int chunks) {
+  PrefillSchedule s;
+  const int token_tiles = (tokens + kPrefillTokens - 1) / kPrefillTokens;
+  s.supers = supers;
+  s.tiles = supers * token_tiles;
+  s.clusters = std::min(clusters, s.tiles);
+  s.chunks = chunks;
+  s.last_width = (tokens - (token_tiles - 1) * kPrefillTokens + 63) / 64;
+  const int wide_tiles = s.tiles - supers;
+  s.weigh_last = wide_tiles >= s.clusters;
+  s.full = (s.weigh_last ? wide_tiles : s.tiles) / s.clusters;
+  s.rest_wide = (s.weigh_last ? wide_tiles : s.tiles) - s.full * s.clusters;
+  s.rest_cost = s.start_cost(s.rest());
+  // A range no shorter than a tile's chunks over the steps a piece can be placed in keeps pieces apart in time.
+  const int even = (s.rest_cost + s.clusters - 1) / s.clusters;
+  const int apart = (s.wide_cost() + s.full) / (s.full + 1);
+  s.extra = std::max(even, apart);
+  s.max_steps = s.full + 2 + s.extra / s.last_cost() + 1;
+  return s;
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,141 @@
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/tensor_core/streams.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
+constexpr int kTokensPerBlock = 1024;         // pays for staging the table of the block's 16 dimensions
+constexpr int kFewestStagedTokens = 512;      // below, fetching what is looked up is less than fetching all rows
+
+// The bits of word `word` of a stream that are inside stoc_len.
+__device__ uint32_t ValidBits(int word, int stoc_len) {
+  const int bits = stoc_len - 32 * word;
+  return bits >= 32 ? ~0u : bits <= 0 ? 0u : (1u << bits) - 1;
+}
+
+// Part `half` of a stream.
+template <int kWords>
+__device__ __forceinline__ uint4 LoadStream(const ScTables& tables, int dim_in_chunk, int level, int half) {
+  const uint32_t* stream =
+      tables.streams +
+      (static_cast<int64_t>(dim_in_chunk & (tables.masks - 1)) * tables.levels + level) * tables.stream_words +
+      half * kWords;
+  if constexpr (kWords == 4) {  // stream_words is 4 or 8
+    return __ldg(reinterpret_cast<const uint4*>(stream));
+  } else {
+    uint32_t w[4] = {};
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) w[k] = half * kWords + k < tables.stream_words ? __ldg(stream + k) : 0;
+    return make_uint4(w[0], w[1], w[2], w[3]);
+  }
+}
+
+template <int kWords, bool kStaged>
+__global__ void __launch_bounds__(kThreads)
+    ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count) {
+  // [16 dims][levels][halves][4 words]: 16-byte entries whatever the stream length.
+  extern __shared__ uint4 staged[];
+  const int dim_block = static_cast<int>(blockIdx.x);
+  const int block_in_chunk = dim_block % out.blocks_per_chunk;
+  StartNext();
+  if constexpr (kStaged) {
+    for (int dim = static_cast<int>(threadIdx.x) / 32; dim < 16; dim += kThreads / 32) {
+      for (int i = static_cast<int>(threadIdx.x) % 32; i < tables.levels * out.halves; i += 32) {
+        staged[dim * tables.levels * out.halves + i] =
+            LoadStream<kWords>(tables, block_in_chunk * 16 + dim, i / out.halves, i % out.halves);
+      }
+    }
+  }
+  WaitForPrevious();
+  if (blockIdx.x == 0 && blockIdx.y == 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < flag_count; i += kThreads) flags[i] = 0;
+  }
+  __syncthreads();
+
+  const int lane = static_cast<int>(threadIdx.x) & 3;
+  const int first_token = static_cast<int>(blockIdx.y) * kTokensPerBlock;
+  const int end_token = min(first_token + kTokensPerBlock, out.tokens_padded());
+  for (int token = first_token + static_cast<int>(threadIdx.x) / 4; token < end_token; token += kTokensPerPass) {
+    uint32_t codes = 0;
+    if (token < out.tokens) {
+      codes = *reinterpret_cast<const uint32_t*>(a.codes + token * a.dims.padded + dim_block * 16 + lane * 4);
+    }
+    for (int half = 0; half < out.halves; ++half) {
+      uint32_t* block =
+          reinterpret_cast<uint32_t*>(out.data + out.block_offset(token / out.tile_tokens, dim_block, half));
+      const int column = token % out.tile_tokens * 4 + lane;
+      uint32_t signs = 0, ones = 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t code = (codes >> (8 * j)) & 0xff;
+        const uint32_t negative = code >> 7;
+        const int level = static_cast<int>(code & 0x7f);
+        uint4 entry;
+        if constexpr (kStaged) {
+          entry = staged[((lane * 4 + j) * tables.levels + level) * out.halves + half];
+        } else {
+          entry = LoadStream<kWords>(tables, block_in_chunk * 16 + lane * 4 + j, level, half);
+        }
+        const uint32_t w[4] = {entry.x, entry.y, entry.z, entry.w};
+        uint32_t count = 0;
+#pragma unroll
+        for (int k = 0; k < kWords; ++k) {
+          const uint32_t word = (w[k] ^ (0 - negative)) & ValidBits(half * kWords + k, tables.stoc_len);
+          count += static_cast<uint32_t>(__popc(word));
+          block[(j * kWords + k) * out.tile_tokens * 4 + column] = word;
+        }
+        signs |= negative << (8 * j);
+        ones |= ((negative - count) & 0xff) << (8 * j);
+      }
+      block[4 * kWords * out.tile_tokens * 4 + column] = signs;
+      block[(4 * kWords + 1) * out.tile_tokens * 4 + column] = ones;
+    }
+    if (lane == 0 && block_in_chunk == 0) {
+      const int64_t chunk = dim_block / out.blocks_per_chunk;
+      out.scales[chunk * out.tokens_padded() + token] = token < out.tokens ? a.scales[chunk * a.rows + token] : 0.0f;
+    }
+  }
+}
+
+template <int kWords>
+void Launch(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out, int* flags,
+            int flag_count) {
+  const bool is_staged = out.tokens >= kFewestStagedTokens;
+  const int shared = is_staged ? 16 * tables.levels * out.halves * 16 : 0;
+  const auto kernel = is_staged ? ExpandStreamsKernel<kWords, true> : ExpandStreamsKernel<kWords, false>;
+  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  const dim3 grid(static_cast<unsigned>(out.dim_blocks),
+                  static_cast<unsigned>((out.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
+  LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), static_cast<size_t>(shared), tables, a, out, flags, flag_count);
+}
+
+}  // namespace
+
+ScStreams MakeScStreams(const ScDims& dims, int64_t tokens, int tile_tokens, int stoc_len) {
+  ScStreams r;
+  r.tokens = static_cast<int>(tokens);
+  r.tile_tokens = tile_tokens;
+  r.token_tiles = static_cast<int>((tokens + tile_tokens - 1) / tile_tokens);
+  r.dim_blocks = static_cast<int>(dims.padded / kTileDims);
+  r.blocks_per_chunk = static_cast<int>(dims.chunk_stride / kTileDims);
+  r.chunks = static_cast<int>(dims.chunks);
+  const int all_words = (stoc_len + 31) / 32;
+  r.halves = (all_words + 3) / 4;
+  r.words = (all_words + r.halves - 1) / r.halves;
+  return r;
+}
+
+void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+                         int* flags, int flag_count) {
+  switch (out.words) {
+    case 1: return Launch<1>(ctx, tables, a, out, flags, flag_count);
+    case 2: return Launch<2>(ctx, tables, a, out, flags, flag_count);
+    case 3: return Launch<3>(ctx, tables, a, out, flags, flag_count);
+    default: return Launch<4>(ctx, tables, a, out, flags, flag_count);
+  }
+}
+
+}  // namespace stoch::cuda

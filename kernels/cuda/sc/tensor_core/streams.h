@@ -1,0 +1,56 @@
+// Activations as bitstreams: what the binary tensor cores multiply with weights (prefill.h).
+//
+// A dimension's activation is stoc_len bits, complemented where it is negative, in the order of ScOperator::streams_a.
+// Streams longer than 128 cycles are cut in `halves` parts, each treated as a dimension of its own. The bits of 16
+// dimensions and `tile_tokens` tokens (a block) are cut in units of one 32-bit word of four dimensions, so that a unit
+// is one 16-byte column of a tensor core operand and lane t of a quad meets only dimensions 4t..4t+3:
+//   [token tile][dim block of 16][half][unit][token][t = 0..3] u32
+//   unit j * words + w, j < 4, w < words: word w of dimension 4t + j
+//   unit 4 * words:     byte j = 1 where dimension 4t + j is negative     } int8 factors of the sign correction,
+//   unit 4 * words + 1: byte j = (1 where negative) - ones of its bits    } see operand.cuh
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/format/layout.h"
+#include "kernels/cuda/sc/format/tables.h"
+
+namespace stoch::cuda {
+
+struct ScStreams {
+  int tokens = 0;
+  int tile_tokens = 0;  // a multiple of 8
+  int token_tiles = 0;
+  int dim_blocks = 0;        // dims.padded / 16
+  int blocks_per_chunk = 0;  // the last chunk may have fewer
+  int chunks = 0;
+  int halves = 1;           // 2 where stoc_len > 128
+  int words = 0;            // 1..4 words of a half
+  uint8_t* data = nullptr;  // bytes() of them, 128-byte aligned
+  float* scales = nullptr;  // [chunks][tokens_padded()], 0 for padding tokens
+
+  STOCH_LAYOUT_FN int units() const { return 4 * words + 2; }
+  STOCH_LAYOUT_FN int unit_bytes() const { return tile_tokens * 16; }
+  STOCH_LAYOUT_FN int block_bytes() const { return units() * unit_bytes(); }
+  STOCH_LAYOUT_FN int tokens_padded() const { return token_tiles * tile_tokens; }
+  STOCH_LAYOUT_FN int64_t bytes() const {
+    return static_cast<int64_t>(token_tiles) * dim_blocks * halves * block_bytes();
+  }
+  STOCH_LAYOUT_FN int64_t scale_count() const { return static_cast<int64_t>(chunks) * tokens_padded(); }
+  STOCH_LAYOUT_FN int64_t block_offset(int token_tile, int dim_block, int half) const {
+    return ((static_cast<int64_t>(token_tile) * dim_blocks + dim_block) * halves + half) * block_bytes();
+  }
+};
+
+// What: the sizes for activations of `tokens` rows; data and scales are left to the caller.
+ScStreams MakeScStreams(const ScDims& dims, int64_t tokens, int tile_tokens, int stoc_len);
+
+// What:     writes the streams and scales of `a`, and zeroes flags[0..flag_count).
+// Requires: tables of a kSignMagnitude operator with streams.
+void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+                         int* flags, int flag_count);
+
+}  // namespace stoch::cuda

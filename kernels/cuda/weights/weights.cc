@@ -1,0 +1,272 @@
+#include "kernels/cuda/weights/weights.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/weights/pack.h"
+#include "kernels/cuda/weights/uploader.h"
+#include "kernels/math/reduce.h"
+#include "kernels/spec_check.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int64_t kNoBadRow = std::numeric_limits<int64_t>::max();
+constexpr int64_t kAlignment = 256;
+
+int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+int64_t TotalRows(std::span<const WeightSource> parts) {
+  int64_t rows = 0;
+  for (const WeightSource& part : parts) rows += part.rows;
+  return rows;
+}
+
+// The parts' type, F32 where they differ.
+DType CommonType(std::span<const WeightSource> parts) {
+  for (const WeightSource& part : parts) {
+    if (SourceType(part) != SourceType(parts[0])) return DType::kF32;
+  }
+  return SourceType(parts[0]);
+}
+
+// The first row with NaN or infinity, as the pack kernels found it.
+class BadRow {
+ public:
+  explicit BadRow(DeviceContext& ctx) : ctx_(ctx), memory_(AllocateDevice(ctx.device, sizeof(int64_t))) {
+    STOCH_CUDA(cudaMemcpyAsync(memory_.data(), &kNoBadRow, sizeof(int64_t), cudaMemcpyHostToDevice, ctx.stream));
+  }
+  int64_t* device() const { return static_cast<int64_t*>(memory_.data()); }
+
+  // Waits. Errors: InvalidInput naming tensor, row and column.
+  void Check(std::span<const WeightSource> parts) const {
+    int64_t row = kNoBadRow;
+    STOCH_CUDA(cudaMemcpyAsync(&row, memory_.data(), sizeof(row), cudaMemcpyDeviceToHost, ctx_.stream));
+    STOCH_CUDA(cudaStreamSynchronize(ctx_.stream));
+    if (row == kNoBadRow) return;
+    RejectNonFinite(parts, row);
+  }
+
+ private:
+  DeviceContext& ctx_;
+  Buffer memory_;
+};
+
+// Rows of side b that share a scale.
+int64_t GroupRows(const ScOperator& op, int64_t rows) {
+  return op.config.granularity == ScGranularity::kPerRow ? op.config.group_b : rows;
+}
+
+// Where the arrays of an SC weight lie in its memory.
+struct ScMemory {
+  ScMemory(const ScOperator& op, int64_t rows, int64_t cols) {
+    view.dims = MakeScDims(cols, op.config.chunk_d);
+    view.rows = rows;
+    view.rows_padded = RoundUp(rows, kRowPadding);
+    scales_at = RoundUp(view.rows_padded * view.dims.padded, kAlignment);
+    zeros_at =
+        scales_at + RoundUp(view.dims.chunks * view.rows_padded * static_cast<int64_t>(sizeof(float)), kAlignment);
+    asymmetric = op.code == ScCode::kAsymmetric;
+    const int64_t per_row = RoundUp(view.rows_padded * static_cast<int64_t>(sizeof(float)), kAlignment);
+    sums_at = zeros_at + (asymmetric ? per_row : 0);
+    bytes = sums_at + (asymmetric ? per_row : 0);
+  }
+  void Place(char* base) {
+    view.codes = reinterpret_cast<const uint8_t*>(base);
+    view.scales = reinterpret_cast<const float*>(base + scales_at);
+    if (!asymmetric) return;
+    view.zeros = reinterpret_cast<const float*>(base + zeros_at);
+    view.sums = reinterpret_cast<const int32_t*>(base + sums_at);
+  }
+
+  ScWeightView view;
+  bool asymmetric = false;
+  int64_t scales_at = 0;
+  int64_t zeros_at = 0;
+  int64_t sums_at = 0;
+  int64_t bytes = 0;
+};
+
+Buffer AllocateZeroed(DeviceContext& ctx, int64_t bytes) {
+  Buffer buffer = AllocateDevice(ctx.device, static_cast<size_t>(bytes));
+  STOCH_CUDA(cudaMemsetAsync(buffer.data(), 0, static_cast<size_t>(bytes), ctx.stream));
+  return buffer;
+}
+
+std::unique_ptr<CudaLinear> MakeSc(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
+                                   const LinearSpec& spec) {
+  STOCH_CHECK(spec.sc != nullptr);
+  const ScOperator& op = *spec.sc;
+  const int64_t rows = TotalRows(parts);
+  const int64_t cols = parts[0].cols;
+  CheckAccumulator(op, cols, "tensor " + parts[0].name);
+  ScMemory memory(op, rows, cols);
+  Buffer buffer = AllocateZeroed(ctx, memory.bytes);
+  memory.Place(static_cast<char*>(buffer.data()));
+  const BadRow bad(ctx);
+
+  const int64_t group = std::min(GroupRows(op, rows), rows);
+  const int64_t granule = std::lcm(group, int64_t{kTileRows});
+  int64_t at = 0;
+  bool aligned = granule < rows;
+  for (const WeightSource& part : parts) {
+    aligned = aligned && at % granule == 0;
+    at += part.rows;
+  }
+  if (aligned || (group == 1 && parts.size() == 1)) {
+    uploader.ForEachSlab(parts, granule, [&](const WeightSlab& slab) {
+      Scratch scratch(ctx.workspace);
+      LaunchPackSc(ctx, scratch, slab, op, group, memory.view, bad.device());
+    });
+  } else {
+    // Scopes or tiles that cross parts or slabs: the whole stack at once, in one type.
+    const DType dtype = CommonType(parts);
+    const Buffer plain = AllocateDevice(ctx.device, static_cast<size_t>(rows * cols) * DTypeSize(dtype));
+    uploader.ForEachSlab(
+        parts, 1, [&](const WeightSlab& slab) { LaunchPackPlain(ctx, slab, dtype, plain.data(), bad.device()); });
+    bad.Check(parts);  // a scale over several rows would spread the NaN to all of them
+    Scratch scratch(ctx.workspace);
+    LaunchPackSc(ctx, scratch, WeightSlab{plain.data(), dtype, 0, rows, cols}, op, group, memory.view, bad.device());
+    STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  }
+  bad.Check(parts);
+  return std::make_unique<CudaLinear>(ctx.device, spec, memory.view, std::move(buffer));
+}
+
+std::unique_ptr<CudaLinear> MakeExact(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
+                                      const LinearSpec& spec) {
+  ExactWeightView view;
+  view.dtype = CommonType(parts);
+  view.rows = TotalRows(parts);
+  view.cols = parts[0].cols;
+  view.padded_cols = RoundUp(view.cols, int64_t{kDotLanes} * view.vector());
+  Buffer buffer = AllocateDevice(ctx.device, static_cast<size_t>(view.rows * view.padded_cols) * DTypeSize(view.dtype));
+  view.data = buffer.data();
+  const BadRow bad(ctx);
+  uploader.ForEachSlab(parts, 1, [&](const WeightSlab& slab) { LaunchPackExact(ctx, slab, view, bad.device()); });
+  bad.Check(parts);
+  return std::make_unique<CudaLinear>(ctx.device, spec, view, std::move(buffer));
+}
+
+std::unique_ptr<CudaLinear> MakeHalf(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
+                                     const LinearSpec& spec) {
+  HalfWeightView view;
+  view.rows = TotalRows(parts);
+  view.cols = parts[0].cols;
+  Buffer buffer = AllocateDevice(ctx.device, static_cast<size_t>(view.rows * view.cols) * sizeof(uint16_t));
+  view.data = static_cast<const uint16_t*>(buffer.data());
+  const BadRow bad(ctx);
+  uploader.ForEachSlab(parts, 1, [&](const WeightSlab& slab) { LaunchPackHalf(ctx, slab, view, bad.device()); });
+  bad.Check(parts);
+  return std::make_unique<CudaLinear>(ctx.device, spec, view, std::move(buffer));
+}
+
+}  // namespace
+
+CudaLinear::CudaLinear(Device device, LinearSpec spec, View view, Buffer memory)
+    : device_(device), spec_(std::move(spec)), view_(view), memory_(std::move(memory)) {}
+
+int64_t CudaLinear::rows() const {
+  return std::visit([](const auto& view) { return view.rows; }, view_);
+}
+
+int64_t CudaLinear::cols() const {
+  if (const auto* sc = std::get_if<ScWeightView>(&view_)) return sc->dims.dims;
+  if (const auto* exact = std::get_if<ExactWeightView>(&view_)) return exact->cols;
+  return std::get<HalfWeightView>(view_).cols;
+}
+
+std::unique_ptr<CudaLinear> MakeLinear(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
+                                       const LinearSpec& spec) {
+  CheckStack(parts);
+  switch (spec.precision) {
+    case Precision::kSc: return MakeSc(ctx, uploader, parts, spec);
+    case Precision::kFp32: return MakeExact(ctx, uploader, parts, spec);
+    case Precision::kFp16: return MakeHalf(ctx, uploader, parts, spec);
+  }
+  return nullptr;
+}
+
+std::unique_ptr<CudaLinear> MakeLinearRows(DeviceContext& ctx, Uploader& uploader, const WeightSource& source,
+                                           const LinearSpec& spec, int64_t first, int64_t count) {
+  if (spec.precision != Precision::kSc || first < 0 || count < 1 || first > source.rows - count) {
+    throw InvalidInput("tensor " + source.name + ": rows " + std::to_string(first) + " and " + std::to_string(count) +
+                       " more of " + std::to_string(source.rows) + " in precision sc were expected to be its own");
+  }
+  // Scales that rows share need all of them; the rest is dropped at once.
+  const std::unique_ptr<CudaLinear> whole = MakeLinear(ctx, uploader, {&source, 1}, spec);
+  ScMemory memory(*spec.sc, count, source.cols);
+  Buffer buffer = AllocateZeroed(ctx, memory.bytes);
+  memory.Place(static_cast<char*>(buffer.data()));
+  LaunchCopyScRows(ctx, whole->view<ScWeightView>(), first, memory.view);
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  return std::make_unique<CudaLinear>(ctx.device, spec, memory.view, std::move(buffer));
+}
+
+Buffer MakeVector(DeviceContext& ctx, Uploader& uploader, const WeightSource& source) {
+  const std::span<const WeightSource> parts(&source, 1);
+  CheckStack(parts);
+  STOCH_CHECK(source.rows == 1);
+  Buffer buffer = AllocateDevice(ctx.device, static_cast<size_t>(source.cols) * sizeof(float));
+  const BadRow bad(ctx);
+  uploader.ForEachSlab(
+      parts, 1, [&](const WeightSlab& slab) { LaunchPackPlain(ctx, slab, DType::kF32, buffer.data(), bad.device()); });
+  bad.Check(parts);
+  return buffer;
+}
+
+std::unique_ptr<CudaEmbedding> MakeEmbedding(DeviceContext& ctx, Uploader& uploader, const WeightSource& source,
+                                             const LinearWeight* tied) {
+  const auto* head = dynamic_cast<const CudaLinear*>(tied);
+  if (head != nullptr && head->device() == ctx.device && head->spec().precision == Precision::kFp32) {
+    return std::make_unique<CudaEmbedding>(ctx.device, EmbeddingView{head->view<ExactWeightView>(), false}, Buffer());
+  }
+  const std::span<const WeightSource> parts(&source, 1);
+  CheckStack(parts);
+  const DType dtype = SourceType(source);
+  // On the host: a token reads one row of it, 8 KB of the 1 to 2 GB that weights, keys and values have better use for.
+  Buffer buffer = AllocatePinned(static_cast<size_t>(source.rows * source.cols) * DTypeSize(dtype), ctx.device);
+  const BadRow bad(ctx);
+  uploader.ForEachSlab(parts, 1,
+                       [&](const WeightSlab& slab) { LaunchPackPlain(ctx, slab, dtype, buffer.data(), bad.device()); });
+  bad.Check(parts);
+  const ExactWeightView table{buffer.data(), dtype, source.rows, source.cols, source.cols};
+  return std::make_unique<CudaEmbedding>(ctx.device, EmbeddingView{table, true}, std::move(buffer));
+}
+
+Backend::PlainLinear Unpack(DeviceContext& ctx, const CudaLinear& weight) {
+  Backend::PlainLinear plain;
+  const size_t count = static_cast<size_t>(weight.rows() * weight.cols());
+  const auto fetch = [&](void* to, const Buffer& from) {
+    STOCH_CUDA(cudaMemcpyAsync(to, from.data(), from.bytes(), cudaMemcpyDeviceToHost, ctx.stream));
+    STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  };
+  if (weight.spec().precision == Precision::kSc) {
+    const auto& view = weight.view<ScWeightView>();
+    const Buffer codes = AllocateDevice(ctx.device, count);
+    const Buffer scales = AllocateDevice(ctx.device, static_cast<size_t>(view.rows * view.dims.chunks) * sizeof(float));
+    LaunchUnpackSc(ctx, view, static_cast<uint8_t*>(codes.data()), static_cast<float*>(scales.data()));
+    plain.codes.resize(count);
+    plain.scales.resize(scales.bytes() / sizeof(float));
+    fetch(plain.codes.data(), codes);
+    fetch(plain.scales.data(), scales);
+    return plain;
+  }
+  const Buffer values = AllocateDevice(ctx.device, count * sizeof(float));
+  if (weight.spec().precision == Precision::kFp32) {
+    LaunchUnpackExact(ctx, weight.view<ExactWeightView>(), static_cast<float*>(values.data()));
+  } else {
+    LaunchUnpackHalf(ctx, weight.view<HalfWeightView>(), static_cast<float*>(values.data()));
+  }
+  plain.values.resize(count);
+  fetch(plain.values.data(), values);
+  return plain;
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,93 @@
+// Weights in device memory: quantized, exact or fp16, made while they are loaded.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <variant>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/format/layout.h"
+
+namespace stoch::cuda {
+
+class Uploader;
+
+// An exact matrix: element (row, d) in the order in which kDotLanes strided lanes read it with 16-byte loads.
+// [rows][padded_cols / (16 * vector)][kDotLanes][vector], vector = 16 / sizeof(T): element d = (block * vector + v) *
+// kDotLanes + lane. Padding is -0, which leaves every lane as it is: fma(+0, -0, lane) == lane, signs of zero included.
+struct ExactWeightView {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;  // kF32, kF16 or kBF16, as in the file
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t padded_cols = 0;  // multiple of kDotLanes * vector
+
+  STOCH_LAYOUT_FN int vector() const { return dtype == DType::kF32 ? 4 : 8; }
+};
+
+// Plain halves for cuBLAS.
+struct HalfWeightView {
+  const uint16_t* data = nullptr;  // [rows, cols]
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+class CudaLinear final : public LinearWeight {
+ public:
+  using View = std::variant<ScWeightView, ExactWeightView, HalfWeightView>;
+
+  CudaLinear(Device device, LinearSpec spec, View view, Buffer memory);
+
+  Device device() const override { return device_; }
+  int64_t rows() const override;
+  int64_t cols() const override;
+  const LinearSpec& spec() const override { return spec_; }
+  int64_t bytes() const override { return static_cast<int64_t>(memory_.bytes()); }
+  int64_t stream_bytes() const override { return bytes(); }
+
+  template <typename T>
+  const T& view() const {
+    return std::get<T>(view_);
+  }
+
+ private:
+  Device device_;
+  LinearSpec spec_;
+  View view_;
+  Buffer memory_;
+};
+
+// Rows of a table, plain or inside an exact LM head (tied embeddings).
+struct EmbeddingView {
+  ExactWeightView table;
+  bool plain = true;  // row-major [rows, cols], else ExactWeightView's order
+};
+
+class CudaEmbedding final : public EmbeddingTable {
+ public:
+  CudaEmbedding(Device device, EmbeddingView view, Buffer memory)
+      : device_(device), view_(view), memory_(std::move(memory)) {}
+  Device device() const override { return device_; }
+  int64_t vocab_size() const override { return view_.table.rows; }
+  int64_t hidden_size() const override { return view_.table.cols; }
+  int64_t bytes() const override { return static_cast<int64_t>(memory_.bytes()); }
+  const EmbeddingView& view() const { return view_; }
+
+ private:
+  Device device_;
+  EmbeddingView view_;
+  Buffer memory_;  // empty where the table is the tied head's memory, which then must live longer
+};
+
+// The ops of Backend, for one device.
+std::unique_ptr<CudaLinear> MakeLinear(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
+                                       const LinearSpec& spec);
+std::unique_ptr<CudaLinear> MakeLinearRows(DeviceContext& ctx, Uploader& uploader, const WeightSource& source,
+                                           const LinearSpec& spec, int64_t first, int64_t count);
+Buffer MakeVector(DeviceContext& ctx, Uploader& uploader, const WeightSource& source);
+std::unique_ptr<CudaEmbedding> MakeEmbedding(DeviceContext& ctx, Uploader& uploader, const WeightSource& source,
+                                             const LinearWeight* tied);
+Backend::PlainLinear Unpack(DeviceContext& ctx, const CudaLinear& weight);
+
+}  // namespace stoch::cuda

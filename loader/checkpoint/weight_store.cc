@@ -1,0 +1,222 @@
+#include "loader/checkpoint/weight_store.h"
+
+#include <charconv>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/error.h"
+#include "loader/checkpoint/checkpoint.h"
+#include "loader/config/llama_tensors.h"
+#include "loader/quote.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 4 << 20;
+constexpr std::string_view kRandomPrefix = "random:";
+constexpr float kRandomStddev = 0.02f;
+
+// Names, shapes and aliases, which both kinds of store have; they differ in where the numbers are.
+class IndexedStore : public WeightStore {
+ public:
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  bool Has(std::string_view name) const override { return index_.contains(name); }
+
+  WeightSource Matrix(std::string_view name, int64_t rows, int64_t cols) const override {
+    const size_t i = Index(name);
+    const TensorInfo& info = tensors_[i];
+    const bool vector = info.shape.size() == 1 && rows == 1 && info.shape[0] == cols;
+    const bool matrix = info.shape.size() == 2 && info.shape[0] == rows && info.shape[1] == cols;
+    if (!vector && !matrix) {
+      const int64_t expected[] = {rows, cols};
+      throw InvalidInput(Place(info) + "tensor " + Quoted(name) + ": expected shape " + ShapeText(expected) + ", got " +
+                         ShapeText(info.shape));
+    }
+    WeightSource source = Source(i);
+    source.name = info.name;
+    source.rows = rows;
+    source.cols = cols;
+    return source;
+  }
+
+ protected:
+  explicit IndexedStore(std::string where) : where_(std::move(where)) {}
+
+  void Add(TensorInfo info) {
+    index_.emplace(info.name, tensors_.size());
+    tensors_.push_back(std::move(info));
+  }
+  void AddAlias(std::string_view alias, std::string_view name) { index_.emplace(alias, Index(name)); }
+  size_t Index(std::string_view name) const {
+    const auto found = index_.find(name);
+    if (found == index_.end()) throw InvalidInput(where_ + ": tensor " + Quoted(name) + " is missing");
+    return found->second;
+  }
+
+ private:
+  virtual WeightSource Source(size_t i) const = 0;  // where the numbers of tensors()[i] are
+
+  std::string Place(const TensorInfo& info) const { return (info.file.empty() ? where_ : info.file) + ": "; }
+
+  std::string where_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, size_t, std::less<>> index_;
+};
+
+class CheckpointStore final : public IndexedStore {
+ public:
+  CheckpointStore(const std::filesystem::path& folder, const LlamaConfig& config)
+      : IndexedStore(folder.string()), checkpoint_(folder) {
+    std::vector<std::string> missing;
+    for (const LlamaTensor& expected : LlamaTensors(config)) {
+      std::string name = expected.name;
+      if (config.tie_word_embeddings && name == kEmbeddingName && checkpoint_.Find(name) == nullptr) {
+        name = kLmHeadName;
+      }
+      if (const CheckpointTensor* found = checkpoint_.Find(name)) {
+        CheckTensor(*found, expected.shape);
+        Add({name, found->tensor->dtype, found->tensor->shape, found->file->path().string()});
+        stored_.push_back(*found);
+      } else {
+        missing.push_back(expected.name);
+      }
+    }
+    if (!missing.empty()) {
+      const size_t more = missing.size() - 1;
+      throw InvalidInput(folder.string() + ": tensor " + Quoted(missing.front()) + " is missing" +
+                         (more > 0 ? " (and " + std::to_string(more) + " more)" : ""));
+    }
+    if (config.tie_word_embeddings) AddTiedName({config.vocab_size, config.hidden_size});
+    CheckNothingElse();
+  }
+
+  void Release(std::string_view name) const override {
+    const CheckpointTensor& stored = stored_[Index(name)];
+    stored.file->Release(*stored.tensor);
+  }
+
+ private:
+  WeightSource Source(size_t i) const override {
+    WeightSource source;
+    source.host = stored_[i].file->Data(*stored_[i].tensor).data();
+    source.dtype = stored_[i].tensor->dtype;
+    return source;
+  }
+
+  static void CheckTensor(const CheckpointTensor& found, const std::vector<int64_t>& shape) {
+    const std::string place = found.file->path().string() + ": tensor " + Quoted(found.tensor->name) + ": expected ";
+    if (found.tensor->shape != shape) {
+      throw InvalidInput(place + "shape " + ShapeText(shape) + " by config.json, got " +
+                         ShapeText(found.tensor->shape));
+    }
+    const DType dtype = found.tensor->dtype;
+    if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
+      throw InvalidInput(place + "F32, F16 or BF16 weights, got " + std::string(DTypeName(dtype)));
+    }
+  }
+
+  // Either name answers for the one tensor. A second copy is checked and then not used, as in transformers.
+  void AddTiedName(const std::vector<int64_t>& shape) {
+    const CheckpointTensor* second = Has(kEmbeddingName) ? checkpoint_.Find(kLmHeadName) : nullptr;
+    if (second != nullptr) CheckTensor(*second, shape);
+    if (Has(kEmbeddingName)) {
+      AddAlias(kLmHeadName, kEmbeddingName);
+    } else {
+      AddAlias(kEmbeddingName, kLmHeadName);
+    }
+  }
+
+  void CheckNothingElse() const {
+    for (const auto& [name, found] : checkpoint_.tensors()) {
+      if (!Has(name) && !IsIgnoredTensor(name)) {
+        throw InvalidInput(found.file->path().string() + ": tensor " + Quoted(name) +
+                           ": expected only the tensors of a Llama as config.json describes it, got this one");
+      }
+    }
+  }
+
+  Checkpoint checkpoint_;
+  std::vector<CheckpointTensor> stored_;  // of tensors()
+};
+
+class RandomStore final : public IndexedStore {
+ public:
+  RandomStore(const std::string& model, const LlamaConfig& config, uint64_t seed) : IndexedStore(model), seed_(seed) {
+    // RandomWeight rounds to F16, so that is what these tensors would be in a file.
+    for (LlamaTensor& tensor : LlamaTensors(config)) Add({tensor.name, DType::kF16, std::move(tensor.shape), ""});
+    if (config.tie_word_embeddings) AddAlias(kLmHeadName, kEmbeddingName);
+  }
+
+ private:
+  WeightSource Source(size_t i) const override {
+    const TensorInfo& info = tensors()[i];
+    const bool norm = info.shape.size() == 1;
+    WeightSource source;
+    source.seed = seed_;
+    source.stream = TensorStream(info.name);
+    source.stddev = norm ? 0.0f : kRandomStddev;
+    source.constant = norm ? 1.0f : 0.0f;
+    return source;
+  }
+
+  uint64_t seed_;
+};
+
+ModelFiles OpenRandom(const std::string& model) {
+  std::string_view shape = std::string_view{model}.substr(kRandomPrefix.size());
+  uint64_t seed = 0;
+  if (const size_t colon = shape.find(':'); colon != std::string_view::npos) {
+    const std::string_view text = shape.substr(colon + 1);
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, seed);
+    if (error != std::errc() || stop != end) {
+      throw InvalidInput(Quoted(model) + ": seed: expected an integer from 0 to 2^64 - 1, got " + Quoted(text));
+    }
+    shape = shape.substr(0, colon);
+  }
+  const LlamaConfig config = NamedLlamaConfig(shape);
+  return {model, {}, config, std::make_unique<RandomStore>(model, config, seed)};
+}
+
+ModelFiles OpenFolder(const std::filesystem::path& folder) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(folder, error);
+  if (!std::filesystem::is_directory(status)) {
+    const bool missing = status.type() == std::filesystem::file_type::not_found;
+    throw InvalidInput(folder.string() + ": expected a model folder or random:SHAPE[:SEED], got " +
+                       (missing ? "nothing there"
+                        : error ? error.message()
+                                : "a file"));
+  }
+  const std::string config_text = ReadSmallFile(folder / "config.json", kMaxConfigBytes);
+  const std::filesystem::path generation = folder / "generation_config.json";
+  const bool has_generation =
+      std::filesystem::symlink_status(generation, error).type() != std::filesystem::file_type::not_found;
+  const std::string generation_text = has_generation ? ReadSmallFile(generation, kMaxConfigBytes) : "";
+  const LlamaConfig config = ParseLlamaConfig(config_text, generation_text, folder.string());
+  const std::string name = std::filesystem::weakly_canonical(folder, error).filename().string();
+  return {name, folder, config, std::make_unique<CheckpointStore>(folder, config)};
+}
+
+}  // namespace
+
+ModelFiles OpenModelFiles(const std::string& model) {
+  return model.starts_with(kRandomPrefix) ? OpenRandom(model) : OpenFolder(model);
+}
+
+WeightSource SliceRows(const WeightSource& source, int64_t begin, int64_t count) {
+  STOCH_CHECK(begin >= 0 && count >= 0 && begin <= source.rows - count);
+  WeightSource slice = source;
+  slice.rows = count;
+  slice.first += begin * source.cols;
+  if (source.host != nullptr) {
+    slice.first = 0;
+    slice.host =
+        static_cast<const char*>(source.host) + begin * source.cols * static_cast<int64_t>(DTypeSize(source.dtype));
+  }
+  return slice;
+}
+
+}  // namespace stoch

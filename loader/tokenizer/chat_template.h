@@ -1,0 +1,49 @@
+// Chat messages to a prompt in the model's own format.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "loader/tokenizer/tokenizer.h"
+
+namespace stoch {
+
+struct ChatMessage {
+  std::string role;  // "system", "user", "assistant"
+  std::string content;
+};
+
+// Formats recognised in a checkpoint's Jinja template; anything else is refused by name, never guessed.
+//   kLlama2   <s>[INST] <<SYS>>\n...\n<</SYS>>\n\nuser [/INST] assistant </s>
+//   kLlama3   <|start_header_id|>role<|end_header_id|>\n\ncontent<|eot_id|>
+//   kLlama31  the same after a system message that always begins with the model's knowledge date and today's date
+//   kChatMl   <|im_start|>role\ncontent<|im_end|>\n
+enum class ChatFormat { kLlama2, kLlama3, kLlama31, kChatMl };
+
+std::string_view ChatFormatName(ChatFormat format);  // "Llama-2", ...
+
+struct ChatOptions {
+  // "26 Jul 2024". Where the template tells the model the date (kLlama31): this one; if empty, what the template says:
+  // a date of its own, or (Llama-3.2's) the day the prompt is made, by local time.
+  std::string date;
+};
+
+// What:   which format the template is. Errors: InvalidInput if it has no template or an unknown one, or one that
+//         speaks for itself (a default system prompt).
+ChatFormat DetectChatFormat(const Tokenizer& tokenizer);
+
+// What:   the ids of a conversation, ending where the assistant is to speak. BOS included where the format has it.
+//         The same ids as Hugging Face's apply_chat_template(add_generation_prompt=True), but for one thing: special
+//         tokens written out in a message stay text, so no message can pretend to be another one.
+// Errors: InvalidInput for an unknown role or an order the format does not allow (messages counted from 0), or a
+//         tokenizer without the format's tokens.
+// Source: chat_template of meta-llama/Llama-2-7b-chat-hf, Meta-Llama-3-8B-Instruct, Llama-3.1-8B-Instruct and
+//         Llama-3.2-1B-Instruct; ChatML as in openai/openai-python, chatml.md.
+std::vector<int32_t> EncodeChat(const Tokenizer& tokenizer, ChatFormat format, const std::vector<ChatMessage>& messages,
+                                const ChatOptions& options = {});
+
+// Tokens that end the assistant's turn in this format (<|eot_id|>, <|im_end|>, </s>).
+std::vector<int32_t> ChatStopIds(const Tokenizer& tokenizer, ChatFormat format);
+
+}  // namespace stoch

@@ -1,0 +1,48 @@
+#include "loader/tokenizer/tokenizer.h"
+
+#include "kernels/base/error.h"
+#include "loader/file.h"
+#include "loader/tokenizer/kinds.h"
+#include "loader/tokenizer/limits.h"
+#include "loader/tokenizer/text.h"
+
+namespace stoch {
+
+std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& folder) {
+  const std::filesystem::path json = folder / "tokenizer.json";
+  const std::filesystem::path model = folder / "tokenizer.model";
+  const bool has_json = std::filesystem::exists(json);
+  if (!has_json && !std::filesystem::exists(model)) {
+    throw InvalidInput(folder.string() + ": expected tokenizer.json or tokenizer.model, found neither");
+  }
+  const std::filesystem::path& file = has_json ? json : model;
+  const TokenizerSettings settings = LoadTokenizerSettings(folder);
+  const std::string content = ReadSmallFile(file, kMaxTokenizerFileBytes);
+  if (content.starts_with("version https://git-lfs")) {  // what a clone without LFS leaves in the file's place
+    throw InvalidInput(file.string() + ": this is a Git LFS pointer, not the file it points to");
+  }
+  if (has_json) return MakeHuggingFaceTokenizer(content, file.string(), settings);
+  if (LooksLikeTiktoken(content)) return MakeTiktokenTokenizer(content, file.string(), settings);
+  return MakeSentencePieceTokenizer(content, file.string(), settings);
+}
+
+std::string StreamDecoder::Push(int32_t id) {
+  std::string bytes = tokenizer_->TokenBytes(id);
+  if (at_start_ && !bytes.empty()) {
+    if (tokenizer_->strips_leading_space() && bytes.starts_with(' ')) bytes.erase(0, 1);
+    at_start_ = false;
+  }
+  pending_ += bytes;
+  std::string text;
+  pending_.erase(0, AppendUtf8Lossy(pending_, false, text));
+  return text;
+}
+
+std::string StreamDecoder::Flush() {
+  std::string text;
+  AppendUtf8Lossy(pending_, true, text);
+  pending_.clear();
+  return text;
+}
+
+}  // namespace stoch

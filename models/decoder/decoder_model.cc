@@ -1,0 +1,255 @@
+#include "models/decoder/decoder_model.h"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/error.h"
+#include "models/decoder/stage.h"
+#include "models/decoder/workspace.h"
+
+namespace stoch {
+namespace {
+
+// Backends remember graphs by key; two models on one backend must not share any.
+std::string NextModelKey() {
+  static std::atomic<uint64_t> next{0};
+  return "decoder" + std::to_string(next++);
+}
+
+// av sums over positions; the other bounds are checked where weights are loaded.
+void CheckAttentionAccumulator(const KvCacheSpec& spec, int64_t context) {
+  if (spec.mode == AttentionMode::kExact) return;
+  if (context * spec.av->max_count < (int64_t{1} << 31)) return;
+  throw InvalidInput("context " + std::to_string(context) + " times stoc_len " +
+                     std::to_string(spec.av->config.stoc_len) +
+                     " of av overflows its int32 sum; allowed is below 2^31");
+}
+
+}  // namespace
+
+DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const DecoderOptions& options)
+    : backend_(&backend), config_(files.config), options_(options), graph_key_(NextModelKey()) {
+  CheckAttentionAccumulator(MakeKvCacheSpec(config_, options.precision, options.sc, 1, 1), options.shape.context);
+  ReserveScratch();  // before loading, which takes some too
+  weights_ = LoadDecoderWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
+  const bool is_sc = options.precision == Precision::kSc;
+  cut_rules_ = {!is_sc || IsBatchInvariant(options.sc), !is_sc || IsChunkInvariant(options.sc)};
+  MakeStages();
+}
+
+DecoderModel::~DecoderModel() = default;
+
+void DecoderModel::ReserveScratch() {
+  const DecoderPlacement& placement = options_.placement;
+  std::vector<Device> alone;  // that have layers of their own
+  for (const Device& device : placement.layers) {
+    if (placement.rows.empty() && std::find(alone.begin(), alone.end(), device) == alone.end()) alone.push_back(device);
+  }
+  std::vector<DecoderShard> shards =
+      placement.rows.empty() ? std::vector<DecoderShard>{} : DivideRows(config_, placement.rows);
+  for (const Device& device : alone) shards.push_back(DivideRows(config_, {&device, 1}).front());
+  for (const DecoderShard& shard : shards) {
+    const int64_t bytes = ScratchBytes(config_, options_.precision, options_.sc, options_.shape, *backend_, shard);
+    backend_->ReserveScratch(shard.device, bytes);
+    workspace_bytes_ += bytes;
+  }
+}
+
+void DecoderModel::MakeStages() {
+  const DecoderPlacement& placement = options_.placement;
+  struct Plan {
+    Device device;
+    DecoderStage::Role role;
+  };
+  std::vector<Plan> plans;
+  const auto on = [&plans](Device device) -> DecoderStage::Role& {
+    if (plans.empty() || plans.back().device != device) plans.push_back({device, {}});
+    return plans.back().role;
+  };
+  on(placement.embedding).embeds = true;
+  for (size_t i = 0; i < placement.layers.size(); ++i) {
+    DecoderStage::Role& role = on(placement.layers[i]);
+    if (role.num_layers == 0) role.first_layer = static_cast<int>(i);
+    ++role.num_layers;
+  }
+  on(placement.head).has_head = true;
+  // The first of several devices has all of the logits, every other its rows.
+  const auto devices_of = [&placement](const Plan& plan) {
+    return placement.rows.empty() ? std::vector<Device>{plan.device} : placement.rows;
+  };
+  std::map<Device, DecoderWorkspace::Uses, DeviceOrder> uses;
+  for (const Plan& plan : plans) {
+    for (const Device& device : devices_of(plan)) {
+      uses[device].layers |= plan.role.num_layers > 0;
+      uses[device].head |= plan.role.has_head;
+    }
+  }
+  for (const Plan& plan : plans) {
+    const std::vector<Device> devices = devices_of(plan);
+    const std::vector<DecoderShard> shards = DivideRows(config_, devices);
+    std::vector<DecoderWorkspace*> workspaces;
+    for (size_t i = 0; i < devices.size(); ++i) {
+      std::unique_ptr<DecoderWorkspace>& workspace = workspaces_[devices[i]];
+      if (workspace == nullptr) {
+        workspace = std::make_unique<DecoderWorkspace>(*backend_, config_, options_.shape, shards[i],
+                                                       devices.size() > 1, i == 0, uses[devices[i]]);
+        workspace_bytes_ += workspace->bytes;
+      }
+      workspaces.push_back(workspace.get());
+    }
+    stages_.push_back(
+        std::make_unique<DecoderStage>(*backend_, config_, options_, weights_, devices, workspaces, plan.role));
+    kv_cache_bytes_ += stages_.back()->kv_cache_bytes();
+  }
+}
+
+size_t DecoderModel::FreeLane() const {
+  const auto lanes = static_cast<size_t>(options_.shape.lanes);
+  STOCH_CHECK(flights_.size() < lanes);
+  for (size_t lane = 0;; ++lane) {
+    if (std::none_of(flights_.begin(), flights_.end(), [lane](const Flight& flight) { return flight.lane == lane; })) {
+      return lane;
+    }
+  }
+}
+
+void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) {
+  const size_t lane = FreeLane();
+  ForgetOutput();
+  const auto rows = static_cast<int64_t>(layout.ids.size());
+  const auto num_stages = static_cast<int64_t>(stages_.size());
+  Flight& flight = flights_.emplace_back();
+  flight.lane = lane;
+  flight.output_rows = static_cast<int64_t>(layout.output_rows.size());
+  const int64_t block = options_.shape.max_logit_rows;
+  int64_t asked = 1;  // output rows up to the last one that a query is about
+  for (const TokenPick& pick : queries.picks) asked = std::max<int64_t>(asked, pick.row + 1);
+  for (const LogProbQuery& query : queries.logprobs) asked = std::max<int64_t>(asked, query.row + 1);
+  flight.logits_end = std::min(flight.output_rows, (asked + block - 1) / block * block);
+  flight.picks = queries.picks.size();
+  flight.logprobs = queries.logprobs.size();
+  flight.pieces = CutPass(layout, PiecesFor(rows, num_stages, options_.min_piece_rows), cut_rules_);
+  // Passes of one token per sequence repeat with the same shapes; a prompt's shape rarely comes twice.
+  LogitQueries padded;
+  const LogitQueries* uploaded = &queries;
+  if (rows == static_cast<int64_t>(layout.sequences.size()) && flight.output_rows == rows && rows <= block) {
+    if (flight.logprobs > 0) {
+      // A graph answers for every row; those that nobody asked about are skipped on the device.
+      padded = queries;
+      padded.logprobs.resize(static_cast<size_t>(rows), LogProbQuery{.row = -1});
+      flight.logprobs = padded.logprobs.size();
+      uploaded = &padded;
+    }
+    flight.key = graph_key_ + ":lane=" + std::to_string(flight.lane) + ",rows=" + std::to_string(rows) +
+                 ",pieces=" + std::to_string(flight.pieces.size()) + ",picks=" + std::to_string(flight.picks) +
+                 ",logprobs=" + std::to_string(flight.logprobs);
+  }
+  for (const TokenPick& pick : uploaded->picks) flight.pick_rows.push_back(pick.row);
+  for (const LogProbQuery& query : uploaded->logprobs) flight.logprob_rows.push_back(query.row);
+  if (flight.picks + flight.logprobs > 0) stages_.back()->UploadQueries(flight.lane, *uploaded);
+  for (size_t p = 0; p < flight.pieces.size(); ++p) {
+    for (const auto& stage : stages_) stage->Upload(flight.lane, p, flight.pieces[p].layout);
+  }
+  const auto under_way = static_cast<int64_t>(flights_.size());
+  for (int64_t i = 0; i < under_way; ++i) {
+    Issue(flights_[static_cast<size_t>(i)], static_cast<size_t>(StagesIssued(num_stages, i, under_way)));
+  }
+}
+
+void DecoderModel::Issue(Flight& flight, size_t end) {
+  if (end <= flight.issued) return;
+  // A stage's device takes the pieces in turn, while the stages behind it work on those before.
+  for (size_t p = 0; p < flight.pieces.size(); ++p) {
+    const MicroBatch& cut = flight.pieces[p];
+    const bool is_last = p + 1 == flight.pieces.size();
+    const DecoderStage::Piece piece{flight.lane,      p,
+                                    cut.first_row,    static_cast<int64_t>(cut.layout.ids.size()),
+                                    cut.first_output, static_cast<int64_t>(cut.layout.output_rows.size())};
+    for (size_t i = flight.issued; i < end; ++i) {
+      DecoderStage& stage = *stages_[i];
+      if (!stage.role().embeds) stage.Receive(piece, stages_[i - 1]->Hidden(piece));
+      const std::string part = ",stage=" + std::to_string(i) + ",piece=" + std::to_string(p);
+      backend_->RunGraph(stage.devices(), flight.key.empty() ? flight.key : flight.key + part, [&] {
+        stage.Run(piece);
+        if (is_last && stage.role().has_head) RunHead(flight, stage);
+      });
+    }
+  }
+  flight.issued = end;
+}
+
+// Block by block of logits, each with the queries about its rows, and nobody waits in between.
+void DecoderModel::RunHead(const Flight& flight, DecoderStage& stage) const {
+  QueryRange picks, logprobs;
+  const auto take = [](const std::vector<int32_t>& rows, QueryRange& range, int64_t end) {
+    range.first += range.count;
+    range.count = 0;
+    while (range.first + range.count < static_cast<int64_t>(rows.size()) &&
+           rows[static_cast<size_t>(range.first + range.count)] < end) {
+      ++range.count;
+    }
+  };
+  for (int64_t first = 0; first < flight.logits_end; first += options_.shape.max_logit_rows) {
+    const int64_t count = std::min(options_.shape.max_logit_rows, flight.logits_end - first);
+    take(flight.pick_rows, picks, first + count);
+    take(flight.logprob_rows, logprobs, first + count);
+    stage.RunHead(flight.lane, first, count, flight.output_rows);
+    stage.AnswerQueries(flight.lane, first, count, picks, logprobs);
+  }
+}
+
+void DecoderModel::ForgetOutput() {
+  output_ = {};
+  picked_ = {};
+  logprobs_ = {};
+}
+
+void DecoderModel::Finish() {
+  STOCH_CHECK(!flights_.empty());
+  Flight& flight = flights_.front();
+  Issue(flight, stages_.size());
+  CheckFinite();
+  ForgetOutput();
+  const int64_t block = options_.shape.max_logit_rows;
+  const int64_t first = flight.logits_end > 0 ? (flight.logits_end - 1) / block * block : 0;
+  output_ = {flight.lane, flight.output_rows, first, flight.logits_end - first};
+  const LogitQueryBuffer& queries = stages_.back()->queries(flight.lane);
+  if (flight.picks > 0) picked_ = queries.picked();
+  if (flight.logprobs > 0) logprobs_ = queries.logprobs();
+  flights_.pop_front();
+}
+
+void DecoderModel::Abandon() {
+  flights_.clear();
+  ForgetOutput();
+  for (const auto& [device, workspace] : workspaces_) {
+    try {
+      backend_->CheckFinite(device);
+    } catch (const InvalidInput&) {
+      // What a pass met that nobody waits for any more.
+    }
+  }
+}
+
+void DecoderModel::CheckFinite() {
+  for (const auto& [device, workspace] : workspaces_) backend_->CheckFinite(device);
+}
+
+TensorView DecoderModel::Logits(int64_t first, int64_t count) {
+  Output& out = output_;
+  STOCH_CHECK(first >= 0 && count > 0 && first + count <= out.rows && count <= options_.shape.max_logit_rows);
+  DecoderStage& stage = *stages_.back();
+  if (first < out.logits_first || first + count > out.logits_first + out.logits_count) {
+    out.logits_count = 0;
+    stage.RunHead(out.lane, first, count, out.rows);
+    CheckFinite();
+    out.logits_first = first;
+    out.logits_count = count;
+  }
+  return Slice(stage.Logits(out.lane, out.logits_count), 0, first - out.logits_first, count);
+}
+
+}  // namespace stoch

@@ -1,0 +1,103 @@
+// The forward pass of a decoder over the ops of a Backend.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "loader/checkpoint/weight_store.h"
+#include "models/decoder/decoder_options.h"
+#include "models/decoder/micro_batch.h"
+#include "models/decoder/weights.h"
+
+namespace stoch {
+
+class DecoderStage;
+struct DecoderWorkspace;
+
+// Weights, KV caches and workspace of one model. Threads: one at a time.
+//
+// Where a model has several stages, several passes over different sequences may be under way: each is on another stage,
+// so that no device waits for another's. They end in the order they began.
+class DecoderModel {
+ public:
+  // Requires: backend outlives the model. Errors: InvalidInput, DeviceError.
+  DecoderModel(Backend& backend, const ModelFiles& files, const DecoderOptions& options);
+  ~DecoderModel();
+
+  // What:     begins one pass: embedding and decoder layers, the first logits and whatever else `queries` ask for; keys
+  //           and values of its tokens go to the cache pages the layout names. May return before any of it ran. What
+  //           the queries refer to is copied.
+  // Requires: fewer than options.shape.lanes passes under way; none of them on a sequence of the layout; rows of the
+  //           queries are output rows, ascending.
+  void Begin(const PassLayout& layout, const LogitQueries& queries);
+  // What:     waits for the pass that began first.
+  // Errors:   InvalidInput naming layer and operator where an activation of a pass under way is NaN or infinite.
+  // Requires: a pass is under way.
+  void Finish();
+  // What: after an error of Begin or Finish: forgets every pass under way, once the devices have done with them.
+  void Abandon();
+
+  // What:  final norm and LM head of output rows [first, first + count) of the pass finished last.
+  // Shape: F32 [count, vocab_size] on the head's device, valid until the next call. Requires: count <= max_logit_rows.
+  TensorView Logits(int64_t first, int64_t count);
+  // Answers to the queries of the pass finished last, in their order. Valid until the next call of Begin or Finish.
+  std::span<const int32_t> picked() const { return picked_; }
+  std::span<const LogProbAnswer> logprobs() const { return logprobs_; }
+
+  const LlamaConfig& config() const { return config_; }
+  const DecoderWeights& weights() const { return weights_; }
+  int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+
+ private:
+  // A pass under way.
+  struct Flight {
+    size_t lane = 0;
+    std::string key;  // of its graphs, empty where its shape may not come again
+    std::vector<MicroBatch> pieces;
+    int64_t output_rows = 0;
+    int64_t logits_end = 0;  // rows of logits that the pass itself computes
+    size_t issued = 0;       // stages
+    size_t picks = 0;
+    size_t logprobs = 0;
+    std::vector<int32_t> pick_rows, logprob_rows;  // where there may be several blocks of logits
+  };
+  // What the head left of the pass finished last.
+  struct Output {
+    size_t lane = 0;
+    int64_t rows = 0;
+    int64_t logits_first = 0;  // which of them the logits buffer holds
+    int64_t logits_count = 0;
+  };
+
+  void ReserveScratch();
+  void MakeStages();
+  size_t FreeLane() const;
+  void Issue(Flight& flight, size_t end);  // stages up to `end`
+  void RunHead(const Flight& flight, DecoderStage& stage) const;
+  void ForgetOutput();
+  void CheckFinite();
+
+  Backend* backend_;
+  LlamaConfig config_;
+  DecoderOptions options_;
+  std::string graph_key_;
+  CutRules cut_rules_;
+  DecoderWeights weights_;
+  std::map<Device, std::unique_ptr<DecoderWorkspace>, DeviceOrder> workspaces_;
+  std::vector<std::unique_ptr<DecoderStage>> stages_;  // in order; the last one has the head
+  int64_t kv_cache_bytes_ = 0;
+  int64_t workspace_bytes_ = 0;
+  std::deque<Flight> flights_;
+  Output output_;
+  std::span<const int32_t> picked_;
+  std::span<const LogProbAnswer> logprobs_;
+};
+
+}  // namespace stoch

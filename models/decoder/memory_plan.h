@@ -1,0 +1,102 @@
+// What loading a model would take, computed from its shape: nothing is read or allocated.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "loader/checkpoint/weight_store.h"
+#include "loader/config/llama_config.h"
+#include "models/decoder/shard.h"
+#include "models/sc_model_config.h"
+
+namespace stoch {
+
+// Bytes of one part of a plan, with what the pages of a device add to weights. An SC parameter takes one byte, an exact
+// one as many as in its file (random ones are fp16), two in fp16; norms are F32. What a CPU backend leaves in the
+// mapped file counts too.
+struct MemoryBytes {
+  int64_t weights = 0;  // codes of SC matrices, values of exact ones
+  int64_t scales = 0;   // row scales of SC matrices
+  int64_t embedding = 0;
+  int64_t kv_cache = 0;
+  int64_t workspace = 0;  // activations, logits, RoPE table, scratch of linears
+  int64_t host = 0;       // an embedding in page-locked memory of the host: of no device, and not in the total
+  int64_t total() const { return weights + scales + embedding + kv_cache + workspace; }
+  MemoryBytes& operator+=(const MemoryBytes& part) {
+    weights += part.weights;
+    scales += part.scales;
+    embedding += part.embedding;
+    kv_cache += part.kv_cache;
+    workspace += part.workspace;
+    host += part.host;
+    return *this;
+  }
+};
+
+struct MemoryPlan {
+  std::vector<MemoryBytes> layers;  // [num_hidden_layers]: weights, scales, kv_cache of each
+  MemoryBytes rest;                 // embedding, final norm, LM head, workspace
+  int64_t head_workspace = 0;       // of rest.workspace, what only the device of the LM head has
+  MemoryBytes total;
+  int64_t decode_stream_bytes = 0;  // weight bytes one token reads: decoder linears with scales, and the LM head
+};
+
+// The sizes that a plan and an engine share.
+struct PassShape {
+  int64_t context = 0;         // positions of one sequence
+  int64_t kv_tokens = 0;       // positions of all sequences together
+  int64_t max_rows = 0;        // rows of one pass
+  int64_t max_logit_rows = 0;  // rows of logits held at once
+  int64_t max_sequences = 1;   // of one pass
+  int64_t lanes = 1;           // passes under way at once
+};
+
+inline constexpr int kKvPageTokens = 64;
+
+// Pages that hold shape.kv_tokens positions.
+inline int64_t NumPages(const PassShape& shape) { return (shape.kv_tokens + kKvPageTokens - 1) / kKvPageTokens; }
+
+// What: the cache of `num_layers` consecutive layers. sc is read for kSc only.
+KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
+                            int64_t num_pages);
+
+// Most biases of one request (SamplingOptions).
+inline constexpr int64_t kMaxLogitBiases = 1024;
+
+// What one pass may ask of its logits: a token per sequence, a log-probability per row.
+LogitQueryLimits LogitQueryLimitsOf(const LlamaConfig& config, const PassShape& shape);
+
+// Bytes of every buffer of one device's workspace (workspace.h); of a device alone, or of one that shares rows
+// with others.
+struct WorkspaceSizes {
+  int64_t hidden = 0;      // F32 [max_rows, hidden_size]
+  int64_t qkv = 0;         // F32 [max_rows, q | k | v], of its heads
+  int64_t attention = 0;   // F32 [max_rows, num_heads * head_dim]
+  int64_t gate_up = 0;     // F32 [max_rows, 2 * intermediate], of its rows
+  int64_t activation = 0;  // F32 [max_rows, intermediate_size] where rows are shared
+  int64_t rope = 0;        // F32 [context, head_dim]
+  int64_t logits = 0;      // F32 [max_logit_rows, vocab_size], on other devices than the first only those of its rows
+  int64_t lanes = 1;       // how often hidden, the head's input (as large) and logits are there
+  int64_t head() const { return lanes * (hidden + logits); }
+  int64_t total() const { return lanes * hidden + qkv + attention + gate_up + activation + rope + head(); }
+};
+WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const DecoderShard& shard,
+                                  bool divided, bool is_first);
+
+// What: memory that the linears of one device take while they run, beside that workspace, in passes of up to
+//       shape.max_rows rows.
+int64_t ScratchBytes(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                     const Backend& backend, const DecoderShard& shard);
+
+// What:   the plan of the model in `precision` (sc is read for kSc only). KV bytes are what the backend says.
+// Errors: InvalidInput for an SC configuration that breaks its rules.
+MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                      const Backend& backend);
+
+// What: the plan of what shards[index] holds where the model is divided by rows; the first one has the embedding.
+MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                     const Backend& backend, std::span<const DecoderShard> shards, size_t index);
+
+}  // namespace stoch

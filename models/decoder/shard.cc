@@ -1,0 +1,39 @@
+#include "models/decoder/shard.h"
+
+#include "kernels/base/check.h"
+
+namespace stoch {
+namespace {
+
+// Rows of a weight come in multiples of this: 16 floats are a cache line's half, so no two devices write one sector of
+// a gathered row.
+constexpr int64_t kRowGranule = 16;
+
+}  // namespace
+
+IndexRange EvenPart(int64_t total, int64_t granule, int64_t index, int64_t count) {
+  STOCH_CHECK(total >= 0 && granule > 0 && index >= 0 && index < count);
+  const int64_t granules = (total + granule - 1) / granule;
+  const auto at = [&](int64_t part) { return part == count ? total : granules * part / count * granule; };
+  return {at(index), at(index + 1)};
+}
+
+std::vector<DecoderShard> DivideRows(const LlamaConfig& config, std::span<const Device> devices) {
+  STOCH_CHECK(!devices.empty());
+  const auto count = static_cast<int64_t>(devices.size());
+  const int64_t group = config.num_attention_heads / config.num_key_value_heads;
+  std::vector<DecoderShard> shards;
+  for (int64_t i = 0; i < count; ++i) {
+    DecoderShard shard;
+    shard.device = devices[static_cast<size_t>(i)];
+    shard.kv_heads = EvenPart(config.num_key_value_heads, 1, i, count);
+    shard.heads = {shard.kv_heads.begin * group, shard.kv_heads.end * group};
+    shard.hidden = EvenPart(config.hidden_size, kRowGranule, i, count);
+    shard.intermediate = EvenPart(config.intermediate_size, kRowGranule, i, count);
+    shard.vocab = EvenPart(config.vocab_size, kRowGranule, i, count);
+    shards.push_back(shard);
+  }
+  return shards;
+}
+
+}  // namespace stoch

@@ -1,0 +1,48 @@
+// Which rows of every matrix a device has where one model is divided over several by rows (output features).
+//
+// No sum ever crosses devices: each computes whole outputs from whole inputs, which are gathered in between. So the
+// bits are those of one device, whatever the division.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/base/device.h"
+#include "loader/config/llama_config.h"
+
+namespace stoch {
+
+// Devices as keys of sorted containers.
+struct DeviceOrder {
+  bool operator()(const Device& a, const Device& b) const {
+    return a.kind == b.kind ? a.index < b.index : a.kind < b.kind;
+  }
+};
+
+// [begin, end)
+struct IndexRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool empty() const { return begin == end; }
+};
+
+// What: part `index` of `count` contiguous ones of [0, total), as even as whole multiples of `granule` make them (the
+//       last range ends at `total`). May be empty where there are more parts than granules.
+IndexRange EvenPart(int64_t total, int64_t granule, int64_t index, int64_t count);
+
+// The share of one device. Queries stay with the KV head they read.
+struct DecoderShard {
+  Device device;
+  IndexRange heads;         // of q_proj, and of the input of o_proj
+  IndexRange kv_heads;      // of k_proj, v_proj and the KV cache
+  IndexRange hidden;        // rows of o_proj and down_proj
+  IndexRange intermediate;  // rows of gate_proj and up_proj
+  IndexRange vocab;         // rows of lm_head
+};
+
+// What: the shares of `devices`, in their order; of one device: everything. Requires: at least one device.
+std::vector<DecoderShard> DivideRows(const LlamaConfig& config, std::span<const Device> devices);
+
+}  // namespace stoch

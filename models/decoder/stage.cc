@@ -1,0 +1,254 @@
+#include "models/decoder/stage.h"
+
+#include <utility>
+
+#include "kernels/base/check.h"
+
+namespace stoch {
+namespace {
+
+// A dense F32 matrix at the start of a buffer.
+TensorView MatrixIn(const Buffer& buffer, int64_t rows, int64_t cols) {
+  STOCH_CHECK(rows * cols * 4 <= static_cast<int64_t>(buffer.bytes()));
+  return MakeView(buffer.data(), DType::kF32, buffer.device(), rows, cols);
+}
+
+TensorView Columns(const TensorView& matrix, const IndexRange& range, int64_t scale = 1) {
+  return Slice(matrix, 1, range.begin * scale, range.size() * scale);
+}
+
+// out = x @ weights^T, every weight of the group on its own columns of `out`.
+LinearCall Project(const OpSite& site, const TensorView& x, const LinearGroup& group, const TensorView& out) {
+  LinearCall call;
+  call.site = site;
+  call.x = x;
+  int64_t begin = 0;
+  for (const auto& weight : group.weights) {
+    call.weights.push_back(weight.get());
+    call.outs.push_back(Slice(out, 1, begin, weight->rows()));
+    begin += weight->rows();
+  }
+  STOCH_CHECK(begin == out.dim(1));
+  return call;
+}
+
+}  // namespace
+
+DecoderStage::DecoderStage(Backend& backend, const LlamaConfig& config, const DecoderOptions& options,
+                           const DecoderWeights& weights, std::span<const Device> devices,
+                           std::span<DecoderWorkspace* const> workspaces, const Role& role)
+    : backend_(backend),
+      config_(config),
+      options_(options),
+      weights_(weights),
+      devices_(devices.begin(), devices.end()),
+      role_(role) {
+  const std::vector<DecoderShard> shards = DivideRows(config, devices);
+  STOCH_CHECK(workspaces.size() == shards.size());
+  for (size_t i = 0; i < shards.size(); ++i) {
+    Part& part = parts_.emplace_back();
+    part.shard = shards[i];
+    part.workspace = workspaces[i];
+    part.passes.resize(static_cast<size_t>(options.shape.lanes));
+    if (role.num_layers == 0 || part.shard.kv_heads.empty()) continue;
+    KvCacheSpec spec = MakeKvCacheSpec(config, options.precision, options.sc, role.num_layers, NumPages(options.shape));
+    spec.num_kv_heads = static_cast<int>(part.shard.kv_heads.size());
+    part.cache = backend.MakeKvCache(part.shard.device, spec);
+    kv_cache_bytes_ += part.cache->bytes();
+  }
+}
+
+void DecoderStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
+  const PassShape& shape = options_.shape;
+  const int64_t pages_per_sequence = (shape.context + kKvPageTokens - 1) / kKvPageTokens;
+  for (Part& part : parts_) {
+    std::vector<std::unique_ptr<Pass>>& passes = part.passes[lane];
+    while (passes.size() <= index) {
+      passes.push_back(
+          backend_.MakePass(part.shard.device, {shape.max_rows, options_.shape.max_sequences, pages_per_sequence}));
+    }
+    backend_.UploadPass(*passes[index], layout);
+  }
+}
+
+TensorView DecoderStage::Hidden(const Part& part, const Piece& piece) const {
+  return Slice(MatrixIn(part.workspace->hidden[piece.lane], piece.first_row + piece.rows, config_.hidden_size), 0,
+               piece.first_row, piece.rows);
+}
+
+TensorView DecoderStage::Logits(size_t lane, int64_t count) const {
+  return MatrixIn(parts_[0].workspace->logits[lane], count, config_.vocab_size);
+}
+
+void DecoderStage::Receive(const Piece& piece, const TensorView& hidden) {
+  for (const Part& part : parts_) backend_.Copy(Hidden(part, piece), hidden);
+}
+
+void DecoderStage::Run(const Piece& piece) {
+  if (role_.embeds) Embed(piece);
+  for (int i = 0; i < role_.num_layers; ++i) RunLayer(i, piece);
+  if (!role_.has_head || piece.outputs == 0) return;
+  for (Part& part : parts_) {
+    const TensorView inputs =
+        MatrixIn(part.workspace->head_input[piece.lane], piece.first_output + piece.outputs, config_.hidden_size);
+    backend_.GatherOutputRows(part.pass(piece), Hidden(part, piece),
+                              Slice(inputs, 0, piece.first_output, piece.outputs));
+  }
+}
+
+void DecoderStage::Embed(const Piece& piece) {
+  backend_.Embed(*weights_.embedding, parts_[0].pass(piece), Hidden(piece));
+  if (!divided()) return;
+  GatherCall spread;
+  spread.site = {-1, "embed"};
+  for (const Part& part : parts_) {
+    spread.to.push_back(Hidden(part, piece));
+    spread.from.push_back(spread.from.empty() ? spread.to[0] : Slice(spread.to.back(), 1, 0, 0));
+  }
+  backend_.Gather(spread);
+}
+
+void DecoderStage::RunLayer(int cache_layer, const Piece& piece) {
+  const int index = role_.first_layer + cache_layer;
+  const std::vector<DecoderLayerShard>& shards = weights_.layers[static_cast<size_t>(index)].shards;
+  STOCH_CHECK(shards.size() == parts_.size());
+  const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
+
+  for (size_t i = 0; i < parts_.size(); ++i) Attend(parts_[i], shards[i], cache_layer, piece);
+  std::vector<TensorView> attended;
+  for (const Part& part : parts_) attended.push_back(MatrixIn(part.workspace->attention, piece.rows, q_cols));
+  GatherColumns({index, "attention"}, attended, &DecoderShard::heads, config_.head_dim);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].shard.hidden.empty()) continue;
+    LinearCall project =
+        Project({index, "o_proj"}, attended[i], shards[i].o, Columns(Hidden(parts_[i], piece), parts_[i].shard.hidden));
+    project.add_to_out = true;
+    backend_.Linear(project);
+  }
+  GatherHidden({index, "o_proj"}, piece);
+  for (size_t i = 0; i < parts_.size(); ++i) ProjectGateUp(parts_[i], shards[i], index, piece);
+  GatherActivation(index, piece.rows);
+  for (size_t i = 0; i < parts_.size(); ++i) ProjectDown(parts_[i], shards[i], index, piece);
+  GatherHidden({index, "down_proj"}, piece);
+}
+
+void DecoderStage::Attend(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece) {
+  if (part.shard.heads.empty()) return;
+  const int index = role_.first_layer + cache_layer;
+  const int64_t q_cols = part.shard.heads.size() * config_.head_dim;
+  const int64_t kv_cols = part.shard.kv_heads.size() * config_.head_dim;
+  const TensorView qkv = MatrixIn(part.workspace->qkv, piece.rows, q_cols + 2 * kv_cols);
+
+  LinearCall project = Project({index, "qkv_proj"}, Hidden(part, piece), weights.qkv, qkv);
+  AddNorm(project, weights.input_norm);
+  backend_.Linear(project);
+
+  AttentionCall attention;
+  attention.site = {index, "attention"};
+  attention.q = Slice(qkv, 1, 0, q_cols);
+  attention.k = Slice(qkv, 1, q_cols, kv_cols);
+  attention.v = Slice(qkv, 1, q_cols + kv_cols, kv_cols);
+  attention.rope = MatrixIn(part.workspace->rope, options_.shape.context, config_.head_dim);
+  attention.cache = part.cache.get();
+  attention.cache_layer = cache_layer;
+  attention.pass = &part.pass(piece);
+  attention.num_heads = static_cast<int>(part.shard.heads.size());
+  attention.out =
+      Columns(MatrixIn(part.workspace->attention, piece.rows, config_.num_attention_heads * config_.head_dim),
+              part.shard.heads, config_.head_dim);
+  backend_.Attention(attention);
+}
+
+void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
+  if (part.shard.intermediate.empty()) return;
+  LinearCall project = Project({layer, "gate_up_proj"}, Hidden(part, piece), weights.gate_up,
+                               MatrixIn(part.workspace->gate_up, piece.rows, 2 * part.shard.intermediate.size()));
+  AddNorm(project, weights.post_attention_norm);
+  backend_.Linear(project);
+}
+
+void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
+  if (part.shard.hidden.empty()) return;
+  const int64_t cols = config_.intermediate_size;
+  const TensorView out = Columns(Hidden(part, piece), part.shard.hidden);
+  const OpSite site{layer, "down_proj"};
+  LinearCall project;
+  if (divided()) {
+    project = Project(site, MatrixIn(part.workspace->activation, piece.rows, cols), weights.down, out);
+  } else {
+    const TensorView gate_up = MatrixIn(part.workspace->gate_up, piece.rows, 2 * cols);
+    project = Project(site, Slice(gate_up, 1, 0, cols), weights.down, out);
+    project.prologue = Prologue::kSiluMul;
+    project.x2 = Slice(gate_up, 1, cols, cols);
+  }
+  project.add_to_out = true;
+  backend_.Linear(project);
+}
+
+void DecoderStage::GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange DecoderShard::*range,
+                                 int64_t scale) {
+  if (!divided()) return;
+  GatherCall gather;
+  gather.site = site;
+  for (size_t i = 0; i < parts_.size(); ++i) gather.from.push_back(Columns(whole[i], parts_[i].shard.*range, scale));
+  gather.to = std::move(whole);
+  backend_.Gather(gather);
+}
+
+void DecoderStage::GatherHidden(const OpSite& site, const Piece& piece) {
+  std::vector<TensorView> whole;
+  for (const Part& part : parts_) whole.push_back(Hidden(part, piece));
+  GatherColumns(site, std::move(whole), &DecoderShard::hidden, 1);
+}
+
+void DecoderStage::GatherActivation(int layer, int64_t rows) {
+  if (!divided()) return;
+  GatherCall gather;
+  gather.site = {layer, "gate_up_proj"};
+  gather.prologue = Prologue::kSiluMul;
+  for (const Part& part : parts_) {
+    const int64_t cols = part.shard.intermediate.size();
+    const TensorView gate_up = MatrixIn(part.workspace->gate_up, rows, 2 * cols);
+    gather.from.push_back(Slice(gate_up, 1, 0, cols));
+    gather.from2.push_back(Slice(gate_up, 1, cols, cols));
+    gather.to.push_back(MatrixIn(part.workspace->activation, rows, config_.intermediate_size));
+  }
+  backend_.Gather(gather);
+}
+
+void DecoderStage::AddNorm(LinearCall& call, const Buffer& weight) const {
+  call.prologue = Prologue::kRmsNorm;
+  call.norm_weight = MakeView(weight.data(), DType::kF32, call.x.device, config_.hidden_size);
+  call.norm_eps = static_cast<float>(config_.rms_norm_eps);
+}
+
+void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows) {
+  STOCH_CHECK(role_.has_head);
+  GatherCall gather;
+  gather.site = {-1, "lm_head"};
+  gather.to = {Logits(lane, count)};
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Part& part = parts_[i];
+    const IndexRange& vocab = part.shard.vocab;
+    gather.from.push_back(i == 0 ? Columns(gather.to[0], vocab)
+                                 : MatrixIn(part.workspace->logits[lane], count, vocab.size()));
+    if (vocab.empty()) continue;
+    LinearCall project;
+    project.site = gather.site;
+    project.x = Slice(MatrixIn(part.workspace->head_input[lane], output_rows, config_.hidden_size), 0, first, count);
+    AddNorm(project, weights_.head[i].final_norm);
+    project.weights = {weights_.head[i].lm_head.get()};
+    project.outs = {gather.from.back()};
+    backend_.Linear(project);
+  }
+  if (divided()) backend_.Gather(gather);
+}
+
+void DecoderStage::AnswerQueries(size_t lane, int64_t first, int64_t count, const QueryRange& picks,
+                                 const QueryRange& logprobs) {
+  const LogitRows logits{Logits(lane, count), first};
+  if (picks.count > 0) backend_.PickTokens(logits, queries(lane), picks);
+  if (logprobs.count > 0) backend_.LogProbs(logits, queries(lane), logprobs);
+}
+
+}  // namespace stoch

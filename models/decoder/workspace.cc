@@ -1,0 +1,33 @@
+#include "models/decoder/workspace.h"
+
+#include "models/decoder/rope_table.h"
+
+namespace stoch {
+
+DecoderWorkspace::DecoderWorkspace(Backend& backend, const LlamaConfig& config, const PassShape& shape,
+                                   const DecoderShard& shard, bool divided, bool is_first, const Uses& uses) {
+  const auto buffer = [&](int64_t size) {
+    bytes += size;
+    return backend.Allocate(shard.device, size);
+  };
+  const WorkspaceSizes sizes = MakeWorkspaceSizes(config, shape, shard, divided, is_first);
+  for (int64_t lane = 0; lane < shape.lanes; ++lane) {
+    hidden.push_back(buffer(sizes.hidden));
+    if (!uses.head) continue;
+    head_input.push_back(buffer(sizes.hidden));
+    logits.push_back(buffer(sizes.logits));
+    if (!is_first) continue;
+    queries.push_back(backend.MakeLogitQueries(shard.device, LogitQueryLimitsOf(config, shape)));
+    bytes += queries.back()->bytes();
+  }
+  if (!uses.layers) return;
+  qkv = buffer(sizes.qkv);
+  attention = buffer(sizes.attention);
+  gate_up = buffer(sizes.gate_up);
+  activation = buffer(sizes.activation);
+  rope = buffer(sizes.rope);
+  const std::vector<float> table = MakeRopeTable(config, shape.context);
+  backend.CopyFromHost(MakeView(rope.data(), DType::kF32, shard.device, shape.context, config.head_dim), table.data());
+}
+
+}  // namespace stoch

@@ -1,0 +1,108 @@
+#include "engine/placement.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/expect_invalid.h"
+
+namespace stoch {
+namespace {
+
+using test::ExpectInvalid;
+
+// Eight layers of 10 bytes, embedding 8, head 6 and 3 of workspace, workspace 2 on every device.
+constexpr int kLayers = 8;
+
+LlamaConfig Config(bool tied = false) {
+  LlamaConfig config;
+  config.num_hidden_layers = kLayers;
+  config.tie_word_embeddings = tied;
+  return config;
+}
+
+MemoryPlan Plan() {
+  MemoryPlan plan;
+  plan.layers.resize(kLayers);
+  for (MemoryBytes& layer : plan.layers) layer.weights = 10;
+  plan.rest.embedding = 8;
+  plan.rest.weights = 6;
+  plan.rest.workspace = 5;
+  plan.head_workspace = 3;
+  plan.total.weights = 10 * kLayers + 6;
+  plan.total.embedding = 8;
+  plan.total.workspace = 5;
+  return plan;
+}
+
+std::vector<DeviceRoom> Rooms(const std::vector<int64_t>& bytes) {
+  std::vector<DeviceRoom> rooms;
+  for (const int64_t room : bytes) rooms.push_back({{DeviceKind::kCuda, static_cast<int>(rooms.size())}, room});
+  return rooms;
+}
+
+// "0|0000 1111|1": devices of the embedding, the layers, the head.
+std::string Shown(const DecoderPlacement& placement) {
+  std::string text = std::to_string(placement.embedding.index) + '|';
+  for (const Device& device : placement.layers) text += std::to_string(device.index);
+  return text + '|' + std::to_string(placement.head.index);
+}
+
+TEST(Placement, Policies) {
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000}), "auto")), "0|00000000|0");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000, 1000}), "auto")), "0|00001111|1");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000, 1000, 1000, 1000}), "balanced")), "0|00112233|3");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000, 1000, 1000}), "balanced_low_0")), "1|11112222|2");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000, 1000}), "sequential")), "0|00000000|0");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({35, 1000}), "sequential")), "0|00111111|1");
+  EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({35, 1000}), "balanced")), "0|00111111|1");
+  EXPECT_EQ(Shown(PlacePolicy(Config(true), Plan(), Rooms({50, 1000}), "sequential")), "0|00011111|0");
+}
+
+// An embedding in memory of the host: its device has nothing of it, but a workspace.
+TEST(Placement, AnEmbeddingOnTheHostTakesNoRoom) {
+  MemoryPlan plan = Plan();
+  plan.rest.host = plan.total.host = plan.rest.embedding;
+  plan.rest.embedding = plan.total.embedding = 0;
+  EXPECT_EQ(Shown(PlacePolicy(Config(), plan, Rooms({91}), "auto")), "0|00000000|0");
+  ExpectInvalid([&] { PlacePolicy(Config(), Plan(), Rooms({91}), "auto"); }, {"cuda:0"});
+  DecoderPlacement placement = PlacePolicy(Config(), plan, Rooms({1000, 1000}), "sequential");
+  placement.embedding = {DeviceKind::kCuda, 1};
+  const std::vector<Device> devices = {{DeviceKind::kCuda, 0}, {DeviceKind::kCuda, 1}};
+  const std::vector<MemoryBytes> bytes = BytesOfDevices(placement, plan, devices);
+  EXPECT_EQ(bytes[0].total(), plan.total.total());
+  EXPECT_EQ(bytes[1].host, 8);
+  EXPECT_EQ(bytes[1].total(), 2);
+}
+
+TEST(Placement, AModuleLargerThanAShareDoesNotSendAllToTheLastDevice) {
+  MemoryPlan plan = Plan();
+  plan.rest.weights += 60;
+  plan.total.weights += 60;
+  EXPECT_EQ(Shown(PlacePolicy(Config(true), plan, Rooms({1000, 1000, 1000, 1000}), "auto")), "0|11112222|0");
+  EXPECT_EQ(Shown(PlacePolicy(Config(true), plan, Rooms({1000, 1000, 1000}), "balanced_low_0")), "1|22222222|1");
+  EXPECT_EQ(Shown(PlacePolicy(Config(true), plan, Rooms({50, 1000}), "sequential")), "1|11111111|1");
+}
+
+TEST(Placement, WhatDoesNotFitSaysByHowMuch) {
+  ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({90}), "auto"); }, {"cuda:0", "99 B", "9 B more", "90 B"});
+  ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({50, 40}), "sequential"); }, {"cuda:1", "more than the 40 B"});
+  ExpectInvalid([] { PlacePolicy(Config(), Plan(), Rooms({500}), "best"); }, {"best", "balanced_low_0"});
+}
+
+TEST(Placement, Files) {
+  const auto place = [](const char* json, bool tied = false) {
+    return PlaceByFile(Config(tied), Plan(), Rooms({1000, 1000}), json, "map.json");
+  };
+  EXPECT_EQ(Shown(place(R"({"": 1})")), "1|11111111|1");
+  EXPECT_EQ(Shown(place(R"({"model": 0, "model.layers.3": "cuda:1", "model.norm": 1, "lm_head": 1})")), "0|00010000|1");
+  EXPECT_EQ(Shown(place(R"({"model.embed_tokens": 0, "model.layers": 1, "model.norm": 1, "lm_head": 1})")),
+            "0|11111111|1");
+  ExpectInvalid([&] { place("[]"); }, {"map.json", "object"});
+  ExpectInvalid([&] { place(R"({"model": 0})"); }, {"no device", "lm_head"});
+  ExpectInvalid([&] { place(R"({"": 0, "model.layers.8": 1})"); }, {"model.layers.8"});
+  ExpectInvalid([&] { place(R"({"": 2})"); }, {"devices in use", "2"});
+  ExpectInvalid([&] { place(R"({"": 0, "lm_head": 1})"); }, {"model.norm"});
+  ExpectInvalid([&] { place(R"({"": 1, "model.embed_tokens": 0})", true); }, {"tied"});
+}
+
+}  // namespace
+}  // namespace stoch

@@ -1,0 +1,65 @@
+#include "tools/stoch/report/generate.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace stoch::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string DeviceNames(Engine& engine) {
+  std::vector<std::string> names;
+  for (const Device& device : engine.backend().devices()) names.push_back(DeviceName(device));
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
+}  // namespace
+
+std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result) {
+  Json logprobs = Json::array();
+  Json top_logprobs = Json::array();
+  for (const TokenLogprob& token : result.logprobs) {
+    logprobs.push_back(token.logprob);
+    top_logprobs.push_back(token.top);
+  }
+  const Timings& timings = result.timings;
+  Json report = {
+      {"model", engine.model_name()},
+      {"precision", PrecisionName(engine.options().precision)},
+      {"sc", engine.sc_description()},
+      {"device", DeviceNames(engine)},
+      {"prompt_ids", request.prompt},
+      {"ids", result.ids},
+      {"text", result.text},
+      {"logprobs", logprobs},
+      {"logits_sha256", result.logits_sha256},
+      {"finish_reason", FinishReasonName(result.finish_reason)},
+      {"timings",
+       {{"load_ms", engine.load_ms()},
+        {"prompt_ms", timings.prompt_ms},
+        {"ttft_ms", timings.ttft_ms},
+        {"ms_per_token", timings.ms_per_token}}},
+  };
+  if (request.top_logprobs > 0) report["top_logprobs"] = top_logprobs;
+  return report.dump();
+}
+
+void PrintSummary(Engine& engine, const GenerateRequest& request, const GenerateResult& result) {
+  const Timings& timings = result.timings;
+  std::string speed;
+  if (timings.ms_per_token > 0) {
+    speed = fmt::format(", {:.3g} ms/token ({:.4g} tokens/s)", timings.ms_per_token, 1000 / timings.ms_per_token);
+  }
+  const std::string sc = engine.sc_description();
+  fmt::print(stderr,
+             "{} tokens{}, first token after {:.3g} ms ({} prompt tokens), {}, loaded in {:.3g} s, {} on {}{}{}\n",
+             result.ids.size(), speed, timings.ttft_ms, request.prompt.size(), FinishReasonName(result.finish_reason),
+             engine.load_ms() / 1000, PrecisionName(engine.options().precision), DeviceNames(engine),
+             sc.empty() ? "" : ", ", sc);
+}
+
+}  // namespace stoch::cli

@@ -1,0 +1,133 @@
+// stoch verify: named checks, one line each.
+
+#include "tools/stoch/verify/verify.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/base/error.h"
+#include "tools/stoch/command.h"
+#include "tools/stoch/interrupt.h"
+#include "tools/stoch/output.h"
+
+namespace stoch::cli {
+namespace {
+
+struct Options {
+  VerifyContext context;
+  DeviceOptions device;
+  bool list = false;
+  std::vector<std::string> only;
+  std::string goldens;
+  std::string hashes;
+  std::string record;
+  bool json = false;
+};
+
+void Append(std::vector<Check> more, std::vector<Check>* checks) {
+  std::move(more.begin(), more.end(), std::back_inserter(*checks));
+}
+
+// With a golden or hash file, only what the file holds; otherwise everything that needs no file.
+std::vector<Check> Collect(const Options& options) {
+  std::vector<Check> checks;
+  if (!options.goldens.empty()) Append(GoldenChecks(options.context, options.goldens), &checks);
+  if (!options.hashes.empty()) Append(HashChecks(options.context, options.hashes), &checks);
+  if (!checks.empty()) return checks;
+  Append(ProductChecks(options.context), &checks);
+  Append(ModelChecks(options.context), &checks);
+  Append(DeviceChecks(options.context), &checks);
+  Append(ViewChecks(options.context), &checks);
+  return checks;
+}
+
+std::vector<Check> Select(std::vector<Check> checks, const std::vector<std::string>& only) {
+  if (only.empty()) return checks;
+  std::vector<Check> selected;
+  for (const std::string& name : only) {
+    const auto found =
+        std::find_if(checks.begin(), checks.end(), [&](const Check& check) { return check.name == name; });
+    if (found == checks.end()) {
+      throw InvalidInput(fmt::format("--only {}: there is no such check (stoch verify --list names them)", name));
+    }
+    selected.push_back(*found);
+  }
+  return selected;
+}
+
+CheckResult RunCheck(const Check& check) {
+  try {
+    return check.run();
+  } catch (const InvalidInput& error) {
+    return {false, error.what()};
+  } catch (const DeviceError& error) {
+    return {false, error.what()};
+  }
+}
+
+ExitCode Run(Options options) {
+  if (!options.record.empty()) {
+    options.context.backend = Open(options.device);
+    RecordHashes(options.context, options.record);
+    return kDone;
+  }
+  if (!options.list) options.context.backend = Open(options.device);
+  const std::vector<Check> checks = Select(Collect(options), options.only);
+  if (options.list) {
+    for (const Check& check : checks) PrintLine(fmt::format("{:<24} {}", check.name, check.description));
+    return kDone;
+  }
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  size_t failed = 0;
+  for (const Check& check : checks) {
+    ThrowIfInterrupted();
+    const CheckResult result = RunCheck(check);
+    if (!result.passed) ++failed;
+    if (options.json) {
+      results.push_back({{"name", check.name}, {"passed", result.passed}, {"detail", result.detail}});
+    } else {
+      PrintLine(fmt::format("{} {}: {}", result.passed ? "ok    " : "FAILED", check.name, result.detail));
+    }
+  }
+  if (options.json) {
+    PrintLine(nlohmann::ordered_json{{"checks", results}, {"failed", failed}}.dump());
+  } else {
+    PrintLine(fmt::format("{} of {} checks passed", checks.size() - failed, checks.size()));
+  }
+  return failed == 0 ? kDone : kCheckFailed;
+}
+
+}  // namespace
+
+CommandBody AddVerify(CLI::App& command) {
+  command.description("Checks that the bits are right; exit code 1 if one is not");
+  command.footer(
+      "Examples:\n"
+      "  stoch verify\n"
+      "  stoch verify --device cuda:0 --model DIR\n"
+      "  stoch verify --goldens sc_matmul_golden.safetensors\n"
+      "  stoch verify --list");
+  auto options = std::make_shared<Options>();
+  AddModelOptions(command, &options->context.model)->description("Model of the logits checks; default demo");
+  AddDeviceOptions(command, &options->device);
+  auto* list = command.add_flag("--list", options->list, "Name the checks and run none");
+  auto* only = command.add_option("--only", options->only, "Run this check; may be repeated")
+                   ->allow_extra_args(false)
+                   ->excludes(list);
+  auto* goldens =
+      command.add_option("--goldens", options->goldens, "Run every case of this golden file (.safetensors)");
+  auto* hashes =
+      command.add_option("--hashes", options->hashes, "Compare the logits hashes recorded in this file (.json)");
+  auto* record = command.add_option("--record", options->record, "Write such a file, and check nothing");
+  for (CLI::Option* other : {list, only, goldens, hashes}) record->excludes(other);
+  command.add_flag("--json", options->json, "Print one JSON object");
+  return [options] { return Run(*options); };
+}
+
+}  // namespace stoch::cli
