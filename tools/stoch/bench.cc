@@ -42,6 +42,7 @@ struct Options {
   std::vector<int64_t> depths = {0};
   std::vector<int64_t> batches = {1};
   std::vector<double> temperatures = {0};
+  SamplingOptions sampling;  // top_k, top_p, min_p where a temperature is above 0
   std::optional<int> logprobs;
   int64_t repetitions = 5;
   std::string format = "md";
@@ -108,8 +109,8 @@ double PromptSample(Engine& engine, const BenchCase& test) {
 // The sequences of a decode test, filled to their depth once.
 class DecodeTest {
  public:
-  DecodeTest(Engine& engine, const BenchCase& test, int64_t steps)
-      : engine_(engine), depth_(test.depth), logprobs_(test.logprobs) {
+  DecodeTest(Engine& engine, const BenchCase& test, const SamplingOptions& sampling, int64_t steps)
+      : engine_(engine), depth_(test.depth), logprobs_(test.logprobs), sampling_(sampling) {
     sampling_.temperature = test.temperature;
     for (int64_t i = 0; i < test.batch; ++i) {
       sequences_.push_back(engine.NewSequence(test.depth + steps + 1));
@@ -334,7 +335,7 @@ class Bench {
   std::vector<double> DecodeSamples(Engine& engine, const BenchCase& test, ProgressBar* bar, int64_t* done,
                                     int64_t total) const {
     std::vector<double> samples;
-    DecodeTest decode(engine, test, options_.decode_tokens);
+    DecodeTest decode(engine, test, options_.sampling, options_.decode_tokens);
     for (int64_t i = 0; i <= options_.repetitions; ++i) {
       bar->Update((*done)++, total);
       const double sample =
@@ -364,6 +365,7 @@ ExitCode Run(Options options) {
     throw InvalidInput("--sc: has no meaning without sc in --precision");
   }
   for (const std::string& precision : options.precisions) ParsePrecision(precision);
+  Validate(options.sampling, 1);
   if (options.output.json) options.format = "json";
 
   Bench bench(options, backend);
@@ -409,6 +411,10 @@ CommandBody AddBench(CLI::App& command) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(0.0, 1e6));
+  command.add_option("--top-k", options->sampling.top_k,
+                     "Of the temperatures above 0: the most likely tokens, 0 = all");
+  command.add_option("--top-p", options->sampling.top_p, "... the smallest set that reaches this probability");
+  command.add_option("--min-p", options->sampling.min_p, "... tokens at least this times as likely as the first");
   command
       .add_option("--logprobs", options->logprobs,
                   "Every test again with log-probabilities (of prompts: of all tokens) and so many alternatives")
