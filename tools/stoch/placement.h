@@ -30,8 +30,7 @@ struct DeviceRoom {
 std::map<int, int64_t> ParseMaxMemory(std::string_view text);
 
 // What:   places the modules in order. balanced (= auto): as evenly as they go; balanced_low_0: as little as possible
-// on
-//         the first device; sequential: each device is filled before the next.
+//         on the first device; sequential: each device is filled before the next.
 // Errors: InvalidInput for another policy, or if it does not fit, saying by how much.
 LlamaPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                            std::string_view policy);
