@@ -161,8 +161,8 @@ enum class Prologue : uint8_t {
 // What:     for every weight i: out_i = f(x) @ weight_i^T, or out_i = out_i + that product, f = the prologue.
 // Shapes:   x, x2 F32 [rows, cols]; norm_weight F32 [cols]; out_i F32 [rows, weight_i.rows()].
 // Requires: all weights share cols; x, x2 and outs have dense rows (any row stride) and do not overlap.
-// Bits:     kSc: sc_arithmetic section 5 exactly; one row's result depends on that row alone when its spec is per_row
-//           without row groups. kFp32: dot products in kDotLanes order.
+// Bits:     kSc: docs/sc_arithmetic.md#5-back-to-real-numbers exactly; one row's result depends on that row alone when
+//           its spec is per_row without row groups. kFp32: dot products in kDotLanes order.
 struct LinearCall {
   OpSite site;
   Prologue prologue = Prologue::kNone;
@@ -181,7 +181,7 @@ struct LinearCall {
 //           head_dim/2): x1' = (x1 * cos) - (x2 * sin), x2' = (x2 * cos) + (x1 * sin), every product and sum rounded.
 // Bits:     score = (SC or exact q k) * float(1 / sqrt(head_dim)); softmax: m = max over the causal positions,
 //           e = Exp(s - m), sum in kRowLanes order by absolute position, p = e / sum; then p v as the mode says
-//           (exact: kDotLanes order by absolute position). Modes: sc_arithmetic section 6.
+//           (exact: kDotLanes order by absolute position). Modes: docs/sc_arithmetic.md#6-in-the-model.
 struct AttentionCall {
   OpSite site;
   TensorView q, k, v;
@@ -307,7 +307,7 @@ class Backend {
   // A log-probability of a pick comes after the pick. Bits: identical on all backends.
   virtual void PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) = 0;
   virtual void LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) = 0;
-  // What: y = a @ b^T of sc_arithmetic for any configuration, operands quantized on the fly.
+  // What: y = a @ b^T of docs/sc_arithmetic.md for any configuration, operands quantized on the fly.
   // Shapes: a F32 [n, d] or [batch, n, d], b F32 [m, d] or [batch, m, d], out F32 [n, m] or [batch, n, m]; any strides.
   virtual void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) = 0;
 

@@ -2,34 +2,51 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 #include <vector>
 
+#include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "kernels/sc/sc_parameters.h"
+#include "models/sc_settings.h"
 
 namespace stoch {
 namespace {
 
-constexpr std::array<std::string_view, kNumScOperators> kOperatorNames = {
-    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head", "qk", "av"};
+// In the order of ScOperatorId.
+constexpr std::array<ScOperatorEntry, kNumScOperators> kOperators = {{
+    {"q_proj", "queries of attention"},
+    {"k_proj", "keys"},
+    {"v_proj", "values"},
+    {"o_proj", "output of attention"},
+    {"gate_proj", "gate of the feed-forward network"},
+    {"up_proj", "its other half"},
+    {"down_proj", "output of the feed-forward network"},
+    {"lm_head", "logits; exact unless lm_head=1"},
+    {"qk", "scores of attention, q k^T"},
+    {"av", "output of attention's softmax, p v"},
+}};
 
-constexpr std::array<std::pair<std::string_view, AttentionMode>, 4> kAttentionModes = {
-    {{"per_token", AttentionMode::kPerToken},
-     {"per_head", AttentionMode::kPerHead},
-     {"per_row", AttentionMode::kPerRow},
-     {"exact", AttentionMode::kExact}}};
+constexpr std::array<AttentionEntry, 4> kAttentionModes = {{
+    {"per_token", AttentionMode::kPerToken, "k and v are quantized once a token; causal and append-only"},
+    {"per_head", AttentionMode::kPerHead, "one scale for a head's slice of a pass (published); a pass is a window"},
+    {"per_row", AttentionMode::kPerRow, "one for each row, of v for each channel (published); a pass is a window"},
+    {"exact", AttentionMode::kExact, "no stochastic computing in attention"},
+}};
 
-constexpr std::string_view kPresets = "halved, published";
+constexpr std::array<ScPreset, 2> kPresets = {{
+    {"halved", HalvedScModelConfig, "the default: the best accuracy for its cycles, and causal"},
+    {"published", PublishedScModelConfig, "what the published simulator ran until mid 2026"},
+}};
 
 bool IsAttentionProduct(ScOperatorId id) { return id == ScOperatorId::kQk || id == ScOperatorId::kAv; }
 
-// Scopes of activations belong to decoder linears, chunks and the unipolar mode to any linear, the rest to all.
-bool Takes(ScOperatorId id, std::string_view parameter) {
-  if (parameter == "granularity" || parameter == "group_a") {
-    return !IsAttentionProduct(id) && id != ScOperatorId::kLmHead;
+bool Takes(ScOperatorId id, const ScParameter& parameter) {
+  switch (parameter.use) {
+    case ScParameterUse::kEveryProduct: return true;
+    case ScParameterUse::kLinears: return !IsAttentionProduct(id);
+    case ScParameterUse::kDecoderLinears: return !IsAttentionProduct(id) && id != ScOperatorId::kLmHead;
   }
-  if (parameter == "chunk_d" || parameter == "mode" || parameter == "group_b") return !IsAttentionProduct(id);
-  return true;
+  STOCH_CHECK(false);
 }
 
 ScOperatorId OperatorAt(int index) { return static_cast<ScOperatorId>(index); }
@@ -58,35 +75,43 @@ ScModelConfig MakePreset(bool halve, int stoc_len, int masks, AttentionMode atte
   throw InvalidInput("SC setting " + name + " = " + std::string(value) + ": allowed is " + allowed);
 }
 
-std::string JoinNames(const auto& names) {
+std::string JoinNames(const auto& entries) {
   std::string joined;
-  for (const auto& name : names) joined += (joined.empty() ? "" : ", ") + std::string(name);
+  for (const auto& entry : entries) joined += (joined.empty() ? "" : ", ") + std::string(entry.name);
   return joined;
 }
 
 AttentionMode ParseAttention(std::string_view value) {
-  for (const auto& [name, mode] : kAttentionModes) {
-    if (name == value) return mode;
+  for (const AttentionEntry& entry : kAttentionModes) {
+    if (entry.name == value) return entry.mode;
   }
-  Reject("attention", '\'' + std::string(value) + '\'', "per_token, per_head, per_row, exact");
+  Reject("attention", '\'' + std::string(value) + '\'', JoinNames(kAttentionModes));
+}
+
+ScModelConfig ParsePreset(std::string_view value) {
+  for (const ScPreset& preset : kPresets) {
+    if (preset.name == value) return preset.make();
+  }
+  Reject("preset", '\'' + std::string(value) + '\'', JoinNames(kPresets));
 }
 
 void SetOperatorParameter(ScModelConfig& config, std::string_view op, std::string_view name, std::string_view value) {
-  const auto found = std::find(kOperatorNames.begin(), kOperatorNames.end(), op);
-  if (found == kOperatorNames.end()) {
+  const auto found = std::find_if(kOperators.begin(), kOperators.end(), [op](const auto& e) { return e.name == op; });
+  if (found == kOperators.end()) {
     throw InvalidInput("SC setting " + std::string(op) + '.' + std::string(name) + " names the unknown operator '" +
-                       std::string(op) + "': known are " + JoinNames(kOperatorNames));
+                       std::string(op) + "': known are " + JoinNames(kOperators));
   }
-  const ScOperatorId id = OperatorAt(static_cast<int>(found - kOperatorNames.begin()));
-  if (!Takes(id, name)) {
-    std::vector<std::string_view> takers;
+  const ScOperatorId id = OperatorAt(static_cast<int>(found - kOperators.begin()));
+  const ScParameter& parameter = FindScParameter(name);
+  if (!Takes(id, parameter)) {
+    std::vector<ScOperatorEntry> takers;
     for (int i = 0; i < kNumScOperators; ++i) {
-      if (Takes(OperatorAt(i), name)) takers.push_back(kOperatorNames[static_cast<size_t>(i)]);
+      if (Takes(OperatorAt(i), parameter)) takers.push_back(kOperators[static_cast<size_t>(i)]);
     }
     throw InvalidInput("SC setting " + std::string(op) + '.' + std::string(name) + " = " + std::string(value) + ": " +
                        std::string(name) + " is a parameter of " + JoinNames(takers) + " only");
   }
-  SetScParameter(config.at(id), name, value);
+  parameter.set(config.at(id), parameter, value);
 }
 
 void Apply(ScModelConfig& config, std::string_view setting) {
@@ -97,10 +122,7 @@ void Apply(ScModelConfig& config, std::string_view setting) {
   const std::string_view name = setting.substr(0, equals);
   const std::string_view value = setting.substr(equals + 1);
   if (name == "preset") {
-    if (value != "halved" && value != "published") {
-      Reject("preset", '\'' + std::string(value) + '\'', std::string(kPresets));
-    }
-    config = value == "halved" ? HalvedScModelConfig() : PublishedScModelConfig();
+    config = ParsePreset(value);
   } else if (name == "attention") {
     SetAttention(config, ParseAttention(value));
   } else if (name == "lm_head") {
@@ -109,29 +131,11 @@ void Apply(ScModelConfig& config, std::string_view setting) {
   } else if (const size_t dot = name.find('.'); dot != std::string_view::npos) {
     SetOperatorParameter(config, name.substr(0, dot), name.substr(dot + 1), value);
   } else {
+    const ScParameter& parameter = FindScParameter(name);
     for (int i = 0; i < kNumScOperators; ++i) {
-      if (Takes(OperatorAt(i), name)) SetScParameter(config.operators[static_cast<size_t>(i)], name, value);
+      if (Takes(OperatorAt(i), parameter)) parameter.set(config.operators[static_cast<size_t>(i)], parameter, value);
     }
   }
-}
-
-// The parameters of one operator that differ from ScConfig{}, by name.
-std::map<std::string, std::string> Parameters(const ScConfig& config) {
-  std::map<std::string, std::string> parameters;
-  const std::string text = Describe(config);
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const size_t equals = text.find('=', begin);
-    parameters[text.substr(begin, equals - begin)] = text.substr(equals + 1, end - equals - 1);
-    begin = end + 1;
-  }
-  return parameters;
-}
-
-// The text of a default that a preset replaces; parameters no preset touches need none.
-std::string DefaultText(std::string_view name) {
-  if (name == "scramble_masks") return std::to_string(ScConfig{}.scramble_masks);
-  return "0";
 }
 
 // The settings that turn `preset` into `config`, each with a leading comma.
@@ -139,37 +143,25 @@ std::string Difference(const ScModelConfig& config, const ScModelConfig& preset)
   std::string text;
   if (config.attention != preset.attention) text += ",attention=" + std::string(AttentionModeName(config.attention));
   if (config.sc_lm_head != preset.sc_lm_head) text += ",lm_head=" + std::to_string(config.sc_lm_head ? 1 : 0);
-
-  std::array<std::map<std::string, std::string>, kNumScOperators> ours, theirs;
-  std::vector<std::string> names;
-  for (size_t i = 0; i < kNumScOperators; ++i) {
-    ours[i] = Parameters(config.operators[i]);
-    theirs[i] = Parameters(preset.operators[i]);
-    for (const auto* side : {&ours[i], &theirs[i]}) {
-      for (const auto& [name, value] : *side) {
-        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-      }
-    }
-  }
-  for (const std::string& name : names) {
-    const auto value_of = [&name](const std::map<std::string, std::string>& parameters) {
-      const auto found = parameters.find(name);
-      return found == parameters.end() ? DefaultText(name) : found->second;
-    };
-    // One setting for the most common value where that is not the preset's, then the exceptions.
+  for (const ScParameter& parameter : ScParameters()) {
+    const std::string name(parameter.name);
+    // One setting for the most common value unless it is the preset's, then the exceptions.
+    std::array<std::string, kNumScOperators> values;
     std::map<std::string, int> votes;
     std::string common, preset_value;
-    for (size_t i = 0; i < kNumScOperators; ++i) {
-      if (!Takes(OperatorAt(static_cast<int>(i)), name)) continue;
-      preset_value = value_of(theirs[i]);
-      const std::string value = value_of(ours[i]);
+    for (int i = 0; i < kNumScOperators; ++i) {
+      const ScOperatorId id = OperatorAt(i);
+      if (!Takes(id, parameter)) continue;
+      preset_value = parameter.get(preset.at(id), parameter);
+      const std::string& value = values[static_cast<size_t>(i)] = parameter.get(config.at(id), parameter);
       ++votes[value];
-      if (common.empty() || votes[value] > votes[common]) common = value;
+      if (votes[value] > votes[common]) common = value;
     }
     if (common != preset_value) text += ',' + name + '=' + common;
-    for (size_t i = 0; i < kNumScOperators; ++i) {
-      if (!Takes(OperatorAt(static_cast<int>(i)), name) || value_of(ours[i]) == common) continue;
-      text += ',' + std::string(kOperatorNames[i]) + '.' + name + '=' + value_of(ours[i]);
+    for (int i = 0; i < kNumScOperators; ++i) {
+      const std::string& value = values[static_cast<size_t>(i)];
+      if (!Takes(OperatorAt(i), parameter) || value == common) continue;
+      text += ',' + std::string(ScOperatorName(OperatorAt(i))) + '.' + name + '=' + value;
     }
   }
   return text;
@@ -177,11 +169,15 @@ std::string Difference(const ScModelConfig& config, const ScModelConfig& preset)
 
 }  // namespace
 
-std::string_view ScOperatorName(ScOperatorId id) { return kOperatorNames[static_cast<size_t>(id)]; }
+std::span<const ScPreset> ScPresets() { return kPresets; }
+std::span<const AttentionEntry> AttentionModes() { return kAttentionModes; }
+std::span<const ScOperatorEntry> ScOperators() { return kOperators; }
+
+std::string_view ScOperatorName(ScOperatorId id) { return kOperators[static_cast<size_t>(id)].name; }
 
 std::string_view AttentionModeName(AttentionMode mode) {
-  for (const auto& [name, entry] : kAttentionModes) {
-    if (entry == mode) return name;
+  for (const AttentionEntry& entry : kAttentionModes) {
+    if (entry.mode == mode) return entry.name;
   }
   return "?";
 }
@@ -233,9 +229,12 @@ void Validate(const ScModelConfig& config) {
 }
 
 std::string Describe(const ScModelConfig& config) {
-  const std::string halved = "preset=halved" + Difference(config, HalvedScModelConfig());
-  const std::string published = "preset=published" + Difference(config, PublishedScModelConfig());
-  return published.size() < halved.size() ? published : halved;
+  std::string shortest;
+  for (const ScPreset& preset : kPresets) {
+    const std::string text = "preset=" + std::string(preset.name) + Difference(config, preset.make());
+    if (shortest.empty() || text.size() < shortest.size()) shortest = text;
+  }
+  return shortest;
 }
 
 bool IsBatchInvariant(const ScModelConfig& config) {

@@ -1,4 +1,4 @@
-// Attention over the paged cache, in its four modes (AttentionCall in kernels/backend.h, sc_arithmetic section 6).
+// Attention over the paged cache, in its four modes (AttentionCall in backend.h, docs/sc_arithmetic.md#6-in-the-model).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The product of quantized operands: integer block sums, then back to real numbers (sc_arithmetic sections 4 and 5).
+// The product of quantized operands: integer sums, then back to real numbers (docs/sc_arithmetic.md#4-one-product).
 #pragma once
 
 #include <cstdint>

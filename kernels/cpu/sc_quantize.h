@@ -42,7 +42,7 @@ struct ScChunks {
 using RowReader = std::function<const float*(int64_t row, float* scratch)>;
 
 // What:   quantizes rows one at a time, after the extremes of shared scopes were collected.
-// Source: shared/spec sc_arithmetic section 2 and 5.
+// Source: docs/sc_arithmetic.md#2-quantizers
 class ScQuantizer {
  public:
   // Reads every row once if a scope has several rows; `reader` is called from the pool's threads.

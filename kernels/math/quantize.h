@@ -1,4 +1,4 @@
-// The quantizers of the SC arithmetic, one element at a time (shared/spec: sc_arithmetic, sections 2 and 5).
+// The quantizers of the SC arithmetic, one element at a time (docs/sc_arithmetic.md#2-quantizers).
 #pragma once
 
 #include <cstdint>

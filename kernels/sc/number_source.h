@@ -27,7 +27,7 @@ int ScrambleMask(const ScConfig& config, int index);
 int DistinctMasks(const ScConfig& config);
 
 // What:   the values side `side` compares with under mask index i: source, scrambled, mapped to the comparator grid
-//         (0..rng_levels-1), first stoc_len cycles. Source: sc_arithmetic section 3.
+//         (0..rng_levels-1), first stoc_len cycles. Source: docs/sc_arithmetic.md#3-number-sources.
 std::vector<int> ComparatorValues(const ScConfig& config, ScSide side, int index);
 
 }  // namespace stoch

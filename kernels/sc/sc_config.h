@@ -19,7 +19,7 @@ enum class ScGate : uint8_t { kEnabled, kAnd, kXnor };
 // of the product's mask (a free-running register seen by successive dimensions), instead of xor scrambling.
 enum class ScRestart : uint8_t { kProduct, kMask };
 
-// What:   one configuration of the SC arithmetic (names and defaults of shared/spec sc_arithmetic section 1).
+// What:   one configuration of the SC arithmetic (names and defaults: docs/sc_arithmetic.md#1-parameters).
 // Units:  stoc_len in cycles, rng_levels in comparator levels; 0 = the default for sc_prec and halve.
 struct ScConfig {
   int sc_prec = 8;

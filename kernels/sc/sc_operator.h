@@ -17,7 +17,7 @@ enum class ScCode : uint8_t {
 };
 
 // What:   one resolved configuration with its tables; immutable, shared by every weight and cache that uses it.
-// Source: shared/spec sc_arithmetic section 4: count(mask, |qa|, |qb|) is the whole of SC arithmetic.
+// Source: docs/sc_arithmetic.md#4-one-product: count(mask, |qa|, |qb|) is the whole of SC arithmetic.
 struct ScOperator {
   ScConfig config;  // resolved
   ScCode code = ScCode::kSignMagnitude;

@@ -46,8 +46,7 @@ class Tokenizer {
 };
 
 // What:   loads the tokenizer of a folder: tokenizer.json, else tokenizer.model (SentencePiece or tiktoken, told apart
-// by
-//         content), with tokenizer_config.json / special_tokens_map.json / generation_config.json where present.
+//         by content), with tokenizer_config.json / special_tokens_map.json / generation_config.json where present.
 // Errors: InvalidInput if there is none, or a file is broken.
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& folder);
 

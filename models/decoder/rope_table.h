@@ -12,14 +12,12 @@ namespace stoch {
 //         scaling where the config asks for it.
 // Shapes: [head_dim / 2].
 // Bits:   one computation for all backends. theta^x is correctly rounded but for the rarest cases, so it may differ
-// from
-//         PyTorch's pow by one ulp.
+//         from PyTorch's pow by one ulp.
 // Source: transformers modeling_rope_utils.py, _compute_default_rope_parameters and _compute_llama3_parameters.
 std::vector<float> RopeInverseFrequencies(const LlamaConfig& config);
 
 // What:   row p: cos(a_i) for i < head_dim / 2, then sin(a_i), a_i = float(p) * inv_freq[i] in float; sine and cosine
-// of
-//         that angle in double, rounded to float.
+//         of that angle in double, rounded to float.
 // Shapes: [positions, head_dim], row-major.
 std::vector<float> MakeRopeTable(const LlamaConfig& config, int64_t positions);
 

@@ -26,7 +26,7 @@ Matrix RandomMatrix(uint64_t seed, int64_t rows, int64_t cols);
 
 Matrix Transposed(const Matrix& m);
 
-// What: a @ b^T in stochastic computing (sc_arithmetic), operands as one batch.
+// What: a @ b^T in stochastic computing (docs/sc_arithmetic.md), operands as one batch.
 Matrix DefineScProduct(const Matrix& a, const Matrix& b, const ScOperator& op);
 
 // What: a @ b^T exactly, every dot product in kDotLanes order.

@@ -123,6 +123,7 @@ TEST(ScModelConfig, DescriptionsAreShortAndRoundTrip) {
       {"granularity=per_tensor,chunk_d=0", nullptr},
       {"source=list,stoc_len=2,source_list_a=3:1,source_list_b=0:2", nullptr},
       {"chunk_d=0,o_proj.chunk_d=64,group_a=4,rng_levels=100", nullptr},
+      {"source=lfsr,down_proj.source=sobol", "preset=halved,source=lfsr,down_proj.source=sobol"},
   };
   for (const auto& [setting, expected] : cases) {
     const ScModelConfig config = Parse({setting});

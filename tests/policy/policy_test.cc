@@ -146,6 +146,23 @@ TEST(WordsRule, NoMachinePathsNoRegistries) {
   EXPECT_EQ(Findings(CheckWords, "tools/install", std::string("curl https://pypi") + ".org"), 1u);
 }
 
+TEST(CitationsRule, DocumentsLinksAndPathsExist) {
+  const std::vector<std::string> paths = {"docs/a.md", "docs/b.md", "kernels/backend.h", "engine/b.cc", "README.md"};
+  const auto findings = [&](const std::string& path, const std::string& text) {
+    return CheckCitations({{"docs/a.md", "# A b: `c`\n```\n# no heading\n```\n"}, {path, text + "\n"}}, paths).size();
+  };
+  EXPECT_EQ(findings("engine/b.cc", "// Source: docs/a.md#a-b-c and docs/a.md."), 0u);
+  EXPECT_EQ(findings("README.md", "[a](docs/a.md) [b](docs/a.md#a-b-c) [c](https://x.org/docs/c.md) `kernels/`"), 0u);
+  EXPECT_EQ(findings("docs/b.md", "# Here\n[a](a.md) [b](../kernels/backend.h) [c](#here) `engine/*.h`"), 0u);
+
+  EXPECT_EQ(findings("engine/b.cc", "// Source: docs/none.md"), 1u);
+  EXPECT_EQ(findings("engine/b.cc", "// Source: docs/a.md#no-heading"), 1u);
+  EXPECT_EQ(findings("README.md", "[a](docs/none.md)"), 1u);
+  EXPECT_EQ(findings("README.md", "[a](docs/a.md#other)"), 1u);
+  EXPECT_EQ(findings("docs/a.md", "# Here\n[a](kernels/backend.h)"), 1u);
+  EXPECT_EQ(findings("docs/b.md", "see `kernels/gone.h`"), 1u);
+}
+
 struct NamedRule {
   const char* name;
   Rule rule;
@@ -190,6 +207,12 @@ INSTANTIATE_TEST_SUITE_P(Rules, Folders,
                                          NamedTreeRule{"Prefixes", CheckPrefixes},
                                          NamedTreeRule{"Readmes", CheckReadmes}),
                          [](const auto& rule) { return rule.param.name; });
+
+TEST(WholeTree, CitesOnlyWhatIsThere) {
+  const std::vector<std::string> paths = ListTree(STOCH_SOURCE_DIR);
+  ASSERT_NE(std::find(paths.begin(), paths.end(), "docs/sc_arithmetic.md"), paths.end());
+  for (const std::string& finding : CheckCitations(ReadTree(STOCH_SOURCE_DIR), paths)) ADD_FAILURE() << finding;
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Rules, Tree,

@@ -32,6 +32,10 @@ std::vector<std::string> CheckQuietLibraries(const SourceFile& file);
 std::vector<std::string> CheckNoLibm(const SourceFile& file);
 // No source file has more than 500 lines.
 std::vector<std::string> CheckLength(const SourceFile& file);
+// Every document that a file cites exists: "docs/NAME.md" anywhere (with the heading behind '#', if there is one), the
+// targets of links in Markdown, and in Markdown outside bench/ the paths of this repository that stand in backticks.
+// `paths` is what ListTree says.
+std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, const std::vector<std::string>& paths);
 // No paths of somebody's machine, no hosts of package registries.
 std::vector<std::string> CheckWords(const SourceFile& file);
 
@@ -52,6 +56,8 @@ std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);
 bool IsSource(std::string_view path);
 std::vector<std::string> QuotedIncludes(const SourceFile& file);
 
+// Every file below `root` that belongs to the project, relative to it, with '/'.
+std::vector<std::string> ListTree(const std::string& root);
 // What: every text file below `root` that belongs to the project (build output and hidden folders left out).
 std::vector<SourceFile> ReadTree(const std::string& root);
 

@@ -18,20 +18,27 @@ bool IsText(const fs::path& path) {
 
 bool IsSkipped(const fs::path& folder) {
   const std::string name = folder.filename().string();
-  return (name[0] == '.' && name != ".ci") || name == "build" || name.rfind("build-", 0) == 0;
+  return (name[0] == '.' && name != ".ci" && name != ".github") || name == "build" || name.rfind("build-", 0) == 0;
 }
 
 }  // namespace
 
-std::vector<SourceFile> ReadTree(const std::string& root) {
-  std::vector<SourceFile> files;
+std::vector<std::string> ListTree(const std::string& root) {
+  std::vector<std::string> paths;
   for (auto it = fs::recursive_directory_iterator(root); it != fs::recursive_directory_iterator(); ++it) {
     if (it->is_directory() && IsSkipped(it->path())) it.disable_recursion_pending();
-    if (!it->is_regular_file() || !IsText(it->path())) continue;
-    if (it->path().filename() == ".git") continue;  // of a worktree: a file with a path of this machine
-    std::ifstream stream(it->path(), std::ios::binary);
-    files.push_back({fs::relative(it->path(), root).generic_string(),
-                     std::string(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>())});
+    if (it->path().filename() == ".git") continue;  // a file in a linked worktree
+    if (it->is_regular_file()) paths.push_back(fs::relative(it->path(), root).generic_string());
+  }
+  return paths;
+}
+
+std::vector<SourceFile> ReadTree(const std::string& root) {
+  std::vector<SourceFile> files;
+  for (const std::string& path : ListTree(root)) {
+    if (!IsText(path)) continue;
+    std::ifstream stream(fs::path(root) / path, std::ios::binary);
+    files.push_back({path, std::string(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>())});
   }
   return files;
 }

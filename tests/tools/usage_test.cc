@@ -6,8 +6,8 @@
 namespace stoch::test {
 namespace {
 
-constexpr const char* kCommands[] = {"generate", "bench",    "perplexity", "verify",
-                                     "inspect",  "tokenize", "serve",      "completion"};
+constexpr const char* kCommands[] = {"generate", "bench", "perplexity", "verify", "inspect",
+                                     "tokenize", "serve", "completion", "help"};
 
 TEST(Usage, HelpNamesEveryCommandAndGivesExamples) {
   const ProcessResult root = RunStoch({"--help"});
@@ -19,6 +19,13 @@ TEST(Usage, HelpNamesEveryCommandAndGivesExamples) {
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << command;
     EXPECT_EQ(help.err, "");
   }
+}
+
+TEST(Usage, HelpPrintsScSettingsAndSubcommands) {
+  EXPECT_NE(RunStoch({"help", "sc"}).out.find("\n### stoc_len\n"), std::string::npos);
+  EXPECT_EQ(RunStoch({"help", "generate"}).out, RunStoch({"generate", "--help"}).out);
+  EXPECT_EQ(RunStoch({"help"}).out, RunStoch({"--help"}).out);
+  ExpectRefused(RunStoch({"help", "nothing"}), "sc, generate");
 }
 
 TEST(Usage, VersionHasBuildFacts) {

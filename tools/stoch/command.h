@@ -27,7 +27,8 @@ CommandBody AddVerify(CLI::App& command);
 CommandBody AddInspect(CLI::App& command);
 CommandBody AddTokenize(CLI::App& command);
 CommandBody AddServe(CLI::App& command);
-// Needs the whole command line to describe it.
+// These need the whole command line to describe it.
 CommandBody AddCompletion(CLI::App& command, const CLI::App& root);
+CommandBody AddHelp(CLI::App& command, const CLI::App& root);
 
 }  // namespace stoch::cli

@@ -97,8 +97,8 @@ void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options) {
   command.add_option("--precision", options->precision, "sc, fp32, or fp16 (GPU only)")->capture_default_str();
   command
       .add_option("--sc", options->sc,
-                  "SC settings, later ones win: preset=halved|published, NAME=VALUE, OPERATOR.NAME=VALUE, "
-                  "attention=per_token|per_head|per_row|exact, lm_head=0|1")
+                  "SC settings, later ones win: preset=NAME, attention=MODE, lm_head=0|1, NAME=VALUE, "
+                  "OPERATOR.NAME=VALUE; `stoch help sc` lists them all")
       ->allow_extra_args(false);
 }
 

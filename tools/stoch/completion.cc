@@ -10,6 +10,7 @@
 
 #include "tools/stoch/command.h"
 #include "tools/stoch/output.h"
+#include "tools/stoch/sc_reference.h"
 
 namespace stoch::cli {
 namespace {
@@ -39,7 +40,7 @@ constexpr const char* kChoices =
     --device) words="auto cpu cuda:0" ;;
     --device-map) words="auto balanced balanced_low_0 sequential" ;;
     --cpu-variant) words="scalar avx2 avx512vbmi" ;;
-    --sc) words="preset=halved preset=published attention=per_token attention=per_head attention=per_row attention=exact lm_head=1 stoc_len= halve=1" ;;
+    --sc) words="{sc}" ;;
     --output|-o) words="md csv json jsonl" ;;
 )";
 
@@ -69,7 +70,8 @@ std::string BashScript(const CLI::App& root) {
 }}
 complete -o default -F _stoch stoch
 )",
-                     fmt::arg("choices", kChoices), fmt::arg("commands", fmt::join(CommandNames(root), " ")),
+                     fmt::arg("choices", fmt::format(kChoices, fmt::arg("sc", ScCompletionWords()))),
+                     fmt::arg("commands", fmt::join(CommandNames(root), " ")),
                      fmt::arg("options", fmt::join(OptionNames(root), " ")), fmt::arg("cases", cases));
 }
 

@@ -53,6 +53,8 @@ std::vector<Declared> Declare(CLI::App& root) {
   }
   CLI::App* completion = root.add_subcommand("completion");
   declared.push_back({completion, AddCompletion(*completion, root)});
+  CLI::App* help = root.add_subcommand("help");
+  declared.push_back({help, AddHelp(*help, root)});
   return declared;
 }
 
@@ -63,7 +65,8 @@ int RunCommandLine(int argc, char** argv) {
       "Examples:\n"
       "  stoch generate --model demo --prompt 'Once upon a time'\n"
       "  stoch bench --model random:llama-3.2-1b\n"
-      "  stoch COMMAND --help");
+      "  stoch COMMAND --help\n"
+      "  stoch help sc");
   bool version = false;
   root.add_flag("--version", version, "Print version and build facts")
       ->trigger_on_parse()

@@ -22,7 +22,7 @@ ScConfig Config(const std::vector<std::pair<std::string, std::string>>& entries)
   return config;
 }
 
-// The comparator boundary by floating point, as sc_arithmetic section 2 writes it.
+// The comparator boundary by floating point, as docs/sc_arithmetic.md#2-quantizers writes it.
 int Boundary(const ScOperator& op, int level) {
   const double steps = op.code == ScCode::kOffset ? 2.0 * op.q_max : op.q_max;
   return static_cast<int>(std::nearbyint(std::min<double>(level, steps) * op.config.rng_levels / steps));

@@ -46,8 +46,7 @@ std::vector<Check> ViewChecks(const VerifyContext& context);
 std::vector<Check> GoldenChecks(const VerifyContext& context, const std::string& path);
 
 // What:   one check per entry of a hash file: {"prompt_ids": [...], "new_tokens": N, "sha256": {CONFIG: HEX, ...}},
-// where
-//         CONFIG is fp32 or SC settings and HEX is LogitsSha256 of the model on the device.
+//         where CONFIG is fp32 or SC settings and HEX is LogitsSha256 of the model on the device.
 // Errors: InvalidInput for a file of another form.
 std::vector<Check> HashChecks(const VerifyContext& context, const std::string& path);
 // What:   writes such a file, of every configuration that ModelChecks runs.

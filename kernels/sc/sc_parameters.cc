@@ -1,0 +1,270 @@
+#include "kernels/sc/sc_parameters.h"
+
+#include <array>
+#include <charconv>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/error.h"
+
+namespace stoch {
+namespace {
+
+using enum ScParameterKind;
+using enum ScParameterUse;
+
+template <typename E>
+constexpr ScChoice Choice(std::string_view name, E value, std::string_view help) {
+  return {name, static_cast<int>(value), help};
+}
+
+constexpr std::array kModes = {
+    Choice("bipolar", ScMode::kBipolar, "symmetric: a sign and a magnitude"),
+    Choice("unipolar", ScMode::kUnipolar, "asymmetric: levels above a zero point"),
+};
+constexpr std::array kGranularities = {
+    Choice("per_tensor", ScGranularity::kPerTensor, "one scale for the whole operand"),
+    Choice("per_row", ScGranularity::kPerRow, "one for each row, or group of rows"),
+    Choice("per_head", ScGranularity::kPerHead, "one for each slice of a 3-D operand; bipolar, no linear of a model"),
+};
+constexpr std::array kScrambles = {
+    Choice("bitrev", ScScramble::kBitrev, "dimension d is xored with the reversed bits of d mod scramble_masks"),
+    Choice("counter", ScScramble::kCounter, "with d mod scramble_masks"),
+    Choice("random", ScScramble::kRandom, "with random bits of (source_seed, d mod scramble_masks)"),
+    Choice("off", ScScramble::kOff, "every dimension sees the same values"),
+};
+constexpr std::array kGates = {
+    Choice("enabled", ScGate::kEnabled, "side b's stream advances only in cycles that side a enables (uSystolic)"),
+    Choice("and", ScGate::kAnd, "one AND gate of two free-running streams"),
+    Choice("xnor", ScGate::kXnor, "one XNOR gate of two bipolar-coded streams; linears only, without halve"),
+};
+constexpr std::array kSources = {
+    Choice("sobol", ScSource::kSobol, "two dimensions of a Sobol sequence, the pair of the published simulator"),
+    Choice("lfsr", ScSource::kLfsr, "maximal linear feedback shift registers with reciprocal polynomials"),
+    Choice("vdc", ScSource::kVanDerCorput, "van der Corput sequences of bases 2 and 3 (the 2-D Halton pair)"),
+    Choice("random", ScSource::kRandom, "pseudo-random numbers of source_seed"),
+    Choice("list", ScSource::kList, "your own: source_list_a and source_list_b"),
+};
+constexpr std::array kRestarts = {
+    Choice("product", ScRestart::kProduct, "at its start state in every product"),
+    Choice("mask", ScRestart::kMask, "as many steps further as d mod scramble_masks; needs scramble=off"),
+};
+
+std::string Quoted(std::string_view text) { return '\'' + std::string(text) + '\''; }
+
+template <typename T>
+T ParseNumber(std::string_view name, std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    RejectScParameter(name, Quoted(text), "a whole number");
+  }
+  return value;
+}
+
+template <auto kMember>
+void SetInteger(ScConfig& config, const ScParameter& parameter, std::string_view text) {
+  using T = std::remove_reference_t<decltype(config.*kMember)>;
+  const T value = ParseNumber<T>(parameter.name, text);
+  // 0 means "follows from the others" in ScConfig, which text says by leaving the parameter out.
+  if (parameter.default_follows &&
+      (static_cast<int64_t>(value) < parameter.low || static_cast<int64_t>(value) > parameter.high)) {
+    RejectScParameter(parameter.name, std::to_string(value),
+                      std::to_string(parameter.low) + ".." + std::to_string(parameter.high));
+  }
+  config.*kMember = value;
+}
+template <auto kMember>
+std::string GetInteger(const ScConfig& config, const ScParameter&) {
+  return std::to_string(config.*kMember);
+}
+
+template <auto kMember>
+void SetFlag(ScConfig& config, const ScParameter& parameter, std::string_view text) {
+  const bool on = text == "1" || text == "true" || text == "on";
+  if (!on && text != "0" && text != "false" && text != "off") {
+    RejectScParameter(parameter.name, Quoted(text), "0 or 1");
+  }
+  config.*kMember = on;
+}
+template <auto kMember>
+std::string GetFlag(const ScConfig& config, const ScParameter&) {
+  return config.*kMember ? "1" : "0";
+}
+
+template <auto kMember>
+void SetChoice(ScConfig& config, const ScParameter& parameter, std::string_view text) {
+  std::string allowed;
+  for (const ScChoice& choice : parameter.choices) {
+    if (choice.name == text) {
+      config.*kMember = static_cast<std::remove_reference_t<decltype(config.*kMember)>>(choice.value);
+      return;
+    }
+    allowed += (allowed.empty() ? "" : ", ") + std::string(choice.name);
+  }
+  RejectScParameter(parameter.name, Quoted(text), allowed);
+}
+template <auto kMember>
+std::string GetChoice(const ScConfig& config, const ScParameter& parameter) {
+  for (const ScChoice& choice : parameter.choices) {
+    if (choice.value == static_cast<int>(config.*kMember)) return std::string(choice.name);
+  }
+  return "?";
+}
+
+// Commas separate parameters on the command line, so a list is written 0:5:3.
+template <auto kMember>
+void SetList(ScConfig& config, const ScParameter& parameter, std::string_view text) {
+  std::vector<int> values;
+  while (!text.empty()) {
+    const size_t colon = text.find(':');
+    values.push_back(ParseNumber<int>(parameter.name, text.substr(0, colon)));
+    text = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
+  }
+  config.*kMember = std::move(values);
+}
+template <auto kMember>
+std::string GetList(const ScConfig& config, const ScParameter&) {
+  std::string joined;
+  for (const int value : config.*kMember) joined += (joined.empty() ? "" : ":") + std::to_string(value);
+  return joined;
+}
+
+template <auto kMember>
+constexpr ScParameter Integer(ScParameter parameter) {
+  parameter.kind = kInteger;
+  parameter.set = SetInteger<kMember>;
+  parameter.get = GetInteger<kMember>;
+  return parameter;
+}
+template <auto kMember>
+constexpr ScParameter Flag(ScParameter parameter) {
+  parameter.kind = kFlag;
+  parameter.set = SetFlag<kMember>;
+  parameter.get = GetFlag<kMember>;
+  return parameter;
+}
+template <auto kMember>
+constexpr ScParameter OneOf(std::span<const ScChoice> choices, ScParameter parameter) {
+  parameter.kind = kChoice;
+  parameter.choices = choices;
+  parameter.set = SetChoice<kMember>;
+  parameter.get = GetChoice<kMember>;
+  return parameter;
+}
+template <auto kMember>
+constexpr ScParameter List(ScParameter parameter) {
+  parameter.kind = kList;
+  parameter.set = SetList<kMember>;
+  parameter.get = GetList<kMember>;
+  return parameter;
+}
+
+constexpr std::string_view kFullLength = "2^sc_prec, or 2^(sc_prec-1) with halve";
+constexpr std::string_view kFullRange = "1..2^sc_prec, or 1..2^(sc_prec-1) with halve";
+
+constexpr std::array kParameters = {
+    Integer<&ScConfig::sc_prec>({.name = "sc_prec", .low = 3, .high = 8, .help = "Bits p of the quantizer."}),
+    Flag<&ScConfig::halve>({.name = "halve",
+                            .alias = "halve_bipolar_stoc_len",
+                            .help = "Sign-magnitude cycle halving (uSystolic, HPCA 2022): a bipolar magnitude has "
+                                    "p - 1 bits, so half of the cycles show every level. Bipolar only."}),
+    Integer<&ScConfig::stoc_len>({.name = "stoc_len",
+                                  .low = 1,
+                                  .high = 256,
+                                  .range = kFullRange,
+                                  .default_follows = true,
+                                  .default_text = kFullLength,
+                                  .help = "Stream length L in cycles. Time and hardware cost are proportional to it; "
+                                          "the error of a count shrinks with it."}),
+    Integer<&ScConfig::rng_levels>({.name = "rng_levels",
+                                    .low = 1,
+                                    .high = 256,
+                                    .range = kFullRange,
+                                    .default_follows = true,
+                                    .default_text = kFullLength,
+                                    .help = "Comparator grid R: how many different values a source shows."}),
+    OneOf<&ScConfig::mode>(kModes, {.name = "mode", .use = kLinears, .help = "The quantizer."}),
+    OneOf<&ScConfig::granularity>(
+        kGranularities, {.name = "granularity", .use = kDecoderLinears, .help = "Which numbers share a scale."}),
+    Integer<&ScConfig::group_a>({.name = "group_a",
+                                 .use = kDecoderLinears,
+                                 .low = 1,
+                                 .high = INT32_MAX,
+                                 .help = "Consecutive rows of activations (tokens) that share a scale; per_row only. "
+                                         "Above 1 a token's result depends on what else is in the pass."}),
+    Integer<&ScConfig::group_b>({.name = "group_b",
+                                 .use = kLinears,
+                                 .low = 1,
+                                 .high = INT32_MAX,
+                                 .help = "Consecutive rows of the weight (output features) that share a scale; per_row "
+                                         "only."}),
+    Integer<&ScConfig::chunk_d>({.name = "chunk_d",
+                                 .use = kLinears,
+                                 .low = 0,
+                                 .high = INT32_MAX,
+                                 .help =
+                                     "Input features a chunk: each chunk has row scales of its own. 0 is one chunk. "
+                                     "Bipolar per_row only."}),
+    OneOf<&ScConfig::scramble>(
+        kScrambles, {.name = "scramble", .help = "The mask that makes dimensions see different values of one source."}),
+    Integer<&ScConfig::scramble_masks>(
+        {.name = "scramble_masks",
+         .low = 1,
+         .high = 256,
+         .range = "a power of two in 1..256",
+         .help = "Number of different masks; more than 2^sc_prec are the same as that."}),
+    OneOf<&ScConfig::gate>(kGates, {.name = "gate", .help = "What multiplies two streams."}),
+    OneOf<&ScConfig::source>(kSources, {.name = "source", .help = "Where the comparators' numbers come from."}),
+    Integer<&ScConfig::source_seed>({.name = "source_seed",
+                                     .low = 0,
+                                     .high = -1,
+                                     .range = "0..2^64-1",
+                                     .help = "Seed of source=lfsr, source=random and scramble=random."}),
+    OneOf<&ScConfig::lfsr_restart>(
+        kRestarts,
+        {.name = "lfsr_restart", .help = "Where a register stands when a product begins; source=lfsr only."}),
+    List<&ScConfig::source_list_a>({.name = "source_list_a",
+                                    .range = "at least stoc_len values in 0..2^sc_prec-1, as 0:5:3",
+                                    .help = "Values of side a (activations) for source=list, cycle by cycle."}),
+    List<&ScConfig::source_list_b>({.name = "source_list_b",
+                                    .range = "at least stoc_len values in 0..2^sc_prec-1, as 0:5:3",
+                                    .help = "Values of side b (weights) for source=list, cycle by cycle."}),
+};
+
+}  // namespace
+
+void RejectScParameter(std::string_view name, const std::string& value, const std::string& allowed) {
+  throw InvalidInput("SC parameter " + std::string(name) + " = " + value + ": allowed is " + allowed);
+}
+
+std::span<const ScParameter> ScParameters() { return kParameters; }
+
+const ScParameter& FindScParameter(std::string_view name) {
+  std::string known;
+  for (const ScParameter& parameter : kParameters) {
+    if (name == parameter.name || (!parameter.alias.empty() && name == parameter.alias)) return parameter;
+    known += (known.empty() ? "" : ", ") + std::string(parameter.name);
+  }
+  throw InvalidInput("unknown SC parameter '" + std::string(name) + "': known are " + known);
+}
+
+void SetScParameter(ScConfig& config, std::string_view name, std::string_view value) {
+  const ScParameter& parameter = FindScParameter(name);
+  parameter.set(config, parameter, value);
+}
+
+std::string Describe(const ScConfig& config) {
+  const ScConfig defaults;
+  std::string text;
+  for (const ScParameter& parameter : kParameters) {
+    const std::string value = parameter.get(config, parameter);
+    if (value == parameter.get(defaults, parameter)) continue;
+    if (!text.empty()) text += ',';
+    text += std::string(parameter.name) + '=' + value;
+  }
+  return text;
+}
+
+}  // namespace stoch

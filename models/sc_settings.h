@@ -1,0 +1,34 @@
+// What the text of --sc knows besides the parameters of a product (kernels/sc/sc_parameters.h): presets, modes of
+// attention, operators. Each list is written once; the parser, error messages, `stoch help sc`, shell completion and
+// docs/sc-options.md loop over it.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "models/sc_model_config.h"
+
+namespace stoch {
+
+struct ScPreset {
+  std::string_view name;
+  ScModelConfig (*make)();
+  std::string_view help;
+};
+
+struct AttentionEntry {
+  std::string_view name;
+  AttentionMode mode;
+  std::string_view help;
+};
+
+struct ScOperatorEntry {
+  std::string_view name;
+  std::string_view help;
+};
+
+std::span<const ScPreset> ScPresets();  // the default first
+std::span<const AttentionEntry> AttentionModes();
+std::span<const ScOperatorEntry> ScOperators();  // in the order of ScOperatorId
+
+}  // namespace stoch
