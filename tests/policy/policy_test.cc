@@ -32,6 +32,26 @@ TEST(IncludesRule, PointsDown) {
   EXPECT_EQ(Findings(CheckIncludes, "util/a.cc", "int x;"), 1u);
 }
 
+TEST(IncludesRule, PointsDownWithinALayer) {
+  EXPECT_EQ(Findings(CheckIncludes, "kernels/cuda/a.cc", "#include \"kernels/cuda/sc/b.h\""), 0u);
+  EXPECT_EQ(Findings(CheckIncludes, "kernels/cuda/linear/a.cc", "#include \"kernels/cuda/sc/b.h\""), 0u);
+  EXPECT_EQ(Findings(CheckIncludes, "kernels/cpu/a.cc", "#include \"kernels/cpu/simd/b.h\""), 0u);
+  EXPECT_EQ(Findings(CheckIncludes, "loader/tokenizer/a.cc", "#include \"loader/b.h\""), 0u);
+  EXPECT_EQ(Findings(CheckIncludes, "engine/serve/a.cc", "#include \"engine/b.h\""), 0u);
+
+  EXPECT_EQ(Findings(CheckIncludes, "kernels/cuda/sc/a.cc", "#include \"kernels/cuda/b.h\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "kernels/cuda/linear/a.cc", "#include \"kernels/cuda/sc/decode/b.h\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "kernels/cuda/runtime/a.cc", "#include \"kernels/cuda/device/b.cuh\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "kernels/cuda/sc/format/a.cc", "#include \"kernels/cuda/sc/b.h\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "kernels/cuda/attention/a.cu", "#include \"kernels/cuda/sc/b.h\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "kernels/cpu/simd/a.cc", "#include \"kernels/cpu/b.h\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "loader/a.cc", "#include \"loader/tokenizer/b.h\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "loader/config/a.cc", "#include \"loader/checkpoint/b.h\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "models/a.cc", "#include \"models/decoder/b.h\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "engine/a.cc", "#include \"engine/serve/b.h\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "tools/stoch/a.cc", "#include \"tools/stoch/verify/b.h\""), 1u);
+}
+
 TEST(CudaHeadersRule, OnlyInTheCudaFolder) {
   EXPECT_EQ(Findings(CheckCudaHeaders, "kernels/cuda/a.cu", "#include <cuda_runtime.h>"), 0u);
   EXPECT_EQ(Findings(CheckCudaHeaders, "bench/kernels/cuda/a.cu", "#include <cuda_runtime.h>"), 0u);
@@ -47,7 +67,7 @@ TEST(BackendNamesRule, BothOnlyInTheRegistry) {
 }
 
 TEST(SetDeviceRule, OnlyInTheGuard) {
-  EXPECT_EQ(Findings(CheckSetDevice, "kernels/cuda/device_guard.cc", "cudaSetDevice(1);"), 0u);
+  EXPECT_EQ(Findings(CheckSetDevice, "kernels/cuda/base/device_guard.cc", "cudaSetDevice(1);"), 0u);
   EXPECT_EQ(Findings(CheckSetDevice, "kernels/cuda/a.cu", "cudaSetDevice(1);"), 1u);
   EXPECT_EQ(Findings(CheckSetDevice, "tests/kernels/cuda/a.cu", "  Check(cudaSetDevice(1));"), 1u);
 }
@@ -62,17 +82,62 @@ TEST(QuietLibrariesRule, NoOutputNoExit) {
 
 TEST(NoLibmRule, KernelsAndModels) {
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cpu/a.cc", "Exp(x); std::sqrt(x); std::max(x, y);"), 0u);
-  EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/attention_half.cu", "exp2f(x);"), 0u);
-  EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/fp16_vector.cu", "__expf(x);"), 0u);
+  EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/attention/half_rows.cu", "exp2f(x);"), 0u);
+  EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/linear/fp16_vector.cu", "__expf(x);"), 0u);
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cpu/fp16.cc", "expf(x);"), 1u);
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cpu/a.cc", "std::exp(x);"), 1u);
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/a.cu", "__expf(x);"), 1u);
   EXPECT_EQ(Findings(CheckNoLibm, "models/a.cc", "cosf(x);"), 1u);
 }
 
-TEST(LengthRule, SixHundredLines) {
-  EXPECT_EQ(Findings(CheckLength, "engine/a.cc", std::string(599, '\n')), 1u);
-  EXPECT_EQ(Findings(CheckLength, "engine/a.cc", std::string(598, '\n')), 0u);
+TEST(LengthRule, FiveHundredLines) {
+  EXPECT_EQ(Findings(CheckLength, "engine/a.cc", std::string(499, '\n')), 1u);
+  EXPECT_EQ(Findings(CheckLength, "engine/a.cc", std::string(498, '\n')), 0u);
+}
+
+TEST(FolderCyclesRule, NamesTheCycle) {
+  const SourceFile a = {"engine/a.cc", "#include \"engine/serve/b.h\"\n"};
+  const SourceFile b = {"engine/serve/b.h", "#include \"loader/c.h\"\n"};
+  EXPECT_TRUE(CheckFolderCycles({a, b, {"loader/c.h", "#include <vector>\n"}}).empty());
+  const std::vector<std::string> found = CheckFolderCycles({a, b, {"loader/c.h", "#include \"engine/d.h\"\n"}});
+  ASSERT_EQ(found.size(), 1u);
+  for (const char* part : {"engine -> engine/serve (engine/a.cc includes engine/serve/b.h)",
+                           "engine/serve -> loader (engine/serve/b.h includes loader/c.h)",
+                           "loader -> engine (loader/c.h includes engine/d.h)"}) {
+    EXPECT_NE(found[0].find(part), std::string::npos) << part << " in " << found[0];
+  }
+  // The registry includes the backends, whose contracts lie next to it; nobody else there may.
+  const SourceFile backend = {"kernels/cpu/a.cc", "#include \"kernels/backend.h\"\n"};
+  EXPECT_TRUE(CheckFolderCycles({backend, {"kernels/registry.cc", "#include \"kernels/cpu/a.h\"\n"}}).empty());
+  EXPECT_EQ(CheckFolderCycles({backend, {"kernels/other.cc", "#include \"kernels/cpu/a.h\"\n"}}).size(), 1u);
+}
+
+// `count` empty sources, named by their number after `prefix`.
+std::vector<SourceFile> Sources(const std::string& prefix, int count) {
+  std::vector<SourceFile> files;
+  for (int i = 0; i < count; ++i) files.push_back({prefix + std::to_string(i) + ".cc", ""});
+  return files;
+}
+
+TEST(FolderSizesRule, ThirtySources) {
+  EXPECT_TRUE(CheckFolderSizes(Sources("engine/a", 30)).empty());
+  EXPECT_EQ(CheckFolderSizes(Sources("engine/a", 31)).size(), 1u);
+  EXPECT_EQ(CheckFolderSizes(Sources("kernels/cuda/a", 31)).size(), 1u);
+  EXPECT_TRUE(CheckFolderSizes(Sources("kernels/cpu/a", 31)).empty());
+}
+
+TEST(PrefixesRule, TenNamesAreAFolder) {
+  std::vector<SourceFile> files = Sources("engine/page_", 9);
+  files.push_back({"engine/page_0.h", ""});  // of a name that is there
+  EXPECT_TRUE(CheckPrefixes(files).empty());
+  files.push_back({"engine/page.h", ""});
+  EXPECT_EQ(CheckPrefixes(files).size(), 1u);
+  EXPECT_TRUE(CheckPrefixes(Sources("engine/page", 20)).empty());
+}
+
+TEST(ReadmesRule, EveryFolderOfSources) {
+  EXPECT_TRUE(CheckReadmes({{"engine/a.cc", ""}, {"engine/README.md", ""}, {"demo/config.json", ""}}).empty());
+  EXPECT_EQ(CheckReadmes({{"engine/serve/a.cc", ""}, {"engine/README.md", ""}}).size(), 1u);
 }
 
 TEST(WordsRule, NoMachinePathsNoRegistries) {
@@ -103,6 +168,28 @@ TEST_P(Tree, ObeysTheRule) {
     for (const std::string& finding : GetParam().rule(file)) ADD_FAILURE() << finding;
   }
 }
+
+struct NamedTreeRule {
+  const char* name;
+  TreeRule rule;
+};
+
+class Folders : public testing::TestWithParam<NamedTreeRule> {};
+
+TEST_P(Folders, ObeyTheRule) {
+  const std::vector<SourceFile> files = ReadTree(STOCH_SOURCE_DIR);
+  ASSERT_TRUE(std::any_of(files.begin(), files.end(), [](const SourceFile& file) {
+    return file.path == "kernels/cuda/sc/format/tables.h" && !file.text.empty();
+  }));
+  for (const std::string& finding : GetParam().rule(files)) ADD_FAILURE() << finding;
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, Folders,
+                         testing::Values(NamedTreeRule{"Cycles", CheckFolderCycles},
+                                         NamedTreeRule{"Sizes", CheckFolderSizes},
+                                         NamedTreeRule{"Prefixes", CheckPrefixes},
+                                         NamedTreeRule{"Readmes", CheckReadmes}),
+                         [](const auto& rule) { return rule.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
     Rules, Tree,

@@ -16,24 +16,41 @@ struct SourceFile {
 // What:   what a rule finds wrong, each as "path:line: sentence"; empty if nothing.
 using Rule = std::vector<std::string> (*)(const SourceFile& file);
 
-// Includes only point down (tools -> engine -> models -> kernels, loader), are written from the root, and nobody
-// includes tests or bench.
+// Includes only point down (tools -> engine -> models -> kernels, loader, and within them from folder to folder), are
+// written from the root, and nobody includes tests or bench.
 std::vector<std::string> CheckIncludes(const SourceFile& file);
 // Only kernels/cuda (and cuda folders of tests and bench) includes CUDA, NCCL or cuBLAS headers.
 std::vector<std::string> CheckCudaHeaders(const SourceFile& file);
 // Only kernels/registry.cc names both backends.
 std::vector<std::string> CheckBackendNames(const SourceFile& file);
-// Only kernels/cuda/device_guard sets the current CUDA device.
+// Only kernels/cuda/base/device_guard sets the current CUDA device.
 std::vector<std::string> CheckSetDevice(const SourceFile& file);
 // Libraries never print, exit or abort.
 std::vector<std::string> CheckQuietLibraries(const SourceFile& file);
 // Bits do not depend on the platform's libm: kernels and models use kernels/math. The fp16 baseline
 // (kernels/cuda/*half*, *fp16*), which promises no bits, is exempt.
 std::vector<std::string> CheckNoLibm(const SourceFile& file);
-// No source file has more than 600 lines.
+// No source file has more than 500 lines.
 std::vector<std::string> CheckLength(const SourceFile& file);
 // No paths of somebody's machine, no hosts of package registries.
 std::vector<std::string> CheckWords(const SourceFile& file);
+
+// What:   what a rule finds wrong in the tree as a whole.
+using TreeRule = std::vector<std::string> (*)(const std::vector<SourceFile>& files);
+
+// The folders of sources include each other without a cycle; the finding is the shortest one, with an include for
+// each step. kernels/registry.cc stands apart: the one place that knows both what it opens and who asks.
+std::vector<std::string> CheckFolderCycles(const std::vector<SourceFile>& files);
+// No folder but kernels/cpu has more than 30 sources.
+std::vector<std::string> CheckFolderSizes(const std::vector<SourceFile>& files);
+// No ten names of a folder begin with the same word: that word is a folder.
+std::vector<std::string> CheckPrefixes(const std::vector<SourceFile>& files);
+// Every folder of sources has a README.md.
+std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);
+
+// Whether it is C++ or CUDA, and the names in its #include "..." lines.
+bool IsSource(std::string_view path);
+std::vector<std::string> QuotedIncludes(const SourceFile& file);
 
 // What: every text file below `root` that belongs to the project (build output and hidden folders left out).
 std::vector<SourceFile> ReadTree(const std::string& root);

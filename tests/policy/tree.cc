@@ -28,6 +28,7 @@ std::vector<SourceFile> ReadTree(const std::string& root) {
   for (auto it = fs::recursive_directory_iterator(root); it != fs::recursive_directory_iterator(); ++it) {
     if (it->is_directory() && IsSkipped(it->path())) it.disable_recursion_pending();
     if (!it->is_regular_file() || !IsText(it->path())) continue;
+    if (it->path().filename() == ".git") continue;  // of a worktree: a file with a path of this machine
     std::ifstream stream(it->path(), std::ios::binary);
     files.push_back({fs::relative(it->path(), root).generic_string(),
                      std::string(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>())});
