@@ -1,9 +1,16 @@
 // The rules about folders: they see the tree as a whole.
 
 #include <algorithm>
+<<<<<<< HEAD
 #include <iterator>
 #include <map>
 #include <set>
+=======
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+>>>>>>> house
 
 #include "tests/policy/rules.h"
 
@@ -36,6 +43,7 @@ Graph FolderGraph(const std::vector<SourceFile>& files) {
   return graph;
 }
 
+<<<<<<< HEAD
 // Depth first; `path` is how the search came to its last node.
 void FindCycles(const Graph& graph, std::vector<std::string>& path, std::set<std::string>& done,
                 std::vector<std::string>& found) {
@@ -58,6 +66,29 @@ void FindCycles(const Graph& graph, std::vector<std::string>& path, std::set<std
     }
   }
   done.insert(node);
+=======
+// The shortest way from a folder back to itself, its ends included; empty if there is none.
+std::vector<std::string> ShortestCycle(const Graph& graph, const std::string& start) {
+  std::map<std::string, std::string> reached_from;
+  std::deque<std::string> next = {start};
+  while (!next.empty()) {
+    const std::string node = next.front();
+    next.pop_front();
+    const auto edges = graph.find(node);
+    if (edges == graph.end()) continue;
+    for (const auto& [to, example] : edges->second) {
+      if (!reached_from.emplace(to, node).second) continue;
+      next.push_back(to);
+      if (to != start) continue;
+      std::vector<std::string> cycle = {start};
+      do cycle.push_back(reached_from.at(cycle.back()));
+      while (cycle.back() != start);
+      std::reverse(cycle.begin(), cycle.end());
+      return cycle;
+    }
+  }
+  return {};
+>>>>>>> house
 }
 
 // The sources of every folder.
@@ -75,6 +106,7 @@ std::map<std::string, std::vector<std::string>> Sources(const std::vector<Source
 
 std::vector<std::string> CheckFolderCycles(const std::vector<SourceFile>& files) {
   const Graph graph = FolderGraph(files);
+<<<<<<< HEAD
   std::vector<std::string> found;
   std::set<std::string> done;
   for (const auto& [node, edges] : graph) {
@@ -82,6 +114,19 @@ std::vector<std::string> CheckFolderCycles(const std::vector<SourceFile>& files)
     if (done.count(node) == 0) FindCycles(graph, path, done, found);
   }
   return found;
+=======
+  std::vector<std::string> shortest;
+  for (const auto& [node, edges] : graph) {
+    std::vector<std::string> cycle = ShortestCycle(graph, node);
+    if (!cycle.empty() && (shortest.empty() || cycle.size() < shortest.size())) shortest = std::move(cycle);
+  }
+  if (shortest.empty()) return {};
+  std::string found = shortest.front() + ":0: folders form a cycle:";
+  for (size_t i = 0; i + 1 < shortest.size(); ++i) {
+    found += "\n  " + shortest[i] + " -> " + shortest[i + 1] + " (" + graph.at(shortest[i]).at(shortest[i + 1]) + ")";
+  }
+  return {found};
+>>>>>>> house
 }
 
 std::vector<std::string> CheckFolderSizes(const std::vector<SourceFile>& files) {

@@ -42,8 +42,8 @@ std::vector<std::string> CheckWords(const SourceFile& file);
 // What:   what a rule finds wrong in the tree as a whole.
 using TreeRule = std::vector<std::string> (*)(const std::vector<SourceFile>& files);
 
-// The folders of sources include each other without a cycle; the finding is the cycle, with a file for each step.
-// kernels/registry.cc stands apart: it is the one place that knows both what it opens and who asks.
+// The folders of sources include each other without a cycle; the finding is the shortest one, with an include for
+// each step. kernels/registry.cc stands apart: the one place that knows both what it opens and who asks.
 std::vector<std::string> CheckFolderCycles(const std::vector<SourceFile>& files);
 // No folder but kernels/cpu has more than 30 sources.
 std::vector<std::string> CheckFolderSizes(const std::vector<SourceFile>& files);
