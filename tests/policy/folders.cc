@@ -1,16 +1,10 @@
 // The rules about folders: they see the tree as a whole.
 
 #include <algorithm>
-<<<<<<< HEAD
-#include <iterator>
-#include <map>
-#include <set>
-=======
 #include <deque>
 #include <map>
 #include <set>
 #include <utility>
->>>>>>> house
 
 #include "tests/policy/rules.h"
 
@@ -43,30 +37,6 @@ Graph FolderGraph(const std::vector<SourceFile>& files) {
   return graph;
 }
 
-<<<<<<< HEAD
-// Depth first; `path` is how the search came to its last node.
-void FindCycles(const Graph& graph, std::vector<std::string>& path, std::set<std::string>& done,
-                std::vector<std::string>& found) {
-  const std::string node = path.back();
-  if (const auto edges = graph.find(node); edges != graph.end()) {
-    for (const auto& [next, example] : edges->second) {
-      const auto open = std::find(path.begin(), path.end(), next);
-      if (open != path.end()) {
-        std::string cycle = node + ":0: folders form a cycle: ";
-        for (auto step = open; step != path.end(); ++step) {
-          const std::string& to = std::next(step) == path.end() ? next : *std::next(step);
-          cycle += *step + " -> " + to + " (" + graph.at(*step).at(to) + ") ";
-        }
-        found.push_back(cycle);
-      } else if (done.count(next) == 0) {
-        path.push_back(next);
-        FindCycles(graph, path, done, found);
-        path.pop_back();
-      }
-    }
-  }
-  done.insert(node);
-=======
 // The shortest way from a folder back to itself, its ends included; empty if there is none.
 std::vector<std::string> ShortestCycle(const Graph& graph, const std::string& start) {
   std::map<std::string, std::string> reached_from;
@@ -88,7 +58,6 @@ std::vector<std::string> ShortestCycle(const Graph& graph, const std::string& st
     }
   }
   return {};
->>>>>>> house
 }
 
 // The sources of every folder.
@@ -106,15 +75,6 @@ std::map<std::string, std::vector<std::string>> Sources(const std::vector<Source
 
 std::vector<std::string> CheckFolderCycles(const std::vector<SourceFile>& files) {
   const Graph graph = FolderGraph(files);
-<<<<<<< HEAD
-  std::vector<std::string> found;
-  std::set<std::string> done;
-  for (const auto& [node, edges] : graph) {
-    std::vector<std::string> path = {node};
-    if (done.count(node) == 0) FindCycles(graph, path, done, found);
-  }
-  return found;
-=======
   std::vector<std::string> shortest;
   for (const auto& [node, edges] : graph) {
     std::vector<std::string> cycle = ShortestCycle(graph, node);
@@ -126,7 +86,6 @@ std::vector<std::string> CheckFolderCycles(const std::vector<SourceFile>& files)
     found += "\n  " + shortest[i] + " -> " + shortest[i + 1] + " (" + graph.at(shortest[i]).at(shortest[i + 1]) + ")";
   }
   return {found};
->>>>>>> house
 }
 
 std::vector<std::string> CheckFolderSizes(const std::vector<SourceFile>& files) {
