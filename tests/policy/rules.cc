@@ -92,6 +92,7 @@ const std::vector<Layer>& Layers() {
       {"loader/", {"kernels/backend.h", "kernels/base/", "kernels/math/"}},
       {"models/", {kContracts, "kernels/base/", "kernels/math/", "kernels/sc/", "loader/"}},
       {"engine/", {kContracts, "kernels/base/", "kernels/math/", "kernels/sc/", "loader/", "models/"}},
+      {"examples/", {kContracts, "kernels/base/", "kernels/math/", "kernels/sc/", "loader/", "models/", "engine/"}},
       {"tools/", {kContracts, "kernels/base/", "kernels/math/", "kernels/sc/", "loader/", "models/", "engine/"}},
   };
   return layers;
