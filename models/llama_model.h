@@ -23,7 +23,7 @@ struct LlamaWorkspace;
 
 // Weights, KV caches and workspace of one model. Threads: one at a time.
 //
-// Where a model has several stages, several passes over different sequences may be under way: each is on another stage,
+// Where a model has several stages, several passes over different sequences may be in flight: each is on another stage,
 // so that no device waits for another's. They end in the order they began.
 class LlamaModel {
  public:
@@ -43,13 +43,13 @@ class LlamaModel {
 
   // What:     begins one pass: embedding and decoder layers, and the first logits; keys and values of its tokens go to
   //           the cache pages the layout names. May return before any of it ran.
-  // Requires: fewer than options.shape.lanes passes under way; none of them on a sequence of the layout.
+  // Requires: fewer than options.shape.lanes passes in flight; none of them on a sequence of the layout.
   void Begin(const PassLayout& layout);
   // What:     waits for the pass that began first.
-  // Errors:   InvalidInput naming layer and operator where an activation of a pass under way is NaN or infinite.
-  // Requires: a pass is under way.
+  // Errors:   InvalidInput naming layer and operator where an activation of a pass in flight is NaN or infinite.
+  // Requires: a pass is in flight.
   void Finish();
-  // What: after an error of Begin or Finish: forgets every pass under way, once the devices have done with them.
+  // What: after an error of Begin or Finish: forgets every pass in flight, once the devices have done with them.
   void Abandon();
 
   // What:  final norm and LM head of output rows [first, first + count) of the pass finished last.
@@ -66,7 +66,7 @@ class LlamaModel {
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
-  // A pass under way.
+  // A pass in flight.
   struct Flight {
     size_t lane = 0;
     std::string key;  // of its graphs, empty where its shape may not come again
