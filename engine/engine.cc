@@ -288,7 +288,7 @@ void Engine::CheckStep(std::span<const StepItem> items) const {
   for (size_t i = 0; i < items.size(); ++i) {
     const StepItem& item = items[i];
     STOCH_CHECK(item.sequence != nullptr && item.sequence->engine_ == this);
-    if (item.sequence->under_way_) reject("names a sequence of another that is under way");
+    if (item.sequence->under_way_) reject("names a sequence of another that is in flight");
     if (item.num_tokens < 1 || item.num_tokens > item.sequence->pending()) {
       reject("of " + std::to_string(item.num_tokens) + " tokens asks for more than the sequence's pending ones; " +
              "allowed is 1.." + std::to_string(item.sequence->pending()));

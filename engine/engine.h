@@ -1,7 +1,7 @@
 // A loaded model with its KV cache, stepped pass by pass over any set of sequences.
 //
 // Generation (engine/generate.h), perplexity (engine/perplexity.h), benchmarks and the server are loops around
-// Engine::Step. Logits of a sequence are the same bits alone or beside others wherever the configuration is
+// Engine::Step. Logits of a sequence are the same bits alone or next to others wherever the configuration is
 // batch-invariant, and however it is cut into passes wherever it is chunk-invariant (sc_model_config.h).
 //
 // Threads: one thread at a time per Engine, its sequences included.
@@ -52,7 +52,7 @@ class Engine;
 using KvPage = std::shared_ptr<const int32_t>;
 
 // The tokens of one request and the cache pages they use. Pages are reserved when it is made and go back when it dies.
-// A token is pending until a step ran it. Must not outlive its Engine; may die while a step over it is under way, which
+// A token is pending until a step ran it. Must not outlive its Engine; may die while a step over it is in flight, which
 // then goes on for the others.
 class Sequence {
  public:
@@ -63,7 +63,7 @@ class Sequence {
   // What:   appends tokens. Errors: InvalidInput for an id outside the vocabulary (index named) or beyond capacity.
   void Append(std::span<const int32_t> ids);
   // What:   forgets every token from position `length` on. Requires: 0 <= length <= ids().size(), no page that others
-  //         hold too loses a token, and no step over it is under way.
+  //         hold too loses a token, and no step over it is in flight.
   void Truncate(int64_t length);
 
   const std::vector<int32_t>& ids() const { return ids_; }
@@ -151,13 +151,13 @@ class Engine {
   //         sequences are as before.
   int64_t Step(std::span<const StepItem> items);
 
-  // A Step in two halves, so that several are under way, over different sequences: where a model is split by layers,
+  // A Step in two halves, so that several are in flight, over different sequences: where a model is split by layers,
   // every device then works on another one. They finish in the order they began.
   // What:     Begin checks and begins one, Finish waits for the one that began first.
   // Returns:  Finish what Step does, about that step; its output rows stay readable until the next Begin or Finish.
   // Errors:   as Step, which of them it may be. A Begin that refuses its items changes nothing. After another error no
-  //           step is under way, and all sequences are as if those that were had not begun.
-  // Requires: Begin: steps_under_way() < max_steps(). Finish: a step is under way. Step: none is.
+  //           step is in flight, and all sequences are as if those that were had not begun.
+  // Requires: Begin: steps_under_way() < max_steps(). Finish: a step is in flight. Step: none is.
   void Begin(std::span<const StepItem> items);
   int64_t Finish();
   int64_t steps_under_way() const;

@@ -242,7 +242,7 @@ class Backend {
   virtual Buffer Allocate(Device device, int64_t bytes) = 0;
   // What: what a buffer of so many bytes takes of its device.
   virtual int64_t AllocatedBytes(int64_t bytes) const { return bytes; }
-  // What: the most memory, beside its operands, that a Linear of one [rows, cols] matrix takes while it runs, with any
+  // What: the most memory, besides its operands, that a Linear of one [rows, cols] matrix takes while it runs, with any
   //       number of rows of activations up to max_rows. 0 where that is not memory of a device.
   virtual int64_t LinearScratchBytes(const LinearSpec& /*spec*/, int64_t /*rows*/, int64_t /*cols*/,
                                      int64_t /*max_rows*/) const {
@@ -269,9 +269,9 @@ class Backend {
   // What: `tied`, when given, is an exact LM head made from the same source; a backend may share its memory.
   virtual std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                         const LinearWeight* tied) = 0;
-  // Whether an embedding that shares no memory takes page-locked memory of the host and none of its device.
+  // Whether an embedding that shares no memory takes pinned memory of the host and none of its device.
   virtual bool keeps_embedding_on_host() const { return false; }
-  // What: gives back what making weights took beside them; the next one takes it anew.
+  // What: gives back what making weights took besides them; the next one takes it again.
   virtual void EndLoading() {}
   // What: the matrix as plain numbers, for tests and inspection: kSc: codes U8 [rows, cols] and scales F32
   //       [rows, chunks]; kFp32/kFp16: values F32 [rows, cols] in `values`.

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by tools/install, tools/run, tools/test and tools/lint: messages and the build. Sourced, not run.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -8,13 +9,26 @@ die() {
   exit 1
 }
 
-# install_once: tools/install, which returns at once where nothing is missing.
-install_once() { "$root/tools/install" || exit 1; }
+# install_once [OPTIONS]: tools/install, which returns at once where nothing is missing.
+install_once() { "$root/tools/install" "$@" || exit 1; }
 
-# build PRESET TARGET [CMAKE_ARGS...]: configures where that was not done with these tools and arguments, then builds.
-# One progress line on a terminal; otherwise silent unless something fails. All of it goes to stderr.
+# say_progress LOG: ninja's last "[done/all]" in LOG once a minute (STOCH_PROGRESS_SECONDS), until it is
+# killed.
+say_progress() {
+  local line
+  while true; do
+    # Waits without a process of its own, which would outlive this one and keep standard error open.
+    read -rt "${STOCH_PROGRESS_SECONDS:-60}" <> <(:) || true
+    line=$(grep -o '^\[[0-9]*/[0-9]*\]' "$1" | tail -n 1) || true
+    note "building ${line:-...}"
+  done
+}
+
+# build PRESET TARGETS [CMAKE_ARGS...]: configures where that was not done with these tools and arguments, then builds.
+# On a terminal ninja's own line; elsewhere a line a minute, and the output of what failed. All of it goes to stderr.
 build() {
-  local preset="$1" target="$2" dir="$root/build/$1" log facts
+  local preset="$1" targets dir="$root/build/$1" log facts ticker status=0
+  read -ra targets <<<"$2"
   shift 2
   log="$dir/configure.log"
   # A compiler that was upgraded, or an nvcc that appeared, must be looked at again.
@@ -31,8 +45,17 @@ build() {
     note "building (the first time takes minutes)"
   fi
   if [ -t 2 ]; then
-    NINJA_STATUS='[%f/%t] ' ninja -C "$dir" "$target" >&2 || die "building failed"
-  else
-    ninja -C "$dir" --quiet "$target" >&2 || die "building failed"
+    NINJA_STATUS='[%f/%t] ' ninja -C "$dir" "${targets[@]}" >&2 || die "building failed"
+    return
   fi
+  log="$dir/build.log"
+  : >"$log"
+  say_progress "$log" &
+  ticker=$!
+  NINJA_STATUS='[%f/%t] ' ninja -C "$dir" "${targets[@]}" >"$log" 2>&1 || status=$?
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  [ "$status" = 0 ] && return
+  grep -v '^\[[0-9]*/[0-9]*\] ' "$log" | tail -n 200 >&2 || true
+  die "building failed (all of its output: ${log#"$root"/})"
 }

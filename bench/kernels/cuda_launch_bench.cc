@@ -1,4 +1,4 @@
-// What launch discipline costs: the device guard, and an op of the backend (guard, view checks, launch) beside the bare
+// What launch discipline costs: the device guard, and an op of a backend (guard, view checks, launch) next to its bare
 // launch of the same kernel. A decode step replays a graph: it makes a handful of guards and checks no view; a pass
 // that is not recorded makes one of each for every op.
 #include <benchmark/benchmark.h>

@@ -1,6 +1,6 @@
 // Linears of the Llama-3.1-8B shape on a GPU: SC and the fp16 baseline, one matrix at a time and as whole decode steps.
 //
-// Every matrix has enough copies that a round over them is several times the second-level cache, and a round is one
+// Every matrix has enough copies that a round over them is several times L2, and a round is one
 // CUDA graph, as in decoding. Before timing, the output of every copy is compared with the CPU's (SC: bits).
 #include <benchmark/benchmark.h>
 
@@ -19,7 +19,7 @@
 namespace stoch {
 namespace {
 
-constexpr int64_t kColdBytes = int64_t{400} << 20;  // several times the 50 to 60 MB of a Hopper's second-level cache
+constexpr int64_t kColdBytes = int64_t{400} << 20;  // several times the 50 to 60 MB of a Hopper's L2
 constexpr int64_t kHidden = 4096;
 constexpr int64_t kIntermediate = 14336;
 

@@ -1,4 +1,4 @@
-// SC linears of many tokens on a GPU (streams and product, quantization apart) beside cuBLAS fp16 of the same shape.
+// SC linears of many tokens on a GPU (streams and product, quantization apart) next to cuBLAS fp16 of the same shape.
 //
 // Before timing, the output is compared with the definition at random places and, whole, with the other path's.
 // Counters: share of the binary tensor floor (docs/fast-kernels.md#prompts) and times cuBLAS fp16, measured in turn.

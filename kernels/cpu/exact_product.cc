@@ -6,7 +6,7 @@
 namespace stoch::cpu {
 namespace {
 
-// A thread keeps a panel of weight rows in its second-level cache while it walks the rows of x.
+// A thread keeps a panel of weight rows in its L2 while it walks the rows of x.
 constexpr int64_t kPanelBytes = 256 * 1024;
 
 ExactRows Advance(const ExactRows& w, int64_t rows) {

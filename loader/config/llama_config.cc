@@ -163,7 +163,7 @@ void ParseRope(const Keys& keys, LlamaConfig* config) {
     const Keys rope = keys.Object("rope_parameters");
     const double theta = rope.Number("rope_theta", 0, kMaxTheta, config->rope_theta);
     if (keys.Find("rope_theta") != nullptr && theta != config->rope_theta) {
-      rope.Fail("rope_theta: expected the rope_theta beside it, got another value");
+      rope.Fail("rope_theta: expected the rope_theta next to it, got another value");
     }
     const std::optional<Llama3RopeScaling> scaling = ParseRopeScaling(rope);
     if (has_scaling && scaling != config->rope_scaling) {

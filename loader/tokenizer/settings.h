@@ -1,4 +1,4 @@
-// What the small files beside a tokenizer say: which tokens begin, end and pad a text, and how a chat is written.
+// What the small files next to a tokenizer say: which tokens begin, end and pad a text, and how a chat is written.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ struct DecoderWorkspace;
 
 // Weights, KV caches and workspace of one model. Threads: one at a time.
 //
-// Where a model has several stages, several passes over different sequences may be under way: each is on another stage,
+// Where a model has several stages, several passes over different sequences may be in flight: each is on another stage,
 // so that no device waits for another's. They end in the order they began.
 class DecoderModel {
  public:
@@ -33,14 +33,14 @@ class DecoderModel {
   // What:     begins one pass: embedding and decoder layers, the first logits and whatever else `queries` ask for; keys
   //           and values of its tokens go to the cache pages the layout names. May return before any of it ran. What
   //           the queries refer to is copied.
-  // Requires: fewer than options.shape.lanes passes under way; none of them on a sequence of the layout; rows of the
+  // Requires: fewer than options.shape.lanes passes in flight; none of them on a sequence of the layout; rows of the
   //           queries are output rows, ascending.
   void Begin(const PassLayout& layout, const LogitQueries& queries);
   // What:     waits for the pass that began first.
-  // Errors:   InvalidInput naming layer and operator where an activation of a pass under way is NaN or infinite.
-  // Requires: a pass is under way.
+  // Errors:   InvalidInput naming layer and operator where an activation of a pass in flight is NaN or infinite.
+  // Requires: a pass is in flight.
   void Finish();
-  // What: after an error of Begin or Finish: forgets every pass under way, once the devices have done with them.
+  // What: after an error of Begin or Finish: forgets every pass in flight, once the devices have done with them.
   void Abandon();
 
   // What:  final norm and LM head of output rows [first, first + count) of the pass finished last.
@@ -56,7 +56,7 @@ class DecoderModel {
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
-  // A pass under way.
+  // A pass in flight.
   struct Flight {
     size_t lane = 0;
     std::string key;  // of its graphs, empty where its shape may not come again

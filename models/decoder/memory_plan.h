@@ -22,7 +22,7 @@ struct MemoryBytes {
   int64_t embedding = 0;
   int64_t kv_cache = 0;
   int64_t workspace = 0;  // activations, logits, RoPE table, scratch of linears
-  int64_t host = 0;       // an embedding in page-locked memory of the host: of no device, and not in the total
+  int64_t host = 0;       // an embedding in pinned memory of the host: of no device, and not in the total
   int64_t total() const { return weights + scales + embedding + kv_cache + workspace; }
   MemoryBytes& operator+=(const MemoryBytes& part) {
     weights += part.weights;
@@ -50,7 +50,7 @@ struct PassShape {
   int64_t max_rows = 0;        // rows of one pass
   int64_t max_logit_rows = 0;  // rows of logits held at once
   int64_t max_sequences = 1;   // of one pass
-  int64_t lanes = 1;           // passes under way at once
+  int64_t lanes = 1;           // passes in flight at once
 };
 
 inline constexpr int kKvPageTokens = 64;
@@ -85,7 +85,7 @@ struct WorkspaceSizes {
 WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const DecoderShard& shard,
                                   bool divided, bool is_first);
 
-// What: memory that the linears of one device take while they run, beside that workspace, in passes of up to
+// What: memory that the linears of one device take while they run, besides that workspace, in passes of up to
 //       shape.max_rows rows.
 int64_t ScratchBytes(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                      const Backend& backend, const DecoderShard& shard);

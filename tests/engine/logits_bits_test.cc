@@ -46,10 +46,10 @@ TEST_P(LogitsBits, TinyModelMeetsTheConstantsInEveryCutAndCompany) {
     if (engine->chunk_invariant() && (IsThorough(GetParam()) || IsInCrossSection(config))) {
       EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kChunks}), expected) << "in chunks";
       EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kTokens}), expected) << "token by token";
-      EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kChunks, true}), expected) << "in chunks, beside others";
+      EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kChunks, true}), expected) << "in chunks, next to others";
     }
     if (engine->batch_invariant() && IsThorough(GetParam())) {
-      EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kWhole, true}), expected) << "beside others";
+      EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kWhole, true}), expected) << "next to others";
     }
   }
 }

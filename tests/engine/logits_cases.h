@@ -26,7 +26,7 @@ enum class Cut { kWhole, kChunks, kTokens };
 
 struct LogitsRun {
   Cut cut = Cut::kWhole;
-  bool batched = false;  // beside two other sequences that start, grow and end at other times
+  bool batched = false;  // next to two other sequences that start, grow and end at other times
 };
 
 // What:   sha256 (logits_hash.h) over the logits of every prompt position, then of kDecodeTokens greedy tokens.

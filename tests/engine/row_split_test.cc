@@ -76,7 +76,7 @@ TEST_P(RowSplitBits, TinyModelMeetsTheConstantsInEveryConfiguration) {
     const std::string expected = Recorded(model, config);
     EXPECT_EQ(HashRun(*engine, model.prompt, {}), expected);
     if (engine->chunk_invariant()) {
-      EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kChunks, true}), expected) << "in chunks, beside others";
+      EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kChunks, true}), expected) << "in chunks, next to others";
     }
   }
 }

@@ -1,4 +1,4 @@
-// Several steps under way on a model whose layers are split over devices: every sequence has the bits it has alone,
+// Several steps in flight on a model whose layers are split over devices: every sequence has the bits it has alone,
 // whatever the order in which steps begin, end and fail.
 
 #include <gtest/gtest.h>
@@ -164,7 +164,7 @@ class StepsUnderWay : public testing::TestWithParam<BackendUnderTest> {
   EngineOptions options_;
 };
 
-// Groups of two, as many under way as asked for, each on a step of its own at any time.
+// Groups of two, as many in flight as asked for, each on a step of its own at any time.
 TEST_P(StepsUnderWay, EverySequenceHasTheBitsItHasAlone) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto alone = Alone();
@@ -172,7 +172,7 @@ TEST_P(StepsUnderWay, EverySequenceHasTheBitsItHasAlone) {
     const auto engine = Split(backend, rounds);
     ASSERT_EQ(engine->max_steps(), static_cast<int64_t>(backend->devices().size()));
     for (size_t under_way = 1; under_way <= backend->devices().size(); ++under_way) {
-      SCOPED_TRACE(std::to_string(rounds) + " rounds, " + std::to_string(under_way) + " under way");
+      SCOPED_TRACE(std::to_string(rounds) + " rounds, " + std::to_string(under_way) + " in flight");
       std::vector<Talker> talkers;
       for (size_t i = 0; i < 2 * under_way; ++i) talkers.push_back(Talk(*engine, i));
       std::deque<size_t> groups;
@@ -199,7 +199,7 @@ TEST_P(StepsUnderWay, EverySequenceHasTheBitsItHasAlone) {
   }
 }
 
-// An error ends every step under way; what each would have run is still to be run, and has the same bits.
+// An error ends every step in flight; what each would have run is still to be run, and has the same bits.
 TEST_P(StepsUnderWay, AfterAnErrorNoneHasBegun) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto alone = Alone();
@@ -244,7 +244,7 @@ TEST_P(StepsUnderWay, ASequenceMayDieAndMayNotBeginTwice) {
   std::optional<Talker> dies = Talk(*engine, 4);
   const StepItem items[] = {Next(*dies), Next(stays)};
   engine->Begin(items);
-  ExpectInvalid([&] { engine->Begin({&items[1], 1}); }, {"under way"});
+  ExpectInvalid([&] { engine->Begin({&items[1], 1}); }, {"in flight"});
   EXPECT_EQ(engine->steps_under_way(), 1);
   Talker other = Talk(*engine, 5);
   const StepItem item = Next(other);

@@ -1,5 +1,5 @@
 // Any bytes are refused as a tokenizer.json with InvalidInput, or make a tokenizer that encodes and decodes. The same
-// bytes are tried as the small files beside it.
+// bytes are tried as the small files next to it.
 #include "loader/tokenizer/kinds.h"
 #include "tests/fuzz/tokenizer_fuzz.h"
 

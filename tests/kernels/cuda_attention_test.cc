@@ -44,7 +44,7 @@ class CudaAttention : public testing::Test {
 constexpr AttentionMode kModes[] = {AttentionMode::kExact, AttentionMode::kPerToken, AttentionMode::kPerHead,
                                     AttentionMode::kPerRow};
 
-// A prompt over a page edge beside a short one, then decoding of both, then a second prompt part beside decoding.
+// A prompt over a page edge next to a short one, then decoding of both, then a second prompt part next to decoding.
 const Passes kMixed = {{{0, 70}, {1, 5}}, {{0, 1}, {1, 1}}, {{1, 58}, {0, 1}}, {{1, 1}}, {{0, 20}, {2, 130}, {1, 3}}};
 
 TEST_F(CudaAttention, EveryModeAndHeadDim) {

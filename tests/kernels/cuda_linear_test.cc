@@ -175,7 +175,7 @@ TEST(CudaLinear, LargeShapes) {
 
 TEST(CudaLinear, ManyWeightRowsForABatch) {
   STOCH_CUDA_OR_SKIP();
-  // Nearly as many tiles as multiprocessors; chunks enough that the other ones help.
+  // Nearly as many tiles as SMs; chunks enough that the other ones help.
   for (const int64_t rows : {2, 3, 7, 13, 20, 28, 40, 50, 90, 150}) {
     SCOPED_TRACE(rows);
     ExpectSameBits(ScSpec("halve=1"), {{25000, 700}, 1100, rows}, {Prologue::kNone, true});

@@ -1,4 +1,4 @@
-// What linears say they take beside their operands is what plans count and what is reserved: nothing may come on top.
+// What linears say they take besides their operands is what plans count and what is reserved: nothing may come on top.
 #include <gtest/gtest.h>
 
 #include <string>

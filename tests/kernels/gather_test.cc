@@ -52,7 +52,7 @@ struct Shape {
   int64_t slack;              // of row strides
 };
 
-// Columns of `to` are those of every from, in order; bytes beside them are as before.
+// Columns of `to` are those of every from, in order; bytes next to them are as before.
 void ExpectGathered(Backend& backend, const Shape& shape, bool silu, GatherRoute route) {
   const std::span<const Device> devices = backend.devices();
   GatherCall call;

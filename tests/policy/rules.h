@@ -36,7 +36,7 @@ std::vector<std::string> CheckLength(const SourceFile& file);
 // targets of links in Markdown, and in Markdown outside bench/ the paths of this repository that stand in backticks.
 // `paths` is what ListTree says.
 std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, const std::vector<std::string>& paths);
-// No paths of somebody's machine, no hosts of package registries.
+// The field's words (docs/glossary.md): L2, pinned, SM, in flight, ..., not private ones for the same things.
 std::vector<std::string> CheckWords(const SourceFile& file);
 
 // What:   what a rule finds wrong in the tree as a whole.

@@ -114,7 +114,7 @@ def wait_for(log, mark):
 
 
 def endless_demo(folder):
-    """A copy of the demo model that never ends an answer by itself: what is watched under way must not be over by chance."""
+    """A copy of the demo model that never ends an answer by itself: what is watched while it runs must not be over by chance."""
     shutil.copytree(ROOT / "demo", folder)
     for name in ("config.json", "generation_config.json"):
         path = folder / name

@@ -45,7 +45,7 @@ class Health : public ServerFixture {
     EXPECT_EQ(reply.status, state == "ok" ? 200 : 503);
     return state;
   }
-  // A stream under way.
+  // A stream in flight.
   void StartStream(HttpClient& client) {
     const std::string body =
         Json({{"prompt", "a"}, {"max_tokens", 4000}, {"ignore_eos", true}, {"stream", true}}).dump();

@@ -87,7 +87,7 @@ class Serving {
   pid_t child_ = 0;
 };
 
-// Streams under way, the first event of each read.
+// Streams in flight, the first event of each read.
 std::vector<std::unique_ptr<HttpClient>> StartStreams(const Serving& server, int max_tokens) {
   const std::string body = Json({{"prompt", "Once upon a time"},
                                  {"max_tokens", max_tokens},

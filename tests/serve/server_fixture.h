@@ -60,7 +60,7 @@ class ServerFixture : public testing::Test {
     const char* device = std::getenv("STOCH_TEST_DEVICE");
     std::shared_ptr<Backend> backend =
         OpenBackend(device == nullptr ? "cpu" : device, {.threads = 1, .cpu_variant = ""}, nullptr);
-    // Layers in turn on all devices, so that several passes are under way.
+    // Layers in turn on all devices, so that several passes are in flight.
     const std::span<const Device> devices = backend->devices();
     ModelFiles files = OpenModelFiles(scratch_.path().string());
     DecoderPlacement placement = SingleDevice(files.config, devices.front());

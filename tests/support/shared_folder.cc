@@ -12,8 +12,8 @@ std::optional<std::filesystem::path> FindSharedFolder() {
     }
     return named;
   }
-  const std::filesystem::path beside = std::filesystem::path(STOCH_SOURCE_DIR).parent_path() / "shared";
-  if (std::filesystem::is_directory(beside / "goldens")) return beside;  // another folder may bear that name
+  const std::filesystem::path sibling = std::filesystem::path(STOCH_SOURCE_DIR).parent_path() / "shared";
+  if (std::filesystem::is_directory(sibling / "goldens")) return sibling;  // another folder may bear that name
   return std::nullopt;
 }
 

@@ -8,7 +8,7 @@
 
 namespace stoch::test {
 
-// What:   the folder named by the environment variable STOCH_SHARED, else "shared" beside the checkout, else nothing.
+// What:   the folder named by the environment variable STOCH_SHARED, else "shared" next to the checkout, else nothing.
 // Errors: std::runtime_error where STOCH_SHARED names no folder: a typing error must not turn tests into skips.
 std::optional<std::filesystem::path> FindSharedFolder();
 

@@ -70,7 +70,7 @@ endif()
 function(stoch_library name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   add_library(${name} STATIC ${arg_UNPARSED_ARGUMENTS})
-  target_link_libraries(${name} PUBLIC stoch_flags ${arg_DEPENDS})
+  target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:stoch_flags> ${arg_DEPENDS})
 endfunction()
 
 # stoch_test(NAME SOURCES... [DEPENDS libs...] [LABELS labels...] [TIMEOUT seconds] [SHARDS n]): one GoogleTest program,

@@ -61,7 +61,7 @@ struct ArithmeticOptions {
   std::vector<std::string> sc;
 };
 void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options);
-// What: sets precision and SC configuration. Errors: InvalidInput, also for --sc beside an exact precision.
+// What: sets precision and SC configuration. Errors: InvalidInput, also for --sc next to an exact precision.
 void Apply(const ArithmeticOptions& options, EngineOptions* engine);
 
 // What:   Engine::Open where PlaceOn says, with a loading bar that Ctrl-C can end; the engine's notices go to the log.

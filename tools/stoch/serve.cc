@@ -151,7 +151,7 @@ CommandBody AddServe(CLI::App& command) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   command.add_flag("!--no-prefix-reuse", server.scheduler.prefix_reuse,
-                   "Compute every prompt anew, also where it begins like an earlier one");
+                   "Compute every prompt again, also where it begins like an earlier one");
   command.add_option("--stall-limit", options->stall_limit_s, "Seconds of one pass after which /health says stalled")
       ->capture_default_str()
       ->check(CLI::Range(1, 86400));

@@ -27,7 +27,7 @@ __attribute__((always_inline)) inline __m512 LoadLanes(const void* row, int64_t 
 }
 
 // How far ahead of their use weights are asked for, in bytes of a row and on into the row that follows it in this lane
-// of the tile: the hardware's own prefetching starts anew in every row and comes late.
+// of the tile: the hardware's own prefetching starts again in every row and comes late.
 constexpr int64_t kAhead = 2048;
 
 // kX rows of x times kW rows of w: every loaded register meets several others. A masked tail adds fma(0, 0, lane).

@@ -12,11 +12,11 @@ namespace {
 // 64 pairs stay below 32767.
 constexpr int64_t kSegment = 128;
 
-// How far ahead of their use codes are asked for, in bytes of a block. The hardware's own prefetching starts anew in
+// How far ahead of their use codes are asked for, in bytes of a block. The hardware's own prefetching starts again in
 // every chunk of every block and comes late: on a Zen 5 one token went from 20 to 30 GB/s on one thread and from 30 to
 // 36 on two, which is what the memory gave; 1 and 4 KiB were up to a tenth slower.
 constexpr int64_t kAhead = 2048;
-// The same for table rows, in dimensions: all rows together are as large as a second-level cache (another 4 %).
+// The same for table rows, in dimensions: all rows together are as large as L2 (another 4 %).
 constexpr int64_t kRowsAhead = 32;
 
 // +1 or -1 for each code, 0 for code 0, whose count is 0.

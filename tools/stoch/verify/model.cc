@@ -90,7 +90,7 @@ CheckResult CompareMachines(const VerifyContext& context, const std::string& con
   return AllEqual(hashes);
 }
 
-// The prompt in one pass, in pieces, and token by token; alone and beside other sequences.
+// The prompt in one pass, in pieces, and token by token; alone and next to other sequences.
 CheckResult ComparePasses(const VerifyContext& context, const std::string& config) {
   LogitsRun run = DefaultRun(ModelOf(context));
   run.neighbours = 3;
@@ -99,8 +99,8 @@ CheckResult ComparePasses(const VerifyContext& context, const std::string& confi
   for (const auto& [how, piece, neighbours] : {std::tuple{"whole", 0, 0},
                                                {"pieces of 7", 7, 0},
                                                {"single tokens", 1, 0},
-                                               {"beside 3 others", 0, 3},
-                                               {"pieces of 5 beside 3 others", 5, 3}}) {
+                                               {"next to 3 others", 0, 3},
+                                               {"pieces of 5 next to 3 others", 5, 3}}) {
     run.piece = piece;
     run.neighbours = neighbours;
     hashes.emplace_back(how, LogitsSha256(*engine, run));
@@ -126,7 +126,7 @@ std::vector<Check> ModelChecks(const VerifyContext& context) {
                       [context, settings] { return CompareMachines(context, settings); }});
     // Window attention sees the whole prompt: it has no other way to be run.
     if (settings != "fp32" && !IsChunkInvariant(ParseScModelConfig(std::vector{settings}))) continue;
-    checks.push_back({std::string("passes.") + config.name, "however the prompt is cut, whoever runs beside it",
+    checks.push_back({std::string("passes.") + config.name, "however the prompt is cut, whoever runs next to it",
                       [context, settings] { return ComparePasses(context, settings); }});
   }
   return checks;
