@@ -100,4 +100,6 @@ std::vector<std::string_view> BuiltBackends() {
 #endif
 }
 
+std::vector<std::string_view> UsableCpuVariants() { return cpu::SupportedVariants(); }
+
 }  // namespace stoch

@@ -14,6 +14,9 @@
 namespace stoch::cpu {
 namespace {
 
+// A tile of fewer positions takes a thread some 20 us (4 query heads of 64 channels), not much more than the barriers.
+constexpr int64_t kSharedPositions = 512;
+
 void CheckSequences(const AttentionCall& call, const CpuKvCache& cache, const PassLayout& layout,
                     const std::string& op) {
   const KvCacheSpec& spec = cache.spec();
@@ -101,18 +104,41 @@ void AppendValues(Context& context, const AttentionWork& work) {
 
 }  // namespace
 
-std::vector<AttentionTile> MakeTiles(const AttentionWork& work, int64_t rows_per_tile) {
+AttentionTiles MakeTiles(const AttentionWork& work, int64_t rows_per_tile, int threads) {
   std::vector<AttentionTile> tiles;
+  int64_t total = 0;  // rows times positions
+  const auto cost = [](const AttentionTile& tile) { return tile.num_rows * tile.window(); };
   for (const PassLayout::Sequence& sequence : work.sequences) {
     // Late rows see most positions: first, so that the threads end together.
     for (int64_t end = sequence.num_rows; end > 0; end -= std::min(end, rows_per_tile)) {
       const int64_t begin = std::max<int64_t>(0, end - rows_per_tile);
       for (int64_t h = 0; h < work.num_kv_heads; ++h) {
         tiles.push_back({&sequence, h, sequence.first_row + begin, end - begin, sequence.start_position + begin});
+        total += cost(tiles.back());
       }
     }
   }
-  return tiles;
+  // A tile of more than half of a thread's fair share is shared, if it is worth the barriers.
+  AttentionTiles result;
+  for (const AttentionTile& tile : tiles) {
+    const bool shared = threads > 1 && tile.window() >= kSharedPositions && cost(tile) > total / (2 * threads);
+    (shared ? result.shared : result.whole).push_back(tile);
+  }
+  return result;
+}
+
+std::vector<AttentionRange> CutPositions(const AttentionWork& work, const std::vector<AttentionTile>& tiles,
+                                         int threads) {
+  int64_t pages = 0;
+  for (const AttentionTile& tile : tiles) pages += (tile.window() + work.page_tokens - 1) / work.page_tokens;
+  constexpr int64_t kRangesPerThread = 4;
+  const int64_t step = std::max<int64_t>(1, pages / (kRangesPerThread * threads)) * work.page_tokens;
+  std::vector<AttentionRange> ranges;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    const int64_t window = tiles[i].window();
+    for (int64_t begin = 0; begin < window; begin += step) ranges.push_back({i, begin, std::min(begin + step, window)});
+  }
+  return ranges;
 }
 
 void Attention(Context& context, const AttentionCall& call) {

@@ -45,7 +45,23 @@ struct AttentionTile {
   int64_t first_position = 0;                                   // of first_row
   int64_t window() const { return first_position + num_rows; }  // positions its last row sees
 };
-std::vector<AttentionTile> MakeTiles(const AttentionWork& work, int64_t rows_per_tile);
+
+// The tiles of a pass by who computes them: one thread each, or all threads together, over ranges of its positions,
+// where a tile of a deep context would keep one thread busy after the others have nothing left.
+struct AttentionTiles {
+  std::vector<AttentionTile> whole;
+  std::vector<AttentionTile> shared;
+};
+AttentionTiles MakeTiles(const AttentionWork& work, int64_t rows_per_tile, int threads);
+
+// Positions of one shared tile that one thread takes: whole pages, but for the window's end.
+struct AttentionRange {
+  size_t tile = 0;  // index in AttentionTiles::shared
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+std::vector<AttentionRange> CutPositions(const AttentionWork& work, const std::vector<AttentionTile>& tiles,
+                                         int threads);
 
 void AttendExact(Context& context, const AttentionWork& work);
 void AttendPerToken(Context& context, const AttentionWork& work);

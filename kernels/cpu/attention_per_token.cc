@@ -34,79 +34,197 @@ class RowQuantizer {
   ScQuantizer quantizer_;
 };
 
-struct Scratch {
-  ScRows q;                     // [rows * group, head_dim]
-  ScRows p;                     // [1, visible positions]
-  std::vector<float> scores;    // [rows * group][window rounded up to pages of blocks]
-  std::vector<float> weighted;  // [window]: p * scale of v
-  std::vector<int32_t> acc;     // [rows * group][64]
+// A tile on its way from queries to outputs. Every query row n = row * group + head of group is a left row, so that all
+// of them share what is read of K and V.
+struct TileState {
+  ScRows q;                   // [rows * group, head_dim]
+  ScRows p;                   // [rows * group, window], codes 0 beyond the positions that a row sees
+  std::vector<float> scores;  // [rows * group, window]
 };
 
-// Scores of every query row of the tile against every position of its window.
-void ScoreTile(Context& context, const AttentionWork& work, const AttentionTile& tile, int64_t stride, Scratch* s) {
-  const ScLookup& lookup = work.cache.qk();
-  const int64_t lefts = tile.num_rows * work.group();
-  const RowQuantizer quantize(context, lookup, work.head_dim);
-  s->q.Resize(lookup, OneChunk(work.head_dim), lefts, work.head_dim);
-  std::vector<ScLeft> left(static_cast<size_t>(lefts));
-  for (int64_t n = 0; n < lefts; ++n) {
-    quantize(work.q(tile.first_row + n / work.group(), tile.kv_head * work.group() + n % work.group()), s->q.row(n));
-    s->q.Derive(lookup, n);
-    left[static_cast<size_t>(n)] = s->q.Left(n, 0);
+// What a thread needs for a while.
+struct Scratch {
+  std::vector<ScLeft> left;     // [rows * group]
+  std::vector<int32_t> acc;     // [rows * group][64]
+  std::vector<float> weighted;  // [window]: p * scale of v
+  std::vector<int32_t> sums;    // [rows * group][channel blocks * 64]
+};
+
+// One mode of one pass; a step runs on any thread, for one tile or a part of it.
+class PerToken {
+ public:
+  PerToken(Context& context, const AttentionWork& work)
+      : context_(context), work_(work), qk_(work.cache.qk()), av_(work.cache.av()), group_(work.group()) {}
+
+  void QuantizeQueries(const AttentionTile& tile, TileState* state) const;
+  // Scores of every query row against positions [begin, end), whole pages but for the window's end.
+  void Score(const AttentionTile& tile, int64_t begin, int64_t end, TileState* state, Scratch* s) const;
+  // Scores of row n to codes of its probabilities. False if NaN or infinity was met.
+  bool Probabilities(const AttentionTile& tile, int64_t n, TileState* state, Scratch* s) const;
+  // Adds sums of p v over positions [begin, end) to sums [rows * group][channels()].
+  void AddValues(const AttentionTile& tile, int64_t begin, int64_t end, const TileState& state, Scratch* s,
+                 int32_t* sums) const;
+  void Output(const AttentionTile& tile, int64_t n, const TileState& state, const int32_t* sums) const;
+
+  int64_t lefts(const AttentionTile& tile) const { return tile.num_rows * group_; }
+  int64_t channels() const { return work_.cache.channel_blocks() * kBlockRows; }
+
+ private:
+  int64_t Visible(const AttentionTile& tile, int64_t n) const { return tile.first_position + n / group_ + 1; }
+  int64_t Head(const AttentionTile& tile, int64_t n) const { return tile.kv_head * group_ + n % group_; }
+
+  Context& context_;
+  const AttentionWork& work_;
+  const ScLookup& qk_;
+  const ScLookup& av_;
+  int64_t group_;
+};
+
+void PerToken::QuantizeQueries(const AttentionTile& tile, TileState* state) const {
+  const RowQuantizer quantize(context_, qk_, work_.head_dim);
+  state->q.Resize(qk_, OneChunk(work_.head_dim), lefts(tile), work_.head_dim);
+  state->p.Resize(av_, OneChunk(tile.window()), lefts(tile), work_.page_tokens);
+  state->scores.resize(static_cast<size_t>(lefts(tile) * tile.window()));
+  for (int64_t n = 0; n < lefts(tile); ++n) {
+    quantize(work_.q(tile.first_row + n / group_, Head(tile, n)), state->q.row(n));
+    state->q.Derive(qk_, n);
   }
-  s->acc.resize(static_cast<size_t>(lefts * kBlockRows));
-  for (int64_t page = 0; page < tile.window(); page += work.page_tokens) {
-    const int64_t slab = work.slab(*tile.sequence, page, tile.kv_head);
-    const int64_t page_end = std::min(page + work.page_tokens, tile.window());
+}
+
+void PerToken::Score(const AttentionTile& tile, int64_t begin, int64_t end, TileState* state, Scratch* s) const {
+  const int64_t rows = lefts(tile);
+  s->left.resize(static_cast<size_t>(rows));
+  s->acc.resize(static_cast<size_t>(rows * kBlockRows));
+  for (int64_t n = 0; n < rows; ++n) s->left[static_cast<size_t>(n)] = state->q.Left(n, 0);
+  const int64_t block_bytes = work_.head_dim * kBlockRows;
+  for (int64_t page = begin; page < end; page += work_.page_tokens) {
+    const int64_t slab = work_.slab(*tile.sequence, page, tile.kv_head);
+    const int64_t page_end = std::min(page + work_.page_tokens, end);
     for (int64_t t = page; t < page_end; t += kBlockRows) {
-      const int64_t block_bytes = work.head_dim * kBlockRows;
-      const uint8_t* codes = work.cache.k_codes(slab) + (t - page) / kBlockRows * block_bytes;
-      context.simd.sc_block(lookup.table(), left.data(), lefts, 0, work.head_dim, codes, block_bytes, 1, s->acc.data());
-      const float* k_scales = work.cache.k_scales(slab) + (t - page);
-      for (int64_t n = 0; n < lefts; ++n) {
+      const uint8_t* codes = work_.cache.k_codes(slab) + (t - page) / kBlockRows * block_bytes;
+      context_.simd.sc_block(qk_.table(), s->left.data(), rows, 0, work_.head_dim, codes, block_bytes, 1,
+                             s->acc.data());
+      const float* k_scales = work_.cache.k_scales(slab) + (t - page);
+      for (int64_t n = 0; n < rows; ++n) {
         const int32_t* acc = s->acc.data() + n * kBlockRows;
-        float* scores = s->scores.data() + n * stride + t;
-        const float q_scale = s->q.scale(n, 0);
+        float* scores = state->scores.data() + n * tile.window() + t;
+        const float q_scale = state->q.scale(n, 0);
         for (int64_t i = 0; i < std::min<int64_t>(kBlockRows, page_end - t); ++i) {
-          scores[i] = BipolarProduct(acc[i], lookup.op->gain, q_scale, k_scales[i]) * work.scale;
+          scores[i] = BipolarProduct(acc[i], qk_.op->gain, q_scale, k_scales[i]) * work_.scale;
         }
       }
     }
   }
 }
 
-// Output of one query row from its probabilities. False if NaN or infinity was met.
-bool WeighValues(Context& context, const AttentionWork& work, const AttentionTile& tile, const float* p,
-                 int64_t visible, Scratch* s, float* out) {
-  const ScLookup& lookup = work.cache.av();
+bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* state, Scratch* s) const {
+  const int64_t visible = Visible(tile, n);
+  float* p = state->scores.data() + n * tile.window();
+  Softmax(context_.simd, p, visible);
   s->weighted.resize(static_cast<size_t>(visible));
-  for (int64_t page = 0; page < visible; page += work.page_tokens) {
-    const float* v_scales = work.cache.v_scales(work.slab(*tile.sequence, page, tile.kv_head));
-    const int64_t end = std::min(page + work.page_tokens, visible);
+  for (int64_t page = 0; page < visible; page += work_.page_tokens) {
+    const float* v_scales = work_.cache.v_scales(work_.slab(*tile.sequence, page, tile.kv_head));
+    const int64_t end = std::min(page + work_.page_tokens, visible);
     for (int64_t t = page; t < end; ++t) s->weighted[static_cast<size_t>(t)] = p[t] * v_scales[t - page];
   }
-  const RowQuantizer quantize(context, lookup, visible);
-  s->p.Resize(lookup, OneChunk(visible), 1, work.page_tokens);
-  const bool finite = quantize(s->weighted.data(), s->p.row(0));
-  s->p.Derive(lookup, 0);
+  const RowQuantizer quantize(context_, av_, visible);
+  const ScQuantizer::Row row = state->p.row(n);
+  const bool finite = quantize(s->weighted.data(), row);
+  std::fill(row.codes + visible, row.codes + tile.window(), uint8_t{0});
+  state->p.Derive(av_, n);
+  return finite;
+}
 
-  for (int64_t block = 0; block < work.cache.channel_blocks(); ++block) {
-    int32_t sums[kBlockRows] = {};
-    for (int64_t page = 0; page < visible; page += work.page_tokens) {
-      const ScLeft left = s->p.Left(0, page);
-      const uint8_t* codes =
-          work.cache.v_codes(work.slab(*tile.sequence, page, tile.kv_head)) + block * work.page_tokens * kBlockRows;
-      int32_t acc[kBlockRows];
-      context.simd.sc_block(lookup.table(), &left, 1, page, std::min(work.page_tokens, visible - page), codes, 0, 1,
-                            acc);
-      for (int i = 0; i < kBlockRows; ++i) sums[i] += acc[i];
-    }
-    const int64_t first = block * kBlockRows;
-    for (int64_t i = 0; i < std::min<int64_t>(kBlockRows, work.head_dim - first); ++i) {
-      out[first + i] = (static_cast<float>(sums[i]) * lookup.op->gain) * s->p.scale(0, 0);
+void PerToken::AddValues(const AttentionTile& tile, int64_t begin, int64_t end, const TileState& state, Scratch* s,
+                         int32_t* sums) const {
+  s->left.resize(static_cast<size_t>(group_));
+  s->acc.resize(static_cast<size_t>(group_ * kBlockRows));
+  for (int64_t page = begin; page < end; page += work_.page_tokens) {
+    const uint8_t* codes = work_.cache.v_codes(work_.slab(*tile.sequence, page, tile.kv_head));
+    // Heads of a group see the same positions, rows of a tile do not.
+    for (int64_t first = 0; first < lefts(tile); first += group_) {
+      const int64_t dims = std::min({work_.page_tokens, end - page, Visible(tile, first) - page});
+      if (dims <= 0) continue;
+      for (int64_t g = 0; g < group_; ++g) s->left[static_cast<size_t>(g)] = state.p.Left(first + g, page);
+      for (int64_t block = 0; block < work_.cache.channel_blocks(); ++block) {
+        context_.simd.sc_block(av_.table(), s->left.data(), group_, page, dims,
+                               codes + block * work_.page_tokens * kBlockRows, 0, 1, s->acc.data());
+        for (int64_t g = 0; g < group_; ++g) {
+          int32_t* to = sums + (first + g) * channels() + block * kBlockRows;
+          for (int64_t i = 0; i < kBlockRows; ++i) to[i] += s->acc[static_cast<size_t>(g * kBlockRows + i)];
+        }
+      }
     }
   }
+}
+
+void PerToken::Output(const AttentionTile& tile, int64_t n, const TileState& state, const int32_t* sums) const {
+  float* out = work_.out(tile.first_row + n / group_, Head(tile, n));
+  for (int64_t i = 0; i < work_.head_dim; ++i) {
+    out[i] = (static_cast<float>(sums[i]) * av_.op->gain) * state.p.scale(n, 0);
+  }
+}
+
+// A thread does all of a tile.
+bool AttendWhole(const PerToken& steps, const AttentionTile& tile, TileState* state, Scratch* s) {
+  const int64_t rows = steps.lefts(tile);
+  steps.QuantizeQueries(tile, state);
+  steps.Score(tile, 0, tile.window(), state, s);
+  bool finite = true;
+  for (int64_t n = 0; n < rows; ++n) finite = steps.Probabilities(tile, n, state, s) && finite;
+  s->sums.assign(static_cast<size_t>(rows * steps.channels()), 0);
+  steps.AddValues(tile, 0, tile.window(), *state, s, s->sums.data());
+  for (int64_t n = 0; n < rows; ++n) steps.Output(tile, n, *state, s->sums.data() + n * steps.channels());
   return finite;
+}
+
+// All threads do each step of all tiles: scores and sums of p v by positions, which are integers or stand alone, so
+// that their order shows in no bit; probabilities by query rows.
+bool AttendShared(Context& context, const PerToken& steps, const AttentionWork& work,
+                  const std::vector<AttentionTile>& tiles, std::vector<Scratch>* scratches) {
+  std::vector<TileState> states(tiles.size());
+  struct Row {
+    size_t tile;
+    int64_t n;
+  };
+  std::vector<Row> rows;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    steps.QuantizeQueries(tiles[i], &states[i]);
+    for (int64_t n = 0; n < steps.lefts(tiles[i]); ++n) rows.push_back({i, n});
+  }
+  const std::vector<AttentionRange> ranges = CutPositions(work, tiles, context.pool.size());
+  context.pool.ParallelFor(static_cast<int64_t>(ranges.size()), [&](int64_t i, int thread) {
+    const AttentionRange& range = ranges[static_cast<size_t>(i)];
+    steps.Score(tiles[range.tile], range.begin, range.end, &states[range.tile],
+                &(*scratches)[static_cast<size_t>(thread)]);
+  });
+  std::atomic<bool> finite{true};
+  context.pool.ParallelFor(static_cast<int64_t>(rows.size()), [&](int64_t i, int thread) {
+    const Row& row = rows[static_cast<size_t>(i)];
+    if (!steps.Probabilities(tiles[row.tile], row.n, &states[row.tile], &(*scratches)[static_cast<size_t>(thread)])) {
+      finite.store(false, std::memory_order_relaxed);
+    }
+  });
+  std::vector<std::vector<int32_t>> sums(ranges.size());
+  context.pool.ParallelFor(static_cast<int64_t>(ranges.size()), [&](int64_t i, int thread) {
+    const AttentionRange& range = ranges[static_cast<size_t>(i)];
+    const AttentionTile& tile = tiles[range.tile];
+    std::vector<int32_t>& to = sums[static_cast<size_t>(i)];
+    to.assign(static_cast<size_t>(steps.lefts(tile) * steps.channels()), 0);
+    steps.AddValues(tile, range.begin, range.end, states[range.tile], &(*scratches)[static_cast<size_t>(thread)],
+                    to.data());
+  });
+  for (size_t i = 0, next; i < ranges.size(); i = next) {
+    std::vector<int32_t>& total = sums[i];
+    const size_t tile = ranges[i].tile;
+    for (next = i + 1; next < ranges.size() && ranges[next].tile == tile; ++next) {
+      for (size_t j = 0; j < total.size(); ++j) total[j] += sums[next][j];
+    }
+    for (int64_t n = 0; n < steps.lefts(tiles[tile]); ++n) {
+      steps.Output(tiles[tile], n, states[tile], total.data() + n * steps.channels());
+    }
+  }
+  return finite.load();
 }
 
 }  // namespace
@@ -141,24 +259,16 @@ void AppendPerToken(Context& context, const AttentionWork& work) {
 }
 
 void AttendPerToken(Context& context, const AttentionWork& work) {
-  const std::vector<AttentionTile> tiles = MakeTiles(work, kRowsPerTile);
+  const AttentionTiles tiles = MakeTiles(work, kRowsPerTile, context.pool.size());
+  const PerToken steps(context, work);
   std::vector<Scratch> scratches(static_cast<size_t>(context.pool.size()));
   std::atomic<bool> finite{true};
-  context.pool.ParallelFor(static_cast<int64_t>(tiles.size()), [&](int64_t i, int thread) {
-    const AttentionTile& tile = tiles[static_cast<size_t>(i)];
-    Scratch& scratch = scratches[static_cast<size_t>(thread)];
-    const int64_t stride = tile.window();
-    scratch.scores.resize(static_cast<size_t>(tile.num_rows * work.group() * stride));
-    ScoreTile(context, work, tile, stride, &scratch);
-    for (int64_t n = 0; n < tile.num_rows * work.group(); ++n) {
-      const int64_t row = n / work.group();
-      const int64_t visible = tile.first_position + row + 1;
-      float* p = scratch.scores.data() + n * stride;
-      Softmax(context.simd, p, visible);
-      float* out = work.out(tile.first_row + row, tile.kv_head * work.group() + n % work.group());
-      if (!WeighValues(context, work, tile, p, visible, &scratch, out)) {
-        finite.store(false, std::memory_order_relaxed);
-      }
+  if (!tiles.shared.empty() && !AttendShared(context, steps, work, tiles.shared, &scratches)) finite.store(false);
+  std::vector<TileState> states(static_cast<size_t>(context.pool.size()));
+  context.pool.ParallelFor(static_cast<int64_t>(tiles.whole.size()), [&](int64_t i, int thread) {
+    const size_t t = static_cast<size_t>(thread);
+    if (!AttendWhole(steps, tiles.whole[static_cast<size_t>(i)], &states[t], &scratches[t])) {
+      finite.store(false, std::memory_order_relaxed);
     }
   });
   if (!finite.load()) context.finite.Report(work.cache.device(), work.call.site, "the probabilities");

@@ -23,7 +23,13 @@ namespace {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int devices, int threads, std::string_view variant) : context_(threads, SelectSimd(variant)) {
+  // `threads` 0: those the machine gives, even where that is fewer than it has cores.
+  CpuBackend(int devices, int threads, std::string_view variant)
+      : context_(threads > 0 ? threads : UsableThreads(), SelectSimd(variant)) {
+    if (threads > 0 && context_.pool.size() < threads) {
+      throw InvalidInput("threads = " + std::to_string(threads) + ": the system started no more than " +
+                         std::to_string(context_.pool.size()) + " (its limit of processes or of memory)");
+    }
     for (int i = 0; i < devices; ++i) devices_.push_back({DeviceKind::kCpu, i});
   }
 
@@ -218,7 +224,7 @@ class CpuBackend final : public Backend {
 std::unique_ptr<Backend> OpenBackend(int devices, int threads, std::string_view variant) {
   if (devices < 1) throw InvalidInput("cpu:" + std::to_string(devices) + ": at least one logical device is needed");
   if (threads < 0) throw InvalidInput("threads = " + std::to_string(threads) + ": allowed is 0 (all) or more");
-  return std::make_unique<CpuBackend>(devices, threads == 0 ? UsableThreads() : threads, variant);
+  return std::make_unique<CpuBackend>(devices, threads, variant);
 }
 
 std::vector<std::string_view> SupportedVariants() { return SupportedSimd(); }

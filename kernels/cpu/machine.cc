@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/cpu/cpu_quota.h"
 #include "kernels/cpu/memory.h"
 
 namespace stoch::cpu {
@@ -34,8 +35,11 @@ MachineInfo ReadMachineInfo() {
 int UsableThreads() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int cores = sched_getaffinity(0, sizeof(set), &set) == 0
+                        ? CPU_COUNT(&set)
+                        : static_cast<int>(std::thread::hardware_concurrency());
+  const int quota = QuotaThreads();
+  return std::max(1, quota > 0 ? std::min(cores, quota) : cores);
 }
 
 double MeasureReadBandwidth(ThreadPool& pool) {

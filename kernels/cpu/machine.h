@@ -15,7 +15,7 @@ struct MachineInfo {
 };
 MachineInfo ReadMachineInfo();
 
-// Cores this process may run on.
+// Cores this process may run on, or as many as its control group gives it time of.
 int UsableThreads();
 
 // What:  reads a buffer well beyond the last-level cache with every thread of the pool, a few times.

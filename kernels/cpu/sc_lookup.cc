@@ -3,6 +3,42 @@
 #include <algorithm>
 
 namespace stoch::cpu {
+namespace {
+
+// The stairs of one table row; false if it has none.
+bool MakeStairs(const int16_t* counts, int levels, uint8_t* stairs) {
+  constexpr int kGroups = ScTable::kStairBytes / 2;
+  if (levels > kGroups * ScTable::kStairLevels || counts[0] != 0) return false;
+  std::fill(stairs, stairs + ScTable::kStairBytes, uint8_t{0});
+  for (int level = 0; level < levels; ++level) {
+    const int group = level / ScTable::kStairLevels;
+    const int step = level % ScTable::kStairLevels;
+    const int count = counts[level];
+    if (count < 0 || count > 255) return false;
+    if (step == 0) {
+      stairs[group] = static_cast<uint8_t>(count);
+      continue;
+    }
+    const int rise = count - counts[level - 1];
+    if (rise < 0 || rise > 1) return false;
+    stairs[kGroups + group] = static_cast<uint8_t>(stairs[kGroups + group] | rise << (step - 1));
+  }
+  return true;
+}
+
+// The stairs of every row, or nothing.
+Array<uint8_t> MakeStairs(const ScOperator& op) {
+  const int64_t rows = static_cast<int64_t>(op.masks) * op.levels;
+  Array<uint8_t> stairs = MakeArray<uint8_t>(rows * ScTable::kStairBytes);
+  for (int64_t row = 0; row < rows; ++row) {
+    if (!MakeStairs(op.counts.data() + row * op.levels, op.levels, stairs.get() + row * ScTable::kStairBytes)) {
+      return nullptr;
+    }
+  }
+  return stairs;
+}
+
+}  // namespace
 
 ScLookupPtr MakeScLookup(ScOperatorPtr op) {
   auto lookup = std::make_shared<ScLookup>();
@@ -19,6 +55,7 @@ ScLookupPtr MakeScLookup(ScOperatorPtr op) {
     for (int b = 0; b < table.levels; ++b) bytes[b] = static_cast<uint8_t>(counts[b] & 0xff);
     if (std::any_of(counts, counts + table.levels, [](int16_t count) { return count > 255; })) wide.push_back(row);
   }
+  lookup->stairs = MakeStairs(table);
   if (wide.empty()) return lookup;
 
   lookup->wide_row.assign(static_cast<size_t>(rows), -1);

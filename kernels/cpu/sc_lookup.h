@@ -17,9 +17,10 @@ struct ScLookup {
   Array<uint8_t> bytes;
   std::vector<int32_t> wide_row;
   Array<uint8_t> wide_bytes;
+  Array<uint8_t> stairs;
 
   ScTable table() const {
-    return {op.get(), bytes.get(), wide_row.empty() ? nullptr : wide_row.data(), wide_bytes.get()};
+    return {op.get(), bytes.get(), wide_row.empty() ? nullptr : wide_row.data(), wide_bytes.get(), stairs.get()};
   }
   bool has_bytes() const { return bytes != nullptr; }
   int64_t row(int64_t dim, int code) const {  // row index of a sign-magnitude code at a dimension

@@ -1,12 +1,23 @@
 #include "kernels/cpu/softmax.h"
 
+#include <algorithm>
+
 namespace stoch::cpu {
 
 void Softmax(const Simd& simd, float* scores, int64_t n) {
-  float max = scores[0];
-  for (int64_t i = 1; i < n; ++i) max = scores[i] > max ? scores[i] : max;
+  // Eight maxima, which a compiler keeps in vectors; which zero is the largest does not matter to Exp.
+  constexpr int64_t kLanes = 8;
+  float lanes[kLanes];
+  std::fill(lanes, lanes + kLanes, scores[0]);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t j = 0; j < kLanes; ++j) lanes[j] = scores[i + j] > lanes[j] ? scores[i + j] : lanes[j];
+  }
+  for (; i < n; ++i) lanes[0] = scores[i] > lanes[0] ? scores[i] : lanes[0];
+  float max = lanes[0];
+  for (const float lane : lanes) max = lane > max ? lane : max;
   const float sum = simd.exp_sum(scores, n, max, scores);
-  for (int64_t i = 0; i < n; ++i) scores[i] = scores[i] / sum;
+  for (i = 0; i < n; ++i) scores[i] = scores[i] / sum;
 }
 
 }  // namespace stoch::cpu

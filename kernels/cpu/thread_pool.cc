@@ -1,5 +1,6 @@
 #include "kernels/cpu/thread_pool.h"
 
+#include <system_error>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -14,6 +15,8 @@ constexpr int kSpins = 4000;
 void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
 #endif
 }
 
@@ -30,7 +33,12 @@ void WaitWhile(const std::atomic<T>& value, T old) {
 
 ThreadPool::ThreadPool(int threads) {
   STOCH_CHECK(threads >= 1);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerMain(i); });
+  workers_.reserve(static_cast<size_t>(threads) - 1);
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerMain(i); });
+  } catch (const std::system_error&) {
+    return;  // std::thread's answer to EAGAIN; the started ones wait for work, as they would anyway
+  }
 }
 
 ThreadPool::~ThreadPool() {

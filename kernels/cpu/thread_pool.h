@@ -19,7 +19,9 @@ namespace stoch::cpu {
 // Threads: one caller at a time; bodies must not call ParallelFor of the same pool.
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // >= 1, the caller included
+  // `threads` >= 1, the caller included. Where the system does not start that many (a limit of processes or memory),
+  // the pool has those it did start: size() says how many.
+  explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

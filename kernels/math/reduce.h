@@ -2,8 +2,11 @@
 //
 // A sum over an index i uses a fixed number of lanes. Lane j starts at +0 and takes the elements i = j, j + lanes,
 // j + 2 * lanes, ... in ascending order; then lanes are folded by halves: lane j += lane j + s for s = lanes/2, ..., 1.
-// The result does not depend on threads, tiles, batch or device. Missing elements of a tail add nothing (their lane
-// keeps its value; adding +0 to a lane that is not -0 is the same thing, and no lane ever is -0).
+// The folded total gets + 0 at the end. The result does not depend on threads, tiles, batch or device.
+//
+// Missing elements of a tail add nothing: their lane keeps its value, or gets fma(0, 0, lane) or fma(x, -0, lane). The
+// two differ only in a lane of -0, which a product that underflows leaves (fma(1e-25, -1e-25, +0) is -0), and the + 0
+// makes them the same total. Sums of squares and of exponentials have no -0, so that their folds need no + 0.
 #pragma once
 
 #include "kernels/math/host_device.h"
@@ -18,6 +21,9 @@ inline constexpr int kDotLanes = 16;
 // log-softmax: lane = lane + e): one GPU block of 256 threads, a lane each.
 inline constexpr int kRowLanes = 256;
 
+// Turns -0 into +0 and leaves everything else: the last step of every fold.
+STOCH_HD float PlusZero(float total) { return total + 0.0f; }
+
 // Folds lanes[0..Lanes) by halves and returns the total. Destroys the array.
 template <int Lanes>
 STOCH_HD float FoldLanes(float* lanes) {
@@ -25,7 +31,7 @@ STOCH_HD float FoldLanes(float* lanes) {
   for (int s = Lanes / 2; s > 0; s /= 2) {
     for (int j = 0; j < s; ++j) lanes[j] = lanes[j] + lanes[j + s];
   }
-  return lanes[0];
+  return PlusZero(lanes[0]);
 }
 
 }  // namespace stoch

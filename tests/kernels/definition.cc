@@ -144,7 +144,7 @@ Matrix DefineExactProduct(const Matrix& a, const Matrix& b) {
       for (int s = kDotLanes / 2; s > 0; s /= 2) {
         for (int j = 0; j < s; ++j) lanes[j] = lanes[j] + lanes[j + s];
       }
-      y.at(n, m) = lanes[0];
+      y.at(n, m) = lanes[0] + 0.0f;  // never -0
     }
   }
   return y;

@@ -1,6 +1,7 @@
 // The linear op: prologues, precisions, weight sources, several weights at once; against its definition, bit for bit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -210,6 +211,33 @@ TEST_P(LinearTest, ProloguesAndSeveralWeights) {
 }
 
 // A column slice of a wider buffer as input and as output, as a model's fused buffers are.
+// Products that underflow to -0 in every lane, in a row that a vector has to pad: the total is +0 all the same.
+TEST_P(LinearTest, UnderflowingProductsAddUpToPlusZero) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t tokens : {1, 4, 20, 65}) {
+      SCOPED_TRACE(std::string(DTypeName(dtype)) + ", " + std::to_string(tokens) + " tokens");
+      Matrix small(5, 17);
+      std::fill(small.values.begin(), small.values.end(), -1e-25f);
+      const Stored weight(small, dtype);
+      Matrix x(tokens, 17);
+      std::fill(x.values.begin(), x.values.end(), 1e-25f);
+      const Matrix product = Define(x, weight.values, kExact);
+      EXPECT_EQ(FloatToBits(product.values.front()), 0u);
+      const auto linear = backend->MakeLinear(backend->devices().front(), {&weight.source, 1}, kExact);
+      const DeviceTensor in = Upload(*backend, x);
+      const DeviceTensor out = Upload(*backend, test::RandomMatrix(7, tokens, 5));
+      LinearCall call;
+      call.site.op = "underflow";
+      call.x = in.view();
+      call.weights = {linear.get()};
+      call.outs = {out.view()};
+      backend->Linear(call);
+      EXPECT_TRUE(test::SameBits(out.Read(), product.values));
+    }
+  }
+}
+
 TEST_P(LinearTest, RowsMayBeStrided) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const Matrix wide = test::RandomMatrix(41, 4, 200);

@@ -1,8 +1,11 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <fstream>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
@@ -57,6 +60,32 @@ TEST(ThreadPoolLife, PoolsComeAndGo) {
     used.ParallelFor(2, [](int64_t, int) {});
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Stands for any limit: stacks find no room, and creating a thread fails as it does at a limit of processes.
+[[noreturn]] void RunAPoolWithoutRoom() {
+  constexpr rlim_t kRoom = 128 << 20;
+  constexpr rlim_t kStack = 8 << 20;
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  const rlimit memory = {pages * 4096 + kRoom, pages * 4096 + kRoom};
+  const rlimit stack = {kStack, kStack};
+  if (setrlimit(RLIMIT_AS, &memory) != 0 || setrlimit(RLIMIT_STACK, &stack) != 0) std::_Exit(2);
+  {
+    ThreadPool pool(4096);
+    if (pool.size() >= 4096 || pool.size() < 2) std::_Exit(3);
+    std::atomic<int> runs{0};
+    pool.ParallelFor(100, [&](int64_t, int) { ++runs; });
+    if (runs.load() != 100) std::_Exit(4);
+  }
+  std::_Exit(0);
+}
+
+TEST(ThreadPoolLifeDeathTest, ALimitLeavesTheThreadsThatStarted) {
+  EXPECT_EXIT(RunAPoolWithoutRoom(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolTest, testing::Values(1, 2, 3, 5));
 

@@ -31,9 +31,22 @@ struct BackendUnderTest {
   friend std::ostream& operator<<(std::ostream& out, const BackendUnderTest& spec) { return out << spec.Name(); }
 };
 
+// The variants that are built for this processor's architecture; a machine that lacks one skips it.
 inline std::vector<BackendUnderTest> BackendsUnderTest() {
-  return {{"cpu", "scalar", 1},     {"cpu", "scalar", 2},     {"cpu", "avx2", 1}, {"cpu", "avx2", 2},
-          {"cpu", "avx512vbmi", 1}, {"cpu", "avx512vbmi", 2}, {"cuda:0", "", 0}};
+  std::vector<BackendUnderTest> backends;
+  for (const char* variant : {
+         "scalar",
+#if defined(__x86_64__)
+             "avx2", "avx512bw", "avx512vbmi",
+#elif defined(__aarch64__)
+           "neon",
+#endif
+       }) {
+    backends.push_back({"cpu", variant, 1});
+    backends.push_back({"cpu", variant, 2});
+  }
+  backends.push_back({"cuda:0", "", 0});
+  return backends;
 }
 
 // The CPU's fastest variant and the GPU: for tests of behaviour that has nothing to do with variants.

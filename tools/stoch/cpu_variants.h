@@ -6,7 +6,7 @@
 
 namespace stoch::cli {
 
-// "scalar" and what the processor adds to it: "avx2", "avx512vbmi".
+// "scalar" and what the processor adds to it, such as "avx2".
 std::vector<std::string> UsableCpuVariants();
 
 }  // namespace stoch::cli

@@ -1,4 +1,4 @@
-// Row operations with AVX-512, and the variant's table.
+// Row operations with AVX-512, and the tables of its two variants.
 #include "kernels/cpu/simd/avx512.h"
 
 #include "kernels/math/random.h"
@@ -140,10 +140,17 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }  // namespace
 }  // namespace avx512
 
-const Simd& Avx512Simd() {
-  static constexpr Simd kSimd = {"avx512vbmi",     avx512::ScBlock, avx512::ScDequantize, avx512::MaxAbsBits,
-                                 avx512::Quantize, avx512::DotRows, avx512::WeightedSum,  avx512::SumSquares,
-                                 avx512::ExpSum,   avx512::SiluMul, avx512::Load,         avx512::Random};
+const Simd& Avx512BwSimd() {
+  static constexpr Simd kSimd = {"avx512bw",       avx512::ScBlockBw, avx512::ScDequantize, avx512::MaxAbsBits,
+                                 avx512::Quantize, avx512::DotRows,   avx512::WeightedSum,  avx512::SumSquares,
+                                 avx512::ExpSum,   avx512::SiluMul,   avx512::Load,         avx512::Random};
+  return kSimd;
+}
+
+const Simd& Avx512VbmiSimd() {
+  static constexpr Simd kSimd = {"avx512vbmi",     avx512::ScBlockVbmi, avx512::ScDequantize, avx512::MaxAbsBits,
+                                 avx512::Quantize, avx512::DotRows,     avx512::WeightedSum,  avx512::SumSquares,
+                                 avx512::ExpSum,   avx512::SiluMul,     avx512::Load,         avx512::Random};
   return kSimd;
 }
 

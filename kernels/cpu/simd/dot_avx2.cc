@@ -14,7 +14,7 @@ __attribute__((always_inline)) inline float Fold(__m256 low, __m256 high) {
   const __m256 by8 = _mm256_add_ps(low, high);
   const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
   const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
-  return _mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2)));
+  return PlusZero(_mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2))));
 }
 
 template <DType kType>
@@ -48,7 +48,7 @@ __attribute__((always_inline)) inline void Tile(const float* x, int64_t x_stride
       }
     }
   }
-  if (i < cols) {  // padded with zeros: fma(0, 0, lane) leaves a lane alone
+  if (i < cols) {  // padded with zeros, see reduce.h
     for (int t = 0; t < kX; ++t) {
       float values[kDotLanes] = {};
       memcpy(values, x + t * x_stride + i, static_cast<size_t>(cols - i) * sizeof(float));
@@ -120,7 +120,7 @@ void WeightedSum(const float* p, int64_t n, const float* const* v, int64_t dims,
     for (int s = kDotLanes / 2; s > 0; s /= 2) {
       for (int j = 0; j < s; ++j) lanes[j] = _mm256_add_ps(lanes[j], lanes[j + s]);
     }
-    _mm256_maskstore_ps(out + d, mask, lanes[0]);
+    _mm256_maskstore_ps(out + d, mask, _mm256_add_ps(lanes[0], _mm256_setzero_ps()));
   }
 }
 

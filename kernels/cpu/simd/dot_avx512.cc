@@ -12,7 +12,7 @@ __attribute__((always_inline)) inline float Fold(__m512 lanes) {
   const __m256 by8 = _mm256_add_ps(_mm512_castps512_ps256(lanes), _mm512_extractf32x8_ps(lanes, 1));
   const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
   const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
-  return _mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2)));
+  return PlusZero(_mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2))));
 }
 
 template <DType kType>
@@ -30,8 +30,8 @@ __attribute__((always_inline)) inline __m512 LoadLanes(const void* row, int64_t 
 // of the tile: the hardware's own prefetching starts again in every row and comes late.
 constexpr int64_t kAhead = 2048;
 
-// kX rows of x times kW rows of w: every loaded register meets several others. A masked tail adds fma(0, 0, lane).
-// kFirst: w comes from memory.
+// kX rows of x times kW rows of w: every loaded register meets several others. A masked tail adds fma(0, 0, lane), see
+// reduce.h. kFirst: w comes from memory.
 template <DType kType, int kX, int kW, bool kFirst>
 __attribute__((always_inline)) inline void Tile(const float* x, int64_t x_stride, const char* w, int64_t w_bytes,
                                                 int64_t cols, float* out, int64_t out_stride, bool add) {
@@ -129,7 +129,7 @@ void WeightedSum(const float* p, int64_t n, const float* const* v, int64_t dims,
     for (int s = kDotLanes / 2; s > 0; s /= 2) {
       for (int j = 0; j < s; ++j) lanes[j] = _mm512_add_ps(lanes[j], lanes[j + s]);
     }
-    _mm512_mask_storeu_ps(out + d, mask, lanes[0]);
+    _mm512_mask_storeu_ps(out + d, mask, _mm512_add_ps(lanes[0], _mm512_setzero_ps()));
   }
 }
 

@@ -1,7 +1,9 @@
-// SC products with AVX2: eight byte shuffles of 16 table entries each, and a tree of blends by code bits 4, 5 and 6.
+// SC products with AVX2: by the staircase table where the operator has one, else by eight byte shuffles of 16 table
+// entries each and a tree of blends by code bits 4, 5 and 6.
 #include <cstring>
 
 #include "kernels/cpu/simd/avx2.h"
+#include "kernels/cpu/simd/staircase.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
 
@@ -53,6 +55,61 @@ __attribute__((always_inline)) inline void Widen(__m256i low, __m256i high, bool
   AddSums(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(second)), add, acc + 16);
   AddSums(_mm256_cvtepi16_epi32(_mm256_extracti128_si256(second, 1)), add, acc + 24);
 }
+
+// The instruction set of staircase.h.
+struct Avx2 {
+  using Bytes = __m256i;
+  static constexpr int kRows = 32;
+  struct Signs {  // +1 or -1, bytes of both dimensions in turns: those of the sums of `low` and of `high`
+    Bytes first, second;
+  };
+  struct Sums {  // of 16 bits, in the order of the unpack instructions
+    Bytes low, high;
+  };
+
+  __attribute__((always_inline)) static inline Bytes Load(const uint8_t* at) { return LoadBytes(at); }
+  __attribute__((always_inline)) static inline void Store(uint8_t* at, Bytes v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), v);
+  }
+  __attribute__((always_inline)) static inline Bytes Zero() { return _mm256_setzero_si256(); }
+  __attribute__((always_inline)) static inline Bytes Table(const uint8_t* at) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+  }
+  __attribute__((always_inline)) static inline Bytes Look(Bytes table, Bytes index) {
+    return _mm256_shuffle_epi8(table, index);
+  }
+  __attribute__((always_inline)) static inline Bytes And(Bytes a, Bytes b) { return _mm256_and_si256(a, b); }
+  __attribute__((always_inline)) static inline Bytes Add(Bytes a, Bytes b) { return _mm256_add_epi8(a, b); }
+  __attribute__((always_inline)) static inline Bytes Low(Bytes v) { return And(v, _mm256_set1_epi8(0x0f)); }
+  __attribute__((always_inline)) static inline Bytes High(Bytes codes) { return Low(_mm256_srli_epi16(codes, 3)); }
+  __attribute__((always_inline)) static inline Bytes Mask(Bytes codes) {
+    alignas(16) static constexpr uint8_t kMasks[16] = {0, 1, 3, 7, 15, 31, 63, 127, 0, 1, 3, 7, 15, 31, 63, 127};
+    return Look(Table(kMasks), Low(codes));
+  }
+  __attribute__((always_inline)) static inline Bytes Ones(Bytes v) {
+    alignas(16) static constexpr uint8_t kOnes[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
+    // An index whose bit 7 is not set counts by its low nibble.
+    return Add(Look(Table(kOnes), v), Look(Table(kOnes), Low(_mm256_srli_epi16(v, 4))));
+  }
+  __attribute__((always_inline)) static inline Signs MakeSigns(Bytes codes0, Bytes codes1, uint8_t flip0,
+                                                               uint8_t flip1) {
+    const Bytes flips = _mm256_set1_epi16(static_cast<int16_t>(flip0 | flip1 << 8));
+    const Bytes low = _mm256_unpacklo_epi8(codes0, codes1);
+    const Bytes high = _mm256_unpackhi_epi8(codes0, codes1);
+    const Bytes ones = _mm256_xor_si256(_mm256_set1_epi8(1), flips);
+    return {_mm256_sign_epi8(ones, low), _mm256_sign_epi8(ones, high)};
+  }
+  __attribute__((always_inline)) static inline void AddPair(Sums& sums, Bytes counts0, Bytes counts1,
+                                                            const Signs& signs) {
+    const Bytes low = _mm256_unpacklo_epi8(counts0, counts1);
+    const Bytes high = _mm256_unpackhi_epi8(counts0, counts1);
+    sums.low = _mm256_add_epi16(sums.low, _mm256_maddubs_epi16(low, signs.first));
+    sums.high = _mm256_add_epi16(sums.high, _mm256_maddubs_epi16(high, signs.second));
+  }
+  __attribute__((always_inline)) static inline void Widen(const Sums& sums, bool add, int32_t* acc) {
+    avx2::Widen(sums.low, sums.high, add, acc);
+  }
+};
 
 // One row of a against one block, dimensions [begin, begin + dims), dims <= kSegment.
 void Segment(const uint8_t* bytes, const ScLeft& left, int64_t begin, int64_t dims, const uint8_t* block,
@@ -107,6 +164,10 @@ void ScBlock(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t
              const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
   if (table.bytes == nullptr) {  // codes of 256 levels, signs in the table
     ScalarSimd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
+    return;
+  }
+  if (table.stairs != nullptr) {
+    Staircase<Avx2>::Block(table, left, num_left, dims, blocks, block_stride, num_blocks, acc);
     return;
   }
   for (int64_t t = 0; t < num_left; ++t) {

@@ -1,4 +1,4 @@
-// SC products with AVX-512: vpermi2b looks 64 weights up in a 128-byte table row at once.
+// SC products with AVX-512 VBMI: vpermi2b looks 64 weights up in a 128-byte table row at once.
 #include <immintrin.h>
 
 #include <cstring>
@@ -18,25 +18,6 @@ constexpr int64_t kSegment = 128;
 constexpr int64_t kAhead = 2048;
 // The same for table rows, in dimensions: all rows together are as large as L2 (another 4 %).
 constexpr int64_t kRowsAhead = 32;
-
-// +1 or -1 for each code, 0 for code 0, whose count is 0.
-__attribute__((always_inline)) inline __m512i Signs(__m512i codes) {
-  return _mm512_max_epi8(_mm512_min_epi8(codes, _mm512_set1_epi8(1)), _mm512_set1_epi8(-1));
-}
-
-// 16-bit sums in unpack order (rows 0..7, 16..23, .. and 8..15, 24..31, ..) to 32-bit sums in row order.
-__attribute__((always_inline)) inline void Widen(__m512i low, __m512i high, bool add, int32_t* acc) {
-  const __m512i first = _mm512_permutex2var_epi64(low, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high);
-  const __m512i second = _mm512_permutex2var_epi64(low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), high);
-  __m512i sums[4] = {_mm512_cvtepi16_epi32(_mm512_castsi512_si256(first)),
-                     _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(first, 1)),
-                     _mm512_cvtepi16_epi32(_mm512_castsi512_si256(second)),
-                     _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(second, 1))};
-  for (int i = 0; i < 4; ++i) {
-    if (add) sums[i] = _mm512_add_epi32(sums[i], _mm512_loadu_si512(acc + 16 * i));
-    _mm512_storeu_si512(acc + 16 * i, sums[i]);
-  }
-}
 
 // What one row of a looks up and flips for a pair of dimensions.
 struct PairRow {
@@ -173,8 +154,8 @@ void RowTiles(const ScTable& table, const ScLeft* left, int64_t num_left, int64_
 
 }  // namespace
 
-void ScBlock(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
-             const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
+void ScBlockVbmi(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
+                 const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
   if (table.bytes == nullptr) {  // codes of 256 levels, signs in the table
     ScalarSimd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
     return;
@@ -185,40 +166,6 @@ void ScBlock(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t
   }
   for (; b < num_blocks; ++b) {
     RowTiles<1>(table, left, num_left, dims, blocks + b * block_stride, block_stride, num_blocks, acc + b * kBlockRows);
-  }
-}
-
-void ScDequantize(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y) {
-  const __m512 gains = _mm512_set1_ps(gain);
-  const __m512 scale = _mm512_set1_ps(scale_a);
-  for (int r = 0; r < kBlockRows; r += 16) {
-    const __m512 sum = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_loadu_si512(acc + r)), gains);
-    const __m512 product = _mm512_mul_ps(sum, _mm512_mul_ps(scale, _mm512_loadu_ps(scale_b + r)));
-    _mm512_storeu_ps(y + r, _mm512_add_ps(_mm512_loadu_ps(y + r), product));
-  }
-}
-
-uint32_t MaxAbsBits(const float* x, int64_t n) {
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  __m512i max = _mm512_setzero_si512();
-  for (int64_t i = 0; i < n; i += 16) {
-    const __mmask16 mask = LaneMask(n - i);
-    max = _mm512_max_epu32(max, _mm512_and_si512(_mm512_maskz_loadu_epi32(mask, x + i), magnitude));
-  }
-  return _mm512_reduce_max_epu32(max);
-}
-
-void Quantize(const float* x, int64_t n, float scale, int q_max, uint8_t* codes) {
-  const __m512 scales = _mm512_set1_ps(scale);
-  const __m512 limit = _mm512_set1_ps(static_cast<float>(q_max));
-  const __m512 negative_limit = _mm512_set1_ps(-static_cast<float>(q_max));
-  for (int64_t i = 0; i < n; i += 16) {
-    const __mmask16 mask = LaneMask(n - i);
-    const __m512 ratio = _mm512_div_ps(_mm512_maskz_loadu_ps(mask, x + i), scales);
-    const __m512 level = _mm512_roundscale_ps(ratio, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512i q = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(level, limit), negative_limit));
-    const __m512i sign = _mm512_and_si512(_mm512_srai_epi32(q, 31), _mm512_set1_epi32(0x80));
-    _mm_mask_storeu_epi8(codes + i, mask, _mm512_cvtepi32_epi8(_mm512_or_si512(_mm512_abs_epi32(q), sign)));
   }
 }
 

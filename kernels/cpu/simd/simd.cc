@@ -24,11 +24,11 @@ bool HasF16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 bool HasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c(); }
-bool HasAvx512Vbmi() {
+bool HasAvx512Bw() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vbmi");
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+bool HasAvx512Vbmi() { return HasAvx512Bw() && __builtin_cpu_supports("avx512vbmi"); }
 #endif
 
 // Slowest first.
@@ -36,7 +36,8 @@ constexpr Variant kVariants[] = {
     {"scalar", ScalarSimd, [] { return true; }},
 #if defined(STOCH_CPU_X86)
     {"avx2", Avx2Simd, HasAvx2},
-    {"avx512vbmi", Avx512Simd, HasAvx512Vbmi},
+    {"avx512bw", Avx512BwSimd, HasAvx512Bw},
+    {"avx512vbmi", Avx512VbmiSimd, HasAvx512Vbmi},
 #endif
 };
 
@@ -65,7 +66,9 @@ const Simd& SelectSimd(std::string_view name) {
     if (name.empty() ? variant.supported() : variant.name == name) best = &variant;
   }
   if (best == nullptr) {
-    throw InvalidInput("CPU variant '" + std::string(name) + "' is unknown: this build has scalar, avx2, avx512vbmi");
+    std::vector<std::string_view> known;
+    for (const Variant& variant : kVariants) known.push_back(variant.name);
+    throw InvalidInput("CPU variant '" + std::string(name) + "' is unknown: this build has " + Listed(known));
   }
   if (!best->supported()) {
     throw InvalidInput("CPU variant '" + std::string(name) + "' does not run on this machine, which has " +

@@ -70,7 +70,8 @@ struct Simd {
 
 const Simd& ScalarSimd();
 const Simd& Avx2Simd();
-const Simd& Avx512Simd();
+const Simd& Avx512BwSimd();
+const Simd& Avx512VbmiSimd();
 
 // What:   the variant of that name; "" is the fastest this machine runs.
 // Errors: InvalidInput for an unknown name (listing the known) or one this machine cannot run.

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
     }
 #pragma unroll
     for (int s = kDotLanes / 2; s > 0; s /= 2) sum = sum + __shfl_down_sync(0xffffffffu, sum, s, kDotLanes);
-    if (dot_lane == 0 && base < length) scores[t] = sum * a.inv_sqrt;
+    if (dot_lane == 0 && base < length) scores[t] = PlusZero(sum) * a.inv_sqrt;
   }
   __syncthreads();
 

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kVectorThreads)
       for (int s = kDotLanes / 2; s > 0; s /= 2) y = y + __shfl_down_sync(0xffffffffu, y, s, kDotLanes);
       if (lane != 0 || first + r >= w.rows) continue;
       float* to = out.data + n * out.stride + first + r;
-      y = out.add ? *to + y : y;
+      y = out.add ? *to + PlusZero(y) : PlusZero(y);
       if (!IsFinite(y)) reporter.Report();
       *to = y;
     }
@@ -242,7 +242,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       const int64_t col = m0 + m / 4 * (kTileM / 2) + tm * 4 + m % 4;
       if (col >= w.rows) continue;
       float* to = out.data + row * out.stride + col;
-      const float y = out.add ? *to + acc[n][m] : acc[n][m];
+      const float dot = PlusZero(acc[n][m]);
+      const float y = out.add ? *to + dot : dot;
       if (!IsFinite(y)) reporter.Report();
       *to = y;
     }

@@ -168,7 +168,8 @@ __global__ void __launch_bounds__(kThreads, kTokens > 16 ? 1 : 2) ExactBatchKern
     const int64_t row = first + index % kRowsAtOnce;
     if (token >= args.rows || row >= args.w.rows) continue;
     float* to = args.out.data + token * args.out.stride + row;
-    const float y = args.out.add ? *to + acc[i] : acc[i];
+    const float dot = PlusZero(acc[i]);
+    const float y = args.out.add ? *to + dot : dot;
     if (!IsFinite(y)) args.reporter.Report();
     *to = y;
   }

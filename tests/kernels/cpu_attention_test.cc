@@ -1,0 +1,64 @@
+// Attention of deep contexts, whose positions threads share, gives the bits of one thread.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "kernels/registry.h"
+#include "tests/kernels/attention_scenario.h"
+
+namespace stoch::test {
+namespace {
+
+std::unique_ptr<Backend> Open(int threads) {
+  return OpenBackend("cpu", {.threads = threads, .cpu_variant = ""}, nullptr);
+}
+
+AttentionShape Deep(AttentionMode mode, int heads, int kv_heads, int head_dim) {
+  AttentionShape shape;
+  shape.mode = mode;
+  shape.qk.halve = true;
+  shape.av.halve = true;
+  shape.num_heads = heads;
+  shape.num_kv_heads = kv_heads;
+  shape.head_dim = head_dim;
+  shape.max_context = 1024;
+  return shape;
+}
+
+// A prompt, then steps in which a deep sequence has one row next to a shallow one, several rows, and nobody else.
+const Passes kPasses = {{{0, 600}}, {{0, 1}, {1, 3}}, {{0, 6}, {1, 1}}, {{0, 1}}};
+
+class DeepAttention : public testing::TestWithParam<AttentionMode> {};
+
+TEST_P(DeepAttention, AnyNumberOfThreadsGivesTheSameBits) {
+  for (const auto& [heads, kv_heads, head_dim] : {std::array<int, 3>{4, 2, 24}, {4, 1, 72}, {3, 3, 16}}) {
+    const AttentionShape shape = Deep(GetParam(), heads, kv_heads, head_dim);
+    const AttentionRows expected = RunAttention(*Open(1), shape, kPasses);
+    ASSERT_EQ(expected.size(), 608u + 4u);
+    for (const int threads : {2, 3, 7}) {
+      EXPECT_EQ(Differences(expected, RunAttention(*Open(threads), shape, kPasses)), "")
+          << threads << " threads, head_dim " << head_dim;
+    }
+  }
+}
+
+// Streams of 256 cycles have counts of 256, which are added apart.
+TEST(DeepAttentionWide, CountsOf256AreAddedOnce) {
+  AttentionShape shape = Deep(AttentionMode::kPerToken, 4, 2, 24);
+  shape.qk.halve = false;
+  shape.av.halve = false;
+  EXPECT_EQ(Differences(RunAttention(*Open(1), shape, kPasses), RunAttention(*Open(3), shape, kPasses)), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, DeepAttention,
+                         testing::Values(AttentionMode::kPerToken, AttentionMode::kExact, AttentionMode::kPerHead),
+                         [](const auto& spec) {
+                           return spec.param == AttentionMode::kExact      ? "exact"
+                                  : spec.param == AttentionMode::kPerToken ? "per_token"
+                                                                           : "per_head";
+                         });
+
+}  // namespace
+}  // namespace stoch::test
