@@ -29,7 +29,7 @@ bool ScBatchFewSupports(const DeviceContext& ctx, const ScOperator& op, const Sc
 // What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Where `a` has no codes, it is
 //           f(x) of `source`, quantized on the way.
 // Requires: ScBatchFewSupports; 1 <= count <= kMaxBatchTasks; BatchQuantizes where `a` has no codes.
-// Bits:     sc_arithmetic section 5, as every SC linear.
+// Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
                       const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
