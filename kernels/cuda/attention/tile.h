@@ -3,7 +3,7 @@
 // Per group of tiles three kernels run: scores as 16-bit counts by binary tensor cores, softmax and quantization of the
 // probabilities, p v by binary tensor cores. Before them the keys and values of the long sequences are packed once, so
 // that no kernel walks pages. count = popcount(stream of a & thermometer of b); b is expanded in registers from its
-// rank and sign, and a negative operand is complemented, which an int8 product corrects (performance.md, "Prefill").
+// rank and sign, and a negative operand is complemented, which an int8 product corrects (docs/fast-kernels.md#prompts).
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"

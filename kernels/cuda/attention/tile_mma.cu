@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
 #pragma unroll
       for (int n = 0; n < 4; ++n) next[n] = ahead[n * 8];
       ScoreSteps<kWords>(acc, k, lane_fragments + g * kWords * kQueryTile * 4);
-      // Sign correction, see performance.md: [x<0] (-s_w r - [w<0]) + [w<0] ([x<0] - ones of x).
+      // Sign correction, docs/fast-kernels.md#prompts: [x<0] (-s_w r - [w<0]) + [w<0] ([x<0] - ones of x).
       const uint32_t* group_bytes = lane_bytes + g * 2 * kQueryTile * 4;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {

@@ -8,8 +8,7 @@ namespace stoch::cuda {
 
 #if defined(__CUDACC__)
 // What:     launches `kernel` with clusters of grid.x blocks; it may start early (launch.h), so it calls
-// WaitForPrevious
-//           before it reads anything. Raises the kernel's limit of dynamic shared memory as needed.
+//           WaitForPrevious before it reads anything. Raises the kernel's limit of dynamic shared memory as needed.
 // Requires: grid.x <= 8, and 1 before sm_90.
 template <typename Args>
 void LaunchClusters(DeviceContext& ctx, void (*kernel)(Args), dim3 grid, int threads, size_t shared_bytes,

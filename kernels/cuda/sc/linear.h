@@ -1,6 +1,6 @@
 // SC linears: who multiplies which shape.
 //
-// Bits: every kernel gives sc_arithmetic section 5 exactly, so the choice is invisible.
+// Bits: every kernel gives docs/sc_arithmetic.md#5-back-to-real-numbers exactly, so the choice is invisible.
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
-  // Asking the second-level cache for all of them instead, and loading none before the activations, took 5 to 8 % more.
+  // What was tried: docs/tuning.md#one-token-sc_decode.
   // The branch is there for what the compiler then cannot do: move the loads behind the wait.
   if (current.unit.tiles == kChunkTiles) {
 #pragma unroll

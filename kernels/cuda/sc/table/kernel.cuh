@@ -22,9 +22,7 @@ using Pair = std::integral_constant<int, kQ>;
 // them, so that it builds few tables. The sums of parts go to memory; once every block has written its own, all of them
 // scale and add.
 //
-// Tried before: clusters of two or four blocks that make a table together and write it to each other; two took 4 to 7
-// us more for each linear and four 26 to 36. 20 or 24 warps with fewer registers: 2 to 7 % more time, as the rows of
-// most shapes do not divide among them.
+// What was tried: docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table.
 //
 // Table: what a lane needs for its look-ups, and what to do with them.
 //   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFew (BatchOutputs::few),

@@ -10,20 +10,7 @@
 // that m64n32k256, 16 clocks, leaves other instructions half of them (measured, whatever the number of warps). Hence
 // every instruction of a block of 16 dimensions counts: the pairs made by shifts and those looked up are balanced,
 // stages are long, and no thread decodes units or scales twice.
-//
-// Tried before (32 tokens, 8B):
-// - Clusters that share a tile's chunks and add products up through each other's shared memory. It moves fewer bytes,
-//   but a Hopper's parts have room for few large clusters, and no shape of an 8B model filled more than 85 % of it.
-// - Thermometers looked up word by word, straight into operands: a sixth fewer instructions, but 1 % more time for two
-//   pairs of four, 4 % for three and 10 % for all. A wgmma and the 16 bytes a lane that feed it take 28 clocks, not 16:
-//   both read shared memory. By ldmatrix, which leaves operands in order without a move: 7, 7 and 17 % more.
-// - Quantizing and expanding activations in one kernel: 4 % more time with stores 16 bytes apart, and 3 % where
-//   they lie together and every block quantizes its whole chunk again.
-// - An eighth fewer instructions around the products (codes loaded in place of those used up, an owner's scales with
-//   its stages, stages handed back without waiting for their last product): the same time. Two groups of wgmma on their
-//   way at a time: 14 % more; warpgroups a quarter to three quarters of a stage apart: 1 to 3 % more.
-// - Bit planes of 32 codes, from which one instruction makes a word of any threshold: 3 % more time for the loop alone,
-//   as planes have to be made of bytes; 6 % less if they were stored.
+// What was tried: docs/tuning.md#17-to-256-tokens-sc_batch_wgmma.
 #include <algorithm>
 
 #include "kernels/base/check.h"

@@ -4,8 +4,8 @@
 // Weights become thermometers in registers and activations become streams in memory once per call (streams.h); the
 // signs ride in complemented streams plus an int8 product into the same accumulators (operand.cuh), and each
 // chunk's sum is scaled into fp32 registers in chunk order.
-// Bits:   sc_arithmetic section 5 exactly, as every SC linear.
-// Source: shared/spec performance.md, "Prefill (many tokens): binary tensor cores".
+// Bits:   docs/sc_arithmetic.md#5-back-to-real-numbers exactly, as every SC linear.
+// Source: docs/fast-kernels.md#prompts.
 #pragma once
 
 #include "kernels/cuda/runtime/context.h"

@@ -8,9 +8,7 @@
 //
 // What bounds it in a whole model is power as well: 700 W hold an H200 at 1.86 of 1.98 GHz (128 cycles; 1.93 at 64), so
 // that fewer instructions beside wgmma no longer show.
-//
-// Tried before: warpgroups two to four stages apart instead of one, so that their scales never meet (64 cycles: 0 to
-// 4 % more time, 128: 2 to 10 %); a seventh stage (nothing).
+// What was tried: docs/tuning.md#prompts-sc_prefill_wgmma.
 #include <algorithm>
 
 #include "kernels/cuda/base/cuda_check.h"
