@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device_guard.h"
+#include "kernels/cuda/gpu_probe.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/views.h"
 
@@ -24,10 +25,8 @@ DeviceContext::DeviceContext(int ordinal)
   DeviceGuard guard(device);
   cudaDeviceProp properties{};
   STOCH_CUDA(cudaGetDeviceProperties(&properties, ordinal));
-  sm_count = properties.multiProcessorCount;
-  compute_capability = properties.major * 10 + properties.minor;
   l2_bytes = properties.l2CacheSize;
-  max_shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  traits = ProbeGpu(ordinal);
   STOCH_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   STOCH_CUDA(cudaStreamCreateWithFlags(&copy_stream, cudaStreamNonBlocking));
   STOCH_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));

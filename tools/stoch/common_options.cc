@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -15,6 +16,7 @@
 #include "tools/stoch/output.h"
 #include "tools/stoch/placement.h"
 #include "tools/stoch/progress.h"
+#include "tools/stoch/units.h"
 
 namespace stoch::cli {
 
@@ -56,22 +58,25 @@ std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions&
   return plans;
 }
 
-LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
-                     const Backend& backend) {
-  const bool by_rows = options.split == "row";
-  if (!by_rows && options.split != "layer") {
-    throw InvalidInput("--split " + options.split + ": allowed is layer, row");
-  }
-  if (by_rows && options.device_map != "auto") {
-    throw InvalidInput("--device-map " + options.device_map +
-                       ": has no meaning with --split row, which uses every device");
-  }
+namespace {
+
+// What a GPU keeps free: allocations are rounded, memory has gaps, and others may want some.
+int64_t Margin(const DeviceInfo& info) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  return std::clamp(info.total_bytes / 128, 128 * kMiB, 1024 * kMiB);
+}
+
+// What may be used of every device.
+std::vector<DeviceRoom> MakeRooms(const DeviceOptions& options, const Backend& backend) {
   std::map<int, int64_t> limits = ParseMaxMemory(options.max_memory);
   std::vector<DeviceRoom> rooms;
   for (const Device& device : backend.devices()) {
     const DeviceInfo info = backend.info(device);
     const auto limit = limits.find(device.index);
-    const int64_t all = device.kind == DeviceKind::kCpu ? info.total_bytes : info.free_bytes;
+    // Plans count what the process has taken already.
+    const int64_t all = device.kind == DeviceKind::kCpu
+                            ? info.total_bytes
+                            : std::max<int64_t>(0, info.free_bytes + info.runtime_taken_bytes - Margin(info));
     rooms.push_back({device, limit == limits.end() ? all : std::min(limit->second, all)});
     if (limit != limits.end()) limits.erase(limit);
   }
@@ -79,17 +84,62 @@ LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, cons
     throw InvalidInput(
         fmt::format("--max-memory {}: device {} is not in use", options.max_memory, limits.begin()->first));
   }
-  if (by_rows) {
-    return PlaceRows(files.config, PlanShards(files, engine, backend), rooms);
-  }
+  return rooms;
+}
+
+// Half of what a CPU has free may go to the cache and workspaces of a context that nobody asked for.
+void CheckHostRoom(const MemoryPlan& plan, const Backend& backend) {
+  const DeviceInfo info = backend.info(backend.devices().front());
+  const int64_t wanted = plan.total.kv_cache + plan.total.workspace;
+  if (backend.devices().front().kind != DeviceKind::kCpu || wanted <= info.free_bytes / 2) return;
+  throw InvalidInput(fmt::format("the cache needs {} of {} free", Bytes(wanted), Bytes(info.free_bytes)));
+}
+
+// engine.context is set.
+LlamaPlacement PlaceContext(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
+                            const Backend& backend, std::span<const DeviceRoom> rooms, bool is_default) {
+  if (options.split == "row") return PlaceRows(files.config, PlanShards(files, engine, backend), rooms);
   PassShape shape = ShapeOf(files.config, engine);
   shape.lanes = static_cast<int64_t>(rooms.size());  // at most; which devices are used is not known yet
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, backend);
+  if (is_default) CheckHostRoom(plan, backend);
   const std::string& map = options.device_map;
   if (map.size() > 5 && map.compare(map.size() - 5, 5, ".json") == 0) {
     return PlaceByFile(files.config, plan, rooms, ReadWholeFile(map), map);
   }
   return PlacePolicy(files.config, plan, rooms, map);
+}
+
+}  // namespace
+
+LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, const Backend& backend,
+                     EngineOptions* engine) {
+  if (options.split != "row" && options.split != "layer") {
+    throw InvalidInput("--split " + options.split + ": allowed is layer, row");
+  }
+  if (options.split == "row" && options.device_map != "auto") {
+    throw InvalidInput("--device-map " + options.device_map +
+                       ": has no meaning with --split row, which uses every device");
+  }
+  const std::vector<DeviceRoom> rooms = MakeRooms(options, backend);
+  if (engine->context != 0) return PlaceContext(options, files, *engine, backend, rooms, false);
+  // The model's own context, or the largest half, quarter ... of it that fits.
+  constexpr int64_t kLeastContext = 2048;
+  const int64_t own = files.config.max_position_embeddings;
+  for (engine->context = own;; engine->context /= 2) {
+    const bool is_last = engine->context / 2 < kLeastContext;
+    try {
+      LlamaPlacement placement = PlaceContext(options, files, *engine, backend, rooms, !is_last);
+      if (engine->context < own) {
+        engine->notices.push_back(fmt::format(
+            "A context of {} of the model's {} positions is what fits in memory; --context asks for another.",
+            engine->context, own));
+      }
+      return placement;
+    } catch (const InvalidInput&) {
+      if (is_last) throw;
+    }
+  }
 }
 
 std::string RandomModelNames() {
@@ -99,7 +149,7 @@ std::string RandomModelNames() {
 
 CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options) {
   command.add_option("--tokenizer", options->tokenizer, "Folder with another tokenizer (random: models have none)");
-  command.add_option("--context", options->context, "Positions of a sequence; 0 = the model's, at most 8192")
+  command.add_option("--context", options->context, "Positions of a sequence; 0 = the model's, or what fits in memory")
       ->check(CLI::NonNegativeNumber);
   return command.add_option("--model", options->model,
                             "Hugging Face folder, or random:SHAPE[:SEED] with SHAPE one of " + RandomModelNames());
@@ -136,7 +186,7 @@ void Apply(const ArithmeticOptions& options, EngineOptions* engine) {
 
 std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
                                    const DeviceOptions& devices, const OutputOptions& output) {
-  options.placement = Place(devices, files, options, *backend);
+  options.placement = Place(devices, files, *backend, &options);
   ProgressBar bar("loading", output.quiet);
   options.on_progress = [&bar](const LoadProgress& progress) {
     ThrowIfInterrupted();

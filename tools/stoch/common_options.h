@@ -40,10 +40,11 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options);
 // What: opens the backend; a notice of "auto" goes to the log. Errors: InvalidInput.
 std::shared_ptr<Backend> Open(const DeviceOptions& options);
 // What:   what each device would hold, as --device-map and --max-memory say (placement.h); without --max-memory a GPU
-//         may be filled with what is free on it, a CPU with its whole memory (mapped weights can leave it again).
+//         may be filled with what is free on it less a margin, a CPU with its whole memory (mapped weights can leave it
+//         again). A context of 0 becomes the model's own, or what fits of it, which is then a notice of the engine.
 // Errors: InvalidInput.
-LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
-                     const Backend& backend);
+LlamaPlacement Place(const DeviceOptions& options, const ModelFiles& files, const Backend& backend,
+                     EngineOptions* engine);
 
 // What: what each device of a row split over the whole backend would hold.
 std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend);

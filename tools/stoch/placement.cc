@@ -57,7 +57,7 @@ void CheckRooms(const LlamaPlacement& placement, const MemoryPlan& plan, std::sp
 LlamaPlacement Fill(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                     std::span<const int64_t> shares) {
   const int64_t head_bytes = plan.rest.weights + plan.rest.scales + plan.rest.kv_cache;
-  const int64_t workspace = plan.rest.workspace - plan.head_workspace;
+  const int64_t workspace = plan.rest.workspace - plan.head_workspace + plan.rest.runtime;  // of every device in use
   size_t at = 0;
   int64_t used = workspace;
   int64_t only_room = 0;  // what must fit there but is nobody's share
@@ -124,11 +124,12 @@ LlamaPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, st
   if (policy == "auto" || policy == "balanced" || policy == "balanced_low_0") {
     const bool low_0 = policy == "balanced_low_0" && rooms.size() > 1;
     const auto users = static_cast<int64_t>(rooms.size()) - (low_0 ? 1 : 0);
-    const int64_t workspace = plan.rest.workspace - plan.head_workspace;
+    const int64_t workspace = plan.rest.workspace - plan.head_workspace + plan.rest.runtime;
     int64_t largest = 0;
     for (const MemoryBytes& layer : plan.layers) largest = std::max(largest, layer.total());
     // Half a layer over the even share, so that rounding to whole layers does not pile up on the last device.
-    const int64_t even = (plan.total.total() - plan.rest.workspace) / users + largest / 2 + workspace;
+    const int64_t even =
+        (plan.total.total() - plan.rest.workspace - plan.rest.runtime) / users + largest / 2 + workspace;
     for (size_t i = 0; i < shares.size(); ++i) shares[i] = std::min(shares[i], low_0 && i == 0 ? 0 : even);
   } else if (policy != "sequential") {
     throw InvalidInput(
@@ -207,7 +208,10 @@ std::vector<MemoryBytes> BytesOfDevices(const LlamaPlacement& placement, const M
       sum.kv_cache += plan.rest.kv_cache;
     }
     // Every device that does anything has a workspace of its own.
-    if (sum.total() + sum.host > 0) sum.workspace = plan.rest.workspace - plan.head_workspace;
+    if (sum.total() + sum.host > 0) {
+      sum.workspace = plan.rest.workspace - plan.head_workspace;
+      sum.runtime = plan.rest.runtime;
+    }
     if (placement.head == device) sum.workspace += plan.head_workspace;
   }
   return sums;
