@@ -73,6 +73,21 @@ TEST(Placement, AnEmbeddingOnTheHostTakesNoRoom) {
   EXPECT_EQ(bytes[1].total(), 2);
 }
 
+// The driver's context, code and the like come once for every device that does anything.
+TEST(Placement, EveryDeviceInUseTakesItsRuntime) {
+  MemoryPlan plan = Plan();
+  plan.rest.runtime = plan.total.runtime = 7;
+  EXPECT_EQ(Shown(PlacePolicy(Config(), plan, Rooms({99 + 7}), "auto")), "0|00000000|0");
+  ExpectInvalid([&] { PlacePolicy(Config(), plan, Rooms({99 + 6}), "auto"); }, {"cuda:0", "1 B more"});
+  const DecoderPlacement placement = PlacePolicy(Config(), plan, Rooms({1000, 1000}), "auto");
+  EXPECT_EQ(Shown(placement), "0|00001111|1");
+  const std::vector<Device> devices = {{DeviceKind::kCuda, 0}, {DeviceKind::kCuda, 1}, {DeviceKind::kCuda, 2}};
+  const std::vector<MemoryBytes> bytes = BytesOfDevices(placement, plan, devices);
+  EXPECT_EQ(bytes[0].runtime, 7);
+  EXPECT_EQ(bytes[1].runtime, 7);
+  EXPECT_EQ(bytes[2].total(), 0);
+}
+
 TEST(Placement, AModuleLargerThanAShareDoesNotSendAllToTheLastDevice) {
   MemoryPlan plan = Plan();
   plan.rest.weights += 60;

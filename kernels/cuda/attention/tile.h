@@ -40,13 +40,15 @@ struct TileArgs {
   const QueryTile* tiles = nullptr;  // of this group
   int32_t num_tiles = 0;
   uint32_t zero = 0;  // see ValueUnit
+  int32_t heads = 0;  // of the launch, from head 0 of what the pointers point to
 };
 
 // tile_softmax.cu
-void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, int32_t num_sequences, int32_t max_length);
-void LaunchTileSoftmax(DeviceContext& ctx, const TileArgs& args, AttentionMode mode, bool head_max);
+void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, const TileBatch& batch);
+void LaunchTileSoftmax(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode,
+                       bool head_max);
 // tile_mma.cu
-void LaunchTileScores(DeviceContext& ctx, const TileArgs& args);
-void LaunchTileValues(DeviceContext& ctx, const TileArgs& args, AttentionMode mode);
+void LaunchTileScores(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args);
+void LaunchTileValues(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode);
 
 }  // namespace stoch::cuda
