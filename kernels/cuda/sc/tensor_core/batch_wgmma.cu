@@ -29,6 +29,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/format/direct_ranks.h"
 #include "kernels/cuda/sc/tensor_core/batch_roles.cuh"
 #include "kernels/cuda/sc/tensor_core/batch_wgmma.h"
 #include "kernels/cuda/sc/tensor_core/prefill.h"
