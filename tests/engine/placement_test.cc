@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/registry.h"
 #include "tests/support/expect_invalid.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
 
 namespace stoch {
 namespace {
@@ -117,6 +120,25 @@ TEST(Placement, Files) {
   ExpectInvalid([&] { place(R"({"": 2})"); }, {"devices in use", "2"});
   ExpectInvalid([&] { place(R"({"": 0, "lm_head": 1})"); }, {"model.norm"});
   ExpectInvalid([&] { place(R"({"": 1, "model.embed_tokens": 0})", true); }, {"tied"});
+}
+
+// What a program that links the library asks for: a model over two devices, by layers, by a map, or by rows.
+TEST(Placement, OfAModelOnABackend) {
+  const test::TempDir folder;
+  test::WriteTinyModel(folder.path(), {});
+  const ModelFiles files = OpenModelFiles(folder.path().string());
+  const std::shared_ptr<Backend> backend = OpenBackend("cpu:2", {.threads = 1, .cpu_variant = ""}, nullptr);
+  EngineOptions engine;
+
+  EXPECT_EQ(Shown(Place({}, files, *backend, &engine)), "0|01|1");
+  EXPECT_EQ(Shown(Place({.policy = "sequential"}, files, *backend, &engine)), "0|00|0");
+  EXPECT_EQ(Shown(Place({.map_json = R"({"": 1, "model.layers.0": 0})"}, files, *backend, &engine)), "1|01|1");
+  EXPECT_EQ(Place({.by_rows = true}, files, *backend, &engine).rows.size(), 2u);
+  EXPECT_EQ(PlanShards(files, engine, *backend).size(), 2u);
+
+  ExpectInvalid([&] { Place({.max_memory = {{7, 1}}}, files, *backend, &engine); }, {"max_memory", "device 7"});
+  ExpectInvalid([&] { Place({.max_memory = {{0, 9}, {1, 9}}}, files, *backend, &engine); }, {"more than the 9 B"});
+  ExpectInvalid([&] { Place({.policy = "fair"}, files, *backend, &engine); }, {"device_map", "fair"});
 }
 
 }  // namespace

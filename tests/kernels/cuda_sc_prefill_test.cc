@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/plan/sc_traits.h"
 #include "kernels/cuda/sc/tensor_core/prefill.h"
 #include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
 #include "kernels/math/random.h"
