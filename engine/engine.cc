@@ -14,7 +14,6 @@
 namespace stoch {
 namespace {
 
-constexpr int64_t kDefaultContextLimit = 8192;       // what long-context models start with unless told otherwise
 constexpr int64_t kLogitsBytes = int64_t{64} << 20;  // of one block of logits rows
 // Rows that an exact linear computes at a time on a GPU: with 130 of a block, the LM head took twice as long as with
 // 128.
@@ -33,7 +32,7 @@ EngineOptions FillDefaults(const LlamaConfig& config, EngineOptions options) {
     throw InvalidInput(std::string(name) + " = " + std::to_string(value) + ": allowed is " + std::to_string(low) +
                        ".." + std::to_string(high));
   };
-  if (options.context == 0) options.context = std::min(config.max_position_embeddings, kDefaultContextLimit);
+  if (options.context == 0) options.context = config.max_position_embeddings;
   range("context", options.context, 1, config.max_position_embeddings);
   range("max_sequences", options.max_sequences, 1, 4096);
   range("max_pass_rows", options.max_pass_rows, 1, 65536);
@@ -103,6 +102,7 @@ PassShape ShapeOf(const LlamaConfig& config, const EngineOptions& options) {
   if (block > kLogitsTile) block -= block % kLogitsTile;
   shape.max_logit_rows = std::max(std::min(shape.max_rows, block), filled.max_sequences);
   if (filled.placement) shape.lanes = LanesOf(*filled.placement);
+  shape.max_sequences = filled.max_sequences;
   return shape;
 }
 
@@ -203,6 +203,7 @@ std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFile
   state->model = std::make_unique<DecoderModel>(*state->backend, state->files, model);
   state->pages = PageAllocator(NumPages(state->shape));
 
+  state->notices = state->options.notices;
   if (!ChunkInvariant(state->options)) {
     state->notices.push_back(
         "In this SC configuration (" + Describe(state->options.sc) +

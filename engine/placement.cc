@@ -31,7 +31,7 @@ void CheckRooms(const DecoderPlacement& placement, const MemoryPlan& plan, std::
 DecoderPlacement Fill(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                       std::span<const int64_t> shares) {
   const int64_t head_bytes = plan.rest.weights + plan.rest.scales + plan.rest.kv_cache;
-  const int64_t workspace = plan.rest.workspace - plan.head_workspace;
+  const int64_t workspace = plan.rest.workspace - plan.head_workspace + plan.rest.runtime;  // of every device in use
   size_t at = 0;
   int64_t used = workspace;
   int64_t only_room = 0;  // what must fit there but is nobody's share
@@ -83,25 +83,75 @@ std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions&
   return plans;
 }
 
-DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const EngineOptions& engine,
-                       const Backend& backend) {
+namespace {
+
+// What a GPU keeps free: allocations are rounded, memory has gaps, and others may want some.
+int64_t Margin(const DeviceInfo& info) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  return std::clamp(info.total_bytes / 128, 128 * kMiB, 1024 * kMiB);
+}
+
+// What may be used of every device.
+std::vector<DeviceRoom> MakeRooms(const PlacementOptions& options, const Backend& backend) {
   std::map<int, int64_t> limits = options.max_memory;
   std::vector<DeviceRoom> rooms;
   for (const Device& device : backend.devices()) {
     const DeviceInfo info = backend.info(device);
     const auto limit = limits.find(device.index);
-    const int64_t all = device.kind == DeviceKind::kCpu ? info.total_bytes : info.free_bytes;
+    // Plans count what the process has taken already.
+    const int64_t all = device.kind == DeviceKind::kCpu
+                            ? info.total_bytes
+                            : std::max<int64_t>(0, info.free_bytes + info.runtime_taken_bytes - Margin(info));
     rooms.push_back({device, limit == limits.end() ? all : std::min(limit->second, all)});
     if (limit != limits.end()) limits.erase(limit);
   }
   if (!limits.empty()) throw InvalidInput(fmt::format("max_memory: device {} is not in use", limits.begin()->first));
-  if (options.by_rows) return PlaceRows(files.config, PlanShards(files, engine, backend), rooms);
+  return rooms;
+}
 
+// Half of what a CPU has free may go to the cache and workspaces of a context that nobody asked for.
+void CheckHostRoom(const MemoryPlan& plan, const Backend& backend) {
+  const DeviceInfo info = backend.info(backend.devices().front());
+  const int64_t wanted = plan.total.kv_cache + plan.total.workspace;
+  if (backend.devices().front().kind != DeviceKind::kCpu || wanted <= info.free_bytes / 2) return;
+  throw InvalidInput(fmt::format("the cache needs {} of {} free", Bytes(wanted), Bytes(info.free_bytes)));
+}
+
+// Requires: engine.context is set.
+DecoderPlacement PlaceContext(const PlacementOptions& options, const ModelFiles& files, const EngineOptions& engine,
+                              const Backend& backend, std::span<const DeviceRoom> rooms, bool is_default) {
+  if (options.by_rows) return PlaceRows(files.config, PlanShards(files, engine, backend), rooms);
   PassShape shape = ShapeOf(files.config, engine);
   shape.lanes = static_cast<int64_t>(rooms.size());  // at most; which devices are used is not known yet
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, backend);
+  if (is_default) CheckHostRoom(plan, backend);
   if (options.map_json) return PlaceByFile(files.config, plan, rooms, *options.map_json, options.map_name);
   return PlacePolicy(files.config, plan, rooms, options.policy);
+}
+
+}  // namespace
+
+DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+                       EngineOptions* engine) {
+  const std::vector<DeviceRoom> rooms = MakeRooms(options, backend);
+  if (engine->context != 0) return PlaceContext(options, files, *engine, backend, rooms, false);
+  // The model's own context, or the largest half, quarter ... of it that fits.
+  constexpr int64_t kLeastContext = 2048;
+  const int64_t own = files.config.max_position_embeddings;
+  for (engine->context = own;; engine->context /= 2) {
+    const bool is_last = engine->context / 2 < kLeastContext;
+    try {
+      DecoderPlacement placement = PlaceContext(options, files, *engine, backend, rooms, !is_last);
+      if (engine->context < own) {
+        engine->notices.push_back(fmt::format(
+            "A context of {} of the model's {} positions is what fits in memory; --context asks for another.",
+            engine->context, own));
+      }
+      return placement;
+    } catch (const InvalidInput&) {
+      if (is_last) throw;
+    }
+  }
 }
 
 DecoderPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
@@ -111,11 +161,12 @@ DecoderPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, 
   if (policy == "auto" || policy == "balanced" || policy == "balanced_low_0") {
     const bool low_0 = policy == "balanced_low_0" && rooms.size() > 1;
     const auto users = static_cast<int64_t>(rooms.size()) - (low_0 ? 1 : 0);
-    const int64_t workspace = plan.rest.workspace - plan.head_workspace;
+    const int64_t workspace = plan.rest.workspace - plan.head_workspace + plan.rest.runtime;
     int64_t largest = 0;
     for (const MemoryBytes& layer : plan.layers) largest = std::max(largest, layer.total());
     // Half a layer over the even share, so that rounding to whole layers does not pile up on the last device.
-    const int64_t even = (plan.total.total() - plan.rest.workspace) / users + largest / 2 + workspace;
+    const int64_t even =
+        (plan.total.total() - plan.rest.workspace - plan.rest.runtime) / users + largest / 2 + workspace;
     for (size_t i = 0; i < shares.size(); ++i) shares[i] = std::min(shares[i], low_0 && i == 0 ? 0 : even);
   } else if (policy != "sequential") {
     throw InvalidInput(
@@ -194,7 +245,10 @@ std::vector<MemoryBytes> BytesOfDevices(const DecoderPlacement& placement, const
       sum.kv_cache += plan.rest.kv_cache;
     }
     // Every device that does anything has a workspace of its own.
-    if (sum.total() + sum.host > 0) sum.workspace = plan.rest.workspace - plan.head_workspace;
+    if (sum.total() + sum.host > 0) {
+      sum.workspace = plan.rest.workspace - plan.head_workspace;
+      sum.runtime = plan.rest.runtime;
+    }
     if (placement.head == device) sum.workspace += plan.head_workspace;
   }
   return sums;

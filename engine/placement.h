@@ -26,18 +26,19 @@ namespace stoch {
 struct PlacementOptions {
   bool by_rows = false;                 // every matrix divided over all devices, else whole layers
   std::string policy = "auto";          // of PlacePolicy; read for whole layers without a map
-  std::optional<std::string> map_json;  // of PlaceByFile, for whole layers
+  std::optional<std::string> map_json = {};  // of PlaceByFile, for whole layers
   std::string map_name = "device_map";  // what errors call map_json
-  // Bytes that may be used, by device index. Else a GPU may be filled with what is free on it, a CPU with its whole
-  // memory (mapped weights can leave it again).
+  // Bytes that may be used, by device index. Else a GPU may be filled with what is free on it less a margin, a CPU with
+  // its whole memory (mapped weights can leave it again).
   std::map<int, int64_t> max_memory = {};
 };
 
 // What:   what each device would hold of the model that Engine::Open with `engine` loads; EngineOptions::placement is
-//         made for it.
+//         made for it. Without max_memory a GPU may be filled with what is free on it less a margin, a CPU with its whole
+//         memory. A context of 0 becomes the model's own, or what fits of it, which is then a notice of the engine.
 // Errors: InvalidInput: max_memory of a device that the backend lacks, and those of the functions below.
-DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const EngineOptions& engine,
-                       const Backend& backend);
+DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+                       EngineOptions* engine);
 
 // What: what each device of a row split over the whole backend would hold.
 std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend);

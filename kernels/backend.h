@@ -37,6 +37,10 @@ struct DeviceInfo {
   int64_t free_bytes = 0;
   std::string detail;           // driver, compute capability, variant
   double read_bytes_per_s = 0;  // measured memory read bandwidth, 0 = not measured yet (Backend::MeasureBandwidth)
+  // What the process takes there besides buffers: the driver's context, code, memory that kernels keep for each thread,
+  // graphs. And how much of that free_bytes lacks already.
+  int64_t runtime_bytes = 0;
+  int64_t runtime_taken_bytes = 0;
 };
 
 // How one device of a backend reaches another.
@@ -242,13 +246,30 @@ class Backend {
   virtual Buffer Allocate(Device device, int64_t bytes) = 0;
   // What: what a buffer of so many bytes takes of its device.
   virtual int64_t AllocatedBytes(int64_t bytes) const { return bytes; }
-  // What: the most memory, besides its operands, that a Linear of one [rows, cols] matrix takes while it runs, with any
-  //       number of rows of activations up to max_rows. 0 where that is not memory of a device.
-  virtual int64_t LinearScratchBytes(const LinearSpec& /*spec*/, int64_t /*rows*/, int64_t /*cols*/,
-                                     int64_t /*max_rows*/) const {
+  // What: the most memory, besides its operands, that a Linear of matrices [out_features[i], in_features] takes while
+  // it
+  //       runs, with any number of tokens up to max_tokens. 0 where that is not memory of a device.
+  virtual int64_t LinearScratchBytes(const LinearSpec& /*spec*/, std::span<const int64_t> /*out_features*/,
+                                     int64_t /*in_features*/, int64_t /*max_tokens*/) const {
     return 0;
   }
-  // What: takes that much now, in one piece, for ops to come. What they need beyond it, they take at their first use.
+  // What: the same for an Attention over a cache of this kind (num_pages does not matter), in passes within the limits.
+  virtual int64_t AttentionScratchBytes(const KvCacheSpec& /*spec*/, int /*num_heads*/,
+                                        const PassLimits& /*limits*/) const {
+    return 0;
+  }
+  // What: which kernels such a Linear of `tokens` tokens runs, or an Attention of `tokens` tokens, of one sequence
+  //       (is_prompt) or of as many; for people, "" where there is no choice.
+  virtual std::string LinearKernel(const LinearSpec& /*spec*/, std::span<const int64_t> /*out_features*/,
+                                   int64_t /*in_features*/, int64_t /*tokens*/) const {
+    return {};
+  }
+  virtual std::string AttentionKernel(const KvCacheSpec& /*spec*/, int /*num_heads*/, int64_t /*tokens*/,
+                                      bool /*is_prompt*/) const {
+    return {};
+  }
+  // What: takes memory for the scratch of ops to come, in one piece, that all of them share. What they need beyond it,
+  //       they take at their first use.
   virtual void ReserveScratch(Device /*device*/, int64_t /*bytes*/) {}
   // What: zero-filled memory of the device that the host may read too, once it has waited for what writes it. For a few
   //       results: the device writes it more slowly than its own.

@@ -102,10 +102,18 @@ float Defined(const ScOperator& op, const Operands& o, int64_t n, int64_t m) {
   return y;
 }
 
-std::vector<float> RunPath(const ScOperator& op, const Operands& o, ScPrefillPath path) {
+ScPlan Plan(const ScOperator& op, const Operands& o, bool wgmma) {
+  DeviceContext& ctx = *Gpu();
+  const int64_t rows = o.task.weight.rows;
+  return PlanScPrefill(ctx.traits, ctx.tables.Traits(op), {o.a.rows, o.a.dims.dims, {&rows, 1}}, wgmma);
+}
+
+bool HasWgmma(const ScOperator& op) { return CanPrefillWgmma(Gpu()->traits, Gpu()->tables.Traits(op)); }
+
+std::vector<float> RunPath(const ScOperator& op, const Operands& o, bool wgmma) {
   DeviceContext& ctx = *Gpu();
   STOCH_CUDA(cudaMemsetAsync(o.out.data(), 0xff, o.out.bytes(), ctx.stream));
-  LaunchScPrefill(ctx, op, ctx.tables.Get(op), o.a, &o.task, 1, {path});
+  LaunchScPrefill(ctx, Plan(op, o, wgmma), ctx.tables.Get(op), o.a, &o.task, 1);
   std::vector<float> out(o.out.bytes() / sizeof(float));
   STOCH_CUDA(cudaMemcpyAsync(out.data(), o.out.data(), o.out.bytes(), cudaMemcpyDeviceToHost, ctx.stream));
   STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
@@ -113,8 +121,8 @@ std::vector<float> RunPath(const ScOperator& op, const Operands& o, ScPrefillPat
 }
 
 bool Verify(const ScOperator& op, const Operands& o) {
-  const std::vector<float> fast = RunPath(op, o, ScPrefillPath::kAuto);
-  const std::vector<float> plain = RunPath(op, o, ScPrefillPath::kMma);
+  const std::vector<float> fast = RunPath(op, o, HasWgmma(op));
+  const std::vector<float> plain = RunPath(op, o, false);
   if (std::memcmp(fast.data(), plain.data(), fast.size() * sizeof(float)) != 0) return false;
   for (uint64_t i = 0; i < 64; ++i) {
     const uint64_t at = RandomBits(1, 5, i) % fast.size();
@@ -177,8 +185,9 @@ void BM_Prefill(benchmark::State& state, int stoc_len, int64_t m, int64_t d) {
   if (!Verify(*op, o)) return state.SkipWithError("bits differ from the definition's");
   const double cublas = CublasSeconds(n, m, d);
   const ScTables& tables = ctx.tables.Get(*op);
+  const ScPlan plan = Plan(*op, o, HasWgmma(*op));
   for (auto _ : state) {
-    const double seconds = MedianSeconds([&] { LaunchScPrefill(ctx, *op, tables, o.a, &o.task, 1); });
+    const double seconds = MedianSeconds([&] { LaunchScPrefill(ctx, plan, tables, o.a, &o.task, 1); });
     state.SetIterationTime(seconds);
     const double products = static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(d);
     state.counters["of_floor"] = products * stoc_len / kBitsPerSecond / seconds;

@@ -240,6 +240,8 @@ void Scheduler::StepOnce() {
     // Somebody's activations met NaN. All sequences are as before every pass under way; each alone gives the same bits,
     // and only the guilty one fails.
     for (const Pass& failed : std::exchange(passes_, {})) RunAlone(failed);
+  } catch (const OutOfMemory& error) {
+    FailLargest(std::exchange(passes_, {}), error.what());
   }
   RemoveEnded();
 }
@@ -271,6 +273,26 @@ Scheduler::Running* Scheduler::Find(uint64_t id) {
   return found == running_.end() ? nullptr : &*found;
 }
 
+// The job that asked for most of what was not there: most rows of a pass, then the longest context. The others go on as
+// if the passes had not begun, and with less in them.
+void Scheduler::FailLargest(const std::deque<Pass>& passes, const std::string& message) {
+  Running* largest = nullptr;
+  std::pair<int64_t, int64_t> most;
+  for (const Pass& pass : passes) {
+    for (size_t i = 0; i < pass.jobs.size(); ++i) {
+      Running* job = Find(pass.jobs[i]);
+      if (job == nullptr) continue;
+      job->under_way = false;
+      const StepItem& item = pass.items[i];
+      const std::pair<int64_t, int64_t> size(item.num_tokens, item.sequence->computed());
+      if (largest != nullptr && size <= most) continue;
+      largest = job;
+      most = size;
+    }
+  }
+  if (largest != nullptr) Fail(*largest, kUnavailable, message);
+}
+
 void Scheduler::RunAlone(const Pass& pass) {
   for (size_t i = 0; i < pass.jobs.size(); ++i) {
     Running* job = Find(pass.jobs[i]);
@@ -281,11 +303,13 @@ void Scheduler::RunAlone(const Pass& pass) {
       AcceptAll({{job->id}, {pass.items[i]}});
     } catch (const InvalidInput& error) {
       Fail(*job, kInternalError, error.what());
+    } catch (const OutOfMemory& error) {
+      Fail(*job, kUnavailable, error.what());
     }
   }
 }
 
-// Throws no InvalidInput: a job whose logits cannot be used fails alone.
+// Throws no InvalidInput, and no OutOfMemory: a job whose logits cannot be used fails alone.
 void Scheduler::AcceptAll(const Pass& pass) {
   int64_t row = 0;
   for (size_t i = 0; i < pass.jobs.size(); ++i) {
@@ -295,6 +319,8 @@ void Scheduler::AcceptAll(const Pass& pass) {
       if (job != nullptr) Report(*job);
     } catch (const InvalidInput& error) {
       Fail(*job, kInternalError, error.what());
+    } catch (const OutOfMemory& error) {
+      Fail(*job, kUnavailable, error.what());
     }
     row += OutputRows(pass.items[i]);
   }

@@ -122,6 +122,7 @@ class Scheduler {
   Running* Find(uint64_t id);
   void AcceptAll(const Pass& pass);
   void RunAlone(const Pass& pass);
+  void FailLargest(const std::deque<Pass>& passes, const std::string& message);
   void Report(Running& job);
   void Fail(Running& job, int status, const std::string& message);
   void RemoveEnded();

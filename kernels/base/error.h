@@ -13,6 +13,13 @@ class InvalidInput : public std::runtime_error {
   explicit InvalidInput(const std::string& message) : std::runtime_error(message) {}
 };
 
+// Memory that a device or the host does not have just now. Whatever asked for it has not happened, everything else goes
+// on: one request may end, another may succeed. Tools turn it into exit code 3.
+class OutOfMemory : public std::runtime_error {
+ public:
+  explicit OutOfMemory(const std::string& message) : std::runtime_error(message) {}
+};
+
 // A device that failed while it was used (CUDA, NCCL). Backends derive their own type with code and place.
 // Tools turn it into exit code 3.
 class DeviceError : public std::runtime_error {

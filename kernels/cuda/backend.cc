@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "kernels/cuda/attention/attention.h"
@@ -8,15 +10,19 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/runtime/bandwidth.h"
+#include "kernels/cuda/runtime/nvml_memory.h"
 #include "kernels/cuda/runtime/pass.h"
 #include "kernels/cuda/runtime/views.h"
 #include "kernels/cuda/sampling/logit_queries.h"
 #include "kernels/cuda/sc/linear.h"
 #include "kernels/cuda/sc/matmul.h"
 #include "kernels/cuda/weights/weights.h"
+#include "kernels/plan/attention_plan.h"
+#include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
 namespace {
@@ -49,13 +55,36 @@ void CheckLogitRows(const OpSite& site, const LogitRows& logits, const CudaLogit
 
 CudaBackend::CudaBackend(std::span<const int> ordinals) {
   for (const int ordinal : ordinals) {
+    const std::optional<int64_t> before = UsedDeviceBytes(ordinal);
     per_device_.push_back(std::make_unique<PerDevice>(ordinal));
+    MeasureRuntime(per_device_.back().get(), before);
     devices_.push_back(per_device_.back()->context.device);
   }
   EnablePeerAccess(devices_);
 }
 
 CudaBackend::~CudaBackend() = default;
+
+void CudaBackend::MeasureRuntime(PerDevice* entry, std::optional<int64_t> before) {
+  // Where nobody can be asked: the context of a driver of today.
+  constexpr int64_t kContextBytes = int64_t{540} << 20;
+  // Code is loaded when a kernel is first launched, graphs come with batch sizes.
+  constexpr int64_t kCodeBytes = int64_t{48} << 20;
+  constexpr int64_t kGraphBytes = int64_t{16} << 20;
+  static std::mutex mutex;
+  static std::map<int, int64_t> contexts;  // made once a process, whatever number of backends follows
+  const Device device = entry->context.device;
+  DeviceGuard guard(device);
+  int threads = 0;
+  STOCH_CUDA(cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device.index));
+  const std::optional<int64_t> after = UsedDeviceBytes(device.index);
+  const std::lock_guard lock(mutex);
+  const int64_t measured = before && after ? *after - *before : kContextBytes;
+  const int64_t context = contexts.try_emplace(device.index, std::max<int64_t>(0, measured)).first->second;
+  entry->runtime_taken_bytes = context;
+  entry->runtime_bytes =
+      context + kCodeBytes + kGraphBytes + int64_t{entry->context.traits.sm_count} * threads * ExactLinearLocalBytes();
+}
 
 const CudaBackend::PerDevice& CudaBackend::At(const Device& device) const {
   for (const auto& entry : per_device_) {
@@ -83,9 +112,12 @@ DeviceInfo CudaBackend::info(Device device) const {
   info.total_bytes = static_cast<int64_t>(total_bytes);
   info.free_bytes = static_cast<int64_t>(free_bytes);
   info.detail = "compute capability " + std::to_string(properties.major) + "." + std::to_string(properties.minor) +
-                ", " + std::to_string(properties.multiProcessorCount) + " multiprocessors, driver for CUDA " +
-                std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10);
+                ", " + std::to_string(properties.multiProcessorCount) + " SMs, code for sm_" +
+                std::to_string(ctx.traits.code_architecture) + (ctx.traits.has_wgmma ? "a" : "") +
+                ", driver for CUDA " + std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10);
   info.read_bytes_per_s = ctx.read_bytes_per_s;
+  info.runtime_bytes = At(device).runtime_bytes;
+  info.runtime_taken_bytes = At(device).runtime_taken_bytes;
   return info;
 }
 
@@ -104,13 +136,50 @@ Buffer CudaBackend::Allocate(Device device, int64_t bytes) {
   return buffer;
 }
 
-int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, int64_t rows, int64_t cols, int64_t max_rows) const {
-  // Other precisions: the activations again, as the kernels for many rows want them.
-  const int64_t element = spec.precision == Precision::kFp16 ? sizeof(uint16_t) : sizeof(float);
-  const int64_t bytes = spec.precision == Precision::kSc
-                            ? ScLinearScratchBytes(per_device_.front()->context, *spec.sc, rows, cols, max_rows)
-                            : max_rows * cols * element;
-  return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(bytes)));  // as ReserveScratch takes it
+int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, std::span<const int64_t> out_features,
+                                        int64_t in_features, int64_t max_tokens) const {
+  int64_t most = 0;
+  for (const auto& entry : per_device_) {
+    const GpuTraits& gpu = entry->context.traits;
+    int64_t bytes = 0;
+    switch (spec.precision) {
+      case Precision::kSc:
+        bytes = stoch::ScLinearScratchBytes(gpu, MakeScTraits(*spec.sc), in_features, out_features, max_tokens);
+        break;
+      case Precision::kFp32: bytes = ExactLinearScratchBytes(in_features, max_tokens); break;
+      case Precision::kFp16: bytes = max_tokens * in_features * static_cast<int64_t>(sizeof(uint16_t)); break;
+    }
+    most = std::max(most, bytes);
+  }
+  return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));  // as ReserveScratch takes it
+}
+
+int64_t CudaBackend::AttentionScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const {
+  const AttentionShape shape = MakeAttentionShape(spec, num_heads);
+  const AttentionLimits attention{limits.max_rows, limits.max_sequences,
+                                  limits.max_pages_per_sequence * spec.page_tokens};
+  int64_t most = 0;
+  for (const auto& entry : per_device_) {
+    most = std::max(most, stoch::AttentionScratchBytes(entry->context.traits, shape, attention));
+  }
+  return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));
+}
+
+std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features,
+                                      int64_t in_features, int64_t tokens) const {
+  if (spec.precision != Precision::kSc) return {};
+  const ScPlan plan =
+      PlanScLinear(per_device_.front()->context.traits, MakeScTraits(*spec.sc),
+                   {tokens, in_features, out_features.first(std::min<size_t>(out_features.size(), kMaxScTasks))});
+  const std::string name(ScKernelName(plan.kernel));
+  return plan.tile_tokens > 0 ? name + " x" + std::to_string(plan.tile_tokens) : name;
+}
+
+std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const {
+  const GpuTraits& gpu = per_device_.front()->context.traits;
+  const AttentionPlan plan = PlanAttention(gpu, MakeAttentionShape(spec, num_heads), tokens, !is_prompt);
+  const bool is_long = is_prompt && tokens >= kLongSequenceRows;
+  return std::string(AttentionKernelName(is_long ? plan.long_rows : plan.short_rows)) + (plan.is_fresh ? " fresh" : "");
 }
 
 void CudaBackend::ReserveScratch(Device device, int64_t bytes) {

@@ -15,6 +15,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,7 +44,12 @@ class CudaBackend final : public Backend {
 
   Buffer Allocate(Device device, int64_t bytes) override;
   int64_t AllocatedBytes(int64_t bytes) const override;
-  int64_t LinearScratchBytes(const LinearSpec& spec, int64_t rows, int64_t cols, int64_t max_rows) const override;
+  int64_t LinearScratchBytes(const LinearSpec& spec, std::span<const int64_t> out_features, int64_t in_features,
+                             int64_t max_tokens) const override;
+  int64_t AttentionScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override;
+  std::string LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features, int64_t in_features,
+                           int64_t tokens) const override;
+  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const override;
   void ReserveScratch(Device device, int64_t bytes) override;
   Buffer AllocateShared(Device device, int64_t bytes) override;
   void CopyFromHost(const TensorView& to, const void* from) override;
@@ -88,9 +94,14 @@ class CudaBackend final : public Backend {
     DeviceContext context;
     GraphCache graphs;
     Uploader uploader;
+    int64_t runtime_bytes = 0;  // DeviceInfo
+    int64_t runtime_taken_bytes = 0;
   };
   PerDevice& At(const Device& device);  // InvalidInput for a device this backend was not opened with
   const PerDevice& At(const Device& device) const;
+  // What: what the process takes of a device besides buffers; `before`: what all processes did before this one's
+  // context.
+  static void MeasureRuntime(PerDevice* entry, std::optional<int64_t> before);
   DeviceGroup& GroupOf(std::span<const Device> devices);  // made at first use
 
   std::vector<Device> devices_;

@@ -137,7 +137,7 @@ void LaunchGatherRows(DeviceContext& ctx, const float* x, int64_t x_stride, cons
 
 void LaunchArgmax(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, int32_t* ids) {
   constexpr int64_t kRowsAtOnce = 32768;  // gridDim.y is limited to 65535
-  const int blocks = ctx.compute_capability >= 90 ? kArgmaxBlocks : 1;
+  const int blocks = ctx.traits.has_clusters ? kArgmaxBlocks : 1;
   for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
     const auto count = static_cast<unsigned>(std::min(kRowsAtOnce, rows - first));
     LaunchClusters(ctx, ArgmaxKernel, dim3(static_cast<unsigned>(blocks), count), kThreads, 0,

@@ -52,7 +52,9 @@ void DecoderModel::ReserveScratch() {
       placement.rows.empty() ? std::vector<DecoderShard>{} : DivideRows(config_, placement.rows);
   for (const Device& device : alone) shards.push_back(DivideRows(config_, {&device, 1}).front());
   for (const DecoderShard& shard : shards) {
-    const int64_t bytes = ScratchBytes(config_, options_.precision, options_.sc, options_.shape, *backend_, shard);
+    const bool has_head = !placement.rows.empty() || shard.device == placement.head;
+    const int64_t bytes =
+        ScratchBytes(config_, options_.precision, options_.sc, options_.shape, *backend_, shard, has_head);
     backend_->ReserveScratch(shard.device, bytes);
     workspace_bytes_ += bytes;
   }

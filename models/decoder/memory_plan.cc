@@ -69,27 +69,99 @@ WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& sh
   return sizes;
 }
 
-int64_t ScratchBytes(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
-                     const Backend& backend, const DecoderShard& shard) {
-  std::vector<std::pair<ScConfig, ScOperatorPtr>> operators;  // most models have one for all linears
-  const auto bytes = [&](ScOperatorId id, int64_t rows, int64_t cols) -> int64_t {
-    if (rows == 0 || cols == 0) return 0;
-    LinearSpec spec{precision, nullptr};
-    if (precision == Precision::kSc) {
-      auto found =
-          std::find_if(operators.begin(), operators.end(), [&](const auto& entry) { return entry.first == sc.at(id); });
-      if (found == operators.end()) found = operators.insert(found, {sc.at(id), MakeScOperator(sc.at(id))});
-      spec.sc = found->second;
-    }
-    return backend.LinearScratchBytes(spec, rows, cols, shape.max_rows);
-  };
+namespace {
+
+// Matrices that multiply the same activations, on one device.
+struct LinearShape {
+  ScOperatorId id;
+  std::string_view op;
+  std::vector<int64_t> out_features;
+  int64_t in_features = 0;
+};
+
+std::vector<LinearShape> LinearsOf(const LlamaConfig& config, const DecoderShard& shard, bool has_head) {
   using enum ScOperatorId;
-  const int64_t most =
-      std::max({bytes(kQProj, (shard.heads.size() + 2 * shard.kv_heads.size()) * config.head_dim, config.hidden_size),
-                bytes(kOProj, shard.hidden.size(), config.num_attention_heads * config.head_dim),
-                bytes(kGateProj, 2 * shard.intermediate.size(), config.hidden_size),
-                bytes(kDownProj, shard.hidden.size(), config.intermediate_size)});
+  const int64_t kv_rows = shard.kv_heads.size() * config.head_dim;
+  const int64_t gate_rows = shard.intermediate.size();
+  std::vector<LinearShape> linears = {
+      {kQProj, "qkv_proj", {shard.heads.size() * config.head_dim, kv_rows, kv_rows}, config.hidden_size},
+      {kOProj, "o_proj", {shard.hidden.size()}, config.num_attention_heads * config.head_dim},
+      {kGateProj, "gate_up_proj", {gate_rows, gate_rows}, config.hidden_size},
+      {kDownProj, "down_proj", {shard.hidden.size()}, config.intermediate_size}};
+  if (has_head) linears.push_back({kLmHead, "lm_head", {shard.vocab.size()}, config.hidden_size});
+  std::erase_if(linears, [](const LinearShape& linear) {
+    return std::all_of(linear.out_features.begin(), linear.out_features.end(), [](int64_t rows) { return rows == 0; });
+  });
+  return linears;
+}
+
+// Specifications by operator; most models have one for all linears, and its tables take a while.
+class Specs {
+ public:
+  Specs(Precision precision, const ScModelConfig& sc) : precision_(precision), sc_(sc) {}
+  LinearSpec Of(ScOperatorId id) {
+    LinearSpec spec{precision_, nullptr};
+    if (precision_ != Precision::kSc) return spec;
+    if (id == ScOperatorId::kLmHead && !sc_.sc_lm_head) return {Precision::kFp32, nullptr};
+    auto found = std::find_if(operators_.begin(), operators_.end(),
+                              [&](const auto& entry) { return entry.first == sc_.at(id); });
+    if (found == operators_.end()) found = operators_.insert(found, {sc_.at(id), MakeScOperator(sc_.at(id))});
+    spec.sc = found->second;
+    return spec;
+  }
+
+ private:
+  Precision precision_;
+  const ScModelConfig& sc_;
+  std::vector<std::pair<ScConfig, ScOperatorPtr>> operators_;
+};
+
+KvCacheSpec OneLayerSpec(const LlamaConfig& config, Precision precision, const ScModelConfig& sc,
+                         const DecoderShard& shard) {
+  KvCacheSpec spec = MakeKvCacheSpec(config, precision, sc, 1, 1);
+  spec.num_kv_heads = static_cast<int>(shard.kv_heads.size());
+  return spec;
+}
+
+}  // namespace
+
+int64_t ScratchBytes(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                     const Backend& backend, const DecoderShard& shard, bool has_head) {
+  Specs specs(precision, sc);
+  int64_t most = 0;
+  for (const LinearShape& linear : LinearsOf(config, shard, has_head)) {
+    const int64_t tokens = linear.id == ScOperatorId::kLmHead ? shape.max_logit_rows : shape.max_rows;
+    most = std::max(most,
+                    backend.LinearScratchBytes(specs.Of(linear.id), linear.out_features, linear.in_features, tokens));
+  }
+  if (!shard.heads.empty() && !shard.kv_heads.empty()) {
+    const int64_t pages = (shape.context + kKvPageTokens - 1) / kKvPageTokens;
+    most = std::max(most, backend.AttentionScratchBytes(OneLayerSpec(config, precision, sc, shard),
+                                                        static_cast<int>(shard.heads.size()),
+                                                        {shape.max_rows, shape.max_sequences, pages}));
+  }
   return backend.AllocatedBytes(most);
+}
+
+std::vector<OperatorKernels> KernelsOf(const LlamaConfig& config, Precision precision, const ScModelConfig& sc,
+                                       const Backend& backend, const DecoderShard& shard,
+                                       std::span<const int64_t> tokens) {
+  Specs specs(precision, sc);
+  std::vector<OperatorKernels> result;
+  for (const LinearShape& linear : LinearsOf(config, shard, true)) {
+    OperatorKernels& row = result.emplace_back(OperatorKernels{std::string(linear.op), {}});
+    for (const int64_t count : tokens) {
+      row.kernels.push_back(backend.LinearKernel(specs.Of(linear.id), linear.out_features, linear.in_features, count));
+    }
+    if (linear.id != ScOperatorId::kQProj) continue;
+    OperatorKernels& attention = result.emplace_back(OperatorKernels{"attention", {}});
+    for (const int64_t count : tokens) {
+      attention.kernels.push_back(backend.AttentionKernel(OneLayerSpec(config, precision, sc, shard),
+                                                          static_cast<int>(shard.heads.size()), count,
+                                                          count > kStepTokens));
+    }
+  }
+  return result;
 }
 
 MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
@@ -172,9 +244,13 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
     bytes = ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
   }
   const WorkspaceSizes workspace = MakeWorkspaceSizes(config, shape, shard, divided, index == 0);
-  const int64_t queries = index == 0 ? shape.lanes * backend.LogitQueryBytes(LogitQueryLimitsOf(config, shape)) : 0;
-  plan.rest.workspace = workspace.total() + queries + ScratchBytes(config, precision, sc, shape, backend, shard);
-  plan.head_workspace = workspace.head() + queries;
+  const int64_t scratch = ScratchBytes(config, precision, sc, shape, backend, shard, true);
+  const int64_t queries =
+      index == 0 ? shape.lanes * backend.AllocatedBytes(backend.LogitQueryBytes(LogitQueryLimitsOf(config, shape))) : 0;
+  plan.rest.workspace = workspace.total() + queries + scratch;
+  plan.head_workspace =
+      workspace.head() + queries + scratch - ScratchBytes(config, precision, sc, shape, backend, shard, false);
+  plan.rest.runtime = backend.info(backend.devices()[std::min(index, backend.devices().size() - 1)]).runtime_bytes;
   plan.total = plan.rest;
   for (const MemoryBytes& layer : plan.layers) plan.total += layer;
   return plan;

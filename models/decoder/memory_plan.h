@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -21,15 +22,17 @@ struct MemoryBytes {
   int64_t scales = 0;   // row scales of SC matrices
   int64_t embedding = 0;
   int64_t kv_cache = 0;
-  int64_t workspace = 0;  // activations, logits, RoPE table, scratch of linears
-  int64_t host = 0;       // an embedding in pinned memory of the host: of no device, and not in the total
-  int64_t total() const { return weights + scales + embedding + kv_cache + workspace; }
+  int64_t workspace = 0;  // activations, logits, RoPE table, scratch of ops
+  int64_t runtime = 0;    // DeviceInfo::runtime_bytes of every device in use
+  int64_t host = 0;       // an embedding in page-locked memory of the host: of no device, and not in the total
+  int64_t total() const { return weights + scales + embedding + kv_cache + workspace + runtime; }
   MemoryBytes& operator+=(const MemoryBytes& part) {
     weights += part.weights;
     scales += part.scales;
     embedding += part.embedding;
     kv_cache += part.kv_cache;
     workspace += part.workspace;
+    runtime += part.runtime;
     host += part.host;
     return *this;
   }
@@ -37,7 +40,7 @@ struct MemoryBytes {
 
 struct MemoryPlan {
   std::vector<MemoryBytes> layers;  // [num_hidden_layers]: weights, scales, kv_cache of each
-  MemoryBytes rest;                 // embedding, final norm, LM head, workspace
+  MemoryBytes rest;                 // embedding, final norm, LM head, workspace, runtime
   int64_t head_workspace = 0;       // of rest.workspace, what only the device of the LM head has
   MemoryBytes total;
   int64_t decode_stream_bytes = 0;  // weight bytes one token reads: decoder linears with scales, and the LM head
@@ -49,8 +52,8 @@ struct PassShape {
   int64_t kv_tokens = 0;       // positions of all sequences together
   int64_t max_rows = 0;        // rows of one pass
   int64_t max_logit_rows = 0;  // rows of logits held at once
-  int64_t max_sequences = 1;   // of one pass
   int64_t lanes = 1;           // passes in flight at once
+  int64_t max_sequences = 1;   // sequences of one pass
 };
 
 inline constexpr int kKvPageTokens = 64;
@@ -85,10 +88,22 @@ struct WorkspaceSizes {
 WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const DecoderShard& shard,
                                   bool divided, bool is_first);
 
-// What: memory that the linears of one device take while they run, besides that workspace, in passes of up to
-//       shape.max_rows rows.
+// What: memory that the ops of one device take while they run, besides that workspace, in passes within the shape. One
+//       piece that all of them share: linears, attention, and where has_head the LM head. ReserveScratch takes it.
 int64_t ScratchBytes(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
-                     const Backend& backend, const DecoderShard& shard);
+                     const Backend& backend, const DecoderShard& shard, bool has_head);
+
+// Which kernels one operator runs for some numbers of tokens; "" where the backend has no choice.
+struct OperatorKernels {
+  std::string op;                    // "qkv_proj", "attention"
+  std::vector<std::string> kernels;  // of each number of tokens
+};
+// What: of every operator of a decoder layer and the LM head. More than kStepTokens tokens are one prompt, fewer are a
+//       step of as many sequences.
+inline constexpr int64_t kStepTokens = 64;
+std::vector<OperatorKernels> KernelsOf(const LlamaConfig& config, Precision precision, const ScModelConfig& sc,
+                                       const Backend& backend, const DecoderShard& shard,
+                                       std::span<const int64_t> tokens);
 
 // What:   the plan of the model in `precision` (sc is read for kSc only). KV bytes are what the backend says.
 // Errors: InvalidInput for an SC configuration that breaks its rules.

@@ -13,7 +13,7 @@
 namespace stoch {
 
 // All stages of a device share them, as its ops run in order. What outlives a stage there - the residual stream, what
-// the head reads and writes - is there once for every pass under way, its lane.
+// the head reads and writes - is there once for every pass in flight, its lane.
 struct DecoderWorkspace {
   struct Uses {
     bool layers = false;

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/registry.h"
 #include "tests/support/expect_invalid.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
 
 namespace stoch {
 namespace {
@@ -73,6 +76,21 @@ TEST(Placement, AnEmbeddingOnTheHostTakesNoRoom) {
   EXPECT_EQ(bytes[1].total(), 2);
 }
 
+// The driver's context, code and the like come once for every device that does anything.
+TEST(Placement, EveryDeviceInUseTakesItsRuntime) {
+  MemoryPlan plan = Plan();
+  plan.rest.runtime = plan.total.runtime = 7;
+  EXPECT_EQ(Shown(PlacePolicy(Config(), plan, Rooms({99 + 7}), "auto")), "0|00000000|0");
+  ExpectInvalid([&] { PlacePolicy(Config(), plan, Rooms({99 + 6}), "auto"); }, {"cuda:0", "1 B more"});
+  const DecoderPlacement placement = PlacePolicy(Config(), plan, Rooms({1000, 1000}), "auto");
+  EXPECT_EQ(Shown(placement), "0|00001111|1");
+  const std::vector<Device> devices = {{DeviceKind::kCuda, 0}, {DeviceKind::kCuda, 1}, {DeviceKind::kCuda, 2}};
+  const std::vector<MemoryBytes> bytes = BytesOfDevices(placement, plan, devices);
+  EXPECT_EQ(bytes[0].runtime, 7);
+  EXPECT_EQ(bytes[1].runtime, 7);
+  EXPECT_EQ(bytes[2].total(), 0);
+}
+
 TEST(Placement, AModuleLargerThanAShareDoesNotSendAllToTheLastDevice) {
   MemoryPlan plan = Plan();
   plan.rest.weights += 60;
@@ -102,6 +120,25 @@ TEST(Placement, Files) {
   ExpectInvalid([&] { place(R"({"": 2})"); }, {"devices in use", "2"});
   ExpectInvalid([&] { place(R"({"": 0, "lm_head": 1})"); }, {"model.norm"});
   ExpectInvalid([&] { place(R"({"": 1, "model.embed_tokens": 0})", true); }, {"tied"});
+}
+
+// What a program that links the library asks for: a model over two devices, by layers, by a map, or by rows.
+TEST(Placement, OfAModelOnABackend) {
+  const test::TempDir folder;
+  test::WriteTinyModel(folder.path(), {});
+  const ModelFiles files = OpenModelFiles(folder.path().string());
+  const std::shared_ptr<Backend> backend = OpenBackend("cpu:2", {.threads = 1, .cpu_variant = ""}, nullptr);
+  EngineOptions engine;
+
+  EXPECT_EQ(Shown(Place({}, files, *backend, &engine)), "0|01|1");
+  EXPECT_EQ(Shown(Place({.policy = "sequential"}, files, *backend, &engine)), "0|00|0");
+  EXPECT_EQ(Shown(Place({.map_json = R"({"": 1, "model.layers.0": 0})"}, files, *backend, &engine)), "1|01|1");
+  EXPECT_EQ(Place({.by_rows = true}, files, *backend, &engine).rows.size(), 2u);
+  EXPECT_EQ(PlanShards(files, engine, *backend).size(), 2u);
+
+  ExpectInvalid([&] { Place({.max_memory = {{7, 1}}}, files, *backend, &engine); }, {"max_memory", "device 7"});
+  ExpectInvalid([&] { Place({.max_memory = {{0, 9}, {1, 9}}}, files, *backend, &engine); }, {"more than the 9 B"});
+  ExpectInvalid([&] { Place({.policy = "fair"}, files, *backend, &engine); }, {"device_map", "fair"});
 }
 
 }  // namespace

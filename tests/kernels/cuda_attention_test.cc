@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <string>
@@ -190,6 +191,105 @@ TEST_F(CudaAttention, ContextsBeyondSharedMemory) {
     shape.num_heads = 1;
     shape.max_context = 8704;
     ExpectEqual(shape, {{{0, 8230}}, {{0, 1}, {1, 3}}, {{0, 20}}});
+  }
+}
+
+// One row of each of the first `count` sequences.
+std::vector<test::Share> Step(int count) {
+  std::vector<test::Share> pass;
+  for (int i = 0; i < count; ++i) pass.push_back({i, 1});
+  return pass;
+}
+
+// Prompts of `context` positions, one pass each, then steps of every batch size that a row kernel of its own serves:
+// three of each, so that with a graph key the first is eager, the second recorded and the third replayed.
+Passes Batches(int sequences, int context, const std::vector<int>& sizes) {
+  Passes passes;
+  for (int i = 0; i < sequences; ++i) passes.push_back({{i, context + i % 3}});
+  for (const int size : sizes) {
+    for (int i = 0; i < 3; ++i) passes.push_back(Step(size));
+  }
+  return passes;
+}
+
+AttentionShape LlamaOf8B(AttentionMode mode, int64_t max_context) {
+  AttentionShape shape;
+  shape.mode = mode;
+  shape.qk = shape.av = Halved();
+  shape.num_heads = 32;
+  shape.num_kv_heads = 8;
+  shape.head_dim = 128;
+  shape.max_context = max_context;
+  return shape;
+}
+
+// What an 8B model runs in batches: 1 to 8 rows append for themselves, more do not; few blocks, two or four an SM.
+TEST_F(CudaAttention, BatchesOfLlamaHeads) {
+  for (const AttentionMode mode : {AttentionMode::kPerToken, AttentionMode::kExact}) {
+    for (const int context : {300, 700}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " context " + std::to_string(context));
+      const AttentionShape shape = LlamaOf8B(mode, 768);
+      const Passes passes = Batches(32, context, {1, 5, 8, 9, 32});
+      const auto expected = test::RunAttention(*cpu_, shape, passes);
+      EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes)), "");
+      const std::string key = "llama " + std::to_string(static_cast<int>(mode)) + " " + std::to_string(context) + " ";
+      EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes, key)), "");
+    }
+  }
+}
+
+// The same with a limit beyond what shared memory holds: recorded graphs launch clusters and spill.
+TEST_F(CudaAttention, BatchesOfLlamaHeadsWithALimitBeyondSharedMemory) {
+  for (const AttentionMode mode : {AttentionMode::kPerToken, AttentionMode::kExact}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    const AttentionShape shape = LlamaOf8B(mode, 8704);
+    const Passes passes = Batches(9, 300, {1, 5, 8, 9});
+    const auto expected = test::RunAttention(*cpu_, shape, passes);
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes)), "");
+    const std::string key = "far " + std::to_string(static_cast<int>(mode)) + " ";
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes, key)), "");
+  }
+}
+
+// Deep contexts next to short ones.
+TEST_F(CudaAttention, DeepBatchesOfLlamaHeads) {
+  for (const AttentionMode mode : {AttentionMode::kPerToken, AttentionMode::kExact}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    const AttentionShape shape = LlamaOf8B(mode, 5120);
+    Passes passes = {{{0, 2048}}, {{0, 2048}}, {{0, 904}}};
+    for (int i = 1; i < 32; ++i) passes.push_back({{i, 17 + i}});
+    for (const int size : {1, 5, 8, 9, 32}) {
+      for (int i = 0; i < 3; ++i) passes.push_back(Step(size));
+    }
+    const auto expected = test::RunAttention(*cpu_, shape, passes);
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes)), "");
+    const std::string key = "deep " + std::to_string(static_cast<int>(mode)) + " ";
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes, key)), "");
+  }
+}
+
+// Long prompts go group by group: of several tiles, of one tile and some of its heads, and of some sequences.
+TEST_F(CudaAttention, GroupsOfTilesGiveTheWholePass) {
+  const Passes passes = {{{0, 300}, {1, 5}, {2, 70}}, {{2, 130}, {0, 200}, {1, 40}}, {{3, 64}, {0, 16}, {2, 1}}};
+  for (const AttentionMode mode : {AttentionMode::kPerToken, AttentionMode::kPerHead, AttentionMode::kPerRow}) {
+    AttentionShape shape = LlamaOf8B(mode, 576);
+    shape.num_heads = 16;
+    shape.num_kv_heads = 4;
+    const auto expected = test::RunAttention(*cpu_, shape, passes);
+    struct Limits {
+      const char *score_bytes, *positions;
+    };
+    // A tile of 512 positions has 1 MiB of scores, a head of it 64 KiB.
+    for (const Limits& limits :
+         {Limits{"671088640", "131072"}, Limits{"3000000", "131072"}, Limits{"600000", "512"}, Limits{"1", "1"}}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " " + limits.score_bytes + " " + limits.positions);
+      setenv("STOCH_TEST_SCORE_BYTES", limits.score_bytes, 1);
+      setenv("STOCH_TEST_PACKED_POSITIONS", limits.positions, 1);
+      const auto limited = OpenBackend("cuda:0", {}, nullptr);
+      unsetenv("STOCH_TEST_SCORE_BYTES");
+      unsetenv("STOCH_TEST_PACKED_POSITIONS");
+      EXPECT_EQ(test::Differences(expected, test::RunAttention(*limited, shape, passes)), "");
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -321,6 +322,37 @@ TEST(CudaLinear, GraphsReplayTheSameBits) {
     cuda->RunGraph(device, "test", [&] { cuda->Linear(call); });
     EXPECT_TRUE(test::SameBits(eager, y.Read())) << i;
   }
+}
+
+// A graph that finds no memory: the body runs eagerly, with the same bits, and nobody notices.
+TEST(CudaLinear, AGraphThatCannotBeMadeRunsEagerly) {
+  STOCH_CUDA_OR_SKIP();
+  setenv("STOCH_TEST_FAIL_GRAPHS", "1", 1);
+  const auto cuda = OpenBackend("cuda:0", {}, nullptr);
+  unsetenv("STOCH_TEST_FAIL_GRAPHS");
+  const Device device = cuda->devices()[0];
+  const std::vector<float> numbers = RandomFloats(1, 512 * 512);
+  const WeightSource source{"w", 512, 512, numbers.data()};
+  const auto weight = cuda->MakeLinear(device, std::span(&source, 1), ScSpec("halve=1"));
+  const test::DeviceTensor x(*cuda, {1, 512}, RandomFloats(3, 512));
+  const test::DeviceTensor y(*cuda, {1, 512}, std::vector<float>(512));
+  LinearCall call;
+  call.site = {0, "q_proj"};
+  call.x = x.view();
+  call.weights = {weight.get()};
+  call.outs = {y.view()};
+  cuda->Linear(call);
+  const std::vector<float> expected = y.Read();
+  int runs = 0;
+  for (int i = 0; i < 4; ++i) {
+    cuda->CopyFromHost(y.view(), std::vector<float>(512, -1.0f).data());
+    cuda->RunGraph(device, "test", [&] {
+      ++runs;
+      cuda->Linear(call);
+    });
+    EXPECT_TRUE(test::SameBits(expected, y.Read())) << i;
+  }
+  EXPECT_EQ(runs, 5);  // four eager ones and the one that was recorded in vain
 }
 
 }  // namespace

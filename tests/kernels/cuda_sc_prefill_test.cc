@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/plan/sc_traits.h"
 #include "kernels/cuda/sc/tensor_core/prefill.h"
 #include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
 #include "kernels/math/random.h"
@@ -134,10 +135,14 @@ struct Case {
 
 class CudaScPrefill : public testing::TestWithParam<Case> {};
 
-void CompareWithDefinition(const Case& c, ScPrefillPath path) {
+void CompareWithDefinition(const Case& c, bool wgmma) {
   const ScOperatorPtr op = OperatorOf(c.config);
-  ASSERT_TRUE(ScPrefillSupports(*op));
   DeviceContext ctx(0);
+  const ScTraits& traits = ctx.tables.Traits(*op);
+  ASSERT_TRUE(CanPrefill(traits));
+  if (wgmma && !CanPrefillWgmma(ctx.traits, traits)) {
+    GTEST_SKIP() << "no wgmma path: the code, the device or its limits (GpuTraits) have none for " << c.config;
+  }
   const ScDims dims = MakeScDims(c.dims, op->config.chunk_d);
   const ScTables& tables = ctx.tables.Get(*op);
 
@@ -192,9 +197,9 @@ void CompareWithDefinition(const Case& c, ScPrefillPath path) {
   }
 
   ScPrefillOptions options;
-  options.path = path;
   options.clusters = c.clusters;
-  LaunchScPrefill(ctx, *op, tables, view, tasks.data(), static_cast<int>(tasks.size()), options);
+  const ScPlan plan = PlanScPrefill(ctx.traits, traits, {c.tokens, c.dims, c.rows}, wgmma);
+  LaunchScPrefill(ctx, plan, tables, view, tasks.data(), static_cast<int>(tasks.size()), options);
   STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
 
   for (size_t w = 0; w < c.rows.size(); ++w) {
@@ -236,13 +241,12 @@ void CompareWithDefinition(const Case& c, ScPrefillPath path) {
 
 TEST_P(CudaScPrefill, WgmmaGivesTheDefinitionsBits) {
   STOCH_CUDA_OR_SKIP();
-  if (DeviceContext(0).compute_capability != 90) GTEST_SKIP() << "wgmma is of compute capability 9.0";
-  CompareWithDefinition(GetParam(), ScPrefillPath::kWgmma);
+  CompareWithDefinition(GetParam(), true);
 }
 
 TEST_P(CudaScPrefill, MmaGivesTheDefinitionsBits) {
   STOCH_CUDA_OR_SKIP();
-  CompareWithDefinition(GetParam(), ScPrefillPath::kMma);
+  CompareWithDefinition(GetParam(), false);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaScPrefill,

@@ -24,7 +24,8 @@ Buffer Zeros(const DeviceContext& ctx, int64_t bytes) {
 // Reserves what one matrix says for up to `most` rows of x: products with 1 to `most` of them must leave it at that.
 void ExpectEnough(const ScOperator& op, int64_t rows, int64_t cols, int64_t most) {
   DeviceContext ctx(0);
-  ctx.workspace.Reserve(static_cast<size_t>(ScLinearScratchBytes(ctx, op, rows, cols, most)));
+  ctx.workspace.Reserve(
+      static_cast<size_t>(ScLinearScratchBytes(ctx.traits, MakeScTraits(op), cols, {&rows, 1}, most)));
   const int64_t reserved = ctx.workspace.bytes();
   ASSERT_GT(reserved, 0);
   ScLinearTask task;

@@ -102,6 +102,7 @@ std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, co
     size_t number = 0;
     for (std::string line; std::getline(stream, line);) {
       const std::string where = file.path + ":" + std::to_string(++number);
+      if (line.find("shared/spec") != std::string::npos) found.push_back(where + ": shared/spec is not in this tree");
       if (!markdown) {
         if (line.find("docs/") != std::string::npos) Check(tree, document, {""}, line, where, &found);
         continue;

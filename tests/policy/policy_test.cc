@@ -160,6 +160,7 @@ TEST(CitationsRule, DocumentsLinksAndPathsExist) {
   EXPECT_EQ(findings("docs/b.md", "# Here\n[a](a.md) [b](../kernels/backend.h) [c](#here) `engine/*.h`"), 0u);
 
   EXPECT_EQ(findings("engine/b.cc", "// Source: docs/none.md"), 1u);
+  EXPECT_EQ(findings("engine/b.cc", "// Source: shared/spec none.md"), 1u);
   EXPECT_EQ(findings("engine/b.cc", "// Source: docs/a.md#no-heading"), 1u);
   EXPECT_EQ(findings("README.md", "[a](docs/none.md)"), 1u);
   EXPECT_EQ(findings("README.md", "[a](docs/a.md#other)"), 1u);

@@ -89,7 +89,8 @@ Patterns operator+(Patterns a, const Patterns& b) {
 std::vector<Layer> MakeLayers() {
   const Patterns numbers = {"kernels/base/", "kernels/math/", "kernels/sc/"};
   const Patterns kernels = Patterns{"kernels/*.h"} + numbers;
-  const Patterns cuda = kernels + Patterns{"kernels/cuda/base/", "kernels/cuda/sc/format/"};
+  const Patterns planned = kernels + Patterns{"kernels/plan/"};
+  const Patterns cuda = planned + Patterns{"kernels/cuda/base/", "kernels/cuda/sc/format/"};
   const Patterns launch = cuda + Patterns{"kernels/cuda/runtime/", "kernels/cuda/device/"};
   const Patterns linear = launch + Patterns{"kernels/cuda/prologue/"};
   const Patterns models = kernels + Patterns{"loader/", "models/"};
@@ -97,9 +98,10 @@ std::vector<Layer> MakeLayers() {
       {"kernels/base/", {}},
       {"kernels/math/", {"kernels/base/"}},
       {"kernels/sc/", {"kernels/base/", "kernels/math/"}},
+      {"kernels/plan/", kernels},
       {"kernels/cpu/simd/", numbers},
       {"kernels/cpu/", kernels + Patterns{"kernels/cpu/simd/"}},
-      {"kernels/cuda/base/", kernels},
+      {"kernels/cuda/base/", planned},
       {"kernels/cuda/sc/format/", cuda},
       {"kernels/cuda/runtime/", cuda},
       {"kernels/cuda/device/", cuda},
@@ -114,7 +116,7 @@ std::vector<Layer> MakeLayers() {
       {"kernels/cuda/sampling/", launch},
       {"kernels/cuda/weights/", launch},
       {"kernels/cuda/linear/", linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/sc/*.h"}},
-      {"kernels/cuda/", kernels + Patterns{"kernels/cuda/"}},
+      {"kernels/cuda/", planned + Patterns{"kernels/cuda/"}},
       {"kernels/registry.cc", {"kernels/"}},
       {"kernels/", numbers},
       {"loader/config/", {"loader/*.h", "kernels/base/"}},

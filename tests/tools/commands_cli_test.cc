@@ -185,9 +185,12 @@ TEST(InspectCli, PlansWithoutLoading) {
   EXPECT_EQ(json["device_map"].size(), 32u + 3);
   const nlohmann::json& memory = json["memory"];
   int64_t sum = 0;
-  for (const char* part : {"weights", "scales", "embedding", "kv_cache", "workspace"})
+  for (const char* part : {"weights", "scales", "embedding", "kv_cache", "workspace", "runtime"})
     sum += memory[part].get<int64_t>();
   EXPECT_EQ(memory["total"], sum);
+  // The model's own context, or what fits of it, said so.
+  EXPECT_GE(json["context"].get<int64_t>(), 2048);
+  EXPECT_EQ(json["context"].get<int64_t>() == 131072, json["notices"].empty());
   EXPECT_GT(memory["weights"].get<int64_t>(), 6'900'000'000);
 
   const ProcessResult demo = RunStoch(WithDemo("inspect"));

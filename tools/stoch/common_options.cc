@@ -46,8 +46,8 @@ std::shared_ptr<Backend> Open(const DeviceOptions& options) {
   return backend;
 }
 
-DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
-                         const Backend& backend) {
+DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, const Backend& backend,
+                         EngineOptions* engine) {
   PlacementOptions placement;
   placement.by_rows = options.split == "row";
   if (!placement.by_rows && options.split != "layer") {
@@ -65,7 +65,7 @@ DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, 
   } else {
     placement.policy = map;
   }
-  return Place(placement, files, engine, backend);
+  return Place(placement, files, backend, engine);
 }
 
 std::string RandomModelNames() {
@@ -75,7 +75,7 @@ std::string RandomModelNames() {
 
 CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options) {
   command.add_option("--tokenizer", options->tokenizer, "Folder with another tokenizer (random: models have none)");
-  command.add_option("--context", options->context, "Positions of a sequence; 0 = the model's, at most 8192")
+  command.add_option("--context", options->context, "Positions of a sequence; 0 = the model's, or what fits in memory")
       ->check(CLI::NonNegativeNumber);
   return command.add_option("--model", options->model,
                             "Hugging Face folder, or random:SHAPE[:SEED] with SHAPE one of " + RandomModelNames());
@@ -112,7 +112,7 @@ void Apply(const ArithmeticOptions& options, EngineOptions* engine) {
 
 std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
                                    const DeviceOptions& devices, const OutputOptions& output) {
-  options.placement = PlaceOn(devices, files, options, *backend);
+  options.placement = PlaceOn(devices, files, *backend, &options);
   ProgressBar bar("loading", output.quiet);
   options.on_progress = [&bar](const LoadProgress& progress) {
     ThrowIfInterrupted();

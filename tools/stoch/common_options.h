@@ -41,8 +41,8 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options);
 std::shared_ptr<Backend> Open(const DeviceOptions& options);
 // What:   what each device would hold, as --split, --device-map and --max-memory say (engine/placement.h).
 // Errors: InvalidInput.
-DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, const EngineOptions& engine,
-                         const Backend& backend);
+DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, const Backend& backend,
+                         EngineOptions* engine);
 
 // --model, --tokenizer, --context.
 struct ModelOptions {

@@ -1,8 +1,10 @@
 // stoch inspect: what would be loaded where, without loading it.
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -32,9 +34,10 @@ struct Options {
 };
 
 Json MemoryJson(const MemoryBytes& bytes) {
-  return {{"weights", bytes.weights},   {"scales", bytes.scales},       {"embedding", bytes.embedding},
-          {"kv_cache", bytes.kv_cache}, {"workspace", bytes.workspace}, {"total", bytes.total()},
-          {"host", bytes.host}};
+  return {{"weights", bytes.weights},     {"scales", bytes.scales},
+          {"embedding", bytes.embedding}, {"kv_cache", bytes.kv_cache},
+          {"workspace", bytes.workspace}, {"runtime", bytes.runtime},
+          {"total", bytes.total()},       {"host", bytes.host}};
 }
 
 Json ConfigJson(const LlamaConfig& config) {
@@ -97,6 +100,29 @@ Json LinksJson(const Report& report) {
   return links;
 }
 
+constexpr std::array<int64_t, 4> kShownTokens = {1, 8, 32, 512};
+
+// Of what one device holds, the first one's share where rows are divided.
+std::vector<OperatorKernels> KernelsShown(const Report& report) {
+  const Device alone = report.device();
+  const std::vector<DecoderShard> shards = IsDivided(report) ? DivideRows(report.files.config, report.placement.rows)
+                                                           : DivideRows(report.files.config, {&alone, 1});
+  std::vector<OperatorKernels> all = KernelsOf(report.files.config, report.engine.precision, report.engine.sc,
+                                               report.backend, shards.front(), kShownTokens);
+  std::erase_if(all, [](const OperatorKernels& row) { return row.kernels.front().empty(); });
+  return all;
+}
+
+Json KernelsJson(const Report& report) {
+  Json kernels = Json::object();
+  for (const OperatorKernels& row : KernelsShown(report)) {
+    for (size_t i = 0; i < kShownTokens.size(); ++i) {
+      kernels[row.op][std::to_string(kShownTokens[i])] = row.kernels[i];
+    }
+  }
+  return kernels;
+}
+
 std::string AsJson(const Report& report) {
   const DeviceInfo info = report.backend.info(report.device());
   Json map = Json::object();
@@ -128,6 +154,8 @@ std::string AsJson(const Report& report) {
       {"links", LinksJson(report)},
       {"exchange", report.backend.exchange()},
       {"device_map", map},
+      {"kernels", KernelsJson(report)},
+      {"notices", report.engine.notices},
       {"tensors", tensors}};
   return document.dump();
 }
@@ -173,12 +201,24 @@ std::string AsText(const Report& report) {
   plan.Add({"embedding", Bytes(memory.embedding)});
   plan.Add({"KV cache", Bytes(memory.kv_cache)});
   plan.Add({"workspace", Bytes(memory.workspace)});
+  if (memory.runtime > 0) plan.Add({"context, code, graphs", Bytes(memory.runtime)});
   plan.Add({"total", Bytes(memory.total())});
   if (memory.host > 0) plan.Add({"embedding, on the host", Bytes(memory.host)});
   plan.Add({"read per decoded token", Bytes(report.plan.decode_stream_bytes)});
   text += plan.Markdown() + '\n';
 
   text += DevicesText(report);
+  if (const std::vector<OperatorKernels> shown = KernelsShown(report); !shown.empty()) {
+    std::vector<std::string> head = {"kernels of so many tokens"};
+    for (const int64_t tokens : kShownTokens) head.push_back(std::to_string(tokens));
+    Table kernels(head);
+    for (const OperatorKernels& row : shown) {
+      std::vector<std::string> cells = {row.op};
+      cells.insert(cells.end(), row.kernels.begin(), row.kernels.end());
+      kernels.Add(cells);
+    }
+    text += kernels.Markdown() + '\n';
+  }
 
   Table map({"module", "device"});
   for (const auto& [module, device] : ModuleMap(config, report.placement)) {
@@ -201,7 +241,7 @@ ExitCode Run(const Options& options) {
   engine.max_sequences = options.batch;
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::shared_ptr<Backend> backend = Open(options.device);
-  const DecoderPlacement placement = PlaceOn(options.device, files, engine, *backend);
+  const DecoderPlacement placement = PlaceOn(options.device, files, *backend, &engine);
   engine.placement = placement;
   const PassShape shape = ShapeOf(files.config, engine);
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, *backend);
@@ -210,6 +250,9 @@ ExitCode Run(const Options& options) {
     by_device = BytesOfDevices(placement, plan, backend->devices());
   } else {
     for (const MemoryPlan& shard : PlanShards(files, engine, *backend)) by_device.push_back(shard.total);
+  }
+  if (!options.output.quiet) {
+    for (const std::string& notice : engine.notices) spdlog::info(notice);
   }
   const Report report{files, engine, shape, plan, placement, *backend, by_device};
   Print(options.output.json ? AsJson(report) + '\n' : AsText(report));

@@ -109,6 +109,9 @@ int Main(int argc, char** argv) {
   } catch (const InvalidInput& error) {
     spdlog::error("{}", OneLine(error.what()));
     return kBadInput;
+  } catch (const OutOfMemory& error) {
+    spdlog::error("{} (a shorter --context, fewer sequences or smaller passes take less)", OneLine(error.what()));
+    return kDeviceFailure;
   } catch (const DeviceError& error) {
     spdlog::error("{}", OneLine(error.what()));
     return kDeviceFailure;

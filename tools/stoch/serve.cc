@@ -24,6 +24,7 @@
 namespace stoch::cli {
 namespace {
 
+constexpr int64_t kDefaultContext = 8192;
 constexpr int64_t kDefaultKvTokens = 32768;  // all sequences together, where the context is not longer
 constexpr std::chrono::milliseconds kPoll{50};
 
@@ -64,6 +65,8 @@ EngineOptions EngineOptionsFrom(const Options& options, const ModelFiles& files)
   Apply(options.arithmetic, &engine);
   engine.context = options.model.context;
   engine.max_sequences = options.max_sequences;
+  // A request that names no limit reserves a whole context: the model's own would leave room for one at a time.
+  if (engine.context == 0) engine.context = std::min(files.config.max_position_embeddings, kDefaultContext);
   const int64_t context = ShapeOf(files.config, engine).context;
   engine.kv_tokens = options.kv_tokens;
   if (engine.kv_tokens == 0) {

@@ -92,6 +92,21 @@ AttentionArgs Check(DeviceContext& ctx, const AttentionCall& call, const CudaKvC
   return args;
 }
 
+// As MakeAttentionShape, with the operators' traits that are kept with their tables.
+AttentionShape ShapeOf(DeviceContext& ctx, const KvCacheSpec& spec, int num_heads) {
+  AttentionShape shape;
+  shape.mode = spec.mode;
+  shape.precision = spec.precision;
+  shape.num_heads = num_heads;
+  shape.num_kv_heads = spec.num_kv_heads;
+  shape.head_dim = spec.head_dim;
+  if (spec.mode != AttentionMode::kExact) {
+    shape.qk = ctx.tables.Traits(*spec.qk);
+    shape.av = ctx.tables.Traits(*spec.av);
+  }
+  return shape;
+}
+
 bool IsRecording(DeviceContext& ctx) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   STOCH_CUDA(cudaStreamIsCapturing(ctx.stream, &status));
@@ -117,30 +132,38 @@ Bounds MakeBounds(const CudaPass& pass, const KvCacheSpec& spec, bool recording)
   }
   bounds.max_length = pass.max_length();
   bounds.short_rows = {pass.view().short_rows, static_cast<int32_t>(pass.num_short_rows()), pass.max_short_length()};
-  bounds.tiles = {pass.view().tiles, pass.tiles(), static_cast<int32_t>(pass.sequences().size()), pass.max_length(),
-                  pass.packed_positions()};
+  bounds.tiles = {pass.view().tiles, pass.tiles(), pass.batches()};
   return bounds;
 }
 
-ScoreSpill MakeSpill(Scratch& scratch, const AttentionArgs& args, const CudaPass& pass) {
-  constexpr int64_t kMaxFloats = int64_t{64} << 20;
+// Requires: a scope of its own, opened after tiles are done with theirs.
+ScoreSpill MakeSpill(Scratch& scratch, const AttentionArgs& args, const AttentionShape& shape, const CudaPass& pass) {
+  const SpillPlan plan = PlanSpill(shape, args.rows, pass.limits().max_pages_per_sequence * args.kv.page_tokens);
   ScoreSpill spill;
-  const int64_t limit = pass.limits().max_pages_per_sequence * args.kv.page_tokens;
-  if (limit <= kMaxSharedScores) return spill;
-  spill.stride = limit;
-  spill.rows_at_once = static_cast<int32_t>(std::clamp<int64_t>(kMaxFloats / (limit * args.num_heads), 1, args.rows));
+  spill.rows_at_once = static_cast<int32_t>(plan.rows_at_once);
+  if (plan.stride == 0) return spill;
+  spill.stride = plan.stride;
   spill.scores = scratch.Take<float>(spill.stride * args.num_heads * spill.rows_at_once);
   return spill;
 }
 
-void LaunchSc(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, const KvCacheSpec& spec,
-              const Bounds& bounds, const ScoreSpill& spill) {
+void RunScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+               const ScTables& av, const QueryCodes& q, const WindowScales& window, const RowSet& rows,
+               const CudaPass& pass) {
+  Scratch scratch(ctx.workspace);
+  const ScoreSpill spill = MakeSpill(scratch, args, shape, pass);
+  // Memory that a graph recorded later needs is taken now, even by a pass without such rows.
+  if (rows.count > 0) LaunchScRows(ctx, args, shape, qk, av, q, window, rows, spill);
+}
+
+void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const KvCacheSpec& spec, const AttentionShape& shape,
+              const AttentionPlan& plan, const Bounds& bounds, const CudaPass& pass) {
   const ScTables& qk = ctx.tables.Get(*spec.qk);
   const ScTables& av = ctx.tables.Get(*spec.av);
+  const RowSet all_rows{nullptr, args.rows, bounds.max_length};
   QueryCodes q;
-  if (spec.mode == AttentionMode::kPerToken && args.rows <= kFreshRows) {
-    return LaunchScRows(ctx, args, spec.mode, qk, av, q, {}, {nullptr, args.rows, bounds.max_length}, spill);
-  }
+  if (plan.is_fresh) return RunScRows(ctx, args, shape, qk, av, q, {}, all_rows, pass);
+  Scratch scratch(ctx.workspace);
   q.words = scratch.Take<uint32_t>(static_cast<int64_t>(args.rows) * args.num_heads * spec.head_dim / 4);
   q.scales = scratch.Take<float>(static_cast<int64_t>(args.rows) * args.num_heads);
   WindowScales window;
@@ -156,13 +179,13 @@ void LaunchSc(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, c
   }
   RowSet rows = bounds.short_rows;
   if (!bounds.tiles.host.empty()) {
-    if (ScTilesSupport(qk, av, args.kv)) {
-      LaunchScTiles(ctx, args, spec.mode, qk, av, q, window, bounds.tiles);
+    if (plan.long_rows == AttentionKernel::kScTiles) {
+      LaunchScTiles(ctx, args, shape, qk, av, q, window, bounds.tiles);
     } else {
-      rows = {nullptr, args.rows, bounds.max_length};
+      rows = all_rows;
     }
   }
-  if (rows.count > 0) LaunchScRows(ctx, args, spec.mode, qk, av, q, window, rows, spill);
+  RunScRows(ctx, args, shape, qk, av, q, window, rows, pass);
 }
 
 }  // namespace
@@ -173,23 +196,25 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const auto& pass = static_cast<const CudaPass&>(*call.pass);
   const AttentionArgs args = Check(ctx, call, cache, pass);
   const KvCacheSpec& spec = cache.spec();
-  const Bounds bounds = MakeBounds(pass, spec, IsRecording(ctx));
-  Scratch scratch(ctx.workspace);
-  if (spec.mode != AttentionMode::kExact) {
-    return LaunchSc(ctx, scratch, args, spec, bounds, MakeSpill(scratch, args, pass));
-  }
+  const bool recording = IsRecording(ctx);
+  const Bounds bounds = MakeBounds(pass, spec, recording);
+  const AttentionShape shape = ShapeOf(ctx, spec, call.num_heads);
+  const AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, recording);
+  if (spec.mode != AttentionMode::kExact) return LaunchSc(ctx, args, spec, shape, plan, bounds, pass);
   const bool half = spec.precision == Precision::kFp16;
-  if (half && args.rows <= kFreshRows) return LaunchHalfRows(ctx, args, {nullptr, args.rows, bounds.max_length}, true);
+  const RowSet all_rows{nullptr, args.rows, bounds.max_length};
+  if (plan.is_fresh) return LaunchHalfRows(ctx, args, all_rows, true);
   LaunchAppendValues(ctx, args, half);
   if (!half) {
-    return LaunchExactRows(ctx, args, {nullptr, args.rows, bounds.max_length}, MakeSpill(scratch, args, pass));
+    Scratch scratch(ctx.workspace);
+    return LaunchExactRows(ctx, args, all_rows, MakeSpill(scratch, args, shape, pass));
   }
   RowSet rows = bounds.short_rows;
   if (!bounds.tiles.host.empty()) {
-    if (HalfTilesSupport(args.kv)) {
+    if (plan.long_rows == AttentionKernel::kHalfTiles) {
       LaunchHalfTiles(ctx, args, bounds.tiles);
     } else {
-      rows = {nullptr, args.rows, bounds.max_length};
+      rows = all_rows;
     }
   }
   if (rows.count > 0) LaunchHalfRows(ctx, args, rows, false);

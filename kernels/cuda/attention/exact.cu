@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/block_reduce.cuh"
+#include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
 
 namespace stoch::cuda {
@@ -119,8 +120,7 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
 template <int kSlots>
 void Launch(DeviceContext& ctx, const RowArgs& args, int rows) {
   const size_t shared = static_cast<size_t>(args.shared_scores) * sizeof(float);
-  STOCH_CUDA(cudaFuncSetAttribute(&ExactRowKernel<kSlots>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shared)));
+  AllowShared(ctx, &ExactRowKernel<kSlots>, shared);
   const dim3 grid(static_cast<unsigned>(args.attention.num_heads), static_cast<unsigned>(rows));
   ExactRowKernel<kSlots><<<grid, kThreads, shared, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("ExactRowKernel");

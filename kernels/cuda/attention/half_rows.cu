@@ -19,11 +19,11 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kMaxCluster = 8;
-constexpr int kVector = 8;         // halves of a 16-byte load
-constexpr int kStep = 4;           // tokens of a lane group between two rescalings; as many loads of K and V in flight
-constexpr int kSoloTokens = 128;   // up to here one block beats a cluster
-constexpr float kLowest = -1e30f;  // below every score, and finite: the difference of two of them is 0
+constexpr int kMaxCluster = kMaxAttentionCluster;
+constexpr int kVector = 8;  // halves of a 16-byte load
+constexpr int kStep = 4;    // tokens of a lane group between two rescalings; as many loads of K and V in flight
+constexpr int kSoloTokens = kHalfRowSoloTokens;  // up to here one block beats a cluster
+constexpr float kLowest = -1e30f;                // below every score, and finite: the difference of two of them is 0
 constexpr float kLog2E = 1.4426950408889634f;
 
 struct RowArgs {
@@ -426,11 +426,9 @@ void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet&
   for (int first = 0; first < rows.count; first += kRowsAtOnce) {
     const int count = std::min(kRowsAtOnce, rows.count - first);
     const RowArgs row_args{args, rows.list != nullptr ? rows.list + first : nullptr, first};
-    int cluster = 1;
-    if (ctx.compute_capability >= 90 && rows.max_length > kSoloTokens) {
-      const int64_t blocks = static_cast<int64_t>(count) * args.kv.num_kv_heads;
-      while (cluster < kMaxCluster && blocks * cluster < ctx.sm_count && cluster * 64 < rows.max_length) cluster *= 2;
-    }
+    const AttentionShape shape{
+        AttentionMode::kExact, Precision::kFp16, args.num_heads, args.kv.num_kv_heads, args.kv.head_dim, {}, {}};
+    const int cluster = HalfRowCluster(ctx.traits, shape, count, rows.max_length);
     fresh ? LaunchLanes<true>(ctx, row_args, count, cluster) : LaunchLanes<false>(ctx, row_args, count, cluster);
   }
 }

@@ -2,6 +2,7 @@
 // memory. Source: the online softmax of FlashAttention-2 (Dao, 2023), one warp per 16 query rows.
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda {
 namespace {
@@ -183,15 +184,13 @@ __global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a
 template <int kHeadDim>
 void Launch(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles) {
   constexpr int kShared = 2 * 2 * kKeys * kHeadDim * 2;
-  STOCH_CUDA(cudaFuncSetAttribute(&HalfTileKernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+  AllowShared(ctx, &HalfTileKernel<kHeadDim>, size_t{kShared});
   const dim3 grid(static_cast<unsigned>(args.num_heads), static_cast<unsigned>(tiles.host.size()));
   HalfTileKernel<kHeadDim><<<grid, kThreads, kShared, ctx.stream>>>(args, tiles.device);
   STOCH_CUDA_LAUNCH("HalfTileKernel");
 }
 
 }  // namespace
-
-bool HalfTilesSupport(const KvView& kv) { return kv.head_dim == 64 || kv.head_dim == 128; }
 
 void LaunchHalfTiles(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles) {
   if (args.kv.head_dim == 128) {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pass.h"
 #include "kernels/cuda/sc/format/tables.h"
+#include "kernels/plan/attention_plan.h"
 
 namespace stoch::cuda {
 
@@ -42,7 +43,6 @@ struct RowSet {
 
 // Where row kernels keep the scores of a context that is too long for shared memory: [rows_at_once][num_heads][stride].
 // Planned for the limits of the pass, so that a recorded graph takes the same scratch as the eager run before it.
-inline constexpr int kMaxSharedScores = 8192;
 struct ScoreSpill {
   float* scores = nullptr;
   int64_t stride = 0;
@@ -52,10 +52,8 @@ struct ScoreSpill {
 // Tiles that a tile kernel works on: device memory, and what the host knows of them.
 struct TileSet {
   const QueryTile* device = nullptr;
-  std::span<const QueryTile> host;  // longest context first
-  int32_t num_sequences = 0;        // of the pass
-  int32_t max_length = 0;
-  int32_t packed_positions = 0;  // CudaPass::packed_positions
+  std::span<const QueryTile> host;  // by batch, longest context first
+  std::span<const TileBatch> batches;
 };
 
 // Quantized queries of a pass.
@@ -85,15 +83,13 @@ void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, Attenti
 
 // ---- row.cu: SC attention of single rows by count-table lookups. kPerToken with q.words null: the kernel
 // quantizes and appends the rows of the pass itself; for passes of at most kFreshRows rows, all of them in `rows`.
-inline constexpr int kFreshRows = 8;
-void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, AttentionMode mode, const ScTables& qk,
+void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const RowSet& rows,
                   const ScoreSpill& spill);
 
-// ---- tile.cu: SC attention of tiles of rows by binary tensor cores, for operators with streams of at most
-// 128 cycles. The row kernels take the rest, with the same bits.
-bool ScTilesSupport(const ScTables& qk, const ScTables& av, const KvView& kv);
-void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, AttentionMode mode, const ScTables& qk,
+// ---- tile.cu: SC attention of tiles of rows by binary tensor cores, where PlanScTiles supports it. The row
+// kernels take the rest, with the same bits.
+void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                    const ScTables& av, const QueryCodes& q, const WindowScales& scales, const TileSet& tiles);
 
 // ---- exact.cu: fp32 attention of single rows in the contract's summation order.
@@ -103,7 +99,6 @@ void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet
 // fresh: the row kernel rotates and appends the rows of the pass itself; for passes of at most kFreshRows rows, all of
 // them in `rows`.
 void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, bool fresh);
-bool HalfTilesSupport(const KvView& kv);
 void LaunchHalfTiles(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles);
 
 }  // namespace stoch::cuda

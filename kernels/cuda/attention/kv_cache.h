@@ -3,8 +3,8 @@
 // A page holds page_tokens consecutive positions of every layer and KV head. Within one layer:
 //   kExact, kPerHead, kPerRow  k, v F32 [page][kv_head][token][dim]
 //   fp16                       the same in F16
-//   kPerToken                  codes and one scale per token and KV head (sc_arithmetic section 6), packed in words of
-//                              four for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4;
+//   kPerToken                  codes and one scale per token and KV head (docs/sc_arithmetic.md#6-in-the-model), packed
+//                              by four for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4;
 //                              v_words [page][kv_head][token / 4][dim], byte = token % 4;
 //                              k_scales, v_scales F32 [page][kv_head][token]
 // kPerHead and kPerRow quantize the whole window anew in every pass, into one code layer that all layers share.

@@ -415,45 +415,41 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const RowArgs a
       (static_cast<float>(total) * args.av.gain) * scale;
 }
 
+static_assert(kFixedBytes + kStageRows * kRowBytes == kScRowFixedBytes);
+static_assert(sizeof(FreshRows) + kMaxSharedPages * sizeof(int32_t) <= kScRowStaticBytes);
+
 template <int kSlots, Phase kPhase, int kBlocks>
-void LaunchKernel(DeviceContext& ctx, const RowArgs& args, int rows) {
-  const size_t shared = SharedBytes(args.attention.kv.head_dim, args.cluster, args.shared_scores);
+void LaunchKernel(DeviceContext& ctx, const RowArgs& args, int rows, size_t shared) {
   const dim3 grid(static_cast<unsigned>(args.cluster), static_cast<unsigned>(args.attention.num_heads),
                   static_cast<unsigned>(rows));
   LaunchClusters(ctx, &ScRowKernel<kSlots, kPhase, kBlocks>, grid, kThreads, shared, args);
 }
 
 template <int kSlots, Phase kPhase>
-void LaunchDensity(DeviceContext& ctx, const RowArgs& args, int rows) {
+void LaunchDensity(DeviceContext& ctx, const ScRowPlan& plan, const RowArgs& args, int rows) {
+  const auto shared = static_cast<size_t>(plan.shared_bytes);
   if constexpr (IsPerToken(kPhase)) {
-    const int64_t blocks = int64_t{rows} * args.attention.num_heads * args.cluster;
-    if (blocks > 2 * ctx.sm_count) return LaunchKernel<kSlots, kPhase, CrowdedBlocks(kSlots)>(ctx, args, rows);
-    if (blocks > ctx.sm_count) return LaunchKernel<kSlots, kPhase, 2>(ctx, args, rows);
+    if (plan.blocks_per_sm == CrowdedBlocks(kSlots)) {
+      return LaunchKernel<kSlots, kPhase, CrowdedBlocks(kSlots)>(ctx, args, rows, shared);
+    }
+    if (plan.blocks_per_sm == 2) return LaunchKernel<kSlots, kPhase, 2>(ctx, args, rows, shared);
   }
-  LaunchKernel<kSlots, kPhase, 1>(ctx, args, rows);
+  LaunchKernel<kSlots, kPhase, 1>(ctx, args, rows, shared);
 }
 
 template <Phase kPhase>
-void LaunchSlots(DeviceContext& ctx, const RowArgs& args, int rows) {
+void LaunchSlots(DeviceContext& ctx, const ScRowPlan& plan, const RowArgs& args, int rows) {
   const int head_dim = args.attention.kv.head_dim;
-  if (head_dim <= 32) return LaunchDensity<1, kPhase>(ctx, args, rows);
-  if (head_dim <= 64) return LaunchDensity<2, kPhase>(ctx, args, rows);
-  if (head_dim <= 128) return LaunchDensity<4, kPhase>(ctx, args, rows);
-  LaunchDensity<8, kPhase>(ctx, args, rows);
-}
-
-// Blocks per row and head: enough to fill the GPU, no more than the context has tiles for.
-int ClusterSize(const DeviceContext& ctx, int64_t row_heads, int max_length) {
-  if (ctx.compute_capability < 90 || max_length <= kSoloTokens) return 1;
-  int cluster = 1;
-  while (cluster < 8 && row_heads * cluster < ctx.sm_count && cluster * kTileTokens < max_length) cluster *= 2;
-  return cluster;
+  if (head_dim <= 32) return LaunchDensity<1, kPhase>(ctx, plan, args, rows);
+  if (head_dim <= 64) return LaunchDensity<2, kPhase>(ctx, plan, args, rows);
+  if (head_dim <= 128) return LaunchDensity<4, kPhase>(ctx, plan, args, rows);
+  LaunchDensity<8, kPhase>(ctx, plan, args, rows);
 }
 
 }  // namespace
 }  // namespace attention_row
 
-void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, AttentionMode mode, const ScTables& qk,
+void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const RowSet& rows,
                   const ScoreSpill& spill) {
   using attention_row::Phase;
@@ -465,7 +461,6 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, AttentionMode m
   row_args.q = q;
   row_args.window = scales;
   row_args.row_list = rows.list;
-  row_args.shared_scores = std::min((rows.max_length + 255) / 256 * 256, kMaxSharedScores);
   row_args.spill = spill.scores;
   row_args.spill_stride = spill.stride;
   const auto launch = [&]<Phase kPhase>() {
@@ -474,12 +469,14 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, AttentionMode m
       RowArgs part = row_args;
       if (rows.list != nullptr) part.row_list = rows.list + first;
       part.row_offset = first;
-      part.cluster = attention_row::ClusterSize(ctx, static_cast<int64_t>(count) * args.num_heads, rows.max_length);
+      const ScRowPlan plan = PlanScRows(ctx.traits, shape, count, rows.max_length);
+      part.shared_scores = plan.shared_scores;
+      part.cluster = plan.cluster;
       part.cluster_shift = std::countr_zero(static_cast<unsigned>(part.cluster));
-      attention_row::LaunchSlots<kPhase>(ctx, part, count);
+      attention_row::LaunchSlots<kPhase>(ctx, plan, part, count);
     }
   };
-  switch (mode) {
+  switch (shape.mode) {
     case AttentionMode::kPerToken:
       if (q.words == nullptr) {
         launch.operator()<Phase::kFresh>();

@@ -18,7 +18,8 @@ inline constexpr int kStageTokens = 256;                    // probability rows 
 inline constexpr int kStageRows = 256;                      // and rows of a query, whose head_dim is at most that
 static_assert(kStageRows >= kStageTokens);
 inline constexpr int kChunkGroups = kStageTokens / kTurnTokens;  // of one warp: groups of four tokens in a stage
-inline constexpr int kSoloTokens = kThreads;                     // up to here one block beats a cluster
+inline constexpr int kSoloTokens = kScRowSoloTokens;             // up to here one block beats a cluster
+static_assert(kSoloTokens == kThreads);
 inline constexpr int kMaxSharedPages = 128;
 
 // kFresh: kPerToken that also quantizes and appends the rows of the pass. kHeadMax only finds the largest probability;
@@ -55,10 +56,6 @@ static_assert(kPaddedLanes >= 256);  // the largest head_dim
 
 // A multiple of 256: LookUpWord wants rows there.
 inline constexpr int kFixedBytes = (4 * (kPartsCount + 2 * kWarps + kPaddedLanes) + 255) / 256 * 256;
-
-inline size_t SharedBytes(int head_dim, int cluster, int shared_scores) {
-  return kFixedBytes + kStageRows * kRowBytes + 4 * static_cast<size_t>(cluster * head_dim + shared_scores);
-}
 
 __device__ __forceinline__ SharedLayout MakeLayout(void* memory, int head_dim, int cluster) {
   SharedLayout s;

@@ -3,7 +3,7 @@
 // Per group of tiles three kernels run: scores as 16-bit counts by binary tensor cores, softmax and quantization of the
 // probabilities, p v by binary tensor cores. Before them the keys and values of the long sequences are packed once, so
 // that no kernel walks pages. count = popcount(stream of a & thermometer of b); b is expanded in registers from its
-// rank and sign, and a negative operand is complemented, which an int8 product corrects (performance.md, "Prefill").
+// rank and sign, and a negative operand is complemented, which an int8 product corrects (docs/fast-kernels.md#prompts).
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
@@ -40,13 +40,15 @@ struct TileArgs {
   const QueryTile* tiles = nullptr;  // of this group
   int32_t num_tiles = 0;
   uint32_t zero = 0;  // see ValueUnit
+  int32_t heads = 0;  // of the launch, from head 0 of what the pointers point to
 };
 
 // tile_softmax.cu
-void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, int32_t num_sequences, int32_t max_length);
-void LaunchTileSoftmax(DeviceContext& ctx, const TileArgs& args, AttentionMode mode, bool head_max);
+void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, const TileBatch& batch);
+void LaunchTileSoftmax(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode,
+                       bool head_max);
 // tile_mma.cu
-void LaunchTileScores(DeviceContext& ctx, const TileArgs& args);
-void LaunchTileValues(DeviceContext& ctx, const TileArgs& args, AttentionMode mode);
+void LaunchTileScores(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args);
+void LaunchTileValues(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode);
 
 }  // namespace stoch::cuda

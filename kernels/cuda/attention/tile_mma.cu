@@ -3,8 +3,10 @@
 // A lane of a quad owns four dimensions (for p v: positions) of every group of sixteen, and all words of their streams
 // and thermometers: kWords of 32 cycles each. A step of the tensor core takes two words of a lane; which ones does not
 // matter as long as both operands agree. Four words of a row are a "unit": 16 bytes and two steps.
+#include "kernels/base/check.h"
 #include "kernels/cuda/attention/tile.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda {
 namespace {
@@ -13,7 +15,6 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kGroup = 16;      // dimensions or positions of one group: four words of codes
 constexpr int kScoreKeys = 32;  // keys of a warp's slice of the score kernel
-constexpr int kMaxTableBytes = 160 << 10;
 
 __device__ __forceinline__ void BinaryMma(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                           uint32_t b0, uint32_t b1) {
@@ -75,30 +76,33 @@ __device__ __forceinline__ void ThermometerStep(PackedWord word, uint32_t (&to)[
 
 // ---------------------------------------------------------------------------------------------------------- q k ----
 
-// Shared memory: streams of the tile's queries as the fragments of a step, [step][16-row tile][lane] x 16 bytes (words
+// A block takes kRows rows of a tile: all 64, or 32 where shared memory does not hold the streams of more.
+//
+// Shared memory: streams of the block's queries as the fragments of a step, [step][16-row tile][lane] x 16 bytes (words
 // 0 and 1 of row r and of row r + 8, interleaved: a load is a fragment, without a register move), then the correction
 // bytes [group][half][row][lane of quad] x 4 bytes: [x < 0], and [x < 0] - ones of the stream.
+template <int kRows>
 __device__ __forceinline__ int FragmentWord(int step, int row, int quad_lane) {
-  return (((step * (kQueryTile / 16) + row / 16) * 8 + row % 8) * 4 + quad_lane) * 4 + row / 8 % 2;
+  return (((step * (kRows / 16) + row / 16) * 8 + row % 8) * 4 + quad_lane) * 4 + row / 8 % 2;
 }
 
-template <int kHeadDim, int kWords>
+template <int kHeadDim, int kWords, int kRows>
 struct ScoreShared {
   static constexpr int kGroups = kHeadDim / kGroup;
-  static constexpr size_t kStreamBytes = size_t{kGroups} * kWords * kQueryTile * 4 * 16;
-  static constexpr size_t kBytes = kStreamBytes + size_t{kGroups} * 2 * kQueryTile * 4 * 4;
+  static constexpr int64_t kStreamBytes = int64_t{kGroups} * kWords * kRows * 4 * 16;
+  static constexpr int64_t kBytes = kStreamBytes + int64_t{kGroups} * 2 * kRows * 4 * 4;
 };
 
-template <int kHeadDim, int kWords>
+template <int kHeadDim, int kWords, int kRows>
 __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int head, uint32_t* fragments,
                              uint32_t* bytes) {
   const ScTables& tables = args.qk;
 #pragma unroll 4
-  for (int index = static_cast<int>(threadIdx.x); index < kHeadDim * kQueryTile; index += kThreads) {
+  for (int index = static_cast<int>(threadIdx.x); index < kHeadDim * kRows; index += kThreads) {
     const int lane = index & 3;
-    const int row = index / 4 % kQueryTile;
-    const int j = index / (4 * kQueryTile) & 3;
-    const int group = index / (16 * kQueryTile);
+    const int row = index / 4 % kRows;
+    const int j = index / (4 * kRows) & 3;
+    const int group = index / (16 * kRows);
     const int dim = group * kGroup + lane * 4 + j;
     int code = 0;
     if (row < tile.num_rows) {
@@ -121,55 +125,63 @@ __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int he
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       const int number = j * kWords + w;
-      fragments[FragmentWord(group * 2 * kWords + number / 2, row, lane) + (number & 1) * 2] = words[w];
+      fragments[FragmentWord<kRows>(group * 2 * kWords + number / 2, row, lane) + (number & 1) * 2] = words[w];
     }
-    uint8_t* correction = reinterpret_cast<uint8_t*>(bytes + (group * 2 * kQueryTile + row) * 4 + lane) + j;
+    uint8_t* correction = reinterpret_cast<uint8_t*>(bytes + (group * 2 * kRows + row) * 4 + lane) + j;
     correction[0] = negative ? 1 : 0;
-    correction[kQueryTile * 16] = static_cast<uint8_t>((negative ? 1 : 0) - ones);
+    correction[kRows * 16] = static_cast<uint8_t>((negative ? 1 : 0) - ones);
   }
 }
 
-// Adds steps `step` and later of a group: 64 rows x kScoreKeys keys. `fragments` points to this lane's first.
-template <int kWords, int step = 0>
-__device__ __forceinline__ void ScoreSteps(int32_t (&acc)[4][4][4], const PackedWord (&k)[4], const uint4* fragments) {
-  uint4 a[4];
+// Adds steps `step` and later of a group: 16 kM rows x kScoreKeys keys. `fragments` points to this lane's first.
+template <int kWords, int kM, int step = 0>
+__device__ __forceinline__ void ScoreSteps(int32_t (&acc)[kM][4][4], const PackedWord (&k)[4], const uint4* fragments) {
+  uint4 a[kM];
 #pragma unroll
-  for (int m = 0; m < 4; ++m) a[m] = fragments[(step * 4 + m) * 32];
+  for (int m = 0; m < kM; ++m) a[m] = fragments[(step * kM + m) * 32];
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     uint32_t b[2];
     ThermometerStep<kWords, step>(k[n], b);
 #pragma unroll
-    for (int m = 0; m < 4; ++m) BinaryMma(acc[m][n], a[m].x, a[m].y, a[m].z, a[m].w, b[0], b[1]);
+    for (int m = 0; m < kM; ++m) BinaryMma(acc[m][n], a[m].x, a[m].y, a[m].z, a[m].w, b[0], b[1]);
   }
-  if constexpr (step + 1 < 2 * kWords) ScoreSteps<kWords, step + 1>(acc, k, fragments);
+  if constexpr (step + 1 < 2 * kWords) ScoreSteps<kWords, kM, step + 1>(acc, k, fragments);
 }
 
-template <int kHeadDim, int kWords>
+template <int kHeadDim, int kWords, int kRows>
 __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs args) {
   extern __shared__ uint4 fragments[];
   constexpr int kGroups = kHeadDim / kGroup;
-  uint32_t* bytes =
-      reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(fragments) + ScoreShared<kHeadDim, kWords>::kStreamBytes);
+  constexpr int kM = kRows / 16;
+  uint32_t* bytes = reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(fragments) +
+                                                ScoreShared<kHeadDim, kWords, kRows>::kStreamBytes);
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int head = static_cast<int>(blockIdx.x);
-  const QueryTile tile = args.tiles[blockIdx.y];
+  QueryTile tile = args.tiles[blockIdx.y];
   const int length = tile.start_position + tile.num_rows;
-  StageQueries<kHeadDim, kWords>(args, tile, head, reinterpret_cast<uint32_t*>(fragments), bytes);
+  int64_t first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile;
+  if constexpr (kRows < kQueryTile) {
+    const int part = static_cast<int>(blockIdx.z) * kRows;
+    if (part >= tile.num_rows) return;  // nobody reads scores of these rows
+    tile.first_row += part;
+    tile.num_rows -= part;
+    first_row += part;
+  }
+  StageQueries<kHeadDim, kWords, kRows>(args, tile, head, reinterpret_cast<uint32_t*>(fragments), bytes);
   __syncthreads();
 
   const int kv_head = head / args.attention.group;
   const int64_t packed =
       static_cast<int64_t>(kv_head) * args.kv.positions + args.attention.pass.sequences[tile.sequence].packed_begin;
-  const int64_t first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile;
   const uint4* lane_fragments = fragments + lane;
   const uint32_t* lane_bytes = bytes + lane;
   for (int key = warp * kScoreKeys; key < length; key += kWarps * kScoreKeys) {
     // k_words of this lane's key in tile n: word lane % 4 of group g.
     const PackedWord* from = args.kv.k + (packed + key) / kKeyBlock * (kHeadDim / 4) * kKeyBlock +
                              (lane & 3) * kKeyBlock + key % kKeyBlock + (lane >> 2);
-    int32_t acc[4][4][4] = {};
+    int32_t acc[kM][4][4] = {};
     PackedWord k[4];
 #pragma unroll
     for (int n = 0; n < 4; ++n) k[n] = from[n * 8];
@@ -179,18 +191,18 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
       const PackedWord* ahead = from + (g + 1 < kGroups ? (g + 1) * 4 * kKeyBlock : 0);
 #pragma unroll
       for (int n = 0; n < 4; ++n) next[n] = ahead[n * 8];
-      ScoreSteps<kWords>(acc, k, lane_fragments + g * kWords * kQueryTile * 4);
-      // Sign correction, see performance.md: [x<0] (-s_w r - [w<0]) + [w<0] ([x<0] - ones of x).
-      const uint32_t* group_bytes = lane_bytes + g * 2 * kQueryTile * 4;
+      ScoreSteps<kWords>(acc, k, lane_fragments + g * kWords * kRows * 4);
+      // Sign correction, docs/fast-kernels.md#prompts: [x<0] (-s_w r - [w<0]) + [w<0] ([x<0] - ones of x).
+      const uint32_t* group_bytes = lane_bytes + g * 2 * kRows * 4;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const uint32_t negative = SignBytes(k[n].y);
         const uint32_t b0 = (k[n].x + 0x7f7f7f7fu) ^ (negative ^ 0x7f7f7f7fu);  // r - 1, or -r, in every byte
         const uint32_t b1 = negative & 0x01010101u;
 #pragma unroll
-        for (int m = 0; m < 4; ++m) {
-          ByteMma(acc[m][n], group_bytes[m * 64], group_bytes[m * 64 + 32], group_bytes[kQueryTile * 4 + m * 64],
-                  group_bytes[kQueryTile * 4 + m * 64 + 32], b0, b1);
+        for (int m = 0; m < kM; ++m) {
+          ByteMma(acc[m][n], group_bytes[m * 64], group_bytes[m * 64 + 32], group_bytes[kRows * 4 + m * 64],
+                  group_bytes[kRows * 4 + m * 64 + 32], b0, b1);
         }
       }
 #pragma unroll
@@ -198,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
     }
     int16_t* to = args.scratch.scores + first_row * args.scratch.stride + key + (lane & 3) * 2;
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
+    for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         int16_t* row = to + static_cast<int64_t>(m * 16 + h * 8 + (lane >> 2)) * args.scratch.stride;
@@ -345,53 +357,57 @@ __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs a
   }
 }
 
-template <typename Kernel>
-void Launch(DeviceContext& ctx, Kernel* kernel, const TileArgs& args, size_t shared) {
-  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-  const dim3 grid(static_cast<unsigned>(args.attention.num_heads), static_cast<unsigned>(args.num_tiles));
-  kernel<<<grid, kThreads, shared, ctx.stream>>>(args);
+void Launch(DeviceContext& ctx, void (*kernel)(TileArgs), const TileArgs& args, int64_t shared, int parts) {
+  AllowShared(ctx, kernel, static_cast<size_t>(shared));
+  const dim3 grid(static_cast<unsigned>(args.heads), static_cast<unsigned>(args.num_tiles),
+                  static_cast<unsigned>(parts));
+  kernel<<<grid, kThreads, static_cast<size_t>(shared), ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("attention tile kernel");
 }
 
 template <int kHeadDim, int kWords>
-void LaunchScores(DeviceContext& ctx, const TileArgs& args) {
-  Launch(ctx, &TileScoresKernel<kHeadDim, kWords>, args, ScoreShared<kHeadDim, kWords>::kBytes);
+void LaunchScores(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args) {
+  constexpr int kHalf = kQueryTile / 2;
+  if (plan.score_rows == kQueryTile) {
+    STOCH_CHECK(plan.score_shared_bytes == (ScoreShared<kHeadDim, kWords, kQueryTile>::kBytes));
+    Launch(ctx, &TileScoresKernel<kHeadDim, kWords, kQueryTile>, args, plan.score_shared_bytes, 1);
+  } else if constexpr (kHeadDim == 128 && kWords == 4) {
+    STOCH_CHECK(plan.score_shared_bytes == (ScoreShared<kHeadDim, kWords, kHalf>::kBytes));
+    Launch(ctx, &TileScoresKernel<kHeadDim, kWords, kHalf>, args, plan.score_shared_bytes, 2);
+  } else {
+    STOCH_CHECK(plan.score_rows == kQueryTile);  // 80 KB and less: every device has that
+  }
 }
 
 template <int kHeadDim, int kWords>
-void LaunchValues(DeviceContext& ctx, const TileArgs& args, bool channel_scales) {
-  const size_t table = static_cast<size_t>(args.av.masks) * static_cast<size_t>(args.av.levels) * kWords * 4;
-  const size_t sums = size_t{kQueryTile} * kHeadDim * 4;
-  if (table <= static_cast<size_t>(kMaxTableBytes)) {
-    const size_t shared = table > sums ? table : sums;
-    auto* kernel = channel_scales ? &TileValuesKernel<kHeadDim, kWords, true, true>
-                                  : &TileValuesKernel<kHeadDim, kWords, true, false>;
-    Launch(ctx, kernel, args, shared);
-  } else {
-    auto* kernel = channel_scales ? &TileValuesKernel<kHeadDim, kWords, false, true>
-                                  : &TileValuesKernel<kHeadDim, kWords, false, false>;
-    Launch(ctx, kernel, args, sums);
-  }
+void LaunchValues(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, bool channel_scales) {
+  auto* kernel = plan.table_in_shared ? (channel_scales ? &TileValuesKernel<kHeadDim, kWords, true, true>
+                                                        : &TileValuesKernel<kHeadDim, kWords, true, false>)
+                                      : (channel_scales ? &TileValuesKernel<kHeadDim, kWords, false, true>
+                                                        : &TileValuesKernel<kHeadDim, kWords, false, false>);
+  const int64_t table = int64_t{args.av.masks} * args.av.levels * kWords * 4;
+  STOCH_CHECK(!plan.table_in_shared || plan.value_shared_bytes >= table);
+  Launch(ctx, kernel, args, plan.value_shared_bytes, 1);
 }
 
 }  // namespace
 
-void LaunchTileScores(DeviceContext& ctx, const TileArgs& args) {
+void LaunchTileScores(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args) {
   const bool wide = args.attention.kv.head_dim == 128;
   if (args.qk.stream_words == 4) {
-    wide ? LaunchScores<128, 4>(ctx, args) : LaunchScores<64, 4>(ctx, args);
+    wide ? LaunchScores<128, 4>(ctx, plan, args) : LaunchScores<64, 4>(ctx, plan, args);
   } else {
-    wide ? LaunchScores<128, 2>(ctx, args) : LaunchScores<64, 2>(ctx, args);
+    wide ? LaunchScores<128, 2>(ctx, plan, args) : LaunchScores<64, 2>(ctx, plan, args);
   }
 }
 
-void LaunchTileValues(DeviceContext& ctx, const TileArgs& args, AttentionMode mode) {
+void LaunchTileValues(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode) {
   const bool wide = args.attention.kv.head_dim == 128;
   const bool channels = mode != AttentionMode::kPerToken;
   if (args.av.stream_words == 4) {
-    wide ? LaunchValues<128, 4>(ctx, args, channels) : LaunchValues<64, 4>(ctx, args, channels);
+    wide ? LaunchValues<128, 4>(ctx, plan, args, channels) : LaunchValues<64, 4>(ctx, plan, args, channels);
   } else {
-    wide ? LaunchValues<128, 2>(ctx, args, channels) : LaunchValues<64, 2>(ctx, args, channels);
+    wide ? LaunchValues<128, 2>(ctx, plan, args, channels) : LaunchValues<64, 2>(ctx, plan, args, channels);
   }
 }
 

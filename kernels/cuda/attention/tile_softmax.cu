@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/attention/tile.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
 #include "kernels/math/reduce.h"
@@ -82,7 +83,6 @@ enum class Phase : uint8_t { kPerToken, kPerRow, kHeadMax, kHeadOutput };
 // Lane l takes positions 4 l .. 4 l + 3 of every 128, so that all loads and stores are vectors. Of the kRowLanes lanes
 // of the sum it then owns 4 l + i and 128 + 4 l + i, and the fold by halves goes 128: within the lane, 64 to 4: between
 // lanes 16 to 1 apart, 2 and 1: within the lane.
-constexpr int kSoftmaxWarps = 4;
 constexpr int kStep = 128;  // positions of one vector load of a warp
 static_assert(kRowLanes == 2 * kStep);
 
@@ -260,33 +260,37 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
 }
 
 template <Phase kPhase>
-void LaunchSoftmax(DeviceContext& ctx, const TileArgs& args) {
+void LaunchSoftmax(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args) {
   const int64_t rounded = (args.scratch.stride + kStep - 1) / kStep * kStep;
-  const int kept_floats = static_cast<int>(std::min<int64_t>(rounded, kMaxSharedScores));
+  const int kept_floats = static_cast<int>(std::min<int64_t>(rounded, plan.max_kept_floats));
   const size_t bytes = static_cast<size_t>(kSoftmaxWarps) * static_cast<size_t>(kept_floats) * sizeof(float);
-  STOCH_CUDA(cudaFuncSetAttribute(&TileSoftmaxKernel<kPhase>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes)));
-  const dim3 grid(kQueryTile / kSoftmaxWarps, static_cast<unsigned>(args.attention.num_heads),
-                  static_cast<unsigned>(args.num_tiles));
+  AllowShared(ctx, &TileSoftmaxKernel<kPhase>, bytes);
+  const dim3 grid(kQueryTile / kSoftmaxWarps, static_cast<unsigned>(args.heads), static_cast<unsigned>(args.num_tiles));
   TileSoftmaxKernel<kPhase><<<grid, kSoftmaxWarps * 32, bytes, ctx.stream>>>(args, kept_floats);
   STOCH_CUDA_LAUNCH("TileSoftmaxKernel");
 }
 
 }  // namespace
 
-void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, int32_t num_sequences, int32_t max_length) {
-  const dim3 grid(static_cast<unsigned>((max_length + kKeyBlock - 1) / kKeyBlock),
-                  static_cast<unsigned>(args.attention.kv.num_kv_heads), static_cast<unsigned>(num_sequences));
-  PackKvKernel<<<grid, kThreads, 0, ctx.stream>>>(args);
+void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, const TileBatch& batch) {
+  const dim3 grid(static_cast<unsigned>((batch.max_length + kKeyBlock - 1) / kKeyBlock),
+                  static_cast<unsigned>(args.attention.kv.num_kv_heads), static_cast<unsigned>(batch.num_sequences));
+  TileArgs of_batch = args;  // whose first sequence is the batch's
+  PassView& pass = of_batch.attention.pass;
+  pass.sequences += batch.first_sequence;
+  pass.pages += int64_t{batch.first_sequence} * pass.max_pages;
+  PackKvKernel<<<grid, kThreads, 0, ctx.stream>>>(of_batch);
   STOCH_CUDA_LAUNCH("PackKvKernel");
 }
 
-void LaunchTileSoftmax(DeviceContext& ctx, const TileArgs& args, AttentionMode mode, bool head_max) {
+void LaunchTileSoftmax(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode,
+                       bool head_max) {
   switch (mode) {
-    case AttentionMode::kPerToken: return LaunchSoftmax<Phase::kPerToken>(ctx, args);
-    case AttentionMode::kPerRow: return LaunchSoftmax<Phase::kPerRow>(ctx, args);
+    case AttentionMode::kPerToken: return LaunchSoftmax<Phase::kPerToken>(ctx, plan, args);
+    case AttentionMode::kPerRow: return LaunchSoftmax<Phase::kPerRow>(ctx, plan, args);
     case AttentionMode::kPerHead:
-      return head_max ? LaunchSoftmax<Phase::kHeadMax>(ctx, args) : LaunchSoftmax<Phase::kHeadOutput>(ctx, args);
+      return head_max ? LaunchSoftmax<Phase::kHeadMax>(ctx, plan, args)
+                      : LaunchSoftmax<Phase::kHeadOutput>(ctx, plan, args);
     case AttentionMode::kExact: return;
   }
 }

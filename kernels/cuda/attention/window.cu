@@ -1,4 +1,5 @@
-// per_head and per_row: q and the whole window of every sequence quantized anew in each pass (sc_arithmetic section 6).
+// per_head and per_row: q and the whole window of every sequence quantized again in each pass
+// (docs/sc_arithmetic.md#6-in-the-model).
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/head_vector.cuh"

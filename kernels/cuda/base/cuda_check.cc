@@ -14,6 +14,7 @@ std::string Where(const char* call, const char* file, int line) {
 void ThrowIfFailed(cudaError_t code, const char* call, const char* file, int line) {
   if (code == cudaSuccess) return;
   (void)cudaGetLastError();
+  if (code == cudaErrorMemoryAllocation) throw OutOfMemory("out of device memory in " + Where(call, file, line));
   throw CudaError(std::string("CUDA error ") + cudaGetErrorName(code) + " (" + cudaGetErrorString(code) + ") in " +
                       Where(call, file, line),
                   static_cast<int>(code));
@@ -21,6 +22,7 @@ void ThrowIfFailed(cudaError_t code, const char* call, const char* file, int lin
 
 void ThrowIfFailed(cublasStatus_t code, const char* call, const char* file, int line) {
   if (code == CUBLAS_STATUS_SUCCESS) return;
+  if (code == CUBLAS_STATUS_ALLOC_FAILED) throw OutOfMemory("out of device memory in " + Where(call, file, line));
   throw CudaError(std::string("cuBLAS error ") + cublasGetStatusName(code) + " in " + Where(call, file, line),
                   static_cast<int>(code));
 }

@@ -18,7 +18,8 @@ class CudaError : public DeviceError {
   int code_;
 };
 
-// Throw when `code` is not success; the runtime's sticky "last error" is cleared first.
+// Throw when `code` is not success, OutOfMemory where that is the reason; the runtime's sticky "last error" is cleared
+// first.
 void ThrowIfFailed(cudaError_t code, const char* call, const char* file, int line);
 void ThrowIfFailed(cublasStatus_t code, const char* call, const char* file, int line);
 

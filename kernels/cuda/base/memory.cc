@@ -16,8 +16,8 @@ Buffer AllocateDevice(const Device& device, size_t bytes) {
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     STOCH_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
-    throw InvalidInput(DeviceName(device) + " has " + std::to_string(free_bytes >> 20) + " MiB free, but " +
-                       std::to_string(bytes >> 20) + " MiB were asked for in one piece");
+    throw OutOfMemory(DeviceName(device) + " has " + std::to_string(free_bytes >> 20) + " MiB free, but " +
+                      std::to_string(bytes >> 20) + " MiB are needed in one piece");
   }
   STOCH_CUDA(code);
   return Buffer(data, bytes, device, [device](void* p, size_t) {
@@ -35,7 +35,7 @@ Buffer AllocatePinned(size_t bytes, const Device& device) {
   const cudaError_t code = cudaMallocHost(&data, bytes == 0 ? 1 : bytes);
   if (code == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    throw InvalidInput("the host cannot page-lock " + std::to_string(bytes >> 20) + " MiB of its memory in one piece");
+    throw OutOfMemory("the host cannot page-lock " + std::to_string(bytes >> 20) + " MiB of its memory in one piece");
   }
   STOCH_CUDA(code);
   return Buffer(data, bytes, device, [](void* p, size_t) { (void)cudaFreeHost(p); });

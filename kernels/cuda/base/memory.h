@@ -8,12 +8,12 @@
 namespace stoch::cuda {
 
 // What:   device memory, content undefined; 256-byte aligned.
-// Errors: InvalidInput where the device has not enough free memory (wanted, free); CudaError otherwise.
+// Errors: OutOfMemory where the device has not enough free memory (wanted, free); CudaError otherwise.
 Buffer AllocateDevice(const Device& device, size_t bytes);
 
 // What:   page-locked host memory, for copies that overlap; content undefined. It has one address on the host and on
 //         every GPU (unified addressing), so it may also pass as memory of a `device`.
-// Errors: InvalidInput where the host has not enough; CudaError otherwise.
+// Errors: OutOfMemory where the host has not enough; CudaError otherwise.
 Buffer AllocatePinned(size_t bytes, const Device& device = {});
 
 }  // namespace stoch::cuda

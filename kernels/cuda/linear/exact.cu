@@ -276,8 +276,7 @@ void LaunchVector(DeviceContext& ctx, const float* x, int64_t x_stride, int rows
   const auto launch = [&]<int kRows>() {
     const auto kernel = ExactVectorKernel<T, kRows>;
     const size_t shared_bytes = static_cast<size_t>(kRows * w.padded_cols) * sizeof(float);
-    STOCH_CUDA(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+    AllowShared(ctx, kernel, shared_bytes);
     const unsigned blocks = static_cast<unsigned>((w.rows + kWeightRowsOfBlock - 1) / kWeightRowsOfBlock);
     LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kVectorThreads), shared_bytes, x, x_stride, w, out, reporter);
   };
@@ -311,13 +310,30 @@ void LaunchTiles(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t r
 
 }  // namespace
 
+int64_t ExactLinearLocalBytes() {
+  cudaFuncAttributes attributes{};
+  STOCH_CUDA(cudaFuncGetAttributes(&attributes, &ExactTileKernel<__half, 8>));
+  return static_cast<int64_t>(attributes.localSizeBytes);
+}
+
+int64_t ExactLinearScratchBytes(int64_t cols, int64_t max_rows) {
+  constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // of one load of all lanes, for the smallest type
+  constexpr int64_t kRows = 32;                         // that both copies are padded to
+  constexpr int64_t kFloat = sizeof(float);
+  const int64_t padded = (cols + kColumns - 1) / kColumns * kColumns;
+  const int64_t tiles = (max_rows + kRows - 1) / kRows;
+  const int64_t batch_tiles = std::min(tiles, kMaxExactBatchRows / kRows);
+  const int64_t copy = std::max(tiles * kRows, batch_tiles * (kRows + 4)) * padded;
+  return (max_rows * padded + copy) * kFloat + 2 * static_cast<int64_t>(Workspace::kAlignment);
+}
+
 void LaunchExactLinear(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
                        const LinearOutput& out, const FiniteReporter& reporter) {
   DispatchFloat(w.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     if (rows > kMaxExactBatchRows) return LaunchTiles<T>(ctx, x, x_stride, rows, w, out, reporter);
     // As many rows at once as shared memory holds.
-    const int64_t fit = std::min<int64_t>(ctx.max_shared_bytes / (w.padded_cols * int64_t{sizeof(float)}), rows);
+    const int64_t fit = std::min<int64_t>(ctx.traits.max_shared_bytes / (w.padded_cols * int64_t{sizeof(float)}), rows);
     if (fit == 0 || rows > kMaxVectorRows) return LaunchExactBatch(ctx, x, x_stride, rows, w, out, reporter);
     for (int64_t first = 0; first < rows; first += fit) {
       LinearOutput part = out;

@@ -13,4 +13,14 @@ namespace stoch::cuda {
 void LaunchExactLinear(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
                        const LinearOutput& out, const FiniteReporter& reporter);
 
+// What: bytes of ctx.workspace that linears of this many columns take for up to max_rows rows: x padded, and a copy of
+// it
+//       in the order in which the kernels for many rows want it.
+int64_t ExactLinearScratchBytes(int64_t cols, int64_t max_rows);
+
+// What: bytes of local memory that a thread of the kernel for many rows has: more than any other kernel's. A device
+// keeps
+//       as many for every thread that it can hold, from the first launch on.
+int64_t ExactLinearLocalBytes();
+
 }  // namespace stoch::cuda

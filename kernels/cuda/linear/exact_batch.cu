@@ -187,7 +187,7 @@ void Launch(DeviceContext& ctx, const float* x, int64_t x_stride, BatchArgs args
   LaunchOverlapped(ctx, InterleaveKernel<kTokens>, dim3(static_cast<unsigned>((cols + kDims - 1) / kDims), tiles),
                    dim3(kThreads), 0, x, x_stride, args.rows, cols, tokens);
   const auto kernel = ExactBatchKernel<T, kTokens>;
-  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)));
+  AllowShared(ctx, kernel, kShared);
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>((args.w.rows + kBlockRows - 1) / kBlockRows), tiles),
                    dim3(kThreads), kShared, args);
 }

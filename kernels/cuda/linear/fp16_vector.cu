@@ -239,7 +239,7 @@ bool Fp16VectorSupports(const DeviceContext& ctx, const RowSource& source, int64
     return false;
   }
   // x must fit beside the static shared memory.
-  return rows <= kMaxRows && cols % kVector == 0 && rows * PaddedCols(cols) * 2 + 2048 <= ctx.max_shared_bytes;
+  return rows <= kMaxRows && cols % kVector == 0 && rows * PaddedCols(cols) * 2 + 2048 <= ctx.traits.max_shared_bytes;
 }
 
 void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
@@ -254,10 +254,10 @@ void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows,
   args.rows = static_cast<int>(rows);
   args.source = source;
   args.reporter = reporter;
-  const int blocks = std::min(ctx.sm_count, (args.total_rows + kWarps - 1) / kWarps);
+  const int blocks = std::min(ctx.traits.sm_count, (args.total_rows + kWarps - 1) / kWarps);
   const auto kernel = rows == 1 ? Fp16VectorKernel<1> : rows == 2 ? Fp16VectorKernel<2> : Fp16VectorKernel<4>;
   const size_t shared_bytes = static_cast<size_t>(rows * args.padded_cols) * 2;
-  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  AllowShared(ctx, kernel, shared_bytes);
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), shared_bytes, args);
 }
 

@@ -38,7 +38,7 @@ STOCH_HD float PrologueValue(const RowSource& source, const float* x, const floa
 }
 
 // What:   quantizes f(x) as side a of `op`. The view points into `scratch`.
-// Bits:   shared/spec sc_arithmetic sections 2 and 5; a chunk whose scope holds NaN or infinity becomes zeros and is
+// Bits:   docs/sc_arithmetic.md#2-quantizers; a chunk whose scope holds NaN or infinity becomes zeros and is
 //         reported.
 ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
                                 int64_t cols, const ScOperator& op, const FiniteReporter& reporter);

@@ -32,7 +32,7 @@ double MeasureReadBandwidth(DeviceContext& ctx) {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   STOCH_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
-  const int blocks = ctx.sm_count * 4;
+  const int blocks = ctx.traits.sm_count * 4;
   const int64_t unit = static_cast<int64_t>(blocks) * kThreads * kLoads * static_cast<int64_t>(sizeof(uint4));
   const int64_t units = std::max<int64_t>(1, std::min(int64_t{1} << 30, static_cast<int64_t>(free_bytes / 4)) / unit);
   const Buffer buffer = AllocateDevice(ctx.device, static_cast<size_t>(units * unit));

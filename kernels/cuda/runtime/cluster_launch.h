@@ -3,18 +3,18 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda {
 
 #if defined(__CUDACC__)
 // What:     launches `kernel` with clusters of grid.x blocks; it may start early (launch.h), so it calls
-// WaitForPrevious
-//           before it reads anything. Raises the kernel's limit of dynamic shared memory as needed.
-// Requires: grid.x <= 8, and 1 before sm_90.
+//           WaitForPrevious before it reads anything. Raises the kernel's limit of dynamic shared memory as needed.
+// Requires: grid.x <= 8, and 1 where ctx.traits has no clusters.
 template <typename Args>
 void LaunchClusters(DeviceContext& ctx, void (*kernel)(Args), dim3 grid, int threads, size_t shared_bytes,
                     const Args& args) {
-  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  AllowShared(ctx, kernel, shared_bytes);
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -28,7 +28,7 @@ void LaunchClusters(DeviceContext& ctx, void (*kernel)(Args), dim3 grid, int thr
   config.dynamicSmemBytes = shared_bytes;
   config.stream = ctx.stream;
   config.attrs = attributes;
-  config.numAttrs = ctx.compute_capability < 90 ? 0 : (grid.x > 1 ? 2 : 1);
+  config.numAttrs = ctx.traits.has_hopper_code ? (grid.x > 1 ? 2 : 1) : 0;
   STOCH_CUDA(cudaLaunchKernelEx(&config, kernel, args));
 }
 #endif

@@ -3,6 +3,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/runtime/gpu_probe.h"
 #include "kernels/cuda/runtime/views.h"
 
 namespace stoch::cuda {
@@ -24,10 +25,8 @@ DeviceContext::DeviceContext(int ordinal)
   DeviceGuard guard(device);
   cudaDeviceProp properties{};
   STOCH_CUDA(cudaGetDeviceProperties(&properties, ordinal));
-  sm_count = properties.multiProcessorCount;
-  compute_capability = properties.major * 10 + properties.minor;
   l2_bytes = properties.l2CacheSize;
-  max_shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  traits = ProbeGpu(ordinal);
   STOCH_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   STOCH_CUDA(cudaStreamCreateWithFlags(&copy_stream, cudaStreamNonBlocking));
   STOCH_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));

@@ -14,6 +14,7 @@
 #include "kernels/cuda/base/grid_barrier.cuh"
 #include "kernels/cuda/runtime/workspace.h"
 #include "kernels/cuda/sc/format/tables.h"
+#include "kernels/plan/gpu_traits.h"
 
 namespace stoch::cuda {
 
@@ -28,11 +29,9 @@ class DeviceContext {
   const Device device;
   cudaStream_t stream = nullptr;       // every op of the device, in order
   cudaStream_t copy_stream = nullptr;  // uploads that overlap with kernels while loading
-  int sm_count = 0;
-  int compute_capability = 0;  // 90 for sm_90
+  GpuTraits traits;                    // what kernels are chosen by
   int64_t l2_bytes = 0;
-  int64_t max_shared_bytes = 0;  // opt-in limit of one block
-  double read_bytes_per_s = 0;   // measured, 0 = not yet
+  double read_bytes_per_s = 0;  // measured, 0 = not yet
 
   Workspace workspace;
   TableCache tables;

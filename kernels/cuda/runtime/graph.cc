@@ -1,6 +1,7 @@
 #include "kernels/cuda/runtime/graph.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
@@ -16,7 +17,24 @@ void Destroy(std::vector<cudaGraphExec_t>& graphs) {
   graphs.clear();
 }
 
+// Errors after which the device goes on as before: what failed has not happened. (The CUDA headers say of the others
+// that the process must end, or nothing.)
+bool IsHarmless(cudaError_t code) {
+  return code == cudaErrorInvalidValue || code == cudaErrorMemoryAllocation || code == cudaErrorNotSupported;
+}
+
+// Gives recordings back where one of them failed. Returns `code`.
+cudaError_t FreeOnFailure(const std::vector<cudaGraph_t>& graphs, cudaError_t code) {
+  for (cudaGraph_t graph : graphs) {
+    if (code != cudaSuccess && graph != nullptr) (void)cudaGraphDestroy(graph);
+  }
+  return code;
+}
+
 }  // namespace
+
+GraphCache::GraphCache(std::vector<DeviceContext*> contexts)
+    : contexts_(std::move(contexts)), fails_for_tests_(std::getenv("STOCH_TEST_FAIL_GRAPHS") != nullptr) {}
 
 GraphCache::~GraphCache() {
   for (auto& [key, entry] : entries_) Destroy(entry.graphs);
@@ -31,16 +49,36 @@ void GraphCache::Run(std::string_view key, const std::function<void()>& body) {
   if (found == entries_.end()) {
     body();
     if (entries_.size() >= kMaxGraphs) DropOldest();
-    entries_.emplace(std::string(key), Entry{{}, ++uses_});
+    entries_.emplace(std::string(key), Entry{{}, ++uses_, false});
     return;
   }
   Entry& entry = found->second;
   entry.last_use = ++uses_;
-  if (entry.graphs.empty()) Record(entry, body);
+  const bool is_new = entry.graphs.empty() && !entry.is_eager;
+  if (is_new) Record(entry, body);
+  if (entry.is_eager) {
+    body();
+    return;
+  }
+  const cudaError_t code = Launch(entry);
+  // A first launch allocates. One device: nothing has run; of several some may be waiting for the others already.
+  if (is_new && contexts_.size() == 1 && IsHarmless(code)) {
+    (void)cudaGetLastError();
+    Destroy(entry.graphs);
+    entry.is_eager = true;
+    body();
+    return;
+  }
+  STOCH_CUDA(code);
+}
+
+cudaError_t GraphCache::Launch(const Entry& entry) const {
   for (size_t i = 0; i < contexts_.size(); ++i) {
     DeviceGuard guard(contexts_[i]->device);
-    STOCH_CUDA(cudaGraphLaunch(entry.graphs[i], contexts_[i]->stream));
+    const cudaError_t code = cudaGraphLaunch(entry.graphs[i], contexts_[i]->stream);
+    if (code != cudaSuccess) return code;
   }
+  return cudaSuccess;
 }
 
 void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
@@ -64,8 +102,9 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
   inside_ = false;
   cudaError_t code = cudaSuccess;
   const std::vector<cudaGraph_t> graphs = EndRecording(started, &code);
+  STOCH_CUDA(FreeOnFailure(graphs, code));
+  if (fails_for_tests_) code = cudaErrorMemoryAllocation;
   for (size_t i = 0; i < graphs.size(); ++i) {
-    if (graphs[i] == nullptr) continue;
     DeviceGuard guard(contexts_[i]->device);
     cudaGraphExec_t exec = nullptr;
     if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graphs[i], 0);
@@ -74,8 +113,11 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
     if (code == cudaSuccess && contexts_.size() > 1) code = cudaGraphUpload(exec, contexts_[i]->stream);
     (void)cudaGraphDestroy(graphs[i]);
   }
-  if (code != cudaSuccess) Destroy(entry.graphs);
-  STOCH_CUDA(code);
+  if (code == cudaSuccess) return;
+  Destroy(entry.graphs);
+  if (!IsHarmless(code)) STOCH_CUDA(code);
+  (void)cudaGetLastError();
+  entry.is_eager = true;
 }
 
 std::vector<cudaGraph_t> GraphCache::EndRecording(size_t started, cudaError_t* code) {

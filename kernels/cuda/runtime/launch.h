@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/runtime/gpu_probe.h"
 
 namespace stoch::cuda {
 
@@ -38,8 +39,21 @@ __device__ __forceinline__ void PrefetchL2Line(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
 
-// What: launches `kernel`, which calls WaitForPrevious itself, so that it can be on the GPU before its turn comes. On
-//       GPUs before sm_90 a plain launch.
+// What:   raises the limit of dynamic shared memory of `kernel` to what a launch of it asks for.
+// Errors: DeviceError where a device of ctx.traits would refuse the launch: this one, or one with less
+//         (GpuTraits::is_limited).
+inline void AllowShared(const DeviceContext& ctx, const void* kernel, size_t bytes) {
+  if (ctx.traits.is_limited) CheckSharedLimit(ctx.traits, kernel, bytes);
+  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+template <typename... Params>
+void AllowShared(const DeviceContext& ctx, void (*kernel)(Params...), size_t bytes) {
+  AllowShared(ctx, reinterpret_cast<const void*>(kernel), bytes);
+}
+
+// What: launches `kernel`, which calls WaitForPrevious itself, so that it can be on the GPU before its turn comes.
+// Where
+//       the code has no such waits a plain launch.
 template <typename... Params, typename... Args>
 void LaunchOverlapped(DeviceContext& ctx, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                       Args&&... args) {
@@ -52,7 +66,7 @@ void LaunchOverlapped(DeviceContext& ctx, void (*kernel)(Params...), dim3 grid, 
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = ctx.compute_capability >= 90 ? 1 : 0;
+  config.numAttrs = ctx.traits.has_hopper_code ? 1 : 0;
   STOCH_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 #endif

@@ -19,6 +19,8 @@ T* At(const Buffer& buffer, size_t offset) {
   return reinterpret_cast<T*>(static_cast<char*>(buffer.data()) + offset);
 }
 
+int32_t PaddedLength(int32_t length) { return (length + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
+
 std::string Number(int64_t value) { return std::to_string(value); }
 
 }  // namespace
@@ -101,6 +103,19 @@ void CudaPass::Validate(const PassLayout& layout) const {
   if (next_row != rows) throw InvalidInput("pass: sequences must cover every row once, in order");
 }
 
+TileBatch& CudaPass::BatchFor(int32_t sequence, int32_t length) {
+  if (batches_.empty() || batches_.back().positions + PaddedLength(length) > ctx_.traits.max_packed_positions) {
+    TileBatch batch;
+    batch.first_sequence = sequence;
+    batch.first_tile = static_cast<int32_t>(tiles_.size());
+    batches_.push_back(batch);
+  }
+  TileBatch& batch = batches_.back();
+  batch.num_sequences = sequence + 1 - batch.first_sequence;
+  batch.max_length = std::max(batch.max_length, length);
+  return batch;
+}
+
 void CudaPass::Upload(const PassLayout& layout) {
   Validate(layout);
   slot_ = (slot_ + 1) % kSlots;
@@ -114,7 +129,7 @@ void CudaPass::Upload(const PassLayout& layout) {
   max_short_length_ = 0;
   sequences_.clear();
   tiles_.clear();
-  packed_positions_ = 0;
+  batches_.clear();
   max_page_ = 0;
   std::memcpy(At<int32_t>(host, offsets_.ids), layout.ids.data(), layout.ids.size() * sizeof(int32_t));
   if (!layout.output_rows.empty()) {
@@ -129,10 +144,11 @@ void CudaPass::Upload(const PassLayout& layout) {
   for (size_t i = 0; i < layout.sequences.size(); ++i) {
     const PassLayout::Sequence& s = layout.sequences[i];
     const bool is_long = s.num_rows >= kLongSequenceRows;
+    TileBatch* const batch = is_long ? &BatchFor(static_cast<int32_t>(i), s.start_position + s.num_rows) : nullptr;
     sequences_.push_back({s.first_row, s.num_rows, s.start_position, s.start_position + s.num_rows,
-                          static_cast<int32_t>(s.pages.size()), is_long ? packed_positions_ : -1});
+                          static_cast<int32_t>(s.pages.size()), is_long ? batch->positions : -1});
     const PassSequence& sequence = sequences_.back();
-    if (is_long) packed_positions_ += (sequence.length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+    if (is_long) batch->positions += PaddedLength(sequence.length);
     max_length_ = std::max(max_length_, sequence.length);
     for (int32_t r = 0; r < s.num_rows; ++r) {
       positions[s.first_row + r] = s.start_position + r;
@@ -142,16 +158,20 @@ void CudaPass::Upload(const PassLayout& layout) {
       if (is_long && r % kQueryTile == 0) {
         tiles_.push_back(
             {static_cast<int32_t>(i), s.first_row + r, std::min(kQueryTile, s.num_rows - r), s.start_position + r});
+        ++batch->num_tiles;
       }
     }
     for (const int32_t page : s.pages) max_page_ = std::max(max_page_, page);
     if (!is_long) max_short_length_ = std::max(max_short_length_, sequence.length);
     std::copy(s.pages.begin(), s.pages.end(), pages + i * static_cast<size_t>(limits_.max_pages_per_sequence));
   }
-  // Longest context first: the short tiles fill the gaps at the end of a launch.
-  std::stable_sort(tiles_.begin(), tiles_.end(), [](const QueryTile& a, const QueryTile& b) {
-    return a.start_position + a.num_rows > b.start_position + b.num_rows;
-  });
+  // Of each batch longest context first: the short tiles fill the gaps at the end of a launch.
+  for (const TileBatch& batch : batches_) {
+    const auto begin = tiles_.begin() + batch.first_tile;
+    std::stable_sort(begin, begin + batch.num_tiles, [](const QueryTile& a, const QueryTile& b) {
+      return a.start_position + a.num_rows > b.start_position + b.num_rows;
+    });
+  }
   std::copy(tiles_.begin(), tiles_.end(), At<QueryTile>(host, offsets_.tiles));
   // Entries past the last sequence read as having no rows: recorded graphs launch for the limit.
   PassSequence* sequences = At<PassSequence>(host, offsets_.sequences);

@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/plan/attention_plan.h"
 
 namespace stoch::cuda {
 
@@ -20,8 +21,8 @@ struct PassSequence {
   int32_t start_position = 0;
   int32_t length = 0;  // start_position + num_rows
   int32_t num_pages = 0;
-  int32_t packed_begin = -1;  // of a long sequence: where its positions start when those of all are laid end to end,
-                              // each rounded up to kKeyBlock; -1 for a short one
+  int32_t packed_begin = -1;  // of a long sequence: where its positions start when those of its batch are laid end to
+                              // end, each rounded up to kKeyBlock; -1 for a short one
 };
 
 // One row of a pass: what a row kernel needs first, in one load.
@@ -33,13 +34,21 @@ struct alignas(16) PassRow {
 };
 
 // Up to kQueryTile consecutive rows of one sequence: the unit of the prefill kernels.
-inline constexpr int kQueryTile = 64;
-inline constexpr int kKeyBlock = 64;
 struct QueryTile {
   int32_t sequence = 0;
   int32_t first_row = 0;
   int32_t num_rows = 0;
   int32_t start_position = 0;  // of first_row
+};
+
+// Long sequences that are packed, and whose tiles run, together: neighbours of the pass, with short ones between them.
+struct TileBatch {
+  int32_t first_sequence = 0;
+  int32_t num_sequences = 0;
+  int32_t first_tile = 0;
+  int32_t num_tiles = 0;
+  int32_t positions = 0;   // of its long sequences, each rounded up to kKeyBlock
+  int32_t max_length = 0;  // of them
 };
 
 // What a kernel sees of a pass; all pointers are device memory with room for the limits. Passed by value.
@@ -50,14 +59,11 @@ struct PassView {
   const PassRow* rows = nullptr;            // [max_rows]
   const int32_t* output_rows = nullptr;     // [max_rows]
   const PassSequence* sequences = nullptr;  // [max_sequences], spare ones have no rows
-  const QueryTile* tiles = nullptr;         // rows of long sequences, longest context first
+  const QueryTile* tiles = nullptr;         // rows of long sequences: by batch, longest context first
   const int32_t* short_rows = nullptr;      // every other row
   const int32_t* pages = nullptr;           // [max_sequences][max_pages]
   int32_t max_pages = 0;
 };
-
-// Sequences with at least this many rows in a pass go through the prefill kernels.
-inline constexpr int kLongSequenceRows = 16;
 
 class CudaPass final : public Pass {
  public:
@@ -75,8 +81,8 @@ class CudaPass final : public Pass {
   int64_t num_short_rows() const { return num_short_rows_; }
   int32_t max_length() const { return max_length_; }              // longest sequence
   int32_t max_short_length() const { return max_short_length_; }  // longest sequence with short rows
-  int32_t packed_positions() const { return packed_positions_; }  // of all long sequences
-  int32_t max_page() const { return max_page_; }                  // largest page number
+  const std::vector<TileBatch>& batches() const { return batches_; }
+  int32_t max_page() const { return max_page_; }  // largest page number
   const std::vector<PassSequence>& sequences() const { return sequences_; }
 
   // Requires and Errors: Backend::UploadPass. Async: one copy on the context's stream; the host buffer is reused only
@@ -89,6 +95,8 @@ class CudaPass final : public Pass {
            short_rows = 0, pages = 0, end = 0;
   };
   void Validate(const PassLayout& layout) const;
+  // The batch of the next long sequence.
+  TileBatch& BatchFor(int32_t sequence, int32_t length);
 
   DeviceContext& ctx_;
   PassLimits limits_;
@@ -104,10 +112,10 @@ class CudaPass final : public Pass {
   int64_t num_short_rows_ = 0;
   int32_t max_length_ = 0;
   int32_t max_short_length_ = 0;
-  int32_t packed_positions_ = 0;
   int32_t max_page_ = 0;
   std::vector<PassSequence> sequences_;
   std::vector<QueryTile> tiles_;
+  std::vector<TileBatch> batches_;
 };
 
 // Errors: InvalidInput for limits below 1.

@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) PickTokensKernel(const PickArgs args
 void LaunchPickTokens(DeviceContext& ctx, const LogitRows& logits, const CudaLogitQueries& queries,
                       const QueryRange& range) {
   constexpr int64_t kQueriesAtOnce = 32768;  // gridDim.y is limited to 65535
-  const int blocks = ctx.compute_capability >= 90 ? kBlocks : 1;
+  const int blocks = ctx.traits.has_clusters ? kBlocks : 1;
   for (int64_t done = 0; done < range.count; done += kQueriesAtOnce) {
     const auto count = static_cast<unsigned>(std::min(kQueriesAtOnce, range.count - done));
     LaunchClusters(ctx, PickTokensKernel, dim3(static_cast<unsigned>(blocks), count), kThreads, 0,

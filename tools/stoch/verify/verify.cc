@@ -66,6 +66,8 @@ CheckResult RunCheck(const Check& check) {
     return check.run();
   } catch (const InvalidInput& error) {
     return {false, error.what()};
+  } catch (const OutOfMemory& error) {
+    return {false, error.what()};
   } catch (const DeviceError& error) {
     return {false, error.what()};
   }

@@ -159,13 +159,9 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
 // on: the 32 words of two sums that lie together in every chunk, one a lane. A warp adds a unit alone, as a pipeline of
 // its own: it copies chunks ahead into its part of shared memory, sums and both scales, and waits for nobody else.
 //
-// Why so: what takes time is reading 29 MB from the second-level cache (4096 x 14336, 32 tokens: 6 us at 5 TB/s). To
-// cover its latency of 0.4 to 0.7 us, 15 to 27 KB have to be on their way to every multiprocessor at all times. That
-// shape has 2048 units for the 2112 warps of 132 blocks, each with 32 chunks ahead: 64 KB of sums. With 8 tokens it has
-// four units a block, one for each scheduler, whose pipelines are twice as long. A chain of 112 adds is only 0.3 us, so
-// that spreading it over more warps would not pay. Instructions are next: of 20 for a unit's chunk (counted), 12 are
-// arithmetic. Were a lane to load its three scales of every chunk, the loads alone would take as long as the sums;
-// copied by the warp so that four chunks lie side by side, they take two copies and three loads for four chunks.
+// What bounds it is reading the partials from L2, so bytes have to be in flight on every SM at all times: sizing in
+// docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table. Scales are copied by the warp so that four chunks are
+// contiguous: two copies and three loads for four chunks, where a lane's own loads would take as long as the sums.
 // Where few, a unit is 16 rows of two groups and 4 tokens.
 //
 // kAtOnce: quads whose instructions are laid out one after another. Where a warp adds few units, they are executed a

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
@@ -13,6 +14,9 @@
 namespace stoch::cuda {
 namespace decode {
 namespace {
+
+static_assert(kStageBytes + kChunkDims + 8 == kDecodeStageBytes && kFusedBytes == kDecodeFusedBytes);
+static_assert(kChunkDims == kDecodeChunkDims && Cut<1>::kWarps == 16 && Cut<4>::kWarps == 24);
 
 // One tile of a lane's row: adds counts to `all` and 128 * (counts whose product is negative) to `negative`. `rows` is
 // the shared address of a chunk's table rows, a multiple of 256, `offset` the tile's place in it: taking a level out of
@@ -121,7 +125,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
-  // Asking the second-level cache for all of them instead, and loading none before the activations, took 5 to 8 % more.
+  // What was tried: docs/tuning.md#one-token-sc_decode.
   // The branch is there for what the compiler then cannot do: move the loads behind the wait.
   if (current.unit.tiles == kChunkTiles) {
 #pragma unroll
@@ -202,29 +206,17 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
 
 using DecodeKernel = void (*)(DecodeArgs);
 
-// How many blocks share the units: about one a multiprocessor, whole chunks' worth where that wastes little.
-int PickBlocks(int sm_count, int warps, int64_t chunks, int64_t row_blocks) {
-  const int64_t units = chunks * row_blocks;
-  const int64_t most = std::min<int64_t>(sm_count, (units + warps - 1) / warps);
-  if (chunks > most) return static_cast<int>(most);
-  const int64_t aligned = most / chunks * chunks;
-  return static_cast<int>(aligned * 10 >= most * 9 ? aligned : most);
-}
-
 template <int kTokens>
-void LaunchTokens(DeviceContext& ctx, DecodeArgs& args, bool fused, bool top256) {
-  constexpr int kWarps = Cut<kTokens>::kWarps;
-  const int blocks = PickBlocks(ctx.sm_count, kWarps, args.dims.chunks, args.row_blocks);
+void LaunchTokens(DeviceContext& ctx, const ScPlan& plan, DecodeArgs& args, bool fused, bool top256) {
+  const int blocks = plan.blocks;
   const int64_t units = int64_t{args.dims.chunks} * args.row_blocks;
   STOCH_CHECK(units * kTileRows <= INT32_MAX);  // units, tiles and scales are counted in 32 bits
   args.units_each = static_cast<int>(units / blocks);
   args.units_rest = static_cast<int>(units % blocks);
   args.by_row_blocks = Divisor(args.row_blocks);
-  const int64_t most = (units + blocks - 1) / blocks;  // units of a block
-  const int64_t touched = std::min<int64_t>(args.dims.chunks, (most + args.row_blocks - 2) / args.row_blocks + 1);
-  const bool aligned = units % blocks == 0 && args.row_blocks % (units / blocks) == 0;  // one chunk a block
-  args.staged = aligned ? 1 : static_cast<int>(std::min<int64_t>(touched, kTokens <= 2 ? kMaxFusedChunks : 1));
+  args.staged = plan.staged;
   const int shared_bytes = StageBytes<kTokens>(fused, args.staged);
+  STOCH_CHECK(shared_bytes == plan.shared_bytes && args.staged <= kMaxFusedChunks);
   DecodeKernel kernel = nullptr;
   if constexpr (kTokens == 1) {
     kernel = fused ? (top256 ? ScDecodeKernel<1, true, true> : ScDecodeKernel<1, true, false>)
@@ -232,7 +224,7 @@ void LaunchTokens(DeviceContext& ctx, DecodeArgs& args, bool fused, bool top256)
   } else {
     kernel = top256 ? ScDecodeKernel<kTokens, false, true> : ScDecodeKernel<kTokens, false, false>;
   }
-  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  AllowShared(ctx, kernel, static_cast<size_t>(shared_bytes));
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(Cut<kTokens>::kThreads),
                    static_cast<size_t>(shared_bytes), args);
 }
@@ -240,13 +232,35 @@ void LaunchTokens(DeviceContext& ctx, DecodeArgs& args, bool fused, bool top256)
 }  // namespace
 }  // namespace decode
 
-bool ScDecodeSupports(const ScOperator& op, const ScTables& tables, const ScDims& dims, int64_t rows) {
-  return op.code == ScCode::kSignMagnitude && tables.counts8 != nullptr && dims.chunk_d <= decode::kChunkDims &&
-         rows >= 1 && rows <= kMaxDecodeTokens;
+namespace {
+
+// Devices whose shared memory does not hold the stages of all tokens: some of them at a time.
+void LaunchInParts(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+                   const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  STOCH_CHECK(count <= kMaxDecodeTasks);
+  for (int64_t first = 0; first < a.rows; first += plan.tile_tokens) {
+    Scratch scratch(ctx.workspace);
+    ScActivationView part = a;
+    part.rows = std::min<int64_t>(plan.tile_tokens, a.rows - first);
+    part.codes += first * a.dims.padded;
+    // Scales lie chunk by chunk, and the kernel wants those of its tokens next to each other.
+    auto* scales = scratch.Take<float>(part.rows * a.dims.chunks);
+    const auto width = static_cast<size_t>(part.rows) * sizeof(float);
+    STOCH_CUDA(cudaMemcpy2DAsync(scales, width, a.scales + first, static_cast<size_t>(a.rows) * sizeof(float), width,
+                                 static_cast<size_t>(a.dims.chunks), cudaMemcpyDeviceToDevice, ctx.stream));
+    part.scales = scales;
+    std::array<ScLinearTask, kMaxDecodeTasks> moved;
+    std::copy_n(tasks, count, moved.begin());
+    for (ScLinearTask& task : moved) task.out.data += first * task.out.stride;
+    LaunchScDecode(ctx, plan, tables, part, source, reporter, moved.data(), count);
+  }
 }
 
-void LaunchScDecode(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
-                    const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+}  // namespace
+
+void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+                    const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  if (a.rows > plan.tile_tokens) return LaunchInParts(ctx, plan, tables, a, source, reporter, tasks, count);
   decode::DecodeArgs args;
   for (int i = 0; i < count; ++i) {
     const ScWeightView& w = tasks[i].weight;
@@ -284,15 +298,11 @@ void LaunchScDecode(DeviceContext& ctx, const ScTables& tables, const ScActivati
   args.products = scratch.Take<float>(int64_t{args.tokens} * args.dims.chunks * args.row_blocks * kTileRows);
 
   args.barrier = ctx.grid_barrier();
-  if (args.tokens == 1) {
-    decode::LaunchTokens<1>(ctx, args, fused, tables.top_is_256);
-  } else if (args.tokens == 2) {
-    decode::LaunchTokens<2>(ctx, args, fused, tables.top_is_256);
-  } else if (args.tokens <= 4) {
-    decode::LaunchTokens<4>(ctx, args, fused, tables.top_is_256);
-  } else {
-    decode::LaunchTokens<8>(ctx, args, fused, tables.top_is_256);
-  }
+  const auto launch = plan.tile_tokens == 1   ? decode::LaunchTokens<1>
+                      : plan.tile_tokens == 2 ? decode::LaunchTokens<2>
+                      : plan.tile_tokens == 4 ? decode::LaunchTokens<4>
+                                              : decode::LaunchTokens<8>;
+  launch(ctx, plan, args, fused, tables.top_is_256);
 }
 
 }  // namespace stoch::cuda

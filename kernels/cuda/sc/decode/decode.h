@@ -11,16 +11,13 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kMaxDecodeTokens = 8;
-inline constexpr int kMaxDecodeTasks = 4;
-
-// What: whether the decode kernels take this operator and shape.
-bool ScDecodeSupports(const ScOperator& op, const ScTables& tables, const ScDims& dims, int64_t rows);
+inline constexpr int kMaxDecodeTasks = kMaxScTasks;
 
 // What:     y = a @ w^T for tasks that share the activations, which are quantized already (`a`), or for one row are
 //           quantized from `source` by the blocks themselves (a.codes == nullptr).
-// Requires: ScDecodeSupports; count <= kMaxDecodeTasks; source.scopes of one row each.
-void LaunchScDecode(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
-                    const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+//           Tokens beyond plan.tile_tokens go through the weights again.
+// Requires: the plan of this launch, whose kernel is kDecode; where the kernel quantizes, scopes of one row each.
+void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+                    const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
 }  // namespace stoch::cuda

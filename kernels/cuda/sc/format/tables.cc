@@ -8,7 +8,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
-#include "kernels/cuda/sc/format/direct_ranks.h"
+#include "kernels/plan/sc_traits.h"
 #include "kernels/sc/sc_residual.h"
 
 namespace stoch::cuda {
@@ -30,19 +30,10 @@ class Packer {
   size_t bytes_ = 0;
 };
 
-bool FitsBytes(const ScOperator& op) {
-  if (op.code == ScCode::kOffset) return false;
-  const size_t side = static_cast<size_t>(op.levels);
-  for (size_t i = 0; i < op.counts.size(); ++i) {
-    const bool top = i % (side * side) == side * side - 1;
-    if (op.counts[i] > 255 && !(top && op.counts[i] == 256)) return false;
-  }
-  return true;
-}
-
 // ScTables::quarters, or nothing where there are none.
 std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
-  if (op.code != ScCode::kSignMagnitude || op.levels > kCountQuarters * kQuarterLevels) return {};
+  if (!CountsAreStaircases(op)) return {};
+  static_assert(kCountQuarters * kQuarterLevels == 128);
   std::vector<CountQuarter> quarters;
   quarters.reserve(static_cast<size_t>(op.masks * op.levels * kCountQuarters));
   for (int mask = 0; mask < op.masks; ++mask) {
@@ -52,7 +43,6 @@ std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
         if (first < op.levels) quarter.first = static_cast<uint32_t>(op.count(mask, a, first));
         for (int i = 0; i + 1 < kQuarterLevels && first + i + 1 < op.levels; ++i) {
           const int rise = op.count(mask, a, first + i + 1) - op.count(mask, a, first + i);
-          if (rise != 0 && rise != 1) return {};
           quarter.rises |= static_cast<uint32_t>(rise) << i;
         }
         quarters.push_back(quarter);
@@ -64,15 +54,19 @@ std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
 
 }  // namespace
 
-const ScTables& TableCache::Get(const ScOperator& op) {
+const ScTables& TableCache::Get(const ScOperator& op) { return Find(op).tables; }
+
+const ScTraits& TableCache::Traits(const ScOperator& op) { return Find(op).traits; }
+
+const TableCache::Entry& TableCache::Find(const ScOperator& op) {
   const auto found = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const std::unique_ptr<Entry>& entry) { return entry->config == op.config; });
-  if (found != entries_.end()) return (*found)->tables;
+  if (found != entries_.end()) return **found;
 
   const size_t words = (static_cast<size_t>(op.config.stoc_len) + 63) / 64 * 2;
   std::vector<uint8_t> counts8;
   bool top_is_256 = false;
-  if (FitsBytes(op)) {
+  if (CountsFitBytes(op)) {
     counts8.resize(op.counts.size());
     for (size_t i = 0; i < op.counts.size(); ++i) {
       counts8[i] = static_cast<uint8_t>(op.counts[i] & 0xff);
@@ -92,6 +86,7 @@ const ScTables& TableCache::Get(const ScOperator& op) {
 
   auto entry = std::make_unique<Entry>();
   entry->config = op.config;
+  entry->traits = MakeScTraits(op);
   entry->memory = AllocateDevice(device_, packer.bytes());
   char* base = static_cast<char*>(entry->memory.data());
   DeviceGuard guard(device_);
@@ -120,7 +115,7 @@ const ScTables& TableCache::Get(const ScOperator& op) {
     // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
     t.streams = reinterpret_cast<const uint32_t*>(base + at_streams);
     t.ranks = reinterpret_cast<const uint16_t*>(base + at_ranks);
-    t.direct_ranks = RanksAreDirect(op);
+    t.direct_ranks = entry->traits.direct_ranks;
   }
   t.stream_words = static_cast<int>(words);
   t.masks = op.masks;
@@ -132,7 +127,7 @@ const ScTables& TableCache::Get(const ScOperator& op) {
   t.gain = op.gain;
   t.code = op.code;
   entries_.push_back(std::move(entry));
-  return entries_.back()->tables;
+  return *entries_.back();
 }
 
 }  // namespace stoch::cuda

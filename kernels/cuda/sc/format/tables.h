@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/buffer.h"
+#include "kernels/plan/sc_traits.h"
 #include "kernels/sc/sc_operator.h"
 
 namespace stoch::cuda {
@@ -40,7 +41,7 @@ struct ScTables {
   int stoc_len = 128;
   int max_count = 0;
   bool top_is_256 = false;
-  bool direct_ranks = false;  // RanksAreDirect (direct_ranks.h), which takes 10 us to find out
+  bool direct_ranks = false;  // RanksAreDirect (kernels/plan/sc_traits.h)
   float gain = 0;
   ScCode code = ScCode::kSignMagnitude;
 };
@@ -51,13 +52,18 @@ class TableCache {
   explicit TableCache(Device device) : device_(device) {}
   // What: the tables of `op`, copied to the device at first use (synchronous; so not while a graph is recorded).
   const ScTables& Get(const ScOperator& op);
+  // What: what plans need to know of it, kept with its tables.
+  const ScTraits& Traits(const ScOperator& op);
 
  private:
   struct Entry {
     ScConfig config;
+    ScTraits traits;
     Buffer memory;
     ScTables tables;
   };
+  const Entry& Find(const ScOperator& op);
+
   Device device_;
   std::vector<std::unique_ptr<Entry>> entries_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/sc/format/layout.h"
+#include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
 
@@ -12,6 +13,6 @@ struct ScLinearTask {
 };
 
 // At most so many tasks share one launch of the table and small-batch kernels.
-inline constexpr int kMaxBatchTasks = 4;
+inline constexpr int kMaxBatchTasks = kMaxScTasks;
 
 }  // namespace stoch::cuda

@@ -145,26 +145,20 @@ class FourTokens {
   int32_t start_[2];                               // [s_x > 0] of tokens 2 * (lane % 2) and the next, summed
 };
 
-// Codes come as far ahead as shared memory allows: 4 pairs are faster (0.4 % of a step of 4), an A100 has room for 2.
+// PlanScLinear says which.
 using FarAhead = FourTokens<4>;
 using NearAhead = FourTokens<2>;
+static_assert(sizeof(FarAhead::Shared) + 1024 <= kFewStaticBytes && FarAhead::kTokens == kMaxBatchFewTokens);
 
 }  // namespace
 }  // namespace batch_table
 
-bool ScBatchFewSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
-                        int64_t rows) {
-  using batch_table::NearAhead;
-  return tables.quarters != nullptr && tables.max_count <= NearAhead::kMaxCount &&
-         batch_table::TableSupports<NearAhead>(ctx, op, tables, dims, rows);
-}
-
-void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
-                      const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
-  const auto launch = batch_table::TableFits<batch_table::FarAhead>(ctx)
+void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+                      const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  const auto launch = plan.stages == batch_table::FarAhead::kRingPairs
                           ? batch_table::LaunchTable<batch_table::FarAhead>
                           : batch_table::LaunchTable<batch_table::NearAhead>;
-  launch(ctx, tables, a, source, reporter, tasks, count);
+  launch(ctx, plan, tables, a, source, reporter, tasks, count);
 }
 
 }  // namespace stoch::cuda

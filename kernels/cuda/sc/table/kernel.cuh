@@ -2,7 +2,6 @@
 // part of a chunk's dimensions stays in shared memory while weights stream past it.
 #pragma once
 
-#include <algorithm>
 #include <type_traits>
 
 #include "kernels/base/check.h"
@@ -22,9 +21,7 @@ using Pair = std::integral_constant<int, kQ>;
 // them, so that it builds few tables. The sums of parts go to memory; once every block has written its own, all of them
 // scale and add.
 //
-// Tried before: clusters of two or four blocks that make a table together and write it to each other; two took 4 to 7
-// us more for each linear and four 26 to 36. 20 or 24 warps with fewer registers: 2 to 7 % more time, as the rows of
-// most shapes do not divide among them.
+// What was tried: docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table.
 //
 // Table: what a lane needs for its look-ups, and what to do with them.
 //   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFew (BatchOutputs::few),
@@ -121,23 +118,16 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   CombineUnits<Stage, kWarps, Table::kTableBytes>(outputs, table, [&] { args.barrier.Await(arrived, sync); });
 }
 
-// One block a multiprocessor, and whole parts' worth of blocks, or blocks' worth of parts, where that leaves few
-// multiprocessors idle: a block that works on two parts builds two tables.
-inline int PickBlocks(int sm_count, int64_t parts, int64_t row_blocks) {
-  const int64_t most = std::min<int64_t>(sm_count, (parts * row_blocks + kWarps - 1) / kWarps);
-  const int64_t each = (parts + most - 1) / most;
-  const int64_t whole = parts > most ? (parts + each - 1) / each : most / parts * parts;
-  return static_cast<int>(whole * 6 >= most * 5 ? whole : most);
-}
-
 template <typename Table>
 inline constexpr int kSharedBytes = Table::kTableBytes + kRingBytes<Table::kRingPairs>;
 
 // What: LaunchScBatchFew and LaunchScBatchTable.
 template <typename Table>
-void LaunchTable(DeviceContext& ctx, const ScTables& tables, ScActivationView a, const RowSource& source,
-                 const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, ScActivationView a,
+                 const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  static_assert(Table::kTableBytes == kBatchTableBytes && kRingBytes<1> == kBatchPairBytes);
   STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows <= Table::kTokens);
+  STOCH_CHECK(plan.shared_bytes == kSharedBytes<Table>);
   Scratch scratch(ctx.workspace);
   TableArgs args;
   if (a.codes == nullptr) {
@@ -157,29 +147,14 @@ void LaunchTable(DeviceContext& ctx, const ScTables& tables, ScActivationView a,
   args.levels = tables.levels;
   args.barrier = ctx.grid_barrier();
   args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes());
-  STOCH_CUDA(cudaFuncSetAttribute(ScBatchTableKernel<Table>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kSharedBytes<Table>));
+  AllowShared(ctx, ScBatchTableKernel<Table>, size_t{kSharedBytes<Table>});
   const int64_t parts = args.outputs.dims.chunks * args.outputs.parts;
   const int row_blocks = args.outputs.groups / (kGroups * Table::kParts);
-  const int blocks = PickBlocks(ctx.sm_count, parts, row_blocks);
+  const int blocks = plan.blocks;
   args.units = BlockShare::Of(parts * row_blocks, blocks);
   args.outputs.combined = BlockShare::Of(args.outputs.combine_units(), blocks);
   LaunchOverlapped(ctx, ScBatchTableKernel<Table>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                    size_t{kSharedBytes<Table>}, args);
-}
-
-// What: whether shared memory of the device holds what a block has there, 1 KB for small things that are static.
-template <typename Table>
-bool TableFits(const DeviceContext& ctx) {
-  return ctx.max_shared_bytes >= kSharedBytes<Table> + static_cast<int64_t>(sizeof(typename Table::Shared)) + 1024;
-}
-
-// What: the part of ScBatchFewSupports and ScBatchTableSupports that is the same.
-template <typename Table>
-bool TableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
-                   int64_t rows) {
-  return op.code == ScCode::kSignMagnitude && !SumsAreWide(tables.max_count, dims) && dims.chunk_d <= kChunkDims &&
-         TableFits<Table>(ctx) && rows >= 1 && rows <= Table::kTokens;
 }
 
 }  // namespace stoch::cuda::batch_table

@@ -177,31 +177,18 @@ class ResidualLookups {
 using EightTokens = ResidualLookups<8>;
 using SixteenTokens = ResidualLookups<16>;
 static_assert(kMaxBatchTableTokens == SixteenTokens::kTokens);
+static_assert(sizeof(EightTokens::Shared) + 1024 <= kEightStaticBytes);
+static_assert(sizeof(SixteenTokens::Shared) + 1024 <= kSixteenStaticBytes);
 
 }  // namespace
 }  // namespace batch_table
 
-bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
-                          int64_t rows) {
-  return tables.residuals != nullptr &&
-         batch_table::TableSupports<batch_table::SixteenTokens>(ctx, op, tables, dims, rows);
-}
-
-void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
-                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
-  const auto launch = a.rows <= batch_table::EightTokens::kTokens
+void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+                        const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  const auto launch = plan.tile_tokens == batch_table::EightTokens::kTokens
                           ? batch_table::LaunchTable<batch_table::EightTokens>
                           : batch_table::LaunchTable<batch_table::SixteenTokens>;
-  launch(ctx, tables, a, source, reporter, tasks, count);
-}
-
-int64_t ScBatchTableScratchBytes(const ScDims& dims, int64_t tokens, int64_t rows) {
-  const bool eight = tokens <= batch_table::EightTokens::kTokens;
-  const int64_t padded_tokens = eight ? batch_table::EightTokens::kTokens : batch_table::SixteenTokens::kTokens;
-  const int64_t parts = eight ? batch_table::EightTokens::kParts : batch_table::SixteenTokens::kParts;
-  const int64_t padded_rows = rows + batch_table::kUnitRows * parts;
-  return dims.chunks * (tokens * static_cast<int64_t>(sizeof(float)) +
-                        parts * padded_rows * padded_tokens * static_cast<int64_t>(sizeof(int16_t)));
+  launch(ctx, plan, tables, a, source, reporter, tasks, count);
 }
 
 }  // namespace stoch::cuda

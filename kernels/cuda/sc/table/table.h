@@ -6,33 +6,19 @@
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/cuda/sc/format/task.h"
+#include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
 
-inline constexpr int kMaxBatchFewTokens = 4;
-inline constexpr int kMaxBatchTableTokens = 16;
-
-// What: whether LaunchScBatchFew takes this operator and shape.
-bool ScBatchFewSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
-                        int64_t rows);
-
 // What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Where `a` has no codes, it is
 //           f(x) of `source`, quantized on the way.
-// Requires: ScBatchFewSupports; 1 <= count <= kMaxBatchTasks; BatchQuantizes where `a` has no codes.
-// Bits:     sc_arithmetic section 5, as every SC linear.
-void LaunchScBatchFew(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
-                      const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+// Requires: the plan of this launch, whose kernel is kFew; BatchQuantizes where `a` has no codes.
+// Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
+void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+                      const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// What: whether LaunchScBatchTable takes this operator and shape.
-bool ScBatchTableSupports(const DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScDims& dims,
-                          int64_t rows);
-
-// What:     the same for more tokens.
-// Requires: ScBatchTableSupports; 1 <= count <= kMaxBatchTasks.
-void LaunchScBatchTable(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const RowSource& source,
-                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
-
-// What: bytes of ctx.workspace that LaunchScBatchFew and LaunchScBatchTable take at most for one matrix of `rows` rows.
-int64_t ScBatchTableScratchBytes(const ScDims& dims, int64_t tokens, int64_t rows);
+// What: the same for more tokens. Requires: the plan's kernel is kTable.
+void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+                        const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
 }  // namespace stoch::cuda

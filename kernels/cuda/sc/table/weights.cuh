@@ -88,9 +88,7 @@ using Codes = uint32_t[2 * kGroups][2];
 // A lane reads 8 bytes of a row at a time. For half a warp to meet all banks, rows of every second tile lie where those
 // kTurn further on, modulo 8, would.
 //
-// Tried before (8B, 8 tokens): codes straight into registers, a pair or two halves of a unit ahead, 4 to 6 % more time,
-// as the compiler asks for them late; bulk copies and a barrier for each pair or half of a unit, 1 to 4 %; the next
-// units fetched into the second-level cache, 7 to 15 %, as what a block waits for in front then comes later.
+// What was tried: docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table.
 template <int kParts, int kRingPairs>
 class Ring {
  public:

@@ -10,26 +10,13 @@
 // that m64n32k256, 16 clocks, leaves other instructions half of them (measured, whatever the number of warps). Hence
 // every instruction of a block of 16 dimensions counts: the pairs made by shifts and those looked up are balanced,
 // stages are long, and no thread decodes units or scales twice.
-//
-// Tried before (32 tokens, 8B):
-// - Clusters that share a tile's chunks and add products up through each other's shared memory. It moves fewer bytes,
-//   but a Hopper's parts have room for few large clusters, and no shape of an 8B model filled more than 85 % of it.
-// - Thermometers looked up word by word, straight into operands: a sixth fewer instructions, but 1 % more time for two
-//   pairs of four, 4 % for three and 10 % for all. A wgmma and the 16 bytes a lane that feed it take 28 clocks, not 16:
-//   both read shared memory. By ldmatrix, which leaves operands in order without a move: 7, 7 and 17 % more.
-// - Quantizing and expanding activations in one kernel: 4 % more time with stores 16 bytes apart, and 3 % where
-//   they lie together and every block quantizes its whole chunk again.
-// - An eighth fewer instructions around the products (codes loaded in place of those used up, an owner's scales with
-//   its stages, stages handed back without waiting for their last product): the same time. Two groups of wgmma on their
-//   way at a time: 14 % more; warpgroups a quarter to three quarters of a stage apart: 1 to 3 % more.
-// - Bit planes of 32 codes, from which one instruction makes a word of any threshold: 3 % more time for the loop alone,
-//   as planes have to be made of bytes; 6 % less if they were stored.
+// What was tried: docs/tuning.md#17-to-256-tokens-sc_batch_wgmma.
 #include <algorithm>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/cuda/sc/format/direct_ranks.h"
+#include "kernels/plan/sc_traits.h"
 #include "kernels/cuda/sc/tensor_core/batch_roles.cuh"
 #include "kernels/cuda/sc/tensor_core/batch_wgmma.h"
 #include "kernels/cuda/sc/tensor_core/prefill.h"
@@ -52,51 +39,9 @@ using batch::Shared;
 
 constexpr int kCombineBytes = 128 * 1024;
 
-// The operator that most use: halved, 128 cycles. The others have fewer kernels.
-bool IsUsual(int stoc_len, bool direct_ranks) { return stoc_len == 128 && direct_ranks; }
-
-// The smallest tile that takes no more of them than the largest would: weights are expanded for every tile. 24 and 48
-// are worth their kernels (6 % of a step of 17 to 24 tokens of 8B, 11 % of one of 33 to 48), and so is 96 (20 % of a
-// prompt of 65 to 96). Beyond those, tiles of 96 would leave more sums than any other linear has room for (8B, 192
-// tokens: 352 MB instead of 235), for 10 to 15 %.
-int TileTokens(bool usual, int64_t tokens) {
-  if (!usual) return tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
-  const int largest = tokens <= 96 ? 96 : 64;
-  const int64_t tiles = (tokens + largest - 1) / largest;
-  for (const int tile : {16, 24, 32, 48, 64}) {
-    if (tile * tiles >= tokens) return tile;
-  }
-  return largest;
-}
-
-// How blocks share the chunks of all tiles.
-struct Shares {
-  unsigned blocks = 0;
-  int owners = 0;
-  int helped = 0;
-  int64_t stored_chunks = 0;  // of each tile's: those whose sums go to memory
-};
-
-// Owners where they keep two of three multiprocessors busy: passing the sums of chunks on through memory takes half as
-// long as making them (measured). Compiled for the usual operator only, and not for tiles of 96: the registers that
-// outputs would take go to memory and back then, which is slower (prompts of 80 tokens: 4 %, of 140: 11 %).
-Shares MakeShares(const DeviceContext& ctx, const ScStreams& streams, bool usual, int groups) {
-  const int chunks = streams.chunks;
-  const int tiles = groups / (kRows / kGroupRows) * streams.token_tiles;
-  const int waves = (tiles + ctx.sm_count - 1) / ctx.sm_count;
-  Shares shares;
-  shares.blocks = static_cast<unsigned>(std::min<int64_t>(ctx.sm_count, int64_t{tiles} * chunks));
-  shares.stored_chunks = chunks;
-  if (!usual || streams.tile_tokens == 96 || 3 * tiles < 2 * waves * ctx.sm_count) return shares;
-  shares.owners = (tiles + waves - 1) / waves;
-  const int helpers = ctx.sm_count - shares.owners;
-  if (int64_t{tiles} * (kConsumers / 32) <= DeviceContext::kFlags) {
-    shares.helped = static_cast<int>(int64_t{waves} * chunks * helpers / (tiles + waves * helpers));
-  }
-  if (shares.helped == 0) shares.blocks = static_cast<unsigned>(shares.owners);
-  shares.stored_chunks = shares.helped;
-  return shares;
-}
+static_assert(kRows == kBatchRows && kMaxStages == kBatchMaxStages && kRingHeader == kRingHeaderBytes);
+static_assert(DeviceContext::kFlags == kBlockFlags);
+static_assert(kCombineBytes == kBatchCombineBytes && batch::kThermometerBytes == kBatchThermometerBytes);
 
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
@@ -141,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
     }
   }
 #else
-  __trap();  // chosen only where PrefillWgmmaBuilt()
+  __trap();  // chosen only where GpuTraits has wgmma
 #endif
 }
 
@@ -169,7 +114,7 @@ Choice ChooseTable(int words, int halves) {
     default: return Make<4, 1, true, kTokens>();
   }
 }
-// The sizes of TileTokens.
+// The sizes of PlanScLinear.
 Choice Choose(const ScStreams& streams, bool usual, bool owners) {
   switch (streams.tile_tokens) {
     case 16: return usual ? ChooseUsual<16>(owners) : ChooseTable<16>(streams.words, streams.halves);
@@ -183,41 +128,25 @@ Choice Choose(const ScStreams& streams, bool usual, bool owners) {
 
 }  // namespace
 
-bool ScBatchWgmmaSupports(const DeviceContext& ctx, const ScOperator& op, int64_t rows) {
-  return ctx.compute_capability == 90 && PrefillWgmmaBuilt() && ScPrefillSupports(op) && rows >= 1 &&
-         rows <= kMaxBatchWgmmaTokens;
-}
-
-int64_t ScBatchWgmmaScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens,
-                                 int64_t rows) {
-  const bool usual = IsUsual(op.config.stoc_len, RanksAreDirect(op));
-  const ScStreams streams = MakeScStreams(dims, tokens, TileTokens(usual, tokens), op.config.stoc_len);
-  const int groups = static_cast<int>((rows + kRows - 1) / kRows) * (kRows / kGroupRows);
-  const int64_t sum_bytes = SumsAreWide(op.max_count, dims) ? sizeof(int32_t) : sizeof(int16_t);
-  return streams.bytes() + streams.scale_count() * static_cast<int64_t>(sizeof(float)) +
-         MakeShares(ctx, streams, usual, groups).stored_chunks * groups * kGroupRows * streams.tokens_padded() *
-             sum_bytes;
-}
-
-void LaunchScBatchWgmma(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows >= 1 && a.rows <= kMaxBatchWgmmaTokens);
-  const bool usual = IsUsual(tables.stoc_len, tables.direct_ranks);
-  const int tile_tokens = TileTokens(usual, a.rows);
+  // The operator that most use: halved, 128 cycles. The others have fewer kernels.
+  const bool usual = tables.stoc_len == 128 && tables.direct_ranks;
   Scratch scratch(ctx.workspace);
   BatchArgs args;
   ScStreams& streams = args.streams;
-  streams = MakeScStreams(a.dims, a.rows, tile_tokens, tables.stoc_len);
+  static_cast<StreamShape&>(streams) = MakeStreamShape(a.dims, a.rows, plan.tile_tokens, tables.stoc_len);
   streams.data = scratch.Take<uint8_t>(streams.bytes());
   streams.scales = scratch.Take<float>(streams.scale_count());
-  args.outputs =
-      MakeBatchOutputs(tables, a, reporter, tasks, count, kRows, streams.token_tiles * (tile_tokens / kTileTokens));
+  args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kRows,
+                                  streams.token_tiles * (plan.tile_tokens / kTileTokens));
   if (!usual) args.ranks = tables.ranks;
   args.masks = tables.masks;
   args.levels = tables.levels;
   args.barrier = ctx.grid_barrier();
 
-  const Shares shares = MakeShares(ctx, streams, usual, args.outputs.groups);
+  const BatchShares& shares = plan.shares;
   const bool owners = shares.owners > 0;
   args.outputs.combined = BlockShare::Of(args.outputs.combine_units(), shares.blocks);
   args.owners = shares.owners;
@@ -227,17 +156,12 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScTables& tables, const ScActi
     args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes() / streams.chunks * shares.stored_chunks);
   }
   const Choice choice = Choose(streams, usual, owners);
-  const int64_t table_bytes =
-      usual ? int64_t{batch::kThermometerBytes} : int64_t{streams.halves} * std::max(args.masks, 16) * 128;
-  args.stages = static_cast<int>(
-      std::min<int64_t>(kMaxStages, (ctx.max_shared_bytes - kRingHeader - table_bytes) / choice.stage_bytes));
-  STOCH_CHECK(args.stages >= 2);
-  const auto shared = static_cast<size_t>(
-      kRingHeader + std::max<int64_t>(args.stages * choice.stage_bytes + table_bytes, kCombineBytes));
-  STOCH_CUDA(
-      cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  args.stages = plan.stages;
+  STOCH_CHECK(plan.shared_bytes >= kRingHeader + args.stages * choice.stage_bytes);
+  const auto shared = static_cast<size_t>(plan.shared_bytes);
+  AllowShared(ctx, choice.kernel, shared);
   LaunchExpandStreams(ctx, tables, a, streams, nullptr, 0);
-  LaunchOverlapped(ctx, choice.kernel, dim3(shares.blocks), dim3(kThreads), shared, args);
+  LaunchOverlapped(ctx, choice.kernel, dim3(static_cast<unsigned>(shares.blocks)), dim3(kThreads), shared, args);
 }
 
 }  // namespace stoch::cuda

@@ -4,7 +4,7 @@
 // With ' for "complemented where negative", r the weight's rank, X and W the bits, u = [x < 0], v = [w < 0]:
 //   pop(W' & X') = s_w s_x pop(W & X) + u s_w r + v pop(X')
 // so the signed count is pop(W' & X') + u * (-s_w r - v) + v * (u - pop(X')); every factor fits in a signed byte.
-// Source: shared/spec performance.md, "Prefill".
+// Source: docs/fast-kernels.md#prompts.
 #pragma once
 
 #include <cuda_runtime.h>

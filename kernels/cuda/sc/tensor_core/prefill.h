@@ -4,8 +4,8 @@
 // Weights become thermometers in registers and activations become streams in memory once per call (streams.h); the
 // signs ride in complemented streams plus an int8 product into the same accumulators (operand.cuh), and each
 // chunk's sum is scaled into fp32 registers in chunk order.
-// Bits:   sc_arithmetic section 5 exactly, as every SC linear.
-// Source: shared/spec performance.md, "Prefill (many tokens): binary tensor cores".
+// Bits:   docs/sc_arithmetic.md#5-back-to-real-numbers exactly, as every SC linear.
+// Source: docs/fast-kernels.md#prompts.
 #pragma once
 
 #include "kernels/cuda/runtime/context.h"
@@ -15,29 +15,15 @@
 
 namespace stoch::cuda {
 
-// What: whether LaunchScPrefill takes the operator: sign-magnitude codes with streams of at most 256 cycles. Any number
-//       of tokens, rows and dimensions, any chunk_d, scramble and source.
-bool ScPrefillSupports(const ScOperator& op);
-
-enum class ScPrefillPath : uint8_t {
-  kAuto,   // kWgmma where the device has it
-  kWgmma,  // sm_90a
-  kMma,    // mma.sync, sm_80 and newer
-};
-
 struct ScPrefillOptions {
-  ScPrefillPath path = ScPrefillPath::kAuto;
   int clusters = 0;  // at most this many, 0 = as many as run at once; for tests of the split
 };
 
-// What: bytes of ctx.workspace that LaunchScPrefill takes for one matrix of `rows` rows, at most.
-int64_t ScPrefillScratchBytes(const DeviceContext& ctx, const ScOperator& op, const ScDims& dims, int64_t tokens,
-                              int64_t rows);
-
-// What:     y = a @ w^T (or y = y + that) for each task; all share the activations.
-// Requires: ScPrefillSupports(op), tables of op; 1 <= count.
+// What:     y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and
+//           dimensions, any chunk_d, scramble and source.
+// Requires: the plan of this launch, whose kernel is kPrefillWgmma or kPrefillMma; 1 <= count <= kMaxScTasks.
 // Scratch:  16 times the activations' bytes at stoc_len = 128, from ctx.workspace.
-void LaunchScPrefill(DeviceContext& ctx, const ScOperator& op, const ScTables& tables, const ScActivationView& a,
+void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                      const ScLinearTask* tasks, int count, const ScPrefillOptions& options = {});
 
 }  // namespace stoch::cuda

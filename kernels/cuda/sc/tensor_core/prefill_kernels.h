@@ -7,10 +7,11 @@
 
 #include "kernels/cuda/sc/format/layout.h"
 #include "kernels/cuda/sc/tensor_core/streams.h"
+#include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
 
-inline constexpr int kMaxPrefillTasks = 4;
+inline constexpr int kMaxPrefillTasks = kMaxScTasks;
 inline constexpr int kPrefillGroups = 2;                  // consumer warpgroups of a block, 64 weight rows each
 inline constexpr int kPrefillRows = 64 * kPrefillGroups;  // weight rows of a block
 inline constexpr int kPrefillCluster = 2;                 // blocks that share every copy of the activations
@@ -18,6 +19,8 @@ inline constexpr int kSuperRows = kPrefillRows * kPrefillCluster;
 inline constexpr int kPrefillTokens = 192;
 inline constexpr int kPrefillWidth = kPrefillTokens / 64;
 inline constexpr int kPrefillFlags = kPrefillCluster * kPrefillGroups * 4;  // of a cut tile: one for each warp
+static_assert(kSuperRows == kPrefillSuperRows && kPrefillTokens == kPrefillTileTokens);
+static_assert(kPrefillFlags == kPrefillTileFlags);
 
 struct PrefillTask {
   const uint8_t* codes = nullptr;
@@ -130,11 +133,8 @@ struct PrefillArgs {
 };
 
 // wgmma b1 (sm_90a). Requires streams.tile_tokens = kPrefillTokens and every cluster of the schedule resident.
-// What: whether the program holds the kernel for the current device, one of compute capability 9.0. A build for sm_80
-//       alone has nothing of it but what the driver compiles from PTX without sm_90a.
-bool PrefillWgmmaBuilt();
-void LaunchPrefillWgmma(cudaStream_t stream, const PrefillArgs& args);
-int64_t MaxPrefillClusters(const PrefillArgs& args);
+void LaunchPrefillWgmma(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args);
+int64_t MaxPrefillClusters(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args);
 
 // mma.sync b1 (sm_80 and newer); any tile_tokens; ignores the schedule.
 void LaunchPrefillMma(cudaStream_t stream, const PrefillArgs& args);

@@ -8,12 +8,12 @@
 //
 // What bounds it in a whole model is power as well: 700 W hold an H200 at 1.86 of 1.98 GHz (128 cycles; 1.93 at 64), so
 // that fewer instructions beside wgmma no longer show.
-//
-// Tried before: warpgroups two to four stages apart instead of one, so that their scales never meet (64 cycles: 0 to
-// 4 % more time, 128: 2 to 10 %); a seventh stage (nothing).
+// What was tried: docs/tuning.md#prompts-sc_prefill_wgmma.
 #include <algorithm>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
 #include "kernels/cuda/sc/tensor_core/prefill_roles.cuh"
 
@@ -74,15 +74,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncwarp();
   ClusterSync();
 #else
-  __trap();  // chosen only where PrefillWgmmaBuilt()
+  __trap();  // chosen only where GpuTraits has wgmma
 #endif
 }
-
-struct Choice {
-  const void* kernel;
-  int stages;
-  size_t shared;
-};
 
 template <int kWords, int kHalves, bool kTable>
 const void* Kernel() {
@@ -100,30 +94,22 @@ const void* KernelOf(int words, int halves, bool table) {
   }
 }
 
-Choice Choose(const PrefillArgs& args) {
-  const bool table = args.ranks != nullptr;
-  const void* kernel = KernelOf(args.streams.words, args.streams.halves, table);
+const void* Choose(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args) {
+  const void* kernel = KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr);
   const size_t stage = static_cast<size_t>((4 * args.streams.words + 2) * kUnitBytes + kScaleBytes);
-  const size_t table_bytes =
-      table ? static_cast<size_t>(args.streams.halves) * static_cast<size_t>(args.masks < 16 ? 16 : args.masks) * 128
-            : 0;
-  int device = 0, limit = 0;
-  STOCH_CUDA(cudaGetDevice(&device));
-  STOCH_CUDA(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const size_t room = static_cast<size_t>(limit) - kRingHeader - table_bytes;
-  const size_t stages = room / stage < kMaxStages ? room / stage : kMaxStages;
-  const size_t shared = kRingHeader + stages * stage + table_bytes;
-  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-  return {kernel, static_cast<int>(stages), shared};
+  STOCH_CHECK(plan.stages >= 2 && plan.stages <= kMaxStages);
+  STOCH_CHECK(static_cast<size_t>(plan.shared_bytes) >= kRingHeader + static_cast<size_t>(plan.stages) * stage);
+  AllowShared(ctx, kernel, static_cast<size_t>(plan.shared_bytes));
+  return kernel;
 }
 
-cudaLaunchConfig_t Config(cudaStream_t stream, const Choice& choice, int clusters, cudaLaunchAttribute* attribute) {
+cudaLaunchConfig_t Config(cudaStream_t stream, const ScPlan& plan, int clusters, cudaLaunchAttribute* attribute) {
   attribute->id = cudaLaunchAttributeClusterDimension;
   attribute->val.clusterDim = {kPrefillCluster, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(clusters * kPrefillCluster));
   config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = choice.shared;
+  config.dynamicSmemBytes = static_cast<size_t>(plan.shared_bytes);
   config.stream = stream;
   config.attrs = attribute;
   config.numAttrs = 1;
@@ -132,31 +118,26 @@ cudaLaunchConfig_t Config(cudaStream_t stream, const Choice& choice, int cluster
 
 }  // namespace
 
-bool PrefillWgmmaBuilt() {
-  cudaFuncAttributes attributes{};
-  STOCH_CUDA(cudaFuncGetAttributes(&attributes, KernelOf(4, 1, false)));
-  return attributes.ptxVersion >= 90;
-}
-
-int64_t MaxPrefillClusters(const PrefillArgs& args) {
-  const Choice choice = Choose(args);
+int64_t MaxPrefillClusters(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args) {
+  const void* kernel = Choose(ctx, plan, args);
   cudaLaunchAttribute attribute;
-  const cudaLaunchConfig_t config = Config(nullptr, choice, 1, &attribute);
+  const cudaLaunchConfig_t config = Config(nullptr, plan, 1, &attribute);
   int clusters = 0;
-  STOCH_CUDA(cudaOccupancyMaxActiveClusters(&clusters, choice.kernel, &config));
+  STOCH_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
   return clusters;
 }
 
-void LaunchPrefillWgmma(cudaStream_t stream, const PrefillArgs& args) {
-  Choice choice = Choose(args);
+void LaunchPrefillWgmma(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args) {
+  const void* kernel = Choose(ctx, plan, args);
   PrefillArgs copy = args;
   const ScStreams& s = args.streams;
   const int shortest = std::min(s.blocks_per_chunk, s.dim_blocks - (s.chunks - 1) * s.blocks_per_chunk) * s.halves;
-  copy.stagger = shortest >= choice.stages;
+  copy.stagger = shortest >= plan.stages;
   cudaLaunchAttribute attribute;
-  const cudaLaunchConfig_t config = Config(stream, choice, args.schedule.clusters, &attribute);
-  void* parameters[] = {&copy, &choice.stages};
-  STOCH_CUDA(cudaLaunchKernelExC(&config, choice.kernel, parameters));
+  const cudaLaunchConfig_t config = Config(ctx.stream, plan, args.schedule.clusters, &attribute);
+  int stages = plan.stages;
+  void* parameters[] = {&copy, &stages};
+  STOCH_CUDA(cudaLaunchKernelExC(&config, kernel, parameters));
 }
 
 PrefillSchedule MakePrefillSchedule(int clusters, int supers, int tokens, int chunks) {

@@ -106,27 +106,13 @@ void Launch(DeviceContext& ctx, const ScTables& tables, const ScActivationView& 
   const bool is_staged = out.tokens >= kFewestStagedTokens;
   const int shared = is_staged ? 16 * tables.levels * out.halves * 16 : 0;
   const auto kernel = is_staged ? ExpandStreamsKernel<kWords, true> : ExpandStreamsKernel<kWords, false>;
-  STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  AllowShared(ctx, kernel, static_cast<size_t>(shared));
   const dim3 grid(static_cast<unsigned>(out.dim_blocks),
                   static_cast<unsigned>((out.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
   LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), static_cast<size_t>(shared), tables, a, out, flags, flag_count);
 }
 
 }  // namespace
-
-ScStreams MakeScStreams(const ScDims& dims, int64_t tokens, int tile_tokens, int stoc_len) {
-  ScStreams r;
-  r.tokens = static_cast<int>(tokens);
-  r.tile_tokens = tile_tokens;
-  r.token_tiles = static_cast<int>((tokens + tile_tokens - 1) / tile_tokens);
-  r.dim_blocks = static_cast<int>(dims.padded / kTileDims);
-  r.blocks_per_chunk = static_cast<int>(dims.chunk_stride / kTileDims);
-  r.chunks = static_cast<int>(dims.chunks);
-  const int all_words = (stoc_len + 31) / 32;
-  r.halves = (all_words + 3) / 4;
-  r.words = (all_words + r.halves - 1) / r.halves;
-  return r;
-}
 
 void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                          int* flags, int flag_count) {

@@ -20,33 +20,14 @@
 
 namespace stoch::cuda {
 
-struct ScStreams {
-  int tokens = 0;
-  int tile_tokens = 0;  // a multiple of 8
-  int token_tiles = 0;
-  int dim_blocks = 0;        // dims.padded / 16
-  int blocks_per_chunk = 0;  // the last chunk may have fewer
-  int chunks = 0;
-  int halves = 1;           // 2 where stoc_len > 128
-  int words = 0;            // 1..4 words of a half
+struct ScStreams : StreamShape {
   uint8_t* data = nullptr;  // bytes() of them, 128-byte aligned
   float* scales = nullptr;  // [chunks][tokens_padded()], 0 for padding tokens
 
-  STOCH_LAYOUT_FN int units() const { return 4 * words + 2; }
-  STOCH_LAYOUT_FN int unit_bytes() const { return tile_tokens * 16; }
-  STOCH_LAYOUT_FN int block_bytes() const { return units() * unit_bytes(); }
-  STOCH_LAYOUT_FN int tokens_padded() const { return token_tiles * tile_tokens; }
-  STOCH_LAYOUT_FN int64_t bytes() const {
-    return static_cast<int64_t>(token_tiles) * dim_blocks * halves * block_bytes();
-  }
-  STOCH_LAYOUT_FN int64_t scale_count() const { return static_cast<int64_t>(chunks) * tokens_padded(); }
   STOCH_LAYOUT_FN int64_t block_offset(int token_tile, int dim_block, int half) const {
     return ((static_cast<int64_t>(token_tile) * dim_blocks + dim_block) * halves + half) * block_bytes();
   }
 };
-
-// What: the sizes for activations of `tokens` rows; data and scales are left to the caller.
-ScStreams MakeScStreams(const ScDims& dims, int64_t tokens, int tile_tokens, int stoc_len);
 
 // What:     writes the streams and scales of `a`, and zeroes flags[0..flag_count).
 // Requires: tables of a kSignMagnitude operator with streams.

@@ -1,0 +1,34 @@
+// What a GPU and the code that runs on it can do: all that the choice of a kernel may depend on.
+#pragma once
+
+#include <cstdint>
+
+namespace stoch {
+
+// Choices never look at the compute capability: a program without native code for a GPU runs as PTX of an older
+// architecture, which has neither clusters nor programmatic launches in it.
+struct GpuTraits {
+  int compute_capability = 0;    // 90 for 9.0: for people
+  int code_architecture = 0;     // that the running kernels were compiled for, 80 where they come from PTX of sm_80
+  int sm_count = 0;              // SMs
+  int64_t max_shared_bytes = 0;  // shared memory that one block may ask for, static and dynamic together
+  bool has_hopper_code = false;  // kernels wait for those before them themselves (programmatic dependent launch)
+  bool has_clusters = false;     // thread block clusters: has_hopper_code, and the device launches them
+  bool has_wgmma = false;        // warpgroup MMA of sm_90a
+  bool is_limited = false;       // by LimitForTests: launches then check what a smaller device would refuse
+
+  // How much of attention over long sequences is done at a time. A group of tiles has scores of so many bytes, and as
+  // many of probabilities: it has to fill the GPU, and all of a 2048-token window should be one group. Long sequences
+  // are packed so many positions at a time: whole sequences, at least one.
+  int64_t max_score_bytes = int64_t{640} << 20;
+  int32_t max_packed_positions = 131072;
+};
+
+// What:   `traits` with less than the device has, so that one GPU can test what others run:
+//           STOCH_TEST_SHARED_BYTES=101376  max_shared_bytes is at most that (99 KB: compute capability 8.6, 8.9, 12.0)
+//           STOCH_TEST_NO_WGMMA=1           has_wgmma is false
+//           STOCH_TEST_SCORE_BYTES=N, STOCH_TEST_PACKED_POSITIONS=N  so that short prompts take many groups
+// Errors: InvalidInput for a number that is none, or less shared memory than the 48 KB that every GPU has.
+GpuTraits LimitForTests(GpuTraits traits);
+
+}  // namespace stoch

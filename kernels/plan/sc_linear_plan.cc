@@ -1,0 +1,316 @@
+#include "kernels/plan/sc_linear_plan.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device_math.cuh
+constexpr int64_t kAlignment = 256;     // of what is taken from the workspace
+
+// From here on one look-up for all tokens beats one for each, the larger table to build included.
+constexpr int64_t kFirstFewTokens = 2;
+constexpr int64_t kFirstTableTokens = 5;
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t Aligned(int64_t bytes) { return DivideUp(bytes, kAlignment) * kAlignment; }
+
+bool Fits(const GpuTraits& gpu, int64_t dynamic_bytes, int64_t static_bytes) {
+  return dynamic_bytes + static_bytes <= gpu.max_shared_bytes;
+}
+
+bool SumsAreWide(const ScTraits& sc, const ScDims& dims) { return int64_t{sc.max_count} * dims.chunk_d > INT16_MAX; }
+
+// Row groups of all matrices, each padded to a multiple of `rows`.
+int64_t Groups(const ScShape& shape, int64_t rows) {
+  int64_t groups = 0;
+  for (const int64_t out : shape.out_features) groups += DivideUp(out, rows);
+  return groups;
+}
+
+int64_t QuantizeBytes(const ScTraits& sc, const ScShape& shape, const ScDims& dims, ScQuantizer quantizer) {
+  const int64_t tokens = shape.tokens;
+  const int64_t scales = Aligned(tokens * dims.chunks * kFloat);
+  if (quantizer == ScQuantizer::kKernel) return scales;  // where the kernel keeps any
+  int64_t bytes = Aligned(tokens * dims.padded) + scales;
+  if (quantizer == ScQuantizer::kByChunk) return bytes;
+  if (sc.code == ScCode::kAsymmetric) bytes += 2 * Aligned(tokens * kFloat);  // zero points, sums
+  const int64_t scope = sc.scope_rows > 0 ? sc.scope_rows : tokens;
+  if (scope > 1) {  // f(x) itself, and what its scopes hold
+    bytes +=
+        Aligned(tokens * shape.in_features * kFloat) + Aligned(DivideUp(tokens, scope) * dims.chunks * kExtremesBytes);
+  }
+  return bytes;
+}
+
+// ---- kDecode
+bool CanDecode(const ScTraits& sc, const ScDims& dims, int64_t tokens) {
+  return sc.code == ScCode::kSignMagnitude && sc.has_bytes && dims.chunk_d <= kDecodeChunkDims &&
+         tokens <= kMaxDecodeTokens;
+}
+
+// About one block an SM, whole chunks' worth of blocks where that wastes little.
+int DecodeBlocks(const GpuTraits& gpu, int64_t warps, int64_t chunks, int64_t row_blocks) {
+  const int64_t units = chunks * row_blocks;
+  const int64_t most = std::min<int64_t>(gpu.sm_count, DivideUp(units, warps));
+  if (chunks > most) return static_cast<int>(most);
+  const int64_t aligned = most / chunks * chunks;
+  return static_cast<int>(aligned * 10 >= most * 9 ? aligned : most);
+}
+
+ScPlan PlanDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, const ScDims& dims) {
+  ScPlan plan;
+  plan.kernel = ScKernel::kDecode;
+  const bool fused = shape.tokens == 1 && sc.scope_rows == 1;
+  if (fused) plan.quantizer = ScQuantizer::kKernel;
+  plan.tile_tokens = shape.tokens <= 2 ? static_cast<int>(shape.tokens) : shape.tokens <= 4 ? 4 : 8;
+  // What does not fit in one launch goes in two, over the same weights.
+  if (!Fits(gpu, plan.tile_tokens * kDecodeStageBytes, 0)) plan.tile_tokens = 4;
+  const int64_t row_blocks = Groups(shape, kTileRows);
+  const int64_t warps = plan.tile_tokens == 1 ? 16 : 24;
+  plan.blocks = DecodeBlocks(gpu, warps, dims.chunks, row_blocks);
+  const int64_t units = dims.chunks * row_blocks;
+  const int64_t most = DivideUp(units, plan.blocks);  // units of a block
+  const int64_t touched = std::min<int64_t>(dims.chunks, (most + row_blocks - 2) / row_blocks + 1);
+  const bool aligned = units % plan.blocks == 0 && row_blocks % (units / plan.blocks) == 0;  // one chunk a block
+  plan.staged = aligned ? 1 : static_cast<int>(std::min<int64_t>(touched, plan.tile_tokens <= 2 ? 2 : 1));
+  plan.shared_bytes = (fused ? kDecodeFusedBytes : 0) + plan.staged * plan.tile_tokens * kDecodeStageBytes;
+  const int64_t tokens = std::min<int64_t>(shape.tokens, plan.tile_tokens);
+  plan.launch_bytes = Aligned(tokens * units * kTileRows * kFloat);
+  if (tokens < shape.tokens) plan.launch_bytes += Aligned(tokens * dims.chunks * kFloat);  // their scales
+  return plan;
+}
+
+// ---- kFew, kTable
+// One block an SM, and whole parts' worth of blocks, or blocks' worth of parts, where that leaves few SMs idle: a block
+// that works on two parts builds two tables.
+int TableBlocks(const GpuTraits& gpu, int64_t parts, int64_t row_blocks) {
+  const int64_t most = std::min<int64_t>(gpu.sm_count, DivideUp(parts * row_blocks, 16));
+  const int64_t each = DivideUp(parts, most);
+  const int64_t whole = parts > most ? DivideUp(parts, each) : most / parts * parts;
+  return static_cast<int>(whole * 6 >= most * 5 ? whole : most);
+}
+
+struct TableVariant {
+  ScKernel kernel;
+  int tokens;
+  int pairs;  // of tiles ahead
+  int parts;  // of a chunk
+  int64_t static_bytes;
+  int64_t shared_bytes() const { return kBatchTableBytes + pairs * kBatchPairBytes; }
+};
+// Codes come as far ahead as shared memory allows: 4 pairs are faster for 4 tokens (0.4 % of a step), an A100 has room
+// for 2.
+constexpr TableVariant kFewFarAhead = {ScKernel::kFew, kMaxBatchFewTokens, 4, 1, kFewStaticBytes};
+constexpr TableVariant kFewNearAhead = {ScKernel::kFew, kMaxBatchFewTokens, 2, 1, kFewStaticBytes};
+constexpr TableVariant kEight = {ScKernel::kTable, 8, 4, 1, kEightStaticBytes};
+constexpr TableVariant kSixteen = {ScKernel::kTable, kMaxBatchTableTokens, 2, 2, kSixteenStaticBytes};
+
+bool CanLookUp(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, const TableVariant& variant) {
+  return sc.code == ScCode::kSignMagnitude && !SumsAreWide(sc, dims) && dims.chunk_d <= kDecodeChunkDims &&
+         Fits(gpu, variant.shared_bytes(), variant.static_bytes);
+}
+
+ScPlan PlanTable(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, const ScDims& dims,
+                 const TableVariant& variant) {
+  ScPlan plan;
+  plan.kernel = variant.kernel;
+  if (sc.scope_rows == 1) plan.quantizer = ScQuantizer::kKernel;
+  plan.tile_tokens = variant.tokens;
+  plan.stages = variant.pairs;
+  plan.shared_bytes = variant.shared_bytes();
+  plan.static_bytes = variant.static_bytes;
+  const int64_t row_blocks = Groups(shape, 32 * variant.parts);
+  const int64_t parts = dims.chunk_stride > kDecodeChunkDims / variant.parts ? variant.parts : 1;
+  plan.blocks = TableBlocks(gpu, dims.chunks * parts, row_blocks);
+  // int16 of every part, row and token; of 4 tokens two groups of rows lie where the other 4 would.
+  const int64_t tokens = std::max(variant.tokens, 4);
+  plan.launch_bytes = Aligned(dims.chunks * parts * row_blocks * 32 * variant.parts * tokens * 2);
+  return plan;
+}
+
+// ---- kBatchWgmma
+// The operator that most use: halved, 128 cycles. The others have fewer kernels.
+bool IsUsual(const ScTraits& sc) { return sc.stoc_len == 128 && sc.direct_ranks; }
+
+// The smallest tile that takes no more of them than the largest would: weights are expanded for every tile. 24 and 48
+// are worth their kernels (6 % of a step of 17 to 24 tokens of 8B, 11 % of one of 33 to 48), and so is 96 (20 % of a
+// prompt of 65 to 96). Beyond those, tiles of 96 would leave more sums than any other linear has room for (8B, 192
+// tokens: 352 MB instead of 235), for 10 to 15 %.
+int BatchTileTokens(bool usual, int64_t tokens) {
+  if (!usual) return tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
+  const int largest = tokens <= 96 ? 96 : 64;
+  const int64_t tiles = DivideUp(tokens, largest);
+  for (const int tile : {16, 24, 32, 48, 64}) {
+    if (tile * tiles >= tokens) return tile;
+  }
+  return largest;
+}
+
+// Owners where they keep two of three SMs busy: passing split-K partials on through memory takes half as long as
+// making them (measured). Compiled for the usual operator only, and not for tiles of 96: the registers that outputs
+// would take go to memory and back then, which is slower (prompts of 80 tokens: 4 %, of 140: 11 %).
+BatchShares MakeShares(const GpuTraits& gpu, const StreamShape& streams, bool usual, int64_t row_tiles) {
+  const int chunks = streams.chunks;
+  const int tiles = static_cast<int>(row_tiles * streams.token_tiles);
+  const int waves = (tiles + gpu.sm_count - 1) / gpu.sm_count;
+  BatchShares shares;
+  shares.blocks = static_cast<int>(std::min<int64_t>(gpu.sm_count, int64_t{tiles} * chunks));
+  shares.stored_chunks = chunks;
+  if (!usual || streams.tile_tokens == 96 || 3 * tiles < 2 * waves * gpu.sm_count) return shares;
+  shares.owners = (tiles + waves - 1) / waves;
+  const int helpers = gpu.sm_count - shares.owners;
+  constexpr int kConsumerWarps = 16;
+  if (int64_t{tiles} * kConsumerWarps <= kBlockFlags) {
+    shares.helped = static_cast<int>(int64_t{waves} * chunks * helpers / (tiles + waves * helpers));
+  }
+  if (shares.helped == 0) shares.blocks = shares.owners;
+  shares.stored_chunks = shares.helped;
+  return shares;
+}
+
+// A stage: the streams of some blocks of 16 dimensions, as many as 36 KB hold.
+int64_t BatchStageBytes(const StreamShape& streams) {
+  const int blocks = (streams.tile_tokens <= 32 ? 4 : 2) / streams.halves;
+  return int64_t{blocks} * streams.halves * streams.block_bytes();
+}
+
+int64_t RankTableBytes(const ScTraits& sc, const StreamShape& streams) {
+  return int64_t{streams.halves} * std::max(sc.masks, 16) * 128;
+}
+
+// False where the ring or the end of the kernel does not fit.
+bool PlanBatchWgmma(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, const ScDims& dims, ScPlan* plan) {
+  if (!gpu.has_wgmma || !CanPrefill(sc) || shape.tokens > kMaxBatchWgmmaTokens) return false;
+  const bool usual = IsUsual(sc);
+  const StreamShape streams = MakeStreamShape(dims, shape.tokens, BatchTileTokens(usual, shape.tokens), sc.stoc_len);
+  const int64_t table_bytes = usual ? kBatchThermometerBytes : RankTableBytes(sc, streams);
+  const int64_t stage_bytes = BatchStageBytes(streams);
+  const int64_t room = gpu.max_shared_bytes - kRingHeaderBytes;
+  plan->kernel = ScKernel::kBatchWgmma;
+  plan->tile_tokens = streams.tile_tokens;
+  plan->stages = static_cast<int>(std::clamp<int64_t>((room - table_bytes) / stage_bytes, 0, kBatchMaxStages));
+  if (plan->stages < 2 || kBatchCombineBytes > room) return false;
+  plan->shared_bytes = kRingHeaderBytes + std::max(plan->stages * stage_bytes + table_bytes, kBatchCombineBytes);
+  const int64_t row_tiles = Groups(shape, kBatchRows);
+  plan->shares = MakeShares(gpu, streams, usual, row_tiles);
+  plan->blocks = plan->shares.blocks;
+  const int64_t sum_bytes = SumsAreWide(sc, dims) ? sizeof(int32_t) : sizeof(int16_t);
+  plan->launch_bytes =
+      Aligned(streams.bytes()) + Aligned(streams.scale_count() * kFloat) +
+      Aligned(plan->shares.stored_chunks * row_tiles * kBatchRows * streams.tokens_padded() * sum_bytes);
+  return true;
+}
+
+// ---- kPrefillWgmma, kPrefillMma
+int64_t PrefillStageBytes(const StreamShape& streams) {
+  return streams.block_bytes() + kPrefillTileTokens * 4 + kPrefillSuperRows / 2 * 4;
+}
+
+int PrefillStages(const GpuTraits& gpu, const ScTraits& sc, const StreamShape& streams, int64_t table_bytes) {
+  const int64_t room = gpu.max_shared_bytes - kRingHeaderBytes - table_bytes;
+  (void)sc;
+  return static_cast<int>(std::clamp<int64_t>(room / PrefillStageBytes(streams), 0, kPrefillMaxStages));
+}
+
+int64_t PrefillTableBytes(const ScTraits& sc, const StreamShape& streams) {
+  return sc.direct_ranks ? 0 : RankTableBytes(sc, streams);
+}
+
+ScQuantizer QuantizerOf(const ScTraits& sc, const ScDims& dims, int64_t tokens) {
+  const bool by_chunk = tokens <= kMaxBatchWgmmaTokens && sc.code == ScCode::kSignMagnitude && sc.scope_rows == 1 &&
+                        dims.chunk_d <= kDecodeChunkDims;
+  return by_chunk ? ScQuantizer::kByChunk : ScQuantizer::kByRow;
+}
+
+}  // namespace
+
+std::string_view ScKernelName(ScKernel kernel) {
+  switch (kernel) {
+    case ScKernel::kDecode: return "decode";
+    case ScKernel::kFew: return "few";
+    case ScKernel::kTable: return "table";
+    case ScKernel::kBatchWgmma: return "batch-wgmma";
+    case ScKernel::kPrefillWgmma: return "prefill-wgmma";
+    case ScKernel::kPrefillMma: return "prefill-mma";
+    case ScKernel::kGeneric: return "generic";
+  }
+  return "?";
+}
+
+bool CanPrefill(const ScTraits& sc) {
+  return sc.code == ScCode::kSignMagnitude && sc.has_streams && sc.stoc_len <= 256;
+}
+
+bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc) {
+  if (!gpu.has_wgmma || !CanPrefill(sc)) return false;
+  const StreamShape streams = MakeStreamShape(MakeScDims(16, 0), 1, kPrefillTileTokens, sc.stoc_len);
+  return PrefillStages(gpu, sc, streams, PrefillTableBytes(sc, streams)) >= 2;  // a consumer holds one, one is filled
+}
+
+ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool wgmma) {
+  STOCH_CHECK(CanPrefill(sc) && (!wgmma || CanPrefillWgmma(gpu, sc)));
+  const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
+  const StreamShape streams = MakeStreamShape(dims, shape.tokens, kPrefillTileTokens, sc.stoc_len);
+  ScPlan plan;
+  plan.kernel = wgmma ? ScKernel::kPrefillWgmma : ScKernel::kPrefillMma;
+  plan.quantizer = QuantizerOf(sc, dims, shape.tokens);
+  plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
+  plan.tile_tokens = kPrefillTileTokens;
+  plan.launch_bytes = Aligned(streams.bytes()) + Aligned(streams.scale_count() * kFloat);
+  if (!wgmma) return plan;
+  const int64_t table_bytes = PrefillTableBytes(sc, streams);
+  plan.stages = PrefillStages(gpu, sc, streams, table_bytes);
+  plan.shared_bytes = kRingHeaderBytes + plan.stages * PrefillStageBytes(streams) + table_bytes;
+  // PrefillSchedule::rest: fewer than there are clusters of two SMs, and the tiles of the last tokens.
+  const int64_t supers = Groups(shape, kPrefillSuperRows);
+  const int64_t rest = std::min(supers * streams.token_tiles, gpu.sm_count / 2 + supers);
+  plan.launch_bytes +=
+      Aligned(rest * kPrefillSuperRows * kPrefillTileTokens * kFloat) + Aligned(rest * kPrefillTileFlags * kFloat);
+  return plan;
+}
+
+ScPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape) {
+  STOCH_CHECK(shape.tokens >= 1 && !shape.out_features.empty() && shape.out_features.size() <= kMaxScTasks);
+  const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
+  const int64_t tokens = shape.tokens;
+  ScPlan plan;
+  const auto with_quantizer = [&](ScPlan chosen) {
+    if (chosen.quantizer != ScQuantizer::kKernel) chosen.quantizer = QuantizerOf(sc, dims, tokens);
+    chosen.quantize_bytes = QuantizeBytes(sc, shape, dims, chosen.quantizer);
+    return chosen;
+  };
+  if (tokens >= kFirstFewTokens && tokens <= kMaxBatchFewTokens && sc.has_quarters && sc.max_count <= 128) {
+    for (const TableVariant& variant : {kFewFarAhead, kFewNearAhead}) {
+      if (CanLookUp(gpu, sc, dims, variant)) return with_quantizer(PlanTable(gpu, sc, shape, dims, variant));
+    }
+  }
+  if (tokens >= kFirstTableTokens && tokens <= kMaxBatchTableTokens && sc.has_residuals) {
+    const TableVariant& variant = tokens <= kEight.tokens ? kEight : kSixteen;
+    if (CanLookUp(gpu, sc, dims, variant)) return with_quantizer(PlanTable(gpu, sc, shape, dims, variant));
+  }
+  if (tokens >= kFirstTableTokens && PlanBatchWgmma(gpu, sc, shape, dims, &plan)) return with_quantizer(plan);
+  if (CanDecode(sc, dims, tokens)) return with_quantizer(PlanDecode(gpu, sc, shape, dims));
+  if (CanPrefill(sc)) return PlanScPrefill(gpu, sc, shape, CanPrefillWgmma(gpu, sc));
+  return with_quantizer(ScPlan{});
+}
+
+int64_t ScLinearScratchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features,
+                             std::span<const int64_t> out_features, int64_t max_tokens) {
+  int64_t most = 0;
+  const auto see = [&](int64_t tokens) {
+    for (size_t first = 0; first < out_features.size(); first += kMaxScTasks) {
+      const auto tasks = out_features.subspan(first, std::min<size_t>(kMaxScTasks, out_features.size() - first));
+      most = std::max(most, PlanScLinear(gpu, sc, {tokens, in_features, tasks}).scratch_bytes());
+    }
+  };
+  // Beyond the small batches more tokens take more.
+  for (int64_t tokens = 1; tokens <= std::min<int64_t>(max_tokens, kMaxBatchWgmmaTokens); ++tokens) see(tokens);
+  see(max_tokens);
+  return most;
+}
+
+}  // namespace stoch

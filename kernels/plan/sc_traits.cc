@@ -1,0 +1,61 @@
+#include "kernels/plan/sc_traits.h"
+
+#include "kernels/sc/sc_residual.h"
+
+namespace stoch {
+
+ScTraits MakeScTraits(const ScOperator& op) {
+  ScTraits traits;
+  traits.code = op.code;
+  traits.chunk_d = op.config.chunk_d;
+  traits.scope_rows = op.config.granularity == ScGranularity::kPerRow ? op.config.group_a : 0;
+  traits.stoc_len = op.config.stoc_len;
+  traits.masks = op.masks;
+  traits.levels = op.levels;
+  traits.max_count = op.max_count;
+  traits.has_streams = op.has_streams;
+  traits.has_bytes = CountsFitBytes(op);
+  traits.has_quarters = CountsAreStaircases(op);
+  traits.has_residuals = MakeScResiduals(op).has_value();
+  traits.direct_ranks = op.has_streams && RanksAreDirect(op);
+  return traits;
+}
+
+bool CountsFitBytes(const ScOperator& op) {
+  if (op.code == ScCode::kOffset) return false;
+  const size_t side = static_cast<size_t>(op.levels);
+  for (size_t i = 0; i < op.counts.size(); ++i) {
+    const bool top = i % (side * side) == side * side - 1;
+    if (op.counts[i] > 255 && !(top && op.counts[i] == 256)) return false;
+  }
+  return true;
+}
+
+bool CountsAreStaircases(const ScOperator& op) {
+  if (op.code != ScCode::kSignMagnitude || op.levels > 128) return false;
+  // Quarters start where they like: only steps within one count.
+  constexpr int kQuarter = 32;
+  for (int mask = 0; mask < op.masks; ++mask) {
+    for (int a = 0; a < op.levels; ++a) {
+      for (int b = 0; b + 1 < op.levels; ++b) {
+        if (b % kQuarter == kQuarter - 1) continue;
+        const int rise = op.count(mask, a, b + 1) - op.count(mask, a, b);
+        if (rise != 0 && rise != 1) return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool RanksAreDirect(const ScOperator& op) {
+  const int length = op.config.stoc_len;
+  if ((length != 128 && length != 64) || op.levels != 128) return false;
+  for (size_t i = 0; i < op.ranks_b.size(); ++i) {
+    const size_t q = i % 128;
+    const size_t rank = q + (q >> 6);
+    if (op.ranks_b[i] != (length == 128 ? rank : (rank + 1) / 2)) return false;
+  }
+  return true;
+}
+
+}  // namespace stoch

@@ -1,0 +1,38 @@
+// What the choice of a GPU kernel needs to know of an ScOperator.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/sc/sc_operator.h"
+
+namespace stoch {
+
+// Plain numbers, so that a plan is a function of values. Tables that "are there" are those of kernels/cuda/tables.h.
+struct ScTraits {
+  ScCode code = ScCode::kSignMagnitude;
+  int64_t chunk_d = 0;     // of the configuration, 0: one chunk
+  int64_t scope_rows = 1;  // rows of activations that share a scale; 0: all of a pass
+  int stoc_len = 128;
+  int masks = 64;
+  int levels = 128;
+  int max_count = 128;
+  bool has_streams = false;    // counts as popcounts of streams
+  bool has_bytes = false;      // counts fit a byte, but for a largest one of 256
+  bool has_quarters = false;   // from one level of side b to the next a count stays or rises by one
+  bool has_residuals = false;  // ScResiduals
+  bool direct_ranks = false;   // RanksAreDirect
+};
+
+// What: the traits of `op`. Takes some 100 us (it looks for ScResiduals), so callers keep them.
+ScTraits MakeScTraits(const ScOperator& op);
+
+// What: whether every count fits a byte, but for one possible exception: 256 where both levels are the largest.
+bool CountsFitBytes(const ScOperator& op);
+// What: whether rows of counts of up to 128 levels are staircases whose steps are 0 or 1.
+bool CountsAreStaircases(const ScOperator& op);
+// What: whether a formula (DirectRanks of kernels/cuda/sc_prefill_operand.cuh) gives the ranks of side b's levels.
+// Takes
+//       10 us.
+bool RanksAreDirect(const ScOperator& op);
+
+}  // namespace stoch

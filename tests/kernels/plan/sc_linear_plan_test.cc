@@ -1,0 +1,238 @@
+// Plans of SC linears over GPUs that nobody has to own: they fit the device, and an H200 gets what it always got.
+#include "kernels/plan/sc_linear_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/sc/sc_config.h"
+#include "tests/kernels/plan/gpu_models.h"
+
+namespace stoch {
+namespace {
+
+// "halve=1,stoc_len=64"
+ScTraits TraitsFor(std::string_view parameters) {
+  ScConfig config;
+  for (std::string_view rest = parameters; !rest.empty();) {
+    const std::string_view one = rest.substr(0, rest.find(','));
+    rest = one.size() < rest.size() ? rest.substr(one.size() + 1) : std::string_view();
+    SetScParameter(config, std::string(one.substr(0, one.find('='))), std::string(one.substr(one.find('=') + 1)));
+  }
+  return MakeScTraits(*MakeScOperator(config));
+}
+
+constexpr const char* kConfigs[] = {"halve=1,chunk_d=128",
+                                    "chunk_d=128",
+                                    "halve=1,stoc_len=64,chunk_d=128",
+                                    "halve=1,stoc_len=64,scramble=random,chunk_d=128",
+                                    "halve=1,stoc_len=32,chunk_d=64",
+                                    "halve=1,group_a=4,chunk_d=128",
+                                    "halve=1,chunk_d=16",
+                                    "halve=1,chunk_d=0",
+                                    "stoc_len=200,chunk_d=128",
+                                    "sc_prec=5,halve=1,chunk_d=128",
+                                    "granularity=per_tensor,halve=1",
+                                    "gate=xnor",
+                                    "mode=unipolar"};
+
+struct Shape {
+  int64_t in_features;
+  std::vector<int64_t> out_features;
+};
+const std::vector<Shape>& Shapes() {
+  static const std::vector<Shape> shapes = {{4096, {4096, 1024, 1024}}, {4096, {14336, 14336}},   {14336, {4096}},
+                                            {8192, {28672, 28672}},     {2048, {2048, 512, 512}}, {72, {40}},
+                                            {256, {300, 70, 1}},        {4096, {128256}}};
+  return shapes;
+}
+
+std::string Name(const test::GpuModel& gpu, const char* config, const Shape& shape, int64_t tokens) {
+  return gpu.name + " '" + config + "' " + std::to_string(shape.in_features) + " x " +
+         std::to_string(shape.out_features[0]) + " tokens " + std::to_string(tokens);
+}
+
+// "" where the plan fits the device and what its kernel is built for.
+std::string WhatIsWrong(const GpuTraits& gpu, const ScTraits& sc, const ScPlan& plan, int64_t tokens) {
+  if (plan.shared_bytes + plan.static_bytes > gpu.max_shared_bytes) return "more shared memory than there is";
+  if (plan.shared_bytes < 0 || plan.quantize_bytes <= 0 || plan.launch_bytes < 0) return "negative sizes";
+  const bool waits = plan.kernel == ScKernel::kDecode || plan.kernel == ScKernel::kFew ||
+                     plan.kernel == ScKernel::kTable || plan.kernel == ScKernel::kBatchWgmma;
+  // Blocks that wait for each other have to be on the GPU together.
+  if (waits && (plan.blocks < 1 || plan.blocks > gpu.sm_count)) return "blocks that are not resident";
+  switch (plan.kernel) {
+    case ScKernel::kDecode: return tokens > 2 * plan.tile_tokens || tokens > 8 || !sc.has_bytes ? "decode" : "";
+    case ScKernel::kFew: return tokens > plan.tile_tokens || !sc.has_quarters ? "few" : "";
+    case ScKernel::kTable: return tokens > plan.tile_tokens || !sc.has_residuals ? "table" : "";
+    case ScKernel::kBatchWgmma:
+      return !gpu.has_wgmma || plan.stages < 2 || tokens > 256 || plan.shares.owners > plan.blocks ? "batch wgmma" : "";
+    case ScKernel::kPrefillWgmma: return !gpu.has_wgmma || plan.stages < 2 || !sc.has_streams ? "prefill wgmma" : "";
+    case ScKernel::kPrefillMma: return !sc.has_streams ? "prefill mma" : "";
+    case ScKernel::kGeneric: return sc.code == ScCode::kSignMagnitude && sc.has_streams ? "generic" : "";
+  }
+  return "no kernel";
+}
+
+TEST(ScLinearPlan, FitsEveryGpuForEveryNumberOfTokens) {
+  int64_t plans = 0;
+  for (const char* config : kConfigs) {
+    const ScTraits sc = TraitsFor(config);
+    for (const test::GpuModel& gpu : test::GpuModels()) {
+      for (const Shape& shape : Shapes()) {
+        const int64_t bound = ScLinearScratchBytes(gpu.traits, sc, shape.in_features, shape.out_features, 2048);
+        for (int64_t tokens = 1; tokens <= 2048; ++tokens) {
+          const ScPlan plan = PlanScLinear(gpu.traits, sc, {tokens, shape.in_features, shape.out_features});
+          ASSERT_EQ(WhatIsWrong(gpu.traits, sc, plan, tokens), "") << Name(gpu, config, shape, tokens);
+          ASSERT_LE(plan.scratch_bytes(), bound) << Name(gpu, config, shape, tokens);
+          ++plans;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(plans, 13 * 13 * 8 * 2048);
+}
+
+TEST(ScLinearPlan, ScratchNeverShrinksWithTheLimit) {
+  const ScTraits sc = TraitsFor("halve=1,chunk_d=128");
+  for (const test::GpuModel& gpu : test::GpuModels()) {
+    for (const Shape& shape : Shapes()) {
+      int64_t last = 0;
+      for (const int64_t tokens : {1, 2, 4, 5, 8, 16, 17, 64, 96, 97, 128, 192, 256, 257, 300, 512, 2048, 65536}) {
+        const int64_t bytes = ScLinearScratchBytes(gpu.traits, sc, shape.in_features, shape.out_features, tokens);
+        EXPECT_GE(bytes, last) << gpu.name << " " << tokens;
+        last = bytes;
+      }
+    }
+  }
+}
+
+// What an H200 ran before there were plans: thresholds are measured, and a change has to be meant. Taken from the
+// launchers of commit 17141c2.
+struct Golden {
+  int64_t tokens;
+  ScKernel kernel;
+  int tile_tokens, stages, blocks, owners, helped;
+  int64_t shared_bytes;
+};
+
+void ExpectGolden(const char* config, const Shape& shape, const std::vector<Golden>& rows) {
+  const ScTraits sc = TraitsFor(config);
+  for (const Golden& row : rows) {
+    const ScPlan plan = PlanScLinear(test::H200(), sc, {row.tokens, shape.in_features, shape.out_features});
+    SCOPED_TRACE(std::string(config) + ", " + std::to_string(row.tokens) + " tokens");
+    EXPECT_EQ(ScKernelName(plan.kernel), ScKernelName(row.kernel));
+    EXPECT_EQ(plan.tile_tokens, row.tile_tokens);
+    EXPECT_EQ(plan.stages, row.stages);
+    EXPECT_EQ(plan.blocks, row.blocks);
+    EXPECT_EQ(plan.shares.owners, row.owners);
+    EXPECT_EQ(plan.shares.helped, row.helped);
+    EXPECT_EQ(plan.shared_bytes, row.shared_bytes);
+  }
+}
+
+TEST(ScLinearPlan, AnH200RunsQkvOf8B) {
+  ExpectGolden("halve=1,chunk_d=128", {4096, {4096, 1024, 1024}},
+               {{1, ScKernel::kDecode, 1, 0, 128, 0, 0, 17800},
+                {2, ScKernel::kFew, 4, 4, 128, 0, 0, 196608},
+                {4, ScKernel::kFew, 4, 4, 128, 0, 0, 196608},
+                {5, ScKernel::kTable, 8, 4, 128, 0, 0, 196608},
+                {8, ScKernel::kTable, 8, 4, 128, 0, 0, 196608},
+                {9, ScKernel::kTable, 16, 2, 128, 0, 0, 163840},
+                {16, ScKernel::kTable, 16, 2, 128, 0, 0, 163840},
+                {17, ScKernel::kBatchWgmma, 24, 7, 132, 0, 0, 226560},
+                {24, ScKernel::kBatchWgmma, 24, 7, 132, 0, 0, 226560},
+                {25, ScKernel::kBatchWgmma, 32, 5, 132, 0, 0, 217344},
+                {32, ScKernel::kBatchWgmma, 32, 5, 132, 0, 0, 217344},
+                {33, ScKernel::kBatchWgmma, 48, 7, 132, 0, 0, 226560},
+                {48, ScKernel::kBatchWgmma, 48, 7, 132, 0, 0, 226560},
+                {49, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
+                {64, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
+                {65, ScKernel::kBatchWgmma, 96, 3, 132, 0, 0, 198912},
+                {96, ScKernel::kBatchWgmma, 96, 3, 132, 0, 0, 198912},
+                {97, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
+                {128, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
+                {129, ScKernel::kBatchWgmma, 48, 7, 132, 0, 0, 226560},
+                {192, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
+                {256, ScKernel::kBatchWgmma, 64, 5, 132, 96, 8, 217344},
+                {257, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560},
+                {512, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560},
+                {2048, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560}});
+}
+
+TEST(ScLinearPlan, AnH200RunsGateUpOf8B) {
+  ExpectGolden("halve=1,chunk_d=128", {4096, {14336, 14336}},
+               {{1, ScKernel::kDecode, 1, 0, 128, 0, 0, 17800},
+                {2, ScKernel::kFew, 4, 4, 128, 0, 0, 196608},
+                {4, ScKernel::kFew, 4, 4, 128, 0, 0, 196608},
+                {5, ScKernel::kTable, 8, 4, 128, 0, 0, 196608},
+                {8, ScKernel::kTable, 8, 4, 128, 0, 0, 196608},
+                {9, ScKernel::kTable, 16, 2, 128, 0, 0, 163840},
+                {16, ScKernel::kTable, 16, 2, 128, 0, 0, 163840},
+                {17, ScKernel::kBatchWgmma, 24, 7, 132, 112, 4, 226560},
+                {32, ScKernel::kBatchWgmma, 32, 5, 132, 112, 4, 217344},
+                {33, ScKernel::kBatchWgmma, 48, 7, 132, 112, 4, 226560},
+                {96, ScKernel::kBatchWgmma, 96, 3, 132, 0, 0, 198912},
+                {97, ScKernel::kBatchWgmma, 64, 5, 132, 112, 4, 217344},
+                {256, ScKernel::kBatchWgmma, 64, 5, 132, 112, 4, 217344},
+                {257, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560},
+                {2048, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560}});
+}
+
+TEST(ScLinearPlan, AnH200RunsDownOf8B) {
+  ExpectGolden("halve=1,chunk_d=128", {14336, {4096}},
+               {{1, ScKernel::kDecode, 1, 0, 132, 0, 0, 34320},
+                {2, ScKernel::kFew, 4, 4, 112, 0, 0, 196608},
+                {4, ScKernel::kFew, 4, 4, 112, 0, 0, 196608},
+                {5, ScKernel::kTable, 8, 4, 112, 0, 0, 196608},
+                {8, ScKernel::kTable, 8, 4, 112, 0, 0, 196608},
+                {9, ScKernel::kTable, 16, 2, 112, 0, 0, 163840},
+                {16, ScKernel::kTable, 16, 2, 112, 0, 0, 163840},
+                {17, ScKernel::kBatchWgmma, 24, 7, 132, 0, 0, 226560},
+                {32, ScKernel::kBatchWgmma, 32, 5, 132, 0, 0, 217344},
+                {33, ScKernel::kBatchWgmma, 48, 7, 132, 0, 0, 226560},
+                {96, ScKernel::kBatchWgmma, 96, 3, 132, 0, 0, 198912},
+                {97, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
+                {256, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
+                {257, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560},
+                {2048, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560}});
+}
+
+TEST(ScLinearPlan, AnH200RunsFullLength) {
+  ExpectGolden("chunk_d=128", {4096, {4096, 1024, 1024}},
+               {{1, ScKernel::kDecode, 1, 0, 128, 0, 0, 17800},
+                {2, ScKernel::kDecode, 2, 0, 128, 0, 0, 33040},
+                {4, ScKernel::kDecode, 4, 0, 128, 0, 0, 66080},
+                {5, ScKernel::kBatchWgmma, 16, 12, 132, 0, 0, 225536},
+                {8, ScKernel::kBatchWgmma, 16, 12, 132, 0, 0, 225536},
+                {9, ScKernel::kBatchWgmma, 16, 12, 132, 0, 0, 225536},
+                {16, ScKernel::kBatchWgmma, 16, 12, 132, 0, 0, 225536},
+                {17, ScKernel::kBatchWgmma, 32, 6, 132, 0, 0, 225536},
+                {32, ScKernel::kBatchWgmma, 32, 6, 132, 0, 0, 225536},
+                {33, ScKernel::kBatchWgmma, 64, 6, 132, 0, 0, 225536},
+                {64, ScKernel::kBatchWgmma, 64, 6, 132, 0, 0, 225536},
+                {65, ScKernel::kBatchWgmma, 64, 6, 132, 0, 0, 225536},
+                {256, ScKernel::kBatchWgmma, 64, 6, 132, 0, 0, 225536},
+                {257, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 230656},
+                {2048, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 230656}});
+}
+
+TEST(ScLinearPlan, SmallSharedMemoryHasExactFallbacks) {
+  const ScTraits sc = TraitsFor("halve=1,chunk_d=128");
+  const GpuTraits rtx = test::TraitsOf(89, 128, 99, 89);
+  const Shape shape{4096, {4096}};
+  const auto plan = [&](int64_t tokens) {
+    return PlanScLinear(rtx, sc, {tokens, shape.in_features, shape.out_features});
+  };
+  EXPECT_EQ(plan(1).kernel, ScKernel::kDecode);
+  EXPECT_EQ(plan(4).kernel, ScKernel::kDecode);
+  EXPECT_EQ(plan(4).tile_tokens, 4);
+  EXPECT_EQ(plan(8).kernel, ScKernel::kDecode);  // in two launches: the stages of 8 tokens do not fit
+  EXPECT_EQ(plan(8).tile_tokens, 4);
+  EXPECT_EQ(plan(9).kernel, ScKernel::kPrefillMma);
+  EXPECT_EQ(plan(2048).kernel, ScKernel::kPrefillMma);
+}
+
+}  // namespace
+}  // namespace stoch
