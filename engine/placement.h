@@ -24,10 +24,10 @@ namespace stoch {
 
 // How a model is divided over all devices of a backend.
 struct PlacementOptions {
-  bool by_rows = false;                 // every matrix divided over all devices, else whole layers
-  std::string policy = "auto";          // of PlacePolicy; read for whole layers without a map
+  bool by_rows = false;                      // every matrix divided over all devices, else whole layers
+  std::string policy = "auto";               // of PlacePolicy; read for whole layers without a map
   std::optional<std::string> map_json = {};  // of PlaceByFile, for whole layers
-  std::string map_name = "device_map";  // what errors call map_json
+  std::string map_name = "device_map";       // what errors call map_json
   // Bytes that may be used, by device index. Else a GPU may be filled with what is free on it less a margin, a CPU with
   // its whole memory (mapped weights can leave it again).
   std::map<int, int64_t> max_memory = {};

@@ -9,10 +9,10 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
-#include "kernels/plan/sc_traits.h"
 #include "kernels/cuda/sc/tensor_core/prefill.h"
 #include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
 #include "kernels/math/random.h"
+#include "kernels/plan/sc_traits.h"
 #include "tests/kernels/cuda_or_skip.h"
 
 namespace stoch::cuda {

@@ -10,8 +10,8 @@
 #include "engine/serve/scheduler.h"
 #include "kernels/base/error.h"
 #include "kernels/registry.h"
-#include "tests/support/letters_tokenizer.h"
 #include "tests/support/failing_backend.h"
+#include "tests/support/letters_tokenizer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 

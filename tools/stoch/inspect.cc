@@ -106,7 +106,7 @@ constexpr std::array<int64_t, 4> kShownTokens = {1, 8, 32, 512};
 std::vector<OperatorKernels> KernelsShown(const Report& report) {
   const Device alone = report.device();
   const std::vector<DecoderShard> shards = IsDivided(report) ? DivideRows(report.files.config, report.placement.rows)
-                                                           : DivideRows(report.files.config, {&alone, 1});
+                                                             : DivideRows(report.files.config, {&alone, 1});
   std::vector<OperatorKernels> all = KernelsOf(report.files.config, report.engine.precision, report.engine.sc,
                                                report.backend, shards.front(), kShownTokens);
   std::erase_if(all, [](const OperatorKernels& row) { return row.kernels.front().empty(); });

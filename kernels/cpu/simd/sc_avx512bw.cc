@@ -1,7 +1,7 @@
 // SC products with AVX-512 without VBMI: by the staircase table, 64 rows at a time. Operators that have none run the
 // AVX2 shuffles.
-#include "kernels/cpu/simd/staircase.h"
 #include "kernels/cpu/simd/avx512.h"
+#include "kernels/cpu/simd/staircase.h"
 
 namespace stoch::cpu::avx512 {
 namespace {

@@ -1,8 +1,8 @@
 #include <string>
 
 #include "kernels/cuda/base/cuda_check.h"
-#include "kernels/cuda/runtime/gpu_probe.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/runtime/gpu_probe.h"
 
 namespace stoch::cuda {
 namespace {

@@ -16,10 +16,10 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/plan/sc_traits.h"
 #include "kernels/cuda/sc/tensor_core/batch_roles.cuh"
 #include "kernels/cuda/sc/tensor_core/batch_wgmma.h"
 #include "kernels/cuda/sc/tensor_core/prefill.h"
+#include "kernels/plan/sc_traits.h"
 
 namespace stoch::cuda {
 namespace {
