@@ -95,7 +95,9 @@ struct Engine::State {
   // Rows whose argmax is known: asked for together, read one by one.
   std::vector<int32_t> argmax;
   int64_t argmax_first = 0;
-  Buffer argmax_ids;  // where a block's are read from
+  Buffer argmax_ids;             // where a block's are read from
+  std::vector<int32_t> holders;  // sequences that hold each page
+  int64_t held_pages = 0;        // those that at least one holds
 
   void ForgetRows() {
     output_rows = 0;
@@ -108,10 +110,14 @@ struct Engine::State {
 Sequence::Sequence(Engine* engine, int64_t capacity, std::vector<KvPage> pages)
     : engine_(engine), capacity_(capacity), pages_(std::move(pages)) {
   for (const KvPage& page : pages_) page_numbers_.push_back(*page);
+  Engine::State& state = *engine->state_;
+  for (const int32_t page : page_numbers_) state.held_pages += state.holders[static_cast<size_t>(page)]++ == 0 ? 1 : 0;
 }
 
 Sequence::~Sequence() {
   if (under_way_) engine_->Forget(this);
+  Engine::State& state = *engine_->state_;
+  for (const int32_t page : page_numbers_) state.held_pages -= --state.holders[static_cast<size_t>(page)] == 0 ? 1 : 0;
 }
 
 void Sequence::Append(std::span<const int32_t> ids) {
@@ -167,6 +173,7 @@ std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFile
   model.progress = state->options.on_progress;
   state->model = std::make_unique<LlamaModel>(*state->backend, state->files, model);
   state->pages = PageAllocator(NumPages(state->shape));
+  state->holders.assign(static_cast<size_t>(NumPages(state->shape)), 0);
 
   if (!ChunkInvariant(state->options)) {
     state->notices.push_back(
@@ -231,6 +238,12 @@ std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity, std::span<const 
 }
 
 int64_t Engine::free_tokens() const { return state_->pages.free_pages() * kKvPageTokens; }
+
+int64_t Engine::unheld_tokens(std::span<const KvPage> but) const {
+  const auto more = std::count_if(but.begin(), but.end(),
+                                  [&](const KvPage& page) { return state_->holders[static_cast<size_t>(*page)] == 0; });
+  return (NumPages(state_->shape) - state_->held_pages - more) * kKvPageTokens;
+}
 
 int64_t Engine::NextTokens(const Sequence& sequence, int64_t budget) const {
   const int64_t limit = std::min(budget, state_->shape.max_rows);
