@@ -129,6 +129,8 @@ struct Engine::State {
   std::vector<int32_t> picks;
   std::vector<LogProbAnswer> answers;
   Buffer argmax_ids;  // where a block's are read from
+  std::vector<int32_t> holders;  // sequences that hold each page
+  int64_t held_pages = 0;        // those that at least one holds
 
   void ForgetRows() {
     output_rows = 0;
@@ -144,10 +146,14 @@ struct Engine::State {
 Sequence::Sequence(Engine* engine, int64_t capacity, std::vector<KvPage> pages)
     : engine_(engine), capacity_(capacity), pages_(std::move(pages)) {
   for (const KvPage& page : pages_) page_numbers_.push_back(*page);
+  Engine::State& state = *engine->state_;
+  for (const int32_t page : page_numbers_) state.held_pages += state.holders[static_cast<size_t>(page)]++ == 0 ? 1 : 0;
 }
 
 Sequence::~Sequence() {
   if (under_way_) engine_->Forget(this);
+  Engine::State& state = *engine_->state_;
+  for (const int32_t page : page_numbers_) state.held_pages -= --state.holders[static_cast<size_t>(page)] == 0 ? 1 : 0;
 }
 
 void Sequence::Append(std::span<const int32_t> ids) {
@@ -202,6 +208,7 @@ std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFile
   model.progress = state->options.on_progress;
   state->model = std::make_unique<DecoderModel>(*state->backend, state->files, model);
   state->pages = PageAllocator(NumPages(state->shape));
+  state->holders.assign(static_cast<size_t>(NumPages(state->shape)), 0);
 
   state->notices = state->options.notices;
   if (!ChunkInvariant(state->options)) {
@@ -267,6 +274,12 @@ std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity, std::span<const 
 }
 
 int64_t Engine::free_tokens() const { return state_->pages.free_pages() * kKvPageTokens; }
+
+int64_t Engine::unheld_tokens(std::span<const KvPage> but) const {
+  const auto more = std::count_if(but.begin(), but.end(),
+                                  [&](const KvPage& page) { return state_->holders[static_cast<size_t>(*page)] == 0; });
+  return (NumPages(state_->shape) - state_->held_pages - more) * kKvPageTokens;
+}
 
 int64_t Engine::NextTokens(const Sequence& sequence, int64_t budget) const {
   const int64_t limit = std::min(budget, state_->shape.max_rows);

@@ -138,6 +138,8 @@ class Engine {
   //         of a sequence with these first tokens, in order.
   std::unique_ptr<Sequence> NewSequence(int64_t capacity, std::span<const int32_t> ids, std::span<const KvPage> pages);
   int64_t free_tokens() const;  // positions of free pages
+  // What: positions of pages that no sequence holds; those of `but` do not count.
+  int64_t unheld_tokens(std::span<const KvPage> but = {}) const;
 
   // What:   how many pending tokens of `sequence` the next pass should take, at most `budget` rows: all of them where
   //         the configuration is not chunk-invariant (0 if they do not fit in the budget).

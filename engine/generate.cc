@@ -63,7 +63,7 @@ Generation::Generation(Engine& engine, const Tokenizer* tokenizer, GenerateReque
   if (prefixes_ != nullptr) {
     known = prefixes_->Find(request_.prompt, request_.prompt_logprobs ? request_.top_logprobs : -1);
     reused_ = static_cast<int64_t>(known.pages.size()) * kKvPageTokens;
-    prefixes_->MakeRoom(prompt_tokens() + max_tokens_ - reused_);
+    prefixes_->MakeRoom(prompt_tokens() + max_tokens_ - reused_, known.pages);
   }
   sequence_ = engine.NewSequence(prompt_tokens() + max_tokens_, request_.prompt, known.pages);
   if (sequence_ == nullptr) throw InvalidInput("the KV cache has no room for another sequence just now");

@@ -108,15 +108,9 @@ void PrefixCache::Insert(const Sequence& sequence, std::span<const std::optional
   Touch(*node);
 }
 
-int64_t PrefixCache::free_tokens() const {
-  const auto unused =
-      std::count_if(recent_.begin(), recent_.end(), [](const Node* n) { return n->page.use_count() == 1; });
-  return engine_.free_tokens() + unused * kKvPageTokens;
-}
-
-bool PrefixCache::MakeRoom(int64_t tokens) {
+bool PrefixCache::MakeRoom(int64_t tokens, std::span<const KvPage> but) {
   if (engine_.free_tokens() >= tokens) return true;
-  if (free_tokens() < tokens) return false;
+  if (free_tokens(but) < tokens) return false;
   // Pages in use that come by here go too: they are as old, and leave nothing behind them reachable.
   while (engine_.free_tokens() < tokens) Forget(*recent_.back());
   return true;

@@ -42,11 +42,12 @@ class PrefixCache {
   //       alternatives each; may be shorter than the sequence, or empty.
   void Insert(const Sequence& sequence, std::span<const std::optional<TokenLogprob>> logprobs, int top_logprobs);
 
-  // What:    forgets pages until `tokens` positions are free.
+  // What:    forgets pages until `tokens` positions are free, besides those of `but`: pages of a Match that is alive.
   // Returns: false, having forgotten nothing, where that many cannot become free.
-  bool MakeRoom(int64_t tokens);
-  // What: positions of pages that are free or that nobody else holds.
-  int64_t free_tokens() const;
+  bool MakeRoom(int64_t tokens, std::span<const KvPage> but = {});
+  // What: positions of pages that are free or that nobody but this holds; those of `but` do not count. Costs nothing
+  //       but a look at each page of `but`: it is asked for in every pass.
+  int64_t free_tokens(std::span<const KvPage> but = {}) const { return engine_.unheld_tokens(but); }
 
  private:
   struct Node;

@@ -5,7 +5,7 @@
 
 #include "engine/engine.h"
 #include "kernels/registry.h"
-#include "loader/tokenizer.h"
+#include "loader/tokenizer/tokenizer.h"
 
 int main(int argc, char** argv) try {
   if (argc != 3) return std::cerr << "usage: generate MODEL_DIR PROMPT\n", 2;

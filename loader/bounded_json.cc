@@ -17,7 +17,8 @@ using Json = nlohmann::json;
 // tokenizer.json.
 class BoundedBuilder final : public nlohmann::json_sax<Json> {
  public:
-  BoundedBuilder(const std::string& where, size_t max_depth) : where_(where), max_depth_(max_depth) {}
+  BoundedBuilder(const std::string& where, size_t max_depth, int64_t max_values)
+      : where_(where), max_depth_(max_depth), max_values_(max_values) {}
 
   Json TakeDocument() { return std::move(document_); }
 
@@ -50,6 +51,9 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
 
  private:
   bool Place(Json value) {
+    if (++values_ > max_values_) {
+      throw InvalidInput(where_ + ": expected JSON of at most " + std::to_string(max_values_) + " values, got more");
+    }
     if (open_.empty()) {
       last_ = &(document_ = std::move(value));
     } else if (open_.back()->is_array()) {
@@ -76,6 +80,8 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
 
   const std::string& where_;
   const size_t max_depth_;
+  const int64_t max_values_;
+  int64_t values_ = 0;
   Json document_;
   std::vector<Json*> open_;  // the containers around the current place; none moves while one inside it is open
   Json* member_ = nullptr;   // where the value of the key just read goes
@@ -84,11 +90,11 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-Json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth) {
+Json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth, int64_t max_values) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {  // the parser would stop there
     throw InvalidInput(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
   }
-  BoundedBuilder builder(where, static_cast<size_t>(max_depth));
+  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values);
   Json::sax_parse(text.data(), text.data() + text.size(), &builder);
   return builder.TakeDocument();
 }

@@ -1,15 +1,22 @@
 // JSON of hostile files: nlohmann-json with limits and one-sentence errors.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
 namespace stoch {
 
-// What:   the document. Nesting deeper than max_depth and a key given twice in one object are refused.
+// Values of one document, containers counted: a value of two bytes takes fifty in memory. A tokenizer.json of Llama-3
+// has 0.5 million.
+inline constexpr int64_t kMaxJsonFileValues = 8'000'000;
+
+// What:   the document. Nesting deeper than max_depth, more than max_values values and a key given twice in one object
+//         are refused.
 // Errors: InvalidInput naming `where`, the byte where the text stops being JSON, or the key.
-nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth = 32);
+nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth = 32,
+                                int64_t max_values = kMaxJsonFileValues);
 
 // "a string", "an array", ... for messages.
 std::string_view JsonTypeName(const nlohmann::json& value);

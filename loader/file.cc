@@ -18,6 +18,11 @@ namespace {
   throw InvalidInput(path.string() + ": " + what + ": " + std::generic_category().message(error));
 }
 
+FileStamp Stamped(const std::filesystem::path& path, const struct stat& status) {
+  return {path, status.st_dev, status.st_ino, status.st_size,
+          int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
 // An open descriptor of a regular file and its size.
 class OpenFile {
  public:
@@ -37,6 +42,7 @@ class OpenFile {
                          (S_ISDIR(status.st_mode) ? "directory" : "device, pipe or socket"));
     }
     size_ = static_cast<size_t>(status.st_size);
+    stamp_ = Stamped(path, status);
   }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
@@ -44,16 +50,28 @@ class OpenFile {
 
   int fd() const { return fd_; }
   size_t size() const { return size_; }
+  const FileStamp& stamp() const { return stamp_; }
 
  private:
   int fd_ = -1;
   size_t size_ = 0;
+  FileStamp stamp_;
 };
 
 }  // namespace
 
+std::string ChangedFile(std::span<const FileStamp> stamps) {
+  for (const FileStamp& stamp : stamps) {
+    struct stat status {};
+    if (stat(stamp.path.c_str(), &status) != 0) return stamp.path.string();
+    if (Stamped(stamp.path, status) != stamp) return stamp.path.string();
+  }
+  return "";
+}
+
 MappedFile::MappedFile(const std::filesystem::path& path) {
   const OpenFile file(path);
+  stamp_ = file.stamp();
   if (file.size() == 0) return;  // mmap refuses empty ranges
   void* data = mmap(nullptr, file.size(), PROT_READ, MAP_PRIVATE, file.fd(), 0);
   if (data == MAP_FAILED) ThrowErrno(path, "cannot map", errno);
@@ -62,11 +80,14 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      stamp_(std::move(other.stamp_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(stamp_, other.stamp_);
   return *this;
 }
 

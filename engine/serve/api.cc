@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -28,6 +29,39 @@ constexpr int kMethodNotAllowed = 405;
 constexpr int kTooManyRequests = 429;
 constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
+constexpr int kMaxJsonDepth = 32;
+constexpr int64_t kMaxJsonValues = 2'000'000;  // of a request's body
+constexpr const char* kModelsPath = "/v1/models/";
+
+// The path with its %XX as the bytes they stand for.
+std::string Unescaped(const std::string& path) {
+  std::string text;
+  for (size_t i = 0; i < path.size(); ++i) {
+    int byte = 0;
+    const char* digits = path.data() + i + 1;
+    if (path[i] == '%' && i + 2 < path.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      text += static_cast<char>(byte);
+      i += 2;
+    } else {
+      text += path[i];
+    }
+  }
+  return text;
+}
+
+OrderedJson ModelJson(const ModelFacts& model, const Identity& identity) {
+  const std::string fingerprint = identity.Fingerprint();
+  return {{"id", model.id},
+          {"object", "model"},
+          {"created", model.created},
+          {"owned_by", "stoch"},
+          {"max_model_len", model.context},
+          {"precision", model.precision},
+          {"sc", model.sc},
+          {"device", model.device},
+          {"system_fingerprint", fingerprint.empty() ? OrderedJson(nullptr) : OrderedJson(fingerprint)},
+          {"digests", identity.Describe()}};
+}
 
 // A label of somebody else's that is safe in headers and logs.
 bool IsPlainLabel(const std::string& text) {
@@ -54,7 +88,7 @@ struct Api::Call {
   std::shared_ptr<Connection> connection;
   std::string id;
 
-  Json Body() const { return ParseBoundedJson(request.body, "the request body"); }
+  Json Body() const { return ParseBoundedJson(request.body, "the request body", kMaxJsonDepth, kMaxJsonValues); }
 
   std::shared_ptr<Exchange> Send(const OrderedJson& body) {
     connection->Send({200, "application/json", Dump(body), {{"X-Request-Id", id}}});
@@ -72,8 +106,14 @@ struct Api::Route {
   std::shared_ptr<Exchange> (Api::*answer)(Call& call);
 };
 
-Api::Api(ApiOptions options, Metrics& metrics, LogSink log)
-    : options_(std::move(options)), metrics_(metrics), log_(std::move(log)), id_base_(std::random_device{}()) {}
+Api::Api(ApiOptions options, Metrics& metrics, const Identity& identity, LogSink log)
+    : options_(std::move(options)),
+      metrics_(metrics),
+      identity_(identity),
+      log_(std::move(log)),
+      id_base_(std::random_device{}()) {}
+
+bool Api::AnswersAtOnce(const HttpRequest& request) { return request.path == "/health" || request.path == "/metrics"; }
 
 void Api::Attach(const ModelFacts& model, Scheduler& scheduler) {
   serving_ = {&model, &scheduler};
@@ -83,6 +123,8 @@ void Api::Attach(const ModelFacts& model, Scheduler& scheduler) {
 // ----------------------------------------------------------------------------------------------- the way in -------
 
 const Api::Route* Api::FindRoute(const Call& call) {
+  static constexpr Route kOneModel = {"GET", kModelsPath, &Api::OneModel};
+  if (call.request.path.starts_with(kModelsPath)) return &kOneModel;
   static constexpr std::array<Route, 10> kRoutes = {{
       {"POST", "/v1/completions", &Api::Completions},
       {"POST", "/v1/chat/completions", &Api::ChatCompletions},
@@ -130,7 +172,8 @@ std::shared_ptr<Exchange> Api::Handle(HttpRequest request, const std::shared_ptr
 
 std::shared_ptr<Exchange> Api::Answer(Call& call) {
   const Route* route = FindRoute(call);
-  if (call.request.path != "/health") CheckKey(call);
+  // The page holds no secret, and has a field for the key of what it asks for.
+  if (call.request.path != "/health" && call.request.path != "/") CheckKey(call);
   if (route == nullptr) throw RequestError(kNotFound, "", "there is no " + call.request.path + " here");
   const bool head = call.request.method == "HEAD" && std::string_view(route->method) == "GET";
   if (!head && call.request.method != route->method) {
@@ -141,10 +184,15 @@ std::shared_ptr<Exchange> Api::Answer(Call& call) {
 
 void Api::CheckKey(const Call& call) const {
   if (options_.api_key.empty()) return;
-  // In time that tells nothing of the key but its length.
-  const std::string expected = "Bearer " + options_.api_key;
-  const std::string& given = call.request.authorization;
-  if (given.size() == expected.size() && CRYPTO_memcmp(given.data(), expected.data(), given.size()) == 0) return;
+  // The name of the scheme is written in any case; the key is compared in time that tells nothing of it but its length.
+  constexpr std::string_view kScheme = "bearer ";
+  const std::string_view given = call.request.authorization;
+  const bool bearer = given.size() > kScheme.size() &&
+                      std::equal(kScheme.begin(), kScheme.end(), given.begin(),
+                                 [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
+  const std::string_view key = given.substr(bearer ? kScheme.size() : given.size());
+  const std::string& expected = options_.api_key;
+  if (key.size() == expected.size() && CRYPTO_memcmp(key.data(), expected.data(), key.size()) == 0) return;
   throw RequestError(kUnauthorized, "", "expected the header Authorization: Bearer KEY with this server's key");
 }
 
@@ -161,9 +209,13 @@ std::string Api::RequestId(const std::string& given) {
   return text;
 }
 
-void Api::LogIgnored(const Call& call, const std::vector<std::string>& fields) const {
-  for (const std::string& field : fields)
-    log_({LogLevel::kWarning, "ignored_field", {{"id", call.id}, {"field", field}}});
+void Api::LogIgnored(const Call& call, const IgnoredFields& fields) const {
+  if (fields.count == 0) return;
+  std::string names;
+  for (const std::string& name : fields.names) names += (names.empty() ? "" : ",") + name;
+  log_({LogLevel::kWarning,
+        "ignored_fields",
+        {{"id", call.id}, {"count", std::to_string(fields.count)}, {"names", names}}});
 }
 
 // ----------------------------------------------------------------------------------------------- completions ------
@@ -180,8 +232,8 @@ std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {
 
 std::shared_ptr<Exchange> Api::StartCompletion(Call& call, CompletionRequest request) {
   LogIgnored(call, request.ignored);
-  auto exchange = std::make_shared<CompletionExchange>(std::move(request), *serving_.model, *serving_.scheduler,
-                                                       call.connection, call.id, log_);
+  auto exchange = std::make_shared<CompletionExchange>(std::move(request), *serving_.model, identity_.Fingerprint(),
+                                                       *serving_.scheduler, call.connection, call.id, log_);
   exchange->Start();
   return exchange;
 }
@@ -189,16 +241,14 @@ std::shared_ptr<Exchange> Api::StartCompletion(Call& call, CompletionRequest req
 // ---------------------------------------------------------------------------------------------------- others ------
 
 std::shared_ptr<Exchange> Api::Models(Call& call) {
+  return call.Send({{"object", "list"}, {"data", OrderedJson::array({ModelJson(*Ready().model, identity_)})}});
+}
+
+std::shared_ptr<Exchange> Api::OneModel(Call& call) {
   const ModelFacts& model = *Ready().model;
-  return call.Send({{"object", "list"},
-                    {"data", OrderedJson::array({{{"id", model.id},
-                                                  {"object", "model"},
-                                                  {"created", model.created},
-                                                  {"owned_by", "stoch"},
-                                                  {"max_model_len", model.context},
-                                                  {"precision", model.precision},
-                                                  {"sc", model.sc},
-                                                  {"device", model.device}}})}});
+  const std::string id = Unescaped(call.request.path).substr(std::string_view(kModelsPath).size());
+  if (id == model.id) return call.Send(ModelJson(model, identity_));
+  throw RequestError(kNotFound, "model", "this server serves " + model.id + " only; GET /v1/models names it");
 }
 
 std::shared_ptr<Exchange> Api::Tokenize(Call& call) {
@@ -211,7 +261,9 @@ std::shared_ptr<Exchange> Api::Tokenize(Call& call) {
   options.add_bos = fields.Bool("add_special_tokens", true);
   // As in vLLM: clients learn the id of a special token by sending its written form. Prompts of completions stay text.
   options.parse_special = fields.Bool("parse_special", true);
-  const std::vector<int32_t> tokens = RequireTokenizer(model).Encode(*prompt, options);
+  const Tokenizer& tokenizer = RequireTokenizer(model);
+  CheckTextBytes(prompt->size(), "prompt", model);
+  const std::vector<int32_t> tokens = tokenizer.Encode(*prompt, options);
   return call.Send({{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", model.context}});
 }
 
@@ -222,7 +274,9 @@ std::shared_ptr<Exchange> Api::Detokenize(Call& call) {
   const Json* tokens = fields.Find("tokens");
   if (tokens == nullptr) throw RequestError(400, "tokens", "tokens: is missing; expected a list of token ids");
   const Tokenizer& tokenizer = RequireTokenizer(model);
-  return call.Send({{"prompt", tokenizer.Decode(ReadIds(*tokens, "tokens", tokenizer.vocab_size()))}});
+  std::vector<int32_t> ids = ReadIds(*tokens, "tokens", model.vocab_size);
+  std::erase_if(ids, [&](int32_t id) { return id >= tokenizer.vocab_size(); });  // padding has no text
+  return call.Send({{"prompt", tokenizer.Decode(ids)}});
 }
 
 std::shared_ptr<Exchange> Api::TokenizerInfo(Call& call) {
@@ -255,6 +309,7 @@ std::shared_ptr<Exchange> Api::Health(Call& call) {
 }
 
 std::shared_ptr<Exchange> Api::MetricsText(Call& call) {
+  if (options_.dropped_log_lines) metrics_.SetDroppedLogLines(options_.dropped_log_lines());
   call.connection->Send({200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Text(), {}});
   return nullptr;
 }

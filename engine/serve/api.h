@@ -3,12 +3,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "engine/serve/completion_request.h"
 #include "engine/serve/connection.h"
+#include "engine/serve/identity.h"
 #include "engine/serve/log.h"
 #include "engine/serve/metrics.h"
 #include "engine/serve/scheduler.h"
@@ -18,12 +21,21 @@ namespace stoch::serve {
 struct ApiOptions {
   std::string api_key;          // "" = none asked for
   std::string version, commit;  // of /version
+  // Of ModelFacts.
+  int64_t max_answer_values = 1'000'000;
+  std::optional<uint64_t> default_seed;
+  std::string chat_date;
+  // Lines that the log could not take so far; empty: it takes every one.
+  std::function<uint64_t()> dropped_log_lines;
 };
 
 // Threads: Handle on any, several at once.
 class Api {
  public:
-  Api(ApiOptions options, Metrics& metrics, LogSink log);
+  Api(ApiOptions options, Metrics& metrics, const Identity& identity, LogSink log);
+
+  // What: requests that are answered at once, whatever the others wait for.
+  static bool AnswersAtOnce(const HttpRequest& request);
 
   // What: from now on completions are answered; before, they are 503. Both outlive this. Called once.
   void Attach(const ModelFacts& model, Scheduler& scheduler);
@@ -50,6 +62,7 @@ class Api {
   std::shared_ptr<Exchange> ChatCompletions(Call& call);
   std::shared_ptr<Exchange> StartCompletion(Call& call, CompletionRequest request);
   std::shared_ptr<Exchange> Models(Call& call);
+  std::shared_ptr<Exchange> OneModel(Call& call);
   std::shared_ptr<Exchange> Tokenize(Call& call);
   std::shared_ptr<Exchange> Detokenize(Call& call);
   std::shared_ptr<Exchange> TokenizerInfo(Call& call);
@@ -59,10 +72,11 @@ class Api {
   std::shared_ptr<Exchange> ChatPage(Call& call);
 
   std::string RequestId(const std::string& given);
-  void LogIgnored(const Call& call, const std::vector<std::string>& fields) const;
+  void LogIgnored(const Call& call, const IgnoredFields& fields) const;
 
   const ApiOptions options_;
   Metrics& metrics_;
+  const Identity& identity_;
   const LogSink log_;
   Serving serving_{};
   std::atomic<bool> ready_{false};

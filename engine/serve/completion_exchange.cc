@@ -1,5 +1,7 @@
 #include "engine/serve/completion_exchange.h"
 
+#include <algorithm>
+#include <new>
 #include <utility>
 
 #include "engine/serve/request_error.h"
@@ -10,13 +12,16 @@ namespace {
 constexpr int kOk = 200;
 constexpr int kClientClosed = 499;  // nginx's number, in logs only: nobody is there to read it
 constexpr int kTooManyRequests = 429;
+constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
+// Sent and not taken by the system yet: no more JSON is made before some of it has left.
+constexpr size_t kMuchBytes = 256 << 10;
 
 }  // namespace
 
-CompletionExchange::CompletionExchange(CompletionRequest request, const ModelFacts& model, Scheduler& scheduler,
-                                       std::shared_ptr<Connection> connection, std::string request_id,
-                                       const LogSink& log)
+CompletionExchange::CompletionExchange(CompletionRequest request, const ModelFacts& model, std::string fingerprint,
+                                       Scheduler& scheduler, std::shared_ptr<Connection> connection,
+                                       std::string request_id, const LogSink& log)
     : request_(std::move(request)),
       scheduler_(scheduler),
       connection_(std::move(connection)),
@@ -28,6 +33,9 @@ CompletionExchange::CompletionExchange(CompletionRequest request, const ModelFac
   frame_.chat = request_.chat;
   frame_.model = model.id;
   frame_.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  frame_.fingerprint = std::move(fingerprint);
+  frame_.seed = static_cast<int64_t>(request_.generate.sampling.seed);
+  frame_.date = request_.date;
   unfinished_ = request_.num_choices();
   for (size_t i = 0; i < request_.num_choices(); ++i) {
     choices_.emplace_back(LogprobWriter(model.tokenizer, request_.chat));
@@ -37,7 +45,8 @@ CompletionExchange::CompletionExchange(CompletionRequest request, const ModelFac
 void CompletionExchange::Start() {
   std::vector<Job> jobs;
   for (size_t i = 0; i < choices_.size(); ++i) {
-    jobs.push_back({request_.Choice(i), [self = shared_from_this(), i](JobUpdate update) {
+    jobs.push_back({[self = shared_from_this(), i] { return self->request_.Choice(i); },
+                    [self = shared_from_this(), i](JobUpdate update) {
                       auto shared = std::make_shared<JobUpdate>(std::move(update));
                       self->connection_->Post([self, i, shared] { self->OnUpdate(i, std::move(*shared)); });
                     }});
@@ -53,6 +62,10 @@ void CompletionExchange::Start() {
     throw RequestError(kUnavailable, "", "the engine failed; the server is going down");
   }
   first_job_ = submission.first;
+  if (!request_.stream) return;
+  // However long it waits for its turn: proxies and clients give up on connections that say nothing.
+  head_sent_ = true;
+  connection_->StartEvents({{"X-Request-Id", request_id_}});
 }
 
 void CompletionExchange::OnDisconnect() {
@@ -70,87 +83,176 @@ void CompletionExchange::CancelJobs() {
 
 void CompletionExchange::OnUpdate(size_t index, JobUpdate update) {
   if (ended_) return;
-  if (update.error_status != 0) {
-    choices_[index].finish = "error";
-    return FailWith(update.error_status, update.error);
+  try {
+    if (update.error_status != 0) {
+      choices_[index].finish = "error";
+      return FailWith(update.error_status, update.error);
+    }
+    Take(index, std::move(update));
+    if (!request_.stream) {
+      if (unfinished_ == 0) SendWhole();
+      return;
+    }
+    Choice& choice = choices_[index];
+    if (!choice.queued) {
+      choice.queued = true;
+      to_send_.push_back(index);
+    }
+    // The echo does not count: no client can have read it before it is sent.
+    if (lag_bytes_ > static_cast<int64_t>(connection_->max_backlog())) return connection_->Cut();
+    if (!waiting_) SendEvents();
+  } catch (const std::bad_alloc&) {
+    OutOfMemory();
   }
-  Take(index, std::move(update));
-  if (request_.stream) SendChunk(index);
-  if (unfinished_ == 0) Finish();
 }
 
 void CompletionExchange::Take(size_t index, JobUpdate update) {
+  constexpr int64_t kValueBytes = 32;  // of JSON, about
   Choice& choice = choices_[index];
-  if (request_.echo && !choice.echoed) {
-    choice.echoed = true;
-    const Prompt& prompt = request_.prompts[index / static_cast<size_t>(request_.n)];
-    choice.text = prompt.text;
+  const Prompt& prompt = request_.prompt_of(index);
+  const auto alternatives = std::max<int64_t>(0, request_.generate.top_logprobs);
+  if (!choice.begun) {
+    choice.begun = true;
+    if (request_.echo) choice.text = prompt.text;
     if (request_.wants_logprobs()) {
-      choice.ids = prompt.ids;
-      choice.logprobs = std::move(update.prompt_logprobs);
+      if (!request_.echo) choice.writer.GoOnFrom(prompt.ids);
+      const size_t tokens = (request_.echo ? prompt.ids.size() : 0) + update.ids.size();
+      choice.tokens.Reserve(tokens, tokens * static_cast<size_t>(alternatives));
+    }
+    if (request_.echo && request_.wants_logprobs()) {
+      for (size_t i = 0; i < prompt.ids.size(); ++i) {
+        const bool known = i < update.prompt_logprobs.size() && update.prompt_logprobs[i].has_value();
+        choice.tokens.Add(prompt.ids[i], known ? &*update.prompt_logprobs[i] : nullptr);
+      }
     }
   }
   choice.text += update.text;
   choice.generated += static_cast<int64_t>(update.ids.size());
-  if (request_.wants_logprobs()) {
-    choice.ids.insert(choice.ids.end(), update.ids.begin(), update.ids.end());
-    for (TokenLogprob& logprob : update.logprobs) choice.logprobs.emplace_back(std::move(logprob));
+  int64_t lag = static_cast<int64_t>(update.text.size());
+  for (size_t i = 0; request_.wants_logprobs() && i < update.ids.size(); ++i) {
+    choice.tokens.Add(update.ids[i], &update.logprobs[i]);
+    lag += kValueBytes * (1 + alternatives);
   }
+  choice.lag_bytes += lag;
+  lag_bytes_ += lag;
   if (update.last()) {
     choice.finish = FinishReasonName(update.finish);
+    choice.logits_sha256 = update.logits_sha256;
     --unfinished_;
   }
 }
 
-void CompletionExchange::SendChunk(size_t index) {
-  if (!events_started_) {
-    events_started_ = true;
-    connection_->StartEvents({{"X-Request-Id", request_id_}});
+void CompletionExchange::WaitForRoom(void (CompletionExchange::*then)()) {
+  waiting_ = true;
+  connection_->WhenDrained([self = shared_from_this(), then] {
+    self->waiting_ = false;
+    if (self->ended_) return;
+    try {
+      (self.get()->*then)();
+    } catch (const std::bad_alloc&) {
+      self->OutOfMemory();
+    }
+  });
+}
+
+// ---------------------------------------------------------------------------------------------------- streams ----
+
+// Text may be held back (half a character, a possible stop string): nothing to say until it is certain.
+bool CompletionExchange::HasMore(const Choice& choice) const {
+  return !choice.text.empty() || choice.sent < choice.tokens.size() || !choice.finish.empty() || !choice.started;
+}
+
+void CompletionExchange::SendEvents() {
+  while (!to_send_.empty() && !ended_) {
+    if (connection_->backlog() > kMuchBytes) return WaitForRoom(&CompletionExchange::SendEvents);
+    const size_t index = to_send_.front();
+    to_send_.pop_front();
+    Choice& choice = choices_[index];
+    choice.queued = false;
+    if (!HasMore(choice)) continue;
+    SendChunk(index);
+    if (choice.sent < choice.tokens.size()) {
+      choice.queued = true;
+      to_send_.push_back(index);
+    }
   }
+  if (unfinished_ == 0 && !ended_) EndStream();
+}
+
+void CompletionExchange::SendChunk(size_t index) {
   Choice& choice = choices_[index];
-  // Text may be held back (half a character, a possible stop string): nothing to say until it is certain.
-  if (choice.started && choice.text.empty() && choice.ids.empty() && choice.finish.empty()) return;
-  OrderedJson logprobs = nullptr;
-  if (request_.wants_logprobs()) logprobs = choice.writer.Piece(choice.ids, choice.logprobs);
+  const size_t end = std::min(choice.tokens.size(), choice.sent + PieceTokens(request_.generate.top_logprobs));
   OrderedJson body = frame_.Body(true);
   body["choices"] = OrderedJson::array(
-      {ChunkChoice(request_.chat, index, choice.text, std::move(logprobs), choice.finish, !choice.started)});
+      {ChunkChoice(request_.chat, index, choice, request_.wants_logprobs(), choice.sent, end, !choice.started)});
   if (request_.include_usage) body["usage"] = nullptr;
   choice.started = true;
   choice.text.clear();
-  choice.ids.clear();
-  choice.logprobs.clear();
-  connection_->SendEvent(Dump(body));
+  choice.sent = end;
+  if (choice.sent == choice.tokens.size()) {
+    choice.tokens.Clear();
+    choice.sent = 0;
+    lag_bytes_ -= choice.lag_bytes;
+    choice.lag_bytes = 0;
+  }
+  SendEvent(Dump(body));
 }
+
+void CompletionExchange::SendEvent(const std::string& data) {
+  connection_->SendEvent(frame_.id + ":" + std::to_string(events_++), data);
+}
+
+void CompletionExchange::EndStream() {
+  if (request_.include_usage) {
+    OrderedJson body = frame_.Body(true);
+    body["choices"] = OrderedJson::array();
+    body["usage"] = UsageJson(TotalUsage());
+    SendEvent(Dump(body));
+  }
+  SendEvent("[DONE]");
+  ended_ = true;
+  connection_->EndEvents();
+  LogEnd();
+}
+
+// ---------------------------------------------------------------------------------------------- whole answers ----
 
 void CompletionExchange::SendWhole() {
-  OrderedJson list = OrderedJson::array();
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    Choice& choice = choices_[i];
-    OrderedJson logprobs = nullptr;
-    if (request_.wants_logprobs()) logprobs = choice.writer.Piece(choice.ids, choice.logprobs);
-    list.push_back(WholeChoice(request_.chat, i, choice.text, std::move(logprobs), choice.finish));
+  std::vector<AnswerChoice*> choices;
+  for (Choice& choice : choices_) choices.push_back(&choice);
+  whole_.emplace(frame_, std::move(choices), request_.generate.top_logprobs, TotalUsage());
+  std::string body;
+  std::string piece = whole_->Next();
+  for (; !piece.empty() && body.size() <= kMuchBytes; piece = whole_->Next()) body += piece;
+  const HttpHeaders headers = {{"X-Request-Id", request_id_}};
+  if (piece.empty()) {
+    ended_ = true;
+    connection_->Send({kOk, "application/json", std::move(body), headers});
+    return LogEnd();
   }
-  OrderedJson body = frame_.Body(false);
-  body["choices"] = std::move(list);
-  body["usage"] = UsageJson(TotalUsage());
-  connection_->Send({kOk, "application/json", Dump(body), {{"X-Request-Id", request_id_}}});
+  head_sent_ = true;
+  connection_->StartPieces({kOk, "application/json", "", headers});
+  connection_->SendPiece(std::move(body));
+  connection_->SendPiece(std::move(piece));
+  SendPieces();
 }
 
-void CompletionExchange::Finish() {
-  ended_ = true;
-  if (request_.stream) {
-    if (request_.include_usage) {
-      OrderedJson body = frame_.Body(true);
-      body["choices"] = OrderedJson::array();
-      body["usage"] = UsageJson(TotalUsage());
-      connection_->SendEvent(Dump(body));
+void CompletionExchange::SendPieces() {
+  while (connection_->backlog() <= kMuchBytes) {
+    std::string piece = whole_->Next();
+    if (piece.empty()) {
+      ended_ = true;
+      connection_->EndPieces();
+      return LogEnd();
     }
-    connection_->SendEvent("[DONE]");
-    connection_->EndEvents();
-  } else {
-    SendWhole();
+    connection_->SendPiece(std::move(piece));
   }
+  WaitForRoom(&CompletionExchange::SendPieces);
+}
+
+// ---------------------------------------------------------------------------------------------------- the end ----
+
+void CompletionExchange::LogEnd() {
   std::string finish;
   for (const Choice& choice : choices_) {
     if (finish.find(choice.finish) == std::string::npos) finish += (finish.empty() ? "" : ",") + choice.finish;
@@ -162,14 +264,30 @@ void CompletionExchange::FailWith(int status, const std::string& message) {
   ended_ = true;
   CancelJobs();
   const std::string body = ErrorText(status, message, "");
-  if (events_started_) {
-    connection_->SendEvent(body);
-    connection_->SendEvent("[DONE]");
+  if (!head_sent_) {
+    connection_->Send({status, "application/json", body, {{"X-Request-Id", request_id_}}});
+  } else if (request_.stream) {
+    SendEvent(body);
+    SendEvent("[DONE]");
     connection_->EndEvents();
   } else {
-    connection_->Send({status, "application/json", body, {{"X-Request-Id", request_id_}}});
+    connection_->Cut();  // half an answer must not look like one
   }
   Log(status, "error: " + message);
+}
+
+// Whatever it holds goes first; if even the error cannot be said then, the client hears of it by the end of the line.
+void CompletionExchange::OutOfMemory() noexcept {
+  try {
+    for (Choice& choice : choices_) {
+      choice.tokens.Clear();
+      choice.text = {};
+    }
+    FailWith(kInternalError, "out of memory");
+  } catch (const std::exception&) {
+    ended_ = true;
+    connection_->Cut();  // throws nothing
+  }
 }
 
 Usage CompletionExchange::TotalUsage() const {

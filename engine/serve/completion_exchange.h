@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,39 +13,47 @@
 #include "engine/serve/connection.h"
 #include "engine/serve/log.h"
 #include "engine/serve/scheduler.h"
+#include "engine/serve/whole_answer.h"
 
 namespace stoch::serve {
 
+// What waits for a slow client waits as TokenColumns; JSON is made piece by piece, as the client takes it.
 class CompletionExchange : public Exchange, public std::enable_shared_from_this<CompletionExchange> {
  public:
-  CompletionExchange(CompletionRequest request, const ModelFacts& model, Scheduler& scheduler,
+  // fingerprint: of the answer, "" while it is not known.
+  CompletionExchange(CompletionRequest request, const ModelFacts& model, std::string fingerprint, Scheduler& scheduler,
                      std::shared_ptr<Connection> connection, std::string request_id, const LogSink& log);
 
-  // What:   queues the jobs.
+  // What:   queues the jobs; a stream begins at once.
   // Errors: RequestError: 429 where the queue is full, 503 where the server drains or its engine failed.
   void Start();
   void OnDisconnect() override;
 
  private:
-  struct Choice {
-    explicit Choice(LogprobWriter logprob_writer) : writer(logprob_writer) {}
-    LogprobWriter writer;
-    std::string text;
-    std::vector<int32_t> ids;                           // that logprobs belong to, echoed ones included
-    std::vector<std::optional<TokenLogprob>> logprobs;  // where asked for
-    std::string finish;
+  struct Choice : AnswerChoice {
+    using AnswerChoice::AnswerChoice;
     int64_t generated = 0;
-    bool echoed = false;   // the prompt is taken, where asked for
-    bool started = false;  // a chunk was sent
+    int64_t lag_bytes = 0;  // of a stream: about what generated tokens that are not sent will take
+    size_t sent = 0;        // tokens of a stream
+    bool begun = false;     // an update has come: the prompt is taken, where asked for
+    bool started = false;   // a chunk was sent
+    bool queued = false;    // in to_send_
   };
 
   void OnUpdate(size_t index, JobUpdate update);
   void Take(size_t index, JobUpdate update);
+  bool HasMore(const Choice& choice) const;
+  void SendEvents();
   void SendChunk(size_t index);
   void SendWhole();
-  void Finish();
+  void SendPieces();
+  void EndStream();
+  void WaitForRoom(void (CompletionExchange::*then)());
+  void SendEvent(const std::string& data);
   void FailWith(int status, const std::string& message);
+  void OutOfMemory() noexcept;
   void CancelJobs();
+  void LogEnd();
   void Log(int status, const std::string& finish);
   Usage TotalUsage() const;
 
@@ -55,9 +65,14 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   const std::chrono::steady_clock::time_point start_;
   ResponseFrame frame_;
   std::vector<Choice> choices_;
+  std::deque<size_t> to_send_;  // choices of a stream with something to say
+  int64_t lag_bytes_ = 0;
+  int64_t events_ = 0;
+  std::optional<WholeAnswer> whole_;
   uint64_t first_job_ = 0;
   size_t unfinished_ = 0;
-  bool events_started_ = false;
+  bool waiting_ = false;  // for the client to take what it has
+  bool head_sent_ = false;
   bool ended_ = false;
 };
 

@@ -13,8 +13,6 @@ int64_t CodePoints(std::string_view utf8) {
   return std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-OrderedJson FinishJson(std::string_view finish) { return finish.empty() ? OrderedJson(nullptr) : OrderedJson(finish); }
-
 }  // namespace
 
 std::string Dump(const OrderedJson& value) { return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace); }
@@ -30,41 +28,65 @@ std::string ErrorText(int status, const std::string& message, const std::string&
 
 // --------------------------------------------------------------------------------------------------- logprobs ----
 
+LogprobWriter::LogprobWriter(const Tokenizer* tokenizer, bool chat) : tokenizer_(tokenizer), chat_(chat) {
+  if (tokenizer != nullptr) decoder_.emplace(*tokenizer);
+}
+
+void LogprobWriter::GoOnFrom(std::span<const int32_t> prompt) {
+  if (!decoder_) return;
+  for (const int32_t id : prompt) decoder_->Push(id);
+}
+
 std::string LogprobWriter::TokenText(int32_t id) const {
   // Models without a tokenizer, and ids of a padded vocabulary.
   if (tokenizer_ == nullptr || id >= tokenizer_->vocab_size()) return "token_id:" + std::to_string(id);
   return tokenizer_->TokenText(id);
 }
 
-OrderedJson LogprobWriter::Piece(std::span<const int32_t> ids, std::span<const std::optional<TokenLogprob>> logprobs) {
-  STOCH_CHECK(ids.size() == logprobs.size());
-  return chat_ ? ChatPiece(ids, logprobs) : CompletionPiece(ids, logprobs);
+// Where the token's text begins in the text that is shown. Special tokens have none there, and a character belongs to
+// the token that completes it.
+int64_t LogprobWriter::Offset(int32_t id) {
+  const int64_t begin = offset_;
+  if (decoder_) offset_ += CodePoints(decoder_->Push(id));
+  return begin;
 }
 
-OrderedJson LogprobWriter::CompletionPiece(std::span<const int32_t> ids,
-                                           std::span<const std::optional<TokenLogprob>> logprobs) {
-  OrderedJson tokens = OrderedJson::array();
-  OrderedJson own = OrderedJson::array();
-  OrderedJson top = OrderedJson::array();
-  OrderedJson offsets = OrderedJson::array();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const std::string text = TokenText(ids[i]);
-    tokens.push_back(text);
-    offsets.push_back(offset_);
-    offset_ += CodePoints(text);
-    if (!logprobs[i]) {
-      own.push_back(nullptr);
-      top.push_back(nullptr);
-      continue;
+OrderedJson LogprobWriter::Piece(const TokenColumns& tokens, size_t begin, size_t end) {
+  if (chat_) return {{"content", Entries(List::kTokens, tokens, begin, end)}};
+  return {{"tokens", Entries(List::kTokens, tokens, begin, end)},
+          {"token_logprobs", Entries(List::kLogprobs, tokens, begin, end)},
+          {"top_logprobs", Entries(List::kTop, tokens, begin, end)},
+          {"text_offset", Entries(List::kOffsets, tokens, begin, end)}};
+}
+
+OrderedJson LogprobWriter::Entries(List list, const TokenColumns& tokens, size_t begin, size_t end) {
+  STOCH_CHECK(begin <= end && end <= tokens.size());
+  OrderedJson entries = OrderedJson::array();
+  for (size_t i = begin; i < end; ++i) {
+    if (!chat_) {
+      entries.push_back(Entry(list, tokens, i));
+    } else if (tokens.has_logprob(i)) {
+      entries.push_back(ChatEntry(tokens, i));
     }
-    own.push_back(logprobs[i]->logprob);
-    // Two tokens may be written alike: the likelier one, which comes first, keeps the entry.
-    OrderedJson entries = OrderedJson::object();
-    for (const auto& [id, logprob] : logprobs[i]->top) entries.emplace(TokenText(id), logprob);
-    entries.emplace(text, logprobs[i]->logprob);
-    top.push_back(std::move(entries));
   }
-  return {{"tokens", tokens}, {"token_logprobs", own}, {"top_logprobs", top}, {"text_offset", offsets}};
+  return entries;
+}
+
+OrderedJson LogprobWriter::Entry(List list, const TokenColumns& tokens, size_t i) {
+  switch (list) {
+    case List::kTokens: return TokenText(tokens.id(i));
+    case List::kLogprobs: return tokens.has_logprob(i) ? OrderedJson(tokens.logprob(i)) : OrderedJson(nullptr);
+    case List::kOffsets: return Offset(tokens.id(i));
+    case List::kTop: break;
+  }
+  if (!tokens.has_logprob(i)) return nullptr;
+  // Two tokens may be written alike: the likelier one, which comes first, keeps the entry.
+  OrderedJson top = OrderedJson::object();
+  for (size_t t = 0; t < tokens.top_ids(i).size(); ++t) {
+    top.emplace(TokenText(tokens.top_ids(i)[t]), tokens.top_logprobs(i)[t]);
+  }
+  top.emplace(TokenText(tokens.id(i)), tokens.logprob(i));
+  return top;
 }
 
 OrderedJson LogprobWriter::ChatToken(int32_t id, double logprob) const {
@@ -79,25 +101,28 @@ OrderedJson LogprobWriter::ChatToken(int32_t id, double logprob) const {
   return {{"token", text}, {"logprob", logprob}, {"bytes", list}};
 }
 
-OrderedJson LogprobWriter::ChatPiece(std::span<const int32_t> ids,
-                                     std::span<const std::optional<TokenLogprob>> logprobs) const {
-  OrderedJson content = OrderedJson::array();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (!logprobs[i]) continue;
-    OrderedJson entry = ChatToken(ids[i], logprobs[i]->logprob);
-    OrderedJson top = OrderedJson::array();
-    for (const auto& [id, logprob] : logprobs[i]->top) top.push_back(ChatToken(id, logprob));
-    entry["top_logprobs"] = std::move(top);
-    content.push_back(std::move(entry));
+OrderedJson LogprobWriter::ChatEntry(const TokenColumns& tokens, size_t i) const {
+  OrderedJson entry = ChatToken(tokens.id(i), tokens.logprob(i));
+  OrderedJson top = OrderedJson::array();
+  for (size_t t = 0; t < tokens.top_ids(i).size(); ++t) {
+    top.push_back(ChatToken(tokens.top_ids(i)[t], tokens.top_logprobs(i)[t]));
   }
-  return {{"content", content}};
+  entry["top_logprobs"] = std::move(top);
+  return entry;
 }
 
 // ----------------------------------------------------------------------------------------------------- bodies ----
 
 OrderedJson ResponseFrame::Body(bool chunk) const {
   const char* object = !chat ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion";
-  return {{"id", id}, {"object", object}, {"created", created}, {"model", model}};
+  OrderedJson body = {{"id", id},
+                      {"object", object},
+                      {"created", created},
+                      {"model", model},
+                      {"system_fingerprint", fingerprint.empty() ? OrderedJson(nullptr) : OrderedJson(fingerprint)},
+                      {"seed", seed}};
+  if (!date.empty()) body["chat_template_kwargs"] = {{"date_string", date}};
+  return body;
 }
 
 OrderedJson UsageJson(const Usage& usage) {
@@ -106,33 +131,27 @@ OrderedJson UsageJson(const Usage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
-OrderedJson WholeChoice(bool chat, size_t index, const std::string& text, OrderedJson logprobs,
-                        std::string_view finish) {
-  OrderedJson choice = {{"index", index}};
-  if (chat) {
-    choice["message"] = {{"role", "assistant"}, {"content", text}};
-  } else {
-    choice["text"] = text;
-  }
-  choice["logprobs"] = std::move(logprobs);
-  choice["finish_reason"] = FinishJson(finish);
-  return choice;
-}
-
-OrderedJson ChunkChoice(bool chat, size_t index, const std::string& text, OrderedJson logprobs, std::string_view finish,
+OrderedJson ChunkChoice(bool chat, size_t index, AnswerChoice& choice, bool logprobs, size_t begin, size_t end,
                         bool first) {
-  OrderedJson choice = {{"index", index}};
+  OrderedJson json = {{"index", index}};
   if (chat) {
     OrderedJson delta = OrderedJson::object();
     if (first) delta["role"] = "assistant";
-    if (first || !text.empty()) delta["content"] = text;
-    choice["delta"] = std::move(delta);
+    if (first || !choice.text.empty()) delta["content"] = choice.text;
+    json["delta"] = std::move(delta);
   } else {
-    choice["text"] = text;
+    json["text"] = choice.text;
   }
-  choice["logprobs"] = std::move(logprobs);
-  choice["finish_reason"] = FinishJson(finish);
-  return choice;
+  json["logprobs"] = logprobs ? choice.writer.Piece(choice.tokens, begin, end) : OrderedJson(nullptr);
+  const bool last = end == choice.tokens.size() && !choice.finish.empty();
+  json["finish_reason"] = last ? OrderedJson(choice.finish) : OrderedJson(nullptr);
+  if (last && !choice.logits_sha256.empty()) json["logits_sha256"] = choice.logits_sha256;
+  return json;
+}
+
+size_t PieceTokens(int alternatives) {
+  constexpr int kPieceValues = 4096;
+  return static_cast<size_t>(std::max(1, kPieceValues / (1 + std::max(0, alternatives))));
 }
 
 }  // namespace stoch::serve

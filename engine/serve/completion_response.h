@@ -7,10 +7,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "engine/generate.h"
-#include "engine/serve/completion_request.h"
+#include "engine/serve/token_columns.h"
+#include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::serve {
 
@@ -22,20 +23,40 @@ std::string Dump(const OrderedJson& value);
 // Logprobs of one choice, piece by piece: text offsets go on from the piece before.
 class LogprobWriter {
  public:
-  LogprobWriter(const Tokenizer* tokenizer, bool chat) : tokenizer_(tokenizer), chat_(chat) {}
-  // What:   the logprobs object of these tokens. Every listed alternative and its own token's entry print the same
-  //         double where they are the same token. No logprob (a prompt's first token): null.
-  OrderedJson Piece(std::span<const int32_t> ids, std::span<const std::optional<TokenLogprob>> logprobs);
+  // The lists of a logprobs object, in order. Chats have one.
+  enum class List : uint8_t { kTokens, kLogprobs, kTop, kOffsets };
+
+  LogprobWriter(const Tokenizer* tokenizer, bool chat);
+  // What: the text that the pieces go on from, which they do not hold. Called once, before them.
+  void GoOnFrom(std::span<const int32_t> prompt);
+  // What: the logprobs object of tokens [begin, end), which follow those of the piece before. Every listed alternative
+  //       and its own token's entry print the same double where they are the same token. No logprob (a prompt's first
+  //       token): null.
+  OrderedJson Piece(const TokenColumns& tokens, size_t begin, size_t end);
+  // What: one list of it (kTokens stands for the one of a chat).
+  OrderedJson Entries(List list, const TokenColumns& tokens, size_t begin, size_t end);
 
  private:
-  OrderedJson CompletionPiece(std::span<const int32_t> ids, std::span<const std::optional<TokenLogprob>> logprobs);
-  OrderedJson ChatPiece(std::span<const int32_t> ids, std::span<const std::optional<TokenLogprob>> logprobs) const;
+  OrderedJson Entry(List list, const TokenColumns& tokens, size_t i);
+  OrderedJson ChatEntry(const TokenColumns& tokens, size_t i) const;
+  int64_t Offset(int32_t id);
   std::string TokenText(int32_t id) const;
   OrderedJson ChatToken(int32_t id, double logprob) const;
 
   const Tokenizer* tokenizer_;
   bool chat_;
-  int64_t offset_ = 0;  // in code points, as Python clients count
+  std::optional<StreamDecoder> decoder_;
+  int64_t offset_ = 0;  // of what the decoder gave, in code points, as Python clients count
+};
+
+// What an answer says of one choice, as far as it is not sent.
+struct AnswerChoice {
+  explicit AnswerChoice(LogprobWriter logprob_writer) : writer(std::move(logprob_writer)) {}
+  LogprobWriter writer;
+  std::string text;
+  TokenColumns tokens;  // that logprobs belong to, echoed ones included; empty where nobody asked
+  std::string finish;   // "" while it goes on
+  std::string logits_sha256;
 };
 
 // The frame of every body of one exchange.
@@ -44,6 +65,9 @@ struct ResponseFrame {
   bool chat = false;
   std::string model;
   int64_t created = 0;
+  std::string fingerprint;  // "" while it is not known
+  int64_t seed = 0;
+  std::string date;  // that a chat template wrote, if it did
 
   OrderedJson Body(bool chunk) const;  // without choices
 };
@@ -54,11 +78,12 @@ struct Usage {
 };
 OrderedJson UsageJson(const Usage& usage);
 
-// One entry of choices. logprobs may be null. finish: "" while it goes on. A chunk of a chat has a delta; the first one
-// names the role.
-OrderedJson WholeChoice(bool chat, size_t index, const std::string& text, OrderedJson logprobs,
-                        std::string_view finish);
-OrderedJson ChunkChoice(bool chat, size_t index, const std::string& text, OrderedJson logprobs, std::string_view finish,
+// What: one entry of choices of a stream: the text, tokens [begin, end), and once they are the last ones how it ended.
+//       The first one of a chat names the role.
+OrderedJson ChunkChoice(bool chat, size_t index, AnswerChoice& choice, bool logprobs, size_t begin, size_t end,
                         bool first);
+
+// How many tokens make a piece of some thousand values.
+size_t PieceTokens(int alternatives);
 
 }  // namespace stoch::serve

@@ -1,6 +1,7 @@
 // What the HTTP front and the API know of each other.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -27,8 +28,9 @@ struct HttpResponse {
   HttpHeaders headers;
 };
 
-// One request's way back to its client. Everything but Post is called from within Post or Api::Handle: the
-// connection's calls never overlap. Calls on a connection that is gone do nothing.
+// One request's way back to its client. Everything but Post is called from within Post, WhenDrained or the handler:
+// the calls of one connection never overlap, and none of them calls the exchange back. Calls on a connection that is
+// gone do nothing.
 class Connection {
  public:
   virtual ~Connection() = default;
@@ -36,17 +38,32 @@ class Connection {
   virtual void Post(std::function<void()> body) = 0;
   // What: the whole response. It ends the exchange.
   virtual void Send(HttpResponse response) = 0;
+  // What: a response whose length is not known yet: its head, any number of pieces, and their end, which ends the
+  //       exchange.
+  virtual void StartPieces(HttpResponse head) = 0;
+  virtual void SendPiece(std::string piece) = 0;
+  virtual void EndPieces() = 0;
   // What: begins server-sent events; then any number of events, and their end, which ends the exchange.
   virtual void StartEvents(HttpHeaders headers) = 0;
-  virtual void SendEvent(std::string_view data) = 0;  // one line
+  virtual void SendEvent(std::string_view id, std::string_view data) = 0;  // one line each
   virtual void EndEvents() = 0;
+
+  // What: bytes that were sent here and that the system has not taken yet.
+  virtual size_t backlog() const = 0;
+  // What: runs `body` as Post does, once most of the backlog has left.
+  virtual void WhenDrained(std::function<void()> body) = 0;
+  // What: the bytes that may wait for a client that reads too slowly for its stream.
+  virtual size_t max_backlog() const = 0;
+  // What: closes the connection; its exchange hears of it.
+  virtual void Cut() noexcept = 0;
 };
 
 // A request that is not answered yet.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  virtual void OnDisconnect() = 0;  // the client is gone: free what it holds
+  // The client is gone: free what it holds. Called as what Post takes is.
+  virtual void OnDisconnect() = 0;
 };
 
 // What: answers at once or later. Returns nullptr, or what to tell if the client leaves before the exchange ends.

@@ -11,7 +11,9 @@ namespace stoch::serve {
 struct HttpOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8080;  // 0 = any free one
-  int threads = 2;
+  int io_threads = 2;    // sockets, and the handler of requests that are always answered at once
+  int api_threads = 4;   // every other call of the handler, and what is posted to connections
+  // Beyond these, a few more are accepted to be told 503, or to hear what `always` answers.
   int64_t max_connections = 4096;
   uint32_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = 8 << 20;
@@ -20,6 +22,7 @@ struct HttpOptions {
   std::chrono::milliseconds idle_timeout{75'000};     // between requests
   std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
   std::chrono::milliseconds write_timeout{30'000};    // without the client reading a byte
+  std::chrono::milliseconds ping_interval{15'000};    // of a stream that has nothing to say
 };
 
 }  // namespace stoch::serve

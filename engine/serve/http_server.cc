@@ -1,10 +1,12 @@
 #include "engine/serve/http_server.h"
 
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr std::chrono::milliseconds kAcceptPause{100};  // after an error such as too many open files
+constexpr int64_t kCrowd = 32;  // connections beyond the limit that are accepted, to be told that they are too many
 
 std::string Written(const tcp::endpoint& endpoint) {
   const std::string address = endpoint.address().to_string();
@@ -29,8 +32,12 @@ std::string Written(const tcp::endpoint& endpoint) {
 }  // namespace
 
 struct HttpServer::State {
-  HttpShared shared;  // outlives the sessions, which the io_context may hold to its end
+  explicit State(const HttpOptions& options) : shared(options) {}
+
+  HttpShared shared;  // outlives the sessions, which the io_contexts may hold to their end
   asio::io_context io;
+  asio::io_context api;
+  asio::executor_work_guard<asio::io_context::executor_type> api_work{api.get_executor()};
   tcp::acceptor acceptor{asio::make_strand(io)};
   asio::steady_timer pause{acceptor.get_executor()};
   tcp::endpoint endpoint;
@@ -39,7 +46,9 @@ struct HttpServer::State {
   void Listen();
   void Accept();
   void OnAccept(error_code error, tcp::socket socket);
+  void Run(asio::io_context& context);
   std::vector<std::shared_ptr<HttpSession>> Sessions();
+  void Forget();
 };
 
 void HttpServer::State::Listen() {
@@ -60,26 +69,49 @@ void HttpServer::State::Listen() {
 }
 
 void HttpServer::State::Accept() {
-  acceptor.async_accept(asio::make_strand(io),
-                        [this](error_code error, tcp::socket socket) { OnAccept(error, std::move(socket)); });
+  acceptor.async_accept(asio::make_strand(io), [this](error_code error, tcp::socket socket) {
+    try {
+      OnAccept(error, std::move(socket));
+    } catch (const std::exception& failure) {  // no memory for a connection: the next one may have some
+      shared.hooks.on_refused(failure.what());
+      Accept();
+    }
+  });
 }
 
 void HttpServer::State::OnAccept(error_code error, tcp::socket socket) {
   if (shared.closing) return;
   if (error) {
+    shared.hooks.on_refused("accept: " + error.message());
     pause.expires_after(kAcceptPause);
     pause.async_wait([this](error_code cancelled) {
       if (!cancelled) Accept();
     });
     return;
   }
-  bool room = false;
+  int64_t there = 0;
   {
     const std::lock_guard lock(shared.mutex);
-    room = static_cast<int64_t>(shared.sessions.size()) < shared.options.max_connections;
+    there = static_cast<int64_t>(shared.sessions.size());
   }
-  if (room) std::make_shared<HttpSession>(std::move(socket), shared)->Start();
+  const bool crowded = there >= shared.options.max_connections;
+  if (crowded) shared.hooks.on_refused("more than " + std::to_string(shared.options.max_connections) + " connections");
+  if (there < shared.options.max_connections + kCrowd) {
+    std::make_shared<HttpSession>(std::move(socket), api, shared, crowded)->Start();
+  }
   Accept();
+}
+
+// Nothing that a handler throws ends a thread.
+void HttpServer::State::Run(asio::io_context& context) {
+  for (;;) {
+    try {
+      context.run();
+      return;
+    } catch (const std::exception& error) {
+      shared.hooks.on_error(error.what());
+    }
+  }
 }
 
 std::vector<std::shared_ptr<HttpSession>> HttpServer::State::Sessions() {
@@ -91,25 +123,49 @@ std::vector<std::shared_ptr<HttpSession>> HttpServer::State::Sessions() {
   return sessions;
 }
 
-HttpServer::HttpServer(const HttpOptions& options, HttpHandler handler, std::function<void(int status)> on_response)
-    : state_(std::make_unique<State>()) {
-  state_->shared.options = options;
-  state_->shared.handler = std::move(handler);
-  state_->shared.on_response = std::move(on_response);
-  state_->Listen();
-  asio::post(state_->acceptor.get_executor(), [this] { state_->Accept(); });
-  for (int i = 0; i < options.threads; ++i) state_->threads.emplace_back([this] { state_->io.run(); });
+// What is still queued holds sessions, and sessions hold parts of both contexts: it goes while both are there. Nothing
+// runs for long: every session is closed.
+void HttpServer::State::Forget() {
+  size_t handlers = 1;
+  while (handlers > 0) {
+    api.restart();
+    io.restart();
+    try {
+      handlers = api.poll() + io.poll();
+    } catch (const std::exception& error) {
+      shared.hooks.on_error(error.what());
+    }
+  }
+}
+
+HttpServer::HttpServer(const HttpOptions& options, HttpHandler handler, HttpHooks hooks)
+    : state_(std::make_unique<State>(options)) {
+  State& state = *state_;
+  state.shared.handler = std::move(handler);
+  state.shared.hooks = std::move(hooks);
+  state.Listen();
+  asio::post(state.acceptor.get_executor(), [&state] { state.Accept(); });
+  for (int i = 0; i < options.io_threads; ++i) state.threads.emplace_back([&state] { state.Run(state.io); });
+  for (int i = 0; i < options.api_threads; ++i) state.threads.emplace_back([&state] { state.Run(state.api); });
 }
 
 HttpServer::~HttpServer() { Stop(); }
 
 void HttpServer::Stop() {
-  state_->shared.closing = true;
-  state_->io.stop();
-  for (std::thread& thread : state_->threads) thread.join();
-  state_->threads.clear();
+  State& state = *state_;
+  state.shared.closing = true;
+  state.api_work.reset();
+  state.api.stop();
+  state.io.stop();
+  for (std::thread& thread : state.threads) thread.join();
+  state.threads.clear();
+  state.shared.gate.Close();
+  error_code ignored;
+  state.acceptor.close(ignored);
+  state.pause.cancel();
   // An exchange and its session hold each other.
-  for (const std::shared_ptr<HttpSession>& session : state_->Sessions()) session->Abandon();
+  for (const std::shared_ptr<HttpSession>& session : state.Sessions()) session->Abandon();
+  state.Forget();
 }
 
 uint16_t HttpServer::port() const { return state_->endpoint.port(); }

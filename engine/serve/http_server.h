@@ -11,11 +11,20 @@
 
 namespace stoch::serve {
 
+// What a server is told of; called from its threads, several at once.
+struct HttpHooks {
+  std::function<bool(const HttpRequest& request)> always;  // cheap to answer: never waits for other requests
+  std::function<void(int status)> on_response;
+  // A connection that was refused, and why; an error inside, such as no memory for a connection.
+  std::function<void(const std::string& why)> on_refused;
+  std::function<void(const std::string& what)> on_error;
+};
+
 class HttpServer {
  public:
-  // What:   listens and answers from its own threads until it is destroyed. `on_response` hears of every status.
+  // What:   listens and answers from its own threads until it is destroyed.
   // Errors: InvalidInput where it cannot listen.
-  HttpServer(const HttpOptions& options, HttpHandler handler, std::function<void(int status)> on_response);
+  HttpServer(const HttpOptions& options, HttpHandler handler, HttpHooks hooks);
   ~HttpServer();
   // What: cuts every connection and joins the threads; exchanges hear of it. The handler is not called any more, and
   //       connections that others still hold do nothing.

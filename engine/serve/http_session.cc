@@ -4,13 +4,8 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/beast/core/buffers_to_string.hpp>
 #include <boost/beast/core/string.hpp>
-#include <boost/beast/http/chunk_encode.hpp>
-#include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/message.hpp>
-#include <boost/beast/http/write.hpp>
-#include <sstream>
 #include <utility>
 
 #include "engine/serve/request_error.h"
@@ -22,24 +17,23 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr size_t kReadAheadBytes = 64 << 10;  // of requests sent before the answer to the one before
+constexpr size_t kReadAheadBytes = 1 << 20;  // of requests sent before the answer to the one before
 constexpr std::chrono::milliseconds kLingerTime{2000};
+constexpr std::chrono::milliseconds kCrowdedTime{2000};  // for a connection too many to ask something
+constexpr int kUnavailable = 503;
 
 std::string Text(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
-template <class Response>
-void SetHeaders(Response& response, const HttpHeaders& headers) {
-  response.set(http::field::server, "stoch");
-  for (const auto& [name, value] : headers) response.set(name, value);
-}
-
 }  // namespace
 
-HttpSession::HttpSession(asio::ip::tcp::socket socket, HttpShared& shared)
+HttpSession::HttpSession(asio::ip::tcp::socket socket, asio::io_context& api, HttpShared& shared, bool crowded)
     : socket_(std::move(socket)),
+      api_(asio::make_strand(api)),
       shared_(shared),
+      crowded_(crowded),
       read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()) {
+      write_timer_(socket_.get_executor()),
+      ping_timer_(socket_.get_executor()) {
   const std::lock_guard lock(shared_.mutex);
   shared_.sessions.insert(this);
 }
@@ -53,38 +47,39 @@ void HttpSession::Start() {
   asio::dispatch(socket_.get_executor(), [self = shared_from_this()] {
     error_code ignored;
     self->socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-    self->ArmReadTimer(self->shared_.options.idle_timeout);
+    self->ArmReadTimer(self->crowded_ ? kCrowdedTime : self->shared_.options.idle_timeout);
     self->Read();
   });
 }
 
 void HttpSession::CloseWhenIdle() {
-  Post([self = shared_from_this()] {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
     if (!self->busy_ && !self->parser_) self->Close();
   });
 }
 
 void HttpSession::Abandon() {
+  Close();
   if (const std::shared_ptr<Exchange> exchange = std::exchange(exchange_, nullptr)) exchange->OnDisconnect();
-}
-
-void HttpSession::Post(std::function<void()> body) {
-  asio::post(socket_.get_executor(), [self = shared_from_this(), body = std::move(body)] { body(); });
 }
 
 // ---------------------------------------------------------------------------------------------------- reading ----
 
 void HttpSession::Read() {
-  if (reading_ || closed_ || (busy_ && input_.size() >= kReadAheadBytes)) return;
+  if (reading_ || closed_ || input_ended_) return;
+  // Nobody needs so many requests in a row; and behind bytes that nobody reads the end of the input would not be seen.
+  if (busy_ && input_.size() >= kReadAheadBytes) return Close();
   reading_ = true;
-  socket_.async_read_some(asio::buffer(chunk_),
-                          [self = shared_from_this()](error_code error, size_t bytes) { self->OnRead(error, bytes); });
+  socket_.async_read_some(asio::buffer(chunk_), [self = shared_from_this()](error_code error, size_t bytes) {
+    self->Guarded([&] { self->OnRead(error, bytes); });
+  });
 }
 
 void HttpSession::OnRead(error_code error, size_t bytes) {
   reading_ = false;
   if (closed_) return;
-  if (error) return OnEndOfInput();
+  if (error == asio::error::eof) return OnEndOfInput();
+  if (error) return Close();
   if (!lingering_) {
     input_.append(chunk_.data(), bytes);
     Parse();
@@ -92,19 +87,22 @@ void HttpSession::OnRead(error_code error, size_t bytes) {
   Read();
 }
 
+// A client that waits for an answer has left, or has said all it has to say: both look alike. What is sent to one that
+// left comes back as a reset, so a line that every client passes over is sent now, and again from time to time.
 void HttpSession::OnEndOfInput() {
-  // A client that has its whole answer coming may stop sending; one that waits for an answer is gone.
-  if (busy_ && answered_) {
-    keep_alive_ = false;
-    return;
-  }
-  Close();
+  if (!busy_) return Close();
+  input_ended_ = true;
+  socket_.async_wait(asio::ip::tcp::socket::wait_error, [self = shared_from_this()](error_code error) {
+    if (!error) self->Close();
+  });
+  Ping();
+  ArmPing();
 }
 
 void HttpSession::ArmReadTimer(std::chrono::milliseconds timeout) {
   read_timer_.expires_after(timeout);
   read_timer_.async_wait([self = shared_from_this()](error_code error) {
-    if (!error) self->OnReadTimer();
+    if (!error) self->Guarded([&] { self->OnReadTimer(); });
   });
 }
 
@@ -123,7 +121,7 @@ void HttpSession::Parse() {
       parser_->body_limit(shared_.options.max_body_bytes);
       parser_->eager(true);
       continue_sent_ = false;
-      ArmReadTimer(shared_.options.request_timeout);
+      ArmReadTimer(crowded_ ? kCrowdedTime : shared_.options.request_timeout);
     }
     error_code error;
     const size_t used = parser_->put(asio::buffer(input_), error);
@@ -142,7 +140,7 @@ void HttpSession::ContinueIfExpected() {
   if (continue_sent_ || !parser_->is_header_done()) return;
   if (!boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) return;
   continue_sent_ = true;
-  Write("HTTP/1.1 100 Continue\r\n\r\n");
+  Write(kContinue);
 }
 
 void HttpSession::Reject(error_code error) {
@@ -160,7 +158,7 @@ void HttpSession::Reject(error_code error) {
   }
   busy_ = true;
   ++shared_.exchanges;
-  keep_alive_ = head_ = false;
+  asked_keep_alive_ = head_ = false;
   version_ = 11;
   Send({status, "application/json", ErrorText(status, message, ""), {}});
 }
@@ -171,8 +169,7 @@ void HttpSession::Dispatch() {
   read_timer_.cancel();
   busy_ = true;
   ++shared_.exchanges;
-  answered_ = false;
-  keep_alive_ = message.keep_alive();
+  asked_keep_alive_ = message.keep_alive() && !crowded_;
   version_ = message.version();
   head_ = message.method() == http::verb::head;
   HttpRequest request;
@@ -182,104 +179,52 @@ void HttpSession::Dispatch() {
   request.authorization = Text(message[http::field::authorization]);
   request.request_id = Text(message["X-Request-Id"]);
   request.body = std::move(message.body());
-  exchange_ = shared_.handler(std::move(request), shared_from_this());
-}
-
-// ---------------------------------------------------------------------------------------------------- writing ----
-
-void HttpSession::Send(HttpResponse response) {
-  if (closed_ || !busy_ || answered_) return;
-  shared_.on_response(response.status);
-  keep_alive_ = keep_alive_ && !shared_.closing;
-  http::response<http::string_body> message(static_cast<http::status>(response.status), version_);
-  message.set(http::field::content_type, response.content_type);
-  SetHeaders(message, response.headers);
-  message.keep_alive(keep_alive_);
-  message.body() = std::move(response.body);
-  message.prepare_payload();
-  if (head_) message.body().clear();  // the length stays
-  std::ostringstream text;
-  text << message;
-  answered_ = true;
-  Write(text.str());
-}
-
-void HttpSession::StartEvents(HttpHeaders headers) {
-  if (closed_ || !busy_ || answered_) return;
-  shared_.on_response(200);
-  chunked_ = version_ >= 11;
-  keep_alive_ = keep_alive_ && chunked_ && !shared_.closing;
-  http::response<http::empty_body> message(http::status::ok, version_);
-  message.set(http::field::content_type, "text/event-stream");
-  message.set(http::field::cache_control, "no-cache");
-  message.set("X-Accel-Buffering", "no");  // a proxy must not collect events
-  SetHeaders(message, headers);
-  message.keep_alive(keep_alive_);
-  if (chunked_) message.chunked(true);
-  std::ostringstream text;
-  text << message.base();
-  Write(text.str());
-}
-
-void HttpSession::SendEvent(std::string_view data) {
-  if (closed_ || !busy_ || answered_) return;
-  const std::string event = "data: " + std::string(data) + "\n\n";
-  Write(chunked_ ? boost::beast::buffers_to_string(http::make_chunk(asio::buffer(event))) : event);
-  if (output_.size() > shared_.options.max_backlog_bytes) Close();  // a reader too slow for its own stream
-}
-
-void HttpSession::EndEvents() {
-  if (closed_ || !busy_ || answered_) return;
-  answered_ = true;
-  if (chunked_) return Write(boost::beast::buffers_to_string(http::make_chunk_last()));
-  if (!writing_) NextRequest();
-}
-
-void HttpSession::Write(std::string_view bytes) {
-  if (closed_) return;
-  output_ += bytes;
-  if (writing_) return;
-  writing_ = true;
-  WriteSome();
-}
-
-void HttpSession::WriteSome() {
-  if (written_ == in_flight_.size()) {
-    in_flight_.clear();
-    written_ = 0;
-    in_flight_.swap(output_);
+  if (shared_.hooks.always(request)) {
+    shared_.handler(std::move(request), shared_from_this());
+  } else if (crowded_) {
+    Send({kUnavailable,
+          "application/json",
+          ErrorText(kUnavailable, "the server has too many connections; try again in a moment", ""),
+          {{"Retry-After", "1"}}});
+  } else {
+    Handle(std::move(request));
   }
-  write_timer_.expires_after(shared_.options.write_timeout);
-  write_timer_.async_wait([self = shared_from_this()](error_code error) {
-    if (error || self->write_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
-    if (self->writing_) self->Close();
-  });
-  socket_.async_write_some(
-      asio::buffer(in_flight_.data() + written_, in_flight_.size() - written_),
-      [self = shared_from_this()](error_code error, size_t bytes) { self->OnWritten(error, bytes); });
 }
 
-void HttpSession::OnWritten(error_code error, size_t bytes) {
-  if (closed_) return;
-  if (error) return Close();
-  written_ += bytes;
-  if (written_ < in_flight_.size() || !output_.empty()) return WriteSome();
-  writing_ = false;
-  write_timer_.cancel();
-  if (answered_) NextRequest();
+void HttpSession::Handle(HttpRequest request) {
+  auto shared = std::make_shared<HttpRequest>(std::move(request));
+  shared_.gate.Enter([self = shared_from_this(), shared] {
+    asio::post(self->api_, [self, shared] {
+      if (!self->gone_) {
+        try {
+          self->exchange_ = self->shared_.handler(std::move(*shared), self);
+        } catch (const std::exception& error) {
+          self->shared_.hooks.on_error(error.what());
+          self->Cut();
+        }
+      }
+      self->shared_.gate.Leave();
+    });
+  });
 }
+
+// ------------------------------------------------------------------------------------------ the end of things ----
 
 void HttpSession::NextRequest() {
-  exchange_.reset();
-  busy_ = answered_ = false;
+  asio::post(api_, [self = shared_from_this()] { self->exchange_.reset(); });
+  busy_ = answered_ = started_ = events_ = false;
+  drained_ = nullptr;
+  ping_timer_.cancel();
   --shared_.exchanges;
   if (!keep_alive_ || shared_.closing) return Linger();
   ArmReadTimer(shared_.options.idle_timeout);
   Parse();
+  if (input_ended_ && !busy_) return Linger();
   Read();
 }
 
 void HttpSession::Linger() {
+  if (input_ended_) return Close();
   // Closing with unread input would make the system throw away what the client has not read yet.
   lingering_ = true;
   error_code ignored;
@@ -290,14 +235,18 @@ void HttpSession::Linger() {
 
 void HttpSession::Close() {
   if (closed_) return;
-  closed_ = true;
+  closed_ = gone_ = true;
   if (busy_) --shared_.exchanges;
   busy_ = false;
+  drained_ = nullptr;
   read_timer_.cancel();
   write_timer_.cancel();
+  ping_timer_.cancel();
   error_code ignored;
   socket_.close(ignored);
-  Abandon();
+  asio::post(api_, [self = shared_from_this()] {
+    if (const std::shared_ptr<Exchange> exchange = std::exchange(self->exchange_, nullptr)) exchange->OnDisconnect();
+  });
 }
 
 }  // namespace stoch::serve

@@ -68,16 +68,30 @@ std::optional<std::string> JsonFields::String(const std::string& name) {
   return value->get<std::string>();
 }
 
-std::vector<std::string> JsonFields::Unknown() const {
-  std::vector<std::string> unknown;
+IgnoredFields JsonFields::Unknown() const {
+  constexpr size_t kNames = 8;
+  IgnoredFields unknown;
   for (const auto& [name, value] : object_.items()) {
-    if (!known_.contains(name)) unknown.push_back(Path(name));
+    if (known_.contains(name)) continue;
+    ++unknown.count;
+    if (unknown.names.size() < kNames) unknown.names.push_back(ShortName(Path(name)));
   }
   return unknown;
 }
 
-std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size) {
+std::string ShortName(const std::string& name) {
+  constexpr size_t kMaxBytes = 64;
+  return name.size() <= kMaxBytes ? name : name.substr(0, kMaxBytes) + "...";
+}
+
+std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size,
+                             int64_t max_count) {
   if (!array.is_array()) ThrowWrongType(path, "a list of token ids", array);
+  if (static_cast<int64_t>(array.size()) > max_count) {
+    throw RequestError(
+        kBadRequest, path,
+        path + ": has " + std::to_string(array.size()) + " ids; allowed are " + std::to_string(max_count));
+  }
   std::vector<int32_t> ids;
   ids.reserve(array.size());
   for (size_t i = 0; i < array.size(); ++i) {

@@ -10,6 +10,15 @@
 
 namespace stoch::serve {
 
+// Fields of a request that mean nothing here: how many, and the beginnings of the first few names.
+struct IgnoredFields {
+  int64_t count = 0;
+  std::vector<std::string> names;
+};
+
+// What: a name of a client's, no longer than is good in messages and logs.
+std::string ShortName(const std::string& name);
+
 // A field that is absent or null has its default. Everything throws RequestError(400) for another type or a value out
 // of range. Must not outlive the object.
 class JsonFields {
@@ -23,7 +32,7 @@ class JsonFields {
   std::optional<double> Number(const std::string& name);
   std::optional<std::string> String(const std::string& name);
   // What: the fields that nobody asked for.
-  std::vector<std::string> Unknown() const;
+  IgnoredFields Unknown() const;
 
   std::string Path(const std::string& name) const { return where_ + name; }
 
@@ -36,7 +45,9 @@ class JsonFields {
 // What: throws RequestError(400) "PATH: expected EXPECTED, got TYPE".
 [[noreturn]] void ThrowWrongType(const std::string& path, const std::string& expected, const nlohmann::json& got);
 
-// What:   the token ids of an array. Errors: RequestError(400) naming path[index] for what is no id below vocab_size.
-std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size);
+// What:   the token ids of an array. Errors: RequestError(400) naming path[index] for what is no id below vocab_size,
+//         or path for more than max_count.
+std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size,
+                             int64_t max_count = INT64_MAX);
 
 }  // namespace stoch::serve

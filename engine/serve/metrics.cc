@@ -46,6 +46,10 @@ struct Metrics::State {
                                                .Name("stoch_http_responses_total")
                                                .Help("HTTP responses, by status")
                                                .Register(registry);
+  Counter& refused_connections =
+      AddCounter("stoch_http_connections_refused_total", "Connections beyond the limit, or that could not be accepted");
+  Counter& dropped_log_lines =
+      AddCounter("stoch_log_lines_dropped_total", "Lines that nobody took from standard error in time");
   Histogram& queue_time = AddHistogram("stoch_queue_time_seconds", "From arrival to admission");
   Histogram& first_token = AddHistogram("stoch_time_to_first_token_seconds", "From arrival to the first token");
   Histogram& inter_token = AddHistogram("stoch_inter_token_latency_seconds", "Between two tokens of a sequence");
@@ -68,6 +72,19 @@ void Metrics::CountFinished(std::string_view reason) {
   state_->finished.Add({{"reason", std::string(reason)}}).Increment();
 }
 void Metrics::CountResponse(int status) { state_->responses.Add({{"code", std::to_string(status)}}).Increment(); }
+void Metrics::CountRefusedConnection() { state_->refused_connections.Increment(); }
+void Metrics::SetDroppedLogLines(uint64_t lines) {
+  const double more = static_cast<double>(lines) - state_->dropped_log_lines.Value();
+  if (more > 0) state_->dropped_log_lines.Increment(more);
+}
+void Metrics::SetBuild(const std::string& version, const std::string& commit) {
+  prometheus::BuildGauge()
+      .Name("stoch_build_info")
+      .Help("1; the labels say what is running")
+      .Register(state_->registry)
+      .Add({{"version", version}, {"commit", commit}})
+      .Set(1);
+}
 void Metrics::ObserveQueueTime(double seconds) { state_->queue_time.Observe(seconds); }
 void Metrics::ObserveTimeToFirstToken(double seconds) { state_->first_token.Observe(seconds); }
 void Metrics::ObserveInterToken(double seconds) { state_->inter_token.Observe(seconds); }

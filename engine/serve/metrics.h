@@ -23,6 +23,9 @@ class Metrics {
   // Of a sequence: "stop", "length", "cancelled", "error".
   void CountFinished(std::string_view reason);
   void CountResponse(int status);
+  void CountRefusedConnection();
+  void SetDroppedLogLines(uint64_t lines);  // so far
+  void SetBuild(const std::string& version, const std::string& commit);
   // Histograms, in seconds.
   void ObserveQueueTime(double seconds);
   void ObserveTimeToFirstToken(double seconds);

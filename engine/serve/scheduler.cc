@@ -1,6 +1,7 @@
 #include "engine/serve/scheduler.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -13,6 +14,9 @@ constexpr std::chrono::milliseconds kHeartbeat{1000};  // of an idle engine, at 
 constexpr int kBadRequest = 400;
 constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
+constexpr const char* kEngineFailed = "the engine failed; the server is going down";
+constexpr const char* kOutOfMemory = "out of memory";
+constexpr std::chrono::milliseconds kMemoryPause{10};  // before memory is asked for again
 
 int64_t OutputRows(const StepItem& item) {
   if (item.output == StepOutput::kAll) return item.num_tokens;
@@ -46,11 +50,11 @@ Scheduler::Submission Scheduler::Submit(std::vector<Job> jobs) {
   Submission submission;
   {
     const std::lock_guard lock(mutex_);
-    if (failure_ != nullptr) return {Refusal::kFailed, 0};
+    if (failing_) return {Refusal::kFailed, 0};
     if (closed_) return {Refusal::kClosed, 0};
     if (static_cast<int64_t>(queue_.size() + jobs.size()) > options_.max_queue) return {Refusal::kFull, 0};
     submission.first = next_id_;
-    for (Job& job : jobs) queue_.push_back({next_id_++, std::move(job), now});
+    for (Job& job : jobs) queue_.push_back({next_id_++, std::move(job), now, nullptr});
     metrics_.SetWaiting(static_cast<int64_t>(queue_.size()));
   }
   wake_.notify_all();
@@ -92,7 +96,7 @@ bool Scheduler::Idle() const {
 
 Scheduler::Health Scheduler::health() const {
   const std::lock_guard lock(mutex_);
-  if (failure_ != nullptr) return Health::kFailed;
+  if (failing_) return Health::kFailed;
   return Clock::now() - heartbeat_ > options_.stalled_after ? Health::kStalled : Health::kOk;
 }
 
@@ -109,10 +113,14 @@ void Scheduler::Run() {
   } catch (...) {
     {
       const std::lock_guard lock(mutex_);
-      failure_ = std::current_exception();
-      closed_ = true;
+      failing_ = closed_ = true;
     }
-    FailAll(kUnavailable, "the engine failed; the server is going down");
+    try {
+      FailAll(kUnavailable, kEngineFailed);
+    } catch (const std::bad_alloc&) {  // whoever has not been told by now hears of it when its connection closes
+    }
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
   }
 }
 
@@ -165,9 +173,11 @@ int64_t Scheduler::PlannedTokens(const GenerateRequest& request) const {
 std::optional<Scheduler::Queued> Scheduler::NextAdmissible() {
   const std::lock_guard lock(mutex_);
   if (queue_.empty() || static_cast<int64_t>(running_.size()) >= engine_.options().max_sequences) return std::nullopt;
-  // The oldest job or none: smaller ones behind it do not overtake, so it is sure to get its pages.
-  if (!HasRoom(queue_.front().job.request)) return std::nullopt;
-  Queued queued = std::move(queue_.front());
+  // The oldest job or none: smaller ones after it do not overtake, so it is sure to get its pages.
+  Queued& oldest = queue_.front();
+  if (oldest.request == nullptr) oldest.request = std::make_unique<GenerateRequest>(oldest.job.request());
+  if (!HasRoom(*oldest.request)) return std::nullopt;
+  Queued queued = std::move(oldest);
   queue_.pop_front();
   ++active_;
   return queued;
@@ -176,36 +186,73 @@ std::optional<Scheduler::Queued> Scheduler::NextAdmissible() {
 bool Scheduler::HasRoom(const GenerateRequest& request) {
   const int64_t planned = PlannedTokens(request);
   if (prefixes_ == nullptr || planned <= engine_.free_tokens()) return planned <= engine_.free_tokens();
-  // While `known` holds its pages they do not count as free.
   const PrefixCache::Match known = prefixes_->Find(request.prompt, request.prompt_logprobs ? request.top_logprobs : -1);
-  return planned - static_cast<int64_t>(known.pages.size()) * kKvPageTokens <= prefixes_->free_tokens();
+  return planned - static_cast<int64_t>(known.pages.size()) * kKvPageTokens <= prefixes_->free_tokens(known.pages);
 }
 
 void Scheduler::Admit() {
-  while (std::optional<Queued> queued = NextAdmissible()) Start(std::move(*queued));
+  for (;;) {
+    std::optional<Queued> queued;
+    try {
+      queued = NextAdmissible();
+    } catch (const std::bad_alloc&) {
+      FailOldest();
+      continue;
+    }
+    if (!queued) break;
+    Start(std::move(*queued));
+  }
   RemoveEnded();
 }
 
+void Scheduler::FailOldest() {
+  std::function<void(JobUpdate)> on_update;
+  {
+    const std::lock_guard lock(mutex_);
+    if (queue_.empty()) return;  // cancelled meanwhile
+    on_update = std::move(queue_.front().job.on_update);
+    queue_.pop_front();
+  }
+  FailJob(on_update, kInternalError, kOutOfMemory);
+}
+
 void Scheduler::Start(Queued queued) {
-  const auto prompt_tokens = static_cast<int64_t>(queued.job.request.prompt.size());
+  const auto prompt_tokens = static_cast<int64_t>(queued.request->prompt.size());
   metrics_.ObserveQueueTime(Seconds(Clock::now() - queued.arrival));
   Running job;
   job.id = queued.id;
   job.on_update = std::move(queued.job.on_update);
   job.arrival = queued.arrival;
   try {
-    job.generation = std::make_unique<Generation>(engine_, tokenizer_, std::move(queued.job.request), prefixes_.get());
-  } catch (const InvalidInput& error) {
-    // Requests are checked before they are queued: this one slipped through, and alone pays for it.
-    Fail(job, kBadRequest, error.what());
-    const std::lock_guard lock(mutex_);
-    --active_;
-    return;
+    job.generation = std::make_unique<Generation>(engine_, tokenizer_, std::move(*queued.request), prefixes_.get());
+  } catch (...) {
+    // It is in neither list: whatever happened, it is told here.
+    const auto ended = [&](int status, const std::string& message) {
+      FailJob(job.on_update, status, message);
+      const std::lock_guard lock(mutex_);
+      --active_;
+    };
+    try {
+      throw;
+    } catch (const InvalidInput& error) {
+      // Requests are checked before they are queued: this one slipped through, and alone pays for it.
+      return ended(kBadRequest, error.what());
+    } catch (const std::bad_alloc&) {
+      return ended(kInternalError, kOutOfMemory);
+    } catch (...) {
+      ended(kUnavailable, kEngineFailed);
+      throw;
+    }
   }
   metrics_.AddPromptTokens(prompt_tokens);
   metrics_.AddReusedTokens(job.generation->prompt_reused());
   running_.push_back(std::move(job));
-  if (running_.back().generation->done()) Report(running_.back());
+  if (!running_.back().generation->done()) return;
+  try {
+    Report(running_.back());
+  } catch (const std::bad_alloc&) {
+    Fail(running_.back(), kInternalError, kOutOfMemory);
+  }
 }
 
 // Whose turn it is, most urgent first, of those that are not under way.
@@ -226,22 +273,35 @@ std::vector<size_t> Scheduler::Order() const {
 }
 
 void Scheduler::StepOnce() {
+  Pass pass;
   try {
     while (engine_.steps_under_way() < engine_.max_steps() && BeginPass()) {
     }
     engine_.Finish();
-    const Pass pass = std::move(passes_.front());
+    pass = std::move(passes_.front());
     passes_.pop_front();
     for (const uint64_t id : pass.jobs) {
       if (Running* job = Find(id)) job->under_way = false;
     }
-    AcceptAll(pass);
   } catch (const InvalidInput&) {
     // Somebody's activations met NaN. All sequences are as before every pass under way; each alone gives the same bits,
     // and only the guilty one fails.
     for (const Pass& failed : std::exchange(passes_, {})) RunAlone(failed);
   } catch (const OutOfMemory& error) {
     FailLargest(std::exchange(passes_, {}), error.what());
+  } catch (const std::bad_alloc&) {
+    // As above: with less at a time there may be enough. Where passes go on, it was a new one that did not begin.
+    if (engine_.steps_under_way() == 0) {
+      for (const Pass& failed : std::exchange(passes_, {})) RunAlone(failed);
+    }
+    std::this_thread::sleep_for(kMemoryPause);
+  }
+  try {
+    AcceptAll(pass);
+  } catch (const std::bad_alloc&) {
+    for (const uint64_t id : pass.jobs) {
+      if (Running* job = Find(id)) Fail(*job, kInternalError, kOutOfMemory);
+    }
   }
   RemoveEnded();
 }
@@ -262,9 +322,18 @@ bool Scheduler::BeginPass() {
   }
   if (pass.jobs.empty()) return false;
   ++turn_;
-  for (const uint64_t id : pass.jobs) Find(id)->under_way = true;
   passes_.push_back(pass);
-  engine_.Begin(pass.items);
+  for (const uint64_t id : pass.jobs) Find(id)->under_way = true;
+  try {
+    engine_.Begin(pass.items);
+  } catch (const std::bad_alloc&) {
+    // Refused before it changed anything, while other passes go on: its jobs come again.
+    const bool others_go_on = engine_.steps_under_way() + 1 == static_cast<int64_t>(passes_.size());
+    if (!others_go_on || engine_.steps_under_way() == 0) throw;
+    for (const uint64_t id : pass.jobs) Find(id)->under_way = false;
+    passes_.pop_back();
+    return false;
+  }
   return true;
 }
 
@@ -305,11 +374,14 @@ void Scheduler::RunAlone(const Pass& pass) {
       Fail(*job, kInternalError, error.what());
     } catch (const OutOfMemory& error) {
       Fail(*job, kUnavailable, error.what());
+    } catch (const std::bad_alloc&) {
+      Fail(*job, kInternalError, kOutOfMemory);
     }
   }
 }
 
-// Throws no InvalidInput, and no OutOfMemory: a job whose logits cannot be used fails alone.
+// Throws no InvalidInput, OutOfMemory or bad_alloc: a job whose logits cannot be used, or that finds no memory, fails
+// alone.
 void Scheduler::AcceptAll(const Pass& pass) {
   int64_t row = 0;
   for (size_t i = 0; i < pass.jobs.size(); ++i) {
@@ -321,89 +393,11 @@ void Scheduler::AcceptAll(const Pass& pass) {
       Fail(*job, kInternalError, error.what());
     } catch (const OutOfMemory& error) {
       Fail(*job, kUnavailable, error.what());
+    } catch (const std::bad_alloc&) {
+      Fail(*job, kInternalError, kOutOfMemory);
     }
     row += OutputRows(pass.items[i]);
   }
-}
-
-void Scheduler::Report(Running& job) {
-  const GenerateResult& result = job.generation->result();
-  JobUpdate update;
-  update.text = job.generation->TakeText();
-  update.finish = result.finish_reason;
-  const auto first = static_cast<std::ptrdiff_t>(job.reported);
-  update.ids.assign(result.ids.begin() + first, result.ids.end());
-  if (!result.logprobs.empty()) update.logprobs.assign(result.logprobs.begin() + first, result.logprobs.end());
-  if (!job.prompt_reported && (!update.ids.empty() || update.last())) {
-    update.prompt_logprobs = result.prompt_logprobs;
-    job.prompt_reported = true;
-  }
-  if (update.ids.empty() && !update.last()) return;  // a chunk of the prompt
-
-  const Clock::time_point now = Clock::now();
-  if (!update.ids.empty()) {
-    metrics_.AddGeneratedTokens(static_cast<int64_t>(update.ids.size()));
-    if (job.reported == 0) {
-      metrics_.ObserveTimeToFirstToken(Seconds(now - job.arrival));
-    } else {
-      metrics_.ObserveInterToken(Seconds(now - job.last_token));
-    }
-    job.last_token = now;
-  }
-  job.reported = result.ids.size();
-  if (update.last()) {
-    metrics_.ObserveEndToEnd(Seconds(now - job.arrival));
-    metrics_.CountFinished(FinishReasonName(update.finish));
-    ended_.insert(job.id);
-  }
-  job.on_update(std::move(update));
-}
-
-void Scheduler::Fail(Running& job, int status, const std::string& message) {
-  metrics_.CountFinished("error");
-  ended_.insert(job.id);
-  JobUpdate update;
-  update.error_status = status;
-  update.error = message;
-  job.on_update(std::move(update));
-}
-
-void Scheduler::RemoveEnded() {
-  if (ended_.empty()) return;
-  const auto removed =
-      std::erase_if(running_, [this](const Running& job) { return ended_.contains(job.id); });  // pages go back here
-  const std::lock_guard lock(mutex_);
-  active_ -= static_cast<int64_t>(removed);
-  ended_.clear();
-}
-
-void Scheduler::FailAll(int status, const std::string& message) {
-  for (Running& job : running_) {
-    if (!ended_.contains(job.id)) Fail(job, status, message);
-  }
-  RemoveEnded();
-  std::deque<Queued> queue;
-  {
-    const std::lock_guard lock(mutex_);
-    queue.swap(queue_);
-  }
-  for (Queued& queued : queue) {
-    metrics_.CountFinished("error");
-    JobUpdate update;
-    update.error_status = status;
-    update.error = message;
-    queued.job.on_update(std::move(update));
-  }
-  ShowGauges();
-}
-
-void Scheduler::ShowGauges() {
-  const auto total = static_cast<double>(NumPages(engine_.shape()) * kKvPageTokens);
-  const int64_t free = prefixes_ == nullptr ? engine_.free_tokens() : prefixes_->free_tokens();
-  metrics_.SetKvUsage(1 - static_cast<double>(free) / total);
-  metrics_.SetRunning(static_cast<int64_t>(running_.size()));
-  const std::lock_guard lock(mutex_);
-  metrics_.SetWaiting(static_cast<int64_t>(queue_.size()));
 }
 
 }  // namespace stoch::serve

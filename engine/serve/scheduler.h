@@ -33,6 +33,7 @@ struct JobUpdate {
   std::vector<std::optional<TokenLogprob>> prompt_logprobs;  // once, where asked for
   std::vector<int32_t> ids;
   std::vector<TokenLogprob> logprobs;  // per id, where asked for
+  std::string logits_sha256;           // with the last one, where asked for
   std::string text;
   FinishReason finish = FinishReason::kNone;
   int error_status = 0;  // HTTP status where the job failed; it has ended then
@@ -41,7 +42,9 @@ struct JobUpdate {
 };
 
 struct Job {
-  GenerateRequest request;
+  // Called once, when the job's turn comes: jobs of one request share what it holds for as long as they wait. On any
+  // thread.
+  std::function<GenerateRequest()> request;
   // Called on the engine's thread, which waits for it: hand over and return. No call follows a last() one.
   std::function<void(JobUpdate update)> on_update;
 };
@@ -83,7 +86,8 @@ class Scheduler {
   void Abort();
   bool Idle() const;  // no job queued or running
   Health health() const;
-  std::exception_ptr failure() const;  // what ended the engine's thread; null while it is well
+  // What: what ended the engine's thread, once every job has been told; null while it is well.
+  std::exception_ptr failure() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -91,6 +95,7 @@ class Scheduler {
     uint64_t id = 0;
     Job job;
     Clock::time_point arrival;
+    std::unique_ptr<GenerateRequest> request;  // of the oldest one
   };
   struct Running {
     uint64_t id = 0;
@@ -115,6 +120,7 @@ class Scheduler {
   void Admit();
   std::optional<Queued> NextAdmissible();
   bool HasRoom(const GenerateRequest& request);
+  void FailOldest();
   void Start(Queued queued);
   std::vector<size_t> Order() const;
   void StepOnce();
@@ -126,6 +132,7 @@ class Scheduler {
   void Report(Running& job);
   void Fail(Running& job, int status, const std::string& message);
   void RemoveEnded();
+  void FailJob(const std::function<void(JobUpdate)>& on_update, int status, const std::string& message);
   void FailAll(int status, const std::string& message);
   void ShowGauges();
   int64_t PlannedTokens(const GenerateRequest& request) const;
@@ -152,7 +159,8 @@ class Scheduler {
   bool abort_ = false;
   bool stop_ = false;
   Clock::time_point heartbeat_;
-  std::exception_ptr failure_;
+  bool failing_ = false;        // the engine's thread ends: no new jobs
+  std::exception_ptr failure_;  // set once every job has been told
 
   std::thread thread_;  // last: it uses everything above
 };

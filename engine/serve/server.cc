@@ -1,11 +1,15 @@
 #include "engine/serve/server.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "engine/serve/http_server.h"
 #include "engine/serve/metrics.h"
+#include "engine/sha256.h"
 
 namespace stoch::serve {
 namespace {
@@ -28,11 +32,18 @@ int64_t LongestSequence(const Engine& engine) {
 
 struct Server::State {
   State(ServerOptions server_options, LogSink sink)
-      : options(std::move(server_options)), log(std::move(sink)), api(options.api, metrics, log) {}
+      : options(std::move(server_options)), log(std::move(sink)), api(options.api, metrics, identity, log) {}
+
+  HttpHooks Hooks();
+  // What: logs what may happen many times a second no more than once a minute.
+  void LogNowAndThen(const char* event, const std::string& why);
 
   const ServerOptions options;
   const LogSink log;
+  std::mutex mutex;  // of what follows
+  std::map<std::string, std::chrono::steady_clock::time_point> logged;
   Metrics metrics;
+  Identity identity;
   Api api;
   ModelFacts model;
   std::unique_ptr<HttpServer> http;
@@ -40,36 +51,73 @@ struct Server::State {
   std::unique_ptr<Scheduler> scheduler;  // goes before http: its last updates go to connections
 };
 
+void Server::State::LogNowAndThen(const char* event, const std::string& why) {
+  constexpr std::chrono::seconds kPause{60};
+  const auto now = std::chrono::steady_clock::now();
+  {
+    const std::lock_guard lock(mutex);
+    const auto [last, first] = logged.emplace(event, now);
+    if (!first && now - last->second < kPause) return;
+    last->second = now;
+  }
+  log({LogLevel::kWarning, event, {{"why", why}}});
+}
+
+HttpHooks Server::State::Hooks() {
+  HttpHooks hooks;
+  hooks.always = Api::AnswersAtOnce;
+  hooks.on_response = [this](int status) { metrics.CountResponse(status); };
+  hooks.on_refused = [this](const std::string& why) {
+    metrics.CountRefusedConnection();
+    LogNowAndThen("connections_refused", why);
+  };
+  hooks.on_error = [this](const std::string& what) { LogNowAndThen("connection_error", what); };
+  return hooks;
+}
+
 Server::Server(ServerOptions options, LogSink log)
     : state_(std::make_unique<State>(std::move(options), std::move(log))) {
   State& state = *state_;
+  state.metrics.SetBuild(state.options.api.version, state.options.api.commit);
   state.http = std::make_unique<HttpServer>(
       state.options.http,
       [&state](HttpRequest request, const std::shared_ptr<Connection>& connection) {
         return state.api.Handle(std::move(request), connection);
       },
-      [&state](int status) { state.metrics.CountResponse(status); });
+      state.Hooks());
 }
 
 Server::~Server() {
   state_->http->Stop();  // first: no request may reach a scheduler that is gone
 }
 
-void Server::Attach(Engine& engine, const Tokenizer* tokenizer) {
+void Server::Attach(Engine& engine, const Tokenizer* tokenizer, IdentityParts identity) {
   State& state = *state_;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   state.model.id = state.options.model_id.empty() ? engine.model_name() : state.options.model_id;
   state.model.vocab_size = engine.config().vocab_size;
   state.model.context = LongestSequence(engine);
   state.model.max_choices = state.options.scheduler.max_queue;
-  state.model.tokenizer = tokenizer;
+  state.model.max_answer_values = state.options.api.max_answer_values;
+  state.model.default_seed = state.options.api.default_seed;
+  state.model.chat_date = state.options.api.chat_date;
+  SetTokenizer(tokenizer, &state.model);
   state.model.precision = PrecisionName(engine.options().precision);
   state.model.sc = engine.sc_description();
   state.model.device = DeviceNames(engine);
   state.model.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  identity.version = state.options.api.version;
+  identity.precision = state.model.precision;
+  identity.sc = state.model.sc;
+  if (tokenizer != nullptr && !tokenizer->chat_template().empty()) {
+    identity.chat_template = Sha256Hex(tokenizer->chat_template());
+  }
+  state.identity.SetParts(std::move(identity));
   state.scheduler = std::make_unique<Scheduler>(engine, tokenizer, state.options.scheduler, state.metrics);
   state.api.Attach(state.model, *state.scheduler);
 }
+
+void Server::SetWeightsDigest(std::string digest) { state_->identity.SetWeights(std::move(digest)); }
 
 uint16_t Server::port() const { return state_->http->port(); }
 std::string Server::address() const { return state_->http->address(); }

@@ -10,6 +10,8 @@
 #include "engine/engine.h"
 #include "engine/serve/api.h"
 #include "engine/serve/http_options.h"
+#include "engine/serve/http_server.h"
+#include "engine/serve/identity.h"
 #include "engine/serve/log.h"
 #include "engine/serve/scheduler.h"
 #include "loader/tokenizer/tokenizer.h"
@@ -32,8 +34,10 @@ class Server {
   ~Server();
 
   // What: serves the engine, from a thread of its own: nobody else may use it from now on. tokenizer may be null.
-  //       Both outlive this.
-  void Attach(Engine& engine, const Tokenizer* tokenizer);
+  //       Both outlive this. identity: its config and tokenizer; the rest is filled in.
+  void Attach(Engine& engine, const Tokenizer* tokenizer, IdentityParts identity = {});
+  // What: from now on answers have a system_fingerprint. Any thread, after Attach.
+  void SetWeightsDigest(std::string digest);
 
   uint16_t port() const;
   std::string address() const;

@@ -100,6 +100,12 @@ void Checkpoint::OpenShards(const std::filesystem::path& index_file) {
   }
 }
 
+std::vector<FileStamp> Checkpoint::stamps() const {
+  std::vector<FileStamp> stamps;
+  for (const SafetensorsFile& file : files_) stamps.push_back(file.stamp());
+  return stamps;
+}
+
 const CheckpointTensor* Checkpoint::Find(std::string_view name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second;

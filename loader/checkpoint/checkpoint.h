@@ -30,6 +30,7 @@ class Checkpoint {
   explicit Checkpoint(const std::filesystem::path& folder);
 
   const std::map<std::string, CheckpointTensor, std::less<>>& tensors() const { return tensors_; }
+  std::vector<FileStamp> stamps() const;
   const CheckpointTensor* Find(std::string_view name) const;  // nullptr if there is none
 
  private:

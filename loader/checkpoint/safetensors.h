@@ -44,6 +44,7 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
+  const FileStamp& stamp() const { return file_.stamp(); }
   std::span<const SafetensorsTensor> tensors() const { return header_.tensors; }
   const std::map<std::string, std::string, std::less<>>& metadata() const { return header_.metadata; }
 

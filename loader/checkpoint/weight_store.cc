@@ -92,6 +92,8 @@ class CheckpointStore final : public IndexedStore {
     CheckNothingElse();
   }
 
+  std::vector<FileStamp> files() const override { return checkpoint_.stamps(); }
+
   void Release(std::string_view name) const override {
     const CheckpointTensor& stored = stored_[Index(name)];
     stored.file->Release(*stored.tensor);

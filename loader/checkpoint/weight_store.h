@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "loader/config/llama_config.h"
+#include "loader/file.h"
 
 namespace stoch {
 
@@ -39,6 +40,8 @@ class WeightStore {
   virtual WeightSource Matrix(std::string_view name, int64_t rows, int64_t cols) const = 0;
   // Hint: the pages of this tensor will not be read again soon.
   virtual void Release(std::string_view name) const { (void)name; }
+  // The files that are mapped, as they were when they were opened; none for random weights.
+  virtual std::vector<FileStamp> files() const { return {}; }
 };
 
 struct ModelFiles {

@@ -100,11 +100,11 @@ std::string Today() {
   constexpr std::array<std::string_view, 12> kMonths = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
                                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
   const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  const std::string day = std::to_string(local.tm_mday);
-  return (day.size() == 1 ? "0" + day : day) + " " + std::string(kMonths[static_cast<size_t>(local.tm_mon)]) + " " +
-         std::to_string(local.tm_year + 1900);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  const std::string day = std::to_string(utc.tm_mday);
+  return (day.size() == 1 ? "0" + day : day) + " " + std::string(kMonths[static_cast<size_t>(utc.tm_mon)]) + " " +
+         std::to_string(utc.tm_year + 1900);
 }
 
 // The date the template writes: its strftime_now where it has one, else the literal given to date_string.
@@ -132,7 +132,7 @@ std::vector<int32_t> EncodeLlama3(const Tokenizer& tokenizer, ChatFormat format,
   };
   size_t first = 0;
   if (format == ChatFormat::kLlama31) {
-    const std::string date = options.date.empty() ? TemplateDate(tokenizer.chat_template()) : options.date;
+    const std::string date = ChatDate(tokenizer, format, options);
     header("system");
     prompt.Text("Cutting Knowledge Date: December 2023\nToday Date: " + date + "\n\n");
     if (messages[0].role == "system") prompt.Text(StripLikePython(messages[first++].content));
@@ -220,6 +220,16 @@ ChatFormat DetectChatFormat(const Tokenizer& tokenizer) {
   if (chat_ml && !llama3 && !llama2 && HeadersAre(source, kImStart, {"user", "assistant"})) return ChatFormat::kChatMl;
   throw InvalidInput(
       "the checkpoint's chat template is none of the known formats (Llama-2, Llama-3, Llama-3.1, ChatML)");
+}
+
+std::string ChatDate(const Tokenizer& tokenizer, ChatFormat format, const ChatOptions& options) {
+  switch (format) {
+    case ChatFormat::kLlama31: return options.date.empty() ? TemplateDate(tokenizer.chat_template()) : options.date;
+    case ChatFormat::kLlama2:
+    case ChatFormat::kLlama3:
+    case ChatFormat::kChatMl: break;
+  }
+  return "";
 }
 
 std::vector<int32_t> EncodeChat(const Tokenizer& tokenizer, ChatFormat format, const std::vector<ChatMessage>& messages,

@@ -25,13 +25,16 @@ std::string_view ChatFormatName(ChatFormat format);  // "Llama-2", ...
 
 struct ChatOptions {
   // "26 Jul 2024". Where the template tells the model the date (kLlama31): this one; if empty, what the template says:
-  // a date of its own, or (Llama-3.2's) the day the prompt is made, by local time.
+  // a date of its own, or (Llama-3.2's) the day the prompt is made, in UTC, so that it is the same on every machine.
   std::string date;
 };
 
 // What:   which format the template is. Errors: InvalidInput if it has no template or an unknown one, or one that
 //         speaks for itself (a default system prompt).
 ChatFormat DetectChatFormat(const Tokenizer& tokenizer);
+
+// What: the date that EncodeChat writes with these options; "" where the format has none.
+std::string ChatDate(const Tokenizer& tokenizer, ChatFormat format, const ChatOptions& options = {});
 
 // What:   the ids of a conversation, ending where the assistant is to speak. BOS included where the format has it.
 //         The same ids as Hugging Face's apply_chat_template(add_generation_prompt=True), but for one thing: special

@@ -8,6 +8,7 @@
 #include "loader/bounded_json.h"
 #include "loader/quote.h"
 #include "loader/tokenizer/json.h"
+#include "loader/tokenizer/limits.h"
 #include "loader/tokenizer/text.h"
 
 namespace stoch {
@@ -38,8 +39,13 @@ std::optional<std::string> BytesOf(std::string_view token) {
   return bytes;
 }
 
-std::string Decoded(std::string text, const TokenDecoder& decoder) {
-  for (const auto& [from, to] : decoder.replacements) text = ReplaceAll(text, from, to);
+// Errors: InvalidInput beginning with `place` for more than max_bytes.
+std::string Decoded(std::string text, const TokenDecoder& decoder, size_t max_bytes, const std::string& place) {
+  try {
+    for (const auto& [from, to] : decoder.replacements) text = ReplaceAll(text, from, to, max_bytes);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(place + ": " + error.what());
+  }
   return text;
 }
 
@@ -83,6 +89,7 @@ void ReadVocab(const json& vocab, const std::string& where, BpeModel& model, std
                const TokenDecoder& decoder) {
   std::array<std::string, 256> fallback;
   for (int byte = 0; byte < 256; ++byte) fallback[static_cast<size_t>(byte)] = FallbackName(byte);
+  size_t written_bytes = 0, decoded_bytes = 0;  // of all tokens: the bound is on their sum
   for (const auto& [written, value] : vocab.get_ref<const json::object_t&>()) {
     const std::string place = where + ": " + Quoted(written);
     const auto id = static_cast<size_t>(TokenIdOf(value, place));
@@ -98,7 +105,9 @@ void ReadVocab(const json& vocab, const std::string& where, BpeModel& model, std
       }
     } else {
       model.vocabulary.emplace(written, static_cast<int32_t>(id));
-      text = Decoded(std::move(text), decoder);
+      written_bytes += written.size();
+      text = Decoded(std::move(text), decoder, MaxReplacedBytes(written_bytes) - decoded_bytes, place);
+      decoded_bytes += text.size();
     }
     tokens[id] = {Token::Kind::kText, std::move(text)};
   }
@@ -259,7 +268,9 @@ HuggingFaceFile ParseHuggingFaceFile(std::string_view content, const std::string
   if (const json* added = FindMember(root, "added_tokens")) parts.added = ReadAdded(*added, where + ": added_tokens");
   parts.added = MergeAdded(std::move(parts.added), settings.added);
   for (AddedToken& token : parts.added) {
-    if (token.normalized) token.text = Decoded(file.normalizer.Apply(token.content), decoder);
+    if (!token.normalized) continue;
+    token.text = Decoded(file.normalizer.Apply(token.content), decoder, MaxReplacedBytes(token.content.size()),
+                         where + ": added token " + Quoted(token.content));
   }
   if (const json* post = FindMember(root, "post_processor")) {
     ReadPostProcessor(*post, where + ": post_processor", parts.prefix);

@@ -6,6 +6,7 @@
 #include "kernels/base/error.h"
 #include "loader/quote.h"
 #include "loader/tokenizer/json.h"
+#include "loader/tokenizer/limits.h"
 #include "loader/tokenizer/split.h"
 #include "loader/tokenizer/text.h"
 
@@ -30,6 +31,11 @@ std::pair<std::string, std::string> ParseReplace(const json& object, const std::
   return {std::move(*from), StringMember(object, "content", where).value_or("")};
 }
 
+void CheckSteps(size_t steps, const std::string& where) {
+  if (steps <= kMaxReplaceSteps) return;
+  throw InvalidInput(where + ": expected at most " + std::to_string(kMaxReplaceSteps) + " steps, got more");
+}
+
 void AddDecoder(const json& object, const std::string& where, TokenDecoder& decoder) {
   ExpectObject(object, where);
   const std::string type = StringMember(object, "type", where).value_or("");
@@ -37,6 +43,7 @@ void AddDecoder(const json& object, const std::string& where, TokenDecoder& deco
     for (const json& step : ListMember(object, "decoders", where)) AddDecoder(step, where, decoder);
   } else if (type == "Replace") {
     decoder.replacements.push_back(ParseReplace(object, where));
+    CheckSteps(decoder.replacements.size(), where);
   } else if (type == "ByteFallback") {
     decoder.byte_fallback = true;
   } else if (type == "Fuse") {
@@ -54,6 +61,7 @@ void AddDecoder(const json& object, const std::string& where, TokenDecoder& deco
   } else if (type == "Metaspace") {
     decoder.replacements.emplace_back(StringMember(object, "replacement", where).value_or("\u2581"), " ");
     if (decoder.replacements.back().first.empty()) throw InvalidInput(where + ": replacement is empty");
+    CheckSteps(decoder.replacements.size(), where);
     decoder.strips_leading_space = MetaspacePrefix(object, where) != PrefixScheme::kNever;
   } else {
     throw InvalidInput(where + ": the type " + Quoted(type) +
@@ -78,14 +86,17 @@ void TextNormalizer::Add(const json& object, const std::string& where) {
   } else {
     throw InvalidInput(where + ": the type " + Quoted(type) + " is not supported (Sequence, Prepend and Replace are)");
   }
+  CheckSteps(steps_.size(), where);
 }
 
 std::string TextNormalizer::Apply(std::string_view text) const {
+  const size_t most = MaxReplacedBytes(text.size());
   std::string result(text);
   for (const Step& step : steps_) {
     if (!step.from.empty()) {
-      result = ReplaceAll(result, step.from, step.to);
+      result = ReplaceAll(result, step.from, step.to, most);
     } else if (!result.empty()) {
+      if (step.to.size() > most - result.size()) throw InvalidInput("the normalizer puts too much in front of a text");
       result.insert(0, step.to);
     }
   }

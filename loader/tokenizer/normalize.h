@@ -17,6 +17,7 @@ class TextNormalizer {
   TextNormalizer(const nlohmann::json& json, const std::string& where);
 
   bool empty() const { return steps_.empty(); }
+  // Errors: InvalidInput where the steps make more than MaxReplacedBytes of the text.
   std::string Apply(std::string_view text) const;
 
  private:
@@ -36,7 +37,7 @@ struct TokenDecoder {
   std::vector<std::pair<std::string, std::string>> replacements;
 };
 
-// Errors: InvalidInput for decoders no Llama checkpoint has.
+// Errors: InvalidInput for decoders no Llama checkpoint has, and more than kMaxReplaceSteps steps.
 TokenDecoder ParseTokenDecoder(const nlohmann::json& json, const std::string& where);
 
 }  // namespace stoch

@@ -58,6 +58,11 @@ std::string WithUnicodeSpace(std::string_view pattern) {
   return result;
 }
 
+constexpr size_t kFreeSteps = 512;        // of every match
+constexpr size_t kBaseSteps = 4'000'000;  // of a text, beyond those
+constexpr size_t kStepsPerByte = 64;
+constexpr uint32_t kMaxHeapKib = 256 << 10;  // of one match
+
 PCRE2_SPTR Units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
 }  // namespace
@@ -94,17 +99,28 @@ std::vector<TextSpan> Regex::FindAll(std::string_view text) const {
       pcre2_match_data_create_from_pattern(code_->code.get(), nullptr));
   const std::unique_ptr<pcre2_match_context, FreePcre> context(pcre2_match_context_create(nullptr));
   if (data == nullptr || context == nullptr) throw std::bad_alloc();
-  // A run of white space backtracks once per character; a pattern that needs far more is broken or hostile.
-  const size_t steps = 1000000 + 16 * text.size();
-  pcre2_set_match_limit(context.get(), static_cast<uint32_t>(std::min<size_t>(steps, UINT32_MAX)));
+  pcre2_set_heap_limit(context.get(), kMaxHeapKib);
+  // Of the whole text. A run of white space backtracks once per character; what needs far more is broken or hostile.
+  size_t budget = kBaseSteps + kStepsPerByte * text.size();
+  const auto match = [&](size_t pos, size_t steps) {
+    pcre2_set_match_limit(context.get(), static_cast<uint32_t>(std::min<size_t>(steps, UINT32_MAX)));
+    const int found =
+        pcre2_match(code_->code.get(), Units(text), text.size(), pos, PCRE2_NO_UTF_CHECK, data.get(), context.get());
+    if (found != PCRE2_ERROR_JIT_STACKLIMIT) return found;
+    // The interpreter keeps its stack on the heap.
+    return pcre2_match(code_->code.get(), Units(text), text.size(), pos, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data.get(),
+                       context.get());
+  };
 
   std::vector<TextSpan> matches;
   for (size_t pos = 0; pos < text.size();) {
-    int found =
-        pcre2_match(code_->code.get(), Units(text), text.size(), pos, PCRE2_NO_UTF_CHECK, data.get(), context.get());
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter keeps its stack on the heap
-      found = pcre2_match(code_->code.get(), Units(text), text.size(), pos, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                          data.get(), context.get());
+    // PCRE2 does not say how many steps a match took, only that a limit was too low: most words need few, and what
+    // needs more is tried with ever higher limits, which the budget pays for.
+    int found = match(pos, kFreeSteps);
+    for (size_t steps = 8 * kFreeSteps; found == PCRE2_ERROR_MATCHLIMIT && budget > 0; steps *= 8) {
+      steps = std::min(steps, budget);
+      budget -= steps;
+      found = match(pos, steps);
     }
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) throw InvalidInput(where_ + ": splitting the text failed: " + ErrorText(found));

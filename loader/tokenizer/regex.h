@@ -27,7 +27,7 @@ class Regex {
 
   // What:     the matches that are not empty, left to right, none overlapping.
   // Requires: well-formed UTF-8.
-  // Errors:   InvalidInput if the pattern needs more steps or memory than the bounds allow.
+  // Errors:   InvalidInput if the pattern needs more steps over the whole text, or more memory, than the bounds allow.
   std::vector<TextSpan> FindAll(std::string_view text) const;
 
  private:

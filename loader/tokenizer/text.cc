@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/error.h"
+#include "loader/quote.h"
 
 namespace stoch {
 namespace {
@@ -96,15 +97,22 @@ std::string_view StripLikePython(std::string_view text) {
   return begin < end ? text.substr(begin, end - begin) : std::string_view();
 }
 
-std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to) {
+std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to, size_t max_bytes) {
   std::string result;
-  result.reserve(text.size());
+  result.reserve(std::min(text.size(), max_bytes));
+  const auto append = [&](std::string_view piece) {
+    if (piece.size() > max_bytes - result.size()) {
+      throw InvalidInput("replacing " + Quoted(from) + " by " + Quoted(to) + " makes more than " +
+                         std::to_string(max_bytes) + " bytes of " + std::to_string(text.size()));
+    }
+    result.append(piece);
+  };
   size_t pos = 0;
   for (size_t hit; (hit = text.find(from, pos)) != std::string_view::npos; pos = hit + from.size()) {
-    result.append(text.substr(pos, hit - pos));
-    result.append(to);
+    append(text.substr(pos, hit - pos));
+    append(to);
   }
-  result.append(text.substr(pos));
+  append(text.substr(pos));
   return result;
 }
 

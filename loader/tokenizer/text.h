@@ -29,8 +29,10 @@ bool IsUnicodeSpace(char32_t c);
 // What: text without the white space around it, where Python's str.strip() sees it (White_Space and U+001C..U+001F).
 std::string_view StripLikePython(std::string_view text);
 
-// What: replaces every `from` (not empty) in text.
-std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to);
+// What:   replaces every `from` (not empty) in text.
+// Errors: InvalidInput if the result has more than max_bytes bytes.
+std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to,
+                       size_t max_bytes = std::string_view::npos);
 
 // Words of text whose spaces are written `mark`: marks, then everything up to the next mark.
 // What: where the word that begins at `begin` ends.

@@ -27,7 +27,7 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& folder) {
 }
 
 std::string StreamDecoder::Push(int32_t id) {
-  std::string bytes = tokenizer_->TokenBytes(id);
+  std::string bytes = id < tokenizer_->vocab_size() ? tokenizer_->TokenBytes(id) : "";
   if (at_start_ && !bytes.empty()) {
     if (tokenizer_->strips_leading_space() && bytes.starts_with(' ')) bytes.erase(0, 1);
     at_start_ = false;

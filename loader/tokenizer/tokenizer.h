@@ -57,8 +57,9 @@ class StreamDecoder {
   // leading space parts from it.
   explicit StreamDecoder(const Tokenizer& tokenizer, bool at_start = true)
       : tokenizer_(&tokenizer), at_start_(at_start) {}
-  std::string Push(int32_t id);  // text that became complete
-  std::string Flush();           // the rest; an incomplete character as U+FFFD
+  // What: text that became complete. Ids beyond vocab_size(), which a model with a padded vocabulary has, have none.
+  std::string Push(int32_t id);
+  std::string Flush();  // the rest; an incomplete character as U+FFFD
 
  private:
   const Tokenizer* tokenizer_;

@@ -185,6 +185,30 @@ TEST_P(PrefixCacheTest, UnusedPagesGiveWayLeastRecentlyUsedFirst) {
   running.Cancel();
 }
 
+// Pages of a match are nobody's to take, whether a sequence holds them as well or not.
+TEST_P(PrefixCacheTest, PagesOfAMatchAreNotFree) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const auto engine = Open(backend);
+  PrefixCache prefixes(*engine);
+  for (uint32_t seed = 0; seed < 2; ++seed) RunWith(*engine, &prefixes, Request(Ids(193, seed)));
+  const PrefixCache::Match match = prefixes.Find(Ids(193, 0), -1);
+  ASSERT_EQ(match.pages.size(), 3u);
+  EXPECT_EQ(prefixes.free_tokens(), kPages * kKvPageTokens);
+  EXPECT_EQ(prefixes.free_tokens(match.pages), (kPages - 3) * kKvPageTokens);
+  EXPECT_FALSE(prefixes.MakeRoom((kPages - 2) * kKvPageTokens, match.pages));
+  EXPECT_EQ(prefixes.Find(Ids(193, 1), -1).pages.size(), 3u);  // nothing was forgotten in vain
+  {
+    const Generation running(*engine, nullptr, Request(Ids(193, 0)), &prefixes);
+    EXPECT_EQ(prefixes.free_tokens(), (kPages - 4) * kKvPageTokens);
+    EXPECT_EQ(prefixes.free_tokens(match.pages), (kPages - 4) * kKvPageTokens);  // one page is its own
+    const Generation second(*engine, nullptr, Request(Ids(193, 0)), &prefixes);
+    EXPECT_EQ(prefixes.free_tokens(), (kPages - 5) * kKvPageTokens);
+  }
+  EXPECT_EQ(prefixes.free_tokens(), kPages * kKvPageTokens);
+  EXPECT_TRUE(prefixes.MakeRoom((kPages - 3) * kKvPageTokens, match.pages));
+  EXPECT_EQ(engine->free_tokens(), (kPages - 3) * kKvPageTokens);
+}
+
 TEST_P(PrefixCacheTest, EveryPageComesBack) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto engine = Open(backend);

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "kernels/math/random.h"
 
@@ -75,6 +79,58 @@ TEST(StopStrings, EqualsSearchingTheWholeText) {
     }
   }
   EXPECT_GT(stopped, 100);
+}
+
+// What StopStrings says, by searching all of the text it holds for every stop, at every push.
+class NaiveStops {
+ public:
+  explicit NaiveStops(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  std::string Push(std::string_view text) {
+    if (stopped) return "";
+    held_ += text;
+    size_t found = std::string::npos;
+    size_t keep = 0;
+    for (const std::string& stop : stops_) {
+      found = std::min(found, held_.find(stop));
+      for (size_t n = std::min(stop.size() - 1, held_.size()); n > keep; --n) {
+        if (held_.ends_with(std::string_view(stop).substr(0, n))) keep = n;
+      }
+    }
+    stopped = found != std::string::npos;
+    const std::string shown = held_.substr(0, stopped ? found : held_.size() - keep);
+    held_.erase(0, shown.size());
+    return shown;
+  }
+  bool stopped = false;
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+};
+
+TEST(StopStrings, EqualSearchingAgainAtEveryPush) {
+  int stopped = 0;
+  for (uint64_t trial = 0; trial < 3000; ++trial) {
+    uint64_t draw = 0;
+    const auto random = [&](uint64_t below) { return RandomBits(9, trial, draw++) % below; };
+    const auto letters = [&](uint64_t count) {
+      std::string text;
+      for (uint64_t i = 0; i < count; ++i) text += static_cast<char>('a' + random(2));
+      return text;
+    };
+    std::vector<std::string> stops;
+    for (uint64_t i = 0; i < 3; ++i) stops.push_back(letters(3 + random(8)));
+    StopStrings matcher(stops);
+    NaiveStops naive(stops);
+    for (int push = 0; push < 40; ++push) {
+      const std::string text = letters(random(4));
+      ASSERT_EQ(matcher.Push(text), naive.Push(text)) << trial;
+      ASSERT_EQ(matcher.stopped(), naive.stopped) << trial;
+    }
+    stopped += naive.stopped ? 1 : 0;
+  }
+  EXPECT_GT(stopped, 1000);
+  EXPECT_LT(stopped, 2999);
 }
 
 }  // namespace

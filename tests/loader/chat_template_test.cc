@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <ctime>
 #include <regex>
 
 #include "tests/loader/tokenizer_samples.h"
@@ -137,6 +139,31 @@ TEST(ChatTemplate, Llama31TellsTheDate) {
                  ChatFormat::kLlama31, {{"user", "he"}}));
   EXPECT_TRUE(std::regex_search(text, std::regex("Today Date: [0-3][0-9] [A-Z][a-z]{2} 20[2-9][0-9]\n\n"))) << text;
   EXPECT_EQ(text.find("26 Jul 2024"), std::string::npos);
+}
+
+// Where the server stands must not show in the prompt: these two clocks are 25 hours apart.
+TEST(ChatTemplate, TheDayIsThatOfUtc) {
+  const auto tokenizer = Llama3(std::string("{%- set date_string = strftime_now(\"%d %b %Y\") %}") + kLlama31Template);
+  const char* before = std::getenv("TZ");
+  const std::string saved = before == nullptr ? "" : before;
+  const auto date_in = [&](const char* zone) {
+    setenv("TZ", zone, 1);
+    tzset();
+    return ChatDate(*tokenizer, ChatFormat::kLlama31);
+  };
+  std::string east = date_in("XXX-14");
+  const std::string west = date_in("XXX+11");
+  if (east != west) east = date_in("XXX-14");  // midnight has passed between the two
+  before == nullptr ? unsetenv("TZ") : setenv("TZ", saved.c_str(), 1);
+  tzset();
+  EXPECT_EQ(east, west);
+}
+
+TEST(ChatTemplate, TheDateThatIsWrittenIsKnown) {
+  const auto dated = Llama3(kLlama31Template);
+  EXPECT_EQ(ChatDate(*dated, ChatFormat::kLlama31), "26 Jul 2024");
+  EXPECT_EQ(ChatDate(*dated, ChatFormat::kLlama31, {.date = "01 Jan 2030"}), "01 Jan 2030");
+  EXPECT_EQ(ChatDate(*Llama3(kLlama3Template), ChatFormat::kLlama3, {.date = "01 Jan 2030"}), "");
 }
 
 TEST(ChatTemplate, ChatMl) {

@@ -42,7 +42,17 @@ TEST(HostileText, IdsOutOfRange) {
   EXPECT_EQ(Refusal([&] { tokenizer->Decode(Ids{-1}); }), "token id -1 is out of range: expected 0 .. 264");
   EXPECT_TRUE(Refusal([&] { tokenizer->TokenText(1 << 30); }).starts_with("token id 1073741824"));
   StreamDecoder stream(*tokenizer);
-  Refusal([&] { stream.Push(265); });
+  Refusal([&] { stream.Push(-1); });
+}
+
+// A model whose vocabulary is padded may generate ids that its tokenizer does not have.
+TEST(HostileText, IdsBeyondTheVocabularyStreamAsNothing) {
+  const auto tokenizer = FromJson(ByteLevelJson());
+  StreamDecoder stream(*tokenizer);
+  EXPECT_EQ(stream.Push(0xC3), "");
+  EXPECT_EQ(stream.Push(265), "");
+  EXPECT_EQ(stream.Push(1 << 30), "");
+  EXPECT_EQ(stream.Push(0xA9), "\xC3\xA9");
 }
 
 TEST(HostileFolder, NoTokenizer) {
@@ -180,6 +190,48 @@ TEST(HostileJson, BadPattern) {
   EXPECT_EQ(JsonRefusal(file), "tokenizer.json: pre_tokenizer: pattern: expected an object, got an integer");
   split["pattern"] = {{"Regex", std::string(1 << 17, 'a')}};
   EXPECT_EQ(JsonRefusal(file), "tokenizer.json: pre_tokenizer: the pattern has 131072 bytes, more than 65536");
+}
+
+// One match is cheap enough; there is one at every character.
+TEST(HostileJson, PatternThatIsSlowEverywhere) {
+  json file = ByteLevelJson();
+  file["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "a(?=(?:a?){18}b|a|$)"}};
+  const auto tokenizer = FromJson(file);
+  EXPECT_EQ(Refusal([&] { Plain(*tokenizer, std::string(2000, 'a')); }),
+            "tokenizer.json: pre_tokenizer: splitting the text failed: match limit exceeded");
+}
+
+TEST(HostileJson, LongTextsAndRunsOfSpaceStayWithinTheLimits) {
+  const auto tokenizer = FromJson(ByteLevelJson());
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += "hell he, ";
+  for (const size_t run : {5000, 50000}) text += std::string(run, ' ') + "he" + std::string(run, '\n') + "ll";
+  EXPECT_EQ(tokenizer->Decode(Plain(*tokenizer, text)), text);
+}
+
+// Every step replaces each a by eight.
+TEST(HostileJson, ReplacementsThatMultiply) {
+  const auto steps = [](const char* list, int count) {
+    json sequence = {{"type", "Sequence"}, {list, json::array()}};
+    for (int i = 0; i < count; ++i) {
+      sequence[list].push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aaaaaaaa"}});
+    }
+    return sequence;
+  };
+  json normalizer = SentencePieceJson();
+  normalizer["normalizer"] = steps("normalizers", 14);
+  const auto tokenizer = FromJson(normalizer);
+  EXPECT_NE(Refusal([&] { Plain(*tokenizer, "a"); }).find(" makes more than 65552 bytes of "), std::string::npos);
+  EXPECT_GT(Plain(*tokenizer, "bb").size(), 0u);
+  json decoder = SentencePieceJson();
+  decoder["decoder"] = steps("decoders", 14);
+  const std::string refusal = JsonRefusal(decoder);
+  EXPECT_TRUE(refusal.starts_with("tokenizer.json: model: vocab: \"")) << refusal;
+  EXPECT_NE(refusal.find(" makes more than "), std::string::npos) << refusal;
+  normalizer["normalizer"] = steps("normalizers", 33);
+  EXPECT_EQ(JsonRefusal(normalizer), "tokenizer.json: normalizer: expected at most 32 steps, got more");
+  decoder["decoder"] = steps("decoders", 33);
+  EXPECT_EQ(JsonRefusal(decoder), "tokenizer.json: decoder: expected at most 32 steps, got more");
 }
 
 TEST(HostileJson, KindsThatAreNotLlama) {

@@ -30,6 +30,10 @@ TEST_F(Endpoints, ModelsNamesTheModelAndItsArithmetic) {
   EXPECT_EQ(model["max_model_len"], kContext);
   EXPECT_EQ(model["precision"], "sc");
   EXPECT_EQ(model["sc"], engine_->sc_description());
+  EXPECT_EQ(Call(port(), "GET", "/v1/models/tiny").Json(), model);
+  EXPECT_EQ(Call(port(), "GET", "/v1/models/%74in%79").Json(), model);
+  EXPECT_EQ(Call(port(), "GET", "/v1/models/other").status, 404);
+  EXPECT_EQ(Call(port(), "POST", "/v1/models/tiny", "{}").headers.at("allow"), "GET");
 }
 
 TEST_F(Endpoints, TokenizeAndBack) {
@@ -108,12 +112,21 @@ TEST_F(Endpoints, AKeyGuardsAllButHealth) {
   server_options_.api.api_key = "secret";
   StartServer();
   EXPECT_EQ(Call(port(), "GET", "/health").status, 200);
-  for (const char* path : {"/v1/models", "/metrics", "/version", "/", "/nowhere"}) {
+  for (const char* path : {"/v1/models", "/v1/models/tiny", "/metrics", "/version", "/nowhere"}) {
     EXPECT_EQ(Call(port(), "GET", path).status, 401) << path;
     EXPECT_EQ(Call(port(), "GET", path, "", {{"Authorization", "Bearer secre7"}}).status, 401) << path;
     EXPECT_EQ(Call(port(), "GET", path, "", {{"Authorization", "Bearer "}}).status, 401) << path;
   }
-  EXPECT_EQ(Call(port(), "GET", "/v1/models", "", {{"Authorization", "Bearer secret"}}).status, 200);
+  for (const char* key : {"Bearer secret", "bearer secret", "BEARER secret"}) {
+    EXPECT_EQ(Call(port(), "GET", "/v1/models", "", {{"Authorization", key}}).status, 200) << key;
+  }
+  for (const char* key : {"secret", "Basic secret", "Bearer", "Bearer  secret", "Bearer secretx"}) {
+    EXPECT_EQ(Call(port(), "GET", "/v1/models", "", {{"Authorization", key}}).status, 401) << key;
+  }
+  // The page holds nothing to keep, and asks for the key itself.
+  const Reply page = Call(port(), "GET", "/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_NE(page.body.find("id=\"key\" type=\"password\""), std::string::npos);
 }
 
 TEST_F(Endpoints, WithoutAKeyAnyTokenWillDo) {
@@ -129,7 +142,7 @@ TEST_F(Endpoints, RequestIdsComeBackAndAreLogged) {
   EXPECT_EQ(named.headers.at("x-request-id"), "my-id.7");
   EXPECT_EQ(named.Json()["id"], "cmpl-my-id.7");
   EXPECT_TRUE(Eventually([this] { return Logged("completion id=my-id.7 status=200"); }));
-  EXPECT_TRUE(Logged("ignored_field id=my-id.7 field=flavour"));
+  EXPECT_TRUE(Logged("ignored_fields id=my-id.7 count=1 names=flavour"));
   // What could break a header or a log line is replaced.
   const Reply odd = Call(port(), "POST", "/v1/completions", body, {{"X-Request-Id", "a b\"c"}});
   EXPECT_EQ(odd.headers.at("x-request-id").find(' '), std::string::npos);

@@ -100,12 +100,42 @@ TEST_F(Health, AFailedEngineFailsEveryRequestAndSaysSo) {
   obstinate_.fail = true;
   EXPECT_NE(client.ReadUntil("[DONE]").find("the engine failed"), std::string::npos);
   EXPECT_TRUE(Eventually([this] { return HealthNow() == "failed"; }));
+  ASSERT_TRUE(Eventually([this] { return server_->failure() != nullptr; }));
   EXPECT_THROW(std::rethrow_exception(server_->failure()), DeviceError);
   const Reply refused = Post("/v1/completions", {{"prompt", "a"}});
   EXPECT_EQ(refused.status, 503);
   EXPECT_NE(refused.Json()["error"]["message"].get<std::string>().find("failed"), std::string::npos) << refused.body;
   EXPECT_TRUE(Eventually([this] { return Metric("stoch_requests_running") == 0; }));
   EXPECT_TRUE(server_->Drain(milliseconds(1000)));
+}
+
+// Whoever runs, waits, or is just being started when the engine fails: all are told before anybody hears of the
+// failure, who may then end the process.
+TEST_F(Health, AFailureIsShownOnceEverybodyHasBeenTold) {
+  HttpClient running(port());
+  StartStream(running);
+  std::vector<std::unique_ptr<HttpClient>> others;
+  for (int i = 0; i < 6; ++i) {
+    others.push_back(std::make_unique<HttpClient>(port()));
+    const std::string body = Json({{"prompt", "a"}, {"max_tokens", 4000}, {"ignore_eos", true}}).dump();
+    others.back()->SendRaw("POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) +
+                           "\r\n\r\n" + body);
+  }
+  ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_waiting") == 3; }));
+  obstinate_.fail = true;
+  ASSERT_TRUE(Eventually([this] { return server_->failure() != nullptr; }));
+  EXPECT_EQ(Metric("stoch_requests_finished_total{reason=\"error\"}"), 7);
+  EXPECT_TRUE(server_->Drain(milliseconds(5000)));
+  for (const auto& other : others) EXPECT_EQ(other->Receive().status, 503);
+}
+
+TEST_F(Health, AJobThatFailsTheEngineWhileItStartsIsToldToo) {
+  obstinate_.fail = true;  // a sequence decodes its prompt first of all
+  const Reply reply = Post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 4}});
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_NE(reply.body.find("the engine failed"), std::string::npos) << reply.body;
+  ASSERT_TRUE(Eventually([this] { return server_->failure() != nullptr; }));
+  EXPECT_TRUE(server_->Drain(milliseconds(5000)));
 }
 
 }  // namespace

@@ -112,6 +112,7 @@ TEST_F(Http, RefusesRequestsThatDoNotArrive) {
 
 TEST_F(Http, ClosesStreamsThatNobodyReads) {
   server_options_.http.max_backlog_bytes = 1 << 20;
+  server_options_.api.max_answer_values = 10'000'000;
   StartServer();
   HttpClient reader(port());
   HttpClient sleeper(port());

@@ -3,10 +3,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <optional>
 #include <stdexcept>
@@ -26,30 +31,38 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int kStreams = 12;
+const std::string kDemo = std::string(STOCH_SOURCE_DIR) + "/demo";
 
 // A server of the demo model. Killed where a test leaves it running.
 class Serving {
  public:
-  explicit Serving(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = {STOCH_BINARY, "serve", "--model",   std::string(STOCH_SOURCE_DIR) + "/demo",
-                                      "--device",   "cpu",   "--threads", "1",
-                                      "--port",     "0"};
+  // unread: standard error is a pipe that nobody reads. files: descriptors it may have; 0 = as this process.
+  explicit Serving(const std::vector<std::string>& more = {}, const std::string& model = kDemo, bool unread = false,
+                   rlim_t files = 0) {
+    std::vector<std::string> words = {STOCH_BINARY, "serve",     "--model", model,    "--device",
+                                      "cpu",        "--threads", "1",       "--port", "0"};
     words.insert(words.end(), more.begin(), more.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
     WriteFile(folder_ / "out", "");
     WriteFile(folder_ / "err", "");
+    if (unread && pipe(unread_.data()) != 0) throw std::runtime_error("pipe failed");
     child_ = fork();
     if (child_ < 0) throw std::runtime_error("fork failed");
     if (child_ == 0) {
       dup2(open((folder_ / "out").c_str(), O_WRONLY), STDOUT_FILENO);
-      dup2(open((folder_ / "err").c_str(), O_WRONLY), STDERR_FILENO);
+      dup2(unread ? unread_[1] : open((folder_ / "err").c_str(), O_WRONLY), STDERR_FILENO);
+      const rlimit limit = {files, files};
+      if (files > 0) setrlimit(RLIMIT_NOFILE, &limit);
       execv(argv[0], argv.data());
       _exit(127);
     }
   }
   ~Serving() {
+    for (const int end : unread_) {
+      if (end >= 0) close(end);
+    }
     if (child_ <= 0) return;
     kill(child_, SIGKILL);
     waitpid(child_, nullptr, 0);
@@ -69,6 +82,7 @@ class Serving {
     const std::string out = ReadFile(folder_ / "out");
     return static_cast<uint16_t>(std::stoi(out.substr(out.rfind(':') + 1)));
   }
+  pid_t pid() const { return child_; }
   void Signal(int number) const { kill(child_, number); }
   // What: the exit code, 128 + N where signal N ended it; nothing where it does not end in time.
   std::optional<int> Wait(milliseconds limit) {
@@ -84,6 +98,7 @@ class Serving {
 
  private:
   TempDir folder_;
+  std::array<int, 2> unread_ = {-1, -1};
   pid_t child_ = 0;
 };
 
@@ -192,6 +207,126 @@ TEST(ServeProcess, TakesItsKeyFromTheEnvironment) {
   EXPECT_EQ(Call(server.port(), "GET", "/v1/models").status, 401);
   EXPECT_EQ(Call(server.port(), "GET", "/v1/models", "", {{"Authorization", "Bearer secret"}}).status, 200);
   EXPECT_EQ(server.Log().find("secret"), std::string::npos);
+}
+
+// A log driver that is stuck, a pager that nobody scrolls: 64 KB fit in a pipe.
+TEST(ServeProcess, StandardErrorThatNobodyReadsHoldsNothingUp) {
+  Serving server({}, kDemo, true);
+  std::optional<HttpClient> client;
+  const auto deadline = Clock::now() + seconds(20);
+  while (!client) {
+    try {
+      client.emplace(server.port());
+      if (client->Call("GET", "/health").status != 200) client.reset();
+    } catch (const std::exception&) {  // not there yet
+      client.reset();
+    }
+    ASSERT_LT(Clock::now(), deadline);
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  constexpr int kRequests = 6000;  // more lines than the pipe and the queue hold together
+  for (int i = 0; i < kRequests; ++i) ASSERT_EQ(client->Call("GET", "/nowhere").status, 404) << i;
+  EXPECT_EQ(client->Call("GET", "/health").status, 200);
+  const std::string metrics = client->Call("GET", "/metrics").body;
+  const std::string name = "\nstoch_log_lines_dropped_total ";
+  EXPECT_GT(std::stod(metrics.substr(metrics.find(name) + name.size())), 0) << metrics;
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(seconds(8)), 0);
+}
+
+TEST(ServeProcess, AnEmptyKeyIsAMistake) {
+  setenv("STOCH_API_KEY", "", 1);
+  Serving from_environment;
+  unsetenv("STOCH_API_KEY");
+  EXPECT_EQ(from_environment.Wait(seconds(20)), 2);
+  EXPECT_NE(from_environment.Log().find("STOCH_API_KEY is set and empty"), std::string::npos) << from_environment.Log();
+  Serving given({"--api-key", ""});
+  EXPECT_EQ(given.Wait(seconds(20)), 2);
+  EXPECT_NE(given.Log().find("--api-key is empty"), std::string::npos) << given.Log();
+}
+
+TEST(ServeProcess, ConnectionsFitInTheFilesItMayOpen) {
+  Serving server({}, kDemo, false, 128);
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  EXPECT_NE(server.Log().find("max_connections=64"), std::string::npos) << server.Log();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 150; ++i) clients.push_back(std::make_unique<HttpClient>(server.port()));
+  // All of them say nothing; places for such as ask are free again soon.
+  const auto deadline = Clock::now() + seconds(10);
+  int status = 0;
+  while (status != 200 && Clock::now() < deadline) {
+    try {
+      status = Call(server.port(), "GET", "/health").status;
+    } catch (const std::exception&) {  // the crowd is still there
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+  }
+  EXPECT_EQ(status, 200);
+  EXPECT_NE(server.Log().find("connections_refused"), std::string::npos) << server.Log();
+}
+
+// On CPUs some weights are read where the file is mapped.
+TEST(ServeProcess, AModelThatChangesIsServedNoLonger) {
+  const TempDir folder;
+  const std::filesystem::path copy = folder / "model";
+  std::filesystem::copy(kDemo, copy, std::filesystem::copy_options::recursive);
+  Serving server({}, copy.string());
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  std::filesystem::path weights;
+  for (const auto& entry : std::filesystem::directory_iterator(copy)) {
+    if (entry.path().extension() == ".safetensors") weights = entry.path();
+  }
+  ASSERT_FALSE(weights.empty());
+  std::fstream(weights, std::ios::in | std::ios::out | std::ios::binary).seekp(-8, std::ios::end).write("changed!", 8);
+  EXPECT_EQ(server.Wait(seconds(10)), 3) << server.Log();
+  EXPECT_NE(server.Log().find("model_changed"), std::string::npos) << server.Log();
+  EXPECT_NE(server.Log().find("was changed while it was served"), std::string::npos) << server.Log();
+}
+
+TEST(ServeProcess, EveryServerOfAModelHasTheSameFingerprint) {
+  const TempDir folder;
+  const std::filesystem::path copy = folder / "another-name";
+  std::filesystem::copy(kDemo, copy, std::filesystem::copy_options::recursive);
+  std::vector<std::string> fingerprints;
+  for (const std::string& model : {kDemo, copy.string()}) {
+    Serving server({"--max-sequences", model == kDemo ? "4" : "8"}, model);
+    ASSERT_TRUE(server.Logs("weights_digest")) << server.Log();
+    const Json answer = Call(server.port(), "POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 1})").Json();
+    fingerprints.push_back(answer["system_fingerprint"]);
+  }
+  EXPECT_EQ(fingerprints[0], fingerprints[1]);
+  EXPECT_EQ(fingerprints[0].rfind("stoch-", 0), 0u);
+}
+
+int64_t PeakMemoryKib(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6));
+  }
+  return -1;
+}
+
+// As many values as one answer may have: 16 MiB and 24 bytes each, however long their JSON is.
+TEST(ServeProcess, AnAnswerTakesBoundedMemory) {
+  Serving server({"--no-prefix-reuse"});
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  HttpClient client(server.port());
+  Json body = {{"prompt", std::vector<int>(200, 50)},
+               {"max_tokens", 1},
+               {"n", 8},
+               {"logprobs", 2},
+               {"echo", true},
+               {"temperature", 0}};
+  ASSERT_EQ(client.Call("POST", "/v1/completions", body.dump()).status, 200);
+  const int64_t before = PeakMemoryKib(server.pid());
+  body["n"] = 49;
+  body["logprobs"] = 100;
+  constexpr double kValues = 49 * 201 * 101.0;
+  const Reply reply = client.Call("POST", "/v1/completions", body.dump());
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.Json()["choices"].size(), 49u);
+  const double taken_bytes = 1024.0 * static_cast<double>(PeakMemoryKib(server.pid()) - before);
+  EXPECT_LT(taken_bytes, (16 << 20) + 24 * kValues) << reply.body.size() << " bytes of answer";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -54,6 +55,7 @@ class ServerFixture : public testing::Test {
     engine_options_.max_pass_rows = 48;
     server_options_.http.port = 0;
     server_options_.model_id = "tiny";
+    server_options_.api.default_seed = 0;  // the same question gets the same answer
   }
 
   std::unique_ptr<Engine> OpenEngine() const {
@@ -77,10 +79,11 @@ class ServerFixture : public testing::Test {
       log_.push_back(serve::FormatLogLine(line));
     });
   }
-  void StartServer() {
+  void StartServer() { StartServer(tokenizer_); }
+  void StartServer(const Tokenizer& tokenizer) {
     Listen();
     engine_ = OpenEngine();
-    server_->Attach(*engine_, &tokenizer_);
+    server_->Attach(*engine_, &tokenizer);
   }
 
   uint16_t port() const { return server_->port(); }
@@ -112,6 +115,7 @@ class ServerFixture : public testing::Test {
         EXPECT_TRUE(choice["finish_reason"].is_null());
         choice["text"] = choice["text"].get<std::string>() + piece["text"].get<std::string>();
         choice["finish_reason"] = piece["finish_reason"];
+        if (piece.contains("logits_sha256")) choice["logits_sha256"] = piece["logits_sha256"];
         for (const auto& [name, values] : piece["logprobs"].items()) {
           for (const Json& value : values) choice["logprobs"][name].push_back(value);
         }
@@ -137,6 +141,11 @@ class ServerFixture : public testing::Test {
     return "";
   }
   bool Logged(const std::string& part) { return !LogLine(part).empty(); }
+  int64_t CountLogLines(const std::string& part) {
+    const std::lock_guard lock(log_mutex_);
+    return std::count_if(log_.begin(), log_.end(),
+                         [&](const std::string& line) { return line.find(part) != std::string::npos; });
+  }
 
   TempDir scratch_;
   EngineOptions engine_options_;

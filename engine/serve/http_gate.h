@@ -1,0 +1,63 @@
+// Lets so many requests at a time into the threads of the API that one of them is left for requests that are already
+// being answered. Internal to the HTTP front.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+namespace stoch::serve {
+
+// Threads: safe.
+class HttpGate {
+ public:
+  explicit HttpGate(int places = 1) : free_(places) {}
+
+  // What: calls `start` at once, or when a place is free; whoever it starts calls Leave in the end.
+  void Enter(std::function<void()> start) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      if (free_ == 0) {
+        waiting_.push_back(std::move(start));
+        return;
+      }
+      --free_;
+    }
+    try {
+      start();
+    } catch (...) {
+      Leave();
+      throw;
+    }
+  }
+  void Leave() {
+    std::function<void()> next;
+    {
+      const std::lock_guard lock(mutex_);
+      if (waiting_.empty()) {
+        ++free_;
+        return;
+      }
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    next();
+  }
+  // What: forgets who waits, and lets nobody in any more.
+  void Close() {
+    std::deque<std::function<void()>> forgotten;
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    forgotten.swap(waiting_);
+  }
+
+ private:
+  std::mutex mutex_;
+  int free_;
+  bool closed_ = false;
+  std::deque<std::function<void()>> waiting_;
+};
+
+}  // namespace stoch::serve

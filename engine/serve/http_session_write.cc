@@ -1,0 +1,217 @@
+// What a session sends (http_session.cc has what it reads, and its end).
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/beast/core/buffers_to_string.hpp>
+#include <boost/beast/http/chunk_encode.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/write.hpp>
+#include <sstream>
+#include <utility>
+
+#include "engine/serve/http_session.h"
+
+namespace stoch::serve {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr size_t kDrainedBytes = 64 << 10;  // of a backlog that counts as gone
+
+template <class Response>
+void SetHeaders(Response& response, const HttpHeaders& headers) {
+  response.set(http::field::server, "stoch");
+  for (const auto& [name, value] : headers) response.set(name, value);
+}
+
+template <class Header>
+std::string Written(const Header& header) {
+  std::ostringstream text;
+  text << header;
+  return std::move(text).str();
+}
+
+}  // namespace
+
+void HttpSession::Post(std::function<void()> body) {
+  asio::post(api_, [self = shared_from_this(), body = std::move(body)] {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      self->shared_.hooks.on_error(error.what());
+      self->Cut();
+    }
+  });
+}
+
+void HttpSession::Cut() noexcept {
+  try {
+    asio::post(socket_.get_executor(), [self = shared_from_this()] { self->Close(); });
+  } catch (const std::exception&) {  // not even memory for that: its timers close it in the end
+  }
+}
+
+void HttpSession::WhenDrained(std::function<void()> body) {
+  OnSocket([body = std::move(body)](HttpSession& session) mutable {
+    session.drained_ = std::move(body);
+    session.RunDrained();
+  });
+}
+
+void HttpSession::StartBody(int status, std::string head, bool keep_alive) {
+  handed_ += head.size();
+  OnSocket([status, head = std::move(head), keep_alive](HttpSession& session) mutable {
+    session.handed_ -= head.size();
+    session.shared_.hooks.on_response(status);
+    session.started_ = true;
+    session.keep_alive_ = keep_alive;
+    session.Write(std::move(head));
+  });
+}
+
+void HttpSession::Send(HttpResponse response) {
+  const bool keep_alive = asked_keep_alive_ && !shared_.closing;
+  http::response<http::string_body> message(static_cast<http::status>(response.status), version_);
+  message.set(http::field::content_type, response.content_type);
+  SetHeaders(message, response.headers);
+  message.keep_alive(keep_alive);
+  message.body() = std::move(response.body);
+  message.prepare_payload();
+  if (head_) message.body().clear();  // the length stays
+  std::string text = Written(message.base());
+  text += message.body();
+  StartBody(response.status, std::move(text), keep_alive);
+  OnSocket([](HttpSession& session) {
+    session.answered_ = true;
+    if (!session.writing_) session.NextRequest();
+  });
+}
+
+void HttpSession::StartPieces(HttpResponse head) {
+  const bool chunked = version_ >= 11;
+  const bool keep_alive = asked_keep_alive_ && chunked && !shared_.closing;
+  http::response<http::empty_body> message(static_cast<http::status>(head.status), version_);
+  message.set(http::field::content_type, head.content_type);
+  SetHeaders(message, head.headers);
+  message.keep_alive(keep_alive);
+  if (chunked) message.chunked(true);
+  StartBody(head.status, Written(message.base()), keep_alive);
+}
+
+std::string HttpSession::Framed(std::string_view bytes) const {
+  if (version_ < 11) return std::string(bytes);
+  return boost::beast::buffers_to_string(http::make_chunk(asio::buffer(bytes.data(), bytes.size())));
+}
+
+void HttpSession::SendPiece(std::string piece) {
+  if (gone_ || piece.empty()) return;
+  piece = Framed(piece);
+  handed_ += piece.size();
+  OnSocket([piece = std::move(piece)](HttpSession& session) mutable {
+    session.handed_ -= piece.size();
+    session.Write(std::move(piece));
+  });
+}
+
+void HttpSession::StartEvents(HttpHeaders headers) {
+  headers.emplace_back("Cache-Control", "no-cache");
+  headers.emplace_back("X-Accel-Buffering", "no");  // a proxy must not collect events
+  StartPieces({200, "text/event-stream", "", std::move(headers)});
+  OnSocket([](HttpSession& session) {
+    session.events_ = true;
+    session.ArmPing();
+  });
+}
+
+void HttpSession::SendEvent(std::string_view id, std::string_view data) {
+  std::string event;
+  if (!id.empty()) event.append("id: ").append(id).append("\n");
+  SendPiece(event.append("data: ").append(data).append("\n\n"));
+}
+
+void HttpSession::End() {
+  OnSocket([](HttpSession& session) {
+    session.answered_ = true;
+    if (session.version_ >= 11) {
+      session.Write(boost::beast::buffers_to_string(http::make_chunk_last()));
+    } else if (!session.writing_) {
+      session.NextRequest();
+    }
+  });
+}
+
+void HttpSession::ArmPing() {
+  ping_timer_.expires_after(shared_.options.ping_interval);
+  ping_timer_.async_wait([self = shared_from_this()](error_code error) {
+    if (error || self->closed_ || !self->busy_ || self->answered_) return;
+    if (self->ping_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
+    self->Guarded([&] {
+      self->Ping();
+      self->ArmPing();
+    });
+  });
+}
+
+void HttpSession::Ping() {
+  if (closed_ || answered_ || writing_) return;
+  std::string ping;
+  if (events_) {
+    ping = Framed(": ping\n\n");
+  } else if (input_ended_ && !started_ && version_ >= 11) {
+    ping = kContinue;
+  }
+  if (!ping.empty()) Write(std::move(ping));
+}
+
+void HttpSession::Write(std::string bytes) {
+  if (closed_) return;
+  unwritten_ += bytes.size();
+  if (output_.empty()) {
+    output_ = std::move(bytes);
+  } else {
+    output_ += bytes;
+  }
+  if (writing_) return;
+  writing_ = true;
+  WriteSome();
+}
+
+void HttpSession::WriteSome() {
+  if (written_ == in_flight_.size()) {
+    in_flight_.clear();
+    written_ = 0;
+    in_flight_.swap(output_);
+  }
+  write_timer_.expires_after(shared_.options.write_timeout);
+  write_timer_.async_wait([self = shared_from_this()](error_code error) {
+    if (error || self->write_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
+    if (self->writing_) self->Close();
+  });
+  socket_.async_write_some(asio::buffer(in_flight_.data() + written_, in_flight_.size() - written_),
+                           [self = shared_from_this()](error_code error, size_t bytes) {
+                             self->Guarded([&] { self->OnWritten(error, bytes); });
+                           });
+}
+
+void HttpSession::OnWritten(error_code error, size_t bytes) {
+  if (closed_) return;
+  if (error) return Close();
+  written_ += bytes;
+  unwritten_ -= bytes;
+  RunDrained();
+  if (written_ < in_flight_.size() || !output_.empty()) return WriteSome();
+  in_flight_ = {};
+  written_ = 0;
+  writing_ = false;
+  write_timer_.cancel();
+  if (busy_ && answered_) NextRequest();
+}
+
+void HttpSession::RunDrained() {
+  if (drained_ && backlog() <= kDrainedBytes) Post(std::exchange(drained_, nullptr));
+}
+
+}  // namespace stoch::serve

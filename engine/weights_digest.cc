@@ -1,0 +1,80 @@
+#include "engine/weights_digest.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/sha256.h"
+#include "kernels/base/error.h"
+#include "loader/file.h"
+#include "loader/checkpoint/safetensors.h"
+
+namespace stoch {
+namespace {
+
+constexpr size_t kPieceBytes = 8 << 20;
+
+std::string TensorLine(const ModelFiles& files, const TensorInfo& info, const std::function<bool()>& stop) {
+  const bool vector = info.shape.size() == 1;
+  const WeightSource source =
+      files.weights->Matrix(info.name, vector ? 1 : info.shape[0], vector ? info.shape[0] : info.shape[1]);
+  const auto bytes = static_cast<size_t>(source.rows * source.cols) * DTypeSize(source.dtype);
+  const std::span<const std::byte> all(static_cast<const std::byte*>(source.host), bytes);
+  Sha256 hash;
+  for (size_t begin = 0; begin < bytes; begin += kPieceBytes) {
+    if (stop()) return "";
+    hash.Add(all.subspan(begin, std::min(kPieceBytes, bytes - begin)));
+  }
+  files.weights->Release(info.name);
+  return info.name + " " + std::string(DTypeName(source.dtype)) + " " + ShapeText(info.shape) + " " + hash.Hex();
+}
+
+// "random:SHAPE:SEED", the seed written out where it was not given.
+std::string RandomName(const ModelFiles& files) {
+  const TensorInfo& first = files.weights->tensors().front();
+  const bool vector = first.shape.size() == 1;
+  const WeightSource source =
+      files.weights->Matrix(first.name, vector ? 1 : first.shape[0], vector ? first.shape[0] : first.shape[1]);
+  const size_t shape_end = files.name.find(':', files.name.find(':') + 1);
+  return files.name.substr(0, shape_end) + ":" + std::to_string(source.seed);
+}
+
+}  // namespace
+
+std::string DigestWeights(const ModelFiles& files, int threads, const std::function<bool()>& stop) {
+  if (files.folder.empty()) return Sha256Hex(RandomName(files));
+  const std::vector<TensorInfo>& tensors = files.weights->tensors();
+  std::vector<std::string> lines(tensors.size());
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    try {
+      for (size_t i = next++; i < tensors.size() && !stop(); i = next++) {
+        lines[i] = TensorLine(files, tensors[i], stop);
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+  };
+  std::vector<std::thread> workers;
+  for (int i = 1; i < threads; ++i) workers.emplace_back(work);
+  work();
+  for (std::thread& worker : workers) worker.join();
+  if (failure != nullptr) std::rethrow_exception(failure);
+  if (stop()) return "";
+  if (const std::string changed = ChangedFile(files.weights->files()); !changed.empty()) {
+    throw InvalidInput(changed + ": the file was changed while it was in use");
+  }
+  std::sort(lines.begin(), lines.end());
+  Sha256 all;
+  for (const std::string& line : lines) all.Add(line + "\n");
+  return all.Hex();
+}
+
+}  // namespace stoch

@@ -1,0 +1,64 @@
+#include "tools/stoch/served_files.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <stop_token>
+#include <utility>
+
+#include "engine/sha256.h"
+#include "engine/weights_digest.h"
+#include "kernels/base/error.h"
+
+namespace stoch::cli {
+namespace {
+
+constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
+constexpr int kNiceness = 10;
+constexpr unsigned kMaxThreads = 4;
+
+std::string DigestFiles(const std::filesystem::path& folder, std::initializer_list<const char*> names) {
+  Sha256 all;
+  for (const char* name : names) {
+    if (!std::filesystem::exists(folder / name)) continue;
+    all.Add(std::string(name) + " " + Sha256Hex(ReadSmallFile(folder / name, kMaxFileBytes)) + "\n");
+  }
+  return all.Hex();
+}
+
+}  // namespace
+
+serve::IdentityParts DigestSmallFiles(const ModelFiles& files, const std::string& tokenizer) {
+  serve::IdentityParts parts;
+  if (!files.folder.empty()) parts.config = DigestFiles(files.folder, {"config.json", "generation_config.json"});
+  const std::filesystem::path folder = tokenizer.empty() ? files.folder : std::filesystem::path(tokenizer);
+  if (folder.empty()) return parts;
+  parts.tokenizer =
+      DigestFiles(folder, {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+                           "added_tokens.json", "generation_config.json", "chat_template.jinja"});
+  return parts;
+}
+
+DigestThread::DigestThread(std::string model, std::vector<FileStamp> stamps,
+                           std::function<void(const std::string&, const std::string&)> on_done)
+    : thread_([model = std::move(model), stamps = std::move(stamps),
+               on_done = std::move(on_done)](const std::stop_token& stop) {
+        setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread alone, and of those it starts
+        try {
+          // Mapped a second time, with its own hints on what is read next.
+          const ModelFiles files = OpenModelFiles(model);
+          const std::vector<FileStamp> now = files.weights->files();
+          const bool same = std::equal(now.begin(), now.end(), stamps.begin(), stamps.end(),
+                                       [](const FileStamp& a, const FileStamp& b) { return a == b; });
+          if (!same) throw InvalidInput(model + ": files were changed since they were loaded");
+          const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads));
+          const std::string digest = DigestWeights(files, threads, [&stop] { return stop.stop_requested(); });
+          if (!digest.empty()) on_done(digest, "");
+        } catch (const std::exception& error) {
+          on_done("", error.what());
+        }
+      }) {}
+
+}  // namespace stoch::cli
