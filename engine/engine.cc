@@ -128,7 +128,7 @@ struct Engine::State {
   std::vector<int32_t> logprob_of;  // [output_rows] index in its log-probabilities, or -1
   std::vector<int32_t> picks;
   std::vector<LogProbAnswer> answers;
-  Buffer argmax_ids;  // where a block's are read from
+  Buffer argmax_ids;             // where a block's are read from
   std::vector<int32_t> holders;  // sequences that hold each page
   int64_t held_pages = 0;        // those that at least one holds
 

@@ -10,8 +10,8 @@
 
 #include "engine/sha256.h"
 #include "kernels/base/error.h"
-#include "loader/file.h"
 #include "loader/checkpoint/safetensors.h"
+#include "loader/file.h"
 
 namespace stoch {
 namespace {

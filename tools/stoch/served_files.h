@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "engine/serve/identity.h"
-#include "loader/file.h"
 #include "loader/checkpoint/weight_store.h"
+#include "loader/file.h"
 
 namespace stoch::cli {
 
