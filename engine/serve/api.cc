@@ -14,8 +14,8 @@
 #include "engine/serve/chat_page.h"
 #include "engine/serve/completion_exchange.h"
 #include "engine/serve/completion_response.h"
+#include "engine/serve/http/request_error.h"
 #include "engine/serve/json_fields.h"
-#include "engine/serve/request_error.h"
 #include "loader/bounded_json.h"
 
 namespace stoch::serve {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "engine/serve/completion_request.h"
-#include "engine/serve/connection.h"
+#include "engine/serve/http/connection.h"
 #include "engine/serve/identity.h"
 #include "engine/serve/log.h"
 #include "engine/serve/metrics.h"

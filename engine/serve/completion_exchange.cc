@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "engine/serve/request_error.h"
+#include "engine/serve/http/request_error.h"
 
 namespace stoch::serve {
 namespace {

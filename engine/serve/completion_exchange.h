@@ -10,7 +10,7 @@
 
 #include "engine/serve/completion_request.h"
 #include "engine/serve/completion_response.h"
-#include "engine/serve/connection.h"
+#include "engine/serve/http/connection.h"
 #include "engine/serve/log.h"
 #include "engine/serve/scheduler.h"
 #include "engine/serve/whole_answer.h"

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "engine/serve/foreign_fields.h"
-#include "engine/serve/request_error.h"
+#include "engine/serve/http/request_error.h"
 
 namespace stoch::serve {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/serve/request_error.h"
+#include "engine/serve/http/request_error.h"
 #include "kernels/base/check.h"
 
 namespace stoch::serve {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "engine/serve/request_error.h"
+#include "engine/serve/http/request_error.h"
 
 namespace stoch::serve {
 namespace {

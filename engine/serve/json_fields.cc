@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "engine/serve/request_error.h"
+#include "engine/serve/http/request_error.h"
 #include "loader/bounded_json.h"
 
 namespace stoch::serve {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "engine/serve/http_server.h"
+#include "engine/serve/http/server.h"
 #include "engine/serve/metrics.h"
 #include "engine/sha256.h"
 

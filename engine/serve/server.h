@@ -9,8 +9,8 @@
 
 #include "engine/engine.h"
 #include "engine/serve/api.h"
-#include "engine/serve/http_options.h"
-#include "engine/serve/http_server.h"
+#include "engine/serve/http/options.h"
+#include "engine/serve/http/server.h"
 #include "engine/serve/identity.h"
 #include "engine/serve/log.h"
 #include "engine/serve/scheduler.h"

@@ -24,7 +24,7 @@ struct MemoryBytes {
   int64_t kv_cache = 0;
   int64_t workspace = 0;  // activations, logits, RoPE table, scratch of ops
   int64_t runtime = 0;    // DeviceInfo::runtime_bytes of every device in use
-  int64_t host = 0;       // an embedding in page-locked memory of the host: of no device, and not in the total
+  int64_t host = 0;       // an embedding in pinned memory of the host: of no device, and not in the total
   int64_t total() const { return weights + scales + embedding + kv_cache + workspace + runtime; }
   MemoryBytes& operator+=(const MemoryBytes& part) {
     weights += part.weights;

@@ -125,11 +125,13 @@ std::vector<Layer> MakeLayers() {
       {"loader/", {"kernels/base/"}},
       {"models/decoder/", models},
       {"models/", kernels + Patterns{"loader/"}},
-      {"engine/serve/", models + Patterns{"engine/*.h"}},
+      {"engine/serve/http/", {"kernels/base/"}},
+      {"engine/serve/", models + Patterns{"engine/*.h", "engine/serve/http/"}},
       {"engine/", models},
       {"examples/", models + Patterns{"engine/"}},
       {"tools/stoch/report/", models + Patterns{"engine/"}},
       {"tools/stoch/verify/", models + Patterns{"engine/", "tools/stoch/*.h", "tools/stoch/report/"}},
+      {"tools/stoch/serve/", models + Patterns{"engine/", "tools/stoch/*.h"}},
       {"tools/", models + Patterns{"engine/", "tools/stoch/report/"}},
   };
 }

@@ -55,7 +55,8 @@ class OutOfMemoryTest : public testing::Test {
     serve::Scheduler scheduler(*engine_, &tokenizer_, {}, metrics);
     std::vector<serve::Job> jobs;
     for (size_t i = 0; i < requests.size(); ++i) {
-      jobs.push_back({requests[i], [this, &answers, i](const serve::JobUpdate& update) {
+      jobs.push_back({[request = requests[i]] { return request; },
+                      [this, &answers, i](const serve::JobUpdate& update) {
                         const std::lock_guard lock(mutex_);
                         Answer& answer = answers[i];
                         answer.ids.insert(answer.ids.end(), update.ids.begin(), update.ids.end());

@@ -63,8 +63,18 @@ class FailingBackend final : public Backend {
   }
   void Gather(const GatherCall& call) override { inner_->Gather(call); }
   void Argmax(const TensorView& logits, const TensorView& ids) override { inner_->Argmax(logits, ids); }
-  void Score(const TensorView& logits, std::span<const int32_t> ids, std::span<TokenScore> scores) override {
-    inner_->Score(logits, ids, scores);
+  std::unique_ptr<LogitQueryBuffer> MakeLogitQueries(Device device, const LogitQueryLimits& limits) override {
+    return inner_->MakeLogitQueries(device, limits);
+  }
+  int64_t LogitQueryBytes(const LogitQueryLimits& limits) const override { return inner_->LogitQueryBytes(limits); }
+  void UploadLogitQueries(LogitQueryBuffer& buffer, const LogitQueries& queries) override {
+    inner_->UploadLogitQueries(buffer, queries);
+  }
+  void PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) override {
+    inner_->PickTokens(logits, buffer, range);
+  }
+  void LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) override {
+    inner_->LogProbs(logits, buffer, range);
   }
   void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) override {
     inner_->ScMatmul(a, b, op, out);

@@ -1,4 +1,4 @@
-#include "engine/serve/http_session.h"
+#include "engine/serve/http/session.h"
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
@@ -8,7 +8,7 @@
 #include <boost/beast/http/message.hpp>
 #include <utility>
 
-#include "engine/serve/request_error.h"
+#include "engine/serve/http/request_error.h"
 
 namespace stoch::serve {
 namespace {

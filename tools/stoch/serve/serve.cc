@@ -22,8 +22,8 @@
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
-#include "tools/stoch/serve_log.h"
-#include "tools/stoch/served_files.h"
+#include "tools/stoch/serve/log.h"
+#include "tools/stoch/serve/served_files.h"
 #include "tools/stoch/version.h"
 
 namespace stoch::cli {

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-#include "engine/serve/http_session.h"
+#include "engine/serve/http/session.h"
 
 namespace stoch::serve {
 namespace {

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "engine/serve/connection.h"
-#include "engine/serve/http_options.h"
+#include "engine/serve/http/connection.h"
+#include "engine/serve/http/options.h"
 
 namespace stoch::serve {
 

@@ -1,4 +1,4 @@
-#include "tools/stoch/served_files.h"
+#include "tools/stoch/serve/served_files.h"
 
 #include <sys/resource.h>
 

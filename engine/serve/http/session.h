@@ -20,10 +20,10 @@
 #include <string>
 #include <unordered_set>
 
-#include "engine/serve/connection.h"
-#include "engine/serve/http_gate.h"
-#include "engine/serve/http_options.h"
-#include "engine/serve/http_server.h"
+#include "engine/serve/http/connection.h"
+#include "engine/serve/http/gate.h"
+#include "engine/serve/http/options.h"
+#include "engine/serve/http/server.h"
 
 namespace stoch::serve {
 

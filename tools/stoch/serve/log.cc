@@ -1,4 +1,4 @@
-#include "tools/stoch/serve_log.h"
+#include "tools/stoch/serve/log.h"
 
 #include <poll.h>
 #include <spdlog/async.h>

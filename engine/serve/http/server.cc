@@ -1,4 +1,4 @@
-#include "engine/serve/http_server.h"
+#include "engine/serve/http/server.h"
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/serve/http_session.h"
+#include "engine/serve/http/session.h"
 #include "kernels/base/error.h"
 
 namespace stoch::serve {
