@@ -12,7 +12,7 @@ namespace stoch {
 
 struct BackendOptions {
   int threads = 0;          // CPU threads; 0 = every core this process may use
-  std::string cpu_variant;  // "", "scalar", "avx2", "avx512bw", "avx512vbmi", "neon": "" = the fastest this machine has
+  std::string cpu_variant;  // "", "scalar", "avx2", "avx512bw", "avx512vbmi": "" = the fastest this machine has
 };
 
 // What:   opens "cpu", "cpu:4" (four logical devices), "cuda:0", "cuda:0,1", or "auto" (every usable GPU, else cpu).

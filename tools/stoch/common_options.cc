@@ -35,7 +35,7 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
       ->capture_default_str();
   command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
   command.add_option("--cpu-variant", options->cpu_variant,
-                     "CPU kernels: scalar, avx2, avx512bw, avx512vbmi, neon; default the fastest");
+                     "CPU kernels: scalar, avx2, avx512bw, avx512vbmi; default the fastest");
 }
 
 std::shared_ptr<Backend> Open(const DeviceOptions& options) {

@@ -39,7 +39,7 @@ constexpr const char* kChoices =
     R"(    --precision) words="sc fp32 fp16" ;;
     --device) words="auto cpu cuda:0" ;;
     --device-map) words="auto balanced balanced_low_0 sequential" ;;
-    --cpu-variant) words="scalar avx2 avx512bw avx512vbmi neon" ;;
+    --cpu-variant) words="scalar avx2 avx512bw avx512vbmi" ;;
     --sc) words="{sc}" ;;
     --output|-o) words="md csv json jsonl" ;;
 )";
