@@ -75,15 +75,12 @@ void CudaBackend::MeasureRuntime(PerDevice* entry, std::optional<int64_t> before
   static std::map<int, int64_t> contexts;  // made once a process, whatever number of backends follows
   const Device device = entry->context.device;
   DeviceGuard guard(device);
-  int threads = 0;
-  STOCH_CUDA(cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device.index));
   const std::optional<int64_t> after = UsedDeviceBytes(device.index);
   const std::lock_guard lock(mutex);
   const int64_t measured = before && after ? *after - *before : kContextBytes;
   const int64_t context = contexts.try_emplace(device.index, std::max<int64_t>(0, measured)).first->second;
   entry->runtime_taken_bytes = context;
-  entry->runtime_bytes =
-      context + kCodeBytes + kGraphBytes + int64_t{entry->context.traits.sm_count} * threads * ExactLinearLocalBytes();
+  entry->runtime_bytes = context + kCodeBytes + kGraphBytes;
 }
 
 const CudaBackend::PerDevice& CudaBackend::At(const Device& device) const {

@@ -310,12 +310,6 @@ void LaunchTiles(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t r
 
 }  // namespace
 
-int64_t ExactLinearLocalBytes() {
-  cudaFuncAttributes attributes{};
-  STOCH_CUDA(cudaFuncGetAttributes(&attributes, &ExactTileKernel<__half, 8>));
-  return static_cast<int64_t>(attributes.localSizeBytes);
-}
-
 int64_t ExactLinearScratchBytes(int64_t cols, int64_t max_rows) {
   constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // of one load of all lanes, for the smallest type
   constexpr int64_t kRows = 32;                         // that both copies are padded to

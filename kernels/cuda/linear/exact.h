@@ -18,9 +18,4 @@ void LaunchExactLinear(DeviceContext& ctx, const float* x, int64_t x_stride, int
 //       in the order in which the kernels for many rows want it.
 int64_t ExactLinearScratchBytes(int64_t cols, int64_t max_rows);
 
-// What: bytes of local memory that a thread of the kernel for many rows has: more than any other kernel's. A device
-// keeps
-//       as many for every thread that it can hold, from the first launch on.
-int64_t ExactLinearLocalBytes();
-
 }  // namespace stoch::cuda
