@@ -3,7 +3,7 @@
 //
 // Four warpgroups of 64 rows make thermometers in registers and multiply them with streams that one thread copies into
 // a ring, up to 64 dimensions a stage; the weights' codes come straight from memory, a stage ahead. Any block can do
-// any chunk of any 256 rows, so that all shapes fill the GPU; the sums of chunks are scaled and added at the end
+// any chunk of any 256 rows, so that all shapes fill the GPU; split-K partials are scaled and added at the end
 // (sc/batch/outputs.cuh), or by the blocks that own a tile where there are nearly as many tiles as multiprocessors.
 //
 // What bounds it is that instructions and tensor cores take turns: accumulators and operands pass the registers, so
