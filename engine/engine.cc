@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ bool ChunkInvariant(const EngineOptions& options) {
   return options.precision != Precision::kSc || IsChunkInvariant(options.sc);
 }
 
-EngineOptions FillDefaults(const LlamaConfig& config, EngineOptions options) {
+EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
   const auto range = [](const char* name, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return;
     throw InvalidInput(std::string(name) + " = " + std::to_string(value) + ": allowed is " + std::to_string(low) +
@@ -89,7 +90,7 @@ Precision ParsePrecision(std::string_view name) {
   throw InvalidInput("precision = '" + std::string(name) + "': allowed is sc, fp32, fp16");
 }
 
-PassShape ShapeOf(const LlamaConfig& config, const EngineOptions& options) {
+PassShape ShapeOf(const DecoderConfig& config, const EngineOptions& options) {
   const EngineOptions filled = FillDefaults(config, options);
   PassShape shape;
   shape.context = filled.context;
@@ -223,7 +224,7 @@ std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFile
 }
 
 const std::string& Engine::model_name() const { return state_->files.name; }
-const LlamaConfig& Engine::config() const { return state_->files.config; }
+const DecoderConfig& Engine::config() const { return state_->files.config; }
 const EngineOptions& Engine::options() const { return state_->options; }
 const PassShape& Engine::shape() const { return state_->shape; }
 Backend& Engine::backend() { return *state_->backend; }

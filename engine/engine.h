@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A loaded model with its KV cache, stepped pass by pass over any set of sequences.
 //
 // Generation (engine/generate.h), perplexity (engine/perplexity.h), benchmarks and the server are loops around
@@ -42,9 +43,9 @@ struct EngineOptions {
   std::function<void(const LoadProgress&)> on_progress;  // while loading, from the calling thread
 };
 
-// What:   the sizes an Engine with these options has (what PlanMemory needs, before anything is loaded).
+// The sizes an Engine with these options has (what PlanMemory needs, before anything is loaded).
 // Errors: InvalidInput for a context below 1 or beyond max_position_embeddings, or sizes that contradict.
-PassShape ShapeOf(const LlamaConfig& config, const EngineOptions& options);
+PassShape ShapeOf(const DecoderConfig& config, const EngineOptions& options);
 
 class Engine;
 
@@ -61,17 +62,17 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
   ~Sequence();
 
-  // What:   appends tokens. Errors: InvalidInput for an id outside the vocabulary (index named) or beyond capacity.
+  // Appends tokens. Errors: InvalidInput for an id outside the vocabulary (index named) or beyond capacity.
   void Append(std::span<const int32_t> ids);
-  // What:   forgets every token from position `length` on. Requires: 0 <= length <= ids().size(), no page that others
-  //         hold too loses a token, and no step over it is in flight.
+  // Forgets every token from position `length` on. Requires: 0 <= length <= ids().size(), no page that others hold too
+  // loses a token, and no step over it is in flight.
   void Truncate(int64_t length);
 
   const std::vector<int32_t>& ids() const { return ids_; }
   int64_t computed() const { return computed_; }  // tokens whose keys and values are in the cache
   int64_t pending() const { return static_cast<int64_t>(ids_.size()) - computed_; }
   int64_t capacity() const { return capacity_; }  // positions it may grow to
-  // What:   page i, for sequences that begin with the same tokens. Requires: all of its positions are computed.
+  // Page i, for sequences that begin with the same tokens. Requires: all of its positions are computed.
   const KvPage& page(int64_t i) const;
 
  private:
@@ -111,13 +112,13 @@ struct StepItem {
 
 class Engine {
  public:
-  // What:   loads the weights of `files` onto the backend's devices. Keeps what it needs of both.
+  // Loads the weights of `files` onto the backend's devices. Keeps what it needs of both.
   // Errors: InvalidInput (files, shapes, configuration), DeviceError (memory).
   static std::unique_ptr<Engine> Open(std::shared_ptr<Backend> backend, ModelFiles files, const EngineOptions& options);
   ~Engine();
 
   const std::string& model_name() const;
-  const LlamaConfig& config() const;
+  const DecoderConfig& config() const;
   const EngineOptions& options() const;  // with every default filled in
   const PassShape& shape() const;
   Backend& backend();
@@ -129,24 +130,24 @@ class Engine {
   // Sentences a user should see once, such as that prompts run as one window in this configuration.
   const std::vector<std::string>& notices() const;
 
-  // What:   a sequence that may grow to `capacity` tokens, with its pages reserved: it never runs out of memory later.
-  //         nullptr where too few pages are free just now.
+  // A sequence that may grow to `capacity` tokens, with its pages reserved: it never runs out of memory later. nullptr
+  // where too few pages are free just now.
   // Errors: InvalidInput for a capacity below 1, beyond the context, or beyond the whole cache.
   std::unique_ptr<Sequence> NewSequence(int64_t capacity);
-  // What:   the same with tokens `ids` in it, the first of which need no Step: `pages` hold their keys and values.
+  // The same with tokens `ids` in it, the first of which need no Step: `pages` hold their keys and values.
   // Requires: chunk_invariant() unless pages is empty; pages.size() * kKvPageTokens < ids.size(); the pages are those
   //         of a sequence with these first tokens, in order.
   std::unique_ptr<Sequence> NewSequence(int64_t capacity, std::span<const int32_t> ids, std::span<const KvPage> pages);
   int64_t free_tokens() const;  // positions of free pages
-  // What: positions of pages that no sequence holds; those of `but` do not count.
+  // Positions of pages that no sequence holds; those of `but` do not count.
   int64_t unheld_tokens(std::span<const KvPage> but = {}) const;
 
-  // What:   how many pending tokens of `sequence` the next pass should take, at most `budget` rows: all of them where
-  //         the configuration is not chunk-invariant (0 if they do not fit in the budget).
+  // How many pending tokens of `sequence` the next pass should take, at most `budget` rows: all of them where the
+  // configuration is not chunk-invariant (0 if they do not fit in the budget).
   int64_t NextTokens(const Sequence& sequence, int64_t budget) const;
 
-  // What:   one pass over the items, which appends their tokens to the cache. Output rows are numbered from 0 in item
-  //         order and stay readable until the next Step.
+  // One pass over the items, which appends their tokens to the cache. Output rows are numbered from 0 in item order and
+  // stay readable until the next Step.
   // Returns: the number of output rows.
   // Errors: InvalidInput for no items, a sequence given twice, num_tokens out of range, more rows than
   //         shape().max_rows or more items than max_sequences, several items where the configuration is not
@@ -156,7 +157,7 @@ class Engine {
 
   // A Step in two halves, so that several are in flight, over different sequences: where a model is split by layers,
   // every device then works on another one. They finish in the order they began.
-  // What:     Begin checks and begins one, Finish waits for the one that began first.
+  // Begin checks and begins one, Finish waits for the one that began first.
   // Returns:  Finish what Step does, about that step; its output rows stay readable until the next Begin or Finish.
   // Errors:   as Step, which of them it may be. A Begin that refuses its items changes nothing. After another error no
   //           step is in flight, and all sequences are as if those that were had not begun.
@@ -167,9 +168,9 @@ class Engine {
   int64_t max_steps() const;  // 1 unless layers are split over devices
 
   // Output rows of the last step; each waits for the device.
-  // What:   logits of rows [first, first + count), F32 [count, vocab_size], to host memory.
+  // Logits of rows [first, first + count), F32 [count, vocab_size], to host memory.
   void ReadLogits(int64_t first, int64_t count, float* logits);
-  // What:   argmax of rows [first, first + ids.size()), ties to the lower id.
+  // Argmax of rows [first, first + ids.size()), ties to the lower id.
   void Argmax(int64_t first, std::span<int32_t> ids);
 
   // Answers to the queries of the last step's items; nothing waits.

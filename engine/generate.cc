@@ -1,17 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/generate.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "engine/logprobs.h"
+#include "engine/request/text_stream.h"
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 
 namespace stoch {
 namespace {
 
-void CheckRequest(const Engine& engine, const Tokenizer* tokenizer, const GenerateRequest& request) {
+void CheckRequest(const Engine& engine, const GenerateRequest& request) {
   Validate(request.sampling, engine.config().vocab_size);
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt == 0) throw InvalidInput("the prompt is empty; expected at least one token");
@@ -28,9 +29,6 @@ void CheckRequest(const Engine& engine, const Tokenizer* tokenizer, const Genera
   if (request.prompt_logprobs && request.top_logprobs < 0) {
     throw InvalidInput("prompt_logprobs needs top_logprobs of 0 or more");
   }
-  if (tokenizer == nullptr && !request.stop.empty()) {
-    throw InvalidInput("stop strings need a tokenizer, and this model has none");
-  }
 }
 
 double Milliseconds(std::chrono::steady_clock::duration duration) {
@@ -39,45 +37,48 @@ double Milliseconds(std::chrono::steady_clock::duration duration) {
 
 }  // namespace
 
-std::string_view FinishReasonName(FinishReason reason) {
-  constexpr std::array<std::string_view, 4> kNames = {"", "stop", "length", "cancelled"};
-  return kNames[static_cast<size_t>(reason)];
-}
-
-Generation::Generation(Engine& engine, const Tokenizer* tokenizer, GenerateRequest request, PrefixCache* prefixes)
-    : engine_(&engine), prefixes_(prefixes), request_(std::move(request)), stop_strings_(request_.stop) {
-  CheckRequest(engine, tokenizer, request_);
+Generation::Generation(Engine& engine, GenerateRequest request, PrefixCache* prefixes)
+    : engine_(&engine), prefixes_(prefixes), request_(std::move(request)) {
+  CheckRequest(engine, request_);
   const int64_t room = engine.shape().context - prompt_tokens();
   max_tokens_ = request_.max_tokens < 0 ? room : std::min(request_.max_tokens, room);
+  if (emitted() > 0 && emitted() >= max_tokens_) {
+    throw InvalidInput(std::to_string(emitted()) +
+                       " emitted tokens leave nothing of max_tokens = " + std::to_string(max_tokens_));
+  }
 
   stop_ids_ = request_.stop_ids;
   if (!request_.ignore_eos) {
     const std::vector<int32_t>& model_eos = engine.config().eos_token_ids;
     stop_ids_.insert(stop_ids_.end(), model_eos.begin(), model_eos.end());
-    if (tokenizer != nullptr) {
-      const std::vector<int32_t> eos = tokenizer->eos_ids();
-      stop_ids_.insert(stop_ids_.end(), eos.begin(), eos.end());
-    }
   }
+  std::vector<int32_t> given = request_.prompt;
+  if (!StepsEmitted()) {
+    given.insert(given.end(), request_.emitted.begin(), request_.emitted.end());
+    result_.ids = request_.emitted;
+  }
+  given_ = static_cast<int64_t>(given.size());
+  if (emitted() > 0) request_.prompt_logprobs = false;  // told with the first of them
   PrefixCache::Match known;
   if (prefixes_ != nullptr) {
-    known = prefixes_->Find(request_.prompt, request_.prompt_logprobs ? request_.top_logprobs : -1);
+    known = prefixes_->Find(given, request_.prompt_logprobs ? request_.top_logprobs : -1);
     reused_ = static_cast<int64_t>(known.pages.size()) * kKvPageTokens;
     prefixes_->MakeRoom(prompt_tokens() + max_tokens_ - reused_, known.pages);
   }
-  sequence_ = engine.NewSequence(prompt_tokens() + max_tokens_, request_.prompt, known.pages);
+  sequence_ = engine.NewSequence(prompt_tokens() + max_tokens_, given, known.pages);
   if (sequence_ == nullptr) throw InvalidInput("the KV cache has no room for another sequence just now");
-  if (tokenizer != nullptr) {
-    // The text continues the prompt: its first space is a space, and half a character at the prompt's end is finished.
-    decoder_.emplace(*tokenizer);
-    for (const int32_t id : request_.prompt) decoder_->Push(id);
+  if (HasPenalties(request_.sampling)) {
+    counts_.AddPrompt(request_.prompt);
+    for (const int32_t id : result_.ids) counts_.AddGenerated(id);
   }
-  if (HasPenalties(request_.sampling)) counts_.AddPrompt(request_.prompt);
   result_.prompt_logprobs = std::move(known.logprobs);
   if (request_.prompt_logprobs && reused_ == 0) result_.prompt_logprobs.emplace_back();
-  start_ = Clock::now();
+  start_ = first_token_ = Clock::now();
   if (max_tokens_ == 0 && !request_.prompt_logprobs) Finish(FinishReason::kLength);
 }
+
+// Whether emitted ids are stepped as they were at first, one in each pass.
+bool Generation::StepsEmitted() const { return request_.hash_logits || !engine_->chunk_invariant(); }
 
 int64_t Generation::prompt_done() const { return std::min(sequence_->computed(), prompt_tokens()); }
 
@@ -119,7 +120,7 @@ int64_t Generation::Accept(const StepItem& item, int64_t first_row) {
     AcceptPromptLogprobs(item, first_row);
   }
   if (sequence_->pending() == 0) {
-    if (result_.ids.empty()) {
+    if (static_cast<int64_t>(sequence_->ids().size()) == given_) {
       result_.timings.prompt_ms = Milliseconds(Clock::now() - start_);
       KeepPrefix();
     }
@@ -158,13 +159,15 @@ void Generation::KeepPrefix() {
 }
 
 void Generation::Pick(int64_t row) {
-  const int32_t id = engine_->PickedToken(row);
+  int32_t id = engine_->PickedToken(row);
+  const bool again = result_.ids.size() < request_.emitted.size();  // told before; what follows is what counts
+  if (again) id = request_.emitted[result_.ids.size()];
   if (request_.hash_logits) {
     logits_.resize(static_cast<size_t>(engine_->config().vocab_size));
     engine_->ReadLogits(row, 1, logits_.data());
     hash_.Add(logits_);
   }
-  if (request_.top_logprobs >= 0) result_.logprobs.push_back(LogprobOf(row));
+  if (request_.top_logprobs >= 0 && !again) result_.logprobs.push_back(LogprobOf(row));
   if (result_.ids.empty()) {
     first_token_ = Clock::now();
     result_.timings.ttft_ms = Milliseconds(first_token_ - start_);
@@ -176,8 +179,6 @@ void Generation::Pick(int64_t row) {
 void Generation::Emit(int32_t id) {
   result_.ids.push_back(id);
   if (IsStopId(id)) return Finish(FinishReason::kStop);
-  if (decoder_) ready_ += stop_strings_.Push(decoder_->Push(id));
-  if (stop_strings_.stopped()) return Finish(FinishReason::kStop);
   if (static_cast<int64_t>(result_.ids.size()) == max_tokens_) return Finish(FinishReason::kLength);
   sequence_->Append({&id, 1});
 }
@@ -187,10 +188,6 @@ bool Generation::IsStopId(int32_t id) const {
 }
 
 void Generation::Finish(FinishReason reason) {
-  if (decoder_ && !stop_strings_.stopped()) {
-    ready_ += stop_strings_.Push(decoder_->Flush());
-    ready_ += stop_strings_.Flush();
-  }
   result_.finish_reason = reason;
   if (request_.hash_logits) result_.logits_sha256 = hash_.Hex();
   if (!result_.ids.empty()) {
@@ -199,13 +196,7 @@ void Generation::Finish(FinishReason reason) {
     const auto steps = static_cast<double>(result_.ids.size() - 1);
     timings.ms_per_token = steps > 0 ? timings.decode_ms / steps : 0;
   }
-  result_.text += ready_;
   KeepPrefix();
-}
-
-std::string Generation::TakeText() {
-  if (!done()) result_.text += ready_;
-  return std::exchange(ready_, {});
 }
 
 void Generation::Cancel() {
@@ -214,24 +205,36 @@ void Generation::Cancel() {
 
 GenerateResult Generate(Engine& engine, const Tokenizer* tokenizer, const GenerateRequest& request,
                         const GenerateCallbacks& callbacks) {
-  Generation generation(engine, tokenizer, request);
+  GenerateRequest asked = request;
+  AddTokenizerStops(tokenizer, &asked);
+  TextStream stream(tokenizer, request.prompt, request.stop);
+  std::string text;
+  const auto tell = [&](const std::string& piece) {
+    text += piece;
+    if (!piece.empty() && callbacks.on_text) callbacks.on_text(piece);
+  };
+  Generation generation(engine, std::move(asked));
+  const std::vector<int32_t>& ids = generation.result().ids;
   while (!generation.done()) {
     if (callbacks.cancel != nullptr && callbacks.cancel->load()) {
       generation.Cancel();
       break;
     }
     const bool in_prompt = generation.prompt_done() < generation.prompt_tokens();
+    const size_t before = ids.size();
     const StepItem item = generation.Next(engine.shape().max_rows);
     STOCH_CHECK(item.num_tokens > 0);
     engine.Step({&item, 1});
     generation.Accept(item, 0);
     if (in_prompt && callbacks.on_prompt) callbacks.on_prompt(generation.prompt_done(), generation.prompt_tokens());
-    const std::string text = generation.TakeText();
-    if (!text.empty() && callbacks.on_text) callbacks.on_text(text);
+    if (ids.size() == before || generation.result().finish_reason == FinishReason::kStop) continue;
+    tell(stream.Push(ids.back()));
+    if (stream.stopped()) generation.Stop();
   }
-  const std::string rest = generation.TakeText();
-  if (!rest.empty() && callbacks.on_text) callbacks.on_text(rest);
-  return generation.result();
+  tell(stream.Finish());
+  GenerateResult result = generation.result();
+  result.text = std::move(text);
+  return result;
 }
 
 }  // namespace stoch

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text generation: one request from prompt ids to text, streamed; and its step-by-step form for batches.
 #pragma once
 
@@ -16,31 +17,11 @@
 #include "engine/logits_hash.h"
 #include "engine/logprobs.h"
 #include "engine/prefix_cache.h"
+#include "engine/request/request.h"
 #include "engine/sampler.h"
-#include "engine/stop_strings.h"
 #include "loader/tokenizer/tokenizer.h"
 
 namespace stoch {
-
-enum class FinishReason : uint8_t {
-  kNone,       // still running
-  kStop,       // end-of-sequence token, stop id or stop string
-  kLength,     // max_tokens or the context reached
-  kCancelled,  // by the caller
-};
-std::string_view FinishReasonName(FinishReason reason);  // "", "stop", "length", "cancelled"
-
-struct GenerateRequest {
-  std::vector<int32_t> prompt;  // ids, BOS included where wanted; at least one, at most the context
-  int64_t max_tokens = -1;      // -1 = up to the context
-  SamplingOptions sampling;
-  std::vector<std::string> stop;  // never part of the text; the token that completes one is part of ids
-  std::vector<int32_t> stop_ids;  // besides end-of-sequence
-  bool ignore_eos = false;
-  int top_logprobs = -1;         // -1 = no logprobs; n = of every token, with the n most likely alternatives
-  bool prompt_logprobs = false;  // the same for prompt tokens (needs top_logprobs >= 0)
-  bool hash_logits = false;
-};
 
 struct Timings {
   double prompt_ms = 0;     // until the logits of the last prompt token
@@ -60,32 +41,38 @@ struct GenerateResult {
 };
 
 // One request on its way: which tokens the next pass should run, and what to do with the logits. A batch is several
-// of these stepped together.
+// of these stepped together. Ids only: what they are in text, and whether that ends at a stop string, is the caller's
+// business (engine/request/text_stream.h).
 class Generation {
  public:
-  // What:   checks the request and reserves the sequence. `tokenizer` may be null: no text, no stop strings. With
-  //         `prefixes` (not nullptr; outlives this), what they know of the prompt is taken from there, and what this
-  //         computes is left there.
-  // Bits:   the same with and without prefixes.
+  // Checks the request and reserves the sequence. With `prefixes` (not nullptr; outlives this), what they know of the
+  // prompt is taken from there, and what this computes is left there.
+  // Bits:   the same with and without prefixes. With emitted ids, what follows them is what followed them before:
+  //         where the configuration is chunk-invariant they are computed with the prompt, elsewhere, and where logits
+  //         are hashed, one after another as they came.
   // Errors: InvalidInput: empty prompt, ids out of range, a prompt longer than the context, bad options,
   //         or no free pages.
-  Generation(Engine& engine, const Tokenizer* tokenizer, GenerateRequest request, PrefixCache* prefixes = nullptr);
+  Generation(Engine& engine, GenerateRequest request, PrefixCache* prefixes = nullptr);
 
   bool done() const { return result_.finish_reason != FinishReason::kNone; }
-  // What: its share of the next pass within a budget of rows; num_tokens = 0 if it does not fit. What the item refers
-  //       to stays as it is until the next call. Requires: !done().
+  // Its share of the next pass within a budget of rows; num_tokens = 0 if it does not fit. What the item refers to
+  // stays as it is until the next call. Requires: !done().
   StepItem Next(int64_t budget) const;
-  // What:   after a Step that ran `item` = Next(...): reads its output rows, which start at `first_row`, and picks a
-  //         token if the prompt is complete. Returns: how many output rows were its own.
+  // After a Step that ran `item` = Next(...): reads its output rows, which start at `first_row`, and picks a token if
+  // the prompt is complete. Returns: how many output rows were its own.
   int64_t Accept(const StepItem& item, int64_t first_row);
-  // What: text that is certain (no half characters, no possible start of a stop string) since the last call.
-  std::string TakeText();
+  // Ends it where it is: at a stop string of its text, or for the caller's own reasons.
+  void Stop() { Finish(FinishReason::kStop); }
   void Cancel();
 
   int64_t prompt_tokens() const { return static_cast<int64_t>(request_.prompt.size()); }
-  int64_t prompt_done() const;                              // prompt tokens in the cache
-  int64_t prompt_reused() const { return reused_; }         // of them, those that were there before
-  const GenerateResult& result() const { return result_; }  // complete once done()
+  int64_t prompt_done() const;                                        // prompt tokens in the cache
+  bool prefilling() const { return sequence_->computed() < given_; }  // tokens that it began with are left
+  int64_t prompt_reused() const { return reused_; }                   // of them, those that were there before
+  const GenerateResult& result() const { return result_; }            // complete once done(), but for the text
+  // Of its ids, those that the request came with; they have no logprobs.
+  int64_t emitted() const { return static_cast<int64_t>(request_.emitted.size()); }
+  std::string LogitsHashSoFar() const { return hash_.Hex(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -97,21 +84,20 @@ class Generation {
   void Emit(int32_t id);
   void Finish(FinishReason reason);
   bool IsStopId(int32_t id) const;
+  bool StepsEmitted() const;
 
   Engine* engine_;
   PrefixCache* prefixes_;
   GenerateRequest request_;
   int64_t max_tokens_ = 0;  // with the context's limit
   int64_t reused_ = 0;
+  int64_t given_ = 0;  // tokens that are there from the start: the prompt, and emitted ids unless they are stepped
   std::vector<int32_t> stop_ids_;
   std::unique_ptr<Sequence> sequence_;
-  std::optional<StreamDecoder> decoder_;
-  StopStrings stop_strings_;
   LogitsHash hash_;
   TokenCounts counts_;
   mutable RowQueries queries_;  // of the item that Next gave last
   std::vector<float> logits_;
-  std::string ready_;
   GenerateResult result_;
   Clock::time_point start_;
   Clock::time_point first_token_;
@@ -123,7 +109,7 @@ struct GenerateCallbacks {
   const std::atomic<bool>* cancel = nullptr;                   // polled between passes
 };
 
-// What:   runs one request to its end.
+// Runs one request to its end. tokenizer: of the text and its stop strings, and of more stop ids; null: neither.
 // Errors: as Generation and Engine::Step.
 GenerateResult Generate(Engine& engine, const Tokenizer* tokenizer, const GenerateRequest& request,
                         const GenerateCallbacks& callbacks = {});

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far a run's next-token distributions are from those of a base run: the statistics of llama.cpp's
 // llama-perplexity --kl-divergence, from logits kept in a file.
 #pragma once
@@ -35,7 +36,7 @@ class KlBaseReader {
  public:
   KlBaseReader(const std::filesystem::path& path, int64_t vocab_size);
   int64_t rows() const { return rows_; }
-  // What: the next targets.size() rows. Errors: InvalidInput past the end, or if the file's targets differ.
+  // The next targets.size() rows. Errors: InvalidInput past the end, or if the file's targets differ.
   void Read(std::span<const int32_t> targets, std::span<float> logits);
 
  private:

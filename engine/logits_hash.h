@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sha256 of logits: the fingerprint by which runs on different machines are compared.
 #pragma once
 
@@ -7,9 +8,9 @@
 
 namespace stoch {
 
-// What:   sha256 over rows of raw logits (before penalties and temperature), each vocab_size float32 in little-endian
-//         order, concatenated in the order added, nothing in between. Generation adds one row per generated token: the
-//         row it was picked from, the end-of-sequence token's included; prompt rows are not part of it.
+// sha256 over rows of raw logits (before penalties and temperature), each vocab_size float32 in little-endian order,
+// concatenated in the order added, nothing in between. Generation adds one row per generated token: the row it was
+// picked from, the end-of-sequence token's included; prompt rows are not part of it.
 class LogitsHash {
  public:
   LogitsHash();

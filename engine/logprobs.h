@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log-probabilities of tokens from a row of logits on the host, equal to Backend::Score's bit for bit.
 #pragma once
 
@@ -6,9 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "engine/request/request.h"
+
 namespace stoch {
 
-// What:   m + ln(sum Exp(logit - m)), kept as its two parts so that differences round as in Backend::Score.
+// M + ln(sum Exp(logit - m)), kept as its two parts so that differences round as in Backend::Score.
 // Bits:   m exact; Exp in float, summed in kRowLanes order; ln in double.
 struct LogSum {
   double max = 0;
@@ -16,12 +19,6 @@ struct LogSum {
   double LogProb(float logit) const { return (static_cast<double>(logit) - max) - log_sum; }
 };
 LogSum ComputeLogSum(std::span<const float> logits);
-
-// Of one token, from the raw logits (before penalties and temperature), in double.
-struct TokenLogprob {
-  double logprob = 0;
-  std::vector<std::pair<int32_t, double>> top;  // most likely first, ties to the lower id
-};
 
 // The n ids with the largest logits and their log-probabilities, ties to the lower id.
 std::vector<std::pair<int32_t, double>> TopLogProbs(std::span<const float> logits, const LogSum& sum, int n);

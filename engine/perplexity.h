@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Perplexity of a text, window by window.
 #pragma once
 
@@ -26,9 +27,9 @@ struct PerplexityOptions {
   std::function<void(std::span<const float> logits, std::span<const int32_t> targets)> on_logits;
 };
 
-// What:   cuts `ids` (the tokenized text, BOS first where the model has one) into windows of ctx tokens without
-//         overlap, drops the tail, and scores the ctx - 1 predictions inside each: the WikiText protocol of
-//         transformers. Every window is a sequence of its own, in one pass or in chunks as the configuration allows.
+// Cuts `ids` (the tokenized text, BOS first where the model has one) into windows of ctx tokens without overlap, drops
+// the tail, and scores the ctx - 1 predictions inside each: the WikiText protocol of transformers. Every window is a
+// sequence of its own, in one pass or in chunks as the configuration allows.
 // Errors: InvalidInput if there is no whole window, or as Engine::Step.
 PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids, const PerplexityOptions& options);
 

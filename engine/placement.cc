@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/placement.h"
 
 #include <fmt/format.h>
@@ -28,7 +29,7 @@ void CheckRooms(const DecoderPlacement& placement, const MemoryPlan& plan, std::
 }
 
 // Fills devices in order, each up to its share, the last one with all that is left.
-DecoderPlacement Fill(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
+DecoderPlacement Fill(const DecoderConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                       std::span<const int64_t> shares) {
   const int64_t head_bytes = plan.rest.weights + plan.rest.scales + plan.rest.kv_cache;
   const int64_t workspace = plan.rest.workspace - plan.head_workspace + plan.rest.runtime;  // of every device in use
@@ -154,7 +155,7 @@ DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files,
   }
 }
 
-DecoderPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
+DecoderPlacement PlacePolicy(const DecoderConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                              std::string_view policy) {
   std::vector<int64_t> shares;
   for (const DeviceRoom& room : rooms) shares.push_back(room.bytes);
@@ -177,7 +178,7 @@ DecoderPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, 
   return placement;
 }
 
-DecoderPlacement PlaceByFile(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
+DecoderPlacement PlaceByFile(const DecoderConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                              std::string_view json, const std::string& where) {
   const nlohmann::json map = ParseBoundedJson(json, where);
   if (!map.is_object()) {
@@ -217,7 +218,7 @@ DecoderPlacement PlaceByFile(const LlamaConfig& config, const MemoryPlan& plan, 
   return placement;
 }
 
-DecoderPlacement PlaceRows(const LlamaConfig& config, std::span<const MemoryPlan> plans,
+DecoderPlacement PlaceRows(const DecoderConfig& config, std::span<const MemoryPlan> plans,
                            std::span<const DeviceRoom> rooms) {
   std::vector<Device> devices;
   for (size_t i = 0; i < rooms.size(); ++i) {
@@ -254,7 +255,7 @@ std::vector<MemoryBytes> BytesOfDevices(const DecoderPlacement& placement, const
   return sums;
 }
 
-std::vector<std::pair<std::string, Device>> ModuleMap(const LlamaConfig& config, const DecoderPlacement& placement) {
+std::vector<std::pair<std::string, Device>> ModuleMap(const DecoderConfig& config, const DecoderPlacement& placement) {
   std::vector<std::pair<std::string, Device>> map = {{"model.embed_tokens", placement.embedding}};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     map.emplace_back("model.layers." + std::to_string(i), placement.layers[static_cast<size_t>(i)]);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which device holds which part of a model: device_map and max_memory with the meaning Hugging Face's accelerate gives
 // them, except that the plan counts KV cache and workspace too.
 //
@@ -33,14 +34,14 @@ struct PlacementOptions {
   std::map<int, int64_t> max_memory = {};
 };
 
-// What:   what each device would hold of the model that Engine::Open with `engine` loads; EngineOptions::placement is
-//         made for it. Without max_memory a GPU may be filled with what is free on it less a margin, a CPU with its whole
-//         memory. A context of 0 becomes the model's own, or what fits of it, which is then a notice of the engine.
+// What each device would hold of the model that Engine::Open with `engine` loads; EngineOptions::placement is made for
+// it. Without max_memory a GPU may be filled with what is free on it less a margin, a CPU with its whole memory. A
+// context of 0 becomes the model's own, or what fits of it, which is then a notice of the engine.
 // Errors: InvalidInput: max_memory of a device that the backend lacks, and those of the functions below.
 DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
                        EngineOptions* engine);
 
-// What: what each device of a row split over the whole backend would hold.
+// What each device of a row split over the whole backend would hold.
 std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend);
 
 struct DeviceRoom {
@@ -48,29 +49,29 @@ struct DeviceRoom {
   int64_t bytes = 0;  // that may be used
 };
 
-// What:   places the modules in order. balanced (= auto): as evenly as they go; balanced_low_0: as little as possible
-//         on the first device; sequential: each device is filled before the next.
+// Places the modules in order. balanced (= auto): as evenly as they go; balanced_low_0: as little as possible on the
+// first device; sequential: each device is filled before the next.
 // Errors: InvalidInput for another policy, or if it does not fit, saying by how much.
-DecoderPlacement PlacePolicy(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
+DecoderPlacement PlacePolicy(const DecoderConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                              std::string_view policy);
 
-// What:   the placement of a JSON object {module: device}: a module name covers all below it ("model.layers" every
-//         layer, "" everything), the longest name wins; a device is its index or its name ("cuda:1").
+// The placement of a JSON object {module: device}: a module name covers all below it ("model.layers" every layer, ""
+// everything), the longest name wins; a device is its index or its name ("cuda:1").
 // Errors: InvalidInput: not such an object, an unknown module or device, a module nobody covers, a tied embedding or
 //         model.norm elsewhere than lm_head, or a device that does not have the room.
-DecoderPlacement PlaceByFile(const LlamaConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
+DecoderPlacement PlaceByFile(const DecoderConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                              std::string_view json, const std::string& where);
 
-// What:   every matrix divided over all devices by rows.
+// Every matrix divided over all devices by rows.
 // Errors: InvalidInput where one of them lacks the room, saying by how much. plans[i]: PlanShard of rooms[i].
-DecoderPlacement PlaceRows(const LlamaConfig& config, std::span<const MemoryPlan> plans,
+DecoderPlacement PlaceRows(const DecoderConfig& config, std::span<const MemoryPlan> plans,
                            std::span<const DeviceRoom> rooms);
 
-// What: what each device would hold of a model placed by layers, in the order of `devices`.
+// What each device would hold of a model placed by layers, in the order of `devices`.
 std::vector<MemoryBytes> BytesOfDevices(const DecoderPlacement& placement, const MemoryPlan& plan,
                                         std::span<const Device> devices);
 
 // Module names and their devices, in definition order.
-std::vector<std::pair<std::string, Device>> ModuleMap(const LlamaConfig& config, const DecoderPlacement& placement);
+std::vector<std::pair<std::string, Device>> ModuleMap(const DecoderConfig& config, const DecoderPlacement& placement);
 
 }  // namespace stoch

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages of sequences that were computed before, for sequences that begin with the same tokens.
 //
 // A tree of whole pages: a page is found by its own tokens and all that come before them, compared one by one, never by
@@ -34,19 +35,19 @@ class PrefixCache {
     // Where asked for: of tokens 0 (none) to pages.size() * kKvPageTokens, that one included. Empty without pages.
     std::vector<std::optional<TokenLogprob>> logprobs;
   };
-  // What: what is known of the beginning of `prompt`. top_logprobs as in GenerateRequest, if it is the prompt's
-  //       logprobs that are wanted, else -1.
+  // What is known of the beginning of `prompt`. top_logprobs as in GenerateRequest, if it is the prompt's logprobs that
+  // are wanted, else -1.
   Match Find(std::span<const int32_t> prompt, int top_logprobs);
 
-  // What: remembers the sequence's whole pages that are computed. logprobs: of its first tokens, with `top_logprobs`
-  //       alternatives each; may be shorter than the sequence, or empty.
+  // Remembers the sequence's whole pages that are computed. logprobs: of its first tokens, with `top_logprobs`
+  // alternatives each; may be shorter than the sequence, or empty.
   void Insert(const Sequence& sequence, std::span<const std::optional<TokenLogprob>> logprobs, int top_logprobs);
 
-  // What:    forgets pages until `tokens` positions are free, besides those of `but`: pages of a Match that is alive.
+  // Forgets pages until `tokens` positions are free, besides those of `but`: pages of a Match that is alive.
   // Returns: false, having forgotten nothing, where that many cannot become free.
   bool MakeRoom(int64_t tokens, std::span<const KvPage> but = {});
-  // What: positions of pages that are free or that nobody but this holds; those of `but` do not count. Costs nothing
-  //       but a look at each page of `but`: it is asked for in every pass.
+  // Positions of pages that are free or that nobody but this holds; those of `but` do not count. Costs nothing but a
+  // look at each page of `but`: it is asked for in every pass.
   int64_t free_tokens(std::span<const KvPage> but = {}) const { return engine_.unheld_tokens(but); }
 
  private:

@@ -1,52 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/sampler.h"
 
 #include <algorithm>
 #include <limits>
-#include <string>
-#include <unordered_set>
 
-#include "kernels/base/error.h"
 #include "kernels/math/random.h"
 #include "models/decoder/memory_plan.h"
 
 namespace stoch {
+
+static_assert(kMaxRequestBiases == kMaxLogitBiases);  // what memory is planned for
+
 namespace {
 
 // Random streams of the sampler start here, away from those of random weights.
 constexpr uint64_t kSamplerStream = 0x73616d706c65ull << 16;
 
-[[noreturn]] void Reject(const char* name, const std::string& value, const char* allowed) {
-  throw InvalidInput(std::string(name) + " = " + value + ": allowed is " + allowed);
-}
-
-// Comparisons that NaN fails.
-void RequireRange(const char* name, double value, double low, double high, const char* allowed) {
-  if (!(value >= low && value <= high)) Reject(name, std::to_string(value), allowed);
-}
-
 }  // namespace
-
-void Validate(const SamplingOptions& options, int64_t vocab_size) {
-  RequireRange("temperature", options.temperature, 0, 1e6, "0..1000000");
-  if (options.temperature > 0 && static_cast<float>(options.temperature) == 0.0f) {
-    Reject("temperature", "a number that rounds to 0", "0, or from 1.4e-45 on");
-  }
-  if (!(options.top_p > 0 && options.top_p <= 1)) Reject("top_p", std::to_string(options.top_p), "above 0, up to 1");
-  if (options.top_k < 0) Reject("top_k", std::to_string(options.top_k), "0 or more");
-  RequireRange("min_p", options.min_p, 0, 1, "0..1");
-  RequireRange("repeat_penalty", static_cast<float>(options.repeat_penalty), 1e-3f, 1e3f, "0.001..1000");
-  RequireRange("presence_penalty", options.presence_penalty, -1e6, 1e6, "-1000000..1000000");
-  RequireRange("frequency_penalty", options.frequency_penalty, -1e6, 1e6, "-1000000..1000000");
-  if (static_cast<int64_t>(options.logit_bias.size()) > kMaxLogitBiases) {
-    Reject("logit_bias", std::to_string(options.logit_bias.size()) + " entries", "up to 1024");
-  }
-  std::unordered_set<int32_t> seen;
-  for (const auto& [id, bias] : options.logit_bias) {
-    if (id < 0 || id >= vocab_size) Reject("logit_bias id", std::to_string(id), "an id of the vocabulary");
-    if (!seen.insert(id).second) Reject("logit_bias id", std::to_string(id) + " twice", "every id once");
-    RequireRange("logit_bias", bias, -1e6, 1e6, "-1000000..1000000");
-  }
-}
 
 TokenCount& TokenCounts::EntryOf(int32_t id) {
   const auto [found, is_new] = index_.try_emplace(id, entries_.size());

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/weights_digest.h"
 
 #include <algorithm>
@@ -8,20 +9,41 @@
 #include <utility>
 #include <vector>
 
-#include "engine/sha256.h"
 #include "kernels/base/error.h"
 #include "loader/checkpoint/safetensors.h"
 #include "loader/file.h"
+#include "loader/sha256.h"
 
 namespace stoch {
 namespace {
 
 constexpr size_t kPieceBytes = 8 << 20;
 
+std::string Line(const TensorInfo& info, DType dtype, const std::string& hash) {
+  return info.name + " " + std::string(DTypeName(dtype)) + " " + ShapeText(info.shape) + " " + hash;
+}
+
+// Of the numbers, whatever form the file holds them in.
+std::string DecodedLine(const ModelFiles& files, const TensorInfo& info, const WeightSource& source,
+                        const std::function<bool()>& stop) {
+  const int64_t piece = std::max<int64_t>(1, static_cast<int64_t>(kPieceBytes / sizeof(float)) / source.cols);
+  std::vector<float> values(static_cast<size_t>(std::min(piece, source.rows) * source.cols));
+  Sha256 hash;
+  for (int64_t row = 0; row < source.rows; row += piece) {
+    if (stop()) return "";
+    const int64_t count = std::min(piece, source.rows - row) * source.cols;
+    source.decoder->Decode(source.first + row * source.cols, count, values.data());
+    hash.Add(std::as_bytes(std::span(values)).first(static_cast<size_t>(count) * sizeof(float)));
+  }
+  files.weights->Release(info.name);
+  return Line(info, DType::kF32, hash.Hex());
+}
+
 std::string TensorLine(const ModelFiles& files, const TensorInfo& info, const std::function<bool()>& stop) {
   const bool vector = info.shape.size() == 1;
   const WeightSource source =
       files.weights->Matrix(info.name, vector ? 1 : info.shape[0], vector ? info.shape[0] : info.shape[1]);
+  if (source.decoder != nullptr) return DecodedLine(files, info, source, stop);
   const auto bytes = static_cast<size_t>(source.rows * source.cols) * DTypeSize(source.dtype);
   const std::span<const std::byte> all(static_cast<const std::byte*>(source.host), bytes);
   Sha256 hash;
@@ -30,7 +52,7 @@ std::string TensorLine(const ModelFiles& files, const TensorInfo& info, const st
     hash.Add(all.subspan(begin, std::min(kPieceBytes, bytes - begin)));
   }
   files.weights->Release(info.name);
-  return info.name + " " + std::string(DTypeName(source.dtype)) + " " + ShapeText(info.shape) + " " + hash.Hex();
+  return Line(info, source.dtype, hash.Hex());
 }
 
 // "random:SHAPE:SEED", the seed written out where it was not given.

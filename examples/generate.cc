@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The smallest program on stoch::engine: opens a model, steps it, reads tokens. Usage: generate MODEL_DIR PROMPT
 #include <exception>
 #include <iostream>

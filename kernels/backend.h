@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface between models and devices: a dozen coarse ops, memory, and nothing about how they are done.
 //
 // A Backend drives one or more devices of one kind. Every handle, buffer and view knows its device; an op runs on the
@@ -25,6 +26,7 @@
 #include "kernels/base/dtype.h"
 #include "kernels/base/tensor_view.h"
 #include "kernels/logit_queries.h"
+#include "kernels/sc/sc_lengths.h"
 #include "kernels/sc/sc_operator.h"
 
 namespace stoch {
@@ -52,6 +54,15 @@ struct DeviceLink {
 
 // ---------------------------------------------------------------------------------------------------- weights ----
 
+// The numbers of a tensor whose file holds them in another form: in blocks of few bits, or rows in another order.
+class WeightDecoder {
+ public:
+  virtual ~WeightDecoder() = default;
+  // Writes elements [first, first + count) of row-major order as F32. Threads: safe.
+  // Requires: both are multiples of a matrix's row length; of a vector, any range inside it.
+  virtual void Decode(int64_t first, int64_t count, float* out) const = 0;
+};
+
 // Where the numbers of one [rows, cols] tensor (or a [cols] vector, rows = 1) come from.
 struct WeightSource {
   std::string name;  // of the tensor, for errors
@@ -60,19 +71,25 @@ struct WeightSource {
   // Row-major host memory, often a mapped file: may be unaligned, must outlive the handle made from it.
   const void* host = nullptr;
   DType dtype = DType::kF32;
-  // host == nullptr: element i of row-major order is RandomWeight(seed, stream, first + i, stddev), or `constant`
-  // where stddev is 0. Backends generate it where they need it.
+  // Instead of host: elements [first, first + rows * cols) of what this decodes, F32 numbers made where they are needed.
+  // Must outlive the handle too. dtype is F32 then.
+  const WeightDecoder* decoder = nullptr;
+  // Neither of them: element i of row-major order is RandomWeight(seed, stream, first + i, stddev), or `constant` where
+  // stddev is 0. Backends generate it where they need it.
   uint64_t seed = 0;
   uint64_t stream = 0;
   int64_t first = 0;
   float stddev = 0;
   float constant = 0;
+
+  bool generated() const { return host == nullptr && decoder == nullptr; }
 };
 
 // How a linear multiplies. sc is set exactly for kSc.
 struct LinearSpec {
   Precision precision = Precision::kFp32;
   ScOperatorPtr sc;
+  ScExtrasPtr extras = {};  // kSc: mixed lengths, protected channels, smoothing; null = none
 };
 
 // A matrix prepared for multiplication on one device. Its layout is the backend's own.
@@ -110,7 +127,13 @@ struct KvCacheSpec {
   int page_tokens = 64;
   int64_t num_pages = 0;
   AttentionMode mode = AttentionMode::kExact;
-  ScOperatorPtr qk, av;                    // set where mode is not kExact
+  ScOperatorPtr qk, av;  // set where mode is not kExact
+  // What a layer has instead of qk and av; empty where all layers are alike.
+  struct Products {
+    ScOperatorPtr qk, av;
+    ScExtrasPtr qk_extras = {}, av_extras = {};  // mixed lengths of rows; null = none
+  };
+  std::vector<Products> layers = {};       // [num_layers]
   Precision precision = Precision::kFp32;  // kFp16: half storage of the baseline
 };
 
@@ -162,7 +185,7 @@ enum class Prologue : uint8_t {
   kSiluMul,  // Silu(x) * x2
 };
 
-// What:     for every weight i: out_i = f(x) @ weight_i^T, or out_i = out_i + that product, f = the prologue.
+// For every weight i: out_i = f(x) @ weight_i^T, or out_i = out_i + that product, f = the prologue.
 // Shapes:   x, x2 F32 [rows, cols]; norm_weight F32 [cols]; out_i F32 [rows, weight_i.rows()].
 // Requires: all weights share cols; x, x2 and outs have dense rows (any row stride) and do not overlap.
 // Bits:     kSc: docs/sc_arithmetic.md#5-back-to-real-numbers exactly; one row's result depends on that row alone when
@@ -178,7 +201,7 @@ struct LinearCall {
   bool add_to_out = false;
 };
 
-// What:     RoPE on q and k, append k and v to the cache, then causal attention of every row over its sequence.
+// RoPE on q and k, append k and v to the cache, then causal attention of every row over its sequence.
 // Shapes:   q F32 [rows, num_heads * head_dim]; k, v F32 [rows, num_kv_heads * head_dim]; q and k are overwritten;
 //           rope F32 [max_positions, head_dim]: cos of pairs 0..head_dim/2-1, then sin; out F32 [rows, num_heads *
 //           head_dim]. Query head h reads KV head h / (num_heads / num_kv_heads). Rotation pairs are (i, i +
@@ -195,25 +218,132 @@ struct AttentionCall {
   const Pass* pass = nullptr;
   int num_heads = 0;
   TensorView out;
+  // Sliding window: the row at position i sees positions t with i - t < window; 0: every t <= i. A position outside has
+  // a score of -inf, so p = 0; lanes, masks and scopes go by absolute position as without a window.
+  int window = 0;
 };
 
-// How data of a Gather travels: the backend's choice, or what a check asks for (InvalidInput where that is not there).
-enum class GatherRoute : uint8_t { kAuto, kDirect, kNccl };
+// x[r, i] = x[r, i] + bias[i], rounded once, in place.
+// Shapes: x F32 [rows, n], dense rows, any row stride; bias F32 [n].
+struct AddBiasCall {
+  OpSite site;
+  TensorView x;
+  TensorView bias;
+};
 
-// What:     an exchange: what every device computed, side by side, on every device that wants it. Columns of `to` are
-//           those of f(from_0), f(from_1), ... in order, f the prologue of one value: kNone or kSiluMul.
+// RMSNorm of every head of q and of k, in place: x * (1 / sqrt(mean(x^2) + eps)) * weight over head_dim, rounded as
+// (x * r) * w. Qwen3 does it between the projections and RoPE.
+// Shapes: q F32 [rows, heads * head_dim], k F32 [rows, kv_heads * head_dim], dense rows, any row stride; q_weight,
+//         k_weight F32 [head_dim].
+// Bits:   the sum of squares in kRowLanes order.
+struct NormHeadsCall {
+  OpSite site;
+  int64_t head_dim = 0;
+  float eps = 0;
+  TensorView q, k;
+  TensorView q_weight, k_weight;
+};
+
+// ---------------------------------------------------------------------------------------------------- experts ----
+// A mixture of experts: every row takes top_k of a layer's feed-forward networks. Slot s = row * top_k + rank is the
+// row's expert of that rank, the most probable first; slots have fixed places, so that nothing waits for the choice.
+
+// One matrix, or several stacked, of every expert of a layer, on one device: all of one shape and one spec.
+class ExpertWeights {
+ public:
+  virtual ~ExpertWeights() = default;
+  virtual Device device() const = 0;
+  virtual int64_t count() const = 0;
+  virtual int64_t rows() const = 0;  // output features of one
+  virtual int64_t cols() const = 0;
+  virtual int64_t bytes() const = 0;         // device memory of all
+  virtual int64_t stream_bytes() const = 0;  // read by one pass over one of them
+};
+
+// The router: p = softmax(logits[row]), the top_k largest p, ties to the lower index, and their weights: p, or where
+// `normalize` is set p / (p_0 + p_1 + ...).
+// Shapes: logits F32 [rows, experts]; chosen I32 [rows, top_k]; weights F32 [rows, top_k]; all dense.
+// Bits:   softmax as in attention (Exp(x - max), sum in kRowLanes order, e / sum); the sum of the chosen p from rank 0
+//         on.
+struct RouteCall {
+  OpSite site;
+  TensorView logits;
+  bool normalize = false;
+  TensorView chosen;
+  TensorView weights;
+};
+
+// out_i[s] = f(x of slot s) @ weight_i[chosen[s]]^T for every slot s; f and the products are those of LinearCall.
+// Shapes:   x, x2 F32 [rows, cols], which all slots of a row share, or F32 [rows * top_k, cols]; chosen I32 [rows,
+//           top_k], dense; out_i F32 [rows * top_k, weight_i.rows()].
+// Requires: chosen is what Route wrote. As LinearCall otherwise; where scopes of activations hold several rows, they
+//           are the slots of one expert in ascending order.
+struct ExpertLinearCall {
+  OpSite site;
+  Prologue prologue = Prologue::kNone;
+  TensorView x, x2;
+  TensorView norm_weight;
+  float norm_eps = 0;
+  TensorView chosen;
+  std::vector<const ExpertWeights*> weights;
+  std::vector<TensorView> outs;
+};
+
+// out[r] = out[r] + ((w_0 x_0 + w_1 x_1) + w_2 x_2 ...) over the slots of row r in order of rank, every product and
+// sum rounded.
+// Shapes: x F32 [rows * top_k, n]; weights F32 [rows, top_k], dense; out F32 [rows, n].
+struct CombineExpertsCall {
+  OpSite site;
+  TensorView x;
+  TensorView weights;
+  TensorView out;
+};
+
+// How data of an AllGather travels: the backend's choice, or what a check asks for (InvalidInput if that is not
+// there).
+enum class AllGatherRoute : uint8_t { kAuto, kDirect, kNccl };
+
+// An exchange: what every device computed, side by side, on every device that wants it. Columns of `to` are those of
+// f(from_0), f(from_1), ... in order, f the prologue of one value: kNone or kSiluMul.
 // Shapes:   from_i, from2_i (kSiluMul) F32 [rows, n_i], n_i = 0 where a device gives nothing; to_j F32 [rows, sum of
 //           n_i]. Dense rows, any row stride.
 // Requires: each device is named once in `from`, and at most once in `to`, where no other device is. from_i may be its
 //           own columns of the `to` of its device (kNone); outputs overlap nothing else.
 // Bits:     values are moved, never added up.
 // Async:    an op of every device in `from`: in order with the ops issued before and after on each.
-struct GatherCall {
+struct AllGatherCall {
   OpSite site;
   Prologue prologue = Prologue::kNone;
-  GatherRoute route = GatherRoute::kAuto;
+  AllGatherRoute route = AllGatherRoute::kAuto;
   std::vector<TensorView> from, from2;
   std::vector<TensorView> to;
+};
+
+// What rows of a product with mixed lengths ran at, or a protected part at one length.
+struct ScLengthRecord {
+  OpSite site;
+  std::string_view op;  // "q_proj", "qk", ...
+  int64_t unit = -1;    // query head; -1: none
+  int64_t rows = 0;
+  int64_t in_features = 0;  // of qk head_dim, of av the positions that the last row sees
+  int64_t out_features = 0;
+  int64_t chunk = 0;                  // dimensions of a chunk
+  int64_t lengths_per_row = 1;        // 1, or the number of chunks
+  std::span<const int> lengths = {};  // [rows][lengths_per_row], cycles; 0 = pruned
+  int64_t first_position = -1;        // attention: of the first row, which sees first_position + 1 positions
+};
+
+// Sees the operands of ops on the host, for calibration, profiles and traces. Calls come from the thread that issues
+// ops; what is passed is valid during the call.
+class OpObserver {
+ public:
+  virtual ~OpObserver() = default;
+  // f(x) of a Linear: floats [rows][cols], rows `stride` apart.
+  virtual void OnLinear(const LinearCall& /*call*/, const float* /*x*/, int64_t /*rows*/, int64_t /*cols*/,
+                        int64_t /*stride*/) {}
+  // Queries and keys are rotated.
+  virtual void OnAttention(const AttentionCall& /*call*/, const PassLayout& /*layout*/) {}
+  virtual void OnLengths(const ScLengthRecord& /*record*/) {}
 };
 
 // Rows [first_row, first_row + view.dim(0)) of the logits that queries number from 0: F32 [rows, vocab_size].
@@ -235,31 +365,30 @@ class Backend {
   virtual std::string_view name() const = 0;  // "cpu", "cuda"
   virtual std::span<const Device> devices() const = 0;
   virtual DeviceInfo info(Device device) const = 0;
-  // What: measures and remembers the read bandwidth shown by info(). Takes about a tenth of a second.
+  // Measures and remembers the read bandwidth shown by info(). Takes about a tenth of a second.
   virtual double MeasureBandwidth(Device device) = 0;
 
-  // Every ordered pair of different devices; and what moves data of a Gather, for people.
+  // Every ordered pair of different devices; and what moves data of an AllGather, for people.
   virtual std::vector<DeviceLink> links() const = 0;
-  virtual std::string exchange() const = 0;
+  virtual std::string collectives() const = 0;
 
   // Memory. Allocate zero-fills. Copies need dense views of equal byte size; CopyToHost waits for the device.
   virtual Buffer Allocate(Device device, int64_t bytes) = 0;
-  // What: what a buffer of so many bytes takes of its device.
+  // What a buffer of so many bytes takes of its device.
   virtual int64_t AllocatedBytes(int64_t bytes) const { return bytes; }
-  // What: the most memory, besides its operands, that a Linear of matrices [out_features[i], in_features] takes while
-  // it
-  //       runs, with any number of tokens up to max_tokens. 0 where that is not memory of a device.
+  // The most memory, besides its operands, that a Linear of matrices [out_features[i], in_features] takes while it
+  // runs, with any number of tokens up to max_tokens. 0 where that is not memory of a device.
   virtual int64_t LinearScratchBytes(const LinearSpec& /*spec*/, std::span<const int64_t> /*out_features*/,
                                      int64_t /*in_features*/, int64_t /*max_tokens*/) const {
     return 0;
   }
-  // What: the same for an Attention over a cache of this kind (num_pages does not matter), in passes within the limits.
+  // The same for an Attention over a cache of this kind (num_pages does not matter), in passes within the limits.
   virtual int64_t AttentionScratchBytes(const KvCacheSpec& /*spec*/, int /*num_heads*/,
                                         const PassLimits& /*limits*/) const {
     return 0;
   }
-  // What: which kernels such a Linear of `tokens` tokens runs, or an Attention of `tokens` tokens, of one sequence
-  //       (is_prompt) or of as many; for people, "" where there is no choice.
+  // Which kernels such a Linear of `tokens` tokens runs, or an Attention of `tokens` tokens, of one sequence
+  // (is_prompt) or of as many; for people, "" where there is no choice.
   virtual std::string LinearKernel(const LinearSpec& /*spec*/, std::span<const int64_t> /*out_features*/,
                                    int64_t /*in_features*/, int64_t /*tokens*/) const {
     return {};
@@ -268,11 +397,11 @@ class Backend {
                                       bool /*is_prompt*/) const {
     return {};
   }
-  // What: takes memory for the scratch of ops to come, in one piece, that all of them share. What they need beyond it,
-  //       they take at their first use.
+  // Takes memory for the scratch of ops to come, in one piece, that all of them share. What they need beyond it, they
+  // take at their first use.
   virtual void ReserveScratch(Device /*device*/, int64_t /*bytes*/) {}
-  // What: zero-filled memory of the device that the host may read too, once it has waited for what writes it. For a few
-  //       results: the device writes it more slowly than its own.
+  // Zero-filled memory of the device that the host may read too, once it has waited for what writes it. For a few
+  // results: the device writes it more slowly than its own.
   virtual Buffer AllocateShared(Device device, int64_t bytes) = 0;
   virtual void CopyFromHost(const TensorView& to, const void* from) = 0;
   virtual void CopyToHost(void* to, const TensorView& from) = 0;
@@ -282,20 +411,20 @@ class Backend {
   // Weights. `parts` are stacked by rows into one matrix. NaN or infinity is InvalidInput naming the tensor.
   virtual std::unique_ptr<LinearWeight> MakeLinear(Device device, std::span<const WeightSource> parts,
                                                    const LinearSpec& spec) = 0;
-  // What: rows [first, first + count) of the matrix that MakeLinear(device, {source}, spec) would be, with the scales
-  //       that they have there. SliceRows of the source is the same, and cheaper, where no two rows share a scale.
+  // Rows [first, first + count) of the matrix that MakeLinear(device, {source}, spec) would be, with the scales that
+  // they have there. SliceRows of the source is the same, and cheaper, where no two rows share a scale.
   virtual std::unique_ptr<LinearWeight> MakeLinearRows(Device device, const WeightSource& source,
                                                        const LinearSpec& spec, int64_t first, int64_t count) = 0;
   virtual Buffer MakeVector(Device device, const WeightSource& source) = 0;  // F32 [cols]
-  // What: `tied`, when given, is an exact LM head made from the same source; a backend may share its memory.
+  // `tied`, when given, is an exact LM head made from the same source; a backend may share its memory.
   virtual std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                         const LinearWeight* tied) = 0;
   // Whether an embedding that shares no memory takes pinned memory of the host and none of its device.
   virtual bool keeps_embedding_on_host() const { return false; }
-  // What: gives back what making weights took besides them; the next one takes it again.
+  // Gives back what making weights took besides them; the next one takes it again.
   virtual void EndLoading() {}
-  // What: the matrix as plain numbers, for tests and inspection: kSc: codes U8 [rows, cols] and scales F32
-  //       [rows, chunks]; kFp32/kFp16: values F32 [rows, cols] in `values`.
+  // The matrix as plain numbers, for tests and inspection: kSc: codes U8 [rows, cols] and scales F32 [rows, chunks];
+  // kFp32/kFp16: values F32 [rows, cols] in `values`.
   struct PlainLinear {
     std::vector<uint8_t> codes;
     std::vector<float> scales;
@@ -303,20 +432,30 @@ class Backend {
   };
   virtual PlainLinear Unpack(const LinearWeight& weight) = 0;
 
+  // Whether the ops of a mixture of experts are there; without them a model of that kind is refused before it loads.
+  virtual bool has_experts() const { return false; }
+  // Takes the same matrix of every expert. Requires: at least one; one device, shape and spec.
+  virtual std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts);
+
   virtual std::unique_ptr<KvCache> MakeKvCache(Device device, const KvCacheSpec& spec) = 0;
   virtual int64_t KvCacheBytes(const KvCacheSpec& spec) const = 0;  // what MakeKvCache would allocate
   virtual std::unique_ptr<Pass> MakePass(Device device, const PassLimits& limits) = 0;
-  // What: makes `layout` the content of `pass`. Requires: within its limits, ids checked by the caller.
+  // Makes `layout` the content of `pass`. Requires: within its limits, ids checked by the caller.
   virtual void UploadPass(Pass& pass, const PassLayout& layout) = 0;
 
   // Ops.
   virtual void Embed(const EmbeddingTable& table, const Pass& pass, const TensorView& out) = 0;  // F32 [rows, hidden]
   virtual void Linear(const LinearCall& call) = 0;
   virtual void Attention(const AttentionCall& call) = 0;
-  // What: out[i] = x[pass.output_rows[i]]. Shapes: x F32 [rows, n], out F32 [output rows, n].
-  virtual void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) = 0;
-  virtual void Gather(const GatherCall& call) = 0;
-  // What: argmax of every row of logits F32 [rows, vocab], ties to the lower index; ids I32 [rows], dense.
+  virtual void AddBias(const AddBiasCall& call);
+  virtual void NormHeads(const NormHeadsCall& call);
+  virtual void Route(const RouteCall& call);
+  virtual void ExpertLinear(const ExpertLinearCall& call);
+  virtual void CombineExperts(const CombineExpertsCall& call);
+  // out[i] = x[pass.output_rows[i]]. Shapes: x F32 [rows, n], out F32 [output rows, n].
+  virtual void SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) = 0;
+  virtual void AllGather(const AllGatherCall& call) = 0;
+  // Argmax of every row of logits F32 [rows, vocab], ties to the lower index; ids I32 [rows], dense.
   virtual void Argmax(const TensorView& logits, const TensorView& ids) = 0;
   // Queries about logits (logit_queries.h). What LogitQueryBytes says is the device memory that MakeLogitQueries takes.
   virtual std::unique_ptr<LogitQueryBuffer> MakeLogitQueries(Device device, const LogitQueryLimits& limits) = 0;
@@ -328,19 +467,30 @@ class Backend {
   // A log-probability of a pick comes after the pick. Bits: identical on all backends.
   virtual void PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) = 0;
   virtual void LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) = 0;
-  // What: y = a @ b^T of docs/sc_arithmetic.md for any configuration, operands quantized on the fly.
+  // y = a @ b^T of docs/sc_arithmetic.md for any configuration, operands quantized on the fly.
   // Shapes: a F32 [n, d] or [batch, n, d], b F32 [m, d] or [batch, m, d], out F32 [n, m] or [batch, n, m]; any strides.
   virtual void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) = 0;
 
-  // What:   runs `body` (ops on `devices` only, each distinct, no host reads), possibly by replaying what it did last
-  //         time under the same non-empty key. Requires: the same key means the same ops on the same handles, buffers
-  //         and shapes; only the contents of passes and buffers may differ. Ops that join several devices are Gathers.
+  // The same with extras, and a stream length for every row, or every (row, chunk), of a: `lengths` [n][1 or chunks]
+  // are cycles of extras.by_length, 0 = pruned; empty: by the rule of the extras, or the operator's own.
+  // Shapes: as ScMatmul, 2-D, dense rows. Errors: InvalidInput where a backend does not have it.
+  virtual void ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op, const ScExtras& extras,
+                             std::span<const int> lengths, const TensorView& out);
+
+  // Runs `body` (ops on `devices` only, each distinct, no host reads), possibly by replaying what it did last time
+  // under the same non-empty key. Requires: the same key means the same ops on the same handles, buffers and shapes;
+  // only the contents of buffers, and of passes of one ContextBucket, may differ. Ops that join devices are AllGathers.
   virtual void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) = 0;
   void RunGraph(Device device, std::string_view key, const std::function<void()>& body) {
     RunGraph({&device, 1}, key, body);
   }
 
-  // What:   throws InvalidInput naming layer and operator if an op met NaN or infinity since the last call. Waits.
+  // Whether MakeLinear and MakeKvCache take extras.
+  virtual bool has_extras() const { return false; }
+  // Ops issued from now on show their operands to `observer`; null ends it. False where the backend cannot.
+  virtual bool Observe(OpObserver* observer) { return observer == nullptr; }
+
+  // Throws InvalidInput naming layer and operator if an op met NaN or infinity since the last call. Waits.
   virtual void CheckFinite(Device device) = 0;
 };
 

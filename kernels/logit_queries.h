@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a caller wants to know of rows of logits: the next token, and log-probabilities. Answered on the device, so that
 // the host never reads a row.
 #pragma once

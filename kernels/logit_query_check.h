@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every backend checks of queries about logits before it takes them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/registry.h"
 
 #include <charconv>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::string_view kExpected = "expected auto, cpu, cpu:N, cuda or cuda:0,1";
 
-// What: the whole of `text` as a number from 0 on; -1 if it is not one.
+// The whole of `text` as a number from 0 on; -1 if it is not one.
 int ParseIndex(std::string_view text) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

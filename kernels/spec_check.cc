@@ -1,8 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/spec_check.h"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "kernels/base/error.h"
 #include "kernels/math/elementary.h"
@@ -13,6 +15,11 @@ namespace {
 
 // Element i of row-major order. Generated numbers are finite by construction.
 float Element(const WeightSource& source, int64_t i) {
+  if (source.decoder != nullptr) {
+    std::vector<float> row(static_cast<size_t>(source.cols));
+    source.decoder->Decode(source.first + i / source.cols * source.cols, source.cols, row.data());
+    return row[static_cast<size_t>(i % source.cols)];
+  }
   if (source.host == nullptr) return source.stddev == 0.0f ? source.constant : 0.0f;
   const char* at = static_cast<const char*>(source.host) + i * static_cast<int64_t>(DTypeSize(source.dtype));
   if (source.dtype == DType::kF32) {
@@ -31,19 +38,23 @@ float Element(const WeightSource& source, int64_t i) {
 
 void CheckKvOperator(std::string_view name, const ScOperatorPtr& op, AttentionMode mode) {
   if (!op) RejectOperator(name, " is missing");
+  if (IntBits(op->config.arith) > 0) return;  // rows and chunks of its own
   if (op->config.chunk_d != 0) {
     RejectOperator(name,
                    ": SC parameter chunk_d = " + std::to_string(op->config.chunk_d) + ": allowed is 0 in attention");
   }
-  const bool per_head = op->config.granularity == ScGranularity::kPerHead;
-  const bool per_row = op->config.granularity == ScGranularity::kPerRow;
-  if (mode == AttentionMode::kPerHead && !per_head) {
-    RejectOperator(name, ": SC parameter granularity: allowed is per_head with attention = per_head");
+  switch (mode) {
+    case AttentionMode::kExact: return;
+    case AttentionMode::kPerHead:
+      if (op->config.granularity == ScGranularity::kPerHead) return;
+      RejectOperator(name, ": SC parameter granularity: allowed is per_head with attention = per_head");
+    case AttentionMode::kPerRow:
+    case AttentionMode::kPerToken: break;
   }
-  if (mode != AttentionMode::kPerHead && !per_row) {
+  if (op->config.granularity != ScGranularity::kPerRow) {
     RejectOperator(name, ": SC parameter granularity: allowed is per_row with attention = per_row, per_token");
   }
-  if (mode != AttentionMode::kPerToken) return;
+  if (mode == AttentionMode::kPerRow) return;
   if (op->code == ScCode::kAsymmetric) {
     RejectOperator(name, ": SC parameter mode = unipolar: allowed is bipolar with attention = per_token");
   }
@@ -53,6 +64,11 @@ void CheckKvOperator(std::string_view name, const ScOperatorPtr& op, AttentionMo
 }
 
 }  // namespace
+
+void Backend::ScMixedMatmul(const TensorView& /*a*/, const TensorView& /*b*/, const ScOperatorPtr& /*op*/,
+                            const ScExtras& /*extras*/, std::span<const int> /*lengths*/, const TensorView& /*out*/) {
+  throw InvalidInput("mixed stream lengths, protected channels and smoothing run on the CPU only: give --device cpu");
+}
 
 void CheckStack(std::span<const WeightSource> parts) {
   if (parts.empty()) throw InvalidInput("a weight needs at least one tensor");
@@ -70,6 +86,11 @@ void CheckStack(std::span<const WeightSource> parts) {
 }
 
 void CheckAccumulator(const ScOperator& op, int64_t dims, std::string_view where) {
+  if (op.config.gate == ScGate::kTable || IntBits(op.config.arith) > 0) {
+    if (dims * std::max(op.max_count, op.q_max) < int64_t{1} << 31) return;
+    throw InvalidInput(std::string(where) + ": " + std::to_string(dims) + " dimensions of table entries up to " +
+                       std::to_string(op.max_count) + " overflow a 32-bit sum");
+  }
   const int64_t largest = std::max<int64_t>(op.config.stoc_len, op.code == ScCode::kAsymmetric ? op.q_max : 0);
   if (dims * largest >= int64_t{1} << 31) {
     throw InvalidInput(std::string(where) + ": " + std::to_string(dims) + " dimensions of stream length " +
@@ -81,6 +102,14 @@ void CheckKvOperators(const KvCacheSpec& spec) {
   if (spec.mode == AttentionMode::kExact) return;
   CheckKvOperator("qk", spec.qk, spec.mode);
   CheckKvOperator("av", spec.av, spec.mode);
+  if (!spec.layers.empty() && static_cast<int>(spec.layers.size()) != spec.num_layers) {
+    RejectOperator("layers",
+                   ": " + std::to_string(spec.layers.size()) + " entries of " + std::to_string(spec.num_layers));
+  }
+  for (const KvCacheSpec::Products& layer : spec.layers) {
+    CheckKvOperator("qk", layer.qk, spec.mode);
+    CheckKvOperator("av", layer.av, spec.mode);
+  }
 }
 
 void RejectNonFinite(std::span<const WeightSource> parts, int64_t row) {

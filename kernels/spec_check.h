@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every backend refuses in the same words: weights, products and caches that no kernel could compute right.
 //
 // Errors: InvalidInput from every function here, naming the operand, what was expected and what was given.
@@ -11,17 +12,17 @@
 
 namespace stoch {
 
-// What: parts can be stacked into one weight: at least one, equal columns, a type that holds weights.
+// Parts can be stacked into one weight: at least one, equal columns, a type that holds weights.
 void CheckStack(std::span<const WeightSource> parts);
 
-// What: a sum of counts over `dims` dimensions fits 32 bits, and so does an unipolar sum of codes. `where` names it.
+// A sum of counts over `dims` dimensions fits 32 bits, and so does an unipolar sum of codes. `where` names it.
 void CheckAccumulator(const ScOperator& op, int64_t dims, std::string_view where);
 
-// What: the operators of a KV cache fit its attention mode (models/sc_model_config.h has the same rules in flags'
+// The operators of a KV cache fit its attention mode (models/sc_model_config.h has the same rules in flags'
 // words).
 void CheckKvOperators(const KvCacheSpec& spec);
 
-// What:     says where the number is that a backend found in row `row` of the stack: tensor, row and column.
+// Says where the number is that a backend found in row `row` of the stack: tensor, row and column.
 // Requires: 0 <= row < the parts' rows together; the row holds NaN, infinity, or a value that is none in float16.
 [[noreturn]] void RejectNonFinite(std::span<const WeightSource> parts, int64_t row);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON of hostile files: nlohmann-json with limits and one-sentence errors.
 #pragma once
 
@@ -12,8 +13,8 @@ namespace stoch {
 // has 0.5 million.
 inline constexpr int64_t kMaxJsonFileValues = 8'000'000;
 
-// What:   the document. Nesting deeper than max_depth, more than max_values values and a key given twice in one object
-//         are refused.
+// The document. Nesting deeper than max_depth, more than max_values values and a key given twice in one object are
+// refused.
 // Errors: InvalidInput naming `where`, the byte where the text stops being JSON, or the key.
 nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth = 32,
                                 int64_t max_values = kMaxJsonFileValues);

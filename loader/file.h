@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Read-only files: mapped, or small ones read whole.
 #pragma once
 
@@ -19,7 +20,7 @@ struct FileStamp {
   bool operator==(const FileStamp&) const = default;
 };
 
-// What: the name of the first file that is not as it was when it was stamped, "" if all are.
+// The name of the first file that is not as it was when it was stamped, "" if all are.
 std::string ChangedFile(std::span<const FileStamp> stamps);
 
 // A regular file mapped into memory while the object lives. Move-only.
@@ -46,7 +47,7 @@ class MappedFile {
   FileStamp stamp_;
 };
 
-// What:   the content of a regular file of at most max_bytes.
+// The content of a regular file of at most max_bytes.
 // Errors: InvalidInput if it cannot be read, is no regular file, or is larger.
 std::string ReadSmallFile(const std::filesystem::path& path, int64_t max_bytes);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How names and text out of hostile files appear in messages.
 #pragma once
 
@@ -6,7 +7,7 @@
 
 namespace stoch {
 
-// What: text in double quotes, control and non-ASCII bytes as \xNN, cut after 80 bytes: safe to print, one line.
+// Text in double quotes, control and non-ASCII bytes as \xNN, cut after 80 bytes: safe to print, one line.
 inline std::string Quoted(std::string_view text) {
   constexpr size_t kMaxBytes = 80;
   constexpr char kHex[] = "0123456789abcdef";

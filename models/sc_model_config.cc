@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/sc_model_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <vector>
 
@@ -12,19 +14,19 @@
 namespace stoch {
 namespace {
 
-// In the order of ScOperatorId.
-constexpr std::array<ScOperatorEntry, kNumScOperators> kOperators = {{
-    {"q_proj", "queries of attention"},
-    {"k_proj", "keys"},
-    {"v_proj", "values"},
-    {"o_proj", "output of attention"},
-    {"gate_proj", "gate of the feed-forward network"},
-    {"up_proj", "its other half"},
-    {"down_proj", "output of the feed-forward network"},
-    {"lm_head", "logits; exact unless lm_head=1"},
-    {"qk", "scores of attention, q k^T"},
-    {"av", "output of attention's softmax, p v"},
-}};
+// In the order of ScOperatorId: the matrices of a block, then the rest.
+const std::array<ScOperatorEntry, kNumScOperators>& Operators() {
+  static const std::array<ScOperatorEntry, kNumScOperators> operators = [] {
+    std::array<ScOperatorEntry, kNumScOperators> entries = {};
+    size_t i = 0;
+    for (const LinearName& linear : LinearNames()) entries[i++] = {linear.name, linear.help};
+    entries[i++] = {"lm_head", "logits; exact unless lm_head=1"};
+    entries[i++] = {"qk", "scores of attention, q k^T"};
+    entries[i++] = {"av", "output of attention's softmax, p v"};
+    return entries;
+  }();
+  return operators;
+}
 
 constexpr std::array<AttentionEntry, 4> kAttentionModes = {{
     {"per_token", AttentionMode::kPerToken, "k and v are quantized once a token; causal and append-only"},
@@ -33,9 +35,10 @@ constexpr std::array<AttentionEntry, 4> kAttentionModes = {{
     {"exact", AttentionMode::kExact, "no stochastic computing in attention"},
 }};
 
-constexpr std::array<ScPreset, 2> kPresets = {{
+constexpr std::array<ScPreset, 3> kPresets = {{
     {"halved", HalvedScModelConfig, "the default: the best accuracy for its cycles, and causal"},
     {"published", PublishedScModelConfig, "what the published simulator ran until mid 2026"},
+    {"published-2026", Published2026ScModelConfig, "what it runs since, and its threshold tables are for"},
 }};
 
 bool IsAttentionProduct(ScOperatorId id) { return id == ScOperatorId::kQk || id == ScOperatorId::kAv; }
@@ -54,8 +57,12 @@ ScOperatorId OperatorAt(int index) { return static_cast<ScOperatorId>(index); }
 void SetAttention(ScModelConfig& config, AttentionMode mode) {
   config.attention = mode;
   const ScGranularity scope = mode == AttentionMode::kPerHead ? ScGranularity::kPerHead : ScGranularity::kPerRow;
-  config.at(ScOperatorId::kQk).granularity = scope;
-  config.at(ScOperatorId::kAv).granularity = scope;
+  const auto set = [scope](ScOperatorConfigs& operators) {
+    operators[static_cast<size_t>(ScOperatorId::kQk)].granularity = scope;
+    operators[static_cast<size_t>(ScOperatorId::kAv)].granularity = scope;
+  };
+  set(config.operators);
+  for (auto& [layer, operators] : config.layers) set(operators);
 }
 
 ScModelConfig MakePreset(bool halve, int stoc_len, int masks, AttentionMode attention) {
@@ -95,23 +102,94 @@ ScModelConfig ParsePreset(std::string_view value) {
   Reject("preset", '\'' + std::string(value) + '\'', JoinNames(kPresets));
 }
 
-void SetOperatorParameter(ScModelConfig& config, std::string_view op, std::string_view name, std::string_view value) {
-  const auto found = std::find_if(kOperators.begin(), kOperators.end(), [op](const auto& e) { return e.name == op; });
-  if (found == kOperators.end()) {
-    throw InvalidInput("SC setting " + std::string(op) + '.' + std::string(name) + " names the unknown operator '" +
-                       std::string(op) + "': known are " + JoinNames(kOperators));
+// Layers as 0-3+28-31.
+std::vector<int> ParseLayers(std::string_view text) {
+  constexpr int kMaxLayer = 4095;
+  std::vector<int> layers;
+  const auto number = [&](std::string_view digits) {
+    int value = -1;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size() || value < 0 || value > kMaxLayer) {
+      Reject("layers", '\'' + std::string(text) + '\'', "ranges in 0..4095 joined by +, as 0-3+28-31");
+    }
+    return value;
+  };
+  for (std::string_view rest = text;;) {
+    const size_t plus = rest.find('+');
+    const std::string_view range = rest.substr(0, plus);
+    const size_t dash = range.find('-');
+    const int first = number(range.substr(0, dash));
+    const int last = dash == std::string_view::npos ? first : number(range.substr(dash + 1));
+    if (last < first) Reject("layers", '\'' + std::string(text) + '\'', "ranges that rise");
+    for (int layer = first; layer <= last; ++layer) layers.push_back(layer);
+    if (plus == std::string_view::npos) break;
+    rest = rest.substr(plus + 1);
   }
-  const ScOperatorId id = OperatorAt(static_cast<int>(found - kOperators.begin()));
+  std::sort(layers.begin(), layers.end());
+  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+  return layers;
+}
+
+// "0-3+28-31" of ascending layers.
+std::string LayersText(const std::vector<int>& layers) {
+  std::string text;
+  for (size_t i = 0, end; i < layers.size(); i = end) {
+    end = i + 1;
+    while (end < layers.size() && layers[end] == layers[end - 1] + 1) ++end;
+    text += (text.empty() ? "" : "+") + std::to_string(layers[i]);
+    if (end > i + 1) text += '-' + std::to_string(layers[end - 1]);
+  }
+  return text;
+}
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+void SetOperatorParameter(ScOperatorConfigs& operators, std::string_view op, std::string_view name,
+                          std::string_view value) {
+  const auto& known = Operators();
+  const auto found = std::find_if(known.begin(), known.end(), [op](const auto& e) { return e.name == op; });
+  if (found == known.end()) {
+    throw InvalidInput("SC setting " + std::string(op) + '.' + std::string(name) + " names the unknown operator '" +
+                       std::string(op) + "': known are " + JoinNames(Operators()));
+  }
+  const ScOperatorId id = OperatorAt(static_cast<int>(found - known.begin()));
   const ScParameter& parameter = FindScParameter(name);
   if (!Takes(id, parameter)) {
     std::vector<ScOperatorEntry> takers;
     for (int i = 0; i < kNumScOperators; ++i) {
-      if (Takes(OperatorAt(i), parameter)) takers.push_back(kOperators[static_cast<size_t>(i)]);
+      if (Takes(OperatorAt(i), parameter)) takers.push_back(Operators()[static_cast<size_t>(i)]);
     }
     throw InvalidInput("SC setting " + std::string(op) + '.' + std::string(name) + " = " + std::string(value) + ": " +
                        std::string(name) + " is a parameter of " + JoinNames(takers) + " only");
   }
-  parameter.set(config.at(id), parameter, value);
+  parameter.set(operators[static_cast<size_t>(id)], parameter, value);
+}
+
+// NAME or OPERATOR.NAME.
+void SetParameter(ScOperatorConfigs& operators, std::string_view name, std::string_view value) {
+  if (const size_t dot = name.find('.'); dot != std::string_view::npos) {
+    SetOperatorParameter(operators, name.substr(0, dot), name.substr(dot + 1), value);
+    return;
+  }
+  const ScParameter& parameter = FindScParameter(name);
+  for (int i = 0; i < kNumScOperators; ++i) {
+    if (Takes(OperatorAt(i), parameter)) parameter.set(operators[static_cast<size_t>(i)], parameter, value);
+  }
+}
+
+void SetInLayers(ScModelConfig& config, std::string_view layers, std::string_view name, std::string_view value) {
+  if (name == "attention" || name == "preset" || name == "lm_head" || name.starts_with("lm_head.")) {
+    const std::string_view what =
+        name == "attention" ? "attention is one mode" : (name == "preset" ? "a preset is" : "the LM head is one");
+    throw InvalidInput("SC setting " + std::string(layers) + '.' + std::string(name) + " = " + std::string(value) +
+                       ": " + std::string(what) + " for the whole model");
+  }
+  for (const int layer : ParseLayers(layers)) {
+    ScOperatorConfigs& own = config.layers.try_emplace(layer, config.operators).first->second;
+    SetParameter(own, name, value);
+    const auto head = static_cast<size_t>(ScOperatorId::kLmHead);
+    own[head] = config.operators[head];
+  }
 }
 
 void Apply(ScModelConfig& config, std::string_view setting) {
@@ -128,13 +206,11 @@ void Apply(ScModelConfig& config, std::string_view setting) {
   } else if (name == "lm_head") {
     if (value != "0" && value != "1") Reject("lm_head", '\'' + std::string(value) + '\'', "0, 1");
     config.sc_lm_head = value == "1";
-  } else if (const size_t dot = name.find('.'); dot != std::string_view::npos) {
-    SetOperatorParameter(config, name.substr(0, dot), name.substr(dot + 1), value);
+  } else if (const size_t dot = name.find('.'); IsDigit(name[0]) && dot != std::string_view::npos) {
+    SetInLayers(config, name.substr(0, dot), name.substr(dot + 1), value);
   } else {
-    const ScParameter& parameter = FindScParameter(name);
-    for (int i = 0; i < kNumScOperators; ++i) {
-      if (Takes(OperatorAt(i), parameter)) parameter.set(config.operators[static_cast<size_t>(i)], parameter, value);
-    }
+    SetParameter(config.operators, name, value);
+    for (auto& [layer, operators] : config.layers) SetParameter(operators, name, value);
   }
 }
 
@@ -167,13 +243,69 @@ std::string Difference(const ScModelConfig& config, const ScModelConfig& preset)
   return text;
 }
 
+// The settings of layers that differ from the others, equal ones in ranges, each with a leading comma.
+std::string LayerDifference(const ScModelConfig& config) {
+  std::string text;
+  for (const ScParameter& parameter : ScParameters()) {
+    for (int i = 0; i < kNumScOperators; ++i) {
+      const ScOperatorId id = OperatorAt(i);
+      if (!Takes(id, parameter) || id == ScOperatorId::kLmHead) continue;
+      const std::string common = parameter.get(config.at(id), parameter);
+      std::map<std::string, std::vector<int>> layers;
+      for (const auto& [layer, operators] : config.layers) {
+        const std::string value = parameter.get(operators[static_cast<size_t>(i)], parameter);
+        if (value != common) layers[value].push_back(layer);
+      }
+      for (const auto& [value, some] : layers) {
+        text += ',' + LayersText(some) + '.' + std::string(ScOperatorName(id)) + '.' + std::string(parameter.name) +
+                '=' + value;
+      }
+    }
+  }
+  return text;
+}
+
+std::string FilesText(const ScModelFiles& files) {
+  std::string text;
+  if (!files.mp_sha.empty()) text += ",mp=" + files.mp_sha;
+  if (files.normalise == ScNormalise::kCall) text += ",mp_normalise=call";
+  if (!files.smooth_sha.empty()) text += ",smooth=" + files.smooth_sha;
+  if (!files.mask_sha.empty()) text += ",mask=" + files.mask_sha;
+  return text;
+}
+
+void ValidateOperator(const ScModelConfig& config, ScOperatorId id, const ScConfig& op, const std::string& name) {
+  try {
+    Resolve(op);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(name + ": " + error.what());
+  }
+  if (op.arith != ScArith::kSc) return;  // no streams: scopes of their own
+  if (IsAttentionProduct(id)) {
+    const std::string mode = " with attention = " + std::string(AttentionModeName(config.attention));
+    if (op.mode != ScMode::kBipolar) Reject(name + ".mode", "unipolar", "bipolar" + mode);
+    if (op.gate == ScGate::kXnor) Reject(name + ".gate", "xnor", "enabled, and" + mode);
+    if (op.gate == ScGate::kTable && Resolve(op).mode == ScMode::kUnipolar) {
+      Reject(name + ".table_code", "unsigned", "signed, sign_magnitude" + mode);
+    }
+    if (op.chunk_d != 0) Reject(name + ".chunk_d", std::to_string(op.chunk_d), "0" + mode);
+    if (op.group_a != 1) Reject(name + ".group_a", std::to_string(op.group_a), "1" + mode);
+    if (op.group_b != 1) Reject(name + ".group_b", std::to_string(op.group_b), "1" + mode);
+  } else if (op.granularity == ScGranularity::kPerHead) {
+    Reject(name + ".granularity", "per_head", "per_tensor, per_row for a linear");
+  } else if (id == ScOperatorId::kLmHead) {
+    if (op.granularity != ScGranularity::kPerRow) Reject("lm_head.granularity", "per_tensor", "per_row");
+    if (op.group_a != 1) Reject("lm_head.group_a", std::to_string(op.group_a), "1");
+  }
+}
+
 }  // namespace
 
 std::span<const ScPreset> ScPresets() { return kPresets; }
 std::span<const AttentionEntry> AttentionModes() { return kAttentionModes; }
-std::span<const ScOperatorEntry> ScOperators() { return kOperators; }
+std::span<const ScOperatorEntry> ScOperators() { return Operators(); }
 
-std::string_view ScOperatorName(ScOperatorId id) { return kOperators[static_cast<size_t>(id)].name; }
+std::string_view ScOperatorName(ScOperatorId id) { return Operators()[static_cast<size_t>(id)].name; }
 
 std::string_view AttentionModeName(AttentionMode mode) {
   for (const AttentionEntry& entry : kAttentionModes) {
@@ -183,6 +315,8 @@ std::string_view AttentionModeName(AttentionMode mode) {
 }
 
 ScModelConfig HalvedScModelConfig() { return MakePreset(true, 128, 64, AttentionMode::kPerToken); }
+
+ScModelConfig Published2026ScModelConfig() { return MakePreset(false, 256, 64, AttentionMode::kPerRow); }
 
 ScModelConfig PublishedScModelConfig() { return MakePreset(false, 256, 256, AttentionMode::kPerHead); }
 
@@ -196,6 +330,7 @@ ScModelConfig ParseScModelConfig(std::span<const std::string> settings, const Sc
       rest = rest.substr(comma + 1);
     }
   }
+  std::erase_if(config.layers, [&](const auto& entry) { return entry.second == config.operators; });
   Validate(config);
   return config;
 }
@@ -203,27 +338,16 @@ ScModelConfig ParseScModelConfig(std::span<const std::string> settings, const Sc
 void Validate(const ScModelConfig& config) {
   for (int i = 0; i < kNumScOperators; ++i) {
     const ScOperatorId id = OperatorAt(i);
-    const ScConfig& op = config.at(id);
     if (id == ScOperatorId::kLmHead && !config.sc_lm_head) continue;
     if (IsAttentionProduct(id) && config.attention == AttentionMode::kExact) continue;
     const std::string name(ScOperatorName(id));
-    try {
-      Resolve(op);
-    } catch (const InvalidInput& error) {
-      throw InvalidInput(name + ": " + error.what());
-    }
-    if (IsAttentionProduct(id)) {
-      const std::string mode = " with attention = " + std::string(AttentionModeName(config.attention));
-      if (op.mode != ScMode::kBipolar) Reject(name + ".mode", "unipolar", "bipolar" + mode);
-      if (op.gate == ScGate::kXnor) Reject(name + ".gate", "xnor", "enabled, and" + mode);
-      if (op.chunk_d != 0) Reject(name + ".chunk_d", std::to_string(op.chunk_d), "0" + mode);
-      if (op.group_a != 1) Reject(name + ".group_a", std::to_string(op.group_a), "1" + mode);
-      if (op.group_b != 1) Reject(name + ".group_b", std::to_string(op.group_b), "1" + mode);
-    } else if (op.granularity == ScGranularity::kPerHead) {
-      Reject(name + ".granularity", "per_head", "per_tensor, per_row for a linear");
-    } else if (id == ScOperatorId::kLmHead) {
-      if (op.granularity != ScGranularity::kPerRow) Reject("lm_head.granularity", "per_tensor", "per_row");
-      if (op.group_a != 1) Reject("lm_head.group_a", std::to_string(op.group_a), "1");
+    ValidateOperator(config, id, config.at(id), name);
+    const ScConfig* checked = &config.at(id);
+    for (const auto& [layer, operators] : config.layers) {
+      const ScConfig& op = operators[static_cast<size_t>(i)];
+      if (id == ScOperatorId::kLmHead || op == *checked) continue;
+      ValidateOperator(config, id, op, std::to_string(layer) + '.' + name);
+      checked = &op;
     }
   }
 }
@@ -234,16 +358,27 @@ std::string Describe(const ScModelConfig& config) {
     const std::string text = "preset=" + std::string(preset.name) + Difference(config, preset.make());
     if (shortest.empty() || text.size() < shortest.size()) shortest = text;
   }
-  return shortest;
+  return shortest + LayerDifference(config) + FilesText(config.files);
+}
+
+bool DependsOnCall(const ScModelConfig& config) {
+  if (config.files.mp == nullptr) return false;
+  return config.files.normalise == ScNormalise::kCall || !config.files.mp->level_fractions.empty();
 }
 
 bool IsBatchInvariant(const ScModelConfig& config) {
-  for (int i = 0; i < kNumScOperators; ++i) {
-    const ScOperatorId id = OperatorAt(i);
-    if (IsAttentionProduct(id) || id == ScOperatorId::kLmHead) continue;
-    if (config.at(id).granularity != ScGranularity::kPerRow || config.at(id).group_a != 1) return false;
-  }
-  return true;
+  if (DependsOnCall(config)) return false;
+  const auto alone = [](const ScOperatorConfigs& operators) {
+    for (int i = 0; i < kNumScOperators; ++i) {
+      const ScOperatorId id = OperatorAt(i);
+      const ScConfig& op = operators[static_cast<size_t>(i)];
+      if (IsAttentionProduct(id) || id == ScOperatorId::kLmHead || op.arith != ScArith::kSc) continue;
+      if (op.granularity != ScGranularity::kPerRow || op.group_a != 1) return false;
+    }
+    return true;
+  };
+  return alone(config.operators) && std::all_of(config.layers.begin(), config.layers.end(),
+                                                [&](const auto& entry) { return alone(entry.second); });
 }
 
 bool IsChunkInvariant(const ScModelConfig& config) {

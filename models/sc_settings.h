@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the text of --sc knows besides the parameters of a product (kernels/sc/sc_parameters.h): presets, modes of
 // attention, operators. Each list is written once; the parser, error messages, `stoch help sc`, shell completion and
 // docs/sc-options.md loop over it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Shared by tools/install, tools/run, tools/test and tools/lint: messages and the build. Sourced, not run.
 

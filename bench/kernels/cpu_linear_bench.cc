@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linears of real Llama shapes on the CPU: SC against exact, decode (1 row) and prefill.
 //
 // Every case is first compared with the scalar reference, bit for bit. Counters: bytes_per_second is weight bytes, and
@@ -71,7 +72,7 @@ class Linear {
   LinearCall call_;
 };
 
-// What: the first tokens agree with the scalar reference. Remembered per shape: the reference is slow.
+// The first tokens agree with the scalar reference. Remembered per shape: the reference is slow.
 bool Verified(Backend& backend, Kind kind, int64_t tokens, int64_t rows, int64_t cols) {
   static std::map<std::vector<int64_t>, bool> known;
   const int64_t checked = std::min<int64_t>(tokens, 3);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of the Llama-3.1-8B shape on a GPU (32 layers, 32 heads, 8 KV heads, head_dim 128): SC per_token and the
 // fp16 baseline, decode as one CUDA graph of all layers, prefill of whole windows. Caches hold real keys and values.
 //
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,31 +57,45 @@ KvCacheSpec SpecOf(const std::string& kind, int64_t pages) {
   return spec;
 }
 
-// `sequences` sequences with `context` positions in the cache; the next pass gives each `rows` more.
+// Sequences with `contexts` positions in the cache; the next pass gives each `rows` more.
 class Fixture {
  public:
-  Fixture(Backend& backend, const std::string& kind, int sequences, int64_t context, int64_t rows)
+  Fixture(Backend& backend, const std::string& kind, const std::vector<int64_t>& contexts, int64_t rows)
       : backend_(backend), device_(backend.devices()[0]) {
-    const int64_t pages_each = (context + rows + kPageTokens - 1) / kPageTokens;
-    const int64_t max_rows = std::max(context, sequences * rows);
-    cache_ = backend.MakeKvCache(device_, SpecOf(kind, pages_each * sequences));
-    pass_ = backend.MakePass(device_, {max_rows, sequences, pages_each});
+    const int64_t longest = *std::max_element(contexts.begin(), contexts.end());
+    const auto sequences = static_cast<int64_t>(contexts.size());
+    const int64_t max_rows = std::max({std::min(longest, kFillRows), sequences * rows});
+    int64_t pages = 0;
+    for (const int64_t context : contexts) pages += PagesOf(context + rows);
+    cache_ = backend.MakeKvCache(device_, SpecOf(kind, pages));
+    pass_ = backend.MakePass(device_, {max_rows, sequences, PagesOf(longest + rows)});
     qkv_ = Tensor(max_rows, kRowFloats);
     out_ = Tensor(max_rows, kHeads * kHeadDim);
-    rope_ = Tensor(context + rows, kHeadDim);
-    pages_.resize(static_cast<size_t>(sequences));
-    for (int s = 0; s < sequences; ++s) {
-      for (int64_t p = 0; p < pages_each; ++p) {
-        pages_[static_cast<size_t>(s)].push_back(static_cast<int32_t>(s * pages_each + p));
+    rope_ = Tensor(longest + rows, kHeadDim);
+    int32_t next = 0;
+    for (const int64_t context : contexts) {
+      std::vector<int32_t>& list = pages_.emplace_back();
+      for (int64_t p = 0; p < PagesOf(context + rows); ++p) list.push_back(next++);
+    }
+    // Prompts of kFillRows that stand where a longer one would: what it costs is not what is measured.
+    for (size_t s = 0; s < contexts.size(); ++s) {
+      for (int64_t begin = 0; begin < contexts[s]; begin += kFillRows) {
+        const int64_t count = std::min(kFillRows, contexts[s] - begin);
+        PassLayout layout;
+        layout.sequences.push_back({0, static_cast<int32_t>(count), 0,
+                                    std::span<const int32_t>(pages_[s]).subspan(static_cast<size_t>(PagesOf(begin)))});
+        layout.ids.resize(static_cast<size_t>(count));
+        backend_.UploadPass(*pass_, layout);
+        Attend(count);
       }
     }
-    for (int s = 0; s < sequences && context > 0; ++s) {
-      Upload({s}, context, 0);
-      Attend(context);
+    PassLayout layout;
+    for (size_t s = 0; s < contexts.size(); ++s) {
+      layout.sequences.push_back({static_cast<int32_t>(layout.ids.size()), static_cast<int32_t>(rows),
+                                  static_cast<int32_t>(contexts[s]), pages_[s]});
+      layout.ids.resize(layout.ids.size() + static_cast<size_t>(rows));
     }
-    std::vector<int> all;
-    for (int s = 0; s < sequences; ++s) all.push_back(s);
-    Upload(all, rows, context);
+    backend_.UploadPass(*pass_, layout);
   }
 
   // Every layer once.
@@ -119,15 +135,8 @@ class Fixture {
     return t;
   }
 
-  void Upload(const std::vector<int>& sequences, int64_t rows, int64_t start) {
-    PassLayout layout;
-    for (const int s : sequences) {
-      layout.sequences.push_back({static_cast<int32_t>(layout.ids.size()), static_cast<int32_t>(rows),
-                                  static_cast<int32_t>(start), pages_[static_cast<size_t>(s)]});
-      layout.ids.resize(layout.ids.size() + static_cast<size_t>(rows));
-    }
-    backend_.UploadPass(*pass_, layout);
-  }
+  static constexpr int64_t kFillRows = 2048;
+  static int64_t PagesOf(int64_t positions) { return (positions + kPageTokens - 1) / kPageTokens; }
 
   Backend& backend_;
   Device device_;
@@ -137,19 +146,23 @@ class Fixture {
   std::vector<std::vector<int32_t>> pages_;
 };
 
-// args: sequences, context, rows of each in the timed pass. Time of all 32 layers.
+// args: sequences, context, rows of each in the timed pass, and, where it is not 0, the context of one sequence more.
+// Time of all 32 layers.
 void Attention(benchmark::State& state, const std::string& kind, bool graph) {
   Backend* backend = Gpu();
   if (backend == nullptr) {
     state.SkipWithError("no usable GPU");
     return;
   }
-  const auto sequences = static_cast<int>(state.range(0));
+  const auto sequences = static_cast<size_t>(state.range(0));
   const int64_t rows = state.range(2);
-  Fixture fixture(*backend, kind, sequences, state.range(1), rows);
+  std::vector<int64_t> contexts(sequences, state.range(1));
+  if (state.range(3) > 0) contexts.push_back(state.range(3));
+  const auto total = static_cast<int64_t>(contexts.size());
+  Fixture fixture(*backend, kind, contexts, rows);
   static int keys = 0;
   const std::string key = graph ? "attention" + std::to_string(++keys) : "";
-  const auto run = [&] { backend->RunGraph(fixture.device(), key, [&] { fixture.Attend(sequences * rows); }); };
+  const auto run = [&] { backend->RunGraph(fixture.device(), key, [&] { fixture.Attend(total * rows); }); };
   for (int i = 0; i < 3; ++i) run();
   backend->Synchronize(fixture.device());
   const int rounds = graph ? 20 : 1;
@@ -160,8 +173,10 @@ void Attention(benchmark::State& state, const std::string& kind, bool graph) {
     state.SetIterationTime(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / rounds);
   }
   // Products of q k and p v over causal positions.
-  const double context = static_cast<double>(state.range(1)) + (static_cast<double>(rows) + 1) / 2;
-  const double products = 2.0 * kLayers * kHeads * kHeadDim * sequences * static_cast<double>(rows) * context;
+  double positions = 0;
+  for (const int64_t context : contexts)
+    positions += static_cast<double>(context) + (static_cast<double>(rows) + 1) / 2;
+  const double products = 2.0 * kLayers * kHeads * kHeadDim * static_cast<double>(rows) * positions;
   state.counters["us_per_layer"] =
       benchmark::Counter(kLayers * 1e-6, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
   state.counters["products/s"] = benchmark::Counter(products, benchmark::Counter::kIsIterationInvariantRate);
@@ -171,15 +186,18 @@ void Register() {
   for (const std::string kind : {"sc", "sc64", "sc256", "fp16"}) {
     auto* decode = benchmark::RegisterBenchmark(("decode/" + kind).c_str(),
                                                 [kind](benchmark::State& s) { Attention(s, kind, true); });
-    for (const int context : {127, 511, 1023, 4095}) decode->Args({1, context, 1});
-    decode->Args({8, 127, 1})->Args({32, 127, 1})->Args({32, 1023, 1});
+    for (const int context : {127, 400, 511, 1023, 2047, 4095, 8191, 32767, 131071}) decode->Args({1, context, 1, 0});
+    decode->Args({8, 127, 1, 0})->Args({32, 127, 1, 0})->Args({32, 1023, 1, 0});
+    for (const int batch : {8, 16, 32}) decode->Args({batch, 2047, 1, 0});
+    decode->Args({8, 8191, 1, 0})->Args({31, 127, 1, 0})->Args({31, 127, 1, 32767});
     decode->UseManualTime()->Iterations(5)->Unit(benchmark::kMicrosecond);
   }
   for (const std::string kind : {"sc", "sc64", "sc256", "per_head", "fp32", "fp16"}) {
     auto* prefill = benchmark::RegisterBenchmark(("prefill/" + kind).c_str(),
                                                  [kind](benchmark::State& s) { Attention(s, kind, false); });
-    prefill->Args({1, 0, 512})->Args({1, 0, 2048});
-    if (kind == "sc" || kind == "fp16") prefill->Args({1, 6144, 2048})->Args({8, 0, 256});
+    prefill->Args({1, 0, 512, 0})->Args({1, 0, 2048, 0});
+    if (kind == "sc" || kind == "fp16")
+      prefill->Args({1, 6144, 2048, 0})->Args({1, 30720, 2048, 0})->Args({8, 0, 256, 0});
     prefill->UseManualTime()->Iterations(3)->Unit(benchmark::kMillisecond);
   }
 }

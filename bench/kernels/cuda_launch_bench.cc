@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What launch discipline costs: the device guard, and an op of a backend (guard, view checks, launch) next to its bare
 // launch of the same kernel. A decode step replays a graph: it makes a handful of guards and checks no view; a pass
 // that is not recorded makes one of each for every op.
@@ -28,7 +29,7 @@ void Guard(benchmark::State& state, int current, int wanted) {
   }
 }
 
-// One row of x copied to another, as GatherOutputRows does in a decode step.
+// One row of x copied to another, as SelectRows does in a decode step.
 struct Rows {
   Rows() : backend(OpenBackend("cuda:0", {}, nullptr)) {
     PassLayout layout;
@@ -64,7 +65,7 @@ void Op(benchmark::State& state) {
   const TensorView from = MakeView(rows.from.data(), DType::kF32, Gpu(0), 1, kCols);
   const TensorView to = MakeView(rows.to.data(), DType::kF32, Gpu(0), 1, kCols);
   Submit(
-      state, [&] { rows.backend->GatherOutputRows(*rows.pass, from, to); }, [&] { rows.backend->Synchronize(Gpu(0)); });
+      state, [&] { rows.backend->SelectRows(*rows.pass, from, to); }, [&] { rows.backend->Synchronize(Gpu(0)); });
 }
 
 void Bare(benchmark::State& state) {
@@ -74,7 +75,7 @@ void Bare(benchmark::State& state) {
   Submit(
       state,
       [&] {
-        cuda::LaunchGatherRows(ctx, static_cast<const float*>(rows.from.data()), kCols,
+        cuda::LaunchSelectRows(ctx, static_cast<const float*>(rows.from.data()), kCols,
                                static_cast<const int32_t*>(rows.index.data()), 1, kCols,
                                static_cast<float*>(rows.to.data()), kCols);
       },

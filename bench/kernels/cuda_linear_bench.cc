@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linears of the Llama-3.1-8B shape on a GPU: SC and the fp16 baseline, one matrix at a time and as whole decode steps.
 //
 // Every matrix has enough copies that a round over them is several times L2, and a round is one
@@ -101,7 +102,7 @@ std::unique_ptr<Op> MakeOp(Backend& backend, const LinearSpec& spec, const std::
   return op;
 }
 
-// What: "" where the first rows of a one-matrix op are the CPU's (SC and fp32: the same bits; fp16: 1 % of the norm).
+// "" where the first rows of a one-matrix op are the CPU's (SC and fp32: the same bits; fp16: 1 % of the norm).
 std::string Verify(Backend& backend, Op& op, const LinearSpec& spec, const std::string& name, uint64_t seed) {
   constexpr int64_t kCheckedRows = 8;
   static const auto cpu = OpenBackend("cpu", {}, nullptr);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC linears of many tokens on a GPU (streams and product, quantization apart) next to cuBLAS fp16 of the same shape.
 //
 // Before timing, the output is compared with the definition at random places and, whole, with the other path's.
@@ -95,7 +96,7 @@ float Defined(const ScOperator& op, const Operands& o, int64_t n, int64_t m) {
       const int count = op.count(static_cast<int>(i) & (op.masks - 1), x & 0x7f, w & 0x7f);
       acc += ((x ^ w) & 0x80) != 0 ? -count : count;
     }
-    const float scale = o.a_scales[static_cast<size_t>(c * o.a.rows + n)] *
+    const float scale = o.a_scales[static_cast<size_t>(c * o.a.tokens + n)] *
                         o.b_scales[static_cast<size_t>(c * o.task.weight.rows_padded + m)];
     y = y + (static_cast<float>(acc) * op.gain) * scale;
   }
@@ -105,7 +106,7 @@ float Defined(const ScOperator& op, const Operands& o, int64_t n, int64_t m) {
 ScPlan Plan(const ScOperator& op, const Operands& o, bool wgmma) {
   DeviceContext& ctx = *Gpu();
   const int64_t rows = o.task.weight.rows;
-  return PlanScPrefill(ctx.traits, ctx.tables.Traits(op), {o.a.rows, o.a.dims.dims, {&rows, 1}}, wgmma);
+  return PlanScPrefill(ctx.traits, ctx.tables.Traits(op), {o.a.tokens, o.a.dims.dims, {&rows, 1}}, wgmma);
 }
 
 bool HasWgmma(const ScOperator& op) { return CanPrefillWgmma(Gpu()->traits, Gpu()->tables.Traits(op)); }

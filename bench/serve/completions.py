@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Completions of a server: whole, streamed, and left before their end."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A `stoch serve` of our own: started, watched from outside, ended."""
 
 import http.client

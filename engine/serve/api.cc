@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/api.h"
 
 #include <openssl/crypto.h>
@@ -115,8 +116,8 @@ Api::Api(ApiOptions options, Metrics& metrics, const Identity& identity, LogSink
 
 bool Api::AnswersAtOnce(const HttpRequest& request) { return request.path == "/health" || request.path == "/metrics"; }
 
-void Api::Attach(const ModelFacts& model, Scheduler& scheduler) {
-  serving_ = {&model, &scheduler};
+void Api::Attach(const ModelFacts& model, JobRunner& runner) {
+  serving_ = {&model, &runner};
   ready_ = true;
 }
 
@@ -233,7 +234,7 @@ std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {
 std::shared_ptr<Exchange> Api::StartCompletion(Call& call, CompletionRequest request) {
   LogIgnored(call, request.ignored);
   auto exchange = std::make_shared<CompletionExchange>(std::move(request), *serving_.model, identity_.Fingerprint(),
-                                                       *serving_.scheduler, call.connection, call.id, log_);
+                                                       *serving_.runner, call.connection, call.id, metrics_, log_);
   exchange->Start();
   return exchange;
 }
@@ -292,23 +293,36 @@ std::shared_ptr<Exchange> Api::TokenizerInfo(Call& call) {
   return call.Send(info);
 }
 
-std::shared_ptr<Exchange> Api::Health(Call& call) {
-  std::string state = "ok";
-  if (!ready_) {
-    state = "loading";
-  } else if (serving_.scheduler->health() == Scheduler::Health::kFailed) {
-    state = "failed";
-  } else if (serving_.scheduler->health() == Scheduler::Health::kStalled) {
-    state = "stalled";
-  } else if (draining_) {
-    state = "draining";
+std::string Api::State() const {
+  if (!ready_) return "loading";
+  switch (serving_.runner->health()) {
+    case JobRunner::Health::kLoading: return "loading";
+    case JobRunner::Health::kStalled: return "stalled";
+    case JobRunner::Health::kFailed: return "failed";
+    case JobRunner::Health::kOk: break;
   }
+  return draining_ ? "draining" : "ok";
+}
+
+std::shared_ptr<Exchange> Api::Health(Call& call) {
+  const std::string state = State();
   const int status = state == "ok" ? 200 : kUnavailable;
-  call.connection->Send({status, "application/json", Dump({{"status", state}}), {}});
+  OrderedJson body = {{"status", state}};
+  if (ready_) {
+    for (const JobRunner::Worker& worker : serving_.runner->workers()) {
+      body["workers"].push_back(
+          {{"pid", worker.pid}, {"state", worker.state}, {"restarts", worker.restarts}, {"device", worker.device}});
+    }
+  }
+  call.connection->Send({status, "application/json", Dump(body), {}});
   return nullptr;
 }
 
 std::shared_ptr<Exchange> Api::MetricsText(Call& call) {
+  if (ready_) {
+    metrics_.SetLoad(serving_.runner->load());
+    metrics_.SetFaults(serving_.runner->faults());
+  }
   if (options_.dropped_log_lines) metrics_.SetDroppedLogLines(options_.dropped_log_lines());
   call.connection->Send({200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Text(), {}});
   return nullptr;

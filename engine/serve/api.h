@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The endpoints: from an HTTP request to a JSON answer or a stream. Knows nothing of sockets.
 #pragma once
 
@@ -9,12 +10,12 @@
 #include <optional>
 #include <string>
 
+#include "engine/request/job_runner.h"
 #include "engine/serve/completion_request.h"
 #include "engine/serve/http/connection.h"
 #include "engine/serve/identity.h"
 #include "engine/serve/log.h"
 #include "engine/serve/metrics.h"
-#include "engine/serve/scheduler.h"
 
 namespace stoch::serve {
 
@@ -34,15 +35,15 @@ class Api {
  public:
   Api(ApiOptions options, Metrics& metrics, const Identity& identity, LogSink log);
 
-  // What: requests that are answered at once, whatever the others wait for.
+  // Requests that are answered at once, whatever the others wait for.
   static bool AnswersAtOnce(const HttpRequest& request);
 
-  // What: from now on completions are answered; before, they are 503. Both outlive this. Called once.
-  void Attach(const ModelFacts& model, Scheduler& scheduler);
-  // What: /health says 503 and new completions are refused.
+  // From now on completions are answered; before, they are 503. Both outlive this. Called once.
+  void Attach(const ModelFacts& model, JobRunner& runner);
+  // /health says 503 and new completions are refused.
   void StartDraining() { draining_ = true; }
 
-  // What: HttpHandler. Never throws: what goes wrong is an answer.
+  // HttpHandler. Never throws: what goes wrong is an answer.
   std::shared_ptr<Exchange> Handle(HttpRequest request, const std::shared_ptr<Connection>& connection);
 
  private:
@@ -50,7 +51,7 @@ class Api {
   struct Route;  // method, path, who answers
   struct Serving {
     const ModelFacts* model;
-    Scheduler* scheduler;
+    JobRunner* runner;
   };
 
   static const Route* FindRoute(const Call& call);
@@ -71,6 +72,7 @@ class Api {
   std::shared_ptr<Exchange> Version(Call& call);
   std::shared_ptr<Exchange> ChatPage(Call& call);
 
+  std::string State() const;  // of /health
   std::string RequestId(const std::string& given);
   void LogIgnored(const Call& call, const IgnoredFields& fields) const;
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/completion_exchange.h"
 
 #include <algorithm>
@@ -20,12 +21,14 @@ constexpr size_t kMuchBytes = 256 << 10;
 }  // namespace
 
 CompletionExchange::CompletionExchange(CompletionRequest request, const ModelFacts& model, std::string fingerprint,
-                                       Scheduler& scheduler, std::shared_ptr<Connection> connection,
-                                       std::string request_id, const LogSink& log)
+                                       JobRunner& runner, std::shared_ptr<Connection> connection,
+                                       std::string request_id, Metrics& metrics, const LogSink& log)
     : request_(std::move(request)),
-      scheduler_(scheduler),
+      model_(model),
+      runner_(runner),
       connection_(std::move(connection)),
       request_id_(std::move(request_id)),
+      metrics_(metrics),
       log_(log),
       start_(std::chrono::steady_clock::now()) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -47,11 +50,12 @@ void CompletionExchange::Start() {
   for (size_t i = 0; i < choices_.size(); ++i) {
     jobs.push_back({[self = shared_from_this(), i] { return self->request_.Choice(i); },
                     [self = shared_from_this(), i](JobUpdate update) {
+                      const auto now = std::chrono::steady_clock::now();
                       auto shared = std::make_shared<JobUpdate>(std::move(update));
-                      self->connection_->Post([self, i, shared] { self->OnUpdate(i, std::move(*shared)); });
+                      self->connection_->Post([self, i, shared, now] { self->OnUpdate(i, std::move(*shared), now); });
                     }});
   }
-  const Scheduler::Submission submission = scheduler_.Submit(std::move(jobs));
+  const JobRunner::Submission submission = runner_.Submit(std::move(jobs));
   if (submission.refusal == Refusal::kFull) {
     throw RequestError(kTooManyRequests, "", "the queue is full; try again in a moment");
   }
@@ -77,23 +81,30 @@ void CompletionExchange::OnDisconnect() {
 
 void CompletionExchange::CancelJobs() {
   for (size_t i = 0; i < choices_.size(); ++i) {
-    if (choices_[i].finish.empty()) scheduler_.Cancel(first_job_ + i);
+    if (!choices_[i].finish.empty()) continue;
+    runner_.Cancel(first_job_ + i);
+    metrics_.CountFinished("cancelled");
   }
 }
 
-void CompletionExchange::OnUpdate(size_t index, JobUpdate update) {
-  if (ended_) return;
+void CompletionExchange::OnUpdate(size_t index, JobUpdate update, std::chrono::steady_clock::time_point when) {
+  Choice& choice = choices_[index];
+  if (ended_ || !choice.finish.empty()) return;  // cancelled, also where its text met a stop string
   try {
     if (update.error_status != 0) {
-      choices_[index].finish = "error";
+      choice.finish = "error";
+      metrics_.CountFinished(choice.finish);
       return FailWith(update.error_status, update.error);
     }
-    Take(index, std::move(update));
+    if (!choice.begun) Begin(index, update);
+    const std::string text = TakeText(choice, update);
+    Measure(choice, update, when);
+    choice.last_token = when;
+    Take(index, std::move(update), text);
     if (!request_.stream) {
       if (unfinished_ == 0) SendWhole();
       return;
     }
-    Choice& choice = choices_[index];
     if (!choice.queued) {
       choice.queued = true;
       to_send_.push_back(index);
@@ -106,40 +117,79 @@ void CompletionExchange::OnUpdate(size_t index, JobUpdate update) {
   }
 }
 
-void CompletionExchange::Take(size_t index, JobUpdate update) {
-  constexpr int64_t kValueBytes = 32;  // of JSON, about
+void CompletionExchange::Measure(const Choice& choice, const JobUpdate& update,
+                                 std::chrono::steady_clock::time_point when) {
+  const auto seconds = [&](std::chrono::steady_clock::time_point since) {
+    return std::chrono::duration<double>(when - since).count();
+  };
+  if (!update.ids.empty()) {
+    metrics_.AddGeneratedTokens(static_cast<int64_t>(update.ids.size()));
+    if (choice.generated == 0) {
+      metrics_.ObserveTimeToFirstToken(seconds(start_));
+    } else {
+      metrics_.ObserveInterToken(seconds(choice.last_token));
+    }
+  }
+  if (update.last()) metrics_.ObserveEndToEnd(seconds(start_));
+}
+
+void CompletionExchange::Begin(size_t index, const JobUpdate& update) {
   Choice& choice = choices_[index];
   const Prompt& prompt = request_.prompt_of(index);
   const auto alternatives = std::max<int64_t>(0, request_.generate.top_logprobs);
-  if (!choice.begun) {
-    choice.begun = true;
-    if (request_.echo) choice.text = prompt.text;
-    if (request_.wants_logprobs()) {
-      if (!request_.echo) choice.writer.GoOnFrom(prompt.ids);
-      const size_t tokens = (request_.echo ? prompt.ids.size() : 0) + update.ids.size();
-      choice.tokens.Reserve(tokens, tokens * static_cast<size_t>(alternatives));
-    }
-    if (request_.echo && request_.wants_logprobs()) {
-      for (size_t i = 0; i < prompt.ids.size(); ++i) {
-        const bool known = i < update.prompt_logprobs.size() && update.prompt_logprobs[i].has_value();
-        choice.tokens.Add(prompt.ids[i], known ? &*update.prompt_logprobs[i] : nullptr);
-      }
-    }
+  choice.begun = true;
+  choice.stream.emplace(model_.tokenizer, prompt.ids, request_.generate.stop);
+  metrics_.ObserveQueueTime(update.queue_seconds);
+  metrics_.AddPromptTokens(static_cast<int64_t>(prompt.ids.size()));
+  metrics_.AddReusedTokens(update.reused_tokens);
+  if (request_.echo) choice.text = prompt.text;
+  if (!request_.wants_logprobs()) return;
+  if (!request_.echo) choice.writer.GoOnFrom(prompt.ids);
+  const size_t tokens = (request_.echo ? prompt.ids.size() : 0) + update.ids.size();
+  choice.tokens.Reserve(tokens, tokens * static_cast<size_t>(alternatives));
+  for (size_t i = 0; request_.echo && i < prompt.ids.size(); ++i) {
+    const bool known = i < update.prompt_logprobs.size() && update.prompt_logprobs[i].has_value();
+    choice.tokens.Add(prompt.ids[i], known ? &*update.prompt_logprobs[i] : nullptr);
   }
-  choice.text += update.text;
+}
+
+// The text of the update's ids. Where it meets a stop string, the update ends with the id that completes it, and the
+// job is cancelled.
+std::string CompletionExchange::TakeText(Choice& choice, JobUpdate& update) {
+  std::string text;
+  for (size_t i = 0; i < update.ids.size(); ++i) {
+    const bool stop_id = update.finish == FinishReason::kStop && i + 1 == update.ids.size();
+    if (!stop_id) text += choice.stream->Push(update.ids[i]);
+    if (!choice.stream->stopped()) continue;
+    update.ids.resize(i + 1);
+    if (!update.logprobs.empty()) update.logprobs.resize(i + 1);
+    if (!update.last()) runner_.Cancel(first_job_ + static_cast<size_t>(&choice - choices_.data()));
+    update.finish = FinishReason::kStop;
+    return text;
+  }
+  if (update.last()) text += choice.stream->Finish();
+  return text;
+}
+
+void CompletionExchange::Take(size_t index, JobUpdate update, const std::string& text) {
+  constexpr int64_t kValueBytes = 32;  // of JSON, about
+  Choice& choice = choices_[index];
+  const auto alternatives = std::max<int64_t>(0, request_.generate.top_logprobs);
   choice.generated += static_cast<int64_t>(update.ids.size());
-  int64_t lag = static_cast<int64_t>(update.text.size());
+  choice.text += text;
+  int64_t lag = static_cast<int64_t>(text.size());
   for (size_t i = 0; request_.wants_logprobs() && i < update.ids.size(); ++i) {
     choice.tokens.Add(update.ids[i], &update.logprobs[i]);
     lag += kValueBytes * (1 + alternatives);
   }
   choice.lag_bytes += lag;
   lag_bytes_ += lag;
-  if (update.last()) {
-    choice.finish = FinishReasonName(update.finish);
-    choice.logits_sha256 = update.logits_sha256;
-    --unfinished_;
-  }
+  if (!update.last()) return;
+  choice.finish = FinishReasonName(update.finish);
+  choice.logits_sha256 = update.logits_sha256;
+  choice.stream.reset();
+  metrics_.CountFinished(choice.finish);
+  --unfinished_;
 }
 
 void CompletionExchange::WaitForRoom(void (CompletionExchange::*then)()) {

@@ -1,4 +1,5 @@
-// One /v1/completions or /v1/chat/completions request on its way: jobs in the scheduler, JSON to the client.
+// SPDX-License-Identifier: Apache-2.0
+// One /v1/completions or /v1/chat/completions request on its way: jobs in the runner, text and JSON to the client.
 #pragma once
 
 #include <chrono>
@@ -8,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "engine/request/job_runner.h"
+#include "engine/request/text_stream.h"
 #include "engine/serve/completion_request.h"
 #include "engine/serve/completion_response.h"
 #include "engine/serve/http/connection.h"
 #include "engine/serve/log.h"
-#include "engine/serve/scheduler.h"
+#include "engine/serve/metrics.h"
 #include "engine/serve/whole_answer.h"
 
 namespace stoch::serve {
@@ -21,10 +24,11 @@ namespace stoch::serve {
 class CompletionExchange : public Exchange, public std::enable_shared_from_this<CompletionExchange> {
  public:
   // fingerprint: of the answer, "" while it is not known.
-  CompletionExchange(CompletionRequest request, const ModelFacts& model, std::string fingerprint, Scheduler& scheduler,
-                     std::shared_ptr<Connection> connection, std::string request_id, const LogSink& log);
+  CompletionExchange(CompletionRequest request, const ModelFacts& model, std::string fingerprint, JobRunner& runner,
+                     std::shared_ptr<Connection> connection, std::string request_id, Metrics& metrics,
+                     const LogSink& log);
 
-  // What:   queues the jobs; a stream begins at once.
+  // Queues the jobs; a stream begins at once.
   // Errors: RequestError: 429 where the queue is full, 503 where the server drains or its engine failed.
   void Start();
   void OnDisconnect() override;
@@ -32,6 +36,8 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
  private:
   struct Choice : AnswerChoice {
     using AnswerChoice::AnswerChoice;
+    std::optional<TextStream> stream;
+    std::chrono::steady_clock::time_point last_token;
     int64_t generated = 0;
     int64_t lag_bytes = 0;  // of a stream: about what generated tokens that are not sent will take
     size_t sent = 0;        // tokens of a stream
@@ -40,8 +46,11 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
     bool queued = false;    // in to_send_
   };
 
-  void OnUpdate(size_t index, JobUpdate update);
-  void Take(size_t index, JobUpdate update);
+  void OnUpdate(size_t index, JobUpdate update, std::chrono::steady_clock::time_point when);
+  void Measure(const Choice& choice, const JobUpdate& update, std::chrono::steady_clock::time_point when);
+  void Begin(size_t index, const JobUpdate& update);
+  void Take(size_t index, JobUpdate update, const std::string& text);
+  std::string TakeText(Choice& choice, JobUpdate& update);
   bool HasMore(const Choice& choice) const;
   void SendEvents();
   void SendChunk(size_t index);
@@ -58,9 +67,11 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   Usage TotalUsage() const;
 
   const CompletionRequest request_;
-  Scheduler& scheduler_;
+  const ModelFacts& model_;
+  JobRunner& runner_;
   const std::shared_ptr<Connection> connection_;
   const std::string request_id_;
+  Metrics& metrics_;
   const LogSink& log_;
   const std::chrono::steady_clock::time_point start_;
   ResponseFrame frame_;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/completion_request.h"
 
 #include <algorithm>
@@ -5,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "engine/request/text_stream.h"
 #include "engine/serve/foreign_fields.h"
 #include "engine/serve/http/request_error.h"
 
@@ -229,6 +231,7 @@ void ReadCommon(JsonFields& fields, const ModelFacts& model, CompletionRequest* 
     generate.stop_ids.insert(generate.stop_ids.end(), more.begin(), more.end());
   }
   generate.ignore_eos = fields.Bool("ignore_eos", false);
+  AddTokenizerStops(model.tokenizer, &generate);
   generate.hash_logits = fields.Bool("return_logits_sha256", false);
   request->stream = fields.Bool("stream", false);
   if (const Json* options = fields.Find("stream_options")) {
@@ -274,13 +277,15 @@ void CheckSizes(const CompletionRequest& request, const ModelFacts& model) {
   CheckAnswer(request, model);
 }
 
-// The date of the prompt: the request's, or the server's.
+// What the request tells the template: the date (else the server's), and whether the answer may reason.
 ChatOptions ReadChatOptions(JsonFields& fields, const ModelFacts& model) {
   ChatOptions options;
   options.date = model.chat_date;
   const Json* given = fields.Find("chat_template_kwargs");
   if (given == nullptr) return options;
-  const auto date = JsonFields(*given, "chat_template_kwargs.").String("date_string");
+  JsonFields kwargs(*given, "chat_template_kwargs.");
+  if (kwargs.Find("enable_thinking") != nullptr) options.enable_thinking = kwargs.Bool("enable_thinking", true);
+  const auto date = kwargs.String("date_string");
   if (!date) return options;
   const bool plain = std::none_of(date->begin(), date->end(), [](char c) { return static_cast<uint8_t>(c) < ' '; });
   if (date->empty() || date->size() > kMaxDateBytes || !plain) {
@@ -321,6 +326,7 @@ GenerateRequest CompletionRequest::Choice(size_t i) const {
   GenerateRequest choice = generate;
   choice.prompt = prompt_of(i).ids;
   choice.sampling.choice = i % static_cast<size_t>(n);
+  choice.stop.clear();  // of its text, which is made here
   return choice;
 }
 
@@ -357,7 +363,9 @@ CompletionRequest ParseChat(const Json& body, const ModelFacts& model) {
   GenerateRequest& generate = request.generate;
   try {
     request.date = ChatDate(tokenizer, *model.chat_format, options);
-    request.prompts = {{EncodeChat(tokenizer, *model.chat_format, messages, {.date = request.date}), ""}};
+    request.prompts = {{EncodeChat(tokenizer, *model.chat_format, messages,
+                                   {.date = request.date, .enable_thinking = options.enable_thinking}),
+                        ""}};
     // What ends a turn is an end of sequence.
     if (!fields.Bool("ignore_eos", false)) generate.stop_ids = ChatStopIds(tokenizer, *model.chat_format);
   } catch (const InvalidInput& error) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bodies of /v1/completions and /v1/chat/completions, checked and turned into requests to the engine.
 #pragma once
 
@@ -7,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/generate.h"
+#include "engine/request/request.h"
 #include "engine/serve/json_fields.h"
-#include "loader/tokenizer/chat_template.h"
+#include "loader/tokenizer/chat/chat_template.h"
 #include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::serve {
@@ -33,7 +34,7 @@ struct ModelFacts {
   std::string chat_date;                 // for templates that write one; "" = what the template says
 };
 
-// What: everything a tokenizer says of the facts (it may be null; outlives them).
+// Everything a tokenizer says of the facts (it may be null; outlives them).
 void SetTokenizer(const Tokenizer* tokenizer, ModelFacts* facts);
 
 struct Prompt {
@@ -56,15 +57,15 @@ struct CompletionRequest {
   size_t num_choices() const { return prompts.size() * static_cast<size_t>(n); }
   // Choices of one prompt are neighbours.
   const Prompt& prompt_of(size_t i) const { return prompts[i / static_cast<size_t>(n)]; }
-  // What: the request of choice i.
+  // The request of choice i.
   GenerateRequest Choice(size_t i) const;
 };
 
-// What:   refuses a text that no context holds before it is tokenized, which takes far longer than to receive it.
+// Refuses a text that no context holds before it is tokenized, which takes far longer than to receive it.
 // Errors: RequestError(400).
 void CheckTextBytes(size_t bytes, const std::string& param, const ModelFacts& model);
 
-// What:   a body that passed every check a running engine would make.
+// A body that passed every check a running engine would make.
 // Bits:   a string prompt becomes the ids `stoch generate` makes of it; BOS is never added to ids. Defaults are those
 //         of the OpenAI API.
 // Errors: RequestError(400) naming field and index, also for fields of other servers that would change what is

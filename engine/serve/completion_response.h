@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON of /v1/completions and /v1/chat/completions, whole and in chunks.
 #pragma once
 
@@ -17,7 +18,7 @@ namespace stoch::serve {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// What: compact JSON text; a stray byte that is no UTF-8 becomes U+FFFD.
+// Compact JSON text; a stray byte that is no UTF-8 becomes U+FFFD.
 std::string Dump(const OrderedJson& value);
 
 // Logprobs of one choice, piece by piece: text offsets go on from the piece before.
@@ -27,13 +28,13 @@ class LogprobWriter {
   enum class List : uint8_t { kTokens, kLogprobs, kTop, kOffsets };
 
   LogprobWriter(const Tokenizer* tokenizer, bool chat);
-  // What: the text that the pieces go on from, which they do not hold. Called once, before them.
+  // The text that the pieces go on from, which they do not hold. Called once, before them.
   void GoOnFrom(std::span<const int32_t> prompt);
-  // What: the logprobs object of tokens [begin, end), which follow those of the piece before. Every listed alternative
-  //       and its own token's entry print the same double where they are the same token. No logprob (a prompt's first
-  //       token): null.
+  // The logprobs object of tokens [begin, end), which follow those of the piece before. Every listed alternative and
+  // its own token's entry print the same double where they are the same token. No logprob (a prompt's first token):
+  // null.
   OrderedJson Piece(const TokenColumns& tokens, size_t begin, size_t end);
-  // What: one list of it (kTokens stands for the one of a chat).
+  // One list of it (kTokens stands for the one of a chat).
   OrderedJson Entries(List list, const TokenColumns& tokens, size_t begin, size_t end);
 
  private:
@@ -78,8 +79,8 @@ struct Usage {
 };
 OrderedJson UsageJson(const Usage& usage);
 
-// What: one entry of choices of a stream: the text, tokens [begin, end), and once they are the last ones how it ended.
-//       The first one of a chat names the role.
+// One entry of choices of a stream: the text, tokens [begin, end), and once they are the last ones how it ended. The
+// first one of a chat names the role.
 OrderedJson ChunkChoice(bool chat, size_t index, AnswerChoice& choice, bool logprobs, size_t begin, size_t end,
                         bool first);
 

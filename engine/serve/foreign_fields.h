@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fields of other servers, and of later APIs, that change what is answered.
 #pragma once
 
@@ -5,8 +6,8 @@
 
 namespace stoch::serve {
 
-// What:   whoever sends one of them with a value that means something wants what this server does not do, and must not
-//         get something else instead. Values that change nothing pass.
+// Whoever sends one of them with a value that means something wants what this server does not do, and must not get
+// something else instead. Values that change nothing pass.
 // Errors: RequestError(400) naming the field.
 void RefuseForeignFields(JsonFields& fields, bool chat);
 

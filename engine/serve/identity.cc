@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/identity.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "engine/sha256.h"
+#include "loader/sha256.h"
 
 namespace stoch::serve {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is served, as a digest: two servers with the same one give the same bits.
 #pragma once
 
@@ -23,9 +24,9 @@ class Identity {
   // weights: DigestWeights (engine/weights_digest.h), which takes as long as reading them does.
   void SetWeights(std::string weights);
 
-  // What: "stoch-" and 32 hex digits of sha256 over everything above; "" until the weights are known.
+  // "stoch-" and 32 hex digits of sha256 over everything above; "" until the weights are known.
   std::string Fingerprint() const;
-  // What: the parts by name, null where not known yet.
+  // The parts by name, null where not known yet.
   nlohmann::ordered_json Describe() const;
 
  private:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Typed reading of the fields of a request object, with errors that name the field.
 #pragma once
 
@@ -16,7 +17,7 @@ struct IgnoredFields {
   std::vector<std::string> names;
 };
 
-// What: a name of a client's, no longer than is good in messages and logs.
+// A name of a client's, no longer than is good in messages and logs.
 std::string ShortName(const std::string& name);
 
 // A field that is absent or null has its default. Everything throws RequestError(400) for another type or a value out
@@ -31,7 +32,7 @@ class JsonFields {
   std::optional<int64_t> Integer(const std::string& name, int64_t low, int64_t high);
   std::optional<double> Number(const std::string& name);
   std::optional<std::string> String(const std::string& name);
-  // What: the fields that nobody asked for.
+  // The fields that nobody asked for.
   IgnoredFields Unknown() const;
 
   std::string Path(const std::string& name) const { return where_ + name; }
@@ -42,11 +43,11 @@ class JsonFields {
   std::set<std::string> known_;
 };
 
-// What: throws RequestError(400) "PATH: expected EXPECTED, got TYPE".
+// Throws RequestError(400) "PATH: expected EXPECTED, got TYPE".
 [[noreturn]] void ThrowWrongType(const std::string& path, const std::string& expected, const nlohmann::json& got);
 
-// What:   the token ids of an array. Errors: RequestError(400) naming path[index] for what is no id below vocab_size,
-//         or path for more than max_count.
+// The token ids of an array. Errors: RequestError(400) naming path[index] for what is no id below vocab_size, or path
+// for more than max_count.
 std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size,
                              int64_t max_count = INT64_MAX);
 

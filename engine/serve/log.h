@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Structured log lines of the server. The library hands them to a sink; what prints them is the tool's business.
 #pragma once
 
@@ -20,8 +21,8 @@ struct LogLine {
 // Called from any thread of the server, several at once.
 using LogSink = std::function<void(const LogLine& line)>;
 
-// What: "event key=value key=\"a value\"": values that hold more than printable ASCII without spaces, quotes and '='
-//       are quoted and escaped as in JSON, so that a line stays one line.
+// "event key=value key=\"a value\"": values that hold more than printable ASCII without spaces, quotes and '=' are
+// quoted and escaped as in JSON, so that a line stays one line.
 std::string FormatLogLine(const LogLine& line);
 
 }  // namespace stoch::serve

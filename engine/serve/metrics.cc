@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/metrics.h"
 
 #include <prometheus/counter.h>
@@ -15,6 +16,12 @@ using prometheus::Histogram;
 
 const Histogram::BucketBoundaries kLatency = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                               1,     2.5,    5,     10,   25,    50,   100, 250,  1000};
+
+// A counter of something that is counted elsewhere.
+void SetTotal(Counter& counter, double total) {
+  const double more = total - counter.Value();
+  if (more > 0) counter.Increment(more);
+}
 
 }  // namespace
 
@@ -50,6 +57,9 @@ struct Metrics::State {
       AddCounter("stoch_http_connections_refused_total", "Connections beyond the limit, or that could not be accepted");
   Counter& dropped_log_lines =
       AddCounter("stoch_log_lines_dropped_total", "Lines that nobody took from standard error in time");
+  Counter& restarts = AddCounter("stoch_worker_restarts_total", "Workers that were lost and started again");
+  Counter& replays = AddCounter("stoch_sequences_replayed_total", "Sequences that went on after the loss of a worker");
+  Counter& blamed = AddCounter("stoch_sequences_refused_total", "Sequences that were blamed for three losses");
   Histogram& queue_time = AddHistogram("stoch_queue_time_seconds", "From arrival to admission");
   Histogram& first_token = AddHistogram("stoch_time_to_first_token_seconds", "From arrival to the first token");
   Histogram& inter_token = AddHistogram("stoch_inter_token_latency_seconds", "Between two tokens of a sequence");
@@ -62,9 +72,11 @@ Metrics::Metrics() : state_(std::make_unique<State>()) {
 }
 Metrics::~Metrics() = default;
 
-void Metrics::SetRunning(int64_t sequences) { state_->running.Set(static_cast<double>(sequences)); }
-void Metrics::SetWaiting(int64_t sequences) { state_->waiting.Set(static_cast<double>(sequences)); }
-void Metrics::SetKvUsage(double share) { state_->kv_usage.Set(share); }
+void Metrics::SetLoad(const JobRunner::Load& load) {
+  state_->running.Set(static_cast<double>(load.running));
+  state_->waiting.Set(static_cast<double>(load.waiting));
+  state_->kv_usage.Set(load.kv_usage);
+}
 void Metrics::AddPromptTokens(int64_t tokens) { state_->prompt_tokens.Increment(static_cast<double>(tokens)); }
 void Metrics::AddReusedTokens(int64_t tokens) { state_->reused_tokens.Increment(static_cast<double>(tokens)); }
 void Metrics::AddGeneratedTokens(int64_t tokens) { state_->generated_tokens.Increment(static_cast<double>(tokens)); }
@@ -73,9 +85,11 @@ void Metrics::CountFinished(std::string_view reason) {
 }
 void Metrics::CountResponse(int status) { state_->responses.Add({{"code", std::to_string(status)}}).Increment(); }
 void Metrics::CountRefusedConnection() { state_->refused_connections.Increment(); }
-void Metrics::SetDroppedLogLines(uint64_t lines) {
-  const double more = static_cast<double>(lines) - state_->dropped_log_lines.Value();
-  if (more > 0) state_->dropped_log_lines.Increment(more);
+void Metrics::SetDroppedLogLines(uint64_t lines) { SetTotal(state_->dropped_log_lines, static_cast<double>(lines)); }
+void Metrics::SetFaults(const JobRunner::Faults& faults) {
+  SetTotal(state_->restarts, static_cast<double>(faults.restarts));
+  SetTotal(state_->replays, static_cast<double>(faults.replays));
+  SetTotal(state_->blamed, static_cast<double>(faults.refused));
 }
 void Metrics::SetBuild(const std::string& version, const std::string& commit) {
   prometheus::BuildGauge()

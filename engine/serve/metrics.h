@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the server counts, in Prometheus text format. Wraps prometheus-cpp.
 #pragma once
 
@@ -5,6 +6,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+
+#include "engine/request/job_runner.h"
 
 namespace stoch::serve {
 
@@ -14,9 +17,8 @@ class Metrics {
   Metrics();
   ~Metrics();
 
-  void SetRunning(int64_t sequences);
-  void SetWaiting(int64_t sequences);
-  void SetKvUsage(double share);  // of the cache's pages that sequences hold, 0..1
+  void SetLoad(const JobRunner::Load& load);
+  void SetFaults(const JobRunner::Faults& faults);
   void AddPromptTokens(int64_t tokens);
   void AddReusedTokens(int64_t tokens);  // of them, those that needed no computing
   void AddGeneratedTokens(int64_t tokens);
@@ -32,7 +34,7 @@ class Metrics {
   void ObserveInterToken(double seconds);
   void ObserveEndToEnd(double seconds);
 
-  // What: the text of /metrics, "text/plain; version=0.0.4".
+  // The text of /metrics, "text/plain; version=0.0.4".
   std::string Text() const;
 
  private:

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/server.h"
 
-#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>
@@ -9,24 +9,13 @@
 
 #include "engine/serve/http/server.h"
 #include "engine/serve/metrics.h"
-#include "engine/sha256.h"
+#include "loader/sha256.h"
 
 namespace stoch::serve {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll{10};
 constexpr std::chrono::milliseconds kFarewell{1000};  // for errors to reach clients after the timeout
-
-std::string DeviceNames(Engine& engine) {
-  std::string names;
-  for (const Device& device : engine.backend().devices()) names += (names.empty() ? "" : ",") + DeviceName(device);
-  return names;
-}
-
-// The longest sequence that both the context and the whole KV cache have room for.
-int64_t LongestSequence(const Engine& engine) {
-  return std::min(engine.shape().context, NumPages(engine.shape()) * kKvPageTokens);
-}
 
 }  // namespace
 
@@ -35,7 +24,7 @@ struct Server::State {
       : options(std::move(server_options)), log(std::move(sink)), api(options.api, metrics, identity, log) {}
 
   HttpHooks Hooks();
-  // What: logs what may happen many times a second no more than once a minute.
+  // Logs what may happen many times a second no more than once a minute.
   void LogNowAndThen(const char* event, const std::string& why);
 
   const ServerOptions options;
@@ -47,8 +36,8 @@ struct Server::State {
   Api api;
   ModelFacts model;
   std::unique_ptr<HttpServer> http;
-  bool aborted = false;                  // by Drain
-  std::unique_ptr<Scheduler> scheduler;  // goes before http: its last updates go to connections
+  bool aborted = false;               // by Drain
+  std::unique_ptr<JobRunner> runner;  // goes before http: its last updates go to connections
 };
 
 void Server::State::LogNowAndThen(const char* event, const std::string& why) {
@@ -88,33 +77,35 @@ Server::Server(ServerOptions options, LogSink log)
 }
 
 Server::~Server() {
-  state_->http->Stop();  // first: no request may reach a scheduler that is gone
+  state_->http->Stop();  // first: no request may reach a runner that is gone
 }
 
-void Server::Attach(Engine& engine, const Tokenizer* tokenizer, IdentityParts identity) {
+void Server::Attach(const ServedModel& model, const Tokenizer* tokenizer, std::unique_ptr<JobRunner> runner,
+                    IdentityParts identity) {
   State& state = *state_;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  state.model.id = state.options.model_id.empty() ? engine.model_name() : state.options.model_id;
-  state.model.vocab_size = engine.config().vocab_size;
-  state.model.context = LongestSequence(engine);
-  state.model.max_choices = state.options.scheduler.max_queue;
-  state.model.max_answer_values = state.options.api.max_answer_values;
-  state.model.default_seed = state.options.api.default_seed;
-  state.model.chat_date = state.options.api.chat_date;
-  SetTokenizer(tokenizer, &state.model);
-  state.model.precision = PrecisionName(engine.options().precision);
-  state.model.sc = engine.sc_description();
-  state.model.device = DeviceNames(engine);
-  state.model.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  ModelFacts& facts = state.model;
+  facts.id = state.options.model_id.empty() ? model.name : state.options.model_id;
+  facts.vocab_size = model.vocab_size;
+  facts.context = model.context;
+  facts.max_choices = state.options.max_choices;
+  facts.max_answer_values = state.options.api.max_answer_values;
+  facts.default_seed = state.options.api.default_seed;
+  facts.chat_date = state.options.api.chat_date;
+  SetTokenizer(tokenizer, &facts);
+  facts.precision = model.precision;
+  facts.sc = model.sc;
+  facts.device = model.device;
+  facts.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   identity.version = state.options.api.version;
-  identity.precision = state.model.precision;
-  identity.sc = state.model.sc;
+  identity.precision = facts.precision;
+  identity.sc = facts.sc;
   if (tokenizer != nullptr && !tokenizer->chat_template().empty()) {
     identity.chat_template = Sha256Hex(tokenizer->chat_template());
   }
   state.identity.SetParts(std::move(identity));
-  state.scheduler = std::make_unique<Scheduler>(engine, tokenizer, state.options.scheduler, state.metrics);
-  state.api.Attach(state.model, *state.scheduler);
+  state.runner = std::move(runner);
+  state.api.Attach(facts, *state.runner);
 }
 
 void Server::SetWeightsDigest(std::string digest) { state_->identity.SetWeights(std::move(digest)); }
@@ -122,30 +113,28 @@ void Server::SetWeightsDigest(std::string digest) { state_->identity.SetWeights(
 uint16_t Server::port() const { return state_->http->port(); }
 std::string Server::address() const { return state_->http->address(); }
 
-Scheduler::Health Server::health() const {
-  return state_->scheduler == nullptr ? Scheduler::Health::kOk : state_->scheduler->health();
+JobRunner::Health Server::health() const {
+  return state_->runner == nullptr ? JobRunner::Health::kOk : state_->runner->health();
 }
 
-std::exception_ptr Server::failure() const {
-  return state_->scheduler == nullptr ? nullptr : state_->scheduler->failure();
-}
+std::exception_ptr Server::failure() const { return state_->runner == nullptr ? nullptr : state_->runner->failure(); }
 
 bool Server::Drain(std::chrono::milliseconds timeout) {
   State& state = *state_;
   const auto wait = [&state](std::chrono::milliseconds limit) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     const auto done = [&state] {
-      return state.http->exchanges() == 0 && (state.scheduler == nullptr || state.scheduler->Idle());
+      return state.http->exchanges() == 0 && (state.runner == nullptr || state.runner->Idle());
     };
     while (!done() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kPoll);
     return done();
   };
   state.api.StartDraining();
-  if (state.scheduler != nullptr) state.scheduler->Close();
+  if (state.runner != nullptr) state.runner->Close();
   state.http->StopAccepting();
   const bool answered = wait(timeout);
   if (!answered) {
-    if (state.scheduler != nullptr) state.scheduler->Abort();
+    if (state.runner != nullptr) state.runner->Abort();
     wait(kFarewell);
     state.aborted = true;
   }
@@ -154,7 +143,7 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
 
 bool Server::stuck() const {
   const State& state = *state_;
-  return state.aborted && state.scheduler != nullptr && !state.scheduler->Idle();
+  return state.aborted && state.runner != nullptr && !state.runner->Idle();
 }
 
 }  // namespace stoch::serve

@@ -1,4 +1,5 @@
-// The whole server: HTTP in front, the scheduler and its engine behind.
+// SPDX-License-Identifier: Apache-2.0
+// The whole server: HTTP in front, and whoever runs the requests behind.
 #pragma once
 
 #include <chrono>
@@ -7,13 +8,12 @@
 #include <memory>
 #include <string>
 
-#include "engine/engine.h"
+#include "engine/request/job_runner.h"
 #include "engine/serve/api.h"
 #include "engine/serve/http/options.h"
 #include "engine/serve/http/server.h"
 #include "engine/serve/identity.h"
 #include "engine/serve/log.h"
-#include "engine/serve/scheduler.h"
 #include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::serve {
@@ -21,35 +21,36 @@ namespace stoch::serve {
 struct ServerOptions {
   HttpOptions http;
   ApiOptions api;
-  Scheduler::Options scheduler;
-  std::string model_id;  // what clients call the model; "" = the engine's name for it
+  int64_t max_choices = 1024;  // sequences one request may ask for
+  std::string model_id;        // what clients call the model; "" = the model's own name
 };
 
 class Server {
  public:
-  // What:   listens at once. Until Attach, /health and completions say 503.
+  // Listens at once. Until Attach, /health and completions say 503.
   // Errors: InvalidInput where it cannot listen.
   Server(ServerOptions options, LogSink log);
   // Drops every request.
   ~Server();
 
-  // What: serves the engine, from a thread of its own: nobody else may use it from now on. tokenizer may be null.
-  //       Both outlive this. identity: its config and tokenizer; the rest is filled in.
-  void Attach(Engine& engine, const Tokenizer* tokenizer, IdentityParts identity = {});
-  // What: from now on answers have a system_fingerprint. Any thread, after Attach.
+  // Answers with what `runner` generates from now on. tokenizer: null, or outlives this. identity: its config and
+  // tokenizer; the rest is filled in.
+  void Attach(const ServedModel& model, const Tokenizer* tokenizer, std::unique_ptr<JobRunner> runner,
+              IdentityParts identity = {});
+  // From now on answers have a system_fingerprint. Any thread, after Attach.
   void SetWeightsDigest(std::string digest);
 
   uint16_t port() const;
   std::string address() const;
-  Scheduler::Health health() const;
-  std::exception_ptr failure() const;  // what ended the engine's thread, null while it is well
+  JobRunner::Health health() const;
+  std::exception_ptr failure() const;  // of the runner, null while it is well
 
-  // What:    no new connections or requests; waits until those there are done, at most `timeout`, then fails the rest
-  //          with 503 and waits a moment for the answers to leave.
+  // No new connections or requests; waits until those there are done, at most `timeout`, then fails the rest with 503
+  // and waits a moment for the answers to leave.
   // Returns: true if everything was answered.
   bool Drain(std::chrono::milliseconds timeout);
-  // What: the engine's thread has not come back from a pass though Drain failed its requests. Destroying the server
-  //       would wait for it.
+  // The runner has not come back from a pass though Drain failed its requests. Destroying the server would wait for
+  // it.
   bool stuck() const;
 
  private:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens of an answer and their logprobs, as compactly as they can wait for a client.
 #pragma once
 
@@ -6,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/logprobs.h"
+#include "engine/request/request.h"
 
 namespace stoch::serve {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/whole_answer.h"
 
 #include <algorithm>

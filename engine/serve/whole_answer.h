@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON of an answer that is sent once it is complete, in pieces: never in memory as a whole.
 #pragma once
 
@@ -14,7 +15,7 @@ class WholeAnswer {
   // Takes the text and the tokens of the choices, which outlive this, as it goes. alternatives: of each token; -1 = no
   // logprobs.
   WholeAnswer(ResponseFrame frame, std::vector<AnswerChoice*> choices, int alternatives, const Usage& usage);
-  // What: the next piece, some hundred kilobytes at most besides a choice's text; "" once there is none.
+  // The next piece, some hundred kilobytes at most besides a choice's text; "" once there is none.
   std::string Next();
 
  private:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owning memory of one device.
 #pragma once
 

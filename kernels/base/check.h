@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // STOCH_CHECK: an always-on check of an invariant of our own code. Not for user input: that is InvalidInput.
 #pragma once
 

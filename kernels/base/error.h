@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exceptions of the project. Libraries throw them; only tools and tests catch them.
 #pragma once
 

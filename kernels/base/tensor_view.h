@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A non-owning view of a strided tensor that knows its device.
 #pragma once
 
@@ -10,7 +11,7 @@
 
 namespace stoch {
 
-// What:   pointer, shape and strides (in elements, may be 0 for a broadcast or negative for a reversed axis).
+// Pointer, shape and strides (in elements, may be 0 for a broadcast or negative for a reversed axis).
 // Units:  offsets are int64_t: views past 2^31 elements are legal.
 // Owns:   nothing; valid as long as the Buffer behind it.
 struct TensorView {
@@ -34,8 +35,18 @@ struct TensorView {
     for (int i = 0; i < rank; ++i) n *= dim(i);
     return n;
   }
+  int64_t bytes() const { return numel() * static_cast<int64_t>(DTypeSize(dtype)); }  // of a dense view
   // Rows are dense (last stride 1); every op accepts this at least.
   bool rows_dense() const { return rank > 0 && (dim(rank - 1) <= 1 || step(rank - 1) == 1); }
+  // Elements lie in row-major order without gaps: one copy of numel() elements is all of it.
+  bool is_dense() const {
+    int64_t expected = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      if (dim(i) != 1 && step(i) != expected) return false;
+      expected *= dim(i);
+    }
+    return true;
+  }
 };
 
 // Dense row-major views.

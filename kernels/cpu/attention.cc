@@ -1,67 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/attention.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 
+#include "kernels/call_check.h"
 #include "kernels/cpu/linear_weight.h"
 #include "kernels/cpu/pass.h"
 #include "kernels/cpu/rope.h"
-#include "kernels/cpu/views.h"
 #include "kernels/math/elementary.h"
-#include "kernels/spec_check.h"
 
 namespace stoch::cpu {
 namespace {
 
 // A tile of fewer positions takes a thread some 20 us (4 query heads of 64 channels), not much more than the barriers.
 constexpr int64_t kSharedPositions = 512;
-
-void CheckSequences(const AttentionCall& call, const CpuKvCache& cache, const PassLayout& layout,
-                    const std::string& op) {
-  const KvCacheSpec& spec = cache.spec();
-  for (const PassLayout::Sequence& sequence : layout.sequences) {
-    const int64_t end = static_cast<int64_t>(sequence.start_position) + sequence.num_rows;
-    const int64_t room = static_cast<int64_t>(sequence.pages.size()) * spec.page_tokens;
-    if (end > room) {
-      Reject(op, "a sequence ends at position " + std::to_string(end) + ", its pages hold " + std::to_string(room));
-    }
-    if (end > call.rope.dim(0)) {
-      Reject(op, "a sequence ends at position " + std::to_string(end) + ", the rope table has " +
-                     std::to_string(call.rope.dim(0)));
-    }
-    for (const int32_t page : sequence.pages) {
-      if (page < 0 || page >= spec.num_pages) {
-        Reject(op, "page " + std::to_string(page) + ", expected below " + std::to_string(spec.num_pages));
-      }
-    }
-    if (spec.mode != AttentionMode::kExact) CheckAccumulator(*spec.av, end, op);
-  }
-}
-
-void CheckCall(const AttentionCall& call, const CpuKvCache& cache, const PassLayout& layout) {
-  const std::string op(call.site.op);
-  const Device device = cache.device();
-  const KvCacheSpec& spec = cache.spec();
-  const int64_t rows = static_cast<int64_t>(layout.ids.size());
-  if (call.pass->device() != device) Reject(op, "the pass is not on " + DeviceName(device));
-  if (call.num_heads < 1 || call.num_heads % spec.num_kv_heads != 0) {
-    Reject(op, std::to_string(call.num_heads) + " heads, expected a multiple of " + std::to_string(spec.num_kv_heads));
-  }
-  if (call.cache_layer < 0 || call.cache_layer >= spec.num_layers) {
-    Reject(op,
-           "cache layer " + std::to_string(call.cache_layer) + ", expected below " + std::to_string(spec.num_layers));
-  }
-  const int64_t q_cols = static_cast<int64_t>(call.num_heads) * spec.head_dim;
-  const int64_t kv_cols = static_cast<int64_t>(spec.num_kv_heads) * spec.head_dim;
-  RequireView(op, "q", call.q, device, DType::kF32, {rows, q_cols});
-  RequireView(op, "k", call.k, device, DType::kF32, {rows, kv_cols});
-  RequireView(op, "v", call.v, device, DType::kF32, {rows, kv_cols});
-  RequireView(op, "rope", call.rope, device, DType::kF32, {kAnySize, spec.head_dim});
-  RequireView(op, "out", call.out, device, DType::kF32, {rows, q_cols});
-  for (const TensorView* in : {&call.q, &call.k, &call.v}) RequireDisjoint(op, call.out, *in);
-  CheckSequences(call, cache, layout, op);
-}
 
 // Rotates q and k of every row in place and looks for NaN and infinity.
 void RotateAll(Context& context, const AttentionWork& work) {
@@ -104,6 +59,10 @@ void AppendValues(Context& context, const AttentionWork& work) {
 
 }  // namespace
 
+void HideScores(float* scores, int64_t first) {
+  std::fill(scores, scores + first, -std::numeric_limits<float>::infinity());
+}
+
 AttentionTiles MakeTiles(const AttentionWork& work, int64_t rows_per_tile, int threads) {
   std::vector<AttentionTile> tiles;
   int64_t total = 0;  // rows times positions
@@ -130,38 +89,43 @@ AttentionTiles MakeTiles(const AttentionWork& work, int64_t rows_per_tile, int t
 std::vector<AttentionRange> CutPositions(const AttentionWork& work, const std::vector<AttentionTile>& tiles,
                                          int threads) {
   int64_t pages = 0;
-  for (const AttentionTile& tile : tiles) pages += (tile.window() + work.page_tokens - 1) / work.page_tokens;
+  const auto first = [&work](const AttentionTile& tile) { return work.FirstSeenPage(tile.first_position); };
+  for (const AttentionTile& tile : tiles) {
+    pages += (tile.window() - first(tile) + work.page_tokens - 1) / work.page_tokens;
+  }
   constexpr int64_t kRangesPerThread = 4;
   const int64_t step = std::max<int64_t>(1, pages / (kRangesPerThread * threads)) * work.page_tokens;
   std::vector<AttentionRange> ranges;
   for (size_t i = 0; i < tiles.size(); ++i) {
     const int64_t window = tiles[i].window();
-    for (int64_t begin = 0; begin < window; begin += step) ranges.push_back({i, begin, std::min(begin + step, window)});
+    for (int64_t begin = first(tiles[i]); begin < window; begin += step)
+      ranges.push_back({i, begin, std::min(begin + step, window)});
   }
   return ranges;
 }
 
 void Attention(Context& context, const AttentionCall& call) {
-  if (call.cache == nullptr || call.pass == nullptr) Reject(call.site.op, "needs a cache and a pass");
+  CheckAttentionHandles(call);
   const CpuKvCache& cache = static_cast<const CpuKvCache&>(*call.cache);
   const PassLayout& layout = LayoutOf(*call.pass);
-  CheckCall(call, cache, layout);
+  CheckAttention(call, static_cast<int64_t>(layout.ids.size()));
+  for (const PassLayout::Sequence& sequence : layout.sequences) {
+    CheckAttentionSequence(call, static_cast<int64_t>(sequence.start_position) + sequence.num_rows,
+                           static_cast<int64_t>(sequence.pages.size()));
+    for (const int32_t page : sequence.pages) CheckAttentionPage(call, page);
+  }
 
   const KvCacheSpec& spec = cache.spec();
   const float scale = static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(spec.head_dim)));
   const AttentionWork work{
       call, cache, layout.sequences, call.num_heads, spec.num_kv_heads, spec.head_dim, spec.page_tokens, scale};
   RotateAll(context, work);
-  if (spec.mode == AttentionMode::kPerToken) {
-    AppendPerToken(context, work);
-    AttendPerToken(context, work);
-    return;
-  }
-  AppendValues(context, work);
-  if (spec.mode == AttentionMode::kExact) {
-    AttendExact(context, work);
-  } else {
-    AttendWindow(context, work);
+  if (context.observer != nullptr) context.observer->OnAttention(call, layout);
+  switch (spec.mode) {
+    case AttentionMode::kExact: AppendValues(context, work); return AttendExact(context, work);
+    case AttentionMode::kPerToken: AppendPerToken(context, work); return AttendPerToken(context, work);
+    case AttentionMode::kPerHead:
+    case AttentionMode::kPerRow: AppendValues(context, work); return AttendWindow(context, work);
   }
 }
 

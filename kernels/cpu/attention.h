@@ -1,7 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over the paged cache, in its four modes (AttentionCall in backend.h, docs/sc_arithmetic.md#6-in-the-model).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cpu/context.h"
@@ -9,9 +12,12 @@
 
 namespace stoch::cpu {
 
-// What:   RoPE, append, then one of the modes below. NaN or infinity is reported to context.finite.
+// RoPE, append, then one of the modes below. NaN or infinity is reported to context.finite.
 // Errors: InvalidInput for operands that break AttentionCall's requirements, before any work.
 void Attention(Context& context, const AttentionCall& call);
+
+// Gives the positions before `first` scores that no softmax sees (AttentionCall::window).
+void HideScores(float* scores, int64_t first);
 
 // A checked call, q and k rotated, k and v of the pass in the cache.
 struct AttentionWork {
@@ -24,7 +30,15 @@ struct AttentionWork {
   int64_t page_tokens = 0;
   float scale = 0;  // 1 / sqrt(head_dim)
 
+  const AttentionProduct& qk() const { return cache.qk(call.cache_layer); }
+  const AttentionProduct& av() const { return cache.av(call.cache_layer); }
+
   int64_t group() const { return num_heads / num_kv_heads; }  // query heads of a KV head
+  // The first position that the row at `position` sees, and where the page of that begins.
+  int64_t FirstSeen(int64_t position) const {
+    return call.window > 0 ? std::max<int64_t>(0, position - call.window + 1) : 0;
+  }
+  int64_t FirstSeenPage(int64_t position) const { return FirstSeen(position) / page_tokens * page_tokens; }
   const float* q(int64_t row, int64_t head) const {
     return call.q.ptr<const float>() + row * call.q.step(0) + head * head_dim;
   }
@@ -62,6 +76,39 @@ struct AttentionRange {
 };
 std::vector<AttentionRange> CutPositions(const AttentionWork& work, const std::vector<AttentionTile>& tiles,
                                          int threads);
+
+// Lengths of the rows of one product of a pass, dispatched a sequence at a time: the metric of each (row, query head)
+// becomes a slot of its operator.
+class AttentionSlots {
+ public:
+  AttentionSlots(const AttentionWork& work, const AttentionProduct& product, std::string_view op);
+
+  bool mixed() const { return product_.rule() != nullptr; }
+  // Whether a slot depends on its own row alone.
+  bool alone() const { return !mixed() || product_.rule()->normalise == ScNormalise::kFixed; }
+  // `x` is the row's operand; with `alone` its slot is there at once.
+  void Observe(int64_t row, int64_t head, const float* x, int64_t n);
+  // Observes and dispatches every query of the pass.
+  void ObserveQueries();
+  // Dispatches every row of a sequence, or of the pass. Requires: all were observed; not alone().
+  void Dispatch(const PassLayout::Sequence& sequence);
+  void Dispatch();
+  uint8_t slot(int64_t row, int64_t head) const {
+    return slots_.empty() ? uint8_t{0} : slots_[static_cast<size_t>(row * work_.num_heads + head)];
+  }
+  const ScLookup* lookup(int64_t row, int64_t head) const { return product_.by_slot[slot(row, head)].get(); }
+  // Shows lengths to the observer.
+  void Report(Context& context) const;
+
+ private:
+  uint8_t SlotOf(int level) const;
+
+  const AttentionWork& work_;
+  const AttentionProduct& product_;
+  std::string_view op_;
+  std::vector<float> metrics_;  // [rows][heads]
+  std::vector<uint8_t> slots_;
+};
 
 void AttendExact(Context& context, const AttentionWork& work);
 void AttendPerToken(Context& context, const AttentionWork& work);

@@ -1,8 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/softmax.h"
+#include "kernels/math/reduce.h"
 
 namespace stoch::cpu {
 namespace {
@@ -52,17 +54,21 @@ class Exact {
   void Probabilities(const AttentionTile& tile, int64_t n, TileState* state) const {
     float* scores = state->scores.data() + n * tile.window();
     const int64_t visible = Visible(tile, n);
-    for (int64_t t = 0; t < visible; ++t) scores[t] = scores[t] * work_.scale;
+    const int64_t first = work_.FirstSeen(visible - 1);
+    HideScores(scores, first);
+    for (int64_t t = first; t < visible; ++t) scores[t] = scores[t] * work_.scale;
     Softmax(simd_, scores, visible);
   }
 
   // Channels [first, first + count) of the output of row n.
   void Weigh(const AttentionTile& tile, int64_t n, int64_t first, int64_t count, const TileState& state,
              std::vector<const float*>* columns) const {
-    const int64_t visible = Visible(tile, n);
-    columns->resize(static_cast<size_t>(visible));
-    for (size_t t = 0; t < columns->size(); ++t) (*columns)[t] = state.v_rows[t] + first;
-    simd_.weighted_sum(state.scores.data() + n * tile.window(), visible, columns->data(), count,
+    // From a multiple of the lanes of a dot product, so that every position keeps its lane.
+    const int64_t begin = work_.FirstSeen(Visible(tile, n) - 1) / kDotLanes * kDotLanes;
+    const int64_t seen = Visible(tile, n) - begin;
+    columns->resize(static_cast<size_t>(seen));
+    for (size_t t = 0; t < columns->size(); ++t) (*columns)[t] = state.v_rows[static_cast<size_t>(begin) + t] + first;
+    simd_.weighted_sum(state.scores.data() + n * tile.window() + begin, seen, columns->data(), count,
                        work_.out(tile.first_row + n / group_, Head(tile, n)) + first);
   }
 
@@ -123,7 +129,7 @@ void AttendExact(Context& context, const AttentionWork& work) {
     const AttentionTile& tile = tiles.whole[static_cast<size_t>(i)];
     Scratch& s = scratches[static_cast<size_t>(thread)];
     steps.Prepare(tile, &s.state);
-    steps.Score(tile, 0, tile.window(), &s.state);
+    steps.Score(tile, work.FirstSeenPage(tile.first_position), tile.window(), &s.state);
     for (int64_t n = 0; n < steps.lefts(tile); ++n) {
       steps.Probabilities(tile, n, &s.state);
       steps.Weigh(tile, n, 0, work.head_dim, s.state, &s.columns);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention with k and v quantized once, when they enter the cache: causal, append-only, chunk-invariant.
 #include <algorithm>
 #include <atomic>
@@ -12,19 +13,23 @@ namespace {
 
 constexpr int64_t kRowsPerTile = 4;
 
-ScChunks OneChunk(int64_t dims) {
+// Positions of a chunk of integer p v.
+constexpr int64_t kIntChunk = 128;
+
+ScChunks Chunks(int64_t dims, int64_t size) {
   ScChunks chunks;
   chunks.cols = dims;
-  chunks.size = dims;
-  chunks.count = 1;
+  chunks.size = size;
+  chunks.count = (dims + size - 1) / size;
   return chunks;
 }
+ScChunks OneChunk(int64_t dims) { return Chunks(dims, dims); }
 
 // Quantizes rows one by one, each its own scope.
 class RowQuantizer {
  public:
-  RowQuantizer(Context& context, const ScLookup& lookup, int64_t dims)
-      : quantizer_(context.pool, context.simd, *lookup.op, OneChunk(dims), ScScopes{1, 1}, 1, nullptr) {}
+  RowQuantizer(Context& context, const ScLookup& lookup, const ScChunks& chunks)
+      : quantizer_(context.pool, context.simd, *lookup.op, chunks, ScScopes{1, 1}, 1, nullptr) {}
   bool operator()(const float* x, uint8_t* codes, float* scale) const {
     return quantizer_.Quantize(0, x, {codes, scale, nullptr, nullptr});
   }
@@ -44,6 +49,12 @@ struct TileState {
 
 // What a thread needs for a while.
 struct Scratch {
+  struct Run {
+    const ScLookup* lookup;
+    int64_t begin, end;  // of `order`
+  };
+  std::vector<int64_t> order;  // left rows by length
+  std::vector<Run> runs;
   std::vector<ScLeft> left;     // [rows * group]
   std::vector<int32_t> acc;     // [rows * group][64]
   std::vector<float> weighted;  // [window]: p * scale of v
@@ -54,22 +65,46 @@ struct Scratch {
 class PerToken {
  public:
   PerToken(Context& context, const AttentionWork& work)
-      : context_(context), work_(work), qk_(work.cache.qk()), av_(work.cache.av()), group_(work.group()) {}
+      : context_(context),
+        work_(work),
+        qk_(*work.qk().lookup),
+        av_(*work.av().lookup),
+        q_slots_(work, work.qk(), "qk"),
+        p_slots_(work, work.av(), "av"),
+        group_(work.group()),
+        int_av_(IntBits(work.av().op().config.arith) > 0) {}
 
+  // Lengths of all queries.
+  void DispatchQueries() { q_slots_.ObserveQueries(); }
+  // Lengths of all probabilities, where they depend on each other. Requires: Probabilities of every row.
+  void DispatchProbabilities() {
+    if (!rows_alone()) p_slots_.Dispatch();
+  }
+  bool rows_alone() const { return p_slots_.alone(); }
+  void Report() const {
+    q_slots_.Report(context_);
+    p_slots_.Report(context_);
+  }
   void QuantizeQueries(const AttentionTile& tile, TileState* state) const;
   // Scores of every query row against positions [begin, end), whole pages but for the window's end.
   void Score(const AttentionTile& tile, int64_t begin, int64_t end, TileState* state, Scratch* s) const;
   // Scores of row n to codes of its probabilities. False if NaN or infinity was met.
-  bool Probabilities(const AttentionTile& tile, int64_t n, TileState* state, Scratch* s) const;
-  // Adds sums of p v over positions [begin, end) to sums [rows * group][channels()].
+  bool Probabilities(const AttentionTile& tile, int64_t n, TileState* state, Scratch* s);
+  // Adds sums of p v over positions [begin, end) to sums [rows * group][sums_per_row].
   void AddValues(const AttentionTile& tile, int64_t begin, int64_t end, const TileState& state, Scratch* s,
                  int32_t* sums) const;
   void Output(const AttentionTile& tile, int64_t n, const TileState& state, const int32_t* sums) const;
 
   int64_t lefts(const AttentionTile& tile) const { return tile.num_rows * group_; }
   int64_t channels() const { return work_.cache.channel_blocks() * kBlockRows; }
+  // [chunks of positions][channels]
+  int64_t sums_per_row(const AttentionTile& tile) const { return PositionChunks(tile.window()).count * channels(); }
 
  private:
+  // Orders rows [first, first + count) of a tile by their slots; one run where all are alike.
+  void Sort(const AttentionSlots& slots, const AttentionTile& tile, int64_t first, int64_t count, Scratch* s) const;
+  ScChunks PositionChunks(int64_t positions) const { return Chunks(positions, int_av_ ? kIntChunk : positions); }
+
   int64_t Visible(const AttentionTile& tile, int64_t n) const { return tile.first_position + n / group_ + 1; }
   int64_t Head(const AttentionTile& tile, int64_t n) const { return tile.kv_head * group_ + n % group_; }
 
@@ -77,13 +112,33 @@ class PerToken {
   const AttentionWork& work_;
   const ScLookup& qk_;
   const ScLookup& av_;
+  AttentionSlots q_slots_, p_slots_;
   int64_t group_;
+  bool int_av_;
 };
 
+void PerToken::Sort(const AttentionSlots& slots, const AttentionTile& tile, int64_t first, int64_t count,
+                    Scratch* s) const {
+  s->order.resize(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) s->order[static_cast<size_t>(i)] = first + i;
+  s->runs.clear();
+  const auto slot = [&](int64_t n) { return slots.slot(tile.first_row + n / group_, Head(tile, n)); };
+  const auto lookup = [&](int64_t n) { return slots.lookup(tile.first_row + n / group_, Head(tile, n)); };
+  if (slots.mixed()) {
+    std::stable_sort(s->order.begin(), s->order.end(), [&](int64_t a, int64_t b) { return slot(a) < slot(b); });
+  }
+  for (int64_t begin = 0, end; begin < count; begin = end) {
+    const int64_t n = s->order[static_cast<size_t>(begin)];
+    end = slots.mixed() ? begin + 1 : count;
+    while (end < count && slot(s->order[static_cast<size_t>(end)]) == slot(n)) ++end;
+    s->runs.push_back({lookup(n), begin, end});
+  }
+}
+
 void PerToken::QuantizeQueries(const AttentionTile& tile, TileState* state) const {
-  const RowQuantizer quantize(context_, qk_, work_.head_dim);
+  const RowQuantizer quantize(context_, qk_, OneChunk(work_.head_dim));
   state->q.Resize(qk_, OneChunk(work_.head_dim), lefts(tile), work_.head_dim);
-  state->p.Resize(av_, OneChunk(tile.window()), lefts(tile), work_.page_tokens);
+  state->p.Resize(av_, PositionChunks(tile.window()), lefts(tile), work_.page_tokens);
   state->scores.resize(static_cast<size_t>(lefts(tile) * tile.window()));
   for (int64_t n = 0; n < lefts(tile); ++n) {
     quantize(work_.q(tile.first_row + n / group_, Head(tile, n)), state->q.row(n));
@@ -95,39 +150,51 @@ void PerToken::Score(const AttentionTile& tile, int64_t begin, int64_t end, Tile
   const int64_t rows = lefts(tile);
   s->left.resize(static_cast<size_t>(rows));
   s->acc.resize(static_cast<size_t>(rows * kBlockRows));
-  for (int64_t n = 0; n < rows; ++n) s->left[static_cast<size_t>(n)] = state->q.Left(n, 0);
+  Sort(q_slots_, tile, 0, rows, s);
+  for (int64_t i = 0; i < rows; ++i) {
+    s->left[static_cast<size_t>(i)] = state->q.Left(s->order[static_cast<size_t>(i)], 0);
+  }
+  for (const Scratch::Run& run : s->runs) {
+    if (run.lookup == nullptr || !run.lookup->wide_row.empty()) continue;
+    for (int64_t i = run.begin; i < run.end; ++i) s->left[static_cast<size_t>(i)].num_wide = 0;
+  }
   const int64_t block_bytes = work_.head_dim * kBlockRows;
   for (int64_t page = begin; page < end; page += work_.page_tokens) {
     const int64_t slab = work_.slab(*tile.sequence, page, tile.kv_head);
     const int64_t page_end = std::min(page + work_.page_tokens, end);
     for (int64_t t = page; t < page_end; t += kBlockRows) {
       const uint8_t* codes = work_.cache.k_codes(slab) + (t - page) / kBlockRows * block_bytes;
-      context_.simd.sc_block(qk_.table(), s->left.data(), rows, 0, work_.head_dim, codes, block_bytes, 1,
-                             s->acc.data());
       const float* k_scales = work_.cache.k_scales(slab) + (t - page);
-      for (int64_t n = 0; n < rows; ++n) {
-        const int32_t* acc = s->acc.data() + n * kBlockRows;
-        float* scores = state->scores.data() + n * tile.window() + t;
-        const float q_scale = state->q.scale(n, 0);
-        for (int64_t i = 0; i < std::min<int64_t>(kBlockRows, page_end - t); ++i) {
-          scores[i] = BipolarProduct(acc[i], qk_.op->gain, q_scale, k_scales[i]) * work_.scale;
+      for (const Scratch::Run& run : s->runs) {
+        context_.simd.sc_block(run.lookup->table(), s->left.data() + run.begin, run.end - run.begin, 0, work_.head_dim,
+                               codes, block_bytes, 1, s->acc.data());
+        for (int64_t i = run.begin; i < run.end; ++i) {
+          const int64_t n = s->order[static_cast<size_t>(i)];
+          const int32_t* acc = s->acc.data() + (i - run.begin) * kBlockRows;
+          float* scores = state->scores.data() + n * tile.window() + t;
+          const float q_scale = state->q.scale(n, 0);
+          for (int64_t j = 0; j < std::min<int64_t>(kBlockRows, page_end - t); ++j) {
+            scores[j] = BipolarProduct(acc[j], run.lookup->op->gain, q_scale, k_scales[j]) * work_.scale;
+          }
         }
       }
     }
   }
 }
 
-bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* state, Scratch* s) const {
+bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* state, Scratch* s) {
   const int64_t visible = Visible(tile, n);
   float* p = state->scores.data() + n * tile.window();
+  HideScores(p, work_.FirstSeen(visible - 1));
   Softmax(context_.simd, p, visible);
+  p_slots_.Observe(tile.first_row + n / group_, Head(tile, n), p, visible);
   s->weighted.resize(static_cast<size_t>(visible));
   for (int64_t page = 0; page < visible; page += work_.page_tokens) {
     const float* v_scales = work_.cache.v_scales(work_.slab(*tile.sequence, page, tile.kv_head));
     const int64_t end = std::min(page + work_.page_tokens, visible);
     for (int64_t t = page; t < end; ++t) s->weighted[static_cast<size_t>(t)] = p[t] * v_scales[t - page];
   }
-  const RowQuantizer quantize(context_, av_, visible);
+  const RowQuantizer quantize(context_, av_, PositionChunks(visible));
   const ScQuantizer::Row row = state->p.row(n);
   const bool finite = quantize(s->weighted.data(), row);
   std::fill(row.codes + visible, row.codes + tile.window(), uint8_t{0});
@@ -144,14 +211,26 @@ void PerToken::AddValues(const AttentionTile& tile, int64_t begin, int64_t end, 
     // Heads of a group see the same positions, rows of a tile do not.
     for (int64_t first = 0; first < lefts(tile); first += group_) {
       const int64_t dims = std::min({work_.page_tokens, end - page, Visible(tile, first) - page});
+      if (page < work_.FirstSeenPage(Visible(tile, first) - 1)) continue;  // codes 0, as every p there
       if (dims <= 0) continue;
-      for (int64_t g = 0; g < group_; ++g) s->left[static_cast<size_t>(g)] = state.p.Left(first + g, page);
-      for (int64_t block = 0; block < work_.cache.channel_blocks(); ++block) {
-        context_.simd.sc_block(av_.table(), s->left.data(), group_, page, dims,
-                               codes + block * work_.page_tokens * kBlockRows, 0, 1, s->acc.data());
-        for (int64_t g = 0; g < group_; ++g) {
-          int32_t* to = sums + (first + g) * channels() + block * kBlockRows;
-          for (int64_t i = 0; i < kBlockRows; ++i) to[i] += s->acc[static_cast<size_t>(g * kBlockRows + i)];
+      Sort(p_slots_, tile, first, group_, s);
+      const int64_t chunk = int_av_ ? page / kIntChunk : 0;
+      for (const Scratch::Run& run : s->runs) {
+        if (run.lookup == nullptr) continue;
+        for (int64_t i = run.begin; i < run.end; ++i) {
+          ScLeft& left = s->left[static_cast<size_t>(i)];
+          left = state.p.Left(s->order[static_cast<size_t>(i)], page);
+          if (run.lookup->wide_row.empty()) left.num_wide = 0;
+        }
+        for (int64_t block = 0; block < work_.cache.channel_blocks(); ++block) {
+          context_.simd.sc_block(run.lookup->table(), s->left.data() + run.begin, run.end - run.begin, page, dims,
+                                 codes + block * work_.page_tokens * kBlockRows, 0, 1, s->acc.data());
+          for (int64_t i = run.begin; i < run.end; ++i) {
+            const int32_t* acc = s->acc.data() + (i - run.begin) * kBlockRows;
+            int32_t* to =
+                sums + s->order[static_cast<size_t>(i)] * sums_per_row(tile) + chunk * channels() + block * kBlockRows;
+            for (int64_t j = 0; j < kBlockRows; ++j) to[j] += acc[j];
+          }
         }
       }
     }
@@ -160,28 +239,42 @@ void PerToken::AddValues(const AttentionTile& tile, int64_t begin, int64_t end, 
 
 void PerToken::Output(const AttentionTile& tile, int64_t n, const TileState& state, const int32_t* sums) const {
   float* out = work_.out(tile.first_row + n / group_, Head(tile, n));
+  if (int_av_) {
+    const int64_t chunks = PositionChunks(Visible(tile, n)).count;
+    for (int64_t i = 0; i < work_.head_dim; ++i) {
+      float y = 0.0f;
+      for (int64_t c = 0; c < chunks; ++c) {
+        y = y + static_cast<float>(sums[c * channels() + i]) * state.p.scale(n, c);
+      }
+      out[i] = y;
+    }
+    return;
+  }
+  const ScLookup* lookup = p_slots_.lookup(tile.first_row + n / group_, Head(tile, n));
+  const float gain = lookup == nullptr ? 0.0f : lookup->op->gain;
   for (int64_t i = 0; i < work_.head_dim; ++i) {
-    out[i] = (static_cast<float>(sums[i]) * av_.op->gain) * state.p.scale(n, 0);
+    out[i] = (static_cast<float>(sums[i]) * gain) * state.p.scale(n, 0);
   }
 }
 
 // A thread does all of a tile.
-bool AttendWhole(const PerToken& steps, const AttentionTile& tile, TileState* state, Scratch* s) {
+bool AttendWhole(PerToken& steps, const AttentionWork& work, const AttentionTile& tile, TileState* state, Scratch* s) {
   const int64_t rows = steps.lefts(tile);
   steps.QuantizeQueries(tile, state);
-  steps.Score(tile, 0, tile.window(), state, s);
+  const int64_t begin = work.FirstSeenPage(tile.first_position);
+  steps.Score(tile, begin, tile.window(), state, s);
   bool finite = true;
   for (int64_t n = 0; n < rows; ++n) finite = steps.Probabilities(tile, n, state, s) && finite;
-  s->sums.assign(static_cast<size_t>(rows * steps.channels()), 0);
-  steps.AddValues(tile, 0, tile.window(), *state, s, s->sums.data());
-  for (int64_t n = 0; n < rows; ++n) steps.Output(tile, n, *state, s->sums.data() + n * steps.channels());
+  s->sums.assign(static_cast<size_t>(rows * steps.sums_per_row(tile)), 0);
+  steps.AddValues(tile, begin, tile.window(), *state, s, s->sums.data());
+  for (int64_t n = 0; n < rows; ++n) steps.Output(tile, n, *state, s->sums.data() + n * steps.sums_per_row(tile));
   return finite;
 }
 
 // All threads do each step of all tiles: scores and sums of p v by positions, which are integers or stand alone, so
 // that their order shows in no bit; probabilities by query rows.
-bool AttendShared(Context& context, const PerToken& steps, const AttentionWork& work,
-                  const std::vector<AttentionTile>& tiles, std::vector<Scratch>* scratches) {
+bool AttendShared(Context& context, PerToken& steps, const AttentionWork& work, const std::vector<AttentionTile>& tiles,
+                  std::vector<Scratch>* scratches) {
   std::vector<TileState> states(tiles.size());
   struct Row {
     size_t tile;
@@ -205,12 +298,13 @@ bool AttendShared(Context& context, const PerToken& steps, const AttentionWork& 
       finite.store(false, std::memory_order_relaxed);
     }
   });
+  steps.DispatchProbabilities();
   std::vector<std::vector<int32_t>> sums(ranges.size());
   context.pool.ParallelFor(static_cast<int64_t>(ranges.size()), [&](int64_t i, int thread) {
     const AttentionRange& range = ranges[static_cast<size_t>(i)];
     const AttentionTile& tile = tiles[range.tile];
     std::vector<int32_t>& to = sums[static_cast<size_t>(i)];
-    to.assign(static_cast<size_t>(steps.lefts(tile) * steps.channels()), 0);
+    to.assign(static_cast<size_t>(steps.lefts(tile) * steps.sums_per_row(tile)), 0);
     steps.AddValues(tile, range.begin, range.end, states[range.tile], &(*scratches)[static_cast<size_t>(thread)],
                     to.data());
   });
@@ -221,7 +315,7 @@ bool AttendShared(Context& context, const PerToken& steps, const AttentionWork& 
       for (size_t j = 0; j < total.size(); ++j) total[j] += sums[next][j];
     }
     for (int64_t n = 0; n < steps.lefts(tiles[tile]); ++n) {
-      steps.Output(tiles[tile], n, states[tile], total.data() + n * steps.channels());
+      steps.Output(tiles[tile], n, states[tile], total.data() + n * steps.sums_per_row(tiles[tile]));
     }
   }
   return finite.load();
@@ -230,8 +324,8 @@ bool AttendShared(Context& context, const PerToken& steps, const AttentionWork& 
 }  // namespace
 
 void AppendPerToken(Context& context, const AttentionWork& work) {
-  const RowQuantizer quantize_k(context, work.cache.qk(), work.head_dim);
-  const RowQuantizer quantize_v(context, work.cache.av(), work.head_dim);
+  const RowQuantizer quantize_k(context, *work.qk().lookup, OneChunk(work.head_dim));
+  const RowQuantizer quantize_v(context, *work.av().lookup, OneChunk(work.head_dim));
   for (const PassLayout::Sequence& sequence : work.sequences) {
     // Rows of one block of positions interleave in memory, so a thread takes a head.
     context.pool.ParallelFor(work.num_kv_heads, [&](int64_t h, int) {
@@ -259,18 +353,24 @@ void AppendPerToken(Context& context, const AttentionWork& work) {
 }
 
 void AttendPerToken(Context& context, const AttentionWork& work) {
-  const AttentionTiles tiles = MakeTiles(work, kRowsPerTile, context.pool.size());
-  const PerToken steps(context, work);
+  AttentionTiles tiles = MakeTiles(work, kRowsPerTile, context.pool.size());
+  PerToken steps(context, work);
+  steps.DispatchQueries();
+  if (!steps.rows_alone()) {  // every row's probabilities come before the first length
+    tiles.shared.insert(tiles.shared.end(), tiles.whole.begin(), tiles.whole.end());
+    tiles.whole.clear();
+  }
   std::vector<Scratch> scratches(static_cast<size_t>(context.pool.size()));
   std::atomic<bool> finite{true};
   if (!tiles.shared.empty() && !AttendShared(context, steps, work, tiles.shared, &scratches)) finite.store(false);
   std::vector<TileState> states(static_cast<size_t>(context.pool.size()));
   context.pool.ParallelFor(static_cast<int64_t>(tiles.whole.size()), [&](int64_t i, int thread) {
     const size_t t = static_cast<size_t>(thread);
-    if (!AttendWhole(steps, tiles.whole[static_cast<size_t>(i)], &states[t], &scratches[t])) {
+    if (!AttendWhole(steps, work, tiles.whole[static_cast<size_t>(i)], &states[t], &scratches[t])) {
       finite.store(false, std::memory_order_relaxed);
     }
   });
+  steps.Report();
   if (!finite.load()) context.finite.Report(work.cache.device(), work.call.site, "the probabilities");
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The published attention modes: a pass quantizes its whole window at once, future positions included.
 #include <algorithm>
 #include <vector>
@@ -43,8 +44,8 @@ bool PackWindow(Context& context, const AttentionWork& work, const PassLayout::S
     }
     return scratch;
   };
-  const ScOperator& qk = *work.cache.qk().op;
-  const ScOperator& av = *work.cache.av().op;
+  const ScOperator& qk = work.qk().op();
+  const ScOperator& av = work.av().op();
   const int64_t bad_k = PackBlocks(context.pool, context.simd, qk, ScopesOf(qk, ScOperand::kB, 1, positions), positions,
                                    work.head_dim, k_row, &window->k);
   const int64_t bad_v = PackBlocks(context.pool, context.simd, av, ScopesOf(av, ScOperand::kB, 1, work.head_dim),
@@ -52,27 +53,54 @@ bool PackWindow(Context& context, const AttentionWork& work, const PassLayout::S
   return bad_k < 0 && bad_v < 0;
 }
 
-bool AttendHead(Context& context, const AttentionWork& work, const PassLayout::Sequence& sequence, int64_t head,
-                const Window& window, std::vector<float>* scores) {
-  const int64_t rows = sequence.num_rows;
-  const int64_t positions = window.k.rows;
+// Slots of a head's rows; empty where all run at one length.
+std::vector<uint8_t> SlotsOf(const AttentionSlots& slots, const PassLayout::Sequence& sequence, int64_t head) {
+  std::vector<uint8_t> result;
+  if (!slots.mixed()) return result;
+  for (int64_t i = 0; i < sequence.num_rows; ++i) result.push_back(slots.slot(sequence.first_row + i, head));
+  return result;
+}
+
+// One head of one sequence on its way from queries to outputs.
+struct Head {
+  const PassLayout::Sequence& sequence;
+  int64_t head;
+  const Window& window;
+};
+
+// Probabilities [rows][positions], 0 where a row does not see.
+bool Score(Context& context, const AttentionWork& work, const Head& at, const AttentionSlots& q_slots,
+           AttentionSlots* p_slots, std::vector<float>* scores) {
+  const int64_t rows = at.sequence.num_rows;
+  const int64_t positions = at.window.k.rows;
   scores->resize(static_cast<size_t>(rows * positions));
-  bool finite = QuantizeRows(context, work.cache.qk(), work.q(sequence.first_row, head), work.call.q.step(0), rows,
-                             work.head_dim);
-  const ScTarget qk{&window.k, scores->data(), positions, 1, false};
-  ScProduct(context.pool, context.simd, work.cache.qk(), context.rows, 0, rows, {&qk, 1});
+  const bool finite = QuantizeRows(context, *work.qk().lookup, work.q(at.sequence.first_row, at.head),
+                                   work.call.q.step(0), rows, work.head_dim);
+  const ScTarget qk{&at.window.k, scores->data(), positions, 1, false};
+  const std::vector<uint8_t> slots = SlotsOf(q_slots, at.sequence, at.head);
+  ScProduct(context.pool, context.simd, {work.qk().by_slot, slots, 1}, context.rows, 0, rows, {&qk, 1});
 
   context.pool.ParallelFor(rows, [&](int64_t i, int) {
     float* row = scores->data() + i * positions;
-    const int64_t visible = sequence.start_position + i + 1;
-    for (int64_t t = 0; t < visible; ++t) row[t] = row[t] * work.scale;
+    const int64_t visible = at.sequence.start_position + i + 1;
+    const int64_t first = work.FirstSeen(visible - 1);
+    HideScores(row, first);
+    for (int64_t t = first; t < visible; ++t) row[t] = row[t] * work.scale;
     Softmax(context.simd, row, visible);
     std::fill(row + visible, row + positions, 0.0f);
+    p_slots->Observe(at.sequence.first_row + i, at.head, row, visible);
   });
+  return finite;
+}
 
-  finite = QuantizeRows(context, work.cache.av(), scores->data(), positions, rows, positions) && finite;
-  const ScTarget av{&window.v, work.out(sequence.first_row, head), work.call.out.step(0), 1, false};
-  ScProduct(context.pool, context.simd, work.cache.av(), context.rows, 0, rows, {&av, 1});
+bool AddValues(Context& context, const AttentionWork& work, const Head& at, const AttentionSlots& p_slots,
+               const std::vector<float>& scores) {
+  const int64_t rows = at.sequence.num_rows;
+  const int64_t positions = at.window.k.rows;
+  const bool finite = QuantizeRows(context, *work.av().lookup, scores.data(), positions, rows, positions);
+  const ScTarget av{&at.window.v, work.out(at.sequence.first_row, at.head), work.call.out.step(0), 1, false};
+  const std::vector<uint8_t> slots = SlotsOf(p_slots, at.sequence, at.head);
+  ScProduct(context.pool, context.simd, {work.av().by_slot, slots, 1}, context.rows, 0, rows, {&av, 1});
   return finite;
 }
 
@@ -80,16 +108,32 @@ bool AttendHead(Context& context, const AttentionWork& work, const PassLayout::S
 
 void AttendWindow(Context& context, const AttentionWork& work) {
   bool finite = true;
-  std::vector<float> scores;
+  AttentionSlots q_slots(work, work.qk(), "qk");
+  AttentionSlots p_slots(work, work.av(), "av");
+  q_slots.ObserveQueries();
   for (const PassLayout::Sequence& sequence : work.sequences) {
-    for (int64_t kv_head = 0; kv_head < work.num_kv_heads; ++kv_head) {
-      Window window;
-      finite = PackWindow(context, work, sequence, kv_head, &window) && finite;
-      for (int64_t g = 0; g < work.group(); ++g) {
-        finite = AttendHead(context, work, sequence, kv_head * work.group() + g, window, &scores) && finite;
-      }
+    std::vector<Window> windows(static_cast<size_t>(work.num_kv_heads));
+    for (int64_t h = 0; h < work.num_kv_heads; ++h) {
+      finite = PackWindow(context, work, sequence, h, &windows[static_cast<size_t>(h)]) && finite;
+    }
+    const auto head_at = [&](int64_t head) {
+      return Head{sequence, head, windows[static_cast<size_t>(head / work.group())]};
+    };
+    // Lengths that depend on each other need the probabilities of all heads.
+    std::vector<std::vector<float>> scores(static_cast<size_t>(p_slots.alone() ? 1 : work.num_heads));
+    for (int64_t head = 0; head < work.num_heads; ++head) {
+      std::vector<float>& own = scores[p_slots.alone() ? 0 : static_cast<size_t>(head)];
+      finite = Score(context, work, head_at(head), q_slots, &p_slots, &own) && finite;
+      if (p_slots.alone()) finite = AddValues(context, work, head_at(head), p_slots, own) && finite;
+    }
+    if (p_slots.alone()) continue;
+    p_slots.Dispatch(sequence);
+    for (int64_t head = 0; head < work.num_heads; ++head) {
+      finite = AddValues(context, work, head_at(head), p_slots, scores[static_cast<size_t>(head)]) && finite;
     }
   }
+  q_slots.Report(context);
+  p_slots.Report(context);
   if (!finite) context.finite.Report(work.cache.device(), work.call.site, "the window or its probabilities");
 }
 

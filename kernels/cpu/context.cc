@@ -1,16 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/context.h"
 
 #include <algorithm>
 
 #include "kernels/base/error.h"
+#include "kernels/call_check.h"
 
 namespace stoch::cpu {
 
 void FiniteReport::Report(Device device, const OpSite& site, std::string_view what) {
   const std::lock_guard lock(mutex_);
-  std::string text = site.layer >= 0 ? "layer " + std::to_string(site.layer) + ", " : "";
-  text += std::string(site.op) + ": NaN or infinity in " + std::string(what);
-  first_.emplace(device.index, std::move(text));
+  first_.emplace(device.index, SiteName(site) + ": NaN or infinity in " + std::string(what));
 }
 
 void FiniteReport::Check(Device device) {

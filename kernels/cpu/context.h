@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every op of the CPU backend works with.
 #pragma once
 
@@ -46,6 +47,7 @@ struct Context {
   const Simd& simd;
   ScLookups lookups;
   FiniteReport finite;
+  OpObserver* observer = nullptr;
 
   // Scratch of the op that runs, kept between ops so that a decode step allocates nothing large.
   std::vector<float> prologue;

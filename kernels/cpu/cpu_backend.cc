@@ -1,21 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/cpu_backend.h"
 
 #include <cstring>
 
 #include "kernels/base/check.h"
+#include "kernels/base/error.h"
+#include "kernels/call_check.h"
+#include "kernels/cpu/all_gather.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/embedding.h"
-#include "kernels/cpu/gather.h"
+#include "kernels/cpu/experts.h"
+#include "kernels/cpu/heads.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_weight.h"
 #include "kernels/cpu/logit_queries.h"
 #include "kernels/cpu/machine.h"
+#include "kernels/cpu/mixed_linear.h"
 #include "kernels/cpu/pass.h"
 #include "kernels/cpu/sc_matmul.h"
 #include "kernels/cpu/scores.h"
-#include "kernels/cpu/views.h"
 #include "kernels/cpu/weight_reader.h"
+#include "kernels/family_check.h"
 #include "kernels/spec_check.h"
 
 namespace stoch::cpu {
@@ -65,28 +71,30 @@ class CpuBackend final : public Backend {
     }
     return links;
   }
-  std::string exchange() const override { return "copies in memory"; }
+  std::string collectives() const override { return "copies in memory"; }
 
   Buffer Allocate(Device device, int64_t bytes) override {
     CheckDevice(device);
-    if (bytes < 0) Reject("allocate", std::to_string(bytes) + " bytes");
+    if (bytes < 0) Reject({-1, "allocate"}, std::to_string(bytes) + " bytes");
     void* memory = AllocateMemory(static_cast<size_t>(bytes));
     return {memory, static_cast<size_t>(bytes), device, [](void* data, size_t size) { FreeMemory{size}(data); }};
   }
   Buffer AllocateShared(Device device, int64_t bytes) override { return Allocate(device, bytes); }
   void CopyFromHost(const TensorView& to, const void* from) override {
     CheckDevice(to.device);
-    memcpy(to.data, from, DenseBytes(to));
+    RequireDense({-1, "copy"}, to);
+    memcpy(to.data, from, static_cast<size_t>(to.bytes()));
   }
   void CopyToHost(void* to, const TensorView& from) override {
     CheckDevice(from.device);
-    memcpy(to, from.data, DenseBytes(from));
+    RequireDense({-1, "copy"}, from);
+    memcpy(to, from.data, static_cast<size_t>(from.bytes()));
   }
   void Copy(const TensorView& to, const TensorView& from) override {
     CheckDevice(to.device);
     CheckDevice(from.device);
-    if (DenseBytes(to) != DenseBytes(from)) Reject("copy", Describe(from) + " does not fit " + Describe(to));
-    memmove(to.data, from.data, DenseBytes(to));
+    CheckCopy(to, from);
+    memmove(to.data, from.data, static_cast<size_t>(to.bytes()));
   }
   void Synchronize(Device device) override { CheckDevice(device); }
 
@@ -102,7 +110,7 @@ class CpuBackend final : public Backend {
   }
   Buffer MakeVector(Device device, const WeightSource& source) override {
     CheckStack({&source, 1});
-    if (source.rows != 1) Reject("tensor " + source.name, "is not a vector");
+    if (source.rows != 1) throw InvalidInput("tensor " + source.name + ": is not a vector");
     CheckFiniteWeights(context_, {&source, 1});
     Buffer buffer = Allocate(device, source.cols * static_cast<int64_t>(sizeof(float)));
     float* out = static_cast<float*>(buffer.data());
@@ -126,8 +134,7 @@ class CpuBackend final : public Backend {
     CheckDevice(device);
     CpuKvCache::Check(spec);
     const bool sc = spec.mode != AttentionMode::kExact;
-    return std::make_unique<CpuKvCache>(device, spec, sc ? context_.lookups.Get(spec.qk) : nullptr,
-                                        sc ? context_.lookups.Get(spec.av) : nullptr);
+    return std::make_unique<CpuKvCache>(device, spec, sc ? &context_.lookups : nullptr);
   }
   int64_t KvCacheBytes(const KvCacheSpec& spec) const override {
     CpuKvCache::Check(spec);
@@ -154,13 +161,39 @@ class CpuBackend final : public Backend {
     CheckDevice(call.q.device);
     cpu::Attention(context_, call);
   }
-  void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) override {
-    CheckDevice(pass.device());
-    cpu::GatherOutputRows(pass, x, out);
+  void AddBias(const AddBiasCall& call) override {
+    CheckDevice(call.x.device);
+    cpu::AddBias(context_, call);
   }
-  void Gather(const GatherCall& call) override {
+  void NormHeads(const NormHeadsCall& call) override {
+    CheckDevice(call.q.device);
+    cpu::NormHeads(context_, call);
+  }
+  bool has_experts() const override { return true; }
+  std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) override {
+    CheckExperts(experts);
+    CheckDevice(experts.front()->device());
+    return cpu::MakeExperts(std::move(experts));
+  }
+  void Route(const RouteCall& call) override {
+    CheckDevice(call.logits.device);
+    cpu::Route(context_, call);
+  }
+  void ExpertLinear(const ExpertLinearCall& call) override {
+    CheckDevice(call.x.device);
+    cpu::ExpertLinear(context_, call);
+  }
+  void CombineExperts(const CombineExpertsCall& call) override {
+    CheckDevice(call.out.device);
+    cpu::CombineExperts(context_, call);
+  }
+  void SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) override {
+    CheckDevice(pass.device());
+    cpu::SelectRows(pass, x, out);
+  }
+  void AllGather(const AllGatherCall& call) override {
     for (const TensorView& from : call.from) CheckDevice(from.device);
-    cpu::Gather(context_, call);
+    cpu::AllGather(context_, call);
   }
   void Argmax(const TensorView& logits, const TensorView& ids) override {
     CheckDevice(logits.device);
@@ -188,6 +221,17 @@ class CpuBackend final : public Backend {
     cpu::ScMatmul(context_, a, b, op, out);
   }
 
+  void ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op, const ScExtras& extras,
+                     std::span<const int> lengths, const TensorView& out) override {
+    CheckDevice(a.device);
+    cpu::ScMixedMatmul(context_, a, b, op, extras, lengths, out);
+  }
+  bool has_extras() const override { return true; }
+  bool Observe(OpObserver* observer) override {
+    context_.observer = observer;
+    return true;
+  }
+
   void RunGraph(std::span<const Device> devices, std::string_view, const std::function<void()>& body) override {
     for (const Device& device : devices) CheckDevice(device);
     body();
@@ -203,15 +247,6 @@ class CpuBackend final : public Backend {
       return;
     throw InvalidInput("device " + DeviceName(device) + " is not one of this backend, which has cpu:0.." +
                        std::to_string(devices_.size() - 1));
-  }
-
-  static size_t DenseBytes(const TensorView& view) {
-    int64_t dense = 1;
-    for (int i = view.rank - 1; i >= 0; --i) {
-      if (view.dim(i) != 1 && view.step(i) != dense) Reject("copy", Describe(view) + " is not dense");
-      dense *= view.dim(i);
-    }
-    return static_cast<size_t>(dense) * DTypeSize(view.dtype);
   }
 
   std::vector<Device> devices_;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU behind the backend interface: one pool of threads, any number of logical devices.
 #pragma once
 
@@ -8,8 +9,8 @@
 
 namespace stoch::cpu {
 
-// What:   a backend of `devices` logical devices (they share memory and threads; using an operand on the wrong one is
-//         InvalidInput all the same, so that multi-device programs can be tested anywhere).
+// A backend of `devices` logical devices (they share memory and threads; using an operand on the wrong one is
+// InvalidInput all the same, so that multi-device programs can be tested anywhere).
 // Errors: InvalidInput for an unknown or unsupported variant or a count below 1.
 std::unique_ptr<Backend> OpenBackend(int devices, int threads, std::string_view variant);
 

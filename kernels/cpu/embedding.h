@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token embeddings, read from where they are stored.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact float products with rows of numbers as they are stored (F32, F16, BF16).
 #pragma once
 

@@ -1,23 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/kv_cache.h"
 
-#include "kernels/cpu/views.h"
+#include "kernels/call_check.h"
 #include "kernels/spec_check.h"
 
 namespace stoch::cpu {
+namespace {
+
+// Whether keys and values are kept as codes, or as floats that each pass quantizes.
+bool KeepsCodes(AttentionMode mode) {
+  switch (mode) {
+    case AttentionMode::kPerToken: return true;
+    case AttentionMode::kExact:
+    case AttentionMode::kPerHead:
+    case AttentionMode::kPerRow: return false;
+  }
+  return false;
+}
+
+}  // namespace
 
 void CpuKvCache::Check(const KvCacheSpec& spec) {
   if (spec.num_layers < 1 || spec.num_kv_heads < 1 || spec.head_dim < 1 || spec.page_tokens < 1 || spec.num_pages < 1) {
-    Reject("kv cache", "layers, KV heads, head_dim, page_tokens and pages must be at least 1");
+    Reject({-1, "kv cache"}, "layers, KV heads, head_dim, page_tokens and pages must be at least 1");
   }
-  if (spec.precision == Precision::kFp16) Reject("kv cache", "precision fp16 needs a GPU");
+  if (spec.precision == Precision::kFp16) Reject({-1, "kv cache"}, "precision fp16 needs a GPU");
   CheckKvOperators(spec);
 }
 
-CpuKvCache::CpuKvCache(Device device, const KvCacheSpec& spec, ScLookupPtr qk, ScLookupPtr av)
-    : device_(device), spec_(spec), qk_(std::move(qk)), av_(std::move(av)) {
+namespace {
+
+AttentionProduct MakeProduct(ScLookups& lookups, const ScOperatorPtr& op, const ScExtrasPtr& extras) {
+  AttentionProduct product;
+  product.extras = extras;
+  product.lookup = lookups.Get(op);
+  if (extras == nullptr || extras->by_length.empty()) {
+    product.by_slot = {product.lookup};
+    return product;
+  }
+  for (const ScOperatorPtr& one : extras->by_length) {
+    product.by_slot.push_back(one == nullptr ? nullptr : lookups.Get(one));
+    if (one != nullptr && product.by_slot.size() == 1) product.lookup = product.by_slot[0];  // the longest
+  }
+  return product;
+}
+
+}  // namespace
+
+CpuKvCache::CpuKvCache(Device device, const KvCacheSpec& spec, ScLookups* lookups) : device_(device), spec_(spec) {
+  if (lookups != nullptr) {
+    std::vector<KvCacheSpec::Products> layers = spec.layers;
+    if (layers.empty()) layers.push_back({spec.qk, spec.av, nullptr, nullptr});
+    for (const KvCacheSpec::Products& layer : layers) {
+      qk_.push_back(MakeProduct(*lookups, layer.qk, layer.qk_extras));
+      av_.push_back(MakeProduct(*lookups, layer.av, layer.av_extras));
+    }
+  }
   const int64_t slabs = Slabs(spec);
   const int64_t positions = slabs * spec.page_tokens;
-  if (spec.mode == AttentionMode::kPerToken) {
+  if (KeepsCodes(spec.mode)) {
     k_slab_ = position_blocks() * spec.head_dim * kBlockRows;
     v_slab_ = channel_blocks() * spec.page_tokens * kBlockRows;
     k_codes_ = MakeArray<uint8_t>(slabs * k_slab_);
@@ -33,7 +74,7 @@ CpuKvCache::CpuKvCache(Device device, const KvCacheSpec& spec, ScLookupPtr qk, S
 int64_t CpuKvCache::Bytes(const KvCacheSpec& spec) {
   const int64_t positions = Slabs(spec) * spec.page_tokens;
   const int64_t float_size = static_cast<int64_t>(sizeof(float));
-  if (spec.mode != AttentionMode::kPerToken) return 2 * positions * spec.head_dim * float_size;
+  if (!KeepsCodes(spec.mode)) return 2 * positions * spec.head_dim * float_size;
   const int64_t k_slab = BlocksOf(spec.page_tokens) * spec.head_dim * kBlockRows;
   const int64_t v_slab = BlocksOf(spec.head_dim) * spec.page_tokens * kBlockRows;
   return Slabs(spec) * (k_slab + v_slab) + 2 * positions * float_size;

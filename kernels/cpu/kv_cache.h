@@ -1,20 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
 // The paged KV cache of the CPU.
 #pragma once
 
+#include <vector>
+
 #include "kernels/backend.h"
+#include "kernels/cpu/context.h"
 #include "kernels/cpu/memory.h"
 #include "kernels/cpu/sc_lookup.h"
 #include "kernels/cpu/simd/simd.h"
 
 namespace stoch::cpu {
 
-// What:   one (layer, page, KV head) is a slab. kPerToken: codes of k as blocks of 64 positions [block][head_dim][64],
-//         codes of v as blocks of 64 channels [block][page_tokens][64] - both what Simd::sc_block reads - and a scale
-//         per position of each. Other modes: k and v as floats [page_tokens][head_dim].
+// One of the two products of attention in one layer.
+struct AttentionProduct {
+  ScLookupPtr lookup;                // what operands are quantized for
+  std::vector<ScLookupPtr> by_slot;  // at each stream length; null: length 0
+  ScExtrasPtr extras;                // null: one length, by_slot is `lookup`
+
+  const ScOperator& op() const { return *lookup->op; }
+  const ScLengthRule* rule() const { return extras == nullptr ? nullptr : extras->lengths.get(); }
+};
+
+// One (layer, page, KV head) is a slab. kPerToken: codes of k as blocks of 64 positions [block][head_dim][64], codes of
+// v as blocks of 64 channels [block][page_tokens][64] - both what Simd::sc_block reads - and a scale per position of
+// each. Other modes: k and v as floats [page_tokens][head_dim].
 class CpuKvCache final : public KvCache {
  public:
   // Errors: InvalidInput for sizes below 1 or operators that do not fit the mode.
-  CpuKvCache(Device device, const KvCacheSpec& spec, ScLookupPtr qk, ScLookupPtr av);
+  CpuKvCache(Device device, const KvCacheSpec& spec, ScLookups* lookups);
 
   Device device() const override { return device_; }
   const KvCacheSpec& spec() const override { return spec_; }
@@ -22,8 +36,8 @@ class CpuKvCache final : public KvCache {
   static int64_t Bytes(const KvCacheSpec& spec);
   static void Check(const KvCacheSpec& spec);
 
-  const ScLookup& qk() const { return *qk_; }
-  const ScLookup& av() const { return *av_; }
+  const AttentionProduct& qk(int layer) const { return qk_[qk_.size() > 1 ? static_cast<size_t>(layer) : 0]; }
+  const AttentionProduct& av(int layer) const { return av_[av_.size() > 1 ? static_cast<size_t>(layer) : 0]; }
 
   int64_t position_blocks() const { return BlocksOf(spec_.page_tokens); }  // of a page
   int64_t channel_blocks() const { return BlocksOf(spec_.head_dim); }
@@ -45,8 +59,7 @@ class CpuKvCache final : public KvCache {
 
   Device device_;
   KvCacheSpec spec_;
-  ScLookupPtr qk_;
-  ScLookupPtr av_;
+  std::vector<AttentionProduct> qk_, av_;  // of all layers, or of each
   int64_t k_slab_ = 0;
   int64_t v_slab_ = 0;
   Array<uint8_t> k_codes_;

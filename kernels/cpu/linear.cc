@@ -1,14 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/linear.h"
 
 #include <algorithm>
 #include <atomic>
 #include <span>
 
+#include "kernels/call_check.h"
 #include "kernels/cpu/exact_product.h"
 #include "kernels/cpu/linear_weight.h"
 #include "kernels/cpu/rms_norm.h"
 #include "kernels/cpu/sc_product.h"
-#include "kernels/cpu/views.h"
 #include "kernels/math/elementary.h"
 
 namespace stoch::cpu {
@@ -24,47 +25,15 @@ struct Rows {  // f(x): rows of floats
 
 const CpuLinear& WeightAt(const LinearCall& call, size_t i) { return static_cast<const CpuLinear&>(*call.weights[i]); }
 
-void CheckCall(const LinearCall& call) {
-  const std::string op = std::string(call.site.op);
-  if (call.weights.empty() || call.weights.size() != call.outs.size()) {
-    Reject(op, "got " + std::to_string(call.weights.size()) + " weights and " + std::to_string(call.outs.size()) +
-                   " outputs, expected as many and at least one");
-  }
-  const Device device = call.weights.front()->device();
-  const int64_t cols = call.weights.front()->cols();
-  RequireView(op, "x", call.x, device, DType::kF32, {kAnySize, cols});
-  const int64_t rows = call.x.dim(0);
-  if (call.prologue == Prologue::kRmsNorm)
-    RequireView(op, "norm_weight", call.norm_weight, device, DType::kF32, {cols});
-  if (call.prologue == Prologue::kSiluMul) RequireView(op, "x2", call.x2, device, DType::kF32, {rows, cols});
-  for (size_t i = 0; i < call.weights.size(); ++i) {
-    const LinearWeight& weight = *call.weights[i];
-    if (weight.device() != device || weight.cols() != cols) {
-      Reject(op, "weight " + std::to_string(i) + " has " + std::to_string(weight.cols()) + " columns on " +
-                     DeviceName(weight.device()) + ", expected " + std::to_string(cols) + " on " + DeviceName(device));
-    }
-    RequireView(op, "out", call.outs[i], device, DType::kF32, {rows, weight.rows()});
-    RequireDisjoint(op, call.outs[i], call.x);
-    if (call.prologue == Prologue::kSiluMul) RequireDisjoint(op, call.outs[i], call.x2);
-    for (size_t j = 0; j < i; ++j) RequireDisjoint(op, call.outs[i], call.outs[j]);
-  }
-}
-
 Rows ApplyPrologue(Context& context, const LinearCall& call) {
   Rows f{call.x.ptr<const float>(), call.x.step(0), call.x.dim(0), call.x.dim(1)};
   if (call.prologue == Prologue::kNone) return f;
-  const Rows x = f;
-  context.prologue.resize(static_cast<size_t>(x.rows * x.cols));
+  context.prologue.resize(static_cast<size_t>(f.rows * f.cols));
   f.data = context.prologue.data();
-  f.stride = x.cols;
-  context.pool.ParallelFor(x.rows, [&](int64_t i, int) {
-    float* out = context.prologue.data() + i * x.cols;
-    if (call.prologue == Prologue::kRmsNorm) {
-      RmsNorm(context.simd, x.row(i), call.norm_weight.ptr<const float>(), call.norm_eps, x.cols, out);
-    } else {
-      context.simd.silu_mul(x.row(i), call.x2.ptr<const float>() + i * call.x2.step(0), x.cols, out);
-    }
-  });
+  f.stride = f.cols;
+  const RowPrologue prologue{call.prologue, call.x, call.x2, call.norm_weight, call.norm_eps};
+  context.pool.ParallelFor(
+      f.rows, [&](int64_t i, int) { prologue.Apply(context.simd, i, context.prologue.data() + i * f.cols); });
   return f;
 }
 
@@ -79,7 +48,8 @@ bool AllFinite(Context& context, const float* data, int64_t stride, int64_t rows
 }
 
 // The SC weights of `call` that use one operator share the quantized f(x).
-void RunSc(Context& context, const LinearCall& call, const Rows& f, const ScLookup& lookup) {
+void RunSc(Context& context, const LinearCall& call, const Rows& f, const ScLookupPtr& shared) {
+  const ScLookup& lookup = *shared;
   std::vector<ScTarget> targets;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     const CpuLinear& weight = WeightAt(call, i);
@@ -98,7 +68,16 @@ void RunSc(Context& context, const LinearCall& call, const Rows& f, const ScLook
     rows.Derive(lookup, i);
   });
   if (!finite.load()) context.finite.Report(call.weights.front()->device(), call.site, "the input");
-  ScProduct(context.pool, context.simd, lookup, rows, 0, f.rows, targets);
+  ScProduct(context.pool, context.simd, shared, rows, 0, f.rows, targets);
+}
+
+void RunMixed(Context& context, const LinearCall& call, const Rows& f, size_t i) {
+  const CpuLinear& weight = WeightAt(call, i);
+  const TensorView& out = call.outs[i];
+  if (!MixedProduct(context, {f.data, f.stride, f.rows, f.cols}, *weight.spec().sc, *weight.spec().extras, weight.mixed,
+                    {}, call.site, {out.ptr<float>(), out.step(0), 1, call.add_to_out})) {
+    context.finite.Report(weight.device(), call.site, "the input");
+  }
 }
 
 void RunExact(Context& context, const LinearCall& call, const Rows& f) {
@@ -121,16 +100,29 @@ void RunExact(Context& context, const LinearCall& call, const Rows& f) {
 
 }  // namespace
 
+void RowPrologue::Apply(const Simd& simd, int64_t row, float* out) const {
+  const float* from = x.ptr<const float>() + row * x.step(0);
+  const int64_t cols = x.dim(1);
+  switch (prologue) {
+    case Prologue::kNone: std::copy(from, from + cols, out); break;
+    case Prologue::kRmsNorm: RmsNorm(simd, from, norm_weight.ptr<const float>(), norm_eps, cols, out); break;
+    case Prologue::kSiluMul: simd.silu_mul(from, x2.ptr<const float>() + row * x2.step(0), cols, out); break;
+  }
+}
+
 void Linear(Context& context, const LinearCall& call) {
-  CheckCall(call);
+  CheckLinear(call);
   if (call.x.dim(0) == 0) return;
   const Rows f = ApplyPrologue(context, call);
+  if (context.observer != nullptr) context.observer->OnLinear(call, f.data, f.rows, f.cols, f.stride);
   std::vector<const ScLookup*> done;
   for (size_t i = 0; i < call.weights.size(); ++i) {
-    const ScLookup* lookup = WeightAt(call, i).lookup.get();
+    const CpuLinear& weight = WeightAt(call, i);
+    if (weight.spec().extras != nullptr) RunMixed(context, call, f, i);
+    const ScLookup* lookup = weight.lookup.get();
     if (lookup == nullptr || std::find(done.begin(), done.end(), lookup) != done.end()) continue;
     done.push_back(lookup);
-    RunSc(context, call, f, *lookup);
+    RunSc(context, call, f, weight.lookup);
   }
   RunExact(context, call, f);
   for (size_t i = 0; i < call.outs.size(); ++i) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/linear_weight.h"
 
 #include <atomic>
@@ -15,6 +16,14 @@ void MakeExactPart(Context& context, const WeightSource& source, CpuLinear::Exac
   part->num_rows = source.rows;
   part->rows = {source.host, source.cols, source.dtype};
   if (source.host != nullptr) return;
+  if (source.decoder != nullptr) {
+    part->floats = MakeArray<float>(source.rows * source.cols);
+    part->rows = {part->floats.get(), source.cols, DType::kF32};
+    context.pool.ParallelFor(source.rows, [&](int64_t row, int) {
+      source.decoder->Decode(source.first + row * source.cols, source.cols, part->floats.get() + row * source.cols);
+    });
+    return;
+  }
   if (source.stddev == 0.0f) {
     part->floats = MakeArray<float>(source.rows * source.cols);
     std::fill(part->floats.get(), part->floats.get() + source.rows * source.cols, source.constant);
@@ -44,9 +53,19 @@ std::unique_ptr<CpuLinear> MakeSc(Context& context, Device device, std::span<con
     throw InvalidInput("tensor " + name + ": SC parameter granularity = per_head needs 3-D operands; a linear takes " +
                        "per_tensor, per_row");
   }
-  CheckAccumulator(op, cols, "tensor " + name);
-  weight->lookup = context.lookups.Get(spec.sc);
   const RowReader reader = [&](int64_t row, float* scratch) { return rows.Read(context.simd, row, scratch); };
+  if (spec.extras != nullptr) {
+    const int64_t bad_row =
+        MakeMixedWeight(context, spec.sc, *spec.extras, reader, first, count, rows.rows(), cols, &weight->mixed);
+    if (bad_row >= 0) {
+      CheckFiniteWeights(context, parts);
+      throw InvalidInput("tensor " + name + ": a weight times its smoothing is no finite number");
+    }
+    return weight;
+  }
+  CheckAccumulator(op, op.config.gate == ScGate::kTable && op.config.chunk_d > 0 ? op.config.chunk_d : cols,
+                   "tensor " + name);
+  weight->lookup = context.lookups.Get(spec.sc);
   const ScQuantizer quantizer(context.pool, context.simd, op, ScChunks(op, cols),
                               ScopesOf(op, ScOperand::kB, 1, rows.rows()), rows.rows(), reader);
   const int64_t bad = PackBlocks(context.pool, op, quantizer, first, count, reader, &weight->blocks);
@@ -60,7 +79,7 @@ std::unique_ptr<CpuLinear> MakeSc(Context& context, Device device, std::span<con
 }  // namespace
 
 int64_t CpuLinear::bytes() const {
-  if (spec_.precision == Precision::kSc) return blocks.bytes();
+  if (spec_.precision == Precision::kSc) return spec_.extras != nullptr ? mixed.bytes() : blocks.bytes();
   int64_t total = 0;
   for (const ExactPart& part : parts) {
     const bool owned = part.halves != nullptr || part.floats != nullptr;
@@ -70,7 +89,7 @@ int64_t CpuLinear::bytes() const {
 }
 
 int64_t CpuLinear::stream_bytes() const {
-  if (spec_.precision == Precision::kSc) return blocks.bytes();
+  if (spec_.precision == Precision::kSc) return spec_.extras != nullptr ? mixed.bytes() : blocks.bytes();
   int64_t total = 0;
   for (const ExactPart& part : parts) total += part.num_rows * cols_ * static_cast<int64_t>(DTypeSize(part.rows.dtype));
   return total;
@@ -81,7 +100,7 @@ void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts) {
   std::atomic<int64_t> bad{rows.rows()};
   context.pool.ParallelFor(rows.rows(), [&](int64_t row, int) {
     const WeightSource& source = parts[rows.part(row)];
-    if (source.host == nullptr && source.stddev != 0.0f) return;
+    if (source.generated() && source.stddev != 0.0f) return;
     std::vector<float> scratch(static_cast<size_t>(source.cols));
     const float* x = rows.Read(context.simd, row, scratch.data());
     if (!IsFinite(BitsToFloat(context.simd.max_abs_bits(x, source.cols)))) AtomicMin(bad, row);
@@ -93,9 +112,11 @@ std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::s
                                          const LinearSpec& spec) {
   CheckStack(parts);
   const StackedRows rows(parts);
-  if (spec.precision == Precision::kSc) return MakeSc(context, device, parts, spec, 0, rows.rows());
-  if (spec.precision == Precision::kFp16) {
-    throw InvalidInput("tensor " + parts.front().name + ": precision fp16 needs a GPU; the CPU has sc and fp32");
+  switch (spec.precision) {
+    case Precision::kSc: return MakeSc(context, device, parts, spec, 0, rows.rows());
+    case Precision::kFp16:
+      throw InvalidInput("tensor " + parts.front().name + ": precision fp16 needs a GPU; the CPU has sc and fp32");
+    case Precision::kFp32: break;
   }
   auto weight = std::make_unique<CpuLinear>(device, spec, rows.rows(), parts.front().cols);
   CheckFiniteWeights(context, parts);
@@ -128,6 +149,7 @@ Backend::PlainLinear UnpackCpuLinear(Context& context, const CpuLinear& weight) 
     }
     return plain;
   }
+  if (weight.spec().extras != nullptr) throw InvalidInput("a weight with extras has no plain form");
   const ScBlocks& blocks = weight.blocks;
   plain.codes.resize(size);
   plain.scales.resize(static_cast<size_t>(weight.rows() * blocks.chunks.count));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A matrix prepared for multiplication on the CPU: SC blocks, or exact rows left where they are.
 #pragma once
 
@@ -8,6 +9,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/mixed_linear.h"
 
 namespace stoch::cpu {
 
@@ -34,7 +36,8 @@ class CpuLinear final : public LinearWeight {
 
   // kSc
   ScLookupPtr lookup;
-  ScBlocks blocks;
+  ScBlocks blocks;    // without extras
+  MixedWeight mixed;  // with them
   // kFp32
   std::vector<ExactPart> parts;
 
@@ -45,19 +48,19 @@ class CpuLinear final : public LinearWeight {
   int64_t cols_;
 };
 
-// What:   quantizes and packs, or checks and maps, on every thread of the pool.
+// Quantizes and packs, or checks and maps, on every thread of the pool.
 // Errors: InvalidInput for NaN or infinity naming tensor and place, cols * max count >= 2^31, parts that do not stack,
 //         a precision or granularity the CPU does not take.
 std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::span<const WeightSource> parts,
                                          const LinearSpec& spec);
 
-// What: rows of one source with the scales of the whole (Backend::MakeLinearRows).
+// Rows of one source with the scales of the whole (Backend::MakeLinearRows).
 std::unique_ptr<CpuLinear> MakeCpuLinearRows(Context& context, Device device, const WeightSource& source,
                                              const LinearSpec& spec, int64_t first, int64_t count);
 
 Backend::PlainLinear UnpackCpuLinear(Context& context, const CpuLinear& weight);
 
-// What: InvalidInput naming tensor and place if a row of the stacked parts holds NaN or infinity.
+// InvalidInput naming tensor and place if a row of the stacked parts holds NaN or infinity.
 void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts);
 
 }  // namespace stoch::cpu

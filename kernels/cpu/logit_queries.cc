@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/logit_queries.h"
 
 #include <algorithm>
@@ -5,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/views.h"
+#include "kernels/call_check.h"
 #include "kernels/logit_query_check.h"
 #include "kernels/math/sampling.h"
 
@@ -181,33 +182,26 @@ void UploadLogitQueries(LogitQueryBuffer& buffer, const LogitQueries& queries) {
 namespace {
 
 // Of the row of a query, nullptr where it has none.
-const float* RowOf(std::string_view op, const LogitRows& logits, int32_t row) {
+const float* RowOf(const OpSite& site, const LogitRows& logits, int32_t row) {
   if (row < 0) return nullptr;
   const int64_t index = row - logits.first_row;
-  if (index < 0 || index >= logits.view.dim(0)) Reject(op, "row " + std::to_string(row) + " is not among the logits");
+  if (index < 0 || index >= logits.view.dim(0)) Reject(site, "row " + std::to_string(row) + " is not among the logits");
   return logits.view.ptr<const float>() + index * logits.view.step(0);
-}
-
-void CheckCall(std::string_view op, const LogitRows& logits, const CpuLogitQueries& buffer, const QueryRange& range,
-               size_t queries) {
-  RequireView(op, "logits", logits.view, buffer.device(), DType::kF32, {kAnySize, buffer.limits().vocab_size});
-  if (range.first < 0 || range.count < 0 || range.first + range.count > static_cast<int64_t>(queries)) {
-    Reject(op, "queries " + std::to_string(range.first) + " to " + std::to_string(range.first + range.count) + " of " +
-                   std::to_string(queries));
-  }
 }
 
 }  // namespace
 
 void PickTokens(Context& context, const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) {
   auto& queries = static_cast<CpuLogitQueries&>(buffer);
-  CheckCall("pick", logits, queries, range, queries.queries().picks.size());
+  const OpSite site{-1, "pick"};
+  CheckLogitRows(site, logits, queries, queries.limits().vocab_size, range,
+                 static_cast<int64_t>(queries.queries().picks.size()));
   const int64_t vocab = queries.limits().vocab_size;
   std::vector<Draw> draws(static_cast<size_t>(range.count));
   std::vector<const float*> rows;
   for (int64_t i = 0; i < range.count; ++i) {
     draws[static_cast<size_t>(i)].pick = &queries.queries().picks[static_cast<size_t>(range.first + i)];
-    rows.push_back(RowOf("pick", logits, draws[static_cast<size_t>(i)].pick->row));
+    rows.push_back(RowOf(site, logits, draws[static_cast<size_t>(i)].pick->row));
   }
   const int64_t parts = (vocab + kPart - 1) / kPart;
   context.pool.ParallelFor(range.count, [&](int64_t i, int) {
@@ -238,11 +232,13 @@ void PickTokens(Context& context, const LogitRows& logits, LogitQueryBuffer& buf
 
 void LogProbs(Context& context, const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) {
   auto& queries = static_cast<CpuLogitQueries&>(buffer);
-  CheckCall("logprobs", logits, queries, range, queries.queries().logprobs.size());
+  const OpSite site{-1, "logprobs"};
+  CheckLogitRows(site, logits, queries, queries.limits().vocab_size, range,
+                 static_cast<int64_t>(queries.queries().logprobs.size()));
   const int64_t vocab = queries.limits().vocab_size;
   std::vector<const float*> rows;
   for (int64_t i = 0; i < range.count; ++i) {
-    rows.push_back(RowOf("logprobs", logits, queries.queries().logprobs[static_cast<size_t>(range.first + i)].row));
+    rows.push_back(RowOf(site, logits, queries.queries().logprobs[static_cast<size_t>(range.first + i)].row));
   }
   context.pool.ParallelFor(range.count, [&](int64_t i, int) {
     const float* row = rows[static_cast<size_t>(i)];

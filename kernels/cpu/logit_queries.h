@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Picks tokens and computes log-probabilities: the readable reference of kernels/cuda/sampling.
 #pragma once
 

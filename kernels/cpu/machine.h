@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this machine is: name, memory, usable threads, read bandwidth.
 #pragma once
 
@@ -18,7 +19,7 @@ MachineInfo ReadMachineInfo();
 // Cores this process may run on, or as many as its control group gives it time of.
 int UsableThreads();
 
-// What:  reads a buffer well beyond the last-level cache with every thread of the pool, a few times.
+// Reads a buffer well beyond the last-level cache with every thread of the pool, a few times.
 // Units: bytes per second, the best pass.
 double MeasureReadBandwidth(ThreadPool& pool);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Aligned, zero-filled memory for weights, caches and buffers.
 #pragma once
 
@@ -17,7 +18,7 @@ struct FreeMemory {
 template <typename T>
 using Array = std::unique_ptr<T[], FreeMemory>;
 
-// What: zero-filled bytes, never null. Errors: std::bad_alloc.
+// Zero-filled bytes, never null. Errors: std::bad_alloc.
 void* AllocateMemory(size_t bytes);
 
 template <typename T>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU's copy of a PassLayout.
 #pragma once
 
@@ -9,10 +10,11 @@ namespace stoch::cpu {
 
 class CpuPass final : public Pass {
  public:
-  CpuPass(Device device, const PassLimits& limits) : device_(device), limits_(limits) {}
+  // Errors: InvalidInput (CheckPassLimits).
+  CpuPass(Device device, const PassLimits& limits);
   Device device() const override { return device_; }
 
-  // Errors: InvalidInput if the layout is beyond the limits or its sequences do not cover the rows once, in order.
+  // Errors: InvalidInput (CheckPass).
   void Upload(const PassLayout& layout);
   const PassLayout& layout() const { return layout_; }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/rms_norm.h"
 
 #include "kernels/math/host_device.h"

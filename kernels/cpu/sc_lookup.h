@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a ScTable: the count table of an SC operator in the form the block kernels read.
 #pragma once
 

@@ -1,11 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/sc_matmul.h"
 
 #include <atomic>
 
+#include "kernels/call_check.h"
 #include "kernels/cpu/linear_weight.h"
 #include "kernels/cpu/sc_product.h"
-#include "kernels/cpu/views.h"
-#include "kernels/spec_check.h"
 
 namespace stoch::cpu {
 namespace {
@@ -34,37 +34,10 @@ struct Operand {
   int64_t batch_step, row_step, col_step;
 };
 
-void CheckCall(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) {
-  for (const auto& [name, view] : {std::pair{"a", &a}, {"b", &b}, {"out", &out}}) {
-    RequireStrided("sc_matmul", name, *view, a.device, DType::kF32);
-    if ((view->rank != 2 && view->rank != 3) || view->rank != a.rank) {
-      Reject("sc_matmul", std::string(name) + " is " + Describe(*view) + ", expected all 2-D or all 3-D");
-    }
-  }
-  const Operand left(a);
-  const Operand right(b);
-  const Operand result(out);
-  if (left.cols != right.cols || left.batch != right.batch || result.batch != left.batch || result.rows != left.rows ||
-      result.cols != right.rows) {
-    Reject("sc_matmul",
-           "a " + Describe(a) + ", b " + Describe(b) + " and out " + Describe(out) + " do not fit a @ b^T");
-  }
-  RequireDisjoint("sc_matmul", out, a);
-  RequireDisjoint("sc_matmul", out, b);
-  if (op.config.granularity == ScGranularity::kPerHead && a.rank != 3) {
-    Reject("sc_matmul", "SC parameter granularity = per_head: allowed with 3-D operands");
-  }
-  if (op.config.chunk_d != 0 && a.rank != 2) {
-    Reject("sc_matmul",
-           "SC parameter chunk_d = " + std::to_string(op.config.chunk_d) + ": allowed is 0 with 3-D operands");
-  }
-  CheckAccumulator(op, left.cols, "sc_matmul");
-}
-
 }  // namespace
 
 void ScMatmul(Context& context, const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) {
-  CheckCall(a, b, op, out);
+  CheckScMatmul(a, b, op, out);
   if (a.numel() == 0 || b.numel() == 0) {
     const Operand zero(out);
     for (int64_t row = 0; row < zero.batch * zero.rows; ++row) {
@@ -104,7 +77,7 @@ void ScMatmul(Context& context, const TensorView& a, const TensorView& b, const 
     // ScProduct counts rows of `out` as it counts rows of a.
     float* row_zero = result.data + batch * result.batch_step - batch * left.rows * result.row_step;
     const ScTarget target{&blocks, row_zero, result.row_step, result.col_step, false};
-    ScProduct(context.pool, context.simd, *lookup, context.rows, batch * left.rows, left.rows, {&target, 1});
+    ScProduct(context.pool, context.simd, lookup, context.rows, batch * left.rows, left.rows, {&target, 1});
   }
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The SC product of two float operands of any strides, for any configuration (Backend::ScMatmul).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two operands of an SC product a @ b^T as the block kernels want them: rows of a, blocks of 64 rows of b.
 #pragma once
 
@@ -10,15 +11,15 @@
 
 namespace stoch::cpu {
 
-// What: quantized rows of a with everything the kernels derive from a code, so that it is derived once per row and not
-//       once per block of b. Reused from call to call: Resize keeps its memory.
+// Quantized rows of a with everything the kernels derive from a code, so that it is derived once per row and not once
+// per block of b. Reused from call to call: Resize keeps its memory.
 class ScRows {
  public:
   // `piece`: kernels are called on ranges of dimensions that start at its multiples (a chunk, or a page of positions).
   void Resize(const ScLookup& lookup, const ScChunks& chunks, int64_t rows, int64_t piece);
 
   ScQuantizer::Row row(int64_t row);
-  // What: derives table offsets, flips and wide dimensions of a row from its codes. Masks count from 0 in each chunk.
+  // Derives table offsets, flips and wide dimensions of a row from its codes. Masks count from 0 in each chunk.
   void Derive(const ScLookup& lookup, int64_t row);
 
   ScLeft Left(int64_t row, int64_t first_dim) const;
@@ -45,8 +46,8 @@ class ScRows {
   std::vector<uint32_t> num_wide_;  // [rows][pieces]
 };
 
-// What:   codes of b, [block][dim][64 rows] with zero codes in the rows that pad the last block, and their scales.
-//         One byte a code: a dimension of a block is one cache line and one vector register.
+// Codes of b, [block][dim][64 rows] with zero codes in the rows that pad the last block, and their scales. One byte a
+// code: a dimension of a block is one cache line and one vector register.
 struct ScBlocks {
   ScChunks chunks;
   int64_t rows = 0;
@@ -64,16 +65,16 @@ struct ScBlocks {
   int64_t bytes() const;
 };
 
-// What: quantizes and packs rows [first_row, first_row + rows) of those that `quantizer` was made for. Returns the
-//       first row whose scope holds NaN or infinity, or -1.
+// Quantizes and packs rows [first_row, first_row + rows) of those that `quantizer` was made for. Returns the first row
+// whose scope holds NaN or infinity, or -1.
 int64_t PackBlocks(ThreadPool& pool, const ScOperator& op, const ScQuantizer& quantizer, int64_t first_row,
                    int64_t rows, const RowReader& reader, ScBlocks* blocks);
 
-// What: the same for all of `rows` rows.
+// The same for all of `rows` rows.
 int64_t PackBlocks(ThreadPool& pool, const Simd& simd, const ScOperator& op, const ScScopes& scopes, int64_t rows,
                    int64_t cols, const RowReader& reader, ScBlocks* blocks);
 
-// What: [dims][64] from 64 rows of codes: to[d * 64 + r] = from[r * from_stride + d].
+// [dims][64] from 64 rows of codes: to[d * 64 + r] = from[r * from_stride + d].
 void TransposeBlock(const uint8_t* from, int64_t from_stride, int64_t dims, uint8_t* to);
 
 }  // namespace stoch::cpu

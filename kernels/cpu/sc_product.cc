@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/sc_product.h"
 
 #include <algorithm>
@@ -39,34 +40,73 @@ void AddUnipolar(const ScRows& a, int64_t row, const ScBlocks& b, int64_t block,
   }
 }
 
-void RunItem(const Simd& simd, const ScLookup& lookup, const ScRows& a, const Item& item, Scratch* scratch) {
-  const ScOperator& op = *lookup.op;
+// Rows of an item that run at one slot in one chunk.
+struct Run {
+  const ScLookup* lookup = nullptr;
+  int64_t begin = 0, end = 0;  // of Order::rows
+};
+struct Order {
+  int64_t rows[kRowPanel];
+  Run runs[kRowPanel];
+  int64_t num_runs = 0;
+};
+
+// The rows of an item by slot, those of one slot in order.
+void Sort(const ScStreams& streams, const Item& item, int64_t chunk, Order* order) {
+  for (int64_t t = 0; t < item.num_rows; ++t) order->rows[t] = t;
+  order->num_runs = 0;
+  if (streams.slots.empty()) {
+    order->runs[order->num_runs++] = {streams.lookups[0].get(), 0, item.num_rows};
+    return;
+  }
+  const auto slot = [&](int64_t t) {
+    const int64_t row = item.first_row + t;
+    return streams.slots[static_cast<size_t>(row * streams.slots_per_row + (streams.slots_per_row > 1 ? chunk : 0))];
+  };
+  std::stable_sort(order->rows, order->rows + item.num_rows, [&](int64_t i, int64_t j) { return slot(i) < slot(j); });
+  for (int64_t begin = 0, end; begin < item.num_rows; begin = end) {
+    end = begin + 1;
+    while (end < item.num_rows && slot(order->rows[end]) == slot(order->rows[begin])) ++end;
+    order->runs[order->num_runs++] = {streams.lookups[slot(order->rows[begin])].get(), begin, end};
+  }
+}
+
+void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const Item& item, Scratch* scratch) {
   const ScBlocks& b = *item.target->b;
   const ScChunks& chunks = a.chunks();
   std::fill(scratch->y, scratch->y + item.num_rows * item.num_blocks * kBlockRows, 0.0f);
 
+  Order order;
   for (int64_t c = 0; c < chunks.count; ++c) {
     // The scales of a chunk are far from those of the last one, and it is over before they have come.
     for (int64_t i = 0; i < item.num_blocks; ++i) {
       const float* scales = b.block_scales(item.first_block + i, c);
       for (int64_t r = 0; r < kBlockRows; r += kLineFloats) __builtin_prefetch(scales + r);
     }
+    if (c == 0 || streams.slots_per_row > 1) Sort(streams, item, c, &order);
     const uint8_t* codes = b.block(item.first_block) + chunks.begin(c) * kBlockRows;
-    for (int64_t t0 = 0; t0 < item.num_rows; t0 += kRowTile) {
-      const int64_t tile = std::min(kRowTile, item.num_rows - t0);
-      ScLeft left[kRowTile];
-      for (int64_t t = 0; t < tile; ++t) left[t] = a.Left(item.first_row + t0 + t, chunks.begin(c));
-      simd.sc_block(lookup.table(), left, tile, 0, chunks.dims(c), codes, b.block_bytes(), item.num_blocks,
-                    scratch->acc);
-      for (int64_t t = 0; t < tile; ++t) {
-        const int64_t row = item.first_row + t0 + t;
-        for (int64_t i = 0; i < item.num_blocks; ++i) {
-          const int32_t* acc = scratch->acc + (t * item.num_blocks + i) * kBlockRows;
-          float* y = scratch->y + ((t0 + t) * item.num_blocks + i) * kBlockRows;
-          if (op.code == ScCode::kAsymmetric) {
-            AddUnipolar(a, row, b, item.first_block + i, op.gain, acc, y);
-          } else {
-            simd.sc_dequantize(acc, op.gain, a.scale(row, c), b.block_scales(item.first_block + i, c), y);
+    for (const Run& run : std::span(order.runs, static_cast<size_t>(order.num_runs))) {
+      if (run.lookup == nullptr) continue;
+      const ScOperator& op = *run.lookup->op;
+      for (int64_t t0 = run.begin; t0 < run.end; t0 += kRowTile) {
+        const int64_t tile = std::min(kRowTile, run.end - t0);
+        ScLeft left[kRowTile];
+        for (int64_t t = 0; t < tile; ++t) {
+          left[t] = a.Left(item.first_row + order.rows[t0 + t], chunks.begin(c));
+          if (run.lookup->wide_row.empty()) left[t].num_wide = 0;
+        }
+        simd.sc_block(run.lookup->table(), left, tile, 0, chunks.dims(c), codes, b.block_bytes(), item.num_blocks,
+                      scratch->acc);
+        for (int64_t t = 0; t < tile; ++t) {
+          const int64_t row = item.first_row + order.rows[t0 + t];
+          for (int64_t i = 0; i < item.num_blocks; ++i) {
+            const int32_t* acc = scratch->acc + (t * item.num_blocks + i) * kBlockRows;
+            float* y = scratch->y + (order.rows[t0 + t] * item.num_blocks + i) * kBlockRows;
+            if (op.code == ScCode::kAsymmetric) {
+              AddUnipolar(a, row, b, item.first_block + i, op.gain, acc, y);
+            } else {
+              simd.sc_dequantize(acc, op.gain, a.scale(row, c), b.block_scales(item.first_block + i, c), y);
+            }
           }
         }
       }
@@ -88,7 +128,12 @@ void RunItem(const Simd& simd, const ScLookup& lookup, const ScRows& a, const It
 
 }  // namespace
 
-void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookup& lookup, const ScRows& a, int64_t first_row,
+void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookupPtr& lookup, const ScRows& a, int64_t first_row,
+               int64_t num_rows, std::span<const ScTarget> targets) {
+  ScProduct(pool, simd, ScStreams{{&lookup, 1}}, a, first_row, num_rows, targets);
+}
+
+void ScProduct(ThreadPool& pool, const Simd& simd, const ScStreams& streams, const ScRows& a, int64_t first_row,
                int64_t num_rows, std::span<const ScTarget> targets) {
   // Blocks that are visited together share the table rows that are read, which pays even for one row (measured: 22
   // against 18 GB/s on a thread); only where that leaves threads without work are they visited alone.
@@ -108,7 +153,7 @@ void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookup& lookup, const
   }
   const auto scratches = std::make_unique_for_overwrite<Scratch[]>(static_cast<size_t>(pool.size()));
   pool.ParallelFor(static_cast<int64_t>(items.size()), [&](int64_t i, int thread) {
-    RunItem(simd, lookup, a, items[static_cast<size_t>(i)], &scratches[static_cast<size_t>(thread)]);
+    RunItem(simd, streams, a, items[static_cast<size_t>(i)], &scratches[static_cast<size_t>(thread)]);
   });
 }
 

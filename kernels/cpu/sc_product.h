@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The product of quantized operands: integer sums, then back to real numbers (docs/sc_arithmetic.md#4-one-product).
 #pragma once
 
@@ -17,10 +18,19 @@ struct ScTarget {
   bool add = false;
 };
 
-// What:     the product of rows [first_row, first_row + num_rows) of `a` with every target's b, which share a's chunks.
+// The operators of a product: one, or one for each stream length, and which rows run at which.
+struct ScStreams {
+  std::span<const ScLookupPtr> lookups;  // by slot, equal but for their counts and gain; null: nothing is added
+  std::span<const uint8_t> slots = {};   // [rows of a][slots_per_row]; empty: slot 0
+  int64_t slots_per_row = 1;             // 1, or the number of chunks
+};
+
+// The product of rows [first_row, first_row + num_rows) of `a` with every target's b, which share a's chunks.
 // Requires: dims * max count < 2^31 (checked when weights are made).
 // Bits:     identical for every variant, thread count and way of cutting the work.
-void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookup& lookup, const ScRows& a, int64_t first_row,
+void ScProduct(ThreadPool& pool, const Simd& simd, const ScStreams& streams, const ScRows& a, int64_t first_row,
+               int64_t num_rows, std::span<const ScTarget> targets);
+void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookupPtr& lookup, const ScRows& a, int64_t first_row,
                int64_t num_rows, std::span<const ScTarget> targets);
 
 }  // namespace stoch::cpu

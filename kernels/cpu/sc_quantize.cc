@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/sc_quantize.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ ScScopes ScopesOf(const ScOperator& op, ScOperand side, int64_t batch, int64_t b
 
 ScChunks::ScChunks(const ScOperator& op, int64_t dims) : cols(dims) {
   size = op.config.chunk_d > 0 ? std::min(op.config.chunk_d, dims) : dims;
-  count = (dims + size - 1) / size;
+  count = size > 0 ? (dims + size - 1) / size : 0;
 }
 
 ScQuantizer::ScQuantizer(ThreadPool& pool, const Simd& simd, const ScOperator& op, const ScChunks& chunks,
@@ -102,7 +103,7 @@ bool ScQuantizer::QuantizeChunk(const float* x, int64_t n, const Extremes& extre
     *out.sum = sum;
     return true;
   }
-  const float scale = BipolarScale(BitsToFloat(extremes.max_abs_bits), op_.q_max);
+  const float scale = BipolarScale(BitsToFloat(extremes.max_abs_bits), op_.q_max, op_.scale_floor);
   out.scales[chunk] = scale;
   if (op_.code == ScCode::kSignMagnitude) {
     simd_.quantize(x, n, scale, op_.q_max, codes);

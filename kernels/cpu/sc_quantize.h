@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantizes the rows of one operand of an SC product, whatever the scope of a scale is.
 #pragma once
 
@@ -23,7 +24,7 @@ struct ScScopes {
 
 enum class ScOperand : uint8_t { kA, kB };  // of a @ b^T
 
-// What: the scopes of one side under the operator's granularity.
+// The scopes of one side under the operator's granularity.
 ScScopes ScopesOf(const ScOperator& op, ScOperand side, int64_t batch, int64_t batch_rows);
 
 // The dimension axis cut in chunks; one chunk where the configuration has none.
@@ -41,7 +42,7 @@ struct ScChunks {
 // Gives row `row` as contiguous floats; may use `scratch` [cols] of the calling thread.
 using RowReader = std::function<const float*(int64_t row, float* scratch)>;
 
-// What:   quantizes rows one at a time, after the extremes of shared scopes were collected.
+// Quantizes rows one at a time, after the extremes of shared scopes were collected.
 // Source: docs/sc_arithmetic.md#2-quantizers
 class ScQuantizer {
  public:
@@ -57,7 +58,7 @@ class ScQuantizer {
     float* zero = nullptr;     // kAsymmetric: zero point and
     int32_t* sum = nullptr;    // the sum of codes
   };
-  // What: fills `out`; false (codes and scales zero where it is so) if the scope of a chunk holds NaN or infinity.
+  // Fills `out`; false (codes and scales zero where it is so) if the scope of a chunk holds NaN or infinity.
   bool Quantize(int64_t row, const float* x, const Row& out) const;
 
  private:

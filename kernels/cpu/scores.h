@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is read off logits: output rows, argmax.
 #pragma once
 
@@ -6,7 +7,7 @@
 
 namespace stoch::cpu {
 
-void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out);
+void SelectRows(const Pass& pass, const TensorView& x, const TensorView& out);
 void Argmax(Context& context, const TensorView& logits, const TensorView& ids);
 
 }  // namespace stoch::cpu

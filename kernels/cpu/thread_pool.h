@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small pool of threads for loops whose iterations write disjoint memory.
 #pragma once
 
@@ -11,9 +12,9 @@
 
 namespace stoch::cpu {
 
-// What:    ParallelFor(n, body) calls body(i, thread) once for every i in [0, n), on the caller and on size() - 1
-//          workers, and returns when all are done. `thread` is in [0, size()) and no two calls that run at the same
-//          time share it, so it may index scratch memory.
+// ParallelFor(n, body) calls body(i, thread) once for every i in [0, n), on the caller and on size() - 1 workers, and
+// returns when all are done. `thread` is in [0, size()) and no two calls that run at the same time share it, so it may
+// index scratch memory.
 // Bits:    which thread takes which i is not defined; bodies must not let it matter.
 // Errors:  the first exception of a body is rethrown by ParallelFor after every iteration ended or was skipped.
 // Threads: one caller at a time; bodies must not call ParallelFor of the same pool.
@@ -47,7 +48,7 @@ class ThreadPool {
   std::exception_ptr error_;
 };
 
-// What: lowers `value` to `candidate` if that is smaller: the first of many findings, whoever makes them.
+// Lowers `value` to `candidate` if that is smaller: the first of many findings, whoever makes them.
 inline void AtomicMin(std::atomic<int64_t>& value, int64_t candidate) {
   int64_t seen = value.load(std::memory_order_relaxed);
   while (candidate < seen && !value.compare_exchange_weak(seen, candidate, std::memory_order_relaxed)) {

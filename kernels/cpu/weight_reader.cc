@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/weight_reader.h"
 
 #include <algorithm>
@@ -12,6 +13,8 @@ const float* ReadRow(const Simd& simd, const WeightSource& source, int64_t row, 
       return reinterpret_cast<const float*>(address);
     }
     simd.load(address, source.dtype, source.cols, scratch);
+  } else if (source.decoder != nullptr) {
+    source.decoder->Decode(source.first + begin, source.cols, scratch);
   } else if (source.stddev == 0.0f) {
     std::fill(scratch, scratch + source.cols, source.constant);
   } else {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of weight sources as floats: mapped files of any type, and random numbers made where they are needed.
 #pragma once
 
@@ -9,7 +10,7 @@
 
 namespace stoch::cpu {
 
-// What: row `row` of a source as floats [cols]: the mapped memory itself where it is aligned F32, else in `scratch`.
+// Row `row` of a source as floats [cols]: the mapped memory itself where it is aligned F32, else in `scratch`.
 const float* ReadRow(const Simd& simd, const WeightSource& source, int64_t row, float* scratch);
 
 // Finds the part that holds a row of the stacked matrix.

@@ -1,57 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
+#include "kernels/call_check.h"
+#include "kernels/context_bucket.h"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/backend_impl.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/families/experts.h"
+#include "kernels/cuda/families/heads.h"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/runtime/bandwidth.h"
 #include "kernels/cuda/runtime/nvml_memory.h"
 #include "kernels/cuda/runtime/pass.h"
-#include "kernels/cuda/runtime/views.h"
 #include "kernels/cuda/sampling/logit_queries.h"
 #include "kernels/cuda/sc/linear.h"
 #include "kernels/cuda/sc/matmul.h"
 #include "kernels/cuda/weights/weights.h"
+#include "kernels/family_check.h"
 #include "kernels/plan/attention_plan.h"
 #include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
-namespace {
-
-bool IsDense(const TensorView& view) {
-  int64_t expected = 1;
-  for (int i = view.rank - 1; i >= 0; --i) {
-    if (view.dim(i) != 1 && view.step(i) != expected) return false;
-    expected *= view.dim(i);
-  }
-  return true;
-}
-
-size_t ByteSize(const TensorView& view) { return static_cast<size_t>(view.numel()) * DTypeSize(view.dtype); }
-
-void RequireDense(std::string_view op, const TensorView& view) {
-  if (!IsDense(view)) Reject({-1, op}, Describe(view) + " is not dense");
-}
-
-// A range may be larger than what was last uploaded: a recorded graph launches for the most there can be.
-void CheckLogitRows(const OpSite& site, const LogitRows& logits, const CudaLogitQueries& queries,
-                    const QueryRange& range, int64_t limit) {
-  RequireView(site, "logits", logits.view, queries.device(), DType::kF32, {kAnySize, queries.limits().vocab_size});
-  if (range.first >= 0 && range.count >= 0 && range.first + range.count <= limit) return;
-  Reject(site, "queries " + std::to_string(range.first) + " to " + std::to_string(range.first + range.count) + " of " +
-                   std::to_string(limit));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 CudaBackend::CudaBackend(std::span<const int> ordinals) {
   for (const int ordinal : ordinals) {
@@ -174,9 +154,21 @@ std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const in
 
 std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const {
   const GpuTraits& gpu = per_device_.front()->context.traits;
-  const AttentionPlan plan = PlanAttention(gpu, MakeAttentionShape(spec, num_heads), tokens, !is_prompt);
-  const bool is_long = is_prompt && tokens >= kLongSequenceRows;
-  return std::string(AttentionKernelName(is_long ? plan.long_rows : plan.short_rows)) + (plan.is_fresh ? " fresh" : "");
+  const AttentionShape shape = MakeAttentionShape(spec, num_heads);
+  const auto name = [&](int64_t max_length) {
+    const AttentionPlan plan = PlanAttention(gpu, shape, tokens, max_length, !is_prompt);
+    const bool is_long = is_prompt && tokens >= kLongSequenceRows;
+    return std::string(AttentionKernelName(is_long ? plan.long_rows : plan.short_rows)) +
+           (plan.is_fresh ? " fresh" : "");
+  };
+  std::string names = name(kShortContext);
+  std::string last = names;
+  for (const int64_t from : {kShortContext, kMiddleContext, kLongContext}) {
+    std::string next = name(from + 1);
+    if (next != last) names += ", " + next + " beyond " + std::to_string(from);
+    last = std::move(next);
+  }
+  return names;
 }
 
 void CudaBackend::ReserveScratch(Device device, int64_t bytes) {
@@ -200,29 +192,28 @@ Buffer CudaBackend::AllocateShared(Device device, int64_t bytes) {
 
 void CudaBackend::CopyFromHost(const TensorView& to, const void* from) {
   DeviceContext& ctx = At(to.device).context;
-  RequireDense("copy", to);
+  RequireDense({-1, "copy"}, to);
   DeviceGuard guard(to.device);
-  STOCH_CUDA(cudaMemcpyAsync(to.data, from, ByteSize(to), cudaMemcpyHostToDevice, ctx.stream));
+  STOCH_CUDA(cudaMemcpyAsync(to.data, from, static_cast<size_t>(to.bytes()), cudaMemcpyHostToDevice, ctx.stream));
   STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // the caller may reuse its memory
 }
 
 void CudaBackend::CopyToHost(void* to, const TensorView& from) {
   DeviceContext& ctx = At(from.device).context;
-  RequireDense("copy", from);
+  RequireDense({-1, "copy"}, from);
   DeviceGuard guard(from.device);
-  STOCH_CUDA(cudaMemcpyAsync(to, from.data, ByteSize(from), cudaMemcpyDeviceToHost, ctx.stream));
+  STOCH_CUDA(cudaMemcpyAsync(to, from.data, static_cast<size_t>(from.bytes()), cudaMemcpyDeviceToHost, ctx.stream));
   STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
 }
 
 void CudaBackend::Copy(const TensorView& to, const TensorView& from) {
   DeviceContext& source = At(from.device).context;
   DeviceContext& target = At(to.device).context;
-  RequireDense("copy", to);
-  RequireDense("copy", from);
-  if (ByteSize(to) != ByteSize(from)) Reject({-1, "copy"}, Describe(from) + " does not fit " + Describe(to));
+  CheckCopy(to, from);
   if (to.device == from.device) {
     DeviceGuard guard(to.device);
-    STOCH_CUDA(cudaMemcpyAsync(to.data, from.data, ByteSize(to), cudaMemcpyDeviceToDevice, target.stream));
+    STOCH_CUDA(
+        cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.bytes()), cudaMemcpyDeviceToDevice, target.stream));
     return;
   }
   // The copy is an op of both devices: the source's stream runs it once the target is ready to be written, and the
@@ -230,7 +221,8 @@ void CudaBackend::Copy(const TensorView& to, const TensorView& from) {
   DeviceGuard guard(from.device);
   target.RecordReady();
   STOCH_CUDA(cudaStreamWaitEvent(source.stream, target.ready()));
-  STOCH_CUDA(cudaMemcpyPeerAsync(to.data, to.device.index, from.data, from.device.index, ByteSize(to), source.stream));
+  STOCH_CUDA(cudaMemcpyPeerAsync(to.data, to.device.index, from.data, from.device.index,
+                                 static_cast<size_t>(to.bytes()), source.stream));
   source.RecordReady();
   STOCH_CUDA(cudaStreamWaitEvent(target.stream, source.ready()));
 }
@@ -292,7 +284,7 @@ int64_t CudaBackend::KvCacheBytes(const KvCacheSpec& spec) const { return cuda::
 std::unique_ptr<Pass> CudaBackend::MakePass(Device device, const PassLimits& limits) {
   DeviceContext& ctx = At(device).context;
   DeviceGuard guard(device);
-  return cuda::MakePass(ctx, limits);
+  return std::make_unique<CudaPass>(ctx, limits);
 }
 
 void CudaBackend::UploadPass(Pass& pass, const PassLayout& layout) {
@@ -305,10 +297,7 @@ void CudaBackend::Embed(const EmbeddingTable& table, const Pass& pass, const Ten
   DeviceContext& ctx = At(out.device).context;
   const auto& device_pass = static_cast<const CudaPass&>(pass);
   const auto& device_table = static_cast<const CudaEmbedding&>(table);
-  const OpSite site{-1, "embed"};
-  RequireView(site, "out", out, table.device(), DType::kF32, {device_pass.rows(), table.hidden_size()});
-  RequireDisjoint(site, out, TensorView());
-  if (pass.device() != table.device()) Reject(site, "pass and table are on different devices");
+  CheckEmbed(table, pass, device_pass.rows(), out);
   DeviceGuard guard(out.device);
   LaunchEmbed(ctx, device_table.view(), device_pass.view().ids, device_pass.rows(), out.ptr<float>(), out.step(0));
 }
@@ -325,25 +314,61 @@ void CudaBackend::Attention(const AttentionCall& call) {
   LaunchAttention(ctx, call);
 }
 
-void CudaBackend::GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) {
+void CudaBackend::AddBias(const AddBiasCall& call) {
+  DeviceContext& ctx = At(call.x.device).context;
+  CheckAddBias(call);
+  DeviceGuard guard(call.x.device);
+  LaunchAddBias(ctx, call);
+}
+
+void CudaBackend::NormHeads(const NormHeadsCall& call) {
+  DeviceContext& ctx = At(call.q.device).context;
+  CheckNormHeads(call);
+  DeviceGuard guard(call.q.device);
+  LaunchNormHeads(ctx, call);
+}
+
+std::unique_ptr<ExpertWeights> CudaBackend::MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) {
+  CheckExperts(experts);
+  const Device device = experts.front()->device();
+  DeviceContext& ctx = At(device).context;
+  DeviceGuard guard(device);
+  return cuda::MakeExperts(ctx, std::move(experts));
+}
+
+void CudaBackend::Route(const RouteCall& call) {
+  DeviceContext& ctx = At(call.logits.device).context;
+  CheckRoute(call);
+  DeviceGuard guard(call.logits.device);
+  LaunchRoute(ctx, call);
+}
+
+void CudaBackend::ExpertLinear(const ExpertLinearCall& call) {
+  DeviceContext& ctx = At(call.x.device).context;
+  CheckExpertLinear(call);
+  DeviceGuard guard(call.x.device);
+  LaunchExpertLinear(ctx, call);
+}
+
+void CudaBackend::CombineExperts(const CombineExpertsCall& call) {
+  DeviceContext& ctx = At(call.out.device).context;
+  CheckCombineExperts(call);
+  DeviceGuard guard(call.out.device);
+  LaunchCombineExperts(ctx, call);
+}
+
+void CudaBackend::SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) {
   DeviceContext& ctx = At(pass.device()).context;
   const auto& device_pass = static_cast<const CudaPass&>(pass);
-  const OpSite site{-1, "gather"};
-  RequireView(site, "x", x, pass.device(), DType::kF32, {device_pass.rows(), kAnySize});
-  RequireView(site, "out", out, pass.device(), DType::kF32, {device_pass.num_output_rows(), x.dim(1)});
-  RequireDisjoint(site, out, x);
+  CheckSelectRows(pass, device_pass.rows(), device_pass.num_output_rows(), x, out);
   DeviceGuard guard(pass.device());
-  LaunchGatherRows(ctx, x.ptr<const float>(), x.step(0), device_pass.view().output_rows, device_pass.num_output_rows(),
+  LaunchSelectRows(ctx, x.ptr<const float>(), x.step(0), device_pass.view().output_rows, device_pass.num_output_rows(),
                    x.dim(1), out.ptr<float>(), out.step(0));
 }
 
 void CudaBackend::Argmax(const TensorView& logits, const TensorView& ids) {
   DeviceContext& ctx = At(logits.device).context;
-  const OpSite site{-1, "argmax"};
-  RequireView(site, "logits", logits, logits.device, DType::kF32, {kAnySize, kAnySize});
-  if (logits.dim(1) < 1) Reject(site, "logits have no columns");
-  RequireView(site, "ids", ids, logits.device, DType::kI32, {logits.dim(0)});
-  RequireDense("argmax", ids);
+  CheckArgmax(logits, ids);
   DeviceGuard guard(logits.device);
   LaunchArgmax(ctx, logits.ptr<const float>(), logits.step(0), logits.dim(0), logits.dim(1), ids.ptr<int32_t>());
 }
@@ -365,7 +390,7 @@ void CudaBackend::UploadLogitQueries(LogitQueryBuffer& buffer, const LogitQuerie
 void CudaBackend::PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) {
   DeviceContext& ctx = At(buffer.device()).context;
   const auto& queries = static_cast<const CudaLogitQueries&>(buffer);
-  CheckLogitRows({-1, "pick"}, logits, queries, range, queries.limits().max_picks);
+  CheckLogitRows({-1, "pick"}, logits, queries, queries.limits().vocab_size, range, queries.limits().max_picks);
   DeviceGuard guard(buffer.device());
   LaunchPickTokens(ctx, logits, queries, range);
 }
@@ -373,7 +398,7 @@ void CudaBackend::PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, 
 void CudaBackend::LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) {
   DeviceContext& ctx = At(buffer.device()).context;
   const auto& queries = static_cast<const CudaLogitQueries&>(buffer);
-  CheckLogitRows({-1, "logprobs"}, logits, queries, range, queries.limits().max_logprobs);
+  CheckLogitRows({-1, "logprobs"}, logits, queries, queries.limits().vocab_size, range, queries.limits().max_logprobs);
   DeviceGuard guard(buffer.device());
   LaunchLogProbs(ctx, logits, queries, range);
 }
@@ -384,11 +409,11 @@ void CudaBackend::ScMatmul(const TensorView& a, const TensorView& b, const ScOpe
   LaunchScMatmul(ctx, a, b, op, out);
 }
 
-void CudaBackend::Gather(const GatherCall& call) {
-  const GatherPlan plan = CheckGather(call);
+void CudaBackend::AllGather(const AllGatherCall& call) {
+  const GatherPlan plan = CheckAllGather(call);
   std::vector<Device> devices;
   for (const TensorView& from : call.from) devices.push_back(from.device);
-  GroupOf(devices).Gather(call, plan);
+  GroupOf(devices).AllGather(call, plan);
 }
 
 DeviceGroup& CudaBackend::GroupOf(std::span<const Device> devices) {
@@ -403,7 +428,7 @@ DeviceGroup& CudaBackend::GroupOf(std::span<const Device> devices) {
   return *group;
 }
 
-std::string CudaBackend::exchange() const {
+std::string CudaBackend::collectives() const {
   const NcclProbe& nccl = ProbeNccl();
   return nccl.version > 0 ? "NCCL " + NcclVersionText(nccl.version) : "no NCCL: " + nccl.problem;
 }
@@ -423,6 +448,29 @@ void CudaBackend::CheckFinite(Device device) {
   DeviceGuard guard(device);
   ctx.CheckFinite();
   for (auto& [ordinals, group] : groups_) group->Check();
+}
+
+CallerOrder& CudaBackend::CallerOf(PerDevice* entry) {
+  if (entry->caller == nullptr) entry->caller = std::make_unique<CallerOrder>(entry->context);
+  return *entry->caller;
+}
+
+void CudaBackend::RunAfter(Device device, uintptr_t stream) {
+  PerDevice& entry = At(device);
+  DeviceGuard guard(device);
+  CallerOf(&entry).RunAfter(reinterpret_cast<cudaStream_t>(stream));
+}
+
+void CudaBackend::RunBefore(Device device, uintptr_t stream) {
+  PerDevice& entry = At(device);
+  DeviceGuard guard(device);
+  CallerOf(&entry).RunBefore(reinterpret_cast<cudaStream_t>(stream));
+}
+
+std::string CudaBackend::PollFinite(Device device) {
+  PerDevice& entry = At(device);
+  DeviceGuard guard(device);
+  return CallerOf(&entry).PollFinite();
 }
 
 }  // namespace stoch::cuda

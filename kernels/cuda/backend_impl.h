@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CudaBackend: checks operands, makes their device current and calls the launcher of each op.
 //
 // Launchers by file; each takes the DeviceContext first and has its contract in its header:
@@ -5,7 +6,9 @@
 //   attention/attention.h      LaunchAttention
 //   attention/kv_cache.h       CudaKvCache, MakeKvCache, KvCacheBytes
 //   runtime/pass.h             CudaPass, MakePass, UploadPass
-//   rows.h                     LaunchEmbed, LaunchGatherRows, LaunchArgmax
+//   families/heads.h           LaunchAddBias, LaunchNormHeads
+//   families/experts.h         CudaExperts, MakeExperts, LaunchRoute, LaunchExpertLinear, LaunchCombineExperts
+//   rows.h                     LaunchEmbed, LaunchSelectRows, LaunchArgmax
 //   sampling/logit_queries.h   CudaLogitQueries, LaunchPickTokens, LaunchLogProbs
 //   sc/matmul.h                LaunchScMatmul
 //   weights/weights.h          MakeLinear, MakeVector, MakeEmbedding, Unpack
@@ -21,15 +24,17 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/caller_streams.h"
 #include "kernels/cuda/comm/device_group.h"
 #include "kernels/cuda/comm/peer_access.h"
+#include "kernels/cuda/runtime/caller_order.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/graph.h"
 #include "kernels/cuda/weights/uploader.h"
 
 namespace stoch::cuda {
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public CallerStreams {
  public:
   explicit CudaBackend(std::span<const int> ordinals);
   ~CudaBackend() override;
@@ -40,7 +45,7 @@ class CudaBackend final : public Backend {
   double MeasureBandwidth(Device device) override;
 
   std::vector<DeviceLink> links() const override { return ReadLinks(devices_); }
-  std::string exchange() const override;
+  std::string collectives() const override;
 
   Buffer Allocate(Device device, int64_t bytes) override;
   int64_t AllocatedBytes(int64_t bytes) const override;
@@ -76,8 +81,15 @@ class CudaBackend final : public Backend {
   void Embed(const EmbeddingTable& table, const Pass& pass, const TensorView& out) override;
   void Linear(const LinearCall& call) override;
   void Attention(const AttentionCall& call) override;
-  void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) override;
-  void Gather(const GatherCall& call) override;
+  void AddBias(const AddBiasCall& call) override;
+  void NormHeads(const NormHeadsCall& call) override;
+  bool has_experts() const override { return true; }
+  std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) override;
+  void Route(const RouteCall& call) override;
+  void ExpertLinear(const ExpertLinearCall& call) override;
+  void CombineExperts(const CombineExpertsCall& call) override;
+  void SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) override;
+  void AllGather(const AllGatherCall& call) override;
   void Argmax(const TensorView& logits, const TensorView& ids) override;
   std::unique_ptr<LogitQueryBuffer> MakeLogitQueries(Device device, const LogitQueryLimits& limits) override;
   int64_t LogitQueryBytes(const LogitQueryLimits& limits) const override;
@@ -88,20 +100,26 @@ class CudaBackend final : public Backend {
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;
   void CheckFinite(Device device) override;
 
+  void RunAfter(Device device, uintptr_t stream) override;
+  void RunBefore(Device device, uintptr_t stream) override;
+  std::string PollFinite(Device device) override;
+
  private:
   struct PerDevice {
     explicit PerDevice(int ordinal) : context(ordinal), graphs({&context}), uploader(context) {}
     DeviceContext context;
     GraphCache graphs;
     Uploader uploader;
-    int64_t runtime_bytes = 0;  // DeviceInfo
+    std::unique_ptr<CallerOrder> caller;  // made at first use
+    int64_t runtime_bytes = 0;            // DeviceInfo
     int64_t runtime_taken_bytes = 0;
   };
   PerDevice& At(const Device& device);  // InvalidInput for a device this backend was not opened with
   const PerDevice& At(const Device& device) const;
-  // What: what the process takes of a device besides buffers; `before`: what all processes did before this one's
+  // What the process takes of a device besides buffers; `before`: what all processes did before this one's
   // context.
   static void MeasureRuntime(PerDevice* entry, std::optional<int64_t> before);
+  static CallerOrder& CallerOf(PerDevice* entry);
   DeviceGroup& GroupOf(std::span<const Device> devices);  // made at first use
 
   std::vector<Device> devices_;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the registry needs to know of the CUDA backend; includes no CUDA header.
 #pragma once
 
@@ -9,7 +10,7 @@
 
 namespace stoch::cuda {
 
-// What:   how many usable GPUs there are (compute capability 8.0 or newer) and, where there is none, why, as one
+// How many usable GPUs there are (compute capability 8.0 or newer) and, where there is none, why, as one
 // clause.
 struct Probe {
   int devices = 0;
@@ -18,7 +19,7 @@ struct Probe {
 };
 Probe ProbeDevices();
 
-// What:   a backend over the given CUDA ordinals (distinct, at least one).
+// A backend over the given CUDA ordinals (distinct, at least one).
 // Errors: InvalidInput for an ordinal that is not there; DeviceError when a device fails to start.
 std::unique_ptr<Backend> OpenBackend(std::span<const int> ordinals);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
 
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) GatherRowsKernel(const float* x, int64_t x_stride, const int32_t* index,
+__global__ void __launch_bounds__(kThreads) SelectRowsKernel(const float* x, int64_t x_stride, const int32_t* index,
                                                              int64_t n, float* out, int64_t out_stride) {
   StartNext();
   WaitForPrevious();
@@ -128,10 +129,10 @@ void LaunchEmbed(DeviceContext& ctx, const EmbeddingView& table, const int32_t* 
   });
 }
 
-void LaunchGatherRows(DeviceContext& ctx, const float* x, int64_t x_stride, const int32_t* index, int64_t rows,
+void LaunchSelectRows(DeviceContext& ctx, const float* x, int64_t x_stride, const int32_t* index, int64_t rows,
                       int64_t n, float* out, int64_t out_stride) {
   if (rows == 0) return;
-  LaunchOverlapped(ctx, GatherRowsKernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, x, x_stride, index, n,
+  LaunchOverlapped(ctx, SelectRowsKernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, x, x_stride, index, n,
                    out, out_stride);
 }
 

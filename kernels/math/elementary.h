@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // exp, silu, log, sin and cos built from IEEE operations only: the same bits on every compiler, CPU and GPU.
 //
 // Requires: no contraction and no fast-math (-ffp-contract=off, --fmad=false); fma only where it is written.
@@ -34,7 +35,7 @@ STOCH_HD uint64_t DoubleToBits(double value) {
 // Finite and not NaN, independent of compiler flags.
 STOCH_HD bool IsFinite(float x) { return (FloatToBits(x) & 0x7f800000u) != 0x7f800000u; }
 
-// What:   e^x in float. Below -87 the result is +0, above 88.7 +inf; NaN stays NaN.
+// E^x in float. Below -87 the result is +0, above 88.7 +inf; NaN stays NaN.
 // Bits:   identical on all backends. Within 2 ulp of the true value.
 // Source: Cody-Waite reduction by ln 2 in two parts, degree-6 minimax-like polynomial (Cephes expf coefficients).
 STOCH_HD float Exp(float x) {
@@ -58,11 +59,11 @@ STOCH_HD float Exp(float x) {
          BitsToFloat(static_cast<uint32_t>(e - half + 127) << 23);
 }
 
-// What: x * sigmoid(x) = x / (1 + e^-x).
+// x * sigmoid(x) = x / (1 + e^-x).
 // Bits: identical on all backends.
 STOCH_HD float Silu(float x) { return x / (1.0f + Exp(-x)); }
 
-// What: natural logarithm of a finite x > 0, in double. Bits: identical on all backends; relative error below 1e-14.
+// Natural logarithm of a finite x > 0, in double. Bits: identical on all backends; relative error below 1e-14.
 STOCH_HD double Log(double x) {
   uint64_t bits = DoubleToBits(x);
   int e = static_cast<int>(bits >> 52) - 1023;
@@ -93,7 +94,7 @@ STOCH_HD double Log(double x) {
   return Fma(k, 0.6931471805599453, (2.0 * f) * p);
 }
 
-// What: e^x in double for |x| < 700. Bits: identical on all backends; relative error below 1e-14.
+// E^x in double for |x| < 700. Bits: identical on all backends; relative error below 1e-14.
 STOCH_HD double ExpDouble(double x) {
   const double n = Rint(x * 1.4426950408889634);
   double r = Fma(n, -6.93147180369123816490e-01, x);
@@ -103,7 +104,7 @@ STOCH_HD double ExpDouble(double x) {
   return p * BitsToDouble(static_cast<uint64_t>(static_cast<int64_t>(n) + 1023) << 52);
 }
 
-// What: sine and cosine of |x| < 2^30, in double. Bits: identical on all backends; absolute error below 1e-12.
+// Sine and cosine of |x| < 2^30, in double. Bits: identical on all backends; absolute error below 1e-12.
 STOCH_HD void SinCos(double x, double* sine, double* cosine) {
   const double n = Rint(x * 0.6366197723675814);
   double r = Fma(n, -1.5707963267948966, x);

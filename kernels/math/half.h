@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact conversions between float and the 16-bit formats, round to nearest even.
 #pragma once
 

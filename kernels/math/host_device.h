@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // STOCH_HD marks a function that host and device compile from the same source; the IEEE primitives both have.
 //
 // Always inlined on the host: files of one binary are compiled for different instruction sets, and an out-of-line copy

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The quantizers of the SC arithmetic, one element at a time (docs/sc_arithmetic.md#2-quantizers).
 #pragma once
 
@@ -10,8 +11,8 @@ namespace stoch {
 inline constexpr float kScaleFloor = 1e-5f;
 
 // Bipolar: the scale of a scope whose largest magnitude is `max_abs`; q_max = 2^(p-1) - 1.
-STOCH_HD float BipolarScale(float max_abs, int q_max) {
-  const float m = max_abs > kScaleFloor ? max_abs : kScaleFloor;
+STOCH_HD float BipolarScale(float max_abs, int q_max, float floor = kScaleFloor) {
+  const float m = max_abs > floor ? max_abs : floor;
   return m / static_cast<float>(q_max);
 }
 

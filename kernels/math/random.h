@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random numbers as a function of (seed, stream, position): no carried state, the same on host and device.
 #pragma once
 
@@ -8,7 +9,7 @@
 
 namespace stoch {
 
-// What:   64 well-mixed bits of one position.
+// 64 well-mixed bits of one position.
 // Source: SplitMix64's output function (Steele, Lea, Flood, OOPSLA 2014) over a Weyl sequence.
 STOCH_HD uint64_t Mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -24,8 +25,8 @@ STOCH_HD float RandomUniform(uint64_t seed, uint64_t stream, uint64_t position) 
   return static_cast<float>(RandomBits(seed, stream, position) >> 40) * 5.9604644775390625e-8f;
 }
 
-// What: element `position` of a random weight tensor: the sum of four 16-bit uniforms (near normal, |x| < 3.47 sigma),
-//       times stddev, rounded to F16, as float.
+// Element `position` of a random weight tensor: the sum of four 16-bit uniforms (near normal, |x| < 3.47 sigma), times
+// stddev, rounded to F16, as float.
 // Bits: identical on all backends.
 STOCH_HD float RandomWeight(uint64_t seed, uint64_t stream, uint64_t position, float stddev) {
   const uint64_t h = RandomBits(seed, stream, position);

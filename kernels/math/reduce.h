@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one order in which floats are summed, on every backend.
 //
 // A sum over an index i uses a fixed number of lanes. Lane j starts at +0 and takes the elements i = j, j + lanes,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic of picking a token: one source for every backend, so that every draw is the same everywhere.
 //
 // A draw must not depend on the order in which candidates are visited. Weights are therefore integers: sums of them

@@ -1,6 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/plan/attention_plan.h"
 
 #include <algorithm>
+
+#include "kernels/context_bucket.h"
+#include "kernels/math/reduce.h"
+#include "kernels/sc/sc_swap.h"
 
 namespace stoch {
 namespace {
@@ -53,9 +58,47 @@ int64_t TileBytes(const GpuTraits& gpu, const AttentionShape& shape, const Atten
   return packed_bytes + 2 * Aligned(score_bytes) + Aligned(tiles * shape.num_heads * kQueryTile * kFloat);
 }
 
-int64_t SpillBytes(const AttentionShape& shape, const AttentionLimits& limits) {
-  const SpillPlan spill = PlanSpill(shape, limits.max_rows, limits.max_context);
-  return Aligned(spill.stride * spill.rows_at_once * shape.num_heads * kFloat);
+int64_t WideBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
+  const WidePlan plan = PlanWideTiles(gpu, shape);
+  if (!plan.supported) return 0;
+  const int64_t stride = DivideUp(limits.max_context, kKeyBlock) * kKeyBlock;
+  const int64_t sequences = std::min(limits.max_sequences, limits.max_rows / kLongSequenceRows);
+  const int64_t positions = std::min(sequences * stride, std::max<int64_t>(gpu.max_packed_positions, stride));
+  const int64_t head_streams = positions * plan.position_bytes;
+  const int64_t streams = std::max(head_streams, std::min(gpu.max_score_bytes, head_streams * shape.num_kv_heads));
+  const int64_t rows = (limits.max_rows / kQueryTile + sequences) * shape.num_heads * kQueryTile;
+  const int64_t group_rows = shape.num_heads / std::max(1, shape.num_kv_heads) * kQueryTile;
+  const int64_t score_bytes = std::min(rows * stride * 2, std::max(gpu.max_score_bytes, group_rows * stride * 2));
+  // Sums are left where there are several ranges, so of rows with more positions than the shortest range.
+  const int64_t sum_rows = std::min(rows, std::max(gpu.max_score_bytes / (2 * kMinWideRange), group_rows));
+  return Aligned(streams) + Aligned(streams / 2) / kKeyBlock + 2 * Aligned(positions * shape.num_kv_heads * kFloat) +
+         Aligned(shape.num_kv_heads * kFloat) + Aligned(score_bytes) + Aligned(score_bytes / 2) +
+         2 * Aligned(rows * kFloat) + Aligned(sum_rows * shape.head_dim * kFloat) + 16 * kAlignment;
+}
+
+int64_t SpillBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
+  const SpillPlan spill = PlanSpill(gpu, shape, limits);
+  if (spill.stride == 0) return 0;
+  const int64_t heads = spill.rows_at_once * shape.num_heads;
+  int64_t bytes = Aligned(spill.stride * heads * kFloat);
+  if (spill.parts == 0) return bytes;
+  bytes += 2 * Aligned(heads * spill.parts * kFloat) + Aligned(heads * kSplitUnit * kFloat);
+  const int64_t sums = shape.mode == AttentionMode::kExact ? kDotLanes : 1;  // of a dimension
+  return bytes + Aligned(heads * sums * shape.head_dim * kFloat) + Aligned(heads * kFloat);
+}
+
+// Whether clusters of blocks keep the scores of a row: where one row's are deep, more blocks than a cluster's are better.
+void PlanFused(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length, SplitPlan& plan) {
+  if (!plan.supported || !gpu.has_clusters) return;
+  const int tiles = plan.block_heads > 4 ? 2 : 1;
+  const int64_t fixed = kSplitTableBytes + SplitFusedBytes(shape.head_dim, tiles) + plan.block_heads * 4 * kFloat;
+  const int64_t unit = plan.block_heads * (kSplitUnit / kSplitRanks) * kFloat;
+  const int64_t room = gpu.max_shared_bytes / 2 - 1024;  // two blocks an SM
+  const int64_t blocks = rows * shape.num_kv_heads * plan.head_blocks * kSplitRanks;
+  plan.is_fused = fixed + unit <= room && (max_length <= kLongContext || blocks >= 2 * gpu.sm_count);
+  if (!plan.is_fused) return;
+  plan.fused_units = static_cast<int>(std::min(DivideUp(max_length, kSplitUnit), (room - fixed) / unit));
+  plan.fused_shared_bytes = fixed + plan.fused_units * unit;
 }
 
 }  // namespace
@@ -63,12 +106,20 @@ int64_t SpillBytes(const AttentionShape& shape, const AttentionLimits& limits) {
 std::string_view AttentionKernelName(AttentionKernel kernel) {
   switch (kernel) {
     case AttentionKernel::kScRows: return "rows";
+    case AttentionKernel::kScSplit: return "split";
     case AttentionKernel::kScTiles: return "tiles";
+    case AttentionKernel::kScWide: return "wide-tiles";
     case AttentionKernel::kExactRows: return "exact-rows";
+    case AttentionKernel::kExactSplit: return "exact-split";
     case AttentionKernel::kHalfRows: return "half-rows";
     case AttentionKernel::kHalfTiles: return "half-tiles";
   }
   return "?";
+}
+
+bool HasSwappedStreams(const KvCacheSpec& spec) {
+  if (spec.mode != AttentionMode::kPerToken) return false;
+  return CanSwap(*spec.qk) && (spec.av == spec.qk || CanSwap(*spec.av));
 }
 
 AttentionShape MakeAttentionShape(const KvCacheSpec& spec, int num_heads) {
@@ -80,17 +131,42 @@ AttentionShape MakeAttentionShape(const KvCacheSpec& spec, int num_heads) {
   shape.head_dim = spec.head_dim;
   if (spec.qk != nullptr) shape.qk = MakeScTraits(*spec.qk);
   if (spec.av != nullptr) shape.av = spec.av == spec.qk ? shape.qk : MakeScTraits(*spec.av);
+  shape.swapped = HasSwappedStreams(spec);
   return shape;
 }
 
-AttentionPlan PlanAttention(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, bool recording) {
+namespace {
+
+// Whether the contexts of so many rows are worth cutting over the GPU. Measured with 32 heads of 8B on an H200: one
+// kernel of clusters beats the row kernel from a few hundred positions on, with many rows, which fill the GPU
+// themselves, only beyond what a row's block keeps in shared memory with ease; four kernels cost more to launch.
+bool IsSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
+  const SplitPlan plan = PlanSplit(gpu, shape, rows, max_length);
+  if (!plan.supported) return false;
+  if (gpu.split_from > 0) return max_length >= gpu.split_from;
+  constexpr int64_t kManyHeads = 256;  // eight rows of 32 heads
+  const bool many = rows * shape.num_heads >= kManyHeads;
+  return max_length > (plan.is_fused && !many ? kShortContext : kLongContext);
+}
+
+}  // namespace
+
+AttentionPlan PlanAttention(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length,
+                            bool recording) {
   AttentionPlan plan;
   const bool few = rows <= kFreshRows;
   if (shape.mode != AttentionMode::kExact) {
-    plan.short_rows = plan.long_rows = AttentionKernel::kScRows;
-    plan.is_fresh = few && shape.mode == AttentionMode::kPerToken;
+    const bool split = IsSplit(gpu, shape, rows, max_length);
+    plan.short_rows = plan.long_rows = split ? AttentionKernel::kScSplit : AttentionKernel::kScRows;
+    plan.is_fresh = few && !split && shape.mode == AttentionMode::kPerToken;
     if (!recording && PlanScTiles(gpu, shape).supported) plan.long_rows = AttentionKernel::kScTiles;
-  } else if (shape.precision == Precision::kFp16) {
+    const bool wide = PlanWideTiles(gpu, shape).supported;
+    if (!recording && wide) plan.long_rows = AttentionKernel::kScWide;
+  } else if (shape.precision == Precision::kFp32) {
+    plan.short_rows =
+        IsSplit(gpu, shape, rows, max_length) ? AttentionKernel::kExactSplit : AttentionKernel::kExactRows;
+    plan.long_rows = plan.short_rows;
+  } else {
     plan.short_rows = plan.long_rows = AttentionKernel::kHalfRows;
     plan.is_fresh = few;
     if (!recording && (shape.head_dim == 64 || shape.head_dim == 128)) plan.long_rows = AttentionKernel::kHalfTiles;
@@ -120,12 +196,60 @@ ScRowPlan PlanScRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t 
   return plan;
 }
 
-int HalfRowCluster(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
-  int cluster = 1;
-  if (!gpu.has_clusters || max_length <= kHalfRowSoloTokens) return cluster;
+SplitPlan PlanSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
+  SplitPlan plan;
+  const bool exact = shape.mode == AttentionMode::kExact && shape.precision == Precision::kFp32;
+  if (!exact && (shape.mode != AttentionMode::kPerToken || (shape.head_dim != 64 && shape.head_dim != 128)))
+    return plan;
+  constexpr int kMostBlocks = 4;  // of an SM, that the kernels are compiled for
+  const int most_heads = exact ? kSplitExactHeads : kSplitScHeads;
+  const int group = shape.num_heads / std::max(1, shape.num_kv_heads);
+  plan.head_blocks = static_cast<int>(DivideUp(group, most_heads));
+  plan.block_heads = static_cast<int>(DivideUp(group, plan.head_blocks));
+  plan.is_one_block = max_length <= kSplitOneBlockSoftmax;
+  plan.score_blocks = plan.value_blocks = gpu.sm_count * kMostBlocks;
+  plan.supported = exact;
+  if (exact) return plan;
+  plan.score_shared_bytes = kSplitTableBytes + SplitScoreBytes(shape.head_dim, plan.block_heads > 4 ? 2 : 1);
+  plan.value_shared_bytes = kSplitTableBytes + SplitValueBytes(shape.head_dim);
+  const auto blocks = [&](int64_t shared) {
+    return gpu.sm_count * static_cast<int>(std::clamp<int64_t>(gpu.max_shared_bytes / shared, 1, kMostBlocks));
+  };
+  plan.score_blocks = blocks(plan.score_shared_bytes);
+  plan.value_blocks = blocks(plan.value_shared_bytes);
+  const auto fits = [](const ScTraits& sc) { return sc.has_streams && sc.has_common_ranks && sc.stoc_len <= 128; };
+  plan.supported = fits(shape.qk) && fits(shape.av) &&
+                   std::max(plan.score_shared_bytes, plan.value_shared_bytes) <= gpu.max_shared_bytes;
+  PlanFused(gpu, shape, rows, max_length, plan);
+  return plan;
+}
+
+HalfRowPlan PlanHalfRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
+  constexpr int kMinTokens = 64;   // of a block
+  constexpr int kBlocksPerSm = 2;  // that the kernel is compiled for
+  HalfRowPlan plan;
+  if (max_length <= kHalfRowSoloTokens) return plan;
   const int64_t blocks = rows * shape.num_kv_heads;
-  while (cluster < kMaxAttentionCluster && blocks * cluster < gpu.sm_count && cluster * 64 < max_length) cluster *= 2;
-  return cluster;
+  while (gpu.has_clusters && plan.cluster < kMaxAttentionCluster && blocks * plan.cluster < gpu.sm_count &&
+         plan.cluster * kMinTokens < max_length) {
+    plan.cluster *= 2;
+  }
+  while (blocks * plan.cluster * plan.gangs < gpu.sm_count &&
+         plan.cluster * plan.gangs * 2 * kMinTokens <= max_length) {
+    plan.gangs *= 2;
+  }
+  // A second block an SM where that needs no more than the gangs there are.
+  if (plan.gangs > 1 && blocks * plan.cluster * plan.gangs * 2 <= kBlocksPerSm * gpu.sm_count &&
+      plan.cluster * plan.gangs * 2 * kMinTokens <= max_length) {
+    plan.gangs *= 2;
+  }
+  return plan;
+}
+
+int64_t HalfRowRecordFloats(const GpuTraits& gpu, const AttentionShape& shape) {
+  // Gangs of all rows: fewer than twice the SMs for each query head of a KV head.
+  const int64_t group = DivideUp(shape.num_heads, std::max(1, shape.num_kv_heads));
+  return 2 * gpu.sm_count * group * (shape.head_dim + 2);
 }
 
 ScTilePlan PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape) {
@@ -148,31 +272,118 @@ ScTilePlan PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape) {
   return plan;
 }
 
+WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape) {
+  WidePlan plan;
+  const auto fits = [](const ScTraits& sc) {
+    return sc.has_streams && sc.direct_ranks && sc.has_bytes && sc.code == ScCode::kSignMagnitude;
+  };
+  if (!gpu.has_wgmma || !shape.swapped || shape.mode != AttentionMode::kPerToken || !fits(shape.qk) || !fits(shape.av))
+    return plan;
+  if (shape.head_dim != 64 && shape.head_dim != 128) return plan;
+  const int group = shape.num_heads / std::max(1, shape.num_kv_heads);
+  plan.parts = static_cast<int>(DivideUp(group, kWideSlots));
+  plan.heads = static_cast<int>(DivideUp(group, plan.parts));
+  plan.tiles = kWideSlots / plan.heads;
+  // A unit of 16 bytes a column for each word of four dimensions, and two of the sign correction.
+  const auto stage_bytes = [](const ScTraits& sc, int columns) {
+    return int64_t{4 * (sc.stoc_len / 32) + 2} * columns * 16;
+  };
+  plan.score_stage_bytes = stage_bytes(shape.qk, kWideKeys);
+  plan.value_stage_bytes = stage_bytes(shape.av, shape.head_dim);
+  plan.position_bytes = plan.score_stage_bytes * (shape.head_dim / 16) / kWideKeys + plan.value_stage_bytes / 16;
+  const auto stages = [&](int64_t bytes, int64_t taken) {
+    return static_cast<int>(
+        std::clamp<int64_t>((gpu.max_shared_bytes - kWideStaticBytes - taken) / bytes, 0, kMaxWideStages));
+  };
+  // Next to the ring of q k: the codes of the queries, and 16 bytes that a thread keeps.
+  const int64_t before_scores = kWideRingHeader + int64_t{kWideSlots} * (kQueryTile * shape.head_dim + 128 * 16);
+  plan.score_stages = stages(plan.score_stage_bytes, before_scores);
+  plan.value_stages = stages(plan.value_stage_bytes, kWideRingHeader);
+  plan.score_shared_bytes = before_scores + plan.score_stages * plan.score_stage_bytes;
+  plan.value_shared_bytes = kWideRingHeader + plan.value_stages * plan.value_stage_bytes;
+  plan.supported = plan.score_stages >= 3 && plan.value_stages >= 3;
+  return plan;
+}
+
+bool TakesBatch(const WidePlan& plan, int64_t sequences) {
+  return plan.supported && (plan.tiles == 1 || sequences == 1);
+}
+
+int64_t WideKvHeads(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
+                    int64_t stride) {
+  const int64_t score_bytes = shape.num_heads / shape.num_kv_heads * kQueryTile * stride * 2;
+  const int64_t heads =
+      std::min(gpu.max_score_bytes / (positions * plan.position_bytes), gpu.max_score_bytes / score_bytes);
+  return std::clamp<int64_t>(heads, 1, shape.num_kv_heads);
+}
+
+int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t kv_heads, int64_t stride) {
+  const int64_t score_bytes = shape.num_heads / shape.num_kv_heads * kv_heads * kQueryTile * stride * 2;
+  return std::max<int64_t>(gpu.max_score_bytes / score_bytes, 1);
+}
+
+int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length) {
+  constexpr int64_t kStart = 32;  // what a block takes before it multiplies, in positions
+  int64_t best = kMaxWideRange;
+  double best_share = 0;
+  for (int64_t range = kMaxWideRange; range >= kMinWideRange; range /= 2) {
+    const int64_t items = blocks * DivideUp(length, range);
+    const int64_t waves = DivideUp(items, gpu.sm_count);
+    const double share = static_cast<double>(blocks * length) /
+                         static_cast<double>(waves * gpu.sm_count * (std::min(range, length) + kStart));
+    if (share > best_share * 1.02) {
+      best = range;
+      best_share = share;
+    }
+  }
+  return best;
+}
+
 TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t stride, int64_t tiles) {
   const int64_t head_bytes = kQueryTile * stride * 2;
   const int64_t tile_bytes = head_bytes * shape.num_heads;
-  if (tile_bytes <= gpu.max_score_bytes)
-    return {std::clamp<int64_t>(gpu.max_score_bytes / tile_bytes, 1, tiles), shape.num_heads};
+  if (tile_bytes <= gpu.max_score_bytes) {
+    const int64_t most = std::clamp<int64_t>(gpu.max_score_bytes / tile_bytes, 1, tiles);
+    if (most == tiles) return {tiles, shape.num_heads};
+    // A block takes an SM: the most tiles that leave the fewest SMs without one.
+    const auto share = [&](int64_t count) {
+      const int64_t blocks = count * shape.num_heads;
+      return static_cast<double>(blocks) / static_cast<double>(DivideUp(blocks, gpu.sm_count) * gpu.sm_count);
+    };
+    int64_t best = most;
+    for (int64_t count = most - 1; count > most / 2; --count) {
+      if (share(count) > share(best) * 1.02) best = count;
+    }
+    return {best, shape.num_heads};
+  }
   const int64_t group = shape.num_heads / shape.num_kv_heads;
   return {1, std::max<int64_t>(gpu.max_score_bytes / (head_bytes * group), 1) * group};
 }
 
-SpillPlan PlanSpill(const AttentionShape& shape, int64_t rows, int64_t max_context) {
+SpillPlan PlanSpill(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
   SpillPlan plan;
   plan.rows_at_once = 32768;  // gridDim is limited to 65535
-  if (max_context <= kMaxSharedScores) return plan;
-  plan.stride = max_context;
-  plan.rows_at_once = std::clamp<int64_t>(kMaxSpillFloats / (max_context * shape.num_heads), 1, rows);
+  // One row's context may be cut where those of many are not.
+  const bool split =
+      IsSplit(gpu, shape, 1, limits.max_context) || IsSplit(gpu, shape, limits.max_rows, limits.max_context);
+  if (!split && limits.max_context <= kMaxSharedScores) return plan;
+  plan.stride = DivideUp(limits.max_context, kSplitUnit) * kSplitUnit;
+  // A step has a row of each sequence; the short rows of a prompt may take more launches.
+  const int64_t most =
+      split ? std::min(limits.max_rows, std::max<int64_t>(limits.max_sequences, kLongSequenceRows)) : limits.max_rows;
+  plan.rows_at_once = std::clamp<int64_t>(kMaxSpillFloats / (plan.stride * shape.num_heads), 1, most);
+  if (split) plan.parts = plan.stride / kSplitUnit;
   return plan;
 }
 
 int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
-  if (shape.precision == Precision::kFp16) return 0;
-  const int64_t spill = SpillBytes(shape, limits);
+  if (shape.precision == Precision::kFp16) return Aligned(HalfRowRecordFloats(gpu, shape) * kFloat);
+  const int64_t spill = SpillBytes(gpu, shape, limits);
   if (shape.mode == AttentionMode::kExact) return spill;
   const bool tiles = PlanScTiles(gpu, shape).supported && limits.max_rows >= kLongSequenceRows;
+  const int64_t wide = limits.max_rows >= kLongSequenceRows ? WideBytes(gpu, shape, limits) : 0;
   // Tiles are done with theirs before rows take any.
-  return QueryBytes(shape, limits) + std::max(spill, tiles ? TileBytes(gpu, shape, limits) : 0);
+  return QueryBytes(shape, limits) + std::max({spill, tiles ? TileBytes(gpu, shape, limits) : 0, wide});
 }
 
 }  // namespace stoch

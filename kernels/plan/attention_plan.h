@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention on a GPU: who attends, how the work is cut, with how much shared memory and scratch.
 //
 // The launch, the plan of memory, `stoch inspect` and a table test over GPUs that nobody has to own ask the same
@@ -14,11 +15,14 @@
 namespace stoch {
 
 enum class AttentionKernel : uint8_t {
-  kScRows,     // attention_row.cu: a cluster of blocks per row and head, count rows in shared memory
-  kScTiles,    // attention_tile*.cu: tiles of 64 rows on binary tensor cores
-  kExactRows,  // attention_exact.cu: fp32, a block per row and head
-  kHalfRows,   // attention_half_rows.cu: the fp16 baseline
-  kHalfTiles,  // attention_half_tiles.cu
+  kScRows,      // attention_row.cu: a cluster of blocks per row and head, count rows in shared memory
+  kScSplit,     // split/: the contexts of all rows cut over the GPU, on binary tensor cores
+  kScTiles,     // attention_tile*.cu: tiles of 64 rows on binary tensor cores
+  kScWide,      // wide/: four tiles at a time on binary wgmma
+  kExactRows,   // attention_exact.cu: fp32, a block per row and head
+  kExactSplit,  // split/exact.cu: fp32, the contexts of all rows cut over the GPU
+  kHalfRows,    // attention_half_rows.cu: the fp16 baseline
+  kHalfTiles,   // attention_half_tiles.cu
 };
 std::string_view AttentionKernelName(AttentionKernel kernel);
 
@@ -29,9 +33,12 @@ struct AttentionShape {
   int num_heads = 1;
   int num_kv_heads = 1;
   int head_dim = 0;
-  ScTraits qk, av;  // read where mode is not kExact
+  ScTraits qk, av;       // read where mode is not kExact
+  bool swapped = false;  // HasSwappedStreams
 };
-// What: of a cache and the query heads that read it.
+// Whether a cache of this kind keeps the tables of SwapStreams, which wide tiles read: where the operators allow it.
+bool HasSwappedStreams(const KvCacheSpec& spec);
+// Of a cache and the query heads that read it.
 AttentionShape MakeAttentionShape(const KvCacheSpec& spec, int num_heads);
 
 // Which rows of a pass go to which kernels, and which cache entries they write.
@@ -43,8 +50,10 @@ struct AttentionPlan {
 // Sequences with at least this many rows in a pass go through tiles; passes of so few rows append for themselves.
 inline constexpr int kLongSequenceRows = 16;
 inline constexpr int kFreshRows = 8;
-// recording: into a graph, which must do for every pass within the limits.
-AttentionPlan PlanAttention(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, bool recording);
+// recording: into a graph, which must do for every pass within the limits. max_length: of the pass's contexts; a graph
+// recorded for other ones gives the same bits, later.
+AttentionPlan PlanAttention(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length,
+                            bool recording);
 
 // One launch of the SC row kernel.
 struct ScRowPlan {
@@ -55,8 +64,30 @@ struct ScRowPlan {
   int64_t static_bytes = 0;  // at most that much static
 };
 ScRowPlan PlanScRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
-// The same for the fp16 baseline: blocks of a row and group of heads.
-int HalfRowCluster(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
+// The same for the fp16 baseline: blocks of a row and group of heads. Gangs, clusters of one row, are merged by a kernel.
+struct HalfRowPlan {
+  int cluster = 1;
+  int gangs = 1;
+};
+HalfRowPlan PlanHalfRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
+// Floats of the gangs' records: a bound for every number of rows.
+int64_t HalfRowRecordFloats(const GpuTraits& gpu, const AttentionShape& shape);
+
+// The kernels that cut the contexts of single rows over the whole GPU.
+struct SplitPlan {
+  bool supported = false;  // streams and heads that they are built for, on a device with room for them
+  int block_heads = 1;     // query heads of a KV head that a block takes
+  int head_blocks = 1;     // blocks that take them all
+  int64_t score_shared_bytes = 0;
+  int64_t value_shared_bytes = 0;
+  int score_blocks = 1;  // of a launch; they find their work themselves
+  int value_blocks = 1;
+  bool is_one_block = false;  // a row's softmax is one block's work, without a kernel for the weights of long rows
+  bool is_fused = false;      // all of it is one kernel of clusters
+  int fused_units = 0;        // whose scores stay in shared memory
+  int64_t fused_shared_bytes = 0;
+};
+SplitPlan PlanSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
 
 // How the kernels for tiles use shared memory.
 struct ScTilePlan {
@@ -76,7 +107,7 @@ struct AttentionLimits {
   int64_t max_sequences = 0;
   int64_t max_context = 0;
 };
-// What: bytes of the workspace that LaunchAttention takes at most for any pass within the limits.
+// Bytes of the workspace that LaunchAttention takes at most for any pass within the limits.
 int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits);
 
 // How a group of tiles is cut: so many tiles of all heads, or, where one tile of them is too much, so many heads of one
@@ -88,21 +119,74 @@ struct TileGroup {
 // Requires: stride, the padded length of the longest tile, >= 1.
 TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t stride, int64_t tiles);
 
-// Scores that row kernels keep in memory where a context is too long for shared memory.
+// The same tiles by wgmma (attention/wide): a block takes kWideSlots (tile, head) pairs that share a KV head, and a
+// range of its positions. K and V are streams in memory, of some KV heads at a time.
+struct WidePlan {
+  bool supported = false;
+  int heads = 1;                  // of a KV head's query heads, that a block takes
+  int tiles = 1;                  // that a block takes: heads * tiles <= kWideSlots
+  int parts = 1;                  // blocks for all query heads of a KV head
+  int64_t position_bytes = 0;     // of streams of K and V, a position and KV head
+  int64_t score_stage_bytes = 0;  // of the ring that q k reads: 16 dimensions of kWideKeys keys
+  int64_t value_stage_bytes = 0;  // of the ring that p v reads: 16 positions
+  int score_stages = 0;
+  int value_stages = 0;
+  int64_t score_shared_bytes = 0;
+  int64_t value_shared_bytes = 0;
+};
+WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape);
+// Whether `plan` takes a batch of so many long sequences: a block's tiles are one sequence's.
+bool TakesBatch(const WidePlan& plan, int64_t sequences);
+
+// How a batch is cut: streams of so many KV heads are made at a time, and of their query heads the scores of so many
+// tiles. Requires: positions, those of the batch, and stride, the padded length of the (longest) tile, >= 1.
+int64_t WideKvHeads(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
+                    int64_t stride);
+int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t kv_heads, int64_t stride);
+// Positions that a block takes, a multiple of kKeyBlock, so that `blocks` tile blocks of `length` positions fill the GPU.
+int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length);
+
+// Scores that row kernels keep in memory where a context is too long for shared memory, or cut over many blocks.
 struct SpillPlan {
   int64_t stride = 0;        // positions of a row and head; 0: none spills
   int64_t rows_at_once = 0;  // of a launch
+  int64_t parts = 0;         // of a row of the split kernels, at most; 0: they do not run
 };
-SpillPlan PlanSpill(const AttentionShape& shape, int64_t rows, int64_t max_context);
+SpillPlan PlanSpill(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits);
 
 inline constexpr int kScRowSoloTokens = 256;    // up to here one block beats a cluster
 inline constexpr int kHalfRowSoloTokens = 128;  // the same of the fp16 baseline
 inline constexpr int kMaxAttentionCluster = 8;
 inline constexpr int kMaxSharedScores = 8192;
 inline constexpr int kQueryTile = 64;  // rows of a tile
-inline constexpr int kKeyBlock = 64;   // positions that packed sequences are padded to
+inline constexpr int kKeyBlock = 128;  // positions that packed sequences are padded to
+inline constexpr int kWideSlots = 4;   // warpgroups of a block of wide tiles that multiply
+inline constexpr int kWideKeys = 128;  // columns of q k
+inline constexpr int kWideRingHeader = 256;
+inline constexpr int kWideStaticBytes = 256;  // at most that much static
+inline constexpr int kMaxWideStages = 6;
+inline constexpr int kMinWideRange = 512;
+inline constexpr int kMaxWideRange = 4096;
+
+inline constexpr int kSplitScHeads = 8;                 // query heads of a block: columns of a tile
+inline constexpr int kSplitExactHeads = 4;              // the same in fp32
+inline constexpr int kSplitRanks = 8;                   // blocks of a cluster
+inline constexpr int kSplitUnit = 256;                  // positions: contexts are cut at multiples of it
+inline constexpr int64_t kSplitOneBlockSoftmax = 4096;  // contexts whose softmax one block does
+inline constexpr int kSplitSoloUnits = 8;               // of a row whose softmax one block does
+inline constexpr int kSplitWeightUnits = 8;             // of a part of a longer row's weights
+inline constexpr int kSplitSoftmaxBlocks = 4;           // an SM
 
 // ---- Sizes of the kernels, which check them where they are compiled.
+inline constexpr int64_t kSplitTableBytes = 256 * 8 * 16;  // a thermometer for every code, a copy for every bank group
+constexpr int64_t SplitScoreBytes(int head_dim, int tiles) {  // streams of queries and their ones
+  return int64_t{tiles} * (head_dim / 16 * (4 * 32 * 16 + 32 * 4) + 4 * 4 * 4);
+}
+constexpr int64_t SplitFusedBytes(int head_dim, int tiles) {  // those, lane sums, outputs and maxima of all blocks
+  return int64_t{tiles} * (head_dim / 16 * (4 * 32 * 16 + 32 * 4)) + 8 * 4 * head_dim + 8 * 256 * 4 + 3 * 8 * 8 * 4 +
+         32;
+}
+constexpr int64_t SplitValueBytes(int head_dim) { return 8 * 4 * (head_dim + 1) + 16; }
 inline constexpr int64_t kScRowFixedBytes = 10496 + 256 * 128;  // dynamic, besides gathered outputs and scores
 inline constexpr int64_t kScRowStaticBytes = 8192;
 inline constexpr int kSoftmaxWarps = 4;  // of a block of the tiles' softmax, a row each

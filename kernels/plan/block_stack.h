@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Places in blocks of memory that are taken and given back like a stack: bookkeeping without the memory.
 #pragma once
 
@@ -18,9 +19,9 @@ class BlockStack {
     size_t offset = 0;
   };
 
-  // What: a block of that many bytes, behind the others. Returns its number.
+  // A block of that many bytes, behind the others. Returns its number.
   size_t AddBlock(size_t bytes);
-  // What: room for that many bytes, or nothing if no block has as many.
+  // Room for that many bytes, or nothing if no block has as many.
   std::optional<Place> Take(size_t bytes);
 
   size_t blocks() const { return blocks_.size(); }
@@ -28,7 +29,7 @@ class BlockStack {
   size_t bytes() const;         // of all blocks
   size_t largest_free() const;  // what a taking may ask for at most
 
-  // What: gives back everything that was taken since depth() was `depth`.
+  // Gives back everything that was taken since depth() was `depth`.
   size_t depth() const { return taken_.size(); }
   void GiveBack(size_t depth);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/plan/gpu_traits.h"
 
 #include <algorithm>
@@ -32,10 +33,12 @@ GpuTraits LimitForTests(GpuTraits traits) {
   traits.is_limited = traits.is_limited || shared < traits.max_shared_bytes;
   traits.max_shared_bytes = std::min(traits.max_shared_bytes, shared);
   if (NumberFrom("STOCH_TEST_NO_WGMMA", 0, 0) != 0) traits.has_wgmma = false;
+  if (NumberFrom("STOCH_TEST_NO_CLUSTERS", 0, 0) != 0) traits.has_clusters = false;
   traits.max_score_bytes =
       std::min(traits.max_score_bytes, NumberFrom("STOCH_TEST_SCORE_BYTES", traits.max_score_bytes, 1));
   traits.max_packed_positions = static_cast<int32_t>(std::min<int64_t>(
       traits.max_packed_positions, NumberFrom("STOCH_TEST_PACKED_POSITIONS", traits.max_packed_positions, 1)));
+  traits.split_from = static_cast<int32_t>(NumberFrom("STOCH_TEST_SPLIT_FROM", 0, 0));
   return traits;
 }
 

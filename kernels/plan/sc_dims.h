@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dimension axis of SC weights and activations on a GPU: chunks, padded so that each starts at a multiple of 16.
 //
 // Dimension d of chunk c = d / chunk_d sits at the padded index c * chunk_stride + d % chunk_d. chunk_d = 0 in the

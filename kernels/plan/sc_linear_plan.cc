@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/plan/sc_linear_plan.h"
 
 #include <algorithm>

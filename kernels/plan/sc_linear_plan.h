@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC linears on a GPU: who multiplies which shape, with how much shared memory and scratch.
 //
 // The launch, the plan of memory, `stoch inspect` and a table test over GPUs that nobody has to own ask the same
@@ -64,21 +65,21 @@ struct ScPlan {
   int64_t scratch_bytes() const { return quantize_bytes + launch_bytes; }
 };
 
-// What:     the plan of one launch.
+// The plan of one launch.
 // Requires: tokens >= 1, 1..kMaxScTasks out_features. Bounds: shared_bytes + static_bytes <= gpu.max_shared_bytes.
 ScPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape);
 
-// What: the same for ScKernel::kPrefillWgmma or kPrefillMma, whatever PlanScLinear would choose; for tests.
+// The same for ScKernel::kPrefillWgmma or kPrefillMma, whatever PlanScLinear would choose; for tests.
 // Requires: CanPrefill.
 ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool wgmma);
 bool CanPrefill(const ScTraits& sc);
 bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc);
 
-// What: the largest scratch_bytes of PlanScLinear for 1..max_tokens tokens.
+// The largest scratch_bytes of PlanScLinear for 1..max_tokens tokens.
 int64_t ScLinearScratchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features,
                              std::span<const int64_t> out_features, int64_t max_tokens);
 
-// What: how many tokens and tasks there can be, as the kernels know them.
+// How many tokens and tasks there can be, as the kernels know them.
 inline constexpr int kMaxDecodeTokens = 8;
 inline constexpr int kMaxBatchFewTokens = 4;
 inline constexpr int kMaxBatchTableTokens = 16;

@@ -1,4 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/plan/sc_traits.h"
+
+#include <algorithm>
 
 #include "kernels/sc/sc_residual.h"
 
@@ -18,6 +21,7 @@ ScTraits MakeScTraits(const ScOperator& op) {
   traits.has_quarters = CountsAreStaircases(op);
   traits.has_residuals = MakeScResiduals(op).has_value();
   traits.direct_ranks = op.has_streams && RanksAreDirect(op);
+  traits.has_common_ranks = op.has_streams && op.levels <= 128 && RanksAreCommon(op);
   return traits;
 }
 
@@ -43,6 +47,13 @@ bool CountsAreStaircases(const ScOperator& op) {
         if (rise != 0 && rise != 1) return false;
       }
     }
+  }
+  return true;
+}
+
+bool RanksAreCommon(const ScOperator& op) {
+  for (auto mask = op.ranks_b.begin(); mask != op.ranks_b.end(); mask += op.levels) {
+    if (!std::equal(mask, mask + op.levels, op.ranks_b.begin())) return false;
   }
   return true;
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the choice of a GPU kernel needs to know of an ScOperator.
 #pragma once
 
@@ -16,23 +17,25 @@ struct ScTraits {
   int masks = 64;
   int levels = 128;
   int max_count = 128;
-  bool has_streams = false;    // counts as popcounts of streams
-  bool has_bytes = false;      // counts fit a byte, but for a largest one of 256
-  bool has_quarters = false;   // from one level of side b to the next a count stays or rises by one
-  bool has_residuals = false;  // ScResiduals
-  bool direct_ranks = false;   // RanksAreDirect
+  bool has_streams = false;       // counts as popcounts of streams
+  bool has_bytes = false;         // counts fit a byte, but for a largest one of 256
+  bool has_quarters = false;      // from one level of side b to the next a count stays or rises by one
+  bool has_residuals = false;     // ScResiduals
+  bool direct_ranks = false;      // RanksAreDirect
+  bool has_common_ranks = false;  // ranks of side b's levels are the same under every mask
 };
 
-// What: the traits of `op`. Takes some 100 us (it looks for ScResiduals), so callers keep them.
+// The traits of `op`. Takes some 100 us (it looks for ScResiduals), so callers keep them.
 ScTraits MakeScTraits(const ScOperator& op);
 
-// What: whether every count fits a byte, but for one possible exception: 256 where both levels are the largest.
+// Whether every count fits a byte, but for one possible exception: 256 where both levels are the largest.
 bool CountsFitBytes(const ScOperator& op);
-// What: whether rows of counts of up to 128 levels are staircases whose steps are 0 or 1.
+// Whether rows of counts of up to 128 levels are staircases whose steps are 0 or 1.
 bool CountsAreStaircases(const ScOperator& op);
-// What: whether a formula (DirectRanks of kernels/cuda/sc_prefill_operand.cuh) gives the ranks of side b's levels.
-// Takes
-//       10 us.
+// Whether a formula (DirectRanks of kernels/cuda/sc_prefill_operand.cuh) gives the ranks of side b's levels. Takes 10
+// us.
 bool RanksAreDirect(const ScOperator& op);
+// Whether every mask has the same ranks. Requires: has_streams.
+bool RanksAreCommon(const ScOperator& op);
 
 }  // namespace stoch

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/sc/sc_config.h"
 
 #include <bit>
@@ -78,9 +79,55 @@ void CheckScopes(const ScConfig& config) {
   }
 }
 
+// What an arithmetic without streams leaves of a configuration: quantizer and scopes.
+ScConfig WithoutStreams(const ScConfig& config) {
+  ScConfig result;
+  result.stoc_len = 1;
+  result.rng_levels = 1;
+  result.scramble = ScScramble::kOff;
+  result.scramble_masks = 1;
+  result.granularity = config.granularity;
+  result.group_a = config.group_a;
+  result.group_b = config.group_b;
+  result.chunk_d = config.chunk_d;
+  result.arith = config.arith;
+  return result;
+}
+
+ScConfig ResolveInteger(const ScConfig& config) {
+  ScConfig result = WithoutStreams(config);
+  result.granularity = ScGranularity::kPerRow;
+  result.group_a = 1;
+  result.group_b = 1;
+  CheckScopes(result);
+  return result;
+}
+
+ScConfig ResolveTable(const ScConfig& config) {
+  if (config.sc_prec != 8) Reject(config, "sc_prec", "8 with gate = table");
+  if (config.table.empty()) Reject(config, "table", "a file, with gate = table");
+  ScConfig result = WithoutStreams(config);
+  result.gate = ScGate::kTable;
+  result.table = config.table;
+  result.table_code = config.table_code;
+  result.multiplier = config.multiplier;
+  if (result.multiplier.get() != nullptr && result.table_code == ScTableCode::kFile) {
+    result.table_code = result.multiplier->is_signed ? ScTableCode::kSigned : ScTableCode::kUnsigned;
+  }
+  if (result.table_code == ScTableCode::kUnsigned) {
+    result.mode = ScMode::kUnipolar;
+    result.chunk_d = 0;
+  }
+  CheckScopes(result);
+  return result;
+}
+
 }  // namespace
 
 ScConfig Resolve(const ScConfig& config) {
+  if (IntBits(config.arith) > 0) return ResolveInteger(config);
+  if (config.gate == ScGate::kTable) return ResolveTable(config);
+  if (!config.table.empty()) Reject(config, "table", "nothing, unless gate = table");
   ScConfig result = config;
   CheckRange("sc_prec", config.sc_prec);
   CheckScopes(config);

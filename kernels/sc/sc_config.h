@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parameters of one SC matmul, their defaults and the rules between them.
 #pragma once
 
@@ -5,6 +6,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "kernels/sc/multiplier_table.h"
 
 namespace stoch {
 
@@ -14,12 +17,20 @@ enum class ScScramble : uint8_t { kBitrev, kCounter, kRandom, kOff };
 enum class ScSource : uint8_t { kSobol, kLfsr, kVanDerCorput, kRandom, kList };
 // kEnabled: side b's stream advances only in cycles that side a enables (the published scheme, the default).
 // kAnd:     one AND gate of two free-running streams. kXnor: one XNOR gate of two bipolar-coded streams.
-enum class ScGate : uint8_t { kEnabled, kAnd, kXnor };
+// kTable:   no streams: a multiplier given as a table of its products.
+enum class ScGate : uint8_t { kEnabled, kAnd, kXnor, kTable };
+// What an operator computes in: SC, its exact fp32 path, or integers of so many bits (no streams in the last two).
+enum class ScArith : uint8_t { kSc, kFp, kInt2, kInt3, kInt4, kInt5, kInt6, kInt7, kInt8 };
+
+// Bits of an integer arithmetic, 0 of the others.
+constexpr int IntBits(ScArith arith) {
+  return arith < ScArith::kInt2 ? 0 : static_cast<int>(arith) - static_cast<int>(ScArith::kInt2) + 2;
+}
 // Where an LFSR stands when a product begins. kProduct: always at its seed. kMask: as many steps further as the index
 // of the product's mask (a free-running register seen by successive dimensions), instead of xor scrambling.
 enum class ScRestart : uint8_t { kProduct, kMask };
 
-// What:   one configuration of the SC arithmetic (names and defaults: docs/sc_arithmetic.md#1-parameters).
+// One configuration of the SC arithmetic (names and defaults: docs/sc_arithmetic.md#1-parameters).
 // Units:  stoc_len in cycles, rng_levels in comparator levels; 0 = the default for sc_prec and halve.
 struct ScConfig {
   int sc_prec = 8;
@@ -39,15 +50,20 @@ struct ScConfig {
   ScRestart lfsr_restart = ScRestart::kProduct;
   std::vector<int> source_list_a;  // kList: at least stoc_len values in 0..2^p-1
   std::vector<int> source_list_b;
+  ScArith arith = ScArith::kSc;
+  std::string table;  // gate=table: its file until that is read, then the first 16 digits of the sha256 of `multiplier`
+  ScTableCode table_code = ScTableCode::kFile;
+  ScTableOrder table_order = ScTableOrder::kFile;
+  MultiplierTablePtr multiplier;
 
   friend bool operator==(const ScConfig&, const ScConfig&) = default;
 };
 
-// What:   the configuration with every 0 replaced by its default, all rules checked.
+// The configuration with every 0 replaced by its default, all rules checked.
 // Errors: InvalidInput naming parameter, value and what is allowed.
 ScConfig Resolve(const ScConfig& config);
 
-// What:   sets one parameter by its spec name ("stoc_len", "halve", "scramble", ...) from text.
+// Sets one parameter by its spec name ("stoc_len", "halve", "scramble", ...) from text.
 // Errors: InvalidInput for an unknown name (listing the known ones) or a value that does not parse.
 void SetScParameter(ScConfig& config, std::string_view name, std::string_view value);
 

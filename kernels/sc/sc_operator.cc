@@ -1,11 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/sc/sc_operator.h"
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
+#include "kernels/base/error.h"
 #include "kernels/sc/number_source.h"
 
 namespace stoch {
@@ -86,9 +90,77 @@ void BuildXnor(ScOperator& op, int mask, const std::vector<int>& boundaries) {
   }
 }
 
+// The entries in the narrowest type that holds them.
+void SetCounts(ScOperator& op, std::vector<int32_t> entries) {
+  for (const int32_t entry : entries) op.max_count = std::max(op.max_count, std::abs(entry));
+  if (op.max_count <= INT16_MAX) {
+    op.counts.assign(entries.begin(), entries.end());
+  } else {
+    op.wide_counts = std::move(entries);
+  }
+}
+
+// A product without streams: codes q + Q, one mask, gain 1, `product` of the operands.
+template <typename Product>
+void BuildOffset(ScOperator& op, int q_max, const Product& product) {
+  op.code = ScCode::kOffset;
+  op.q_max = q_max;
+  op.levels = 2 * q_max + 1;
+  std::vector<int32_t> entries;
+  for (int a = -q_max; a <= q_max; ++a) {
+    for (int b = -q_max; b <= q_max; ++b) entries.push_back(product(a, b));
+  }
+  SetCounts(op, std::move(entries));
+}
+
+void BuildWithoutStreams(ScOperator& op) {
+  constexpr float kIntScaleFloor = 1e-8f;
+  op.masks = 1;
+  op.gain = 1.0f;
+  if (const int bits = IntBits(op.config.arith); bits > 0) {
+    op.scale_floor = kIntScaleFloor;
+    op.is_int_product = true;
+    BuildOffset(op, (1 << (bits - 1)) - 1, [](int a, int b) { return a * b; });
+    return;
+  }
+  if (op.config.multiplier.get() == nullptr) {
+    throw InvalidInput("SC parameter table = " + op.config.table + ": its file was not read");
+  }
+  const MultiplierTable& table = *op.config.multiplier;
+  switch (op.config.table_code) {
+    case ScTableCode::kFile:
+    case ScTableCode::kSigned:
+      if (!table.is_signed) throw InvalidInput("SC parameter table_code = signed: the table is of unsigned operands");
+      BuildOffset(op, 127, [&](int a, int b) { return table.at(a, b); });
+      break;
+    case ScTableCode::kSignMagnitude:
+      BuildOffset(op, 127, [&](int a, int b) {
+        const int magnitude = table.at(std::abs(a), std::abs(b));
+        return (a < 0) != (b < 0) ? -magnitude : magnitude;
+      });
+      break;
+    case ScTableCode::kUnsigned:
+      if (table.is_signed) throw InvalidInput("SC parameter table_code = unsigned: the table is of signed operands");
+      op.code = ScCode::kAsymmetric;
+      op.q_max = 255;
+      op.levels = 256;
+      SetCounts(op, table.entries);
+      break;
+  }
+  bool exact = op.code == ScCode::kOffset;
+  for (int a = -op.q_max; exact && a <= op.q_max; ++a) {
+    for (int b = -op.q_max; exact && b <= op.q_max; ++b) exact = op.count(0, a + op.q_max, b + op.q_max) == a * b;
+  }
+  op.is_int_product = exact;
+}
+
 std::shared_ptr<ScOperator> Build(const ScConfig& config) {
   auto op = std::make_shared<ScOperator>();
   op->config = config;
+  if (IntBits(config.arith) > 0 || config.gate == ScGate::kTable) {
+    BuildWithoutStreams(*op);
+    return op;
+  }
   const bool unipolar = config.mode == ScMode::kUnipolar;
   const bool xnor = config.gate == ScGate::kXnor;
   op->code = unipolar ? ScCode::kAsymmetric : (xnor ? ScCode::kOffset : ScCode::kSignMagnitude);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything a kernel knows of stochastic computing: tables. Generators and gates end here.
 #pragma once
 
@@ -16,7 +17,7 @@ enum class ScCode : uint8_t {
   kAsymmetric,     // unipolar: q with a zero point
 };
 
-// What:   one resolved configuration with its tables; immutable, shared by every weight and cache that uses it.
+// One resolved configuration with its tables; immutable, shared by every weight and cache that uses it.
 // Source: docs/sc_arithmetic.md#4-one-product: count(mask, |qa|, |qb|) is the whole of SC arithmetic.
 struct ScOperator {
   ScConfig config;  // resolved
@@ -29,6 +30,10 @@ struct ScOperator {
   // [masks][levels][levels], index (mask * levels + a) * levels + b. 0..stoc_len; -stoc_len..stoc_len for kOffset.
   std::vector<int16_t> counts;
   int max_count = 0;  // largest |entry| that occurs
+  // In place of counts where an entry of a multiplier table needs more than 16 bits.
+  std::vector<int32_t> wide_counts;
+  float scale_floor = 1e-5f;    // the least max |x| of a scope
+  bool is_int_product = false;  // kOffset, one mask: every entry is the product of its operands
 
   // The same table as streams, where the gate allows it (kEnabled, kAnd): count = popcount of the first `rank` bits of
   // side a's stream, bits taken in the order in which side b's source values ascend (ties by cycle).
@@ -38,15 +43,16 @@ struct ScOperator {
   std::vector<uint16_t> ranks_b;    // [masks][levels], 0..stoc_len
 
   int count(int mask, int a, int b) const {
-    return counts[(static_cast<size_t>(mask) * static_cast<size_t>(levels) + static_cast<size_t>(a)) *
-                      static_cast<size_t>(levels) +
-                  static_cast<size_t>(b)];
+    const size_t at = (static_cast<size_t>(mask) * static_cast<size_t>(levels) + static_cast<size_t>(a)) *
+                          static_cast<size_t>(levels) +
+                      static_cast<size_t>(b);
+    return wide_counts.empty() ? counts[at] : wide_counts[at];
   }
 };
 
 using ScOperatorPtr = std::shared_ptr<const ScOperator>;
 
-// What:   resolves `config` and builds its tables; equal configurations share one operator while it lives.
+// Resolves `config` and builds its tables; equal configurations share one operator while it lives.
 // Errors: InvalidInput as Resolve.
 // Threads: safe.
 ScOperatorPtr MakeScOperator(const ScConfig& config);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/sc/sc_parameters.h"
 
 #include <array>
@@ -38,6 +39,30 @@ constexpr std::array kGates = {
     Choice("enabled", ScGate::kEnabled, "side b's stream advances only in cycles that side a enables (uSystolic)"),
     Choice("and", ScGate::kAnd, "one AND gate of two free-running streams"),
     Choice("xnor", ScGate::kXnor, "one XNOR gate of two bipolar-coded streams; linears only, without halve"),
+    Choice("table", ScGate::kTable, "no streams: a multiplier given by `table`; sc_prec=8"),
+};
+constexpr std::array kAriths = {
+    Choice("sc", ScArith::kSc, "stochastic computing"),
+    Choice("fp", ScArith::kFp, "the exact fp32 path"),
+    Choice("int2", ScArith::kInt2, "integers of 2 bits, a scale for each row and chunk of 128"),
+    Choice("int3", ScArith::kInt3, "of 3 bits"),
+    Choice("int4", ScArith::kInt4, "of 4 bits"),
+    Choice("int5", ScArith::kInt5, "of 5 bits"),
+    Choice("int6", ScArith::kInt6, "of 6 bits"),
+    Choice("int7", ScArith::kInt7, "of 7 bits"),
+    Choice("int8", ScArith::kInt8, "of 8 bits"),
+};
+constexpr std::array kTableCodes = {
+    Choice("file", ScTableCode::kFile, "as the file's form says"),
+    Choice("signed", ScTableCode::kSigned, "the products of signed operands -127..127"),
+    Choice("sign_magnitude", ScTableCode::kSignMagnitude, "of magnitudes 0..127; the signs are applied outside"),
+    Choice("unsigned", ScTableCode::kUnsigned,
+           "of unsigned operands 0..255 with a zero point; linears and LM head only"),
+};
+constexpr std::array kTableOrders = {
+    Choice("file", ScTableOrder::kFile, "as the file's form says"),
+    Choice("byte", ScTableOrder::kByte, "0..127, then -128..-1"),
+    Choice("numeric", ScTableOrder::kNumeric, "-128..127"),
 };
 constexpr std::array kSources = {
     Choice("sobol", ScSource::kSobol, "two dimensions of a Sobol sequence, the pair of the published simulator"),
@@ -131,6 +156,22 @@ std::string GetList(const ScConfig& config, const ScParameter&) {
   return joined;
 }
 
+template <auto kMember>
+void SetText(ScConfig& config, const ScParameter&, std::string_view text) {
+  config.*kMember = std::string(text);
+}
+template <auto kMember>
+std::string GetText(const ScConfig& config, const ScParameter&) {
+  return config.*kMember;
+}
+
+template <auto kMember>
+constexpr ScParameter Text(ScParameter parameter) {
+  parameter.kind = kText;
+  parameter.set = SetText<kMember>;
+  parameter.get = GetText<kMember>;
+  return parameter;
+}
 template <auto kMember>
 constexpr ScParameter Integer(ScParameter parameter) {
   parameter.kind = kInteger;
@@ -231,6 +272,13 @@ constexpr std::array kParameters = {
     List<&ScConfig::source_list_b>({.name = "source_list_b",
                                     .range = "at least stoc_len values in 0..2^sc_prec-1, as 0:5:3",
                                     .help = "Values of side b (weights) for source=list, cycle by cycle."}),
+    OneOf<&ScConfig::arith>(
+        kAriths, {.name = "arith", .help = "What the operator computes in. Integers use no stream parameter."}),
+    Text<&ScConfig::table>({.name = "table",
+                            .range = "a file, with gate=table",
+                            .help = "The 65536 products of your own 8-bit multiplier: .h, .bin, .txt or .npy."}),
+    OneOf<&ScConfig::table_code>(kTableCodes, {.name = "table_code", .help = "How operands index the table."}),
+    OneOf<&ScConfig::table_order>(kTableOrders, {.name = "table_order", .help = "Operand order of a signed table."}),
 };
 
 }  // namespace

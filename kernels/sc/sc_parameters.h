@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parameters of an SC product as text: the one list that the parser, Describe, error messages, `stoch help sc`,
 // shell completion and docs/sc-options.md read. A new parameter or value is a row here.
 #pragma once
@@ -11,7 +12,7 @@
 
 namespace stoch {
 
-enum class ScParameterKind : uint8_t { kInteger, kFlag, kChoice, kList };
+enum class ScParameterKind : uint8_t { kInteger, kFlag, kChoice, kList, kText };
 
 // Which operators of a model take a parameter.
 enum class ScParameterUse : uint8_t {
@@ -39,16 +40,16 @@ struct ScParameter {
   std::span<const ScChoice> choices{};
   std::string_view help{};
 
-  // What:   sets the parameter from text. Errors: InvalidInput naming parameter, value and what is allowed.
+  // Sets the parameter from text. Errors: InvalidInput naming parameter, value and what is allowed.
   void (*set)(ScConfig& config, const ScParameter& parameter, std::string_view text) = nullptr;
-  // What: the parameter's value as text that `set` takes back.
+  // The parameter's value as text that `set` takes back.
   std::string (*get)(const ScConfig& config, const ScParameter& parameter) = nullptr;
 };
 
-// What: every parameter, in the order in which Describe writes them.
+// Every parameter, in the order in which Describe writes them.
 std::span<const ScParameter> ScParameters();
 
-// What:   the parameter of that name or alias. Errors: InvalidInput listing the known names.
+// The parameter of that name or alias. Errors: InvalidInput listing the known names.
 const ScParameter& FindScParameter(std::string_view name);
 
 // Errors: InvalidInput "SC parameter NAME = VALUE: allowed is ALLOWED", always.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts as what three small factors leave over: an exact factorization of an ScOperator's table that a machine with
 // int8 products and cheap look-ups of a few bits wants.
 #pragma once
@@ -27,23 +28,21 @@ struct ResidualFactors {
 };
 static_assert(sizeof(ResidualFactors) == 4);
 
-// What: count(mask, a, b) of a sign-magnitude operator, written so that a sign costs a complement. For levels a, b >= 0
-//       of signs s_a, s_b, with f the factors of (mask, a) times s_a:
-//         s_a s_b count = sum over terms k of f[k] c[k](b, s_b) + e - (7 - sum of f) / 2
-//         c[k] = b >> shift[k] where s_b > 0, else its complement -(b >> shift[k]) - 1
-//         e    = residual(mask, a, b), 0..7, where s_a s_b > 0, else its complement 7 - residual
-//       A residual is stored in four bits that count 1, 2, 2 and 2, from bit 0 on: complementing them complements it.
+// count(mask, a, b) of a sign-magnitude operator, written so that a sign costs a complement. For levels a, b >= 0 of
+// signs s_a, s_b, with f the factors of (mask, a) times s_a: s_a s_b count = sum over terms k of f[k] c[k](b, s_b) + e
+// - (7 - sum of f) / 2 c[k] = b >> shift[k] where s_b > 0, else its complement -(b >> shift[k]) - 1 e = residual(mask,
+// a, b), 0..7, where s_a s_b > 0, else its complement 7 - residual A residual is stored in four bits that count 1, 2, 2
+// and 2, from bit 0 on: complementing them complements it.
 struct ScResiduals {
   std::vector<ResidualFactors> factors;  // [masks][kResidualLevels]
   std::vector<uint32_t> residuals;  // [masks][kResidualLevels][kResidualWords]: level b in nibble b % 8 of word b / 8
 };
 
-// What: the residuals of `op`, or nothing where it has none: another code or table size, or counts that stray further
-//       from three terms than 3.5. Sign-magnitude operators of 8 bits whose counts are at most 128 and spread evenly
-//       have them.
+// The residuals of `op`, or nothing where it has none: another code or table size, or counts that stray further from
+// three terms than 3.5. Sign-magnitude operators of 8 bits whose counts are at most 128 and spread evenly have them.
 std::optional<ScResiduals> MakeScResiduals(const ScOperator& op);
 
-// What: the value of four stored bits.
+// The value of four stored bits.
 constexpr int ResidualValue(uint32_t bits) {
   return static_cast<int>((bits & 1) + 2 * ((bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3 & 1)));
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "loader/checkpoint/checkpoint.h"
 
 #include <algorithm>
@@ -24,7 +25,8 @@ bool IsThere(const std::filesystem::path& path) {
 
 // A name that can only mean a file of the same folder, and that messages can show as it is.
 bool IsPlainFileName(const std::string& name) {
-  const auto forbidden = [](char c) { return c == '/' || c == '\\' || (c >= 0 && c < 0x20) || c == 0x7f; };
+  // Whether char has a sign differs from one processor to the next.
+  const auto forbidden = [](unsigned char c) { return c == '/' || c == '\\' || c < 0x20 || c == 0x7f; };
   return !name.empty() && name != "." && name != ".." && std::none_of(name.begin(), name.end(), forbidden);
 }
 

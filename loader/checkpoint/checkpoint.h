@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The safetensors files of a Hugging Face folder as one set of tensors.
 #pragma once
 
@@ -12,7 +13,7 @@
 
 namespace stoch {
 
-// What:   the weight_map of a model.safetensors.index.json: tensor names and the shard that holds each.
+// The weight_map of a model.safetensors.index.json: tensor names and the shard that holds each.
 // Errors: InvalidInput naming `where`: another form, no entries, a shard that is not a plain file name.
 std::map<std::string, std::string, std::less<>> ParseShardIndex(std::string_view text, const std::string& where);
 
@@ -24,8 +25,8 @@ struct CheckpointTensor {
 // Move-only. Threads: safe to read.
 class Checkpoint {
  public:
-  // What:   opens model.safetensors, else every shard that model.safetensors.index.json names, and checks all headers
-  //         and that index and shards agree on where each tensor is.
+  // Opens model.safetensors, else every shard that model.safetensors.index.json names, and checks all headers and that
+  // index and shards agree on where each tensor is.
   // Errors: InvalidInput: neither file there, a broken file or index, a shard that is missing or not a plain file name.
   explicit Checkpoint(const std::filesystem::path& folder);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads safetensors files, which are treated as hostile: nothing of a file is used before it is checked.
 //
 // Source: the format of github.com/huggingface/safetensors, README.md "Format"; limits as in its Rust reader.
@@ -30,8 +31,8 @@ struct SafetensorsHeader {
   std::map<std::string, std::string, std::less<>> metadata;
 };
 
-// What:   the checked header of a whole file in memory (only its header is read). A U64 length, that many bytes of
-//         JSON, then the data.
+// The checked header of a whole file in memory (only its header is read). A U64 length, that many bytes of JSON, then
+// the data.
 // Errors: InvalidInput naming `where`, the tensor, expected and got: a length beyond the file or 100 MB, text that is
 //         not UTF-8 JSON of exactly this form, a name or key twice, an unknown dtype, more than 8 dimensions, a shape
 //         that overflows or disagrees with its offsets, offsets outside the data, overlaps, gaps, data left over.
@@ -56,7 +57,7 @@ class SafetensorsFile {
   // Hint: these data will not be read again soon.
   void Release(const SafetensorsTensor& tensor) const;
 
-  // What: a copy of the elements. Errors: InvalidInput if the tensor has another dtype than F32, I32.
+  // A copy of the elements. Errors: InvalidInput if the tensor has another dtype than F32, I32.
   std::vector<float> CopyF32(const SafetensorsTensor& tensor) const;
   std::vector<int32_t> CopyI32(const SafetensorsTensor& tensor) const;
 

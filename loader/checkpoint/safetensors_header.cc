@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ParseSafetensorsHeader: a SAX handler that accepts the one form a header has, so that no JSON document of unknown
 // size is ever built, and then the checks of what the header claims about the data.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes safetensors files, streaming.
 #pragma once
 
@@ -19,9 +20,9 @@ struct SafetensorsSpec {
   std::vector<int64_t> shape;
 };
 
-// What:   the header at once, then the data of the tensors in the order of their specs, in pieces of any size, so that
-//         a file may be larger than memory. The file appears under its name only when Finish succeeds; until then it
-//         is PATH.partial, which the destructor removes.
+// The header at once, then the data of the tensors in the order of their specs, in pieces of any size, so that a file
+// may be larger than memory. The file appears under its name only when Finish succeeds; until then it is PATH.partial,
+// which the destructor removes.
 // Errors: InvalidInput from every member: a name twice or not UTF-8, a negative or overflowing shape, more or fewer
 //         bytes than the specs need, a file that cannot be created, a full disk.
 class SafetensorsWriter {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "loader/checkpoint/weight_store.h"
 
 #include <charconv>
@@ -8,7 +9,9 @@
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "loader/checkpoint/checkpoint.h"
-#include "loader/config/llama_tensors.h"
+#include "loader/checkpoint/gguf_store.h"
+#include "loader/checkpoint/indexed_store.h"
+#include "loader/config/decoder_tensors.h"
 #include "loader/quote.h"
 
 namespace stoch {
@@ -18,59 +21,12 @@ constexpr int64_t kMaxConfigBytes = 4 << 20;
 constexpr std::string_view kRandomPrefix = "random:";
 constexpr float kRandomStddev = 0.02f;
 
-// Names, shapes and aliases, which both kinds of store have; they differ in where the numbers are.
-class IndexedStore : public WeightStore {
- public:
-  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  bool Has(std::string_view name) const override { return index_.contains(name); }
-
-  WeightSource Matrix(std::string_view name, int64_t rows, int64_t cols) const override {
-    const size_t i = Index(name);
-    const TensorInfo& info = tensors_[i];
-    const bool vector = info.shape.size() == 1 && rows == 1 && info.shape[0] == cols;
-    const bool matrix = info.shape.size() == 2 && info.shape[0] == rows && info.shape[1] == cols;
-    if (!vector && !matrix) {
-      const int64_t expected[] = {rows, cols};
-      throw InvalidInput(Place(info) + "tensor " + Quoted(name) + ": expected shape " + ShapeText(expected) + ", got " +
-                         ShapeText(info.shape));
-    }
-    WeightSource source = Source(i);
-    source.name = info.name;
-    source.rows = rows;
-    source.cols = cols;
-    return source;
-  }
-
- protected:
-  explicit IndexedStore(std::string where) : where_(std::move(where)) {}
-
-  void Add(TensorInfo info) {
-    index_.emplace(info.name, tensors_.size());
-    tensors_.push_back(std::move(info));
-  }
-  void AddAlias(std::string_view alias, std::string_view name) { index_.emplace(alias, Index(name)); }
-  size_t Index(std::string_view name) const {
-    const auto found = index_.find(name);
-    if (found == index_.end()) throw InvalidInput(where_ + ": tensor " + Quoted(name) + " is missing");
-    return found->second;
-  }
-
- private:
-  virtual WeightSource Source(size_t i) const = 0;  // where the numbers of tensors()[i] are
-
-  std::string Place(const TensorInfo& info) const { return (info.file.empty() ? where_ : info.file) + ": "; }
-
-  std::string where_;
-  std::vector<TensorInfo> tensors_;
-  std::map<std::string, size_t, std::less<>> index_;
-};
-
 class CheckpointStore final : public IndexedStore {
  public:
-  CheckpointStore(const std::filesystem::path& folder, const LlamaConfig& config)
-      : IndexedStore(folder.string()), checkpoint_(folder) {
+  CheckpointStore(const std::filesystem::path& folder, const DecoderConfig& config)
+      : IndexedStore(folder.string()), title_(config.architecture->title), checkpoint_(folder) {
     std::vector<std::string> missing;
-    for (const LlamaTensor& expected : LlamaTensors(config)) {
+    for (const DecoderTensor& expected : DecoderTensors(config)) {
       std::string name = expected.name;
       if (config.tie_word_embeddings && name == kEmbeddingName && checkpoint_.Find(name) == nullptr) {
         name = kLmHeadName;
@@ -134,27 +90,30 @@ class CheckpointStore final : public IndexedStore {
     for (const auto& [name, found] : checkpoint_.tensors()) {
       if (!Has(name) && !IsIgnoredTensor(name)) {
         throw InvalidInput(found.file->path().string() + ": tensor " + Quoted(name) +
-                           ": expected only the tensors of a Llama as config.json describes it, got this one");
+                           ": expected only the tensors of a " + title_ +
+                           " as config.json describes it, got this one; to run, a row of "
+                           "loader/config/architecture.cc would have to name it");
       }
     }
   }
 
+  std::string title_;
   Checkpoint checkpoint_;
   std::vector<CheckpointTensor> stored_;  // of tensors()
 };
 
 class RandomStore final : public IndexedStore {
  public:
-  RandomStore(const std::string& model, const LlamaConfig& config, uint64_t seed) : IndexedStore(model), seed_(seed) {
+  RandomStore(const std::string& model, const DecoderConfig& config, uint64_t seed) : IndexedStore(model), seed_(seed) {
     // RandomWeight rounds to F16, so that is what these tensors would be in a file.
-    for (LlamaTensor& tensor : LlamaTensors(config)) Add({tensor.name, DType::kF16, std::move(tensor.shape), ""});
+    for (DecoderTensor& tensor : DecoderTensors(config)) Add({tensor.name, DType::kF16, std::move(tensor.shape), ""});
     if (config.tie_word_embeddings) AddAlias(kLmHeadName, kEmbeddingName);
   }
 
  private:
   WeightSource Source(size_t i) const override {
     const TensorInfo& info = tensors()[i];
-    const bool norm = info.shape.size() == 1;
+    const bool norm = info.shape.size() == 1 && !info.name.ends_with(".bias");
     WeightSource source;
     source.seed = seed_;
     source.stream = TensorStream(info.name);
@@ -178,7 +137,7 @@ ModelFiles OpenRandom(const std::string& model) {
     }
     shape = shape.substr(0, colon);
   }
-  const LlamaConfig config = NamedLlamaConfig(shape);
+  const DecoderConfig config = NamedDecoderConfig(shape);
   return {model, {}, config, std::make_unique<RandomStore>(model, config, seed)};
 }
 
@@ -187,7 +146,7 @@ ModelFiles OpenFolder(const std::filesystem::path& folder) {
   const std::filesystem::file_status status = std::filesystem::status(folder, error);
   if (!std::filesystem::is_directory(status)) {
     const bool missing = status.type() == std::filesystem::file_type::not_found;
-    throw InvalidInput(folder.string() + ": expected a model folder or random:SHAPE[:SEED], got " +
+    throw InvalidInput(folder.string() + ": expected a model folder, a .gguf file or random:SHAPE[:SEED], got " +
                        (missing ? "nothing there"
                         : error ? error.message()
                                 : "a file"));
@@ -197,15 +156,22 @@ ModelFiles OpenFolder(const std::filesystem::path& folder) {
   const bool has_generation =
       std::filesystem::symlink_status(generation, error).type() != std::filesystem::file_type::not_found;
   const std::string generation_text = has_generation ? ReadSmallFile(generation, kMaxConfigBytes) : "";
-  const LlamaConfig config = ParseLlamaConfig(config_text, generation_text, folder.string());
+  const DecoderConfig config = ParseDecoderConfig(config_text, generation_text, folder.string());
   const std::string name = std::filesystem::weakly_canonical(folder, error).filename().string();
-  return {name, folder, config, std::make_unique<CheckpointStore>(folder, config)};
+  return {name, folder, config, OpenCheckpointWeights(folder, config)};
 }
 
 }  // namespace
 
+std::unique_ptr<WeightStore> OpenCheckpointWeights(const std::filesystem::path& folder, const DecoderConfig& config) {
+  return std::make_unique<CheckpointStore>(folder, config);
+}
+
 ModelFiles OpenModelFiles(const std::string& model) {
-  return model.starts_with(kRandomPrefix) ? OpenRandom(model) : OpenFolder(model);
+  if (model.starts_with(kRandomPrefix)) return OpenRandom(model);
+  std::error_code ignored;
+  const bool gguf = gguf::IsGgufPath(model) && !std::filesystem::is_directory(model, ignored);
+  return gguf ? OpenGguf(model) : OpenFolder(model);
 }
 
 WeightSource SliceRows(const WeightSource& source, int64_t begin, int64_t count) {

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shapes behind random:NAME, as the config.json of these models on Hugging Face says.
 
 #include <iterator>
 
 #include "kernels/base/error.h"
-#include "loader/config/llama_config.h"
+#include "loader/config/decoder_config.h"
 #include "loader/quote.h"
 
 namespace stoch {
@@ -11,12 +12,12 @@ namespace {
 
 struct NamedConfig {
   std::string_view name;
-  LlamaConfig config;
+  DecoderConfig config;
 };
 
 // meta-llama/Llama-3.x: what the three have in common.
-LlamaConfig Llama3(double rope_factor) {
-  LlamaConfig config;
+DecoderConfig Llama3(double rope_factor) {
+  DecoderConfig config;
   config.vocab_size = 128256;
   config.max_position_embeddings = 131072;
   config.rms_norm_eps = 1e-5;
@@ -27,8 +28,8 @@ LlamaConfig Llama3(double rope_factor) {
   return config;
 }
 
-LlamaConfig Llama2(int64_t max_position_embeddings) {
-  LlamaConfig config;
+DecoderConfig Llama2(int64_t max_position_embeddings) {
+  DecoderConfig config;
   config.vocab_size = 32000;
   config.max_position_embeddings = max_position_embeddings;
   config.rms_norm_eps = 1e-5;
@@ -38,11 +39,52 @@ LlamaConfig Llama2(int64_t max_position_embeddings) {
   return config;
 }
 
+// Qwen/Qwen2.5-7B-Instruct and Qwen/Qwen3-*: what they have in common.
+DecoderConfig Qwen(std::string_view model_type, int64_t vocab_size, int64_t max_position_embeddings) {
+  DecoderConfig config;
+  config.architecture = FindArchitecture(model_type);
+  config.vocab_size = vocab_size;
+  config.max_position_embeddings = max_position_embeddings;
+  config.rms_norm_eps = 1e-6;
+  config.rope_theta = 1e6;
+  config.biases[static_cast<size_t>(BlockGroup::kQkv)] = config.architecture->has_qkv_bias;
+  config.bos_token_id = 151643;
+  config.eos_token_ids = {151645};
+  return config;
+}
+
+// mistralai/Mistral-7B-v0.1.
+DecoderConfig Mistral() {
+  DecoderConfig config;
+  config.architecture = FindArchitecture("mistral");
+  config.vocab_size = 32000;
+  config.max_position_embeddings = 32768;
+  config.rms_norm_eps = 1e-5;
+  config.rope_theta = 10000;
+  config.bos_token_id = 1;
+  config.eos_token_ids = {2};
+  return config;
+}
+
+DecoderConfig Windowed(DecoderConfig config, int64_t window) {
+  config.windows.assign(static_cast<size_t>(config.num_hidden_layers), window);
+  return config;
+}
+
+DecoderConfig WithExperts(DecoderConfig config, int64_t experts, int64_t chosen, int64_t intermediate) {
+  config.num_experts = experts;
+  config.num_experts_per_tok = chosen;
+  config.moe_intermediate_size = intermediate;
+  config.norm_topk_prob = true;
+  config.sparse_layers.assign(static_cast<size_t>(config.num_hidden_layers), true);
+  return config;
+}
+
 struct Size {
   int64_t hidden, intermediate, layers, heads, kv_heads, head_dim;
 };
 
-LlamaConfig Sized(LlamaConfig config, const Size& size) {
+DecoderConfig Sized(DecoderConfig config, const Size& size) {
   config.hidden_size = size.hidden;
   config.intermediate_size = size.intermediate;
   config.num_hidden_layers = size.layers;
@@ -52,7 +94,7 @@ LlamaConfig Sized(LlamaConfig config, const Size& size) {
   return config;
 }
 
-LlamaConfig Tied(LlamaConfig config) {
+DecoderConfig Tied(DecoderConfig config) {
   config.tie_word_embeddings = true;
   return config;
 }
@@ -64,13 +106,18 @@ const std::vector<NamedConfig>& Table() {
       {"llama-3.1-70b", Sized(Llama3(8), {8192, 28672, 80, 64, 8, 128})},
       {"llama-2-7b", Sized(Llama2(4096), {4096, 11008, 32, 32, 32, 128})},
       {"tinyllama-1.1b", Sized(Llama2(2048), {2048, 5632, 22, 32, 4, 64})},
+      {"mistral-7b", Windowed(Sized(Mistral(), {4096, 14336, 32, 32, 8, 128}), 4096)},
+      {"qwen2.5-7b", Sized(Qwen("qwen2", 152064, 32768), {3584, 18944, 28, 28, 4, 128})},
+      {"qwen3-4b", Tied(Sized(Qwen("qwen3", 151936, 40960), {2560, 9728, 36, 32, 8, 128}))},
+      {"qwen3-30b-a3b",
+       WithExperts(Sized(Qwen("qwen3_moe", 151936, 40960), {2048, 6144, 48, 32, 4, 128}), 128, 8, 768)},
   };
   return table;
 }
 
 }  // namespace
 
-LlamaConfig NamedLlamaConfig(std::string_view name) {
+DecoderConfig NamedDecoderConfig(std::string_view name) {
   std::string known;
   for (const NamedConfig& entry : Table()) {
     if (entry.name == name) return entry.config;
@@ -79,7 +126,7 @@ LlamaConfig NamedLlamaConfig(std::string_view name) {
   throw InvalidInput("random model: expected one of " + known + ", got " + Quoted(name));
 }
 
-std::vector<std::string_view> NamedLlamaConfigs() {
+std::vector<std::string_view> NamedDecoderConfigs() {
   std::vector<std::string_view> names;
   for (const NamedConfig& entry : Table()) names.push_back(entry.name);
   return names;

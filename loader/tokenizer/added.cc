@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "loader/tokenizer/added.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens that are cut out of the text before anything else is done with it.
 #pragma once
 
@@ -34,7 +35,7 @@ class AddedTokenFinder {
   // `tokens` with the text each is looked for as.
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
-  // What: the segments of text, in order, none empty. Special tokens stay text unless parse_special.
+  // The segments of text, in order, none empty. Special tokens stay text unless parse_special.
   std::vector<TextSegment> Split(std::string_view text, bool parse_special) const;
 
  private:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every kind of tokenizer shares: the token table, special tokens, BOS, decoding.
 #pragma once
 
@@ -36,7 +37,7 @@ struct TokenizerParts {
   std::vector<int32_t> prefix;  // what add_bos puts in front; empty: bos
 };
 
-// What: `first`, and those of `second` that are not in it (same id and content).
+// `first`, and those of `second` that are not in it (same id and content).
 std::vector<AddedToken> MergeAdded(std::vector<AddedToken> first, const std::vector<AddedToken>& second);
 
 class TokenizerBase : public Tokenizer {

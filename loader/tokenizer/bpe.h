@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte-pair merging of one word in O(n log n): a heap of candidates over a linked list of symbols.
 #pragma once
 
@@ -25,7 +26,7 @@ struct BpeMerge {
   int32_t id = 0;  // of the symbol they become
 };
 
-// What: the bytes of a word as linked symbols; `ids` by byte.
+// The bytes of a word as linked symbols; `ids` by byte.
 inline std::vector<BpeSymbol> ByteSymbols(std::string_view word, const std::array<int32_t, 256>& ids) {
   std::vector<BpeSymbol> symbols(word.size());
   for (size_t i = 0; i < word.size(); ++i) {
@@ -36,8 +37,8 @@ inline std::vector<BpeSymbol> ByteSymbols(std::string_view word, const std::arra
   return symbols;
 }
 
-// What:     merges until no rule applies; appends the ids left. `find_merge(left, right)` is the rule for two
-//           neighbouring symbols as std::optional<BpeMerge>.
+// Merges until no rule applies; appends the ids left. `find_merge(left, right)` is the rule for two neighbouring
+// symbols as std::optional<BpeMerge>.
 // Requires: prev and next of `symbols` link them in order; fewer than 2^31 of them.
 // Source:   huggingface/tokenizers, models/bpe/word.rs (merge_all).
 template <typename FindMerge>

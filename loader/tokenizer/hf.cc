@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tokenizer.json: added tokens, normalizer, pre-tokenizer and BPE in the order of huggingface/tokenizers.
 #include <unordered_map>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of a tokenizer.json, checked and ready to use.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Typed access to the JSON of tokenizer files, with messages that name the key.
 #pragma once
 
@@ -15,7 +16,7 @@ const nlohmann::json* FindMember(const nlohmann::json& object, std::string_view 
 std::optional<std::string> StringMember(const nlohmann::json& object, std::string_view key, const std::string& where);
 std::optional<bool> BoolMember(const nlohmann::json& object, std::string_view key, const std::string& where);
 
-// What:   a token id.
+// A token id.
 // Errors: InvalidInput if value is no integer in 0 .. kMaxTokenId.
 int32_t TokenIdOf(const nlohmann::json& value, const std::string& where);
 

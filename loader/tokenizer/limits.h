@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bounds on what a tokenizer file or a text may ask for; real ones stay far below.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "loader/tokenizer/normalize.h"
 
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "loader/tokenizer/limits.h"
 #include "loader/tokenizer/split.h"
 #include "loader/tokenizer/text.h"
+#include "loader/tokenizer/unicode/nfc.h"
 
 namespace stoch {
 namespace {
@@ -79,12 +81,15 @@ void TextNormalizer::Add(const json& object, const std::string& where) {
   if (type == "Sequence") {
     for (const json& step : ListMember(object, "normalizers", where)) Add(step, where);
   } else if (type == "Prepend") {
-    steps_.push_back({"", StringMember(object, "prepend", where).value_or("")});
+    steps_.push_back({Step::Kind::kPrepend, "", StringMember(object, "prepend", where).value_or("")});
   } else if (type == "Replace") {
     auto [from, to] = ParseReplace(object, where);
-    steps_.push_back({std::move(from), std::move(to)});
+    steps_.push_back({Step::Kind::kReplace, std::move(from), std::move(to)});
+  } else if (type == "NFC") {
+    steps_.push_back({Step::Kind::kNfc, "", ""});
   } else {
-    throw InvalidInput(where + ": the type " + Quoted(type) + " is not supported (Sequence, Prepend and Replace are)");
+    throw InvalidInput(where + ": the type " + Quoted(type) +
+                       " is not supported (Sequence, Prepend, Replace and NFC are)");
   }
   CheckSteps(steps_.size(), where);
 }
@@ -93,11 +98,16 @@ std::string TextNormalizer::Apply(std::string_view text) const {
   const size_t most = MaxReplacedBytes(text.size());
   std::string result(text);
   for (const Step& step : steps_) {
-    if (!step.from.empty()) {
-      result = ReplaceAll(result, step.from, step.to, most);
-    } else if (!result.empty()) {
-      if (step.to.size() > most - result.size()) throw InvalidInput("the normalizer puts too much in front of a text");
-      result.insert(0, step.to);
+    switch (step.kind) {
+      case Step::Kind::kReplace: result = ReplaceAll(result, step.from, step.to, most); break;
+      case Step::Kind::kPrepend:
+        if (result.empty()) break;
+        if (step.to.size() > most - result.size()) {
+          throw InvalidInput("the normalizer puts too much in front of a text");
+        }
+        result.insert(0, step.to);
+        break;
+      case Step::Kind::kNfc: result = ToNfc(result); break;
     }
   }
   return result;

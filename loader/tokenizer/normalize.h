@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The normalizer and decoder of a tokenizer.json: what becomes of a text before it is cut, and of tokens afterwards.
 #pragma once
 
@@ -8,22 +9,25 @@
 
 namespace stoch {
 
-// Prepend and Replace steps in order. Immutable; threads: safe.
-// Source: huggingface/tokenizers, normalizers/{prepend,replace}.rs.
+// Prepend, Replace and NFC steps in order. Immutable; threads: safe.
+// Source: huggingface/tokenizers, normalizers/{prepend,replace,unicode}.rs.
 class TextNormalizer {
  public:
   TextNormalizer() = default;  // none
-  // Errors: InvalidInput for other kinds of step, which no Llama checkpoint has.
+  // Errors: InvalidInput for other kinds of step.
   TextNormalizer(const nlohmann::json& json, const std::string& where);
 
   bool empty() const { return steps_.empty(); }
-  // Errors: InvalidInput where the steps make more than MaxReplacedBytes of the text.
+  // Requires: well-formed UTF-8.
+  // Errors:   InvalidInput where the steps make more than MaxReplacedBytes of the text.
   std::string Apply(std::string_view text) const;
 
  private:
   struct Step {
-    std::string from;  // "": put `to` in front of a text that is not empty
-    std::string to;
+    enum class Kind { kPrepend, kReplace, kNfc };
+    Kind kind;
+    std::string from;  // kReplace
+    std::string to;    // kReplace; kPrepend: put in front of a text that is not empty
   };
   void Add(const nlohmann::json& json, const std::string& where);
   std::vector<Step> steps_;

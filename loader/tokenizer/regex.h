@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unicode regular expressions of tokenizer files, behind one wrapper (PCRE2).
 #pragma once
 
@@ -17,15 +18,15 @@ struct TextSpan {
 // A compiled pattern. Immutable; threads: safe.
 class Regex {
  public:
-  // What:   compiles `pattern` with Unicode classes; ^ and $ are those of a line, and \s is White_Space, as in the
-  //         library (Oniguruma) that tokenizer.json patterns are written for.
+  // Compiles `pattern` with Unicode classes; ^ and $ are those of a line, and \s is White_Space, as in the library
+  // (Oniguruma) that tokenizer.json patterns are written for.
   // Errors: InvalidInput naming where and what is wrong.
   Regex(std::string_view pattern, const std::string& where);
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
   ~Regex();
 
-  // What:     the matches that are not empty, left to right, none overlapping.
+  // The matches that are not empty, left to right, none overlapping.
   // Requires: well-formed UTF-8.
   // Errors:   InvalidInput if the pattern needs more steps over the whole text, or more memory, than the bounds allow.
   std::vector<TextSpan> FindAll(std::string_view text) const;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SentencePiece models through libsentencepiece, whose headers end here.
 #include <sentencepiece_processor.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A look at a SentencePiece model before libsentencepiece reads it: the library trusts what it is given.
 #pragma once
 
@@ -17,8 +18,8 @@ struct SentencePieceFacts {
   bool WordsAreIndependent() const { return has_space_piece && !has_inner_space; }
 };
 
-// What:   walks the protobuf: every length inside the file, every piece not empty, valid UTF-8, without zero bytes and
-//         with a finite score.
+// Walks the protobuf: every length inside the file, every piece not empty, valid UTF-8, without zero bytes and with a
+// finite score.
 // Errors: InvalidInput for a broken or empty file and for what no Llama checkpoint has: models other than BPE, compiled
 // normalization rules (a trie the library would walk unchecked), white space as suffix. Source: google/sentencepiece,
 // src/sentencepiece_model.proto.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the small files next to a tokenizer say: which tokens begin, end and pad a text, and how a chat is written.
 #pragma once
 
@@ -24,16 +25,15 @@ struct TokenizerSettings {
   std::string chat_template;
 };
 
-// What:   reads one file's text into settings; what is already set stays (special_tokens_map.json after
-//         tokenizer_config.json).
+// Reads one file's text into settings; what is already set stays (special_tokens_map.json after tokenizer_config.json).
 // Errors: InvalidInput: not JSON, wrong types, ids out of range.
 void ReadTokenizerConfig(std::string_view text, const std::string& where, TokenizerSettings& settings);
 void ReadSpecialTokensMap(std::string_view text, const std::string& where, TokenizerSettings& settings);
 void ReadAddedTokens(std::string_view text, const std::string& where, TokenizerSettings& settings);
 void ReadGenerationConfig(std::string_view text, const std::string& where, TokenizerSettings& settings);
 
-// What: tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and
-//       chat_template.jinja of a folder, those that are there.
+// tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and chat_template.jinja of
+// a folder, those that are there.
 TokenizerSettings LoadTokenizerSettings(const std::filesystem::path& folder);
 
 }  // namespace stoch

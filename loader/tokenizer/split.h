@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pre-tokenizers of tokenizer.json: how text is cut into the words that are merged on their own.
 #pragma once
 
@@ -46,7 +47,7 @@ class PreTokenizer {
     std::vector<std::string_view> words;
     std::deque<std::string> storage;
   };
-  // What:     the words of `text`, none empty. `first`: text stands at the beginning of what is encoded.
+  // The words of `text`, none empty. `first`: text stands at the beginning of what is encoded.
   // Requires: well-formed UTF-8 that outlives the result.
   Words Split(std::string_view text, bool first) const;
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // UTF-8 of prompts and tokens: strict where text comes in, forgiving where bytes go out.
 #pragma once
 
@@ -8,36 +9,36 @@
 
 namespace stoch {
 
-// What:   the length of the well-formed character (RFC 3629: no overlong form, no surrogate) at `pos`; 0 where the
-//         bytes are not one. Requires: pos < text.size().
+// The length of the well-formed character (RFC 3629: no overlong form, no surrogate) at `pos`; 0 where the bytes are
+// not one. Requires: pos < text.size().
 size_t Utf8CharSize(std::string_view text, size_t pos);
 
 // Errors: InvalidInput naming `what` and the byte offset if text is not well-formed UTF-8.
 void CheckUtf8(std::string_view text, std::string_view what);
 
-// What:   the code point of the well-formed character at pos.
+// The code point of the well-formed character at pos.
 char32_t Utf8CodePoint(std::string_view text, size_t pos);
 
-// What:   appends to `out` the complete characters of `bytes`, every maximal ill-formed part as U+FFFD, as Rust's
-//         String::from_utf8_lossy does.
+// Appends to `out` the complete characters of `bytes`, every maximal ill-formed part as U+FFFD, as Rust's
+// String::from_utf8_lossy does.
 // Returns how many bytes were used: all of them if `final`, else all but a character whose end may still come.
 size_t AppendUtf8Lossy(std::string_view bytes, bool final, std::string& out);
 
 // The White_Space property of Unicode.
 bool IsUnicodeSpace(char32_t c);
 
-// What: text without the white space around it, where Python's str.strip() sees it (White_Space and U+001C..U+001F).
+// Text without the white space around it, where Python's str.strip() sees it (White_Space and U+001C..U+001F).
 std::string_view StripLikePython(std::string_view text);
 
-// What:   replaces every `from` (not empty) in text.
+// Replaces every `from` (not empty) in text.
 // Errors: InvalidInput if the result has more than max_bytes bytes.
 std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to,
                        size_t max_bytes = std::string_view::npos);
 
 // Words of text whose spaces are written `mark`: marks, then everything up to the next mark.
-// What: where the word that begins at `begin` ends.
+// Where the word that begins at `begin` ends.
 size_t MarkedWordEnd(std::string_view text, size_t begin, std::string_view mark);
-// What: whether a token goes on into a next word. Where none does, words can be encoded one by one.
+// Whether a token goes on into a next word. Where none does, words can be encoded one by one.
 bool SpansMarkedWords(std::string_view token, std::string_view mark);
 
 }  // namespace stoch

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tiktoken form of Llama-3's tokenizer.model: merges are implied by the ranks of the tokens.
 #include <algorithm>
 #include <array>

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "loader/tokenizer/tokenizer.h"
 
 #include "kernels/base/error.h"
+#include "loader/checkpoint/gguf/file.h"
 #include "loader/file.h"
 #include "loader/tokenizer/kinds.h"
 #include "loader/tokenizer/limits.h"
@@ -9,6 +11,11 @@
 namespace stoch {
 
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  if (gguf::IsGgufPath(folder) && !std::filesystem::is_directory(folder, ignored)) {
+    const MappedFile file(folder);
+    return MakeGgufTokenizer(gguf::ParseHeader(file.bytes(), folder.string()).metadata);
+  }
   const std::filesystem::path json = folder / "tokenizer.json";
   const std::filesystem::path model = folder / "tokenizer.model";
   const bool has_json = std::filesystem::exists(json);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text to token ids and back, for every tokenizer found in Llama checkpoints.
 #pragma once
 
@@ -45,8 +46,8 @@ class Tokenizer {
   virtual bool strips_leading_space() const = 0;  // Encode puts a space in front, Decode takes it away again
 };
 
-// What:   loads the tokenizer of a folder: tokenizer.json, else tokenizer.model (SentencePiece or tiktoken, told apart
-//         by content), with tokenizer_config.json / special_tokens_map.json / generation_config.json where present.
+// Loads the tokenizer of a GGUF file, or of a folder: tokenizer.json, else tokenizer.model (SentencePiece or tiktoken, told apart by
+// content), with tokenizer_config.json / special_tokens_map.json / generation_config.json where present.
 // Errors: InvalidInput if there is none, or a file is broken.
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& folder);
 
@@ -57,7 +58,7 @@ class StreamDecoder {
   // leading space parts from it.
   explicit StreamDecoder(const Tokenizer& tokenizer, bool at_start = true)
       : tokenizer_(&tokenizer), at_start_(at_start) {}
-  // What: text that became complete. Ids beyond vocab_size(), which a model with a padded vocabulary has, have none.
+  // Text that became complete. Ids beyond vocab_size(), which a model with a padded vocabulary has, have none.
   std::string Push(int32_t id);
   std::string Flush();  // the rest; an incomplete character as U+FFFD
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/decoder_model.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "kernels/context_bucket.h"
 #include "models/decoder/stage.h"
 #include "models/decoder/workspace.h"
 
@@ -33,6 +35,10 @@ void CheckAttentionAccumulator(const KvCacheSpec& spec, int64_t context) {
 DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const DecoderOptions& options)
     : backend_(&backend), config_(files.config), options_(options), graph_key_(NextModelKey()) {
   CheckAttentionAccumulator(MakeKvCacheSpec(config_, options.precision, options.sc, 1, 1), options.shape.context);
+  if (config_.HasExperts() && !backend.has_experts()) {
+    throw InvalidInput(files.name + ": a mixture of experts is not implemented by the " + std::string(backend.name()) +
+                       " backend");
+  }
   ReserveScratch();  // before loading, which takes some too
   weights_ = LoadDecoderWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
   const bool is_sc = options.precision == Precision::kSc;
@@ -145,7 +151,12 @@ void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) 
       flight.logprobs = padded.logprobs.size();
       uploaded = &padded;
     }
+    int64_t longest = 0;
+    for (const PassLayout::Sequence& sequence : layout.sequences) {
+      longest = std::max<int64_t>(longest, sequence.start_position + sequence.num_rows);
+    }
     flight.key = graph_key_ + ":lane=" + std::to_string(flight.lane) + ",rows=" + std::to_string(rows) +
+                 ",context=" + std::to_string(ContextBucket(longest)) +
                  ",pieces=" + std::to_string(flight.pieces.size()) + ",picks=" + std::to_string(flight.picks) +
                  ",logprobs=" + std::to_string(flight.logprobs);
   }

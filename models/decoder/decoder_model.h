@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward pass of a decoder over the ops of a Backend.
 #pragma once
 
@@ -30,27 +31,27 @@ class DecoderModel {
   DecoderModel(Backend& backend, const ModelFiles& files, const DecoderOptions& options);
   ~DecoderModel();
 
-  // What:     begins one pass: embedding and decoder layers, the first logits and whatever else `queries` ask for; keys
-  //           and values of its tokens go to the cache pages the layout names. May return before any of it ran. What
-  //           the queries refer to is copied.
+  // Begins one pass: embedding and decoder layers, the first logits and whatever else `queries` ask for; keys and
+  // values of its tokens go to the cache pages the layout names. May return before any of it ran. What the queries
+  // refer to is copied.
   // Requires: fewer than options.shape.lanes passes in flight; none of them on a sequence of the layout; rows of the
   //           queries are output rows, ascending.
   void Begin(const PassLayout& layout, const LogitQueries& queries);
-  // What:     waits for the pass that began first.
+  // Waits for the pass that began first.
   // Errors:   InvalidInput naming layer and operator where an activation of a pass in flight is NaN or infinite.
   // Requires: a pass is in flight.
   void Finish();
-  // What: after an error of Begin or Finish: forgets every pass in flight, once the devices have done with them.
+  // After an error of Begin or Finish: forgets every pass in flight, once the devices have done with them.
   void Abandon();
 
-  // What:  final norm and LM head of output rows [first, first + count) of the pass finished last.
+  // Final norm and LM head of output rows [first, first + count) of the pass finished last.
   // Shape: F32 [count, vocab_size] on the head's device, valid until the next call. Requires: count <= max_logit_rows.
   TensorView Logits(int64_t first, int64_t count);
   // Answers to the queries of the pass finished last, in their order. Valid until the next call of Begin or Finish.
   std::span<const int32_t> picked() const { return picked_; }
   std::span<const LogProbAnswer> logprobs() const { return logprobs_; }
 
-  const LlamaConfig& config() const { return config_; }
+  const DecoderConfig& config() const { return config_; }
   const DecoderWeights& weights() const { return weights_; }
   int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
@@ -85,7 +86,7 @@ class DecoderModel {
   void CheckFinite();
 
   Backend* backend_;
-  LlamaConfig config_;
+  DecoderConfig config_;
   DecoderOptions options_;
   std::string graph_key_;
   CutRules cut_rules_;

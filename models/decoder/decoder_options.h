@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a DecoderModel is made with, and its stages too.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/memory_plan.h"
 
 #include <algorithm>
@@ -5,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "loader/config/llama_tensors.h"
+#include "loader/config/decoder_tensors.h"
 #include "models/decoder/weights.h"
 
 namespace stoch {
@@ -21,14 +22,21 @@ MemoryBytes ScBytes(int64_t rows, int64_t cols, const ScConfig& sc) {
   return bytes;
 }
 
+// Integers go by chunks of their own.
+ScConfig AttentionConfig(ScConfig op) {
+  constexpr int64_t kIntChunk = 128;
+  if (IntBits(op.arith) > 0) op.chunk_d = kIntChunk;
+  return op;
+}
+
 int64_t ExactBytes(const WeightSource& source, Precision precision) {
-  const bool half = precision == Precision::kFp16 || source.host == nullptr;
+  const bool half = precision == Precision::kFp16 || source.generated();
   return source.rows * source.cols * (half ? 2 : static_cast<int64_t>(DTypeSize(source.dtype)));
 }
 
 }  // namespace
 
-KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
+KvCacheSpec MakeKvCacheSpec(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
                             int64_t num_pages) {
   KvCacheSpec spec;
   spec.num_layers = num_layers;
@@ -39,13 +47,13 @@ KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, cons
   spec.precision = precision == Precision::kFp16 ? Precision::kFp16 : Precision::kFp32;
   if (precision == Precision::kSc && sc.attention != AttentionMode::kExact) {
     spec.mode = sc.attention;
-    spec.qk = MakeScOperator(sc.at(ScOperatorId::kQk));
-    spec.av = MakeScOperator(sc.at(ScOperatorId::kAv));
+    spec.qk = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kQk)));
+    spec.av = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kAv)));
   }
   return spec;
 }
 
-LogitQueryLimits LogitQueryLimitsOf(const LlamaConfig& config, const PassShape& shape) {
+LogitQueryLimits LogitQueryLimitsOf(const DecoderConfig& config, const PassShape& shape) {
   LogitQueryLimits limits;
   limits.vocab_size = config.vocab_size;
   limits.max_picks = shape.max_sequences;
@@ -54,15 +62,25 @@ LogitQueryLimits LogitQueryLimitsOf(const LlamaConfig& config, const PassShape& 
   return limits;
 }
 
-WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const DecoderShard& shard,
+WorkspaceSizes MakeWorkspaceSizes(const DecoderConfig& config, const PassShape& shape, const DecoderShard& shard,
                                   bool divided, bool is_first) {
   const int64_t row_bytes = shape.max_rows * 4;
   WorkspaceSizes sizes;
   sizes.hidden = row_bytes * config.hidden_size;
   sizes.qkv = row_bytes * (shard.heads.size() + 2 * shard.kv_heads.size()) * config.head_dim;
   sizes.attention = row_bytes * config.num_attention_heads * config.head_dim;
-  sizes.gate_up = row_bytes * 2 * shard.intermediate.size();
-  sizes.activation = divided ? row_bytes * config.intermediate_size : 0;
+  // A row of a layer with experts has as many rows there as experts that it takes.
+  const int64_t dense = config.HasDenseLayers() ? 1 : 0;
+  const int64_t slots = config.HasExperts() ? config.num_experts_per_tok : 0;
+  sizes.gate_up = row_bytes * 2 * std::max(dense * shard.intermediate.size(), slots * shard.expert_intermediate.size());
+  sizes.activation =
+      divided ? row_bytes * std::max(dense * config.intermediate_size, slots * config.moe_intermediate_size) : 0;
+  if (slots > 0) {
+    sizes.router = row_bytes * config.num_experts;
+    sizes.chosen = row_bytes * slots;
+    sizes.expert_weights = row_bytes * slots;
+    sizes.expert_out = row_bytes * slots * shard.hidden.size();
+  }
   sizes.rope = shape.context * config.head_dim * 4;
   sizes.logits = shape.max_logit_rows * (is_first ? config.vocab_size : shard.vocab.size()) * 4;
   sizes.lanes = shape.lanes;
@@ -74,25 +92,28 @@ namespace {
 // Matrices that multiply the same activations, on one device.
 struct LinearShape {
   ScOperatorId id;
-  std::string_view op;
+  std::string op;
   std::vector<int64_t> out_features;
   int64_t in_features = 0;
 };
 
-std::vector<LinearShape> LinearsOf(const LlamaConfig& config, const DecoderShard& shard, bool has_head) {
-  using enum ScOperatorId;
-  const int64_t kv_rows = shard.kv_heads.size() * config.head_dim;
-  const int64_t gate_rows = shard.intermediate.size();
-  std::vector<LinearShape> linears = {
-      {kQProj, "qkv_proj", {shard.heads.size() * config.head_dim, kv_rows, kv_rows}, config.hidden_size},
-      {kOProj, "o_proj", {shard.hidden.size()}, config.num_attention_heads * config.head_dim},
-      {kGateProj, "gate_up_proj", {gate_rows, gate_rows}, config.hidden_size},
-      {kDownProj, "down_proj", {shard.hidden.size()}, config.intermediate_size}};
-  if (has_head) linears.push_back({kLmHead, "lm_head", {shard.vocab.size()}, config.hidden_size});
-  std::erase_if(linears, [](const LinearShape& linear) {
+std::vector<LinearShape> ShapesOf(const DecoderConfig& config, const DecoderShard& shard, bool has_head) {
+  std::vector<LinearShape> shapes;
+  for (const BlockGroup group : kBlockGroups) {
+    const auto linears = LinearsOf(*config.architecture, group);
+    if (!linears.front().expert.empty() && !config.HasDenseLayers()) continue;
+    LinearShape shape{
+        OperatorOf(linears.front().id), std::string(GroupName(group)), {}, SizeOf(config, linears.front().in)};
+    for (const BlockLinear& linear : linears) {
+      shape.out_features.push_back(RangeOf(config, shard, linear.out).size());
+    }
+    shapes.push_back(std::move(shape));
+  }
+  if (has_head) shapes.push_back({ScOperatorId::kLmHead, "lm_head", {shard.vocab.size()}, config.hidden_size});
+  std::erase_if(shapes, [](const LinearShape& linear) {
     return std::all_of(linear.out_features.begin(), linear.out_features.end(), [](int64_t rows) { return rows == 0; });
   });
-  return linears;
+  return shapes;
 }
 
 // Specifications by operator; most models have one for all linears, and its tables take a while.
@@ -116,7 +137,7 @@ class Specs {
   std::vector<std::pair<ScConfig, ScOperatorPtr>> operators_;
 };
 
-KvCacheSpec OneLayerSpec(const LlamaConfig& config, Precision precision, const ScModelConfig& sc,
+KvCacheSpec OneLayerSpec(const DecoderConfig& config, Precision precision, const ScModelConfig& sc,
                          const DecoderShard& shard) {
   KvCacheSpec spec = MakeKvCacheSpec(config, precision, sc, 1, 1);
   spec.num_kv_heads = static_cast<int>(shard.kv_heads.size());
@@ -125,11 +146,11 @@ KvCacheSpec OneLayerSpec(const LlamaConfig& config, Precision precision, const S
 
 }  // namespace
 
-int64_t ScratchBytes(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                      const Backend& backend, const DecoderShard& shard, bool has_head) {
   Specs specs(precision, sc);
   int64_t most = 0;
-  for (const LinearShape& linear : LinearsOf(config, shard, has_head)) {
+  for (const LinearShape& linear : ShapesOf(config, shard, has_head)) {
     const int64_t tokens = linear.id == ScOperatorId::kLmHead ? shape.max_logit_rows : shape.max_rows;
     most = std::max(most,
                     backend.LinearScratchBytes(specs.Of(linear.id), linear.out_features, linear.in_features, tokens));
@@ -143,13 +164,13 @@ int64_t ScratchBytes(const LlamaConfig& config, Precision precision, const ScMod
   return backend.AllocatedBytes(most);
 }
 
-std::vector<OperatorKernels> KernelsOf(const LlamaConfig& config, Precision precision, const ScModelConfig& sc,
+std::vector<OperatorKernels> KernelsOf(const DecoderConfig& config, Precision precision, const ScModelConfig& sc,
                                        const Backend& backend, const DecoderShard& shard,
                                        std::span<const int64_t> tokens) {
   Specs specs(precision, sc);
   std::vector<OperatorKernels> result;
-  for (const LinearShape& linear : LinearsOf(config, shard, true)) {
-    OperatorKernels& row = result.emplace_back(OperatorKernels{std::string(linear.op), {}});
+  for (const LinearShape& linear : ShapesOf(config, shard, true)) {
+    OperatorKernels& row = result.emplace_back(OperatorKernels{linear.op, {}});
     for (const int64_t count : tokens) {
       row.kernels.push_back(backend.LinearKernel(specs.Of(linear.id), linear.out_features, linear.in_features, count));
     }
@@ -173,7 +194,7 @@ MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScMode
 MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                      const Backend& backend, std::span<const DecoderShard> shards, size_t index) {
   if (precision == Precision::kSc) Validate(sc);
-  const LlamaConfig& config = files.config;
+  const DecoderConfig& config = files.config;
   const DecoderShard& shard = shards[index];
   // `wanted` of the rows of a matrix.
   const auto matrix = [&](ScOperatorId id, const std::string& name, int64_t rows, int64_t cols, int64_t wanted) {
@@ -184,11 +205,6 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
     return bytes;
   };
   const int64_t hidden = config.hidden_size;
-  const int64_t intermediate = config.intermediate_size;
-  const int64_t q_rows = config.num_attention_heads * config.head_dim;
-  const int64_t kv_rows = config.num_key_value_heads * config.head_dim;
-  const int64_t q_wanted = shard.heads.size() * config.head_dim;
-  const int64_t kv_wanted = shard.kv_heads.size() * config.head_dim;
   // Window modes on a GPU quantize into codes that all layers share: a second layer costs less than the first.
   const auto kv_bytes = [&](int layers) -> int64_t {
     KvCacheSpec spec = MakeKvCacheSpec(config, precision, sc, layers, NumPages(shape));
@@ -200,31 +216,42 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   MemoryPlan plan;
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     MemoryBytes& layer = plan.layers.emplace_back();
-    int64_t group = 0;  // bytes of the matrices that share a buffer
     int64_t padding = 0;
-    const auto add = [&](ScOperatorId id, std::string_view part, int64_t rows, int64_t cols, int64_t wanted) {
-      const MemoryBytes bytes = matrix(id, LayerTensorName(i, part), rows, cols, wanted);
-      layer += bytes;
-      group += bytes.weights + bytes.scales;
+    // The matrices of a group, or of one expert's, share a buffer. Returns its bytes.
+    const auto add_group = [&](std::span<const BlockLinear> linears, int64_t expert) {
+      int64_t bytes = 0;
+      for (const BlockLinear& linear : linears) {
+        const auto axis = [expert](Axis of) { return expert < 0 ? of : ExpertAxis(of); };
+        const MemoryBytes part =
+            matrix(OperatorOf(linear.id), LinearTensorName(config, i, expert, linear), SizeOf(config, axis(linear.out)),
+                   SizeOf(config, axis(linear.in)), RangeOf(config, shard, axis(linear.out)).size());
+        layer += part;
+        bytes += part.weights + part.scales;
+      }
+      padding += backend.AllocatedBytes(bytes) - bytes;
+      return bytes;
     };
-    const auto end_group = [&] {
-      padding += backend.AllocatedBytes(group) - group;
-      group = 0;
-    };
-    using enum ScOperatorId;
-    add(kQProj, "self_attn.q_proj", q_rows, hidden, q_wanted);
-    add(kKProj, "self_attn.k_proj", kv_rows, hidden, kv_wanted);
-    add(kVProj, "self_attn.v_proj", kv_rows, hidden, kv_wanted);
-    end_group();
-    add(kOProj, "self_attn.o_proj", hidden, q_rows, shard.hidden.size());
-    end_group();
-    add(kGateProj, "mlp.gate_proj", intermediate, hidden, shard.intermediate.size());
-    add(kUpProj, "mlp.up_proj", intermediate, hidden, shard.intermediate.size());
-    end_group();
-    add(kDownProj, "mlp.down_proj", hidden, intermediate, shard.hidden.size());
-    end_group();
-    plan.decode_stream_bytes += layer.weights + layer.scales;
-    layer.weights += padding + 2 * hidden * 4;  // norms
+    int64_t vectors = 0;
+    for (const BlockVector& vector : config.architecture->vectors) vectors += SizeOf(config, vector.length) * 4;
+    for (const BlockGroup group : kBlockGroups) {
+      const auto linears = LinearsOf(*config.architecture, group);
+      if (config.HasExperts(i) && !linears.front().expert.empty()) {
+        int64_t bytes = 0;
+        for (int64_t expert = 0; expert < config.num_experts; ++expert) bytes += add_group(linears, expert);
+        plan.decode_stream_bytes += bytes / config.num_experts * config.num_experts_per_tok;
+        continue;
+      }
+      plan.decode_stream_bytes += add_group(linears, -1);
+      if (!config.HasBias(group)) continue;
+      for (const BlockLinear& linear : linears) vectors += RangeOf(config, shard, linear.out).size() * 4;
+    }
+    if (config.HasExperts(i)) {
+      const std::string router = LayerTensorName(i, config.architecture->router);
+      const int64_t bytes = ExactBytes(files.weights->Matrix(router, config.num_experts, hidden), Precision::kFp32);
+      layer.weights += backend.AllocatedBytes(bytes);
+      plan.decode_stream_bytes += bytes;
+    }
+    layer.weights += padding + vectors;
     layer.kv_cache = layer_kv_bytes;
   }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What loading a model would take, computed from its shape: nothing is read or allocated.
 #pragma once
 
@@ -8,7 +9,7 @@
 
 #include "kernels/backend.h"
 #include "loader/checkpoint/weight_store.h"
-#include "loader/config/llama_config.h"
+#include "loader/config/decoder_config.h"
 #include "models/decoder/shard.h"
 #include "models/sc_model_config.h"
 
@@ -61,36 +62,41 @@ inline constexpr int kKvPageTokens = 64;
 // Pages that hold shape.kv_tokens positions.
 inline int64_t NumPages(const PassShape& shape) { return (shape.kv_tokens + kKvPageTokens - 1) / kKvPageTokens; }
 
-// What: the cache of `num_layers` consecutive layers. sc is read for kSc only.
-KvCacheSpec MakeKvCacheSpec(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
+// The cache of `num_layers` consecutive layers. sc is read for kSc only.
+KvCacheSpec MakeKvCacheSpec(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
                             int64_t num_pages);
 
 // Most biases of one request (SamplingOptions).
 inline constexpr int64_t kMaxLogitBiases = 1024;
 
 // What one pass may ask of its logits: a token per sequence, a log-probability per row.
-LogitQueryLimits LogitQueryLimitsOf(const LlamaConfig& config, const PassShape& shape);
+LogitQueryLimits LogitQueryLimitsOf(const DecoderConfig& config, const PassShape& shape);
 
 // Bytes of every buffer of one device's workspace (workspace.h); of a device alone, or of one that shares rows
 // with others.
 struct WorkspaceSizes {
-  int64_t hidden = 0;      // F32 [max_rows, hidden_size]
-  int64_t qkv = 0;         // F32 [max_rows, q | k | v], of its heads
-  int64_t attention = 0;   // F32 [max_rows, num_heads * head_dim]
-  int64_t gate_up = 0;     // F32 [max_rows, 2 * intermediate], of its rows
-  int64_t activation = 0;  // F32 [max_rows, intermediate_size] where rows are shared
-  int64_t rope = 0;        // F32 [context, head_dim]
-  int64_t logits = 0;      // F32 [max_logit_rows, vocab_size], on other devices than the first only those of its rows
-  int64_t lanes = 1;       // how often hidden, the head's input (as large) and logits are there
+  int64_t hidden = 0;          // F32 [max_rows, hidden_size]
+  int64_t qkv = 0;             // F32 [max_rows, q | k | v], of its heads
+  int64_t attention = 0;       // F32 [max_rows, num_heads * head_dim]
+  int64_t gate_up = 0;         // F32 [max_rows, 2 * intermediate], of its rows; or of the experts that a row takes
+  int64_t activation = 0;      // F32 [max_rows, intermediate_size] where rows are shared; or of those experts
+  int64_t router = 0;          // F32 [max_rows, num_experts], where there are experts, as the next three
+  int64_t chosen = 0;          // I32 [max_rows, num_experts_per_tok]
+  int64_t expert_weights = 0;  // F32 of the same shape
+  int64_t expert_out = 0;      // F32 [max_rows * num_experts_per_tok, hidden_size], of its rows
+  int64_t rope = 0;            // F32 [context, head_dim]
+  int64_t logits = 0;  // F32 [max_logit_rows, vocab_size], on other devices than the first only those of its rows
+  int64_t lanes = 1;   // how often hidden, the head's input (as large) and logits are there
   int64_t head() const { return lanes * (hidden + logits); }
-  int64_t total() const { return lanes * hidden + qkv + attention + gate_up + activation + rope + head(); }
+  int64_t experts() const { return router + chosen + expert_weights + expert_out; }
+  int64_t total() const { return lanes * hidden + qkv + attention + gate_up + activation + experts() + rope + head(); }
 };
-WorkspaceSizes MakeWorkspaceSizes(const LlamaConfig& config, const PassShape& shape, const DecoderShard& shard,
+WorkspaceSizes MakeWorkspaceSizes(const DecoderConfig& config, const PassShape& shape, const DecoderShard& shard,
                                   bool divided, bool is_first);
 
-// What: memory that the ops of one device take while they run, besides that workspace, in passes within the shape. One
-//       piece that all of them share: linears, attention, and where has_head the LM head. ReserveScratch takes it.
-int64_t ScratchBytes(const LlamaConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+// Memory that the ops of one device take while they run, besides that workspace, in passes within the shape. One piece
+// that all of them share: linears, attention, and where has_head the LM head. ReserveScratch takes it.
+int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                      const Backend& backend, const DecoderShard& shard, bool has_head);
 
 // Which kernels one operator runs for some numbers of tokens; "" where the backend has no choice.
@@ -98,19 +104,19 @@ struct OperatorKernels {
   std::string op;                    // "qkv_proj", "attention"
   std::vector<std::string> kernels;  // of each number of tokens
 };
-// What: of every operator of a decoder layer and the LM head. More than kStepTokens tokens are one prompt, fewer are a
-//       step of as many sequences.
+// Of every operator of a decoder layer and the LM head. More than kStepTokens tokens are one prompt, fewer are a step
+// of as many sequences.
 inline constexpr int64_t kStepTokens = 64;
-std::vector<OperatorKernels> KernelsOf(const LlamaConfig& config, Precision precision, const ScModelConfig& sc,
+std::vector<OperatorKernels> KernelsOf(const DecoderConfig& config, Precision precision, const ScModelConfig& sc,
                                        const Backend& backend, const DecoderShard& shard,
                                        std::span<const int64_t> tokens);
 
-// What:   the plan of the model in `precision` (sc is read for kSc only). KV bytes are what the backend says.
+// The plan of the model in `precision` (sc is read for kSc only). KV bytes are what the backend says.
 // Errors: InvalidInput for an SC configuration that breaks its rules.
 MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                       const Backend& backend);
 
-// What: the plan of what shards[index] holds where the model is divided by rows; the first one has the embedding.
+// The plan of what shards[index] holds where the model is divided by rows; the first one has the embedding.
 MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                      const Backend& backend, std::span<const DecoderShard> shards, size_t index);
 

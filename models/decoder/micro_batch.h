@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cutting a pass into pieces that follow each other through the stages of a model, so that all stages work at once.
 #pragma once
 
@@ -21,16 +22,16 @@ struct MicroBatch {
   int64_t first_output = 0;
 };
 
-// What: up to `pieces` pieces in row order, as even as the rules allow. Requires: pieces >= 1.
+// Up to `pieces` pieces in row order, as even as the rules allow. Requires: pieces >= 1.
 std::vector<MicroBatch> CutPass(const PassLayout& pass, int64_t pieces, const CutRules& rules);
 
-// What: how many pieces let `stages` stages overlap while each still has `min_rows` rows, below which a matrix product
-//       costs nearly as much as one of more; 1 where there is nothing to gain.
+// How many pieces let `stages` stages overlap while each still has `min_rows` rows, below which a matrix product costs
+// nearly as much as one of more; 1 where there is nothing to gain.
 int64_t PiecesFor(int64_t rows, int64_t stages, int64_t min_rows);
 
-// What: how many of its `stages` a pass is issued to while `ahead` passes that began before it are in flight, of
-//       `under_way` in all: as many ahead of the next pass as each has, so that every device works on one of them and
-//       no pass waits behind a later one. The first has all.
+// How many of its `stages` a pass is issued to while `ahead` passes that began before it are in flight, of `under_way`
+// in all: as many ahead of the next pass as each has, so that every device works on one of them and no pass waits
+// behind a later one. The first has all.
 int64_t StagesIssued(int64_t stages, int64_t ahead, int64_t under_way);
 
 }  // namespace stoch

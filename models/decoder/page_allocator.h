@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pages of a KV cache are free. One numbering serves every layer and device of a model.
 #pragma once
 
@@ -13,7 +14,7 @@ class PageAllocator {
   explicit PageAllocator(int64_t num_pages);
 
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
-  // What: `count` pages, or none at all where fewer are free.
+  // `count` pages, or none at all where fewer are free.
   std::vector<int32_t> Allocate(int64_t count);
   // Requires: pages came from Allocate and were not released since.
   void Release(std::span<const int32_t> pages);

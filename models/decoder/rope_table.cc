@@ -1,9 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/rope_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
 
 #include "kernels/math/elementary.h"
 
 namespace stoch {
 namespace {
+
+template <typename T>
+const T* ScalingOf(const DecoderConfig& config) {
+  return config.rope_scaling ? std::get_if<T>(&*config.rope_scaling) : nullptr;
+}
 
 float ScaleLlama3(float frequency, const Llama3RopeScaling& scaling) {
   const float original = static_cast<float>(scaling.original_max_position_embeddings);
@@ -17,24 +27,58 @@ float ScaleLlama3(float frequency, const Llama3RopeScaling& scaling) {
   return (1.0f - smooth) * frequency / factor + smooth * frequency;
 }
 
+// Which of the frequencies yarn blends: dimensions from `low` on are slowed the more, from `high` on entirely.
+struct YarnBand {
+  double low = 0;
+  double high = 0;
+};
+
+YarnBand BandOf(const YarnRopeScaling& scaling, double dim, double theta) {
+  const auto dimension = [&](double rotations) {
+    constexpr double kTwoPi = 6.283185307179586;
+    return dim * Log(scaling.original_max_position_embeddings / (rotations * kTwoPi)) / (2 * Log(theta));
+  };
+  YarnBand band{dimension(scaling.beta_fast), dimension(scaling.beta_slow)};
+  if (scaling.truncate) band = {std::floor(band.low), std::ceil(band.high)};
+  band = {std::max(band.low, 0.0), std::min(band.high, dim - 1)};
+  if (band.low == band.high) band.high += 0.001;
+  return band;
+}
+
+float ScaleYarn(float power, int64_t i, const YarnRopeScaling& scaling, const YarnBand& band) {
+  const float ramp = (static_cast<float>(i) - static_cast<float>(band.low)) / static_cast<float>(band.high - band.low);
+  const float kept = 1.0f - std::clamp(ramp, 0.0f, 1.0f);
+  const float slowed = 1.0f / (static_cast<float>(scaling.factor) * power);
+  return slowed * (1.0f - kept) + 1.0f / power * kept;
+}
+
 }  // namespace
 
-std::vector<float> RopeInverseFrequencies(const LlamaConfig& config) {
+std::vector<float> RopeInverseFrequencies(const DecoderConfig& config) {
   const int64_t pairs = config.head_dim / 2;
+  const auto* linear = ScalingOf<LinearRopeScaling>(config);
+  const auto* llama3 = ScalingOf<Llama3RopeScaling>(config);
+  const auto* yarn = ScalingOf<YarnRopeScaling>(config);
+  YarnBand band;
+  if (yarn != nullptr) band = BandOf(*yarn, static_cast<double>(config.head_dim), config.rope_theta);
   std::vector<float> frequencies(static_cast<size_t>(pairs));
   for (int64_t i = 0; i < pairs; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
     const float power = static_cast<float>(ExpDouble(static_cast<double>(exponent) * Log(config.rope_theta)));
-    const float frequency = 1.0f / power;
-    frequencies[static_cast<size_t>(i)] =
-        config.rope_scaling ? ScaleLlama3(frequency, *config.rope_scaling) : frequency;
+    float frequency = 1.0f / power;
+    if (linear != nullptr) frequency = frequency / static_cast<float>(linear->factor);
+    if (llama3 != nullptr) frequency = ScaleLlama3(frequency, *llama3);
+    if (yarn != nullptr) frequency = ScaleYarn(power, i, *yarn, band);
+    frequencies[static_cast<size_t>(i)] = frequency;
   }
   return frequencies;
 }
 
-std::vector<float> MakeRopeTable(const LlamaConfig& config, int64_t positions) {
+std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t positions) {
   const std::vector<float> frequencies = RopeInverseFrequencies(config);
   const size_t pairs = frequencies.size();
+  const auto* yarn = ScalingOf<YarnRopeScaling>(config);
+  const float gain = yarn != nullptr ? static_cast<float>(yarn->attention_factor) : 1.0f;
   std::vector<float> table(static_cast<size_t>(positions) * pairs * 2);
   for (size_t p = 0; p < static_cast<size_t>(positions); ++p) {
     float* row = table.data() + p * pairs * 2;
@@ -42,8 +86,8 @@ std::vector<float> MakeRopeTable(const LlamaConfig& config, int64_t positions) {
       const float angle = static_cast<float>(p) * frequencies[i];
       double sine, cosine;
       SinCos(static_cast<double>(angle), &sine, &cosine);
-      row[i] = static_cast<float>(cosine);
-      row[pairs + i] = static_cast<float>(sine);
+      row[i] = static_cast<float>(cosine) * gain;
+      row[pairs + i] = static_cast<float>(sine) * gain;
     }
   }
   return table;

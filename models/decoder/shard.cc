@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/shard.h"
 
 #include "kernels/base/check.h"
@@ -18,7 +19,7 @@ IndexRange EvenPart(int64_t total, int64_t granule, int64_t index, int64_t count
   return {at(index), at(index + 1)};
 }
 
-std::vector<DecoderShard> DivideRows(const LlamaConfig& config, std::span<const Device> devices) {
+std::vector<DecoderShard> DivideRows(const DecoderConfig& config, std::span<const Device> devices) {
   STOCH_CHECK(!devices.empty());
   const auto count = static_cast<int64_t>(devices.size());
   const int64_t group = config.num_attention_heads / config.num_key_value_heads;
@@ -30,10 +31,26 @@ std::vector<DecoderShard> DivideRows(const LlamaConfig& config, std::span<const 
     shard.heads = {shard.kv_heads.begin * group, shard.kv_heads.end * group};
     shard.hidden = EvenPart(config.hidden_size, kRowGranule, i, count);
     shard.intermediate = EvenPart(config.intermediate_size, kRowGranule, i, count);
+    shard.expert_intermediate = EvenPart(config.moe_intermediate_size, kRowGranule, i, count);
     shard.vocab = EvenPart(config.vocab_size, kRowGranule, i, count);
     shards.push_back(shard);
   }
   return shards;
+}
+
+IndexRange RangeOf(const DecoderConfig& config, const DecoderShard& shard, Axis axis) {
+  const auto of_heads = [&config](const IndexRange& heads) {
+    return IndexRange{heads.begin * config.head_dim, heads.end * config.head_dim};
+  };
+  switch (axis) {
+    case Axis::kHidden: return shard.hidden;
+    case Axis::kHeads: return of_heads(shard.heads);
+    case Axis::kKvHeads: return of_heads(shard.kv_heads);
+    case Axis::kIntermediate: return shard.intermediate;
+    case Axis::kExpertIntermediate: return shard.expert_intermediate;
+    case Axis::kHeadDim: return {0, config.head_dim};
+  }
+  STOCH_CHECK(false);
 }
 
 }  // namespace stoch

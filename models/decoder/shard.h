@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rows of every matrix a device has where one model is divided over several by rows (output features).
 //
 // No sum ever crosses devices: each computes whole outputs from whole inputs, which are gathered in between. So the
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "kernels/base/device.h"
-#include "loader/config/llama_config.h"
+#include "loader/config/decoder_config.h"
 
 namespace stoch {
 
@@ -28,21 +29,25 @@ struct IndexRange {
   bool empty() const { return begin == end; }
 };
 
-// What: part `index` of `count` contiguous ones of [0, total), as even as whole multiples of `granule` make them (the
-//       last range ends at `total`). May be empty where there are more parts than granules.
+// Part `index` of `count` contiguous ones of [0, total), as even as whole multiples of `granule` make them (the last
+// range ends at `total`). May be empty where there are more parts than granules.
 IndexRange EvenPart(int64_t total, int64_t granule, int64_t index, int64_t count);
 
 // The share of one device. Queries stay with the KV head they read.
 struct DecoderShard {
   Device device;
-  IndexRange heads;         // of q_proj, and of the input of o_proj
-  IndexRange kv_heads;      // of k_proj, v_proj and the KV cache
-  IndexRange hidden;        // rows of o_proj and down_proj
-  IndexRange intermediate;  // rows of gate_proj and up_proj
-  IndexRange vocab;         // rows of lm_head
+  IndexRange heads;                // of q_proj, and of the input of o_proj
+  IndexRange kv_heads;             // of k_proj, v_proj and the KV cache
+  IndexRange hidden;               // rows of o_proj and down_proj
+  IndexRange intermediate;         // rows of gate_proj and up_proj
+  IndexRange expert_intermediate;  // those of an expert, where there are any: every device has a share of each
+  IndexRange vocab;                // rows of lm_head
 };
 
-// What: the shares of `devices`, in their order; of one device: everything. Requires: at least one device.
-std::vector<DecoderShard> DivideRows(const LlamaConfig& config, std::span<const Device> devices);
+// The shares of `devices`, in their order; of one device: everything. Requires: at least one device.
+std::vector<DecoderShard> DivideRows(const DecoderConfig& config, std::span<const Device> devices);
+
+// The share of a side of a tensor, in features.
+IndexRange RangeOf(const DecoderConfig& config, const DecoderShard& shard, Axis axis);
 
 }  // namespace stoch

@@ -1,8 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/stage.h"
 
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "models/sc_plan.h"
 
 namespace stoch {
 namespace {
@@ -32,9 +34,26 @@ LinearCall Project(const OpSite& site, const TensorView& x, const LinearGroup& g
   return call;
 }
 
+// The same for the experts of a group.
+ExpertLinearCall ProjectExperts(const OpSite& site, const TensorView& x, const TensorView& chosen,
+                                const ExpertGroup& group, const TensorView& out) {
+  ExpertLinearCall call;
+  call.site = site;
+  call.x = x;
+  call.chosen = chosen;
+  int64_t begin = 0;
+  for (const auto& experts : group.weights) {
+    call.weights.push_back(experts.get());
+    call.outs.push_back(Slice(out, 1, begin, experts->rows()));
+    begin += experts->rows();
+  }
+  STOCH_CHECK(begin == out.dim(1));
+  return call;
+}
+
 }  // namespace
 
-DecoderStage::DecoderStage(Backend& backend, const LlamaConfig& config, const DecoderOptions& options,
+DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const DecoderOptions& options,
                            const DecoderWeights& weights, std::span<const Device> devices,
                            std::span<DecoderWorkspace* const> workspaces, const Role& role)
     : backend_(backend),
@@ -53,6 +72,17 @@ DecoderStage::DecoderStage(Backend& backend, const LlamaConfig& config, const De
     if (role.num_layers == 0 || part.shard.kv_heads.empty()) continue;
     KvCacheSpec spec = MakeKvCacheSpec(config, options.precision, options.sc, role.num_layers, NumPages(options.shape));
     spec.num_kv_heads = static_cast<int>(part.shard.kv_heads.size());
+    if (spec.mode != AttentionMode::kExact) {
+      ScPlan plan(options.sc, config);
+      CheckBackend(backend, {Precision::kSc, spec.qk}, "qk");
+      CheckBackend(backend, {Precision::kSc, spec.av}, "av");
+      if (plan.has_attention_layers() && !backend.has_extras()) CheckBackend(backend, {Precision::kSc, nullptr}, "qk");
+      if (plan.has_attention_layers()) {
+        for (int layer = 0; layer < role.num_layers; ++layer) {
+          spec.layers.push_back(plan.Attention(role.first_layer + layer));
+        }
+      }
+    }
     part.cache = backend.MakeKvCache(part.shard.device, spec);
     kv_cache_bytes_ += part.cache->bytes();
   }
@@ -91,21 +121,20 @@ void DecoderStage::Run(const Piece& piece) {
   for (Part& part : parts_) {
     const TensorView inputs =
         MatrixIn(part.workspace->head_input[piece.lane], piece.first_output + piece.outputs, config_.hidden_size);
-    backend_.GatherOutputRows(part.pass(piece), Hidden(part, piece),
-                              Slice(inputs, 0, piece.first_output, piece.outputs));
+    backend_.SelectRows(part.pass(piece), Hidden(part, piece), Slice(inputs, 0, piece.first_output, piece.outputs));
   }
 }
 
 void DecoderStage::Embed(const Piece& piece) {
   backend_.Embed(*weights_.embedding, parts_[0].pass(piece), Hidden(piece));
   if (!divided()) return;
-  GatherCall spread;
+  AllGatherCall spread;
   spread.site = {-1, "embed"};
   for (const Part& part : parts_) {
     spread.to.push_back(Hidden(part, piece));
     spread.from.push_back(spread.from.empty() ? spread.to[0] : Slice(spread.to.back(), 1, 0, 0));
   }
-  backend_.Gather(spread);
+  backend_.AllGather(spread);
 }
 
 void DecoderStage::RunLayer(int cache_layer, const Piece& piece) {
@@ -120,16 +149,37 @@ void DecoderStage::RunLayer(int cache_layer, const Piece& piece) {
   GatherColumns({index, "attention"}, attended, &DecoderShard::heads, config_.head_dim);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].shard.hidden.empty()) continue;
-    LinearCall project =
-        Project({index, "o_proj"}, attended[i], shards[i].o, Columns(Hidden(parts_[i], piece), parts_[i].shard.hidden));
+    const OpSite site{index, GroupName(BlockGroup::kO)};
+    const TensorView out = Columns(Hidden(parts_[i], piece), parts_[i].shard.hidden);
+    LinearCall project = Project(site, attended[i], shards[i].group(BlockGroup::kO), out);
     project.add_to_out = true;
     backend_.Linear(project);
+    AddBias(site, out, shards[i].bias(BlockGroup::kO));
   }
-  GatherHidden({index, "o_proj"}, piece);
-  for (size_t i = 0; i < parts_.size(); ++i) ProjectGateUp(parts_[i], shards[i], index, piece);
+  GatherHidden({index, GroupName(BlockGroup::kO)}, piece);
+
+  const bool sparse = config_.HasExperts(index);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (sparse) {
+      ChooseExperts(parts_[i], shards[i], index, piece);
+    } else {
+      ProjectGateUp(parts_[i], shards[i], index, piece);
+    }
+  }
   GatherActivation(index, piece.rows);
-  for (size_t i = 0; i < parts_.size(); ++i) ProjectDown(parts_[i], shards[i], index, piece);
-  GatherHidden({index, "down_proj"}, piece);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (sparse) {
+      CombineExperts(parts_[i], shards[i], index, piece);
+    } else {
+      ProjectDown(parts_[i], shards[i], index, piece);
+    }
+  }
+  GatherHidden({index, GroupName(BlockGroup::kDown)}, piece);
+}
+
+void DecoderStage::AddBias(const OpSite& site, const TensorView& x, const Buffer& bias) {
+  if (bias.bytes() == 0) return;
+  backend_.AddBias({site, x, MakeView(bias.data(), DType::kF32, x.device, x.dim(1))});
 }
 
 void DecoderStage::Attend(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece) {
@@ -138,61 +188,136 @@ void DecoderStage::Attend(Part& part, const DecoderLayerShard& weights, int cach
   const int64_t q_cols = part.shard.heads.size() * config_.head_dim;
   const int64_t kv_cols = part.shard.kv_heads.size() * config_.head_dim;
   const TensorView qkv = MatrixIn(part.workspace->qkv, piece.rows, q_cols + 2 * kv_cols);
+  const OpSite site{index, GroupName(BlockGroup::kQkv)};
 
-  LinearCall project = Project({index, "qkv_proj"}, Hidden(part, piece), weights.qkv, qkv);
-  AddNorm(project, weights.input_norm);
+  LinearCall project = Project(site, Hidden(part, piece), weights.group(BlockGroup::kQkv), qkv);
+  AddNorm(project, weights.vector(VectorId::kInputNorm));
   backend_.Linear(project);
+  AddBias(site, qkv, weights.bias(BlockGroup::kQkv));
 
   AttentionCall attention;
   attention.site = {index, "attention"};
   attention.q = Slice(qkv, 1, 0, q_cols);
   attention.k = Slice(qkv, 1, q_cols, kv_cols);
   attention.v = Slice(qkv, 1, q_cols + kv_cols, kv_cols);
+  NormHeads(site, weights, attention);
   attention.rope = MatrixIn(part.workspace->rope, options_.shape.context, config_.head_dim);
   attention.cache = part.cache.get();
   attention.cache_layer = cache_layer;
   attention.pass = &part.pass(piece);
   attention.num_heads = static_cast<int>(part.shard.heads.size());
+  attention.window = static_cast<int>(config_.WindowOf(index));
   attention.out =
       Columns(MatrixIn(part.workspace->attention, piece.rows, config_.num_attention_heads * config_.head_dim),
               part.shard.heads, config_.head_dim);
   backend_.Attention(attention);
 }
 
+void DecoderStage::NormHeads(const OpSite& site, const DecoderLayerShard& weights, const AttentionCall& attention) {
+  const Buffer& q_norm = weights.vector(VectorId::kQNorm);
+  const Buffer& k_norm = weights.vector(VectorId::kKNorm);
+  if (q_norm.bytes() == 0) return;
+  NormHeadsCall norm;
+  norm.site = site;
+  norm.head_dim = config_.head_dim;
+  norm.eps = static_cast<float>(config_.rms_norm_eps);
+  norm.q = attention.q;
+  norm.k = attention.k;
+  norm.q_weight = MakeView(q_norm.data(), DType::kF32, attention.q.device, config_.head_dim);
+  norm.k_weight = MakeView(k_norm.data(), DType::kF32, attention.k.device, config_.head_dim);
+  backend_.NormHeads(norm);
+}
+
 void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
   if (part.shard.intermediate.empty()) return;
-  LinearCall project = Project({layer, "gate_up_proj"}, Hidden(part, piece), weights.gate_up,
-                               MatrixIn(part.workspace->gate_up, piece.rows, 2 * part.shard.intermediate.size()));
-  AddNorm(project, weights.post_attention_norm);
+  const OpSite site{layer, GroupName(BlockGroup::kGateUp)};
+  const TensorView out = MatrixIn(part.workspace->gate_up, piece.rows, 2 * part.shard.intermediate.size());
+  LinearCall project = Project(site, Hidden(part, piece), weights.group(BlockGroup::kGateUp), out);
+  AddNorm(project, weights.vector(VectorId::kPostAttentionNorm));
   backend_.Linear(project);
+  AddBias(site, out, weights.bias(BlockGroup::kGateUp));
 }
 
 void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
   if (part.shard.hidden.empty()) return;
   const int64_t cols = config_.intermediate_size;
   const TensorView out = Columns(Hidden(part, piece), part.shard.hidden);
-  const OpSite site{layer, "down_proj"};
+  const OpSite site{layer, GroupName(BlockGroup::kDown)};
+  const LinearGroup& down = weights.group(BlockGroup::kDown);
   LinearCall project;
   if (divided()) {
-    project = Project(site, MatrixIn(part.workspace->activation, piece.rows, cols), weights.down, out);
+    project = Project(site, MatrixIn(part.workspace->activation, piece.rows, cols), down, out);
   } else {
     const TensorView gate_up = MatrixIn(part.workspace->gate_up, piece.rows, 2 * cols);
-    project = Project(site, Slice(gate_up, 1, 0, cols), weights.down, out);
+    project = Project(site, Slice(gate_up, 1, 0, cols), down, out);
     project.prologue = Prologue::kSiluMul;
     project.x2 = Slice(gate_up, 1, cols, cols);
   }
   project.add_to_out = true;
   backend_.Linear(project);
+  AddBias(site, out, weights.bias(BlockGroup::kDown));
+}
+
+DecoderStage::Routing DecoderStage::RoutingOf(const Part& part, int64_t rows) const {
+  const int64_t slots = config_.num_experts_per_tok;
+  const DecoderWorkspace& workspace = *part.workspace;
+  return {MakeView(workspace.chosen.data(), DType::kI32, part.shard.device, rows, slots),
+          MatrixIn(workspace.expert_weights, rows, slots)};
+}
+
+// Every device routes every row, so that none waits for another's choice.
+void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
+  const TensorView hidden = Hidden(part, piece);
+  const Buffer& norm = weights.vector(VectorId::kPostAttentionNorm);
+  const Routing routing = RoutingOf(part, piece.rows);
+  const OpSite site{layer, "router"};
+  LinearCall router;
+  router.site = site;
+  router.x = hidden;
+  AddNorm(router, norm);
+  router.weights = {weights.router.get()};
+  router.outs = {MatrixIn(part.workspace->router, piece.rows, config_.num_experts)};
+  backend_.Linear(router);
+  backend_.Route({site, router.outs.front(), config_.norm_topk_prob, routing.chosen, routing.weights});
+
+  if (part.shard.expert_intermediate.empty()) return;
+  const TensorView out = MatrixIn(part.workspace->gate_up, piece.rows * config_.num_experts_per_tok,
+                                  2 * part.shard.expert_intermediate.size());
+  ExpertLinearCall project = ProjectExperts({layer, GroupName(BlockGroup::kGateUp)}, hidden, routing.chosen,
+                                            weights.expert_group(BlockGroup::kGateUp), out);
+  AddNorm(project, norm);
+  backend_.ExpertLinear(project);
+}
+
+void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
+  if (part.shard.hidden.empty()) return;
+  const int64_t cols = config_.moe_intermediate_size;
+  const int64_t rows = piece.rows * config_.num_experts_per_tok;
+  const Routing routing = RoutingOf(part, piece.rows);
+  const OpSite site{layer, GroupName(BlockGroup::kDown)};
+  const TensorView out = MatrixIn(part.workspace->expert_out, rows, part.shard.hidden.size());
+  const ExpertGroup& down = weights.expert_group(BlockGroup::kDown);
+  ExpertLinearCall project;
+  if (divided()) {
+    project = ProjectExperts(site, MatrixIn(part.workspace->activation, rows, cols), routing.chosen, down, out);
+  } else {
+    const TensorView gate_up = MatrixIn(part.workspace->gate_up, rows, 2 * cols);
+    project = ProjectExperts(site, Slice(gate_up, 1, 0, cols), routing.chosen, down, out);
+    project.prologue = Prologue::kSiluMul;
+    project.x2 = Slice(gate_up, 1, cols, cols);
+  }
+  backend_.ExpertLinear(project);
+  backend_.CombineExperts({site, out, routing.weights, Columns(Hidden(part, piece), part.shard.hidden)});
 }
 
 void DecoderStage::GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange DecoderShard::*range,
                                  int64_t scale) {
   if (!divided()) return;
-  GatherCall gather;
+  AllGatherCall gather;
   gather.site = site;
   for (size_t i = 0; i < parts_.size(); ++i) gather.from.push_back(Columns(whole[i], parts_[i].shard.*range, scale));
   gather.to = std::move(whole);
-  backend_.Gather(gather);
+  backend_.AllGather(gather);
 }
 
 void DecoderStage::GatherHidden(const OpSite& site, const Piece& piece) {
@@ -203,20 +328,24 @@ void DecoderStage::GatherHidden(const OpSite& site, const Piece& piece) {
 
 void DecoderStage::GatherActivation(int layer, int64_t rows) {
   if (!divided()) return;
-  GatherCall gather;
-  gather.site = {layer, "gate_up_proj"};
+  const bool sparse = config_.HasExperts(layer);
+  const int64_t gathered_rows = sparse ? rows * config_.num_experts_per_tok : rows;
+  AllGatherCall gather;
+  gather.site = {layer, GroupName(BlockGroup::kGateUp)};
   gather.prologue = Prologue::kSiluMul;
   for (const Part& part : parts_) {
-    const int64_t cols = part.shard.intermediate.size();
-    const TensorView gate_up = MatrixIn(part.workspace->gate_up, rows, 2 * cols);
+    const int64_t cols = (sparse ? part.shard.expert_intermediate : part.shard.intermediate).size();
+    const TensorView gate_up = MatrixIn(part.workspace->gate_up, gathered_rows, 2 * cols);
     gather.from.push_back(Slice(gate_up, 1, 0, cols));
     gather.from2.push_back(Slice(gate_up, 1, cols, cols));
-    gather.to.push_back(MatrixIn(part.workspace->activation, rows, config_.intermediate_size));
+    gather.to.push_back(MatrixIn(part.workspace->activation, gathered_rows,
+                                 sparse ? config_.moe_intermediate_size : config_.intermediate_size));
   }
-  backend_.Gather(gather);
+  backend_.AllGather(gather);
 }
 
-void DecoderStage::AddNorm(LinearCall& call, const Buffer& weight) const {
+template <typename Call>
+void DecoderStage::AddNorm(Call& call, const Buffer& weight) const {
   call.prologue = Prologue::kRmsNorm;
   call.norm_weight = MakeView(weight.data(), DType::kF32, call.x.device, config_.hidden_size);
   call.norm_eps = static_cast<float>(config_.rms_norm_eps);
@@ -224,7 +353,7 @@ void DecoderStage::AddNorm(LinearCall& call, const Buffer& weight) const {
 
 void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows) {
   STOCH_CHECK(role_.has_head);
-  GatherCall gather;
+  AllGatherCall gather;
   gather.site = {-1, "lm_head"};
   gather.to = {Logits(lane, count)};
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -241,7 +370,7 @@ void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t ou
     project.outs = {gather.from.back()};
     backend_.Linear(project);
   }
-  if (divided()) backend_.Gather(gather);
+  if (divided()) backend_.AllGather(gather);
 }
 
 void DecoderStage::AnswerQueries(size_t lane, int64_t first, int64_t count, const QueryRange& picks,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A part of a decoder's forward pass: consecutive layers where they are, with everything they need there.
 #pragma once
 
@@ -29,17 +30,17 @@ class DecoderStage {
 
   // Requires: everything given outlives the stage; a workspace for every device, in their order. Errors: InvalidInput,
   // DeviceError.
-  DecoderStage(Backend& backend, const LlamaConfig& config, const DecoderOptions& options,
+  DecoderStage(Backend& backend, const DecoderConfig& config, const DecoderOptions& options,
                const DecoderWeights& weights, std::span<const Device> devices,
                std::span<DecoderWorkspace* const> workspaces, const Role& role);
 
   const Role& role() const { return role_; }
   std::span<const Device> devices() const { return devices_; }
 
-  // What: piece number `index` of the next pass in a lane, whole passes being piece 0.
+  // Piece number `index` of the next pass in a lane, whole passes being piece 0.
   void Upload(size_t lane, size_t index, const PassLayout& layout);
-  // What: from token ids, or from Hidden where another stage put it, to Hidden of the same rows; and the output rows
-  //       for RunHead where the stage has the head. Rows and outputs are those of the piece within the pass.
+  // From token ids, or from Hidden where another stage put it, to Hidden of the same rows; and the output rows for
+  // RunHead where the stage has the head. Rows and outputs are those of the piece within the pass.
   struct Piece {
     size_t lane = 0;
     size_t index = 0;
@@ -49,7 +50,7 @@ class DecoderStage {
     int64_t outputs = 0;
   };
   void Run(const Piece& piece);
-  // What: logits of output rows [first, first + count). Requires: has_head, and Run before it.
+  // Logits of output rows [first, first + count). Requires: has_head, and Run before it.
   void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows);
 
   // Queries about the output rows of a lane's next pass. Requires: has_head.
@@ -62,7 +63,7 @@ class DecoderStage {
 
   // The residual stream of a piece on the first device, [rows, hidden_size].
   TensorView Hidden(const Piece& piece) const { return Hidden(parts_[0], piece); }
-  // What: puts the residual stream of another stage on every device of this one.
+  // Puts the residual stream of another stage on every device of this one.
   void Receive(const Piece& piece, const TensorView& hidden);
   // Of the last RunHead of the lane, on the first device, [count, vocab_size].
   TensorView Logits(size_t lane, int64_t count) const;
@@ -85,6 +86,8 @@ class DecoderStage {
   void Embed(const Piece& piece);
   void RunLayer(int cache_layer, const Piece& piece);
   void Attend(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece);
+  void AddBias(const OpSite& site, const TensorView& x, const Buffer& bias);  // nothing where there is none
+  void NormHeads(const OpSite& site, const DecoderLayerShard& weights, const AttentionCall& attention);
   void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
   void ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
   // Exchanges columns that every device has of a matrix on each; `whole[i]` on device i, whose own range times `scale`
@@ -92,10 +95,21 @@ class DecoderStage {
   void GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange DecoderShard::*range, int64_t scale);
   void GatherHidden(const OpSite& site, const Piece& piece);
   void GatherActivation(int layer, int64_t rows);
-  void AddNorm(LinearCall& call, const Buffer& weight) const;
+  // A LinearCall or an ExpertLinearCall.
+  template <typename Call>
+  void AddNorm(Call& call, const Buffer& weight) const;
+
+  // What a layer with experts does instead of ProjectGateUp and ProjectDown.
+  struct Routing {
+    TensorView chosen;   // I32 [rows, num_experts_per_tok]
+    TensorView weights;  // F32 of the same shape
+  };
+  Routing RoutingOf(const Part& part, int64_t rows) const;
+  void ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
+  void CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
 
   Backend& backend_;
-  const LlamaConfig& config_;
+  const DecoderConfig& config_;
   const DecoderOptions& options_;
   const DecoderWeights& weights_;
   std::vector<Device> devices_;

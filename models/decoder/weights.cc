@@ -1,14 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/weights.h"
 
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
-#include "loader/config/llama_tensors.h"
+#include "loader/config/decoder_tensors.h"
+#include "models/sc_plan.h"
 
 namespace stoch {
 namespace {
@@ -28,12 +30,12 @@ bool ScalesByRow(const LinearSpec& spec) {
 
 // Row scopes of the weight itself must be its own, or stacking would change what they cover.
 bool MayStack(const LinearSpec& a, const LinearSpec& b) {
-  return a.precision == b.precision && a.sc == b.sc && ScalesByRow(a);
+  return a.precision == b.precision && a.sc == b.sc && a.extras == nullptr && b.extras == nullptr && ScalesByRow(a);
 }
 
 int64_t SourceBytes(const WeightSource& source) {
   // Random tensors have no file; count them as the fp16 numbers they are.
-  const int64_t element = source.host == nullptr ? 2 : static_cast<int64_t>(DTypeSize(source.dtype));
+  const int64_t element = source.generated() ? 2 : static_cast<int64_t>(DTypeSize(source.dtype));
   return source.rows * source.cols * element;
 }
 
@@ -42,43 +44,42 @@ class WeightLoader {
   WeightLoader(Backend& backend, const ModelFiles& files, Precision precision, const ScModelConfig& sc,
                const ProgressFn& progress)
       : backend_(backend), files_(files), precision_(precision), progress_(progress) {
-    for (const LlamaTensor& tensor : LlamaTensors(files.config)) {
+    if (precision == Precision::kSc) plan_.emplace(sc, files.config);
+    for (const DecoderTensor& tensor : DecoderTensors(files.config)) {
       const int64_t rows = tensor.shape.size() == 2 ? tensor.shape[0] : 1;
       const std::string name = tensor.name == kEmbeddingName ? EmbeddingTensor(files) : tensor.name;
       progress_state_.total_bytes += SourceBytes(files.weights->Matrix(name, rows, tensor.shape.back()));
     }
-    if (precision != Precision::kSc) return;
-    for (int i = 0; i < kNumScOperators; ++i) {
-      const auto id = static_cast<ScOperatorId>(i);
-      const bool linear = id != ScOperatorId::kQk && id != ScOperatorId::kAv;
-      if (linear && (id != ScOperatorId::kLmHead || sc.sc_lm_head)) {
-        operators_[static_cast<size_t>(i)] = MakeScOperator(sc.at(id));
-      }
+  }
+
+  // Of an operator of a layer, -1 for the LM head. The same operators are one.
+  LinearSpec Spec(int layer, ScOperatorId id) {
+    if (!plan_) return {precision_, nullptr};
+    LinearSpec spec = plan_->Linear(layer, id);
+    CheckBackend(backend_, spec, ScOperatorName(id));
+    if (spec.sc != nullptr && std::find(operators_.begin(), operators_.end(), spec.sc) == operators_.end()) {
+      operators_.push_back(spec.sc);
     }
+    return spec;
   }
 
-  LinearSpec Spec(ScOperatorId id) const {
-    const ScOperatorPtr& op = operators_[static_cast<size_t>(id)];
-    if (op != nullptr) return {Precision::kSc, op};
-    return {precision_ == Precision::kSc ? Precision::kFp32 : precision_, nullptr};
-  }
-
-  // What: the wanted rows of `parts`, as few matrices as their specs allow. None where nothing is wanted.
-  LinearGroup Group(Device device, std::span<const Part> parts, int64_t cols) {
+  // The wanted rows of `parts`, as few matrices as their specs allow. None where nothing is wanted.
+  LinearGroup Group(Device device, std::span<const Part> parts, int64_t cols, int layer) {
     LinearGroup group;
     if (parts.front().wanted.empty()) return group;
     for (size_t begin = 0; begin < parts.size();) {
-      const LinearSpec spec = Spec(parts[begin].id);
+      const LinearSpec spec = Spec(layer, parts[begin].id);
       size_t end = begin + 1;
-      while (end < parts.size() && MayStack(spec, Spec(parts[end].id))) ++end;
+      while (end < parts.size() && MayStack(spec, Spec(layer, parts[end].id))) ++end;
       group.weights.push_back(Linear(device, parts.subspan(begin, end - begin), cols, spec));
       begin = end;
     }
     return group;
   }
 
-  std::unique_ptr<LinearWeight> Linear(Device device, std::span<const Part> parts, int64_t cols,
-                                       const LinearSpec& spec) {
+  // What devices have copies of is reported once, of the first one.
+  std::unique_ptr<LinearWeight> Linear(Device device, std::span<const Part> parts, int64_t cols, const LinearSpec& spec,
+                                       bool is_first = true) {
     if (spec.sc != nullptr) CheckAccumulator(parts[0], cols, *spec.sc);
     std::vector<WeightSource> sources;
     for (const Part& part : parts) {
@@ -96,18 +97,31 @@ class WeightLoader {
     // What was copied into the backend's own layout needs its file no more, once the last device has its rows.
     for (size_t i = 0; i < parts.size(); ++i) {
       if (weight->bytes() > 0 && parts[i].wanted.end == parts[i].rows) files_.weights->Release(parts[i].tensor);
-      Report(sources[i]);
+      if (is_first) Report(sources[i]);
     }
     return weight;
   }
 
-  // What: a vector for `device`; every device that shares a layer has its own.
+  // A vector for `device`; every device that shares a layer has its own.
   Buffer Vector(Device device, const std::string& tensor, int64_t cols, bool is_first) {
     const WeightSource source = files_.weights->Matrix(tensor, 1, cols);
     Buffer buffer = backend_.MakeVector(device, source);
     if (is_first) Report(source);
     return buffer;
   }
+
+  // Elements `range` of a vector.
+  Buffer Elements(Device device, const std::string& tensor, int64_t cols, const IndexRange& range) {
+    WeightSource column = files_.weights->Matrix(tensor, 1, cols);
+    std::swap(column.rows, column.cols);
+    WeightSource source = SliceRows(column, range.begin, range.size());
+    std::swap(source.rows, source.cols);
+    Buffer buffer = backend_.MakeVector(device, source);
+    Report(source);
+    return buffer;
+  }
+
+  Backend& backend() { return backend_; }
 
   void Report(const WeightSource& source) {
     progress_state_.done_bytes += SourceBytes(source);
@@ -136,50 +150,122 @@ class WeightLoader {
   Precision precision_;
   const ProgressFn& progress_;
   LoadProgress progress_state_;
-  std::array<ScOperatorPtr, kNumScOperators> operators_;
+  std::optional<ScPlan> plan_;
+  std::vector<ScOperatorPtr> operators_;  // alive while layers are loaded, so that they are shared
 };
 
-IndexRange HeadRows(const IndexRange& heads, int64_t head_dim) {
-  return {heads.begin * head_dim, heads.end * head_dim};
-}
+// Loads what one device has of one layer, as the architecture table lists it.
+class LayerLoader {
+ public:
+  LayerLoader(WeightLoader& loader, const DecoderConfig& config, int64_t layer, const DecoderShard& shard,
+              bool is_first)
+      : loader_(loader), config_(config), layer_(layer), shard_(shard), is_first_(is_first) {}
 
-DecoderLayerShard LoadLayer(WeightLoader& loader, const LlamaConfig& config, int64_t index, const DecoderShard& shard,
-                            bool is_first) {
-  const int64_t hidden = config.hidden_size;
-  const int64_t q_rows = config.num_attention_heads * config.head_dim;
-  const int64_t kv_rows = config.num_key_value_heads * config.head_dim;
-  const IndexRange q = HeadRows(shard.heads, config.head_dim);
-  const IndexRange kv = HeadRows(shard.kv_heads, config.head_dim);
-  const auto name = [index](std::string_view part) { return LayerTensorName(index, part); };
-  using enum ScOperatorId;
-  const Part qkv[] = {{kQProj, name("self_attn.q_proj"), q_rows, q},
-                      {kKProj, name("self_attn.k_proj"), kv_rows, kv},
-                      {kVProj, name("self_attn.v_proj"), kv_rows, kv}};
-  const Part o[] = {{kOProj, name("self_attn.o_proj"), hidden, shard.hidden}};
-  const Part gate_up[] = {{kGateProj, name("mlp.gate_proj"), config.intermediate_size, shard.intermediate},
-                          {kUpProj, name("mlp.up_proj"), config.intermediate_size, shard.intermediate}};
-  const Part down[] = {{kDownProj, name("mlp.down_proj"), hidden, shard.hidden}};
+  DecoderLayerShard Load() {
+    DecoderLayerShard weights;
+    for (const BlockGroup group : kBlockGroups) {
+      const auto index = static_cast<size_t>(group);
+      for (const BlockVector& vector : config_.architecture->vectors) {
+        if (vector.before != group) continue;
+        weights.vectors[static_cast<size_t>(vector.id)] = loader_.Vector(
+            shard_.device, LayerTensorName(layer_, vector.tensor), SizeOf(config_, vector.length), is_first_);
+      }
+      const auto linears = LinearsOf(*config_.architecture, group);
+      if (config_.HasExperts(layer_) && !linears.front().expert.empty()) {
+        if (weights.router == nullptr) weights.router = LoadRouter();
+        weights.experts[index] = LoadExperts(linears);
+        continue;
+      }
+      weights.groups[index] = loader_.Group(shard_.device, PartsOf(linears, -1), SizeOf(config_, linears.front().in),
+                                            static_cast<int>(layer_));
+      if (config_.HasBias(group)) weights.biases[index] = LoadBias(linears);
+    }
+    return weights;
+  }
 
-  DecoderLayerShard layer;
-  layer.input_norm = loader.Vector(shard.device, name("input_layernorm"), hidden, is_first);
-  layer.qkv = loader.Group(shard.device, qkv, hidden);
-  layer.o = loader.Group(shard.device, o, q_rows);
-  layer.post_attention_norm = loader.Vector(shard.device, name("post_attention_layernorm"), hidden, is_first);
-  layer.gate_up = loader.Group(shard.device, gate_up, hidden);
-  layer.down = loader.Group(shard.device, down, config.intermediate_size);
-  return layer;
-}
+ private:
+  Axis AxisOf(Axis axis, int64_t expert) const { return expert < 0 ? axis : ExpertAxis(axis); }
 
-void AddBytes(DecoderWeights& weights) {
+  // Of a dense layer, or of one expert.
+  std::vector<Part> PartsOf(std::span<const BlockLinear> linears, int64_t expert) const {
+    std::vector<Part> parts;
+    for (const BlockLinear& linear : linears) {
+      const Axis out = AxisOf(linear.out, expert);
+      parts.push_back({OperatorOf(linear.id), LinearTensorName(config_, layer_, expert, linear), SizeOf(config_, out),
+                       RangeOf(config_, shard_, out)});
+    }
+    return parts;
+  }
+
+  ExpertGroup LoadExperts(std::span<const BlockLinear> linears) {
+    const int64_t cols = SizeOf(config_, ExpertAxis(linears.front().in));
+    std::vector<std::vector<std::unique_ptr<LinearWeight>>> stacks;  // by stack, then by expert
+    for (int64_t expert = 0; expert < config_.num_experts; ++expert) {
+      LinearGroup group = loader_.Group(shard_.device, PartsOf(linears, expert), cols, static_cast<int>(layer_));
+      stacks.resize(group.weights.size());
+      for (size_t i = 0; i < stacks.size(); ++i) stacks[i].push_back(std::move(group.weights[i]));
+    }
+    ExpertGroup experts;
+    for (auto& stack : stacks) experts.weights.push_back(loader_.backend().MakeExperts(std::move(stack)));
+    return experts;
+  }
+
+  // Every device has all of it: which experts a row takes must be known everywhere.
+  std::unique_ptr<LinearWeight> LoadRouter() {
+    const Part part[] = {{ScOperatorId::kLmHead, LayerTensorName(layer_, config_.architecture->router),
+                          config_.num_experts, IndexRange{0, config_.num_experts}}};
+    return loader_.Linear(shard_.device, part, config_.hidden_size, {Precision::kFp32, nullptr}, is_first_);
+  }
+
+  Buffer LoadBias(std::span<const BlockLinear> linears) {
+    int64_t total = 0;
+    for (const BlockLinear& linear : linears) total += RangeOf(config_, shard_, linear.out).size();
+    if (total == 0) return {};
+    Backend& backend = loader_.backend();
+    Buffer all = backend.Allocate(shard_.device, total * 4);
+    const TensorView view = MakeView(all.data(), DType::kF32, shard_.device, total);
+    int64_t begin = 0;
+    for (const BlockLinear& linear : linears) {
+      const IndexRange range = RangeOf(config_, shard_, linear.out);
+      if (range.empty()) continue;
+      const Buffer part = loader_.Elements(shard_.device, LayerTensorName(layer_, linear.tensor, "bias"),
+                                           SizeOf(config_, linear.out), range);
+      backend.Copy(Slice(view, 0, begin, range.size()),
+                   MakeView(part.data(), DType::kF32, shard_.device, range.size()));
+      begin += range.size();
+    }
+    backend.Synchronize(shard_.device);  // before `part` is given back
+    return all;
+  }
+
+  WeightLoader& loader_;
+  const DecoderConfig& config_;
+  int64_t layer_;
+  const DecoderShard& shard_;
+  bool is_first_;
+};
+
+void AddBytes(DecoderWeights& weights, const DecoderConfig& config) {
   for (const DecoderLayerWeights& layer : weights.layers) {
     for (const DecoderLayerShard& shard : layer.shards) {
-      for (const LinearGroup* group : {&shard.qkv, &shard.o, &shard.gate_up, &shard.down}) {
-        for (const auto& weight : group->weights) {
+      for (const LinearGroup& group : shard.groups) {
+        for (const auto& weight : group.weights) {
           weights.decoder_bytes += weight->bytes();
           weights.stream_bytes += weight->stream_bytes();
         }
       }
-      weights.bytes += static_cast<int64_t>(shard.input_norm.bytes() + shard.post_attention_norm.bytes());
+      for (const ExpertGroup& group : shard.experts) {
+        for (const auto& experts : group.weights) {
+          weights.decoder_bytes += experts->bytes();
+          weights.stream_bytes += experts->stream_bytes() * config.num_experts_per_tok;
+        }
+      }
+      if (shard.router != nullptr) {
+        weights.bytes += shard.router->bytes();
+        weights.stream_bytes += shard.router->stream_bytes();
+      }
+      for (const Buffer& vector : shard.vectors) weights.bytes += static_cast<int64_t>(vector.bytes());
+      for (const Buffer& bias : shard.biases) weights.bytes += static_cast<int64_t>(bias.bytes());
     }
   }
   for (const DecoderHeadShard& shard : weights.head) {
@@ -192,7 +278,8 @@ void AddBytes(DecoderWeights& weights) {
 }
 
 // The devices that share what one device of a layer split would hold.
-std::vector<DecoderShard> ShardsOn(const LlamaConfig& config, const DecoderPlacement& placement, const Device& device) {
+std::vector<DecoderShard> ShardsOn(const DecoderConfig& config, const DecoderPlacement& placement,
+                                   const Device& device) {
   if (placement.rows.empty()) return DivideRows(config, {&device, 1});
   return DivideRows(config, placement.rows);
 }
@@ -204,11 +291,11 @@ std::string EmbeddingTensor(const ModelFiles& files) {
   return std::string(as_head ? kLmHeadName : kEmbeddingName);
 }
 
-DecoderPlacement SingleDevice(const LlamaConfig& config, Device device) {
+DecoderPlacement SingleDevice(const DecoderConfig& config, Device device) {
   return {device, std::vector<Device>(static_cast<size_t>(config.num_hidden_layers), device), device};
 }
 
-DecoderPlacement RowSplit(const LlamaConfig& config, std::span<const Device> devices) {
+DecoderPlacement RowSplit(const DecoderConfig& config, std::span<const Device> devices) {
   STOCH_CHECK(!devices.empty());
   DecoderPlacement placement = SingleDevice(config, devices.front());
   if (devices.size() > 1) placement.rows.assign(devices.begin(), devices.end());
@@ -226,7 +313,7 @@ int64_t LanesOf(const DecoderPlacement& placement) {
 DecoderWeights LoadDecoderWeights(Backend& backend, const ModelFiles& files, Precision precision,
                                   const ScModelConfig& sc, const DecoderPlacement& placement,
                                   const ProgressFn& progress) {
-  const LlamaConfig& config = files.config;
+  const DecoderConfig& config = files.config;
   STOCH_CHECK(static_cast<int64_t>(placement.layers.size()) == config.num_hidden_layers);
   WeightLoader loader(backend, files, precision, sc, progress);
 
@@ -236,10 +323,10 @@ DecoderWeights LoadDecoderWeights(Backend& backend, const ModelFiles& files, Pre
 
   DecoderWeights weights;
   const std::vector<DecoderShard> head_shards = ShardsOn(config, placement, placement.head);
-  const LinearSpec head_spec = loader.Spec(ScOperatorId::kLmHead);
+  const LinearSpec head_spec = loader.Spec(-1, ScOperatorId::kLmHead);
   for (const DecoderShard& shard : head_shards) {
     const Part part[] = {{ScOperatorId::kLmHead, head, config.vocab_size, shard.vocab}};
-    LinearGroup group = loader.Group(shard.device, part, config.hidden_size);
+    LinearGroup group = loader.Group(shard.device, part, config.hidden_size, -1);
     weights.head.push_back({Buffer(), group.weights.empty() ? nullptr : std::move(group.weights.front())});
   }
   const bool shared =
@@ -252,7 +339,7 @@ DecoderWeights LoadDecoderWeights(Backend& backend, const ModelFiles& files, Pre
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     DecoderLayerWeights& layer = weights.layers.emplace_back();
     for (const DecoderShard& shard : ShardsOn(config, placement, placement.layers[static_cast<size_t>(i)])) {
-      layer.shards.push_back(LoadLayer(loader, config, i, shard, layer.shards.empty()));
+      layer.shards.push_back(LayerLoader(loader, config, i, shard, layer.shards.empty()).Load());
     }
   }
   for (size_t i = 0; i < head_shards.size(); ++i) {
@@ -260,7 +347,7 @@ DecoderWeights LoadDecoderWeights(Backend& backend, const ModelFiles& files, Pre
         loader.Vector(head_shards[i].device, std::string(kFinalNormName), config.hidden_size, i == 0);
   }
   backend.EndLoading();
-  AddBytes(weights);
+  AddBytes(weights, config);
   return weights;
 }
 

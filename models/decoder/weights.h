@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // The weights of a decoder on their devices.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,11 +36,11 @@ struct DecoderPlacement {
   std::vector<Device> rows = {};
 };
 
-// What: everything on one device.
-DecoderPlacement SingleDevice(const LlamaConfig& config, Device device);
-// What: every matrix divided over `devices`. Requires: distinct devices, at least one.
-DecoderPlacement RowSplit(const LlamaConfig& config, std::span<const Device> devices);
-// What: how many passes a model placed so can work on at once: one on each device where layers are split.
+// Everything on one device.
+DecoderPlacement SingleDevice(const DecoderConfig& config, Device device);
+// Every matrix divided over `devices`. Requires: distinct devices, at least one.
+DecoderPlacement RowSplit(const DecoderConfig& config, std::span<const Device> devices);
+// How many passes a model placed so can work on at once: one on each device where layers are split.
 int64_t LanesOf(const DecoderPlacement& placement);
 
 // Several matrices over one input, stacked by rows where their specs allow it: part i is rows
@@ -47,14 +49,24 @@ struct LinearGroup {
   std::vector<std::unique_ptr<LinearWeight>> weights;
 };
 
-// One layer's share of one device. Groups of no rows have no weights.
+// The same of every expert of a layer.
+struct ExpertGroup {
+  std::vector<std::unique_ptr<ExpertWeights>> weights;
+};
+
+// One layer's share of one device. Groups of no rows have no weights; a layer with experts has their groups in
+// `experts` and none in `groups`.
 struct DecoderLayerShard {
-  Buffer input_norm;           // F32 [hidden_size]
-  LinearGroup qkv;             // q|k|v: [(heads + 2 * kv_heads) * head_dim, hidden_size]
-  LinearGroup o;               // [hidden, num_heads * head_dim]
-  Buffer post_attention_norm;  // F32 [hidden_size]
-  LinearGroup gate_up;         // gate|up: [2 * intermediate, hidden_size]
-  LinearGroup down;            // [hidden, intermediate_size]
+  std::array<Buffer, kNumBlockVectors> vectors;      // by VectorId: F32, empty where the family has none
+  std::array<LinearGroup, kNumBlockGroups> groups;   // by BlockGroup: outputs side by side, [out_features, in_features]
+  std::array<Buffer, kNumBlockGroups> biases;        // F32, one number for each of those outputs, or empty
+  std::array<ExpertGroup, kNumBlockGroups> experts;  // by BlockGroup
+  std::unique_ptr<LinearWeight> router;              // exact [num_experts, hidden_size], null in a dense layer
+
+  const Buffer& vector(VectorId id) const { return vectors[static_cast<size_t>(id)]; }
+  const LinearGroup& group(BlockGroup group) const { return groups[static_cast<size_t>(group)]; }
+  const Buffer& bias(BlockGroup group) const { return biases[static_cast<size_t>(group)]; }
+  const ExpertGroup& expert_group(BlockGroup group) const { return experts[static_cast<size_t>(group)]; }
 };
 
 // A layer, or the part behind the last one, on the devices that share it.
@@ -78,7 +90,7 @@ struct DecoderWeights {
 // The tensor that holds the embedding: tied ones are kept under either name, or under both.
 std::string EmbeddingTensor(const ModelFiles& files);
 
-// What:   loads every tensor onto its device in `precision`; sc is read for kSc. A tied LM head is the embedding.
+// Loads every tensor onto its device in `precision`; sc is read for kSc. A tied LM head is the embedding.
 // Errors: InvalidInput naming the tensor: NaN or infinity, or an SC accumulator that could overflow (D * L >= 2^31).
 DecoderWeights LoadDecoderWeights(Backend& backend, const ModelFiles& files, Precision precision,
                                   const ScModelConfig& sc, const DecoderPlacement& placement,

@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/workspace.h"
 
 #include "models/decoder/rope_table.h"
 
 namespace stoch {
 
-DecoderWorkspace::DecoderWorkspace(Backend& backend, const LlamaConfig& config, const PassShape& shape,
+DecoderWorkspace::DecoderWorkspace(Backend& backend, const DecoderConfig& config, const PassShape& shape,
                                    const DecoderShard& shard, bool divided, bool is_first, const Uses& uses) {
   const auto buffer = [&](int64_t size) {
     bytes += size;
@@ -25,6 +26,12 @@ DecoderWorkspace::DecoderWorkspace(Backend& backend, const LlamaConfig& config, 
   attention = buffer(sizes.attention);
   gate_up = buffer(sizes.gate_up);
   activation = buffer(sizes.activation);
+  if (config.HasExperts()) {
+    router = buffer(sizes.router);
+    chosen = buffer(sizes.chosen);
+    expert_weights = buffer(sizes.expert_weights);
+    expert_out = buffer(sizes.expert_out);
+  }
   rope = buffer(sizes.rope);
   const std::vector<float> table = MakeRopeTable(config, shape.context);
   backend.CopyFromHost(MakeView(rope.data(), DType::kF32, shard.device, shape.context, config.head_dim), table.data());

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The buffers one device of a model works in.
 #pragma once
 
@@ -6,7 +7,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "loader/config/llama_config.h"
+#include "loader/config/decoder_config.h"
 #include "models/decoder/memory_plan.h"
 #include "models/decoder/shard.h"
 
@@ -20,7 +21,7 @@ struct DecoderWorkspace {
     bool head = false;
   };
   // Errors: DeviceError.
-  DecoderWorkspace(Backend& backend, const LlamaConfig& config, const PassShape& shape, const DecoderShard& shard,
+  DecoderWorkspace(Backend& backend, const DecoderConfig& config, const PassShape& shape, const DecoderShard& shard,
                    bool divided, bool is_first, const Uses& uses);
 
   // F32 [max_rows, ...] except where noted.
@@ -32,6 +33,8 @@ struct DecoderWorkspace {
   Buffer attention;                                        // [num_heads * head_dim], gathered
   Buffer gate_up;                                          // [2 * intermediate]
   Buffer activation;  // [intermediate_size], Silu(gate) * up gathered; empty on a device alone
+  // Of experts: logits, which ones a row takes, with which weights, and their outputs, as WorkspaceSizes says.
+  Buffer router, chosen, expert_weights, expert_out;
   Buffer rope;        // [context, head_dim]
   int64_t bytes = 0;  // of all of it
 };

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of a GPU is what the plan says, whatever the length of a prompt and the number of passes.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -170,7 +171,7 @@ TEST_P(EngineTest, StacksMatricesOfOneArithmetic) {
   const auto counts = [&](const std::string& settings) {
     const auto engine = Open(backend, WithSettings(settings));
     const DecoderLayerShard& layer = engine->model().weights().layers[1].shards[0];
-    return std::pair(layer.qkv.weights.size(), layer.gate_up.weights.size());
+    return std::pair(layer.group(BlockGroup::kQkv).weights.size(), layer.group(BlockGroup::kGateUp).weights.size());
   };
   EXPECT_EQ(counts("preset=halved"), std::pair(size_t{1}, size_t{1}));
   EXPECT_EQ(counts("q_proj.stoc_len=64"), std::pair(size_t{2}, size_t{1}));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Logits are the same bits on every backend, with any number of threads, however the prompt is cut, in any company.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/engine/logits_cases.h"
 
 #include <algorithm>
@@ -38,7 +39,7 @@ class Neighbours {
  public:
   explicit Neighbours(Engine& engine) : engine_(engine) {}
 
-  // What: the items of pass number `pass`: a neighbour starts in the first and in the third, and lives for 6 passes.
+  // The items of pass number `pass`: a neighbour starts in the first and in the third, and lives for 6 passes.
   std::vector<StepItem> Items(int pass) {
     if (pass == 0 || pass == 2) Start(static_cast<uint64_t>(pass));
     std::vector<StepItem> items;
@@ -163,6 +164,61 @@ LogitsModel SharedLogitsModel(const std::string& name) {
   const std::filesystem::path shared = SharedFolder();
   const SafetensorsFile golden(shared / "goldens" / ("llama_" + name + "_golden.safetensors"));
   return {name, shared / "models" / name, golden.CopyI32(golden.Require("exact.0.ids"))};
+}
+
+std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch) {
+  std::vector<LogitsModel> models;
+  const auto add = [&](const char* name, const DecoderConfig& config) {
+    TinyModel model;
+    model.config = config;
+    WriteTinyModel(scratch / name, model);
+    models.push_back({name, scratch / name, RandomPrompt(0, 70, config.vocab_size)});
+  };
+  DecoderConfig config = TinyLlamaConfig();
+  config.biases.fill(true);
+  add("random-llama-biases", config);
+
+  config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("qwen2");
+  config.biases[static_cast<size_t>(BlockGroup::kQkv)] = true;
+  config.windows = {0, 9};
+  add("random-qwen2", config);
+
+  config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("qwen3");
+  config.head_dim = 24;
+  add("random-qwen3", config);
+
+  config.architecture = FindArchitecture("qwen3_moe");
+  config.num_hidden_layers = 3;
+  config.num_experts = 6;
+  config.num_experts_per_tok = 3;
+  config.moe_intermediate_size = 40;
+  config.norm_topk_prob = true;
+  config.sparse_layers = {true, false, true};
+  add("random-qwen3-moe", config);
+
+  config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("mistral");
+  config.windows = {21, 21};
+  add("random-mistral", config);
+  return models;
+}
+
+std::vector<std::string> SharedFamilyNames() { return {"tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe", "tiny-mistral"}; }
+
+LogitsModel SharedFamilyModel(const std::string& name) {
+  const std::filesystem::path shared = SharedFolder();
+  const SafetensorsFile golden(shared / "goldens" / (name + "_golden.safetensors"));
+  return {name, shared / "models" / name, golden.CopyI32(golden.Require("exact.1.ids"))};
+}
+
+bool IsFamilyConfig(const LogitsConfig& config) {
+  for (const std::string_view name : {"fp32", "halved", "halved_per_head", "halved_per_row", "halved_exact_attention",
+                                      "halved_mixed", "published", "published_per_token", "unipolar_l96"}) {
+    if (name == config.name) return true;
+  }
+  return false;
 }
 
 std::map<std::string, std::string> ReadRecordedHashes() {

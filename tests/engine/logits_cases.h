@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runs whose logits are recorded as sha256 constants in tests/golden/logits_sha256.txt: any backend must give the
 // same bits.
 #pragma once
@@ -29,7 +30,7 @@ struct LogitsRun {
   bool batched = false;  // next to two other sequences that start, grow and end at other times
 };
 
-// What:   sha256 (logits_hash.h) over the logits of every prompt position, then of kDecodeTokens greedy tokens.
+// sha256 (logits_hash.h) over the logits of every prompt position, then of kDecodeTokens greedy tokens.
 // Requires: a chunk-invariant configuration for other cuts than kWhole, a batch-invariant one for batched runs.
 std::string HashRun(Engine& engine, const std::vector<int32_t>& prompt, const LogitsRun& run);
 inline constexpr int kDecodeTokens = 5;
@@ -50,6 +51,12 @@ struct LogitsModel {
 LogitsModel TinyLogitsModel(const std::filesystem::path& scratch);
 std::vector<std::string> SharedLogitsModels();
 LogitsModel SharedLogitsModel(const std::string& name);  // Requires: reference data
+// The other families: random ones, written to `scratch`, and those of the reference data with their second prompt.
+std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch);
+std::vector<std::string> SharedFamilyNames();
+LogitsModel SharedFamilyModel(const std::string& name);  // Requires: reference data
+// Whether hashes of the families are recorded for it: a few, as what families add depends on few settings.
+bool IsFamilyConfig(const LogitsConfig& config);
 
 // "MODEL CONFIG" -> sha256, from the committed file.
 std::map<std::string, std::string> ReadRecordedHashes();

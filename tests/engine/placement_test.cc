@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/placement.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +16,8 @@ using test::ExpectInvalid;
 // Eight layers of 10 bytes, embedding 8, head 6 and 3 of workspace, workspace 2 on every device.
 constexpr int kLayers = 8;
 
-LlamaConfig Config(bool tied = false) {
-  LlamaConfig config;
+DecoderConfig Config(bool tied = false) {
+  DecoderConfig config;
   config.num_hidden_layers = kLayers;
   config.tie_word_embeddings = tied;
   return config;

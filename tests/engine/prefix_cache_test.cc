@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reuse of prompts' pages: what comes out is what computing everything gives, and pages come and go as they should.
 
 #include "engine/prefix_cache.h"
@@ -66,7 +67,7 @@ struct Outcome {
 };
 
 Outcome RunWith(Engine& engine, PrefixCache* prefixes, const GenerateRequest& request) {
-  Generation generation(engine, nullptr, request, prefixes);
+  Generation generation(engine, request, prefixes);
   while (!generation.done()) {
     const StepItem item = generation.Next(engine.shape().max_rows);
     engine.Step({&item, 1});
@@ -169,7 +170,7 @@ TEST_P(PrefixCacheTest, UnusedPagesGiveWayLeastRecentlyUsedFirst) {
 
   // A sequence keeps what it shares, whatever the cache forgets.
   const GenerateRequest request = Request(Ids(193, 3));
-  Generation running(*engine, nullptr, request, prefixes.get());
+  Generation running(*engine, request, prefixes.get());
   EXPECT_EQ(running.prompt_reused(), 192);
   EXPECT_EQ(prefixes->free_tokens(), (kPages - 4) * kKvPageTokens);
   EXPECT_FALSE(prefixes->MakeRoom((kPages - 3) * kKvPageTokens));
@@ -198,10 +199,10 @@ TEST_P(PrefixCacheTest, PagesOfAMatchAreNotFree) {
   EXPECT_FALSE(prefixes.MakeRoom((kPages - 2) * kKvPageTokens, match.pages));
   EXPECT_EQ(prefixes.Find(Ids(193, 1), -1).pages.size(), 3u);  // nothing was forgotten in vain
   {
-    const Generation running(*engine, nullptr, Request(Ids(193, 0)), &prefixes);
+    const Generation running(*engine, Request(Ids(193, 0)), &prefixes);
     EXPECT_EQ(prefixes.free_tokens(), (kPages - 4) * kKvPageTokens);
     EXPECT_EQ(prefixes.free_tokens(match.pages), (kPages - 4) * kKvPageTokens);  // one page is its own
-    const Generation second(*engine, nullptr, Request(Ids(193, 0)), &prefixes);
+    const Generation second(*engine, Request(Ids(193, 0)), &prefixes);
     EXPECT_EQ(prefixes.free_tokens(), (kPages - 5) * kKvPageTokens);
   }
   EXPECT_EQ(prefixes.free_tokens(), kPages * kKvPageTokens);

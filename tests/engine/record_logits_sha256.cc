@@ -1,8 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes tests/golden/logits_sha256.txt to standard output from the scalar reference:
 //     record_logits_sha256 > tests/golden/logits_sha256.txt
 // Only for a deliberate change of the arithmetic or of the cases; needs the reference data.
 
 #include <cstdio>
+#include <utility>
 
 #include "kernels/registry.h"
 #include "tests/engine/logits_cases.h"
@@ -22,8 +24,13 @@ void Record() {
   const TempDir scratch;
   std::vector<LogitsModel> models = {TinyLogitsModel(scratch.path())};
   for (const std::string& name : SharedLogitsModels()) models.push_back(SharedLogitsModel(name));
-  for (const LogitsModel& model : models) {
+  const size_t llamas = models.size();
+  for (LogitsModel& model : RandomFamilyModels(scratch.path())) models.push_back(std::move(model));
+  for (const std::string& name : SharedFamilyNames()) models.push_back(SharedFamilyModel(name));
+  for (size_t i = 0; i < models.size(); ++i) {
+    const LogitsModel& model = models[i];
     for (const LogitsConfig& config : LogitsConfigs()) {
+      if (i >= llamas && !IsFamilyConfig(config)) continue;
       const auto engine = OpenCase(backend, model.folder, config);
       const std::string hash = HashRun(*engine, model.prompt, {});
       std::printf("%s %s %s\n", model.name.c_str(), config.name, hash.c_str());

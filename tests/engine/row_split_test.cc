@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model divided over several devices gives the bits of one: by rows, by layers, on logical CPU devices and on GPUs.
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ TEST(EvenPart, CoversEverythingOnceInWholeGranules) {
 }
 
 TEST(DivideRows, QueriesStayWithTheirKvHead) {
-  const LlamaConfig config = NamedLlamaConfig("llama-3.1-70b");
+  const DecoderConfig config = NamedDecoderConfig("llama-3.1-70b");
   std::vector<Device> devices;
   for (int i = 0; i < 3; ++i) devices.push_back({DeviceKind::kCpu, i});
   const std::vector<DecoderShard> shards = DivideRows(config, devices);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several steps in flight on a model whose layers are split over devices: every sequence has the bits it has alone,
 // whatever the order in which steps begin, end and fail.
 

@@ -1,4 +1,5 @@
-#include "engine/stop_strings.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/request/stop_strings.h"
 
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Three trained Llamas against transformers' own results (llama_MODEL_golden.safetensors of the reference data).
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text is either refused with InvalidInput or makes a config whose sizes can be multiplied. The same text is tried
 // as config.json, as generation_config.json and as model.safetensors.index.json.
 
@@ -9,7 +10,7 @@
 
 #include "kernels/base/error.h"
 #include "loader/checkpoint/checkpoint.h"
-#include "loader/config/llama_config.h"
+#include "loader/config/decoder_config.h"
 
 namespace {
 
@@ -28,7 +29,7 @@ void Try(const std::function<void()>& body) {
   }
 }
 
-void CheckConfig(const stoch::LlamaConfig& config) {
+void CheckConfig(const stoch::DecoderConfig& config) {
   Check(config.num_attention_heads % config.num_key_value_heads == 0);
   Check(config.head_dim > 0 && config.head_dim % 2 == 0);
   Check(stoch::LinearParameters(config) > 0);
@@ -42,8 +43,8 @@ void CheckConfig(const stoch::LlamaConfig& config) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  Try([&] { CheckConfig(stoch::ParseLlamaConfig(text, "", "fuzz")); });
-  Try([&] { CheckConfig(stoch::ParseLlamaConfig(kValidConfig, text, "fuzz")); });
+  Try([&] { CheckConfig(stoch::ParseDecoderConfig(text, "", "fuzz")); });
+  Try([&] { CheckConfig(stoch::ParseDecoderConfig(kValidConfig, text, "fuzz")); });
   Try([&] {
     for (const auto& [name, shard] : stoch::ParseShardIndex(text, "fuzz")) {
       Check(!shard.empty() && shard.find('/') == std::string::npos && shard != "..");

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes are either refused with InvalidInput or make a header whose tensors lie inside the file.
 
 #include <cstdint>

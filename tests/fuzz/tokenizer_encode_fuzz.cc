@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text: two implementations of one vocabulary give the same ids, decoding gives the text back, and invalid UTF-8 is
 // refused.
 #include "loader/tokenizer/kinds.h"

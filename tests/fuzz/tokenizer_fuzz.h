@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tokenizer fuzz targets ask of every tokenizer that loads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes are refused as a tokenizer.json with InvalidInput, or make a tokenizer that encodes and decodes. The same
 // bytes are tried as the small files next to it.
 #include "loader/tokenizer/kinds.h"

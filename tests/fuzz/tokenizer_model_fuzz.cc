@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes are refused as a tokenizer.model, tiktoken or SentencePiece, with InvalidInput, or make a tokenizer that
 // encodes and decodes.
 #include "loader/tokenizer/kinds.h"

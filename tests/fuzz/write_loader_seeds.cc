@@ -1,10 +1,12 @@
-// write_loader_seeds FOLDER: starting points for safetensors_fuzz and config_fuzz, in FOLDER/safetensors and
-// FOLDER/config, made from tiny models.
+// SPDX-License-Identifier: Apache-2.0
+// write_loader_seeds FOLDER: starting points for safetensors_fuzz, config_fuzz and gguf_fuzz, in FOLDER/safetensors,
+// FOLDER/config and FOLDER/gguf, made from tiny models.
 
 #include <cstdio>
 #include <filesystem>
 #include <string>
 
+#include "tests/loader/gguf_samples.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -13,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-LlamaConfig SmallestConfig() {
-  LlamaConfig config = TinyLlamaConfig();
+DecoderConfig SmallestConfig() {
+  DecoderConfig config = TinyLlamaConfig();
   config.hidden_size = 4;
   config.intermediate_size = 6;
   config.num_hidden_layers = 1;
@@ -49,12 +51,41 @@ void WriteSafetensorsSeeds(const fs::path& folder) {
                 "\"data_offsets\":[0,0]},\"b\":{\"dtype\":\"I64\",\"shape\":[0],\"data_offsets\":[0,0]}}");
 }
 
+// The sample's header with one block of every type.
+void WriteGgufSeeds(const fs::path& folder) {
+  GgufBuilder file = SampleGguf();
+  GgufBuilder no_tensors = file;
+  no_tensors.tensors.clear();
+  WriteFile(folder / "metadata", no_tensors.Bytes());
+  for (GgufBuilder::Tensor& tensor : file.tensors) {
+    if (tensor.dims.size() == 2) tensor.data.resize(tensor.data.size() / tensor.dims[1]);
+    tensor.dims.resize(1);
+  }
+  WriteFile(folder / "blocks", file.Bytes());
+}
+
 void WriteConfigSeeds(const fs::path& folder) {
-  LlamaConfig config = SmallestConfig();
+  DecoderConfig config = SmallestConfig();
   WriteFile(folder / "llama2", ConfigJson(config));
   config.rope_scaling = Llama3RopeScaling{};
   config.eos_token_ids = {1, 2, 3};
   WriteFile(folder / "llama3", ConfigJson(config));
+  config = SmallestConfig();
+  config.architecture = FindArchitecture("qwen3_moe");
+  config.num_experts = 3;
+  config.num_experts_per_tok = 2;
+  config.moe_intermediate_size = 4;
+  config.sparse_layers = {true};
+  WriteFile(folder / "qwen3_moe", ConfigJson(config));
+  config = SmallestConfig();
+  config.architecture = FindArchitecture("mistral");
+  config.windows = {3};
+  WriteFile(folder / "mistral", ConfigJson(config));
+  WriteFile(folder / "yarn", R"({"model_type":"qwen2","hidden_size":8,"intermediate_size":8,"num_hidden_layers":1,
+    "num_attention_heads":2,"num_key_value_heads":1,"vocab_size":16,"max_position_embeddings":64,
+    "use_sliding_window":true,"sliding_window":4,"max_window_layers":0,"layer_types":["sliding_attention"],
+    "rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":16,"mscale":1.0,
+    "mscale_all_dim":1.0,"beta_fast":16,"truncate":false}})");
   WriteFile(folder / "parameters", R"({"architectures":["LlamaForCausalLM"],"hidden_size":8,"intermediate_size":8,
     "num_hidden_layers":1,"num_attention_heads":2,"vocab_size":16,"max_position_embeddings":4,
     "rope_parameters":{"rope_theta":5e5,"rope_type":"default"},"partial_rotary_factor":1.0,"eos_token_id":null})");
@@ -75,6 +106,8 @@ int main(int argc, char** argv) {
   std::filesystem::create_directories(folder / "safetensors");
   std::filesystem::create_directories(folder / "config");
   stoch::test::WriteSafetensorsSeeds(folder / "safetensors");
+  std::filesystem::create_directories(folder / "gguf");
+  stoch::test::WriteGgufSeeds(folder / "gguf");
   stoch::test::WriteConfigSeeds(folder / "config");
   return 0;
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes first corpora for the tokenizer fuzz targets: write_tokenizer_seeds FOLDER.
 #include <filesystem>
 #include <iostream>

@@ -1,9 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/kernels/attention_scenario.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "kernels/context_bucket.h"
 #include "kernels/math/random.h"
 #include "tests/kernels/device_tensor.h"
 
@@ -89,16 +91,19 @@ AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const 
     PassLayout layout;
     std::vector<float> values;
     std::vector<std::pair<int, int>> names;
+    int longest = 0;
     for (const Share& share : pass) {
       int& length = lengths[static_cast<size_t>(share.sequence)];
       layout.sequences.push_back({static_cast<int32_t>(layout.ids.size()), share.rows, length,
                                   std::span<const int32_t>(pages[static_cast<size_t>(share.sequence)])});
+      longest = std::max(longest, length + share.rows);
       for (int r = 0; r < share.rows; ++r, ++length) {
         layout.ids.push_back(0);
         names.emplace_back(share.sequence, length);
-        for (int c = 0; c < q_cols; ++c) values.push_back(Input(0, share.sequence, length, c));
-        for (int c = 0; c < kv_cols; ++c) values.push_back(Input(1, share.sequence, length, c));
-        for (int c = 0; c < kv_cols; ++c) values.push_back(Input(2, share.sequence, length, c));
+        const int at = shape.period > 0 ? length % shape.period : length;
+        for (int c = 0; c < q_cols; ++c) values.push_back(shape.qk_gain * Input(0, share.sequence, at, c));
+        for (int c = 0; c < kv_cols; ++c) values.push_back(shape.qk_gain * Input(1, share.sequence, at, c));
+        for (int c = 0; c < kv_cols; ++c) values.push_back(Input(2, share.sequence, at, c));
       }
     }
     layout.output_rows = {0};
@@ -120,8 +125,10 @@ AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const 
     call.cache_layer = 1;
     call.pass = pass_handle.get();
     call.num_heads = shape.num_heads;
+    call.window = shape.window;
     call.out = y;
-    const std::string key = graph_key.empty() ? "" : graph_key + std::to_string(rows);
+    const std::string bucket = std::to_string(ContextBucket(longest));
+    const std::string key = graph_key.empty() ? "" : graph_key + std::to_string(rows) + " context " + bucket;
     backend.RunGraph(device, key, [&] { backend.Attention(call); });
     std::vector<float> read(poison.size());
     backend.CopyToHost(read.data(), y);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention runs over several passes, the same on every backend: inputs are functions of sequence and position.
 #pragma once
 
@@ -20,6 +21,9 @@ struct AttentionShape {
   int head_dim = 16;
   int page_tokens = 64;
   int64_t max_context = 256;
+  int window = 0;
+  float qk_gain = 1;  // of q and k: 0 makes all scores equal, much makes a few of them all of a row
+  int period = 0;     // positions that far apart have equal inputs; 0: none do
 };
 
 // Rows of one sequence in one pass; they continue where the sequence's last pass ended.
@@ -32,8 +36,8 @@ using Passes = std::vector<std::vector<Share>>;
 // Output rows by sequence and position: [num_heads * head_dim].
 using AttentionRows = std::map<std::pair<int, int>, std::vector<float>>;
 
-// What: runs `passes` through layer 1 of a two-layer cache. graph_key, when not empty, wraps each pass in RunGraph
-//       (passes of equal row counts share a key). Pages are handed out to sequences in turn, from the last page down.
+// Runs `passes` through layer 1 of a two-layer cache. graph_key, when not empty, wraps each pass in RunGraph (passes of
+// equal row counts and ContextBuckets share a key). Pages are handed out to sequences in turn, from the last page down.
 AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const Passes& passes,
                            const std::string& graph_key = "");
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention in its four modes against its definition, and what each mode promises about windows and neighbours.
 #include <gtest/gtest.h>
 
@@ -124,7 +125,7 @@ Matrix DefinePerTokenOutput(const Matrix& p, const Matrix& v, const ScOperator& 
 }
 
 // A whole sequence from position 0 in one pass.
-Matrix Define(const Inputs& in, const Shape& shape, const KvCacheSpec& spec) {
+Matrix Define(const Inputs& in, const Shape& shape, const KvCacheSpec& spec, int64_t window = 0) {
   const int64_t tokens = in.q.rows;
   const Matrix rope = RopeTable(tokens, shape.head_dim);
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
@@ -137,7 +138,10 @@ Matrix Define(const Inputs& in, const Shape& shape, const KvCacheSpec& spec) {
     const bool exact = spec.mode == AttentionMode::kExact;
     Matrix p = exact ? test::DefineExactProduct(q, k) : test::DefineScProduct(q, k, *spec.qk);
     for (float& score : p.values) score = score * scale;
-    for (int64_t n = 0; n < tokens; ++n) test::DefineSoftmax(p.values.data() + n * tokens, n + 1, tokens);
+    for (int64_t n = 0; n < tokens; ++n) {
+      for (int64_t t = 0; window > 0 && t <= n - window; ++t) p.at(n, t) = -INFINITY;
+      test::DefineSoftmax(p.values.data() + n * tokens, n + 1, tokens);
+    }
     Matrix y;
     if (exact) {
       // Lanes go by position, and masked positions are not visited.
@@ -157,9 +161,10 @@ Matrix Define(const Inputs& in, const Shape& shape, const KvCacheSpec& spec) {
 // A cache and what it takes to call the op on parts of sequences.
 class Runner {
  public:
-  Runner(Backend& backend, const Shape& shape, const KvCacheSpec& spec)
+  Runner(Backend& backend, const Shape& shape, const KvCacheSpec& spec, int window = 0)
       : backend_(backend),
         shape_(shape),
+        window_(window),
         cache_(backend.MakeKvCache(backend.devices().front(), spec)),
         pass_(backend.MakePass(backend.devices().front(), {200, 4, 9})),
         rope_(backend, {150, shape.head_dim}, RopeTable(150, shape.head_dim).values) {
@@ -171,7 +176,7 @@ class Runner {
     int64_t begin, count;
     std::vector<int32_t> pages;
   };
-  // What: the outputs of all parts' rows, in order.
+  // The outputs of all parts' rows, in order.
   Matrix Run(const std::vector<Part>& parts) {
     Matrix q(0, parts[0].inputs->q.cols), k(0, parts[0].inputs->k.cols), v(0, parts[0].inputs->v.cols);
     PassLayout layout;
@@ -204,6 +209,7 @@ class Runner {
     call.pass = pass_.get();
     call.num_heads = shape_.num_heads;
     call.out = out.view();
+    call.window = window_;
     backend_.Attention(call);
     Matrix result(q.rows, q.cols);
     result.values = out.Read();
@@ -213,6 +219,7 @@ class Runner {
  private:
   Backend& backend_;
   Shape shape_;
+  int window_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Pass> pass_;
   DeviceTensor rope_;
@@ -259,6 +266,33 @@ TEST_P(AttentionTest, ChunksAndTokensGiveTheWholePrompt) {
           const Matrix part = runner.Run({{&in, begin, count, kPages}});
           ASSERT_TRUE(test::SameBits(part.values, RowsOf(whole, begin, count).values))
               << "mode " << static_cast<int>(mode) << " step " << step << " at " << begin;
+        }
+      }
+    }
+  }
+}
+
+// In one pass, and where it may be cut in several; windows within a page, over pages, and as long as the sequence.
+TEST_P(AttentionTest, WindowsHideOlderPositions) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  constexpr int64_t kTokens = 75;
+  for (const Shape& shape : kShapes) {
+    const Inputs in(3, shape, kTokens);
+    for (const AttentionMode mode : kModes) {
+      const KvCacheSpec spec = Spec(shape, mode, true);
+      for (const int window : {1, 7, 16, 40, 75, 200}) {
+        const Matrix expected = Define(in, shape, spec, window);
+        std::vector<int64_t> steps = {kTokens};
+        if (mode == AttentionMode::kExact || mode == AttentionMode::kPerToken) steps = {kTokens, 1, 7};
+        for (const int64_t step : steps) {
+          Runner runner(*backend, shape, spec, window);
+          for (int64_t begin = 0; begin < kTokens; begin += step) {
+            const int64_t count = std::min(step, kTokens - begin);
+            const Matrix part = runner.Run({{&in, begin, count, kPages}});
+            ASSERT_TRUE(test::SameBits(part.values, RowsOf(expected, begin, count).values))
+                << "mode " << static_cast<int>(mode) << " head_dim " << shape.head_dim << " window " << window
+                << " step " << step << " at " << begin;
+          }
         }
       }
     }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small ops and rules of a backend: memory, devices, passes, embedding, gathering, argmax.
 #include <gtest/gtest.h>
 
@@ -122,7 +123,7 @@ TEST_P(BackendOps, NonFiniteVectorsAndTablesAreNamed) {
   test::ExpectInvalid([&] { backend->MakeVector(device, norm); }, {"model.norm.weight", "NaN or infinity"});
 }
 
-TEST_P(BackendOps, GatherTakesTheOutputRows) {
+TEST_P(BackendOps, SelectRowsTakesTheOutputRows) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const Device device = backend->devices().front();
   PassLayout layout;
@@ -134,7 +135,7 @@ TEST_P(BackendOps, GatherTakesTheOutputRows) {
   const std::vector<float> numbers = Numbers(3, 5 * 7);
   const DeviceTensor x(*backend, {5, 7}, numbers);
   const DeviceTensor out(*backend, {2, 7}, std::vector<float>(14));
-  backend->GatherOutputRows(*pass, x.view(), out.view());
+  backend->SelectRows(*pass, x.view(), out.view());
   const std::vector<float> actual = out.Read();
   for (size_t i = 0; i < 7; ++i) {
     EXPECT_EQ(actual[i], numbers[7 + i]);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of deep contexts, whose positions threads share, gives the bits of one thread.
 #include <gtest/gtest.h>
 
@@ -42,6 +43,20 @@ TEST_P(DeepAttention, AnyNumberOfThreadsGivesTheSameBits) {
           << threads << " threads, head_dim " << head_dim;
     }
   }
+}
+
+// Whole pages before a sliding window are not read at all; the first thread alone sees the same positions.
+TEST_P(DeepAttention, WindowsGiveTheSameBits) {
+  AttentionShape shape = Deep(GetParam(), 4, 2, 24);
+  const AttentionRows all = RunAttention(*Open(1), shape, kPasses);
+  for (const int window : {5, 64, 333}) {
+    shape.window = window;
+    const AttentionRows expected = RunAttention(*Open(1), shape, kPasses);
+    EXPECT_NE(Differences(expected, all), "");
+    EXPECT_EQ(Differences(expected, RunAttention(*Open(3), shape, kPasses)), "") << window;
+  }
+  shape.window = 608;
+  EXPECT_EQ(Differences(all, RunAttention(*Open(2), shape, kPasses)), "");
 }
 
 // Streams of 256 cycles have counts of 256, which are added apart.

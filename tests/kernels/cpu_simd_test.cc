@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every instruction set's inner loops against the scalar reference, bit for bit.
 #include <gtest/gtest.h>
 

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA attention gives the CPU's bits in every mode, however a prompt is cut and whatever else is in the pass.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -10,43 +12,21 @@
 
 #include "kernels/registry.h"
 #include "tests/kernels/attention_scenario.h"
-#include "tests/kernels/cuda_or_skip.h"
+#include "tests/kernels/cuda_attention_fixture.h"
 #include "tests/kernels/device_tensor.h"
 
 namespace stoch {
 namespace {
 
 using test::AttentionShape;
+using test::CudaAttention;
+using test::Halved;
+using test::kMixed;
+using test::kModes;
+using test::LlamaOf8B;
 using test::Passes;
-
-ScConfig Halved(int stoc_len = 0) {
-  ScConfig config;
-  config.halve = true;
-  config.stoc_len = stoc_len;
-  return config;
-}
-
-class CudaAttention : public testing::Test {
- protected:
-  void SetUp() override {
-    STOCH_CUDA_OR_SKIP();
-    cpu_ = OpenBackend("cpu", {}, nullptr);
-    cuda_ = OpenBackend("cuda:0", {}, nullptr);
-  }
-  void ExpectEqual(const AttentionShape& shape, const Passes& passes) {
-    EXPECT_EQ(test::Differences(test::RunAttention(*cpu_, shape, passes), test::RunAttention(*cuda_, shape, passes)),
-              "");
-  }
-
-  std::unique_ptr<Backend> cpu_;
-  std::unique_ptr<Backend> cuda_;
-};
-
-constexpr AttentionMode kModes[] = {AttentionMode::kExact, AttentionMode::kPerToken, AttentionMode::kPerHead,
-                                    AttentionMode::kPerRow};
-
-// A prompt over a page edge next to a short one, then decoding of both, then a second prompt part next to decoding.
-const Passes kMixed = {{{0, 70}, {1, 5}}, {{0, 1}, {1, 1}}, {{1, 58}, {0, 1}}, {{1, 1}}, {{0, 20}, {2, 130}, {1, 3}}};
+using test::Step;
+using test::WorstRow;
 
 TEST_F(CudaAttention, EveryModeAndHeadDim) {
   for (const AttentionMode mode : kModes) {
@@ -194,13 +174,6 @@ TEST_F(CudaAttention, ContextsBeyondSharedMemory) {
   }
 }
 
-// One row of each of the first `count` sequences.
-std::vector<test::Share> Step(int count) {
-  std::vector<test::Share> pass;
-  for (int i = 0; i < count; ++i) pass.push_back({i, 1});
-  return pass;
-}
-
 // Prompts of `context` positions, one pass each, then steps of every batch size that a row kernel of its own serves:
 // three of each, so that with a graph key the first is eager, the second recorded and the third replayed.
 Passes Batches(int sequences, int context, const std::vector<int>& sizes) {
@@ -210,17 +183,6 @@ Passes Batches(int sequences, int context, const std::vector<int>& sizes) {
     for (int i = 0; i < 3; ++i) passes.push_back(Step(size));
   }
   return passes;
-}
-
-AttentionShape LlamaOf8B(AttentionMode mode, int64_t max_context) {
-  AttentionShape shape;
-  shape.mode = mode;
-  shape.qk = shape.av = Halved();
-  shape.num_heads = 32;
-  shape.num_kv_heads = 8;
-  shape.head_dim = 128;
-  shape.max_context = max_context;
-  return shape;
 }
 
 // What an 8B model runs in batches: 1 to 8 rows append for themselves, more do not; few blocks, two or four an SM.
@@ -293,21 +255,58 @@ TEST_F(CudaAttention, GroupsOfTilesGiveTheWholePass) {
   }
 }
 
-// Of the worst row: |half - exact| / |exact|.
-double WorstRow(const test::AttentionRows& exact, const test::AttentionRows& half) {
-  double worst = 0;
-  for (const auto& [name, row] : exact) {
-    const auto& other = half.at(name);
-    double error = 0;
-    double norm = 0;
-    for (size_t i = 0; i < row.size(); ++i) {
-      error += std::pow(static_cast<double>(row[i]) - static_cast<double>(other[i]), 2);
-      norm += std::pow(static_cast<double>(row[i]), 2);
-    }
-    const double relative = std::sqrt(error / norm);
-    if (!(relative <= worst)) worst = relative;
+// Of prompts on Hopper; on a GPU without wgmma the same tests run other tiles.
+
+// Tiles by wgmma: query heads that fill a block of warpgroups and that do not, both stream lengths, several ranges of
+// positions, several sequences next to each other.
+TEST_F(CudaAttention, WideTilesLongPrompts) {
+  const Passes passes = {{{0, 700}}, {{0, 840}, {1, 600}, {2, 3}}, {{1, 77}, {0, 129}, {2, 500}}};
+  struct Case {
+    int heads, kv_heads, head_dim, stoc_len;
+  };
+  for (const Case& c :
+       {Case{8, 2, 128, 0}, {4, 4, 128, 0}, {4, 2, 64, 0}, {6, 2, 64, 64}, {5, 1, 128, 64}, {8, 1, 64, 0}}) {
+    SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " heads of " +
+                 std::to_string(c.head_dim) + ", L = " + std::to_string(c.stoc_len));
+    AttentionShape shape;
+    shape.qk = shape.av = Halved(c.stoc_len);
+    shape.num_heads = c.heads;
+    shape.num_kv_heads = c.kv_heads;
+    shape.head_dim = c.head_dim;
+    shape.max_context = 1700;
+    ExpectEqual(shape, passes);
   }
-  return worst;
+}
+
+// Rows whose softmax is flat, peaked, or has many equal maxima: where levels and maxima are found by other ways.
+TEST_F(CudaAttention, WideTilesExtremeScores) {
+  for (const float gain : {0.0f, 0.02f, 0.3f, 3.0f, 40.0f}) {
+    for (const int period : {0, 1, 7}) {
+      SCOPED_TRACE(std::to_string(gain) + " period " + std::to_string(period));
+      AttentionShape shape;
+      shape.qk = shape.av = Halved();
+      shape.num_heads = 4;
+      shape.head_dim = 128;
+      shape.max_context = 1100;
+      shape.qk_gain = gain;
+      shape.period = period;
+      ExpectEqual(shape, {{{0, 1030}}});
+    }
+  }
+}
+
+// Streams of some KV heads at a time, scores of some tiles.
+TEST_F(CudaAttention, WideTilesRoundsOfKvHeadsGiveTheWholePass) {
+  AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 1500);
+  const Passes passes = {{{0, 1100}}, {{0, 300}, {1, 90}}};
+  const auto expected = test::RunAttention(*cpu_, shape, passes);
+  for (const char* bytes : {"1", "5000000", "20000000"}) {
+    SCOPED_TRACE(bytes);
+    setenv("STOCH_TEST_SCORE_BYTES", bytes, 1);
+    const auto limited = OpenBackend("cuda:0", {}, nullptr);
+    unsetenv("STOCH_TEST_SCORE_BYTES");
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*limited, shape, passes)), "");
+  }
 }
 
 TEST_F(CudaAttention, HalfBaselineIsClose) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linears on the GPU give the CPU's bits: every operator, prologue, shape class and number of rows.
 #include <gtest/gtest.h>
 
@@ -246,7 +247,7 @@ TEST(CudaLinear, WeightsUnpackToTheCpusCodes) {
   std::vector<WeightSource> parts(2);
   for (int i = 0; i < 2; ++i) {
     parts[static_cast<size_t>(i)] = {
-        "part" + std::to_string(i), 50, 300, nullptr, DType::kF32, 5, 6, i * 15000, 0.02f, 0};
+        "part" + std::to_string(i), 50, 300, nullptr, DType::kF32, nullptr, 5, 6, i * 15000, 0.02f, 0};
   }
   for (const char* parameters :
        {"halve=1", "group_b=8", "mode=unipolar,chunk_d=0", "granularity=per_tensor,chunk_d=0"}) {

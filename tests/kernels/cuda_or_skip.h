@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests of the CUDA backend skip, visibly, without a GPU; STOCH_REQUIRE_CUDA=1 turns the skip into a failure.
 #pragma once
 

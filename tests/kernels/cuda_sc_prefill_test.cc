@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The prefill SC linear: its split over clusters (no GPU needed), and its bits against the definition on both paths.
 #include <gtest/gtest.h>
 
@@ -160,7 +161,7 @@ void CompareWithDefinition(const Case& c, bool wgmma) {
   a.device_scales = Upload(ctx.device, a.scales);
   ScActivationView view;
   view.dims = dims;
-  view.rows = c.tokens;
+  view.tokens = c.tokens;
   view.codes = static_cast<const uint8_t*>(a.device_codes.data());
   view.scales = static_cast<const float*>(a.device_scales.data());
 

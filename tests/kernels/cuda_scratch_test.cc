@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What linears say they take besides their operands is what plans count and what is reserved: nothing may come on top.
 #include <gtest/gtest.h>
 

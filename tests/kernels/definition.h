@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic written down once more, as near to its definition as possible and sharing no code with a backend
 // beyond kernels/math: what op tests compare with.
 #pragma once
@@ -26,13 +27,13 @@ Matrix RandomMatrix(uint64_t seed, int64_t rows, int64_t cols);
 
 Matrix Transposed(const Matrix& m);
 
-// What: a @ b^T in stochastic computing (docs/sc_arithmetic.md), operands as one batch.
+// A @ b^T in stochastic computing (docs/sc_arithmetic.md), operands as one batch.
 Matrix DefineScProduct(const Matrix& a, const Matrix& b, const ScOperator& op);
 
-// What: a @ b^T exactly, every dot product in kDotLanes order.
+// A @ b^T exactly, every dot product in kDotLanes order.
 Matrix DefineExactProduct(const Matrix& a, const Matrix& b);
 
-// What: softmax of the first `visible` entries of a row, the rest zero.
+// Softmax of the first `visible` entries of a row, the rest zero.
 void DefineSoftmax(float* scores, int64_t visible, int64_t n);
 
 }  // namespace stoch::test

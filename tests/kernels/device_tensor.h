@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dense tensors on a device, filled from and read back to the host.
 #pragma once
 

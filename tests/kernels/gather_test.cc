@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exchanges between devices: every value where it belongs, on every route, and operands that cannot be are refused.
 
 #include <gtest/gtest.h>
@@ -53,9 +54,9 @@ struct Shape {
 };
 
 // Columns of `to` are those of every from, in order; bytes next to them are as before.
-void ExpectGathered(Backend& backend, const Shape& shape, bool silu, GatherRoute route) {
+void ExpectGathered(Backend& backend, const Shape& shape, bool silu, AllGatherRoute route) {
   const std::span<const Device> devices = backend.devices();
-  GatherCall call;
+  AllGatherCall call;
   call.site = {4, "o_proj"};
   call.route = route;
   if (silu) call.prologue = Prologue::kSiluMul;
@@ -75,7 +76,7 @@ void ExpectGathered(Backend& backend, const Shape& shape, bool silu, GatherRoute
     if (silu) call.from2.push_back(from2[i].view());
     call.to.push_back(to[i].view());
   }
-  backend.Gather(call);
+  backend.AllGather(call);
   for (const Matrix& receiver : to) {
     const std::vector<float> now = receiver.Read();
     for (int64_t row = 0; row < shape.rows; ++row) {
@@ -94,13 +95,13 @@ void ExpectGathered(Backend& backend, const Shape& shape, bool silu, GatherRoute
   }
 }
 
-std::vector<GatherRoute> Routes(const Backend& backend) {
-  std::vector<GatherRoute> routes = {GatherRoute::kAuto};
+std::vector<AllGatherRoute> Routes(const Backend& backend) {
+  std::vector<AllGatherRoute> routes = {AllGatherRoute::kAuto};
   if (backend.name() == "cpu") return routes;
-  routes.push_back(GatherRoute::kNccl);
+  routes.push_back(AllGatherRoute::kNccl);
   const char* off = std::getenv("NCCL_P2P_DISABLE");
   const bool is_off = off != nullptr && std::string_view(off) == "1";
-  if (backend.links().front().direct && !is_off) routes.push_back(GatherRoute::kDirect);
+  if (backend.links().front().direct && !is_off) routes.push_back(AllGatherRoute::kDirect);
   return routes;
 }
 
@@ -109,7 +110,7 @@ TEST_P(GatherTest, EveryDeviceHasAllColumns) {
   const Shape shapes[] = {{1, {16}, 0},         {1, {4096}, 0},        {5, {16, 48}, 16},
                           {3, {7, 0, 5, 1}, 3}, {2, {0, 64}, 4},       {64, {1024, 512}, 0},
                           {1, {1}, 0},          {513, {28672 / 8}, 8}, {1, {128256}, 0}};
-  for (const GatherRoute route : Routes(*backend)) {
+  for (const AllGatherRoute route : Routes(*backend)) {
     for (const Shape& shape : shapes) {
       for (const bool silu : {false, true}) {
         SCOPED_TRACE(std::to_string(shape.rows) + " rows of " + std::to_string(shape.cols[0]) +
@@ -149,7 +150,7 @@ TEST_P(GatherTest, ChainsInPlaceStayInOrder) {
     weights.push_back(backend->MakeLinear(device, {&source, 1}, {Precision::kFp32, nullptr}));
   }
   const auto hop = [&](const std::vector<Matrix>& from, const std::vector<Matrix>& to) {
-    GatherCall gather;
+    AllGatherCall gather;
     gather.site = {-1, "hop"};
     for (int64_t i = 0; i < count; ++i) {
       const auto at = static_cast<size_t>(i);
@@ -162,7 +163,7 @@ TEST_P(GatherTest, ChainsInPlaceStayInOrder) {
       linear.outs = {gather.from.back()};
       backend->Linear(linear);
     }
-    backend->Gather(gather);
+    backend->AllGather(gather);
   };
   for (int round = 0; round < 4; ++round) {
     for (const Matrix& matrix : a) backend->CopyFromHost(matrix.view(), x.data());
@@ -191,13 +192,13 @@ TEST_P(GatherTest, OperandsThatCannotBeAreRefused) {
   const Matrix to(*backend, devices[0], 2, 16, 16, 3);
   const auto gather = [&](std::vector<TensorView> from, std::vector<TensorView> receivers,
                           std::vector<TensorView> from2 = {}) {
-    GatherCall call;
+    AllGatherCall call;
     call.site = {2, "o_proj"};
     call.from = std::move(from);
     call.to = std::move(receivers);
     if (!from2.empty()) call.prologue = Prologue::kSiluMul;
     call.from2 = std::move(from2);
-    backend->Gather(call);
+    backend->AllGather(call);
   };
   gather({a.view(), b.view()}, {to.view()});
   const std::string first = DeviceName(devices[0]);

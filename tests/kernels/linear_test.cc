@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The linear op: prologues, precisions, weight sources, several weights at once; against its definition, bit for bit.
 #include <gtest/gtest.h>
 

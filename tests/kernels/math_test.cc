@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kernels/math: accuracy against the platform's long double, and recorded bits that every build must give.
 #include <gtest/gtest.h>
 

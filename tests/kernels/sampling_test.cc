@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Picked tokens and log-probabilities of every backend, against a reference that sorts.
 #include "kernels/math/sampling.h"
 
@@ -251,6 +252,33 @@ TEST_P(SamplingOps, DrawsFollowTheSoftmax) {
     const double z = (std::cbrt(chi_square / freedom) - (1 - 2 / (9 * freedom))) / std::sqrt(2 / (9 * freedom));
     EXPECT_LT(z, 3.09) << "chi-square " << chi_square << " of " << freedom;
     EXPECT_GT(freedom, 5);
+  }
+}
+
+// Two tokens of equal weight share the draws exactly in half; the first draw of the second half is the second token's.
+TEST_P(SamplingOps, AThresholdOnABoundaryIsTheNextToken) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const Device device = backend->devices().front();
+  constexpr size_t kVocab = 40000;
+  constexpr uint64_t kHalf = uint64_t{1} << 63;
+  for (const size_t second : {1, 31, 1000, 8191, 8192, 16384, 39999}) {
+    std::vector<float> logits(kVocab, -1000.0f);  // weight 0
+    logits[0] = logits[second] = 3.0f;
+    const DeviceTensor in(*backend, {1, kVocab}, logits);
+    const auto buffer = backend->MakeLogitQueries(device, {kVocab, 2, 1, 0});
+    LogitQueries queries;
+    for (const uint64_t random : {kHalf - 1, kHalf}) {
+      TokenPick pick;
+      pick.row = 0;
+      pick.temperature = 1;
+      pick.random = random;
+      queries.picks.push_back(pick);
+    }
+    backend->UploadLogitQueries(*buffer, queries);
+    backend->PickTokens({in.view(), 0}, *buffer, {0, 2});
+    backend->Synchronize(device);
+    EXPECT_EQ(buffer->picked()[0], 0) << second;
+    EXPECT_EQ(buffer->picked()[1], static_cast<int32_t>(second));
   }
 }
 

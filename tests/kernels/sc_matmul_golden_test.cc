@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every case recorded from the published simulator, on every backend (reference data: shared/goldens).
 #include <gtest/gtest.h>
 

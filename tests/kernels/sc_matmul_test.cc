@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ScMatmul of every configuration against its definition, bit for bit, on every backend.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits on JSON of hostile files.
 
 #include "loader/bounded_json.h"

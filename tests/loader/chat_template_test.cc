@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chat formats: the ids of a conversation are those of the rendered prompt, and foreign templates are refused.
-#include "loader/tokenizer/chat_template.h"
+#include "loader/tokenizer/chat/chat_template.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +9,8 @@
 #include <regex>
 
 #include "tests/loader/tokenizer_samples.h"
+#include "tests/support/shared_folder.h"
+#include "tests/support/temp_dir.h"
 
 namespace stoch::test {
 namespace {
@@ -178,6 +181,107 @@ TEST(ChatTemplate, ChatMl) {
   EXPECT_EQ(EncodeChat(*with_bos, ChatFormat::kChatMl, {{"user", "he"}}).front(), kBegin);
 }
 
+constexpr const char* kQwen2Template =
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou "
+    "are "
+    "a helpful assistant.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+    "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+constexpr const char* kMistralTemplate =
+    "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token}}{% else %}"
+    "{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor %}";
+constexpr const char* kZephyrTemplate =
+    "{% for message in messages %}\n{% if message['role'] == 'user' %}\n{{ '<|user|>\n' + message['content'] + "
+    "eos_token "
+    "}}\n{% elif message['role'] == 'system' %}\n{{ '<|system|>\n' + message['content'] + eos_token }}\n"
+    "{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + message['content'] + eos_token }}\n{% endif "
+    "%}\n"
+    "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}";
+
+TEST(ChatTemplate, Qwen2HasASystemMessageOfItsOwn) {
+  const auto tokenizer = ChatMl(kQwen2Template);
+  ASSERT_EQ(DetectChatFormat(*tokenizer), ChatFormat::kQwen2);
+  EXPECT_EQ(RenderChat(*tokenizer, ChatFormat::kQwen2, {{"user", " he "}}),
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n he <|im_end|>\n"
+            "<|im_start|>assistant\n");
+  EXPECT_EQ(
+      RenderChat(*tokenizer, ChatFormat::kQwen2, {{"system", "s"}, {"user", "u"}}, {.add_generation_prompt = false}),
+      "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nu<|im_end|>\n");
+}
+
+TEST(ChatTemplate, Mistral) {
+  const auto tokenizer = WithTemplate(Llama2Json(nullptr), kMistralTemplate, "<s>", "</s>");
+  ASSERT_EQ(DetectChatFormat(*tokenizer), ChatFormat::kMistral);
+  const std::vector<ChatMessage> messages = {{"user", " a "}, {"assistant", "b"}, {"user", "a"}};
+  EXPECT_EQ(RenderChat(*tokenizer, ChatFormat::kMistral, messages), "<s>[INST]  a  [/INST]b</s>[INST] a [/INST]");
+  EXPECT_EQ(EncodeChat(*tokenizer, ChatFormat::kMistral, messages),
+            Parsed(*tokenizer, "<s>[INST]  a  [/INST]b</s>[INST] a [/INST]"));
+  EXPECT_EQ(ChatStopIds(*tokenizer, ChatFormat::kMistral), (Ids{2}));
+  EXPECT_EQ(Refusal([&] {
+              EncodeChat(*tokenizer, ChatFormat::kMistral, {{"system", "s"}, {"user", "u"}});
+            }),
+            "messages[0].role: Mistral conversations alternate user and assistant: expected user, got system");
+}
+
+TEST(ChatTemplate, Zephyr) {
+  const auto tokenizer = WithTemplate(Llama2Json(nullptr), kZephyrTemplate, "<s>", "</s>");
+  ASSERT_EQ(DetectChatFormat(*tokenizer), ChatFormat::kZephyr);
+  EXPECT_EQ(RenderChat(*tokenizer, ChatFormat::kZephyr, {{"system", "s"}, {"user", "a"}}),
+            "<|system|>\ns</s>\n<|user|>\na</s>\n<|assistant|>\n");
+  // One word less is another template.
+  const std::string other = std::regex_replace(kZephyrTemplate, std::regex("loop.last and "), "");
+  EXPECT_FALSE(Refusal([&] { DetectChatFormat(*WithTemplate(Llama2Json(nullptr), other, "<s>", "</s>")); }).empty());
+  // So is one that does not end its turns with a line end.
+  const std::string joined = std::regex_replace(kZephyrTemplate, std::regex("eos_token \\}\\}\n"), "eos_token }}");
+  ASSERT_NE(joined, kZephyrTemplate);
+  EXPECT_FALSE(Refusal([&] { DetectChatFormat(*WithTemplate(Llama2Json(nullptr), joined, "<s>", "</s>")); }).empty());
+}
+
+TEST(ChatTemplate, Qwen3ReasonsOrNot) {
+  const auto tokenizer = ChatMl("");
+  const auto render = [&](const std::vector<ChatMessage>& messages, const ChatOptions& options = {}) {
+    return RenderChat(*tokenizer, ChatFormat::kQwen3, messages, options);
+  };
+  const std::string user = "<|im_start|>user\nu<|im_end|>\n";
+  EXPECT_EQ(render({{"user", "u"}}), user + "<|im_start|>assistant\n");
+  EXPECT_EQ(render({{"user", "u"}}, {.enable_thinking = true}), user + "<|im_start|>assistant\n");
+  EXPECT_EQ(render({{"user", "u"}}, {.enable_thinking = false}),
+            user + "<|im_start|>assistant\n<think>\n\n</think>\n\n");
+  // What was reasoned before the last question is left out, after it it stays.
+  const std::string answer = "<think>\nbecause\n</think>\n\nyes";
+  EXPECT_EQ(render({{"user", "u"}, {"assistant", answer}, {"user", "u"}}, {.add_generation_prompt = false}),
+            user + "<|im_start|>assistant\nyes<|im_end|>\n" + user);
+  EXPECT_EQ(render({{"user", "u"}, {"assistant", answer}}, {.add_generation_prompt = false}),
+            user + "<|im_start|>assistant\n" + answer + "<|im_end|>\n");
+  EXPECT_EQ(render({{"user", "u"}, {"assistant", "yes"}}, {.add_generation_prompt = false}),
+            user + "<|im_start|>assistant\n<think>\n\n</think>\n\nyes<|im_end|>\n");
+  EXPECT_EQ(render({{"user", "u"}, {"assistant", "yes"}, {"system", "s"}}, {.add_generation_prompt = false}),
+            user + "<|im_start|>assistant\nyes<|im_end|>\n<|im_start|>system\ns<|im_end|>\n");
+}
+
+// Text and ids of transformers, for the templates of Qwen2.5, Qwen3 and ChatML.
+TEST(ChatTemplate, RecordedConversations) {
+  STOCH_REQUIRE_SHARED();
+  const json recorded = json::parse(ReadFile(SharedFolder() / "tokenizers/vectors/qwen2-tiny.chat.json"));
+  ASSERT_EQ(recorded.size(), 4u);
+  int conversations = 0;
+  for (const auto& [model, list] : recorded.items()) {
+    const auto tokenizer = LoadTokenizer(SharedFolder() / "models" / model);
+    const ChatFormat format = DetectChatFormat(*tokenizer);
+    for (const json& recording : list) {
+      std::vector<ChatMessage> messages;
+      for (const json& message : recording["messages"]) messages.push_back({message["role"], message["content"]});
+      const ChatOptions options{.add_generation_prompt = recording["add_generation_prompt"].get<bool>()};
+      EXPECT_EQ(RenderChat(*tokenizer, format, messages, options), recording["text"]) << model;
+      EXPECT_EQ(EncodeChat(*tokenizer, format, messages, options), recording["ids"].get<Ids>()) << model;
+      ++conversations;
+    }
+  }
+  EXPECT_EQ(conversations, 12);
+}
+
 TEST(ChatTemplate, MessagesCannotPretendToBeOthers) {
   const auto tokenizer = Llama3(kLlama3Template);
   const Ids ids = EncodeChat(*tokenizer, ChatFormat::kLlama3,
@@ -192,7 +296,10 @@ TEST(ChatTemplate, UnknownTemplatesAreRefused) {
   };
   EXPECT_EQ(refusal(""), "the checkpoint has no chat template, so its chat format is not known");
   const std::string unknown =
-      "the checkpoint's chat template is none of the known formats (Llama-2, Llama-3, Llama-3.1, ChatML)";
+      "the checkpoint's chat template is none of the known formats (Llama-2, Llama-3, Llama-3.1, ChatML, Qwen2, "
+      "Qwen2.5, Qwen3, Mistral, Zephyr), and there is no interpreter for others; write the prompt yourself and use it "
+      "without "
+      "chat";
   EXPECT_EQ(refusal("{% for m in messages %}<|user|>\n{{ m }}{% endfor %}"), unknown);
   // Mistral: one BOS, no system message.
   EXPECT_EQ(refusal("{{ bos_token }}{{ '[INST] ' + message['content'] + ' [/INST]' }}"), unknown);

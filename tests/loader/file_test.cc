@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mapped files: what Release gives back, and moves.
 
 #include "loader/file.h"

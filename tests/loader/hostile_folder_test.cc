@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Model folders that are wrong, one test per way.
 
 #include <gtest/gtest.h>
@@ -45,7 +46,7 @@ StoredTensor& Named(std::vector<StoredTensor>& tensors, std::string_view name) {
 
 TEST(HostileFolder, NotAFolder) {
   const TempDir folder;
-  ExpectRefused(folder / "none", {"none: expected a model folder or random:SHAPE", "nothing there"});
+  ExpectRefused(folder / "none", {"none: expected a model folder, a .gguf file or random:SHAPE", "nothing there"});
   test::WriteFile(folder / "file", "x");
   ExpectRefused(folder / "file", {"expected a model folder", "got a file"});
   fs::create_directory_symlink("loop", folder / "loop");

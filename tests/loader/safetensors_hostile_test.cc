@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Safetensors files that are wrong, one test per way: each is InvalidInput that says what, expected and got.
 
 #include <gtest/gtest.h>

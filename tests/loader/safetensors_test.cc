@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Safetensors files that are as they should be: reading, writing, and what reading back gives.
 
 #include "loader/checkpoint/safetensors.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One test per way a tokenizer file or a text can be wrong.
 #include <gtest/gtest.h>
 
@@ -245,7 +246,7 @@ TEST(HostileJson, KindsThatAreNotLlama) {
             "tokenizer.json: model: dropout makes encoding random and is not supported");
   EXPECT_EQ(refusal("/model/end_of_word_suffix", "</w>"), "tokenizer.json: model: end_of_word_suffix is not supported");
   EXPECT_EQ(refusal("/normalizer", json{{"type", "NFKC"}}),
-            "tokenizer.json: normalizer: the type \"NFKC\" is not supported (Sequence, Prepend and Replace are)");
+            "tokenizer.json: normalizer: the type \"NFKC\" is not supported (Sequence, Prepend, Replace and NFC are)");
   EXPECT_TRUE(refusal("/pre_tokenizer", json{{"type", "BertPreTokenizer"}})
                   .starts_with("tokenizer.json: pre_tokenizer: the type \"BertPreTokenizer\" is not"));
   EXPECT_TRUE(refusal("/decoder", json{{"type", "WordPiece"}})

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tokenizer.json by hand: normalizers, pre-tokenizers, merges, added tokens, BOS rules, decoding.
 #include <gtest/gtest.h>
 

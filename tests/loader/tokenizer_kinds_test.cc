@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SentencePiece and tiktoken models by hand, and which files of a folder count.
 #include <gtest/gtest.h>
 

@@ -1,11 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
 // Against reference data: conformance vectors, recorded prompts, WikiText, and the kinds against each other.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
 #include "kernels/math/random.h"
 #include "loader/tokenizer/kinds.h"
+#include "loader/tokenizer/unicode/nfc.h"
 #include "tests/loader/tokenizer_samples.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"
@@ -93,6 +96,32 @@ TEST(Reference, Llama2Vectors) {
 TEST(Reference, Llama3Vectors) {
   STOCH_REQUIRE_SHARED();
   ExpectVectors("llama3");
+}
+
+// Texts in any normalization form, with special tokens among them; ids of the NFC text.
+TEST(Reference, Qwen2Vectors) {
+  STOCH_REQUIRE_SHARED();
+  const std::filesystem::path folder = SharedFolder() / "tokenizers";
+  const auto texts = VectorTexts(ReadFile(folder / "vectors/qwen2-tiny.inp"));
+  const auto expected = VectorIds(ReadFile(folder / "vectors/qwen2-tiny.out"));
+  ASSERT_EQ(texts.size(), 40u);
+  ASSERT_EQ(expected.size(), 40u);
+  // Merges as pairs in the first two, as strings in the others.
+  for (const char* name : {"tokenizers/qwen2-tiny", "models/tiny-qwen2", "models/tiny-qwen3", "models/tiny-mistral"}) {
+    const auto tokenizer = LoadTokenizer(SharedFolder() / name);
+    int normalized = 0;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const Ids ids = Parsed(*tokenizer, texts[i]);
+      EXPECT_EQ(ids, expected[i]) << name << ": " << texts[i];
+      const bool plain = std::none_of(ids.begin(), ids.end(), [&](int32_t id) { return tokenizer->IsSpecial(id); });
+      if (plain) {
+        EXPECT_EQ(tokenizer->Decode(ids), ToNfc(texts[i])) << name;
+      }
+      normalized += ToNfc(texts[i]) != texts[i] ? 1 : 0;
+    }
+    EXPECT_GE(normalized, 11);
+    EXPECT_EQ(tokenizer->Encode("a", {}), Plain(*tokenizer, "a"));  // no BOS, whatever config.json names
+  }
 }
 
 TEST(Reference, WikiTextHas289076Ids) {

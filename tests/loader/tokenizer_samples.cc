@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/loader/tokenizer_samples.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokenizer files small enough to follow by hand, and tokenizer.json files made from real models.
 #pragma once
 
@@ -60,7 +61,7 @@ using Ids = std::vector<int32_t>;
 Ids Plain(const Tokenizer& tokenizer, std::string_view text);
 Ids Parsed(const Tokenizer& tokenizer, std::string_view text);
 
-// What: the message of the InvalidInput that body throws; fails the test if it throws none or says more than one line.
+// The message of the InvalidInput that body throws; fails the test if it throws none or says more than one line.
 std::string Refusal(const std::function<void()>& body);
 
 }  // namespace stoch::test

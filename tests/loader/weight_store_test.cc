@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoint folders and random models that are as they should be.
 
 #include "loader/checkpoint/weight_store.h"
@@ -10,7 +11,7 @@
 
 #include "kernels/math/half.h"
 #include "kernels/math/random.h"
-#include "loader/config/llama_tensors.h"
+#include "loader/config/decoder_tensors.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -107,7 +108,7 @@ TEST(WeightStore, TiedEmbeddingAnswersToBothNamesWhicheverIsStored) {
     const WeightSource head = files.weights->Matrix(kLmHeadName, 96, 64);
     EXPECT_EQ(embedding.host, head.host);
     EXPECT_EQ(embedding.name, as_lm_head ? kLmHeadName : kEmbeddingName);
-    EXPECT_EQ(files.weights->tensors().size(), LlamaTensors(model.config).size());
+    EXPECT_EQ(files.weights->tensors().size(), DecoderTensors(model.config).size());
   }
 }
 

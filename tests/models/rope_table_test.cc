@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/rope_table.h"
 
 #include <gtest/gtest.h>
@@ -7,8 +8,8 @@
 namespace stoch {
 namespace {
 
-LlamaConfig Llama31() {
-  LlamaConfig config;
+DecoderConfig Llama31() {
+  DecoderConfig config;
   config.head_dim = 128;
   config.rope_theta = 500000;
   config.rope_scaling = Llama3RopeScaling{};
@@ -16,7 +17,7 @@ LlamaConfig Llama31() {
 }
 
 TEST(RopeTable, FrequenciesArePowersOfTheta) {
-  LlamaConfig config;
+  DecoderConfig config;
   config.head_dim = 16;
   config.rope_theta = 10000;
   const std::vector<float> frequencies = RopeInverseFrequencies(config);
@@ -31,7 +32,7 @@ TEST(RopeTable, FrequenciesArePowersOfTheta) {
 
 // Llama 3.1: wavelengths below 8192 / 4 stay, those above 8192 / 1 are slowed 8 times, those between are blended.
 TEST(RopeTable, Llama3ScalingHasThreeBands) {
-  LlamaConfig plain = Llama31();
+  DecoderConfig plain = Llama31();
   plain.rope_scaling.reset();
   const std::vector<float> base = RopeInverseFrequencies(plain);
   const std::vector<float> scaled = RopeInverseFrequencies(Llama31());
@@ -56,8 +57,48 @@ TEST(RopeTable, Llama3ScalingHasThreeBands) {
   EXPECT_EQ(slowed, 29);
 }
 
+TEST(RopeTable, LinearScalingDividesEveryFrequency) {
+  DecoderConfig plain;
+  plain.head_dim = 16;
+  DecoderConfig scaled = plain;
+  scaled.rope_scaling = LinearRopeScaling{4};
+  const std::vector<float> base = RopeInverseFrequencies(plain);
+  const std::vector<float> frequencies = RopeInverseFrequencies(scaled);
+  for (size_t i = 0; i < base.size(); ++i) EXPECT_EQ(frequencies[i], base[i] / 4);
+}
+
+// The formula of transformers' _compute_yarn_parameters, evaluated in Python.
+TEST(RopeTable, YarnBlendsABandAndScalesBothParts) {
+  DecoderConfig config;
+  config.head_dim = 16;
+  config.rope_theta = 10000;
+  YarnRopeScaling yarn;
+  yarn.factor = 4;
+  yarn.original_max_position_embeddings = 4096;
+  yarn.attention_factor = 1.5;
+  config.rope_scaling = yarn;
+  const double whole[] = {1,       0.316227766017,   0.1,     0.0256935059889,
+                          0.00625, 0.00138349647632, 0.00025, 7.90569415042e-05};
+  const double cut[] = {1,       0.316227766017,   0.1, 0.028613608812, 0.00655697152113, 0.00128563203073,
+                        0.00025, 7.90569415042e-05};
+  for (const bool truncate : {true, false}) {
+    yarn.truncate = truncate;
+    config.rope_scaling = yarn;
+    const std::vector<float> frequencies = RopeInverseFrequencies(config);
+    for (size_t i = 0; i < 8; ++i) {
+      const double expected = truncate ? whole[i] : cut[i];
+      EXPECT_NEAR(frequencies[i], expected, 1e-6 * expected) << truncate << i;
+    }
+  }
+  const std::vector<float> frequencies = RopeInverseFrequencies(config);
+  const std::vector<float> table = MakeRopeTable(config, 3);
+  const double angle = static_cast<double>(2.0f * frequencies[1]);
+  EXPECT_NEAR(table[2 * 16 + 1], 1.5 * std::cos(angle), 1e-6);
+  EXPECT_NEAR(table[2 * 16 + 8 + 1], 1.5 * std::sin(angle), 1e-6);
+}
+
 TEST(RopeTable, RowsAreCosThenSinOfTheRoundedAngle) {
-  const LlamaConfig config = Llama31();
+  const DecoderConfig config = Llama31();
   const std::vector<float> frequencies = RopeInverseFrequencies(config);
   constexpr int64_t kPositions = 3000;
   const std::vector<float> table = MakeRopeTable(config, kPositions);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/sc_model_config.h"
 
 #include <gtest/gtest.h>
@@ -147,6 +148,30 @@ TEST(ScModelConfig, SaysWhatMayBeCutAndBatched) {
   EXPECT_EQ(flags("up_proj.chunk_d=0,up_proj.granularity=per_tensor"), std::pair(false, false));
   EXPECT_EQ(flags("down_proj.group_a=2"), std::pair(false, false));
   EXPECT_EQ(flags("down_proj.group_b=2"), std::pair(true, true));
+}
+
+TEST(ScModelConfig, LayersHaveSettingsOfTheirOwn) {
+  const ScModelConfig config = Parse({"stoc_len=64,0-3+28.q_proj.stoc_len=32,2.arith=int8"});
+  EXPECT_EQ(config.at(0, kQProj).stoc_len, 32);
+  EXPECT_EQ(config.at(28, kQProj).stoc_len, 32);
+  EXPECT_EQ(config.at(4, kQProj).stoc_len, 64);
+  EXPECT_EQ(config.at(0, kKProj).stoc_len, 64);
+  EXPECT_EQ(config.at(2, kDownProj).arith, ScArith::kInt8);
+  EXPECT_EQ(config.at(3, kDownProj).arith, ScArith::kSc);
+  EXPECT_EQ(Parse({Describe(config)}), config) << Describe(config);
+  // Later settings win, in layers too.
+  EXPECT_EQ(Parse({"0.q_proj.stoc_len=32,stoc_len=48"}).at(0, kQProj).stoc_len, 48);
+  EXPECT_NE(ErrorOf({"3.attention=exact"}).find("attention is one mode for the whole model"), std::string::npos);
+  EXPECT_NE(ErrorOf({"3-1.stoc_len=4"}).find("layers"), std::string::npos);
+  EXPECT_NE(ErrorOf({"9999.stoc_len=4"}).find("0..4095"), std::string::npos);
+  EXPECT_NE(ErrorOf({"3.q_proj.stoc_len=999"}).find("999"), std::string::npos);
+}
+
+TEST(ScModelConfig, NewPresetIsThePublishedOne) {
+  const ScModelConfig config = Parse({"preset=published-2026,halve=1,stoc_len=128"});
+  EXPECT_EQ(config.attention, AttentionMode::kPerRow);
+  EXPECT_EQ(Resolve(config.at(kQProj)).scramble_masks, 64);
+  EXPECT_EQ(Parse({Describe(config)}), config);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every document that a file cites exists.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules about folders: they see the tree as a whole.
 
 #include <algorithm>

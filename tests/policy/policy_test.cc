@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tree obeys its rules, and every rule can fail.
 
 #include <gtest/gtest.h>
@@ -37,7 +38,8 @@ TEST(IncludesRule, PointsDownWithinALayer) {
   EXPECT_EQ(Findings(CheckIncludes, "kernels/cuda/linear/a.cc", "#include \"kernels/cuda/sc/b.h\""), 0u);
   EXPECT_EQ(Findings(CheckIncludes, "kernels/cpu/a.cc", "#include \"kernels/cpu/simd/b.h\""), 0u);
   EXPECT_EQ(Findings(CheckIncludes, "loader/tokenizer/a.cc", "#include \"loader/b.h\""), 0u);
-  EXPECT_EQ(Findings(CheckIncludes, "engine/serve/a.cc", "#include \"engine/b.h\""), 0u);
+  EXPECT_EQ(Findings(CheckIncludes, "engine/worker/a.cc", "#include \"engine/b.h\""), 0u);
+  EXPECT_EQ(Findings(CheckIncludes, "engine/gateway/a.cc", "#include \"engine/request/b.h\""), 0u);
 
   EXPECT_EQ(Findings(CheckIncludes, "kernels/cuda/sc/a.cc", "#include \"kernels/cuda/b.h\""), 1u);
   EXPECT_EQ(Findings(CheckIncludes, "kernels/cuda/linear/a.cc", "#include \"kernels/cuda/sc/decode/b.h\""), 1u);
@@ -49,6 +51,12 @@ TEST(IncludesRule, PointsDownWithinALayer) {
   EXPECT_EQ(Findings(CheckIncludes, "loader/config/a.cc", "#include \"loader/checkpoint/b.h\""), 1u);
   EXPECT_EQ(Findings(CheckIncludes, "models/a.cc", "#include \"models/decoder/b.h\""), 1u);
   EXPECT_EQ(Findings(CheckIncludes, "engine/a.cc", "#include \"engine/serve/b.h\""), 1u);
+  for (const std::string folder : {"engine/request/", "engine/ipc/", "engine/serve/", "engine/gateway/"}) {
+    for (const std::string header : {"engine/b.h", "engine/worker/b.h", "models/b.h", "kernels/backend.h",
+                                     "kernels/registry.h", "loader/checkpoint/b.h"}) {
+      EXPECT_EQ(Findings(CheckIncludes, folder + "a.cc", "#include \"" + header + "\""), 1u) << folder << header;
+    }
+  }
   EXPECT_EQ(Findings(CheckIncludes, "tools/stoch/a.cc", "#include \"tools/stoch/verify/b.h\""), 1u);
 }
 
@@ -93,6 +101,39 @@ TEST(NoLibmRule, KernelsAndModels) {
 TEST(LengthRule, FiveHundredLines) {
   EXPECT_EQ(Findings(CheckLength, "engine/a.cc", std::string(499, '\n')), 1u);
   EXPECT_EQ(Findings(CheckLength, "engine/a.cc", std::string(498, '\n')), 0u);
+}
+
+TEST(FunctionsRule, ABodyOfTheHouse) {
+  const auto body = [](int lines) { return " {\n" + std::string(static_cast<size_t>(lines - 2), '\n') + "}"; };
+  EXPECT_EQ(Findings(CheckFunctions, "engine/a.cc", "void F()" + body(150)), 0u);
+  EXPECT_EQ(Findings(CheckFunctions, "engine/a.cc", "void F()" + body(151)), 1u);
+  EXPECT_EQ(Findings(CheckFunctions, "kernels/cuda/a.cu", "template <int N>\n__global__ void F()" + body(150)), 1u);
+  EXPECT_EQ(Findings(CheckFunctions, "engine/a.cc", "namespace stoch {\nstruct A {\n  int f()" + body(151) + "};}"),
+            1u);
+  EXPECT_EQ(Findings(CheckFunctions, "docs/a.md", "void F()" + body(151)), 0u);
+  // Neither a table, nor what holds functions, nor braces in literals and comments.
+  EXPECT_EQ(Findings(CheckFunctions, "engine/a.cc", "const int kTable[] =" + body(200)), 0u);
+  EXPECT_EQ(Findings(CheckFunctions, "engine/a.cc", "namespace stoch" + body(200)), 0u);
+  EXPECT_EQ(Findings(CheckFunctions, "engine/a.cc", "template <class T>\nclass A : public B<T>" + body(200)), 0u);
+  EXPECT_EQ(Findings(CheckFunctions, "engine/a.cc",
+                     "char F() { return '{'; }  // {\nconst char* g = \"{\";\n/* { */" + std::string(200, '\n')),
+            0u);
+  EXPECT_EQ(Findings(CheckFunctions, "engine/a.cc", "#define F() {\nauto g = R\"x({\")x\";" + std::string(200, '\n')),
+            0u);
+}
+
+TEST(FunctionsRule, FindsNamesAndLines) {
+  const std::vector<FunctionSize> functions =
+      FunctionsOf({"a.cu",
+                   "// A file.\nnamespace a {\n__global__ void __launch_bounds__(kThreads)\n    Kernel(int n) {\n  if "
+                   "(n) {\n  }\n}\n"
+                   "B::B(int x) : x_(x) {}\nstruct C {\n  int x() const { return 1; }\n};\n}\n"});
+  ASSERT_EQ(functions.size(), 3u);
+  EXPECT_EQ(functions[0].name, "Kernel");
+  EXPECT_EQ(functions[0].line, 3u);
+  EXPECT_EQ(functions[0].lines, 5u);
+  EXPECT_EQ(functions[1].name, "B::B");
+  EXPECT_EQ(functions[2].name, "x");
 }
 
 TEST(FolderCyclesRule, NamesTheCycle) {
@@ -148,6 +189,15 @@ TEST(WordsRule, TheFieldsWords) {
   EXPECT_EQ(Findings(CheckWords, "engine/a.h", "// a step is under\n// way now\n// and goes on"), 1u);
   EXPECT_EQ(Findings(CheckWords, "engine/a.cc", "reject(\"page-locked memory\");"), 1u);
   EXPECT_EQ(Findings(CheckWords, "README.md", "the second-level cache\n\nthe sums of chunks"), 2u);
+}
+
+TEST(LicenceRule, WantsItInTheFirstLine) {
+  const std::string licence = "// SPDX-License-Identifier: Apache-2.0\n";
+  const auto findings = [](const char* path, const std::string& text) { return CheckLicence({path, text}).size(); };
+  EXPECT_EQ(findings("engine/a.h", licence + "// A header.\n"), 0u);
+  EXPECT_EQ(findings("engine/a.h", "// A header.\n" + licence), 1u);
+  EXPECT_EQ(findings("kernels/cuda/a.cu", "\n"), 1u);
+  EXPECT_EQ(findings("docs/a.md", "# A page\n"), 0u);
 }
 
 TEST(CitationsRule, DocumentsLinksAndPathsExist) {
@@ -224,7 +274,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(NamedRule{"Includes", CheckIncludes}, NamedRule{"CudaHeaders", CheckCudaHeaders},
                     NamedRule{"BackendNames", CheckBackendNames}, NamedRule{"SetDevice", CheckSetDevice},
                     NamedRule{"QuietLibraries", CheckQuietLibraries}, NamedRule{"NoLibm", CheckNoLibm},
-                    NamedRule{"Length", CheckLength}, NamedRule{"Words", CheckWords}),
+                    NamedRule{"Length", CheckLength}, NamedRule{"Functions", CheckFunctions},
+                    NamedRule{"Words", CheckWords}, NamedRule{"Licence", CheckLicence}),
     [](const auto& rule) { return rule.param.name; });
 
 }  // namespace

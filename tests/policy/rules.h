@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules of the tree that a compiler cannot check: who may include whom, and what may not be written where.
 #pragma once
 
@@ -13,7 +14,7 @@ struct SourceFile {
   std::string text;
 };
 
-// What:   what a rule finds wrong, each as "path:line: sentence"; empty if nothing.
+// What a rule finds wrong, each as "path:line: sentence"; empty if nothing.
 using Rule = std::vector<std::string> (*)(const SourceFile& file);
 
 // Includes only point down (tools -> engine -> models -> kernels, loader, and within them from folder to folder), are
@@ -32,14 +33,27 @@ std::vector<std::string> CheckQuietLibraries(const SourceFile& file);
 std::vector<std::string> CheckNoLibm(const SourceFile& file);
 // No source file has more than 500 lines.
 std::vector<std::string> CheckLength(const SourceFile& file);
+// No function, its head included, has more than 150 lines.
+std::vector<std::string> CheckFunctions(const SourceFile& file);
 // Every document that a file cites exists: "docs/NAME.md" anywhere (with the heading behind '#', if there is one), the
 // targets of links in Markdown, and in Markdown outside bench/ the paths of this repository that stand in backticks.
 // `paths` is what ListTree says.
 std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, const std::vector<std::string>& paths);
 // The field's words (docs/glossary.md): L2, pinned, SM, in flight, ..., not private ones for the same things.
 std::vector<std::string> CheckWords(const SourceFile& file);
+// The first line of a C++ or CUDA file names its licence as SPDX does.
+std::vector<std::string> CheckLicence(const SourceFile& file);
 
-// What:   what a rule finds wrong in the tree as a whole.
+// A function that has a body in a file: where its head begins and how many lines it has.
+struct FunctionSize {
+  std::string name;
+  size_t line = 0;
+  size_t lines = 0;
+};
+// The functions of a C++ or CUDA file, members of classes too, found by counting braces.
+std::vector<FunctionSize> FunctionsOf(const SourceFile& file);
+
+// What a rule finds wrong in the tree as a whole.
 using TreeRule = std::vector<std::string> (*)(const std::vector<SourceFile>& files);
 
 // The folders of sources include each other without a cycle; the finding is the shortest one, with an include for
@@ -58,7 +72,7 @@ std::vector<std::string> QuotedIncludes(const SourceFile& file);
 
 // Every file below `root` that belongs to the project, relative to it, with '/'.
 std::vector<std::string> ListTree(const std::string& root);
-// What: every text file below `root` that belongs to the project (build output and hidden folders left out).
+// Every text file below `root` that belongs to the project (build output and hidden folders left out).
 std::vector<SourceFile> ReadTree(const std::string& root);
 
 }  // namespace stoch::test

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an answer says of how it came about: seeds, dates, digests; and text where tokens have none.
 
 #include <set>
 
 #include "kernels/base/error.h"
-#include "loader/tokenizer/chat_template.h"
+#include "loader/tokenizer/chat/chat_template.h"
 #include "tests/serve/server_fixture.h"
 
 namespace stoch::test {

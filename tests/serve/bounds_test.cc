@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one request may ask of the server, and what running out of memory does to the others.
 
 #include <atomic>

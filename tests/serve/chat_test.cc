@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chat completions.
 
 #include <algorithm>
 
-#include "loader/tokenizer/chat_template.h"
+#include "loader/tokenizer/chat/chat_template.h"
 #include "tests/serve/server_fixture.h"
 
 namespace stoch::test {
@@ -32,7 +33,7 @@ class Chat : public ServerFixture {
   void SetUp() override {
     Listen();
     engine_ = OpenEngine();
-    server_->Attach(*engine_, &chat_tokenizer_);
+    Attach(&chat_tokenizer_);
   }
 
   GenerateResult Reference(int64_t max_tokens, uint64_t choice = 0) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Completions: what comes back, whole and streamed, and that it is what the engine gives alone.
 
 #include <algorithm>

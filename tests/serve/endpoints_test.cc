@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The endpoints that generate nothing, and what every endpoint shares.
 
 #include "tests/serve/server_fixture.h"
@@ -15,7 +16,7 @@ TEST_F(Endpoints, SayLoadingUntilThereIsAModel) {
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.headers.count("retry-after"), 1u);
   engine_ = OpenEngine();
-  server_->Attach(*engine_, &tokenizer_);
+  Attach(&tokenizer_);
   EXPECT_EQ(Call(port(), "GET", "/health").status, 200);
 }
 
@@ -57,7 +58,7 @@ TEST_F(Endpoints, TokenizeKnowsWrittenSpecialTokens) {
   const std::unique_ptr<Tokenizer> demo = LoadTokenizer(std::string(STOCH_SOURCE_DIR) + "/demo");
   Listen();
   engine_ = OpenEngine();
-  server_->Attach(*engine_, demo.get());
+  Attach(demo.get());
   const std::string eos = Call(port(), "GET", "/tokenizer_info").Json()["eos_token"];
   const Json body = {{"prompt", eos}, {"add_special_tokens", false}};
   EXPECT_EQ(Post("/tokenize", body).Json()["tokens"], Json(demo->eos_ids()));

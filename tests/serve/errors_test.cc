@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that are refused, before any work, with the field at fault.
 
 #include <limits>

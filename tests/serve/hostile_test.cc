@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mutated requests: bodies that are almost right, and bytes that are almost HTTP. Whatever comes in, the answer is 200
 // or a client error, the server goes on, and others get what they get alone.
 //
@@ -31,7 +32,7 @@ const std::array<std::pair<const char*, const char*>, 8> kRequests = {{
 class Hostile : public ServerFixture {
  protected:
   void SetUp() override {
-    server_options_.scheduler.max_queue = 8;
+    runner_options_.max_queue = 8;
     server_options_.http.max_body_bytes = 64 << 10;
     server_options_.http.max_header_bytes = 4 << 10;
     StartServer();

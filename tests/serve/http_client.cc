@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/serve/http_client.h"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small HTTP client for tests of the server, over loopback.
 #pragma once
 

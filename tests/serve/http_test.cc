@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HTTP itself: framing, limits, clients that leave, full queues, the end.
 
 #include "kernels/base/error.h"
@@ -147,7 +148,7 @@ TEST_F(Http, AClientThatLeavesFreesItsPlaces) {
 }
 
 TEST_F(Http, AQueueIsBoundedAndLeftAtOnce) {
-  server_options_.scheduler.max_queue = 4;
+  runner_options_.max_queue = 4;
   StartServer();
   HttpClient running(port());
   HttpClient waiting(port());
@@ -208,7 +209,7 @@ TEST_F(Http, SequencesWaitForTheirPages) {
   };
   for (const bool reuse : {true, false}) {
     server_.reset();
-    server_options_.scheduler.prefix_reuse = reuse;
+    runner_options_.prefix_reuse = reuse;
     StartServer();
     HttpClient large(port());
     HttpClient larger(port());

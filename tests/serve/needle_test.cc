@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The promise: a request's tokens and logprobs do not depend on who else is served, nor on what was served before.
 //
 // STOCH_NEEDLE_ROUNDS says how many rounds are run (the ctest entry serve_needle_200 runs 200), STOCH_TEST_DEVICE
@@ -31,7 +32,7 @@ class Needle : public ServerFixture, public testing::WithParamInterface<Setting>
     engine_options_.max_sequences = 12;        // fewer than ask, so that they come and go
     engine_options_.kv_tokens = 10 * kLength;  // and wait for each other's pages
     engine_options_.sc = ParseScModelConfig(std::vector<std::string>{GetParam().sc});
-    server_options_.scheduler.prefix_reuse = GetParam().prefix_reuse;
+    runner_options_.prefix_reuse = GetParam().prefix_reuse;
     StartServer();
   }
 

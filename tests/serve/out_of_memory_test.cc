@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pass that finds no memory ends one request, the one that asked for most; its neighbours answer as if alone.
 #include <gtest/gtest.h>
 
@@ -6,12 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/serve/metrics.h"
-#include "engine/serve/scheduler.h"
+#include "engine/worker/scheduler.h"
 #include "kernels/base/error.h"
 #include "kernels/registry.h"
 #include "tests/support/failing_backend.h"
-#include "tests/support/letters_tokenizer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -51,8 +50,7 @@ class OutOfMemoryTest : public testing::Test {
   // All requests at once, through a scheduler of their own.
   std::vector<Answer> Serve(const std::vector<GenerateRequest>& requests) {
     std::vector<Answer> answers(requests.size());
-    serve::Metrics metrics;
-    serve::Scheduler scheduler(*engine_, &tokenizer_, {}, metrics);
+    serve::Scheduler scheduler(*engine_, {});
     std::vector<serve::Job> jobs;
     for (size_t i = 0; i < requests.size(); ++i) {
       jobs.push_back({[request = requests[i]] { return request; },
@@ -81,7 +79,6 @@ class OutOfMemoryTest : public testing::Test {
   }
 
   TempDir scratch_;
-  LettersTokenizer tokenizer_;
   FailingBackend* backend_ = nullptr;
   std::unique_ptr<Engine> engine_;
   std::mutex mutex_;
@@ -91,7 +88,7 @@ class OutOfMemoryTest : public testing::Test {
 TEST_F(OutOfMemoryTest, EndsTheLargestRequestAlone) {
   const std::vector<GenerateRequest> requests = {Request(5, 1), Request(40, 2), Request(9, 3)};
   std::vector<GenerateResult> alone;
-  for (const GenerateRequest& request : requests) alone.push_back(Generate(*engine_, &tokenizer_, request));
+  for (const GenerateRequest& request : requests) alone.push_back(Generate(*engine_, nullptr, request));
   // Passes with the long prompt in them are too large for this device.
   backend_->before_attention = [](int64_t rows) {
     if (rows > 30) throw OutOfMemory("cuda:0 has 3 MiB free, but 7 MiB are needed in one piece");
@@ -122,9 +119,9 @@ TEST_F(OutOfMemoryTest, NeverRunsEveryPassAgainOneByOne) {
 
 TEST_F(OutOfMemoryTest, ReachesTheCallerOfGenerate) {
   backend_->before_attention = [](int64_t) { throw OutOfMemory("no memory"); };
-  EXPECT_THROW(Generate(*engine_, &tokenizer_, Request(5, 1)), OutOfMemory);
+  EXPECT_THROW(Generate(*engine_, nullptr, Request(5, 1)), OutOfMemory);
   backend_->before_attention = nullptr;
-  EXPECT_EQ(Generate(*engine_, &tokenizer_, Request(5, 1)).ids.size(), 6u);
+  EXPECT_EQ(Generate(*engine_, nullptr, Request(5, 1)).ids.size(), 6u);
 }
 
 }  // namespace

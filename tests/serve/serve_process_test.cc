@@ -1,11 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // `stoch serve` as a process: signals under load and exit codes.
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
@@ -14,93 +14,22 @@
 #include <fstream>
 #include <future>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/serve/http_client.h"
+#include "tests/serve/serving.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch::test {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int kStreams = 12;
-const std::string kDemo = std::string(STOCH_SOURCE_DIR) + "/demo";
-
-// A server of the demo model. Killed where a test leaves it running.
-class Serving {
- public:
-  // unread: standard error is a pipe that nobody reads. files: descriptors it may have; 0 = as this process.
-  explicit Serving(const std::vector<std::string>& more = {}, const std::string& model = kDemo, bool unread = false,
-                   rlim_t files = 0) {
-    std::vector<std::string> words = {STOCH_BINARY, "serve",     "--model", model,    "--device",
-                                      "cpu",        "--threads", "1",       "--port", "0"};
-    words.insert(words.end(), more.begin(), more.end());
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    WriteFile(folder_ / "out", "");
-    WriteFile(folder_ / "err", "");
-    if (unread && pipe(unread_.data()) != 0) throw std::runtime_error("pipe failed");
-    child_ = fork();
-    if (child_ < 0) throw std::runtime_error("fork failed");
-    if (child_ == 0) {
-      dup2(open((folder_ / "out").c_str(), O_WRONLY), STDOUT_FILENO);
-      dup2(unread ? unread_[1] : open((folder_ / "err").c_str(), O_WRONLY), STDERR_FILENO);
-      const rlimit limit = {files, files};
-      if (files > 0) setrlimit(RLIMIT_NOFILE, &limit);
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-  }
-  ~Serving() {
-    for (const int end : unread_) {
-      if (end >= 0) close(end);
-    }
-    if (child_ <= 0) return;
-    kill(child_, SIGKILL);
-    waitpid(child_, nullptr, 0);
-  }
-
-  // What: waits until the log says `event`.
-  bool Logs(const std::string& event) const {
-    const auto deadline = Clock::now() + seconds(20);
-    while (Log().find(" " + event + " ") == std::string::npos) {
-      if (Clock::now() > deadline) return false;
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-    return true;
-  }
-  std::string Log() const { return ReadFile(folder_ / "err"); }
-  uint16_t port() const {
-    const std::string out = ReadFile(folder_ / "out");
-    return static_cast<uint16_t>(std::stoi(out.substr(out.rfind(':') + 1)));
-  }
-  pid_t pid() const { return child_; }
-  void Signal(int number) const { kill(child_, number); }
-  // What: the exit code, 128 + N where signal N ended it; nothing where it does not end in time.
-  std::optional<int> Wait(milliseconds limit) {
-    const auto deadline = Clock::now() + limit;
-    int status = 0;
-    while (waitpid(child_, &status, WNOHANG) == 0) {
-      if (Clock::now() > deadline) return std::nullopt;
-      std::this_thread::sleep_for(milliseconds(2));
-    }
-    child_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
- private:
-  TempDir folder_;
-  std::array<int, 2> unread_ = {-1, -1};
-  pid_t child_ = 0;
-};
 
 // Streams in flight, the first event of each read.
 std::vector<std::unique_ptr<HttpClient>> StartStreams(const Serving& server, int max_tokens) {
@@ -190,6 +119,11 @@ TEST(ServeProcess, ExitCodesAreExact) {
                                               {"--max-sequences", "0"},
                                               {"--kv-tokens", "-1"},
                                               {"--stall-limit", "0"},
+                                              {"--replicas", "0"},
+                                              {"--in-process", "--replicas", "2"},
+                                              {"--in-process", "--replica-devices", "0"},
+                                              {"--replicas", "2", "--replica-devices", "0"},
+                                              {"--replica-devices", "x"},
                                               {"--context", "100000"}};
   for (const std::vector<std::string>& arguments : refused) {
     Serving server(arguments);
@@ -297,6 +231,70 @@ TEST(ServeProcess, EveryServerOfAModelHasTheSameFingerprint) {
   EXPECT_EQ(fingerprints[0], fingerprints[1]);
   EXPECT_EQ(fingerprints[0].rfind("stoch-", 0), 0u);
 }
+
+#ifdef STOCH_HAVE_SYSTEMD
+// A stand-in for a service manager: it listens for the server, hears that it is ready and alive, and starts another one
+// on the same socket.
+TEST(ServeProcess, TellsAServiceManagerAndTakesItsSocket) {
+  const TempDir folder;
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  const std::string path = (folder / "notify").string();
+  ASSERT_LT(path.size(), sizeof(name.sun_path));
+  path.copy(name.sun_path, path.size());
+  const int notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(bind(notify, reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  const timeval patience = {20, 0};
+  setsockopt(notify, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  const auto hear = [&] {
+    std::array<char, 256> text{};
+    const ssize_t bytes = recv(notify, text.data(), text.size(), 0);
+    return std::string(text.data(), bytes < 0 ? 0 : static_cast<size_t>(bytes));
+  };
+  const int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(listening, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listening, 64), 0);
+  ASSERT_EQ(getsockname(listening, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const auto in_child = [&] {
+    dup2(listening, 3);
+    const std::string pid = std::to_string(getpid());
+    setenv("LISTEN_FDS", "1", 1);
+    setenv("LISTEN_PID", pid.c_str(), 1);
+    setenv("NOTIFY_SOCKET", path.c_str(), 1);
+    setenv("WATCHDOG_USEC", "300000", 1);
+    setenv("WATCHDOG_PID", pid.c_str(), 1);
+  };
+  const uint16_t port = ntohs(address.sin_port);
+  {
+    Serving server({}, kDemo, false, 0, in_child);
+    EXPECT_EQ(hear(), "READY=1") << server.Log();
+    EXPECT_EQ(hear(), "WATCHDOG=1");
+    EXPECT_EQ(hear(), "WATCHDOG=1");
+    EXPECT_EQ(server.port(), port);
+    EXPECT_EQ(Call(port, "GET", "/health").status, 200);
+    server.Signal(SIGKILL);
+    EXPECT_EQ(server.Wait(seconds(5)), 128 + SIGKILL);
+  }
+  HttpClient early(port);  // there is no server, and nobody is refused
+  early.SendRaw("GET /version HTTP/1.1\r\n\r\n");
+  Serving server({}, kDemo, false, 0, in_child);
+  EXPECT_EQ(early.Receive().status, 200);
+  std::string word = hear();
+  while (word == "WATCHDOG=1") word = hear();
+  EXPECT_EQ(word, "READY=1");
+  server.Signal(SIGTERM);
+  do word = hear();
+  while (word == "WATCHDOG=1");
+  EXPECT_EQ(word, "STOPPING=1");
+  EXPECT_EQ(server.Wait(seconds(10)), 0);
+  close(listening);
+  close(notify);
+}
+#endif
 
 int64_t PeakMemoryKib(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");

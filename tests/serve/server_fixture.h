@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A running server with a random tiny model, and a second engine of the same model to compare with.
 #pragma once
 
@@ -16,8 +17,11 @@
 
 #include "engine/generate.h"
 #include "engine/serve/server.h"
+#include "engine/worker/local_model.h"
+#include "engine/worker/scheduler.h"
 #include "kernels/registry.h"
 #include "tests/serve/http_client.h"
+#include "tests/support/failing_backend.h"
 #include "tests/support/letters_tokenizer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -26,7 +30,7 @@ namespace stoch::test {
 
 using Json = nlohmann::json;
 
-// What: `condition` comes true within a minute, which sanitizers on a busy machine may need.
+// `condition` comes true within a minute, which sanitizers on a busy machine may need.
 inline bool Eventually(const std::function<bool()>& condition) {
   for (int i = 0; i < 12000; ++i) {
     if (condition()) return true;
@@ -35,7 +39,7 @@ inline bool Eventually(const std::function<bool()>& condition) {
   return condition();
 }
 
-// What: the number in an environment variable: how much of a test that can go on for any time is run.
+// The number in an environment variable: how much of a test that can go on for any time is run.
 inline int NumberFromEnvironment(const char* name, int fallback) {
   const char* text = std::getenv(name);
   return text == nullptr ? fallback : std::atoi(text);
@@ -60,8 +64,9 @@ class ServerFixture : public testing::Test {
 
   std::unique_ptr<Engine> OpenEngine() const {
     const char* device = std::getenv("STOCH_TEST_DEVICE");
-    std::shared_ptr<Backend> backend =
-        OpenBackend(device == nullptr ? "cpu" : device, {.threads = 1, .cpu_variant = ""}, nullptr);
+    auto backend = std::make_shared<FailingBackend>(
+        OpenBackend(device == nullptr ? "cpu" : device, {.threads = 1, .cpu_variant = ""}, nullptr));
+    backend->before_attention = before_attention_;
     // Layers in turn on all devices, so that several passes are in flight.
     const std::span<const Device> devices = backend->devices();
     ModelFiles files = OpenModelFiles(scratch_.path().string());
@@ -74,6 +79,7 @@ class ServerFixture : public testing::Test {
     return Engine::Open(std::move(backend), std::move(files), options);
   }
   void Listen() {
+    server_options_.max_choices = runner_options_.max_queue;
     server_ = std::make_unique<serve::Server>(server_options_, [this](const serve::LogLine& line) {
       const std::lock_guard lock(log_mutex_);
       log_.push_back(serve::FormatLogLine(line));
@@ -83,7 +89,11 @@ class ServerFixture : public testing::Test {
   void StartServer(const Tokenizer& tokenizer) {
     Listen();
     engine_ = OpenEngine();
-    server_->Attach(*engine_, &tokenizer);
+    Attach(&tokenizer);
+  }
+  void Attach(const Tokenizer* tokenizer) {
+    server_->Attach(serve::Describe(*engine_), tokenizer,
+                    std::make_unique<serve::Scheduler>(*engine_, runner_options_));
   }
 
   uint16_t port() const { return server_->port(); }
@@ -150,6 +160,8 @@ class ServerFixture : public testing::Test {
   TempDir scratch_;
   EngineOptions engine_options_;
   serve::ServerOptions server_options_;
+  serve::RunnerOptions runner_options_;
+  std::function<void(int64_t rows)> before_attention_;  // of the engines that are opened from now on
   LettersTokenizer tokenizer_;
   std::mutex log_mutex_;
   std::vector<std::string> log_;

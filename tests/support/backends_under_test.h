@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backends that must agree bit for bit.
 #pragma once
 
@@ -52,7 +53,7 @@ inline std::vector<BackendUnderTest> BackendsUnderTest() {
 // The CPU's fastest variant and the GPU: for tests of behaviour that has nothing to do with variants.
 inline std::vector<BackendUnderTest> OneOfEachBackend() { return {{"cpu", "", 2}, {"cuda:0", "", 0}}; }
 
-// What: whether a machine without it is an error. STOCH_REQUIRE_CUDA says how many GPUs must be there.
+// Whether a machine without it is an error. STOCH_REQUIRE_CUDA says how many GPUs must be there.
 inline bool IsRequired(const BackendUnderTest& spec) {
   const std::string_view device = spec.device;
   if (!device.starts_with("cuda")) return !std::string_view(spec.cpu_variant).starts_with("avx");
@@ -60,7 +61,7 @@ inline bool IsRequired(const BackendUnderTest& spec) {
   return required != nullptr && std::count(device.begin(), device.end(), ',') < std::atoi(required);
 }
 
-// What: opens it, or says why it is not there (`why`) and returns nullptr. The scalar reference is always there.
+// Opens it, or says why it is not there (`why`) and returns nullptr. The scalar reference is always there.
 inline std::shared_ptr<Backend> TryOpen(const BackendUnderTest& spec, std::string* why) {
   BackendOptions options;
   options.threads = spec.threads;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Expectations on InvalidInput.
 #pragma once
 
@@ -12,7 +13,7 @@
 
 namespace stoch::test {
 
-// What: the message of the InvalidInput that `body` throws; a failure of the test, and "", if it throws none.
+// The message of the InvalidInput that `body` throws; a failure of the test, and "", if it throws none.
 inline std::string InvalidMessage(const std::function<void()>& body) {
   try {
     body();
@@ -23,7 +24,7 @@ inline std::string InvalidMessage(const std::function<void()>& body) {
   return "";
 }
 
-// What: `body` throws InvalidInput whose message is one line that has every one of `parts` in it.
+// `body` throws InvalidInput whose message is one line that has every one of `parts` in it.
 inline void ExpectInvalid(const std::function<void()>& body, std::initializer_list<std::string_view> parts) {
   const std::string message = InvalidMessage(body);
   for (const std::string_view part : parts) {

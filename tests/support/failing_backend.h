@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A backend that hands every call on to another one, and fails where a test wants it to.
 #pragma once
 
@@ -15,13 +16,17 @@ class FailingBackend final : public Backend {
 
   // Called before every attention, with its rows; what it throws is what the op throws.
   std::function<void(int64_t rows)> before_attention;
+  // Called after every choice of experts.
+  std::function<void(const RouteCall& call)> after_route;
+  // Called before every pass, with its tokens; the same.
+  std::function<void(const PassLayout& layout)> before_pass;
 
   std::string_view name() const override { return inner_->name(); }
   std::span<const Device> devices() const override { return inner_->devices(); }
   DeviceInfo info(Device device) const override { return inner_->info(device); }
   double MeasureBandwidth(Device device) override { return inner_->MeasureBandwidth(device); }
   std::vector<DeviceLink> links() const override { return inner_->links(); }
-  std::string exchange() const override { return inner_->exchange(); }
+  std::string collectives() const override { return inner_->collectives(); }
   Buffer Allocate(Device device, int64_t bytes) override { return inner_->Allocate(device, bytes); }
   Buffer AllocateShared(Device device, int64_t bytes) override { return inner_->AllocateShared(device, bytes); }
   void CopyFromHost(const TensorView& to, const void* from) override { inner_->CopyFromHost(to, from); }
@@ -49,7 +54,10 @@ class FailingBackend final : public Backend {
   std::unique_ptr<Pass> MakePass(Device device, const PassLimits& limits) override {
     return inner_->MakePass(device, limits);
   }
-  void UploadPass(Pass& pass, const PassLayout& layout) override { inner_->UploadPass(pass, layout); }
+  void UploadPass(Pass& pass, const PassLayout& layout) override {
+    if (before_pass) before_pass(layout);
+    inner_->UploadPass(pass, layout);
+  }
   void Embed(const EmbeddingTable& table, const Pass& pass, const TensorView& out) override {
     inner_->Embed(table, pass, out);
   }
@@ -58,10 +66,22 @@ class FailingBackend final : public Backend {
     if (before_attention) before_attention(call.q.dim(0));
     inner_->Attention(call);
   }
-  void GatherOutputRows(const Pass& pass, const TensorView& x, const TensorView& out) override {
-    inner_->GatherOutputRows(pass, x, out);
+  void AddBias(const AddBiasCall& call) override { inner_->AddBias(call); }
+  void NormHeads(const NormHeadsCall& call) override { inner_->NormHeads(call); }
+  bool has_experts() const override { return inner_->has_experts(); }
+  std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) override {
+    return inner_->MakeExperts(std::move(experts));
   }
-  void Gather(const GatherCall& call) override { inner_->Gather(call); }
+  void Route(const RouteCall& call) override {
+    inner_->Route(call);
+    if (after_route) after_route(call);
+  }
+  void ExpertLinear(const ExpertLinearCall& call) override { inner_->ExpertLinear(call); }
+  void CombineExperts(const CombineExpertsCall& call) override { inner_->CombineExperts(call); }
+  void SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) override {
+    inner_->SelectRows(pass, x, out);
+  }
+  void AllGather(const AllGatherCall& call) override { inner_->AllGather(call); }
   void Argmax(const TensorView& logits, const TensorView& ids) override { inner_->Argmax(logits, ids); }
   std::unique_ptr<LogitQueryBuffer> MakeLogitQueries(Device device, const LogitQueryLimits& limits) override {
     return inner_->MakeLogitQueries(device, limits);

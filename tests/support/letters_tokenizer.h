@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tokenizer for random models: id i is one printable character; 1 and 2 are special, 95 is half a character.
 #pragma once
 

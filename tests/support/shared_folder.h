@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reference data that is not part of the project: recorded goldens, real tiny models, tokenizers, texts.
 #pragma once
 
@@ -8,7 +9,7 @@
 
 namespace stoch::test {
 
-// What:   the folder named by the environment variable STOCH_SHARED, else "shared" next to the checkout, else nothing.
+// The folder named by the environment variable STOCH_SHARED, else "shared" next to the checkout, else nothing.
 // Errors: std::runtime_error where STOCH_SHARED names no folder: a typing error must not turn tests into skips.
 std::optional<std::filesystem::path> FindSharedFolder();
 

@@ -1,14 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/tiny_model.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <variant>
 
 #include "kernels/math/half.h"
 #include "kernels/math/random.h"
 #include "loader/checkpoint/safetensors_writer.h"
-#include "loader/config/llama_tensors.h"
+#include "loader/config/decoder_tensors.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch::test {
@@ -54,8 +57,8 @@ std::string ShardName(int shard, int shards) {
 
 }  // namespace
 
-LlamaConfig TinyLlamaConfig() {
-  LlamaConfig config;
+DecoderConfig TinyLlamaConfig() {
+  DecoderConfig config;
   config.hidden_size = 64;
   config.intermediate_size = 172;
   config.num_hidden_layers = 2;
@@ -70,12 +73,12 @@ LlamaConfig TinyLlamaConfig() {
 
 std::vector<StoredTensor> TinyModelTensors(const TinyModel& model) {
   std::vector<StoredTensor> tensors;
-  for (const LlamaTensor& tensor : LlamaTensors(model.config)) {
+  for (const DecoderTensor& tensor : DecoderTensors(model.config)) {
     StoredTensor stored{tensor.name, model.dtype, tensor.shape, {}};
     int64_t numel = 1;
     for (const int64_t dim : tensor.shape) numel *= dim;
     const uint64_t stream = StreamOf(tensor.name);
-    const float centre = tensor.shape.size() == 1 ? 1.0f : 0.0f;
+    const float centre = tensor.shape.size() == 1 && !tensor.name.ends_with(".bias") ? 1.0f : 0.0f;
     for (int64_t i = 0; i < numel; ++i) {
       const float uniform = RandomUniform(model.seed, stream, static_cast<uint64_t>(i)) * 2.0f - 1.0f;
       AppendElement(stored.bytes, centre + uniform * model.spread, model.dtype);
@@ -86,13 +89,13 @@ std::vector<StoredTensor> TinyModelTensors(const TinyModel& model) {
   return tensors;
 }
 
-std::string ConfigJson(const LlamaConfig& config) {
+std::string ConfigJson(const DecoderConfig& config) {
   nlohmann::json json = {
-      {"architectures", {"LlamaForCausalLM"}},
-      {"model_type", "llama"},
+      {"architectures", {std::string(config.architecture->transformers_class)}},
+      {"model_type", std::string(config.architecture->model_type)},
       {"hidden_act", "silu"},
-      {"attention_bias", false},
-      {"mlp_bias", false},
+      {"attention_bias", config.HasBias(BlockGroup::kO)},
+      {"mlp_bias", config.HasBias(BlockGroup::kDown)},
       {"hidden_size", config.hidden_size},
       {"intermediate_size", config.intermediate_size},
       {"num_hidden_layers", config.num_hidden_layers},
@@ -107,13 +110,33 @@ std::string ConfigJson(const LlamaConfig& config) {
       {"bos_token_id", config.bos_token_id},
       {"eos_token_id", config.eos_token_ids},
   };
+  if (!config.windows.empty()) {
+    json["use_sliding_window"] = true;
+    json["sliding_window"] = *std::max_element(config.windows.begin(), config.windows.end());
+    for (const int64_t window : config.windows) {
+      json["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
+    }
+  } else if (config.architecture->window == WindowRule::kEveryLayer) {
+    json["sliding_window"] = nullptr;
+  }
+  if (config.HasExperts()) {
+    json["num_experts"] = config.num_experts;
+    json["num_experts_per_tok"] = config.num_experts_per_tok;
+    json["moe_intermediate_size"] = config.moe_intermediate_size;
+    json["norm_topk_prob"] = config.norm_topk_prob;
+    json["mlp_only_layers"] = nlohmann::json::array();
+    for (size_t i = 0; i < config.sparse_layers.size(); ++i) {
+      if (!config.sparse_layers[i]) json["mlp_only_layers"].push_back(i);
+    }
+  }
   if (config.rope_scaling) {
+    const auto& scaling = std::get<Llama3RopeScaling>(*config.rope_scaling);
     json["rope_scaling"] = {
         {"rope_type", "llama3"},
-        {"factor", config.rope_scaling->factor},
-        {"low_freq_factor", config.rope_scaling->low_freq_factor},
-        {"high_freq_factor", config.rope_scaling->high_freq_factor},
-        {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings},
+        {"factor", scaling.factor},
+        {"low_freq_factor", scaling.low_freq_factor},
+        {"high_freq_factor", scaling.high_freq_factor},
+        {"original_max_position_embeddings", scaling.original_max_position_embeddings},
     };
   }
   return json.dump(2);

@@ -1,4 +1,5 @@
-// Random tiny Llama checkpoints as Hugging Face folders.
+// SPDX-License-Identifier: Apache-2.0
+// Random tiny checkpoints as Hugging Face folders: a Llama, or what a config says.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +9,16 @@
 #include <vector>
 
 #include "kernels/base/dtype.h"
-#include "loader/config/llama_config.h"
+#include "loader/config/decoder_config.h"
 
 namespace stoch::test {
 
 // hidden 64, intermediate 172, 2 layers, 4 heads, 2 KV heads, head_dim 16, vocab 96, context 128, untied: small
 // enough for any test, with chunk tails (172 = 128 + 44).
-LlamaConfig TinyLlamaConfig();
+DecoderConfig TinyLlamaConfig();
 
 struct TinyModel {
-  LlamaConfig config = TinyLlamaConfig();
+  DecoderConfig config = TinyLlamaConfig();
   DType dtype = DType::kF32;  // or kF16, kBF16
   uint64_t seed = 1;
   float spread = 0.15f;          // linears and embedding are uniform in (-spread, spread), norms in 1 +- spread
@@ -33,17 +34,17 @@ struct StoredTensor {
   std::vector<std::byte> bytes;
 };
 
-// What: the tensors of the model, values a function of (seed, tensor name, position) alone, rounded to the dtype.
+// The tensors of the model, values a function of (seed, tensor name, position) alone, rounded to the dtype.
 std::vector<StoredTensor> TinyModelTensors(const TinyModel& model);
 
 // The config as config.json text.
-std::string ConfigJson(const LlamaConfig& config);
+std::string ConfigJson(const DecoderConfig& config);
 
-// What: one safetensors file.
+// One safetensors file.
 void WriteTensors(const std::filesystem::path& path, const std::vector<StoredTensor>& tensors);
 
-// What: makes `folder` a checkpoint: config.json and one or more safetensors files. `edit`, where given, changes the
-//       tensors first (drops, adds, reshapes, plants a NaN).
+// Makes `folder` a checkpoint: config.json and one or more safetensors files. `edit`, where given, changes the tensors
+// first (drops, adds, reshapes, plants a NaN).
 void WriteTinyModel(const std::filesystem::path& folder, const TinyModel& model,
                     const std::function<void(std::vector<StoredTensor>&)>& edit = nullptr);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the command line tests share: the demo model and expectations on how a run ended.
 #pragma once
 
@@ -22,7 +23,7 @@ inline std::vector<std::string> WithDemo(std::string command, const std::vector<
   return arguments;
 }
 
-// What: the run was refused: exit code 2, nothing on standard output, and one line "error: ..." with `part` in it.
+// The run was refused: exit code 2, nothing on standard output, and one line "error: ..." with `part` in it.
 inline void ExpectRefused(const ProcessResult& result, const std::string& part) {
   EXPECT_EQ(result.exit_code, 2) << result.err;
   EXPECT_EQ(result.out, "");
@@ -31,7 +32,7 @@ inline void ExpectRefused(const ProcessResult& result, const std::string& part) 
   EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
 }
 
-// What: the JSON object a successful run printed.
+// The JSON object a successful run printed.
 inline nlohmann::json ExpectJson(const ProcessResult& result) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);

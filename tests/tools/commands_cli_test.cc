@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch bench, perplexity, verify and inspect, as a user drives them.
 
 #include <sstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line on a GPU: the CPU's bits, and really the GPU. Skipped without one; STOCH_REQUIRE_CUDA=1 fails.
 
 #include <cstdlib>

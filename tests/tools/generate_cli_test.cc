@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch generate and stoch tokenize, as a user drives them.
 
 #include "tests/support/shared_folder.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the stoch binary as a user would.
 #pragma once
 
@@ -23,7 +24,7 @@ struct ProcessOptions {
   std::string interrupt_after_out;  // SIGINT once standard output holds this text
 };
 
-// What:   runs the binary under test with these arguments and waits for it.
+// Runs the binary under test with these arguments and waits for it.
 // Errors: std::runtime_error if it cannot be started or does not end in two minutes.
 ProcessResult RunStoch(const std::vector<std::string>& arguments, const ProcessOptions& options = {});
 

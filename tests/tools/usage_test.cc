@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Help, version, completion, and wrong usage.
 
 #include "tests/support/temp_dir.h"
@@ -6,8 +7,8 @@
 namespace stoch::test {
 namespace {
 
-constexpr const char* kCommands[] = {"generate", "bench", "perplexity", "verify", "inspect",
-                                     "tokenize", "serve", "completion", "help"};
+constexpr const char* kCommands[] = {"generate", "bench", "perplexity", "verify",     "inspect",
+                                     "tokenize", "serve", "calibrate",  "completion", "help"};
 
 TEST(Usage, HelpNamesEveryCommandAndGivesExamples) {
   const ProcessResult root = RunStoch({"--help"});

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds a usable CUDA compiler; sets STOCH_HAVE_CUDA and enables the CUDA language. Never installs anything.
 
 set(STOCH_HAVE_CUDA OFF)

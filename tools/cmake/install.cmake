@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake --install: the program, the libraries behind stoch::engine, their headers and the CMake package `stoch`.
 # A program outside says find_package(stoch) and links stoch::engine (examples/).
 
@@ -37,6 +38,7 @@ install(TARGETS stoch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 # Includes are written from the root of the project, so headers keep their folders. Backends and the server are inside.
 install(DIRECTORY engine kernels loader models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stoch FILES_MATCHING
   PATTERN "*.h" PATTERN kernels/cpu EXCLUDE PATTERN kernels/cuda EXCLUDE PATTERN engine/serve EXCLUDE
+  PATTERN engine/gateway EXCLUDE PATTERN engine/ipc EXCLUDE PATTERN engine/worker EXCLUDE
   PATTERN models/demo EXCLUDE)
 install(FILES LICENSE NOTICE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

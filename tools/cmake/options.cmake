@@ -1,8 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
 # Build options, the compiler flags every target shares, and the helpers stoch_library, stoch_test, stoch_bench,
 # stoch_fuzz. Found libraries are asked for where they are used (find_package in the folder that needs it).
 
 option(STOCH_BUILD_TESTS "Build the tests" ON)
 option(STOCH_BUILD_BENCH "Build the Google Benchmark suites" ON)
+option(STOCH_PYTHON "Build the extension module of the Python package (pip install . does)" OFF)
 option(STOCH_FUZZ "Build the libFuzzer targets (needs clang)" OFF)
 set(STOCH_CUDA "AUTO" CACHE STRING "Build the CUDA backend: AUTO (when nvcc works), ON, OFF")
 set_property(CACHE STOCH_CUDA PROPERTY STRINGS AUTO ON OFF)

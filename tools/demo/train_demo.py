@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains the bundled demo model (demo): a small Llama that tells short stories in stochastic computing.
 
 What it does, in one run on one GPU:

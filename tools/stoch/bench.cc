@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch bench: time per token, several precisions side by side in one process.
 
 #include "tools/stoch/report/bench.h"
@@ -17,7 +18,7 @@
 #include "engine/sampler.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_config.h"
-#include "loader/config/llama_config.h"
+#include "loader/config/decoder_config.h"
 #include "models/decoder/memory_plan.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
@@ -216,7 +217,7 @@ double TensorRate(const std::string& device_name, Precision precision) {
 
 // MACs of one token in the decoder linears; an SC product is as many bit-MACs as its stream is long.
 double MacsPerToken(const Engine& engine) {
-  const LlamaConfig& config = engine.config();
+  const DecoderConfig& config = engine.config();
   const double hidden = static_cast<double>(config.hidden_size);
   const double intermediate = static_cast<double>(config.intermediate_size);
   const double q = static_cast<double>(config.num_attention_heads * config.head_dim);

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes build_facts.h. Run at every build, so that the commit is right; touches the file only when a fact changed.
 # Given: SOURCE_DIR, OUTPUT, VERSION, BUILD_TYPE, CUDA_VERSION.
 

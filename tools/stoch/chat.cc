@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/stoch/chat.h"
 
 #include <fmt/format.h>
@@ -36,7 +37,7 @@ std::optional<std::string> ReadInputLine(bool prompt) {
 }  // namespace
 
 ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, ChatFormat format, GenerateRequest request,
-                 const std::string& system, const OutputOptions& output) {
+                 const std::string& system, const ChatOptions& chat, const OutputOptions& output) {
   const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
   std::vector<ChatMessage> messages;
   if (!system.empty()) messages.push_back({"system", system});
@@ -47,7 +48,7 @@ ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, ChatFormat format, 
   while (const std::optional<std::string> line = ReadInputLine(terminal)) {
     if (line->empty()) continue;
     messages.push_back({"user", *line});
-    request.prompt = EncodeChat(tokenizer, format, messages);
+    request.prompt = EncodeChat(tokenizer, format, messages, chat);
     const GenerateResult result = Generate(engine, &tokenizer, request, callbacks);
     PrintLine("");
     messages.push_back({"assistant", result.text});

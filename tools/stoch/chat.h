@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interactive conversation of `stoch generate --chat`.
 #pragma once
 
@@ -5,17 +6,17 @@
 
 #include "engine/engine.h"
 #include "engine/generate.h"
-#include "loader/tokenizer/chat_template.h"
+#include "loader/tokenizer/chat/chat_template.h"
 #include "loader/tokenizer/tokenizer.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 
 namespace stoch::cli {
 
-// What:   reads what the user says line by line from standard input and streams the answers, until the input ends.
-//         Ctrl-C ends the answer at hand, and the conversation where none is.
+// Reads what the user says line by line from standard input and streams the answers, until the input ends. Ctrl-C ends
+// the answer at hand, and the conversation where none is.
 // Errors: InvalidInput: a conversation longer than the context, invalid UTF-8.
 ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, ChatFormat format, GenerateRequest request,
-                 const std::string& system, const OutputOptions& output);
+                 const std::string& system, const ChatOptions& chat, const OutputOptions& output);
 
 }  // namespace stoch::cli

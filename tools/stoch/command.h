@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The subcommands of stoch. Each declares its options on its CLI11 command and returns what runs once they are parsed.
 #pragma once
 
@@ -27,6 +28,8 @@ CommandBody AddVerify(CLI::App& command);
 CommandBody AddInspect(CLI::App& command);
 CommandBody AddTokenize(CLI::App& command);
 CommandBody AddServe(CLI::App& command);
+CommandBody AddCalibrate(CLI::App& command);
+CommandBody AddWorker(CLI::App& command);
 // These need the whole command line to describe it.
 CommandBody AddCompletion(CLI::App& command, const CLI::App& root);
 CommandBody AddHelp(CLI::App& command, const CLI::App& root);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/stoch/common_options.h"
 
 #include <fmt/format.h>
@@ -35,7 +36,7 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
       ->capture_default_str();
   command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
   command.add_option("--cpu-variant", options->cpu_variant,
-                     "CPU kernels: scalar, avx2, avx512bw, avx512vbmi; default the fastest");
+                     "CPU kernels: scalar, avx2, avx512bw, avx512vbmi (x86), neon (AArch64); default the fastest");
 }
 
 std::shared_ptr<Backend> Open(const DeviceOptions& options) {
@@ -69,16 +70,18 @@ DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, 
 }
 
 std::string RandomModelNames() {
-  std::vector<std::string_view> names = NamedLlamaConfigs();
+  std::vector<std::string_view> names = NamedDecoderConfigs();
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
 CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options) {
-  command.add_option("--tokenizer", options->tokenizer, "Folder with another tokenizer (random: models have none)");
+  command.add_option("--tokenizer", options->tokenizer,
+                     "Folder or GGUF file with another tokenizer (random: models have none)");
   command.add_option("--context", options->context, "Positions of a sequence; 0 = the model's, or what fits in memory")
       ->check(CLI::NonNegativeNumber);
-  return command.add_option("--model", options->model,
-                            "Hugging Face folder, or random:SHAPE[:SEED] with SHAPE one of " + RandomModelNames());
+  return command.add_option(
+      "--model", options->model,
+      "Hugging Face folder, GGUF file (NAME.gguf), or random:SHAPE[:SEED] with SHAPE one of " + RandomModelNames());
 }
 
 std::unique_ptr<Tokenizer> OpenTokenizer(const ModelOptions& options, const ModelFiles& files) {
@@ -100,6 +103,13 @@ void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options) {
                   "SC settings, later ones win: preset=NAME, attention=MODE, lm_head=0|1, NAME=VALUE, "
                   "OPERATOR.NAME=VALUE; `stoch help sc` lists them all")
       ->allow_extra_args(false);
+  ScFileOptions& files = options->files;
+  command.add_option("--mp", files.mp, "Mixed stream lengths: a threshold table or its wrapper (JSON)");
+  command.add_option("--mp-normalise", files.mp_normalise, "fixed, or call as published: rows depend on their window")
+      ->capture_default_str();
+  command.add_option("--smooth", files.smooth, "Smoothing factors (safetensors of stoch calibrate)");
+  command.add_option("--mask", files.mask, "Hybrid mask: sc, fp or intN for each operator and layer (JSON)");
+  command.add_option("--mask-bits", files.mask_bits, "Bits of every integer entry of the mask");
 }
 
 void Apply(const ArithmeticOptions& options, EngineOptions* engine) {
@@ -107,7 +117,21 @@ void Apply(const ArithmeticOptions& options, EngineOptions* engine) {
   if (engine->precision != Precision::kSc && !options.sc.empty()) {
     throw InvalidInput("--sc: has no meaning with --precision " + options.precision);
   }
+  if (engine->precision != Precision::kSc && !options.files.empty()) {
+    throw InvalidInput("--mp, --smooth, --mask: have no meaning with --precision " + options.precision);
+  }
   engine->sc = ParseScModelConfig(options.sc);
+  for (const std::string& notice : ReadScFiles(options.files, &engine->sc)) spdlog::warn(notice);
+  if (DependsOnCall(engine->sc)) {
+    static bool said = false;
+    if (!said) spdlog::warn("normalise=call: a row's stream length depends on its window, so batching is off");
+    said = true;
+  }
+}
+
+void RequireOwnLengths(const EngineOptions& engine) {
+  if (!DependsOnCall(engine.sc)) return;
+  throw InvalidInput("normalise=call makes an answer depend on its batch: use a table with metric_lo and metric_hi");
 }
 
 std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,

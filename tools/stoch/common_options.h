@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options that several subcommands share, and what they open.
 #pragma once
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/research/sc_files.h"
 #include "kernels/backend.h"
 #include "loader/checkpoint/weight_store.h"
 #include "loader/tokenizer/tokenizer.h"
@@ -37,9 +39,9 @@ struct DeviceOptions {
   std::string cpu_variant;
 };
 void AddDeviceOptions(CLI::App& command, DeviceOptions* options);
-// What: opens the backend; a notice of "auto" goes to the log. Errors: InvalidInput.
+// Opens the backend; a notice of "auto" goes to the log. Errors: InvalidInput.
 std::shared_ptr<Backend> Open(const DeviceOptions& options);
-// What:   what each device would hold, as --split, --device-map and --max-memory say (engine/placement.h).
+// What each device would hold, as --split, --device-map and --max-memory say (engine/placement.h).
 // Errors: InvalidInput.
 DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, const Backend& backend,
                          EngineOptions* engine);
@@ -51,7 +53,7 @@ struct ModelOptions {
   int64_t context = 0;
 };
 CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options);
-// What:   the tokenizer of --tokenizer or the model's folder; nullptr for random models without --tokenizer.
+// The tokenizer of --tokenizer or the model's folder; nullptr for random models without --tokenizer.
 // Errors: InvalidInput, also if the tokenizer has ids beyond the model's vocabulary.
 std::unique_ptr<Tokenizer> OpenTokenizer(const ModelOptions& options, const ModelFiles& files);
 
@@ -59,12 +61,15 @@ std::unique_ptr<Tokenizer> OpenTokenizer(const ModelOptions& options, const Mode
 struct ArithmeticOptions {
   std::string precision = "sc";
   std::vector<std::string> sc;
+  ScFileOptions files = {};  // --mp, --mp-normalise, --smooth, --mask, --mask-bits
 };
 void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options);
-// What: sets precision and SC configuration. Errors: InvalidInput, also for --sc next to an exact precision.
+// Sets precision and SC configuration, files read; notices about them go to the log. Errors: InvalidInput, also for --sc next to an exact precision.
 void Apply(const ArithmeticOptions& options, EngineOptions* engine);
+// Errors: InvalidInput where lengths depend on a call, for commands whose answers must not depend on a batch.
+void RequireOwnLengths(const EngineOptions& engine);
 
-// What:   Engine::Open where PlaceOn says, with a loading bar that Ctrl-C can end; the engine's notices go to the log.
+// Engine::Open where PlaceOn says, with a loading bar that Ctrl-C can end; the engine's notices go to the log.
 std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
                                    const DeviceOptions& devices, const OutputOptions& output);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch completion: a script for bash or zsh, made from the command line's own description.
 
 #include <fmt/format.h>
@@ -39,7 +40,7 @@ constexpr const char* kChoices =
     R"(    --precision) words="sc fp32 fp16" ;;
     --device) words="auto cpu cuda:0" ;;
     --device-map) words="auto balanced balanced_low_0 sequential" ;;
-    --cpu-variant) words="scalar avx2 avx512bw avx512vbmi" ;;
+    --cpu-variant) words="scalar avx2 avx512bw avx512vbmi neon" ;;
     --sc) words="{sc}" ;;
     --output|-o) words="md csv json jsonl" ;;
 )";

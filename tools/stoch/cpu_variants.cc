@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/stoch/cpu_variants.h"
 
 #include "kernels/registry.h"

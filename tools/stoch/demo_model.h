@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The demo model that comes with the source tree.
 #pragma once
 
@@ -5,7 +6,7 @@
 
 namespace stoch::cli {
 
-// What:   the folder demo of the tree this binary was built in (looked for upwards from the binary).
+// The folder demo of the tree this binary was built in (looked for upwards from the binary).
 // Errors: InvalidInput if there is none.
 std::string DemoModelFolder();
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch generate: text from a prompt, streamed, and chat.
 
 #include "engine/generate.h"
@@ -32,6 +33,7 @@ struct Options {
   std::string file;
   bool chat = false;
   std::string system;
+  bool no_thinking = false;
   bool echo = false;
   int64_t max_tokens = -1;
   SamplingOptions sampling;
@@ -96,9 +98,14 @@ ExitCode Run(const Options& options) {
   // Everything that can be wrong is found before the weights are loaded.
   if (options.chat) {
     const ChatFormat format = DetectChatFormat(*tokenizer);
+    if (options.no_thinking && format != ChatFormat::kQwen3) {
+      throw InvalidInput("--no-thinking: expected the Qwen3 chat format, got " + std::string(ChatFormatName(format)));
+    }
     const std::unique_ptr<Engine> engine =
         OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
-    return RunChat(*engine, *tokenizer, format, RequestFrom(options), options.system, options.output);
+    ChatOptions chat;
+    if (options.no_thinking) chat.enable_thinking = false;
+    return RunChat(*engine, *tokenizer, format, RequestFrom(options), options.system, chat, options.output);
   }
   const std::string prompt = PromptText(options);
   const std::unique_ptr<Engine> engine =
@@ -136,6 +143,7 @@ CommandBody AddGenerate(CLI::App& command) {
   auto* chat = command.add_flag("--chat", options->chat, "Talk with the model in its own chat format");
   auto* echo = command.add_flag("--echo", options->echo, "Print the prompt in front of the text");
   command.add_option("--system", options->system, "System message of --chat")->needs(chat);
+  command.add_flag("--no-thinking", options->no_thinking, "Answers without reasoning (--chat with Qwen3)")->needs(chat);
   command.add_option("--max-tokens", options->max_tokens, "At most so many; default: up to the context")
       ->check(CLI::NonNegativeNumber);
   AddSampling(command, options.get());

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch help: the reference of --sc, or the help of another subcommand.
 
 #include <fmt/format.h>

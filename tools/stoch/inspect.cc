@@ -1,9 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch inspect: what would be loaded where, without loading it.
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,12 +14,15 @@
 
 #include "engine/engine.h"
 #include "engine/placement.h"
+#include "engine/research/sc_files.h"
 #include "engine/units.h"
+#include "kernels/base/error.h"
 #include "loader/checkpoint/safetensors.h"
 #include "models/decoder/memory_plan.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/output.h"
+#include "tools/stoch/report/multiplier.h"
 #include "tools/stoch/report/table.h"
 
 namespace stoch::cli {
@@ -31,7 +36,19 @@ struct Options {
   ArithmeticOptions arithmetic;
   int64_t batch = 1;
   OutputOptions output;
+  std::string table, table_code = "file", table_order = "file";
 };
+
+// A multiplier table alone: no model is opened.
+ExitCode RunTable(const Options& options) {
+  ScConfig reading;
+  SetScParameter(reading, "table_code", options.table_code);
+  SetScParameter(reading, "table_order", options.table_order);
+  const auto table = ReadMultiplierTable(options.table, reading.table_code, reading.table_order);
+  Print(options.output.json ? MultiplierJson(*table, reading.table_code) + '\n'
+                            : MultiplierText(*table, reading.table_code));
+  return kDone;
+}
 
 Json MemoryJson(const MemoryBytes& bytes) {
   return {{"weights", bytes.weights},     {"scales", bytes.scales},
@@ -40,8 +57,23 @@ Json MemoryJson(const MemoryBytes& bytes) {
           {"total", bytes.total()},       {"host", bytes.host}};
 }
 
-Json ConfigJson(const LlamaConfig& config) {
-  return {{"hidden_size", config.hidden_size},
+Json ConfigJson(const DecoderConfig& config) {
+  Json biases = Json::array();
+  for (const BlockGroup group : kBlockGroups) {
+    if (config.HasBias(group)) biases.push_back(GroupName(group));
+  }
+  Json sparse_layers = Json::array();
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    if (config.HasExperts(i)) sparse_layers.push_back(i);
+  }
+  return {{"model_type", config.architecture->model_type},
+          {"biases", biases},
+          {"sliding_windows", config.windows},
+          {"num_experts", config.num_experts},
+          {"num_experts_per_tok", config.num_experts_per_tok},
+          {"moe_intermediate_size", config.moe_intermediate_size},
+          {"sparse_layers", sparse_layers},
+          {"hidden_size", config.hidden_size},
           {"intermediate_size", config.intermediate_size},
           {"num_hidden_layers", config.num_hidden_layers},
           {"num_attention_heads", config.num_attention_heads},
@@ -123,6 +155,10 @@ Json KernelsJson(const Report& report) {
   return kernels;
 }
 
+std::string StoredType(const TensorInfo& tensor) {
+  return tensor.stored.empty() ? std::string(DTypeName(tensor.dtype)) : tensor.stored;
+}
+
 std::string AsJson(const Report& report) {
   const DeviceInfo info = report.backend.info(report.device());
   Json map = Json::object();
@@ -134,7 +170,7 @@ std::string AsJson(const Report& report) {
   Json tensors = Json::array();
   for (const TensorInfo& tensor : report.files.weights->tensors()) {
     tensors.push_back(
-        {{"name", tensor.name}, {"dtype", DTypeName(tensor.dtype)}, {"shape", tensor.shape}, {"file", tensor.file}});
+        {{"name", tensor.name}, {"dtype", StoredType(tensor)}, {"shape", tensor.shape}, {"file", tensor.file}});
   }
   const bool sc = report.engine.precision == Precision::kSc;
   const Json document = {
@@ -152,7 +188,7 @@ std::string AsJson(const Report& report) {
       {"split", IsDivided(report) ? "row" : "layer"},
       {"devices", DevicesJson(report)},
       {"links", LinksJson(report)},
-      {"exchange", report.backend.exchange()},
+      {"exchange", report.backend.collectives()},
       {"device_map", map},
       {"kernels", KernelsJson(report)},
       {"notices", report.engine.notices},
@@ -174,20 +210,42 @@ std::string DevicesText(const Report& report) {
   for (const DeviceLink& link : report.backend.links()) {
     links.Add({DeviceName(link.from), DeviceName(link.to), link.direct ? "yes" : "no", link.detail});
   }
-  return memory.Markdown() + '\n' + links.Markdown() + "\nexchange     " + report.backend.exchange() + "\n\n";
+  return memory.Markdown() + '\n' + links.Markdown() + "\nexchange     " + report.backend.collectives() + "\n\n";
+}
+
+// "Qwen3-MoE, 128 experts of 768, 8 of them a token, in 48 layers".
+std::string FamilyText(const DecoderConfig& config) {
+  std::string text(config.architecture->title);
+  for (const BlockGroup group : kBlockGroups) {
+    if (config.HasBias(group)) text += fmt::format(", biases of {}", GroupName(group));
+  }
+  if (VectorOf(*config.architecture, VectorId::kQNorm) != nullptr) text += ", norms of the heads of q and k";
+  int64_t windowed = 0, sparse = 0, window = 0;
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    windowed += config.WindowOf(i) > 0 ? 1 : 0;
+    window = std::max(window, config.WindowOf(i));
+    sparse += config.HasExperts(i) ? 1 : 0;
+  }
+  if (windowed > 0) text += fmt::format(", a sliding window of {} in {} layers", window, windowed);
+  if (sparse > 0) {
+    text += fmt::format(", {} experts of {}, {} of them a token, in {} layers", config.num_experts,
+                        config.moe_intermediate_size, config.num_experts_per_tok, sparse);
+  }
+  return text;
 }
 
 std::string AsText(const Report& report) {
-  const LlamaConfig& config = report.files.config;
+  const DecoderConfig& config = report.files.config;
   const DeviceInfo info = report.backend.info(report.device());
   std::string text = fmt::format(
       "model        {}\n"
+      "family       {}\n"
       "shape        {} layers, hidden {}, intermediate {}, {} heads, {} KV heads, head_dim {}, vocabulary {}\n"
       "context      {} positions (the model's limit: {})\n"
       "parameters   {}, {} of them in decoder linears\n"
       "precision    {}{}{}\n"
       "device       {}: {}, {} free of {}\n\n",
-      report.files.name, config.num_hidden_layers, config.hidden_size, config.intermediate_size,
+      report.files.name, FamilyText(config), config.num_hidden_layers, config.hidden_size, config.intermediate_size,
       config.num_attention_heads, config.num_key_value_heads, config.head_dim, config.vocab_size, report.shape.context,
       config.max_position_embeddings, Count(TotalParameters(config)), Count(LinearParameters(config)),
       PrecisionName(report.engine.precision), report.engine.precision == Precision::kSc ? ", " : "",
@@ -228,13 +286,15 @@ std::string AsText(const Report& report) {
 
   Table tensors({"tensor", "dtype", "shape", "file"});
   for (const TensorInfo& tensor : report.files.weights->tensors()) {
-    tensors.Add({tensor.name, std::string(DTypeName(tensor.dtype)), ShapeText(tensor.shape),
-                 tensor.file.empty() ? "(random)" : tensor.file});
+    tensors.Add(
+        {tensor.name, StoredType(tensor), ShapeText(tensor.shape), tensor.file.empty() ? "(random)" : tensor.file});
   }
   return text + tensors.Markdown();
 }
 
 ExitCode Run(const Options& options) {
+  if (!options.table.empty()) return RunTable(options);
+  if (options.model.model.empty()) throw InvalidInput("--model or --table is required");
   EngineOptions engine;
   Apply(options.arithmetic, &engine);
   engine.context = options.model.context;
@@ -268,8 +328,12 @@ CommandBody AddInspect(CLI::App& command) {
       "  stoch inspect --model demo\n"
       "  stoch inspect --model random:llama-3.1-8b --context 4096 --json");
   auto options = std::make_shared<Options>();
-  AddModelOptions(command, &options->model)->required();
+  AddModelOptions(command, &options->model);
   AddArithmeticOptions(command, &options->arithmetic);
+  command.add_option("--table", options->table, "A multiplier table (.h, .bin, .txt, .npy) in place of a model");
+  command.add_option("--table-code", options->table_code, "file, signed, sign_magnitude or unsigned")
+      ->capture_default_str();
+  command.add_option("--table-order", options->table_order, "file, byte or numeric")->capture_default_str();
   command.add_option("--batch", options->batch, "Sequences of a whole context to plan the KV cache for")
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));

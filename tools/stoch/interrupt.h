@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ctrl-C: asked about between steps, so that a command can end with its summary.
 #pragma once
 
@@ -8,12 +9,12 @@ namespace stoch::cli {
 // Thrown by a command that was interrupted before its end.
 struct Interrupted {};
 
-// What: from now on the first SIGINT or SIGTERM sets the flag, and a second one ends the process at once.
+// From now on the first SIGINT or SIGTERM sets the flag, and a second one ends the process at once.
 void WatchForInterrupt();
 const std::atomic<bool>& InterruptFlag();
 // Throws Interrupted if the flag is set.
 void ThrowIfInterrupted();
-// What: takes a SIGINT as the end of one step only: clears the flag and watches again. After SIGTERM it stays set.
+// Takes a SIGINT as the end of one step only: clears the flag and watches again. After SIGTERM it stays set.
 void ResumeAfterInterrupt();
 
 }  // namespace stoch::cli

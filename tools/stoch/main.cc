@@ -1,4 +1,5 @@
-// stoch: Llama in stochastic computing, on the command line.
+// SPDX-License-Identifier: Apache-2.0
+// stoch: language models in stochastic computing, on the command line.
 
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -43,8 +44,9 @@ struct Declared {
 
 std::vector<Declared> Declare(CLI::App& root) {
   const std::pair<const char*, CommandBody (*)(CLI::App&)> commands[] = {
-      {"generate", AddGenerate}, {"bench", AddBench},       {"perplexity", AddPerplexity}, {"verify", AddVerify},
-      {"inspect", AddInspect},   {"tokenize", AddTokenize}, {"serve", AddServe},
+      {"generate", AddGenerate}, {"bench", AddBench},     {"perplexity", AddPerplexity},
+      {"verify", AddVerify},     {"inspect", AddInspect}, {"tokenize", AddTokenize},
+      {"serve", AddServe},       {"worker", AddWorker},   {"calibrate", AddCalibrate},
   };
   std::vector<Declared> declared;
   for (const auto& [name, add] : commands) {
@@ -59,7 +61,7 @@ std::vector<Declared> Declare(CLI::App& root) {
 }
 
 int RunCommandLine(int argc, char** argv) {
-  CLI::App root("Llama language models in stochastic computing: the same bits on every machine.", "stoch");
+  CLI::App root("Language models in stochastic computing: the same bits on every machine.", "stoch");
   root.require_subcommand(0, 1);
   root.footer(
       "Examples:\n"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --max-memory: how many bytes each device may be used for.
 #pragma once
 
@@ -7,7 +8,7 @@
 
 namespace stoch::cli {
 
-// What:   "0=60GiB,1=500MB" to bytes per device index; units B, kB, MB, GB, TB, KiB, MiB, GiB, TiB.
+// "0=60GiB,1=500MB" to bytes per device index; units B, kB, MB, GB, TB, KiB, MiB, GiB, TiB.
 // Errors: InvalidInput.
 std::map<int, int64_t> ParseMaxMemory(std::string_view text);
 

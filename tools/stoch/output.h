@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Standard output whose failures are noticed, and the text inputs of commands.
 #pragma once
 
@@ -7,16 +8,16 @@
 
 namespace stoch::cli {
 
-// What:   writes to standard output. Print returns once the text is handed to the system: streamed text appears at
+// Writes to standard output. Print returns once the text is handed to the system: streamed text appears at
 // once. Errors: InvalidInput if it cannot be written (disk full, closed pipe).
 void Print(std::string_view text);
 void PrintLine(std::string_view text);
 
-// What:   the text of --prompt, else of --file ("-" is standard input), else of standard input.
+// The text of --prompt, else of --file ("-" is standard input), else of standard input.
 // Errors: InvalidInput if both are given, the file cannot be read, or standard input is a terminal.
 std::string ReadText(const std::optional<std::string>& prompt, const std::string& file);
 
-// What: a whole text file of any kind, pipes included. Errors: InvalidInput.
+// A whole text file of any kind, pipes included. Errors: InvalidInput.
 std::string ReadWholeFile(const std::string& path);
 
 }  // namespace stoch::cli

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch perplexity: how well a model predicts a text, in one or several configurations.
 
 #include "engine/perplexity.h"
@@ -51,10 +52,10 @@ struct Row {
   std::optional<KlSummary> kl;
 };
 
-// What --config says: "fp32", "fp16", or SC settings.
-ArithmeticOptions ArithmeticOf(const std::string& config) {
+// What --config says: "fp32", "fp16", or SC settings, which the files of the command line go with.
+ArithmeticOptions ArithmeticOf(const std::string& config, const ScFileOptions& files) {
   if (config == "fp32" || config == "fp16") return {.precision = config, .sc = {}};
-  return {.precision = "sc", .sc = {config}};
+  return {.precision = "sc", .sc = {config}, .files = files};
 }
 
 Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const std::shared_ptr<Backend>& backend,
@@ -151,7 +152,7 @@ void Report(const Options& options, const std::string& model, size_t tokens, con
 ExitCode Run(const Options& options) {
   std::vector<ArithmeticOptions> runs = {options.arithmetic};
   if (!options.configs.empty()) runs.clear();
-  for (const std::string& config : options.configs) runs.push_back(ArithmeticOf(config));
+  for (const std::string& config : options.configs) runs.push_back(ArithmeticOf(config, options.arithmetic.files));
   if (!options.kl_base.empty() && runs.size() > 1) {
     throw InvalidInput("--kl-base: records one configuration, got " + std::to_string(runs.size()));
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A progress bar on standard error, with an estimate of the time left.
 #pragma once
 
@@ -19,7 +20,7 @@ class ProgressBar {
   ~ProgressBar() { Clear(); }
 
   void Update(int64_t done, int64_t total);
-  // What: removes the bar, so that something else can be printed.
+  // Removes the bar, so that something else can be printed.
   void Clear();
 
  private:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/stoch/sc_reference.h"
 
 #include <fmt/format.h>
@@ -27,6 +28,7 @@ printed by `stoch help sc`, which makes it from the lists that the parser uses; 
 | `lm_head=0` or `1` | LM head exact (the default) or in SC |
 | `NAME=VALUE` | a parameter, on every operator that takes it |
 | `OPERATOR.NAME=VALUE` | the same on one operator |
+| `LAYERS.NAME=VALUE`, `LAYERS.OPERATOR.NAME=VALUE` | the same in some layers: ranges joined by +, as `0-3+28-31` |
 
 What does not parse, or does not go together, is one error that names the setting, its value and what is allowed, before
 any work. The meaning of each parameter in full: [sc_arithmetic.md](sc_arithmetic.md).
@@ -45,6 +47,7 @@ std::string_view TypeOf(const ScParameter& parameter) {
     case ScParameterKind::kFlag: return "0 or 1";
     case ScParameterKind::kChoice: return "one of";
     case ScParameterKind::kList: return "list";
+    case ScParameterKind::kText: return "text";
   }
   return "";
 }

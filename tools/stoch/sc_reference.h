@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference of --sc, made from the lists that its parser uses.
 #pragma once
 
@@ -5,11 +6,11 @@
 
 namespace stoch::cli {
 
-// What: every setting of --sc with type, range, default and meaning, as Markdown that reads well in a terminal.
-//       docs/sc-options.md is this text; `stoch help sc` prints it.
+// Every setting of --sc with type, range, default and meaning, as Markdown that reads well in a terminal.
+// docs/sc-options.md is this text; `stoch help sc` prints it.
 std::string ScReference();
 
-// What: words that --sc may begin with ("preset=halved", "stoc_len=", ...), for shell completion.
+// Words that --sc may begin with ("preset=halved", "stoc_len=", ...), for shell completion.
 std::string ScCompletionWords();
 
 }  // namespace stoch::cli

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch tokenize: text to ids, and back.
 
 #include <fmt/format.h>
@@ -80,7 +81,8 @@ CommandBody AddTokenize(CLI::App& command) {
       "  stoch tokenize --model DIR --file book.txt --json\n"
       "  echo 1 403 407 | stoch tokenize --model DIR --decode");
   auto options = std::make_shared<Options>();
-  command.add_option("--model", options->model, "Model folder, or one that holds only a tokenizer")->required();
+  command.add_option("--model", options->model, "Model folder, one that holds only a tokenizer, or GGUF file")
+      ->required();
   command.add_option("--prompt", options->prompt, "The text (with --decode: the ids)");
   command.add_option("--file", options->file, "A file with it; - or nothing: standard input");
   auto* no_bos = command.add_flag("--no-bos", options->no_bos, "No begin-of-sequence token in front");

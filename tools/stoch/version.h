@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this binary was built from and what it can use.
 #pragma once
 

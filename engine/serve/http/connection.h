@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the HTTP front and the API know of each other.
 #pragma once
 
@@ -36,25 +37,24 @@ class Connection {
   virtual ~Connection() = default;
   // Any thread, returns at once.
   virtual void Post(std::function<void()> body) = 0;
-  // What: the whole response. It ends the exchange.
+  // The whole response. It ends the exchange.
   virtual void Send(HttpResponse response) = 0;
-  // What: a response whose length is not known yet: its head, any number of pieces, and their end, which ends the
-  //       exchange.
+  // A response whose length is not known yet: its head, any number of pieces, and their end, which ends the exchange.
   virtual void StartPieces(HttpResponse head) = 0;
   virtual void SendPiece(std::string piece) = 0;
   virtual void EndPieces() = 0;
-  // What: begins server-sent events; then any number of events, and their end, which ends the exchange.
+  // Begins server-sent events; then any number of events, and their end, which ends the exchange.
   virtual void StartEvents(HttpHeaders headers) = 0;
   virtual void SendEvent(std::string_view id, std::string_view data) = 0;  // one line each
   virtual void EndEvents() = 0;
 
-  // What: bytes that were sent here and that the system has not taken yet.
+  // Bytes that were sent here and that the system has not taken yet.
   virtual size_t backlog() const = 0;
-  // What: runs `body` as Post does, once most of the backlog has left.
+  // Runs `body` as Post does, once most of the backlog has left.
   virtual void WhenDrained(std::function<void()> body) = 0;
-  // What: the bytes that may wait for a client that reads too slowly for its stream.
+  // The bytes that may wait for a client that reads too slowly for its stream.
   virtual size_t max_backlog() const = 0;
-  // What: closes the connection; its exchange hears of it.
+  // Closes the connection; its exchange hears of it.
   virtual void Cut() noexcept = 0;
 };
 
@@ -66,7 +66,7 @@ class Exchange {
   virtual void OnDisconnect() = 0;
 };
 
-// What: answers at once or later. Returns nullptr, or what to tell if the client leaves before the exchange ends.
+// Answers at once or later. Returns nullptr, or what to tell if the client leaves before the exchange ends.
 using HttpHandler = std::function<std::shared_ptr<Exchange>(HttpRequest, std::shared_ptr<Connection>)>;
 
 }  // namespace stoch::serve

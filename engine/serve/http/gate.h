@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets so many requests at a time into the threads of the API that one of them is left for requests that are already
 // being answered. Internal to the HTTP front.
 #pragma once
@@ -14,7 +15,7 @@ class HttpGate {
  public:
   explicit HttpGate(int places = 1) : free_(places) {}
 
-  // What: calls `start` at once, or when a place is free; whoever it starts calls Leave in the end.
+  // Calls `start` at once, or when a place is free; whoever it starts calls Leave in the end.
   void Enter(std::function<void()> start) {
     {
       const std::lock_guard lock(mutex_);
@@ -45,7 +46,7 @@ class HttpGate {
     }
     next();
   }
-  // What: forgets who waits, and lets nobody in any more.
+  // Forgets who waits, and lets nobody in any more.
   void Close() {
     std::deque<std::function<void()>> forgotten;
     const std::lock_guard lock(mutex_);

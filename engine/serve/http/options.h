@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the HTTP front listens, and the limits it holds clients to.
 #pragma once
 
@@ -10,9 +11,10 @@ namespace stoch::serve {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 8080;  // 0 = any free one
-  int io_threads = 2;    // sockets, and the handler of requests that are always answered at once
-  int api_threads = 4;   // every other call of the handler, and what is posted to connections
+  uint16_t port = 8080;   // 0 = any free one
+  int listening_fd = -1;  // a TCP socket that listens already, which host and port are not read for; -1: none
+  int io_threads = 2;     // sockets, and the handler of requests that are always answered at once
+  int api_threads = 4;    // every other call of the handler, and what is posted to connections
   // Beyond these, a few more are accepted to be told 503, or to hear what `always` answers.
   int64_t max_connections = 4096;
   uint32_t max_header_bytes = 16 << 10;

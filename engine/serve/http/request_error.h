@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A request that cannot be answered as asked, with the HTTP status that says so.
 #pragma once
 
@@ -21,7 +22,7 @@ class RequestError : public InvalidInput {
   std::string param_;
 };
 
-// What: an error as response body, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
+// An error as response body, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
 std::string ErrorText(int status, const std::string& message, const std::string& param);
 
 }  // namespace stoch::serve

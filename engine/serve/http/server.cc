@@ -1,4 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/http/server.h"
+
+#include <sys/socket.h>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -54,6 +57,16 @@ struct HttpServer::State {
 void HttpServer::State::Listen() {
   const HttpOptions& options = shared.options;
   try {
+    if (options.listening_fd >= 0) {
+      sockaddr_storage address{};
+      socklen_t size = sizeof(address);
+      if (getsockname(options.listening_fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+        throw boost::system::system_error(errno, boost::system::system_category());
+      }
+      acceptor.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), options.listening_fd);
+      endpoint = acceptor.local_endpoint();
+      return;
+    }
     tcp::resolver resolver(io);
     const auto flags = tcp::resolver::passive | tcp::resolver::numeric_service;
     endpoint = resolver.resolve(options.host, std::to_string(options.port), flags).begin()->endpoint();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HTTP/1.1 on TCP: parsing, limits, timeouts, keep-alive, server-sent events. Wraps Boost.Beast.
 #pragma once
 
@@ -22,17 +23,17 @@ struct HttpHooks {
 
 class HttpServer {
  public:
-  // What:   listens and answers from its own threads until it is destroyed.
+  // Listens and answers from its own threads until it is destroyed.
   // Errors: InvalidInput where it cannot listen.
   HttpServer(const HttpOptions& options, HttpHandler handler, HttpHooks hooks);
   ~HttpServer();
-  // What: cuts every connection and joins the threads; exchanges hear of it. The handler is not called any more, and
-  //       connections that others still hold do nothing.
+  // Cuts every connection and joins the threads; exchanges hear of it. The handler is not called any more, and
+  // connections that others still hold do nothing.
   void Stop();
 
   uint16_t port() const;
   std::string address() const;  // "127.0.0.1:8080", "[::1]:8080"
-  // What: closes the listening socket and idle connections; others close after their exchange.
+  // Closes the listening socket and idle connections; others close after their exchange.
   void StopAccepting();
   int64_t connections() const;
   int64_t exchanges() const;  // requests whose answer is not yet handed to the system

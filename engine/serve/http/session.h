@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One client's connection. Internal to the HTTP front (http_server.cc, http_session.cc): the only header that
 // shows Boost.
 #pragma once
@@ -57,9 +58,9 @@ class HttpSession final : public Connection, public std::enable_shared_from_this
   ~HttpSession() override;
 
   void Start();
-  // What: any thread: closes the connection once it has no exchange.
+  // Any thread: closes the connection once it has no exchange.
   void CloseWhenIdle();
-  // What: drops what it holds. Requires: no thread runs it any more.
+  // Drops what it holds. Requires: no thread runs it any more.
   void Abandon();
 
   void Post(std::function<void()> body) override;
@@ -78,7 +79,7 @@ class HttpSession final : public Connection, public std::enable_shared_from_this
  private:
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
-  // What: runs `body` on the strand of the socket unless the exchange has ended; closes the connection if it throws.
+  // Runs `body` on the strand of the socket unless the exchange has ended; closes the connection if it throws.
   template <class Body>
   void OnSocket(Body body);
   template <class Body>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a session sends (http_session.cc has what it reads, and its end).
 
 #include <boost/asio/buffer.hpp>

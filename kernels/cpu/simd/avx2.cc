@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Row operations with AVX2, and the variant's table.
 #include "kernels/cpu/simd/avx2.h"
 

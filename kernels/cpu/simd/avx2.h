@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The AVX2 variant's functions (contracts in simd.h). The rule of avx512.h about out-of-line copies holds here
 // too.
 #pragma once

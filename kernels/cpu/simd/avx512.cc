@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Row operations with AVX-512, and the tables of its two variants.
 #include "kernels/cpu/simd/avx512.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The AVX-512 variant's functions (contracts in simd.h), and what its files share.
 //
 // Files built for an instruction set must not make out-of-line copies of functions that other files use: the linker

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact dot products with AVX2: the 16 lanes of the contract are two registers.
 #include <cstring>
 

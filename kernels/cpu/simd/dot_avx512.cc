@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact dot products with AVX-512: the 16 lanes of the contract are one register.
 #include "kernels/cpu/simd/avx512.h"
 #include "kernels/math/reduce.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantizing and dequantizing with AVX-512.
 #include "kernels/cpu/simd/avx512.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC products with AVX2: by the staircase table where the operator has one, else by eight byte shuffles of 16 table
 // entries each and a tree of blends by code bits 4, 5 and 6.
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC products with AVX-512 VBMI: vpermi2b looks 64 weights up in a 128-byte table row at once.
 #include <immintrin.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC products with AVX-512 without VBMI: by the staircase table, 64 rows at a time. Operators that have none run the
 // AVX2 shuffles.
 #include "kernels/cpu/simd/avx512.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference: what every variant computes, as plainly as it can be said.
 #include <cstring>
 
@@ -18,11 +19,25 @@ int SignedCount(const ScOperator& op, int64_t dim, uint8_t a, uint8_t b) {
   return ((a ^ b) & 0x80) != 0 ? -count : count;
 }
 
+// Codes q + Q whose table is the exact product: multiplies.
+void ProductBlock(const ScOperator& op, const ScLeft& left, int64_t dims, const uint8_t* block, int32_t* acc) {
+  for (int r = 0; r < kBlockRows; ++r) acc[r] = 0;
+  for (int64_t i = 0; i < dims; ++i) {
+    const int a = left.codes[i] - op.q_max;
+    const uint8_t* b = block + i * kBlockRows;
+    for (int r = 0; r < kBlockRows; ++r) acc[r] += a * (b[r] - op.q_max);
+  }
+}
+
 void ScBlock(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
              const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
   for (int64_t t = 0; t < num_left; ++t) {
     for (int64_t b = 0; b < num_blocks; ++b, acc += kBlockRows) {
       const uint8_t* block = blocks + b * block_stride;
+      if (table.op->is_int_product) {
+        ProductBlock(*table.op, left[t], dims, block, acc);
+        continue;
+      }
       for (int r = 0; r < kBlockRows; ++r) {
         int32_t sum = 0;
         for (int64_t i = 0; i < dims; ++i) {

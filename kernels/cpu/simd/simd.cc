@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/simd/simd.h"
 
 #if defined(STOCH_CPU_X86)
@@ -38,6 +39,9 @@ constexpr Variant kVariants[] = {
     {"avx2", Avx2Simd, HasAvx2},
     {"avx512bw", Avx512BwSimd, HasAvx512Bw},
     {"avx512vbmi", Avx512VbmiSimd, HasAvx512Vbmi},
+#endif
+#if defined(STOCH_CPU_NEON)
+    {"neon", NeonSimd, [] { return true; }},
 #endif
 };
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops that exist once per instruction set, behind one table of functions.
 //
 // Bits: every variant of a function gives the bits of the scalar one, which is the definition (scalar.cc).
@@ -37,34 +38,34 @@ struct ExactRows {  // rows of a matrix of numbers, as stored
 struct Simd {
   std::string_view name;
 
-  // What:   acc[(t * num_blocks + b) * 64 + r] = sum over i < dims of the signed count of mask (first_dim + i), left
-  //         code left[t].codes[i] and right code blocks[b * block_stride + i * 64 + r].
+  // acc[(t * num_blocks + b) * 64 + r] = sum over i < dims of the signed count of mask (first_dim + i), left code
+  // left[t].codes[i] and right code blocks[b * block_stride + i * 64 + r].
   void (*sc_block)(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
                    const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc);
-  // What: y[r] = y[r] + (float(acc[r]) * gain) * (scale_a * scale_b[r]) for 64 rows.
+  // y[r] = y[r] + (float(acc[r]) * gain) * (scale_a * scale_b[r]) for 64 rows.
   void (*sc_dequantize)(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y);
 
-  // What: the bits of the largest |x|; above 0x7f7fffff exactly if an x is NaN or infinite.
+  // The bits of the largest |x|; above 0x7f7fffff exactly if an x is NaN or infinite.
   uint32_t (*max_abs_bits)(const float* x, int64_t n);
-  // What: codes[i] = SignMagnitude(BipolarLevel(x[i], scale, q_max)). Requires: x finite.
+  // codes[i] = SignMagnitude(BipolarLevel(x[i], scale, q_max)). Requires: x finite.
   void (*quantize)(const float* x, int64_t n, float scale, int q_max, uint8_t* codes);
 
-  // What: out[t * out_stride + r] = (add ? out + : ) dot(x row t, w row r), kDotLanes order.
+  // out[t * out_stride + r] = (add ? out + : ) dot(x row t, w row r), kDotLanes order.
   void (*dot_rows)(const float* x, int64_t x_stride, int64_t num_x, const ExactRows& w, int64_t num_w, int64_t cols,
                    float* out, int64_t out_stride, bool add);
-  // What: out[d] = sum over t < n of p[t] * v[t][d], kDotLanes order over t, for d < dims.
+  // out[d] = sum over t < n of p[t] * v[t][d], kDotLanes order over t, for d < dims.
   void (*weighted_sum)(const float* p, int64_t n, const float* const* v, int64_t dims, float* out);
 
-  // What: the sum of squares, kRowLanes order.
+  // The sum of squares, kRowLanes order.
   float (*sum_squares)(const float* x, int64_t n);
-  // What: e[i] = Exp(x[i] - shift) (e may be x, or null), and their sum in kRowLanes order.
+  // e[i] = Exp(x[i] - shift) (e may be x, or null), and their sum in kRowLanes order.
   float (*exp_sum)(const float* x, int64_t n, float shift, float* e);
-  // What: out[i] = Silu(x[i]) * x2[i].
+  // out[i] = Silu(x[i]) * x2[i].
   void (*silu_mul)(const float* x, const float* x2, int64_t n, float* out);
 
-  // What: n elements of a stored row, possibly unaligned, as float.
+  // N elements of a stored row, possibly unaligned, as float.
   void (*load)(const void* source, DType dtype, int64_t n, float* out);
-  // What: out[i] = RandomWeight(seed, stream, first + i, stddev).
+  // out[i] = RandomWeight(seed, stream, first + i, stddev).
   void (*random)(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float stddev, float* out);
 };
 
@@ -72,8 +73,9 @@ const Simd& ScalarSimd();
 const Simd& Avx2Simd();
 const Simd& Avx512BwSimd();
 const Simd& Avx512VbmiSimd();
+const Simd& NeonSimd();
 
-// What:   the variant of that name; "" is the fastest this machine runs.
+// The variant of that name; "" is the fastest this machine runs.
 // Errors: InvalidInput for an unknown name (listing the known) or one this machine cannot run.
 const Simd& SelectSimd(std::string_view name);
 

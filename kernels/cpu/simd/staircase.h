@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC products by the staircase form of the count table (ScTable::stairs), for vectors of any width whose byte shuffle
 // looks 16 entries up: two look-ups and a few bits to count instead of eight look-ups and a tree of blends.
 //

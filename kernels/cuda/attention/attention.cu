@@ -1,75 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
 #include <string>
 
-#include "kernels/base/error.h"
+#include "kernels/call_check.h"
+#include "kernels/context_bucket.h"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/base/cuda_check.h"
-#include "kernels/spec_check.h"
+#include "kernels/math/reduce.h"
 
 namespace stoch::cuda {
 namespace {
 
-[[noreturn]] void Reject(const AttentionCall& call, const std::string& problem) {
-  throw InvalidInput(std::string(call.site.op) +
-                     (call.site.layer >= 0 ? " of layer " + std::to_string(call.site.layer) : "") + ": " + problem);
-}
-
-void RequireMatrix(const AttentionCall& call, const char* name, const TensorView& view, const Device& device,
-                   int64_t rows, int64_t cols) {
-  const bool fits = view.device == device && view.dtype == DType::kF32 && view.rank == 2 && view.rows_dense() &&
-                    view.dim(0) >= rows && (rows == 0 || view.dim(0) == rows) && view.dim(1) == cols &&
-                    view.data != nullptr;
-  if (fits) return;
-  Reject(call, std::string(name) + " is " + Describe(view) + ", expected F32[" +
-                   (rows == 0 ? "any" : std::to_string(rows)) + ", " + std::to_string(cols) + "] with dense rows on " +
-                   DeviceName(device));
-}
-
-void CheckSequences(const AttentionCall& call, const KvCacheSpec& spec, const CudaPass& pass) {
-  for (const PassSequence& sequence : pass.sequences()) {
-    if (sequence.length > call.rope.dim(0)) {
-      Reject(call, "a sequence ends at position " + std::to_string(sequence.length) + ", the rope table has " +
-                       std::to_string(call.rope.dim(0)));
-    }
-    if (sequence.length > sequence.num_pages * spec.page_tokens) {
-      Reject(call, "a sequence ends at position " + std::to_string(sequence.length) + ", its pages hold " +
-                       std::to_string(sequence.num_pages * spec.page_tokens));
-    }
-    if (spec.mode != AttentionMode::kExact) CheckAccumulator(*spec.av, sequence.length, call.site.op);
-  }
-  if (pass.max_page() >= spec.num_pages) {
-    Reject(call, "page " + std::to_string(pass.max_page()) + ", expected below " + std::to_string(spec.num_pages));
-  }
-}
-
 AttentionArgs Check(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const CudaPass& pass) {
-  const KvCacheSpec& spec = cache.spec();
-  if (cache.device() != ctx.device || pass.device() != ctx.device) {
-    Reject(call, "cache is on " + DeviceName(cache.device()) + ", pass on " + DeviceName(pass.device()) +
-                     ", expected " + DeviceName(ctx.device));
+  CheckAttention(call, pass.rows());
+  for (const PassSequence& sequence : pass.sequences()) {
+    CheckAttentionSequence(call, sequence.length, sequence.num_pages);
   }
-  if (call.num_heads < 1 || call.num_heads % spec.num_kv_heads != 0) {
-    Reject(call,
-           std::to_string(call.num_heads) + " heads, expected a multiple of " + std::to_string(spec.num_kv_heads));
-  }
-  if (call.cache_layer < 0 || call.cache_layer >= spec.num_layers) {
-    Reject(call,
-           "cache layer " + std::to_string(call.cache_layer) + ", expected below " + std::to_string(spec.num_layers));
-  }
-  const int64_t rows = pass.rows();
-  const int64_t q_cols = static_cast<int64_t>(call.num_heads) * spec.head_dim;
-  const int64_t kv_cols = static_cast<int64_t>(spec.num_kv_heads) * spec.head_dim;
-  RequireMatrix(call, "q", call.q, ctx.device, rows, q_cols);
-  RequireMatrix(call, "k", call.k, ctx.device, rows, kv_cols);
-  RequireMatrix(call, "v", call.v, ctx.device, rows, kv_cols);
-  RequireMatrix(call, "out", call.out, ctx.device, rows, q_cols);
-  RequireMatrix(call, "rope", call.rope, ctx.device, 0, spec.head_dim);
-  for (const TensorView* in : {&call.q, &call.k, &call.v}) {
-    if (MayOverlap(call.out, *in)) Reject(call, "the output overlaps an input");
-  }
-  CheckSequences(call, spec, pass);
+  if (pass.max_page() > 0) CheckAttentionPage(call, pass.max_page());
 
   AttentionArgs args;
   args.pass = pass.view();
@@ -84,16 +33,17 @@ AttentionArgs Check(DeviceContext& ctx, const AttentionCall& call, const CudaKvC
   args.rope_stride = call.rope.step(0);
   args.out = call.out.ptr<float>();
   args.out_stride = call.out.step(0);
-  args.rows = static_cast<int32_t>(rows);
+  args.rows = static_cast<int32_t>(pass.rows());
   args.num_heads = call.num_heads;
-  args.group = call.num_heads / spec.num_kv_heads;
-  args.inv_sqrt = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
+  args.group = call.num_heads / cache.spec().num_kv_heads;
+  args.window = call.window;
+  args.inv_sqrt = static_cast<float>(1.0 / std::sqrt(static_cast<double>(cache.spec().head_dim)));
   args.finite = ctx.Reporter(call.site);
   return args;
 }
 
 // As MakeAttentionShape, with the operators' traits that are kept with their tables.
-AttentionShape ShapeOf(DeviceContext& ctx, const KvCacheSpec& spec, int num_heads) {
+AttentionShape ShapeOf(DeviceContext& ctx, const KvCacheSpec& spec, int num_heads, bool swapped) {
   AttentionShape shape;
   shape.mode = spec.mode;
   shape.precision = spec.precision;
@@ -104,6 +54,7 @@ AttentionShape ShapeOf(DeviceContext& ctx, const KvCacheSpec& spec, int num_head
     shape.qk = ctx.tables.Traits(*spec.qk);
     shape.av = ctx.tables.Traits(*spec.av);
   }
+  shape.swapped = swapped;
   return shape;
 }
 
@@ -113,8 +64,8 @@ bool IsRecording(DeviceContext& ctx) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// What the host may assume of the pass: of the one just uploaded, or, while a graph is recorded, of every pass within
-// the limits.
+// What the host may assume of the pass: of the one just uploaded, or, while a graph is recorded, of every pass that it
+// may be replayed for: those of the same ContextBucket.
 struct Bounds {
   int32_t sequences = 0;  // the limit in both cases: scratch must not grow while a graph is recorded
   int32_t max_length = 0;
@@ -126,7 +77,8 @@ Bounds MakeBounds(const CudaPass& pass, const KvCacheSpec& spec, bool recording)
   Bounds bounds;
   bounds.sequences = static_cast<int32_t>(pass.limits().max_sequences);
   if (recording) {
-    bounds.max_length = static_cast<int32_t>(pass.limits().max_pages_per_sequence * spec.page_tokens);
+    bounds.max_length = static_cast<int32_t>(
+        LongestOfBucket(ContextBucket(pass.max_length()), pass.limits().max_pages_per_sequence * spec.page_tokens));
     bounds.short_rows = {nullptr, static_cast<int32_t>(pass.rows()), bounds.max_length};
     return bounds;
   }
@@ -136,24 +88,55 @@ Bounds MakeBounds(const CudaPass& pass, const KvCacheSpec& spec, bool recording)
   return bounds;
 }
 
-// Requires: a scope of its own, opened after tiles are done with theirs.
-ScoreSpill MakeSpill(Scratch& scratch, const AttentionArgs& args, const AttentionShape& shape, const CudaPass& pass) {
-  const SpillPlan plan = PlanSpill(shape, args.rows, pass.limits().max_pages_per_sequence * args.kv.page_tokens);
+AttentionLimits LimitsOf(const AttentionArgs& args, const CudaPass& pass) {
+  const PassLimits& limits = pass.limits();
+  return {limits.max_rows, limits.max_sequences, limits.max_pages_per_sequence * args.kv.page_tokens};
+}
+
+// Scratch of row kernels, planned for the limits of the pass, so that every pass and every recorded graph takes the same.
+struct RowScratch {
   ScoreSpill spill;
+  SplitScratch split;
+};
+
+// Requires: a scope of its own, opened after tiles are done with theirs.
+RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, const AttentionShape& shape,
+                          const CudaPass& pass) {
+  const SpillPlan plan = PlanSpill(ctx.traits, shape, LimitsOf(args, pass));
+  RowScratch rows;
+  ScoreSpill& spill = rows.spill;
   spill.rows_at_once = static_cast<int32_t>(plan.rows_at_once);
-  if (plan.stride == 0) return spill;
+  if (plan.stride == 0) return rows;
+  const int64_t heads = plan.rows_at_once * args.num_heads;
   spill.stride = plan.stride;
-  spill.scores = scratch.Take<float>(spill.stride * args.num_heads * spill.rows_at_once);
-  return spill;
+  spill.scores = scratch.Take<float>(plan.stride * heads);
+  if (plan.parts == 0) return rows;
+  SplitScratch& split = rows.split;
+  split.scores = spill.scores;
+  split.stride = plan.stride;
+  split.rows = spill.rows_at_once;
+  split.parts = static_cast<int32_t>(plan.parts);
+  split.score_max = scratch.Take<float>(heads * plan.parts);
+  split.weight_max = scratch.Take<float>(heads * plan.parts);
+  split.lane_sums = scratch.Take<float>(heads * kSplitUnit);
+  if (shape.mode == AttentionMode::kExact) {
+    split.dot_lanes = scratch.Take<float>(heads * kDotLanes * args.kv.head_dim);
+  } else {
+    split.sums = scratch.Take<int32_t>(heads * args.kv.head_dim);
+  }
+  split.done = scratch.Take<int32_t>(heads);
+  return rows;
 }
 
 void RunScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                const ScTables& av, const QueryCodes& q, const WindowScales& window, const RowSet& rows,
-               const CudaPass& pass) {
+               const CudaPass& pass, AttentionKernel kernel) {
   Scratch scratch(ctx.workspace);
-  const ScoreSpill spill = MakeSpill(scratch, args, shape, pass);
+  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, pass);
   // Memory that a graph recorded later needs is taken now, even by a pass without such rows.
-  if (rows.count > 0) LaunchScRows(ctx, args, shape, qk, av, q, window, rows, spill);
+  if (rows.count == 0) return;
+  if (kernel == AttentionKernel::kScSplit) return LaunchScSplit(ctx, args, shape, qk, av, q, rows, memory.split);
+  LaunchScRows(ctx, args, shape, qk, av, q, window, rows, memory.spill);
 }
 
 void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const KvCacheSpec& spec, const AttentionShape& shape,
@@ -162,7 +145,7 @@ void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const KvCacheSpec& 
   const ScTables& av = ctx.tables.Get(*spec.av);
   const RowSet all_rows{nullptr, args.rows, bounds.max_length};
   QueryCodes q;
-  if (plan.is_fresh) return RunScRows(ctx, args, shape, qk, av, q, {}, all_rows, pass);
+  if (plan.is_fresh) return RunScRows(ctx, args, shape, qk, av, q, {}, all_rows, pass, plan.short_rows);
   Scratch scratch(ctx.workspace);
   q.words = scratch.Take<uint32_t>(static_cast<int64_t>(args.rows) * args.num_heads * spec.head_dim / 4);
   q.scales = scratch.Take<float>(static_cast<int64_t>(args.rows) * args.num_heads);
@@ -179,27 +162,36 @@ void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const KvCacheSpec& 
   }
   RowSet rows = bounds.short_rows;
   if (!bounds.tiles.host.empty()) {
-    if (plan.long_rows == AttentionKernel::kScTiles) {
-      LaunchScTiles(ctx, args, shape, qk, av, q, window, bounds.tiles);
+    if (plan.long_rows == AttentionKernel::kScTiles || plan.long_rows == AttentionKernel::kScWide) {
+      const WidePlan wide = PlanWideTiles(ctx.traits, shape);
+      for (const TileBatch& batch : bounds.tiles.batches) {
+        if (TakesBatch(wide, batch.num_sequences)) {
+          LaunchScWide(ctx, args, shape, qk, av, q, bounds.tiles, batch);
+        } else {
+          LaunchScTiles(ctx, args, shape, qk, av, q, window, bounds.tiles, batch);
+        }
+      }
     } else {
       rows = all_rows;
     }
   }
-  RunScRows(ctx, args, shape, qk, av, q, window, rows, pass);
+  RunScRows(ctx, args, shape, qk, av, q, window, rows, pass, plan.short_rows);
 }
 
 }  // namespace
 
 void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
-  if (call.cache == nullptr || call.pass == nullptr) Reject(call, "needs a cache and a pass");
+  CheckAttentionHandles(call);
   const auto& cache = static_cast<const CudaKvCache&>(*call.cache);
   const auto& pass = static_cast<const CudaPass&>(*call.pass);
   const AttentionArgs args = Check(ctx, call, cache, pass);
   const KvCacheSpec& spec = cache.spec();
   const bool recording = IsRecording(ctx);
   const Bounds bounds = MakeBounds(pass, spec, recording);
-  const AttentionShape shape = ShapeOf(ctx, spec, call.num_heads);
-  const AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, recording);
+  const AttentionShape shape = ShapeOf(ctx, spec, call.num_heads, args.kv.qk_swapped != nullptr);
+  AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, bounds.max_length, recording);
+  // Kernels for tiles have no window.
+  if (args.window > 0 && args.window < bounds.max_length) plan.long_rows = plan.short_rows;
   if (spec.mode != AttentionMode::kExact) return LaunchSc(ctx, args, spec, shape, plan, bounds, pass);
   const bool half = spec.precision == Precision::kFp16;
   const RowSet all_rows{nullptr, args.rows, bounds.max_length};
@@ -207,7 +199,11 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   LaunchAppendValues(ctx, args, half);
   if (!half) {
     Scratch scratch(ctx.workspace);
-    return LaunchExactRows(ctx, args, all_rows, MakeSpill(scratch, args, shape, pass));
+    const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, pass);
+    if (plan.short_rows == AttentionKernel::kExactSplit) {
+      return LaunchExactSplit(ctx, args, shape, all_rows, memory.split);
+    }
+    return LaunchExactRows(ctx, args, all_rows, memory.spill);
   }
   RowSet rows = bounds.short_rows;
   if (!bounds.tiles.host.empty()) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact fp32 attention of single rows: one block per row and query head, every sum in the contract's order.
 //
 // Scores: half a warp is the kDotLanes lanes of one token's dot product. p v: lane j of a sum over positions takes the
@@ -43,6 +44,7 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
   const int head_dim = kv.head_dim;
   const int32_t* pages = a.pass.pages + static_cast<int64_t>(a.pass.row_sequence[row]) * a.pass.max_pages;
   const int length = a.pass.positions[row] + 1;
+  const int visible = a.window > 0 ? max(length - a.window, 0) : 0;  // the first position that the row sees
   const auto offset_of = [&](int t) { return kv.Value(pages[t >> kv.page_shift], kv_head, t & (kv.page_tokens - 1)); };
   float* scores = length <= args.shared_scores
                       ? shared_scores
@@ -69,7 +71,9 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
     }
 #pragma unroll
     for (int s = kDotLanes / 2; s > 0; s /= 2) sum = sum + __shfl_down_sync(0xffffffffu, sum, s, kDotLanes);
-    if (dot_lane == 0 && base < length) scores[t] = PlusZero(sum) * a.inv_sqrt;
+    if (dot_lane == 0 && base < length) {
+      scores[t] = t < visible ? BitsToFloat(0xff800000u) : PlusZero(sum) * a.inv_sqrt;
+    }
   }
   __syncthreads();
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fp16 baseline, tiles of rows: flash attention with mma.sync m16n8k16, keys and values double-buffered in shared
 // memory. Source: the online softmax of FlashAttention-2 (Dao, 2023), one warp per 16 query rows.
 #include "kernels/cuda/attention/kernels.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels behind LaunchAttention and what they share. Private to attention*.cu.
 #pragma once
 
@@ -29,6 +30,7 @@ struct AttentionArgs {
   int32_t rows = 0;
   int32_t num_heads = 0;
   int32_t group = 1;   // query heads per KV head
+  int32_t window = 0;  // AttentionCall::window
   float inv_sqrt = 0;  // float(1 / sqrt(head_dim))
   FiniteReporter finite;
 };
@@ -47,6 +49,20 @@ struct ScoreSpill {
   float* scores = nullptr;
   int64_t stride = 0;
   int32_t rows_at_once = 32768;  // of one launch; gridDim is limited to 65535
+};
+
+// Scratch of the rows of one launch of the split kernels, `rows` of them; a part is a whole number of units of kSplitUnit positions.
+struct SplitScratch {
+  float* scores = nullptr;      // [rows][num_heads][stride]: scores, then exponentials, then weights
+  float* score_max = nullptr;   // [rows][num_heads][parts]: of every part of the scores
+  float* weight_max = nullptr;  // [rows][num_heads][parts]: of what is quantized
+  float* lane_sums = nullptr;   // [rows][num_heads][kRowLanes]
+  int32_t* sums = nullptr;      // [rows][num_heads][head_dim]: counts of p v
+  float* dot_lanes = nullptr;   // exact, in the place of sums: [rows][num_heads][kDotLanes][head_dim]
+  int32_t* done = nullptr;      // [rows][kv heads * head_blocks]: parts that added theirs
+  int64_t stride = 0;
+  int32_t parts = 0;
+  int32_t rows = 0;
 };
 
 // Tiles that a tile kernel works on: device memory, and what the host knows of them.
@@ -87,10 +103,22 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const RowSet& rows,
                   const ScoreSpill& spill);
 
+// ---- split/: the same for kPerToken with every context cut over the whole GPU, where PlanSplit supports it.
+void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                   const ScTables& av, const QueryCodes& q, const RowSet& rows, const SplitScratch& scratch);
+
+// The same of exact.cu.
+void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,
+                      const SplitScratch& scratch);
+
 // ---- tile.cu: SC attention of tiles of rows by binary tensor cores, where PlanScTiles supports it. The row
 // kernels take the rest, with the same bits.
 void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const TileSet& tiles);
+                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const TileSet& tiles,
+                   const TileBatch& batch);
+// ---- wide/wide.cu: the same by wgmma, where PlanWideTiles supports it and TakesBatch.
+void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                  const ScTables& av, const QueryCodes& q, const TileSet& tiles, const TileBatch& batch);
 
 // ---- exact.cu: fp32 attention of single rows in the contract's summation order.
 void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill);

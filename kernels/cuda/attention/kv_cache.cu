@@ -1,12 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <bit>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/plan/attention_plan.h"
+#include "kernels/sc/sc_swap.h"
 #include "kernels/spec_check.h"
 
 namespace stoch::cuda {
@@ -86,6 +90,15 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
     : device_(ctx.device), spec_(spec), buffer_(AllocateDevice(ctx.device, static_cast<size_t>(TotalBytes(spec)))) {
   // Padding of the last page is read by vector loads before it is written.
   STOCH_CUDA(cudaMemsetAsync(buffer_.data(), 0, buffer_.bytes(), ctx.stream));
+  if (!HasSwappedStreams(spec)) return;
+  const auto upload = [&](const ScOperator& op) {
+    const std::vector<uint64_t> streams = SwapStreams(op);
+    Buffer buffer = AllocateDevice(ctx.device, streams.size() * sizeof(uint64_t));
+    STOCH_CUDA(cudaMemcpy(buffer.data(), streams.data(), buffer.bytes(), cudaMemcpyHostToDevice));
+    return buffer;
+  };
+  qk_swapped_ = upload(*spec.qk);
+  av_swapped_ = upload(*spec.av);
 }
 
 KvView CudaKvCache::view(int layer) const {
@@ -116,6 +129,9 @@ KvView CudaKvCache::view(int layer) const {
     }
     if (spec_.mode == AttentionMode::kExact) return view;
   }
+  // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
+  view.qk_swapped = static_cast<const uint32_t*>(qk_swapped_.data());
+  view.av_swapped = static_cast<const uint32_t*>(av_swapped_.data());
   view.k_words = static_cast<uint32_t*>(take(bytes.words));
   view.v_words = static_cast<uint32_t*>(take(bytes.words));
   view.k_scales = static_cast<float*>(take(bytes.scales));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The paged KV cache in device memory: floats, codes or halves, as the attention mode needs.
 //
 // A page holds page_tokens consecutive positions of every layer and KV head. Within one layer:
@@ -7,7 +8,7 @@
 //                              by four for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4;
 //                              v_words [page][kv_head][token / 4][dim], byte = token % 4;
 //                              k_scales, v_scales F32 [page][kv_head][token]
-// kPerHead and kPerRow quantize the whole window anew in every pass, into one code layer that all layers share.
+// kPerHead and kPerRow quantize the whole window again in every pass, into one code layer that all layers share.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -34,6 +35,9 @@ struct KvView {
   uint32_t* v_words = nullptr;
   float* k_scales = nullptr;
   float* v_scales = nullptr;
+  // SwapStreams of the operators, [masks][levels][stream words]; null where HasSwappedStreams says no.
+  const uint32_t* qk_swapped = nullptr;
+  const uint32_t* av_swapped = nullptr;
 
 #if defined(__CUDACC__)
   // Offsets in elements; `slot` is the position within the page.
@@ -70,14 +74,15 @@ class CudaKvCache final : public KvCache {
   Device device_;
   KvCacheSpec spec_;
   Buffer buffer_;
+  Buffer qk_swapped_, av_swapped_;
 };
 
-// What:   a zero-filled cache.
+// A zero-filled cache.
 // Errors: InvalidInput for a shape the kernels do not take (head_dim not a multiple of 8 or above 256, page_tokens not
 //         a power of two from 4 on), operators that do not belong to the mode or are not sign-magnitude bipolar.
 std::unique_ptr<CudaKvCache> MakeKvCache(DeviceContext& ctx, const KvCacheSpec& spec);
 
-// What: bytes of device memory MakeKvCache takes. Errors: as MakeKvCache.
+// Bytes of device memory MakeKvCache takes. Errors: as MakeKvCache.
 int64_t KvCacheBytes(const KvCacheSpec& spec);
 
 }  // namespace stoch::cuda

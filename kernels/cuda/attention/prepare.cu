@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RoPE and the append to the KV cache: one warp per row and head.
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/device/head_vector.cuh"

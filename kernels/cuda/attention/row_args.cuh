@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the row kernel (row.cu) is launched with, how it cuts a context and where it keeps what.
 #pragma once
 

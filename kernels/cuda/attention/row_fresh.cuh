@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small pass without its append kernel: the row kernel rotates and quantizes what it needs of the pass itself.
 //
 // With at most kFreshRows rows in a pass, a row attends to at most that many positions that are not in the cache yet.
@@ -27,7 +28,7 @@ struct FreshRows {
   float v_scales[kFreshRows];
 };
 
-// What:     fills `fresh` for query head `head` of `row`.
+// Fills `fresh` for query head `head` of `row`.
 // Requires: all threads of a block of kWarps warps; head_dim <= 64 * kPairs; the caller puts a barrier behind it.
 template <int kWarps, int kPairs>
 __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, int qk_q_max, int av_q_max, const PassRow& info,
@@ -70,7 +71,7 @@ __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, int qk_q_m
   }
 }
 
-// What: writes the row's own k and v from `fresh` to the cache; `page` holds its position. All threads of the block.
+// Writes the row's own k and v from `fresh` to the cache; `page` holds its position. All threads of the block.
 __device__ __forceinline__ void AppendFresh(const KvView& kv, const PassRow& info, int kv_head, int32_t page,
                                             const FreshRows& fresh) {
   const int tid = static_cast<int>(threadIdx.x);
@@ -88,8 +89,8 @@ __device__ __forceinline__ void AppendFresh(const KvView& kv, const PassRow& inf
   }
 }
 
-// What: of the keys of tokens t .. t + 3 (t % 4 == 0) and dimensions of a warp's slice, replaces those of positions of
-//       the pass.
+// Of the keys of tokens t .. t + 3 (t % 4 == 0) and dimensions of a warp's slice, replaces those of positions of the
+// pass.
 template <int kSlots>
 __device__ __forceinline__ void TakeFresh(const FreshRows& fresh, const PassRow& info, int t, int slice,
                                           uint4 (&k)[kSlots]) {
@@ -106,8 +107,8 @@ __device__ __forceinline__ void TakeFresh(const FreshRows& fresh, const PassRow&
   }
 }
 
-// What: a word of v of positions t .. t + 3 (t % 4 == 0): bytes before the pass from `cached`, the pass's from `fresh`,
-//       0 behind the row's own.
+// A word of v of positions t .. t + 3 (t % 4 == 0): bytes before the pass from `cached`, the pass's from `fresh`, 0
+// behind the row's own.
 __device__ __forceinline__ uint32_t MergeFresh(const FreshRows& fresh, const PassRow& info, int t, int dim,
                                                uint32_t cached) {
   const int old = info.start_position - t;  // bytes to take from the cache
@@ -119,8 +120,8 @@ __device__ __forceinline__ uint32_t MergeFresh(const FreshRows& fresh, const Pas
   return ((cached & old_mask) | (own & ~old_mask)) & valid_mask;
 }
 
-// What: the pass's positions among the values that a warp adds up. They touch fewer groups of four than there are
-//       warps, so at most one that is its own.
+// The pass's positions among the values that a warp adds up. They touch fewer groups of four than there are warps, so
+// at most one that is its own.
 template <int kSlots>
 struct FreshValues {
   static_assert(FreshRows::kGroups <= kBlockWarps);

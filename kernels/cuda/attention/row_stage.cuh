@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the threads of a row kernel share its tokens, and the count-table rows that a warp stages for itself.
 //
 // Nothing that a warp looks up was staged by another one: barriers of the block are what a short context costs. So a
@@ -13,16 +14,16 @@ inline constexpr int kGroupTokens = 4;                               // whose va
 inline constexpr int kTurnTokens = kGroupTokens * kBlockWarps;       // a group for every warp
 inline constexpr int kPaddedLanes = kRowLanes + kRowLanes / 32 * 4;  // Padded(kRowLanes)
 
-// What: which of kRowLanes tokens is a thread's: of every turn of the warps, its warp's group.
+// Which of kRowLanes tokens is a thread's: of every turn of the warps, its warp's group.
 __device__ __forceinline__ int OwnToken() {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   return lane / kGroupTokens * kTurnTokens + warp * kGroupTokens + lane % kGroupTokens;
 }
-// What: the place of token i in shared memory, such that those of a warp are in different banks.
+// The place of token i in shared memory, such that those of a warp are in different banks.
 __device__ __forceinline__ int Padded(int i) { return i + i / 32 * 4; }
 
-// What: where the row of a level is in the byte table, for a dimension (or token) `dim`.
+// Where the row of a level is in the byte table, for a dimension (or token) `dim`.
 __device__ __forceinline__ int TablePlace(const ScTables& tables, int dim, int level) {
   return ((dim & (tables.masks - 1)) * tables.levels + level) * tables.levels;
 }
@@ -31,7 +32,7 @@ __device__ __forceinline__ int TablePlace(const ScTables& tables, int dim, int l
 template <int kGroups>
 class RowCopies {
  public:
-  // What:     starts to copy all groups. place_of(g): TablePlace of this lane's row.
+  // Starts to copy all groups. place_of(g): TablePlace of this lane's row.
   // Requires: all lanes of a warp.
   template <typename PlaceOf>
   __device__ __forceinline__ void Load(const ScTables& tables, const PlaceOf& place_of) {
@@ -45,7 +46,7 @@ class RowCopies {
       for (int g = 0; g < kGroups; ++g) piece_[g] = ShortRow(tables.counts8 + place_of(g), tables.levels);
     }
   }
-  // What: group g goes to stage + g * kStride rows.
+  // Group g goes to stage + g * kStride rows.
   template <int kStride>
   __device__ __forceinline__ void Store(const ScTables& tables, uint8_t* stage) const {
     if (Piece() >= tables.levels) return;

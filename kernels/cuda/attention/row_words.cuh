@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys and values of a row kernel in registers: what lanes hold of them and how they are looked up.
 #pragma once
 
@@ -9,8 +10,8 @@ namespace stoch::cuda {
 
 inline constexpr int kLaneTokens = 4;  // of a tile, of a lane: 16 bytes of keys in one load
 
-// What:     adds the counts of the keys of kLaneTokens tokens, a word for each of a slice's `words` groups of four
-//           dimensions, to each token's.
+// Adds the counts of the keys of kLaneTokens tokens, a word for each of a slice's `words` groups of four dimensions, to
+// each token's.
 // Requires: `rows` as LookUpWord wants them, those of the slice's first dimension first.
 template <int kSlots, int kSlot = 0>
 __device__ __forceinline__ void LookUpKeys(const uint4 (&k)[kSlots], const uint32_t (&q)[kSlots], uint32_t rows,

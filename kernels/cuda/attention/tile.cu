@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC attention of long sequences: groups of tiles through scores, softmax and p v.
 #include <algorithm>
 
@@ -60,27 +61,26 @@ void RunTiles(DeviceContext& ctx, TileArgs args, const AttentionShape& shape, co
 }  // namespace
 
 void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const TileSet& tiles) {
+                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const TileSet& tiles,
+                   const TileBatch& batch) {
   const ScTilePlan plan = PlanScTiles(ctx.traits, shape);
-  for (const TileBatch& batch : tiles.batches) {
-    Scratch scratch(ctx.workspace);
-    TileArgs tile_args;
-    tile_args.attention = args;
-    tile_args.qk = qk;
-    tile_args.av = av;
-    tile_args.q = q;
-    tile_args.window = scales;
-    const int64_t packed = int64_t{batch.positions} * args.kv.num_kv_heads;
-    tile_args.kv.positions = batch.positions;
-    tile_args.kv.k = scratch.Take<PackedWord>(packed * args.kv.head_dim / 4);
-    tile_args.kv.v = scratch.Take<PackedWord>(packed * args.kv.head_dim / 4);
-    tile_args.kv.k_scales = scratch.Take<float>(packed);
-    tile_args.kv.v_scales = scratch.Take<float>(packed);
-    LaunchPackKv(ctx, tile_args, batch);
-    // The scale of a head's probabilities spans all its rows: find the largest first, then go through the tiles again.
-    if (shape.mode == AttentionMode::kPerHead) RunTiles(ctx, tile_args, shape, plan, tiles, batch, true);
-    RunTiles(ctx, tile_args, shape, plan, tiles, batch, false);
-  }
+  Scratch scratch(ctx.workspace);
+  TileArgs tile_args;
+  tile_args.attention = args;
+  tile_args.qk = qk;
+  tile_args.av = av;
+  tile_args.q = q;
+  tile_args.window = scales;
+  const int64_t packed = int64_t{batch.positions} * args.kv.num_kv_heads;
+  tile_args.kv.positions = batch.positions;
+  tile_args.kv.k = scratch.Take<PackedWord>(packed * args.kv.head_dim / 4);
+  tile_args.kv.v = scratch.Take<PackedWord>(packed * args.kv.head_dim / 4);
+  tile_args.kv.k_scales = scratch.Take<float>(packed);
+  tile_args.kv.v_scales = scratch.Take<float>(packed);
+  LaunchPackKv(ctx, tile_args, batch);
+  // The scale of a head's probabilities spans all its rows: find the largest first, then go through the tiles again.
+  if (shape.mode == AttentionMode::kPerHead) RunTiles(ctx, tile_args, shape, plan, tiles, batch, true);
+  RunTiles(ctx, tile_args, shape, plan, tiles, batch, false);
 }
 
 }  // namespace stoch::cuda

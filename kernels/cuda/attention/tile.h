@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC attention of tiles of kQueryTile rows: what its kernels share. Private to tile*.cu.
 //
 // Per group of tiles three kernels run: scores as 16-bit counts by binary tensor cores, softmax and quantization of the

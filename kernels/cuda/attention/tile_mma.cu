@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // q k and p v of tiles of rows by binary tensor cores (mma.sync m16n8k256 and.popc).
 //
 // A lane of a quad owns four dimensions (for p v: positions) of every group of sixteen, and all words of their streams

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Around the tensor-core kernels of the tile path: packing of keys and values, softmax and quantization.
 #include <algorithm>
 
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
 template <Phase kPhase>
 void LaunchSoftmax(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args) {
   const int64_t rounded = (args.scratch.stride + kStep - 1) / kStep * kStep;
-  const int kept_floats = static_cast<int>(std::min<int64_t>(rounded, plan.max_kept_floats));
+  const int kept_floats = rounded <= plan.max_kept_floats ? static_cast<int>(rounded) : 0;
   const size_t bytes = static_cast<size_t>(kSoftmaxWarps) * static_cast<size_t>(kept_floats) * sizeof(float);
   AllowShared(ctx, &TileSoftmaxKernel<kPhase>, bytes);
   const dim3 grid(kQueryTile / kSoftmaxWarps, static_cast<unsigned>(args.heads), static_cast<unsigned>(args.num_tiles));

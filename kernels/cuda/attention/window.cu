@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // per_head and per_row: q and the whole window of every sequence quantized again in each pass
 // (docs/sc_arithmetic.md#6-in-the-model).
 #include "kernels/cuda/attention/kernels.h"

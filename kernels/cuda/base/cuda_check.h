@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA calls that throw: STOCH_CUDA(call), STOCH_CUBLAS(call), STOCH_CUDA_LAUNCH("KernelName") after every launch.
 #pragma once
 

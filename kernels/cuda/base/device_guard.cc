@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/base/device_guard.h"
 
 #include "kernels/base/check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The only caller of cudaSetDevice: makes a device current for a scope and puts the previous one back.
 #pragma once
 

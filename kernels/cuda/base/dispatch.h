@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a run-time element type to a template argument.
 #pragma once
 
@@ -14,7 +15,7 @@ struct TypeTag {
   using Type = T;
 };
 
-// What: calls f(TypeTag<T>) with the storage type of a float DType.
+// Calls f(TypeTag<T>) with the storage type of a float DType.
 template <typename F>
 void DispatchFloat(DType dtype, const F& f) {
   switch (dtype) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How kernels report NaN and infinity without stopping: the first site to meet one leaves its id.
 #pragma once
 

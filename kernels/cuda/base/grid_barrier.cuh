@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A barrier over all blocks of a kernel.
 #pragma once
 
@@ -6,7 +7,7 @@
 namespace stoch::cuda {
 
 // Requires: every block of the grid gets onto the GPU without another having to leave: at most one block for each
-//           multiprocessor, and no other kernel with such a barrier at the same time (another backend of this process
+//           SM, and no other kernel with such a barrier at the same time (another backend of this process
 //           or an MPS client on the same GPU). Kernels that overlap (launch.h) use it one after another, after
 //           WaitForPrevious. Blocks are numbered along x alone.
 struct GridBarrier {
@@ -14,17 +15,17 @@ struct GridBarrier {
   unsigned* state = nullptr;  // 0 before the first use
 
 #if defined(__CUDACC__)
-  // What: returns in every thread once all blocks have called it; their earlier writes are then visible (read them with
-  //       __ldcg: the first-level cache is not coherent).
+  // Returns in every thread once all blocks have called it; their earlier writes are then visible (read them with
+  // __ldcg: the first-level cache is not coherent).
   __device__ __forceinline__ void Wait() const {
     Wait([] { __syncthreads(); });
   }
-  // What: the same for some of a block's threads, thread 0 among them; sync() is a barrier of those.
+  // The same for some of a block's threads, thread 0 among them; sync() is a barrier of those.
   template <typename Sync>
   __device__ __forceinline__ void Wait(const Sync& sync) const {
     Await(Arrive(sync), sync);
   }
-  // What: the two halves of Wait: what a block does between them, others do not wait for.
+  // The two halves of Wait: what a block does between them, others do not wait for.
   //
   // Every barrier adds 2^31 in all, whatever the size of the grid: the top bit flips when the last block arrives, and
   // those that wait see it in the very word that was added to. Nothing is reset, so nobody waits for a second word.

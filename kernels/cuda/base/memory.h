@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owning device and pinned host memory.
 #pragma once
 
@@ -7,12 +8,12 @@
 
 namespace stoch::cuda {
 
-// What:   device memory, content undefined; 256-byte aligned.
+// Device memory, content undefined; 256-byte aligned.
 // Errors: OutOfMemory where the device has not enough free memory (wanted, free); CudaError otherwise.
 Buffer AllocateDevice(const Device& device, size_t bytes);
 
-// What:   page-locked host memory, for copies that overlap; content undefined. It has one address on the host and on
-//         every GPU (unified addressing), so it may also pass as memory of a `device`.
+// Pinned host memory, for copies that overlap; content undefined. It has one address on the host and on every GPU
+// (unified addressing), so it may also pass as memory of a `device`.
 // Errors: OutOfMemory where the host has not enough; CudaError otherwise.
 Buffer AllocatePinned(size_t bytes, const Device& device = {});
 

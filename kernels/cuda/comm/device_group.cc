@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/comm/device_group.h"
 
 #include <cstdlib>
@@ -5,12 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/comm/gather_kernels.h"
 #include "kernels/cuda/comm/peer_access.h"
-#include "kernels/cuda/runtime/views.h"
 
 namespace stoch::cuda {
 namespace {
@@ -42,9 +43,9 @@ Buffer ZeroedDevice(DeviceContext& ctx, size_t bytes) {
 }
 
 // What device i gives.
-GatherColumns ColumnsOf(const GatherCall& call, const GatherPlan& plan, size_t i) {
+GatherColumns ColumnsOf(const AllGatherCall& call, const GatherPlan& plan, size_t i) {
   GatherColumns columns;
-  columns.silu_mul = call.prologue == Prologue::kSiluMul;
+  columns.silu_mul = HasSecondOperand(call);
   columns.from = call.from[i].ptr<const float>();
   columns.from_stride = call.from[i].step(0);
   if (columns.silu_mul) {
@@ -97,11 +98,11 @@ NcclGroup& DeviceGroup::nccl() {
   return *nccl_;
 }
 
-void DeviceGroup::Gather(const GatherCall& call, const GatherPlan& plan) {
-  if (call.route == GatherRoute::kDirect && !direct_) {
+void DeviceGroup::AllGather(const AllGatherCall& call, const GatherPlan& plan) {
+  if (call.route == AllGatherRoute::kDirect && !direct_) {
     Reject(call.site, "a direct gather needs GPUs that reach each other's memory, and NCCL_P2P_DISABLE unset");
   }
-  if (call.route == GatherRoute::kNccl || !direct_) {
+  if (call.route == AllGatherRoute::kNccl || !direct_) {
     GatherThroughNccl(call, plan);
   } else {
     GatherDirect(call, plan);
@@ -115,7 +116,7 @@ void DeviceGroup::RunGraph(std::string_view key, const std::function<void()>& bo
   graphs_.Run(key, body);
 }
 
-void DeviceGroup::KeepUnreadOutputs(const GatherCall& call) {
+void DeviceGroup::KeepUnreadOutputs(const AllGatherCall& call) {
   bool safe = last_outputs_.has_value();
   for (const TensorView& to : call.to) {
     if (!safe) break;
@@ -155,7 +156,7 @@ void DeviceGroup::JoinStreams() {
   }
 }
 
-void DeviceGroup::GatherDirect(const GatherCall& call, const GatherPlan& plan) {
+void DeviceGroup::GatherDirect(const AllGatherCall& call, const GatherPlan& plan) {
   const bool recording = IsRecording();
   if (recording && GatherPackets(call, plan)) {
     last_outputs_ = call.to;
@@ -185,7 +186,7 @@ void DeviceGroup::GatherDirect(const GatherCall& call, const GatherPlan& plan) {
   if (!recording) JoinStreams();
 }
 
-bool DeviceGroup::GatherPackets(const GatherCall& call, const GatherPlan& plan) {
+bool DeviceGroup::GatherPackets(const AllGatherCall& call, const GatherPlan& plan) {
   const int blocks = PacketBlocks(plan.rows * plan.widest());
   std::vector<PacketGather> parts;
   for (size_t i = 0; i < contexts_.size(); ++i) {
@@ -216,7 +217,7 @@ bool DeviceGroup::GatherPackets(const GatherCall& call, const GatherPlan& plan) 
   return true;
 }
 
-void DeviceGroup::GatherThroughNccl(const GatherCall& call, const GatherPlan& plan) {
+void DeviceGroup::GatherThroughNccl(const AllGatherCall& call, const GatherPlan& plan) {
   NcclGroup& group = nccl();
   const size_t count = contexts_.size();
   const int64_t widest = plan.widest();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPUs that work on one pass together, and how they exchange what each computed.
 #pragma once
 
@@ -8,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/all_gather_check.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/comm/gather_kernels.h"
 #include "kernels/cuda/comm/nccl_library.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/graph.h"
-#include "kernels/gather_check.h"
 
 namespace stoch::cuda {
 
@@ -32,10 +33,10 @@ class DeviceGroup {
   DeviceGroup(const DeviceGroup&) = delete;
   DeviceGroup& operator=(const DeviceGroup&) = delete;
 
-  // What:   an exchange whose call was checked; call.from are in the order of the group.
+  // An exchange whose call was checked; call.from are in the order of the group.
   // Async:  enqueued on every device before it returns, so no device waits for work that is yet to be issued.
-  void Gather(const GatherCall& call, const GatherPlan& plan);
-  // What: throws DeviceError where the group failed since. Requires: its devices have finished.
+  void AllGather(const AllGatherCall& call, const GatherPlan& plan);
+  // Throws DeviceError where the group failed since. Requires: its devices have finished.
   void Check();
 
   // Backend::RunGraph over the group's devices. Eager under CUDA_LAUNCH_BLOCKING=1, where what waits for another device
@@ -51,16 +52,16 @@ class DeviceGroup {
   };
   void MakeMailboxes();
   DirectGather Mail(size_t rank) const;  // an exchange of no columns: all wait for all
-  void GatherDirect(const GatherCall& call, const GatherPlan& plan);
-  // What: an exchange of few numbers while a graph is recorded; false, and nothing, where that does not fit.
-  bool GatherPackets(const GatherCall& call, const GatherPlan& plan);
+  void GatherDirect(const AllGatherCall& call, const GatherPlan& plan);
+  // An exchange of few numbers while a graph is recorded; false, and nothing, where that does not fit.
+  bool GatherPackets(const AllGatherCall& call, const GatherPlan& plan);
   // A device that has left an exchange knows that the others came to it, not that they have read what it brought. So
   // two exchanges in a row that write one place need another in between.
-  void KeepUnreadOutputs(const GatherCall& call);
+  void KeepUnreadOutputs(const AllGatherCall& call);
   bool IsRecording() const;
-  // What: later work of every device waits for all earlier work of all of them.
+  // Later work of every device waits for all earlier work of all of them.
   void JoinStreams();
-  void GatherThroughNccl(const GatherCall& call, const GatherPlan& plan);
+  void GatherThroughNccl(const AllGatherCall& call, const GatherPlan& plan);
   NcclGroup& nccl();
 
   std::vector<DeviceContext*> contexts_;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of an exchange between GPUs.
 #pragma once
 
@@ -9,7 +10,7 @@
 namespace stoch::cuda {
 
 inline constexpr int kMaxGroup = 16;         // devices of one exchange
-inline constexpr int kMaxGatherBlocks = 64;  // enough stores under way to fill NVLink
+inline constexpr int kMaxGatherBlocks = 64;  // enough stores in flight to fill NVLink
 
 // What one device gives: from, or Silu(from) * from2.
 struct GatherColumns {
@@ -36,15 +37,15 @@ struct DirectGather {
   bool waits = true;                // false: only stores; the host's events order what comes after
 };
 
-// What:     stores this device's columns everywhere and returns (ends) once those of all others have come, or after
-//           kPeerTimeoutNs without them, which is noted in `failed`.
+// Stores this device's columns everywhere and returns (ends) once those of all others have come, or after
+// kPeerTimeoutNs without them, which is noted in `failed`.
 // Requires: launched once on every device, with the same `blocks`, in the same order relative to other exchanges of the
 //           group. An output may be read between two exchanges if the next one does not write it.
 void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, int blocks);
 
-// One device's part of an exchange of packets. A packet is two numbers, each beside the turn it belongs to, and is its
+// One device's part of an exchange of packets. A packet is two numbers, each next to the epoch it belongs to, and is its
 // own announcement: who waits for it watches its place, and nothing has to be fenced and signalled behind it.
-inline constexpr int kPacketThreads = 128;  // few a block: a multiprocessor looks at all its places in every turn
+inline constexpr int kPacketThreads = 128;  // few a block: an SM looks at all its places in every turn
 inline constexpr int kMaxPacketBlocks = kMaxGatherBlocks;
 struct PacketGather {
   GatherColumns columns;
@@ -61,18 +62,18 @@ struct PacketGather {
 };
 inline constexpr size_t kLandingBytesPerDevice = 2 * sizeof(uint4) * 2 * kMaxPacketBlocks * kPacketThreads;
 
-// What:     the same as LaunchDirectGather with `waits`: ends once the columns of all devices are in `to`.
+// The same as LaunchDirectGather with `waits`: ends once the columns of all devices are in `to`.
 // Requires: TakesPackets for every device, and `to` on every device. Of an exchange's outputs nothing is written from
 //           elsewhere: what the previous one wrote may still be read by others.
 void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks);
 bool TakesPackets(const PacketGather& args, int blocks);
-// What: how many blocks that is where the largest part has `elements` floats; may be more than there can be.
+// How many blocks that is where the largest part has `elements` floats; may be more than there can be.
 int PacketBlocks(int64_t elements);
 
-// What: how many blocks an exchange takes whose largest part has `elements` floats.
+// How many blocks an exchange takes whose largest part has `elements` floats.
 int GatherBlocks(int64_t elements);
 
-// What: what a device gives, to `slab` [rows, cols], dense; and from there to rows `to_stride` apart.
+// What a device gives, to `slab` [rows, cols], dense; and from there to rows `to_stride` apart.
 void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab);
 void LaunchUnpackColumns(DeviceContext& ctx, const float* slab, int64_t rows, int64_t cols, float* to,
                          int64_t to_stride);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/comm/nccl_library.h"
 
 #include <algorithm>
@@ -120,7 +121,7 @@ void NcclGroup::Check() const {
   for (ncclComm_t comm : comms_->comms) {
     ncclResult_t state = ncclSuccess;
     ThrowIfFailed(Nccl().async_error(comm, &state), "ncclCommGetAsyncError", comm);
-    ThrowIfFailed(state, "an operation under way", comm);
+    ThrowIfFailed(state, "an operation in flight", comm);
   }
 }
 

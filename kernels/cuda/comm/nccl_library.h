@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL as this process finds it: loaded when several GPUs first need it, so that a build with it runs without it.
 //
 // The only file that knows NCCL's headers and its library's name. NVLink multicast (NVLS) stays off.
@@ -37,7 +38,7 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // What:   receive[i] on device i = send[0], send[1], ... of `count` floats each, on streams[i].
+  // receive[i] on device i = send[0], send[1], ... of `count` floats each, on streams[i].
   // Async:  on the streams; may be recorded into graphs.
   void AllGather(std::span<const float* const> send, std::span<float* const> receive, size_t count,
                  std::span<const cudaStream_t> streams);

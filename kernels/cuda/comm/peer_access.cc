@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/comm/peer_access.h"
 
 #include <mutex>

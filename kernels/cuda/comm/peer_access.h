@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which GPUs reach each other's memory.
 #pragma once
 
@@ -8,10 +9,10 @@
 
 namespace stoch::cuda {
 
-// What: lets every device use the memory of every other that it can reach. Errors: CudaError.
+// Lets every device use the memory of every other that it can reach. Errors: CudaError.
 void EnablePeerAccess(std::span<const Device> devices);
 
-// What: whether all of them reach all others.
+// Whether all of them reach all others.
 bool AllReach(std::span<const Device> devices);
 
 std::vector<DeviceLink> ReadLinks(std::span<const Device> devices);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions of a block of kRowLanes threads in the contract's order (kernels/math/reduce.h).
 #pragma once
 
@@ -10,7 +11,7 @@ namespace stoch::cuda {
 
 inline constexpr int kBlockWarps = kRowLanes / 32;
 
-// What: the largest `value` of the block, in every thread. `shared` has kBlockWarps floats. Contains two barriers.
+// The largest `value` of the block, in every thread. `shared` has kBlockWarps floats. Contains two barriers.
 __device__ inline float BlockMax(float value, float* shared) {
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, s));
@@ -23,7 +24,7 @@ __device__ inline float BlockMax(float value, float* shared) {
   return value;
 }
 
-// What: the total (reduce.h) of kRowLanes lanes, in every thread: lane 32 w + l is shared[w * kStride + l].
+// The total (reduce.h) of kRowLanes lanes, in every thread: lane 32 w + l is shared[w * kStride + l].
 template <int kStride>
 __device__ __forceinline__ float FoldShared(const float* shared) {
   // Every warp folds the same 256 numbers: cheaper than one warp folding and a broadcast.
@@ -42,8 +43,8 @@ __device__ __forceinline__ float FoldShared(const float* shared) {
   return __shfl_sync(0xffffffffu, total, 0);
 }
 
-// What: thread j holds lane j of a kRowLanes sum; returns the folded total (reduce.h) in every thread. `shared` has
-//       kRowLanes floats.
+// Thread j holds lane j of a kRowLanes sum; returns the folded total (reduce.h) in every thread. `shared` has kRowLanes
+// floats.
 __device__ inline float BlockFoldLanes(float lane_sum, float* shared) {
   __syncthreads();
   shared[threadIdx.x] = lane_sum;
@@ -51,8 +52,8 @@ __device__ inline float BlockFoldLanes(float lane_sum, float* shared) {
   return FoldShared<32>(shared);
 }
 
-// What: the largest `value` of the block, in every thread, with one barrier. `shared` has kBlockWarps words, aligned to
-//       16 bytes, that nobody else uses.
+// The largest `value` of the block, in every thread, with one barrier. `shared` has kBlockWarps words, aligned to 16
+// bytes, that nobody else uses.
 __device__ __forceinline__ float BlockMaxOnce(float value, int32_t* shared) {
   // Floats as integers of the same order, and back.
   const auto ordered = [](int32_t bits) { return bits ^ (bits >> 31 & 0x7fffffff); };

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Access to the other blocks of a thread block cluster.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading and writing the float types of files as float.
 #pragma once
 
@@ -39,15 +40,15 @@ __device__ __forceinline__ void Expand(uint4 bits, float (&w)[8], T type) {
   }
 }
 
-// What: the cache policy of data that is read once a step: the first to leave the second-level cache. Gigabytes of
-//       weights would otherwise push out the count tables, which every linear and attention waits for.
+// The cache policy of data that is read once a step: the first to leave the L2. Gigabytes of weights
+// would otherwise push out the count tables, which every linear and attention waits for.
 __device__ __forceinline__ uint64_t ReadOncePolicy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// What: that of a table that every kernel wants again: the last to leave.
+// That of a table that every kernel wants again: the last to leave.
 __device__ __forceinline__ uint64_t KeepPolicy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
@@ -81,7 +82,7 @@ __device__ __forceinline__ uint4 LoadStreaming(const void* from) {
   return v;
 }
 
-// What: the byte at a shared address + kOffset. Volatile: it stays between the barriers around it.
+// The byte at a shared address + kOffset. Volatile: it stays between the barriers around it.
 template <int kOffset>
 __device__ __forceinline__ uint32_t LoadSharedByte(uint32_t address) {
   uint32_t v;

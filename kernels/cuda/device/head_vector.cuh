@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One head's vector of one row in the registers of a warp.
 #pragma once
 
@@ -26,7 +27,7 @@ __device__ inline void LoadHead(HeadVector<kPairs>& x, const float* from, int ha
   }
 }
 
-// What: RoPE; cos_sin holds cos of pairs 0..half-1, then sin.
+// RoPE; cos_sin holds cos of pairs 0..half-1, then sin.
 template <int kPairs>
 __device__ inline void Rotate(HeadVector<kPairs>& x, const float* cos_sin, int half, int lane) {
 #pragma unroll

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The PTX of sm_90a that the wgmma kernels are made of besides their products (wgmma.cuh): mbarriers, bulk copies, when
 // products start and end.
 #pragma once
@@ -28,7 +29,7 @@ __device__ __forceinline__ void WgmmaWait(int32_t (&d)[kRegs]) {
   }
 }
 
-// The address as a value the compiler cannot make anew from special registers wherever it is used.
+// The address as a value the compiler cannot make again from special registers wherever it is used.
 __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
   uint32_t r;
   asm volatile("mov.u32 %0, %1;\n" : "=r"(r) : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(p))));

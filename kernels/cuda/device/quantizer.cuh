@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One scope's quantizer as kernels use it, for every code.
 #pragma once
 

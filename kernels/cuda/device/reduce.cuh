@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block and warp reductions in the orders of kernels/math/reduce.h, and the extremes of a quantizer scope.
 #pragma once
 
@@ -11,7 +12,7 @@ namespace stoch::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// What:     folds kRowLanes lanes by halves; every thread gets the total.
+// Folds kRowLanes lanes by halves; every thread gets the total.
 // Requires: a block of kRowLanes threads, thread j holding lane j; `shared` has kRowLanes floats.
 __device__ inline float FoldRowLanes(float lane, float* shared) {
   const int j = static_cast<int>(threadIdx.x);
@@ -59,7 +60,7 @@ __device__ inline Extremes WarpExtremes(Extremes e) {
   return e;
 }
 
-// What: the extremes over a block of up to 1024 threads, given to every thread; `shared` has 32 entries.
+// The extremes over a block of up to 1024 threads, given to every thread; `shared` has 32 entries.
 __device__ inline Extremes BlockExtremes(Extremes e, Extremes* shared) {
   e = WarpExtremes(e);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Look-ups of sign-magnitude codes in count-table rows held in shared memory.
 #pragma once
 
@@ -21,8 +22,8 @@ struct Counts {
   }
 };
 
-// What:     adds the counts of four codes, byte j of `codes` in row kRow + j of the rows at shared address `rows`.
-//           Bit 7 of byte j of `signs` flips the sign.
+// Adds the counts of four codes, byte j of `codes` in row kRow + j of the rows at shared address `rows`. Bit 7 of byte
+// j of `signs` flips the sign.
 // Requires: rows % 256 == 0: taking a level out of its word then gives the address of its count in one instruction.
 template <int kRow>
 __device__ __forceinline__ void LookUpWord(uint32_t codes, uint32_t signs, uint32_t rows, Counts& counts) {
@@ -37,15 +38,14 @@ __device__ __forceinline__ void LookUpWord(uint32_t codes, uint32_t signs, uint3
   counts.negative = __dp4a(c, minus, counts.negative);
 }
 
-// What: 0x80 in every byte of `row_codes` whose level is the one whose table entry stands for 256
-//       (ScTables::top_is_256).
+// 0x80 in every byte of `row_codes` whose level is the one whose table entry stands for 256 (ScTables::top_is_256).
 __device__ __forceinline__ uint32_t TopBytes(const ScTables& tables, uint32_t row_codes) {
   if (!tables.top_is_256) return 0;
   const uint32_t top = static_cast<uint32_t>(tables.levels - 1) * 0x01010101u;
   return __vcmpeq4(row_codes & 0x7f7f7f7fu, top) & 0x80808080u;
 }
 
-// What: what LookUpWord misses where both codes have that level. `row_tops`: TopBytes of the row's codes.
+// What LookUpWord misses where both codes have that level. `row_tops`: TopBytes of the row's codes.
 __device__ __forceinline__ int32_t TopCorrection(const ScTables& tables, uint32_t row_tops, uint32_t codes,
                                                  uint32_t signs) {
   const uint32_t both = row_tops & TopBytes(tables, codes);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Binary and byte wgmma of sm_90a, for each number of columns that a kernel uses.
 #pragma once
 

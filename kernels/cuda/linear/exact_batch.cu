@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A half warp owns four weight rows, a thread per lane of their dot products with all tokens of a tile: a weight goes
 // from memory to a register once and is multiplied with every token there. Tokens wait in shared memory, transposed, so
 // that one load brings four of them; with 32 tokens the fused multiply-adds are what bounds the kernel, with 8 the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fp16 baseline: half weights and activations, fp32 sums. Outside the bit-identity promise.
 #pragma once
 
@@ -15,12 +16,12 @@ struct Fp16Task {
   LinearOutput out;
 };
 
-// What: y = half(f(x)) @ w^T for weights that share f(x): few rows by our own kernel, which reads memory at the SC
-//       kernels' speed (cuBLAS's own leaves a third of it unused at one row), more by cuBLAS.
+// y = half(f(x)) @ w^T for weights that share f(x): few rows by our own kernel, which reads memory at the SC kernels'
+// speed (cuBLAS's own leaves a third of it unused at one row), more by cuBLAS.
 void LaunchFp16Linear(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
                       const FiniteReporter& reporter, const Fp16Task* tasks, int count);
 
-// What:     the kernel for few rows (fp16_vector.cu).
+// The kernel for few rows (fp16_vector.cu).
 // Requires: Fp16VectorSupports; count <= kMaxFp16Tasks.
 bool Fp16VectorSupports(const DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols);
 void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
 
@@ -51,7 +52,7 @@ __device__ __forceinline__ const uint16_t* RowAt(const VectorArgs& args, int row
   return task.weights + static_cast<uint64_t>(static_cast<uint32_t>(row - task.first_row)) * args.cols;
 }
 
-// What: 8 weights, 0 where there are none.
+// 8 weights, 0 where there are none.
 __device__ __forceinline__ uint4 LoadWeights(const uint16_t* from, bool there) {
   uint4 v = make_uint4(0, 0, 0, 0);
   asm volatile(
@@ -74,7 +75,7 @@ __device__ __forceinline__ float4 Prologue4(float4 x, float4 y, float r) {
   return make_float4(f(x.x, y.x), f(x.y, y.y), f(x.z, y.z), f(x.w, y.w));
 }
 
-// What: 1 / sqrt(mean(x^2) + eps) from every thread's part of the sum of squares. Contains a barrier.
+// 1 / sqrt(mean(x^2) + eps) from every thread's part of the sum of squares. Contains a barrier.
 __device__ __forceinline__ float NormFactorOf(float squares, int cols, float eps, float* fold) {
   const unsigned lane = threadIdx.x % kWarp;
 #pragma unroll
@@ -87,7 +88,7 @@ __device__ __forceinline__ float NormFactorOf(float squares, int cols, float eps
   return rsqrtf(__fdividef(sum, static_cast<float>(cols)) + eps);
 }
 
-// What: f(x) of a row as halves, with zeros up to the padded columns; a barrier makes them visible.
+// f(x) of a row as halves, with zeros up to the padded columns; a barrier makes them visible.
 template <Prologue P>
 __device__ __forceinline__ void StageRow(const VectorArgs& args, int n, __half* to, float* fold) {
   constexpr int kInFlight = P == Prologue::kSiluMul ? 4 : 2;
@@ -238,7 +239,7 @@ bool Fp16VectorSupports(const DeviceContext& ctx, const RowSource& source, int64
   if (!aligned(source.x, source.x_stride) || !aligned(source.x2, source.x2_stride) || !aligned(source.norm_weight, 0)) {
     return false;
   }
-  // x must fit beside the static shared memory.
+  // x must fit next to the static shared memory.
   return rows <= kMaxRows && cols % kVector == 0 && rows * PaddedCols(cols) * 2 + 2048 <= ctx.traits.max_shared_bytes;
 }
 

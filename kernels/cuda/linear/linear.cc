@@ -1,11 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/linear/linear.h"
 
 #include <vector>
 
+#include "kernels/call_check.h"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/fp16.h"
 #include "kernels/cuda/prologue/activations.h"
-#include "kernels/cuda/runtime/views.h"
 #include "kernels/cuda/sc/linear.h"
 #include "kernels/cuda/weights/weights.h"
 
@@ -14,32 +15,6 @@ namespace {
 
 const CudaLinear& WeightAt(const LinearCall& call, size_t i) {
   return static_cast<const CudaLinear&>(*call.weights[i]);
-}
-
-void CheckCall(const Device& device, const LinearCall& call) {
-  if (call.weights.empty() || call.weights.size() != call.outs.size()) {
-    Reject(call.site, "got " + std::to_string(call.weights.size()) + " weights and " +
-                          std::to_string(call.outs.size()) + " outputs, expected as many and at least one");
-  }
-  const int64_t cols = call.weights.front()->cols();
-  RequireView(call.site, "x", call.x, device, DType::kF32, {kAnySize, cols});
-  const int64_t rows = call.x.dim(0);
-  if (call.prologue == Prologue::kRmsNorm) {
-    RequireView(call.site, "norm_weight", call.norm_weight, device, DType::kF32, {cols});
-  }
-  if (call.prologue == Prologue::kSiluMul) RequireView(call.site, "x2", call.x2, device, DType::kF32, {rows, cols});
-  for (size_t i = 0; i < call.weights.size(); ++i) {
-    const LinearWeight& weight = *call.weights[i];
-    if (weight.device() != device || weight.cols() != cols) {
-      Reject(call.site, "weight " + std::to_string(i) + " has " + std::to_string(weight.cols()) + " columns on " +
-                            DeviceName(weight.device()) + ", expected " + std::to_string(cols) + " on " +
-                            DeviceName(device));
-    }
-    RequireView(call.site, "out", call.outs[i], device, DType::kF32, {rows, weight.rows()});
-    RequireDisjoint(call.site, call.outs[i], call.x);
-    if (call.prologue == Prologue::kSiluMul) RequireDisjoint(call.site, call.outs[i], call.x2);
-    for (size_t j = 0; j < i; ++j) RequireDisjoint(call.site, call.outs[i], call.outs[j]);
-  }
 }
 
 LinearOutput OutputAt(const LinearCall& call, size_t i) {
@@ -88,20 +63,29 @@ void RunHalf(DeviceContext& ctx, const LinearCall& call, const RowSource& source
     if (WeightAt(call, i).spec().precision != Precision::kFp16) continue;
     tasks.push_back({WeightAt(call, i).view<HalfWeightView>(), OutputAt(call, i)});
   }
-  if (tasks.empty()) return;
   LaunchFp16Linear(ctx, source, call.x.dim(0), call.x.dim(1), reporter, tasks.data(), static_cast<int>(tasks.size()));
 }
 
 }  // namespace
 
 void LaunchLinear(DeviceContext& ctx, const LinearCall& call) {
-  CheckCall(ctx.device, call);
+  CheckLinear(call);
   if (call.x.dim(0) == 0) return;
   const FiniteReporter reporter = ctx.Reporter(call.site);
   const RowSource source = MakeRowSource(call);
-  RunSc(ctx, call, source, reporter);
-  RunExact(ctx, call, source, reporter);
-  RunHalf(ctx, call, source, reporter);
+  bool has_sc = false;
+  bool has_exact = false;
+  bool has_half = false;
+  for (const LinearWeight* weight : call.weights) {
+    switch (weight->spec().precision) {
+      case Precision::kSc: has_sc = true; break;
+      case Precision::kFp32: has_exact = true; break;
+      case Precision::kFp16: has_half = true; break;
+    }
+  }
+  if (has_sc) RunSc(ctx, call, source, reporter);
+  if (has_exact) RunExact(ctx, call, source, reporter);
+  if (has_half) RunHalf(ctx, call, source, reporter);
 }
 
 }  // namespace stoch::cuda

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backend::Linear on one GPU.
 #pragma once
 
@@ -6,7 +7,7 @@
 
 namespace stoch::cuda {
 
-// What:   LinearCall of backend.h: weights of one precision and operator share the prologue and, for SC, its codes.
+// LinearCall of backend.h: weights of one precision and operator share the prologue and, for SC, its codes.
 // Errors: InvalidInput for operands that break the call's requirements, naming the site.
 // Async:  on ctx.stream; scratch from ctx.workspace.
 void LaunchLinear(DeviceContext& ctx, const LinearCall& call);

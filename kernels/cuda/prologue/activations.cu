@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/base/cuda_check.h"
@@ -22,7 +23,7 @@ struct QuantizeArgs {
   RowSource source;
   ScDims dims;
   QuantizerParams params;
-  int64_t rows = 0;
+  int64_t tokens = 0;
   const Extremes* shared_extremes = nullptr;  // [chunks][scopes] where a scope has several rows, else null
   int64_t scopes = 0;
   uint8_t* codes = nullptr;
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeArg
       sum += code;
     }
     if (member == 0) {
-      args.scales[c * args.rows + row] = quantizer.scale;
+      args.scales[c * args.tokens + row] = quantizer.scale;
       if (!quantizer.finite) args.reporter.Report();
       if (args.params.code == ScCode::kAsymmetric) args.zeros[row] = quantizer.zero;
     }
@@ -135,18 +136,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-void LaunchPrologueOf(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, T* out,
+void LaunchPrologueOf(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, T* out,
                       int64_t out_stride, const FiniteReporter& reporter) {
-  const auto kernel = source.prologue == Prologue::kRmsNorm   ? PrologueKernel<Prologue::kRmsNorm, T>
-                      : source.prologue == Prologue::kSiluMul ? PrologueKernel<Prologue::kSiluMul, T>
-                                                              : PrologueKernel<Prologue::kNone, T>;
-  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, source, cols, out, out_stride,
-                   reporter);
+  const auto kernel = DispatchPrologue(source.prologue, [](auto p) { return PrologueKernel<p, T>; });
+  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(tokens)), dim3(kThreads), 0, source, in_features, out,
+                   out_stride, reporter);
 }
 
-// Rows of a scope of side a.
-int64_t ScopeRows(const ScOperator& op, int64_t rows) {
-  return op.config.granularity == ScGranularity::kPerRow ? op.config.group_a : rows;
+// Tokens of a scope of side a.
+int64_t ScopeRows(const ScOperator& op, int64_t tokens) {
+  return op.config.granularity == ScGranularity::kPerRow ? op.config.group_a : tokens;
 }
 
 }  // namespace
@@ -156,72 +155,74 @@ RowSource MakeRowSource(const LinearCall& call) {
   source.prologue = call.prologue;
   source.x = call.x.ptr<const float>();
   source.x_stride = call.x.step(0);
-  if (call.prologue == Prologue::kSiluMul) {
-    source.x2 = call.x2.ptr<const float>();
-    source.x2_stride = call.x2.step(0);
-  }
-  if (call.prologue == Prologue::kRmsNorm) {
-    source.norm_weight = call.norm_weight.ptr<const float>();
-    source.norm_eps = call.norm_eps;
+  switch (call.prologue) {
+    case Prologue::kNone: break;
+    case Prologue::kRmsNorm:
+      source.norm_weight = call.norm_weight.ptr<const float>();
+      source.norm_eps = call.norm_eps;
+      break;
+    case Prologue::kSiluMul:
+      source.x2 = call.x2.ptr<const float>();
+      source.x2_stride = call.x2.step(0);
+      break;
   }
   return source;
 }
 
-ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
-                                int64_t cols, const ScOperator& op, const FiniteReporter& reporter) {
+ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
+                                int64_t in_features, const ScOperator& op, const FiniteReporter& reporter) {
   QuantizeArgs args;
   args.source = source;
-  args.dims = MakeScDims(cols, op.config.chunk_d);
-  args.params = {op.code, op.q_max, ScopeRows(op, rows)};
-  args.rows = rows;
-  args.codes = scratch.Take<uint8_t>(rows * args.dims.padded);
-  args.scales = scratch.Take<float>(rows * args.dims.chunks);
+  args.dims = MakeScDims(in_features, op.config.chunk_d);
+  args.params = {op.code, op.q_max, ScopeRows(op, tokens)};
+  args.tokens = tokens;
+  args.codes = scratch.Take<uint8_t>(tokens * args.dims.padded);
+  args.scales = scratch.Take<float>(tokens * args.dims.chunks);
   args.reporter = reporter;
   if (op.code == ScCode::kAsymmetric) {
-    args.zeros = scratch.Take<float>(rows);
-    args.sums = scratch.Take<int32_t>(rows);
+    args.zeros = scratch.Take<float>(tokens);
+    args.sums = scratch.Take<int32_t>(tokens);
   }
   if (args.params.group > 1) {
-    args.scopes = (rows + args.params.group - 1) / args.params.group;
-    float* plain = scratch.Take<float>(rows * cols);
-    LaunchPrologue(ctx, source, rows, cols, plain, cols, reporter);
-    args.source = RowSource{Prologue::kNone, plain, cols, nullptr, 0, nullptr, 0};
+    args.scopes = (tokens + args.params.group - 1) / args.params.group;
+    float* plain = scratch.Take<float>(tokens * in_features);
+    LaunchPrologue(ctx, source, tokens, in_features, plain, in_features, reporter);
+    args.source = RowSource{Prologue::kNone, plain, in_features, nullptr, 0, nullptr, 0};
     Extremes* extremes = scratch.Take<Extremes>(args.scopes * args.dims.chunks);
     const dim3 grid(static_cast<unsigned>(args.scopes), static_cast<unsigned>(args.dims.chunks));
-    ScopeExtremesKernel<<<grid, kThreads, 0, ctx.stream>>>(plain, cols, rows, args.dims, args.params.group, extremes);
+    ScopeExtremesKernel<<<grid, kThreads, 0, ctx.stream>>>(plain, in_features, tokens, args.dims, args.params.group,
+                                                           extremes);
     STOCH_CUDA_LAUNCH("ScopeExtremesKernel");
     args.shared_extremes = extremes;
   }
   const bool block_team = args.dims.chunks < kThreads / kWarp;
-  const auto pick = [&]<Prologue P>() {
-    return block_team ? QuantizeRowsKernel<P, true> : QuantizeRowsKernel<P, false>;
-  };
-  const auto kernel = args.source.prologue == Prologue::kRmsNorm   ? pick.operator()<Prologue::kRmsNorm>()
-                      : args.source.prologue == Prologue::kSiluMul ? pick.operator()<Prologue::kSiluMul>()
-                                                                   : pick.operator()<Prologue::kNone>();
-  kernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(args);
+  const auto kernel = DispatchPrologue(args.source.prologue, [&](auto p) {
+    return block_team ? QuantizeRowsKernel<p, true> : QuantizeRowsKernel<p, false>;
+  });
+  kernel<<<static_cast<unsigned>(tokens), kThreads, 0, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("QuantizeRowsKernel");
-  return ScActivationView{args.dims, rows, args.codes, args.scales, args.zeros, args.sums};
+  return ScActivationView{args.dims, tokens, args.codes, args.scales, args.zeros, args.sums};
 }
 
-int64_t QuantizeScratchBytes(const ScOperator& op, int64_t rows, int64_t cols) {
-  const ScDims dims = MakeScDims(cols, op.config.chunk_d);
+int64_t QuantizeScratchBytes(const ScOperator& op, int64_t tokens, int64_t in_features) {
+  const ScDims dims = MakeScDims(in_features, op.config.chunk_d);
   constexpr int64_t kRowParts = sizeof(float) + sizeof(int32_t);  // zeros and sums
-  int64_t bytes = rows * (dims.padded + dims.chunks * static_cast<int64_t>(sizeof(float)) + kRowParts);
-  if (ScopeRows(op, rows) > 1) {  // f(x) itself, and what its scopes have found
-    bytes += rows * (cols * static_cast<int64_t>(sizeof(float)) + dims.chunks * static_cast<int64_t>(sizeof(Extremes)));
+  int64_t bytes = tokens * (dims.padded + dims.chunks * static_cast<int64_t>(sizeof(float)) + kRowParts);
+  if (ScopeRows(op, tokens) > 1) {  // f(x) itself, and what its scopes have found
+    bytes += tokens *
+             (in_features * static_cast<int64_t>(sizeof(float)) + dims.chunks * static_cast<int64_t>(sizeof(Extremes)));
   }
   return bytes;
 }
 
-void LaunchPrologue(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, float* out,
+void LaunchPrologue(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, float* out,
                     int64_t out_stride, const FiniteReporter& reporter) {
-  LaunchPrologueOf(ctx, source, rows, cols, out, out_stride, reporter);
+  LaunchPrologueOf(ctx, source, tokens, in_features, out, out_stride, reporter);
 }
 
-void LaunchPrologueHalf(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, uint16_t* out,
+void LaunchPrologueHalf(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, uint16_t* out,
                         int64_t out_stride, const FiniteReporter& reporter) {
-  LaunchPrologueOf(ctx, source, rows, cols, out, out_stride, reporter);
+  LaunchPrologueOf(ctx, source, tokens, in_features, out, out_stride, reporter);
 }
 
 }  // namespace stoch::cuda

@@ -1,7 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // From float activations to what a linear multiplies: the prologue (RMSNorm, SiLU * up), then SC codes or plain floats.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime/context.h"
@@ -19,8 +21,29 @@ struct RowSource {
   int64_t x2_stride = 0;
   const float* norm_weight = nullptr;  // kRmsNorm: [cols]
   float norm_eps = 0;
+
+  // The second operand of f: of the first row, or of all.
+  const float* second() const {
+    switch (prologue) {
+      case Prologue::kNone: break;
+      case Prologue::kRmsNorm: return norm_weight;
+      case Prologue::kSiluMul: return x2;
+    }
+    return nullptr;
+  }
 };
 RowSource MakeRowSource(const LinearCall& call);
+
+// Where the compiler stops at a prologue that ApplyPrologue does not know. That one is no switch: kernels that know
+// their prologue at run time only would become other machine code.
+constexpr bool ApplyPrologueKnows(Prologue prologue) {
+  switch (prologue) {
+    case Prologue::kNone:
+    case Prologue::kRmsNorm:
+    case Prologue::kSiluMul: return true;
+  }
+  return false;
+}
 
 // f of one element x; `y` is its norm weight (kRmsNorm) or its x2 (kSiluMul), `r` is 1 / sqrt(mean(x^2) + eps) of its
 // row (kRmsNorm).
@@ -30,6 +53,17 @@ STOCH_HD float ApplyPrologue(Prologue prologue, float x, float y, float r) {
   return x;
 }
 
+// f(std::integral_constant<Prologue, prologue>()), to choose a kernel.
+template <typename F>
+auto DispatchPrologue(Prologue prologue, const F& f) {
+  switch (prologue) {
+    case Prologue::kNone: break;
+    case Prologue::kRmsNorm: return f(std::integral_constant<Prologue, Prologue::kRmsNorm>());
+    case Prologue::kSiluMul: return f(std::integral_constant<Prologue, Prologue::kSiluMul>());
+  }
+  return f(std::integral_constant<Prologue, Prologue::kNone>());
+}
+
 // Element i of f(x) for one row.
 template <Prologue P>
 STOCH_HD float PrologueValue(const RowSource& source, const float* x, const float* x2, float r, int64_t i) {
@@ -37,19 +71,19 @@ STOCH_HD float PrologueValue(const RowSource& source, const float* x, const floa
   return ApplyPrologue(P, x[i], y, r);
 }
 
-// What:   quantizes f(x) as side a of `op`. The view points into `scratch`.
+// Quantizes f(x) as side a of `op`. The view points into `scratch`.
 // Bits:   docs/sc_arithmetic.md#2-quantizers; a chunk whose scope holds NaN or infinity becomes zeros and is
 //         reported.
-ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
-                                int64_t cols, const ScOperator& op, const FiniteReporter& reporter);
-// What: bytes of scratch that it takes, at most.
-int64_t QuantizeScratchBytes(const ScOperator& op, int64_t rows, int64_t cols);
+ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
+                                int64_t in_features, const ScOperator& op, const FiniteReporter& reporter);
+// Bytes of scratch that it takes, at most.
+int64_t QuantizeScratchBytes(const ScOperator& op, int64_t tokens, int64_t in_features);
 
-// What: out = f(x) as F32 [rows, out_stride] or as halves; columns cols..out_stride-1 become 0. Reports NaN and
+// out = f(x) as F32 [rows, out_stride] or as halves; columns cols..out_stride-1 become 0. Reports NaN and
 // infinity.
-void LaunchPrologue(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, float* out,
+void LaunchPrologue(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, float* out,
                     int64_t out_stride, const FiniteReporter& reporter);
-void LaunchPrologueHalf(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols, uint16_t* out,
+void LaunchPrologueHalf(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, uint16_t* out,
                         int64_t out_stride, const FiniteReporter& reporter);
 
 }  // namespace stoch::cuda

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSNorm's factor of one row inside kernels whose blocks all need it.
 #pragma once
 
@@ -6,8 +7,8 @@
 
 namespace stoch::cuda {
 
-// What:     lane j of kRowLanes of the sums of squares of rows x[0..kRows), at lanes[row][j], where FoldNorm finds them
-//           after a barrier.
+// Lane j of kRowLanes of the sums of squares of rows x[0..kRows), at lanes[row][j], where FoldNorm finds them after a
+// barrier.
 // Bits:     kRowLanes order of reduce.h.
 template <int kRows>
 __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int cols, int j,
@@ -50,8 +51,8 @@ __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int col
   for (int r = 0; r < kRows; ++r) lanes[r][j] = lane[r];
 }
 
-// What:     a lane of the row's sum of squares from each of the block's first kRowLanes threads, in `shared`, where
-//           FoldNorm finds them after a barrier.
+// A lane of the row's sum of squares from each of the block's first kRowLanes threads, in `shared`, where FoldNorm
+// finds them after a barrier.
 // Bits:     kRowLanes order of reduce.h.
 __device__ __forceinline__ void NormLanes(const float* x, int cols, float* shared) {
   const int j = static_cast<int>(threadIdx.x);
@@ -59,8 +60,8 @@ __device__ __forceinline__ void NormLanes(const float* x, int cols, float* share
   NormLane<1>({x}, cols, j, {shared});
 }
 
-// What: 1 / sqrt(mean(x^2) + eps) of the row, given to every lane of each warp that calls. Every warp for itself folds
-//       the same numbers: cheaper than one warp, a barrier and a broadcast.
+// 1 / sqrt(mean(x^2) + eps) of the row, given to every lane of each warp that calls. Every warp for itself folds the
+// same numbers: cheaper than one warp, a barrier and a broadcast.
 __device__ __forceinline__ float FoldNorm(const float* shared, int cols, float eps) {
   const int j = static_cast<int>(threadIdx.x % kWarp);
   float lanes[kRowLanes / kWarp];
@@ -73,7 +74,7 @@ __device__ __forceinline__ float FoldNorm(const float* shared, int cols, float e
   return 1.0f / Sqrt(sum / static_cast<float>(cols) + eps);
 }
 
-// What:     1 / sqrt(mean(x^2) + eps) of the row x[0..cols), given to every thread of the block.
+// 1 / sqrt(mean(x^2) + eps) of the row x[0..cols), given to every thread of the block.
 // Requires: at least kRowLanes threads; `shared` has kRowLanes floats, which others may write after a barrier.
 __device__ __forceinline__ float NormFactor(const float* x, int64_t cols, float eps, float* shared) {
   NormLanes(x, static_cast<int>(cols), shared);

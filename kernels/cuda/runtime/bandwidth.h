@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures how fast a GPU reads its memory, the floor under every decode step.
 #pragma once
 
@@ -5,8 +6,8 @@
 
 namespace stoch::cuda {
 
-// What: bytes per second of streaming reads over a buffer several times the second-level cache (1 GiB, or a quarter of
-//       what is free). Waits.
+// Bytes per second of streaming reads over a buffer several times the L2 (1 GiB, or a quarter of what
+// is free). Waits.
 double MeasureReadBandwidth(DeviceContext& ctx);
 
 }  // namespace stoch::cuda

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches of kernels whose blocks along x form clusters.
 #pragma once
 
@@ -8,18 +9,19 @@
 namespace stoch::cuda {
 
 #if defined(__CUDACC__)
-// What:     launches `kernel` with clusters of grid.x blocks; it may start early (launch.h), so it calls
-//           WaitForPrevious before it reads anything. Raises the kernel's limit of dynamic shared memory as needed.
-// Requires: grid.x <= 8, and 1 where ctx.traits has no clusters.
+// Launches `kernel` with clusters of `cluster` blocks, 0: of grid.x; it may start early (launch.h), so it calls WaitForPrevious before
+// it reads anything. Raises the kernel's limit of dynamic shared memory as needed.
+// Requires: clusters of at most 8 blocks that divide grid.x, and of 1 where ctx.traits has no clusters.
 template <typename Args>
 void LaunchClusters(DeviceContext& ctx, void (*kernel)(Args), dim3 grid, int threads, size_t shared_bytes,
-                    const Args& args) {
+                    const Args& args, int cluster = 0) {
+  const unsigned size = cluster > 0 ? static_cast<unsigned>(cluster) : grid.x;
   AllowShared(ctx, kernel, shared_bytes);
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = grid.x;
+  attributes[1].val.clusterDim.x = size;
   attributes[1].val.clusterDim.y = 1;
   attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
@@ -28,7 +30,7 @@ void LaunchClusters(DeviceContext& ctx, void (*kernel)(Args), dim3 grid, int thr
   config.dynamicSmemBytes = shared_bytes;
   config.stream = ctx.stream;
   config.attrs = attributes;
-  config.numAttrs = ctx.traits.has_hopper_code ? (grid.x > 1 ? 2 : 1) : 0;
+  config.numAttrs = ctx.traits.has_hopper_code ? (size > 1 ? 2 : 1) : 0;
   STOCH_CUDA(cudaLaunchKernelEx(&config, kernel, args));
 }
 #endif

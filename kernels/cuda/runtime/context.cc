@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/context.h"
 
+#include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/runtime/gpu_probe.h"
-#include "kernels/cuda/runtime/views.h"
 
 namespace stoch::cuda {
 namespace {

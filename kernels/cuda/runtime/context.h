@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One GPU as the backend's launchers see it: stream, properties, scratch, tables, error flag.
 #pragma once
 
@@ -36,7 +37,7 @@ class DeviceContext {
   Workspace workspace;
   TableCache tables;
 
-  // What: the reporter to hand to a kernel of this site; the same site always has the same id.
+  // The reporter to hand to a kernel of this site; the same site always has the same id.
   FiniteReporter Reporter(const OpSite& site);
   // Errors: InvalidInput naming the first site that reported since the last call. Waits.
   void CheckFinite();
@@ -62,7 +63,7 @@ class DeviceContext {
   Buffer barrier_;
   Buffer flags_;
   Buffer finite_flag_;  // int32: 0, or the id of the first site that reported
-  Buffer finite_seen_;  // page-locked, for its copy: one into other memory would be two
+  Buffer finite_seen_;  // pinned, for its copy: one into other memory would be two
   std::map<std::pair<int, std::string>, int> site_ids_;
 };
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA graphs by key: first call eager, second recorded, later ones replayed.
 #pragma once
 
@@ -26,7 +27,7 @@ class GraphCache {
   GraphCache(const GraphCache&) = delete;
   GraphCache& operator=(const GraphCache&) = delete;
 
-  // What: runs `body` under the contract of Backend::RunGraph. An empty key, or a call inside another body, is eager.
+  // Runs `body` under the contract of Backend::RunGraph. An empty key, or a call inside another body, is eager.
   void Run(std::string_view key, const std::function<void()>& body);
 
  private:
@@ -35,10 +36,10 @@ class GraphCache {
     uint64_t last_use = 0;
     bool is_eager = false;  // no graph could be made of it
   };
-  // What: records and instantiates; the entry is eager where that failed for want of memory or the like.
+  // Records and instantiates; the entry is eager where that failed for want of memory or the like.
   void Record(Entry& entry, const std::function<void()>& body);
   cudaError_t Launch(const Entry& entry) const;
-  // What: ends every recording. Returns the graphs, null where a recording failed; `code` is the first failure.
+  // Ends every recording. Returns the graphs, null where a recording failed; `code` is the first failure.
   std::vector<cudaGraph_t> EndRecording(size_t started, cudaError_t* code);
   void DropOldest();
 

@@ -1,15 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device-side copy of a PassLayout: fixed buffers that every pass reuses, so that recorded graphs stay valid.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <array>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/runtime/pinned_upload.h"
 #include "kernels/plan/attention_plan.h"
 
 namespace stoch::cuda {
@@ -67,8 +66,8 @@ struct PassView {
 
 class CudaPass final : public Pass {
  public:
+  // Errors: InvalidInput (CheckPassLimits).
   CudaPass(DeviceContext& ctx, const PassLimits& limits);
-  ~CudaPass() override;
 
   Device device() const override { return ctx_.device; }
   const PassLimits& limits() const { return limits_; }
@@ -85,7 +84,7 @@ class CudaPass final : public Pass {
   int32_t max_page() const { return max_page_; }  // largest page number
   const std::vector<PassSequence>& sequences() const { return sequences_; }
 
-  // Requires and Errors: Backend::UploadPass. Async: one copy on the context's stream; the host buffer is reused only
+  // Errors: InvalidInput (CheckPass). Async: one copy on the context's stream; the host buffer is reused only
   // after its copy ran.
   void Upload(const PassLayout& layout);
 
@@ -94,7 +93,6 @@ class CudaPass final : public Pass {
     size_t sequences = 0, ids = 0, positions = 0, row_sequence = 0, rows = 0, output_rows = 0, tiles = 0,
            short_rows = 0, pages = 0, end = 0;
   };
-  void Validate(const PassLayout& layout) const;
   // The batch of the next long sequence.
   TileBatch& BatchFor(int32_t sequence, int32_t length);
 
@@ -102,10 +100,7 @@ class CudaPass final : public Pass {
   PassLimits limits_;
   Offsets offsets_;
   Buffer device_buffer_;
-  static constexpr size_t kSlots = 2;  // host buffers: the next pass is written while the last one is copied
-  std::array<Buffer, kSlots> host_buffers_;
-  std::array<cudaEvent_t, kSlots> copied_{};
-  size_t slot_ = 0;
+  std::optional<PinnedUpload> upload_;
   PassView view_;
   int64_t rows_ = 0;
   int64_t num_output_rows_ = 0;
@@ -117,8 +112,5 @@ class CudaPass final : public Pass {
   std::vector<QueryTile> tiles_;
   std::vector<TileBatch> batches_;
 };
-
-// Errors: InvalidInput for limits below 1.
-std::unique_ptr<CudaPass> MakePass(DeviceContext& ctx, const PassLimits& limits);
 
 }  // namespace stoch::cuda

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory of one device: reserved when a model is loaded, then shared by every op, pass and layer.
 #pragma once
 
@@ -20,9 +21,9 @@ class Workspace {
   explicit Workspace(Device device) : device_(device) {}
   int64_t bytes() const { return static_cast<int64_t>(places_.bytes()); }
 
-  // What: the size of a block that is to hold so many bytes.
+  // The size of a block that is to hold so many bytes.
   static size_t BlockBytes(size_t bytes);
-  // What:   has a block with that many bytes free, a new one where there is none.
+  // Has a block with that many bytes free, a new one where there is none.
   // Errors: OutOfMemory.
   void Reserve(size_t bytes);
 
@@ -36,7 +37,7 @@ class Workspace {
   std::vector<Buffer> blocks_;
 };
 
-// What:     the scratch of one op; everything taken is free again when the scope ends. Scopes nest like a stack.
+// The scratch of one op; everything taken is free again when the scope ends. Scopes nest like a stack.
 // Async:    the memory may be handed to the next op at once: ops of a device run in stream order.
 class Scratch {
  public:
@@ -45,7 +46,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // What: `count` elements, aligned to 256 bytes, content undefined. Errors: OutOfMemory.
+  // `count` elements, aligned to 256 bytes, content undefined. Errors: OutOfMemory.
   template <typename T>
   T* Take(int64_t count) {
     return static_cast<T*>(workspace_.Take(static_cast<size_t>(count) * sizeof(T)));

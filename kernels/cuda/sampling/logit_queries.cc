@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/sampling/logit_queries.h"
 
 #include <algorithm>
@@ -11,15 +12,6 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr size_t kFieldAlignment = 256;
-
-size_t AlignUp(size_t bytes) { return (bytes + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment; }
-
-template <typename T>
-T* At(const Buffer& buffer, size_t offset) {
-  return reinterpret_cast<T*>(static_cast<char*>(buffer.data()) + offset);
-}
-
 size_t AdjustedBytes(const LogitQueryLimits& limits) {
   return static_cast<size_t>(limits.max_picks) * static_cast<size_t>(limits.vocab_size) * sizeof(float);
 }
@@ -32,54 +24,42 @@ bool HasPenalty(const TokenPick& pick) {
 
 CudaLogitQueries::Offsets CudaLogitQueries::OffsetsOf(const LogitQueryLimits& limits) {
   Offsets offsets;
-  offsets.logprobs = AlignUp(static_cast<size_t>(limits.max_picks) * sizeof(PickRecord));
-  offsets.entries = offsets.logprobs + AlignUp(static_cast<size_t>(limits.max_logprobs) * sizeof(LogProbQuery));
-  offsets.end = offsets.entries + AlignUp(static_cast<size_t>(limits.max_entries) * sizeof(PickEntry));
+  offsets.logprobs = AlignField(static_cast<size_t>(limits.max_picks) * sizeof(PickRecord));
+  offsets.entries = offsets.logprobs + AlignField(static_cast<size_t>(limits.max_logprobs) * sizeof(LogProbQuery));
+  offsets.end = offsets.entries + AlignField(static_cast<size_t>(limits.max_entries) * sizeof(PickEntry));
   return offsets;
 }
 
 int64_t CudaLogitQueries::Bytes(const LogitQueryLimits& limits) {
-  const size_t picked = AlignUp(static_cast<size_t>(limits.max_picks) * sizeof(int32_t));
+  const size_t picked = AlignField(static_cast<size_t>(limits.max_picks) * sizeof(int32_t));
   return static_cast<int64_t>(OffsetsOf(limits).end + picked + AdjustedBytes(limits));
 }
 
 CudaLogitQueries::CudaLogitQueries(DeviceContext& ctx, const LogitQueryLimits& limits) : ctx_(ctx), limits_(limits) {
   CheckLogitQueryLimits(limits);
   offsets_ = OffsetsOf(limits);
-  const size_t picked = AlignUp(static_cast<size_t>(limits.max_picks) * sizeof(int32_t));
+  const size_t picked = AlignField(static_cast<size_t>(limits.max_picks) * sizeof(int32_t));
   device_buffer_ = AllocateDevice(ctx.device, offsets_.end + picked);
   STOCH_CUDA(cudaMemsetAsync(device_buffer_.data(), 0, offsets_.end + picked, ctx.stream));
   adjusted_ = AllocateDevice(ctx.device, AdjustedBytes(limits));
   answers_ = AllocatePinned(static_cast<size_t>(limits.max_logprobs) * sizeof(LogProbAnswer) + picked);
   std::memset(answers_.data(), 0, answers_.bytes());
-  for (size_t i = 0; i < kSlots; ++i) {
-    host_buffers_[i] = AllocatePinned(offsets_.end);
-    std::memset(host_buffers_[i].data(), 0, offsets_.end);
-    STOCH_CUDA(cudaEventCreateWithFlags(&copied_[i], cudaEventDisableTiming));
-  }
-  view_.picks = At<PickRecord>(device_buffer_, offsets_.picks);
-  view_.logprobs = At<LogProbQuery>(device_buffer_, offsets_.logprobs);
-  view_.entries = At<PickEntry>(device_buffer_, offsets_.entries);
-  view_.picked = At<int32_t>(device_buffer_, offsets_.end);
+  upload_.emplace(ctx, offsets_.end);
+  view_.picks = FieldAt<PickRecord>(device_buffer_, offsets_.picks);
+  view_.logprobs = FieldAt<LogProbQuery>(device_buffer_, offsets_.logprobs);
+  view_.entries = FieldAt<PickEntry>(device_buffer_, offsets_.entries);
+  view_.picked = FieldAt<int32_t>(device_buffer_, offsets_.end);
   view_.adjusted = static_cast<float*>(adjusted_.data());
-  view_.answers = At<LogProbAnswer>(answers_, 0);
-  view_.picked_host = At<int32_t>(answers_, static_cast<size_t>(limits.max_logprobs) * sizeof(LogProbAnswer));
+  view_.answers = FieldAt<LogProbAnswer>(answers_, 0);
+  view_.picked_host = FieldAt<int32_t>(answers_, static_cast<size_t>(limits.max_logprobs) * sizeof(LogProbAnswer));
   view_.vocab_size = static_cast<int32_t>(limits.vocab_size);
-}
-
-CudaLogitQueries::~CudaLogitQueries() {
-  for (cudaEvent_t event : copied_) {
-    if (event != nullptr) (void)cudaEventDestroy(event);
-  }
 }
 
 void CudaLogitQueries::Upload(const LogitQueries& queries) {
   (void)CheckLogitQueries(queries, limits_);
-  slot_ = (slot_ + 1) % kSlots;
-  STOCH_CUDA(cudaEventSynchronize(copied_[slot_]));  // success at once where the slot was never used
-  const Buffer& host = host_buffers_[slot_];
-  auto* picks = At<PickRecord>(host, offsets_.picks);
-  auto* entries = At<PickEntry>(host, offsets_.entries);
+  const Buffer& host = upload_->Next();
+  auto* picks = FieldAt<PickRecord>(host, offsets_.picks);
+  auto* entries = FieldAt<PickEntry>(host, offsets_.entries);
   int32_t next = 0;
   for (size_t i = 0; i < queries.picks.size(); ++i) {
     const TokenPick& pick = queries.picks[i];
@@ -102,7 +82,7 @@ void CudaLogitQueries::Upload(const LogitQueries& queries) {
     record.num_counts = static_cast<int32_t>(pick.counts.size());
     for (const TokenCount& entry : pick.counts) entries[next++] = {entry.id, static_cast<uint32_t>(entry.generated)};
   }
-  std::copy(queries.logprobs.begin(), queries.logprobs.end(), At<LogProbQuery>(host, offsets_.logprobs));
+  std::copy(queries.logprobs.begin(), queries.logprobs.end(), FieldAt<LogProbQuery>(host, offsets_.logprobs));
   num_picks_ = queries.picks.size();
   num_logprobs_ = queries.logprobs.size();
   // Copied as far as it is used: picks alone, or to the last log-probability, or to the last entry.
@@ -110,8 +90,7 @@ void CudaLogitQueries::Upload(const LogitQueries& queries) {
   if (num_logprobs_ > 0) used = offsets_.logprobs + num_logprobs_ * sizeof(LogProbQuery);
   if (next > 0) used = offsets_.entries + static_cast<size_t>(next) * sizeof(PickEntry);
   if (used == 0) return;
-  STOCH_CUDA(cudaMemcpyAsync(device_buffer_.data(), host.data(), used, cudaMemcpyHostToDevice, ctx_.stream));
-  STOCH_CUDA(cudaEventRecord(copied_[slot_], ctx_.stream));
+  upload_->CopyTo(device_buffer_.data(), used);
 }
 
 }  // namespace stoch::cuda

@@ -1,15 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
 // Queries about logits and their answers on a GPU: fixed buffers that every pass reuses, so that recorded graphs stay
 // valid.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <array>
 #include <cstdint>
-#include <memory>
+#include <optional>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/runtime/pinned_upload.h"
 
 namespace stoch::cuda {
 
@@ -52,7 +51,6 @@ class CudaLogitQueries final : public LogitQueryBuffer {
  public:
   // Errors: InvalidInput (CheckLogitQueryLimits, or no memory).
   CudaLogitQueries(DeviceContext& ctx, const LogitQueryLimits& limits);
-  ~CudaLogitQueries() override;
 
   static int64_t Bytes(const LogitQueryLimits& limits);
 
@@ -80,10 +78,7 @@ class CudaLogitQueries final : public LogitQueryBuffer {
   Buffer device_buffer_;
   Buffer adjusted_;
   Buffer answers_;
-  static constexpr size_t kSlots = 2;  // host buffers: the next pass is written while the last one is copied
-  std::array<Buffer, kSlots> host_buffers_;
-  std::array<cudaEvent_t, kSlots> copied_{};
-  size_t slot_ = 0;
+  std::optional<PinnedUpload> upload_;
   LogitQueryView view_;
   size_t num_picks_ = 0;
   size_t num_logprobs_ = 0;

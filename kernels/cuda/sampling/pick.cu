@@ -1,23 +1,11 @@
-#include <algorithm>
-
-#include "kernels/cuda/runtime/cluster_launch.h"
-#include "kernels/cuda/runtime/launch.h"
-#include "kernels/cuda/sampling/logit_queries.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/sampling/query_launch.cuh"
 #include "kernels/cuda/sampling/rank_cut.cuh"
 
 namespace stoch::cuda {
 namespace {
 
 using namespace sampling;
-
-struct PickArgs {
-  LogitQueryView queries;
-  const float* logits = nullptr;
-  int64_t stride = 0;
-  int64_t first_row = 0;
-  int64_t rows = 0;
-  int64_t first = 0;  // query
-};
 
 // Copies this block's ids with biases and penalties. Entries of one list have distinct ids, so their order is free.
 __device__ void Adjust(const LogitQueryView& queries, const PickRecord& pick, const RowScan& scan, float* adjusted) {
@@ -78,7 +66,7 @@ __device__ int32_t PickToken(const PickRecord& pick, RowScan& scan, CutShared& c
   return scan.Locate(left, [&](uint64_t total) { return DrawThreshold(pick.random, total); });
 }
 
-__global__ void __launch_bounds__(kThreads) PickTokensKernel(const PickArgs args) {
+__global__ void __launch_bounds__(kThreads) PickTokensKernel(const QueryArgs args) {
   __shared__ ScanShared scan_shared;
   __shared__ CutShared cut_shared;
   WaitForPrevious();
@@ -107,14 +95,7 @@ __global__ void __launch_bounds__(kThreads) PickTokensKernel(const PickArgs args
 
 void LaunchPickTokens(DeviceContext& ctx, const LogitRows& logits, const CudaLogitQueries& queries,
                       const QueryRange& range) {
-  constexpr int64_t kQueriesAtOnce = 32768;  // gridDim.y is limited to 65535
-  const int blocks = ctx.traits.has_clusters ? kBlocks : 1;
-  for (int64_t done = 0; done < range.count; done += kQueriesAtOnce) {
-    const auto count = static_cast<unsigned>(std::min(kQueriesAtOnce, range.count - done));
-    LaunchClusters(ctx, PickTokensKernel, dim3(static_cast<unsigned>(blocks), count), kThreads, 0,
-                   PickArgs{queries.view(), logits.view.ptr<const float>(), logits.view.step(0), logits.first_row,
-                            logits.view.dim(0), range.first + done});
-  }
+  LaunchQueries(ctx, PickTokensKernel, logits, queries, range);
 }
 
 }  // namespace stoch::cuda

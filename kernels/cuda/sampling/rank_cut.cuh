@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last of the first tokens of a ranking that reach a target together, found by counting instead of sorting.
 #pragma once
 

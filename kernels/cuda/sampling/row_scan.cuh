@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over a row of logits by a cluster of blocks, and the token at which a running sum passes a threshold.
 //
 // Every warp of the cluster has one range of consecutive ids, in order of (block, warp), so that running sums in id

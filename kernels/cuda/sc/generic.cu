@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/sc/linear.h"
 #include "kernels/math/elementary.h"
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-    const float scale_a = a.scales[c * a.rows + n];
+    const float scale_a = a.scales[c * a.tokens + n];
     const float scale_b = w.scales[c * w.rows_padded + m];
     if constexpr (kCode == ScCode::kAsymmetric) {
       y = UnipolarProduct(acc, tables.gain, static_cast<int>(w.dims.dims), {scale_a, a.zeros[n], a.sums[n]},
@@ -54,16 +55,23 @@ __global__ void __launch_bounds__(kThreads)
   *out = task.out.add ? *out + y : y;
 }
 
+auto KernelOf(ScCode code) {
+  switch (code) {
+    case ScCode::kSignMagnitude: break;
+    case ScCode::kOffset: return ScGenericKernel<ScCode::kOffset>;
+    case ScCode::kAsymmetric: return ScGenericKernel<ScCode::kAsymmetric>;
+  }
+  return ScGenericKernel<ScCode::kSignMagnitude>;
+}
+
 }  // namespace
 
 void LaunchScGeneric(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScLinearTask* tasks,
                      int count) {
-  const auto kernel = tables.code == ScCode::kSignMagnitude ? ScGenericKernel<ScCode::kSignMagnitude>
-                      : tables.code == ScCode::kOffset      ? ScGenericKernel<ScCode::kOffset>
-                                                            : ScGenericKernel<ScCode::kAsymmetric>;
+  const auto kernel = KernelOf(tables.code);
   constexpr int64_t kMaxGridRows = 65535;
   for (int i = 0; i < count; ++i) {
-    for (int64_t first = 0; first < a.rows; first += kMaxGridRows) {
+    for (int64_t first = 0; first < a.tokens; first += kMaxGridRows) {
       ScActivationView part = a;
       ScLinearTask task = tasks[i];
       part.codes += first * a.dims.padded;
@@ -71,7 +79,7 @@ void LaunchScGeneric(DeviceContext& ctx, const ScTables& tables, const ScActivat
       if (a.zeros != nullptr) part.zeros += first;
       if (a.sums != nullptr) part.sums += first;
       task.out.data += first * task.out.stride;
-      const int64_t rows = a.rows - first < kMaxGridRows ? a.rows - first : kMaxGridRows;
+      const int64_t rows = a.tokens - first < kMaxGridRows ? a.tokens - first : kMaxGridRows;
       const dim3 grid(static_cast<unsigned>((task.weight.rows + kThreads - 1) / kThreads), static_cast<unsigned>(rows));
       kernel<<<grid, kThreads, 0, ctx.stream>>>(tables, part, task);
       STOCH_CUDA_LAUNCH("ScGenericKernel");

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/sc/linear.h"
 
 #include <algorithm>
@@ -14,21 +15,22 @@ namespace {
 
 // The activations as the plan's kernel wants them; without codes where it quantizes them itself.
 ScActivationView Quantize(DeviceContext& ctx, Scratch& scratch, ScQuantizer quantizer, const ScOperator& op,
-                          const RowSource& source, int64_t rows, int64_t cols, const FiniteReporter& reporter) {
+                          const RowSource& source, int64_t tokens, int64_t in_features,
+                          const FiniteReporter& reporter) {
   switch (quantizer) {
-    case ScQuantizer::kByChunk: return LaunchBatchQuantize(ctx, scratch, source, rows, cols, op, reporter);
-    case ScQuantizer::kByRow: return LaunchQuantize(ctx, scratch, source, rows, cols, op, reporter);
+    case ScQuantizer::kByChunk: return LaunchBatchQuantize(ctx, scratch, source, tokens, in_features, op, reporter);
+    case ScQuantizer::kByRow: return LaunchQuantize(ctx, scratch, source, tokens, in_features, op, reporter);
     case ScQuantizer::kKernel: break;
   }
   ScActivationView a;
-  a.rows = rows;
+  a.tokens = tokens;
   return a;
 }
 
 }  // namespace
 
-void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t rows, int64_t cols,
-                    const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t tokens,
+                    int64_t in_features, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   const ScTables& tables = ctx.tables.Get(op);
   const ScTraits& traits = ctx.tables.Traits(op);
   Scratch scratch(ctx.workspace);
@@ -38,10 +40,10 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
     const ScLinearTask* const from = tasks + first;
     std::array<int64_t, kMaxScTasks> out_features{};
     for (int i = 0; i < some; ++i) out_features[static_cast<size_t>(i)] = from[i].weight.rows;
-    const ScPlan plan =
-        PlanScLinear(ctx.traits, traits, {rows, cols, std::span(out_features).first(static_cast<size_t>(some))});
+    const ScPlan plan = PlanScLinear(ctx.traits, traits,
+                                     {tokens, in_features, std::span(out_features).first(static_cast<size_t>(some))});
     // The quantizer depends on the activations alone, so it is the same for all tasks.
-    if (first == 0) a = Quantize(ctx, scratch, plan.quantizer, op, source, rows, cols, reporter);
+    if (first == 0) a = Quantize(ctx, scratch, plan.quantizer, op, source, tokens, in_features, reporter);
     switch (plan.kernel) {
       case ScKernel::kFew: LaunchScBatchFew(ctx, plan, tables, a, source, reporter, from, some); break;
       case ScKernel::kTable: LaunchScBatchTable(ctx, plan, tables, a, source, reporter, from, some); break;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC linears: launches what kernels/plan/sc_linear_plan.h chooses.
 //
 // Bits: every kernel gives docs/sc_arithmetic.md#5-back-to-real-numbers exactly, so the choice is invisible.
@@ -12,12 +13,12 @@
 
 namespace stoch::cuda {
 
-// What:    y = f(x) @ w^T for `count` weights of one operator that share f(x): quantizes f(x) and launches the plan.
+// y = f(x) @ w^T for `count` weights of one operator that share f(x): quantizes f(x) and launches the plan.
 // Scratch: at most ScLinearScratchBytes of the shape, from ctx.workspace.
-void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t rows, int64_t cols,
-                    const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t tokens,
+                    int64_t in_features, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// What: any operator and shape, one product at a time from the 16-bit table (generic.cu).
+// Any operator and shape, one product at a time from the 16-bit table (generic.cu).
 void LaunchScGeneric(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScLinearTask* tasks,
                      int count);
 

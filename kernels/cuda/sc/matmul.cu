@@ -1,13 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "kernels/base/error.h"
+#include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/sc/matmul.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
-#include "kernels/spec_check.h"
 
 namespace stoch::cuda {
 namespace {
@@ -62,6 +62,7 @@ struct OperandArgs {
   int64_t chunks = 1;
   ScCode code = ScCode::kSignMagnitude;
   int q_max = 127;
+  float scale_floor = kScaleFloor;
   FiniteReporter finite;
   Extremes* extremes = nullptr;  // [scopes][chunks]
   // Code of (batch * rows + row, d) is at codes[(batch_row / rows) * code_batch + row * code_row + d * code_dim].
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeKernel(const OperandArgs arg
   float zero = 0.0f;
   if (finite) {
     scale = asymmetric ? UnipolarScale(FromOrdered(e.min), FromOrdered(e.max), args.q_max)
-                       : BipolarScale(BitsToFloat(e.max_abs_bits), args.q_max);
+                       : BipolarScale(BitsToFloat(e.max_abs_bits), args.q_max, args.scale_floor);
     if (asymmetric) zero = UnipolarZero(FromOrdered(e.min), scale, args.q_max);
   }
   int32_t sum = 0;
@@ -227,43 +228,13 @@ __global__ void __launch_bounds__(kThreads) ZeroKernel(const Matrix out) {
   if (i < out.batch * out.rows * out.cols) out.data[out.Offset(i / out.cols, i % out.cols)] = 0.0f;
 }
 
-[[noreturn]] void Reject(const std::string& problem) { throw InvalidInput("sc_matmul: " + problem); }
-
-void CheckDisjoint(const TensorView& out, const TensorView& in) {
-  for (int i = 0; i < out.rank; ++i) {
-    if (out.dim(i) > 1 && out.step(i) == 0) Reject("the output " + Describe(out) + " overlaps itself");
+void CheckGpuLimits(const TensorView& a, const ScOperator& op) {
+  if (!op.wide_counts.empty()) {
+    Reject({-1, "sc_matmul"}, "a multiplier table with entries beyond 16 bits runs on the CPU only");
   }
-  if (MayOverlap(out, in)) {
-    Reject("the output " + Describe(out) + " overlaps an input " + Describe(in));
+  if (a.rank == 3 && a.dim(0) > kMaxGridYZ) {
+    Reject({-1, "sc_matmul"}, "batch " + std::to_string(a.dim(0)) + ", at most 65535 on a GPU");
   }
-}
-
-void CheckCall(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) {
-  for (const auto& [name, view] : {std::pair{"a", &a}, {"b", &b}, {"out", &out}}) {
-    const bool usable = view->device == a.device && view->dtype == DType::kF32 && view->rank == a.rank &&
-                        (view->rank == 2 || view->rank == 3) && (view->data != nullptr || view->numel() == 0);
-    if (!usable) {
-      Reject(std::string(name) + " is " + Describe(*view) + ", expected F32, all 2-D or all 3-D, all on " +
-             DeviceName(a.device));
-    }
-  }
-  const Matrix left(a);
-  const Matrix right(b);
-  const Matrix result(out);
-  if (left.cols != right.cols || left.batch != right.batch || result.batch != left.batch || result.rows != left.rows ||
-      result.cols != right.rows) {
-    Reject("a " + Describe(a) + ", b " + Describe(b) + " and out " + Describe(out) + " do not fit a @ b^T");
-  }
-  CheckDisjoint(out, a);
-  CheckDisjoint(out, b);
-  if (op.config.granularity == ScGranularity::kPerHead && a.rank != 3) {
-    Reject("SC parameter granularity = per_head: allowed with 3-D operands");
-  }
-  if (op.config.chunk_d != 0 && a.rank != 2) {
-    Reject("SC parameter chunk_d = " + std::to_string(op.config.chunk_d) + ": allowed is 0 with 3-D operands");
-  }
-  CheckAccumulator(op, left.cols, "sc_matmul");
-  if (left.batch > kMaxGridYZ) Reject("batch " + std::to_string(left.batch) + ", at most 65535 on a GPU");
 }
 
 unsigned Blocks(int64_t items, int per_block) { return static_cast<unsigned>((items + per_block - 1) / per_block); }
@@ -279,6 +250,7 @@ OperandArgs Quantize(DeviceContext& ctx, Scratch& scratch, const Matrix& x, cons
   args.chunks = product.chunks;
   args.code = op.code;
   args.q_max = op.q_max;
+  args.scale_floor = op.scale_floor;
   args.finite = ctx.Reporter({-1, "sc_matmul"});
   const int64_t scopes = args.spans_batches ? 1 : x.batch * ((x.rows + args.group - 1) / args.group);
   args.extremes = scratch.Take<Extremes>(scopes * args.chunks);
@@ -306,7 +278,8 @@ OperandArgs Quantize(DeviceContext& ctx, Scratch& scratch, const Matrix& x, cons
 
 void LaunchScMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b, const ScOperator& op,
                     const TensorView& out) {
-  CheckCall(a, b, op, out);
+  CheckScMatmul(a, b, op, out);
+  CheckGpuLimits(a, op);
   const Matrix left(a);
   const Matrix right(b);
   const Matrix result(out);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The SC product of two float operands of any strides, for any configuration.
 #pragma once
 
@@ -6,8 +7,8 @@
 
 namespace stoch::cuda {
 
-// What:   Backend::ScMatmul: both operands are quantized on the fly, every product is looked up in the 16-bit count
-//         table. The widest kernel, not the fastest: linears have their own (linear.h).
+// Backend::ScMatmul: both operands are quantized on the fly, every product is looked up in the 16-bit count table. The
+// widest kernel, not the fastest: linears have their own (linear.h).
 // Errors: InvalidInput for shapes, devices or an output that do not fit, and for operators that need another rank
 //         (per_head: 3-D; chunk_d: 2-D). NaN or infinity goes to the error flag.
 // Async:  on ctx.stream; scratch from ctx.workspace.

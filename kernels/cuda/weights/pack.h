@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels that turn slabs of plain numbers into weight layouts.
 #pragma once
 
@@ -13,28 +14,28 @@ namespace stoch::cuda {
 
 // first_bad: device int64, lowered (atomicMin) to the first row of the stack that holds NaN or infinity.
 
-// What:     quantizes the rows of a slab as side b of `op` into `to`, whose pointers are written through.
+// Quantizes the rows of a slab as side b of `op` into `to`, whose pointers are written through.
 // Requires: scopes of several rows (group > 1) lie within the slab.
 void LaunchPackSc(DeviceContext& ctx, Scratch& scratch, const WeightSlab& slab, const ScOperator& op, int64_t group,
                   const ScWeightView& to, int64_t* first_bad);
 
-// What: stores the rows of a slab in ExactWeightView order (to.dtype is the slab's type or F32).
+// Stores the rows of a slab in ExactWeightView order (to.dtype is the slab's type or F32).
 void LaunchPackExact(DeviceContext& ctx, const WeightSlab& slab, const ExactWeightView& to, int64_t* first_bad);
 
-// What: rounds the rows of a slab to halves. Infinity after rounding counts as bad.
+// Rounds the rows of a slab to halves. Infinity after rounding counts as bad.
 void LaunchPackHalf(DeviceContext& ctx, const WeightSlab& slab, const HalfWeightView& to, int64_t* first_bad);
 
-// What: the rows of a slab in `dtype` (its own or F32), row-major with `cols` columns, from row slab.first_row of `to`
+// The rows of a slab in `dtype` (its own or F32), row-major with `cols` columns, from row slab.first_row of `to`
 // on.
 void LaunchPackPlain(DeviceContext& ctx, const WeightSlab& slab, DType dtype, void* to, int64_t* first_bad);
 
-// What: elements [first, first + count) of a random or constant source in SourceType(source).
+// Elements [first, first + count) of a random or constant source in SourceType(source).
 void LaunchGenerate(DeviceContext& ctx, const WeightSource& source, int64_t first, int64_t count, void* to);
 
-// What: rows [first, first + to.rows) of `from`, scales included. Requires: the same dims.
+// Rows [first, first + to.rows) of `from`, scales included. Requires: the same dims.
 void LaunchCopyScRows(DeviceContext& ctx, const ScWeightView& from, int64_t first, const ScWeightView& to);
 
-// What: the inverse: codes [rows, cols] and scales [rows, chunks], or values F32 [rows, cols].
+// The inverse: codes [rows, cols] and scales [rows, chunks], or values F32 [rows, cols].
 void LaunchUnpackSc(DeviceContext& ctx, const ScWeightView& from, uint8_t* codes, float* scales);
 void LaunchUnpackExact(DeviceContext& ctx, const ExactWeightView& from, float* values);
 void LaunchUnpackHalf(DeviceContext& ctx, const HalfWeightView& from, float* values);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/weights/uploader.h"
 
 #include <algorithm>
@@ -31,10 +32,24 @@ void ParallelCopy(char* to, const char* from, int64_t bytes) {
   std::memcpy(to, from, static_cast<size_t>(std::min(piece, bytes)));
 }
 
+// Whole rows on every core: decoding is slower than PCIe.
+void ParallelDecode(const WeightSource& part, int64_t first, int64_t count, float* to) {
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t rows = count / part.cols;
+  const int64_t pieces = std::clamp<int64_t>(count * 4 / kMinBytesPerThread, 1, std::min(cores, rows));
+  const int64_t piece = (rows + pieces - 1) / pieces * part.cols;
+  const auto decode = [&](int64_t begin) {
+    part.decoder->Decode(part.first + first + begin, std::min(piece, count - begin), to + begin);
+  };
+  std::vector<std::jthread> threads;
+  for (int64_t begin = piece; begin < count; begin += piece) threads.emplace_back([&decode, begin] { decode(begin); });
+  decode(0);
+}
+
 }  // namespace
 
 DType SourceType(const WeightSource& source) {
-  if (source.host != nullptr) return source.dtype;
+  if (!source.generated()) return source.dtype;
   return source.stddev == 0.0f ? DType::kF32 : DType::kF16;
 }
 
@@ -62,13 +77,17 @@ Uploader::Stage& Uploader::NextStage(size_t bytes) {
 }
 
 void Uploader::Fill(Stage& stage, const WeightSource& part, int64_t first, int64_t count) {
-  if (part.host == nullptr) {
+  if (part.generated()) {
     LaunchGenerate(ctx_, part, first, count, stage.device.data());
     return;
   }
   const int64_t size = static_cast<int64_t>(DTypeSize(part.dtype));
   char* pinned = static_cast<char*>(stage.pinned.data());
-  ParallelCopy(pinned, static_cast<const char*>(part.host) + first * size, count * size);
+  if (part.decoder != nullptr) {
+    ParallelDecode(part, first, count, reinterpret_cast<float*>(pinned));
+  } else {
+    ParallelCopy(pinned, static_cast<const char*>(part.host) + first * size, count * size);
+  }
   if (stage.used) STOCH_CUDA(cudaStreamWaitEvent(ctx_.copy_stream, stage.consumed));
   STOCH_CUDA(cudaMemcpyAsync(stage.device.data(), pinned, static_cast<size_t>(count * size), cudaMemcpyHostToDevice,
                              ctx_.copy_stream));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings the numbers of weight sources to the device slab by slab: copied through pinned memory or generated there.
 #pragma once
 
@@ -30,12 +31,12 @@ class Uploader {
   Uploader(const Uploader&) = delete;
   Uploader& operator=(const Uploader&) = delete;
 
-  // What:     calls consume(slab) for slabs in row order; consume launches kernels on ctx.stream that read the slab.
+  // Calls consume(slab) for slabs in row order; consume launches kernels on ctx.stream that read the slab.
   // Requires: parts share cols, have type F32, F16 or BF16, and start at multiples of `granule` rows of the stack, as
   //           slabs then do.
   void ForEachSlab(std::span<const WeightSource> parts, int64_t granule,
                    const std::function<void(const WeightSlab&)>& consume);
-  // What: frees the slabs' memory, once nothing reads them any more.
+  // Frees the slabs' memory, once nothing reads them any more.
   void Release();
 
  private:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/weights/weights.h"
 
 #include <algorithm>
@@ -247,7 +248,8 @@ Backend::PlainLinear Unpack(DeviceContext& ctx, const CudaLinear& weight) {
     STOCH_CUDA(cudaMemcpyAsync(to, from.data(), from.bytes(), cudaMemcpyDeviceToHost, ctx.stream));
     STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
   };
-  if (weight.spec().precision == Precision::kSc) {
+  const Precision precision = weight.spec().precision;
+  if (precision == Precision::kSc) {
     const auto& view = weight.view<ScWeightView>();
     const Buffer codes = AllocateDevice(ctx.device, count);
     const Buffer scales = AllocateDevice(ctx.device, static_cast<size_t>(view.rows * view.dims.chunks) * sizeof(float));
@@ -259,10 +261,11 @@ Backend::PlainLinear Unpack(DeviceContext& ctx, const CudaLinear& weight) {
     return plain;
   }
   const Buffer values = AllocateDevice(ctx.device, count * sizeof(float));
-  if (weight.spec().precision == Precision::kFp32) {
-    LaunchUnpackExact(ctx, weight.view<ExactWeightView>(), static_cast<float*>(values.data()));
-  } else {
-    LaunchUnpackHalf(ctx, weight.view<HalfWeightView>(), static_cast<float*>(values.data()));
+  auto* const to = static_cast<float*>(values.data());
+  switch (precision) {
+    case Precision::kSc: break;
+    case Precision::kFp32: LaunchUnpackExact(ctx, weight.view<ExactWeightView>(), to); break;
+    case Precision::kFp16: LaunchUnpackHalf(ctx, weight.view<HalfWeightView>(), to); break;
   }
   plain.values.resize(count);
   fetch(plain.values.data(), values);

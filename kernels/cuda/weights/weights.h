@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights in device memory: quantized, exact or fp16, made while they are loaded.
 #pragma once
 

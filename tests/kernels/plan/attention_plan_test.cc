@@ -1,12 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of attention over GPUs that nobody has to own.
 #include "kernels/plan/attention_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
+#include "kernels/context_bucket.h"
 #include "kernels/sc/sc_config.h"
 #include "tests/kernels/plan/gpu_models.h"
 
@@ -45,6 +48,33 @@ TEST(AttentionPlan, FitsEveryGpu) {
           EXPECT_LE(tiles.value_shared_bytes, gpu.traits.max_shared_bytes);
           EXPECT_LE(int64_t{tiles.max_kept_floats} * kSoftmaxWarps * 4, gpu.traits.max_shared_bytes);
           EXPECT_EQ(tiles.max_kept_floats % 128, 0);
+          AttentionShape swapped = shape;
+          swapped.swapped = true;
+          const WidePlan wide = PlanWideTiles(gpu.traits, swapped);
+          EXPECT_FALSE(PlanWideTiles(gpu.traits, shape).supported);
+          EXPECT_TRUE(!wide.supported || gpu.traits.has_wgmma);
+          if (wide.supported) {
+            EXPECT_LE(wide.score_shared_bytes + kWideStaticBytes, gpu.traits.max_shared_bytes);
+            EXPECT_LE(wide.value_shared_bytes + kWideStaticBytes, gpu.traits.max_shared_bytes);
+            EXPECT_LE(wide.heads * wide.tiles, kWideSlots);
+            EXPECT_GE(wide.heads * wide.parts, heads / std::max(1, heads / 4));
+          }
+          const SplitPlan split = PlanSplit(gpu.traits, shape, 1, 131072);
+          EXPECT_EQ(split.supported, sc.stoc_len <= 128 && (head_dim == 64 || head_dim == 128));
+          EXPECT_LE(split.score_shared_bytes, gpu.traits.max_shared_bytes);
+          EXPECT_LE(split.value_shared_bytes, gpu.traits.max_shared_bytes);
+          for (const int64_t length : {257, 4096, 16384, 131072}) {
+            for (const int64_t rows : {1, 8, 64}) {
+              const SplitPlan fused = PlanSplit(gpu.traits, shape, rows, length);
+              ASSERT_TRUE(!fused.is_fused || (gpu.traits.has_clusters && fused.fused_units > 0));
+              ASSERT_LE(fused.fused_shared_bytes, gpu.traits.max_shared_bytes);
+            }
+          }
+          if (split.supported) {
+            EXPECT_GE(split.score_blocks, gpu.traits.sm_count);
+            EXPECT_GE(split.value_blocks, gpu.traits.sm_count);
+            EXPECT_GE(split.block_heads * split.head_blocks, heads / shape.num_kv_heads);
+          }
           for (int64_t rows = 1; rows <= 2048; ++rows) {
             for (const int64_t length : {1, 256, 257, 700, 5000, 8192, 8193, 131072}) {
               const ScRowPlan plan = PlanScRows(gpu.traits, shape, rows, length);
@@ -98,28 +128,159 @@ TEST(AttentionPlan, ClustersNeedCodeThatHasThem) {
   const AttentionShape shape = Shape(32, 8, 128, Halved());
   EXPECT_EQ(PlanScRows(test::TraitsOf(100, 148, 227, 80), shape, 1, 5000).cluster, 1);
   EXPECT_EQ(PlanScRows(test::TraitsOf(100, 148, 227, 100), shape, 1, 5000).cluster, 8);
-  EXPECT_EQ(HalfRowCluster(test::TraitsOf(100, 148, 227, 80), shape, 1, 5000), 1);
-  EXPECT_EQ(HalfRowCluster(test::TraitsOf(90, 132, 227, 90), shape, 1, 5000), 8);
+  EXPECT_EQ(PlanHalfRows(test::TraitsOf(100, 148, 227, 80), shape, 1, 5000).cluster, 1);
+  EXPECT_EQ(PlanHalfRows(test::TraitsOf(90, 132, 227, 90), shape, 1, 5000).cluster, 8);
+}
+
+// What an H200 launches for a context cut over all of it.
+TEST(AttentionPlan, SplitsOfAnH200) {
+  const GpuTraits gpu = test::H200();
+  struct Row {
+    int heads, kv_heads, head_dim;
+    int block_heads, head_blocks, score_blocks, value_blocks;
+    int64_t score_shared_bytes, value_shared_bytes;
+  };
+  for (const Row& row : {Row{32, 8, 128, 4, 1, 528, 528, 50240, 36912}, Row{64, 8, 128, 8, 1, 396, 528, 67712, 36912},
+                         Row{28, 4, 128, 7, 1, 396, 528, 67712, 36912}, Row{32, 8, 64, 4, 1, 528, 528, 41536, 34864},
+                         Row{64, 4, 128, 8, 2, 396, 528, 67712, 36912}, Row{8, 8, 128, 1, 1, 528, 528, 50240, 36912}}) {
+    SCOPED_TRACE(std::to_string(row.heads) + " of " + std::to_string(row.kv_heads));
+    const SplitPlan plan = PlanSplit(gpu, Shape(row.heads, row.kv_heads, row.head_dim, Halved()), 1, 32768);
+    EXPECT_TRUE(plan.supported);
+    EXPECT_EQ(plan.block_heads, row.block_heads);
+    EXPECT_EQ(plan.head_blocks, row.head_blocks);
+    EXPECT_EQ(plan.score_blocks, row.score_blocks);
+    EXPECT_EQ(plan.value_blocks, row.value_blocks);
+    EXPECT_EQ(plan.score_shared_bytes, row.score_shared_bytes);
+    EXPECT_EQ(plan.value_shared_bytes, row.value_shared_bytes);
+    EXPECT_FALSE(plan.is_one_block);
+    EXPECT_FALSE(plan.is_fused);
+  }
+  const AttentionShape shape = Shape(32, 8, 128, Halved());
+  EXPECT_TRUE(PlanSplit(gpu, shape, 1, 4096).is_one_block);
+  EXPECT_FALSE(PlanSplit(gpu, Shape(32, 8, 128, Halved(), AttentionMode::kPerRow), 1, 8192).supported);
+  EXPECT_FALSE(PlanSplit(gpu, Shape(32, 8, 80, Halved()), 1, 8192).supported);
+  const AttentionPlan far = PlanAttention(gpu, shape, 1, 4097, true);
+  EXPECT_EQ(far.short_rows, AttentionKernel::kScSplit);
+  EXPECT_FALSE(far.is_fresh);
+}
+
+// Clusters keep a row's scores up to 6144 positions, and deeper ones where there are rows for the whole GPU. Many rows
+// fill it themselves up to there; without clusters, one does not pay before.
+TEST(AttentionPlan, WhereContextsAreCut) {
+  const AttentionShape llama = Shape(32, 8, 128, Halved());
+  GpuTraits gpu = test::H200();
+  const auto is_split = [&](const AttentionShape& shape, int64_t rows, int64_t length) {
+    const AttentionKernel kernel = PlanAttention(gpu, shape, rows, length, true).short_rows;
+    return kernel == AttentionKernel::kScSplit || kernel == AttentionKernel::kExactSplit;
+  };
+  EXPECT_FALSE(is_split(llama, 1, 256));
+  EXPECT_TRUE(is_split(llama, 1, 257));
+  EXPECT_TRUE(is_split(llama, 7, 257));
+  EXPECT_FALSE(is_split(llama, 8, 6144));
+  EXPECT_TRUE(is_split(llama, 8, 6145));
+  struct Row {
+    int64_t rows, length;
+    bool fused;
+    int units;
+    int64_t shared_bytes;
+  };
+  for (const Row& row : {Row{1, 257, true, 2, 64352}, Row{1, 4096, true, 16, 71520}, Row{1, 6144, true, 24, 75616},
+                         Row{1, 6145, false, 0, 0}, Row{4, 131072, false, 0, 0}, Row{5, 131072, true, 101, 115040}}) {
+    SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
+    const SplitPlan plan = PlanSplit(gpu, llama, row.rows, row.length);
+    EXPECT_EQ(plan.is_fused, row.fused);
+    EXPECT_EQ(plan.fused_units, row.units);
+    EXPECT_EQ(plan.fused_shared_bytes, row.shared_bytes);
+  }
+  gpu.has_clusters = false;
+  EXPECT_FALSE(is_split(llama, 1, 6144));
+  EXPECT_TRUE(is_split(llama, 1, 6145));
+  EXPECT_FALSE(is_split(llama, 8, 6144));
+  EXPECT_TRUE(is_split(llama, 8, 6145));
+  EXPECT_FALSE(is_split(Shape(32, 8, 80, Halved()), 1, 131072));
+  AttentionShape exact = llama;
+  exact.mode = AttentionMode::kExact;
+  EXPECT_TRUE(is_split(exact, 1, 6145));
+  EXPECT_FALSE(is_split(exact, 1, 6144));
+  gpu.split_from = 257;
+  EXPECT_FALSE(is_split(llama, 1, 256));
+  EXPECT_TRUE(is_split(llama, 1, 257));
+  // A recorded graph is made for the longest context of its class.
+  for (const int64_t length : {1, 256, 257, 1024, 1025, 6144, 6145, 20000}) {
+    EXPECT_GE(LongestOfBucket(ContextBucket(length), 131072), length);
+    EXPECT_EQ(LongestOfBucket(ContextBucket(length), length), length);
+    EXPECT_EQ(ContextBucket(LongestOfBucket(ContextBucket(length), 131072)), ContextBucket(length));
+  }
+}
+
+// Whatever the number of its rows and its length, a pass within the limits finds the scratch that its kernel takes.
+TEST(AttentionPlan, ScratchOfSplitsIsPlanned) {
+  const AttentionShape llama = Shape(32, 8, 128, Halved());
+  for (const test::GpuModel& gpu : test::GpuModels()) {
+    for (const int64_t context : {256, 768, 5120, 6144, 6145, 131072}) {
+      const SpillPlan plan = PlanSpill(gpu.traits, llama, {2048, 32, context});
+      for (const int64_t rows : {1, 7, 8, 32, 2048}) {
+        SCOPED_TRACE(gpu.name + ", " + std::to_string(rows) + " rows of " + std::to_string(context));
+        if (PlanAttention(gpu.traits, llama, rows, context, true).short_rows != AttentionKernel::kScSplit) continue;
+        EXPECT_GT(plan.parts, 0);
+        EXPECT_GT(plan.rows_at_once, 0);
+      }
+    }
+  }
+}
+
+// The baseline is not slow by being cut badly: one sequence fills the GPU too.
+TEST(AttentionPlan, GangsOfTheHalfBaseline) {
+  AttentionShape half = Shape(32, 8, 128, {}, AttentionMode::kExact);
+  half.precision = Precision::kFp16;
+  struct Row {
+    int64_t rows, length;
+    int cluster, gangs;
+  };
+  for (const Row& row : {Row{1, 128, 1, 1}, Row{1, 512, 8, 1}, Row{1, 1024, 8, 2}, Row{1, 2048, 8, 4},
+                         Row{1, 131072, 8, 4}, Row{2, 32768, 8, 2}, Row{8, 8192, 4, 1}, Row{32, 32768, 1, 1}}) {
+    SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
+    const HalfRowPlan plan = PlanHalfRows(test::H200(), half, row.rows, row.length);
+    EXPECT_EQ(plan.cluster, row.cluster);
+    EXPECT_EQ(plan.gangs, row.gangs);
+  }
+  for (const test::GpuModel& gpu : test::GpuModels()) {
+    for (const int kv_heads : {1, 2, 8, 32}) {
+      half.num_kv_heads = kv_heads;
+      for (int64_t rows = 1; rows <= 512; ++rows) {
+        const HalfRowPlan plan = PlanHalfRows(gpu.traits, half, rows, 131072);
+        if (plan.gangs == 1) continue;
+        ASSERT_LE(rows * plan.gangs * half.num_heads * (half.head_dim + 2), HalfRowRecordFloats(gpu.traits, half))
+            << gpu.name << " " << rows;
+      }
+    }
+  }
 }
 
 TEST(AttentionPlan, WhoRuns) {
   const GpuTraits gpu = test::H200();
   const AttentionShape shape = Shape(32, 8, 128, Halved());
-  const AttentionPlan fresh = PlanAttention(gpu, shape, 8, false);
+  const AttentionPlan fresh = PlanAttention(gpu, shape, 8, 256, false);
   EXPECT_TRUE(fresh.is_fresh);
   EXPECT_EQ(fresh.long_rows, AttentionKernel::kScRows);
-  EXPECT_EQ(PlanAttention(gpu, shape, 512, false).long_rows, AttentionKernel::kScTiles);
-  EXPECT_EQ(PlanAttention(gpu, shape, 512, false).short_rows, AttentionKernel::kScRows);
-  EXPECT_EQ(PlanAttention(gpu, shape, 512, true).long_rows, AttentionKernel::kScRows);
-  EXPECT_EQ(PlanAttention(gpu, Shape(4, 4, 80, Halved()), 512, false).long_rows, AttentionKernel::kScRows);
-  EXPECT_FALSE(PlanAttention(gpu, Shape(32, 8, 128, Halved(), AttentionMode::kPerRow), 8, false).is_fresh);
+  EXPECT_EQ(PlanAttention(gpu, shape, 512, 256, false).long_rows, AttentionKernel::kScTiles);
+  EXPECT_EQ(PlanAttention(gpu, shape, 512, 256, false).short_rows, AttentionKernel::kScRows);
+  EXPECT_EQ(PlanAttention(gpu, shape, 512, 256, true).long_rows, AttentionKernel::kScRows);
+  EXPECT_EQ(PlanAttention(gpu, Shape(4, 4, 80, Halved()), 512, 256, false).long_rows, AttentionKernel::kScRows);
+  EXPECT_FALSE(PlanAttention(gpu, Shape(32, 8, 128, Halved(), AttentionMode::kPerRow), 8, 256, false).is_fresh);
+  AttentionShape swapped = shape;
+  swapped.swapped = true;
+  EXPECT_EQ(PlanAttention(gpu, swapped, 512, 256, false).long_rows, AttentionKernel::kScWide);
+  EXPECT_EQ(PlanAttention(gpu, swapped, 512, 256, true).long_rows, AttentionKernel::kScRows);
+  EXPECT_EQ(PlanAttention(test::TraitsOf(90, 132, 227, 80), swapped, 512, 256, false).long_rows,
+            AttentionKernel::kScTiles);
   AttentionShape half;
   half.precision = Precision::kFp16;
   half.head_dim = 128;
-  EXPECT_EQ(PlanAttention(gpu, half, 512, false).long_rows, AttentionKernel::kHalfTiles);
-  EXPECT_EQ(PlanAttention(gpu, half, 1, true).short_rows, AttentionKernel::kHalfRows);
+  EXPECT_EQ(PlanAttention(gpu, half, 512, 256, false).long_rows, AttentionKernel::kHalfTiles);
+  EXPECT_EQ(PlanAttention(gpu, half, 1, 256, true).short_rows, AttentionKernel::kHalfRows);
   half.precision = Precision::kFp32;
-  EXPECT_EQ(PlanAttention(gpu, half, 512, false).long_rows, AttentionKernel::kExactRows);
+  EXPECT_EQ(PlanAttention(gpu, half, 512, 256, false).long_rows, AttentionKernel::kExactRows);
 }
 
 // Every tile and head of a pass once, and never more scores than the arena holds.
@@ -141,9 +302,55 @@ TEST(AttentionPlan, GroupsOfTilesFitTheArena) {
       }
     }
   }
+  // Blocks of a group fill the SMs: at 32768 four tiles of 32 heads rather than the five that fit.
+  EXPECT_EQ(CutTiles(test::H200(), Shape(32, 8, 128, Halved()), 32768, 32).tiles, 4);
   // A window of 2048 of an 8B model is one group; a tile of 70B at 131072 is cut by heads.
   EXPECT_EQ(CutTiles(test::H200(), Shape(32, 8, 128, Halved()), 2048, 32).tiles, 32);
   EXPECT_EQ(CutTiles(test::H200(), Shape(64, 8, 128, Halved()), 131072, 8).heads, 40);
+}
+
+TEST(AttentionPlan, WideTilesOfAnH200) {
+  const GpuTraits gpu = test::H200();
+  AttentionShape llama = Shape(32, 8, 128, Halved());
+  llama.swapped = true;
+  const WidePlan plan = PlanWideTiles(gpu, llama);
+  ASSERT_TRUE(plan.supported);
+  EXPECT_EQ(plan.heads, 4);
+  EXPECT_EQ(plan.tiles, 1);
+  EXPECT_EQ(plan.parts, 1);
+  EXPECT_EQ(plan.position_bytes, 2 * 2304);
+  EXPECT_EQ(plan.score_stages, 5);
+  EXPECT_EQ(plan.value_stages, 6);
+  EXPECT_TRUE(TakesBatch(plan, 8));
+  // Streams and scores of a window of 2048 at once; beyond, some KV heads and tiles at a time.
+  EXPECT_EQ(WideKvHeads(gpu, llama, plan, 2048, 2048), 8);
+  EXPECT_EQ(WideTiles(gpu, llama, 8, 2048), 80);
+  EXPECT_EQ(WideKvHeads(gpu, llama, plan, 32768, 32768), 4);
+  EXPECT_EQ(WideTiles(gpu, llama, 4, 32768), 10);
+  EXPECT_EQ(WideKvHeads(gpu, llama, plan, 131072, 131072), 1);
+  EXPECT_EQ(WideTiles(gpu, llama, 1, 131072), 10);
+  // Query heads that do not fill a block: tiles of one sequence do.
+  for (const auto& [heads, of_block, tiles, parts] :
+       {std::array{8, 1, 4, 1}, {16, 2, 2, 1}, {24, 3, 1, 1}, {40, 3, 1, 2}, {64, 4, 1, 2}}) {
+    AttentionShape shape = Shape(heads, 8, 64, Halved(64));
+    shape.swapped = true;
+    const WidePlan other = PlanWideTiles(gpu, shape);
+    EXPECT_EQ(other.heads, of_block) << heads;
+    EXPECT_EQ(other.tiles, tiles) << heads;
+    EXPECT_EQ(other.parts, parts) << heads;
+    EXPECT_EQ(TakesBatch(other, 2), tiles == 1) << heads;
+  }
+  // Full grids: at least three fifths of the GPU where there is so much work.
+  for (int64_t length = 128; length <= 131072; length += 1920) {
+    for (const int64_t blocks : {1, 8, 40, 64, 256, 300}) {
+      const int64_t range = WideRange(gpu, blocks, length);
+      EXPECT_EQ(range % kKeyBlock, 0);
+      const int64_t items = blocks * ((length + range - 1) / range);
+      if (blocks * length < 2 * 132 * kMinWideRange) continue;
+      EXPECT_GE(blocks * length * 10, (items + 131) / 132 * 132 * std::min(range, length) * 6)
+          << blocks << " " << length;
+    }
+  }
 }
 
 TEST(AttentionPlan, ScratchHasABoundThatNoLengthRaises) {
@@ -158,14 +365,15 @@ TEST(AttentionPlan, ScratchHasABoundThatNoLengthRaises) {
     EXPECT_GE(now, last) << context;
     last = now;
   }
-  // Twice the scores of a group, the packed sequence (4 bytes a position, KV head and dimension), queries, scales.
+  // Twice the scores of a group, streams of K and V or the packed sequence (4 bytes a position, KV head and dimension),
+  // queries, scales.
   EXPECT_LE(bytes(2048, 1, 131072),
             2 * test::H200().max_score_bytes + (int64_t{131072} * 8 * (4 * 128 + 8)) + (64 << 20));
   EXPECT_LE(bytes(2048, 128, 131072),
             2 * test::H200().max_score_bytes + (int64_t{131072} * 8 * (4 * 128 + 8)) + (64 << 20));
-  EXPECT_LE(bytes(1, 1, 8192), 1 << 20);  // a decoding pass alone
-  // Beyond what shared memory holds, scores of rows spill: at most 256 MiB, or one row.
-  EXPECT_LE(bytes(8, 8, 131072), (int64_t{256} << 20) + (1 << 20));
+  EXPECT_LE(bytes(1, 1, 8192), (64 * 8192 * 4) + (1 << 19));  // a decoding pass alone: its scores
+  // Scores of rows wait in memory: at most 256 MiB, or one row.
+  EXPECT_LE(bytes(8, 8, 131072), (int64_t{256} << 20) + (4 << 20));
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Places in blocks: reused, aligned, and the same for the same takings.
 #include "kernels/plan/block_stack.h"
 

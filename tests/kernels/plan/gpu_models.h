@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPUs that plans are tested for, without having them.
 #pragma once
 

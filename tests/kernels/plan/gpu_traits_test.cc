@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the environment takes away from a GPU for tests.
 #include "kernels/plan/gpu_traits.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of SC linears over GPUs that nobody has to own: they fit the device, and an H200 gets what it always got.
 #include "kernels/plan/sc_linear_plan.h"
 

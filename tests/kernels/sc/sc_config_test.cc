@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every rule between SC parameters, each with its error; text round trips.
 #include "kernels/sc/sc_config.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Count tables against the definition of one product, cycle by cycle; number sources against their properties.
 #include "kernels/sc/sc_operator.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts made from factors and residuals against the counts themselves, for every level and sign.
 #include "kernels/sc/sc_residual.h"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """lm-evaluation-harness, unmodified, against a running server of the demo model: harness.py BASE_URL STOCH MODEL.
 
 Runs a loglikelihood and a generate_until task. Every number must be what the binary STOCH gives offline for MODEL.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the binary gives without a server, for the clients to be compared with."""
 
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The official openai client against a running server: openai_client.py BASE_URL STOCH MODEL.
 
 MODEL is the demo model with the chat template of Llama 2; the binary STOCH says what it gives offline.

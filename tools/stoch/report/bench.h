@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The results of `stoch bench`, in four forms.
 #pragma once
 

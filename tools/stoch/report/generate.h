@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `stoch generate` says about a finished generation.
 #pragma once
 
@@ -8,10 +9,10 @@
 
 namespace stoch::cli {
 
-// What: the one JSON object of --json.
+// The one JSON object of --json.
 std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result);
 
-// What: one line on standard error: tokens, ms/token, time to first token, what it ran on.
+// One line on standard error: tokens, ms/token, time to first token, what it ran on.
 void PrintSummary(Engine& engine, const GenerateRequest& request, const GenerateResult& result);
 
 }  // namespace stoch::cli

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The KL statistics of `stoch perplexity`, as llama.cpp prints them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A table of text cells, as Markdown that is aligned for the eye, or as CSV.
 #pragma once
 

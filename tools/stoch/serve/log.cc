@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/stoch/serve/log.h"
 
 #include <poll.h>
@@ -34,7 +35,7 @@ class PoliteSink final : public spdlog::sinks::base_sink<std::mutex> {
   // patience: how long a line waits; none: until Hurry.
   explicit PoliteSink(std::optional<milliseconds> patience) : patience_(patience) {}
 
-  // What: from now on nothing waits.
+  // From now on nothing waits.
   void Hurry() { hurry_ = true; }
   uint64_t dropped() const { return dropped_; }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The log of `stoch serve`: one line per event on standard error, written by a thread of its own.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch serve: the HTTP server.
 
 #include <fmt/format.h>
@@ -16,21 +17,24 @@
 #include <utility>
 #include <vector>
 
+#include "engine/gateway/worker_pool.h"
 #include "engine/serve/server.h"
+#include "engine/worker/local_model.h"
+#include "engine/worker/scheduler.h"
 #include "kernels/base/error.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
+#include "tools/stoch/serve/engine_options.h"
 #include "tools/stoch/serve/log.h"
 #include "tools/stoch/serve/served_files.h"
+#include "tools/stoch/serve/service.h"
 #include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {
 
-constexpr int64_t kDefaultContext = 8192;
-constexpr int64_t kDefaultKvTokens = 32768;  // all sequences together, where the context is not longer
 constexpr std::chrono::milliseconds kPoll{50};
 constexpr std::chrono::milliseconds kLook{1000};      // at the model's files
 constexpr std::chrono::milliseconds kFarewell{1000};  // for last words to leave
@@ -38,20 +42,19 @@ constexpr int64_t kOtherFiles = 64;                   // descriptors that are no
 constexpr const char* kKeyVariable = "STOCH_API_KEY";
 
 struct Options {
-  ModelOptions model;
-  DeviceOptions device;
-  ArithmeticOptions arithmetic;
-  OutputOptions output;
+  ServedEngine engine;
   serve::ServerOptions server;
   CLI::Option* api_key = nullptr;
   std::optional<int64_t> default_seed;
   int64_t http_threads = 4;
-  int64_t max_sequences = 32;
-  int64_t kv_tokens = 0;
+  int64_t max_queue = 1024;
   int64_t max_body_mib = 8;
   int64_t idle_timeout_s = 75;
   int64_t shutdown_timeout_s = 30;
-  int64_t stall_limit_s = 120;
+  std::optional<int64_t> stall_limit_s;  // none: by device
+  std::optional<int64_t> replicas;       // none: one, or as many as replica_devices names
+  std::string replica_devices;
+  bool in_process = false;
 };
 
 // The first line of VersionText, "stoch 0.1.0".
@@ -61,23 +64,7 @@ std::string VersionNumber() {
   return first.substr(first.find(' ') + 1);
 }
 
-EngineOptions EngineOptionsFrom(const Options& options, const ModelFiles& files) {
-  EngineOptions engine;
-  Apply(options.arithmetic, &engine);
-  engine.context = options.model.context;
-  engine.max_sequences = options.max_sequences;
-  // A request that names no limit reserves a whole context: the model's own would leave room for one at a time.
-  if (engine.context == 0) engine.context = std::min(files.config.max_position_embeddings, kDefaultContext);
-  const int64_t context = ShapeOf(files.config, engine).context;
-  engine.kv_tokens = options.kv_tokens;
-  if (engine.kv_tokens == 0) {
-    const int64_t all = context * options.max_sequences;
-    engine.kv_tokens = std::min(all, std::max(context, kDefaultKvTokens));
-  }
-  return engine;
-}
-
-// What: as many open files as the system lets it have, and how many connections they are enough for.
+// As many open files as the system lets it have, and how many connections they are enough for.
 int64_t RaiseFileLimit(int64_t max_connections) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return max_connections;
@@ -108,10 +95,13 @@ bool IsLoopback(const std::string& address) { return address.starts_with("127.")
 
 // Until a signal asks for the end or the engine is no more. Weights that are read where they are mapped must stay as
 // they are: other bytes would be answers of another model. Errors: DeviceError where they do not.
-void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, const serve::LogSink& log) {
+void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, Service& service,
+                const serve::LogSink& log) {
   auto looked = std::chrono::steady_clock::now();
   while (!InterruptFlag() && server.failure() == nullptr) {
     std::this_thread::sleep_for(kPoll);
+    // A stalled engine of this process stays stalled; lost workers are replaced here.
+    if (server.health() != serve::JobRunner::Health::kStalled) service.Beat();
     if (std::chrono::steady_clock::now() - looked < kLook) continue;
     looked = std::chrono::steady_clock::now();
     const std::string changed = ChangedFile(mapped);
@@ -122,55 +112,124 @@ void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, con
   }
 }
 
+void SetServerOptions(Options& options) {
+  serve::ServerOptions& server = options.server;
+  server.api.version = VersionNumber();
+  server.api.commit = Commit();
+  server.http.api_threads = static_cast<int>(options.http_threads);
+  server.http.max_connections = RaiseFileLimit(server.http.max_connections);
+  server.http.max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20;
+  server.http.idle_timeout = std::chrono::seconds(options.idle_timeout_s);
+  server.max_choices = options.max_queue;
+  if (options.default_seed) server.api.default_seed = static_cast<uint64_t>(*options.default_seed);
+}
+
+// "0,1;2,3" as one device for each replica; "" for all where nothing is asked for. Errors: InvalidInput.
+std::vector<std::string> ReplicaDevices(const Options& options) {
+  std::vector<std::string> devices;
+  if (options.replica_devices.empty()) {
+    devices.resize(static_cast<size_t>(options.replicas.value_or(1)));
+    return devices;
+  }
+  for (const std::string& numbers : CLI::detail::split(options.replica_devices, ';')) {
+    if (numbers.empty() || numbers.find_first_not_of("0123456789,") != std::string::npos) {
+      throw InvalidInput(
+          fmt::format("--replica-devices {}: expected numbers of GPUs like \"0,1;2,3\"", options.replica_devices));
+    }
+    devices.push_back("cuda:" + numbers);
+  }
+  if (options.replicas && devices.size() != static_cast<size_t>(*options.replicas)) {
+    throw InvalidInput(fmt::format("--replica-devices names the devices of {} replicas, --replicas says {}",
+                                   devices.size(), *options.replicas));
+  }
+  return devices;
+}
+
+// Workers, and the wait for the first one to be ready. Errors: what kept it; Interrupted.
+std::unique_ptr<serve::WorkerPool> StartWorkers(const Options& options, const serve::LogSink& log) {
+  serve::WorkerPool::Options pool_options;
+  for (const std::string& device : ReplicaDevices(options)) {
+    pool_options.commands.push_back(WorkerCommand(options.engine, device));
+  }
+  pool_options.max_queue = options.max_queue;
+  pool_options.stall_limit = std::chrono::seconds(options.stall_limit_s.value_or(0));
+  auto pool = std::make_unique<serve::WorkerPool>(std::move(pool_options), log);
+  while (!pool->model()) {
+    ThrowIfInterrupted();
+    if (const std::exception_ptr failure = pool->failure()) std::rethrow_exception(failure);
+    std::this_thread::sleep_for(kPoll);
+  }
+  return pool;
+}
+
+// An engine in this process. Errors: InvalidInput, DeviceError.
+std::unique_ptr<Engine> OpenLocalEngine(const Options& options, ModelFiles files) {
+  const EngineOptions engine_options = EngineOptionsFrom(options.engine, files);
+  OutputOptions output;
+  output.quiet = options.engine.quiet;
+  return OpenEngine(Open(options.engine.device), std::move(files), engine_options, options.engine.device, output);
+}
+
 ExitCode Run(Options options) {
   CheckKey(options);
-  ModelFiles files = OpenModelFiles(options.model.model);
-  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
-  const EngineOptions engine_options = EngineOptionsFrom(options, files);
-  std::shared_ptr<Backend> backend = Open(options.device);
-
-  options.server.api.version = VersionNumber();
-  options.server.api.commit = Commit();
-  options.server.http.api_threads = static_cast<int>(options.http_threads);
-  options.server.http.max_connections = RaiseFileLimit(options.server.http.max_connections);
-  options.server.http.max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20;
-  options.server.http.idle_timeout = std::chrono::seconds(options.idle_timeout_s);
-  options.server.scheduler.stalled_after = std::chrono::seconds(options.stall_limit_s);
-  if (options.default_seed) options.server.api.default_seed = static_cast<uint64_t>(*options.default_seed);
+  ModelFiles files = OpenModelFiles(options.engine.model.model);
+  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.engine.model, files);
+  (void)EngineOptionsFrom(options.engine, files);  // bad ones are told before anything is begun
+  (void)ReplicaDevices(options);
+  SetServerOptions(options);
   std::vector<FileStamp> stamps = files.weights->files();
-  serve::IdentityParts identity = DigestSmallFiles(files, options.model.tokenizer);
+  serve::IdentityParts identity = DigestSmallFiles(files, options.engine.model.tokenizer);
   std::signal(SIGBUS, OnBusError);
-  const ServeLog serve_log(options.output.quiet);
+  Service service;
+  options.server.http.listening_fd = service.listening_fd();
+  const ServeLog serve_log(options.engine.quiet);
   options.server.api.dropped_log_lines = [&serve_log] { return serve_log.dropped(); };
   const serve::LogSink log = serve_log.sink();
   // Declared before the server, which uses it to its end.
   std::unique_ptr<Engine> engine;
   serve::Server server(options.server, log);
   PrintLine(fmt::format("listening on http://{}", server.address()));
-  engine = OpenEngine(std::move(backend), std::move(files), engine_options, options.device, options.output);
-  server.Attach(*engine, tokenizer.get(), std::move(identity));
+  serve::ServedModel model;
+  std::unique_ptr<serve::JobRunner> runner;
+  if (options.in_process) {
+    engine = OpenLocalEngine(options, std::move(files));
+    model = serve::Describe(*engine);
+    serve::RunnerOptions limits;
+    limits.max_queue = options.max_queue;
+    limits.prefix_reuse = options.engine.prefix_reuse;
+    if (options.stall_limit_s) limits.stalled_after = std::chrono::seconds(*options.stall_limit_s);
+    runner = std::make_unique<serve::Scheduler>(*engine, limits);
+  } else {
+    std::unique_ptr<serve::WorkerPool> pool = StartWorkers(options, log);
+    model = *pool->model();
+    runner = std::move(pool);
+    files = ModelFiles();  // its weights are none of this process's business
+  }
+  server.Attach(model, tokenizer.get(), std::move(runner), std::move(identity));
   log({serve::LogLevel::kInfo,
        "ready",
-       {{"model", engine->model_name()},
-        {"precision", std::string(PrecisionName(engine->options().precision))},
-        {"sc", engine->sc_description()},
-        {"context", std::to_string(engine->shape().context)},
-        {"kv_tokens", std::to_string(engine->shape().kv_tokens)},
-        {"max_sequences", std::to_string(options.max_sequences)},
+       {{"model", model.name},
+        {"precision", model.precision},
+        {"sc", model.sc},
+        {"context", std::to_string(model.context)},
+        {"device", model.device},
+        {"max_sequences", std::to_string(options.engine.max_sequences)},
         {"max_connections", std::to_string(options.server.http.max_connections)}}});
   if (options.server.api.api_key.empty() && !IsLoopback(server.address())) {
     log({serve::LogLevel::kWarning, "no_api_key", {{"address", server.address()}}});
   }
-  const DigestThread digest(options.model.model, stamps, [&](const std::string& weights, const std::string& error) {
-    server.SetWeightsDigest(weights);
-    log({error.empty() ? serve::LogLevel::kInfo : serve::LogLevel::kError,
-         "weights_digest",
-         {{"sha256", weights}, {"error", error}}});
-  });
-  // GPUs have a copy.
-  if (engine->backend().devices().front().kind != DeviceKind::kCpu) stamps.clear();
+  const DigestThread digest(options.engine.model.model, stamps,
+                            [&](const std::string& weights, const std::string& error) {
+                              server.SetWeightsDigest(weights);
+                              log({error.empty() ? serve::LogLevel::kInfo : serve::LogLevel::kError,
+                                   "weights_digest",
+                                   {{"sha256", weights}, {"error", error}}});
+                            });
+  if (!model.device.starts_with("cpu")) stamps.clear();  // GPUs have a copy
 
-  WaitForEnd(server, stamps, log);
+  service.Ready();
+  WaitForEnd(server, stamps, service, log);
+  service.Stopping();
   if (const std::exception_ptr failure = server.failure()) {
     server.Drain(kFarewell);  // its jobs have been told; their answers are to leave
     std::rethrow_exception(failure);
@@ -201,7 +260,7 @@ CommandBody AddServe(CLI::App& command) {
       "SIGTERM or Ctrl-C drains; a second one ends at once.");
   auto options = std::make_shared<Options>();
   serve::ServerOptions& server = options->server;
-  AddModelOptions(command, &options->model)->required();
+  AddServedEngine(command, &options->engine);
   command.add_option("--host", server.http.host, "Address to listen on")->capture_default_str();
   command.add_option("--port", server.http.port, "0 = any free one; the address is printed")->capture_default_str();
   options->api_key =
@@ -209,22 +268,22 @@ CommandBody AddServe(CLI::App& command) {
           .add_option("--api-key", server.api.api_key, "Asked for as Bearer token on every endpoint but /health and /")
           ->envname(kKeyVariable);
   command.add_option("--served-model-name", server.model_id, "What clients call the model; default its folder's name");
-  command.add_option("--max-sequences", options->max_sequences, "Sequences of one pass")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
-  command
-      .add_option("--kv-tokens", options->kv_tokens,
-                  fmt::format("Tokens of all sequences together; default {}, or one context where that is longer",
-                              kDefaultKvTokens))
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--max-queue", server.scheduler.max_queue, "Sequences that may wait; more are refused with 429")
+  command.add_option("--max-queue", options->max_queue, "Sequences that may wait; more are refused with 429")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  command.add_flag("!--no-prefix-reuse", server.scheduler.prefix_reuse,
-                   "Compute every prompt again, also where it begins like an earlier one");
-  command.add_option("--stall-limit", options->stall_limit_s, "Seconds of one pass after which /health says stalled")
-      ->capture_default_str()
+  command
+      .add_option("--stall-limit", options->stall_limit_s,
+                  "Seconds without a new operator after which a worker is killed; default 10 on GPUs, 120 on CPUs")
       ->check(CLI::Range(1, 86400));
+  CLI::Option* replicas =
+      command.add_option("--replicas", options->replicas, "Workers, each with the whole model; default 1")
+          ->check(CLI::Range(1, 64));
+  CLI::Option* replica_devices =
+      command.add_option("--replica-devices", options->replica_devices,
+                         "GPUs of each replica: \"0,1;2,3\"; default: --device for each of them");
+  command.add_flag("--in-process", options->in_process, "No workers: the engine runs in this process, and ends it")
+      ->excludes(replicas)
+      ->excludes(replica_devices);
   command.add_option("--max-body", options->max_body_mib, "MiB of a request's body")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
@@ -249,9 +308,6 @@ CommandBody AddServe(CLI::App& command) {
   command.add_option("--shutdown-timeout", options->shutdown_timeout_s, "Seconds that SIGTERM leaves running requests")
       ->capture_default_str()
       ->check(CLI::Range(0, 86400));
-  AddArithmeticOptions(command, &options->arithmetic);
-  AddDeviceOptions(command, &options->device);
-  command.add_flag("--quiet", options->output.quiet, "Only warnings and errors on standard error");
   return [options] { return Run(*options); };
 }
 

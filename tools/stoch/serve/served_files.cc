@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/stoch/serve/served_files.h"
 
 #include <sys/resource.h>
@@ -8,9 +9,10 @@
 #include <stop_token>
 #include <utility>
 
-#include "engine/sha256.h"
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
+#include "loader/checkpoint/gguf/header.h"
+#include "loader/sha256.h"
 
 namespace stoch::cli {
 namespace {
@@ -19,8 +21,21 @@ constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
 constexpr int kNiceness = 10;
 constexpr unsigned kMaxThreads = 4;
 
+// Of everything in front of a GGUF file's data: config and tokenizer are in there.
+std::string DigestHeader(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  size_t end = file.bytes().size();
+  for (const gguf::Tensor& tensor : gguf::ParseHeader(file.bytes(), path.string()).tensors) {
+    end = std::min(end, static_cast<size_t>(tensor.begin_bytes));
+  }
+  Sha256 hash;
+  hash.Add(file.bytes().first(end));
+  return hash.Hex();
+}
+
 std::string DigestFiles(const std::filesystem::path& folder, std::initializer_list<const char*> names) {
   Sha256 all;
+  if (!std::filesystem::is_directory(folder)) return DigestHeader(folder);
   for (const char* name : names) {
     if (!std::filesystem::exists(folder / name)) continue;
     all.Add(std::string(name) + " " + Sha256Hex(ReadSmallFile(folder / name, kMaxFileBytes)) + "\n");

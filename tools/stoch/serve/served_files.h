@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `stoch serve` knows of the files it serves: digests of them, and whether they are still the same.
 #pragma once
 
@@ -12,7 +13,7 @@
 
 namespace stoch::cli {
 
-// What: digests of config.json and of the tokenizer's files. tokenizer: its folder, "" = the model's.
+// Digests of config.json and of the tokenizer's files. tokenizer: its folder, "" = the model's.
 serve::IdentityParts DigestSmallFiles(const ModelFiles& files, const std::string& tokenizer);
 
 // Reads all weights once, in threads of low priority, and hands over their digest.

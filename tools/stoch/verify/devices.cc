@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several devices: launches stay on the device of their operands, data arrives, and a divided model has one's bits.
 
 #include <fmt/format.h>
@@ -196,10 +197,10 @@ CheckResult PeerAccessCheck(const VerifyContext& context) {
 }
 
 // What every device gives comes back to every device.
-bool GatherReturns(Backend& backend, GatherRoute route, int64_t rows, int64_t cols) {
+bool GatherReturns(Backend& backend, AllGatherRoute route, int64_t rows, int64_t cols) {
   const std::span<const Device> devices = backend.devices();
   std::vector<Tensor> from, to;
-  GatherCall call;
+  AllGatherCall call;
   call.site = {-1, "nccl_loopback"};
   call.route = route;
   std::vector<std::vector<float>> given;
@@ -215,7 +216,7 @@ bool GatherReturns(Backend& backend, GatherRoute route, int64_t rows, int64_t co
     to.emplace_back(backend, device, 1, rows, total);
     call.to.push_back(to.back().view);
   }
-  backend.Gather(call);
+  backend.AllGather(call);
   for (const Tensor& receiver : to) {
     const std::vector<float> all = Read(backend, receiver.view);
     for (int64_t row = 0; row < rows; ++row) {
@@ -235,8 +236,8 @@ bool GatherReturns(Backend& backend, GatherRoute route, int64_t rows, int64_t co
 
 CheckResult NcclLoopbackCheck(const VerifyContext& context) {
   const std::shared_ptr<Backend> backend = SeveralDevices(context);
-  std::vector<std::pair<std::string, GatherRoute>> routes = {{"the backend's choice", GatherRoute::kAuto}};
-  if (backend->name() != "cpu") routes.emplace_back("NCCL", GatherRoute::kNccl);
+  std::vector<std::pair<std::string, AllGatherRoute>> routes = {{"the backend's choice", AllGatherRoute::kAuto}};
+  if (backend->name() != "cpu") routes.emplace_back("NCCL", AllGatherRoute::kNccl);
   std::vector<std::string> seen;
   bool passed = true;
   for (const auto& [name, route] : routes) {
@@ -248,7 +249,7 @@ CheckResult NcclLoopbackCheck(const VerifyContext& context) {
     seen.push_back(fmt::format("{}: {}", name, same ? "every value came back" : "VALUES DIFFER"));
   }
   return {passed,
-          fmt::format("{} devices, {}; {}", backend->devices().size(), backend->exchange(), fmt::join(seen, "; "))};
+          fmt::format("{} devices, {}; {}", backend->devices().size(), backend->collectives(), fmt::join(seen, "; "))};
 }
 
 // ------------------------------------------------------------------------------------------- divided models ----
@@ -272,7 +273,7 @@ std::string HashPlaced(const std::shared_ptr<Backend>& backend, const std::strin
 }
 
 // Layers in turn over the devices, beginning with the last, and the head on the first: every hop there is.
-DecoderPlacement Scattered(const LlamaConfig& config, std::span<const Device> devices) {
+DecoderPlacement Scattered(const DecoderConfig& config, std::span<const Device> devices) {
   DecoderPlacement placement = SingleDevice(config, devices.front());
   placement.embedding = config.tie_word_embeddings ? devices.front() : devices.back();
   for (size_t i = 0; i < placement.layers.size(); ++i) placement.layers[i] = devices[(i + 1) % devices.size()];
@@ -284,7 +285,7 @@ CheckResult SplitEqualsSingleCheck(const VerifyContext& context) {
   const std::span<const Device> devices = backend->devices();
   if (devices.size() < 2) return {true, "one device: there is nothing to split"};
   const std::string model = ModelOf(context);
-  const LlamaConfig config = OpenModelFiles(model).config;
+  const DecoderConfig config = OpenModelFiles(model).config;
   const std::map<std::string, DecoderPlacement> placements = {{"layers", Scattered(config, devices)},
                                                               {"rows", RowSplit(config, devices)}};
   // The exact weights of the largest models are too much for one device.
@@ -311,7 +312,7 @@ CheckResult SplitEqualsSingleCheck(const VerifyContext& context) {
 CheckResult GoldenHashCheck(const VerifyContext& context) {
   const std::shared_ptr<Backend> backend = SeveralDevices(context);
   const std::string model = ModelOf(context);
-  const LlamaConfig config = OpenModelFiles(model).config;
+  const DecoderConfig config = OpenModelFiles(model).config;
   const std::shared_ptr<Backend> reference = OpenBackend("cpu", {.threads = 1, .cpu_variant = "scalar"}, nullptr);
   std::string last;
   for (const char* settings : {"fp32", "preset=halved"}) {

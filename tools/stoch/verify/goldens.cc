@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC products against recorded ones.
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "engine/research/golden.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/number_source.h"
 #include "kernels/sc/sc_config.h"
@@ -125,11 +127,20 @@ std::vector<Check> GoldenChecks(const VerifyContext& context, const std::string&
     throw InvalidInput(fmt::format("{}: cases: expected a list of cases, got {}", path, JsonTypeName(cases)));
   }
   std::vector<Check> checks;
+  const auto schema = file->metadata().find("schema");
+  const bool research = schema != file->metadata().end() && schema->second == "stoch-research-golden-v1";
   for (const nlohmann::json& entry : cases) {
     if (!entry.is_object() || !entry.contains("case") || !entry["case"].is_string()) {
       throw InvalidInput(path + ": cases: expected objects with a string under \"case\"");
     }
     const std::string name = entry["case"].get<std::string>();
+    if (research) {
+      checks.push_back({"golden." + name, "a recorded case of the research suite", [context, file, entry] {
+                          const GoldenResult result = RunResearchGolden(*context.backend, *file, entry);
+                          return CheckResult{result.passed, result.detail};
+                        }});
+      continue;
+    }
     ScConfig config;
     for (const auto& [key, value] : entry.items()) {
       if (key != "case") SetScParameter(config, key, ValueText(value, path + ": case " + name + ": " + key));

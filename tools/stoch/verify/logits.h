@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sha256 of every logit a model computes for a fixed input, in a chosen way of running it.
 #pragma once
 
@@ -22,11 +23,11 @@ struct LogitsRun {
 // A deterministic prompt inside the vocabulary.
 std::vector<int32_t> VerifyPrompt(int64_t vocab_size, int64_t length);
 
-// What:   loads `model` in `config` ("fp32" or SC settings) with room for the run.
+// Loads `model` in `config` ("fp32" or SC settings) with room for the run.
 std::unique_ptr<Engine> OpenForVerify(std::shared_ptr<Backend> backend, const std::string& model,
                                       const std::string& config, const LogitsRun& run);
 
-// What:   sha256 over the float32 logits of every prompt token and every new token but the last, in order.
+// sha256 over the float32 logits of every prompt token and every new token but the last, in order.
 std::string LogitsSha256(Engine& engine, const LogitsRun& run);
 
 }  // namespace stoch::cli

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Logits of a model, run in every way that must not change them.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC products on the chosen device against the scalar CPU reference.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stoch verify: named checks, one line each.
 
 #include "tools/stoch/verify/verify.h"

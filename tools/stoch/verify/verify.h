@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checks of `stoch verify`.
 #pragma once
 
@@ -39,17 +40,17 @@ std::vector<Check> DeviceChecks(const VerifyContext& context);
 // Every op on strided, sliced, reversed, broadcast and far views: the bits of a dense one, or a typed refusal.
 std::vector<Check> ViewChecks(const VerifyContext& context);
 
-// What:   one check per case of a golden file: y of sc_matmul within 1e-6 of max |y|. Metadata key `cases`: a JSON list
-//         of {"case": NAME, PARAMETER: VALUE, ...} in the names of ScConfig; tensors NAME.a, NAME.b, NAME.y. Tensors
-//         sobol.precP.a and .b, where present, are compared with the number source.
+// One check per case of a golden file: y of sc_matmul within 1e-6 of max |y|. Metadata key `cases`: a JSON list of
+// {"case": NAME, PARAMETER: VALUE, ...} in the names of ScConfig; tensors NAME.a, NAME.b, NAME.y. Tensors sobol.precP.a
+// and .b, where present, are compared with the number source.
 // Errors: InvalidInput for a file of another form.
 std::vector<Check> GoldenChecks(const VerifyContext& context, const std::string& path);
 
-// What:   one check per entry of a hash file: {"prompt_ids": [...], "new_tokens": N, "sha256": {CONFIG: HEX, ...}},
-//         where CONFIG is fp32 or SC settings and HEX is LogitsSha256 of the model on the device.
+// One check per entry of a hash file: {"prompt_ids": [...], "new_tokens": N, "sha256": {CONFIG: HEX, ...}}, where
+// CONFIG is fp32 or SC settings and HEX is LogitsSha256 of the model on the device.
 // Errors: InvalidInput for a file of another form.
 std::vector<Check> HashChecks(const VerifyContext& context, const std::string& path);
-// What:   writes such a file, of every configuration that ModelChecks runs.
+// Writes such a file, of every configuration that ModelChecks runs.
 // Errors: InvalidInput if it cannot be written.
 void RecordHashes(const VerifyContext& context, const std::string& path);
 

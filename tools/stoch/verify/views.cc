@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Views: every op reads and writes strided, sliced, reversed, broadcast and far tensors as if they were dense.
 
 #include <fmt/format.h>
@@ -161,15 +162,15 @@ class Bench {
     ops.push_back({"linear_sc", kCols, kOutCols, false, linear(sc_.get())});
     ops.push_back({"linear_fp32", kCols, kOutCols, false, linear(exact_.get())});
     ops.push_back({"gather_output_rows", kCols, kCols, false, [this](const TensorView& in, const TensorView& out) {
-                     backend_.GatherOutputRows(*pass_, in, out);
+                     backend_.SelectRows(*pass_, in, out);
                      return std::vector<float>();
                    }});
     ops.push_back({"gather", kCols, kCols, false, [this](const TensorView& in, const TensorView& out) {
-                     GatherCall call;
+                     AllGatherCall call;
                      call.site = {-1, "view"};
                      call.from = {in};
                      call.to = {out};
-                     backend_.Gather(call);
+                     backend_.AllGather(call);
                      return std::vector<float>();
                    }});
     ops.push_back({"embed", 0, kCols, false, [this](const TensorView&, const TensorView& out) {
@@ -211,7 +212,7 @@ class Bench {
     return ops;
   }
 
-  // What: the op with its input and output in these layouts, or nothing where it refused them.
+  // The op with its input and output in these layouts, or nothing where it refused them.
   std::optional<std::vector<float>> Run(const ViewOp& op, const Layout& in, const Layout& out,
                                         const std::vector<float>& values) {
     Laid input(backend_, device_, in, kRows, std::max<int64_t>(op.in_cols, 1));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A chunk of one row, quantized by one warp or by several.
 #pragma once
 
@@ -41,7 +42,7 @@ class ChunkOfRow {
     }
   }
 
-  // What:     the bits of the largest absolute value of the share, in every lane.
+  // The bits of the largest absolute value of the share, in every lane.
   // Requires: all lanes of the warp, once; `r`: the row's norm factor (kRmsNorm).
   __device__ __forceinline__ uint32_t MaxAbsBits(float r) {
     uint32_t most = 0;
@@ -52,7 +53,7 @@ class ChunkOfRow {
     }
     return __reduce_max_sync(kAllLanes, most);
   }
-  // What: put(d, code) gets the codes of the lane's elements, 0 for those past the last. After MaxAbsBits.
+  // put(d, code) gets the codes of the lane's elements, 0 for those past the last. After MaxAbsBits.
   template <typename Put>
   __device__ __forceinline__ void Codes(const QuantizerParams& params, const ScopeQuantizer& quantizer,
                                         const Put& put) const {

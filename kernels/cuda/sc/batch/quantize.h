@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantizing the activations of small batches for SC linears, before a kernel or inside it (quantize.cuh).
 #pragma once
 
@@ -5,11 +6,11 @@
 
 namespace stoch::cuda {
 
-// What:     LaunchQuantize for few rows whose scopes are single rows: a warp a chunk, so that the latency of one chunk,
-//           not that of a row, stands before every linear.
+// LaunchQuantize for few rows whose scopes are single rows: a warp a chunk, so that the latency of one chunk, not that
+// of a row, stands before every linear.
 // Requires: BatchQuantizes(op, dims).
 bool BatchQuantizes(const ScOperator& op, const ScDims& dims);
-ScActivationView LaunchBatchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
-                                     int64_t cols, const ScOperator& op, const FiniteReporter& reporter);
+ScActivationView LaunchBatchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
+                                     int64_t in_features, const ScOperator& op, const FiniteReporter& reporter);
 
 }  // namespace stoch::cuda

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the decode kernel is launched with and how its blocks are cut.
 #pragma once
 
@@ -9,7 +10,7 @@ namespace stoch::cuda::decode {
 
 // How a block is cut for a number of tokens. One token: 16 warps with registers for many lookups in flight (measured on
 // an H200: faster than 12 or 24 warps of 80 registers, than copies through shared memory, and than half as many
-// registers, with which the next kernel's blocks could wait beside these). More tokens: bound by the rate of lookups,
+// registers, with which the next kernel's blocks could wait next to these). More tokens: bound by the rate of lookups,
 // as many warps as there are registers for.
 template <int kTokens>
 struct Cut {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of a decode kernel: products of chunks, which many blocks wrote, become outputs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
 
@@ -55,7 +56,7 @@ struct Unit {
 };
 
 // The units of one of kWarps warps, in turn. Most steps stay in a chunk and a task and only add to addresses: to make
-// those anew is a tenth of a unit's instructions.
+// those again is a tenth of a unit's instructions.
 template <int kWarps>
 struct Walk {
   int chunk;
@@ -171,7 +172,8 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
     for (; unit < stop; unit += kWarps) {
       Walk<kWarps> next = current;
       next.Step(args, unit + kWarps < end, lane);
-      const float next_scale = LoadScale(next.unit);  // a unit ahead: it is needed where nothing is left to wait beside
+      const float next_scale =
+          LoadScale(next.unit);  // a unit ahead: it is needed where nothing is left that hides the wait
       unsigned all[kTokens] = {};
       unsigned negative[kTokens] = {};
 #pragma unroll
@@ -238,15 +240,15 @@ namespace {
 void LaunchInParts(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                    const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count <= kMaxDecodeTasks);
-  for (int64_t first = 0; first < a.rows; first += plan.tile_tokens) {
+  for (int64_t first = 0; first < a.tokens; first += plan.tile_tokens) {
     Scratch scratch(ctx.workspace);
     ScActivationView part = a;
-    part.rows = std::min<int64_t>(plan.tile_tokens, a.rows - first);
+    part.tokens = std::min<int64_t>(plan.tile_tokens, a.tokens - first);
     part.codes += first * a.dims.padded;
     // Scales lie chunk by chunk, and the kernel wants those of its tokens next to each other.
-    auto* scales = scratch.Take<float>(part.rows * a.dims.chunks);
-    const auto width = static_cast<size_t>(part.rows) * sizeof(float);
-    STOCH_CUDA(cudaMemcpy2DAsync(scales, width, a.scales + first, static_cast<size_t>(a.rows) * sizeof(float), width,
+    auto* scales = scratch.Take<float>(part.tokens * a.dims.chunks);
+    const auto width = static_cast<size_t>(part.tokens) * sizeof(float);
+    STOCH_CUDA(cudaMemcpy2DAsync(scales, width, a.scales + first, static_cast<size_t>(a.tokens) * sizeof(float), width,
                                  static_cast<size_t>(a.dims.chunks), cudaMemcpyDeviceToDevice, ctx.stream));
     part.scales = scales;
     std::array<ScLinearTask, kMaxDecodeTasks> moved;
@@ -260,7 +262,7 @@ void LaunchInParts(DeviceContext& ctx, const ScPlan& plan, const ScTables& table
 
 void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                     const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
-  if (a.rows > plan.tile_tokens) return LaunchInParts(ctx, plan, tables, a, source, reporter, tasks, count);
+  if (a.tokens > plan.tile_tokens) return LaunchInParts(ctx, plan, tables, a, source, reporter, tasks, count);
   decode::DecodeArgs args;
   for (int i = 0; i < count; ++i) {
     const ScWeightView& w = tasks[i].weight;
@@ -280,7 +282,7 @@ void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tabl
   args.dims = {static_cast<int>(dims.dims), static_cast<int>(dims.chunk_d), static_cast<int>(dims.chunks),
                static_cast<int>(dims.chunk_stride / kTileDims), static_cast<int>(dims.padded / kTileDims)};
   const bool fused = a.codes == nullptr;
-  args.tokens = fused ? 1 : static_cast<int>(a.rows);
+  args.tokens = fused ? 1 : static_cast<int>(a.tokens);
   args.add = tasks[0].out.add;
   args.counts = tables.counts8;
   args.masks = tables.masks;
@@ -291,7 +293,7 @@ void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tabl
   args.scales = a.scales;
   args.prologue = source.prologue;
   args.x = source.x;
-  args.y = source.prologue == Prologue::kRmsNorm ? source.norm_weight : source.x2;
+  args.y = source.second();
   args.norm_eps = source.norm_eps;
   args.reporter = reporter;
   Scratch scratch(ctx.workspace);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decode: SC linears of a few tokens, one pass over the weights at memory speed.
 //
 // For one dimension the activation is fixed, so the counts of all weights are one row of the count table: 128 bytes, a
@@ -13,9 +14,9 @@ namespace stoch::cuda {
 
 inline constexpr int kMaxDecodeTasks = kMaxScTasks;
 
-// What:     y = a @ w^T for tasks that share the activations, which are quantized already (`a`), or for one row are
-//           quantized from `source` by the blocks themselves (a.codes == nullptr).
-//           Tokens beyond plan.tile_tokens go through the weights again.
+// y = a @ w^T for tasks that share the activations, which are quantized already (`a`), or for one row are quantized
+// from `source` by the blocks themselves (a.codes == nullptr). Tokens beyond plan.tile_tokens go through the weights
+// again.
 // Requires: the plan of this launch, whose kernel is kDecode; where the kernel quantizes, scopes of one row each.
 void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                     const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);

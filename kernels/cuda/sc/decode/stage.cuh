@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decode block's chunks in shared memory: the activations' codes and, for each, its row of the count table.
 #pragma once
 
@@ -40,7 +41,7 @@ int StageBytes(bool fused, int staged) {
   return (fused ? kFusedBytes : 0) + staged * kTokens * (kStageBytes + kChunkDims + 8);
 }
 
-// What: notes that element `index` of the codes has the largest level. top_tiles starts at 0.
+// Notes that element `index` of the codes has the largest level. top_tiles starts at 0.
 __device__ __forceinline__ void NoteTop(const Stage& stage, int index) {
   atomicOr(stage.top_tiles + index / kChunkDims, 1u << (index % kChunkDims / kTileDims));
 }
@@ -84,7 +85,7 @@ struct Element {
   float x = 0;
   float y = 0;  // its norm weight or x2
 };
-// What: the element, with what does not depend on other kernels: its norm weight.
+// The element, with what does not depend on other kernels: its norm weight.
 __device__ __forceinline__ Element MakeElement(const DecodeArgs& args, int first, int count) {
   Element e;
   const int d = static_cast<int>(threadIdx.x % kChunkDims);

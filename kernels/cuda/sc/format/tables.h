@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of an ScOperator in device memory, one copy per device and operator.
 #pragma once
 
@@ -50,9 +51,9 @@ struct ScTables {
 class TableCache {
  public:
   explicit TableCache(Device device) : device_(device) {}
-  // What: the tables of `op`, copied to the device at first use (synchronous; so not while a graph is recorded).
+  // The tables of `op`, copied to the device at first use (synchronous; so not while a graph is recorded).
   const ScTables& Get(const ScOperator& op);
-  // What: what plans need to know of it, kept with its tables.
+  // What plans need to know of it, kept with its tables.
   const ScTraits& Traits(const ScOperator& op);
 
  private:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC linears of 2 to 4 tokens: as table.cu, but the table has counts, a byte a token, and the tensor cores
 // have less to do.
 //
@@ -11,7 +12,7 @@
 // An int8 mma whose B operand says which byte belongs to which token adds up eight dimensions of sixteen rows at once.
 // It has columns for eight tokens: both halves get the same sums, and each is stored for other rows.
 //
-// Per 32 look-ups: one 4-byte shared load (1 clock of a multiprocessor's shared memory, which is what bounds the
+// Per 32 look-ups: one 4-byte shared load (1 clock of an SM's shared memory, which is what bounds the
 // kernel), one IDP, a fourth of a SEL, five sixteenths of an IMMA, a fourth of a load of codes.
 #include "kernels/cuda/sc/table/kernel.cuh"
 #include "kernels/cuda/sc/table/lookup.cuh"
@@ -31,7 +32,7 @@ class FourTokens {
   static constexpr int kTokens = kMaxBatchFewTokens;
   static constexpr int kTiles = 1;
   static constexpr int kParts = 1;
-  static constexpr bool kFew = true;
+  static constexpr bool kFourTokens = true;
   static constexpr int kAtOnce = 1;
   static constexpr int kRingPairs = kRingPairs_;
   static constexpr int kMaxCount = 128;
@@ -133,7 +134,7 @@ class FourTokens {
     int32_t own[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) own[j] = low ? sums[0][j] : sums[1][j];
-    *to = PackSums(own[0], own[1], own[2], own[3]);
+    *to = PackPartials(own[0], own[1], own[2], own[3]);
   }
 
  private:

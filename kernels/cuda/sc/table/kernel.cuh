@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The frame of the kernels that look up one weight for all tokens (table.cu, few.cu): the table of a
 // part of a chunk's dimensions stays in shared memory while weights stream past it.
 #pragma once
@@ -24,9 +25,9 @@ using Pair = std::integral_constant<int, kQ>;
 // What was tried: docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table.
 //
 // Table: what a lane needs for its look-ups, and what to do with them.
-//   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFew (BatchOutputs::few),
-//   kAtOnce (CombineStage)
-//   Shared                    what it keeps in shared memory beside the table: codes[kTokens][kWords] and more
+//   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFourTokens (BatchOutputs::few),
+//   kAtOnce (ReduceStage)
+//   Shared                    what it keeps in shared memory next to the table: codes[kTokens][kWords] and more
 //   Init(shared)              static, by all threads, before anything else; what it leaves is read from Begin on
 //   Table(shared, table)
 //   Build(args, part)         the table of a part of the staged codes, by all threads
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   const int begin = args.units.first();
   const int end = args.units.end();
   const int first_part = begin / row_blocks;
-  const auto group_stride = static_cast<uint32_t>(Table::kFew ? kWarp / 2 : outputs.tiles * kWarp);
+  const auto group_stride = static_cast<uint32_t>(Table::kFourTokens ? kWarp / 2 : outputs.tiles * kWarp);
   const uint32_t block_stride = kGroups * group_stride;
 
   StartNext();
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
     __syncthreads();
     my.Begin();
     // Parts follow one another as units do.
-    uint2* to = static_cast<uint2*>(outputs.sums) +
+    uint2* to = static_cast<uint2*>(outputs.partials) +
                 (uint64_t{static_cast<uint32_t>(unit)} * (kParts * block_stride) + static_cast<uint32_t>(lane));
     const int stop = min(end, first_unit + row_blocks);
     for (; unit < stop; unit += kWarps, to += kWarps * kParts * block_stride) {
@@ -114,31 +115,31 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   WaitForCopies<0>();
   const auto sync = [] { __syncthreads(); };
   const unsigned arrived = args.barrier.Arrive(sync);
-  using Stage = CombineStage<false, Table::kFew, kParts, Table::kAtOnce, Table::kTiles>;
-  CombineUnits<Stage, kWarps, Table::kTableBytes>(outputs, table, [&] { args.barrier.Await(arrived, sync); });
+  using Stage = ReduceStage<false, Table::kFourTokens, kParts, Table::kAtOnce, Table::kTiles>;
+  ReduceChunks<Stage, kWarps, Table::kTableBytes>(outputs, table, [&] { args.barrier.Await(arrived, sync); });
 }
 
 template <typename Table>
 inline constexpr int kSharedBytes = Table::kTableBytes + kRingBytes<Table::kRingPairs>;
 
-// What: LaunchScBatchFew and LaunchScBatchTable.
+// LaunchScBatchFew and LaunchScBatchTable.
 template <typename Table>
 void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, ScActivationView a,
                  const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   static_assert(Table::kTableBytes == kBatchTableBytes && kRingBytes<1> == kBatchPairBytes);
-  STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows <= Table::kTokens);
+  STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens <= Table::kTokens);
   STOCH_CHECK(plan.shared_bytes == kSharedBytes<Table>);
   Scratch scratch(ctx.workspace);
   TableArgs args;
   if (a.codes == nullptr) {
     a.dims = tasks[0].weight.dims;
-    args.scales = scratch.Take<float>(a.rows * a.dims.chunks);
+    args.scales = scratch.Take<float>(a.tokens * a.dims.chunks);
     a.scales = args.scales;
     args.source = source;
     args.q_max = tables.q_max;
   }
   args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kUnitRows * Table::kParts, Table::kTiles);
-  args.outputs.few = Table::kFew;
+  args.outputs.four_tokens = Table::kFourTokens;
   if (args.outputs.dims.chunk_stride > kChunkDims / Table::kParts) args.outputs.parts = Table::kParts;
   args.quarters = tables.quarters;
   args.factors = tables.factors;
@@ -146,13 +147,13 @@ void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
   args.masks = tables.masks;
   args.levels = tables.levels;
   args.barrier = ctx.grid_barrier();
-  args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes());
+  args.outputs.partials = scratch.Take<uint8_t>(args.outputs.partial_bytes());
   AllowShared(ctx, ScBatchTableKernel<Table>, size_t{kSharedBytes<Table>});
   const int64_t parts = args.outputs.dims.chunks * args.outputs.parts;
   const int row_blocks = args.outputs.groups / (kGroups * Table::kParts);
   const int blocks = plan.blocks;
   args.units = BlockShare::Of(parts * row_blocks, blocks);
-  args.outputs.combined = BlockShare::Of(args.outputs.combine_units(), blocks);
+  args.outputs.reduced = BlockShare::Of(args.outputs.reduce_units(), blocks);
   LaunchOverlapped(ctx, ScBatchTableKernel<Table>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                    size_t{kSharedBytes<Table>}, args);
 }

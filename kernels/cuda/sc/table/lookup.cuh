@@ -1,35 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
 // What lanes of the table kernels do with codes: look-ups in shared memory, and sums on the tensor cores.
 #pragma once
 
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/sc/table/weights.cuh"
 
 namespace stoch::cuda::batch_table {
 
-// prmt with sign replication: a selector digit 8 + i is bit 7 of byte i, eight times.
-__device__ __forceinline__ uint32_t PermuteSigns(uint32_t word, uint32_t selector) {
-  uint32_t r;
-  asm("prmt.b32 %0, %1, 0, %2;\n" : "=r"(r) : "r"(word), "r"(selector));
-  return r;
-}
-__device__ __forceinline__ uint32_t ByteSigns(uint32_t word) { return PermuteSigns(word, 0xba98); }
-
-// d += A B. A: bytes of rows lane / 4 (a[0], a[2]) and 8 + lane / 4 (a[1], a[3]), inner 0..15 and 16..31.
+// d += A B over bytes.
 __device__ __forceinline__ void MultiplyAdd(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  MmaBytes(d, a, b[0], b[1]);
 }
 
-// d += the bits of each row's words that column lane / 4's mask has. Rows as above; both words of `mask` are the same.
+// d += the bits of each row's words that column lane / 4's mask has. Both words of `mask` are the same.
 __device__ __forceinline__ void CountAdd(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&mask)[2]) {
-  asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(mask[0]), "r"(mask[1]));
+  MmaBits(d, a, mask[0], mask[1]);
 }
 
-// Keeps a value in its register: the compiler would rather compute a lane's constants anew for every unit.
+// Keeps a value in its register: the compiler would rather compute a lane's constants again for every unit.
 __device__ __forceinline__ void Pin(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 template <int kWords>

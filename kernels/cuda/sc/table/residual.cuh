@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of what is left over of counts, and the factors of the rest (kernels/sc/sc_residual.h), for the table kernels.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a block of the table kernels (kernel.cuh) multiplies with: a chunk's activations as codes.
 #pragma once
 
@@ -43,7 +44,7 @@ __device__ void StageCodes(const TableArgs& args, int64_t chunk, StagedCodes cod
     const int token = i / kWords;
     const int d = i % kWords * 4;
     uint32_t codes = 0;
-    if (token < args.outputs.a.rows && d < args.outputs.dims.chunk_padded(chunk)) {
+    if (token < args.outputs.a.tokens && d < args.outputs.dims.chunk_padded(chunk)) {
       codes = *reinterpret_cast<const uint32_t*>(args.outputs.a.codes + token * args.outputs.a.dims.padded +
                                                  chunk * args.outputs.dims.chunk_stride + d);
     }
@@ -72,7 +73,7 @@ struct RowQuantizer {
   __device__ __forceinline__ Chunk At(int chunk) const {
     const auto none = static_cast<int>(args.outputs.dims.chunks);
     return {args.source, args.outputs.dims,
-            token,       token < args.outputs.a.rows ? chunk : none,
+            token,       token < args.outputs.a.tokens ? chunk : none,
             share,       static_cast<int>(threadIdx.x) % kWarp};
   }
   // The first chunk's elements, and the norms, by all threads of the block. Uses the table's memory up to the next
@@ -86,20 +87,20 @@ struct RowQuantizer {
     constexpr int kTeams = kThreads / kRowLanes;
     constexpr int kAtOnce = std::min(kTokens / kTeams, 4);
 #pragma unroll 1
-    for (int first = static_cast<int>(threadIdx.x) / kRowLanes; first < args.outputs.a.rows;
+    for (int first = static_cast<int>(threadIdx.x) / kRowLanes; first < args.outputs.a.tokens;
          first += kTeams * kAtOnce) {
       const float* x[kAtOnce];
       float* to[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int n = first + i * kTeams;
-        x[i] = args.source.x + min(n, static_cast<int>(args.outputs.a.rows) - 1) * args.source.x_stride;
+        x[i] = args.source.x + min(n, static_cast<int>(args.outputs.a.tokens) - 1) * args.source.x_stride;
         to[i] = lanes + n * kRowLanes;
       }
       NormLane<kAtOnce>(x, cols, static_cast<int>(threadIdx.x) % kRowLanes, to);
     }
     __syncthreads();
-    if (token < args.outputs.a.rows) norm = FoldNorm(lanes + token * kRowLanes, cols, args.source.norm_eps);
+    if (token < args.outputs.a.tokens) norm = FoldNorm(lanes + token * kRowLanes, cols, args.source.norm_eps);
   }
   __device__ __forceinline__ void Next(int chunk) {
     mine = At(chunk);
@@ -120,8 +121,8 @@ struct RowQuantizer {
     const ScopeQuantizer quantizer(params, Extremes{most});
     auto* codes = reinterpret_cast<uint8_t*>(codes_of[token]);
     mine.Codes(params, quantizer, [&](int d, uint8_t code) { codes[d] = code; });
-    if (share != 0 || threadIdx.x % kWarp != 0 || token >= args.outputs.a.rows) return;
-    args.scales[chunk * args.outputs.a.rows + token] = quantizer.scale;
+    if (share != 0 || threadIdx.x % kWarp != 0 || token >= args.outputs.a.tokens) return;
+    args.scales[chunk * args.outputs.a.tokens + token] = quantizer.scale;
     if (!quantizer.finite) args.outputs.reporter.Report();
   }
 };

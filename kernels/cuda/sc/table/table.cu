@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC linears of 5 to 16 tokens: one look-up per weight for all tokens, summed by tensor cores.
 //
 // A count is three products of small integers and a rest of 0..7 (kernels/sc/sc_residual.h). The products are int8 ones
@@ -26,7 +27,7 @@ class ResidualLookups {
   static constexpr int kTiles = G::kTiles;
   static constexpr int kParts = G::kParts;
   static constexpr int kTableBytes = G::Layout::kBytes;
-  static constexpr bool kFew = false;
+  static constexpr bool kFourTokens = false;
   static constexpr int kAtOnce = kTokens == 8 ? 1 : 2;
   static constexpr int kRingPairs = kTokens == 8 ? 4 : 2;  // measured: of the other, 1 and 2 % more of a step
   using Shared = ResidualShared<kTokens>;
@@ -127,7 +128,7 @@ class ResidualLookups {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         to[g * group_stride + n * kWarp] =
-            PackSums(sums.Total(g, n, 0), sums.Total(g, n, 1), sums.Total(g, n, 2), sums.Total(g, n, 3));
+            PackPartials(sums.Total(g, n, 0), sums.Total(g, n, 1), sums.Total(g, n, 2), sums.Total(g, n, 3));
       }
     }
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC linears of 2 to 16 tokens, between decode's few tokens and the tiles of the tensor cores: a table look-up gives
 // one weight's counts (2 to 4 tokens, LaunchScBatchFew), or what is left over of them (5 to 16, LaunchScBatchTable),
 // for all tokens, and the tensor cores add up what was looked up.
@@ -10,14 +11,14 @@
 
 namespace stoch::cuda {
 
-// What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Where `a` has no codes, it is
-//           f(x) of `source`, quantized on the way.
+// y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Where `a` has no codes, it is f(x) of
+// `source`, quantized on the way.
 // Requires: the plan of this launch, whose kernel is kFew; BatchQuantizes where `a` has no codes.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                       const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// What: the same for more tokens. Requires: the plan's kernel is kTable.
+// The same for more tokens. Requires: the plan's kernel is kTable.
 void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
 

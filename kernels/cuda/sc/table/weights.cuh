@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How weights come to the table kernels (kernel.cuh): units of rows and dimensions, asked for ahead.
 #pragma once
 
@@ -57,8 +58,8 @@ class Walk {
     if (index_ >= end_) return;
     for (; row_block_ >= row_blocks_; row_block_ -= row_blocks_) ++part_;
     constexpr int kRows = kUnitRows * kParts;
-    const BatchTask& task = BatchTaskOf(args.outputs, row_block_ * kGroups * kParts);
-    const int first = task.first_group / (kGroups * kParts);
+    const ScKernelTask& task = BatchTaskOf(args.outputs, row_block_ * kGroups * kParts);
+    const int first = task.first_block / (kGroups * kParts);
     run_end_ = first + (task.rows + kRows - 1) / kRows;
     const int own = row_block_ - first;
     const int chunk = part_ >> (args.outputs.parts - 1);
@@ -128,7 +129,7 @@ class Ring {
                    : "r"(from_ + Place(kQ) + r * 8 * kTileDims)
                    : "memory");
     }
-    __syncwarp();  // before the place is filled anew
+    __syncwarp();  // before the place is filled again
   }
 
  private:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The roles of the small-batch wgmma kernel (batch_wgmma.cu): a producer that copies and consumers that multiply.
 #pragma once
 
@@ -202,7 +203,7 @@ struct Consumer {
     float2 a[kTokens / 8];
     float b[2];
 
-    __device__ Scales(const ScStreams& s, const BatchTask& task, const Run& run, int row, int token)
+    __device__ Scales(const ScStreams& s, const ScKernelTask& task, const Run& run, int row, int token)
         : from_a(s.scales + static_cast<int64_t>(run.chunk) * s.tokens_padded() + token),
           // Rows beyond the last take any.
           from_b(task.scales + static_cast<int64_t>(run.chunk) * task.rows_padded + min(row, task.rows_padded - 9)),
@@ -226,7 +227,7 @@ struct Consumer {
   }
 
   // The outputs of a tile: the chunks of a run, then those that helpers add up meanwhile.
-  __device__ __forceinline__ void AddChunks(CodeReader<G::kBlocks>& reader, const Run& run, const BatchTask& task,
+  __device__ __forceinline__ void AddChunks(CodeReader<G::kBlocks>& reader, const Run& run, const ScKernelTask& task,
                                             int row) {
     const int token = run.token_tile * kTokens + lane() % 4 * 2;
     Scales scales(args.streams, task, run, row, token);
@@ -253,7 +254,7 @@ struct Consumer {
             (int64_t{chunk} * args.outputs.groups * args.outputs.tiles + ItemOf(run)) * kWarp + lane();
 #pragma unroll
         for (int k = 0; k < kAccumulators; k += 4) {
-          const int4 sums = LoadSums(args.outputs, first + k / 4 * kWarp);
+          const int4 sums = LoadPartials(args.outputs, first + k / 4 * kWarp);
           y[k] = y[k] + scales.Product(sums.x, k, args.outputs.gain);
           y[k + 1] = y[k + 1] + scales.Product(sums.y, k + 1, args.outputs.gain);
           y[k + 2] = y[k + 2] + scales.Product(sums.z, k + 2, args.outputs.gain);
@@ -272,8 +273,8 @@ struct Consumer {
   }
 
   // The sums of a run, left in memory: of all chunks, or of those that this helps with.
-  __device__ __forceinline__ void LeaveSums(CodeReader<G::kBlocks>& reader, const Run& run, const BatchTask& task,
-                                            int row) {
+  __device__ __forceinline__ void LeavePartials(CodeReader<G::kBlocks>& reader, const Run& run,
+                                                const ScKernelTask& task, int row) {
     const int first_chunk = kOwners ? args.streams.chunks - args.helped : 0;
     for (int chunk = run.chunk; chunk < run.end_chunk; ++chunk) {
       if (lane() == 0 && row < task.rows_padded) {  // what who adds them up will want
@@ -282,8 +283,8 @@ struct Consumer {
       MultiplyChunk(reader, BlocksOf(args.streams, chunk));
 #pragma unroll
       for (int n = 0; n < kTokens / kTileTokens; ++n) {
-        StoreSums(args.outputs, chunk - first_chunk, ItemOf(run) + n, lane(), acc[4 * n], acc[4 * n + 1],
-                  acc[4 * n + 2], acc[4 * n + 3]);
+        StorePartials(args.outputs, chunk - first_chunk, ItemOf(run) + n, lane(), acc[4 * n], acc[4 * n + 1],
+                      acc[4 * n + 2], acc[4 * n + 3]);
       }
     }
     if constexpr (kOwners) {
@@ -303,12 +304,12 @@ struct Consumer {
     LookAhead<0>(reader.codes[0]);
     for (Work work(args); !work.done();) {
       const Run run = work.Take(args);
-      const BatchTask& task = BatchTaskOf(args.outputs, run.group);
-      const int row = (run.group - task.first_group) * kGroupRows + warp * 16 + lane() / 4;
+      const ScKernelTask& task = BatchTaskOf(args.outputs, run.group);
+      const int row = (run.group - task.first_block) * kGroupRows + warp * 16 + lane() / 4;
       if (kOwners && static_cast<int>(blockIdx.x) < args.owners) {
         AddChunks(reader, run, task, row);
       } else {
-        LeaveSums(reader, run, task, row);
+        LeavePartials(reader, run, task, row);
       }
     }
   }

@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC linears of 17 to 256 tokens on Hopper's binary wgmma: the operands of prefill_wgmma.cu in tiles of 16 to 96
 // tokens, with the dimensions shared out over blocks chunk by chunk.
 //
 // Four warpgroups of 64 rows make thermometers in registers and multiply them with streams that one thread copies into
 // a ring, up to 64 dimensions a stage; the weights' codes come straight from memory, a stage ahead. Any block can do
 // any chunk of any 256 rows, so that all shapes fill the GPU; split-K partials are scaled and added at the end
-// (sc/batch/outputs.cuh), or by the blocks that own a tile where there are nearly as many tiles as multiprocessors.
+// (sc/batch/outputs.cuh), or by the blocks that own a tile where there are nearly as many tiles as SMs.
 //
 // What bounds it is that instructions and tensor cores take turns: accumulators and operands pass the registers, so
 // that m64n32k256, 16 clocks, leaves other instructions half of them (measured, whatever the number of warps). Hence
@@ -37,11 +38,11 @@ using batch::kThreads;
 using batch::Produce;
 using batch::Shared;
 
-constexpr int kCombineBytes = 128 * 1024;
+constexpr int kReduceBytes = 128 * 1024;
 
 static_assert(kRows == kBatchRows && kMaxStages == kBatchMaxStages && kRingHeader == kRingHeaderBytes);
 static_assert(DeviceContext::kFlags == kBlockFlags);
-static_assert(kCombineBytes == kBatchCombineBytes && batch::kThermometerBytes == kBatchThermometerBytes);
+static_assert(kReduceBytes == kBatchCombineBytes && batch::kThermometerBytes == kBatchThermometerBytes);
 
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
@@ -81,8 +82,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
     if constexpr (!kOwners) {
       const auto sync = [] { NamedWait(1, kConsumers); };
       const unsigned arrived = args.barrier.Arrive(sync);
-      CombineSums<kConsumers / 32, kCombineBytes>(args.outputs, memory + kRingHeader,
-                                                  [&] { args.barrier.Await(arrived, sync); });
+      ReduceManyTokens<kConsumers / 32, kReduceBytes>(args.outputs, memory + kRingHeader,
+                                                      [&] { args.barrier.Await(arrived, sync); });
     }
   }
 #else
@@ -130,13 +131,13 @@ Choice Choose(const ScStreams& streams, bool usual, bool owners) {
 
 void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
-  STOCH_CHECK(count >= 1 && count <= kMaxBatchTasks && a.rows >= 1 && a.rows <= kMaxBatchWgmmaTokens);
+  STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens >= 1 && a.tokens <= kMaxBatchWgmmaTokens);
   // The operator that most use: halved, 128 cycles. The others have fewer kernels.
   const bool usual = tables.stoc_len == 128 && tables.direct_ranks;
   Scratch scratch(ctx.workspace);
   BatchArgs args;
   ScStreams& streams = args.streams;
-  static_cast<StreamShape&>(streams) = MakeStreamShape(a.dims, a.rows, plan.tile_tokens, tables.stoc_len);
+  static_cast<StreamShape&>(streams) = MakeStreamShape(a.dims, a.tokens, plan.tile_tokens, tables.stoc_len);
   streams.data = scratch.Take<uint8_t>(streams.bytes());
   streams.scales = scratch.Take<float>(streams.scale_count());
   args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kRows,
@@ -148,12 +149,12 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& 
 
   const BatchShares& shares = plan.shares;
   const bool owners = shares.owners > 0;
-  args.outputs.combined = BlockShare::Of(args.outputs.combine_units(), shares.blocks);
+  args.outputs.reduced = BlockShare::Of(args.outputs.reduce_units(), shares.blocks);
   args.owners = shares.owners;
   args.helped = shares.helped;
   if (shares.helped > 0) args.flags = ctx.flags();
   if (shares.stored_chunks > 0) {
-    args.outputs.sums = scratch.Take<uint8_t>(args.outputs.sum_bytes() / streams.chunks * shares.stored_chunks);
+    args.outputs.partials = scratch.Take<uint8_t>(args.outputs.partial_bytes() / streams.chunks * shares.stored_chunks);
   }
   const Choice choice = Choose(streams, usual, owners);
   args.stages = plan.stages;

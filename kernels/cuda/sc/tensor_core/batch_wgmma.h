@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC linears of 17 to 256 tokens (sm_90a): the operands of prefill on binary wgmma, in narrow tiles. More tokens make
 // enough of prefill's wide tiles to fill the GPU.
 #pragma once
@@ -10,8 +11,8 @@
 
 namespace stoch::cuda {
 
-// What:     y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Shapes: any number of tokens
-//           and dimensions, any chunk_d.
+// y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Shapes: any number of tokens and
+// dimensions, any chunk_d.
 // Requires: the plan of this launch, whose kernel is kBatchWgmma.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,

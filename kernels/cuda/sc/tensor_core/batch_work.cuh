@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a block of the small-batch wgmma kernel (batch_wgmma.cu) works on, where it keeps it, and its weights' codes
 // as they come in.
 #pragma once
@@ -26,7 +27,7 @@ struct BatchArgs {
   int masks = 1;
   int levels = 128;
   uint32_t minus_one = ~0u;  // opaque to the compiler (operand.cuh)
-  // 0: sums of chunks go to memory and every block makes outputs of them in the end. Otherwise so many blocks keep the
+  // 0: split-K partials go to memory and every block makes outputs of them in the end. Otherwise so many blocks keep the
   // outputs of whole tiles to themselves, chunk by chunk, and the others leave them the sums of the last `helped`
   // chunks of each tile.
   int owners = 0;
@@ -145,8 +146,8 @@ struct CodeReader {
 
   __device__ __forceinline__ void Start() {
     const Run run = work.Take(args);
-    const BatchTask& task = BatchTaskOf(args.outputs, run.group);
-    const int row = (run.group - task.first_group) * kGroupRows + warp * 16;
+    const ScKernelTask& task = BatchTaskOf(args.outputs, run.group);
+    const int row = (run.group - task.first_block) * kGroupRows + warp * 16;
     const int64_t tile = static_cast<int64_t>(row / kTileRows) * args.streams.dim_blocks +
                          run.chunk * static_cast<int64_t>(args.streams.blocks_per_chunk);
     from = row < task.rows_padded ? task.codes + tile * kTileBytes + row % kTileRows * kTileDims + threadIdx.x % 32 * 4

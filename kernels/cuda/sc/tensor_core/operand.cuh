@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights as tensor core operands, made in registers: thermometers, complemented where negative, and the int8 factors
 // of the sign correction.
 //
@@ -12,19 +13,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "kernels/cuda/device/mma.cuh"
+
 namespace stoch::cuda {
-
-// Byte permutation with sign replication: a selector digit 8 + i is bit 7 of byte i, eight times. (__byte_perm drops
-// that bit of the selector.)
-template <uint32_t kSelector>
-__device__ __forceinline__ uint32_t PermuteSigns(uint32_t codes) {
-  uint32_t r;
-  asm("prmt.b32 %0, %1, 0, %2;\n" : "=r"(r) : "r"(codes), "n"(kSelector));
-  return r;
-}
-
-// Bit 7 of each of four bytes, spread over the byte.
-__device__ __forceinline__ uint32_t ByteSigns(uint32_t codes) { return PermuteSigns<0xba98>(codes); }
 
 // Ranks of four codes, in the bytes of a word.
 struct PackedRanks {

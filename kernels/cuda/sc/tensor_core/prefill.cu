@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "kernels/base/check.h"
@@ -9,11 +10,11 @@ namespace stoch::cuda {
 
 void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                      const ScLinearTask* tasks, int count, const ScPrefillOptions& options) {
-  STOCH_CHECK(count >= 1 && count <= kMaxPrefillTasks && a.rows >= 1);
+  STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens >= 1);
   const bool wgmma = plan.kernel == ScKernel::kPrefillWgmma;
   Scratch scratch(ctx.workspace);
   PrefillArgs args;
-  static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, a.rows, plan.tile_tokens, tables.stoc_len);
+  static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, a.tokens, plan.tile_tokens, tables.stoc_len);
   args.streams.data = scratch.Take<uint8_t>(args.streams.bytes());
   args.streams.scales = scratch.Take<float>(args.streams.scale_count());
   args.gain = tables.gain;
@@ -25,14 +26,7 @@ void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tab
   int supers = 0;
   for (int i = 0; i < count; ++i) {
     const ScLinearTask& task = tasks[i];
-    args.tasks[i] = {task.weight.codes,
-                     task.weight.scales,
-                     task.out.data,
-                     task.out.stride,
-                     static_cast<int>(task.weight.rows),
-                     static_cast<int>(task.weight.rows_padded),
-                     supers,
-                     task.out.add};
+    args.tasks[i] = MakeKernelTask(task, supers);
     supers += static_cast<int>((task.weight.rows + kSuperRows - 1) / kSuperRows);
   }
   int flags = 0;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC linears of many tokens on binary tensor cores: a count is popcount(A & B), so a linear is a binary matrix product
 // of inner dimension D * stoc_len.
 //
@@ -19,8 +20,8 @@ struct ScPrefillOptions {
   int clusters = 0;  // at most this many, 0 = as many as run at once; for tests of the split
 };
 
-// What:     y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and
-//           dimensions, any chunk_d, scramble and source.
+// y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and dimensions,
+// any chunk_d, scramble and source.
 // Requires: the plan of this launch, whose kernel is kPrefillWgmma or kPrefillMma; 1 <= count <= kMaxScTasks.
 // Scratch:  16 times the activations' bytes at stoc_len = 128, from ctx.workspace.
 void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the prefill kernels are launched with: tasks, streams and the split of the work over clusters.
 #pragma once
 
@@ -5,13 +6,12 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/sc/format/layout.h"
+#include "kernels/cuda/sc/format/task.h"
 #include "kernels/cuda/sc/tensor_core/streams.h"
 #include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
 
-inline constexpr int kMaxPrefillTasks = kMaxScTasks;
 inline constexpr int kPrefillGroups = 2;                  // consumer warpgroups of a block, 64 weight rows each
 inline constexpr int kPrefillRows = 64 * kPrefillGroups;  // weight rows of a block
 inline constexpr int kPrefillCluster = 2;                 // blocks that share every copy of the activations
@@ -21,17 +21,6 @@ inline constexpr int kPrefillWidth = kPrefillTokens / 64;
 inline constexpr int kPrefillFlags = kPrefillCluster * kPrefillGroups * 4;  // of a cut tile: one for each warp
 static_assert(kSuperRows == kPrefillSuperRows && kPrefillTokens == kPrefillTileTokens);
 static_assert(kPrefillFlags == kPrefillTileFlags);
-
-struct PrefillTask {
-  const uint8_t* codes = nullptr;
-  const float* scales = nullptr;
-  float* out = nullptr;
-  int64_t out_stride = 0;
-  int rows = 0;
-  int rows_padded = 0;
-  int first_super = 0;  // of this task's rows among the super tiles of all tasks
-  bool add = false;
-};
 
 // How tiles of kSuperRows x kPrefillTokens go to clusters. Each cluster takes `full` whole tiles; what remains, the
 // narrower tiles of the last tokens included, is cut in ranges of equal cost. The y of a cut tile passes from piece to
@@ -114,7 +103,7 @@ struct PrefillSchedule {
 PrefillSchedule MakePrefillSchedule(int clusters, int supers, int tokens, int chunks);
 
 struct PrefillArgs {
-  PrefillTask tasks[kMaxPrefillTasks];
+  ScKernelTask tasks[kMaxScTasks];
   int task_count = 0;
   ScStreams streams;
   PrefillSchedule schedule;

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // SC linear on binary mma.sync (sm_80 and newer): the same operands as prefill_wgmma.cu, without shared memory.
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/sc/tensor_core/operand.cuh"
 #include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
 
@@ -9,22 +11,6 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kColumns = 32;  // tokens of a warp; 16 weight rows
 constexpr int kTiles = kColumns / 8;
-
-__device__ __forceinline__ void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void MmaBytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // Ranks within one half of four codes of dimensions first..first+3 of a chunk.
 __device__ __forceinline__ PackedRanks LoadRanks(const PrefillArgs& args, uint32_t codes, int first, int before,
@@ -42,7 +28,7 @@ __device__ __forceinline__ PackedRanks LoadRanks(const PrefillArgs& args, uint32
 template <int kWords>
 __global__ void __launch_bounds__(kWarps * 32) PrefillMmaKernel(const __grid_constant__ PrefillArgs args) {
   const ScStreams& s = args.streams;
-  const PrefillTask& task = args.tasks[blockIdx.z];
+  const ScKernelTask& task = args.tasks[blockIdx.z];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int quad = lane % 4;
   const int row_base = (static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32) * 16;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The roles of the wgmma kernel of the SC linear: a producer thread that copies blocks of 16 dimensions into a ring of
 // shared memory stages, and consumers that multiply them with weights expanded in registers.
 #pragma once
@@ -25,7 +26,7 @@ inline constexpr int kConsumerRegisters =
 inline constexpr int kRingHeader = 256;  // the barriers; stages and rank table stay aligned to it
 
 // The ring of stages as one thread walks it. One base address for all of it: addresses of static shared variables are
-// made anew from special registers in every iteration.
+// made again from special registers in every iteration.
 struct Ring {
   uint32_t base;  // shared address of: full barriers, empty barriers, stages at kRingHeader
   int stages;
@@ -44,14 +45,14 @@ struct Ring {
 template <int kWords>
 inline constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes + kScaleBytes;
 
-__device__ __forceinline__ const PrefillTask& TaskOf(const PrefillArgs& args, int super) {
+__device__ __forceinline__ const ScKernelTask& TaskOf(const PrefillArgs& args, int super) {
   int i = 0;
-  while (i + 1 < args.task_count && super >= args.tasks[i + 1].first_super) ++i;
+  while (i + 1 < args.task_count && super >= args.tasks[i + 1].first_block) ++i;
   return args.tasks[i];
 }
 
-__device__ __forceinline__ int FirstRow(const PrefillTask& task, int super, uint32_t rank) {
-  return (super - task.first_super) * kSuperRows + static_cast<int>(rank) * kPrefillRows;
+__device__ __forceinline__ int FirstRow(const ScKernelTask& task, int super, uint32_t rank) {
+  return (super - task.first_block) * kSuperRows + static_cast<int>(rank) * kPrefillRows;
 }
 
 template <int kWords>
@@ -63,7 +64,7 @@ __device__ void Produce(const PrefillArgs& args, Ring ring, int cluster, uint32_
     const auto piece = args.schedule.At(cluster, step);
     const int token_tile = piece.tile / args.schedule.supers;
     const int super = piece.tile % args.schedule.supers;
-    const PrefillTask& task = TaskOf(args, super);
+    const ScKernelTask& task = TaskOf(args, super);
     const int first_row = FirstRow(task, super, rank);
     const int rows = max(min(kPrefillRows, task.rows_padded - first_row), 0);
     for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
@@ -290,7 +291,7 @@ struct Consumer {
 
   // Stores y. A tile without edges takes no comparisons: while a warpgroup writes, it feeds no tensor core, and with
   // them that was 6 % of the time at 32 chunks.
-  __device__ void Write(const PrefillTask& task, int first_row, int first_token) const {
+  __device__ void Write(const ScKernelTask& task, int first_row, int first_token) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = first_row + lane / 4;
     const int token = first_token + lane % 4 * 2;
@@ -337,7 +338,7 @@ struct Consumer {
       auto piece = args.schedule.At(cluster, step);
       if (piece.chunk_begin == piece.chunk_end) continue;
       const int last_blocks = piece.chunk_end == s.chunks ? tail_blocks : s.blocks_per_chunk;
-      const PrefillTask& task = TaskOf(args, piece.tile % args.schedule.supers);
+      const ScKernelTask& task = TaskOf(args, piece.tile % args.schedule.supers);
       const int warp_row = FirstRow(task, piece.tile % args.schedule.supers, rank) + warp * 16;
       if (warp_row / 64 * 64 >= task.rows_padded) {
         for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
@@ -374,7 +375,7 @@ struct Consumer {
         continue;
       }
       const int super = piece.tile % args.schedule.supers;
-      const PrefillTask& done = TaskOf(args, super);
+      const ScKernelTask& done = TaskOf(args, super);
       Write(done, FirstRow(done, super, rank) + warp * 16, piece.tile / args.schedule.supers * kTokens);
     }
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks of weight levels from a table in shared memory, for operators whose ranks are not DirectRanks
 // (operand.cuh).
 #pragma once
@@ -8,8 +9,8 @@
 
 namespace stoch::cuda {
 
-// What: fills [kHalves][max(masks, 16)][128] with ranks within each half of the positions; `ranks`: ScTables::ranks.
-//       All threads of the block take part; a barrier is left to the caller.
+// Fills [kHalves][max(masks, 16)][128] with ranks within each half of the positions; `ranks`: ScTables::ranks. All
+// threads of the block take part; a barrier is left to the caller.
 template <int kWords, int kHalves>
 __device__ __forceinline__ void FillRankTable(const uint16_t* ranks, int masks, int levels, uint8_t* table) {
   const int rows = max(masks, 16);
@@ -30,8 +31,7 @@ struct ApartRanks : PackedRanks {
   }
 };
 
-// What:     ranks of four codes of consecutive dimensions; `table`: shared address of the first dimension's row of 128
-//           bytes.
+// Ranks of four codes of consecutive dimensions; `table`: shared address of the first dimension's row of 128 bytes.
 // Requires: table % 256 == 0: taking a level out of its word then gives the address of its rank in one instruction.
 __device__ __forceinline__ ApartRanks TableRanks(uint32_t table, uint32_t codes) {
   const uint32_t q = codes & 0x7f7f7f7f;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/tensor_core/streams.h"
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (lane == 0 && block_in_chunk == 0) {
       const int64_t chunk = dim_block / out.blocks_per_chunk;
-      out.scales[chunk * out.tokens_padded() + token] = token < out.tokens ? a.scales[chunk * a.rows + token] : 0.0f;
+      out.scales[chunk * out.tokens_padded() + token] = token < out.tokens ? a.scales[chunk * a.tokens + token] : 0.0f;
     }
   }
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Activations as bitstreams: what the binary tensor cores multiply with weights (prefill.h).
 //
 // A dimension's activation is stoc_len bits, complemented where it is negative, in the order of ScOperator::streams_a.
@@ -29,7 +30,7 @@ struct ScStreams : StreamShape {
   }
 };
 
-// What:     writes the streams and scales of `a`, and zeroes flags[0..flag_count).
+// Writes the streams and scales of `a`, and zeroes flags[0..flag_count).
 // Requires: tables of a kSignMagnitude operator with streams.
 void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                          int* flags, int flag_count);

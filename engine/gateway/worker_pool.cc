@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/gateway/worker_pool.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <new>
+#include <utility>
+
+#include "engine/ipc/convert.h"
+#include "kernels/base/error.h"
+
+namespace stoch::serve {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr int kBadGateway = 500;
+constexpr int kUnavailable = 503;
+constexpr size_t kAhead = 2;  // jobs that a worker has next to those of a pass, so that a place is taken at once
+
+}  // namespace
+
+WorkerPool::WorkerPool(Options options, LogSink log) : options_(std::move(options)), log_(std::move(log)), watch_(io_) {
+  for (size_t i = 0; i < options_.commands.size(); ++i) {
+    replicas_.push_back(std::make_unique<Replica>(io_));
+    replicas_.back()->index = i;
+  }
+  // Workers die with the thread that starts them.
+  thread_ = std::thread([this] {
+    for (const auto& replica : replicas_) StartWorker(*replica);
+    Watch();
+    const auto work = asio::make_work_guard(io_);
+    io_.run();
+  });
+}
+
+WorkerPool::~WorkerPool() {
+  asio::post(io_, [this] {
+    for (const auto& replica : replicas_) replica->process.reset();
+    io_.stop();
+  });
+  thread_.join();
+  Told told;
+  {
+    const std::lock_guard lock(mutex_);
+    FailAll(kUnavailable, "the server is shutting down", &told);
+  }
+  Tell(std::move(told));
+}
+
+// ------------------------------------------------------------------------------------------------- any thread ----
+
+std::optional<ServedModel> WorkerPool::model() const {
+  const std::lock_guard lock(mutex_);
+  return model_;
+}
+
+JobRunner::Submission WorkerPool::Submit(std::vector<Job> jobs) {
+  Submission submission;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failing_) return {Refusal::kFailed, 0};
+    if (closed_) return {Refusal::kClosed, 0};
+    if (static_cast<int64_t>(waiting_.size() + jobs.size()) > options_.max_queue) return {Refusal::kFull, 0};
+    submission.first = next_id_;
+    for (Job& job : jobs) {
+      PoolJob& added = jobs_[next_id_];
+      added.job = std::move(job);
+      added.arrival = Clock::now();
+      waiting_.insert(next_id_++);
+    }
+  }
+  asio::post(io_, [this] { Dispatch(); });
+  return submission;
+}
+
+void WorkerPool::Cancel(uint64_t id) {
+  asio::post(io_, [this, id] {
+    const std::lock_guard lock(mutex_);
+    const auto found = jobs_.find(id);
+    if (found == jobs_.end() || found->second.replica == nullptr) return;
+    ipc::ToWorker message;
+    message.add_cancel(id);
+    if (found->second.replica->process != nullptr) found->second.replica->process->Send(message);
+    End(id);
+  });
+  const std::lock_guard lock(mutex_);
+  if (waiting_.contains(id)) End(id);
+}
+
+void WorkerPool::Close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+}
+
+void WorkerPool::Abort() {
+  Told told;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    ipc::ToWorker message;
+    for (const auto& [id, job] : jobs_) message.add_cancel(id);
+    asio::post(io_, [this, message = std::move(message)] {
+      for (const auto& replica : replicas_) {
+        if (replica->process != nullptr) replica->process->Send(message);
+      }
+    });
+    FailAll(kUnavailable, "the server is shutting down", &told);
+  }
+  Tell(std::move(told));
+}
+
+bool WorkerPool::Idle() const {
+  const std::lock_guard lock(mutex_);
+  return jobs_.empty();
+}
+
+JobRunner::Health WorkerPool::health() const {
+  const std::lock_guard lock(mutex_);
+  if (failing_) return Health::kFailed;
+  for (const auto& replica : replicas_) {
+    if (replica->hello) return Health::kOk;
+  }
+  return Health::kLoading;
+}
+
+JobRunner::Load WorkerPool::load() const {
+  const std::lock_guard lock(mutex_);
+  Load load;
+  load.waiting = static_cast<int64_t>(waiting_.size());
+  for (const auto& replica : replicas_) {
+    load.running += replica->load.running;
+    load.waiting += replica->load.waiting;
+    load.kv_usage += replica->load.kv_usage / static_cast<double>(replicas_.size());
+  }
+  return load;
+}
+
+std::exception_ptr WorkerPool::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+std::vector<JobRunner::Worker> WorkerPool::workers() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Worker> workers;
+  for (const auto& replica : replicas_) {
+    Worker& worker = workers.emplace_back();
+    worker.restarts = replica->restarts;
+    worker.state = replica->hello ? "ready" : replica->process != nullptr ? "loading" : "lost";
+    if (replica->process != nullptr) worker.pid = replica->process->pid();
+    if (replica->hello) worker.device = replica->hello->device();
+  }
+  return workers;
+}
+
+JobRunner::Faults WorkerPool::faults() const {
+  const std::lock_guard lock(mutex_);
+  return faults_;
+}
+
+// ------------------------------------------------------------------------------------------ the pool's thread ----
+
+WorkerPool::Replica* WorkerPool::FreeReplica() {
+  Replica* free = nullptr;
+  for (const auto& replica : replicas_) {
+    if (!replica->hello || replica->process == nullptr) continue;
+    if (replica->jobs.size() >= static_cast<size_t>(replica->hello->max_sequences()) + kAhead) continue;
+    if (free == nullptr || replica->jobs.size() < free->jobs.size()) free = replica.get();
+  }
+  return free;
+}
+
+void WorkerPool::Dispatch() {
+  Told told;
+  {
+    const std::lock_guard lock(mutex_);
+    while (!waiting_.empty()) {
+      Replica* replica = FreeReplica();
+      if (replica == nullptr) break;
+      const uint64_t id = *waiting_.begin();
+      if (!Begin(id, jobs_.at(id), *replica, &told)) End(id);
+    }
+  }
+  Tell(std::move(told));
+}
+
+bool WorkerPool::Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told) {
+  try {
+    GenerateRequest request = job.job.request();
+    request.emitted = job.emitted;
+    ipc::ToWorker message;
+    *message.add_start() = ipc::ToMessage(id, request);
+    message.mutable_start(0)->set_alone(job.blame >= 2);
+    replica.process->Send(message);
+  } catch (const std::bad_alloc&) {
+    told->emplace_back(std::move(job.job.on_update), Error(kBadGateway, "out of memory"));
+    return false;
+  }
+  if (!job.begun) job.queue_seconds = std::chrono::duration<double>(Clock::now() - job.arrival).count();
+  job.begun = true;
+  job.replica = &replica;
+  replica.jobs.insert(id);
+  waiting_.erase(id);
+  return true;
+}
+
+void WorkerPool::OnMessage(Replica& replica, const ipc::FromWorker& message) {
+  if (message.has_failure()) {
+    replica.failure = message.failure().message();
+    replica.exit_code = message.failure().exit_code();
+    return;
+  }
+  if (message.has_hello()) return OnHello(replica, message.hello());
+  Told told;
+  {
+    const std::lock_guard lock(mutex_);
+    replica.load = {message.running(), message.waiting(), message.kv_usage()};
+    for (const ipc::Update& update : message.updates()) Take(replica, update, &told);
+  }
+  Tell(std::move(told));
+  Dispatch();
+}
+
+void WorkerPool::Take(Replica& replica, const ipc::Update& message, Told* told) {
+  const auto found = jobs_.find(message.job());
+  if (found == jobs_.end() || found->second.replica != &replica) return;  // cancelled
+  PoolJob& job = found->second;
+  JobUpdate update = ipc::FromMessage(message);
+  if (update.ids.empty() && !update.last()) {
+    ++job.stepped_again;
+    return;
+  }
+  if (job.emitted.empty()) update.queue_seconds += job.queue_seconds;
+  if (!update.ids.empty()) {
+    job.blame = 0;
+    replica.losses = 0;
+  }
+  const bool last = update.last();
+  if (!last) job.emitted.insert(job.emitted.end(), update.ids.begin(), update.ids.end());
+  told->emplace_back(last ? std::move(job.job.on_update) : job.job.on_update, std::move(update));
+  if (last) End(message.job());
+}
+
+void WorkerPool::End(uint64_t id) {
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) return;
+  if (found->second.replica != nullptr) found->second.replica->jobs.erase(id);
+  waiting_.erase(id);
+  jobs_.erase(found);
+}
+
+void WorkerPool::FailAll(int status, const std::string& message, Told* told) {
+  for (auto& [id, job] : jobs_) told->emplace_back(std::move(job.job.on_update), Error(status, message));
+  jobs_.clear();
+  waiting_.clear();
+  for (const auto& replica : replicas_) replica->jobs.clear();
+}
+
+void WorkerPool::Tell(Told told) {
+  for (auto& [on_update, update] : told) on_update(std::move(update));
+}
+
+JobUpdate WorkerPool::Error(int status, const std::string& message) {
+  JobUpdate update;
+  update.error_status = status;
+  update.error = message;
+  return update;
+}
+
+}  // namespace stoch::serve

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs jobs in worker processes, and brings every job to its end though workers die on the way.
+//
+// A job that a lost worker had goes on in another one from its prompt and the ids that were told, with the same bits
+// (GenerateRequest::emitted). A job that the crash page names in the running pass of two losses, without a token in
+// between, goes on in passes of its own; one that a third loss names ends with an error, and it alone. Where emitted ids
+// are stepped again, losses at different ones of them do not add up.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/gateway/worker_process.h"
+#include "engine/request/job_runner.h"
+#include "engine/serve/log.h"
+
+namespace stoch::serve {
+
+class WorkerPool final : public JobRunner {
+ public:
+  struct Options {
+    std::vector<std::vector<std::string>> commands;  // of one worker each, without the descriptors
+    int64_t max_queue = 1024;                        // jobs that wait for a worker
+    // A worker that begins no operator of its pass for so long, or shows no life, is killed.
+    std::chrono::milliseconds stall_limit{0};  // 0: 10 s on GPUs, 120 s on CPUs
+  };
+
+  // Starts the workers.
+  WorkerPool(Options options, LogSink log);
+  // Kills the workers, and fails what is left.
+  ~WorkerPool() override;
+
+  // What the workers serve, once the first one is ready.
+  std::optional<ServedModel> model() const;
+
+  Submission Submit(std::vector<Job> jobs) override;
+  void Cancel(uint64_t id) override;
+  void Close() override;
+  void Abort() override;
+  bool Idle() const override;
+  Health health() const override;
+  Load load() const override;
+  std::exception_ptr failure() const override;
+  std::vector<Worker> workers() const override;
+  Faults faults() const override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Replica {
+    explicit Replica(boost::asio::io_context& io) : restart(io) {}
+    size_t index = 0;
+    std::unique_ptr<WorkerProcess> process;  // null between two
+    boost::asio::steady_timer restart;
+    std::optional<ipc::Hello> hello;  // of the process; none while it loads
+    std::string failure;              // what the process said of its end
+    int exit_code = 0;
+    std::set<uint64_t> jobs;
+    int64_t restarts = 0;
+    int losses = 0;  // since a token came
+    ipc::CrashReport seen;
+    Clock::time_point alive, progress;  // when those changed
+    bool stalled = false;
+    Load load;
+  };
+  struct PoolJob {
+    Job job;
+    Clock::time_point arrival;
+    double queue_seconds = 0;
+    std::vector<int32_t> emitted;
+    Replica* replica = nullptr;  // null: waits
+    bool begun = false;          // by a worker, at any time
+    int blame = 0;               // losses that it may have caused, all of them at the same token
+    int64_t stepped_again = 0;   // emitted ids that its worker has stepped again
+    int64_t blamed_at = 0;       // what that was when it was blamed last
+  };
+  using Told = std::vector<std::pair<std::function<void(JobUpdate)>, JobUpdate>>;
+
+  // The pool's thread.
+  void StartWorker(Replica& replica);
+  void StartLater(Replica& replica);
+  void OnMessage(Replica& replica, const ipc::FromWorker& message);
+  void OnHello(Replica& replica, const ipc::Hello& hello);
+  void Take(Replica& replica, const ipc::Update& message, Told* told);
+  void OnEnd(Replica& replica, const std::string& how);
+  void Settle(Replica& replica, const ipc::CrashReport& report, Told* told);
+  bool Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report, Told* told);
+  void Watch();
+  void WatchOne(Replica& replica);
+  std::chrono::milliseconds StallLimit(const Replica& replica) const;
+  void Dispatch();
+  Replica* FreeReplica();
+  bool Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told);
+  void GiveUp(std::exception_ptr why);
+
+  void FailAll(int status, const std::string& message, Told* told);
+  void End(uint64_t id);
+  static void Tell(Told told);
+  static JobUpdate Error(int status, const std::string& message);
+
+  const Options options_;
+  const LogSink log_;
+  boost::asio::io_context io_;
+  boost::asio::steady_timer watch_;
+
+  mutable std::mutex mutex_;  // of everything below; never held while jobs are told
+  std::vector<std::unique_ptr<Replica>> replicas_;
+  std::map<uint64_t, PoolJob> jobs_;
+  std::set<uint64_t> waiting_;  // jobs without a worker; the oldest goes first
+  std::optional<ServedModel> model_;
+  Faults faults_;
+  uint64_t next_id_ = 1;
+  bool closed_ = false;
+  bool failing_ = false;
+  std::exception_ptr failure_;
+
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace stoch::serve

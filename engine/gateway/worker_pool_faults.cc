@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the pool starts workers, watches them, and goes on without them (worker_pool.cc has the rest).
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "engine/gateway/worker_pool.h"
+#include "engine/ipc/convert.h"
+#include "kernels/base/error.h"
+
+namespace stoch::serve {
+namespace {
+
+namespace asio = boost::asio;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kWatch{100};
+constexpr milliseconds kFirstPause{100};  // before a second start without a token in between; twice that for the next
+constexpr milliseconds kLongestPause{5000};
+constexpr int kStarts = 5;         // in a row that do not lead to a ready worker: this will not get better
+constexpr int kBlamesAlone = 2;    // then it runs alone
+constexpr int kBlamesRefused = 3;  // then it does not run
+constexpr int kBadInput = 2;       // the worker's exit code
+constexpr int kInternalError = 500;
+constexpr int kUnavailable = 503;
+
+// Where a worker was.
+std::string Place(const ipc::CrashReport& report) {
+  if (report.op.empty()) return "no operator";
+  return (report.layer < 0 ? "" : "layer " + std::to_string(report.layer) + " ") + report.op;
+}
+
+}  // namespace
+
+void WorkerPool::StartWorker(Replica& replica) {
+  WorkerProcess::Events events;
+  events.on_message = [this, &replica](const ipc::FromWorker& message) { OnMessage(replica, message); };
+  events.on_end = [this, &replica](const std::string& how) { OnEnd(replica, how); };
+  try {
+    auto process = std::make_unique<WorkerProcess>(io_, options_.commands[replica.index], std::move(events));
+    log_({LogLevel::kInfo, "worker_started", {{"pid", std::to_string(process->pid())}}});
+    const std::lock_guard lock(mutex_);
+    replica.process = std::move(process);
+    replica.seen = {};
+    replica.alive = replica.progress = Clock::now();
+    replica.stalled = false;
+  } catch (const DeviceError& error) {
+    log_({LogLevel::kError, "worker_not_started", {{"why", error.what()}}});
+    replica.failure = error.what();
+    OnEnd(replica, "no process");
+  }
+}
+
+void WorkerPool::StartLater(Replica& replica) {
+  const int doublings = std::min(replica.losses - 2, 10);
+  milliseconds pause{0};
+  if (replica.losses > 1) pause = std::min(kLongestPause, kFirstPause * (1 << doublings));
+  replica.restart.expires_after(pause);
+  replica.restart.async_wait([this, &replica](const boost::system::error_code& error) {
+    if (!error) StartWorker(replica);
+  });
+}
+
+void WorkerPool::OnHello(Replica& replica, const ipc::Hello& hello) {
+  const ServedModel model = ipc::FromMessage(hello);
+  {
+    const std::lock_guard lock(mutex_);
+    replica.hello = hello;
+    if (!model_) model_ = model;
+  }
+  log_({LogLevel::kInfo, "worker_ready", {{"pid", std::to_string(replica.process->pid())}, {"device", model.device}}});
+  Dispatch();
+}
+
+void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
+  const ipc::CrashReport report = replica.process == nullptr ? ipc::CrashReport() : replica.process->Report();
+  const bool was_ready = replica.hello.has_value();
+  std::string jobs;
+  for (const uint64_t job : report.jobs) jobs += (jobs.empty() ? "" : ",") + std::to_string(job);
+  log_({LogLevel::kError,
+        "worker_lost",
+        {{"pid", std::to_string(replica.process == nullptr ? 0 : replica.process->pid())},
+         {"how", replica.stalled           ? "stalled"
+                 : replica.failure.empty() ? how
+                                           : "said so"},
+         {"why", replica.failure},
+         {"pass", std::to_string(report.pass)},
+         {"at", report.in_pass ? Place(report) : "no pass"},
+         {"jobs", jobs}}});
+  Told told;
+  bool give_up = false;
+  {
+    const std::lock_guard lock(mutex_);
+    // Whoever calls this is the process itself.
+    asio::post(io_, [process = std::shared_ptr<WorkerProcess>(std::move(replica.process))] {});
+    replica.hello.reset();
+    replica.load = {};
+    ++replica.losses;
+    ++replica.restarts;
+    ++faults_.restarts;
+    give_up = !was_ready && (!model_ || replica.losses >= kStarts);
+    for (const auto& other : replicas_) give_up = give_up && (!other->hello || !model_);
+    Settle(replica, report, &told);
+  }
+  Tell(std::move(told));
+  if (give_up) {
+    const std::string why = replica.failure.empty() ? "a worker ended while it started: " + how : replica.failure;
+    GiveUp(replica.exit_code == kBadInput ? std::make_exception_ptr(InvalidInput(why))
+                                          : std::make_exception_ptr(DeviceError(why)));
+    return;
+  }
+  replica.failure.clear();
+  replica.exit_code = 0;
+  StartLater(replica);
+  Dispatch();
+}
+
+// Its jobs wait for another one, but for those that end here.
+void WorkerPool::Settle(Replica& replica, const ipc::CrashReport& report, Told* told) {
+  const bool repeatable = !model_ || model_->precision != "fp16";
+  for (const uint64_t id : std::exchange(replica.jobs, {})) {
+    PoolJob& job = jobs_.at(id);
+    job.replica = nullptr;
+    if (Blame(job, id, report, told)) {
+      End(id);
+    } else if (!repeatable && !job.emitted.empty()) {
+      told->emplace_back(std::move(job.job.on_update),
+                         Error(kUnavailable, "the worker was lost, and fp16 does not promise the same tokens again"));
+      End(id);
+    } else {
+      ++faults_.replays;
+      waiting_.insert(id);
+    }
+  }
+}
+
+// Returns whether it is refused.
+bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report, Told* told) {
+  const int64_t at = std::exchange(job.stepped_again, 0);
+  if (std::find(report.jobs.begin(), report.jobs.end(), id) == report.jobs.end()) return false;
+  if (std::exchange(job.blamed_at, at) != at) job.blame = 0;
+  if (++job.blame < kBlamesRefused) {
+    if (job.blame == kBlamesAlone) log_({LogLevel::kWarning, "job_runs_alone", {{"job", std::to_string(id)}}});
+    return false;
+  }
+  ++faults_.refused;
+  const GenerateRequest request = job.job.request();
+  const SamplingOptions& sampling = request.sampling;
+  log_({LogLevel::kError,
+        "job_refused",
+        {{"job", std::to_string(id)},
+         {"at", Place(report)},
+         {"prompt_tokens", std::to_string(request.prompt.size())},
+         {"emitted", std::to_string(job.emitted.size())},
+         {"max_tokens", std::to_string(request.max_tokens)},
+         {"temperature", std::to_string(sampling.temperature)},
+         {"top_p", std::to_string(sampling.top_p)},
+         {"top_k", std::to_string(sampling.top_k)},
+         {"min_p", std::to_string(sampling.min_p)},
+         {"biases", std::to_string(sampling.logit_bias.size())},
+         {"seed", std::to_string(sampling.seed)},
+         {"choice", std::to_string(sampling.choice)},
+         {"logprobs", std::to_string(request.top_logprobs)}}});
+  told->emplace_back(
+      std::move(job.job.on_update),
+      Error(kInternalError, "this request ended " + std::to_string(job.blame) + " workers, the last one at " +
+                                Place(report) + "; it is not tried again"));
+  return true;
+}
+
+void WorkerPool::GiveUp(std::exception_ptr why) {
+  Told told;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failing_) return;
+    failing_ = closed_ = true;
+    FailAll(kUnavailable, "no worker can be started; the server is going down", &told);
+  }
+  Tell(std::move(told));
+  const std::lock_guard lock(mutex_);
+  failure_ = std::move(why);
+}
+
+void WorkerPool::Watch() {
+  for (const auto& replica : replicas_) WatchOne(*replica);
+  watch_.expires_after(kWatch);
+  watch_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) Watch();
+  });
+}
+
+std::chrono::milliseconds WorkerPool::StallLimit(const Replica& replica) const {
+  constexpr std::chrono::seconds kGpu{10}, kCpu{120};
+  if (options_.stall_limit.count() > 0) return options_.stall_limit;
+  return replica.hello && replica.hello->device().starts_with("cuda") ? kGpu : kCpu;
+}
+
+void WorkerPool::WatchOne(Replica& replica) {
+  if (replica.process == nullptr || replica.stalled) return;
+  const Clock::time_point now = Clock::now();
+  ipc::CrashReport report = replica.process->Report();
+  if (report.alive != replica.seen.alive) replica.alive = now;
+  if (report.progress != replica.seen.progress || !report.in_pass) replica.progress = now;
+  replica.seen = std::move(report);
+  if (now - std::min(replica.alive, replica.progress) < StallLimit(replica)) return;
+  replica.stalled = true;
+  log_({LogLevel::kError,
+        "worker_stalled",
+        {{"pid", std::to_string(replica.process->pid())},
+         {"at", replica.seen.in_pass ? Place(replica.seen) : "no pass"}}});
+  replica.process->Kill();
+}
+
+}  // namespace stoch::serve

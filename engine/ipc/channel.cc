@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/ipc/channel.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/message_lite.h>
+#include <google/protobuf/util/delimited_message_util.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/write.hpp>
+#include <type_traits>
+#include <utility>
+
+namespace stoch::ipc {
+namespace {
+
+constexpr size_t kMaxBytes = size_t{1} << 30;  // of a message; both ends are ours
+
+// For read_until: as many bytes as the length in front says are there.
+struct WholeMessage {
+  template <class Iterator>
+  std::pair<Iterator, bool> operator()(Iterator begin, Iterator end) const {
+    std::array<uint8_t, 5> front{};  // of a 32 bit varint
+    const auto there = end - begin;
+    const int bytes = static_cast<int>(std::min<std::ptrdiff_t>(there, front.size()));
+    std::copy_n(begin, bytes, front.begin());
+    google::protobuf::io::CodedInputStream stream(front.data(), bytes);
+    uint32_t size = 0;
+    if (!stream.ReadVarint32(&size)) return {begin, false};
+    const std::ptrdiff_t all = stream.CurrentPosition() + static_cast<std::ptrdiff_t>(size);
+    return there < all ? std::pair(begin, false) : std::pair(begin + all, true);
+  }
+};
+
+}  // namespace
+}  // namespace stoch::ipc
+
+template <>
+struct boost::asio::is_match_condition<stoch::ipc::WholeMessage> : std::true_type {};
+
+namespace stoch::ipc {
+
+namespace asio = boost::asio;
+
+Channel::Channel(asio::io_context& io, int fd) : io_(io), socket_(io, asio::local::stream_protocol(), fd) {}
+
+void Channel::Start(Reader on_message, std::function<void()> on_end) {
+  on_message_ = std::move(on_message);
+  on_end_ = std::move(on_end);
+  asio::post(io_, [self = shared_from_this()] { self->Read(); });
+}
+
+void Channel::Read() {
+  asio::async_read_until(socket_, asio::dynamic_buffer(received_, kMaxBytes), WholeMessage(),
+                         [self = shared_from_this()](const boost::system::error_code& error, size_t bytes) {
+                           bool good = !error;
+                           if (good) {
+                             google::protobuf::io::ArrayInputStream stream(self->received_.data(),
+                                                                           static_cast<int>(bytes));
+                             good = self->on_message_(&stream);
+                             self->received_.erase(0, bytes);
+                           }
+                           if (good) return self->Read();
+                           if (self->on_end_) std::exchange(self->on_end_, nullptr)();
+                         });
+}
+
+void Channel::Send(const google::protobuf::MessageLite& message) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::util::SerializeDelimitedToZeroCopyStream(message, &stream);
+  }
+  asio::post(io_, [self = shared_from_this(), bytes = std::move(bytes)]() mutable {
+    self->queue_.push_back(std::move(bytes));
+    if (self->queue_.size() == 1) self->Write();
+  });
+}
+
+void Channel::Write() {
+  asio::async_write(socket_, asio::buffer(queue_.front()),
+                    [self = shared_from_this()](const boost::system::error_code& error, size_t) {
+                      if (error) return self->queue_.clear();
+                      self->queue_.pop_front();
+                      if (!self->queue_.empty()) self->Write();
+                    });
+}
+
+void Channel::Close() {
+  boost::system::error_code ignored;
+  socket_.close(ignored);
+}
+
+}  // namespace stoch::ipc

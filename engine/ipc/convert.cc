@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/ipc/convert.h"
+
+namespace stoch::ipc {
+namespace {
+
+template <class Repeated, class T>
+void Fill(const std::vector<T>& values, Repeated* field) {
+  field->Assign(values.begin(), values.end());
+}
+
+void Fill(const TokenLogprob& logprob, Logprob* message) {
+  message->set_known(true);
+  message->set_logprob(logprob.logprob);
+  for (const auto& [id, value] : logprob.top) {
+    message->add_top_ids(id);
+    message->add_top_logprobs(value);
+  }
+}
+
+TokenLogprob LogprobOf(const Logprob& message) {
+  TokenLogprob logprob{message.logprob(), {}};
+  for (int i = 0; i < message.top_ids_size(); ++i)
+    logprob.top.emplace_back(message.top_ids(i), message.top_logprobs(i));
+  return logprob;
+}
+
+}  // namespace
+
+Start ToMessage(uint64_t job, const GenerateRequest& request) {
+  Start start;
+  start.set_job(job);
+  Fill(request.prompt, start.mutable_prompt());
+  Fill(request.emitted, start.mutable_emitted());
+  start.set_max_tokens(request.max_tokens);
+  const SamplingOptions& from = request.sampling;
+  Sampling& to = *start.mutable_sampling();
+  to.set_temperature(from.temperature);
+  to.set_top_p(from.top_p);
+  to.set_top_k(from.top_k);
+  to.set_min_p(from.min_p);
+  to.set_repeat_penalty(from.repeat_penalty);
+  to.set_presence_penalty(from.presence_penalty);
+  to.set_frequency_penalty(from.frequency_penalty);
+  for (const auto& [id, bias] : from.logit_bias) {
+    to.add_bias_ids(id);
+    to.add_biases(bias);
+  }
+  to.set_seed(from.seed);
+  to.set_choice(from.choice);
+  Fill(request.stop_ids, start.mutable_stop_ids());
+  start.set_ignore_eos(request.ignore_eos);
+  start.set_top_logprobs(request.top_logprobs);
+  start.set_prompt_logprobs(request.prompt_logprobs);
+  start.set_hash_logits(request.hash_logits);
+  return start;
+}
+
+GenerateRequest FromMessage(const Start& start) {
+  GenerateRequest request;
+  request.prompt.assign(start.prompt().begin(), start.prompt().end());
+  request.emitted.assign(start.emitted().begin(), start.emitted().end());
+  request.max_tokens = start.max_tokens();
+  const Sampling& from = start.sampling();
+  SamplingOptions& to = request.sampling;
+  to.temperature = from.temperature();
+  to.top_p = from.top_p();
+  to.top_k = from.top_k();
+  to.min_p = from.min_p();
+  to.repeat_penalty = from.repeat_penalty();
+  to.presence_penalty = from.presence_penalty();
+  to.frequency_penalty = from.frequency_penalty();
+  for (int i = 0; i < from.bias_ids_size(); ++i) to.logit_bias.push_back({from.bias_ids(i), from.biases(i)});
+  to.seed = from.seed();
+  to.choice = from.choice();
+  request.stop_ids.assign(start.stop_ids().begin(), start.stop_ids().end());
+  request.ignore_eos = start.ignore_eos();
+  request.top_logprobs = start.top_logprobs();
+  request.prompt_logprobs = start.prompt_logprobs();
+  request.hash_logits = start.hash_logits();
+  return request;
+}
+
+Update ToMessage(uint64_t job, const serve::JobUpdate& update) {
+  Update message;
+  message.set_job(job);
+  for (const auto& logprob : update.prompt_logprobs) {
+    Logprob* added = message.add_prompt_logprobs();
+    if (logprob) Fill(*logprob, added);
+  }
+  Fill(update.ids, message.mutable_ids());
+  for (const TokenLogprob& logprob : update.logprobs) Fill(logprob, message.add_logprobs());
+  message.set_logits_sha256(update.logits_sha256);
+  message.set_finish(static_cast<uint32_t>(update.finish));
+  message.set_error_status(update.error_status);
+  message.set_error(update.error);
+  message.set_queue_seconds(update.queue_seconds);
+  message.set_reused_tokens(update.reused_tokens);
+  return message;
+}
+
+serve::JobUpdate FromMessage(const Update& message) {
+  serve::JobUpdate update;
+  for (const Logprob& logprob : message.prompt_logprobs()) {
+    auto& added = update.prompt_logprobs.emplace_back();
+    if (logprob.known()) added = LogprobOf(logprob);
+  }
+  update.ids.assign(message.ids().begin(), message.ids().end());
+  for (const Logprob& logprob : message.logprobs()) update.logprobs.push_back(LogprobOf(logprob));
+  update.logits_sha256 = message.logits_sha256();
+  update.finish = static_cast<FinishReason>(message.finish());
+  update.error_status = message.error_status();
+  update.error = message.error();
+  update.queue_seconds = message.queue_seconds();
+  update.reused_tokens = message.reused_tokens();
+  return update;
+}
+
+Hello ToMessage(const serve::ServedModel& model) {
+  Hello hello;
+  hello.set_name(model.name);
+  hello.set_vocab_size(model.vocab_size);
+  hello.set_context(model.context);
+  hello.set_precision(model.precision);
+  hello.set_sc(model.sc);
+  hello.set_device(model.device);
+  return hello;
+}
+
+serve::ServedModel FromMessage(const Hello& hello) {
+  return {hello.name(), hello.vocab_size(), hello.context(), hello.precision(), hello.sc(), hello.device()};
+}
+
+}  // namespace stoch::ipc

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests and updates to messages and back.
+// Bits: every number is carried as it is.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/ipc/messages.pb.h"
+#include "engine/request/job_runner.h"
+
+namespace stoch::ipc {
+
+Start ToMessage(uint64_t job, const GenerateRequest& request);
+GenerateRequest FromMessage(const Start& start);
+
+Update ToMessage(uint64_t job, const serve::JobUpdate& update);
+serve::JobUpdate FromMessage(const Update& update);
+
+Hello ToMessage(const serve::ServedModel& model);
+serve::ServedModel FromMessage(const Hello& hello);
+
+}  // namespace stoch::ipc

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// One page of memory that a worker writes and its gateway reads, also after the worker's death: what it was doing.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stoch::ipc {
+
+// What the page says, as it was at one moment of a running worker, or for good of a dead one.
+struct CrashReport {
+  uint64_t pass = 0;
+  bool in_pass = false;
+  int layer = -1;
+  std::string op;
+  std::vector<uint64_t> jobs;  // of the passes in flight
+  // Both change as long as the worker is well: `alive` always, `progress` with every operator while it is in a pass.
+  uint64_t alive = 0;
+  uint64_t progress = 0;
+};
+
+// Shared memory of 4 KiB. Threads: one writes passes and operators, another one Beat; any reads.
+class CrashPage {
+ public:
+  // A new one; its descriptor is inherited by no child unless it is handed to it.
+  // Errors: DeviceError where the system gives none.
+  CrashPage();
+  // That of another process; owns the descriptor.
+  explicit CrashPage(int fd);
+  ~CrashPage();
+  CrashPage(const CrashPage&) = delete;
+  CrashPage& operator=(const CrashPage&) = delete;
+
+  int fd() const { return fd_; }
+  // A pass begins, and these jobs are in flight; those beyond the first kMaxJobs are left out.
+  void SetJobs(std::span<const uint64_t> jobs);
+  void Mark(int layer, std::string_view op);  // an operator begins
+  void Beat();                                // the process runs
+  CrashReport Read() const;
+
+  static constexpr size_t kMaxJobs = 448;
+
+ private:
+  struct Layout;
+  void Map();
+
+  int fd_;
+  Layout* page_ = nullptr;
+};
+
+}  // namespace stoch::ipc

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/research/calibrate_scales.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "engine/engine.h"
+#include "engine/perplexity.h"
+#include "engine/research/scales.h"
+#include "kernels/base/error.h"
+#include "kernels/math/half.h"
+#include "kernels/math/random.h"
+#include "loader/config/decoder_tensors.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kAwqRows = 128;
+
+// What the inputs of one linear, or of several that share them, carry.
+struct InputStatistics {
+  std::vector<float> largest;  // max |x| of each channel
+  std::vector<double> sums;    // of |x|
+  HostMatrix sampled;          // AWQ: rows floor(i * R / 128) of all R
+  int64_t rows = 0;
+};
+
+// Collects by (layer, name of the call).
+class Collector final : public OpObserver {
+ public:
+  Collector(bool sample, int64_t total_rows) : sample_(sample), total_rows_(total_rows) {}
+
+  void OnLinear(const LinearCall& call, const float* x, int64_t rows, int64_t cols, int64_t stride) override {
+    if (call.site.layer < 0) return;
+    InputStatistics& to = inputs_[{call.site.layer, std::string(call.site.op)}];
+    to.largest.resize(static_cast<size_t>(cols), 0.0f);
+    to.sums.resize(static_cast<size_t>(cols), 0.0);
+    to.sampled.cols = cols;
+    for (int64_t i = 0; i < rows; ++i, ++to.rows) {
+      const float* row = x + i * stride;
+      for (size_t d = 0; d < to.largest.size(); ++d) {
+        to.largest[d] = std::max(to.largest[d], std::abs(row[d]));
+        to.sums[d] += std::abs(static_cast<double>(row[d]));
+      }
+      // Row floor(k * R / 128) for the next k.
+      while (sample_ && to.sampled.rows < kAwqRows && to.sampled.rows * total_rows_ / kAwqRows == to.rows) {
+        to.sampled.values.insert(to.sampled.values.end(), row, row + cols);
+        ++to.sampled.rows;
+      }
+    }
+  }
+  const InputStatistics& At(int layer, const std::string& name) const { return inputs_.at({layer, name}); }
+
+ private:
+  bool sample_;
+  int64_t total_rows_;
+  std::map<std::pair<int, std::string>, InputStatistics> inputs_;
+};
+
+HostMatrix ReadWeight(const WeightSource& source) {
+  HostMatrix w{source.rows, source.cols, {}};
+  w.values.resize(static_cast<size_t>(source.rows * source.cols));
+  for (size_t i = 0; i < w.values.size(); ++i) {
+    float& value = w.values[i];
+    if (source.host == nullptr) {
+      value = source.stddev == 0.0f
+                  ? source.constant
+                  : RandomWeight(source.seed, source.stream, static_cast<uint64_t>(source.first) + i, source.stddev);
+      continue;
+    }
+    const char* at = static_cast<const char*>(source.host) + i * DTypeSize(source.dtype);
+    if (source.dtype == DType::kF32) {
+      std::memcpy(&value, at, sizeof(value));
+      continue;
+    }
+    uint16_t half = 0;
+    std::memcpy(&half, at, sizeof(half));
+    value = source.dtype == DType::kF16 ? F16ToFloat(half) : Bf16ToFloat(half);
+  }
+  return w;
+}
+
+void Check(const ScaleCalibration& calibration, size_t tokens) {
+  if (!(calibration.alpha >= 0 && calibration.alpha <= 1)) {
+    throw InvalidInput("--alpha " + std::to_string(calibration.alpha) + ": allowed is 0..1");
+  }
+  if (calibration.bits < 2 || calibration.bits > 8) {
+    throw InvalidInput("--bits " + std::to_string(calibration.bits) + ": allowed is 2..8");
+  }
+  if (calibration.ctx < 2 || calibration.windows < 1) {
+    throw InvalidInput("--ctx and --max-windows: allowed are at least 2 and 1");
+  }
+  const int64_t windows = static_cast<int64_t>(tokens) / calibration.ctx;
+  if (windows < calibration.windows) {
+    throw InvalidInput("--max-windows " + std::to_string(calibration.windows) + ": the text has " +
+                       std::to_string(windows) + " windows of " + std::to_string(calibration.ctx) + " tokens");
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration& calibration,
+                                                          const std::shared_ptr<Backend>& backend,
+                                                          const std::string& model, std::span<const int32_t> ids) {
+  Check(calibration, ids.size());
+  const ModelFiles files = OpenModelFiles(model);
+  if (files.config.HasExperts()) throw InvalidInput(files.name + ": a model with experts has no smoothing");
+  const bool awq = calibration.method == ScaleMethod::kAwq;
+  Collector collector(awq, calibration.ctx * calibration.windows);
+  if (!backend->Observe(&collector)) throw InvalidInput("calibration runs on the CPU only: give --device cpu");
+  try {
+    EngineOptions options;
+    options.precision = Precision::kFp32;
+    options.context = calibration.ctx;
+    const auto engine = Engine::Open(backend, OpenModelFiles(model), options);
+    PerplexityOptions windows;
+    windows.ctx = calibration.ctx;
+    windows.max_windows = calibration.windows;
+    EvaluatePerplexity(*engine, ids, windows);
+  } catch (...) {
+    backend->Observe(nullptr);
+    throw;
+  }
+  backend->Observe(nullptr);
+
+  std::map<std::string, std::vector<float>> result;
+  for (int layer = 0; layer < files.config.num_hidden_layers; ++layer) {
+    std::map<std::string, std::vector<float>> largest_weights;  // by operator, or by call where factors are shared
+    const auto call_of = [](const BlockLinear& linear) { return std::string(GroupName(linear.group)); };
+    const auto op_of = [](const BlockLinear& linear) { return std::string(ScOperatorName(OperatorOf(linear.id))); };
+    const auto key = [&](const BlockLinear& linear) { return calibration.share ? call_of(linear) : op_of(linear); };
+    const auto weight = [&](const BlockLinear& linear) {
+      return ReadWeight(files.weights->Matrix(LayerTensorName(layer, linear.tensor), SizeOf(files.config, linear.out),
+                                              SizeOf(files.config, linear.in)));
+    };
+    const auto linears = files.config.architecture->linears;
+    for (const BlockLinear& linear : linears) {
+      const InputStatistics& input = collector.At(layer, call_of(linear));
+      if (awq) {
+        std::vector<float> mean;
+        constexpr float kLeastMean = 1e-4f;
+        for (const double sum : input.sums) {
+          mean.push_back(std::max(static_cast<float>(sum / static_cast<double>(input.rows)), kLeastMean));
+        }
+        result["layers." + std::to_string(layer) + '.' + op_of(linear)] =
+            AwqScales(mean, input.sampled, weight(linear), calibration.bits).smooth;
+        continue;
+      }
+      std::vector<float>& largest = largest_weights[key(linear)];
+      const std::vector<float> own = LargestOfColumns(weight(linear));
+      largest.resize(own.size(), 0.0f);
+      for (size_t d = 0; d < own.size(); ++d) largest[d] = std::max(largest[d], own[d]);
+    }
+    for (const BlockLinear& linear : linears) {
+      if (awq) break;
+      result["layers." + std::to_string(layer) + '.' + op_of(linear)] = SmoothQuantScales(
+          collector.At(layer, call_of(linear)).largest, largest_weights[key(linear)], calibration.alpha);
+    }
+  }
+  return result;
+}
+
+}  // namespace stoch

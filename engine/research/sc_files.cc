@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/research/sc_files.h"
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "kernels/base/error.h"
+#include "loader/file.h"
+#include "loader/research/mask_file.h"
+#include "loader/research/mp_file.h"
+#include "loader/research/multiplier_file.h"
+#include "loader/research/smooth_file.h"
+#include "loader/sha256.h"
+#include "models/sc_settings.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kMaxJsonBytes = int64_t{64} << 20;
+constexpr size_t kShaDigits = 16;
+
+std::string ShortSha(std::string_view bytes) { return Sha256Hex(bytes).substr(0, kShaDigits); }
+
+void AddUnknown(const std::string& name, const std::vector<std::string>& keys, std::vector<std::string>* notices) {
+  if (keys.empty()) return;
+  std::string joined;
+  for (const std::string& key : keys) joined += (joined.empty() ? "" : ", ") + key;
+  notices->push_back(name + ": keys that are not known and have no effect: " + joined);
+}
+
+void ApplyMask(const MaskFile& mask, ScModelConfig* config) {
+  std::vector<std::string> settings;
+  if (!mask.default_arith.empty()) {
+    for (const ScOperatorEntry& op : ScOperators()) {
+      if (op.name != "lm_head") settings.push_back(std::string(op.name) + ".arith=" + mask.default_arith);
+    }
+  }
+  for (const auto& [op, entries] : mask.schedule) {
+    for (size_t layer = 0; layer < entries.size(); ++layer) {
+      settings.push_back(std::to_string(layer) + '.' + op + ".arith=" + entries[layer]);
+    }
+  }
+  try {
+    *config = ParseScModelConfig(settings, *config);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(mask.name + ": " + error.what());
+  }
+  const auto set_chunk = [&](ScOperatorConfigs& operators) {
+    for (size_t i = 0; i < operators.size(); ++i) {
+      const auto id = static_cast<ScOperatorId>(i);
+      const bool linear = id != ScOperatorId::kQk && id != ScOperatorId::kAv;
+      if (linear && IntBits(operators[i].arith) > 0) operators[i].chunk_d = mask.chunk_size;
+    }
+  };
+  set_chunk(config->operators);
+  for (auto& [layer, operators] : config->layers) set_chunk(operators);
+  config->files.mask_layers.clear();
+  for (const auto& [op, entries] : mask.schedule) config->files.mask_layers[op] = static_cast<int64_t>(entries.size());
+  config->files.mask_name = mask.name;
+}
+
+// Tables by file and reading, each read once.
+class Tables {
+ public:
+  void Read(ScConfig* op) {
+    if (op->gate != ScGate::kTable || op->table.empty() || op->multiplier.get() != nullptr) return;
+    const std::string key = op->table + '\n' + std::to_string(static_cast<int>(op->table_code)) +
+                            std::to_string(static_cast<int>(op->table_order));
+    std::shared_ptr<MultiplierTable>& table = tables_[key];
+    if (table == nullptr) table = ReadMultiplierTable(op->table, op->table_code, op->table_order);
+    op->multiplier = MultiplierTablePtr(table);
+    op->table = table->sha256.substr(0, kShaDigits);
+    op->table_order = ScTableOrder::kFile;
+  }
+
+ private:
+  std::map<std::string, std::shared_ptr<MultiplierTable>> tables_;
+};
+
+}  // namespace
+
+std::shared_ptr<MultiplierTable> ReadMultiplierTable(const std::string& path, ScTableCode code, ScTableOrder order) {
+  constexpr int64_t kMaxBytes = int64_t{16} << 20;
+  auto table =
+      std::make_shared<MultiplierTable>(ParseMultiplierFile(ReadSmallFile(path, kMaxBytes), path, code, order));
+  Sha256 sha;
+  sha.Add(std::as_bytes(std::span(table->entries)));
+  table->sha256 = sha.Hex();
+  return table;
+}
+
+std::vector<std::string> ReadScFiles(const ScFileOptions& options, ScModelConfig* config) {
+  std::vector<std::string> notices;
+  if (options.mp_normalise != "fixed" && options.mp_normalise != "call") {
+    throw InvalidInput("--mp-normalise " + options.mp_normalise + ": allowed is fixed, call");
+  }
+  if (options.mask_bits != 0 && (options.mask_bits < 2 || options.mask_bits > 8)) {
+    throw InvalidInput("--mask-bits " + std::to_string(options.mask_bits) + ": allowed is 2..8");
+  }
+  if (!options.mask.empty()) {
+    const std::string text = ReadSmallFile(options.mask, kMaxJsonBytes);
+    const MaskFile mask = ParseMaskFile(text, options.mask, options.mask_bits);
+    AddUnknown(mask.name, mask.unknown_keys, &notices);
+    ApplyMask(mask, config);
+    config->files.mask_sha = ShortSha(text);
+  } else if (options.mask_bits != 0) {
+    throw InvalidInput("--mask-bits: has no meaning without --mask");
+  }
+  if (!options.mp.empty()) {
+    std::string contents;
+    MpFile mp = ParseMpFile(ReadSmallFile(options.mp, kMaxJsonBytes), options.mp,
+                            std::filesystem::path(options.mp).parent_path(), &contents);
+    AddUnknown(mp.name, mp.unknown_keys, &notices);
+    config->files.mp_sha = ShortSha(contents);
+    config->files.mp = std::make_shared<const MpFile>(std::move(mp));
+    config->files.normalise = options.mp_normalise == "call" ? ScNormalise::kCall : ScNormalise::kFixed;
+  } else if (options.mp_normalise != "fixed") {
+    throw InvalidInput("--mp-normalise: has no meaning without --mp");
+  }
+  if (!options.smooth.empty()) {
+    config->files.smooth = std::make_shared<const SmoothFile>(ReadSmoothFile(options.smooth));
+    const MappedFile file(options.smooth);
+    config->files.smooth_sha = ShortSha({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
+  }
+  Tables tables;
+  for (ScConfig& op : config->operators) tables.Read(&op);
+  for (auto& [layer, operators] : config->layers) {
+    for (ScConfig& op : operators) tables.Read(&op);
+  }
+  Validate(*config);
+  return notices;
+}
+
+}  // namespace stoch

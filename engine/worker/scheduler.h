@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Continuous batching: the one thread that touches the engine, and the queue in front of it.
+//
+// Jobs (one sequence each) are admitted in order of arrival as soon as the pages of the whole sequence are free, so a
+// running job never runs out of memory. Between two passes jobs join and leave. Where the configuration is
+// chunk-invariant every pass holds one token of each decoding job and prompt chunks of the oldest prompts; elsewhere
+// a prompt is one window; where rows are coupled a pass holds one job. Where the engine takes several passes at once,
+// each holds its share of the jobs. Prompts that begin like earlier ones reuse their pages, where the configuration is
+// chunk-invariant (engine/prefix_cache.h). Bits: tokens and logprobs of a job are those of Generate() on its request
+// alone.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/generate.h"
+#include "engine/request/job_runner.h"
+
+namespace stoch::serve {
+
+// Who looks on; called on the engine's thread, or empty.
+struct SchedulerHooks {
+  std::function<void(std::span<const uint64_t> jobs)> on_passes;  // the jobs in flight have changed
+  std::function<void()> after_turn;                               // every job has been told of a pass, or of its end
+};
+
+class Scheduler final : public JobRunner {
+ public:
+  // Starts the thread. engine outlives this; nobody else uses it.
+  explicit Scheduler(Engine& engine, const RunnerOptions& options, SchedulerHooks hooks = {});
+  // Fails what is left and joins.
+  ~Scheduler() override;
+
+  Submission Submit(std::vector<Job> jobs) override;
+  void Cancel(uint64_t id) override;
+  void Close() override;
+  void Abort() override;
+  bool Idle() const override;
+  Health health() const override;
+  Load load() const override;
+  std::exception_ptr failure() const override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Queued {
+    uint64_t id = 0;
+    Job job;
+    Clock::time_point arrival;
+    std::unique_ptr<GenerateRequest> request;  // of the oldest one
+  };
+  struct Running {
+    uint64_t id = 0;
+    std::function<void(JobUpdate)> on_update;
+    double queue_seconds = 0;
+    std::unique_ptr<Generation> generation;
+    bool under_way = false;  // in a pass that has begun
+    size_t reported = 0;     // ids handed over
+    bool begun = false;      // an update has been
+    bool hashes = false;     // its logits
+    bool alone = false;      // as in Job
+  };
+
+  // A pass that has begun; jobs may have ended since.
+  struct Pass {
+    std::vector<uint64_t> jobs;
+    std::vector<StepItem> items;
+  };
+
+  void Run();
+  void Loop();
+  void DropCancelled(const std::unordered_set<uint64_t>& cancelled);
+  void Admit();
+  std::optional<Queued> NextAdmissible();
+  bool HasRoom(const GenerateRequest& request);
+  void FailOldest();
+  void Start(Queued queued);
+  std::vector<size_t> Order() const;
+  void StepOnce();
+  bool BeginPass();  // false: no job is left to begin with
+  Running* Find(uint64_t id);
+  void AcceptAll(const Pass& pass);
+  void RunAlone(const Pass& pass);
+  void FailLargest(const std::deque<Pass>& passes, const std::string& message);
+  void Report(Running& job);
+  void Fail(Running& job, int status, const std::string& message);
+  void RemoveEnded();
+  void FailJob(const std::function<void(JobUpdate)>& on_update, int status, const std::string& message);
+  void FailAll(int status, const std::string& message);
+  void ShowLoad();
+  void ShowPasses();
+  void MarkFailing();
+  int64_t PlannedTokens(const GenerateRequest& request) const;
+
+  Engine& engine_;
+  const RunnerOptions options_;
+  const SchedulerHooks hooks_;
+
+  // The engine's thread only.
+  std::unique_ptr<PrefixCache> prefixes_;  // null where prefixes are not reused
+  std::vector<Running> running_;           // in order of arrival
+  std::deque<Pass> passes_;                // in flight
+  std::unordered_set<uint64_t> ended_;
+  size_t turn_ = 0;  // whose pass comes next where rows are coupled
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Queued> queue_;
+  std::unordered_set<uint64_t> cancelled_;
+  uint64_t next_id_ = 1;
+  Load load_;
+  int64_t active_ = 0;  // jobs out of the queue and not ended
+  bool closed_ = false;
+  bool abort_ = false;
+  bool stop_ = false;
+  Clock::time_point heartbeat_;
+  bool failing_ = false;        // the engine's thread ends: no new jobs
+  std::exception_ptr failure_;  // set once every job has been told
+
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace stoch::serve

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/worker/worker.h"
+
+#include <google/protobuf/util/delimited_message_util.h>
+
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/ipc/channel.h"
+#include "engine/ipc/convert.h"
+#include "engine/ipc/crash_page.h"
+#include "engine/worker/local_model.h"
+#include "engine/worker/marking_backend.h"
+#include "engine/worker/scheduler.h"
+
+namespace stoch::serve {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::chrono::milliseconds kBeat{50};
+constexpr std::chrono::milliseconds kLook{5};
+constexpr std::chrono::milliseconds kFarewell{1000};
+constexpr int64_t kEveryJob = int64_t{1} << 40;  // the gateway bounds the queue
+
+}  // namespace
+
+struct Worker::State {
+  explicit State(int socket_fd, int page_fd)
+      : page(page_fd < 0 ? std::make_unique<ipc::CrashPage>() : std::make_unique<ipc::CrashPage>(page_fd)),
+        channel(std::make_shared<ipc::Channel>(io, socket_fd)),
+        beat(io) {}
+
+  void Beat();
+  bool OnMessage(google::protobuf::io::ZeroCopyInputStream* stream);
+  void Start(const ipc::Start& start);
+  void OnUpdate(uint64_t job, const JobUpdate& update);
+  void OnPasses(std::span<const uint64_t> ids);
+  void SendTurn();
+
+  asio::io_context io;
+  const std::unique_ptr<ipc::CrashPage> page;
+  const std::shared_ptr<ipc::Channel> channel;
+  asio::steady_timer beat;
+  std::atomic<bool> gone = false;  // the gateway
+  std::thread thread;
+
+  std::mutex mutex;  // of what follows
+  Scheduler* scheduler = nullptr;
+  std::map<uint64_t, uint64_t> job_of;                // by the scheduler's id
+  std::unordered_map<uint64_t, uint64_t> running_as;  // the other way
+
+  ipc::FromWorker turn;  // the engine's thread only: what it has for the gateway
+};
+
+void Worker::State::Beat() {
+  page->Beat();
+  beat.expires_after(kBeat);
+  beat.async_wait([this](const boost::system::error_code& error) {
+    if (!error) Beat();
+  });
+}
+
+bool Worker::State::OnMessage(google::protobuf::io::ZeroCopyInputStream* stream) {
+  ipc::ToWorker message;
+  if (!google::protobuf::util::ParseDelimitedFromZeroCopyStream(&message, stream, nullptr)) return false;
+  for (const ipc::Start& start : message.start()) Start(start);
+  const std::lock_guard lock(mutex);
+  for (const uint64_t job : message.cancel()) {
+    const auto found = running_as.find(job);
+    if (scheduler == nullptr || found == running_as.end()) continue;
+    scheduler->Cancel(found->second);
+    job_of.erase(found->second);
+    running_as.erase(found);
+  }
+  return true;
+}
+
+void Worker::State::Start(const ipc::Start& start) {
+  Job job;
+  job.request = [request = ipc::FromMessage(start)] { return request; };
+  job.on_update = [this, id = start.job()](const JobUpdate& update) { OnUpdate(id, update); };
+  job.alone = start.alone();
+  const std::lock_guard lock(mutex);
+  if (scheduler == nullptr) return;
+  std::vector<Job> jobs;
+  jobs.push_back(std::move(job));
+  const JobRunner::Submission submission = scheduler->Submit(std::move(jobs));
+  if (submission.refusal != Refusal::kNone) return;  // the engine failed: the gateway is about to hear of it
+  job_of[submission.first] = start.job();
+  running_as[start.job()] = submission.first;
+}
+
+void Worker::State::OnUpdate(uint64_t job, const JobUpdate& update) {
+  const std::lock_guard lock(mutex);
+  // What a failed engine tells its jobs is not their end: the gateway has another one go on.
+  if (scheduler == nullptr) return;
+  if (update.error_status != 0 && scheduler->health() == JobRunner::Health::kFailed) return;
+  *turn.add_updates() = ipc::ToMessage(job, update);
+  if (!update.last()) return;
+  const auto found = running_as.find(job);
+  if (found == running_as.end()) return;
+  job_of.erase(found->second);
+  running_as.erase(found);
+}
+
+void Worker::State::OnPasses(std::span<const uint64_t> ids) {
+  std::vector<uint64_t> jobs;
+  {
+    const std::lock_guard lock(mutex);
+    for (const uint64_t id : ids) {
+      const auto found = job_of.find(id);
+      if (found != job_of.end()) jobs.push_back(found->second);
+    }
+  }
+  page->SetJobs(jobs);
+}
+
+void Worker::State::SendTurn() {
+  const std::lock_guard lock(mutex);
+  if (scheduler == nullptr) return;
+  const JobRunner::Load load = scheduler->load();
+  turn.set_running(load.running);
+  turn.set_waiting(load.waiting);
+  turn.set_kv_usage(load.kv_usage);
+  channel->Send(turn);
+  turn.Clear();
+}
+
+Worker::Worker(int socket_fd, int page_fd) : state_(std::make_unique<State>(socket_fd, page_fd)) {
+  State& state = *state_;
+  state.channel->Start([&state](auto* stream) { return state.OnMessage(stream); }, [&state] { state.gone = true; });
+  state.Beat();
+  state.thread = std::thread([&state] { state.io.run(); });
+}
+
+Worker::~Worker() {
+  state_->io.stop();
+  state_->thread.join();
+}
+
+std::shared_ptr<Backend> Worker::Marked(std::shared_ptr<Backend> backend) {
+  return std::make_shared<MarkingBackend>(
+      std::move(backend), [page = state_->page.get()](const OpSite& site) { page->Mark(site.layer, site.op); });
+}
+
+void Worker::MarkProgress() { state_->page->Mark(-1, "load"); }
+
+void Worker::Serve(Engine& engine, const RunnerOptions& options) {
+  State& state = *state_;
+  RunnerOptions all = options;
+  all.max_queue = kEveryJob;
+  SchedulerHooks hooks;
+  hooks.on_passes = [&state](std::span<const uint64_t> ids) { state.OnPasses(ids); };
+  hooks.after_turn = [&state] { state.SendTurn(); };
+  Scheduler scheduler(engine, all, std::move(hooks));
+  {
+    const std::lock_guard lock(state.mutex);
+    state.scheduler = &scheduler;
+  }
+  ipc::FromWorker hello;
+  *hello.mutable_hello() = ipc::ToMessage(Describe(engine));
+  hello.mutable_hello()->set_max_sequences(engine.options().max_sequences);
+  hello.mutable_hello()->set_repeatable(engine.options().precision != Precision::kFp16);
+  state.channel->Send(hello);
+  while (!state.gone && scheduler.failure() == nullptr) std::this_thread::sleep_for(kLook);
+  {
+    const std::lock_guard lock(state.mutex);
+    state.scheduler = nullptr;
+  }
+  if (const std::exception_ptr failure = scheduler.failure()) std::rethrow_exception(failure);
+}
+
+void Worker::Fail(const std::string& message, int exit_code) {
+  State& state = *state_;
+  ipc::FromWorker failure;
+  failure.mutable_failure()->set_message(message);
+  failure.mutable_failure()->set_exit_code(exit_code);
+  state.channel->Send(failure);
+  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+  std::atomic<bool> sent = false;
+  while (!sent && !state.gone && std::chrono::steady_clock::now() < deadline) {
+    asio::post(state.io, [&] { sent = state.channel->sent(); });
+    std::this_thread::sleep_for(kLook);
+  }
+  state.io.stop();  // what was posted looks at this function's variables
+  state.thread.join();
+  state.thread = std::thread([] {});
+}
+
+}  // namespace stoch::serve

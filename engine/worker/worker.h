@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's side of a gateway: requests come as messages, tokens go back as one message for each pass.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+#include "engine/request/job_runner.h"
+
+namespace stoch::serve {
+
+class Worker {
+ public:
+  // socket_fd: one end of a pair of local sockets; page_fd: the crash page, or -1 for none to share. Owns both. From now
+  // on the page shows that the process runs.
+  Worker(int socket_fd, int page_fd);
+  ~Worker();
+
+  // The same backend, telling the crash page every operator that it begins.
+  std::shared_ptr<Backend> Marked(std::shared_ptr<Backend> backend);
+  void MarkProgress();  // of loading
+
+  // Serves the engine until the gateway is gone. Nobody else uses it meanwhile.
+  // Errors: what ended the engine; the gateway has been told of no job's end by it.
+  void Serve(Engine& engine, const RunnerOptions& options);
+  // Tells the gateway why this process is about to end, and waits a moment for it to leave.
+  void Fail(const std::string& message, int exit_code);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace stoch::serve

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/heads.h"
+
+#include "kernels/cpu/rms_norm.h"
+#include "kernels/family_check.h"
+
+namespace stoch::cpu {
+
+void AddBias(Context& context, const AddBiasCall& call) {
+  CheckAddBias(call);
+  const float* bias = call.bias.ptr<const float>();
+  const int64_t cols = call.x.dim(1);
+  context.pool.ParallelFor(call.x.dim(0), [&](int64_t row, int) {
+    float* x = call.x.ptr<float>() + row * call.x.step(0);
+    for (int64_t i = 0; i < cols; ++i) x[i] = x[i] + bias[i];
+  });
+}
+
+void NormHeads(Context& context, const NormHeadsCall& call) {
+  CheckNormHeads(call);
+  const auto norm = [&](const TensorView& x, const TensorView& weight, int64_t row) {
+    float* head = x.ptr<float>() + row * x.step(0);
+    for (int64_t i = 0; i < x.dim(1); i += call.head_dim) {
+      RmsNorm(context.simd, head + i, weight.ptr<const float>(), call.eps, call.head_dim, head + i);
+    }
+  };
+  context.pool.ParallelFor(call.q.dim(0), [&](int64_t row, int) {
+    norm(call.q, call.q_weight, row);
+    norm(call.k, call.k_weight, row);
+  });
+}
+
+}  // namespace stoch::cpu

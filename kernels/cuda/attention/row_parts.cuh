@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// The three parts of the row kernel: scores, softmax, p v. Included by row.cu alone.
+#pragma once
+
+#include "kernels/cuda/attention/row_block.cuh"
+#include "kernels/cuda/device/table_lookup.cuh"
+#include "kernels/math/elementary.h"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda::attention_row {
+
+// The query of a warp's slice of the dimensions.
+template <int kSlots>
+struct Query {
+  const uint32_t* codes;
+  float scale;
+  uint32_t word[kSlots];
+  uint32_t rows;  // shared address of its count rows
+  uint32_t tops;
+};
+
+// What a thread holds between the scores and p v.
+struct Probabilities {
+  float sum = 0.0f;
+  float own = 0.0f;  // solo: the weight of the thread's own token; else the largest score
+  float largest = 0.0f;
+};
+
+// Adds what LookUpWord misses of the scores of a round. Rare, and out of the loop of look-ups, which is executed once
+// and costs by the instruction.
+template <int kSlots, Phase kPhase>
+__device__ __forceinline__ void AddTops(const RowBlock<kSlots, kPhase>& b, const Query<kSlots>& q, int first,
+                                        int round) {
+  __syncwarp();
+#pragma unroll 1
+  for (int word = b.warp * kSlots; word < min((b.warp + 1) * kSlots, b.q_words); ++word) {
+    const uint32_t codes = q.codes[word];
+    const uint32_t tops = TopBytes(b.args.qk, codes);
+    if (tops == 0) continue;
+#pragma unroll 1
+    for (int i = b.lane; i < round * kTileTokens; i += 32) {
+      const int t = min(b.token_of(first * kTileTokens + i), b.length - 1);
+      b.s.parts[b.warp * kPaddedLanes + Padded(i)] += TopCorrection(b.args.qk, tops, b.key_word(t, word), codes);
+    }
+  }
+}
+
+// Scores of the block's tokens; returns the thread's own of the last round. Those of a row that is not solo go to every
+// block of the cluster, or to memory.
+template <int kSlots, Phase kPhase, int kBatchTiles>
+__device__ __forceinline__ float Scores(const RowBlock<kSlots, kPhase>& b, const Query<kSlots>& q,
+                                        uint4 (&k_words)[kBatchTiles][kSlots]) {
+  float score = BitsToFloat(0xff800000u);
+  for (int first = 0; first < b.own_tiles; first += kRoundTiles) {
+    const int round = min(kRoundTiles, b.own_tiles - first);
+    for (int batch = 0; batch < round; batch += kBatchTiles) {
+      uint4 now[kBatchTiles][kSlots];
+#pragma unroll
+      for (int i = 0; i < kBatchTiles; ++i) {
+#pragma unroll
+        for (int j = 0; j < kSlots; ++j) now[i][j] = k_words[i][j];
+      }
+      if (first + batch + kBatchTiles < b.own_tiles) {
+#pragma unroll
+        for (int i = 0; i < kBatchTiles; ++i) b.LoadKeys(first + batch + kBatchTiles + i, k_words[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatchTiles; ++i) {
+        if (batch + i >= round) break;
+        const int local = (batch + i) * kTileTokens + b.lane * kLaneTokens;
+        if constexpr (kPhase == Phase::kFresh) {
+          TakeFresh<kSlots>(b.fresh, b.info, b.token_of(first * kTileTokens + local), b.warp, now[i]);
+        }
+        Counts counts[kLaneTokens];
+        LookUpKeys<kSlots>(now[i], q.word, q.rows, b.q_words - b.warp * kSlots, counts);
+        *reinterpret_cast<int4*>(b.s.parts + b.warp * kPaddedLanes + Padded(local)) =
+            make_int4(counts[0].Sum(), counts[1].Sum(), counts[2].Sum(), counts[3].Sum());
+      }
+    }
+    if (q.tops != 0) AddTops(b, q, first, round);
+    __syncthreads();
+    const int t = b.token_of(first * kTileTokens + OwnToken());
+    if (OwnToken() < round * kTileTokens && t < b.length) {
+      int32_t sum = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) sum += b.s.parts[w * kPaddedLanes + Padded(OwnToken())];
+      score = BipolarProduct(sum, b.args.qk.gain, q.scale, b.k_scale_of(t, first == 0)) * b.a.inv_sqrt;
+      if (t < b.visible) score = BitsToFloat(0xff800000u);
+      if (!b.solo) {
+        if (b.in_shared) {
+#pragma unroll 1
+          for (int r = 0; r < b.cluster; ++r) Cluster::At(b.s.scores, r)[t] = score;
+        } else {
+          __stcg(b.spill + t, score);
+        }
+      }
+    }
+    if (!b.solo) __syncthreads();
+  }
+  return score;
+}
+
+// A token a thread, from the score to its weight: nothing but sums and maxima passes between threads.
+template <int kSlots, Phase kPhase>
+__device__ __forceinline__ Probabilities SoloSoftmax(const RowBlock<kSlots, kPhase>& b, float score) {
+  Probabilities p;
+  const float largest = BlockMaxOnce(score, b.s.largest);
+  const float e = b.own_token < b.length ? Exp(score - largest) : 0.0f;
+  b.s.reduce[Padded(OwnToken())] = e;
+  __syncthreads();
+  p.sum = FoldShared<kPaddedLanes / kWarps>(b.s.reduce);
+  if (b.own_token < b.length) p.own = b.weight_of(b.own_token, e, p.sum);
+  if constexpr (kPhase != Phase::kHeadOutput) p.largest = BlockMaxOnce(p.own, b.s.largest + kWarps);
+  return p;
+}
+
+// The whole row, by every block of its cluster: thread j is lane j of the sum.
+template <int kSlots, Phase kPhase>
+__device__ __forceinline__ Probabilities DeepSoftmax(const RowBlock<kSlots, kPhase>& b) {
+  Probabilities p;
+  if (b.cluster > 1) Cluster::Sync();
+  float largest = BitsToFloat(0xff800000u);
+#pragma unroll 1
+  for (int t = b.tid; t < b.length; t += kThreads) largest = fmaxf(largest, b.kept(t));
+  largest = BlockMax(largest, b.s.reduce);
+#pragma unroll 1
+  for (int t = b.tid; t < b.length; t += kThreads) {
+    const float e = Exp(b.kept(t) - largest);
+    if (b.in_shared) b.s.scores[t] = e;
+    p.sum = p.sum + e;
+  }
+  p.sum = BlockFoldLanes(p.sum, b.s.reduce);
+  if constexpr (kPhase != Phase::kHeadOutput) {
+#pragma unroll 1
+    for (int t = b.tid; t < b.length; t += kThreads) {
+      const float weight = b.weight_of(t, b.in_shared ? b.s.scores[t] : Exp(__ldcg(b.spill + t) - largest), p.sum);
+      if (b.in_shared) b.s.scores[t] = weight;
+      p.largest = fmaxf(p.largest, weight);
+    }
+    p.largest = BlockMax(p.largest, b.s.reduce);
+  }
+  __syncthreads();  // scores are final
+  p.own = largest;
+  return p;
+}
+
+// The level of the block's token number `local` (this thread's of a stage).
+template <int kSlots, Phase kPhase>
+__device__ __forceinline__ int LevelOf(const RowBlock<kSlots, kPhase>& b, const Probabilities& p, float p_scale,
+                                       int local, int t) {
+  if (local >= b.own_tokens || t >= b.length) return 0;
+  float weight = p.own;
+  if (!b.solo) {
+    weight = b.in_shared ? b.s.scores[t] : b.weight_of(t, Exp(__ldcg(b.spill + t) - p.own), p.sum);
+    if (kPhase == Phase::kHeadOutput && b.in_shared) weight = b.weight_of(t, weight, p.sum);
+  }
+  return BipolarLevel(weight, p_scale, b.args.av.q_max);
+}
+
+// What LookUpWord misses of the products of a stage.
+template <int kSlots, Phase kPhase>
+__device__ __forceinline__ void AddTopValues(const RowBlock<kSlots, kPhase>& b, int first, int level,
+                                             int32_t (&top_sum)[kSlots]) {
+#pragma unroll 1
+  for (int g = 0; g < kChunkGroups; ++g) {
+    uint32_t codes = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      codes |= static_cast<uint32_t>(__shfl_sync(0xffffffffu, level, 4 * g + i)) << (8 * i);
+    }
+    const uint32_t tops = TopBytes(b.args.av, codes);
+    if (tops == 0) continue;
+    const int of = b.token_of(first + g * kTurnTokens + b.warp * kGroupTokens);
+#pragma unroll
+    for (int j = 0; j < kSlots; ++j) {
+      const int dim = ValueWords<kSlots>::Dim(b.lane, j);
+      if (dim < b.head_dim) top_sum[j] += TopCorrection(b.args.av, tops, b.value_word(of, dim), 0);
+    }
+  }
+}
+
+// p v over this block's tokens, each warp's sums to s.parts; until it has its counts, a warp needs no other.
+template <int kSlots, Phase kPhase, int kBlocks>
+__device__ __forceinline__ void Values(const RowBlock<kSlots, kPhase>& b, const Probabilities& p, float p_scale,
+                                       ValueWords<kSlots> (&v_words)[Density<kSlots, kBlocks>::kValueGroups]) {
+  constexpr bool kCrowded = Density<kSlots, kBlocks>::kCrowded;
+  constexpr int kValueGroups = Density<kSlots, kBlocks>::kValueGroups;
+  constexpr bool kFresh = kPhase == Phase::kFresh;
+  Counts acc[kSlots];
+  int32_t top_sum[kSlots] = {};
+  uint8_t* const turns = b.s.stage + b.warp * (kGroupTokens * kRowBytes);
+  const uint32_t turn_rows = static_cast<uint32_t>(__cvta_generic_to_shared(turns));
+  [[maybe_unused]] FreshValues<kSlots> fresh_values;
+  if constexpr (kFresh) {
+    fresh_values.Find(b.fresh, b.info, b.head_dim, [&](int t) {
+      const int tile = t / kTileTokens;
+      return (tile & (b.cluster - 1)) == b.rank ? (tile >> b.cluster_shift) * kTileTokens + t % kTileTokens : -1;
+    });
+  }
+#pragma unroll 1
+  for (int first = 0; first < b.own_tokens; first += kStageTokens) {
+    const int t = b.token_of(first + OwnToken());
+    const int level = LevelOf(b, p, p_scale, first + OwnToken(), t);
+    const int place = TablePlace(b.args.av, t, level);
+    const unsigned used = __ballot_sync(0xffffffffu, level != 0);  // level 0 counts nothing
+#pragma unroll kCrowded ? 1 : 8
+    for (int group = 0; group < kChunkGroups; group += kValueGroups) {
+      const unsigned groups = used >> (4 * group);
+      if (groups == 0) break;
+      RowCopies<kValueGroups> rows;
+      rows.Load(b.args.av, [&](int i) { return __shfl_sync(0xffffffffu, place, 4 * (group + i) + b.lane / 8); });
+      if constexpr (kCrowded) b.LoadValues(first / kTurnTokens + group, v_words);
+      __syncwarp();  // the rows before these were looked up
+      rows.template Store<kTurnTokens>(b.args.av, turns + group * (kTurnTokens * kRowBytes));
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kValueGroups; ++i) {
+        if ((groups >> 4 * i & 15) == 0) continue;
+        if constexpr (kFresh) {
+          if (fresh_values.group == first / kTurnTokens + group + i) fresh_values.Take(v_words[i]);
+        }
+#pragma unroll
+        for (int j = 0; j < kSlots; ++j) {
+          LookUpWord<0>(v_words[i].word[j], 0, turn_rows + (group + i) * (kTurnTokens * kRowBytes), acc[j]);
+        }
+      }
+    }
+    if (b.args.av.top_is_256) AddTopValues(b, first, level, top_sum);
+    if (!kCrowded && first + kStageTokens < b.own_tokens) b.LoadValues((first + kStageTokens) / kTurnTokens, v_words);
+  }
+#pragma unroll
+  for (int j = 0; j < kSlots; j += ValueWords<kSlots>::kVector) {
+    const int dim = ValueWords<kSlots>::Dim(b.lane, j);
+    if (dim >= b.head_dim) continue;
+    int32_t* const to = b.s.parts + b.warp * b.head_dim + dim;
+    const auto count = [&](int i) { return acc[j + i].Sum() + top_sum[j + i]; };
+    if constexpr (ValueWords<kSlots>::kVector == 4) {
+      *reinterpret_cast<int4*>(to) = make_int4(count(0), count(1), count(2), count(3));
+    } else {
+#pragma unroll
+      for (int i = 0; i < ValueWords<kSlots>::kVector; ++i) to[i] = count(i);
+    }
+  }
+}
+
+// Adds the sums of warps and blocks; block 0 of the cluster writes the output.
+template <int kSlots, Phase kPhase>
+__device__ __forceinline__ void WriteOutput(const RowBlock<kSlots, kPhase>& b, float p_scale) {
+  __syncthreads();
+  int32_t total = 0;
+  if (b.tid < b.head_dim) {
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total += b.s.parts[w * b.head_dim + b.tid];
+    if (b.rank != 0) Cluster::At(b.s.gather, 0)[b.rank * b.head_dim + b.tid] = total;
+  }
+  if (b.cluster > 1) Cluster::Sync();
+  if (b.rank != 0 || b.tid >= b.head_dim) return;
+#pragma unroll 1
+  for (int r = 1; r < b.cluster; ++r) total += b.s.gather[r * b.head_dim + b.tid];
+  float scale = p_scale;
+  if constexpr (!IsPerToken(kPhase)) {
+    const int64_t channel = (static_cast<int64_t>(b.info.sequence) * b.kv.num_kv_heads + b.kv_head) * b.head_dim;
+    scale = p_scale * b.args.window.v_channels[channel + b.tid];
+  }
+  b.a.out[b.row * b.a.out_stride + static_cast<int64_t>(b.head) * b.head_dim + b.tid] =
+      (static_cast<float>(total) * b.args.av.gain) * scale;
+}
+
+}  // namespace stoch::cuda::attention_row

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner parts of the split kernels that run on binary tensor cores: queries staged as streams, scores of a group of
+// dimensions, quantized probabilities, values of sixteen positions.
+#pragma once
+
+#include "kernels/cuda/attention/split/mma.cuh"
+#include "kernels/cuda/attention/split/work.cuh"
+#include "kernels/math/elementary.h"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda {
+
+inline constexpr int kScoreHeads = 4;  // query heads of 8 columns: two columns each
+inline constexpr int kValueHeads = 8;  // one column each
+
+// Columns 2 h and 2 h + 1 of a tile are the streams of query head h where its code is positive, and where it is
+// negative: a score is the difference of two neighbours in a lane.
+template <int kHeadDim, int kN>
+struct QueryStreams {
+  static constexpr int kGroups = kHeadDim / kGroupDims;
+  uint4 streams[kN][kGroups][4][32];  // [byte of a word][lane]
+  uint32_t bytes[kN][kGroups][32];    // minus their ones
+};
+
+// Streams of the queries of a block's heads.
+template <int kThreads, int kHeadDim, int kN>
+__device__ __forceinline__ void StageQueries(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
+                                             QueryStreams<kHeadDim, kN>& s) {
+  constexpr int kJobs = kN * QueryStreams<kHeadDim, kN>::kGroups * 4 * 32;
+  const int64_t vector = static_cast<int64_t>(row.row) * args.attention.num_heads + heads.first;
+  const auto* codes = reinterpret_cast<const uint8_t*>(args.q.words) + vector * kHeadDim;
+#pragma unroll 8
+  for (int job = static_cast<int>(threadIdx.x); job < kJobs; job += kThreads) {
+    const int lane = job & 31;
+    const int j = job >> 5 & 3;
+    const int group = (job >> 7) % QueryStreams<kHeadDim, kN>::kGroups;
+    const int n = (job >> 7) / QueryStreams<kHeadDim, kN>::kGroups;
+    const int head = n * kScoreHeads + (lane >> 3);
+    const int dim = group * kGroupDims + (lane & 3) * 4 + j;
+    const int code = head < heads.count ? codes[head * kHeadDim + dim] : 0;
+    uint4 stream = make_uint4(0, 0, 0, 0);
+    if (code != 0 && (code >> 7) == (lane >> 2 & 1)) stream = LoadStream(args.qk, dim, code & 0x7f);
+    s.streams[n][group][j][lane] = stream;
+    reinterpret_cast<uint8_t*>(&s.bytes[n][group][lane])[j] = static_cast<uint8_t>(-Ones(stream));
+  }
+}
+
+// Where a lane's keys are: four neighbouring ones of 32 positions from `token` on.
+struct KeyPlaces {
+  const uint32_t* words;
+  const float* scales;
+};
+
+__device__ __forceinline__ KeyPlaces KeysAt(const KvView& kv, const int32_t* pages, int kv_head, int token,
+                                            int length) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int t = min(token + (lane >> 2) * 4, length - 1) & ~3;
+  const int32_t page = __ldg(pages + (t >> kv.page_shift));
+  const int slot = t & (kv.page_tokens - 1);
+  return {kv.k_words + kv.KWord(page, kv_head, lane & 3, slot), kv.k_scales + kv.Scale(page, kv_head, slot)};
+}
+
+// Those of a group of dimensions.
+__device__ __forceinline__ uint4 LoadKeys(const KvView& kv, const KeyPlaces& at, int group) {
+  return __ldcg(reinterpret_cast<const uint4*>(at.words + (group * 4 << kv.page_shift)));
+}
+
+// Adds the steps of byte j and later of a group of dimensions: kQuads times 32 positions. kDirect: every other
+// thermometer is made by shifts, so that neither shared memory nor the ALU is what everything waits for.
+template <bool kDirect, int kHeadDim, int kN, int kQuads, int j = 0>
+__device__ __forceinline__ void AddGroup(const uint4 (&k)[kQuads], uint32_t table, const QueryStreams<kHeadDim, kN>& s,
+                                         int group, int lane, int32_t (&acc)[kQuads][2][kN][4]) {
+  uint4 stream[kN];
+#pragma unroll
+  for (int n = 0; n < kN; ++n) stream[n] = s.streams[n][group][j][lane];
+#pragma unroll
+  for (int u = 0; u < kQuads; ++u) {
+    const uint32_t words[4] = {k[u].x, k[u].y, k[u].z, k[u].w};
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      const uint4 low = LookUpThermometer<j>(table, words[2 * m]);
+      const uint4 high = OtherThermometer<kDirect, j>(table, words[2 * m + 1]);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        BinaryMma(acc[u][m][n], low.x, high.x, low.y, high.y, stream[n].x, stream[n].y);
+        BinaryMma(acc[u][m][n], low.z, high.z, low.w, high.w, stream[n].z, stream[n].w);
+      }
+    }
+  }
+  if constexpr (j + 1 < 4) {
+    AddGroup<kDirect, kHeadDim, kN, kQuads, j + 1>(k, table, s, group, lane, acc);
+  } else {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      const uint32_t bytes = s.bytes[n][group][lane];
+#pragma unroll
+      for (int u = 0; u < kQuads; ++u) {
+        ByteMma(acc[u][0][n], NegativeBytes(k[u].x), NegativeBytes(k[u].y), bytes);
+        ByteMma(acc[u][1][n], NegativeBytes(k[u].z), NegativeBytes(k[u].w), bytes);
+      }
+    }
+  }
+}
+
+// Levels of four positions from t on of one head (column lane / 4), a byte each.
+__device__ __forceinline__ uint32_t QuantizeWeights(const SplitArgs& args, const SplitRow& row, int t,
+                                                    const float4& weight, float scale) {
+  const float values[4] = {weight.x, weight.y, weight.z, weight.w};
+  uint32_t levels = 0;
+  if (scale == 0.0f) return 0;  // no such head
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool seen = t + i >= row.first && t + i < row.length;
+    const int level = seen ? BipolarLevel(values[i], scale, args.av.q_max) : 0;
+    levels |= static_cast<uint32_t>(level) << (8 * i);
+  }
+  return levels;
+}
+
+// Their streams, and minus the ones of each.
+struct Weights {
+  uint4 streams[4];
+  uint32_t bytes;
+};
+
+__device__ __forceinline__ Weights LoadWeights(const SplitArgs& args, int t, uint32_t levels) {
+  Weights w;
+  w.bytes = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int level = static_cast<int>(levels >> (8 * i) & 0xff);
+    w.streams[i] = level != 0 ? LoadStream(args.av, t + i, level) : make_uint4(0, 0, 0, 0);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) w.bytes |= static_cast<uint32_t>(-Ones(w.streams[i]) & 0xff) << (8 * i);
+  return w;
+}
+
+// A lane's values of 16 positions: four of them in a word, four neighbouring dimensions of every 32.
+template <int kHeadDim>
+__device__ __forceinline__ void LoadValues(const KvView& kv, const int32_t* pages, int kv_head, int t, int length,
+                                           uint4 (&v)[kHeadDim / 32]) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  t = min(t, length - 1) & ~3;
+  const int32_t page = __ldg(pages + (t >> kv.page_shift));
+  const uint32_t* from = kv.v_words + kv.VWord(page, kv_head, (t & (kv.page_tokens - 1)) >> 2, (lane >> 2) * 4);
+#pragma unroll
+  for (int m = 0; m < kHeadDim / 32; ++m) v[m] = __ldcg(reinterpret_cast<const uint4*>(from + 32 * m));
+}
+
+// Adds the steps of positions j and later of four.
+template <bool kDirect, int kHeadDim, int j = 0>
+__device__ __forceinline__ void AddValues(const uint4 (&v)[kHeadDim / 32], const Weights& w, uint32_t table,
+                                          int32_t (&acc)[kHeadDim / 16][4]) {
+#pragma unroll
+  for (int m = 0; m < kHeadDim / 32; ++m) {
+    const uint32_t words[4] = {v[m].x, v[m].y, v[m].z, v[m].w};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint4 low = LookUpThermometer<j>(table, words[2 * h]);
+      const uint4 high = OtherThermometer<kDirect, j>(table, words[2 * h + 1]);
+      BinaryMma(acc[2 * m + h], low.x, high.x, low.y, high.y, w.streams[j].x, w.streams[j].y);
+      BinaryMma(acc[2 * m + h], low.z, high.z, low.w, high.w, w.streams[j].z, w.streams[j].w);
+      if constexpr (j == 0)
+        ByteMma(acc[2 * m + h], NegativeBytes(words[2 * h]), NegativeBytes(words[2 * h + 1]), w.bytes);
+    }
+  }
+  if constexpr (j + 1 < 4) AddValues<kDirect, kHeadDim, j + 1>(v, w, table, acc);
+}
+
+// Adds a warp's sums of p v to those of the block. Row i of tile 2 m + h: dimension 32 m + 4 i + 2 h, row i + 8 the one
+// after it; columns 2 c and 2 c + 1.
+template <int kHeadDim>
+__device__ __forceinline__ void AddToBlock(const int32_t (&acc)[kHeadDim / 16][4], int heads,
+                                           int32_t (&sums)[kValueHeads][kHeadDim]) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+#pragma unroll
+  for (int m = 0; m < kHeadDim / 16; ++m) {
+    const int dim = m / 2 * 32 + (lane >> 2) * 4 + m % 2 * 2;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int head = (lane & 3) * 2 + i % 2;
+      if (head < heads) atomicAdd(&sums[head][dim + i / 2], acc[m][i]);
+    }
+  }
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scores of single rows on binary tensor cores: a block takes a part of a context for all query heads of a KV head. All
+// thermometers come from the table: with every other one by shifts, as in fused.cu, deep contexts took longer.
+#include "kernels/cuda/attention/split/parts.cuh"
+#include "kernels/cuda/runtime/launch.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+constexpr int kQuads = 2;                 // groups of 32 positions of a warp: a lane has four neighbours of each
+constexpr int kWarpTokens = 32 * kQuads;  // at a time
+constexpr int kTileHeads = kScoreHeads;
+constexpr int kAhead = 2;  // groups of dimensions whose keys are in flight
+static_assert(kWarps * kWarpTokens == kSplitUnit);
+
+template <int kHeadDim, int kN>
+struct Shared {
+  uint4 thermometers[kCodes * kTableCopies];
+  QueryStreams<kHeadDim, kN> queries;
+  float largest[kWarps][kN * kTileHeads];
+};
+
+// Scores of kWarpTokens positions from their counts, for the lane's head of each tile; returns the larger of `largest`
+// and theirs.
+template <int kN>
+__device__ __forceinline__ void WriteScores(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
+                                            int token, const KeyPlaces (&at)[kQuads], const float (&q_scale)[kN],
+                                            const int32_t (&acc)[kQuads][2][kN][4], float (&largest)[kN]) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+#pragma unroll
+  for (int u = 0; u < kQuads; ++u) {
+    const int t = token + 32 * u + (lane >> 2) * 4;
+    if (t >= row.length) continue;
+    const float4 k_scale = __ldcg(reinterpret_cast<const float4*>(at[u].scales));
+    const float scales[4] = {k_scale.x, k_scale.y, k_scale.z, k_scale.w};
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      const int head = n * kTileHeads + (lane & 3);
+      if (head >= heads.count) continue;
+      float score[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int32_t(&d)[4] = acc[u][i / 2][n];
+        const int32_t count = i % 2 == 0 ? d[0] - d[1] : d[2] - d[3];
+        score[i] = BipolarProduct(count, args.qk.gain, q_scale[n], scales[i]) * args.attention.inv_sqrt;
+        if (t + i >= row.first && t + i < row.length) largest[n] = fmaxf(largest[n], score[i]);
+      }
+      float* to = args.scratch.scores + HeadIndex(args, row, heads.first + head) * args.scratch.stride + t;
+      __stcg(reinterpret_cast<float4*>(to), make_float4(score[0], score[1], score[2], score[3]));
+    }
+  }
+}
+
+// The part's maxima of the block's heads.
+template <int kHeadDim, int kN>
+__device__ __forceinline__ void WriteMaxima(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
+                                            int part, float (&largest)[kN], Shared<kHeadDim, kN>& s) {
+  const int tid = static_cast<int>(threadIdx.x);
+  const int lane = tid & 31;
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+#pragma unroll
+    for (int x = 4; x < 32; x *= 2) largest[n] = fmaxf(largest[n], __shfl_xor_sync(0xffffffffu, largest[n], x));
+    if (lane < kTileHeads) s.largest[tid >> 5][n * kTileHeads + lane] = largest[n];
+  }
+  __syncthreads();
+  if (tid >= heads.count) return;
+  float most = s.largest[0][tid];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) most = fmaxf(most, s.largest[w][tid]);
+  args.scratch.score_max[HeadIndex(args, row, heads.first + tid) * args.scratch.parts + part] = most;
+}
+
+// What the value kernel adds to.
+__device__ __forceinline__ void ClearSums(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads) {
+  const int head_dim = args.attention.kv.head_dim;
+  int32_t* sums = args.scratch.sums + HeadIndex(args, row, heads.first) * head_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < heads.count * head_dim; i += kThreads) sums[i] = 0;
+  const int blocks = args.attention.kv.num_kv_heads * args.head_blocks;
+  if (threadIdx.x == 0) args.scratch.done[row.index * blocks + heads.block] = 0;
+}
+
+template <int kHeadDim, int kN>
+__global__ void __launch_bounds__(kThreads, kN == 1 ? 4 : 3) SplitScoresKernel(const SplitArgs args) {
+  extern __shared__ __align__(256) uint8_t shared_memory[];
+  auto& s = *reinterpret_cast<Shared<kHeadDim, kN>*>(shared_memory);
+  constexpr int kGroups = kHeadDim / kGroupDims;
+  const AttentionArgs& a = args.attention;
+  const KvView& kv = a.kv;
+  StartNext();
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+  const int blocks = kv.num_kv_heads * args.head_blocks;
+  const int part_units = PartUnits(args, args.score_blocks);
+  FillThermometers<kThreads>(args.qk, s.thermometers);
+  const uint32_t table = LaneTable(s.thermometers);
+  WaitForPrevious();
+  SplitRow row;
+  const auto count_of = [&](const SplitRow& of) { return PartsOf(of, part_units) * blocks; };
+#pragma unroll 1
+  for (int item = static_cast<int>(blockIdx.x); FindItem(args, item, count_of, &row); item += args.score_blocks) {
+    const int part = row.item / blocks;
+    const SplitHeads heads = HeadsAt(args, row.item % blocks);
+    const int32_t* pages = PagesOf(args, row);
+    const int begin = (row.first_unit() + part * part_units) * kSplitUnit;
+    const int end = min(begin + part_units * kSplitUnit, row.length);
+    int token = begin + warp * kWarpTokens;
+    KeyPlaces at[kQuads], next[kQuads];
+    const auto place = [&](KeyPlaces(&to)[kQuads], int from) {
+#pragma unroll
+      for (int u = 0; u < kQuads; ++u) to[u] = KeysAt(kv, pages, heads.kv_head, from + 32 * u, row.length);
+    };
+    place(at, token);
+    uint4 k[kAhead][kQuads];
+    const auto load = [&](const KeyPlaces(&from)[kQuads], int group, uint4(&to)[kQuads]) {
+#pragma unroll
+      for (int u = 0; u < kQuads; ++u) to[u] = LoadKeys(kv, from[u], group);
+    };
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) load(at, i, k[i]);
+    __syncthreads();  // the item before is done with the streams
+    StageQueries<kThreads>(args, row, heads, s.queries);
+    if (part == 0) ClearSums(args, row, heads);
+    float q_scale[kN], largest[kN];
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      const int head = min(n * kTileHeads + (lane & 3), heads.count - 1);
+      q_scale[n] = args.q.scales[static_cast<int64_t>(row.row) * a.num_heads + heads.first + head];
+      largest[n] = BitsToFloat(0xff800000u);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (; token < end; token += kSplitUnit) {
+      const bool has_next = token + kSplitUnit < end;
+      if (has_next) place(next, token + kSplitUnit);
+      int32_t acc[kQuads][2][kN][4] = {};
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        uint4 now[kQuads];
+#pragma unroll
+        for (int u = 0; u < kQuads; ++u) now[u] = k[g % kAhead][u];
+        if (g + kAhead < kGroups) {
+          load(at, g + kAhead, k[g % kAhead]);
+        } else if (has_next) {
+          load(next, g + kAhead - kGroups, k[g % kAhead]);
+        }
+        AddGroup<false, kHeadDim, kN, kQuads>(now, table, s.queries, g, lane, acc);
+      }
+      WriteScores<kN>(args, row, heads, token, at, q_scale, acc, largest);
+#pragma unroll
+      for (int u = 0; u < kQuads; ++u) at[u] = next[u];
+    }
+    WriteMaxima<kHeadDim, kN>(args, row, heads, part, largest, s);
+  }
+}
+
+template <int kHeadDim, int kN>
+void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
+  static_assert(sizeof(Shared<kHeadDim, kN>) == kSplitTableBytes + SplitScoreBytes(kHeadDim, kN));
+  const auto shared = static_cast<size_t>(plan.score_shared_bytes);
+  AllowShared(ctx, &SplitScoresKernel<kHeadDim, kN>, shared);
+  LaunchOverlapped(ctx, &SplitScoresKernel<kHeadDim, kN>, dim3(static_cast<unsigned>(args.score_blocks)),
+                   dim3(kThreads), shared, args);
+}
+
+template <int kHeadDim>
+void LaunchTiles(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
+  args.block_heads <= kTileHeads ? Launch<kHeadDim, 1>(ctx, plan, args) : Launch<kHeadDim, 2>(ctx, plan, args);
+}
+
+}  // namespace
+
+void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
+  args.attention.kv.head_dim == 64 ? LaunchTiles<64>(ctx, plan, args) : LaunchTiles<128>(ctx, plan, args);
+}
+
+}  // namespace stoch::cuda

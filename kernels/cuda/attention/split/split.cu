@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/cuda/attention/split/split.h"
+
+namespace stoch::cuda {
+namespace {
+
+SplitArgs MakeSplitArgs(const AttentionArgs& args, const SplitPlan& plan, const SplitScratch& scratch) {
+  SplitArgs split;
+  split.attention = args;
+  split.scratch = scratch;
+  split.block_heads = plan.block_heads;
+  split.head_blocks = plan.head_blocks;
+  split.score_blocks = plan.score_blocks;
+  split.value_blocks = plan.value_blocks;
+  split.fused_units = plan.fused_units;
+  split.is_one_block = plan.is_one_block;
+  return split;
+}
+
+// Calls launch() for as many rows at a time as the scratch holds.
+template <typename Launch>
+void ForRows(SplitArgs& split, const RowSet& rows, const Launch& launch) {
+  const int at_once = split.scratch.rows;
+  for (int first = 0; first < rows.count; first += at_once) {
+    split.rows = std::min(at_once, rows.count - first);
+    split.row_list = rows.list != nullptr ? rows.list + first : nullptr;
+    split.row_offset = first;
+    launch();
+  }
+}
+
+}  // namespace
+
+void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                   const ScTables& av, const QueryCodes& q, const RowSet& rows, const SplitScratch& scratch) {
+  const SplitPlan plan = PlanSplit(ctx.traits, shape, std::min(rows.count, scratch.rows), rows.max_length);
+  SplitArgs split = MakeSplitArgs(args, plan, scratch);
+  split.qk = qk;
+  split.av = av;
+  split.q = q;
+  ForRows(split, rows, [&] {
+    if (plan.is_fused) return LaunchSplitFused(ctx, plan, split);
+    LaunchSplitScores(ctx, plan, split);
+    LaunchSplitSoftmax(ctx, split, false);
+    LaunchSplitValues(ctx, plan, split);
+  });
+}
+
+void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,
+                      const SplitScratch& scratch) {
+  SplitArgs split =
+      MakeSplitArgs(args, PlanSplit(ctx.traits, shape, std::min(rows.count, scratch.rows), rows.max_length), scratch);
+  ForRows(split, rows, [&] {
+    LaunchSplitExactScores(ctx, split);
+    LaunchSplitSoftmax(ctx, split, true);
+    LaunchSplitExactValues(ctx, split);
+  });
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// p v of single rows on binary tensor cores: a block takes a part of a context for all query heads of a KV head.
+//
+// Columns of a tile are query heads, its rows dimensions; a warp takes 16 positions of all dimensions at a time, and
+// loads no values where every head's probability is quantized to 0.
+#include "kernels/cuda/attention/split/parts.cuh"
+#include "kernels/cuda/runtime/launch.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+constexpr int kTileHeads = kValueHeads;
+constexpr int kStep = kWarps * kGroupDims;  // positions of the block at a time
+
+template <int kHeadDim>
+struct Shared {
+  uint4 thermometers[kCodes * kTableCopies];
+  int32_t sums[kTileHeads][kHeadDim];
+  float scales[kTileHeads];
+  int is_last;
+};
+
+// The scale of the weights of head `first + lane / 4`, 0 where the block has none such.
+__device__ __forceinline__ float ScaleOf(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  if (lane >> 2 >= heads.count) return 0.0f;
+  const float* from = args.scratch.weight_max + HeadIndex(args, row, heads.first + (lane >> 2)) * args.scratch.parts;
+  const int parts = WeightParts(args, row);
+  float largest = 0.0f;
+  for (int i = lane & 3; i < parts; i += 4) largest = fmaxf(largest, __ldcg(from + i));
+  return largest;
+}
+
+// Adds the block's sums to the row's; the last block of a row and its heads writes the output.
+template <int kHeadDim>
+__device__ void WriteSums(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads, int parts,
+                          Shared<kHeadDim>& s) {
+  const AttentionArgs& a = args.attention;
+  const int tid = static_cast<int>(threadIdx.x);
+  const auto write = [&](int h, int dim, int32_t total) {
+    a.out[row.row * a.out_stride + static_cast<int64_t>(heads.first + h) * kHeadDim + dim] =
+        (static_cast<float>(total) * args.av.gain) * s.scales[h];
+  };
+  const int count = heads.count * kHeadDim;
+  if (parts == 1) {
+    for (int i = tid; i < count; i += kThreads) write(i / kHeadDim, i % kHeadDim, s.sums[i / kHeadDim][i % kHeadDim]);
+    return;
+  }
+  int32_t* sums = args.scratch.sums + HeadIndex(args, row, heads.first) * kHeadDim;
+  for (int i = tid; i < count; i += kThreads) atomicAdd(sums + i, s.sums[i / kHeadDim][i % kHeadDim]);
+  __threadfence();
+  __syncthreads();
+  if (tid == 0) {
+    int32_t* done = args.scratch.done + row.index * a.kv.num_kv_heads * args.head_blocks + heads.block;
+    s.is_last = atomicAdd(done, 1) == parts - 1 ? 1 : 0;
+  }
+  __syncthreads();
+  if (s.is_last == 0) return;
+  __threadfence();
+  for (int i = tid; i < count; i += kThreads) write(i / kHeadDim, i % kHeadDim, __ldcg(sums + i));
+}
+
+template <int kHeadDim>
+__global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const SplitArgs args) {
+  extern __shared__ __align__(256) uint8_t shared_memory[];
+  auto& s = *reinterpret_cast<Shared<kHeadDim>*>(shared_memory);
+  const AttentionArgs& a = args.attention;
+  const KvView& kv = a.kv;
+  StartNext();
+  const int tid = static_cast<int>(threadIdx.x);
+  const int lane = tid & 31;
+  const int blocks = kv.num_kv_heads * args.head_blocks;
+  const int part_units = PartUnits(args, args.value_blocks);
+  FillThermometers<kThreads>(args.av, s.thermometers);
+  const uint32_t table = LaneTable(s.thermometers);
+  WaitForPrevious();
+  SplitRow row;
+  const auto count_of = [&](const SplitRow& of) { return PartsOf(of, part_units) * blocks; };
+#pragma unroll 1
+  for (int item = static_cast<int>(blockIdx.x); FindItem(args, item, count_of, &row); item += args.value_blocks) {
+    const SplitHeads heads = HeadsAt(args, row.item % blocks);
+    const int begin = (row.first_unit() + row.item / blocks * part_units) * kSplitUnit;
+    const int end = min(begin + part_units * kSplitUnit, row.length);
+    const int32_t* pages = PagesOf(args, row);
+    // A lane's four positions of its warp's sixteen.
+    int t = begin + (tid >> 5) * kGroupDims + (lane & 3) * 4;
+    const int warp_end = end + (lane & 3) * 4;  // all lanes of a warp leave together
+    const float* from =
+        args.scratch.scores + HeadIndex(args, row, heads.first + min(lane >> 2, heads.count - 1)) * args.scratch.stride;
+    const auto weights_at = [&](int at) {
+      return __ldcg(reinterpret_cast<const float4*>(from + min(at, end - 1 & ~3)));
+    };
+    float4 ahead = weights_at(t);
+    uint4 v[kHeadDim / 32];
+    LoadValues<kHeadDim>(kv, pages, heads.kv_head, t, row.length, v);
+    float largest = ScaleOf(args, row, heads);
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    const float scale = lane >> 2 < heads.count ? BipolarScale(largest, args.av.q_max) : 0.0f;
+    __syncthreads();  // the item before was written
+    for (int i = tid; i < kTileHeads * kHeadDim; i += kThreads) s.sums[i / kHeadDim][i % kHeadDim] = 0;
+    if (tid < 32 && (lane & 3) == 0) s.scales[lane >> 2] = scale;
+    __syncthreads();
+    uint32_t levels = QuantizeWeights(args, row, t, ahead, scale);
+    ahead = weights_at(t + kStep);
+    int32_t acc[kHeadDim / 16][4] = {};
+#pragma unroll 1
+    for (; t < warp_end; t += kStep) {
+      const bool any = __any_sync(0xffffffffu, levels != 0);
+      const Weights w = LoadWeights(args, t, levels);
+      uint4 next_v[kHeadDim / 32] = {};
+      levels = 0;
+      if (t + kStep < warp_end) {
+        levels = QuantizeWeights(args, row, t + kStep, ahead, scale);
+        if (__any_sync(0xffffffffu, levels != 0)) {
+          LoadValues<kHeadDim>(kv, pages, heads.kv_head, t + kStep, row.length, next_v);
+        }
+        ahead = weights_at(t + 2 * kStep);
+      }
+      if (any) AddValues<false, kHeadDim>(v, w, table, acc);
+#pragma unroll
+      for (int m = 0; m < kHeadDim / 32; ++m) v[m] = next_v[m];
+    }
+    AddToBlock<kHeadDim>(acc, heads.count, s.sums);
+    __syncthreads();
+    WriteSums<kHeadDim>(args, row, heads, PartsOf(row, part_units), s);
+  }
+}
+
+template <int kHeadDim>
+void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
+  static_assert(sizeof(Shared<kHeadDim>) <= kSplitTableBytes + SplitValueBytes(kHeadDim));
+  const auto shared = static_cast<size_t>(plan.value_shared_bytes);
+  AllowShared(ctx, &SplitValuesKernel<kHeadDim>, shared);
+  LaunchOverlapped(ctx, &SplitValuesKernel<kHeadDim>, dim3(static_cast<unsigned>(args.value_blocks)), dim3(kThreads),
+                   shared, args);
+}
+
+}  // namespace
+
+void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
+  args.attention.kv.head_dim == 64 ? Launch<64>(ctx, plan, args) : Launch<128>(ctx, plan, args);
+}
+
+}  // namespace stoch::cuda

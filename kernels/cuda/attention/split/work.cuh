@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rows, heads and parts of contexts a block of the split kernels takes.
+#pragma once
+
+#include "kernels/cuda/attention/split/split.h"
+
+namespace stoch::cuda {
+
+// A row as the split kernels see it: positions [first, length) of its sequence.
+struct SplitRow {
+  int32_t index = 0;  // of the launch: where its scratch is
+  int32_t row = 0;    // of the pass
+  int32_t sequence = 0;
+  int32_t first = 0;
+  int32_t length = 0;
+  int32_t item = 0;  // of the row's items
+
+  __device__ int first_unit() const { return first / kSplitUnit; }
+  __device__ int units() const { return (length + kSplitUnit - 1) / kSplitUnit - first_unit(); }
+};
+
+__device__ __forceinline__ SplitRow RowAt(const SplitArgs& args, int index) {
+  SplitRow at;
+  at.index = index;
+  at.row = args.row_list != nullptr ? args.row_list[index] : args.row_offset + index;
+  const PassRow info = args.attention.pass.rows[at.row];  // of the pass, which was there before its first kernel
+  at.sequence = info.sequence;
+  at.length = info.position + 1;
+  at.first = args.attention.window > 0 ? max(at.length - args.attention.window, 0) : 0;
+  return at;
+}
+
+// Units of a part, so that `blocks` blocks have about a part each. All lanes of a warp.
+__device__ inline int PartUnits(const SplitArgs& args, int blocks) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  int units = 0;
+#pragma unroll 1
+  for (int base = 0; base < args.rows; base += 32) {
+    if (base + lane < args.rows) units += RowAt(args, base + lane).units();
+  }
+  units = __reduce_add_sync(0xffffffffu, units) * args.attention.kv.num_kv_heads * args.head_blocks;
+  return max((units + blocks - 1) / blocks, 1);
+}
+
+__device__ __forceinline__ int PartsOf(const SplitRow& row, int part_units) {
+  return (row.units() + part_units - 1) / part_units;
+}
+
+// Finds item `item` of all rows, of which a row has count_of(row). False past the last one. All lanes of a warp.
+template <typename CountOf>
+__device__ inline bool FindItem(const SplitArgs& args, int item, const CountOf& count_of, SplitRow* found) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+#pragma unroll 1
+  for (int base = 0; base < args.rows; base += 32) {
+    SplitRow row;
+    int count = 0;
+    if (base + lane < args.rows) {
+      row = RowAt(args, base + lane);
+      count = count_of(row);
+    }
+    int end = count;  // of the items up to this lane's
+#pragma unroll
+    for (int s = 1; s < 32; s *= 2) {
+      const int before = __shfl_up_sync(0xffffffffu, end, s);
+      if (lane >= s) end += before;
+    }
+    const int owner = __popc(__ballot_sync(0xffffffffu, end <= item));
+    if (owner < 32) {
+      found->index = base + owner;
+      found->row = __shfl_sync(0xffffffffu, row.row, owner);
+      found->sequence = __shfl_sync(0xffffffffu, row.sequence, owner);
+      found->first = __shfl_sync(0xffffffffu, row.first, owner);
+      found->length = __shfl_sync(0xffffffffu, row.length, owner);
+      found->item = item - __shfl_sync(0xffffffffu, end - count, owner);
+      return true;
+    }
+    item -= __shfl_sync(0xffffffffu, end, 31);
+  }
+  return false;
+}
+
+// Whether one block does the softmax of a row.
+__device__ __forceinline__ bool IsOneBlock(const SplitArgs& args, const SplitRow& row) {
+  return args.is_one_block || row.units() <= kSplitSoloUnits;
+}
+// Parts of a row's weights, each with a maximum.
+__device__ __forceinline__ int WeightParts(const SplitArgs& args, const SplitRow& row) {
+  return IsOneBlock(args, row) ? 1 : PartsOf(row, kSplitWeightUnits);
+}
+
+__device__ __forceinline__ int64_t HeadIndex(const SplitArgs& args, const SplitRow& row, int head) {
+  return static_cast<int64_t>(row.index) * args.attention.num_heads + head;
+}
+__device__ __forceinline__ const int32_t* PagesOf(const SplitArgs& args, const SplitRow& row) {
+  return args.attention.pass.pages + static_cast<int64_t>(row.sequence) * args.attention.pass.max_pages;
+}
+
+// The heads of a block of the score and value kernels.
+struct SplitHeads {
+  int kv_head = 0;
+  int first = 0;  // query head
+  int count = 0;
+  int block = 0;  // of all KV heads' blocks
+};
+__device__ __forceinline__ SplitHeads HeadsAt(const SplitArgs& args, int block) {
+  SplitHeads heads;
+  heads.block = block;
+  heads.kv_head = block / args.head_blocks;
+  const int begin = block % args.head_blocks * args.block_heads;
+  heads.first = heads.kv_head * args.attention.group + begin;
+  heads.count = min(args.block_heads, args.attention.group - begin);
+  return heads;
+}
+
+}  // namespace stoch::cuda

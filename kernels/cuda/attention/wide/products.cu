@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+// q k and p v of wide tiles on binary wgmma.
+//
+// A block has two warpgroups that multiply, each the 64 rows of two (tile, head) pairs, all of one KV head, and a
+// producer thread that copies the stages of its range of positions into a ring they share. A warpgroup makes its codes
+// thermometers in registers; a stage serves 256 rows, so that copies stay well below what the L2 gives.
+#include "kernels/base/check.h"
+#include "kernels/cuda/attention/wide/wide.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/tensor_core/operand.cuh"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kGroups = 2;                  // four with a slot each have too few registers to keep products in flight
+constexpr int kOwn = kWideSlots / kGroups;  // slots of a warpgroup
+constexpr int kConsumers = 128 * kGroups;
+constexpr int kThreads = kConsumers + 128;
+// What the consumers take beyond the even share of a launch of kThreads, the producer's warpgroup gives back.
+constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+constexpr int kProducerRegisters = 24;
+constexpr int kConsumerRegisters = ((kGroups + 1) * kLaunchRegisters - kProducerRegisters) / kGroups / 8 * 8;
+
+// The ring of stages as one thread walks it.
+struct Ring {
+  uint32_t base;  // shared address of: full barriers, empty barriers, stages at kWideRingHeader
+  int stages;
+  int slot = 0;
+  uint32_t phase = 0;
+  __device__ uint32_t full(int i) const { return base + 8 * static_cast<uint32_t>(i); }
+  __device__ uint32_t empty(int i) const { return base + 8 * static_cast<uint32_t>(kMaxWideStages + i); }
+  __device__ uint32_t stage(int i, int bytes) const {
+    return base + kWideRingHeader + static_cast<uint32_t>(i * bytes);
+  }
+  __device__ void Next() {
+    if (++slot == stages) {
+      slot = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+__device__ __forceinline__ void Arrive(uint32_t barrier, bool condition) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n"
+      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(barrier),
+      "r"(static_cast<int>(condition))
+      : "memory");
+}
+
+// Words of a step of codes that are never negative: as StepOperand.
+template <int kWords, int kStep>
+__device__ __forceinline__ void PositiveOperand(uint32_t (&a)[4], const PackedRanks (&ranks)[2], uint32_t minus_one) {
+  const auto word = [&](auto unit, const PackedRanks& packed) {
+    constexpr int kWord = unit % kWords;
+    const uint32_t rank = packed.template rank<unit / kWords>();
+    if constexpr (kWord == 0) return __funnelshift_lc(minus_one, 0u, rank);
+    if constexpr (kWord + 1 == kWords)
+      return __funnelshift_rc(minus_one, 0u, MultiplyAdd(rank, minus_one, 32 * kWords));
+    return __funnelshift_lc(minus_one, 0u,
+                            static_cast<uint32_t>(__viaddmax_s32(static_cast<int>(rank), -32 * kWord, 0)));
+  };
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    a[i] = word(std::integral_constant<int, 2 * kStep>(), ranks[i]);
+    a[2 + i] = word(std::integral_constant<int, 2 * kStep + 1>(), ranks[i]);
+  }
+}
+
+// What a warpgroup multiplies: one head of one tile.
+struct Slot {
+  bool active = false;
+  QueryTile tile;
+  int head = 0;                // of the layer
+  int64_t first_row = 0;       // of the scratch
+  int64_t first_position = 0;  // of the streams
+  __device__ int length() const { return active ? tile.start_position + tile.num_rows : 0; }
+};
+
+// The tile of slot 0, the longest, and what the block's slots share.
+struct Place {
+  int tile = 0;
+  int kv_head = 0;
+  int part = 0;
+  __device__ explicit Place(const WideArgs& args) {
+    const int block = static_cast<int>(blockIdx.x);
+    part = block % args.parts;
+    kv_head = block / args.parts % args.kv_heads;
+    tile = block / (args.parts * args.kv_heads) * args.block_tiles;
+  }
+  __device__ Slot At(const WideArgs& args, int slot) const {
+    Slot s;
+    const int of_tile = tile + slot / args.heads;
+    const int head = part * args.heads + slot % args.heads;
+    s.active = slot / args.heads < args.block_tiles && of_tile < args.num_tiles && head < args.attention.group;
+    if (!s.active) return s;
+    s.tile = args.tiles[of_tile];
+    s.head = (args.first_kv_head + kv_head) * args.attention.group + head;
+    s.first_position = args.FirstPosition(kv_head, s.tile);
+    s.first_row = args.FirstRow(of_tile, kv_head * args.attention.group + head);
+    return s;
+  }
+};
+
+template <int kWords, int kColumns, bool kSigned>
+struct Consumer {
+  static constexpr int kUnitBytes = kColumns * 16;
+  static constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes;
+  static constexpr int kAccumulators = kColumns / 2;
+  Ring ring;
+  bool releases;  // lane 0 hands stages back for its warp
+  uint32_t minus_one;
+  int held = -1;  // stage whose products may not be finished
+  int32_t acc[kOwn][kAccumulators];
+
+  __device__ __forceinline__ void Release() {
+    Arrive(ring.empty(held), releases && held >= 0);
+    held = -1;
+  }
+  __device__ __forceinline__ void Finish() {
+    WgmmaWait<0>(acc[0]);
+    WgmmaWait<0>(acc[1]);
+    Release();
+  }
+  __device__ void Skip(int stages) {
+    for (int i = 0; i < stages; ++i) {
+      BarrierWait(ring.full(ring.slot), ring.phase);
+      Arrive(ring.empty(ring.slot), releases);
+      ring.Next();
+    }
+  }
+
+  // Adds one stage to acc, or sets acc; codes: of each slot's two rows. kWords pairs of steps: while one pair
+  // multiplies, the next one's operands are made.
+  template <bool kFirst>
+  __device__ __forceinline__ void Multiply(const uint32_t (&codes)[kOwn][2]) {
+    const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kWideRingHeader) +
+                                 static_cast<uint32_t>(ring.slot) * (kStageBytes >> 4));
+    Unrolled<kOwn>([&](auto own) {
+      const PackedRanks ranks[2] = {DirectRanks<kWords>(codes[own][0]), DirectRanks<kWords>(codes[own][1])};
+      Unrolled<kWords>([&](auto pair) {
+        uint32_t a[2][4];
+        if constexpr (kSigned) {
+          StepOperand<kWords, 2 * pair>(a[0], codes[own], ranks, minus_one);
+          StepOperand<kWords, 2 * pair + 1>(a[1], codes[own], ranks, minus_one);
+        } else {
+          PositiveOperand<kWords, 2 * pair>(a[0], ranks, minus_one);
+          PositiveOperand<kWords, 2 * pair + 1>(a[1], ranks, minus_one);
+        }
+        Pin(a[0]);
+        Pin(a[1]);
+        if constexpr (own == 0 && pair == 0) BarrierWait(ring.full(ring.slot), ring.phase);
+        WgmmaFence();
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          Wgmma<kColumns>::Bits(acc[own], a[i], Descriptor(low + (4 * pair + 2 * i) * (kUnitBytes >> 4)),
+                                pair + i > 0 || !kFirst);
+        }
+        WgmmaCommit();
+        WgmmaWait<1>(acc[own]);
+        if constexpr (own == 0 && pair == 0 && !kFirst) Release();
+      });
+      uint32_t a[4];
+      CorrectionOperand(a, codes[own], ranks);
+      Pin(a);
+      WgmmaFence();
+      Wgmma<kColumns>::Bytes(acc[own], a, Descriptor(low + 4 * kWords * (kUnitBytes >> 4)));
+      WgmmaCommit();
+      WgmmaWait<1>(acc[own]);
+    });
+    held = ring.slot;
+    ring.Next();
+  }
+};
+
+template <int kWord>
+__device__ __forceinline__ uint32_t Word(const uint4& words) {
+  return kWord == 0 ? words.x : kWord == 1 ? words.y : kWord == 2 ? words.z : words.w;
+}
+
+// Rows row and row + 8 of the slot are this thread's; lane of the quad.
+__device__ __forceinline__ int RowOf() { return static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4); }
+__device__ __forceinline__ int QuadLane() { return static_cast<int>(threadIdx.x % 4); }
+
+// What a thread keeps in shared memory from one block of keys to the next: registers are short. Each thread reads back
+// what it wrote itself.
+struct RowState {
+  float q_scale[2];
+  float largest[2];
+};
+
+// Counts of one block of keys to memory, and the largest products of count and scales of rows row, row + 8.
+// kEdge: not all keys are visible to all rows.
+template <bool kEdge>
+__device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t (&acc)[64], const float* k_scales,
+                                            int visible, int16_t* to, RowState& state) {
+#pragma unroll
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    const float4 low = __ldg(reinterpret_cast<const float4*>(k_scales + 32 * quarter));
+    const float4 high = __ldg(reinterpret_cast<const float4*>(k_scales + 32 * quarter + 4));
+    const float scales[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t packed[4];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int32_t* pair = acc + 4 * (4 * quarter + r) + 2 * i;
+        packed[r] = __byte_perm(static_cast<uint32_t>(pair[0]), static_cast<uint32_t>(pair[1]), 0x5410);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const float product = __fmul_rn(__fmul_rn(static_cast<float>(pair[j]), args.qk.gain),
+                                          __fmul_rn(state.q_scale[i], scales[2 * r + j]));
+          if (!kEdge || 32 * quarter + 2 * r + j < visible + 8 * i) {
+            state.largest[i] = fmaxf(state.largest[i], product);
+          }
+        }
+      }
+      *reinterpret_cast<uint4*>(to + 8 * i * args.stride + 32 * quarter) =
+          make_uint4(packed[0], packed[1], packed[2], packed[3]);
+    }
+  }
+}
+
+// `slots` are in shared memory, as are `codes`, [slot][dim / 16] kConsumers apart, and `states`, kConsumers apart.
+template <int kWords, int kHeadDim>
+__device__ __forceinline__ void ConsumeScores(const WideArgs& args, Consumer<kWords, kWideKeys, true>& consumer,
+                                              const Slot* slots, int begin, int end, uint2* codes, RowState* states) {
+  constexpr int kBlocks = kHeadDim / 16;
+  const float lowest = __uint_as_float(0xff800000u);
+  for (int own = 0; own < kOwn; ++own) {
+    const Slot& slot = slots[own];
+    RowState* state = states + own * kConsumers;
+    *state = {{0.0f, 0.0f}, {lowest, lowest}};
+    for (int b = 0; b < kBlocks; ++b) codes[(own * kBlocks + b) * kConsumers] = make_uint2(0, 0);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = RowOf() + 8 * i;
+      if (row >= slot.tile.num_rows) continue;
+      const int64_t vector = int64_t{slot.tile.first_row + row} * args.attention.num_heads + slot.head;
+      state->q_scale[i] = args.q.scales[vector];
+      const uint32_t* words = args.q.words + vector * (kHeadDim / 4) + QuadLane();
+      for (int b = 0; b < kBlocks; ++b) {
+        reinterpret_cast<uint32_t*>(codes + (own * kBlocks + b) * kConsumers)[i] = words[4 * b];
+      }
+    }
+  }
+  const auto multiply = [&](auto first, int b) {
+    uint32_t of_rows[kOwn][2];
+#pragma unroll
+    for (int own = 0; own < kOwn; ++own) {
+      const uint2 pair = codes[(own * kBlocks + b) * kConsumers];
+      of_rows[own][0] = pair.x;
+      of_rows[own][1] = pair.y;
+    }
+    consumer.template Multiply<first>(of_rows);
+  };
+  const int length = min(max(slots[0].length(), slots[1].length()), end);
+  int key = begin;
+  for (; key < length; key += kWideKeys) {
+    multiply(std::true_type(), 0);
+#pragma unroll 1
+    for (int b = 1; b < kBlocks; ++b) multiply(std::false_type(), b);
+    consumer.Finish();
+    Unrolled<kOwn>([&](auto own) {
+      const Slot& slot = slots[own];
+      if (key >= slot.length()) return;
+      const float* k_scales = args.k_scales + slot.first_position + key + 8 * QuadLane();
+      int16_t* to = args.scores + (slot.first_row + RowOf()) * args.stride + key + 8 * QuadLane();
+      // Keys of this lane that row RowOf() sees, from its first one.
+      const int visible = slot.tile.start_position + RowOf() + 1 - key - 8 * QuadLane();
+      RowState now = states[own * kConsumers];
+      if (key + kWideKeys <= slot.tile.start_position + 1) {
+        StoreScores<false>(args, consumer.acc[own], k_scales, visible, to, now);
+      } else {
+        StoreScores<true>(args, consumer.acc[own], k_scales, visible, to, now);
+      }
+      states[own * kConsumers] = now;
+    });
+  }
+  for (int own = 0; own < kOwn; ++own) {
+    const Slot& slot = slots[own];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = RowOf() + 8 * i;
+      float largest = states[own * kConsumers].largest[i];
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+      // The last factor of a score is positive, so that it keeps their order.
+      if (QuadLane() == 0 && row < slot.tile.num_rows) {
+        atomicMax(args.row_max + slot.first_row + row, OrderedBits(__fmul_rn(largest, args.attention.inv_sqrt)));
+      }
+    }
+  }
+  for (; key < end; key += kWideKeys) consumer.Skip(kBlocks);
+}
+
+// Sums of p v of one slot: to memory, or, where they are all of it, as outputs.
+template <int kHeadDim>
+__device__ __forceinline__ void StoreValues(const WideArgs& args, const int32_t (&acc)[kHeadDim / 2],
+                                            const Slot& slot) {
+  const int column = 2 * QuadLane();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = RowOf() + 8 * i;
+    if (row >= slot.tile.num_rows) continue;
+    if (args.sums != nullptr) {
+      int32_t* to = args.sums + (slot.first_row + row) * kHeadDim + column;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        atomicAdd(to + 8 * n, acc[4 * n + 2 * i]);
+        atomicAdd(to + 8 * n + 1, acc[4 * n + 2 * i + 1]);
+      }
+      continue;
+    }
+    const float scale = args.p_scales[slot.first_row + row];
+    float* to = args.attention.out + int64_t{slot.tile.first_row + row} * args.attention.out_stride +
+                int64_t{slot.head} * kHeadDim + column;
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        to[8 * n + j] = __fmul_rn(__fmul_rn(static_cast<float>(acc[4 * n + 2 * i + j]), args.av.gain), scale);
+      }
+    }
+  }
+}
+
+template <int kWords, int kHeadDim>
+__device__ __forceinline__ void ConsumeValues(const WideArgs& args, Consumer<kWords, kHeadDim, false>& consumer,
+                                              const Slot* slots, int begin, int end) {
+  const int length = min(max(slots[0].length(), slots[1].length()), end);
+  int t = begin;
+  if (t < length) {
+    const uint8_t* from[kOwn];
+    int last[kOwn];
+    uint4 now[kOwn][2];
+    const auto load = [&](int at) {
+#pragma unroll
+      for (int own = 0; own < kOwn; ++own) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          now[own][i] = make_uint4(0, 0, 0, 0);
+          if (at < last[own]) {
+            now[own][i] = __ldg(reinterpret_cast<const uint4*>(from[own] + 8 * i * args.stride + at));
+          }
+        }
+      }
+    };
+#pragma unroll
+    for (int own = 0; own < kOwn; ++own) {
+      from[own] = args.codes + (slots[own].first_row + RowOf()) * args.stride + 16 * QuadLane();
+      last[own] = min(slots[own].length(), end);
+#pragma unroll
+      for (int k = 0; k < kHeadDim / 2; ++k) consumer.acc[own][k] = 0;
+    }
+    load(t);
+    for (; t < length; t += 64) {
+      Unrolled<4>([&](auto part) {
+        uint32_t codes[kOwn][2];
+#pragma unroll
+        for (int own = 0; own < kOwn; ++own) {
+          codes[own][0] = Word<part>(now[own][0]);
+          codes[own][1] = Word<part>(now[own][1]);
+        }
+        if constexpr (part == 3) load(t + 64);
+        consumer.template Multiply<false>(codes);
+      });
+    }
+    consumer.Finish();
+    Unrolled<kOwn>([&](auto own) { StoreValues<kHeadDim>(args, consumer.acc[own], slots[own]); });
+  }
+  for (; t < end; t += 64) consumer.Skip(4);
+}
+
+template <int kWords, int kHeadDim, bool kValues>
+__global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_constant__ WideArgs args, int stages) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(256) uint8_t ring_memory[];
+  constexpr int kColumns = kValues ? kHeadDim : kWideKeys;
+  using Multiplier = Consumer<kWords, kColumns, !kValues>;
+  constexpr int kStep = kValues ? 64 : kWideKeys;  // positions of kSteps stages
+  constexpr int kSteps = kValues ? 4 : kHeadDim / 16;
+  __shared__ Slot slots[kWideSlots];
+  if (threadIdx.x < kWideSlots) slots[threadIdx.x] = Place(args).At(args, static_cast<int>(threadIdx.x));
+  __syncthreads();
+  const Slot& longest = slots[0];
+  const int begin = static_cast<int>(blockIdx.y) * args.range;
+  if (begin >= longest.length()) return;
+  const int end = min(begin + args.range, (longest.length() + kStep - 1) / kStep * kStep);
+  Ring ring{SharedAddress(ring_memory), stages};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < stages; ++i) {
+      BarrierInit(ring.full(i), 1);
+      BarrierInit(ring.empty(i), kConsumers / 32);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+  }
+  __syncthreads();
+  // From one lane, so that the compiler knows roles, and all that loops over stages, to be the same across a warp.
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp >= kConsumers / 32) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kProducerRegisters));
+    if (threadIdx.x != kConsumers) return;
+    const int64_t first = (longest.first_position + begin) / kStep * kSteps;
+    const uint8_t* from = (kValues ? args.v_streams : args.k_streams) + first * Multiplier::kStageBytes;
+    for (int left = (end - begin) / kStep * kSteps; left > 0; --left) {
+      BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
+      BarrierExpect(ring.full(ring.slot), Multiplier::kStageBytes);
+      BulkCopy(ring.stage(ring.slot, Multiplier::kStageBytes), from, Multiplier::kStageBytes, ring.full(ring.slot));
+      from += Multiplier::kStageBytes;
+      ring.Next();
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
+    const Slot* own = slots + warp / 4 * kOwn;
+    Multiplier consumer{ring, threadIdx.x % 32 == 0, args.minus_one};
+    if constexpr (kValues) {
+      ConsumeValues<kWords, kHeadDim>(args, consumer, own, begin, end);
+    } else {
+      uint2* codes = reinterpret_cast<uint2*>(ring_memory + kWideRingHeader + stages * Multiplier::kStageBytes);
+      RowState* states = reinterpret_cast<RowState*>(codes + kOwn * kSteps * kConsumers);
+      ConsumeScores<kWords, kHeadDim>(args, consumer, own, begin, end, codes + threadIdx.x, states + threadIdx.x);
+    }
+  }
+#else
+  __trap();  // chosen only where GpuTraits has wgmma
+#endif
+}
+
+template <bool kValues>
+void Launch(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges) {
+  const bool wide = args.attention.kv.head_dim == 128;
+  const bool long_streams = (kValues ? args.av : args.qk).stream_words == 4;
+  auto* kernel = long_streams ? (wide ? &WideProductsKernel<4, 128, kValues> : &WideProductsKernel<4, 64, kValues>)
+                              : (wide ? &WideProductsKernel<2, 128, kValues> : &WideProductsKernel<2, 64, kValues>);
+  const int stages = kValues ? plan.value_stages : plan.score_stages;
+  const int64_t bytes = kValues ? plan.value_shared_bytes : plan.score_shared_bytes;
+  STOCH_CHECK(kWideRingHeader + stages * (kValues ? plan.value_stage_bytes : plan.score_stage_bytes) <= bytes);
+  STOCH_CHECK(stages <= kMaxWideStages);
+  AllowShared(ctx, kernel, static_cast<size_t>(bytes));
+  const int blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * args.kv_heads * plan.parts;
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(ranges));
+  kernel<<<grid, kThreads, static_cast<size_t>(bytes), ctx.stream>>>(args, stages);
+  STOCH_CUDA_LAUNCH("WideProductsKernel");
+}
+
+}  // namespace
+
+void LaunchWideScores(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges) {
+  Launch<false>(ctx, plan, args, ranges);
+}
+
+void LaunchWideValues(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges) {
+  Launch<true>(ctx, plan, args, ranges);
+}
+
+}  // namespace stoch::cuda

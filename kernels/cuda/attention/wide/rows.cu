@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax of wide tiles: counts of q k to codes of the probabilities, a warp per row; and the outputs of summed p v.
+//
+// Two passes over a row, both over the 16-bit counts. The first sums the exponentials, bit for bit as the contract says,
+// and notes the few positions whose p s_v may be the largest. The second needs levels only: it takes exponentials and
+// quotients from the fast units, with bounds on both sides, and computes exactly where the bounds leave two levels.
+#include "kernels/cuda/attention/wide/wide.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/math/elementary.h"
+#include "kernels/math/quantize.h"
+#include "kernels/math/reduce.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kEach = 8;           // neighbouring positions of a lane
+constexpr int kStep = 32 * kEach;  // positions of a warp at a time
+static_assert(kStep == kRowLanes);
+constexpr int kCandidates = 64;
+// Products of equal order differ less than that from the order of their exact values.
+constexpr float kNearly = 1.0f - 0x1p-20f;
+constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, the low bits of the sum
+
+struct Row {
+  const int16_t* counts;
+  const float* k_scales;
+  const float* v_scales;
+  int length;
+  float gain, q_scale, inv_sqrt, largest;
+};
+
+// Counts, and the scales of K, of kEach positions from t on.
+struct Positions {
+  uint4 counts;
+  float k[kEach];
+  __device__ Positions(const Row& row, int t) {
+    counts = __ldg(reinterpret_cast<const uint4*>(row.counts + t));
+    Load(row.k_scales + t, k);
+  }
+  __device__ static void Load(const float* from, float (&to)[kEach]) {
+    const float4 low = __ldg(reinterpret_cast<const float4*>(from));
+    const float4 high = __ldg(reinterpret_cast<const float4*>(from) + 1);
+    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+  }
+  // The score of position e less the largest; the float of a 16-bit count without a conversion.
+  template <int e>
+  __device__ __forceinline__ float Below(const Row& row) const {
+    const uint32_t word = (e / 2 == 0   ? counts.x
+                           : e / 2 == 1 ? counts.y
+                           : e / 2 == 2 ? counts.z
+                                        : counts.w) ^
+                          0x80008000u;
+    const uint32_t bits = __byte_perm(word, 0x4b00u, e % 2 == 0 ? 0x5410 : 0x5432);
+    const float count = __uint_as_float(bits) - 8421376.0f;  // 2^23 + 2^15
+    const float score = ((count * row.gain) * (row.q_scale * k[e])) * row.inv_sqrt;
+    return score - row.largest;
+  }
+};
+
+// Exp(x) for x <= 0, the same bits; a NaN becomes more than 1e30.
+__device__ __forceinline__ float ExpBelow(float x) {
+  const float shifted = x * 1.44269504f + kMagic;
+  const float n = shifted - kMagic;
+  float r = Fma(n, -0.693359375f, x);
+  r = Fma(n, 2.12194440e-4f, r);
+  float p = 1.9875691500e-4f;
+  p = Fma(p, r, 1.3981999507e-3f);
+  p = Fma(p, r, 8.3334519073e-3f);
+  p = Fma(p, r, 4.1665795894e-2f);
+  p = Fma(p, r, 1.6666665459e-1f);
+  p = Fma(p, r, 5.0000001201e-1f);
+  p = Fma(p, r * r, r);
+  p = p + 1.0f;
+  const float e = __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+  return x < -87.0f ? 0.0f : e;
+}
+
+__device__ __forceinline__ float WarpMax(float value) {
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) value = fmaxf(value, __shfl_xor_sync(~0u, value, s));
+  return value;
+}
+
+// Lane l owns lanes 8 l .. 8 l + 7 of the sum.
+__device__ __forceinline__ float FoldRow(float (&x)[kEach]) {
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) {
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) x[e] = x[e] + __shfl_down_sync(~0u, x[e], s);
+  }
+#pragma unroll
+  for (int s = kEach / 2; s > 0; s /= 2) {
+#pragma unroll
+    for (int e = 0; e < s; ++e) x[e] = x[e] + x[e + s];
+  }
+  return __shfl_sync(~0u, x[0], 0);
+}
+
+// Exponentials and scales of V whose products are nearly the largest of a row.
+struct Candidates {
+  float2* list;  // [kCandidates], of the warp
+  int count = 0;
+  float best = -1.0f;
+  float bound = -1.0f;  // products up to it cannot be the largest
+
+  __device__ __forceinline__ void Note(const float (&product)[kEach], const float (&e)[kEach], const float (&v)[kEach],
+                                       float largest) {
+    best = fmaxf(best, WarpMax(largest));
+    bound = best * kNearly;
+    const uint32_t below = (1u << (threadIdx.x % 32)) - 1;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const uint32_t here = __ballot_sync(~0u, product[i] > bound);
+      const int place = count + __popc(here & below);
+      if (product[i] > bound && place < kCandidates) list[place] = make_float2(e[i], v[i]);
+      count += __popc(here);
+    }
+  }
+  // The largest p s_v, or less than 0 where the list does not hold it.
+  __device__ float Largest(float sum) const {
+    if (count > kCandidates) return -1.0f;
+    __syncwarp();
+    float largest = 0.0f;
+    for (int i = static_cast<int>(threadIdx.x % 32); i < count; i += 32) {
+      largest = fmaxf(largest, list[i].x / sum * list[i].y);
+    }
+    return WarpMax(largest);
+  }
+};
+
+// The sum of the exponentials. Full: all kEach positions of every lane are visible.
+struct FirstPass {
+  float lanes[kEach] = {};
+  Candidates candidates;
+
+  template <bool kFull>
+  __device__ __forceinline__ void Add(const Row& row, int t) {
+    float e[kEach];
+    float v[kEach];
+    float product[kEach];
+    float largest = -1.0f;
+    if (kFull || t < row.length) {
+      const Positions at(row, t);
+      Positions::Load(row.v_scales + t, v);
+      Unroll([&](auto i) {
+        e[i] = ExpBelow(at.template Below<i>(row));
+        product[i] = e[i] * v[i];
+        if (!kFull && t + i >= row.length) product[i] = -1.0f;
+        if (kFull || t + i < row.length) lanes[i] = lanes[i] + e[i];
+        largest = fmaxf(largest, product[i]);
+      });
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) e[i] = v[i] = 0.0f, product[i] = -1.0f;
+    }
+    if (__any_sync(~0u, largest > candidates.bound)) candidates.Note(product, e, v, largest);
+  }
+  template <typename F>
+  static __device__ __forceinline__ void Unroll(const F& f) {
+    f(std::integral_constant<int, 0>()), f(std::integral_constant<int, 1>()), f(std::integral_constant<int, 2>());
+    f(std::integral_constant<int, 3>()), f(std::integral_constant<int, 4>()), f(std::integral_constant<int, 5>());
+    f(std::integral_constant<int, 6>()), f(std::integral_constant<int, 7>());
+  }
+};
+
+// The largest p s_v by computing all of them: of rows whose candidates are too many.
+__device__ __noinline__ float LargestWeight(const Row& row, float sum) {
+  float largest = 0.0f;
+  for (int t = static_cast<int>(threadIdx.x % 32) * kEach; t < row.length; t += kStep) {
+    const Positions at(row, t);
+    FirstPass::Unroll([&](auto i) {
+      if (t + i >= row.length) return;
+      const float p = ExpBelow(at.template Below<i>(row)) / sum;
+      largest = fmaxf(largest, p * row.v_scales[t + i]);
+    });
+  }
+  return WarpMax(largest);
+}
+
+// How levels come from exponentials.
+struct Quantizer {
+  float sum;
+  float scale;
+  int q_max;
+  float factor;      // about 1 / (sum scale)
+  float more, less;  // 1 + d and 1 - d, d beyond the error of the fast way
+  bool exact;        // numbers that the bounds were not made for
+
+  __device__ Quantizer(float sum_, float scale_, int q_max_, float v_max)
+      : sum(sum_), scale(scale_), q_max(q_max_), factor(1.0f / (sum_ * scale_)) {
+    exact = !(factor > 1e-30f && factor < 1e30f && v_max * factor < 1e25f);
+    // Where nothing below e^-25 reaches a level, the argument of 2^x is at most 36, else 126: its rounding, those of
+    // the factors, ex2.approx and the exact way's own stay below 2^-18 and 2^-16.
+    const float d = v_max * factor * 1.4e-11f < 0.25f ? 0x1p-18f : 0x1p-16f;
+    more = 1.0f + d;
+    less = 1.0f - d;
+  }
+  __device__ __forceinline__ uint32_t Exact(float below, float v) const {
+    return static_cast<uint32_t>(BipolarLevel(ExpBelow(below) / sum * v, scale, q_max));
+  }
+  // Levels in the low bytes; they agree where the level is certain.
+  __device__ __forceinline__ void Bounds(float below, float v, uint32_t* high, uint32_t* low) const {
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(below * 1.44269504f));
+    const float level = e * (v * factor);
+    *high = __float_as_uint(Fma(level, more, kMagic));
+    *low = __float_as_uint(Fma(level, less, kMagic));
+  }
+};
+
+// Codes of kEach positions from t on.
+template <bool kFull>
+__device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, int t) {
+  const Positions at(row, t);
+  float v[kEach];
+  Positions::Load(row.v_scales + t, v);
+  uint32_t level[kEach];
+  uint32_t apart = quantizer.exact ? ~0u : 0u;
+  uint32_t low[kEach];
+  FirstPass::Unroll([&](auto i) {
+    quantizer.Bounds(at.template Below<i>(row), v[i], &level[i], &low[i]);
+    apart |= level[i] ^ low[i];
+  });
+  if (apart != 0) {
+    FirstPass::Unroll([&](auto i) {
+      if (quantizer.exact || level[i] != low[i]) level[i] = quantizer.Exact(at.template Below<i>(row), v[i]);
+    });
+  }
+  if constexpr (!kFull) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (t + i >= row.length) level[i] = 0;
+    }
+  }
+  const auto pack = [&](int i) {
+    return __byte_perm(__byte_perm(level[i], level[i + 1], 0x0040), __byte_perm(level[i + 2], level[i + 3], 0x0040),
+                       0x5410);
+  };
+  return make_uint2(pack(0), pack(4));
+}
+
+__global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs args) {
+  __shared__ float2 candidates[kWarps][kCandidates];
+  const AttentionArgs& a = args.attention;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const QueryTile tile = args.tiles[blockIdx.z];
+  const int tile_row = static_cast<int>(blockIdx.x) * kWarps + warp;
+  const int round_head = static_cast<int>(blockIdx.y);
+  const int kv_head = round_head / a.group;
+  const int64_t row_index = args.FirstRow(static_cast<int>(blockIdx.z), round_head) + tile_row;
+  const int padded = (tile.start_position + tile.num_rows + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  uint8_t* to = args.codes + row_index * args.stride;
+  if (tile_row >= tile.num_rows) {  // the tensor cores read every row
+    for (int t = lane * kEach; t < padded; t += kStep) *reinterpret_cast<uint2*>(to + t) = {0, 0};
+    return;
+  }
+  const int64_t packed = args.FirstPosition(kv_head, tile);
+  const int head = args.first_kv_head * a.group + round_head;
+  Row row;
+  row.counts = args.scores + row_index * args.stride;
+  row.k_scales = args.k_scales + packed;
+  row.v_scales = args.v_scales + packed;
+  row.length = tile.start_position + tile_row + 1;
+  row.gain = args.qk.gain;
+  row.q_scale = args.q.scales[int64_t{tile.first_row + tile_row} * a.num_heads + head];
+  row.inv_sqrt = a.inv_sqrt;
+  row.largest = FromOrderedBits(args.row_max[row_index]);
+
+  FirstPass first;
+  first.candidates.list = candidates[warp];
+  int t = lane * kEach;
+  const int whole = row.length / kStep * kStep;
+  for (int begin = 0; begin < whole; begin += kStep, t += kStep) first.Add<true>(row, t);
+  if (whole < row.length) first.Add<false>(row, t);
+  const float sum = FoldRow(first.lanes);
+  // What is not finite left more than that.
+  if (lane == 0 && !(sum < 1e30f)) a.finite.Report();
+
+  // A scale of V beyond that could lift an exponential that is no normal number any more.
+  const float v_max = __uint_as_float(args.v_max[kv_head]);
+  float p_max = v_max < 1e20f ? first.candidates.Largest(sum) : -1.0f;
+  if (p_max < 0.0f) p_max = LargestWeight(row, sum);
+  const float p_scale = BipolarScale(p_max, args.av.q_max);
+  if (lane == 0) args.p_scales[row_index] = p_scale;
+
+  const Quantizer quantizer(sum, p_scale, args.av.q_max, v_max);
+  t = lane * kEach;
+  for (int begin = 0; begin < whole; begin += kStep, t += kStep) {
+    *reinterpret_cast<uint2*>(to + t) = Codes<true>(row, quantizer, t);
+  }
+  for (; t < padded; t += kStep) {
+    uint2 codes{0, 0};
+    if (t < row.length) codes = Codes<false>(row, quantizer, t);
+    *reinterpret_cast<uint2*>(to + t) = codes;
+  }
+}
+
+constexpr int kOutputThreads = 256;
+
+__global__ void __launch_bounds__(kOutputThreads) WideOutputsKernel(const WideArgs args) {
+  const AttentionArgs& a = args.attention;
+  const QueryTile tile = args.tiles[blockIdx.y];
+  const int round_head = static_cast<int>(blockIdx.x);
+  const int head_dim = a.kv.head_dim;
+  const int64_t first_row = args.FirstRow(static_cast<int>(blockIdx.y), round_head);
+  const int64_t head = args.first_kv_head * a.group + round_head;
+  const int32_t* sums = args.sums + first_row * head_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < tile.num_rows * head_dim; i += kOutputThreads) {
+    const int row = i / head_dim;
+    a.out[(tile.first_row + row) * a.out_stride + head * head_dim + i % head_dim] =
+        (static_cast<float>(sums[i]) * args.av.gain) * args.p_scales[first_row + row];
+  }
+}
+
+}  // namespace
+
+void LaunchWideSoftmax(DeviceContext& ctx, const WideArgs& args) {
+  const dim3 grid(kQueryTile / kWarps, static_cast<unsigned>(args.kv_heads * args.attention.group),
+                  static_cast<unsigned>(args.num_tiles));
+  WideSoftmaxKernel<<<grid, kWarps * 32, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("WideSoftmaxKernel");
+}
+
+void LaunchWideOutputs(DeviceContext& ctx, const WideArgs& args) {
+  const dim3 grid(static_cast<unsigned>(args.kv_heads * args.attention.group), static_cast<unsigned>(args.num_tiles));
+  WideOutputsKernel<<<grid, kOutputThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("WideOutputsKernel");
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams of K and V for the wide tiles: the bits that q k and p v read as their B operands, and the scales.
+#include "kernels/cuda/attention/wide/wide.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/sc/tensor_core/operand.cuh"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kBlocksAtOnce = 8;  // that a block of threads visits one after another, with the same part of the table
+
+// One column of a stage: 16 codes, those of lane c of a quad in codes[c], from dimension (or position) first + 4 c kStep
+// on. Unit j * kWords + w has word w of the streams of code j of each lane.
+template <int kWords, int kColumns>
+__device__ __forceinline__ void StoreColumn(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
+                                            int first, int step, uint8_t* stage, int column) {
+  using Stream = std::conditional_t<kWords == 4, uint4, uint2>;
+  const auto* table = reinterpret_cast<const Stream*>(swapped);
+  uint4* to = reinterpret_cast<uint4*>(stage) + column;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    uint32_t words[kWords][4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const uint32_t code = codes[c] >> (8 * j) & 0xff;
+      const int mask = (first + c * step + j) & (tables.masks - 1);
+      const Stream stream = __ldg(table + mask * tables.levels + static_cast<int>(code & 0x7f));
+      const uint32_t flip = (code & 0x80) != 0 ? ~0u : 0u;
+      words[0][c] = stream.x ^ flip;
+      words[1][c] = stream.y ^ flip;
+      if constexpr (kWords == 4) {
+        words[2][c] = stream.z ^ flip;
+        words[3][c] = stream.w ^ flip;
+      }
+    }
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      to[(j * kWords + w) * kColumns] = make_uint4(words[w][0], words[w][1], words[w][2], words[w][3]);
+    }
+  }
+  // The factors of the sign correction (operand.cuh): u = [x < 0], and u less the ones of the stream.
+  uint32_t negative[4];
+  uint32_t rest[4];
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    const uint32_t signs = ByteSigns(codes[c]);
+    const uint32_t ones = DirectRanks<kWords>(codes[c]).packed;
+    const uint32_t complemented = __vadd4(ones, ((1u - 32 * kWords) & 0xff) * 0x01010101u);
+    negative[c] = signs & 0x01010101u;
+    rest[c] = (complemented & signs) | (__vsub4(0u, ones) & ~signs);
+  }
+  to[4 * kWords * kColumns] = make_uint4(negative[0], negative[1], negative[2], negative[3]);
+  to[(4 * kWords + 1) * kColumns] = make_uint4(rest[0], rest[1], rest[2], rest[3]);
+}
+
+template <int kWords>
+inline constexpr int kUnits = 4 * kWords + 2;
+
+// One dimension block of some blocks of kWideKeys keys of a sequence; with the first one their scales.
+template <int kWords>
+__global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs args, int first_sequence) {
+  const KvView& kv = args.attention.kv;
+  const int sequence_index = first_sequence + static_cast<int>(blockIdx.z);
+  const PassSequence sequence = args.attention.pass.sequences[sequence_index];
+  const int dim_blocks = kv.head_dim / 16;
+  const int dim_block = static_cast<int>(blockIdx.x) % dim_blocks;
+  const int begin = static_cast<int>(blockIdx.x) / dim_blocks * kBlocksAtOnce * kWideKeys;
+  if (sequence.packed_begin < 0) return;
+  const int32_t* pages = args.attention.pass.pages + int64_t{sequence_index} * args.attention.pass.max_pages;
+  const int head = args.first_kv_head + static_cast<int>(blockIdx.y);
+  const int64_t packed = blockIdx.y * args.positions + sequence.packed_begin;
+  const int column = static_cast<int>(threadIdx.x);
+  for (int block = begin; block < min(begin + kBlocksAtOnce * kWideKeys, sequence.length); block += kWideKeys) {
+    const int t = block + WideKey(column);
+    uint32_t codes[4] = {};
+    float k_scale = 0.0f;
+    float v_scale = 0.0f;
+    if (t < sequence.length) {
+      const int32_t page = pages[t >> kv.page_shift];
+      const int slot = t & (kv.page_tokens - 1);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) codes[c] = kv.k_words[kv.KWord(page, head, 4 * dim_block + c, slot)];
+      if (dim_block == 0) {
+        k_scale = kv.k_scales[kv.Scale(page, head, slot)];
+        v_scale = kv.v_scales[kv.Scale(page, head, slot)];
+      }
+    }
+    constexpr int64_t kStageBytes = int64_t{kUnits<kWords>} * kWideKeys * 16;
+    uint8_t* stage = args.k_streams + ((packed + block) / kWideKeys * dim_blocks + dim_block) * kStageBytes;
+    StoreColumn<kWords, kWideKeys>(args.qk, kv.qk_swapped, codes, 16 * dim_block, 4, stage, column);
+    if (dim_block == 0) {
+      args.k_scales[packed + t] = k_scale;
+      args.v_scales[packed + t] = v_scale;
+      // Scales are positive: ordered as integers.
+      const uint32_t largest = __reduce_max_sync(~0u, __float_as_uint(v_scale));
+      if (threadIdx.x % 32 == 0) atomicMax(args.v_max + blockIdx.y, largest);
+    }
+  }
+}
+
+// Stage `stage` of some blocks of 64 positions of a sequence. Lane c of a quad gets positions 16 c + 4 stage .. + 3, so
+// that its codes of p for four stages are 16 bytes of a row.
+template <int kWords, int kColumns>
+__global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs args, int first_sequence) {
+  const KvView& kv = args.attention.kv;
+  const int sequence_index = first_sequence + static_cast<int>(blockIdx.z);
+  const PassSequence sequence = args.attention.pass.sequences[sequence_index];
+  const int part = static_cast<int>(blockIdx.x) % 4;
+  const int begin = static_cast<int>(blockIdx.x) / 4 * kBlocksAtOnce * kKeyBlock;
+  if (sequence.packed_begin < 0) return;
+  const int32_t* pages = args.attention.pass.pages + int64_t{sequence_index} * args.attention.pass.max_pages;
+  const int head = args.first_kv_head + static_cast<int>(blockIdx.y);
+  const int64_t packed = blockIdx.y * args.positions + sequence.packed_begin;
+  const int column = static_cast<int>(threadIdx.x);
+  const int padded = (sequence.length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  for (int block = begin; block < min(begin + kBlocksAtOnce * kKeyBlock, padded); block += 64) {
+    uint32_t codes[4] = {};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int t = block + 16 * c + 4 * part;
+      if (t >= sequence.length) continue;
+      codes[c] = kv.v_words[kv.VWord(pages[t >> kv.page_shift], head, (t & (kv.page_tokens - 1)) >> 2, column)];
+      // The bytes of later positions in the last word may hold an earlier tenant of the page.
+      if (sequence.length - t < 4) codes[c] &= (1u << (8 * (sequence.length - t))) - 1;
+    }
+    constexpr int64_t kStageBytes = int64_t{kUnits<kWords>} * kColumns * 16;
+    uint8_t* stage = args.v_streams + ((packed + block) / 64 * 4 + part) * kStageBytes;
+    StoreColumn<kWords, kColumns>(args.av, kv.av_swapped, codes, block + 4 * part, 16, stage, column);
+  }
+}
+
+}  // namespace
+
+void LaunchWideStreams(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch) {
+  const int head_dim = args.attention.kv.head_dim;
+  STOCH_CUDA(cudaMemsetAsync(args.v_max, 0, static_cast<size_t>(args.kv_heads) * sizeof(uint32_t), ctx.stream));
+  const auto pieces =
+      static_cast<unsigned>((batch.max_length + kBlocksAtOnce * kKeyBlock - 1) / (kBlocksAtOnce * kKeyBlock));
+  static_assert(kWideKeys == kKeyBlock);
+  const dim3 keys(pieces * static_cast<unsigned>(head_dim / 16), static_cast<unsigned>(args.kv_heads),
+                  static_cast<unsigned>(batch.num_sequences));
+  auto* of_keys = args.qk.stream_words == 4 ? &KeyStreamsKernel<4> : &KeyStreamsKernel<2>;
+  of_keys<<<keys, kWideKeys, 0, ctx.stream>>>(args, batch.first_sequence);
+  STOCH_CUDA_LAUNCH("KeyStreamsKernel");
+  const dim3 values(pieces * 4, keys.y, keys.z);
+  auto* of_values = args.av.stream_words == 4
+                        ? (head_dim == 128 ? &ValueStreamsKernel<4, 128> : &ValueStreamsKernel<4, 64>)
+                        : (head_dim == 128 ? &ValueStreamsKernel<2, 128> : &ValueStreamsKernel<2, 64>);
+  of_values<<<values, head_dim, 0, ctx.stream>>>(args, batch.first_sequence);
+  STOCH_CUDA_LAUNCH("ValueStreamsKernel");
+}
+
+}  // namespace stoch::cuda

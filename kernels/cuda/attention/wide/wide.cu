@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SC attention of long sequences on wgmma: rounds of KV heads, groups of tiles.
+#include <algorithm>
+
+#include "kernels/cuda/attention/wide/wide.h"
+#include "kernels/cuda/base/cuda_check.h"
+
+namespace stoch::cuda {
+namespace {
+
+int64_t PaddedLength(const QueryTile& tile) {
+  const int64_t length = tile.start_position + tile.num_rows;
+  return (length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+}
+
+void RunGroup(DeviceContext& ctx, const WidePlan& plan, WideArgs args) {
+  const int64_t rows = int64_t{args.num_tiles} * args.kv_heads * args.attention.group * kQueryTile;
+  const int64_t blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * int64_t{args.kv_heads} * plan.parts;
+  args.range = static_cast<int32_t>(WideRange(ctx.traits, blocks, args.stride));
+  const int64_t ranges = (args.stride + args.range - 1) / args.range;
+  const int64_t sum_bytes = ranges > 1 ? rows * args.attention.kv.head_dim * int64_t{sizeof(int32_t)} : 0;
+  Scratch scratch(ctx.workspace);
+  args.scores = scratch.Take<int16_t>(rows * args.stride);
+  args.codes = scratch.Take<uint8_t>(rows * args.stride);
+  args.row_max = scratch.Take<uint32_t>(rows);
+  args.p_scales = scratch.Take<float>(rows);
+  args.sums = ranges > 1 ? scratch.Take<int32_t>(sum_bytes / int64_t{sizeof(int32_t)}) : nullptr;
+  STOCH_CUDA(cudaMemsetAsync(args.row_max, 0, static_cast<size_t>(rows) * sizeof(uint32_t), ctx.stream));
+  LaunchWideScores(ctx, plan, args, ranges);
+  LaunchWideSoftmax(ctx, args);
+  if (ranges > 1) STOCH_CUDA(cudaMemsetAsync(args.sums, 0, static_cast<size_t>(sum_bytes), ctx.stream));
+  LaunchWideValues(ctx, plan, args, ranges);
+  if (ranges > 1) LaunchWideOutputs(ctx, args);
+}
+
+}  // namespace
+
+void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                  const ScTables& av, const QueryCodes& q, const TileSet& tiles, const TileBatch& batch) {
+  const WidePlan plan = PlanWideTiles(ctx.traits, shape);
+  const auto end = static_cast<size_t>(batch.first_tile + batch.num_tiles);
+  const int64_t longest = PaddedLength(tiles.host[static_cast<size_t>(batch.first_tile)]);
+  const int64_t kv_heads = WideKvHeads(ctx.traits, shape, plan, batch.positions, longest);
+  const int64_t packed = batch.positions * kv_heads;
+  const int64_t k_bytes = plan.score_stage_bytes * (shape.head_dim / 16) / kWideKeys;
+  Scratch scratch(ctx.workspace);
+  WideArgs round;
+  round.attention = args;
+  round.qk = qk;
+  round.av = av;
+  round.q = q;
+  round.heads = plan.heads;
+  round.block_tiles = plan.tiles;
+  round.parts = plan.parts;
+  round.positions = batch.positions;
+  round.k_streams = scratch.Take<uint8_t>(packed * k_bytes);
+  round.v_streams = scratch.Take<uint8_t>(packed * (plan.position_bytes - k_bytes));
+  round.k_scales = scratch.Take<float>(packed);
+  round.v_scales = scratch.Take<float>(packed);
+  round.v_max = scratch.Take<uint32_t>(kv_heads);
+  for (int64_t kv_head = 0; kv_head < shape.num_kv_heads; kv_head += kv_heads) {
+    round.first_kv_head = static_cast<int32_t>(kv_head);
+    round.kv_heads = static_cast<int32_t>(std::min<int64_t>(kv_heads, shape.num_kv_heads - kv_head));
+    LaunchWideStreams(ctx, round, batch);
+    for (auto first = static_cast<size_t>(batch.first_tile); first < end;) {
+      WideArgs group = round;
+      group.stride = PaddedLength(tiles.host[first]);
+      const int64_t count = WideTiles(ctx.traits, shape, round.kv_heads, group.stride);
+      group.tiles = tiles.device + first;
+      group.num_tiles = static_cast<int32_t>(std::clamp<int64_t>(count, 1, static_cast<int64_t>(end - first)));
+      RunGroup(ctx, plan, group);
+      first += static_cast<size_t>(group.num_tiles);
+    }
+  }
+}
+
+}  // namespace stoch::cuda

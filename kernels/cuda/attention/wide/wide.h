@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SC attention of prompts on binary wgmma: what its kernels share. Private to this folder.
+//
+// Per group of tiles: q k as 16-bit counts with the largest score of every row (products.cu), softmax and
+// quantization of the probabilities (rows.cu), p v (products.cu). Both products read codes of rows (A,
+// thermometers made in registers) against streams of K or V (B, streams.cu) through a ring in shared memory.
+#pragma once
+
+#include "kernels/cuda/attention/kernels.h"
+
+namespace stoch::cuda {
+
+// A round: some KV heads of one batch of sequences, their streams, and the scratch of one group of its tiles.
+struct WideArgs {
+  AttentionArgs attention;
+  ScTables qk, av;
+  QueryCodes q;
+  int32_t heads = 1;        // WidePlan
+  int32_t block_tiles = 1;  // WidePlan::tiles
+  int32_t parts = 1;        // WidePlan
+  int32_t first_kv_head = 0;
+  int32_t kv_heads = 0;
+
+  // [kv_head][position / kWideKeys][dim / 16] stages, columns ordered by WideColumn
+  uint8_t* k_streams = nullptr;
+  // [kv_head][position / 64][4] stages of the positions WidePosition(stage, lane of quad, byte)
+  uint8_t* v_streams = nullptr;
+  float* k_scales = nullptr;  // [kv_head][position]
+  float* v_scales = nullptr;
+  uint32_t* v_max = nullptr;  // [kv_head]: bits of the largest scale
+  int64_t positions = 0;      // of the batch, sequences end to end (PassSequence::packed_begin)
+
+  const QueryTile* tiles = nullptr;  // of the group
+  int32_t num_tiles = 0;
+  int64_t stride = 0;           // positions of a row, a multiple of kKeyBlock
+  int16_t* scores = nullptr;    // [tile][head of the round][kQueryTile][stride]
+  uint8_t* codes = nullptr;     // the same of the probabilities
+  uint32_t* row_max = nullptr;  // [tile][head][kQueryTile]: OrderedBits of the largest score
+  float* p_scales = nullptr;    // [tile][head][kQueryTile]
+  int32_t* sums = nullptr;      // [tile][head][kQueryTile][head_dim] of p v; null where a block takes all positions
+  int32_t range = 0;            // positions that a block of the products takes
+  uint32_t minus_one = ~0u;     // a value that the compiler does not know
+
+#if defined(__CUDACC__)
+  __device__ __forceinline__ int round_heads() const { return kv_heads * attention.group; }
+  // First row of a tile's head in the scratch.
+  __device__ __forceinline__ int64_t FirstRow(int tile, int head) const {
+    return (int64_t{tile} * round_heads() + head) * kQueryTile;
+  }
+  __device__ __forceinline__ int64_t FirstPosition(int kv_head, const QueryTile& tile) const {
+    return kv_head * positions + attention.pass.sequences[tile.sequence].packed_begin;
+  }
+#endif
+};
+
+#if defined(__CUDACC__)
+// Column of q k that key `key` of kWideKeys has: the eight keys that a lane's accumulators hold then lie together.
+__device__ __forceinline__ int WideKey(int column) {
+  return (column & ~31) + (column >> 1 & 3) * 8 + (column >> 3 & 3) * 2 + (column & 1);
+}
+
+// Floats as unsigned integers in the same order; 0 is below all of them.
+__device__ __forceinline__ uint32_t OrderedBits(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float FromOrderedBits(uint32_t ordered) {
+  return __uint_as_float((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
+}
+#endif
+
+// streams.cu: streams and scales of K and V of the round.
+void LaunchWideStreams(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch);
+// products.cu
+void LaunchWideScores(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges);
+void LaunchWideValues(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges);
+// rows.cu: probabilities as codes. Then, where sums are left: the outputs from them.
+void LaunchWideSoftmax(DeviceContext& ctx, const WideArgs& args);
+void LaunchWideOutputs(DeviceContext& ctx, const WideArgs& args);
+
+}  // namespace stoch::cuda

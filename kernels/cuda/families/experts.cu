@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string>
+#include <type_traits>
+
+#include "kernels/base/error.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/dispatch.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/device/block_reduce.cuh"
+#include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/families/experts.h"
+#include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = kRowLanes;
+constexpr int64_t kMaxGridY = 32768;  // gridDim.y is limited to 65535
+
+// ------------------------------------------------------------------------------------------------------ router ----
+
+struct RouteArgs {
+  const float* logits = nullptr;
+  int32_t* chosen = nullptr;
+  float* weights = nullptr;
+  int experts = 0;
+  int top_k = 0;
+  bool normalize = false;
+};
+
+// The larger p first, the lower index of equals; an index of a row always.
+struct Candidate {
+  float p = -2.0f;
+  int index = 0;
+};
+__device__ Candidate Larger(const Candidate& a, const Candidate& b) {
+  return b.p > a.p || (b.p == a.p && b.index < a.index) ? b : a;
+}
+
+// A block a row.
+__global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args) {
+  extern __shared__ float p[];  // [experts]
+  __shared__ float lanes[kRowLanes];
+  __shared__ Candidate bests[kBlockWarps];
+  WaitForPrevious();
+  const int j = static_cast<int>(threadIdx.x);
+  const int64_t row = blockIdx.x;
+  const float* logits = args.logits + row * args.experts;
+  float largest = logits[0];
+  for (int e = j; e < args.experts; e += kThreads) largest = fmaxf(largest, logits[e]);
+  largest = BlockMax(largest, lanes);
+  float sum = 0.0f;
+  for (int e = j; e < args.experts; e += kThreads) {
+    p[e] = Exp(logits[e] - largest);
+    sum = sum + p[e];
+  }
+  sum = BlockFoldLanes(sum, lanes);
+  for (int e = j; e < args.experts; e += kThreads) p[e] = p[e] / sum;
+  __syncthreads();
+
+  int32_t* chosen = args.chosen + row * args.top_k;
+  float* weights = args.weights + row * args.top_k;
+  for (int rank = 0; rank < args.top_k; ++rank) {
+    Candidate best;
+    for (int e = j; e < args.experts; e += kThreads) best = Larger(best, Candidate{p[e], e});
+    for (int s = kWarp / 2; s > 0; s /= 2) {
+      best = Larger(best, Candidate{__shfl_xor_sync(kAllLanes, best.p, s), __shfl_xor_sync(kAllLanes, best.index, s)});
+    }
+    if (j % kWarp == 0) bests[j / kWarp] = best;
+    __syncthreads();
+    if (j == 0) {
+      for (int w = 1; w < kBlockWarps; ++w) best = Larger(best, bests[w]);
+      chosen[rank] = best.index;
+      weights[rank] = best.p;
+      p[best.index] = -1.0f;
+    }
+    __syncthreads();
+  }
+  if (j != 0 || !args.normalize) return;
+  float total = weights[0];
+  for (int rank = 1; rank < args.top_k; ++rank) total = total + weights[rank];
+  for (int rank = 0; rank < args.top_k; ++rank) weights[rank] = weights[rank] / total;
+}
+
+// --------------------------------------------------------------------------------------------------- SC experts ----
+
+struct SlotArgs {
+  const int32_t* chosen = nullptr;
+  int64_t first_slot = 0;  // of this launch
+  int per_row = 1;         // slots that share a row of activations
+  float* out = nullptr;
+  int64_t out_stride = 0;
+};
+
+// One thread per output feature of a slot, as in sc/generic.cu. Lanes of a warp are the rows of a weight tile.
+template <ScCode kCode>
+__global__ void __launch_bounds__(kThreads)
+    ScExpertKernel(const __grid_constant__ ScTables tables, const __grid_constant__ ScActivationView a,
+                   const ScWeightView* views, const SlotArgs args) {
+  const int64_t slot = args.first_slot + blockIdx.y;
+  const ScWeightView w = views[args.chosen[slot]];
+  const int64_t m = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t n = slot / args.per_row;
+  if (m >= w.rows) return;
+  float y = 0.0f;
+  for (int64_t c = 0; c < w.dims.chunks; ++c) {
+    const int64_t first = c * w.dims.chunk_stride;
+    const int64_t dims = w.dims.chunk_dims(c);
+    int32_t acc = 0;
+    for (int64_t i = 0; i < dims; i += kTileDims) {
+      uint4 words = *reinterpret_cast<const uint4*>(w.codes + w.code_offset(m, first + i));
+      const uint8_t* codes_b = reinterpret_cast<const uint8_t*>(&words);
+      const uint8_t* codes_a = a.codes + n * a.dims.padded + first + i;
+#pragma unroll
+      for (int k = 0; k < kTileDims; ++k) {
+        if (i + k >= dims) break;
+        const int code_a = codes_a[k];
+        const int code_b = codes_b[k];
+        const int64_t mask = (i + k) & (tables.masks - 1);
+        if constexpr (kCode == ScCode::kSignMagnitude) {
+          const int count = tables.counts16[(mask * tables.levels + (code_a & 0x7f)) * tables.levels + (code_b & 0x7f)];
+          acc += ((code_a ^ code_b) & 0x80) != 0 ? -count : count;
+        } else {
+          acc += tables.counts16[(mask * tables.levels + code_a) * tables.levels + code_b];
+        }
+      }
+    }
+    const float scale_a = a.scales[c * a.tokens + n];
+    const float scale_b = w.scales[c * w.rows_padded + m];
+    if constexpr (kCode == ScCode::kAsymmetric) {
+      y = UnipolarProduct(acc, tables.gain, static_cast<int>(w.dims.dims), {scale_a, a.zeros[n], a.sums[n]},
+                          {scale_b, w.zeros[m], w.sums[m]});
+    } else {
+      y = y + BipolarProduct(acc, tables.gain, scale_a, scale_b);
+    }
+  }
+  args.out[slot * args.out_stride + m] = y;
+}
+
+// ----------------------------------------------------------------------------------------- exact and fp16 experts ----
+
+// kDotLanes threads an output feature of a slot.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    ExactExpertKernel(const float* x, int64_t x_stride, const ExactWeightView* views, const SlotArgs args,
+                      const FiniteReporter reporter) {
+  constexpr int kVector = 16 / sizeof(T);
+  const int64_t slot = args.first_slot + blockIdx.y;
+  const ExactWeightView w = views[args.chosen[slot]];
+  const int lane = static_cast<int>(threadIdx.x) % kDotLanes;
+  const int64_t m = static_cast<int64_t>(blockIdx.x) * (kThreads / kDotLanes) + threadIdx.x / kDotLanes;
+  const bool is_there = m < w.rows;  // lanes of a warp fold together
+  const float* row = x + slot / args.per_row * x_stride;
+  const T* weights = static_cast<const T*>(w.data) + (is_there ? m : 0) * w.padded_cols + lane * kVector;
+  float sum = 0.0f;
+  for (int64_t d = 0; d < w.padded_cols; d += kVector * kDotLanes) {
+    float values[kVector];
+    Expand(LoadStreaming(weights + d), values, T());
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) sum = Fma(row[d + v * kDotLanes + lane], values[v], sum);
+  }
+#pragma unroll
+  for (int s = kDotLanes / 2; s > 0; s /= 2) sum = sum + __shfl_down_sync(kAllLanes, sum, s, kDotLanes);
+  if (lane != 0 || !is_there) return;
+  const float y = PlusZero(sum);
+  if (!IsFinite(y)) reporter.Report();
+  args.out[slot * args.out_stride + m] = y;
+}
+
+// The baseline's: a warp an output feature.
+__global__ void __launch_bounds__(kThreads)
+    HalfExpertKernel(const float* x, int64_t x_stride, const HalfWeightView* views, const SlotArgs args) {
+  const int64_t slot = args.first_slot + blockIdx.y;
+  const HalfWeightView w = views[args.chosen[slot]];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t m = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (m >= w.rows) return;
+  const float* row = x + slot / args.per_row * x_stride;
+  const auto* weights = reinterpret_cast<const __half*>(w.data) + m * w.cols;
+  float sum = 0.0f;
+  for (int64_t d = lane; d < w.cols; d += kWarp) sum = Fma(row[d], __half2float(weights[d]), sum);
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_down_sync(kAllLanes, sum, s);
+  if (lane == 0) args.out[slot * args.out_stride + m] = sum;
+}
+
+// ------------------------------------------------------------------------------------------------------ combine ----
+
+struct CombineArgs {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  const float* weights = nullptr;
+  int top_k = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  int64_t cols = 0;
+  int64_t first_row = 0;
+};
+
+__global__ void __launch_bounds__(kThreads) CombineKernel(const CombineArgs args) {
+  WaitForPrevious();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= args.cols) return;
+  const int64_t row = args.first_row + blockIdx.y;
+  const float* weights = args.weights + row * args.top_k;
+  const float* x = args.x + row * args.top_k * args.x_stride + i;
+  float sum = weights[0] * x[0];
+  for (int k = 1; k < args.top_k; ++k) sum = sum + weights[k] * x[k * args.x_stride];
+  float* out = args.out + row * args.out_stride + i;
+  *out = *out + sum;
+}
+
+// Calls `launch(first, count)` for as many of `total` at a time as a grid has in y.
+template <typename LaunchFn>
+void ForGridY(int64_t total, const LaunchFn& launch) {
+  for (int64_t first = 0; first < total; first += kMaxGridY) {
+    launch(first, static_cast<unsigned>(std::min(kMaxGridY, total - first)));
+  }
+}
+
+unsigned Blocks(int64_t count, int64_t per_block) { return static_cast<unsigned>((count + per_block - 1) / per_block); }
+
+// f(x) is taken from here by every weight of a call.
+RowSource SourceOf(const ExpertLinearCall& call) {
+  LinearCall linear;
+  linear.prologue = call.prologue;
+  linear.x = call.x;
+  linear.x2 = call.x2;
+  linear.norm_weight = call.norm_weight;
+  linear.norm_eps = call.norm_eps;
+  return MakeRowSource(linear);
+}
+
+void RunSc(DeviceContext& ctx, const CudaExperts& experts, const RowSource& source, int64_t x_rows, int64_t slots,
+           SlotArgs args, const FiniteReporter& reporter) {
+  const ScOperator& op = *experts.first().spec().sc;
+  const ScTables& tables = ctx.tables.Get(op);
+  Scratch scratch(ctx.workspace);
+  const ScActivationView a = LaunchQuantize(ctx, scratch, source, x_rows, experts.cols(), op, reporter);
+  const auto kernel = tables.code == ScCode::kSignMagnitude ? ScExpertKernel<ScCode::kSignMagnitude>
+                      : tables.code == ScCode::kOffset      ? ScExpertKernel<ScCode::kOffset>
+                                                            : ScExpertKernel<ScCode::kAsymmetric>;
+  ForGridY(slots, [&](int64_t first, unsigned count) {
+    args.first_slot = first;
+    kernel<<<dim3(Blocks(experts.rows(), kThreads), count), kThreads, 0, ctx.stream>>>(
+        tables, a, static_cast<const ScWeightView*>(experts.views()), args);
+    STOCH_CUDA_LAUNCH("ScExpertKernel");
+  });
+}
+
+void RunExact(DeviceContext& ctx, const CudaExperts& experts, const RowSource& source, int64_t x_rows, int64_t slots,
+              SlotArgs args, const FiniteReporter& reporter) {
+  const auto& view = experts.first().view<ExactWeightView>();
+  Scratch scratch(ctx.workspace);
+  float* x = scratch.Take<float>(x_rows * view.padded_cols);
+  LaunchPrologue(ctx, source, x_rows, experts.cols(), x, view.padded_cols, reporter);
+  DispatchFloat(view.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    ForGridY(slots, [&](int64_t first, unsigned count) {
+      args.first_slot = first;
+      ExactExpertKernel<T><<<dim3(Blocks(experts.rows(), kThreads / kDotLanes), count), kThreads, 0, ctx.stream>>>(
+          x, view.padded_cols, static_cast<const ExactWeightView*>(experts.views()), args, reporter);
+      STOCH_CUDA_LAUNCH("ExactExpertKernel");
+    });
+  });
+}
+
+void RunHalf(DeviceContext& ctx, const CudaExperts& experts, const RowSource& source, int64_t x_rows, int64_t slots,
+             SlotArgs args, const FiniteReporter& reporter) {
+  Scratch scratch(ctx.workspace);
+  float* x = scratch.Take<float>(x_rows * experts.cols());
+  LaunchPrologue(ctx, source, x_rows, experts.cols(), x, experts.cols(), reporter);
+  ForGridY(slots, [&](int64_t first, unsigned count) {
+    args.first_slot = first;
+    HalfExpertKernel<<<dim3(Blocks(experts.rows(), kThreads / kWarp), count), kThreads, 0, ctx.stream>>>(
+        x, experts.cols(), static_cast<const HalfWeightView*>(experts.views()), args);
+    STOCH_CUDA_LAUNCH("HalfExpertKernel");
+  });
+}
+
+template <typename View>
+Buffer UploadViews(DeviceContext& ctx, const std::vector<std::unique_ptr<LinearWeight>>& experts) {
+  static_assert(std::is_trivially_copyable_v<View>);
+  std::vector<View> views;
+  for (const auto& expert : experts) views.push_back(static_cast<const CudaLinear&>(*expert).view<View>());
+  Buffer buffer = AllocateDevice(ctx.device, views.size() * sizeof(View));
+  STOCH_CUDA(cudaMemcpy(buffer.data(), views.data(), views.size() * sizeof(View), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
+}  // namespace
+
+int64_t CudaExperts::bytes() const {
+  auto bytes = static_cast<int64_t>(views_.bytes());
+  for (const auto& expert : experts_) bytes += expert->bytes();
+  return bytes;
+}
+
+std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts) {
+  const LinearSpec& spec = experts.front()->spec();
+  if (spec.sc != nullptr && (spec.sc->config.granularity != ScGranularity::kPerRow || spec.sc->config.group_a != 1)) {
+    throw InvalidInput(
+        "experts: activations whose scales belong to several rows are not implemented by the cuda backend; use "
+        "granularity=per_row and group_a=1");
+  }
+  for (const auto& expert : experts) {
+    if (spec.precision != Precision::kFp32) break;
+    const DType dtype = static_cast<const CudaLinear&>(*expert).view<ExactWeightView>().dtype;
+    if (dtype == static_cast<const CudaLinear&>(*experts.front()).view<ExactWeightView>().dtype) continue;
+    throw InvalidInput("experts: exact weights of several types are not implemented by the cuda backend");
+  }
+  Buffer views = spec.precision == Precision::kSc     ? UploadViews<ScWeightView>(ctx, experts)
+                 : spec.precision == Precision::kFp32 ? UploadViews<ExactWeightView>(ctx, experts)
+                                                      : UploadViews<HalfWeightView>(ctx, experts);
+  return std::make_unique<CudaExperts>(std::move(experts), std::move(views));
+}
+
+void LaunchRoute(DeviceContext& ctx, const RouteCall& call) {
+  RouteArgs args;
+  args.logits = call.logits.ptr<const float>();
+  args.chosen = call.chosen.ptr<int32_t>();
+  args.weights = call.weights.ptr<float>();
+  args.experts = static_cast<int>(call.logits.dim(1));
+  args.top_k = static_cast<int>(call.chosen.dim(1));
+  args.normalize = call.normalize;
+  if (call.logits.dim(0) == 0) return;
+  LaunchOverlapped(ctx, RouteKernel, dim3(static_cast<unsigned>(call.logits.dim(0))), dim3(kThreads),
+                   static_cast<size_t>(args.experts) * sizeof(float), args);
+}
+
+void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
+  const int64_t slots = call.chosen.numel();
+  if (slots == 0) return;
+  const FiniteReporter reporter = ctx.Reporter(call.site);
+  const RowSource source = SourceOf(call);
+  const int64_t x_rows = call.x.dim(0);
+  for (size_t i = 0; i < call.weights.size(); ++i) {
+    const auto& experts = static_cast<const CudaExperts&>(*call.weights[i]);
+    SlotArgs args;
+    args.chosen = call.chosen.ptr<const int32_t>();
+    args.per_row = x_rows == call.chosen.dim(0) ? static_cast<int>(call.chosen.dim(1)) : 1;
+    args.out = call.outs[i].ptr<float>();
+    args.out_stride = call.outs[i].step(0);
+    switch (experts.first().spec().precision) {
+      case Precision::kSc: RunSc(ctx, experts, source, x_rows, slots, args, reporter); break;
+      case Precision::kFp32: RunExact(ctx, experts, source, x_rows, slots, args, reporter); break;
+      case Precision::kFp16: RunHalf(ctx, experts, source, x_rows, slots, args, reporter); break;
+    }
+  }
+}
+
+void LaunchCombineExperts(DeviceContext& ctx, const CombineExpertsCall& call) {
+  CombineArgs args;
+  args.x = call.x.ptr<const float>();
+  args.x_stride = call.x.step(0);
+  args.weights = call.weights.ptr<const float>();
+  args.top_k = static_cast<int>(call.weights.dim(1));
+  args.out = call.out.ptr<float>();
+  args.out_stride = call.out.step(0);
+  args.cols = call.out.dim(1);
+  if (args.cols == 0) return;
+  ForGridY(call.out.dim(0), [&](int64_t first, unsigned count) {
+    args.first_row = first;
+    LaunchOverlapped(ctx, CombineKernel, dim3(Blocks(args.cols, kThreads), count), dim3(kThreads), 0, args);
+  });
+}
+
+}  // namespace stoch::cuda

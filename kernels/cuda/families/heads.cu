@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/families/heads.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/math/elementary.h"
+#include "kernels/math/reduce.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kHeadsPerBlock = kThreads / kWarp;
+constexpr int kLanesPerThread = kRowLanes / kWarp;
+constexpr int64_t kMaxGridY = 32768;  // gridDim.y is limited to 65535
+
+__global__ void __launch_bounds__(kThreads) AddBiasKernel(float* x, int64_t stride, const float* bias, int64_t cols) {
+  StartNext();
+  WaitForPrevious();
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (col >= cols) return;
+  float* at = x + blockIdx.y * stride + col;
+  *at = *at + bias[col];
+}
+
+// Heads of q, then those of k, of every row.
+struct HeadArgs {
+  float* q = nullptr;
+  float* k = nullptr;
+  int64_t q_stride = 0;
+  int64_t k_stride = 0;
+  const float* q_weight = nullptr;
+  const float* k_weight = nullptr;
+  int q_heads = 0;
+  int heads = 0;  // of q and k
+  int head_dim = 0;
+  float eps = 0;
+};
+
+// A warp a head: thread j has the lanes j, j + 32, ... of the row's kRowLanes.
+__global__ void __launch_bounds__(kThreads) NormHeadsKernel(const HeadArgs args) {
+  StartNext();
+  WaitForPrevious();
+  const int head = static_cast<int>(blockIdx.x) * kHeadsPerBlock + static_cast<int>(threadIdx.x) / kWarp;
+  if (head >= args.heads) return;  // whole warps
+  const bool is_q = head < args.q_heads;
+  const int64_t row = blockIdx.y;
+  const int64_t n = args.head_dim;
+  float* x = is_q ? args.q + row * args.q_stride + head * n : args.k + row * args.k_stride + (head - args.q_heads) * n;
+  const float* weight = is_q ? args.q_weight : args.k_weight;
+  const int j = static_cast<int>(threadIdx.x) % kWarp;
+
+  float lanes[kLanesPerThread] = {};
+  for (int64_t first = j; first < n; first += kRowLanes) {
+#pragma unroll
+    for (int k = 0; k < kLanesPerThread; ++k) {
+      const int64_t i = first + k * kWarp;
+      if (i < n) lanes[k] = Fma(x[i], x[i], lanes[k]);
+    }
+  }
+  float sum = FoldLanes<kLanesPerThread>(lanes);
+  // To both sides, as a + b is b + a: every thread ends with the total.
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
+  const float mean = sum / static_cast<float>(args.head_dim);
+  const float r = 1.0f / Sqrt(mean + args.eps);
+  for (int64_t i = j; i < n; i += kWarp) x[i] = (x[i] * r) * weight[i];
+}
+
+}  // namespace
+
+void LaunchAddBias(DeviceContext& ctx, const AddBiasCall& call) {
+  const int64_t cols = call.x.dim(1);
+  if (cols == 0) return;
+  const auto blocks = static_cast<unsigned>((cols + kThreads - 1) / kThreads);
+  for (int64_t first = 0; first < call.x.dim(0); first += kMaxGridY) {
+    const auto rows = static_cast<unsigned>(std::min(kMaxGridY, call.x.dim(0) - first));
+    LaunchOverlapped(ctx, AddBiasKernel, dim3(blocks, rows), dim3(kThreads), 0,
+                     call.x.ptr<float>() + first * call.x.step(0), call.x.step(0), call.bias.ptr<const float>(), cols);
+  }
+}
+
+void LaunchNormHeads(DeviceContext& ctx, const NormHeadsCall& call) {
+  HeadArgs args;
+  args.q_stride = call.q.step(0);
+  args.k_stride = call.k.step(0);
+  args.q_weight = call.q_weight.ptr<const float>();
+  args.k_weight = call.k_weight.ptr<const float>();
+  args.head_dim = static_cast<int>(call.head_dim);
+  args.q_heads = static_cast<int>(call.q.dim(1) / call.head_dim);
+  args.heads = args.q_heads + static_cast<int>(call.k.dim(1) / call.head_dim);
+  args.eps = call.eps;
+  if (args.heads == 0) return;
+  const auto blocks = static_cast<unsigned>((args.heads + kHeadsPerBlock - 1) / kHeadsPerBlock);
+  for (int64_t first = 0; first < call.q.dim(0); first += kMaxGridY) {
+    const auto rows = static_cast<unsigned>(std::min(kMaxGridY, call.q.dim(0) - first));
+    args.q = call.q.ptr<float>() + first * args.q_stride;
+    args.k = call.k.ptr<float>() + first * args.k_stride;
+    LaunchOverlapped(ctx, NormHeadsKernel, dim3(blocks, rows), dim3(kThreads), 0, args);
+  }
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the kernels that answer queries about logits are launched: a cluster of blocks a query.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/runtime/cluster_launch.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sampling/logit_queries.h"
+#include "kernels/cuda/sampling/row_scan.cuh"
+
+namespace stoch::cuda::sampling {
+
+struct QueryArgs {
+  LogitQueryView queries;
+  const float* logits = nullptr;
+  int64_t stride = 0;
+  int64_t first_row = 0;  // of the rows that are there, among all that queries number
+  int64_t rows = 0;
+  int64_t first = 0;  // query
+};
+
+// `kernel` for the queries of the range, blockIdx.y from args.first on.
+inline void LaunchQueries(DeviceContext& ctx, void (*kernel)(QueryArgs), const LogitRows& logits,
+                          const CudaLogitQueries& queries, const QueryRange& range) {
+  constexpr int64_t kQueriesAtOnce = 32768;  // gridDim.y is limited to 65535
+  const int blocks = ctx.traits.has_clusters ? kBlocks : 1;
+  for (int64_t done = 0; done < range.count; done += kQueriesAtOnce) {
+    const auto count = static_cast<unsigned>(std::min(kQueriesAtOnce, range.count - done));
+    LaunchClusters(ctx, kernel, dim3(static_cast<unsigned>(blocks), count), kThreads, 0,
+                   QueryArgs{queries.view(), logits.view.ptr<const float>(), logits.view.step(0), logits.first_row,
+                             logits.view.dim(0), range.first + done});
+  }
+}
+
+}  // namespace stoch::cuda::sampling

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "loader/checkpoint/gguf/config.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "loader/quote.h"
+
+namespace stoch::gguf {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kRopeFactors = "rope_freqs.weight";
+
+struct Architecture {
+  std::string_view name;   // in GGUF
+  const char* model_type;  // in config.json
+  const char* class_name;
+};
+constexpr Architecture kArchitectures[] = {
+    {"llama", "llama", "LlamaForCausalLM"},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM"},
+    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
+};
+constexpr const char* kMistralType = "mistral";
+constexpr const char* kMistralClass = "MistralForCausalLM";
+
+const Architecture& ArchitectureOf(const Metadata& metadata) {
+  constexpr std::string_view kKey = "general.architecture";
+  const std::string_view name = metadata.Required(kKey, metadata.String(kKey));
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.name == name) return architecture;
+  }
+  metadata.Fail(kKey, "expected llama, qwen2, qwen3 or qwen3moe, got " + Quoted(name));
+}
+
+// Metadata of one architecture, whose keys begin with its name.
+class Keys {
+ public:
+  Keys(const Model& model, const Architecture& architecture)
+      : model_(model), metadata_(model.metadata()), prefix_(std::string(architecture.name) + ".") {}
+
+  const Metadata& metadata() const { return metadata_; }
+  std::string Full(std::string_view key) const { return prefix_ + std::string(key); }
+  int64_t Need(std::string_view key) const { return metadata_.Required(Full(key), Integer(key)); }
+  std::optional<int64_t> Integer(std::string_view key) const { return metadata_.Integer(Full(key)); }
+  std::optional<double> Number(std::string_view key) const { return metadata_.Number(Full(key)); }
+  std::optional<std::string_view> String(std::string_view key) const { return metadata_.String(Full(key)); }
+  bool HasTensor(std::string_view name) const { return model_.Find(name) != nullptr; }
+  const StoredTensor* Find(std::string_view name) const { return model_.Find(name); }
+
+  // What the model would do with it is not implemented.
+  void Refuse(std::string_view key, const std::string& expected) const {
+    if (metadata_.Has(Full(key))) metadata_.Fail(Full(key), "expected " + expected + ", got a value");
+  }
+
+ private:
+  const Model& model_;
+  const Metadata& metadata_;
+  std::string prefix_;
+};
+
+void AddSizes(const Keys& keys, Json& config) {
+  const StoredTensor* embedding = keys.Find("token_embd.weight");
+  if (embedding == nullptr) throw InvalidInput(keys.metadata().where() + ": tensor \"token_embd.weight\" is missing");
+  config["vocab_size"] = embedding->tensor->shape.front();
+  config["hidden_size"] = keys.Need("embedding_length");
+  config["num_hidden_layers"] = keys.Need("block_count");
+  config["max_position_embeddings"] = keys.Need("context_length");
+  const int64_t heads = keys.Need("attention.head_count");
+  config["num_attention_heads"] = heads;
+  config["num_key_value_heads"] = keys.Integer("attention.head_count_kv").value_or(heads);
+  if (const auto intermediate = keys.Integer("feed_forward_length")) config["intermediate_size"] = *intermediate;
+  if (const auto eps = keys.Number("attention.layer_norm_rms_epsilon")) config["rms_norm_eps"] = *eps;
+  const auto head_dim = keys.Integer("attention.key_length");
+  const auto value_dim = keys.Integer("attention.value_length");
+  const auto rotated = keys.Integer("rope.dimension_count");
+  if (head_dim) config["head_dim"] = *head_dim;
+  const int64_t hidden = config["hidden_size"];
+  const int64_t dim = head_dim.value_or(heads > 0 ? hidden / heads : 0);
+  if (value_dim && *value_dim != dim) {
+    keys.metadata().Fail(keys.Full("attention.value_length"),
+                         "expected the length of keys, " + std::to_string(dim) + ", got " + std::to_string(*value_dim));
+  }
+  if (rotated && *rotated != dim) {
+    keys.metadata().Fail(keys.Full("rope.dimension_count"),
+                         "expected all " + std::to_string(dim) + " of a head, got " + std::to_string(*rotated));
+  }
+}
+
+// llama3 scaling is not in the metadata but in a tensor of factors, one per rotated pair. Theirs are those of
+// transformers with low_freq_factor 1, high_freq_factor 4 and 8192 positions, the only values in published models.
+Json RopeFromFactors(const Keys& keys, const StoredTensor& stored, int64_t head_dim, double theta) {
+  const std::string place = keys.metadata().where() + ": tensor " + Quoted(kRopeFactors) + ": ";
+  const Tensor& tensor = *stored.tensor;
+  if (tensor.type != Type::kF32 || tensor.shape != std::vector<int64_t>{head_dim / 2}) {
+    throw InvalidInput(place + "expected " + std::to_string(head_dim / 2) + " numbers in F32, got others");
+  }
+  std::vector<float> factors(static_cast<size_t>(head_dim / 2));
+  Dequantize(Type::kF32, stored.data().data(), head_dim / 2, factors.data());
+  constexpr double kLow = 1, kHigh = 4, kPositions = 8192, kPi = 3.14159265358979323846;
+  const double factor = factors.back();
+  bool known = factor >= 1 && factor < 1e6;
+  for (size_t i = 0; known && i < factors.size(); ++i) {
+    const double wavelength = 2 * kPi * std::pow(theta, 2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    const double smooth = std::clamp((kPositions / wavelength - kLow) / (kHigh - kLow), 0.0, 1.0);
+    const double expected = 1 / ((1 - smooth) / factor + smooth);
+    known = std::abs(factors[i] - expected) <= 1e-4 * expected;
+  }
+  if (!known) {
+    throw InvalidInput(place +
+                       "expected the factors of llama3 scaling with low_freq_factor 1, high_freq_factor 4 and " +
+                       "8192 positions, got others");
+  }
+  return {{"rope_type", "llama3"},
+          {"factor", factor},
+          {"low_freq_factor", kLow},
+          {"high_freq_factor", kHigh},
+          {"original_max_position_embeddings", static_cast<int64_t>(kPositions)}};
+}
+
+void AddRope(const Keys& keys, Json& config) {
+  const double theta = keys.Number("rope.freq_base").value_or(10000);
+  config["rope_theta"] = theta;
+  const int64_t heads = std::max<int64_t>(config["num_attention_heads"].get<int64_t>(), 1);
+  const int64_t head_dim =
+      config.contains("head_dim") ? config["head_dim"].get<int64_t>() : config["hidden_size"].get<int64_t>() / heads;
+  if (const StoredTensor* factors = keys.Find(kRopeFactors)) {
+    config["rope_scaling"] = RopeFromFactors(keys, *factors, head_dim, theta);
+  }
+  const std::string_view type = keys.String("rope.scaling.type").value_or("none");
+  if (type == "none") return;
+  if (config.contains("rope_scaling")) {
+    keys.metadata().Fail(keys.Full("rope.scaling.type"),
+                         "expected none next to a tensor of factors, got " + Quoted(type));
+  }
+  if (type != "linear" && type != "yarn") {
+    keys.metadata().Fail(keys.Full("rope.scaling.type"), "expected none, linear or yarn, got " + Quoted(type));
+  }
+  Json scaling = {{"rope_type", std::string(type)}};
+  scaling["factor"] = keys.metadata().Required(keys.Full("rope.scaling.factor"), keys.Number("rope.scaling.factor"));
+  if (const auto original = keys.Integer("rope.scaling.original_context_length")) {
+    scaling["original_max_position_embeddings"] = *original;
+  }
+  constexpr std::pair<const char*, const char*> kYarn[] = {{"rope.scaling.attn_factor", "attention_factor"},
+                                                           {"rope.scaling.yarn_attn_factor", "attention_factor"},
+                                                           {"rope.scaling.yarn_beta_fast", "beta_fast"},
+                                                           {"rope.scaling.yarn_beta_slow", "beta_slow"}};
+  for (const auto& [key, name] : kYarn) {
+    if (const auto value = keys.Number(key)) scaling[name] = *value;
+  }
+  config["rope_scaling"] = std::move(scaling);
+}
+
+void AddExperts(const Keys& keys, Json& config) {
+  const int64_t layers = config["num_hidden_layers"];
+  config["num_experts"] = keys.Need("expert_count");
+  config["num_experts_per_tok"] = keys.Need("expert_used_count");
+  config["moe_intermediate_size"] = keys.Need("expert_feed_forward_length");
+  config["norm_topk_prob"] = true;  // what llama.cpp does for every model of this architecture
+  config["decoder_sparse_step"] = 1;
+  Json dense = Json::array();
+  for (int64_t layer = 0; layer < layers && layer < (1 << 12); ++layer) {
+    if (!keys.HasTensor("blk." + std::to_string(layer) + ".ffn_gate_inp.weight")) dense.push_back(layer);
+  }
+  config["mlp_only_layers"] = std::move(dense);
+  if (!config.contains("intermediate_size")) config["intermediate_size"] = config["moe_intermediate_size"];
+}
+
+void AddEnds(const Keys& keys, int64_t vocab_size, Json& config) {
+  const Metadata& metadata = keys.metadata();
+  if (const auto bos = metadata.Integer("tokenizer.ggml.bos_token_id")) config["bos_token_id"] = *bos;
+  std::vector<int64_t> ends;
+  for (const char* key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    const auto id = metadata.Integer(key);
+    if (!id) continue;
+    if (*id < 0 || *id >= vocab_size)
+      metadata.Fail(key, "expected an id of the vocabulary, got " + std::to_string(*id));
+    if (std::find(ends.begin(), ends.end(), *id) == ends.end()) ends.push_back(*id);
+  }
+  config["eos_token_id"] = ends;
+}
+
+}  // namespace
+
+std::string ConfigJson(const Model& model) {
+  const Architecture& architecture = ArchitectureOf(model.metadata());
+  const Keys keys(model, architecture);
+  Json config = {{"model_type", architecture.model_type}, {"architectures", Json::array({architecture.class_name})}};
+  AddSizes(keys, config);
+  AddRope(keys, config);
+  AddEnds(keys, config["vocab_size"], config);
+  config["tie_word_embeddings"] = !keys.HasTensor("output.weight");
+  if (architecture.name == "qwen3moe") {
+    AddExperts(keys, config);
+  } else if (keys.Integer("expert_count").value_or(0) > 0) {
+    keys.Refuse("expert_count", "no experts in architecture " + std::string(architecture.name));
+  }
+  if (architecture.name == "llama") {
+    if (keys.HasTensor("blk.0.attn_q.bias")) config["attention_bias"] = true;
+    if (keys.HasTensor("blk.0.ffn_gate.bias")) config["mlp_bias"] = true;
+    if (const int64_t window = keys.Integer("attention.sliding_window").value_or(0); window > 0) {
+      config["model_type"] = kMistralType;
+      config["architectures"] = Json::array({kMistralClass});
+      config["sliding_window"] = window;
+    }
+  } else if (keys.Integer("attention.sliding_window").value_or(0) > 0) {
+    keys.Refuse("attention.sliding_window", "none in architecture " + std::string(architecture.name));
+  }
+  for (const char* key : {"attention.scale", "logit_scale", "embedding_scale", "residual_scale",
+                          "attn_logit_softcapping", "final_logit_softcapping", "attention.clamp_kqv"}) {
+    keys.Refuse(key, "nothing, since the decoder has no such step");
+  }
+  return config.dump();
+}
+
+TensorName NameInGguf(std::string_view name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  constexpr std::string_view kExperts = "mlp.experts.";
+  constexpr std::pair<std::string_view, std::string_view> kWhole[] = {
+      {"model.embed_tokens.weight", "token_embd.weight"},
+      {"model.norm.weight", "output_norm.weight"},
+      {"lm_head.weight", "output.weight"}};
+  constexpr std::pair<std::string_view, std::string_view> kParts[] = {
+      {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
+      {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
+      {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
+      {"self_attn.k_norm", "attn_k_norm"}, {"post_attention_layernorm", "ffn_norm"},
+      {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
+      {"mlp.down_proj", "ffn_down"},       {"mlp.gate", "ffn_gate_inp"}};
+  constexpr std::pair<std::string_view, std::string_view> kExpertParts[] = {
+      {"gate_proj", "ffn_gate_exps"}, {"up_proj", "ffn_up_exps"}, {"down_proj", "ffn_down_exps"}};
+  for (const auto& [whole, gguf] : kWhole) {
+    if (whole == name) return {std::string(gguf)};
+  }
+  if (!name.starts_with(kLayers)) return {};
+  name.remove_prefix(kLayers.size());
+  const size_t dot = name.find('.');
+  const size_t last = name.rfind('.');
+  if (dot == std::string_view::npos || last == dot) return {};
+  const std::string block = "blk." + std::string(name.substr(0, dot)) + ".";
+  const std::string suffix(name.substr(last));  // ".weight" or ".bias"
+  std::string_view part = name.substr(dot + 1, last - dot - 1);
+  if (part.starts_with(kExperts)) {
+    part.remove_prefix(kExperts.size());
+    int64_t expert = -1;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), expert);
+    if (error != std::errc() || end == part.data() + part.size() || expert < 0) return {};
+    part.remove_prefix(static_cast<size_t>(end - part.data()) + 1);
+    for (const auto& [expert_part, gguf] : kExpertParts) {
+      if (expert_part == part) return {block + std::string(gguf) + suffix, expert};
+    }
+    return {};
+  }
+  for (const auto& [hugging_face, gguf] : kParts) {
+    if (hugging_face != part) continue;
+    TensorName result{block + std::string(gguf) + suffix};
+    if (part == "self_attn.q_proj") result.heads = TensorName::Heads::kQuery;
+    if (part == "self_attn.k_proj") result.heads = TensorName::Heads::kKey;
+    return result;
+  }
+  return {};
+}
+
+bool IsIgnored(std::string_view name) { return name == kRopeFactors; }
+
+bool PermutesHeads(const Model& model) { return ArchitectureOf(model.metadata()).name == "llama"; }
+
+}  // namespace stoch::gguf

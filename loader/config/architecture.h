@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of decoder families: what a block consists of. Tensor lists, loading, shards, plans and the operators
+// of --sc loop over it; nothing else spells a matrix or a norm of a block.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stoch {
+
+// The matrices of a block. Expert feed-forward networks have the last three, once for each expert.
+enum class LinearId : uint8_t { kQProj, kKProj, kVProj, kOProj, kGateProj, kUpProj, kDownProj };
+inline constexpr int kNumBlockLinears = 7;
+
+// What --sc, errors and reports call a matrix, and what it is for.
+struct LinearName {
+  std::string_view name;
+  std::string_view help;
+};
+std::span<const LinearName> LinearNames();  // in the order of LinearId
+
+// Matrices of one group multiply the same activations; their outputs are side by side.
+enum class BlockGroup : uint8_t { kQkv, kO, kGateUp, kDown };
+inline constexpr int kNumBlockGroups = 4;
+inline constexpr BlockGroup kBlockGroups[] = {BlockGroup::kQkv, BlockGroup::kO, BlockGroup::kGateUp, BlockGroup::kDown};
+std::string_view GroupName(BlockGroup group);  // "qkv_proj", "o_proj", "gate_up_proj", "down_proj"
+
+// What the length of a side of a tensor is, of a whole model or of a device's share.
+enum class Axis : uint8_t { kHidden, kHeads, kKvHeads, kIntermediate, kExpertIntermediate, kHeadDim };
+
+struct BlockLinear {
+  LinearId id;
+  std::string_view tensor;  // "self_attn.q_proj"
+  Axis out, in;
+  BlockGroup group;
+  std::string_view expert = "";  // its name within an expert, "" where experts have none
+};
+
+// The vectors of norms.
+enum class VectorId : uint8_t { kInputNorm, kQNorm, kKNorm, kPostAttentionNorm };
+inline constexpr int kNumBlockVectors = 4;
+
+struct BlockVector {
+  VectorId id;
+  std::string_view tensor;  // "input_layernorm"
+  Axis length;
+  BlockGroup before;  // the group that works on what it normalizes, or on what comes of that
+};
+
+// Which layers have a sliding window where layer_types does not say.
+enum class WindowRule : uint8_t {
+  kNone,         // no layer: sliding_window is no key of the family
+  kEveryLayer,   // sliding_window is a number: every layer
+  kFromLayer,    // use_sliding_window: layers from max_window_layers on
+  kUnsupported,  // use_sliding_window is refused
+};
+
+struct Architecture {
+  std::string_view model_type;           // "llama"
+  std::string_view transformers_class;   // "LlamaForCausalLM"
+  std::string_view title;                // "Llama"
+  std::span<const BlockLinear> linears;  // by group, in the order of BlockGroup
+  std::span<const BlockVector> vectors;
+  // Biases: of q, k and v always, or where attention_bias (with o) or mlp_bias says so.
+  bool has_qkv_bias = false;
+  bool reads_attention_bias = false;
+  bool reads_mlp_bias = false;
+  // A mixture of experts, with the tensors "router" and "experts.N.NAME".
+  bool has_experts = false;
+  std::string_view router = "";
+  std::string_view experts = "";
+  // What absent keys of config.json mean. 0: as many KV heads as heads; hidden_size / heads.
+  int64_t default_kv_heads = 0;
+  int64_t default_head_dim = 0;
+  int32_t default_eos = -1;  // -1: none
+  WindowRule window = WindowRule::kNone;
+  int64_t default_window = 0;  // kEveryLayer, where the key is absent
+};
+
+std::span<const Architecture> Architectures();  // Llama first
+inline const Architecture& LlamaArchitecture() { return Architectures().front(); }
+
+// By model_type, or by transformers_class; nullptr where the table has none.
+const Architecture* FindArchitecture(std::string_view model_type);
+const Architecture* FindArchitectureOfClass(std::string_view transformers_class);
+std::string KnownModelTypes();  // "llama", "qwen2", ...
+
+// The rows of a group, which are next to each other.
+std::span<const BlockLinear> LinearsOf(const Architecture& architecture, BlockGroup group);
+// The row of a norm; nullptr where the family has none.
+const BlockVector* VectorOf(const Architecture& architecture, VectorId id);
+
+}  // namespace stoch

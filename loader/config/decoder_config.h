@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shape of a decoder, as its config.json says (Hugging Face names).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "loader/config/architecture.h"
+#include "loader/config/rope_scaling.h"
+
+namespace stoch {
+
+struct DecoderConfig {
+  const Architecture* architecture = &LlamaArchitecture();
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocab_size = 0;
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-5;
+  double rope_theta = 10000;
+  std::optional<RopeScaling> rope_scaling;
+  bool tie_word_embeddings = false;
+  std::array<bool, kNumBlockGroups> biases = {};  // by BlockGroup: its linears have biases
+  std::vector<int64_t> windows;                   // of each layer's sliding window, 0: none; empty: of no layer
+  // A mixture of experts.
+  int64_t num_experts = 0;
+  int64_t num_experts_per_tok = 0;
+  int64_t moe_intermediate_size = 0;
+  bool norm_topk_prob = false;
+  std::vector<bool> sparse_layers;  // which layers have experts; empty: none
+  int32_t bos_token_id = 1;
+  std::vector<int32_t> eos_token_ids;
+
+  int64_t WindowOf(int64_t layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
+  bool HasExperts(int64_t layer) const { return !sparse_layers.empty() && sparse_layers[static_cast<size_t>(layer)]; }
+  bool HasExperts() const;      // in any layer
+  bool HasDenseLayers() const;  // with a feed-forward network of intermediate_size
+  bool HasBias(BlockGroup group) const { return biases[static_cast<size_t>(group)]; }
+};
+
+// Parses config.json text (and generation_config.json text, empty if absent, whose eos ids are added), in the forms of
+// transformers 4 and 5. `where` is their folder, for messages. Absent optional keys mean what transformers makes of
+// them for the model_type.
+// Errors: InvalidInput naming file, key, expected and got, and what a key would need that is not supported: wrong
+//         type, missing or out-of-range sizes (no product of accepted sizes overflows), unknown architecture,
+//         unsupported activation, quantization or rope type.
+DecoderConfig ParseDecoderConfig(std::string_view config_json, std::string_view generation_config_json,
+                                 const std::string& where);
+
+// The shape of random:NAME: llama-3.1-8b, qwen3-4b, ...
+// Errors: InvalidInput listing the known names.
+DecoderConfig NamedDecoderConfig(std::string_view name);
+std::vector<std::string_view> NamedDecoderConfigs();
+
+// The length of a side; kIntermediate that of a dense layer.
+int64_t SizeOf(const DecoderConfig& config, Axis axis);
+// The axis in a layer with experts: of kIntermediate, that of one expert.
+constexpr Axis ExpertAxis(Axis axis) { return axis == Axis::kIntermediate ? Axis::kExpertIntermediate : axis; }
+
+// Parameters in decoder linears (of all experts, without routers), and in everything.
+int64_t LinearParameters(const DecoderConfig& config);
+int64_t TotalParameters(const DecoderConfig& config);
+
+}  // namespace stoch

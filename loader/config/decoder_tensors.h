@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensors of a decoder's checkpoint: names and shapes, as Hugging Face stores them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "loader/config/decoder_config.h"
+
+namespace stoch {
+
+inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
+inline constexpr std::string_view kLmHeadName = "lm_head.weight";
+inline constexpr std::string_view kFinalNormName = "model.norm.weight";
+
+// "model.layers.LAYER.PART.weight", or ".bias": part is a name of the architecture table.
+std::string LayerTensorName(int64_t layer, std::string_view part, std::string_view kind = "weight");
+// "model.layers.LAYER.EXPERTS.EXPERT.PART.weight". Requires: linear.expert is not empty.
+std::string ExpertTensorName(const DecoderConfig& config, int64_t layer, int64_t expert, const BlockLinear& linear);
+// The matrix of a dense layer, or of one expert (expert >= 0).
+std::string LinearTensorName(const DecoderConfig& config, int64_t layer, int64_t expert, const BlockLinear& linear);
+
+struct DecoderTensor {
+  std::string name;
+  std::vector<int64_t> shape;  // {out_features, in_features}, or {length} of a norm or a bias
+};
+
+// Every tensor a checkpoint of this config has, in order of use. A tied LM head is not listed: it is the embedding,
+// which may be stored under either name.
+std::vector<DecoderTensor> DecoderTensors(const DecoderConfig& config);
+
+}  // namespace stoch

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "loader/config/parse_rope.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "kernels/math/elementary.h"
+#include "loader/quote.h"
+
+namespace stoch {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double kMaxFactor = 1e6;
+constexpr double kMaxTheta = 1e12;
+
+double Factor(const ConfigKeys& rope) { return rope.Number("factor", 0, kMaxFactor); }
+
+Llama3RopeScaling ParseLlama3(const ConfigKeys& rope) {
+  Llama3RopeScaling scaling;
+  scaling.factor = Factor(rope);
+  scaling.low_freq_factor = rope.Number("low_freq_factor", 0, kMaxFactor);
+  scaling.high_freq_factor = rope.Number("high_freq_factor", 0, kMaxFactor);
+  scaling.original_max_position_embeddings = rope.Number("original_max_position_embeddings", 0, kMaxPositions + 1);
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    rope.Fail("high_freq_factor: expected more than low_freq_factor, got " + Json(scaling.high_freq_factor).dump());
+  }
+  return scaling;
+}
+
+double YarnMscale(double scale, double mscale) { return scale <= 1 ? 1.0 : 0.1 * mscale * Log(scale) + 1.0; }
+
+YarnRopeScaling ParseYarn(const ConfigKeys& rope, const DecoderConfig& config) {
+  const auto positions = static_cast<double>(config.max_position_embeddings);
+  YarnRopeScaling scaling;
+  scaling.original_max_position_embeddings =
+      rope.Number("original_max_position_embeddings", 0, kMaxPositions + 1, positions);
+  scaling.factor = rope.Number("factor", 0, kMaxFactor, positions / scaling.original_max_position_embeddings);
+  // 0 counts as absent, as in transformers.
+  const auto optional = [&rope](const char* key, double fallback) {
+    const double value = rope.Number(key, -1e-300, kMaxFactor, fallback);
+    return value == 0 ? fallback : value;
+  };
+  scaling.beta_fast = optional("beta_fast", 32);
+  scaling.beta_slow = optional("beta_slow", 1);
+  if (scaling.beta_fast < scaling.beta_slow) {
+    rope.Fail("beta_fast: expected at least beta_slow, got " + Json(scaling.beta_fast).dump());
+  }
+  const double mscale = optional("mscale", 0);
+  const double mscale_all = optional("mscale_all_dim", 0);
+  const bool both = mscale != 0 && mscale_all != 0;
+  const double usual = both ? YarnMscale(scaling.factor, mscale) / YarnMscale(scaling.factor, mscale_all)
+                            : YarnMscale(scaling.factor, 1);
+  scaling.attention_factor = rope.Number("attention_factor", 0, kMaxFactor, usual);
+  scaling.truncate = rope.Boolean("truncate", true);
+  return scaling;
+}
+
+// The scaling in one object: rope_scaling, or the newer rope_parameters, which holds rope_theta as well.
+std::optional<RopeScaling> ParseScaling(const ConfigKeys& rope, const DecoderConfig& config) {
+  const std::optional<std::string> rope_type = rope.String("rope_type");
+  const std::string type = rope_type ? *rope_type : rope.String("type").value_or("default");
+  if (rope.Number("partial_rotary_factor", 0, kMaxFactor, 1) != 1) {
+    rope.Fail("partial_rotary_factor: expected 1, got another value; it needs a RoPE over a part of a head");
+  }
+  if (type == "default") return std::nullopt;
+  if (type == "linear") return LinearRopeScaling{Factor(rope)};
+  if (type == "llama3") return ParseLlama3(rope);
+  if (type == "yarn") return ParseYarn(rope, config);
+  if (type == "dynamic") {
+    // Stretches only sequences longer than max_position_embeddings, which no context here is.
+    Factor(rope);
+    if (rope.Find("original_max_position_embeddings") != nullptr) {
+      rope.Fail(
+          "original_max_position_embeddings: expected nothing with rope_type \"dynamic\"; it needs angles that depend "
+          "on the length of a sequence");
+    }
+    return std::nullopt;
+  }
+  rope.Fail("rope_type: expected \"default\", \"linear\", \"dynamic\", \"llama3\" or \"yarn\", got " + Quoted(type) +
+            "; it needs frequencies of its own in models/decoder/rope_table.cc");
+}
+
+}  // namespace
+
+void ParseRope(const ConfigKeys& keys, DecoderConfig* config) {
+  config->rope_theta = keys.Number("rope_theta", 0, kMaxTheta, 10000);
+  const bool has_scaling = keys.Find("rope_scaling") != nullptr;
+  if (has_scaling) config->rope_scaling = ParseScaling(keys.Object("rope_scaling"), *config);
+  if (keys.Find("rope_parameters") != nullptr) {
+    const ConfigKeys rope = keys.Object("rope_parameters");
+    const double theta = rope.Number("rope_theta", 0, kMaxTheta, config->rope_theta);
+    if (keys.Find("rope_theta") != nullptr && theta != config->rope_theta) {
+      rope.Fail("rope_theta: expected the rope_theta next to it, got another value");
+    }
+    const std::optional<RopeScaling> scaling = ParseScaling(rope, *config);
+    if (has_scaling && scaling != config->rope_scaling) {
+      rope.Fail("expected what rope_scaling says, got something else");
+    }
+    config->rope_theta = theta;
+    config->rope_scaling = scaling;
+  }
+  if (config->rope_scaling && std::holds_alternative<YarnRopeScaling>(*config->rope_scaling) &&
+      config->rope_theta <= 1) {
+    keys.Fail("rope_theta: expected more than 1 with rope_type \"yarn\", got " + Json(config->rope_theta).dump());
+  }
+  if (keys.Number("partial_rotary_factor", 0, kMaxFactor, 1) != 1) {
+    keys.Fail("partial_rotary_factor: expected 1, got another value; it needs a RoPE over a part of a head");
+  }
+}
+
+}  // namespace stoch

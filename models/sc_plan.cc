@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/sc_plan.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/error.h"
+
+namespace stoch {
+namespace {
+
+bool IsAttention(ScOperatorId id) { return id == ScOperatorId::kQk || id == ScOperatorId::kAv; }
+
+ScMetric MetricOf(const std::string& name) {
+  if (name == "l2") return ScMetric::kL2;
+  return name == "crest" ? ScMetric::kCrest : ScMetric::kAmax;
+}
+
+std::string LayerOp(std::string_view op, int layer) { return std::string(op) + ":b" + std::to_string(layer); }
+
+}  // namespace
+
+void CheckBackend(const Backend& backend, const LinearSpec& spec, std::string_view op) {
+  if (spec.precision != Precision::kSc || backend.has_extras()) return;
+  const bool plain = spec.sc != nullptr && IntBits(spec.sc->config.arith) == 0 &&
+                     spec.sc->config.gate != ScGate::kTable && spec.extras == nullptr;
+  if (plain) return;
+  throw InvalidInput(std::string(op) + ": mixed lengths, layers with settings of their own in attention, protected " +
+                     "channels, smoothing, arith = int and gate = table run on the CPU only: give --device cpu");
+}
+
+ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), config_(config) {
+  if (config.HasExperts() && (sc.files.mp != nullptr || sc.files.smooth != nullptr)) {
+    throw InvalidInput("--mp, --smooth: a model with experts has no mixed lengths and no smoothing");
+  }
+  const int64_t layers = config.num_hidden_layers;
+  for (const auto& [op, entries] : sc.files.mask_layers) {
+    if (entries == layers) continue;
+    throw InvalidInput(sc.files.mask_name + ": schedule " + op + " has " + std::to_string(entries) + " entries of " +
+                       std::to_string(layers));
+  }
+  if (!sc.layers.empty() && sc.layers.rbegin()->first >= layers) {
+    throw InvalidInput("SC setting of layer " + std::to_string(sc.layers.rbegin()->first) +
+                       ": the model has layers 0.." + std::to_string(layers - 1));
+  }
+  // All that a file could have wrong for this model, before any weight is read.
+  for (int layer = 0; layer < layers; ++layer) {
+    for (int i = 0; i < kNumScOperators; ++i) {
+      const auto id = static_cast<ScOperatorId>(i);
+      if (id == ScOperatorId::kLmHead || (IsAttention(id) && sc.attention == AttentionMode::kExact)) continue;
+      const ScConfig& op = sc.at(layer, id);
+      // T(0, b) need not be 0, so positions before a window would count.
+      if (IsAttention(id) && op.gate == ScGate::kTable && op.arith == ScArith::kSc && config.WindowOf(layer) > 0) {
+        throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) + ".gate = table: layer " +
+                           std::to_string(layer) + " has a sliding window, allowed is a gate of streams");
+      }
+      const bool attention_fp = IsAttention(id) && op.arith == ScArith::kFp;
+      if (attention_fp) {
+        throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) +
+                           ".arith = fp: allowed in attention is attention = exact, for the whole model");
+      }
+      if (op.arith == ScArith::kSc && op.gate != ScGate::kTable && sc.files.mp != nullptr) {
+        const int64_t channels = IsAttention(id) ? 0 : InFeatures(id);
+        const std::vector<int32_t>* own = ProtectedChannels(layer, ScOperatorName(id));
+        Rule(layer, id, op, channels - (own == nullptr ? 0 : static_cast<int64_t>(own->size())));
+      }
+    }
+  }
+  if (sc.files.smooth == nullptr) return;
+  for (const auto& [name, scales] : sc.files.smooth->scales) {
+    bool found = false;
+    for (int layer = 0; layer < layers && !found; ++layer) {
+      for (int i = 0; i < kNumScOperators && !found; ++i) {
+        const auto id = static_cast<ScOperatorId>(i);
+        if (IsAttention(id) || id == ScOperatorId::kLmHead) continue;
+        found = name == std::to_string(layer) + '.' + std::string(ScOperatorName(id)) &&
+                static_cast<int64_t>(scales.size()) == InFeatures(id);
+      }
+    }
+    if (!found) {
+      throw InvalidInput(sc.files.smooth->name + ": layers." + name + " of " + std::to_string(scales.size()) +
+                         " factors: the model has no linear of that name and size");
+    }
+  }
+}
+
+int64_t ScPlan::InFeatures(ScOperatorId id) const {
+  for (const BlockLinear& linear : config_.architecture->linears) {
+    if (OperatorOf(linear.id) == id) return SizeOf(config_, linear.in);
+  }
+  return config_.hidden_size;
+}
+
+const std::vector<int32_t>* ScPlan::ProtectedChannels(int layer, std::string_view op) const {
+  if (sc_.files.mp == nullptr) return nullptr;
+  const auto found = sc_.files.mp->protected_channels.find(LayerOp(op, layer));
+  return found == sc_.files.mp->protected_channels.end() || found->second.empty() ? nullptr : &found->second;
+}
+
+const MpBucket* ScPlan::Bucket(const std::map<std::string, MpBucket>& buckets, int64_t count, int layer,
+                               std::string_view op, std::string* key) const {
+  *key = std::string(op) + ":t0:l" + std::to_string(LayerBucket(layer, config_.num_hidden_layers, count));
+  const auto found = buckets.find(*key);
+  return found == buckets.end() ? nullptr : &found->second;
+}
+
+void ScPlan::CheckLengths(const ScLengthRule& rule, const ScConfig& op, const std::string& where) const {
+  ScConfig one = op;
+  one.stoc_len = 0;
+  const ScConfig resolved = Resolve(one);
+  const int limit = resolved.stoc_len;
+  std::vector<int> lengths = rule.Lengths();
+  constexpr size_t kMaxLengths = 32;
+  if (lengths.size() > kMaxLengths) {
+    throw InvalidInput(where + ": " + std::to_string(lengths.size()) + " lengths: allowed are 32");
+  }
+  for (const int length : lengths) {
+    if (length <= limit) continue;
+    throw InvalidInput(where + ": length " + std::to_string(length) + ": allowed is 0.." + std::to_string(limit));
+  }
+  if (resolved.mode != ScMode::kBipolar || resolved.gate == ScGate::kTable) {
+    throw InvalidInput(where + ": mixed lengths take mode = bipolar and a gate of streams");
+  }
+  if (resolved.granularity == ScGranularity::kPerTensor) {
+    throw InvalidInput(where + ": mixed lengths take granularity = per_row");
+  }
+  const bool within_rows = rule.by_chunk();
+  if (within_rows && resolved.chunk_d == 0)
+    throw InvalidInput(where + ": lengths that differ in a row take chunk_d > 0");
+  const int full = 1 << resolved.sc_prec;
+  if (within_rows && resolved.rng_levels == full && std::count(lengths.begin(), lengths.end(), full) > 0) {
+    throw InvalidInput(where + ": streams of " + std::to_string(full) + " cycles on a grid of " + std::to_string(full) +
+                       " are not scrambled and shorter ones are, so lengths do not nest");
+  }
+}
+
+std::shared_ptr<const ScLengthRule> ScPlan::Rule(int layer, ScOperatorId id, const ScConfig& op,
+                                                 int64_t channels) const {
+  if (sc_.files.mp == nullptr) return nullptr;
+  const MpFile& mp = *sc_.files.mp;
+  const std::string_view name = ScOperatorName(id);
+  const ScConfig resolved = Resolve(op);
+  if (mp.sc_prec && *mp.sc_prec != resolved.sc_prec) {
+    throw InvalidInput(mp.name + ": sc_prec = " + std::to_string(*mp.sc_prec) + ": " + std::string(name) + " has " +
+                       std::to_string(resolved.sc_prec));
+  }
+  if (mp.halve && *mp.halve != resolved.halve) {
+    throw InvalidInput(mp.name + ": halve_bipolar_stoc_len = " + (*mp.halve ? "true" : "false") + ": " +
+                       std::string(name) + " has halve = " + (resolved.halve ? "1" : "0"));
+  }
+  auto rule = std::make_shared<ScLengthRule>();
+  rule->normalise = sc_.files.normalise;
+  if (const auto dispatch = mp.dispatch.find(std::string(name)); dispatch != mp.dispatch.end()) {
+    rule->metric = MetricOf(dispatch->second.metric);
+    rule->sign = static_cast<float>(dispatch->second.sign);
+  }
+  std::string key;
+  if (!mp.level_fractions.empty()) {
+    rule->scope = ScLengthScope::kFractions;
+    rule->normalise = ScNormalise::kCall;
+    rule->levels = mp.levels;
+    rule->thresholds.assign(mp.levels.size() - 1, 0.0f);
+    rule->fractions = mp.level_fractions;
+    CheckLengths(*rule, op, mp.name);
+    return rule;
+  }
+  const MpBucket* bucket = nullptr;
+  if (!IsAttention(id)) bucket = Bucket(mp.chunk_buckets, mp.chunk_layer_buckets, layer, name, &key);
+  const bool by_chunk = bucket != nullptr;
+  if (by_chunk) {
+    rule->scope = ScLengthScope::kChunk;
+  } else {
+    bucket = Bucket(mp.buckets, mp.layer_buckets, layer, name, &key);
+    if (bucket == nullptr) {
+      const auto found = mp.operator_defaults.find(std::string(name));
+      if (found != mp.operator_defaults.end()) bucket = &found->second;
+    }
+    if (bucket == nullptr) {
+      throw InvalidInput(mp.name + ": no thresholds for " + std::string(name) + " of layer " + std::to_string(layer) +
+                         " (bucket " + key + ")");
+    }
+  }
+  for (const double threshold : bucket->thresholds) rule->thresholds.push_back(static_cast<float>(threshold));
+  rule->levels = bucket->levels.empty() ? mp.levels : bucket->levels;
+  if (rule->normalise == ScNormalise::kFixed) {
+    if (!bucket->metric_lo || !bucket->metric_hi) {
+      throw InvalidInput(mp.name + ": bucket " + key +
+                         " has no metric_lo and metric_hi: add them or choose --mp-normalise call");
+    }
+    rule->lo = static_cast<float>(*bucket->metric_lo);
+    rule->hi = static_cast<float>(*bucket->metric_hi);
+  }
+  if (!by_chunk && mp.escape_k) {
+    if (!bucket->metric_mean || !bucket->metric_std) {
+      throw InvalidInput(mp.name + ": bucket " + key + " has no metric_mean and metric_std for escape_gate_k");
+    }
+    rule->escapes = true;
+    rule->escape_threshold = *bucket->metric_mean + *mp.escape_k * *bucket->metric_std;
+    rule->escape_len = mp.escape_len;
+  }
+  const auto ladders = mp.ladders.find(key);
+  const auto bands = mp.chunk_bands.find(LayerOp(name, layer));
+  if (!by_chunk && !IsAttention(id) && ladders != mp.ladders.end() && bands != mp.chunk_bands.end()) {
+    rule->ladders = ladders->second;
+    rule->chunk_bands = bands->second;
+    if (resolved.chunk_d != mp.band_chunk_d) {
+      throw InvalidInput(mp.name + ": k_bands.chunk_d = " + std::to_string(mp.band_chunk_d) + ": " + std::string(name) +
+                         " has chunk_d = " + std::to_string(resolved.chunk_d));
+    }
+    const int64_t chunks = (channels + mp.band_chunk_d - 1) / mp.band_chunk_d;
+    if (static_cast<int64_t>(bands->second.size()) != chunks) {
+      throw InvalidInput(mp.name + ": k_bands.chunk_bands " + bands->first + " has " +
+                         std::to_string(bands->second.size()) + " chunks: the operator has " + std::to_string(chunks));
+    }
+  }
+  CheckLengths(*rule, op, mp.name + ": bucket " + key);
+  if (id == ScOperatorId::kQk && rule->Lengths().back() == 0) {
+    ScConfig longest = op;
+    longest.stoc_len = 0;
+    throw InvalidInput(mp.name + ": qk: length 0 is uniform attention, not pruning: allowed is 1.." +
+                       std::to_string(Resolve(longest).stoc_len));
+  }
+  return rule;
+}
+
+ScExtrasPtr ScPlan::Extras(int layer, ScOperatorId id, const ScConfig& op) const {
+  const std::string_view name = ScOperatorName(id);
+  auto extras = std::make_shared<ScExtras>();
+  extras->op = std::string(name);
+  const bool streams = op.arith == ScArith::kSc && op.gate != ScGate::kTable;
+  if (!IsAttention(id) && id != ScOperatorId::kLmHead) {
+    if (sc_.files.smooth != nullptr) {
+      const auto found = sc_.files.smooth->scales.find(std::to_string(layer) + '.' + extras->op);
+      if (found != sc_.files.smooth->scales.end()) extras->smooth = found->second;
+    }
+    if (const std::vector<int32_t>* own = ProtectedChannels(layer, name); own != nullptr && streams) {
+      const int64_t channels = InFeatures(id);
+      if (own->back() >= channels) {
+        throw InvalidInput(sc_.files.mp->name + ": protected_channels " + LayerOp(name, layer) + " lists channel " +
+                           std::to_string(own->back()) + ": the operator has 0.." + std::to_string(channels - 1));
+      }
+      extras->protected_channels = *own;
+      ScConfig longest = op;
+      longest.stoc_len = sc_.files.mp->protected_len;
+      extras->protected_op = MakeScOperator(longest);
+    }
+  }
+  if (streams && id != ScOperatorId::kLmHead) {
+    extras->lengths = Rule(layer, id, op, InFeatures(id) - static_cast<int64_t>(extras->protected_channels.size()));
+    if (extras->lengths != nullptr) extras->by_length = MakeScOperators(op, extras->lengths->Lengths());
+  }
+  const bool none = extras->lengths == nullptr && extras->protected_op == nullptr && extras->smooth.empty();
+  return none ? nullptr : extras;
+}
+
+ScConfig ScPlan::Config(int layer, ScOperatorId id) const {
+  ScConfig op = layer < 0 ? sc_.at(id) : sc_.at(layer, id);
+  const bool streams = op.arith == ScArith::kSc && op.gate != ScGate::kTable;
+  constexpr int64_t kIntChunk = 128;
+  if (IntBits(op.arith) > 0 && IsAttention(id)) op.chunk_d = kIntChunk;
+  if (streams && sc_.files.mp != nullptr && id != ScOperatorId::kLmHead) {
+    const int64_t own = IsAttention(id) || ProtectedChannels(layer, ScOperatorName(id)) == nullptr
+                            ? 0
+                            : static_cast<int64_t>(ProtectedChannels(layer, ScOperatorName(id))->size());
+    op.stoc_len = Rule(layer, id, op, InFeatures(id) - own)->Lengths().front();
+  }
+  return op;
+}
+
+LinearSpec ScPlan::Linear(int layer, ScOperatorId id) {
+  const ScConfig& op = layer < 0 ? sc_.at(id) : sc_.at(layer, id);
+  if ((id == ScOperatorId::kLmHead && !sc_.sc_lm_head) || op.arith == ScArith::kFp) {
+    return {Precision::kFp32, nullptr};
+  }
+  return {Precision::kSc, MakeScOperator(Config(layer, id)), Extras(layer, id, op)};
+}
+
+KvCacheSpec::Products ScPlan::Attention(int layer) {
+  STOCH_CHECK(sc_.attention != AttentionMode::kExact);
+  using enum ScOperatorId;
+  return {MakeScOperator(Config(layer, kQk)), MakeScOperator(Config(layer, kAv)),
+          Extras(layer, kQk, sc_.at(layer, kQk)), Extras(layer, kAv, sc_.at(layer, kAv))};
+}
+
+bool ScPlan::has_attention_layers() const {
+  if (sc_.attention == AttentionMode::kExact) return false;
+  using enum ScOperatorId;
+  if (sc_.files.mp != nullptr) return true;
+  return std::any_of(sc_.layers.begin(), sc_.layers.end(), [&](const auto& entry) {
+    return sc_.at(entry.first, kQk) != sc_.at(kQk) || sc_.at(entry.first, kAv) != sc_.at(kAv);
+  });
+}
+
+}  // namespace stoch

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// From an SC configuration and its files to what every operator of every layer of one model runs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "loader/config/decoder_config.h"
+#include "models/sc_model_config.h"
+
+namespace stoch {
+
+// Errors: InvalidInput where the backend has no kernel for a specification: extras, integers, multiplier tables.
+void CheckBackend(const Backend& backend, const LinearSpec& spec, std::string_view op);
+
+// Errors of all members: InvalidInput naming setting or file, key, value and what is allowed.
+class ScPlan {
+ public:
+  // Checks what depends on the model: layers that are there, channels and factors that fit, buckets for every operator.
+  // Keeps references.
+  ScPlan(const ScModelConfig& sc, const DecoderConfig& config);
+
+  // A linear of a layer; the LM head has layer -1.
+  LinearSpec Linear(int layer, ScOperatorId id);
+  // The products of attention in a layer. Requires: attention in SC.
+  KvCacheSpec::Products Attention(int layer);
+  // Whether a layer's attention is not as every other's.
+  bool has_attention_layers() const;
+  // The configuration of an operator with its longest stream.
+  ScConfig Config(int layer, ScOperatorId id) const;
+
+ private:
+  const MpBucket* Bucket(const std::map<std::string, MpBucket>& buckets, int64_t count, int layer, std::string_view op,
+                         std::string* key) const;
+  std::shared_ptr<const ScLengthRule> Rule(int layer, ScOperatorId id, const ScConfig& op, int64_t channels) const;
+  ScExtrasPtr Extras(int layer, ScOperatorId id, const ScConfig& op) const;
+  int64_t InFeatures(ScOperatorId id) const;
+  const std::vector<int32_t>* ProtectedChannels(int layer, std::string_view op) const;
+  void CheckLengths(const ScLengthRule& rule, const ScConfig& op, const std::string& where) const;
+
+  const ScModelConfig& sc_;
+  const DecoderConfig& config_;
+};
+
+}  // namespace stoch

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generation: many requests at once, or one piece by piece.
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "kernels/base/check.h"
+#include "python/src/devices.h"
+#include "python/src/model.h"
+#include "tools/stoch/report/generate.h"
+
+namespace nb = nanobind;
+
+namespace stoch::python {
+namespace {
+
+struct Running {
+  size_t index;
+  std::unique_ptr<Generation> generation;
+};
+
+// Positions that a request reserves.
+int64_t Reserved(const Engine& engine, const GenerateRequest& request) {
+  const int64_t context = engine.options().context;
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t most = request.max_tokens < 0 ? context : std::min(context, prompt + request.max_tokens);
+  return (std::max(most, prompt) + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
+}
+
+// One pass over what runs.
+void StepAll(Engine& engine, std::vector<Running>& running) {
+  std::vector<StepItem> items;
+  std::vector<Generation*> owners;
+  int64_t budget = engine.shape().max_rows;
+  for (Running& each : running) {
+    const StepItem item = each.generation->Next(budget);
+    if (item.num_tokens == 0) continue;
+    items.push_back(item);
+    owners.push_back(each.generation.get());
+    budget -= item.num_tokens;
+    if (budget == 0) break;
+  }
+  STOCH_CHECK(!items.empty());
+  engine.Step(items);
+  int64_t row = 0;
+  for (size_t i = 0; i < items.size(); ++i) row += owners[i]->Accept(items[i], row);
+}
+
+}  // namespace
+
+std::vector<std::string> GenerateAll(LoadedModel& model, const std::vector<GenerateRequest>& requests,
+                                     const Progress& progress) {
+  Engine& engine = *model.engine;
+  for (const GenerateRequest& request : requests) {
+    Validate(request.sampling, engine.config().vocab_size);
+    const Generation checked(engine, model.tokenizer.get(), request);
+  }
+  const size_t most = engine.batch_invariant() ? static_cast<size_t>(engine.shape().max_sequences) : 1;
+  std::vector<std::string> reports(requests.size());
+  std::vector<Running> running;
+  size_t next = 0;
+  size_t done = 0;
+  while (done < requests.size()) {
+    while (next < requests.size() && running.size() < most &&
+           (running.empty() || engine.free_tokens() >= Reserved(engine, requests[next]))) {
+      running.push_back({next, std::make_unique<Generation>(engine, model.tokenizer.get(), requests[next])});
+      ++next;
+    }
+    CheckSignals();
+    if (std::any_of(running.begin(), running.end(), [](const Running& each) { return !each.generation->done(); })) {
+      // What is done already (no token was wanted) runs nothing.
+      std::erase_if(running, [&](const Running& each) {
+        if (!each.generation->done()) return false;
+        reports[each.index] = cli::ReportJson(engine, requests[each.index], each.generation->result());
+        ++done;
+        return true;
+      });
+      StepAll(engine, running);
+    }
+    const size_t before = done;
+    std::erase_if(running, [&](const Running& each) {
+      if (!each.generation->done()) return false;
+      (void)each.generation->TakeText();
+      reports[each.index] = cli::ReportJson(engine, requests[each.index], each.generation->result());
+      ++done;
+      return true;
+    });
+    if (progress && done > before) {
+      const nb::gil_scoped_acquire gil;
+      progress(static_cast<int64_t>(done), static_cast<int64_t>(requests.size()), "generating");
+    }
+  }
+  return reports;
+}
+
+TextStream::TextStream(ModelPtr model, GenerateRequest request)
+    : model_(std::move(model)), request_(std::move(request)) {
+  const std::lock_guard lock(model_->mutex);
+  Validate(request_.sampling, model_->engine->config().vocab_size);
+  generation_ = std::make_unique<Generation>(*model_->engine, model_->tokenizer.get(), request_);
+}
+
+TextStream::~TextStream() {
+  if (WasForked()) {
+    (void)generation_.release();
+    return;
+  }
+  const std::lock_guard lock(model_->mutex);
+  generation_.reset();
+}
+
+std::string TextStream::Next() {
+  RequireNotForked();
+  const std::lock_guard lock(model_->mutex);
+  if (generation_ == nullptr) return {};
+  Engine& engine = *model_->engine;
+  while (!generation_->done()) {
+    CheckSignals();
+    const StepItem item = generation_->Next(engine.shape().max_rows);
+    engine.Step({&item, 1});
+    generation_->Accept(item, 0);
+    std::string text = generation_->TakeText();
+    if (!text.empty()) return text;
+  }
+  std::string rest = generation_->TakeText();
+  if (!rest.empty()) return rest;
+  report_ = cli::ReportJson(engine, request_, generation_->result());
+  generation_.reset();
+  return {};
+}
+
+}  // namespace stoch::python

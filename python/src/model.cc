@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/model.h"
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/logits_hash.h"
+#include "engine/placement.h"
+#include "kernels/base/check.h"
+#include "kernels/registry.h"
+#include "python/src/devices.h"
+#include "python/src/errors.h"
+#include "tools/stoch/common_options.h"
+#include "tools/stoch/max_memory.h"
+#include "tools/stoch/output.h"
+
+namespace nb = nanobind;
+
+namespace stoch::python {
+namespace {
+
+// Positions that all sequences share where nobody says how many, as in `stoch serve`.
+constexpr int64_t kDefaultKvTokens = 16384;
+
+PlacementOptions PlacementOf(const LoadOptions& options) {
+  PlacementOptions placement;
+  placement.by_rows = options.split == "row";
+  if (!placement.by_rows && options.split != "layer") {
+    throw InvalidInput("split = " + options.split + ": allowed is layer, row");
+  }
+  if (placement.by_rows && (options.device_map != "auto" || !options.device_map_json.empty())) {
+    throw InvalidInput("device_map: has no meaning with split = row, which uses every device");
+  }
+  placement.max_memory = cli::ParseMaxMemory(options.max_memory);
+  const std::string& map = options.device_map;
+  if (!options.device_map_json.empty()) {
+    placement.map_json = options.device_map_json;
+  } else if (map.ends_with(".json")) {
+    placement.map_json = cli::ReadWholeFile(map);
+    placement.map_name = map;
+  } else {
+    placement.policy = map;
+  }
+  return placement;
+}
+
+EngineOptions EngineOptionsOf(const LoadOptions& options, const ModelFiles& files) {
+  EngineOptions engine;
+  cli::Apply({.precision = options.precision, .sc = options.sc}, &engine);
+  engine.context = options.context;
+  engine.max_sequences = options.batch;
+  const int64_t context = ShapeOf(files.config, engine).context;
+  const int64_t whole = (context + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
+  engine.kv_tokens = std::min(whole * options.batch, std::max(whole, kDefaultKvTokens));
+  return engine;
+}
+
+}  // namespace
+
+LoadedModel::~LoadedModel() {
+  // A child process cannot join its parent's threads nor use its driver.
+  if (WasForked()) (void)engine.release();
+}
+
+const Tokenizer& LoadedModel::RequireTokenizer() const {
+  if (tokenizer == nullptr) {
+    throw InvalidInput(engine->model_name() + ": has no tokenizer; give ids, or tokenizer=FOLDER when it is loaded");
+  }
+  return *tokenizer;
+}
+
+void CheckSignals() {
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+ModelPtr LoadModel(const LoadOptions& options, const Progress& progress) {
+  RequireNotForked();
+  auto model = std::make_shared<LoadedModel>();
+  ModelFiles files = OpenModelFiles(options.model);
+  const cli::ModelOptions names{.model = options.model, .tokenizer = options.tokenizer, .context = options.context};
+  model->tokenizer = cli::OpenTokenizer(names, files);
+  EngineOptions engine = EngineOptionsOf(options, files);
+  const PlacementOptions placement = PlacementOf(options);
+  std::string notice;
+  std::shared_ptr<Backend> backend =
+      OpenBackend(options.device, {.threads = options.threads, .cpu_variant = options.cpu_variant}, &notice);
+  WatchForFork();
+  if (!notice.empty()) model->notices.push_back(notice);
+  engine.placement = Place(placement, files, *backend, &engine);
+  engine.on_progress = [&progress](const LoadProgress& load) {
+    CheckSignals();
+    if (!progress) return;
+    const nb::gil_scoped_acquire gil;
+    progress(load.done_bytes, load.total_bytes, "loading");
+  };
+  model->engine = Engine::Open(std::move(backend), std::move(files), engine);
+  for (const std::string& text : model->engine->notices()) model->notices.push_back(text);
+  return model;
+}
+
+void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits) {
+  Engine& engine = *model.engine;
+  const auto vocab_size = static_cast<size_t>(engine.config().vocab_size);
+  STOCH_CHECK(logits.size() == ids.size() * vocab_size);
+  const std::unique_ptr<Sequence> sequence = engine.NewSequence(static_cast<int64_t>(ids.size()));
+  if (sequence == nullptr) throw InvalidInput("the KV cache has no room for " + std::to_string(ids.size()) + " tokens");
+  sequence->Append(ids);
+  size_t row = 0;
+  while (sequence->pending() > 0) {
+    CheckSignals();
+    const int64_t tokens = engine.NextTokens(*sequence, engine.shape().max_rows);
+    const StepItem item{sequence.get(), tokens, StepOutput::kAll};
+    const int64_t rows = engine.Step({&item, 1});
+    engine.ReadLogits(0, rows, logits.data() + row * vocab_size);
+    row += static_cast<size_t>(rows);
+  }
+}
+
+std::string HashLogits(LoadedModel& model, const std::vector<int32_t>& ids, int64_t new_tokens) {
+  Engine& engine = *model.engine;
+  if (ids.empty()) throw InvalidInput("ids is empty: at least one token is needed");
+  if (new_tokens < 1) throw InvalidInput("new_tokens = " + std::to_string(new_tokens) + ": allowed is 1 or more");
+  const int64_t length = static_cast<int64_t>(ids.size()) + new_tokens;
+  const std::unique_ptr<Sequence> sequence = engine.NewSequence(std::min(length, engine.options().context));
+  if (sequence == nullptr) throw InvalidInput("the KV cache has no room for " + std::to_string(length) + " tokens");
+  sequence->Append(ids);
+  LogitsHash hash;
+  std::vector<float> logits(static_cast<size_t>(engine.config().vocab_size));
+  int32_t next = 0;
+  while (sequence->computed() + 1 < length) {
+    CheckSignals();
+    if (sequence->pending() == 0) sequence->Append({&next, 1});
+    const int64_t tokens = engine.NextTokens(*sequence, engine.shape().max_rows);
+    const StepItem item{sequence.get(), tokens, StepOutput::kAll};
+    engine.Step({&item, 1});
+    for (int64_t i = 0; i < tokens; ++i) {
+      engine.ReadLogits(i, 1, logits.data());
+      hash.Add(logits);
+    }
+    engine.Argmax(tokens - 1, {&next, 1});
+  }
+  return hash.Hex();
+}
+
+}  // namespace stoch::python

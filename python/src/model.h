@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loaded model as Python holds it: engine, tokenizer and the lock on which calls queue.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "engine/perplexity.h"
+#include "loader/tokenizer/tokenizer.h"
+
+namespace stoch::python {
+
+// done of total, of what. Called with the GIL held; may throw what Python raised.
+using Progress = std::function<void(int64_t done, int64_t total, const std::string& text)>;
+
+struct LoadOptions {
+  std::string model;      // folder or random:SHAPE[:SEED]
+  std::string tokenizer;  // folder, "" = the model's
+  std::vector<std::string> sc;
+  std::string precision = "sc";
+  std::string device = "auto";
+  std::string device_map = "auto";  // a policy; not read where device_map_json is set
+  std::string device_map_json;
+  std::string max_memory;  // "0=60GiB,1=60GiB"
+  std::string split = "layer";
+  int64_t context = 0;
+  int64_t batch = 8;  // sequences of one pass
+  int threads = 0;
+  std::string cpu_variant;
+};
+
+// Everything behind one Model. Streams and sequences share it, so it lives as long as the last of them.
+struct LoadedModel {
+  ~LoadedModel();
+
+  std::unique_ptr<Tokenizer> tokenizer;  // may be null
+  std::unique_ptr<Engine> engine;
+  std::vector<std::string> notices;
+  std::mutex mutex;  // one call at a time
+
+  // Errors: InvalidInput if the model has none.
+  const Tokenizer& RequireTokenizer() const;
+};
+using ModelPtr = std::shared_ptr<LoadedModel>;
+
+// Errors: as Engine::Open, and everything that can be wrong with the options, before any weight is read.
+// Requires: the caller holds no GIL, as of all that follow.
+ModelPtr LoadModel(const LoadOptions& options, const Progress& progress);
+
+// Raises KeyboardInterrupt (or whatever a signal handler raises) in the thread that Ctrl-C reaches.
+void CheckSignals();
+
+// Runs requests to their ends, as many at once as the engine takes.
+// Returns: ReportJson of each, in order. Errors: as Generation, of any of them before any work.
+// Bits:    those of each request alone.
+std::vector<std::string> GenerateAll(LoadedModel& model, const std::vector<GenerateRequest>& requests,
+                                     const Progress& progress);
+
+// One request, text piece by piece. Threads: one at a time.
+class TextStream {
+ public:
+  TextStream(ModelPtr model, GenerateRequest request);
+  ~TextStream();
+  // The next piece, "" at the end.
+  std::string Next();
+  // ReportJson. Requires: Next has returned "".
+  std::string Report() const { return report_; }
+
+ private:
+  ModelPtr model_;
+  GenerateRequest request_;
+  std::unique_ptr<Generation> generation_;
+  std::string report_;
+};
+
+// Logits of every id, F32 [ids.size(), vocab_size].
+void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits);
+// sha256 over the logits of `ids` and of all but the last of `new_tokens` greedy ones: what `stoch verify` checks.
+std::string HashLogits(LoadedModel& model, const std::vector<int32_t>& ids, int64_t new_tokens);
+
+struct ScoreRequest {
+  std::vector<int32_t> context, continuation;
+};
+struct Score {
+  double logprob = 0;  // sum over the continuation, in order
+  bool is_greedy = true;
+};
+// Errors: InvalidInput for an empty context or continuation, ids out of range or too many of them, naming the request.
+std::vector<Score> ScoreAll(LoadedModel& model, const std::vector<ScoreRequest>& requests, const Progress& progress);
+
+PerplexityResult Perplexity(LoadedModel& model, std::span<const int32_t> ids, int64_t ctx, int64_t max_windows,
+                            const Progress& progress);
+
+}  // namespace stoch::python

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// Model, its streams and its sequences by hand, as Python classes.
+
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "engine/placement.h"
+#include "kernels/base/error.h"
+#include "loader/tokenizer/chat_template.h"
+#include "python/src/arrays.h"
+#include "python/src/bind.h"
+#include "python/src/devices.h"
+#include "python/src/model.h"
+
+namespace nb = nanobind;
+
+namespace stoch::python {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using NoGil = nb::call_guard<nb::gil_scoped_release>;
+
+// Runs `body` alone on a model of this process.
+template <typename Body>
+auto Alone(const ModelPtr& model, const Body& body) {
+  RequireNotForked();
+  const std::lock_guard lock(model->mutex);
+  return body(*model);
+}
+
+// A sequence that Python steps by hand.
+class HandSequence {
+ public:
+  HandSequence(ModelPtr model, std::unique_ptr<Sequence> sequence)
+      : model_(std::move(model)), sequence_(std::move(sequence)) {}
+  ~HandSequence() { Remove(); }
+  HandSequence(const HandSequence&) = delete;
+  HandSequence& operator=(const HandSequence&) = delete;
+
+  const ModelPtr& model() const { return model_; }
+  // Errors: InvalidInput once it was removed.
+  Sequence& get() const {
+    if (sequence_ == nullptr) throw InvalidInput("this sequence was removed");
+    return *sequence_;
+  }
+  void Remove() {
+    if (WasForked()) {
+      (void)sequence_.release();
+      return;
+    }
+    const std::lock_guard lock(model_->mutex);
+    sequence_.reset();
+  }
+
+ private:
+  ModelPtr model_;
+  std::unique_ptr<Sequence> sequence_;
+};
+using HandPtr = std::shared_ptr<HandSequence>;
+
+HandPtr AddSequence(const ModelPtr& model, const Ids& ids, int64_t capacity) {
+  return Alone(model, [&](LoadedModel& loaded) {
+    Engine& engine = *loaded.engine;
+    const int64_t most = capacity > 0 ? capacity : engine.options().context;
+    std::unique_ptr<Sequence> sequence = engine.NewSequence(most);
+    if (sequence == nullptr) {
+      throw InvalidInput("the KV cache has no room for " + std::to_string(most) +
+                         " positions: " + std::to_string(engine.free_tokens()) + " are free");
+    }
+    sequence->Append(ids);
+    return std::make_shared<HandSequence>(model, std::move(sequence));
+  });
+}
+
+// The same tokens again, whole pages of computed ones shared.
+HandPtr ForkSequence(const HandPtr& from) {
+  return Alone(from->model(), [&](LoadedModel& loaded) {
+    const Sequence& original = from->get();
+    std::vector<KvPage> pages;
+    if (loaded.engine->chunk_invariant() && !original.ids().empty()) {
+      // At least one token is left to compute, so that there are logits.
+      const int64_t known = std::min(original.computed(), static_cast<int64_t>(original.ids().size()) - 1);
+      for (int64_t i = 0; i < known / kKvPageTokens; ++i) pages.push_back(original.page(i));
+    }
+    std::unique_ptr<Sequence> sequence = loaded.engine->NewSequence(original.capacity(), original.ids(), pages);
+    if (sequence == nullptr) throw InvalidInput("the KV cache has no room for another sequence");
+    return std::make_shared<HandSequence>(from->model(), std::move(sequence));
+  });
+}
+
+struct HandStep {
+  Sequence* sequence;
+  size_t row;
+};
+
+// Runs every pending token of the sequences, in as few passes as the engine takes.
+void StepSequences(const ModelPtr& model, const std::vector<HandPtr>& sequences, std::span<float> logits) {
+  Alone(model, [&](LoadedModel& loaded) {
+    Engine& engine = *loaded.engine;
+    const auto vocab_size = static_cast<size_t>(engine.config().vocab_size);
+    if (logits.size() != sequences.size() * vocab_size) throw InvalidInput("logits: wrong size");
+    std::vector<HandStep> waiting;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      Sequence& sequence = sequences[i]->get();
+      if (sequences[i]->model() != model) throw InvalidInput("a sequence is of another model");
+      if (sequence.pending() == 0) throw InvalidInput("sequence " + std::to_string(i) + " has no token to run");
+      for (const HandStep& other : waiting) {
+        if (other.sequence == &sequence) throw InvalidInput("sequence " + std::to_string(i) + " is given twice");
+      }
+      waiting.push_back({&sequence, i});
+    }
+    const size_t most = engine.batch_invariant() ? static_cast<size_t>(engine.shape().max_sequences) : 1;
+    while (!waiting.empty()) {
+      CheckSignals();
+      std::vector<StepItem> items;
+      std::vector<size_t> rows;
+      int64_t budget = engine.shape().max_rows;
+      for (const HandStep& each : waiting) {
+        if (items.size() == most) break;
+        const int64_t tokens = engine.NextTokens(*each.sequence, budget);
+        if (tokens == 0) continue;
+        const bool last = tokens == each.sequence->pending();
+        items.push_back({each.sequence, tokens, last ? StepOutput::kLast : StepOutput::kNone});
+        if (last) rows.push_back(each.row);
+        budget -= tokens;
+        if (budget == 0) break;
+      }
+      engine.Step(items);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        engine.ReadLogits(static_cast<int64_t>(i), 1, logits.data() + rows[i] * vocab_size);
+      }
+      std::erase_if(waiting, [](const HandStep& each) { return each.sequence->pending() == 0; });
+    }
+  });
+}
+
+std::span<float> FloatsOf(const Array& array) {
+  return {array.view().ptr<float>(), static_cast<size_t>(array.view().numel())};
+}
+
+std::string ConfigJson(const DecoderConfig& config) {
+  nlohmann::ordered_json json = {{"hidden_size", config.hidden_size},
+                                 {"intermediate_size", config.intermediate_size},
+                                 {"num_hidden_layers", config.num_hidden_layers},
+                                 {"num_attention_heads", config.num_attention_heads},
+                                 {"num_key_value_heads", config.num_key_value_heads},
+                                 {"head_dim", config.head_dim},
+                                 {"vocab_size", config.vocab_size},
+                                 {"max_position_embeddings", config.max_position_embeddings},
+                                 {"rms_norm_eps", config.rms_norm_eps},
+                                 {"rope_theta", config.rope_theta},
+                                 {"tie_word_embeddings", config.tie_word_embeddings},
+                                 {"bos_token_id", config.bos_token_id},
+                                 {"eos_token_ids", config.eos_token_ids}};
+  return json.dump();
+}
+
+// What a model is and takes, for the properties of Model.
+std::string FactsJson(const LoadedModel& model) {
+  Engine& engine = *model.engine;
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  for (const auto& [module, device] : ModuleMap(engine.config(), *engine.options().placement)) {
+    map[module] = DeviceName(device);
+  }
+  const std::string config = ConfigJson(engine.config());
+  const nlohmann::ordered_json facts = {{"name", engine.model_name()},
+                                        {"precision", PrecisionName(engine.options().precision)},
+                                        {"sc", engine.sc_description()},
+                                        {"context", engine.options().context},
+                                        {"batch_invariant", engine.batch_invariant()},
+                                        {"chunk_invariant", engine.chunk_invariant()},
+                                        {"has_tokenizer", model.tokenizer != nullptr},
+                                        {"config", nlohmann::ordered_json::parse(config)},
+                                        {"device_map", map},
+                                        {"memory",
+                                         {{"decoder_bytes", engine.model().weights().decoder_bytes},
+                                          {"kv_bytes", engine.model().kv_cache_bytes()},
+                                          {"workspace_bytes", engine.model().workspace_bytes()}}},
+                                        {"load_ms", engine.load_ms()},
+                                        {"notices", model.notices}};
+  return facts.dump();
+}
+
+std::pair<Ids, Ids> EncodeMessages(const LoadedModel& model,
+                                   const std::vector<std::pair<std::string, std::string>>& messages) {
+  const Tokenizer& tokenizer = model.RequireTokenizer();
+  const ChatFormat format = DetectChatFormat(tokenizer);
+  std::vector<ChatMessage> chat;
+  for (const auto& [role, content] : messages) chat.push_back({role, content});
+  return {EncodeChat(tokenizer, format, chat), ChatStopIds(tokenizer, format)};
+}
+
+void BindRequest(nb::module_& m) {
+  nb::class_<GenerateRequest>(m, "Request", "What to generate, but for the prompt.")
+      .def(
+          "__init__",
+          [](GenerateRequest* self, int64_t max_tokens, double temperature, double top_p, int64_t top_k, double min_p,
+             double repeat_penalty, double presence_penalty, double frequency_penalty,
+             const std::vector<std::pair<int32_t, float>>& logit_bias, uint64_t seed,
+             const std::vector<std::string>& stop, const Ids& stop_ids, bool ignore_eos, int top_logprobs,
+             bool hash_logits) {
+            GenerateRequest request;
+            request.max_tokens = max_tokens;
+            request.sampling.temperature = temperature;
+            request.sampling.top_p = top_p;
+            request.sampling.top_k = top_k;
+            request.sampling.min_p = min_p;
+            request.sampling.repeat_penalty = repeat_penalty;
+            request.sampling.presence_penalty = presence_penalty;
+            request.sampling.frequency_penalty = frequency_penalty;
+            for (const auto& [id, bias] : logit_bias) request.sampling.logit_bias.push_back({id, bias});
+            request.sampling.seed = seed;
+            request.stop = stop;
+            request.stop_ids = stop_ids;
+            request.ignore_eos = ignore_eos;
+            request.top_logprobs = top_logprobs;
+            request.hash_logits = hash_logits;
+            new (self) GenerateRequest(std::move(request));
+          },
+          nb::arg("max_tokens"), nb::arg("temperature"), nb::arg("top_p"), nb::arg("top_k"), nb::arg("min_p"),
+          nb::arg("repeat_penalty"), nb::arg("presence_penalty"), nb::arg("frequency_penalty"), nb::arg("logit_bias"),
+          nb::arg("seed"), nb::arg("stop"), nb::arg("stop_ids"), nb::arg("ignore_eos"), nb::arg("top_logprobs"),
+          nb::arg("hash_logits"));
+}
+
+void BindStream(nb::module_& m) {
+  nb::class_<TextStream>(m, "TextStream", "One request, piece by piece.")
+      .def("next", &TextStream::Next, NoGil())
+      .def("report", &TextStream::Report);
+  nb::class_<HandSequence>(m, "Sequence", "Tokens of one sequence by hand.")
+      .def(
+          "append",
+          [](const HandPtr& self, const Ids& ids) {
+            Alone(self->model(), [&](LoadedModel&) { self->get().Append(ids); });
+          },
+          nb::arg("ids"), NoGil())
+      .def_prop_ro("ids", [](const HandPtr& self) { return self->get().ids(); })
+      .def_prop_ro("computed", [](const HandPtr& self) { return self->get().computed(); })
+      .def_prop_ro("pending", [](const HandPtr& self) { return self->get().pending(); })
+      .def_prop_ro("capacity", [](const HandPtr& self) { return self->get().capacity(); })
+      .def("fork", &ForkSequence, NoGil())
+      .def("remove", &HandSequence::Remove, NoGil());
+}
+
+}  // namespace
+
+void BindModel(nb::module_& m) {
+  BindRequest(m);
+  BindStream(m);
+  nb::class_<LoadedModel>(m, "LoadedModel", "Engine and tokenizer of one model.")
+      .def("facts", [](const ModelPtr& self) { return FactsJson(*self); })
+      .def(
+          "encode",
+          [](const ModelPtr& self, const std::string& text, bool add_bos, bool parse_special) {
+            return self->RequireTokenizer().Encode(text, {.add_bos = add_bos, .parse_special = parse_special});
+          },
+          nb::arg("text"), nb::arg("add_bos"), nb::arg("parse_special"), NoGil())
+      .def(
+          "decode", [](const ModelPtr& self, const Ids& ids) { return self->RequireTokenizer().Decode(ids); },
+          nb::arg("ids"), NoGil())
+      .def("eos_ids",
+           [](const ModelPtr& self) {
+             Ids ids = self->engine->config().eos_token_ids;
+             if (self->tokenizer != nullptr) {
+               for (const int32_t id : self->tokenizer->eos_ids()) {
+                 if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+               }
+             }
+             return ids;
+           })
+      .def(
+          "encode_chat",
+          [](const ModelPtr& self, const std::vector<std::pair<std::string, std::string>>& messages) {
+            return EncodeMessages(*self, messages);
+          },
+          nb::arg("messages"), NoGil())
+      .def(
+          "generate",
+          [](const ModelPtr& self, const GenerateRequest& request, const std::vector<Ids>& prompts,
+             const Progress& progress) {
+            std::vector<GenerateRequest> requests(prompts.size(), request);
+            for (size_t i = 0; i < prompts.size(); ++i) requests[i].prompt = prompts[i];
+            return Alone(self, [&](LoadedModel& model) { return GenerateAll(model, requests, progress); });
+          },
+          nb::arg("request"), nb::arg("prompts"), nb::arg("progress").none(), NoGil())
+      .def(
+          "stream",
+          [](const ModelPtr& self, GenerateRequest request, const Ids& prompt) {
+            RequireNotForked();
+            request.prompt = prompt;
+            return std::make_unique<TextStream>(self, std::move(request));
+          },
+          nb::arg("request"), nb::arg("prompt"), NoGil())
+      .def(
+          "logits",
+          [](const ModelPtr& self, const Ids& ids, nb::handle out) {
+            const Array array = Array::Import(out, "out", true);
+            const nb::gil_scoped_release release;
+            Alone(self, [&](LoadedModel& model) { ReadAllLogits(model, ids, FloatsOf(array)); });
+          },
+          nb::arg("ids"), nb::arg("out"))
+      .def(
+          "logits_sha256",
+          [](const ModelPtr& self, const Ids& ids, int64_t new_tokens) {
+            return Alone(self, [&](LoadedModel& model) { return HashLogits(model, ids, new_tokens); });
+          },
+          nb::arg("ids"), nb::arg("new_tokens"), NoGil())
+      .def(
+          "score",
+          [](const ModelPtr& self, const std::vector<std::pair<Ids, Ids>>& pairs, const Progress& progress) {
+            std::vector<ScoreRequest> requests;
+            for (const auto& [context, continuation] : pairs) requests.push_back({context, continuation});
+            std::vector<std::pair<double, bool>> scores;
+            for (const Score& score :
+                 Alone(self, [&](LoadedModel& model) { return ScoreAll(model, requests, progress); })) {
+              scores.emplace_back(score.logprob, score.is_greedy);
+            }
+            return scores;
+          },
+          nb::arg("requests"), nb::arg("progress").none(), NoGil())
+      .def(
+          "perplexity",
+          [](const ModelPtr& self, const Ids& ids, int64_t ctx, int64_t max_windows, const Progress& progress) {
+            const PerplexityResult result =
+                Alone(self, [&](LoadedModel& model) { return Perplexity(model, ids, ctx, max_windows, progress); });
+            return std::tuple(result.windows, result.predictions, result.mean_nll, result.ppl, result.ppl_error,
+                              result.elapsed_ms);
+          },
+          nb::arg("ids"), nb::arg("ctx"), nb::arg("max_windows"), nb::arg("progress").none(), NoGil())
+      .def("add", &AddSequence, nb::arg("ids"), nb::arg("capacity"), NoGil())
+      .def(
+          "step",
+          [](const ModelPtr& self, const std::vector<HandPtr>& sequences, nb::handle out) {
+            const Array array = Array::Import(out, "out", true);
+            const nb::gil_scoped_release release;
+            StepSequences(self, sequences, FloatsOf(array));
+          },
+          nb::arg("sequences"), nb::arg("out"));
+  m.def(
+      "load",
+      [](const std::string& model, const std::string& tokenizer, const std::vector<std::string>& sc,
+         const std::string& precision, const std::string& device, const std::string& device_map,
+         const std::string& device_map_json, const std::string& max_memory, const std::string& split, int64_t context,
+         int64_t batch, int threads, const std::string& cpu_variant, const Progress& progress) {
+        return LoadModel({.model = model,
+                          .tokenizer = tokenizer,
+                          .sc = sc,
+                          .precision = precision,
+                          .device = device,
+                          .device_map = device_map,
+                          .device_map_json = device_map_json,
+                          .max_memory = max_memory,
+                          .split = split,
+                          .context = context,
+                          .batch = batch,
+                          .threads = threads,
+                          .cpu_variant = cpu_variant},
+                         progress);
+      },
+      nb::arg("model"), nb::arg("tokenizer"), nb::arg("sc"), nb::arg("precision"), nb::arg("device"),
+      nb::arg("device_map"), nb::arg("device_map_json"), nb::arg("max_memory"), nb::arg("split"), nb::arg("context"),
+      nb::arg("batch"), nb::arg("threads"), nb::arg("cpu_variant"), nb::arg("progress").none(), NoGil());
+}
+
+}  // namespace stoch::python

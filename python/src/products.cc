@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// a @ b^T: on the fly, with a packed weight, and its integer sums.
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <cmath>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/caller_streams.h"
+#include "python/src/arrays.h"
+#include "python/src/bind.h"
+#include "python/src/config.h"
+#include "python/src/counts.h"
+#include "python/src/devices.h"
+#include "python/src/errors.h"
+
+namespace nb = nanobind;
+
+namespace stoch::python {
+namespace {
+
+void RequireSameDevice(const Array& a, const Array& other, std::string_view name) {
+  if (a.view().device == other.view().device) return;
+  throw InvalidInput(std::string(name) + " is on " + PlaceName(other.view().device) + ", a on " +
+                     PlaceName(a.view().device));
+}
+
+// The operand as the backend takes it: on its device, F32.
+TensorView AsOperand(const Array& array, std::string_view name, const OpenDevice& open, std::vector<float>* storage) {
+  TensorView view = array.view();
+  if (view.dtype != DType::kF32) {
+    if (!array.on_cpu()) throw InvalidInput(std::string(name) + " is not float32: convert it on its device");
+    view = WidenHost(view, storage);
+  }
+  view.device = open.device;
+  return view;
+}
+
+// Orders the ops of a scope with the caller's stream, where the backend has streams.
+class StreamOrder {
+ public:
+  StreamOrder(OpenDevice& open, uintptr_t stream)
+      : streams_(dynamic_cast<CallerStreams*>(open.backend.get())), device_(open.device), stream_(stream) {
+    if (streams_ == nullptr) return;
+    const std::string earlier = streams_->PollFinite(device_);
+    if (!earlier.empty()) throw NotFinite(earlier);
+    streams_->RunAfter(device_, stream_);
+  }
+  void End() {
+    if (streams_ != nullptr) streams_->RunBefore(device_, stream_);
+  }
+
+ private:
+  CallerStreams* streams_;
+  Device device_;
+  uintptr_t stream_;
+};
+
+// A matrix prepared once.
+class Packed {
+ public:
+  Packed(OpenDevice& open, std::unique_ptr<LinearWeight> weight, const Config& config)
+      : open_(open), weight_(std::move(weight)), config_(config.config()) {}
+  ~Packed() {
+    // A child process cannot free what its parent's driver or threads made.
+    if (WasForked()) (void)weight_.release();
+  }
+  Packed(const Packed&) = delete;
+  Packed& operator=(const Packed&) = delete;
+
+  OpenDevice& open() const { return open_; }
+  const LinearWeight& weight() const { return *weight_; }
+  const ScConfig& config() const { return config_; }
+
+ private:
+  OpenDevice& open_;
+  std::unique_ptr<LinearWeight> weight_;
+  ScConfig config_;
+};
+
+void Finish(OpenDevice& open, StreamOrder* order, bool wait) {
+  order->End();
+  if (wait || open.device.kind == DeviceKind::kCpu) CheckFinite(open);
+}
+
+void Product(nb::handle a, nb::handle b, const Config& config, nb::handle out, uintptr_t stream, bool check_finite) {
+  RequireNotForked();
+  const Array left = Array::Import(a, "a", false);
+  const Array right = Array::Import(b, "b", false);
+  const Array result = Array::Import(out, "out", true);
+  RequireSameDevice(left, right, "b");
+  RequireSameDevice(left, result, "out");
+  const nb::gil_scoped_release release;
+  OpenDevice& open = DeviceOf(left.view().device);
+  const std::lock_guard lock(open.mutex);
+  std::vector<float> wide_a, wide_b;
+  const TensorView view_a = AsOperand(left, "a", open, &wide_a);
+  const TensorView view_b = AsOperand(right, "b", open, &wide_b);
+  TensorView view_out = result.view();
+  view_out.device = open.device;
+  const ScOperatorPtr op = config.op();
+  StreamOrder order(open, stream);
+  open.backend->ScMatmul(view_a, view_b, *op, view_out);
+  Finish(open, &order, check_finite);
+}
+
+// Rows of the last axis, dense, as a linear takes them.
+void PackedProduct(nb::handle a, const Packed& packed, nb::handle out, uintptr_t stream, bool check_finite) {
+  RequireNotForked();
+  const Array left = Array::Import(a, "a", false);
+  const Array result = Array::Import(out, "out", true);
+  const Device place = packed.open().device;
+  if (left.view().device.kind != place.kind || (!left.on_cpu() && !(left.view().device == place))) {
+    throw InvalidInput("b is packed on " + PlaceName(place) + ", a is on " + PlaceName(left.view().device));
+  }
+  RequireSameDevice(left, result, "out");
+  const nb::gil_scoped_release release;
+  OpenDevice& open = packed.open();
+  const std::lock_guard lock(open.mutex);
+  std::vector<float> wide;
+  TensorView x = AsOperand(left, "a", open, &wide);
+  TensorView y = result.view();
+  y.device = open.device;
+  if (x.rank != 2 || y.rank != 2) throw InvalidInput("a has 3 dimensions: a packed b takes 2");
+  if (x.dim(1) != packed.weight().cols()) {
+    throw InvalidInput("a has " + std::to_string(x.dim(1)) + " columns, the packed b has " +
+                       std::to_string(packed.weight().cols()));
+  }
+  if (!x.rows_dense()) {
+    if (!left.on_cpu()) throw InvalidInput("a has rows that are not dense: pass a contiguous copy");
+    x = WidenHost(left.view(), &wide);
+    x.device = open.device;
+  }
+  if (x.dim(0) == 0) return;
+  LinearCall call;
+  call.site = {-1, "sc_matmul"};
+  call.x = x;
+  call.weights = {&packed.weight()};
+  call.outs = {y};
+  StreamOrder order(open, stream);
+  open.backend->Linear(call);
+  Finish(open, &order, check_finite);
+}
+
+// `b` on the host; the packed weight lives on `cuda` (an ordinal) or the CPU (-1).
+std::unique_ptr<Packed> Pack(nb::handle b, const Config& config, int cuda) {
+  RequireNotForked();
+  const Array array = Array::Import(b, "b", false);
+  if (!array.on_cpu()) throw InvalidInput("b is on " + PlaceName(array.view().device) + ": packing reads the host");
+  if (array.view().rank != 2) throw InvalidInput("b has 3 dimensions: a packed b has 2");
+  const nb::gil_scoped_release release;
+  std::vector<float> storage;
+  const TensorView view = WidenHost(array.view(), &storage);
+  if (view.numel() == 0) throw InvalidInput("b is empty: a packed b has at least one row and one column");
+  for (const float value : std::span(view.ptr<const float>(), static_cast<size_t>(view.numel()))) {
+    if (!std::isfinite(value)) throw NotFinite("sc_matmul: NaN or infinity in b");
+  }
+  OpenDevice& open = DeviceOf(cuda < 0 ? Device{DeviceKind::kCpu, 0} : Device{DeviceKind::kCuda, cuda});
+  const std::lock_guard lock(open.mutex);
+  WeightSource source;
+  source.name = "b";
+  source.rows = view.dim(0);
+  source.cols = view.dim(1);
+  source.host = view.data;
+  LinearSpec spec{Precision::kSc, config.op()};
+  std::unique_ptr<LinearWeight> weight = open.backend->MakeLinear(open.device, {&source, 1}, spec);
+  open.backend->Synchronize(open.device);  // the host memory is the caller's
+  return std::make_unique<Packed>(open, std::move(weight), config);
+}
+
+void CountsOf(nb::handle a, nb::handle b, const Config& config, nb::handle out) {
+  RequireNotForked();
+  const Array left = Array::Import(a, "a", false);
+  const Array right = Array::Import(b, "b", false);
+  Py_buffer buffer{};
+  if (PyObject_GetBuffer(out.ptr(), &buffer, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0) throw nb::python_error();
+  const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> owner(&buffer, &PyBuffer_Release);
+  const nb::gil_scoped_release release;
+  std::vector<float> wide_a, wide_b;
+  const TensorView view_a = WidenHost(left.view(), &wide_a);
+  const TensorView view_b = WidenHost(right.view(), &wide_b);
+  OpenDevice& open = DeviceOf({DeviceKind::kCpu, 0});
+  const std::lock_guard lock(open.mutex);
+  SumCounts(*open.backend, view_a, view_b, *config.op(),
+            std::span(static_cast<int32_t*>(buffer.buf), static_cast<size_t>(buffer.len) / sizeof(int32_t)));
+}
+
+// Waits for every device, and says what they met.
+void Synchronize() {
+  RequireNotForked();
+  const nb::gil_scoped_release release;
+  for (OpenDevice* open : OpenDevices()) {
+    const std::lock_guard lock(open->mutex);
+    open->backend->Synchronize(open->device);
+    CheckFinite(*open);
+  }
+}
+
+}  // namespace
+
+void BindProducts(nb::module_& m) {
+  nb::class_<Packed>(m, "Packed", "A weight prepared for one configuration on one device.")
+      .def_prop_ro("shape", [](const Packed& self) { return std::pair(self.weight().rows(), self.weight().cols()); })
+      .def_prop_ro("nbytes", [](const Packed& self) { return self.weight().bytes(); })
+      .def_prop_ro("device", [](const Packed& self) { return PlaceName(self.open().device); })
+      .def_prop_ro("describe", [](const Packed& self) { return Describe(self.config()); });
+  m.def("product", &Product, nb::arg("a"), nb::arg("b"), nb::arg("config"), nb::arg("out"), nb::arg("stream"),
+        nb::arg("check_finite"));
+  m.def("packed_product", &PackedProduct, nb::arg("a"), nb::arg("packed"), nb::arg("out"), nb::arg("stream"),
+        nb::arg("check_finite"));
+  m.def("pack", &Pack, nb::arg("b"), nb::arg("config"), nb::arg("cuda"));
+  m.def("counts", &CountsOf, nb::arg("a"), nb::arg("b"), nb::arg("config"), nb::arg("out"));
+  m.def("synchronize", &Synchronize);
+}
+
+}  // namespace stoch::python

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Llama language models in stochastic computing: the engine in this process, with the bits of the command line.
+
+>>> import numpy as np, stoch
+>>> a = np.eye(2, 4, dtype=np.float32)
+>>> stoch.sc_matmul(a, a, stoc_len=64).shape
+(2, 2)
+"""
+
+from stoch._commands import verify
+from stoch._config import ModelConfig, ScConfig
+from stoch._matmul import Packed, pack, sc_matmul, synchronize
+from stoch._model import Engine, Model, Perplexity, Result, Sequence, Stream, load
+from stoch._stoch import DeviceError, InvalidInput, NotFinite
+from stoch._stoch import version_text as _version_text
+
+for _error in (DeviceError, InvalidInput, NotFinite):
+    _error.__module__ = "stoch"
+del _error
+
+__version__ = _version_text().splitlines()[0].split(" ", 1)[1]
+
+__all__ = [
+    "DeviceError",
+    "Engine",
+    "InvalidInput",
+    "Model",
+    "ModelConfig",
+    "NotFinite",
+    "Packed",
+    "Perplexity",
+    "Result",
+    "ScConfig",
+    "Sequence",
+    "Stream",
+    "load",
+    "pack",
+    "sc_matmul",
+    "synchronize",
+    "verify",
+]

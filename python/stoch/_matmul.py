@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The product of two arrays in stochastic computing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stoch import _arrays, _mixed, _stoch
+from stoch._config import ScConfig, ScValue, config_of
+
+
+class Packed:
+    """A weight prepared once for one configuration, by `pack`."""
+
+    __slots__ = ("_handle", "config")
+
+    def __init__(self, handle: _stoch.Packed, config: ScConfig) -> None:
+        self._handle = handle
+        self.config = config
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out_features, in_features)"""
+        return self._handle.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of its device that it takes."""
+        return self._handle.nbytes
+
+    @property
+    def device(self) -> str:
+        """'cpu' or 'cuda:N'"""
+        return self._handle.device
+
+    def __repr__(self) -> str:
+        return f"Packed({self.shape[0]} x {self.shape[1]}, {self.config.describe() or 'defaults'}, {self.device})"
+
+
+def pack(b: Any, config: ScConfig | None = None, *, device: str | None = None, **parameters: ScValue) -> Packed:
+    """Prepares b, float [m, d], for any number of products: codes and scales on its device.
+
+    `device`: 'cpu' or 'cuda:N', where it is not to be that of b. A weight on CUDA is read through the host, once.
+    b is not referred to afterwards.
+
+    >>> import numpy as np, stoch
+    >>> b = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    >>> packed = stoch.pack(b, stoc_len=64)
+    >>> packed.shape
+    (3, 4)
+    >>> bool((stoch.sc_matmul(b, packed) == stoch.sc_matmul(b, b, stoc_len=64)).all())
+    True
+    """
+    chosen = config_of(config, parameters)
+    ordinal = _arrays.cuda_ordinal(b) if device is None else _ordinal_of(device)
+    return Packed(_stoch.pack(_arrays.to_host(b), chosen._handle, ordinal), chosen)
+
+
+def _ordinal_of(device: str) -> int:
+    kind, _, index = str(device).partition(":")
+    if kind == "cpu" and not index:
+        return -1
+    if kind == "cuda" and (not index or index.isdecimal()):
+        return int(index or 0)
+    raise _stoch.InvalidInput(f"device = {device}: allowed is cpu or cuda:N")
+
+
+def _result_shape(a: Any, b: Any) -> tuple[int, ...]:
+    left = _arrays.shape_of(a, "a")
+    right = _arrays.shape_of(b, "b")
+    if len(left) not in (2, 3):
+        raise _stoch.InvalidInput(f"a has {len(left)} dimensions: allowed is 2 or 3")
+    if len(right) != len(left):
+        raise _stoch.InvalidInput(f"b has {len(right)} dimensions, a {len(left)}: expected as many")
+    if left[-1] != right[-1] or left[:-2] != right[:-2]:
+        raise _stoch.InvalidInput(f"a {list(left)} and b {list(right)} do not fit a @ b.T")
+    return (*left[:-1], right[-2])
+
+
+def sc_matmul(
+    a: Any,
+    b: Any,
+    config: ScConfig | None = None,
+    *,
+    smooth: Any = None,
+    lengths: Any = None,
+    rungs: Any = None,
+    level_lens: Any = None,
+    protected: Any = None,
+    protected_len: int | None = None,
+    counts: bool = False,
+    out: Any = None,
+    stream: Any = None,
+    check_finite: bool = False,
+    **parameters: ScValue,
+) -> Any:
+    """a @ b.T in stochastic computing.
+
+    a is [n, d] or [batch, n, d], b [m, d] or [batch, m, d] (or what `pack` returned): float32, float16 or bfloat16 of
+    numpy, torch, cupy, jax, or anything with the buffer protocol or __dlpack__, of any strides. The result is float32,
+    of a's library and on its device, or `out`.
+
+    config, or parameters by name, or both, say how; the default is ScConfig(), streams of 256 cycles.
+    smooth       [d]: a / smooth and b * smooth are multiplied.
+    lengths      [n] or [n, chunks]: stream lengths by row of a, or by row and chunk of chunk_d channels; 0 adds nothing.
+    rungs        the same as indices of `level_lens`.
+    protected    channels that form a product of their own with streams of protected_len cycles.
+    counts       also return the integer sums before the gain, int32 [n, chunks, m], computed on the host (and, where
+                 channels are protected, theirs as a third value).
+    stream       of CUDA arrays, where it is not to be the current one of a's library. The host does not wait.
+    check_finite CUDA: wait, and raise NotFinite at once. On the CPU that is always so.
+
+    >>> import numpy as np, stoch
+    >>> a = np.float32([[1, -1, 0.5, 0], [0, 0.25, 1, 1]])
+    >>> stoch.sc_matmul(a, a, halve=True).round(1)
+    array([[2.3, 0.3],
+           [0.3, 2.1]], dtype=float32)
+    >>> y, acc = stoch.sc_matmul(a, a, halve=True, counts=True)
+    >>> acc.shape
+    (2, 1, 2)
+    """
+    chosen = config_of(config, parameters) if not isinstance(b, Packed) else _config_of_packed(b, config, parameters)
+    extras = (smooth, lengths, rungs, level_lens, protected, protected_len)
+    if any(extra is not None for extra in extras):
+        if isinstance(b, Packed):
+            raise _stoch.InvalidInput("b is packed: smooth, lengths, rungs and protected take an array")
+        plan = _mixed.plan(a, b, chosen, *extras)
+        y, sums = _mixed.run(a, b, plan, counts=counts, stream=stream, check_finite=check_finite)
+        if out is not None:
+            out[...] = y
+            y = out
+        return (y, *sums) if counts else y
+    if isinstance(b, Packed):
+        if counts:
+            raise _stoch.InvalidInput("b is packed: counts take an array")
+        return _packed_product(a, b, out, stream, check_finite)
+    y = product(a, b, chosen, out=out, stream=stream, check_finite=check_finite)
+    return (y, sums_of(a, b, chosen)) if counts else y
+
+
+def _config_of_packed(b: Packed, config: ScConfig | None, parameters: dict[str, ScValue]) -> ScConfig:
+    if config is None and not parameters:
+        return b.config
+    chosen = config_of(b.config if config is None else config, parameters)
+    if chosen != b.config:
+        raise _stoch.InvalidInput(f"b was packed for '{b.config.describe()}', asked is '{chosen.describe()}'")
+    return chosen
+
+
+def product(a: Any, b: Any, config: ScConfig, *, out: Any = None, stream: Any = None, check_finite: bool = False) -> Any:
+    """One uniform product."""
+    shape = _result_shape(a, b)
+    ordinal = _arrays.cuda_ordinal(a)
+    target = _arrays.empty(a, shape) if out is None else out
+    _stoch.product(
+        _arrays.as_float(a, "a"),
+        _arrays.as_float(b, "b"),
+        config._handle,
+        target,
+        _arrays.caller_stream(a, ordinal, stream),
+        check_finite,
+    )
+    return _arrays.finished(a, target) if out is None else out
+
+
+def _packed_product(a: Any, b: Packed, out: Any, stream: Any, check_finite: bool) -> Any:
+    left = _arrays.shape_of(a, "a")
+    if len(left) != 2:
+        raise _stoch.InvalidInput(f"a has {len(left)} dimensions: a packed b takes 2")
+    ordinal = _arrays.cuda_ordinal(a)
+    target = _arrays.empty(a, (left[0], b.shape[0])) if out is None else out
+    _stoch.packed_product(
+        _arrays.as_float(a, "a"), b._handle, target, _arrays.caller_stream(a, ordinal, stream), check_finite
+    )
+    return _arrays.finished(a, target) if out is None else out
+
+
+def sums_of(a: Any, b: Any, config: ScConfig) -> Any:
+    """The integer sums of one uniform product, int32 [n, chunks, m] or [batch, n, chunks, m]."""
+    shape = _result_shape(a, b)
+    d = _arrays.shape_of(a, "a")[-1]
+    size = int(config.chunk_d) or max(d, 1)
+    sums = np.zeros((*shape[:-1], -(-d // size), shape[-1]), np.int32)
+    _stoch.counts(_arrays.to_host(a), _arrays.to_host(b), config._handle, sums)
+    return _arrays.from_host(a, sums)
+
+
+def synchronize() -> None:
+    """Waits for the work of every device, and raises NotFinite if it met NaN or infinity."""
+    _stoch.synchronize()

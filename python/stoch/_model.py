@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loaded model: text, logits, log-likelihoods, and sequences by hand."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import types
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from stoch import _stoch
+from stoch._config import ModelConfig
+from stoch._progress import ProgressArgument, reporter
+
+_log = logging.getLogger("stoch")
+
+Ids = SequenceOf[int]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a request gave; the fields of `stoch generate --json`."""
+
+    model: str
+    precision: str
+    sc: str
+    device: str
+    prompt_ids: list[int]
+    ids: list[int]
+    text: str
+    logprobs: list[float]
+    logits_sha256: str
+    finish_reason: str
+    timings: dict[str, float]
+    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _result(report: str) -> Result:
+    fields = json.loads(report)
+    fields["top_logprobs"] = [[(int(i), float(p)) for i, p in row] for row in fields.get("top_logprobs", [])]
+    return Result(**fields)
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a model predicts a text: natural logarithms, one standard error."""
+
+    nll: float
+    ppl: float
+    error: float
+    windows: int
+    predictions: int
+    elapsed_ms: float
+
+
+class Stream:
+    """Text of one request, piece by piece; `result` once it has ended."""
+
+    def __init__(self, handle: _stoch.TextStream) -> None:
+        self._handle: _stoch.TextStream | None = handle
+        self._result: Result | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if self._handle is None:
+            raise StopIteration
+        text = self._handle.next()
+        if text:
+            return text
+        self._result = _result(self._handle.report())
+        self._handle = None
+        raise StopIteration
+
+    @property
+    def result(self) -> Result:
+        if self._result is None:
+            raise _stoch.InvalidInput("the stream has not ended: iterate over it to its end")
+        return self._result
+
+    def close(self) -> None:
+        """Ends the request and gives its memory back."""
+        self._handle = None
+
+
+def _ids(values: Any, what: str) -> list[int]:
+    try:
+        ids = [int(i) for i in values.tolist()] if hasattr(values, "tolist") else [int(i) for i in values]
+    except TypeError:
+        raise _stoch.InvalidInput(f"{what} is a {type(values).__name__}: allowed is text or token ids") from None
+    for i in ids:
+        if not 0 <= i < 1 << 31:
+            raise _stoch.InvalidInput(f"{what}: token id {i} is out of range")
+    return ids
+
+
+class Sequence:
+    """Tokens of one sequence of an Engine. What is appended is pending until a step runs it."""
+
+    def __init__(self, handle: _stoch.Sequence) -> None:
+        self._handle = handle
+
+    def append(self, ids: int | Ids) -> None:
+        self._handle.append([ids] if isinstance(ids, int) else _ids(ids, "ids"))
+
+    @property
+    def ids(self) -> list[int]:
+        return self._handle.ids
+
+    @property
+    def computed(self) -> int:
+        """Tokens that steps have run."""
+        return self._handle.computed
+
+    @property
+    def pending(self) -> int:
+        return self._handle.pending
+
+    @property
+    def capacity(self) -> int:
+        return self._handle.capacity
+
+    def __len__(self) -> int:
+        return len(self._handle.ids)
+
+
+class Engine:
+    """Sequences by hand, over the KV cache of one Model."""
+
+    def __init__(self, handle: _stoch.LoadedModel, vocab_size: int) -> None:
+        self._handle = handle
+        self._vocab_size = vocab_size
+
+    def add(self, ids: Ids, *, capacity: int = 0) -> Sequence:
+        """A sequence of these tokens that may grow to `capacity` ones (0: the context), whose memory is reserved."""
+        return Sequence(self._handle.add(_ids(ids, "ids"), capacity))
+
+    def step(self, sequences: SequenceOf[Sequence]) -> Floats:
+        """Runs every pending token. Returns the logits after the last one of each, float32 [sequences, vocab]."""
+        logits = np.empty((len(sequences), self._vocab_size), np.float32)
+        self._handle.step([sequence._handle for sequence in sequences], logits)
+        return logits
+
+    def fork(self, sequence: Sequence) -> Sequence:
+        """A sequence of the same tokens; what is computed is shared in pages of 64, the rest is pending."""
+        return Sequence(sequence._handle.fork())
+
+    def remove(self, sequence: Sequence) -> None:
+        """Gives the memory of a sequence back."""
+        sequence._handle.remove()
+
+
+class Model:
+    """A model on its devices. `load` makes it; `close`, or the end of a `with` block, gives its memory back."""
+
+    def __init__(self, handle: _stoch.LoadedModel) -> None:
+        self._open: _stoch.LoadedModel | None = handle
+        self._facts: dict[str, Any] = json.loads(handle.facts())
+        for notice in self._facts["notices"]:
+            _log.info("%s", notice)
+
+    @property
+    def _handle(self) -> _stoch.LoadedModel:
+        if self._open is None:
+            raise _stoch.InvalidInput("the model is closed")
+        return self._open
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the memory back once no stream or sequence of it is left."""
+        self._open = None
+
+    def __repr__(self) -> str:
+        return f"Model({self._facts['name']!r}, {self._facts['sc'] or self._facts['precision']})"
+
+    @property
+    def name(self) -> str:
+        return str(self._facts["name"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The shape, in the words of config.json."""
+        return dict(self._facts["config"])
+
+    @property
+    def precision(self) -> str:
+        return str(self._facts["precision"])
+
+    @property
+    def sc(self) -> ModelConfig | None:
+        """The SC configuration; None where the precision is exact."""
+        return ModelConfig(self._facts["sc"]) if self._facts["sc"] else None
+
+    @property
+    def context(self) -> int:
+        """Positions of one sequence."""
+        return int(self._facts["context"])
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes by purpose."""
+        return dict(self._facts["memory"])
+
+    @property
+    def device_map(self) -> dict[str, str]:
+        """Modules and their devices."""
+        return dict(self._facts["device_map"])
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Tokens that end a text."""
+        return self._handle.eos_ids()
+
+    def tokenize(self, text: str, *, add_bos: bool = True, parse_special: bool = False) -> list[int]:
+        return self._handle.encode(text, add_bos, parse_special)
+
+    def detokenize(self, ids: Ids) -> str:
+        return self._handle.decode(_ids(ids, "ids"))
+
+    def _prompt(self, prompt: str | Ids) -> list[int]:
+        return self.tokenize(prompt) if isinstance(prompt, str) else _ids(prompt, "prompt")
+
+    @overload
+    def generate(self, prompt: str | Ids, *, progress: ProgressArgument = None, **options: Any) -> Result: ...
+
+    @overload
+    def generate(
+        self, prompt: SequenceOf[str] | SequenceOf[Ids], *, progress: ProgressArgument = None, **options: Any
+    ) -> list[Result]: ...
+
+    def generate(
+        self,
+        prompt: str | Ids | SequenceOf[str] | SequenceOf[Ids],
+        *,
+        progress: ProgressArgument = None,
+        **options: Any,
+    ) -> Result | list[Result]:
+        """Text from a prompt: a str, token ids, or a list of either, run together; its results are those of each alone.
+
+        Options: max_tokens, temperature, top_p, top_k, min_p, repeat_penalty, presence_penalty, frequency_penalty,
+        logit_bias {id: bias}, seed, stop, stop_ids, ignore_eos, top_logprobs, hash_logits.
+        """
+        several = not isinstance(prompt, str) and len(prompt) > 0 and not _is_id(prompt[0])
+        prompts = [self._prompt(each) for each in prompt] if several else [self._prompt(prompt)]  # type: ignore[arg-type]
+        with reporter(progress if len(prompts) > 1 else False, "generating") as report:
+            reports = self._handle.generate(_request(**options), prompts, report)
+        results = [_result(text) for text in reports]
+        return results if several else results[0]
+
+    def stream(self, prompt: str | Ids, **options: Any) -> Stream:
+        """The same, piece by piece: `for text in model.stream("Once"): ...`."""
+        return Stream(self._handle.stream(_request(**options), self._prompt(prompt)))
+
+    def chat(
+        self, messages: SequenceOf[Mapping[str, str]], *, stop_ids: Ids = (), stream: bool = False, **options: Any
+    ) -> Result | Stream:
+        """The assistant's answer to messages {role, content}, in the model's own format."""
+        try:
+            pairs = [(message["role"], message["content"]) for message in messages]
+        except (KeyError, TypeError):
+            raise _stoch.InvalidInput("messages: expected a list of {role, content}") from None
+        prompt, ends = self._handle.encode_chat(pairs)
+        request = _request(stop_ids=[*stop_ids, *ends], **options)
+        if stream:
+            return Stream(self._handle.stream(request, prompt))
+        return _result(self._handle.generate(request, [prompt], None)[0])
+
+    def logits(self, ids: Ids) -> Floats:
+        """Logits after every token, float32 [n, vocab]."""
+        checked = _ids(ids, "ids")
+        logits = np.empty((len(checked), int(self._facts["config"]["vocab_size"])), np.float32)
+        if checked:
+            self._handle.logits(checked, logits)
+        return logits
+
+    def logits_sha256(self, ids: Ids, *, new_tokens: int = 1) -> str:
+        """sha256 over the logits of ids and of all but the last of `new_tokens` greedy ones: `stoch verify` checks it."""
+        return self._handle.logits_sha256(_ids(ids, "ids"), new_tokens)
+
+    def loglikelihood(
+        self, requests: SequenceOf[tuple[Ids, Ids]], *, progress: ProgressArgument = None
+    ) -> list[tuple[float, bool]]:
+        """(log-probability, is_greedy) of every continuation after its context, both token ids."""
+        pairs = [(_ids(context, "context"), _ids(continuation, "continuation")) for context, continuation in requests]
+        with reporter(progress, "scoring") as report:
+            return self._handle.score(pairs, report)
+
+    def perplexity(
+        self, text: str | Ids, *, ctx: int = 0, max_windows: int = 0, progress: ProgressArgument = None
+    ) -> Perplexity:
+        """Of a text, cut into windows of `ctx` tokens (0: 2048, or the context) as `stoch perplexity` cuts it."""
+        ids = self._prompt(text)
+        window = ctx or min(2048, self.context)
+        with reporter(progress, "perplexity") as report:
+            windows, predictions, nll, ppl, error, elapsed = self._handle.perplexity(ids, window, max_windows, report)
+        return Perplexity(nll, ppl, error, windows, predictions, elapsed)
+
+    def engine(self) -> Engine:
+        """Sequences by hand."""
+        return Engine(self._handle, int(self._facts["config"]["vocab_size"]))
+
+
+def _is_id(value: Any) -> bool:
+    return not isinstance(value, (str, bytes)) and not hasattr(value, "__len__")
+
+
+def _request(
+    *,
+    max_tokens: int | None = None,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    repeat_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: Mapping[int, float] | None = None,
+    seed: int = 0,
+    stop: str | SequenceOf[str] = (),
+    stop_ids: Ids = (),
+    ignore_eos: bool = False,
+    top_logprobs: int = 0,
+    hash_logits: bool = True,
+) -> _stoch.Request:
+    if max_tokens is not None and max_tokens < 0:
+        raise _stoch.InvalidInput(f"max_tokens = {max_tokens}: allowed is 0 or more, or None")
+    if not 0 <= seed < 1 << 64:
+        raise _stoch.InvalidInput(f"seed = {seed}: allowed is 0..2^64-1")
+    bias = [(int(i), float(b)) for i, b in (logit_bias or {}).items()]
+    for i, b in bias:
+        if not 0 <= i < 1 << 31 or not math.isfinite(b):
+            raise _stoch.InvalidInput(f"logit_bias {{{i}: {b}}}: allowed is a token id and a finite number")
+    return _stoch.Request(
+        -1 if max_tokens is None else max_tokens,
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        repeat_penalty,
+        presence_penalty,
+        frequency_penalty,
+        bias,
+        seed,
+        [stop] if isinstance(stop, str) else list(stop),
+        _ids(stop_ids, "stop_ids"),
+        ignore_eos,
+        top_logprobs,
+        hash_logits,
+    )
+
+
+def _max_memory(value: str | Mapping[int, int | str] | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return ",".join(f"{device}={size}" for device, size in value.items())
+
+
+def load(
+    model: str | os.PathLike[str],
+    *,
+    sc: str | SequenceOf[str] | ModelConfig | None = None,
+    precision: str = "sc",
+    device: str = "auto",
+    device_map: str | Mapping[str, int | str] = "auto",
+    max_memory: str | Mapping[int, int | str] | None = None,
+    split: str = "layer",
+    context: int = 0,
+    batch: int = 8,
+    seed: int | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    threads: int = 0,
+    cpu_variant: str = "",
+    progress: ProgressArgument = None,
+) -> Model:
+    """Loads a Hugging Face folder, or random:SHAPE, as the options of the command line say.
+
+    sc       settings of --sc, "preset=halved" where nothing is given; precision is "sc", "fp32" or "fp16".
+    batch    sequences that one pass takes at most; it changes memory and speed, never bits.
+    context  positions of a sequence; 0 is the model's, or what fits of it.
+    seed     of random:SHAPE.
+
+    >>> import stoch
+    >>> with stoch.load("demo", device="cpu") as model:
+    ...     model.generate("Once upon a time", max_tokens=4).text
+    ', there was a'
+    """
+    name = os.fspath(model)
+    if seed is not None:
+        if not name.startswith("random:") or name.count(":") != 1:
+            raise _stoch.InvalidInput(f"seed = {seed}: has a meaning with random:SHAPE alone, got model {name}")
+        name = f"{name}:{seed}"
+    if isinstance(sc, ModelConfig):
+        settings = [sc.describe()]
+    elif sc is None or precision != "sc":
+        settings = [] if sc is None else ([sc] if isinstance(sc, str) else list(sc))
+    else:
+        settings = [sc] if isinstance(sc, str) else list(sc)
+    with reporter(progress, "loading") as report:
+        handle = _stoch.load(
+            name,
+            "" if tokenizer is None else os.fspath(tokenizer),
+            settings,
+            precision,
+            device,
+            device_map if isinstance(device_map, str) else "auto",
+            "" if isinstance(device_map, str) else json.dumps(dict(device_map)),
+            _max_memory(max_memory),
+            split,
+            context,
+            batch,
+            threads,
+            cpu_variant,
+            report,
+        )
+    return Model(handle)

@@ -1,0 +1,134 @@
+"""The engine of stoch; the package stoch has the public names."""
+
+from collections.abc import Callable, Sequence as _Sequence
+
+
+class InvalidInput(ValueError):
+    """
+    A value, shape, type, file or setting that cannot be used; nothing was done.
+    """
+
+class NotFinite(InvalidInput):
+    """An operand holds NaN or infinity."""
+
+class DeviceError(RuntimeError):
+    """A device failed while it was used."""
+
+class Config:
+    """One SC configuration, checked."""
+
+    def __init__(self, settings: _Sequence[tuple[str, str]]) -> None: ...
+
+    def get(self, name: str) -> str:
+        """The parameter as text."""
+
+    def resolved(self) -> list[tuple[str, str]]:
+        """Every parameter with its default filled in."""
+
+    def describe(self) -> str: ...
+
+def parse_config(text: str) -> list[tuple[str, str]]: ...
+
+def parameters() -> list[tuple[str, str, str, str]]:
+    """(name, alias, kind, default as text) of every parameter."""
+
+def operator_configs(settings: _Sequence[str]) -> tuple[list[tuple[str, str]], str]:
+    """([(operator, its configuration as text)], attention) of a model."""
+
+def describe_model_config(settings: _Sequence[str]) -> tuple[str, bool, bool]:
+    """(description, is_batch_invariant, is_chunk_invariant)"""
+
+class Packed:
+    """A weight prepared for one configuration on one device."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def describe(self) -> str: ...
+
+def product(a: object, b: object, config: Config, out: object, stream: int, check_finite: bool) -> None: ...
+
+def packed_product(a: object, packed: Packed, out: object, stream: int, check_finite: bool) -> None: ...
+
+def pack(b: object, config: Config, cuda: int) -> Packed: ...
+
+def counts(a: object, b: object, config: Config, out: object) -> None: ...
+
+def synchronize() -> None: ...
+
+class Request:
+    """What to generate, but for the prompt."""
+
+    def __init__(self, max_tokens: int, temperature: float, top_p: float, top_k: int, min_p: float, repeat_penalty: float, presence_penalty: float, frequency_penalty: float, logit_bias: _Sequence[tuple[int, float]], seed: int, stop: _Sequence[str], stop_ids: _Sequence[int], ignore_eos: bool, top_logprobs: int, hash_logits: bool) -> None: ...
+
+class TextStream:
+    """One request, piece by piece."""
+
+    def next(self) -> str: ...
+
+    def report(self) -> str: ...
+
+class Sequence:
+    """Tokens of one sequence by hand."""
+
+    def append(self, ids: _Sequence[int]) -> None: ...
+
+    @property
+    def ids(self) -> list[int]: ...
+
+    @property
+    def computed(self) -> int: ...
+
+    @property
+    def pending(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    def fork(self) -> Sequence: ...
+
+    def remove(self) -> None: ...
+
+class LoadedModel:
+    """Engine and tokenizer of one model."""
+
+    def facts(self) -> str: ...
+
+    def encode(self, text: str, add_bos: bool, parse_special: bool) -> list[int]: ...
+
+    def decode(self, ids: _Sequence[int]) -> str: ...
+
+    def eos_ids(self) -> list[int]: ...
+
+    def encode_chat(self, messages: _Sequence[tuple[str, str]]) -> tuple[list[int], list[int]]: ...
+
+    def generate(self, request: Request, prompts: _Sequence[_Sequence[int]], progress: Callable[[int, int, str], None] | None) -> list[str]: ...
+
+    def stream(self, request: Request, prompt: _Sequence[int]) -> TextStream: ...
+
+    def logits(self, ids: _Sequence[int], out: object) -> None: ...
+
+    def logits_sha256(self, ids: _Sequence[int], new_tokens: int) -> str: ...
+
+    def score(self, requests: _Sequence[tuple[_Sequence[int], _Sequence[int]]], progress: Callable[[int, int, str], None] | None) -> list[tuple[float, bool]]: ...
+
+    def perplexity(self, ids: _Sequence[int], ctx: int, max_windows: int, progress: Callable[[int, int, str], None] | None) -> tuple[int, int, float, float, float, float]: ...
+
+    def add(self, ids: _Sequence[int], capacity: int) -> Sequence: ...
+
+    def step(self, sequences: _Sequence[Sequence], out: object) -> None: ...
+
+def load(model: str, tokenizer: str, sc: _Sequence[str], precision: str, device: str, device_map: str, device_map_json: str, max_memory: str, split: str, context: int, batch: int, threads: int, cpu_variant: str, progress: Callable[[int, int, str], None] | None) -> LoadedModel: ...
+
+def verify(model: str, device: str, only: _Sequence[str], goldens: str, hashes: str, progress: Callable[[int, int, str], None] | None) -> list[tuple[str, bool, str]]:
+    """(name, passed, detail) of every check."""
+
+def version_text() -> str:
+    """What `stoch --version` prints."""

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model against the command line, by bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import stoch
+
+PROMPT = "Once upon a time, a dog named"
+
+
+def test_generate_equals_the_program(model: stoch.Model, run, demo: str) -> None:
+    for options, flags in (
+        ({}, []),
+        ({"temperature": 0.8, "seed": 7, "top_k": 40}, ["--temperature", "0.8", "--seed", "7", "--top-k", "40"]),
+        ({"stop": "."}, ["--stop", "."]),
+        ({"top_logprobs": 3}, ["--top-logprobs", "3"]),
+    ):
+        result = model.generate(PROMPT, max_tokens=24, **options)
+        printed = json.loads(
+            run("generate", "--model", demo, "--device", "cpu", "--prompt", PROMPT, "--max-tokens", "24", "--json", *flags)
+        )
+        for field in ("model", "precision", "sc", "device", "prompt_ids", "ids", "text", "logprobs", "logits_sha256"):
+            assert getattr(result, field) == printed[field], field
+        assert result.finish_reason == printed["finish_reason"]
+        assert [[list(pair) for pair in row] for row in result.top_logprobs] == printed.get("top_logprobs", [])
+
+
+def test_several_at_once_are_each_alone(model: stoch.Model) -> None:
+    prompts = [f"{word} was" for word in ("Tim", "The cat", "A", "Mom", "One day it", "He", "She", "Lily", "Bob", "It")]
+    together = model.generate(prompts, max_tokens=12, temperature=0.7, seed=3)
+    alone = [model.generate(prompt, max_tokens=12, temperature=0.7, seed=3) for prompt in prompts]
+    assert [result.logits_sha256 for result in together] == [result.logits_sha256 for result in alone]
+    assert len({result.logits_sha256 for result in alone}) == len(prompts)
+    with pytest.raises(stoch.InvalidInput, match="empty"):
+        model.generate(["Tim", []], max_tokens=1)
+
+
+def test_stream(model: stoch.Model) -> None:
+    stream = model.stream(PROMPT, max_tokens=16)
+    pieces = list(stream)
+    assert len(pieces) > 3
+    assert "".join(pieces) == stream.result.text == model.generate(PROMPT, max_tokens=16).text
+    unfinished = model.stream(PROMPT)
+    next(unfinished)
+    with pytest.raises(stoch.InvalidInput, match="has not ended"):
+        unfinished.result  # noqa: B018
+    unfinished.close()
+
+
+def test_tokens(model: stoch.Model, run, demo: str) -> None:
+    ids = json.loads(run("tokenize", "--model", demo, "--prompt", PROMPT, "--json"))["ids"]
+    assert model.tokenize(PROMPT) == ids
+    assert model.tokenize(PROMPT, add_bos=False) == ids[1:]
+    assert model.detokenize(ids) == model.detokenize(np.array(ids)) == PROMPT
+
+
+def test_logits_and_hash(model: stoch.Model, demo: str) -> None:
+    ids = model.tokenize(PROMPT)
+    logits = model.logits(ids)
+    assert logits.shape == (len(ids), model.config["vocab_size"]) and logits.dtype == np.float32
+    import hashlib
+
+    assert hashlib.sha256(logits.tobytes()).hexdigest() == model.logits_sha256(ids)
+    # What the repository records of this model, in the default configuration.
+    with stoch.load(demo, device="cpu", sc="preset=halved", threads=1, cpu_variant="scalar") as scalar:
+        assert scalar.logits_sha256(ids, new_tokens=4) == model.logits_sha256(ids, new_tokens=4)
+    assert model.logits_sha256(ids, new_tokens=4) != model.logits_sha256(ids, new_tokens=5)
+
+
+def test_loglikelihood(model: stoch.Model) -> None:
+    ids = model.tokenize("Once upon a time there was a little girl named Lily. She loved to play.")
+    requests = [(ids[:cut], ids[cut:]) for cut in range(1, len(ids))]
+    greedy = model.generate(ids[:5], max_tokens=6).ids
+    scores = model.loglikelihood(requests)
+    logits = model.logits(ids).astype(np.float64)
+    tokens = logits - logits.max(axis=1, keepdims=True)
+    tokens -= np.log(np.exp(tokens).sum(axis=1, keepdims=True))
+    for (context, continuation), (logprob, is_greedy) in zip(requests, scores, strict=True):
+        rows = range(len(context) - 1, len(ids) - 1)
+        assert logprob == pytest.approx(sum(tokens[row, ids[row + 1]] for row in rows), abs=1e-4)
+        assert is_greedy == all(logits[row].argmax() == ids[row + 1] for row in rows)
+    likeliest, other = model.loglikelihood([(ids[:5], greedy), (ids[:5], [*greedy[:-1], (greedy[-1] + 1) % 2048])])
+    assert likeliest[1] and not other[1] and likeliest[0] > other[0]
+    assert model.loglikelihood(requests[3:4]) == scores[3:4]
+    for bad in (([], [1]), ([1], []), ([1], [99999])):
+        with pytest.raises(stoch.InvalidInput, match="request 0"):
+            model.loglikelihood([bad])
+
+
+def test_perplexity_equals_the_program(model: stoch.Model, run, demo: str, tmp_path) -> None:
+    text = "Tim and Lily went to the park. They saw a big red ball. " * 20
+    file = tmp_path / "text"
+    file.write_text(text)
+    printed = json.loads(run("perplexity", "--model", demo, "--device", "cpu", "--file", str(file), "--ctx", "64", "--json"))
+    row = printed["results"][0]
+    result = model.perplexity(text, ctx=64)
+    assert (result.nll, result.ppl, result.error) == (row["mean_nll"], row["ppl"], row["ppl_error"])
+    assert (result.windows, result.predictions) == (row["windows"], row["predictions"])
+
+
+def test_sequences_by_hand(model: stoch.Model) -> None:
+    ids = model.tokenize("One day, a boy named Tim went to the park with his mom. He saw a big tree. " * 4)
+    assert len(ids) > 70
+    engine = model.engine()
+    want = model.logits(ids)
+    sequence = engine.add(ids[:-3])
+    assert np.array_equal(engine.step([sequence])[0], want[-4])
+    twin = engine.fork(sequence)
+    assert twin.computed == (len(ids) - 4) // 64 * 64 and twin.ids == ids[:-3]
+    twin.append(ids[-3:])
+    sequence.append(5)
+    both = engine.step([sequence, twin])
+    assert np.array_equal(both[1], want[-1]) and not np.array_equal(both[0], both[1])
+    assert len(sequence) == len(ids) - 2 and sequence.pending == 0
+    with pytest.raises(stoch.InvalidInput, match="no token to run"):
+        engine.step([sequence])
+    with pytest.raises(stoch.InvalidInput, match="given twice"):
+        twin.append(1)
+        engine.step([twin, twin])
+    engine.remove(twin)
+    with pytest.raises(stoch.InvalidInput, match="removed"):
+        twin.append(1)
+
+
+def test_load_options(demo: str, tmp_path) -> None:
+    with stoch.load(demo, device="cpu:2", device_map={"": 0, "model.layers.4": 1}, sc="stoc_len=64") as model:
+        assert model.device_map["model.layers.4"] == "cpu:1" and model.device_map["model.layers.0"] == "cpu:0"
+        assert model.sc == stoch.ModelConfig("stoc_len=64")
+    with stoch.load(demo, device="cpu", precision="fp32") as exact:
+        assert exact.sc is None and exact.precision == "fp32"
+        assert exact.generate("Once", max_tokens=1).precision == "fp32"
+    with pytest.raises(stoch.InvalidInput, match="closed"):
+        exact.generate("Once")
+    for arguments, message in (
+        ({"sc": "stoc_len=0.5"}, "stoc_len"),
+        ({"precision": "fp64"}, "fp64"),
+        ({"precision": "fp32", "sc": "stoc_len=64"}, "no meaning"),
+        ({"device": "tpu"}, "tpu"),
+        ({"context": 100000}, "context"),
+        ({"split": "columns"}, "split"),
+        ({"seed": 3}, "seed"),
+        ({"device_map": {"model.nowhere": 0}}, "model.nowhere"),
+    ):
+        with pytest.raises(stoch.InvalidInput, match=message):
+            stoch.load(demo, **{"device": "cpu", **arguments})
+    with pytest.raises(stoch.InvalidInput):
+        stoch.load(tmp_path, device="cpu")
+
+
+def test_progress(demo: str) -> None:
+    seen: list[tuple[int, int, str]] = []
+    with stoch.load(demo, device="cpu", progress=lambda *args: seen.append(args)) as model:
+        assert seen and seen[-1][0] == seen[-1][1] and seen[0][2] == "loading"
+        seen.clear()
+        model.generate(["a", "b"], max_tokens=2, progress=lambda *args: seen.append(args))
+        assert seen[-1][:2] == (2, 2)
+
+        def fail(*_: object) -> None:
+            raise KeyError("from a callback")
+
+        with pytest.raises(KeyError, match="from a callback"):
+            model.generate(["a", "b"], max_tokens=2, progress=fail)
+        assert model.generate("a", max_tokens=2).ids
+
+
+def test_interrupt_leaves_the_model_usable(model: stoch.Model) -> None:
+    want = model.generate(PROMPT, max_tokens=8).ids
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    began = time.monotonic()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(200):
+            model.generate([PROMPT] * 8, ignore_eos=True)
+    timer.join()
+    assert time.monotonic() - began < 20
+    assert model.generate(PROMPT, max_tokens=8).ids == want
+
+
+def test_other_threads_run_while_it_computes(model: stoch.Model) -> None:
+    ticks = 0
+    done = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not done.is_set():
+            ticks += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    results = []
+    workers = [threading.Thread(target=lambda: results.append(model.generate(PROMPT, max_tokens=100).ids)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    done.set()
+    thread.join()
+    assert ticks > 5 and len(results) == 3 and results[0] == results[1] == results[2]
+
+
+def test_chat_needs_a_template(model: stoch.Model) -> None:
+    with pytest.raises(stoch.InvalidInput):
+        model.chat([{"role": "user", "content": "Hi"}])
+    with pytest.raises(stoch.InvalidInput, match="role, content"):
+        model.chat(["Hi"])  # type: ignore[list-item]

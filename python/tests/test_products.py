@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sc_matmul and pack: arrays of every kind, and refusals."""
+
+from __future__ import annotations
+
+import gc
+import resource
+
+import numpy as np
+import pytest
+
+import stoch
+
+RNG = np.random.default_rng(8)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape, dtype=np.float32)
+
+
+def test_strides_do_not_matter() -> None:
+    a, b = floats(6, 40), floats(7, 40)
+    want = stoch.sc_matmul(a, b, halve=True, chunk_d=16)
+    wide = np.zeros((12, 120), np.float32)
+    wide[::2, ::3] = a
+    views = [a.T.copy().T, wide[::2, ::3], np.asfortranarray(a), a[::-1].copy()[::-1], a[:, ::-1].copy()[:, ::-1]]
+    for view in views:
+        assert np.array_equal(stoch.sc_matmul(view, b, halve=True, chunk_d=16), want)
+    assert np.array_equal(stoch.sc_matmul(a, np.asfortranarray(b), halve=True, chunk_d=16), want)
+    broadcast = np.broadcast_to(a[:1], (4, 40))
+    assert np.array_equal(stoch.sc_matmul(broadcast, b), np.repeat(stoch.sc_matmul(a[:1], b), 4, axis=0))
+
+
+def test_read_only_operands_and_plain_buffers() -> None:
+    a, b = floats(3, 8), floats(2, 8)
+    want = stoch.sc_matmul(a, b)
+    a.setflags(write=False)
+    assert np.array_equal(stoch.sc_matmul(a, b), want)
+    assert np.array_equal(stoch.sc_matmul(memoryview(a), memoryview(b)), want)
+
+
+def test_half_operands_are_widened_exactly() -> None:
+    a, b = floats(5, 33).astype(np.float16), floats(4, 33).astype(np.float16)
+    a[0, :3] = [6e-8, -6e-8, 65504]  # subnormal and largest
+    want = stoch.sc_matmul(a.astype(np.float32), b.astype(np.float32))
+    assert np.array_equal(stoch.sc_matmul(a, b), want)
+    assert np.array_equal(stoch.sc_matmul(a[:, ::-1], b[:, ::-1]), stoch.sc_matmul(a[:, ::-1].astype("f4"), b[:, ::-1].astype("f4")))
+
+
+def test_batches() -> None:
+    a, b = floats(3, 5, 24), floats(3, 6, 24)
+    y, acc = stoch.sc_matmul(a, b, stoc_len=64, counts=True)
+    assert y.shape == (3, 5, 6) and acc.shape == (3, 5, 1, 6)
+    for i in range(3):
+        one, sums = stoch.sc_matmul(a[i], b[i], stoc_len=64, counts=True)
+        assert np.array_equal(y[i], one) and np.array_equal(acc[i], sums)
+    heads = stoch.sc_matmul(a, b, granularity="per_head", halve=True)
+    assert np.array_equal(heads[1], stoch.sc_matmul(a[1], b[1], granularity="per_tensor", halve=True))
+
+
+def test_out_is_written_where_it_lies() -> None:
+    a, b = floats(4, 16), floats(3, 16)
+    want = stoch.sc_matmul(a, b)
+    backing = np.full((8, 9), 7, np.float32)
+    out = backing[::2, ::3]
+    assert stoch.sc_matmul(a, b, out=out) is out
+    assert np.array_equal(out, want)
+    assert (backing[1::2] == 7).all() and (backing[:, 1] == 7).all()
+
+
+@pytest.mark.parametrize("settings", ["", "halve=1,chunk_d=128", "mode=unipolar", "gate=xnor", "granularity=per_tensor", "group_b=3"])
+def test_packed_is_the_same_product(settings: str) -> None:
+    config = stoch.ScConfig.parse(settings)
+    a, b = floats(5, 300), floats(70, 300)
+    packed = stoch.pack(b, config)
+    assert packed.shape == (70, 300) and packed.device == "cpu" and packed.config == config
+    want = stoch.sc_matmul(a, b, config)
+    assert np.array_equal(stoch.sc_matmul(a, packed), want)
+    assert np.array_equal(stoch.sc_matmul(np.asfortranarray(a), packed, config), want)
+    b[:] = 0  # nothing of it is kept
+    assert np.array_equal(stoch.sc_matmul(a, packed), want)
+    with pytest.raises(stoch.InvalidInput, match="was packed for"):
+        stoch.sc_matmul(a, packed, stoc_len=17)
+
+
+A, B = np.ones((2, 4), np.float32), np.ones((3, 4), np.float32)
+REFUSED = [
+    (A.astype(np.float64), B, {}, "a is float64: allowed is float32, float16, bfloat16"),
+    (A, B.astype(np.int32), {}, "b is int32: allowed"),
+    (A.astype(">f4"), B, {}, "a is >f4: allowed"),
+    (A, B[:, :3], {}, r"a \[2, 4\] and b \[3, 3\] do not fit"),
+    (A[None], B, {}, "b has 2 dimensions, a 3"),
+    (A[0], B, {}, "a has 1 dimensions"),
+    ([[1.0]], B, {}, "a is a list"),
+    (A, B, {"stoc_len": 257}, "stoc_len = 257: allowed is"),
+    (A, B, {"stoc_length": 1}, "SC parameter stoc_length: allowed is"),
+    (A, B, {"stoc_len": 2.5}, "stoc_len = 2.5"),
+    (A, B, {"granularity": "per_head"}, "granularity"),
+    (A, B, {"out": np.zeros((2, 2), np.float32)}, "do not fit"),
+    (A, B, {"out": np.zeros((2, 3), np.float16)}, "out is float16: allowed is float32"),
+    (A, B, {"out": A}, "do not fit|overlap"),
+    (A, B, {"config": "stoc_len=3"}, "config is a str"),
+    (A, B, {"lengths": [1, 2, 3]}, "lengths"),
+    (A, B, {"lengths": [300, 2]}, "allowed is 0..256"),
+    (A, B, {"lengths": [1, 2], "mode": "unipolar"}, "mode = unipolar"),
+    (A, B, {"rungs": [0, 1]}, "rungs and level_lens"),
+    (A, B, {"rungs": [0, 2], "level_lens": [8, 16]}, "level_lens has 0..1"),
+    (A, B, {"protected": [4], "protected_len": 8}, "protected lists channel 4: a has 0..3"),
+    (A, B, {"smooth": [1, 1, 0, 1]}, r"smooth\[2\] = 0"),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "arguments", "message"), REFUSED, ids=[row[3] for row in REFUSED])
+def test_refusals(a: object, b: object, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(stoch.InvalidInput, match=message) as caught:
+        stoch.sc_matmul(a, b, **arguments)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_read_only_out_is_refused() -> None:
+    out = np.zeros((2, 3), np.float32)
+    out.setflags(write=False)
+    with pytest.raises(stoch.InvalidInput, match="out"):
+        stoch.sc_matmul(A, B, out=out)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_not_finite_raises_at_once_on_the_cpu(bad: float) -> None:
+    a = floats(3, 8)
+    a[1, 5] = bad
+    for left, right in ((a, B[:, :1] * np.ones((1, 8), np.float32)), (floats(2, 8), a)):
+        with pytest.raises(stoch.NotFinite) as caught:
+            stoch.sc_matmul(left, right)
+        assert isinstance(caught.value, stoch.InvalidInput)
+    with pytest.raises(stoch.NotFinite):
+        stoch.pack(a)
+    stoch.synchronize()
+    assert np.isfinite(stoch.sc_matmul(floats(3, 8), floats(2, 8))).all()
+
+
+def test_many_calls_leak_nothing() -> None:
+    a, b = floats(2, 64), floats(3, 64)
+
+    def some(count: int) -> None:
+        for _ in range(count):
+            stoch.sc_matmul(a, b, halve=True)
+            stoch.sc_matmul(a, stoch.pack(b))
+
+    some(500)
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    some(5000)
+    gc.collect()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4096  # KiB

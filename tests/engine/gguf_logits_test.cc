@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Logits of a GGUF file are those of a folder with the same numbers, bit for bit, in SC and exactly.
+
+#include <gtest/gtest.h>
+
+#include "loader/checkpoint/safetensors.h"
+#include "loader/config/decoder_tensors.h"
+#include "tests/engine/logits_cases.h"
+#include "tests/loader/gguf_samples.h"
+#include "tests/support/backends_under_test.h"
+#include "tests/support/shared_folder.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+
+namespace stoch::test {
+namespace {
+
+// One of each precision, SC with rows and with a scale for a whole matrix.
+const LogitsConfig kConfigs[] = {{"default", Precision::kSc, ""},
+                                 {"lm_head", Precision::kSc, "lm_head=1"},
+                                 {"per_tensor", Precision::kSc, "preset=published"},
+                                 {"fp32", Precision::kFp32, ""}};
+
+class GgufLogits : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  static void ExpectSame(const std::shared_ptr<Backend>& backend, const std::filesystem::path& file,
+                         const std::filesystem::path& folder, const std::vector<int32_t>& prompt) {
+    for (const LogitsConfig& config : kConfigs) {
+      const std::string expected = HashRun(*OpenCase(backend, folder, config), prompt, {});
+      EXPECT_EQ(HashRun(*OpenCase(backend, file, config), prompt, {}), expected)
+          << file.filename() << " " << config.name;
+    }
+  }
+};
+
+TEST_P(GgufLogits, StoriesInThreeTypes) {
+  STOCH_REQUIRE_SHARED();
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const std::vector<int32_t> prompt = SharedLogitsModel("stories260K").prompt;
+  for (const std::string type : {"F16", "Q8_0", "Q4_0"}) {
+    const std::string stem = (SharedFolder() / "models/gguf/stories260K-").string() + type;
+    ExpectSame(backend, stem + ".gguf", stem, prompt);
+  }
+}
+
+// A model with every type and rows of 256, and its twin in F32.
+TEST_P(GgufLogits, EveryType) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const TempDir scratch;
+  WriteFile(scratch / "m.gguf", SampleGguf().Bytes());
+  const ModelFiles files = OpenModelFiles((scratch / "m.gguf").string());
+  const auto blocks = ReadGgufBlocks();
+  std::vector<StoredTensor> tensors;
+  for (const DecoderTensor& expected : DecoderTensors(files.config)) {
+    const int64_t rows = expected.shape.size() == 2 ? expected.shape[0] : 1;
+    const WeightSource source = files.weights->Matrix(expected.name, rows, expected.shape.back());
+    std::vector<float> values(static_cast<size_t>(rows * source.cols));
+    if (source.decoder != nullptr) {
+      source.decoder->Decode(0, rows * source.cols, values.data());
+    } else {  // compared with the package by loader tests
+      const std::string type = source.dtype == DType::kF32 ? "F32" : source.dtype == DType::kF16 ? "F16" : "BF16";
+      for (size_t i = 0; i < values.size(); ++i) values[i] = blocks.at(type).values[i / 256 % 2][i % 256];
+    }
+    const auto bytes = std::as_bytes(std::span(values));
+    tensors.push_back({expected.name, DType::kF32, expected.shape, {bytes.begin(), bytes.end()}});
+  }
+  std::filesystem::create_directory(scratch / "twin");
+  WriteFile(scratch / "twin/config.json", ConfigJson(files.config));
+  WriteTensors(scratch / "twin/model.safetensors", tensors);
+  ExpectSame(backend, scratch / "m.gguf", scratch / "twin", {1, 4, 5, 6, 7, 3, 0, 2, 4});
+}
+
+// The other families (biases, norms of heads, experts, windows) as their GGUF files have them.
+TEST_P(GgufLogits, Families) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const TempDir scratch;
+  std::vector<LogitsModel> models = RandomFamilyModels(scratch.path());
+  if (FindSharedFolder()) {
+    for (const std::string& name : SharedFamilyNames()) models.push_back(SharedFamilyModel(name));
+  }
+  for (const LogitsModel& model : models) {
+    if (model.name == "random-qwen2") continue;  // GGUF has no word for windows of some layers
+    SCOPED_TRACE(model.name);
+    const std::filesystem::path file = scratch / (model.name + ".gguf");
+    WriteFile(file, GgufOf(OpenModelFiles(model.folder.string())).Bytes());
+    ExpectSame(backend, file, model.folder, model.prompt);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, GgufLogits, testing::ValuesIn(OneOfEachBackend()),
+                         [](const auto& param) { return param.param.Name(); });
+
+}  // namespace
+}  // namespace stoch::test

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes are either refused with one sentence or read as a threshold table, a hybrid mask or a multiplier table.
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "kernels/base/error.h"
+#include "loader/research/mask_file.h"
+#include "loader/research/mp_file.h"
+#include "loader/research/multiplier_file.h"
+
+namespace {
+
+void Check(bool condition) {
+  if (!condition) std::abort();
+}
+
+void Try(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const stoch::InvalidInput& error) {
+    Check(std::strchr(error.what(), '\n') == nullptr);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  Try([&] {
+    std::string contents;
+    const stoch::MpFile mp = stoch::ParseMpFile(text, "fuzz", "/nonexistent", &contents);
+    Check(mp.levels.size() >= 2 && mp.levels.size() <= 32);
+    for (const auto& [key, bucket] : mp.buckets) Check(bucket.thresholds.size() < 32);
+  });
+  Try([&] {
+    for (const auto& [op, entries] : stoch::ParseMaskFile(text, "fuzz", 0).schedule) {
+      for (const std::string& entry : entries) Check(entry == "sc" || entry == "fp" || entry.starts_with("int"));
+    }
+  });
+  for (const char* name : {"fuzz.h", "fuzz.txt", "fuzz.bin", "fuzz.npy"}) {
+    Try([&] {
+      const auto table = stoch::ParseMultiplierFile(text, name, stoch::ScTableCode::kFile, stoch::ScTableOrder::kFile);
+      Check(table.entries.size() == 65536);
+    });
+  }
+  return 0;
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts with side a as the thermometer against the counts themselves.
+#include "kernels/sc/sc_swap.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+
+namespace stoch {
+namespace {
+
+// Ones of the first `count` bits.
+int Ones(const uint64_t* words, int count) {
+  int ones = 0;
+  for (; count >= 64; count -= 64) ones += std::popcount(*words++);
+  return count == 0 ? ones : ones + std::popcount(*words & ((uint64_t{1} << count) - 1));
+}
+
+class ScSwap : public testing::TestWithParam<int> {};
+
+TEST_P(ScSwap, EveryCount) {
+  ScConfig config;
+  config.halve = true;
+  config.stoc_len = GetParam();
+  const ScOperatorPtr op = MakeScOperator(config);
+  ASSERT_TRUE(CanSwap(*op));
+  const auto words = static_cast<size_t>(op->stream_words);
+  const std::vector<uint64_t> swapped = SwapStreams(*op);
+  ASSERT_EQ(swapped.size(), op->streams_a.size());
+  for (int mask = 0; mask < op->masks; ++mask) {
+    for (int a = 0; a < op->levels; ++a) {
+      const auto row = static_cast<size_t>(mask * op->levels);
+      const int rank = Ones(&op->streams_a[(row + static_cast<size_t>(a)) * words], op->config.stoc_len);
+      for (int b = 0; b < op->levels; ++b) {
+        ASSERT_EQ(Ones(&swapped[(row + static_cast<size_t>(b)) * words], rank), op->count(mask, a, b))
+            << mask << " " << a << " " << b;
+      }
+    }
+  }
+}
+
+// A side whose streams have other numbers of ones stays where it is.
+TEST(ScSwapSides, NotEveryOperator) {
+  ScConfig config;
+  EXPECT_FALSE(CanSwap(*MakeScOperator(config)));
+  config.stoc_len = 128;
+  EXPECT_FALSE(CanSwap(*MakeScOperator(config)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, ScSwap, testing::Values(0, 64, 128));
+
+}  // namespace
+}  // namespace stoch

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Broken and foreign GGUF files: one sentence each, naming the file and what is wrong.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "loader/checkpoint/weight_store.h"
+#include "tests/loader/gguf_samples.h"
+#include "tests/support/expect_invalid.h"
+#include "tests/support/temp_dir.h"
+
+namespace stoch::test {
+namespace {
+
+using Parts = std::initializer_list<std::string_view>;
+
+void ExpectRefused(const std::string& bytes, Parts parts) {
+  const TempDir folder;
+  WriteFile(folder / "m.gguf", bytes);
+  SCOPED_TRACE(*parts.begin());
+  ExpectInvalid([&] { OpenModelFiles((folder / "m.gguf").string()); }, parts);
+  ExpectInvalid([&] { OpenModelFiles((folder / "m.gguf").string()); }, {"m.gguf"});
+}
+
+// The sample, changed.
+void ExpectRefused(const std::function<void(GgufBuilder&)>& edit, Parts parts) {
+  GgufBuilder file = SampleGguf();
+  edit(file);
+  ExpectRefused(file.Bytes(), parts);
+}
+
+TEST(GgufHostile, TheSampleItselfIsAccepted) {
+  const TempDir folder;
+  WriteFile(folder / "m.gguf", SampleGguf().Bytes());
+  EXPECT_NO_THROW(OpenModelFiles((folder / "m.gguf").string()));
+}
+
+TEST(GgufHostile, Beginning) {
+  ExpectRefused("", {"the magic number", "expected 4 bytes", "got 0"});
+  ExpectRefused("GGML and more", {"does not begin with \"GGUF\""});
+  ExpectRefused([](GgufBuilder& file) { file.version = 1; }, {"expected GGUF version 2 or 3, got 1"});
+  ExpectRefused([](GgufBuilder& file) { file.version = 4; }, {"got 4"});
+  ExpectRefused([](GgufBuilder& file) { file.version = 0x03000000; }, {"little-endian", "big-endian"});
+  std::string many = SampleGguf().Bytes();
+  many[15] = '\x10';
+  ExpectRefused(many, {"tensors, got"});
+  many = SampleGguf().Bytes();
+  many[19] = '\x10';
+  ExpectRefused(many, {"keys, got"});
+}
+
+TEST(GgufHostile, EveryTruncationIsRefused) {
+  const std::string bytes = SampleGguf().Bytes();
+  const TempDir folder;
+  const size_t header = bytes.find("output_norm.weight") + 60;
+  for (size_t size = 0; size < header; size += 7) {
+    WriteFile(folder / "m.gguf", bytes.substr(0, size));
+    ExpectInvalid([&] { OpenModelFiles((folder / "m.gguf").string()); }, {"m.gguf: "});
+  }
+}
+
+TEST(GgufHostile, Values) {
+  using namespace std::string_literals;
+  ExpectRefused([](GgufBuilder& file) { file.U32("general.architecture", 7); },
+                {"\"general.architecture\" is there twice"});
+  ExpectRefused([](GgufBuilder& file) { file.U32("", 7); }, {"a key: expected a name of 1 to 1024 bytes, got 0"});
+  ExpectRefused([](GgufBuilder& file) { file.U32(std::string(2000, 'k'), 7); }, {"got 2000"});
+  ExpectRefused([](GgufBuilder& file) { file.Raw("odd", 13, "1234"); }, {"\"odd\"", "a value type of GGUF, got 13"});
+  ExpectRefused([](GgufBuilder& file) { file.Raw("b", 7, "\2"); }, {"\"b\"", "0 or 1 for a boolean"});
+  ExpectRefused([](GgufBuilder& file) { file.Raw("a", 9, "\x09\0\0\0\1\0\0\0\0\0\0\0"s); },
+                {"\"a\"", "no array in an array"});
+  ExpectRefused([](GgufBuilder& file) { file.Raw("a", 9, "\x04\0\0\0\0\0\0\0\0\0\0\x10"s); },
+                {"\"a\"", "elements, got"});
+  ExpectRefused([](GgufBuilder& file) { file.Raw("s", 8, "\0\0\0\0\0\0\0\x7f"s); }, {"\"s\"", "bytes at byte"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.U32("general.alignment", 24);
+        file.alignment = 24;
+      },
+      {"general.alignment", "a power of two", "got 24"});
+  ExpectRefused([](GgufBuilder& file) { file.U32("general.alignment", 0); }, {"a power of two", "got 0"});
+}
+
+TEST(GgufHostile, Tensors) {
+  const auto edit = [](const std::function<void(GgufBuilder::Tensor&)>& change) {
+    return [change](GgufBuilder& file) { change(file.Find("blk.0.ffn_up.weight")); };
+  };
+  using Tensor = GgufBuilder::Tensor;
+  ExpectRefused(edit([](Tensor& t) { t.name = "output.weight"; }), {"\"output.weight\" is there twice"});
+  ExpectRefused(edit([](Tensor& t) { t.name = ""; }), {"the name of a tensor", "got 0"});
+  ExpectRefused(edit([](Tensor& t) { t.dims = {}; }), {"1 to 4 dimensions, got 0"});
+  ExpectRefused(edit([](Tensor& t) { t.dims = {256, 1, 1, 1, 256}; }), {"1 to 4 dimensions, got 5"});
+  ExpectRefused(edit([](Tensor& t) { t.dims = {256, 0}; }), {"expected dimensions from 1", "got 0"});
+  ExpectRefused(edit([](Tensor& t) { t.dims = {uint64_t{1} << 32, uint64_t{1} << 32}; }), {"a product of 2^60"});
+  ExpectRefused(edit([](Tensor& t) { t.dims = {~uint64_t{0}, 2}; }), {"a product of 2^60"});
+  ExpectRefused(edit([](Tensor& t) { t.type = 10; }), {"ffn_up", "expected one of F32, ", "got Q2_K"});
+  ExpectRefused(edit([](Tensor& t) { t.type = 77; }), {"got type 77"});
+  ExpectRefused(edit([](Tensor& t) { t.dims = {128, 512}, t.type = 12; }), {"a multiple of 256 for Q4_K, got 128"});
+  ExpectRefused(edit([](Tensor& t) { t.offset = 8; }), {"a multiple of 32, got 8"});
+  ExpectRefused(edit([](Tensor& t) { t.offset = 0; }), {"overlaps the data of"});
+  ExpectRefused(edit([](Tensor& t) { t.offset = int64_t{1} << 40; }), {"inside the", "bytes of data"});
+  ExpectRefused(edit([](Tensor& t) { t.offset = INT64_MAX - 31; }), {"inside the", "bytes of data"});
+  const std::string whole = SampleGguf().Bytes();
+  ExpectRefused(whole.substr(0, whole.size() - 1), {"output_norm.weight", "inside the"});
+}
+
+TEST(GgufHostile, Models) {
+  ExpectRefused([](GgufBuilder& file) { file.Remove("general.architecture"); },
+                {"\"general.architecture\": is missing"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.Remove("general.architecture");
+        file.String("general.architecture", "mamba");
+      },
+      {"expected llama, qwen2, qwen3 or qwen3moe, got \"mamba\""});
+  ExpectRefused([](GgufBuilder& file) { file.Remove("llama.block_count"); }, {"\"llama.block_count\": is missing"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.Remove("llama.block_count");
+        file.String("llama.block_count", "1");
+      },
+      {"\"llama.block_count\": expected an integer"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.Remove("llama.block_count");
+        file.U32("llama.block_count", 2);
+      },
+      {"tensor \"blk.1.attn_norm.weight\" is missing"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.Remove("llama.embedding_length");
+        file.U32("llama.embedding_length", 0);
+      },
+      {"metadata as config.json: hidden_size"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.I32s("llama.attention.head_count_kv", {2, 1});
+      },
+      {"head_count_kv", "the same number for every layer"});
+  ExpectRefused([](GgufBuilder& file) { file.U32("llama.rope.dimension_count", 64); },
+                {"rope.dimension_count", "expected all 128", "got 64"});
+  ExpectRefused([](GgufBuilder& file) { file.U32("llama.attention.value_length", 64); },
+                {"value_length", "128, got 64"});
+  ExpectRefused([](GgufBuilder& file) { file.String("llama.rope.scaling.type", "longrope"); },
+                {"expected none, linear or yarn, got \"longrope\""});
+  ExpectRefused([](GgufBuilder& file) { file.U32("llama.expert_count", 8); }, {"expert_count", "no experts"});
+  ExpectRefused([](GgufBuilder& file) { file.F32("llama.final_logit_softcapping", 30); }, {"final_logit_softcapping"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.Remove("tokenizer.ggml.eos_token_id");
+        file.U32("tokenizer.ggml.eos_token_id", 8);
+      },
+      {"eos_token_id", "expected an id of the vocabulary, got 8"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.tensors.push_back({"blk.0.extra.weight", {4}, 0, std::string(16, 0)});
+      },
+      {"blk.0.extra.weight", "expected only the tensors"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.Find("blk.0.ffn_up.weight").dims = {256, 128};
+      },
+      {"blk.0.ffn_up.weight", "expected shape [256, 256] by the metadata, got [128, 256]"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.tensors.push_back({"rope_freqs.weight", {8}, 0, std::string(32, 0)});
+      },
+      {"rope_freqs.weight", "expected 64 numbers in F32"});
+}
+
+TEST(GgufHostile, SplitFiles) {
+  const TempDir folder;
+  const auto part = [](uint32_t number, uint32_t count) {
+    return SampleGguf().U32("split.no", number).U32("split.count", count).Bytes();
+  };
+  const auto refused = [&](const char* name, Parts parts) {
+    ExpectInvalid([&] { OpenModelFiles((folder / name).string()); }, parts);
+  };
+  WriteFile(folder / "m-00002-of-00002.gguf", part(1, 2));
+  refused("m-00002-of-00002.gguf",
+          {"split.no", "the first part of a split model, got part 2 of 2", "-00001-of-00002.gguf"});
+  WriteFile(folder / "m.gguf", part(0, 2));
+  refused("m.gguf", {"expected a name that ends in -00001-of-00002.gguf"});
+  WriteFile(folder / "n-00001-of-00002.gguf", part(0, 2));
+  refused("n-00001-of-00002.gguf", {"n-00002-of-00002.gguf: cannot open"});
+  WriteFile(folder / "n-00002-of-00002.gguf", part(2, 2));
+  refused("n-00001-of-00002.gguf", {"expected part 2 of 2, got 2"});
+  WriteFile(folder / "n-00002-of-00002.gguf", part(1, 2));
+  refused("n-00001-of-00002.gguf", {"is in another part too"});
+  GgufBuilder empty;
+  WriteFile(folder / "n-00002-of-00002.gguf", empty.U32("split.no", 1).U32("split.count", 2).Bytes());
+  WriteFile(folder / "n-00001-of-00002.gguf",
+            SampleGguf().U32("split.no", 0).U32("split.count", 2).U32("split.tensors.count", 13).Bytes());
+  refused("n-00001-of-00002.gguf", {"split.tensors.count", "12, got 13"});
+  WriteFile(folder / "many-00001-of-00002.gguf", part(0, 100000));
+  refused("many-00001-of-00002.gguf", {"split.count", "got 100000"});
+  refused("nothing.gguf", {"nothing.gguf: cannot open"});
+}
+
+}  // namespace
+}  // namespace stoch::test

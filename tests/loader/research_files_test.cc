@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of the research suite: what is read, and one sentence for each thing that is refused.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "loader/research/mask_file.h"
+#include "loader/research/mp_file.h"
+#include "loader/research/multiplier_file.h"
+#include "tests/support/expect_invalid.h"
+
+namespace stoch::test {
+namespace {
+
+MpFile Mp(const std::string& text) {
+  std::string contents;
+  return ParseMpFile(text, "mp.json", ".", &contents);
+}
+
+TEST(MpFile, ReadsEveryPart) {
+  const MpFile mp = Mp(R"({"stoc_len_levels": [128, 64], "sc_prec": 8, "halve_bipolar_stoc_len": true,
+    "layer_buckets": 2, "timestep_buckets": 1, "novel": 1,
+    "operator_defaults": {"qk": {"thresholds": [0.5]}},
+    "buckets": {"q_proj:t0:l0": {"thresholds": [0.25], "metric_lo": 1, "metric_hi": 2, "metric_mean": 0.5}},
+    "dispatch_metrics": {"q_proj": {"metric": "crest", "sign": -1}},
+    "per_row_chunk": {"buckets": {"k_proj:t0:l1": {"levels": [16, 32, 64], "thresholds": [0.25, 0.5]}}},
+    "k_bands": {"n_bands": 2, "chunk_d": 128, "chunk_bands": {"o_proj:b0": [0, 1]},
+                "ladders": {"o_proj:t0:l0": [[128, 64], [64, 32]]}},
+    "protected_channels": {"stoc_len": 84, "indices": {"q_proj:b0": [5, 3], "q_proj:b0:u1": [9]}}})");
+  EXPECT_EQ(mp.levels, (std::vector<int>{128, 64}));
+  EXPECT_EQ(mp.buckets.at("q_proj:t0:l0").metric_hi, 2.0);
+  EXPECT_EQ(mp.dispatch.at("q_proj").metric, "crest");
+  EXPECT_EQ(mp.dispatch.at("q_proj").sign, -1);
+  EXPECT_EQ(mp.chunk_buckets.at("k_proj:t0:l1").levels, (std::vector<int>{16, 32, 64}));
+  EXPECT_EQ(mp.chunk_layer_buckets, 2);
+  EXPECT_EQ(mp.ladders.at("o_proj:t0:l0")[1], (std::vector<int>{64, 32}));
+  EXPECT_EQ(mp.protected_channels.at("q_proj:b0"), (std::vector<int32_t>{3, 5, 9}));
+  EXPECT_EQ(mp.unknown_keys, (std::vector<std::string>{"\"novel\""}));
+}
+
+TEST(MpFile, RefusesInOneSentence) {
+  const auto refused = [](const std::string& text, std::initializer_list<std::string_view> parts) {
+    ExpectInvalid([&] { Mp(text); }, parts);
+  };
+  refused("[]", {"mp.json", "an object"});
+  refused("{}", {"mp.json", "stoc_len_levels"});
+  refused(R"({"stoc_len_levels": [64, 128]})", {"stoc_len_levels", "fall"});
+  refused(R"({"stoc_len_levels": [128, 64], "buckets": {"q": {"thresholds": [0.2, 0.1]}}})",
+          {"thresholds", "2 entries"});
+  refused(R"({"stoc_len_levels": [128, 64], "buckets": {"q": {"thresholds": [1.5]}}})", {"thresholds", "0..1"});
+  refused(R"({"stoc_len_levels": [128, 64, 32], "buckets": {"q": {"thresholds": [0.1, 0.2]}}})", {"do not rise"});
+  refused(R"({"stoc_len_levels": [128, 64], "buckets": {"q": {"thresholds": [0.1], "metric_lo": 2, "metric_hi": 2}}})",
+          {"metric_lo", "below metric_hi"});
+  refused(R"({"stoc_len_levels": [128, 64], "dispatch_metrics": {"q": {"metric": "max"}}})", {"amax, l2, crest"});
+  refused(R"({"stoc_len_levels": [999, 64]})", {"999", "0..256"});
+  refused(R"({"type": "MPConfig", "stoc_len_levels": [128, 64], "level_fractions": [1]})", {"level_fractions", "2"});
+  refused(R"({"type": "AdaptiveMPConfig", "stoc_len_levels": [128, 64], "threshold_table_path": "no-such-file"})",
+          {"no-such-file"});
+  refused(R"({"stoc_len_levels": [128, 64], "protected_channels": {"stoc_len": 0, "indices": {}}})", {"1..256"});
+}
+
+TEST(MpFile, LayersFallIntoBuckets) {
+  EXPECT_EQ(LayerBucket(5, 32, 1), 0);
+  EXPECT_EQ(LayerBucket(0, 1, 4), 0);
+  EXPECT_EQ(LayerBucket(0, 32, 4), 0);
+  EXPECT_EQ(LayerBucket(7, 32, 4), 0);
+  EXPECT_EQ(LayerBucket(8, 32, 4), 1);
+  EXPECT_EQ(LayerBucket(31, 32, 4), 3);
+}
+
+TEST(MaskFile, ReadsEntriesAndForcesBits) {
+  const std::string text =
+      R"({"format": "scmp_llm_hybrid_v1", "default": "sc", "int_bits": 6, "int_sym": true,
+          "schedule": {"q_proj": ["sc", "fp", "int4", 0, 1, 2]}})";
+  EXPECT_EQ(ParseMaskFile(text, "m", 0).schedule.at("q_proj"),
+            (std::vector<std::string>{"sc", "fp", "int4", "fp", "sc", "int6"}));
+  EXPECT_EQ(ParseMaskFile(text, "m", 8).schedule.at("q_proj")[2], "int8");
+  ExpectInvalid([] { ParseMaskFile(R"({"int_sym": false})", "m", 0); }, {"m: int_sym", "true"});
+  ExpectInvalid([] { ParseMaskFile(R"({"int_bits": 9})", "m", 0); }, {"int_bits", "2..8"});
+  ExpectInvalid([] { ParseMaskFile(R"({"schedule": {"qk": ["int9"]}})", "m", 0); }, {"schedule", "int9"});
+  ExpectInvalid([] { ParseMaskFile(R"({"schedule": {"qk": 3}})", "m", 0); }, {"schedule", "a list"});
+}
+
+// a * b of signed operands in byte order, as AdaPT writes it.
+std::string AdaptText() {
+  std::string text = "// a comment, with { braces }\nconst int lut[256][256] = {\n";
+  for (int i = 0; i < 256; ++i) {
+    text += "{";
+    for (int j = 0; j < 256; ++j) {
+      const int a = i < 128 ? i : i - 256;
+      const int b = j < 128 ? j : j - 256;
+      text += std::to_string(a * b) + (j < 255 ? "," : "");
+    }
+    text += i < 255 ? "},\n" : "}\n";
+  }
+  return text + "};\n";
+}
+
+TEST(MultiplierFile, ReadsEveryForm) {
+  const auto error = [](const std::string& bytes, const std::string& name) {
+    return MeasureMultiplier(ParseMultiplierFile(bytes, name, ScTableCode::kFile, ScTableOrder::kFile)).wce;
+  };
+  EXPECT_EQ(error(AdaptText(), "a.h"), 0);
+  std::string numeric, binary, npy_data;
+  for (int a = -128; a < 128; ++a) {
+    for (int b = -128; b < 128; ++b) numeric += std::to_string(a * b) + (b % 2 == 0 ? " " : ",\n");
+  }
+  EXPECT_EQ(error(numeric, "a.txt"), 0);
+  for (int a = 0; a < 256; ++a) {
+    for (int b = 0; b < 256; ++b) binary += {static_cast<char>(a * b & 0xff), static_cast<char>(a * b >> 8)};
+  }
+  EXPECT_EQ(error(binary, "a.bin"), 0);
+  std::string header = "{'descr': '<u2', 'fortran_order': True, 'shape': (256, 256), }\n";
+  const std::string npy = std::string("\x93NUMPY\x01", 7) + '\0' + static_cast<char>(header.size()) + '\0' + header;
+  EXPECT_EQ(error(npy + binary, "a.npy"), 0);
+}
+
+TEST(MultiplierFile, RefusesInOneSentence) {
+  const auto refused = [](const std::string& bytes, const std::string& name,
+                          std::initializer_list<std::string_view> parts) {
+    ExpectInvalid([&] { ParseMultiplierFile(bytes, name, ScTableCode::kFile, ScTableOrder::kFile); }, parts);
+  };
+  refused("1 2 3", "a.txt", {"a.txt", "expected 65536 entries, got 3"});
+  refused("1 2 x", "a.txt", {"whole number"});
+  refused("int a;", "a.h", {"braces"});
+  refused("", "a.csv", {".h, .bin, .txt or .npy"});
+  refused(std::string(10, 'x'), "a.bin", {"got 5"});
+  refused("no header at all", "a.npy", {"header"});
+  std::string wrong_order = AdaptText();
+  ExpectInvalid([&] { ParseMultiplierFile(wrong_order, "a.h", ScTableCode::kFile, ScTableOrder::kNumeric); },
+                {"reads better as signed in byte order", "give table_code and table_order"});
+}
+
+}  // namespace
+}  // namespace stoch::test

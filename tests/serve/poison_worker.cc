@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker of a model folder that crashes in every pass with a certain token: --model DIR --poison ID --socket-fd N
+// --page-fd M.
+
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "engine/worker/worker.h"
+#include "kernels/registry.h"
+#include "tests/support/failing_backend.h"
+
+int main(int argc, char** argv) {
+  using namespace stoch;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::map<std::string, std::string> given;
+  for (int i = 1; i + 1 < argc; i += 2) given[argv[i]] = argv[i + 1];
+  serve::Worker worker(std::stoi(given["--socket-fd"]), std::stoi(given["--page-fd"]));
+  auto backend = std::make_shared<test::FailingBackend>(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr));
+  const int32_t poison = std::stoi(given["--poison"]);
+  backend->before_pass = [poison](const PassLayout& layout) {
+    if (std::find(layout.ids.begin(), layout.ids.end(), poison) != layout.ids.end()) raise(SIGSEGV);
+  };
+  EngineOptions options;
+  options.context = 128;
+  options.max_sequences = 8;
+  options.max_pass_rows = 48;
+  const std::unique_ptr<Engine> engine =
+      Engine::Open(worker.Marked(std::move(backend)), OpenModelFiles(given["--model"]), options);
+  worker.Serve(*engine, {});
+  return 0;
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs in worker processes, some of which a request crashes. Links no engine and no kernel, as a gateway.
+#include "engine/gateway/worker_pool.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <iostream>
+#include <random>
+#include <thread>
+
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+
+namespace stoch::test {
+namespace {
+
+constexpr int32_t kPoison = 77;
+constexpr int kJobs = 32;
+
+struct Answer {
+  std::vector<int32_t> ids;
+  std::vector<double> logprobs;
+  std::string logits_sha256;
+  int error_status = 0;
+  std::string error;
+  bool ended = false;
+};
+
+class WorkerPoolTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    TinyModel model;
+    model.config.max_position_embeddings = 128;
+    WriteTinyModel(scratch_.path(), model);
+  }
+  // poison: of its workers; -1: none.
+  std::unique_ptr<serve::WorkerPool> Open(int32_t poison, int replicas = 1) {
+    serve::WorkerPool::Options options;
+    options.stall_limit = std::chrono::seconds(5);
+    for (int i = 0; i < replicas; ++i) {
+      options.commands.push_back(
+          {STOCH_POISON_WORKER, "--model", scratch_.path().string(), "--poison", std::to_string(poison)});
+    }
+    return std::make_unique<serve::WorkerPool>(std::move(options), [this](const serve::LogLine& line) {
+      const std::lock_guard lock(mutex_);
+      log_ += serve::FormatLogLine(line) + "\n";
+    });
+  }
+  static GenerateRequest Request(int i) {
+    GenerateRequest request;
+    for (int t = 0; t < 5 + i % 7; ++t) request.prompt.push_back((3 * i + t) % 70 + 3);
+    request.max_tokens = 10 + i % 5;
+    request.ignore_eos = true;
+    request.sampling.temperature = i % 2;
+    request.sampling.seed = static_cast<uint64_t>(i);
+    request.hash_logits = i % 4 == 3;
+    request.top_logprobs = i % 3 == 0 ? 2 : -1;
+    request.sampling.logit_bias = {{kPoison, -1000.0f}};
+    return request;
+  }
+  std::vector<Answer> Run(serve::JobRunner& runner, const std::vector<GenerateRequest>& requests) {
+    std::vector<Answer> answers(requests.size());
+    std::vector<serve::Job> jobs;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      serve::Job job;
+      job.request = [request = requests[i]] { return request; };
+      job.on_update = [this, &answers, i](const serve::JobUpdate& update) {
+        const std::lock_guard lock(mutex_);
+        answers[i].ids.insert(answers[i].ids.end(), update.ids.begin(), update.ids.end());
+        for (const TokenLogprob& logprob : update.logprobs) {
+          answers[i].logprobs.push_back(logprob.logprob);
+          for (const auto& [id, value] : logprob.top) answers[i].logprobs.push_back(id + value);
+        }
+        answers[i].logits_sha256 = update.logits_sha256;
+        answers[i].error_status = update.error_status;
+        answers[i].error = update.error;
+        answers[i].ended = update.last();
+        changed_.notify_all();
+      };
+      jobs.push_back(std::move(job));
+    }
+    EXPECT_EQ(runner.Submit(std::move(jobs)).refusal, serve::Refusal::kNone);
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(2), [&] {
+      for (const Answer& answer : answers) {
+        if (!answer.ended) return false;
+      }
+      return true;
+    })) << log_;
+    return answers;
+  }
+
+  TempDir scratch_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string log_;
+};
+
+TEST_F(WorkerPoolTest, OnePoisonedRequestOfManyIsRefusedAndTheOthersComplete) {
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < kJobs; ++i) requests.push_back(Request(i));
+  const std::vector<Answer> alone = Run(*Open(-1), requests);
+  for (const Answer& answer : alone) EXPECT_EQ(answer.error_status, 0) << answer.error;
+
+  constexpr size_t kPoisoned = 11;
+  requests[kPoisoned].prompt.back() = kPoison;
+  const auto pool = Open(kPoison);
+  const std::vector<Answer> answers = Run(*pool, requests);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (i == kPoisoned) continue;
+    EXPECT_EQ(answers[i].error_status, 0) << i << answers[i].error;
+    EXPECT_EQ(answers[i].ids, alone[i].ids) << i;
+  }
+  EXPECT_EQ(answers[kPoisoned].error_status, 500);
+  EXPECT_NE(answers[kPoisoned].error.find("ended 3 workers"), std::string::npos) << answers[kPoisoned].error;
+  EXPECT_LE(pool->faults().restarts, 3);
+  EXPECT_EQ(pool->faults().refused, 1);
+  EXPECT_NE(log_.find("job_refused"), std::string::npos) << log_;
+  EXPECT_NE(log_.find("prompt_tokens=" + std::to_string(requests[kPoisoned].prompt.size())), std::string::npos) << log_;
+  EXPECT_TRUE(pool->Idle());
+}
+
+// Killed, crashed and stopped in turn, while jobs are in all states.
+TEST_F(WorkerPoolTest, JobsOfLostWorkersGoOnWithTheSameBits) {
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < kJobs; ++i) {
+    requests.push_back(Request(i));
+    requests.back().max_tokens = 40 + i;
+  }
+  const std::vector<Answer> alone = Run(*Open(-1), requests);
+  for (const int replicas : {1, 2}) {
+    const auto pool = Open(-1, replicas);
+    std::atomic<bool> done = false;
+    int faults = 0;
+    std::thread foe([&] {
+      std::minstd_rand random(7);
+      constexpr int kSignals[] = {SIGKILL, SIGSEGV, SIGKILL, SIGSTOP};
+      while (!done && faults < 12) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(random() % 120));
+        const std::vector<serve::JobRunner::Worker> workers = pool->workers();
+        const serve::JobRunner::Worker& worker = workers[random() % workers.size()];
+        if (worker.state == "ready" && worker.pid > 0) kill(static_cast<pid_t>(worker.pid), kSignals[faults++ % 4]);
+      }
+    });
+    for (int round = 0; round < 3; ++round) {
+      const std::vector<Answer> answers = Run(*pool, requests);
+      for (size_t i = 0; i < answers.size(); ++i) {
+        EXPECT_EQ(answers[i].error_status, 0) << answers[i].error;
+        EXPECT_EQ(answers[i].ids, alone[i].ids) << i;
+        EXPECT_EQ(answers[i].logprobs, alone[i].logprobs) << i;
+        EXPECT_EQ(answers[i].logits_sha256, alone[i].logits_sha256) << i;
+      }
+    }
+    done = true;
+    foe.join();
+    EXPECT_GT(faults, 0);
+    EXPECT_GT(pool->faults().replays, 0) << log_;
+    EXPECT_EQ(pool->faults().refused, 0) << log_;
+    std::cout << replicas << " replicas: " << faults << " faults, " << pool->faults().restarts << " restarts, "
+              << pool->faults().replays << " replays" << std::endl;
+  }
+}
+
+TEST_F(WorkerPoolTest, AWorkerThatNeverStartsIsAFailureThatIsTold) {
+  serve::WorkerPool::Options options;
+  options.commands = {{"/bin/false"}};
+  serve::WorkerPool pool(std::move(options), [](const serve::LogLine&) {});
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (pool.failure() == nullptr && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ASSERT_NE(pool.failure(), nullptr);
+  EXPECT_EQ(pool.health(), serve::JobRunner::Health::kFailed);
+  EXPECT_EQ(pool.Submit({}).refusal, serve::Refusal::kFailed);
+}
+
+}  // namespace
+}  // namespace stoch::test

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// --mp, --smooth, --mask and stoch calibrate, as a user drives them, and files that are wrong.
+
+#include "tests/support/temp_dir.h"
+#include "tests/tools/cli_support.h"
+
+namespace stoch::test {
+namespace {
+
+class ResearchCli : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "Once upon a time, a little dog saw " + std::to_string(i) + " birds. ";
+    WriteFile(folder_ / "text", text);
+  }
+
+  ProcessResult Perplexity(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"--file", folder_ / "text", "--ctx", "16", "--max-windows", "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunStoch(WithDemo("perplexity", arguments));
+  }
+  double Ppl(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = more;
+    arguments.push_back("--json");
+    return ExpectJson(Perplexity(arguments))["results"][0]["ppl"].get<double>();
+  }
+  // A file of a threshold table of lengths 128 and 16 that every operator uses.
+  std::string Table(const std::string& bucket) const {
+    std::string defaults;
+    for (const std::string op :
+         {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qk", "av"}) {
+      defaults += (defaults.empty() ? "\"" : ", \"") + op + "\": " + bucket;
+    }
+    WriteFile(folder_ / "mp.json", R"({"stoc_len_levels": [128, 16], "operator_defaults": {)" + defaults + "}}");
+    return folder_ / "mp.json";
+  }
+
+  TempDir folder_;
+};
+
+TEST_F(ResearchCli, MixedLengthsLieBetweenTheirLevels) {
+  const std::string first = Table(R"({"thresholds": [0], "metric_lo": 0, "metric_hi": 1})");
+  EXPECT_EQ(Ppl({"--mp", first}), Ppl({"--sc", "stoc_len=128"}));
+  const std::string last = Table(R"({"thresholds": [1], "metric_lo": 0, "metric_hi": 1e9})");
+  EXPECT_EQ(Ppl({"--mp", last}), Ppl({"--sc", "stoc_len=16"}));
+  const std::string call = Table(R"({"thresholds": [0.5]})");
+  EXPECT_NE(Ppl({"--mp", call, "--mp-normalise", "call"}), Ppl({"--sc", "stoc_len=128"}));
+  ExpectRefused(Perplexity({"--mp", call}), "metric_lo");
+}
+
+TEST_F(ResearchCli, MaskIsTheSameAsSettings) {
+  WriteFile(folder_ / "mask.json", R"({"format": "scmp_llm_hybrid_v1", "default": "int4", "int_bits": 4})");
+  EXPECT_EQ(Ppl({"--mask", folder_ / "mask.json"}), Ppl({"--sc", "arith=int4"}));
+  EXPECT_NE(Ppl({"--mask", folder_ / "mask.json"}), Ppl({"--mask", folder_ / "mask.json", "--mask-bits", "8"}));
+}
+
+TEST_F(ResearchCli, CalibratedFactorsAreTheSameOnAnyThreads) {
+  const auto calibrate = [&](const std::string& kind, const std::string& threads, const std::string& out) {
+    return RunStoch({"calibrate", kind, "--model", DemoModel(), "--device", "cpu", "--threads", threads, "--file",
+                     folder_ / "text", "--ctx", "16", "--max-windows", "2", "-o", folder_ / out});
+  };
+  EXPECT_EQ(calibrate("smoothquant", "1", "one").exit_code, 0);
+  EXPECT_EQ(calibrate("smoothquant", "2", "two").exit_code, 0);
+  EXPECT_EQ(ReadFile(folder_ / "one"), ReadFile(folder_ / "two"));
+  EXPECT_EQ(calibrate("awq", "2", "awq").exit_code, 0);
+  EXPECT_NE(Ppl({"--smooth", folder_ / "one"}), Ppl({}));
+  EXPECT_NE(Ppl({"--smooth", folder_ / "awq"}), Ppl({"--smooth", folder_ / "one"}));
+  ExpectRefused(calibrate("magic", "1", "none"), "smoothquant, awq");
+  ExpectRefused(RunStoch(WithDemo("calibrate", {"smoothquant", "--file", folder_ / "text", "--ctx", "16",
+                                                "--max-windows", "9999", "-o", folder_ / "none"})),
+                "9999");
+}
+
+TEST_F(ResearchCli, WrongFilesAreOneSentence) {
+  WriteFile(folder_ / "bad.json", "{");
+  WriteFile(folder_ / "list.json", "[]");
+  for (const std::string flag : {"--mp", "--mask", "--smooth"}) {
+    for (const std::string name : {"bad.json", "list.json", "none"}) {
+      ExpectRefused(Perplexity({flag, folder_ / name}), folder_ / name);
+    }
+    ExpectRefused(Perplexity({flag, folder_ / "bad.json", "--precision", "fp32"}), "no meaning");
+  }
+  ExpectRefused(Perplexity({"--mask-bits", "4"}), "without --mask");
+  ExpectRefused(Perplexity({"--sc", "99.q_proj.stoc_len=32"}), "layers 0..");
+  ExpectRefused(Perplexity({"--sc", "gate=table,table=" + (folder_ / "bad.json").string()}), "bad.json");
+  ExpectRefused(Perplexity({"--sc", "gate=table"}), "table");
+}
+
+}  // namespace
+}  // namespace stoch::test

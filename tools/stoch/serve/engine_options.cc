@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/stoch/serve/engine_options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+namespace stoch::cli {
+namespace {
+
+constexpr int64_t kDefaultContext = 8192;
+constexpr int64_t kDefaultKvTokens = 32768;  // all sequences together, where the context is not longer
+
+}  // namespace
+
+void AddServedEngine(CLI::App& command, ServedEngine* options) {
+  AddModelOptions(command, &options->model)->required();
+  command.add_option("--max-sequences", options->max_sequences, "Sequences of one pass")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  command
+      .add_option("--kv-tokens", options->kv_tokens,
+                  fmt::format("Tokens of all sequences together; default {}, or one context where that is longer",
+                              kDefaultKvTokens))
+      ->check(CLI::NonNegativeNumber);
+  command.add_flag("!--no-prefix-reuse", options->prefix_reuse,
+                   "Compute every prompt again, also where it begins like an earlier one");
+  AddArithmeticOptions(command, &options->arithmetic);
+  AddDeviceOptions(command, &options->device);
+  command.add_flag("--quiet", options->quiet, "Only warnings and errors on standard error");
+}
+
+EngineOptions EngineOptionsFrom(const ServedEngine& options, const ModelFiles& files) {
+  EngineOptions engine;
+  Apply(options.arithmetic, &engine);
+  RequireOwnLengths(engine);
+  engine.context = options.model.context;
+  engine.max_sequences = options.max_sequences;
+  // A request that names no limit reserves a whole context: the model's own would leave room for one at a time.
+  if (engine.context == 0) engine.context = std::min(files.config.max_position_embeddings, kDefaultContext);
+  const int64_t context = ShapeOf(files.config, engine).context;
+  engine.kv_tokens = options.kv_tokens;
+  if (engine.kv_tokens == 0) {
+    const int64_t all = context * options.max_sequences;
+    engine.kv_tokens = std::min(all, std::max(context, kDefaultKvTokens));
+  }
+  return engine;
+}
+
+std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::string& device) {
+  std::vector<std::string> command = {"/proc/self/exe", "worker"};
+  const auto add = [&](const char* name, const std::string& value) {
+    if (!value.empty()) command.insert(command.end(), {name, value});
+  };
+  add("--model", options.model.model);
+  add("--tokenizer", options.model.tokenizer);
+  add("--context", std::to_string(options.model.context));
+  add("--max-sequences", std::to_string(options.max_sequences));
+  add("--kv-tokens", std::to_string(options.kv_tokens));
+  add("--precision", options.arithmetic.precision);
+  for (const std::string& sc : options.arithmetic.sc) add("--sc", sc);
+  const ScFileOptions& files = options.arithmetic.files;
+  add("--mp", files.mp);
+  add("--mp-normalise", files.mp_normalise);
+  add("--smooth", files.smooth);
+  add("--mask", files.mask);
+  if (files.mask_bits != 0) add("--mask-bits", std::to_string(files.mask_bits));
+  add("--device", device.empty() ? options.device.device : device);
+  add("--device-map", options.device.device_map);
+  add("--max-memory", options.device.max_memory);
+  add("--split", options.device.split);
+  add("--threads", std::to_string(options.device.threads));
+  add("--cpu-variant", options.device.cpu_variant);
+  if (!options.prefix_reuse) command.emplace_back("--no-prefix-reuse");
+  if (options.quiet) command.emplace_back("--quiet");
+  return command;
+}
+
+}  // namespace stoch::cli

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// stoch worker: an engine at the other end of a socket, started by `stoch serve`.
+
+#include "engine/worker/worker.h"
+
+#include <sys/prctl.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <memory>
+#include <utility>
+
+#include "kernels/base/error.h"
+#include "tools/stoch/command.h"
+#include "tools/stoch/common_options.h"
+#include "tools/stoch/serve/engine_options.h"
+#include "tools/stoch/serve/log.h"
+
+namespace stoch::cli {
+namespace {
+
+struct Options {
+  ServedEngine engine;
+  int socket_fd = -1;
+  int page_fd = -1;
+};
+
+// Errors: as those of a command; the gateway has them too.
+void Serve(const Options& options, serve::Worker& worker) {
+  ModelFiles files = OpenModelFiles(options.engine.model.model);
+  const EngineOptions engine_options = EngineOptionsFrom(options.engine, files);
+  OutputOptions output;
+  output.quiet = true;  // the gateway speaks for all of them
+  const std::unique_ptr<Engine> engine = OpenEngine(worker.Marked(Open(options.engine.device)), std::move(files),
+                                                    engine_options, options.engine.device, output);
+  serve::RunnerOptions runner;
+  runner.prefix_reuse = options.engine.prefix_reuse;
+  worker.Serve(*engine, runner);
+}
+
+ExitCode Run(const Options& options) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // Asked to end are gateways: a worker ends with the last request of its own.
+  std::signal(SIGTERM, SIG_IGN);
+  std::signal(SIGINT, SIG_IGN);
+  const ServeLog log(options.engine.quiet);
+  serve::Worker worker(options.socket_fd, options.page_fd);
+  ExitCode code = kDone;
+  std::string why;
+  try {
+    Serve(options, worker);
+  } catch (const InvalidInput& error) {
+    code = kBadInput;
+    why = error.what();
+  } catch (const std::exception& error) {
+    code = kDeviceFailure;
+    why = error.what();
+  }
+  if (code != kDone) worker.Fail(why, code);
+  return code;
+}
+
+}  // namespace
+
+CommandBody AddWorker(CLI::App& command) {
+  command.description("Steps the engine for stoch serve, which starts it");
+  command.group("");  // not for people
+  auto options = std::make_shared<Options>();
+  AddServedEngine(command, &options->engine);
+  command.add_option("--socket-fd", options->socket_fd, "To the gateway")->required();
+  command.add_option("--page-fd", options->page_fd, "The crash page")->required();
+  return [options] { return Run(*options); };
+}
+
+}  // namespace stoch::cli
