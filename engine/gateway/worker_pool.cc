@@ -191,7 +191,7 @@ bool WorkerPool::Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told) 
     request.emitted = job.emitted;
     ipc::ToWorker message;
     *message.add_start() = ipc::ToMessage(id, request);
-    message.mutable_start(0)->set_alone(job.blame >= 2);
+    message.mutable_start(0)->set_alone(job.runs_alone());
     replica.process->Send(message);
   } catch (const std::bad_alloc&) {
     told->emplace_back(std::move(job.job.on_update), Error(kBadGateway, "out of memory"));
@@ -233,7 +233,7 @@ void WorkerPool::Take(Replica& replica, const ipc::Update& message, Told* told) 
   }
   if (job.emitted.empty()) update.queue_seconds += job.queue_seconds;
   if (!update.ids.empty()) {
-    job.blame = 0;
+    job.blame = job.losses = 0;
     replica.losses = 0;
   }
   const bool last = update.last();

@@ -4,7 +4,8 @@
 // A job that a lost worker had goes on in another one from its prompt and the ids that were told, with the same bits
 // (GenerateRequest::emitted). A job that the crash page names in the running pass of two losses, without a token in
 // between, goes on in passes of its own; one that a third loss names ends with an error, and it alone. Where emitted ids
-// are stepped again, losses at different ones of them do not add up.
+// are stepped again, losses at different ones of them do not add up. A kill -9 that neither this pool nor the kernel's
+// out-of-memory killer sent is hardly a request's fault: four of them weigh as much as one other loss.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -71,8 +72,10 @@ class WorkerPool final : public JobRunner {
     ipc::CrashReport seen;
     Clock::time_point alive, progress;  // when those changed
     bool stalled = false;
+    int64_t out_of_memory_kills = 0;  // of the system, when the process began
     Load load;
   };
+  static constexpr int kBlame = 4;
   struct PoolJob {
     Job job;
     Clock::time_point arrival;
@@ -80,9 +83,11 @@ class WorkerPool final : public JobRunner {
     std::vector<int32_t> emitted;
     Replica* replica = nullptr;  // null: waits
     bool begun = false;          // by a worker, at any time
-    int blame = 0;               // losses that it may have caused, all of them at the same token
-    int64_t stepped_again = 0;   // emitted ids that its worker has stepped again
-    int64_t blamed_at = 0;       // what that was when it was blamed last
+    int losses = 0;              // of workers in its passes, all of them at the same token
+    int blame = 0;               // of those, kBlame each, less for a kill
+    bool runs_alone() const { return blame >= 2 * kBlame; }
+    int64_t stepped_again = 0;  // emitted ids that its worker has stepped again
+    int64_t blamed_at = 0;      // what that was when it was blamed last
   };
   using Told = std::vector<std::pair<std::function<void(JobUpdate)>, JobUpdate>>;
 
@@ -93,8 +98,8 @@ class WorkerPool final : public JobRunner {
   void OnHello(Replica& replica, const ipc::Hello& hello);
   void Take(Replica& replica, const ipc::Update& message, Told* told);
   void OnEnd(Replica& replica, const std::string& how);
-  void Settle(Replica& replica, const ipc::CrashReport& report, Told* told);
-  bool Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report, Told* told);
+  void Settle(Replica& replica, const ipc::CrashReport& report, int blame, Told* told);
+  bool Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report, int blame, Told* told);
   void Watch();
   void WatchOne(Replica& replica);
   std::chrono::milliseconds StallLimit(const Replica& replica) const;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <fstream>
+#include <string_view>
 #include <utility>
 
 #include "engine/gateway/worker_pool.h"
@@ -18,10 +20,10 @@ using std::chrono::milliseconds;
 constexpr milliseconds kWatch{100};
 constexpr milliseconds kFirstPause{100};  // before a second start without a token in between; twice that for the next
 constexpr milliseconds kLongestPause{5000};
-constexpr int kStarts = 5;         // in a row that do not lead to a ready worker: this will not get better
-constexpr int kBlamesAlone = 2;    // then it runs alone
-constexpr int kBlamesRefused = 3;  // then it does not run
-constexpr int kBadInput = 2;       // the worker's exit code
+constexpr int kStarts = 5;       // in a row that do not lead to a ready worker: this will not get better
+constexpr int kBlameOfKill = 1;  // not 0: who sent it may watch memory
+constexpr std::string_view kKilled = "signal 9";
+constexpr int kBadInput = 2;  // the worker's exit code
 constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
 
@@ -29,6 +31,16 @@ constexpr int kUnavailable = 503;
 std::string Place(const ipc::CrashReport& report) {
   if (report.op.empty()) return "no operator";
   return (report.layer < 0 ? "" : "layer " + std::to_string(report.layer) + " ") + report.op;
+}
+
+// Processes that the kernel has killed for want of memory, in this system and in every cgroup of it; 0 if it does not say.
+int64_t OutOfMemoryKills() {
+  std::ifstream counters("/proc/vmstat");
+  std::string name;
+  for (int64_t count = 0; counters >> name >> count;) {
+    if (name == "oom_kill") return count;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -45,6 +57,7 @@ void WorkerPool::StartWorker(Replica& replica) {
     replica.seen = {};
     replica.alive = replica.progress = Clock::now();
     replica.stalled = false;
+    replica.out_of_memory_kills = OutOfMemoryKills();
   } catch (const DeviceError& error) {
     log_({LogLevel::kError, "worker_not_started", {{"why", error.what()}}});
     replica.failure = error.what();
@@ -88,6 +101,8 @@ void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
          {"pass", std::to_string(report.pass)},
          {"at", report.in_pass ? Place(report) : "no pass"},
          {"jobs", jobs}}});
+  const bool killed = how == kKilled && !replica.stalled && replica.out_of_memory_kills == OutOfMemoryKills();
+  const int blame = killed ? kBlameOfKill : kBlame;
   Told told;
   bool give_up = false;
   {
@@ -101,7 +116,7 @@ void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
     ++faults_.restarts;
     give_up = !was_ready && (!model_ || replica.losses >= kStarts);
     for (const auto& other : replicas_) give_up = give_up && (!other->hello || !model_);
-    Settle(replica, report, &told);
+    Settle(replica, report, blame, &told);
   }
   Tell(std::move(told));
   if (give_up) {
@@ -117,12 +132,12 @@ void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
 }
 
 // Its jobs wait for another one, but for those that end here.
-void WorkerPool::Settle(Replica& replica, const ipc::CrashReport& report, Told* told) {
+void WorkerPool::Settle(Replica& replica, const ipc::CrashReport& report, int blame, Told* told) {
   const bool repeatable = !model_ || model_->precision != "fp16";
   for (const uint64_t id : std::exchange(replica.jobs, {})) {
     PoolJob& job = jobs_.at(id);
     job.replica = nullptr;
-    if (Blame(job, id, report, told)) {
+    if (Blame(job, id, report, blame, told)) {
       End(id);
     } else if (!repeatable && !job.emitted.empty()) {
       told->emplace_back(std::move(job.job.on_update),
@@ -136,12 +151,15 @@ void WorkerPool::Settle(Replica& replica, const ipc::CrashReport& report, Told* 
 }
 
 // Returns whether it is refused.
-bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report, Told* told) {
+bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report, int blame, Told* told) {
   const int64_t at = std::exchange(job.stepped_again, 0);
   if (std::find(report.jobs.begin(), report.jobs.end(), id) == report.jobs.end()) return false;
-  if (std::exchange(job.blamed_at, at) != at) job.blame = 0;
-  if (++job.blame < kBlamesRefused) {
-    if (job.blame == kBlamesAlone) log_({LogLevel::kWarning, "job_runs_alone", {{"job", std::to_string(id)}}});
+  if (std::exchange(job.blamed_at, at) != at) job.blame = job.losses = 0;
+  job.blame += blame;
+  ++job.losses;
+  if (job.blame < 3 * kBlame) {
+    if (job.runs_alone() && job.blame - blame < 2 * kBlame)
+      log_({LogLevel::kWarning, "job_runs_alone", {{"job", std::to_string(id)}}});
     return false;
   }
   ++faults_.refused;
@@ -164,7 +182,7 @@ bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report
          {"logprobs", std::to_string(request.top_logprobs)}}});
   told->emplace_back(
       std::move(job.job.on_update),
-      Error(kInternalError, "this request ended " + std::to_string(job.blame) + " workers, the last one at " +
+      Error(kInternalError, "this request ended " + std::to_string(job.losses) + " workers, the last one at " +
                                 Place(report) + "; it is not tried again"));
   return true;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker of a model folder that crashes in every pass with a certain token: --model DIR --poison ID --socket-fd N
-// --page-fd M.
+// --page-fd M. With --kills FILE it kills itself there instead, once for every byte of the file, of which it takes one.
 
 #include <signal.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -21,8 +22,13 @@ int main(int argc, char** argv) {
   serve::Worker worker(std::stoi(given["--socket-fd"]), std::stoi(given["--page-fd"]));
   auto backend = std::make_shared<test::FailingBackend>(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr));
   const int32_t poison = std::stoi(given["--poison"]);
-  backend->before_pass = [poison](const PassLayout& layout) {
-    if (std::find(layout.ids.begin(), layout.ids.end(), poison) != layout.ids.end()) raise(SIGSEGV);
+  backend->before_pass = [poison, kills = given["--kills"]](const PassLayout& layout) {
+    if (std::find(layout.ids.begin(), layout.ids.end(), poison) == layout.ids.end()) return;
+    if (kills.empty()) raise(SIGSEGV);
+    const uintmax_t left = std::filesystem::file_size(kills);
+    if (left == 0) return;
+    std::filesystem::resize_file(kills, left - 1);
+    raise(SIGKILL);
   };
   EngineOptions options;
   options.context = 128;

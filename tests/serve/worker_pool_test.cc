@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <fstream>
 #include <iostream>
 #include <random>
 #include <thread>
@@ -36,13 +37,14 @@ class WorkerPoolTest : public testing::Test {
     model.config.max_position_embeddings = 128;
     WriteTinyModel(scratch_.path(), model);
   }
-  // poison: of its workers; -1: none.
-  std::unique_ptr<serve::WorkerPool> Open(int32_t poison, int replicas = 1) {
+  // poison: of its workers; -1: none. more: their further words.
+  std::unique_ptr<serve::WorkerPool> Open(int32_t poison, int replicas = 1, const std::vector<std::string>& more = {}) {
     serve::WorkerPool::Options options;
     options.stall_limit = std::chrono::seconds(5);
     for (int i = 0; i < replicas; ++i) {
       options.commands.push_back(
           {STOCH_POISON_WORKER, "--model", scratch_.path().string(), "--poison", std::to_string(poison)});
+      options.commands.back().insert(options.commands.back().end(), more.begin(), more.end());
     }
     return std::make_unique<serve::WorkerPool>(std::move(options), [this](const serve::LogLine& line) {
       const std::lock_guard lock(mutex_);
@@ -121,6 +123,22 @@ TEST_F(WorkerPoolTest, OnePoisonedRequestOfManyIsRefusedAndTheOthersComplete) {
   EXPECT_NE(log_.find("job_refused"), std::string::npos) << log_;
   EXPECT_NE(log_.find("prompt_tokens=" + std::to_string(requests[kPoisoned].prompt.size())), std::string::npos) << log_;
   EXPECT_TRUE(pool->Idle());
+}
+
+// Somebody kills workers faster than tokens come: nobody is blamed as for a crash.
+TEST_F(WorkerPoolTest, KillsFromOutsideRefuseNobody) {
+  GenerateRequest request = Request(1);
+  request.prompt.back() = kPoison;
+  const std::vector<Answer> alone = Run(*Open(-1), {request});
+  constexpr int kKills = 5;
+  const std::string file = scratch_.path().string() + "/kills";
+  std::ofstream(file) << std::string(kKills, 'x');
+  const auto pool = Open(kPoison, 1, {"--kills", file});
+  const std::vector<Answer> answers = Run(*pool, {request});
+  EXPECT_EQ(answers[0].error_status, 0) << answers[0].error << log_;
+  EXPECT_EQ(answers[0].ids, alone[0].ids);
+  EXPECT_EQ(pool->faults().restarts, kKills);
+  EXPECT_EQ(pool->faults().refused, 0);
 }
 
 // Killed, crashed and stopped in turn, while jobs are in all states.
