@@ -216,6 +216,7 @@ void WorkerPool::OnMessage(Replica& replica, const ipc::FromWorker& message) {
   {
     const std::lock_guard lock(mutex_);
     replica.load = {message.running(), message.waiting(), message.kv_usage()};
+    faults_.preemptions += message.preemptions();
     for (const ipc::Update& update : message.updates()) Take(replica, update, &told);
   }
   Tell(std::move(told));

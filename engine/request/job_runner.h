@@ -75,9 +75,10 @@ class JobRunner {
   };
   // So far.
   struct Faults {
-    int64_t restarts = 0;  // of workers
-    int64_t replays = 0;   // of jobs, after a loss
-    int64_t refused = 0;   // jobs that were blamed for losses
+    int64_t restarts = 0;     // of workers
+    int64_t replays = 0;      // of jobs, after a loss
+    int64_t refused = 0;      // jobs that were blamed for losses
+    int64_t preemptions = 0;  // jobs that gave the pages of their cache back for older ones, and went on later
   };
 
   virtual ~JobRunner() = default;  // fails what is left
@@ -106,6 +107,7 @@ struct ServedModel {
   int64_t vocab_size = 0;
   int64_t context = 0;                // longest sequence, the KV cache's size counted
   std::string precision, sc, device;  // for people
+  int64_t kv_tokens = 0;              // of all sequences together
 };
 
 }  // namespace stoch::serve

@@ -99,7 +99,7 @@ void CompletionExchange::OnUpdate(size_t index, JobUpdate update, std::chrono::s
     if (!choice.begun) Begin(index, update);
     const std::string text = TakeText(choice, update);
     Measure(choice, update, when);
-    choice.last_token = when;
+    if (!update.ids.empty()) choice.last_token = when;
     Take(index, std::move(update), text);
     if (!request_.stream) {
       if (unfinished_ == 0) SendWhole();

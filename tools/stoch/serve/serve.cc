@@ -148,8 +148,11 @@ std::vector<std::string> ReplicaDevices(const Options& options) {
 // Workers, and the wait for the first one to be ready. Errors: what kept it; Interrupted.
 std::unique_ptr<serve::WorkerPool> StartWorkers(const Options& options, const serve::LogSink& log) {
   serve::WorkerPool::Options pool_options;
-  for (const std::string& device : ReplicaDevices(options)) {
-    pool_options.commands.push_back(WorkerCommand(options.engine, device));
+  const std::vector<std::string> devices = ReplicaDevices(options);
+  for (const std::string& device : devices) {
+    ServedEngine engine = options.engine;
+    engine.sharers = std::count(devices.begin(), devices.end(), device);
+    pool_options.commands.push_back(WorkerCommand(engine, device));
   }
   pool_options.max_queue = options.max_queue;
   pool_options.stall_limit = std::chrono::seconds(options.stall_limit_s.value_or(0));
@@ -167,7 +170,9 @@ std::unique_ptr<Engine> OpenLocalEngine(const Options& options, ModelFiles files
   const EngineOptions engine_options = EngineOptionsFrom(options.engine, files);
   OutputOptions output;
   output.quiet = options.engine.quiet;
-  return OpenEngine(Open(options.engine.device), std::move(files), engine_options, options.engine.device, output);
+  DeviceOptions devices = options.engine.device;
+  devices.fit_kv = KvFitOf(options.engine);
+  return OpenEngine(Open(devices), std::move(files), engine_options, devices, output);
 }
 
 ExitCode Run(Options options) {
@@ -212,6 +217,7 @@ ExitCode Run(Options options) {
         {"precision", model.precision},
         {"sc", model.sc},
         {"context", std::to_string(model.context)},
+        {"kv_tokens", std::to_string(model.kv_tokens)},
         {"device", model.device},
         {"max_sequences", std::to_string(options.engine.max_sequences)},
         {"max_connections", std::to_string(options.server.http.max_connections)}}});
