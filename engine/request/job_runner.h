@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -30,12 +31,25 @@ struct JobUpdate {
   bool last() const { return finish != FinishReason::kNone || error_status != 0; }
 };
 
+// An answer that an AnswerLog keeps (engine/request/answer_log.h), for one of those that run it, one after another.
+struct AnswerKey {
+  int64_t number = 0;  // 0: it is not kept
+  uint64_t run = 0;    // what earlier ones bring is not kept
+};
+
+// What a job brings, where it is kept.
+struct KeptAs {
+  AnswerKey answer;
+  size_t choice = 0;
+};
+
 struct Job {
   // Called when the job's turn comes, and again where it has to be begun once more: jobs of one request share what it
   // holds for as long as they wait. On any thread.
   std::function<GenerateRequest()> request;
   // Called on a thread of the runner, which waits for it: hand over and return. No call follows a last() one.
   std::function<void(JobUpdate update)> on_update;
+  KeptAs kept = {};
   bool alone = false;  // in passes of its own, until one brings a token: those before ended in a loss
 };
 
