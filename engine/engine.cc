@@ -72,6 +72,8 @@ void AddQueries(const StepItem& item, int32_t end_row, LogitQueries& queries) {
   queries.logprobs.push_back(query);
 }
 
+int64_t PagesOf(int64_t tokens) { return (tokens + kKvPageTokens - 1) / kKvPageTokens; }
+
 std::string Positions(int64_t count) { return std::to_string(count) + (count == 1 ? " position" : " positions"); }
 
 }  // namespace
@@ -146,6 +148,7 @@ struct Engine::State {
 
 Sequence::Sequence(Engine* engine, int64_t capacity, std::vector<KvPage> pages)
     : engine_(engine), capacity_(capacity), pages_(std::move(pages)) {
+  page_numbers_.reserve(static_cast<size_t>(PagesOf(capacity)));  // passes in flight look at them where they are
   for (const KvPage& page : pages_) page_numbers_.push_back(*page);
   Engine::State& state = *engine->state_;
   for (const int32_t page : page_numbers_) state.held_pages += state.holders[static_cast<size_t>(page)]++ == 0 ? 1 : 0;
@@ -155,6 +158,20 @@ Sequence::~Sequence() {
   if (under_way_) engine_->Forget(this);
   Engine::State& state = *engine_->state_;
   for (const int32_t page : page_numbers_) state.held_pages -= --state.holders[static_cast<size_t>(page)] == 0 ? 1 : 0;
+}
+
+int64_t Sequence::room() const { return static_cast<int64_t>(pages_.size()) * kKvPageTokens; }
+
+bool Sequence::Grow(int64_t tokens) {
+  STOCH_CHECK(!under_way_ && tokens <= capacity_);
+  const size_t before = pages_.size();
+  if (tokens > room() && !engine_->TakePages(PagesOf(tokens) - static_cast<int64_t>(before), &pages_)) return false;
+  Engine::State& state = *engine_->state_;
+  for (size_t i = before; i < pages_.size(); ++i) {
+    page_numbers_.push_back(*pages_[i]);
+    state.held_pages += state.holders[static_cast<size_t>(*pages_[i])]++ == 0 ? 1 : 0;
+  }
+  return true;
 }
 
 void Sequence::Append(std::span<const int32_t> ids) {
@@ -243,31 +260,37 @@ bool Engine::batch_invariant() const {
 
 std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity) { return NewSequence(capacity, {}, {}); }
 
-std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity, std::span<const int32_t> ids,
-                                              std::span<const KvPage> pages) {
-  if (capacity < 1 || capacity > state_->shape.context) {
-    throw InvalidInput("a sequence of " + Positions(capacity) + " does not fit the context; allowed is 1.." +
-                       std::to_string(state_->shape.context));
-  }
-  const int64_t count = (capacity + kKvPageTokens - 1) / kKvPageTokens;
-  if (count > NumPages(state_->shape)) {
-    throw InvalidInput("a sequence of " + Positions(capacity) + " does not fit the KV cache of " +
-                       Positions(NumPages(state_->shape) * kKvPageTokens));
-  }
-  const auto shared = static_cast<int64_t>(pages.size());
-  const int64_t computed = shared * kKvPageTokens;
-  STOCH_CHECK(shared == 0 || (chunk_invariant() && computed < static_cast<int64_t>(ids.size())));
-  STOCH_CHECK(shared < count);
-  const std::vector<int32_t> numbers = state_->pages.Allocate(count - shared);
-  if (numbers.empty()) return nullptr;
-  std::vector<KvPage> all(pages.begin(), pages.end());
-  all.reserve(static_cast<size_t>(count));
+// Adds `count` free pages, or none where there are fewer.
+bool Engine::TakePages(int64_t count, std::vector<KvPage>* pages) {
+  pages->reserve(pages->size() + static_cast<size_t>(count));
+  const std::vector<int32_t> numbers = state_->pages.Allocate(count);
+  if (numbers.empty()) return false;
   for (const int32_t number : numbers) {
-    all.emplace_back(new int32_t(number), [state = state_.get()](const int32_t* page) {
+    pages->emplace_back(new int32_t(number), [state = state_.get()](const int32_t* page) {
       state->pages.Release({page, 1});
       delete page;
     });
   }
+  return true;
+}
+
+std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity, std::span<const int32_t> ids,
+                                              std::span<const KvPage> pages, bool reserved) {
+  if (capacity < 1 || capacity > state_->shape.context) {
+    throw InvalidInput("a sequence of " + Positions(capacity) + " does not fit the context; allowed is 1.." +
+                       std::to_string(state_->shape.context));
+  }
+  if (PagesOf(capacity) > NumPages(state_->shape)) {
+    throw InvalidInput("a sequence of " + Positions(capacity) + " does not fit the KV cache of " +
+                       Positions(NumPages(state_->shape) * kKvPageTokens));
+  }
+  const int64_t count = PagesOf(reserved ? capacity : std::max<int64_t>(1, static_cast<int64_t>(ids.size())));
+  const auto shared = static_cast<int64_t>(pages.size());
+  const int64_t computed = shared * kKvPageTokens;
+  STOCH_CHECK(shared == 0 || (chunk_invariant() && computed < static_cast<int64_t>(ids.size())));
+  STOCH_CHECK(shared < count);
+  std::vector<KvPage> all(pages.begin(), pages.end());
+  if (!TakePages(count - shared, &all)) return nullptr;
   std::unique_ptr<Sequence> sequence(new Sequence(this, capacity, std::move(all)));
   sequence->Append(ids);
   sequence->computed_ = computed;
@@ -307,6 +330,10 @@ void Engine::CheckStep(std::span<const StepItem> items) const {
     if (item.num_tokens < 1 || item.num_tokens > item.sequence->pending()) {
       reject("of " + std::to_string(item.num_tokens) + " tokens asks for more than the sequence's pending ones; " +
              "allowed is 1.." + std::to_string(item.sequence->pending()));
+    }
+    if (item.sequence->computed() + item.num_tokens > item.sequence->room()) {
+      reject("of " + std::to_string(item.num_tokens) + " tokens goes beyond the pages of its sequence, which has " +
+             Positions(item.sequence->room()));
     }
     for (size_t j = 0; j < i; ++j) {
       if (items[j].sequence == item.sequence) reject("names one sequence twice");

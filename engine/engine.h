@@ -53,8 +53,8 @@ class Engine;
 // once nobody holds it. Must not outlive its Engine, and is of its thread.
 using KvPage = std::shared_ptr<const int32_t>;
 
-// The tokens of one request and the cache pages they use. Pages are reserved when it is made and go back when it dies.
-// A token is pending until a step ran it. Must not outlive its Engine; may die while a step over it is in flight, which
+// The tokens of one request and the cache pages they use. Pages are reserved when it is made, or taken as it grows, and go
+// back when it dies. A token is pending until a step ran it. Must not outlive its Engine; may die while a step over it is in flight, which
 // then goes on for the others.
 class Sequence {
  public:
@@ -72,6 +72,11 @@ class Sequence {
   int64_t computed() const { return computed_; }  // tokens whose keys and values are in the cache
   int64_t pending() const { return static_cast<int64_t>(ids_.size()) - computed_; }
   int64_t capacity() const { return capacity_; }  // positions it may grow to
+  // Positions whose pages it has; steps may compute no others.
+  int64_t room() const;
+  // Takes the pages of its first `tokens` positions, so that room() >= tokens. Returns: false, having taken none, where
+  // too few are free just now. Requires: tokens <= capacity(), and no step over it is in flight.
+  bool Grow(int64_t tokens);
   // Page i, for sequences that begin with the same tokens. Requires: all of its positions are computed.
   const KvPage& page(int64_t i) const;
 
@@ -137,7 +142,9 @@ class Engine {
   // The same with tokens `ids` in it, the first of which need no Step: `pages` hold their keys and values.
   // Requires: chunk_invariant() unless pages is empty; pages.size() * kKvPageTokens < ids.size(); the pages are those
   //         of a sequence with these first tokens, in order.
-  std::unique_ptr<Sequence> NewSequence(int64_t capacity, std::span<const int32_t> ids, std::span<const KvPage> pages);
+  // reserved: false = pages of `ids` only; Sequence::Grow takes the others.
+  std::unique_ptr<Sequence> NewSequence(int64_t capacity, std::span<const int32_t> ids, std::span<const KvPage> pages,
+                                        bool reserved = true);
   int64_t free_tokens() const;  // positions of free pages
   // Positions of pages that no sequence holds; those of `but` do not count.
   int64_t unheld_tokens(std::span<const KvPage> but = {}) const;
@@ -149,7 +156,7 @@ class Engine {
   // One pass over the items, which appends their tokens to the cache. Output rows are numbered from 0 in item order and
   // stay readable until the next Step.
   // Returns: the number of output rows.
-  // Errors: InvalidInput for no items, a sequence given twice, num_tokens out of range, more rows than
+  // Errors: InvalidInput for no items, a sequence given twice, num_tokens out of range or beyond room(), more rows than
   //         shape().max_rows or more items than max_sequences, several items where the configuration is not
   //         batch-invariant, NaN or infinity in an activation (layer and operator named). After an error the
   //         sequences are as before.
@@ -186,6 +193,7 @@ class Engine {
   explicit Engine(std::unique_ptr<State> state);
   void CheckStep(std::span<const StepItem> items) const;
   void Forget(const Sequence* sequence);
+  bool TakePages(int64_t count, std::vector<KvPage>* pages);
   void Abandon();
   void ForLogits(int64_t first, int64_t count,
                  const std::function<void(const TensorView& block, int64_t offset)>& read);

@@ -37,7 +37,7 @@ double Milliseconds(std::chrono::steady_clock::duration duration) {
 
 }  // namespace
 
-Generation::Generation(Engine& engine, GenerateRequest request, PrefixCache* prefixes)
+Generation::Generation(Engine& engine, GenerateRequest request, PrefixCache* prefixes, bool reserved)
     : engine_(&engine), prefixes_(prefixes), request_(std::move(request)) {
   CheckRequest(engine, request_);
   const int64_t room = engine.shape().context - prompt_tokens();
@@ -63,9 +63,9 @@ Generation::Generation(Engine& engine, GenerateRequest request, PrefixCache* pre
   if (prefixes_ != nullptr) {
     known = prefixes_->Find(given, request_.prompt_logprobs ? request_.top_logprobs : -1);
     reused_ = static_cast<int64_t>(known.pages.size()) * kKvPageTokens;
-    prefixes_->MakeRoom(prompt_tokens() + max_tokens_ - reused_, known.pages);
+    prefixes_->MakeRoom((reserved ? prompt_tokens() + max_tokens_ : given_) - reused_, known.pages);
   }
-  sequence_ = engine.NewSequence(prompt_tokens() + max_tokens_, given, known.pages);
+  sequence_ = engine.NewSequence(prompt_tokens() + max_tokens_, given, known.pages, reserved);
   if (sequence_ == nullptr) throw InvalidInput("the KV cache has no room for another sequence just now");
   if (HasPenalties(request_.sampling)) {
     counts_.AddPrompt(request_.prompt);
@@ -201,6 +201,13 @@ void Generation::Finish(FinishReason reason) {
 
 void Generation::Cancel() {
   if (!done()) Finish(FinishReason::kCancelled);
+}
+
+GenerateRequest Generation::Rest() {
+  STOCH_CHECK(!done());
+  KeepPrefix();
+  if (result_.ids.size() > request_.emitted.size()) request_.emitted = result_.ids;
+  return std::move(request_);
 }
 
 GenerateResult Generate(Engine& engine, const Tokenizer* tokenizer, const GenerateRequest& request,

@@ -2,6 +2,7 @@
 // Text generation: one request from prompt ids to text, streamed; and its step-by-step form for batches.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -45,14 +46,15 @@ struct GenerateResult {
 // business (engine/request/text_stream.h).
 class Generation {
  public:
-  // Checks the request and reserves the sequence. With `prefixes` (not nullptr; outlives this), what they know of the
+  // Checks the request and reserves the sequence; with `reserved` false only the pages of what it begins with, and
+  // Sequence::Grow has to give an item's sequence room before each step. With `prefixes` (not nullptr; outlives this), what they know of the
   // prompt is taken from there, and what this computes is left there.
   // Bits:   the same with and without prefixes. With emitted ids, what follows them is what followed them before:
   //         where the configuration is chunk-invariant they are computed with the prompt, elsewhere, and where logits
   //         are hashed, one after another as they came.
   // Errors: InvalidInput: empty prompt, ids out of range, a prompt longer than the context, bad options,
   //         or no free pages.
-  Generation(Engine& engine, GenerateRequest request, PrefixCache* prefixes = nullptr);
+  Generation(Engine& engine, GenerateRequest request, PrefixCache* prefixes = nullptr, bool reserved = true);
 
   bool done() const { return result_.finish_reason != FinishReason::kNone; }
   // Its share of the next pass within a budget of rows; num_tokens = 0 if it does not fit. What the item refers to
@@ -64,12 +66,17 @@ class Generation {
   // Ends it where it is: at a stop string of its text, or for the caller's own reasons.
   void Stop() { Finish(FinishReason::kStop); }
   void Cancel();
+  // The request of another Generation that goes on where this one is, with the same bits. This one is to be destroyed.
+  // Requires: !done().
+  GenerateRequest Rest();
 
   int64_t prompt_tokens() const { return static_cast<int64_t>(request_.prompt.size()); }
   int64_t prompt_done() const;                                        // prompt tokens in the cache
   bool prefilling() const { return sequence_->computed() < given_; }  // tokens that it began with are left
   int64_t prompt_reused() const { return reused_; }                   // of them, those that were there before
-  const GenerateResult& result() const { return result_; }            // complete once done(), but for the text
+  // Positions that it may still need pages for.
+  int64_t missing_room() const { return std::max<int64_t>(0, sequence_->capacity() - sequence_->room()); }
+  const GenerateResult& result() const { return result_; }  // complete once done(), but for the text
   // Of its ids, those that the request came with; they have no logprobs.
   int64_t emitted() const { return static_cast<int64_t>(request_.emitted.size()); }
   std::string LogitsHashSoFar() const { return hash_.Hex(); }

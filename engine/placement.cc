@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "engine/units.h"
+#include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
 
@@ -104,30 +105,67 @@ std::vector<DeviceRoom> MakeRooms(const PlacementOptions& options, const Backend
                             ? info.total_bytes
                             : std::max<int64_t>(0, info.free_bytes + info.runtime_taken_bytes - Margin(info));
     rooms.push_back({device, limit == limits.end() ? all : std::min(limit->second, all)});
+    if (options.fit_kv && device.kind == DeviceKind::kCuda) {
+      const double share = options.fit_kv->gpu_share * static_cast<double>(info.total_bytes);
+      rooms.back().bytes = std::min(rooms.back().bytes, static_cast<int64_t>(share));
+    }
     if (limit != limits.end()) limits.erase(limit);
   }
   if (!limits.empty()) throw InvalidInput(fmt::format("max_memory: device {} is not in use", limits.begin()->first));
   return rooms;
 }
 
-// Half of what a CPU has free may go to the cache and workspaces of a context that nobody asked for.
-void CheckHostRoom(const MemoryPlan& plan, const Backend& backend) {
+// Of what a CPU has free, half may go to the cache and workspaces of a context that nobody asked for.
+constexpr double kHostShare = 0.5;
+
+void CheckHostRoom(std::span<const MemoryPlan> plans, const Backend& backend, double share) {
+  if (backend.devices().front().kind != DeviceKind::kCpu) return;
+  int64_t wanted = 0;
+  for (const MemoryPlan& plan : plans) wanted += plan.total.kv_cache + plan.total.workspace;
   const DeviceInfo info = backend.info(backend.devices().front());
-  const int64_t wanted = plan.total.kv_cache + plan.total.workspace;
-  if (backend.devices().front().kind != DeviceKind::kCpu || wanted <= info.free_bytes / 2) return;
+  if (static_cast<double>(wanted) <= share * static_cast<double>(info.free_bytes)) return;
   throw InvalidInput(fmt::format("the cache needs {} of {} free", Bytes(wanted), Bytes(info.free_bytes)));
 }
 
 // Requires: engine.context is set.
 DecoderPlacement PlaceContext(const PlacementOptions& options, const ModelFiles& files, const EngineOptions& engine,
-                              const Backend& backend, std::span<const DeviceRoom> rooms, bool is_default) {
-  if (options.by_rows) return PlaceRows(files.config, PlanShards(files, engine, backend), rooms);
+                              const Backend& backend, std::span<const DeviceRoom> rooms,
+                              std::optional<double> host_share) {
+  if (options.by_rows) {
+    const std::vector<MemoryPlan> plans = PlanShards(files, engine, backend);
+    if (host_share) CheckHostRoom(plans, backend, *host_share);
+    return PlaceRows(files.config, plans, rooms);
+  }
   PassShape shape = ShapeOf(files.config, engine);
   shape.lanes = static_cast<int64_t>(rooms.size());  // at most; which devices are used is not known yet
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, backend);
-  if (is_default) CheckHostRoom(plan, backend);
+  if (host_share) CheckHostRoom({&plan, 1}, backend, *host_share);
   if (options.map_json) return PlaceByFile(files.config, plan, rooms, *options.map_json, options.map_name);
   return PlacePolicy(files.config, plan, rooms, options.policy);
+}
+
+// The most of engine->kv_tokens that fits, found by halving; a context, if not even that fits.
+void FitKvTokens(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+                 std::span<const DeviceRoom> rooms, EngineOptions* engine) {
+  STOCH_CHECK(engine->context != 0);
+  const auto fits = [&](int64_t pages) {
+    EngineOptions tried = *engine;
+    tried.kv_tokens = pages * kKvPageTokens;
+    try {
+      PlaceContext(options, files, tried, backend, rooms, options.fit_kv->host_share);
+      return true;
+    } catch (const InvalidInput&) {
+      return false;
+    }
+  };
+  PassShape shape = ShapeOf(files.config, *engine);
+  const int64_t most = NumPages(shape);
+  shape.kv_tokens = shape.context;
+  int64_t pages = std::min(most, NumPages(shape));
+  for (int64_t step = most - pages; step > 0; step /= 2) {
+    while (pages + step <= most && fits(pages + step)) pages += step;
+  }
+  engine->kv_tokens = pages * kKvPageTokens;
 }
 
 }  // namespace
@@ -135,14 +173,16 @@ DecoderPlacement PlaceContext(const PlacementOptions& options, const ModelFiles&
 DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
                        EngineOptions* engine) {
   const std::vector<DeviceRoom> rooms = MakeRooms(options, backend);
-  if (engine->context != 0) return PlaceContext(options, files, *engine, backend, rooms, false);
+  if (options.fit_kv) FitKvTokens(options, files, backend, rooms, engine);
+  if (engine->context != 0) return PlaceContext(options, files, *engine, backend, rooms, std::nullopt);
   // The model's own context, or the largest half, quarter ... of it that fits.
   constexpr int64_t kLeastContext = 2048;
   const int64_t own = files.config.max_position_embeddings;
   for (engine->context = own;; engine->context /= 2) {
     const bool is_last = engine->context / 2 < kLeastContext;
     try {
-      DecoderPlacement placement = PlaceContext(options, files, *engine, backend, rooms, !is_last);
+      const auto host_share = is_last ? std::optional<double>() : kHostShare;
+      DecoderPlacement placement = PlaceContext(options, files, *engine, backend, rooms, host_share);
       if (engine->context < own) {
         engine->notices.push_back(fmt::format(
             "A context of {} of the model's {} positions is what fits in memory; --context asks for another.",

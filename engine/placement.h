@@ -23,6 +23,12 @@
 
 namespace stoch {
 
+// What a KV cache that is as large as memory allows leaves to others.
+struct KvFit {
+  double gpu_share = 0.9;   // of a GPU's memory, for all that the model takes there
+  double host_share = 0.5;  // of what a CPU has free, for cache and workspaces
+};
+
 // How a model is divided over all devices of a backend.
 struct PlacementOptions {
   bool by_rows = false;                      // every matrix divided over all devices, else whole layers
@@ -32,11 +38,14 @@ struct PlacementOptions {
   // Bytes that may be used, by device index. Else a GPU may be filled with what is free on it less a margin, a CPU with
   // its whole memory (mapped weights can leave it again).
   std::map<int, int64_t> max_memory = {};
+  // The cache gets as many of the engine's kv_tokens as fit, one context at least. Requires: the engine's context is set.
+  std::optional<KvFit> fit_kv = {};
 };
 
 // What each device would hold of the model that Engine::Open with `engine` loads; EngineOptions::placement is made for
 // it. Without max_memory a GPU may be filled with what is free on it less a margin, a CPU with its whole memory. A
-// context of 0 becomes the model's own, or what fits of it, which is then a notice of the engine.
+// context of 0 becomes the model's own, or what fits of it, which is then a notice of the engine. With fit_kv the
+// engine's kv_tokens become what fits of them.
 // Errors: InvalidInput: max_memory of a device that the backend lacks, and those of the functions below.
 DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
                        EngineOptions* engine);

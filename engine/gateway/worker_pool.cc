@@ -188,13 +188,14 @@ void WorkerPool::Dispatch() {
 bool WorkerPool::Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told) {
   try {
     GenerateRequest request = job.job.request();
+    if (!job.begun) job.emitted = request.emitted;  // of another run of its answer
     request.emitted = job.emitted;
     ipc::ToWorker message;
     *message.add_start() = ipc::ToMessage(id, request);
     message.mutable_start(0)->set_alone(job.runs_alone());
     replica.process->Send(message);
   } catch (const std::bad_alloc&) {
-    told->emplace_back(std::move(job.job.on_update), Error(kBadGateway, "out of memory"));
+    told->push_back(LastOf(job, kBadGateway, "out of memory"));
     return false;
   }
   if (!job.begun) job.queue_seconds = std::chrono::duration<double>(Clock::now() - job.arrival).count();
@@ -216,6 +217,7 @@ void WorkerPool::OnMessage(Replica& replica, const ipc::FromWorker& message) {
   {
     const std::lock_guard lock(mutex_);
     replica.load = {message.running(), message.waiting(), message.kv_usage()};
+    faults_.preemptions += message.preemptions();
     for (const ipc::Update& update : message.updates()) Take(replica, update, &told);
   }
   Tell(std::move(told));
@@ -238,7 +240,7 @@ void WorkerPool::Take(Replica& replica, const ipc::Update& message, Told* told) 
   }
   const bool last = update.last();
   if (!last) job.emitted.insert(job.emitted.end(), update.ids.begin(), update.ids.end());
-  told->emplace_back(last ? std::move(job.job.on_update) : job.job.on_update, std::move(update));
+  told->push_back({last ? std::move(job.job.on_update) : job.job.on_update, std::move(update), job.job.kept});
   if (last) End(message.job());
 }
 
@@ -251,21 +253,32 @@ void WorkerPool::End(uint64_t id) {
 }
 
 void WorkerPool::FailAll(int status, const std::string& message, Told* told) {
-  for (auto& [id, job] : jobs_) told->emplace_back(std::move(job.job.on_update), Error(status, message));
+  for (auto& [id, job] : jobs_) told->push_back(LastOf(job, status, message));
   jobs_.clear();
   waiting_.clear();
   for (const auto& replica : replicas_) replica->jobs.clear();
 }
 
-void WorkerPool::Tell(Told told) {
-  for (auto& [on_update, update] : told) on_update(std::move(update));
+// What others may say another time is no part of an answer.
+void WorkerPool::Keep(const Told& told) {
+  std::vector<AnswerLog::Entry> entries;
+  for (const Notice& notice : told) {
+    if (notice.kept.answer.number == 0 || notice.update.error_status == kUnavailable) continue;
+    entries.push_back({notice.kept, &notice.update});
+  }
+  if (!entries.empty()) options_.answers->Write(entries);
 }
 
-JobUpdate WorkerPool::Error(int status, const std::string& message) {
+void WorkerPool::Tell(Told told) {
+  if (options_.answers != nullptr) Keep(told);
+  for (Notice& notice : told) notice.on_update(std::move(notice.update));
+}
+
+WorkerPool::Notice WorkerPool::LastOf(PoolJob& job, int status, const std::string& message) {
   JobUpdate update;
   update.error_status = status;
   update.error = message;
-  return update;
+  return {std::move(job.job.on_update), std::move(update), job.job.kept};
 }
 
 }  // namespace stoch::serve

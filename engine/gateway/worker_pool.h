@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "engine/gateway/worker_process.h"
+#include "engine/request/answer_log.h"
 #include "engine/request/job_runner.h"
 #include "engine/serve/log.h"
 
@@ -35,6 +36,7 @@ class WorkerPool final : public JobRunner {
     int64_t max_queue = 1024;                        // jobs that wait for a worker
     // A worker that begins no operator of its pass for so long, or shows no life, is killed.
     std::chrono::milliseconds stall_limit{0};  // 0: 10 s on GPUs, 120 s on CPUs
+    AnswerLog* answers = nullptr;              // what kept jobs bring is written there; outlives this
   };
 
   // Starts the workers.
@@ -89,7 +91,12 @@ class WorkerPool final : public JobRunner {
     int64_t stepped_again = 0;  // emitted ids that its worker has stepped again
     int64_t blamed_at = 0;      // what that was when it was blamed last
   };
-  using Told = std::vector<std::pair<std::function<void(JobUpdate)>, JobUpdate>>;
+  struct Notice {
+    std::function<void(JobUpdate)> on_update;
+    JobUpdate update;
+    KeptAs kept;
+  };
+  using Told = std::vector<Notice>;
 
   // The pool's thread.
   void StartWorker(Replica& replica);
@@ -110,8 +117,9 @@ class WorkerPool final : public JobRunner {
 
   void FailAll(int status, const std::string& message, Told* told);
   void End(uint64_t id);
-  static void Tell(Told told);
-  static JobUpdate Error(int status, const std::string& message);
+  void Keep(const Told& told);
+  void Tell(Told told);
+  static Notice LastOf(PoolJob& job, int status, const std::string& message);
 
   const Options options_;
   const LogSink log_;

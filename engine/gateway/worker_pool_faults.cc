@@ -140,8 +140,8 @@ void WorkerPool::Settle(Replica& replica, const ipc::CrashReport& report, int bl
     if (Blame(job, id, report, blame, told)) {
       End(id);
     } else if (!repeatable && !job.emitted.empty()) {
-      told->emplace_back(std::move(job.job.on_update),
-                         Error(kUnavailable, "the worker was lost, and fp16 does not promise the same tokens again"));
+      told->push_back(
+          LastOf(job, kUnavailable, "the worker was lost, and fp16 does not promise the same tokens again"));
       End(id);
     } else {
       ++faults_.replays;
@@ -180,10 +180,9 @@ bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report
          {"seed", std::to_string(sampling.seed)},
          {"choice", std::to_string(sampling.choice)},
          {"logprobs", std::to_string(request.top_logprobs)}}});
-  told->emplace_back(
-      std::move(job.job.on_update),
-      Error(kInternalError, "this request ended " + std::to_string(job.losses) + " workers, the last one at " +
-                                Place(report) + "; it is not tried again"));
+  told->push_back(LastOf(job, kInternalError,
+                         "this request ended " + std::to_string(job.losses) + " workers, the last one at " +
+                             Place(report) + "; it is not tried again"));
   return true;
 }
 

@@ -124,11 +124,13 @@ Hello ToMessage(const serve::ServedModel& model) {
   hello.set_precision(model.precision);
   hello.set_sc(model.sc);
   hello.set_device(model.device);
+  hello.set_kv_tokens(model.kv_tokens);
   return hello;
 }
 
 serve::ServedModel FromMessage(const Hello& hello) {
-  return {hello.name(), hello.vocab_size(), hello.context(), hello.precision(), hello.sc(), hello.device()};
+  return {hello.name(), hello.vocab_size(), hello.context(),  hello.precision(),
+          hello.sc(),   hello.device(),     hello.kv_tokens()};
 }
 
 }  // namespace stoch::ipc

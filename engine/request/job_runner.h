@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -30,12 +31,25 @@ struct JobUpdate {
   bool last() const { return finish != FinishReason::kNone || error_status != 0; }
 };
 
+// An answer that an AnswerLog keeps (engine/request/answer_log.h), for one of those that run it, one after another.
+struct AnswerKey {
+  int64_t number = 0;  // 0: it is not kept
+  uint64_t run = 0;    // what earlier ones bring is not kept
+};
+
+// What a job brings, where it is kept.
+struct KeptAs {
+  AnswerKey answer;
+  size_t choice = 0;
+};
+
 struct Job {
   // Called when the job's turn comes, and again where it has to be begun once more: jobs of one request share what it
   // holds for as long as they wait. On any thread.
   std::function<GenerateRequest()> request;
   // Called on a thread of the runner, which waits for it: hand over and return. No call follows a last() one.
   std::function<void(JobUpdate update)> on_update;
+  KeptAs kept = {};
   bool alone = false;  // in passes of its own, until one brings a token: those before ended in a loss
 };
 
@@ -75,9 +89,10 @@ class JobRunner {
   };
   // So far.
   struct Faults {
-    int64_t restarts = 0;  // of workers
-    int64_t replays = 0;   // of jobs, after a loss
-    int64_t refused = 0;   // jobs that were blamed for losses
+    int64_t restarts = 0;     // of workers
+    int64_t replays = 0;      // of jobs, after a loss
+    int64_t refused = 0;      // jobs that were blamed for losses
+    int64_t preemptions = 0;  // jobs that gave the pages of their cache back for older ones, and went on later
   };
 
   virtual ~JobRunner() = default;  // fails what is left
@@ -106,6 +121,7 @@ struct ServedModel {
   int64_t vocab_size = 0;
   int64_t context = 0;                // longest sequence, the KV cache's size counted
   std::string precision, sc, device;  // for people
+  int64_t kv_tokens = 0;              // of all sequences together
 };
 
 }  // namespace stoch::serve

@@ -15,6 +15,7 @@
 #include "engine/serve/chat_page.h"
 #include "engine/serve/completion_exchange.h"
 #include "engine/serve/completion_response.h"
+#include "engine/serve/detached_connection.h"
 #include "engine/serve/http/request_error.h"
 #include "engine/serve/json_fields.h"
 #include "loader/bounded_json.h"
@@ -33,6 +34,7 @@ constexpr int kUnavailable = 503;
 constexpr int kMaxJsonDepth = 32;
 constexpr int64_t kMaxJsonValues = 2'000'000;  // of a request's body
 constexpr const char* kModelsPath = "/v1/models/";
+constexpr const char* kStreamsPath = "/v1/streams/";
 
 // The path with its %XX as the bytes they stand for.
 std::string Unescaped(const std::string& path) {
@@ -82,6 +84,17 @@ void AddToken(const Tokenizer& tokenizer, const std::string& role, std::optional
   (*info)[role + "_token_id"] = id.has_value() ? OrderedJson(*id) : OrderedJson(nullptr);
 }
 
+// The number in "ID:N", -1 for "". Errors: RequestError for an event of something else.
+int64_t SeenEvents(const std::string& last_event_id, const std::string& id) {
+  if (last_event_id.empty()) return -1;
+  int64_t number = -1;
+  const char* digits = last_event_id.data() + id.size() + 1;
+  const char* end = last_event_id.data() + last_event_id.size();
+  const bool is_ours = last_event_id.size() > id.size() + 1 && last_event_id.starts_with(id + ":");
+  if (is_ours && std::from_chars(digits, end, number).ptr == end && number >= 0) return number;
+  throw RequestError(400, "", "Last-Event-ID: expected " + id + ":N, the id of an event of this stream");
+}
+
 }  // namespace
 
 struct Api::Call {
@@ -118,6 +131,7 @@ bool Api::AnswersAtOnce(const HttpRequest& request) { return request.path == "/h
 
 void Api::Attach(const ModelFacts& model, JobRunner& runner) {
   serving_ = {&model, &runner};
+  ContinueStreams();
   ready_ = true;
 }
 
@@ -125,7 +139,9 @@ void Api::Attach(const ModelFacts& model, JobRunner& runner) {
 
 const Api::Route* Api::FindRoute(const Call& call) {
   static constexpr Route kOneModel = {"GET", kModelsPath, &Api::OneModel};
+  static constexpr Route kStream = {"GET", kStreamsPath, &Api::Stream};
   if (call.request.path.starts_with(kModelsPath)) return &kOneModel;
+  if (call.request.path.starts_with(kStreamsPath)) return &kStream;
   static constexpr std::array<Route, 10> kRoutes = {{
       {"POST", "/v1/completions", &Api::Completions},
       {"POST", "/v1/chat/completions", &Api::ChatCompletions},
@@ -233,10 +249,49 @@ std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {
 
 std::shared_ptr<Exchange> Api::StartCompletion(Call& call, CompletionRequest request) {
   LogIgnored(call, request.ignored);
-  auto exchange = std::make_shared<CompletionExchange>(std::move(request), *serving_.model, identity_.Fingerprint(),
-                                                       *serving_.runner, call.connection, call.id, metrics_, log_);
+  const bool kept = request.stream && options_.answers != nullptr;
+  auto exchange = std::make_shared<CompletionExchange>(Serve(), std::move(request), identity_.Fingerprint(),
+                                                       call.connection, call.id);
+  if (kept) streams_.Add(exchange);
   exchange->Start();
   return exchange;
+}
+
+Answering Api::Serve() const { return {*serving_.model, *serving_.runner, metrics_, log_, options_.answers}; }
+
+// ---------------------------------------------------------------------------------------------------- streams -----
+
+std::shared_ptr<Exchange> Api::Stream(Call& call) {
+  (void)Ready();
+  if (call.request.method == "HEAD") throw RequestError(kMethodNotAllowed, "", "a stream has no head of its own");
+  const std::string id = Unescaped(call.request.path).substr(std::string_view(kStreamsPath).size());
+  const int64_t seen = SeenEvents(call.request.last_event_id, id);
+  if (options_.answers == nullptr) {
+    throw RequestError(kNotFound, "", "streams can be taken up again where the server has a --journal");
+  }
+  std::optional<AnswerLog::Kept> kept = options_.answers->TakeOver(id);
+  if (!kept) {
+    throw RequestError(kNotFound, "",
+                       options_.answers->lost() ? "the journal is lost, and with it the stream " + id
+                                                : "there is no stream " + id + " here, or no longer");
+  }
+  auto exchange = std::make_shared<CompletionExchange>(Serve(), Restore(kept->request), call.connection, call.id);
+  streams_.Replace(exchange);
+  exchange->Resume(std::move(*kept), seen);
+  return exchange;
+}
+
+void Api::ContinueStreams() {
+  if (options_.answers == nullptr) return;
+  for (const std::string& id : options_.answers->Unfinished()) {
+    auto kept = options_.answers->TakeOver(id);
+    if (!kept) continue;
+    const auto nobody = std::make_shared<DetachedConnection>();
+    auto exchange = std::make_shared<CompletionExchange>(Serve(), Restore(kept->request), nobody, RequestId(""));
+    streams_.Add(exchange);
+    auto shared = std::make_shared<AnswerLog::Kept>(std::move(*kept));
+    nobody->Post([exchange, shared] { exchange->Resume(std::move(*shared), -1); });
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------- others ------
@@ -314,6 +369,7 @@ std::shared_ptr<Exchange> Api::Health(Call& call) {
           {{"pid", worker.pid}, {"state", worker.state}, {"restarts", worker.restarts}, {"device", worker.device}});
     }
   }
+  if (options_.answers != nullptr) body["journal"] = options_.answers->lost() ? "lost" : "ok";
   call.connection->Send({status, "application/json", Dump(body), {}});
   return nullptr;
 }

@@ -16,6 +16,7 @@
 #include "engine/serve/identity.h"
 #include "engine/serve/log.h"
 #include "engine/serve/metrics.h"
+#include "engine/serve/stream_registry.h"
 
 namespace stoch::serve {
 
@@ -28,6 +29,7 @@ struct ApiOptions {
   std::string chat_date;
   // Lines that the log could not take so far; empty: it takes every one.
   std::function<uint64_t()> dropped_log_lines;
+  AnswerLog* answers = nullptr;  // of streams, which can then be taken up again; outlives the API
 };
 
 // Threads: Handle on any, several at once.
@@ -38,7 +40,8 @@ class Api {
   // Requests that are answered at once, whatever the others wait for.
   static bool AnswersAtOnce(const HttpRequest& request);
 
-  // From now on completions are answered; before, they are 503. Both outlive this. Called once.
+  // From now on completions are answered; before, they are 503. Streams that a process before this one had not finished
+  // go on. Both outlive this. Called once. Errors: InvalidInput for kept streams that make no sense.
   void Attach(const ModelFacts& model, JobRunner& runner);
   // /health says 503 and new completions are refused.
   void StartDraining() { draining_ = true; }
@@ -62,6 +65,8 @@ class Api {
   std::shared_ptr<Exchange> Completions(Call& call);
   std::shared_ptr<Exchange> ChatCompletions(Call& call);
   std::shared_ptr<Exchange> StartCompletion(Call& call, CompletionRequest request);
+  std::shared_ptr<Exchange> Stream(Call& call);
+  void ContinueStreams();
   std::shared_ptr<Exchange> Models(Call& call);
   std::shared_ptr<Exchange> OneModel(Call& call);
   std::shared_ptr<Exchange> Tokenize(Call& call);
@@ -72,6 +77,7 @@ class Api {
   std::shared_ptr<Exchange> Version(Call& call);
   std::shared_ptr<Exchange> ChatPage(Call& call);
 
+  Answering Serve() const;
   std::string State() const;  // of /health
   std::string RequestId(const std::string& given);
   void LogIgnored(const Call& call, const IgnoredFields& fields) const;
@@ -81,6 +87,7 @@ class Api {
   const Identity& identity_;
   const LogSink log_;
   Serving serving_{};
+  StreamRegistry streams_;
   std::atomic<bool> ready_{false};
   std::atomic<bool> draining_{false};
   const uint64_t id_base_;

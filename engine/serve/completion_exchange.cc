@@ -15,106 +15,154 @@ constexpr int kClientClosed = 499;  // nginx's number, in logs only: nobody is t
 constexpr int kTooManyRequests = 429;
 constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
-// Sent and not taken by the system yet: no more JSON is made before some of it has left.
-constexpr size_t kMuchBytes = 256 << 10;
+StoredRequest NewAnswer(CompletionRequest request, const ModelFacts& model, std::string fingerprint,
+                        const std::string& request_id) {
+  StoredRequest answer;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  answer.frame.id = (request.chat ? "chatcmpl-" : "cmpl-") + request_id;
+  answer.frame.chat = request.chat;
+  answer.frame.model = model.id;
+  answer.frame.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  answer.frame.fingerprint = std::move(fingerprint);
+  answer.frame.seed = static_cast<int64_t>(request.generate.sampling.seed);
+  answer.frame.date = request.date;
+  answer.request = std::move(request);
+  return answer;
+}
 
 }  // namespace
 
-CompletionExchange::CompletionExchange(CompletionRequest request, const ModelFacts& model, std::string fingerprint,
-                                       JobRunner& runner, std::shared_ptr<Connection> connection,
-                                       std::string request_id, Metrics& metrics, const LogSink& log)
-    : request_(std::move(request)),
-      model_(model),
-      runner_(runner),
+CompletionExchange::CompletionExchange(const Answering& server, CompletionRequest request, std::string fingerprint,
+                                       std::shared_ptr<Connection> connection, std::string request_id)
+    : CompletionExchange(server, NewAnswer(std::move(request), server.model, std::move(fingerprint), request_id),
+                         std::move(connection), request_id) {}
+
+CompletionExchange::CompletionExchange(const Answering& server, StoredRequest stored,
+                                       std::shared_ptr<Connection> connection, std::string request_id)
+    : request_(std::move(stored.request)),
+      model_(server.model),
+      runner_(server.runner),
+      metrics_(server.metrics),
+      log_(server.log),
+      answers_(server.answers),
       connection_(std::move(connection)),
       request_id_(std::move(request_id)),
-      metrics_(metrics),
-      log_(log),
-      start_(std::chrono::steady_clock::now()) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  frame_.id = (request_.chat ? "chatcmpl-" : "cmpl-") + request_id_;
-  frame_.chat = request_.chat;
-  frame_.model = model.id;
-  frame_.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-  frame_.fingerprint = std::move(fingerprint);
-  frame_.seed = static_cast<int64_t>(request_.generate.sampling.seed);
-  frame_.date = request_.date;
+      start_(std::chrono::steady_clock::now()),
+      frame_(std::move(stored.frame)) {
   unfinished_ = request_.num_choices();
   for (size_t i = 0; i < request_.num_choices(); ++i) {
-    choices_.emplace_back(LogprobWriter(model.tokenizer, request_.chat));
+    choices_.emplace_back(LogprobWriter(model_.tokenizer, request_.chat));
   }
 }
 
-void CompletionExchange::Start() {
+// Jobs for what is not finished. emitted: of each choice, what it goes on from.
+CompletionExchange::Failure CompletionExchange::Submit(const std::vector<std::vector<int32_t>>& emitted) {
   std::vector<Job> jobs;
+  std::vector<Choice*> asked;
   for (size_t i = 0; i < choices_.size(); ++i) {
-    jobs.push_back({[self = shared_from_this(), i] { return self->request_.Choice(i); },
-                    [self = shared_from_this(), i](JobUpdate update) {
-                      const auto now = std::chrono::steady_clock::now();
-                      auto shared = std::make_shared<JobUpdate>(std::move(update));
-                      self->connection_->Post([self, i, shared, now] { self->OnUpdate(i, std::move(*shared), now); });
-                    }});
+    if (!choices_[i].finish.empty()) continue;
+    Job& job = jobs.emplace_back();
+    job.request = [self = shared_from_this(), i, before = emitted[i]] {
+      GenerateRequest request = self->request_.Choice(i);
+      request.emitted = before;
+      return request;
+    };
+    job.on_update = [self = shared_from_this(), i](JobUpdate update) {
+      const auto now = std::chrono::steady_clock::now();
+      auto shared = std::make_shared<JobUpdate>(std::move(update));
+      self->connection_->Post([self, i, shared, now] { self->OnUpdate(i, std::move(*shared), now); });
+    };
+    job.kept = {kept_, i};
+    asked.push_back(&choices_[i]);
   }
   const JobRunner::Submission submission = runner_.Submit(std::move(jobs));
-  if (submission.refusal == Refusal::kFull) {
-    throw RequestError(kTooManyRequests, "", "the queue is full; try again in a moment");
+  switch (submission.refusal) {
+    case Refusal::kFull: return {kTooManyRequests, "the queue is full; try again in a moment"};
+    case Refusal::kClosed: return {kUnavailable, "the server is shutting down and takes no new requests"};
+    case Refusal::kFailed: return {kUnavailable, "the engine failed; the server is going down"};
+    case Refusal::kNone: break;
   }
-  if (submission.refusal == Refusal::kClosed) {
-    throw RequestError(kUnavailable, "", "the server is shutting down and takes no new requests");
+  for (size_t i = 0; i < asked.size(); ++i) asked[i]->job = submission.first + i;
+  return {};
+}
+
+void CompletionExchange::Start() {
+  // Kept before anybody hears of it.
+  if (request_.stream && answers_ != nullptr) kept_ = answers_->Begin(frame_.id, Store({request_, frame_}));
+  const Failure refused = Submit(std::vector<std::vector<int32_t>>(choices_.size()));
+  if (refused.status != 0) {
+    if (kept_.number != 0) answers_->Forget(kept_);
+    throw RequestError(refused.status, "", refused.message);
   }
-  if (submission.refusal == Refusal::kFailed) {
-    throw RequestError(kUnavailable, "", "the engine failed; the server is going down");
-  }
-  first_job_ = submission.first;
   if (!request_.stream) return;
   // However long it waits for its turn: proxies and clients give up on connections that say nothing.
   head_sent_ = true;
   connection_->StartEvents({{"X-Request-Id", request_id_}});
 }
 
+void CompletionExchange::AskToGiveWay() {
+  connection_->Post([self = shared_from_this()] { self->GiveWay(); });
+}
+
+void CompletionExchange::GiveWay() {
+  if (ended_) return;
+  ended_ = true;
+  CancelJobs();
+  connection_->Cut();
+  Log(kClientClosed, "taken over");
+}
+
 void CompletionExchange::OnDisconnect() {
   if (ended_) return;
   ended_ = true;
+  if (kept_.number != 0) answers_->Leave(kept_);
   CancelJobs();
   Log(kClientClosed, "disconnected");
 }
 
 void CompletionExchange::CancelJobs() {
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    if (!choices_[i].finish.empty()) continue;
-    runner_.Cancel(first_job_ + i);
-    metrics_.CountFinished("cancelled");
+  for (const Choice& choice : choices_) {
+    if (!choice.finish.empty()) continue;
+    if (choice.job != 0) runner_.Cancel(choice.job);
+    CountFinished("cancelled");
   }
+}
+
+void CompletionExchange::CountFinished(const std::string& reason) {
+  if (live_) metrics_.CountFinished(reason);
 }
 
 void CompletionExchange::OnUpdate(size_t index, JobUpdate update, std::chrono::steady_clock::time_point when) {
   Choice& choice = choices_[index];
-  if (ended_ || !choice.finish.empty()) return;  // cancelled, also where its text met a stop string
+  // Cancelled, also where its text met a stop string.
+  if (ended_ || failure_.status != 0 || !choice.finish.empty()) return;
   try {
-    if (update.error_status != 0) {
-      choice.finish = "error";
-      metrics_.CountFinished(choice.finish);
-      return FailWith(update.error_status, update.error);
-    }
+    if (update.error_status != 0) return TakeFailure(choice, update);
     if (!choice.begun) Begin(index, update);
     const std::string text = TakeText(choice, update);
     Measure(choice, update, when);
-    choice.last_token = when;
-    Take(index, std::move(update), text);
+    if (!update.ids.empty()) choice.last_token = when;
+    const int64_t lag_bytes = Take(index, std::move(update), text);
     if (!request_.stream) {
       if (unfinished_ == 0) SendWhole();
       return;
     }
-    if (!choice.queued) {
-      choice.queued = true;
-      to_send_.push_back(index);
-    }
+    Queue(index, lag_bytes);
     // The echo does not count: no client can have read it before it is sent.
     if (lag_bytes_ > static_cast<int64_t>(connection_->max_backlog())) return connection_->Cut();
     if (!waiting_) SendEvents();
   } catch (const std::bad_alloc&) {
     OutOfMemory();
   }
+}
+
+// A stream says it after what came before it.
+void CompletionExchange::TakeFailure(Choice& choice, const JobUpdate& update) {
+  choice.finish = "error";
+  CountFinished(choice.finish);
+  if (to_send_.empty()) return FailWith(update.error_status, update.error);
+  failure_ = {update.error_status, update.error};
+  CancelJobs();
 }
 
 void CompletionExchange::Measure(const Choice& choice, const JobUpdate& update,
@@ -139,9 +187,11 @@ void CompletionExchange::Begin(size_t index, const JobUpdate& update) {
   const auto alternatives = std::max<int64_t>(0, request_.generate.top_logprobs);
   choice.begun = true;
   choice.stream.emplace(model_.tokenizer, prompt.ids, request_.generate.stop);
-  metrics_.ObserveQueueTime(update.queue_seconds);
-  metrics_.AddPromptTokens(static_cast<int64_t>(prompt.ids.size()));
-  metrics_.AddReusedTokens(update.reused_tokens);
+  if (live_) {
+    metrics_.ObserveQueueTime(update.queue_seconds);
+    metrics_.AddPromptTokens(static_cast<int64_t>(prompt.ids.size()));
+    metrics_.AddReusedTokens(update.reused_tokens);
+  }
   if (request_.echo) choice.text = prompt.text;
   if (!request_.wants_logprobs()) return;
   if (!request_.echo) choice.writer.GoOnFrom(prompt.ids);
@@ -163,7 +213,7 @@ std::string CompletionExchange::TakeText(Choice& choice, JobUpdate& update) {
     if (!choice.stream->stopped()) continue;
     update.ids.resize(i + 1);
     if (!update.logprobs.empty()) update.logprobs.resize(i + 1);
-    if (!update.last()) runner_.Cancel(first_job_ + static_cast<size_t>(&choice - choices_.data()));
+    if (!update.last() && choice.job != 0) runner_.Cancel(choice.job);
     update.finish = FinishReason::kStop;
     return text;
   }
@@ -171,25 +221,25 @@ std::string CompletionExchange::TakeText(Choice& choice, JobUpdate& update) {
   return text;
 }
 
-void CompletionExchange::Take(size_t index, JobUpdate update, const std::string& text) {
+// Returns: about how many bytes of JSON it will be.
+int64_t CompletionExchange::Take(size_t index, JobUpdate update, const std::string& text) {
   constexpr int64_t kValueBytes = 32;  // of JSON, about
   Choice& choice = choices_[index];
   const auto alternatives = std::max<int64_t>(0, request_.generate.top_logprobs);
   choice.generated += static_cast<int64_t>(update.ids.size());
   choice.text += text;
-  int64_t lag = static_cast<int64_t>(text.size());
+  auto bytes = static_cast<int64_t>(text.size());
   for (size_t i = 0; request_.wants_logprobs() && i < update.ids.size(); ++i) {
     choice.tokens.Add(update.ids[i], &update.logprobs[i]);
-    lag += kValueBytes * (1 + alternatives);
+    bytes += kValueBytes * (1 + alternatives);
   }
-  choice.lag_bytes += lag;
-  lag_bytes_ += lag;
-  if (!update.last()) return;
+  if (!update.last()) return bytes;
   choice.finish = FinishReasonName(update.finish);
   choice.logits_sha256 = update.logits_sha256;
   choice.stream.reset();
-  metrics_.CountFinished(choice.finish);
+  CountFinished(choice.finish);
   --unfinished_;
+  return bytes;
 }
 
 void CompletionExchange::WaitForRoom(void (CompletionExchange::*then)()) {
@@ -203,66 +253,6 @@ void CompletionExchange::WaitForRoom(void (CompletionExchange::*then)()) {
       self->OutOfMemory();
     }
   });
-}
-
-// ---------------------------------------------------------------------------------------------------- streams ----
-
-// Text may be held back (half a character, a possible stop string): nothing to say until it is certain.
-bool CompletionExchange::HasMore(const Choice& choice) const {
-  return !choice.text.empty() || choice.sent < choice.tokens.size() || !choice.finish.empty() || !choice.started;
-}
-
-void CompletionExchange::SendEvents() {
-  while (!to_send_.empty() && !ended_) {
-    if (connection_->backlog() > kMuchBytes) return WaitForRoom(&CompletionExchange::SendEvents);
-    const size_t index = to_send_.front();
-    to_send_.pop_front();
-    Choice& choice = choices_[index];
-    choice.queued = false;
-    if (!HasMore(choice)) continue;
-    SendChunk(index);
-    if (choice.sent < choice.tokens.size()) {
-      choice.queued = true;
-      to_send_.push_back(index);
-    }
-  }
-  if (unfinished_ == 0 && !ended_) EndStream();
-}
-
-void CompletionExchange::SendChunk(size_t index) {
-  Choice& choice = choices_[index];
-  const size_t end = std::min(choice.tokens.size(), choice.sent + PieceTokens(request_.generate.top_logprobs));
-  OrderedJson body = frame_.Body(true);
-  body["choices"] = OrderedJson::array(
-      {ChunkChoice(request_.chat, index, choice, request_.wants_logprobs(), choice.sent, end, !choice.started)});
-  if (request_.include_usage) body["usage"] = nullptr;
-  choice.started = true;
-  choice.text.clear();
-  choice.sent = end;
-  if (choice.sent == choice.tokens.size()) {
-    choice.tokens.Clear();
-    choice.sent = 0;
-    lag_bytes_ -= choice.lag_bytes;
-    choice.lag_bytes = 0;
-  }
-  SendEvent(Dump(body));
-}
-
-void CompletionExchange::SendEvent(const std::string& data) {
-  connection_->SendEvent(frame_.id + ":" + std::to_string(events_++), data);
-}
-
-void CompletionExchange::EndStream() {
-  if (request_.include_usage) {
-    OrderedJson body = frame_.Body(true);
-    body["choices"] = OrderedJson::array();
-    body["usage"] = UsageJson(TotalUsage());
-    SendEvent(Dump(body));
-  }
-  SendEvent("[DONE]");
-  ended_ = true;
-  connection_->EndEvents();
-  LogEnd();
 }
 
 // ---------------------------------------------------------------------------------------------- whole answers ----
@@ -312,13 +302,19 @@ void CompletionExchange::LogEnd() {
 
 void CompletionExchange::FailWith(int status, const std::string& message) {
   ended_ = true;
-  CancelJobs();
+  if (failure_.status == 0) CancelJobs();
+  const bool may_go_on = kept_.number != 0 && status == kUnavailable;
+  if (may_go_on) {
+    answers_->Leave(kept_);
+  } else if (kept_.number != 0) {
+    answers_->End(kept_);
+  }
   const std::string body = ErrorText(status, message, "");
   if (!head_sent_) {
     connection_->Send({status, "application/json", body, {{"X-Request-Id", request_id_}}});
   } else if (request_.stream) {
-    SendEvent(body);
-    SendEvent("[DONE]");
+    SendEvent(body, may_go_on);
+    SendEvent("[DONE]", may_go_on);
     connection_->EndEvents();
   } else {
     connection_->Cut();  // half an answer must not look like one

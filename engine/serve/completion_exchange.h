@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/request/answer_log.h"
 #include "engine/request/job_runner.h"
 #include "engine/request/text_stream.h"
 #include "engine/serve/completion_request.h"
@@ -16,52 +17,96 @@
 #include "engine/serve/http/connection.h"
 #include "engine/serve/log.h"
 #include "engine/serve/metrics.h"
+#include "engine/serve/stored_request.h"
 #include "engine/serve/whole_answer.h"
 
 namespace stoch::serve {
 
+// What all exchanges of a server have to do with; it outlives them.
+struct Answering {
+  const ModelFacts& model;
+  JobRunner& runner;
+  Metrics& metrics;
+  const LogSink& log;
+  AnswerLog* answers = nullptr;  // of streams; null: they are not kept
+};
+
+// Sent and not taken by the system yet: no more JSON is made before some of it has left.
+inline constexpr size_t kMuchBytes = 256 << 10;
+
 // What waits for a slow client waits as TokenColumns; JSON is made piece by piece, as the client takes it.
+//
+// Event n of a stream depends on nothing but the updates so far, one after another: not on when they came, nor on how
+// fast the client reads. So a stream whose updates are kept can be taken up at any event, in another process too.
 class CompletionExchange : public Exchange, public std::enable_shared_from_this<CompletionExchange> {
  public:
   // fingerprint: of the answer, "" while it is not known.
-  CompletionExchange(CompletionRequest request, const ModelFacts& model, std::string fingerprint, JobRunner& runner,
-                     std::shared_ptr<Connection> connection, std::string request_id, Metrics& metrics,
-                     const LogSink& log);
+  CompletionExchange(const Answering& server, CompletionRequest request, std::string fingerprint,
+                     std::shared_ptr<Connection> connection, std::string request_id);
+  // Of an answer that an earlier exchange began.
+  CompletionExchange(const Answering& server, StoredRequest stored, std::shared_ptr<Connection> connection,
+                     std::string request_id);
 
   // Queues the jobs; a stream begins at once.
   // Errors: RequestError: 429 where the queue is full, 503 where the server drains or its engine failed.
   void Start();
+  // Sends the events of the stream after number `seen` (-1: all of them), and goes on with it. What goes wrong is an
+  // event.
+  void Resume(AnswerLog::Kept kept, int64_t seen);
+  // Ends it, soon: another one goes on with its answer. Any thread.
+  void AskToGiveWay();
   void OnDisconnect() override;
+
+  const std::string& answer_id() const { return frame_.id; }
 
  private:
   struct Choice : AnswerChoice {
     using AnswerChoice::AnswerChoice;
     std::optional<TextStream> stream;
     std::chrono::steady_clock::time_point last_token;
+    uint64_t job = 0;  // 0: none
     int64_t generated = 0;
-    int64_t lag_bytes = 0;  // of a stream: about what generated tokens that are not sent will take
-    size_t sent = 0;        // tokens of a stream
-    bool begun = false;     // an update has come: the prompt is taken, where asked for
-    bool started = false;   // a chunk was sent
-    bool queued = false;    // in to_send_
+    size_t sent = 0;       // tokens of a stream
+    size_t waiting = 0;    // tokens of it in to_send_
+    bool begun = false;    // an update has come: the prompt is taken, where asked for
+    bool queued = false;   // a piece has been in to_send_
+    bool started = false;  // a chunk was sent
+  };
+  // What one update brought for a stream.
+  struct Piece {
+    size_t choice = 0;
+    std::string text;
+    size_t tokens = 0;
+    bool last = false;
+    int64_t lag_bytes = 0;  // about what it will take
   };
 
+  // Why it cannot go on.
+  struct Failure {
+    int status = 0;  // 0: it can
+    std::string message;
+  };
+  Failure Submit(const std::vector<std::vector<int32_t>>& emitted);
+  void GiveWay();
   void OnUpdate(size_t index, JobUpdate update, std::chrono::steady_clock::time_point when);
+  void TakeFailure(Choice& choice, const JobUpdate& update);
+  void OnKeptUpdate(size_t index, JobUpdate update);
+  void Queue(size_t index, int64_t lag_bytes);
   void Measure(const Choice& choice, const JobUpdate& update, std::chrono::steady_clock::time_point when);
   void Begin(size_t index, const JobUpdate& update);
-  void Take(size_t index, JobUpdate update, const std::string& text);
+  int64_t Take(size_t index, JobUpdate update, const std::string& text);
   std::string TakeText(Choice& choice, JobUpdate& update);
-  bool HasMore(const Choice& choice) const;
   void SendEvents();
-  void SendChunk(size_t index);
+  bool SendChunk(Piece& piece);
   void SendWhole();
   void SendPieces();
   void EndStream();
   void WaitForRoom(void (CompletionExchange::*then)());
-  void SendEvent(const std::string& data);
+  void SendEvent(const std::string& data, bool is_last_again = false);
   void FailWith(int status, const std::string& message);
   void OutOfMemory() noexcept;
   void CancelJobs();
+  void CountFinished(const std::string& reason);
   void LogEnd();
   void Log(int status, const std::string& finish);
   Usage TotalUsage() const;
@@ -69,18 +114,22 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   const CompletionRequest request_;
   const ModelFacts& model_;
   JobRunner& runner_;
-  const std::shared_ptr<Connection> connection_;
-  const std::string request_id_;
   Metrics& metrics_;
   const LogSink& log_;
+  AnswerLog* const answers_;
+  const std::shared_ptr<Connection> connection_;
+  const std::string request_id_;
   const std::chrono::steady_clock::time_point start_;
   ResponseFrame frame_;
   std::vector<Choice> choices_;
-  std::deque<size_t> to_send_;  // choices of a stream with something to say
-  int64_t lag_bytes_ = 0;
+  std::deque<Piece> to_send_;  // of a stream
+  Failure failure_;            // to be told after them
+  int64_t lag_bytes_ = 0;      // of those of running jobs
   int64_t events_ = 0;
+  int64_t seen_ = -1;  // the last event that the client has from an earlier connection
   std::optional<WholeAnswer> whole_;
-  uint64_t first_job_ = 0;
+  AnswerKey kept_;
+  bool live_ = true;  // updates are new ones, not those that were kept
   size_t unfinished_ = 0;
   bool waiting_ = false;  // for the client to take what it has
   bool head_sent_ = false;

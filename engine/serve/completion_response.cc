@@ -132,21 +132,19 @@ OrderedJson UsageJson(const Usage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
-OrderedJson ChunkChoice(bool chat, size_t index, AnswerChoice& choice, bool logprobs, size_t begin, size_t end,
-                        bool first) {
+OrderedJson ChunkChoice(bool chat, size_t index, AnswerChoice& choice, bool logprobs, const Chunk& chunk) {
   OrderedJson json = {{"index", index}};
   if (chat) {
     OrderedJson delta = OrderedJson::object();
-    if (first) delta["role"] = "assistant";
-    if (first || !choice.text.empty()) delta["content"] = choice.text;
+    if (chunk.first) delta["role"] = "assistant";
+    if (chunk.first || !chunk.text.empty()) delta["content"] = chunk.text;
     json["delta"] = std::move(delta);
   } else {
-    json["text"] = choice.text;
+    json["text"] = chunk.text;
   }
-  json["logprobs"] = logprobs ? choice.writer.Piece(choice.tokens, begin, end) : OrderedJson(nullptr);
-  const bool last = end == choice.tokens.size() && !choice.finish.empty();
-  json["finish_reason"] = last ? OrderedJson(choice.finish) : OrderedJson(nullptr);
-  if (last && !choice.logits_sha256.empty()) json["logits_sha256"] = choice.logits_sha256;
+  json["logprobs"] = logprobs ? choice.writer.Piece(choice.tokens, chunk.begin, chunk.end) : OrderedJson(nullptr);
+  json["finish_reason"] = chunk.last ? OrderedJson(choice.finish) : OrderedJson(nullptr);
+  if (chunk.last && !choice.logits_sha256.empty()) json["logits_sha256"] = choice.logits_sha256;
   return json;
 }
 

@@ -79,10 +79,15 @@ struct Usage {
 };
 OrderedJson UsageJson(const Usage& usage);
 
-// One entry of choices of a stream: the text, tokens [begin, end), and once they are the last ones how it ended. The
-// first one of a chat names the role.
-OrderedJson ChunkChoice(bool chat, size_t index, AnswerChoice& choice, bool logprobs, size_t begin, size_t end,
-                        bool first);
+// What one event of a stream says of a choice.
+struct Chunk {
+  std::string text;
+  size_t begin = 0, end = 0;  // tokens of the choice
+  bool first = false;         // of a chat: it names the role
+  bool last = false;          // it says how the choice ended
+};
+// One entry of choices of a stream.
+OrderedJson ChunkChoice(bool chat, size_t index, AnswerChoice& choice, bool logprobs, const Chunk& chunk);
 
 // How many tokens make a piece of some thousand values.
 size_t PieceTokens(int alternatives);

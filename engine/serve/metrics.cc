@@ -40,7 +40,7 @@ struct Metrics::State {
 
   Gauge& running = AddGauge("stoch_requests_running", "Sequences in the batch");
   Gauge& waiting = AddGauge("stoch_requests_waiting", "Sequences in the queue");
-  Gauge& kv_usage = AddGauge("stoch_kv_cache_usage_ratio", "Reserved share of the KV cache, 0 to 1");
+  Gauge& kv_usage = AddGauge("stoch_kv_cache_usage_ratio", "Share of the KV cache that sequences hold, 0 to 1");
   Counter& prompt_tokens = AddCounter("stoch_prompt_tokens_total", "Prompt tokens of requests that started");
   Counter& reused_tokens =
       AddCounter("stoch_prompt_tokens_reused_total", "Prompt tokens whose keys and values were there");
@@ -59,6 +59,8 @@ struct Metrics::State {
       AddCounter("stoch_log_lines_dropped_total", "Lines that nobody took from standard error in time");
   Counter& restarts = AddCounter("stoch_worker_restarts_total", "Workers that were lost and started again");
   Counter& replays = AddCounter("stoch_sequences_replayed_total", "Sequences that went on after the loss of a worker");
+  Counter& preemptions = AddCounter("stoch_sequences_preempted_total",
+                                    "Sequences that gave their pages back for older ones, to go on later");
   Counter& blamed = AddCounter("stoch_sequences_refused_total", "Sequences that were blamed for three losses");
   Histogram& queue_time = AddHistogram("stoch_queue_time_seconds", "From arrival to admission");
   Histogram& first_token = AddHistogram("stoch_time_to_first_token_seconds", "From arrival to the first token");
@@ -89,6 +91,7 @@ void Metrics::SetDroppedLogLines(uint64_t lines) { SetTotal(state_->dropped_log_
 void Metrics::SetFaults(const JobRunner::Faults& faults) {
   SetTotal(state_->restarts, static_cast<double>(faults.restarts));
   SetTotal(state_->replays, static_cast<double>(faults.replays));
+  SetTotal(state_->preemptions, static_cast<double>(faults.preemptions));
   SetTotal(state_->blamed, static_cast<double>(faults.refused));
 }
 void Metrics::SetBuild(const std::string& version, const std::string& commit) {

@@ -9,8 +9,9 @@ ServedModel Describe(Engine& engine) {
   ServedModel model;
   model.name = engine.model_name();
   model.vocab_size = engine.config().vocab_size;
+  model.kv_tokens = NumPages(engine.shape()) * kKvPageTokens;
   // The longest sequence that both the context and the whole KV cache have room for.
-  model.context = std::min(engine.shape().context, NumPages(engine.shape()) * kKvPageTokens);
+  model.context = std::min(engine.shape().context, model.kv_tokens);
   model.precision = PrecisionName(engine.options().precision);
   model.sc = engine.sc_description();
   for (const Device& device : engine.backend().devices()) {

@@ -27,7 +27,11 @@ int64_t OutputRows(const StepItem& item) {
 }  // namespace
 
 Scheduler::Scheduler(Engine& engine, const RunnerOptions& options, SchedulerHooks hooks)
-    : engine_(engine), options_(options), hooks_(std::move(hooks)), heartbeat_(Clock::now()) {
+    : engine_(engine),
+      options_(options),
+      hooks_(std::move(hooks)),
+      reserves_(engine.options().precision == Precision::kFp16),
+      heartbeat_(Clock::now()) {
   running_.reserve(static_cast<size_t>(engine.options().max_sequences));
   if (options.prefix_reuse && engine.chunk_invariant()) prefixes_ = std::make_unique<PrefixCache>(engine);
   thread_ = std::thread([this] { Run(); });
@@ -53,7 +57,7 @@ JobRunner::Submission Scheduler::Submit(std::vector<Job> jobs) {
     if (closed_) return {Refusal::kClosed, 0};
     if (static_cast<int64_t>(queue_.size() + jobs.size()) > options_.max_queue) return {Refusal::kFull, 0};
     submission.first = next_id_;
-    for (Job& job : jobs) queue_.push_back({next_id_++, std::move(job), now, nullptr});
+    for (Job& job : jobs) queue_.push_back({next_id_++, std::move(job), now, nullptr, std::nullopt, false});
   }
   wake_.notify_all();
   return submission;
@@ -101,6 +105,13 @@ JobRunner::Load Scheduler::load() const {
   Load load = load_;
   load.waiting = static_cast<int64_t>(queue_.size());
   return load;
+}
+
+JobRunner::Faults Scheduler::faults() const {
+  const std::lock_guard lock(mutex_);
+  Faults faults;
+  faults.preemptions = preemptions_;
+  return faults;
 }
 
 std::exception_ptr Scheduler::failure() const {
@@ -168,13 +179,6 @@ void Scheduler::DropCancelled(const std::unordered_set<uint64_t>& cancelled) {
   RemoveEnded();
 }
 
-int64_t Scheduler::PlannedTokens(const GenerateRequest& request) const {
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  const int64_t room = engine_.shape().context - prompt;
-  const int64_t tokens = prompt + (request.max_tokens < 0 ? room : std::min(request.max_tokens, room));
-  return (tokens + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
-}
-
 std::optional<Scheduler::Queued> Scheduler::NextAdmissible() {
   const std::lock_guard lock(mutex_);
   if (queue_.empty() || static_cast<int64_t>(running_.size()) >= engine_.options().max_sequences) return std::nullopt;
@@ -186,13 +190,6 @@ std::optional<Scheduler::Queued> Scheduler::NextAdmissible() {
   queue_.pop_front();
   ++active_;
   return queued;
-}
-
-bool Scheduler::HasRoom(const GenerateRequest& request) {
-  const int64_t planned = PlannedTokens(request);
-  if (prefixes_ == nullptr || planned <= engine_.free_tokens()) return planned <= engine_.free_tokens();
-  const PrefixCache::Match known = prefixes_->Find(request.prompt, request.prompt_logprobs ? request.top_logprobs : -1);
-  return planned - static_cast<int64_t>(known.pages.size()) * kKvPageTokens <= prefixes_->free_tokens(known.pages);
 }
 
 void Scheduler::Admit() {
@@ -225,11 +222,14 @@ void Scheduler::Start(Queued queued) {
   Running job;
   job.id = queued.id;
   job.on_update = std::move(queued.job.on_update);
+  job.arrival = queued.arrival;
   job.alone = queued.job.alone;
+  job.begun = queued.begun;
   job.hashes = queued.request->hash_logits;
-  job.queue_seconds = std::chrono::duration<double>(Clock::now() - queued.arrival).count();
+  const std::chrono::duration<double> waited = Clock::now() - queued.arrival;
+  job.queue_seconds = queued.queue_seconds.value_or(waited.count());
   try {
-    job.generation = std::make_unique<Generation>(engine_, std::move(*queued.request), prefixes_.get());
+    job.generation = std::make_unique<Generation>(engine_, std::move(*queued.request), prefixes_.get(), reserves_);
     job.reported = static_cast<size_t>(job.generation->emitted());
   } catch (...) {
     // It is in neither list: whatever happened, it is told here.
@@ -251,12 +251,14 @@ void Scheduler::Start(Queued queued) {
       throw;
     }
   }
-  running_.push_back(std::move(job));
-  if (!running_.back().generation->done()) return;
+  // The oldest first, also where one goes on.
+  const auto place = std::find_if(running_.begin(), running_.end(), [&](const Running& at) { return at.id > job.id; });
+  Running& begun = *running_.insert(place, std::move(job));
+  if (!begun.generation->done()) return;
   try {
-    Report(running_.back());
+    Report(begun);
   } catch (const std::bad_alloc&) {
-    Fail(running_.back(), kInternalError, kOutOfMemory);
+    Fail(begun, kInternalError, kOutOfMemory);
   }
 }
 
@@ -272,7 +274,10 @@ std::vector<size_t> Scheduler::Order() const {
   for (size_t i = 0; i < running_.size(); ++i) {
     if (!running_[i].under_way) order.push_back(i);
   }
-  if (!engine_.batch_invariant() && !order.empty()) return {order[turn_ % order.size()]};
+  if (!engine_.batch_invariant() && !order.empty()) {
+    std::rotate(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(turn_ % order.size()), order.end());
+    return order;
+  }
   // Chunks of prompts fill what decoding leaves. A prompt that must be one window goes first, or it might never fit;
   // that delays decoding by one pass per prompt.
   const bool prompts_last = engine_.chunk_invariant();
@@ -319,17 +324,19 @@ void Scheduler::StepOnce() {
 bool Scheduler::BeginPass() {
   Pass pass;
   const auto lanes = static_cast<size_t>(engine_.max_steps());
-  const size_t share = (running_.size() + lanes - 1) / lanes;
+  const size_t share = engine_.batch_invariant() ? (running_.size() + lanes - 1) / lanes : 1;
   int64_t budget = engine_.shape().max_rows;
   for (const size_t i : Order()) {
     if (budget == 0 || pass.jobs.size() == share) break;
     Running& job = running_[i];
+    if (job.generation == nullptr) continue;  // gave its pages to one before it
     const StepItem item = job.generation->Next(budget);
-    if (item.num_tokens == 0) continue;
+    if (item.num_tokens == 0 || !MakeRoom(job, item, pass)) continue;
     pass.jobs.push_back(job.id);
     pass.items.push_back(item);
     budget -= item.num_tokens;
   }
+  RemoveEnded();  // the preempted ones
   if (pass.jobs.empty()) return false;
   ++turn_;
   passes_.push_back(pass);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Continuous batching: the one thread that touches the engine, and the queue in front of it.
 //
-// Jobs (one sequence each) are admitted in order of arrival as soon as the pages of the whole sequence are free, so a
-// running job never runs out of memory. Between two passes jobs join and leave. Where the configuration is
+// Jobs (one sequence each) are admitted in order of arrival as soon as the pages of what they begin with are free, and
+// take more as they grow. Where there are none left, the youngest job gives all of its pages back and waits for its turn
+// to go on from its prompt and the ids so far, with the same bits: so the oldest one always gets on. Where the
+// precision promises no bits, a job is admitted once its whole sequence can be reserved. Between two passes jobs join
+// and leave. Where the configuration is
 // chunk-invariant every pass holds one token of each decoding job and prompt chunks of the oldest prompts; elsewhere
 // a prompt is one window; where rows are coupled a pass holds one job. Where the engine takes several passes at once,
 // each holds its share of the jobs. Prompts that begin like earlier ones reuse their pages, where the configuration is
@@ -50,6 +53,7 @@ class Scheduler final : public JobRunner {
   bool Idle() const override;
   Health health() const override;
   Load load() const override;
+  Faults faults() const override;
   std::exception_ptr failure() const override;
 
  private:
@@ -58,18 +62,21 @@ class Scheduler final : public JobRunner {
     uint64_t id = 0;
     Job job;
     Clock::time_point arrival;
-    std::unique_ptr<GenerateRequest> request;  // of the oldest one
+    std::unique_ptr<GenerateRequest> request;  // of the oldest one, and of one that is to go on
+    std::optional<double> queue_seconds;       // until it was admitted first
+    bool begun = false;                        // as in Running
   };
   struct Running {
     uint64_t id = 0;
     std::function<void(JobUpdate)> on_update;
+    Clock::time_point arrival;
     double queue_seconds = 0;
-    std::unique_ptr<Generation> generation;
-    bool under_way = false;  // in a pass that has begun
-    size_t reported = 0;     // ids handed over
-    bool begun = false;      // an update has been
-    bool hashes = false;     // its logits
-    bool alone = false;      // as in Job
+    std::unique_ptr<Generation> generation;  // null: preempted, and about to leave
+    bool under_way = false;                  // in a pass that has begun
+    size_t reported = 0;                     // ids handed over
+    bool begun = false;                      // an update has been
+    bool hashes = false;                     // its logits
+    bool alone = false;                      // as in Job
   };
 
   // A pass that has begun; jobs may have ended since.
@@ -89,6 +96,10 @@ class Scheduler final : public JobRunner {
   std::vector<size_t> Order() const;
   void StepOnce();
   bool BeginPass();  // false: no job is left to begin with
+  bool MakeRoom(Running& job, const StepItem& item, const Pass& pass);
+  Running* Victim(const Running& job, const Pass& pass);
+  void Preempt(Running& job);
+  void Queue(Running& job);
   Running* Find(uint64_t id);
   void AcceptAll(const Pass& pass);
   void RunAlone(const Pass& pass);
@@ -102,10 +113,12 @@ class Scheduler final : public JobRunner {
   void ShowPasses();
   void MarkFailing();
   int64_t PlannedTokens(const GenerateRequest& request) const;
+  int64_t GrowthTokens() const;
 
   Engine& engine_;
   const RunnerOptions options_;
   const SchedulerHooks hooks_;
+  const bool reserves_;  // whole sequences
 
   // The engine's thread only.
   std::unique_ptr<PrefixCache> prefixes_;  // null where prefixes are not reused
@@ -116,10 +129,11 @@ class Scheduler final : public JobRunner {
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Queued> queue_;
+  std::deque<Queued> queue_;  // in order of arrival
   std::unordered_set<uint64_t> cancelled_;
   uint64_t next_id_ = 1;
   Load load_;
+  int64_t preemptions_ = 0;
   int64_t active_ = 0;  // jobs out of the queue and not ended
   bool closed_ = false;
   bool abort_ = false;

@@ -60,7 +60,9 @@ struct Worker::State {
   std::map<uint64_t, uint64_t> job_of;                // by the scheduler's id
   std::unordered_map<uint64_t, uint64_t> running_as;  // the other way
 
-  ipc::FromWorker turn;  // the engine's thread only: what it has for the gateway
+  // The engine's thread only.
+  ipc::FromWorker turn;     // what it has for the gateway
+  int64_t preemptions = 0;  // that the gateway knows of
 };
 
 void Worker::State::Beat() {
@@ -133,6 +135,8 @@ void Worker::State::SendTurn() {
   turn.set_running(load.running);
   turn.set_waiting(load.waiting);
   turn.set_kv_usage(load.kv_usage);
+  const int64_t so_far = scheduler->faults().preemptions;
+  turn.set_preemptions(so_far - std::exchange(preemptions, so_far));
   channel->Send(turn);
   turn.Clear();
 }

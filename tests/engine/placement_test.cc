@@ -142,5 +142,52 @@ TEST(Placement, OfAModelOnABackend) {
   ExpectInvalid([&] { Place({.policy = "fair"}, files, *backend, &engine); }, {"device_map", "fair"});
 }
 
+// A server's cache is as large as the memory that is left for it, but for one context at least.
+TEST(Placement, TheCacheIsSizedFromWhatIsFree) {
+  const test::TempDir folder;
+  test::WriteTinyModel(folder.path(), {});
+  const ModelFiles files = OpenModelFiles(folder.path().string());
+  const std::shared_ptr<Backend> backend = OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr);
+  const int64_t free_bytes = backend->info(backend->devices().front()).free_bytes;
+  EngineOptions asked;
+  asked.context = 128;
+  asked.max_sequences = 512;
+  const auto plan = [&](int64_t kv_tokens) {
+    EngineOptions sized = asked;
+    sized.kv_tokens = kv_tokens;
+    return PlanMemory(files, sized.precision, sized.sc, ShapeOf(files.config, sized), *backend).total;
+  };
+  const auto fitted = [&](const PlacementOptions& options) {
+    EngineOptions engine = asked;
+    Place(options, files, *backend, &engine);
+    return engine.kv_tokens;
+  };
+  constexpr int64_t kAll = 512 * 128;
+  PlacementOptions options;
+  options.fit_kv = KvFit{.gpu_share = 1, .host_share = 1};
+  EXPECT_EQ(fitted(options), kAll);  // a share of all memory: what all sequences can hold
+
+  // Half of it fits, to the page.
+  const MemoryBytes half = plan(kAll / 2);
+  options.max_memory = {{0, half.total()}};
+  EXPECT_EQ(fitted(options), kAll / 2);
+  options.max_memory = {{0, half.total() - 1}};
+  EXPECT_EQ(fitted(options), kAll / 2 - kKvPageTokens);
+  options.by_rows = true;
+  EXPECT_EQ(fitted(options), kAll / 2 - kKvPageTokens);
+  options.by_rows = false;
+
+  // The same by a share of what is free, which other processes change meanwhile.
+  options.max_memory.clear();
+  options.fit_kv->host_share = static_cast<double>(half.kv_cache + half.workspace) / static_cast<double>(free_bytes);
+  EXPECT_GT(fitted(options), kAll / 4);
+  EXPECT_LT(fitted(options), kAll);
+  options.fit_kv->host_share = 0;
+  EXPECT_EQ(fitted(options), 128);
+  // What has no room for one context is an error, as ever.
+  options.max_memory = {{0, plan(128).total() - 1}};
+  ExpectInvalid([&] { fitted(options); }, {"cpu", "more than the"});
+}
+
 }  // namespace
 }  // namespace stoch

@@ -133,5 +133,31 @@ TEST_F(Chat, RefusesRolesAndOrdersTheFormatDoesNotKnow) {
             "max_tokens");
 }
 
+// Chats that name no limit run side by side, though all of their contexts would not fit in the cache.
+class ChatsWithoutALimit : public Chat {
+ protected:
+  void SetUp() override {
+    engine_options_.max_sequences = 8;
+    engine_options_.kv_tokens = 15 * kKvPageTokens;  // a context is two pages
+    before_attention_ = [](int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+    Chat::SetUp();
+  }
+};
+
+TEST_F(ChatsWithoutALimit, AllRunAtOnce) {
+  const Json body = {{"messages", kMessages}, {"ignore_eos", true}, {"temperature", 0}};
+  std::vector<std::thread> clients;
+  std::vector<Json> answers(8);
+  for (Json& answer : answers) {
+    clients.emplace_back([&] { answer = Post("/v1/chat/completions", body).Json(); });
+  }
+  EXPECT_TRUE(Eventually([this] { return Metric("stoch_requests_running") == 8; }));
+  for (std::thread& client : clients) client.join();
+  for (const Json& answer : answers) {
+    EXPECT_EQ(answer["choices"], answers[0]["choices"]);
+    EXPECT_EQ(answer["usage"]["total_tokens"], kContext);
+  }
+}
+
 }  // namespace
 }  // namespace stoch::test

@@ -59,6 +59,7 @@ DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, 
                        ": has no meaning with --split row, which uses every device");
   }
   placement.max_memory = ParseMaxMemory(options.max_memory);
+  placement.fit_kv = options.fit_kv;
   const std::string& map = options.device_map;
   if (map.size() > 5 && map.compare(map.size() - 5, 5, ".json") == 0) {
     placement.map_json = ReadWholeFile(map);

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/placement.h"
 #include "engine/research/sc_files.h"
 #include "kernels/backend.h"
 #include "loader/checkpoint/weight_store.h"
@@ -37,6 +39,7 @@ struct DeviceOptions {
   std::string split = "layer";
   int threads = 0;
   std::string cpu_variant;
+  std::optional<KvFit> fit_kv;  // no option: of servers
 };
 void AddDeviceOptions(CLI::App& command, DeviceOptions* options);
 // Opens the backend; a notice of "auto" goes to the log. Errors: InvalidInput.

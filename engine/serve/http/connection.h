@@ -18,6 +18,7 @@ struct HttpRequest {
   std::string body;
   std::string authorization;  // the header's value, "" if absent
   std::string request_id;     // X-Request-Id, "" if absent
+  std::string last_event_id;  // Last-Event-ID, "" if absent
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;

@@ -179,6 +179,7 @@ void HttpSession::Dispatch() {
   request.path.resize(std::min(request.path.find('?'), request.path.size()));
   request.authorization = Text(message[http::field::authorization]);
   request.request_id = Text(message["X-Request-Id"]);
+  request.last_event_id = Text(message["Last-Event-ID"]);
   request.body = std::move(message.body());
   if (shared_.hooks.always(request)) {
     shared_.handler(std::move(request), shared_from_this());

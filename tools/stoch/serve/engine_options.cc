@@ -10,7 +10,6 @@ namespace stoch::cli {
 namespace {
 
 constexpr int64_t kDefaultContext = 8192;
-constexpr int64_t kDefaultKvTokens = 32768;  // all sequences together, where the context is not longer
 
 }  // namespace
 
@@ -21,9 +20,15 @@ void AddServedEngine(CLI::App& command, ServedEngine* options) {
       ->check(CLI::Range(1, 4096));
   command
       .add_option("--kv-tokens", options->kv_tokens,
-                  fmt::format("Tokens of all sequences together; default {}, or one context where that is longer",
-                              kDefaultKvTokens))
+                  "Tokens of all sequences together; default what memory has room for, up to a context for each of "
+                  "--max-sequences")
       ->check(CLI::NonNegativeNumber);
+  command
+      .add_option("--gpu-memory-utilization", options->gpu_memory_utilization,
+                  "Share of a GPU's memory for all workers on it, which --kv-tokens overrides; of a CPU's free memory "
+                  "caches take half")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 1.0));
   command.add_flag("!--no-prefix-reuse", options->prefix_reuse,
                    "Compute every prompt again, also where it begins like an earlier one");
   AddArithmeticOptions(command, &options->arithmetic);
@@ -37,15 +42,17 @@ EngineOptions EngineOptionsFrom(const ServedEngine& options, const ModelFiles& f
   RequireOwnLengths(engine);
   engine.context = options.model.context;
   engine.max_sequences = options.max_sequences;
-  // A request that names no limit reserves a whole context: the model's own would leave room for one at a time.
+  // Workspaces grow with it, and fp16 reserves a whole one for a request that names no limit.
   if (engine.context == 0) engine.context = std::min(files.config.max_position_embeddings, kDefaultContext);
-  const int64_t context = ShapeOf(files.config, engine).context;
   engine.kv_tokens = options.kv_tokens;
-  if (engine.kv_tokens == 0) {
-    const int64_t all = context * options.max_sequences;
-    engine.kv_tokens = std::min(all, std::max(context, kDefaultKvTokens));
-  }
+  engine.kv_tokens = ShapeOf(files.config, engine).kv_tokens;
   return engine;
+}
+
+std::optional<KvFit> KvFitOf(const ServedEngine& options) {
+  if (options.kv_tokens != 0) return std::nullopt;
+  const auto sharers = static_cast<double>(options.sharers);
+  return KvFit{options.gpu_memory_utilization / sharers, KvFit().host_share / sharers};
 }
 
 std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::string& device) {
@@ -58,6 +65,8 @@ std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::s
   add("--context", std::to_string(options.model.context));
   add("--max-sequences", std::to_string(options.max_sequences));
   add("--kv-tokens", std::to_string(options.kv_tokens));
+  add("--gpu-memory-utilization", fmt::format("{}", options.gpu_memory_utilization));
+  add("--sharers", std::to_string(options.sharers));
   add("--precision", options.arithmetic.precision);
   for (const std::string& sc : options.arithmetic.sc) add("--sc", sc);
   const ScFileOptions& files = options.arithmetic.files;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,14 +19,20 @@ struct ServedEngine {
   ArithmeticOptions arithmetic;
   int64_t max_sequences = 32;
   int64_t kv_tokens = 0;
+  double gpu_memory_utilization = 0.9;
+  int64_t sharers = 1;  // workers on the same devices
   bool prefix_reuse = true;
   bool quiet = false;
 };
 
 void AddServedEngine(CLI::App& command, ServedEngine* options);
 
+// kv_tokens: where none are asked for, as many as all sequences together can hold, of which KvFitOf says what fits.
 // Errors: InvalidInput.
 EngineOptions EngineOptionsFrom(const ServedEngine& options, const ModelFiles& files);
+
+// How the KV cache is sized from free memory; none where the options say its size.
+std::optional<KvFit> KvFitOf(const ServedEngine& options);
 
 // The command line of a worker with these options. device: its own; "" = that of the options.
 std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::string& device);

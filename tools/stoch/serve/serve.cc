@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/gateway/journal.h"
 #include "engine/gateway/worker_pool.h"
 #include "engine/serve/server.h"
 #include "engine/worker/local_model.h"
@@ -55,6 +56,8 @@ struct Options {
   std::optional<int64_t> replicas;       // none: one, or as many as replica_devices names
   std::string replica_devices;
   bool in_process = false;
+  std::string journal;
+  std::string journal_sync = "normal";
 };
 
 // The first line of VersionText, "stoch 0.1.0".
@@ -145,13 +148,40 @@ std::vector<std::string> ReplicaDevices(const Options& options) {
   return devices;
 }
 
+// What kept streams were made with: they do not go on with anything else.
+std::string ServedText(const Options& options, const serve::IdentityParts& identity,
+                       const std::vector<FileStamp>& stamps) {
+  const ServedEngine& engine = options.engine;
+  std::string text =
+      fmt::format("{}|{}|{}|{}|{}|{}|{}", VersionText(), engine.model.model, identity.config, identity.tokenizer,
+                  engine.model.context, engine.arithmetic.precision, fmt::join(engine.arithmetic.sc, " "));
+  const ScFileOptions& files = engine.arithmetic.files;
+  text += fmt::format("|{}|{}|{}|{}|{}", files.mp, files.mp_normalise, files.smooth, files.mask, files.mask_bits);
+  for (const FileStamp& stamp : stamps) text += fmt::format("|{} {}", stamp.size_bytes, stamp.changed_ns);
+  return text;
+}
+
+std::unique_ptr<serve::Journal> OpenJournal(const Options& options, std::string served, const serve::LogSink& log) {
+  if (options.journal.empty()) return nullptr;
+  serve::Journal::Options journal;
+  journal.file = options.journal;
+  journal.full_sync = options.journal_sync == "full";
+  journal.model = std::move(served);
+  return std::make_unique<serve::Journal>(std::move(journal), log);
+}
+
 // Workers, and the wait for the first one to be ready. Errors: what kept it; Interrupted.
-std::unique_ptr<serve::WorkerPool> StartWorkers(const Options& options, const serve::LogSink& log) {
+std::unique_ptr<serve::WorkerPool> StartWorkers(const Options& options, serve::AnswerLog* answers,
+                                                const serve::LogSink& log) {
   serve::WorkerPool::Options pool_options;
-  for (const std::string& device : ReplicaDevices(options)) {
-    pool_options.commands.push_back(WorkerCommand(options.engine, device));
+  const std::vector<std::string> devices = ReplicaDevices(options);
+  for (const std::string& device : devices) {
+    ServedEngine engine = options.engine;
+    engine.sharers = std::count(devices.begin(), devices.end(), device);
+    pool_options.commands.push_back(WorkerCommand(engine, device));
   }
   pool_options.max_queue = options.max_queue;
+  pool_options.answers = answers;
   pool_options.stall_limit = std::chrono::seconds(options.stall_limit_s.value_or(0));
   auto pool = std::make_unique<serve::WorkerPool>(std::move(pool_options), log);
   while (!pool->model()) {
@@ -167,7 +197,9 @@ std::unique_ptr<Engine> OpenLocalEngine(const Options& options, ModelFiles files
   const EngineOptions engine_options = EngineOptionsFrom(options.engine, files);
   OutputOptions output;
   output.quiet = options.engine.quiet;
-  return OpenEngine(Open(options.engine.device), std::move(files), engine_options, options.engine.device, output);
+  DeviceOptions devices = options.engine.device;
+  devices.fit_kv = KvFitOf(options.engine);
+  return OpenEngine(Open(devices), std::move(files), engine_options, devices, output);
 }
 
 ExitCode Run(Options options) {
@@ -185,7 +217,9 @@ ExitCode Run(Options options) {
   const ServeLog serve_log(options.engine.quiet);
   options.server.api.dropped_log_lines = [&serve_log] { return serve_log.dropped(); };
   const serve::LogSink log = serve_log.sink();
-  // Declared before the server, which uses it to its end.
+  // Declared before the server, which uses them to its end.
+  const std::unique_ptr<serve::Journal> journal = OpenJournal(options, ServedText(options, identity, stamps), log);
+  options.server.api.answers = journal.get();
   std::unique_ptr<Engine> engine;
   serve::Server server(options.server, log);
   PrintLine(fmt::format("listening on http://{}", server.address()));
@@ -200,7 +234,7 @@ ExitCode Run(Options options) {
     if (options.stall_limit_s) limits.stalled_after = std::chrono::seconds(*options.stall_limit_s);
     runner = std::make_unique<serve::Scheduler>(*engine, limits);
   } else {
-    std::unique_ptr<serve::WorkerPool> pool = StartWorkers(options, log);
+    std::unique_ptr<serve::WorkerPool> pool = StartWorkers(options, journal.get(), log);
     model = *pool->model();
     runner = std::move(pool);
     files = ModelFiles();  // its weights are none of this process's business
@@ -212,6 +246,7 @@ ExitCode Run(Options options) {
         {"precision", model.precision},
         {"sc", model.sc},
         {"context", std::to_string(model.context)},
+        {"kv_tokens", std::to_string(model.kv_tokens)},
         {"device", model.device},
         {"max_sequences", std::to_string(options.engine.max_sequences)},
         {"max_connections", std::to_string(options.server.http.max_connections)}}});
@@ -281,9 +316,19 @@ CommandBody AddServe(CLI::App& command) {
   CLI::Option* replica_devices =
       command.add_option("--replica-devices", options->replica_devices,
                          "GPUs of each replica: \"0,1;2,3\"; default: --device for each of them");
+  CLI::Option* journal =
+      command.add_option("--journal", options->journal,
+                         "File in which streams are kept, so that clients and a restarted server take them up again "
+                         "(GET /v1/streams/ID); default: none");
+  command
+      .add_option("--journal-sync", options->journal_sync, "What a journal outlives: normal (a crash), full (of power)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"normal", "full"}))
+      ->needs(journal);
   command.add_flag("--in-process", options->in_process, "No workers: the engine runs in this process, and ends it")
       ->excludes(replicas)
-      ->excludes(replica_devices);
+      ->excludes(replica_devices)
+      ->excludes(journal);
   command.add_option("--max-body", options->max_body_mib, "MiB of a request's body")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));

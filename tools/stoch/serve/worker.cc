@@ -31,8 +31,10 @@ void Serve(const Options& options, serve::Worker& worker) {
   const EngineOptions engine_options = EngineOptionsFrom(options.engine, files);
   OutputOptions output;
   output.quiet = true;  // the gateway speaks for all of them
-  const std::unique_ptr<Engine> engine = OpenEngine(worker.Marked(Open(options.engine.device)), std::move(files),
-                                                    engine_options, options.engine.device, output);
+  DeviceOptions devices = options.engine.device;
+  devices.fit_kv = KvFitOf(options.engine);
+  const std::unique_ptr<Engine> engine =
+      OpenEngine(worker.Marked(Open(devices)), std::move(files), engine_options, devices, output);
   serve::RunnerOptions runner;
   runner.prefix_reuse = options.engine.prefix_reuse;
   worker.Serve(*engine, runner);
@@ -68,6 +70,7 @@ CommandBody AddWorker(CLI::App& command) {
   auto options = std::make_shared<Options>();
   AddServedEngine(command, &options->engine);
   command.add_option("--socket-fd", options->socket_fd, "To the gateway")->required();
+  command.add_option("--sharers", options->engine.sharers, "Workers on the same devices")->check(CLI::Range(1, 64));
   command.add_option("--page-fd", options->page_fd, "The crash page")->required();
   return [options] { return Run(*options); };
 }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps what streamed answers brought where it outlives the process, so that a client can take its stream up again.
+//
+// An answer is kept from Begin on, until some minutes after its end or its client's leaving. What its jobs bring is
+// written pass by pass, before the jobs are told (Job::kept). Whoever takes an answer over goes on from what is kept;
+// jobs of earlier runs write nothing from then on, so nothing is ever there twice.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/request/job_runner.h"
+
+namespace stoch::serve {
+
+// Threads: any, several at once. No call throws: where the log cannot be kept, it is lost, and answers go on without.
+class AnswerLog {
+ public:
+  struct Update {
+    size_t choice = 0;
+    JobUpdate update;
+  };
+  struct Kept {
+    AnswerKey key;
+    std::string request;          // of Begin
+    std::vector<Update> updates;  // in the order in which they came
+  };
+  struct Entry {
+    KeptAs as;
+    const JobUpdate* update = nullptr;
+  };
+
+  virtual ~AnswerLog() = default;
+
+  // A new answer. One that has the same id is forgotten.
+  // Returns: a key with number 0 where the log is lost.
+  virtual AnswerKey Begin(const std::string& id, const std::string& request) = 0;
+  // What one pass brought: all of it is kept, or nothing.
+  virtual void Write(std::span<const Entry> entries) = 0;
+  // It never began.
+  virtual void Forget(const AnswerKey& answer) = 0;
+  // All of the answer is there.
+  virtual void End(const AnswerKey& answer) = 0;
+  // Its client is gone: nobody goes on with it unless somebody asks for it.
+  virtual void Leave(const AnswerKey& answer) = 0;
+  // What there is of an answer, for a new run of it; none where it is not kept.
+  virtual std::optional<Kept> TakeOver(const std::string& id) = 0;
+  // Ids of answers that ran when the process before this one ended.
+  virtual std::vector<std::string> Unfinished() = 0;
+  virtual bool lost() const = 0;
+};
+
+}  // namespace stoch::serve
