@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,51 +29,60 @@ struct MacCounts {
   Int128 table = 0;                // gate=table
   std::map<int, Int128> integers;  // arith=intN, by N
   Int128 fp = 0;                   // arith=fp, attention=exact and an exact LM head
-  Int128 integer() const;
+  Int128 integer() const;          // of any N
   Int128 all() const { return sc + table + integer() + fp; }
+  MacCounts& operator+=(const MacCounts& other);
 };
+// A number, or decimal text beyond 64 bits.
+nlohmann::ordered_json IntegerJson(Int128 value);
 
 // One operator of one layer.
 struct OperatorCost {
   int layer = -1;  // -1: the LM head
   std::string op;  // "q_proj", ..., "qk", "av", "lm_head"
   MacCounts macs;
+  bool lengths_known = true;          // false: rows had lengths of their own that nobody saw, so what follows is 0
   Int128 mac_cycles = 0;              // sum of macs * length
   std::map<int, Int128> macs_by_len;  // of streams; 0 = pruned
   Trace::ArrayCounts array;           // dram_read_bytes without an array too
-
-  double mac_average() const;
 };
 
-// A plain value. Averages are one division of exact integers in double; 0 / 0 is 0.
+// A plain value. Averages are one division of exact integers in double; absent where there are no macs, or lengths that
+// are not known.
 struct ScCost {
-  // False where rows had lengths of their own that nobody saw: what depends on lengths is then absent.
-  bool lengths_known = true;
   int64_t calls = 0;                                      // windows, prompts and generated tokens
-  std::vector<OperatorCost> operators;                    // by layer, the LM head last, in the order of a layer
-  std::vector<std::pair<int64_t, double>> tile_averages;  // rows of a tile, mac_avg_stoc_len of tiles
+  std::vector<OperatorCost> operators;                    // by layer, in the order of a layer, the LM head last
+  std::vector<std::pair<int64_t, double>> tile_averages;  // rows of a tile, average with the longest length of tiles
   std::optional<ArrayShape> array_shape;
 
+  bool lengths_known() const;
   MacCounts macs() const;
-  double mac_average() const;  // mac_avg_stoc_len
-  double linears_average() const;
-  double attention_average() const;
-  std::map<std::string, double> by_op() const;
+  std::optional<double> mac_average() const;  // mac_avg_stoc_len
+  std::optional<double> linears_average() const;
+  std::optional<double> attention_average() const;
+  std::map<std::string, std::optional<double>> by_op() const;
   Trace::ArrayCounts array() const;
   Int128 mac_cycles() const;
 
   // {mac_avg_stoc_len, mac_avg_stoc_len_linears, mac_avg_stoc_len_attention, mac_avg_stoc_len_by_op{op},
-  // mac_share{sc, table, int, fp}, macs, mac_cycles, tile_avg_stoc_len{"8"}, array{R, C, K, FILL, cycles, ...}}. With
-  // `layers` also every operator of every layer. Null: an average of no macs, or of lengths that are not known.
-  // Integers beyond 64 bits are decimal text.
+  // mac_share{sc, table, int, fp}, macs, calls, mac_cycles, tile_avg_stoc_len{"8"}, dram_read_bytes, array{R, C, K,
+  // FILL, cycles, sng_bits, sram_read_bytes}}; with `layers` also `operators`, every one of every layer. Null: an
+  // average that is absent.
   nlohmann::ordered_json ToJson(bool layers = false) const;
 };
 
-// Receives calls as they end, operators in the order of a layer, layers ascending.
+// Receives the SC products of calls as they end, operator by operator, in the order of ScCost::operators: all products
+// of one operator together.
 class CallSink {
  public:
   virtual ~CallSink() = default;
-  virtual void OnCall(const TraceCall& call) = 0;
+  virtual void OnOperator(std::span<const TraceCall> products) = 0;
+};
+
+// How an operator of a layer is described in traces.
+struct TracedOperator {
+  ScConfig config;  // resolved
+  bool smoothed = false;
 };
 
 // Counts the steps of an engine. A call is what was appended to a sequence at once and is computed, in any number of
@@ -92,7 +102,11 @@ class ScCostCollector {
 
   // Of the calls that are complete.
   ScCost Cost() const;
-  // For who observes the backend instead.
+  // The groups of published traces, of the calls that are complete.
+  std::vector<TraceGroup> Groups() const;
+  // Requires: an operator in streams that the model has.
+  TracedOperator Traced(int layer, const std::string& op) const;
+  // For who observes the backend instead: give it what OnLengths gets.
   OpObserver& lengths();
 
  private:
