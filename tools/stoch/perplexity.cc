@@ -18,12 +18,12 @@
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
+#include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
 #include "tools/stoch/report/cost.h"
 #include "tools/stoch/report/kl.h"
 #include "tools/stoch/report/table.h"
-#include "tools/stoch/research/cost_options.h"
 
 namespace stoch::cli {
 namespace {

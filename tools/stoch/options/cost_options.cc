@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/stoch/research/cost_options.h"
+#include "tools/stoch/options/cost_options.h"
 
 #include <fmt/format.h>
 
