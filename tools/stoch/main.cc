@@ -47,6 +47,7 @@ std::vector<Declared> Declare(CLI::App& root) {
       {"generate", AddGenerate}, {"bench", AddBench},     {"perplexity", AddPerplexity},
       {"verify", AddVerify},     {"inspect", AddInspect}, {"tokenize", AddTokenize},
       {"serve", AddServe},       {"worker", AddWorker},   {"calibrate", AddCalibrate},
+      {"profile", AddProfile},   {"cost", AddCost},
   };
   std::vector<Declared> declared;
   for (const auto& [name, add] : commands) {

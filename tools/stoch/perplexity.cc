@@ -18,10 +18,13 @@
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
+#include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
+#include "tools/stoch/report/cost.h"
 #include "tools/stoch/report/kl.h"
 #include "tools/stoch/report/table.h"
+#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {
@@ -41,6 +44,7 @@ struct Options {
   std::vector<std::string> configs;
   std::string kl_base;
   std::string kl;
+  CostFlags cost;
 };
 
 // One line of the table.
@@ -50,6 +54,7 @@ struct Row {
   std::string sc;
   PerplexityResult result;
   std::optional<KlSummary> kl;
+  std::optional<ScCost> cost;  // of a run in SC
 };
 
 // What --config says: "fp32", "fp16", or SC settings, which the files of the command line go with.
@@ -58,8 +63,17 @@ ArithmeticOptions ArithmeticOf(const std::string& config, const ScFileOptions& f
   return {.precision = "sc", .sc = {config}, .files = files};
 }
 
-Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const std::shared_ptr<Backend>& backend,
-             const std::vector<int32_t>& ids, bool* interrupted) {
+// Of all runs.
+struct Shared {
+  std::shared_ptr<Backend> backend;
+  std::string text;
+  std::vector<int32_t> ids;
+  CostOptions cost;
+  std::optional<EnergyTable> energy;
+  std::unique_ptr<TraceWriter> trace;  // may be null
+};
+
+Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const Shared& shared, bool* interrupted) {
   EngineOptions engine_options;
   Apply(arithmetic, &engine_options);
   ModelFiles files = OpenModelFiles(options.model.model);
@@ -68,13 +82,14 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   // A whole window in one pass where that fits: large passes are the fast ones.
   engine_options.max_pass_rows = std::max(engine_options.max_pass_rows, std::min(ctx, kDefaultCtx));
   const std::unique_ptr<Engine> engine =
-      OpenEngine(backend, std::move(files), engine_options, options.device, options.output);
+      OpenEngine(shared.backend, std::move(files), engine_options, options.device, options.output);
 
   Row row;
   row.precision = PrecisionName(engine->options().precision);
   row.sc = engine->sc_description();
   row.name = row.sc.empty() ? row.precision : row.sc;
 
+  const std::unique_ptr<ScCostCollector> collector = CollectCost(*engine, shared.cost, shared.trace.get());
   ProgressBar bar("perplexity", options.output.quiet);
   PerplexityOptions evaluation{.ctx = ctx, .max_windows = options.max_windows, .on_window = {}, .on_logits = {}};
   evaluation.on_window = [&](const PerplexityResult& so_far, int64_t total_windows) {
@@ -100,35 +115,45 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
     };
   }
   try {
-    row.result = EvaluatePerplexity(*engine, ids, evaluation);
+    row.result = EvaluatePerplexity(*engine, shared.ids, evaluation);
   } catch (const Interrupted&) {
     *interrupted = true;
   }
   bar.Clear();
   if (writer) writer->Close();
   if (reader && row.result.predictions > 1) row.kl = statistics.Summary();
+  if (collector == nullptr) return row;
+  row.cost = collector->Cost();
+  FinishTrace(shared.trace.get(), *collector, *engine, OpenModelFiles(options.model.model), shared.text, VersionLine());
   return row;
 }
 
-Json RowJson(const Row& row) {
+Json RowJson(const Row& row, const std::optional<EnergyTable>& energy) {
   Json json = {{"precision", row.precision},        {"sc", row.sc},
                {"windows", row.result.windows},     {"predictions", row.result.predictions},
                {"mean_nll", row.result.mean_nll},   {"ppl", row.result.ppl},
                {"ppl_error", row.result.ppl_error}, {"elapsed_ms", row.result.elapsed_ms}};
   if (row.kl) json["kl"] = KlJson(*row.kl);
+  if (row.cost) json["sc_cost"] = row.cost->ToJson();
+  if (row.cost && energy) json["energy"] = EnergyJson(PriceCost(*row.cost, *energy), *energy);
   return json;
 }
 
-void Report(const Options& options, const std::string& model, size_t tokens, const std::vector<Row>& rows) {
+void Report(const Options& options, const std::string& model, const Shared& shared, const std::vector<Row>& rows) {
   if (options.output.json) {
     Json results = Json::array();
-    for (const Row& row : rows) results.push_back(RowJson(row));
-    PrintLine(Json{{"model", model}, {"tokens", tokens}, {"results", results}}.dump());
+    for (const Row& row : rows) results.push_back(RowJson(row, shared.energy));
+    PrintLine(Json{{"model", model}, {"tokens", shared.ids.size()}, {"results", results}}.dump());
     return;
   }
   const bool kl = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.kl.has_value(); });
   std::vector<std::string> header = {"configuration", "windows", "predictions", "mean nll", "ppl", "+-", "seconds"};
   if (kl) header.insert(header.end(), {"mean KLD", "99 % KLD", "same top", "RMS dp"});
+  const bool cost = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.cost.has_value(); });
+  const bool cycles = cost && !options.cost.array.empty();
+  if (cost) header.emplace_back("avg length");
+  if (cycles) header.emplace_back("cycles");
+  if (shared.energy) header.emplace_back("energy pJ");
   Table table(header);
   for (const Row& row : rows) {
     std::vector<std::string> cells = {row.name,
@@ -142,11 +167,20 @@ void Report(const Options& options, const std::string& model, size_t tokens, con
       const std::vector<std::string> kl_cells = KlCells(*row.kl);
       cells.insert(cells.end(), kl_cells.begin(), kl_cells.end());
     }
+    cells.resize(header.size() - (cost ? 1 : 0) - (cycles ? 1 : 0) - (shared.energy ? 1 : 0));
+    if (row.cost) {
+      cells.push_back(LengthText(row.cost->mac_average()));
+      if (cycles) cells.push_back(ToText(row.cost->array().cycles));
+      if (shared.energy) cells.push_back(fmt::format("{:.6g}", PriceCost(*row.cost, *shared.energy).total));
+    }
     cells.resize(header.size());
     table.Add(cells);
   }
   Print(table.Markdown());
   if (rows.size() == 1 && rows[0].kl) Print("\n" + KlText(*rows[0].kl));
+  if (rows.size() > 1 || !rows[0].cost) return;
+  Print("\n" + CostText(*rows[0].cost));
+  if (shared.energy) Print(EnergyText(PriceCost(*rows[0].cost, *shared.energy)));
 }
 
 ExitCode Run(const Options& options) {
@@ -156,22 +190,29 @@ ExitCode Run(const Options& options) {
   if (!options.kl_base.empty() && runs.size() > 1) {
     throw InvalidInput("--kl-base: records one configuration, got " + std::to_string(runs.size()));
   }
+  bool any_sc = false;
   for (const ArithmeticOptions& run : runs) {
-    EngineOptions unused;
-    Apply(run, &unused);
+    EngineOptions checked;
+    Apply(run, &checked);
+    any_sc = any_sc || checked.precision == Precision::kSc;
   }
+  Shared shared;
+  shared.cost = ParseCostOptions(options.cost, any_sc);
+  shared.energy = ReadEnergy(options.cost, any_sc);
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
   if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
-  const std::vector<int32_t> ids = tokenizer->Encode(ReadWholeFile(options.file), {});
-  const std::shared_ptr<Backend> backend = Open(options.device);
+  shared.text = ReadWholeFile(options.file);
+  shared.ids = tokenizer->Encode(shared.text, {});
+  shared.trace = OpenTrace(options.cost, runs.size());
+  shared.backend = Open(options.device);
 
   std::vector<Row> rows;
   bool interrupted = false;
   for (size_t i = 0; i < runs.size() && !interrupted; ++i) {
-    rows.push_back(Evaluate(options, runs[i], backend, ids, &interrupted));
+    rows.push_back(Evaluate(options, runs[i], shared, &interrupted));
   }
-  Report(options, files.name, ids.size(), rows);
+  Report(options, files.name, shared, rows);
   if (interrupted) throw Interrupted{};
   return kDone;
 }
@@ -185,7 +226,8 @@ CommandBody AddPerplexity(CLI::App& command) {
       "  stoch perplexity --model DIR --file wiki.test.raw --ctx 2048\n"
       "  stoch perplexity --model DIR --file text --config fp32 --config preset=published --config stoc_len=64\n"
       "  stoch perplexity --model DIR --file text --precision fp32 --kl-base base.bin\n"
-      "  stoch perplexity --model DIR --file text --sc stoc_len=64 --kl base.bin");
+      "  stoch perplexity --model DIR --file text --sc stoc_len=64 --kl base.bin\n"
+      "  stoch perplexity --model DIR --file text --mp table.json --array 32,32,64");
   auto options = std::make_shared<Options>();
   AddModelOptions(command, &options->model)->required();
   command.add_option("--file", options->file, "The text; - is standard input")->required();
@@ -200,6 +242,7 @@ CommandBody AddPerplexity(CLI::App& command) {
   config->excludes(command.get_option("--sc"))->excludes(command.get_option("--precision"));
   auto* kl_base = command.add_option("--kl-base", options->kl_base, "Write every prediction's logits to this file");
   command.add_option("--kl", options->kl, "Compare with the logits in this file")->excludes(kl_base);
+  AddCostOptions(command, &options->cost);
   AddDeviceOptions(command, &options->device);
   AddOutputOptions(command, &options->output);
   return [options] { return Run(*options); };
