@@ -437,7 +437,11 @@ void Engine::Abandon() {
     }
   }
   state_->steps.clear();
-  state_->model->Abandon();
+  try {
+    state_->model->Abandon();
+  } catch (const DeviceError&) {
+    // The device is gone: what its caller throws is the first that was heard of it, or the next step hears of it.
+  }
 }
 
 // ------------------------------------------------------------------------------------------------ output rows ----
