@@ -446,7 +446,11 @@ void Engine::Abandon() {
   }
   state_->steps.clear();
   if (state_->observer != nullptr) state_->observer->OnAbandon();
-  state_->model->Abandon();
+  try {
+    state_->model->Abandon();
+  } catch (const DeviceError&) {
+    // The device is gone: what its caller throws is the first that was heard of it, or the next step hears of it.
+  }
 }
 
 // ------------------------------------------------------------------------------------------------ output rows ----

@@ -149,7 +149,10 @@ std::vector<JobRunner::Worker> WorkerPool::workers() const {
     worker.restarts = replica->restarts;
     worker.state = replica->hello ? "ready" : replica->process != nullptr ? "loading" : "lost";
     if (replica->process != nullptr) worker.pid = replica->process->pid();
-    if (replica->hello) worker.device = replica->hello->device();
+    if (!replica->hello) continue;
+    worker.device = replica->hello->device();
+    worker.device_bytes = replica->device_bytes;
+    worker.device_used_bytes = replica->device_used_bytes;
   }
   return workers;
 }
@@ -211,6 +214,11 @@ void WorkerPool::OnMessage(Replica& replica, const ipc::FromWorker& message) {
     replica.failure = message.failure().message();
     replica.exit_code = message.failure().exit_code();
     return;
+  }
+  if (message.device_bytes() != 0) {
+    const std::lock_guard lock(mutex_);
+    replica.device_bytes = message.device_bytes();
+    replica.device_used_bytes = message.device_used_bytes();
   }
   if (message.has_hello()) return OnHello(replica, message.hello());
   Told told;

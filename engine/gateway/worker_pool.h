@@ -76,6 +76,7 @@ class WorkerPool final : public JobRunner {
     bool stalled = false;
     int64_t out_of_memory_kills = 0;  // of the system, when the process began
     Load load;
+    int64_t device_bytes = 0, device_used_bytes = 0;  // that it saw last
   };
   static constexpr int kBlame = 4;
   struct PoolJob {

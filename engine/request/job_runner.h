@@ -86,6 +86,9 @@ class JobRunner {
     std::string state;  // "ready", "loading", "lost"
     int64_t restarts = 0;
     std::string device;
+    // Of its devices together, as it saw them last; 0: not known.
+    int64_t device_bytes = 0;
+    int64_t device_used_bytes = 0;  // by all processes
   };
   // So far.
   struct Faults {

@@ -378,6 +378,7 @@ std::shared_ptr<Exchange> Api::MetricsText(Call& call) {
   if (ready_) {
     metrics_.SetLoad(serving_.runner->load());
     metrics_.SetFaults(serving_.runner->faults());
+    metrics_.SetWorkers(serving_.runner->workers());
   }
   if (options_.dropped_log_lines) metrics_.SetDroppedLogLines(options_.dropped_log_lines());
   call.connection->Send({200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Text(), {}});

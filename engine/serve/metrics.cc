@@ -57,6 +57,10 @@ struct Metrics::State {
       AddCounter("stoch_http_connections_refused_total", "Connections beyond the limit, or that could not be accepted");
   Counter& dropped_log_lines =
       AddCounter("stoch_log_lines_dropped_total", "Lines that nobody took from standard error in time");
+  prometheus::Family<Gauge>& device_bytes = prometheus::BuildGauge()
+                                                .Name("stoch_device_memory_bytes")
+                                                .Help("Memory of a worker's devices; used: by all processes")
+                                                .Register(registry);
   Counter& restarts = AddCounter("stoch_worker_restarts_total", "Workers that were lost and started again");
   Counter& replays = AddCounter("stoch_sequences_replayed_total", "Sequences that went on after the loss of a worker");
   Counter& preemptions = AddCounter("stoch_sequences_preempted_total",
@@ -93,6 +97,15 @@ void Metrics::SetFaults(const JobRunner::Faults& faults) {
   SetTotal(state_->replays, static_cast<double>(faults.replays));
   SetTotal(state_->preemptions, static_cast<double>(faults.preemptions));
   SetTotal(state_->blamed, static_cast<double>(faults.refused));
+}
+void Metrics::SetWorkers(const std::vector<JobRunner::Worker>& workers) {
+  for (size_t i = 0; i < workers.size(); ++i) {
+    const auto set = [&](const char* kind, int64_t bytes) {
+      state_->device_bytes.Add({{"worker", std::to_string(i)}, {"kind", kind}}).Set(static_cast<double>(bytes));
+    };
+    set("total", workers[i].device_bytes);
+    set("used", workers[i].device_used_bytes);
+  }
 }
 void Metrics::SetBuild(const std::string& version, const std::string& commit) {
   prometheus::BuildGauge()

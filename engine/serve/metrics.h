@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/request/job_runner.h"
 
@@ -19,6 +20,7 @@ class Metrics {
 
   void SetLoad(const JobRunner::Load& load);
   void SetFaults(const JobRunner::Faults& faults);
+  void SetWorkers(const std::vector<JobRunner::Worker>& workers);
   void AddPromptTokens(int64_t tokens);
   void AddReusedTokens(int64_t tokens);  // of them, those that needed no computing
   void AddGeneratedTokens(int64_t tokens);

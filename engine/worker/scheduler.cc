@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/device_fault.h"
 #include "kernels/base/error.h"
 
 namespace stoch::serve {
@@ -301,6 +302,9 @@ void Scheduler::StepOnce() {
     // Somebody's activations met NaN. All sequences are as before every pass in flight; each alone gives the same bits,
     // and only the guilty one fails.
     for (const Pass& failed : std::exchange(passes_, {})) RunAlone(failed);
+  } catch (const DeviceRefusal&) {
+    // The same: a device that goes on may have refused no more than this size of a pass.
+    for (const Pass& failed : std::exchange(passes_, {})) RunAlone(failed);
   } catch (const OutOfMemory& error) {
     FailLargest(std::exchange(passes_, {}), error.what());
   } catch (const std::bad_alloc&) {
@@ -391,6 +395,8 @@ void Scheduler::RunAlone(const Pass& pass) {
       AcceptAll({{job->id}, {pass.items[i]}});
     } catch (const InvalidInput& error) {
       Fail(*job, kInternalError, error.what());
+    } catch (const DeviceRefusal& error) {
+      Fail(*job, kInternalError, error.what());
     } catch (const OutOfMemory& error) {
       Fail(*job, kUnavailable, error.what());
     } catch (const std::bad_alloc&) {
@@ -399,8 +405,8 @@ void Scheduler::RunAlone(const Pass& pass) {
   }
 }
 
-// Throws no InvalidInput, OutOfMemory or bad_alloc: a job whose logits cannot be used, or that finds no memory, fails
-// alone.
+// Throws no InvalidInput, DeviceRefusal, OutOfMemory or bad_alloc: a job whose logits cannot be used, or that finds no
+// memory, fails alone.
 void Scheduler::AcceptAll(const Pass& pass) {
   int64_t row = 0;
   for (size_t i = 0; i < pass.jobs.size(); ++i) {
@@ -409,6 +415,8 @@ void Scheduler::AcceptAll(const Pass& pass) {
       if (job != nullptr) job->generation->Accept(pass.items[i], row);
       if (job != nullptr) Report(*job);
     } catch (const InvalidInput& error) {
+      Fail(*job, kInternalError, error.what());
+    } catch (const DeviceRefusal& error) {
       Fail(*job, kInternalError, error.what());
     } catch (const OutOfMemory& error) {
       Fail(*job, kUnavailable, error.what());

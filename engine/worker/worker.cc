@@ -30,6 +30,7 @@ namespace asio = boost::asio;
 
 constexpr std::chrono::milliseconds kBeat{50};
 constexpr std::chrono::milliseconds kLook{5};
+constexpr std::chrono::seconds kMemoryLook{1};
 constexpr std::chrono::milliseconds kFarewell{1000};
 constexpr int64_t kEveryJob = int64_t{1} << 40;  // the gateway bounds the queue
 
@@ -46,6 +47,7 @@ struct Worker::State {
   void Start(const ipc::Start& start);
   void OnUpdate(uint64_t job, const JobUpdate& update);
   void OnPasses(std::span<const uint64_t> ids);
+  void LookAtMemory(Engine& engine, ipc::FromWorker* message);
   void SendTurn();
 
   asio::io_context io;
@@ -61,7 +63,8 @@ struct Worker::State {
   std::unordered_map<uint64_t, uint64_t> running_as;  // the other way
 
   // The engine's thread only.
-  ipc::FromWorker turn;     // what it has for the gateway
+  ipc::FromWorker turn;  // what it has for the gateway
+  std::chrono::steady_clock::time_point memory_looked;
   int64_t preemptions = 0;  // that the gateway knows of
 };
 
@@ -128,6 +131,21 @@ void Worker::State::OnPasses(std::span<const uint64_t> ids) {
   page->SetJobs(jobs);
 }
 
+// Now and then: it may cost a call of the driver. Where the engine's calls are made.
+void Worker::State::LookAtMemory(Engine& engine, ipc::FromWorker* message) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - memory_looked < kMemoryLook) return;
+  memory_looked = now;
+  int64_t all = 0, used = 0;
+  for (const Device& device : engine.backend().devices()) {
+    const DeviceInfo info = engine.backend().info(device);
+    all += info.total_bytes;
+    used += info.total_bytes - info.free_bytes;
+  }
+  message->set_device_bytes(all);
+  message->set_device_used_bytes(used);
+}
+
 void Worker::State::SendTurn() {
   const std::lock_guard lock(mutex);
   if (scheduler == nullptr) return;
@@ -166,13 +184,17 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options) {
   all.max_queue = kEveryJob;
   SchedulerHooks hooks;
   hooks.on_passes = [&state](std::span<const uint64_t> ids) { state.OnPasses(ids); };
-  hooks.after_turn = [&state] { state.SendTurn(); };
+  hooks.after_turn = [&state, &engine] {
+    state.LookAtMemory(engine, &state.turn);
+    state.SendTurn();
+  };
+  ipc::FromWorker hello;
+  state.LookAtMemory(engine, &hello);  // before it is the scheduler's
   Scheduler scheduler(engine, all, std::move(hooks));
   {
     const std::lock_guard lock(state.mutex);
     state.scheduler = &scheduler;
   }
-  ipc::FromWorker hello;
   *hello.mutable_hello() = ipc::ToMessage(Describe(engine));
   hello.mutable_hello()->set_max_sequences(engine.options().max_sequences);
   hello.mutable_hello()->set_repeatable(engine.options().precision != Precision::kFp16);

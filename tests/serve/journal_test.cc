@@ -142,7 +142,7 @@ TEST_F(JournalTest, KilledAtEveryWriteItLosesAndDoublesNothing) {
         const int returned = PlayInChild({write, part, 0}, &was_killed, full_sync);
         Journal journal(Options(), Sink());
         const int passes = Passes(journal);
-        // The one under way may be there, and nothing else that was not told.
+        // The one in flight may be there, and nothing else that was not told.
         EXPECT_GE(passes, std::min(kPasses, returned - 2)) << write;
         EXPECT_LE(passes, std::max(0, returned - 1)) << write;
         points += was_killed ? 1 : 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker of a model folder that crashes in every pass with a certain token: --model DIR --poison ID --socket-fd N
-// --page-fd M. With --kills FILE it kills itself there instead, once for every byte of the file, of which it takes one.
+// --page-fd M. With --kills FILE it kills itself there instead, once for every byte of the file, of which it takes one;
+// with --code N too, the device fails there instead with that CUDA error.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -11,6 +12,7 @@
 #include <string>
 
 #include "engine/worker/worker.h"
+#include "kernels/base/device_fault.h"
 #include "kernels/registry.h"
 #include "tests/support/failing_backend.h"
 
@@ -22,13 +24,16 @@ int main(int argc, char** argv) {
   serve::Worker worker(std::stoi(given["--socket-fd"]), std::stoi(given["--page-fd"]));
   auto backend = std::make_shared<test::FailingBackend>(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr));
   const int32_t poison = std::stoi(given["--poison"]);
-  backend->before_pass = [poison, kills = given["--kills"]](const PassLayout& layout) {
+  const int code = given["--code"].empty() ? 0 : std::stoi(given["--code"]);
+  backend->before_pass = [poison, code, kills = given["--kills"]](const PassLayout& layout) {
     if (std::find(layout.ids.begin(), layout.ids.end(), poison) == layout.ids.end()) return;
     if (kills.empty()) raise(SIGSEGV);
     const uintmax_t left = std::filesystem::file_size(kills);
     if (left == 0) return;
     std::filesystem::resize_file(kills, left - 1);
-    raise(SIGKILL);
+    if (code == 0) raise(SIGKILL);
+    if (!IsSticky(code)) throw DeviceRefusal("refused");
+    throw DeviceError("sticky");
   };
   EngineOptions options;
   options.context = 128;
@@ -36,6 +41,11 @@ int main(int argc, char** argv) {
   options.max_pass_rows = 48;
   const std::unique_ptr<Engine> engine =
       Engine::Open(worker.Marked(std::move(backend)), OpenModelFiles(given["--model"]), options);
-  worker.Serve(*engine, {});
+  try {
+    worker.Serve(*engine, {});
+  } catch (const DeviceError& error) {
+    worker.Fail(error.what(), 3);
+    return 3;
+  }
   return 0;
 }

@@ -49,6 +49,10 @@ TEST_F(Streams, GoOnWhereTheClientWas) {
   ASSERT_TRUE(server.Logs("ready")) << server.Log();
   const uint16_t port = server.port();
   EXPECT_EQ(Call(port, "GET", "/health").Json()["journal"], "ok");
+  const double total = Metric(port, "stoch_device_memory_bytes{kind=\"total\",worker=\"0\"}");
+  const double used = Metric(port, "stoch_device_memory_bytes{kind=\"used\",worker=\"0\"}");
+  EXPECT_GT(used, 0);
+  EXPECT_LT(used, total);
   KeptStream alone("alone", LongRequest());
   EXPECT_EQ(alone.Read(port), 200);
   ASSERT_TRUE(alone.done());

@@ -141,6 +141,28 @@ TEST_F(WorkerPoolTest, KillsFromOutsideRefuseNobody) {
   EXPECT_EQ(pool->faults().refused, 0);
 }
 
+// A device that is lost takes its worker with it, and no token; one that only refuses a call does not.
+TEST_F(WorkerPoolTest, DeviceErrorsEndTheWorkerOnlyWhereTheyMust) {
+  GenerateRequest request = Request(1);
+  request.prompt.back() = kPoison;
+  const std::vector<Answer> alone = Run(*Open(-1), {request});
+  const std::string file = scratch_.path().string() + "/failures";
+  for (const int code : {700, 719, 1, 701}) {
+    const bool is_sticky = code == 700 || code == 719;
+    std::ofstream(file) << "xx";
+    const auto pool = Open(kPoison, 1, {"--kills", file, "--code", std::to_string(code)});
+    const std::vector<Answer> answers = Run(*pool, {request});
+    EXPECT_EQ(pool->faults().restarts, is_sticky ? 2 : 0) << code << log_;
+    EXPECT_EQ(answers[0].error_status, is_sticky ? 0 : 500) << code << answers[0].error;
+    if (is_sticky) {
+      EXPECT_EQ(answers[0].ids, alone[0].ids) << code;
+    }
+    const std::vector<Answer> after = Run(*pool, {Request(2)});
+    EXPECT_EQ(after[0].error_status, 0) << code << after[0].error;
+  }
+  EXPECT_NE(log_.find("why=sticky"), std::string::npos) << log_;
+}
+
 // Killed, crashed and stopped in turn, while jobs are in all states.
 TEST_F(WorkerPoolTest, JobsOfLostWorkersGoOnWithTheSameBits) {
   std::vector<GenerateRequest> requests;

@@ -16,9 +16,10 @@ void ThrowIfFailed(cudaError_t code, const char* call, const char* file, int lin
   if (code == cudaSuccess) return;
   (void)cudaGetLastError();
   if (code == cudaErrorMemoryAllocation) throw OutOfMemory("out of device memory in " + Where(call, file, line));
-  throw CudaError(std::string("CUDA error ") + cudaGetErrorName(code) + " (" + cudaGetErrorString(code) + ") in " +
-                      Where(call, file, line),
-                  static_cast<int>(code));
+  const std::string message = std::string("CUDA error ") + cudaGetErrorName(code) + " (" + cudaGetErrorString(code) +
+                              ") in " + Where(call, file, line);
+  if (!IsSticky(code)) throw DeviceRefusal(message);
+  throw CudaError(message, static_cast<int>(code));
 }
 
 void ThrowIfFailed(cublasStatus_t code, const char* call, const char* file, int line) {

@@ -5,6 +5,7 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
+#include "kernels/base/device_fault.h"
 #include "kernels/base/error.h"
 
 namespace stoch::cuda {
@@ -19,8 +20,8 @@ class CudaError : public DeviceError {
   int code_;
 };
 
-// Throw when `code` is not success, OutOfMemory where that is the reason; the runtime's sticky "last error" is cleared
-// first.
+// Throw when `code` is not success: OutOfMemory where that is the reason, DeviceRefusal where the device goes on
+// (device_fault.h), else CudaError. The runtime's "last error" is cleared first.
 void ThrowIfFailed(cudaError_t code, const char* call, const char* file, int line);
 void ThrowIfFailed(cublasStatus_t code, const char* call, const char* file, int line);
 
