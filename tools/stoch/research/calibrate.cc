@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/research/calibrate_scales.h"
+#include "engine/research/calibrate/calibrate_scales.h"
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
 #include "loader/checkpoint/safetensors_writer.h"

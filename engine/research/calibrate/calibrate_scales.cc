@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/research/calibrate_scales.h"
+#include "engine/research/calibrate/calibrate_scales.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include "engine/engine.h"
 #include "engine/perplexity.h"
-#include "engine/research/scales.h"
+#include "engine/research/calibrate/scales.h"
 #include "kernels/base/error.h"
 #include "kernels/math/half.h"
 #include "kernels/math/random.h"
