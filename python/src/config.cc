@@ -44,7 +44,7 @@ ScConfig FromSettings(const Settings& settings) {
   return config;
 }
 
-// (name, alias, kind, default as text); kind is integer, flag, choice or list.
+// (name, alias, kind, default as text); kind is integer, flag, choice, list or text.
 using ParameterRow = std::tuple<std::string, std::string, std::string, std::string>;
 
 std::string KindName(ScParameterKind kind) {
@@ -53,6 +53,7 @@ std::string KindName(ScParameterKind kind) {
     case ScParameterKind::kFlag: return "flag";
     case ScParameterKind::kChoice: return "choice";
     case ScParameterKind::kList: return "list";
+    case ScParameterKind::kText: return "text";
   }
   return "";
 }

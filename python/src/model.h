@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/perplexity.h"
+#include "engine/request/text_stream.h"
 #include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::python {
@@ -64,6 +65,26 @@ void CheckSignals();
 std::vector<std::string> GenerateAll(LoadedModel& model, const std::vector<GenerateRequest>& requests,
                                      const Progress& progress);
 
+// A request on its way, and the text of what it has generated so far.
+class TextGeneration {
+ public:
+  // Errors: as Generation and stoch::TextStream.
+  TextGeneration(Engine& engine, const Tokenizer* tokenizer, const GenerateRequest& request);
+
+  bool done() const { return generation_.done(); }
+  StepItem Next(int64_t budget) const { return generation_.Next(budget); }
+  // As Generation::Accept; a stop string ends it.
+  int64_t Accept(const StepItem& item, int64_t first_row);
+  // Text that was not taken before.
+  std::string TakeText();
+  GenerateResult result() const;  // with all of the text
+
+ private:
+  stoch::TextStream stream_;
+  Generation generation_;
+  std::string text_, fresh_;
+};
+
 // One request, text piece by piece. Threads: one at a time.
 class TextStream {
  public:
@@ -77,7 +98,7 @@ class TextStream {
  private:
   ModelPtr model_;
   GenerateRequest request_;
-  std::unique_ptr<Generation> generation_;
+  std::unique_ptr<TextGeneration> generation_;
   std::string report_;
 };
 

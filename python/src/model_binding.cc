@@ -17,7 +17,7 @@
 
 #include "engine/placement.h"
 #include "kernels/base/error.h"
-#include "loader/tokenizer/chat_template.h"
+#include "loader/tokenizer/chat/chat_template.h"
 #include "python/src/arrays.h"
 #include "python/src/bind.h"
 #include "python/src/devices.h"
