@@ -15,7 +15,9 @@
 #include "engine/generate.h"
 #include "engine/perplexity.h"
 #include "engine/request/text_stream.h"
+#include "engine/research/sc_files.h"
 #include "loader/tokenizer/tokenizer.h"
+#include "python/src/devices.h"
 
 namespace stoch::python {
 
@@ -26,6 +28,7 @@ struct LoadOptions {
   std::string model;      // folder or random:SHAPE[:SEED]
   std::string tokenizer;  // folder, "" = the model's
   std::vector<std::string> sc;
+  ScFileOptions files;
   std::string precision = "sc";
   std::string device = "auto";
   std::string device_map = "auto";  // a policy; not read where device_map_json is set
@@ -51,6 +54,16 @@ struct LoadedModel {
   const Tokenizer& RequireTokenizer() const;
 };
 using ModelPtr = std::shared_ptr<LoadedModel>;
+
+using Ids = std::vector<int32_t>;
+
+// Runs `body` alone on a model of this process. Errors: UsedBeforeFork.
+template <typename Body>
+auto Alone(const ModelPtr& model, const Body& body) {
+  RequireNotForked();
+  const std::lock_guard lock(model->mutex);
+  return body(*model);
+}
 
 // Errors: as Engine::Open, and everything that can be wrong with the options, before any weight is read.
 // Requires: the caller holds no GIL, as of all that follow.
@@ -104,6 +117,9 @@ class TextStream {
 
 // Logits of every id, F32 [ids.size(), vocab_size].
 void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits);
+// The residual stream of every id once `layers` decoder layers ran (0: the embeddings), F32 [ids.size(), hidden_size].
+// Errors: as Engine::StepWithHidden.
+void ReadHidden(LoadedModel& model, std::span<const int32_t> ids, int layers, std::span<float> hidden);
 // sha256 over the logits of `ids` and of all but the last of `new_tokens` greedy ones: what `stoch verify` checks.
 std::string HashLogits(LoadedModel& model, const std::vector<int32_t>& ids, int64_t new_tokens);
 
