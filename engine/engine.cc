@@ -352,6 +352,19 @@ int64_t Engine::Step(std::span<const StepItem> items) {
   return Finish();
 }
 
+int64_t Engine::StepWithHidden(std::span<const StepItem> items, int layers, std::span<float> hidden) {
+  if (layers < 0 || layers > config().num_hidden_layers) {
+    throw InvalidInput("layer " + std::to_string(layers) + ": allowed is 0 (the embeddings).." +
+                       std::to_string(config().num_hidden_layers));
+  }
+  CheckStep(items);
+  int64_t rows = 0;
+  for (const StepItem& item : items) rows += item.num_tokens;
+  STOCH_CHECK(static_cast<int64_t>(hidden.size()) == rows * config().hidden_size);
+  state_->model->CopyHidden(layers, hidden.data());
+  return Step(items);
+}
+
 int64_t Engine::max_steps() const { return state_->shape.lanes; }
 int64_t Engine::steps_under_way() const { return static_cast<int64_t>(state_->steps.size()); }
 

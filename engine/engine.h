@@ -171,6 +171,10 @@ class Engine {
   //         sequences are as before.
   int64_t Step(std::span<const StepItem> items);
 
+  // A Step that also copies the residual stream of its rows, F32 [rows of the step, hidden_size], once `layers` decoder
+  // layers ran (0: the embeddings). Errors: as Step, and InvalidInput for layers beyond 0..num_hidden_layers.
+  int64_t StepWithHidden(std::span<const StepItem> items, int layers, std::span<float> hidden);
+
   // A Step in two halves, so that several are in flight, over different sequences: where a model is split by layers,
   // every device then works on another one. They finish in the order they began.
   // Begin checks and begins one, Finish waits for the one that began first.

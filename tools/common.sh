@@ -25,6 +25,11 @@ say_progress() {
   done
 }
 
+# Two build folders of one tree, or two trees, compile the same sources: paths relative to the tree let ccache see that.
+if [ -z "${CCACHE_BASEDIR:-}" ] && command -v ccache >/dev/null && [ -z "$(ccache --get-config base_dir)" ]; then
+  export CCACHE_BASEDIR="$root"
+fi
+
 # build PRESET TARGETS [CMAKE_ARGS...]: configures where that was not done with these tools and arguments, then builds.
 # On a terminal ninja's own line; elsewhere a line a minute, and the output of what failed. All of it goes to stderr.
 build() {

@@ -124,13 +124,20 @@ size_t DecoderModel::FreeLane() const {
   }
 }
 
+void DecoderModel::CopyHidden(int layers, float* rows) {
+  STOCH_CHECK(layers >= 0 && layers <= config_.num_hidden_layers);
+  next_tap_ = {layers, rows};
+}
+
 void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) {
+  const HiddenTap tap = std::exchange(next_tap_, {});
   const size_t lane = FreeLane();
   ForgetOutput();
   const auto rows = static_cast<int64_t>(layout.ids.size());
   const auto num_stages = static_cast<int64_t>(stages_.size());
   Flight& flight = flights_.emplace_back();
   flight.lane = lane;
+  flight.tap = tap;
   flight.output_rows = static_cast<int64_t>(layout.output_rows.size());
   const int64_t block = options_.shape.max_logit_rows;
   int64_t asked = 1;  // output rows up to the last one that a query is about
@@ -143,7 +150,8 @@ void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) 
   // Passes of one token per sequence repeat with the same shapes; a prompt's shape rarely comes twice.
   LogitQueries padded;
   const LogitQueries* uploaded = &queries;
-  if (rows == static_cast<int64_t>(layout.sequences.size()) && flight.output_rows == rows && rows <= block) {
+  if (rows == static_cast<int64_t>(layout.sequences.size()) && flight.output_rows == rows && rows <= block &&
+      tap.rows == nullptr) {
     if (flight.logprobs > 0) {
       // A graph answers for every row; those that nobody asked about are skipped on the device.
       padded = queries;
@@ -186,7 +194,7 @@ void DecoderModel::Issue(Flight& flight, size_t end) {
       if (!stage.role().embeds) stage.Receive(piece, stages_[i - 1]->Hidden(piece));
       const std::string part = ",stage=" + std::to_string(i) + ",piece=" + std::to_string(p);
       backend_->RunGraph(stage.devices(), flight.key.empty() ? flight.key : flight.key + part, [&] {
-        stage.Run(piece);
+        stage.Run(piece, flight.tap);
         if (is_last && stage.role().has_head) RunHead(flight, stage);
       });
     }

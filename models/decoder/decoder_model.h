@@ -37,6 +37,10 @@ class DecoderModel {
   // Requires: fewer than options.shape.lanes passes in flight; none of them on a sequence of the layout; rows of the
   //           queries are output rows, ascending.
   void Begin(const PassLayout& layout, const LogitQueries& queries);
+  // The next pass also copies its residual stream, once `layers` decoder layers ran (0: the embeddings), to the host:
+  // F32 [rows of the pass, hidden_size]. It runs without graphs, and `rows` is written until it is finished.
+  // Requires: 0 <= layers <= num_hidden_layers.
+  void CopyHidden(int layers, float* rows);
   // Waits for the pass that began first.
   // Errors:   InvalidInput naming layer and operator where an activation of a pass in flight is NaN or infinite.
   // Requires: a pass is in flight.
@@ -68,6 +72,7 @@ class DecoderModel {
     size_t picks = 0;
     size_t logprobs = 0;
     std::vector<int32_t> pick_rows, logprob_rows;  // where there may be several blocks of logits
+    HiddenTap tap;
   };
   // What the head left of the pass finished last.
   struct Output {
@@ -96,6 +101,7 @@ class DecoderModel {
   int64_t kv_cache_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
   std::deque<Flight> flights_;
+  HiddenTap next_tap_;
   Output output_;
   std::span<const int32_t> picked_;
   std::span<const LogProbAnswer> logprobs_;

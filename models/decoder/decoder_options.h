@@ -20,4 +20,10 @@ struct DecoderOptions {
   ProgressFn progress;
 };
 
+// Where a pass leaves a copy of its residual stream.
+struct HiddenTap {
+  int layers = -1;        // once so many decoder layers ran, 0 = of the embeddings; -1 = nowhere
+  float* rows = nullptr;  // F32 [rows of the pass, hidden_size], on the host
+};
+
 }  // namespace stoch

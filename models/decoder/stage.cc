@@ -114,9 +114,20 @@ void DecoderStage::Receive(const Piece& piece, const TensorView& hidden) {
   for (const Part& part : parts_) backend_.Copy(Hidden(part, piece), hidden);
 }
 
-void DecoderStage::Run(const Piece& piece) {
-  if (role_.embeds) Embed(piece);
-  for (int i = 0; i < role_.num_layers; ++i) RunLayer(i, piece);
+void DecoderStage::CopyHidden(const HiddenTap& tap, int layers, const Piece& piece) {
+  if (tap.layers != layers) return;
+  backend_.CopyToHost(tap.rows + piece.first_row * config_.hidden_size, Hidden(piece));
+}
+
+void DecoderStage::Run(const Piece& piece, const HiddenTap& tap) {
+  if (role_.embeds) {
+    Embed(piece);
+    CopyHidden(tap, 0, piece);
+  }
+  for (int i = 0; i < role_.num_layers; ++i) {
+    RunLayer(i, piece);
+    CopyHidden(tap, role_.first_layer + i + 1, piece);
+  }
   if (!role_.has_head || piece.outputs == 0) return;
   for (Part& part : parts_) {
     const TensorView inputs =

@@ -49,7 +49,8 @@ class DecoderStage {
     int64_t first_output = 0;
     int64_t outputs = 0;
   };
-  void Run(const Piece& piece);
+  // A tap waits for the device, so it is not for graphs.
+  void Run(const Piece& piece, const HiddenTap& tap);
   // Logits of output rows [first, first + count). Requires: has_head, and Run before it.
   void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows);
 
@@ -83,6 +84,7 @@ class DecoderStage {
 
   bool divided() const { return parts_.size() > 1; }
   TensorView Hidden(const Part& part, const Piece& piece) const;
+  void CopyHidden(const HiddenTap& tap, int layers, const Piece& piece);
   void Embed(const Piece& piece);
   void RunLayer(int cache_layer, const Piece& piece);
   void Attend(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +27,8 @@ class Array {
   static Array Import(nanobind::handle object, std::string_view name, bool writable);
 
   const TensorView& view() const { return view_; }
+  // Requires: what Import gave with `writable`, dense and on the host.
+  std::span<float> floats() const { return {view_.ptr<float>(), static_cast<size_t>(view_.numel())}; }
   bool on_cpu() const { return view_.device.kind == DeviceKind::kCpu; }
 
  private:

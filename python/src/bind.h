@@ -10,6 +10,8 @@ void BindErrors(nanobind::module_& m);
 void BindConfig(nanobind::module_& m);
 void BindProducts(nanobind::module_& m);
 void BindModel(nanobind::module_& m);
+void BindSequences(nanobind::module_& m);
 void BindChecks(nanobind::module_& m);
+void BindCommands(nanobind::module_& m);
 
 }  // namespace stoch::python

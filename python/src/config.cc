@@ -15,6 +15,9 @@
 #include "kernels/sc/sc_parameters.h"
 #include "models/sc_model_config.h"
 #include "python/src/bind.h"
+#include "python/src/multiplier.h"
+#include "tools/stoch/common_options.h"
+#include "tools/stoch/report/multiplier.h"
 
 namespace nb = nanobind;
 
@@ -41,10 +44,11 @@ Settings Split(std::string_view text) {
 ScConfig FromSettings(const Settings& settings) {
   ScConfig config;
   for (const auto& [name, value] : settings) SetScParameter(config, name, value);
+  ResolveMultiplier(&config);
   return config;
 }
 
-// (name, alias, kind, default as text); kind is integer, flag, choice or list.
+// (name, alias, kind, default as text); kind is integer, flag, choice, list or text.
 using ParameterRow = std::tuple<std::string, std::string, std::string, std::string>;
 
 std::string KindName(ScParameterKind kind) {
@@ -53,6 +57,7 @@ std::string KindName(ScParameterKind kind) {
     case ScParameterKind::kFlag: return "flag";
     case ScParameterKind::kChoice: return "choice";
     case ScParameterKind::kList: return "list";
+    case ScParameterKind::kText: return "text";
   }
   return "";
 }
@@ -78,9 +83,46 @@ std::tuple<std::vector<std::pair<std::string, std::string>>, std::string> Operat
   return {operators, std::string(AttentionModeName(config.attention))};
 }
 
+void BindMultiplier(nb::module_& m) {
+  nb::class_<MultiplierTablePtr>(m, "Multiplier", "A binary multiplier as all of its products.")
+      .def_prop_ro("sha256", [](const MultiplierTablePtr& self) { return self->sha256; })
+      .def(
+          "json",
+          [](const MultiplierTablePtr& self, const std::string& code) {
+            ScConfig reading;
+            if (!code.empty()) SetScParameter(reading, "table_code", code);
+            return cli::MultiplierJson(*self, reading.table_code);
+          },
+          nb::arg("code"), "What `stoch inspect --table --json` prints.");
+  m.def("open_multiplier", &OpenMultiplier, nb::arg("path"), nb::arg("code"), nb::arg("order"));
+  m.def(
+      "parse_multiplier",
+      [](const nb::bytes& npy, const std::string& code, const std::string& order) {
+        return ParseMultiplier(std::string(npy.c_str(), npy.size()), code, order);
+      },
+      nb::arg("npy"), nb::arg("code"), nb::arg("order"));
+}
+
+// Settings and files as commands take them; notices about files go to the log.
+ScModelConfig ModelConfigOf(const std::vector<std::string>& settings, const ScFileOptions& files) {
+  EngineOptions engine;
+  cli::Apply({.precision = "sc", .sc = settings, .files = files}, &engine);
+  return engine.sc;
+}
+
 }  // namespace
 
 void BindConfig(nb::module_& m) {
+  BindMultiplier(m);
+  nb::class_<ScFileOptions>(m, "ScFiles", "The files that a model's configuration refers to; \"\": none.")
+      .def(
+          "__init__",
+          [](ScFileOptions* self, const std::string& mp, const std::string& mp_normalise, const std::string& smooth,
+             const std::string& mask, int mask_bits) {
+            new (self) ScFileOptions{
+                .mp = mp, .mp_normalise = mp_normalise, .smooth = smooth, .mask = mask, .mask_bits = mask_bits};
+          },
+          nb::arg("mp"), nb::arg("mp_normalise"), nb::arg("smooth"), nb::arg("mask"), nb::arg("mask_bits"));
   nb::class_<Config>(m, "Config", "One SC configuration, checked.")
       .def(
           "__init__", [](Config* self, const Settings& settings) { new (self) Config(FromSettings(settings)); },
@@ -110,11 +152,11 @@ void BindConfig(nb::module_& m) {
         "([(operator, its configuration as text)], attention) of a model.");
   m.def(
       "describe_model_config",
-      [](const std::vector<std::string>& settings) {
-        const ScModelConfig config = ParseScModelConfig(settings);
+      [](const std::vector<std::string>& settings, const ScFileOptions& files) {
+        const ScModelConfig config = ModelConfigOf(settings, files);
         return std::tuple(Describe(config), IsBatchInvariant(config), IsChunkInvariant(config));
       },
-      nb::arg("settings"), "(description, is_batch_invariant, is_chunk_invariant)");
+      nb::arg("settings"), nb::arg("files"), "(description, is_batch_invariant, is_chunk_invariant)");
 }
 
 }  // namespace stoch::python

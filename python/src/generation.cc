@@ -4,7 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
-#include <deque>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "python/src/devices.h"
@@ -16,9 +16,44 @@ namespace nb = nanobind;
 namespace stoch::python {
 namespace {
 
+GenerateRequest WithTokenizerStops(const Tokenizer* tokenizer, GenerateRequest request) {
+  AddTokenizerStops(tokenizer, &request);
+  return request;
+}
+
+}  // namespace
+
+TextGeneration::TextGeneration(Engine& engine, const Tokenizer* tokenizer, const GenerateRequest& request)
+    : stream_(tokenizer, request.prompt, request.stop), generation_(engine, WithTokenizerStops(tokenizer, request)) {}
+
+int64_t TextGeneration::Accept(const StepItem& item, int64_t first_row) {
+  const std::vector<int32_t>& ids = generation_.result().ids;
+  const size_t before = ids.size();
+  const int64_t rows = generation_.Accept(item, first_row);
+  if (ids.size() > before && generation_.result().finish_reason != FinishReason::kStop) {
+    fresh_ += stream_.Push(ids.back());
+    if (stream_.stopped()) generation_.Stop();
+  }
+  if (done()) fresh_ += stream_.Finish();
+  return rows;
+}
+
+std::string TextGeneration::TakeText() {
+  text_ += fresh_;
+  return std::exchange(fresh_, {});
+}
+
+GenerateResult TextGeneration::result() const {
+  GenerateResult result = generation_.result();
+  result.text = text_ + fresh_;
+  return result;
+}
+
+namespace {
+
 struct Running {
   size_t index;
-  std::unique_ptr<Generation> generation;
+  std::unique_ptr<TextGeneration> generation;
 };
 
 // Positions that a request reserves.
@@ -32,7 +67,7 @@ int64_t Reserved(const Engine& engine, const GenerateRequest& request) {
 // One pass over what runs.
 void StepAll(Engine& engine, std::vector<Running>& running) {
   std::vector<StepItem> items;
-  std::vector<Generation*> owners;
+  std::vector<TextGeneration*> owners;
   int64_t budget = engine.shape().max_rows;
   for (Running& each : running) {
     const StepItem item = each.generation->Next(budget);
@@ -55,7 +90,7 @@ std::vector<std::string> GenerateAll(LoadedModel& model, const std::vector<Gener
   Engine& engine = *model.engine;
   for (const GenerateRequest& request : requests) {
     Validate(request.sampling, engine.config().vocab_size);
-    const Generation checked(engine, model.tokenizer.get(), request);
+    const TextGeneration checked(engine, model.tokenizer.get(), request);
   }
   const size_t most = engine.batch_invariant() ? static_cast<size_t>(engine.shape().max_sequences) : 1;
   std::vector<std::string> reports(requests.size());
@@ -65,7 +100,7 @@ std::vector<std::string> GenerateAll(LoadedModel& model, const std::vector<Gener
   while (done < requests.size()) {
     while (next < requests.size() && running.size() < most &&
            (running.empty() || engine.free_tokens() >= Reserved(engine, requests[next]))) {
-      running.push_back({next, std::make_unique<Generation>(engine, model.tokenizer.get(), requests[next])});
+      running.push_back({next, std::make_unique<TextGeneration>(engine, model.tokenizer.get(), requests[next])});
       ++next;
     }
     CheckSignals();
@@ -82,7 +117,6 @@ std::vector<std::string> GenerateAll(LoadedModel& model, const std::vector<Gener
     const size_t before = done;
     std::erase_if(running, [&](const Running& each) {
       if (!each.generation->done()) return false;
-      (void)each.generation->TakeText();
       reports[each.index] = cli::ReportJson(engine, requests[each.index], each.generation->result());
       ++done;
       return true;
@@ -99,7 +133,7 @@ TextStream::TextStream(ModelPtr model, GenerateRequest request)
     : model_(std::move(model)), request_(std::move(request)) {
   const std::lock_guard lock(model_->mutex);
   Validate(request_.sampling, model_->engine->config().vocab_size);
-  generation_ = std::make_unique<Generation>(*model_->engine, model_->tokenizer.get(), request_);
+  generation_ = std::make_unique<TextGeneration>(*model_->engine, model_->tokenizer.get(), request_);
 }
 
 TextStream::~TextStream() {

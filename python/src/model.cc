@@ -48,7 +48,7 @@ PlacementOptions PlacementOf(const LoadOptions& options) {
 
 EngineOptions EngineOptionsOf(const LoadOptions& options, const ModelFiles& files) {
   EngineOptions engine;
-  cli::Apply({.precision = options.precision, .sc = options.sc}, &engine);
+  cli::Apply({.precision = options.precision, .sc = options.sc, .files = options.files}, &engine);
   engine.context = options.context;
   engine.max_sequences = options.batch;
   const int64_t context = ShapeOf(files.config, engine).context;
@@ -101,22 +101,41 @@ ModelPtr LoadModel(const LoadOptions& options, const Progress& progress) {
   return model;
 }
 
+namespace {
+
+// Runs `ids` as one sequence in as few passes as the engine takes: step(item, first row).
+void RunAll(Engine& engine, std::span<const int32_t> ids, StepOutput output,
+            const std::function<void(const StepItem& item, size_t row)>& step) {
+  const std::unique_ptr<Sequence> sequence = engine.NewSequence(static_cast<int64_t>(ids.size()));
+  if (sequence == nullptr) throw InvalidInput("the KV cache has no room for " + std::to_string(ids.size()) + " tokens");
+  sequence->Append(ids);
+  while (sequence->pending() > 0) {
+    CheckSignals();
+    const auto row = static_cast<size_t>(sequence->computed());
+    step({sequence.get(), engine.NextTokens(*sequence, engine.shape().max_rows), output}, row);
+  }
+}
+
+}  // namespace
+
 void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits) {
   Engine& engine = *model.engine;
   const auto vocab_size = static_cast<size_t>(engine.config().vocab_size);
   STOCH_CHECK(logits.size() == ids.size() * vocab_size);
-  const std::unique_ptr<Sequence> sequence = engine.NewSequence(static_cast<int64_t>(ids.size()));
-  if (sequence == nullptr) throw InvalidInput("the KV cache has no room for " + std::to_string(ids.size()) + " tokens");
-  sequence->Append(ids);
-  size_t row = 0;
-  while (sequence->pending() > 0) {
-    CheckSignals();
-    const int64_t tokens = engine.NextTokens(*sequence, engine.shape().max_rows);
-    const StepItem item{sequence.get(), tokens, StepOutput::kAll};
+  RunAll(engine, ids, StepOutput::kAll, [&](const StepItem& item, size_t row) {
     const int64_t rows = engine.Step({&item, 1});
     engine.ReadLogits(0, rows, logits.data() + row * vocab_size);
-    row += static_cast<size_t>(rows);
-  }
+  });
+}
+
+void ReadHidden(LoadedModel& model, std::span<const int32_t> ids, int layers, std::span<float> hidden) {
+  Engine& engine = *model.engine;
+  const auto hidden_size = static_cast<size_t>(engine.config().hidden_size);
+  STOCH_CHECK(hidden.size() == ids.size() * hidden_size);
+  RunAll(engine, ids, StepOutput::kNone, [&](const StepItem& item, size_t row) {
+    const size_t rows = static_cast<size_t>(item.num_tokens);
+    engine.StepWithHidden({&item, 1}, layers, hidden.subspan(row * hidden_size, rows * hidden_size));
+  });
 }
 
 std::string HashLogits(LoadedModel& model, const std::vector<int32_t>& ids, int64_t new_tokens) {

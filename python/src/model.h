@@ -14,7 +14,10 @@
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/perplexity.h"
+#include "engine/request/text_stream.h"
+#include "engine/research/sc_files.h"
 #include "loader/tokenizer/tokenizer.h"
+#include "python/src/devices.h"
 
 namespace stoch::python {
 
@@ -25,6 +28,7 @@ struct LoadOptions {
   std::string model;      // folder or random:SHAPE[:SEED]
   std::string tokenizer;  // folder, "" = the model's
   std::vector<std::string> sc;
+  ScFileOptions files;
   std::string precision = "sc";
   std::string device = "auto";
   std::string device_map = "auto";  // a policy; not read where device_map_json is set
@@ -51,6 +55,16 @@ struct LoadedModel {
 };
 using ModelPtr = std::shared_ptr<LoadedModel>;
 
+using Ids = std::vector<int32_t>;
+
+// Runs `body` alone on a model of this process. Errors: UsedBeforeFork.
+template <typename Body>
+auto Alone(const ModelPtr& model, const Body& body) {
+  RequireNotForked();
+  const std::lock_guard lock(model->mutex);
+  return body(*model);
+}
+
 // Errors: as Engine::Open, and everything that can be wrong with the options, before any weight is read.
 // Requires: the caller holds no GIL, as of all that follow.
 ModelPtr LoadModel(const LoadOptions& options, const Progress& progress);
@@ -63,6 +77,26 @@ void CheckSignals();
 // Bits:    those of each request alone.
 std::vector<std::string> GenerateAll(LoadedModel& model, const std::vector<GenerateRequest>& requests,
                                      const Progress& progress);
+
+// A request on its way, and the text of what it has generated so far.
+class TextGeneration {
+ public:
+  // Errors: as Generation and stoch::TextStream.
+  TextGeneration(Engine& engine, const Tokenizer* tokenizer, const GenerateRequest& request);
+
+  bool done() const { return generation_.done(); }
+  StepItem Next(int64_t budget) const { return generation_.Next(budget); }
+  // As Generation::Accept; a stop string ends it.
+  int64_t Accept(const StepItem& item, int64_t first_row);
+  // Text that was not taken before.
+  std::string TakeText();
+  GenerateResult result() const;  // with all of the text
+
+ private:
+  stoch::TextStream stream_;
+  Generation generation_;
+  std::string text_, fresh_;
+};
 
 // One request, text piece by piece. Threads: one at a time.
 class TextStream {
@@ -77,12 +111,15 @@ class TextStream {
  private:
   ModelPtr model_;
   GenerateRequest request_;
-  std::unique_ptr<Generation> generation_;
+  std::unique_ptr<TextGeneration> generation_;
   std::string report_;
 };
 
 // Logits of every id, F32 [ids.size(), vocab_size].
 void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits);
+// The residual stream of every id once `layers` decoder layers ran (0: the embeddings), F32 [ids.size(), hidden_size].
+// Errors: as Engine::StepWithHidden.
+void ReadHidden(LoadedModel& model, std::span<const int32_t> ids, int layers, std::span<float> hidden);
 // sha256 over the logits of `ids` and of all but the last of `new_tokens` greedy ones: what `stoch verify` checks.
 std::string HashLogits(LoadedModel& model, const std::vector<int32_t>& ids, int64_t new_tokens);
 

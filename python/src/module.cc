@@ -13,6 +13,8 @@ NB_MODULE(_stoch, m) {
   stoch::python::BindConfig(m);
   stoch::python::BindProducts(m);
   stoch::python::BindModel(m);
+  stoch::python::BindSequences(m);
   stoch::python::BindChecks(m);
+  stoch::python::BindCommands(m);
   m.def("version_text", &stoch::cli::VersionText, "What `stoch --version` prints.");
 }

@@ -7,16 +7,22 @@
 (2, 2)
 """
 
-from stoch._commands import verify
+import logging as _logging
+
+from stoch._commands import bench, calibrate, verify
 from stoch._config import ModelConfig, ScConfig
 from stoch._matmul import Packed, pack, sc_matmul, synchronize
 from stoch._model import Engine, Model, Perplexity, Result, Sequence, Stream, load
+from stoch._multiplier import MultiplierTable, multiplier_table
 from stoch._stoch import DeviceError, InvalidInput, NotFinite
 from stoch._stoch import version_text as _version_text
 
 for _error in (DeviceError, InvalidInput, NotFinite):
     _error.__module__ = "stoch"
 del _error
+
+# Nothing prints: without a handler of its own, warnings would go to standard error.
+_logging.getLogger("stoch").addHandler(_logging.NullHandler())
 
 __version__ = _version_text().splitlines()[0].split(" ", 1)[1]
 
@@ -26,6 +32,7 @@ __all__ = [
     "InvalidInput",
     "Model",
     "ModelConfig",
+    "MultiplierTable",
     "NotFinite",
     "Packed",
     "Perplexity",
@@ -33,7 +40,10 @@ __all__ = [
     "ScConfig",
     "Sequence",
     "Stream",
+    "bench",
+    "calibrate",
     "load",
+    "multiplier_table",
     "pack",
     "sc_matmul",
     "synchronize",

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stoch import _stoch
+from stoch._multiplier import MultiplierTable, name_of
 
 # What a parameter may be given as.
-ScValue = int | bool | str | Sequence[int] | None
+ScValue = int | bool | str | Sequence[int] | os.PathLike[str] | MultiplierTable | None
 
 _ROWS = {row[0]: row for row in _stoch.parameters()}
 _ALIASES = {row[1]: row[0] for row in _ROWS.values() if row[1]}
@@ -27,8 +29,10 @@ def _name_of(name: str) -> str:
 
 def _text_of(name: str, value: object) -> str:
     """The value as the command line writes it."""
-    if isinstance(value, str):
-        return value
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    if isinstance(value, MultiplierTable):
+        return name_of(value)
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, (list, tuple)):
@@ -152,7 +156,11 @@ def config_of(config: ScConfig | None, parameters: Mapping[str, ScValue]) -> ScC
 
 
 class ModelConfig:
-    """Which SC configuration every operator of a model runs in, from settings of --sc.
+    """Which SC configuration every operator of a model runs in, from settings of --sc and files.
+
+    mp      threshold table of mixed stream lengths; mp_normalise: "fixed", or "call" as published
+    smooth  smoothing factors of `calibrate`
+    mask    hybrid mask; mask_bits: bits of every integer entry
 
     >>> import stoch
     >>> config = stoch.ModelConfig("preset=halved", "down_proj.stoc_len=64")
@@ -162,15 +170,38 @@ class ModelConfig:
     (True, True)
     """
 
-    __slots__ = ("_facts",)
+    __slots__ = ("_facts", "_files", "_settings")
     _facts: tuple[str, bool, bool]
+    _files: tuple[str, str, str, str, int]
+    _settings: tuple[str, ...]
 
-    def __init__(self, *settings: str) -> None:
-        object.__setattr__(self, "_facts", _stoch.describe_model_config(list(settings)))
+    def __init__(
+        self,
+        *settings: str,
+        mp: str | os.PathLike[str] | None = None,
+        mp_normalise: str = "fixed",
+        smooth: str | os.PathLike[str] | None = None,
+        mask: str | os.PathLike[str] | None = None,
+        mask_bits: int = 0,
+    ) -> None:
+        files = (_path(mp), mp_normalise, _path(smooth), _path(mask), mask_bits)
+        object.__setattr__(self, "_settings", tuple(settings))
+        object.__setattr__(self, "_files", files)
+        object.__setattr__(self, "_facts", _stoch.describe_model_config(list(settings), _stoch.ScFiles(*files)))
 
     def describe(self) -> str:
-        """The shortest settings that give this configuration."""
+        """The shortest settings that give this configuration; a file is named by the first digits of its sha256."""
         return self._facts[0]
+
+    @property
+    def settings(self) -> list[str]:
+        """As it was made, without its files."""
+        return list(self._settings)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it refers to files: mp, smooth or mask."""
+        return any((self._files[0], self._files[2], self._files[3]))
 
     @property
     def is_batch_invariant(self) -> bool:
@@ -194,5 +225,32 @@ class ModelConfig:
     def __repr__(self) -> str:
         return f"ModelConfig({self.describe()!r})"
 
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return (ModelConfig, (self.describe(),))
+    def __reduce__(self) -> tuple[Any, tuple[tuple[str, ...], tuple[str, str, str, str, int]]]:
+        return (_model_config, (self._settings, self._files))
+
+
+def _path(value: str | os.PathLike[str] | None) -> str:
+    return "" if value is None else os.fspath(value)
+
+
+def _model_config(settings: tuple[str, ...], files: tuple[str, str, str, str, int]) -> ModelConfig:
+    mp, mp_normalise, smooth, mask, mask_bits = files
+    return ModelConfig(*settings, mp=mp, mp_normalise=mp_normalise, smooth=smooth, mask=mask, mask_bits=mask_bits)
+
+
+def model_config_of(
+    sc: str | Sequence[str] | ModelConfig | None, files: Mapping[str, str | os.PathLike[str] | int | None]
+) -> ModelConfig:
+    """`sc` with these files, those that are not None."""
+    given: dict[str, Any] = {name: value for name, value in files.items() if value is not None}
+    if isinstance(sc, ModelConfig):
+        if given:
+            raise _stoch.InvalidInput(f"{', '.join(given)}: sc is a ModelConfig, which has files of its own")
+        return sc
+    settings = [] if sc is None else [sc] if isinstance(sc, str) else list(sc)
+    return ModelConfig(*settings, **given)
+
+
+def files_of(config: ModelConfig | None) -> _stoch.ScFiles:
+    """As the engine takes them."""
+    return _stoch.ScFiles(*(("", "fixed", "", "", 0) if config is None else config._files))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import operator
 import os
 import types
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoch import _stoch
-from stoch._config import ModelConfig
+from stoch._config import ModelConfig, files_of, model_config_of
 from stoch._progress import ProgressArgument, reporter
 
 _log = logging.getLogger("stoch")
@@ -146,12 +147,12 @@ class Engine:
 
     def add(self, ids: Ids, *, capacity: int = 0) -> Sequence:
         """A sequence of these tokens that may grow to `capacity` ones (0: the context), whose memory is reserved."""
-        return Sequence(self._handle.add(_ids(ids, "ids"), capacity))
+        return Sequence(_stoch.add_sequence(self._handle, _ids(ids, "ids"), capacity))
 
     def step(self, sequences: SequenceOf[Sequence]) -> Floats:
         """Runs every pending token. Returns the logits after the last one of each, float32 [sequences, vocab]."""
         logits = np.empty((len(sequences), self._vocab_size), np.float32)
-        self._handle.step([sequence._handle for sequence in sequences], logits)
+        _stoch.step(self._handle, [sequence._handle for sequence in sequences], logits)
         return logits
 
     def fork(self, sequence: Sequence) -> Sequence:
@@ -166,8 +167,9 @@ class Engine:
 class Model:
     """A model on its devices. `load` makes it; `close`, or the end of a `with` block, gives its memory back."""
 
-    def __init__(self, handle: _stoch.LoadedModel) -> None:
+    def __init__(self, handle: _stoch.LoadedModel, sc: ModelConfig | None = None) -> None:
         self._open: _stoch.LoadedModel | None = handle
+        self._sc = sc
         self._facts: dict[str, Any] = json.loads(handle.facts())
         for notice in self._facts["notices"]:
             _log.info("%s", notice)
@@ -209,7 +211,7 @@ class Model:
     @property
     def sc(self) -> ModelConfig | None:
         """The SC configuration; None where the precision is exact."""
-        return ModelConfig(self._facts["sc"]) if self._facts["sc"] else None
+        return self._sc
 
     @property
     def context(self) -> int:
@@ -292,6 +294,17 @@ class Model:
         if checked:
             self._handle.logits(checked, logits)
         return logits
+
+    def hidden(self, ids: Ids, layer: int) -> Floats:
+        """The residual stream of every token after `layer` decoder layers, float32 [n, hidden_size].
+
+        0 is the embeddings; the last one, num_hidden_layers, is what the final norm reads.
+        """
+        checked = _ids(ids, "ids")
+        hidden = np.empty((len(checked), int(self._facts["config"]["hidden_size"])), np.float32)
+        if checked:
+            self._handle.hidden(checked, operator.index(layer), hidden)
+        return hidden
 
     def logits_sha256(self, ids: Ids, *, new_tokens: int = 1) -> str:
         """sha256 over the logits of ids and of all but the last of `new_tokens` greedy ones: `stoch verify` checks it."""
@@ -390,6 +403,11 @@ def load(
     tokenizer: str | os.PathLike[str] | None = None,
     threads: int = 0,
     cpu_variant: str = "",
+    mp: str | os.PathLike[str] | None = None,
+    mp_normalise: str | None = None,
+    smooth: str | os.PathLike[str] | None = None,
+    mask: str | os.PathLike[str] | None = None,
+    mask_bits: int | None = None,
     progress: ProgressArgument = None,
 ) -> Model:
     """Loads a Hugging Face folder, or random:SHAPE, as the options of the command line say.
@@ -398,6 +416,7 @@ def load(
     batch    sequences that one pass takes at most; it changes memory and speed, never bits.
     context  positions of a sequence; 0 is the model's, or what fits of it.
     seed     of random:SHAPE.
+    mp, smooth, mask  files, as ModelConfig takes them.
 
     >>> import stoch
     >>> with stoch.load("demo", device="cpu") as model:
@@ -409,17 +428,16 @@ def load(
         if not name.startswith("random:") or name.count(":") != 1:
             raise _stoch.InvalidInput(f"seed = {seed}: has a meaning with random:SHAPE alone, got model {name}")
         name = f"{name}:{seed}"
-    if isinstance(sc, ModelConfig):
-        settings = [sc.describe()]
-    elif sc is None or precision != "sc":
-        settings = [] if sc is None else ([sc] if isinstance(sc, str) else list(sc))
-    else:
-        settings = [sc] if isinstance(sc, str) else list(sc)
+    files = {"mp": mp, "mp_normalise": mp_normalise, "smooth": smooth, "mask": mask, "mask_bits": mask_bits}
+    config: ModelConfig | None = None
+    if precision == "sc" or sc is not None or any(value is not None for value in files.values()):
+        config = model_config_of(sc, files)
     with reporter(progress, "loading") as report:
         handle = _stoch.load(
             name,
             "" if tokenizer is None else os.fspath(tokenizer),
-            settings,
+            [] if config is None else config.settings,
+            files_of(config),
             precision,
             device,
             device_map if isinstance(device_map, str) else "auto",
@@ -432,4 +450,4 @@ def load(
             cpu_variant,
             report,
         )
-    return Model(handle)
+    return Model(handle, config if precision == "sc" else None)

@@ -40,7 +40,9 @@ class _Settings:
 
     def __init__(self, sc: str | Sequence[str] | stoch.ModelConfig) -> None:
         if isinstance(sc, stoch.ModelConfig):
-            sc = sc.describe()
+            if sc.has_files:
+                raise stoch.InvalidInput("sc has files (mp, smooth or mask): stoch.load takes them, patch does not")
+            sc = sc.settings
         texts = [sc] if isinstance(sc, str) else list(sc)
         entries = [entry for text in texts for entry in text.split(",") if entry]
         known = {name for name, _ in _stoch.operator_configs([])[0]}

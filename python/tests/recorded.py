@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the recorded data: safetensors files of F32, I32 and U8."""
+"""Reads the recorded data, and the demo model: safetensors files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-_TYPES = {"F32": np.float32, "I32": np.int32, "U8": np.uint8, "I64": np.int64}
+_TYPES = {"F16": np.float16, "F32": np.float32, "I32": np.int32, "U8": np.uint8, "I64": np.int64}
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

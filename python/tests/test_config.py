@@ -23,7 +23,7 @@ def test_defaults_are_those_of_the_definition() -> None:
 def test_every_parameter_is_an_attribute() -> None:
     for name, alias, kind, default in _stoch.parameters():
         value = getattr(stoch.ScConfig(), name)
-        assert isinstance(value, {"integer": int, "flag": bool, "choice": str, "list": tuple}[kind]), name
+        assert isinstance(value, {"integer": int, "flag": bool, "choice": str, "list": tuple, "text": str}[kind]), name
         if alias:
             assert getattr(stoch.ScConfig(), alias) == value
         assert name in dir(stoch.ScConfig())

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import stoch
+from recorded import read
 
 PROMPT = "Once upon a time, a dog named"
 
@@ -213,3 +216,54 @@ def test_chat_needs_a_template(model: stoch.Model) -> None:
         model.chat([{"role": "user", "content": "Hi"}])
     with pytest.raises(stoch.InvalidInput, match="role, content"):
         model.chat(["Hi"])  # type: ignore[list-item]
+
+
+def test_hidden(model: stoch.Model, demo: str) -> None:
+    ids = model.tokenize(PROMPT)
+    layers = model.config["num_hidden_layers"]
+    streams = [model.hidden(ids, layer) for layer in range(layers + 1)]
+    assert all(each.shape == (len(ids), model.config["hidden_size"]) for each in streams)
+    # The embeddings of a token are the same everywhere; what layers add is not.
+    assert np.array_equal(model.hidden([ids[3], ids[1]], 0), streams[0][[3, 1]])
+    assert len({each.tobytes() for each in streams}) == layers + 1
+    # The final norm and the LM head make logits of the last one.
+    with stoch.load(demo, device="cpu", precision="fp32") as exact:
+        last = exact.hidden(ids, layers).astype(np.float64)
+        tensors, _ = read(Path(demo) / "model.safetensors")
+        scale = np.sqrt((last**2).mean(axis=1, keepdims=True) + exact.config["rms_norm_eps"])
+        normed = last / scale * tensors["model.norm.weight"]
+        assert np.allclose(normed @ tensors["model.embed_tokens.weight"].T, exact.logits(ids), atol=1e-3)
+        assert np.abs(last - streams[-1]).max() > 1e-3
+        # Neither what follows nor layers on several devices change it.
+        with stoch.load(demo, device="cpu:2", precision="fp32", device_map={"": 0, "model.layers.1": 1}) as divided:
+            for layer in range(layers + 1):
+                assert np.array_equal(divided.hidden(ids, layer), exact.hidden(ids, layer)), layer
+        long = (ids * 80)[:500]
+        assert np.array_equal(exact.hidden(long, 2)[:300], exact.hidden(long[:300], 2))
+    with pytest.raises(stoch.InvalidInput, match=f"layer {layers + 1}: allowed is 0 .*{layers}"):
+        model.hidden(ids, layers + 1)
+    with pytest.raises(stoch.InvalidInput, match="layer -1"):
+        model.hidden(ids, -1)
+    assert model.hidden([], 0).shape == (0, model.config["hidden_size"])
+
+
+def test_models_leak_nothing(demo: str) -> None:
+    def some(count: int) -> None:
+        for _ in range(count):
+            with stoch.load(demo, device="cpu", context=64, batch=2) as model:
+                ids = model.generate("Once", max_tokens=2).ids
+                model.logits(ids)
+                model.hidden(ids, 1)
+                engine = model.engine()
+                engine.step([engine.fork(engine.add(ids))])
+        gc.collect()
+
+    some(4)
+    before = resident_kib()
+    some(24)
+    assert resident_kib() - before < 8192
+
+
+def resident_kib() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])

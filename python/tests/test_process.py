@@ -52,6 +52,8 @@ def test_after_fork(demo: str) -> None:
                 lambda: stoch.sc_matmul(a, packed),
                 lambda: stoch.load(demo, device="cpu"),
                 lambda: model.generate("Once", max_tokens=1),
+                lambda: model.hidden([1], 0),
+                lambda: stoch.bench(demo, device="cpu"),
             ):
                 try:
                     use()

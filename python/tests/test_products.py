@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import resource
+import sys
 
 import numpy as np
 import pytest
@@ -152,3 +153,71 @@ def test_many_calls_leak_nothing() -> None:
     some(5000)
     gc.collect()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4096  # KiB
+
+
+class Exporter:
+    """Says of an array's memory what a test wants it to say."""
+
+    def __init__(self, array: np.ndarray, device: tuple[int, int], capsule: object = None) -> None:
+        self.array, self.device, self.capsule = array, device, capsule
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, stream: int | None = None) -> object:
+        if isinstance(self.capsule, Exception):
+            raise self.capsule
+        return self.array.__dlpack__() if self.capsule is None else self.capsule
+
+
+CPU, CUDA_1, METAL = (1, 0), (2, 1), (8, 0)
+
+
+def test_exporters_of_any_library() -> None:
+    a = floats(3, 8)
+    strided = a[:, ::2]
+    want = stoch.sc_matmul(strided, strided)
+    assert np.array_equal(stoch.sc_matmul(Exporter(strided, CPU), strided), want)
+    # Its capsule is taken, not copied, and given back once.
+    before = sys.getrefcount(strided)
+    stoch.sc_matmul(strided, Exporter(strided, CPU))
+    assert sys.getrefcount(strided) == before
+
+
+@pytest.mark.parametrize(
+    ("b", "message"),
+    [
+        (Exporter(B, CUDA_1), "b is on cuda:1, a on cpu"),
+        (Exporter(B, METAL), "b is on a device of DLPack type 8: allowed is cpu or cuda"),
+        (Exporter(B, CPU, "no capsule"), "b: __dlpack__ gave no tensor"),
+        (Exporter(B, CPU, BufferError("not now")), "b: not now"),
+        (Exporter(B.astype(np.float64), CPU), "b is float64: allowed"),
+        (Exporter(B.astype(np.complex64), CPU), "b is complex64: allowed"),
+        (np.zeros((3, 4), [("tag", "u1"), ("value", "f4")])["value"], "b has a stride of|not aligned"),
+        (np.frombuffer(bytearray(49), np.uint8)[1:].view(np.float32).reshape(3, 4), "b is not aligned"),
+    ],
+    ids=["device", "metal", "text", "raises", "float64", "complex", "stride", "alignment"],
+)
+def test_exporters_that_are_refused(b: object, message: str) -> None:
+    with pytest.raises(stoch.InvalidInput, match=message):
+        stoch.sc_matmul(A, b)
+
+
+def test_packing_refuses_what_products_refuse() -> None:
+    for bad, message in (
+        (B.astype(np.float64), "b is float64"),
+        (B[0], "b has 1 dimensions"),
+        (B[None], "b has 3 dimensions"),
+        (B[:0], "b is empty"),
+    ):
+        with pytest.raises(stoch.InvalidInput, match=message):
+            stoch.pack(bad)
+    packed = stoch.pack(B)
+    for bad, message in ((A[:, :3], "a has 3 columns, the packed b has 4"), (A[None], "a has 3 dimensions")):
+        with pytest.raises(stoch.InvalidInput, match=message):
+            stoch.sc_matmul(bad, packed)
+    with pytest.raises(stoch.InvalidInput, match="device = tpu: allowed is cpu or cuda:N"):
+        stoch.pack(B, device="tpu")
+    with pytest.raises(stoch.InvalidInput, match="cuda"):
+        stoch.pack(B, device="cuda:4096")

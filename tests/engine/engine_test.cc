@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -301,6 +302,42 @@ TEST(Placement, PlansOfShardsAreWhatLoadingTakes) {
     EXPECT_EQ(sum.workspace, engine->model().workspace_bytes());
     EXPECT_EQ(sum.kv_cache, engine->model().kv_cache_bytes());
   }
+}
+
+TEST_P(EngineTest, CopiesTheResidualStreamOfOneStep) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const auto hidden_of = [&](int64_t max_pass_rows, int layers) {
+    EngineOptions options;
+    options.max_pass_rows = max_pass_rows;
+    const auto engine = Open(backend, options);
+    const auto hidden_size = static_cast<size_t>(engine->config().hidden_size);
+    const auto sequence = engine->NewSequence(100);
+    for (int32_t id = 0; id < 41; ++id) sequence->Append({&id, 1});
+    std::vector<float> hidden(41 * hidden_size);
+    while (sequence->pending() > 0) {
+      const auto row = static_cast<size_t>(sequence->computed());
+      const StepItem item{sequence.get(), engine->NextTokens(*sequence, 100), StepOutput::kNone};
+      const auto size = static_cast<size_t>(item.num_tokens) * hidden_size;
+      engine->StepWithHidden({&item, 1}, layers, std::span(hidden).subspan(row * hidden_size, size));
+    }
+    // The next step leaves it alone.
+    const std::vector<float> before = hidden;
+    sequence->Append(std::vector<int32_t>{7});
+    const StepItem next{sequence.get(), 1, StepOutput::kLast};
+    engine->Step({&next, 1});
+    EXPECT_EQ(hidden, before);
+    return hidden;
+  };
+  std::vector<std::vector<float>> seen;
+  for (int layers = 0; layers <= 2; ++layers) {
+    const std::vector<float> whole = hidden_of(128, layers);
+    EXPECT_EQ(whole, hidden_of(20, layers)) << layers;  // two cuts of 20, and a row on its own
+    EXPECT_NE(std::count(whole.begin(), whole.end(), 0.0f), static_cast<int64_t>(whole.size()));
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), whole), 0) << layers;
+    seen.push_back(whole);
+  }
+  ExpectInvalid([&] { hidden_of(128, 3); }, {"layer 3", "0 (the embeddings)..2"});
+  ExpectInvalid([&] { hidden_of(128, -1); }, {"layer -1"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, EngineTest, testing::ValuesIn(OneOfEachBackend()),

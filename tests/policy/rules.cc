@@ -155,7 +155,8 @@ std::vector<Layer> MakeLayers() {
       {"tools/stoch/research/",
        models + Patterns{"engine/", "tools/stoch/*.h", "tools/stoch/options/", "tools/stoch/report/"}},
       {"tools/stoch/serve/", models + Patterns{"engine/", "tools/stoch/*.h"}},
-      {"tools/", models + Patterns{"engine/", "tools/stoch/options/", "tools/stoch/report/"}},
+      {"tools/stoch/host/", {}},
+      {"tools/", models + Patterns{"engine/", "tools/stoch/host/", "tools/stoch/options/", "tools/stoch/report/"}},
       {"python/src/",
        models + Patterns{"engine/", "tools/stoch/*.h", "tools/stoch/report/", "tools/stoch/verify/", "python/src/"}},
   };

@@ -297,6 +297,7 @@ class Bench {
                             : DecodeFloor(*engine, test, options_.decode_tokens, environment_.read_bytes_per_s);
       results_.push_back(result);
     }
+    bar.Update(total, total);
   }
 
   std::string Report() {

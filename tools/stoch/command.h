@@ -3,6 +3,11 @@
 #pragma once
 
 #include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tools/stoch/host/host.h"
 
 namespace CLI {
 class App;
@@ -35,5 +40,21 @@ CommandBody AddWorker(CLI::App& command);
 // These need the whole command line to describe it.
 CommandBody AddCompletion(CLI::App& command, const CLI::App& root);
 CommandBody AddHelp(CLI::App& command, const CLI::App& root);
+
+struct CommandEntry {
+  const char* name;
+  CommandBody (*add)(CLI::App& command);
+};
+
+// Every command that needs neither a server nor the whole command line.
+std::span<const CommandEntry> Commands();
+
+// A message on one line, without a full stop.
+std::string OneLine(std::string text);
+
+// Runs `stoch ARGUMENTS` in this thread: what it prints, and how far it is, goes to the host.
+// Returns: kDone or kCheckFailed.
+// Errors:  InvalidInput for arguments that are not those of one of Commands(), and what the command or the host throws.
+ExitCode RunInProcess(const std::vector<std::string>& arguments, const Host& host);
 
 }  // namespace stoch::cli

@@ -3,6 +3,8 @@
 
 #include <csignal>
 
+#include "tools/stoch/host/host.h"
+
 namespace stoch::cli {
 namespace {
 
@@ -30,6 +32,7 @@ void WatchForInterrupt() {
 const std::atomic<bool>& InterruptFlag() { return interrupted; }
 
 void ThrowIfInterrupted() {
+  if (const Host* host = CurrentHost(); host != nullptr && host->check) host->check();
   if (interrupted) throw Interrupted{};
 }
 

@@ -12,7 +12,7 @@ struct Interrupted {};
 // From now on the first SIGINT or SIGTERM sets the flag, and a second one ends the process at once.
 void WatchForInterrupt();
 const std::atomic<bool>& InterruptFlag();
-// Throws Interrupted if the flag is set.
+// Throws Interrupted if the flag is set, and what the host of this thread (host/host.h) throws.
 void ThrowIfInterrupted();
 // Takes a SIGINT as the end of one step only: clears the flag and watches again. After SIGTERM it stays set.
 void ResumeAfterInterrupt();

@@ -30,25 +30,15 @@ void StartLog() {
   spdlog::set_default_logger(std::move(log));
 }
 
-// One sentence on one line.
-std::string OneLine(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
-  for (size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n')) text.replace(at, 1, "; ");
-  return text;
-}
-
 struct Declared {
   CLI::App* command;
   CommandBody body;
 };
 
 std::vector<Declared> Declare(CLI::App& root) {
-  const std::pair<const char*, CommandBody (*)(CLI::App&)> commands[] = {
-      {"generate", AddGenerate}, {"bench", AddBench},     {"perplexity", AddPerplexity},
-      {"verify", AddVerify},     {"inspect", AddInspect}, {"tokenize", AddTokenize},
-      {"serve", AddServe},       {"worker", AddWorker},   {"calibrate", AddCalibrate},
-      {"profile", AddProfile},   {"cost", AddCost},
-  };
+  std::vector<CommandEntry> commands(Commands().begin(), Commands().end());
+  commands.push_back({"serve", AddServe});
+  commands.push_back({"worker", AddWorker});
   std::vector<Declared> declared;
   for (const auto& [name, add] : commands) {
     CLI::App* command = root.add_subcommand(name);

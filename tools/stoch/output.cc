@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/base/error.h"
+#include "tools/stoch/host/host.h"
 #include "tools/stoch/interrupt.h"
 
 namespace stoch::cli {
@@ -48,6 +49,7 @@ std::string ReadAll(int fd, const std::string& where) {
 }  // namespace
 
 void Print(std::string_view text) {
+  if (const Host* host = CurrentHost(); host != nullptr) return host->print(text);
   while (!text.empty()) {
     const ssize_t count = write(STDOUT_FILENO, text.data(), text.size());
     if (count >= 0) {

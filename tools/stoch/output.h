@@ -9,7 +9,7 @@
 namespace stoch::cli {
 
 // Writes to standard output. Print returns once the text is handed to the system: streamed text appears at
-// once. Errors: InvalidInput if it cannot be written (disk full, closed pipe).
+// once; where this thread has a host (host/host.h), that gets it. Errors: InvalidInput if it cannot be written (disk full, closed pipe).
 void Print(std::string_view text);
 void PrintLine(std::string_view text);
 

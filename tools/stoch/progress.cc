@@ -29,9 +29,10 @@ std::string ProgressLine(const std::string& label, int64_t done, int64_t total, 
 }
 
 ProgressBar::ProgressBar(std::string label, bool quiet)
-    : label_(std::move(label)), shown_(!quiet && isatty(STDERR_FILENO) != 0) {}
+    : label_(std::move(label)), shown_(!quiet && CurrentHost() == nullptr && isatty(STDERR_FILENO) != 0) {}
 
 void ProgressBar::Update(int64_t done, int64_t total) {
+  if (host_ != nullptr && host_->progress) host_->progress(done, total, label_);
   const Clock::time_point now = Clock::now();
   if (!shown_ || now < next_draw_) return;
   next_draw_ = now + std::chrono::milliseconds(100);

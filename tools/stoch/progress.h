@@ -6,12 +6,15 @@
 #include <cstdint>
 #include <string>
 
+#include "tools/stoch/host/host.h"
+
 namespace stoch::cli {
 
 // "loading   [#####-----]  50 %  1.2 s, 1.2 s left"; without a total, or before the first step, no estimate.
 std::string ProgressLine(const std::string& label, int64_t done, int64_t total, double elapsed_s);
 
-// Redrawn at most ten times a second; nothing is drawn where standard error is no terminal, or `quiet`.
+// Redrawn at most ten times a second; nothing is drawn where standard error is no terminal, or `quiet`. A
+// host of this thread (host/host.h) is told of every update instead.
 class ProgressBar {
  public:
   ProgressBar(std::string label, bool quiet);
@@ -26,6 +29,7 @@ class ProgressBar {
  private:
   using Clock = std::chrono::steady_clock;
   std::string label_;
+  const Host* host_ = CurrentHost();
   bool shown_;
   bool drawn_ = false;
   Clock::time_point start_ = Clock::now();

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands in process, and what commands and models take besides settings: files and multiplier tables."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stoch
+from recorded import read
+from stoch import _stoch
+
+TEXT = "Tim and Lily went to the park. They saw a big red ball. " * 20
+
+
+def test_bench_is_the_program(run, demo: str) -> None:
+    arguments = ["-p", "8,16", "-n", "2", "-b", "1,2", "-r", "2", "--precision", "sc,fp32", "-o", "json"]
+    printed = json.loads(run("bench", "--model", demo, "--device", "cpu", *arguments))
+    rows = stoch.bench(
+        demo, device="cpu", prompt=[8, 16], decode=2, batch=[1, 2], repetitions=2, precision=["sc", "fp32"]
+    )
+    said = ("test", "precision", "prompt", "depth", "batch", "sc", "tokens", "model", "device")
+    assert [[row[key] for key in said] for row in rows] == [[row[key] for key in said] for row in printed["results"]]
+    for row, other in zip(rows, printed["results"], strict=True):
+        assert set(row) == {*other, "read_bytes_per_s", *(f"load.{key}" for key in printed["loads"][0] if key != "precision")}
+        assert len(row["samples_ms"]) == 2 and row["median_ms"] > 0
+        assert not any(isinstance(value, dict) for value in row.values())
+    assert {row["load.decoder_bytes"] for row in rows} == {load["decoder_bytes"] for load in printed["loads"]}
+
+
+def test_refusals_are_those_of_the_program(demo: str) -> None:
+    with pytest.raises(stoch.InvalidInput, match="stoc_len"):
+        stoch.bench(demo, device="cpu", precision="sc", sc="stoc_len=1.5", prompt=4, decode=0)
+    with pytest.raises(stoch.InvalidInput, match="repetitions"):
+        stoch.bench(demo, device="cpu", repetitions=0)
+    with pytest.raises(stoch.InvalidInput, match="tpu"):
+        stoch.bench(demo, device="tpu", prompt=4, decode=0)
+    with pytest.raises(stoch.InvalidInput, match="serve"):
+        _stoch.run_command(["serve"], None)
+
+
+def test_nothing_is_printed(demo: str, capfd: pytest.CaptureFixture[str]) -> None:
+    stoch.bench(demo, device="cpu", precision="sc", prompt=4, decode=1, repetitions=1)
+    stoch.verify(demo, device="cpu", only=["product.halved"])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_of_a_command(demo: str) -> None:
+    seen: list[tuple[int, int, str]] = []
+    stoch.bench(
+        demo, device="cpu", precision="sc", prompt=4, decode=1, repetitions=2, progress=lambda *now: seen.append(now)
+    )
+    measured = [now for now in seen if now[2] == "measuring sc"]
+    assert measured[-1][:2] == (6, 6) and [now[0] for now in measured] == sorted(now[0] for now in measured)
+    assert "loading" in {now[2] for now in seen}
+
+
+def test_interrupt_ends_a_command(demo: str) -> None:
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        stoch.bench(demo, device="cpu", precision="sc", prompt=256, decode=64, repetitions=10000)
+    timer.join()
+    assert stoch.verify(demo, device="cpu", only=["product.halved"])[0]["passed"]
+
+
+def test_calibrate_and_smooth(run, demo: str, tmp_path: Path) -> None:
+    text, ours, theirs = tmp_path / "text", tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
+    text.write_text(TEXT)
+    rows = stoch.calibrate("smoothquant", demo, file=text, output=ours, ctx=64, max_windows=2, device="cpu")
+    options = ["--file", str(text), "-o", str(theirs), "--ctx", "64", "--max-windows", "2", "--device", "cpu"]
+    run("calibrate", "smoothquant", "--model", demo, *options)
+    assert ours.read_bytes() == theirs.read_bytes()
+    tensors, metadata = read(ours)
+    assert len(rows) == len(tensors) and all(row["method"] == metadata["method"] == "smoothquant" for row in rows)
+    row = next(row for row in rows if (row["layer"], row["op"]) == (1, "down_proj"))
+    assert (row["min"], row["max"]) == (tensors["layers.1.down_proj"].min(), tensors["layers.1.down_proj"].max())
+    assert row["in_features"] == tensors["layers.1.down_proj"].size
+
+    config = stoch.ModelConfig("stoc_len=64", smooth=ours)
+    assert config != stoch.ModelConfig("stoc_len=64") and "smooth=" in config.describe()
+    assert pickle.loads(pickle.dumps(config)) == config
+    with stoch.load(demo, device="cpu", sc=config) as smooth, stoch.load(demo, device="cpu", sc="stoc_len=64") as plain:
+        assert smooth.sc == config
+        hashed = smooth.generate("Once upon a time", max_tokens=2).logits_sha256
+        assert hashed != plain.generate("Once upon a time", max_tokens=2).logits_sha256
+    printed = json.loads(
+        run(
+            *("generate", "--model", demo, "--device", "cpu", "--sc", "stoc_len=64", "--smooth", str(ours)),
+            *("--prompt", "Once upon a time", "--max-tokens", "2", "--json"),
+        )
+    )
+    assert printed["logits_sha256"] == hashed and printed["sc"] == config.describe()
+    with pytest.raises(stoch.InvalidInput, match="files of its own"):
+        stoch.load(demo, device="cpu", sc=config, smooth=ours)
+    with pytest.raises(stoch.InvalidInput, match="precision"):
+        stoch.load(demo, device="cpu", precision="fp32", smooth=ours)
+    with pytest.raises(stoch.InvalidInput, match="nowhere"):
+        stoch.ModelConfig(mask=tmp_path / "nowhere")
+
+
+def test_log_goes_to_python(demo: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mask = tmp_path / "mask.json"
+    mask.write_text(json.dumps({"default": "sc", "unheard_of": 1}))
+    with caplog.at_level(logging.WARNING, "stoch"):
+        stoch.ModelConfig(mask=mask)
+    assert [record.name for record in caplog.records] == ["stoch"] and "unheard_of" in caplog.text
+
+
+def test_a_warning_without_handlers_prints_nothing(tmp_path: Path) -> None:
+    mask = tmp_path / "mask.json"
+    mask.write_text(json.dumps({"default": "sc", "unheard_of": 1}))
+    done = subprocess.run(
+        [sys.executable, "-c", f"import stoch; stoch.ModelConfig(mask={str(mask)!r})"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.fixture(scope="module")
+def tables(shared: Path):
+    tensors, metadata = read(shared / "goldens/research_golden.safetensors")
+    return tensors, [case for case in json.loads(metadata["cases"]) if case["kind"] == "table"]
+
+
+def test_recorded_tables(tables) -> None:
+    tensors, cases = tables
+    assert len(cases) == 4
+    for case in cases:
+        tensor = {role: tensors[name] for role, name in case["tensors"].items()}
+        signed = case["code"] == "signed"
+        entries = tensor["table"].reshape(256, 256)
+        table = stoch.multiplier_table(
+            entries if signed else entries.astype(np.uint16), code=case["code"], order="numeric" if signed else ""
+        )
+        assert (table.sha256, table.code) == (case["table_sha256"], case["code"])
+        metrics = table.metrics()
+        for pairs in ("all", "used"):
+            for name, value in case["metrics"][pairs].items():
+                assert metrics[f"{pairs}.{name}"] == pytest.approx(value, rel=1e-12), (case["case"], pairs, name)
+        config = stoch.ScConfig(gate="table", table=table, table_code=case["code"], chunk_d=case["chunk_d"])
+        y = stoch.sc_matmul(tensor["a"], tensor["b"], config)
+        assert y.tobytes() == tensor["y"].tobytes(), case["case"]
+        assert stoch.ScConfig.parse(config.describe()) == config
+
+
+def test_multiplier_table(run, tmp_path: Path) -> None:
+    numbers = np.arange(-128, 128)
+    entries = np.outer(numbers, numbers) & ~3  # the two lowest bits are gone
+    by_bytes = entries[np.ix_(np.arange(256) - 128, np.arange(256) - 128)]
+    file = tmp_path / "truncated.npy"
+    np.save(file, by_bytes.astype(np.int32))
+    read_back = stoch.multiplier_table(file)
+    table = stoch.multiplier_table(entries, order="numeric")
+    assert table.sha256 == read_back.sha256 and table.code == "signed"
+    printed = json.loads(run("inspect", "--table", str(file), "--json"))
+    assert table.metrics()["all.mae"] == printed["all"]["mae"] == np.abs(entries - np.outer(numbers, numbers)).mean()
+    assert table.sha256 == printed["sha256"]
+    a = np.sin(np.arange(24, dtype=np.float32)).reshape(3, 8)
+    y = stoch.sc_matmul(a, a, gate="table", table=table)
+    assert np.array_equal(y, stoch.sc_matmul(a, a, gate="table", table=file))
+    exact = stoch.multiplier_table(np.outer(numbers, numbers), order="numeric")
+    assert not np.array_equal(y, stoch.sc_matmul(a, a, gate="table", table=exact))
+    with pytest.raises(stoch.InvalidInput, match=r"\[256, 256\]"):
+        stoch.multiplier_table(entries[:255])
+    with pytest.raises(stoch.InvalidInput, match="signed"):
+        stoch.multiplier_table(by_bytes.astype(np.int32), order="numeric")
+    with pytest.raises(stoch.InvalidInput):
+        stoch.ScConfig(gate="table", table="0123456789abcdef")
