@@ -144,6 +144,7 @@ std::vector<Layer> MakeLayers() {
       {"engine/ipc/", {"kernels/base/", "engine/request/"}},
       {"engine/gateway/", gateway + Patterns{"engine/ipc/", "engine/serve/*.h"}},
       {"engine/worker/", models + Patterns{"engine/*.h", "engine/request/", "engine/ipc/"}},
+      {"engine/research/calibrate/", models + Patterns{"engine/*.h", "engine/research/*.h"}},
       {"engine/research/", models + Patterns{"engine/*.h", "engine/request/"}},
       {"engine/", models + Patterns{"engine/request/"}},
       {"examples/", models + Patterns{"engine/"}},
