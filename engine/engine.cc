@@ -132,6 +132,7 @@ struct Engine::State {
   Buffer argmax_ids;             // where a block's are read from
   std::vector<int32_t> holders;  // sequences that hold each page
   int64_t held_pages = 0;        // those that at least one holds
+  StepObserver* observer = nullptr;
 
   void ForgetRows() {
     output_rows = 0;
@@ -327,6 +328,11 @@ int64_t Engine::Step(std::span<const StepItem> items) {
 int64_t Engine::max_steps() const { return state_->shape.lanes; }
 int64_t Engine::steps_under_way() const { return static_cast<int64_t>(state_->steps.size()); }
 
+void Engine::Observe(StepObserver* observer) {
+  STOCH_CHECK(observer == nullptr || state_->steps.empty());
+  state_->observer = observer;
+}
+
 void Engine::Begin(std::span<const StepItem> items) {
   STOCH_CHECK(steps_under_way() < max_steps());
   state_->ForgetRows();
@@ -361,6 +367,7 @@ void Engine::Begin(std::span<const StepItem> items) {
   }
   state_->steps.push_back(std::move(step));
   for (const StepItem& item : items) item.sequence->under_way_ = true;
+  if (state_->observer != nullptr) state_->observer->OnBegin(items);
   try {
     state_->model->Begin(layout, queries);
   } catch (...) {
@@ -378,6 +385,7 @@ int64_t Engine::Finish() {
     Abandon();
     throw;
   }
+  if (state_->observer != nullptr) state_->observer->OnFinish();
   State::UnderWay& step = state_->steps.front();
   for (const StepItem& item : step.items) {
     if (item.sequence == nullptr) continue;
@@ -410,6 +418,7 @@ void Engine::Abandon() {
     }
   }
   state_->steps.clear();
+  if (state_->observer != nullptr) state_->observer->OnAbandon();
   state_->model->Abandon();
 }
 

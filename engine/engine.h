@@ -110,6 +110,15 @@ struct StepItem {
   const RowQueries* queries = nullptr;
 };
 
+// Sees the steps of an engine, for counting what they take. Calls come from the engine's thread.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void OnBegin(std::span<const StepItem> items) = 0;  // before an op of it is issued
+  virtual void OnFinish() = 0;                                // of the step that began first
+  virtual void OnAbandon() = 0;                               // all steps in flight are as if they had not begun
+};
+
 class Engine {
  public:
   // Loads the weights of `files` onto the backend's devices. Keeps what it needs of both.
@@ -166,6 +175,8 @@ class Engine {
   int64_t Finish();
   int64_t steps_under_way() const;
   int64_t max_steps() const;  // 1 unless layers are split over devices
+  // Shows steps from now on to `observer`, which outlives that; null ends it. Requires: null, or no step is in flight.
+  void Observe(StepObserver* observer);
 
   // Output rows of the last step; each waits for the device.
   // Logits of rows [first, first + count), F32 [count, vocab_size], to host memory.

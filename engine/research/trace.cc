@@ -11,8 +11,6 @@
 namespace stoch {
 namespace {
 
-double Divide(Int128 a, Int128 b) { return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b); }
-
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The chunks of a product over `dims` dimensions.
@@ -28,19 +26,73 @@ int LengthAt(const TraceCall& call, int64_t row, int64_t chunk) {
   return call.lengths[static_cast<size_t>(row * call.per_row + (call.per_row > 1 ? chunk : 0))];
 }
 
+// The longest length of rows [first, end) in a chunk.
+int Longest(const TraceCall& call, int64_t first, int64_t end, int64_t chunk) {
+  if (call.lengths.empty()) return call.stoc_len;
+  int result = 0;
+  for (int64_t row = first; row < end; ++row) result = std::max(result, LengthAt(call, row, chunk));
+  return result;
+}
+
 void Check(const TraceCall& call) {
-  const bool sized = call.rows >= 0 && call.batch >= 1 && call.d_in >= 1 && call.d_out >= 1 && call.chunk_d >= 0;
+  const bool sized = call.rows >= 0 && call.calls >= 0 && call.stoc_len >= 0 && call.batch >= 1 && call.d_in >= 1 &&
+                     call.d_out >= 1 && call.chunk_d >= 0;
   const bool fits = call.lengths.empty() || static_cast<int64_t>(call.lengths.size()) == call.rows * call.per_row;
   const bool chunked = call.per_row == 1 || (!call.causal && call.per_row == Chunks(call.d_in, call.chunk_d).count());
   if (!sized || !fits || !chunked) throw InvalidInput("trace: " + call.op + " has sizes that do not fit each other");
 }
 
+int64_t Visible(const TraceCall& call, int64_t row) {
+  const int64_t before = call.start + row + 1;
+  return call.window > 0 ? std::min(call.window, before) : before;
+}
+
 // Multiplications of one row of one of the batch.
 int64_t RowMacs(const TraceCall& call, int64_t row) {
-  return call.causal ? call.head_dim * (call.start + row + 1) : call.d_in * call.d_out;
+  return call.causal ? call.head_dim * Visible(call, row) : call.d_in * call.d_out;
+}
+
+// The positions that rows [first, end) see, all together: what the last one does, and more where a window slides.
+int64_t TileSpan(const TraceCall& call, int64_t first, int64_t end) {
+  const int64_t seen = call.start + end;
+  return call.window > 0 ? std::min(call.window + (end - first) - 1, seen) : seen;
+}
+
+// Macs of rows [first, end), all chunks.
+Int128 MacsOf(const TraceCall& call, int64_t first, int64_t end) {
+  if (!call.causal) return static_cast<Int128>(call.batch) * (end - first) * call.d_in * call.d_out;
+  Int128 macs = 0;
+  for (int64_t row = first; row < end; ++row) macs += static_cast<Int128>(call.batch) * RowMacs(call, row);
+  return macs;
+}
+
+// Rows of a call by (length, width of its chunks), with their macs; 0 = pruned.
+using Records = std::map<std::pair<int, int64_t>, std::pair<int64_t, Int128>>;
+
+Records CollectRecords(const TraceCall& call) {
+  Check(call);
+  Records records;
+  if (call.rows == 0) return records;
+  if (call.lengths.empty()) {
+    records[{call.stoc_len, call.d_in}] = {call.rows * call.batch, MacsOf(call, 0, call.rows)};
+    return records;
+  }
+  const Chunks chunks(call.d_in, call.chunk_d);
+  const bool by_chunk = call.per_row > 1;
+  for (int64_t row = 0; row < call.rows; ++row) {
+    for (int64_t c = 0; c < call.per_row; ++c) {
+      const int64_t width = by_chunk ? chunks.width(c) : call.d_in;
+      auto& [rows, macs] = records[{LengthAt(call, row, c), width}];
+      rows += call.batch;
+      macs += static_cast<Int128>(call.batch) * (by_chunk ? width * call.d_out : RowMacs(call, row));
+    }
+  }
+  return records;
 }
 
 }  // namespace
+
+double RatioOf(Int128 a, Int128 b) { return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b); }
 
 std::string ToText(Int128 value) {
   if (value == 0) return "0";
@@ -74,8 +126,35 @@ ArrayShape ParseArrayShape(const std::string& text) {
   return {numbers[0], numbers[1], numbers[2], numbers.size() == 4 ? numbers[3] : 0};
 }
 
-double TraceCounts::mac_average() const { return Divide(mac_cycles, macs + macs_pruned); }
-double TraceCounts::row_average() const { return Divide(row_cycles, rows); }
+double TraceCounts::mac_average() const { return RatioOf(mac_cycles, macs + macs_pruned); }
+double TraceCounts::row_average() const { return RatioOf(row_cycles, rows); }
+
+TraceCounts& TraceCounts::operator+=(const TraceCounts& other) {
+  macs += other.macs;
+  macs_pruned += other.macs_pruned;
+  mac_cycles += other.mac_cycles;
+  rows += other.rows;
+  row_cycles += other.row_cycles;
+  return *this;
+}
+
+Trace::ArrayCounts& Trace::ArrayCounts::operator+=(const ArrayCounts& other) {
+  cycles += other.cycles;
+  sng_bits += other.sng_bits;
+  sram_read_bytes += other.sram_read_bytes;
+  dram_read_bytes += other.dram_read_bytes;
+  return *this;
+}
+
+std::vector<TraceRecord> RecordsOf(const TraceCall& call) {
+  std::vector<TraceRecord> result;
+  for (const auto& [at, sums] : CollectRecords(call)) {
+    if (at.first > 0) result.push_back({at.first, at.second, sums.first, sums.second});
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const TraceRecord& a, const TraceRecord& b) { return a.stoc_len > b.stoc_len; });
+  return result;
+}
 
 Trace::Trace(std::vector<int64_t> tile_rows, std::optional<ArrayShape> array)
     : tile_rows_(std::move(tile_rows)), array_(array), tile_cycles_(tile_rows_.size(), 0) {
@@ -85,31 +164,15 @@ Trace::Trace(std::vector<int64_t> tile_rows, std::optional<ArrayShape> array)
 }
 
 void Trace::Add(const TraceCall& call) {
-  Check(call);
-  const Chunks chunks(call.d_in, call.chunk_d);
-  const bool by_chunk = call.per_row > 1;
-  // Records of this call by (length, width of its chunks).
-  struct Record {
-    int64_t rows = 0;
-    Int128 macs = 0;
-  };
-  std::map<std::pair<int, int64_t>, Record> records;
-  TraceCounts counts;
-  for (int64_t row = 0; row < call.rows; ++row) {
-    for (int64_t c = 0; c < (by_chunk ? chunks.count() : 1); ++c) {
-      const int length = LengthAt(call, row, c);
-      const int64_t width = by_chunk ? chunks.width(c) : call.d_in;
-      const Int128 macs = static_cast<Int128>(call.batch) * (by_chunk ? width * call.d_out : RowMacs(call, row));
-      (length > 0 ? counts.macs : counts.macs_pruned) += macs;
-      counts.mac_cycles += macs * length;
-      if (length == 0) continue;
-      Record& record = records[{length, width}];
-      record.rows += call.batch;
-      record.macs += macs;
-    }
-  }
-  for (const auto& [at, record] : records) {
+  Operator counted;
+  for (const auto& [at, sums] : CollectRecords(call)) {
     const auto [length, width] = at;
+    const Int128 macs = sums.second * call.calls;
+    TraceCounts& counts = counted.counts;
+    (length > 0 ? counts.macs : counts.macs_pruned) += macs;
+    counts.mac_cycles += macs * length;
+    counted.macs_by_len[length] += macs;
+    if (length == 0) continue;
     const std::string unit = call.unit ? std::to_string(*call.unit) : "";
     // Visible positions vary from call to call, so all of an operator is one group.
     const Key key = call.causal ? Key{call.block, call.op, unit, -length, 0, 0}
@@ -122,71 +185,77 @@ void Trace::Add(const TraceCall& call) {
     group.dims_vary = call.causal;
     group.d_in = std::max(group.d_in, width);
     group.d_out = std::max(group.d_out, call.d_out);
-    ++group.calls;
-    group.rows += record.rows;
-    group.macs += record.macs;
-    group.row_cycles += static_cast<Int128>(record.rows) * length;
-    counts.rows += record.rows;
-    counts.row_cycles += static_cast<Int128>(record.rows) * length;
+    group.calls += call.calls;
+    const int64_t rows = sums.first * call.calls;
+    group.rows += rows;
+    group.macs += macs;
+    group.row_cycles += static_cast<Int128>(rows) * length;
+    counts.rows += rows;
+    counts.row_cycles += static_cast<Int128>(rows) * length;
   }
-  for (TraceCounts* into : {&total_, &by_op_[call.op]}) {
-    into->macs += counts.macs;
-    into->macs_pruned += counts.macs_pruned;
-    into->mac_cycles += counts.mac_cycles;
-    into->rows += counts.rows;
-    into->row_cycles += counts.row_cycles;
-  }
+  counted.array = CountArray(call);
+  total_ += counted.counts;
+  Operator& into = operators_[{call.block, call.op}];
+  into.counts += counted.counts;
+  into.array += counted.array;
+  for (const auto& [length, macs] : counted.macs_by_len) into.macs_by_len[length] += macs;
   AddTiles(call);
 }
 
 void Trace::AddTiles(const TraceCall& call) {
   const Chunks chunks(call.d_in, call.chunk_d);
   const bool by_chunk = call.per_row > 1;
-  const auto longest = [&](int64_t first, int64_t end, int64_t c) {
-    int result = 0;
-    for (int64_t row = first; row < end; ++row) result = std::max(result, LengthAt(call, row, c));
-    return result;
-  };
   for (size_t i = 0; i < tile_rows_.size(); ++i) {
+    if (call.lengths.empty()) {
+      tile_cycles_[i] += MacsOf(call, 0, call.rows) * call.stoc_len * call.calls;
+      continue;
+    }
     for (int64_t first = 0; first < call.rows; first += tile_rows_[i]) {
       const int64_t end = std::min(first + tile_rows_[i], call.rows);
-      if (by_chunk) {
-        for (int64_t c = 0; c < chunks.count(); ++c) {
-          tile_cycles_[i] += static_cast<Int128>(longest(first, end, c)) * ((end - first) * call.batch) *
-                             (chunks.width(c) * call.d_out);
-        }
-        continue;
+      for (int64_t c = 0; c < call.per_row; ++c) {
+        const Int128 macs = by_chunk ? static_cast<Int128>((end - first) * call.batch) * (chunks.width(c) * call.d_out)
+                                     : MacsOf(call, first, end);
+        tile_cycles_[i] += macs * Longest(call, first, end, c) * call.calls;
       }
-      Int128 macs = 0;
-      for (int64_t row = first; row < end; ++row) macs += static_cast<Int128>(call.batch) * RowMacs(call, row);
-      tile_cycles_[i] += macs * longest(first, end, 0);
     }
   }
-  if (!array_) return;
+}
+
+Trace::ArrayCounts Trace::CountArray(const TraceCall& call) const {
+  ArrayCounts counts;
+  counts.dram_read_bytes =
+      call.codes >= 0 ? static_cast<Int128>(call.codes) : static_cast<Int128>(call.batch) * call.d_in * call.d_out;
+  counts.dram_read_bytes *= call.calls;
+  if (!array_) return counts;
   for (int64_t first = 0; first < call.rows; first += array_->rows) {
     const int64_t end = std::min(first + array_->rows, call.rows);
-    // A causal tile spans what its last row sees.
-    const int64_t seen = call.start + end;
-    const int64_t d_in = call.causal && call.op == "av" ? seen : call.d_in;
-    const int64_t d_out = call.causal && call.op == "qk" ? seen : call.d_out;
+    const int64_t d_in = call.causal && call.op == "av" ? TileSpan(call, first, end) : call.d_in;
+    const int64_t d_out = call.causal && call.op == "qk" ? TileSpan(call, first, end) : call.d_out;
     const Chunks spans(d_in, call.chunk_d);
     const int64_t column_tiles = CeilDiv(d_out, array_->cols);
     Int128 cycles = array_->fill;
     Int128 bits = 0;
     Int128 bytes = 0;
     for (int64_t c = 0; c < spans.count(); ++c) {
-      const int length = longest(first, end, c);
+      const int length = Longest(call, first, end, c);
       const int64_t width = spans.width(c);
       const Int128 generators = static_cast<Int128>(width) * ((end - first) * column_tiles + d_out);
       cycles += static_cast<Int128>(CeilDiv(width, array_->depth)) * length;
       bits += generators * length;
       bytes += generators;
     }
-    array_counts_.cycles += static_cast<Int128>(call.batch) * column_tiles * cycles;
-    array_counts_.sng_bits += static_cast<Int128>(call.batch) * bits;
-    array_counts_.sram_read_bytes += static_cast<Int128>(call.batch) * bytes;
+    const Int128 times = static_cast<Int128>(call.batch) * call.calls;
+    counts.cycles += times * column_tiles * cycles;
+    counts.sng_bits += times * bits;
+    counts.sram_read_bytes += times * bytes;
   }
-  array_counts_.dram_read_bytes += static_cast<Int128>(call.batch) * call.d_in * call.d_out;
+  return counts;
+}
+
+Trace::ArrayCounts Trace::array() const {
+  ArrayCounts sum;
+  for (const auto& [at, op] : operators_) sum += op.array;
+  return sum;
 }
 
 std::vector<TraceGroup> Trace::Groups() const {
@@ -195,6 +264,6 @@ std::vector<TraceGroup> Trace::Groups() const {
   return groups;
 }
 
-double Trace::TileAverage(size_t index) const { return Divide(tile_cycles_[index], total_.macs + total_.macs_pruned); }
+double Trace::TileAverage(size_t index) const { return RatioOf(tile_cycles_[index], total_.macs + total_.macs_pruned); }
 
 }  // namespace stoch

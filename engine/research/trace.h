@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace stoch {
@@ -16,7 +17,7 @@ __extension__ using Int128 = __int128;
 // A count of any size in decimal.
 std::string ToText(Int128 value);
 
-// One product of one call.
+// One product of one call, or of `calls` equal ones.
 struct TraceCall {
   int block = -1;  // layer; -1: none
   std::string op;
@@ -28,9 +29,22 @@ struct TraceCall {
   int stoc_len = 0;          // of all rows, where `lengths` is empty
   std::vector<int> lengths;  // [rows][per_row]; 0 = pruned
   int64_t per_row = 1;       // 1, or the number of chunks
-  bool causal = false;       // per_token attention: row r sees start + r + 1 positions
-  int64_t start = 0, head_dim = 0;
+  bool causal = false;       // per_token attention: row r sees start + r + 1 positions, at most `window` if that is set
+  int64_t start = 0, head_dim = 0, window = 0;
+  int64_t codes = -1;  // of weights, keys or values that are read; -1: batch * d_in * d_out
+  int64_t calls = 1;
 };
+
+// Rows of one length and width of a call, as the published traces record them.
+struct TraceRecord {
+  int stoc_len = 0;
+  int64_t d_in = 0;  // of the chunk where chunks have lengths of their own
+  int64_t rows = 0;
+  Int128 macs = 0;
+};
+// Longest first, then the narrowest; without pruned rows. Of one of call.calls.
+// Errors: InvalidInput for shapes that are none or disagree.
+std::vector<TraceRecord> RecordsOf(const TraceCall& call);
 
 struct TraceGroup {
   int block = -1;
@@ -57,7 +71,10 @@ struct TraceCounts {
   Int128 rows = 0, row_cycles = 0;
   double mac_average() const;  // pruned macs included
   double row_average() const;
+  TraceCounts& operator+=(const TraceCounts& other);
 };
+// a / b in double, 0 where b is 0: the one way in which averages of counts are made.
+double RatioOf(Int128 a, Int128 b);
 
 // Sums calls; results do not depend on their order.
 class Trace {
@@ -71,28 +88,37 @@ class Trace {
   std::vector<TraceGroup> Groups()
       const;  // sorted by block (null as -1), op, text of unit, length falling, d_in, d_out
   const TraceCounts& total() const { return total_; }
-  const std::map<std::string, TraceCounts>& by_op() const { return by_op_; }
   const std::vector<int64_t>& tile_rows() const { return tile_rows_; }
   double TileAverage(size_t index) const;
   // Of the array, where there is one.
   struct ArrayCounts {
-    Int128 cycles = 0, sng_bits = 0, sram_read_bytes = 0, dram_read_bytes = 0;
+    Int128 cycles = 0, sng_bits = 0, sram_read_bytes = 0;
+    Int128 dram_read_bytes = 0;  // without an array too
+    ArrayCounts& operator+=(const ArrayCounts& other);
   };
-  const ArrayCounts& array() const { return array_counts_; }
+  ArrayCounts array() const;
   const std::optional<ArrayShape>& array_shape() const { return array_; }
+
+  // One operator of one layer.
+  struct Operator {
+    TraceCounts counts;
+    ArrayCounts array;
+    std::map<int, Int128> macs_by_len;  // 0: pruned
+  };
+  const std::map<std::pair<int, std::string>, Operator>& operators() const { return operators_; }
 
  private:
   // block, op, text of unit, -length, d_in, d_out
   using Key = std::tuple<int, std::string, std::string, int, int64_t, int64_t>;
   void AddTiles(const TraceCall& call);
+  ArrayCounts CountArray(const TraceCall& call) const;
 
   std::vector<int64_t> tile_rows_;
   std::optional<ArrayShape> array_;
   std::map<Key, TraceGroup> groups_;
   TraceCounts total_;
-  std::map<std::string, TraceCounts> by_op_;
+  std::map<std::pair<int, std::string>, Operator> operators_;
   std::vector<Int128> tile_cycles_;
-  ArrayCounts array_counts_;
 };
 
 }  // namespace stoch

@@ -162,6 +162,41 @@ TEST_F(ResearchCli, RescaledTablesNeedNoCall) {
                 "--mp TABLE");
 }
 
+TEST_F(ResearchCli, CostIsReportedByWhatRanInSc) {
+  const auto json = ExpectJson(Perplexity({"--json", "--array", "16,16,32,4", "--tile-rows", "1,16"}));
+  const auto& cost = json["results"][0]["sc_cost"];
+  EXPECT_EQ(cost["mac_avg_stoc_len"], 128.0);
+  EXPECT_EQ(cost["calls"], 2);
+  EXPECT_EQ(cost["tile_avg_stoc_len"].size(), 2u);
+  // Two windows of 16 tokens are one tile of rows each; 256 x 256 and 32 x 16 dimensions, one chunk is 4 * 128 cycles.
+  const int64_t of_256 = 2 * 4 * 128 + 4;
+  const int64_t linears = of_256 * (16 + 8 + 8 + 16 + 32 + 32) + (2 * of_256 - 4) * 16;
+  const int64_t attention = 8 * (132 + 2 * 132);
+  EXPECT_EQ(cost["array"]["cycles"], 2 * 5 * (linears + attention));
+  EXPECT_FALSE(ExpectJson(Perplexity({"--json", "--precision", "fp32"}))["results"][0].contains("sc_cost"));
+
+  const std::string mp = Table(R"({"thresholds": [0.5], "metric_lo": 0, "metric_hi": 4})");
+  const ProcessResult text = Perplexity({"--mp", mp, "--array", "16,16,32"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  for (const char* part : {"avg length", "average stream length: ", "by operator: q_proj ", "array 16,16,32,0: "}) {
+    EXPECT_NE(text.out.find(part), std::string::npos) << part << " in " << text.out;
+  }
+  const auto generated = ExpectJson(
+      RunStoch(WithDemo("generate", {"--prompt", "Once", "--max-tokens", "3", "--ignore-eos", "--mp", mp, "--json"})));
+  EXPECT_EQ(generated["sc_cost"]["calls"], 3) << "a prompt and two tokens";
+  EXPECT_LT(generated["sc_cost"]["mac_avg_stoc_len"], 128.0);
+  EXPECT_GT(generated["sc_cost"]["mac_avg_stoc_len"], 16.0);
+}
+
+TEST_F(ResearchCli, CostOptionsAreChecked) {
+  for (const std::string array : {"16", "16,16", "0,16,16", "1,2,3,-4", "1,2,3,4,5", "a,b,c", "1,2,9999999"}) {
+    ExpectRefused(Perplexity({"--array", array}), array);
+  }
+  ExpectRefused(Perplexity({"--array", "8,8,8", "--precision", "fp32"}), "--array");
+  ExpectRefused(Perplexity({"--tile-rows", "8,0"}), "--tile-rows 0");
+  ExpectRefused(RunStoch(WithDemo("generate", {"--prompt", "a", "--array", "x"})), "R,C,K");
+}
+
 TEST_F(ResearchCli, WrongFilesAreOneSentence) {
   WriteFile(folder_ / "bad.json", "{");
   WriteFile(folder_ / "list.json", "[]");

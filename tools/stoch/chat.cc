@@ -52,7 +52,7 @@ ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, ChatFormat format, 
     const GenerateResult result = Generate(engine, &tokenizer, request, callbacks);
     PrintLine("");
     messages.push_back({"assistant", result.text});
-    if (!output.quiet) PrintSummary(engine, request, result);
+    if (!output.quiet) PrintSummary(engine, request, result, {});
     if (result.finish_reason == FinishReason::kCancelled) ResumeAfterInterrupt();
   }
   if (terminal) PrintLine("");

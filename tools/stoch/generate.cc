@@ -17,6 +17,7 @@
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
+#include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
 #include "tools/stoch/report/generate.h"
@@ -40,6 +41,7 @@ struct Options {
   std::vector<std::string> stop;
   bool ignore_eos = false;
   int top_logprobs = 0;
+  CostFlags cost;
 };
 
 GenerateRequest RequestFrom(const Options& options) {
@@ -58,7 +60,8 @@ std::string PromptText(const Options& options) {
   return text;
 }
 
-ExitCode RunOnce(const Options& options, Engine& engine, const Tokenizer& tokenizer, const std::string& prompt) {
+ExitCode RunOnce(const Options& options, const CostOptions& cost, Engine& engine, const Tokenizer& tokenizer,
+                 const std::string& prompt) {
   GenerateRequest request = RequestFrom(options);
   request.prompt = tokenizer.Encode(prompt, {});
   if (options.output.json) {
@@ -74,20 +77,24 @@ ExitCode RunOnce(const Options& options, Engine& engine, const Tokenizer& tokeni
     if (!options.output.json) Print(text);
   };
   if (options.echo) Print(prompt);
+  const std::unique_ptr<ScCostCollector> collector = CollectCost(engine, cost);
   const GenerateResult result = Generate(engine, &tokenizer, request, callbacks);
   bar.Clear();
+  std::optional<ScCost> counted;
+  if (collector != nullptr) counted = collector->Cost();
   if (options.output.json) {
-    PrintLine(ReportJson(engine, request, result));
+    PrintLine(ReportJson(engine, request, result, counted));
   } else {
     PrintLine("");
   }
-  if (!options.output.quiet) PrintSummary(engine, request, result);
+  if (!options.output.quiet) PrintSummary(engine, request, result, counted);
   return kDone;
 }
 
 ExitCode Run(const Options& options) {
   EngineOptions engine_options;
   Apply(options.arithmetic, &engine_options);
+  const CostOptions cost = ParseCostOptions(options.cost, engine_options.precision == Precision::kSc);
   engine_options.context = options.model.context;
   ModelFiles files = OpenModelFiles(options.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
@@ -110,7 +117,7 @@ ExitCode Run(const Options& options) {
   const std::string prompt = PromptText(options);
   const std::unique_ptr<Engine> engine =
       OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
-  return RunOnce(options, *engine, *tokenizer, prompt);
+  return RunOnce(options, cost, *engine, *tokenizer, prompt);
 }
 
 void AddSampling(CLI::App& command, Options* options) {
@@ -150,13 +157,16 @@ CommandBody AddGenerate(CLI::App& command) {
   command.add_option("--stop", options->stop, "End before this text; may be repeated")->allow_extra_args(false);
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on past end-of-sequence tokens");
   AddArithmeticOptions(command, &options->arithmetic);
+  AddCostOptions(command, &options->cost);
   AddDeviceOptions(command, &options->device);
   AddOutputOptions(command, &options->output);
   auto* top = command.add_option("--top-logprobs", options->top_logprobs, "Alternatives listed per token with --json")
                   ->check(CLI::Range(0, 1000));
   top->needs(command.get_option("--json"));
   prompt->excludes(file);
-  for (CLI::Option* other : {prompt, file, echo, command.get_option("--json")}) chat->excludes(other);
+  for (CLI::Option* other : {prompt, file, echo, command.get_option("--json"), command.get_option("--array")}) {
+    chat->excludes(other);
+  }
   echo->excludes(command.get_option("--json"));
   return [options] { return Run(*options); };
 }

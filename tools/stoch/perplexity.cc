@@ -18,8 +18,10 @@
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
+#include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
+#include "tools/stoch/report/cost.h"
 #include "tools/stoch/report/kl.h"
 #include "tools/stoch/report/table.h"
 
@@ -41,6 +43,7 @@ struct Options {
   std::vector<std::string> configs;
   std::string kl_base;
   std::string kl;
+  CostFlags cost;
 };
 
 // One line of the table.
@@ -50,6 +53,7 @@ struct Row {
   std::string sc;
   PerplexityResult result;
   std::optional<KlSummary> kl;
+  std::optional<ScCost> cost;  // of a run in SC
 };
 
 // What --config says: "fp32", "fp16", or SC settings, which the files of the command line go with.
@@ -58,8 +62,8 @@ ArithmeticOptions ArithmeticOf(const std::string& config, const ScFileOptions& f
   return {.precision = "sc", .sc = {config}, .files = files};
 }
 
-Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const std::shared_ptr<Backend>& backend,
-             const std::vector<int32_t>& ids, bool* interrupted) {
+Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const CostOptions& cost,
+             const std::shared_ptr<Backend>& backend, const std::vector<int32_t>& ids, bool* interrupted) {
   EngineOptions engine_options;
   Apply(arithmetic, &engine_options);
   ModelFiles files = OpenModelFiles(options.model.model);
@@ -75,6 +79,7 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   row.sc = engine->sc_description();
   row.name = row.sc.empty() ? row.precision : row.sc;
 
+  const std::unique_ptr<ScCostCollector> collector = CollectCost(*engine, cost);
   ProgressBar bar("perplexity", options.output.quiet);
   PerplexityOptions evaluation{.ctx = ctx, .max_windows = options.max_windows, .on_window = {}, .on_logits = {}};
   evaluation.on_window = [&](const PerplexityResult& so_far, int64_t total_windows) {
@@ -107,6 +112,7 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   bar.Clear();
   if (writer) writer->Close();
   if (reader && row.result.predictions > 1) row.kl = statistics.Summary();
+  if (collector != nullptr) row.cost = collector->Cost();
   return row;
 }
 
@@ -116,6 +122,7 @@ Json RowJson(const Row& row) {
                {"mean_nll", row.result.mean_nll},   {"ppl", row.result.ppl},
                {"ppl_error", row.result.ppl_error}, {"elapsed_ms", row.result.elapsed_ms}};
   if (row.kl) json["kl"] = KlJson(*row.kl);
+  if (row.cost) json["sc_cost"] = row.cost->ToJson();
   return json;
 }
 
@@ -129,6 +136,10 @@ void Report(const Options& options, const std::string& model, size_t tokens, con
   const bool kl = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.kl.has_value(); });
   std::vector<std::string> header = {"configuration", "windows", "predictions", "mean nll", "ppl", "+-", "seconds"};
   if (kl) header.insert(header.end(), {"mean KLD", "99 % KLD", "same top", "RMS dp"});
+  const bool cost = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.cost.has_value(); });
+  const bool cycles = cost && !options.cost.array.empty();
+  if (cost) header.emplace_back("avg length");
+  if (cycles) header.emplace_back("cycles");
   Table table(header);
   for (const Row& row : rows) {
     std::vector<std::string> cells = {row.name,
@@ -142,11 +153,15 @@ void Report(const Options& options, const std::string& model, size_t tokens, con
       const std::vector<std::string> kl_cells = KlCells(*row.kl);
       cells.insert(cells.end(), kl_cells.begin(), kl_cells.end());
     }
+    cells.resize(header.size() - (cost ? 1 : 0) - (cycles ? 1 : 0));
+    if (row.cost) cells.push_back(LengthText(row.cost->mac_average()));
+    if (row.cost && cycles) cells.push_back(ToText(row.cost->array().cycles));
     cells.resize(header.size());
     table.Add(cells);
   }
   Print(table.Markdown());
   if (rows.size() == 1 && rows[0].kl) Print("\n" + KlText(*rows[0].kl));
+  if (rows.size() == 1 && rows[0].cost) Print("\n" + CostText(*rows[0].cost));
 }
 
 ExitCode Run(const Options& options) {
@@ -156,10 +171,13 @@ ExitCode Run(const Options& options) {
   if (!options.kl_base.empty() && runs.size() > 1) {
     throw InvalidInput("--kl-base: records one configuration, got " + std::to_string(runs.size()));
   }
+  bool any_sc = false;
   for (const ArithmeticOptions& run : runs) {
-    EngineOptions unused;
-    Apply(run, &unused);
+    EngineOptions checked;
+    Apply(run, &checked);
+    any_sc = any_sc || checked.precision == Precision::kSc;
   }
+  const CostOptions cost = ParseCostOptions(options.cost, any_sc);
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
   if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
@@ -169,7 +187,7 @@ ExitCode Run(const Options& options) {
   std::vector<Row> rows;
   bool interrupted = false;
   for (size_t i = 0; i < runs.size() && !interrupted; ++i) {
-    rows.push_back(Evaluate(options, runs[i], backend, ids, &interrupted));
+    rows.push_back(Evaluate(options, runs[i], cost, backend, ids, &interrupted));
   }
   Report(options, files.name, ids.size(), rows);
   if (interrupted) throw Interrupted{};
@@ -185,7 +203,8 @@ CommandBody AddPerplexity(CLI::App& command) {
       "  stoch perplexity --model DIR --file wiki.test.raw --ctx 2048\n"
       "  stoch perplexity --model DIR --file text --config fp32 --config preset=published --config stoc_len=64\n"
       "  stoch perplexity --model DIR --file text --precision fp32 --kl-base base.bin\n"
-      "  stoch perplexity --model DIR --file text --sc stoc_len=64 --kl base.bin");
+      "  stoch perplexity --model DIR --file text --sc stoc_len=64 --kl base.bin\n"
+      "  stoch perplexity --model DIR --file text --mp table.json --array 32,32,64");
   auto options = std::make_shared<Options>();
   AddModelOptions(command, &options->model)->required();
   command.add_option("--file", options->file, "The text; - is standard input")->required();
@@ -200,6 +219,7 @@ CommandBody AddPerplexity(CLI::App& command) {
   config->excludes(command.get_option("--sc"))->excludes(command.get_option("--precision"));
   auto* kl_base = command.add_option("--kl-base", options->kl_base, "Write every prediction's logits to this file");
   command.add_option("--kl", options->kl, "Compare with the logits in this file")->excludes(kl_base);
+  AddCostOptions(command, &options->cost);
   AddDeviceOptions(command, &options->device);
   AddOutputOptions(command, &options->output);
   return [options] { return Run(*options); };

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "tools/stoch/report/cost.h"
+
 namespace stoch::cli {
 namespace {
 
@@ -20,7 +22,8 @@ std::string DeviceNames(Engine& engine) {
 
 }  // namespace
 
-std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result) {
+std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result,
+                       const std::optional<ScCost>& cost) {
   Json logprobs = Json::array();
   Json top_logprobs = Json::array();
   for (const TokenLogprob& token : result.logprobs) {
@@ -46,10 +49,12 @@ std::string ReportJson(Engine& engine, const GenerateRequest& request, const Gen
         {"ms_per_token", timings.ms_per_token}}},
   };
   if (request.top_logprobs > 0) report["top_logprobs"] = top_logprobs;
+  if (cost) report["sc_cost"] = cost->ToJson();
   return report.dump();
 }
 
-void PrintSummary(Engine& engine, const GenerateRequest& request, const GenerateResult& result) {
+void PrintSummary(Engine& engine, const GenerateRequest& request, const GenerateResult& result,
+                  const std::optional<ScCost>& cost) {
   const Timings& timings = result.timings;
   std::string speed;
   if (timings.ms_per_token > 0) {
@@ -61,6 +66,13 @@ void PrintSummary(Engine& engine, const GenerateRequest& request, const Generate
              result.ids.size(), speed, timings.ttft_ms, request.prompt.size(), FinishReasonName(result.finish_reason),
              engine.load_ms() / 1000, PrecisionName(engine.options().precision), DeviceNames(engine),
              sc.empty() ? "" : ", ", sc);
+  if (!cost) return;
+  if (cost->array_shape) {
+    fmt::print(stderr, "{}", CostText(*cost));
+  } else {
+    fmt::print(stderr, "average stream length {} by macs (linears {}, attention {})\n", LengthText(cost->mac_average()),
+               LengthText(cost->linears_average()), LengthText(cost->attention_average()));
+  }
 }
 
 }  // namespace stoch::cli

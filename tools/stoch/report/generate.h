@@ -2,17 +2,22 @@
 // What `stoch generate` says about a finished generation.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "engine/research/cost.h"
 
 namespace stoch::cli {
 
-// The one JSON object of --json.
-std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result);
+// The one JSON object of --json; cost: of a run in SC.
+std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result,
+                       const std::optional<ScCost>& cost);
 
-// One line on standard error: tokens, ms/token, time to first token, what it ran on.
-void PrintSummary(Engine& engine, const GenerateRequest& request, const GenerateResult& result);
+// On standard error: one line of tokens, ms/token, time to first token, what it ran on; and the average stream length,
+// with cycles if an array is given.
+void PrintSummary(Engine& engine, const GenerateRequest& request, const GenerateResult& result,
+                  const std::optional<ScCost>& cost);
 
 }  // namespace stoch::cli

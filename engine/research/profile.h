@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far every operator of every layer is from its exact product, quantization and streams apart
+// (docs/research.md).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/kl_divergence.h"
+#include "engine/perplexity.h"
+#include "engine/research/cost.h"
+#include "engine/research/error_metrics.h"
+
+namespace stoch {
+
+struct ProfileOptions {
+  int64_t ctx = 512;  // tokens of a window, cut as EvaluatePerplexity cuts them
+  int64_t max_windows = 1;
+  bool propagated = false;  // products of the configured forward against those of the exact one; else all inputs are
+                            // those of the exact forward, and the error is split
+  bool heads = false;       // rows for every head of qk and av too
+  CostOptions cost = {};
+  std::function<void(int64_t done, int64_t total)> on_progress = {};  // may throw to end the run
+};
+
+struct ProfileRow {
+  int layer = -1;  // -1: the LM head
+  std::string op;
+  int head = -1;  // -1: all
+  ErrorMetrics error;
+};
+
+struct ProfileResult {
+  std::string config;            // Describe
+  std::vector<ProfileRow> rows;  // by layer, the LM head last, in the order of a layer; heads after their operator
+  PerplexityResult perplexity;   // of the configured forward
+  KlSummary kl;                  // against the exact one
+  ScCost cost;
+
+  // Indices of the rows of all heads with the largest mse, at most `count`, largest first, ties by order.
+  std::vector<size_t> Worst(size_t count) const;
+  // Their mse over the sum of mse of all such rows; 0 / 0 is 0.
+  double MseShare(size_t row) const;
+};
+
+// {layer, op, head, n, mse, ...}: null where layer or head is none or a quotient is 0 / 0.
+nlohmann::ordered_json ProfileRowJson(const ProfileRow& row);
+
+// Profiles the configuration of `configured` over the windows of `ids`.
+// Requires: both engines are of the model `files`, on one backend and device, with a context of at least ctx; `exact`
+//           is in fp32, `configured` in SC. The backend is observed by nobody.
+// Errors: InvalidInput: a backend that shows no operands, several devices, experts, fewer windows than asked for.
+// Bits:   results depend on no thread count and CPU variant.
+ProfileResult ProfileModel(Engine& exact, Engine& configured, const ModelFiles& files, std::span<const int32_t> ids,
+                           const ProfileOptions& options);
+
+}  // namespace stoch

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/stoch/report/cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace stoch::cli {
+namespace {
+
+// The operators in the order of a layer, each once.
+std::vector<std::string> Names(const ScCost& cost) {
+  std::vector<std::string> names;
+  for (const OperatorCost& op : cost.operators) {
+    if (std::find(names.begin(), names.end(), op.op) == names.end()) names.push_back(op.op);
+  }
+  return names;
+}
+
+std::string SharesText(const MacCounts& macs) {
+  std::string text;
+  const auto add = [&](Int128 part, const char* name) {
+    if (part == 0) return;
+    text += fmt::format("{}{:.2f} % {}", text.empty() ? "" : ", ", 100 * RatioOf(part, macs.all()), name);
+  };
+  add(macs.sc, "SC");
+  add(macs.table, "table");
+  add(macs.integer(), "int");
+  add(macs.fp, "fp");
+  return text;
+}
+
+}  // namespace
+
+std::string LengthText(const std::optional<double>& average) { return average ? fmt::format("{:.2f}", *average) : "-"; }
+
+std::string CostText(const ScCost& cost) {
+  const MacCounts macs = cost.macs();
+  std::string text = fmt::format("macs: {} ({})\n", ToText(macs.all()), SharesText(macs));
+  if (macs.sc == 0) return text;
+  if (!cost.lengths_known()) {
+    return text + "average stream length: not known, since this device does not show the lengths of rows\n";
+  }
+  text += fmt::format("average stream length: {} (linears {}, attention {})\n", LengthText(cost.mac_average()),
+                      LengthText(cost.linears_average()), LengthText(cost.attention_average()));
+  std::vector<std::string> parts;
+  const auto averages = cost.by_op();
+  for (const std::string& name : Names(cost)) {
+    if (averages.at(name)) parts.push_back(fmt::format("{} {}", name, LengthText(averages.at(name))));
+  }
+  text += fmt::format("  by operator: {}\n", fmt::join(parts, ", "));
+  parts.clear();
+  for (const auto& [rows, average] : cost.tile_averages) parts.push_back(fmt::format("{} rows {:.2f}", rows, average));
+  text += fmt::format("  longest of a tile: {}\n", fmt::join(parts, ", "));
+  if (cost.array_shape) {
+    const ArrayShape& shape = *cost.array_shape;
+    text += fmt::format("array {},{},{},{}: {} cycles\n", shape.rows, shape.cols, shape.depth, shape.fill,
+                        ToText(cost.array().cycles));
+  }
+  return text;
+}
+
+}  // namespace stoch::cli

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// sc_cost for people: average stream lengths, shares, cycles.
+#pragma once
+
+#include <string>
+
+#include "engine/research/cost.h"
+
+namespace stoch::cli {
+
+// "128.00", or "-" where it is absent.
+std::string LengthText(const std::optional<double>& average);
+// Several lines, each with its line break.
+std::string CostText(const ScCost& cost);
+
+}  // namespace stoch::cli
