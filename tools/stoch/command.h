@@ -29,6 +29,7 @@ CommandBody AddInspect(CLI::App& command);
 CommandBody AddTokenize(CLI::App& command);
 CommandBody AddServe(CLI::App& command);
 CommandBody AddCalibrate(CLI::App& command);
+CommandBody AddSweep(CLI::App& command);
 CommandBody AddWorker(CLI::App& command);
 // These need the whole command line to describe it.
 CommandBody AddCompletion(CLI::App& command, const CLI::App& root);

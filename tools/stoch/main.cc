@@ -44,9 +44,9 @@ struct Declared {
 
 std::vector<Declared> Declare(CLI::App& root) {
   const std::pair<const char*, CommandBody (*)(CLI::App&)> commands[] = {
-      {"generate", AddGenerate}, {"bench", AddBench},     {"perplexity", AddPerplexity},
-      {"verify", AddVerify},     {"inspect", AddInspect}, {"tokenize", AddTokenize},
-      {"serve", AddServe},       {"worker", AddWorker},   {"calibrate", AddCalibrate},
+      {"generate", AddGenerate},   {"bench", AddBench},       {"perplexity", AddPerplexity}, {"verify", AddVerify},
+      {"inspect", AddInspect},     {"tokenize", AddTokenize}, {"serve", AddServe},           {"worker", AddWorker},
+      {"calibrate", AddCalibrate}, {"sweep", AddSweep},
   };
   std::vector<Declared> declared;
   for (const auto& [name, add] : commands) {
