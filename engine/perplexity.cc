@@ -87,7 +87,9 @@ PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids
   PerplexityResult result;
   Sums sums;
   for (int64_t i = 0; i < windows; ++i) {
-    ScoreWindow(engine, ids.subspan(static_cast<size_t>(i * ctx), static_cast<size_t>(ctx)), options, sums);
+    const std::span<const int32_t> window = ids.subspan(static_cast<size_t>(i * ctx), static_cast<size_t>(ctx));
+    if (options.on_begin) options.on_begin(window);
+    ScoreWindow(engine, window, options, sums);
     result.windows = i + 1;
     Summarize(sums, result);
     result.elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

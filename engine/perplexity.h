@@ -22,6 +22,7 @@ struct PerplexityResult {
 struct PerplexityOptions {
   int64_t ctx = 0;          // tokens per window, 2..the engine's context; 0 = the context
   int64_t max_windows = 0;  // 0 = all
+  std::function<void(std::span<const int32_t> window)> on_begin = {};  // before it runs
   std::function<void(const PerplexityResult& so_far, int64_t total_windows)> on_window;
   // Logits of predictions, in order: F32 [targets.size(), vocab_size]; row i predicts targets[i].
   std::function<void(std::span<const float> logits, std::span<const int32_t> targets)> on_logits;

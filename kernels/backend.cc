@@ -5,24 +5,22 @@
 #include <string>
 
 #include "kernels/base/error.h"
+#include "kernels/call_check.h"
 
 namespace stoch {
-namespace {
 
-[[noreturn]] void Refuse(const Backend& backend, std::string_view op, std::string_view needed) {
-  throw InvalidInput(std::string(op) + ": needs " + std::string(needed) + ", which the " + std::string(backend.name()) +
-                     " backend does not have");
+#define OP(Op) \
+  void Backend::Op(const Op##Call& call) { Reject(call.site, "the " + std::string(name()) + " backend has no " #Op); }
+STOCH_FOR_EACH_OP(OP)
+#undef OP
+
+std::unique_ptr<ExpertWeights> Backend::MakeExperts(std::vector<std::unique_ptr<LinearWeight>> /*experts*/) {
+  Reject({-1, "experts"}, "the " + std::string(name()) + " backend has no mixture of experts");
 }
 
-}  // namespace
-
-std::unique_ptr<ExpertWeights> Backend::MakeExperts(std::vector<std::unique_ptr<LinearWeight>>) {
-  Refuse(*this, "experts", "a mixture of experts");
+void Backend::ScMixedMatmul(const TensorView& /*a*/, const TensorView& /*b*/, const ScOperatorPtr& /*op*/,
+                            const ScExtras& /*extras*/, std::span<const int> /*lengths*/, const TensorView& /*out*/) {
+  throw InvalidInput("mixed stream lengths, protected channels and smoothing run on the CPU only: give --device cpu");
 }
-void Backend::AddBias(const AddBiasCall& call) { Refuse(*this, call.site.op, "biases"); }
-void Backend::NormHeads(const NormHeadsCall& call) { Refuse(*this, call.site.op, "norms of heads"); }
-void Backend::Route(const RouteCall& call) { Refuse(*this, call.site.op, "a mixture of experts"); }
-void Backend::ExpertLinear(const ExpertLinearCall& call) { Refuse(*this, call.site.op, "a mixture of experts"); }
-void Backend::CombineExperts(const CombineExpertsCall& call) { Refuse(*this, call.site.op, "a mixture of experts"); }
 
 }  // namespace stoch

@@ -65,11 +65,6 @@ void CheckKvOperator(std::string_view name, const ScOperatorPtr& op, AttentionMo
 
 }  // namespace
 
-void Backend::ScMixedMatmul(const TensorView& /*a*/, const TensorView& /*b*/, const ScOperatorPtr& /*op*/,
-                            const ScExtras& /*extras*/, std::span<const int> /*lengths*/, const TensorView& /*out*/) {
-  throw InvalidInput("mixed stream lengths, protected channels and smoothing run on the CPU only: give --device cpu");
-}
-
 void CheckStack(std::span<const WeightSource> parts) {
   if (parts.empty()) throw InvalidInput("a weight needs at least one tensor");
   for (const WeightSource& part : parts) {

@@ -71,18 +71,18 @@ struct ScCost {
   nlohmann::ordered_json ToJson(bool layers = false) const;
 };
 
+// How an operator of a layer is described in traces.
+struct TracedOperator {
+  ScConfig config;  // resolved
+  bool smoothed = false;
+};
+
 // Receives the SC products of calls as they end, operator by operator, in the order of ScCost::operators: all products
 // of one operator together.
 class CallSink {
  public:
   virtual ~CallSink() = default;
-  virtual void OnOperator(std::span<const TraceCall> products) = 0;
-};
-
-// How an operator of a layer is described in traces.
-struct TracedOperator {
-  ScConfig config;  // resolved
-  bool smoothed = false;
+  virtual void OnOperator(const TracedOperator& traced, std::span<const TraceCall> products) = 0;
 };
 
 // Counts the steps of an engine. A call is what was appended to a sequence at once and is computed, in any number of

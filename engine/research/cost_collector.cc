@@ -86,7 +86,7 @@ struct ScCostCollector::State final : StepObserver, OpObserver {
       if (op.kind != ProductKind::kStreams || !lengths_known || (sink == nullptr && !op.mixed)) continue;
       const std::vector<TraceCall> products = geometry.Calls(op, call.shape, call.lengths);
       for (size_t i = 0; op.mixed && i < products.size(); ++i) mixed.Add(products[i]);
-      if (sink != nullptr && !products.empty()) sink->OnOperator(products);
+      if (sink != nullptr && !products.empty()) sink->OnOperator({op.config, op.smoothed}, products);
     }
   }
 

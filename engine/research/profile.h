@@ -25,6 +25,8 @@ struct ProfileOptions {
                             // those of the exact forward, and the error is split
   bool heads = false;       // rows for every head of qk and av too
   CostOptions cost = {};
+  CallSink* sink = nullptr;  // of the configured forward, as ScCostCollector has it
+  std::function<void(const ScCostCollector& cost)> on_cost = {};      // at the end
   std::function<void(int64_t done, int64_t total)> on_progress = {};  // may throw to end the run
 };
 
@@ -51,10 +53,13 @@ struct ProfileResult {
 // {layer, op, head, n, mse, ...}: null where layer or head is none or a quotient is 0 / 0.
 nlohmann::ordered_json ProfileRowJson(const ProfileRow& row);
 
+// What is wrong before anything is loaded. Errors: InvalidInput: experts, windows that are none or too many.
+void CheckProfile(const DecoderConfig& config, size_t tokens, const ProfileOptions& options);
+
 // Profiles the configuration of `configured` over the windows of `ids`.
 // Requires: both engines are of the model `files`, on one backend and device, with a context of at least ctx; `exact`
 //           is in fp32, `configured` in SC. The backend is observed by nobody.
-// Errors: InvalidInput: a backend that shows no operands, several devices, experts, fewer windows than asked for.
+// Errors: InvalidInput as CheckProfile, and for a backend that shows no operands or several devices.
 // Bits:   results depend on no thread count and CPU variant.
 ProfileResult ProfileModel(Engine& exact, Engine& configured, const ModelFiles& files, std::span<const int32_t> ids,
                            const ProfileOptions& options);

@@ -36,6 +36,12 @@ Scope Quantize(const ScOperator& op, const float* x, int64_t n) {
   return scope;
 }
 
+// Positions of a chunk of p v.
+int64_t PerTokenChunk(const ScConfig& config, int64_t positions) {
+  constexpr int64_t kIntChunk = 128;
+  return IntBits(config.arith) > 0 ? kIntChunk : positions;
+}
+
 // Operators by length; 0 is the configuration's own.
 class Operators {
  public:
@@ -145,13 +151,37 @@ HostMatrix MultiplyQuantized(const HostMatrix& a, const HostMatrix& b, const ScC
   return y;
 }
 
+HostMatrix PerTokenQuantized(const HostMatrix& p, const HostMatrix& v, const ScConfig& config, int64_t start_position) {
+  const ScOperatorPtr op = MakeScOperator(config);
+  const int64_t size = PerTokenChunk(config, p.cols);
+  HostMatrix y{p.rows, v.cols, std::vector<float>(static_cast<size_t>(p.rows * v.cols), 0.0f)};
+  std::vector<Scope> values;
+  for (int64_t t = 0; t < v.rows; ++t) values.push_back(Quantize(*op, v.row(t), v.cols));
+  for (int64_t n = 0; n < p.rows; ++n) {
+    const int64_t visible = std::min(start_position + n + 1, p.cols);
+    std::vector<float> weighted;
+    for (int64_t t = 0; t < visible; ++t) weighted.push_back(p.row(n)[t] * values[static_cast<size_t>(t)].scale);
+    for (int64_t begin = 0; begin < visible; begin += size) {
+      const int64_t dims = std::min(size, visible - begin);
+      const Scope left = Quantize(*op, weighted.data() + begin, dims);
+      std::vector<int32_t> acc(static_cast<size_t>(v.cols), 0);
+      for (int64_t t = 0; t < dims; ++t) {
+        const int q = left.q[static_cast<size_t>(t)];
+        const std::vector<int>& other = values[static_cast<size_t>(begin + t)].q;
+        for (size_t d = 0; d < acc.size(); ++d) acc[d] += q * other[d];
+      }
+      float* out = y.row(n);
+      for (size_t d = 0; d < acc.size(); ++d) out[d] = out[d] + static_cast<float>(acc[d]) * left.scale;
+    }
+  }
+  return y;
+}
+
 ReferenceProduct PerTokenReference(const HostMatrix& p, const HostMatrix& v, const ScConfig& config,
                                    std::span<const int> lengths, int64_t start_position) {
-  constexpr int64_t kIntChunk = 128;
   Operators operators(config);
   const ScOperator& own = operators.At(0);
-  const bool is_int = IntBits(config.arith) > 0;
-  const int64_t size = is_int ? kIntChunk : p.cols;
+  const int64_t size = PerTokenChunk(config, p.cols);
   ReferenceProduct product;
   product.chunks = (p.cols + size - 1) / size;
   product.acc.assign(static_cast<size_t>(p.rows * product.chunks * v.cols), 0);

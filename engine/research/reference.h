@@ -58,5 +58,7 @@ HostMatrix Smoothed(const HostMatrix& x, std::span<const float> smooth, bool is_
 // Shapes: p [n, positions], v [positions, head_dim].
 ReferenceProduct PerTokenReference(const HostMatrix& p, const HostMatrix& v, const ScConfig& config,
                                    std::span<const int> lengths, int64_t start_position);
+// The same operands, quantized, multiplied exactly.
+HostMatrix PerTokenQuantized(const HostMatrix& p, const HostMatrix& v, const ScConfig& config, int64_t start_position);
 
 }  // namespace stoch

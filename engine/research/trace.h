@@ -60,6 +60,7 @@ struct TraceGroup {
 // An array of R x C multipliers that take K dimensions at once.
 struct ArrayShape {
   int64_t rows = 0, cols = 0, depth = 0, fill = 0;
+  friend bool operator==(const ArrayShape&, const ArrayShape&) = default;
 };
 // "R,C,K" or "R,C,K,FILL". Errors: InvalidInput.
 ArrayShape ParseArrayShape(const std::string& text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange between logical devices (AllGatherCall in kernels/backend.h).
+// Exchange between logical devices (AllGatherCall in kernels/calls.h).
 #pragma once
 
 #include "kernels/backend.h"

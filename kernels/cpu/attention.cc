@@ -8,6 +8,7 @@
 
 #include "kernels/call_check.h"
 #include "kernels/cpu/linear_weight.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/cpu/pass.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/math/elementary.h"

@@ -12,10 +12,6 @@
 
 namespace stoch::cpu {
 
-// RoPE, append, then one of the modes below. NaN or infinity is reported to context.finite.
-// Errors: InvalidInput for operands that break AttentionCall's requirements, before any work.
-void Attention(Context& context, const AttentionCall& call);
-
 // Gives the positions before `first` scores that no softmax sees (AttentionCall::window).
 void HideScores(float* scores, int64_t first);
 

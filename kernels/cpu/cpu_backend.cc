@@ -7,16 +7,15 @@
 #include "kernels/base/error.h"
 #include "kernels/call_check.h"
 #include "kernels/cpu/all_gather.h"
-#include "kernels/cpu/attention.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/embedding.h"
 #include "kernels/cpu/experts.h"
-#include "kernels/cpu/heads.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/linear_weight.h"
 #include "kernels/cpu/logit_queries.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cpu/mixed_linear.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/cpu/pass.h"
 #include "kernels/cpu/sc_matmul.h"
 #include "kernels/cpu/scores.h"
@@ -153,39 +152,18 @@ class CpuBackend final : public Backend {
     CheckDevice(table.device());
     cpu::Embed(context_, table, pass, out);
   }
-  void Linear(const LinearCall& call) override {
-    CheckDevice(call.x.device);
-    cpu::Linear(context_, call);
+#define OP(Op)                             \
+  void Op(const Op##Call& call) override { \
+    CheckDevice(call.device());            \
+    cpu::Op(context_, call);               \
   }
-  void Attention(const AttentionCall& call) override {
-    CheckDevice(call.q.device);
-    cpu::Attention(context_, call);
-  }
-  void AddBias(const AddBiasCall& call) override {
-    CheckDevice(call.x.device);
-    cpu::AddBias(context_, call);
-  }
-  void NormHeads(const NormHeadsCall& call) override {
-    CheckDevice(call.q.device);
-    cpu::NormHeads(context_, call);
-  }
+  STOCH_FOR_EACH_OP(OP)
+#undef OP
   bool has_experts() const override { return true; }
   std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) override {
     CheckExperts(experts);
     CheckDevice(experts.front()->device());
     return cpu::MakeExperts(std::move(experts));
-  }
-  void Route(const RouteCall& call) override {
-    CheckDevice(call.logits.device);
-    cpu::Route(context_, call);
-  }
-  void ExpertLinear(const ExpertLinearCall& call) override {
-    CheckDevice(call.x.device);
-    cpu::ExpertLinear(context_, call);
-  }
-  void CombineExperts(const CombineExpertsCall& call) override {
-    CheckDevice(call.out.device);
-    cpu::CombineExperts(context_, call);
   }
   void SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) override {
     CheckDevice(pass.device());

@@ -7,6 +7,7 @@
 
 #include "kernels/call_check.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/family_check.h"
 

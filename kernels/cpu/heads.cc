@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/heads.h"
-
+// What some families do to the results of linears, in place: biases, and norms of the heads of q and k.
+#include "kernels/cpu/ops.h"
 #include "kernels/cpu/rms_norm.h"
 #include "kernels/family_check.h"
 

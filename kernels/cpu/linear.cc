@@ -8,6 +8,7 @@
 #include "kernels/call_check.h"
 #include "kernels/cpu/exact_product.h"
 #include "kernels/cpu/linear_weight.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/cpu/rms_norm.h"
 #include "kernels/cpu/sc_product.h"
 #include "kernels/math/elementary.h"

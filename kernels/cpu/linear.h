@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The linear op: prologue, then SC or exact products with several weights (LinearCall in kernels/backend.h).
+// The prologue of linears (LinearCall in kernels/calls.h).
 #pragma once
 
 #include "kernels/cpu/context.h"
 
 namespace stoch::cpu {
-
-// Errors: InvalidInput for operands that break LinearCall's requirements, before any work. NaN or infinity in f(x) or
-//         in a result is reported to context.finite.
-void Linear(Context& context, const LinearCall& call);
 
 // f(x) of a LinearCall, row by row.
 struct RowPrologue {

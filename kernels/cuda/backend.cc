@@ -8,19 +8,17 @@
 
 #include "kernels/call_check.h"
 #include "kernels/context_bucket.h"
-#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/backend_impl.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/families/experts.h"
-#include "kernels/cuda/families/heads.h"
 #include "kernels/cuda/linear/exact.h"
-#include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/runtime/bandwidth.h"
 #include "kernels/cuda/runtime/nvml_memory.h"
+#include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/runtime/pass.h"
 #include "kernels/cuda/sampling/logit_queries.h"
 #include "kernels/cuda/sc/linear.h"
@@ -31,7 +29,6 @@
 #include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
-namespace {}  // namespace
 
 CudaBackend::CudaBackend(std::span<const int> ordinals) {
   for (const int ordinal : ordinals) {
@@ -302,31 +299,14 @@ void CudaBackend::Embed(const EmbeddingTable& table, const Pass& pass, const Ten
   LaunchEmbed(ctx, device_table.view(), device_pass.view().ids, device_pass.rows(), out.ptr<float>(), out.step(0));
 }
 
-void CudaBackend::Linear(const LinearCall& call) {
-  DeviceContext& ctx = At(call.x.device).context;
-  DeviceGuard guard(call.x.device);
-  LaunchLinear(ctx, call);
-}
-
-void CudaBackend::Attention(const AttentionCall& call) {
-  DeviceContext& ctx = At(call.q.device).context;
-  DeviceGuard guard(call.q.device);
-  LaunchAttention(ctx, call);
-}
-
-void CudaBackend::AddBias(const AddBiasCall& call) {
-  DeviceContext& ctx = At(call.x.device).context;
-  CheckAddBias(call);
-  DeviceGuard guard(call.x.device);
-  LaunchAddBias(ctx, call);
-}
-
-void CudaBackend::NormHeads(const NormHeadsCall& call) {
-  DeviceContext& ctx = At(call.q.device).context;
-  CheckNormHeads(call);
-  DeviceGuard guard(call.q.device);
-  LaunchNormHeads(ctx, call);
-}
+#define OP(Op)                                      \
+  void CudaBackend::Op(const Op##Call& call) {      \
+    DeviceContext& ctx = At(call.device()).context; \
+    DeviceGuard guard(call.device());               \
+    Launch##Op(ctx, call);                          \
+  }
+STOCH_FOR_EACH_OP(OP)
+#undef OP
 
 std::unique_ptr<ExpertWeights> CudaBackend::MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) {
   CheckExperts(experts);
@@ -334,27 +314,6 @@ std::unique_ptr<ExpertWeights> CudaBackend::MakeExperts(std::vector<std::unique_
   DeviceContext& ctx = At(device).context;
   DeviceGuard guard(device);
   return cuda::MakeExperts(ctx, std::move(experts));
-}
-
-void CudaBackend::Route(const RouteCall& call) {
-  DeviceContext& ctx = At(call.logits.device).context;
-  CheckRoute(call);
-  DeviceGuard guard(call.logits.device);
-  LaunchRoute(ctx, call);
-}
-
-void CudaBackend::ExpertLinear(const ExpertLinearCall& call) {
-  DeviceContext& ctx = At(call.x.device).context;
-  CheckExpertLinear(call);
-  DeviceGuard guard(call.x.device);
-  LaunchExpertLinear(ctx, call);
-}
-
-void CudaBackend::CombineExperts(const CombineExpertsCall& call) {
-  DeviceContext& ctx = At(call.out.device).context;
-  CheckCombineExperts(call);
-  DeviceGuard guard(call.out.device);
-  LaunchCombineExperts(ctx, call);
 }
 
 void CudaBackend::SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) {

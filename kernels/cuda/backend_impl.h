@@ -2,12 +2,10 @@
 // CudaBackend: checks operands, makes their device current and calls the launcher of each op.
 //
 // Launchers by file; each takes the DeviceContext first and has its contract in its header:
-//   linear/linear.h            LaunchLinear
-//   attention/attention.h      LaunchAttention
 //   attention/kv_cache.h       CudaKvCache, MakeKvCache, KvCacheBytes
 //   runtime/pass.h             CudaPass, MakePass, UploadPass
-//   families/heads.h           LaunchAddBias, LaunchNormHeads
-//   families/experts.h         CudaExperts, MakeExperts, LaunchRoute, LaunchExpertLinear, LaunchCombineExperts
+//   runtime/ops.h              the ops of calls.h, from LaunchLinear on
+//   families/experts.h         CudaExperts, MakeExperts
 //   rows.h                     LaunchEmbed, LaunchSelectRows, LaunchArgmax
 //   sampling/logit_queries.h   CudaLogitQueries, LaunchPickTokens, LaunchLogProbs
 //   sc/matmul.h                LaunchScMatmul
@@ -79,15 +77,11 @@ class CudaBackend final : public Backend, public CallerStreams {
   void UploadPass(Pass& pass, const PassLayout& layout) override;
 
   void Embed(const EmbeddingTable& table, const Pass& pass, const TensorView& out) override;
-  void Linear(const LinearCall& call) override;
-  void Attention(const AttentionCall& call) override;
-  void AddBias(const AddBiasCall& call) override;
-  void NormHeads(const NormHeadsCall& call) override;
+#define OP(Op) void Op(const Op##Call& call) override;
+  STOCH_FOR_EACH_OP(OP)
+#undef OP
   bool has_experts() const override { return true; }
   std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) override;
-  void Route(const RouteCall& call) override;
-  void ExpertLinear(const ExpertLinearCall& call) override;
-  void CombineExperts(const CombineExpertsCall& call) override;
   void SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) override;
   void AllGather(const AllGatherCall& call) override;
   void Argmax(const TensorView& logits, const TensorView& ids) override;

@@ -3,7 +3,6 @@
 #include <array>
 #include <cctype>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/policy/rules.h"
@@ -12,12 +11,6 @@ namespace stoch::test {
 namespace {
 
 constexpr size_t kMaxFunctionLines = 150;
-
-// Longer ones that wait to be split.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kExceptions = {{
-    {"kernels/cuda/attention/half_rows.cu", "HalfRowKernel"},
-    {"kernels/cuda/attention/row.cu", "ScRowKernel"},
-}};
 
 // The text with comments, literals and preprocessor lines as spaces; line breaks stay.
 std::string Blanked(const std::string& text) {
@@ -133,10 +126,6 @@ std::vector<std::string> CheckFunctions(const SourceFile& file) {
   if (!IsSource(file.path)) return found;
   for (const FunctionSize& function : FunctionsOf(file)) {
     if (function.lines <= kMaxFunctionLines) continue;
-    const auto is_it = [&](const auto& exception) {
-      return exception.first == file.path && exception.second == function.name;
-    };
-    if (std::any_of(kExceptions.begin(), kExceptions.end(), is_it)) continue;
     found.push_back(file.path + ":" + std::to_string(function.line) + ": " + function.name + " has " +
                     std::to_string(function.lines) + " lines, at most " + std::to_string(kMaxFunctionLines) +
                     " are allowed");

@@ -181,6 +181,15 @@ TEST(ReadmesRule, EveryFolderOfSources) {
   EXPECT_EQ(CheckReadmes({{"engine/serve/a.cc", ""}, {"engine/README.md", ""}}).size(), 1u);
 }
 
+TEST(ForwardingRule, EveryVirtualFunction) {
+  const SourceFile backend = {"kernels/backend.h",
+                              "class Backend {\n  virtual ~Backend() = default;\n  virtual int A() const = 0;\n"
+                              "  virtual std::span<const Device>\n      B(int x) {}\n};\n"};
+  EXPECT_EQ(CheckForwarding({backend, {"kernels/forwarding_backend.h", "inner_->A(); inner_->B(x);"}}).size(), 0u);
+  EXPECT_EQ(CheckForwarding({backend, {"kernels/forwarding_backend.h", "inner_->A(); B(x);"}}).size(), 1u);
+  EXPECT_EQ(CheckForwarding({backend, {"kernels/forwarding_backend.h", ""}}).size(), 2u);
+}
+
 TEST(WordsRule, TheFieldsWords) {
   EXPECT_EQ(Findings(CheckWords, "engine/a.h", "// next to it, besides, in flight; steps_under_way(), underway"), 0u);
   EXPECT_EQ(Findings(CheckWords, "kernels/cpu/a.cc", "// L2 of an SM holds pinned memory"), 0u);
@@ -260,6 +269,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, Folders,
                          testing::Values(NamedTreeRule{"Cycles", CheckFolderCycles},
                                          NamedTreeRule{"Sizes", CheckFolderSizes},
                                          NamedTreeRule{"Prefixes", CheckPrefixes},
+                                         NamedTreeRule{"Forwarding", CheckForwarding},
                                          NamedTreeRule{"Readmes", CheckReadmes}),
                          [](const auto& rule) { return rule.param.name; });
 

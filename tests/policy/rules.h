@@ -63,6 +63,9 @@ std::vector<std::string> CheckFolderCycles(const std::vector<SourceFile>& files)
 std::vector<std::string> CheckFolderSizes(const std::vector<SourceFile>& files);
 // No ten names of a folder begin with the same word: that word is a folder.
 std::vector<std::string> CheckPrefixes(const std::vector<SourceFile>& files);
+// kernels/forwarding_backend.h hands on every virtual function of kernels/backend.h: a default would not be the inner
+// backend's answer.
+std::vector<std::string> CheckForwarding(const std::vector<SourceFile>& files);
 // Every folder of sources has a README.md.
 std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);
 

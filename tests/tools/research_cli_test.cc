@@ -188,6 +188,44 @@ TEST_F(ResearchCli, CostIsReportedByWhatRanInSc) {
   EXPECT_GT(generated["sc_cost"]["mac_avg_stoc_len"], 16.0);
 }
 
+TEST_F(ResearchCli, ProfileHasRowsAndASummaryInFourForms) {
+  const auto profile = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--file", folder_ / "text", "--ctx", "16", "--max-windows", "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunStoch(WithDemo("profile", arguments));
+  };
+  const auto json = ExpectJson(profile({"-o", "json", "--sc", "stoc_len=64", "--sc", "stoc_len=16", "--quiet"}));
+  ASSERT_EQ(json["configurations"].size(), 2u);
+  const auto& first = json["configurations"][0];
+  EXPECT_EQ(first["rows"].size(), 45u);
+  EXPECT_EQ(first["worst"].size(), 10u);
+  const auto& row = first["rows"][0];
+  for (const char* key :
+       {"schema",    "model_sha256", "text_sha256", "config", "mode", "layer",   "op",      "head",          "n",
+        "mse",       "mse_quant",    "mse_stream",  "cross",  "bias", "max_abs", "sqnr_db", "rel_frobenius", "cosine",
+        "sigma_p50", "sigma_p90",    "sigma_p99"}) {
+    EXPECT_TRUE(row.contains(key)) << key;
+  }
+  EXPECT_EQ(row["schema"], "stoch-profile-v1");
+  EXPECT_EQ(first["sc_cost"]["mac_avg_stoc_len"], 64.0);
+  EXPECT_LT(row["mse"], json["configurations"][1]["rows"][0]["mse"]);
+  EXPECT_EQ(first["ppl"], ExpectJson(Perplexity({"--json", "--sc", "stoc_len=64"}))["results"][0]["ppl"]);
+
+  const ProcessResult lines = profile({"-o", "jsonl", "--heads", "--quiet"});
+  EXPECT_EQ(lines.exit_code, 0) << lines.err;
+  EXPECT_EQ(std::count(lines.out.begin(), lines.out.end(), '\n'), 45 + 5 * 2 * 8 + 1);
+  const ProcessResult cells = profile({"-o", "csv", "--quiet", "--mode", "propagated"});
+  EXPECT_EQ(std::count(cells.out.begin(), cells.out.end(), '\n'), 46);
+  EXPECT_EQ(cells.out.rfind("schema,model_sha256,text_sha256,config,mode,layer,op,head,n,mse,", 0), 0u);
+  EXPECT_NE(profile({}).out.find("Largest shares of mse:"), std::string::npos);
+
+  ExpectRefused(profile({"--max-windows", "500"}), "--max-windows");
+  ExpectRefused(profile({"--mode", "global"}), "global");
+  ExpectRefused(profile({"-o", "xml"}), "xml");
+  ExpectRefused(profile({"--sc", "stoc_len=64", "--sc", "stoc_len=9999"}), "9999");
+  ExpectRefused(profile({"--array", "1"}), "R,C,K");
+}
+
 TEST_F(ResearchCli, CostOptionsAreChecked) {
   for (const std::string array : {"16", "16,16", "0,16,16", "1,2,3,-4", "1,2,3,4,5", "a,b,c", "1,2,9999999"}) {
     ExpectRefused(Perplexity({"--array", array}), array);

@@ -89,7 +89,7 @@ TEST_F(SweepCli, ShardsMergeToTheBytesOfOneRun) {
 }
 
 TEST_F(SweepCli, RowsSayWhatPerplexitySays) {
-  const ProcessResult result = Sweep("rows", {"--tsv", "--plot", "x=mac_avg_stoc_len,y=ppl,by=halve"});
+  const ProcessResult result = Sweep("rows", {"--tsv", "--plot", "x=mac_avg_stoc_len,y=ppl,by=halve,log=x"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   std::vector<nlohmann::json> rows;
   std::istringstream lines(Text("rows"));
@@ -113,6 +113,26 @@ TEST_F(SweepCli, RowsSayWhatPerplexitySays) {
   for (const char* part : {"<svg ", ">halve = 1<", ">halve = 0<", ">Pareto front<", "mac_avg_stoc_len"}) {
     EXPECT_NE(svg.find(part), std::string::npos) << part;
   }
+}
+
+TEST_F(SweepCli, ProfilesAndEnergyAreMetrics) {
+  WriteFile(folder_ / "energy.json", R"({"schema": "stoch-energy-v1", "unit": "pJ", "process": "test",
+    "actions": {"sc_mac_cycle": {"energy": 2, "source": "made up for a test"}}})");
+  Plan(R"("energy": ")" + std::string(folder_ / "energy.json") + R"(", "runs": ["stoc_len=32", "fp32"])",
+       R"(["energy", "profile"])");
+  const ProcessResult result = Sweep("rows");
+  ASSERT_EQ(result.exit_code, 0) << result.err << Text("rows");
+  std::istringstream lines(Text("rows"));
+  std::string line;
+  std::getline(lines, line);
+  const nlohmann::json row = nlohmann::json::parse(line);
+  const nlohmann::json& metrics = row["metrics"];
+  EXPECT_EQ(metrics["energy"]["total"].get<double>(), 2 * row["sc_cost"]["mac_cycles"].get<double>());
+  ASSERT_GE(metrics["profile"].size(), 45u);  // five layers of nine operators
+  EXPECT_EQ(metrics["profile"][0]["op"], "q_proj");
+  EXPECT_GT(metrics["profile"][0]["mse"], 0.0);
+  std::getline(lines, line);
+  EXPECT_TRUE(nlohmann::json::parse(line)["metrics"]["profile"].is_null());
 }
 
 TEST_F(SweepCli, FailedRunsAreRowsAndAreRedone) {
@@ -140,7 +160,8 @@ TEST_F(SweepCli, WrongPlansAreRefusedBeforeAnyWork) {
   refused(R"("runs": ["mp=nowhere.json"])", "nowhere.json");
   refused(R"("runs": ["stoc_len=64", "stoc_len=64"])", "same configuration as run 0");
   refused(R"("runs": ["stoc_len=64"])", "magic is none", R"(["ppl", "magic"])");
-  refused(R"("runs": ["stoc_len=64"], "energy": "e.json")", "energy");
+  refused(R"("runs": ["stoc_len=64"], "energy": "e.json")", "go together");
+  refused(R"("runs": ["stoc_len=64"])", "go together", R"(["energy"])");
   refused(R"("runs": ["stoc_len=64"], "array": "8")", "array");
   refused("\"runs\": []", "at least one run");
   Plan(R"("runs": ["stoc_len=64"])");

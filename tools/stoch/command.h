@@ -30,6 +30,8 @@ CommandBody AddTokenize(CLI::App& command);
 CommandBody AddServe(CLI::App& command);
 CommandBody AddCalibrate(CLI::App& command);
 CommandBody AddSweep(CLI::App& command);
+CommandBody AddProfile(CLI::App& command);
+CommandBody AddCost(CLI::App& command);
 CommandBody AddWorker(CLI::App& command);
 // These need the whole command line to describe it.
 CommandBody AddCompletion(CLI::App& command, const CLI::App& root);

@@ -103,7 +103,11 @@ void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options) {
                   "SC settings, later ones win: preset=NAME, attention=MODE, lm_head=0|1, NAME=VALUE, "
                   "OPERATOR.NAME=VALUE; `stoch help sc` lists them all")
       ->allow_extra_args(false);
-  ScFileOptions& files = options->files;
+  AddScFileOptions(command, &options->files);
+}
+
+void AddScFileOptions(CLI::App& command, ScFileOptions* options) {
+  ScFileOptions& files = *options;
   command.add_option("--mp", files.mp, "Mixed stream lengths: a threshold table or its wrapper (JSON)");
   command.add_option("--mp-normalise", files.mp_normalise, "fixed, or call as published: rows depend on their window")
       ->capture_default_str();

@@ -64,6 +64,8 @@ struct ArithmeticOptions {
   ScFileOptions files = {};  // --mp, --mp-normalise, --smooth, --mask, --mask-bits
 };
 void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options);
+// The files alone.
+void AddScFileOptions(CLI::App& command, ScFileOptions* files);
 // Sets precision and SC configuration, files read; notices about them go to the log. Errors: InvalidInput, also for --sc next to an exact precision.
 void Apply(const ArithmeticOptions& options, EngineOptions* engine);
 // Errors: InvalidInput where lengths depend on a call, for commands whose answers must not depend on a batch.

@@ -20,7 +20,9 @@
 #include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
+#include "tools/stoch/report/cost.h"
 #include "tools/stoch/report/generate.h"
+#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {
@@ -60,7 +62,14 @@ std::string PromptText(const Options& options) {
   return text;
 }
 
-ExitCode RunOnce(const Options& options, const CostOptions& cost, Engine& engine, const Tokenizer& tokenizer,
+// What --array, --energy and --trace ask for.
+struct Extra {
+  CostOptions cost;
+  std::optional<EnergyTable> energy;
+  std::unique_ptr<TraceWriter> trace;  // may be null
+};
+
+ExitCode RunOnce(const Options& options, const Extra& extra, Engine& engine, const Tokenizer& tokenizer,
                  const std::string& prompt) {
   GenerateRequest request = RequestFrom(options);
   request.prompt = tokenizer.Encode(prompt, {});
@@ -77,24 +86,35 @@ ExitCode RunOnce(const Options& options, const CostOptions& cost, Engine& engine
     if (!options.output.json) Print(text);
   };
   if (options.echo) Print(prompt);
-  const std::unique_ptr<ScCostCollector> collector = CollectCost(engine, cost);
+  const std::unique_ptr<ScCostCollector> collector = CollectCost(engine, extra.cost, extra.trace.get());
   const GenerateResult result = Generate(engine, &tokenizer, request, callbacks);
   bar.Clear();
   std::optional<ScCost> counted;
-  if (collector != nullptr) counted = collector->Cost();
+  if (collector != nullptr) {
+    counted = collector->Cost();
+    FinishTrace(extra.trace.get(), *collector, engine, OpenModelFiles(options.model.model), prompt, VersionLine());
+  }
+  std::optional<EnergyReport> priced;
+  if (counted && extra.energy) priced = PriceCost(*counted, *extra.energy);
   if (options.output.json) {
-    PrintLine(ReportJson(engine, request, result, counted));
+    nlohmann::ordered_json report = GenerateJson(engine, request, result, counted);
+    if (priced) report["energy"] = EnergyJson(*priced, *extra.energy);
+    PrintLine(report.dump());
   } else {
     PrintLine("");
   }
-  if (!options.output.quiet) PrintSummary(engine, request, result, counted);
+  if (options.output.quiet) return kDone;
+  PrintSummary(engine, request, result, counted);
+  if (priced) fmt::print(stderr, "{}", EnergyText(*priced));
   return kDone;
 }
 
 ExitCode Run(const Options& options) {
   EngineOptions engine_options;
   Apply(options.arithmetic, &engine_options);
-  const CostOptions cost = ParseCostOptions(options.cost, engine_options.precision == Precision::kSc);
+  Extra extra;
+  extra.cost = ParseCostOptions(options.cost, engine_options.precision == Precision::kSc);
+  extra.energy = ReadEnergy(options.cost, engine_options.precision == Precision::kSc);
   engine_options.context = options.model.context;
   ModelFiles files = OpenModelFiles(options.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
@@ -115,9 +135,10 @@ ExitCode Run(const Options& options) {
     return RunChat(*engine, *tokenizer, format, RequestFrom(options), options.system, chat, options.output);
   }
   const std::string prompt = PromptText(options);
+  extra.trace = OpenTrace(options.cost, 1);
   const std::unique_ptr<Engine> engine =
       OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
-  return RunOnce(options, cost, *engine, *tokenizer, prompt);
+  return RunOnce(options, extra, *engine, *tokenizer, prompt);
 }
 
 void AddSampling(CLI::App& command, Options* options) {
@@ -164,7 +185,8 @@ CommandBody AddGenerate(CLI::App& command) {
                   ->check(CLI::Range(0, 1000));
   top->needs(command.get_option("--json"));
   prompt->excludes(file);
-  for (CLI::Option* other : {prompt, file, echo, command.get_option("--json"), command.get_option("--array")}) {
+  for (CLI::Option* other : {prompt, file, echo, command.get_option("--json"), command.get_option("--array"),
+                             command.get_option("--energy"), command.get_option("--trace")}) {
     chat->excludes(other);
   }
   echo->excludes(command.get_option("--json"));

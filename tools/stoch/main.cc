@@ -44,9 +44,10 @@ struct Declared {
 
 std::vector<Declared> Declare(CLI::App& root) {
   const std::pair<const char*, CommandBody (*)(CLI::App&)> commands[] = {
-      {"generate", AddGenerate},   {"bench", AddBench},       {"perplexity", AddPerplexity}, {"verify", AddVerify},
-      {"inspect", AddInspect},     {"tokenize", AddTokenize}, {"serve", AddServe},           {"worker", AddWorker},
-      {"calibrate", AddCalibrate}, {"sweep", AddSweep},
+      {"generate", AddGenerate}, {"bench", AddBench},     {"perplexity", AddPerplexity},
+      {"verify", AddVerify},     {"inspect", AddInspect}, {"tokenize", AddTokenize},
+      {"serve", AddServe},       {"worker", AddWorker},   {"calibrate", AddCalibrate},
+      {"profile", AddProfile},   {"cost", AddCost},       {"sweep", AddSweep},
   };
   std::vector<Declared> declared;
   for (const auto& [name, add] : commands) {

@@ -24,6 +24,7 @@
 #include "tools/stoch/report/cost.h"
 #include "tools/stoch/report/kl.h"
 #include "tools/stoch/report/table.h"
+#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {
@@ -62,8 +63,17 @@ ArithmeticOptions ArithmeticOf(const std::string& config, const ScFileOptions& f
   return {.precision = "sc", .sc = {config}, .files = files};
 }
 
-Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const CostOptions& cost,
-             const std::shared_ptr<Backend>& backend, const std::vector<int32_t>& ids, bool* interrupted) {
+// Of all runs.
+struct Shared {
+  std::shared_ptr<Backend> backend;
+  std::string text;
+  std::vector<int32_t> ids;
+  CostOptions cost;
+  std::optional<EnergyTable> energy;
+  std::unique_ptr<TraceWriter> trace;  // may be null
+};
+
+Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const Shared& shared, bool* interrupted) {
   EngineOptions engine_options;
   Apply(arithmetic, &engine_options);
   ModelFiles files = OpenModelFiles(options.model.model);
@@ -72,14 +82,14 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   // A whole window in one pass where that fits: large passes are the fast ones.
   engine_options.max_pass_rows = std::max(engine_options.max_pass_rows, std::min(ctx, kDefaultCtx));
   const std::unique_ptr<Engine> engine =
-      OpenEngine(backend, std::move(files), engine_options, options.device, options.output);
+      OpenEngine(shared.backend, std::move(files), engine_options, options.device, options.output);
 
   Row row;
   row.precision = PrecisionName(engine->options().precision);
   row.sc = engine->sc_description();
   row.name = row.sc.empty() ? row.precision : row.sc;
 
-  const std::unique_ptr<ScCostCollector> collector = CollectCost(*engine, cost);
+  const std::unique_ptr<ScCostCollector> collector = CollectCost(*engine, shared.cost, shared.trace.get());
   ProgressBar bar("perplexity", options.output.quiet);
   PerplexityOptions evaluation{.ctx = ctx, .max_windows = options.max_windows, .on_window = {}, .on_logits = {}};
   evaluation.on_window = [&](const PerplexityResult& so_far, int64_t total_windows) {
@@ -105,32 +115,35 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
     };
   }
   try {
-    row.result = EvaluatePerplexity(*engine, ids, evaluation);
+    row.result = EvaluatePerplexity(*engine, shared.ids, evaluation);
   } catch (const Interrupted&) {
     *interrupted = true;
   }
   bar.Clear();
   if (writer) writer->Close();
   if (reader && row.result.predictions > 1) row.kl = statistics.Summary();
-  if (collector != nullptr) row.cost = collector->Cost();
+  if (collector == nullptr) return row;
+  row.cost = collector->Cost();
+  FinishTrace(shared.trace.get(), *collector, *engine, OpenModelFiles(options.model.model), shared.text, VersionLine());
   return row;
 }
 
-Json RowJson(const Row& row) {
+Json RowJson(const Row& row, const std::optional<EnergyTable>& energy) {
   Json json = {{"precision", row.precision},        {"sc", row.sc},
                {"windows", row.result.windows},     {"predictions", row.result.predictions},
                {"mean_nll", row.result.mean_nll},   {"ppl", row.result.ppl},
                {"ppl_error", row.result.ppl_error}, {"elapsed_ms", row.result.elapsed_ms}};
   if (row.kl) json["kl"] = KlJson(*row.kl);
   if (row.cost) json["sc_cost"] = row.cost->ToJson();
+  if (row.cost && energy) json["energy"] = EnergyJson(PriceCost(*row.cost, *energy), *energy);
   return json;
 }
 
-void Report(const Options& options, const std::string& model, size_t tokens, const std::vector<Row>& rows) {
+void Report(const Options& options, const std::string& model, const Shared& shared, const std::vector<Row>& rows) {
   if (options.output.json) {
     Json results = Json::array();
-    for (const Row& row : rows) results.push_back(RowJson(row));
-    PrintLine(Json{{"model", model}, {"tokens", tokens}, {"results", results}}.dump());
+    for (const Row& row : rows) results.push_back(RowJson(row, shared.energy));
+    PrintLine(Json{{"model", model}, {"tokens", shared.ids.size()}, {"results", results}}.dump());
     return;
   }
   const bool kl = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.kl.has_value(); });
@@ -140,6 +153,7 @@ void Report(const Options& options, const std::string& model, size_t tokens, con
   const bool cycles = cost && !options.cost.array.empty();
   if (cost) header.emplace_back("avg length");
   if (cycles) header.emplace_back("cycles");
+  if (shared.energy) header.emplace_back("energy pJ");
   Table table(header);
   for (const Row& row : rows) {
     std::vector<std::string> cells = {row.name,
@@ -153,15 +167,20 @@ void Report(const Options& options, const std::string& model, size_t tokens, con
       const std::vector<std::string> kl_cells = KlCells(*row.kl);
       cells.insert(cells.end(), kl_cells.begin(), kl_cells.end());
     }
-    cells.resize(header.size() - (cost ? 1 : 0) - (cycles ? 1 : 0));
-    if (row.cost) cells.push_back(LengthText(row.cost->mac_average()));
-    if (row.cost && cycles) cells.push_back(ToText(row.cost->array().cycles));
+    cells.resize(header.size() - (cost ? 1 : 0) - (cycles ? 1 : 0) - (shared.energy ? 1 : 0));
+    if (row.cost) {
+      cells.push_back(LengthText(row.cost->mac_average()));
+      if (cycles) cells.push_back(ToText(row.cost->array().cycles));
+      if (shared.energy) cells.push_back(fmt::format("{:.6g}", PriceCost(*row.cost, *shared.energy).total));
+    }
     cells.resize(header.size());
     table.Add(cells);
   }
   Print(table.Markdown());
   if (rows.size() == 1 && rows[0].kl) Print("\n" + KlText(*rows[0].kl));
-  if (rows.size() == 1 && rows[0].cost) Print("\n" + CostText(*rows[0].cost));
+  if (rows.size() > 1 || !rows[0].cost) return;
+  Print("\n" + CostText(*rows[0].cost));
+  if (shared.energy) Print(EnergyText(PriceCost(*rows[0].cost, *shared.energy)));
 }
 
 ExitCode Run(const Options& options) {
@@ -177,19 +196,23 @@ ExitCode Run(const Options& options) {
     Apply(run, &checked);
     any_sc = any_sc || checked.precision == Precision::kSc;
   }
-  const CostOptions cost = ParseCostOptions(options.cost, any_sc);
+  Shared shared;
+  shared.cost = ParseCostOptions(options.cost, any_sc);
+  shared.energy = ReadEnergy(options.cost, any_sc);
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
   if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
-  const std::vector<int32_t> ids = tokenizer->Encode(ReadWholeFile(options.file), {});
-  const std::shared_ptr<Backend> backend = Open(options.device);
+  shared.text = ReadWholeFile(options.file);
+  shared.ids = tokenizer->Encode(shared.text, {});
+  shared.trace = OpenTrace(options.cost, runs.size());
+  shared.backend = Open(options.device);
 
   std::vector<Row> rows;
   bool interrupted = false;
   for (size_t i = 0; i < runs.size() && !interrupted; ++i) {
-    rows.push_back(Evaluate(options, runs[i], cost, backend, ids, &interrupted));
+    rows.push_back(Evaluate(options, runs[i], shared, &interrupted));
   }
-  Report(options, files.name, ids.size(), rows);
+  Report(options, files.name, shared, rows);
   if (interrupted) throw Interrupted{};
   return kDone;
 }

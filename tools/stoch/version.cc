@@ -22,15 +22,17 @@ std::string Compiler() {
 
 std::string Commit() { return STOCH_COMMIT; }
 
+std::string VersionLine() { return fmt::format("stoch {}", STOCH_VERSION); }
+
 std::string VersionText() {
   return fmt::format(
-      "stoch {}\n"
+      "{}\n"
       "commit: {}\n"
       "compiler: {}, {}\n"
       "CUDA: {}\n"
       "backends: {}\n"
       "CPU kernels usable here: {}",
-      STOCH_VERSION, STOCH_COMMIT, Compiler(), STOCH_BUILD_TYPE, STOCH_CUDA_VERSION, fmt::join(BuiltBackends(), ", "),
+      VersionLine(), STOCH_COMMIT, Compiler(), STOCH_BUILD_TYPE, STOCH_CUDA_VERSION, fmt::join(BuiltBackends(), ", "),
       fmt::join(UsableCpuVariants(), ", "));
 }
 

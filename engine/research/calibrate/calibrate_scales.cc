@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/research/calibrate/exact_windows.h"
-#include "engine/research/scales.h"
+#include "engine/research/calibrate/scales.h"
 #include "kernels/base/error.h"
 #include "loader/checkpoint/weight_store.h"
 #include "loader/config/decoder_tensors.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/research/calibrate/scales.h"
 #include "engine/research/reference.h"
-#include "engine/research/scales.h"
 #include "kernels/base/check.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"

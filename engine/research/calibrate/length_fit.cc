@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "engine/research/staircase.h"
+#include "engine/research/calibrate/staircase.h"
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 

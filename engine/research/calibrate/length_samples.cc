@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "engine/research/calibrate/exact_attention.h"
+#include "engine/research/calibrate/scales.h"
 #include "engine/research/rsum.h"
-#include "engine/research/scales.h"
 #include "kernels/base/error.h"
 
 namespace stoch {

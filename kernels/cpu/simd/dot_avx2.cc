@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/cpu/simd/avx2.h"
+#include "kernels/cpu/simd/dot_rows.h"
 #include "kernels/math/reduce.h"
 
 namespace stoch::cpu::avx2 {
@@ -29,82 +30,60 @@ __attribute__((always_inline)) inline __m256 Load8(const char* row, int64_t i) {
   }
 }
 
-// kX rows of x times kW rows of w.
-template <DType kType, int kX, int kW>
-__attribute__((always_inline)) inline void Tile(const float* x, int64_t x_stride, const char* w, int64_t w_bytes,
-                                                int64_t cols, float* out, int64_t out_stride, bool add) {
-  constexpr int kSize = kType == DType::kF32 ? 4 : 2;
-  __m256 acc[kX][kW][2];
-  for (int t = 0; t < kX; ++t) {
-    for (int r = 0; r < kW; ++r) acc[t][r][0] = acc[t][r][1] = _mm256_setzero_ps();
-  }
-  int64_t i = 0;
-  for (; i + kDotLanes <= cols; i += kDotLanes) {
-    for (int h = 0; h < 2; ++h) {
-      __m256 values[kX];
-      for (int t = 0; t < kX; ++t) values[t] = _mm256_loadu_ps(x + t * x_stride + i + 8 * h);
-      for (int r = 0; r < kW; ++r) {
-        const __m256 weights = Load8<kType>(w + r * w_bytes, i + 8 * h);
-        for (int t = 0; t < kX; ++t) acc[t][r][h] = _mm256_fmadd_ps(values[t], weights, acc[t][r][h]);
-      }
-    }
-  }
-  if (i < cols) {  // padded with zeros, see reduce.h
+// The instruction set of dot_rows.h.
+struct Avx2Dot {
+  static constexpr int kTokens = 2;
+  static constexpr int RowsOf(int tokens) { return tokens == 1 ? 4 : 3; }
+
+  // kX rows of x times kW rows of w.
+  template <DType kType, int kX, int kW, bool kFirst>
+  __attribute__((always_inline)) static inline void Tile(const float* x, int64_t x_stride, const char* w,
+                                                         int64_t w_bytes, int64_t cols, float* out, int64_t out_stride,
+                                                         bool add) {
+    constexpr int kSize = kType == DType::kF32 ? 4 : 2;
+    __m256 acc[kX][kW][2];
     for (int t = 0; t < kX; ++t) {
-      float values[kDotLanes] = {};
-      memcpy(values, x + t * x_stride + i, static_cast<size_t>(cols - i) * sizeof(float));
-      for (int r = 0; r < kW; ++r) {
-        char weights[kDotLanes * kSize] = {};
-        memcpy(weights, w + r * w_bytes + i * kSize, static_cast<size_t>(cols - i) * kSize);
-        for (int h = 0; h < 2; ++h) {
-          acc[t][r][h] = _mm256_fmadd_ps(_mm256_loadu_ps(values + 8 * h), Load8<kType>(weights, 8 * h), acc[t][r][h]);
+      for (int r = 0; r < kW; ++r) acc[t][r][0] = acc[t][r][1] = _mm256_setzero_ps();
+    }
+    int64_t i = 0;
+    for (; i + kDotLanes <= cols; i += kDotLanes) {
+      for (int h = 0; h < 2; ++h) {
+        __m256 values[kX];
+        for (int t = 0; t < kX; ++t) values[t] = _mm256_loadu_ps(x + t * x_stride + i + 8 * h);
+        for (int r = 0; r < kW; ++r) {
+          const __m256 weights = Load8<kType>(w + r * w_bytes, i + 8 * h);
+          for (int t = 0; t < kX; ++t) acc[t][r][h] = _mm256_fmadd_ps(values[t], weights, acc[t][r][h]);
         }
       }
     }
-  }
-  for (int t = 0; t < kX; ++t) {
-    for (int r = 0; r < kW; ++r) {
-      float& y = out[t * out_stride + r];
-      const float dot = Fold(acc[t][r][0], acc[t][r][1]);
-      y = add ? y + dot : dot;
+    if (i < cols) {  // padded with zeros, see reduce.h
+      for (int t = 0; t < kX; ++t) {
+        float values[kDotLanes] = {};
+        memcpy(values, x + t * x_stride + i, static_cast<size_t>(cols - i) * sizeof(float));
+        for (int r = 0; r < kW; ++r) {
+          char weights[kDotLanes * kSize] = {};
+          memcpy(weights, w + r * w_bytes + i * kSize, static_cast<size_t>(cols - i) * kSize);
+          for (int h = 0; h < 2; ++h) {
+            acc[t][r][h] = _mm256_fmadd_ps(_mm256_loadu_ps(values + 8 * h), Load8<kType>(weights, 8 * h), acc[t][r][h]);
+          }
+        }
+      }
+    }
+    for (int t = 0; t < kX; ++t) {
+      for (int r = 0; r < kW; ++r) {
+        float& y = out[t * out_stride + r];
+        const float dot = Fold(acc[t][r][0], acc[t][r][1]);
+        y = add ? y + dot : dot;
+      }
     }
   }
-}
-
-template <DType kType, int kX>
-void Columns(const float* x, int64_t x_stride, const char* w, int64_t w_bytes, int64_t num_w, int64_t cols, float* out,
-             int64_t out_stride, bool add) {
-  constexpr int kW = kX == 1 ? 4 : 3;
-  int64_t r = 0;
-  for (; r + kW <= num_w; r += kW) {
-    Tile<kType, kX, kW>(x, x_stride, w + r * w_bytes, w_bytes, cols, out + r, out_stride, add);
-  }
-  for (; r < num_w; ++r) Tile<kType, kX, 1>(x, x_stride, w + r * w_bytes, w_bytes, cols, out + r, out_stride, add);
-}
-
-template <DType kType>
-void DotRowsOf(const float* x, int64_t x_stride, int64_t num_x, const ExactRows& w, int64_t num_w, int64_t cols,
-               float* out, int64_t out_stride, bool add) {
-  const char* rows = static_cast<const char*>(w.data);
-  const int64_t w_bytes = w.stride * (kType == DType::kF32 ? 4 : 2);
-  int64_t t = 0;
-  for (; t + 2 <= num_x; t += 2) {
-    Columns<kType, 2>(x + t * x_stride, x_stride, rows, w_bytes, num_w, cols, out + t * out_stride, out_stride, add);
-  }
-  for (; t < num_x; ++t) {
-    Columns<kType, 1>(x + t * x_stride, x_stride, rows, w_bytes, num_w, cols, out + t * out_stride, out_stride, add);
-  }
-}
+};
 
 }  // namespace
 
 void DotRows(const float* x, int64_t x_stride, int64_t num_x, const ExactRows& w, int64_t num_w, int64_t cols,
              float* out, int64_t out_stride, bool add) {
-  switch (w.dtype) {
-    case DType::kF32: return DotRowsOf<DType::kF32>(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
-    case DType::kF16: return DotRowsOf<DType::kF16>(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
-    default: return DotRowsOf<DType::kBF16>(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
-  }
+  DotRowsBy<Avx2Dot>::Run(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
 }
 
 void WeightedSum(const float* p, int64_t n, const float* const* v, int64_t dims, float* out) {

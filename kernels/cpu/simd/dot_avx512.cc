@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact dot products with AVX-512: the 16 lanes of the contract are one register.
 #include "kernels/cpu/simd/avx512.h"
+#include "kernels/cpu/simd/dot_rows.h"
 #include "kernels/math/reduce.h"
 
 namespace stoch::cpu::avx512 {
@@ -31,85 +32,59 @@ __attribute__((always_inline)) inline __m512 LoadLanes(const void* row, int64_t 
 // of the tile: the hardware's own prefetching starts again in every row and comes late.
 constexpr int64_t kAhead = 2048;
 
-// kX rows of x times kW rows of w: every loaded register meets several others. A masked tail adds fma(0, 0, lane), see
-// reduce.h. kFirst: w comes from memory.
-template <DType kType, int kX, int kW, bool kFirst>
-__attribute__((always_inline)) inline void Tile(const float* x, int64_t x_stride, const char* w, int64_t w_bytes,
-                                                int64_t cols, float* out, int64_t out_stride, bool add) {
-  constexpr int64_t kLine = 64;
-  constexpr int64_t kBytes = kType == DType::kF32 ? 4 : 2;
-  constexpr int64_t kLineCols = kLine / kBytes;
-  __m512 acc[kX][kW];
-  for (int t = 0; t < kX; ++t) {
-    for (int r = 0; r < kW; ++r) acc[t][r] = _mm512_setzero_ps();
-  }
-  const auto step = [&](int64_t i, __mmask16 mask) __attribute__((always_inline)) {
-    __m512 values[kX];
-    for (int t = 0; t < kX; ++t) values[t] = _mm512_maskz_loadu_ps(mask, x + t * x_stride + i);
-    for (int r = 0; r < kW; ++r) {
-      const __m512 weights = LoadLanes<kType>(w + r * w_bytes, i, mask);
-      for (int t = 0; t < kX; ++t) acc[t][r] = _mm512_fmadd_ps(values[t], weights, acc[t][r]);
-    }
-  };
-  int64_t i = 0;
-  for (; i + kLineCols <= cols; i += kLineCols) {
-    if constexpr (kFirst) {
-      const int64_t ahead = i * kBytes + kAhead;
-      const char* at = w + ahead + (ahead < w_bytes ? 0 : (kW - 1) * w_bytes);
-      for (int r = 0; r < kW; ++r) _mm_prefetch(at + r * w_bytes, _MM_HINT_T0);
-    }
-    for (int64_t j = 0; j < kLineCols; j += 16) step(i + j, static_cast<__mmask16>(0xffff));
-  }
-  for (; i < cols; i += 16) step(i, LaneMask(cols - i));
-  for (int t = 0; t < kX; ++t) {
-    for (int r = 0; r < kW; ++r) {
-      float& y = out[t * out_stride + r];
-      const float dot = Fold(acc[t][r]);
-      y = add ? y + dot : dot;
-    }
-  }
-}
-
-template <DType kType, int kX, bool kFirst>
-void Columns(const float* x, int64_t x_stride, const char* w, int64_t w_bytes, int64_t num_w, int64_t cols, float* out,
-             int64_t out_stride, bool add) {
+// The instruction set of dot_rows.h.
+struct Avx512Dot {
+  static constexpr int kTokens = 4;
   // One row of x: as few rows as hide the latency of a sum, for more of them crowd each other out of the first-level
   // cache (rows are often a power of two apart): 3 read 52 GB/s where 6 read 46.
-  constexpr int kW = kX == 1 ? 3 : 6;
-  int64_t r = 0;
-  for (; r + kW <= num_w; r += kW) {
-    Tile<kType, kX, kW, kFirst>(x, x_stride, w + r * w_bytes, w_bytes, cols, out + r, out_stride, add);
-  }
-  for (; r < num_w; ++r) {
-    Tile<kType, kX, 1, false>(x, x_stride, w + r * w_bytes, w_bytes, cols, out + r, out_stride, add);
-  }
-}
+  static constexpr int RowsOf(int tokens) { return tokens == 1 ? 3 : 6; }
 
-template <DType kType>
-void DotRowsOf(const float* x, int64_t x_stride, int64_t num_x, const ExactRows& w, int64_t num_w, int64_t cols,
-               float* out, int64_t out_stride, bool add) {
-  const char* rows = static_cast<const char*>(w.data);
-  const int64_t w_bytes = w.stride * (kType == DType::kF32 ? 4 : 2);
-  const auto columns = [&]<int kX, bool kFirst>(int64_t t) {
-    Columns<kType, kX, kFirst>(x + t * x_stride, x_stride, rows, w_bytes, num_w, cols, out + t * out_stride, out_stride,
-                               add);
-  };
-  int64_t t = 0;
-  for (; t + 4 <= num_x; t += 4) {
-    t == 0 ? columns.template operator()<4, true>(t) : columns.template operator()<4, false>(t);
+  // kX rows of x times kW rows of w: every loaded register meets several others. A masked tail adds fma(0, 0, lane), see
+  // reduce.h. kFirst: w comes from memory.
+  template <DType kType, int kX, int kW, bool kFirst>
+  __attribute__((always_inline)) static inline void Tile(const float* x, int64_t x_stride, const char* w,
+                                                         int64_t w_bytes, int64_t cols, float* out, int64_t out_stride,
+                                                         bool add) {
+    constexpr int64_t kLine = 64;
+    constexpr int64_t kBytes = kType == DType::kF32 ? 4 : 2;
+    constexpr int64_t kLineCols = kLine / kBytes;
+    __m512 acc[kX][kW];
+    for (int t = 0; t < kX; ++t) {
+      for (int r = 0; r < kW; ++r) acc[t][r] = _mm512_setzero_ps();
+    }
+    const auto step = [&](int64_t i, __mmask16 mask) __attribute__((always_inline)) {
+      __m512 values[kX];
+      for (int t = 0; t < kX; ++t) values[t] = _mm512_maskz_loadu_ps(mask, x + t * x_stride + i);
+      for (int r = 0; r < kW; ++r) {
+        const __m512 weights = LoadLanes<kType>(w + r * w_bytes, i, mask);
+        for (int t = 0; t < kX; ++t) acc[t][r] = _mm512_fmadd_ps(values[t], weights, acc[t][r]);
+      }
+    };
+    int64_t i = 0;
+    for (; i + kLineCols <= cols; i += kLineCols) {
+      if constexpr (kFirst) {
+        const int64_t ahead = i * kBytes + kAhead;
+        const char* at = w + ahead + (ahead < w_bytes ? 0 : (kW - 1) * w_bytes);
+        for (int r = 0; r < kW; ++r) _mm_prefetch(at + r * w_bytes, _MM_HINT_T0);
+      }
+      for (int64_t j = 0; j < kLineCols; j += 16) step(i + j, static_cast<__mmask16>(0xffff));
+    }
+    for (; i < cols; i += 16) step(i, LaneMask(cols - i));
+    for (int t = 0; t < kX; ++t) {
+      for (int r = 0; r < kW; ++r) {
+        float& y = out[t * out_stride + r];
+        const float dot = Fold(acc[t][r]);
+        y = add ? y + dot : dot;
+      }
+    }
   }
-  for (; t < num_x; ++t) t == 0 ? columns.template operator()<1, true>(t) : columns.template operator()<1, false>(t);
-}
+};
 
 }  // namespace
 
 void DotRows(const float* x, int64_t x_stride, int64_t num_x, const ExactRows& w, int64_t num_w, int64_t cols,
              float* out, int64_t out_stride, bool add) {
-  switch (w.dtype) {
-    case DType::kF32: return DotRowsOf<DType::kF32>(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
-    case DType::kF16: return DotRowsOf<DType::kF16>(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
-    default: return DotRowsOf<DType::kBF16>(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
-  }
+  DotRowsBy<Avx512Dot>::Run(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
 }
 
 void WeightedSum(const float* p, int64_t n, const float* const* v, int64_t dims, float* out) {

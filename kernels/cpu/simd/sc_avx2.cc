@@ -4,15 +4,13 @@
 #include <cstring>
 
 #include "kernels/cpu/simd/avx2.h"
-#include "kernels/cpu/simd/staircase.h"
+#include "kernels/cpu/simd/byte_table.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
 
 namespace stoch::cpu::avx2 {
 namespace {
 
-// As in sc_avx512.cc: 64 pairs of dimensions stay within 16 bits.
-constexpr int64_t kSegment = 128;
 constexpr int kHalf = 32;  // rows of one register
 
 __attribute__((always_inline)) inline __m256i LoadBytes(const uint8_t* at) {
@@ -112,75 +110,48 @@ struct Avx2 {
   }
 };
 
-// One row of a against one block, dimensions [begin, begin + dims), dims <= kSegment.
-void Segment(const uint8_t* bytes, const ScLeft& left, int64_t begin, int64_t dims, const uint8_t* block,
-             int32_t* acc) {
-  __m256i low[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-  __m256i high[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-  const auto add_pair = [&](int h, const uint8_t* row0, const uint8_t* row1, __m256i code0, __m256i code1, __m256i flip)
-      __attribute__((always_inline)) {
-    const __m256i count0 = Lookup(row0, code0);
-    const __m256i count1 = Lookup(row1, code1);
-    const __m256i sign_low = _mm256_xor_si256(Signs(_mm256_unpacklo_epi8(code0, code1)), flip);
-    const __m256i sign_high = _mm256_xor_si256(Signs(_mm256_unpackhi_epi8(code0, code1)), flip);
-    low[h] = _mm256_add_epi16(low[h], _mm256_maddubs_epi16(_mm256_unpacklo_epi8(count0, count1), sign_low));
-    high[h] = _mm256_add_epi16(high[h], _mm256_maddubs_epi16(_mm256_unpackhi_epi8(count0, count1), sign_high));
-  };
-  int64_t i = begin;
-  for (; i + 2 <= begin + dims; i += 2) {
-    int16_t flips;
-    memcpy(&flips, left.flips + i, sizeof(flips));
-    const uint8_t* codes = block + i * kBlockRows;
-    for (int h = 0; h < 2; ++h) {
-      add_pair(h, bytes + left.offsets[i], bytes + left.offsets[i + 1], LoadBytes(codes + h * kHalf),
-               LoadBytes(codes + kBlockRows + h * kHalf), _mm256_set1_epi16(flips));
+// The byte table of byte_table.h.
+struct Avx2Bytes {
+  // One row of a against one block, dimensions [begin, begin + dims), dims <= kSegment.
+  static void Segment(const uint8_t* bytes, const ScLeft& left, int64_t begin, int64_t dims, const uint8_t* block,
+                      int32_t* acc) {
+    __m256i low[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    __m256i high[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    const auto add_pair = [&](int h, const uint8_t* row0, const uint8_t* row1, __m256i code0, __m256i code1,
+                              __m256i flip) __attribute__((always_inline)) {
+      const __m256i count0 = Lookup(row0, code0);
+      const __m256i count1 = Lookup(row1, code1);
+      const __m256i sign_low = _mm256_xor_si256(Signs(_mm256_unpacklo_epi8(code0, code1)), flip);
+      const __m256i sign_high = _mm256_xor_si256(Signs(_mm256_unpackhi_epi8(code0, code1)), flip);
+      low[h] = _mm256_add_epi16(low[h], _mm256_maddubs_epi16(_mm256_unpacklo_epi8(count0, count1), sign_low));
+      high[h] = _mm256_add_epi16(high[h], _mm256_maddubs_epi16(_mm256_unpackhi_epi8(count0, count1), sign_high));
+    };
+    int64_t i = begin;
+    for (; i + 2 <= begin + dims; i += 2) {
+      int16_t flips;
+      memcpy(&flips, left.flips + i, sizeof(flips));
+      const uint8_t* codes = block + i * kBlockRows;
+      for (int h = 0; h < 2; ++h) {
+        add_pair(h, bytes + left.offsets[i], bytes + left.offsets[i + 1], LoadBytes(codes + h * kHalf),
+                 LoadBytes(codes + kBlockRows + h * kHalf), _mm256_set1_epi16(flips));
+      }
     }
-  }
-  if (i < begin + dims) {  // an odd count: the last dimension is paired with codes 0
-    const uint8_t* row = bytes + left.offsets[i];
-    for (int h = 0; h < 2; ++h) {
-      add_pair(h, row, row, LoadBytes(block + i * kBlockRows + h * kHalf), _mm256_setzero_si256(),
-               _mm256_set1_epi16(left.flips[i]));
+    if (i < begin + dims) {  // an odd count: the last dimension is paired with codes 0
+      const uint8_t* row = bytes + left.offsets[i];
+      for (int h = 0; h < 2; ++h) {
+        add_pair(h, row, row, LoadBytes(block + i * kBlockRows + h * kHalf), _mm256_setzero_si256(),
+                 _mm256_set1_epi16(left.flips[i]));
+      }
     }
+    for (int h = 0; h < 2; ++h) Widen(low[h], high[h], begin > 0, acc + h * kHalf);
   }
-  for (int h = 0; h < 2; ++h) Widen(low[h], high[h], begin > 0, acc + h * kHalf);
-}
-
-// Adds 256 * sign for every count of 256, which the byte table holds as 0.
-void AddWide(const ScTable& table, const ScLeft& left, const uint8_t* block, int32_t* acc) {
-  for (int64_t n = 0; n < left.num_wide; ++n) {
-    const int64_t d = left.wide[n];
-    const uint8_t* ones = table.wide_bytes + table.wide_row[left.offsets[d] / ScTable::kRowBytes] * ScTable::kRowBytes;
-    for (int r = 0; r < kBlockRows; ++r) {
-      const uint8_t code = block[d * kBlockRows + r];
-      const int32_t amount = 256 * ones[code & 0x7f];
-      acc[r] += ((code & 0x80) != 0) != (left.flips[d] != 0) ? -amount : amount;
-    }
-  }
-}
+};
 
 }  // namespace
 
 void ScBlock(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
              const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
-  if (table.bytes == nullptr) {  // codes of 256 levels, signs in the table
-    ScalarSimd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
-    return;
-  }
-  if (table.stairs != nullptr) {
-    Staircase<Avx2>::Block(table, left, num_left, dims, blocks, block_stride, num_blocks, acc);
-    return;
-  }
-  for (int64_t t = 0; t < num_left; ++t) {
-    for (int64_t b = 0; b < num_blocks; ++b, acc += kBlockRows) {
-      const uint8_t* block = blocks + b * block_stride;
-      for (int64_t begin = 0; begin < dims; begin += kSegment) {
-        const int64_t segment = dims - begin < kSegment ? dims - begin : kSegment;
-        Segment(table.bytes, left[t], begin, segment, block, acc);
-      }
-      AddWide(table, left[t], block, acc);
-    }
-  }
+  ByteTable<Avx2, Avx2Bytes>::Block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
 }
 
 void ScDequantize(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y) {

@@ -2,8 +2,8 @@
 // SC products with NEON: by the staircase table where the operator has one, else by two look-ups of 64 entries each.
 #include <arm_neon.h>
 
+#include "kernels/cpu/simd/byte_table.h"
 #include "kernels/cpu/simd/neon.h"
-#include "kernels/cpu/simd/staircase.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
 
@@ -70,9 +70,6 @@ struct Neon {
   }
 };
 
-// Dimensions whose counts, of at most 255, stay below 2^15 in all.
-constexpr int64_t kSegment = 128;
-
 // The entries of a 128-byte row for 16 codes; bit 7 of a code is ignored.
 uint8x16_t Lookup(const uint8x16x4_t& low, const uint8x16x4_t& high, uint8x16_t codes) {
   const uint8x16_t index = vandq_u8(codes, vdupq_n_u8(0x7f));
@@ -80,58 +77,31 @@ uint8x16_t Lookup(const uint8x16x4_t& low, const uint8x16x4_t& high, uint8x16_t 
   return vorrq_u8(vqtbl4q_u8(low, index), vqtbl4q_u8(high, veorq_u8(index, vdupq_n_u8(0x40))));
 }
 
-// One left row against one block, dimensions [begin, begin + dims), dims <= kSegment.
-void Segment(const uint8_t* bytes, const ScLeft& left, int64_t begin, int64_t dims, const uint8_t* block,
-             int32_t* acc) {
-  constexpr int kParts = kBlockRows / Neon::kRows;
-  Neon::Sums sums[kParts] = {};
-  for (int64_t i = begin; i < begin + dims; ++i) {
-    const uint8_t* row = bytes + left.offsets[i];
-    const uint8x16x4_t low = vld1q_u8_x4(row);
-    const uint8x16x4_t high = vld1q_u8_x4(row + 64);
-    for (int p = 0; p < kParts; ++p) {
-      const uint8x16_t codes = vld1q_u8(block + i * kBlockRows + p * Neon::kRows);
-      Neon::AddCounts(sums[p], Lookup(low, high, codes), Neon::Negative(codes, left.flips[i]));
+// The byte table of byte_table.h.
+struct NeonBytes {
+  // One left row against one block, dimensions [begin, begin + dims), dims <= kSegment.
+  static void Segment(const uint8_t* bytes, const ScLeft& left, int64_t begin, int64_t dims, const uint8_t* block,
+                      int32_t* acc) {
+    constexpr int kParts = kBlockRows / Neon::kRows;
+    Neon::Sums sums[kParts] = {};
+    for (int64_t i = begin; i < begin + dims; ++i) {
+      const uint8_t* row = bytes + left.offsets[i];
+      const uint8x16x4_t low = vld1q_u8_x4(row);
+      const uint8x16x4_t high = vld1q_u8_x4(row + 64);
+      for (int p = 0; p < kParts; ++p) {
+        const uint8x16_t codes = vld1q_u8(block + i * kBlockRows + p * Neon::kRows);
+        Neon::AddCounts(sums[p], Lookup(low, high, codes), Neon::Negative(codes, left.flips[i]));
+      }
     }
+    for (int p = 0; p < kParts; ++p) Neon::Widen(sums[p], begin > 0, acc + p * Neon::kRows);
   }
-  for (int p = 0; p < kParts; ++p) Neon::Widen(sums[p], begin > 0, acc + p * Neon::kRows);
-}
-
-// Adds 256 * sign for every count of 256, which the byte table holds as 0.
-void AddWide(const ScTable& table, const ScLeft& left, const uint8_t* block, int32_t* acc) {
-  for (int64_t n = 0; n < left.num_wide; ++n) {
-    const int64_t d = left.wide[n];
-    const uint8_t* ones = table.wide_bytes + table.wide_row[left.offsets[d] / ScTable::kRowBytes] * ScTable::kRowBytes;
-    for (int r = 0; r < kBlockRows; ++r) {
-      const uint8_t code = block[d * kBlockRows + r];
-      const int32_t amount = 256 * ones[code & 0x7f];
-      acc[r] += ((code & 0x80) != 0) != (left.flips[d] != 0) ? -amount : amount;
-    }
-  }
-}
+};
 
 }  // namespace
 
 void ScBlock(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
              const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
-  if (table.bytes == nullptr) {  // codes of 256 levels, signs in the table
-    ScalarSimd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
-    return;
-  }
-  if (table.stairs != nullptr) {
-    Staircase<Neon>::Block(table, left, num_left, dims, blocks, block_stride, num_blocks, acc);
-    return;
-  }
-  for (int64_t t = 0; t < num_left; ++t) {
-    for (int64_t b = 0; b < num_blocks; ++b, acc += kBlockRows) {
-      const uint8_t* block = blocks + b * block_stride;
-      for (int64_t begin = 0; begin < dims; begin += kSegment) {
-        const int64_t segment = dims - begin < kSegment ? dims - begin : kSegment;
-        Segment(table.bytes, left[t], begin, segment, block, acc);
-      }
-      AddWide(table, left[t], block, acc);
-    }
-  }
+  ByteTable<Neon, NeonBytes>::Block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
 }
 
 void ScDequantize(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y) {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// RoPE, the KV append and causal attention in every mode. Which kernels run is PlanAttention's choice
+// (kernels/plan/attention_plan.h); all SC and exact kernels give the same bits, so it is invisible.
 #include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "kernels/call_check.h"
 #include "kernels/context_bucket.h"
-#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/runtime/ops.h"
 #include "kernels/math/reduce.h"
 
 namespace stoch::cuda {

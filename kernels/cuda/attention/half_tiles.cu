@@ -3,6 +3,8 @@
 // memory. Source: the online softmax of FlashAttention-2 (Dao, 2023), one warp per 16 query rows.
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda {
@@ -13,9 +15,6 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kKeys = 64;  // of one step
 constexpr float kLog2E = 1.4426950408889634f;
 
-__device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -35,9 +34,6 @@ __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
-__device__ __forceinline__ void CopyAsync(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
-}
 
 // 16-byte piece `piece` of row `row` in a swizzled tile: eight rows of a matrix fall into different banks.
 template <int kHeadDim>
@@ -55,10 +51,10 @@ __device__ void LoadKeys(const AttentionArgs& a, const int32_t* pages, int kv_he
     const int piece = i % kPieces;
     const int t = min(first + row, length - 1);  // what lies behind is masked
     const int64_t offset = a.kv.Value(pages[t >> a.kv.page_shift], kv_head, t & (a.kv.page_tokens - 1)) + piece * 8;
-    CopyAsync(Piece<kHeadDim>(k_tile, row, piece), a.kv.k_half + offset);
-    CopyAsync(Piece<kHeadDim>(v_tile, row, piece), a.kv.v_half + offset);
+    CopyAsync16(Piece<kHeadDim>(k_tile, row, piece), a.kv.k_half + offset);
+    CopyAsync16(Piece<kHeadDim>(v_tile, row, piece), a.kv.v_half + offset);
   }
-  asm volatile("cp.async.commit_group;");
+  CommitCopies();
 }
 
 template <int kHeadDim>
@@ -100,9 +96,9 @@ __global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a
     if (step + 1 < steps) {
       const uint32_t next = base + static_cast<uint32_t>(((step + 1) & 1) * 2 * kTileBytes);
       LoadKeys<kHeadDim>(a, pages, kv_head, (step + 1) * kKeys, length, next, next + kTileBytes);
-      asm volatile("cp.async.wait_group 1;");
+      WaitForCopies<1>();
     } else {
-      asm volatile("cp.async.wait_group 0;");
+      WaitForCopies<0>();
     }
     __syncthreads();
 

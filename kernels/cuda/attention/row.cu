@@ -14,6 +14,7 @@
 #include <bit>
 
 #include "kernels/cuda/attention/row_parts.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/runtime/cluster_launch.h"
 #include "kernels/cuda/runtime/launch.h"
 
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const RowArgs a
   }
   uint8_t* const slice = b.s.stage + b.warp * (kSlots * 4 * kRowBytes);
   q_rows.template Store<kGroupTokens>(args.qk, slice);
-  q.rows = static_cast<uint32_t>(__cvta_generic_to_shared(slice));
+  q.rows = SharedAddress(slice);
   b.LoadEarlyScales();  // needed later, so behind what everyone waits for: loads are answered in order
   ValueWords<kSlots> v_words[Density<kSlots, kBlocks>::kValueGroups];
   if constexpr (kPhase != Phase::kHeadMax && !kCrowded) b.LoadValues(0, v_words);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/row_block.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/device/table_lookup.cuh"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
@@ -189,7 +190,7 @@ __device__ __forceinline__ void Values(const RowBlock<kSlots, kPhase>& b, const 
   Counts acc[kSlots];
   int32_t top_sum[kSlots] = {};
   uint8_t* const turns = b.s.stage + b.warp * (kGroupTokens * kRowBytes);
-  const uint32_t turn_rows = static_cast<uint32_t>(__cvta_generic_to_shared(turns));
+  const uint32_t turn_rows = SharedAddress(turns);
   [[maybe_unused]] FreshValues<kSlots> fresh_values;
   if constexpr (kFresh) {
     fresh_values.Find(b.fresh, b.info, b.head_dim, [&](int t) {

@@ -30,7 +30,7 @@ __device__ __forceinline__ void WgmmaWait(int32_t (&d)[kRegs]) {
 }
 
 // The address as a value the compiler cannot make again from special registers wherever it is used.
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
+__device__ __forceinline__ uint32_t SharedAddressInRegister(const void* p) {
   uint32_t r;
   asm volatile("mov.u32 %0, %1;\n" : "=r"(r) : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(p))));
   return r;

@@ -10,10 +10,12 @@
 #include "kernels/cuda/device/block_reduce.cuh"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/sc_product.cuh"
 #include "kernels/cuda/families/experts.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/math/quantize.h"
+#include "kernels/cuda/runtime/ops.h"
+#include "kernels/family_check.h"
 
 namespace stoch::cuda {
 namespace {
@@ -96,7 +98,7 @@ struct SlotArgs {
   int64_t out_stride = 0;
 };
 
-// One thread per output feature of a slot, as in sc/generic.cu. Lanes of a warp are the rows of a weight tile.
+// One thread per output feature of a slot.
 template <ScCode kCode>
 __global__ void __launch_bounds__(kThreads)
     ScExpertKernel(const __grid_constant__ ScTables tables, const __grid_constant__ ScActivationView a,
@@ -106,39 +108,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t m = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t n = slot / args.per_row;
   if (m >= w.rows) return;
-  float y = 0.0f;
-  for (int64_t c = 0; c < w.dims.chunks; ++c) {
-    const int64_t first = c * w.dims.chunk_stride;
-    const int64_t dims = w.dims.chunk_dims(c);
-    int32_t acc = 0;
-    for (int64_t i = 0; i < dims; i += kTileDims) {
-      uint4 words = *reinterpret_cast<const uint4*>(w.codes + w.code_offset(m, first + i));
-      const uint8_t* codes_b = reinterpret_cast<const uint8_t*>(&words);
-      const uint8_t* codes_a = a.codes + n * a.dims.padded + first + i;
-#pragma unroll
-      for (int k = 0; k < kTileDims; ++k) {
-        if (i + k >= dims) break;
-        const int code_a = codes_a[k];
-        const int code_b = codes_b[k];
-        const int64_t mask = (i + k) & (tables.masks - 1);
-        if constexpr (kCode == ScCode::kSignMagnitude) {
-          const int count = tables.counts16[(mask * tables.levels + (code_a & 0x7f)) * tables.levels + (code_b & 0x7f)];
-          acc += ((code_a ^ code_b) & 0x80) != 0 ? -count : count;
-        } else {
-          acc += tables.counts16[(mask * tables.levels + code_a) * tables.levels + code_b];
-        }
-      }
-    }
-    const float scale_a = a.scales[c * a.tokens + n];
-    const float scale_b = w.scales[c * w.rows_padded + m];
-    if constexpr (kCode == ScCode::kAsymmetric) {
-      y = UnipolarProduct(acc, tables.gain, static_cast<int>(w.dims.dims), {scale_a, a.zeros[n], a.sums[n]},
-                          {scale_b, w.zeros[m], w.sums[m]});
-    } else {
-      y = y + BipolarProduct(acc, tables.gain, scale_a, scale_b);
-    }
-  }
-  args.out[slot * args.out_stride + m] = y;
+  args.out[slot * args.out_stride + m] = ScRowProduct<kCode>(tables, a, w, n, m);
 }
 
 // ----------------------------------------------------------------------------------------- exact and fp16 experts ----
@@ -320,6 +290,7 @@ std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::un
 }
 
 void LaunchRoute(DeviceContext& ctx, const RouteCall& call) {
+  CheckRoute(call);
   RouteArgs args;
   args.logits = call.logits.ptr<const float>();
   args.chosen = call.chosen.ptr<int32_t>();
@@ -333,6 +304,7 @@ void LaunchRoute(DeviceContext& ctx, const RouteCall& call) {
 }
 
 void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
+  CheckExpertLinear(call);
   const int64_t slots = call.chosen.numel();
   if (slots == 0) return;
   const FiniteReporter reporter = ctx.Reporter(call.site);
@@ -354,6 +326,7 @@ void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
 }
 
 void LaunchCombineExperts(DeviceContext& ctx, const CombineExpertsCall& call) {
+  CheckCombineExperts(call);
   CombineArgs args;
   args.x = call.x.ptr<const float>();
   args.x_stride = call.x.step(0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture of experts without host reads (RouteCall, ExpertLinearCall and CombineExpertsCall in kernels/backend.h):
+// A mixture of experts without host reads (RouteCall, ExpertLinearCall and CombineExpertsCall in kernels/calls.h):
 // kernels find a slot's matrix by the expert that the router wrote.
 #pragma once
 
@@ -34,10 +34,5 @@ class CudaExperts final : public ExpertWeights {
 // Requires: CheckExperts. Errors: InvalidInput naming what is not implemented: activations whose scopes hold several
 //           rows.
 std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts);
-
-// Requires: checked calls (kernels/family_check.h) whose operands are on the context's device.
-void LaunchRoute(DeviceContext& ctx, const RouteCall& call);
-void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call);
-void LaunchCombineExperts(DeviceContext& ctx, const CombineExpertsCall& call);
 
 }  // namespace stoch::cuda

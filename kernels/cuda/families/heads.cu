@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Biases, and norms of the heads of q and k, in place.
 #include <algorithm>
 
 #include "kernels/cuda/device/reduce.cuh"
-#include "kernels/cuda/families/heads.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/runtime/ops.h"
+#include "kernels/family_check.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
 
@@ -71,6 +73,7 @@ __global__ void __launch_bounds__(kThreads) NormHeadsKernel(const HeadArgs args)
 }  // namespace
 
 void LaunchAddBias(DeviceContext& ctx, const AddBiasCall& call) {
+  CheckAddBias(call);
   const int64_t cols = call.x.dim(1);
   if (cols == 0) return;
   const auto blocks = static_cast<unsigned>((cols + kThreads - 1) / kThreads);
@@ -82,6 +85,7 @@ void LaunchAddBias(DeviceContext& ctx, const AddBiasCall& call) {
 }
 
 void LaunchNormHeads(DeviceContext& ctx, const NormHeadsCall& call) {
+  CheckNormHeads(call);
   HeadArgs args;
   args.q_stride = call.q.step(0);
   args.k_stride = call.k.step(0);

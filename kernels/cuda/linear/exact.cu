@@ -5,6 +5,7 @@
 #include "kernels/cuda/base/dispatch.h"
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/exact_batch.h"
 #include "kernels/cuda/runtime/launch.h"
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       const int s = i / (kTileN / 4);
       const bool have = step + s < steps && n0 + row < x_stride;
       const int64_t at = have ? (static_cast<int64_t>(lane) * steps + step + s) * x_stride + n0 + row : 0;
-      CopyAsync16(&xs[to][s][row], x + at, have);
+      CopyAsync16(SharedAddress(&xs[to][s][row]), x + at, have);
     }
   };
   const auto store = [&](int buffer) {
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   int buffer = 0;
   fetch(LaneInFoldOrder(0), 0, 0);
   store(0);
-  WaitForAsyncCopies();
+  WaitForAllCopies();
   __syncthreads();
 #pragma unroll 1
   for (int index = 0; index < kDotLanes; ++index) {
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
         }
       }
       if (!last) store(buffer ^ 1);
-      WaitForAsyncCopies();
+      WaitForAllCopies();
       __syncthreads();
       buffer ^= 1;
     }

@@ -6,7 +6,9 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/linear/exact_batch.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/host_device.h"
@@ -53,12 +55,6 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t dim = first_dim + i / kTokens;
     if (dim < cols) out[(blockIdx.y * cols + dim) * kPitch<kTokens> + i % kTokens] = tile[i % kTokens][i / kTokens];
   }
-}
-
-__device__ __forceinline__ void CopyAsync(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
 }
 
 // One step of a lane: weights[r] times every token.
@@ -121,9 +117,10 @@ __global__ void __launch_bounds__(kThreads, kTokens > 16 ? 1 : 2) ExactBatchKern
     if (piece < pieces) {
       const float* from = tokens + int64_t{piece} * kPieceFloats;
       float* to = shared + piece % kStages * kPieceFloats;
-      for (int i = static_cast<int>(threadIdx.x) * 4; i < kPieceFloats; i += kThreads * 4) CopyAsync(to + i, from + i);
+      for (int i = static_cast<int>(threadIdx.x) * 4; i < kPieceFloats; i += kThreads * 4)
+        CopyAsync16(SharedAddress(to + i), from + i);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    CommitCopies();
   };
   // With few tokens a piece is soon done with: more of them are on their way.
   constexpr int kAhead = kTokens > 8 ? 1 : 2;
@@ -139,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, kTokens > 16 ? 1 : 2) ExactBatchKern
   for (int i = 0; i < kSums; ++i) acc[i] = 0.0f;
 #pragma unroll 1
   for (int piece = 0; piece < pieces; ++piece) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+    WaitForCopies<kStages - 2>();
     __syncthreads();
     copy(piece + kStages - 1);
     load(piece + kAhead, ring[kAhead]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/linear/linear.h"
+// Weights of one precision and operator share the prologue and, for SC, its codes.
+#include "kernels/cuda/sc/linear.h"
 
 #include <vector>
 
@@ -7,7 +8,7 @@
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/fp16.h"
 #include "kernels/cuda/prologue/activations.h"
-#include "kernels/cuda/sc/linear.h"
+#include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/weights/weights.h"
 
 namespace stoch::cuda {

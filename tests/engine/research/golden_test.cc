@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every case recorded for the research suite, on every backend (reference data: shared/goldens).
-#include "engine/research/golden.h"
+#include "engine/research/golden/golden.h"
 
 #include <gtest/gtest.h>
 

@@ -61,4 +61,21 @@ std::string CostText(const ScCost& cost) {
   return text;
 }
 
+std::string EnergyText(const EnergyReport& report) {
+  std::vector<std::string> parts;
+  for (const auto& [action, energy] : report.by_action) parts.push_back(fmt::format("{} {:.6g}", action, energy));
+  std::string text = fmt::format("energy: {:.6g} pJ ({})\n", report.total, fmt::join(parts, ", "));
+  parts.clear();
+  for (const auto& [op, energy] : report.by_operator) parts.push_back(fmt::format("{} {:.6g}", op, energy));
+  text += fmt::format("  by operator: {}\n", fmt::join(parts, ", "));
+  parts.clear();
+  for (const auto& [layer, energy] : report.by_layer) parts.push_back(fmt::format("{} {:.6g}", layer, energy));
+  text += fmt::format("  by layer: {}\n", fmt::join(parts, ", "));
+  if (!report.unpriced.empty()) text += fmt::format("  without a price: {}\n", fmt::join(report.unpriced, ", "));
+  if (!report.uncounted.empty()) {
+    text += fmt::format("  not counted without --array: {}\n", fmt::join(report.uncounted, ", "));
+  }
+  return text;
+}
+
 }  // namespace stoch::cli

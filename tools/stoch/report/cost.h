@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/research/cost.h"
+#include "engine/research/energy.h"
 
 namespace stoch::cli {
 
@@ -12,5 +13,6 @@ namespace stoch::cli {
 std::string LengthText(const std::optional<double>& average);
 // Several lines, each with its line break.
 std::string CostText(const ScCost& cost);
+std::string EnergyText(const EnergyReport& report);
 
 }  // namespace stoch::cli

@@ -22,8 +22,8 @@ std::string DeviceNames(Engine& engine) {
 
 }  // namespace
 
-std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result,
-                       const std::optional<ScCost>& cost) {
+Json GenerateJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result,
+                  const std::optional<ScCost>& cost) {
   Json logprobs = Json::array();
   Json top_logprobs = Json::array();
   for (const TokenLogprob& token : result.logprobs) {
@@ -50,7 +50,7 @@ std::string ReportJson(Engine& engine, const GenerateRequest& request, const Gen
   };
   if (request.top_logprobs > 0) report["top_logprobs"] = top_logprobs;
   if (cost) report["sc_cost"] = cost->ToJson();
-  return report.dump();
+  return report;
 }
 
 void PrintSummary(Engine& engine, const GenerateRequest& request, const GenerateResult& result,

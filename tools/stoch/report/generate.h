@@ -2,6 +2,7 @@
 // What `stoch generate` says about a finished generation.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -12,8 +13,8 @@
 namespace stoch::cli {
 
 // The one JSON object of --json; cost: of a run in SC.
-std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result,
-                       const std::optional<ScCost>& cost);
+nlohmann::ordered_json GenerateJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result,
+                                    const std::optional<ScCost>& cost);
 
 // On standard error: one line of tokens, ms/token, time to first token, what it ran on; and the average stream length,
 // with cycles if an array is given.

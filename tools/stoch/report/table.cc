@@ -26,6 +26,12 @@ std::string Quote(const std::string& cell) {
 
 }  // namespace
 
+std::string CsvLine(const std::vector<std::string>& cells) {
+  std::string text;
+  for (size_t i = 0; i < cells.size(); ++i) text += (i > 0 ? "," : "") + Quote(cells[i]);
+  return text + '\n';
+}
+
 std::string Table::Markdown() const {
   std::vector<size_t> widths(rows_[0].size(), 3);
   for (const auto& row : rows_) {
@@ -49,10 +55,7 @@ std::string Table::Markdown() const {
 
 std::string Table::Csv() const {
   std::string text;
-  for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) text += (i > 0 ? "," : "") + Quote(row[i]);
-    text += '\n';
-  }
+  for (const auto& row : rows_) text += CsvLine(row);
   return text;
 }
 

@@ -7,6 +7,9 @@
 
 namespace stoch::cli {
 
+// Cells as a line of CSV (RFC 4180): those with commas, quotes or line breaks are quoted.
+std::string CsvLine(const std::vector<std::string>& cells);
+
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
@@ -15,7 +18,6 @@ class Table {
 
   // First column left-aligned, the others right-aligned.
   std::string Markdown() const;
-  // RFC 4180: cells with commas, quotes or line breaks are quoted.
   std::string Csv() const;
 
  private:

@@ -118,10 +118,9 @@ ExitCode Run(const Options& options) {
     spdlog::warn("{}: keys that are not known and have no effect: {}", options.file,
                  fmt::join(file.unknown_keys, ", "));
   }
-  const std::string version = VersionText();
   SweepPlan plan;
   try {
-    plan = ResolveSweep(file, version.substr(0, version.find('\n')));
+    plan = ResolveSweep(file, VersionLine());
   } catch (const InvalidInput& error) {
     throw InvalidInput(options.file + ": " + error.what());
   }
@@ -146,19 +145,19 @@ CommandBody AddSweep(CLI::App& command) {
   std::string metrics;
   for (const auto& [name, help] : SweepMetrics()) metrics += (metrics.empty() ? "" : ", ") + name + " (" + help + ")";
   command.description("Many configurations of one model over one text: a row each, resumable and divisible");
-  command.footer(
-      fmt::format("The plan: {{\"model\", \"text\", \"max_windows\", \"ctx\", \"array\": \"R,C,K\", \"base\": "
-                  "SETTINGS, \"grid\": {{NAME: "
-                  "[values]}}, \"runs\": [SETTINGS], \"files\": {{\"mp\", \"smooth\", \"mask\"}}, \"metrics\"}}; "
-                  "SETTINGS as --sc takes "
-                  "them, fp32, fp16, mp=FILE, mp_normalise=, smooth=, mask=, mask_bits=, and series=NAME for plots.\n"
-                  "Metrics: {}.\n"
-                  "Examples:\n"
-                  "  stoch sweep plan.json -o out.jsonl\n"
-                  "  stoch sweep plan.json -o out.jsonl --resume --tsv --plot x=mac_avg_stoc_len,y=ppl\n"
-                  "  stoch sweep plan.json -o part0.jsonl --shard 0/2\n"
-                  "  stoch sweep --merge part0.jsonl part1.jsonl -o out.jsonl",
-                  metrics));
+  command.footer(fmt::format(
+      "The plan: {{\"model\", \"text\", \"max_windows\", \"ctx\", \"array\": \"R,C,K\", \"energy\": FILE, \"base\": "
+      "SETTINGS, \"grid\": {{NAME: "
+      "[values]}}, \"runs\": [SETTINGS], \"files\": {{\"mp\", \"smooth\", \"mask\"}}, \"metrics\"}}; "
+      "SETTINGS as --sc takes "
+      "them, fp32, fp16, mp=FILE, mp_normalise=, smooth=, mask=, mask_bits=, and series=NAME for plots.\n"
+      "Metrics: {}.\n"
+      "Examples:\n"
+      "  stoch sweep plan.json -o out.jsonl\n"
+      "  stoch sweep plan.json -o out.jsonl --resume --tsv --plot x=mac_avg_stoc_len,y=ppl\n"
+      "  stoch sweep plan.json -o part0.jsonl --shard 0/2\n"
+      "  stoch sweep --merge part0.jsonl part1.jsonl -o out.jsonl",
+      metrics));
   auto options = std::make_shared<Options>();
   command.add_option("plan", options->file, "The plan (JSON)");
   command.add_option("-o,--output", options->out, "The rows (JSON lines)")->required();
@@ -166,8 +165,9 @@ CommandBody AddSweep(CLI::App& command) {
   command.add_option("--shard", options->shard, "i/n: only the runs whose index is i mod n");
   command.add_option("--merge", options->merge, "Complete shards 0/n, 1/n, ... in this order: the rows of one run");
   command.add_flag("--tsv", options->tsv, "Print model, config, metric, value at the end");
-  command.add_option("--plot", options->plot,
-                     "x=NAME,y=NAME[,by=NAME+NAME][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default");
+  command.add_option(
+      "--plot", options->plot,
+      "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default");
   command.add_flag("--timing", options->timing, "Rows say how long they took: no two sweeps have the same bytes then");
   command.add_flag("--quiet", options->quiet, "No line for each run on standard error");
   AddDeviceOptions(command, &options->device);

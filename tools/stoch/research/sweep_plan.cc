@@ -9,10 +9,12 @@
 #include <set>
 #include <thread>
 
+#include "engine/research/profile.h"
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
 #include "loader/sha256.h"
 #include "models/sc_plan.h"
+#include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
 
 namespace stoch::cli {
@@ -84,7 +86,7 @@ EngineOptions EngineOf(const ArithmeticOptions& arithmetic, std::set<std::string
 }
 
 std::string KeyOf(const SweepFile& file, const SweepPlan& plan, const PlannedRun& run, const std::string& model_sha,
-                  const std::string& text_sha, const std::string& version) {
+                  const std::string& text_sha, const std::string& energy_sha, const std::string& version) {
   const ScModelFiles& files = run.engine.sc.files;
   nlohmann::json key = {{"version", version},
                         {"model", model_sha},
@@ -95,6 +97,7 @@ std::string KeyOf(const SweepFile& file, const SweepPlan& plan, const PlannedRun
                         {"ctx", plan.ctx},
                         {"metrics", plan.metrics}};
   if (!file.array.empty()) key["array"] = file.array;
+  if (!energy_sha.empty()) key["files"]["energy"] = energy_sha;
   return Sha256Hex(key.dump());
 }
 
@@ -106,9 +109,13 @@ void CheckMetrics(const SweepFile& file) {
     throw InvalidInput(
         fmt::format("metrics: {} is none that a sweep computes: allowed are {}", metric, fmt::join(names, ", ")));
   }
-  const bool cycles = std::find(file.metrics.begin(), file.metrics.end(), "cycles") != file.metrics.end();
-  if (cycles && file.array.empty()) throw InvalidInput("metrics: cycles take array = \"R,C,K[,FILL]\"");
-  if (!file.energy.empty()) throw InvalidInput("energy: is not a metric of a sweep yet");
+  const auto has = [&](const char* metric) {
+    return std::find(file.metrics.begin(), file.metrics.end(), metric) != file.metrics.end();
+  };
+  if (has("cycles") && file.array.empty()) throw InvalidInput("metrics: cycles takes array = \"R,C,K[,FILL]\"");
+  if (has("energy") != !file.energy.empty()) {
+    throw InvalidInput("energy: a table of constants and the metric energy go together");
+  }
 }
 
 }  // namespace
@@ -116,7 +123,9 @@ void CheckMetrics(const SweepFile& file) {
 std::vector<std::pair<std::string, std::string>> SweepMetrics() {
   return {{"ppl", "perplexity, its error, mean nll"},
           {"kl", "divergence from the exact model"},
-          {"cycles", "of the array"}};
+          {"cycles", "of the array"},
+          {"energy", "of the table"},
+          {"profile", "errors of every operator of every layer"}};
 }
 
 bool SweepPlan::Has(std::string_view metric) const {
@@ -129,6 +138,11 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
   plan.model = file.model;
   plan.metrics = file.metrics;
   if (!file.array.empty()) plan.cost.array = ParseArrayShape(file.array);
+  std::string energy_sha;
+  if (!file.energy.empty()) {
+    plan.energy = ReadEnergy(file.energy);
+    energy_sha = Sha256Hex(ReadWholeFile(file.energy)).substr(0, 16);
+  }
   const ModelFiles files = OpenModelFiles(file.model);
   plan.model_name = files.name;
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer({file.model, "", 0}, files);
@@ -149,6 +163,12 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
     throw InvalidInput("metrics: kl takes at least two predictions");
   }
 
+  if (plan.Has("profile")) {
+    ProfileOptions profile;
+    profile.ctx = plan.ctx;
+    profile.max_windows = plan.max_windows;
+    CheckProfile(files.config, plan.ids.size(), profile);
+  }
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const std::string model_sha = DigestWeights(files, threads, [] { return false; });
   const std::string text_sha = Sha256Hex(text);
@@ -163,7 +183,7 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
       const bool sc = run.engine.precision == Precision::kSc;
       if (sc) ScPlan(run.engine.sc, files.config);
       run.config = sc ? Describe(run.engine.sc) : arithmetic.precision;
-      run.key = KeyOf(file, plan, run, model_sha, text_sha, version);
+      run.key = KeyOf(file, plan, run, model_sha, text_sha, energy_sha, version);
       const auto [same, added] = seen.emplace(run.key, i);
       if (!added) throw InvalidInput(fmt::format("is the same configuration as run {}: {}", same->second, run.config));
     } catch (const InvalidInput& error) {

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "engine/research/cost.h"
+#include "engine/research/energy.h"
 #include "loader/research/sweep_file.h"
 #include "tools/stoch/common_options.h"
 
@@ -29,6 +31,7 @@ struct SweepPlan {
   int64_t ctx = 0, max_windows = 0;
   std::vector<std::string> metrics;
   CostOptions cost;
+  std::optional<EnergyTable> energy;
   std::vector<PlannedRun> runs;
 
   bool Has(std::string_view metric) const;

@@ -89,6 +89,9 @@ SweepPlot ParseSweepPlot(const std::string& text) {
       plot.y = value;
     } else if (name == "file") {
       plot.file = value;
+    } else if (name == "log" && (value == "x" || value == "y" || value == "x+y")) {
+      plot.x_logarithmic = value != "y";
+      plot.y_logarithmic = value != "x";
     } else if (name == "by") {
       for (size_t from = 0; from <= value.size();) {
         const size_t to = std::min(value.find('+', from), value.size());
@@ -96,7 +99,8 @@ SweepPlot ParseSweepPlot(const std::string& text) {
         from = to + 1;
       }
     } else {
-      throw InvalidInput("--plot " + text + ": " + name + ": allowed is x=NAME,y=NAME[,by=NAME+NAME][,file=FILE]");
+      throw InvalidInput("--plot " + text + ": " + name +
+                         ": allowed is x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,file=FILE]");
     }
   }
   if (plot.x.empty() || plot.y.empty()) throw InvalidInput("--plot " + text + ": takes x=NAME and y=NAME");
@@ -131,6 +135,8 @@ std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::ve
   chart.title = plan.model_name;
   chart.x_label = plot.x;
   chart.y_label = plot.y;
+  chart.x_logarithmic = plot.x_logarithmic;
+  chart.y_logarithmic = plot.y_logarithmic;
   chart.pareto = true;
   chart.x_is_good = LargeIsGood(plot.x);
   chart.y_is_good = LargeIsGood(plot.y);

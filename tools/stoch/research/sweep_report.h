@@ -10,11 +10,12 @@
 
 namespace stoch::cli {
 
-// --plot x=NAME,y=NAME[,by=NAME+NAME][,file=FILE]. A name is a metric (ppl, kl.kld.mean), a value of sc_cost
+// --plot x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,file=FILE]. A name is a metric (ppl, kl.kld.mean), a value of sc_cost
 // (mac_avg_stoc_len) or a parameter of the grid; rows of equal `by` are joined by a line.
 struct SweepPlot {
   std::string x, y, file;
   std::vector<std::string> by;
+  bool x_logarithmic = false, y_logarithmic = false;
 };
 // Errors: InvalidInput naming what is missing or not known.
 SweepPlot ParseSweepPlot(const std::string& text);

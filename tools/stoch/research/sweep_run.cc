@@ -9,6 +9,7 @@
 
 #include "engine/kl_divergence.h"
 #include "engine/perplexity.h"
+#include "engine/research/profile.h"
 #include "kernels/base/error.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/cost_options.h"
@@ -31,11 +32,30 @@ PerplexityOptions Windows(const SweepPlan& plan) {
   return windows;
 }
 
+// A row for every operator of every layer, with the inputs of the exact model.
+Json Profile(const SweepPlan& plan, Engine& configured, const std::shared_ptr<Backend>& backend,
+             const DeviceOptions& devices) {
+  EngineOptions options;
+  options.precision = Precision::kFp32;
+  options.context = plan.ctx;
+  options.max_pass_rows = configured.options().max_pass_rows;
+  const std::unique_ptr<Engine> exact = OpenRun(plan, options, backend, devices);
+  ProfileOptions profile;
+  profile.ctx = plan.ctx;
+  profile.max_windows = plan.max_windows;
+  profile.on_progress = [](int64_t, int64_t) { ThrowIfInterrupted(); };
+  Json rows = Json::array();
+  for (const ProfileRow& row : ProfileModel(*exact, configured, OpenModelFiles(plan.model), plan.ids, profile).rows) {
+    rows.push_back(ProfileRowJson(row));
+  }
+  return rows;
+}
+
 // metrics and sc_cost.
 void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr<Backend>& backend,
              const DeviceOptions& devices, const std::string& base, Json* row) {
   const std::unique_ptr<Engine> engine = OpenRun(plan, run.engine, backend, devices);
-  const std::unique_ptr<ScCostCollector> collector = CollectCost(*engine, plan.cost);
+  std::unique_ptr<ScCostCollector> collector = CollectCost(*engine, plan.cost, nullptr);
   PerplexityOptions windows = Windows(plan);
   KlStatistics statistics;
   std::optional<KlBaseReader> reader;
@@ -59,14 +79,19 @@ void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr
     metrics["predictions"] = result.predictions;
   }
   if (plan.Has("kl")) metrics["kl"] = KlJson(statistics.Summary());
-  if (collector == nullptr) {
-    if (plan.Has("cycles")) metrics["cycles"] = nullptr;
+  if (collector == nullptr) {  // exact: there is nothing to count, and no error
+    for (const char* metric : {"cycles", "energy", "profile"}) {
+      if (plan.Has(metric)) metrics[metric] = nullptr;
+    }
     (*row)["sc_cost"] = nullptr;
     return;
   }
-  const Json cost = collector->Cost().ToJson();
-  if (plan.Has("cycles")) metrics["cycles"] = cost.at("array").at("cycles");
-  (*row)["sc_cost"] = cost;
+  const ScCost cost = collector->Cost();
+  collector.reset();
+  if (plan.Has("cycles")) metrics["cycles"] = cost.ToJson().at("array").at("cycles");
+  if (plan.energy) metrics["energy"] = EnergyJson(PriceCost(cost, *plan.energy), *plan.energy);
+  if (plan.Has("profile")) metrics["profile"] = Profile(plan, *engine, backend, devices);
+  (*row)["sc_cost"] = cost.ToJson();
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "engine/research/golden.h"
+#include "engine/research/golden/golden.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/number_source.h"
 #include "kernels/sc/sc_config.h"

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/sc/format/tables.h"
 
 namespace stoch::cuda {
@@ -56,7 +57,7 @@ __device__ __forceinline__ void FillThermometers(const ScTables& tables, uint4* 
 
 // The shared address of this lane's copy of the first thermometer.
 __device__ __forceinline__ uint32_t LaneTable(const uint4* table) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(table + (threadIdx.x & (kTableCopies - 1))));
+  return SharedAddress(table + (threadIdx.x & (kTableCopies - 1)));
 }
 
 // The thermometer of byte j of `codes`.

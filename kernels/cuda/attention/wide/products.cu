@@ -390,7 +390,7 @@ __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_c
   const int begin = static_cast<int>(blockIdx.y) * args.range;
   if (begin >= longest.length()) return;
   const int end = min(begin + args.range, (longest.length() + kStep - 1) / kStep * kStep);
-  Ring ring{SharedAddress(ring_memory), stages};
+  Ring ring{SharedAddressInRegister(ring_memory), stages};
   if (threadIdx.x == 0) {
     for (int i = 0; i < stages; ++i) {
       BarrierInit(ring.full(i), 1);

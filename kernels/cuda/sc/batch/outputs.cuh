@@ -9,7 +9,9 @@
 #include <type_traits>
 
 #include "kernels/base/check.h"
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/sc/format/task.h"
 #include "kernels/math/quantize.h"
 
@@ -173,22 +175,6 @@ struct ReduceStage {
   static constexpr int kBytes = kQuads * kQuadBytes;
 };
 
-// 16 bytes around L1, which is not coherent; zeros unless `have`.
-__device__ __forceinline__ void CopyPartials(uint32_t to, const uint8_t* from, bool have) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(have ? 16 : 0) : "memory");
-}
-// Through L1, as other warps of the block read the same scales. It holds nothing stale: waiting for the kernel's
-// barrier has invalidated it.
-__device__ __forceinline__ void CopyScale(uint32_t to, const float* from, bool have) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(from), "r"(have ? 4 : 0) : "memory");
-}
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-// Until all groups but the last kPending have arrived.
-template <int kPending>
-__device__ __forceinline__ void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-}
-
 // kTiles: args.used_tiles() if it is known at compile time, else 0; a division would take longer than most of a unit.
 template <int kTiles>
 struct ReduceUnit {
@@ -258,13 +244,15 @@ struct UnitCopier {
         const bool have = begin + q * S::kQuad + chunk < chunks;
 #pragma unroll
         for (int i = 0; i < S::kUnitBytes / S::kLines; i += 16) {
-          CopyPartials(to + i, partials + i, have);
+          CopyAsync16(to + i, partials + i, have);
           if constexpr (S::kParts == 2)
-            CopyPartials(to + S::kUnitBytes + i, partials + part_bytes() + i, have && args.parts == 2);
+            CopyAsync16(to + S::kUnitBytes + i, partials + part_bytes() + i, have && args.parts == 2);
         }
-        CopyScale(scale_to, scale_b, have);
-        if constexpr (S::kFourTokens) CopyScale(scale_to + S::kLines * S::kLineBytes, scale_b + kGroupRows, have);
-        if (line < S::kTokens) CopyScale(scale_to + S::kRows * S::kLineBytes, scale_a, have);
+        // Through L1, as other warps of the block read the same scales. It holds nothing stale: waiting for the kernel's
+        // barrier has invalidated it.
+        CopyAsync4(scale_to, scale_b, have);
+        if constexpr (S::kFourTokens) CopyAsync4(scale_to + S::kLines * S::kLineBytes, scale_b + kGroupRows, have);
+        if (line < S::kTokens) CopyAsync4(scale_to + S::kRows * S::kLineBytes, scale_a, have);
         partials += S::kQuad * chunk_bytes();
         scale_a += S::kQuad * static_cast<uint32_t>(args.a.tokens);
         scale_b += S::kQuad * rows_padded;
@@ -327,7 +315,7 @@ __device__ __forceinline__ void ReduceChunks(const BatchOutputs& args, uint8_t* 
   const bool deep = end - first <= kWarps / 2;
   const int stages = deep ? 2 * kStages : kStages;
   uint8_t* const ring = shared + warp * stages * S::kBytes;
-  const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
+  const auto ring_at = SharedAddress(ring);
   const int ring_bytes = stages * S::kBytes;
 
   // Also if a warp has no unit: it computes addresses only, and await() has barriers of the whole block.

@@ -5,6 +5,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/decode/args.cuh"
 #include "kernels/cuda/sc/decode/combine.cuh"
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
       }
       slot = 0;
     }
-    const uint32_t rows = static_cast<uint32_t>(__cvta_generic_to_shared(stage.rows)) + slot * kTokens * kStageBytes;
+    const uint32_t rows = SharedAddress(stage.rows) + slot * kTokens * kStageBytes;
     const int stop = min(end, (chunk + 1) * args.row_blocks);
     for (; unit < stop; unit += kWarps) {
       Walk<kWarps> next = current;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/sc/table/weights.cuh"
 
 namespace stoch::cuda::batch_table {
@@ -32,9 +33,7 @@ __device__ __forceinline__ void LookUp(uint32_t address, int plane_offset, uint3
 
 // A B operand whose two words are the same, read from where both lie: a compiler that sees that they are the same keeps
 // one, and makes a pair of registers of it for every product.
-__device__ __forceinline__ void LoadTwice(const uint2& from, uint32_t (&to)[2]) {
-  LookUp(static_cast<uint32_t>(__cvta_generic_to_shared(&from)), 0, to);
-}
+__device__ __forceinline__ void LoadTwice(const uint2& from, uint32_t (&to)[2]) { LookUp(SharedAddress(&from), 0, to); }
 
 // A table of entries of kEntryBytes for every code, negative ones included: 128 bytes, all banks, hold those of one
 // code in kSlots dimensions, a plane.
@@ -69,7 +68,7 @@ class LookupPlaces {
  public:
   explicit __device__ __forceinline__ LookupPlaces(const uint8_t* table) {
     const uint32_t lane = threadIdx.x % kWarp;
-    const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(table));
+    const auto base = SharedAddress(table);
     second_first_ = lane >= 16;
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {

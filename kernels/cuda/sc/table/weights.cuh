@@ -2,6 +2,7 @@
 // How weights come to the table kernels (kernel.cuh): units of rows and dimensions, asked for ahead.
 #pragma once
 
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/sc/table/stage.cuh"
 
 namespace stoch::cuda::batch_table {
@@ -94,7 +95,7 @@ template <int kParts, int kRingPairs>
 class Ring {
  public:
   __device__ __forceinline__ Ring(uint8_t* shared, int warp, int lane) {
-    const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared + warp * kRingPairs * kPairBytes));
+    const auto at = SharedAddress(shared + warp * kRingPairs * kPairBytes);
     to_[0] = at + static_cast<uint32_t>(lane * kTileDims);
     to_[1] = at + static_cast<uint32_t>((lane ^ kTurn) * kTileDims) + kTileBytes;
     const int tile = lane % 4 / 2;

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using G = Geometry<kWords, kHalves, kTokens>;
   extern __shared__ __align__(256) uint8_t memory[];
-  const Shared shared{SharedAddress(memory), args.stages};
+  const Shared shared{SharedAddressInRegister(memory), args.stages};
   uint8_t* rank_table = memory + shared.rank_table<G>();
   if constexpr (kTable) {
     static_assert(G::kStageBytes % kRingHeader == 0);  // TableRanks
@@ -76,7 +76,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     Consumer<kWords, kHalves, kTable, kTokens, kOwners> consumer{
         args, shared,
-        SharedAddress(rank_table) + (kTable ? threadIdx.x % 4 * 4 * 128 : threadIdx.x % batch::kThermometerCopies * 16),
+        SharedAddressInRegister(rank_table) +
+            (kTable ? threadIdx.x % 4 * 4 * 128 : threadIdx.x % batch::kThermometerCopies * 16),
         warp, args.minus_one};
     consumer.Consume();
     if constexpr (!kOwners) {

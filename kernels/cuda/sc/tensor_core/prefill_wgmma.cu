@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   static_assert(kStageBytes<kWords> % kRingHeader == 0);  // TableRanks
   const uint32_t rank = ClusterRank();
   const int cluster = static_cast<int>(blockIdx.x) / kPrefillCluster;
-  Ring ring{SharedAddress(ring_memory), stages};
+  Ring ring{SharedAddressInRegister(ring_memory), stages};
   uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords>;
   if constexpr (kTable) FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
   if (threadIdx.x == 0) {
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const uint32_t lane = threadIdx.x % 32;
     Consumer<kWords, kHalves, kTable> consumer{args,
                                                ring,
-                                               SharedAddress(rank_table) + lane % 4 * 4 * 128,
+                                               SharedAddressInRegister(rank_table) + lane % 4 * 4 * 128,
                                                warp,
                                                MapToCluster(ring.base, lane % kPrefillCluster),
                                                lane < kPrefillCluster,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/research/staircase.h"
+#include "engine/research/calibrate/staircase.h"
 
 #include <limits>
 #include <string>

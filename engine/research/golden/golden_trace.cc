@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/research/golden_trace.h"
+#include "engine/research/golden/golden_trace.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/research/golden.h"
+#include "engine/research/golden/golden.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,11 +10,11 @@
 #include <span>
 #include <vector>
 
+#include "engine/research/calibrate/scales.h"
+#include "engine/research/calibrate/staircase.h"
 #include "engine/research/error_metrics.h"
-#include "engine/research/golden_trace.h"
+#include "engine/research/golden/golden_trace.h"
 #include "engine/research/reference.h"
-#include "engine/research/scales.h"
-#include "engine/research/staircase.h"
 #include "kernels/base/error.h"
 #include "loader/sha256.h"
 

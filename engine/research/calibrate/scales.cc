@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/research/scales.h"
+#include "engine/research/calibrate/scales.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Costs for other tools: action counts for Accelergy, layers for uSystolic-Sim.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "engine/research/cost.h"
+#include "engine/research/trace.h"
+
+namespace stoch {
+
+// action_counts.yaml of Accelergy 0.3: what each component of an accelerator did. Components: sc_mac_array, sng, sram,
+// dram, int_mac_array, fp_mac_array, table_mac_array.
+std::string AccelergyActionCounts(const ScCost& cost);
+
+// network.csv of uSystolic-Sim: one GEMM of rows x d_in by d_in x d_out for each group, its length as MAC cycles.
+// Source: github.com/diwu1990/uSystolic-Sim, config/example_run/network.csv (the header).
+std::string UsystolicNetwork(std::span<const TraceGroup> groups);
+
+}  // namespace stoch

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops: what each computes, on which shapes, in which order of sums. Contract as kernels/backend.h says.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/tensor_view.h"
+#include "kernels/handles.h"
+
+namespace stoch {
+
+// Named for error messages: which layer (-1: none) and operator a call belongs to.
+struct OpSite {
+  int layer = -1;
+  std::string_view op;
+};
+
+enum class Prologue : uint8_t {
+  kNone,
+  kRmsNorm,  // x * (1 / sqrt(mean(x^2) + eps)) * norm_weight, rounded as (x * r) * w
+  kSiluMul,  // Silu(x) * x2
+};
+
+// For every weight i: out_i = f(x) @ weight_i^T, or out_i = out_i + that product, f = the prologue.
+// Shapes:   x, x2 F32 [rows, cols]; norm_weight F32 [cols]; out_i F32 [rows, weight_i.rows()].
+// Requires: all weights share cols; x, x2 and outs have dense rows (any row stride) and do not overlap.
+// Bits:     kSc: docs/sc_arithmetic.md#5-back-to-real-numbers exactly; one row's result depends on that row alone when
+//           its spec is per_row without row groups. kFp32: dot products in kDotLanes order.
+struct LinearCall {
+  OpSite site;
+  Device device() const { return x.device; }
+  Prologue prologue = Prologue::kNone;
+  TensorView x, x2;
+  TensorView norm_weight;
+  float norm_eps = 0;
+  std::vector<const LinearWeight*> weights;
+  std::vector<TensorView> outs;
+  bool add_to_out = false;
+};
+
+// RoPE on q and k, append k and v to the cache, then causal attention of every row over its sequence.
+// Shapes:   q F32 [rows, num_heads * head_dim]; k, v F32 [rows, num_kv_heads * head_dim]; q and k are overwritten;
+//           rope F32 [max_positions, head_dim]: cos of pairs 0..head_dim/2-1, then sin; out F32 [rows, num_heads *
+//           head_dim]. Query head h reads KV head h / (num_heads / num_kv_heads). Rotation pairs are (i, i +
+//           head_dim/2): x1' = (x1 * cos) - (x2 * sin), x2' = (x2 * cos) + (x1 * sin), every product and sum rounded.
+// Bits:     score = (SC or exact q k) * float(1 / sqrt(head_dim)); softmax: m = max over the causal positions,
+//           e = Exp(s - m), sum in kRowLanes order by absolute position, p = e / sum; then p v as the mode says
+//           (exact: kDotLanes order by absolute position). Modes: docs/sc_arithmetic.md#6-in-the-model.
+struct AttentionCall {
+  OpSite site;
+  Device device() const { return q.device; }
+  TensorView q, k, v;
+  TensorView rope;
+  KvCache* cache = nullptr;
+  int cache_layer = 0;  // index within the cache
+  const Pass* pass = nullptr;
+  int num_heads = 0;
+  TensorView out;
+  // Sliding window: the row at position i sees positions t with i - t < window; 0: every t <= i. A position outside has
+  // a score of -inf, so p = 0; lanes, masks and scopes go by absolute position as without a window.
+  int window = 0;
+};
+
+// x[r, i] = x[r, i] + bias[i], rounded once, in place.
+// Shapes: x F32 [rows, n], dense rows, any row stride; bias F32 [n].
+struct AddBiasCall {
+  OpSite site;
+  Device device() const { return x.device; }
+  TensorView x;
+  TensorView bias;
+};
+
+// RMSNorm of every head of q and of k, in place: x * (1 / sqrt(mean(x^2) + eps)) * weight over head_dim, rounded as
+// (x * r) * w. Qwen3 does it between the projections and RoPE.
+// Shapes: q F32 [rows, heads * head_dim], k F32 [rows, kv_heads * head_dim], dense rows, any row stride; q_weight,
+//         k_weight F32 [head_dim].
+// Bits:   the sum of squares in kRowLanes order.
+struct NormHeadsCall {
+  OpSite site;
+  Device device() const { return q.device; }
+  int64_t head_dim = 0;
+  float eps = 0;
+  TensorView q, k;
+  TensorView q_weight, k_weight;
+};
+
+// ---------------------------------------------------------------------------------------------------- experts ----
+// A mixture of experts: every row takes top_k of a layer's feed-forward networks. Slot s = row * top_k + rank is the
+// row's expert of that rank, the most probable first; slots have fixed places, so that nothing waits for the choice.
+
+// The router: p = softmax(logits[row]), the top_k largest p, ties to the lower index, and their weights: p, or where
+// `normalize` is set p / (p_0 + p_1 + ...).
+// Shapes: logits F32 [rows, experts]; chosen I32 [rows, top_k]; weights F32 [rows, top_k]; all dense.
+// Bits:   softmax as in attention (Exp(x - max), sum in kRowLanes order, e / sum); the sum of the chosen p from rank 0
+//         on.
+struct RouteCall {
+  OpSite site;
+  Device device() const { return logits.device; }
+  TensorView logits;
+  bool normalize = false;
+  TensorView chosen;
+  TensorView weights;
+};
+
+// out_i[s] = f(x of slot s) @ weight_i[chosen[s]]^T for every slot s; f and the products are those of LinearCall.
+// Shapes:   x, x2 F32 [rows, cols], which all slots of a row share, or F32 [rows * top_k, cols]; chosen I32 [rows,
+//           top_k], dense; out_i F32 [rows * top_k, weight_i.rows()].
+// Requires: chosen is what Route wrote. As LinearCall otherwise; where scopes of activations hold several rows, they
+//           are the slots of one expert in ascending order.
+struct ExpertLinearCall {
+  OpSite site;
+  Device device() const { return x.device; }
+  Prologue prologue = Prologue::kNone;
+  TensorView x, x2;
+  TensorView norm_weight;
+  float norm_eps = 0;
+  TensorView chosen;
+  std::vector<const ExpertWeights*> weights;
+  std::vector<TensorView> outs;
+};
+
+// out[r] = out[r] + ((w_0 x_0 + w_1 x_1) + w_2 x_2 ...) over the slots of row r in order of rank, every product and
+// sum rounded.
+// Shapes: x F32 [rows * top_k, n]; weights F32 [rows, top_k], dense; out F32 [rows, n].
+struct CombineExpertsCall {
+  OpSite site;
+  Device device() const { return out.device; }
+  TensorView x;
+  TensorView weights;
+  TensorView out;
+};
+
+// How data of an AllGather travels: the backend's choice, or what a check asks for (InvalidInput if that is not
+// there).
+enum class AllGatherRoute : uint8_t { kAuto, kDirect, kNccl };
+
+// An exchange: what every device computed, side by side, on every device that wants it. Columns of `to` are those of
+// f(from_0), f(from_1), ... in order, f the prologue of one value: kNone or kSiluMul.
+// Shapes:   from_i, from2_i (kSiluMul) F32 [rows, n_i], n_i = 0 where a device gives nothing; to_j F32 [rows, sum of
+//           n_i]. Dense rows, any row stride.
+// Requires: each device is named once in `from`, and at most once in `to`, where no other device is. from_i may be its
+//           own columns of the `to` of its device (kNone); outputs overlap nothing else.
+// Bits:     values are moved, never added up.
+// Async:    an op of every device in `from`: in order with the ops issued before and after on each.
+struct AllGatherCall {
+  OpSite site;
+  Prologue prologue = Prologue::kNone;
+  AllGatherRoute route = AllGatherRoute::kAuto;
+  std::vector<TensorView> from, from2;
+  std::vector<TensorView> to;
+};
+
+// The ops that run on one device and take one struct: OP(Linear) stands for Linear(const LinearCall&). Backends declare
+// and dispatch them by this list (cpu/ops.h, cuda/runtime/ops.h), and what wraps a backend forwards them by it.
+#define STOCH_FOR_EACH_OP(OP) \
+  OP(Linear)                  \
+  OP(Attention)               \
+  OP(AddBias)                 \
+  OP(NormHeads)               \
+  OP(Route)                   \
+  OP(ExpertLinear)            \
+  OP(CombineExperts)
+
+}  // namespace stoch

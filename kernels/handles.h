@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ops work on: where weights come from, and the handles of matrices, embeddings, experts, caches and passes, each on
+// one device with a layout of its backend's own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/device.h"
+#include "kernels/base/dtype.h"
+#include "kernels/sc/sc_lengths.h"
+#include "kernels/sc/sc_operator.h"
+
+namespace stoch {
+
+enum class Precision : uint8_t { kSc, kFp32, kFp16 };
+
+// ---------------------------------------------------------------------------------------------------- weights ----
+
+// The numbers of a tensor whose file holds them in another form: in blocks of few bits, or rows in another order.
+class WeightDecoder {
+ public:
+  virtual ~WeightDecoder() = default;
+  // Writes elements [first, first + count) of row-major order as F32. Threads: safe.
+  // Requires: both are multiples of a matrix's row length; of a vector, any range inside it.
+  virtual void Decode(int64_t first, int64_t count, float* out) const = 0;
+};
+
+// Where the numbers of one [rows, cols] tensor (or a [cols] vector, rows = 1) come from.
+struct WeightSource {
+  std::string name;  // of the tensor, for errors
+  int64_t rows = 0;
+  int64_t cols = 0;
+  // Row-major host memory, often a mapped file: may be unaligned, must outlive the handle made from it.
+  const void* host = nullptr;
+  DType dtype = DType::kF32;
+  // Instead of host: elements [first, first + rows * cols) of what this decodes, F32 numbers made where they are needed.
+  // Must outlive the handle too. dtype is F32 then.
+  const WeightDecoder* decoder = nullptr;
+  // Neither of them: element i of row-major order is RandomWeight(seed, stream, first + i, stddev), or `constant` where
+  // stddev is 0. Backends generate it where they need it.
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  int64_t first = 0;
+  float stddev = 0;
+  float constant = 0;
+
+  bool generated() const { return host == nullptr && decoder == nullptr; }
+};
+
+// How a linear multiplies. sc is set exactly for kSc.
+struct LinearSpec {
+  Precision precision = Precision::kFp32;
+  ScOperatorPtr sc;
+  ScExtrasPtr extras = {};  // kSc: mixed lengths, protected channels, smoothing; null = none
+};
+
+// A matrix prepared for multiplication on one device. Its layout is the backend's own.
+class LinearWeight {
+ public:
+  virtual ~LinearWeight() = default;
+  virtual Device device() const = 0;
+  virtual int64_t rows() const = 0;  // output features
+  virtual int64_t cols() const = 0;  // input features
+  virtual const LinearSpec& spec() const = 0;
+  virtual int64_t bytes() const = 0;         // device memory, scales included; 0 where it stays in a mapped file
+  virtual int64_t stream_bytes() const = 0;  // bytes read by one pass over the weight
+};
+
+// A token embedding table on one device.
+class EmbeddingTable {
+ public:
+  virtual ~EmbeddingTable() = default;
+  virtual Device device() const = 0;
+  virtual int64_t vocab_size() const = 0;
+  virtual int64_t hidden_size() const = 0;
+  virtual int64_t bytes() const = 0;
+};
+
+// ------------------------------------------------------------------------------------------------- passes, KV ----
+
+enum class AttentionMode : uint8_t { kExact, kPerToken, kPerHead, kPerRow };
+
+// A paged KV cache of consecutive layers on one device. Page p of every layer belongs together; which pages hold a
+// sequence is the caller's business (PassLayout). Content is exact floats, codes, or fp16, as the mode needs.
+struct KvCacheSpec {
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int page_tokens = 64;
+  int64_t num_pages = 0;
+  AttentionMode mode = AttentionMode::kExact;
+  ScOperatorPtr qk, av;  // set where mode is not kExact
+  // What a layer has instead of qk and av; empty where all layers are alike.
+  struct Products {
+    ScOperatorPtr qk, av;
+    ScExtrasPtr qk_extras = {}, av_extras = {};  // mixed lengths of rows; null = none
+  };
+  std::vector<Products> layers = {};       // [num_layers]
+  Precision precision = Precision::kFp32;  // kFp16: half storage of the baseline
+};
+
+class KvCache {
+ public:
+  virtual ~KvCache() = default;
+  virtual Device device() const = 0;
+  virtual const KvCacheSpec& spec() const = 0;
+  virtual int64_t bytes() const = 0;
+};
+
+// One forward pass: rows (tokens) of one or more sequences, on the host.
+struct PassLayout {
+  struct Sequence {
+    int32_t first_row = 0;
+    int32_t num_rows = 0;            // >= 1; rows of a sequence are consecutive tokens
+    int32_t start_position = 0;      // absolute position of its first row; earlier positions are in the cache
+    std::span<const int32_t> pages;  // page of position t is pages[t / page_tokens]
+  };
+  std::vector<int32_t> ids;          // [rows] token ids
+  std::vector<Sequence> sequences;   // in row order, covering every row once
+  std::vector<int32_t> output_rows;  // rows whose logits are wanted, ascending
+};
+
+struct PassLimits {
+  int64_t max_rows = 0;
+  int64_t max_sequences = 0;
+  int64_t max_pages_per_sequence = 0;
+};
+
+// The device-side copy of a PassLayout, with room for the largest one; reused by every pass.
+class Pass {
+ public:
+  virtual ~Pass() = default;
+  virtual Device device() const = 0;
+};
+
+// ---------------------------------------------------------------------------------------------------- experts ----
+
+// One matrix, or several stacked, of every expert of a layer, on one device: all of one shape and one spec.
+class ExpertWeights {
+ public:
+  virtual ~ExpertWeights() = default;
+  virtual Device device() const = 0;
+  virtual int64_t count() const = 0;
+  virtual int64_t rows() const = 0;  // output features of one
+  virtual int64_t cols() const = 0;
+  virtual int64_t bytes() const = 0;         // device memory of all
+  virtual int64_t stream_bytes() const = 0;  // read by one pass over one of them
+};
+
+}  // namespace stoch

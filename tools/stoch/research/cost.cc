@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// stoch cost: lengths, cycles and energy of a trace, and the trace for other tools.
+
+#include "tools/stoch/report/cost.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include "engine/research/cost_export.h"
+#include "engine/research/energy.h"
+#include "engine/research/trace_reader.h"
+#include "kernels/base/error.h"
+#include "loader/file.h"
+#include "tools/stoch/command.h"
+#include "tools/stoch/options/cost_options.h"
+#include "tools/stoch/output.h"
+
+namespace stoch::cli {
+namespace {
+
+constexpr int64_t kMaxTraceBytes = int64_t{2} << 30;
+
+struct Options {
+  std::string trace, energy, array, accelergy, usystolic;
+  std::vector<int64_t> tile_rows;
+  bool json = false;
+};
+
+void Write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) throw InvalidInput(path.string() + ": cannot be written");
+}
+
+// Averages of tiles are in the traces that were written with them.
+void KeepTiles(const TraceFile& trace, const std::vector<int64_t>& wanted, ScCost* cost) {
+  if (wanted.empty()) return;
+  std::vector<std::pair<int64_t, double>> kept;
+  for (const int64_t rows : wanted) {
+    const auto found = std::find_if(cost->tile_averages.begin(), cost->tile_averages.end(),
+                                    [&](const auto& entry) { return entry.first == rows; });
+    if (found == cost->tile_averages.end()) {
+      throw InvalidInput(
+          fmt::format("--tile-rows {}: {} does not have that average: give --tile-rows to the command "
+                      "that writes the trace",
+                      rows, trace.name));
+    }
+    kept.push_back(*found);
+  }
+  cost->tile_averages = kept;
+}
+
+ExitCode Run(const Options& options) {
+  std::optional<EnergyTable> energy;
+  if (!options.energy.empty()) energy = ReadEnergy(options.energy);
+  const TraceFile trace = ParseTraceFile(ReadSmallFile(options.trace, kMaxTraceBytes), options.trace);
+  ScCost cost = trace.cost;
+  if (!options.array.empty()) {
+    const ArrayShape array = ParseArrayShape(options.array);
+    const bool counted = cost.array_shape && *cost.array_shape == array;
+    if (!counted) cost = CountArray(trace, array);
+  }
+  KeepTiles(trace, options.tile_rows, &cost);
+  if (!options.accelergy.empty()) {
+    std::error_code ignored;
+    std::filesystem::create_directories(options.accelergy, ignored);
+    Write(std::filesystem::path(options.accelergy) / "action_counts.yaml", AccelergyActionCounts(cost));
+  }
+  if (!options.usystolic.empty()) Write(options.usystolic, UsystolicNetwork(trace.groups));
+  std::optional<EnergyReport> priced;
+  if (energy) priced = PriceCost(cost, *energy);
+  if (options.json) {
+    nlohmann::ordered_json json = {{"trace", options.trace}, {"schema", trace.schema}};
+    if (trace.is_ours) json["sc"] = trace.config;
+    json["sc_cost"] = cost.ToJson(true);
+    if (priced) json["energy"] = EnergyJson(*priced, *energy);
+    PrintLine(json.dump());
+    return kDone;
+  }
+  Print(CostText(cost));
+  if (priced) Print(EnergyText(*priced));
+  return kDone;
+}
+
+}  // namespace
+
+CommandBody AddCost(CLI::App& command) {
+  command.description("Stream lengths, cycles and energy of a trace; the trace for other tools");
+  command.footer(
+      "Examples:\n"
+      "  stoch perplexity --model demo --file text --trace trace.json --array 32,32,64\n"
+      "  stoch cost trace.json --energy table.json\n"
+      "  stoch cost trace.json --accelergy DIR --usystolic network.csv");
+  auto options = std::make_shared<Options>();
+  command.add_option("trace", options->trace, "A file of --trace, or of the published package")->required();
+  command.add_option("--energy", options->energy, "pJ of each action, each with its source (stoch-energy-v1)");
+  command.add_option("--array", options->array, "R,C,K[,FILL]: cycles of an array, where the trace tells all rows");
+  command.add_option("--tile-rows", options->tile_rows, "Only these averages of tiles")->delimiter(',');
+  command.add_option("--accelergy", options->accelergy, "Write action_counts.yaml into this folder");
+  command.add_option("--usystolic", options->usystolic, "Write the products as network.csv to this file");
+  command.add_flag("--json", options->json, "Print one JSON object instead of text");
+  return [options] { return Run(*options); };
+}
+
+}  // namespace stoch::cli

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// stoch profile: how far every operator of every layer is from its exact product.
+
+#include "engine/research/profile.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/weights_digest.h"
+#include "kernels/base/error.h"
+#include "loader/sha256.h"
+#include "tools/stoch/command.h"
+#include "tools/stoch/common_options.h"
+#include "tools/stoch/interrupt.h"
+#include "tools/stoch/options/cost_options.h"
+#include "tools/stoch/output.h"
+#include "tools/stoch/progress.h"
+#include "tools/stoch/report/profile.h"
+#include "tools/stoch/version.h"
+
+namespace stoch::cli {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  DeviceOptions device;
+  OutputOptions output;
+  std::string file;
+  std::string mode = "local";
+  std::vector<std::string> configs;
+  ScFileOptions files;
+  CostFlags cost;
+  ProfileOptions profile;
+  std::string format = "md";
+};
+
+std::unique_ptr<Engine> OpenOne(const Options& options, const ArithmeticOptions& arithmetic,
+                                const std::shared_ptr<Backend>& backend) {
+  EngineOptions engine;
+  Apply(arithmetic, &engine);
+  engine.context = options.profile.ctx;
+  // A window in one pass where that may be.
+  constexpr int64_t kMostRows = 2048;
+  engine.max_pass_rows = std::clamp<int64_t>(options.profile.ctx, 1, kMostRows);
+  return OpenEngine(backend, OpenModelFiles(options.model.model), engine, options.device, options.output);
+}
+
+ExitCode Run(const Options& given) {
+  Options options = given;
+  options.profile.propagated = options.mode == "propagated";
+  options.profile.cost = ParseCostOptions(options.cost, true);
+  const std::optional<EnergyTable> energy = ReadEnergy(options.cost, true);
+  if (options.configs.empty()) options.configs.emplace_back();
+  std::vector<ArithmeticOptions> runs;
+  for (const std::string& config : options.configs) {
+    runs.push_back({.precision = "sc", .sc = {}, .files = options.files});
+    if (!config.empty()) runs.back().sc = {config};
+    EngineOptions unused;
+    Apply(runs.back(), &unused);
+  }
+  const ModelFiles files = OpenModelFiles(options.model.model);
+  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
+  if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
+  const std::string text = ReadWholeFile(options.file);
+  const std::vector<int32_t> ids = tokenizer->Encode(text, {});
+  CheckProfile(files.config, ids.size(), options.profile);
+  const std::unique_ptr<TraceWriter> trace = OpenTrace(options.cost, runs.size());
+  const std::shared_ptr<Backend> backend = Open(options.device);
+
+  ProfileReport report;
+  report.energy = energy;
+  report.model = files.name;
+  report.mode = options.mode;
+  report.ctx = options.profile.ctx;
+  const std::unique_ptr<Engine> exact = OpenOne(options, {.precision = "fp32", .sc = {}}, backend);
+  for (const ArithmeticOptions& run : runs) {
+    const std::unique_ptr<Engine> configured = OpenOne(options, run, backend);
+    ProgressBar bar("profile", options.output.quiet);
+    options.profile.on_progress = [&bar](int64_t done, int64_t total) {
+      bar.Update(done, total);
+      ThrowIfInterrupted();
+    };
+    if (trace != nullptr) {
+      options.profile.sink = trace->sink();
+      options.profile.on_cost = [&](const ScCostCollector& cost) {
+        FinishTrace(trace.get(), cost, *configured, files, text, VersionLine());
+      };
+    }
+    report.results.push_back(ProfileModel(*exact, *configured, files, ids, options.profile));
+    bar.Clear();
+  }
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  report.model_sha256 = DigestWeights(files, threads, [] { return InterruptFlag().load(); });
+  ThrowIfInterrupted();
+  report.text_sha256 = Sha256Hex(text);
+  Print(FormatProfile(report, options.format));
+  return kDone;
+}
+
+}  // namespace
+
+CommandBody AddProfile(CLI::App& command) {
+  command.description("Errors of every layer and operator, quantization and streams apart");
+  command.footer(
+      "Examples:\n"
+      "  stoch profile --model demo --file text --sc stoc_len=64\n"
+      "  stoch profile --model demo --file text --sc stoc_len=128 --sc stoc_len=32 --mode propagated -o csv\n"
+      "  stoch profile --model demo --file text --mp table.json --heads --array 32,32,64 -o jsonl");
+  auto options = std::make_shared<Options>();
+  AddModelOptions(command, &options->model)->required();
+  command.remove_option(command.get_option("--context"));
+  command.add_option("--file", options->file, "The text; - is standard input")->required();
+  command.add_option("--ctx", options->profile.ctx, "Tokens of a window")->capture_default_str();
+  command.add_option("--max-windows", options->profile.max_windows, "Windows of the text")->capture_default_str();
+  command
+      .add_option("--mode", options->mode,
+                  "local: every operator with the inputs of the exact forward; propagated: with those of its own")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"local", "propagated"}));
+  command.add_flag("--heads", options->profile.heads, "Rows for every head of qk and av too");
+  command
+      .add_option("--sc", options->configs,
+                  "A configuration, as in other commands; several --sc are as many, one after the other")
+      ->allow_extra_args(false);
+  AddScFileOptions(command, &options->files);
+  AddCostOptions(command, &options->cost);
+  command.add_option("-o,--output", options->format, "md, csv (rows only), json or jsonl")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
+  AddDeviceOptions(command, &options->device);
+  command.add_flag("--quiet", options->output.quiet, "No progress, only warnings and errors on standard error");
+  return [options] { return Run(*options); };
+}
+
+}  // namespace stoch::cli
