@@ -18,13 +18,15 @@ void Append(const TensorView& x, HostMatrix* to) { Append(x.ptr<const float>(), 
 
 void OperandCapture::OnLinear(const LinearCall& call, const float* x, int64_t rows, int64_t cols, int64_t stride) {
   const int layer = call.site.layer;
-  if (layer < 0 && !with_head_) return;
+  if (layer < 0 && !(with_head_ && head_open_)) return;
   HostMatrix& to = operands_.inputs[{layer, std::string(call.site.op)}];
-  if (layer < 0 && to.rows + rows > rows_) return;
+  // A block of logits may be made again before anybody reads one.
+  if (layer < 0 && to.rows + rows > operands_.attention.begin()->second.q.rows) return;
   Append(x, rows, cols, stride, &to);
 }
 
 void OperandCapture::OnAttention(const AttentionCall& call, const PassLayout& layout) {
+  head_open_ = true;
   AttentionOperands& to = operands_.attention[call.site.layer];
   STOCH_CHECK(layout.sequences.size() == 1 && layout.sequences[0].start_position == to.q.rows);
   Append(call.q, &to.q);

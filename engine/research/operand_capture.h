@@ -27,20 +27,21 @@ struct WindowOperands {
 // Collects the passes of one sequence from position 0 on, on one device.
 class OperandCapture final : public OpObserver {
  public:
-  // `lengths`, where given, is shown what OnLengths is. Rows of the LM head beyond `rows` are those of a repetition.
-  OperandCapture(int64_t rows, bool with_head, OpObserver* lengths)
-      : rows_(rows), with_head_(with_head), lengths_(lengths) {}
+  // `lengths`, where given, is shown what OnLengths is.
+  OperandCapture(bool with_head, OpObserver* lengths) : with_head_(with_head), lengths_(lengths) {}
 
   void OnLinear(const LinearCall& call, const float* x, int64_t rows, int64_t cols, int64_t stride) override;
   void OnAttention(const AttentionCall& call, const PassLayout& layout) override;
   void OnLengths(const ScLengthRecord& record) override;
 
+  // Until the next pass the LM head only repeats what it did: logits are read.
+  void OnLogitsRead() { head_open_ = false; }
   // What was collected; it begins again.
   WindowOperands Take() { return std::exchange(operands_, {}); }
 
  private:
-  int64_t rows_;
   bool with_head_;
+  bool head_open_ = true;
   OpObserver* lengths_;
   WindowOperands operands_;
 };

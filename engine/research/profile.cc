@@ -162,8 +162,8 @@ ProfileResult ProfileModel(Engine& exact, Engine& configured, const ModelFiles& 
   CheckDevice(configured);
   const bool with_head = configured.options().sc.sc_lm_head;
   ScCostCollector cost(configured, options.cost, options.sink);
-  OperandCapture exact_operands(options.ctx, with_head, nullptr);
-  OperandCapture configured_operands(options.ctx, with_head, &cost.lengths());
+  OperandCapture exact_operands(with_head, nullptr);
+  OperandCapture configured_operands(with_head, &cost.lengths());
   Comparison comparison(configured, files, !options.propagated, options.heads);
   Observation observation(configured.backend());
   KlStatistics divergence;
@@ -176,6 +176,7 @@ ProfileResult ProfileModel(Engine& exact, Engine& configured, const ModelFiles& 
   of_base.ctx = options.ctx;
   of_base.max_windows = 1;
   of_base.on_logits = [&](std::span<const float> logits, std::span<const int32_t>) {
+    exact_operands.OnLogitsRead();
     base.insert(base.end(), logits.begin(), logits.end());
   };
   PerplexityOptions windows;
@@ -193,6 +194,7 @@ ProfileResult ProfileModel(Engine& exact, Engine& configured, const ModelFiles& 
     observation.Show(&configured_operands);
   };
   windows.on_logits = [&](std::span<const float> logits, std::span<const int32_t> targets) {
+    configured_operands.OnLogitsRead();
     divergence.Add(std::span(base).subspan(compared, logits.size()), logits, targets);
     compared += logits.size();
   };

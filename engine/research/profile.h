@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far every operator of every layer is from its exact product, quantization and streams apart
-// (docs/research.md).
+// (docs/research.md#profile).
 #pragma once
 
 #include <cstdint>

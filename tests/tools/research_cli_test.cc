@@ -226,6 +226,51 @@ TEST_F(ResearchCli, ProfileHasRowsAndASummaryInFourForms) {
   ExpectRefused(profile({"--array", "1"}), "R,C,K");
 }
 
+TEST_F(ResearchCli, ATraceIsWrittenAndPriced) {
+  const std::string trace = folder_ / "trace.json";
+  const std::string energy = folder_ / "energy.json";
+  WriteFile(energy, R"({"schema": "stoch-energy-v1", "unit": "pJ", "process": "a test", "actions": {
+      "sc_mac_cycle": {"energy": 2, "source": "invented for this test"}}})");
+  const auto run = ExpectJson(Perplexity({"--json", "--trace", trace, "--energy", energy, "--array", "16,16,32"}));
+  const auto& cost = run["results"][0]["sc_cost"];
+  const double expected = 2 * cost["mac_cycles"].get<double>();
+  EXPECT_EQ(run["results"][0]["energy"]["total"], expected);
+  const auto priced = ExpectJson(RunStoch({"cost", trace, "--energy", energy, "--array", "16,16,32", "--json"}));
+  EXPECT_EQ(priced["energy"]["total"], expected);
+  EXPECT_EQ(priced["sc_cost"]["array"], cost["array"]);
+  EXPECT_EQ(priced["sc_cost"]["mac_avg_stoc_len"], 128.0);
+  EXPECT_EQ(priced["sc"], "preset=halved");
+
+  const ProcessResult text =
+      RunStoch({"cost", trace, "--accelergy", folder_ / "accelergy", "--usystolic", folder_ / "network.csv"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(text.out.find("energy"), std::string::npos) << "no energy without a table";
+  EXPECT_NE(ReadFile(folder_ / "accelergy" / "action_counts.yaml").find("name: sc_mac_cycle"), std::string::npos);
+  EXPECT_EQ(ReadFile(folder_ / "network.csv").rfind("Layer name, Layer Type, IFMAP Height", 0), 0u);
+
+  const ProcessResult generated = RunStoch(WithDemo("generate", {"--prompt", "Once", "--max-tokens", "2", "--trace",
+                                                                 trace, "--trace-mode", "trace", "--energy", energy}));
+  EXPECT_EQ(generated.exit_code, 0) << generated.err;
+  EXPECT_NE(generated.err.find("energy: "), std::string::npos);
+  EXPECT_EQ(RunStoch({"cost", trace, "--array", "8,8,8"}).exit_code, 0);
+  const ProcessResult profiled = RunStoch(WithDemo(
+      "profile", {"--file", folder_ / "text", "--ctx", "16", "--trace", trace, "--energy", energy, "-o", "jsonl"}));
+  EXPECT_EQ(profiled.exit_code, 0) << profiled.err;
+  EXPECT_NE(profiled.out.find("\"by_operator\""), std::string::npos);
+  EXPECT_EQ(ReadFile(trace).find("scmp-trace-summary-v1"), 14u);
+
+  ExpectRefused(RunStoch({"cost", energy}), "scmp-trace-v1");
+  ExpectRefused(RunStoch({"cost", folder_ / "none"}), "none");
+  ExpectRefused(RunStoch({"cost", trace, "--energy", trace}), "stoch-energy-v1");
+  ExpectRefused(RunStoch({"cost", trace, "--array", "9,9,9"}), "--array");
+  ExpectRefused(RunStoch({"cost", trace, "--tile-rows", "5"}), "--tile-rows 5");
+  ExpectRefused(Perplexity({"--trace", folder_ / "no" / "where"}), "cannot be created");
+  ExpectRefused(Perplexity({"--trace", trace, "--precision", "fp32"}), "--trace");
+  ExpectRefused(Perplexity({"--trace", trace, "--config", "stoc_len=64", "--config", "stoc_len=32"}), "--trace");
+  ExpectRefused(Perplexity({"--energy", trace}), "stoch-energy-v1");
+  ExpectRefused(Perplexity({"--energy", energy, "--precision", "fp32"}), "--energy");
+}
+
 TEST_F(ResearchCli, CostOptionsAreChecked) {
   for (const std::string array : {"16", "16,16", "0,16,16", "1,2,3,-4", "1,2,3,4,5", "a,b,c", "1,2,9999999"}) {
     ExpectRefused(Perplexity({"--array", array}), array);

@@ -76,7 +76,7 @@ class Profile : public testing::Test {
     return ProfileModel(*exact, *configured, OpenModelFiles(scratch_.path().string()), Ids(3 * kCtx), options);
   }
   WindowOperands Capture(Engine& engine) const {
-    OperandCapture capture(kCtx, false, nullptr);
+    OperandCapture capture(false, nullptr);
     EXPECT_TRUE(backend_->Observe(&capture));
     EvaluatePerplexity(engine, Ids(kCtx), {.ctx = kCtx, .max_windows = 1, .on_window = {}, .on_logits = {}});
     backend_->Observe(nullptr);
@@ -304,6 +304,9 @@ TEST_F(Profile, PropagatedErrorsBeginAsLocalOnesAndGrow) {
   options.propagated = true;
   const ProfileResult propagated = Run("stoc_len=16,lm_head=1", options);
   ASSERT_EQ(local.rows.size(), 2u * 9 + 1);
+  EXPECT_EQ(Row(local, -1, "lm_head").error.n % 96, 0);
+  EXPECT_GE(Row(local, -1, "lm_head").error.n, (kCtx - 1) * 96);
+  EXPECT_LE(Row(local, -1, "lm_head").error.n, kCtx * 96);
   EXPECT_EQ(Row(local, 0, "k_proj").error.mse, Row(propagated, 0, "k_proj").error.mse);
   EXPECT_FALSE(Row(propagated, 0, "k_proj").error.mse_quant.has_value());
   EXPECT_GT(Row(propagated, 1, "k_proj").error.mse, 1.5 * Row(local, 1, "k_proj").error.mse);

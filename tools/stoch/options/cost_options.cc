@@ -23,6 +23,7 @@ void AddCostOptions(CLI::App& command, CostFlags* flags) {
                   "Rows that run at the longest length among them, for averages; several with commas")
       ->delimiter(',')
       ->capture_default_str();
+  command.add_option("--energy", flags->energy, "pJ of each action, each with its source (JSON, stoch-energy-v1)");
   auto* trace =
       command.add_option("--trace", flags->trace, "Write the products in SC to this file (scmp-trace schemas)");
   command

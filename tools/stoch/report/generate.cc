@@ -53,6 +53,10 @@ Json GenerateJson(Engine& engine, const GenerateRequest& request, const Generate
   return report;
 }
 
+std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result) {
+  return GenerateJson(engine, request, result, {}).dump();
+}
+
 void PrintSummary(Engine& engine, const GenerateRequest& request, const GenerateResult& result,
                   const std::optional<ScCost>& cost) {
   const Timings& timings = result.timings;

@@ -16,6 +16,9 @@ namespace stoch::cli {
 nlohmann::ordered_json GenerateJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result,
                                     const std::optional<ScCost>& cost);
 
+// The same as text, without a cost.
+std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result);
+
 // On standard error: one line of tokens, ms/token, time to first token, what it ran on; and the average stream length,
 // with cycles if an array is given.
 void PrintSummary(Engine& engine, const GenerateRequest& request, const GenerateResult& result,

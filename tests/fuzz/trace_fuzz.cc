@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes are either refused with one sentence, or read as a trace or an energy table whose sums are finite.
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/research/cost_export.h"
+#include "engine/research/energy.h"
+#include "engine/research/trace_reader.h"
+#include "kernels/base/error.h"
+
+namespace {
+
+void Check(bool condition) {
+  if (!condition) std::abort();
+}
+
+void Try(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const stoch::InvalidInput& error) {
+    Check(std::strchr(error.what(), '\n') == nullptr);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  stoch::EnergyTable table;
+  table.actions["sc_mac_cycle"] = 1.5;
+  Try([&] {
+    table = stoch::ParseEnergyTable(text, "fuzz");
+    for (const auto& [action, energy] : table.actions) Check(std::isfinite(energy) && energy >= 0);
+  });
+  Try([&] {
+    const stoch::TraceFile trace = stoch::ParseTraceFile(text, "fuzz");
+    Check(trace.groups.size() == trace.batches.size() && trace.groups.size() == trace.chunk_d.size());
+    Check(!trace.cost.ToJson(true).dump().empty());
+    Check(stoch::PriceCost(trace.cost, table).total >= 0);
+    Check(!stoch::AccelergyActionCounts(trace.cost).empty() && !stoch::UsystolicNetwork(trace.groups).empty());
+    Try([&] { Check(stoch::CountArray(trace, {64, 64, 64, 1}).array().cycles >= 0); });
+  });
+  return 0;
+}
