@@ -43,7 +43,7 @@ int64_t Whole(const Json& object, const std::string& key, const std::string& whe
 
 // A count: a number, or decimal text beyond 64 bits.
 Int128 CountOf(const Json& value, const std::string& key, const std::string& where) {
-  constexpr size_t kMostDigits = 37;
+  constexpr size_t kMostDigits = 26;  // sums of millions of them, times lengths, fit 128 bits
   if (value.is_number_integer() && value >= 0) {
     return value.is_number_unsigned() ? static_cast<Int128>(value.get<uint64_t>()) : value.get<int64_t>();
   }
@@ -293,11 +293,14 @@ ScCost CountArray(const TraceFile& file, const ArrayShape& array) {
     call.op = group.op;
     call.batch = file.batches[i];
     call.rows = group.rows / call.batch;
-    // A file may claim any size; time goes by rows and chunks.
+    // A file may claim any size: time goes by rows and chunks, and sums must fit 128 bits.
     constexpr int64_t kMostRows = int64_t{1} << 22;
     constexpr int64_t kMostChunks = int64_t{1} << 16;
+    constexpr int64_t kMostDims = int64_t{1} << 26;
     const int64_t chunks = file.chunk_d[i] > 0 ? group.d_in / file.chunk_d[i] + 1 : 1;
-    if (call.rows > kMostRows || chunks > kMostChunks) refuse(group, "a size below the limit");
+    const bool large = call.rows > kMostRows || group.rows > (kMostRows << 10) || chunks > kMostChunks ||
+                       std::max(group.d_in, group.d_out) > kMostDims;
+    if (large) refuse(group, "a size below the limit");
     call.d_in = group.d_in;
     call.d_out = group.d_out;
     call.chunk_d = file.chunk_d[i];

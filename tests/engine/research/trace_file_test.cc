@@ -25,7 +25,7 @@ class TraceOfRun : public testing::Test {
  protected:
   void SetUp() override { WriteTinyModel(scratch_.path(), {}); }
 
-  // The trace of a prompt of 20 tokens and one token more.
+  // The trace of a prompt of 20 tokens and three tokens more.
   std::string Run(const std::string& settings, TraceMode mode, const CostOptions& cost = {}, bool mixed = false,
                   int64_t pass_rows = 64) {
     EngineOptions options;
@@ -38,7 +38,7 @@ class TraceOfRun : public testing::Test {
     TraceWriter writer(path, mode);
     const ScCostCollector collector(*engine, cost, writer.sink());
     const auto sequence = engine->NewSequence(32);
-    for (const int count : {20, 1}) {
+    for (const int count : {20, 3}) {
       std::vector<int32_t> ids;
       for (int i = 0; i < count; ++i) ids.push_back((i * 37 + count) % 96);
       sequence->Append(ids);
@@ -67,7 +67,7 @@ class TraceOfRun : public testing::Test {
     const auto path = scratch_.path() / "mp.json";
     std::ofstream(path) << R"({"stoc_len_levels": [128, 24], "operator_defaults": {)" << defaults
                         << R"("q_proj": {"thresholds": [1], "metric_lo": 0, "metric_hi": 1e9}},
-      "per_row_chunk": {"buckets": {"down_proj:t0:l0": {"levels": [16, 64], "thresholds": [0.5], "metric_lo": 0,
+      "per_row_chunk": {"buckets": {"down_proj:t0:l0": {"levels": [0, 64], "thresholds": [0.5], "metric_lo": 0,
         "metric_hi": 1.5}}},
       "protected_channels": {"stoc_len": 100, "indices": {"q_proj:b0": [0, 9]}}})";
     return path.string();
@@ -109,8 +109,8 @@ TEST_F(TraceOfRun, RecordsFollowFromGeometry) {
   EXPECT_EQ(records[3]["d_out"], 20);
   EXPECT_EQ(records[3]["macs"], 4 * 16 * 20 * 21 / 2);
   EXPECT_EQ(records[3]["row_cycles"], 4 * 20 * 128);
-  EXPECT_EQ(records[18 + 4]["d_in"], 21) << "av of the token";
-  EXPECT_EQ(records[18 + 4]["macs"], 4 * 16 * 21);
+  EXPECT_EQ(records[18 + 4]["d_in"], 23) << "av of the tokens";
+  EXPECT_EQ(records[18 + 4]["macs"], 4 * 16 * (21 + 22 + 23));
 }
 
 TEST_F(TraceOfRun, MixedLengthsAreRecordsOfTheirOwn) {
@@ -137,7 +137,7 @@ TEST_F(TraceOfRun, MixedLengthsAreRecordsOfTheirOwn) {
     EXPECT_TRUE(record["op"] != "down_proj" || record["d_in"] == 128 || record["d_in"] == 44);
     last = record;
   }
-  EXPECT_EQ(qk_rows, 20 + 1);
+  EXPECT_EQ(qk_rows, 20 + 3);
 }
 
 TEST_F(TraceOfRun, CutsChangeNoByte) {
@@ -156,6 +156,8 @@ TEST_F(TraceOfRun, IsReadAsWhatWasCounted) {
       EXPECT_TRUE(trace.is_ours);
       EXPECT_EQ(trace.cost.ToJson(true), cost_.ToJson(true));
       EXPECT_EQ(trace.model_sha256, "m");
+      const OperatorCost& down = trace.cost.operators[8];
+      EXPECT_EQ(down.macs_by_len.count(0), mixed ? 1u : 0u) << "pruned rows are in no group";
     }
   }
 }
