@@ -186,8 +186,9 @@ std::shared_ptr<const ScLengthRule> ScPlan::Rule(int layer, ScOperatorId id, con
   rule->levels = bucket->levels.empty() ? mp.levels : bucket->levels;
   if (rule->normalise == ScNormalise::kFixed) {
     if (!bucket->metric_lo || !bucket->metric_hi) {
-      throw InvalidInput(mp.name + ": bucket " + key +
-                         " has no metric_lo and metric_hi: add them or choose --mp-normalise call");
+      throw InvalidInput(
+          mp.name + ": bucket " + key +
+          " has no metric_lo and metric_hi: run `stoch calibrate rescale` or choose --mp-normalise call");
     }
     rule->lo = static_cast<float>(*bucket->metric_lo);
     rule->hi = static_cast<float>(*bucket->metric_hi);

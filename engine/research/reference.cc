@@ -36,18 +36,6 @@ Scope Quantize(const ScOperator& op, const float* x, int64_t n) {
   return scope;
 }
 
-// The signed count of a product in dimension d of its chunk.
-int SignedCount(const ScOperator& op, int64_t d, int a, int b) {
-  const int mask = static_cast<int>(d % op.masks);
-  switch (op.code) {
-    case ScCode::kAsymmetric: return op.count(mask, a, b);
-    case ScCode::kOffset: return op.count(mask, a + op.q_max, b + op.q_max);
-    case ScCode::kSignMagnitude: break;
-  }
-  const int count = op.count(mask, std::abs(a), std::abs(b));
-  return (a < 0) != (b < 0) ? -count : count;
-}
-
 // Positions of a chunk of p v.
 int64_t PerTokenChunk(const ScConfig& config, int64_t positions) {
   constexpr int64_t kIntChunk = 128;

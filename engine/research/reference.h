@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,18 @@ struct HostMatrix {
   const float* row(int64_t i) const { return values.data() + i * cols; }
   float* row(int64_t i) { return values.data() + i * cols; }
 };
+
+// The signed count of one product of levels, in dimension d of its chunk.
+inline int SignedCount(const ScOperator& op, int64_t d, int a, int b) {
+  const int mask = static_cast<int>(d % op.masks);
+  switch (op.code) {
+    case ScCode::kAsymmetric: return op.count(mask, a, b);
+    case ScCode::kOffset: return op.count(mask, a + op.q_max, b + op.q_max);
+    case ScCode::kSignMagnitude: break;
+  }
+  const int count = op.count(mask, std::abs(a), std::abs(b));
+  return (a < 0) != (b < 0) ? -count : count;
+}
 
 // A product with the sums that it was made of.
 struct ReferenceProduct {

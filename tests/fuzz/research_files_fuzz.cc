@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes are either refused with one sentence or read as a threshold table, a hybrid mask or a multiplier table.
+// Any bytes are either refused with one sentence or read as a threshold table, a hybrid mask, a multiplier
+// table or the plan of a sweep.
 
 #include <cstdint>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include "loader/research/mask_file.h"
 #include "loader/research/mp_file.h"
 #include "loader/research/multiplier_file.h"
+#include "loader/research/sweep_file.h"
 
 namespace {
 
@@ -47,5 +49,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Check(table.entries.size() == 65536);
     });
   }
+  Try([&] {
+    const stoch::SweepFile sweep = stoch::ParseSweepFile(text, "fuzz");
+    Check(!sweep.runs.empty() && sweep.runs.size() <= 65536 && !sweep.metrics.empty());
+  });
   return 0;
 }

@@ -7,6 +7,7 @@
 #include "loader/research/mask_file.h"
 #include "loader/research/mp_file.h"
 #include "loader/research/multiplier_file.h"
+#include "loader/research/sweep_file.h"
 #include "tests/support/expect_invalid.h"
 
 namespace stoch::test {
@@ -129,6 +130,52 @@ TEST(MultiplierFile, RefusesInOneSentence) {
   std::string wrong_order = AdaptText();
   ExpectInvalid([&] { ParseMultiplierFile(wrong_order, "a.h", ScTableCode::kFile, ScTableOrder::kNumeric); },
                 {"reads better as signed in byte order", "give table_code and table_order"});
+}
+
+TEST(SweepFile, GridIsInFileOrderWithTheLastNameFastest) {
+  const SweepFile sweep = ParseSweepFile(R"({"model": "m", "text": "t", "base": ["preset=halved", "chunk_d=64"],
+    "grid": {"stoc_len": [64, 32], "halve": [true, false, "x"]}, "runs": ["fp32", ["a=1", "b=2,c=3"]],
+    "files": {"mp": "mp.json", "other": 1}, "metrics": ["ppl", "kl", "ppl"], "ctx": 16, "array": "1,2,3", "novel": 0})",
+                                         "sweep.json");
+  ASSERT_EQ(sweep.runs.size(), 8u);
+  using Settings = std::vector<std::string>;
+  EXPECT_EQ(sweep.runs[0].settings, (Settings{"preset=halved", "chunk_d=64", "stoc_len=64", "halve=1"}));
+  EXPECT_EQ(sweep.runs[1].settings, (Settings{"preset=halved", "chunk_d=64", "stoc_len=64", "halve=0"}));
+  EXPECT_EQ(sweep.runs[5].settings, (Settings{"preset=halved", "chunk_d=64", "stoc_len=32", "halve=x"}));
+  EXPECT_EQ(sweep.runs[6].settings, (Settings{"preset=halved", "chunk_d=64", "fp32"}));
+  EXPECT_EQ(sweep.runs[7].settings, (Settings{"preset=halved", "chunk_d=64", "a=1", "b=2,c=3"}));
+  EXPECT_EQ(sweep.runs[5].parameters[0], (std::pair<std::string, std::string>{"stoc_len", "32"}));
+  EXPECT_TRUE(sweep.runs[6].parameters.empty());
+  EXPECT_EQ(sweep.runs[7].parameters[2], (std::pair<std::string, std::string>{"c", "3"}));
+  EXPECT_EQ(sweep.metrics, (Settings{"kl", "ppl"}));
+  EXPECT_EQ(sweep.mp, "mp.json");
+  EXPECT_EQ(sweep.ctx, 16);
+  EXPECT_EQ(sweep.max_windows, 0);
+  EXPECT_EQ(sweep.unknown_keys, (Settings{"files.\"other\"", "\"novel\""}));
+}
+
+TEST(SweepFile, WrongPlansAreOneSentence) {
+  const auto refused = [](const std::string& rest, std::initializer_list<std::string_view> parts) {
+    ExpectInvalid([&] { ParseSweepFile(R"({"model": "m", "text": "t")" + rest, "sweep.json"); }, parts);
+  };
+  refused("", {"sweep.json"});
+  refused("}", {"sweep.json", "grid and runs", "at least one run"});
+  refused(R"(, "runs": "fp32"})", {"runs", "list"});
+  refused(R"(, "runs": [1]})", {"runs", "text"});
+  refused(R"(, "grid": {}})", {"grid"});
+  refused(R"(, "grid": {"stoc_len": []}})", {"stoc_len", "list of values"});
+  refused(R"(, "grid": {"stoc_len": [[1]]}})", {"stoc_len", "texts, numbers"});
+  refused(R"(, "grid": {"a=b": [1]}})", {"grid", "a=b"});
+  refused(R"(, "grid": {"a": [1], "a": [2]}})", {"a"});
+  refused(R"(, "runs": ["x"], "ctx": 0})", {"ctx", "above 0"});
+  refused(R"(, "runs": ["x"], "max_windows": 1.5})", {"max_windows", "whole"});
+  refused(R"(, "runs": ["x"], "metrics": []})", {"metrics"});
+  refused(R"(, "runs": ["x\n"]})", {"runs", "control"});
+  std::string many;
+  for (int i = 0; i < 300; ++i) many += (i == 0 ? "" : ", ") + std::to_string(i);
+  refused(R"(, "grid": {"a": [)" + many + R"(], "b": [)" + many + "]}}", {"grid", "65536"});
+  ExpectInvalid([] { ParseSweepFile(R"({"text": "t", "runs": ["x"]})", "sweep.json"); }, {"model"});
+  ExpectInvalid([] { ParseSweepFile("[]", "sweep.json"); }, {"object"});
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ ProcessResult RunStoch(const std::vector<std::string>& arguments, const ProcessO
       kill(child, SIGINT);
       interrupted = true;
     }
+    if (options.kill_when && options.kill_when()) kill(child, SIGKILL);
     if (std::chrono::steady_clock::now() > deadline) {
       kill(child, SIGKILL);
       wait4(child, &status, 0, &usage);

@@ -72,6 +72,96 @@ TEST_F(ResearchCli, CalibratedFactorsAreTheSameOnAnyThreads) {
                 "9999");
 }
 
+TEST_F(ResearchCli, CalibratedLengthsHoldTheBudgetAndAreRead) {
+  const auto calibrate = [&](const std::vector<std::string>& more, const std::string& out) {
+    std::vector<std::string> arguments = {
+        "calibrate",      "mp",    "--model", DemoModel(),     "--device", "cpu", "--file",
+        folder_ / "text", "--ctx", "16",      "--max-windows", "2",        "-o",  folder_ / out};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunStoch(arguments);
+  };
+  const std::vector<std::string> settings = {"--levels", "128,64,16", "--budget", "0.375", "--layer-buckets", "2"};
+  std::string first;
+  const std::vector<std::vector<std::string>> variants = {
+      {},
+      {"--chunks", "--protect", "0.02"},
+      {"--metric", "crest", "--sign", "-1"},
+      {"--sc", "attention=exact"},
+      {"--sc", "attention=per_row,0-3.down_proj.arith=int6,1.o_proj.arith=fp"}};
+  for (const std::vector<std::string>& more : variants) {
+    std::vector<std::string> one = settings;
+    one.insert(one.end(), more.begin(), more.end());
+    std::vector<std::string> two = one;
+    one.insert(one.end(), {"--threads", "1"});
+    two.insert(two.end(), {"--threads", "2", "--cpu-variant", "scalar"});
+    ASSERT_EQ(calibrate(one, "one.json").exit_code, 0);
+    ASSERT_EQ(calibrate(two, "two.json").exit_code, 0);
+    const std::string text = ReadFile(folder_ / "one.json");
+    EXPECT_EQ(text, ReadFile(folder_ / "two.json"));
+    if (more.empty()) first = text;
+    EXPECT_EQ(text == first, more.empty());
+    const nlohmann::json table = nlohmann::json::parse(text);
+    EXPECT_LE(table["expected_flop_avg_stoc_len"], 48);
+    EXPECT_GT(table["expected_flop_avg_stoc_len"], 40);
+    EXPECT_EQ(table["metadata"]["text_sha256"].get<std::string>().size(), 64u);
+    std::vector<std::string> read = {"--mp", folder_ / "one.json"};
+    if (!more.empty() && more[0] == "--sc") read.insert(read.end(), more.begin(), more.end());
+    EXPECT_NE(Ppl(read), Ppl({}));
+  }
+  EXPECT_EQ(calibrate({"--levels", "128,16", "--budget", "1", "--weights", "measured", "--layer-buckets", "1"}, "w")
+                .exit_code,
+            0);
+  WriteFile(folder_ / "w.json", R"({"q_proj": 3, "av:t0:l1": 0})");
+  std::vector<std::string> weighted = settings;
+  weighted.insert(weighted.end(), {"--weights", folder_ / "w.json"});
+  ASSERT_EQ(calibrate(weighted, "weighted.json").exit_code, 0);
+  EXPECT_NE(ReadFile(folder_ / "weighted.json"), first);
+
+  ExpectRefused(calibrate({"--levels", "128,16", "--budget", "0.05"}, "x"),
+                "budget 0.05: the shortest levels need 0.125");
+  ExpectRefused(calibrate({"--levels", "16,128"}, "x"), "lengths that fall");
+  ExpectRefused(calibrate({"--levels", "128,0"}, "x"),
+                "qk: length 0 is uniform attention, not pruning: allowed is 1..128");
+  ExpectRefused(calibrate({"--levels", "129,64"}, "x"), "allowed is 0..128");
+  ExpectRefused(calibrate({"--metric", "mean"}, "x"), "amax, l2, crest");
+  ExpectRefused(calibrate({"--sign", "0"}, "x"), "1, -1");
+  ExpectRefused(calibrate({"--protect", "1"}, "x"), "--protect");
+  ExpectRefused(calibrate({"--sc", "attention=per_head"}, "x"), "per_token, per_row, exact");
+  ExpectRefused(calibrate({"--bits", "4"}, "x"), "no meaning in stoch calibrate mp");
+  ExpectRefused(RunStoch(WithDemo("calibrate", {"mp", "--file", folder_ / "text", "--max-windows", "999", "-o", "x"})),
+                "--max-windows 999");
+  ExpectRefused(calibrate({"--weights", "even"}, "x"), "uniform, measured, FILE.json");
+  WriteFile(folder_ / "w.json", R"({"q_proj:t0:l9": 3})");
+  ExpectRefused(calibrate({"--weights", folder_ / "w.json"}, "x"), "q_proj:t0:l9");
+  WriteFile(folder_ / "w.json", R"({"q_proj": -3})");
+  ExpectRefused(calibrate({"--weights", folder_ / "w.json"}, "x"), "0 or above");
+}
+
+TEST_F(ResearchCli, RescaledTablesNeedNoCall) {
+  const auto rescale = [&](const std::string& table, const std::string& threads, const std::string& out) {
+    return RunStoch({"calibrate", "rescale", "--model", DemoModel(), "--device", "cpu", "--threads", threads, "--file",
+                     folder_ / "text", "--ctx", "16", "--max-windows", "3", "--mp", table, "-o", folder_ / out});
+  };
+  const std::string table = Table(R"([0.25])");
+  ASSERT_EQ(rescale(table, "1", "one.json").exit_code, 0);
+  ASSERT_EQ(rescale(table, "2", "two.json").exit_code, 0);
+  EXPECT_EQ(ReadFile(folder_ / "one.json"), ReadFile(folder_ / "two.json"));
+  const nlohmann::json fixed = nlohmann::json::parse(ReadFile(folder_ / "one.json"));
+  const nlohmann::json& bucket = fixed["operator_defaults"]["av"];
+  EXPECT_EQ(bucket["thresholds"], nlohmann::json::parse("[0.25]"));
+  EXPECT_EQ(bucket["metric_hi"], 1.0);  // the first row of a window sees itself alone
+  EXPECT_GT(bucket["metric_lo"], 0.0);
+  EXPECT_LT(bucket["metric_lo"], 1.0);
+  EXPECT_NE(Ppl({"--mp", folder_ / "one.json"}), Ppl({"--sc", "stoc_len=128"}));
+  EXPECT_NE(Ppl({"--mp", folder_ / "one.json"}), Ppl({"--sc", "stoc_len=16"}));
+  WriteFile(folder_ / "wrapper.json",
+            R"({"type": "AdaptiveMPConfig", "stoc_len_levels": [128, 16], "threshold_table_path": "mp.json"})");
+  ExpectRefused(rescale(folder_ / "wrapper.json", "1", "x"), "not its wrapper");
+  ExpectRefused(rescale(folder_ / "none.json", "1", "x"), "none.json");
+  ExpectRefused(RunStoch(WithDemo("calibrate", {"rescale", "--file", folder_ / "text", "-o", folder_ / "x"})),
+                "--mp TABLE");
+}
+
 TEST_F(ResearchCli, CostIsReportedByWhatRanInSc) {
   const auto json = ExpectJson(Perplexity({"--json", "--array", "16,16,32,4", "--tile-rows", "1,16"}));
   const auto& cost = json["results"][0]["sc_cost"];

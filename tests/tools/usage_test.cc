@@ -7,8 +7,8 @@
 namespace stoch::test {
 namespace {
 
-constexpr const char* kCommands[] = {"generate", "bench", "perplexity", "verify",     "inspect",
-                                     "tokenize", "serve", "calibrate",  "completion", "help"};
+constexpr const char* kCommands[] = {"generate", "bench",     "perplexity", "verify",     "inspect", "tokenize",
+                                     "serve",    "calibrate", "sweep",      "completion", "help"};
 
 TEST(Usage, HelpNamesEveryCommandAndGivesExamples) {
   const ProcessResult root = RunStoch({"--help"});

@@ -34,6 +34,7 @@ CommandBody AddInspect(CLI::App& command);
 CommandBody AddTokenize(CLI::App& command);
 CommandBody AddServe(CLI::App& command);
 CommandBody AddCalibrate(CLI::App& command);
+CommandBody AddSweep(CLI::App& command);
 CommandBody AddProfile(CLI::App& command);
 CommandBody AddCost(CLI::App& command);
 CommandBody AddWorker(CLI::App& command);

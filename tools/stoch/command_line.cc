@@ -15,9 +15,9 @@ namespace stoch::cli {
 namespace {
 
 constexpr CommandEntry kCommands[] = {
-    {"generate", AddGenerate},   {"bench", AddBench},     {"perplexity", AddPerplexity},
-    {"verify", AddVerify},       {"inspect", AddInspect}, {"tokenize", AddTokenize},
-    {"calibrate", AddCalibrate}, {"profile", AddProfile}, {"cost", AddCost},
+    {"generate", AddGenerate}, {"bench", AddBench},       {"perplexity", AddPerplexity}, {"verify", AddVerify},
+    {"inspect", AddInspect},   {"tokenize", AddTokenize}, {"calibrate", AddCalibrate},   {"profile", AddProfile},
+    {"cost", AddCost},         {"sweep", AddSweep},
 };
 
 }  // namespace

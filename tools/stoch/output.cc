@@ -69,6 +69,20 @@ std::string ReadWholeFile(const std::string& path) {
   return ReadAll(file.get(), path);
 }
 
+void WriteWholeFile(const std::string& path, std::string_view text) {
+  constexpr mode_t kMode = 0644;
+  const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));
+  if (file.get() < 0) throw InvalidInput(path + ": cannot be created: " + std::strerror(errno));
+  while (!text.empty()) {
+    const ssize_t count = write(file.get(), text.data(), text.size());
+    if (count >= 0) {
+      text.remove_prefix(static_cast<size_t>(count));
+    } else if (errno != EINTR) {
+      throw InvalidInput(path + ": cannot be written: " + std::strerror(errno));
+    }
+  }
+}
+
 std::string ReadText(const std::optional<std::string>& prompt, const std::string& file) {
   if (prompt && !file.empty()) throw InvalidInput("--prompt and --file: give one of them");
   if (prompt) return *prompt;

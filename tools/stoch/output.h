@@ -20,4 +20,7 @@ std::string ReadText(const std::optional<std::string>& prompt, const std::string
 // A whole text file of any kind, pipes included. Errors: InvalidInput.
 std::string ReadWholeFile(const std::string& path);
 
+// Makes `text` the content of a file. Errors: InvalidInput naming the file.
+void WriteWholeFile(const std::string& path, std::string_view text);
+
 }  // namespace stoch::cli

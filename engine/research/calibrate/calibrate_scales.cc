@@ -3,16 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
-#include "engine/engine.h"
-#include "engine/perplexity.h"
+#include "engine/research/calibrate/exact_windows.h"
 #include "engine/research/calibrate/scales.h"
 #include "kernels/base/error.h"
-#include "kernels/math/half.h"
-#include "kernels/math/random.h"
+#include "loader/checkpoint/weight_store.h"
 #include "loader/config/decoder_tensors.h"
+#include "models/sc_model_config.h"
 
 namespace stoch {
 namespace {
@@ -59,43 +57,12 @@ class Collector final : public OpObserver {
   std::map<std::pair<int, std::string>, InputStatistics> inputs_;
 };
 
-HostMatrix ReadWeight(const WeightSource& source) {
-  HostMatrix w{source.rows, source.cols, {}};
-  w.values.resize(static_cast<size_t>(source.rows * source.cols));
-  for (size_t i = 0; i < w.values.size(); ++i) {
-    float& value = w.values[i];
-    if (source.host == nullptr) {
-      value = source.stddev == 0.0f
-                  ? source.constant
-                  : RandomWeight(source.seed, source.stream, static_cast<uint64_t>(source.first) + i, source.stddev);
-      continue;
-    }
-    const char* at = static_cast<const char*>(source.host) + i * DTypeSize(source.dtype);
-    if (source.dtype == DType::kF32) {
-      std::memcpy(&value, at, sizeof(value));
-      continue;
-    }
-    uint16_t half = 0;
-    std::memcpy(&half, at, sizeof(half));
-    value = source.dtype == DType::kF16 ? F16ToFloat(half) : Bf16ToFloat(half);
-  }
-  return w;
-}
-
-void Check(const ScaleCalibration& calibration, size_t tokens) {
+void Check(const ScaleCalibration& calibration) {
   if (!(calibration.alpha >= 0 && calibration.alpha <= 1)) {
     throw InvalidInput("--alpha " + std::to_string(calibration.alpha) + ": allowed is 0..1");
   }
   if (calibration.bits < 2 || calibration.bits > 8) {
     throw InvalidInput("--bits " + std::to_string(calibration.bits) + ": allowed is 2..8");
-  }
-  if (calibration.ctx < 2 || calibration.windows < 1) {
-    throw InvalidInput("--ctx and --max-windows: allowed are at least 2 and 1");
-  }
-  const int64_t windows = static_cast<int64_t>(tokens) / calibration.ctx;
-  if (windows < calibration.windows) {
-    throw InvalidInput("--max-windows " + std::to_string(calibration.windows) + ": the text has " +
-                       std::to_string(windows) + " windows of " + std::to_string(calibration.ctx) + " tokens");
   }
 }
 
@@ -104,26 +71,14 @@ void Check(const ScaleCalibration& calibration, size_t tokens) {
 std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration& calibration,
                                                           const std::shared_ptr<Backend>& backend,
                                                           const std::string& model, std::span<const int32_t> ids) {
-  Check(calibration, ids.size());
+  Check(calibration);
+  const CalibrationWindows windows{calibration.ctx, calibration.windows};
+  CheckWindows(windows, ids.size());
   const ModelFiles files = OpenModelFiles(model);
   if (files.config.HasExperts()) throw InvalidInput(files.name + ": a model with experts has no smoothing");
   const bool awq = calibration.method == ScaleMethod::kAwq;
   Collector collector(awq, calibration.ctx * calibration.windows);
-  if (!backend->Observe(&collector)) throw InvalidInput("calibration runs on the CPU only: give --device cpu");
-  try {
-    EngineOptions options;
-    options.precision = Precision::kFp32;
-    options.context = calibration.ctx;
-    const auto engine = Engine::Open(backend, OpenModelFiles(model), options);
-    PerplexityOptions windows;
-    windows.ctx = calibration.ctx;
-    windows.max_windows = calibration.windows;
-    EvaluatePerplexity(*engine, ids, windows);
-  } catch (...) {
-    backend->Observe(nullptr);
-    throw;
-  }
-  backend->Observe(nullptr);
+  ObserveExactWindows(windows, backend, model, ids, &collector);
 
   std::map<std::string, std::vector<float>> result;
   for (int layer = 0; layer < files.config.num_hidden_layers; ++layer) {

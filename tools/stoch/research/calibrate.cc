@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// stoch calibrate: smoothing factors from a text.
+// stoch calibrate: smoothing factors, and thresholds of mixed stream lengths, from a text.
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "engine/research/calibrate/calibrate_lengths.h"
 #include "engine/research/calibrate/calibrate_scales.h"
+#include "engine/research/calibrate/error_weights.h"
+#include "engine/research/calibrate/mp_table.h"
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
 #include "loader/checkpoint/safetensors_writer.h"
+#include "loader/file.h"
 #include "loader/sha256.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
@@ -28,72 +34,197 @@ struct Options {
   std::string kind, file, out;
   ModelOptions model;
   DeviceOptions device;
-  ScaleCalibration calibration;
+  CalibrationWindows windows;
+  ScaleCalibration scales;
+  LengthCalibration lengths;
+  std::string weights = "uniform";
+  std::vector<std::string> sc;
+  ScFileOptions files;
 };
 
-void Write(const Options& options, const std::string& text, const ModelFiles& files,
-           const std::map<std::string, std::vector<float>>& scales) {
+// The model, the text, and what OUT says of them.
+struct Inputs {
+  ModelFiles files;
+  std::string text;
+  std::vector<int32_t> ids;
+
+  std::map<std::string, std::string> Origin(const Options& options) const {
+    const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    const std::string version = VersionText();
+    return {{"command", "stoch calibrate " + options.kind},
+            {"version", version.substr(0, version.find('\n'))},
+            {"ctx", std::to_string(options.windows.ctx)},
+            {"max_windows", std::to_string(options.windows.count)},
+            {"model_sha256", DigestWeights(files, threads, [] { return false; })},
+            {"text_sha256", Sha256Hex(text)}};
+  }
+};
+
+void RunScales(const Options& options, const Inputs& inputs) {
+  ScaleCalibration calibration = options.scales;
+  calibration.ctx = options.windows.ctx;
+  calibration.windows = options.windows.count;
+  calibration.method = options.kind == "awq" ? ScaleMethod::kAwq : ScaleMethod::kSmoothQuant;
+  const auto scales = CalibrateScales(calibration, Open(options.device), options.model.model, inputs.ids);
   std::vector<SafetensorsSpec> specs;
   for (const auto& [name, values] : scales) {
     specs.push_back({name, DType::kF32, {static_cast<int64_t>(values.size())}});
   }
-  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const std::string version = VersionText();
-  const std::map<std::string, std::string> metadata = {
-      {"method", options.kind},
-      {"alpha", fmt::format("{}", options.calibration.alpha)},
-      {"bits", std::to_string(options.calibration.bits)},
-      {"share", options.calibration.share ? "1" : "0"},
-      {"ctx", std::to_string(options.calibration.ctx)},
-      {"max_windows", std::to_string(options.calibration.windows)},
-      {"command", "stoch calibrate " + options.kind},
-      {"version", version.substr(0, version.find('\n'))},
-      {"model_sha256", DigestWeights(files, threads, [] { return false; })},
-      {"text_sha256", Sha256Hex(text)}};
+  std::map<std::string, std::string> metadata = inputs.Origin(options);
+  metadata.insert({{"method", options.kind},
+                   {"alpha", fmt::format("{}", calibration.alpha)},
+                   {"bits", std::to_string(calibration.bits)},
+                   {"share", calibration.share ? "1" : "0"}});
   SafetensorsWriter writer(options.out, specs, metadata);
   for (const auto& [name, values] : scales) writer.Append(std::as_bytes(std::span(values)));
   writer.Finish();
 }
 
-ExitCode Run(const Options& options) {
-  ScaleCalibration calibration = options.calibration;
-  if (options.kind == "awq") {
-    calibration.method = ScaleMethod::kAwq;
-  } else if (options.kind != "smoothquant") {
-    throw InvalidInput("stoch calibrate " + options.kind + ": allowed is smoothquant, awq");
-  }
-  const ModelFiles files = OpenModelFiles(options.model.model);
-  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
-  if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
-  const std::string text = ReadWholeFile(options.file);
-  const std::vector<int32_t> ids = tokenizer->Encode(text, {});
+// --sc, --smooth and --mask.
+ScModelConfig Settings(const Options& options) {
+  ScModelConfig sc = ParseScModelConfig(options.sc);
+  ScFileOptions files = options.files;
+  files.mp.clear();
+  for (const std::string& notice : ReadScFiles(files, &sc)) spdlog::warn(notice);
+  return sc;
+}
+
+void RunLengths(const Options& options, const Inputs& inputs) {
+  LengthCalibration calibration = options.lengths;
+  calibration.windows = options.windows;
+  calibration.sc = Settings(options);
+  CheckLengthCalibration(calibration, inputs.files.config);
+  CheckWindows(calibration.windows, inputs.ids.size());
   const std::shared_ptr<Backend> backend = Open(options.device);
-  Write(options, text, files, CalibrateScales(calibration, backend, options.model.model, ids));
+  if (options.weights == "measured") {
+    calibration.weights = MeasureErrorWeights(calibration, backend, options.model.model, inputs.ids);
+  } else if (options.weights != "uniform") {
+    if (!options.weights.ends_with(".json")) {
+      throw InvalidInput("--weights " + options.weights + ": allowed is uniform, measured, FILE.json");
+    }
+    constexpr int64_t kMaxBytes = int64_t{1} << 20;
+    calibration.weights =
+        ParseErrorWeights(ReadSmallFile(options.weights, kMaxBytes), options.weights, calibration.layer_buckets);
+  }
+  const CalibratedLengths lengths = CalibrateLengths(calibration, backend, options.model.model, inputs.ids);
+  TableOrigin origin = inputs.Origin(options);
+  origin.insert({{"budget", fmt::format("{}", calibration.budget)},
+                 {"ref", std::to_string(calibration.ref > 0 ? calibration.ref : calibration.levels.front())},
+                 {"weights", options.weights.ends_with(".json") ? "file" : options.weights},
+                 {"sc", Describe(calibration.sc)}});
+  WriteWholeFile(options.out, MpTableJson(lengths, origin));
+  spdlog::info("{}: {:.2f} cycles on average by multiplications, {:.2f} by rows", options.out, lengths.mac_average,
+               lengths.average);
+  spdlog::info("the loader of the published project would read these thresholds per call");
+}
+
+void RunRescale(const Options& options, const Inputs& inputs) {
+  if (options.files.mp.empty()) throw InvalidInput("stoch calibrate rescale: give --mp TABLE");
+  constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  const std::string table = ReadSmallFile(options.files.mp, kMaxBytes);
+  WriteWholeFile(options.out,
+                 RescaleTable({options.windows, Settings(options)}, table, options.files.mp, inputs.Origin(options),
+                              Open(options.device), options.model.model, inputs.ids));
+}
+
+struct Kind {
+  const char* name;
+  void (*run)(const Options&, const Inputs&);
+  std::vector<const char*> options;  // that have a meaning here and not in every kind
+};
+
+const std::vector<Kind>& Kinds() {
+  static const std::vector<Kind> kinds = {
+      {"smoothquant", RunScales, {"--alpha", "--share"}},
+      {"awq", RunScales, {"--bits"}},
+      {"mp",
+       RunLengths,
+       {"--levels", "--budget", "--ref", "--chunks", "--layer-buckets", "--weights", "--metric", "--sign", "--protect",
+        "--sc", "--smooth", "--mask", "--mask-bits"}},
+      {"rescale", RunRescale, {"--mp", "--sc"}},
+  };
+  return kinds;
+}
+
+// Refuses options of other kinds.
+void CheckOptions(const CLI::App& command, const Kind& kind) {
+  for (const Kind& other : Kinds()) {
+    for (const char* option : other.options) {
+      const auto same = [&](const char* own) { return std::string_view(own) == option; };
+      if (command.get_option(option)->count() == 0 || std::any_of(kind.options.begin(), kind.options.end(), same)) {
+        continue;
+      }
+      throw InvalidInput(fmt::format("{}: has no meaning in stoch calibrate {}", option, kind.name));
+    }
+  }
+}
+
+ExitCode Run(const CLI::App& command, const Options& options) {
+  const auto& kinds = Kinds();
+  const auto kind =
+      std::find_if(kinds.begin(), kinds.end(), [&](const Kind& known) { return options.kind == known.name; });
+  if (kind == kinds.end()) {
+    throw InvalidInput("stoch calibrate " + options.kind + ": allowed is smoothquant, awq, mp, rescale");
+  }
+  CheckOptions(command, *kind);
+  Inputs inputs{OpenModelFiles(options.model.model), {}, {}};
+  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, inputs.files);
+  if (tokenizer == nullptr) throw InvalidInput(inputs.files.name + ": has no tokenizer; give --tokenizer DIR");
+  inputs.text = ReadWholeFile(options.file);
+  inputs.ids = tokenizer->Encode(inputs.text, {});
+  kind->run(options, inputs);
   return kDone;
+}
+
+void AddLengthOptions(CLI::App& command, Options* options) {
+  LengthCalibration& lengths = options->lengths;
+  lengths.levels = {128, 96, 64};
+  command.add_option("--levels", lengths.levels, "mp: stream lengths that fall")->delimiter(',')->capture_default_str();
+  command.add_option("--budget", lengths.budget, "mp: average length over --ref")->capture_default_str();
+  command.add_option("--ref", lengths.ref, "mp: length of the budget; default the longest level");
+  command.add_flag("--chunks", lengths.chunks, "mp: linears have a length for each (row, chunk), not for each row");
+  command.add_option("--layer-buckets", lengths.layer_buckets, "mp: layers are divided into so many groups")
+      ->capture_default_str();
+  command.add_option("--weights", options->weights, "mp: of errors: uniform, measured, or a file {op: number}")
+      ->capture_default_str();
+  command.add_option("--metric", lengths.metric, "mp: of rows: amax, l2, crest")->capture_default_str();
+  command.add_option("--sign", lengths.sign, "mp: 1, or -1: large metrics get short streams")->capture_default_str();
+  command.add_option("--protect", lengths.protect, "mp: share of the channels that keep the longest level")
+      ->capture_default_str();
+  command.add_option("--sc", options->sc, "mp, rescale: SC settings besides lengths; `stoch help sc`")
+      ->allow_extra_args(false);
+  command.add_option("--smooth", options->files.smooth, "mp: smoothing factors");
+  command.add_option("--mask", options->files.mask, "mp: hybrid mask");
+  command.add_option("--mask-bits", options->files.mask_bits, "mp: bits of every integer entry of the mask");
+  command.add_option("--mp", options->files.mp, "rescale: the published table");
 }
 
 }  // namespace
 
 CommandBody AddCalibrate(CLI::App& command) {
-  command.description("Smoothing factors of a model from a text, for --smooth");
+  command.description("Smoothing factors (--smooth) or mixed stream lengths (--mp) of a model, from a text");
   command.footer(
       "Examples:\n"
       "  stoch calibrate smoothquant --model demo --file text --alpha 0.5 -o smooth.safetensors\n"
-      "  stoch calibrate awq --model demo --file text --bits 4 -o awq.safetensors");
+      "  stoch calibrate awq --model demo --file text --bits 4 -o awq.safetensors\n"
+      "  stoch calibrate mp --model demo --file text --levels 128,64,32 --budget 0.375 -o lengths.json\n"
+      "  stoch calibrate rescale --model demo --file text --mp published.json -o fixed.json");
   auto options = std::make_shared<Options>();
-  command.add_option("kind", options->kind, "smoothquant or awq")->required();
+  command.add_option("kind", options->kind, "smoothquant, awq, mp or rescale")->required();
   AddModelOptions(command, &options->model)->required();
   command.add_option("--file", options->file, "The text; - is standard input")->required();
-  command.add_option("-o,--output", options->out, "The file to write (safetensors)")->required();
-  ScaleCalibration& calibration = options->calibration;
-  command.add_option("--alpha", calibration.alpha, "smoothquant: 0 is all on weights, 1 all on activations")
+  command.add_option("-o,--output", options->out, "The file to write: safetensors, or JSON of mp and rescale")
+      ->required();
+  ScaleCalibration& scales = options->scales;
+  command.add_option("--alpha", scales.alpha, "smoothquant: 0 is all on weights, 1 all on activations")
       ->capture_default_str();
-  command.add_flag("--share", calibration.share, "smoothquant: one factor for all linears of an input");
-  command.add_option("--bits", calibration.bits, "awq: bits of a weight")->capture_default_str();
-  command.add_option("--ctx", calibration.ctx, "Tokens of a window")->capture_default_str();
-  command.add_option("--max-windows", calibration.windows, "Windows of the text")->capture_default_str();
+  command.add_flag("--share", scales.share, "smoothquant: one factor for all linears of an input");
+  command.add_option("--bits", scales.bits, "awq: bits of a weight")->capture_default_str();
+  AddLengthOptions(command, options.get());
+  command.add_option("--ctx", options->windows.ctx, "Tokens of a window")->capture_default_str();
+  command.add_option("--max-windows", options->windows.count, "Windows of the text")->capture_default_str();
   AddDeviceOptions(command, &options->device);
-  return [options] { return Run(*options); };
+  return [options, &command] { return Run(command, *options); };
 }
 
 }  // namespace stoch::cli

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan of a sweep as JSON: a grid of settings and single runs, treated as hostile.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace stoch {
+
+// Settings: as text of --sc, comma-separated; later ones win.
+struct SweepRun {
+  std::vector<std::string> settings;                            // base first
+  std::vector<std::pair<std::string, std::string>> parameters;  // besides the base, for plots
+};
+
+struct SweepFile {
+  std::string model, text;
+  int64_t max_windows = 0;  // 0: all
+  int64_t ctx = 0;          // 0: the default of perplexity
+  std::string array;        // "R,C,K[,FILL]"; "": none
+  std::string energy;       // a file; "": none
+  std::string mp, smooth, mask;
+  std::vector<std::string> metrics;  // sorted, each once
+  std::vector<SweepRun> runs;        // the grid in file order, last name fastest, then the single runs
+  std::vector<std::string> unknown_keys;
+};
+
+// {model, text, max_windows, ctx, array, energy, base, grid{NAME: [values]}, runs: [SETTINGS], files{mp, smooth, mask},
+// metrics}. SETTINGS are a text or a list of texts; values are texts, numbers or booleans.
+// Errors: InvalidInput, one sentence naming `name`, key, value and what is allowed; more than 65536 runs.
+SweepFile ParseSweepFile(const std::string& text, const std::string& name);
+
+}  // namespace stoch

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Figures: ticks, the Pareto front, and SVG that stands alone.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "tests/support/expect_invalid.h"
+#include "tools/stoch/plot/axis.h"
+#include "tools/stoch/plot/chart.h"
+#include "tools/stoch/plot/heat_map.h"
+
+namespace stoch::cli {
+namespace {
+
+using test::ExpectInvalid;
+
+int Count(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// Every element is closed, in order, and nothing refers to another file.
+void ExpectStandsAlone(const std::string& svg) {
+  EXPECT_EQ(svg.rfind("<svg xmlns=\"http://www.w3.org/2000/svg\"", 0), 0u);
+  EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
+  EXPECT_EQ(Count(svg, "<text "), Count(svg, "</text>"));
+  EXPECT_EQ(Count(svg, "<title>"), Count(svg, "</title>"));
+  EXPECT_EQ(Count(svg, "http"), 1);
+  EXPECT_EQ(Count(svg, "nan"), 0);
+  EXPECT_EQ(Count(svg, "inf"), 0);
+  EXPECT_EQ(Count(svg, "href"), 0);
+}
+
+TEST(Plot, TicksAreRoundAndInside) {
+  const Axis linear(3.1, 97.0, false);
+  std::vector<std::string> texts;
+  for (const Axis::Tick& tick : linear.Ticks()) {
+    EXPECT_GE(linear.Position(tick.value), 0);
+    EXPECT_LE(linear.Position(tick.value), 1);
+    texts.push_back(tick.text);
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{"0", "20", "40", "60", "80", "100"}));
+  texts.clear();
+  for (const Axis::Tick& tick : Axis(16, 256, true).Ticks()) texts.push_back(tick.text);
+  EXPECT_EQ(texts, (std::vector<std::string>{"20", "50", "100", "200"}));
+  texts.clear();
+  for (const Axis::Tick& tick : Axis(6.612, 6.64, false).Ticks()) texts.push_back(tick.text);
+  EXPECT_EQ(texts.front(), "6.615");
+  EXPECT_GE(Axis(5, 5, false).Ticks().size(), 2u);
+  EXPECT_NEAR(linear.Position(50.05), 0.5, 1e-12);
+}
+
+TEST(Plot, FrontKeepsWhatNothingBeats) {
+  const std::vector<ChartPoint> points = {{3, 1}, {1, 3}, {2, 2}, {3, 3}, {2, 2}, {1, 4}, {4, 1}};
+  EXPECT_EQ(ParetoFront(points), (std::vector<size_t>{1, 2, 4, 0}));
+  EXPECT_EQ(ParetoFront(points, true, false), (std::vector<size_t>{6}));
+  EXPECT_EQ(ParetoFront(points, false, true), (std::vector<size_t>{5}));
+  EXPECT_EQ(ParetoFront({}), std::vector<size_t>{});
+}
+
+TEST(Plot, ChartHasWhatItIsGiven) {
+  Chart chart;
+  chart.title = "a < b & \"c\"";
+  chart.x_label = "cycles";
+  chart.y_label = "perplexity";
+  chart.series = {{"uniform", {{32, 9}, {64, 7, "L = 64"}, {128, 6.5}}, true}, {"mixed", {{48, 7.2}}, false}};
+  chart.pareto = true;
+  const std::string svg = ChartSvg(chart);
+  ExpectStandsAlone(svg);
+  EXPECT_EQ(Count(svg, "a &lt; b &amp; &quot;c&quot;"), 1);
+  EXPECT_EQ(Count(svg, "<title>L = 64</title>"), 1);
+  EXPECT_EQ(Count(svg, "<circle"), 4);   // three points and the legend
+  EXPECT_EQ(Count(svg, "<polygon"), 2);  // one point and the legend
+  EXPECT_EQ(Count(svg, ">Pareto front<"), 1);
+  EXPECT_EQ(svg, ChartSvg(chart));
+  chart.pareto = false;
+  EXPECT_EQ(Count(ChartSvg(chart), "Pareto"), 0);
+  ExpectInvalid([] { ChartSvg({}); }, {"no point"});
+  chart.series[0].points[0].y = std::numeric_limits<double>::quiet_NaN();
+  ExpectInvalid([&] { ChartSvg(chart); }, {"finite"});
+  chart.series[0].points[0].y = -1;
+  chart.y_logarithmic = true;
+  ExpectInvalid([&] { ChartSvg(chart); }, {"above 0"});
+}
+
+TEST(Plot, HeatMapHasACellForEveryValue) {
+  HeatMap map;
+  map.title = "mse";
+  map.rows = {"0", "1"};
+  map.columns = {"q_proj", "av"};
+  map.values = {1e-4, 2e-3, std::nullopt, 1e-1};
+  map.logarithmic = true;
+  const std::string svg = HeatMapSvg(map);
+  ExpectStandsAlone(svg);
+  EXPECT_EQ(Count(svg, "<title>"), 4);
+  EXPECT_EQ(Count(svg, "<title>1, q_proj: none</title>"), 1);
+  EXPECT_EQ(Count(svg, "#440154"), 1);  // the least value
+  EXPECT_EQ(Count(svg, "#fde725"), 1);  // the largest
+  EXPECT_EQ(Count(svg, "#dddddd"), 1);
+  map.values[0] = 0.0;
+  ExpectInvalid([&] { HeatMapSvg(map); }, {"above 0"});
+  map.values.pop_back();
+  ExpectInvalid([&] { HeatMapSvg(map); }, {"3 values"});
+  map.values = {std::nullopt, std::nullopt, std::nullopt, std::nullopt};
+  ExpectInvalid([&] { HeatMapSvg(map); }, {"no value"});
+}
+
+}  // namespace
+}  // namespace stoch::cli

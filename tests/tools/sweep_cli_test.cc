@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// stoch sweep as a user drives it: kills, shards, figures, and plans that are wrong.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "tests/support/temp_dir.h"
+#include "tests/tools/cli_support.h"
+
+namespace stoch::test {
+namespace {
+
+class SweepCli : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "Once upon a time, a little dog saw " + std::to_string(i) + " birds. ";
+    WriteFile(folder_ / "text", text);
+    Plan(R"("grid": {"halve": [1, 0], "stoc_len": [16, 32, 64, 128]}, "runs": ["fp32"])");
+  }
+  void Plan(const std::string& rest, const std::string& metrics = R"(["ppl", "kl", "cycles"])") {
+    WriteFile(folder_ / "plan.json",
+              R"({"model": ")" + DemoModel() + R"(", "text": ")" + std::string(folder_ / "text") +
+                  R"(", "ctx": 16, "max_windows": 2, "array": "8,8,16", "metrics": )" + metrics + ", " + rest + "}");
+  }
+  std::vector<std::string> Arguments(const std::string& out, const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"sweep", folder_ / "plan.json", "-o", folder_ / out, "--device",
+                                          "cpu",   "--threads",           "1",  "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  ProcessResult Sweep(const std::string& out, const std::vector<std::string>& more = {}) const {
+    return RunStoch(Arguments(out, more));
+  }
+  std::string Text(const std::string& out) const { return ReadFile(folder_ / out); }
+
+  TempDir folder_;
+};
+
+TEST_F(SweepCli, KilledTwiceAndResumedItHasTheSameBytes) {
+  ASSERT_EQ(Sweep("whole").exit_code, 0);
+  const std::string whole = Text("whole");
+  ASSERT_EQ(std::count(whole.begin(), whole.end(), '\n'), 9);
+  const auto killed_after = [&](int rows, const std::vector<std::string>& more) {
+    ProcessOptions options;
+    options.kill_when = [&, rows] {
+      struct stat status = {};
+      const std::string path = folder_ / "killed";
+      if (stat(path.c_str(), &status) != 0) return false;
+      const std::string text = ReadFile(path);
+      return std::count(text.begin(), text.end(), '\n') >= rows;
+    };
+    return RunStoch(Arguments("killed", more), options).exit_code;
+  };
+  EXPECT_EQ(killed_after(2, {}), 128 + 9);
+  EXPECT_LT(Text("killed").size(), whole.size());
+  WriteFile(folder_ / "killed", Text("killed") + R"({"schema":"stoch-sw)");  // as a kill within a write leaves it
+  EXPECT_EQ(killed_after(5, {"--resume"}), 128 + 9);
+  const std::string second = Text("killed");
+  EXPECT_LT(second.size(), whole.size());
+  ExpectRefused(Sweep("killed"), "exists: --resume continues it");
+  EXPECT_EQ(Text("killed"), second);
+  EXPECT_EQ(Sweep("killed", {"--resume"}).exit_code, 0);
+  EXPECT_EQ(Text("killed"), whole);
+  EXPECT_EQ(Sweep("killed", {"--resume"}).exit_code, 0);
+  EXPECT_EQ(Text("killed"), whole);
+  EXPECT_NE(ReadFile(folder_ / "plan.json"), "");
+  struct stat status = {};
+  EXPECT_NE(stat(std::string(folder_ / "killed.base").c_str(), &status), 0) << "exact logits are left";
+}
+
+TEST_F(SweepCli, ShardsMergeToTheBytesOfOneRun) {
+  ASSERT_EQ(Sweep("whole", {"--tsv"}).exit_code, 0);
+  std::vector<std::string> merge = {"sweep", "--merge"};
+  for (const std::string shard : {"0", "1", "2"}) {
+    ASSERT_EQ(Sweep(shard, {"--shard", shard + "/3"}).exit_code, 0);
+    EXPECT_NE(Text(shard), Text("whole"));
+    merge.push_back(folder_ / shard);
+  }
+  merge.insert(merge.end(), {"-o", folder_ / "merged"});
+  EXPECT_EQ(RunStoch(merge).exit_code, 0);
+  EXPECT_EQ(Text("merged"), Text("whole"));
+  std::swap(merge[2], merge[3]);
+  ExpectRefused(RunStoch(merge), "exists");
+  ExpectRefused(Sweep("x", {"--shard", "3/3"}), "--shard 3/3");
+  ExpectRefused(Sweep("x", {"--shard", "1"}), "--shard 1");
+  ExpectRefused(Sweep("0", {"--resume", "--shard", "1/3"}), "another sweep, version or shard");
+}
+
+TEST_F(SweepCli, RowsSayWhatPerplexitySays) {
+  const ProcessResult result = Sweep("rows", {"--tsv", "--plot", "x=mac_avg_stoc_len,y=ppl,by=halve,log=x"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::vector<nlohmann::json> rows;
+  std::istringstream lines(Text("rows"));
+  for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(rows.size(), 9u);
+  const auto direct =
+      ExpectJson(RunStoch(WithDemo("perplexity", {"--file", folder_ / "text", "--ctx", "16", "--max-windows", "2",
+                                                  "--sc", "stoc_len=32", "--json", "--array", "8,8,16"})));
+  EXPECT_EQ(rows[1]["config"], "preset=halved,stoc_len=32");
+  EXPECT_EQ(rows[1]["metrics"]["ppl"], direct["results"][0]["ppl"]);
+  EXPECT_EQ(rows[1]["sc_cost"], direct["results"][0]["sc_cost"]);
+  EXPECT_EQ(rows[1]["metrics"]["cycles"], direct["results"][0]["sc_cost"]["array"]["cycles"]);
+  EXPECT_EQ(rows[8]["config"], "fp32");
+  EXPECT_EQ(rows[8]["metrics"]["kl"]["kld"]["mean"], 0.0);
+  EXPECT_GT(rows[0]["metrics"]["kl"]["kld"]["mean"], rows[3]["metrics"]["kl"]["kld"]["mean"]);
+  EXPECT_TRUE(rows[8]["sc_cost"].is_null());
+  EXPECT_EQ(result.out.rfind("model\tconfig\tmetric\tvalue\n", 0), 0u);
+  EXPECT_NE(result.out.find("demo\tpreset=halved,stoc_len=32\tppl\t" + rows[1]["metrics"]["ppl"].dump() + "\n"),
+            std::string::npos);
+  const std::string svg = Text("rows.svg");
+  for (const char* part : {"<svg ", ">halve = 1<", ">halve = 0<", ">Pareto front<", "mac_avg_stoc_len"}) {
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
+  }
+}
+
+TEST_F(SweepCli, ProfilesAndEnergyAreMetrics) {
+  WriteFile(folder_ / "energy.json", R"({"schema": "stoch-energy-v1", "unit": "pJ", "process": "test",
+    "actions": {"sc_mac_cycle": {"energy": 2, "source": "made up for a test"}}})");
+  Plan(R"("energy": ")" + std::string(folder_ / "energy.json") + R"(", "runs": ["stoc_len=32", "fp32"])",
+       R"(["energy", "profile"])");
+  const ProcessResult result = Sweep("rows");
+  ASSERT_EQ(result.exit_code, 0) << result.err << Text("rows");
+  std::istringstream lines(Text("rows"));
+  std::string line;
+  std::getline(lines, line);
+  const nlohmann::json row = nlohmann::json::parse(line);
+  const nlohmann::json& metrics = row["metrics"];
+  EXPECT_EQ(metrics["energy"]["total"].get<double>(), 2 * row["sc_cost"]["mac_cycles"].get<double>());
+  ASSERT_GE(metrics["profile"].size(), 45u);  // five layers of nine operators
+  EXPECT_EQ(metrics["profile"][0]["op"], "q_proj");
+  EXPECT_GT(metrics["profile"][0]["mse"], 0.0);
+  std::getline(lines, line);
+  EXPECT_TRUE(nlohmann::json::parse(line)["metrics"]["profile"].is_null());
+}
+
+TEST_F(SweepCli, FailedRunsAreRowsAndAreRedone) {
+  Plan(R"("runs": ["fp16", "stoc_len=32"])", R"(["ppl"])");
+  EXPECT_EQ(Sweep("rows").exit_code, 1);
+  const std::string first = Text("rows");
+  EXPECT_NE(first.find("\"error\":"), std::string::npos);
+  EXPECT_EQ(std::count(first.begin(), first.end(), '\n'), 2);
+  EXPECT_EQ(Sweep("rows", {"--resume"}).exit_code, 1);
+  EXPECT_EQ(Text("rows"), first);
+  EXPECT_EQ(Sweep("timed", {"--timing"}).exit_code, 1);
+  EXPECT_NE(Text("timed").find("\"elapsed_ms\":"), std::string::npos);
+}
+
+TEST_F(SweepCli, WrongPlansAreRefusedBeforeAnyWork) {
+  const auto refused = [&](const std::string& rest, const std::string& part,
+                           const std::string& metrics = R"(["ppl"])") {
+    Plan(rest, metrics);
+    ExpectRefused(Sweep("none"), part);
+    struct stat status = {};
+    EXPECT_NE(stat(std::string(folder_ / "none").c_str(), &status), 0) << part;
+  };
+  refused(R"("grid": {"stoc_len": [64, 129]})", "run 1 (stoc_len=129)");
+  refused(R"("runs": ["99.q_proj.stoc_len=32"])", "layers 0..4");
+  refused(R"("runs": ["mp=nowhere.json"])", "nowhere.json");
+  refused(R"("runs": ["stoc_len=64", "stoc_len=64"])", "same configuration as run 0");
+  refused(R"("runs": ["stoc_len=64"])", "magic is none", R"(["ppl", "magic"])");
+  refused(R"("runs": ["stoc_len=64"], "energy": "e.json")", "go together");
+  refused(R"("runs": ["stoc_len=64"])", "go together", R"(["energy"])");
+  refused(R"("runs": ["stoc_len=64"], "array": "8")", "array");
+  refused("\"runs\": []", "at least one run");
+  Plan(R"("runs": ["stoc_len=64"])");
+  ExpectRefused(Sweep("none", {"--plot", "x=ppl"}), "x=NAME and y=NAME");
+  ExpectRefused(RunStoch({"sweep", "-o", folder_ / "none"}), "give a plan");
+}
+
+}  // namespace
+}  // namespace stoch::test

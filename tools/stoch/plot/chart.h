@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Points and lines over two axes, with a Pareto front.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace stoch::cli {
+
+struct ChartPoint {
+  double x = 0, y = 0;
+  std::string label = {};  // shown on hovering
+};
+
+struct ChartSeries {
+  std::string name;  // of the legend
+  std::vector<ChartPoint> points;
+  bool line = false;  // joins the points in their order
+};
+
+struct Chart {
+  std::string title, x_label, y_label;
+  bool x_logarithmic = false, y_logarithmic = false;
+  std::vector<ChartSeries> series;
+  bool pareto = false;                        // of all points: small x and small y are good
+  bool x_is_good = false, y_is_good = false;  // of the front: large values are good
+};
+
+// Indices of the points that no other beats in one value without losing in the other, by x ascending, then y, then
+// index; of equal points all.
+std::vector<size_t> ParetoFront(const std::vector<ChartPoint>& points, bool x_is_good = false, bool y_is_good = false);
+
+// Bits:   the same text for the same chart.
+// Errors: InvalidInput where there is no point, a value is not finite, or not above 0 on a logarithmic axis.
+std::string ChartSvg(const Chart& chart);
+
+}  // namespace stoch::cli

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// stoch sweep: many configurations of one model over one text, in a file that survives kills and can be divided.
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "loader/file.h"
+#include "loader/research/sweep_file.h"
+#include "tools/stoch/command.h"
+#include "tools/stoch/common_options.h"
+#include "tools/stoch/interrupt.h"
+#include "tools/stoch/output.h"
+#include "tools/stoch/research/sweep_log.h"
+#include "tools/stoch/research/sweep_plan.h"
+#include "tools/stoch/research/sweep_report.h"
+#include "tools/stoch/version.h"
+
+namespace stoch::cli {
+namespace {
+
+struct Options {
+  std::string file, out, shard, plot;
+  std::vector<std::string> merge;
+  bool resume = false, tsv = false, timing = false, quiet = false;
+  DeviceOptions device;
+};
+
+struct Shard {
+  size_t index = 0, count = 1;
+};
+
+Shard ParseShard(const std::string& text) {
+  Shard shard;
+  if (text.empty()) return shard;
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, shard.index);
+  bool good = first.ec == std::errc() && first.ptr != end && *first.ptr == '/';
+  if (good) {
+    const auto second = std::from_chars(first.ptr + 1, end, shard.count);
+    good = second.ec == std::errc() && second.ptr == end && shard.index < shard.count;
+  }
+  if (!good) throw InvalidInput("--shard " + text + ": allowed is i/n with i in 0..n-1");
+  return shard;
+}
+
+// Exact logits next to the output while runs are compared with them.
+class BaseFile {
+ public:
+  explicit BaseFile(std::string path) : path_(std::move(path)) {}
+  BaseFile(const BaseFile&) = delete;
+  BaseFile& operator=(const BaseFile&) = delete;
+  ~BaseFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void RequireAbsent(const std::string& path) {
+  if (std::filesystem::exists(path)) throw InvalidInput(path + " exists: --resume continues it");
+}
+
+ExitCode Merge(const Options& options) {
+  if (!options.file.empty()) throw InvalidInput("--merge: takes no plan");
+  RequireAbsent(options.out);
+  std::vector<std::string> texts;
+  for (const std::string& name : options.merge) texts.push_back(ReadWholeFile(name));
+  WriteWholeFile(options.out, MergeShards(options.merge, texts));
+  return kDone;
+}
+
+void RunAll(const Options& options, const SweepPlan& plan, const std::vector<size_t>& mine, SweepLog* log) {
+  std::vector<size_t> todo;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    if (!log->Done(i)) todo.push_back(i);
+  }
+  if (todo.empty()) return;
+  const std::shared_ptr<Backend> backend = Open(options.device);
+  std::optional<BaseFile> base;
+  if (plan.Has("kl")) {
+    base.emplace(options.out + ".base");
+    WriteBase(plan, backend, options.device, base->path());
+  }
+  for (const size_t i : todo) {
+    ThrowIfInterrupted();
+    const PlannedRun& run = plan.runs[mine[i]];
+    const SweepRow row = RunOne(plan, run, backend, options.device, base ? base->path() : "", options.timing);
+    log->Put(i, row.text, row.failed);
+    if (!options.quiet) {
+      spdlog::info("{} of {}: {}{}", i + 1, mine.size(), run.config, row.failed ? ": failed" : "");
+    }
+  }
+}
+
+ExitCode Run(const Options& options) {
+  if (!options.merge.empty()) return Merge(options);
+  if (options.file.empty()) throw InvalidInput("stoch sweep: give a plan, or --merge and shards");
+  const Shard shard = ParseShard(options.shard);
+  std::optional<SweepPlot> plot;
+  if (!options.plot.empty()) plot = ParseSweepPlot(options.plot);
+  if (!options.resume) RequireAbsent(options.out);
+  constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  const SweepFile file = ParseSweepFile(ReadSmallFile(options.file, kMaxBytes), options.file);
+  if (!file.unknown_keys.empty()) {
+    spdlog::warn("{}: keys that are not known and have no effect: {}", options.file,
+                 fmt::join(file.unknown_keys, ", "));
+  }
+  SweepPlan plan;
+  try {
+    plan = ResolveSweep(file, VersionLine());
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(options.file + ": " + error.what());
+  }
+  std::vector<size_t> mine;
+  std::vector<std::string> keys;
+  for (size_t i = shard.index; i < plan.runs.size(); i += shard.count) {
+    mine.push_back(i);
+    keys.push_back(plan.runs[i].key);
+  }
+  SweepLog log(options.out, keys, options.resume);
+  RunAll(options, plan, mine, &log);
+  if (plot) {
+    WriteWholeFile(plot->file.empty() ? options.out + ".svg" : plot->file, SweepSvg(plan, *plot, log.Rows()));
+  }
+  if (options.tsv) Print(SweepTsv(plan, log.Rows()));
+  return log.AnyFailed() ? kCheckFailed : kDone;
+}
+
+}  // namespace
+
+CommandBody AddSweep(CLI::App& command) {
+  std::string metrics;
+  for (const auto& [name, help] : SweepMetrics()) metrics += (metrics.empty() ? "" : ", ") + name + " (" + help + ")";
+  command.description("Many configurations of one model over one text: a row each, resumable and divisible");
+  command.footer(fmt::format(
+      "The plan: {{\"model\", \"text\", \"max_windows\", \"ctx\", \"array\": \"R,C,K\", \"energy\": FILE, \"base\": "
+      "SETTINGS, \"grid\": {{NAME: "
+      "[values]}}, \"runs\": [SETTINGS], \"files\": {{\"mp\", \"smooth\", \"mask\"}}, \"metrics\"}}; "
+      "SETTINGS as --sc takes "
+      "them, fp32, fp16, mp=FILE, mp_normalise=, smooth=, mask=, mask_bits=, and series=NAME for plots.\n"
+      "Metrics: {}.\n"
+      "Examples:\n"
+      "  stoch sweep plan.json -o out.jsonl\n"
+      "  stoch sweep plan.json -o out.jsonl --resume --tsv --plot x=mac_avg_stoc_len,y=ppl\n"
+      "  stoch sweep plan.json -o part0.jsonl --shard 0/2\n"
+      "  stoch sweep --merge part0.jsonl part1.jsonl -o out.jsonl",
+      metrics));
+  auto options = std::make_shared<Options>();
+  command.add_option("plan", options->file, "The plan (JSON)");
+  command.add_option("-o,--output", options->out, "The rows (JSON lines)")->required();
+  command.add_flag("--resume", options->resume, "Continue: rows without an error stay, a torn last line goes");
+  command.add_option("--shard", options->shard, "i/n: only the runs whose index is i mod n");
+  command.add_option("--merge", options->merge, "Complete shards 0/n, 1/n, ... in this order: the rows of one run");
+  command.add_flag("--tsv", options->tsv, "Print model, config, metric, value at the end");
+  command.add_option(
+      "--plot", options->plot,
+      "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default");
+  command.add_flag("--timing", options->timing, "Rows say how long they took: no two sweeps have the same bytes then");
+  command.add_flag("--quiet", options->quiet, "No line for each run on standard error");
+  AddDeviceOptions(command, &options->device);
+  return [options] { return Run(*options); };
+}
+
+}  // namespace stoch::cli

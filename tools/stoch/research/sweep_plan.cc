@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/stoch/research/sweep_plan.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "engine/research/profile.h"
+#include "engine/weights_digest.h"
+#include "kernels/base/error.h"
+#include "loader/sha256.h"
+#include "models/sc_plan.h"
+#include "tools/stoch/options/cost_options.h"
+#include "tools/stoch/output.h"
+
+namespace stoch::cli {
+namespace {
+
+constexpr int64_t kDefaultCtx = 2048;
+
+// Single settings of a list of comma-separated ones.
+std::vector<std::string> Split(const std::vector<std::string>& settings) {
+  std::vector<std::string> parts;
+  for (const std::string& text : settings) {
+    size_t begin = 0;
+    while (begin <= text.size()) {
+      const size_t end = std::min(text.find(',', begin), text.size());
+      if (end > begin) parts.push_back(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return parts;
+}
+
+// The settings of a run: those of --sc, and those that are options of their own on the command line.
+ArithmeticOptions ArithmeticOf(const SweepFile& file, const SweepRun& run) {
+  ArithmeticOptions options;
+  options.files.mp = file.mp;
+  options.files.smooth = file.smooth;
+  options.files.mask = file.mask;
+  const std::pair<const char*, std::string*> own[] = {{"mp", &options.files.mp},
+                                                      {"mp_normalise", &options.files.mp_normalise},
+                                                      {"smooth", &options.files.smooth},
+                                                      {"mask", &options.files.mask},
+                                                      {"precision", &options.precision}};
+  for (const std::string& setting : Split(run.settings)) {
+    const size_t equals = setting.find('=');
+    const std::string name = setting.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "" : setting.substr(equals + 1);
+    if (name == "series") continue;  // of a plot
+    if (setting == "fp32" || setting == "fp16") {
+      options.precision = setting;
+    } else if (const auto* found =
+                   std::find_if(std::begin(own), std::end(own), [&](const auto& known) { return name == known.first; });
+               found != std::end(own) && equals != std::string::npos) {
+      *found->second = value;
+    } else if (name == "mask_bits") {
+      const bool digit = value.size() == 1 && value[0] >= '2' && value[0] <= '8';
+      if (!digit) throw InvalidInput("mask_bits = " + value + ": allowed is 2..8");
+      options.files.mask_bits = value[0] - '0';
+    } else {
+      options.sc.push_back(setting);
+    }
+  }
+  if (options.precision != "sc") {  // the base is of runs in SC
+    options.sc.clear();
+    options.files = {};
+  }
+  return options;
+}
+
+// Without the notice that Apply gives on every run.
+EngineOptions EngineOf(const ArithmeticOptions& arithmetic, std::set<std::string>* notices) {
+  EngineOptions engine;
+  engine.precision = ParsePrecision(arithmetic.precision);
+  engine.sc = ParseScModelConfig(arithmetic.sc);
+  for (const std::string& notice : ReadScFiles(arithmetic.files, &engine.sc)) notices->insert(notice);
+  if (DependsOnCall(engine.sc)) {
+    notices->insert("normalise=call: a row's stream length depends on its window, so batching is off");
+  }
+  return engine;
+}
+
+std::string KeyOf(const SweepFile& file, const SweepPlan& plan, const PlannedRun& run, const std::string& model_sha,
+                  const std::string& text_sha, const std::string& energy_sha, const std::string& version) {
+  const ScModelFiles& files = run.engine.sc.files;
+  nlohmann::json key = {{"version", version},
+                        {"model", model_sha},
+                        {"text", text_sha},
+                        {"config", run.config},
+                        {"files", {{"mp", files.mp_sha}, {"smooth", files.smooth_sha}, {"mask", files.mask_sha}}},
+                        {"max_windows", plan.max_windows},
+                        {"ctx", plan.ctx},
+                        {"metrics", plan.metrics}};
+  if (!file.array.empty()) key["array"] = file.array;
+  if (!energy_sha.empty()) key["files"]["energy"] = energy_sha;
+  return Sha256Hex(key.dump());
+}
+
+void CheckMetrics(const SweepFile& file) {
+  std::vector<std::string> names;
+  for (const auto& [name, help] : SweepMetrics()) names.push_back(name);
+  for (const std::string& metric : file.metrics) {
+    if (std::find(names.begin(), names.end(), metric) != names.end()) continue;
+    throw InvalidInput(
+        fmt::format("metrics: {} is none that a sweep computes: allowed are {}", metric, fmt::join(names, ", ")));
+  }
+  const auto has = [&](const char* metric) {
+    return std::find(file.metrics.begin(), file.metrics.end(), metric) != file.metrics.end();
+  };
+  if (has("cycles") && file.array.empty()) throw InvalidInput("metrics: cycles takes array = \"R,C,K[,FILL]\"");
+  if (has("energy") != !file.energy.empty()) {
+    throw InvalidInput("energy: a table of constants and the metric energy go together");
+  }
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> SweepMetrics() {
+  return {{"ppl", "perplexity, its error, mean nll"},
+          {"kl", "divergence from the exact model"},
+          {"cycles", "of the array"},
+          {"energy", "of the table"},
+          {"profile", "errors of every operator of every layer"}};
+}
+
+bool SweepPlan::Has(std::string_view metric) const {
+  return std::find(metrics.begin(), metrics.end(), metric) != metrics.end();
+}
+
+SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
+  CheckMetrics(file);
+  SweepPlan plan;
+  plan.model = file.model;
+  plan.metrics = file.metrics;
+  if (!file.array.empty()) plan.cost.array = ParseArrayShape(file.array);
+  std::string energy_sha;
+  if (!file.energy.empty()) {
+    plan.energy = ReadEnergy(file.energy);
+    energy_sha = Sha256Hex(ReadWholeFile(file.energy)).substr(0, 16);
+  }
+  const ModelFiles files = OpenModelFiles(file.model);
+  plan.model_name = files.name;
+  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer({file.model, "", 0}, files);
+  if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer");
+  const std::string text = ReadWholeFile(file.text);
+  plan.ids = tokenizer->Encode(text, {});
+  const int64_t longest = files.config.max_position_embeddings;
+  plan.ctx = file.ctx > 0 ? file.ctx : std::min(kDefaultCtx, longest);
+  if (plan.ctx < 2 || plan.ctx > longest)
+    throw InvalidInput(fmt::format("ctx = {}: allowed is 2..{}", plan.ctx, longest));
+  const int64_t windows = static_cast<int64_t>(plan.ids.size()) / plan.ctx;
+  if (windows < std::max<int64_t>(file.max_windows, 1)) {
+    throw InvalidInput(fmt::format("max_windows = {}: {} has {} windows of {} tokens",
+                                   std::max<int64_t>(file.max_windows, 1), file.text, windows, plan.ctx));
+  }
+  plan.max_windows = file.max_windows > 0 ? file.max_windows : windows;
+  if (plan.Has("kl") && plan.max_windows * (plan.ctx - 1) < 2) {
+    throw InvalidInput("metrics: kl takes at least two predictions");
+  }
+
+  if (plan.Has("profile")) {
+    ProfileOptions profile;
+    profile.ctx = plan.ctx;
+    profile.max_windows = plan.max_windows;
+    CheckProfile(files.config, plan.ids.size(), profile);
+  }
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const std::string model_sha = DigestWeights(files, threads, [] { return false; });
+  const std::string text_sha = Sha256Hex(text);
+  std::set<std::string> notices;
+  std::map<std::string, size_t> seen;
+  for (size_t i = 0; i < file.runs.size(); ++i) {
+    PlannedRun run;
+    run.parameters = file.runs[i].parameters;
+    try {
+      const ArithmeticOptions arithmetic = ArithmeticOf(file, file.runs[i]);
+      run.engine = EngineOf(arithmetic, &notices);
+      const bool sc = run.engine.precision == Precision::kSc;
+      if (sc) ScPlan(run.engine.sc, files.config);
+      run.config = sc ? Describe(run.engine.sc) : arithmetic.precision;
+      run.key = KeyOf(file, plan, run, model_sha, text_sha, energy_sha, version);
+      const auto [same, added] = seen.emplace(run.key, i);
+      if (!added) throw InvalidInput(fmt::format("is the same configuration as run {}: {}", same->second, run.config));
+    } catch (const InvalidInput& error) {
+      throw InvalidInput(fmt::format("run {} ({}): {}", i, fmt::join(file.runs[i].settings, ","), error.what()));
+    }
+    run.engine.context = plan.ctx;
+    run.engine.max_pass_rows = std::max(run.engine.max_pass_rows, std::min(plan.ctx, kDefaultCtx));
+    plan.runs.push_back(std::move(run));
+  }
+  for (const std::string& notice : notices) spdlog::warn(notice);
+  return plan;
+}
+
+}  // namespace stoch::cli

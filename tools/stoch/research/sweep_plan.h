@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sweep with everything that could be wrong looked at, before any work.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/research/cost.h"
+#include "engine/research/energy.h"
+#include "loader/research/sweep_file.h"
+#include "tools/stoch/common_options.h"
+
+namespace stoch::cli {
+
+struct PlannedRun {
+  EngineOptions engine;
+  std::string config;  // what Describe says, or fp32, fp16
+  std::string key;     // 64 hex digits
+  std::vector<std::pair<std::string, std::string>> parameters;
+};
+
+struct SweepPlan {
+  std::string model;       // as the file names it
+  std::string model_name;  // for people
+  std::vector<int32_t> ids;
+  int64_t ctx = 0, max_windows = 0;
+  std::vector<std::string> metrics;
+  CostOptions cost;
+  std::optional<EnergyTable> energy;
+  std::vector<PlannedRun> runs;
+
+  bool Has(std::string_view metric) const;
+};
+
+// Reads the text and all files that runs refer to, opens the model without its weights, digests them, and checks every
+// run against both.
+// Errors: InvalidInput, which for a run starts with "run N (settings): ".
+SweepPlan ResolveSweep(const SweepFile& file, const std::string& version);
+
+// The metrics that a sweep can compute, and what they are.
+std::vector<std::pair<std::string, std::string>> SweepMetrics();
+
+// The row of a run, without line break: {schema, key, config, metrics, sc_cost}, or an error.
+struct SweepRow {
+  std::string text;
+  bool failed = false;
+};
+// Runs one. `base` names a file of exact logits, "" without kl. What fails is a row; Interrupted is thrown.
+SweepRow RunOne(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr<Backend>& backend,
+                const DeviceOptions& devices, const std::string& base, bool timing);
+// Writes the exact logits of the plan's windows.
+void WriteBase(const SweepPlan& plan, const std::shared_ptr<Backend>& backend, const DeviceOptions& devices,
+               const std::string& path);
+
+}  // namespace stoch::cli

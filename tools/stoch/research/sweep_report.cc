@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/stoch/research/sweep_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "kernels/base/error.h"
+#include "tools/stoch/plot/chart.h"
+
+namespace stoch::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The value at a path of names joined by dots.
+const Json* Find(const Json& object, std::string_view path) {
+  const Json* at = &object;
+  while (!path.empty()) {
+    const size_t dot = std::min(path.find('.'), path.size());
+    const std::string name(path.substr(0, dot));
+    if (!at->is_object() || !at->contains(name)) return nullptr;
+    at = &at->at(name);
+    path.remove_prefix(std::min(dot + 1, path.size()));
+  }
+  return at;
+}
+
+std::optional<double> Number(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0') return std::nullopt;
+  return value;
+}
+
+std::optional<double> Value(const PlannedRun& run, const Json& row, const std::string& name) {
+  for (const char* part : {"metrics", "sc_cost"}) {
+    if (!row.contains(part)) continue;
+    const Json* found = Find(row.at(part), name);
+    if (found == nullptr) continue;
+    if (found->is_number()) return found->get<double>();
+    if (found->is_string()) return Number(found->get<std::string>());  // beyond 64 bits
+  }
+  for (const auto& [key, value] : run.parameters) {
+    if (key == name) return Number(value);
+  }
+  return std::nullopt;
+}
+
+const PlannedRun& RunOf(const SweepPlan& plan, const Json& row) {
+  const auto key = row.at("key").get<std::string>();
+  return *std::find_if(plan.runs.begin(), plan.runs.end(), [&](const PlannedRun& run) { return run.key == key; });
+}
+
+bool LargeIsGood(const std::string& name) {
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  return has("same_top") || has("correlation") || has("sqnr") || has("cosine");
+}
+
+void AddNumbers(const std::string& name, const Json& value, std::vector<std::pair<std::string, std::string>>* to) {
+  if (value.is_object()) {
+    for (const auto& [key, inner] : value.items()) AddNumbers(name.empty() ? key : name + "." + key, inner, to);
+  } else if (value.is_number()) {
+    to->emplace_back(name, value.dump());
+  } else if (value.is_string() && Number(value.get<std::string>())) {
+    to->emplace_back(name, value.get<std::string>());
+  }
+}
+
+}  // namespace
+
+SweepPlot ParseSweepPlot(const std::string& text) {
+  SweepPlot plot;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t equals = std::min(part.find('='), part.size());
+    const std::string name = part.substr(0, equals);
+    const std::string value = equals < part.size() ? part.substr(equals + 1) : "";
+    if (name == "x") {
+      plot.x = value;
+    } else if (name == "y") {
+      plot.y = value;
+    } else if (name == "file") {
+      plot.file = value;
+    } else if (name == "log" && (value == "x" || value == "y" || value == "x+y")) {
+      plot.x_logarithmic = value != "y";
+      plot.y_logarithmic = value != "x";
+    } else if (name == "by") {
+      for (size_t from = 0; from <= value.size();) {
+        const size_t to = std::min(value.find('+', from), value.size());
+        plot.by.push_back(value.substr(from, to - from));
+        from = to + 1;
+      }
+    } else {
+      throw InvalidInput("--plot " + text + ": " + name +
+                         ": allowed is x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,file=FILE]");
+    }
+  }
+  if (plot.x.empty() || plot.y.empty()) throw InvalidInput("--plot " + text + ": takes x=NAME and y=NAME");
+  return plot;
+}
+
+std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::vector<std::string>& rows) {
+  std::map<std::string, ChartSeries> series;
+  std::vector<std::string> order;
+  for (const std::string& text : rows) {
+    const Json row = Json::parse(text);
+    const PlannedRun& run = RunOf(plan, row);
+    const std::optional<double> x = Value(run, row, plot.x);
+    const std::optional<double> y = Value(run, row, plot.y);
+    if (!x || !y) continue;
+    std::string name;
+    for (const std::string& by : plot.by) {
+      for (const auto& [key, value] : run.parameters) {
+        if (key == by) name += (name.empty() ? "" : ", ") + (key == "series" ? value : key + " = " + value);
+      }
+    }
+    const bool line = !name.empty();
+    if (!line && !plot.by.empty()) name = "single runs";
+    if (!series.contains(name)) order.push_back(name);
+    ChartSeries& to = series[name];
+    to.name = name;
+    to.line = line;
+    to.points.push_back({*x, *y, run.config});
+  }
+  if (series.empty()) throw InvalidInput("--plot: no row has both " + plot.x + " and " + plot.y);
+  Chart chart;
+  chart.title = plan.model_name;
+  chart.x_label = plot.x;
+  chart.y_label = plot.y;
+  chart.x_logarithmic = plot.x_logarithmic;
+  chart.y_logarithmic = plot.y_logarithmic;
+  chart.pareto = true;
+  chart.x_is_good = LargeIsGood(plot.x);
+  chart.y_is_good = LargeIsGood(plot.y);
+  for (const std::string& name : order) {
+    ChartSeries& one = series[name];
+    if (one.line) {
+      std::stable_sort(one.points.begin(), one.points.end(),
+                       [](const ChartPoint& a, const ChartPoint& b) { return a.x < b.x; });
+    }
+    chart.series.push_back(std::move(one));
+  }
+  return ChartSvg(chart);
+}
+
+std::string SweepTsv(const SweepPlan& plan, const std::vector<std::string>& rows) {
+  std::string table = "model\tconfig\tmetric\tvalue\n";
+  for (const std::string& text : rows) {
+    const Json row = Json::parse(text);
+    std::vector<std::pair<std::string, std::string>> numbers;
+    for (const char* part : {"metrics", "sc_cost"}) {
+      if (row.contains(part)) AddNumbers("", row.at(part), &numbers);
+    }
+    for (const auto& [name, value] : numbers) {
+      table += fmt::format("{}\t{}\t{}\t{}\n", plan.model_name, row.at("config").get<std::string>(), name, value);
+    }
+  }
+  return table;
+}
+
+}  // namespace stoch::cli

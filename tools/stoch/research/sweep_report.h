@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a sweep as a table and as a figure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/stoch/research/sweep_plan.h"
+
+namespace stoch::cli {
+
+// --plot x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,file=FILE]. A name is a metric (ppl, kl.kld.mean), a value of sc_cost
+// (mac_avg_stoc_len) or a parameter of the grid; rows of equal `by` are joined by a line.
+struct SweepPlot {
+  std::string x, y, file;
+  std::vector<std::string> by;
+  bool x_logarithmic = false, y_logarithmic = false;
+};
+// Errors: InvalidInput naming what is missing or not known.
+SweepPlot ParseSweepPlot(const std::string& text);
+
+// The figure, with the Pareto front. Rows that lack a value are left out. Errors: InvalidInput where all do.
+std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::vector<std::string>& rows);
+
+// Columns model, config, metric, value; a line for every number of metrics and of sc_cost.
+std::string SweepTsv(const SweepPlan& plan, const std::vector<std::string>& rows);
+
+}  // namespace stoch::cli
