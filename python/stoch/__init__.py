@@ -9,7 +9,7 @@
 
 import logging as _logging
 
-from stoch._commands import bench, calibrate, verify
+from stoch._commands import bench, calibrate, profile, sweep, trace_cost, verify
 from stoch._config import ModelConfig, ScConfig
 from stoch._matmul import Packed, pack, sc_matmul, synchronize
 from stoch._model import Engine, Model, Perplexity, Result, Sequence, Stream, load
@@ -45,7 +45,10 @@ __all__ = [
     "load",
     "multiplier_table",
     "pack",
+    "profile",
     "sc_matmul",
+    "sweep",
     "synchronize",
+    "trace_cost",
     "verify",
 ]

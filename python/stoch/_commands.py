@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -203,3 +204,106 @@ def calibrate(
             }
         )
     return sorted(rows, key=lambda row: int(row["layer"]))
+
+
+def profile(
+    model: Path,
+    *,
+    file: Path,
+    sc: str | Sequence[str] | ModelConfig | None = None,
+    mode: str = "local",
+    heads: bool = False,
+    ctx: int | None = None,
+    max_windows: int | None = None,
+    array: str | None = None,
+    tokenizer: Path | None = None,
+    device: str = "auto",
+    threads: int = 0,
+    progress: ProgressArgument = None,
+) -> list[Row]:
+    """The errors of `stoch profile` over the text in `file`: a row for each layer and operator (and head).
+
+    Each of several `sc` is a configuration of its own. What belongs to the whole of one (perplexity, KL, sc_cost) is in
+    its rows as `run.*`.
+    """
+    options = {
+        "model": model,
+        "file": file,
+        "sc": _settings(sc),
+        "mode": mode,
+        "heads": heads,
+        "ctx": ctx,
+        "max_windows": max_windows,
+        "array": array,
+        "tokenizer": tokenizer,
+        "device": device,
+        "threads": threads,
+        "quiet": True,
+        "output": "jsonl",
+    }
+    printed = [json.loads(line) for line in run("profile", [], options, progress).splitlines()]
+    rows = [row for row in printed if row["schema"] == "stoch-profile-v1"]
+    shared = {key for row in rows for key in row}
+    runs = {row["config"]: row for row in printed if row["schema"] == "stoch-profile-config-v1"}
+    return [
+        flatten({**row, "run": {key: value for key, value in runs[row["config"]].items() if key not in shared}})
+        for row in rows
+    ]
+
+
+def sweep(
+    plan: Mapping[str, Any] | Path,
+    *,
+    output: Path,
+    resume: bool = False,
+    shard: str | None = None,
+    plot: str | None = None,
+    timing: bool = False,
+    device: str = "auto",
+    threads: int = 0,
+    progress: ProgressArgument = None,
+) -> list[Row]:
+    """The configurations of `stoch sweep` by a plan, a dict or a JSON file: a row for each in `output`, which is returned.
+
+    A configuration that fails is a row with `error`, and the others run.
+    """
+    options = {
+        "output": output,
+        "resume": resume,
+        "shard": shard,
+        "plot": plot,
+        "timing": timing,
+        "device": device,
+        "threads": threads,
+    }
+    if isinstance(plan, Mapping):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.json")
+            with open(path, "w", encoding="utf-8") as made:
+                json.dump(plan, made)
+            run("sweep", [path], options, progress)
+    else:
+        run("sweep", [os.fspath(plan)], options, progress)
+    with open(output, encoding="utf-8") as lines:
+        return [flatten(json.loads(line)) for line in lines]
+
+
+def trace_cost(
+    trace: Path,
+    *,
+    energy: Path | None = None,
+    array: str | None = None,
+    tile_rows: Sequence[int] | None = None,
+    accelergy: Path | None = None,
+    usystolic: Path | None = None,
+) -> list[Row]:
+    """Stream lengths, cycles and energy of a trace, as `stoch cost` tells them: one row."""
+    options = {
+        "energy": energy,
+        "array": array,
+        "tile_rows": tile_rows,
+        "accelergy": accelergy,
+        "usystolic": usystolic,
+        "json": True,
+    }
+    return [flatten(json.loads(run("cost", [os.fspath(trace)], options, False)))]

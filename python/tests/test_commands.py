@@ -176,3 +176,45 @@ def test_multiplier_table(run, tmp_path: Path) -> None:
         stoch.multiplier_table(by_bytes.astype(np.int32), order="numeric")
     with pytest.raises(stoch.InvalidInput):
         stoch.ScConfig(gate="table", table="0123456789abcdef")
+
+
+def test_profile_is_the_program(run, demo: str, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text(TEXT)
+    configs = ["stoc_len=64", "stoc_len=32"]
+    options = ["--file", str(text), "--ctx", "32", "--device", "cpu", "-o", "jsonl", "--quiet"]
+    printed = run("profile", "--model", demo, "--sc", configs[0], "--sc", configs[1], *options)
+    expected = [json.loads(line) for line in printed.splitlines()]
+    operators = [row for row in expected if row["schema"] == "stoch-profile-v1"]
+    rows = stoch.profile(demo, file=text, sc=configs, ctx=32, device="cpu")
+    assert len(rows) == len(operators) > 0
+    for row, other in zip(rows, operators, strict=True):
+        assert {key: row[key] for key in other} == other
+    summaries = {row["config"]: row["ppl"] for row in expected if row["schema"] == "stoch-profile-config-v1"}
+    assert {row["config"]: row["run.ppl"] for row in rows} == summaries and len(summaries) == 2
+
+
+def test_sweep_is_the_program(run, demo: str, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text(TEXT)
+    plan = {"model": demo, "text": str(text), "ctx": 32, "max_windows": 1, "grid": {"stoc_len": [32, 64]},
+            "metrics": ["ppl"]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    theirs, ours, again = (tmp_path / name for name in ("theirs.jsonl", "ours.jsonl", "again.jsonl"))
+    run("sweep", str(tmp_path / "plan.json"), "-o", str(theirs), "--device", "cpu")
+    rows = stoch.sweep(plan, output=ours, device="cpu")
+    assert stoch.sweep(tmp_path / "plan.json", output=again, device="cpu") == rows
+    assert ours.read_bytes() == theirs.read_bytes() == again.read_bytes()
+    assert [row["key"] for row in rows] == [json.loads(line)["key"] for line in theirs.read_text().splitlines()]
+    with pytest.raises(stoch.InvalidInput, match="exists: --resume"):
+        stoch.sweep(plan, output=ours, device="cpu")
+
+
+def test_trace_cost_is_the_program(run, demo: str, tmp_path: Path) -> None:
+    text, trace = tmp_path / "text", tmp_path / "trace.json"
+    text.write_text(TEXT)
+    run("perplexity", "--model", demo, "--file", str(text), "--ctx", "32", "--max-windows", "1", "--device", "cpu",
+        "--trace", str(trace), "--array", "32,32,64")
+    expected = json.loads(run("cost", str(trace), "--json"))
+    (row,) = stoch.trace_cost(trace)
+    assert row == stoch._commands.flatten(expected) and any(key.endswith("mac_avg_stoc_len") for key in row)
