@@ -19,10 +19,10 @@ struct ProcessResult {
 };
 
 struct ProcessOptions {
-  std::string input;                // standard input
-  std::string output;               // standard output goes to this file instead
-  std::string interrupt_after_out;  // SIGINT once standard output holds this text
-  std::function<bool()> kill_when;  // SIGKILL once it says so
+  std::string input;                     // standard input
+  std::string output;                    // standard output goes to this file instead
+  std::string interrupt_after_out;       // SIGINT once standard output holds this text
+  std::function<bool()> kill_when = {};  // SIGKILL once it says so
 };
 
 // Runs the binary under test with these arguments and waits for it.
