@@ -2,7 +2,6 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <deque>
 #include <utility>
@@ -19,9 +18,6 @@ constexpr int64_t kLogitsBytes = int64_t{64} << 20;  // of one block of logits r
 // Rows that an exact linear computes at a time on a GPU: with 130 of a block, the LM head took twice as long as with
 // 128.
 constexpr int64_t kLogitsTile = 128;
-
-constexpr std::array<std::pair<std::string_view, Precision>, 3> kPrecisions = {
-    {{"sc", Precision::kSc}, {"fp32", Precision::kFp32}, {"fp16", Precision::kFp16}}};
 
 bool ChunkInvariant(const EngineOptions& options) {
   return options.precision != Precision::kSc || IsChunkInvariant(options.sc);
@@ -77,20 +73,6 @@ int64_t PagesOf(int64_t tokens) { return (tokens + kKvPageTokens - 1) / kKvPageT
 std::string Positions(int64_t count) { return std::to_string(count) + (count == 1 ? " position" : " positions"); }
 
 }  // namespace
-
-std::string_view PrecisionName(Precision precision) {
-  for (const auto& [name, entry] : kPrecisions) {
-    if (entry == precision) return name;
-  }
-  return "?";
-}
-
-Precision ParsePrecision(std::string_view name) {
-  for (const auto& [known, precision] : kPrecisions) {
-    if (known == name) return precision;
-  }
-  throw InvalidInput("precision = '" + std::string(name) + "': allowed is sc, fp32, fp16");
-}
 
 PassShape ShapeOf(const DecoderConfig& config, const EngineOptions& options) {
   const EngineOptions filled = FillDefaults(config, options);
