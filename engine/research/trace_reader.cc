@@ -25,7 +25,7 @@ constexpr int kMaxLength = 1 << 16;
   throw InvalidInput(where + ": " + key + " = " + Quoted(text) + ": allowed is " + allowed);
 }
 
-const Json& At(const Json& object, const std::string& key, const std::string& where) {
+const Json& At(const Json& object, const char* key, const std::string& where) {
   if (!object.is_object()) throw InvalidInput(where + ": expected an object, got " + std::string(JsonTypeName(object)));
   const auto found = object.find(key);
   if (found == object.end()) throw InvalidInput(where + ": has no " + key);
@@ -33,7 +33,7 @@ const Json& At(const Json& object, const std::string& key, const std::string& wh
 }
 
 int64_t Whole(const Json& object, const std::string& key, const std::string& where, int64_t low, int64_t high) {
-  const Json& value = At(object, key, where);
+  const Json& value = At(object, key.c_str(), where);
   const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() >> 63 == 0);
   if (!fits || value.get<int64_t>() < low || value.get<int64_t>() > high) {
     Reject(where, key, value, std::to_string(low) + ".." + std::to_string(high));
@@ -59,7 +59,7 @@ Int128 CountOf(const Json& value, const std::string& key, const std::string& whe
 }
 
 Int128 Count(const Json& object, const std::string& key, const std::string& where) {
-  return CountOf(At(object, key, where), key, where);
+  return CountOf(At(object, key.c_str(), where), key, where);
 }
 
 // One group of a summary, or one record.
@@ -180,7 +180,7 @@ void ReadOrigin(const Json& header, TraceFile* file) {
   file->is_ours = true;
   const std::string where = file->name + ": header.stoch";
   const auto text = [&](const std::string& key) {
-    const Json& value = At(*ours, key, where);
+    const Json& value = At(*ours, key.c_str(), where);
     if (!value.is_string()) Reject(where, key, value, "text");
     return value.get<std::string>();
   };

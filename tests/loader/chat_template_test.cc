@@ -274,7 +274,7 @@ TEST(ChatTemplate, RecordedConversations) {
       std::vector<ChatMessage> messages;
       for (const json& message : recording["messages"]) messages.push_back({message["role"], message["content"]});
       const ChatOptions options{.add_generation_prompt = recording["add_generation_prompt"].get<bool>()};
-      EXPECT_EQ(RenderChat(*tokenizer, format, messages, options), recording["text"]) << model;
+      EXPECT_EQ(RenderChat(*tokenizer, format, messages, options), recording["text"].get<std::string>()) << model;
       EXPECT_EQ(EncodeChat(*tokenizer, format, messages, options), recording["ids"].get<Ids>()) << model;
       ++conversations;
     }
