@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over the paged cache, in its four modes (AttentionCall in backend.h, docs/sc_arithmetic.md#6-in-the-model).
+// Attention over the paged cache, in its four modes (AttentionCall in calls.h, docs/sc_arithmetic.md#6-in-the-model).
 #pragma once
 
 #include <algorithm>
