@@ -8,15 +8,6 @@
 namespace stoch {
 namespace {
 
-const char* ComponentOf(const std::string& action) {
-  if (action == "sng_bit") return "sng";
-  if (action == "sram_read_byte") return "sram";
-  if (action == "dram_read_byte") return "dram";
-  if (action == "fp_mac") return "fp_mac_array";
-  if (action == "table_mac") return "table_mac_array";
-  return action.starts_with("int_mac_") ? "int_mac_array" : "sc_mac_array";
-}
-
 // A name that neither YAML nor CSV reads as anything else.
 std::string PlainName(const std::string& name) {
   std::string plain;
@@ -28,6 +19,16 @@ std::string PlainName(const std::string& name) {
 }
 
 }  // namespace
+
+std::string AccelergyComponent(const std::string& action) {
+  if (action == "sng_bit") return "sng";
+  if (action == "sram_read_byte") return "sram";
+  if (action == "dram_read_byte") return "dram";
+  if (action == "fp_mac") return "fp_mac_array";
+  if (action == "table_mac") return "table_mac_array";
+  if (action.starts_with("int_mac_")) return "int_mac_array";
+  return action.starts_with("sc_mac") || action == "counter_bit" ? "sc_mac_array" : "";
+}
 
 std::string AccelergyActionCounts(const ScCost& cost) {
   OperatorCost all;
@@ -43,7 +44,7 @@ std::string AccelergyActionCounts(const ScCost& cost) {
        {"sc_mac_array", "int_mac_array", "fp_mac_array", "table_mac_array", "sng", "sram", "dram"}) {
     std::string actions;
     for (const auto& [action, count] : counts) {
-      if (ComponentOf(action) != std::string(component)) continue;
+      if (AccelergyComponent(action) != component) continue;
       actions += "        - name: " + PlainName(action) + "\n          counts: " + ToText(count) + '\n';
     }
     if (actions.empty()) continue;

@@ -13,6 +13,8 @@ namespace stoch {
 // action_counts.yaml of Accelergy 0.3: what each component of an accelerator did. Components: sc_mac_array, sng, sram,
 // dram, int_mac_array, fp_mac_array, table_mac_array.
 std::string AccelergyActionCounts(const ScCost& cost);
+// The component that an action of the schema is counted for; "" for an action that is not known.
+std::string AccelergyComponent(const std::string& action);
 
 // network.csv of uSystolic-Sim: one GEMM of rows x d_in by d_in x d_out for each group, its length as MAC cycles.
 // Source: github.com/diwu1990/uSystolic-Sim, config/example_run/network.csv (the header).

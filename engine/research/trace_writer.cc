@@ -75,6 +75,14 @@ std::ofstream Create(const std::filesystem::path& path) {
 
 }  // namespace
 
+Json TraceGroupsJson(const ScCostCollector& collector) {
+  Json groups = Json::array();
+  for (const TraceGroup& group : collector.Groups()) {
+    groups.push_back(GroupJson(group, collector.Traced(group.block, group.op)));
+  }
+  return groups;
+}
+
 TraceWriter::TraceWriter(const std::filesystem::path& path, TraceMode mode)
     : path_(path), records_path_(path.string() + ".records"), mode_(mode), file_(Create(path)) {
   if (mode == TraceMode::kTrace) records_ = Create(records_path_);
@@ -119,11 +127,9 @@ void TraceWriter::Finish(const ScCostCollector& collector, const TraceOrigin& or
     if (count_ > 0) file_ << std::ifstream(records_path_, std::ios::binary).rdbuf();
     file_ << Json{{"trailer", true}, {"n_records", count_}}.dump() << '\n';
   } else {
-    Json groups = Json::array();
-    for (const TraceGroup& group : groups_of_run) {
-      groups.push_back(GroupJson(group, collector.Traced(group.block, group.op)));
-    }
-    file_ << Json{{"schema", "scmp-trace-summary-v1"}, {"header", header}, {"groups", groups}}.dump(1) << '\n';
+    file_ << Json{{"schema", "scmp-trace-summary-v1"}, {"header", header}, {"groups", TraceGroupsJson(collector)}}.dump(
+                 1)
+          << '\n';
   }
   file_.close();
   if (!file_ || (mode_ == TraceMode::kTrace && !records_)) throw InvalidInput(path_.string() + ": cannot be written");

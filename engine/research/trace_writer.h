@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 
@@ -13,6 +14,9 @@ namespace stoch {
 
 // kSummary: scmp-trace-summary-v1, JSON of groups. kTrace: scmp-trace-v1, a line for each record.
 enum class TraceMode : uint8_t { kSummary, kTrace };
+
+// The groups of scmp-trace-summary-v1, of the calls that are complete.
+nlohmann::ordered_json TraceGroupsJson(const ScCostCollector& collector);
 
 // Whom a trace is of.
 struct TraceOrigin {

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes are either refused with one sentence or read as a threshold table, a hybrid mask, a multiplier
-// table or the plan of a sweep.
+// table, the plan of a sweep or block YAML.
 
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "kernels/base/error.h"
+#include "loader/research/block_yaml.h"
 #include "loader/research/mask_file.h"
 #include "loader/research/mp_file.h"
 #include "loader/research/multiplier_file.h"
@@ -53,5 +55,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const stoch::SweepFile sweep = stoch::ParseSweepFile(text, "fuzz");
     Check(!sweep.runs.empty() && sweep.runs.size() <= 65536 && !sweep.metrics.empty());
   });
+  Try([&] { Check(stoch::ParseBlockYaml(text, "fuzz").size() <= text.size() + 1); });
   return 0;
 }

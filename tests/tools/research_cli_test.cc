@@ -219,6 +219,14 @@ TEST_F(ResearchCli, ProfileHasRowsAndASummaryInFourForms) {
   EXPECT_EQ(cells.out.rfind("schema,model_sha256,text_sha256,config,mode,layer,op,head,n,mse,", 0), 0u);
   EXPECT_NE(profile({}).out.find("Largest shares of mse:"), std::string::npos);
 
+  EXPECT_EQ(profile({"--sc", "stoc_len=64", "--sc", "stoc_len=16", "--plot", folder_ / "plots"}).exit_code, 0);
+  for (const char* name : {"heat-1.svg", "heat-2.svg", "error-over-length.svg"}) {
+    const std::string svg = ReadFile(folder_ / "plots" / name);
+    EXPECT_EQ(svg.rfind("<svg ", 0), 0u) << name;
+    EXPECT_NE(svg.find("down_proj"), std::string::npos) << name;
+    EXPECT_EQ(svg.find("href"), std::string::npos) << name;
+  }
+  ExpectRefused(profile({"--plot", folder_ / "text"}), "--plot");
   ExpectRefused(profile({"--max-windows", "500"}), "--max-windows");
   ExpectRefused(profile({"--mode", "global"}), "global");
   ExpectRefused(profile({"-o", "xml"}), "xml");
@@ -247,6 +255,16 @@ TEST_F(ResearchCli, ATraceIsWrittenAndPriced) {
   EXPECT_EQ(text.out.find("energy"), std::string::npos) << "no energy without a table";
   EXPECT_NE(ReadFile(folder_ / "accelergy" / "action_counts.yaml").find("name: sc_mac_cycle"), std::string::npos);
   EXPECT_EQ(ReadFile(folder_ / "network.csv").rfind("Layer name, Layer Type, IFMAP Height", 0), 0u);
+
+  // What Accelergy says of the same names.
+  WriteFile(folder_ / "accelergy" / "ERT.yaml",
+            "ERT:\n  version: '0.4'\n  tables:\n  - name: system.chip.sc_mac_array[0..3]\n    actions:\n"
+            "    - name: sc_mac_cycle\n      arguments: {}\n      energy: 3.0  # pJ\n");
+  const auto by_ert = ExpectJson(RunStoch({"cost", trace, "--accelergy", folder_ / "accelergy", "--json"}));
+  EXPECT_EQ(by_ert["accelergy_energy"]["total"], 3 * cost["mac_cycles"].get<double>());
+  EXPECT_FALSE(by_ert.contains("energy"));
+  WriteFile(folder_ / "accelergy" / "ERT.yaml", "ERT: [");
+  ExpectRefused(RunStoch({"cost", trace, "--accelergy", folder_ / "accelergy"}), "ERT.yaml");
 
   const ProcessResult generated = RunStoch(WithDemo("generate", {"--prompt", "Once", "--max-tokens", "2", "--trace",
                                                                  trace, "--trace-mode", "trace", "--energy", energy}));

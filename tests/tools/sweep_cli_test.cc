@@ -119,7 +119,7 @@ TEST_F(SweepCli, ProfilesAndEnergyAreMetrics) {
   WriteFile(folder_ / "energy.json", R"({"schema": "stoch-energy-v1", "unit": "pJ", "process": "test",
     "actions": {"sc_mac_cycle": {"energy": 2, "source": "made up for a test"}}})");
   Plan(R"("energy": ")" + std::string(folder_ / "energy.json") + R"(", "runs": ["stoc_len=32", "fp32"])",
-       R"(["energy", "profile"])");
+       R"(["energy", "profile", "trace"])");
   const ProcessResult result = Sweep("rows");
   ASSERT_EQ(result.exit_code, 0) << result.err << Text("rows");
   std::istringstream lines(Text("rows"));
@@ -128,11 +128,15 @@ TEST_F(SweepCli, ProfilesAndEnergyAreMetrics) {
   const nlohmann::json row = nlohmann::json::parse(line);
   const nlohmann::json& metrics = row["metrics"];
   EXPECT_EQ(metrics["energy"]["total"].get<double>(), 2 * row["sc_cost"]["mac_cycles"].get<double>());
+  EXPECT_EQ(metrics["trace"]["schema"], "scmp-trace-summary-v1");
+  ASSERT_EQ(metrics["trace"]["groups"].size(), 45u);
+  EXPECT_EQ(metrics["trace"]["groups"][0]["calls"], 2);
   ASSERT_GE(metrics["profile"].size(), 45u);  // five layers of nine operators
   EXPECT_EQ(metrics["profile"][0]["op"], "q_proj");
   EXPECT_GT(metrics["profile"][0]["mse"], 0.0);
   std::getline(lines, line);
   EXPECT_TRUE(nlohmann::json::parse(line)["metrics"]["profile"].is_null());
+  EXPECT_TRUE(nlohmann::json::parse(line)["metrics"]["trace"].is_null());
 }
 
 TEST_F(SweepCli, FailedRunsAreRowsAndAreRedone) {

@@ -15,6 +15,7 @@
 #include <string>
 #include <system_error>
 
+#include "engine/research/accelergy_ert.h"
 #include "engine/research/cost_export.h"
 #include "engine/research/energy.h"
 #include "engine/research/trace_reader.h"
@@ -42,6 +43,16 @@ void Write(const std::filesystem::path& path, const std::string& text) {
   if (!file) throw InvalidInput(path.string() + ": cannot be written");
 }
 
+// DIR/ERT.yaml, where Accelergy left one.
+std::optional<EnergyTable> ReadErt(const std::string& folder) {
+  if (folder.empty()) return std::nullopt;
+  const std::filesystem::path path = std::filesystem::path(folder) / "ERT.yaml";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  return ParseAccelergyErt(ReadSmallFile(path.string(), kMaxBytes), path.string());
+}
+
 // Averages of tiles are in the traces that were written with them.
 void KeepTiles(const TraceFile& trace, const std::vector<int64_t>& wanted, ScCost* cost) {
   if (wanted.empty()) return;
@@ -63,6 +74,7 @@ void KeepTiles(const TraceFile& trace, const std::vector<int64_t>& wanted, ScCos
 ExitCode Run(const Options& options) {
   std::optional<EnergyTable> energy;
   if (!options.energy.empty()) energy = ReadEnergy(options.energy);
+  const std::optional<EnergyTable> ert = ReadErt(options.accelergy);
   const TraceFile trace = ParseTraceFile(ReadSmallFile(options.trace, kMaxTraceBytes), options.trace);
   ScCost cost = trace.cost;
   if (!options.array.empty()) {
@@ -79,16 +91,20 @@ ExitCode Run(const Options& options) {
   if (!options.usystolic.empty()) Write(options.usystolic, UsystolicNetwork(trace.groups));
   std::optional<EnergyReport> priced;
   if (energy) priced = PriceCost(cost, *energy);
+  std::optional<EnergyReport> by_accelergy;
+  if (ert) by_accelergy = PriceCost(cost, *ert);
   if (options.json) {
     nlohmann::ordered_json json = {{"trace", options.trace}, {"schema", trace.schema}};
     if (trace.is_ours) json["sc"] = trace.config;
     json["sc_cost"] = cost.ToJson(true);
     if (priced) json["energy"] = EnergyJson(*priced, *energy);
+    if (by_accelergy) json["accelergy_energy"] = EnergyJson(*by_accelergy, *ert);
     PrintLine(json.dump());
     return kDone;
   }
   Print(CostText(cost));
   if (priced) Print(EnergyText(*priced));
+  if (by_accelergy) Print("by " + ert->name + ": " + EnergyText(*by_accelergy));
   return kDone;
 }
 
@@ -106,7 +122,8 @@ CommandBody AddCost(CLI::App& command) {
   command.add_option("--energy", options->energy, "pJ of each action, each with its source (stoch-energy-v1)");
   command.add_option("--array", options->array, "R,C,K[,FILL]: cycles of an array, where the trace tells all rows");
   command.add_option("--tile-rows", options->tile_rows, "Only these averages of tiles")->delimiter(',');
-  command.add_option("--accelergy", options->accelergy, "Write action_counts.yaml into this folder");
+  command.add_option("--accelergy", options->accelergy,
+                     "Write action_counts.yaml into this folder; its ERT.yaml, where Accelergy left one, prices them");
   command.add_option("--usystolic", options->usystolic, "Write the products as network.csv to this file");
   command.add_flag("--json", options->json, "Print one JSON object instead of text");
   return [options] { return Run(*options); };

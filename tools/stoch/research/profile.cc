@@ -5,8 +5,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,6 +24,7 @@
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
 #include "tools/stoch/report/profile.h"
+#include "tools/stoch/report/profile_plots.h"
 #include "tools/stoch/version.h"
 
 namespace stoch::cli {
@@ -37,7 +41,26 @@ struct Options {
   CostFlags cost;
   ProfileOptions profile;
   std::string format = "md";
+  std::string plot;  // a folder; "": none
 };
+
+// Makes the folder of --plot before anything runs, so that a wrong one costs no time.
+void MakePlotFolder(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  std::filesystem::create_directories(path, ignored);
+  if (!std::filesystem::is_directory(path, ignored)) throw InvalidInput("--plot " + path + ": cannot be created");
+}
+
+void WritePlots(const ProfileReport& report, const std::string& folder) {
+  for (const auto& [name, svg] : ProfilePlots(report)) {
+    const std::filesystem::path path = std::filesystem::path(folder) / name;
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file << svg;
+    file.close();
+    if (!file) throw InvalidInput(path.string() + ": cannot be written");
+  }
+}
 
 std::unique_ptr<Engine> OpenOne(const Options& options, const ArithmeticOptions& arithmetic,
                                 const std::shared_ptr<Backend>& backend) {
@@ -69,6 +92,7 @@ ExitCode Run(const Options& given) {
   const std::string text = ReadWholeFile(options.file);
   const std::vector<int32_t> ids = tokenizer->Encode(text, {});
   CheckProfile(files.config, ids.size(), options.profile);
+  MakePlotFolder(options.plot);
   const std::unique_ptr<TraceWriter> trace = OpenTrace(options.cost, runs.size());
   const std::shared_ptr<Backend> backend = Open(options.device);
 
@@ -98,6 +122,7 @@ ExitCode Run(const Options& given) {
   report.model_sha256 = DigestWeights(files, threads, [] { return InterruptFlag().load(); });
   ThrowIfInterrupted();
   report.text_sha256 = Sha256Hex(text);
+  if (!options.plot.empty()) WritePlots(report, options.plot);
   Print(FormatProfile(report, options.format));
   return kDone;
 }
@@ -132,6 +157,8 @@ CommandBody AddProfile(CLI::App& command) {
   command.add_option("-o,--output", options->format, "md, csv (rows only), json or jsonl")
       ->capture_default_str()
       ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
+  command.add_option("--plot", options->plot,
+                     "Figures into this folder: a heat map of every configuration, and errors over stream length");
   AddDeviceOptions(command, &options->device);
   command.add_flag("--quiet", options->output.quiet, "No progress, only warnings and errors on standard error");
   return [options] { return Run(*options); };

@@ -125,7 +125,8 @@ std::vector<std::pair<std::string, std::string>> SweepMetrics() {
           {"kl", "divergence from the exact model"},
           {"cycles", "of the array"},
           {"energy", "of the table"},
-          {"profile", "errors of every operator of every layer"}};
+          {"profile", "errors of every operator of every layer"},
+          {"trace", "the groups of a trace summary"}};
 }
 
 bool SweepPlan::Has(std::string_view metric) const {

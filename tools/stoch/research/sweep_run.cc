@@ -10,6 +10,7 @@
 #include "engine/kl_divergence.h"
 #include "engine/perplexity.h"
 #include "engine/research/profile.h"
+#include "engine/research/trace_writer.h"
 #include "kernels/base/error.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/cost_options.h"
@@ -80,13 +81,16 @@ void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr
   }
   if (plan.Has("kl")) metrics["kl"] = KlJson(statistics.Summary());
   if (collector == nullptr) {  // exact: there is nothing to count, and no error
-    for (const char* metric : {"cycles", "energy", "profile"}) {
+    for (const char* metric : {"cycles", "energy", "profile", "trace"}) {
       if (plan.Has(metric)) metrics[metric] = nullptr;
     }
     (*row)["sc_cost"] = nullptr;
     return;
   }
   const ScCost cost = collector->Cost();
+  if (plan.Has("trace")) {
+    metrics["trace"] = {{"schema", "scmp-trace-summary-v1"}, {"groups", TraceGroupsJson(*collector)}};
+  }
   collector.reset();
   if (plan.Has("cycles")) metrics["cycles"] = cost.ToJson().at("array").at("cycles");
   if (plan.energy) metrics["energy"] = EnergyJson(PriceCost(cost, *plan.energy), *plan.energy);
