@@ -187,6 +187,8 @@ class Backend {
   virtual bool has_extras() const { return false; }
   // Ops issued from now on show their operands to `observer`; null ends it. False where the backend cannot.
   virtual bool Observe(OpObserver* observer) { return observer == nullptr; }
+  // The same for OnLengths alone, which more backends can. Ops then wait for their lengths.
+  virtual bool ObserveLengths(OpObserver* observer) { return Observe(observer); }
 
   // Throws InvalidInput naming layer and operator if an op met NaN or infinity since the last call. Waits.
   virtual void CheckFinite(Device device) = 0;

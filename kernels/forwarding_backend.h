@@ -66,6 +66,7 @@ class ForwardingBackend : public Backend {
   PlainLinear Unpack(const LinearWeight& weight) override { return inner_->Unpack(weight); }
   bool has_extras() const override { return inner_->has_extras(); }
   bool Observe(OpObserver* observer) override { return inner_->Observe(observer); }
+  bool ObserveLengths(OpObserver* observer) override { return inner_->ObserveLengths(observer); }
   void ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op, const ScExtras& extras,
                      std::span<const int> lengths, const TensorView& out) override {
     inner_->ScMixedMatmul(a, b, op, extras, lengths, out);

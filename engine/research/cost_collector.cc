@@ -196,10 +196,10 @@ ScCostCollector::ScCostCollector(Engine& engine, CostOptions options, CallSink* 
   if (state_->options.array && engine.config().HasExperts()) {
     throw InvalidInput("--array: which rows an expert multiplies is not recorded, so its cycles are not known");
   }
-  if (state_->any_mixed()) state_->observes = engine.backend().Observe(state_.get());
+  if (state_->any_mixed()) state_->observes = engine.backend().ObserveLengths(state_.get());
   state_->lengths_known = !state_->any_mixed() || state_->observes;
   if (!state_->lengths_known && (state_->options.array || sink != nullptr)) {
-    if (state_->observes) engine.backend().Observe(nullptr);
+    if (state_->observes) engine.backend().ObserveLengths(nullptr);
     throw InvalidInput("--array, --trace: rows have lengths of their own, which " +
                        std::string(engine.backend().name()) + " does not show: give --device cpu");
   }
@@ -208,7 +208,7 @@ ScCostCollector::ScCostCollector(Engine& engine, CostOptions options, CallSink* 
 
 ScCostCollector::~ScCostCollector() {
   state_->engine.Observe(nullptr);
-  if (state_->observes) state_->engine.backend().Observe(nullptr);
+  if (state_->observes) state_->engine.backend().ObserveLengths(nullptr);
 }
 
 OpObserver& ScCostCollector::lengths() { return *state_; }

@@ -15,6 +15,7 @@
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/families/experts.h"
 #include "kernels/cuda/linear/exact.h"
+#include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/runtime/bandwidth.h"
 #include "kernels/cuda/runtime/nvml_memory.h"
@@ -118,6 +119,12 @@ int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, std::span<const 
     int64_t bytes = 0;
     switch (spec.precision) {
       case Precision::kSc:
+        if (NeedsMixed(spec)) {
+          for (const int64_t rows : out_features) {
+            bytes = std::max(bytes, MixedLinearScratchBytes(spec, rows, in_features, max_tokens));
+          }
+          break;
+        }
         bytes = stoch::ScLinearScratchBytes(gpu, MakeScTraits(*spec.sc), in_features, out_features, max_tokens);
         break;
       case Precision::kFp32: bytes = ExactLinearScratchBytes(in_features, max_tokens); break;
@@ -145,8 +152,9 @@ std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const in
   const ScPlan plan =
       PlanScLinear(per_device_.front()->context.traits, MakeScTraits(*spec.sc),
                    {tokens, in_features, out_features.first(std::min<size_t>(out_features.size(), kMaxScTasks))});
-  const std::string name(ScKernelName(plan.kernel));
-  return plan.tile_tokens > 0 ? name + " x" + std::to_string(plan.tile_tokens) : name;
+  std::string name(ScKernelName(plan.kernel));
+  if (plan.tile_tokens > 0) name += " x" + std::to_string(plan.tile_tokens);
+  return NeedsMixed(spec) ? MixedKernel(spec, tokens, name) : name;
 }
 
 std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const {
@@ -368,6 +376,19 @@ void CudaBackend::ScMatmul(const TensorView& a, const TensorView& b, const ScOpe
   LaunchScMatmul(ctx, a, b, op, out);
 }
 
+void CudaBackend::ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op,
+                                const ScExtras& extras, std::span<const int> lengths, const TensorView& out) {
+  DeviceContext& ctx = At(out.device).context;
+  DeviceGuard guard(out.device);
+  LaunchScMixedMatmul(ctx, a, b, op, extras, lengths, out);
+}
+
+bool CudaBackend::ObserveLengths(OpObserver* observer) {
+  if (per_device_.size() > 1) return observer == nullptr;  // heads and rows of weights are counted from their device's
+  per_device_.front()->context.observer = observer;
+  return true;
+}
+
 void CudaBackend::AllGather(const AllGatherCall& call) {
   const GatherPlan plan = CheckAllGather(call);
   std::vector<Device> devices;
@@ -399,6 +420,7 @@ void CudaBackend::RunGraph(std::span<const Device> devices, std::string_view key
   }
   PerDevice& entry = At(devices.front());
   DeviceGuard guard(devices.front());
+  if (entry.context.observer != nullptr) return body();  // a graph shows nothing
   entry.graphs.Run(key, body);
 }
 

@@ -118,7 +118,7 @@ std::string_view AttentionKernelName(AttentionKernel kernel) {
 }
 
 bool HasSwappedStreams(const KvCacheSpec& spec) {
-  if (spec.mode != AttentionMode::kPerToken) return false;
+  if (spec.mode != AttentionMode::kPerToken || !spec.layers.empty()) return false;
   return CanSwap(*spec.qk) && (spec.av == spec.qk || CanSwap(*spec.av));
 }
 

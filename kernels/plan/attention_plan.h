@@ -36,7 +36,8 @@ struct AttentionShape {
   ScTraits qk, av;       // read where mode is not kExact
   bool swapped = false;  // HasSwappedStreams
 };
-// Whether a cache of this kind keeps the tables of SwapStreams, which wide tiles read: where the operators allow it.
+// Whether a cache of this kind keeps the tables of SwapStreams, which wide tiles read: where the operators allow it and
+// are those of every layer.
 bool HasSwappedStreams(const KvCacheSpec& spec);
 // Of a cache and the query heads that read it.
 AttentionShape MakeAttentionShape(const KvCacheSpec& spec, int num_heads);

@@ -66,6 +66,9 @@ AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const 
   if (shape.mode != AttentionMode::kExact) {
     spec.qk = Operator(shape.qk, shape.mode);
     spec.av = Operator(shape.av, shape.mode);
+    if (shape.qk_extras != nullptr || shape.av_extras != nullptr) {
+      spec.layers.assign(2, {spec.qk, spec.av, shape.qk_extras, shape.av_extras});
+    }
   }
   const auto cache = backend.MakeKvCache(device, spec);
   const auto pass_handle = backend.MakePass(device, {max_rows, num_sequences, pages_each});

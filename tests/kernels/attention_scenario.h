@@ -15,7 +15,8 @@ namespace stoch::test {
 struct AttentionShape {
   AttentionMode mode = AttentionMode::kPerToken;
   Precision precision = Precision::kFp32;
-  ScConfig qk, av;  // granularity is set from `mode`
+  ScConfig qk, av;                             // granularity is set from `mode`
+  ScExtrasPtr qk_extras = {}, av_extras = {};  // lengths of rows
   int num_heads = 2;
   int num_kv_heads = 1;
   int head_dim = 16;

@@ -8,6 +8,7 @@
 #include "kernels/call_check.h"
 #include "kernels/context_bucket.h"
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/math/reduce.h"
@@ -45,7 +46,8 @@ AttentionArgs Check(DeviceContext& ctx, const AttentionCall& call, const CudaKvC
 }
 
 // As MakeAttentionShape, with the operators' traits that are kept with their tables.
-AttentionShape ShapeOf(DeviceContext& ctx, const KvCacheSpec& spec, int num_heads, bool swapped) {
+AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, bool swapped) {
+  const KvCacheSpec& spec = cache.spec();
   AttentionShape shape;
   shape.mode = spec.mode;
   shape.precision = spec.precision;
@@ -53,17 +55,11 @@ AttentionShape ShapeOf(DeviceContext& ctx, const KvCacheSpec& spec, int num_head
   shape.num_kv_heads = spec.num_kv_heads;
   shape.head_dim = spec.head_dim;
   if (spec.mode != AttentionMode::kExact) {
-    shape.qk = ctx.tables.Traits(*spec.qk);
-    shape.av = ctx.tables.Traits(*spec.av);
+    shape.qk = ctx.tables.Traits(cache.qk(layer));
+    shape.av = ctx.tables.Traits(cache.av(layer));
   }
   shape.swapped = swapped;
   return shape;
-}
-
-bool IsRecording(DeviceContext& ctx) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  STOCH_CUDA(cudaStreamIsCapturing(ctx.stream, &status));
-  return status != cudaStreamCaptureStatusNone;
 }
 
 // What the host may assume of the pass: of the one just uploaded, or, while a graph is recorded, of every pass that it
@@ -141,10 +137,11 @@ void RunScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionSha
   LaunchScRows(ctx, args, shape, qk, av, q, window, rows, memory.spill);
 }
 
-void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const KvCacheSpec& spec, const AttentionShape& shape,
-              const AttentionPlan& plan, const Bounds& bounds, const CudaPass& pass) {
-  const ScTables& qk = ctx.tables.Get(*spec.qk);
-  const ScTables& av = ctx.tables.Get(*spec.av);
+void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& cache, int layer,
+              const AttentionShape& shape, const AttentionPlan& plan, const Bounds& bounds, const CudaPass& pass) {
+  const KvCacheSpec& spec = cache.spec();
+  const ScTables& qk = ctx.tables.Get(cache.qk(layer));
+  const ScTables& av = ctx.tables.Get(cache.av(layer));
   const RowSet all_rows{nullptr, args.rows, bounds.max_length};
   QueryCodes q;
   if (plan.is_fresh) return RunScRows(ctx, args, shape, qk, av, q, {}, all_rows, pass, plan.short_rows);
@@ -188,13 +185,18 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const auto& pass = static_cast<const CudaPass&>(*call.pass);
   const AttentionArgs args = Check(ctx, call, cache, pass);
   const KvCacheSpec& spec = cache.spec();
-  const bool recording = IsRecording(ctx);
+  const bool recording = ctx.IsRecording();
   const Bounds bounds = MakeBounds(pass, spec, recording);
-  const AttentionShape shape = ShapeOf(ctx, spec, call.num_heads, args.kv.qk_swapped != nullptr);
+  if (const MixedProducts* mixed = cache.mixed(call.cache_layer); mixed != nullptr) {
+    return LaunchMixedAttention(ctx, args, call.site, *mixed, pass, recording);
+  }
+  const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, args.kv.qk_swapped != nullptr);
   AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, bounds.max_length, recording);
   // Kernels for tiles have no window.
   if (args.window > 0 && args.window < bounds.max_length) plan.long_rows = plan.short_rows;
-  if (spec.mode != AttentionMode::kExact) return LaunchSc(ctx, args, spec, shape, plan, bounds, pass);
+  if (spec.mode != AttentionMode::kExact) {
+    return LaunchSc(ctx, args, cache, call.cache_layer, shape, plan, bounds, pass);
+  }
   const bool half = spec.precision == Precision::kFp16;
   const RowSet all_rows{nullptr, args.rows, bounds.max_length};
   if (plan.is_fresh) return LaunchHalfRows(ctx, args, all_rows, true);

@@ -25,6 +25,19 @@ int64_t AlignUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
   throw InvalidInput("KV cache: " + parameter + " = " + std::to_string(value) + ", allowed: " + allowed);
 }
 
+std::vector<KvCacheSpec::Products> ProductsOf(const KvCacheSpec& spec) {
+  if (!spec.layers.empty()) return spec.layers;
+  return {{spec.qk, spec.av, nullptr, nullptr}};
+}
+
+bool HasRule(const ScExtrasPtr& extras) { return extras != nullptr && extras->lengths != nullptr; }
+
+// Whether the kernels of plain streams run it: one length, signs outside of the table.
+bool ArePlain(const KvCacheSpec::Products& products) {
+  return products.qk->code == ScCode::kSignMagnitude && products.av->code == ScCode::kSignMagnitude &&
+         !HasRule(products.qk_extras) && !HasRule(products.av_extras);
+}
+
 void Validate(const KvCacheSpec& spec) {
   if (spec.num_layers < 1) Refuse("num_layers", spec.num_layers, "1 or more");
   if (spec.num_kv_heads < 1) Refuse("num_kv_heads", spec.num_kv_heads, "1 or more");
@@ -48,10 +61,16 @@ void Validate(const KvCacheSpec& spec) {
   if (spec.mode == AttentionMode::kExact) return;
   if (spec.precision == Precision::kFp16) throw InvalidInput("KV cache: fp16 attention is exact, not stochastic");
   CheckKvOperators(spec);
-  for (const ScOperatorPtr& op : {spec.qk, spec.av}) {
-    if (op->code != ScCode::kSignMagnitude) {
+  for (const KvCacheSpec::Products& layer : ProductsOf(spec)) {
+    for (const ScOperatorPtr& op : {layer.qk, layer.av}) {
+      if (op->code != ScCode::kAsymmetric) continue;
       throw InvalidInput("kv cache: SC parameter mode = unipolar: allowed is bipolar in attention on a GPU");
     }
+    if (spec.mode == AttentionMode::kPerToken || ArePlain(layer)) continue;
+    throw InvalidInput(
+        "kv cache: attention = per_head, per_row with mixed lengths, integers, a multiplier table or gate = xnor runs "
+        "on "
+        "the CPU only: give --device cpu or attention = per_token");
   }
 }
 
@@ -90,6 +109,18 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
     : device_(ctx.device), spec_(spec), buffer_(AllocateDevice(ctx.device, static_cast<size_t>(TotalBytes(spec)))) {
   // Padding of the last page is read by vector loads before it is written.
   STOCH_CUDA(cudaMemsetAsync(buffer_.data(), 0, buffer_.bytes(), ctx.stream));
+  if (spec_.mode == AttentionMode::kPerToken) {
+    for (const KvCacheSpec::Products& layer : ProductsOf(spec_)) {
+      if (ArePlain(layer)) {
+        mixed_.push_back(nullptr);
+        continue;
+      }
+      mixed_.push_back(std::make_unique<MixedProducts>(
+          MixedProducts{LengthTables(ctx.device, ctx.tables, layer.qk, layer.qk_extras.get()),
+                        LengthTables(ctx.device, ctx.tables, layer.av, layer.av_extras.get()), layer.qk_extras,
+                        layer.av_extras, IntBits(layer.av->config.arith) > 0}));
+    }
+  }
   if (!HasSwappedStreams(spec)) return;
   const auto upload = [&](const ScOperator& op) {
     const std::vector<uint64_t> streams = SwapStreams(op);

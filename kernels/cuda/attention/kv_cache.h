@@ -15,9 +15,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/format/lengths.h"
 
 namespace stoch::cuda {
 
@@ -59,6 +61,13 @@ struct KvView {
 #endif
 };
 
+// The products of layers that the kernels of plain streams do not take.
+struct MixedProducts {
+  LengthTables qk, av;
+  ScExtrasPtr qk_extras, av_extras;
+  bool int_av = false;  // p v of integers: a scale for every 128 positions
+};
+
 class CudaKvCache final : public KvCache {
  public:
   CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec);
@@ -69,17 +78,27 @@ class CudaKvCache final : public KvCache {
 
   // Requires: 0 <= layer < spec().num_layers.
   KvView view(int layer) const;
+  // The operators of a layer, for kernels of plain streams; mixed: what runs it instead, null where they do.
+  const ScOperator& qk(int layer) const { return *(spec_.layers.empty() ? spec_.qk : At(layer).qk); }
+  const ScOperator& av(int layer) const { return *(spec_.layers.empty() ? spec_.av : At(layer).av); }
+  const MixedProducts* mixed(int layer) const {
+    return mixed_.empty() ? nullptr : mixed_[spec_.layers.empty() ? 0 : static_cast<size_t>(layer)].get();
+  }
 
  private:
+  const KvCacheSpec::Products& At(int layer) const { return spec_.layers[static_cast<size_t>(layer)]; }
+
   Device device_;
   KvCacheSpec spec_;
   Buffer buffer_;
   Buffer qk_swapped_, av_swapped_;
+  std::vector<std::unique_ptr<MixedProducts>> mixed_;  // of layers, or of all
 };
 
 // A zero-filled cache.
 // Errors: InvalidInput for a shape the kernels do not take (head_dim not a multiple of 8 or above 256, page_tokens not
-//         a power of two from 4 on), operators that do not belong to the mode or are not sign-magnitude bipolar.
+//         a power of two from 4 on), operators that do not belong to the mode or are not bipolar; modes other than
+//         kPerToken with lengths of rows, integers, multiplier tables or the XNOR gate.
 std::unique_ptr<CudaKvCache> MakeKvCache(DeviceContext& ctx, const KvCacheSpec& spec);
 
 // Bytes of device memory MakeKvCache takes. Errors: as MakeKvCache.

@@ -277,6 +277,10 @@ std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::un
         "experts: activations whose scales belong to several rows are not implemented by the cuda backend; use "
         "granularity=per_row and group_a=1");
   }
+  if (static_cast<const CudaLinear&>(*experts.front()).mixed() != nullptr) {
+    throw InvalidInput(
+        "experts: arith=int, gate=table and extras are not implemented by the cuda backend: give --device cpu");
+  }
   for (const auto& expert : experts) {
     if (spec.precision != Precision::kFp32) break;
     const DType dtype = static_cast<const CudaLinear&>(*expert).view<ExactWeightView>().dtype;

@@ -7,6 +7,7 @@
 #include "kernels/call_check.h"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/fp16.h"
+#include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/weights/weights.h"
@@ -27,17 +28,36 @@ void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, 
   std::vector<const ScOperator*> done;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     const ScOperator* op = WeightAt(call, i).spec().sc.get();
-    bool seen = op == nullptr;
+    bool seen = op == nullptr || WeightAt(call, i).mixed() != nullptr;
     for (const ScOperator* other : done) seen = seen || other == op;
     if (seen) continue;
     done.push_back(op);
     std::vector<ScLinearTask> tasks;
     for (size_t j = i; j < call.weights.size(); ++j) {
       const CudaLinear& weight = WeightAt(call, j);
-      if (weight.spec().sc.get() == op) tasks.push_back({weight.view<ScWeightView>(), OutputAt(call, j)});
+      if (weight.spec().sc.get() == op && weight.mixed() == nullptr)
+        tasks.push_back({weight.view<ScWeightView>(), OutputAt(call, j)});
     }
     LaunchScLinear(ctx, *op, source, call.x.dim(0), call.x.dim(1), reporter, tasks.data(),
                    static_cast<int>(tasks.size()));
+  }
+}
+
+// Weights with extras, integers or tables, each on its own, from f(x) as floats.
+void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter) {
+  Scratch scratch(ctx.workspace);
+  const int64_t rows = call.x.dim(0);
+  const int64_t cols = call.x.dim(1);
+  float* x = nullptr;
+  for (size_t i = 0; i < call.weights.size(); ++i) {
+    const CudaLinear& weight = WeightAt(call, i);
+    if (weight.mixed() == nullptr) continue;
+    if (x == nullptr) {
+      x = scratch.Take<float>(rows * cols);
+      LaunchPrologue(ctx, source, rows, cols, x, cols, reporter);
+    }
+    LaunchMixedLinear(ctx, call.site, {x, cols, rows, cols}, *weight.mixed(), weight.spec().extras.get(), reporter,
+                      OutputAt(call, i));
   }
 }
 
@@ -77,7 +97,9 @@ void LaunchLinear(DeviceContext& ctx, const LinearCall& call) {
   bool has_sc = false;
   bool has_exact = false;
   bool has_half = false;
+  bool has_mixed = false;
   for (const LinearWeight* weight : call.weights) {
+    has_mixed = has_mixed || static_cast<const CudaLinear*>(weight)->mixed() != nullptr;
     switch (weight->spec().precision) {
       case Precision::kSc: has_sc = true; break;
       case Precision::kFp32: has_exact = true; break;
@@ -85,6 +107,7 @@ void LaunchLinear(DeviceContext& ctx, const LinearCall& call) {
     }
   }
   if (has_sc) RunSc(ctx, call, source, reporter);
+  if (has_mixed) RunMixed(ctx, call, source, reporter);
   if (has_exact) RunExact(ctx, call, source, reporter);
   if (has_half) RunHalf(ctx, call, source, reporter);
 }

@@ -49,6 +49,12 @@ DeviceContext::~DeviceContext() {
   }
 }
 
+bool DeviceContext::IsRecording() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  STOCH_CUDA(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 FiniteReporter DeviceContext::Reporter(const OpSite& site) {
   const int next = static_cast<int>(site_ids_.size()) + 1;
   const auto found = site_ids_.try_emplace({site.layer, std::string(site.op)}, next).first;

@@ -36,6 +36,10 @@ class DeviceContext {
 
   Workspace workspace;
   TableCache tables;
+  OpObserver* observer = nullptr;  // of lengths (Backend::ObserveLengths)
+
+  // Whether ops are being recorded into a graph.
+  bool IsRecording() const;
 
   // The reporter to hand to a kernel of this site; the same site always has the same id.
   FiniteReporter Reporter(const OpSite& site);

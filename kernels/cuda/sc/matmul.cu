@@ -14,7 +14,9 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kStageDims = 64;  // count rows in shared memory at once
+// Count rows in shared memory at once: 32 KB of 256 levels.
+template <typename Count>
+constexpr int kStageDims = 128 / static_cast<int>(sizeof(Count));
 constexpr unsigned kMaxGridYZ = 65535;
 
 // A [batch, rows, cols] view of a matrix or a batch of them.
@@ -155,6 +157,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeKernel(const OperandArgs arg
 
 struct ProductArgs {
   ScTables tables;
+  const void* counts = nullptr;  // of tables, in 16 bits, or in 32 where they need more
   Matrix out;
   int64_t batch = 1, rows_a = 0, rows_b = 0, rows_b_padded = 0, dims = 0, chunk = 0, chunks = 1;
   int64_t first_row = 0;             // of the rows of a that this launch takes
@@ -169,9 +172,12 @@ struct ProductArgs {
 };
 
 // A block takes one row of a and 256 rows of b, a thread each; the count rows of a's codes pass through shared memory.
+template <typename Count>
 __global__ void __launch_bounds__(kThreads) ProductKernel(const ProductArgs args) {
-  extern __shared__ int16_t stage[];  // [kStageDims][levels]
-  __shared__ uint8_t stage_signs[kStageDims];
+  extern __shared__ __align__(16) uint8_t stage_memory[];
+  auto* const stage = reinterpret_cast<Count*>(stage_memory);  // [kStageDims][levels]
+  __shared__ uint8_t stage_signs[kStageDims<Count>];
+  const auto* const counts = static_cast<const Count*>(args.counts);
   const ScTables& tables = args.tables;
   const int64_t batch = blockIdx.z;
   const int64_t n = args.first_row + blockIdx.y;
@@ -189,14 +195,14 @@ __global__ void __launch_bounds__(kThreads) ProductKernel(const ProductArgs args
     const int64_t begin = c * args.chunk;
     const int64_t end = min(begin + args.chunk, args.dims);
     int32_t acc = 0;
-    for (int64_t first = begin; first < end; first += kStageDims) {
-      const int count = static_cast<int>(min(static_cast<int64_t>(kStageDims), end - first));
+    for (int64_t first = begin; first < end; first += kStageDims<Count>) {
+      const int count = static_cast<int>(min(static_cast<int64_t>(kStageDims<Count>), end - first));
       __syncthreads();
       for (int i = static_cast<int>(threadIdx.x); i < count * tables.levels; i += kThreads) {
         const int j = i / tables.levels;
         const int mask = static_cast<int>((first - begin + j) & (tables.masks - 1));
         const int level = a[first + j] & level_mask;
-        stage[i] = tables.counts16[(mask * tables.levels + level) * tables.levels + i % tables.levels];
+        stage[i] = counts[(mask * tables.levels + level) * tables.levels + i % tables.levels];
       }
       if (threadIdx.x < count) stage_signs[threadIdx.x] = static_cast<uint8_t>(a[first + threadIdx.x] & sign_mask);
       __syncthreads();
@@ -204,7 +210,7 @@ __global__ void __launch_bounds__(kThreads) ProductKernel(const ProductArgs args
 #pragma unroll 8
         for (int j = 0; j < count; ++j) {
           const int code = b[(first + j) * args.rows_b_padded];
-          const int entry = stage[j * tables.levels + (code & level_mask)];
+          const auto entry = static_cast<int>(stage[j * tables.levels + (code & level_mask)]);
           acc += ((code & sign_mask) ^ stage_signs[j]) != 0 ? -entry : entry;
         }
       }
@@ -228,10 +234,7 @@ __global__ void __launch_bounds__(kThreads) ZeroKernel(const Matrix out) {
   if (i < out.batch * out.rows * out.cols) out.data[out.Offset(i / out.cols, i % out.cols)] = 0.0f;
 }
 
-void CheckGpuLimits(const TensorView& a, const ScOperator& op) {
-  if (!op.wide_counts.empty()) {
-    Reject({-1, "sc_matmul"}, "a multiplier table with entries beyond 16 bits runs on the CPU only");
-  }
+void CheckGpuLimits(const TensorView& a) {
   if (a.rank == 3 && a.dim(0) > kMaxGridYZ) {
     Reject({-1, "sc_matmul"}, "batch " + std::to_string(a.dim(0)) + ", at most 65535 on a GPU");
   }
@@ -274,12 +277,26 @@ OperandArgs Quantize(DeviceContext& ctx, Scratch& scratch, const Matrix& x, cons
   return args;
 }
 
+template <typename Count>
+void LaunchProduct(DeviceContext& ctx, ProductArgs product) {
+  const size_t shared =
+      static_cast<size_t>(kStageDims<Count>) * static_cast<size_t>(product.tables.levels) * sizeof(Count);
+  for (int64_t first = 0; first < product.rows_a; first += kMaxGridYZ) {
+    product.first_row = first;
+    const dim3 grid(Blocks(product.rows_b, kThreads),
+                    static_cast<unsigned>(std::min<int64_t>(product.rows_a - first, kMaxGridYZ)),
+                    static_cast<unsigned>(product.batch));
+    ProductKernel<Count><<<grid, kThreads, shared, ctx.stream>>>(product);
+    STOCH_CUDA_LAUNCH("ProductKernel");
+  }
+}
+
 }  // namespace
 
 void LaunchScMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b, const ScOperator& op,
                     const TensorView& out) {
   CheckScMatmul(a, b, op, out);
-  CheckGpuLimits(a, op);
+  CheckGpuLimits(a);
   const Matrix left(a);
   const Matrix right(b);
   const Matrix result(out);
@@ -292,7 +309,17 @@ void LaunchScMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b
   Scratch scratch(ctx.workspace);
   ProductArgs product;
   product.out = result;
-  product.tables = ctx.tables.Get(op);
+  const bool wide = !op.wide_counts.empty();
+  if (wide) {
+    product.tables.code = op.code;
+    product.tables.levels = op.levels;
+    product.tables.masks = op.masks;
+    product.tables.gain = op.gain;
+    product.counts = ctx.tables.Wide(op);
+  } else {
+    product.tables = ctx.tables.Get(op);
+    product.counts = product.tables.counts16;
+  }
   product.batch = left.batch;
   product.rows_a = left.rows;
   product.rows_b = right.rows;
@@ -311,15 +338,8 @@ void LaunchScMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b
   product.sums_a = qa.sums;
   product.sums_b = qb.sums;
 
-  const size_t shared = static_cast<size_t>(kStageDims) * static_cast<size_t>(product.tables.levels) * 2;
-  for (int64_t first = 0; first < left.rows; first += kMaxGridYZ) {
-    product.first_row = first;
-    const dim3 grid(Blocks(right.rows, kThreads),
-                    static_cast<unsigned>(std::min<int64_t>(left.rows - first, kMaxGridYZ)),
-                    static_cast<unsigned>(left.batch));
-    ProductKernel<<<grid, kThreads, shared, ctx.stream>>>(product);
-    STOCH_CUDA_LAUNCH("ProductKernel");
-  }
+  if (wide) return LaunchProduct<int32_t>(ctx, product);
+  LaunchProduct<int16_t>(ctx, product);
 }
 
 }  // namespace stoch::cuda

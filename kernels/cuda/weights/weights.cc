@@ -2,7 +2,6 @@
 #include "kernels/cuda/weights/weights.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -10,18 +9,16 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/weights/bad_row.h"
+#include "kernels/cuda/weights/mixed.h"
 #include "kernels/cuda/weights/pack.h"
+#include "kernels/cuda/weights/sc_memory.h"
 #include "kernels/cuda/weights/uploader.h"
 #include "kernels/math/reduce.h"
 #include "kernels/spec_check.h"
 
 namespace stoch::cuda {
 namespace {
-
-constexpr int64_t kNoBadRow = std::numeric_limits<int64_t>::max();
-constexpr int64_t kAlignment = 256;
-
-int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 int64_t TotalRows(std::span<const WeightSource> parts) {
   int64_t rows = 0;
@@ -37,67 +34,9 @@ DType CommonType(std::span<const WeightSource> parts) {
   return SourceType(parts[0]);
 }
 
-// The first row with NaN or infinity, as the pack kernels found it.
-class BadRow {
- public:
-  explicit BadRow(DeviceContext& ctx) : ctx_(ctx), memory_(AllocateDevice(ctx.device, sizeof(int64_t))) {
-    STOCH_CUDA(cudaMemcpyAsync(memory_.data(), &kNoBadRow, sizeof(int64_t), cudaMemcpyHostToDevice, ctx.stream));
-  }
-  int64_t* device() const { return static_cast<int64_t*>(memory_.data()); }
-
-  // Waits. Errors: InvalidInput naming tensor, row and column.
-  void Check(std::span<const WeightSource> parts) const {
-    int64_t row = kNoBadRow;
-    STOCH_CUDA(cudaMemcpyAsync(&row, memory_.data(), sizeof(row), cudaMemcpyDeviceToHost, ctx_.stream));
-    STOCH_CUDA(cudaStreamSynchronize(ctx_.stream));
-    if (row == kNoBadRow) return;
-    RejectNonFinite(parts, row);
-  }
-
- private:
-  DeviceContext& ctx_;
-  Buffer memory_;
-};
-
 // Rows of side b that share a scale.
 int64_t GroupRows(const ScOperator& op, int64_t rows) {
   return op.config.granularity == ScGranularity::kPerRow ? op.config.group_b : rows;
-}
-
-// Where the arrays of an SC weight lie in its memory.
-struct ScMemory {
-  ScMemory(const ScOperator& op, int64_t rows, int64_t cols) {
-    view.dims = MakeScDims(cols, op.config.chunk_d);
-    view.rows = rows;
-    view.rows_padded = RoundUp(rows, kRowPadding);
-    scales_at = RoundUp(view.rows_padded * view.dims.padded, kAlignment);
-    zeros_at =
-        scales_at + RoundUp(view.dims.chunks * view.rows_padded * static_cast<int64_t>(sizeof(float)), kAlignment);
-    asymmetric = op.code == ScCode::kAsymmetric;
-    const int64_t per_row = RoundUp(view.rows_padded * static_cast<int64_t>(sizeof(float)), kAlignment);
-    sums_at = zeros_at + (asymmetric ? per_row : 0);
-    bytes = sums_at + (asymmetric ? per_row : 0);
-  }
-  void Place(char* base) {
-    view.codes = reinterpret_cast<const uint8_t*>(base);
-    view.scales = reinterpret_cast<const float*>(base + scales_at);
-    if (!asymmetric) return;
-    view.zeros = reinterpret_cast<const float*>(base + zeros_at);
-    view.sums = reinterpret_cast<const int32_t*>(base + sums_at);
-  }
-
-  ScWeightView view;
-  bool asymmetric = false;
-  int64_t scales_at = 0;
-  int64_t zeros_at = 0;
-  int64_t sums_at = 0;
-  int64_t bytes = 0;
-};
-
-Buffer AllocateZeroed(DeviceContext& ctx, int64_t bytes) {
-  Buffer buffer = AllocateDevice(ctx.device, static_cast<size_t>(bytes));
-  STOCH_CUDA(cudaMemsetAsync(buffer.data(), 0, static_cast<size_t>(bytes), ctx.stream));
-  return buffer;
 }
 
 std::unique_ptr<CudaLinear> MakeSc(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
@@ -173,11 +112,23 @@ std::unique_ptr<CudaLinear> MakeHalf(DeviceContext& ctx, Uploader& uploader, std
 CudaLinear::CudaLinear(Device device, LinearSpec spec, View view, Buffer memory)
     : device_(device), spec_(std::move(spec)), view_(view), memory_(std::move(memory)) {}
 
+CudaLinear::CudaLinear(Device device, LinearSpec spec, std::unique_ptr<MixedWeight> mixed)
+    : device_(device), spec_(std::move(spec)), mixed_(std::move(mixed)) {
+  view_ = mixed_->rest.view.rows > 0 ? mixed_->rest.view : mixed_->own.view;
+}
+
+CudaLinear::~CudaLinear() = default;
+
+int64_t CudaLinear::bytes() const {
+  return static_cast<int64_t>(memory_.bytes()) + (mixed_ == nullptr ? 0 : mixed_->bytes());
+}
+
 int64_t CudaLinear::rows() const {
   return std::visit([](const auto& view) { return view.rows; }, view_);
 }
 
 int64_t CudaLinear::cols() const {
+  if (mixed_ != nullptr) return mixed_->cols;
   if (const auto* sc = std::get_if<ScWeightView>(&view_)) return sc->dims.dims;
   if (const auto* exact = std::get_if<ExactWeightView>(&view_)) return exact->cols;
   return std::get<HalfWeightView>(view_).cols;
@@ -187,7 +138,9 @@ std::unique_ptr<CudaLinear> MakeLinear(DeviceContext& ctx, Uploader& uploader, s
                                        const LinearSpec& spec) {
   CheckStack(parts);
   switch (spec.precision) {
-    case Precision::kSc: return MakeSc(ctx, uploader, parts, spec);
+    case Precision::kSc:
+      if (!NeedsMixed(spec)) return MakeSc(ctx, uploader, parts, spec);
+      return std::make_unique<CudaLinear>(ctx.device, spec, MakeMixedWeight(ctx, uploader, parts, spec));
     case Precision::kFp32: return MakeExact(ctx, uploader, parts, spec);
     case Precision::kFp16: return MakeHalf(ctx, uploader, parts, spec);
   }
@@ -202,6 +155,9 @@ std::unique_ptr<CudaLinear> MakeLinearRows(DeviceContext& ctx, Uploader& uploade
   }
   // Scales that rows share need all of them; the rest is dropped at once.
   const std::unique_ptr<CudaLinear> whole = MakeLinear(ctx, uploader, {&source, 1}, spec);
+  if (whole->mixed() != nullptr) {
+    return std::make_unique<CudaLinear>(ctx.device, spec, SliceMixed(ctx, *whole->mixed(), spec, first, count));
+  }
   ScMemory memory(*spec.sc, count, source.cols);
   Buffer buffer = AllocateZeroed(ctx, memory.bytes);
   memory.Place(static_cast<char*>(buffer.data()));
@@ -250,6 +206,7 @@ Backend::PlainLinear Unpack(DeviceContext& ctx, const CudaLinear& weight) {
   };
   const Precision precision = weight.spec().precision;
   if (precision == Precision::kSc) {
+    if (weight.spec().extras != nullptr) throw InvalidInput("a weight with extras has no plain form");
     const auto& view = weight.view<ScWeightView>();
     const Buffer codes = AllocateDevice(ctx.device, count);
     const Buffer scales = AllocateDevice(ctx.device, static_cast<size_t>(view.rows * view.dims.chunks) * sizeof(float));

@@ -13,6 +13,7 @@
 namespace stoch::cuda {
 
 class Uploader;
+struct MixedWeight;
 
 // An exact matrix: element (row, d) in the order in which kDotLanes strided lanes read it with 16-byte loads.
 // [rows][padded_cols / (16 * vector)][kDotLanes][vector], vector = 16 / sizeof(T): element d = (block * vector + v) *
@@ -39,14 +40,19 @@ class CudaLinear final : public LinearWeight {
   using View = std::variant<ScWeightView, ExactWeightView, HalfWeightView>;
 
   CudaLinear(Device device, LinearSpec spec, View view, Buffer memory);
+  // With extras, integers or a multiplier table (weights/mixed.h); view<ScWeightView> is one of its parts.
+  CudaLinear(Device device, LinearSpec spec, std::unique_ptr<MixedWeight> mixed);
+  ~CudaLinear() override;
 
   Device device() const override { return device_; }
   int64_t rows() const override;
   int64_t cols() const override;
   const LinearSpec& spec() const override { return spec_; }
-  int64_t bytes() const override { return static_cast<int64_t>(memory_.bytes()); }
+  int64_t bytes() const override;
   int64_t stream_bytes() const override { return bytes(); }
 
+  // Null: a uniform operator of streams, an exact matrix, or halves.
+  const MixedWeight* mixed() const { return mixed_.get(); }
   template <typename T>
   const T& view() const {
     return std::get<T>(view_);
@@ -57,6 +63,7 @@ class CudaLinear final : public LinearWeight {
   LinearSpec spec_;
   View view_;
   Buffer memory_;
+  std::unique_ptr<MixedWeight> mixed_;
 };
 
 // Rows of a table, plain or inside an exact LM head (tied embeddings).

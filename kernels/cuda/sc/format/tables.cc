@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
@@ -58,6 +59,17 @@ std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
 const ScTables& TableCache::Get(const ScOperator& op) { return Find(op).tables; }
 
 const ScTraits& TableCache::Traits(const ScOperator& op) { return Find(op).traits; }
+
+const int32_t* TableCache::Wide(const ScOperator& op) {
+  const auto found =
+      std::find_if(wide_.begin(), wide_.end(), [&](const WideEntry& entry) { return entry.config == op.config; });
+  if (found != wide_.end()) return static_cast<const int32_t*>(found->memory.data());
+  WideEntry entry{op.config, AllocateDevice(device_, op.wide_counts.size() * sizeof(int32_t))};
+  DeviceGuard guard(device_);
+  STOCH_CUDA(cudaMemcpy(entry.memory.data(), op.wide_counts.data(), entry.memory.bytes(), cudaMemcpyHostToDevice));
+  wide_.push_back(std::move(entry));
+  return static_cast<const int32_t*>(wide_.back().memory.data());
+}
 
 const TableCache::Entry& TableCache::Find(const ScOperator& op) {
   const auto found = std::find_if(entries_.begin(), entries_.end(),

@@ -55,6 +55,8 @@ class TableCache {
   const ScTables& Get(const ScOperator& op);
   // What plans need to know of it, kept with its tables.
   const ScTraits& Traits(const ScOperator& op);
+  // The counts of an operator that keeps them in 32 bits. Requires: wide_counts.
+  const int32_t* Wide(const ScOperator& op);
 
  private:
   struct Entry {
@@ -67,6 +69,11 @@ class TableCache {
 
   Device device_;
   std::vector<std::unique_ptr<Entry>> entries_;
+  struct WideEntry {
+    ScConfig config;
+    Buffer memory;
+  };
+  std::vector<WideEntry> wide_;
 };
 
 }  // namespace stoch::cuda

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plain way: a block per row and query head, scores in memory, one product at a time from the table of its length.
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/attention/mixed.h"
+#include "kernels/cuda/attention/mixed_row.cuh"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/head_vector.cuh"
+#include "kernels/cuda/device/length_dispatch.h"
+
+namespace stoch::cuda {
+namespace attention_mixed {
+namespace {
+
+constexpr int kAppendWarps = 4;
+
+struct AppendArgs {
+  AttentionArgs attention;
+  ScopeParams qk, av;
+  uint8_t* q_codes = nullptr;
+  float* q_scales = nullptr;
+};
+
+// One warp per row and head: RoPE; q in place and as codes, k and v as codes into the cache.
+__global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const AppendArgs args) {
+  const AttentionArgs& a = args.attention;
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
+  const int64_t job = static_cast<int64_t>(blockIdx.x) * kAppendWarps + (threadIdx.x >> 5);
+  const int64_t row = job / jobs;
+  int head = static_cast<int>(job % jobs);
+  if (row >= a.rows) return;
+  const int head_dim = a.kv.head_dim;
+  const int half = head_dim / 2;
+  const int32_t position = a.pass.positions[row];
+  const bool is_q = head < a.num_heads;
+  if (!is_q) head -= a.num_heads;
+  const bool is_k = !is_q && head < a.kv.num_kv_heads;
+  if (!is_q && !is_k) head -= a.kv.num_kv_heads;
+  const float* from = is_q   ? a.q + row * a.q_stride + head * head_dim
+                      : is_k ? a.k + row * a.k_stride + head * head_dim
+                             : a.v + row * a.v_stride + head * head_dim;
+  HeadVector<> x;
+  LoadHead(x, from, half, lane);
+  if (is_q || is_k) Rotate(x, a.rope + position * a.rope_stride, half, lane);
+  Extremes e;
+  e.max_abs_bits = FloatToBits(WarpMaxAbs(x));
+  const ScopeParams& params = is_q || is_k ? args.qk : args.av;
+  const Scope scope(params, e);
+  if (lane == 0 && !scope.finite) a.finite.Report();
+  if (is_q) {
+    const int64_t vector = row * a.num_heads + head;
+    if (lane == 0) args.q_scales[vector] = scope.scale;
+    float* to = a.q + row * a.q_stride + head * head_dim;
+    ForEachDim(x, half, lane, [&](int i, float value) {
+      to[i] = value;
+      args.q_codes[vector * head_dim + i] = scope.Code(params, value);
+    });
+    return;
+  }
+  const int32_t page =
+      a.pass.pages[static_cast<int64_t>(a.pass.row_sequence[row]) * a.pass.max_pages + (position >> a.kv.page_shift)];
+  const int slot = position & (a.kv.page_tokens - 1);
+  if (lane == 0) (is_k ? a.kv.k_scales : a.kv.v_scales)[a.kv.Scale(page, head, slot)] = scope.scale;
+  auto* codes = reinterpret_cast<uint8_t*>(is_k ? a.kv.k_words : a.kv.v_words);
+  ForEachDim(x, half, lane, [&](int i, float value) {
+    const int64_t byte = is_k ? a.kv.KWord(page, head, i >> 2, slot) * 4 + (i & 3)
+                              : a.kv.VWord(page, head, slot >> 2, i) * 4 + (slot & 3);
+    codes[byte] = scope.Code(params, value);
+  });
+}
+
+// A block per row and head, of q after RoPE.
+__global__ void __launch_bounds__(kThreads)
+    QueryMetricKernel(const AttentionArgs a, const LengthView view, int32_t first_row, float* metrics) {
+  __shared__ float shared[kRowLanes];
+  const int64_t row = first_row + static_cast<int32_t>(blockIdx.y);
+  const int64_t head = blockIdx.x;
+  const float* q = a.q + row * a.q_stride + head * a.kv.head_dim;
+  const float metric = BlockMetric(view.metric, view.sign, a.kv.head_dim, shared, [&](int64_t i) { return q[i]; });
+  if (threadIdx.x == 0) metrics[row * a.num_heads + head] = metric;
+}
+
+__global__ void __launch_bounds__(kThreads) MixedRowKernel(const RowArgs args) {
+  __shared__ __align__(16) float shared[kRowLanes];
+  __shared__ int32_t sums[kThreads];
+  __shared__ uint8_t q[kMaxHeadDim];
+  const Row r(args);
+  for (int d = static_cast<int>(threadIdx.x); d < r.kv.head_dim; d += kThreads) {
+    q[d] = args.q_codes[r.vector * r.kv.head_dim + d];
+  }
+  __syncthreads();
+  Score(r, q);
+  __syncthreads();
+  Softmax(r, shared);
+  uint8_t slot = 0;
+  if (args.av.has_rule && args.phase != Phase::kOutputs) {
+    const float metric =
+        BlockMetric(args.av.metric, args.av.sign, r.visible, shared, [&](int64_t t) { return r.scores[t]; });
+    if (args.phase == Phase::kMetrics) {
+      if (threadIdx.x == 0) args.p_metrics[r.vector] = metric;
+      return;
+    }
+    slot = SlotOfLevel(args.av, FixedLevel(args.av, metric), 0);
+    if (threadIdx.x == 0) args.p_slots[r.vector] = slot;
+  }
+  if (args.phase == Phase::kOutputs) slot = args.p_slots[r.vector];
+  Output(r, args.av.tables[slot], shared, sums);
+}
+
+// Fills slots [rows][heads] call by call from metrics.
+void DispatchCalls(DeviceContext& ctx, const LengthView& view, const AttentionArgs& a, const CudaPass& pass,
+                   bool recording, const float* metrics, float* extremes, uint8_t* slots) {
+  const int64_t heads = a.num_heads;
+  const auto dispatch = [&](int64_t first_row, int64_t rows) {
+    if (view.scope != ScLengthScope::kFractions) {
+      LaunchDispatch(ctx.stream, view, metrics, 1, 1, {first_row * heads, rows * heads, 1}, extremes, slots);
+      return;
+    }
+    for (int64_t head = 0; head < heads; ++head) {  // fractions are of the rows of a head
+      LaunchDispatch(ctx.stream, view, metrics, 1, 1, {first_row * heads + head, rows, heads}, extremes, slots);
+    }
+  };
+  if (recording || view.alone()) return dispatch(0, a.rows);
+  for (const PassSequence& sequence : pass.sequences()) dispatch(sequence.first_row, sequence.num_rows);
+}
+
+// Shows the observer what rows of every head ran at. Waits.
+void ShowLengths(DeviceContext& ctx, const AttentionArgs& a, const OpSite& site, const CudaPass& pass,
+                 const ScExtras& extras, std::string_view op, const uint8_t* slots) {
+  std::vector<uint8_t> host(static_cast<size_t>(a.rows) * static_cast<size_t>(a.num_heads));
+  STOCH_CUDA(cudaMemcpyAsync(host.data(), slots, host.size(), cudaMemcpyDeviceToHost, ctx.stream));
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  for (const PassSequence& sequence : pass.sequences()) {
+    for (int head = 0; head < a.num_heads; ++head) {
+      std::vector<int> lengths;
+      for (int32_t i = 0; i < sequence.num_rows; ++i) {
+        const uint8_t slot = host[static_cast<size_t>((sequence.first_row + i) * a.num_heads + head)];
+        const ScOperatorPtr& one = extras.by_length[slot];
+        lengths.push_back(one == nullptr ? 0 : one->config.stoc_len);
+      }
+      ScLengthRecord record;
+      record.site = site;
+      record.op = op;
+      record.unit = head;
+      record.rows = sequence.num_rows;
+      record.in_features = op == "qk" ? a.kv.head_dim : sequence.length;
+      record.out_features = op == "qk" ? sequence.length : a.kv.head_dim;
+      record.chunk = record.in_features;
+      record.lengths = lengths;
+      record.first_position = sequence.start_position;
+      ctx.observer->OnLengths(record);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attention_mixed
+
+void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
+                          const MixedProducts& products, const CudaPass& pass, bool recording) {
+  using namespace attention_mixed;  // NOLINT(google-build-using-namespace): of this file
+  const LengthView& qk = products.qk.view();
+  const LengthView& av = products.av.view();
+  // Sizes by the limits of the pass alone: a recorded graph takes what the pass before it took.
+  constexpr int64_t kScoreBytes = int64_t{64} << 20;
+  const PassLimits& limits = pass.limits();
+  const int64_t stride = limits.max_pages_per_sequence * args.kv.page_tokens;
+  const int64_t row_bytes = stride * args.num_heads * static_cast<int64_t>(sizeof(float));
+  const int64_t rows_at_once =
+      std::clamp<int64_t>(kScoreBytes / row_bytes, 1, std::min<int64_t>(limits.max_rows, 32768));
+  const int64_t vectors = limits.max_rows * args.num_heads;
+  Scratch scratch(ctx.workspace);
+  auto* const q_codes = scratch.Take<uint8_t>(vectors * args.kv.head_dim);
+  auto* const q_scales = scratch.Take<float>(vectors);
+  auto* const metrics = scratch.Take<float>(vectors);
+  auto* const q_slots = scratch.Take<uint8_t>(vectors);
+  auto* const p_slots = scratch.Take<uint8_t>(vectors);
+  auto* const extremes = scratch.Take<float>(2);
+  auto* const scores = scratch.Take<float>(rows_at_once * args.num_heads * stride);
+
+  const AppendArgs append{
+      args, {qk.code, qk.q_max, qk.scale_floor}, {av.code, av.q_max, av.scale_floor}, q_codes, q_scales};
+  const int64_t jobs = static_cast<int64_t>(args.rows) * (args.num_heads + 2 * args.kv.num_kv_heads);
+  MixedAppendKernel<<<static_cast<unsigned>((jobs + kAppendWarps - 1) / kAppendWarps), kAppendWarps * 32, 0,
+                      ctx.stream>>>(append);
+  STOCH_CUDA_LAUNCH("MixedAppendKernel");
+
+  const auto heads = static_cast<unsigned>(args.num_heads);
+  const auto for_rows = [&](const auto& launch) {
+    for (int64_t first = 0; first < args.rows; first += rows_at_once) {
+      launch(static_cast<int32_t>(first), static_cast<unsigned>(std::min(rows_at_once, args.rows - first)));
+    }
+  };
+  RowArgs row_args;
+  row_args.attention = args;
+  row_args.qk = qk;
+  row_args.av = av;
+  row_args.int_av = products.int_av;
+  row_args.q_codes = q_codes;
+  row_args.q_scales = q_scales;
+  row_args.p_metrics = metrics;
+  row_args.p_slots = p_slots;
+  row_args.scores = scores;
+  row_args.stride = stride;
+  if (qk.has_rule) {
+    for_rows([&](int32_t first, unsigned rows) {
+      QueryMetricKernel<<<dim3(heads, rows), kThreads, 0, ctx.stream>>>(args, qk, first, metrics);
+      STOCH_CUDA_LAUNCH("QueryMetricKernel");
+    });
+    DispatchCalls(ctx, qk, args, pass, recording, metrics, extremes, q_slots);
+    row_args.q_slots = q_slots;
+  }
+  const auto run = [&](Phase phase) {
+    row_args.phase = phase;
+    for_rows([&](int32_t first, unsigned rows) {
+      row_args.first_row = first;
+      MixedRowKernel<<<dim3(heads, rows), kThreads, 0, ctx.stream>>>(row_args);
+      STOCH_CUDA_LAUNCH("MixedRowKernel");
+    });
+  };
+  if (av.alone()) {
+    run(Phase::kWhole);
+  } else {
+    run(Phase::kMetrics);
+    DispatchCalls(ctx, av, args, pass, recording, metrics, extremes, p_slots);
+    run(Phase::kOutputs);
+  }
+  if (ctx.observer == nullptr) return;
+  if (qk.has_rule) ShowLengths(ctx, args, site, pass, *products.qk_extras, "qk", q_slots);
+  if (av.has_rule) ShowLengths(ctx, args, site, pass, *products.av_extras, "av", p_slots);
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// One row and query head of attention with extras, by a block. Included by mixed.cu alone.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/device/lengths.cuh"
+#include "kernels/cuda/device/scope.cuh"
+
+namespace stoch::cuda::attention_mixed {
+
+inline constexpr int kThreads = kRowLanes;
+inline constexpr int kMaxHeadDim = 256;
+inline constexpr int64_t kIntChunk = 128;  // positions of a chunk of integer p v
+
+// kWhole: a row's length of p v is known from the row. Else a pass for the metrics of all rows comes before that of
+// the outputs.
+enum class Phase : uint8_t { kWhole, kMetrics, kOutputs };
+
+struct RowArgs {
+  AttentionArgs attention;
+  LengthView qk, av;
+  bool int_av = false;
+  Phase phase = Phase::kWhole;
+  const uint8_t* q_codes = nullptr;  // [rows][heads][head_dim]
+  const float* q_scales = nullptr;   // [rows][heads]
+  const uint8_t* q_slots = nullptr;  // [rows][heads]; null: slot 0
+  uint8_t* p_slots = nullptr;        // [rows][heads], read where kOutputs, else written
+  float* p_metrics = nullptr;        // [rows][heads], kMetrics
+  float* scores = nullptr;           // [rows of the launch][heads][stride]
+  int64_t stride = 0;
+  int32_t first_row = 0;
+};
+
+__device__ inline int32_t SignedCount(const LengthView& view, const LengthTable& table, int64_t dim, int a, int b) {
+  const bool sign_magnitude = view.code == ScCode::kSignMagnitude;
+  const int level_mask = sign_magnitude ? 0x7f : 0xff;
+  const int64_t at = ((dim & table.mask_bits) * view.levels + (a & level_mask)) * view.levels + (b & level_mask);
+  const int32_t count = view.wide ? table.counts32[at] : table.counts16[at];
+  return sign_magnitude && ((a ^ b) & 0x80) != 0 ? -count : count;
+}
+
+__device__ inline bool IsPruned(const LengthTable& table) {
+  return table.counts16 == nullptr && table.counts32 == nullptr;
+}
+
+struct Row {
+  const RowArgs& args;
+  const AttentionArgs& a;
+  const KvView& kv;
+  int32_t row, head, kv_head;
+  int32_t visible;     // positions [0, visible), of which
+  int32_t first_seen;  // those before have a score of -inf
+  const int32_t* pages;
+  float* scores;
+  int64_t vector;
+
+  __device__ explicit Row(const RowArgs& row_args) : args(row_args), a(row_args.attention), kv(row_args.attention.kv) {
+    row = args.first_row + static_cast<int32_t>(blockIdx.y);
+    head = static_cast<int32_t>(blockIdx.x);
+    kv_head = head / a.group;
+    const PassRow info = a.pass.rows[row];
+    visible = info.position + 1;
+    first_seen = a.window > 0 ? max(0, visible - a.window) : 0;
+    pages = a.pass.pages + static_cast<int64_t>(info.sequence) * a.pass.max_pages;
+    scores = args.scores + (static_cast<int64_t>(blockIdx.y) * a.num_heads + head) * args.stride;
+    vector = static_cast<int64_t>(row) * a.num_heads + head;
+  }
+  __device__ int32_t page(int64_t t) const { return pages[t >> kv.page_shift]; }
+  __device__ int slot(int64_t t) const { return static_cast<int>(t) & (kv.page_tokens - 1); }
+  __device__ float weight(int64_t t) const { return scores[t] * kv.v_scales[kv.Scale(page(t), kv_head, slot(t))]; }
+};
+
+// Scores of the row, -inf where it does not see.
+__device__ inline void Score(const Row& r, const uint8_t* q) {
+  const LengthTable table = r.args.qk.tables[r.args.q_slots == nullptr ? 0 : r.args.q_slots[r.vector]];
+  const float q_scale = r.args.q_scales[r.vector];
+  for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) {
+    float score = BitsToFloat(0xff800000u);
+    if (t >= r.first_seen) {
+      const int32_t page = r.page(t);
+      int32_t acc = 0;
+      for (int d = 0; d < r.kv.head_dim && !IsPruned(table); d += 4) {
+        const uint32_t word = r.kv.k_words[r.kv.KWord(page, r.kv_head, d / 4, r.slot(t))];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          acc += SignedCount(r.args.qk, table, d + i, q[d + i], static_cast<int>(word >> 8 * i & 0xff));
+        }
+      }
+      const float k_scale = r.kv.k_scales[r.kv.Scale(page, r.kv_head, r.slot(t))];
+      score = BipolarProduct(acc, table.gain, q_scale, k_scale) * r.a.inv_sqrt;
+    }
+    r.scores[t] = score;
+  }
+}
+
+// Scores to probabilities. Thread j is lane j of the sum.
+__device__ inline void Softmax(const Row& r, float* shared) {
+  float largest = BitsToFloat(0xff800000u);
+  for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) largest = fmaxf(largest, r.scores[t]);
+  largest = BlockMax(largest, shared);
+  float lane = 0.0f;
+  for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) {
+    const float e = Exp(r.scores[t] - largest);
+    r.scores[t] = e;
+    lane = lane + e;
+  }
+  const float sum = BlockFoldLanes(lane, shared);
+  if (threadIdx.x == 0 && !IsFinite(sum)) r.a.finite.Report();
+  for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) r.scores[t] = r.scores[t] / sum;
+  __syncthreads();
+}
+
+// The sum of p v over positions [begin, end), whose codes are in `scores`; in threads below head_dim.
+__device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int64_t begin, int64_t end, int32_t* sums) {
+  const int head_dim = r.kv.head_dim;
+  const int groups = kThreads / head_dim;
+  const int group = static_cast<int>(threadIdx.x) / head_dim;
+  const int dim = static_cast<int>(threadIdx.x) % head_dim;
+  // As on the CPU: whole pages before the window are skipped, not single positions.
+  const int64_t from = max(begin, static_cast<int64_t>(r.first_seen) >> r.kv.page_shift << r.kv.page_shift);
+  int32_t acc = 0;
+  if (group < groups && !IsPruned(table)) {
+    const auto* v = reinterpret_cast<const uint8_t*>(r.kv.v_words);
+    for (int64_t t = from + group; t < end; t += groups) {
+      const int code = static_cast<int>(FloatToBits(r.scores[t]));
+      const int slot = r.slot(t);
+      const int value = v[r.kv.VWord(r.page(t), r.kv_head, slot / 4, dim) * 4 + slot % 4];
+      acc += SignedCount(r.args.av, table, t, code, value);
+    }
+  }
+  __syncthreads();
+  sums[threadIdx.x] = acc;
+  __syncthreads();
+  int32_t total = 0;
+  if (static_cast<int>(threadIdx.x) < head_dim) {
+    for (int g = 0; g < groups; ++g) total += sums[g * head_dim + dim];
+  }
+  return total;
+}
+
+// Probabilities, times the scales of v, to codes, to the output.
+__device__ inline void Output(const Row& r, const LengthTable& table, float* shared, int32_t* sums) {
+  const ScopeParams params{r.args.av.code, r.args.av.q_max, r.args.av.scale_floor};
+  const int64_t chunk = r.args.int_av ? kIntChunk : r.visible;
+  float y = 0.0f;
+  for (int64_t begin = 0; begin < r.visible; begin += chunk) {
+    const int64_t end = min(begin + chunk, static_cast<int64_t>(r.visible));
+    float largest = 0.0f;
+    for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
+      largest = fmaxf(largest, BitsToFloat(FloatToBits(r.weight(t)) & 0x7fffffffu));
+    }
+    Extremes e;
+    e.max_abs_bits = FloatToBits(BlockMax(largest, shared));
+    const Scope scope(params, e);
+    if (threadIdx.x == 0 && !scope.finite) r.a.finite.Report();
+    for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
+      r.scores[t] = BitsToFloat(static_cast<uint32_t>(scope.Code(params, r.weight(t))));
+    }
+    __syncthreads();
+    const int32_t sum = SumValues(r, table, begin, end, sums);
+    y = r.args.int_av ? y + static_cast<float>(sum) * scope.scale
+                      : (static_cast<float>(sum) * table.gain) * scope.scale;
+  }
+  if (static_cast<int>(threadIdx.x) >= r.kv.head_dim) return;
+  r.a.out[r.row * r.a.out_stride + static_cast<int64_t>(r.head) * r.kv.head_dim + threadIdx.x] = y;
+}
+
+}  // namespace stoch::cuda::attention_mixed

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/mixed/linear.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "kernels/call_check.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/length_dispatch.h"
+#include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/sc/linear.h"
+
+namespace stoch::cuda {
+namespace {
+
+// Whether rows of one length make a product of their own without changing bits: one length a row, a scale a row.
+bool CanSort(const ScOperator& op, const ScLengthRule* rule) {
+  return rule != nullptr && !rule->by_chunk() && op.has_streams && op.config.granularity == ScGranularity::kPerRow &&
+         op.config.group_a == 1;
+}
+
+RowSlots Dispatch(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, const MixedPart& part) {
+  const LengthView& view = part.lengths->view();
+  if (!view.has_rule) return {};
+  const int64_t metrics_per_row = view.scope == ScLengthScope::kChunk ? part.view.dims.chunks : 1;
+  RowSlots slots;
+  slots.per_row = view.bands != nullptr ? part.view.dims.chunks : metrics_per_row;
+  auto* const to = scratch.Take<uint8_t>(input.rows * slots.per_row);
+  auto* const metrics = scratch.Take<float>(input.rows * metrics_per_row);
+  auto* const extremes = scratch.Take<float>(2);
+  LaunchRowMetrics(ctx, input, part, metrics);
+  LaunchDispatch(ctx.stream, view, metrics, metrics_per_row, slots.per_row, {0, input.rows, 1}, extremes, to);
+  slots.slots = to;
+  return slots;
+}
+
+// Rows in order of their slots, and how many each slot has.
+struct SortedRows {
+  std::vector<int32_t> order;
+  std::vector<int64_t> counts;  // [slots]
+};
+
+SortedRows SortRows(DeviceContext& ctx, const RowSlots& slots, int64_t rows, size_t num_slots) {
+  std::vector<uint8_t> host(static_cast<size_t>(rows));
+  STOCH_CUDA(cudaMemcpyAsync(host.data(), slots.slots, host.size(), cudaMemcpyDeviceToHost, ctx.stream));
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  SortedRows sorted;
+  sorted.counts.assign(num_slots, 0);
+  for (const uint8_t slot : host) ++sorted.counts[slot];
+  sorted.order.resize(host.size());
+  std::iota(sorted.order.begin(), sorted.order.end(), 0);
+  std::stable_sort(sorted.order.begin(), sorted.order.end(),
+                   [&](int32_t i, int32_t j) { return host[static_cast<size_t>(i)] < host[static_cast<size_t>(j)]; });
+  return sorted;
+}
+
+void RunSorted(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, const MixedPart& part, const float* smooth,
+               const RowSlots& slots, const FiniteReporter& reporter, const LinearOutput& out) {
+  const SortedRows sorted = SortRows(ctx, slots, input.rows, part.operators.size());
+  const int64_t cols = part.view.dims.dims;
+  const int64_t stride = (cols + 3) / 4 * 4;  // rows that vectors of 16 bytes may be loaded from
+  const int64_t out_features = part.view.rows;
+  auto* const order = scratch.Take<int32_t>(input.rows);
+  auto* const x = scratch.Take<float>(input.rows * stride);
+  auto* const y = scratch.Take<float>(input.rows * out_features);
+  // Of pageable memory: it was copied when the call returns.
+  STOCH_CUDA(cudaMemcpyAsync(order, sorted.order.data(), sorted.order.size() * sizeof(int32_t), cudaMemcpyHostToDevice,
+                             ctx.stream));
+  LaunchGatherRows(ctx, input, part, smooth, order, x, stride);
+  int64_t first = 0;
+  for (size_t slot = 0; slot < sorted.counts.size(); ++slot) {
+    const int64_t rows = sorted.counts[slot];
+    if (rows == 0) continue;
+    float* const to = y + first * out_features;
+    const RowSource source{Prologue::kNone, x + first * stride, stride, nullptr, 0, nullptr, 0};
+    if (part.operators[slot] == nullptr) {
+      STOCH_CUDA(cudaMemsetAsync(to, 0, static_cast<size_t>(rows * out_features) * sizeof(float), ctx.stream));
+    } else {
+      const ScLinearTask task{part.view, {to, out_features, false}};
+      LaunchScLinear(ctx, *part.operators[slot], source, rows, cols, reporter, &task, 1);
+    }
+    first += rows;
+  }
+  LaunchScatterRows(ctx, y, order, input.rows, out_features, out);
+}
+
+void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth, bool sort,
+             const RowSlots& slots, const FiniteReporter& reporter, const LinearOutput& out, const float* addend) {
+  Scratch scratch(ctx.workspace);
+  // Taken in any case: a graph recorded later finds the memory.
+  const MixedScratch taken = TakeMixedScratch(scratch, part, input.rows);
+  if (sort) return RunSorted(ctx, scratch, input, part, smooth, slots, reporter, out);
+  const ScActivationView a = LaunchQuantizePart(ctx, input, part, smooth, taken, reporter);
+  LaunchMixedProduct(ctx, a, part, slots, out, addend);
+}
+
+// Shows the observer what rows ran at. Waits.
+void ShowLengths(DeviceContext& ctx, const OpSite& site, const MixedPart& part, const RowSlots& slots, int64_t rows,
+                 const std::string& op) {
+  std::vector<uint8_t> host(static_cast<size_t>(rows * slots.per_row), 0);
+  if (slots.slots != nullptr) {
+    STOCH_CUDA(cudaMemcpyAsync(host.data(), slots.slots, host.size(), cudaMemcpyDeviceToHost, ctx.stream));
+    STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  }
+  std::vector<int> lengths;
+  lengths.reserve(host.size());
+  for (const uint8_t slot : host) {
+    const ScOperatorPtr& one = part.operators[slot];
+    lengths.push_back(one == nullptr ? 0 : one->config.stoc_len);
+  }
+  ScLengthRecord record;
+  record.site = site;
+  record.op = op;
+  record.rows = rows;
+  record.in_features = part.view.dims.dims;
+  record.out_features = part.view.rows;
+  record.chunk = part.view.dims.chunk_d;
+  record.lengths_per_row = slots.per_row;
+  record.lengths = lengths;
+  ctx.observer->OnLengths(record);
+}
+
+// Slots of the rest are `forced`, or those of its rule.
+void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
+         const ScExtras* extras, const RowSlots* forced, const FiniteReporter& reporter, const LinearOutput& out) {
+  const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
+  const bool shows = ctx.observer != nullptr && extras != nullptr;
+  Scratch scratch(ctx.workspace);
+  const bool both = !weight.rest.empty() && !weight.own.empty();
+  // Both products are completed before they are added.
+  float* const rest_out = both ? scratch.Take<float>(input.rows * weight.rows()) : nullptr;
+  if (!weight.rest.empty()) {
+    const RowSlots slots = forced != nullptr ? *forced : Dispatch(ctx, scratch, input, weight.rest);
+    const bool sort =
+        forced == nullptr && input.rows >= kSortedRows && CanSort(weight.rest.op(), rule) && !ctx.IsRecording();
+    if (shows && (rule != nullptr || forced != nullptr)) {
+      ShowLengths(ctx, site, weight.rest, slots, input.rows, extras->op);
+    }
+    const LinearOutput to = both ? LinearOutput{rest_out, weight.rows(), false} : out;
+    RunPart(ctx, input, weight.rest, weight.factors(), sort, slots, reporter, to, nullptr);
+  }
+  if (weight.own.empty()) return;
+  if (shows) ShowLengths(ctx, site, weight.own, {}, input.rows, extras->op);
+  RunPart(ctx, input, weight.own, weight.factors(), false, {}, reporter, out, rest_out);
+}
+
+}  // namespace
+
+void LaunchMixedLinear(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
+                       const ScExtras* extras, const FiniteReporter& reporter, const LinearOutput& out) {
+  Run(ctx, site, input, weight, extras, nullptr, reporter, out);
+}
+
+void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b, const ScOperatorPtr& op,
+                         const ScExtras& extras, std::span<const int> lengths, const TensorView& out) {
+  const OpSite site{-1, "sc_mixed_matmul"};
+  RequireView(site, "a", a, a.device, DType::kF32, {kAnySize, kAnySize});
+  const int64_t cols = a.dim(1);
+  RequireView(site, "b", b, a.device, DType::kF32, {kAnySize, cols});
+  RequireView(site, "out", out, a.device, DType::kF32, {a.dim(0), b.dim(0)});
+  RequireDisjoint(site, out, a);
+  RequireDisjoint(site, out, b);
+  if (a.numel() == 0 || b.numel() == 0) Reject(site, "empty operands");
+  if (out.step(1) != 1) Reject(site, "the columns of out lie apart: on a GPU they are expected next to each other");
+  const FiniteReporter reporter = ctx.Reporter(site);
+  const LinearSpec spec{Precision::kSc, op, std::make_shared<ScExtras>(extras)};
+  const std::unique_ptr<MixedWeight> weight =
+      MakeMixedMatrix(ctx, b.ptr<const float>(), b.step(0), b.dim(0), cols, spec, reporter);
+  const MixedRows input{a.ptr<const float>(), a.step(0), a.dim(0), cols};
+  const LinearOutput to{out.ptr<float>(), out.step(0), false};
+  if (lengths.empty() || weight->rest.empty()) {
+    Run(ctx, site, input, *weight, &extras, nullptr, reporter, to);
+  } else {
+    const auto count = static_cast<int64_t>(lengths.size());
+    if (count != a.dim(0) && count != a.dim(0) * weight->rest.view.dims.chunks) {
+      Reject(site, std::to_string(count) + " lengths for " + std::to_string(a.dim(0)) + " rows");
+    }
+    std::vector<uint8_t> slots;
+    slots.reserve(lengths.size());
+    for (const int length : lengths) slots.push_back(static_cast<uint8_t>(extras.Slot(length)));
+    Scratch scratch(ctx.workspace);
+    auto* const device = scratch.Take<uint8_t>(count);
+    STOCH_CUDA(cudaMemcpyAsync(device, slots.data(), slots.size(), cudaMemcpyHostToDevice, ctx.stream));
+    const RowSlots forced{device, count / a.dim(0)};
+    Run(ctx, site, input, *weight, &extras, &forced, reporter, to);
+  }
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // the weight goes
+}
+
+int64_t MixedLinearScratchBytes(const LinearSpec& spec, int64_t out_features, int64_t in_features, int64_t tokens) {
+  constexpr int64_t kFloat = sizeof(float);
+  int64_t bytes = MixedScratchBytes(*spec.sc, tokens, in_features);
+  const ScLengthRule* rule = spec.extras == nullptr ? nullptr : spec.extras->lengths.get();
+  if (CanSort(*spec.sc, rule)) bytes += tokens * (in_features + out_features + 1) * kFloat;
+  if (spec.extras != nullptr && !spec.extras->protected_channels.empty()) {
+    bytes += tokens * out_features * kFloat + MixedScratchBytes(*spec.extras->protected_op, tokens, in_features);
+  }
+  return bytes;
+}
+
+std::string MixedKernel(const LinearSpec& spec, int64_t tokens, const std::string& uniform) {
+  const ScLengthRule* rule = spec.extras == nullptr ? nullptr : spec.extras->lengths.get();
+  if (tokens >= kSortedRows && CanSort(*spec.sc, rule)) return "rows by length, each " + uniform;
+  return "mixed";
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of products with extras: metrics of rows, quantized parts, and counts from a table for each length.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/format/layout.h"
+#include "kernels/cuda/sc/format/lengths.h"
+#include "kernels/cuda/weights/mixed.h"
+
+namespace stoch::cuda {
+
+// f(x): F32 rows in device memory.
+struct MixedRows {
+  const float* x = nullptr;
+  int64_t stride = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+// What a part needs besides its rows; all of it scratch.
+struct MixedScratch {
+  uint8_t* codes = nullptr;
+  float* scales = nullptr;
+  float* zeros = nullptr;
+  int32_t* sums = nullptr;
+  void* extremes = nullptr;  // where rows share scales
+};
+MixedScratch TakeMixedScratch(Scratch& scratch, const MixedPart& part, int64_t rows);
+int64_t MixedScratchBytes(const ScOperator& op, int64_t rows, int64_t cols);
+
+// Metrics of the dispatch channels: [rows], or for ScLengthScope::kChunk [rows][chunks].
+void LaunchRowMetrics(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, float* metrics);
+
+// The part's channels of f(x), divided by their smoothing and quantized as side a.
+ScActivationView LaunchQuantizePart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part,
+                                    const float* smooth, const MixedScratch& scratch, const FiniteReporter& reporter);
+
+// Which length a (row, chunk) runs at: slots [rows][per_row], per_row 1 or the number of chunks; null: slot 0.
+struct RowSlots {
+  const uint8_t* slots = nullptr;
+  int64_t per_row = 1;
+};
+
+// out = or += a @ w^T (+ addend, F32 [rows, weight rows]).
+// Bits: docs/research.md#mixed-lengths.
+void LaunchMixedProduct(DeviceContext& ctx, const ScActivationView& a, const MixedPart& part, const RowSlots& slots,
+                        const LinearOutput& out, const float* addend);
+
+// to[i * stride + j] = channel j of the part of row order[i], divided by its smoothing.
+void LaunchGatherRows(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth,
+                      const int32_t* order, float* to, int64_t stride);
+// Row order[i] of out = or += from[i].
+void LaunchScatterRows(DeviceContext& ctx, const float* from, const int32_t* order, int64_t rows, int64_t cols,
+                       const LinearOutput& out);
+
+}  // namespace stoch::cuda

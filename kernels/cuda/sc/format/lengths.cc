@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/sc/format/lengths.h"
+
+#include <cstring>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/device_guard.h"
+#include "kernels/cuda/base/memory.h"
+
+namespace stoch::cuda {
+namespace {
+
+// Arrays laid out one after another in one copy.
+class Image {
+ public:
+  template <typename T>
+  size_t Add(const std::vector<T>& values) {
+    constexpr size_t kAlignment = 256;
+    const size_t at = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
+    bytes_.resize(at + values.size() * sizeof(T));
+    if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size() * sizeof(T));
+    return at;
+  }
+  const std::vector<char>& bytes() const { return bytes_; }
+
+ private:
+  std::vector<char> bytes_;
+};
+
+// [bands][thresholds + 2]: the slot of every level of every band, and of the escape.
+std::vector<uint8_t> SlotsOfLevels(const ScExtras& extras) {
+  const ScLengthRule& rule = *extras.lengths;
+  const size_t bands = rule.ladders.empty() ? 1 : rule.ladders.size();
+  std::vector<uint8_t> slots;
+  for (size_t band = 0; band < bands; ++band) {
+    const std::vector<int>& lengths = rule.ladders.empty() ? rule.levels : rule.ladders[band];
+    STOCH_CHECK(lengths.size() >= rule.thresholds.size() + 1);
+    for (size_t level = 0; level <= rule.thresholds.size(); ++level) {
+      slots.push_back(static_cast<uint8_t>(extras.Slot(lengths[level])));
+    }
+    slots.push_back(rule.escapes ? static_cast<uint8_t>(extras.Slot(rule.escape_len)) : uint8_t{0});
+  }
+  return slots;
+}
+
+LengthTable MakeTable(TableCache& cache, const ScOperator& op) {
+  LengthTable table;
+  table.gain = op.gain;
+  if (op.wide_counts.empty()) {
+    const ScTables& tables = cache.Get(op);
+    table.counts16 = tables.counts16;
+    table.mask_bits = tables.masks - 1;
+  } else {
+    table.counts32 = cache.Wide(op);
+    table.mask_bits = op.masks - 1;
+  }
+  return table;
+}
+
+}  // namespace
+
+LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr& op, const ScExtras* extras) {
+  std::vector<ScOperatorPtr> by_slot{op};
+  if (extras != nullptr && !extras->by_length.empty()) by_slot = extras->by_length;
+  const ScOperator* first = nullptr;
+  std::vector<LengthTable> tables;
+  for (const ScOperatorPtr& one : by_slot) {
+    // An operator of one mask may have been repeated for its neighbours; equal rows, so the original serves.
+    const ScOperatorPtr original = one == nullptr ? nullptr : MakeScOperator(one->config);
+    tables.push_back(original == nullptr ? LengthTable{} : MakeTable(cache, *original));
+    if (first == nullptr) first = one.get();
+  }
+  STOCH_CHECK(first != nullptr);
+  view_.code = first->code;
+  view_.levels = first->levels;
+  view_.q_max = first->q_max;
+  view_.scale_floor = first->scale_floor;
+  view_.wide = !first->wide_counts.empty();
+
+  Image image;
+  const size_t at_tables = image.Add(tables);
+  size_t at_thresholds = 0, at_fractions = 0, at_bands = 0, at_slots = 0;
+  const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
+  if (rule != nullptr) {
+    at_thresholds = image.Add(rule->thresholds);
+    at_fractions = image.Add(rule->fractions);
+    at_bands = image.Add(std::vector<int32_t>(rule->chunk_bands.begin(), rule->chunk_bands.end()));
+    at_slots = image.Add(SlotsOfLevels(*extras));
+  }
+  memory_ = AllocateDevice(device, image.bytes().size());
+  DeviceGuard guard(device);
+  STOCH_CUDA(cudaMemcpy(memory_.data(), image.bytes().data(), image.bytes().size(), cudaMemcpyHostToDevice));
+  const char* base = static_cast<const char*>(memory_.data());
+  view_.tables = reinterpret_cast<const LengthTable*>(base + at_tables);
+  if (rule == nullptr) return;
+  view_.has_rule = true;
+  view_.scope = rule->scope;
+  view_.normalise = rule->normalise;
+  view_.metric = rule->metric;
+  view_.sign = rule->sign;
+  view_.lo = rule->lo;
+  view_.hi = rule->hi;
+  view_.escapes = rule->escapes;
+  view_.escape_threshold = rule->escape_threshold;
+  view_.num_thresholds = static_cast<int32_t>(rule->thresholds.size());
+  view_.num_fractions = static_cast<int32_t>(rule->fractions.size());
+  view_.thresholds = reinterpret_cast<const float*>(base + at_thresholds);
+  view_.fractions = reinterpret_cast<const double*>(base + at_fractions);
+  if (!rule->ladders.empty()) view_.bands = reinterpret_cast<const int32_t*>(base + at_bands);
+  view_.slot_of = reinterpret_cast<const uint8_t*>(base + at_slots);
+}
+
+}  // namespace stoch::cuda

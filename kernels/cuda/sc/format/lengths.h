@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixed stream lengths in device memory: a count table for every length, and the rule that picks one for a row.
+//
+// Bits: levels and slots are those of kernels/sc/sc_lengths.h.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/buffer.h"
+#include "kernels/cuda/sc/format/tables.h"
+#include "kernels/math/quantize.h"
+#include "kernels/sc/sc_lengths.h"
+
+namespace stoch::cuda {
+
+// The counts of one length. Both null: length 0, which adds nothing.
+struct LengthTable {
+  const int16_t* counts16 = nullptr;  // [mask_bits + 1][levels][levels]
+  const int32_t* counts32 = nullptr;  // in its place where entries need more than 16 bits
+  int32_t mask_bits = 0;              // masks - 1
+  float gain = 0.0f;
+};
+
+// The operators of a product by slot, as kernels see them; passed by value.
+struct LengthView {
+  const LengthTable* tables = nullptr;  // [slots]
+  ScCode code = ScCode::kSignMagnitude;
+  int32_t levels = 128;  // side of every table
+  int32_t q_max = 127;
+  float scale_floor = kScaleFloor;
+  bool wide = false;  // counts32
+
+  // The rule; without one every row has slot 0.
+  bool has_rule = false;
+  ScLengthScope scope = ScLengthScope::kRow;
+  ScNormalise normalise = ScNormalise::kFixed;
+  ScMetric metric = ScMetric::kAmax;
+  float sign = 1.0f;
+  float lo = 0.0f, hi = 1.0f;
+  bool escapes = false;
+  double escape_threshold = 0.0;
+  int32_t num_thresholds = 0;
+  int32_t num_fractions = 0;
+  const float* thresholds = nullptr;  // [num_thresholds]
+  const double* fractions = nullptr;  // [num_fractions]
+  const int32_t* bands = nullptr;     // [chunks]; null: one band
+  const uint8_t* slot_of = nullptr;   // [bands][num_thresholds + 2], by level; the last is the escape
+
+  // Whether the slot of a row depends on that row alone.
+  bool alone() const { return !has_rule || (normalise == ScNormalise::kFixed && scope != ScLengthScope::kFractions); }
+};
+
+// What an operator, or what its extras have in place of it, is to kernels. Keeps the memory of a view.
+// Errors:   OutOfMemory.
+// Async:    copies wait, so not while a graph is recorded; `cache` must live as long.
+class LengthTables {
+ public:
+  LengthTables(Device device, TableCache& cache, const ScOperatorPtr& op, const ScExtras* extras);
+  const LengthView& view() const { return view_; }
+
+ private:
+  Buffer memory_;
+  LengthView view_;
+};
+
+}  // namespace stoch::cuda

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/weights/mixed.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/error.h"
+#include "kernels/cuda/weights/bad_row.h"
+#include "kernels/cuda/weights/mixed_pack.h"
+#include "kernels/cuda/weights/pack.h"
+#include "kernels/cuda/weights/sc_memory.h"
+#include "kernels/cuda/weights/uploader.h"
+#include "kernels/spec_check.h"
+
+namespace stoch::cuda {
+namespace {
+
+template <typename T>
+Buffer Upload(DeviceContext& ctx, const std::vector<T>& values) {
+  if (values.empty()) return {};
+  Buffer buffer = AllocateDevice(ctx.device, values.size() * sizeof(T));
+  STOCH_CUDA(cudaMemcpy(buffer.data(), values.data(), buffer.bytes(), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
+// Rows of side b that share a scale.
+int64_t GroupRows(const ScOperator& op, int64_t rows) {
+  return std::min(op.config.granularity == ScGranularity::kPerRow ? op.config.group_b : rows, rows);
+}
+
+void CheckExtras(const ScExtras& extras, int64_t cols, const std::string& name) {
+  if (!extras.smooth.empty() && static_cast<int64_t>(extras.smooth.size()) != cols) {
+    throw InvalidInput(name + ": " + std::to_string(extras.smooth.size()) + " smoothing factors for " +
+                       std::to_string(cols) + " input features");
+  }
+  int64_t before = -1;
+  for (const int32_t channel : extras.protected_channels) {
+    if (channel <= before || channel >= cols) {
+      throw InvalidInput(name + ": protected channel " + std::to_string(channel) + ": allowed are 0.." +
+                         std::to_string(cols - 1) + ", ascending");
+    }
+    before = channel;
+  }
+}
+
+void MakePart(DeviceContext& ctx, MixedPart* part, const std::vector<int32_t>& channels, int64_t rows, int64_t cols,
+              const std::string& name) {
+  const ScOperator& op = part->op();
+  const auto part_cols = static_cast<int64_t>(channels.size());
+  CheckAccumulator(op, op.config.chunk_d > 0 ? std::min(op.config.chunk_d, part_cols) : part_cols, name);
+  if (part_cols != cols) part->channel_list = Upload(ctx, channels);
+  ScMemory memory(op, rows, part_cols);
+  part->memory = AllocateZeroed(ctx, memory.bytes);
+  memory.Place(static_cast<char*>(part->memory.data()));
+  part->view = memory.view;
+}
+
+// The weight without its codes.
+std::unique_ptr<MixedWeight> Allocate(DeviceContext& ctx, const LinearSpec& spec, int64_t rows, int64_t cols,
+                                      const std::string& name) {
+  STOCH_CHECK(spec.sc != nullptr);
+  auto weight = std::make_unique<MixedWeight>();
+  weight->cols = cols;
+  const ScExtras none;
+  const ScExtras& extras = spec.extras == nullptr ? none : *spec.extras;
+  CheckExtras(extras, cols, name);
+  weight->smooth = Upload(ctx, extras.smooth);
+  std::vector<int32_t> rest;
+  for (int32_t channel = 0; channel < cols; ++channel) {
+    if (!std::binary_search(extras.protected_channels.begin(), extras.protected_channels.end(), channel)) {
+      rest.push_back(channel);
+    }
+  }
+  if (!rest.empty()) {
+    const std::vector<ScOperatorPtr> alone{spec.sc};
+    for (const ScOperatorPtr& one : extras.by_length.empty() ? alone : extras.by_length) {
+      // Those of one mask may have been repeated for their neighbours: the uniform kernels want the original.
+      weight->rest.operators.push_back(one == nullptr ? nullptr : MakeScOperator(one->config));
+    }
+    weight->rest.lengths = std::make_shared<LengthTables>(ctx.device, ctx.tables, spec.sc, &extras);
+    MakePart(ctx, &weight->rest, rest, rows, cols, name);
+  }
+  if (!extras.protected_channels.empty()) {
+    weight->own.operators = {extras.protected_op};
+    weight->own.lengths = std::make_shared<LengthTables>(ctx.device, ctx.tables, extras.protected_op, nullptr);
+    MakePart(ctx, &weight->own, extras.protected_channels, rows, cols, name);
+  }
+  return weight;
+}
+
+void Pack(DeviceContext& ctx, const MixedWeight& weight, const WeightSlab& slab, int64_t stride, int64_t* first_bad) {
+  for (const MixedPart* part : {&weight.rest, &weight.own}) {
+    if (part->empty()) continue;
+    LaunchPackMixed(ctx, slab, stride, part->op(), GroupRows(part->op(), part->view.rows), part->channels(),
+                    weight.factors(), part->view, first_bad);
+  }
+}
+
+// Whether rows share scales in any part.
+bool SharesScales(const MixedWeight& weight) {
+  for (const MixedPart* part : {&weight.rest, &weight.own}) {
+    if (!part->empty() && GroupRows(part->op(), part->view.rows) > 1) return true;
+  }
+  return false;
+}
+
+MixedPart RowsOf(DeviceContext& ctx, const MixedPart& whole, int64_t first, int64_t count) {
+  MixedPart part;
+  if (whole.empty()) return part;
+  part.operators = whole.operators;
+  part.lengths = whole.lengths;
+  ScMemory memory(whole.op(), count, whole.view.dims.dims);
+  part.memory = AllocateZeroed(ctx, memory.bytes);
+  memory.Place(static_cast<char*>(part.memory.data()));
+  part.view = memory.view;
+  LaunchCopyScRows(ctx, whole.view, first, part.view);
+  if (whole.channels() != nullptr) {
+    part.channel_list = AllocateDevice(ctx.device, whole.channel_list.bytes());
+    STOCH_CUDA(cudaMemcpyAsync(part.channel_list.data(), whole.channel_list.data(), part.channel_list.bytes(),
+                               cudaMemcpyDeviceToDevice, ctx.stream));
+  }
+  return part;
+}
+
+}  // namespace
+
+const ScOperator& MixedPart::op() const {
+  const auto found = std::find_if(operators.begin(), operators.end(), [](const auto& one) { return one != nullptr; });
+  STOCH_CHECK(found != operators.end());
+  return **found;
+}
+
+int64_t MixedWeight::bytes() const {
+  return static_cast<int64_t>(rest.memory.bytes() + own.memory.bytes() + rest.channel_list.bytes() +
+                              own.channel_list.bytes() + smooth.bytes());
+}
+
+bool NeedsMixed(const LinearSpec& spec) {
+  if (spec.sc == nullptr) return false;
+  return spec.extras != nullptr || IntBits(spec.sc->config.arith) > 0 || spec.sc->config.gate == ScGate::kTable;
+}
+
+std::unique_ptr<MixedWeight> MakeMixedWeight(DeviceContext& ctx, Uploader& uploader,
+                                             std::span<const WeightSource> parts, const LinearSpec& spec) {
+  int64_t rows = 0;
+  for (const WeightSource& part : parts) rows += part.rows;
+  const int64_t cols = parts[0].cols;
+  const std::string name = "tensor " + parts[0].name;
+  std::unique_ptr<MixedWeight> weight = Allocate(ctx, spec, rows, cols, name);
+  const BadRow bad(ctx);
+  if (SharesScales(*weight)) {
+    // Scopes that cross slabs: the whole stack at once.
+    const Buffer plain = AllocateDevice(ctx.device, static_cast<size_t>(rows * cols) * sizeof(float));
+    uploader.ForEachSlab(
+        parts, 1, [&](const WeightSlab& slab) { LaunchPackPlain(ctx, slab, DType::kF32, plain.data(), bad.device()); });
+    bad.Check(parts);  // a scale over several rows would spread the NaN to all of them
+    Pack(ctx, *weight, {plain.data(), DType::kF32, 0, rows, cols}, cols, bad.device());
+    STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  } else {
+    uploader.ForEachSlab(parts, 1, [&](const WeightSlab& slab) { Pack(ctx, *weight, slab, cols, bad.device()); });
+  }
+  const int64_t row = bad.Find();
+  if (row >= 0 && weight->factors() != nullptr) {
+    throw InvalidInput(name + ": NaN or infinity in row " + std::to_string(row) +
+                       ", of the weight or of the weight times its smoothing");
+  }
+  if (row >= 0) RejectNonFinite(parts, row);
+  return weight;
+}
+
+std::unique_ptr<MixedWeight> MakeMixedMatrix(DeviceContext& ctx, const float* data, int64_t stride, int64_t rows,
+                                             int64_t cols, const LinearSpec& spec, const FiniteReporter& reporter) {
+  std::unique_ptr<MixedWeight> weight = Allocate(ctx, spec, rows, cols, "sc_mixed_matmul");
+  const BadRow bad(ctx);
+  Pack(ctx, *weight, {data, DType::kF32, 0, rows, cols}, stride, bad.device());
+  if (bad.Find() >= 0) {
+    STOCH_CUDA(cudaMemcpyAsync(reporter.flag, &reporter.site, sizeof(int), cudaMemcpyHostToDevice, ctx.stream));
+    STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  }
+  return weight;
+}
+
+std::unique_ptr<MixedWeight> SliceMixed(DeviceContext& ctx, const MixedWeight& whole, const LinearSpec& spec,
+                                        int64_t first, int64_t count) {
+  auto weight = std::make_unique<MixedWeight>();
+  weight->cols = whole.cols;
+  if (spec.extras != nullptr) weight->smooth = Upload(ctx, spec.extras->smooth);
+  weight->rest = RowsOf(ctx, whole.rest, first, count);
+  weight->own = RowsOf(ctx, whole.own, first, count);
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  return weight;
+}
+
+}  // namespace stoch::cuda
