@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "kernels/sc/sc_parameters.h"
 
 namespace stoch {
 namespace {
@@ -16,6 +17,30 @@ bool IsAttention(ScOperatorId id) { return id == ScOperatorId::kQk || id == ScOp
 ScMetric MetricOf(const std::string& name) {
   if (name == "l2") return ScMetric::kL2;
   return name == "crest" ? ScMetric::kCrest : ScMetric::kAmax;
+}
+
+// Whether T(0, b) differs from 0 for some b.
+bool CountsZero(const ScConfig& op) {
+  if (op.multiplier.get() == nullptr) return false;
+  const int low = op.multiplier->is_signed ? -128 : 0;
+  for (int b = low; b < low + 256; ++b) {
+    if (op.multiplier->at(0, b) != 0) return true;
+  }
+  return false;
+}
+
+// "40.q_proj.stoc_len = 64": the first setting of a layer that is not every layer's.
+std::string SettingOf(const ScModelConfig& sc, int layer) {
+  for (int i = 0; i < kNumScOperators; ++i) {
+    const auto id = static_cast<ScOperatorId>(i);
+    for (const ScParameter& parameter : ScParameters()) {
+      const std::string own = parameter.get(sc.at(layer, id), parameter);
+      if (own == parameter.get(sc.at(id), parameter)) continue;
+      return std::to_string(layer) + '.' + std::string(ScOperatorName(id)) + '.' + std::string(parameter.name) + " = " +
+             own;
+    }
+  }
+  return "of layer " + std::to_string(layer);
 }
 
 std::string LayerOp(std::string_view op, int layer) { return std::string(op) + ":b" + std::to_string(layer); }
@@ -42,8 +67,8 @@ ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), 
                        std::to_string(layers));
   }
   if (!sc.layers.empty() && sc.layers.rbegin()->first >= layers) {
-    throw InvalidInput("SC setting of layer " + std::to_string(sc.layers.rbegin()->first) +
-                       ": the model has layers 0.." + std::to_string(layers - 1));
+    throw InvalidInput("SC setting " + SettingOf(sc, sc.layers.rbegin()->first) + ": the model has layers 0.." +
+                       std::to_string(layers - 1));
   }
   // All that a file could have wrong for this model, before any weight is read.
   for (int layer = 0; layer < layers; ++layer) {
@@ -55,6 +80,13 @@ ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), 
       if (IsAttention(id) && op.gate == ScGate::kTable && op.arith == ScArith::kSc && config.WindowOf(layer) > 0) {
         throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) + ".gate = table: layer " +
                            std::to_string(layer) + " has a sliding window, allowed is a gate of streams");
+      }
+      // So would those that a row of a window does not see.
+      const bool whole_window = id == ScOperatorId::kAv && sc.attention != AttentionMode::kPerToken;
+      if (whole_window && op.gate == ScGate::kTable && op.arith == ScArith::kSc && CountsZero(op)) {
+        throw InvalidInput(
+            "SC setting av.gate = table: its products with 0 are not all 0, and attention = per_head, per_row sums "
+            "positions that a row does not see: allowed is attention = per_token, exact");
       }
       const bool attention_fp = IsAttention(id) && op.arith == ScArith::kFp;
       if (attention_fp) {

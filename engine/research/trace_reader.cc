@@ -252,7 +252,8 @@ TraceFile ParseTraceFile(std::string_view text, const std::string& name) {
   } else {
     text.remove_prefix(std::min(text.size(), first.size() + 1));
     int64_t line = 2;
-    for (bool ended = false; !text.empty(); ++line) {
+    bool ended = false;
+    for (; !text.empty(); ++line) {
       const std::string_view one = text.substr(0, text.find('\n'));
       text.remove_prefix(std::min(text.size(), one.size() + 1));
       if (one.empty()) continue;
@@ -269,6 +270,7 @@ TraceFile ParseTraceFile(std::string_view text, const std::string& name) {
         AddGroup(record, where, true, &file);
       }
     }
+    if (!ended) throw InvalidInput(name + ": has no trailer: the trace is cut off");
   }
   ReadOrigin(header, &file);
   return file;

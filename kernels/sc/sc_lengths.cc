@@ -148,6 +148,9 @@ std::vector<ScOperatorPtr> MakeScOperators(const ScConfig& config, std::span<con
     operators.push_back(length == 0 ? nullptr : MakeScOperator(one));
     if (length != 0) masks = std::max(masks, operators.back()->masks);
   }
+  // Kernels take codes and scales from some operator: one that no length picks, where all are 0.
+  const bool none = std::all_of(operators.begin(), operators.end(), [](const auto& op) { return op == nullptr; });
+  if (none) operators.push_back(MakeScOperator(config));
   // The full grid over the full length has one mask where shorter streams have several.
   for (ScOperatorPtr& op : operators) {
     if (op == nullptr || op->masks == masks) continue;

@@ -71,7 +71,7 @@ struct ScExtras {
 using ScExtrasPtr = std::shared_ptr<const ScExtras>;
 
 // Operators of a configuration at each of `lengths` (0: null), with a common number of masks, so that kernels may mix
-// them within a product.
+// them within a product; where all are null, the operator of the configuration itself comes after them.
 std::vector<ScOperatorPtr> MakeScOperators(const ScConfig& config, std::span<const int> lengths);
 
 }  // namespace stoch

@@ -289,6 +289,29 @@ TEST_F(ResearchCli, ATraceIsWrittenAndPriced) {
   ExpectRefused(Perplexity({"--energy", energy, "--precision", "fp32"}), "--energy");
 }
 
+TEST_F(ResearchCli, InspectSaysWhatEveryOperatorRuns) {
+  const std::string mp = Table(R"({"thresholds": [0.5], "metric_lo": 0, "metric_hi": 4})");
+  const auto inspect = [&](const std::vector<std::string>& more) { return RunStoch(WithDemo("inspect", more)); };
+  const auto json =
+      ExpectJson(inspect({"--mp", mp, "--sc", "1-2.q_proj.arith=int7,4.down_proj.arith=fp", "--json", "--quiet"}));
+  const auto row = [&](const std::string& op, int layer) {
+    for (const auto& one : json["operators"]) {
+      const auto& layers = one["layers"];
+      if (one["operator"] == op && std::find(layers.begin(), layers.end(), layer) != layers.end()) return one;
+    }
+    return nlohmann::json();
+  };
+  EXPECT_EQ(row("q_proj", 0)["layers"], nlohmann::json::parse("[0, 3, 4]"));
+  EXPECT_EQ(row("q_proj", 0)["lengths"], "128 16 by row: amax, fixed");
+  EXPECT_EQ(row("q_proj", 1)["arithmetic"], "int7");
+  EXPECT_EQ(row("q_proj", 1)["kernel"], "multiplication: every entry is the exact product");
+  EXPECT_EQ(row("down_proj", 4)["arithmetic"], "fp32");
+  EXPECT_EQ(row("av", 2)["lengths"], "128 16 by row: amax, fixed");
+  EXPECT_NE(inspect({"--mp", mp}).out.find("| q_proj    |  0-4 | streams (bipolar, enabled) |"), std::string::npos)
+      << inspect({"--mp", mp}).out;
+  ExpectRefused(inspect({"--sc", "40.q_proj.stoc_len=64"}), "SC setting 40.q_proj.stoc_len = 64: the model has layers");
+}
+
 TEST_F(ResearchCli, CostOptionsAreChecked) {
   for (const std::string array : {"16", "16,16", "0,16,16", "1,2,3,-4", "1,2,3,4,5", "a,b,c", "1,2,9999999"}) {
     ExpectRefused(Perplexity({"--array", array}), array);

@@ -23,6 +23,7 @@
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/report/multiplier.h"
+#include "tools/stoch/report/operators.h"
 #include "tools/stoch/report/table.h"
 
 namespace stoch::cli {
@@ -96,6 +97,7 @@ struct Report {
   const DecoderPlacement& placement;
   const Backend& backend;
   const std::vector<MemoryBytes>& by_device;  // in the order of backend.devices()
+  const std::vector<OperatorRow>& operators;  // empty without SC
 
   Device device() const { return backend.devices()[0]; }
 };
@@ -190,6 +192,7 @@ std::string AsJson(const Report& report) {
       {"links", LinksJson(report)},
       {"exchange", report.backend.collectives()},
       {"device_map", map},
+      {"operators", sc ? OperatorsJson(report.operators) : Json::array()},
       {"kernels", KernelsJson(report)},
       {"notices", report.engine.notices},
       {"tensors", tensors}};
@@ -265,6 +268,7 @@ std::string AsText(const Report& report) {
   plan.Add({"read per decoded token", Bytes(report.plan.decode_stream_bytes)});
   text += plan.Markdown() + '\n';
 
+  if (!report.operators.empty()) text += OperatorsText(report.operators) + '\n';
   text += DevicesText(report);
   if (const std::vector<OperatorKernels> shown = KernelsShown(report); !shown.empty()) {
     std::vector<std::string> head = {"kernels of so many tokens"};
@@ -314,7 +318,9 @@ ExitCode Run(const Options& options) {
   if (!options.output.quiet) {
     for (const std::string& notice : engine.notices) spdlog::info(notice);
   }
-  const Report report{files, engine, shape, plan, placement, *backend, by_device};
+  std::vector<OperatorRow> operators;
+  if (engine.precision == Precision::kSc) operators = OperatorRows(engine.sc, files.config, *backend);
+  const Report report{files, engine, shape, plan, placement, *backend, by_device, operators};
   Print(options.output.json ? AsJson(report) + '\n' : AsText(report));
   return kDone;
 }

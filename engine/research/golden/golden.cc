@@ -8,11 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "engine/research/calibrate/scales.h"
 #include "engine/research/calibrate/staircase.h"
 #include "engine/research/error_metrics.h"
+#include "engine/research/golden/golden_check.h"
 #include "engine/research/golden/golden_trace.h"
 #include "engine/research/reference.h"
 #include "kernels/base/error.h"
@@ -169,14 +171,18 @@ void Case::Products() {
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   if (!distinct.empty()) extras.by_length = MakeScOperators(config, distinct);
   if (Has("smooth")) extras.smooth = Floats("smooth");
+  CheckGoldenOperands(a, b, extras.smooth);
+  if (is_protected) extras.protected_channels = Ints("protected");
+  CheckGoldenChannels(extras.protected_channels, a.cols);
+  const int64_t rest_cols = a.cols - static_cast<int64_t>(extras.protected_channels.size());
+  if (rest_cols > 0) CheckGoldenLengths(lengths, a.rows, rest_cols, config);
   HostMatrix smooth_a = a;
   HostMatrix smooth_b = b;
   if (!extras.smooth.empty()) {
     smooth_a = Smoothed(a, extras.smooth, false);
     smooth_b = Smoothed(b, extras.smooth, true);
   }
-  if (is_protected) {
-    extras.protected_channels = Ints("protected");
+  if (!extras.protected_channels.empty()) {
     ScConfig own = config;
     own.stoc_len = fields_.at("protected_len").get<int>();
     extras.protected_op = MakeScOperator(own);
@@ -222,6 +228,7 @@ void Case::Integers() {
   ScExtras extras;
   extras.op = "golden";
   if (Has("smooth")) extras.smooth = Floats("smooth");
+  CheckGoldenOperands(a, b, extras.smooth);
   const bool smooth = !extras.smooth.empty();
   const ReferenceProduct product = MultiplyReference(smooth ? Smoothed(a, extras.smooth, false) : a,
                                                      smooth ? Smoothed(b, extras.smooth, true) : b, config, {});
@@ -258,6 +265,7 @@ void Case::Table() {
   Metrics(fields_.at("metrics").at("used"), MeasureMultiplier(*table, config.table_code));
   const HostMatrix a = Matrix("a");
   const HostMatrix b = Matrix("b");
+  CheckGoldenOperands(a, b, {});
   const ReferenceProduct product = MultiplyReference(a, b, config, {});
   Same("acc", product.acc, Ints("acc"));
   SameFloats("y of the reference", product.y.values, Floats("y"));
@@ -267,13 +275,17 @@ void Case::Table() {
 void Case::PerTokenAv() {
   const bool is_int = fields_.contains("bits");
   const std::vector<int> lengths = is_int ? std::vector<int>() : Ints("lengths");
-  const ReferenceProduct product = PerTokenReference(Matrix("p"), Matrix("v"), is_int ? IntConfig(fields_) : Config(),
-                                                     lengths, fields_.at("start_position").get<int64_t>());
+  const HostMatrix p = Matrix("p");
+  const HostMatrix v = Matrix("v");
+  const auto start = fields_.at("start_position").get<int64_t>();
+  CheckGoldenAttention(p, v, lengths, is_int, start);
+  const ReferenceProduct product = PerTokenReference(p, v, is_int ? IntConfig(fields_) : Config(), lengths, start);
   Same("acc", product.acc, Ints("acc"));
   SameFloats("y of the reference", product.y.values, Floats("y"));
 }
 
 void Case::SmoothQuant() {
+  CheckGoldenOperands(Matrix("x"), Matrix("w"), {});
   SameFloats("smooth",
              SmoothQuantScales(LargestOfColumns(Matrix("x")), LargestOfColumns(Matrix("w")),
                                fields_.at("alpha").get<double>()),
@@ -282,7 +294,12 @@ void Case::SmoothQuant() {
 
 void Case::Awq() {
   const HostMatrix x = Matrix("x");
-  const AwqResult result = AwqScales(AwqMeans(x), x, Matrix("w"), fields_.at("bits").get<int>());
+  const HostMatrix w = Matrix("w");
+  CheckGoldenOperands(x, w, {});
+  const int bits = fields_.at("bits").get<int>();
+  constexpr int kMostBits = 16;
+  if (bits < 2 || bits > kMostBits) throw InvalidInput("bits = " + std::to_string(bits) + ": allowed is 2..16");
+  const AwqResult result = AwqScales(AwqMeans(x), x, w, bits);
   Near("ratio_index", result.ratio_index, fields_.at("ratio_index").get<double>(), 0);
   const auto losses = fields_.at("losses").get<std::vector<double>>();
   const double tolerance = fields_.value("relative_tolerance", 0.0);
@@ -324,7 +341,9 @@ void Case::DispatchOfChunks() {
   ScLengthRule rule = RuleOf(fields_);
   rule.scope = ScLengthScope::kChunk;
   const HostMatrix x = Matrix("x");
-  const auto chunk = fields_.at("chunk_d").get<int64_t>();
+  auto chunk = fields_.at("chunk_d").get<int64_t>();
+  if (chunk < 0) throw InvalidInput("chunk_d = " + std::to_string(chunk) + ": allowed is 0 or more");
+  if (chunk == 0) chunk = std::max<int64_t>(x.cols, 1);
   std::vector<float> metrics;
   for (int64_t row = 0; row < x.rows; ++row) {
     for (int64_t begin = 0; begin < x.cols; begin += chunk) {
@@ -347,6 +366,7 @@ void Case::Stairs() {
     bucket.weights = fields_["weights"][i].get<std::vector<double>>();
   }
   const auto levels = fields_.at("levels").get<std::vector<int>>();
+  CheckGoldenStairs(buckets, levels.size());
   const Staircase result = FitStaircase(buckets, levels, fields_.at("budget").get<double>());
   Near("multiplier", result.multiplier, fields_.at("multiplier").get<double>(), 0);
   Near("cost", result.cost, fields_.at("cost").get<double>(), 0);
@@ -364,6 +384,7 @@ void Case::Profile() {
   const HostMatrix a = Matrix("a");
   const HostMatrix b = Matrix("b");
   const ScConfig config = Config();
+  CheckGoldenOperands(a, b, {});
   HostMatrix y{a.rows, b.rows, {}};
   for (int64_t n = 0; n < a.rows; ++n) {
     for (int64_t m = 0; m < b.rows; ++m) y.values.push_back(ExactDot(a.row(n), b.row(m), a.cols));
@@ -384,19 +405,26 @@ void Case::Profile() {
   sums.Add(y.values.data(), z.values.data(), v.data(), y.rows, y.cols);
   const ErrorMetrics m = sums.Metrics();
   Near("n", static_cast<double>(m.n), expected.at("n").get<double>(), 0);
-  const std::pair<const char*, double> values[] = {{"mse", m.mse},
-                                                   {"mse_quant", m.mse_quant.value()},
-                                                   {"mse_stream", m.mse_stream.value()},
-                                                   {"cross", m.cross.value()},
-                                                   {"bias", m.bias},
-                                                   {"max_abs", m.max_abs},
-                                                   {"sqnr_db", m.sqnr_db.value()},
-                                                   {"rel_frobenius", m.rel_frobenius.value()},
-                                                   {"cosine", m.cosine.value()},
-                                                   {"sigma_p50", m.sigma_p50.value()},
-                                                   {"sigma_p90", m.sigma_p90.value()},
-                                                   {"sigma_p99", m.sigma_p99.value()}};
-  for (const auto& [name, value] : values) Near(name, value, expected.at(name).get<double>(), tolerance);
+  const std::pair<const char*, std::optional<double>> values[] = {{"mse", m.mse},
+                                                                  {"mse_quant", m.mse_quant},
+                                                                  {"mse_stream", m.mse_stream},
+                                                                  {"cross", m.cross},
+                                                                  {"bias", m.bias},
+                                                                  {"max_abs", m.max_abs},
+                                                                  {"sqnr_db", m.sqnr_db},
+                                                                  {"rel_frobenius", m.rel_frobenius},
+                                                                  {"cosine", m.cosine},
+                                                                  {"sigma_p50", m.sigma_p50},
+                                                                  {"sigma_p90", m.sigma_p90},
+                                                                  {"sigma_p99", m.sigma_p99}};
+  for (const auto& [name, value] : values) {
+    const Json& wanted = expected.at(name);
+    if (wanted.is_null() != !value) {  // 0 / 0 is null
+      Fail(std::string(name) + (value ? " is a number, expected null" : " is null, expected a number"));
+    } else if (value) {
+      Near(name, *value, wanted.get<double>(), tolerance);
+    }
+  }
 }
 
 GoldenResult Case::Run() {
@@ -437,8 +465,8 @@ GoldenResult RunResearchGolden(Backend& backend, const SafetensorsFile& file, co
     return Case(backend, file, fields).Run();
   } catch (const nlohmann::json::exception& error) {
     throw InvalidInput(std::string("a case that is not of the schema: ") + error.what());
-  } catch (const std::out_of_range& error) {
-    throw InvalidInput(std::string("a case with an index out of range: ") + error.what());
+  } catch (const std::logic_error& error) {  // out_of_range, and numbers that are none
+    throw InvalidInput(std::string("a case with an index or a number that is none: ") + error.what());
   }
 }
 

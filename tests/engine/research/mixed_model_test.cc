@@ -153,6 +153,23 @@ TEST_P(MixedModel, ChunksHaveLengthsOfTheirOwn) {
   EXPECT_FALSE(Same(whole, Logits(backend, "preset=halved", {})));
 }
 
+// An operator whose only length is 0 adds nothing, which is no error.
+TEST_P(MixedModel, AnOperatorMayBePrunedWhole) {
+  STOCH_WITH_EXTRAS(backend);
+  std::string defaults;
+  for (const char* op : kOps) defaults += (defaults.empty() ? "\"" : ", \"") + std::string(op) + "\": " + kSpread;
+  const auto with = [&](const std::string& levels, const std::string& thresholds) {
+    const std::string mp =
+        Write("pruned.json", R"({"stoc_len_levels": [128, 64], "operator_defaults": {)" + defaults +
+                                 R"(}, "per_row_chunk": {"buckets": {"down_proj:t0:l0": {"levels": )" + levels +
+                                 R"(, "thresholds": )" + thresholds + R"(, "metric_lo": 0, "metric_hi": 3}}}})");
+    return Logits(backend, "preset=halved", {.mp = mp});
+  };
+  const auto pruned = with("[0]", "[]");
+  EXPECT_FALSE(Same(pruned, with("[128]", "[]")));
+  EXPECT_TRUE(Same(pruned, with("[0, 128]", "[1]"))) << "u is never above 1";
+}
+
 TEST_P(MixedModel, TheExactTableIsInt8) {
   STOCH_WITH_EXTRAS(backend);
   std::string numbers;

@@ -217,6 +217,7 @@ TEST(TraceFile, RefusesWhatIsNone) {
   ExpectInvalid([] { ParseTraceFile("[1]", "t"); }, {"t", "object"});
   ExpectInvalid([] { ParseTraceFile(R"({"schema": "other"})", "t"); }, {"schema", "scmp-trace-v1"});
   const std::string head = R"({"schema": "scmp-trace-v1", "header": {}})";
+  ExpectInvalid([&] { ParseTraceFile(head + "\n", "t"); }, {"no trailer"});
   ExpectInvalid([&] { ParseTraceFile(head + "\n{\"trailer\": true, \"n_records\": 1}\n", "t"); },
                 {"line 2", "n_records"});
   ExpectInvalid([&] { ParseTraceFile(head + "\n{\"trailer\": true, \"n_records\": 0}\n{}\n", "t"); },

@@ -24,7 +24,7 @@
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
 #include "tools/stoch/report/profile.h"
-#include "tools/stoch/report/profile_plots.h"
+#include "tools/stoch/research/profile_plots.h"
 #include "tools/stoch/version.h"
 
 namespace stoch::cli {

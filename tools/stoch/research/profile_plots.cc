@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/stoch/report/profile_plots.h"
+#include "tools/stoch/research/profile_plots.h"
 
 #include <fmt/format.h>
 
