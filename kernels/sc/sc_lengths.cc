@@ -150,7 +150,10 @@ std::vector<ScOperatorPtr> MakeScOperators(const ScConfig& config, std::span<con
   }
   // Kernels take codes and scales from some operator: one that no length picks, where all are 0.
   const bool none = std::all_of(operators.begin(), operators.end(), [](const auto& op) { return op == nullptr; });
-  if (none) operators.push_back(MakeScOperator(config));
+  if (none) {
+    operators.push_back(MakeScOperator(config));
+    masks = operators.back()->masks;
+  }
   // The full grid over the full length has one mask where shorter streams have several.
   for (ScOperatorPtr& op : operators) {
     if (op == nullptr || op->masks == masks) continue;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/error.h"
 #include "models/sc_plan.h"
 
 namespace stoch {
@@ -51,6 +52,20 @@ ExpertLinearCall ProjectExperts(const OpSite& site, const TensorView& x, const T
   return call;
 }
 
+// A device has some of the heads, so no length may depend on all of them.
+void CheckHeadsAlone(const KvCacheSpec::Products& products) {
+  for (const ScExtrasPtr& extras : {products.qk_extras, products.av_extras}) {
+    const bool alone = extras == nullptr || extras->lengths == nullptr ||
+                       extras->lengths->normalise == ScNormalise::kFixed ||
+                       extras->lengths->scope == ScLengthScope::kFractions;
+    if (alone) continue;
+    throw InvalidInput(
+        "normalise=call places a row of qk and av between the extremes of all heads, which devices that share a layer "
+        "do "
+        "not have: give --split layer, or a table with metric_lo and metric_hi");
+  }
+}
+
 }  // namespace
 
 DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const DecoderOptions& options,
@@ -80,6 +95,7 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
       if (plan.has_attention_layers()) {
         for (int layer = 0; layer < role.num_layers; ++layer) {
           spec.layers.push_back(plan.Attention(role.first_layer + layer));
+          if (shards.size() > 1) CheckHeadsAlone(spec.layers.back());
         }
       }
     }

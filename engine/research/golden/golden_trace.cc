@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/research/trace.h"
+#include "kernels/base/error.h"
 
 namespace stoch {
 namespace {
@@ -59,11 +60,16 @@ std::string CheckTraceGolden(const Json& fields, int64_t* compared) {
   std::optional<ArrayShape> array;
   if (fields.contains("array")) {
     const Json& shape = fields["array"];
-    array = ArrayShape{shape.at("R").get<int64_t>(), shape.at("C").get<int64_t>(), shape.at("K").get<int64_t>(),
-                       shape.value("fill", int64_t{0})};
+    array = ParseArrayShape(shape.at("R").dump() + "," + shape.at("C").dump() + "," + shape.at("K").dump() + "," +
+                            shape.value("fill", Json(0)).dump());
   }
   Trace trace(tile_rows, array);
-  for (const Json& call : fields.at("calls")) trace.Add(CallOf(call));
+  for (const Json& fields_of_call : fields.at("calls")) {
+    const TraceCall call = CallOf(fields_of_call);
+    constexpr int64_t kMostRows = int64_t{1} << 22;  // tiles are counted one by one
+    if (call.rows > kMostRows) throw InvalidInput("rows = " + std::to_string(call.rows) + ": allowed is up to 4194304");
+    trace.Add(call);
+  }
 
   std::string problem;
   const auto same = [&](const std::string& what, const Json& got, const Json& expected) {

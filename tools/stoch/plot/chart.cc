@@ -20,6 +20,7 @@ constexpr size_t kNumColours = std::size(kColours);
 constexpr const char* kGrid = "#e4e4e4";
 constexpr const char* kFrame = "#444444";
 
+constexpr double kLegendWidth = 130;  // of a legend next to the axes
 constexpr double kWidth = 640, kHeight = 420;
 constexpr double kLeft = 76, kTop = 44, kBottom = 62, kRight = 20;
 
@@ -30,7 +31,7 @@ class Drawing {
         all_(AllPoints(chart)),
         x_(AxisOf(&ChartPoint::x, chart.x_logarithmic, "x")),
         y_(AxisOf(&ChartPoint::y, chart.y_logarithmic, "y")),
-        svg_(kWidth, kHeight) {}
+        svg_(kWidth + (IsCrowded(chart) ? kLegendWidth : 0), kHeight) {}
 
   std::string Draw() {
     Axes();
@@ -105,7 +106,13 @@ class Drawing {
     }
   }
 
-  // In the corner that has the fewest points below it.
+  // Next to the axes where they are many.
+  static bool IsCrowded(const Chart& chart) {
+    constexpr size_t kMostInside = 6;
+    return chart.series.size() > kMostInside;
+  }
+
+  // In the corner that has the fewest points below it, or next to the axes.
   void Legend() {
     std::vector<std::string> names;
     for (const ChartSeries& series : chart_.series) names.push_back(series.name);
@@ -132,6 +139,10 @@ class Drawing {
         left = x;
         top = y;
       }
+    }
+    if (IsCrowded(chart_)) {
+      left = kWidth - kRight + 12;
+      top = kTop;
     }
     svg_.Rect(left, top, width, height, "#ffffff");
     for (size_t i = 0; i < names.size(); ++i) {
