@@ -75,8 +75,12 @@ size_t Parser::EndOfText(std::string_view line) {
   for (size_t i = 0; i < line.size(); ++i) {
     const char c = line[i];
     if (quote != '\0') {
-      if (c == '\\' && quote == '"') ++i;
-      if (c == quote) quote = '\0';
+      const bool doubled = c == '\'' && quote == c && i + 1 < line.size() && line[i + 1] == c;
+      if (doubled || (c == '\\' && quote == '"')) {
+        ++i;  // a quote inside of the text
+      } else if (c == quote) {
+        quote = '\0';
+      }
     } else if ((c == '"' || c == '\'') &&
                (i == 0 || IsBlank(line[i - 1]) || line[i - 1] == '[' || line[i - 1] == '{' || line[i - 1] == ',')) {
       quote = c;
