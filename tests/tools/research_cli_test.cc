@@ -307,7 +307,7 @@ TEST_F(ResearchCli, InspectSaysWhatEveryOperatorRuns) {
   EXPECT_EQ(row("q_proj", 1)["kernel"], "multiplication: every entry is the exact product");
   EXPECT_EQ(row("down_proj", 4)["arithmetic"], "fp32");
   EXPECT_EQ(row("av", 2)["lengths"], "128 16 by row: amax, fixed");
-  EXPECT_NE(inspect({"--mp", mp}).out.find("| q_proj    |  0-4 | streams (bipolar, enabled) |"), std::string::npos)
+  EXPECT_NE(inspect({"--mp", mp}).out.find("| q_proj    |    0-4 | streams (bipolar, enabled) |"), std::string::npos)
       << inspect({"--mp", mp}).out;
   ExpectRefused(inspect({"--sc", "40.q_proj.stoc_len=64"}), "SC setting 40.q_proj.stoc_len = 64: the model has layers");
 }
