@@ -67,7 +67,9 @@ class ModelPlan {
   }
   std::string Describe() const { return stoch::Describe(sc_); }
   bool PerCall() const { return sc_.files.mp != nullptr && sc_.files.normalise == ScNormalise::kCall; }
-  bool HasFiles() const { return sc_.files.mp != nullptr || sc_.files.smooth != nullptr || !sc_.files.mask_sha.empty(); }
+  bool HasFiles() const {
+    return sc_.files.mp != nullptr || sc_.files.smooth != nullptr || !sc_.files.mask_sha.empty();
+  }
   bool HasLengths() const { return sc_.files.mp != nullptr; }
 
   std::unique_ptr<Packed> Pack(int layer, const std::string& op, nb::handle b, int cuda) {

@@ -53,6 +53,34 @@ def test_operands_of_other_libraries() -> None:
         stoch.sc_matmul(a.double(), b)
 
 
+def test_operands_that_are_refused() -> None:
+    b = torch.ones(3, 4)
+    packed = stoch.pack(b)
+    for a, words in (
+        (torch.ones(2, 4, device="meta"), "a: .*meta"),
+        (torch.ones(2, 4).double(), "a is float64: allowed"),
+        (torch.ones(2, 4).int(), "a is int32: allowed"),
+        (torch.ones(2, 4, dtype=torch.complex64), "a is complex64: allowed"),
+        (torch.eye(4).to_sparse(), "a: .*strided"),
+        (torch._neg_view(torch.ones(2, 4)), "a is a negated view"),
+        (torch.ones(4), "a has 1 dimensions"),
+        (torch.ones(2, 5), "do not fit|5 columns"),
+        (torch.full((2, 4), float("nan")), "NaN"),
+    ):
+        for other in (b, packed):
+            with pytest.raises(stoch.InvalidInput, match=words):
+                stoch.sc_matmul(a, other)
+    for out, words in (
+        (torch.empty(3, 3, device="meta"), "out: .*meta"),
+        (torch.empty(3, 3).double(), "out is float64"),
+        (torch.empty(2, 3), "do not fit"),
+    ):
+        with pytest.raises(stoch.InvalidInput, match=words):
+            stoch.sc_matmul(torch.ones(3, 4), b, out=out)
+    with pytest.raises(stoch.InvalidInput, match="b: .*meta"):
+        stoch.pack(torch.ones(2, 4, device="meta"))
+
+
 def test_linears_are_those_of_the_engine(llama) -> None:
     before = {name: value.clone() for name, value in llama.state_dict().items()}
     exact = logits(llama)
