@@ -158,14 +158,18 @@ def _is_compiling() -> bool:
     return bool(torch.compiler.is_compiling())
 
 
-@torch.library.custom_op("stoch::packed_linear", mutates_args=())
-def _packed_linear(rows: torch.Tensor, handle: int, outputs: int) -> torch.Tensor:
+def _linear_product(rows: torch.Tensor, handle: int, outputs: int) -> torch.Tensor:
     return _LINEARS[handle].product(rows)
 
 
-@_packed_linear.register_fake
-def _(rows: torch.Tensor, handle: int, outputs: int) -> torch.Tensor:
+def _linear_shape(rows: torch.Tensor, handle: int, outputs: int) -> torch.Tensor:
     return rows.new_empty((rows.shape[0], outputs))
+
+
+# Not as decorators, whose types differ between versions of torch.
+_custom_op: Any = torch.library.custom_op
+_packed_linear: Any = _custom_op("stoch::packed_linear", mutates_args=())(_linear_product)
+_packed_linear.register_fake(_linear_shape)
 
 
 def _heads(x: torch.Tensor, groups: int) -> torch.Tensor:
@@ -224,7 +228,6 @@ def _require_causal(mask: torch.Tensor, mode: str) -> None:
         raise stoch.InvalidInput(f"attention = {mode}: allowed is a causal mask, without padding or windows")
 
 
-@torch.compiler.disable
 def attention_forward(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -303,7 +306,8 @@ def _register_attention() -> None:
         raise stoch.InvalidInput(
             f"transformers {transformers.__version__} has no AttentionMaskInterface: give attention=False, or a newer one"
         ) from None
-    AttentionInterface.register(_NAME, attention_forward)
+    untraced: Any = torch.compiler.disable
+    AttentionInterface.register(_NAME, untraced(attention_forward))
     AttentionMaskInterface.register(_NAME, eager_mask)
 
 
