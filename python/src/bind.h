@@ -9,6 +9,7 @@ namespace stoch::python {
 void BindErrors(nanobind::module_& m);
 void BindConfig(nanobind::module_& m);
 void BindProducts(nanobind::module_& m);
+void BindPlan(nanobind::module_& m);
 void BindModel(nanobind::module_& m);
 void BindSequences(nanobind::module_& m);
 void BindChecks(nanobind::module_& m);

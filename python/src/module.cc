@@ -12,6 +12,7 @@ NB_MODULE(_stoch, m) {
   stoch::python::BindErrors(m);
   stoch::python::BindConfig(m);
   stoch::python::BindProducts(m);
+  stoch::python::BindPlan(m);
   stoch::python::BindModel(m);
   stoch::python::BindSequences(m);
   stoch::python::BindChecks(m);

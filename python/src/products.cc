@@ -5,7 +5,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
-#include <cmath>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,6 +19,7 @@
 #include "python/src/counts.h"
 #include "python/src/devices.h"
 #include "python/src/errors.h"
+#include "python/src/packed.h"
 
 namespace nb = nanobind;
 
@@ -61,28 +61,6 @@ class StreamOrder {
   CallerStreams* streams_;
   Device device_;
   uintptr_t stream_;
-};
-
-// A matrix prepared once.
-class Packed {
- public:
-  Packed(OpenDevice& open, std::unique_ptr<LinearWeight> weight, const Config& config)
-      : open_(open), weight_(std::move(weight)), config_(config.config()) {}
-  ~Packed() {
-    // A child process cannot free what its parent's driver or threads made.
-    if (WasForked()) (void)weight_.release();
-  }
-  Packed(const Packed&) = delete;
-  Packed& operator=(const Packed&) = delete;
-
-  OpenDevice& open() const { return open_; }
-  const LinearWeight& weight() const { return *weight_; }
-  const ScConfig& config() const { return config_; }
-
- private:
-  OpenDevice& open_;
-  std::unique_ptr<LinearWeight> weight_;
-  ScConfig config_;
 };
 
 void Finish(OpenDevice& open, StreamOrder* order, bool wait) {
@@ -149,30 +127,8 @@ void PackedProduct(nb::handle a, const Packed& packed, nb::handle out, uintptr_t
   Finish(open, &order, check_finite);
 }
 
-// `b` on the host; the packed weight lives on `cuda` (an ordinal) or the CPU (-1).
 std::unique_ptr<Packed> Pack(nb::handle b, const Config& config, int cuda) {
-  RequireNotForked();
-  const Array array = Array::Import(b, "b", false);
-  if (!array.on_cpu()) throw InvalidInput("b is on " + PlaceName(array.view().device) + ": packing reads the host");
-  if (array.view().rank != 2) throw InvalidInput("b has 3 dimensions: a packed b has 2");
-  const nb::gil_scoped_release release;
-  std::vector<float> storage;
-  const TensorView view = WidenHost(array.view(), &storage);
-  if (view.numel() == 0) throw InvalidInput("b is empty: a packed b has at least one row and one column");
-  for (const float value : std::span(view.ptr<const float>(), static_cast<size_t>(view.numel()))) {
-    if (!std::isfinite(value)) throw NotFinite("sc_matmul: NaN or infinity in b");
-  }
-  OpenDevice& open = DeviceOf(cuda < 0 ? Device{DeviceKind::kCpu, 0} : Device{DeviceKind::kCuda, cuda});
-  const std::lock_guard lock(open.mutex);
-  WeightSource source;
-  source.name = "b";
-  source.rows = view.dim(0);
-  source.cols = view.dim(1);
-  source.host = view.data;
-  LinearSpec spec{Precision::kSc, config.op()};
-  std::unique_ptr<LinearWeight> weight = open.backend->MakeLinear(open.device, {&source, 1}, spec);
-  open.backend->Synchronize(open.device);  // the host memory is the caller's
-  return std::make_unique<Packed>(open, std::move(weight), config);
+  return MakePacked(b, {Precision::kSc, config.op()}, config.config(), cuda);
 }
 
 void CountsOf(nb::handle a, nb::handle b, const Config& config, nb::handle out) {

@@ -28,7 +28,12 @@ def library_of(array: Any) -> str:
 
 def cuda_ordinal(array: Any) -> int:
     """The CUDA device an array is on, -1 for the CPU."""
-    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
+    if isinstance(array, np.ndarray):
+        return -1
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return int(array.get_device()) if array.is_cuda else -1
+    if not hasattr(array, "__dlpack_device__"):
         return -1
     kind, index = array.__dlpack_device__()
     return int(index) if int(kind) in _CUDA else -1
@@ -40,7 +45,7 @@ def shape_of(array: Any, name: str) -> tuple[int, ...]:
         raise _stoch.InvalidInput(
             f"{name} is a {type(array).__name__}: allowed is an array with the buffer protocol or __dlpack__"
         )
-    return tuple(int(n) for n in shape)
+    return tuple(shape)
 
 
 def as_float(array: Any, name: str) -> Any:
@@ -77,7 +82,7 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str = "float32") -> Any:
 
 def finished(like: Any, out: Any) -> Any:
     """The result as `like`'s library holds it."""
-    if library_of(like) == "jax" and isinstance(out, np.ndarray):
+    if type(like) is not np.ndarray and library_of(like) == "jax" and isinstance(out, np.ndarray):
         import jax.numpy
 
         return jax.numpy.asarray(out)

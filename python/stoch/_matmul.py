@@ -154,9 +154,11 @@ def product(a: Any, b: Any, config: ScConfig, *, out: Any = None, stream: Any = 
     shape = _result_shape(a, b)
     ordinal = _arrays.cuda_ordinal(a)
     target = _arrays.empty(a, shape) if out is None else out
+    if ordinal >= 0:
+        a, b = _arrays.as_float(a, "a"), _arrays.as_float(b, "b")
     _stoch.product(
-        _arrays.as_float(a, "a"),
-        _arrays.as_float(b, "b"),
+        a,
+        b,
         config._handle,
         target,
         _arrays.caller_stream(a, ordinal, stream),
@@ -171,9 +173,8 @@ def _packed_product(a: Any, b: Packed, out: Any, stream: Any, check_finite: bool
         raise _stoch.InvalidInput(f"a has {len(left)} dimensions: a packed b takes 2")
     ordinal = _arrays.cuda_ordinal(a)
     target = _arrays.empty(a, (left[0], b.shape[0])) if out is None else out
-    _stoch.packed_product(
-        _arrays.as_float(a, "a"), b._handle, target, _arrays.caller_stream(a, ordinal, stream), check_finite
-    )
+    left_operand = a if ordinal < 0 else _arrays.as_float(a, "a")
+    _stoch.packed_product(left_operand, b._handle, target, _arrays.caller_stream(a, ordinal, stream), check_finite)
     return _arrays.finished(a, target) if out is None else out
 
 

@@ -81,6 +81,32 @@ def counts(a: object, b: object, config: Config, out: object) -> None: ...
 
 def synchronize() -> None: ...
 
+class ModelPlan:
+    """What every operator of every layer of a model runs."""
+
+    def __init__(self, settings: _Sequence[str], files: ScFiles, layers: int, sizes: tuple[int, int, int]) -> None: ...
+
+    def config(self, layer: int, operator: str) -> str:
+        """Its configuration as text."""
+
+    def arith(self, layer: int, operator: str) -> str:
+        """sc, fp, int2, ..."""
+
+    def describe(self) -> str: ...
+
+    @property
+    def per_call(self) -> bool: ...
+
+    @property
+    def has_files(self) -> bool: ...
+
+    @property
+    def has_lengths(self) -> bool: ...
+
+    def pack(self, layer: int, operator: str, b: object, cuda: int) -> Packed: ...
+
+    def row_lengths(self, layer: int, operator: str, x: object) -> list[int]: ...
+
 class Request:
     """What to generate, but for the prompt."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,10 @@ except ImportError:
     raise ImportError("stoch.torch needs torch: pip install torch") from None
 
 import stoch
-from stoch import _stoch
+from stoch._operators import Operators
+from stoch._scales import convert_scales
+
+__all__ = ["Report", "attention_forward", "convert_scales", "patch", "patched", "unpatch"]
 
 _NAME = "stoch"
 
@@ -29,40 +33,12 @@ class Report:
     left: dict[str, str]  # module: why
     attention: str  # the mode; "" where it was left alone
     operators: dict[str, int] = field(default_factory=dict)  # how many of each
+    layers: list[dict[str, str]] = field(default_factory=list)  # of each decoder layer: operator and configuration
+    config: str = ""  # settings, and hashes of files
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {name}" for name, count in self.operators.items())
         return f"{len(self.replaced)} linears in SC ({kinds}); attention: {self.attention or 'as it was'}"
-
-
-class _Settings:
-    """SC settings by the name of an operator, which need not be one of the engine's."""
-
-    def __init__(self, sc: str | Sequence[str] | stoch.ModelConfig) -> None:
-        if isinstance(sc, stoch.ModelConfig):
-            if sc.has_files:
-                raise stoch.InvalidInput("sc has files (mp, smooth or mask): stoch.load takes them, patch does not")
-            sc = sc.settings
-        texts = [sc] if isinstance(sc, str) else list(sc)
-        entries = [entry for text in texts for entry in text.split(",") if entry]
-        known = {name for name, _ in _stoch.operator_configs([])[0]}
-        own, self.extra = [], dict[str, dict[str, str]]()
-        for entry in entries:
-            name, _, value = entry.partition("=")
-            operator, dot, parameter = name.rpartition(".")
-            if dot and operator not in known:
-                self.extra.setdefault(operator, {})[parameter] = value
-            else:
-                own.append(entry)
-        configs, self.attention = _stoch.operator_configs(own)
-        self.configs = {name: stoch.ScConfig.parse(text) for name, text in configs}
-        general = [entry for entry in own if "." not in entry.partition("=")[0]]
-        self.general = stoch.ScConfig.parse(dict(_stoch.operator_configs(general)[0])["q_proj"])
-
-    def of(self, operator: str) -> stoch.ScConfig:
-        base = self.configs.get(operator, self.general)
-        changes: dict[str, Any] = self.extra.get(operator, {})
-        return base.replace(**changes)
 
 
 def _decoder_layers(model: torch.nn.Module) -> tuple[str, torch.nn.ModuleList]:
@@ -93,13 +69,25 @@ def _num_experts(model: torch.nn.Module) -> int:
 class _Linear:
     """What a patched linear computes; its weight is packed at first use, and again when it changed."""
 
-    def __init__(self, module: torch.nn.Module, config: stoch.ScConfig, grad: str | None) -> None:
+    def __init__(
+        self, module: torch.nn.Module, settings: Operators, place: tuple[int, str], grad: str | None, free: bool
+    ) -> None:
         self.module = weakref.ref(module)
-        self.config = config
+        self.settings = settings
+        self.place = place
         self.grad = grad
         self.transposed = _is_conv1d(module)
         self.key: tuple[Any, ...] = ()
         self.packed: stoch.Packed | None = None
+        self.freed = False
+        self.handle = id(self)
+        _LINEARS[self.handle] = self
+        if free:
+            self.pack()
+            weight = module.weight
+            assert isinstance(weight, torch.Tensor)
+            module.weight = torch.nn.Parameter(weight.detach().to("meta"), requires_grad=False)
+            self.freed = True
 
     def weight(self) -> torch.Tensor:
         module = self.module()
@@ -109,12 +97,25 @@ class _Linear:
         return weight.detach().t() if self.transposed else weight.detach()
 
     def pack(self) -> stoch.Packed:
+        if self.freed:
+            assert self.packed is not None
+            return self.packed
         weight = self.weight()
-        key = (weight.data_ptr(), weight._version, weight.device, weight.dtype)
+        version = 0 if weight.is_inference() else weight._version
+        key = (weight.data_ptr(), version, weight.device, weight.dtype)
         if self.packed is None or key != self.key:
-            self.packed = stoch.pack(weight, self.config)
+            self.packed = self.settings.pack(*self.place, weight)
             self.key = key
         return self.packed
+
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        """float32 [rows, outputs] of contiguous float32 [rows, inputs]."""
+        packed = self.pack()
+        if rows.shape[0] == 0:
+            return rows.new_zeros((0, packed.shape[0]))
+        result = stoch.sc_matmul(rows, packed)
+        assert isinstance(result, torch.Tensor)
+        return result
 
     def exact(self, x: torch.Tensor) -> torch.Tensor:
         module = self.module()
@@ -129,18 +130,46 @@ class _Linear:
         needs_grad = torch.is_grad_enabled() and x.requires_grad
         if needs_grad and self.grad is None:
             raise stoch.InvalidInput("an input needs a gradient: patch with grad='ste', or run under torch.no_grad()")
+        if self.settings.per_call and x.dim() > 2 and x.shape[0] > 1:
+            raise stoch.InvalidInput(
+                f"mp_normalise = call: a row's length depends on its whole call, so the batch is 1, got {x.shape[0]}"
+            )
+        weight = module.weight
+        assert isinstance(weight, torch.Tensor)
+        outputs = weight.shape[1] if self.transposed else weight.shape[0]
         with torch.no_grad():
-            packed = self.pack()
             rows = x.detach().to(torch.float32).reshape(-1, x.shape[-1]).contiguous()
-            y = stoch.sc_matmul(rows, packed) if rows.shape[0] else rows.new_zeros((0, packed.shape[0]))
+            y = _packed_linear(rows, self.handle, outputs) if _is_compiling() else self.product(rows)
             bias = getattr(module, "bias", None)
             if bias is not None:
                 y = y + bias.detach().to(torch.float32)
-            result: torch.Tensor = y.to(x.dtype).reshape(*x.shape[:-1], packed.shape[0])
+            result: torch.Tensor = y.to(x.dtype).reshape(*x.shape[:-1], outputs)
         if self.grad == "ste" and (needs_grad or any(p.requires_grad for p in module.parameters())):
             exact = self.exact(x)
             return exact + (result - exact).detach()
         return result
+
+
+# What the op of torch.library finds by number: a graph holds no Python objects.
+_LINEARS: weakref.WeakValueDictionary[int, _Linear] = weakref.WeakValueDictionary()
+
+
+def _is_compiling() -> bool:
+    return bool(torch.compiler.is_compiling())
+
+
+def _linear_product(rows: torch.Tensor, handle: int, outputs: int) -> torch.Tensor:
+    return _LINEARS[handle].product(rows)
+
+
+def _linear_shape(rows: torch.Tensor, handle: int, outputs: int) -> torch.Tensor:
+    return rows.new_empty((rows.shape[0], outputs))
+
+
+# Not as decorators, whose types differ between versions of torch.
+_custom_op: Any = torch.library.custom_op
+_packed_linear: Any = _custom_op("stoch::packed_linear", mutates_args=())(_linear_product)
+_packed_linear.register_fake(_linear_shape)
 
 
 def _heads(x: torch.Tensor, groups: int) -> torch.Tensor:
@@ -151,20 +180,52 @@ def _heads(x: torch.Tensor, groups: int) -> torch.Tensor:
     return x.reshape(-1, *x.shape[2:])
 
 
-def _av_per_token(p: torch.Tensor, v: torch.Tensor, config: stoch.ScConfig) -> torch.Tensor:
+def _product(a: torch.Tensor, b: torch.Tensor, config: stoch.ScConfig, granularity: str, lengths: Any) -> torch.Tensor:
+    """a @ b.T of every head; `lengths`: of every row of a, or None."""
+    if lengths is None:
+        result = stoch.sc_matmul(a, b, config, granularity=granularity, chunk_d=0)
+    else:
+        rows = lengths.reshape(a.shape[:2])
+        heads = range(a.shape[0])
+        result = torch.stack([stoch.sc_matmul(a[h], b[h], config, lengths=rows[h], chunk_d=0) for h in heads])
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+def _av_per_token(
+    p: torch.Tensor, v: torch.Tensor, config: stoch.ScConfig, lengths: Any = None
+) -> torch.Tensor:
     """p v with a scale of v for each position, which is folded into p, and one of p for each row.
 
     A last position of the largest code, which no row sees, gives every channel of v the scale 1, so that its codes stay.
     """
     largest = float((1 << (int(config.sc_prec) - 1)) - 1)
-    scale = v.abs().amax(dim=-1, keepdim=True).clamp(min=1e-5) / largest
+    # A division by a Python number would be a multiplication by its reciprocal on CUDA.
+    scale = v.abs().amax(dim=-1, keepdim=True).clamp(min=1e-5) / torch.full((), largest, device=v.device)
     codes = torch.round(v / scale).clamp(-largest, largest)
     last = codes.new_full((codes.shape[0], 1, codes.shape[2]), largest)
     b = torch.cat([codes, last], dim=1).transpose(1, 2)
     a = torch.cat([p * scale.transpose(1, 2), p.new_zeros((p.shape[0], p.shape[1], 1))], dim=2)
-    result = stoch.sc_matmul(a, b, config, granularity="per_row", chunk_d=0)
-    assert isinstance(result, torch.Tensor)
-    return result
+    return _product(a, b, config, "per_row", lengths)
+
+
+def _visible(
+    attention_mask: torch.Tensor | None, n: int, positions: int, causal: bool, window: int | None, device: torch.device
+) -> torch.Tensor | None:
+    """Which positions a row sees, bool [n, positions], where no mask is given; None: all."""
+    if attention_mask is not None or (n == 1 and window is None) or not causal:
+        return None
+    seen = torch.ones(n, positions, dtype=torch.bool, device=device).tril(positions - n)
+    return seen if window is None else seen.triu(positions - n - window + 1)
+
+
+def _require_causal(mask: torch.Tensor, mode: str) -> None:
+    """attention = per_head and per_row have scales of the whole window, so what is in it has to be seen."""
+    n, positions = mask.shape[-2:]
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    causal = torch.ones(n, positions, dtype=torch.bool, device=mask.device).tril(positions - n)
+    if bool((seen != causal).any()):
+        raise stoch.InvalidInput(f"attention = {mode}: allowed is a causal mask, without padding or windows")
 
 
 def attention_forward(
@@ -176,10 +237,15 @@ def attention_forward(
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
+    sliding_window: int | None = None,
+    s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention as transformers' AttentionInterface calls it; both products in the configuration of the patched model."""
-    settings: _Settings | None = getattr(module, "_stoch_settings", None)
+    settings: Operators | None = getattr(module, "_stoch_settings", None)
+    layer: int = getattr(module, "_stoch_layer", 0)
+    if s_aux is not None:
+        raise stoch.InvalidInput(f"{type(module).__name__}: attention sinks are not supported: give attention=False")
     if settings is None:
         raise stoch.InvalidInput(f"{type(module).__name__}: attention 'stoch' needs stoch.torch.patch(model)")
     if dropout > 0:
@@ -188,14 +254,22 @@ def attention_forward(
     mode = settings.attention
     if mode in ("per_head", "per_row") and batch > 1:
         raise stoch.InvalidInput(f"attention = {mode}: a result depends on its whole pass, so the batch is 1, got {batch}")
+    if settings.has_lengths and settings.per_call and batch > 1:
+        raise stoch.InvalidInput(f"mp_normalise = call: lengths depend on the whole call, so the batch is 1, got {batch}")
+    if attention_mask is not None and mode in ("per_head", "per_row"):
+        _require_causal(attention_mask[..., : key.shape[2]], mode)
     groups = heads // key.shape[1]
+
+    def lengths_of(operator: str, rows: torch.Tensor) -> Any:
+        return settings.row_lengths(layer, operator, rows.flatten(0, 1)) if settings.has_lengths else None
+
     with torch.no_grad():
         q, k, v = _heads(query, 1), _heads(key, groups), _heads(value, groups)
         granularity = "per_head" if mode == "per_head" else "per_row"
         if mode == "exact":
             scores = q @ k.transpose(1, 2)
         else:
-            scores = stoch.sc_matmul(q, k, settings.of("qk"), granularity=granularity, chunk_d=0)
+            scores = _product(q, k, settings.of(layer, "qk"), granularity, lengths_of("qk", q))
         scores = scores * (d**-0.5 if scaling is None else scaling)
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
@@ -207,16 +281,17 @@ def attention_forward(
                 scores = scores.masked_fill(~mask, torch.finfo(torch.float32).min)
             else:
                 scores = scores + mask.to(torch.float32).clamp(min=torch.finfo(torch.float32).min)
-        elif n > 1 and getattr(module, "is_causal", True):
-            seen = torch.ones(n, positions, dtype=torch.bool, device=q.device).tril(positions - n)
+        causal = getattr(module, "is_causal", True)
+        seen = _visible(attention_mask, n, positions, causal, sliding_window, q.device)
+        if seen is not None:
             scores = scores.masked_fill(~seen, torch.finfo(torch.float32).min)
         p = torch.softmax(scores, dim=-1).reshape(batch * heads, n, positions)
         if mode == "exact":
             out = p @ v
         elif mode == "per_token":
-            out = _av_per_token(p, v, settings.of("av"))
+            out = _av_per_token(p, v, settings.of(layer, "av"), lengths_of("av", p))
         else:
-            out = stoch.sc_matmul(p, v.transpose(1, 2), settings.of("av"), granularity=granularity, chunk_d=0)
+            out = _product(p, v.transpose(1, 2), settings.of(layer, "av"), granularity, lengths_of("av", p))
     return out.reshape(batch, heads, n, -1).transpose(1, 2).contiguous().to(query.dtype), None
 
 
@@ -231,24 +306,37 @@ def _register_attention() -> None:
         raise stoch.InvalidInput(
             f"transformers {transformers.__version__} has no AttentionMaskInterface: give attention=False, or a newer one"
         ) from None
-    AttentionInterface.register(_NAME, attention_forward)
+    untraced: Any = torch.compiler.disable
+    AttentionInterface.register(_NAME, untraced(attention_forward))
     AttentionMaskInterface.register(_NAME, eager_mask)
 
 
-def _patch_attention(model: Any, layers: torch.nn.ModuleList, settings: _Settings) -> None:
+def _patch_attention(model: Any, layers: torch.nn.ModuleList, settings: Operators) -> None:
     if not hasattr(model, "set_attn_implementation"):
         raise stoch.InvalidInput(f"{type(model).__name__} does not use the attention interface: give attention=False")
     _register_attention()
     model._stoch_attention_before = model.config._attn_implementation
-    for layer in layers.modules():
-        if "Attention" in type(layer).__name__:
-            layer._stoch_settings = settings  # type: ignore[assignment]
+    for number, layer in enumerate(layers):
+        for module in layer.modules():
+            if "Attention" in type(module).__name__:
+                module._stoch_settings = settings  # type: ignore[assignment]
+                module._stoch_layer = number  # type: ignore[assignment]
     try:
         model.set_attn_implementation(_NAME)
     except Exception as error:
         raise stoch.InvalidInput(
             f"{type(model).__name__} does not use the attention interface: give attention=False ({error})"
         ) from error
+
+
+def _sizes(layers: torch.nn.ModuleList) -> tuple[int, int, int]:
+    """Inputs of q_proj, down_proj and o_proj; 1 where there is none."""
+    inputs: dict[str, int] = {}
+    for name, module in layers[0].named_modules():
+        if isinstance(module, torch.nn.Linear):
+            inputs.setdefault(name.rpartition(".")[2], module.in_features)
+    hidden = next((inputs[name] for name in ("q_proj", "k_proj", "gate_proj", "up_proj") if name in inputs), 1)
+    return hidden, inputs.get("down_proj", 1), inputs.get("o_proj", 1)
 
 
 def patch(
@@ -258,50 +346,77 @@ def patch(
     operators: Sequence[str] | None = None,
     skip: Sequence[str] = ("lm_head",),
     attention: bool = True,
+    mp: str | os.PathLike[str] | None = None,
+    mp_normalise: str = "fixed",
+    smooth: str | os.PathLike[str] | None = None,
+    mask: str | os.PathLike[str] | None = None,
+    mask_bits: int = 0,
     grad: str | None = None,
+    free_weights: bool = False,
 ) -> Report:
     """Puts the linears of the decoder layers, and attention, of a Hugging Face model into stochastic computing.
 
     sc         settings of --sc; an operator is the last name of a module, any name will do: qkv_proj.stoc_len=64.
     operators  only these; `skip`: not these. A linear whose outputs number the experts (a router) is never replaced.
     attention  False leaves it alone.
+    mp, mp_normalise, smooth, mask, mask_bits
+               files, as `stoch.load` takes them, for operators with the engine's names (q_proj, ..., down_proj, qk, av);
+               on the CPU.
     grad       None: inference. "ste": gradients of the exact linear pass through.
+    free_weights  pack at once and drop the original weights; such a model cannot be unpatched.
 
     Modules keep their parameters and their state_dict. A weight is packed at first use, and again once it changed.
     """
     if grad not in (None, "ste"):
         raise stoch.InvalidInput(f"grad = {grad}: allowed is None, 'ste'")
+    if free_weights and grad is not None:
+        raise stoch.InvalidInput("free_weights: grad='ste' needs the weights")
     if getattr(model, "_stoch_patched", None):
         raise stoch.InvalidInput(f"{type(model).__name__} is patched: unpatch it first")
-    settings = _Settings(sc)
     prefix, layers = _decoder_layers(model)
+    settings = Operators(
+        sc,
+        layers=len(layers),
+        sizes=_sizes(layers),
+        attention=attention,
+        mp=mp,
+        mp_normalise=mp_normalise,
+        smooth=smooth,
+        mask=mask,
+        mask_bits=mask_bits,
+    )
     experts = _num_experts(model)
     replaced, left, counts = dict[str, str](), dict[str, str](), dict[str, int]()
-    patched = []
-    for name, module in layers.named_modules(prefix=prefix):
-        if not (isinstance(module, torch.nn.Linear) or _is_conv1d(module)):
-            continue
-        operator = name.rpartition(".")[2]
-        weight = module.weight
-        assert isinstance(weight, torch.Tensor)
-        outputs = weight.shape[1] if _is_conv1d(module) else weight.shape[0]
-        if operator in skip or (operators is not None and operator not in operators):
-            left[name] = "not asked for"
-        elif experts > 1 and outputs == experts:
-            left[name] = "a router"
-        else:
-            linear = _Linear(module, settings.of(operator), grad)
-            patched.append((module, linear))
-            replaced[name] = linear.config.describe()
-            counts[operator] = counts.get(operator, 0) + 1
-    if not patched:
+    by_layer: list[dict[str, str]] = [{} for _ in layers]
+    chosen: list[tuple[torch.nn.Module, tuple[int, str]]] = []
+    for number, layer in enumerate(layers):
+        for name, module in layer.named_modules(prefix=f"{prefix}.{number}"):
+            if not (isinstance(module, torch.nn.Linear) or _is_conv1d(module)):
+                continue
+            operator = name.rpartition(".")[2]
+            weight = module.weight
+            assert isinstance(weight, torch.Tensor)
+            outputs = weight.shape[1] if _is_conv1d(module) else weight.shape[0]
+            if operator in skip or (operators is not None and operator not in operators):
+                left[name] = "not asked for"
+            elif experts > 1 and outputs == experts:
+                left[name] = "a router"
+            elif settings.is_exact(number, operator):
+                left[name] = "arith = fp"
+            else:
+                chosen.append((module, (number, operator)))
+                by_layer[number][operator] = replaced[name] = settings.of(number, operator).describe()
+                counts[operator] = counts.get(operator, 0) + 1
+    if not chosen:
         raise stoch.InvalidInput(f"{type(model).__name__}: no linear to replace was found in {prefix}")
+    patched = [(module, _Linear(module, settings, place, grad, free_weights)) for module, place in chosen]
     if attention:
         _patch_attention(model, layers, settings)
     for module, linear in patched:
         module.forward = linear
     model._stoch_patched = [module for module, _ in patched]  # type: ignore[assignment]
-    return Report(replaced, left, settings.attention if attention else "", counts)
+    mode = settings.attention if attention else ""
+    return Report(replaced, left, mode, counts, by_layer, settings.describe())
 
 
 def unpatch(model: torch.nn.Module) -> None:
@@ -309,6 +424,8 @@ def unpatch(model: torch.nn.Module) -> None:
     patched: Any = getattr(model, "_stoch_patched", None)
     if not patched:
         raise stoch.InvalidInput(f"{type(model).__name__} is not patched")
+    if any(module.forward.freed for module in patched):
+        raise stoch.InvalidInput(f"{type(model).__name__} was patched with free_weights: load it again")
     for module in patched:
         del module.__dict__["forward"]
     del model._stoch_patched
@@ -317,6 +434,7 @@ def unpatch(model: torch.nn.Module) -> None:
         model.set_attn_implementation(before)  # type: ignore[operator]
         for module in model.modules():
             module.__dict__.pop("_stoch_settings", None)
+            module.__dict__.pop("_stoch_layer", None)
 
 
 @contextlib.contextmanager

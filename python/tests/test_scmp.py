@@ -41,29 +41,35 @@ def test_recorded_products(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert torch.equal(y, stoch.sc_matmul(a, b, **ours)), name
 
 
-def test_recorded_rungs(shared: Path) -> None:
+def test_recorded_rungs(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cases of rungs, and lengths with smoothing as rungs: the recorded bytes, which are those of stoch.sc_matmul."""
     from scmp_kernels import sc_matmul
 
     tensors, metadata = read(shared / "goldens/research_golden.safetensors")
     seen = 0
     for case in json.loads(metadata["cases"]):
-        sc = case.get("sc", {})
-        if case["kind"] != "rungs" or sc["scramble"] != "bitrev" or sc["scramble_masks"] != 64:
+        if case["kind"] != "rungs" and case["case"] != "smooth":
             continue
         seen += 1
+        sc = dict(case["sc"])
+        monkeypatch.setenv("SCMP_KERNELS_SEMANTICS", "published-2026" if sc["scramble_masks"] == 64 else "published")
+        monkeypatch.setenv("SC_OWEN_MODE", sc["scramble"])
         tensor = {role: torch.from_numpy(tensors[name].copy()) for role, name in case["tensors"].items()}
-        y = sc_matmul(
-            tensor["a"],
-            tensor["b"],
-            sc_prec=sc["sc_prec"],
-            stoc_len=sc["stoc_len"],
-            rng_levels=sc["rng_levels"],
-            chunk_d=sc["chunk_d"],
-            rung_table=tensor["rung"],
-            level_lens=case["level_lens"],
+        levels, rungs = case.get("level_lens"), tensor.get("rung")
+        if rungs is None:
+            chunks = -(-tensor["a"].shape[1] // sc["chunk_d"])
+            lengths = tensor["lengths"].reshape(tensor["a"].shape[0], -1).expand(-1, chunks)
+            found, rungs = torch.unique(lengths, return_inverse=True)
+            levels = found.tolist()
+        arguments = {"rung_table": rungs.to(torch.int32), "level_lens": levels, "smooth_scales": tensor.get("smooth")}
+        settings = {name: sc[name] for name in ("sc_prec", "stoc_len", "rng_levels", "chunk_d")}
+        y = sc_matmul(tensor["a"], tensor["b"], halve_bipolar_stoc_len=sc["halve"], **settings, **arguments)
+        assert y.numpy().tobytes() == tensor["y"].numpy().tobytes(), case["case"]
+        own = stoch.sc_matmul(
+            tensor["a"], tensor["b"], stoch.ScConfig(**sc), rungs=rungs, level_lens=levels, smooth=tensor.get("smooth")
         )
-        assert torch.equal(y, tensor["y"]), case["case"]
-    assert seen >= 6
+        assert torch.equal(y, own), case["case"]
+    assert seen == 11
 
 
 def test_semantics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,3 +150,43 @@ def test_config_dict() -> None:
     assert torch.equal(default, sc_matmul(a, b))
     other = sc_matmul(a, b, config=config({"type": "sobol", "seed": [1, 3, 7, 15, 31, 63, 127, 255]}))
     assert not torch.equal(other, default) and (other - a @ b.T).abs().max() < 1
+
+
+def test_a_matrix_is_packed_when_it_comes_again() -> None:
+    from scmp_kernels import sc_matmul
+    from scmp_kernels.sc import clear_rng_cache, kernels
+
+    clear_rng_cache()
+    a, weight = torch.randn(3, 64), torch.randn(5, 64, dtype=torch.bfloat16)
+    want = stoch.sc_matmul(a, weight.float())
+    for packed in (False, True, True):
+        assert torch.equal(sc_matmul(a, weight), want)
+        (entry,) = kernels._packed_cache.values()
+        assert (entry[2] is not None) == packed
+    half = weight[:, :32]
+    assert torch.equal(sc_matmul(a[:, :32], half), stoch.sc_matmul(a[:, :32], half.float()))
+    assert len(kernels._packed_cache) == 2
+    del weight, half
+    sc_matmul(a, torch.randn(2, 64))
+    assert len(kernels._packed_cache) == 1  # what was freed is forgotten
+    clear_rng_cache()
+
+
+def test_rungs_are_checked() -> None:
+    from scmp_kernels import sc_matmul
+
+    a, b = torch.randn(4, 300), torch.randn(2, 300)
+    good = {"chunk_d": 128, "stoc_len": 128, "halve_bipolar_stoc_len": True}
+    good |= {"rung_table": torch.zeros(4, 3, dtype=torch.int32), "level_lens": [32, 128]}
+    assert torch.equal(sc_matmul(a, b, **good), sc_matmul(a, b, chunk_d=128, stoc_len=32, halve_bipolar_stoc_len=True))
+    for change, words in (
+        ({"rung_table": torch.zeros(4, 2, dtype=torch.int32)}, "expected"),
+        ({"rung_table": torch.zeros(4, 3)}, "whole numbers"),
+        ({"rung_table": torch.full((4, 3), 2)}, "0..1"),
+        ({"level_lens": None}, "both or none"),
+        ({"stoc_len": 64}, "at most stoc_len"),
+        ({"chunk_d": 0}, "chunk_d above 0"),
+        ({"stoc_len": 256, "halve_bipolar_stoc_len": False, "level_lens": [64, 256]}, "nest"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            sc_matmul(a, b, **{**good, **change})

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -48,6 +51,34 @@ def test_operands_of_other_libraries() -> None:
         stoch.sc_matmul(torch.nn.Parameter(a), b)
     with pytest.raises(stoch.InvalidInput, match="a is float64"):
         stoch.sc_matmul(a.double(), b)
+
+
+def test_operands_that_are_refused() -> None:
+    b = torch.ones(3, 4)
+    packed = stoch.pack(b)
+    for a, words in (
+        (torch.ones(2, 4, device="meta"), "a: .*meta"),
+        (torch.ones(2, 4).double(), "a is float64: allowed"),
+        (torch.ones(2, 4).int(), "a is int32: allowed"),
+        (torch.ones(2, 4, dtype=torch.complex64), "a is complex64: allowed"),
+        (torch.eye(4).to_sparse(), "a: .*strided"),
+        (torch._neg_view(torch.ones(2, 4)), "a is a negated view"),
+        (torch.ones(4), "a has 1 dimensions"),
+        (torch.ones(2, 5), "do not fit|5 columns"),
+        (torch.full((2, 4), float("nan")), "NaN"),
+    ):
+        for other in (b, packed):
+            with pytest.raises(stoch.InvalidInput, match=words):
+                stoch.sc_matmul(a, other)
+    for out, words in (
+        (torch.empty(3, 3, device="meta"), "out: .*meta"),
+        (torch.empty(3, 3).double(), "out is float64"),
+        (torch.empty(2, 3), "do not fit"),
+    ):
+        with pytest.raises(stoch.InvalidInput, match=words):
+            stoch.sc_matmul(torch.ones(3, 4), b, out=out)
+    with pytest.raises(stoch.InvalidInput, match="b: .*meta"):
+        stoch.pack(torch.ones(2, 4, device="meta"))
 
 
 def test_linears_are_those_of_the_engine(llama) -> None:
@@ -157,3 +188,193 @@ def test_gradients_pass_through(llama) -> None:
     ).abs().max() < 1e-6
     y.sum().backward()
     assert torch.allclose(x.grad, module.weight.detach().sum(0).expand(2, -1))
+
+
+LEVELS = [128, 64, 32]
+THRESHOLDS = [0.6, 0.3]
+
+
+def write_table(path: Path, **more: object) -> Path:
+    bucket = {"thresholds": THRESHOLDS, "metric_lo": 0.0, "metric_hi": 3.0}
+    names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qk", "av")
+    table = {"stoc_len_levels": LEVELS, "sc_prec": 8, "halve_bipolar_stoc_len": True}
+    table["operator_defaults"] = {name: bucket for name in names}
+    path.write_text(json.dumps({**table, **more}))
+    return path
+
+
+def lengths_of(rows: torch.Tensor) -> np.ndarray:
+    u = np.clip(rows.abs().amax(dim=-1).numpy() / np.float32(3), 0, 1)
+    first = [next((i for i, t in enumerate(THRESHOLDS) if value >= np.float32(t)), 2) for value in u.reshape(-1)]
+    return np.array(LEVELS)[first].reshape(u.shape)
+
+
+def test_mixed_lengths_and_protected_channels(llama, tmp_path: Path) -> None:
+    protected = {"stoc_len": 128, "indices": {"up_proj:b1": [3, 7, 40]}}
+    table = write_table(tmp_path / "mp.json", protected_channels=protected)
+    report = stoch.torch.patch(llama, mp=table, attention=False)
+    assert "mp=" in report.config and report.layers[1]["up_proj"].startswith("halve=1")
+    x = torch.randn(6, 64) * torch.tensor([0.2, 0.4, 0.7, 1.0, 2.0, 3.0])[:, None]
+    module = llama.model.layers[0].mlp.up_proj
+    with torch.no_grad():
+        y = module(x)
+        other = llama.model.layers[1].mlp.up_proj(x)
+    assert len(set(lengths_of(x).tolist())) == 3
+    options = {"halve": True, "chunk_d": 128}
+    assert torch.equal(y, stoch.sc_matmul(x, module.weight.detach(), lengths=lengths_of(x), **options))
+    rest = [i for i in range(64) if i not in (3, 7, 40)]
+    weight = llama.model.layers[1].mlp.up_proj.weight.detach()
+    want = stoch.sc_matmul(
+        x, weight, lengths=lengths_of(x[:, rest]), protected=[3, 7, 40], protected_len=128, **options
+    )
+    assert torch.equal(other, want)
+
+
+@pytest.mark.parametrize("mode", ["per_token", "per_row"])
+def test_mixed_lengths_of_attention(llama, tmp_path: Path, mode: str) -> None:
+    """Scores and p v have the lengths of their rows: with one level for all, those of the uniform products."""
+    ids = IDS[:1]
+    with stoch.torch.patched(llama, f"attention={mode}", mp=write_table(tmp_path / "mp.json")):
+        mixed = logits(llama, ids)
+        assert torch.equal(mixed, logits(llama, ids))
+    bucket = {"thresholds": [0.0, 0.0], "metric_lo": 0.0, "metric_hi": 3.0}
+    names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qk", "av")
+    one = write_table(tmp_path / "one.json", operator_defaults={name: bucket for name in names})
+    with stoch.torch.patched(llama, f"attention={mode}", mp=one):
+        first = logits(llama, ids)
+    with stoch.torch.patched(llama, f"attention={mode}"):
+        assert torch.equal(first, logits(llama, ids)) and not torch.equal(first, mixed)
+
+
+def test_lengths_of_a_call(llama, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "mp.json")
+    stoch.torch.patch(llama, mp=table, mp_normalise="call")
+    assert logits(llama, IDS[:1]).shape[-1] == 200
+    with pytest.raises(stoch.InvalidInput, match="batch is 1"):
+        logits(llama, IDS)
+    with pytest.raises(stoch.InvalidInput, match="per_head"):
+        stoch.torch.unpatch(llama)
+        stoch.torch.patch(llama, "attention=per_head", mp=table)
+
+
+@pytest.mark.parametrize("method", ["smoothquant", "awq"])
+def test_published_scales(llama, tmp_path: Path, method: str) -> None:
+    name = "model.layers.1.mlp.down_proj"
+    module = llama.get_submodule(name)
+    scales = torch.rand(160) + 0.5
+    torch.save({name: scales.to(torch.float16)}, tmp_path / f"{method}.pt")
+    count = stoch.torch.convert_scales(tmp_path / f"{method}.pt", llama, tmp_path / "s.safetensors", method=method)
+    assert count == 1
+    factors = scales.half().float()
+    if method == "smoothquant":
+        factors = factors.sqrt() / module.weight.detach().abs().amax(dim=0).clamp(min=1e-5).sqrt()
+    stoch.torch.patch(llama, smooth=tmp_path / "s.safetensors", attention=False)
+    x = torch.randn(3, 160)
+    with torch.no_grad():
+        y = module(x)
+    assert torch.equal(y, stoch.sc_matmul(x, module.weight.detach(), halve=True, chunk_d=128, smooth=factors))
+    torch.save({"lm_head": torch.ones(64)}, tmp_path / "bad.pt")
+    with pytest.raises(stoch.InvalidInput, match="decoder layer"):
+        stoch.torch.convert_scales(tmp_path / "bad.pt", llama, tmp_path / "t.safetensors")
+    torch.save({name: torch.ones(3)}, tmp_path / "bad.pt")
+    with pytest.raises(stoch.InvalidInput, match="3"):
+        stoch.torch.convert_scales(tmp_path / "bad.pt", llama, tmp_path / "t.safetensors")
+    (tmp_path / "bad.pt").write_bytes(b"no torch file")
+    with pytest.raises(stoch.InvalidInput, match="bad.pt"):
+        stoch.torch.convert_scales(tmp_path / "bad.pt", llama, tmp_path / "t.safetensors")
+
+
+def test_hybrid_mask(llama, tmp_path: Path) -> None:
+    mask = {"default": "sc", "schedule": {"up_proj": ["fp", "int4"], "down_proj": ["int8", "sc"]}}
+    (tmp_path / "mask.json").write_text(json.dumps(mask))
+    report = stoch.torch.patch(llama, mask=tmp_path / "mask.json", attention=False)
+    assert report.left["model.layers.0.mlp.up_proj"] == "arith = fp" and "mask=" in report.config
+    x = torch.randn(4, 64)
+    module = llama.model.layers[1].mlp.up_proj
+    with torch.no_grad():
+        y = module(x)
+    q = np.float32(7)
+    scale = [np.maximum(np.abs(o).max(axis=1), np.float32(1e-8)) / q for o in (x.numpy(), module.weight.detach().numpy())]
+    codes = [np.clip(np.rint(o / s[:, None]), -7, 7) for o, s in zip((x.numpy(), module.weight.detach().numpy()), scale)]
+    want = (codes[0] @ codes[1].T).astype(np.float32) * (scale[0][:, None] * scale[1][None])
+    assert np.array_equal(y.numpy(), want)
+    (tmp_path / "mask.json").write_text(json.dumps({"default": "sc", "schedule": {"qk": ["int8", "sc"]}}))
+    stoch.torch.unpatch(llama)
+    with pytest.raises(stoch.InvalidInput, match="qk.arith"):
+        stoch.torch.patch(llama, mask=tmp_path / "mask.json")
+
+
+def test_settings_by_layer(llama) -> None:
+    report = stoch.torch.patch(llama, "preset=halved,1.up_proj.stoc_len=32", attention=False)
+    assert [layer["up_proj"] for layer in report.layers] == [
+        stoch.ScConfig(halve=True, chunk_d=128, stoc_len=128).describe(),
+        stoch.ScConfig(halve=True, chunk_d=128, stoc_len=32).describe(),
+    ]
+    stoch.torch.unpatch(llama)
+    with pytest.raises(stoch.InvalidInput, match="layers are allowed"):
+        stoch.torch.patch(llama, "0-1.qkv_proj.stoc_len=32")
+    with pytest.raises(stoch.InvalidInput, match="layers 0..1"):
+        stoch.torch.patch(llama, "2.up_proj.stoc_len=32")
+
+
+def test_free_weights(llama) -> None:
+    exact = sum(p.numel() for p in llama.parameters() if p.device.type == "cpu")
+    x = torch.randn(2, 64)
+    want = stoch.sc_matmul(x, llama.model.layers[0].mlp.up_proj.weight.detach(), halve=True, chunk_d=128)
+    stoch.torch.patch(llama, free_weights=True, attention=False)
+    kept = sum(p.numel() for p in llama.parameters() if p.device.type == "cpu")
+    assert kept < exact / 2
+    with torch.no_grad():
+        assert torch.equal(llama.model.layers[0].mlp.up_proj(x), want)
+    assert llama.generate(IDS[:1], max_new_tokens=2, do_sample=False, pad_token_id=0).shape == (1, 10)
+    with pytest.raises(stoch.InvalidInput, match="free_weights"):
+        stoch.torch.unpatch(llama)
+    with pytest.raises(stoch.InvalidInput, match="needs the weights"):
+        stoch.torch.patch(llama, grad="ste", free_weights=True)
+
+
+def test_compiled(llama) -> None:
+    stoch.torch.patch(llama, attention=False)
+    module = llama.model.layers[0].mlp
+    x = torch.randn(3, 64)
+    with torch.no_grad():
+        want = module(x)
+        compiled = torch.compile(module, backend="eager", fullgraph=True)
+        assert torch.equal(compiled(x), want)
+        module.up_proj.weight.mul_(-1)
+        changed = module(x)
+        assert torch.equal(compiled(x), changed) and not torch.equal(changed, want)
+
+
+def test_windows_and_padding(llama) -> None:
+    """A mask goes by position: padding on the left changes nothing for per_token, and is refused by per_row."""
+    padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), IDS[:1]], dim=1)
+    seen = torch.cat([torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 8, dtype=torch.long)], dim=1)
+    positions = (seen.cumsum(dim=1) - 1).clamp(min=0)
+    with stoch.torch.patched(llama, "attention=exact"):
+        plain = logits(llama, IDS[:1])
+        assert torch.allclose(logits(llama, padded, attention_mask=seen, position_ids=positions)[:, 3:], plain, atol=1e-4)
+    with stoch.torch.patched(llama, "attention=per_row"):
+        with pytest.raises(stoch.InvalidInput, match="causal"):
+            logits(llama, padded, attention_mask=seen, position_ids=positions)
+
+
+def test_conv1d_and_routers() -> None:
+    torch.manual_seed(5)
+    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=100, n_positions=64)
+    gpt2 = transformers.GPT2LMHeadModel(config).eval()
+    report = stoch.torch.patch(gpt2, "preset=halved,c_attn.stoc_len=64")
+    assert report.operators == {"c_attn": 2, "c_proj": 4, "c_fc": 2}
+    module = gpt2.transformer.h[0].attn.c_attn
+    x = torch.randn(3, 32)
+    with torch.no_grad():
+        y = module(x)
+    want = stoch.sc_matmul(x, module.weight.detach().t(), halve=True, chunk_d=128, stoc_len=64) + module.bias.detach()
+    assert torch.equal(y, want)
+    assert logits(gpt2, IDS).shape == (2, 8, 100)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 100}
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    mixtral = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **experts)).eval()
+    report = stoch.torch.patch(mixtral)
+    assert all("gate" not in name.split(".")[-1] for name in report.replaced)
+    assert logits(mixtral, IDS).shape == (2, 8, 100)

@@ -1,22 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The original's entry points by granularity, each one call of the engine."""
+"""The original's entry points by granularity, each one call of the engine.
+
+A configuration that the engine does not have (channels with sources or permutations of their own) is multiplied by
+tables in torch: the same counts, slower.
+"""
 
 from __future__ import annotations
 
-import os
-import weakref
+import json
 from collections import OrderedDict
 from typing import Any
 
+import numpy as np
 import stoch
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ..quant import (
+    _grouped_asymmetric_quant,
+    _grouped_symmetric_quant,
+    _grouped_symmetric_quant_batched,
+    _quant_dummy,
+    fused_quantize_bipolar,
+    fused_quantize_bipolar_perrow,
+    fused_quantize_unipolar,
+)
+from ..quant.fused import _resolve_rng_levels
+from ._environment import _keeps_cum_indicator, _scrambling, _semantics
+from ._tables import (
+    _prepare_rng_prefix,
+    _table_product,
+    build_enable_tables,
+    build_k_table_only,
+    enable_matmul_compact,
+    enable_matmul_compact_mlp,
+    enable_matmul_triton,
+)
+from .constants import FP8_E4M3_MAX, FP8_E5M2_MAX, INT8_MAX
+from .sng import RNGPool, SNGBank
+
+__all__ = [
+    "FP8_E4M3_MAX",
+    "FP8_E5M2_MAX",
+    "INT8_MAX",
+    "RNGPool",
+    "SNGBank",
+    "_grouped_asymmetric_quant",
+    "_grouped_symmetric_quant",
+    "_grouped_symmetric_quant_batched",
+    "_prepare_rng_prefix",
+    "_quant_dummy",
+    "_resolve_rng_levels",
+    "_semantics",
+    "build_enable_tables",
+    "build_k_table_only",
+    "clear_rng_cache",
+    "det_kernel_tuning",
+    "enable_matmul_compact",
+    "enable_matmul_compact_mlp",
+    "enable_matmul_triton",
+    "fused_quantize_bipolar",
+    "fused_quantize_bipolar_perrow",
+    "fused_quantize_unipolar",
+]
+
+Cache = OrderedDict[Any, Any]
 
 _ENABLE_TABLE_CACHE_MAX = 64
-# Weights packed for the engine, by storage, place in it, version and configuration.
-_packed_cache: OrderedDict[Any, Any] = OrderedDict()
+# Weights packed for the engine, by storage, place in it and configuration: (the storage, version, packed or None).
+_packed_cache: Cache = OrderedDict()
+# What the original's tables are here: the engine's configuration of a key, for products without and with chunks.
+_enable_table_cache: Cache = OrderedDict()
+_cum_indicator_cache: Cache = OrderedDict()
+# (source, parameters) of a config dict, by what it says.
+_rng_seq_cache: Cache = OrderedDict()
+# Of the original; the engine keeps what it needs with a configuration.
+_k_table_cache: Cache = OrderedDict()
 
 
-def _lru_get(cache: OrderedDict[Any, Any], key: Any) -> Any:
+def _lru_get(cache: Cache, key: Any) -> Any:
     """The value, which is now the youngest; None if there is none."""
     if key not in cache:
         return None
@@ -24,7 +86,7 @@ def _lru_get(cache: OrderedDict[Any, Any], key: Any) -> Any:
     return cache[key]
 
 
-def _lru_put(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+def _lru_put(cache: Cache, key: Any, value: Any) -> None:
     """Adds the youngest; the oldest go."""
     cache[key] = value
     cache.move_to_end(key)
@@ -33,8 +95,9 @@ def _lru_put(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 
 def clear_rng_cache() -> None:
-    """Forgets packed weights. The environment is read at every call, so nothing else is kept."""
-    _packed_cache.clear()
+    """Forgets packed weights and configurations. The environment is read at every call, so nothing depends on it."""
+    for cache in (_packed_cache, _enable_table_cache, _cum_indicator_cache, _rng_seq_cache, _k_table_cache):
+        cache.clear()
 
 
 class det_kernel_tuning:
@@ -47,78 +110,31 @@ class det_kernel_tuning:
         return None
 
 
-def _semantics() -> str:
-    name = os.environ.get("SCMP_KERNELS_SEMANTICS", "published-2026")
-    if name not in ("published", "published-2026"):
-        raise ValueError(f"SCMP_KERNELS_SEMANTICS = {name}: allowed is published, published-2026")
-    return name
+def _default_sides(sc_prec: int) -> tuple[list[int], list[int]]:
+    pool = RNGPool([{"type": "sobol", "seed_type": side} for side in ("q", "k")], sc_prec)
+    q, k = (pool.get_sequence(i, 1 << sc_prec).tolist() for i in (0, 1))
+    return q, k
 
 
-def _scrambling(sc_prec: int, rescaled: bool) -> tuple[str, int]:
-    """(scramble, scramble_masks) as the environment says now."""
-    newer = _semantics() == "published-2026"
-    scramble = os.environ.get("SC_OWEN_MODE", "bitrev").lower()
-    if scramble not in ("bitrev", "counter", "off"):
-        scramble = "random"
-    if newer and scramble == "counter":
-        raise ValueError("SC_OWEN_MODE=counter: allowed is bitrev, random, off (SCMP_KERNELS_SEMANTICS=published has it)")
-    unscrambled = os.environ.get("SC_DISABLE_OWEN", "0") == "1"
-    if newer and unscrambled:
-        raise RuntimeError("SC_DISABLE_OWEN=1: SCMP_KERNELS_SEMANTICS=published has it")
-    raw_rescale = os.environ.get("SC_SCRAMBLE_RESCALE", "1") != "1"
-    if newer and raw_rescale:
-        raise RuntimeError("SC_SCRAMBLE_RESCALE=0: SCMP_KERNELS_SEMANTICS=published has it")
-    masks = 1 << sc_prec
-    if newer:
-        text = os.environ.get("SC_SCRAMBLE_MASKS", "64")
-        if not text.isdecimal() or int(text) < 1 or int(text) > 64 or int(text) & (int(text) - 1):
-            raise ValueError(f"SC_SCRAMBLE_MASKS = {text}: allowed is a power of two, at most 64")
-        masks = min(masks, int(text))
-    if unscrambled or (raw_rescale and rescaled):
-        scramble = "off"
-    return scramble, masks
-
-
-def _sobol(entry: Any, length: int) -> list[int]:
-    """The values of one Sobol entry of a config, by Gray code from its direction numbers."""
-    if entry.get("type") != "sobol":
-        raise ValueError(f"config: rng type {entry.get('type')}: allowed is sobol")
-    seed = entry.get("seed")
-    if seed is None:
-        seed = [1] * length
-        if entry.get("seed_type", "q") == "k":
-            if length == 8:
-                seed = [1, 1, 1, 1, 9, 1, 41, 255]
-            else:
-                seed = [9 if i == 4 else 41 if i == 6 else 1 for i in range(length)]
-    directions = [int(seed[i]) << (length - 1 - i) for i in range(length)]
-    values, value = [], 0
-    for n in range(1 << length):
-        values.append(value)
-        lowest_zero = (~n & (n + 1)).bit_length() - 1
-        if lowest_zero < length:
-            value ^= directions[lowest_zero]
-    return values
-
-
-def _source_of(config: Any, sc_prec: int) -> dict[str, Any]:
-    """What a config dict asks for, as parameters of ScConfig; {} for the default sequences."""
+def _source_of(config: Any, sc_prec: int) -> dict[str, Any] | None:
+    """What a config dict asks for, as parameters of ScConfig: {} for the default sequences, None where there are none."""
     if config is None:
         return {}
-    sides = []
-    for side in ("q", "k"):
-        entries = config["sng"][side]
-        first = entries[0]
-        if any(entry != first for entry in entries) or first.get("scramble") is not None:
-            raise ValueError("config: entries of sng that differ by channel, or permute bits, are not supported")
-        values = _sobol(config["rng_pool"][first["rng_id"]], sc_prec)
-        if first.get("complement"):
-            values = [(1 << sc_prec) - 1 - value for value in values]
-        sides.append(values)
-    default = [_sobol({"type": "sobol", "seed_type": side}, sc_prec) for side in ("q", "k")]
-    if sides == default:
-        return {}
-    return {"source": "list", "source_list_a": sides[0], "source_list_b": sides[1]}
+    key = (json.dumps(config, sort_keys=True), sc_prec)
+    found = _lru_get(_rng_seq_cache, key)
+    if found is not None:
+        return found[0]  # type: ignore[no-any-return]
+    parameters: dict[str, Any] | None = None
+    alike = all(entry == config["sng"][side][0] for side in ("q", "k") for entry in config["sng"][side])
+    if alike:
+        pool = RNGPool(config["rng_pool"], sc_prec)
+        q, k = (SNGBank(pool, config["sng"][side][:1]).get_all_sequences(1 << sc_prec)[0] for side in ("q", "k"))
+        sides = (q.tolist(), k.tolist())
+        parameters = {}
+        if sides != _default_sides(sc_prec):
+            parameters = {"source": "list", "source_list_a": sides[0], "source_list_b": sides[1]}
+    _lru_put(_rng_seq_cache, key, (parameters,))
+    return parameters
 
 
 def _config(
@@ -134,56 +150,100 @@ def _config(
 ) -> stoch.ScConfig:
     full = 1 << sc_prec
     levels = full if rng_levels is None else int(rng_levels)
+    length = full if stoc_len is None else int(stoc_len)
     scramble, masks = _scrambling(sc_prec, levels != full)
-    return stoch.ScConfig(
-        granularity=granularity,
-        mode=mode,
-        sc_prec=sc_prec,
-        stoc_len=full if stoc_len is None else int(stoc_len),
-        rng_levels=levels,
-        chunk_d=chunk_d,
-        group_a=group_a,
-        group_b=group_b,
-        scramble=scramble,
-        scramble_masks=masks,
-        **_source_of(config, sc_prec),
-    )
+    if levels == full and length == full:
+        scramble, masks = "off", 1  # the whole grid over the whole period is not scrambled, whatever is asked for
+    source = _source_of(config, sc_prec) or {}
+    listed = tuple(tuple(source[name]) for name in ("source_list_a", "source_list_b")) if source else ()
+    key = (granularity, mode, sc_prec, length, levels, chunk_d, group_a, group_b, scramble, masks, listed)
+    keeps = chunk_d == 0 or _keeps_cum_indicator()
+    cache = _cum_indicator_cache if chunk_d > 0 else _enable_table_cache
+    found = _lru_get(cache, key) if keeps else None
+    if found is None:
+        found = stoch.ScConfig(
+            granularity=granularity,
+            mode=mode,
+            sc_prec=sc_prec,
+            stoc_len=length,
+            rng_levels=levels,
+            chunk_d=chunk_d,
+            group_a=group_a,
+            group_b=group_b,
+            scramble=scramble,
+            scramble_masks=masks,
+            **source,
+        )
+        if keeps:
+            _lru_put(cache, key, found)
+    assert isinstance(found, stoch.ScConfig)
+    return found
 
 
 def _float32(x: Any) -> torch.Tensor:
-    tensor = x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
+    tensor = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
     return tensor.detach().to(torch.float32)
 
 
-def _pack(b: torch.Tensor, config: stoch.ScConfig) -> Any:
-    """b packed, from the cache where the same numbers were packed before."""
+def _packed(b: Any, config: stoch.ScConfig) -> Any:
+    """b packed, where it is a weight: a parameter, or a matrix that was multiplied before and did not change since."""
+    if not isinstance(b, torch.Tensor) or b.dim() != 2 or b.numel() == 0 or b.is_inference():
+        return None
     storage = b.untyped_storage()
-    key = (storage.data_ptr(), b.storage_offset(), tuple(b.shape), b.stride(), str(b.dtype), str(b.device), config)
+    key = (storage._cdata, b.storage_offset(), tuple(b.shape), b.stride(), b.dtype, b.device, config)
     found = _lru_get(_packed_cache, key)
-    if found is not None:
-        owner, version, packed = found
-        if owner() is not None and owner() is _owner(b) and version == b._version:
-            return packed
-    packed = stoch.pack(b, config)
-    _lru_put(_packed_cache, key, (weakref.ref(_owner(b)), b._version, packed))
+    known = found is not None and not found[0].expired() and found[1] == b._version
+    if known and found[2] is not None:
+        return found[2]
+    packed = stoch.pack(b.detach(), config) if known or isinstance(b, torch.nn.Parameter) else None
+    for other in [other for other, entry in _packed_cache.items() if entry[0].expired()]:
+        del _packed_cache[other]
+    reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+    _lru_put(_packed_cache, key, (reference, b._version, packed))
     return packed
 
 
-def _owner(b: torch.Tensor) -> torch.Tensor:
-    """The tensor that a view is of, which lives as long as the caller keeps the weight."""
-    base = b._base
-    return b if base is None else base
-
-
-def _product(a: Any, b: Any, config: stoch.ScConfig) -> torch.Tensor:
-    left, right = _float32(a), _float32(b)
-    keeps = isinstance(b, torch.Tensor) and b.dtype == torch.float32 and b.dim() == 2 and b.numel() > 0
-    if keeps and left.dim() == 2 and isinstance(b, torch.nn.Parameter):
-        result = stoch.sc_matmul(left.contiguous(), _pack(b.detach(), config))
+def _product(a: Any, b: Any, config: stoch.ScConfig, source: Any = None) -> torch.Tensor:
+    left = _float32(a)
+    if source is not None and _source_of(source, int(config.sc_prec)) is None:
+        return _table_product(left, _float32(b), source, config)
+    packed = _packed(b, config) if left.dim() == 2 else None
+    if packed is None:
+        result = stoch.sc_matmul(left, _float32(b), config)
     else:
-        result = stoch.sc_matmul(left, right, config)
+        result = stoch.sc_matmul(left.contiguous(), packed)
     assert isinstance(result, torch.Tensor)
     return result
+
+
+def _ranged(x: Any, high: Any, low: Any, mode: str) -> torch.Tensor:
+    """x with two rows more that give it this range; what is outside is clamped."""
+    x = _float32(x)
+    shape = (*x.shape[:-2], 1, 1)
+    top, bottom = (
+        torch.as_tensor(value, dtype=torch.float32, device=x.device).reshape(-1, *([1] * (x.dim() - 1))).expand(shape)
+        if x.dim() == 3
+        else torch.as_tensor(value, dtype=torch.float32, device=x.device).reshape(shape)
+        for value in (high, low)
+    )
+    if mode == "bipolar":
+        top = torch.maximum(top.abs(), bottom.abs())
+        bottom = -top
+    rows = [edge.expand(*x.shape[:-2], 1, x.shape[-1]) for edge in (top, bottom)]
+    return torch.cat([torch.minimum(torch.maximum(x, bottom), top), *rows], dim=-2)
+
+
+def _product_in_ranges(a: Any, b: Any, ranges: tuple[Any, ...], chosen: stoch.ScConfig, source: Any) -> torch.Tensor:
+    """The product with the ranges given (high and low of a, then of b), or those of the operands where there are none."""
+    high_a, low_a, high_b, low_b = ranges
+    if high_a is None:
+        return _product(a, b, chosen, source)
+    if low_a is None:
+        raise ValueError("the range of a has a largest value and no smallest")
+    wide_a = _ranged(a, high_a, low_a, str(chosen.mode))
+    wide_b = _ranged(b, high_a if high_b is None else high_b, low_a if low_b is None else low_b, str(chosen.mode))
+    result = _product(wide_a, wide_b, chosen, source)
+    return result[..., :-2, :-2].contiguous()
 
 
 def _sc_matmul_per_tensor(
@@ -195,15 +255,32 @@ def _sc_matmul_per_tensor(
     min_fp_b: float | None = None,
     mode: str = "bipolar",
     sc_prec: int = 8,
+    config: Any = None,
     stoc_len: int | None = None,
     rng_levels: int | None = None,
-    config: Any = None,
 ) -> torch.Tensor:
-    """One scale for each operand. The ranges are those of the operands, whatever is given."""
-    return _product(a, b, _config("per_tensor", mode, sc_prec, stoc_len, rng_levels, config))
+    """One scale for each operand, from the ranges given or those of the operands; b has that of a where it has none."""
+    chosen = _config("per_tensor", mode, sc_prec, stoc_len, rng_levels, config)
+    return _product_in_ranges(a, b, (max_fp_a, min_fp_a, max_fp_b, min_fp_b), chosen, config)
 
 
 def _sc_matmul_per_row(
+    a: Any,
+    b: Any,
+    group_a: int = 1,
+    group_b: int = 1,
+    mode: str = "unipolar",
+    sc_prec: int = 8,
+    config: Any = None,
+    stoc_len: int | None = None,
+    rng_levels: int | None = None,
+) -> torch.Tensor:
+    """A scale for each row, or group of rows."""
+    chosen = _config("per_row", mode, sc_prec, stoc_len, rng_levels, config, 0, group_a, group_b)
+    return _product(a, b, chosen, config)
+
+
+def _sc_matmul_per_row_batched(
     a: Any,
     b: Any,
     group_a: int = 1,
@@ -214,18 +291,17 @@ def _sc_matmul_per_row(
     stoc_len: int | None = None,
     rng_levels: int | None = None,
 ) -> torch.Tensor:
-    """A scale for each row, or group of rows."""
-    chosen = _config("per_row", mode, sc_prec, stoc_len, rng_levels, config, 0, group_a, group_b)
-    return _product(a, b, chosen)
-
-
-# The same of every slice of a batch.
-_sc_matmul_per_row_batched = _sc_matmul_per_row
+    """The same of every slice of a batch."""
+    return _sc_matmul_per_row(a, b, group_a, group_b, mode, sc_prec, config, stoc_len, rng_levels)
 
 
 def _sc_matmul_per_row_mlp(
     a: Any,
     b: Any,
+    max_fp_a: float = 0.0,
+    min_fp_a: float = 0.0,
+    max_fp_b: float | None = None,
+    min_fp_b: float | None = None,
     mode: str = "bipolar",
     sc_prec: int = 8,
     config: Any = None,
@@ -235,14 +311,14 @@ def _sc_matmul_per_row_mlp(
     stoc_len: int | None = None,
     rng_levels: int | None = None,
 ) -> torch.Tensor:
-    """A scale for each row and chunk of channels."""
+    """A scale for each row and chunk of channels; ranges are those of the operands, whatever is given."""
     chosen = _config("per_row", mode, sc_prec, stoc_len, rng_levels, config, chunk_d, group_a, group_b)
-    return _product(a, b, chosen)
+    return _product(a, b, chosen, config)
 
 
 def _sc_matmul_per_head_bipolar(
-    q: Any,
-    k: Any,
+    q_flat: Any,
+    k_flat: Any,
     q_maxs: Any = None,
     q_mins: Any = None,
     k_maxs: Any = None,
@@ -252,5 +328,6 @@ def _sc_matmul_per_head_bipolar(
     stoc_len: int | None = None,
     rng_levels: int | None = None,
 ) -> torch.Tensor:
-    """A scale for each leading slice. The ranges are those of the operands, whatever is given."""
-    return _product(q, k, _config("per_head", "bipolar", sc_prec, stoc_len, rng_levels, config))
+    """A scale for each leading slice, from the ranges given or those of the operands."""
+    chosen = _config("per_head", "bipolar", sc_prec, stoc_len, rng_levels, config)
+    return _product_in_ranges(q_flat, k_flat, (q_maxs, q_mins, k_maxs, k_mins), chosen, config)

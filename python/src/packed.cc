@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/packed.h"
+
+#include <cmath>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "models/sc_plan.h"
+#include "python/src/arrays.h"
+#include "python/src/errors.h"
+
+namespace nb = nanobind;
+
+namespace stoch::python {
+
+std::unique_ptr<Packed> MakePacked(nb::handle b, const LinearSpec& spec, const ScConfig& config, int cuda) {
+  RequireNotForked();
+  const Array array = Array::Import(b, "b", false);
+  if (!array.on_cpu()) throw InvalidInput("b is on " + PlaceName(array.view().device) + ": packing reads the host");
+  if (array.view().rank != 2) throw InvalidInput("b has 3 dimensions: a packed b has 2");
+  const nb::gil_scoped_release release;
+  std::vector<float> storage;
+  const TensorView view = WidenHost(array.view(), &storage);
+  if (view.numel() == 0) throw InvalidInput("b is empty: a packed b has at least one row and one column");
+  for (const float value : std::span(view.ptr<const float>(), static_cast<size_t>(view.numel()))) {
+    if (!std::isfinite(value)) throw NotFinite("sc_matmul: NaN or infinity in b");
+  }
+  OpenDevice& open = DeviceOf(cuda < 0 ? Device{DeviceKind::kCpu, 0} : Device{DeviceKind::kCuda, cuda});
+  const std::lock_guard lock(open.mutex);
+  CheckBackend(*open.backend, spec, spec.extras == nullptr ? "b" : spec.extras->op);
+  WeightSource source;
+  source.name = "b";
+  source.rows = view.dim(0);
+  source.cols = view.dim(1);
+  source.host = view.data;
+  std::unique_ptr<LinearWeight> weight = open.backend->MakeLinear(open.device, {&source, 1}, spec);
+  open.backend->Synchronize(open.device);  // the host memory is the caller's
+  return std::make_unique<Packed>(open, std::move(weight), config);
+}
+
+}  // namespace stoch::python

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// A matrix prepared once, for the linears of one specification.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <utility>
+
+#include "kernels/backend.h"
+#include "python/src/devices.h"
+
+namespace stoch::python {
+
+class Packed {
+ public:
+  Packed(OpenDevice& open, std::unique_ptr<LinearWeight> weight, ScConfig config)
+      : open_(open), weight_(std::move(weight)), config_(std::move(config)) {}
+  ~Packed() {
+    // A child process cannot free what its parent's driver or threads made.
+    if (WasForked()) (void)weight_.release();
+  }
+  Packed(const Packed&) = delete;
+  Packed& operator=(const Packed&) = delete;
+
+  OpenDevice& open() const { return open_; }
+  const LinearWeight& weight() const { return *weight_; }
+  const ScConfig& config() const { return config_; }
+
+ private:
+  OpenDevice& open_;
+  std::unique_ptr<LinearWeight> weight_;
+  ScConfig config_;
+};
+
+// `b` on the host, which is not referred to afterwards; the packed weight lives on `cuda` (an ordinal) or the CPU (-1).
+// Requires: the GIL is held; spec.precision is kSc.
+// Errors: InvalidInput for shapes, types and what the device has no kernel for; NotFinite.
+std::unique_ptr<Packed> MakePacked(nanobind::handle b, const LinearSpec& spec, const ScConfig& config, int cuda);
+
+}  // namespace stoch::python
