@@ -109,6 +109,7 @@ class WorkerPool final : public JobRunner {
   void OnMessage(Replica& replica, const ipc::FromWorker& message);
   void OnHello(Replica& replica, const ipc::Hello& hello);
   void Take(Replica& replica, const ipc::Update& message, Told* told);
+  std::string NameOf(uint64_t id) const;  // for logs
   void OnDeath(Replica& replica);
   void OnEnd(Replica& replica, const std::string& how);
   static int BlameOf(const Replica& replica, const ipc::CrashReport& report, const std::string& how);

@@ -34,6 +34,8 @@ std::string Place(const ipc::CrashReport& report) {
   return (report.layer < 0 ? "" : "layer " + std::to_string(report.layer) + " ") + report.op;
 }
 
+std::string ShownName(uint64_t id, const Job& job) { return job.name.empty() ? std::to_string(id) : job.name; }
+
 // Whether the signal that ended a worker was another process's.
 bool SentFromOutside(const ipc::CrashReport& report, const std::string& how) {
   return report.sender != 0 && how == "signal " + std::to_string(report.signal);
@@ -93,6 +95,12 @@ void WorkerPool::OnHello(Replica& replica, const ipc::Hello& hello) {
   Dispatch();
 }
 
+std::string WorkerPool::NameOf(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = jobs_.find(id);
+  return found == jobs_.end() ? std::to_string(id) : ShownName(id, found->second.job);
+}
+
 // What it said last is still to come, but nothing can be asked of it: /health shows that at once.
 void WorkerPool::OnDeath(Replica& replica) {
   const std::lock_guard lock(mutex_);
@@ -112,7 +120,7 @@ void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
   const ipc::CrashReport report = replica.process == nullptr ? ipc::CrashReport() : replica.process->Report();
   const bool was_ready = replica.hello.has_value();
   std::string jobs;
-  for (const uint64_t job : report.jobs) jobs += (jobs.empty() ? "" : ",") + std::to_string(job);
+  for (const uint64_t job : report.jobs) jobs += (jobs.empty() ? "" : ",") + NameOf(job);
   log_({LogLevel::kError,
         "worker_lost",
         {{"pid", std::to_string(replica.process == nullptr ? 0 : replica.process->pid())},
@@ -183,7 +191,7 @@ bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report
   ++job.losses;
   if (job.blame < 3 * kBlame) {
     if (job.runs_alone() && job.blame - blame < 2 * kBlame)
-      log_({LogLevel::kWarning, "job_runs_alone", {{"job", std::to_string(id)}}});
+      log_({LogLevel::kWarning, "job_runs_alone", {{"job", ShownName(id, job.job)}}});
     return false;
   }
   ++faults_.refused;
@@ -191,7 +199,7 @@ bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report
   const SamplingOptions& sampling = request.sampling;
   log_({LogLevel::kError,
         "job_refused",
-        {{"job", std::to_string(id)},
+        {{"job", ShownName(id, job.job)},
          {"at", Place(report)},
          {"prompt_tokens", std::to_string(request.prompt.size())},
          {"emitted", std::to_string(job.emitted.size())},
