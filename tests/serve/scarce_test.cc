@@ -205,8 +205,8 @@ class FullDevice final : public ForwardingBackend {
 TEST_F(Scarce, AnyAllocationOfLoadingMayFail) {
   const auto device = std::make_shared<FullDevice>(Cpu());
   Open(device);
-  const std::vector<Answer> alone = Run();
   const int64_t calls = device->calls;
+  const std::vector<Answer> alone = Run();
   ASSERT_GT(calls, 15);
   for (int64_t call = 1; call <= calls; ++call) {
     scheduler_.reset();
@@ -220,15 +220,15 @@ TEST_F(Scarce, AnyAllocationOfLoadingMayFail) {
   EXPECT_EQ(ExpectOnePays(alone, "afterwards"), 0);
 }
 
-// Of one sequence's row, in any linear of any layer.
+// In the last row of one prompt, in any linear of any layer.
 TEST_F(Scarce, NanInALayerEndsTheRequestWhoseItIs) {
   const auto backend = Cpu();
   Open(backend);
   const std::vector<Answer> alone = Run();
-  const int32_t first = Request(1).prompt.front();  // in no other prompt
+  const int32_t last = Request(1).prompt.back();
   int64_t row = -1;
   backend->before_pass = [&](const PassLayout& layout) {
-    const auto found = std::find(layout.ids.begin(), layout.ids.end(), first);
+    const auto found = std::find(layout.ids.begin(), layout.ids.end(), last);
     row = found == layout.ids.end() ? -1 : found - layout.ids.begin();
   };
   std::map<std::string, int> sites;
@@ -247,7 +247,7 @@ TEST_F(Scarce, NanInALayerEndsTheRequestWhoseItIs) {
     const std::vector<Answer> answers = Run();
     EXPECT_TRUE(planted) << site;
     EXPECT_EQ(answers[1].error_status, 500) << site;
-    EXPECT_NE(answers[1].error.find("layer"), std::string::npos) << site << answers[1].error;
+    EXPECT_NE(answers[1].error.find("NaN or infinity"), std::string::npos) << site << answers[1].error;
     for (const size_t i : {0, 2}) EXPECT_EQ(answers[i].ids, alone[i].ids) << site << answers[i].error;
     EXPECT_EQ(scheduler_->failure(), nullptr) << site;
   }
