@@ -51,7 +51,7 @@ struct Job {
   std::function<void(JobUpdate update)> on_update;
   KeptAs kept = {};
   std::string name = {};  // for logs: whose it is
-  bool alone = false;  // in passes of its own, until one brings a token: those before ended in a loss
+  bool alone = false;     // in passes of its own, until one brings a token: those before ended in a loss
 };
 
 enum class Refusal : uint8_t {
