@@ -13,13 +13,25 @@ namespace {
 
 using Json = nlohmann::json;
 
+// What things take in memory besides text that is too long to lie in its string: a value with the room that its array
+// grows into, a string, a container, a member of an object.
+constexpr int64_t kValueBytes = 24;
+constexpr int64_t kStringBytes = 48;
+constexpr int64_t kContainerBytes = 64;
+constexpr int64_t kMemberBytes = 96;
+
+int64_t TextBytes(const std::string& text) {
+  constexpr size_t kInPlace = 15;
+  return text.size() <= kInPlace ? 0 : static_cast<int64_t>(text.size()) + 16;
+}
+
 // Builds the document from parser events and refuses on the way what nlohmann's own builder lets pass: it keeps the
 // last of two equal keys. Its parser callback could see the same, but costs 5 times the parse of a 17 MB
 // tokenizer.json.
 class BoundedBuilder final : public nlohmann::json_sax<Json> {
  public:
-  BoundedBuilder(const std::string& where, size_t max_depth, int64_t max_values)
-      : where_(where), max_depth_(max_depth), max_values_(max_values) {}
+  BoundedBuilder(const std::string& where, size_t max_depth, int64_t max_values, int64_t max_bytes)
+      : where_(where), max_depth_(max_depth), max_values_(max_values), max_bytes_(max_bytes) {}
 
   Json TakeDocument() { return std::move(document_); }
 
@@ -28,7 +40,10 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t value) override { return Place(value); }
   bool number_unsigned(number_unsigned_t value) override { return Place(value); }
   bool number_float(number_float_t value, const string_t&) override { return Place(value); }
-  bool string(string_t& value) override { return Place(std::move(value)); }
+  bool string(string_t& value) override {
+    Take(kStringBytes + TextBytes(value));
+    return Place(std::move(value));
+  }
   bool binary(binary_t&) override { return false; }  // not part of JSON text
   bool start_object(size_t) override { return Open(Json::object()); }
   bool start_array(size_t) override { return Open(Json::array()); }
@@ -36,6 +51,7 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
+    Take(kMemberBytes + TextBytes(name));
     auto& object = open_.back()->get_ref<Json::object_t&>();
     const auto [member, inserted] = object.emplace(std::move(name), nullptr);
     if (!inserted) throw InvalidInput(where_ + ": key " + Quoted(member->first) + " is given twice");
@@ -51,7 +67,15 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   }
 
  private:
+  void Take(int64_t bytes) {
+    bytes_ += bytes;
+    if (bytes_ <= max_bytes_) return;
+    throw InvalidInput(where_ + ": expected JSON that takes at most " + std::to_string(max_bytes_ >> 20) +
+                       " MiB of memory, got more values");
+  }
+
   bool Place(Json value) {
+    Take(kValueBytes);
     if (++values_ > max_values_) {
       throw InvalidInput(where_ + ": expected JSON of at most " + std::to_string(max_values_) + " values, got more");
     }
@@ -69,6 +93,7 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
     if (open_.size() >= max_depth_) {
       throw InvalidInput(where_ + ": expected JSON nested at most " + std::to_string(max_depth_) + " deep, got more");
     }
+    Take(kContainerBytes);
     Place(std::move(container));
     open_.push_back(last_);
     return true;
@@ -82,7 +107,9 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   const std::string& where_;
   const size_t max_depth_;
   const int64_t max_values_;
+  const int64_t max_bytes_;
   int64_t values_ = 0;
+  int64_t bytes_ = 0;
   Json document_;
   std::vector<Json*> open_;  // the containers around the current place; none moves while one inside it is open
   Json* member_ = nullptr;   // where the value of the key just read goes
@@ -91,11 +118,12 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-Json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth, int64_t max_values) {
+Json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth, int64_t max_values,
+                      int64_t max_bytes) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {  // the parser would stop there
     throw InvalidInput(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
   }
-  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values);
+  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values, max_bytes);
   Json::sax_parse(text.data(), text.data() + text.size(), &builder);
   return builder.TakeDocument();
 }

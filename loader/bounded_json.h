@@ -13,11 +13,11 @@ namespace stoch {
 // has 0.5 million.
 inline constexpr int64_t kMaxJsonFileValues = 8'000'000;
 
-// The document. Nesting deeper than max_depth, more than max_values values and a key given twice in one object are
-// refused.
+// The document. Nesting deeper than max_depth, more than max_values values, one that takes more than about max_bytes of
+// memory, and a key given twice in one object are refused.
 // Errors: InvalidInput naming `where`, the byte where the text stops being JSON, or the key.
 nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth = 32,
-                                int64_t max_values = kMaxJsonFileValues);
+                                int64_t max_values = kMaxJsonFileValues, int64_t max_bytes = INT64_MAX);
 
 // "a string", "an array", ... for messages.
 std::string_view JsonTypeName(const nlohmann::json& value);

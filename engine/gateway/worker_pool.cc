@@ -119,7 +119,7 @@ JobRunner::Health WorkerPool::health() const {
   const std::lock_guard lock(mutex_);
   if (failing_) return Health::kFailed;
   for (const auto& replica : replicas_) {
-    if (replica->hello) return Health::kOk;
+    if (replica->is_ready()) return Health::kOk;
   }
   return Health::kLoading;
 }
@@ -147,9 +147,11 @@ std::vector<JobRunner::Worker> WorkerPool::workers() const {
   for (const auto& replica : replicas_) {
     Worker& worker = workers.emplace_back();
     worker.restarts = replica->restarts;
-    worker.state = replica->hello ? "ready" : replica->process != nullptr ? "loading" : "lost";
+    worker.state = replica->is_ready()                                ? "ready"
+                   : replica->process != nullptr && !replica->is_dead ? "loading"
+                                                                      : "lost";
     if (replica->process != nullptr) worker.pid = replica->process->pid();
-    if (!replica->hello) continue;
+    if (!replica->is_ready()) continue;
     worker.device = replica->hello->device();
     worker.device_bytes = replica->device_bytes;
     worker.device_used_bytes = replica->device_used_bytes;
@@ -167,7 +169,7 @@ JobRunner::Faults WorkerPool::faults() const {
 WorkerPool::Replica* WorkerPool::FreeReplica() {
   Replica* free = nullptr;
   for (const auto& replica : replicas_) {
-    if (!replica->hello || replica->process == nullptr) continue;
+    if (!replica->is_ready()) continue;
     if (replica->jobs.size() >= static_cast<size_t>(replica->hello->max_sequences()) + kAhead) continue;
     if (free == nullptr || replica->jobs.size() < free->jobs.size()) free = replica.get();
   }

@@ -4,8 +4,9 @@
 // A job that a lost worker had goes on in another one from its prompt and the ids that were told, with the same bits
 // (GenerateRequest::emitted). A job that the crash page names in the running pass of two losses, without a token in
 // between, goes on in passes of its own; one that a third loss names ends with an error, and it alone. Where emitted ids
-// are stepped again, losses at different ones of them do not add up. A kill -9 that neither this pool nor the kernel's
-// out-of-memory killer sent is hardly a request's fault: four of them weigh as much as one other loss.
+// are stepped again, losses at different ones of them do not add up. A worker that another process stopped, or ended by
+// a signal that it could catch, is no request's fault. A kill -9 that neither this pool nor the kernel's out-of-memory
+// killer sent, and a process that does not run at all, hardly are: four of them weigh as much as one other loss.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -72,8 +73,11 @@ class WorkerPool final : public JobRunner {
     int64_t restarts = 0;
     int losses = 0;  // since a token came
     ipc::CrashReport seen;
-    Clock::time_point alive, progress;  // when those changed
+    Clock::duration silent{0}, stuck{0};  // since `alive` and `progress` of it changed, as far as this pool ran
+    bool is_dead = false;                 // and not all that it said has been heard
+    bool is_ready() const { return hello && process != nullptr && !is_dead; }
     bool stalled = false;
+    bool stopped = false;             // by another process, and so stalled
     int64_t out_of_memory_kills = 0;  // of the system, when the process began
     Load load;
     int64_t device_bytes = 0, device_used_bytes = 0;  // that it saw last
@@ -105,11 +109,14 @@ class WorkerPool final : public JobRunner {
   void OnMessage(Replica& replica, const ipc::FromWorker& message);
   void OnHello(Replica& replica, const ipc::Hello& hello);
   void Take(Replica& replica, const ipc::Update& message, Told* told);
+  std::string NameOf(uint64_t id) const;  // for logs
+  void OnDeath(Replica& replica);
   void OnEnd(Replica& replica, const std::string& how);
+  static int BlameOf(const Replica& replica, const ipc::CrashReport& report, const std::string& how);
   void Settle(Replica& replica, const ipc::CrashReport& report, int blame, Told* told);
   bool Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report, int blame, Told* told);
   void Watch();
-  void WatchOne(Replica& replica);
+  void WatchOne(Replica& replica, Clock::duration elapsed);
   std::chrono::milliseconds StallLimit(const Replica& replica) const;
   void Dispatch();
   Replica* FreeReplica();
@@ -126,6 +133,7 @@ class WorkerPool final : public JobRunner {
   const LogSink log_;
   boost::asio::io_context io_;
   boost::asio::steady_timer watch_;
+  Clock::time_point watched_ = Clock::now();
 
   mutable std::mutex mutex_;  // of everything below; never held while jobs are told
   std::vector<std::unique_ptr<Replica>> replicas_;

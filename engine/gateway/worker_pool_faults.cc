@@ -18,7 +18,8 @@ namespace asio = boost::asio;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kWatch{100};
-constexpr milliseconds kFirstPause{100};  // before a second start without a token in between; twice that for the next
+constexpr milliseconds kLongestWatch{500};  // what one of them counts at most: this process may have been stopped too
+constexpr milliseconds kFirstPause{100};    // before a second start without a token in between; twice that for the next
 constexpr milliseconds kLongestPause{5000};
 constexpr int kStarts = 5;       // in a row that do not lead to a ready worker: this will not get better
 constexpr int kBlameOfKill = 1;  // not 0: who sent it may watch memory
@@ -31,6 +32,13 @@ constexpr int kUnavailable = 503;
 std::string Place(const ipc::CrashReport& report) {
   if (report.op.empty()) return "no operator";
   return (report.layer < 0 ? "" : "layer " + std::to_string(report.layer) + " ") + report.op;
+}
+
+std::string ShownName(uint64_t id, const Job& job) { return job.name.empty() ? std::to_string(id) : job.name; }
+
+// Whether the signal that ended a worker was another process's.
+bool SentFromOutside(const ipc::CrashReport& report, const std::string& how) {
+  return report.sender != 0 && how == "signal " + std::to_string(report.signal);
 }
 
 // Processes that the kernel has killed for want of memory, in this system and in every cgroup of it; 0 if it does not say.
@@ -48,6 +56,7 @@ int64_t OutOfMemoryKills() {
 void WorkerPool::StartWorker(Replica& replica) {
   WorkerProcess::Events events;
   events.on_message = [this, &replica](const ipc::FromWorker& message) { OnMessage(replica, message); };
+  events.on_death = [this, &replica] { OnDeath(replica); };
   events.on_end = [this, &replica](const std::string& how) { OnEnd(replica, how); };
   try {
     auto process = std::make_unique<WorkerProcess>(io_, options_.commands[replica.index], std::move(events));
@@ -55,8 +64,8 @@ void WorkerPool::StartWorker(Replica& replica) {
     const std::lock_guard lock(mutex_);
     replica.process = std::move(process);
     replica.seen = {};
-    replica.alive = replica.progress = Clock::now();
-    replica.stalled = false;
+    replica.silent = replica.stuck = Clock::duration(0);
+    replica.is_dead = replica.stalled = replica.stopped = false;
     replica.out_of_memory_kills = OutOfMemoryKills();
   } catch (const DeviceError& error) {
     log_({LogLevel::kError, "worker_not_started", {{"why", error.what()}}});
@@ -86,23 +95,45 @@ void WorkerPool::OnHello(Replica& replica, const ipc::Hello& hello) {
   Dispatch();
 }
 
+std::string WorkerPool::NameOf(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = jobs_.find(id);
+  return found == jobs_.end() ? std::to_string(id) : ShownName(id, found->second.job);
+}
+
+// What it said last is still to come, but nothing can be asked of it: /health shows that at once.
+void WorkerPool::OnDeath(Replica& replica) {
+  const std::lock_guard lock(mutex_);
+  replica.is_dead = true;
+}
+
+// How much of a loss the requests in its pass are blamed for.
+int WorkerPool::BlameOf(const Replica& replica, const ipc::CrashReport& report, const std::string& how) {
+  if (replica.stopped || SentFromOutside(report, how)) return 0;
+  // One whose other threads went on hangs in a request's pass; one that did not run at all was kept from it.
+  if (replica.stalled) return replica.silent < replica.stuck / 2 ? kBlame : kBlameOfKill;
+  const bool killed = how == kKilled && replica.out_of_memory_kills == OutOfMemoryKills();
+  return killed ? kBlameOfKill : kBlame;
+}
+
 void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
   const ipc::CrashReport report = replica.process == nullptr ? ipc::CrashReport() : replica.process->Report();
   const bool was_ready = replica.hello.has_value();
   std::string jobs;
-  for (const uint64_t job : report.jobs) jobs += (jobs.empty() ? "" : ",") + std::to_string(job);
+  for (const uint64_t job : report.jobs) jobs += (jobs.empty() ? "" : ",") + NameOf(job);
   log_({LogLevel::kError,
         "worker_lost",
         {{"pid", std::to_string(replica.process == nullptr ? 0 : replica.process->pid())},
-         {"how", replica.stalled           ? "stalled"
-                 : replica.failure.empty() ? how
-                                           : "said so"},
+         {"how", replica.stopped                ? "stopped"
+                 : replica.stalled              ? "stalled"
+                 : !replica.failure.empty()     ? "said so"
+                 : SentFromOutside(report, how) ? how + " from process " + std::to_string(report.sender)
+                                                : how},
          {"why", replica.failure},
          {"pass", std::to_string(report.pass)},
          {"at", report.in_pass ? Place(report) : "no pass"},
          {"jobs", jobs}}});
-  const bool killed = how == kKilled && !replica.stalled && replica.out_of_memory_kills == OutOfMemoryKills();
-  const int blame = killed ? kBlameOfKill : kBlame;
+  const int blame = BlameOf(replica, report, how);
   Told told;
   bool give_up = false;
   {
@@ -153,13 +184,14 @@ void WorkerPool::Settle(Replica& replica, const ipc::CrashReport& report, int bl
 // Returns whether it is refused.
 bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report, int blame, Told* told) {
   const int64_t at = std::exchange(job.stepped_again, 0);
+  if (blame == 0) return false;
   if (std::find(report.jobs.begin(), report.jobs.end(), id) == report.jobs.end()) return false;
   if (std::exchange(job.blamed_at, at) != at) job.blame = job.losses = 0;
   job.blame += blame;
   ++job.losses;
   if (job.blame < 3 * kBlame) {
     if (job.runs_alone() && job.blame - blame < 2 * kBlame)
-      log_({LogLevel::kWarning, "job_runs_alone", {{"job", std::to_string(id)}}});
+      log_({LogLevel::kWarning, "job_runs_alone", {{"job", ShownName(id, job.job)}}});
     return false;
   }
   ++faults_.refused;
@@ -167,7 +199,7 @@ bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report
   const SamplingOptions& sampling = request.sampling;
   log_({LogLevel::kError,
         "job_refused",
-        {{"job", std::to_string(id)},
+        {{"job", ShownName(id, job.job)},
          {"at", Place(report)},
          {"prompt_tokens", std::to_string(request.prompt.size())},
          {"emitted", std::to_string(job.emitted.size())},
@@ -200,7 +232,9 @@ void WorkerPool::GiveUp(std::exception_ptr why) {
 }
 
 void WorkerPool::Watch() {
-  for (const auto& replica : replicas_) WatchOne(*replica);
+  const Clock::time_point now = Clock::now();
+  const Clock::duration elapsed = std::min<Clock::duration>(now - std::exchange(watched_, now), kLongestWatch);
+  for (const auto& replica : replicas_) WatchOne(*replica, elapsed);
   watch_.expires_after(kWatch);
   watch_.async_wait([this](const boost::system::error_code& error) {
     if (!error) Watch();
@@ -213,15 +247,17 @@ std::chrono::milliseconds WorkerPool::StallLimit(const Replica& replica) const {
   return replica.hello && replica.hello->device().starts_with("cuda") ? kGpu : kCpu;
 }
 
-void WorkerPool::WatchOne(Replica& replica) {
+void WorkerPool::WatchOne(Replica& replica, Clock::duration elapsed) {
   if (replica.process == nullptr || replica.stalled) return;
-  const Clock::time_point now = Clock::now();
   ipc::CrashReport report = replica.process->Report();
-  if (report.alive != replica.seen.alive) replica.alive = now;
-  if (report.progress != replica.seen.progress || !report.in_pass) replica.progress = now;
+  const bool alive = report.alive != replica.seen.alive;
+  const bool on = report.progress != replica.seen.progress || !report.in_pass;
+  replica.silent = alive ? Clock::duration(0) : replica.silent + elapsed;
+  replica.stuck = on ? Clock::duration(0) : replica.stuck + elapsed;
   replica.seen = std::move(report);
-  if (now - std::min(replica.alive, replica.progress) < StallLimit(replica)) return;
+  if (std::max(replica.silent, replica.stuck) < StallLimit(replica)) return;
   replica.stalled = true;
+  replica.stopped = replica.process->IsStopped();
   log_({LogLevel::kError,
         "worker_stalled",
         {{"pid", std::to_string(replica.process->pid())},

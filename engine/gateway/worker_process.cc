@@ -16,6 +16,7 @@ extern "C" {  // glibc 2.36 forgets to say so
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -127,10 +128,21 @@ void WorkerProcess::Kill() {
   if (how_.empty()) pidfd_send_signal(pidfd_.native_handle(), SIGKILL, nullptr, 0);
 }
 
+bool WorkerProcess::IsStopped() const {
+  // "PID (NAME) STATE ..."; a name may hold anything.
+  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = text.rfind(") ");
+  if (name_end == std::string::npos) return false;
+  const char state = text[name_end + 2];
+  return state == 'T' || state == 't';
+}
+
 void WorkerProcess::OnDeath() {
   siginfo_t info{};
   waitid(P_PIDFD, static_cast<id_t>(pidfd_.native_handle()), &info, WEXITED);
   how_ = (info.si_code == CLD_EXITED ? "exit code " : "signal ") + std::to_string(info.si_status);
+  events_.on_death();
   EndIfAllIsHeard();
 }
 

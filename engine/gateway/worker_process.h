@@ -22,7 +22,9 @@ class WorkerProcess {
  public:
   struct Events {
     std::function<void(ipc::FromWorker& message)> on_message;
-    // Once, when the process is gone and all that it said has been heard. how: "exit code 3", "signal 9".
+    // At once, when the process is gone; more that it said may be heard later.
+    std::function<void()> on_death;
+    // Once, after that, when all that it said has been heard. how: "exit code 3", "signal 9".
     std::function<void(const std::string& how)> on_end;
   };
 
@@ -37,6 +39,7 @@ class WorkerProcess {
   void Send(const ipc::ToWorker& message) { channel_->Send(message); }
   ipc::CrashReport Report() const { return page_.Read(); }
   void Kill();
+  bool IsStopped() const;  // by SIGSTOP or a debugger
 
  private:
   void Spawn(const std::vector<std::string>& command, int socket_fd);

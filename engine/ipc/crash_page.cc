@@ -20,6 +20,8 @@ struct CrashPage::Layout {
   std::atomic<uint64_t> pass;
   std::atomic<int64_t> layer;
   std::array<std::atomic<char>, 32> op;
+  std::atomic<int64_t> signal;
+  std::atomic<int64_t> sender;
   std::atomic<uint64_t> num_jobs;
   std::array<std::atomic<uint64_t>, kMaxJobs> jobs;
 };
@@ -79,8 +81,15 @@ void CrashPage::Mark(int layer, std::string_view op) {
 
 void CrashPage::Beat() { page_->alive.fetch_add(1, std::memory_order_relaxed); }
 
+void CrashPage::MarkSignal(int number, int64_t sender) {
+  page_->sender.store(sender);
+  page_->signal.store(number);
+}
+
 CrashReport CrashPage::Read() const {
   CrashReport report;
+  report.signal = static_cast<int>(page_->signal.load());
+  report.sender = page_->sender.load();
   report.pass = page_->pass.load();
   report.alive = page_->alive.load();
   report.progress = page_->progress.load();

@@ -19,6 +19,9 @@ struct CrashReport {
   int layer = -1;
   std::string op;
   std::vector<uint64_t> jobs;  // of the passes in flight
+  // What ended it, if that was a signal that it could catch, and the process that sent it: 0 = its own fault.
+  int signal = 0;
+  int64_t sender = 0;
   // Both change as long as the worker is well: `alive` always, `progress` with every operator while it is in a pass.
   uint64_t alive = 0;
   uint64_t progress = 0;
@@ -41,6 +44,8 @@ class CrashPage {
   void SetJobs(std::span<const uint64_t> jobs);
   void Mark(int layer, std::string_view op);  // an operator begins
   void Beat();                                // the process runs
+  // A signal ends the process; `sender` as in CrashReport. May be called in a handler.
+  void MarkSignal(int number, int64_t sender);
   CrashReport Read() const;
 
   static constexpr size_t kMaxJobs = 448;

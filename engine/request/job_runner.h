@@ -50,7 +50,8 @@ struct Job {
   // Called on a thread of the runner, which waits for it: hand over and return. No call follows a last() one.
   std::function<void(JobUpdate update)> on_update;
   KeptAs kept = {};
-  bool alone = false;  // in passes of its own, until one brings a token: those before ended in a loss
+  std::string name = {};  // for logs: whose it is
+  bool alone = false;     // in passes of its own, until one brings a token: those before ended in a loss
 };
 
 enum class Refusal : uint8_t {

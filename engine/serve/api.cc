@@ -32,7 +32,7 @@ constexpr int kTooManyRequests = 429;
 constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
 constexpr int kMaxJsonDepth = 32;
-constexpr int64_t kMaxJsonValues = 2'000'000;  // of a request's body
+constexpr int64_t kMaxJsonBytes = int64_t{10} << 20;  // of memory that a request's body may take as a document
 constexpr const char* kModelsPath = "/v1/models/";
 constexpr const char* kStreamsPath = "/v1/streams/";
 
@@ -102,7 +102,12 @@ struct Api::Call {
   std::shared_ptr<Connection> connection;
   std::string id;
 
-  Json Body() const { return ParseBoundedJson(request.body, "the request body", kMaxJsonDepth, kMaxJsonValues); }
+  // Takes the body: its text is of no use once it has been read.
+  Json Body() {
+    const std::string text = std::exchange(request.body, {});
+    const int64_t most = std::max(kMaxJsonBytes, 2 * static_cast<int64_t>(text.size()));  // whatever --max-body lets in
+    return ParseBoundedJson(text, "the request body", kMaxJsonDepth, kMaxJsonFileValues, most);
+  }
 
   std::shared_ptr<Exchange> Send(const OrderedJson& body) {
     connection->Send({200, "application/json", Dump(body), {{"X-Request-Id", id}}});

@@ -73,6 +73,7 @@ CompletionExchange::Failure CompletionExchange::Submit(const std::vector<std::ve
       self->connection_->Post([self, i, shared, now] { self->OnUpdate(i, std::move(*shared), now); });
     };
     job.kept = {kept_, i};
+    job.name = request_id_ + "/" + std::to_string(i);
     asked.push_back(&choices_[i]);
   }
   const JobRunner::Submission submission = runner_.Submit(std::move(jobs));

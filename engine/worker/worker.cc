@@ -19,6 +19,7 @@
 #include "engine/ipc/channel.h"
 #include "engine/ipc/convert.h"
 #include "engine/ipc/crash_page.h"
+#include "engine/worker/fatal_signals.h"
 #include "engine/worker/local_model.h"
 #include "engine/worker/marking_backend.h"
 #include "engine/worker/scheduler.h"
@@ -161,12 +162,14 @@ void Worker::State::SendTurn() {
 
 Worker::Worker(int socket_fd, int page_fd) : state_(std::make_unique<State>(socket_fd, page_fd)) {
   State& state = *state_;
+  RecordFatalSignals(state.page.get());
   state.channel->Start([&state](auto* stream) { return state.OnMessage(stream); }, [&state] { state.gone = true; });
   state.Beat();
   state.thread = std::thread([&state] { state.io.run(); });
 }
 
 Worker::~Worker() {
+  RecordFatalSignals(nullptr);
   state_->io.stop();
   state_->thread.join();
 }

@@ -37,6 +37,7 @@ CudaBackend::CudaBackend(std::span<const int> ordinals) {
     per_device_.push_back(std::make_unique<PerDevice>(ordinal));
     MeasureRuntime(per_device_.back().get(), before);
     devices_.push_back(per_device_.back()->context.device);
+    per_device_.back()->test_fault = TestFault::FromEnvironment(devices_.back());
   }
   EnablePeerAccess(devices_);
 }
@@ -307,11 +308,12 @@ void CudaBackend::Embed(const EmbeddingTable& table, const Pass& pass, const Ten
   LaunchEmbed(ctx, device_table.view(), device_pass.view().ids, device_pass.rows(), out.ptr<float>(), out.step(0));
 }
 
-#define OP(Op)                                      \
-  void CudaBackend::Op(const Op##Call& call) {      \
-    DeviceContext& ctx = At(call.device()).context; \
-    DeviceGuard guard(call.device());               \
-    Launch##Op(ctx, call);                          \
+#define OP(Op)                                                                       \
+  void CudaBackend::Op(const Op##Call& call) {                                       \
+    PerDevice& entry = At(call.device());                                            \
+    DeviceGuard guard(call.device());                                                \
+    Launch##Op(entry.context, call);                                                 \
+    if (entry.test_fault != nullptr) entry.test_fault->Launch(entry.context.stream); \
   }
 STOCH_FOR_EACH_OP(OP)
 #undef OP

@@ -28,6 +28,7 @@
 #include "kernels/cuda/runtime/caller_order.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/graph.h"
+#include "kernels/cuda/runtime/test_fault.h"
 #include "kernels/cuda/weights/uploader.h"
 
 namespace stoch::cuda {
@@ -108,8 +109,9 @@ class CudaBackend final : public Backend, public CallerStreams {
     DeviceContext context;
     GraphCache graphs;
     Uploader uploader;
-    std::unique_ptr<CallerOrder> caller;  // made at first use
-    int64_t runtime_bytes = 0;            // DeviceInfo
+    std::unique_ptr<TestFault> test_fault;  // null but in tests
+    std::unique_ptr<CallerOrder> caller;    // made at first use
+    int64_t runtime_bytes = 0;              // DeviceInfo
     int64_t runtime_taken_bytes = 0;
   };
   PerDevice& At(const Device& device);  // InvalidInput for a device this backend was not opened with

@@ -104,13 +104,21 @@ TEST_F(Bounds, FieldsOfAClientFillNoLog) {
   EXPECT_LT(Post("/v1/completions", body).body.size(), 500u);
 }
 
-TEST_F(Bounds, ValuesOfABodyAreCounted) {
+// Two bytes of text are fifty in memory.
+TEST_F(Bounds, BodiesTakeSoMuchMemory) {
   StartServer();
-  std::string body = "{\"a\":[";
-  for (int i = 0; i < 2'000'000; ++i) body += "1,";
-  const Reply reply = Call(port(), "POST", "/v1/completions", body + "1]}");
-  EXPECT_EQ(reply.status, 400);
-  EXPECT_NE(reply.body.find("at most 2000000 values"), std::string::npos) << reply.body;
+  const std::pair<const char*, int> pieces[] = {
+      {"1,", 450'000}, {"[],", 125'000}, {"\"x\",", 150'000}, {"{},", 125'000}};
+  for (const auto& [piece, count] : pieces) {
+    std::string body = "{\"prompt\":[5],\"max_tokens\":1,\"a\":[";
+    for (int i = 0; i < count; ++i) body += piece;
+    const Reply reply = Call(port(), "POST", "/v1/completions", body + "1]}");
+    EXPECT_EQ(reply.status, 400) << piece;
+    EXPECT_NE(reply.body.find("at most 10 MiB of memory"), std::string::npos) << reply.body;
+    // Half of it is a request like any other.
+    body.resize(body.size() - static_cast<size_t>(count / 2) * std::string_view(piece).size());
+    EXPECT_EQ(Call(port(), "POST", "/v1/completions", body + "1]}").status, 200) << piece;
+  }
 }
 
 TEST_F(Bounds, FieldsThatChangeTheAnswerAreRefused) {

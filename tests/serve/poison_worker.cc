@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker of a model folder that crashes in every pass with a certain token: --model DIR --poison ID --socket-fd N
 // --page-fd M. With --kills FILE it kills itself there instead, once for every byte of the file, of which it takes one;
-// with --code N too, the device fails there instead with that CUDA error.
+// with --code N too, the device fails there instead with that CUDA error; with --sent N another process sends that signal;
+// with --hangs yes the pass goes on for ever.
 
 #include <signal.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,6 +18,20 @@
 #include "kernels/registry.h"
 #include "tests/support/failing_backend.h"
 
+namespace {
+
+// Another process does it; this one waits for its end.
+[[noreturn]] void HaveSent(int signal_number) {
+  const pid_t child = fork();
+  if (child == 0) {
+    kill(getppid(), signal_number);
+    _exit(0);
+  }
+  for (;;) pause();
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace stoch;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -25,12 +41,16 @@ int main(int argc, char** argv) {
   auto backend = std::make_shared<test::FailingBackend>(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr));
   const int32_t poison = std::stoi(given["--poison"]);
   const int code = given["--code"].empty() ? 0 : std::stoi(given["--code"]);
-  backend->before_pass = [poison, code, kills = given["--kills"]](const PassLayout& layout) {
+  const int sent = given["--sent"].empty() ? 0 : std::stoi(given["--sent"]);
+  const bool hangs = !given["--hangs"].empty();
+  backend->before_pass = [poison, code, sent, hangs, kills = given["--kills"]](const PassLayout& layout) {
     if (std::find(layout.ids.begin(), layout.ids.end(), poison) == layout.ids.end()) return;
     if (kills.empty()) raise(SIGSEGV);
     const uintmax_t left = std::filesystem::file_size(kills);
     if (left == 0) return;
     std::filesystem::resize_file(kills, left - 1);
+    if (sent != 0) HaveSent(sent);
+    while (hangs) pause();
     if (code == 0) raise(SIGKILL);
     if (!IsSticky(code)) throw DeviceRefusal("refused");
     throw DeviceError("sticky");

@@ -2,8 +2,12 @@
 // Workers that are killed, stopped and crashed while clients read: every answer is the one given alone.
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
-#include <algorithm>
+extern "C" {  // glibc 2.36 forgets to say so
+#include <sys/pidfd.h>
+}
+
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
@@ -103,6 +107,15 @@ Health WaitUntilReady(uint16_t port) {
   }
 }
 
+// Until the process is gone, reaped or not.
+void WaitForEnd(pid_t pid) {
+  const int process = pidfd_open(pid, 0);
+  if (process < 0) return;  // reaped
+  pollfd event = {process, POLLIN, 0};
+  EXPECT_EQ(poll(&event, 1, 60'000), 1);
+  close(process);
+}
+
 double Metric(uint16_t port, const std::string& name) {
   const std::string text = "\n" + Call(port, "GET", "/metrics").body;
   const size_t at = text.find("\n" + name + " ");
@@ -157,7 +170,6 @@ TEST_F(WorkerFaults, EveryAnswerIsTheOneGivenAlone) {
   ASSERT_TRUE(server.Logs("ready")) << server.Log();
   const uint16_t port = server.port();
   const int moments = NumberFromEnvironment("STOCH_FAULT_MOMENTS", 12);
-  std::vector<Clock::duration> noticed;
   UnderLoad(port, [&] {
     for (int moment = 0; moment < moments; ++moment) {
       const Health before = WaitUntilReady(port);
@@ -177,19 +189,19 @@ TEST_F(WorkerFaults, EveryAnswerIsTheOneGivenAlone) {
         }
         continue;
       }
-      // A worker of the demo model is there again so fast that only its number tells.
+      WaitForEnd(pid);
+      // A worker of the demo model is there again so fast that only its number tells. Within a second, or, on a machine
+      // that runs somebody else meanwhile, within few answers of the server.
       const auto lost = Clock::now();
+      constexpr int kAnswers = 5;
       Health after = Look(port);
-      while (after.status == 200 && after.workers[0]["pid"] == pid && Clock::now() < lost + seconds(30)) {
+      for (int answers = 1; after.status == 200 && after.workers[0]["pid"] == pid; ++answers) {
+        if (answers >= kAnswers && Clock::now() > lost + seconds(1)) break;
         after = Look(port);
       }
-      EXPECT_TRUE(after.status == 503 || after.workers[0]["pid"] != pid);
-      noticed.push_back(Clock::now() - lost);
+      EXPECT_TRUE(after.status == 503 || after.workers[0]["pid"] != pid) << moment;
     }
   });
-  // Within a second, but for moments in which a loaded machine runs somebody else.
-  std::sort(noticed.begin(), noticed.end());
-  EXPECT_LT(noticed[noticed.size() / 2], seconds(1));
   EXPECT_GE(Metric(port, "stoch_worker_restarts_total"), moments);
   EXPECT_GT(Metric(port, "stoch_sequences_replayed_total"), 0);
   EXPECT_EQ(Metric(port, "stoch_sequences_refused_total"), 0);

@@ -40,7 +40,7 @@ class WorkerPoolTest : public testing::Test {
   // poison: of its workers; -1: none. more: their further words.
   std::unique_ptr<serve::WorkerPool> Open(int32_t poison, int replicas = 1, const std::vector<std::string>& more = {}) {
     serve::WorkerPool::Options options;
-    options.stall_limit = std::chrono::seconds(5);
+    options.stall_limit = stall_limit_;
     for (int i = 0; i < replicas; ++i) {
       options.commands.push_back(
           {STOCH_POISON_WORKER, "--model", scratch_.path().string(), "--poison", std::to_string(poison)});
@@ -96,6 +96,7 @@ class WorkerPoolTest : public testing::Test {
   }
 
   TempDir scratch_;
+  std::chrono::seconds stall_limit_{5};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::string log_;
@@ -139,6 +140,42 @@ TEST_F(WorkerPoolTest, KillsFromOutsideRefuseNobody) {
   EXPECT_EQ(answers[0].ids, alone[0].ids);
   EXPECT_EQ(pool->faults().restarts, kKills);
   EXPECT_EQ(pool->faults().refused, 0);
+}
+
+// What another process does to a worker is not the doing of the request that it happens to be at.
+TEST_F(WorkerPoolTest, SignalsOfOthersRefuseNobody) {
+  GenerateRequest request = Request(1);
+  request.prompt.back() = kPoison;
+  const std::vector<Answer> alone = Run(*Open(-1), {request});
+  constexpr int kTimes = 4;
+  const std::string file = scratch_.path().string() + "/kills";
+  stall_limit_ = std::chrono::seconds(1);
+  for (const int number : {SIGSEGV, SIGABRT, SIGSTOP}) {
+    std::ofstream(file) << std::string(kTimes, 'x');
+    const auto pool = Open(kPoison, 1, {"--kills", file, "--sent", std::to_string(number)});
+    const std::vector<Answer> answers = Run(*pool, {request});
+    EXPECT_EQ(answers[0].error_status, 0) << number << answers[0].error << log_;
+    EXPECT_EQ(answers[0].ids, alone[0].ids) << number;
+    EXPECT_GE(pool->faults().restarts, kTimes) << number;
+    EXPECT_EQ(pool->faults().refused, 0) << number;
+  }
+  EXPECT_NE(log_.find("\"signal 11 from process "), std::string::npos) << log_;
+  EXPECT_NE(log_.find("how=stopped"), std::string::npos) << log_;
+}
+
+// A pass that never ends is its request's doing: the rest of the worker went on.
+TEST_F(WorkerPoolTest, ARequestThatHangsIsRefused) {
+  stall_limit_ = std::chrono::seconds(1);
+  GenerateRequest request = Request(1);
+  request.prompt.back() = kPoison;
+  const std::string file = scratch_.path().string() + "/hangs";
+  std::ofstream(file) << "xxx";
+  const auto pool = Open(kPoison, 1, {"--kills", file, "--hangs", "yes"});
+  const std::vector<Answer> answers = Run(*pool, {request, Request(2)});
+  EXPECT_EQ(answers[0].error_status, 500) << log_;
+  EXPECT_EQ(answers[1].error_status, 0) << answers[1].error << log_;
+  EXPECT_EQ(pool->faults().refused, 1);
+  EXPECT_NE(log_.find("how=stalled"), std::string::npos) << log_;
 }
 
 // A device that is lost takes its worker with it, and no token; one that only refuses a call does not.

@@ -18,6 +18,8 @@ class FailingBackend final : public ForwardingBackend {
   std::function<void(int64_t rows)> before_attention;
   // Called after every choice of experts.
   std::function<void(const RouteCall& call)> after_route;
+  // Called after every linear.
+  std::function<void(const LinearCall& call)> after_linear;
   // Called before every pass, with its tokens; the same.
   std::function<void(const PassLayout& layout)> before_pass;
 
@@ -28,6 +30,10 @@ class FailingBackend final : public ForwardingBackend {
   void Attention(const AttentionCall& call) override {
     if (before_attention) before_attention(call.q.dim(0));
     inner().Attention(call);
+  }
+  void Linear(const LinearCall& call) override {
+    inner().Linear(call);
+    if (after_linear) after_linear(call);
   }
   void Route(const RouteCall& call) override {
     inner().Route(call);

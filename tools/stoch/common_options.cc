@@ -10,7 +10,9 @@
 
 #include "engine/placement.h"
 #include "kernels/base/error.h"
+#include "kernels/blocking_backend.h"
 #include "kernels/registry.h"
+#include "kernels/verifying_backend.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/max_memory.h"
 #include "tools/stoch/output.h"
@@ -37,6 +39,10 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
   command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
   command.add_option("--cpu-variant", options->cpu_variant,
                      "CPU kernels: scalar, avx2, avx512bw, avx512vbmi (x86), neon (AArch64); default the fastest");
+  command.add_flag("--launch-blocking", options->launch_blocking,
+                   "Wait after every operator, so that an error names the one that failed (slow)");
+  command.add_flag("--verify-transfers", options->verify_transfers,
+                   "Compare what devices sent each other with what arrived, on the host (slow)");
 }
 
 std::shared_ptr<Backend> Open(const DeviceOptions& options) {
@@ -44,6 +50,8 @@ std::shared_ptr<Backend> Open(const DeviceOptions& options) {
   std::shared_ptr<Backend> backend =
       OpenBackend(options.device, {.threads = options.threads, .cpu_variant = options.cpu_variant}, &notice);
   if (!notice.empty()) spdlog::warn(notice);
+  if (options.launch_blocking) backend = std::make_shared<BlockingBackend>(std::move(backend));
+  if (options.verify_transfers) backend = std::make_shared<VerifyingBackend>(std::move(backend));
   return backend;
 }
 

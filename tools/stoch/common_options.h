@@ -31,7 +31,7 @@ struct OutputOptions {
 };
 void AddOutputOptions(CLI::App& command, OutputOptions* options);
 
-// --device, --device-map, --max-memory, --split, --threads, --cpu-variant.
+// --device, --device-map, --max-memory, --split, --threads, --cpu-variant, --launch-blocking, --verify-transfers.
 struct DeviceOptions {
   std::string device = "auto";
   std::string device_map = "auto";
@@ -39,6 +39,8 @@ struct DeviceOptions {
   std::string split = "layer";
   int threads = 0;
   std::string cpu_variant;
+  bool launch_blocking = false;
+  bool verify_transfers = false;
   std::optional<KvFit> fit_kv;  // no option: of servers
 };
 void AddDeviceOptions(CLI::App& command, DeviceOptions* options);

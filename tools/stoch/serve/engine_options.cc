@@ -82,6 +82,8 @@ std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::s
   add("--threads", std::to_string(options.device.threads));
   add("--cpu-variant", options.device.cpu_variant);
   if (!options.prefix_reuse) command.emplace_back("--no-prefix-reuse");
+  if (options.device.launch_blocking) command.emplace_back("--launch-blocking");
+  if (options.device.verify_transfers) command.emplace_back("--verify-transfers");
   if (options.quiet) command.emplace_back("--quiet");
   return command;
 }

@@ -49,7 +49,7 @@ struct Options {
   std::optional<int64_t> default_seed;
   int64_t http_threads = 4;
   int64_t max_queue = 1024;
-  int64_t max_body_mib = 8;
+  int64_t max_body_mib = 5;
   int64_t idle_timeout_s = 75;
   int64_t shutdown_timeout_s = 30;
   std::optional<int64_t> stall_limit_s;  // none: by device

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/device_guard.h"
+#include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/runtime/test_fault.h"
+
+// What a failed device assert calls; the headers name it in debug builds only.
+extern "C" __device__ void __assertfail(const char* message, const char* file, unsigned line, const char* function,
+                                        size_t char_size);
+
+namespace stoch::cuda {
+namespace {
+
+constexpr const char* kVariable = "STOCH_TEST_DEVICE_FAULT";
+
+// One thread. `nowhere` is no address of the device.
+__global__ void TestFaultKernel(TestFault::Kind kind, unsigned* left, const volatile unsigned* nowhere) {
+  if (*left == 0 || --*left != 0) return;
+  switch (kind) {
+    case TestFault::Kind::kIllegalAddress: *left = *nowhere; break;
+    case TestFault::Kind::kAssert: __assertfail("on purpose", __FILE__, __LINE__, __func__, sizeof(char)); break;
+    case TestFault::Kind::kHang:
+      for (const volatile unsigned* never = left; *never == 0;) {
+      }
+      break;
+  }
+}
+
+// Takes the first line of a file; "" where there is none.
+std::string TakeLine(const char* path) {
+  std::ifstream in(path);
+  std::string line;
+  if (!std::getline(in, line)) return "";
+  const std::string rest((std::istreambuf_iterator<char>(in)), {});
+  in.close();
+  std::ofstream(path) << rest;
+  return line;
+}
+
+}  // namespace
+
+std::unique_ptr<TestFault> TestFault::FromEnvironment(Device device) {
+  const char* path = std::getenv(kVariable);
+  if (path == nullptr) return nullptr;
+  const std::string line = TakeLine(path);
+  if (line.empty() || line == "none") return nullptr;
+  std::istringstream words(line);
+  std::string kind;
+  unsigned ops = 0;
+  if (words >> kind >> ops && ops > 0) {
+    const auto make = [&](Kind known) { return std::unique_ptr<TestFault>(new TestFault(device, known, ops)); };
+    if (kind == "illegal") return make(Kind::kIllegalAddress);
+    if (kind == "assert") return make(Kind::kAssert);
+    if (kind == "hang") return make(Kind::kHang);
+  }
+  throw DeviceError(std::string(kVariable) + ": '" + line +
+                    "' is no fault; expected illegal N, assert N, hang N, none");
+}
+
+TestFault::TestFault(Device device, Kind kind, unsigned ops) : kind_(kind) {
+  DeviceGuard guard(device);
+  left_ = AllocateDevice(device, sizeof(unsigned));
+  STOCH_CUDA(cudaMemcpy(left_.data(), &ops, sizeof(ops), cudaMemcpyHostToDevice));
+}
+
+void TestFault::Launch(cudaStream_t stream) {
+  const auto* nowhere = reinterpret_cast<const volatile unsigned*>(uintptr_t{4096});
+  TestFaultKernel<<<1, 1, 0, stream>>>(kind_, static_cast<unsigned*>(left_.data()), nowhere);
+  STOCH_CUDA_LAUNCH("TestFaultKernel");
+}
+
+}  // namespace stoch::cuda
