@@ -12,7 +12,6 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/sc_product.cuh"
 #include "kernels/cuda/families/experts.h"
-#include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/ops.h"
@@ -272,14 +271,12 @@ int64_t CudaExperts::bytes() const {
 }
 
 int64_t ExpertScratchBytes(const LinearSpec& spec, int64_t in_features, int64_t max_rows) {
-  constexpr int64_t kParts = 8;  // at most, of which each begins at a multiple of the alignment
-  const int64_t padding = kParts * static_cast<int64_t>(Workspace::kAlignment);
-  switch (spec.precision) {
-    case Precision::kSc: return QuantizeScratchBytes(*spec.sc, max_rows, in_features) + padding;
-    case Precision::kFp32: return ExactLinearScratchBytes(in_features, max_rows);
-    case Precision::kFp16: break;
-  }
-  return max_rows * in_features * static_cast<int64_t>(sizeof(float)) + padding;
+  constexpr int64_t kParts = 8;                         // at most, of which each begins at a multiple of the alignment
+  constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // that exact rows are padded to at most
+  const int64_t bytes = spec.precision == Precision::kSc
+                            ? QuantizeScratchBytes(*spec.sc, max_rows, in_features)
+                            : max_rows * (in_features + kColumns) * static_cast<int64_t>(sizeof(float));
+  return bytes + kParts * static_cast<int64_t>(Workspace::kAlignment);
 }
 
 std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts) {
