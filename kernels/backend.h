@@ -88,6 +88,10 @@ class Backend {
                                         const PassLimits& /*limits*/) const {
     return 0;
   }
+  // The same for an ExpertLinear over matrices of in_features columns, of up to max_rows rows of x.
+  virtual int64_t ExpertScratchBytes(const LinearSpec& /*spec*/, int64_t /*in_features*/, int64_t /*max_rows*/) const {
+    return 0;
+  }
   // Which kernels such a Linear of `tokens` tokens runs, or an Attention of `tokens` tokens, of one sequence
   // (is_prompt) or of as many; for people, "" where there is no choice.
   virtual std::string LinearKernel(const LinearSpec& /*spec*/, std::span<const int64_t> /*out_features*/,
@@ -116,6 +120,11 @@ class Backend {
   // they have there. SliceRows of the source is the same, and cheaper, where no two rows share a scale.
   virtual std::unique_ptr<LinearWeight> MakeLinearRows(Device device, const WeightSource& source,
                                                        const LinearSpec& spec, int64_t first, int64_t count) = 0;
+  // What a matrix of exact numbers (kFp32) takes: memory, or the part of a mapped file that is read in place.
+  virtual int64_t ExactBytes(const WeightSource& source) const {
+    const size_t size = source.generated() ? sizeof(uint16_t) : DTypeSize(source.dtype);
+    return source.rows * source.cols * static_cast<int64_t>(size);
+  }
   virtual Buffer MakeVector(Device device, const WeightSource& source) = 0;  // F32 [cols]
   // `tied`, when given, is an exact LM head made from the same source; a backend may share its memory.
   virtual std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,

@@ -35,6 +35,10 @@ class ForwardingBackend : public Backend {
   int64_t AttentionScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override {
     return inner_->AttentionScratchBytes(spec, num_heads, limits);
   }
+  int64_t ExpertScratchBytes(const LinearSpec& spec, int64_t in_features, int64_t max_rows) const override {
+    return inner_->ExpertScratchBytes(spec, in_features, max_rows);
+  }
+  int64_t ExactBytes(const WeightSource& source) const override { return inner_->ExactBytes(source); }
   std::string LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features, int64_t in_features,
                            int64_t tokens) const override {
     return inner_->LinearKernel(spec, out_features, in_features, tokens);

@@ -26,6 +26,8 @@ class WeightDecoder {
   // Writes elements [first, first + count) of row-major order as F32. Threads: safe.
   // Requires: both are multiples of a matrix's row length; of a vector, any range inside it.
   virtual void Decode(int64_t first, int64_t count, float* out) const = 0;
+  // What `count` elements take where they are stored. Requires: a multiple of the row length.
+  virtual int64_t StoredBytes(int64_t count) const = 0;
 };
 
 // Where the numbers of one [rows, cols] tensor (or a [cols] vector, rows = 1) come from.

@@ -107,6 +107,10 @@ class CpuBackend final : public Backend {
     CheckDevice(device);
     return MakeCpuLinearRows(context_, device, source, spec, first, count);
   }
+  int64_t ExactBytes(const WeightSource& source) const override {
+    return source.decoder != nullptr ? source.decoder->StoredBytes(source.rows * source.cols)
+                                     : Backend::ExactBytes(source);
+  }
   Buffer MakeVector(Device device, const WeightSource& source) override {
     CheckStack({&source, 1});
     if (source.rows != 1) throw InvalidInput("tensor " + source.name + ": is not a vector");

@@ -7,8 +7,9 @@
 namespace stoch::cpu {
 namespace {
 
-// A thread keeps a panel of weight rows in its L2 while it walks the rows of x.
+// A thread keeps a panel of weight rows in its L2 while it walks the rows of x: of whole tiles of Simd::dot_rows.
 constexpr int64_t kPanelBytes = 256 * 1024;
+constexpr int64_t kPanelRows = 24;
 
 ExactRows Advance(const ExactRows& w, int64_t rows) {
   const int64_t bytes = rows * w.stride * static_cast<int64_t>(DTypeSize(w.dtype));
@@ -27,16 +28,26 @@ void ExactProduct(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_
   std::vector<Item> items;
   for (const ExactTarget& target : targets) {
     const int64_t row_bytes = cols * static_cast<int64_t>(DTypeSize(target.w.dtype));
-    const int64_t panel = std::max<int64_t>(24, kPanelBytes / row_bytes / 24 * 24);
+    const int64_t most = kPanelBytes / row_bytes / kPanelRows * kPanelRows;
+    const int64_t panel = target.decoded != nullptr ? kPanelRows : std::max(kPanelRows, most);
     for (int64_t first = 0; first < target.num_rows; first += panel) {
       items.push_back({&target, first, std::min(panel, target.num_rows - first)});
     }
   }
-  pool.ParallelFor(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
+  std::vector<std::vector<float>> decoded(static_cast<size_t>(pool.size()));
+  pool.ParallelFor(static_cast<int64_t>(items.size()), [&](int64_t i, int thread) {
     const Item& item = items[static_cast<size_t>(i)];
     const ExactTarget& target = *item.target;
-    simd.dot_rows(x, x_stride, num_x, Advance(target.w, item.first), item.count, cols, target.out + item.first,
-                  target.out_stride, target.add);
+    ExactRows rows;
+    if (target.decoded != nullptr) {
+      std::vector<float>& panel = decoded[static_cast<size_t>(thread)];
+      panel.resize(static_cast<size_t>(kPanelRows * cols));
+      target.decoded->decoder->Decode(target.decoded->first + item.first * cols, item.count * cols, panel.data());
+      rows = {panel.data(), cols, DType::kF32};
+    } else {
+      rows = Advance(target.w, item.first);
+    }
+    simd.dot_rows(x, x_stride, num_x, rows, item.count, cols, target.out + item.first, target.out_stride, target.add);
   });
 }
 

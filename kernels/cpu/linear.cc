@@ -88,7 +88,8 @@ void RunExact(Context& context, const LinearCall& call, const Rows& f) {
     if (weight.spec().precision != Precision::kFp32) continue;
     float* out = call.outs[i].ptr<float>();
     for (const CpuLinear::ExactPart& part : weight.parts) {
-      targets.push_back({part.rows, part.num_rows, out, call.outs[i].step(0), call.add_to_out});
+      const WeightSource* decoded = part.decoded.decoder != nullptr ? &part.decoded : nullptr;
+      targets.push_back({part.rows, decoded, part.num_rows, out, call.outs[i].step(0), call.add_to_out});
       out += part.num_rows;
     }
   }

@@ -12,18 +12,7 @@
 namespace stoch::cpu {
 namespace {
 
-void MakeExactPart(Context& context, const WeightSource& source, CpuLinear::ExactPart* part) {
-  part->num_rows = source.rows;
-  part->rows = {source.host, source.cols, source.dtype};
-  if (source.host != nullptr) return;
-  if (source.decoder != nullptr) {
-    part->floats = MakeArray<float>(source.rows * source.cols);
-    part->rows = {part->floats.get(), source.cols, DType::kF32};
-    context.pool.ParallelFor(source.rows, [&](int64_t row, int) {
-      source.decoder->Decode(source.first + row * source.cols, source.cols, part->floats.get() + row * source.cols);
-    });
-    return;
-  }
+void MakeGenerated(Context& context, const WeightSource& source, CpuLinear::ExactPart* part) {
   if (source.stddev == 0.0f) {
     part->floats = MakeArray<float>(source.rows * source.cols);
     std::fill(part->floats.get(), part->floats.get() + source.rows * source.cols, source.constant);
@@ -38,6 +27,13 @@ void MakeExactPart(Context& context, const WeightSource& source, CpuLinear::Exac
     uint16_t* out = part->halves.get() + row * source.cols;
     for (int64_t i = 0; i < source.cols; ++i) out[i] = FloatToF16(x[i]);
   });
+}
+
+void MakeExactPart(Context& context, const WeightSource& source, CpuLinear::ExactPart* part) {
+  part->num_rows = source.rows;
+  if (source.generated()) return MakeGenerated(context, source, part);
+  part->rows = {source.host, source.cols, source.dtype};
+  if (source.decoder != nullptr) part->decoded = source;
 }
 
 // Rows [first, first + count) of the stacked parts, quantized as rows of the whole.
@@ -91,7 +87,11 @@ int64_t CpuLinear::bytes() const {
 int64_t CpuLinear::stream_bytes() const {
   if (spec_.precision == Precision::kSc) return spec_.extras != nullptr ? mixed.bytes() : blocks.bytes();
   int64_t total = 0;
-  for (const ExactPart& part : parts) total += part.num_rows * cols_ * static_cast<int64_t>(DTypeSize(part.rows.dtype));
+  for (const ExactPart& part : parts) {
+    const int64_t count = part.num_rows * cols_;
+    total += part.decoded.decoder != nullptr ? part.decoded.decoder->StoredBytes(count)
+                                             : count * static_cast<int64_t>(DTypeSize(part.rows.dtype));
+  }
   return total;
 }
 
@@ -144,7 +144,11 @@ Backend::PlainLinear UnpackCpuLinear(Context& context, const CpuLinear& weight) 
     float* out = plain.values.data();
     for (const CpuLinear::ExactPart& part : weight.parts) {
       const int64_t count = part.num_rows * weight.cols();
-      context.simd.load(part.rows.data, part.rows.dtype, count, out);
+      if (part.decoded.decoder != nullptr) {
+        part.decoded.decoder->Decode(part.decoded.first, count, out);
+      } else {
+        context.simd.load(part.rows.data, part.rows.dtype, count, out);
+      }
       out += count;
     }
     return plain;

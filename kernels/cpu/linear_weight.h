@@ -15,10 +15,11 @@ namespace stoch::cpu {
 
 class CpuLinear final : public LinearWeight {
  public:
-  // Rows of one part of an exact weight. Mapped memory is used in place; random numbers are stored as F16, which holds
-  // them exactly.
+  // Rows of one part of an exact weight. Mapped memory is used in place, and decoded in every visit where it holds
+  // another form: that is faster than reading the numbers. Random ones are stored as F16, which holds them exactly.
   struct ExactPart {
     ExactRows rows;
+    WeightSource decoded;  // where its decoder is set, instead of rows.data
     int64_t num_rows = 0;
     Array<uint16_t> halves;
     Array<float> floats;

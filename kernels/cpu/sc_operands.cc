@@ -3,8 +3,38 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 namespace stoch::cpu {
+namespace {
+
+// Blocks are transposed in tiles of one register's bytes a side, in the compiler's own vectors: as baseline code, this
+// takes an eighth of the time of single bytes.
+constexpr int64_t kTile = 16;
+using TileRow = uint8_t __attribute__((vector_size(kTile)));
+
+// Four times the interleaving of rows i and i + 8 of 16 is a transposition.
+__attribute__((always_inline)) inline void Interleave(const TileRow* from, TileRow* to) {
+  for (int i = 0; i < kTile / 2; ++i) {
+    const TileRow& a = from[i];
+    const TileRow& b = from[i + kTile / 2];
+    to[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    to[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  }
+}
+
+void TransposeTile(const uint8_t* from, int64_t from_stride, uint8_t* to) {
+  TileRow rows[kTile];
+  TileRow other[kTile];
+  for (int64_t i = 0; i < kTile; ++i) memcpy(&rows[i], from + i * from_stride, sizeof(TileRow));
+  Interleave(rows, other);
+  Interleave(other, rows);
+  Interleave(rows, other);
+  Interleave(other, rows);
+  for (int64_t i = 0; i < kTile; ++i) memcpy(to + i * kBlockRows, &rows[i], sizeof(TileRow));
+}
+
+}  // namespace
 
 void ScRows::Resize(const ScLookup& lookup, const ScChunks& chunks, int64_t rows, int64_t piece) {
   chunks_ = chunks;
@@ -78,13 +108,14 @@ int64_t ScBlocks::bytes() const {
 }
 
 void TransposeBlock(const uint8_t* from, int64_t from_stride, int64_t dims, uint8_t* to) {
-  constexpr int64_t kTile = 64;  // keeps the 64 source lines of a tile in the first-level cache
-  for (int64_t d0 = 0; d0 < dims; d0 += kTile) {
-    const int64_t d1 = std::min(dims, d0 + kTile);
-    for (int64_t r = 0; r < kBlockRows; ++r) {
-      const uint8_t* row = from + r * from_stride;
-      for (int64_t d = d0; d < d1; ++d) to[d * kBlockRows + r] = row[d];
+  int64_t d = 0;
+  for (; d + kTile <= dims; d += kTile) {
+    for (int64_t r = 0; r < kBlockRows; r += kTile) {
+      TransposeTile(from + r * from_stride + d, from_stride, to + d * kBlockRows + r);
     }
+  }
+  for (; d < dims; ++d) {
+    for (int64_t r = 0; r < kBlockRows; ++r) to[d * kBlockRows + r] = from[r * from_stride + d];
   }
 }
 
@@ -103,6 +134,9 @@ int64_t PackBlocks(ThreadPool& pool, const ScOperator& op, const ScQuantizer& qu
   }
   std::atomic<int64_t> first_bad{rows};
 
+  // Of a row of codes that is not yet transposed: a line more than a power of two, as 64 lines that far apart would
+  // share a few sets of the first-level cache.
+  const int64_t stride = cols + kBlockRows;
   struct Scratch {
     std::vector<float> x, scales;
     std::vector<uint8_t> codes;
@@ -112,10 +146,10 @@ int64_t PackBlocks(ThreadPool& pool, const ScOperator& op, const ScQuantizer& qu
     Scratch& scratch = scratches[static_cast<size_t>(thread)];
     scratch.x.resize(static_cast<size_t>(cols));
     scratch.scales.resize(static_cast<size_t>(chunks));
-    scratch.codes.assign(static_cast<size_t>(cols * kBlockRows), 0);
+    scratch.codes.assign(static_cast<size_t>(stride * kBlockRows), 0);
     for (int64_t r = 0; r < std::min<int64_t>(kBlockRows, rows - b * kBlockRows); ++r) {
       const int64_t row = b * kBlockRows + r;
-      ScQuantizer::Row out{scratch.codes.data() + r * cols, scratch.scales.data(), nullptr, nullptr};
+      ScQuantizer::Row out{scratch.codes.data() + r * stride, scratch.scales.data(), nullptr, nullptr};
       if (blocks->zeros != nullptr) {
         out.zero = blocks->zeros.get() + row;
         out.sum = blocks->sums.get() + row;
@@ -127,7 +161,7 @@ int64_t PackBlocks(ThreadPool& pool, const ScOperator& op, const ScQuantizer& qu
         blocks->scales[static_cast<size_t>((b * chunks + c) * kBlockRows + r)] = scratch.scales[static_cast<size_t>(c)];
       }
     }
-    TransposeBlock(scratch.codes.data(), cols, cols, blocks->codes.get() + b * blocks->block_bytes());
+    TransposeBlock(scratch.codes.data(), stride, cols, blocks->codes.get() + b * blocks->block_bytes());
   });
   return first_bad.load() == rows ? -1 : first_row + first_bad.load();
 }

@@ -12,7 +12,7 @@ namespace {
 
 // Rows of a that share one visit of a chunk of b, and how many of them one kernel call takes.
 constexpr int64_t kRowPanel = 64;
-constexpr int64_t kRowTile = 16;
+constexpr int64_t kRowTile = 64;
 // Blocks of b that share each table row that is read.
 constexpr int64_t kBlockTile = 4;
 constexpr int64_t kLineFloats = 16;  // of a cache line

@@ -147,6 +147,11 @@ int64_t CudaBackend::AttentionScratchBytes(const KvCacheSpec& spec, int num_head
   return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));
 }
 
+int64_t CudaBackend::ExpertScratchBytes(const LinearSpec& spec, int64_t in_features, int64_t max_rows) const {
+  return static_cast<int64_t>(
+      Workspace::BlockBytes(static_cast<size_t>(cuda::ExpertScratchBytes(spec, in_features, max_rows))));
+}
+
 std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features,
                                       int64_t in_features, int64_t tokens) const {
   if (spec.precision != Precision::kSc) return {};

@@ -117,7 +117,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       if (value == DTypeName(dtype)) entries_.back().dtype = dtype;
     }
     if (!entries_.back().dtype) {
-      Fail(Place() + "expected F32, F16, BF16, U8, I8, I32 or I64, got " + Quoted(value));
+      Fail(Place() + "expected F32, F16, BF16, U8, I8, I32 or I64, got " + Quoted(value) +
+           "; to run, the checkpoint would have to be converted to one of them");
     }
     return true;
   }

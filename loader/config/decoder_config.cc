@@ -59,7 +59,10 @@ const Architecture& ReadArchitecture(const ConfigKeys& keys) {
     keys.Fail("hidden_act: expected \"silu\", got " + Quoted(activation) + "; it needs a prologue of that activation");
   }
   if (keys.Find("quantization_config") != nullptr) {
-    keys.Fail("quantization_config: expected weights in F32, F16 or BF16, got a quantized checkpoint");
+    const auto method = keys.Object("quantization_config").String("quant_method");
+    keys.Fail("quantization_config: expected weights in F32, F16 or BF16, got a quantized checkpoint" +
+              (method ? " (" + Quoted(*method) + ")" : "") +
+              "; to run, it would have to be converted to one of them or to GGUF");
   }
   return *row;
 }

@@ -29,9 +29,8 @@ ScConfig AttentionConfig(ScConfig op) {
   return op;
 }
 
-int64_t ExactBytes(const WeightSource& source, Precision precision) {
-  const bool half = precision == Precision::kFp16 || source.generated();
-  return source.rows * source.cols * (half ? 2 : static_cast<int64_t>(DTypeSize(source.dtype)));
+int64_t ExactBytes(const Backend& backend, const WeightSource& source, Precision precision) {
+  return precision == Precision::kFp16 ? source.rows * source.cols * 2 : backend.ExactBytes(source);
 }
 
 }  // namespace
@@ -144,6 +143,21 @@ KvCacheSpec OneLayerSpec(const DecoderConfig& config, Precision precision, const
   return spec;
 }
 
+// Of layers with experts: the router, and the experts' matrices over every row that they take.
+int64_t ExpertScratchBytes(const DecoderConfig& config, Specs& specs, const PassShape& shape, const Backend& backend) {
+  const int64_t experts[] = {config.num_experts};
+  int64_t most = backend.LinearScratchBytes({Precision::kFp32, nullptr}, experts, config.hidden_size, shape.max_rows);
+  for (const BlockGroup group : kBlockGroups) {
+    const auto linears = LinearsOf(*config.architecture, group);
+    if (linears.front().expert.empty()) continue;
+    // The experts of a row share it, until each has made one of its own.
+    const int64_t rows = shape.max_rows * (group == BlockGroup::kDown ? config.num_experts_per_tok : 1);
+    most = std::max(most, backend.ExpertScratchBytes(specs.Of(OperatorOf(linears.front().id)),
+                                                     SizeOf(config, ExpertAxis(linears.front().in)), rows));
+  }
+  return most;
+}
+
 }  // namespace
 
 int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
@@ -155,6 +169,7 @@ int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScM
     most = std::max(most,
                     backend.LinearScratchBytes(specs.Of(linear.id), linear.out_features, linear.in_features, tokens));
   }
+  if (config.HasExperts()) most = std::max(most, ExpertScratchBytes(config, specs, shape, backend));
   if (!shard.heads.empty() && !shard.kv_heads.empty()) {
     const int64_t pages = (shape.context + kKvPageTokens - 1) / kKvPageTokens;
     most = std::max(most, backend.AttentionScratchBytes(OneLayerSpec(config, precision, sc, shard),
@@ -201,7 +216,7 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
     const bool is_sc = precision == Precision::kSc && (id != ScOperatorId::kLmHead || sc.sc_lm_head);
     if (is_sc) return ScBytes(wanted, cols, sc.at(id));
     MemoryBytes bytes;
-    bytes.weights = ExactBytes(SliceRows(files.weights->Matrix(name, rows, cols), 0, wanted), precision);
+    bytes.weights = ExactBytes(backend, SliceRows(files.weights->Matrix(name, rows, cols), 0, wanted), precision);
     return bytes;
   };
   const int64_t hidden = config.hidden_size;
@@ -247,7 +262,8 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
     }
     if (config.HasExperts(i)) {
       const std::string router = LayerTensorName(i, config.architecture->router);
-      const int64_t bytes = ExactBytes(files.weights->Matrix(router, config.num_experts, hidden), Precision::kFp32);
+      const int64_t bytes =
+          ExactBytes(backend, files.weights->Matrix(router, config.num_experts, hidden), Precision::kFp32);
       layer.weights += backend.AllocatedBytes(bytes);
       plan.decode_stream_bytes += bytes;
     }
@@ -268,7 +284,7 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   const bool shared = tied && !divided && !(precision == Precision::kSc && sc.sc_lm_head);
   if (!shared && index == 0) {
     int64_t& bytes = backend.keeps_embedding_on_host() ? plan.rest.host : plan.rest.embedding;
-    bytes = ExactBytes(files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
+    bytes = ExactBytes(backend, files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
   }
   const WorkspaceSizes workspace = MakeWorkspaceSizes(config, shape, shard, divided, index == 0);
   const int64_t scratch = ScratchBytes(config, precision, sc, shape, backend, shard, true);

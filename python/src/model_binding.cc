@@ -17,6 +17,7 @@
 
 #include "engine/placement.h"
 #include "kernels/base/error.h"
+#include "loader/config/config_json.h"
 #include "loader/tokenizer/chat/chat_template.h"
 #include "python/src/arrays.h"
 #include "python/src/bind.h"
@@ -31,19 +32,9 @@ namespace {
 using NoGil = nb::call_guard<nb::gil_scoped_release>;
 
 std::string ConfigJson(const DecoderConfig& config) {
-  nlohmann::ordered_json json = {{"hidden_size", config.hidden_size},
-                                 {"intermediate_size", config.intermediate_size},
-                                 {"num_hidden_layers", config.num_hidden_layers},
-                                 {"num_attention_heads", config.num_attention_heads},
-                                 {"num_key_value_heads", config.num_key_value_heads},
-                                 {"head_dim", config.head_dim},
-                                 {"vocab_size", config.vocab_size},
-                                 {"max_position_embeddings", config.max_position_embeddings},
-                                 {"rms_norm_eps", config.rms_norm_eps},
-                                 {"rope_theta", config.rope_theta},
-                                 {"tie_word_embeddings", config.tie_word_embeddings},
-                                 {"bos_token_id", config.bos_token_id},
-                                 {"eos_token_ids", config.eos_token_ids}};
+  nlohmann::ordered_json json = ConfigNumbers(config);
+  json["bos_token_id"] = config.bos_token_id;
+  json["eos_token_ids"] = config.eos_token_ids;
   return json.dump();
 }
 

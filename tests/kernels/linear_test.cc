@@ -156,6 +156,45 @@ TEST_P(LinearTest, EverySourceAndStackedParts) {
   }
 }
 
+// Numbers that are made where they are read, a byte each where they are stored.
+class Decoder final : public WeightDecoder {
+ public:
+  explicit Decoder(const Matrix& values) : values_(values) {}
+  void Decode(int64_t first, int64_t count, float* out) const override {
+    std::copy_n(values_.values.begin() + first, count, out);
+  }
+  int64_t StoredBytes(int64_t count) const override { return count; }
+
+ private:
+  const Matrix& values_;
+};
+
+TEST_P(LinearTest, DecodedParts) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  constexpr int64_t kCols = 172, kBefore = 3, kRows = 101;
+  const Matrix all = test::RandomMatrix(8, kBefore + kRows, kCols);
+  const Decoder decoder(all);
+  WeightSource decoded;
+  decoded.name = "decoded";
+  decoded.rows = kRows;
+  decoded.cols = kCols;
+  decoded.decoder = &decoder;
+  decoded.first = kBefore * kCols;
+  const Stored plain(test::RandomMatrix(9, 30, kCols), DType::kF16);
+  Matrix stacked(kRows + 30, kCols);
+  std::copy(all.values.begin() + kBefore * kCols, all.values.end(), stacked.values.begin());
+  std::copy(plain.values.values.begin(), plain.values.values.end(), stacked.values.begin() + kRows * kCols);
+  for (const LinearSpec& spec : {Spec({{"chunk_d", "128"}}), kExact}) {
+    for (const int64_t tokens : {1, 9}) {
+      Run(*backend, spec, {decoded, plain.source}, stacked, test::RandomMatrix(10, tokens, kCols));
+    }
+  }
+  const auto linear = backend->MakeLinear(backend->devices().front(), {&decoded, 1}, kExact);
+  EXPECT_TRUE(
+      test::SameBits(backend->Unpack(*linear).values, {all.values.begin() + kBefore * kCols, all.values.end()}));
+  EXPECT_EQ(linear->stream_bytes(), std::max(linear->bytes(), backend->ExactBytes(decoded)));
+}
+
 // Weights of different specs in one call, each with its own output, after each prologue.
 TEST_P(LinearTest, ProloguesAndSeveralWeights) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());

@@ -11,6 +11,7 @@
 #include "kernels/math/half.h"
 #include "kernels/math/random.h"
 #include "loader/checkpoint/safetensors_writer.h"
+#include "loader/config/config_json.h"
 #include "loader/config/decoder_tensors.h"
 #include "tests/support/temp_dir.h"
 
@@ -90,26 +91,14 @@ std::vector<StoredTensor> TinyModelTensors(const TinyModel& model) {
 }
 
 std::string ConfigJson(const DecoderConfig& config) {
-  nlohmann::json json = {
-      {"architectures", {std::string(config.architecture->transformers_class)}},
-      {"model_type", std::string(config.architecture->model_type)},
-      {"hidden_act", "silu"},
-      {"attention_bias", config.HasBias(BlockGroup::kO)},
-      {"mlp_bias", config.HasBias(BlockGroup::kDown)},
-      {"hidden_size", config.hidden_size},
-      {"intermediate_size", config.intermediate_size},
-      {"num_hidden_layers", config.num_hidden_layers},
-      {"num_attention_heads", config.num_attention_heads},
-      {"num_key_value_heads", config.num_key_value_heads},
-      {"head_dim", config.head_dim},
-      {"vocab_size", config.vocab_size},
-      {"max_position_embeddings", config.max_position_embeddings},
-      {"rms_norm_eps", config.rms_norm_eps},
-      {"rope_theta", config.rope_theta},
-      {"tie_word_embeddings", config.tie_word_embeddings},
-      {"bos_token_id", config.bos_token_id},
-      {"eos_token_id", config.eos_token_ids},
-  };
+  nlohmann::ordered_json json = ConfigNumbers(config);
+  json["architectures"] = nlohmann::ordered_json::array({std::string(config.architecture->transformers_class)});
+  json["model_type"] = std::string(config.architecture->model_type);
+  json["hidden_act"] = "silu";
+  json["attention_bias"] = config.HasBias(BlockGroup::kO);
+  json["mlp_bias"] = config.HasBias(BlockGroup::kDown);
+  json["bos_token_id"] = config.bos_token_id;
+  json["eos_token_id"] = config.eos_token_ids;
   if (!config.windows.empty()) {
     json["use_sliding_window"] = true;
     json["sliding_window"] = *std::max_element(config.windows.begin(), config.windows.end());

@@ -18,6 +18,7 @@
 #include "engine/units.h"
 #include "kernels/base/error.h"
 #include "loader/checkpoint/safetensors.h"
+#include "loader/config/config_json.h"
 #include "models/decoder/memory_plan.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
@@ -67,26 +68,17 @@ Json ConfigJson(const DecoderConfig& config) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     if (config.HasExperts(i)) sparse_layers.push_back(i);
   }
-  return {{"model_type", config.architecture->model_type},
-          {"biases", biases},
-          {"sliding_windows", config.windows},
-          {"num_experts", config.num_experts},
-          {"num_experts_per_tok", config.num_experts_per_tok},
-          {"moe_intermediate_size", config.moe_intermediate_size},
-          {"sparse_layers", sparse_layers},
-          {"hidden_size", config.hidden_size},
-          {"intermediate_size", config.intermediate_size},
-          {"num_hidden_layers", config.num_hidden_layers},
-          {"num_attention_heads", config.num_attention_heads},
-          {"num_key_value_heads", config.num_key_value_heads},
-          {"head_dim", config.head_dim},
-          {"vocab_size", config.vocab_size},
-          {"max_position_embeddings", config.max_position_embeddings},
-          {"rms_norm_eps", config.rms_norm_eps},
-          {"rope_theta", config.rope_theta},
-          {"tie_word_embeddings", config.tie_word_embeddings},
-          {"bos_token_id", config.bos_token_id},
-          {"eos_token_ids", config.eos_token_ids}};
+  Json json = {{"model_type", config.architecture->model_type},
+               {"biases", biases},
+               {"sliding_windows", config.windows},
+               {"num_experts", config.num_experts},
+               {"num_experts_per_tok", config.num_experts_per_tok},
+               {"moe_intermediate_size", config.moe_intermediate_size},
+               {"sparse_layers", sparse_layers}};
+  json.update(ConfigNumbers(config));
+  json["bos_token_id"] = config.bos_token_id;
+  json["eos_token_ids"] = config.eos_token_ids;
+  return json;
 }
 
 struct Report {

@@ -270,6 +270,15 @@ int64_t CudaExperts::bytes() const {
   return bytes;
 }
 
+int64_t ExpertScratchBytes(const LinearSpec& spec, int64_t in_features, int64_t max_rows) {
+  constexpr int64_t kParts = 8;                         // at most, of which each begins at a multiple of the alignment
+  constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // that exact rows are padded to at most
+  const int64_t bytes = spec.precision == Precision::kSc
+                            ? QuantizeScratchBytes(*spec.sc, max_rows, in_features)
+                            : max_rows * (in_features + kColumns) * static_cast<int64_t>(sizeof(float));
+  return bytes + kParts * static_cast<int64_t>(Workspace::kAlignment);
+}
+
 std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts) {
   const LinearSpec& spec = experts.front()->spec();
   if (spec.sc != nullptr && (spec.sc->config.granularity != ScGranularity::kPerRow || spec.sc->config.group_a != 1)) {

@@ -8,6 +8,13 @@
 namespace stoch::gguf {
 namespace {
 
+// Eight elements in the compiler's own vectors: as wide as the instruction set they are compiled for allows.
+constexpr int64_t kVector = 8;
+using Bytes = uint8_t __attribute__((vector_size(kVector)));
+using Words = uint16_t __attribute__((vector_size(2 * kVector)));
+using Ints = int32_t __attribute__((vector_size(4 * kVector)));
+using Floats = float __attribute__((vector_size(4 * kVector)));
+
 uint8_t ByteAt(const std::byte* at) { return static_cast<uint8_t>(*at); }
 int8_t SignedAt(const std::byte* at) { return static_cast<int8_t>(*at); }
 
@@ -15,6 +22,30 @@ float HalfAt(const std::byte* at) {
   uint16_t bits;
   std::memcpy(&bits, at, sizeof(bits));
   return F16ToFloat(bits);
+}
+
+__attribute__((always_inline)) inline Bytes BytesAt(const std::byte* at) {
+  Bytes bytes;
+  std::memcpy(&bytes, at, sizeof(bytes));
+  return bytes;
+}
+
+// scale * (code - zero)
+__attribute__((always_inline)) inline void Put(Bytes codes, int zero, float scale, float* out) {
+  const Floats y = scale * __builtin_convertvector(__builtin_convertvector(codes, Ints) - zero, Floats);
+  std::memcpy(out, &y, sizeof(y));
+}
+
+// scale * code + offset
+__attribute__((always_inline)) inline void PutMoved(Bytes codes, float scale, float offset, float* out) {
+  const Floats y = scale * __builtin_convertvector(__builtin_convertvector(codes, Ints), Floats) + offset;
+  std::memcpy(out, &y, sizeof(y));
+}
+
+// 16 where a bit is set: the fifth bits of eight elements.
+__attribute__((always_inline)) inline Bytes FifthBits(const std::byte* at) {
+  constexpr Bytes kBits = {1, 2, 4, 8, 16, 32, 64, 128};
+  return ((kBits & ByteAt(at)) != 0) & 16;
 }
 
 // Types of 32 elements: a scale, for some an offset, then codes. The first 16 elements are the low nibbles.
@@ -25,52 +56,41 @@ void DecodeQ8_0(const std::byte* block, float* out) {
 
 void DecodeQ4_0(const std::byte* block, float* out) {
   const float scale = HalfAt(block);
-  for (int i = 0; i < 16; ++i) {
-    const int codes = ByteAt(block + 2 + i);
-    out[i] = scale * static_cast<float>((codes & 15) - 8);
-    out[i + 16] = scale * static_cast<float>((codes >> 4) - 8);
+  for (int64_t i = 0; i < 16; i += kVector) {
+    const Bytes codes = BytesAt(block + 2 + i);
+    Put(codes & 15, 8, scale, out + i);
+    Put(codes >> 4, 8, scale, out + i + 16);
   }
 }
 
 void DecodeQ4_1(const std::byte* block, float* out) {
   const float scale = HalfAt(block);
   const float offset = HalfAt(block + 2);
-  for (int i = 0; i < 16; ++i) {
-    const int codes = ByteAt(block + 4 + i);
-    out[i] = scale * static_cast<float>(codes & 15) + offset;
-    out[i + 16] = scale * static_cast<float>(codes >> 4) + offset;
+  for (int64_t i = 0; i < 16; i += kVector) {
+    const Bytes codes = BytesAt(block + 4 + i);
+    PutMoved(codes & 15, scale, offset, out + i);
+    PutMoved(codes >> 4, scale, offset, out + i + 16);
   }
-}
-
-// The fifth bits of all elements in one word.
-uint32_t FifthBits(const std::byte* at) {
-  uint32_t bits;
-  std::memcpy(&bits, at, sizeof(bits));
-  return bits;
 }
 
 void DecodeQ5_0(const std::byte* block, float* out) {
   const float scale = HalfAt(block);
-  const uint32_t fifth = FifthBits(block + 2);
-  for (int i = 0; i < 16; ++i) {
-    const int codes = ByteAt(block + 6 + i);
-    const int low = (codes & 15) | static_cast<int>((fifth >> i & 1) << 4);
-    const int high = (codes >> 4) | static_cast<int>((fifth >> (i + 16) & 1) << 4);
-    out[i] = scale * static_cast<float>(low - 16);
-    out[i + 16] = scale * static_cast<float>(high - 16);
+  const std::byte* fifth = block + 2;
+  for (int64_t i = 0; i < 16; i += kVector) {
+    const Bytes codes = BytesAt(block + 6 + i);
+    Put((codes & 15) | FifthBits(fifth + i / 8), 16, scale, out + i);
+    Put((codes >> 4) | FifthBits(fifth + i / 8 + 2), 16, scale, out + i + 16);
   }
 }
 
 void DecodeQ5_1(const std::byte* block, float* out) {
   const float scale = HalfAt(block);
   const float offset = HalfAt(block + 2);
-  const uint32_t fifth = FifthBits(block + 4);
-  for (int i = 0; i < 16; ++i) {
-    const int codes = ByteAt(block + 8 + i);
-    const int low = (codes & 15) | static_cast<int>((fifth >> i & 1) << 4);
-    const int high = (codes >> 4) | static_cast<int>((fifth >> (i + 16) & 1) << 4);
-    out[i] = scale * static_cast<float>(low) + offset;
-    out[i + 16] = scale * static_cast<float>(high) + offset;
+  const std::byte* fifth = block + 4;
+  for (int64_t i = 0; i < 16; i += kVector) {
+    const Bytes codes = BytesAt(block + 8 + i);
+    PutMoved((codes & 15) | FifthBits(fifth + i / 8), scale, offset, out + i);
+    PutMoved((codes >> 4) | FifthBits(fifth + i / 8 + 2), scale, offset, out + i + 16);
   }
 }
 
@@ -125,15 +145,18 @@ void DecodeQ6_K(const std::byte* block, float* out) {
     const std::byte* low = block + 64 * half;
     const std::byte* high = block + 128 + 32 * half;
     const std::byte* scales = block + 192 + 8 * half;
+    uint8_t codes[128];  // plain loops, which compilers make wide
+    for (int i = 0; i < 64; ++i) codes[i] = ByteAt(low + i) & 15;
+    for (int i = 0; i < 64; ++i) codes[i + 64] = ByteAt(low + i) >> 4;
     for (int quarter = 0; quarter < 4; ++quarter) {
-      for (int group = 0; group < 2; ++group) {
-        const float group_scale = scale * static_cast<float>(SignedAt(scales + 2 * quarter + group));
-        for (int i = 16 * group; i < 16 * group + 16; ++i) {
-          const int codes = ByteAt(low + 32 * (quarter & 1) + i) >> (quarter < 2 ? 0 : 4) & 15;
-          const int code = codes | (ByteAt(high + i) >> (2 * quarter) & 3) << 4;
-          out[32 * quarter + i] = group_scale * static_cast<float>(code - 32);
-        }
+      uint8_t* part = codes + 32 * quarter;
+      for (int i = 0; i < 32; ++i) {
+        part[i] = static_cast<uint8_t>(part[i] | (ByteAt(high + i) >> (2 * quarter) & 3) << 4);
       }
+    }
+    for (int group = 0; group < 8; ++group) {
+      const float group_scale = scale * static_cast<float>(SignedAt(scales + group));
+      for (int i = 16 * group; i < 16 * group + 16; ++i) out[i] = group_scale * static_cast<float>(codes[i] - 32);
     }
   }
 }
@@ -143,22 +166,43 @@ void DecodeBlocks(const std::byte* blocks, int64_t count, float* out) {
   for (int64_t done = 0; done < count; done += kElements, blocks += kBytes, out += kElements) Decode(blocks, out);
 }
 
-template <float (*Convert)(uint16_t)>
-void DecodeHalves(const std::byte* data, int64_t count, float* out) {
+// F16ToFloat, with every way to read the bits taken and one chosen.
+__attribute__((always_inline)) inline void PutHalves(Words halves, float* out) {
+  const Ints sign = __builtin_convertvector(halves & 0x8000, Ints) << 16;
+  const Ints magnitude = __builtin_convertvector(halves & 0x7fff, Ints);
+  const Ints normal = (magnitude + 0x1c000) << 13;
+  const Ints special = (magnitude & 0x3ff) << 13 | 0x7f800000;
+  const Floats small = __builtin_convertvector(magnitude, Floats) * 5.9604644775390625e-8f;
+  Ints subnormal;
+  std::memcpy(&subnormal, &small, sizeof(small));
+  const Ints bits = sign | (magnitude >= 0x7c00 ? special : magnitude >= 0x400 ? normal : subnormal);
+  std::memcpy(out, &bits, sizeof(bits));
+}
+
+void DecodeF16(const std::byte* data, int64_t count, float* out) {
+  int64_t i = 0;
+  for (; i + kVector <= count; i += kVector) {
+    Words halves;
+    std::memcpy(&halves, data + 2 * i, sizeof(halves));
+    PutHalves(halves, out + i);
+  }
+  for (; i < count; ++i) out[i] = HalfAt(data + 2 * i);
+}
+
+void DecodeBf16(const std::byte* data, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) {
     uint16_t bits;
     std::memcpy(&bits, data + 2 * i, sizeof(bits));
-    out[i] = Convert(bits);
+    out[i] = Bf16ToFloat(bits);
   }
 }
 
-}  // namespace
-
-void Dequantize(Type type, const std::byte* blocks, int64_t count, float* out) {
+__attribute__((always_inline)) inline void DequantizeHere(Type type, const std::byte* blocks, int64_t count,
+                                                          float* out) {
   switch (type) {
     case Type::kF32: std::memcpy(out, blocks, static_cast<size_t>(count) * sizeof(float)); return;
-    case Type::kF16: DecodeHalves<F16ToFloat>(blocks, count, out); return;
-    case Type::kBF16: DecodeHalves<Bf16ToFloat>(blocks, count, out); return;
+    case Type::kF16: DecodeF16(blocks, count, out); return;
+    case Type::kBF16: DecodeBf16(blocks, count, out); return;
     case Type::kQ8_0: DecodeBlocks<DecodeQ8_0, 32, 34>(blocks, count, out); return;
     case Type::kQ4_0: DecodeBlocks<DecodeQ4_0, 32, 18>(blocks, count, out); return;
     case Type::kQ4_1: DecodeBlocks<DecodeQ4_1, 32, 20>(blocks, count, out); return;
@@ -168,6 +212,24 @@ void Dequantize(Type type, const std::byte* blocks, int64_t count, float* out) {
     case Type::kQ5_K: DecodeBlocks<DecodeQ5_K, 256, 176>(blocks, count, out); return;
     case Type::kQ6_K: DecodeBlocks<DecodeQ6_K, 256, 210>(blocks, count, out); return;
   }
+}
+
+#if defined(__x86_64__)
+// The same functions, compiled again; F32 operations are rounded as before (no fused ones).
+__attribute__((target("avx2"), flatten)) void DequantizeAvx2(Type type, const std::byte* blocks, int64_t count,
+                                                             float* out) {
+  DequantizeHere(type, blocks, count, out);
+}
+#endif
+
+}  // namespace
+
+void Dequantize(Type type, const std::byte* blocks, int64_t count, float* out) {
+#if defined(__x86_64__)
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (has_avx2) return DequantizeAvx2(type, blocks, count, out);
+#endif
+  DequantizeHere(type, blocks, count, out);
 }
 
 }  // namespace stoch::gguf

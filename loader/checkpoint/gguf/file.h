@@ -62,6 +62,7 @@ class RowDecoder final : public WeightDecoder {
   //           multiple of 2 * num_heads.
   RowDecoder(Type type, const std::byte* data, int64_t rows, int64_t cols, int64_t num_heads);
   void Decode(int64_t first, int64_t count, float* out) const override;
+  int64_t StoredBytes(int64_t count) const override { return count / cols_ * row_bytes_; }
 
  private:
   int64_t StoredIndex(int64_t index) const;

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan asks of a backend.
+#include "models/decoder/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/forwarding_backend.h"
+#include "kernels/registry.h"
+
+namespace stoch {
+namespace {
+
+// Takes `per_element` bytes for every number that goes into an op, and remembers the ops.
+class CountingBackend final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  struct Asked {
+    bool experts;
+    Precision precision;
+    int64_t in_features, rows;
+    bool operator==(const Asked&) const = default;
+  };
+  int64_t LinearScratchBytes(const LinearSpec& spec, std::span<const int64_t> /*out_features*/, int64_t in_features,
+                             int64_t max_tokens) const override {
+    asked.push_back({false, spec.precision, in_features, max_tokens});
+    return in_features * max_tokens;
+  }
+  int64_t ExpertScratchBytes(const LinearSpec& spec, int64_t in_features, int64_t max_rows) const override {
+    asked.push_back({true, spec.precision, in_features, max_rows});
+    return 10 * in_features * max_rows;
+  }
+  mutable std::vector<Asked> asked;
+};
+
+TEST(MemoryPlan, ScratchHoldsTheOpsOfExperts) {
+  const CountingBackend backend(OpenBackend("cpu", {}, nullptr));
+  const DecoderConfig config = NamedDecoderConfig("qwen3-30b-a3b");  // 2048 wide, 8 of 128 experts of 768
+  PassShape shape;
+  shape.context = 64;
+  shape.max_rows = 100;
+  shape.max_logit_rows = 1;
+  const Device device;
+  const DecoderShard shard = DivideRows(config, {&device, 1}).front();
+  const int64_t bytes = ScratchBytes(config, Precision::kSc, ScModelConfig(), shape, backend, shard, true);
+  const auto asked = [&](const CountingBackend::Asked& op) {
+    return std::count(backend.asked.begin(), backend.asked.end(), op) == 1;
+  };
+  EXPECT_TRUE(asked({true, Precision::kSc, 2048, 100}));     // gate and up: the rows that the experts share
+  EXPECT_TRUE(asked({true, Precision::kSc, 768, 800}));      // down: a row of each
+  EXPECT_TRUE(asked({false, Precision::kFp32, 2048, 100}));  // router
+  EXPECT_EQ(bytes, backend.AllocatedBytes(10 * 768 * 800));  // the largest
+}
+
+}  // namespace
+}  // namespace stoch
