@@ -24,6 +24,7 @@ class MarkingBackend final : public ForwardingBackend {
   }
   STOCH_FOR_EACH_OP(OP)
   OP(AllGather)
+  OP(RingAttention)
 #undef OP
 
   void CheckFinite(Device device) override {
