@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -76,8 +77,48 @@ bool Covers(std::string_view prefix, std::string_view name) {
 
 }  // namespace
 
-std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend) {
-  const std::vector<DecoderShard> shards = DivideRows(files.config, backend.devices());
+void ParseSplit(std::string_view name, std::string_view split, size_t devices, PlacementOptions* options) {
+  options->by_rows = split == "row";
+  options->stripes = 1;
+  if (options->by_rows || split == "layer") return;
+  const auto reject = [&](const std::string& allowed) {
+    throw InvalidInput(fmt::format("{} {}: allowed is {}", name, split, allowed));
+  };
+  // A number up to the end, or -1.
+  const auto number = [](std::string_view text) {
+    int value = -1;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size() ? value : -1;
+  };
+  constexpr std::string_view kSequence = "sequence", kRow = ",row:";
+  constexpr const char* kForms = "layer, row, sequence or sequence:P,row:R";
+  if (!split.starts_with(kSequence)) reject(kForms);
+  auto stripes = static_cast<int>(devices);
+  int sharers = 1;
+  if (const std::string_view sizes = split.substr(kSequence.size()); !sizes.empty()) {
+    const size_t comma = sizes.find(',');
+    if (comma != std::string_view::npos) {
+      if (!sizes.substr(comma).starts_with(kRow)) reject(kForms);
+      sharers = number(sizes.substr(comma + kRow.size()));
+    }
+    stripes = sizes.front() == ':' ? number(sizes.substr(1, comma == std::string_view::npos ? comma : comma - 1)) : -1;
+    if (stripes < 1 || sharers < 1) reject(kForms);
+  }
+  if (!IsStripeCount(stripes)) {
+    reject(fmt::format("1, 2, 4 or 8 devices that positions are dealt over, got {}", stripes));
+  }
+  if (static_cast<size_t>(stripes) * static_cast<size_t>(sharers) != devices) {
+    reject(fmt::format("{} times {} = {} devices, --device names {}", stripes, sharers, stripes * sharers, devices));
+  }
+  options->stripes = stripes;
+  options->by_rows = stripes == 1 && sharers > 1;
+}
+
+std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend,
+                                   int stripes) {
+  const std::vector<DecoderShard> shards =
+      stripes == 1 ? DivideRows(files.config, backend.devices())
+                   : DealPositions(files.config, SequenceSplit(files.config, backend.devices(), stripes).stripes);
   std::vector<MemoryPlan> plans;
   for (size_t i = 0; i < shards.size(); ++i) {
     plans.push_back(PlanShard(files, engine.precision, engine.sc, ShapeOf(files.config, engine), backend, shards, i));
@@ -131,10 +172,10 @@ void CheckHostRoom(std::span<const MemoryPlan> plans, const Backend& backend, do
 DecoderPlacement PlaceContext(const PlacementOptions& options, const ModelFiles& files, const EngineOptions& engine,
                               const Backend& backend, std::span<const DeviceRoom> rooms,
                               std::optional<double> host_share) {
-  if (options.by_rows) {
-    const std::vector<MemoryPlan> plans = PlanShards(files, engine, backend);
+  if (options.by_rows || options.stripes > 1) {
+    const std::vector<MemoryPlan> plans = PlanShards(files, engine, backend, options.stripes);
     if (host_share) CheckHostRoom(plans, backend, *host_share);
-    return PlaceRows(files.config, plans, rooms);
+    return PlaceRows(files.config, plans, rooms, options.stripes);
   }
   PassShape shape = ShapeOf(files.config, engine);
   shape.lanes = static_cast<int64_t>(rooms.size());  // at most; which devices are used is not known yet
@@ -172,6 +213,7 @@ void FitKvTokens(const PlacementOptions& options, const ModelFiles& files, const
 
 DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
                        EngineOptions* engine) {
+  if (options.stripes > 1) CheckDealt(backend, engine->precision, engine->sc);
   const std::vector<DeviceRoom> rooms = MakeRooms(options, backend);
   if (options.fit_kv) FitKvTokens(options, files, backend, rooms, engine);
   if (engine->context != 0) return PlaceContext(options, files, *engine, backend, rooms, std::nullopt);
@@ -259,13 +301,13 @@ DecoderPlacement PlaceByFile(const DecoderConfig& config, const MemoryPlan& plan
 }
 
 DecoderPlacement PlaceRows(const DecoderConfig& config, std::span<const MemoryPlan> plans,
-                           std::span<const DeviceRoom> rooms) {
+                           std::span<const DeviceRoom> rooms, int stripes) {
   std::vector<Device> devices;
   for (size_t i = 0; i < rooms.size(); ++i) {
     CheckRoom(rooms[i], plans[i].total);
     devices.push_back(rooms[i].device);
   }
-  return RowSplit(config, devices);
+  return stripes > 1 ? SequenceSplit(config, devices, stripes) : RowSplit(config, devices);
 }
 
 std::vector<MemoryBytes> BytesOfDevices(const DecoderPlacement& placement, const MemoryPlan& plan,

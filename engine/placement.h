@@ -32,6 +32,7 @@ struct KvFit {
 // How a model is divided over all devices of a backend.
 struct PlacementOptions {
   bool by_rows = false;                      // every matrix divided over all devices, else whole layers
+  int stripes = 1;                           // 2, 4, 8: positions dealt over so many equal groups of devices instead
   std::string policy = "auto";               // of PlacePolicy; read for whole layers without a map
   std::optional<std::string> map_json = {};  // of PlaceByFile, for whole layers
   std::string map_name = "device_map";       // what errors call map_json
@@ -42,6 +43,12 @@ struct PlacementOptions {
   std::optional<KvFit> fit_kv = {};
 };
 
+// Sets by_rows or stripes as `split` says: layer, row, sequence (positions dealt over all of `devices` devices), or
+// sequence:P,row:R (over P groups of R devices, each of which divides every matrix by rows).
+// Errors: InvalidInput for anything else, P other than 1, 2, 4, 8, or P times R other than the devices. `name` is what
+//         messages call it: "--split".
+void ParseSplit(std::string_view name, std::string_view split, size_t devices, PlacementOptions* options);
+
 // What each device would hold of the model that Engine::Open with `engine` loads; EngineOptions::placement is made for
 // it. Without max_memory a GPU may be filled with what is free on it less a margin, a CPU with its whole memory. A
 // context of 0 becomes the model's own, or what fits of it, which is then a notice of the engine. With fit_kv the
@@ -50,8 +57,10 @@ struct PlacementOptions {
 DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
                        EngineOptions* engine);
 
-// What each device of a row split over the whole backend would hold.
-std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend);
+// What each device of a row split over the whole backend would hold, or of positions dealt over so many groups of its
+// devices.
+std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend,
+                                   int stripes = 1);
 
 struct DeviceRoom {
   Device device;
@@ -71,10 +80,10 @@ DecoderPlacement PlacePolicy(const DecoderConfig& config, const MemoryPlan& plan
 DecoderPlacement PlaceByFile(const DecoderConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,
                              std::string_view json, const std::string& where);
 
-// Every matrix divided over all devices by rows.
+// Every matrix divided over all devices by rows, or positions dealt over so many groups of them.
 // Errors: InvalidInput where one of them lacks the room, saying by how much. plans[i]: PlanShard of rooms[i].
 DecoderPlacement PlaceRows(const DecoderConfig& config, std::span<const MemoryPlan> plans,
-                           std::span<const DeviceRoom> rooms);
+                           std::span<const DeviceRoom> rooms, int stripes = 1);
 
 // What each device would hold of a model placed by layers, in the order of `devices`.
 std::vector<MemoryBytes> BytesOfDevices(const DecoderPlacement& placement, const MemoryPlan& plan,

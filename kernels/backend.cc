@@ -14,6 +14,10 @@ namespace stoch {
 STOCH_FOR_EACH_OP(OP)
 #undef OP
 
+void Backend::RingAttention(const RingAttentionCall& call) {
+  Reject(call.site, "the " + std::string(name()) + " backend has no RingAttention");
+}
+
 std::unique_ptr<ExpertWeights> Backend::MakeExperts(std::vector<std::unique_ptr<LinearWeight>> /*experts*/) {
   Reject({-1, "experts"}, "the " + std::string(name()) + " backend has no mixture of experts");
 }

@@ -25,6 +25,7 @@
 #include "kernels/handles.h"
 #include "kernels/logit_queries.h"
 #include "kernels/op_observer.h"
+#include "kernels/ring.h"
 
 namespace stoch {
 
@@ -162,6 +163,15 @@ class Backend {
   // out[i] = x[pass.output_rows[i]]. Shapes: x F32 [rows, n], out F32 [output rows, n].
   virtual void SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) = 0;
   virtual void AllGather(const AllGatherCall& call) = 0;
+  // Attention over dealt positions (ring.h). Errors: InvalidInput where a backend does not have it.
+  virtual void RingAttention(const RingAttentionCall& call);
+  virtual bool has_ring_attention() const { return false; }
+  // Memory of each device that a RingAttention over such a cache works in, for passes within the limits.
+  virtual int64_t RingScratchBytes(const KvCacheSpec& /*spec*/, int /*num_heads*/, const PassLimits& /*limits*/) const {
+    return 0;
+  }
+  // Rings from now on show their hops to `probe`; null ends it. False where the backend cannot.
+  virtual bool ProbeRing(RingProbe* probe) { return probe == nullptr; }
   // Argmax of every row of logits F32 [rows, vocab], ties to the lower index; ids I32 [rows], dense.
   virtual void Argmax(const TensorView& logits, const TensorView& ids) = 0;
   // Queries about logits (logit_queries.h). What LogitQueryBytes says is the device memory that MakeLogitQueries takes.
@@ -186,7 +196,7 @@ class Backend {
 
   // Runs `body` (ops on `devices` only, each distinct, no host reads), possibly by replaying what it did last time
   // under the same non-empty key. Requires: the same key means the same ops on the same handles, buffers and shapes;
-  // only the contents of buffers, and of passes of one ContextBucket, may differ. Ops that join devices are AllGathers.
+  // only the contents of buffers, and of passes of one ContextBucket, may differ. Ops that join devices are AllGathers and RingAttentions.
   virtual void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) = 0;
   void RunGraph(Device device, std::string_view key, const std::function<void()>& body) {
     RunGraph({&device, 1}, key, body);

@@ -151,6 +151,14 @@ void CheckAttentionHandles(const AttentionCall& call) {
 }
 
 void CheckAttention(const AttentionCall& call, int64_t tokens) {
+  if (call.cache->spec().stripes != 1) {
+    Reject(call.site, "the cache has positions of one of " + std::to_string(call.cache->spec().stripes) +
+                          " devices, which is for RingAttention");
+  }
+  CheckAttentionOperands(call, tokens);
+}
+
+void CheckAttentionOperands(const AttentionCall& call, int64_t tokens) {
   const Device device = call.cache->device();
   const KvCacheSpec& spec = call.cache->spec();
   if (call.pass->device() != device) {

@@ -48,6 +48,8 @@ void CheckLinear(const LinearCall& call);
 // Everything that AttentionCall requires but its sequences, on the device of the cache. `tokens`: rows of the pass.
 // Requires: a cache and a pass.
 void CheckAttention(const AttentionCall& call, int64_t tokens);
+// The same without a word about stripes.
+void CheckAttentionOperands(const AttentionCall& call, int64_t tokens);
 // A cache and a pass are there. Before anything is read of them.
 void CheckAttentionHandles(const AttentionCall& call);
 // A sequence of the pass ends before position `end` and has `num_pages` pages: within the pages, the rope table, and

@@ -98,6 +98,12 @@ class ForwardingBackend : public Backend {
     inner_->SelectRows(pass, x, out);
   }
   void AllGather(const AllGatherCall& call) override { inner_->AllGather(call); }
+  void RingAttention(const RingAttentionCall& call) override { inner_->RingAttention(call); }
+  bool has_ring_attention() const override { return inner_->has_ring_attention(); }
+  int64_t RingScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override {
+    return inner_->RingScratchBytes(spec, num_heads, limits);
+  }
+  bool ProbeRing(RingProbe* probe) override { return inner_->ProbeRing(probe); }
   void Argmax(const TensorView& logits, const TensorView& ids) override { inner_->Argmax(logits, ids); }
   std::unique_ptr<LogitQueryBuffer> MakeLogitQueries(Device device, const LogitQueryLimits& limits) override {
     return inner_->MakeLogitQueries(device, limits);

@@ -93,6 +93,9 @@ struct KvCacheSpec {
   int head_dim = 0;
   int page_tokens = 64;
   int64_t num_pages = 0;
+  // Devices that the positions of every page are dealt over (stripes.h): the cache of one holds page_tokens / stripes of
+  // each page, and RingAttention is the op that reads it.
+  int stripes = 1;
   AttentionMode mode = AttentionMode::kExact;
   ScOperatorPtr qk, av;  // set where mode is not kExact
   // What a layer has instead of qk and av; empty where all layers are alike.

@@ -366,24 +366,44 @@ bool DependsOnCall(const ScModelConfig& config) {
   return config.files.normalise == ScNormalise::kCall || !config.files.mp->level_fractions.empty();
 }
 
-bool IsBatchInvariant(const ScModelConfig& config) {
-  if (DependsOnCall(config)) return false;
-  const auto alone = [](const ScOperatorConfigs& operators) {
-    for (int i = 0; i < kNumScOperators; ++i) {
-      const ScOperatorId id = OperatorAt(i);
-      const ScConfig& op = operators[static_cast<size_t>(i)];
-      if (IsAttentionProduct(id) || id == ScOperatorId::kLmHead || op.arith != ScArith::kSc) continue;
-      if (op.granularity != ScGranularity::kPerRow || op.group_a != 1) return false;
-    }
-    return true;
-  };
-  return alone(config.operators) && std::all_of(config.layers.begin(), config.layers.end(),
-                                                [&](const auto& entry) { return alone(entry.second); });
+namespace {
+
+// Of one linear: the setting that couples its rows, or "".
+std::string WhyRowsCouple(ScOperatorId id, const ScConfig& op) {
+  if (IsAttentionProduct(id) || id == ScOperatorId::kLmHead || op.arith != ScArith::kSc) return "";
+  if (op.granularity != ScGranularity::kPerRow) return "granularity=per_tensor of " + std::string(ScOperatorName(id));
+  if (op.group_a != 1) return "group_a=" + std::to_string(op.group_a) + " of " + std::string(ScOperatorName(id));
+  return "";
 }
 
-bool IsChunkInvariant(const ScModelConfig& config) {
-  const bool append_only = config.attention == AttentionMode::kPerToken || config.attention == AttentionMode::kExact;
-  return append_only && IsBatchInvariant(config);
+// Of all linears.
+std::string WhyLinearsCouple(const ScModelConfig& config) {
+  if (DependsOnCall(config)) return "stream lengths that depend on a call (normalise=call, or fractions)";
+  const auto of = [](const ScOperatorConfigs& operators) {
+    std::string why;
+    for (int i = 0; i < kNumScOperators && why.empty(); ++i) {
+      why = WhyRowsCouple(OperatorAt(i), operators[static_cast<size_t>(i)]);
+    }
+    return why;
+  };
+  std::string why = of(config.operators);
+  for (auto layer = config.layers.begin(); layer != config.layers.end() && why.empty(); ++layer) {
+    why = of(layer->second);
+    if (!why.empty()) why += " in layer " + std::to_string(layer->first);
+  }
+  return why;
 }
+
+}  // namespace
+
+bool IsBatchInvariant(const ScModelConfig& config) { return WhyLinearsCouple(config).empty(); }
+
+std::string WhyPassesCouple(const ScModelConfig& config) {
+  const bool append_only = config.attention == AttentionMode::kPerToken || config.attention == AttentionMode::kExact;
+  if (!append_only) return "attention=" + std::string(AttentionModeName(config.attention));
+  return WhyLinearsCouple(config);
+}
+
+bool IsChunkInvariant(const ScModelConfig& config) { return WhyPassesCouple(config).empty(); }
 
 }  // namespace stoch

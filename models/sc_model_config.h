@@ -105,6 +105,9 @@ std::string Describe(const ScModelConfig& config);
 bool IsBatchInvariant(const ScModelConfig& config);
 // Lengths depend on the other rows of a call: --mp-normalise call, or a table of fractions.
 bool DependsOnCall(const ScModelConfig& config);
+// Which setting makes rows of a pass depend on each other or on how a text is cut, in words; "" where none does, which is
+// where IsChunkInvariant.
+std::string WhyPassesCouple(const ScModelConfig& config);
 // Batch-invariant, and attention depends on earlier positions only, so a sequence's bits do not depend on how it is cut
 // into passes. False for attention=per_head and per_row too.
 bool IsChunkInvariant(const ScModelConfig& config);

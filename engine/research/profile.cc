@@ -36,7 +36,7 @@ class Observation {
 
 void CheckDevice(const Engine& engine) {
   const DecoderPlacement& placement = *engine.options().placement;
-  const bool split = !placement.rows.empty() ||
+  const bool split = !placement.rows.empty() || !placement.stripes.empty() ||
                      std::any_of(placement.layers.begin(), placement.layers.end(),
                                  [&](const Device& device) { return !(device == placement.layers.front()); });
   if (split) throw InvalidInput("profile runs on one device: give --device cpu");

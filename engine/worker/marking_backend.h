@@ -25,6 +25,7 @@ class MarkingBackend final : public ForwardingBackend {
   }
   STOCH_FOR_EACH_OP(OP)
   OP(AllGather)
+  OP(RingAttention)
 #undef OP
 
   void Copy(const TensorView& to, const TensorView& from) override {

@@ -19,7 +19,25 @@ namespace {
 // A tile of fewer positions takes a thread some 20 us (4 query heads of 64 channels), not much more than the barriers.
 constexpr int64_t kSharedPositions = 512;
 
-// Rotates q and k of every row in place and looks for NaN and infinity.
+void AppendValues(Context& context, const AttentionWork& work) {
+  const size_t head_bytes = static_cast<size_t>(work.head_dim) * sizeof(float);
+  for (const PassLayout::Sequence& sequence : work.sequences) {
+    context.pool.ParallelFor(sequence.num_rows, [&](int64_t i, int) {
+      const int64_t row = sequence.first_row + i;
+      const int64_t position = sequence.start_position + i;
+      const int64_t at = position % work.page_tokens * work.head_dim;
+      for (int64_t h = 0; h < work.num_kv_heads; ++h) {
+        const int64_t slab = work.slab(sequence, position, h);
+        const int64_t col = h * work.head_dim;
+        memcpy(work.cache.k_values(slab) + at, work.call.k.ptr<float>() + row * work.call.k.step(0) + col, head_bytes);
+        memcpy(work.cache.v_values(slab) + at, work.call.v.ptr<float>() + row * work.call.v.step(0) + col, head_bytes);
+      }
+    });
+  }
+}
+
+}  // namespace
+
 void RotateAll(Context& context, const AttentionWork& work) {
   const AttentionCall& call = work.call;
   std::atomic<bool> finite{true};
@@ -41,24 +59,14 @@ void RotateAll(Context& context, const AttentionWork& work) {
   if (!finite.load()) context.finite.Report(work.cache.device(), call.site, "q, k or v");
 }
 
-void AppendValues(Context& context, const AttentionWork& work) {
-  const size_t head_bytes = static_cast<size_t>(work.head_dim) * sizeof(float);
-  for (const PassLayout::Sequence& sequence : work.sequences) {
-    context.pool.ParallelFor(sequence.num_rows, [&](int64_t i, int) {
-      const int64_t row = sequence.first_row + i;
-      const int64_t position = sequence.start_position + i;
-      const int64_t at = position % work.page_tokens * work.head_dim;
-      for (int64_t h = 0; h < work.num_kv_heads; ++h) {
-        const int64_t slab = work.slab(sequence, position, h);
-        const int64_t col = h * work.head_dim;
-        memcpy(work.cache.k_values(slab) + at, work.call.k.ptr<float>() + row * work.call.k.step(0) + col, head_bytes);
-        memcpy(work.cache.v_values(slab) + at, work.call.v.ptr<float>() + row * work.call.v.step(0) + col, head_bytes);
-      }
-    });
-  }
+void Append(Context& context, const AttentionWork& work) {
+  if (work.cache.spec().mode == AttentionMode::kPerToken) return AppendPerToken(context, work);
+  AppendValues(context, work);
 }
 
-}  // namespace
+float ScoreScale(const KvCacheSpec& spec) {
+  return static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(spec.head_dim)));
+}
 
 void HideScores(float* scores, int64_t first) {
   std::fill(scores, scores + first, -std::numeric_limits<float>::infinity());
@@ -117,16 +125,22 @@ void Attention(Context& context, const AttentionCall& call) {
   }
 
   const KvCacheSpec& spec = cache.spec();
-  const float scale = static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(spec.head_dim)));
-  const AttentionWork work{
-      call, cache, layout.sequences, call.num_heads, spec.num_kv_heads, spec.head_dim, spec.page_tokens, scale};
+  const AttentionWork work{call,
+                           cache,
+                           layout.sequences,
+                           call.num_heads,
+                           spec.num_kv_heads,
+                           spec.head_dim,
+                           spec.page_tokens,
+                           ScoreScale(spec)};
   RotateAll(context, work);
   if (context.observer != nullptr) context.observer->OnAttention(call, layout);
+  Append(context, work);
   switch (spec.mode) {
-    case AttentionMode::kExact: AppendValues(context, work); return AttendExact(context, work);
-    case AttentionMode::kPerToken: AppendPerToken(context, work); return AttendPerToken(context, work);
+    case AttentionMode::kExact: return AttendExact(context, work);
+    case AttentionMode::kPerToken: return AttendPerToken(context, work);
     case AttentionMode::kPerHead:
-    case AttentionMode::kPerRow: AppendValues(context, work); return AttendWindow(context, work);
+    case AttentionMode::kPerRow: return AttendWindow(context, work);
   }
 }
 

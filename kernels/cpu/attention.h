@@ -106,6 +106,12 @@ class AttentionSlots {
   std::vector<uint8_t> slots_;
 };
 
+// Rotates q and k of every row in place and reports NaN and infinity.
+void RotateAll(Context& context, const AttentionWork& work);
+// Takes k and v of every row into the cache, as the mode keeps them.
+void Append(Context& context, const AttentionWork& work);
+float ScoreScale(const KvCacheSpec& spec);  // 1 / sqrt(head_dim)
+
 void AttendExact(Context& context, const AttentionWork& work);
 void AttendPerToken(Context& context, const AttentionWork& work);
 void AttendWindow(Context& context, const AttentionWork& work);  // kPerHead and kPerRow

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/rank_threads.h"
 #include "kernels/cpu/sc_lookup.h"
 #include "kernels/cpu/sc_operands.h"
 #include "kernels/cpu/simd/simd.h"
@@ -48,6 +49,8 @@ struct Context {
   ScLookups lookups;
   FiniteReport finite;
   OpObserver* observer = nullptr;
+  RankThreads ranks;  // started by the first ring
+  RingProbe* ring_probe = nullptr;
 
   // Scratch of the op that runs, kept between ops so that a decode step allocates nothing large.
   std::vector<float> prologue;

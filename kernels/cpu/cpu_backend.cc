@@ -17,6 +17,7 @@
 #include "kernels/cpu/mixed_linear.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/pass.h"
+#include "kernels/cpu/ring_attention.h"
 #include "kernels/cpu/sc_matmul.h"
 #include "kernels/cpu/scores.h"
 #include "kernels/cpu/weight_reader.h"
@@ -176,6 +177,19 @@ class CpuBackend final : public Backend {
   void AllGather(const AllGatherCall& call) override {
     for (const TensorView& from : call.from) CheckDevice(from.device);
     cpu::AllGather(context_, call);
+  }
+  void RingAttention(const RingAttentionCall& call) override {
+    for (const AttentionCall& part : call.parts) CheckDevice(part.device());
+    cpu::RingAttention(context_, call);
+  }
+  bool has_ring_attention() const override { return true; }
+  int64_t RingScratchBytes(const KvCacheSpec& spec, int /*num_heads*/, const PassLimits& limits) const override {
+    CpuKvCache::Check(spec);
+    return cpu::RingScratchBytes(spec, limits);
+  }
+  bool ProbeRing(RingProbe* probe) override {
+    context_.ring_probe = probe;
+    return true;
   }
   void Argmax(const TensorView& logits, const TensorView& ids) override {
     CheckDevice(logits.device);

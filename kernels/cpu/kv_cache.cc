@@ -25,6 +25,9 @@ void CpuKvCache::Check(const KvCacheSpec& spec) {
     Reject({-1, "kv cache"}, "layers, KV heads, head_dim, page_tokens and pages must be at least 1");
   }
   if (spec.precision == Precision::kFp16) Reject({-1, "kv cache"}, "precision fp16 needs a GPU");
+  if (!IsStripeCount(spec.stripes) || (spec.stripes > 1 && spec.page_tokens != kBlockRows)) {
+    Reject({-1, "kv cache"}, "stripes must be 1, 2, 4 or 8, and pages of more than one have 64 positions");
+  }
   CheckKvOperators(spec);
 }
 
@@ -56,18 +59,38 @@ CpuKvCache::CpuKvCache(Device device, const KvCacheSpec& spec, ScLookups* lookup
       av_.push_back(MakeProduct(*lookups, layer.av, layer.av_extras));
     }
   }
-  const int64_t slabs = Slabs(spec);
-  const int64_t positions = slabs * spec.page_tokens;
-  if (KeepsCodes(spec.mode)) {
-    k_slab_ = position_blocks() * spec.head_dim * kBlockRows;
-    v_slab_ = channel_blocks() * spec.page_tokens * kBlockRows;
-    k_codes_ = MakeArray<uint8_t>(slabs * k_slab_);
-    v_codes_ = MakeArray<uint8_t>(slabs * v_slab_);
-    k_scales_ = MakeArray<float>(positions);
-    v_scales_ = MakeArray<float>(positions);
+  memory_ = MakeArray<uint8_t>(Bytes(spec));
+  Place(memory_.get());
+}
+
+CpuKvCache::CpuKvCache(const CpuKvCache& of, int layer, int64_t pages, uint8_t* memory)
+    : device_(of.device_), spec_(of.spec_) {
+  spec_.num_layers = 1;
+  spec_.num_kv_heads = 1;
+  spec_.num_pages = pages;
+  spec_.stripes = 1;
+  spec_.layers.clear();
+  if (!of.qk_.empty()) {
+    qk_.push_back(of.qk(layer));
+    av_.push_back(of.av(layer));
+  }
+  Place(memory);
+}
+
+void CpuKvCache::Place(uint8_t* memory) {
+  slab_pages_ = SlabPages(spec_);
+  const int64_t slabs = Slabs(spec_);
+  const int64_t positions = slabs * spec_.page_tokens;
+  if (KeepsCodes(spec_.mode)) {
+    k_slab_ = position_blocks() * spec_.head_dim * kBlockRows;
+    v_slab_ = channel_blocks() * spec_.page_tokens * kBlockRows;
+    k_codes_ = memory;
+    v_codes_ = k_codes_ + slabs * k_slab_;
+    k_scales_ = reinterpret_cast<float*>(v_codes_ + slabs * v_slab_);
+    v_scales_ = k_scales_ + positions;
   } else {
-    k_values_ = MakeArray<float>(positions * spec.head_dim);
-    v_values_ = MakeArray<float>(positions * spec.head_dim);
+    k_values_ = reinterpret_cast<float*>(memory);
+    v_values_ = k_values_ + positions * spec_.head_dim;
   }
 }
 
@@ -81,7 +104,7 @@ int64_t CpuKvCache::Bytes(const KvCacheSpec& spec) {
 }
 
 int64_t CpuKvCache::Slab(int layer, int32_t page, int64_t kv_head) const {
-  return (static_cast<int64_t>(layer) * spec_.num_pages + page) * spec_.num_kv_heads + kv_head;
+  return (static_cast<int64_t>(layer) * slab_pages_ + page) * spec_.num_kv_heads + kv_head;
 }
 
 }  // namespace stoch::cpu

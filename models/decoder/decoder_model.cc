@@ -10,6 +10,7 @@
 #include "kernels/base/error.h"
 #include "kernels/context_bucket.h"
 #include "models/decoder/stage.h"
+#include "models/decoder/striped_stage.h"
 #include "models/decoder/workspace.h"
 
 namespace stoch {
@@ -32,6 +33,17 @@ void CheckAttentionAccumulator(const KvCacheSpec& spec, int64_t context) {
 
 }  // namespace
 
+void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig& sc) {
+  if (!backend.has_ring_attention()) {
+    throw InvalidInput("--split sequence: the " + std::string(backend.name()) +
+                       " backend has no RingAttention yet; give --device cpu:2, or --split row");
+  }
+  const std::string why = precision == Precision::kSc     ? WhyPassesCouple(sc)
+                          : precision == Precision::kFp16 ? "fp16 has no fixed order of sums"
+                                                          : "";
+  if (!why.empty()) throw InvalidInput("--split sequence needs rows that depend on themselves alone: " + why);
+}
+
 DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const DecoderOptions& options)
     : backend_(&backend), config_(files.config), options_(options), graph_key_(NextModelKey()) {
   CheckAttentionAccumulator(MakeKvCacheSpec(config_, options.precision, options.sc, 1, 1), options.shape.context);
@@ -39,6 +51,7 @@ DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const Deco
     throw InvalidInput(files.name + ": a mixture of experts is not implemented by the " + std::string(backend.name()) +
                        " backend");
   }
+  if (!options.placement.stripes.empty()) CheckDealt(backend, options.precision, options.sc);
   ReserveScratch();  // before loading, which takes some too
   weights_ = LoadDecoderWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
   const bool is_sc = options.precision == Precision::kSc;
@@ -50,15 +63,16 @@ DecoderModel::~DecoderModel() = default;
 
 void DecoderModel::ReserveScratch() {
   const DecoderPlacement& placement = options_.placement;
-  std::vector<Device> alone;  // that have layers of their own
+  std::vector<DecoderShard> shards;
   for (const Device& device : placement.layers) {
-    if (placement.rows.empty() && std::find(alone.begin(), alone.end(), device) == alone.end()) alone.push_back(device);
+    for (const DecoderShard& shard : ShardsOf(config_, placement, device)) {
+      const bool known = std::any_of(shards.begin(), shards.end(),
+                                     [&](const DecoderShard& other) { return other.device == shard.device; });
+      if (!known) shards.push_back(shard);
+    }
   }
-  std::vector<DecoderShard> shards =
-      placement.rows.empty() ? std::vector<DecoderShard>{} : DivideRows(config_, placement.rows);
-  for (const Device& device : alone) shards.push_back(DivideRows(config_, {&device, 1}).front());
   for (const DecoderShard& shard : shards) {
-    const bool has_head = !placement.rows.empty() || shard.device == placement.head;
+    const bool has_head = !placement.rows.empty() || shard.device == placement.head || !shard.vocab.empty();
     const int64_t bytes =
         ScratchBytes(config_, options_.precision, options_.sc, options_.shape, *backend_, shard, has_head);
     backend_->ReserveScratch(shard.device, bytes);
@@ -66,20 +80,45 @@ void DecoderModel::ReserveScratch() {
   }
 }
 
+DecoderWorkspace* DecoderModel::WorkspaceOn(const DecoderShard& shard, bool divided, bool is_first, bool layers,
+                                            bool head) {
+  std::unique_ptr<DecoderWorkspace>& workspace = workspaces_[shard.device];
+  if (workspace == nullptr) {
+    workspace = std::make_unique<DecoderWorkspace>(*backend_, config_, options_.shape, shard, divided, is_first,
+                                                   DecoderWorkspace::Uses{layers, head});
+    workspace_bytes_ += workspace->bytes;
+  }
+  return workspace.get();
+}
+
+void DecoderModel::MakeStripedStage() {
+  const std::vector<DecoderShard> shards = DealPositions(config_, options_.placement.stripes);
+  const size_t sharers = options_.placement.stripes.front().size();
+  std::vector<DecoderWorkspace*> workspaces;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    workspaces.push_back(WorkspaceOn(shards[i], sharers > 1, i == 0, true, i < sharers));
+  }
+  auto stage = std::make_unique<StripedStage>(*backend_, config_, options_, weights_, shards, workspaces);
+  workspace_bytes_ += stage->ring_bytes();
+  kv_cache_bytes_ += stage->kv_cache_bytes();
+  stages_.push_back(std::move(stage));
+}
+
 void DecoderModel::MakeStages() {
   const DecoderPlacement& placement = options_.placement;
+  if (!placement.stripes.empty()) return MakeStripedStage();
   struct Plan {
     Device device;
-    DecoderStage::Role role;
+    ModelStage::Role role;
   };
   std::vector<Plan> plans;
-  const auto on = [&plans](Device device) -> DecoderStage::Role& {
+  const auto on = [&plans](Device device) -> ModelStage::Role& {
     if (plans.empty() || plans.back().device != device) plans.push_back({device, {}});
     return plans.back().role;
   };
   on(placement.embedding).embeds = true;
   for (size_t i = 0; i < placement.layers.size(); ++i) {
-    DecoderStage::Role& role = on(placement.layers[i]);
+    ModelStage::Role& role = on(placement.layers[i]);
     if (role.num_layers == 0) role.first_layer = static_cast<int>(i);
     ++role.num_layers;
   }
@@ -100,16 +139,11 @@ void DecoderModel::MakeStages() {
     const std::vector<DecoderShard> shards = DivideRows(config_, devices);
     std::vector<DecoderWorkspace*> workspaces;
     for (size_t i = 0; i < devices.size(); ++i) {
-      std::unique_ptr<DecoderWorkspace>& workspace = workspaces_[devices[i]];
-      if (workspace == nullptr) {
-        workspace = std::make_unique<DecoderWorkspace>(*backend_, config_, options_.shape, shards[i],
-                                                       devices.size() > 1, i == 0, uses[devices[i]]);
-        workspace_bytes_ += workspace->bytes;
-      }
-      workspaces.push_back(workspace.get());
+      const DecoderWorkspace::Uses& use = uses[devices[i]];
+      workspaces.push_back(WorkspaceOn(shards[i], devices.size() > 1, i == 0, use.layers, use.head));
     }
     stages_.push_back(
-        std::make_unique<DecoderStage>(*backend_, config_, options_, weights_, devices, workspaces, plan.role));
+        std::make_unique<DecoderStage>(*backend_, config_, options_, weights_, shards, 0, workspaces, plan.role));
     kv_cache_bytes_ += stages_.back()->kv_cache_bytes();
   }
 }
@@ -150,8 +184,10 @@ void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) 
   // Passes of one token per sequence repeat with the same shapes; a prompt's shape rarely comes twice.
   LogitQueries padded;
   const LogitQueries* uploaded = &queries;
+  // Dealt positions: who has how many rows changes from step to step.
+  const bool is_dealt = !options_.placement.stripes.empty();
   if (rows == static_cast<int64_t>(layout.sequences.size()) && flight.output_rows == rows && rows <= block &&
-      tap.rows == nullptr) {
+      tap.rows == nullptr && !is_dealt) {
     if (flight.logprobs > 0) {
       // A graph answers for every row; those that nobody asked about are skipped on the device.
       padded = queries;
@@ -186,11 +222,11 @@ void DecoderModel::Issue(Flight& flight, size_t end) {
   for (size_t p = 0; p < flight.pieces.size(); ++p) {
     const MicroBatch& cut = flight.pieces[p];
     const bool is_last = p + 1 == flight.pieces.size();
-    const DecoderStage::Piece piece{flight.lane,      p,
-                                    cut.first_row,    static_cast<int64_t>(cut.layout.ids.size()),
-                                    cut.first_output, static_cast<int64_t>(cut.layout.output_rows.size())};
+    const ModelStage::Piece piece{flight.lane,      p,
+                                  cut.first_row,    static_cast<int64_t>(cut.layout.ids.size()),
+                                  cut.first_output, static_cast<int64_t>(cut.layout.output_rows.size())};
     for (size_t i = flight.issued; i < end; ++i) {
-      DecoderStage& stage = *stages_[i];
+      ModelStage& stage = *stages_[i];
       if (!stage.role().embeds) stage.Receive(piece, stages_[i - 1]->Hidden(piece));
       const std::string part = ",stage=" + std::to_string(i) + ",piece=" + std::to_string(p);
       backend_->RunGraph(stage.devices(), flight.key.empty() ? flight.key : flight.key + part, [&] {
@@ -203,7 +239,7 @@ void DecoderModel::Issue(Flight& flight, size_t end) {
 }
 
 // Block by block of logits, each with the queries about its rows, and nobody waits in between.
-void DecoderModel::RunHead(const Flight& flight, DecoderStage& stage) const {
+void DecoderModel::RunHead(const Flight& flight, ModelStage& stage) const {
   QueryRange picks, logprobs;
   const auto take = [](const std::vector<int32_t>& rows, QueryRange& range, int64_t end) {
     range.first += range.count;
@@ -262,7 +298,7 @@ void DecoderModel::CheckFinite() {
 TensorView DecoderModel::Logits(int64_t first, int64_t count) {
   Output& out = output_;
   STOCH_CHECK(first >= 0 && count > 0 && first + count <= out.rows && count <= options_.shape.max_logit_rows);
-  DecoderStage& stage = *stages_.back();
+  ModelStage& stage = *stages_.back();
   if (first < out.logits_first || first + count > out.logits_first + out.logits_count) {
     out.logits_count = 0;
     stage.RunHead(out.lane, first, count, out.rows);

@@ -18,7 +18,11 @@
 
 namespace stoch {
 
-class DecoderStage;
+// Errors: InvalidInput where positions cannot be dealt over devices: a backend without RingAttention, or a setting that
+// makes a row depend on others, which is named.
+void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig& sc);
+
+class ModelStage;
 struct DecoderWorkspace;
 
 // Weights, KV caches and workspace of one model. Threads: one at a time.
@@ -84,9 +88,11 @@ class DecoderModel {
 
   void ReserveScratch();
   void MakeStages();
+  void MakeStripedStage();
+  DecoderWorkspace* WorkspaceOn(const DecoderShard& shard, bool divided, bool is_first, bool layers, bool head);
   size_t FreeLane() const;
   void Issue(Flight& flight, size_t end);  // stages up to `end`
-  void RunHead(const Flight& flight, DecoderStage& stage) const;
+  void RunHead(const Flight& flight, ModelStage& stage) const;
   void ForgetOutput();
   void CheckFinite();
 
@@ -97,7 +103,7 @@ class DecoderModel {
   CutRules cut_rules_;
   DecoderWeights weights_;
   std::map<Device, std::unique_ptr<DecoderWorkspace>, DeviceOrder> workspaces_;
-  std::vector<std::unique_ptr<DecoderStage>> stages_;  // in order; the last one has the head
+  std::vector<std::unique_ptr<ModelStage>> stages_;  // in order; the last one has the head
   int64_t kv_cache_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
   std::deque<Flight> flights_;

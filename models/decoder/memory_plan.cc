@@ -63,7 +63,7 @@ LogitQueryLimits LogitQueryLimitsOf(const DecoderConfig& config, const PassShape
 
 WorkspaceSizes MakeWorkspaceSizes(const DecoderConfig& config, const PassShape& shape, const DecoderShard& shard,
                                   bool divided, bool is_first) {
-  const int64_t row_bytes = shape.max_rows * 4;
+  const int64_t row_bytes = ShapeOn(shape, shard).max_rows * 4;
   WorkspaceSizes sizes;
   sizes.hidden = row_bytes * config.hidden_size;
   sizes.qkv = row_bytes * (shard.heads.size() + 2 * shard.kv_heads.size()) * config.head_dim;
@@ -80,6 +80,9 @@ WorkspaceSizes MakeWorkspaceSizes(const DecoderConfig& config, const PassShape& 
     sizes.expert_weights = row_bytes * slots;
     sizes.expert_out = row_bytes * slots * shard.hidden.size();
   }
+  sizes.head_input = shard.stripe.count == 1   ? sizes.hidden
+                     : shard.stripe.index == 0 ? shape.max_logit_rows * 4 * config.hidden_size
+                                               : 0;
   sizes.rope = shape.context * config.head_dim * 4;
   sizes.logits = shape.max_logit_rows * (is_first ? config.vocab_size : shard.vocab.size()) * 4;
   sizes.lanes = shape.lanes;
@@ -140,6 +143,7 @@ KvCacheSpec OneLayerSpec(const DecoderConfig& config, Precision precision, const
                          const DecoderShard& shard) {
   KvCacheSpec spec = MakeKvCacheSpec(config, precision, sc, 1, 1);
   spec.num_kv_heads = static_cast<int>(shard.kv_heads.size());
+  spec.stripes = shard.stripe.count;
   return spec;
 }
 
@@ -158,10 +162,21 @@ int64_t ExpertScratchBytes(const DecoderConfig& config, Specs& specs, const Pass
   return most;
 }
 
+int64_t PagesOf(const PassShape& shape) { return (shape.context + kKvPageTokens - 1) / kKvPageTokens; }
+
 }  // namespace
 
-int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+int64_t RingBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                  const Backend& backend, const DecoderShard& shard) {
+  if (shard.stripe.count == 1 || shard.kv_heads.empty()) return 0;
+  const PassLimits limits{shape.max_rows, shape.max_sequences, PagesOf(shape)};
+  return backend.RingScratchBytes(OneLayerSpec(config, precision, sc, shard), static_cast<int>(shard.heads.size()),
+                                  limits);
+}
+
+int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& whole,
                      const Backend& backend, const DecoderShard& shard, bool has_head) {
+  const PassShape shape = ShapeOn(whole, shard);
   Specs specs(precision, sc);
   int64_t most = 0;
   for (const LinearShape& linear : ShapesOf(config, shard, has_head)) {
@@ -171,10 +186,9 @@ int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScM
   }
   if (config.HasExperts()) most = std::max(most, ExpertScratchBytes(config, specs, shape, backend));
   if (!shard.heads.empty() && !shard.kv_heads.empty()) {
-    const int64_t pages = (shape.context + kKvPageTokens - 1) / kKvPageTokens;
     most = std::max(most, backend.AttentionScratchBytes(OneLayerSpec(config, precision, sc, shard),
                                                         static_cast<int>(shard.heads.size()),
-                                                        {shape.max_rows, shape.max_sequences, pages}));
+                                                        {shape.max_rows, shape.max_sequences, PagesOf(shape)}));
   }
   return backend.AllocatedBytes(most);
 }
@@ -224,6 +238,7 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   const auto kv_bytes = [&](int layers) -> int64_t {
     KvCacheSpec spec = MakeKvCacheSpec(config, precision, sc, layers, NumPages(shape));
     spec.num_kv_heads = static_cast<int>(shard.kv_heads.size());
+    spec.stripes = shard.stripe.count;
     return spec.num_kv_heads > 0 ? backend.KvCacheBytes(spec) : 0;
   };
   const int64_t layer_kv_bytes = kv_bytes(2) - kv_bytes(1);
@@ -280,9 +295,10 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   plan.rest.weights += backend.AllocatedBytes(head_bytes) - head_bytes + hidden * 4;  // final norm
   plan.rest.kv_cache = kv_bytes(1) - layer_kv_bytes;
   // A tied exact head is the embedding, unless it is in pieces.
-  const bool divided = shards.size() > 1;
-  const bool shared = tied && !divided && !(precision == Precision::kSc && sc.sc_lm_head);
-  if (!shared && index == 0) {
+  const size_t sharers = shards.size() / static_cast<size_t>(shard.stripe.count);
+  const bool divided = sharers > 1;
+  const bool shared = tied && !divided && shard.stripe.index == 0 && !(precision == Precision::kSc && sc.sc_lm_head);
+  if (!shared && index % sharers == 0) {
     int64_t& bytes = backend.keeps_embedding_on_host() ? plan.rest.host : plan.rest.embedding;
     bytes = ExactBytes(backend, files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
   }
@@ -290,7 +306,8 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   const int64_t scratch = ScratchBytes(config, precision, sc, shape, backend, shard, true);
   const int64_t queries =
       index == 0 ? shape.lanes * backend.AllocatedBytes(backend.LogitQueryBytes(LogitQueryLimitsOf(config, shape))) : 0;
-  plan.rest.workspace = workspace.total() + queries + scratch;
+  const int64_t ring = backend.AllocatedBytes(RingBytes(config, precision, sc, shape, backend, shard));
+  plan.rest.workspace = workspace.total() + queries + scratch + ring;
   plan.head_workspace =
       workspace.head() + queries + scratch - ScratchBytes(config, precision, sc, shape, backend, shard, false);
   plan.rest.runtime = backend.info(backend.devices()[std::min(index, backend.devices().size() - 1)]).runtime_bytes;

@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "loader/checkpoint/weight_store.h"
 #include "loader/config/decoder_config.h"
+#include "models/decoder/pass_shape.h"
 #include "models/decoder/shard.h"
 #include "models/sc_model_config.h"
 
@@ -47,21 +48,6 @@ struct MemoryPlan {
   int64_t decode_stream_bytes = 0;  // weight bytes one token reads: decoder linears with scales, and the LM head
 };
 
-// The sizes that a plan and an engine share.
-struct PassShape {
-  int64_t context = 0;         // positions of one sequence
-  int64_t kv_tokens = 0;       // positions of all sequences together
-  int64_t max_rows = 0;        // rows of one pass
-  int64_t max_logit_rows = 0;  // rows of logits held at once
-  int64_t lanes = 1;           // passes in flight at once
-  int64_t max_sequences = 1;   // sequences of one pass
-};
-
-inline constexpr int kKvPageTokens = 64;
-
-// Pages that hold shape.kv_tokens positions.
-inline int64_t NumPages(const PassShape& shape) { return (shape.kv_tokens + kKvPageTokens - 1) / kKvPageTokens; }
-
 // The cache of `num_layers` consecutive layers. sc is read for kSc only.
 KvCacheSpec MakeKvCacheSpec(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
                             int64_t num_pages);
@@ -73,7 +59,7 @@ inline constexpr int64_t kMaxLogitBiases = 1024;
 LogitQueryLimits LogitQueryLimitsOf(const DecoderConfig& config, const PassShape& shape);
 
 // Bytes of every buffer of one device's workspace (workspace.h); of a device alone, or of one that shares rows
-// with others.
+// with others. max_rows is ShapeOn's.
 struct WorkspaceSizes {
   int64_t hidden = 0;          // F32 [max_rows, hidden_size]
   int64_t qkv = 0;             // F32 [max_rows, q | k | v], of its heads
@@ -85,9 +71,10 @@ struct WorkspaceSizes {
   int64_t expert_weights = 0;  // F32 of the same shape
   int64_t expert_out = 0;      // F32 [max_rows * num_experts_per_tok, hidden_size], of its rows
   int64_t rope = 0;            // F32 [context, head_dim]
-  int64_t logits = 0;  // F32 [max_logit_rows, vocab_size], on other devices than the first only those of its rows
-  int64_t lanes = 1;   // how often hidden, the head's input (as large) and logits are there
-  int64_t head() const { return lanes * (hidden + logits); }
+  int64_t head_input = 0;  // F32 [max_rows, hidden_size]; of dealt positions [max_logit_rows, ..] on the first alone
+  int64_t logits = 0;      // F32 [max_logit_rows, vocab_size], on other devices than the first only those of its rows
+  int64_t lanes = 1;       // how often hidden, head_input and logits are there
+  int64_t head() const { return lanes * (head_input + logits); }
   int64_t experts() const { return router + chosen + expert_weights + expert_out; }
   int64_t total() const { return lanes * hidden + qkv + attention + gate_up + activation + experts() + rope + head(); }
 };
@@ -98,6 +85,10 @@ WorkspaceSizes MakeWorkspaceSizes(const DecoderConfig& config, const PassShape& 
 // that all of them share: linears, attention, and where has_head the LM head. ReserveScratch takes it.
 int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                      const Backend& backend, const DecoderShard& shard, bool has_head);
+
+// What a RingAttention works in on one device; 0 where positions are not dealt.
+int64_t RingBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+                  const Backend& backend, const DecoderShard& shard);
 
 // Which kernels one operator runs for some numbers of tokens; "" where the backend has no choice.
 struct OperatorKernels {
@@ -116,7 +107,8 @@ std::vector<OperatorKernels> KernelsOf(const DecoderConfig& config, Precision pr
 MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                       const Backend& backend);
 
-// The plan of what shards[index] holds where the model is divided by rows; the first one has the embedding.
+// The plan of what shards[index] holds where the model is divided by rows, or its positions are dealt; the first one of
+// every stripe has the embedding.
 MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                      const Backend& backend, std::span<const DecoderShard> shards, size_t index);
 

@@ -38,6 +38,27 @@ std::vector<DecoderShard> DivideRows(const DecoderConfig& config, std::span<cons
   return shards;
 }
 
+std::vector<DecoderShard> DealPositions(const DecoderConfig& config, std::span<const std::vector<Device>> devices) {
+  const auto count = static_cast<int>(devices.size());
+  STOCH_CHECK(IsStripeCount(count));
+  std::vector<DecoderShard> shards;
+  for (int i = 0; i < count; ++i) {
+    STOCH_CHECK(devices[static_cast<size_t>(i)].size() == devices[0].size());
+    for (DecoderShard& shard : DivideRows(config, devices[static_cast<size_t>(i)])) {
+      shard.stripe = {i, count};
+      if (i > 0) shard.vocab = {};
+      shards.push_back(shard);
+    }
+  }
+  return shards;
+}
+
+PassShape ShapeOn(const PassShape& shape, const DecoderShard& shard) {
+  PassShape own = shape;
+  own.max_rows = MaxDealtRows(shape.max_rows, shape.max_sequences, shard.stripe.count);
+  return own;
+}
+
 IndexRange RangeOf(const DecoderConfig& config, const DecoderShard& shard, Axis axis) {
   const auto of_heads = [&config](const IndexRange& heads) {
     return IndexRange{heads.begin * config.head_dim, heads.end * config.head_dim};

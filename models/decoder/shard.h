@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "kernels/base/device.h"
+#include "kernels/stripes.h"
 #include "loader/config/decoder_config.h"
+#include "models/decoder/pass_shape.h"
 
 namespace stoch {
 
@@ -42,10 +44,18 @@ struct DecoderShard {
   IndexRange intermediate;         // rows of gate_proj and up_proj
   IndexRange expert_intermediate;  // those of an expert, where there are any: every device has a share of each
   IndexRange vocab;                // rows of lm_head
+  Stripe stripe;                   // positions whose rows it runs, and whose keys and values it holds
 };
 
 // The shares of `devices`, in their order; of one device: everything. Requires: at least one device.
 std::vector<DecoderShard> DivideRows(const DecoderConfig& config, std::span<const Device> devices);
+
+// The same where positions are dealt: devices[i] run the rows of stripe i and divide every matrix by rows. In order of
+// stripes. Only those of the first have rows of lm_head. Requires: IsStripeCount(devices.size()), as many of each.
+std::vector<DecoderShard> DealPositions(const DecoderConfig& config, std::span<const std::vector<Device>> devices);
+
+// `shape` with the rows of a pass that the device may have.
+PassShape ShapeOn(const PassShape& shape, const DecoderShard& shard);
 
 // The share of a side of a tensor, in features.
 IndexRange RangeOf(const DecoderConfig& config, const DecoderShard& shard, Axis axis);

@@ -21,7 +21,7 @@ TensorView Columns(const TensorView& matrix, const IndexRange& range, int64_t sc
 }
 
 // out = x @ weights^T, every weight of the group on its own columns of `out`.
-LinearCall Project(const OpSite& site, const TensorView& x, const LinearGroup& group, const TensorView& out) {
+LinearCall ProjectGroup(const OpSite& site, const TensorView& x, const LinearGroup& group, const TensorView& out) {
   LinearCall call;
   call.site = site;
   call.x = x;
@@ -69,15 +69,10 @@ void CheckHeadsAlone(const KvCacheSpec::Products& products) {
 }  // namespace
 
 DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const DecoderOptions& options,
-                           const DecoderWeights& weights, std::span<const Device> devices,
+                           const DecoderWeights& weights, std::span<const DecoderShard> shards, size_t first_shard,
                            std::span<DecoderWorkspace* const> workspaces, const Role& role)
-    : backend_(backend),
-      config_(config),
-      options_(options),
-      weights_(weights),
-      devices_(devices.begin(), devices.end()),
-      role_(role) {
-  const std::vector<DecoderShard> shards = DivideRows(config, devices);
+    : backend_(backend), config_(config), options_(options), weights_(weights), first_shard_(first_shard), role_(role) {
+  for (const DecoderShard& shard : shards) devices_.push_back(shard.device);
   STOCH_CHECK(workspaces.size() == shards.size());
   for (size_t i = 0; i < shards.size(); ++i) {
     Part& part = parts_.emplace_back();
@@ -87,6 +82,7 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
     if (role.num_layers == 0 || part.shard.kv_heads.empty()) continue;
     KvCacheSpec spec = MakeKvCacheSpec(config, options.precision, options.sc, role.num_layers, NumPages(options.shape));
     spec.num_kv_heads = static_cast<int>(part.shard.kv_heads.size());
+    spec.stripes = part.shard.stripe.count;
     if (spec.mode != AttentionMode::kExact) {
       ScPlan plan(options.sc, config);
       CheckBackend(backend, {Precision::kSc, spec.qk}, "qk");
@@ -110,8 +106,8 @@ void DecoderStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
   for (Part& part : parts_) {
     std::vector<std::unique_ptr<Pass>>& passes = part.passes[lane];
     while (passes.size() <= index) {
-      passes.push_back(
-          backend_.MakePass(part.shard.device, {shape.max_rows, options_.shape.max_sequences, pages_per_sequence}));
+      const int64_t max_rows = ShapeOn(shape, part.shard).max_rows;
+      passes.push_back(backend_.MakePass(part.shard.device, {max_rows, shape.max_sequences, pages_per_sequence}));
     }
     backend_.UploadPass(*passes[index], layout);
   }
@@ -153,7 +149,10 @@ void DecoderStage::Run(const Piece& piece, const HiddenTap& tap) {
 }
 
 void DecoderStage::Embed(const Piece& piece) {
-  backend_.Embed(*weights_.embedding, parts_[0].pass(piece), Hidden(piece));
+  const int stripe = parts_[0].shard.stripe.index;
+  const EmbeddingTable& table =
+      stripe == 0 ? *weights_.embedding : *weights_.more_embeddings[static_cast<size_t>(stripe - 1)];
+  backend_.Embed(table, parts_[0].pass(piece), Hidden(piece));
   if (!divided()) return;
   AllGatherCall spread;
   spread.site = {-1, "embed"};
@@ -164,13 +163,35 @@ void DecoderStage::Embed(const Piece& piece) {
   backend_.AllGather(spread);
 }
 
+std::span<const DecoderLayerShard> DecoderStage::ShardsOfLayer(int cache_layer) const {
+  const auto index = static_cast<size_t>(role_.first_layer + cache_layer);
+  const std::span<const DecoderLayerShard> all = weights_.layers[index].shards;
+  return all.subspan(first_shard_, parts_.size());
+}
+
 void DecoderStage::RunLayer(int cache_layer, const Piece& piece) {
+  const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!parts_[i].shard.heads.empty()) backend_.Attention(Project(parts_[i], shards[i], cache_layer, piece));
+  }
+  EndLayer(cache_layer, piece);
+}
+
+std::vector<AttentionCall> DecoderStage::BeginLayer(int cache_layer, const Piece& piece) {
+  const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
+  std::vector<AttentionCall> calls;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    calls.push_back(parts_[i].shard.heads.empty() ? AttentionCall{}
+                                                  : Project(parts_[i], shards[i], cache_layer, piece));
+  }
+  return calls;
+}
+
+void DecoderStage::EndLayer(int cache_layer, const Piece& piece) {
   const int index = role_.first_layer + cache_layer;
-  const std::vector<DecoderLayerShard>& shards = weights_.layers[static_cast<size_t>(index)].shards;
-  STOCH_CHECK(shards.size() == parts_.size());
+  const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
   const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
 
-  for (size_t i = 0; i < parts_.size(); ++i) Attend(parts_[i], shards[i], cache_layer, piece);
   std::vector<TensorView> attended;
   for (const Part& part : parts_) attended.push_back(MatrixIn(part.workspace->attention, piece.rows, q_cols));
   GatherColumns({index, "attention"}, attended, &DecoderShard::heads, config_.head_dim);
@@ -178,7 +199,7 @@ void DecoderStage::RunLayer(int cache_layer, const Piece& piece) {
     if (parts_[i].shard.hidden.empty()) continue;
     const OpSite site{index, GroupName(BlockGroup::kO)};
     const TensorView out = Columns(Hidden(parts_[i], piece), parts_[i].shard.hidden);
-    LinearCall project = Project(site, attended[i], shards[i].group(BlockGroup::kO), out);
+    LinearCall project = ProjectGroup(site, attended[i], shards[i].group(BlockGroup::kO), out);
     project.add_to_out = true;
     backend_.Linear(project);
     AddBias(site, out, shards[i].bias(BlockGroup::kO));
@@ -209,35 +230,36 @@ void DecoderStage::AddBias(const OpSite& site, const TensorView& x, const Buffer
   backend_.AddBias({site, x, MakeView(bias.data(), DType::kF32, x.device, x.dim(1))});
 }
 
-void DecoderStage::Attend(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece) {
-  if (part.shard.heads.empty()) return;
+AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece) {
   const int index = role_.first_layer + cache_layer;
   const int64_t q_cols = part.shard.heads.size() * config_.head_dim;
   const int64_t kv_cols = part.shard.kv_heads.size() * config_.head_dim;
   const TensorView qkv = MatrixIn(part.workspace->qkv, piece.rows, q_cols + 2 * kv_cols);
   const OpSite site{index, GroupName(BlockGroup::kQkv)};
 
-  LinearCall project = Project(site, Hidden(part, piece), weights.group(BlockGroup::kQkv), qkv);
-  AddNorm(project, weights.vector(VectorId::kInputNorm));
-  backend_.Linear(project);
-  AddBias(site, qkv, weights.bias(BlockGroup::kQkv));
+  if (piece.rows > 0) {
+    LinearCall project = ProjectGroup(site, Hidden(part, piece), weights.group(BlockGroup::kQkv), qkv);
+    AddNorm(project, weights.vector(VectorId::kInputNorm));
+    backend_.Linear(project);
+    AddBias(site, qkv, weights.bias(BlockGroup::kQkv));
+  }
 
   AttentionCall attention;
   attention.site = {index, "attention"};
   attention.q = Slice(qkv, 1, 0, q_cols);
   attention.k = Slice(qkv, 1, q_cols, kv_cols);
   attention.v = Slice(qkv, 1, q_cols + kv_cols, kv_cols);
-  NormHeads(site, weights, attention);
+  if (piece.rows > 0) NormHeads(site, weights, attention);
   attention.rope = MatrixIn(part.workspace->rope, options_.shape.context, config_.head_dim);
   attention.cache = part.cache.get();
   attention.cache_layer = cache_layer;
-  attention.pass = &part.pass(piece);
+  attention.pass = piece.rows > 0 ? &part.pass(piece) : nullptr;
   attention.num_heads = static_cast<int>(part.shard.heads.size());
   attention.window = static_cast<int>(config_.WindowOf(index));
   attention.out =
       Columns(MatrixIn(part.workspace->attention, piece.rows, config_.num_attention_heads * config_.head_dim),
               part.shard.heads, config_.head_dim);
-  backend_.Attention(attention);
+  return attention;
 }
 
 void DecoderStage::NormHeads(const OpSite& site, const DecoderLayerShard& weights, const AttentionCall& attention) {
@@ -259,7 +281,7 @@ void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, i
   if (part.shard.intermediate.empty()) return;
   const OpSite site{layer, GroupName(BlockGroup::kGateUp)};
   const TensorView out = MatrixIn(part.workspace->gate_up, piece.rows, 2 * part.shard.intermediate.size());
-  LinearCall project = Project(site, Hidden(part, piece), weights.group(BlockGroup::kGateUp), out);
+  LinearCall project = ProjectGroup(site, Hidden(part, piece), weights.group(BlockGroup::kGateUp), out);
   AddNorm(project, weights.vector(VectorId::kPostAttentionNorm));
   backend_.Linear(project);
   AddBias(site, out, weights.bias(BlockGroup::kGateUp));
@@ -273,10 +295,10 @@ void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int
   const LinearGroup& down = weights.group(BlockGroup::kDown);
   LinearCall project;
   if (divided()) {
-    project = Project(site, MatrixIn(part.workspace->activation, piece.rows, cols), down, out);
+    project = ProjectGroup(site, MatrixIn(part.workspace->activation, piece.rows, cols), down, out);
   } else {
     const TensorView gate_up = MatrixIn(part.workspace->gate_up, piece.rows, 2 * cols);
-    project = Project(site, Slice(gate_up, 1, 0, cols), down, out);
+    project = ProjectGroup(site, Slice(gate_up, 1, 0, cols), down, out);
     project.prologue = Prologue::kSiluMul;
     project.x2 = Slice(gate_up, 1, cols, cols);
   }
@@ -376,6 +398,15 @@ void DecoderStage::AddNorm(Call& call, const Buffer& weight) const {
   call.prologue = Prologue::kRmsNorm;
   call.norm_weight = MakeView(weight.data(), DType::kF32, call.x.device, config_.hidden_size);
   call.norm_eps = static_cast<float>(config_.rms_norm_eps);
+}
+
+std::vector<TensorView> DecoderStage::HeadInput(size_t lane, int64_t first, int64_t count) const {
+  std::vector<TensorView> inputs;
+  for (const Part& part : parts_) {
+    inputs.push_back(
+        Slice(MatrixIn(part.workspace->head_input[lane], first + count, config_.hidden_size), 0, first, count));
+  }
+  return inputs;
 }
 
 void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows) {

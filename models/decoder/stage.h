@@ -11,6 +11,7 @@
 #include "kernels/backend.h"
 #include "models/decoder/decoder_options.h"
 #include "models/decoder/memory_plan.h"
+#include "models/decoder/model_stage.h"
 #include "models/decoder/shard.h"
 #include "models/decoder/weights.h"
 #include "models/decoder/workspace.h"
@@ -19,57 +20,44 @@ namespace stoch {
 
 // One stage runs on one device, or on several that divide every matrix by rows. Then each holds the whole residual
 // stream; it computes its own columns of every result and gathers the others'.
-class DecoderStage {
+class DecoderStage final : public ModelStage {
  public:
-  struct Role {
-    bool embeds = false;  // starts from token ids, else from another stage's hidden states
-    bool has_head = false;
-    int first_layer = 0;
-    int num_layers = 0;
-  };
-
+  // `shards`: those of its devices. Weights of a layer are those from index `first_shard` on.
   // Requires: everything given outlives the stage; a workspace for every device, in their order. Errors: InvalidInput,
   // DeviceError.
   DecoderStage(Backend& backend, const DecoderConfig& config, const DecoderOptions& options,
-               const DecoderWeights& weights, std::span<const Device> devices,
+               const DecoderWeights& weights, std::span<const DecoderShard> shards, size_t first_shard,
                std::span<DecoderWorkspace* const> workspaces, const Role& role);
 
-  const Role& role() const { return role_; }
-  std::span<const Device> devices() const { return devices_; }
+  const Role& role() const override { return role_; }
+  std::span<const Device> devices() const override { return devices_; }
 
-  // Piece number `index` of the next pass in a lane, whole passes being piece 0.
-  void Upload(size_t lane, size_t index, const PassLayout& layout);
-  // From token ids, or from Hidden where another stage put it, to Hidden of the same rows; and the output rows for
-  // RunHead where the stage has the head. Rows and outputs are those of the piece within the pass.
-  struct Piece {
-    size_t lane = 0;
-    size_t index = 0;
-    int64_t first_row = 0;
-    int64_t rows = 0;
-    int64_t first_output = 0;
-    int64_t outputs = 0;
-  };
-  // A tap waits for the device, so it is not for graphs.
-  void Run(const Piece& piece, const HiddenTap& tap);
-  // Logits of output rows [first, first + count). Requires: has_head, and Run before it.
-  void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows);
+  void Upload(size_t lane, size_t index, const PassLayout& layout) override;
+  void Run(const Piece& piece, const HiddenTap& tap) override;
+  void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows) override;
 
-  // Queries about the output rows of a lane's next pass. Requires: has_head.
-  LogitQueryBuffer& queries(size_t lane) { return *parts_[0].workspace->queries[lane]; }
-  void UploadQueries(size_t lane, const LogitQueries& queries) {
+  LogitQueryBuffer& queries(size_t lane) override { return *parts_[0].workspace->queries[lane]; }
+  void UploadQueries(size_t lane, const LogitQueries& queries) override {
     backend_.UploadLogitQueries(this->queries(lane), queries);
   }
-  // Answers picks and log-probabilities of the rows [first, first + count) that RunHead just made logits of.
-  void AnswerQueries(size_t lane, int64_t first, int64_t count, const QueryRange& picks, const QueryRange& logprobs);
+  void AnswerQueries(size_t lane, int64_t first, int64_t count, const QueryRange& picks,
+                     const QueryRange& logprobs) override;
 
-  // The residual stream of a piece on the first device, [rows, hidden_size].
-  TensorView Hidden(const Piece& piece) const { return Hidden(parts_[0], piece); }
-  // Puts the residual stream of another stage on every device of this one.
-  void Receive(const Piece& piece, const TensorView& hidden);
-  // Of the last RunHead of the lane, on the first device, [count, vocab_size].
-  TensorView Logits(size_t lane, int64_t count) const;
+  TensorView Hidden(const Piece& piece) const override { return Hidden(parts_[0], piece); }
+  void Receive(const Piece& piece, const TensorView& hidden) override;
+  TensorView Logits(size_t lane, int64_t count) const override;
 
-  int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
+  int64_t kv_cache_bytes() const override { return kv_cache_bytes_; }
+
+  // Run in its parts, for who runs several stages side by side (striped_stage.h). `layer` counts from first_layer.
+  void Embed(const Piece& piece);
+  // Projections of a layer, and the attention that comes next, of every device: whose k and q are not rotated. A pass
+  // without rows has the cache alone; a device without heads no cache.
+  std::vector<AttentionCall> BeginLayer(int layer, const Piece& piece);
+  // What comes after attention.
+  void EndLayer(int layer, const Piece& piece);
+  // Rows of the head's input, on every device of the head.
+  std::vector<TensorView> HeadInput(size_t lane, int64_t first, int64_t count) const;
 
  private:
   // What one device has.
@@ -85,9 +73,10 @@ class DecoderStage {
   bool divided() const { return parts_.size() > 1; }
   TensorView Hidden(const Part& part, const Piece& piece) const;
   void CopyHidden(const HiddenTap& tap, int layers, const Piece& piece);
-  void Embed(const Piece& piece);
   void RunLayer(int cache_layer, const Piece& piece);
-  void Attend(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece);
+  std::span<const DecoderLayerShard> ShardsOfLayer(int cache_layer) const;
+  // Issues the projections.
+  AttentionCall Project(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece);
   void AddBias(const OpSite& site, const TensorView& x, const Buffer& bias);  // nothing where there is none
   void NormHeads(const OpSite& site, const DecoderLayerShard& weights, const AttentionCall& attention);
   void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
@@ -115,6 +104,7 @@ class DecoderStage {
   const DecoderOptions& options_;
   const DecoderWeights& weights_;
   std::vector<Device> devices_;
+  size_t first_shard_;
   Role role_;
   std::vector<Part> parts_;
   int64_t kv_cache_bytes_ = 0;

@@ -123,7 +123,11 @@ class WeightLoader {
 
   Backend& backend() { return backend_; }
 
+  // Whether what is loaded counts as progress: the copies of other stripes of positions do not.
+  void CountProgress(bool counts) { counts_ = counts; }
+
   void Report(const WeightSource& source) {
+    if (!counts_) return;
     progress_state_.done_bytes += SourceBytes(source);
     progress_state_.tensor = source.name;
     if (progress_) progress_(progress_state_);
@@ -150,6 +154,7 @@ class WeightLoader {
   Precision precision_;
   const ProgressFn& progress_;
   LoadProgress progress_state_;
+  bool counts_ = true;
   std::optional<ScPlan> plan_;
   std::vector<ScOperatorPtr> operators_;  // alive while layers are loaded, so that they are shared
 };
@@ -275,13 +280,7 @@ void AddBytes(DecoderWeights& weights, const DecoderConfig& config) {
     weights.stream_bytes += shard.lm_head->stream_bytes();
   }
   weights.bytes += weights.decoder_bytes + weights.embedding->bytes();
-}
-
-// The devices that share what one device of a layer split would hold.
-std::vector<DecoderShard> ShardsOn(const DecoderConfig& config, const DecoderPlacement& placement,
-                                   const Device& device) {
-  if (placement.rows.empty()) return DivideRows(config, {&device, 1});
-  return DivideRows(config, placement.rows);
+  for (const auto& embedding : weights.more_embeddings) weights.bytes += embedding->bytes();
 }
 
 }  // namespace
@@ -302,9 +301,27 @@ DecoderPlacement RowSplit(const DecoderConfig& config, std::span<const Device> d
   return placement;
 }
 
+DecoderPlacement SequenceSplit(const DecoderConfig& config, std::span<const Device> devices, int stripes) {
+  STOCH_CHECK(stripes > 1 && IsStripeCount(stripes) && devices.size() % static_cast<size_t>(stripes) == 0);
+  DecoderPlacement placement = SingleDevice(config, devices.front());
+  const size_t sharers = devices.size() / static_cast<size_t>(stripes);
+  for (size_t first = 0; first < devices.size(); first += sharers) {
+    const std::span<const Device> group = devices.subspan(first, sharers);
+    placement.stripes.emplace_back(group.begin(), group.end());
+  }
+  return placement;
+}
+
+std::vector<DecoderShard> ShardsOf(const DecoderConfig& config, const DecoderPlacement& placement,
+                                   const Device& device) {
+  if (!placement.stripes.empty()) return DealPositions(config, placement.stripes);
+  if (!placement.rows.empty()) return DivideRows(config, placement.rows);
+  return DivideRows(config, {&device, 1});
+}
+
 int64_t LanesOf(const DecoderPlacement& placement) {
   constexpr size_t kMaxLanes = 8;
-  if (!placement.rows.empty()) return 1;
+  if (!placement.rows.empty() || !placement.stripes.empty()) return 1;
   std::set<Device, DeviceOrder> devices(placement.layers.begin(), placement.layers.end());
   devices.insert({placement.embedding, placement.head});
   return static_cast<int64_t>(std::min(devices.size(), kMaxLanes));
@@ -322,26 +339,32 @@ DecoderWeights LoadDecoderWeights(Backend& backend, const ModelFiles& files, Pre
   const std::string head = tied ? embedding : std::string(kLmHeadName);
 
   DecoderWeights weights;
-  const std::vector<DecoderShard> head_shards = ShardsOn(config, placement, placement.head);
+  const std::vector<DecoderShard> head_shards = ShardsOf(config, placement, placement.head);
   const LinearSpec head_spec = loader.Spec(-1, ScOperatorId::kLmHead);
   for (const DecoderShard& shard : head_shards) {
     const Part part[] = {{ScOperatorId::kLmHead, head, config.vocab_size, shard.vocab}};
     LinearGroup group = loader.Group(shard.device, part, config.hidden_size, -1);
     weights.head.push_back({Buffer(), group.weights.empty() ? nullptr : std::move(group.weights.front())});
   }
+  const bool divided = !placement.rows.empty() || (!placement.stripes.empty() && placement.stripes[0].size() > 1);
   const bool shared =
-      tied && head_spec.precision != Precision::kSc && placement.head == placement.embedding && placement.rows.empty();
+      tied && head_spec.precision != Precision::kSc && placement.head == placement.embedding && !divided;
   const WeightSource table = files.weights->Matrix(embedding, config.vocab_size, config.hidden_size);
   weights.embedding =
       backend.MakeEmbedding(placement.embedding, table, shared ? weights.head.front().lm_head.get() : nullptr);
+  for (size_t i = 1; i < placement.stripes.size(); ++i) {
+    weights.more_embeddings.push_back(backend.MakeEmbedding(placement.stripes[i].front(), table, nullptr));
+  }
   if (!tied) loader.Report(table);
 
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     DecoderLayerWeights& layer = weights.layers.emplace_back();
-    for (const DecoderShard& shard : ShardsOn(config, placement, placement.layers[static_cast<size_t>(i)])) {
+    for (const DecoderShard& shard : ShardsOf(config, placement, placement.layers[static_cast<size_t>(i)])) {
+      loader.CountProgress(shard.stripe.index == 0);
       layer.shards.push_back(LayerLoader(loader, config, i, shard, layer.shards.empty()).Load());
     }
   }
+  loader.CountProgress(true);
   for (size_t i = 0; i < head_shards.size(); ++i) {
     weights.head[i].final_norm =
         loader.Vector(head_shards[i].device, std::string(kFinalNormName), config.hidden_size, i == 0);

@@ -34,12 +34,22 @@ struct DecoderPlacement {
   std::vector<Device> layers;  // [num_hidden_layers]
   Device head;
   std::vector<Device> rows = {};
+  // Split by sequence: the devices of every stripe of positions, as many of each, which divide every matrix by rows.
+  // Embedding and logits are on the first of the first. 2, 4 or 8 of them, or none.
+  std::vector<std::vector<Device>> stripes = {};
 };
 
 // Everything on one device.
 DecoderPlacement SingleDevice(const DecoderConfig& config, Device device);
 // Every matrix divided over `devices`. Requires: distinct devices, at least one.
 DecoderPlacement RowSplit(const DecoderConfig& config, std::span<const Device> devices);
+// Positions dealt over `stripes` groups of consecutive devices, each of which divides every matrix by rows.
+// Requires: stripes is 2, 4 or 8 and divides the number of devices, which are distinct.
+DecoderPlacement SequenceSplit(const DecoderConfig& config, std::span<const Device> devices, int stripes);
+// What every device holds of a module that is on `device`, one after another; several share it where rows are divided
+// or positions dealt.
+std::vector<DecoderShard> ShardsOf(const DecoderConfig& config, const DecoderPlacement& placement,
+                                   const Device& device);
 // How many passes a model placed so can work on at once: one on each device where layers are split.
 int64_t LanesOf(const DecoderPlacement& placement);
 
@@ -80,6 +90,7 @@ struct DecoderHeadShard {
 
 struct DecoderWeights {
   std::unique_ptr<EmbeddingTable> embedding;
+  std::vector<std::unique_ptr<EmbeddingTable>> more_embeddings;  // of the second stripe of positions on
   std::vector<DecoderLayerWeights> layers;
   std::vector<DecoderHeadShard> head;
   int64_t bytes = 0;          // device memory of all of it

@@ -15,7 +15,7 @@ DecoderWorkspace::DecoderWorkspace(Backend& backend, const DecoderConfig& config
   for (int64_t lane = 0; lane < shape.lanes; ++lane) {
     hidden.push_back(buffer(sizes.hidden));
     if (!uses.head) continue;
-    head_input.push_back(buffer(sizes.hidden));
+    head_input.push_back(buffer(sizes.head_input));
     logits.push_back(buffer(sizes.logits));
     if (!is_first) continue;
     queries.push_back(backend.MakeLogitQueries(shard.device, LogitQueryLimitsOf(config, shape)));

@@ -26,7 +26,7 @@ struct DecoderWorkspace {
 
   // F32 [max_rows, ...] except where noted.
   std::vector<Buffer> hidden;      // of each lane: [hidden_size]
-  std::vector<Buffer> head_input;  // of each lane: [hidden_size]
+  std::vector<Buffer> head_input;  // of each lane: [hidden_size], of dealt positions [max_logit_rows, hidden_size]
   std::vector<Buffer> logits;  // of each lane: [max_logit_rows, vocab_size], or [.., vocab] on others than the first
   std::vector<std::unique_ptr<LogitQueryBuffer>> queries;  // of each lane, on the first device with the head
   Buffer qkv;                                              // [(heads + 2 * kv_heads) * head_dim]

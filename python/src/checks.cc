@@ -38,6 +38,7 @@ std::vector<cli::Check> Collect(const cli::VerifyContext& context, const std::st
   Append(ProductChecks(context), &checks);
   Append(ModelChecks(context), &checks);
   Append(DeviceChecks(context), &checks);
+  Append(RingChecks(context), &checks);
   Append(ViewChecks(context), &checks);
   return checks;
 }

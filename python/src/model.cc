@@ -24,14 +24,11 @@ namespace {
 // Positions that all sequences share where nobody says how many, as in `stoch serve`.
 constexpr int64_t kDefaultKvTokens = 16384;
 
-PlacementOptions PlacementOf(const LoadOptions& options) {
+PlacementOptions PlacementOf(const LoadOptions& options, const Backend& backend) {
   PlacementOptions placement;
-  placement.by_rows = options.split == "row";
-  if (!placement.by_rows && options.split != "layer") {
-    throw InvalidInput("split = " + options.split + ": allowed is layer, row");
-  }
-  if (placement.by_rows && (options.device_map != "auto" || !options.device_map_json.empty())) {
-    throw InvalidInput("device_map: has no meaning with split = row, which uses every device");
+  ParseSplit("split =", options.split, backend.devices().size(), &placement);
+  if (options.split != "layer" && (options.device_map != "auto" || !options.device_map_json.empty())) {
+    throw InvalidInput("device_map: has no meaning with split = " + options.split + ", which uses every device");
   }
   placement.max_memory = cli::ParseMaxMemory(options.max_memory);
   const std::string& map = options.device_map;
@@ -83,12 +80,12 @@ ModelPtr LoadModel(const LoadOptions& options, const Progress& progress) {
   const cli::ModelOptions names{.model = options.model, .tokenizer = options.tokenizer, .context = options.context};
   model->tokenizer = cli::OpenTokenizer(names, files);
   EngineOptions engine = EngineOptionsOf(options, files);
-  const PlacementOptions placement = PlacementOf(options);
   std::string notice;
   std::shared_ptr<Backend> backend =
       OpenBackend(options.device, {.threads = options.threads, .cpu_variant = options.cpu_variant}, &notice);
   WatchForFork();
   if (!notice.empty()) model->notices.push_back(notice);
+  const PlacementOptions placement = PlacementOf(options, *backend);
   engine.placement = Place(placement, files, *backend, &engine);
   engine.on_progress = [&progress](const LoadProgress& load) {
     CheckSignals();

@@ -250,5 +250,41 @@ TEST(InspectCli, DeviceMapsAreShownAndUsed) {
   ExpectRefused(run("inspect", {"--split", "row", "--max-memory", "0=1MB,1=1GB"}), "cpu:0");
 }
 
+TEST(InspectCli, StripesAreShownAndUsed) {
+  const auto run = [](const std::string& command, const std::string& device, std::vector<std::string> more) {
+    more.insert(more.begin(), {command, "--model", DemoModel(), "--threads", "1", "--device", device, "--split"});
+    return RunStoch(more);
+  };
+  const auto words = [](const std::string& split) {
+    return std::vector<std::string>{split, "--prompt", "Tom", "--max-tokens", "3", "--json"};
+  };
+  const auto hash = ExpectJson(run("generate", "cpu", words("layer")))["logits_sha256"];
+  EXPECT_EQ(ExpectJson(run("generate", "cpu", words("sequence")))["logits_sha256"], hash) << "of one device";
+  EXPECT_EQ(ExpectJson(run("generate", "cpu:4", words("sequence")))["logits_sha256"], hash);
+  EXPECT_EQ(ExpectJson(run("generate", "cpu:4", words("sequence:2,row:2")))["logits_sha256"], hash);
+
+  const nlohmann::json whole = ExpectJson(run("inspect", "cpu", {"layer", "--json"}));
+  const nlohmann::json plan = ExpectJson(run("inspect", "cpu:4", {"sequence", "--json"}));
+  EXPECT_EQ(plan["split"], "sequence");
+  ASSERT_EQ(plan["devices"].size(), 4u);
+  for (int i = 0; i < 4; ++i) {
+    const nlohmann::json& device = plan["devices"][static_cast<size_t>(i)];
+    EXPECT_EQ(device["stripe"]["index"], i);
+    EXPECT_EQ(device["stripe"]["first"], 4 * i);
+    EXPECT_EQ(device["stripe"]["positions"], 4);
+    EXPECT_EQ(device["memory"]["kv_cache"].get<int64_t>() * 4, whole["memory"]["kv_cache"].get<int64_t>());
+  }
+  EXPECT_EQ(plan["device_map"]["model.layers.0"].size(), 4u);
+  EXPECT_EQ(plan["device_map"]["lm_head"], "cpu:0");
+  EXPECT_NE(run("inspect", "cpu:2", {"sequence"}).out.find("t mod 16 in 8..15"), std::string::npos);
+  EXPECT_EQ(ExpectJson(run("inspect", "cpu:4", {"sequence:2,row:2", "--json"}))["split"], "sequence:2,row:2");
+
+  ExpectRefused(run("inspect", "cpu:3", {"sequence"}), "1, 2, 4 or 8 devices");
+  ExpectRefused(run("generate", "cpu:2", {"sequence:4", "--prompt", "a"}), "--device names 2");
+  ExpectRefused(run("generate", "cpu:2", {"sequence", "--prompt", "a", "--sc", "attention=per_row"}),
+                "attention=per_row");
+  ExpectRefused(run("generate", "cpu:2", {"sequence", "--prompt", "a", "--device-map", "balanced"}), "balanced");
+}
+
 }  // namespace
 }  // namespace stoch::test

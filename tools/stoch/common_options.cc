@@ -34,7 +34,8 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
   command.add_option("--max-memory", options->max_memory, "Per device: 0=60GiB,1=60GiB");
   command
       .add_option("--split", options->split,
-                  "How a model is divided over devices: layer, or row (every matrix by its output features)")
+                  "How a model is divided over devices: layer, row (every matrix by its output features), sequence "
+                  "(positions dealt over 2, 4 or 8), or sequence:P,row:R")
       ->capture_default_str();
   command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
   command.add_option("--cpu-variant", options->cpu_variant,
@@ -58,13 +59,10 @@ std::shared_ptr<Backend> Open(const DeviceOptions& options) {
 DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, const Backend& backend,
                          EngineOptions* engine) {
   PlacementOptions placement;
-  placement.by_rows = options.split == "row";
-  if (!placement.by_rows && options.split != "layer") {
-    throw InvalidInput("--split " + options.split + ": allowed is layer, row");
-  }
-  if (placement.by_rows && options.device_map != "auto") {
-    throw InvalidInput("--device-map " + options.device_map +
-                       ": has no meaning with --split row, which uses every device");
+  ParseSplit("--split", options.split, backend.devices().size(), &placement);
+  if (options.split != "layer" && options.device_map != "auto") {
+    throw InvalidInput("--device-map " + options.device_map + ": has no meaning with --split " + options.split +
+                       ", which uses every device");
   }
   placement.max_memory = ParseMaxMemory(options.max_memory);
   placement.fit_kv = options.fit_kv;

@@ -94,13 +94,35 @@ struct Report {
   Device device() const { return backend.devices()[0]; }
 };
 
+bool IsDealt(const Report& report) { return !report.placement.stripes.empty(); }
 bool IsDivided(const Report& report) { return !report.placement.rows.empty(); }
 
-bool IsByRows(const Report& report, const std::string& module) {
+// "positions t with t mod 16 in 0..7", of a device whose positions are dealt.
+std::string StripeText(const Stripe& stripe) {
+  const int64_t first = stripe.index * stripe.width();
+  return fmt::format("t mod {} in {}..{}", kStripePeriod, first, first + stripe.width() - 1);
+}
+
+// Of every device, in the order of backend.devices().
+std::vector<DecoderShard> DealtShards(const Report& report) {
+  return IsDealt(report) ? DealPositions(report.files.config, report.placement.stripes) : std::vector<DecoderShard>{};
+}
+
+std::string SplitName(const Report& report) {
+  if (!IsDealt(report)) return IsDivided(report) ? "row" : "layer";
+  const auto& stripes = report.placement.stripes;
+  return stripes.front().size() == 1 ? "sequence"
+                                     : fmt::format("sequence:{},row:{}", stripes.size(), stripes.front().size());
+}
+
+// Whether every device has a part of the module, or all of it.
+bool IsShared(const Report& report, const std::string& module) {
+  if (IsDealt(report)) return module != "model.norm" && module != "lm_head";
   return IsDivided(report) && module != "model.embed_tokens";
 }
 
 Json DevicesJson(const Report& report) {
+  const std::vector<DecoderShard> dealt = DealtShards(report);
   Json devices = Json::array();
   for (size_t i = 0; i < report.by_device.size(); ++i) {
     const Device device = report.backend.devices()[i];
@@ -111,6 +133,13 @@ Json DevicesJson(const Report& report) {
                        {"total_bytes", info.total_bytes},
                        {"free_bytes", info.free_bytes},
                        {"memory", MemoryJson(report.by_device[i])}});
+    if (dealt.empty()) continue;
+    const Stripe& stripe = dealt[i].stripe;
+    devices.back()["stripe"] = {{"index", stripe.index},
+                                {"count", stripe.count},
+                                {"period", kStripePeriod},
+                                {"first", stripe.index * stripe.width()},
+                                {"positions", stripe.width()}};
   }
   return devices;
 }
@@ -130,9 +159,7 @@ constexpr std::array<int64_t, 4> kShownTokens = {1, 8, 32, 512};
 
 // Of what one device holds, the first one's share where rows are divided.
 std::vector<OperatorKernels> KernelsShown(const Report& report) {
-  const Device alone = report.device();
-  const std::vector<DecoderShard> shards = IsDivided(report) ? DivideRows(report.files.config, report.placement.rows)
-                                                             : DivideRows(report.files.config, {&alone, 1});
+  const std::vector<DecoderShard> shards = ShardsOf(report.files.config, report.placement, report.device());
   std::vector<OperatorKernels> all = KernelsOf(report.files.config, report.engine.precision, report.engine.sc,
                                                report.backend, shards.front(), kShownTokens);
   std::erase_if(all, [](const OperatorKernels& row) { return row.kernels.front().empty(); });
@@ -157,9 +184,11 @@ std::string AsJson(const Report& report) {
   const DeviceInfo info = report.backend.info(report.device());
   Json map = Json::object();
   std::vector<std::string> every;
-  for (const Device& device : report.placement.rows) every.push_back(DeviceName(device));
+  for (const DecoderShard& shard : ShardsOf(report.files.config, report.placement, report.device())) {
+    every.push_back(DeviceName(shard.device));
+  }
   for (const auto& [module, device] : ModuleMap(report.files.config, report.placement)) {
-    map[module] = IsByRows(report, module) ? Json(every) : Json(DeviceName(device));
+    map[module] = IsShared(report, module) ? Json(every) : Json(DeviceName(device));
   }
   Json tensors = Json::array();
   for (const TensorInfo& tensor : report.files.weights->tensors()) {
@@ -179,7 +208,7 @@ std::string AsJson(const Report& report) {
       {"device", {{"name", info.name}, {"total_bytes", info.total_bytes}, {"free_bytes", info.free_bytes}}},
       {"memory", MemoryJson(report.plan.total)},
       {"decode_stream_bytes", report.plan.decode_stream_bytes},
-      {"split", IsDivided(report) ? "row" : "layer"},
+      {"split", SplitName(report)},
       {"devices", DevicesJson(report)},
       {"links", LinksJson(report)},
       {"exchange", report.backend.collectives()},
@@ -194,12 +223,23 @@ std::string AsJson(const Report& report) {
 // What several devices would hold, and how they reach each other.
 std::string DevicesText(const Report& report) {
   if (report.by_device.size() < 2) return "";
-  Table memory({"device", "weights and scales", "embedding", "KV cache", "workspace", "total", "free"});
+  const std::vector<DecoderShard> dealt = DealtShards(report);
+  std::vector<std::string> columns = {"device", "weights and scales", "embedding", "KV cache", "workspace", "total",
+                                      "free"};
+  if (!dealt.empty()) columns.insert(columns.begin() + 1, "positions");
+  Table memory(columns);
   for (size_t i = 0; i < report.by_device.size(); ++i) {
     const MemoryBytes& bytes = report.by_device[i];
     const Device device = report.backend.devices()[i];
-    memory.Add({DeviceName(device), Bytes(bytes.weights + bytes.scales), Bytes(bytes.embedding), Bytes(bytes.kv_cache),
-                Bytes(bytes.workspace), Bytes(bytes.total()), Bytes(report.backend.info(device).free_bytes)});
+    std::vector<std::string> cells = {DeviceName(device),
+                                      Bytes(bytes.weights + bytes.scales),
+                                      Bytes(bytes.embedding),
+                                      Bytes(bytes.kv_cache),
+                                      Bytes(bytes.workspace),
+                                      Bytes(bytes.total()),
+                                      Bytes(report.backend.info(device).free_bytes)};
+    if (!dealt.empty()) cells.insert(cells.begin() + 1, StripeText(dealt[i].stripe));
+    memory.Add(cells);
   }
   Table links({"from", "to", "peer access", "link"});
   for (const DeviceLink& link : report.backend.links()) {
@@ -276,7 +316,8 @@ std::string AsText(const Report& report) {
 
   Table map({"module", "device"});
   for (const auto& [module, device] : ModuleMap(config, report.placement)) {
-    map.Add({module, IsByRows(report, module) ? "every device, by rows" : DeviceName(device)});
+    const std::string shared = IsDealt(report) ? "every device, for its positions" : "every device, by rows";
+    map.Add({module, IsShared(report, module) ? shared : DeviceName(device)});
   }
   text += map.Markdown() + '\n';
 
@@ -301,11 +342,12 @@ ExitCode Run(const Options& options) {
   engine.placement = placement;
   const PassShape shape = ShapeOf(files.config, engine);
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, *backend);
+  const int stripes = std::max(1, static_cast<int>(placement.stripes.size()));
   std::vector<MemoryBytes> by_device;
-  if (placement.rows.empty()) {
+  if (placement.rows.empty() && placement.stripes.empty()) {
     by_device = BytesOfDevices(placement, plan, backend->devices());
   } else {
-    for (const MemoryPlan& shard : PlanShards(files, engine, *backend)) by_device.push_back(shard.total);
+    for (const MemoryPlan& shard : PlanShards(files, engine, *backend, stripes)) by_device.push_back(shard.total);
   }
   if (!options.output.quiet) {
     for (const std::string& notice : engine.notices) spdlog::info(notice);

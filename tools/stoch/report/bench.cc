@@ -106,7 +106,8 @@ std::string FormatBench(const BenchEnvironment& environment, const std::vector<B
     for (const BenchLoad& load : environment.loads) loads.push_back(AsJson(load));
     return Json{{"read_bytes_per_s", environment.read_bytes_per_s}, {"loads", loads}, {"results", list}}.dump(1) + '\n';
   }
-  const std::string split = environment.split.empty() ? "" : " by " + environment.split + "s";
+  const bool dealt = environment.split.starts_with("sequence");
+  const std::string split = environment.split.empty() ? "" : " by " + environment.split + (dealt ? "" : "s");
   std::string text = fmt::format("{} on {}{} ({}), commit {}, memory read {}/s\n\n", environment.model,
                                  environment.device, split, environment.device_name, environment.commit,
                                  Bytes(static_cast<int64_t>(environment.read_bytes_per_s)));

@@ -44,6 +44,7 @@ std::vector<Check> Collect(const Options& options) {
   Append(ProductChecks(options.context), &checks);
   Append(ModelChecks(options.context), &checks);
   Append(DeviceChecks(options.context), &checks);
+  Append(RingChecks(options.context), &checks);
   Append(ViewChecks(options.context), &checks);
   return checks;
 }

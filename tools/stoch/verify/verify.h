@@ -37,6 +37,8 @@ std::vector<Check> ModelChecks(const VerifyContext& context);
 
 // Several devices: guards, copies, gathers, models divided over them. Where --device is one CPU, on logical devices.
 std::vector<Check> DeviceChecks(const VerifyContext& context);
+// Attention over positions that are dealt over devices: hops, and bits.
+std::vector<Check> RingChecks(const VerifyContext& context);
 // Every op on strided, sliced, reversed, broadcast and far views: the bits of a dense one, or a typed refusal.
 std::vector<Check> ViewChecks(const VerifyContext& context);
 

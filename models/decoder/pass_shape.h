@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sizes of the passes of a model.
+#pragma once
+
+#include <cstdint>
+
+namespace stoch {
+
+// The sizes that a plan and an engine share.
+struct PassShape {
+  int64_t context = 0;         // positions of one sequence
+  int64_t kv_tokens = 0;       // positions of all sequences together
+  int64_t max_rows = 0;        // rows of one pass
+  int64_t max_logit_rows = 0;  // rows of logits held at once
+  int64_t lanes = 1;           // passes in flight at once
+  int64_t max_sequences = 1;   // sequences of one pass
+};
+
+inline constexpr int kKvPageTokens = 64;
+
+// Pages that hold shape.kv_tokens positions.
+inline int64_t NumPages(const PassShape& shape) { return (shape.kv_tokens + kKvPageTokens - 1) / kKvPageTokens; }
+
+}  // namespace stoch
