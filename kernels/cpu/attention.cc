@@ -124,7 +124,9 @@ void Attention(Context& context, const AttentionCall& call) {
   if (context.observer != nullptr) context.observer->OnAttention(call, layout);
   switch (spec.mode) {
     case AttentionMode::kExact: AppendValues(context, work); return AttendExact(context, work);
-    case AttentionMode::kPerToken: AppendPerToken(context, work); return AttendPerToken(context, work);
+    case AttentionMode::kPerToken:
+      AppendPerToken(context, work);
+      return call.dilated.empty() ? AttendPerToken(context, work) : AttendDilated(context, work);
     case AttentionMode::kPerHead:
     case AttentionMode::kPerRow: AppendValues(context, work); return AttendWindow(context, work);
   }

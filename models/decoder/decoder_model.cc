@@ -39,6 +39,10 @@ DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const Deco
     throw InvalidInput(files.name + ": a mixture of experts is not implemented by the " + std::string(backend.name()) +
                        " backend");
   }
+  if (options.precision == Precision::kSc && options.sc.dilated.enabled && !backend.has_dilated()) {
+    throw InvalidInput("SC setting attention = dilated: the " + std::string(backend.name()) +
+                       " backend has no kernel for it: give --device cpu");
+  }
   ReserveScratch();  // before loading, which takes some too
   weights_ = LoadDecoderWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
   const bool is_sc = options.precision == Precision::kSc;

@@ -59,6 +59,7 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
     : backend_(backend),
       config_(config),
       options_(options),
+      dilated_(options.precision == Precision::kSc ? options.sc.DilatedPairs() : std::vector<DilatedPair>{}),
       weights_(weights),
       devices_(devices.begin(), devices.end()),
       role_(role) {
@@ -218,6 +219,8 @@ void DecoderStage::Attend(Part& part, const DecoderLayerShard& weights, int cach
   attention.pass = &part.pass(piece);
   attention.num_heads = static_cast<int>(part.shard.heads.size());
   attention.window = static_cast<int>(config_.WindowOf(index));
+  attention.dilated = dilated_;
+  attention.first_head = part.shard.heads.begin;
   attention.out =
       Columns(MatrixIn(part.workspace->attention, piece.rows, config_.num_attention_heads * config_.head_dim),
               part.shard.heads, config_.head_dim);

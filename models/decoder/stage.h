@@ -113,6 +113,7 @@ class DecoderStage {
   Backend& backend_;
   const DecoderConfig& config_;
   const DecoderOptions& options_;
+  std::vector<DilatedPair> dilated_;  // empty: attention is not
   const DecoderWeights& weights_;
   std::vector<Device> devices_;
   Role role_;

@@ -55,6 +55,8 @@ class _Settings:
             else:
                 own.append(entry)
         configs, self.attention = _stoch.operator_configs(own)
+        if self.attention == "dilated":
+            raise stoch.InvalidInput("attention = dilated: stoch.load runs it, patch does not")
         self.configs = {name: stoch.ScConfig.parse(text) for name, text in configs}
         general = [entry for entry in own if "." not in entry.partition("=")[0]]
         self.general = stoch.ScConfig.parse(dict(_stoch.operator_configs(general)[0])["q_proj"])
