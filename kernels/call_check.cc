@@ -34,6 +34,29 @@ void CheckPrologue(const LinearCall& call, const Device& device, int64_t tokens,
   }
 }
 
+void CheckDilated(const AttentionCall& call) {
+  const KvCacheSpec& spec = call.cache->spec();
+  if (spec.mode != AttentionMode::kPerToken) {
+    Reject(call.site, "dilated attention in a cache of another mode, expected attention = per_token");
+  }
+  if (call.dilated.size() > kMaxDilatedPairs) {
+    Reject(call.site, std::to_string(call.dilated.size()) + " pairs of dilated attention, expected at most " +
+                          std::to_string(kMaxDilatedPairs));
+  }
+  for (const DilatedPair& pair : call.dilated) {
+    if (pair.segment >= 1 && pair.dilation >= 1) continue;
+    Reject(call.site, "a segment of " + std::to_string(pair.segment) + " with dilation " +
+                          std::to_string(pair.dilation) + ", expected 1 or more of both");
+  }
+  if (call.first_head < 0) Reject(call.site, "first head " + std::to_string(call.first_head) + ", expected 0 or more");
+  const auto refuses = [&](const ScOperatorPtr& av, const ScExtrasPtr& qk_extras, const ScExtrasPtr& av_extras) {
+    if (qk_extras != nullptr || av_extras != nullptr) Reject(call.site, "dilated attention has no mixed lengths");
+    if (IntBits(av->config.arith) > 0) Reject(call.site, "dilated attention: av has no integer arithmetic");
+  };
+  if (spec.layers.empty()) return refuses(spec.av, nullptr, nullptr);
+  for (const KvCacheSpec::Products& layer : spec.layers) refuses(layer.av, layer.qk_extras, layer.av_extras);
+}
+
 // A matrix, or a batch of them.
 struct MatmulShape {
   explicit MatmulShape(const TensorView& view)
@@ -172,6 +195,7 @@ void CheckAttentionOperands(const AttentionCall& call, int64_t tokens) {
   if (call.window < 0) {
     Reject(call.site, "a window of " + std::to_string(call.window) + ", expected 0 (none) or more");
   }
+  if (!call.dilated.empty()) CheckDilated(call);
   if (call.cache_layer < 0 || call.cache_layer >= spec.num_layers) {
     Reject(call.site,
            "cache layer " + std::to_string(call.cache_layer) + ", expected below " + std::to_string(spec.num_layers));

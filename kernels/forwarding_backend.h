@@ -68,6 +68,7 @@ class ForwardingBackend : public Backend {
   bool keeps_embedding_on_host() const override { return inner_->keeps_embedding_on_host(); }
   void EndLoading() override { inner_->EndLoading(); }
   PlainLinear Unpack(const LinearWeight& weight) override { return inner_->Unpack(weight); }
+  bool has_dilated() const override { return inner_->has_dilated(); }
   bool has_extras() const override { return inner_->has_extras(); }
   bool Observe(OpObserver* observer) override { return inner_->Observe(observer); }
   bool ObserveLengths(OpObserver* observer) override { return inner_->ObserveLengths(observer); }

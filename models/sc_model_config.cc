@@ -28,11 +28,18 @@ const std::array<ScOperatorEntry, kNumScOperators>& Operators() {
   return operators;
 }
 
-constexpr std::array<AttentionEntry, 4> kAttentionModes = {{
+constexpr std::array<AttentionEntry, 5> kAttentionModes = {{
     {"per_token", AttentionMode::kPerToken, "k and v are quantized once a token; causal and append-only"},
     {"per_head", AttentionMode::kPerHead, "one scale for a head's slice of a pass (published); a pass is a window"},
     {"per_row", AttentionMode::kPerRow, "one for each row, of v for each channel (published); a pass is a window"},
     {"exact", AttentionMode::kExact, "no stochastic computing in attention"},
+    {"dilated", AttentionMode::kPerToken, "per_token on some positions (LongNet): needs `segments` and `dilation`",
+     true},
+}};
+
+constexpr std::array<DilatedEntry, 2> kDilatedLists = {{
+    {"segments", &ScDilatedConfig::segments, "tokens of a segment, for each pair; a query sees those of its own"},
+    {"dilation", &ScDilatedConfig::dilation, "of these, head h sees every so many tokens, those at h mod dilation"},
 }};
 
 constexpr std::array<ScPreset, 3> kPresets = {{
@@ -56,6 +63,7 @@ ScOperatorId OperatorAt(int index) { return static_cast<ScOperatorId>(index); }
 
 void SetAttention(ScModelConfig& config, AttentionMode mode) {
   config.attention = mode;
+  config.dilated = {};
   const ScGranularity scope = mode == AttentionMode::kPerHead ? ScGranularity::kPerHead : ScGranularity::kPerRow;
   const auto set = [scope](ScOperatorConfigs& operators) {
     operators[static_cast<size_t>(ScOperatorId::kQk)].granularity = scope;
@@ -88,11 +96,51 @@ std::string JoinNames(const auto& entries) {
   return joined;
 }
 
-AttentionMode ParseAttention(std::string_view value) {
+void ApplyAttention(ScModelConfig& config, std::string_view value) {
   for (const AttentionEntry& entry : kAttentionModes) {
-    if (entry.name == value) return entry.mode;
+    if (entry.name != value) continue;
+    ScDilatedConfig dilated = std::move(config.dilated);
+    SetAttention(config, entry.mode);
+    if (!entry.dilated) return;
+    config.dilated = std::move(dilated);
+    config.dilated.enabled = true;
+    return;
   }
   Reject("attention", '\'' + std::string(value) + '\'', JoinNames(kAttentionModes));
+}
+
+const DilatedEntry* FindDilatedList(std::string_view name) {
+  const auto found = std::find_if(kDilatedLists.begin(), kDilatedLists.end(),
+                                  [name](const DilatedEntry& entry) { return entry.name == name; });
+  return found == kDilatedLists.end() ? nullptr : &*found;
+}
+
+// Tokens as 2048:8192.
+std::vector<int64_t> ParseTokenList(std::string_view name, std::string_view text) {
+  constexpr int64_t kMaxTokens = INT32_MAX;
+  std::vector<int64_t> values;
+  for (std::string_view rest = text;;) {
+    const std::string_view digits = rest.substr(0, rest.find(':'));
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size() || value < 1 || value > kMaxTokens) {
+      Reject(std::string(name), '\'' + std::string(text) + '\'', "numbers in 1..2^31-1 joined by :, as 2048:8192");
+    }
+    values.push_back(value);
+    if (digits.size() == rest.size()) break;
+    rest = rest.substr(digits.size() + 1);
+  }
+  if (values.size() > kMaxDilatedPairs) {
+    Reject(std::string(name), std::to_string(values.size()) + " numbers",
+           "at most " + std::to_string(kMaxDilatedPairs));
+  }
+  return values;
+}
+
+std::string TokenListText(const std::vector<int64_t>& values) {
+  std::string text;
+  for (const int64_t value : values) text += (text.empty() ? "" : ":") + std::to_string(value);
+  return text;
 }
 
 ScModelConfig ParsePreset(std::string_view value) {
@@ -178,9 +226,10 @@ void SetParameter(ScOperatorConfigs& operators, std::string_view name, std::stri
 }
 
 void SetInLayers(ScModelConfig& config, std::string_view layers, std::string_view name, std::string_view value) {
-  if (name == "attention" || name == "preset" || name == "lm_head" || name.starts_with("lm_head.")) {
+  const bool attention = name == "attention" || FindDilatedList(name) != nullptr;
+  if (attention || name == "preset" || name == "lm_head" || name.starts_with("lm_head.")) {
     const std::string_view what =
-        name == "attention" ? "attention is one mode" : (name == "preset" ? "a preset is" : "the LM head is one");
+        attention ? "attention is one mode" : (name == "preset" ? "a preset is" : "the LM head is one");
     throw InvalidInput("SC setting " + std::string(layers) + '.' + std::string(name) + " = " + std::string(value) +
                        ": " + std::string(what) + " for the whole model");
   }
@@ -202,7 +251,9 @@ void Apply(ScModelConfig& config, std::string_view setting) {
   if (name == "preset") {
     config = ParsePreset(value);
   } else if (name == "attention") {
-    SetAttention(config, ParseAttention(value));
+    ApplyAttention(config, value);
+  } else if (const DilatedEntry* list = FindDilatedList(name); list != nullptr) {
+    config.dilated.*list->list = ParseTokenList(name, value);
   } else if (name == "lm_head") {
     if (value != "0" && value != "1") Reject("lm_head", '\'' + std::string(value) + '\'', "0, 1");
     config.sc_lm_head = value == "1";
@@ -217,7 +268,13 @@ void Apply(ScModelConfig& config, std::string_view setting) {
 // The settings that turn `preset` into `config`, each with a leading comma.
 std::string Difference(const ScModelConfig& config, const ScModelConfig& preset) {
   std::string text;
-  if (config.attention != preset.attention) text += ",attention=" + std::string(AttentionModeName(config.attention));
+  if (config.attention != preset.attention || config.dilated != preset.dilated) {
+    text += ",attention=" + std::string(AttentionName(config));
+    for (const DilatedEntry& entry : kDilatedLists) {
+      const std::vector<int64_t>& list = config.dilated.*entry.list;
+      if (!list.empty()) text += ',' + std::string(entry.name) + '=' + TokenListText(list);
+    }
+  }
   if (config.sc_lm_head != preset.sc_lm_head) text += ",lm_head=" + std::to_string(config.sc_lm_head ? 1 : 0);
   for (const ScParameter& parameter : ScParameters()) {
     const std::string name(parameter.name);
@@ -280,9 +337,12 @@ void ValidateOperator(const ScModelConfig& config, ScOperatorId id, const ScConf
   } catch (const InvalidInput& error) {
     throw InvalidInput(name + ": " + error.what());
   }
+  if (config.dilated.enabled && id == ScOperatorId::kAv && IntBits(op.arith) > 0) {
+    Reject(name + ".arith", "int" + std::to_string(IntBits(op.arith)), "sc with attention = dilated");
+  }
   if (op.arith != ScArith::kSc) return;  // no streams: scopes of their own
   if (IsAttentionProduct(id)) {
-    const std::string mode = " with attention = " + std::string(AttentionModeName(config.attention));
+    const std::string mode = " with attention = " + std::string(AttentionName(config));
     if (op.mode != ScMode::kBipolar) Reject(name + ".mode", "unipolar", "bipolar" + mode);
     if (op.gate == ScGate::kXnor) Reject(name + ".gate", "xnor", "enabled, and" + mode);
     if (op.gate == ScGate::kTable && Resolve(op).mode == ScMode::kUnipolar) {
@@ -299,19 +359,43 @@ void ValidateOperator(const ScModelConfig& config, ScOperatorId id, const ScConf
   }
 }
 
+void ValidateDilated(const ScModelConfig& config) {
+  const ScDilatedConfig& dilated = config.dilated;
+  for (const DilatedEntry& entry : kDilatedLists) {
+    const std::vector<int64_t>& list = dilated.*entry.list;
+    const std::string name(entry.name);
+    if (!dilated.enabled && !list.empty()) {
+      Reject(name, TokenListText(list), "nothing with attention = " + std::string(AttentionName(config)));
+    }
+    if (dilated.enabled && list.empty()) Reject(name, "''", "a list with attention = dilated, as 2048:8192");
+  }
+  if (dilated.segments.size() != dilated.dilation.size()) {
+    Reject("dilation", TokenListText(dilated.dilation),
+           "as many numbers as segments = " + TokenListText(dilated.segments));
+  }
+}
+
 }  // namespace
 
 std::span<const ScPreset> ScPresets() { return kPresets; }
 std::span<const AttentionEntry> AttentionModes() { return kAttentionModes; }
+std::span<const DilatedEntry> DilatedLists() { return kDilatedLists; }
 std::span<const ScOperatorEntry> ScOperators() { return Operators(); }
 
 std::string_view ScOperatorName(ScOperatorId id) { return Operators()[static_cast<size_t>(id)].name; }
 
-std::string_view AttentionModeName(AttentionMode mode) {
+std::string_view AttentionName(const ScModelConfig& config) {
   for (const AttentionEntry& entry : kAttentionModes) {
-    if (entry.mode == mode) return entry.name;
+    if (entry.mode == config.attention && entry.dilated == config.dilated.enabled) return entry.name;
   }
   return "?";
+}
+
+std::vector<DilatedPair> ScModelConfig::DilatedPairs() const {
+  std::vector<DilatedPair> pairs;
+  if (!dilated.enabled) return pairs;
+  for (size_t i = 0; i < dilated.segments.size(); ++i) pairs.push_back({dilated.segments[i], dilated.dilation[i]});
+  return pairs;
 }
 
 ScModelConfig HalvedScModelConfig() { return MakePreset(true, 128, 64, AttentionMode::kPerToken); }
@@ -336,6 +420,7 @@ ScModelConfig ParseScModelConfig(std::span<const std::string> settings, const Sc
 }
 
 void Validate(const ScModelConfig& config) {
+  ValidateDilated(config);
   for (int i = 0; i < kNumScOperators; ++i) {
     const ScOperatorId id = OperatorAt(i);
     if (id == ScOperatorId::kLmHead && !config.sc_lm_head) continue;
@@ -400,7 +485,7 @@ bool IsBatchInvariant(const ScModelConfig& config) { return WhyLinearsCouple(con
 
 std::string WhyPassesCouple(const ScModelConfig& config) {
   const bool append_only = config.attention == AttentionMode::kPerToken || config.attention == AttentionMode::kExact;
-  if (!append_only) return "attention=" + std::string(AttentionModeName(config.attention));
+  if (!append_only) return "attention=" + std::string(AttentionName(config));
   return WhyLinearsCouple(config);
 }
 

@@ -4,6 +4,8 @@
 // Text form (the --sc flag): comma-separated settings, later ones override earlier ones.
 //     preset=halved | preset=published     everything below at once
 //     attention=per_token|per_head|per_row|exact
+//     attention=dilated                    per_token on the positions that pairs (segments[i], dilation[i]) admit:
+//     segments=2048:8192, dilation=1:4     both lists, of equal length
 //     lm_head=0|1                          LM head exact (0, the default) or SC
 //     NAME=VALUE                           a parameter of ScConfig on every operator it belongs to: chunk_d, mode,
 //                                          granularity, group_a, group_b on linears only, everything else on all
@@ -18,8 +20,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/dilated.h"
 #include "kernels/sc/sc_config.h"
 #include "loader/config/architecture.h"
 #include "loader/research/mp_file.h"
@@ -37,9 +41,6 @@ static_assert(static_cast<int>(ScOperatorId::kLmHead) == kNumBlockLinears);
 
 // "q_proj", ..., "lm_head", "qk", "av".
 std::string_view ScOperatorName(ScOperatorId id);
-
-// Names of the text form: "per_token", ...
-std::string_view AttentionModeName(AttentionMode mode);
 
 using ScOperatorConfigs = std::array<ScConfig, kNumScOperators>;
 
@@ -59,13 +60,24 @@ struct ScModelFiles {
   }
 };
 
+// Dilated attention: the lists of its pairs.
+struct ScDilatedConfig {
+  bool enabled = false;
+  std::vector<int64_t> segments, dilation;  // tokens; empty unless enabled
+
+  friend bool operator==(const ScDilatedConfig&, const ScDilatedConfig&) = default;
+};
+
 // The whole SC configuration of a model. The granularity of qk and av follows from `attention`.
 struct ScModelConfig {
   ScOperatorConfigs operators;
   std::map<int, ScOperatorConfigs> layers = {};  // those with settings of their own
   ScModelFiles files = {};
   AttentionMode attention = AttentionMode::kPerToken;
+  ScDilatedConfig dilated = {};  // kPerToken
   bool sc_lm_head = false;
+
+  std::vector<DilatedPair> DilatedPairs() const;  // empty: attention is not dilated
 
   const ScConfig& at(ScOperatorId id) const { return operators[static_cast<size_t>(id)]; }
   ScConfig& at(ScOperatorId id) { return operators[static_cast<size_t>(id)]; }
@@ -76,6 +88,9 @@ struct ScModelConfig {
 
   friend bool operator==(const ScModelConfig&, const ScModelConfig&) = default;
 };
+
+// The name of the text form: "per_token", "dilated", ...
+std::string_view AttentionName(const ScModelConfig& config);
 
 // Preset `halved`, the default: halve=1, stoc_len=128, bitrev with 64 masks, chunk_d=128, attention=per_token.
 ScModelConfig HalvedScModelConfig();

@@ -60,6 +60,9 @@ ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), 
   if (config.HasExperts() && (sc.files.mp != nullptr || sc.files.smooth != nullptr)) {
     throw InvalidInput("--mp, --smooth: a model with experts has no mixed lengths and no smoothing");
   }
+  if (sc.dilated.enabled && sc.files.mp != nullptr) {
+    throw InvalidInput("--mp: attention = dilated has no mixed lengths");
+  }
   const int64_t layers = config.num_hidden_layers;
   for (const auto& [op, entries] : sc.files.mask_layers) {
     if (entries == layers) continue;

@@ -4,8 +4,10 @@
 // docs/sc-options.md loop over it.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "models/sc_model_config.h"
 
@@ -21,6 +23,14 @@ struct AttentionEntry {
   std::string_view name;
   AttentionMode mode;
   std::string_view help;
+  bool dilated = false;
+};
+
+// A list of attention=dilated, as 2048:8192.
+struct DilatedEntry {
+  std::string_view name;
+  std::vector<int64_t> ScDilatedConfig::*list;
+  std::string_view help;
 };
 
 struct ScOperatorEntry {
@@ -30,6 +40,7 @@ struct ScOperatorEntry {
 
 std::span<const ScPreset> ScPresets();  // the default first
 std::span<const AttentionEntry> AttentionModes();
+std::span<const DilatedEntry> DilatedLists();
 std::span<const ScOperatorEntry> ScOperators();  // in the order of ScOperatorId
 
 }  // namespace stoch

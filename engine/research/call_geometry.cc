@@ -95,7 +95,8 @@ std::vector<TraceCall> CallGeometry::Calls(const ModelOperator& op, const CallSh
                                            const std::map<LengthsKey, CallLengths>& lengths) const {
   const int64_t rows = op.layer < 0 ? shape.head_rows : shape.rows;
   if (rows == 0) return {};
-  if (!op.mixed) return {op.is_attention ? AttentionCall(op, shape) : LinearProduct(op, rows, op.d_in)};
+  if (!op.mixed && op.is_attention) return AttentionCalls(op, shape);
+  if (!op.mixed) return {LinearProduct(op, rows, op.d_in)};
   std::vector<TraceCall> calls;
   if (!op.is_attention) {
     if (op.protected_channels > 0) {
@@ -126,9 +127,39 @@ Int128 CallGeometry::Macs(const ModelOperator& op, const CallShape& shape) const
     return static_cast<Int128>(rows) * op.d_in * op.d_out;
   }
   Int128 macs = 0;
-  const TraceCall call = AttentionCall(op, shape);
-  for (const TraceRecord& record : RecordsOf(call)) macs += record.macs;
+  for (const TraceCall& call : AttentionCalls(op, shape)) {
+    for (const TraceRecord& record : RecordsOf(call)) macs += record.macs;
+  }
   return macs;
+}
+
+std::vector<TraceCall> CallGeometry::AttentionCalls(const ModelOperator& op, const CallShape& shape) const {
+  const TraceCall all = AttentionCall(op, shape);
+  if (dilated_.empty()) return {all};
+  const int64_t group = config_.num_attention_heads / config_.num_key_value_heads;
+  std::vector<TraceCall> calls;
+  std::vector<int64_t> kv_heads;  // the last one of each call
+  for (int64_t head = 0; head < config_.num_attention_heads; ++head) {
+    size_t i = 0;
+    while (i < calls.size() && !AdmitAlike(dilated_, calls[i].head, head)) ++i;
+    if (i == calls.size()) {
+      TraceCall& call = calls.emplace_back(all);
+      call.dilated = dilated_;
+      call.head = head;
+      call.batch = 0;
+      call.codes = 0;
+      const int64_t first = op.window > 0 ? std::max<int64_t>(0, shape.start + 1 - op.window) : 0;
+      const int64_t read = CountAdmitted(dilated_, head, shape.start, shape.start + shape.rows - 1, first);
+      (op.id == ScOperatorId::kQk ? call.d_out : call.d_in) = std::max<int64_t>(1, read);
+      kv_heads.push_back(-1);
+    }
+    TraceCall& call = calls[i];
+    ++call.batch;
+    if (kv_heads[i] == head / group) continue;
+    kv_heads[i] = head / group;  // read once for all of its heads
+    call.codes += config_.head_dim * (op.id == ScOperatorId::kQk ? call.d_out : call.d_in);
+  }
+  return calls;
 }
 
 // Of all heads.

@@ -56,9 +56,10 @@ using LengthsKey = std::tuple<int, ScOperatorId, int64_t>;
 class CallGeometry {
  public:
   // Keeps `config`.
-  CallGeometry(const DecoderConfig& config, AttentionMode mode) : config_(config), mode_(mode) {}
+  CallGeometry(const DecoderConfig& config, const ScModelConfig& sc)
+      : config_(config), mode_(sc.attention), dilated_(sc.DilatedPairs()) {}
 
-  // One product for a linear, and one of all heads; of mixed lengths one for each head, and one for protected channels.
+  // One product for a linear, and one of all heads, or of those that admit alike; of mixed lengths one for each head, and one for protected channels.
   // Requires: `lengths` has those of all rows where the operator is mixed.
   std::vector<TraceCall> Calls(const ModelOperator& op, const CallShape& shape,
                                const std::map<LengthsKey, CallLengths>& lengths) const;
@@ -66,9 +67,12 @@ class CallGeometry {
 
  private:
   TraceCall AttentionCall(const ModelOperator& op, const CallShape& shape) const;
+  // AttentionCall, or where it is dilated one for the heads that admit alike.
+  std::vector<TraceCall> AttentionCalls(const ModelOperator& op, const CallShape& shape) const;
 
   const DecoderConfig& config_;
   AttentionMode mode_;
+  std::vector<DilatedPair> dilated_;
 };
 
 }  // namespace stoch

@@ -28,7 +28,7 @@ struct ScCostCollector::State final : StepObserver, OpObserver {
         options(std::move(o)),
         sink(s),
         operators(ListModelOperators(e.config(), e.options().sc)),
-        geometry(e.config(), e.options().sc.attention),
+        geometry(e.config(), e.options().sc),
         mixed(options.tile_rows, options.array) {
     const DecoderPlacement& placement = *e.options().placement;
     const std::vector<Device> alone(1);

@@ -144,10 +144,14 @@ HostMatrix ProductRunner::Matmul(const HostMatrix& a, const HostMatrix& b, const
   return y;
 }
 
-AttentionParts::AttentionParts(const ProductRunner& runner, const DecoderConfig& config, AttentionMode mode,
+AttentionParts::AttentionParts(const ProductRunner& runner, const DecoderConfig& config, const ScModelConfig& sc,
                                KvCacheSpec::Products products)
-    : runner_(runner), config_(config), mode_(mode), products_(std::move(products)) {
-  if (mode != AttentionMode::kPerToken || products_.qk->config.chunk_d == 0) return;
+    : runner_(runner),
+      config_(config),
+      mode_(sc.attention),
+      dilated_(sc.DilatedPairs()),
+      products_(std::move(products)) {
+  if (mode_ != AttentionMode::kPerToken || products_.qk->config.chunk_d == 0) return;
   auto whole = std::make_shared<ScOperator>(*products_.qk);  // a query is one chunk there
   whole->config.chunk_d = 0;
   products_.qk = whole;
@@ -214,27 +218,48 @@ HostMatrix AttentionParts::ValuesOf(const Head& head, std::span<const int> lengt
   STOCH_CHECK(false);
 }
 
+int AttentionParts::Times(const AttentionOperands& operands, int64_t head, int64_t row, int64_t t) const {
+  if (t < Seen(operands, row).first || t > row) return 0;
+  return dilated_.empty() ? 1 : TimesAdmitted(dilated_, head, row, t);
+}
+
 // Scores to probabilities, as the backends do it.
-void AttentionParts::Softmax(const AttentionOperands& operands, HostMatrix* scores) const {
+void AttentionParts::Softmax(const AttentionOperands& operands, int64_t head, HostMatrix* scores) const {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
   for (int64_t row = 0; row < scores->rows; ++row) {
     float* s = scores->row(row);
-    const Visible seen = Seen(operands, row);
-    const int64_t end = seen.first + seen.count;
     float largest = -std::numeric_limits<float>::infinity();
-    for (int64_t t = seen.first; t < end; ++t) {
+    for (int64_t t = 0; t <= row; ++t) {
       s[t] = s[t] * scale;
-      largest = std::max(largest, s[t]);
+      if (Times(operands, head, row, t) > 0) largest = std::max(largest, s[t]);
     }
     float lanes[kRowLanes] = {};
-    for (int64_t t = 0; t < end; ++t) {
-      s[t] = t < seen.first ? 0.0f : Exp(s[t] - largest);
+    for (int64_t t = 0; t <= row; ++t) {
+      const int times = Times(operands, head, row, t);
+      s[t] = times == 0 ? 0.0f : static_cast<float>(times) * Exp(s[t] - largest);
       lanes[t % kRowLanes] = lanes[t % kRowLanes] + s[t];
     }
     const float sum = FoldLanes<kRowLanes>(lanes);
-    for (int64_t t = 0; t < end; ++t) s[t] = s[t] / sum;
-    std::fill(s + end, s + scores->cols, 0.0f);
+    for (int64_t t = 0; t <= row; ++t) s[t] = sum == 0.0f ? 0.0f : s[t] / sum;  // 0: it sees nothing
+    std::fill(s + row + 1, s + scores->cols, 0.0f);
   }
+}
+
+ProductParts AttentionParts::Compact(const AttentionOperands& operands, int64_t head, const ProductParts& parts,
+                                     std::vector<int64_t>* counts) const {
+  ProductParts result = parts;
+  counts->assign(static_cast<size_t>(parts.y.rows), 0);
+  for (int64_t row = 0; row < parts.y.rows; ++row) {
+    int64_t& count = (*counts)[static_cast<size_t>(row)];
+    for (int64_t t = 0; t <= row; ++t) {
+      if (Times(operands, head, row, t) == 0) continue;
+      for (HostMatrix* m : {&result.y, &result.z, &result.v}) {
+        if (!m->values.empty()) m->row(row)[count] = m->row(row)[t];
+      }
+      ++count;
+    }
+  }
+  return result;
 }
 
 void AttentionParts::Run(const AttentionOperands& exact, const AttentionOperands& configured, bool split,
@@ -251,12 +276,21 @@ void AttentionParts::Run(const AttentionOperands& exact, const AttentionOperands
     parts.y = runner_.Exact(right[h].q, right[h].k);
     parts.v = ScoresOf(left[h], q_lengths.empty() ? std::span<const int>{} : std::span<const int>(q_lengths[h]));
     if (split) parts.z = is_sc ? runner_.Matmul(right[h].q, right[h].k, z_qk, nullptr, {}) : parts.y;
-    receive(ScOperatorId::kQk, static_cast<int64_t>(h), parts, seen);
+    const auto head = static_cast<int64_t>(h);
+    if (dilated_.empty()) {
+      receive(ScOperatorId::kQk, head, parts, seen);
+    } else {
+      std::vector<int64_t> counts;
+      const ProductParts admitted = Compact(exact, head, parts, &counts);
+      receive(ScOperatorId::kQk, head, admitted, [&](int64_t row) {
+        return Visible{0, counts[static_cast<size_t>(row)]};
+      });
+    }
     right[h].scores = std::move(parts.y);
-    Softmax(exact, &right[h].scores);
+    Softmax(exact, head, &right[h].scores);
     // Operands of the exact forward alone: errors of scores are not those of values.
     left[h].scores = split ? right[h].scores : std::move(parts.v);
-    if (!split) Softmax(configured, &left[h].scores);
+    if (!split) Softmax(configured, head, &left[h].scores);
   }
   const std::vector<std::vector<int>> p_lengths = Lengths(products_.av_extras, left, seen, true);
   const ScOperatorPtr z_av = is_sc && split ? QuantizedOperator(*products_.av) : nullptr;

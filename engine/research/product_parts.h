@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "engine/research/operand_capture.h"
 #include "engine/research/reference.h"
@@ -44,8 +45,8 @@ struct ProductParts {
 // qk and av of one layer, head by head.
 class AttentionParts {
  public:
-  // `products` is read unless mode is kExact.
-  AttentionParts(const ProductRunner& runner, const DecoderConfig& config, AttentionMode mode,
+  // `products` is read unless attention is exact.
+  AttentionParts(const ProductRunner& runner, const DecoderConfig& config, const ScModelConfig& sc,
                  KvCacheSpec::Products products);
 
   // Row i of the parts; columns [first, first + count) are compared: the positions that it sees, or all channels.
@@ -71,11 +72,17 @@ class AttentionParts {
                                         const std::function<Visible(int64_t row)>& visible, bool of_scores) const;
   HostMatrix ScoresOf(const Head& head, std::span<const int> lengths) const;
   HostMatrix ValuesOf(const Head& head, std::span<const int> lengths) const;
-  void Softmax(const AttentionOperands& operands, HostMatrix* scores) const;
+  // How often `row` of a head sees position t.
+  int Times(const AttentionOperands& operands, int64_t head, int64_t row, int64_t t) const;
+  void Softmax(const AttentionOperands& operands, int64_t head, HostMatrix* scores) const;
+  // Scores with what is dilated away left out: those that a row sees come first. Sets how many these are.
+  ProductParts Compact(const AttentionOperands& operands, int64_t head, const ProductParts& parts,
+                       std::vector<int64_t>* counts) const;
 
   const ProductRunner& runner_;
   const DecoderConfig& config_;
   AttentionMode mode_;
+  std::vector<DilatedPair> dilated_;
   KvCacheSpec::Products products_;
 };
 

@@ -116,7 +116,7 @@ class Comparison {
   void AddAttention(int layer, const WindowOperands& exact, const WindowOperands& configured) {
     KvCacheSpec::Products products;
     if (sc_.attention != AttentionMode::kExact) products = plan_.Attention(layer);
-    const AttentionParts parts(runner_, config_, sc_.attention, std::move(products));
+    const AttentionParts parts(runner_, config_, sc_, std::move(products));
     parts.Run(exact.attention.at(layer), configured.attention.at(layer), split_,
               [&](ScOperatorId id, int64_t head, const ProductParts& one, const auto& visible) {
                 const std::string name(ScOperatorName(id));

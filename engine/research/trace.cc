@@ -44,6 +44,10 @@ void Check(const TraceCall& call) {
 
 int64_t Visible(const TraceCall& call, int64_t row) {
   const int64_t before = call.start + row + 1;
+  if (!call.dilated.empty()) {
+    const int64_t first = call.window > 0 ? std::max<int64_t>(0, before - call.window) : 0;
+    return CountAdmitted(call.dilated, call.head, before - 1, before - 1, first);
+  }
   return call.window > 0 ? std::min(call.window, before) : before;
 }
 
@@ -55,6 +59,10 @@ int64_t RowMacs(const TraceCall& call, int64_t row) {
 // The positions that rows [first, end) see, all together: what the last one does, and more where a window slides.
 int64_t TileSpan(const TraceCall& call, int64_t first, int64_t end) {
   const int64_t seen = call.start + end;
+  if (!call.dilated.empty()) {
+    const int64_t from = call.window > 0 ? std::max<int64_t>(0, call.start + first + 1 - call.window) : 0;
+    return CountAdmitted(call.dilated, call.head, call.start + first, seen - 1, from);
+  }
   return call.window > 0 ? std::min(call.window + (end - first) - 1, seen) : seen;
 }
 

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/dilated.h"
+
 namespace stoch {
 
 __extension__ using Int128 = __int128;
@@ -31,6 +33,8 @@ struct TraceCall {
   int64_t per_row = 1;       // 1, or the number of chunks
   bool causal = false;       // per_token attention: row r sees start + r + 1 positions, at most `window` if that is set
   int64_t start = 0, head_dim = 0, window = 0;
+  std::vector<DilatedPair> dilated = {};  // causal: what a query of `head` admits, of all that it would see
+  int64_t head = 0;
   int64_t codes = -1;  // of weights, keys or values that are read; -1: batch * d_in * d_out
   int64_t calls = 1;
 };

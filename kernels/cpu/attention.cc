@@ -138,7 +138,8 @@ void Attention(Context& context, const AttentionCall& call) {
   Append(context, work);
   switch (spec.mode) {
     case AttentionMode::kExact: return AttendExact(context, work);
-    case AttentionMode::kPerToken: return AttendPerToken(context, work);
+    case AttentionMode::kPerToken:
+      return call.dilated.empty() ? AttendPerToken(context, work) : AttendDilated(context, work);
     case AttentionMode::kPerHead:
     case AttentionMode::kPerRow: return AttendWindow(context, work);
   }

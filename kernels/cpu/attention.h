@@ -114,7 +114,8 @@ float ScoreScale(const KvCacheSpec& spec);  // 1 / sqrt(head_dim)
 
 void AttendExact(Context& context, const AttentionWork& work);
 void AttendPerToken(Context& context, const AttentionWork& work);
-void AttendWindow(Context& context, const AttentionWork& work);  // kPerHead and kPerRow
+void AttendDilated(Context& context, const AttentionWork& work);  // kPerToken of the positions that pairs admit
+void AttendWindow(Context& context, const AttentionWork& work);   // kPerHead and kPerRow
 
 // kPerToken: quantizes k and v of every row of the pass into the cache.
 void AppendPerToken(Context& context, const AttentionWork& work);

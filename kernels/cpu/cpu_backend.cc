@@ -222,6 +222,7 @@ class CpuBackend final : public Backend {
     CheckDevice(a.device);
     cpu::ScMixedMatmul(context_, a, b, op, extras, lengths, out);
   }
+  bool has_dilated() const override { return true; }
   bool has_extras() const override { return true; }
   bool Observe(OpObserver* observer) override {
     context_.observer = observer;

@@ -64,7 +64,7 @@ ScQuantizer::Row ScRows::row(int64_t row) {
   return out;
 }
 
-void ScRows::Derive(const ScLookup& lookup, int64_t row) {
+void ScRows::Derive(const ScLookup& lookup, int64_t row, const int32_t* positions) {
   if (!lookup.has_bytes()) return;
   const int64_t cols = chunks_.cols;
   const uint8_t* codes = codes_.data() + row * cols;
@@ -73,7 +73,8 @@ void ScRows::Derive(const ScLookup& lookup, int64_t row) {
   for (int64_t c = 0; c < chunks_.count; ++c) {
     const int64_t begin = chunks_.begin(c);
     for (int64_t i = 0; i < chunks_.dims(c); ++i) {
-      offsets[begin + i] = static_cast<uint32_t>(lookup.row(i, codes[begin + i]) * ScTable::kRowBytes);
+      const int64_t dim = positions == nullptr ? i : positions[i];
+      offsets[begin + i] = static_cast<uint32_t>(lookup.row(dim, codes[begin + i]) * ScTable::kRowBytes);
       flips[begin + i] = (codes[begin + i] & 0x80) != 0 ? kFlip : uint8_t{0};
     }
   }

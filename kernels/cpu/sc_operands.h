@@ -19,8 +19,9 @@ class ScRows {
   void Resize(const ScLookup& lookup, const ScChunks& chunks, int64_t rows, int64_t piece);
 
   ScQuantizer::Row row(int64_t row);
-  // Derives table offsets, flips and wide dimensions of a row from its codes. Masks count from 0 in each chunk.
-  void Derive(const ScLookup& lookup, int64_t row);
+  // Derives table offsets, flips and wide dimensions of a row from its codes. Masks count from 0 in each chunk, or go
+  // by `positions` [cols] of the only one.
+  void Derive(const ScLookup& lookup, int64_t row, const int32_t* positions = nullptr);
 
   ScLeft Left(int64_t row, int64_t first_dim) const;
 

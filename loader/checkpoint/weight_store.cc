@@ -138,7 +138,7 @@ ModelFiles OpenRandom(const std::string& model) {
     shape = shape.substr(0, colon);
   }
   const DecoderConfig config = NamedDecoderConfig(shape);
-  return {model, {}, config, std::make_unique<RandomStore>(model, config, seed)};
+  return RandomModelFiles(model, config, seed);
 }
 
 ModelFiles OpenFolder(const std::filesystem::path& folder) {
@@ -162,6 +162,10 @@ ModelFiles OpenFolder(const std::filesystem::path& folder) {
 }
 
 }  // namespace
+
+ModelFiles RandomModelFiles(const std::string& name, const DecoderConfig& config, uint64_t seed) {
+  return {name, {}, config, std::make_unique<RandomStore>(name, config, seed)};
+}
 
 std::unique_ptr<WeightStore> OpenCheckpointWeights(const std::filesystem::path& folder, const DecoderConfig& config) {
   return std::make_unique<CheckpointStore>(folder, config);

@@ -63,6 +63,9 @@ struct ModelFiles {
 // Errors: InvalidInput.
 ModelFiles OpenModelFiles(const std::string& model);
 
+// Random weights for any config, as of random:SHAPE:SEED.
+ModelFiles RandomModelFiles(const std::string& name, const DecoderConfig& config, uint64_t seed);
+
 // The weights of a folder, checked against a config that need not be its config.json's.
 // Errors: InvalidInput.
 std::unique_ptr<WeightStore> OpenCheckpointWeights(const std::filesystem::path& folder, const DecoderConfig& config);

@@ -38,6 +38,9 @@ void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig
     throw InvalidInput("--split sequence: the " + std::string(backend.name()) +
                        " backend has no RingAttention yet; give --device cpu:2, or --split row");
   }
+  if (precision == Precision::kSc && sc.dilated.enabled) {
+    throw InvalidInput("--split sequence: SC setting attention = dilated: allowed is per_token or exact");
+  }
   const std::string why = precision == Precision::kSc     ? WhyPassesCouple(sc)
                           : precision == Precision::kFp16 ? "fp16 has no fixed order of sums"
                                                           : "";
@@ -52,6 +55,10 @@ DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const Deco
                        " backend");
   }
   if (!options.placement.stripes.empty()) CheckDealt(backend, options.precision, options.sc);
+  if (options.precision == Precision::kSc && options.sc.dilated.enabled && !backend.has_dilated()) {
+    throw InvalidInput("SC setting attention = dilated: the " + std::string(backend.name()) +
+                       " backend has no kernel for it: give --device cpu");
+  }
   ReserveScratch();  // before loading, which takes some too
   weights_ = LoadDecoderWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
   const bool is_sc = options.precision == Precision::kSc;

@@ -71,7 +71,13 @@ void CheckHeadsAlone(const KvCacheSpec::Products& products) {
 DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const DecoderOptions& options,
                            const DecoderWeights& weights, std::span<const DecoderShard> shards, size_t first_shard,
                            std::span<DecoderWorkspace* const> workspaces, const Role& role)
-    : backend_(backend), config_(config), options_(options), weights_(weights), first_shard_(first_shard), role_(role) {
+    : backend_(backend),
+      config_(config),
+      options_(options),
+      dilated_(options.precision == Precision::kSc ? options.sc.DilatedPairs() : std::vector<DilatedPair>{}),
+      weights_(weights),
+      first_shard_(first_shard),
+      role_(role) {
   for (const DecoderShard& shard : shards) devices_.push_back(shard.device);
   STOCH_CHECK(workspaces.size() == shards.size());
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -256,6 +262,8 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
   attention.pass = piece.rows > 0 ? &part.pass(piece) : nullptr;
   attention.num_heads = static_cast<int>(part.shard.heads.size());
   attention.window = static_cast<int>(config_.WindowOf(index));
+  attention.dilated = dilated_;
+  attention.first_head = part.shard.heads.begin;
   attention.out =
       Columns(MatrixIn(part.workspace->attention, piece.rows, config_.num_attention_heads * config_.head_dim),
               part.shard.heads, config_.head_dim);

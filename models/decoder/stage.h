@@ -102,6 +102,7 @@ class DecoderStage final : public ModelStage {
   Backend& backend_;
   const DecoderConfig& config_;
   const DecoderOptions& options_;
+  std::vector<DilatedPair> dilated_;  // empty: attention is not
   const DecoderWeights& weights_;
   std::vector<Device> devices_;
   size_t first_shard_;

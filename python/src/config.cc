@@ -80,7 +80,7 @@ std::tuple<std::vector<std::pair<std::string, std::string>>, std::string> Operat
     const auto id = static_cast<ScOperatorId>(i);
     operators.emplace_back(ScOperatorName(id), Describe(config.at(id)));
   }
-  return {operators, std::string(AttentionModeName(config.attention))};
+  return {operators, std::string(AttentionName(config))};
 }
 
 void BindMultiplier(nb::module_& m) {

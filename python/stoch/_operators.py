@@ -62,6 +62,8 @@ class Operators:
         if not attention:
             own.append("attention=exact")
         configs, self.attention = _stoch.operator_configs(own)
+        if self.attention == "dilated":
+            raise _stoch.InvalidInput("attention = dilated: stoch.load runs it, patch does not")
         self._known = {name for name, _ in configs}
         general = [entry for entry in own if "." not in entry.partition("=")[0]]
         self._general = ScConfig.parse(dict(_stoch.operator_configs(general)[0])["q_proj"])

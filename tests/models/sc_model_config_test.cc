@@ -80,7 +80,18 @@ TEST(ScModelConfig, ErrorsNameParameterValueAndWhatIsAllowed) {
       {"stoc_len=200", {"q_proj", "stoc_len", "200", "1..128", "halve"}},
       {"down_proj.stoc_len=200", {"down_proj", "stoc_len", "200", "1..128"}},
       {"preset=fast", {"preset", "fast", "halved, published"}},
-      {"attention=global", {"attention", "global", "per_token, per_head, per_row, exact"}},
+      {"attention=global", {"attention", "global", "per_token, per_head, per_row, exact, dilated"}},
+      {"attention=dilated", {"segments", "a list", "dilated"}},
+      {"attention=dilated,segments=8", {"dilation", "a list", "dilated"}},
+      {"segments=8,dilation=1", {"segments", "8", "nothing", "per_token"}},
+      {"attention=dilated,segments=8:16,dilation=1", {"dilation", "1", "as many numbers as segments = 8:16"}},
+      {"attention=dilated,segments=8:0,dilation=1:2", {"segments", "8:0", "1..2^31-1"}},
+      {"attention=dilated,segments=8:,dilation=1:2", {"segments", "8:", "1..2^31-1"}},
+      {"attention=dilated,segments=1:1:1:1:1:1:1:1:1,dilation=1", {"segments", "9 numbers", "at most 8"}},
+      {"attention=dilated,segments=8,dilation=2147483648", {"dilation", "2147483648", "1..2^31-1"}},
+      {"attention=dilated,segments=8,dilation=1,av.arith=int4", {"av.arith", "int4", "sc", "dilated"}},
+      {"attention=dilated,segments=8,dilation=1,qk.gate=xnor,halve=0,chunk_d=0", {"qk.gate", "xnor", "dilated"}},
+      {"0-3.segments=8", {"0-3.segments", "attention is one mode"}},
       {"lm_head=yes", {"lm_head", "yes", "0, 1"}},
       {"mlp.stoc_len=64", {"mlp", "q_proj", "down_proj", "av"}},
       {"qk.chunk_d=128", {"qk.chunk_d", "128", "down_proj"}},
@@ -102,6 +113,19 @@ TEST(ScModelConfig, ErrorsNameParameterValueAndWhatIsAllowed) {
   }
 }
 
+TEST(ScModelConfig, DilatedAttentionIsItsPairs) {
+  const std::vector<DilatedPair> expected = {{2048, 1}, {8192, 4}};
+  const ScModelConfig config = Parse({"attention=dilated,segments=2048:8192,dilation=1:4"});
+  EXPECT_EQ(config.DilatedPairs(), expected);
+  EXPECT_EQ(config.attention, AttentionMode::kPerToken);
+  EXPECT_TRUE(IsChunkInvariant(config));
+  EXPECT_EQ(Parse({"segments=2048:8192", "dilation=1:4", "attention=dilated"}), config);
+  // Another mode forgets the lists; per_token itself has none.
+  EXPECT_EQ(Parse({"attention=dilated,segments=8,dilation=1,attention=per_token"}), HalvedScModelConfig());
+  EXPECT_TRUE(HalvedScModelConfig().DilatedPairs().empty());
+  EXPECT_EQ(AttentionName(config), "dilated");
+}
+
 TEST(ScModelConfig, OperatorsThatDoNotRunAreNotChecked) {
   EXPECT_EQ(ErrorOf({"attention=exact,halve=0,gate=xnor"}), "");
   EXPECT_EQ(ErrorOf({"attention=exact,qk.stoc_len=256"}), "");
@@ -117,6 +141,7 @@ TEST(ScModelConfig, DescriptionsAreShortAndRoundTrip) {
       {"stoc_len=64,down_proj.stoc_len=32", "preset=halved,stoc_len=64,down_proj.stoc_len=32"},
       {"preset=published,attention=per_row", "preset=published,attention=per_row"},
       {"lm_head=1,lm_head.stoc_len=96", "preset=halved,lm_head=1,lm_head.stoc_len=96"},
+      {"attention=dilated,segments=8:16,dilation=1:2", "preset=halved,attention=dilated,segments=8:16,dilation=1:2"},
       {"preset=published,scramble_masks=64", "preset=published,scramble_masks=64"},
       {"halve=0,chunk_d=0,mode=unipolar,attention=exact", nullptr},
       {"scramble=off,qk.scramble=counter,av.scramble=random,source_seed=5", nullptr},

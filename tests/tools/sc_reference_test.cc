@@ -40,8 +40,14 @@ TEST(ScReference, EveryParameterAndValueParsesAndIsNamed) {
   }
   ASSERT_EQ(ScOperators().size(), static_cast<size_t>(kNumScOperators));
   for (const AttentionEntry& entry : AttentionModes()) {
-    const std::string setting = "attention=" + std::string(entry.name);
-    EXPECT_EQ(ParseScModelConfig(std::vector<std::string>{setting}).attention, entry.mode);
+    std::string setting = "attention=" + std::string(entry.name);
+    for (const DilatedEntry& list : DilatedLists()) {
+      if (entry.dilated) setting += ',' + std::string(list.name) + "=8:16";
+    }
+    const ScModelConfig config = ParseScModelConfig(std::vector<std::string>{setting});
+    EXPECT_EQ(config.attention, entry.mode);
+    EXPECT_EQ(config.dilated.enabled, entry.dilated);
+    EXPECT_EQ(AttentionName(config), entry.name);
   }
 }
 

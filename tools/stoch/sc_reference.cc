@@ -25,6 +25,7 @@ printed by `stoch help sc`, which makes it from the lists that the parser uses; 
 |---|---|
 | `preset=NAME` | everything below at once |
 | `attention=MODE` | how attention is done |
+| `segments=W:W...`, `dilation=R:R...` | the pairs of `attention=dilated`, as `segments=2048:8192,dilation=1:4` |
 | `lm_head=0` or `1` | LM head exact (the default) or in SC |
 | `NAME=VALUE` | a parameter, on every operator that takes it |
 | `OPERATOR.NAME=VALUE` | the same on one operator |
@@ -104,9 +105,10 @@ std::string ScReference() {
   for (const ScPreset& preset : ScPresets()) {
     const ScModelConfig config = preset.make();
     text += fmt::format("- `{}`: `{}` for linears, `attention={}`\n", preset.name,
-                        stoch::Describe(config.at(ScOperatorId::kQProj)), AttentionModeName(config.attention));
+                        stoch::Describe(config.at(ScOperatorId::kQProj)), AttentionName(config));
   }
   text += Table("Attention", AttentionModes());
+  text += Table("Lists of attention=dilated", DilatedLists());
   text += Table("Operators", ScOperators());
   text += "\n## Parameters\n";
   for (const ScParameter& parameter : ScParameters()) text += Describe(parameter);
@@ -117,6 +119,7 @@ std::string ScCompletionWords() {
   std::vector<std::string> words;
   for (const ScPreset& preset : ScPresets()) words.push_back(fmt::format("preset={}", preset.name));
   for (const AttentionEntry& entry : AttentionModes()) words.push_back(fmt::format("attention={}", entry.name));
+  for (const DilatedEntry& entry : DilatedLists()) words.push_back(fmt::format("{}=", entry.name));
   words.push_back("lm_head=1");
   for (const ScParameter& parameter : ScParameters()) words.push_back(fmt::format("{}=", parameter.name));
   return fmt::format("{}", fmt::join(words, " "));

@@ -135,6 +135,7 @@ std::string RescaleTable(const Rescaling& rescaling, const std::string& text, co
   const ModelFiles files = OpenModelFiles(model);
   if (files.config.HasExperts()) throw InvalidInput(files.name + ": a model with experts has no mixed lengths");
   if (rescaling.sc.files.mp != nullptr) throw InvalidInput("--mp: is the table, not one of the settings");
+  if (rescaling.sc.dilated.enabled) throw InvalidInput("SC setting attention = dilated: has no mixed lengths");
   CheckWindows(rescaling.windows, ids.size());
   Collector collector(table, rescaling.sc, files.config);
   ObserveExactWindows(rescaling.windows, backend, model, ids, &collector);

@@ -18,7 +18,7 @@ struct HttpOptions {
   // Beyond these, a few more are accepted to be told 503, or to hear what `always` answers.
   int64_t max_connections = 4096;
   uint32_t max_header_bytes = 16 << 10;
-  uint64_t max_body_bytes = 8 << 20;
+  uint64_t max_body_bytes = 5 << 20;
   // Events a client has not read yet; one that lags further behind is disconnected.
   size_t max_backlog_bytes = 4 << 20;
   std::chrono::milliseconds idle_timeout{75'000};     // between requests

@@ -41,7 +41,8 @@ void ScBlock(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t
       for (int r = 0; r < kBlockRows; ++r) {
         int32_t sum = 0;
         for (int64_t i = 0; i < dims; ++i) {
-          sum += SignedCount(*table.op, first_dim + i, left[t].codes[i], block[i * kBlockRows + r]);
+          const int64_t dim = left[t].positions == nullptr ? first_dim + i : left[t].positions[i];
+          sum += SignedCount(*table.op, dim, left[t].codes[i], block[i * kBlockRows + r]);
         }
         acc[r] = sum;
       }

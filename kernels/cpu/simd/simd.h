@@ -27,6 +27,7 @@ struct ScLeft {
   const uint8_t* flips = nullptr;     // [dims]: kFlip where the code is negative, else 0
   const uint32_t* wide = nullptr;     // [num_wide]: dimensions whose table row holds a count of 256
   int64_t num_wide = 0;
+  const int32_t* positions = nullptr;  // [dims]: what masks go by, as offsets do; null: first_dim + i
 };
 
 struct ExactRows {  // rows of a matrix of numbers, as stored
@@ -38,7 +39,7 @@ struct ExactRows {  // rows of a matrix of numbers, as stored
 struct Simd {
   std::string_view name;
 
-  // acc[(t * num_blocks + b) * 64 + r] = sum over i < dims of the signed count of mask (first_dim + i), left code
+  // acc[(t * num_blocks + b) * 64 + r] = sum over i < dims of the signed count of mask (first_dim + i) or positions[i], left code
   // left[t].codes[i] and right code blocks[b * block_stride + i * 64 + r].
   void (*sc_block)(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
                    const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc);

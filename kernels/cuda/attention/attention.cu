@@ -18,6 +18,7 @@ namespace {
 
 AttentionArgs Check(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const CudaPass& pass) {
   CheckAttention(call, pass.rows());
+  if (!call.dilated.empty()) Reject(call.site, "dilated attention has no kernel on a GPU: give --device cpu");
   for (const PassSequence& sequence : pass.sequences()) {
     CheckAttentionSequence(call, sequence.length, sequence.num_pages);
   }

@@ -43,6 +43,7 @@ std::vector<Check> Collect(const Options& options) {
   if (!checks.empty()) return checks;
   Append(ProductChecks(options.context), &checks);
   Append(ModelChecks(options.context), &checks);
+  Append(DepthChecks(options.context), &checks);
   Append(DeviceChecks(options.context), &checks);
   Append(RingChecks(options.context), &checks);
   Append(ViewChecks(options.context), &checks);

@@ -35,6 +35,8 @@ std::vector<Check> ProductChecks(const VerifyContext& context);
 // The logits of a model: bits across devices, CPU kernels, threads, cuts of the prompt, and neighbours in a pass.
 std::vector<Check> ModelChecks(const VerifyContext& context);
 
+// Attention at 300 to 20000 positions, against its definition and in every way that must not change it.
+std::vector<Check> DepthChecks(const VerifyContext& context);
 // Several devices: guards, copies, gathers, models divided over them. Where --device is one CPU, on logical devices.
 std::vector<Check> DeviceChecks(const VerifyContext& context);
 // Attention over positions that are dealt over devices: hops, and bits.

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dilated attention against a definition that asks of every pair of positions, as the specification words it.
+#include "kernels/dilated.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/math/elementary.h"
+#include "kernels/math/reduce.h"
+#include "tests/kernels/definition.h"
+#include "tests/kernels/device_tensor.h"
+#include "tests/support/backends_under_test.h"
+#include "tests/support/expect_invalid.h"
+
+namespace stoch {
+namespace {
+
+using test::DeviceTensor;
+using test::Matrix;
+
+int Pick(std::mt19937& random, int low, int high) {
+  return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+}
+
+// Shape and settings of a call.
+struct Case {
+  int num_heads = 2, num_kv_heads = 1, head_dim = 16, page_tokens = 16;
+  int64_t first_head = 0, tokens = 40;
+  int window = 0;
+  ScConfig sc;
+  std::vector<DilatedPair> pairs;
+
+  std::string Text() const {
+    std::string text = std::to_string(num_heads) + '/' + std::to_string(num_kv_heads) + " heads from " +
+                       std::to_string(first_head) + " of " + std::to_string(head_dim) + ", pages of " +
+                       std::to_string(page_tokens) + ", " + std::to_string(tokens) + " tokens, window " +
+                       std::to_string(window) + ", " + Describe(sc) + ", pairs";
+    for (const DilatedPair& pair : pairs) {
+      text += ' ' + std::to_string(pair.segment) + '/' + std::to_string(pair.dilation);
+    }
+    return text;
+  }
+};
+
+Case RandomCase(std::mt19937& random) {
+  Case c;
+  c.num_kv_heads = Pick(random, 1, 2);
+  c.num_heads = c.num_kv_heads * Pick(random, 1, 4);
+  c.head_dim = std::vector<int>{8, 16, 24, 64, 72}[random() % 5];
+  c.page_tokens = std::vector<int>{8, 16, 64, 80, 128}[random() % 5];
+  c.first_head = Pick(random, 0, 3) * c.num_heads;
+  c.tokens = Pick(random, 1, 170);
+  if (random() % 4 == 0) c.window = Pick(random, 1, 100);
+  c.sc.halve = random() % 2 == 0;
+  if (random() % 3 == 0) c.sc.scramble_masks = 256;
+  if (random() % 4 == 0) c.sc.stoc_len = 100;
+  for (int i = Pick(random, 1, 4); i > 0; --i) {
+    c.pairs.push_back({Pick(random, 1, random() % 2 == 0 ? 20 : 250), Pick(random, 1, 9)});
+  }
+  return c;
+}
+
+// q, k and v of a sequence.
+struct Inputs {
+  Inputs(uint64_t seed, const Case& c)
+      : q(test::RandomMatrix(seed, c.tokens, c.num_heads * c.head_dim)),
+        k(test::RandomMatrix(seed + 1, c.tokens, c.num_kv_heads * c.head_dim)),
+        v(test::RandomMatrix(seed + 2, c.tokens, c.num_kv_heads * c.head_dim)) {}
+  Matrix q, k, v;
+};
+
+Matrix RowsOf(const Matrix& m, int64_t begin, int64_t count) {
+  Matrix rows(count, m.cols);
+  std::copy_n(m.values.begin() + begin * m.cols, count * m.cols, rows.values.begin());
+  return rows;
+}
+
+Matrix HeadOf(const Matrix& m, int64_t head, int64_t head_dim) {
+  Matrix result(m.rows, head_dim);
+  for (int64_t t = 0; t < m.rows; ++t) {
+    for (int64_t i = 0; i < head_dim; ++i) result.at(t, i) = m.at(t, head * head_dim + i);
+  }
+  return result;
+}
+
+// ------------------------------------------------------------------------------------------------- definition ----
+
+float ScaleOf(const float* x, int64_t n, int q_max) {
+  float largest = 1e-5f;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
+  return largest / static_cast<float>(q_max);
+}
+
+int Level(float x, float scale, int q_max) {
+  return static_cast<int>(
+      std::clamp(std::nearbyintf(x / scale), -static_cast<float>(q_max), static_cast<float>(q_max)));
+}
+
+// One row of p v: p' takes up the scales of v; masks go by absolute position, positions that do not count add nothing.
+void DefineValues(const std::vector<float>& p, const std::vector<int>& times, const Matrix& v, const ScOperator& op,
+                  float* out) {
+  std::vector<float> weighted(p.size(), 0.0f);
+  for (size_t t = 0; t < p.size(); ++t) {
+    if (times[t] > 0) weighted[t] = p[t] * ScaleOf(&v.values[t * static_cast<size_t>(v.cols)], v.cols, op.q_max);
+  }
+  const float scale = ScaleOf(weighted.data(), static_cast<int64_t>(weighted.size()), op.q_max);
+  for (int64_t d = 0; d < v.cols; ++d) {
+    int acc = 0;
+    for (size_t t = 0; t < p.size(); ++t) {
+      if (times[t] == 0) continue;
+      const auto row = static_cast<int64_t>(t);
+      const int a = Level(weighted[t], scale, op.q_max);
+      const int b =
+          Level(v.at(row, d), ScaleOf(&v.values[t * static_cast<size_t>(v.cols)], v.cols, op.q_max), op.q_max);
+      const int count = op.count(static_cast<int>(row % op.masks), std::abs(a), std::abs(b));
+      acc += (a < 0) != (b < 0) ? -count : count;
+    }
+    out[d] = static_cast<float>(acc) * op.gain * scale;
+  }
+}
+
+// A whole sequence; angles of the rotation are 0, so q and k are what they are.
+Matrix Define(const Inputs& in, const Case& c, const ScOperator& op) {
+  const float inv_sqrt = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
+  Matrix out(c.tokens, in.q.cols);
+  for (int64_t h = 0; h < c.num_heads; ++h) {
+    const int64_t kv_head = h / (c.num_heads / c.num_kv_heads);
+    const Matrix scores = test::DefineScProduct(HeadOf(in.q, h, c.head_dim), HeadOf(in.k, kv_head, c.head_dim), op);
+    const Matrix v = HeadOf(in.v, kv_head, c.head_dim);
+    for (int64_t n = 0; n < c.tokens; ++n) {
+      std::vector<int> times(static_cast<size_t>(c.tokens), 0);
+      for (int64_t t = 0; t <= n; ++t) {
+        if (c.window > 0 && n - t >= c.window) continue;
+        for (const DilatedPair& pair : c.pairs) {
+          const bool own_segment = t / pair.segment == n / pair.segment;
+          if (own_segment && t % pair.dilation == (c.first_head + h) % pair.dilation) ++times[static_cast<size_t>(t)];
+        }
+      }
+      float largest = -INFINITY;
+      for (int64_t t = 0; t < c.tokens; ++t) {
+        if (times[static_cast<size_t>(t)] > 0) largest = std::max(largest, scores.at(n, t) * inv_sqrt);
+      }
+      if (largest == -INFINITY) continue;  // out is 0
+      std::vector<float> p(static_cast<size_t>(c.tokens), 0.0f);
+      float lanes[kRowLanes] = {};
+      for (int64_t t = 0; t < c.tokens; ++t) {
+        const int k = times[static_cast<size_t>(t)];
+        if (k == 0) continue;
+        p[static_cast<size_t>(t)] = static_cast<float>(k) * Exp(scores.at(n, t) * inv_sqrt - largest);
+        lanes[t % kRowLanes] = lanes[t % kRowLanes] + p[static_cast<size_t>(t)];
+      }
+      const float sum = FoldLanes<kRowLanes>(lanes);
+      for (float& one : p) one = one / sum;
+      DefineValues(p, times, v, op, &out.at(n, h * c.head_dim));
+    }
+  }
+  return out;
+}
+
+// ------------------------------------------------------------------------------------------------------ calls ----
+
+// A cache of two sequences.
+class Runner {
+ public:
+  Runner(Backend& backend, const Case& c)
+      : backend_(backend),
+        case_(c),
+        pages_each_((c.tokens + c.page_tokens - 1) / c.page_tokens),
+        cache_(backend.MakeKvCache(backend.devices().front(), Spec())),
+        pass_(backend.MakePass(backend.devices().front(), {2 * c.tokens, 2, pages_each_})),
+        rope_(backend, {c.tokens, c.head_dim}, Still(c)) {
+    for (int32_t page = 0; page < 2 * pages_each_; ++page) {  // in turn, downwards
+      pages_[page % 2].push_back(static_cast<int32_t>(2 * pages_each_ - 1 - page));
+    }
+  }
+
+  struct Part {
+    const Inputs* inputs;
+    int64_t begin, count;
+    int sequence = 0;
+  };
+  // The outputs of all parts' rows, in order. `dilated` off: attention as without pairs.
+  Matrix Run(const std::vector<Part>& parts, bool dilated = true) {
+    Matrix q(0, parts[0].inputs->q.cols), k(0, parts[0].inputs->k.cols), v(0, parts[0].inputs->v.cols);
+    PassLayout layout;
+    for (const Part& part : parts) {
+      layout.sequences.push_back({static_cast<int32_t>(q.rows), static_cast<int32_t>(part.count),
+                                  static_cast<int32_t>(part.begin), pages_[part.sequence]});
+      const auto append = [&](Matrix& to, const Matrix& from) {
+        const Matrix rows = RowsOf(from, part.begin, part.count);
+        to.values.insert(to.values.end(), rows.values.begin(), rows.values.end());
+        to.rows += part.count;
+      };
+      append(q, part.inputs->q);
+      append(k, part.inputs->k);
+      append(v, part.inputs->v);
+    }
+    layout.ids.resize(static_cast<size_t>(q.rows));
+    backend_.UploadPass(*pass_, layout);
+    const DeviceTensor dq(backend_, {q.rows, q.cols}, q.values);
+    const DeviceTensor dk(backend_, {k.rows, k.cols}, k.values);
+    const DeviceTensor dv(backend_, {v.rows, v.cols}, v.values);
+    const DeviceTensor out(backend_, {q.rows, q.cols}, std::vector<float>(q.values.size(), 3.0f));
+    AttentionCall call;
+    call.site = {4, "attention"};
+    call.q = dq.view();
+    call.k = dk.view();
+    call.v = dv.view();
+    call.rope = rope_.view();
+    call.cache = cache_.get();
+    call.pass = pass_.get();
+    call.num_heads = case_.num_heads;
+    call.out = out.view();
+    call.window = case_.window;
+    if (dilated) call.dilated = case_.pairs;
+    call.first_head = case_.first_head;
+    backend_.Attention(call);
+    Matrix result(q.rows, q.cols);
+    result.values = out.Read();
+    return result;
+  }
+
+ private:
+  KvCacheSpec Spec() const {
+    KvCacheSpec spec;
+    spec.num_layers = 1;
+    spec.num_kv_heads = case_.num_kv_heads;
+    spec.head_dim = case_.head_dim;
+    spec.page_tokens = case_.page_tokens;
+    spec.num_pages = 2 * pages_each_;
+    spec.mode = AttentionMode::kPerToken;
+    spec.qk = MakeScOperator(case_.sc);
+    spec.av = spec.qk;
+    return spec;
+  }
+  // Cosines 1 and sines 0: rotation by nothing.
+  static std::vector<float> Still(const Case& c) {
+    std::vector<float> table;
+    for (int64_t i = 0; i < c.tokens * c.head_dim; ++i) table.push_back(i % c.head_dim < c.head_dim / 2 ? 1.0f : 0.0f);
+    return table;
+  }
+
+  Backend& backend_;
+  const Case& case_;
+  int64_t pages_each_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<Pass> pass_;
+  DeviceTensor rope_;
+  std::vector<int32_t> pages_[2];
+};
+
+// ---------------------------------------------------------------------------------------------------- positions ----
+
+TEST(Admitted, IsWhatTimesAdmittedSays) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 400; ++i) {
+    const Case c = RandomCase(random);
+    const int64_t head = Pick(random, 0, 20), position = Pick(random, 0, 300), first = Pick(random, 0, 300);
+    const AdmittedPositions admitted = Admitted(c.pairs, head, position, first);
+    size_t at = 0;
+    for (int64_t t = first; t <= position + 20; ++t) {
+      const int times = TimesAdmitted(c.pairs, head, position, t);
+      if (times == 0) continue;
+      ASSERT_LT(at, admitted.positions.size());
+      EXPECT_EQ(admitted.positions[at], t);
+      EXPECT_EQ(admitted.times[at], times);
+      ++at;
+    }
+    EXPECT_EQ(at, admitted.positions.size());
+    std::set<int32_t> by_any;
+    const int64_t last = position + Pick(random, 0, 60);
+    for (int64_t n = position; n <= last; ++n) {
+      const AdmittedPositions own = Admitted(c.pairs, head, n, first);
+      by_any.insert(own.positions.begin(), own.positions.end());
+    }
+    EXPECT_EQ(CountAdmitted(c.pairs, head, position, last, first), static_cast<int64_t>(by_any.size())) << c.Text();
+    EXPECT_EQ(CountAdmitted(c.pairs, head, position, position, first), admitted.size()) << c.Text();
+  }
+}
+
+TEST(Admitted, RowsOfASegmentAdmitPrefixesOfTheLast) {
+  std::mt19937 random(6);
+  for (int i = 0; i < 200; ++i) {
+    const Case c = RandomCase(random);
+    const int64_t head = Pick(random, 0, 20), position = Pick(random, 0, 300);
+    const int64_t last = std::min(NextSegment(c.pairs, position) - 1, position + 40);
+    const AdmittedPositions all = Admitted(c.pairs, head, last, 0);
+    AdmittedPositions own = Admitted(c.pairs, head, position, 0);
+    ASSERT_EQ(own.size(), all.Below(position + 1));
+    for (size_t j = 0; j < own.positions.size(); ++j) {
+      EXPECT_EQ(own.positions[j], all.positions[j]);
+      EXPECT_EQ(own.times[j], all.times[j]);
+    }
+  }
+}
+
+TEST(Admitted, TheExampleOfTheSpecification) {
+  const std::vector<DilatedPair> pairs = {{2048, 1}, {8192, 4}};
+  // Position 9000 is in segments [8192, 10240) and [8192, 16384); 2047 begins none.
+  EXPECT_EQ(TimesAdmitted(pairs, 1, 9000, 8193), 2);
+  EXPECT_EQ(TimesAdmitted(pairs, 1, 9000, 8194), 1);
+  EXPECT_EQ(TimesAdmitted(pairs, 1, 9000, 8191), 0);
+  EXPECT_EQ(TimesAdmitted(pairs, 1, 9000, 9001), 0);
+  EXPECT_EQ(TimesAdmitted(pairs, 6, 5000, 2), 1);
+  EXPECT_EQ(TimesAdmitted(pairs, 6, 5000, 3), 0);
+  EXPECT_EQ(CountAdmitted(pairs, 0, 16383, 16383), 2048 + 6144 / 4);
+}
+
+// -------------------------------------------------------------------------------------------------- the kernels ----
+
+class DilatedTest : public testing::TestWithParam<test::BackendUnderTest> {
+ protected:
+  // Of so many rounds, a tenth with several threads, who wait for each other on a loaded machine.
+  static int Rounds(int rounds) { return GetParam().threads > 1 ? (rounds + 9) / 10 : rounds; }
+};
+
+// Opens the backend, or skips where it has no kernel, after a look at its refusal.
+#define STOCH_OPEN_DILATED_OR_SKIP(backend) \
+  STOCH_OPEN_OR_SKIP(backend, GetParam());  \
+  if (!backend->has_dilated()) GTEST_SKIP() << backend->name() << " has no such kernel"
+
+TEST_P(DilatedTest, RandomShapesMeetTheDefinition) {
+  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  std::mt19937 random(11);
+  for (int i = 0; i < Rounds(60); ++i) {
+    const Case c = RandomCase(random);
+    const Inputs in(static_cast<uint64_t>(100 + 10 * i), c), other(static_cast<uint64_t>(105 + 10 * i), c);
+    const Matrix expected = Define(in, c, *MakeScOperator(c.sc));
+    Runner whole(*backend, c);
+    ASSERT_TRUE(test::SameBits(whole.Run({{&in, 0, c.tokens}}).values, expected.values)) << c.Text();
+    // In pieces, next to another sequence that goes on too.
+    Runner pieces(*backend, c);
+    for (int64_t begin = 0, count; begin < c.tokens; begin += count) {
+      count = std::min<int64_t>(c.tokens - begin, random() % 3 == 0 ? 1 : Pick(random, 1, 40));
+      const Matrix part = pieces.Run({{&other, begin, count, 1}, {&in, begin, count, 0}});
+      ASSERT_TRUE(test::SameBits(RowsOf(part, count, count).values, RowsOf(expected, begin, count).values))
+          << c.Text() << " at " << begin << " count " << count;
+    }
+  }
+  backend->CheckFinite(backend->devices().front());
+}
+
+// One pair of dilation 1 whose segment holds the sequence: attention as it is without pairs.
+TEST_P(DilatedTest, OneSegmentWithoutDilationIsDense) {
+  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  std::mt19937 random(12);
+  for (int i = 0; i < Rounds(40); ++i) {
+    Case c = RandomCase(random);
+    c.pairs = {{c.tokens + Pick(random, 0, 9), 1}};
+    if (i % 8 == 0) c.tokens += 400;
+    c.pairs[0].segment = std::max(c.pairs[0].segment, c.tokens);
+    const Inputs in(static_cast<uint64_t>(300 + i), c);
+    Runner runner(*backend, c);
+    const Matrix dense = runner.Run({{&in, 0, c.tokens}}, false);
+    EXPECT_TRUE(test::SameBits(runner.Run({{&in, 0, c.tokens}}).values, dense.values)) << c.Text();
+    const Matrix last = runner.Run({{&in, c.tokens - 1, 1}});
+    EXPECT_TRUE(test::SameBits(last.values, RowsOf(dense, c.tokens - 1, 1).values)) << c.Text();
+    if (c.tokens < 3) continue;
+    c.pairs[0].segment = c.tokens / 2;
+    EXPECT_FALSE(test::SameBits(runner.Run({{&in, 0, c.tokens}}).values, dense.values)) << c.Text();
+  }
+}
+
+// 10 000 perturbations on a machine with four CPU variants.
+TEST_P(DilatedTest, NoFutureTokenIsAdmitted) {
+  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  std::mt19937 random(13);
+  int changed = 0;
+  for (int shape = 0; shape < Rounds(50); ++shape) {
+    Case c = RandomCase(random);
+    c.tokens = Pick(random, 2, 30);
+    c.head_dim = 8;
+    const Inputs in(static_cast<uint64_t>(500 + shape), c);
+    Runner runner(*backend, c);
+    const Matrix before = runner.Run({{&in, 0, c.tokens}});
+    for (int trial = 0; trial < 50; ++trial) {
+      Inputs perturbed = in;
+      const int64_t at = Pick(random, 1, static_cast<int>(c.tokens) - 1);
+      for (Matrix* m : {&perturbed.q, &perturbed.k, &perturbed.v}) {
+        for (int64_t col = 0; col < m->cols; ++col) {
+          m->at(at, col) = static_cast<float>(Pick(random, -100, 100)) * (trial % 5 == 0 ? 1000.0f : 0.03f);
+        }
+      }
+      const Matrix after = runner.Run({{&perturbed, 0, c.tokens}});
+      ASSERT_TRUE(test::SameBits(RowsOf(after, 0, at).values, RowsOf(before, 0, at).values))
+          << c.Text() << " perturbed at " << at;
+      if (!test::SameBits(after.values, before.values)) ++changed;
+    }
+  }
+  EXPECT_GT(changed, Rounds(50) * 40);  // what is perturbed is seen by itself or later, unless no head admits it
+}
+
+TEST_P(DilatedTest, HeadsOfOneKvHeadSeeTheirOwnPositions) {
+  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  Case c;
+  c.num_heads = 4;
+  c.tokens = 70;
+  c.pairs = {{64, 4}};
+  Inputs in(3, c);
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    for (int64_t i = 0; i < c.head_dim; ++i) in.v.at(t, i) = t % 4 == 2 ? 5.0f : 0.0f;
+  }
+  const Matrix out = Runner(*backend, c).Run({{&in, 0, c.tokens}});
+  for (int64_t n = 0; n < c.tokens; ++n) {
+    for (int64_t h = 0; h < c.num_heads; ++h) {
+      const bool sees = h == 2 && n % 64 >= 2;  // head 2 sees nothing before position 2 of a segment
+      EXPECT_EQ(out.at(n, h * c.head_dim) != 0.0f, sees) << "position " << n << " head " << h;
+    }
+  }
+}
+
+TEST_P(DilatedTest, NonFiniteIsReported) {
+  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  Case c;
+  c.pairs = {{16, 1}};
+  Inputs in(3, c);
+  in.v.at(1, 2) = NAN;
+  Runner(*backend, c).Run({{&in, 0, c.tokens}});
+  test::ExpectInvalid([&] { backend->CheckFinite(backend->devices().front()); }, {"layer 4", "NaN or infinity"});
+}
+
+TEST_P(DilatedTest, WhatDoesNotFitIsRefused) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Case c;
+  c.pairs = {{16, 1}};
+  const Inputs in(3, c);
+  const auto run = [&] { Runner(*backend, c).Run({{&in, 0, c.tokens}}); };
+  if (!backend->has_dilated()) return test::ExpectInvalid(run, {"layer 4", "dilated", "--device cpu"});
+  c.pairs = {{0, 1}};
+  test::ExpectInvalid(run, {"layer 4", "segment of 0"});
+  c.pairs = {{8, 0}};
+  test::ExpectInvalid(run, {"dilation 0"});
+  c.pairs.assign(kMaxDilatedPairs + 1, {8, 1});
+  test::ExpectInvalid(run, {"pairs", "at most"});
+  c.pairs = {{8, 1}};
+  c.first_head = -1;
+  test::ExpectInvalid(run, {"first head -1"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, DilatedTest, testing::ValuesIn(test::BackendsUnderTest()),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace stoch
