@@ -213,8 +213,8 @@ CheckResult RingHopIdentityCheck(const VerifyContext& context) {
       sequence.Run(300, 0);
       backend->ProbeRing(nullptr);
       hops += probe.arrived;
-      std::set<std::vector<uint8_t>> different;
-      for (const auto& [key, block] : probe.blocks) different.insert(block);
+      std::set<std::string> different;
+      for (const auto& [key, block] : probe.blocks) different.emplace(block.begin(), block.end());
       const auto everywhere = [&](const auto& entry) { return entry.second.size() == static_cast<size_t>(size - 1); };
       const bool complete = static_cast<int>(different.size()) == size * kKvHeads &&
                             probe.arrived == static_cast<int64_t>(different.size()) * (size - 1) &&
