@@ -225,7 +225,7 @@ TEST_F(Profile, ConfiguredAttentionIsWhatRan) {
       KvCacheSpec::Products products;
       if (options.sc.attention != AttentionMode::kExact) products = ScPlan(plan).Attention(1);
       const ProductRunner runner(*backend_, backend_->devices().front());
-      const AttentionParts parts(runner, engine->config(), options.sc.attention, products);
+      const AttentionParts parts(runner, engine->config(), options.sc, products);
       HostMatrix out{kCtx, 64, std::vector<float>(kCtx * 64)};
       const AttentionOperands& own = operands.attention.at(1);
       EXPECT_EQ(own.window, window);
