@@ -38,6 +38,7 @@ struct Options {
   OutputOptions output;
   std::vector<std::string> precisions;
   std::vector<std::string> sc;
+  ScFileOptions files;
   std::vector<int64_t> prompts;
   int64_t decode_tokens = -1;
   std::vector<int64_t> depths = {0};
@@ -260,8 +261,13 @@ class Bench {
 
   void Run(const std::string& precision) {
     EngineOptions engine_options;
-    Apply({.precision = precision, .sc = precision == "sc" ? options_.sc : std::vector<std::string>()},
-          &engine_options);
+    ArithmeticOptions arithmetic;
+    arithmetic.precision = precision;
+    if (precision == "sc") {
+      arithmetic.sc = options_.sc;
+      arithmetic.files = options_.files;
+    }
+    Apply(arithmetic, &engine_options);
     const int64_t decode_length = Largest(options_.depths) + options_.decode_tokens + 1;
     engine_options.context = std::max(Largest(options_.prompts), decode_length);
     engine_options.max_sequences = Largest(options_.batches);
@@ -363,8 +369,8 @@ ExitCode Run(Options options) {
   if (options.prompts.empty()) options.prompts = {cpu ? 128 : 512};
   if (options.decode_tokens < 0) options.decode_tokens = cpu ? 16 : 128;
   if (std::find(options.precisions.begin(), options.precisions.end(), "sc") == options.precisions.end() &&
-      !options.sc.empty()) {
-    throw InvalidInput("--sc: has no meaning without sc in --precision");
+      !(options.sc.empty() && options.files.empty())) {
+    throw InvalidInput("--sc and its files: have no meaning without sc in --precision");
   }
   for (const std::string& precision : options.precisions) ParsePrecision(precision);
   Validate(options.sampling, 1);
@@ -395,6 +401,7 @@ CommandBody AddBench(CLI::App& command) {
       ->delimiter(',')
       ->allow_extra_args(false);
   command.add_option("--sc", options->sc, "SC settings, as for generate")->allow_extra_args(false);
+  AddScFileOptions(command, &options->files);
   command.add_option("-p,--prompt", options->prompts, "Prompt lengths, 0 = none; default 512, on a CPU 128")
       ->delimiter(',')
       ->allow_extra_args(false)
