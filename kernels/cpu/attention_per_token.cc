@@ -188,8 +188,11 @@ bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* st
   HideScores(p, work_.FirstSeen(visible - 1));
   Softmax(context_.simd, p, visible);
   p_slots_.Observe(tile.first_row + n / group_, Head(tile, n), p, visible);
+  // Pages before the window count nothing, and a ring does not bring them: their scales may be anything.
+  const int64_t first_page = work_.FirstSeenPage(visible - 1);
   s->weighted.resize(static_cast<size_t>(visible));
-  for (int64_t page = 0; page < visible; page += work_.page_tokens) {
+  std::fill_n(s->weighted.begin(), first_page, 0.0f);
+  for (int64_t page = first_page; page < visible; page += work_.page_tokens) {
     const float* v_scales = work_.cache.v_scales(work_.slab(*tile.sequence, page, tile.kv_head));
     const int64_t end = std::min(page + work_.page_tokens, visible);
     for (int64_t t = page; t < end; ++t) s->weighted[static_cast<size_t>(t)] = p[t] * v_scales[t - page];
