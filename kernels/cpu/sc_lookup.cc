@@ -39,6 +39,34 @@ Array<uint8_t> MakeStairs(const ScOperator& op) {
   return stairs;
 }
 
+// Addend `part` of a count cut in `parts`.
+int Addend(int count, int parts, int part) { return (count + part) / parts; }
+
+bool FitsPanel(const ScOperator& op, int parts) {
+  for (size_t at = 0; at < op.counts.size(); ++at) {
+    const bool largest = static_cast<int>(at % static_cast<size_t>(op.levels)) == op.levels - 1;
+    if (op.counts[at] < 0 || Addend(op.counts[at], parts, parts - 1) > (largest ? 128 : 127)) return false;
+  }
+  return true;
+}
+
+void MakePanelParts(const ScOperator& op, ScLookup* lookup) {
+  for (int parts = 1; parts <= 2 && lookup->panel_parts == 0; ++parts)
+    lookup->panel_parts = FitsPanel(op, parts) ? parts : 0;
+  if (lookup->panel_parts != 2) return;
+  const int64_t rows = static_cast<int64_t>(op.masks) * op.levels;
+  for (int part = 0; part < 2; ++part) {
+    lookup->halves[part] = MakeArray<uint8_t>(rows * ScTable::kRowBytes);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int b = 0; b < op.levels; ++b) {
+        const int count = op.counts[static_cast<size_t>(row * op.levels + b)];
+        lookup->halves[part][static_cast<size_t>(row * ScTable::kRowBytes + b)] =
+            static_cast<uint8_t>(Addend(count, 2, part));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 ScLookupPtr MakeScLookup(ScOperatorPtr op) {
@@ -57,6 +85,7 @@ ScLookupPtr MakeScLookup(ScOperatorPtr op) {
     if (std::any_of(counts, counts + table.levels, [](int16_t count) { return count > 255; })) wide.push_back(row);
   }
   lookup->stairs = MakeStairs(table);
+  MakePanelParts(table, lookup.get());
   if (wide.empty()) return lookup;
 
   lookup->wide_row.assign(static_cast<size_t>(rows), -1);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cpu/sc_panel.h"
 #include "kernels/math/quantize.h"
 
 namespace stoch::cpu {
@@ -113,20 +114,23 @@ void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const 
     }
   }
 
-  const ScTarget& target = *item.target;
   const int64_t first_col = item.first_block * kBlockRows;
-  const int64_t num_cols = std::min(b.rows - first_col, item.num_blocks * kBlockRows);
-  for (int64_t t = 0; t < item.num_rows; ++t) {
-    const float* y = scratch->y + t * item.num_blocks * kBlockRows;
-    float* out = target.out + (item.first_row + t) * target.row_step + first_col * target.col_step;
+  StoreProduct(scratch->y, item.num_blocks * kBlockRows, *item.target, item.first_row, item.num_rows, first_col,
+               std::min(b.rows - first_col, item.num_blocks * kBlockRows));
+}
+
+}  // namespace
+
+void StoreProduct(const float* y, int64_t y_step, const ScTarget& target, int64_t first_row, int64_t num_rows,
+                  int64_t first_col, int64_t num_cols) {
+  for (int64_t t = 0; t < num_rows; ++t, y += y_step) {
+    float* out = target.out + (first_row + t) * target.row_step + first_col * target.col_step;
     for (int64_t m = 0; m < num_cols; ++m) {
       float& value = out[m * target.col_step];
       value = target.add ? value + y[m] : y[m];
     }
   }
 }
-
-}  // namespace
 
 void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookupPtr& lookup, const ScRows& a, int64_t first_row,
                int64_t num_rows, std::span<const ScTarget> targets) {
@@ -135,6 +139,12 @@ void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookupPtr& lookup, co
 
 void ScProduct(ThreadPool& pool, const Simd& simd, const ScStreams& streams, const ScRows& a, int64_t first_row,
                int64_t num_rows, std::span<const ScTarget> targets) {
+  if (const int64_t rows = PanelRows(simd, streams, num_rows); rows > 0) {
+    ScPanelProduct(pool, simd, streams, a, first_row, rows, targets);
+    first_row += rows;
+    num_rows -= rows;
+    if (num_rows == 0) return;
+  }
   // Blocks that are visited together share the table rows that are read, which pays even for one row (measured: 22
   // against 18 GB/s on a thread); only where that leaves threads without work are they visited alone.
   int64_t num_blocks = 0;

@@ -33,4 +33,8 @@ void ScProduct(ThreadPool& pool, const Simd& simd, const ScStreams& streams, con
 void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookupPtr& lookup, const ScRows& a, int64_t first_row,
                int64_t num_rows, std::span<const ScTarget> targets);
 
+// Sets or adds num_cols columns of y [num_rows][y_step] to rows first_row.. and columns first_col.. of the target.
+void StoreProduct(const float* y, int64_t y_step, const ScTarget& target, int64_t first_row, int64_t num_rows,
+                  int64_t first_col, int64_t num_cols);
+
 }  // namespace stoch::cpu

@@ -103,6 +103,81 @@ TEST_P(CpuSimd, ScBlockForEveryKindOfTable) {
   }
 }
 
+// Count vectors against the scalar products: every width of a panel, whole and short groups of dimensions, and codes whose
+// count is 128, which a byte does not hold with its sign.
+TEST_P(CpuSimd, PanelsAreTheScalarProducts) {
+  if (simd_->panel == nullptr) GTEST_SKIP() << GetParam() << " has no count vectors";
+  const char* configs[][2] = {
+      {"halve", "1"}, {"stoc_len", "64"}, {"stoc_len", "17"}, {"sc_prec", "3"}, {"sc_prec", "6"}};
+  for (const auto& [name, value] : configs) {
+    SCOPED_TRACE(std::string(name) + " = " + value);
+    ScConfig config;
+    SetScParameter(config, name, value);
+    const ScLookupPtr lookup = MakeScLookup(MakeScOperator(config));
+    ASSERT_EQ(lookup->panel_parts, 1);
+    for (const int64_t dims : {1, 15, 16, 17, 32, 64, 100, 128}) {
+      for (const int64_t lefts : {1, 15, 16, 17, 31, 32, 33, 63, 64}) {
+        constexpr int64_t kBlocks = 3;
+        ScRows left = RandomRows(random_, *lookup, lefts, dims);
+        const ScRows right = RandomRows(random_, *lookup, kBlocks * kBlockRows, dims);
+        std::vector<uint8_t> blocks(static_cast<size_t>(kBlocks * dims * kBlockRows));
+        for (int64_t b = 0; b < kBlocks; ++b) {
+          TransposeBlock(right.Left(b * kBlockRows, 0).codes, dims, dims, blocks.data() + b * dims * kBlockRows);
+        }
+        std::vector<ScLeft> spans;
+        std::vector<ScPanelLeft> panel;
+        for (int64_t t = 0; t < lefts; ++t) {
+          spans.push_back(left.Left(t, 0));
+          panel.push_back({lookup->bytes.get(), spans.back().offsets, spans.back().flips});
+        }
+        panel[static_cast<size_t>(lefts / 2)].bytes = nullptr;  // a row that adds nothing
+        std::vector<int32_t> expected(static_cast<size_t>(lefts * kBlocks * kBlockRows));
+        reference_.sc_block(lookup->table(), spans.data(), lefts, 0, dims, blocks.data(), dims * kBlockRows, kBlocks,
+                            expected.data());
+        const Array<uint8_t> table = MakeArray<uint8_t>(PanelLoops::kTableBytes);
+        const Array<uint16_t> sums = MakeArray<uint16_t>(kBlocks * kBlockRows * PanelLoops::kRows);
+        simd_->panel->add(panel.data(), lefts, dims, lookup->op->levels, blocks.data(), dims * kBlockRows, kBlocks,
+                          table.get(), sums.get());
+        for (int64_t b = 0; b < kBlocks; ++b) {
+          std::vector<int32_t> actual(static_cast<size_t>(lefts * kBlockRows), 5);
+          simd_->panel->sums(sums.get(), b, lefts, dims, b == 1, actual.data());
+          for (int64_t t = 0; t < lefts; ++t) {
+            for (int64_t r = 0; r < kBlockRows; ++r) {
+              const int32_t sum =
+                  t == lefts / 2 ? 0 : expected[static_cast<size_t>((t * kBlocks + b) * kBlockRows + r)];
+              ASSERT_EQ(actual[static_cast<size_t>(t * kBlockRows + r)], sum + (b == 1 ? 5 : 0))
+                  << lefts << " rows, " << dims << " dims, row " << t << ", block " << b << ", column " << r;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CpuSimd, PanelsDoNotOverflow) {
+  if (simd_->panel == nullptr) GTEST_SKIP() << GetParam() << " has no count vectors";
+  ScConfig config;
+  config.halve = true;
+  const ScLookupPtr lookup = MakeScLookup(MakeScOperator(config));
+  constexpr int64_t kDims = PanelLoops::kDims;
+  for (const bool negative : {false, true}) {
+    ScRows left;
+    left.Resize(*lookup, ScChunks(*lookup->op, kDims), 1, kDims);
+    std::fill(left.row(0).codes, left.row(0).codes + kDims, uint8_t{0x80 | 127});
+    left.Derive(*lookup, 0);
+    const std::vector<uint8_t> block(kDims * kBlockRows, static_cast<uint8_t>(negative ? 0x80 | 127 : 127));
+    const ScLeft span = left.Left(0, 0);
+    const ScPanelLeft row{lookup->bytes.get(), span.offsets, span.flips};
+    const Array<uint8_t> table = MakeArray<uint8_t>(PanelLoops::kTableBytes);
+    const Array<uint16_t> sums = MakeArray<uint16_t>(kBlockRows * PanelLoops::kRows);
+    std::vector<int32_t> acc(kBlockRows);
+    simd_->panel->add(&row, 1, kDims, lookup->op->levels, block.data(), 0, 1, table.get(), sums.get());
+    simd_->panel->sums(sums.get(), 0, 1, kDims, false, acc.data());
+    for (const int32_t sum : acc) EXPECT_EQ(sum, (negative ? 128 : -128) * kDims);
+  }
+}
+
 // Which operators have stairs, and that they are the counts.
 TEST(CpuScTable, StairsAreTheCountsOrAbsent) {
   const struct {

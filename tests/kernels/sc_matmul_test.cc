@@ -70,7 +70,7 @@ TEST_P(ScMatmulTest, EveryConfigurationMeetsItsDefinition) {
     const ScOperatorPtr op = MakeScOperator(Parse(parameters));
     SCOPED_TRACE(Describe(op->config));
     for (const auto& [n, m, d] :
-         {std::array<int64_t, 3>{1, 1, 1}, {1, 65, 172}, {3, 7, 352}, {5, 130, 33}, {11, 9, 130}}) {
+         {std::array<int64_t, 3>{1, 1, 1}, {1, 65, 172}, {3, 7, 352}, {5, 130, 33}, {11, 9, 130}, {85, 70, 300}}) {
       const Matrix a = test::RandomMatrix(seed++, n, d);
       const Matrix b = test::RandomMatrix(seed++, m, d);
       const Matrix y = Product(*backend, a, b, *op);

@@ -30,10 +30,34 @@ struct ScLeft {
   const int32_t* positions = nullptr;  // [dims]: what masks go by, as offsets do; null: first_dim + i
 };
 
+// One row of a panel. Rows need not share a table, only its levels.
+struct ScPanelLeft {
+  const uint8_t* bytes = nullptr;     // rows of 128 as ScTable::bytes; null: all counts are 0
+  const uint32_t* offsets = nullptr;  // [dims], as ScLeft
+  const uint8_t* flips = nullptr;     // [dims], as ScLeft
+};
+
 struct ExactRows {  // rows of a matrix of numbers, as stored
   const void* data = nullptr;
   int64_t stride = 0;  // elements
   DType dtype = DType::kF32;
+};
+
+// SC products of many left rows at once.
+struct PanelLoops {
+  static constexpr int64_t kRows = 64;             // left rows of a call, at most
+  static constexpr int64_t kDims = 128;            // dimensions of a call, at most: sums have 16 bits
+  static constexpr int64_t kTableBytes = 1 << 18;  // scratch of `add`
+
+  // Leaves the sums of signed counts of num_left <= kRows left rows and num_blocks * 64 right codes over dims <=
+  // kDims dimensions in `sums`, uint16_t [num_blocks * 64][kRows] in an order of its own.
+  // Requires: every row's table has `levels` levels, and counts of at most 127, but 128 at the largest; `table`, kTableBytes of scratch, and `sums` aligned to 64 bytes.
+  void (*add)(const ScPanelLeft* left, int64_t num_left, int64_t dims, int levels, const uint8_t* blocks,
+              int64_t block_stride, int64_t num_blocks, uint8_t* table, uint16_t* sums);
+  // acc[t * 64 + r] of one block from what `add` left, set or added to.
+  void (*sums)(const uint16_t* sums, int64_t block, int64_t num_left, int64_t dims, bool add, int32_t* acc);
+  int64_t min_rows;  // left rows from which on this takes less time than Simd::sc_block
+  int max_parts;     // so often, where counts are cut into addends
 };
 
 struct Simd {
@@ -68,6 +92,8 @@ struct Simd {
   void (*load)(const void* source, DType dtype, int64_t n, float* out);
   // out[i] = RandomWeight(seed, stream, first + i, stddev).
   void (*random)(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float stddev, float* out);
+
+  const PanelLoops* panel = nullptr;  // null where the instruction set has none
 };
 
 const Simd& ScalarSimd();

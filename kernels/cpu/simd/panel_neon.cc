@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <arm_neon.h>
+
+#include "kernels/cpu/simd/count_vectors.h"
+#include "kernels/cpu/simd/neon.h"
+
+namespace stoch::cpu::neon {
+namespace {
+
+// The register of count_vectors.h.
+struct Register {
+  static constexpr int kBytes = 16;
+  using Bytes = uint8_t __attribute__((vector_size(kBytes)));
+  using Words = uint16_t __attribute__((vector_size(kBytes)));
+  static Bytes Load(const uint8_t* at) { return vld1q_u8(at); }
+  static Bytes Gather(const uint8_t* const* rows, int64_t at) { return vld1q_u8(rows[0] + at); }
+  static void Settle(Words& v) { asm("" : "+w"(v)); }
+  static Bytes UnpackLow(Bytes a, Bytes b) { return vzip1q_u8(a, b); }
+  static Bytes UnpackHigh(Bytes a, Bytes b) { return vzip2q_u8(a, b); }
+};
+using Loops = Panel<Register, Register, Register>;
+
+}  // namespace
+
+void PanelAdd(const ScPanelLeft* left, int64_t num_left, int64_t dims, int levels, const uint8_t* blocks,
+              int64_t block_stride, int64_t num_blocks, uint8_t* table, uint16_t* sums) {
+  Loops::Add(left, num_left, dims, levels, blocks, block_stride, num_blocks, table, sums);
+}
+
+void PanelSums(const uint16_t* sums, int64_t block, int64_t num_left, int64_t dims, bool add, int32_t* acc) {
+  Loops::Sums(sums, block, num_left, dims, add, acc);
+}
+
+}  // namespace stoch::cpu::neon
