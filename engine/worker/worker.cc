@@ -13,6 +13,7 @@
 #include <optional>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "engine/worker/local_model.h"
 #include "engine/worker/marking_backend.h"
 #include "engine/worker/scheduler.h"
+#include "kernels/blocking_backend.h"
 
 namespace stoch::serve {
 namespace {
@@ -40,17 +42,21 @@ constexpr int64_t kEveryJob = int64_t{1} << 40;  // the gateway bounds the queue
 struct Worker::State {
   explicit State(int socket_fd, int page_fd)
       : page(page_fd < 0 ? std::make_unique<ipc::CrashPage>() : std::make_unique<ipc::CrashPage>(page_fd)),
-        channel(std::make_shared<ipc::Channel>(io, socket_fd)),
+        channel(std::make_shared<ipc::Channel>(inbox, io, socket_fd)),
         beat(io) {}
 
   void Beat();
   bool OnMessage(google::protobuf::io::ZeroCopyInputStream* stream);
   void Start(const ipc::Start& start);
   void OnUpdate(uint64_t job, const JobUpdate& update);
+  void Forget(uint64_t job);
   void OnPasses(std::span<const uint64_t> ids);
-  void LookAtMemory(Engine& engine, ipc::FromWorker* message);
+  void Listen(std::chrono::milliseconds longest);
+  bool LookAtMemory(Engine& engine, ipc::FromWorker* message);
   void SendTurn();
 
+  asio::io_context inbox;  // run by the engine's thread between passes: no other thread has to wake it
+  asio::executor_work_guard<asio::io_context::executor_type> inbox_work{inbox.get_executor()};
   asio::io_context io;
   const std::unique_ptr<ipc::CrashPage> page;
   const std::shared_ptr<ipc::Channel> channel;
@@ -62,6 +68,9 @@ struct Worker::State {
   Scheduler* scheduler = nullptr;
   std::map<uint64_t, uint64_t> job_of;                // by the scheduler's id
   std::unordered_map<uint64_t, uint64_t> running_as;  // the other way
+  std::unordered_set<uint64_t> blocking;              // jobs whose passes go on operator by operator
+
+  std::shared_ptr<BlockingBackend> backend;  // null where every call is done when it returns
 
   // The engine's thread only.
   ipc::FromWorker turn;  // what it has for the gateway
@@ -86,8 +95,7 @@ bool Worker::State::OnMessage(google::protobuf::io::ZeroCopyInputStream* stream)
     const auto found = running_as.find(job);
     if (scheduler == nullptr || found == running_as.end()) continue;
     scheduler->Cancel(found->second);
-    job_of.erase(found->second);
-    running_as.erase(found);
+    Forget(job);
   }
   return true;
 }
@@ -103,6 +111,7 @@ void Worker::State::Start(const ipc::Start& start) {
   jobs.push_back(std::move(job));
   const JobRunner::Submission submission = scheduler->Submit(std::move(jobs));
   if (submission.refusal != Refusal::kNone) return;  // the engine failed: the gateway is about to hear of it
+  if (start.blocking()) blocking.insert(start.job());
   job_of[submission.first] = start.job();
   running_as[start.job()] = submission.first;
 }
@@ -113,7 +122,12 @@ void Worker::State::OnUpdate(uint64_t job, const JobUpdate& update) {
   if (scheduler == nullptr) return;
   if (update.error_status != 0 && scheduler->health() == JobRunner::Health::kFailed) return;
   *turn.add_updates() = ipc::ToMessage(job, update);
-  if (!update.last()) return;
+  if (!update.ids.empty()) blocking.erase(job);
+  if (update.last()) Forget(job);
+}
+
+void Worker::State::Forget(uint64_t job) {
+  blocking.erase(job);
   const auto found = running_as.find(job);
   if (found == running_as.end()) return;
   job_of.erase(found->second);
@@ -122,20 +136,30 @@ void Worker::State::OnUpdate(uint64_t job, const JobUpdate& update) {
 
 void Worker::State::OnPasses(std::span<const uint64_t> ids) {
   std::vector<uint64_t> jobs;
+  bool blocks = false;
   {
     const std::lock_guard lock(mutex);
     for (const uint64_t id : ids) {
       const auto found = job_of.find(id);
-      if (found != job_of.end()) jobs.push_back(found->second);
+      if (found == job_of.end()) continue;
+      jobs.push_back(found->second);
+      blocks = blocks || blocking.contains(found->second);
     }
   }
+  if (backend != nullptr) backend->set_blocks(blocks);
+  page->SetExact(blocks || backend == nullptr);
   page->SetJobs(jobs);
 }
 
-// Now and then: it may cost a call of the driver. Where the engine's calls are made.
-void Worker::State::LookAtMemory(Engine& engine, ipc::FromWorker* message) {
+void Worker::State::Listen(std::chrono::milliseconds longest) {
+  if (longest.count() > 0) inbox.run_one_for(longest);
+  inbox.poll();
+}
+
+// Now and then: it may cost a call of the driver. Where the engine's calls are made. Returns whether it has looked.
+bool Worker::State::LookAtMemory(Engine& engine, ipc::FromWorker* message) {
   const auto now = std::chrono::steady_clock::now();
-  if (now - memory_looked < kMemoryLook) return;
+  if (now - memory_looked < kMemoryLook) return false;
   memory_looked = now;
   int64_t all = 0, used = 0;
   for (const Device& device : engine.backend().devices()) {
@@ -145,6 +169,7 @@ void Worker::State::LookAtMemory(Engine& engine, ipc::FromWorker* message) {
   }
   message->set_device_bytes(all);
   message->set_device_used_bytes(used);
+  return true;
 }
 
 void Worker::State::SendTurn() {
@@ -174,7 +199,8 @@ Worker::~Worker() {
   state_->thread.join();
 }
 
-std::shared_ptr<Backend> Worker::Marked(std::shared_ptr<Backend> backend) {
+std::shared_ptr<Backend> Worker::Marked(std::shared_ptr<Backend> backend, bool issues_ahead) {
+  if (issues_ahead) backend = state_->backend = std::make_shared<BlockingBackend>(std::move(backend), false);
   return std::make_shared<MarkingBackend>(
       std::move(backend), [page = state_->page.get()](const OpSite& site) { page->Mark(site.layer, site.op); });
 }
@@ -188,9 +214,12 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options) {
   SchedulerHooks hooks;
   hooks.on_passes = [&state](std::span<const uint64_t> ids) { state.OnPasses(ids); };
   hooks.after_turn = [&state, &engine] {
-    state.LookAtMemory(engine, &state.turn);
-    state.SendTurn();
+    state.SendTurn();  // tokens first
+    ipc::FromWorker memory;
+    if (state.LookAtMemory(engine, &memory)) state.channel->Send(memory);
   };
+  hooks.wait = [&state](std::chrono::milliseconds longest) { state.Listen(longest); };
+  hooks.wake = [&state] { asio::post(state.inbox, [] {}); };
   ipc::FromWorker hello;
   state.LookAtMemory(engine, &hello);  // before it is the scheduler's
   Scheduler scheduler(engine, all, std::move(hooks));
@@ -217,14 +246,7 @@ void Worker::Fail(const std::string& message, int exit_code) {
   failure.mutable_failure()->set_exit_code(exit_code);
   state.channel->Send(failure);
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
-  std::atomic<bool> sent = false;
-  while (!sent && !state.gone && std::chrono::steady_clock::now() < deadline) {
-    asio::post(state.io, [&] { sent = state.channel->sent(); });
-    std::this_thread::sleep_for(kLook);
-  }
-  state.io.stop();  // what was posted looks at this function's variables
-  state.thread.join();
-  state.thread = std::thread([] {});
+  while (!state.channel->sent() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kLook);
 }
 
 }  // namespace stoch::serve
