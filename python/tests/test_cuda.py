@@ -316,3 +316,10 @@ def test_the_drop_in(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert y.is_cuda and torch.equal(y.cpu(), stoch.sc_matmul(a, b, **ours)), name
         weight = torch.nn.Parameter(b.to(GPU))
         assert torch.equal(sc_matmul(a.to(GPU), weight, **arguments), y), name
+
+
+def test_fp16_loads_cublas(demo: str, both) -> None:
+    ids = both[0].tokenize("Once upon a time, there was a little girl named Lily. She liked to play in the park.") * 2
+    with stoch.load(demo, device=GPU, precision="fp16") as half, stoch.load(demo, device="cpu", precision="fp32") as exact:
+        want, got = exact.logits(ids), half.logits(ids)
+    assert np.abs(got - want).max() < 0.02 * np.abs(want).max() and not np.array_equal(got, want)
