@@ -14,7 +14,7 @@
 
 namespace stoch::python {
 
-// Room for prompts of one kind of attention: a KV cache of one layer that every call fills anew. Layers may share it.
+// Room for prompts of one kind of attention: a KV cache of one layer that every call fills again. Layers may share it.
 class PromptAttention {
  public:
   // `mode` and `products` of a layer; up to `sequences` prompts of up to `positions` tokens in a call.

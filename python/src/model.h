@@ -116,8 +116,7 @@ class TextStream {
 };
 
 // Logits of every id, F32 [ids.size(), vocab_size].
-void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits,
-                   const Progress& progress);
+void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits, const Progress& progress);
 // The residual stream of every id once `layers` decoder layers ran (0: the embeddings), F32 [ids.size(), hidden_size].
 // Errors: as Engine::StepWithHidden.
 void ReadHidden(LoadedModel& model, std::span<const int32_t> ids, int layers, std::span<float> hidden,

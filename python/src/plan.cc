@@ -85,8 +85,8 @@ class ModelPlan {
                                              int64_t positions, int cuda) {
     const nb::gil_scoped_release release;
     OpenDevice& open = DeviceOf(cuda < 0 ? Device{DeviceKind::kCpu, 0} : Device{DeviceKind::kCuda, cuda});
-    return std::make_unique<PromptAttention>(open, sc_.attention, plan_->Attention(layer), kv_heads, head_dim, sequences,
-                                             positions);
+    return std::make_unique<PromptAttention>(open, sc_.attention, plan_->Attention(layer), kv_heads, head_dim,
+                                             sequences, positions);
   }
 
   // Stream lengths of the rows of one call of qk or av; x is [rows, channels] on the host.

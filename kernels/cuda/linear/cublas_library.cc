@@ -75,11 +75,10 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
                             const void* alpha, const void* a, cudaDataType type_a, int lda, const void* b,
                             cudaDataType type_b, int ldb, const void* beta, void* c, cudaDataType type_c, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t algorithm) {
-  static const auto found = Find<cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
-                                                    const void*, const void*, cudaDataType, int, const void*,
-                                                    cudaDataType, int, const void*, void*, cudaDataType, int,
-                                                    cublasComputeType_t, cublasGemmAlgo_t)>(&cublasGemmEx,
-                                                                                            "cublasGemmEx");
+  static const auto found =
+      Find<cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*,
+                              const void*, cudaDataType, int, const void*, cudaDataType, int, const void*, void*,
+                              cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t)>(&cublasGemmEx, "cublasGemmEx");
   return found(handle, op_a, op_b, m, n, k, alpha, a, type_a, lda, b, type_b, ldb, beta, c, type_c, ldc, compute,
                algorithm);
 }
