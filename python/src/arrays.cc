@@ -121,6 +121,13 @@ DlDevice DeviceOfExporter(nb::handle object, std::string_view name) {
   }
 }
 
+// cupy's arrays have the buffer protocol too, and refuse it where they are on a GPU. numpy's are not asked.
+bool IsOnCuda(nb::handle object) {
+  if (PyMemoryView_Check(object.ptr()) || !nb::hasattr(object, "__cuda_array_interface__")) return false;
+  const auto place = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
+  return nb::cast<int>(nb::int_(place[0])) == kDlCuda || nb::cast<int>(nb::int_(place[0])) == kDlCudaManaged;
+}
+
 nb::object ExportDlpack(nb::handle object, std::string_view name, const DlDevice& device) {
   try {
     const bool cuda = device.type == kDlCuda || device.type == kDlCudaManaged;
@@ -158,7 +165,7 @@ TensorView ViewOfBuffer(const Py_buffer& buffer, DType dtype, std::string_view n
 
 Array Array::Import(nb::handle object, std::string_view name, bool writable) {
   Array array;
-  if (PyObject_CheckBuffer(object.ptr()) != 0) {
+  if (PyObject_CheckBuffer(object.ptr()) != 0 && !IsOnCuda(object)) {
     const nb::object bits = BitsOfBfloat16(object);
     auto owner = std::make_shared<BufferOwner>();
     const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);

@@ -101,8 +101,8 @@ ModelPtr LoadModel(const LoadOptions& options, const Progress& progress) {
 namespace {
 
 // Runs `ids` as one sequence in as few passes as the engine takes: step(item, first row).
-void RunAll(Engine& engine, std::span<const int32_t> ids, StepOutput output,
-            const std::function<void(const StepItem& item, size_t row)>& step) {
+void RunAll(Engine& engine, std::span<const int32_t> ids, StepOutput output, const Progress& progress,
+            const std::string& what, const std::function<void(const StepItem& item, size_t row)>& step) {
   const std::unique_ptr<Sequence> sequence = engine.NewSequence(static_cast<int64_t>(ids.size()));
   if (sequence == nullptr) throw InvalidInput("the KV cache has no room for " + std::to_string(ids.size()) + " tokens");
   sequence->Append(ids);
@@ -110,26 +110,31 @@ void RunAll(Engine& engine, std::span<const int32_t> ids, StepOutput output,
     CheckSignals();
     const auto row = static_cast<size_t>(sequence->computed());
     step({sequence.get(), engine.NextTokens(*sequence, engine.shape().max_rows), output}, row);
+    if (!progress) continue;
+    const nb::gil_scoped_acquire gil;
+    progress(sequence->computed(), static_cast<int64_t>(ids.size()), what);
   }
 }
 
 }  // namespace
 
-void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits) {
+void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits,
+                   const Progress& progress) {
   Engine& engine = *model.engine;
   const auto vocab_size = static_cast<size_t>(engine.config().vocab_size);
   STOCH_CHECK(logits.size() == ids.size() * vocab_size);
-  RunAll(engine, ids, StepOutput::kAll, [&](const StepItem& item, size_t row) {
+  RunAll(engine, ids, StepOutput::kAll, progress, "logits", [&](const StepItem& item, size_t row) {
     const int64_t rows = engine.Step({&item, 1});
     engine.ReadLogits(0, rows, logits.data() + row * vocab_size);
   });
 }
 
-void ReadHidden(LoadedModel& model, std::span<const int32_t> ids, int layers, std::span<float> hidden) {
+void ReadHidden(LoadedModel& model, std::span<const int32_t> ids, int layers, std::span<float> hidden,
+                const Progress& progress) {
   Engine& engine = *model.engine;
   const auto hidden_size = static_cast<size_t>(engine.config().hidden_size);
   STOCH_CHECK(hidden.size() == ids.size() * hidden_size);
-  RunAll(engine, ids, StepOutput::kNone, [&](const StepItem& item, size_t row) {
+  RunAll(engine, ids, StepOutput::kNone, progress, "hidden", [&](const StepItem& item, size_t row) {
     const size_t rows = static_cast<size_t>(item.num_tokens);
     engine.StepWithHidden({&item, 1}, layers, hidden.subspan(row * hidden_size, rows * hidden_size));
   });

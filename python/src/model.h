@@ -116,10 +116,11 @@ class TextStream {
 };
 
 // Logits of every id, F32 [ids.size(), vocab_size].
-void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits);
+void ReadAllLogits(LoadedModel& model, std::span<const int32_t> ids, std::span<float> logits, const Progress& progress);
 // The residual stream of every id once `layers` decoder layers ran (0: the embeddings), F32 [ids.size(), hidden_size].
 // Errors: as Engine::StepWithHidden.
-void ReadHidden(LoadedModel& model, std::span<const int32_t> ids, int layers, std::span<float> hidden);
+void ReadHidden(LoadedModel& model, std::span<const int32_t> ids, int layers, std::span<float> hidden,
+                const Progress& progress);
 // sha256 over the logits of `ids` and of all but the last of `new_tokens` greedy ones: what `stoch verify` checks.
 std::string HashLogits(LoadedModel& model, const std::vector<int32_t>& ids, int64_t new_tokens);
 

@@ -163,20 +163,20 @@ void BindModel(nb::module_& m) {
           nb::arg("request"), nb::arg("prompt"), NoGil())
       .def(
           "logits",
-          [](const ModelPtr& self, const Ids& ids, nb::handle out) {
+          [](const ModelPtr& self, const Ids& ids, nb::handle out, const Progress& progress) {
             const Array array = Array::Import(out, "out", true);
             const nb::gil_scoped_release release;
-            Alone(self, [&](LoadedModel& model) { ReadAllLogits(model, ids, array.floats()); });
+            Alone(self, [&](LoadedModel& model) { ReadAllLogits(model, ids, array.floats(), progress); });
           },
-          nb::arg("ids"), nb::arg("out"))
+          nb::arg("ids"), nb::arg("out"), nb::arg("progress").none())
       .def(
           "hidden",
-          [](const ModelPtr& self, const Ids& ids, int layers, nb::handle out) {
+          [](const ModelPtr& self, const Ids& ids, int layers, nb::handle out, const Progress& progress) {
             const Array array = Array::Import(out, "out", true);
             const nb::gil_scoped_release release;
-            Alone(self, [&](LoadedModel& model) { ReadHidden(model, ids, layers, array.floats()); });
+            Alone(self, [&](LoadedModel& model) { ReadHidden(model, ids, layers, array.floats(), progress); });
           },
-          nb::arg("ids"), nb::arg("layers"), nb::arg("out"))
+          nb::arg("ids"), nb::arg("layers"), nb::arg("out"), nb::arg("progress").none())
       .def(
           "logits_sha256",
           [](const ModelPtr& self, const Ids& ids, int64_t new_tokens) {

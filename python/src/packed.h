@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -33,9 +34,11 @@ class Packed {
   ScConfig config_;
 };
 
-// `b` on the host, which is not referred to afterwards; the packed weight lives on `cuda` (an ordinal) or the CPU (-1).
-// Requires: the GIL is held; spec.precision is kSc.
+// `b` is not referred to afterwards; the packed weight lives on `cuda` (an ordinal) or the CPU (-1). b is on the host, or
+// on that device and is then read where it lies, after what the caller's `stream` holds.
+// Requires: the GIL is held; spec.precision is kSc; on CUDA b is dense and finite.
 // Errors: InvalidInput for shapes, types and what the device has no kernel for; NotFinite.
-std::unique_ptr<Packed> MakePacked(nanobind::handle b, const LinearSpec& spec, const ScConfig& config, int cuda);
+std::unique_ptr<Packed> MakePacked(nanobind::handle b, const LinearSpec& spec, const ScConfig& config, int cuda,
+                                   uintptr_t stream);
 
 }  // namespace stoch::python

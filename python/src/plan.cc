@@ -18,6 +18,7 @@
 #include "kernels/sc/sc_parameters.h"
 #include "models/sc_plan.h"
 #include "python/src/arrays.h"
+#include "python/src/attention.h"
 #include "python/src/bind.h"
 #include "python/src/errors.h"
 #include "python/src/packed.h"
@@ -72,11 +73,20 @@ class ModelPlan {
   }
   bool HasLengths() const { return sc_.files.mp != nullptr; }
 
-  std::unique_ptr<Packed> Pack(int layer, const std::string& op, nb::handle b, int cuda) {
+  std::unique_ptr<Packed> Pack(int layer, const std::string& op, nb::handle b, int cuda, uintptr_t stream) {
     const ScOperatorId id = OperatorNamed(op);
     const LinearSpec spec = plan_->Linear(layer, id);
     if (spec.precision != Precision::kSc) throw InvalidInput(op + " of layer " + std::to_string(layer) + " is not SC");
-    return MakePacked(b, spec, plan_->Config(layer, id), cuda);
+    return MakePacked(b, spec, plan_->Config(layer, id), cuda, stream);
+  }
+
+  // Requires: attention in SC.
+  std::unique_ptr<PromptAttention> Attention(int layer, int kv_heads, int head_dim, int64_t sequences,
+                                             int64_t positions, int cuda) {
+    const nb::gil_scoped_release release;
+    OpenDevice& open = DeviceOf(cuda < 0 ? Device{DeviceKind::kCpu, 0} : Device{DeviceKind::kCuda, cuda});
+    return std::make_unique<PromptAttention>(open, sc_.attention, plan_->Attention(layer), kv_heads, head_dim,
+                                             sequences, positions);
   }
 
   // Stream lengths of the rows of one call of qk or av; x is [rows, channels] on the host.
@@ -108,6 +118,9 @@ class ModelPlan {
 }  // namespace
 
 void BindPlan(nb::module_& m) {
+  nb::class_<PromptAttention>(m, "PromptAttention", "Causal attention of whole prompts.")
+      .def("run", &PromptAttention::Run, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("unit"), nb::arg("out"),
+           nb::arg("sequences"), nb::arg("stream"));
   nb::class_<ModelPlan>(m, "ModelPlan", "What every operator of every layer of a model runs.")
       .def(nb::init<const std::vector<std::string>&, const ScFileOptions&, int,
                     const std::tuple<int64_t, int64_t, int64_t>&>(),
@@ -118,7 +131,10 @@ void BindPlan(nb::module_& m) {
       .def_prop_ro("per_call", &ModelPlan::PerCall)
       .def_prop_ro("has_files", &ModelPlan::HasFiles)
       .def_prop_ro("has_lengths", &ModelPlan::HasLengths)
-      .def("pack", &ModelPlan::Pack, nb::arg("layer"), nb::arg("operator"), nb::arg("b"), nb::arg("cuda"))
+      .def("pack", &ModelPlan::Pack, nb::arg("layer"), nb::arg("operator"), nb::arg("b"), nb::arg("cuda"),
+           nb::arg("stream"))
+      .def("attention", &ModelPlan::Attention, nb::arg("layer"), nb::arg("kv_heads"), nb::arg("head_dim"),
+           nb::arg("sequences"), nb::arg("positions"), nb::arg("cuda"))
       .def("row_lengths", &ModelPlan::RowLengths, nb::arg("layer"), nb::arg("operator"), nb::arg("x"));
 }
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/caller_streams.h"
 #include "python/src/arrays.h"
 #include "python/src/bind.h"
 #include "python/src/config.h"
@@ -20,6 +19,7 @@
 #include "python/src/devices.h"
 #include "python/src/errors.h"
 #include "python/src/packed.h"
+#include "python/src/stream_order.h"
 
 namespace nb = nanobind;
 
@@ -42,26 +42,6 @@ TensorView AsOperand(const Array& array, std::string_view name, const OpenDevice
   view.device = open.device;
   return view;
 }
-
-// Orders the ops of a scope with the caller's stream, where the backend has streams.
-class StreamOrder {
- public:
-  StreamOrder(OpenDevice& open, uintptr_t stream)
-      : streams_(dynamic_cast<CallerStreams*>(open.backend.get())), device_(open.device), stream_(stream) {
-    if (streams_ == nullptr) return;
-    const std::string earlier = streams_->PollFinite(device_);
-    if (!earlier.empty()) throw NotFinite(earlier);
-    streams_->RunAfter(device_, stream_);
-  }
-  void End() {
-    if (streams_ != nullptr) streams_->RunBefore(device_, stream_);
-  }
-
- private:
-  CallerStreams* streams_;
-  Device device_;
-  uintptr_t stream_;
-};
 
 void Finish(OpenDevice& open, StreamOrder* order, bool wait) {
   order->End();
@@ -111,12 +91,12 @@ void PackedProduct(nb::handle a, const Packed& packed, nb::handle out, uintptr_t
     throw InvalidInput("a has " + std::to_string(x.dim(1)) + " columns, the packed b has " +
                        std::to_string(packed.weight().cols()));
   }
+  if (x.dim(0) == 0) return;
   if (!x.rows_dense()) {
     if (!left.on_cpu()) throw InvalidInput("a has rows that are not dense: pass a contiguous copy");
     x = WidenHost(left.view(), &wide);
     x.device = open.device;
   }
-  if (x.dim(0) == 0) return;
   LinearCall call;
   call.site = {-1, "sc_matmul"};
   call.x = x;
@@ -127,8 +107,8 @@ void PackedProduct(nb::handle a, const Packed& packed, nb::handle out, uintptr_t
   Finish(open, &order, check_finite);
 }
 
-std::unique_ptr<Packed> Pack(nb::handle b, const Config& config, int cuda) {
-  return MakePacked(b, {Precision::kSc, config.op()}, config.config(), cuda);
+std::unique_ptr<Packed> Pack(nb::handle b, const Config& config, int cuda, uintptr_t stream) {
+  return MakePacked(b, {Precision::kSc, config.op()}, config.config(), cuda, stream);
 }
 
 void CountsOf(nb::handle a, nb::handle b, const Config& config, nb::handle out) {
@@ -171,7 +151,7 @@ void BindProducts(nb::module_& m) {
         nb::arg("check_finite"));
   m.def("packed_product", &PackedProduct, nb::arg("a"), nb::arg("packed"), nb::arg("out"), nb::arg("stream"),
         nb::arg("check_finite"));
-  m.def("pack", &Pack, nb::arg("b"), nb::arg("config"), nb::arg("cuda"));
+  m.def("pack", &Pack, nb::arg("b"), nb::arg("config"), nb::arg("cuda"), nb::arg("stream"));
   m.def("counts", &CountsOf, nb::arg("a"), nb::arg("b"), nb::arg("config"), nb::arg("out"));
   m.def("synchronize", &Synchronize);
 }

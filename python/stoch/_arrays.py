@@ -122,6 +122,17 @@ def to_host(array: Any) -> Any:
     return np.from_dlpack(array)
 
 
+def packable(array: Any, ordinal: int) -> tuple[Any, int]:
+    """(what packing for a device reads, the address of the caller's stream): a tensor of torch on that device as it lies
+    there, else the array on the host."""
+    if ordinal < 0 or cuda_ordinal(array) != ordinal or library_of(array) != "torch" or array.dim() != 2:
+        return to_host(array), 0
+    dense = array.contiguous()
+    if dense.is_floating_point() and not bool(dense.detach().isfinite().all()):
+        raise _stoch.NotFinite("sc_matmul: NaN or infinity in b")
+    return dense, caller_stream(dense, ordinal, None)
+
+
 def integers(array: Any, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Whole numbers of any library or of lists, on the host."""
     values = np.asarray(to_host(array))

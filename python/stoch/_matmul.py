@@ -42,8 +42,8 @@ class Packed:
 def pack(b: Any, config: ScConfig | None = None, *, device: str | None = None, **parameters: ScValue) -> Packed:
     """Prepares b, float [m, d], for any number of products: codes and scales on its device.
 
-    `device`: 'cpu' or 'cuda:N', where it is not to be that of b. A weight on CUDA is read through the host, once.
-    b is not referred to afterwards.
+    `device`: 'cpu' or 'cuda:N', where it is not to be that of b. A tensor of torch is read on its GPU, another array on
+    CUDA through the host, once. b is not referred to afterwards.
 
     >>> import numpy as np, stoch
     >>> b = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
@@ -55,7 +55,8 @@ def pack(b: Any, config: ScConfig | None = None, *, device: str | None = None, *
     """
     chosen = config_of(config, parameters)
     ordinal = _arrays.cuda_ordinal(b) if device is None else _ordinal_of(device)
-    return Packed(_stoch.pack(_arrays.to_host(b), chosen._handle, ordinal), chosen)
+    operand, stream = _arrays.packable(b, ordinal)
+    return Packed(_stoch.pack(operand, chosen._handle, ordinal, stream), chosen)
 
 
 def _ordinal_of(device: str) -> int:

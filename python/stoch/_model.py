@@ -287,15 +287,16 @@ class Model:
             return Stream(self._handle.stream(request, prompt))
         return _result(self._handle.generate(request, [prompt], None)[0])
 
-    def logits(self, ids: Ids) -> Floats:
+    def logits(self, ids: Ids, *, progress: ProgressArgument = None) -> Floats:
         """Logits after every token, float32 [n, vocab]."""
         checked = _ids(ids, "ids")
         logits = np.empty((len(checked), int(self._facts["config"]["vocab_size"])), np.float32)
         if checked:
-            self._handle.logits(checked, logits)
+            with reporter(progress, "logits") as report:
+                self._handle.logits(checked, logits, report)
         return logits
 
-    def hidden(self, ids: Ids, layer: int) -> Floats:
+    def hidden(self, ids: Ids, layer: int, *, progress: ProgressArgument = None) -> Floats:
         """The residual stream of every token after `layer` decoder layers, float32 [n, hidden_size].
 
         0 is the embeddings; the last one, num_hidden_layers, is what the final norm reads.
@@ -303,7 +304,8 @@ class Model:
         checked = _ids(ids, "ids")
         hidden = np.empty((len(checked), int(self._facts["config"]["hidden_size"])), np.float32)
         if checked:
-            self._handle.hidden(checked, operator.index(layer), hidden)
+            with reporter(progress, "hidden") as report:
+                self._handle.hidden(checked, operator.index(layer), hidden, report)
         return hidden
 
     def logits_sha256(self, ids: Ids, *, new_tokens: int = 1) -> str:

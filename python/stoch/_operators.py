@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from stoch import _arrays, _stoch
 from stoch._config import ModelConfig, ScConfig, _path
 from stoch._matmul import Packed, pack
 
+_ROOM = 256  # positions that room for prompts is a multiple of
+_MAX_PROMPTS = 4
 _LAYERS = re.compile(r"\d+(-\d+)?(\+\d+(-\d+)?)*")
 
 
@@ -71,16 +74,44 @@ class Operators:
         self.per_call = bool(self._plan.per_call)  # a row's length depends on all rows of its call
         self._configs: dict[tuple[int, str], ScConfig] = {}
         self.has_lengths = self._plan.has_lengths and self.attention != "exact"
-        if self.has_lengths and self.attention == "per_head":
-            raise _stoch.InvalidInput("attention = per_head with mp: allowed is per_token, per_row, exact")
-        if self.attention != "exact":
-            for layer in range(layers):
-                for name in ("qk", "av"):
-                    if self._plan.arith(layer, name) != "sc":
-                        raise _stoch.InvalidInput(
-                            f"SC setting {layer}.{name}.arith = {self._plan.arith(layer, name)}: allowed here is sc, "
-                            "or attention=False"
-                        )
+        if self.has_lengths:
+            self._engine_only = ["mp with attention = per_head" if self.attention == "per_head" else ""] * layers
+        else:
+            self._engine_only = [self._integers(layer) for layer in range(layers)]
+        self._prompts: OrderedDict[Any, Any] = OrderedDict()
+
+    def _integers(self, layer: int) -> str:
+        """The first product of a layer's attention that has no streams."""
+        if self.attention == "exact":
+            return ""
+        kinds = {name: self._plan.arith(layer, name) for name in ("qk", "av")}
+        if "fp" in kinds.values():
+            name = next(name for name, kind in kinds.items() if kind == "fp")
+            raise _stoch.InvalidInput(f"SC setting {layer}.{name}.arith = fp: allowed in attention is attention = exact")
+        return next((f"{name}.arith = {kind}" for name, kind in kinds.items() if kind != "sc"), "")
+
+    def engine_only(self, layer: int) -> str:
+        """What only the engine's own attention computes in a layer; "" where products of `sc_matmul` do too."""
+        return self._engine_only[layer]
+
+    def prompt_attention(self, layer: int, kv_heads: int, head_dim: int, prompts: int, positions: int, cuda: int) -> Any:
+        """The engine's attention of a layer with room for this; None, or InvalidInput, where it has no kernel."""
+        products = layer if self.has_lengths else tuple(self._plan.config(layer, name) for name in ("qk", "av"))
+        arith = tuple(self._plan.arith(layer, name) for name in ("qk", "av"))
+        key = (products, arith, kv_heads, head_dim, prompts, -(-positions // _ROOM) * _ROOM, cuda)
+        if key in self._prompts:
+            self._prompts.move_to_end(key)
+            return self._prompts[key]
+        made = None
+        try:
+            made = self._plan.attention(layer, kv_heads, head_dim, prompts, key[5], cuda)
+        except _stoch.InvalidInput:
+            if self._engine_only[layer]:
+                raise
+        self._prompts[key] = made
+        if len(self._prompts) > _MAX_PROMPTS:
+            self._prompts.popitem(last=False)
+        return made
 
     def describe(self) -> str:
         """The settings and files, as the command line names them."""
@@ -106,8 +137,9 @@ class Operators:
         config = self.of(layer, operator)
         if operator not in self._known:
             return pack(weight, config)
-        handle = self._plan.pack(layer, operator, _arrays.to_host(weight), _arrays.cuda_ordinal(weight))
-        return Packed(handle, config)
+        ordinal = _arrays.cuda_ordinal(weight)
+        operand, stream = _arrays.packable(weight, ordinal)
+        return Packed(self._plan.pack(layer, operator, operand, ordinal, stream), config)
 
     def row_lengths(self, layer: int, operator: str, rows: Any) -> npt.NDArray[np.int64]:
         """Stream lengths of the rows of one call of qk or av."""

@@ -173,6 +173,15 @@ def test_progress(demo: str) -> None:
         with pytest.raises(KeyError, match="from a callback"):
             model.generate(["a", "b"], max_tokens=2, progress=fail)
         assert model.generate("a", max_tokens=2).ids
+        ids = model.tokenize(PROMPT) * 40
+        for call in (model.logits, lambda ids, progress: model.hidden(ids, 1, progress=progress)):
+            seen.clear()
+            call(ids, progress=lambda *args: seen.append(args))
+            assert [done for done, _, _ in seen] == sorted({done for done, _, _ in seen})
+            assert seen[-1][:2] == (len(ids), len(ids)) and seen[0][2] in ("logits", "hidden")
+            with pytest.raises(KeyError, match="from a callback"):
+                call(ids, progress=fail)
+        assert len(model.logits(ids[:3], progress=True)) == 3
 
 
 def test_interrupt_leaves_the_model_usable(model: stoch.Model) -> None:

@@ -39,6 +39,13 @@ def test_only_the_init_function_is_exported() -> None:
     assert listed.stdout.split()[-1:] == ["PyInit__stoch"] and len(listed.stdout.splitlines()) == 1
 
 
+def test_no_library_of_cuda_is_needed() -> None:
+    """The same wheel runs with and without: what it uses of CUDA is inside, or loaded where it is used."""
+    listed = subprocess.run(["readelf", "-d", stoch._stoch.__file__], capture_output=True, text=True, check=True)
+    needed = [line for line in listed.stdout.splitlines() if "NEEDED" in line]
+    assert needed and not [line for line in needed if "libcu" in line or "libnccl" in line]
+
+
 def test_after_fork(demo: str) -> None:
     a = np.ones((2, 4), np.float32)
     stoch.sc_matmul(a, a)

@@ -235,7 +235,7 @@ def test_trace_of_rungs(tmp_path: Path) -> None:
         sc_matmul(
             torch.randn(2, 300), torch.randn(5, 300), chunk_d=128, stoc_len=128, halve_bipolar_stoc_len=True,
             rung_table=table, level_lens=[32, 96],
-        )  # fmt: skip
+        )
         trace.flush()
     finally:
         trace.disable()
@@ -264,3 +264,66 @@ def test_trace_of_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert header["schema"] == "scmp-trace-v1" and header["header"]["n_records"] is None
     assert [call["seq"] for call in calls] == [0, 1, 2] and calls[0]["macs"] == 48
     assert trailer == {"trailer": True, "n_records": 3, "model": "m"}
+
+
+class Noisy(torch.nn.Module):
+    """A block whose error is smallest, 0, at boundaries of its own, and whose cost falls with them."""
+
+    def __init__(self, cfg, best: list[float], index: int) -> None:
+        super().__init__()
+        self.cfg, self.best, self.index = cfg, torch.tensor(best), index
+        self.exact = torch.nn.Linear(4, 4)
+        self.noise = torch.randn(4, generator=torch.Generator().manual_seed(index))
+
+    def forward(self, x):
+        from scmp_kernels.mp import AutoMPBudgetLogger
+
+        boundaries = self.cfg.get_boundaries("qk")  # of the block that a hook has named
+        AutoMPBudgetLogger.record(self.index, "qk", 10.0, 10.0 * (1 - float(boundaries.mean())))
+        return self.exact(x) + float((boundaries - self.best).square().sum()) * self.noise * x.square()
+
+
+def calibrated(**options: object):
+    from scmp_kernels.mp import FreeBoundaryMPConfig, auto_calibrate_mp
+
+    torch.manual_seed(3)
+    cfg = FreeBoundaryMPConfig([128, 64, 32])
+    blocks = torch.nn.ModuleList([Noisy(cfg, [0.8, 0.3], 0), Noisy(cfg, [0.6, 0.5], 1)])
+    exact = [block.exact for block in blocks]
+    model = torch.nn.Sequential(*blocks)
+    report = auto_calibrate_mp(
+        model_fp=None, model_sc=model, blocks_fp=exact, blocks_sc_container=blocks, calib_loader=[torch.randn(6, 4)] * 2,
+        device="cpu", n_calib=10, cfg=cfg, ops_per_block=["qk"], fit_compensation=False, install_compensation=False,
+        n_candidates=41, n_outer_per_op=4, log_fn=lambda _: None, **options,
+    )
+    return cfg, report
+
+
+def test_auto_calibration_finds_the_boundaries() -> None:
+    for objective in ("raw_mse", "comp_residual"):
+        cfg, report = calibrated(search_objective=objective)
+        for index, best in ((0, [0.8, 0.3]), (1, [0.6, 0.5])):
+            assert (cfg.get_boundaries("qk", index) - torch.tensor(best)).abs().max() < 0.03, objective
+            assert report[index]["raw_rmse_after"] < 0.1 * report[index]["rmse_before"]
+    assert report[0]["boundaries_per_op"]["qk"]["boundaries"] == cfg.get_boundaries("qk", 0).tolist()
+
+
+def test_auto_calibration_keeps_its_budget() -> None:
+    cfg, report = calibrated(budget_ratio=0.3, search_objective="raw_mse")
+    costs = [row["block_compute_actual"] / row["block_compute_baseline"] for row in report]
+    assert sum(costs) / 2 <= 0.3 + 1e-6 and min(costs) > 0.2
+    with pytest.raises(AssertionError, match="search_objective"):
+        calibrated(search_objective="mse")
+
+
+def test_ridge_fitter() -> None:
+    from scmp_kernels.mp import RidgeFitter
+
+    torch.manual_seed(2)
+    x, w = torch.randn(50, 3, dtype=torch.float64), torch.randn(3, 2, dtype=torch.float64)
+    noise = torch.randn(50, 2, dtype=torch.float64)
+    augmented = torch.cat([x, torch.ones(50, 1, dtype=torch.float64)], dim=1)
+    best = torch.linalg.lstsq(augmented, noise).solution
+    want = float((noise - augmented @ best).square().sum())
+    assert abs(RidgeFitter(x, ridge=1e-12).residual_norm_sq(x @ w + 5 + noise) - want) < 1e-6
+    assert RidgeFitter(x, ridge=1e6).residual_norm_sq(x @ w) > 1

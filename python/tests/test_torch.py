@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 import stoch  # noqa: E402
 import stoch.torch  # noqa: E402
+from stoch import _torch_attention  # noqa: E402
 
 IDS = torch.arange(3, 19).reshape(2, 8)
 
@@ -133,13 +134,66 @@ def test_attention(llama, mode: str) -> None:
     assert torch.equal(logits(llama, ids), exact)
 
 
+@pytest.mark.parametrize("mode", ["per_token", "per_head", "per_row"])
+def test_whole_prompts_run_the_engines_attention(llama, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same definition as the products, but for the last bits of the softmax; and what torch has of it is not called."""
+    ids = IDS[:1]
+    with stoch.torch.patched(llama, f"attention={mode}"):
+        with monkeypatch.context() as patch:
+            patch.setattr(_torch_attention, "_product", None)
+            whole = logits(llama, ids)
+        monkeypatch.setattr(_torch_attention, "_engine_attention", lambda *_: None)
+        products = logits(llama, ids)
+    with stoch.torch.patched(llama, "attention=exact"):
+        exact = logits(llama, ids)
+    assert (whole - products).abs().mean() < 0.05 * (whole - exact).abs().mean()
+
+
+ATTENTION = {
+    "streams": {"sc": "preset=halved"},
+    "per_row": {"sc": "attention=per_row"},
+    "integers": {"sc": "av.arith=int8,qk.arith=int8"},
+    "integers per_head": {"sc": "av.arith=int8,attention=per_head"},
+    "lengths": {"sc": "preset=halved", "mp": True},
+    "lengths per_head": {"sc": "attention=per_head", "mp": True},
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_a_patched_model_is_near_the_engines(demo: str, tmp_path: Path, name: str) -> None:
+    """What is around the products is torch's: the difference to stoch.load is far below what SC costs."""
+    options = dict(ATTENTION[name])
+    if options.pop("mp", False):
+        options["mp"] = write_table(tmp_path / "mp.json")
+    model = transformers.LlamaForCausalLM.from_pretrained(demo, dtype=torch.float32).eval()
+    with stoch.load(demo, device="cpu", **options) as engine:
+        tokens = engine.tokenize("Once upon a time, there was a little girl named Lily. She liked to play in the park.")
+        want = torch.from_numpy(engine.logits(tokens))
+    ids = torch.tensor([tokens])
+    exact = logits(model, ids)[0]
+    with stoch.torch.patched(model, **options):
+        got = logits(model, ids)[0]
+        assert (got - want).abs().mean() < 0.1 * (want - exact).abs().mean()
+        if name.startswith("integers"):
+            # A step computes the rows before it again.
+            with torch.no_grad():
+                cache = model(ids[:, :-1], use_cache=True).past_key_values
+            last = logits(model, ids[:, -1:], past_key_values=cache)[0, -1]
+            if name == "integers":  # nothing that was computed depends on later tokens
+                assert (last - got[-1]).abs().mean() < 0.1 * (want - exact).abs().mean()
+            padding = torch.ones_like(ids)
+            padding[:, :2] = 0
+            with pytest.raises(stoch.InvalidInput, match="causal mask"):
+                logits(model, ids, attention_mask=padding)
+
+
 def test_per_token_attention_is_the_definition() -> None:
     """Codes of v by position, its scales folded into p: the sums of docs/sc_arithmetic.md, in numpy."""
     rng = np.random.default_rng(3)
     p = np.tril(rng.random((1, 6, 6), dtype=np.float32))
     v = rng.standard_normal((1, 6, 4), dtype=np.float32)
     config = stoch.ScConfig(halve=True, stoc_len=64)
-    y = stoch.torch._av_per_token(torch.from_numpy(p), torch.from_numpy(v), config).numpy()
+    y = _torch_attention._av_per_token(torch.from_numpy(p), torch.from_numpy(v), config).numpy()
     q = np.float32(127)
     scale_v = (np.maximum(np.abs(v).max(axis=2), np.float32(1e-5)) / q).astype(np.float32)
     codes_v = np.rint(v / scale_v[..., None])
@@ -252,9 +306,10 @@ def test_lengths_of_a_call(llama, tmp_path: Path) -> None:
     assert logits(llama, IDS[:1]).shape[-1] == 200
     with pytest.raises(stoch.InvalidInput, match="batch is 1"):
         logits(llama, IDS)
-    with pytest.raises(stoch.InvalidInput, match="per_head"):
-        stoch.torch.unpatch(llama)
-        stoch.torch.patch(llama, "attention=per_head", mp=table)
+    stoch.torch.unpatch(llama)
+    stoch.torch.patch(llama, "attention=per_head", mp=table, mp_normalise="call")
+    with pytest.raises(stoch.InvalidInput, match="batch is 1"):
+        logits(llama, IDS)
 
 
 @pytest.mark.parametrize("method", ["smoothquant", "awq"])
@@ -298,9 +353,9 @@ def test_hybrid_mask(llama, tmp_path: Path) -> None:
     codes = [np.clip(np.rint(o / s[:, None]), -7, 7) for o, s in zip((x.numpy(), module.weight.detach().numpy()), scale)]
     want = (codes[0] @ codes[1].T).astype(np.float32) * (scale[0][:, None] * scale[1][None])
     assert np.array_equal(y.numpy(), want)
-    (tmp_path / "mask.json").write_text(json.dumps({"default": "sc", "schedule": {"qk": ["int8", "sc"]}}))
+    (tmp_path / "mask.json").write_text(json.dumps({"default": "sc", "schedule": {"qk": ["fp", "sc"]}}))
     stoch.torch.unpatch(llama)
-    with pytest.raises(stoch.InvalidInput, match="qk.arith"):
+    with pytest.raises(stoch.InvalidInput, match="attention = exact"):
         stoch.torch.patch(llama, mask=tmp_path / "mask.json")
 
 

@@ -50,7 +50,11 @@ void CallerOrder::RunBefore(cudaStream_t stream) {
 
 std::string CallerOrder::PollFinite() {
   if (!copied_ || IsCaptured()) return {};
+  // Another stream of this process may be captured: the question is not part of that.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  STOCH_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
   const cudaError_t ended = cudaEventQuery(seen_);
+  STOCH_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
   if (ended == cudaErrorNotReady) return {};
   STOCH_CUDA(ended);
   copied_ = false;

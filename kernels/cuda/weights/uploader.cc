@@ -46,6 +46,12 @@ void ParallelDecode(const WeightSource& part, int64_t first, int64_t count, floa
   decode(0);
 }
 
+bool IsOnDevice(const void* data) {
+  cudaPointerAttributes attributes{};
+  STOCH_CUDA(cudaPointerGetAttributes(&attributes, data));
+  return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+}
+
 }  // namespace
 
 DType SourceType(const WeightSource& source) {
@@ -82,6 +88,12 @@ void Uploader::Fill(Stage& stage, const WeightSource& part, int64_t first, int64
     return;
   }
   const int64_t size = static_cast<int64_t>(DTypeSize(part.dtype));
+  if (part.decoder == nullptr && IsOnDevice(part.host)) {
+    // A tensor of another library on this device.
+    STOCH_CUDA(cudaMemcpyAsync(stage.device.data(), static_cast<const char*>(part.host) + first * size,
+                               static_cast<size_t>(count * size), cudaMemcpyDeviceToDevice, ctx_.stream));
+    return;
+  }
   char* pinned = static_cast<char*>(stage.pinned.data());
   if (part.decoder != nullptr) {
     ParallelDecode(part, first, count, reinterpret_cast<float*>(pinned));

@@ -33,7 +33,7 @@ class Uploader {
 
   // Calls consume(slab) for slabs in row order; consume launches kernels on ctx.stream that read the slab.
   // Requires: parts share cols, have type F32, F16 or BF16, and start at multiples of `granule` rows of the stack, as
-  //           slabs then do.
+  //           slabs then do. WeightSource::host may be memory of this device, written before the ops to come.
   void ForEachSlab(std::span<const WeightSource> parts, int64_t granule,
                    const std::function<void(const WeightSlab&)>& consume);
   // Frees the slabs' memory, once nothing reads them any more.

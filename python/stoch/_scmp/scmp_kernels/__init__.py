@@ -10,12 +10,14 @@ What differs from the original:
   configurations are saved in the user's cache, not next to the package.
 - Values outside of an explicit range are clamped to it.
 - A length above 2**sc_prec is refused.
+- mp.auto_calibrate_mp takes the regression and its module from qwt_sc.compensation, as the original, and does without
+  that package where fit_compensation is False.
 
 SCMP_KERNELS_SEMANTICS is read at every call: `published-2026` (the default: at most 64 masks, no counter masks, no
 unscrambled rescaling) or `published` (commit fe3e75c: 256 masks, all of these allowed).
 
 Here: sc (matmul, kernels, conv, sc_enable, rng, sng, lfsr_taps, constants, config_helpers), quant (fused, grouped,
-smoothquant), mp (config), trace. Not here: kernels in Triton, mp.auto_calibrator (`stoch calibrate mp` makes tables).
+smoothquant), mp (config, auto_calibrator), trace. Not here: kernels in Triton.
 """
 
 from .sc import conv2d_lowered_rows, sc_conv2d, sc_matmul

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams of different lengths."""
 
+from .auto_calibrator import RidgeFitter, auto_calibrate_mp, oracle_search_block, oracle_search_op
 from .config import (
     AdaptiveMPConfig,
     AutoMPBudgetLogger,
@@ -26,11 +27,15 @@ __all__ = [
     "MPDistributionLogger",
     "MetricProfiler",
     "RangeMPConfig",
+    "RidgeFitter",
     "RowAssignment",
     "adaptive_classify_rows",
+    "auto_calibrate_mp",
     "classify_groups_by_range",
     "classify_rows_by_metric",
     "compute_row_metric",
     "get_current_block_idx",
+    "oracle_search_block",
+    "oracle_search_op",
     "set_current_block_idx",
 ]

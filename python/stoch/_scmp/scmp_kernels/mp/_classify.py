@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 _ROW_METRIC_EPS = 1e-12
 ROW_METRIC_NAMES = ("amax", "l2", "crest")

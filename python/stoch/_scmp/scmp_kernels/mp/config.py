@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -57,7 +57,7 @@ __all__ = [
     "set_current_block_idx",
 ]
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 _CURRENT_BLOCK_IDX = 0
 
@@ -171,7 +171,7 @@ class FreeBoundaryMPConfig(AdaptiveMPConfig):
             self._checked_level(level)
 
     def _checked(self, boundaries: Any) -> Tensor:
-        values = boundaries.detach().cpu().float() if isinstance(boundaries, Tensor) else torch.as_tensor(boundaries).float()
+        values = boundaries.detach().cpu().float() if isinstance(boundaries, torch.Tensor) else torch.as_tensor(boundaries).float()
         if values.numel() != len(self.stoc_len_levels) - 1:
             raise AssertionError(f"{values.numel()} boundaries: expected {len(self.stoc_len_levels) - 1}")
         return values
@@ -195,7 +195,7 @@ class FreeBoundaryMPConfig(AdaptiveMPConfig):
         found = self.boundaries.get(self._key(operator, block_idx))
         if found is None:
             return self.default_boundaries()
-        return found if isinstance(found, Tensor) else torch.as_tensor(found)
+        return found if isinstance(found, torch.Tensor) else torch.as_tensor(found)
 
     def set_boundaries(self, operator: str, block_idx: int, boundaries: Any) -> None:
         """Sets them; a fixed level goes."""

@@ -8,12 +8,13 @@ counterpart; their launchers are these functions, on any device.
 from __future__ import annotations
 
 import functools
+from typing import TypeAlias
 
 import torch
 
 from .grouped import _over
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 _SMALLEST = 1e-5
 

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 _SMALLEST = 1e-5
 

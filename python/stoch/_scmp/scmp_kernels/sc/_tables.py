@@ -7,7 +7,7 @@ The engine has one sequence for each side. Configurations whose channels differ 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import stoch
@@ -18,7 +18,7 @@ from ..quant.grouped import _grouped_asymmetric_quant, _grouped_symmetric_quant
 from ._environment import _scrambling
 from .sng import RNGPool, SNGBank
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 _CHUNK = 128  # channels whose tables are in memory at once
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from .matmul import sc_matmul
 
 __all__ = ["conv2d_lowered_rows", "sc_conv2d"]
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 IntOrPair = int | Sequence[int]
 Logger = Callable[..., None]
 

@@ -7,7 +7,7 @@ held against.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -17,7 +17,7 @@ from .config_helpers import make_sobol_simple_config
 
 __all__ = ["sc_matmul_enable"]
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 _METHODS = ("k_shortcut", "cycle_by_cycle")
 
