@@ -96,6 +96,7 @@ class CudaBackend final : public Backend, public CallerStreams {
   void ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op, const ScExtras& extras,
                      std::span<const int> lengths, const TensorView& out) override;
   bool has_extras() const override { return true; }
+  bool has_dilated() const override { return true; }
   bool ObserveLengths(OpObserver* observer) override;
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;
   void CheckFinite(Device device) override;

@@ -18,7 +18,6 @@ namespace {
 
 AttentionArgs Check(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const CudaPass& pass) {
   CheckAttention(call, pass.rows());
-  if (!call.dilated.empty()) Reject(call.site, "dilated attention has no kernel on a GPU: give --device cpu");
   for (const PassSequence& sequence : pass.sequences()) {
     CheckAttentionSequence(call, sequence.length, sequence.num_pages);
   }
@@ -138,6 +137,21 @@ void RunScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionSha
   LaunchScRows(ctx, args, shape, qk, av, q, window, rows, memory.spill);
 }
 
+// Every row through one kernel, whatever the pass.
+void LaunchDilated(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& cache, int layer,
+                   const AttentionShape& shape, const DilatedPairs& pairs, const Bounds& bounds, const CudaPass& pass) {
+  const ScTables& qk = ctx.tables.Get(cache.qk(layer));
+  const ScTables& av = ctx.tables.Get(cache.av(layer));
+  Scratch scratch(ctx.workspace);
+  QueryCodes q;
+  q.words = scratch.Take<uint32_t>(static_cast<int64_t>(args.rows) * args.num_heads * args.kv.head_dim / 4);
+  q.scales = scratch.Take<float>(static_cast<int64_t>(args.rows) * args.num_heads);
+  LaunchAppendCodes(ctx, args, qk.q_max, av.q_max, q);
+  Scratch rows(ctx.workspace);
+  const RowScratch memory = MakeRowScratch(ctx, rows, args, shape, pass);
+  LaunchDilatedRows(ctx, args, shape, qk, av, q, pairs, {nullptr, args.rows, bounds.max_length}, memory.spill);
+}
+
 void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& cache, int layer,
               const AttentionShape& shape, const AttentionPlan& plan, const Bounds& bounds, const CudaPass& pass) {
   const KvCacheSpec& spec = cache.spec();
@@ -188,10 +202,12 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const KvCacheSpec& spec = cache.spec();
   const bool recording = ctx.IsRecording();
   const Bounds bounds = MakeBounds(pass, spec, recording);
+  const DilatedPairs pairs = MakeDilatedPairs(call.dilated, call.first_head);
   if (const MixedProducts* mixed = cache.mixed(call.cache_layer); mixed != nullptr) {
-    return LaunchMixedAttention(ctx, args, call.site, *mixed, pass, recording);
+    return LaunchMixedAttention(ctx, args, call.site, *mixed, pairs, pass, recording);
   }
   const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, args.kv.qk_swapped != nullptr);
+  if (pairs.count > 0) return LaunchDilated(ctx, args, cache, call.cache_layer, shape, pairs, bounds, pass);
   AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, bounds.max_length, recording);
   // Kernels for tiles have no window.
   if (args.window > 0 && args.window < bounds.max_length) plan.long_rows = plan.short_rows;

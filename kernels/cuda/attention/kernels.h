@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/attention/dilated.cuh"
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pass.h"
@@ -102,6 +103,11 @@ void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, Attenti
 void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const RowSet& rows,
                   const ScoreSpill& spill);
+
+// ---- dilated.cu: the same for kPerToken where pairs say what a row sees, in memory of the same size.
+void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                       const ScTables& av, const QueryCodes& q, const DilatedPairs& pairs, const RowSet& rows,
+                       const ScoreSpill& spill);
 
 // ---- split/: the same for kPerToken with every context cut over the whole GPU, where PlanSplit supports it.
 void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
