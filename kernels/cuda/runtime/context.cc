@@ -5,6 +5,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/base/ordinal.h"
 #include "kernels/cuda/runtime/gpu_probe.h"
 
 namespace stoch::cuda {
@@ -25,9 +26,9 @@ DeviceContext::DeviceContext(int ordinal)
       finite_seen_(AllocatePinned(sizeof(int))) {
   DeviceGuard guard(device);
   cudaDeviceProp properties{};
-  STOCH_CUDA(cudaGetDeviceProperties(&properties, ordinal));
+  STOCH_CUDA(cudaGetDeviceProperties(&properties, OrdinalOf(ordinal)));
   l2_bytes = properties.l2CacheSize;
-  traits = ProbeGpu(ordinal);
+  traits = ProbeGpu(OrdinalOf(ordinal));
   STOCH_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   STOCH_CUDA(cudaStreamCreateWithFlags(&copy_stream, cudaStreamNonBlocking));
   STOCH_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
