@@ -479,9 +479,10 @@ TEST(DilatedDepth, AGpuHasTheBitsOfTheCpu) {
       c.num_heads = 1 + static_cast<int>(seed % 3);
       c.head_dim = std::vector<int>{64, 128, 24, 256}[seed % 4];
       c.first_head = static_cast<int64_t>(seed % 5);
-      c.window = seed % 4 == 1 ? 3000 : 0;
       if (seed % 3 == 1) c.sc.scramble_masks = 256;
-      if (seed % 5 == 2) c.sc.gate = ScGate::kXnor;
+      if (seed % 5 == 2) c.sc.gate = ScGate::kXnor;  // the kernels of other tables
+      // Code 0 counts in an XNOR gate, which is why models refuse it where there is a window.
+      c.window = seed % 4 == 1 && c.sc.gate != ScGate::kXnor ? 3000 : 0;
       c.sc.halve = c.sc.gate != ScGate::kXnor && seed % 2 == 0;
       const Inputs in(seed++, c);
       for (const int64_t rows : {1, 5, 40}) {

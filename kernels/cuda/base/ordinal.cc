@@ -30,6 +30,11 @@ int OrdinalOf(int device_index) {
   return device_index % gpus;
 }
 
+bool SharesStreams() {
+  static const bool shares = LogicalGpus() > 0 && std::getenv("STOCH_TEST_SHARED_STREAM") != nullptr;
+  return shares;
+}
+
 int DeviceNumbers(int gpus) { return gpus > 0 && LogicalGpus() > gpus ? LogicalGpus() : gpus; }
 
 }  // namespace stoch::cuda

@@ -9,6 +9,10 @@ namespace stoch::cuda {
 // once.
 int OrdinalOf(int device_index);
 
+// With STOCH_TEST_LOGICAL_GPUS: whether device numbers that share a GPU share a stream too (STOCH_TEST_SHARED_STREAM=1).
+// Kernels with a barrier of their grid must not run side by side on one GPU: each might hold SMs that the other waits for.
+bool SharesStreams();
+
 // How many device numbers there are where `gpus` GPUs are usable.
 int DeviceNumbers(int gpus);
 
