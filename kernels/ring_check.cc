@@ -3,6 +3,7 @@
 
 #include "kernels/call_check.h"
 #include "kernels/ring.h"
+#include "kernels/ring_hop.h"
 
 namespace stoch {
 namespace {
@@ -40,6 +41,13 @@ void CheckSameCaches(const RingAttentionCall& call) {
 }
 
 }  // namespace
+
+LostHop MakeLostHop(const RingHop& hop, const char* what, int64_t limit_ms) {
+  return LostHop(SiteName(hop.site) + ": hop " + std::to_string(hop.hop) + " of " + std::to_string(hop.hops) + " from " +
+                     DeviceName(hop.from) + " to " + DeviceName(hop.to) + " " + what + " within " +
+                     std::to_string(limit_ms) + " ms",
+                 hop);
+}
 
 void CheckRingHandles(const RingAttentionCall& call) {
   if (!IsStripeCount(static_cast<int64_t>(call.parts.size())) || call.scratch.size() != call.parts.size()) {

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "kernels/call_check.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/half.h"
+#include "kernels/stripes.h"
 
 namespace stoch {
 namespace {
@@ -105,6 +107,13 @@ void CheckKvOperators(const KvCacheSpec& spec) {
     CheckKvOperator("qk", layer.qk, spec.mode);
     CheckKvOperator("av", layer.av, spec.mode);
   }
+}
+
+void CheckStripes(const KvCacheSpec& spec) {
+  constexpr int kDealtPage = 64;
+  if (IsStripeCount(spec.stripes) && (spec.stripes == 1 || spec.page_tokens == kDealtPage)) return;
+  Reject({-1, "kv cache"}, "stripes must be 1, 2, 4 or 8, and pages of more than one have " +
+                               std::to_string(kDealtPage) + " positions");
 }
 
 void RejectNonFinite(std::span<const WeightSource> parts, int64_t row) {

@@ -22,6 +22,9 @@ void CheckAccumulator(const ScOperator& op, int64_t dims, std::string_view where
 // words).
 void CheckKvOperators(const KvCacheSpec& spec);
 
+// stripes is 1, or 2, 4 or 8 with pages of 64 positions.
+void CheckStripes(const KvCacheSpec& spec);
+
 // Says where the number is that a backend found in row `row` of the stack: tensor, row and column.
 // Requires: 0 <= row < the parts' rows together; the row holds NaN, infinity, or a value that is none in float16.
 [[noreturn]] void RejectNonFinite(std::span<const WeightSource> parts, int64_t row);

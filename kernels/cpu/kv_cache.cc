@@ -25,9 +25,8 @@ void CpuKvCache::Check(const KvCacheSpec& spec) {
     Reject({-1, "kv cache"}, "layers, KV heads, head_dim, page_tokens and pages must be at least 1");
   }
   if (spec.precision == Precision::kFp16) Reject({-1, "kv cache"}, "precision fp16 needs a GPU");
-  if (!IsStripeCount(spec.stripes) || (spec.stripes > 1 && spec.page_tokens != kBlockRows)) {
-    Reject({-1, "kv cache"}, "stripes must be 1, 2, 4 or 8, and pages of more than one have 64 positions");
-  }
+  static_assert(kBlockRows == 64);  // the pages that CheckStripes wants
+  CheckStripes(spec);
   CheckKvOperators(spec);
 }
 

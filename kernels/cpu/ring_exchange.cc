@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/call_check.h"
+#include "kernels/ring_hop.h"
 
 namespace stoch::cpu {
 
@@ -58,11 +57,7 @@ template <typename Done>
 bool RingExchange::WaitFor(Lock& lock, const RingHop& hop, const char* what, const Done& done) {
   if (changed_.wait_for(lock, limit_, [&] { return failed_ || done(); })) return !failed_;
   lock.unlock();
-  Fail(std::make_exception_ptr(LostHop(SiteName(hop.site) + ": hop " + std::to_string(hop.hop) + " of " +
-                                           std::to_string(hop.hops) + " from " + DeviceName(hop.from) + " to " +
-                                           DeviceName(hop.to) + " " + what + " within " +
-                                           std::to_string(limit_.count()) + " ms",
-                                       hop)));
+  Fail(std::make_exception_ptr(MakeLostHop(hop, what, limit_.count())));
   return false;
 }
 

@@ -13,9 +13,11 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/base/ordinal.h"
 #include "kernels/cuda/families/experts.h"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/mixed/linear.h"
+#include "kernels/cuda/ring/attention.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/runtime/bandwidth.h"
 #include "kernels/cuda/runtime/nvml_memory.h"
@@ -33,7 +35,7 @@ namespace stoch::cuda {
 
 CudaBackend::CudaBackend(std::span<const int> ordinals) {
   for (const int ordinal : ordinals) {
-    const std::optional<int64_t> before = UsedDeviceBytes(ordinal);
+    const std::optional<int64_t> before = UsedDeviceBytes(OrdinalOf(ordinal));
     per_device_.push_back(std::make_unique<PerDevice>(ordinal));
     MeasureRuntime(per_device_.back().get(), before);
     devices_.push_back(per_device_.back()->context.device);
@@ -54,10 +56,10 @@ void CudaBackend::MeasureRuntime(PerDevice* entry, std::optional<int64_t> before
   static std::map<int, int64_t> contexts;  // made once a process, whatever number of backends follows
   const Device device = entry->context.device;
   DeviceGuard guard(device);
-  const std::optional<int64_t> after = UsedDeviceBytes(device.index);
+  const std::optional<int64_t> after = UsedDeviceBytes(OrdinalOf(device.index));
   const std::lock_guard lock(mutex);
   const int64_t measured = before && after ? *after - *before : kContextBytes;
-  const int64_t context = contexts.try_emplace(device.index, std::max<int64_t>(0, measured)).first->second;
+  const int64_t context = contexts.try_emplace(OrdinalOf(device.index), std::max<int64_t>(0, measured)).first->second;
   entry->runtime_taken_bytes = context;
   entry->runtime_bytes = context + kCodeBytes + kGraphBytes;
 }
@@ -77,7 +79,7 @@ DeviceInfo CudaBackend::info(Device device) const {
   const DeviceContext& ctx = At(device).context;
   DeviceGuard guard(device);
   cudaDeviceProp properties{};
-  STOCH_CUDA(cudaGetDeviceProperties(&properties, device.index));
+  STOCH_CUDA(cudaGetDeviceProperties(&properties, OrdinalOf(device.index)));
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   STOCH_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -142,7 +144,9 @@ int64_t CudaBackend::AttentionScratchBytes(const KvCacheSpec& spec, int num_head
                                   limits.max_pages_per_sequence * spec.page_tokens};
   int64_t most = 0;
   for (const auto& entry : per_device_) {
-    most = std::max(most, stoch::AttentionScratchBytes(entry->context.traits, shape, attention));
+    const GpuTraits& gpu = entry->context.traits;
+    most = std::max(most, spec.stripes > 1 ? RingWorkspaceBytes(gpu, spec, num_heads, limits)
+                                           : stoch::AttentionScratchBytes(gpu, shape, attention));
   }
   return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));
 }
@@ -232,8 +236,7 @@ void CudaBackend::Copy(const TensorView& to, const TensorView& from) {
   DeviceGuard guard(from.device);
   target.RecordReady();
   STOCH_CUDA(cudaStreamWaitEvent(source.stream, target.ready()));
-  STOCH_CUDA(cudaMemcpyPeerAsync(to.data, to.device.index, from.data, from.device.index,
-                                 static_cast<size_t>(to.bytes()), source.stream));
+  CopyBetween(to.data, to.device, from.data, from.device, static_cast<size_t>(to.bytes()), source.stream);
   source.RecordReady();
   STOCH_CUDA(cudaStreamWaitEvent(target.stream, source.ready()));
 }
@@ -401,6 +404,25 @@ void CudaBackend::AllGather(const AllGatherCall& call) {
   std::vector<Device> devices;
   for (const TensorView& from : call.from) devices.push_back(from.device);
   GroupOf(devices).AllGather(call, plan);
+}
+
+void CudaBackend::RingAttention(const RingAttentionCall& call) {
+  CheckRingHandles(call);
+  std::vector<int> numbers;
+  std::vector<DeviceContext*> contexts;
+  std::vector<Device> devices;
+  for (const AttentionCall& part : call.parts) {
+    devices.push_back(part.cache->device());
+    numbers.push_back(devices.back().index);
+    contexts.push_back(&At(devices.back()).context);
+  }
+  std::unique_ptr<RingExchange>& ring = rings_[numbers];
+  if (ring == nullptr) ring = std::make_unique<RingExchange>(contexts, AreDirect(devices));
+  RunRingAttention(contexts, *ring, call, ring_probe_);
+}
+
+int64_t CudaBackend::RingScratchBytes(const KvCacheSpec& spec, int /*num_heads*/, const PassLimits& limits) const {
+  return RingPlaceBytes(spec, limits);
 }
 
 DeviceGroup& CudaBackend::GroupOf(std::span<const Device> devices) {

@@ -12,6 +12,7 @@
 //   weights/weights.h          MakeLinear, MakeVector, MakeEmbedding, Unpack
 //   runtime/graph.h            GraphCache
 //   comm/device_group.h        DeviceGroup: all-gathers, graphs over several devices
+//   ring/attention.h           RunRingAttention
 #pragma once
 
 #include <map>
@@ -25,6 +26,7 @@
 #include "kernels/caller_streams.h"
 #include "kernels/cuda/comm/device_group.h"
 #include "kernels/cuda/comm/peer_access.h"
+#include "kernels/cuda/ring/exchange.h"
 #include "kernels/cuda/runtime/caller_order.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/graph.h"
@@ -86,6 +88,13 @@ class CudaBackend final : public Backend, public CallerStreams {
   std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) override;
   void SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) override;
   void AllGather(const AllGatherCall& call) override;
+  void RingAttention(const RingAttentionCall& call) override;
+  bool has_ring_attention() const override { return true; }
+  int64_t RingScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override;
+  bool ProbeRing(RingProbe* probe) override {
+    ring_probe_ = probe;
+    return true;
+  }
   void Argmax(const TensorView& logits, const TensorView& ids) override;
   std::unique_ptr<LogitQueryBuffer> MakeLogitQueries(Device device, const LogitQueryLimits& limits) override;
   int64_t LogitQueryBytes(const LogitQueryLimits& limits) const override;
@@ -96,6 +105,7 @@ class CudaBackend final : public Backend, public CallerStreams {
   void ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op, const ScExtras& extras,
                      std::span<const int> lengths, const TensorView& out) override;
   bool has_extras() const override { return true; }
+  bool has_dilated() const override { return true; }
   bool ObserveLengths(OpObserver* observer) override;
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;
   void CheckFinite(Device device) override;
@@ -125,7 +135,9 @@ class CudaBackend final : public Backend, public CallerStreams {
 
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<PerDevice>> per_device_;
-  std::map<std::vector<int>, std::unique_ptr<DeviceGroup>> groups_;  // by ordinals
+  std::map<std::vector<int>, std::unique_ptr<DeviceGroup>> groups_;  // by device numbers
+  std::map<std::vector<int>, std::unique_ptr<RingExchange>> rings_;  // the same
+  RingProbe* ring_probe_ = nullptr;
 };
 
 }  // namespace stoch::cuda

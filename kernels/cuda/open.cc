@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/backend_impl.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/ordinal.h"
 
 namespace stoch::cuda {
 namespace {
@@ -40,6 +41,7 @@ Probe ProbeDevices() {
   // Ordinals are the caller's names of devices, so an old GPU between two usable ones ends the list.
   while (probe.devices < count && IsUsable(probe.devices)) ++probe.devices;
   (void)cudaGetLastError();
+  probe.devices = DeviceNumbers(probe.devices);
   if (probe.devices == 0) probe.problem = "every GPU is older than compute capability 8.0";
   return probe;
 }

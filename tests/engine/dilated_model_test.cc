@@ -58,6 +58,22 @@ TEST(DilatedModel, EveryWayOfRunningItGivesTheSameBits) {
   }
 }
 
+TEST(DilatedModel, AGpuHasTheBitsOfTheCpu) {
+  STOCH_OPEN_OR_SKIP(gpu, (BackendUnderTest{"cuda:0", "", 0}));
+  const TempDir scratch;
+  const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr);
+  for (const LogitsModel& model : Models(scratch)) {
+    for (const char* settings : kSettings) {
+      SCOPED_TRACE(model.name + ' ' + settings);
+      const std::string expected = HashRun(*OpenCase(cpu, model.folder, ConfigOf(settings)), model.prompt, {});
+      const auto engine = OpenCase(gpu, model.folder, ConfigOf(settings));
+      EXPECT_EQ(HashRun(*engine, model.prompt, {}), expected);
+      EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kChunks, true}), expected) << "in chunks, next to others";
+      EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kTokens, false}), expected) << "token by token, by graphs";
+    }
+  }
+}
+
 TEST(DilatedModel, OneSegmentWithoutDilationIsPerToken) {
   const TempDir scratch;
   const std::shared_ptr<Backend> backend = OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -21,6 +22,10 @@
 namespace stoch::test {
 namespace {
 
+// Eight devices on one GPU, where there is one.
+const int kLogicalGpus =
+    setenv("STOCH_TEST_LOGICAL_GPUS", "8", 1) + setenv("STOCH_TEST_SHARED_STREAM", "1", 1);
+
 TEST(Ring, ShortLengthsAreThoseOfOneDevice) {
   ExpectLengths({1, 3, 7, 8, 9, 15, 16, 17, 63, 64, 65}, DealtSplits(), {"fp32", "preset=halved"});
 }
@@ -33,7 +38,45 @@ TEST(Ring, LengthsAcrossLanesAndPassesAreThoseOfOneDevice) {
   ExpectLengths({255, 256, 257}, DealtSplits(), {"fp32", "preset=halved"});
 }
 
+// ------------------------------------------------------------------------------------------------------- GPUs ----
+
+constexpr BackendUnderTest kGpu{"cuda:0,1,2,3,4,5,6,7", "", 0};
+const Splits kGpuSplits = {{"cuda:0,1", "sequence"}, {"cuda:0,1,2,3", "sequence"}};
+
+TEST(Ring, GpusHaveTheBitsOfOneDevice) {
+  STOCH_OPEN_OR_SKIP(gpu, kGpu);
+  ExpectLengths({1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000}, kGpuSplits, {"fp32", "preset=halved"});
+  ExpectLengths({1, 17, 65}, {{"cuda:0,1,2,3", "sequence:2,row:2"}, {"cuda:0,1,2,3,4,5,6,7", "sequence"}},
+                {"fp32", "preset=halved"});
+}
+
+TEST(Ring, GpusThatDoNotReachEachOtherHaveTheBitsOfOneDevice) {
+  STOCH_OPEN_OR_SKIP(gpu, kGpu);
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  ExpectLengths({1, 17, 65, 257}, kGpuSplits, {"fp32", "preset=halved"});
+  unsetenv("NCCL_P2P_DISABLE");
+}
+
 // ------------------------------------------------------------------------------------------------------- hops ----
+
+// Devices 0 .. count - 1 of a kind.
+std::shared_ptr<Backend> Devices(const std::string& kind, int count) {
+  if (kind == "cpu") return Cpu("cpu:" + std::to_string(count));
+  std::string names = "cuda:0";
+  for (int i = 1; i < count; ++i) names += ',' + std::to_string(i);
+  return OpenBackend(names, {}, nullptr);
+}
+
+class RingHops : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!is_gpu()) return;
+    STOCH_OPEN_OR_SKIP(gpu, kGpu);
+  }
+  static bool is_gpu() { return std::string(GetParam()) == "cuda"; }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, RingHops, testing::Values("cpu", "cuda"),
+                         [](const auto& param) { return std::string(param.param); });
 
 // Counts hops, remembers what went by, and is late or loses some.
 class Probe final : public RingProbe {
@@ -61,15 +104,15 @@ class Probe final : public RingProbe {
   std::mutex mutex_;
 };
 
-TEST(Ring, EveryBlockMakesOneHopLessThanThereAreDevicesAndStaysAsItIs) {
+TEST_P(RingHops, EveryBlockMakesOneHopLessThanThereAreDevicesAndStaysAsItIs) {
   const TempDir scratch;
   const auto folder = WriteDealtModels(scratch.path()).front();
   for (const int count : {2, 4, 8}) {
-    const auto backend = Cpu("cpu:" + std::to_string(count));
+    const auto backend = Devices(GetParam(), count);
     const auto engine = OpenDealt(backend, folder, "sequence", "preset=halved");
     Probe probe;
     ASSERT_TRUE(backend->ProbeRing(&probe));
-    HashOfLength(*engine, 100, 2);  // a prompt by the ring, steps by queries
+    HashOfLength(*engine, 100, is_gpu() ? 0 : 2);  // a prompt by the ring; steps by queries, where they travel
     EXPECT_EQ(probe.blocks.size(), static_cast<size_t>(count * 2 * 2)) << "layers and KV heads";
     EXPECT_EQ(probe.arrived, static_cast<int64_t>(probe.blocks.size()) * (count - 1));
     EXPECT_EQ(probe.changed, 0);
@@ -77,10 +120,10 @@ TEST(Ring, EveryBlockMakesOneHopLessThanThereAreDevicesAndStaysAsItIs) {
   }
 }
 
-TEST(Ring, LateHopsChangeNoBit) {
+TEST_P(RingHops, LateOnesChangeNoBit) {
   const TempDir scratch;
   const auto folder = WriteDealtModels(scratch.path()).front();
-  const auto backend = Cpu("cpu:4");
+  const auto backend = Devices(GetParam(), 4);
   const auto engine = OpenDealt(backend, folder, "sequence", "preset=halved");
   const std::string expected = HashOfLength(*engine, 33, 1);
   Probe probe;
@@ -96,11 +139,11 @@ TEST(Ring, LateHopsChangeNoBit) {
   backend->ProbeRing(nullptr);
 }
 
-TEST(Ring, ALostHopIsATypedErrorAndTheNextRequestWorks) {
+TEST_P(RingHops, ALostOneIsATypedErrorAndTheNextRequestWorks) {
   const TempDir scratch;
   const auto folder = WriteDealtModels(scratch.path()).front();
   for (const int count : {2, 8}) {
-    const auto backend = Cpu("cpu:" + std::to_string(count));
+    const auto backend = Devices(GetParam(), count);
     const auto engine = OpenDealt(backend, folder, "sequence", "preset=halved");
     const std::string expected = HashOfLength(*engine, 40, 1);
     Probe probe;
@@ -119,10 +162,11 @@ TEST(Ring, ALostHopIsATypedErrorAndTheNextRequestWorks) {
     } catch (const LostHop& lost) {
       const std::string message = lost.what();
       EXPECT_NE(message.find("layer 1 attention: hop "), std::string::npos) << message;
-      EXPECT_NE(message.find(" from cpu:"), std::string::npos) << message;
+      EXPECT_NE(message.find(std::string(" from ") + GetParam() + ':'), std::string::npos) << message;
       EXPECT_NE(message.find("within 200 ms"), std::string::npos) << message;
       if (count == 2) {
-        EXPECT_EQ(message, "layer 1 attention: hop 1 of 1 from cpu:1 to cpu:0 did not arrive within 200 ms");
+        EXPECT_EQ(message, std::string("layer 1 attention: hop 1 of 1 from ") + GetParam() + ":1 to " + GetParam() +
+                               ":0 did not arrive within 200 ms");
       }
     }
     probe.limit = 60'000;

@@ -1,56 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
-// RingAttention: both routes give the bits of Attention, and what breaks its contract is refused before any work.
+// RingAttention: every route gives the bits of Attention, and what breaks its contract is refused before any work.
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <cstdlib>
 #include <numeric>
 
 #include "kernels/math/random.h"
-#include "kernels/registry.h"
 #include "models/decoder/memory_plan.h"
 #include "models/sc_model_config.h"
+#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 
 namespace stoch::test {
 namespace {
 
-constexpr int kHeads = 4, kKvHeads = 2, kHeadDim = 24;
-constexpr int64_t kPositions = 192;
+// Eight devices on one GPU, where there is one.
+const int kLogicalGpus = setenv("STOCH_TEST_LOGICAL_GPUS", "8", 1);
 
-// A sequence over some logical devices, with a call that runs its next rows.
+constexpr BackendUnderTest kCpu{"cpu:8", "", 1};
+constexpr BackendUnderTest kGpu{"cuda:0,1,2,3,4,5,6,7", "", 0};
+
+struct Shape {
+  int heads = 4, kv_heads = 2, head_dim = 24;
+  int64_t positions = 192;
+};
+
+// A sequence over some devices of a backend, with a call that runs its next rows.
 struct Ring {
-  Ring(Precision precision, int count, const std::string& settings = "preset=halved") : stripes(count) {
-    backend = OpenBackend("cpu:8", {.threads = 1, .cpu_variant = ""}, nullptr);
+  Ring(std::shared_ptr<Backend> devices, Precision precision, int count,
+       const std::string& settings = "preset=halved", const Shape& its_shape = {})
+      : stripes(count), shape(its_shape), backend(std::move(devices)) {
     DecoderConfig config;
-    config.num_attention_heads = kHeads;
-    config.num_key_value_heads = kKvHeads;
-    config.head_dim = kHeadDim;
-    spec = MakeKvCacheSpec(config, precision, ParseScModelConfig(std::vector<std::string>{settings}), 1,
-                           kPositions / kKvPageTokens);
+    config.num_attention_heads = shape.heads;
+    config.num_key_value_heads = shape.kv_heads;
+    config.head_dim = shape.head_dim;
+    const int64_t num_pages = (shape.positions + kKvPageTokens - 1) / kKvPageTokens;
+    spec = MakeKvCacheSpec(config, precision, ParseScModelConfig(std::vector<std::string>{settings}), 1, num_pages);
     spec.stripes = count;
-    pages = {2, 0, 1};
+    for (int32_t page = 0; page < num_pages; ++page) pages.push_back((page + 2) % static_cast<int32_t>(num_pages));
+    const PassLimits limits{shape.positions, 2, num_pages};
     for (int i = 0; i < count; ++i) {
-      const Device device{DeviceKind::kCpu, i};
+      const Device device = backend->devices()[static_cast<size_t>(i)];
       caches.push_back(backend->MakeKvCache(device, spec));
-      passes.push_back(backend->MakePass(device, {kPositions, 2, 3}));
+      passes.push_back(backend->MakePass(device, limits));
       call.parts.emplace_back();
-      const int64_t bytes = backend->RingScratchBytes(spec, kHeads, {kPositions, 2, 3});
+      const int64_t bytes = backend->RingScratchBytes(spec, shape.heads, limits);
       memory.push_back(backend->Allocate(device, bytes));
-      memset(memory.back().data(), 0xff, static_cast<size_t>(bytes));  // NaN where a hop brought nothing
       call.scratch.push_back(MakeView(memory.back().data(), DType::kU8, device, bytes));
+      // NaN where a hop brought nothing.
+      const std::vector<uint8_t> nothing(static_cast<size_t>(bytes), 0xff);
+      backend->CopyFromHost(call.scratch.back(), nothing.data());
     }
     call.site = {0, "attention"};
   }
+  explicit Ring(Precision precision, int count, const std::string& settings = "preset=halved")
+      : Ring(OpenBackend("cpu:8", {.threads = 1, .cpu_variant = ""}, nullptr), precision, count, settings) {}
 
   TensorView Random(Device device, uint64_t stream, const DealtRows& rows, const Stripe& stripe, int64_t cols) {
-    memory.push_back(backend->Allocate(device, std::max<int64_t>(1, rows.num_rows * cols) * 4));
-    auto* out = static_cast<float*>(memory.back().data());
+    std::vector<float> values;
     for (int32_t row = 0; row < rows.num_rows; ++row) {
       const auto first = static_cast<uint64_t>(stripe.Absolute(rows.first_local + row) * cols);
-      for (int64_t i = 0; i < cols; ++i) *out++ = RandomWeight(3, stream, first + static_cast<uint64_t>(i), 1.0F);
+      for (int64_t i = 0; i < cols; ++i) {
+        values.push_back(RandomWeight(3, stream, first + static_cast<uint64_t>(i), 1.0F));
+      }
     }
-    return MakeView(memory.back().data(), DType::kF32, device, rows.num_rows, cols);
+    memory.push_back(backend->Allocate(device, std::max<int64_t>(1, rows.num_rows * cols) * 4));
+    const TensorView view = MakeView(memory.back().data(), DType::kF32, device, rows.num_rows, cols);
+    if (!values.empty()) backend->CopyFromHost(view, values.data());
+    return view;
   }
 
   // Makes the call of the rows of positions [done, done + count).
@@ -60,20 +78,20 @@ struct Ring {
     layout.sequences.push_back({0, count, done, pages});
     for (int i = 0; i < stripes; ++i) {
       const auto at = static_cast<size_t>(i);
-      const Device device{DeviceKind::kCpu, i};
+      const Device device = backend->devices()[at];
       const Stripe stripe{i, stripes};
       backend->UploadPass(*passes[at], layout);
       const DealtRows rows = DealPass(layout, stripe).front();
       AttentionCall& part = call.parts[at];
       part.site = call.site;
-      part.q = Random(device, 1, rows, stripe, kHeads * kHeadDim);
-      part.k = Random(device, 2, rows, stripe, kKvHeads * kHeadDim);
-      part.v = Random(device, 3, rows, stripe, kKvHeads * kHeadDim);
-      part.out = Random(device, 4, rows, stripe, kHeads * kHeadDim);
-      part.rope = Random(device, 5, {0, kPositions, 0}, {}, kHeadDim);
+      part.q = Random(device, 1, rows, stripe, shape.heads * shape.head_dim);
+      part.k = Random(device, 2, rows, stripe, shape.kv_heads * shape.head_dim);
+      part.v = Random(device, 3, rows, stripe, shape.kv_heads * shape.head_dim);
+      part.out = Random(device, 4, rows, stripe, shape.heads * shape.head_dim);
+      part.rope = Random(device, 5, {0, static_cast<int32_t>(shape.positions), 0}, {}, shape.head_dim);
       part.cache = caches[at].get();
       part.pass = passes[at].get();
-      part.num_heads = kHeads;
+      part.num_heads = shape.heads;
       part.window = window;
     }
   }
@@ -81,21 +99,32 @@ struct Ring {
   // Outputs by position.
   std::vector<float> Run() {
     stripes > 1 ? backend->RingAttention(call) : backend->Attention(call.parts.front());
-    constexpr int64_t kCols = int64_t{kHeads} * kHeadDim;
-    std::vector<float> all(layout.ids.size() * kCols);
+    const int64_t cols = int64_t{shape.heads} * shape.head_dim;
+    std::vector<float> all(layout.ids.size() * static_cast<size_t>(cols));
     for (int i = 0; i < stripes; ++i) {
       const DealtRows rows = DealPass(layout, {i, stripes}).front();
-      const auto* out = call.parts[static_cast<size_t>(i)].out.ptr<const float>();
+      std::vector<float> out(static_cast<size_t>(rows.num_rows * cols));
+      if (!out.empty()) backend->CopyToHost(out.data(), call.parts[static_cast<size_t>(i)].out);
       for (int32_t row = 0; row < rows.num_rows; ++row) {
         const int64_t to = Stripe{i, stripes}.Absolute(rows.first_local + row) - done;
-        std::copy_n(out + row * kCols, kCols, all.begin() + to * kCols);
+        std::copy_n(out.begin() + row * cols, cols, all.begin() + to * cols);
       }
     }
     done += static_cast<int32_t>(layout.ids.size());
     return all;
   }
+  // Prepares and runs passes of so many rows, one after the other.
+  std::vector<std::vector<float>> RunAll(const std::vector<int32_t>& passes_rows, int window) {
+    std::vector<std::vector<float>> all;
+    for (const int32_t rows : passes_rows) {
+      Prepare(rows, window);
+      all.push_back(Run());
+    }
+    return all;
+  }
 
   int stripes;
+  Shape shape;
   std::shared_ptr<Backend> backend;
   KvCacheSpec spec;
   std::vector<int32_t> pages;
@@ -107,29 +136,64 @@ struct Ring {
   int32_t done = 0;
 };
 
-TEST(RingAttention, BothRoutesGiveTheBitsOfAttention) {
+class RingDevices : public testing::TestWithParam<BackendUnderTest> {};
+
+TEST_P(RingDevices, EveryRouteGivesTheBitsOfAttention) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const bool is_cpu = backend->name() == "cpu";
+  const std::vector<int32_t> passes = {21, 1, 90, 3, 30};
   for (const Precision precision : {Precision::kFp32, Precision::kSc}) {
     for (const int window : {0, 50}) {
-      Ring alone(precision, 1);
-      std::vector<std::vector<float>> expected;
-      for (const int32_t rows : {21, 1, 90, 3, 30}) {
-        alone.Prepare(rows, window);
-        expected.push_back(alone.Run());
-      }
+      const auto expected = Ring(precision, 1).RunAll(passes, window);
       for (const int count : {2, 4, 8}) {
         for (const RingRoute route : {RingRoute::kRing, RingRoute::kQuery, RingRoute::kAuto}) {
-          Ring ring(precision, count);
+          if (route == RingRoute::kQuery && !is_cpu) continue;
+          Ring ring(backend, precision, count);
           ring.call.route = route;
-          size_t pass = 0;
-          for (const int32_t rows : {21, 1, 90, 3, 30}) {
-            ring.Prepare(rows, window);
-            EXPECT_EQ(ring.Run(), expected[pass++])
-                << rows << " rows, " << count << " devices, window " << window << ", route " << static_cast<int>(route);
-          }
+          EXPECT_EQ(ring.RunAll(passes, window), expected)
+              << count << " devices, window " << window << ", route " << static_cast<int>(route);
         }
       }
     }
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, RingDevices, testing::Values(kCpu, kGpu),
+                         [](const auto& param) { return std::string(param.index == 0 ? "cpu" : "cuda"); });
+
+// Heads that tiles are built for, long passes after short ones, one KV head and several, contexts of many pages.
+TEST(RingAttention, GpusGiveTheBitsOfOneCpu) {
+  STOCH_OPEN_OR_SKIP(gpu, kGpu);
+  const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
+  const Shape shapes[] = {{4, 2, 64, 1664}, {8, 1, 128, 1664}, {3, 3, 24, 1664}};
+  for (const char* settings : {"fp32", "preset=halved", "preset=published,attention=per_token"}) {
+    const Precision precision = std::string(settings) == "fp32" ? Precision::kFp32 : Precision::kSc;
+    const std::string sc = precision == Precision::kSc ? settings : "preset=halved";
+    for (const Shape& shape : shapes) {
+      for (const int window : {0, 300}) {
+        const std::vector<int32_t> passes = {1, 15, 257, 1, 64, 1000, 7, 300};
+        const auto expected = Ring(cpu, precision, 1, sc, shape).RunAll(passes, window);
+        for (const int count : {2, 4, 8}) {
+          EXPECT_EQ(Ring(gpu, precision, count, sc, shape).RunAll(passes, window), expected)
+              << settings << ", head_dim " << shape.head_dim << ", " << count << " devices, window " << window;
+        }
+      }
+    }
+  }
+  for (const Device& device : gpu->devices()) gpu->CheckFinite(device);
+}
+
+TEST(RingAttention, GpusRefuseWhatTheyDoNotHave) {
+  STOCH_OPEN_OR_SKIP(gpu, kGpu);
+  Ring query(gpu, Precision::kSc, 2);
+  query.call.route = RingRoute::kQuery;
+  query.Prepare(20, 0);
+  ExpectInvalid([&] { query.Run(); }, {"layer 0 attention", "queries do not go to the keys of GPUs"});
+  Ring small(gpu, Precision::kSc, 2);
+  small.Prepare(20, 0);
+  small.call.scratch[1].shape[0] = 64;
+  ExpectInvalid([&] { small.Run(); }, {"scratch of 64 bytes on cuda:1"});
+  ExpectInvalid([&] { Ring(gpu, Precision::kSc, 2, "av.arith=int8"); }, {"--split sequence", "--device cpu:2"});
 }
 
 TEST(RingAttention, RefusesWhatBreaksItsContract) {

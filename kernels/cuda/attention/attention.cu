@@ -9,6 +9,7 @@
 #include "kernels/context_bucket.h"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/mixed.h"
+#include "kernels/cuda/attention/shape.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/math/reduce.h"
@@ -18,7 +19,6 @@ namespace {
 
 AttentionArgs Check(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const CudaPass& pass) {
   CheckAttention(call, pass.rows());
-  if (!call.dilated.empty()) Reject(call.site, "dilated attention has no kernel on a GPU: give --device cpu");
   for (const PassSequence& sequence : pass.sequences()) {
     CheckAttentionSequence(call, sequence.length, sequence.num_pages);
   }
@@ -46,30 +46,12 @@ AttentionArgs Check(DeviceContext& ctx, const AttentionCall& call, const CudaKvC
   return args;
 }
 
-// As MakeAttentionShape, with the operators' traits that are kept with their tables.
-AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, bool swapped) {
-  const KvCacheSpec& spec = cache.spec();
-  AttentionShape shape;
-  shape.mode = spec.mode;
-  shape.precision = spec.precision;
-  shape.num_heads = num_heads;
-  shape.num_kv_heads = spec.num_kv_heads;
-  shape.head_dim = spec.head_dim;
-  if (spec.mode != AttentionMode::kExact) {
-    shape.qk = ctx.tables.Traits(cache.qk(layer));
-    shape.av = ctx.tables.Traits(cache.av(layer));
-  }
-  shape.swapped = swapped;
-  return shape;
-}
-
 // What the host may assume of the pass: of the one just uploaded, or, while a graph is recorded, of every pass that it
 // may be replayed for: those of the same ContextBucket.
 struct Bounds {
   int32_t sequences = 0;  // the limit in both cases: scratch must not grow while a graph is recorded
   int32_t max_length = 0;
-  RowSet short_rows;
-  TileSet tiles;
+  AttendedRows rows;
 };
 
 Bounds MakeBounds(const CudaPass& pass, const KvCacheSpec& spec, bool recording) {
@@ -78,12 +60,15 @@ Bounds MakeBounds(const CudaPass& pass, const KvCacheSpec& spec, bool recording)
   if (recording) {
     bounds.max_length = static_cast<int32_t>(
         LongestOfBucket(ContextBucket(pass.max_length()), pass.limits().max_pages_per_sequence * spec.page_tokens));
-    bounds.short_rows = {nullptr, static_cast<int32_t>(pass.rows()), bounds.max_length};
+    bounds.rows.all = {nullptr, static_cast<int32_t>(pass.rows()), bounds.max_length};
+    bounds.rows.short_rows = bounds.rows.all;
     return bounds;
   }
   bounds.max_length = pass.max_length();
-  bounds.short_rows = {pass.view().short_rows, static_cast<int32_t>(pass.num_short_rows()), pass.max_short_length()};
-  bounds.tiles = {pass.view().tiles, pass.tiles(), pass.batches()};
+  bounds.rows.all = {nullptr, static_cast<int32_t>(pass.rows()), bounds.max_length};
+  bounds.rows.short_rows = {pass.view().short_rows, static_cast<int32_t>(pass.num_short_rows()),
+                            pass.max_short_length()};
+  bounds.rows.tiles = {pass.view().tiles, pass.tiles(), pass.batches()};
   return bounds;
 }
 
@@ -100,8 +85,8 @@ struct RowScratch {
 
 // Requires: a scope of its own, opened after tiles are done with theirs.
 RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, const AttentionShape& shape,
-                          const CudaPass& pass) {
-  const SpillPlan plan = PlanSpill(ctx.traits, shape, LimitsOf(args, pass));
+                          const AttentionLimits& limits) {
+  const SpillPlan plan = PlanSpill(ctx.traits, shape, limits);
   RowScratch rows;
   ScoreSpill& spill = rows.spill;
   spill.rows_at_once = static_cast<int32_t>(plan.rows_at_once);
@@ -129,23 +114,39 @@ RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionA
 
 void RunScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                const ScTables& av, const QueryCodes& q, const WindowScales& window, const RowSet& rows,
-               const CudaPass& pass, AttentionKernel kernel) {
+               const AttentionLimits& limits, AttentionKernel kernel) {
   Scratch scratch(ctx.workspace);
-  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, pass);
+  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, limits);
   // Memory that a graph recorded later needs is taken now, even by a pass without such rows.
   if (rows.count == 0) return;
   if (kernel == AttentionKernel::kScSplit) return LaunchScSplit(ctx, args, shape, qk, av, q, rows, memory.split);
   LaunchScRows(ctx, args, shape, qk, av, q, window, rows, memory.spill);
 }
 
+// Every row through one kernel, whatever the pass.
+void LaunchDilated(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& cache, int layer,
+                   const AttentionShape& shape, const DilatedPairs& pairs, const RowSet& rows,
+                   const AttentionLimits& limits) {
+  const ScTables& qk = ctx.tables.Get(cache.qk(layer));
+  const ScTables& av = ctx.tables.Get(cache.av(layer));
+  Scratch scratch(ctx.workspace);
+  QueryCodes q;
+  q.words = scratch.Take<uint32_t>(static_cast<int64_t>(args.rows) * args.num_heads * args.kv.head_dim / 4);
+  q.scales = scratch.Take<float>(static_cast<int64_t>(args.rows) * args.num_heads);
+  LaunchAppendCodes(ctx, args, qk.q_max, av.q_max, q);
+  Scratch of_rows(ctx.workspace);
+  const RowScratch memory = MakeRowScratch(ctx, of_rows, args, shape, limits);
+  LaunchDilatedRows(ctx, args, shape, qk, av, q, pairs, rows, memory.spill);
+}
+
 void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& cache, int layer,
-              const AttentionShape& shape, const AttentionPlan& plan, const Bounds& bounds, const CudaPass& pass) {
+              const AttentionShape& shape, const AttentionPlan& plan, const Bounds& bounds,
+              const AttentionLimits& limits) {
   const KvCacheSpec& spec = cache.spec();
   const ScTables& qk = ctx.tables.Get(cache.qk(layer));
   const ScTables& av = ctx.tables.Get(cache.av(layer));
-  const RowSet all_rows{nullptr, args.rows, bounds.max_length};
   QueryCodes q;
-  if (plan.is_fresh) return RunScRows(ctx, args, shape, qk, av, q, {}, all_rows, pass, plan.short_rows);
+  if (plan.is_fresh) return RunScRows(ctx, args, shape, qk, av, q, {}, bounds.rows.all, limits, plan.short_rows);
   Scratch scratch(ctx.workspace);
   q.words = scratch.Take<uint32_t>(static_cast<int64_t>(args.rows) * args.num_heads * spec.head_dim / 4);
   q.scales = scratch.Take<float>(static_cast<int64_t>(args.rows) * args.num_heads);
@@ -160,25 +161,57 @@ void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& 
     LaunchAppendValues(ctx, args, false);
     LaunchQuantizeWindow(ctx, args, spec.mode, bounds.sequences, bounds.max_length, qk.q_max, av.q_max, q, window);
   }
-  RowSet rows = bounds.short_rows;
-  if (!bounds.tiles.host.empty()) {
-    if (plan.long_rows == AttentionKernel::kScTiles || plan.long_rows == AttentionKernel::kScWide) {
-      const WidePlan wide = PlanWideTiles(ctx.traits, shape);
-      for (const TileBatch& batch : bounds.tiles.batches) {
-        if (TakesBatch(wide, batch.num_sequences)) {
-          LaunchScWide(ctx, args, shape, qk, av, q, bounds.tiles, batch);
-        } else {
-          LaunchScTiles(ctx, args, shape, qk, av, q, window, bounds.tiles, batch);
-        }
-      }
-    } else {
-      rows = all_rows;
-    }
-  }
-  RunScRows(ctx, args, shape, qk, av, q, window, rows, pass, plan.short_rows);
+  AttendCodes(ctx, args, shape, plan, qk, av, q, window, bounds.rows, limits);
 }
 
 }  // namespace
+
+AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads) {
+  const KvCacheSpec& spec = cache.spec();
+  AttentionShape shape;
+  shape.mode = spec.mode;
+  shape.precision = spec.precision;
+  shape.num_heads = num_heads;
+  shape.num_kv_heads = num_kv_heads;
+  shape.head_dim = spec.head_dim;
+  if (spec.mode != AttentionMode::kExact) {
+    shape.qk = ctx.tables.Traits(cache.qk(layer));
+    shape.av = ctx.tables.Traits(cache.av(layer));
+  }
+  shape.swapped = cache.view(layer).qk_swapped != nullptr;
+  return shape;
+}
+
+void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
+                 const ScTables& qk, const ScTables& av, const QueryCodes& q, const WindowScales& window,
+                 const AttendedRows& attended, const AttentionLimits& limits) {
+  RowSet rows = attended.short_rows;
+  if (!attended.tiles.host.empty()) {
+    if (plan.long_rows == AttentionKernel::kScTiles || plan.long_rows == AttentionKernel::kScWide) {
+      const WidePlan wide = PlanWideTiles(ctx.traits, shape);
+      for (const TileBatch& batch : attended.tiles.batches) {
+        if (TakesBatch(wide, batch.num_sequences)) {
+          LaunchScWide(ctx, args, shape, qk, av, q, attended.tiles, batch);
+        } else {
+          LaunchScTiles(ctx, args, shape, qk, av, q, window, attended.tiles, batch);
+        }
+      }
+    } else {
+      rows = attended.all;
+    }
+  }
+  RunScRows(ctx, args, shape, qk, av, q, window, rows, limits, plan.short_rows);
+}
+
+void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+                  const AttentionPlan& plan, const RowSet& rows, const AttentionLimits& limits) {
+  Scratch scratch(ctx.workspace);
+  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, limits);
+  if (plan.short_rows == AttentionKernel::kExactSplit) {
+    return LaunchExactSplit(ctx, args, shape, rows, memory.split);
+  }
+  LaunchExactRows(ctx, args, rows, memory.spill);
+}
 
 void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   CheckAttentionHandles(call);
@@ -188,34 +221,29 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const KvCacheSpec& spec = cache.spec();
   const bool recording = ctx.IsRecording();
   const Bounds bounds = MakeBounds(pass, spec, recording);
+  const AttentionLimits limits = LimitsOf(args, pass);
+  const DilatedPairs pairs = MakeDilatedPairs(call.dilated, call.first_head);
   if (const MixedProducts* mixed = cache.mixed(call.cache_layer); mixed != nullptr) {
-    return LaunchMixedAttention(ctx, args, call.site, *mixed, pass, recording);
+    return LaunchMixedAttention(ctx, args, call.site, *mixed, pairs, pass, recording);
   }
-  const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, args.kv.qk_swapped != nullptr);
+  const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
+  if (pairs.count > 0) return LaunchDilated(ctx, args, cache, call.cache_layer, shape, pairs, bounds.rows.all, limits);
   AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, bounds.max_length, recording);
   // Kernels for tiles have no window.
   if (args.window > 0 && args.window < bounds.max_length) plan.long_rows = plan.short_rows;
   if (spec.mode != AttentionMode::kExact) {
-    return LaunchSc(ctx, args, cache, call.cache_layer, shape, plan, bounds, pass);
+    return LaunchSc(ctx, args, cache, call.cache_layer, shape, plan, bounds, limits);
   }
   const bool half = spec.precision == Precision::kFp16;
-  const RowSet all_rows{nullptr, args.rows, bounds.max_length};
-  if (plan.is_fresh) return LaunchHalfRows(ctx, args, all_rows, true);
+  if (plan.is_fresh) return LaunchHalfRows(ctx, args, bounds.rows.all, true);
   LaunchAppendValues(ctx, args, half);
-  if (!half) {
-    Scratch scratch(ctx.workspace);
-    const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, pass);
-    if (plan.short_rows == AttentionKernel::kExactSplit) {
-      return LaunchExactSplit(ctx, args, shape, all_rows, memory.split);
-    }
-    return LaunchExactRows(ctx, args, all_rows, memory.spill);
-  }
-  RowSet rows = bounds.short_rows;
-  if (!bounds.tiles.host.empty()) {
+  if (!half) return AttendValues(ctx, args, shape, plan, bounds.rows.all, limits);
+  RowSet rows = bounds.rows.short_rows;
+  if (!bounds.rows.tiles.host.empty()) {
     if (plan.long_rows == AttentionKernel::kHalfTiles) {
-      LaunchHalfTiles(ctx, args, bounds.tiles);
+      LaunchHalfTiles(ctx, args, bounds.rows.tiles);
     } else {
-      rows = all_rows;
+      rows = bounds.rows.all;
     }
   }
   if (rows.count > 0) LaunchHalfRows(ctx, args, rows, false);

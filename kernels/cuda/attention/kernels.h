@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/attention/dilated.cuh"
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pass.h"
@@ -84,11 +85,28 @@ struct WindowScales {
   float* p_heads = nullptr;     // [sequences][num_heads]: largest probability, kPerHead only
 };
 
-// ---- prepare.cu: RoPE, and the append to the cache; one warp per row and head.
+// ---- prepare.cu: RoPE, and the append to the cache; one warp per row and head. No query heads, or no KV heads: what
+// there is. slots, where not null: [rows] where in the cache, page * page_tokens + position in the page, that is not
+// the place of the row's position.
 // Floats or halves go to the cache, q is rotated in place.
-void LaunchAppendValues(DeviceContext& ctx, const AttentionArgs& args, bool half);
+void LaunchAppendValues(DeviceContext& ctx, const AttentionArgs& args, bool half, const int32_t* slots = nullptr);
 // kPerToken: codes and scales go to the cache and to `q`; args.q is left alone.
-void LaunchAppendCodes(DeviceContext& ctx, const AttentionArgs& args, int qk_q_max, int av_q_max, const QueryCodes& q);
+void LaunchAppendCodes(DeviceContext& ctx, const AttentionArgs& args, int qk_q_max, int av_q_max, const QueryCodes& q,
+                       const int32_t* slots = nullptr);
+
+// ---- attention.cu: attention of rows whose keys and values are all in args.kv, by the kernels of `plan`.
+// Rows of sequences that are long enough for tiles are in `tiles`, the others in `short_rows`.
+struct AttendedRows {
+  RowSet all, short_rows;
+  TileSet tiles;
+};
+// kPerToken, and the modes of windows: codes of queries are in `q`.
+void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
+                 const ScTables& qk, const ScTables& av, const QueryCodes& q, const WindowScales& window,
+                 const AttendedRows& rows, const AttentionLimits& limits);
+// kExact in fp32.
+void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+                  const AttentionPlan& plan, const RowSet& rows, const AttentionLimits& limits);
 
 // ---- window.cu: after LaunchAppendValues, quantizes q and the whole window of every sequence as kPerHead
 // and kPerRow want it, into args.kv's code layer, `q` and `scales`. max_length bounds every sequence; sequences is
@@ -102,6 +120,11 @@ void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, Attenti
 void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const RowSet& rows,
                   const ScoreSpill& spill);
+
+// ---- dilated.cu: the same for kPerToken where pairs say what a row sees, in memory of the same size.
+void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                       const ScTables& av, const QueryCodes& q, const DilatedPairs& pairs, const RowSet& rows,
+                       const ScoreSpill& spill);
 
 // ---- split/: the same for kPerToken with every context cut over the whole GPU, where PlanSplit supports it.
 void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,

@@ -58,6 +58,10 @@ void Validate(const KvCacheSpec& spec) {
       spec.num_pages > std::numeric_limits<uint32_t>::max() / (page_elements / kVectorElements)) {
     Refuse("num_pages", spec.num_pages, "less than 64 GiB of keys in a layer");
   }
+  CheckStripes(spec);
+  if (spec.stripes > 1 && spec.precision == Precision::kFp16) {
+    throw InvalidInput("KV cache: positions dealt over devices, expected another precision than fp16");
+  }
   if (spec.mode == AttentionMode::kExact) return;
   if (spec.precision == Precision::kFp16) throw InvalidInput("KV cache: fp16 attention is exact, not stochastic");
   CheckKvOperators(spec);
@@ -65,6 +69,11 @@ void Validate(const KvCacheSpec& spec) {
     for (const ScOperatorPtr& op : {layer.qk, layer.av}) {
       if (op->code != ScCode::kAsymmetric) continue;
       throw InvalidInput("kv cache: SC parameter mode = unipolar: allowed is bipolar in attention on a GPU");
+    }
+    if (spec.stripes > 1 && !ArePlain(layer)) {
+      throw InvalidInput(
+          "kv cache: --split sequence with mixed lengths, integers, a multiplier table or gate = xnor in attention runs "
+          "on the CPU only: give --device cpu:2, or --split row");
     }
     if (spec.mode == AttentionMode::kPerToken || ArePlain(layer)) continue;
     throw InvalidInput(
@@ -82,7 +91,8 @@ struct LayerBytes {
 };
 
 LayerBytes MakeLayerBytes(const KvCacheSpec& spec) {
-  const int64_t tokens = spec.num_pages * spec.num_kv_heads * spec.page_tokens;
+  const int64_t pages = (spec.num_pages + spec.stripes - 1) / spec.stripes;
+  const int64_t tokens = pages * spec.num_kv_heads * spec.page_tokens;
   const int64_t element = spec.precision == Precision::kFp16 ? 2 : 4;
   LayerBytes bytes;
   bytes.value = AlignUp(tokens * spec.head_dim * element);

@@ -87,14 +87,18 @@ __global__ void __launch_bounds__(kThreads) MixedRowKernel(const RowArgs args) {
   __shared__ __align__(16) float shared[kRowLanes];
   __shared__ int32_t sums[kThreads];
   __shared__ uint8_t q[kMaxHeadDim];
-  const Row r(args);
+  __shared__ AdmittedRow admitted;
+  const Row r(args, admitted);
   for (int d = static_cast<int>(threadIdx.x); d < r.kv.head_dim; d += kThreads) {
     q[d] = args.q_codes[r.vector * r.kv.head_dim + d];
   }
   __syncthreads();
   Score(r, q);
   __syncthreads();
-  Softmax(r, shared);
+  if (!Softmax(r, shared)) {  // nothing is admitted
+    if (static_cast<int>(threadIdx.x) < r.kv.head_dim) r.out()[threadIdx.x] = 0.0f;
+    return;
+  }
   uint8_t slot = 0;
   if (args.av.has_rule && args.phase != Phase::kOutputs) {
     const float metric =
@@ -160,7 +164,8 @@ void ShowLengths(DeviceContext& ctx, const AttentionArgs& a, const OpSite& site,
 }  // namespace attention_mixed
 
 void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
-                          const MixedProducts& products, const CudaPass& pass, bool recording) {
+                          const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass,
+                          bool recording) {
   using namespace attention_mixed;  // NOLINT(google-build-using-namespace): of this file
   const LengthView& qk = products.qk.view();
   const LengthView& av = products.av.view();
@@ -196,6 +201,7 @@ void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const O
   };
   RowArgs row_args;
   row_args.attention = args;
+  row_args.pairs = pairs;
   row_args.qk = qk;
   row_args.av = av;
   row_args.int_av = products.int_av;

@@ -10,10 +10,10 @@
 
 namespace stoch::cuda {
 
-// RoPE, the append and attention of every row of a pass, AttentionMode::kPerToken. `recording`: the lengths of the
+// RoPE, the append and attention of every row of a pass, AttentionMode::kPerToken, dilated where there are pairs. `recording`: the lengths of the
 // sequences are not known then, and a call of ScNormalise::kCall is the whole pass.
 // Bits: docs/research.md, as on the CPU.
 void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
-                          const MixedProducts& products, const CudaPass& pass, bool recording);
+                          const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass, bool recording);
 
 }  // namespace stoch::cuda

@@ -20,6 +20,7 @@ enum class Phase : uint8_t { kWhole, kMetrics, kOutputs };
 
 struct RowArgs {
   AttentionArgs attention;
+  DilatedPairs pairs;
   LengthView qk, av;
   bool int_av = false;
   Phase phase = Phase::kWhole;
@@ -49,6 +50,7 @@ struct Row {
   const RowArgs& args;
   const AttentionArgs& a;
   const KvView& kv;
+  AdmittedRow& admitted;  // shared memory
   int32_t row, head, kv_head;
   int32_t visible;     // positions [0, visible), of which
   int32_t first_seen;  // those before have a score of -inf
@@ -56,7 +58,8 @@ struct Row {
   float* scores;
   int64_t vector;
 
-  __device__ explicit Row(const RowArgs& row_args) : args(row_args), a(row_args.attention), kv(row_args.attention.kv) {
+  __device__ Row(const RowArgs& row_args, AdmittedRow& admitted_row)
+      : args(row_args), a(row_args.attention), kv(row_args.attention.kv), admitted(admitted_row) {
     row = args.first_row + static_cast<int32_t>(blockIdx.y);
     head = static_cast<int32_t>(blockIdx.x);
     kv_head = head / a.group;
@@ -66,9 +69,18 @@ struct Row {
     pages = a.pass.pages + static_cast<int64_t>(info.sequence) * a.pass.max_pages;
     scores = args.scores + (static_cast<int64_t>(blockIdx.y) * a.num_heads + head) * args.stride;
     vector = static_cast<int64_t>(row) * a.num_heads + head;
+    admitted.Find(args.pairs, head, info.position, first_seen);
   }
   __device__ int32_t page(int64_t t) const { return pages[t >> kv.page_shift]; }
   __device__ int slot(int64_t t) const { return static_cast<int>(t) & (kv.page_tokens - 1); }
+  // How often position t counts.
+  __device__ int Times(int64_t t) const {
+    if (t < first_seen) return 0;
+    return args.pairs.count == 0 ? 1 : admitted.Times(static_cast<int>(t));
+  }
+  __device__ float* out() const {
+    return a.out + row * a.out_stride + static_cast<int64_t>(head) * kv.head_dim;
+  }
   __device__ float weight(int64_t t) const { return scores[t] * kv.v_scales[kv.Scale(page(t), kv_head, slot(t))]; }
 };
 
@@ -78,7 +90,7 @@ __device__ inline void Score(const Row& r, const uint8_t* q) {
   const float q_scale = r.args.q_scales[r.vector];
   for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) {
     float score = BitsToFloat(0xff800000u);
-    if (t >= r.first_seen) {
+    if (r.Times(t) > 0) {
       const int32_t page = r.page(t);
       int32_t acc = 0;
       for (int d = 0; d < r.kv.head_dim && !IsPruned(table); d += 4) {
@@ -95,14 +107,16 @@ __device__ inline void Score(const Row& r, const uint8_t* q) {
   }
 }
 
-// Scores to probabilities. Thread j is lane j of the sum.
-__device__ inline void Softmax(const Row& r, float* shared) {
+// Scores to probabilities; false where the row sees nothing. Thread j is lane j of the sum.
+__device__ inline bool Softmax(const Row& r, float* shared) {
   float largest = BitsToFloat(0xff800000u);
   for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) largest = fmaxf(largest, r.scores[t]);
   largest = BlockMax(largest, shared);
+  if (r.args.pairs.count > 0 && largest == BitsToFloat(0xff800000u)) return false;
   float lane = 0.0f;
   for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) {
-    const float e = Exp(r.scores[t] - largest);
+    float e = Exp(r.scores[t] - largest);
+    if (r.args.pairs.count > 0) e = static_cast<float>(r.Times(t)) * e;
     r.scores[t] = e;
     lane = lane + e;
   }
@@ -110,6 +124,7 @@ __device__ inline void Softmax(const Row& r, float* shared) {
   if (threadIdx.x == 0 && !IsFinite(sum)) r.a.finite.Report();
   for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) r.scores[t] = r.scores[t] / sum;
   __syncthreads();
+  return true;
 }
 
 // The sum of p v over positions [begin, end), whose codes are in `scores`; in threads below head_dim.
@@ -124,6 +139,7 @@ __device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int6
   if (group < groups && !IsPruned(table)) {
     const auto* v = reinterpret_cast<const uint8_t*>(r.kv.v_words);
     for (int64_t t = from + group; t < end; t += groups) {
+      if (r.args.pairs.count > 0 && r.Times(t) == 0) continue;
       const int code = static_cast<int>(FloatToBits(r.scores[t]));
       const int slot = r.slot(t);
       const int value = v[r.kv.VWord(r.page(t), r.kv_head, slot / 4, dim) * 4 + slot % 4];
@@ -164,7 +180,7 @@ __device__ inline void Output(const Row& r, const LengthTable& table, float* sha
                       : (static_cast<float>(sum) * table.gain) * scope.scale;
   }
   if (static_cast<int>(threadIdx.x) >= r.kv.head_dim) return;
-  r.a.out[r.row * r.a.out_stride + static_cast<int64_t>(r.head) * r.kv.head_dim + threadIdx.x] = y;
+  r.out()[threadIdx.x] = y;
 }
 
 }  // namespace stoch::cuda::attention_mixed

@@ -18,6 +18,7 @@ struct AppendArgs {
   QueryCodes q;
   int qk_q_max = 0;
   int av_q_max = 0;
+  const int32_t* slots = nullptr;
 };
 
 template <Store kStore>
@@ -63,8 +64,15 @@ __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs arg
     return;
   }
 
-  const int32_t page = a.pass.pages[a.pass.row_sequence[row] * a.pass.max_pages + (position >> a.kv.page_shift)];
-  const int slot = position & (a.kv.page_tokens - 1);
+  int32_t page;
+  int slot = position;
+  if (args.slots != nullptr) {
+    slot = args.slots[row];
+    page = slot >> a.kv.page_shift;
+  } else {
+    page = a.pass.pages[a.pass.row_sequence[row] * a.pass.max_pages + (position >> a.kv.page_shift)];
+  }
+  slot &= a.kv.page_tokens - 1;
   if constexpr (kStore == Store::kCodes) {
     const int q_max = is_k ? args.qk_q_max : args.av_q_max;
     const float scale = BipolarScale(max_abs, q_max);
@@ -94,16 +102,17 @@ void Launch(DeviceContext& ctx, const AppendArgs& args) {
 
 }  // namespace
 
-void LaunchAppendValues(DeviceContext& ctx, const AttentionArgs& args, bool half) {
+void LaunchAppendValues(DeviceContext& ctx, const AttentionArgs& args, bool half, const int32_t* slots) {
   if (half) {
-    Launch<Store::kHalf>(ctx, AppendArgs{args, {}, 0, 0});
+    Launch<Store::kHalf>(ctx, AppendArgs{args, {}, 0, 0, slots});
   } else {
-    Launch<Store::kFloat>(ctx, AppendArgs{args, {}, 0, 0});
+    Launch<Store::kFloat>(ctx, AppendArgs{args, {}, 0, 0, slots});
   }
 }
 
-void LaunchAppendCodes(DeviceContext& ctx, const AttentionArgs& args, int qk_q_max, int av_q_max, const QueryCodes& q) {
-  Launch<Store::kCodes>(ctx, AppendArgs{args, q, qk_q_max, av_q_max});
+void LaunchAppendCodes(DeviceContext& ctx, const AttentionArgs& args, int qk_q_max, int av_q_max, const QueryCodes& q,
+                       const int32_t* slots) {
+  Launch<Store::kCodes>(ctx, AppendArgs{args, q, qk_q_max, av_q_max, slots});
 }
 
 }  // namespace stoch::cuda

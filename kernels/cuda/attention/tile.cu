@@ -9,8 +9,7 @@ namespace stoch::cuda {
 namespace {
 
 int64_t PaddedLength(const QueryTile& tile) {
-  const int64_t length = tile.start_position + tile.num_rows;
-  return (length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
 }
 
 // The same call for `heads` query heads from `first` on, a multiple of the group. Requires: one tile, or all heads, as

@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int head = static_cast<int>(blockIdx.x);
   QueryTile tile = args.tiles[blockIdx.y];
-  const int length = tile.start_position + tile.num_rows;
+  const int length = tile.length();
   int64_t first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile;
   if constexpr (kRows < kQueryTile) {
     const int part = static_cast<int>(blockIdx.z) * kRows;
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs a
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int head = static_cast<int>(blockIdx.x);
   const QueryTile tile = args.tiles[blockIdx.y];
-  const int length = tile.start_position + tile.num_rows;
+  const int length = tile.length();
   const uint4* global_table = reinterpret_cast<const uint4*>(tables.streams);
   if constexpr (kTableInShared) {
     const int pieces = tables.masks * tables.levels * kWords / 4;

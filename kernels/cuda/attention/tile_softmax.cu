@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   const QueryTile tile = args.tiles[blockIdx.z];
   const int tile_row = static_cast<int>(blockIdx.x) * kSoftmaxWarps + warp;
   const int64_t row_index = (static_cast<int64_t>(blockIdx.z) * a.num_heads + head) * kQueryTile + tile_row;
-  const int padded = (tile.start_position + tile.num_rows + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  const int padded = (tile.length() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
   PackedWord* to = args.scratch.p + row_index * (args.scratch.stride / 4);
   if (tile_row >= tile.num_rows) {  // the tensor cores read every row
     if constexpr (kPhase != Phase::kHeadMax) {
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   row.counts = args.scratch.scores + row_index * args.scratch.stride;
   row.k_scales = args.kv.k_scales + packed;
   row.v_scales = args.kv.v_scales + packed;
-  row.length = tile.start_position + tile_row + 1;
+  row.length = tile.PositionOf(tile_row) + 1;
   row.gain = args.qk.gain;
   row.q_scale = args.q.scales[static_cast<int64_t>(pass_row) * a.num_heads + head];
   row.inv_sqrt = a.inv_sqrt;

@@ -3,14 +3,16 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/ordinal.h"
 
 namespace stoch::cuda {
 
 DeviceGuard::DeviceGuard(const Device& device) {
   STOCH_CHECK(device.kind == DeviceKind::kCuda);
   STOCH_CUDA(cudaGetDevice(&previous_));
-  if (previous_ == device.index) return;
-  STOCH_CUDA(cudaSetDevice(device.index));
+  const int ordinal = OrdinalOf(device.index);
+  if (previous_ == ordinal) return;
+  STOCH_CUDA(cudaSetDevice(ordinal));
   changed_ = true;
 }
 

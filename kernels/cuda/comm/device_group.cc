@@ -27,9 +27,6 @@ bool IsSet(const char* variable) {
   return value != nullptr && std::string_view(value) == "1";
 }
 
-// NCCL's switch for machines whose peer access is broken is ours too.
-bool PeersAreSwitchedOff() { return IsSet("NCCL_P2P_DISABLE"); }
-
 // CUDA's switch for debuggers, and for tools that run one kernel at a time: what is launched first never sees the rest.
 bool LaunchesBlock() { return IsSet("CUDA_LAUNCH_BLOCKING"); }
 
@@ -64,7 +61,7 @@ DeviceGroup::DeviceGroup(std::vector<DeviceContext*> contexts) : contexts_(std::
     throw InvalidInput("a model is divided over " + std::to_string(contexts_.size()) + " GPUs by rows; allowed are " +
                        std::to_string(kMaxGroup));
   }
-  direct_ = !PeersAreSwitchedOff() && AllReach(DevicesOf(contexts_));
+  direct_ = AreDirect(DevicesOf(contexts_));
   failed_ = AllocatePinned(sizeof(int));
   std::memset(failed_.data(), 0, sizeof(int));
   if (direct_) MakeMailboxes();

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/context.h"
 
+#include <map>
+#include <mutex>
+
 #include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/base/ordinal.h"
 #include "kernels/cuda/runtime/gpu_probe.h"
 
 namespace stoch::cuda {
@@ -12,6 +16,16 @@ namespace {
 
 // What cuBLAS asks for on Hopper; given by us so that it never allocates while a graph is recorded.
 constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
+
+// The stream that devices on one GPU share (SharesStreams): made at first use, for as long as the process lives.
+cudaStream_t SharedStream(int ordinal) {
+  static std::mutex mutex;
+  static std::map<int, cudaStream_t> streams;
+  const std::lock_guard lock(mutex);
+  const auto [stream, is_new] = streams.try_emplace(ordinal, nullptr);
+  if (is_new) STOCH_CUDA(cudaStreamCreateWithFlags(&stream->second, cudaStreamNonBlocking));
+  return stream->second;
+}
 
 }  // namespace
 
@@ -25,10 +39,14 @@ DeviceContext::DeviceContext(int ordinal)
       finite_seen_(AllocatePinned(sizeof(int))) {
   DeviceGuard guard(device);
   cudaDeviceProp properties{};
-  STOCH_CUDA(cudaGetDeviceProperties(&properties, ordinal));
+  STOCH_CUDA(cudaGetDeviceProperties(&properties, OrdinalOf(ordinal)));
   l2_bytes = properties.l2CacheSize;
-  traits = ProbeGpu(ordinal);
-  STOCH_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  traits = ProbeGpu(OrdinalOf(ordinal));
+  if (SharesStreams()) {
+    stream = SharedStream(OrdinalOf(ordinal));
+  } else {
+    STOCH_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  }
   STOCH_CUDA(cudaStreamCreateWithFlags(&copy_stream, cudaStreamNonBlocking));
   STOCH_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
   STOCH_CUDA(cudaMemsetAsync(barrier_.data(), 0, barrier_.bytes(), stream));
@@ -43,7 +61,7 @@ DeviceContext::~DeviceContext() {
     (void)cudaDeviceSynchronize();
     if (cublas_ != nullptr) (void)cublasDestroy(cublas_);
     if (ready_ != nullptr) (void)cudaEventDestroy(ready_);
-    if (stream != nullptr) (void)cudaStreamDestroy(stream);
+    if (stream != nullptr && !SharesStreams()) (void)cudaStreamDestroy(stream);
     if (copy_stream != nullptr) (void)cudaStreamDestroy(copy_stream);
   } catch (const DeviceError&) {
   }

@@ -64,6 +64,20 @@ TileBatch& CudaPass::BatchFor(int32_t sequence, int32_t length) {
   return batch;
 }
 
+void CudaPass::KeepLayout(const PassLayout& layout) {
+  layout_pages_.clear();
+  for (const PassLayout::Sequence& s : layout.sequences) {
+    layout_pages_.insert(layout_pages_.end(), s.pages.begin(), s.pages.end());
+  }
+  layout_.ids.assign(layout.ids.size(), 0);
+  layout_.sequences = layout.sequences;
+  size_t first = 0;
+  for (PassLayout::Sequence& s : layout_.sequences) {
+    s.pages = std::span(layout_pages_).subspan(first, s.pages.size());
+    first += s.pages.size();
+  }
+}
+
 void CudaPass::Upload(const PassLayout& layout) {
   CheckPass(layout, limits_);
   const Buffer& host = upload_->Next();
@@ -111,6 +125,7 @@ void CudaPass::Upload(const PassLayout& layout) {
     if (!is_long) max_short_length_ = std::max(max_short_length_, sequence.length);
     std::copy(s.pages.begin(), s.pages.end(), pages + i * static_cast<size_t>(limits_.max_pages_per_sequence));
   }
+  KeepLayout(layout);
   // Of each batch longest context first: the short tiles fill the gaps at the end of a launch.
   for (const TileBatch& batch : batches_) {
     const auto begin = tiles_.begin() + batch.first_tile;

@@ -2,6 +2,7 @@
 // The device-side copy of a PassLayout: fixed buffers that every pass reuses, so that recorded graphs stay valid.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -9,7 +10,9 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pinned_upload.h"
+#include "kernels/math/host_device.h"
 #include "kernels/plan/attention_plan.h"
+#include "kernels/stripes.h"
 
 namespace stoch::cuda {
 
@@ -32,12 +35,27 @@ struct alignas(16) PassRow {
   int32_t first_row = 0;       // of its sequence
 };
 
-// Up to kQueryTile consecutive rows of one sequence: the unit of the prefill kernels.
+// Up to kQueryTile consecutive rows of one sequence: the unit of the prefill kernels. Where positions are dealt over
+// devices (kernels/stripes.h), the rows are those of one stripe.
 struct QueryTile {
   int32_t sequence = 0;
   int32_t first_row = 0;
   int32_t num_rows = 0;
-  int32_t start_position = 0;  // of first_row
+  int32_t start_position = 0;  // of first_row: local to the stripe
+  int32_t width_shift = kWholeShift;  // the stripe has 1 << width_shift of every kStripePeriod positions,
+  int32_t stripe_begin = 0;           // from this one on
+
+  static constexpr int32_t kWholeShift = std::countr_zero(static_cast<uint32_t>(kStripePeriod));
+  // The absolute position of row `row` of the tile.
+  STOCH_HD int32_t PositionOf(int32_t row) const {
+    const int32_t local = start_position + row;
+    return (local >> width_shift << kWholeShift) + stripe_begin + (local & ((1 << width_shift) - 1));
+  }
+  // How far apart rows are that kHalfPeriod rows lie between.
+  static constexpr int32_t kHalfPeriod = static_cast<int32_t>(kStripePeriod) / 2;
+  STOCH_HD int32_t Apart() const { return kHalfPeriod << (kWholeShift - width_shift); }
+  // Positions that the last row sees.
+  STOCH_HD int32_t length() const { return PositionOf(num_rows - 1) + 1; }
 };
 
 // Long sequences that are packed, and whose tiles run, together: neighbours of the pass, with short ones between them.
@@ -83,6 +101,8 @@ class CudaPass final : public Pass {
   const std::vector<TileBatch>& batches() const { return batches_; }
   int32_t max_page() const { return max_page_; }  // largest page number
   const std::vector<PassSequence>& sequences() const { return sequences_; }
+  // Sequences, and as many ids as there are rows, which are all 0.
+  const PassLayout& layout() const { return layout_; }
 
   // Errors: InvalidInput (CheckPass). Async: one copy on the context's stream; the host buffer is reused only
   // after its copy ran.
@@ -95,6 +115,7 @@ class CudaPass final : public Pass {
   };
   // The batch of the next long sequence.
   TileBatch& BatchFor(int32_t sequence, int32_t length);
+  void KeepLayout(const PassLayout& layout);
 
   DeviceContext& ctx_;
   PassLimits limits_;
@@ -109,6 +130,8 @@ class CudaPass final : public Pass {
   int32_t max_short_length_ = 0;
   int32_t max_page_ = 0;
   std::vector<PassSequence> sequences_;
+  PassLayout layout_;
+  std::vector<int32_t> layout_pages_;
   std::vector<QueryTile> tiles_;
   std::vector<TileBatch> batches_;
 };

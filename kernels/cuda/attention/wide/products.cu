@@ -77,7 +77,7 @@ struct Slot {
   int head = 0;                // of the layer
   int64_t first_row = 0;       // of the scratch
   int64_t first_position = 0;  // of the streams
-  __device__ int length() const { return active ? tile.start_position + tile.num_rows : 0; }
+  __device__ int length() const { return active ? tile.length() : 0; }
 };
 
 // The tile of slot 0, the longest, and what the block's slots share.
@@ -193,10 +193,10 @@ struct RowState {
 };
 
 // Counts of one block of keys to memory, and the largest products of count and scales of rows row, row + 8.
-// kEdge: not all keys are visible to all rows.
+// kEdge: not all keys are visible to all rows; row + 8 sees `apart` more than `row`.
 template <bool kEdge>
 __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t (&acc)[64], const float* k_scales,
-                                            int visible, int16_t* to, RowState& state) {
+                                            int visible, int apart, int16_t* to, RowState& state) {
 #pragma unroll
   for (int quarter = 0; quarter < 4; ++quarter) {
     const float4 low = __ldg(reinterpret_cast<const float4*>(k_scales + 32 * quarter));
@@ -213,7 +213,7 @@ __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t 
         for (int j = 0; j < 2; ++j) {
           const float product = __fmul_rn(__fmul_rn(static_cast<float>(pair[j]), args.qk.gain),
                                           __fmul_rn(state.q_scale[i], scales[2 * r + j]));
-          if (!kEdge || 32 * quarter + 2 * r + j < visible + 8 * i) {
+          if (!kEdge || 32 * quarter + 2 * r + j < visible + apart * i) {
             state.largest[i] = fmaxf(state.largest[i], product);
           }
         }
@@ -270,12 +270,12 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, Consumer<kWo
       const float* k_scales = args.k_scales + slot.first_position + key + 8 * QuadLane();
       int16_t* to = args.scores + (slot.first_row + RowOf()) * args.stride + key + 8 * QuadLane();
       // Keys of this lane that row RowOf() sees, from its first one.
-      const int visible = slot.tile.start_position + RowOf() + 1 - key - 8 * QuadLane();
+      const int visible = slot.tile.PositionOf(RowOf()) + 1 - key - 8 * QuadLane();
       RowState now = states[own * kConsumers];
-      if (key + kWideKeys <= slot.tile.start_position + 1) {
-        StoreScores<false>(args, consumer.acc[own], k_scales, visible, to, now);
+      if (key + kWideKeys <= slot.tile.PositionOf(0) + 1) {
+        StoreScores<false>(args, consumer.acc[own], k_scales, visible, 0, to, now);
       } else {
-        StoreScores<true>(args, consumer.acc[own], k_scales, visible, to, now);
+        StoreScores<true>(args, consumer.acc[own], k_scales, visible, slot.tile.Apart(), to, now);
       }
       states[own * kConsumers] = now;
     });

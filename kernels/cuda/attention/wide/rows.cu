@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
   const int round_head = static_cast<int>(blockIdx.y);
   const int kv_head = round_head / a.group;
   const int64_t row_index = args.FirstRow(static_cast<int>(blockIdx.z), round_head) + tile_row;
-  const int padded = (tile.start_position + tile.num_rows + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  const int padded = (tile.length() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
   uint8_t* to = args.codes + row_index * args.stride;
   if (tile_row >= tile.num_rows) {  // the tensor cores read every row
     for (int t = lane * kEach; t < padded; t += kStep) *reinterpret_cast<uint2*>(to + t) = {0, 0};
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
   row.counts = args.scores + row_index * args.stride;
   row.k_scales = args.k_scales + packed;
   row.v_scales = args.v_scales + packed;
-  row.length = tile.start_position + tile_row + 1;
+  row.length = tile.PositionOf(tile_row) + 1;
   row.gain = args.qk.gain;
   row.q_scale = args.q.scales[int64_t{tile.first_row + tile_row} * a.num_heads + head];
   row.inv_sqrt = a.inv_sqrt;

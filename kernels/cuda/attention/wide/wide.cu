@@ -9,8 +9,7 @@ namespace stoch::cuda {
 namespace {
 
 int64_t PaddedLength(const QueryTile& tile) {
-  const int64_t length = tile.start_position + tile.num_rows;
-  return (length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
 }
 
 void RunGroup(DeviceContext& ctx, const WidePlan& plan, WideArgs args) {

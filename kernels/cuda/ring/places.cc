@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/ring/places.h"
+
+#include "kernels/stripes.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int64_t kWord = sizeof(uint32_t);
+
+}  // namespace
+
+int64_t RingPageWords(const KvCacheSpec& spec) {
+  const int64_t positions = spec.page_tokens / spec.stripes;
+  const bool exact = spec.mode == AttentionMode::kExact;
+  return 2 * positions * (exact ? spec.head_dim : spec.head_dim / 4 + 1);
+}
+
+int64_t RingPlaces::Take(int64_t bytes) {
+  constexpr int64_t kAlignment = 256;
+  const int64_t at = end_;
+  end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return at;
+}
+
+RingPlaces::RingPlaces(const KvCacheSpec& spec, const PassLimits& limits) : exact_(spec.mode == AttentionMode::kExact) {
+  const int64_t pages = limits.max_pages_per_sequence;
+  const int64_t positions = pages * spec.page_tokens;
+  const int64_t numbers = positions * spec.head_dim * (exact_ ? kWord : 1);
+  keys_ = Take(numbers);
+  values_ = Take(numbers);
+  key_scales_ = Take(exact_ ? 0 : positions * kWord);
+  value_scales_ = Take(exact_ ? 0 : positions * kWord);
+  window_bytes_ = end_;
+  end_ *= kRingWindows;
+  slabs_ = end_;
+  slab_bytes_ = Take(pages * RingPageWords(spec) * kWord);
+  slab_bytes_ = end_ - slabs_;
+  end_ = slabs_ + kRingSlabs * slab_bytes_;
+  const int64_t rows = MaxDealtRows(limits.max_rows, limits.max_sequences, spec.stripes);
+  positions_ = Take(rows * kWord);
+  row_sequence_ = Take(rows * kWord);
+  rows_ = Take(rows * static_cast<int64_t>(sizeof(PassRow)));
+  slots_ = Take(rows * kWord);
+  tiles_ = Take(FirstDealtTile(limits.max_sequences, rows) * static_cast<int64_t>(sizeof(QueryTile)));
+  sequences_ = Take(limits.max_sequences * static_cast<int64_t>(sizeof(PassSequence)));
+  pages_ = Take(pages * kWord);
+}
+
+DealtPass RingPlaces::dealt(uint8_t* scratch) const {
+  DealtPass dealt;
+  dealt.positions = reinterpret_cast<int32_t*>(scratch + positions_);
+  dealt.row_sequence = reinterpret_cast<int32_t*>(scratch + row_sequence_);
+  dealt.rows = reinterpret_cast<PassRow*>(scratch + rows_);
+  dealt.slots = reinterpret_cast<int32_t*>(scratch + slots_);
+  dealt.tiles = reinterpret_cast<QueryTile*>(scratch + tiles_);
+  dealt.sequences = reinterpret_cast<PassSequence*>(scratch + sequences_);
+  dealt.pages = reinterpret_cast<int32_t*>(scratch + pages_);
+  return dealt;
+}
+
+KvView RingPlaces::window(uint8_t* scratch, int index, const KvView& cache) const {
+  uint8_t* const at = scratch + index * window_bytes_;
+  KvView view = cache;  // its shape and swapped streams
+  view.num_kv_heads = 1;
+  if (exact_) {
+    view.k = reinterpret_cast<float*>(at + keys_);
+    view.v = reinterpret_cast<float*>(at + values_);
+    return view;
+  }
+  view.k_words = reinterpret_cast<uint32_t*>(at + keys_);
+  view.v_words = reinterpret_cast<uint32_t*>(at + values_);
+  view.k_scales = reinterpret_cast<float*>(at + key_scales_);
+  view.v_scales = reinterpret_cast<float*>(at + value_scales_);
+  return view;
+}
+
+}  // namespace stoch::cuda

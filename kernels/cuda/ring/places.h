@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the scratch of a device has what RingAttention works on.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attention/kv_cache.h"
+#include "kernels/cuda/runtime/pass.h"
+
+namespace stoch::cuda {
+
+inline constexpr int kRingWindows = 2;  // one is filled while the other is computed with
+inline constexpr int kRingSlabs = 2;
+
+// 32-bit words of one page's positions of one stripe and KV head on their way: keys, values, and their scales.
+int64_t RingPageWords(const KvCacheSpec& spec);
+
+// The rows of a pass that one device runs; device memory, rows of a sequence together.
+struct DealtPass {
+  int32_t* positions = nullptr;       // [rows] absolute
+  int32_t* row_sequence = nullptr;    // [rows]: 0, a window has one sequence
+  PassRow* rows = nullptr;            // [rows], of sequence 0
+  int32_t* slots = nullptr;           // [rows] in the striped cache, as LaunchAppendCodes wants them
+  QueryTile* tiles = nullptr;         // of sequence s from DealtTiles(s, first row) on: longest context first
+  PassSequence* sequences = nullptr;  // [sequences] as the only one of a window
+  int32_t* pages = nullptr;           // of a window: 0, 1, 2, ...
+};
+// Where the tiles of sequence `sequence`, whose first dealt row is `first_row`, begin.
+constexpr int64_t FirstDealtTile(int64_t sequence, int64_t first_row) { return first_row / kQueryTile + sequence; }
+
+// Parts of a scratch, in bytes from its start.
+class RingPlaces {
+ public:
+  // Requires: a spec with stripes that MakeKvCache takes.
+  RingPlaces(const KvCacheSpec& spec, const PassLimits& limits);
+  int64_t total() const { return end_; }
+
+  uint8_t* slab(uint8_t* scratch, int index) const { return scratch + slabs_ + index * slab_bytes_; }
+  int64_t slab_bytes() const { return slab_bytes_; }
+  DealtPass dealt(uint8_t* scratch) const;
+  // A window as a cache of one layer and KV head whose pages are those of a sequence in order. `cache`: whose window.
+  KvView window(uint8_t* scratch, int index, const KvView& cache) const;
+
+ private:
+  int64_t Take(int64_t bytes);
+
+  bool exact_;
+  int64_t end_ = 0;
+  int64_t keys_ = 0, values_ = 0, key_scales_ = 0, value_scales_ = 0;  // of window 0
+  int64_t window_bytes_ = 0;
+  int64_t slabs_ = 0, slab_bytes_ = 0;
+  int64_t positions_ = 0, row_sequence_ = 0, rows_ = 0, slots_ = 0, tiles_ = 0, sequences_ = 0, pages_ = 0;
+};
+
+}  // namespace stoch::cuda
