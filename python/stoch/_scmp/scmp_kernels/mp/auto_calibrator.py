@@ -172,7 +172,8 @@ def oracle_search_block(
 
 def _outputs(block: Any, x: Tensor, device: Any, chunk: int) -> Tensor:
     """The block's outputs on the host, some samples at a time."""
-    return torch.cat([block(part.to(device)).detach().float().cpu() for part in x.split(chunk)])
+    parts = [x[first : first + chunk] for first in range(0, x.shape[0], chunk)]
+    return torch.cat([block(part.to(device)).detach().float().cpu() for part in parts])
 
 
 def _flat(x: Tensor, device: Any) -> Tensor:
