@@ -152,8 +152,11 @@ int64_t CudaBackend::AttentionScratchBytes(const KvCacheSpec& spec, int num_head
 }
 
 int64_t CudaBackend::ExpertScratchBytes(const LinearSpec& spec, int64_t in_features, int64_t max_rows) const {
-  return static_cast<int64_t>(
-      Workspace::BlockBytes(static_cast<size_t>(cuda::ExpertScratchBytes(spec, in_features, max_rows))));
+  int64_t most = 0;
+  for (const auto& entry : per_device_) {
+    most = std::max(most, cuda::ExpertScratchBytes(entry->context.traits, spec, in_features, max_rows));
+  }
+  return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));
 }
 
 std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "kernels/plan/decode_blocks.h"
 
 namespace stoch {
 namespace {
@@ -51,15 +52,6 @@ int64_t QuantizeBytes(const ScTraits& sc, const ScShape& shape, const ScDims& di
 bool CanDecode(const ScTraits& sc, const ScDims& dims, int64_t tokens) {
   return sc.code == ScCode::kSignMagnitude && sc.has_bytes && dims.chunk_d <= kDecodeChunkDims &&
          tokens <= kMaxDecodeTokens;
-}
-
-// About one block an SM, whole chunks' worth of blocks where that wastes little.
-int DecodeBlocks(const GpuTraits& gpu, int64_t warps, int64_t chunks, int64_t row_blocks) {
-  const int64_t units = chunks * row_blocks;
-  const int64_t most = std::min<int64_t>(gpu.sm_count, DivideUp(units, warps));
-  if (chunks > most) return static_cast<int>(most);
-  const int64_t aligned = most / chunks * chunks;
-  return static_cast<int>(aligned * 10 >= most * 9 ? aligned : most);
 }
 
 ScPlan PlanDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, const ScDims& dims) {

@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/attention/shape.h"
+#include "kernels/cuda/attention/tile_window.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/math/reduce.h"
@@ -70,6 +71,15 @@ Bounds MakeBounds(const CudaPass& pass, const KvCacheSpec& spec, bool recording)
                             pass.max_short_length()};
   bounds.rows.tiles = {pass.view().tiles, pass.tiles(), pass.batches()};
   return bounds;
+}
+
+// Of rows behind a window, kernels that cut contexts read what the window reaches alone, and others all of it: those
+// are planned for no more, where that is still theirs.
+AttentionPlan PlanOf(const DeviceContext& ctx, const AttentionShape& shape, const AttentionArgs& args,
+                     int32_t max_length, bool recording) {
+  const AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, ReachOf(args, max_length), recording);
+  const bool cuts = plan.short_rows == AttentionKernel::kScSplit || plan.short_rows == AttentionKernel::kExactSplit;
+  return cuts ? plan : PlanAttention(ctx.traits, shape, args.rows, max_length, recording);
 }
 
 AttentionLimits LimitsOf(const AttentionArgs& args, const CudaPass& pass) {
@@ -228,9 +238,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   }
   const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
   if (pairs.count > 0) return LaunchDilated(ctx, args, cache, call.cache_layer, shape, pairs, bounds.rows.all, limits);
-  AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, bounds.max_length, recording);
-  // Kernels for tiles have no window.
-  if (args.window > 0 && args.window < bounds.max_length) plan.long_rows = plan.short_rows;
+  const AttentionPlan plan = PlanOf(ctx, shape, args, bounds.max_length, recording);
   if (spec.mode != AttentionMode::kExact) {
     return LaunchSc(ctx, args, cache, call.cache_layer, shape, plan, bounds, limits);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fp16 baseline, tiles of rows: flash attention with mma.sync m16n8k16, keys and values double-buffered in shared
 // memory. Source: the online softmax of FlashAttention-2 (Dao, 2023), one warp per 16 query rows.
-#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/tile_window.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
@@ -70,7 +70,9 @@ __global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a
   const int length = tile.start_position + tile.num_rows;
   const int steps = (length + kKeys - 1) / kKeys;
   const uint32_t base = SharedAddress(shared);
-  LoadKeys<kHeadDim>(a, pages, kv_head, 0, length, base, base + kTileBytes);
+  const int first_step = FirstSeen(a, tile.start_position) / kKeys;
+  LoadKeys<kHeadDim>(a, pages, kv_head, first_step * kKeys, length, base + first_step % 2 * 2 * kTileBytes,
+                     base + first_step % 2 * 2 * kTileBytes + kTileBytes);
 
   // This lane's two query rows, scaled so that weights are powers of two.
   const int tile_row = warp * 16 + (lane >> 2);
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a
   float largest[2] = {-1e30f, -1e30f};
   float sum[2] = {};
 
-  for (int step = 0; step < steps; ++step) {
+  for (int step = first_step; step < steps; ++step) {
     const uint32_t k_tile = base + static_cast<uint32_t>((step & 1) * 2 * kTileBytes);
     const uint32_t v_tile = k_tile + kTileBytes;
     if (step + 1 < steps) {
@@ -113,13 +115,14 @@ __global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a
         HalfMma(scores[2 * n + 1], q[k], b[2], b[3]);
       }
     }
-    if ((step + 1) * kKeys > tile.start_position) {
+    if ((step + 1) * kKeys > tile.start_position || step * kKeys < FirstSeen(a, tile.start_position + kQueryTile - 1)) {
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int key = step * kKeys + n * 8 + (lane & 3) * 2 + (i & 1);
-          if (key > tile.start_position + tile_row + (i >> 1) * 8) scores[n][i] = -1e30f;
+          const int position = tile.start_position + tile_row + (i >> 1) * 8;
+          if (key > position || key < FirstSeen(a, position)) scores[n][i] = -1e30f;
         }
       }
     }

@@ -36,7 +36,7 @@ void RunTiles(DeviceContext& ctx, TileArgs args, const AttentionShape& shape, co
               const TileSet& tiles, const TileBatch& batch, bool head_max) {
   const int64_t end = int64_t{batch.first_tile} + batch.num_tiles;
   for (int64_t first = batch.first_tile; first < end;) {
-    const int64_t stride = PaddedLength(tiles.host[static_cast<size_t>(first)]);
+    const int64_t stride = TileStride(PaddedLength(tiles.host[static_cast<size_t>(first)]), args.attention.window);
     const TileGroup group = CutTiles(ctx.traits, shape, stride, end - first);
     args.tiles = tiles.device + first;
     args.num_tiles = static_cast<int32_t>(group.tiles);

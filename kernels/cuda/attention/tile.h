@@ -7,7 +7,7 @@
 // rank and sign, and a negative operand is complemented, which an int8 product corrects (docs/fast-kernels.md#prompts).
 #pragma once
 
-#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/tile_window.h"
 
 namespace stoch::cuda {
 
@@ -23,7 +23,7 @@ struct PackedKv {
   int64_t positions = 0;
 };
 
-// Scratch of one group of tiles. Rows are those of a tile, positions its sequence's, up to `stride`.
+// Scratch of one group of tiles. Rows are those of a tile, positions its sequence's, `stride` of them from FirstKept on.
 struct TileScratch {
   int16_t* scores = nullptr;  // [tile][num_heads][kQueryTile][stride]: counts of q k
   PackedWord* p = nullptr;    // [tile][num_heads][kQueryTile][stride / 4]: codes, and minus the ones in their streams
@@ -42,6 +42,13 @@ struct TileArgs {
   int32_t num_tiles = 0;
   uint32_t zero = 0;  // see ValueUnit
   int32_t heads = 0;  // of the launch, from head 0 of what the pointers point to
+
+#if defined(__CUDACC__)
+  // Where position 0 of a row of the tile would be in the scratch.
+  __device__ __forceinline__ int64_t RowAt(int64_t row, const QueryTile& tile) const {
+    return row * scratch.stride - FirstKept(attention, tile.PositionOf(0));
+  }
+#endif
 };
 
 // tile_softmax.cu

@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
       static_cast<int64_t>(kv_head) * args.kv.positions + args.attention.pass.sequences[tile.sequence].packed_begin;
   const uint4* lane_fragments = fragments + lane;
   const uint32_t* lane_bytes = bytes + lane;
-  for (int key = warp * kScoreKeys; key < length; key += kWarps * kScoreKeys) {
+  const int begin = FirstKept(args.attention, tile.PositionOf(0));
+  for (int key = begin + warp * kScoreKeys; key < length; key += kWarps * kScoreKeys) {
     // k_words of this lane's key in tile n: word lane % 4 of group g.
     const PackedWord* from = args.kv.k + (packed + key) / kKeyBlock * (kHeadDim / 4) * kKeyBlock +
                              (lane & 3) * kKeyBlock + key % kKeyBlock + (lane >> 2);
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
 #pragma unroll
       for (int n = 0; n < 4; ++n) k[n] = next[n];
     }
-    int16_t* to = args.scratch.scores + first_row * args.scratch.stride + key + (lane & 3) * 2;
+    int16_t* to = args.scratch.scores + first_row * args.scratch.stride + (key - begin) + (lane & 3) * 2;
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -294,11 +295,13 @@ __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs a
   const int row_group = warp & 1;
   const int64_t p_stride = args.scratch.stride / 4;
   const int64_t first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile;
-  const PackedWord* p_from = args.scratch.p + (first_row + row_group * 32 + (lane >> 2)) * p_stride + (lane & 3);
+  const int begin = FirstKept(args.attention, tile.PositionOf(0));
+  const PackedWord* p_from =
+      args.scratch.p + (first_row + row_group * 32 + (lane >> 2)) * p_stride + (lane & 3) - begin / 4;
   const PackedWord* v_from = args.kv.v + (packed / 4 + (lane & 3)) * kHeadDim + (lane >> 2);
   int32_t acc[2][kTiles][4] = {};
 #pragma unroll 1
-  for (int t = (warp >> 1) * kGroup; t < length; t += kSplits * kGroup) {
+  for (int t = begin + (warp >> 1) * kGroup; t < length; t += kSplits * kGroup) {
     uint32_t p[4];
     uint32_t minus_ones[4];  // of the streams of p, a byte each
 #pragma unroll

@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(kThreads) PackKvKernel(const TileArgs args) {
   const int head = static_cast<int>(blockIdx.y);
   const int begin = static_cast<int>(blockIdx.x) * kKeyBlock;
   if (sequence.packed_begin < 0 || begin >= sequence.length) return;
+  if (begin < FirstKept(a, sequence.start_position)) return;  // nobody reads what is before
   const int32_t* pages = a.pass.pages + static_cast<int64_t>(sequence_index) * a.pass.max_pages;
   const int page_mask = kv.page_tokens - 1;
   const int64_t packed = static_cast<int64_t>(head) * args.kv.positions + sequence.packed_begin + begin;
@@ -111,10 +112,11 @@ struct SoftmaxRow {
   const float* k_scales;
   const float* v_scales;
   float* kept;  // shared memory for the row's numbers, null where they do not fit and are computed again
-  int length;
+  int first;    // position that it sees
+  int length;   // one beyond its last
   float gain, q_scale, inv_sqrt;
 
-  // Scores of positions t .. t + 3; -inf past the end.
+  // Scores of positions t .. t + 3; -inf of those that it does not see.
   __device__ __forceinline__ float4 Scores(int t) const {
     const short4 c = *reinterpret_cast<const short4*>(counts + t);
     const float4 k = *reinterpret_cast<const float4*>(k_scales + t);
@@ -123,12 +125,18 @@ struct SoftmaxRow {
     s.y = BipolarProduct(c.y, gain, q_scale, k.y) * inv_sqrt;
     s.z = BipolarProduct(c.z, gain, q_scale, k.z) * inv_sqrt;
     s.w = BipolarProduct(c.w, gain, q_scale, k.w) * inv_sqrt;
+    const float lowest = BitsToFloat(0xff800000u);
     if (t + 3 >= length) {
-      const float lowest = BitsToFloat(0xff800000u);
       if (t >= length) s.x = lowest;
       if (t + 1 >= length) s.y = lowest;
       if (t + 2 >= length) s.z = lowest;
       s.w = lowest;
+    }
+    if (t < first) {
+      s.x = lowest;
+      if (t + 1 < first) s.y = lowest;
+      if (t + 2 < first) s.z = lowest;
+      if (t + 3 < first) s.w = lowest;
     }
     return s;
   }
@@ -160,10 +168,12 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   const int tile_row = static_cast<int>(blockIdx.x) * kSoftmaxWarps + warp;
   const int64_t row_index = (static_cast<int64_t>(blockIdx.z) * a.num_heads + head) * kQueryTile + tile_row;
   const int padded = (tile.length() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
-  PackedWord* to = args.scratch.p + row_index * (args.scratch.stride / 4);
+  const int64_t row_at = args.RowAt(row_index, tile);
+  const int begin = FirstKept(a, tile.PositionOf(0));
+  PackedWord* to = args.scratch.p + row_at / 4;
   if (tile_row >= tile.num_rows) {  // the tensor cores read every row
     if constexpr (kPhase != Phase::kHeadMax) {
-      for (int i = lane; i < padded / 4; i += 32) to[i] = {0, 0};
+      for (int i = begin / 4 + lane; i < padded / 4; i += 32) to[i] = {0, 0};
     }
     return;
   }
@@ -171,20 +181,22 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   const int64_t packed =
       static_cast<int64_t>(head / a.group) * args.kv.positions + a.pass.sequences[tile.sequence].packed_begin;
   SoftmaxRow row;
-  row.counts = args.scratch.scores + row_index * args.scratch.stride;
+  row.counts = args.scratch.scores + row_at;
   row.k_scales = args.kv.k_scales + packed;
   row.v_scales = args.kv.v_scales + packed;
-  row.length = tile.PositionOf(tile_row) + 1;
+  const int position = tile.PositionOf(tile_row);
+  row.first = FirstSeen(a, position);
+  row.length = position + 1;
   row.gain = args.qk.gain;
   row.q_scale = args.q.scales[static_cast<int64_t>(pass_row) * a.num_heads + head];
   row.inv_sqrt = a.inv_sqrt;
   // Each lane reads back what it wrote itself.
-  float4* own = row.length <= kept_floats ? kept + warp * (kept_floats / 4) + lane : nullptr;
-  const int steps = (row.length + kStep - 1) / kStep;
+  float4* own = row.length - begin <= kept_floats ? kept + warp * (kept_floats / 4) + lane : nullptr;
+  const int steps = (row.length - begin + kStep - 1) / kStep;  // from `begin`, a multiple of kRowLanes
 
   float largest = BitsToFloat(0xff800000u);
   for (int i = 0; i < steps; ++i) {
-    const int t = i * kStep + lane * 4;
+    const int t = begin + i * kStep + lane * 4;
     if (t >= row.length) break;
     const float4 s = row.Scores(t);
     if (own != nullptr) own[i * 32] = s;
@@ -195,7 +207,7 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   float low[4] = {};
   float high[4] = {};
   const auto add_step = [&](int i, float(&lanes)[4]) {
-    const int t = i * kStep + lane * 4;
+    const int t = begin + i * kStep + lane * 4;
     if (t >= row.length) return;
     const float4 e = ExpOf(own != nullptr ? own[i * 32] : row.Scores(t), largest);
     if (own != nullptr) own[i * 32] = e;
@@ -215,7 +227,7 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   float p_max = 0.0f;
   if constexpr (kPhase != Phase::kHeadOutput) {
     for (int i = 0; i < steps; ++i) {
-      const int t = i * kStep + lane * 4;
+      const int t = begin + i * kStep + lane * 4;
       if (t >= row.length) break;
       const float4 e = own != nullptr ? own[i * 32] : ExpOf(row.Scores(t), largest);
       const float4 p = Weights<kPhase>(row, e, sum, t);
@@ -235,14 +247,14 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   const float p_scale = BipolarScale(p_max, args.av.q_max);
   if (lane == 0) args.scratch.p_scales[row_index] = p_scale;
   const uint8_t* last_column = args.av.counts8 + args.av.levels - 1;  // counts every one of a stream
-  for (int t = lane * 4; t < padded; t += kStep) {
+  for (int t = begin + lane * 4; t < padded; t += kStep) {
     PackedWord word{0, 0};
     if (t < row.length) {
       float4 p;
       if (own == nullptr) {
         p = Weights<kPhase>(row, ExpOf(row.Scores(t), largest), sum, t);
       } else {
-        p = own[t / kStep * 32];
+        p = own[(t - begin) / kStep * 32];
         if constexpr (kPhase == Phase::kHeadOutput) p = Weights<kPhase>(row, p, sum, t);
       }
       const float values[4] = {p.x, p.y, p.z, p.w};

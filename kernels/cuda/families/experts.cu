@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <numeric>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -12,9 +14,12 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/sc_product.cuh"
 #include "kernels/cuda/families/experts.h"
+#include "kernels/cuda/families/half_experts.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/ops.h"
+#include "kernels/cuda/sc/experts/lookup.h"
+#include "kernels/cuda/sc/tensor_core/grouped.h"
 #include "kernels/family_check.h"
 
 namespace stoch::cuda {
@@ -34,20 +39,10 @@ struct RouteArgs {
   bool normalize = false;
 };
 
-// The larger p first, the lower index of equals; an index of a row always.
-struct Candidate {
-  float p = -2.0f;
-  int index = 0;
-};
-__device__ Candidate Larger(const Candidate& a, const Candidate& b) {
-  return b.p > a.p || (b.p == a.p && b.index < a.index) ? b : a;
-}
-
 // A block a row.
 __global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args) {
   extern __shared__ float p[];  // [experts]
   __shared__ float lanes[kRowLanes];
-  __shared__ Candidate bests[kBlockWarps];
   WaitForPrevious();
   const int j = static_cast<int>(threadIdx.x);
   const int64_t row = blockIdx.x;
@@ -64,28 +59,34 @@ __global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args) {
   for (int e = j; e < args.experts; e += kThreads) p[e] = p[e] / sum;
   __syncthreads();
 
+  // One warp, so that a choice is no barrier of the block: the largest p first, the lower index of equals.
+  if (j >= kWarp) return;
   int32_t* chosen = args.chosen + row * args.top_k;
   float* weights = args.weights + row * args.top_k;
+  float total = 0.0f;
   for (int rank = 0; rank < args.top_k; ++rank) {
-    Candidate best;
-    for (int e = j; e < args.experts; e += kThreads) best = Larger(best, Candidate{p[e], e});
-    for (int s = kWarp / 2; s > 0; s /= 2) {
-      best = Larger(best, Candidate{__shfl_xor_sync(kAllLanes, best.p, s), __shfl_xor_sync(kAllLanes, best.index, s)});
+    float best = -2.0f;
+    int index = 0;
+    for (int e = j; e < args.experts; e += kWarp) {
+      if (p[e] <= best) continue;
+      best = p[e];
+      index = e;
     }
-    if (j % kWarp == 0) bests[j / kWarp] = best;
-    __syncthreads();
+    // No p that is left is negative: ordered as integers.
+    const auto bits = static_cast<int>(FloatToBits(best));
+    const int largest = __reduce_max_sync(kAllLanes, bits);
+    index = __reduce_min_sync(kAllLanes, bits == largest ? index : args.experts - 1);
+    const float weight = BitsToFloat(static_cast<uint32_t>(largest));
+    total = rank == 0 ? weight : total + weight;
     if (j == 0) {
-      for (int w = 1; w < kBlockWarps; ++w) best = Larger(best, bests[w]);
-      chosen[rank] = best.index;
-      weights[rank] = best.p;
-      p[best.index] = -1.0f;
+      chosen[rank] = index;
+      weights[rank] = weight;
+      p[index] = -1.0f;
     }
-    __syncthreads();
+    __syncwarp();
   }
-  if (j != 0 || !args.normalize) return;
-  float total = weights[0];
-  for (int rank = 1; rank < args.top_k; ++rank) total = total + weights[rank];
-  for (int rank = 0; rank < args.top_k; ++rank) weights[rank] = weights[rank] / total;
+  if (!args.normalize) return;
+  for (int rank = j; rank < args.top_k; rank += kWarp) weights[rank] = weights[rank] / total;
 }
 
 // --------------------------------------------------------------------------------------------------- SC experts ----
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
   args.out[slot * args.out_stride + m] = ScRowProduct<kCode>(tables, a, w, n, m);
 }
 
-// ----------------------------------------------------------------------------------------- exact and fp16 experts ----
+// ------------------------------------------------------------------------------------------------- exact experts ----
 
 // kDotLanes threads an output feature of a slot.
 template <typename T>
@@ -139,23 +140,6 @@ __global__ void __launch_bounds__(kThreads)
   const float y = PlusZero(sum);
   if (!IsFinite(y)) reporter.Report();
   args.out[slot * args.out_stride + m] = y;
-}
-
-// The baseline's: a warp an output feature.
-__global__ void __launch_bounds__(kThreads)
-    HalfExpertKernel(const float* x, int64_t x_stride, const HalfWeightView* views, const SlotArgs args) {
-  const int64_t slot = args.first_slot + blockIdx.y;
-  const HalfWeightView w = views[args.chosen[slot]];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t m = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (m >= w.rows) return;
-  const float* row = x + slot / args.per_row * x_stride;
-  const auto* weights = reinterpret_cast<const __half*>(w.data) + m * w.cols;
-  float sum = 0.0f;
-  for (int64_t d = lane; d < w.cols; d += kWarp) sum = Fma(row[d], __half2float(weights[d]), sum);
-#pragma unroll
-  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_down_sync(kAllLanes, sum, s);
-  if (lane == 0) args.out[slot * args.out_stride + m] = sum;
 }
 
 // ------------------------------------------------------------------------------------------------------ combine ----
@@ -205,12 +189,9 @@ RowSource SourceOf(const ExpertLinearCall& call) {
   return MakeRowSource(linear);
 }
 
-void RunSc(DeviceContext& ctx, const CudaExperts& experts, const RowSource& source, int64_t x_rows, int64_t slots,
-           SlotArgs args, const FiniteReporter& reporter) {
-  const ScOperator& op = *experts.first().spec().sc;
-  const ScTables& tables = ctx.tables.Get(op);
-  Scratch scratch(ctx.workspace);
-  const ScActivationView a = LaunchQuantize(ctx, scratch, source, x_rows, experts.cols(), op, reporter);
+// One product at a time, for any operator.
+void RunScPlain(DeviceContext& ctx, const CudaExperts& experts, const ScTables& tables, const ScActivationView& a,
+                int64_t slots, SlotArgs args) {
   const auto kernel = tables.code == ScCode::kSignMagnitude ? ScExpertKernel<ScCode::kSignMagnitude>
                       : tables.code == ScCode::kOffset      ? ScExpertKernel<ScCode::kOffset>
                                                             : ScExpertKernel<ScCode::kAsymmetric>;
@@ -220,6 +201,73 @@ void RunSc(DeviceContext& ctx, const CudaExperts& experts, const RowSource& sour
         tables, a, static_cast<const ScWeightView*>(experts.views()), args);
     STOCH_CUDA_LAUNCH("ScExpertKernel");
   });
+}
+
+const CudaExperts& ExpertsAt(const ExpertLinearCall& call, size_t i) {
+  return static_cast<const CudaExperts&>(*call.weights[i]);
+}
+
+int RowSlots(const ExpertLinearCall& call) {
+  return call.x.dim(0) == call.chosen.dim(0) ? static_cast<int>(call.chosen.dim(1)) : 1;
+}
+
+SlotArgs SlotsOf(const ExpertLinearCall& call, size_t i) {
+  SlotArgs args;
+  args.chosen = call.chosen.ptr<const int32_t>();
+  args.per_row = RowSlots(call);
+  args.out = call.outs[i].ptr<float>();
+  args.out_stride = call.outs[i].step(0);
+  return args;
+}
+
+// Matrices that share an operator and a shape, by their place in the call.
+void RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
+           const FiniteReporter& reporter) {
+  const CudaExperts& experts = ExpertsAt(call, places.front());
+  const ScOperator& op = *experts.first().spec().sc;
+  const ScTables& tables = ctx.tables.Get(op);
+  ExpertShape shape;
+  shape.rows = call.x.dim(0);
+  shape.row_slots = RowSlots(call);
+  shape.experts = experts.count();
+  shape.in_features = experts.cols();
+  shape.out_features = experts.rows();
+  shape.matrices = static_cast<int64_t>(places.size());
+  const ExpertPlan plan = PlanExperts(ctx.traits, ctx.tables.Traits(op), shape);
+  const int32_t* chosen = call.chosen.ptr<const int32_t>();
+  std::vector<ScExpertTask> tasks;
+  for (const size_t i : places) {
+    tasks.push_back({static_cast<const ScWeightView*>(ExpertsAt(call, i).views()),
+                     ExpertsAt(call, i).first().view<ScWeightView>(), call.outs[i].ptr<float>(), call.outs[i].step(0)});
+  }
+  const int count = static_cast<int>(tasks.size());
+  Scratch scratch(ctx.workspace);
+  if (plan.kernel == ExpertKernel::kLookup) {
+    return LaunchScExpertLookup(ctx, plan, shape, tables, source, chosen, reporter, tasks.data(), count);
+  }
+  const ScActivationView a = LaunchQuantize(ctx, scratch, source, shape.rows, shape.in_features, op, reporter);
+  if (plan.kernel == ExpertKernel::kGrouped) {
+    const ExpertGroups groups =
+        LaunchGroupSlots(ctx, scratch, chosen, shape.slots(), shape.experts, plan.max_tiles, kPrefillTileTokens);
+    return LaunchScExpertGroups(ctx, plan, shape, ctx.tables.Traits(op), tables, a, groups, tasks.data(), count);
+  }
+  for (const size_t i : places) RunScPlain(ctx, ExpertsAt(call, i), tables, a, shape.slots(), SlotsOf(call, i));
+}
+
+void RunHalf(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
+             const FiniteReporter& reporter) {
+  HalfExpertCall half;
+  half.source = source;
+  half.chosen = call.chosen.ptr<const int32_t>();
+  half.slots = call.chosen.numel();
+  half.row_slots = RowSlots(call);
+  half.rows = ExpertsAt(call, places.front()).rows();
+  half.cols = ExpertsAt(call, places.front()).cols();
+  for (const size_t i : places) {
+    half.tasks[half.count++] = {static_cast<const HalfWeightView*>(ExpertsAt(call, i).views()),
+                                call.outs[i].ptr<float>(), call.outs[i].step(0)};
+  }
+  LaunchHalfExperts(ctx, half, reporter);
 }
 
 void RunExact(DeviceContext& ctx, const CudaExperts& experts, const RowSource& source, int64_t x_rows, int64_t slots,
@@ -239,17 +287,18 @@ void RunExact(DeviceContext& ctx, const CudaExperts& experts, const RowSource& s
   });
 }
 
-void RunHalf(DeviceContext& ctx, const CudaExperts& experts, const RowSource& source, int64_t x_rows, int64_t slots,
-             SlotArgs args, const FiniteReporter& reporter) {
-  Scratch scratch(ctx.workspace);
-  float* x = scratch.Take<float>(x_rows * experts.cols());
-  LaunchPrologue(ctx, source, x_rows, experts.cols(), x, experts.cols(), reporter);
-  ForGridY(slots, [&](int64_t first, unsigned count) {
-    args.first_slot = first;
-    HalfExpertKernel<<<dim3(Blocks(experts.rows(), kThreads / kWarp), count), kThreads, 0, ctx.stream>>>(
-        x, experts.cols(), static_cast<const HalfWeightView*>(experts.views()), args);
-    STOCH_CUDA_LAUNCH("HalfExpertKernel");
-  });
+// The first of `left` and those that one launch takes with it: of one operator and shape.
+std::vector<size_t> TakeAlike(const ExpertLinearCall& call, std::vector<size_t>& left) {
+  const CudaExperts& first = ExpertsAt(call, left.front());
+  std::vector<size_t> alike, others;
+  for (const size_t i : left) {
+    const CudaExperts& experts = ExpertsAt(call, i);
+    const bool is_alike = experts.first().spec().precision == first.first().spec().precision &&
+                          experts.first().spec().sc == first.first().spec().sc && experts.rows() == first.rows();
+    (is_alike && alike.size() < size_t{kMaxScTasks} ? alike : others).push_back(i);
+  }
+  left = std::move(others);
+  return alike;
 }
 
 template <typename View>
@@ -270,11 +319,12 @@ int64_t CudaExperts::bytes() const {
   return bytes;
 }
 
-int64_t ExpertScratchBytes(const LinearSpec& spec, int64_t in_features, int64_t max_rows) {
-  constexpr int64_t kParts = 8;                         // at most, of which each begins at a multiple of the alignment
+int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t max_rows) {
+  constexpr int64_t kParts = 16;                        // at most, of which each begins at a multiple of the alignment
   constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // that exact rows are padded to at most
   const int64_t bytes = spec.precision == Precision::kSc
-                            ? QuantizeScratchBytes(*spec.sc, max_rows, in_features)
+                            ? QuantizeScratchBytes(*spec.sc, max_rows, in_features) +
+                                  ExpertLaunchBytes(gpu, MakeScTraits(*spec.sc), in_features, max_rows)
                             : max_rows * (in_features + kColumns) * static_cast<int64_t>(sizeof(float));
   return bytes + kParts * static_cast<int64_t>(Workspace::kAlignment);
 }
@@ -322,18 +372,18 @@ void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
   if (slots == 0) return;
   const FiniteReporter reporter = ctx.Reporter(call.site);
   const RowSource source = SourceOf(call);
-  const int64_t x_rows = call.x.dim(0);
-  for (size_t i = 0; i < call.weights.size(); ++i) {
-    const auto& experts = static_cast<const CudaExperts&>(*call.weights[i]);
-    SlotArgs args;
-    args.chosen = call.chosen.ptr<const int32_t>();
-    args.per_row = x_rows == call.chosen.dim(0) ? static_cast<int>(call.chosen.dim(1)) : 1;
-    args.out = call.outs[i].ptr<float>();
-    args.out_stride = call.outs[i].step(0);
-    switch (experts.first().spec().precision) {
-      case Precision::kSc: RunSc(ctx, experts, source, x_rows, slots, args, reporter); break;
-      case Precision::kFp32: RunExact(ctx, experts, source, x_rows, slots, args, reporter); break;
-      case Precision::kFp16: RunHalf(ctx, experts, source, x_rows, slots, args, reporter); break;
+  std::vector<size_t> left(call.weights.size());
+  std::iota(left.begin(), left.end(), size_t{0});
+  while (!left.empty()) {
+    const std::vector<size_t> places = TakeAlike(call, left);
+    switch (ExpertsAt(call, places.front()).first().spec().precision) {
+      case Precision::kSc: RunSc(ctx, call, source, places, reporter); break;
+      case Precision::kFp32:
+        for (const size_t i : places) {
+          RunExact(ctx, ExpertsAt(call, i), source, call.x.dim(0), slots, SlotsOf(call, i), reporter);
+        }
+        break;
+      case Precision::kFp16: RunHalf(ctx, call, source, places, reporter); break;
     }
   }
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention/split/split.h"
+#include "kernels/cuda/attention/tile_window.h"
 
 namespace stoch::cuda {
 namespace {
@@ -35,7 +36,8 @@ void ForRows(SplitArgs& split, const RowSet& rows, const Launch& launch) {
 
 void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                    const ScTables& av, const QueryCodes& q, const RowSet& rows, const SplitScratch& scratch) {
-  const SplitPlan plan = PlanSplit(ctx.traits, shape, std::min(rows.count, scratch.rows), rows.max_length);
+  const SplitPlan plan =
+      PlanSplit(ctx.traits, shape, std::min(rows.count, scratch.rows), ReachOf(args, rows.max_length));
   SplitArgs split = MakeSplitArgs(args, plan, scratch);
   split.qk = qk;
   split.av = av;
@@ -50,8 +52,8 @@ void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const Attentio
 
 void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,
                       const SplitScratch& scratch) {
-  SplitArgs split =
-      MakeSplitArgs(args, PlanSplit(ctx.traits, shape, std::min(rows.count, scratch.rows), rows.max_length), scratch);
+  SplitArgs split = MakeSplitArgs(
+      args, PlanSplit(ctx.traits, shape, std::min(rows.count, scratch.rows), ReachOf(args, rows.max_length)), scratch);
   ForRows(split, rows, [&] {
     LaunchSplitExactScores(ctx, split);
     LaunchSplitSoftmax(ctx, split, true);

@@ -77,6 +77,7 @@ struct Slot {
   int head = 0;                // of the layer
   int64_t first_row = 0;       // of the scratch
   int64_t first_position = 0;  // of the streams
+  int first_kept = 0;          // FirstKept
   __device__ int length() const { return active ? tile.length() : 0; }
 };
 
@@ -100,6 +101,7 @@ struct Place {
     s.tile = args.tiles[of_tile];
     s.head = (args.first_kv_head + kv_head) * args.attention.group + head;
     s.first_position = args.FirstPosition(kv_head, s.tile);
+    s.first_kept = FirstKept(args.attention, s.tile.PositionOf(0));
     s.first_row = args.FirstRow(of_tile, kv_head * args.attention.group + head);
     return s;
   }
@@ -176,6 +178,8 @@ struct Consumer {
   }
 };
 
+constexpr int kNoWindow = 1 << 30;  // more positions than there are
+
 template <int kWord>
 __device__ __forceinline__ uint32_t Word(const uint4& words) {
   return kWord == 0 ? words.x : kWord == 1 ? words.y : kWord == 2 ? words.z : words.w;
@@ -193,10 +197,10 @@ struct RowState {
 };
 
 // Counts of one block of keys to memory, and the largest products of count and scales of rows row, row + 8.
-// kEdge: not all keys are visible to all rows; row + 8 sees `apart` more than `row`.
+// Visible are keys [hidden, visible) to `row` and `apart` later to row + 8. kEdge: not all keys are visible to all rows.
 template <bool kEdge>
 __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t (&acc)[64], const float* k_scales,
-                                            int visible, int apart, int16_t* to, RowState& state) {
+                                            int hidden, int visible, int apart, int16_t* to, RowState& state) {
 #pragma unroll
   for (int quarter = 0; quarter < 4; ++quarter) {
     const float4 low = __ldg(reinterpret_cast<const float4*>(k_scales + 32 * quarter));
@@ -213,7 +217,8 @@ __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t 
         for (int j = 0; j < 2; ++j) {
           const float product = __fmul_rn(__fmul_rn(static_cast<float>(pair[j]), args.qk.gain),
                                           __fmul_rn(state.q_scale[i], scales[2 * r + j]));
-          if (!kEdge || 32 * quarter + 2 * r + j < visible + apart * i) {
+          const int of_row = 32 * quarter + 2 * r + j - apart * i;
+          if (!kEdge || (of_row >= hidden && of_row < visible)) {
             state.largest[i] = fmaxf(state.largest[i], product);
           }
         }
@@ -266,16 +271,20 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, Consumer<kWo
     consumer.Finish();
     Unrolled<kOwn>([&](auto own) {
       const Slot& slot = slots[own];
-      if (key >= slot.length()) return;
+      if (key >= slot.length() || key < slot.first_kept) return;
       const float* k_scales = args.k_scales + slot.first_position + key + 8 * QuadLane();
-      int16_t* to = args.scores + (slot.first_row + RowOf()) * args.stride + key + 8 * QuadLane();
+      int16_t* to = args.scores + args.RowAt(slot.first_row + RowOf(), slot.tile) + key + 8 * QuadLane();
       // Keys of this lane that row RowOf() sees, from its first one.
-      const int visible = slot.tile.PositionOf(RowOf()) + 1 - key - 8 * QuadLane();
+      const int position = slot.tile.PositionOf(RowOf());
+      const int visible = position + 1 - key - 8 * QuadLane();
+      const int window = args.attention.window > 0 ? args.attention.window : kNoWindow;
+      const int hidden = position + 1 - window - key - 8 * QuadLane();
       RowState now = states[own * kConsumers];
-      if (key + kWideKeys <= slot.tile.PositionOf(0) + 1) {
-        StoreScores<false>(args, consumer.acc[own], k_scales, visible, 0, to, now);
+      if (key + kWideKeys <= slot.tile.PositionOf(0) + 1 &&
+          key >= FirstSeen(args.attention, slot.tile.PositionOf(kQueryTile - 1))) {
+        StoreScores<false>(args, consumer.acc[own], k_scales, hidden, visible, 0, to, now);
       } else {
-        StoreScores<true>(args, consumer.acc[own], k_scales, visible, slot.tile.Apart(), to, now);
+        StoreScores<true>(args, consumer.acc[own], k_scales, hidden, visible, slot.tile.Apart(), to, now);
       }
       states[own * kConsumers] = now;
     });
@@ -343,7 +352,7 @@ __device__ __forceinline__ void ConsumeValues(const WideArgs& args, Consumer<kWo
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           now[own][i] = make_uint4(0, 0, 0, 0);
-          if (at < last[own]) {
+          if (at >= slots[own].first_kept && at < last[own]) {
             now[own][i] = __ldg(reinterpret_cast<const uint4*>(from[own] + 8 * i * args.stride + at));
           }
         }
@@ -351,7 +360,7 @@ __device__ __forceinline__ void ConsumeValues(const WideArgs& args, Consumer<kWo
     };
 #pragma unroll
     for (int own = 0; own < kOwn; ++own) {
-      from[own] = args.codes + (slots[own].first_row + RowOf()) * args.stride + 16 * QuadLane();
+      from[own] = args.codes + args.RowAt(slots[own].first_row + RowOf(), slots[own].tile) + 16 * QuadLane();
       last[own] = min(slots[own].length(), end);
 #pragma unroll
       for (int k = 0; k < kHeadDim / 2; ++k) consumer.acc[own][k] = 0;
@@ -387,7 +396,9 @@ __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_c
   if (threadIdx.x < kWideSlots) slots[threadIdx.x] = Place(args).At(args, static_cast<int>(threadIdx.x));
   __syncthreads();
   const Slot& longest = slots[0];
-  const int begin = static_cast<int>(blockIdx.y) * args.range;
+  int begin = longest.first_kept;
+  for (int i = 1; i < kWideSlots; ++i) begin = slots[i].active ? min(begin, slots[i].first_kept) : begin;
+  begin += static_cast<int>(blockIdx.y) * args.range;
   if (begin >= longest.length()) return;
   const int end = min(begin + args.range, (longest.length() + kStep - 1) / kStep * kStep);
   Ring ring{SharedAddressInRegister(ring_memory), stages};

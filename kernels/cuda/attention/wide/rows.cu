@@ -26,8 +26,10 @@ struct Row {
   const int16_t* counts;
   const float* k_scales;
   const float* v_scales;
-  int length;
+  int first;   // position that it sees
+  int length;  // one beyond its last
   float gain, q_scale, inv_sqrt, largest;
+  __device__ __forceinline__ bool Sees(int t) const { return t >= first && t < length; }
 };
 
 // Counts, and the scales of K, of kEach positions from t on.
@@ -147,8 +149,8 @@ struct FirstPass {
       Unroll([&](auto i) {
         e[i] = ExpBelow(at.template Below<i>(row));
         product[i] = e[i] * v[i];
-        if (!kFull && t + i >= row.length) product[i] = -1.0f;
-        if (kFull || t + i < row.length) lanes[i] = lanes[i] + e[i];
+        if (!kFull && !row.Sees(t + i)) product[i] = -1.0f;
+        if (kFull || row.Sees(t + i)) lanes[i] = lanes[i] + e[i];
         largest = fmaxf(largest, product[i]);
       });
     } else {
@@ -168,10 +170,11 @@ struct FirstPass {
 // The largest p s_v by computing all of them: of rows whose candidates are too many.
 __device__ __noinline__ float LargestWeight(const Row& row, float sum) {
   float largest = 0.0f;
-  for (int t = static_cast<int>(threadIdx.x % 32) * kEach; t < row.length; t += kStep) {
+  const int begin = row.first / kStep * kStep;
+  for (int t = begin + static_cast<int>(threadIdx.x % 32) * kEach; t < row.length; t += kStep) {
     const Positions at(row, t);
     FirstPass::Unroll([&](auto i) {
-      if (t + i >= row.length) return;
+      if (!row.Sees(t + i)) return;
       const float p = ExpBelow(at.template Below<i>(row)) / sum;
       largest = fmaxf(largest, p * row.v_scales[t + i]);
     });
@@ -231,7 +234,7 @@ __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantize
   if constexpr (!kFull) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (t + i >= row.length) level[i] = 0;
+      if (!row.Sees(t + i)) level[i] = 0;
     }
   }
   const auto pack = [&](int i) {
@@ -252,18 +255,22 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
   const int kv_head = round_head / a.group;
   const int64_t row_index = args.FirstRow(static_cast<int>(blockIdx.z), round_head) + tile_row;
   const int padded = (tile.length() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
-  uint8_t* to = args.codes + row_index * args.stride;
+  const int64_t row_at = args.RowAt(row_index, tile);
+  uint8_t* to = args.codes + row_at;
+  int t = FirstKept(a, tile.PositionOf(0)) + lane * kEach;
   if (tile_row >= tile.num_rows) {  // the tensor cores read every row
-    for (int t = lane * kEach; t < padded; t += kStep) *reinterpret_cast<uint2*>(to + t) = {0, 0};
+    for (; t < padded; t += kStep) *reinterpret_cast<uint2*>(to + t) = {0, 0};
     return;
   }
   const int64_t packed = args.FirstPosition(kv_head, tile);
   const int head = args.first_kv_head * a.group + round_head;
   Row row;
-  row.counts = args.scores + row_index * args.stride;
+  row.counts = args.scores + row_at;
   row.k_scales = args.k_scales + packed;
   row.v_scales = args.v_scales + packed;
-  row.length = tile.PositionOf(tile_row) + 1;
+  const int position = tile.PositionOf(tile_row);
+  row.first = FirstSeen(a, position);
+  row.length = position + 1;
   row.gain = args.qk.gain;
   row.q_scale = args.q.scales[int64_t{tile.first_row + tile_row} * a.num_heads + head];
   row.inv_sqrt = a.inv_sqrt;
@@ -271,9 +278,16 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
 
   FirstPass first;
   first.candidates.list = candidates[warp];
-  int t = lane * kEach;
+  // Steps that the row sees in part, then those that it sees wholly, then the last one.
+  const int seen = row.first / kStep * kStep;
+  const int full = (row.first + kStep - 1) / kStep * kStep;
   const int whole = row.length / kStep * kStep;
-  for (int begin = 0; begin < whole; begin += kStep, t += kStep) first.Add<true>(row, t);
+  for (; t < seen; t += kStep) *reinterpret_cast<uint2*>(to + t) = {0, 0};
+  if (seen < min(full, whole)) {
+    first.Add<false>(row, t);
+    t += kStep;
+  }
+  for (int begin = full; begin < whole; begin += kStep, t += kStep) first.Add<true>(row, t);
   if (whole < row.length) first.Add<false>(row, t);
   const float sum = FoldRow(first.lanes);
   // What is not finite left more than that.
@@ -287,8 +301,12 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
   if (lane == 0) args.p_scales[row_index] = p_scale;
 
   const Quantizer quantizer(sum, p_scale, args.av.q_max, v_max);
-  t = lane * kEach;
-  for (int begin = 0; begin < whole; begin += kStep, t += kStep) {
+  t = seen + lane * kEach;
+  if (seen < min(full, whole)) {
+    *reinterpret_cast<uint2*>(to + t) = Codes<false>(row, quantizer, t);
+    t += kStep;
+  }
+  for (int begin = full; begin < whole; begin += kStep, t += kStep) {
     *reinterpret_cast<uint2*>(to + t) = Codes<true>(row, quantizer, t);
   }
   for (; t < padded; t += kStep) {

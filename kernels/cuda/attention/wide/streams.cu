@@ -70,7 +70,9 @@ __global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs arg
   const int head = args.first_kv_head + static_cast<int>(blockIdx.y);
   const int64_t packed = blockIdx.y * args.positions + sequence.packed_begin;
   const int column = static_cast<int>(threadIdx.x);
-  for (int block = begin; block < min(begin + kBlocksAtOnce * kWideKeys, sequence.length); block += kWideKeys) {
+  const int kept = FirstKept(args.attention, sequence.start_position);  // nobody reads what is before
+  for (int block = max(begin, kept); block < min(begin + kBlocksAtOnce * kWideKeys, sequence.length);
+       block += kWideKeys) {
     const int t = block + WideKey(column);
     uint32_t codes[4] = {};
     float k_scale = 0.0f;
@@ -113,7 +115,8 @@ __global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs ar
   const int64_t packed = blockIdx.y * args.positions + sequence.packed_begin;
   const int column = static_cast<int>(threadIdx.x);
   const int padded = (sequence.length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
-  for (int block = begin; block < min(begin + kBlocksAtOnce * kKeyBlock, padded); block += 64) {
+  const int kept = FirstKept(args.attention, sequence.start_position);
+  for (int block = max(begin, kept); block < min(begin + kBlocksAtOnce * kKeyBlock, padded); block += 64) {
     uint32_t codes[4] = {};
 #pragma unroll
     for (int c = 0; c < 4; ++c) {

@@ -15,8 +15,10 @@ int64_t PaddedLength(const QueryTile& tile) {
 void RunGroup(DeviceContext& ctx, const WidePlan& plan, WideArgs args) {
   const int64_t rows = int64_t{args.num_tiles} * args.kv_heads * args.attention.group * kQueryTile;
   const int64_t blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * int64_t{args.kv_heads} * plan.parts;
-  args.range = static_cast<int32_t>(WideRange(ctx.traits, blocks, args.stride));
-  const int64_t ranges = (args.stride + args.range - 1) / args.range;
+  // What the tiles of a block see together: they follow each other, and fewer than kRowLanes positions are between two.
+  const int64_t seen = std::min(args.stride + (plan.tiles - 1) * int64_t{kRowLanes}, args.longest);
+  args.range = static_cast<int32_t>(WideRange(ctx.traits, blocks, seen));
+  const int64_t ranges = (seen + args.range - 1) / args.range;
   const int64_t sum_bytes = ranges > 1 ? rows * args.attention.kv.head_dim * int64_t{sizeof(int32_t)} : 0;
   Scratch scratch(ctx.workspace);
   args.scores = scratch.Take<int16_t>(rows * args.stride);
@@ -38,7 +40,7 @@ void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const Attention
                   const ScTables& av, const QueryCodes& q, const TileSet& tiles, const TileBatch& batch) {
   const WidePlan plan = PlanWideTiles(ctx.traits, shape);
   const auto end = static_cast<size_t>(batch.first_tile + batch.num_tiles);
-  const int64_t longest = PaddedLength(tiles.host[static_cast<size_t>(batch.first_tile)]);
+  const int64_t longest = TileStride(PaddedLength(tiles.host[static_cast<size_t>(batch.first_tile)]), args.window);
   const int64_t kv_heads = WideKvHeads(ctx.traits, shape, plan, batch.positions, longest);
   const int64_t packed = batch.positions * kv_heads;
   const int64_t k_bytes = plan.score_stage_bytes * (shape.head_dim / 16) / kWideKeys;
@@ -63,7 +65,8 @@ void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const Attention
     LaunchWideStreams(ctx, round, batch);
     for (auto first = static_cast<size_t>(batch.first_tile); first < end;) {
       WideArgs group = round;
-      group.stride = PaddedLength(tiles.host[first]);
+      group.longest = PaddedLength(tiles.host[first]);
+      group.stride = TileStride(group.longest, args.window);
       const int64_t count = WideTiles(ctx.traits, shape, round.kv_heads, group.stride);
       group.tiles = tiles.device + first;
       group.num_tiles = static_cast<int32_t>(std::clamp<int64_t>(count, 1, static_cast<int64_t>(end - first)));

@@ -6,7 +6,7 @@
 // thermometers made in registers) against streams of K or V (B, streams.cu) through a ring in shared memory.
 #pragma once
 
-#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/tile_window.h"
 
 namespace stoch::cuda {
 
@@ -32,7 +32,8 @@ struct WideArgs {
 
   const QueryTile* tiles = nullptr;  // of the group
   int32_t num_tiles = 0;
-  int64_t stride = 0;           // positions of a row, a multiple of kKeyBlock
+  int64_t longest = 0;          // padded length of the first tile
+  int64_t stride = 0;           // positions of a row from FirstKept on, a multiple of kKeyBlock
   int16_t* scores = nullptr;    // [tile][head of the round][kQueryTile][stride]
   uint8_t* codes = nullptr;     // the same of the probabilities
   uint32_t* row_max = nullptr;  // [tile][head][kQueryTile]: OrderedBits of the largest score
@@ -46,6 +47,10 @@ struct WideArgs {
   // First row of a tile's head in the scratch.
   __device__ __forceinline__ int64_t FirstRow(int tile, int head) const {
     return (int64_t{tile} * round_heads() + head) * kQueryTile;
+  }
+  // Where position 0 of a row of the tile would be in the scratch: a row begins with FirstKept.
+  __device__ __forceinline__ int64_t RowAt(int64_t row, const QueryTile& tile) const {
+    return row * stride - FirstKept(attention, tile.PositionOf(0));
   }
   __device__ __forceinline__ int64_t FirstPosition(int kv_head, const QueryTile& tile) const {
     return kv_head * positions + attention.pass.sequences[tile.sequence].packed_begin;

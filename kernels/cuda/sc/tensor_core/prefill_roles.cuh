@@ -3,9 +3,11 @@
 // shared memory stages, and consumers that multiply them with weights expanded in registers.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/sc/tensor_core/grouped_kernels.h"
 #include "kernels/cuda/sc/tensor_core/operand.cuh"
-#include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
 #include "kernels/cuda/sc/tensor_core/ranks.cuh"
 
 namespace stoch::cuda::prefill {
@@ -45,18 +47,32 @@ struct Ring {
 template <int kWords>
 inline constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes + kScaleBytes;
 
-__device__ __forceinline__ const ScKernelTask& TaskOf(const PrefillArgs& args, int super) {
+template <typename Args>
+inline constexpr bool kIsGrouped = std::is_same_v<Args, GroupedArgs>;
+
+__device__ __forceinline__ const ScKernelTask& TaskOf(const PrefillArgs& args, int /*token_tile*/, int super) {
   int i = 0;
   while (i + 1 < args.task_count && super >= args.tasks[i + 1].first_block) ++i;
   return args.tasks[i];
+}
+
+// The matrix of the expert whose slots the tile has.
+__device__ __forceinline__ ScKernelTask TaskOf(const GroupedArgs& args, int token_tile, int super) {
+  int i = 0;
+  while (i + 1 < args.task_count && super >= args.tasks[i + 1].first_block) ++i;
+  ScKernelTask task = args.tasks[i];
+  const ScWeightView& w = args.views[i][args.experts[args.schedule.first_tile + token_tile]];
+  task.codes = w.codes;
+  task.scales = w.scales;
+  return task;
 }
 
 __device__ __forceinline__ int FirstRow(const ScKernelTask& task, int super, uint32_t rank) {
   return (super - task.first_block) * kSuperRows + static_cast<int>(rank) * kPrefillRows;
 }
 
-template <int kWords>
-__device__ void Produce(const PrefillArgs& args, Ring ring, int cluster, uint32_t rank) {
+template <int kWords, typename Args>
+__device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank) {
   const ScStreams& s = args.streams;
   constexpr uint32_t kBlockBytes = (4 * kWords + 2) * kUnitBytes;
   constexpr uint32_t kHalfBytes = kBlockBytes / 2;
@@ -64,7 +80,8 @@ __device__ void Produce(const PrefillArgs& args, Ring ring, int cluster, uint32_
     const auto piece = args.schedule.At(cluster, step);
     const int token_tile = piece.tile / args.schedule.supers;
     const int super = piece.tile % args.schedule.supers;
-    const ScKernelTask& task = TaskOf(args, super);
+    if (kIsGrouped<Args> && piece.chunk_begin == piece.chunk_end) break;  // no tile has so many slots
+    const ScKernelTask& task = TaskOf(args, token_tile, super);
     const int first_row = FirstRow(task, super, rank);
     const int rows = max(min(kPrefillRows, task.rows_padded - first_row), 0);
     for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
@@ -130,9 +147,9 @@ __device__ inline void StorePartial(const PrefillArgs& args, int rest_tile, uint
 // A consumer's work. Every instruction of a stage counts: while the tensor cores are busy, the other pipes get less
 // than half of the issue slots (measured: 15 shifts for each m64n128k256), so what a stage needs beyond its
 // thermometers is kept in registers or made at compile time.
-template <int kWords, int kHalves, bool kTable>
+template <int kWords, int kHalves, bool kTable, typename Args>
 struct Consumer {
-  const PrefillArgs& args;
+  const Args& args;
   Ring ring;
   uint32_t table;  // shared address of the ranks of this lane's first dimension, for TableRanks
   int warp;
@@ -331,6 +348,24 @@ struct Consumer {
     }
   }
 
+  // The same of slots, whose outputs lie anywhere.
+  __device__ void WriteSlots(const ScKernelTask& task, int first_row, int token_tile) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int row = first_row + lane / 4;
+    const int32_t* slots = args.slots + (args.schedule.first_tile + token_tile) * kTokens + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += 4) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int slot = slots[i / 4 * 8 + j];
+        if (slot < 0) continue;
+        float* to = task.out + slot * task.out_stride + row;
+        if (row < task.rows) to[0] = y[i + j];
+        if (row + 8 < task.rows) to[8] = y[i + 2 + j];
+      }
+    }
+  }
+
   __device__ void Run(int cluster, uint32_t rank) {
     const ScStreams& s = args.streams;
     const int tail_blocks = s.dim_blocks - (s.chunks - 1) * s.blocks_per_chunk;
@@ -338,7 +373,7 @@ struct Consumer {
       auto piece = args.schedule.At(cluster, step);
       if (piece.chunk_begin == piece.chunk_end) continue;
       const int last_blocks = piece.chunk_end == s.chunks ? tail_blocks : s.blocks_per_chunk;
-      const ScKernelTask& task = TaskOf(args, piece.tile % args.schedule.supers);
+      const ScKernelTask& task = TaskOf(args, piece.tile / args.schedule.supers, piece.tile % args.schedule.supers);
       const int warp_row = FirstRow(task, piece.tile % args.schedule.supers, rank) + warp * 16;
       if (warp_row / 64 * 64 >= task.rows_padded) {
         for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
@@ -346,11 +381,11 @@ struct Consumer {
         }
         continue;
       }
-      const int rest_tile = piece.tile - args.schedule.full * args.schedule.clusters;
-      if (piece.chunk_begin == 0) {
+      if (kIsGrouped<Args> || piece.chunk_begin == 0) {
 #pragma unroll
         for (int i = 0; i < kAccumulators; ++i) y[i] = 0;
-      } else {
+      } else if constexpr (!kIsGrouped<Args>) {
+        const int rest_tile = piece.tile - args.schedule.full * args.schedule.clusters;
         LoadPartial(args, rest_tile, rank, piece.number, y);
       }
       // Rows row and row + 8 lie in the same tile of 32 rows; a block of 16 dimensions is one such tile.
@@ -370,13 +405,19 @@ struct Consumer {
       }
 
       piece = args.schedule.At(cluster, Opaque(step));
-      if (piece.chunk_end < args.schedule.chunks) {
-        StorePartial(args, piece.tile - args.schedule.full * args.schedule.clusters, rank, piece.number + 1, y);
-        continue;
-      }
+      const int token_tile = piece.tile / args.schedule.supers;
       const int super = piece.tile % args.schedule.supers;
-      const ScKernelTask& done = TaskOf(args, super);
-      Write(done, FirstRow(done, super, rank) + warp * 16, piece.tile / args.schedule.supers * kTokens);
+      if constexpr (kIsGrouped<Args>) {
+        const ScKernelTask& done = TaskOf(args, token_tile, super);
+        WriteSlots(done, FirstRow(done, super, rank) + warp * 16, token_tile);
+      } else {
+        if (piece.chunk_end < args.schedule.chunks) {
+          StorePartial(args, piece.tile - args.schedule.full * args.schedule.clusters, rank, piece.number + 1, y);
+          continue;
+        }
+        const ScKernelTask& done = TaskOf(args, token_tile, super);
+        Write(done, FirstRow(done, super, rank) + warp * 16, token_tile * kTokens);
+      }
     }
   }
 };

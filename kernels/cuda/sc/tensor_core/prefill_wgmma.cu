@@ -15,7 +15,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
+#include "kernels/cuda/sc/tensor_core/grouped_kernels.h"
 #include "kernels/cuda/sc/tensor_core/prefill_roles.cuh"
 
 namespace stoch::cuda {
@@ -34,9 +34,8 @@ using prefill::kUnitBytes;
 using prefill::Produce;
 using prefill::Ring;
 
-template <int kWords, int kHalves, bool kTable>
-__global__ void __launch_bounds__(kThreads, 1)
-    PrefillWgmmaKernel(const __grid_constant__ PrefillArgs args, int stages) {
+template <int kWords, int kHalves, bool kTable, typename Args>
+__global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_constant__ Args args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
   static_assert(kStageBytes<kWords> % kRingHeader == 0);  // TableRanks
@@ -62,13 +61,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     const uint32_t lane = threadIdx.x % 32;
-    Consumer<kWords, kHalves, kTable> consumer{args,
-                                               ring,
-                                               SharedAddressInRegister(rank_table) + lane % 4 * 4 * 128,
-                                               warp,
-                                               MapToCluster(ring.base, lane % kPrefillCluster),
-                                               lane < kPrefillCluster,
-                                               args.minus_one};
+    Consumer<kWords, kHalves, kTable, Args> consumer{args,
+                                                     ring,
+                                                     SharedAddressInRegister(rank_table) + lane % 4 * 4 * 128,
+                                                     warp,
+                                                     MapToCluster(ring.base, lane % kPrefillCluster),
+                                                     lane < kPrefillCluster,
+                                                     args.minus_one};
     consumer.Run(cluster, rank);
   }
   // No block may leave while its neighbour still copies into it or arrives at its barriers.
@@ -79,9 +78,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-template <int kWords, int kHalves, bool kTable>
+template <int kWords, int kHalves, bool kTable, typename Args = PrefillArgs>
 const void* Kernel() {
-  return reinterpret_cast<const void*>(PrefillWgmmaKernel<kWords, kHalves, kTable>);
+  return reinterpret_cast<const void*>(PrefillWgmmaKernel<kWords, kHalves, kTable, Args>);
 }
 
 // Two halves have at least three words each.
@@ -95,8 +94,19 @@ const void* KernelOf(int words, int halves, bool table) {
   }
 }
 
-const void* Choose(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args) {
-  const void* kernel = KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr);
+const void* KernelOf(const PrefillArgs& args) {
+  return KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr);
+}
+const void* KernelOf(const GroupedArgs& args) {
+  STOCH_CHECK(args.streams.halves == 1 && (args.streams.words == 2 || args.streams.words == 4));
+  const bool table = args.ranks != nullptr;
+  if (args.streams.words == 2) return table ? Kernel<2, 1, true, GroupedArgs>() : Kernel<2, 1, false, GroupedArgs>();
+  return table ? Kernel<4, 1, true, GroupedArgs>() : Kernel<4, 1, false, GroupedArgs>();
+}
+
+template <typename Args>
+const void* Choose(DeviceContext& ctx, const ScPlan& plan, const Args& args) {
+  const void* kernel = KernelOf(args);
   const size_t stage = static_cast<size_t>((4 * args.streams.words + 2) * kUnitBytes + kScaleBytes);
   STOCH_CHECK(plan.stages >= 2 && plan.stages <= kMaxStages);
   STOCH_CHECK(static_cast<size_t>(plan.shared_bytes) >= kRingHeader + static_cast<size_t>(plan.stages) * stage);
@@ -117,10 +127,7 @@ cudaLaunchConfig_t Config(cudaStream_t stream, const ScPlan& plan, int clusters,
   return config;
 }
 
-}  // namespace
-
-int64_t MaxPrefillClusters(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args) {
-  const void* kernel = Choose(ctx, plan, args);
+int64_t MaxClusters(const void* kernel, const ScPlan& plan) {
   cudaLaunchAttribute attribute;
   const cudaLaunchConfig_t config = Config(nullptr, plan, 1, &attribute);
   int clusters = 0;
@@ -128,17 +135,36 @@ int64_t MaxPrefillClusters(DeviceContext& ctx, const ScPlan& plan, const Prefill
   return clusters;
 }
 
-void LaunchPrefillWgmma(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args) {
-  const void* kernel = Choose(ctx, plan, args);
-  PrefillArgs copy = args;
+template <typename Args>
+void Launch(DeviceContext& ctx, const void* kernel, const ScPlan& plan, Args args) {
   const ScStreams& s = args.streams;
   const int shortest = std::min(s.blocks_per_chunk, s.dim_blocks - (s.chunks - 1) * s.blocks_per_chunk) * s.halves;
-  copy.stagger = shortest >= plan.stages;
+  args.stagger = shortest >= plan.stages;
   cudaLaunchAttribute attribute;
   const cudaLaunchConfig_t config = Config(ctx.stream, plan, args.schedule.clusters, &attribute);
   int stages = plan.stages;
-  void* parameters[] = {&copy, &stages};
+  void* parameters[] = {&args, &stages};
   STOCH_CUDA(cudaLaunchKernelExC(&config, kernel, parameters));
+}
+
+}  // namespace
+
+int64_t MaxPrefillClusters(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args) {
+  return MaxClusters(Choose(ctx, plan, args), plan);
+}
+
+void LaunchPrefillWgmma(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args) {
+  Launch(ctx, Choose(ctx, plan, args), plan, args);
+}
+
+void LaunchGroupedWgmma(DeviceContext& ctx, const ScPlan& plan, const GroupedArgs& args) {
+  const void* kernel = Choose(ctx, plan, args);
+  GroupedArgs copy = args;
+  GroupedSchedule& schedule = copy.schedule;
+  const int pieces = schedule.most_tiles * schedule.supers;
+  schedule.clusters = std::min(static_cast<int>(MaxClusters(kernel, plan)), pieces);
+  schedule.max_steps = (pieces + schedule.clusters - 1) / schedule.clusters;
+  Launch(ctx, kernel, plan, copy);
 }
 
 PrefillSchedule MakePrefillSchedule(int clusters, int supers, int tokens, int chunks) {

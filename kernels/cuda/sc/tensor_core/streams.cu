@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/tensor_core/grouped_kernels.h"
 #include "kernels/cuda/sc/tensor_core/streams.h"
 
 namespace stoch::cuda {
@@ -34,9 +36,9 @@ __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, int dim_in_c
   }
 }
 
-template <int kWords, bool kStaged>
+template <int kWords, bool kStaged, bool kSlots>
 __global__ void __launch_bounds__(kThreads)
-    ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count) {
+    ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count, SlotRows rows) {
   // [16 dims][levels][halves][4 words]: 16-byte entries whatever the stream length.
   extern __shared__ uint4 staged[];
   const int dim_block = static_cast<int>(blockIdx.x);
@@ -58,11 +60,18 @@ __global__ void __launch_bounds__(kThreads)
 
   const int lane = static_cast<int>(threadIdx.x) & 3;
   const int first_token = static_cast<int>(blockIdx.y) * kTokensPerBlock;
-  const int end_token = min(first_token + kTokensPerBlock, out.tokens_padded());
+  int end_token = min(first_token + kTokensPerBlock, out.tokens_padded());
+  if constexpr (kSlots) end_token = min(end_token, (*rows.tiles - rows.first_tile) * out.tile_tokens);
   for (int token = first_token + static_cast<int>(threadIdx.x) / 4; token < end_token; token += kTokensPerPass) {
     uint32_t codes = 0;
-    if (token < out.tokens) {
-      codes = *reinterpret_cast<const uint32_t*>(a.codes + token * a.dims.padded + dim_block * 16 + lane * 4);
+    int row = token;
+    if constexpr (kSlots) {
+      const int slot = rows.slots[rows.first_tile * out.tile_tokens + token];
+      if (slot < 0) continue;
+      row = slot / rows.row_slots;
+    }
+    if (kSlots || token < out.tokens) {
+      codes = *reinterpret_cast<const uint32_t*>(a.codes + row * a.dims.padded + dim_block * 16 + lane * 4);
     }
     for (int half = 0; half < out.halves; ++half) {
       uint32_t* block =
@@ -96,21 +105,24 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (lane == 0 && block_in_chunk == 0) {
       const int64_t chunk = dim_block / out.blocks_per_chunk;
-      out.scales[chunk * out.tokens_padded() + token] = token < out.tokens ? a.scales[chunk * a.tokens + token] : 0.0f;
+      out.scales[chunk * out.tokens_padded() + token] =
+          kSlots || token < out.tokens ? a.scales[chunk * a.tokens + row] : 0.0f;
     }
   }
 }
 
-template <int kWords>
+template <int kWords, bool kSlots>
 void Launch(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out, int* flags,
-            int flag_count) {
+            int flag_count, const SlotRows& rows) {
   const bool is_staged = out.tokens >= kFewestStagedTokens;
   const int shared = is_staged ? 16 * tables.levels * out.halves * 16 : 0;
-  const auto kernel = is_staged ? ExpandStreamsKernel<kWords, true> : ExpandStreamsKernel<kWords, false>;
+  const auto kernel =
+      is_staged ? ExpandStreamsKernel<kWords, true, kSlots> : ExpandStreamsKernel<kWords, false, kSlots>;
   AllowShared(ctx, kernel, static_cast<size_t>(shared));
   const dim3 grid(static_cast<unsigned>(out.dim_blocks),
                   static_cast<unsigned>((out.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
-  LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), static_cast<size_t>(shared), tables, a, out, flags, flag_count);
+  LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), static_cast<size_t>(shared), tables, a, out, flags, flag_count,
+                   rows);
 }
 
 }  // namespace
@@ -118,11 +130,18 @@ void Launch(DeviceContext& ctx, const ScTables& tables, const ScActivationView& 
 void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                          int* flags, int flag_count) {
   switch (out.words) {
-    case 1: return Launch<1>(ctx, tables, a, out, flags, flag_count);
-    case 2: return Launch<2>(ctx, tables, a, out, flags, flag_count);
-    case 3: return Launch<3>(ctx, tables, a, out, flags, flag_count);
-    default: return Launch<4>(ctx, tables, a, out, flags, flag_count);
+    case 1: return Launch<1, false>(ctx, tables, a, out, flags, flag_count, {});
+    case 2: return Launch<2, false>(ctx, tables, a, out, flags, flag_count, {});
+    case 3: return Launch<3, false>(ctx, tables, a, out, flags, flag_count, {});
+    default: return Launch<4, false>(ctx, tables, a, out, flags, flag_count, {});
   }
+}
+
+void LaunchExpandSlots(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+                       const SlotRows& rows) {
+  STOCH_CHECK(out.words == 2 || out.words == 4);
+  const auto launch = out.words == 2 ? Launch<2, true> : Launch<4, true>;
+  launch(ctx, tables, a, out, nullptr, 0, rows);
 }
 
 }  // namespace stoch::cuda

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/families/half_experts.h"
+#include "kernels/cuda/runtime/launch.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kWarps = 16;
+constexpr int kThreads = kWarps * kWarp;
+constexpr int kBlocksPerSm = 2;
+constexpr int kVector = 8;                  // halves of a 16-byte load
+constexpr int kStepCols = kWarp * kVector;  // columns of a warp's load
+constexpr int kRing = 8;                    // loads in flight of a lane
+constexpr int kRingCols = kRing * kStepCols;
+constexpr int64_t kMaxGridY = 32768;  // gridDim.y is limited to 65535
+
+struct SlotArgs {
+  HalfExpertCall call;
+  int64_t first_slot = 0;  // of this launch
+  int cols = 0;
+  int padded_cols = 0;  // whole rings, zeros behind cols
+  int rows = 0;
+  FiniteReporter reporter;
+};
+
+// f(x) of a row as halves; a barrier makes them visible.
+template <Prologue P>
+__device__ __forceinline__ void StageRow(const SlotArgs& args, int64_t row, __half* to, float* fold) {
+  const RowSource& source = args.call.source;
+  const float* x = source.x + row * source.x_stride;
+  const float* x2 = P == Prologue::kSiluMul ? source.x2 + row * source.x2_stride : nullptr;
+  float r = 0.0f;
+  if constexpr (P == Prologue::kRmsNorm) {
+    float squares = 0.0f;
+    for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kThreads) squares = Fma(x[i], x[i], squares);
+#pragma unroll
+    for (int s = kWarp / 2; s > 0; s /= 2) squares = squares + __shfl_xor_sync(kAllLanes, squares, s);
+    if (threadIdx.x % kWarp == 0) fold[threadIdx.x / kWarp] = squares;
+    __syncthreads();
+    float sum = fold[threadIdx.x % kWarps];
+#pragma unroll
+    for (int s = kWarps / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
+    r = rsqrtf(sum / static_cast<float>(args.cols) + source.norm_eps);
+  }
+  bool finite = true;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < args.padded_cols; i += kThreads) {
+    const float value = i < args.cols ? PrologueValue<P>(source, x, x2, r, i) : 0.0f;
+    finite = finite && IsFinite(value);
+    to[i] = __float2half_rn(value);
+  }
+  if (!finite) args.reporter.Report();
+}
+
+// Blocks blockIdx.y have a slot's rows of all matrices, a warp one after another.
+template <Prologue P>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) HalfExpertKernel(const __grid_constant__ SlotArgs args) {
+  extern __shared__ __align__(16) __half xs[];  // [padded_cols]
+  __shared__ float fold[kWarps];
+  __shared__ const uint16_t* weights[kMaxScTasks];
+  const HalfExpertCall& call = args.call;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int64_t slot = args.first_slot + blockIdx.y;
+  const int stride = static_cast<int>(gridDim.x) * kWarps;
+  const int total = call.count * args.rows;
+  StartNext();
+  WaitForPrevious();
+  if (threadIdx.x < static_cast<unsigned>(call.count)) {
+    weights[threadIdx.x] = call.tasks[threadIdx.x].views[call.chosen[slot]].data;
+  }
+  __syncthreads();
+  uint4 ring[kRing];
+  const auto load = [&](int t, int row, int first) {
+    const int col = first + t * kStepCols + lane * kVector;
+    const bool there = row < total && col < args.cols;
+    ring[t] = there ? LoadStreaming(weights[row / args.rows] + static_cast<int64_t>(row % args.rows) * args.cols + col)
+                    : make_uint4(0, 0, 0, 0);
+  };
+  int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  int first = 0;
+#pragma unroll
+  for (int t = 0; t < kRing; ++t) load(t, row, 0);
+  StageRow<P>(args, slot / call.row_slots, xs, fold);
+  __syncthreads();
+  float acc = 0.0f;
+  while (row < total) {
+    const bool ends = first + kRingCols >= args.cols;
+    const int next_row = ends ? row + stride : row;
+    const int next_first = ends ? 0 : first + kRingCols;
+#pragma unroll
+    for (int t = 0; t < kRing; ++t) {
+      if (first + t * kStepCols < args.cols) {
+        const uint4 x = *reinterpret_cast<const uint4*>(xs + first + t * kStepCols + lane * kVector);
+        const uint32_t x_words[4] = {x.x, x.y, x.z, x.w};
+        const uint32_t words[4] = {ring[t].x, ring[t].y, ring[t].z, ring[t].w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 a = ToFloat2(x_words[i], __half());
+          const float2 w = ToFloat2(words[i], __half());
+          acc = Fma(a.x, w.x, acc);
+          acc = Fma(a.y, w.y, acc);
+        }
+      }
+      load(t, next_row, next_first);
+    }
+    if (ends) {
+#pragma unroll
+      for (int s = kWarp / 2; s > 0; s /= 2) acc = acc + __shfl_xor_sync(kAllLanes, acc, s);
+      const HalfExpertTask& task = call.tasks[row / args.rows];
+      if (lane == 0) task.out[slot * task.out_stride + row % args.rows] = acc;
+      acc = 0.0f;
+    }
+    row = next_row;
+    first = next_first;
+  }
+}
+
+// Rows that do not start at multiples of 16 bytes: a warp an output feature, an element a lane.
+__global__ void __launch_bounds__(kThreads)
+    HalfExpertAnyKernel(const float* x, const __grid_constant__ SlotArgs args, int task) {
+  const int64_t slot = args.first_slot + blockIdx.y;
+  const HalfExpertTask& to = args.call.tasks[task];
+  const HalfWeightView w = to.views[args.call.chosen[slot]];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t m = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (m >= w.rows) return;
+  const float* row = x + slot / args.call.row_slots * w.cols;
+  const auto* weights = reinterpret_cast<const __half*>(w.data) + m * w.cols;
+  float sum = 0.0f;
+  for (int64_t d = lane; d < w.cols; d += kWarp) sum = Fma(row[d], __half2float(weights[d]), sum);
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_down_sync(kAllLanes, sum, s);
+  if (lane == 0) to.out[slot * to.out_stride + m] = sum;
+}
+
+}  // namespace
+
+void LaunchHalfExperts(DeviceContext& ctx, const HalfExpertCall& call, const FiniteReporter& reporter) {
+  SlotArgs args;
+  args.call = call;
+  args.cols = static_cast<int>(call.cols);
+  args.padded_cols = static_cast<int>((call.cols + kRingCols - 1) / kRingCols * kRingCols);
+  args.rows = static_cast<int>(call.rows);
+  args.reporter = reporter;
+  const size_t shared = static_cast<size_t>(args.padded_cols) * sizeof(__half);
+  const bool vectors =
+      call.cols % kVector == 0 && static_cast<int64_t>(shared) * kBlocksPerSm <= ctx.traits.max_shared_bytes;
+  Scratch scratch(ctx.workspace);
+  float* x = nullptr;
+  if (!vectors) {
+    const int64_t x_rows = call.slots / call.row_slots;
+    x = scratch.Take<float>(x_rows * call.cols);
+    LaunchPrologue(ctx, call.source, x_rows, call.cols, x, call.cols, reporter);
+  }
+  const auto kernel = DispatchPrologue(call.source.prologue, [](auto p) { return HalfExpertKernel<p>; });
+  for (int64_t first = 0; first < call.slots; first += kMaxGridY) {
+    args.first_slot = first;
+    const int64_t slots = std::min(kMaxGridY, call.slots - first);
+    if (!vectors) {
+      const dim3 grid(static_cast<unsigned>((call.rows + kWarps - 1) / kWarps), static_cast<unsigned>(slots));
+      for (int i = 0; i < call.count; ++i) {
+        HalfExpertAnyKernel<<<grid, kThreads, 0, ctx.stream>>>(x, args, i);
+        STOCH_CUDA_LAUNCH("HalfExpertAnyKernel");
+      }
+      continue;
+    }
+    // As many blocks as are resident together, and no more than have rows.
+    const int64_t most = (call.count * call.rows + kWarps - 1) / kWarps;
+    const int64_t blocks = std::clamp<int64_t>(kBlocksPerSm * ctx.traits.sm_count / slots, 1, most);
+    AllowShared(ctx, kernel, shared);
+    LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(slots)), dim3(kThreads),
+                     shared, args);
+  }
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiles of 32 weight rows x 16 dimensions, as a warp loads them and looks their counts up in staged table rows.
+#pragma once
+
+#include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/sc/decode/args.cuh"
+
+namespace stoch::cuda::decode {
+
+// One tile of a lane's row: adds counts to `all` and 128 * (counts whose product is negative) to `negative`. `rows` is
+// the shared address of a chunk's table rows, a multiple of 256, `offset` the tile's place in it: taking a level out of
+// its word gives the address of its count in the same instruction, and instructions are what a look-up costs.
+// `top`: whether an activation of the tile has the largest level, whose counts of 256 read 0 (there are 128 levels).
+__device__ __forceinline__ void AddTile(uint4 weights, uint32_t rows, uint32_t offset, const uint8_t* codes,
+                                        unsigned& all, unsigned& negative, bool top) {
+  const uint4 activations = *reinterpret_cast<const uint4*>(codes);
+  const uint32_t w[4] = {weights.x, weights.y, weights.z, weights.w};
+  const uint32_t a[4] = {activations.x, activations.y, activations.z, activations.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t levels = w[i] & 0x7f7f7f7fu;
+    const uint32_t signs = (w[i] ^ a[i]) & 0x80808080u;
+    const uint32_t row = offset + 4 * i * kRowBytes;
+    // One by the logic pipe, three by the multiply pipe: both are needed to keep up.
+    uint32_t counts = LoadSharedByte<0>(__byte_perm(levels, rows, 0x7650) + row);
+    counts += LoadSharedByte<0>(__dp4a(levels, 0x00000100u, rows) + row + kRowBytes) * 0x100u;
+    counts += LoadSharedByte<0>(__dp4a(levels, 0x00010000u, rows) + row + 2 * kRowBytes) * 0x10000u;
+    counts += LoadSharedByte<0>(__dp4a(levels, 0x01000000u, rows) + row + 3 * kRowBytes) * 0x1000000u;
+    all = __dp4a(counts, 0x01010101u, all);
+    negative = __dp4a(counts, signs, negative);
+    if (top) {  // 0x80 where both levels are 127
+      const unsigned both = (((w[i] & a[i]) & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+      all += __popc(both) * 256u;
+      negative += __popc(both & signs) * (256u * 128u);
+    }
+  }
+}
+
+// Where a warp's tiles of one chunk and 32 rows are. No tiles: past the block's last unit.
+struct Unit {
+  const uint8_t* codes = nullptr;  // this lane's 16 bytes of the first tile
+  const float* scale = nullptr;    // this lane's
+  int tiles = 0;
+};
+
+__device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
+  return tile < unit.tiles ? LoadStreaming(unit.codes + tile * kTileBytes) : make_uint4(0, 0, 0, 0);
+}
+__device__ __forceinline__ float LoadScale(const Unit& unit) { return unit.tiles > 0 ? __ldg(unit.scale) : 0.0f; }
+
+}  // namespace stoch::cuda::decode

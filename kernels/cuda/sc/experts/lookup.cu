@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/shared_address.cuh"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/decode/combine.cuh"
+#include "kernels/cuda/sc/decode/stage.cuh"
+#include "kernels/cuda/sc/decode/tile.cuh"
+#include "kernels/cuda/sc/experts/lookup.h"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda {
+namespace experts {
+namespace {
+
+using decode::Divisor;
+using decode::Element;
+using decode::kChunkDims;
+using decode::kChunkTiles;
+using decode::kStageBytes;
+using decode::Stage;
+using decode::Unit;
+
+constexpr int kWarps = decode::Cut<1>::kWarps;
+constexpr int kThreads = decode::Cut<1>::kThreads;
+constexpr int kRing = decode::Cut<1>::kRing;  // tiles in flight of a lane
+static_assert(kThreads == decode::kMaxFusedChunks * kRowLanes);
+static_assert(kExpertNormBytes == kRowLanes * sizeof(float));
+
+// Weights of a (slot, matrix) pair.
+struct SlotWeights {
+  const uint8_t* codes;
+  const float* scales;
+};
+static_assert(sizeof(SlotWeights) == kExpertTaskBytes);
+
+// The chunks of all rows of x follow each other: chunk q is chunk q % dims.chunks of row q / dims.chunks. The row blocks
+// of a row of x: matrix by matrix of slot by slot. DecodeArgs::row_blocks are those.
+struct LookupArgs : decode::DecodeArgs {
+  const ScWeightView* views[kMaxScTasks] = {};
+  float* outs[kMaxScTasks] = {};
+  int64_t out_strides[kMaxScTasks] = {};
+  const int32_t* chosen = nullptr;  // of the first row of x
+  int64_t x_stride = 0;
+  int64_t y_stride = 0;  // 0: all rows share y
+  int row_slots = 1;
+  int matrices = 1;
+  int matrix_blocks = 0;  // row blocks of a matrix
+  int matrix_rows = 0;
+  int rows_padded = 0;
+  Divisor by_chunks;
+  Divisor by_matrix_blocks;
+  Divisor by_matrices;
+
+  __device__ __forceinline__ int row_tasks() const { return row_slots * matrices; }
+};
+
+// The units of one warp, in turn: most steps stay in a matrix and a chunk and only add to addresses.
+struct Walk {
+  const SlotWeights* weights;  // of the block's rows of x, from first_row on
+  int first_row;
+  int chunk;
+  int row_block;
+  int run_end = 0;  // of the row blocks of the matrix
+  Unit unit;
+
+  __device__ __forceinline__ void Step(const LookupArgs& args, bool exists, int lane) {
+    row_block += kWarps;
+    if (row_block < run_end) {
+      unit.codes += args.dims.row_tiles * (kWarps * kTileBytes);
+      unit.scale += kWarps * kTileRows;
+      if (!exists) unit.tiles = 0;
+      return;
+    }
+    Locate(args, exists, lane);
+  }
+  __device__ __forceinline__ void Locate(const LookupArgs& args, bool exists, int lane) {
+    run_end = 0;
+    unit = {};
+    if (!exists) return;
+    for (; row_block >= args.row_blocks; row_block -= args.row_blocks) ++chunk;
+    const int row = args.by_chunks.Quotient(chunk);
+    const int own_chunk = chunk - row * args.dims.chunks;
+    const int task = args.by_matrix_blocks.Quotient(row_block);
+    const SlotWeights from = weights[(row - first_row) * args.row_tasks() + task];
+    run_end = (task + 1) * args.matrix_blocks;
+    const int own = row_block - task * args.matrix_blocks;
+    const int tile = own * args.dims.row_tiles + own_chunk * args.dims.chunk_tiles;
+    unit.codes = from.codes + static_cast<int64_t>(tile) * kTileBytes + lane * kTileDims;
+    unit.scale = from.scales + own_chunk * args.rows_padded + own * kTileRows + lane;
+    unit.tiles = static_cast<int>(static_cast<unsigned>(args.dims.chunk_dims(own_chunk) + kTileDims - 1) / kTileDims);
+  }
+};
+
+// A thread's element of the chunks from `first` on, as decode::MakeElement.
+__device__ __forceinline__ Element MakeSlotElement(const LookupArgs& args, int first, int count) {
+  Element e;
+  const int d = static_cast<int>(threadIdx.x % kChunkDims);
+  e.slot = static_cast<int>(threadIdx.x / kChunkDims);
+  const int row = args.by_chunks.Quotient(first + e.slot);
+  const int i = (first + e.slot - row * args.dims.chunks) * args.dims.chunk_d + d;
+  e.used = e.slot < count && d < args.dims.chunk_d && i < args.dims.dims;
+  e.x_at = args.x + row * args.x_stride + i;
+  e.y_at = args.y + row * args.y_stride + i;
+  if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(e.y_at);
+  decode::LoadElement(args, e);
+  return e;
+}
+
+// Lanes of the norms of the rows of two neighbouring chunks, half of the block each.
+__device__ __forceinline__ void SlotNorms(const LookupArgs& args, int first, int count, float* const (&lanes)[2]) {
+  const int half = static_cast<int>(threadIdx.x) / kRowLanes;
+  if (half >= count) return;
+  const int row = args.by_chunks.Quotient(first + half);
+  const int j = static_cast<int>(threadIdx.x) % kRowLanes;
+  NormLane<1>({args.x + row * args.x_stride}, args.dims.dims, j, {half == 0 ? lanes[0] : lanes[1]});
+}
+
+// Sums products in chunk order once every block has written its own: 32 rows of a matrix of a slot by a warp.
+__device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
+  const auto sync = [] { __syncthreads(); };
+  args.barrier.Await(args.barrier.Arrive(sync), sync);
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int items = args.tokens * args.row_blocks;
+  const int chunks = args.dims.chunks;
+  for (int item = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x); item < items;
+       item += kWarps * static_cast<int>(gridDim.x)) {
+    const int task = args.by_matrix_blocks.Quotient(item);
+    const int slot = args.by_matrices.Quotient(task);
+    const int matrix = task - slot * args.matrices;
+    const int row = (item - task * args.matrix_blocks) * kTileRows + lane;
+    const float y = decode::SumChunks(args.products + lane + static_cast<int64_t>(item) * chunks * kWarp, chunks);
+    if (row >= args.matrix_rows) continue;
+    if (!IsFinite(y)) args.reporter.Report();
+    args.outs[matrix][slot * args.out_strides[matrix] + row] = y;
+  }
+}
+
+template <bool kTop256>
+__global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid_constant__ LookupArgs args) {
+  extern __shared__ __align__(256) uint8_t shared[];
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarp), 0);
+  const int block = static_cast<int>(blockIdx.x);
+  const int begin = block * args.units_each + min(block, args.units_rest);
+  const int end = begin + args.units_each + (block < args.units_rest ? 1 : 0);
+  const int first_chunk = args.by_row_blocks.Quotient(begin);
+  const int last_chunk = args.by_row_blocks.Quotient(end - 1);
+  const int first_row = args.by_chunks.Quotient(first_chunk);
+  Stage stage = decode::MakeStage<1, true>(shared, args.staged);
+  float* const norms[2] = {stage.norm_lanes, reinterpret_cast<float*>(stage.rows + args.staged * kDecodeStageBytes)};
+  auto* weights = reinterpret_cast<SlotWeights*>(norms[1] + kRowLanes);
+  if (threadIdx.x >= kChunkDims) stage.norm_lanes = norms[1];  // of the chunk whose elements this thread has
+
+  StartNext();
+  WaitForPrevious();
+  int count = min(args.staged, last_chunk - first_chunk + 1);
+  Element element = MakeSlotElement(args, first_chunk, count);
+  const int tasks = (args.by_chunks.Quotient(last_chunk) + 1 - first_row) * args.row_tasks();
+  for (int i = static_cast<int>(threadIdx.x); i < tasks; i += kThreads) {
+    const int slot = args.by_matrices.Quotient(i);
+    const ScWeightView& view = args.views[i - slot * args.matrices][args.chosen[first_row * args.row_slots + slot]];
+    weights[i] = {view.codes, view.scales};
+  }
+  if (args.prologue == Prologue::kRmsNorm) SlotNorms(args, first_chunk, count, norms);
+  __syncthreads();
+
+  uint4 ring[kRing];
+  Walk current{weights, first_row, first_chunk, begin - first_chunk * args.row_blocks + warp};
+  current.Locate(args, begin + warp < end, lane);
+#pragma unroll
+  for (int t = 0; t < kRing; ++t) ring[t] = decode::LoadTile(current.unit, t);
+  float scale = decode::LoadScale(current.unit);
+
+  int unit = begin + warp;
+  int slot = args.staged;
+  for (int chunk = first_chunk; chunk <= last_chunk; ++chunk, ++slot) {
+    if (slot == args.staged) {
+      if (chunk != first_chunk) {
+        count = min(args.staged, last_chunk - chunk + 1);
+        element = MakeSlotElement(args, chunk, count);
+        __syncthreads();  // everybody is done with the chunks before
+        if (args.prologue == Prologue::kRmsNorm) {
+          SlotNorms(args, chunk, count, norms);
+          __syncthreads();
+        }
+      }
+      decode::QuantizeChunks<kTop256>(args, element, count, stage);
+      slot = 0;
+    }
+    const uint32_t rows = SharedAddress(stage.rows) + slot * kStageBytes;
+    const uint8_t* codes = stage.codes + slot * kChunkDims;
+    const int row = args.by_chunks.Quotient(chunk);
+    const int own_chunk = chunk - row * args.dims.chunks;
+    const int stop = min(end, (chunk + 1) * args.row_blocks);
+    for (; unit < stop; unit += kWarps) {
+      Walk next = current;
+      next.Step(args, unit + kWarps < end, lane);
+      const float next_scale = decode::LoadScale(next.unit);
+      unsigned all = 0;
+      unsigned negative = 0;
+#pragma unroll
+      for (int t = 0; t < kChunkTiles; ++t) {
+        decode::AddTile(ring[t], rows, t * kTileDims * decode::kRowBytes, codes + t * kTileDims, all, negative,
+                        kTop256 && (stage.top_tiles[slot] >> t & 1) != 0);
+        ring[t] = decode::LoadTile(next.unit, t);
+      }
+      static_assert(kRing == kChunkTiles);
+      const int acc = static_cast<int>(all) - static_cast<int>(negative >> 6);
+      const int64_t place =
+          static_cast<int64_t>(row * args.row_blocks + current.row_block) * args.dims.chunks + own_chunk;
+      args.products[place * kTileRows + lane] = BipolarProduct(acc, args.gain, stage.scales[slot], scale);
+      current = next;
+      scale = next_scale;
+    }
+  }
+  CombineSlots(args);
+}
+
+LookupArgs MakeArgs(const ExpertShape& shape, const ScTables& tables, const RowSource& source,
+                    const FiniteReporter& reporter, const ScExpertTask* tasks, int count) {
+  LookupArgs args;
+  const ScWeightView& w = tasks[0].first;
+  const ScDims& dims = w.dims;
+  args.dims = {static_cast<int>(dims.dims), static_cast<int>(dims.chunk_d), static_cast<int>(dims.chunks),
+               static_cast<int>(dims.chunk_stride / kTileDims), static_cast<int>(dims.padded / kTileDims)};
+  for (int i = 0; i < count; ++i) {
+    args.views[i] = tasks[i].views;
+    args.outs[i] = tasks[i].out;
+    args.out_strides[i] = tasks[i].out_stride;
+  }
+  args.row_slots = static_cast<int>(shape.row_slots);
+  args.matrices = count;
+  args.matrix_rows = static_cast<int>(w.rows);
+  args.matrix_blocks = static_cast<int>((w.rows + kTileRows - 1) / kTileRows);
+  args.rows_padded = static_cast<int>(w.rows_padded);
+  args.row_blocks = args.row_slots * args.matrices * args.matrix_blocks;
+  args.by_row_blocks = Divisor(args.row_blocks);
+  args.by_chunks = Divisor(args.dims.chunks);
+  args.by_matrix_blocks = Divisor(args.matrix_blocks);
+  args.by_matrices = Divisor(count);
+  args.counts = tables.counts8;
+  args.masks = tables.masks;
+  args.levels = tables.levels;
+  args.q_max = tables.q_max;
+  args.gain = tables.gain;
+  args.prologue = source.prologue;
+  args.x_stride = source.x_stride;
+  args.y_stride = source.prologue == Prologue::kSiluMul ? source.x2_stride : 0;
+  args.norm_eps = source.norm_eps;
+  args.reporter = reporter;
+  return args;
+}
+
+}  // namespace
+}  // namespace experts
+
+void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const ExpertShape& shape, const ScTables& tables,
+                          const RowSource& source, const int32_t* chosen, const FiniteReporter& reporter,
+                          const ScExpertTask* tasks, int count) {
+  STOCH_CHECK(plan.kernel == ExpertKernel::kLookup && count == shape.matrices && count <= kMaxScTasks);
+  experts::LookupArgs args = experts::MakeArgs(shape, tables, source, reporter, tasks, count);
+  Scratch scratch(ctx.workspace);
+  const int64_t row_units = int64_t{args.row_blocks} * args.dims.chunks;
+  args.products = scratch.Take<float>(plan.rows_at_once * row_units * kTileRows);
+  args.barrier = ctx.grid_barrier();
+  const auto kernel = tables.top_is_256 ? experts::ScExpertLookupKernel<true> : experts::ScExpertLookupKernel<false>;
+  for (int64_t first = 0; first < shape.rows; first += plan.rows_at_once) {
+    const int64_t rows = std::min(plan.rows_at_once, shape.rows - first);
+    const ExpertLookupPlan cut = PlanExpertLookup(ctx.traits, tasks[0].first.dims, shape, rows);
+    const int64_t units = rows * row_units;
+    STOCH_CHECK(units * kTileRows <= INT32_MAX && cut.staged <= decode::kMaxFusedChunks);
+    args.tokens = static_cast<int>(rows);
+    args.chosen = chosen + first * shape.row_slots;
+    args.x = source.x + first * args.x_stride;
+    args.y = source.second() == nullptr ? nullptr : source.second() + first * args.y_stride;
+    for (int i = 0; i < count; ++i) args.outs[i] = tasks[i].out + first * shape.row_slots * tasks[i].out_stride;
+    args.units_each = static_cast<int>(units / cut.blocks);
+    args.units_rest = static_cast<int>(units % cut.blocks);
+    args.staged = cut.staged;
+    AllowShared(ctx, kernel, static_cast<size_t>(cut.shared_bytes));
+    LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(cut.blocks)), dim3(experts::kThreads),
+                     static_cast<size_t>(cut.shared_bytes), args);
+  }
+}
+
+}  // namespace stoch::cuda

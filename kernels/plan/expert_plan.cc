@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/plan/expert_plan.h"
+
+#include <algorithm>
+
+#include "kernels/plan/decode_blocks.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kWarps = 16;         // of a block of kLookup
+constexpr int64_t kMaxTasks = 1024;    // of a block
+constexpr int64_t kMaxExperts = 4096;  // whose slots one block counts
+constexpr int64_t kGroupedRows = 16;   // of x: below, tiles would be all but empty
+constexpr int64_t kFewestProductBytes = int64_t{16} << 20;
+constexpr int64_t kMostProductBytes = int64_t{64} << 20;
+constexpr int64_t kFewestTiles = 32;
+constexpr int64_t kMostStreamBytes = int64_t{512} << 20;
+constexpr int64_t kListBytes = int64_t{1} << 20;  // of slots by expert
+
+// A slot on its own takes its expert's weights through a look-up each, a tile of 64 slots about as long as six slots
+// (docs/tuning.md#mixture-of-experts).
+constexpr int64_t kGroupedSlots = 6;  // of an expert, on average, from which on tiles are faster
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t RowBlocks(const ExpertShape& shape) {
+  return shape.row_slots * shape.matrices * DivideUp(shape.out_features, kTileRows);
+}
+
+int64_t ProductBytes(int64_t in_features, int64_t rows) {
+  return std::clamp(rows * in_features * 512, kFewestProductBytes, kMostProductBytes);
+}
+
+// Streams and scales of one tile of slots.
+int64_t TileBytes(const ScTraits& sc, int64_t in_features) {
+  const StreamShape one =
+      MakeStreamShape(MakeScDims(in_features, sc.chunk_d), kPrefillTileTokens, kPrefillTileTokens, sc.stoc_len);
+  return one.bytes() + one.scale_count() * kFloat;
+}
+
+// Of tiles whose streams are in memory together.
+int64_t StreamBytes(const ScTraits& sc, int64_t in_features, int64_t rows) {
+  constexpr int64_t kSlots = 8;  // of a row
+  const int64_t tile = TileBytes(sc, in_features);
+  const int64_t most = std::max(kMostStreamBytes / tile, int64_t{1}) * tile;
+  return std::min(std::max(kFewestTiles * tile, rows * kSlots * DivideUp(tile, kPrefillTileTokens)), most);
+}
+
+bool CanLookUp(const ScTraits& sc, const ScDims& dims, const ExpertShape& shape) {
+  return sc.code == ScCode::kSignMagnitude && sc.has_bytes && dims.chunk_d <= kDecodeChunkDims &&
+         shape.row_slots * shape.matrices * 4 <= kMaxTasks;
+}
+
+bool CanGroup(const GpuTraits& gpu, const ScTraits& sc, const ExpertShape& shape) {
+  return CanPrefillWgmma(gpu, sc) && (sc.stoc_len == 128 || sc.stoc_len == 64) && shape.experts <= kMaxExperts &&
+         shape.rows >= kGroupedRows && shape.slots() >= kGroupedSlots * shape.experts;
+}
+
+}  // namespace
+
+std::string_view ExpertKernelName(ExpertKernel kernel) {
+  switch (kernel) {
+    case ExpertKernel::kLookup: return "expert-lookup";
+    case ExpertKernel::kGrouped: return "expert-groups";
+    case ExpertKernel::kPlain: return "expert-plain";
+  }
+  return "?";
+}
+
+ExpertPlan PlanExperts(const GpuTraits& gpu, const ScTraits& sc, const ExpertShape& shape) {
+  ExpertPlan plan;
+  const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
+  if (CanGroup(gpu, sc, shape)) {
+    plan.kernel = ExpertKernel::kGrouped;
+    const int64_t used = std::min(shape.experts, shape.slots());
+    plan.max_tiles = (shape.slots() - used) / kPrefillTileTokens + used;
+    plan.tiles_at_once = std::clamp<int64_t>(
+        StreamBytes(sc, shape.in_features, shape.rows) / TileBytes(sc, shape.in_features), 1, plan.max_tiles);
+    return plan;
+  }
+  if (!CanLookUp(sc, dims, shape)) return plan;
+  plan.kernel = ExpertKernel::kLookup;
+  const int64_t row_units = RowBlocks(shape) * dims.chunks;
+  const int64_t row_bytes = row_units * kTileRows * kFloat;
+  plan.rows_at_once = std::clamp<int64_t>(ProductBytes(shape.in_features, shape.rows) / row_bytes, 1, shape.rows);
+  // Rows whose units are few: a block meets many of them.
+  const int64_t tasks = shape.row_slots * shape.matrices;
+  while (plan.rows_at_once > 1 &&
+         PlanExpertLookup(gpu, dims, shape, plan.rows_at_once).max_tasks > std::max(kMaxTasks, 4 * tasks)) {
+    plan.rows_at_once = DivideUp(plan.rows_at_once, 2);
+  }
+  return plan;
+}
+
+ExpertLookupPlan PlanExpertLookup(const GpuTraits& gpu, const ScDims& dims, const ExpertShape& shape, int64_t rows) {
+  ExpertLookupPlan plan;
+  const int64_t row_blocks = RowBlocks(shape);
+  const int64_t chunks = rows * dims.chunks;
+  plan.blocks = DecodeBlocks(gpu, kWarps, chunks, row_blocks);
+  const int64_t units = chunks * row_blocks;
+  const int64_t most = DivideUp(units, plan.blocks);  // units of a block
+  const int64_t touched = std::min<int64_t>(chunks, (most + row_blocks - 2) / row_blocks + 1);
+  const bool aligned = units % plan.blocks == 0 && row_blocks % (units / plan.blocks) == 0;  // one chunk a block
+  plan.staged = aligned ? 1 : static_cast<int>(std::min<int64_t>(touched, 2));
+  const int64_t touched_rows = std::min<int64_t>(rows, (touched + dims.chunks - 2) / dims.chunks + 1);
+  plan.max_tasks = static_cast<int>(touched_rows * shape.row_slots * shape.matrices);
+  plan.shared_bytes =
+      kDecodeFusedBytes + plan.staged * kDecodeStageBytes + kExpertNormBytes + plan.max_tasks * kExpertTaskBytes;
+  return plan;
+}
+
+int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features, int64_t max_rows) {
+  const int64_t products = ProductBytes(in_features, max_rows);
+  if (!CanPrefillWgmma(gpu, sc) || max_rows < kGroupedRows) return products;
+  return std::max(products, StreamBytes(sc, in_features, max_rows) + kListBytes + max_rows * 16 * kFloat);
+}
+
+}  // namespace stoch

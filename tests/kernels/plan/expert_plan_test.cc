@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans of experts over GPUs that nobody has to own: they fit the device and the scratch that was planned for them.
+#include "kernels/plan/expert_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/sc/sc_config.h"
+#include "tests/kernels/plan/gpu_models.h"
+
+namespace stoch {
+namespace {
+
+ScTraits TraitsFor(int stoc_len, int64_t chunk_d) {
+  ScConfig config;
+  config.halve = stoc_len <= 128;
+  config.stoc_len = stoc_len;
+  config.chunk_d = chunk_d;
+  return MakeScTraits(*MakeScOperator(config));
+}
+
+// gate and up of Qwen3-30B-A3B, then down, for `tokens` tokens.
+ExpertShape GateUp(int64_t tokens) { return {tokens, 8, 128, 2048, 768, 2}; }
+ExpertShape Down(int64_t tokens) { return {tokens * 8, 1, 128, 768, 2048, 1}; }
+
+TEST(ExpertPlan, FewTokensAreLookedUpAndManyGrouped) {
+  const ScTraits usual = TraitsFor(128, 128);
+  for (const int64_t tokens : {1, 8, 9, 32, 64, 95}) {
+    EXPECT_EQ(PlanExperts(test::H200(), usual, GateUp(tokens)).kernel, ExpertKernel::kLookup) << tokens;
+    EXPECT_EQ(PlanExperts(test::H200(), usual, Down(tokens)).kernel, ExpertKernel::kLookup) << tokens;
+  }
+  for (const int64_t tokens : {96, 300, 2048}) {
+    EXPECT_EQ(PlanExperts(test::H200(), usual, GateUp(tokens)).kernel, ExpertKernel::kGrouped) << tokens;
+    EXPECT_EQ(PlanExperts(test::H200(), usual, Down(tokens)).kernel, ExpertKernel::kGrouped) << tokens;
+  }
+  EXPECT_EQ(PlanExperts(test::H200(), TraitsFor(96, 128), GateUp(2048)).kernel, ExpertKernel::kLookup);
+  EXPECT_EQ(PlanExperts(test::H200(), TraitsFor(256, 128), GateUp(2048)).kernel, ExpertKernel::kLookup);
+  EXPECT_EQ(PlanExperts(test::H200(), TraitsFor(128, 0), GateUp(1)).kernel, ExpertKernel::kPlain);
+  // A token: whole chunks of its row for every block, one of them staged.
+  const ExpertLookupPlan one = PlanExpertLookup(test::H200(), MakeScDims(2048, 128), GateUp(1), 1);
+  EXPECT_EQ(one.blocks, 128);
+  EXPECT_EQ(one.staged, 1);
+}
+
+// However slots are spread, their tiles are planned: none holds slots of two experts.
+TEST(ExpertPlan, TilesHoldEverySpread) {
+  const ExpertPlan plan = PlanExperts(test::H200(), TraitsFor(128, 128), GateUp(2048));
+  const int64_t slots = 2048 * 8;
+  for (int64_t first = 0; first <= slots; first += 191) {  // one expert has `first`, the others share the rest
+    int64_t tiles = (first + kPrefillTileTokens - 1) / kPrefillTileTokens;
+    for (int64_t e = 0; e < 127; ++e) {
+      const int64_t own = (slots - first) / 127 + (e < (slots - first) % 127 ? 1 : 0);
+      tiles += (own + kPrefillTileTokens - 1) / kPrefillTileTokens;
+    }
+    EXPECT_LE(tiles, plan.max_tiles) << first;
+  }
+  EXPECT_LT(plan.max_tiles, 128 + slots / kPrefillTileTokens + 1);
+}
+
+TEST(ExpertPlan, FitsEveryGpuAndItsScratch) {
+  for (const test::GpuModel& gpu : test::GpuModels()) {
+    for (const int stoc_len : {64, 96, 128, 256}) {
+      const ScTraits sc = TraitsFor(stoc_len, 128);
+      for (const int64_t tokens : {1, 2, 5, 8, 9, 31, 32, 96, 300, 2048}) {
+        for (const ExpertShape& shape : {GateUp(tokens), Down(tokens), ExpertShape{tokens, 2, 8, 72, 40, 2}}) {
+          const std::string name = gpu.name + " L " + std::to_string(stoc_len) + " tokens " + std::to_string(tokens);
+          const ExpertPlan plan = PlanExperts(gpu.traits, sc, shape);
+          const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
+          const int64_t bytes = ExpertLaunchBytes(gpu.traits, sc, shape.in_features, shape.rows);
+          if (plan.kernel == ExpertKernel::kLookup) {
+            const ExpertLookupPlan cut = PlanExpertLookup(gpu.traits, dims, shape, plan.rows_at_once);
+            EXPECT_LE(cut.shared_bytes, gpu.traits.max_shared_bytes) << name;
+            EXPECT_LE(cut.blocks, gpu.traits.sm_count) << name;  // they wait for each other
+            const int64_t row_blocks = shape.row_slots * shape.matrices * ((shape.out_features + 31) / 32);
+            EXPECT_LE(plan.rows_at_once * row_blocks * dims.chunks * 32 * 4, bytes) << name;
+          } else {
+            ASSERT_EQ(plan.kernel, ExpertKernel::kGrouped) << name;
+            const StreamShape streams =
+                MakeStreamShape(dims, plan.tiles_at_once * kPrefillTileTokens, kPrefillTileTokens, sc.stoc_len);
+            const int64_t lists = (plan.max_tiles * (kPrefillTileTokens + 2) + 1) * 4;
+            EXPECT_LE(streams.bytes() + streams.scale_count() * 4 + lists, bytes) << name;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stoch
