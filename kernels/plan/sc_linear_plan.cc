@@ -62,14 +62,17 @@ int DecodeBlocks(const GpuTraits& gpu, int64_t warps, int64_t chunks, int64_t ro
   return static_cast<int>(aligned * 10 >= most * 9 ? aligned : most);
 }
 
-ScPlan PlanDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, const ScDims& dims) {
+// mixed: rows of several lengths; a chunk is staged for every matrix apart.
+ScPlan PlanDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, const ScDims& dims,
+                  bool mixed = false) {
   ScPlan plan;
   plan.kernel = ScKernel::kDecode;
-  const bool fused = shape.tokens == 1 && sc.scope_rows == 1;
+  const bool fused = shape.tokens == 1 && sc.scope_rows == 1 && !mixed;
   if (fused) plan.quantizer = ScQuantizer::kKernel;
   plan.tile_tokens = shape.tokens <= 2 ? static_cast<int>(shape.tokens) : shape.tokens <= 4 ? 4 : 8;
+  plan.static_bytes = mixed ? kDecodeMixedStaticBytes : 0;
   // What does not fit in one launch goes in two, over the same weights.
-  if (!Fits(gpu, plan.tile_tokens * kDecodeStageBytes, 0)) plan.tile_tokens = 4;
+  if (!Fits(gpu, plan.tile_tokens * kDecodeStageBytes, plan.static_bytes)) plan.tile_tokens = 4;
   const int64_t row_blocks = Groups(shape, kTileRows);
   const int64_t warps = plan.tile_tokens == 1 ? 16 : 24;
   plan.blocks = DecodeBlocks(gpu, warps, dims.chunks, row_blocks);
@@ -77,7 +80,10 @@ ScPlan PlanDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape
   const int64_t most = DivideUp(units, plan.blocks);  // units of a block
   const int64_t touched = std::min<int64_t>(dims.chunks, (most + row_blocks - 2) / row_blocks + 1);
   const bool aligned = units % plan.blocks == 0 && row_blocks % (units / plan.blocks) == 0;  // one chunk a block
-  plan.staged = aligned ? 1 : static_cast<int>(std::min<int64_t>(touched, plan.tile_tokens <= 2 ? 2 : 1));
+  const auto matrices = mixed ? static_cast<int64_t>(shape.out_features.size()) : 1;
+  plan.staged = aligned && matrices == 1
+                    ? 1
+                    : static_cast<int>(std::min<int64_t>(touched * matrices, plan.tile_tokens <= 2 ? 2 : 1));
   plan.shared_bytes = (fused ? kDecodeFusedBytes : 0) + plan.staged * plan.tile_tokens * kDecodeStageBytes;
   const int64_t tokens = std::min<int64_t>(shape.tokens, plan.tile_tokens);
   plan.launch_bytes = Aligned(tokens * units * kTileRows * kFloat);
@@ -271,6 +277,19 @@ ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& sh
   const int64_t rest = std::min(supers * streams.token_tiles, gpu.sm_count / 2 + supers);
   plan.launch_bytes +=
       Aligned(rest * kPrefillSuperRows * kPrefillTileTokens * kFloat) + Aligned(rest * kPrefillTileFlags * kFloat);
+  return plan;
+}
+
+bool CanDecodeMixed(const ScTraits& sc, int64_t in_features) {
+  return sc.scope_rows == 1 && CanDecode(sc, MakeScDims(in_features, sc.chunk_d), 1);
+}
+
+ScPlan PlanMixedDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape) {
+  STOCH_CHECK(CanDecodeMixed(sc, shape.in_features) && shape.tokens <= kMaxDecodeTokens);
+  const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
+  ScPlan plan = PlanDecode(gpu, sc, shape, dims, true);
+  plan.quantizer = ScQuantizer::kByRow;
+  plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
   return plan;
 }
 

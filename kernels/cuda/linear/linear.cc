@@ -7,6 +7,7 @@
 #include "kernels/call_check.h"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/fp16.h"
+#include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/ops.h"
@@ -43,15 +44,39 @@ void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, 
   }
 }
 
-// Weights with extras, integers or tables, each on its own, from f(x) as floats.
+// The weights of mixed lengths that kernels of decode steps take; those that share f(x) in one launch. Marks them.
+void RunMixedDecode(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter,
+                    std::vector<bool>& done) {
+  const auto task_of = [&](size_t i) {
+    const CudaLinear& weight = WeightAt(call, i);
+    return MixedTask{weight.mixed(), &weight.spec(), OutputAt(call, i)};
+  };
+  for (size_t i = 0; i < call.weights.size(); ++i) {
+    if (done[i] || WeightAt(call, i).mixed() == nullptr || !DecodesMixed(ctx, task_of(i))) continue;
+    std::vector<MixedTask> tasks;
+    for (size_t j = i; j < call.weights.size() && tasks.size() < kMaxScTasks; ++j) {
+      if (done[j] || WeightAt(call, j).mixed() == nullptr) continue;
+      const MixedTask task = task_of(j);
+      if (!DecodesMixed(ctx, task) || (!tasks.empty() && !SharesRows(tasks[0], task))) continue;
+      tasks.push_back(task);
+      done[j] = true;
+    }
+    LaunchMixedDecode(ctx, call.site, source, call.x.dim(0), tasks, reporter);
+  }
+}
+
+// Weights with extras, integers or tables; those that have no kernel for decode steps each on its own, from f(x) as
+// floats.
 void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter) {
+  std::vector<bool> done(call.weights.size(), false);
+  if (call.x.dim(0) <= kMixedDecodeRows) RunMixedDecode(ctx, call, source, reporter, done);
   Scratch scratch(ctx.workspace);
   const int64_t rows = call.x.dim(0);
   const int64_t cols = call.x.dim(1);
   float* x = nullptr;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     const CudaLinear& weight = WeightAt(call, i);
-    if (weight.mixed() == nullptr) continue;
+    if (weight.mixed() == nullptr || done[i]) continue;
     if (x == nullptr) {
       x = scratch.Take<float>(rows * cols);
       LaunchPrologue(ctx, source, rows, cols, x, cols, reporter);

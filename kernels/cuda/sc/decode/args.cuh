@@ -5,6 +5,7 @@
 #include "kernels/cuda/base/grid_barrier.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/sc/decode/decode.h"
+#include "kernels/cuda/sc/format/lengths.h"
 
 namespace stoch::cuda::decode {
 
@@ -88,6 +89,18 @@ struct DecodeArgs {
   Task tasks[kMaxDecodeTasks];
   const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]
   const float* scales = nullptr;   // [chunks][tokens]
+};
+
+// Streams of several lengths: every (row, chunk) of a task has a slot, and that a table.
+struct TaskLengths {
+  const ByteTable* tables = nullptr;  // [slots]
+  int slots = 0;
+  int per_row = 1;                   // 1 or the number of chunks
+  const uint8_t* of_rows = nullptr;  // [tokens][per_row]; null: slot 0
+};
+struct MixedDecodeArgs : DecodeArgs {
+  int task_count = 0;
+  TaskLengths lengths[kMaxDecodeTasks];
 };
 
 // Behind the last row block: a task without rows, or the last one.

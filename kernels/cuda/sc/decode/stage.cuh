@@ -48,14 +48,16 @@ __device__ __forceinline__ void NoteTop(const Stage& stage, int index) {
 
 // Copies the table rows of 32 staged codes, of which each lane of a warp has one; `first` is the first one's index.
 // Straight from registers: the codes need not be in shared memory before.
-__device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& stage, int first, int code) {
+// `counts`: of masks - 1 = `mask_bits` masks.
+__device__ __forceinline__ void StageRows(const uint8_t* counts, int mask_bits, int levels, const Stage& stage,
+                                          int first, int code) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
-  const int entry = ((first + lane) & (args.masks - 1) & (kChunkDims - 1)) * args.levels + (code & 0x7f);
-  if (args.levels == kRowBytes) {
+  const int entry = ((first + lane) & mask_bits & (kChunkDims - 1)) * levels + (code & 0x7f);
+  if (levels == kRowBytes) {
     constexpr int kPieces = kRowBytes / 16;
     constexpr int kRowsAtOnce = kWarp / kPieces;
     // 32 bits: the table has at most 128 * 128 rows.
-    const uint8_t* from = args.counts + lane % kPieces * 16;
+    const uint8_t* from = counts + lane % kPieces * 16;
     uint8_t* to = stage.rows + first * kRowBytes + lane * 16;
     uint4 pieces[kPieces];
 #pragma unroll
@@ -69,9 +71,9 @@ __device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& s
   } else {
 #pragma unroll 1
     for (int r = 0; r < kWarp; ++r) {
-      const uint8_t* from = args.counts + __shfl_sync(kAllLanes, entry, r) * args.levels;
+      const uint8_t* from = counts + __shfl_sync(kAllLanes, entry, r) * levels;
 #pragma unroll 1
-      for (int i = lane; i < args.levels; i += kWarp) stage.rows[(first + r) * kRowBytes + i] = from[i];
+      for (int i = lane; i < levels; i += kWarp) stage.rows[(first + r) * kRowBytes + i] = from[i];
     }
   }
 }
@@ -133,7 +135,7 @@ __device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Ele
     const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};
     const ScopeQuantizer quantizer(params, extremes);
     const uint8_t code = quantizer.Code(params, value);
-    StageRows(args, stage, static_cast<int>(index / kWarp * kWarp), code);
+    StageRows(args.counts, args.masks - 1, args.levels, stage, static_cast<int>(index / kWarp * kWarp), code);
     stage.codes[index] = code;
     if constexpr (kTop256) {
       if ((code & 0x7f) == args.levels - 1) NoteTop(stage, static_cast<int>(index));
@@ -163,12 +165,56 @@ __device__ void CopyChunks(const DecodeArgs& args, int first, int count, const S
     const int64_t at =
         static_cast<int64_t>(token * args.dims.row_tiles + chunk * args.dims.chunk_tiles) * kTileDims + d;
     const uint8_t code = used ? args.codes[at] : uint8_t{0};
-    StageRows(args, stage, index / kWarp * kWarp, code);
+    StageRows(args.counts, args.masks - 1, args.levels, stage, index / kWarp * kWarp, code);
     stage.codes[index] = code;
     if constexpr (kTop256) {
       if ((code & 0x7f) == args.levels - 1) NoteTop(stage, index);
     }
     if (d == 0) stage.scales[i] = token < args.tokens ? args.scales[chunk * args.tokens + token] : 0.0f;
+  }
+  __syncthreads();
+}
+
+// What blocks of several lengths keep besides: the tables of every task, and the gains of what is staged.
+template <int kTokens>
+struct MixedStage {
+  ByteTable tables[kMaxDecodeTasks][kMaxByteTables];
+  float gains[kMaxFusedChunks * kTokens];
+};
+
+// CopyChunks where a task's rows have tables of their own: parts first.. of args.task_count parts a chunk, a task each.
+template <int kTokens, bool kTop256>
+__device__ void CopyParts(const MixedDecodeArgs& args, int first, int count, const Stage& stage,
+                          MixedStage<kTokens>& mixed) {
+  constexpr int kThreads = Cut<kTokens>::kThreads;
+  if constexpr (kTop256) {
+    for (int i = static_cast<int>(threadIdx.x); i < count * kTokens; i += kThreads) stage.top_tiles[i] = 0;
+  }
+  __syncthreads();  // and the tables are there
+  for (int index = static_cast<int>(threadIdx.x); index < count * kTokens * kChunkDims; index += kThreads) {
+    const int i = index / kChunkDims;
+    const int d = index % kChunkDims;
+    const int chunk = (first + i / kTokens) / args.task_count;
+    const int t = (first + i / kTokens) % args.task_count;
+    const int token = i % kTokens;
+    const bool exists = token < args.tokens;
+    const TaskLengths& lengths = args.lengths[t];
+    const int64_t at =
+        static_cast<int64_t>(token * args.dims.row_tiles + chunk * args.dims.chunk_tiles) * kTileDims + d;
+    const int slot = exists && lengths.of_rows != nullptr
+                         ? lengths.of_rows[token * lengths.per_row + (lengths.per_row > 1 ? chunk : 0)]
+                         : 0;
+    const uint8_t code = exists && d < args.dims.chunk_dims(chunk) ? args.codes[at] : uint8_t{0};
+    const ByteTable table = mixed.tables[t][slot];
+    StageRows(table.counts, table.mask_bits, args.levels, stage, index / kWarp * kWarp, code);
+    stage.codes[index] = code;
+    if constexpr (kTop256) {
+      if (table.top_is_256 != 0 && (code & 0x7f) == args.levels - 1) NoteTop(stage, index);
+    }
+    if (d == 0) {
+      stage.scales[i] = exists ? args.scales[chunk * args.tokens + token] : 0.0f;
+      mixed.gains[i] = table.gain;
+    }
   }
   __syncthreads();
 }

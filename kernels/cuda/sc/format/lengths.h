@@ -21,9 +21,22 @@ struct LengthTable {
   float gain = 0.0f;
 };
 
+// The same as kernels read it that keep rows of counts in shared memory, a byte a count (ScTables::counts8). Of length 0
+// every count is 0.
+struct alignas(16) ByteTable {
+  const uint8_t* counts = nullptr;  // [mask_bits + 1][levels][levels]
+  float gain = 0.0f;
+  uint16_t mask_bits = 0;
+  uint16_t top_is_256 = 0;
+};
+inline constexpr int kMaxByteTables = 32;
+
 // The operators of a product by slot, as kernels see them; passed by value.
 struct LengthView {
   const LengthTable* tables = nullptr;  // [slots]
+  const ByteTable* bytes = nullptr;     // [slots]; null where a length has no bytes, or there are more than kMaxByteTables
+  int32_t slots = 0;
+  bool any_top_is_256 = false;  // of bytes
   ScCode code = ScCode::kSignMagnitude;
   int32_t levels = 128;  // side of every table
   int32_t q_max = 127;
@@ -48,6 +61,12 @@ struct LengthView {
 
   // Whether the slot of a row depends on that row alone.
   bool alone() const { return !has_rule || (normalise == ScNormalise::kFixed && scope != ScLengthScope::kFractions); }
+};
+
+// Which length a (row, chunk) runs at: slots [rows][per_row], per_row 1 or the number of chunks; null: slot 0.
+struct RowSlots {
+  const uint8_t* slots = nullptr;
+  int64_t per_row = 1;
 };
 
 // What an operator, or what its extras have in place of it, is to kernels. Keeps the memory of a view.
