@@ -178,6 +178,16 @@ void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& 
   RunScRows(ctx, args, shape, qk, av, q, window, rows, pass, plan.short_rows);
 }
 
+void RunMixed(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call, const CudaKvCache& cache,
+              const MixedProducts& products, const Bounds& bounds, const CudaPass& pass, bool recording) {
+  if (!TakesMixedRows(products)) return LaunchMixedAttention(ctx, args, call.site, products, pass, recording);
+  const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, false);
+  Scratch scratch(ctx.workspace);
+  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, pass);
+  LaunchMixedRowAttention(ctx, args, call.site, shape, products, ctx.tables.Get(cache.qk(call.cache_layer)),
+                          ctx.tables.Get(cache.av(call.cache_layer)), pass, bounds.max_length, memory.spill);
+}
+
 }  // namespace
 
 void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
@@ -189,7 +199,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const bool recording = ctx.IsRecording();
   const Bounds bounds = MakeBounds(pass, spec, recording);
   if (const MixedProducts* mixed = cache.mixed(call.cache_layer); mixed != nullptr) {
-    return LaunchMixedAttention(ctx, args, call.site, *mixed, pass, recording);
+    return RunMixed(ctx, args, call, cache, *mixed, bounds, pass, recording);
   }
   const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, args.kv.qk_swapped != nullptr);
   AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, bounds.max_length, recording);
