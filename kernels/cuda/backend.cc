@@ -17,6 +17,7 @@
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/linear.h"
+#include "kernels/cuda/mixed/prompt.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/runtime/bandwidth.h"
 #include "kernels/cuda/runtime/nvml_memory.h"
@@ -126,6 +127,7 @@ int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, std::span<const 
             bytes = std::max(bytes, MixedLinearScratchBytes(spec, rows, in_features, max_tokens));
           }
           bytes = std::max(bytes, MixedDecodeScratchBytes(gpu, spec, out_features, in_features, max_tokens));
+          bytes = std::max(bytes, MixedPromptScratchBytes(gpu, spec, out_features, in_features, max_tokens));
           break;
         }
         bytes = stoch::ScLinearScratchBytes(gpu, MakeScTraits(*spec.sc), in_features, out_features, max_tokens);

@@ -63,11 +63,9 @@ int DecodeBlocks(const GpuTraits& gpu, int64_t warps, int64_t chunks, int64_t ro
 }
 
 // mixed: rows of several lengths; a chunk is staged for every matrix apart.
-ScPlan PlanDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, const ScDims& dims,
-                  bool mixed = false) {
+ScPlan PlanDecode(const GpuTraits& gpu, const ScShape& shape, const ScDims& dims, bool mixed, bool fused) {
   ScPlan plan;
   plan.kernel = ScKernel::kDecode;
-  const bool fused = shape.tokens == 1 && sc.scope_rows == 1 && !mixed;
   if (fused) plan.quantizer = ScQuantizer::kKernel;
   plan.tile_tokens = shape.tokens <= 2 ? static_cast<int>(shape.tokens) : shape.tokens <= 4 ? 4 : 8;
   plan.static_bytes = mixed ? kDecodeMixedStaticBytes : 0;
@@ -213,14 +211,14 @@ bool PlanBatchWgmma(const GpuTraits& gpu, const ScTraits& sc, const ScShape& sha
 }
 
 // ---- kPrefillWgmma, kPrefillMma
-int64_t PrefillStageBytes(const StreamShape& streams) {
-  return streams.block_bytes() + kPrefillTileTokens * 4 + kPrefillSuperRows / 2 * 4;
+// mixed: tokens have gains of their own.
+int64_t PrefillStageBytes(const StreamShape& streams, bool mixed) {
+  return streams.block_bytes() + kPrefillTileTokens * (mixed ? 8 : 4) + kPrefillSuperRows / 2 * 4;
 }
 
-int PrefillStages(const GpuTraits& gpu, const ScTraits& sc, const StreamShape& streams, int64_t table_bytes) {
+int PrefillStages(const GpuTraits& gpu, const StreamShape& streams, int64_t table_bytes, bool mixed) {
   const int64_t room = gpu.max_shared_bytes - kRingHeaderBytes - table_bytes;
-  (void)sc;
-  return static_cast<int>(std::clamp<int64_t>(room / PrefillStageBytes(streams), 0, kPrefillMaxStages));
+  return static_cast<int>(std::clamp<int64_t>(room / PrefillStageBytes(streams, mixed), 0, kPrefillMaxStages));
 }
 
 int64_t PrefillTableBytes(const ScTraits& sc, const StreamShape& streams) {
@@ -252,14 +250,14 @@ bool CanPrefill(const ScTraits& sc) {
   return sc.code == ScCode::kSignMagnitude && sc.has_streams && sc.stoc_len <= 256;
 }
 
-bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc) {
+bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed) {
   if (!gpu.has_wgmma || !CanPrefill(sc)) return false;
   const StreamShape streams = MakeStreamShape(MakeScDims(16, 0), 1, kPrefillTileTokens, sc.stoc_len);
-  return PrefillStages(gpu, sc, streams, PrefillTableBytes(sc, streams)) >= 2;  // a consumer holds one, one is filled
+  return PrefillStages(gpu, streams, PrefillTableBytes(sc, streams), mixed) >= 2;  // a consumer holds one, one is filled
 }
 
-ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool wgmma) {
-  STOCH_CHECK(CanPrefill(sc) && (!wgmma || CanPrefillWgmma(gpu, sc)));
+ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool wgmma, bool mixed) {
+  STOCH_CHECK(CanPrefill(sc) && (!wgmma || CanPrefillWgmma(gpu, sc, mixed)));
   const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
   const StreamShape streams = MakeStreamShape(dims, shape.tokens, kPrefillTileTokens, sc.stoc_len);
   ScPlan plan;
@@ -267,11 +265,11 @@ ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& sh
   plan.quantizer = QuantizerOf(sc, dims, shape.tokens);
   plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
   plan.tile_tokens = kPrefillTileTokens;
-  plan.launch_bytes = Aligned(streams.bytes()) + Aligned(streams.scale_count() * kFloat);
+  plan.launch_bytes = Aligned(streams.bytes()) + (mixed ? 2 : 1) * Aligned(streams.scale_count() * kFloat);
   if (!wgmma) return plan;
   const int64_t table_bytes = PrefillTableBytes(sc, streams);
-  plan.stages = PrefillStages(gpu, sc, streams, table_bytes);
-  plan.shared_bytes = kRingHeaderBytes + plan.stages * PrefillStageBytes(streams) + table_bytes;
+  plan.stages = PrefillStages(gpu, streams, table_bytes, mixed);
+  plan.shared_bytes = kRingHeaderBytes + plan.stages * PrefillStageBytes(streams, mixed) + table_bytes;
   // PrefillSchedule::rest: fewer than there are clusters of two SMs, and the tiles of the last tokens.
   const int64_t supers = Groups(shape, kPrefillSuperRows);
   const int64_t rest = std::min(supers * streams.token_tiles, gpu.sm_count / 2 + supers);
@@ -284,11 +282,11 @@ bool CanDecodeMixed(const ScTraits& sc, int64_t in_features) {
   return sc.scope_rows == 1 && CanDecode(sc, MakeScDims(in_features, sc.chunk_d), 1);
 }
 
-ScPlan PlanMixedDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape) {
-  STOCH_CHECK(CanDecodeMixed(sc, shape.in_features) && shape.tokens <= kMaxDecodeTokens);
+ScPlan PlanMixedDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool fused) {
+  STOCH_CHECK(CanDecodeMixed(sc, shape.in_features) && shape.tokens <= (fused ? 1 : kMaxDecodeTokens));
   const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
-  ScPlan plan = PlanDecode(gpu, sc, shape, dims, true);
-  plan.quantizer = ScQuantizer::kByRow;
+  ScPlan plan = PlanDecode(gpu, shape, dims, true, fused);
+  if (!fused) plan.quantizer = ScQuantizer::kByRow;
   plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
   return plan;
 }
@@ -313,7 +311,9 @@ ScPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const ScShape& sha
     if (CanLookUp(gpu, sc, dims, variant)) return with_quantizer(PlanTable(gpu, sc, shape, dims, variant));
   }
   if (tokens >= kFirstTableTokens && PlanBatchWgmma(gpu, sc, shape, dims, &plan)) return with_quantizer(plan);
-  if (CanDecode(sc, dims, tokens)) return with_quantizer(PlanDecode(gpu, sc, shape, dims));
+  if (CanDecode(sc, dims, tokens)) {
+    return with_quantizer(PlanDecode(gpu, shape, dims, false, tokens == 1 && sc.scope_rows == 1));
+  }
   if (CanPrefill(sc)) return PlanScPrefill(gpu, sc, shape, CanPrefillWgmma(gpu, sc));
   return with_quantizer(ScPlan{});
 }

@@ -85,7 +85,8 @@ constexpr int64_t kCols = 300;
 struct LinearCase {
   const char* name;
   LinearSpec spec;
-  bool decodes = false;  // up to 16 rows by the kernels of decode steps
+  bool decodes = false;  // few rows by the kernels of decode steps
+  bool prompts = false;  // from 9 rows on by binary tensor cores, where the GPU has wgmma
 };
 
 // The output of one call of two weights, with a norm before it.
@@ -137,8 +138,9 @@ std::vector<LinearCase> LinearCases() {
     return LinearSpec{Precision::kSc, MakeScOperator(config), Extras(config, rule)};
   };
   std::vector<LinearCase> cases;
-  cases.push_back({"rows", rows({}), true});
-  cases.push_back({"pruned rows", rows([](ScLengthRule* r) { r->levels = {128, 64, 0}; }), true});
+  cases.push_back({"rows", rows({}), true, true});
+  cases.push_back({"pruned rows", rows([](ScLengthRule* r) { r->levels = {128, 64, 0}; }), true, true});
+  cases.push_back({"short rows", rows([](ScLengthRule* r) { r->levels = {90, 64, 7}; }), true, true});
   ScConfig full = Config(128);
   full.halve = false;
   cases.push_back({"rows of up to 256", rows([](ScLengthRule* r) { r->levels = {256, 128, 48}; }, full), true});
@@ -148,7 +150,7 @@ std::vector<LinearCase> LinearCases() {
                      r->lo = -60.0f;
                      r->hi = 0.0f;
                    }),
-                   true});
+                   true, true});
   cases.push_back({"crest and escape", rows([](ScLengthRule* r) {
                      r->metric = ScMetric::kCrest;
                      r->hi = 1.0f;
@@ -156,7 +158,7 @@ std::vector<LinearCase> LinearCases() {
                      r->escape_threshold = 0.4;
                      r->escape_len = 96;
                    }),
-                   true});
+                   true, true});
   cases.push_back({"call", rows([](ScLengthRule* r) { r->normalise = ScNormalise::kCall; })});
   cases.push_back({"fractions", rows([](ScLengthRule* r) {
                      r->scope = ScLengthScope::kFractions;
@@ -168,12 +170,12 @@ std::vector<LinearCase> LinearCases() {
                      r->levels = {16, 64, 128};
                      r->thresholds = {0.1f, 0.3f};
                    }),
-                   true});
+                   true, true});
   cases.push_back({"bands", rows([](ScLengthRule* r) {
                      r->chunk_bands = {1, 0, 1};
                      r->ladders = {{128, 96, 0}, {64, 32, 8}};
                    }),
-                   true});
+                   true, true});
   ScConfig groups = Config(128);
   groups.group_a = 3;
   groups.group_b = 5;
@@ -222,7 +224,17 @@ std::vector<LinearCase> LinearCases() {
   return cases;
 }
 
-// Up to 16 rows are a decode step, some at a time; 40 and more are sorted by length; 17 are neither.
+// What LinearKernel says of a case.
+std::string ExpectedKernel(const Backend& cuda, const LinearCase& c, int64_t rows) {
+  const LinearSpec plain{Precision::kSc, MakeScOperator(Config(128))};
+  const std::vector<int64_t> out_features{70, 33};
+  const bool wgmma = cuda.LinearKernel(plain, out_features, kCols, 1000).starts_with("prefill-wgmma");
+  if (c.prompts && wgmma && rows >= 9) return "mixed prefill-wgmma";
+  if (c.decodes && rows <= 16) return "mixed decode";
+  return {};
+}
+
+// Few rows are a decode step, some at a time; more are one product on tensor cores, or, from 32 on, sorted by length.
 TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
   STOCH_CUDA_OR_SKIP();
   const auto cpu = OpenBackend("cpu", {}, nullptr);
@@ -230,8 +242,9 @@ TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
   for (const LinearCase& c : LinearCases()) {
     for (const int64_t rows : {1, 2, 3, 5, 8, 9, 16, 17, 40, 200}) {
       SCOPED_TRACE(std::string(c.name) + ", rows " + std::to_string(rows));
-      EXPECT_EQ(cuda->LinearKernel(c.spec, std::vector<int64_t>{70, 33}, kCols, rows) == "mixed decode",
-                c.decodes && rows <= 16);
+      const std::string kernel = cuda->LinearKernel(c.spec, std::vector<int64_t>{70, 33}, kCols, rows);
+      const std::string expected = ExpectedKernel(*cuda, c, rows);
+      EXPECT_EQ(kernel.starts_with("mixed ") ? kernel : "", expected);
       ExpectSame(RunLinear(*cpu, c.spec, rows, false, false), RunLinear(*cuda, c.spec, rows, false, false));
     }
     SCOPED_TRACE(c.name);

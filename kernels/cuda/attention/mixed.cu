@@ -45,8 +45,7 @@ __device__ float HeadMetric(const LengthView& view, const HeadVector<>& x, int h
   float sum = FoldLanes<kEach>(lanes);
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, s);
-  const float l2 = Sqrt(sum);
-  return view.sign * (view.metric == ScMetric::kL2 ? l2 : amax / (l2 + 1e-12f));
+  return SignedMetric(view, amax, Sqrt(sum));
 }
 
 // One warp per row and head: RoPE; q in place and as codes, k and v as codes into the cache.

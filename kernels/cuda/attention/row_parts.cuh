@@ -29,17 +29,6 @@ struct Probabilities {
   float metric = 0.0f;  // Phase::kMixed: of the row of probabilities
 };
 
-// The signed metric of probabilities from the largest of them and the sum of their squares, as BlockMetric's.
-__device__ __forceinline__ float MetricOf(const LengthView& view, float amax, float squares) {
-  const float l2 = view.metric == ScMetric::kAmax ? 0.0f : Sqrt(squares);
-  switch (view.metric) {
-    case ScMetric::kAmax: return view.sign * amax;
-    case ScMetric::kL2: return view.sign * l2;
-    case ScMetric::kCrest: break;
-  }
-  return view.sign * (amax / (l2 + 1e-12f));
-}
-
 // Adds what LookUpWord misses of the scores of a round. Rare, and out of the loop of look-ups, which is executed once
 // and costs by the instruction.
 template <int kSlots, Phase kPhase>
@@ -137,7 +126,7 @@ __device__ __forceinline__ Probabilities SoloSoftmax(const RowBlock<kSlots, kPha
       __syncthreads();
       squares = FoldShared<kPaddedLanes / kWarps>(b.s.reduce);
     }
-    p.metric = MetricOf(rule, amax, squares);
+    p.metric = SignedMetric(rule, amax, Sqrt(squares));
   }
   return p;
 }
@@ -171,7 +160,7 @@ __device__ __forceinline__ Probabilities DeepSoftmax(const RowBlock<kSlots, kPha
       }
       amax = BlockMax(amax, b.s.reduce);
       const float squares = rule.metric == ScMetric::kAmax ? 0.0f : BlockFoldLanes(lane, b.s.reduce);
-      p.metric = MetricOf(rule, amax, squares);
+      p.metric = SignedMetric(rule, amax, Sqrt(squares));
     }
   }
   if constexpr (kPhase != Phase::kHeadOutput) {

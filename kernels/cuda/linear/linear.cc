@@ -9,6 +9,7 @@
 #include "kernels/cuda/linear/fp16.h"
 #include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/linear.h"
+#include "kernels/cuda/mixed/prompt.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/weights/weights.h"
@@ -44,32 +45,42 @@ void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, 
   }
 }
 
-// The weights of mixed lengths that kernels of decode steps take; those that share f(x) in one launch. Marks them.
-void RunMixedDecode(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter,
-                    std::vector<bool>& done) {
+// Which of the kernels that do not wait for the host take a weight of mixed lengths.
+using MixedLaunch = decltype(&LaunchMixedDecode);
+MixedLaunch MixedLaunchOf(DeviceContext& ctx, const MixedTask& task, int64_t rows) {
+  if (rows >= kMixedPromptRows && PromptsMixed(ctx, task)) return &LaunchMixedPrompt;
+  if (rows <= kMixedDecodeRows && DecodesMixed(ctx, task)) return &LaunchMixedDecode;
+  return nullptr;
+}
+
+// The weights of mixed lengths that these take; those that share f(x) together. Marks them.
+void RunFastMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter,
+                  std::vector<bool>& done) {
+  const int64_t rows = call.x.dim(0);
   const auto task_of = [&](size_t i) {
     const CudaLinear& weight = WeightAt(call, i);
     return MixedTask{weight.mixed(), &weight.spec(), OutputAt(call, i)};
   };
   for (size_t i = 0; i < call.weights.size(); ++i) {
-    if (done[i] || WeightAt(call, i).mixed() == nullptr || !DecodesMixed(ctx, task_of(i))) continue;
+    if (done[i] || WeightAt(call, i).mixed() == nullptr) continue;
+    const MixedLaunch launch = MixedLaunchOf(ctx, task_of(i), rows);
+    if (launch == nullptr) continue;
     std::vector<MixedTask> tasks;
     for (size_t j = i; j < call.weights.size() && tasks.size() < kMaxScTasks; ++j) {
       if (done[j] || WeightAt(call, j).mixed() == nullptr) continue;
       const MixedTask task = task_of(j);
-      if (!DecodesMixed(ctx, task) || (!tasks.empty() && !SharesRows(tasks[0], task))) continue;
+      if (MixedLaunchOf(ctx, task, rows) != launch || (!tasks.empty() && !SharesRows(tasks[0], task))) continue;
       tasks.push_back(task);
       done[j] = true;
     }
-    LaunchMixedDecode(ctx, call.site, source, call.x.dim(0), tasks, reporter);
+    launch(ctx, call.site, source, rows, tasks, reporter);
   }
 }
 
-// Weights with extras, integers or tables; those that have no kernel for decode steps each on its own, from f(x) as
-// floats.
+// Weights with extras, integers or tables; those that have no fast kernel each on its own, from f(x) as floats.
 void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter) {
   std::vector<bool> done(call.weights.size(), false);
-  if (call.x.dim(0) <= kMixedDecodeRows) RunMixedDecode(ctx, call, source, reporter, done);
+  RunFastMixed(ctx, call, source, reporter, done);
   Scratch scratch(ctx.workspace);
   const int64_t rows = call.x.dim(0);
   const int64_t cols = call.x.dim(1);

@@ -5,12 +5,14 @@
 // Bits: docs/research.md#mixed-lengths, as on the CPU.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/decode/decode.h"
 #include "kernels/cuda/sc/format/layout.h"
 #include "kernels/cuda/weights/mixed.h"
 
@@ -38,6 +40,21 @@ bool SharesRows(const MixedTask& a, const MixedTask& b);
 // Requires: 1..kMaxScTasks tasks.
 void LaunchMixedDecode(DeviceContext& ctx, const OpSite& site, const RowSource& source, int64_t rows,
                        std::span<const MixedTask> tasks, const FiniteReporter& reporter);
+
+// ---- What prompts (prompt.h) share with it.
+// All of DecodesMixed but the tables.
+bool HasPlainRows(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features);
+// The quantized rows of a call and the slots of its tasks, in scratch.
+struct PreparedRows {
+  ScActivationView a;
+  std::array<ScTaskLengths, kMaxScTasks> lengths;
+};
+PreparedRows PrepareMixedRows(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
+                              std::span<const MixedTask> tasks, const FiniteReporter& reporter);
+int64_t PreparedSlotBytes(const LinearSpec& spec, int64_t in_features, int64_t tokens);
+// Shows the observer, if there is one, what the rows ran at.
+void ShowLengths(DeviceContext& ctx, const OpSite& site, std::span<const MixedTask> tasks, const PreparedRows& prepared,
+                 int64_t rows);
 
 // Scratch of LaunchMixedDecode for weights of these sizes, in any grouping, at most.
 int64_t MixedDecodeScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, std::span<const int64_t> out_features,

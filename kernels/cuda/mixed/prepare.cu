@@ -36,15 +36,6 @@ struct PrepareShared {
   uint32_t largest[kWarps];
 };
 
-__device__ float SignedMetric(const LengthView& view, float amax, float l2) {
-  switch (view.metric) {
-    case ScMetric::kAmax: return view.sign * amax;
-    case ScMetric::kL2: return view.sign * l2;
-    case ScMetric::kCrest: break;
-  }
-  return view.sign * (amax / (l2 + 1e-12f));
-}
-
 // Slots of the tasks with a metric of the whole row.
 __device__ void DispatchRow(const PrepareArgs& args, int64_t row, const float* values, PrepareShared& shared) {
   uint32_t bits = 0;

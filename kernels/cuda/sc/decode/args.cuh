@@ -101,7 +101,16 @@ struct TaskLengths {
 struct MixedDecodeArgs : DecodeArgs {
   int task_count = 0;
   TaskLengths lengths[kMaxDecodeTasks];
+  // Where the one row is quantized here: its slots too, by these rules.
+  bool of_row = false;  // some rule wants a metric of the whole row
+  bool needs_l2 = false;
+  LengthView rules[kMaxDecodeTasks];
+  int rule_slots[kMaxDecodeTasks] = {};  // entries of slot_of
 };
+
+// The chunk of a part: where rows have lengths of their own, a chunk has one for every task.
+__device__ __forceinline__ int ChunkOfPart(const DecodeArgs& /*args*/, int part) { return part; }
+__device__ __forceinline__ int ChunkOfPart(const MixedDecodeArgs& args, int part) { return part / args.task_count; }
 
 // Behind the last row block: a task without rows, or the last one.
 __device__ __forceinline__ int TaskOf(const DecodeArgs& args, int row_block) {

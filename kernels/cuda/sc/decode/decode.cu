@@ -110,7 +110,7 @@ __device__ __forceinline__ float LoadScale(const Unit& unit) { return unit.tiles
 template <int kTokens, bool kFused, bool kTop256, bool kMixed = false>
 __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
     ScDecodeKernel(const __grid_constant__ std::conditional_t<kMixed, MixedDecodeArgs, DecodeArgs> args) {
-  static_assert(!(kFused && kMixed));
+  static_assert(!(kFused && kMixed) || kTokens == 1);
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kRing = Cut<kTokens>::kRing;
   extern __shared__ __align__(256) uint8_t shared[];
@@ -124,18 +124,23 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   const int last_chunk = args.by_row_blocks.Quotient(end - 1);
   const Stage stage = MakeStage<kTokens, kFused>(shared, args.staged);
   [[maybe_unused]] MixedStage<kTokens>* mixed = nullptr;
+  [[maybe_unused]] RuleStage* rules = nullptr;
   int first_part = first_chunk;
   int last_part = last_chunk;
   if constexpr (kMixed) {
     __shared__ MixedStage<kTokens> mixed_stage;
     mixed = &mixed_stage;
+    if constexpr (kFused) {
+      __shared__ RuleStage rule_stage;
+      rules = &rule_stage;
+    }
     first_part = first_chunk * args.task_count + TaskOf(args, begin - first_chunk * args.row_blocks);
     last_part = last_chunk * args.task_count + TaskOf(args, end - 1 - last_chunk * args.row_blocks);
   }
 
   StartNext();
   [[maybe_unused]] Element element;
-  if constexpr (kFused) element = MakeElement(args, first_chunk, min(args.staged, last_chunk - first_chunk + 1));
+  if constexpr (kFused) element = MakeElement(args, first_part, min(args.staged, last_part - first_part + 1));
   uint4 ring[kRing];
   Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
@@ -152,15 +157,15 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   float scale = LoadScale(current.unit);
   const float* row = args.x;
   MakeHere(row);
-  if constexpr (kMixed) {
-    const int t = static_cast<int>(threadIdx.x) / kMaxByteTables;
-    const int i = static_cast<int>(threadIdx.x) % kMaxByteTables;
-    if (t < args.task_count && i < args.lengths[t].slots) mixed->tables[t][i] = args.lengths[t].tables[i];
-  }
+  if constexpr (kMixed) LoadTables(args, *mixed);
+  if constexpr (kMixed && kFused) LoadRules(args, *rules);
   WaitForPrevious();
   if constexpr (kFused) {
     LoadElement(args, element);
     if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
+  }
+  if constexpr (kFused && kMixed) {
+    if (args.of_row) FindRowLevels(args, stage, *rules);
   }
 
   int unit = begin + warp;
@@ -172,13 +177,15 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
     if (slot == args.staged) {
       const int count = min(args.staged, last_part - part + 1);
       // The norm's lanes are there, or everybody is done with the chunks before.
-      if (part != first_part || (kFused && args.prologue == Prologue::kRmsNorm)) __syncthreads();
-      if (kFused && chunk != first_chunk) {
-        element = MakeElement(args, chunk, count);
+      if (part != first_part || (kFused && (kMixed || args.prologue == Prologue::kRmsNorm))) __syncthreads();
+      if (kFused && part != first_part) {
+        element = MakeElement(args, part, count);
         LoadElement(args, element);
       }
-      if constexpr (kFused) {
-        QuantizeChunks<kTop256>(args, element, count, stage);
+      if constexpr (kFused && kMixed) {
+        QuantizeParts<kTop256>(args, element, part, count, stage, *mixed, *rules);
+      } else if constexpr (kFused) {
+        QuantizeChunks<kTop256>(args, element, count, stage, [&](int, uint32_t) { return CountsOf(args); });
       } else if constexpr (kMixed) {
         CopyParts<kTokens, kTop256>(args, part, count, stage, *mixed);
       } else {
@@ -234,7 +241,10 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
 
 template <int kTokens, bool kMixed>
 auto KernelOf(bool fused, bool top256) {
-  if constexpr (kMixed) {
+  if constexpr (kMixed && kTokens == 1) {
+    return fused ? (top256 ? ScDecodeKernel<1, true, true, true> : ScDecodeKernel<1, true, false, true>)
+                 : (top256 ? ScDecodeKernel<1, false, true, true> : ScDecodeKernel<1, false, false, true>);
+  } else if constexpr (kMixed) {
     return top256 ? ScDecodeKernel<kTokens, false, true, true> : ScDecodeKernel<kTokens, false, false, true>;
   } else if constexpr (kTokens == 1) {
     return fused ? (top256 ? ScDecodeKernel<1, true, true> : ScDecodeKernel<1, true, false>)
@@ -256,7 +266,7 @@ void LaunchTokens(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused
   args.staged = plan.staged;
   const int shared_bytes = StageBytes<kTokens>(fused, args.staged);
   STOCH_CHECK(shared_bytes == plan.shared_bytes && args.staged <= kMaxFusedChunks);
-  static_assert(!kMixed || sizeof(MixedStage<kTokens>) <= kDecodeMixedStaticBytes);
+  static_assert(!kMixed || sizeof(MixedStage<kTokens>) + (kTokens == 1 ? sizeof(RuleStage) : 0) <= kDecodeMixedStaticBytes);
   const auto kernel = KernelOf<kTokens, kMixed>(fused, top256);
   AllowShared(ctx, kernel, static_cast<size_t>(shared_bytes));
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(Cut<kTokens>::kThreads),
@@ -348,22 +358,39 @@ void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tabl
   decode::LaunchFilled(ctx, plan, args, a.codes == nullptr, tables.top_is_256);
 }
 
-void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a,
+void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
                          const FiniteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
                          int count) {
-  STOCH_CHECK(count <= kMaxDecodeTasks && a.tokens <= plan.tile_tokens && a.codes != nullptr);
+  STOCH_CHECK(count <= kMaxDecodeTasks && a.tokens <= plan.tile_tokens);
   decode::MixedDecodeArgs args;
   decode::FillArgs(ctx, a, reporter, tasks, count, args);
   args.task_count = count;
+  const bool fused = a.codes == nullptr;
   bool top256 = false;
   for (int i = 0; i < count; ++i) {
     const LengthView& view = *lengths[i].view;
     STOCH_CHECK(view.bytes != nullptr && view.levels == lengths[0].view->levels);
     args.lengths[i] = {view.bytes, view.slots, static_cast<int>(lengths[i].slots.per_row), lengths[i].slots.slots};
     top256 = top256 || view.any_top_is_256;
+    if (!fused) continue;
+    STOCH_CHECK(!view.has_rule || PicksSlots(view));
+    args.rules[i] = view;
+    args.rule_slots[i] = view.num_slot_of;
+    const bool of_row = view.has_rule && view.scope == ScLengthScope::kRow;
+    args.of_row = args.of_row || of_row;
+    args.needs_l2 = args.needs_l2 || (of_row && view.metric != ScMetric::kAmax);
   }
   args.levels = lengths[0].view->levels;
-  decode::LaunchFilled(ctx, plan, args, false, top256);
+  args.q_max = lengths[0].view->q_max;
+  args.prologue = source.prologue;
+  args.x = source.x;
+  args.y = source.second();
+  args.norm_eps = source.norm_eps;
+  decode::LaunchFilled(ctx, plan, args, fused, top256);
+}
+
+bool PicksSlots(const LengthView& view) {
+  return view.alone() && view.num_slot_of <= kMaxRuleSlots && view.num_thresholds <= kMaxByteTables;
 }
 
 }  // namespace stoch::cuda

@@ -27,11 +27,14 @@ struct ScTaskLengths {
   const LengthView* view = nullptr;
   RowSlots slots;
 };
-// y = a @ w^T where every row, or (row, chunk), of a task has a length of its own, found by its slot on the device.
-// Requires: the plan of PlanMixedDecode; at most plan.tile_tokens quantized tokens; views with bytes, equally many levels.
+// y = a @ w^T where every row, or (row, chunk), of a task has a length of its own, found by its slot on the device. One
+// row may come without codes (a.codes == nullptr): blocks then quantize `source` themselves and pick its slots.
+// Requires: the plan of PlanMixedDecode; at most plan.tile_tokens tokens; views with bytes, equally many levels; without
+//           codes PicksSlots of every rule.
 // Bits:     docs/research.md#mixed-lengths.
-void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a,
+void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
                          const FiniteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
                          int count);
+bool PicksSlots(const LengthView& view);
 
 }  // namespace stoch::cuda

@@ -81,6 +81,29 @@ std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOpe
   return bytes;
 }
 
+// The operator of the longest streams, as it was made.
+ScOperatorPtr LongestOf(const std::vector<ScOperatorPtr>& by_slot) {
+  ScOperatorPtr longest;
+  for (const ScOperatorPtr& one : by_slot) {
+    if (one != nullptr && (longest == nullptr || one->config.stoc_len > longest->config.stoc_len)) longest = one;
+  }
+  return longest == nullptr ? nullptr : MakeScOperator(longest->config);
+}
+
+// Streams of all lengths, or nothing where they do not nest.
+std::vector<StreamTable> MakeStreamTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
+                                          const ScOperatorPtr& longest) {
+  std::vector<StreamTable> tables;
+  if (longest == nullptr || longest->code != ScCode::kSignMagnitude || !longest->has_streams) return {};
+  for (const ScOperatorPtr& one : by_slot) {
+    StreamTable table;
+    if (one != nullptr) table = {cache.Nested(*MakeScOperator(one->config), *longest), one->gain};
+    if (one != nullptr && table.streams == nullptr) return {};
+    tables.push_back(table);
+  }
+  return tables;
+}
+
 }  // namespace
 
 LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr& op, const ScExtras* extras) {
@@ -112,13 +135,22 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
   const size_t side = has_zeros ? static_cast<size_t>(first->levels) : 0;
   const size_t at_zeros = image.Add(std::vector<uint8_t>(side * side));
   const size_t at_bytes = image.Add(bytes);
+  std::vector<StreamTable> streams;
+  if (by_slot.size() > 1) {
+    longest_ = LongestOf(by_slot);
+    streams = MakeStreamTables(cache, by_slot, longest_);
+    if (streams.empty()) longest_ = nullptr;
+  }
+  const size_t at_streams = image.Add(streams);
   size_t at_thresholds = 0, at_fractions = 0, at_bands = 0, at_slots = 0;
   const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
   if (rule != nullptr) {
     at_thresholds = image.Add(rule->thresholds);
     at_fractions = image.Add(rule->fractions);
     at_bands = image.Add(std::vector<int32_t>(rule->chunk_bands.begin(), rule->chunk_bands.end()));
-    at_slots = image.Add(SlotsOfLevels(*extras));
+    const std::vector<uint8_t> slots = SlotsOfLevels(*extras);
+    at_slots = image.Add(slots);
+    view_.num_slot_of = static_cast<int32_t>(slots.size());
   }
   memory_ = AllocateDevice(device, image.bytes().size());
   if (has_zeros) {
@@ -129,6 +161,7 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
   STOCH_CUDA(cudaMemcpy(memory_.data(), image.bytes().data(), image.bytes().size(), cudaMemcpyHostToDevice));
   const char* base = static_cast<const char*>(memory_.data());
   view_.tables = reinterpret_cast<const LengthTable*>(base + at_tables);
+  if (!streams.empty()) view_.streams = reinterpret_cast<const StreamTable*>(base + at_streams);
   if (!bytes.empty()) view_.bytes = reinterpret_cast<const ByteTable*>(base + at_bytes);
   for (const ByteTable& table : bytes) view_.any_top_is_256 = view_.any_top_is_256 || table.top_is_256 != 0;
   if (rule == nullptr) return;

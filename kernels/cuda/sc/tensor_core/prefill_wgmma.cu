@@ -34,16 +34,16 @@ using prefill::kUnitBytes;
 using prefill::Produce;
 using prefill::Ring;
 
-template <int kWords, int kHalves, bool kTable>
+template <int kWords, int kHalves, bool kTable, bool kMixed>
 __global__ void __launch_bounds__(kThreads, 1)
     PrefillWgmmaKernel(const __grid_constant__ PrefillArgs args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
-  static_assert(kStageBytes<kWords> % kRingHeader == 0);  // TableRanks
+  static_assert(kStageBytes<kWords, kMixed> % kRingHeader == 0);  // TableRanks
   const uint32_t rank = ClusterRank();
   const int cluster = static_cast<int>(blockIdx.x) / kPrefillCluster;
   Ring ring{SharedAddressInRegister(ring_memory), stages};
-  uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords>;
+  uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords, kMixed>;
   if constexpr (kTable) FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
   if (threadIdx.x == 0) {
     for (int i = 0; i < stages; ++i) {
@@ -58,11 +58,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kProducerRegisters));
-    if (threadIdx.x == kConsumers) Produce<kWords>(args, ring, cluster, rank);
+    if (threadIdx.x == kConsumers) Produce<kWords, kMixed>(args, ring, cluster, rank);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     const uint32_t lane = threadIdx.x % 32;
-    Consumer<kWords, kHalves, kTable> consumer{args,
+    Consumer<kWords, kHalves, kTable, kMixed> consumer{args,
                                                ring,
                                                SharedAddressInRegister(rank_table) + lane % 4 * 4 * 128,
                                                warp,
@@ -80,24 +80,26 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <int kWords, int kHalves, bool kTable>
-const void* Kernel() {
-  return reinterpret_cast<const void*>(PrefillWgmmaKernel<kWords, kHalves, kTable>);
+const void* Kernel(bool mixed) {
+  return mixed ? reinterpret_cast<const void*>(PrefillWgmmaKernel<kWords, kHalves, kTable, true>)
+               : reinterpret_cast<const void*>(PrefillWgmmaKernel<kWords, kHalves, kTable, false>);
 }
 
 // Two halves have at least three words each.
-const void* KernelOf(int words, int halves, bool table) {
-  if (halves == 2) return words == 3 ? Kernel<3, 2, true>() : Kernel<4, 2, true>();
+const void* KernelOf(int words, int halves, bool table, bool mixed) {
+  if (halves == 2) return words == 3 ? Kernel<3, 2, true>(mixed) : Kernel<4, 2, true>(mixed);
   switch (words) {
-    case 1: return Kernel<1, 1, true>();
-    case 2: return table ? Kernel<2, 1, true>() : Kernel<2, 1, false>();
-    case 3: return Kernel<3, 1, true>();
-    default: return table ? Kernel<4, 1, true>() : Kernel<4, 1, false>();
+    case 1: return Kernel<1, 1, true>(mixed);
+    case 2: return table ? Kernel<2, 1, true>(mixed) : Kernel<2, 1, false>(mixed);
+    case 3: return Kernel<3, 1, true>(mixed);
+    default: return table ? Kernel<4, 1, true>(mixed) : Kernel<4, 1, false>(mixed);
   }
 }
 
 const void* Choose(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args) {
-  const void* kernel = KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr);
-  const size_t stage = static_cast<size_t>((4 * args.streams.words + 2) * kUnitBytes + kScaleBytes);
+  const void* kernel = KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr, args.streams.gains != nullptr);
+  const size_t stage = static_cast<size_t>((4 * args.streams.words + 2) * kUnitBytes + kScaleBytes) +
+                       (args.streams.gains != nullptr ? size_t{prefill::kTokenScaleBytes} : 0);
   STOCH_CHECK(plan.stages >= 2 && plan.stages <= kMaxStages);
   STOCH_CHECK(static_cast<size_t>(plan.shared_bytes) >= kRingHeader + static_cast<size_t>(plan.stages) * stage);
   AllowShared(ctx, kernel, static_cast<size_t>(plan.shared_bytes));
