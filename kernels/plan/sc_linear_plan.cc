@@ -253,7 +253,8 @@ bool CanPrefill(const ScTraits& sc) {
 bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed) {
   if (!gpu.has_wgmma || !CanPrefill(sc)) return false;
   const StreamShape streams = MakeStreamShape(MakeScDims(16, 0), 1, kPrefillTileTokens, sc.stoc_len);
-  return PrefillStages(gpu, streams, PrefillTableBytes(sc, streams), mixed) >= 2;  // a consumer holds one, one is filled
+  return PrefillStages(gpu, streams, PrefillTableBytes(sc, streams), mixed) >=
+         2;  // a consumer holds one, one is filled
 }
 
 ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool wgmma, bool mixed) {

@@ -49,8 +49,8 @@ std::optional<std::vector<uint64_t>> NestStreams(const ScOperator& shorter, cons
     std::vector<size_t> place(longer_order.size());
     for (size_t j = 0; j < longer_order.size(); ++j) place[static_cast<size_t>(longer_order[j])] = j;
     for (size_t a = 0; a < levels; ++a) {
-      const uint64_t* from = shorter.streams_a.data() + (static_cast<size_t>(own) * levels + a) *
-                                                            static_cast<size_t>(shorter.stream_words);
+      const uint64_t* from = shorter.streams_a.data() +
+                             (static_cast<size_t>(own) * levels + a) * static_cast<size_t>(shorter.stream_words);
       uint64_t* to = streams.data() + (static_cast<size_t>(mask) * levels + a) * words;
       for (size_t j = 0; j < order.size(); ++j) {
         const size_t at = place[static_cast<size_t>(order[j])];

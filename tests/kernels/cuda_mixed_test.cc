@@ -86,7 +86,7 @@ struct LinearCase {
   const char* name;
   LinearSpec spec;
   bool decodes = false;  // few rows by the kernels of decode steps
-  bool prompts = false;  // from 9 rows on by binary tensor cores, where the GPU has wgmma
+  bool prompts = false;  // from 33 rows on by binary tensor cores, where the GPU has wgmma
 };
 
 // The output of one call of two weights, with a norm before it.
@@ -229,8 +229,8 @@ std::string ExpectedKernel(const Backend& cuda, const LinearCase& c, int64_t row
   const LinearSpec plain{Precision::kSc, MakeScOperator(Config(128))};
   const std::vector<int64_t> out_features{70, 33};
   const bool wgmma = cuda.LinearKernel(plain, out_features, kCols, 1000).starts_with("prefill-wgmma");
-  if (c.prompts && wgmma && rows >= 9) return "mixed prefill-wgmma";
-  if (c.decodes && rows <= 16) return "mixed decode";
+  if (c.prompts && wgmma && rows >= 33) return "mixed prefill-wgmma";
+  if (c.decodes && rows <= 32) return "mixed decode";
   return {};
 }
 

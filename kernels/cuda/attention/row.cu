@@ -173,9 +173,7 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
   row_args.av = av;
   row_args.q = q;
   row_args.window = scales;
-  const auto launch = [&]<Phase kPhase>() {
-    attention_row::LaunchRows<kPhase>(ctx, shape, row_args, rows, spill);
-  };
+  const auto launch = [&]<Phase kPhase>() { attention_row::LaunchRows<kPhase>(ctx, shape, row_args, rows, spill); };
   switch (shape.mode) {
     case AttentionMode::kPerToken:
       if (q.words == nullptr) {

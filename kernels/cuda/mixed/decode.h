@@ -19,7 +19,7 @@
 namespace stoch::cuda {
 
 // Rows up to which these kernels take a call, some of them at a time.
-inline constexpr int64_t kMixedDecodeRows = 16;
+inline constexpr int64_t kMixedDecodeRows = 32;
 
 // Whether they take weights of this kind: products of signs and magnitudes with bytes for every length, chunks of at
 // most 128, a scale a row, no protected channels, no smoothing, lengths that depend on their row alone.

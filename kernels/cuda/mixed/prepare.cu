@@ -129,7 +129,8 @@ __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_const
 
 bool PreparesRows(const GpuTraits& gpu, const ScDims& dims) {
   constexpr int64_t kStatic = sizeof(PrepareShared) + 1024;
-  return dims.chunk_d <= kMaxChunkDims && dims.dims * static_cast<int64_t>(sizeof(float)) + kStatic <= gpu.max_shared_bytes;
+  return dims.chunk_d <= kMaxChunkDims &&
+         dims.dims * static_cast<int64_t>(sizeof(float)) + kStatic <= gpu.max_shared_bytes;
 }
 
 ScActivationView LaunchPrepareRows(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,

@@ -16,7 +16,7 @@
 namespace stoch::cuda {
 
 // Rows from which these kernels beat several passes of those of decode steps.
-inline constexpr int64_t kMixedPromptRows = 9;
+inline constexpr int64_t kMixedPromptRows = 33;
 
 // Whether they take weights of this kind: as DecodesMixed, with streams that nest (kernels/sc/sc_nested.h) in place of
 // bytes, on a GPU with wgmma.

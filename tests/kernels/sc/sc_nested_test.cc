@@ -47,7 +47,9 @@ TEST_P(ScNested, EveryCount) {
         }
       }
     }
-    if (length == 128) EXPECT_EQ(*nested, longer->streams_a);
+    if (length == 128) {
+      EXPECT_EQ(*nested, longer->streams_a);
+    }
   }
 }
 

@@ -266,7 +266,8 @@ void LaunchTokens(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused
   args.staged = plan.staged;
   const int shared_bytes = StageBytes<kTokens>(fused, args.staged);
   STOCH_CHECK(shared_bytes == plan.shared_bytes && args.staged <= kMaxFusedChunks);
-  static_assert(!kMixed || sizeof(MixedStage<kTokens>) + (kTokens == 1 ? sizeof(RuleStage) : 0) <= kDecodeMixedStaticBytes);
+  static_assert(!kMixed ||
+                sizeof(MixedStage<kTokens>) + (kTokens == 1 ? sizeof(RuleStage) : 0) <= kDecodeMixedStaticBytes);
   const auto kernel = KernelOf<kTokens, kMixed>(fused, top256);
   AllowShared(ctx, kernel, static_cast<size_t>(shared_bytes));
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(Cut<kTokens>::kThreads),

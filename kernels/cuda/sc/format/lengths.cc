@@ -65,7 +65,8 @@ LengthTable MakeTable(TableCache& cache, const ScOperator& op) {
 }
 
 // The tables in bytes, or nothing where a length has none. `zeros`: counts of length 0.
-std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot, const uint8_t* zeros) {
+std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
+                                      const uint8_t* zeros) {
   std::vector<ByteTable> bytes;
   for (const ScOperatorPtr& one : by_slot) {
     if (one == nullptr) {

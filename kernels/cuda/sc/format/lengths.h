@@ -41,7 +41,7 @@ inline constexpr int kMaxRuleSlots = 256;  // entries of LengthView::slot_of tha
 // The operators of a product by slot, as kernels see them; passed by value.
 struct LengthView {
   const LengthTable* tables = nullptr;  // [slots]
-  const ByteTable* bytes = nullptr;     // [slots]; null where a length has no bytes, or there are more than kMaxByteTables
+  const ByteTable* bytes = nullptr;  // [slots]; null where a length has no bytes, or there are more than kMaxByteTables
   const StreamTable* streams = nullptr;  // [slots]; null where streams of the lengths do not nest
   int32_t slots = 0;
   bool any_top_is_256 = false;  // of bytes

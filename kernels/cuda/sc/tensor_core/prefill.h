@@ -18,7 +18,7 @@
 namespace stoch::cuda {
 
 struct ScPrefillOptions {
-  int clusters = 0;  // at most this many, 0 = as many as run at once; for tests of the split
+  int clusters = 0;                  // at most this many, 0 = as many as run at once; for tests of the split
   const RowStreams* rows = nullptr;  // rows with lengths of their own: `tables` are the longest's, kPrefillWgmma only
 };
 

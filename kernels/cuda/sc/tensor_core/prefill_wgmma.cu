@@ -63,12 +63,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     const uint32_t lane = threadIdx.x % 32;
     Consumer<kWords, kHalves, kTable, kMixed> consumer{args,
-                                               ring,
-                                               SharedAddressInRegister(rank_table) + lane % 4 * 4 * 128,
-                                               warp,
-                                               MapToCluster(ring.base, lane % kPrefillCluster),
-                                               lane < kPrefillCluster,
-                                               args.minus_one};
+                                                       ring,
+                                                       SharedAddressInRegister(rank_table) + lane % 4 * 4 * 128,
+                                                       warp,
+                                                       MapToCluster(ring.base, lane % kPrefillCluster),
+                                                       lane < kPrefillCluster,
+                                                       args.minus_one};
     consumer.Run(cluster, rank);
   }
   // No block may leave while its neighbour still copies into it or arrives at its barriers.
@@ -97,7 +97,8 @@ const void* KernelOf(int words, int halves, bool table, bool mixed) {
 }
 
 const void* Choose(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args) {
-  const void* kernel = KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr, args.streams.gains != nullptr);
+  const void* kernel =
+      KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr, args.streams.gains != nullptr);
   const size_t stage = static_cast<size_t>((4 * args.streams.words + 2) * kUnitBytes + kScaleBytes) +
                        (args.streams.gains != nullptr ? size_t{prefill::kTokenScaleBytes} : 0);
   STOCH_CHECK(plan.stages >= 2 && plan.stages <= kMaxStages);
