@@ -16,7 +16,9 @@
 #include "kernels/cuda/base/ordinal.h"
 #include "kernels/cuda/families/experts.h"
 #include "kernels/cuda/linear/exact.h"
+#include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/linear.h"
+#include "kernels/cuda/mixed/prompt.h"
 #include "kernels/cuda/ring/attention.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/runtime/bandwidth.h"
@@ -126,6 +128,8 @@ int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, std::span<const 
           for (const int64_t rows : out_features) {
             bytes = std::max(bytes, MixedLinearScratchBytes(spec, rows, in_features, max_tokens));
           }
+          bytes = std::max(bytes, MixedDecodeScratchBytes(gpu, spec, out_features, in_features, max_tokens));
+          bytes = std::max(bytes, MixedPromptScratchBytes(gpu, spec, out_features, in_features, max_tokens));
           break;
         }
         bytes = stoch::ScLinearScratchBytes(gpu, MakeScTraits(*spec.sc), in_features, out_features, max_tokens);
@@ -167,7 +171,7 @@ std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const in
                    {tokens, in_features, out_features.first(std::min<size_t>(out_features.size(), kMaxScTasks))});
   std::string name(ScKernelName(plan.kernel));
   if (plan.tile_tokens > 0) name += " x" + std::to_string(plan.tile_tokens);
-  return NeedsMixed(spec) ? MixedKernel(spec, tokens, name) : name;
+  return NeedsMixed(spec) ? MixedKernel(per_device_.front()->context.traits, spec, in_features, tokens, name) : name;
 }
 
 std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const {

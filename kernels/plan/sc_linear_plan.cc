@@ -54,14 +54,15 @@ bool CanDecode(const ScTraits& sc, const ScDims& dims, int64_t tokens) {
          tokens <= kMaxDecodeTokens;
 }
 
-ScPlan PlanDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, const ScDims& dims) {
+// mixed: rows of several lengths; a chunk is staged for every matrix apart.
+ScPlan PlanDecode(const GpuTraits& gpu, const ScShape& shape, const ScDims& dims, bool mixed, bool fused) {
   ScPlan plan;
   plan.kernel = ScKernel::kDecode;
-  const bool fused = shape.tokens == 1 && sc.scope_rows == 1;
   if (fused) plan.quantizer = ScQuantizer::kKernel;
   plan.tile_tokens = shape.tokens <= 2 ? static_cast<int>(shape.tokens) : shape.tokens <= 4 ? 4 : 8;
+  plan.static_bytes = mixed ? kDecodeMixedStaticBytes : 0;
   // What does not fit in one launch goes in two, over the same weights.
-  if (!Fits(gpu, plan.tile_tokens * kDecodeStageBytes, 0)) plan.tile_tokens = 4;
+  if (!Fits(gpu, plan.tile_tokens * kDecodeStageBytes, plan.static_bytes)) plan.tile_tokens = 4;
   const int64_t row_blocks = Groups(shape, kTileRows);
   const int64_t warps = plan.tile_tokens == 1 ? 16 : 24;
   plan.blocks = DecodeBlocks(gpu, warps, dims.chunks, row_blocks);
@@ -69,7 +70,10 @@ ScPlan PlanDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape
   const int64_t most = DivideUp(units, plan.blocks);  // units of a block
   const int64_t touched = std::min<int64_t>(dims.chunks, (most + row_blocks - 2) / row_blocks + 1);
   const bool aligned = units % plan.blocks == 0 && row_blocks % (units / plan.blocks) == 0;  // one chunk a block
-  plan.staged = aligned ? 1 : static_cast<int>(std::min<int64_t>(touched, plan.tile_tokens <= 2 ? 2 : 1));
+  const auto matrices = mixed ? static_cast<int64_t>(shape.out_features.size()) : 1;
+  plan.staged = aligned && matrices == 1
+                    ? 1
+                    : static_cast<int>(std::min<int64_t>(touched * matrices, plan.tile_tokens <= 2 ? 2 : 1));
   plan.shared_bytes = (fused ? kDecodeFusedBytes : 0) + plan.staged * plan.tile_tokens * kDecodeStageBytes;
   const int64_t tokens = std::min<int64_t>(shape.tokens, plan.tile_tokens);
   plan.launch_bytes = Aligned(tokens * units * kTileRows * kFloat);
@@ -199,14 +203,14 @@ bool PlanBatchWgmma(const GpuTraits& gpu, const ScTraits& sc, const ScShape& sha
 }
 
 // ---- kPrefillWgmma, kPrefillMma
-int64_t PrefillStageBytes(const StreamShape& streams) {
-  return streams.block_bytes() + kPrefillTileTokens * 4 + kPrefillSuperRows / 2 * 4;
+// mixed: tokens have gains of their own.
+int64_t PrefillStageBytes(const StreamShape& streams, bool mixed) {
+  return streams.block_bytes() + kPrefillTileTokens * (mixed ? 8 : 4) + kPrefillSuperRows / 2 * 4;
 }
 
-int PrefillStages(const GpuTraits& gpu, const ScTraits& sc, const StreamShape& streams, int64_t table_bytes) {
+int PrefillStages(const GpuTraits& gpu, const StreamShape& streams, int64_t table_bytes, bool mixed) {
   const int64_t room = gpu.max_shared_bytes - kRingHeaderBytes - table_bytes;
-  (void)sc;
-  return static_cast<int>(std::clamp<int64_t>(room / PrefillStageBytes(streams), 0, kPrefillMaxStages));
+  return static_cast<int>(std::clamp<int64_t>(room / PrefillStageBytes(streams, mixed), 0, kPrefillMaxStages));
 }
 
 int64_t PrefillTableBytes(const ScTraits& sc, const StreamShape& streams) {
@@ -238,14 +242,15 @@ bool CanPrefill(const ScTraits& sc) {
   return sc.code == ScCode::kSignMagnitude && sc.has_streams && sc.stoc_len <= 256;
 }
 
-bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc) {
+bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed) {
   if (!gpu.has_wgmma || !CanPrefill(sc)) return false;
   const StreamShape streams = MakeStreamShape(MakeScDims(16, 0), 1, kPrefillTileTokens, sc.stoc_len);
-  return PrefillStages(gpu, sc, streams, PrefillTableBytes(sc, streams)) >= 2;  // a consumer holds one, one is filled
+  return PrefillStages(gpu, streams, PrefillTableBytes(sc, streams), mixed) >=
+         2;  // a consumer holds one, one is filled
 }
 
-ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool wgmma) {
-  STOCH_CHECK(CanPrefill(sc) && (!wgmma || CanPrefillWgmma(gpu, sc)));
+ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool wgmma, bool mixed) {
+  STOCH_CHECK(CanPrefill(sc) && (!wgmma || CanPrefillWgmma(gpu, sc, mixed)));
   const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
   const StreamShape streams = MakeStreamShape(dims, shape.tokens, kPrefillTileTokens, sc.stoc_len);
   ScPlan plan;
@@ -253,16 +258,29 @@ ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& sh
   plan.quantizer = QuantizerOf(sc, dims, shape.tokens);
   plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
   plan.tile_tokens = kPrefillTileTokens;
-  plan.launch_bytes = Aligned(streams.bytes()) + Aligned(streams.scale_count() * kFloat);
+  plan.launch_bytes = Aligned(streams.bytes()) + (mixed ? 2 : 1) * Aligned(streams.scale_count() * kFloat);
   if (!wgmma) return plan;
   const int64_t table_bytes = PrefillTableBytes(sc, streams);
-  plan.stages = PrefillStages(gpu, sc, streams, table_bytes);
-  plan.shared_bytes = kRingHeaderBytes + plan.stages * PrefillStageBytes(streams) + table_bytes;
+  plan.stages = PrefillStages(gpu, streams, table_bytes, mixed);
+  plan.shared_bytes = kRingHeaderBytes + plan.stages * PrefillStageBytes(streams, mixed) + table_bytes;
   // PrefillSchedule::rest: fewer than there are clusters of two SMs, and the tiles of the last tokens.
   const int64_t supers = Groups(shape, kPrefillSuperRows);
   const int64_t rest = std::min(supers * streams.token_tiles, gpu.sm_count / 2 + supers);
   plan.launch_bytes +=
       Aligned(rest * kPrefillSuperRows * kPrefillTileTokens * kFloat) + Aligned(rest * kPrefillTileFlags * kFloat);
+  return plan;
+}
+
+bool CanDecodeMixed(const ScTraits& sc, int64_t in_features) {
+  return sc.scope_rows == 1 && CanDecode(sc, MakeScDims(in_features, sc.chunk_d), 1);
+}
+
+ScPlan PlanMixedDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool fused) {
+  STOCH_CHECK(CanDecodeMixed(sc, shape.in_features) && shape.tokens <= (fused ? 1 : kMaxDecodeTokens));
+  const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
+  ScPlan plan = PlanDecode(gpu, shape, dims, true, fused);
+  if (!fused) plan.quantizer = ScQuantizer::kByRow;
+  plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
   return plan;
 }
 
@@ -286,7 +304,9 @@ ScPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const ScShape& sha
     if (CanLookUp(gpu, sc, dims, variant)) return with_quantizer(PlanTable(gpu, sc, shape, dims, variant));
   }
   if (tokens >= kFirstTableTokens && PlanBatchWgmma(gpu, sc, shape, dims, &plan)) return with_quantizer(plan);
-  if (CanDecode(sc, dims, tokens)) return with_quantizer(PlanDecode(gpu, sc, shape, dims));
+  if (CanDecode(sc, dims, tokens)) {
+    return with_quantizer(PlanDecode(gpu, shape, dims, false, tokens == 1 && sc.scope_rows == 1));
+  }
   if (CanPrefill(sc)) return PlanScPrefill(gpu, sc, shape, CanPrefillWgmma(gpu, sc));
   return with_quantizer(ScPlan{});
 }

@@ -69,11 +69,18 @@ struct ScPlan {
 // Requires: tokens >= 1, 1..kMaxScTasks out_features. Bounds: shared_bytes + static_bytes <= gpu.max_shared_bytes.
 ScPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape);
 
-// The same for ScKernel::kPrefillWgmma or kPrefillMma, whatever PlanScLinear would choose; for tests.
+// The plan of rows of several stream lengths (docs/research.md#mixed-lengths) by ScKernel::kDecode, at most
+// kMaxDecodeTokens of them. fused: of one row, which the kernel quantizes itself.
+// Requires: CanDecodeMixed. `sc`: the traits of any length that is not 0.
+ScPlan PlanMixedDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool fused);
+bool CanDecodeMixed(const ScTraits& sc, int64_t in_features);
+
+// The same for ScKernel::kPrefillWgmma or kPrefillMma, whatever PlanScLinear would choose; for tests, and for
+// mixed: rows of several lengths, of which `sc` is the longest.
 // Requires: CanPrefill.
-ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool wgmma);
+ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool wgmma, bool mixed = false);
 bool CanPrefill(const ScTraits& sc);
-bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc);
+bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed = false);
 
 // The largest scratch_bytes of PlanScLinear for 1..max_tokens tokens.
 int64_t ScLinearScratchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features,
@@ -93,6 +100,7 @@ inline constexpr int64_t kBlockFlags = 16384;
 inline constexpr int64_t kDecodeStageBytes = 128 * 128 + 128 + 8;
 inline constexpr int64_t kDecodeFusedBytes = 256 * 4 + 256;
 inline constexpr int kDecodeChunkDims = 128;
+inline constexpr int64_t kDecodeMixedStaticBytes = 5120;  // at most: tables and rules of 4 matrices
 // kFew, kTable: the table; a ring of pairs of tiles; the largest static part of the kernels for 4, 8 and 16 tokens.
 inline constexpr int64_t kBatchTableBytes = 128 * 1024;
 inline constexpr int64_t kBatchPairBytes = 16 * 2 * kTileBytes;  // of 16 warps

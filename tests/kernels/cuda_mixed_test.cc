@@ -85,6 +85,8 @@ constexpr int64_t kCols = 300;
 struct LinearCase {
   const char* name;
   LinearSpec spec;
+  bool decodes = false;  // few rows by the kernels of decode steps
+  bool prompts = false;  // from 33 rows on by binary tensor cores, where the GPU has wgmma
 };
 
 // The output of one call of two weights, with a norm before it.
@@ -136,21 +138,27 @@ std::vector<LinearCase> LinearCases() {
     return LinearSpec{Precision::kSc, MakeScOperator(config), Extras(config, rule)};
   };
   std::vector<LinearCase> cases;
-  cases.push_back({"rows", rows({})});
-  cases.push_back({"pruned rows", rows([](ScLengthRule* r) { r->levels = {128, 64, 0}; })});
+  cases.push_back({"rows", rows({}), true, true});
+  cases.push_back({"pruned rows", rows([](ScLengthRule* r) { r->levels = {128, 64, 0}; }), true, true});
+  cases.push_back({"short rows", rows([](ScLengthRule* r) { r->levels = {90, 64, 7}; }), true, true});
+  ScConfig full = Config(128);
+  full.halve = false;
+  cases.push_back({"rows of up to 256", rows([](ScLengthRule* r) { r->levels = {256, 128, 48}; }, full), true});
   cases.push_back({"l2 and sign", rows([](ScLengthRule* r) {
                      r->metric = ScMetric::kL2;
                      r->sign = -1.0f;
                      r->lo = -60.0f;
                      r->hi = 0.0f;
-                   })});
+                   }),
+                   true, true});
   cases.push_back({"crest and escape", rows([](ScLengthRule* r) {
                      r->metric = ScMetric::kCrest;
                      r->hi = 1.0f;
                      r->escapes = true;
                      r->escape_threshold = 0.4;
                      r->escape_len = 96;
-                   })});
+                   }),
+                   true, true});
   cases.push_back({"call", rows([](ScLengthRule* r) { r->normalise = ScNormalise::kCall; })});
   cases.push_back({"fractions", rows([](ScLengthRule* r) {
                      r->scope = ScLengthScope::kFractions;
@@ -161,11 +169,13 @@ std::vector<LinearCase> LinearCases() {
                      r->scope = ScLengthScope::kChunk;
                      r->levels = {16, 64, 128};
                      r->thresholds = {0.1f, 0.3f};
-                   })});
+                   }),
+                   true, true});
   cases.push_back({"bands", rows([](ScLengthRule* r) {
                      r->chunk_bands = {1, 0, 1};
                      r->ladders = {{128, 96, 0}, {64, 32, 8}};
-                   })});
+                   }),
+                   true, true});
   ScConfig groups = Config(128);
   groups.group_a = 3;
   groups.group_b = 5;
@@ -214,18 +224,33 @@ std::vector<LinearCase> LinearCases() {
   return cases;
 }
 
-// 40 rows and more are sorted by length; 3 and 17 are not.
+// What LinearKernel says of a case.
+std::string ExpectedKernel(const Backend& cuda, const LinearCase& c, int64_t rows) {
+  const LinearSpec plain{Precision::kSc, MakeScOperator(Config(128))};
+  const std::vector<int64_t> out_features{70, 33};
+  const bool wgmma = cuda.LinearKernel(plain, out_features, kCols, 1000).starts_with("prefill-wgmma");
+  if (c.prompts && wgmma && rows >= 33) return "mixed prefill-wgmma";
+  if (c.decodes && rows <= 32) return "mixed decode";
+  return {};
+}
+
+// Few rows are a decode step, some at a time; more are one product on tensor cores, or, from 32 on, sorted by length.
 TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
   STOCH_CUDA_OR_SKIP();
   const auto cpu = OpenBackend("cpu", {}, nullptr);
   const auto cuda = OpenBackend("cuda:0", {}, nullptr);
   for (const LinearCase& c : LinearCases()) {
-    for (const int64_t rows : {1, 3, 17, 40, 200}) {
+    for (const int64_t rows : {1, 2, 3, 5, 8, 9, 16, 17, 40, 200}) {
       SCOPED_TRACE(std::string(c.name) + ", rows " + std::to_string(rows));
+      const std::string kernel = cuda->LinearKernel(c.spec, std::vector<int64_t>{70, 33}, kCols, rows);
+      const std::string expected = ExpectedKernel(*cuda, c, rows);
+      EXPECT_EQ(kernel.starts_with("mixed ") ? kernel : "", expected);
       ExpectSame(RunLinear(*cpu, c.spec, rows, false, false), RunLinear(*cuda, c.spec, rows, false, false));
     }
     SCOPED_TRACE(c.name);
-    ExpectSame(RunLinear(*cpu, c.spec, 33, true, false), RunLinear(*cuda, c.spec, 33, true, false));
+    for (const int64_t rows : {4, 33}) {
+      ExpectSame(RunLinear(*cpu, c.spec, rows, true, false), RunLinear(*cuda, c.spec, rows, true, false));
+    }
   }
 }
 
@@ -301,6 +326,32 @@ TEST(CudaMixed, AttentionHasTheBitsOfTheCpu) {
                 "");
     }
     ++index;
+  }
+}
+
+// Contexts beyond one block, with lengths of 0 and 256 and every metric.
+TEST(CudaMixed, DeepAttentionHasTheBitsOfTheCpu) {
+  STOCH_CUDA_OR_SKIP();
+  const auto cpu = OpenBackend("cpu", {}, nullptr);
+  const auto cuda = OpenBackend("cuda:0", {}, nullptr);
+  const test::Passes passes = {{{0, 255}}, {{0, 1}}, {{0, 1}, {1, 700}}, {{1, 1}, {0, 3}}, {{0, 900}}, {{0, 1}}};
+  for (const ScMetric metric : {ScMetric::kAmax, ScMetric::kL2, ScMetric::kCrest}) {
+    test::AttentionShape shape;
+    shape.qk = shape.av = Config(0);
+    shape.qk.halve = shape.av.halve = false;
+    auto qk = RowRule({256, 64, 0});
+    qk->hi = metric == ScMetric::kAmax ? 4.0f : metric == ScMetric::kL2 ? 30.0f : 0.5f;
+    auto av = RowRule({256, 32, 8});
+    av->hi = metric == ScMetric::kCrest ? 1.0f : 0.1f;
+    qk->metric = av->metric = metric;
+    shape.qk_extras = Extras(shape.qk, qk);
+    shape.av_extras = Extras(shape.av, av);
+    shape.head_dim = 128;
+    shape.num_heads = 4;
+    shape.num_kv_heads = 2;
+    shape.max_context = 2048;
+    EXPECT_EQ(test::Differences(test::RunAttention(*cpu, shape, passes), test::RunAttention(*cuda, shape, passes)), "")
+        << static_cast<int>(metric);
   }
 }
 

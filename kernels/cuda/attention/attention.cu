@@ -174,6 +174,16 @@ void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& 
   AttendCodes(ctx, args, shape, plan, qk, av, q, window, bounds.rows, limits);
 }
 
+void RunMixed(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call, const CudaKvCache& cache,
+              const MixedProducts& products, const Bounds& bounds, const CudaPass& pass, bool recording) {
+  if (!TakesMixedRows(products)) return LaunchMixedAttention(ctx, args, call.site, products, pass, recording);
+  const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, false);
+  Scratch scratch(ctx.workspace);
+  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, pass);
+  LaunchMixedRowAttention(ctx, args, call.site, shape, products, ctx.tables.Get(cache.qk(call.cache_layer)),
+                          ctx.tables.Get(cache.av(call.cache_layer)), pass, bounds.max_length, memory.spill);
+}
+
 }  // namespace
 
 AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads) {
@@ -234,7 +244,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const AttentionLimits limits = LimitsOf(args, pass);
   const DilatedPairs pairs = MakeDilatedPairs(call.dilated, call.first_head);
   if (const MixedProducts* mixed = cache.mixed(call.cache_layer); mixed != nullptr) {
-    return LaunchMixedAttention(ctx, args, call.site, *mixed, pairs, pass, recording);
+    return RunMixed(ctx, args, call, cache, *mixed, pairs, bounds, pass, recording);
   }
   const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
   if (pairs.count > 0) return LaunchDilated(ctx, args, cache, call.cache_layer, shape, pairs, bounds.rows.all, limits);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pass.h"
+#include "kernels/cuda/sc/format/lengths.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/plan/attention_plan.h"
 
@@ -125,6 +126,17 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
 void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                        const ScTables& av, const QueryCodes& q, const DilatedPairs& pairs, const RowSet& rows,
                        const ScoreSpill& spill);
+// The same for kPerToken where every (row, head) of q and of the probabilities has a stream length of its own. qk and av:
+// of any length, for what all of them share.
+// Requires: q quantized and appended; lengths of p v that depend on their row alone, with bytes.
+struct RowLengths {
+  const ByteTable* q_tables = nullptr;  // [rows][num_heads]
+  LengthView av;
+  uint8_t* p_slots = nullptr;  // [rows][num_heads], written
+};
+void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                     const ScTables& av, const QueryCodes& q, const RowLengths& lengths, const RowSet& rows,
+                     const ScoreSpill& spill);
 
 // ---- split/: the same for kPerToken with every context cut over the whole GPU, where PlanSplit supports it.
 void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,

@@ -4,11 +4,13 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/attention/mixed_row.cuh"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/head_vector.cuh"
 #include "kernels/cuda/device/length_dispatch.h"
+#include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda {
 namespace attention_mixed {
@@ -21,11 +23,37 @@ struct AppendArgs {
   ScopeParams qk, av;
   uint8_t* q_codes = nullptr;
   float* q_scales = nullptr;
+  // Where lengths of q k depend on their row alone, or null: q then stays as it is, and its slots and tables go here.
+  ByteTable* q_tables = nullptr;  // [rows][num_heads]
+  uint8_t* q_slots = nullptr;
+  LengthView qk_lengths;
 };
+
+// The signed metric of a head's vector, in every lane: BlockMetric by a warp. `squares`: kRowLanes floats of its own.
+__device__ float HeadMetric(const LengthView& view, const HeadVector<>& x, int half, int lane, float* squares) {
+  const float amax = WarpMaxAbs(x);
+  if (view.metric == ScMetric::kAmax) return view.sign * amax;
+  constexpr int kEach = kRowLanes / 32;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) squares[k * 32 + lane] = 0.0f;
+  __syncwarp();
+  ForEachDim(x, half, lane, [&](int i, float value) { squares[i] = Fma(value, value, 0.0f); });
+  __syncwarp();
+  float lanes[kEach];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) lanes[k] = squares[k * 32 + lane];
+  float sum = FoldLanes<kEach>(lanes);
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, s);
+  return SignedMetric(view, amax, Sqrt(sum));
+}
 
 // One warp per row and head: RoPE; q in place and as codes, k and v as codes into the cache.
 __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const AppendArgs args) {
+  __shared__ float squares[kAppendWarps][kRowLanes];
   const AttentionArgs& a = args.attention;
+  StartNext();
+  WaitForPrevious();
   const int lane = static_cast<int>(threadIdx.x) & 31;
   const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
   const int64_t job = static_cast<int64_t>(blockIdx.x) * kAppendWarps + (threadIdx.x >> 5);
@@ -53,9 +81,20 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
   if (is_q) {
     const int64_t vector = row * a.num_heads + head;
     if (lane == 0) args.q_scales[vector] = scope.scale;
+    if (args.q_tables != nullptr) {
+      const LengthView& view = args.qk_lengths;
+      uint8_t slot = 0;
+      if (view.has_rule) {
+        slot = SlotOfLevel(view, FixedLevel(view, HeadMetric(view, x, half, lane, squares[threadIdx.x >> 5])), 0);
+      }
+      if (lane == 0) {
+        args.q_slots[vector] = slot;
+        args.q_tables[vector] = view.bytes[slot];
+      }
+    }
     float* to = a.q + row * a.q_stride + head * head_dim;
     ForEachDim(x, half, lane, [&](int i, float value) {
-      to[i] = value;
+      if (args.q_tables == nullptr) to[i] = value;
       args.q_codes[vector * head_dim + i] = scope.Code(params, value);
     });
     return;
@@ -160,8 +199,52 @@ void ShowLengths(DeviceContext& ctx, const AttentionArgs& a, const OpSite& site,
   }
 }
 
+void LaunchAppend(DeviceContext& ctx, const AttentionArgs& args, const MixedProducts& products, AppendArgs append) {
+  const LengthView& qk = products.qk.view();
+  const LengthView& av = products.av.view();
+  append.attention = args;
+  append.qk = {qk.code, qk.q_max, qk.scale_floor};
+  append.av = {av.code, av.q_max, av.scale_floor};
+  append.qk_lengths = qk;
+  const int64_t jobs = static_cast<int64_t>(args.rows) * (args.num_heads + 2 * args.kv.num_kv_heads);
+  LaunchOverlapped(ctx, &MixedAppendKernel, dim3(static_cast<unsigned>((jobs + kAppendWarps - 1) / kAppendWarps)),
+                   dim3(kAppendWarps * 32), 0, append);
+}
+
 }  // namespace
 }  // namespace attention_mixed
+
+bool TakesMixedRows(const MixedProducts& products) {
+  const LengthView& qk = products.qk.view();
+  const LengthView& av = products.av.view();
+  return qk.bytes != nullptr && av.bytes != nullptr && qk.alone() && av.alone() && !products.int_av;
+}
+
+void LaunchMixedRowAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
+                             const AttentionShape& shape, const MixedProducts& products, const ScTables& qk,
+                             const ScTables& av, const CudaPass& pass, int32_t max_length, const ScoreSpill& spill) {
+  using namespace attention_mixed;  // NOLINT(google-build-using-namespace): of this file
+  STOCH_CHECK(TakesMixedRows(products));
+  const int64_t vectors = static_cast<int64_t>(args.rows) * args.num_heads;
+  Scratch scratch(ctx.workspace);
+  QueryCodes q;
+  q.words = scratch.Take<uint32_t>(vectors * args.kv.head_dim / 4);
+  q.scales = scratch.Take<float>(vectors);
+  auto* const q_tables = scratch.Take<ByteTable>(vectors);
+  auto* const q_slots = scratch.Take<uint8_t>(vectors);
+  auto* const p_slots = scratch.Take<uint8_t>(vectors);
+  AppendArgs append;
+  append.q_codes = reinterpret_cast<uint8_t*>(q.words);
+  append.q_scales = q.scales;
+  append.q_tables = q_tables;
+  append.q_slots = q_slots;
+  LaunchAppend(ctx, args, products, append);
+  const RowSet rows{nullptr, args.rows, max_length};
+  LaunchMixedRows(ctx, args, shape, qk, av, q, {q_tables, products.av.view(), p_slots}, rows, spill);
+  if (ctx.observer == nullptr) return;
+  if (products.qk.view().has_rule) ShowLengths(ctx, args, site, pass, *products.qk_extras, "qk", q_slots);
+  if (products.av.view().has_rule) ShowLengths(ctx, args, site, pass, *products.av_extras, "av", p_slots);
+}
 
 void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass,
@@ -186,12 +269,10 @@ void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const O
   auto* const extremes = scratch.Take<float>(2);
   auto* const scores = scratch.Take<float>(rows_at_once * args.num_heads * stride);
 
-  const AppendArgs append{
-      args, {qk.code, qk.q_max, qk.scale_floor}, {av.code, av.q_max, av.scale_floor}, q_codes, q_scales};
-  const int64_t jobs = static_cast<int64_t>(args.rows) * (args.num_heads + 2 * args.kv.num_kv_heads);
-  MixedAppendKernel<<<static_cast<unsigned>((jobs + kAppendWarps - 1) / kAppendWarps), kAppendWarps * 32, 0,
-                      ctx.stream>>>(append);
-  STOCH_CUDA_LAUNCH("MixedAppendKernel");
+  AppendArgs append;
+  append.q_codes = q_codes;
+  append.q_scales = q_scales;
+  LaunchAppend(ctx, args, products, append);
 
   const auto heads = static_cast<unsigned>(args.num_heads);
   const auto for_rows = [&](const auto& launch) {

@@ -16,4 +16,11 @@ namespace stoch::cuda {
 void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass, bool recording);
 
+// The same by the row kernel of plain streams, with the table of its length for every (row, head); no wait for the host.
+// Requires: TakesMixedRows; scratch of rows planned for the limits of the pass.
+bool TakesMixedRows(const MixedProducts& products);
+void LaunchMixedRowAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
+                             const AttentionShape& shape, const MixedProducts& products, const ScTables& qk,
+                             const ScTables& av, const CudaPass& pass, int32_t max_length, const ScoreSpill& spill);
+
 }  // namespace stoch::cuda

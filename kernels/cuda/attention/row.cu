@@ -12,6 +12,7 @@
 // cluster barriers.
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 #include "kernels/cuda/attention/row_parts.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
@@ -23,7 +24,8 @@ namespace attention_row {
 namespace {
 
 template <int kSlots, Phase kPhase, int kBlocks>
-__global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const RowArgs args) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    ScRowKernel(const std::conditional_t<kPhase == Phase::kMixed, MixedRowArgs, RowArgs> args) {
   using Block = RowBlock<kSlots, kPhase>;
   constexpr bool kCrowded = Density<kSlots, kBlocks>::kCrowded;
   constexpr int kBatchTiles = Density<kSlots, kBlocks>::kBatchTiles;
@@ -31,8 +33,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const RowArgs a
   extern __shared__ __align__(256) uint8_t shared_memory[];
   __shared__ int32_t shared_pages[kMaxSharedPages];
   __shared__ typename Block::Fresh fresh;
+  __shared__ ByteTable av_tables[kPhase == Phase::kMixed ? kMaxByteTables : 1];
   StartNext();
   Block b(args, fresh, shared_pages);
+  if constexpr (kPhase == Phase::kMixed) {
+    if (b.tid < args.av_lengths.slots) av_tables[b.tid] = args.av_lengths.bytes[b.tid];
+  }
   WaitForPrevious();  // before anybody looks at the row
   if (b.rank != 0 && b.solo) return;
   b.Cut(shared_memory);
@@ -48,6 +54,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const RowArgs a
   } else {
     q.scale = args.q.scales[q_vector];
   }
+  if constexpr (kPhase == Phase::kMixed) b.own_qk = Block::TablesOf(args.qk, args.q_tables[q_vector]);
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kSlots; ++i) {
@@ -55,8 +62,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const RowArgs a
     q.word[i] = w < b.q_words ? q.codes[w] : 0;
   }
   RowCopies<kSlots> q_rows;
-  q_rows.Load(args.qk, [&](int i) {
-    return TablePlace(args.qk, (b.warp * kSlots + i) * 4 + b.lane / 8, q.word[i] >> b.lane / 8 * 8 & 0x7f);
+  q_rows.Load(b.qk(), [&](int i) {
+    return TablePlace(b.qk(), (b.warp * kSlots + i) * 4 + b.lane / 8, q.word[i] >> b.lane / 8 * 8 & 0x7f);
   });
   uint4 k_words[kBatchTiles][kSlots];
 #pragma unroll
@@ -68,14 +75,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const RowArgs a
     }
   }
   uint8_t* const slice = b.s.stage + b.warp * (kSlots * 4 * kRowBytes);
-  q_rows.template Store<kGroupTokens>(args.qk, slice);
+  q_rows.template Store<kGroupTokens>(b.qk(), slice);
   q.rows = SharedAddress(slice);
   b.LoadEarlyScales();  // needed later, so behind what everyone waits for: loads are answered in order
   ValueWords<kSlots> v_words[Density<kSlots, kBlocks>::kValueGroups];
   if constexpr (kPhase != Phase::kHeadMax && !kCrowded) b.LoadValues(0, v_words);
   q.tops = 0;
 #pragma unroll
-  for (int j = 0; j < kSlots; ++j) q.tops |= TopBytes(args.qk, q.word[j]);
+  for (int j = 0; j < kSlots; ++j) q.tops |= TopBytes(b.qk(), q.word[j]);
   __syncwarp();
   if (b.cluster > 1) Cluster::Wait();  // every block runs: its shared memory may be written
 
@@ -84,6 +91,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const RowArgs a
   if (b.tid == 0 && !IsFinite(p.sum)) b.a.finite.Report();
   const int64_t window_head = static_cast<int64_t>(b.info.sequence) * b.a.num_heads + b.head;
   if constexpr (kPhase == Phase::kHeadOutput) p.largest = args.window.p_heads[window_head];
+  if constexpr (kPhase == Phase::kMixed) {
+    const LengthView& rule = args.av_lengths;
+    const uint8_t slot = rule.has_rule ? SlotOfLevel(rule, FixedLevel(rule, p.metric), 0) : uint8_t{0};
+    if (b.tid == 0 && b.rank == 0) args.p_slots[q_vector] = slot;
+    b.own_av = Block::TablesOf(args.av, av_tables[slot]);
+  }
   if constexpr (kPhase == Phase::kHeadMax) {
     if (b.tid == 0 && b.rank == 0) {
       // Not negative: ordered as integers.
@@ -99,15 +112,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const RowArgs a
 static_assert(kFixedBytes + kStageRows * kRowBytes == kScRowFixedBytes);
 static_assert(sizeof(FreshRows) + kMaxSharedPages * sizeof(int32_t) <= kScRowStaticBytes);
 
-template <int kSlots, Phase kPhase, int kBlocks>
-void LaunchKernel(DeviceContext& ctx, const RowArgs& args, int rows, size_t shared) {
+template <int kSlots, Phase kPhase, int kBlocks, typename Args>
+void LaunchKernel(DeviceContext& ctx, const Args& args, int rows, size_t shared) {
   const dim3 grid(static_cast<unsigned>(args.cluster), static_cast<unsigned>(args.attention.num_heads),
                   static_cast<unsigned>(rows));
   LaunchClusters(ctx, &ScRowKernel<kSlots, kPhase, kBlocks>, grid, kThreads, shared, args);
 }
 
-template <int kSlots, Phase kPhase>
-void LaunchDensity(DeviceContext& ctx, const ScRowPlan& plan, const RowArgs& args, int rows) {
+template <int kSlots, Phase kPhase, typename Args>
+void LaunchDensity(DeviceContext& ctx, const ScRowPlan& plan, const Args& args, int rows) {
   const auto shared = static_cast<size_t>(plan.shared_bytes);
   if constexpr (IsPerToken(kPhase)) {
     if (plan.blocks_per_sm == CrowdedBlocks(kSlots)) {
@@ -118,13 +131,32 @@ void LaunchDensity(DeviceContext& ctx, const ScRowPlan& plan, const RowArgs& arg
   LaunchKernel<kSlots, kPhase, 1>(ctx, args, rows, shared);
 }
 
-template <Phase kPhase>
-void LaunchSlots(DeviceContext& ctx, const ScRowPlan& plan, const RowArgs& args, int rows) {
+template <Phase kPhase, typename Args>
+void LaunchSlots(DeviceContext& ctx, const ScRowPlan& plan, const Args& args, int rows) {
   const int head_dim = args.attention.kv.head_dim;
   if (head_dim <= 32) return LaunchDensity<1, kPhase>(ctx, plan, args, rows);
   if (head_dim <= 64) return LaunchDensity<2, kPhase>(ctx, plan, args, rows);
   if (head_dim <= 128) return LaunchDensity<4, kPhase>(ctx, plan, args, rows);
   LaunchDensity<8, kPhase>(ctx, plan, args, rows);
+}
+
+// All of `rows`, as many at a time as have room for their scores.
+template <Phase kPhase, typename Args>
+void LaunchRows(DeviceContext& ctx, const AttentionShape& shape, const Args& args, const RowSet& rows,
+                const ScoreSpill& spill) {
+  for (int first = 0; first < rows.count; first += spill.rows_at_once) {
+    const int count = std::min(spill.rows_at_once, rows.count - first);
+    Args part = args;
+    part.row_list = rows.list == nullptr ? nullptr : rows.list + first;
+    part.row_offset = first;
+    part.spill = spill.scores;
+    part.spill_stride = spill.stride;
+    const ScRowPlan plan = PlanScRows(ctx.traits, shape, count, rows.max_length);
+    part.shared_scores = plan.shared_scores;
+    part.cluster = plan.cluster;
+    part.cluster_shift = std::countr_zero(static_cast<unsigned>(part.cluster));
+    LaunchSlots<kPhase>(ctx, plan, part, count);
+  }
 }
 
 }  // namespace
@@ -141,22 +173,7 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
   row_args.av = av;
   row_args.q = q;
   row_args.window = scales;
-  row_args.row_list = rows.list;
-  row_args.spill = spill.scores;
-  row_args.spill_stride = spill.stride;
-  const auto launch = [&]<Phase kPhase>() {
-    for (int first = 0; first < rows.count; first += spill.rows_at_once) {
-      const int count = std::min(spill.rows_at_once, rows.count - first);
-      RowArgs part = row_args;
-      if (rows.list != nullptr) part.row_list = rows.list + first;
-      part.row_offset = first;
-      const ScRowPlan plan = PlanScRows(ctx.traits, shape, count, rows.max_length);
-      part.shared_scores = plan.shared_scores;
-      part.cluster = plan.cluster;
-      part.cluster_shift = std::countr_zero(static_cast<unsigned>(part.cluster));
-      attention_row::LaunchSlots<kPhase>(ctx, plan, part, count);
-    }
-  };
+  const auto launch = [&]<Phase kPhase>() { attention_row::LaunchRows<kPhase>(ctx, shape, row_args, rows, spill); };
   switch (shape.mode) {
     case AttentionMode::kPerToken:
       if (q.words == nullptr) {
@@ -172,6 +189,20 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
       break;
     case AttentionMode::kExact: break;
   }
+}
+
+void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                     const ScTables& av, const QueryCodes& q, const RowLengths& lengths, const RowSet& rows,
+                     const ScoreSpill& spill) {
+  attention_row::MixedRowArgs row_args;
+  row_args.attention = args;
+  row_args.qk = qk;
+  row_args.av = av;
+  row_args.q = q;
+  row_args.q_tables = lengths.q_tables;
+  row_args.av_lengths = lengths.av;
+  row_args.p_slots = lengths.p_slots;
+  attention_row::LaunchRows<attention_row::Phase::kMixed>(ctx, shape, row_args, rows, spill);
 }
 
 }  // namespace stoch::cuda

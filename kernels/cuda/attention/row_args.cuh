@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/row_stage.cuh"
 #include "kernels/cuda/attention/row_words.cuh"
+#include "kernels/cuda/sc/format/lengths.h"
 
 namespace stoch::cuda::attention_row {
 
@@ -23,10 +24,12 @@ inline constexpr int kSoloTokens = kScRowSoloTokens;             // up to here o
 static_assert(kSoloTokens == kThreads);
 inline constexpr int kMaxSharedPages = 128;
 
-// kFresh: kPerToken that also quantizes and appends the rows of the pass. kHeadMax only finds the largest probability;
-// kHeadOutput then quantizes with it.
-enum class Phase : uint8_t { kPerToken, kFresh, kPerRow, kHeadMax, kHeadOutput };
-constexpr bool IsPerToken(Phase phase) { return phase == Phase::kPerToken || phase == Phase::kFresh; }
+// kFresh: kPerToken that also quantizes and appends the rows of the pass. kMixed: kPerToken whose rows have stream
+// lengths of their own. kHeadMax only finds the largest probability; kHeadOutput then quantizes with it.
+enum class Phase : uint8_t { kPerToken, kFresh, kMixed, kPerRow, kHeadMax, kHeadOutput };
+constexpr bool IsPerToken(Phase phase) {
+  return phase == Phase::kPerToken || phase == Phase::kFresh || phase == Phase::kMixed;
+}
 
 struct RowArgs {
   AttentionArgs attention;
@@ -40,6 +43,13 @@ struct RowArgs {
   int32_t shared_scores = 0;
   int32_t cluster = 1;
   int32_t cluster_shift = 0;  // cluster = 1 << cluster_shift
+};
+
+// qk and av then say what all lengths have in common.
+struct MixedRowArgs : RowArgs {
+  const ByteTable* q_tables = nullptr;  // [rows][num_heads]
+  LengthView av_lengths;
+  uint8_t* p_slots = nullptr;  // [rows][num_heads], written
 };
 
 // Shared memory of one block, in this order.

@@ -25,9 +25,11 @@ struct Density {
 template <int kSlots, Phase kPhase>
 struct RowBlock {
   static constexpr bool kFresh = kPhase == Phase::kFresh;
+  static constexpr bool kMixed = kPhase == Phase::kMixed;
   using Fresh = std::conditional_t<kFresh, FreshRows, char>;
+  using Args = std::conditional_t<kMixed, MixedRowArgs, RowArgs>;
 
-  const RowArgs& args;
+  const Args& args;
   const AttentionArgs& a;
   const KvView& kv;
   Fresh& fresh;           // shared memory
@@ -55,7 +57,9 @@ struct RowBlock {
   int early_v_token;  // in what order the softmax goes
   float early_k_scale, early_v_scale;
 
-  __device__ __forceinline__ RowBlock(const RowArgs& row_args, Fresh& fresh_rows, int32_t* pages_of_block)
+  std::conditional_t<kMixed, ScTables, char> own_qk, own_av;  // of the row's lengths, once they are known
+
+  __device__ __forceinline__ RowBlock(const Args& row_args, Fresh& fresh_rows, int32_t* pages_of_block)
       : args(row_args), a(row_args.attention), kv(a.kv), fresh(fresh_rows), shared_pages(pages_of_block) {
     tid = static_cast<int>(threadIdx.x);
     lane = tid & 31;
@@ -71,6 +75,30 @@ struct RowBlock {
     visible = a.window > 0 ? max(length - a.window, 0) : 0;
     solo = length <= kSoloTokens;
     rank = Cluster::Rank();
+  }
+
+  __device__ __forceinline__ const ScTables& qk() const {
+    if constexpr (kMixed) {
+      return own_qk;
+    } else {
+      return args.qk;
+    }
+  }
+  __device__ __forceinline__ const ScTables& av() const {
+    if constexpr (kMixed) {
+      return own_av;
+    } else {
+      return args.av;
+    }
+  }
+  // `common`: what tables of all lengths share.
+  __device__ __forceinline__ static ScTables TablesOf(const ScTables& common, const ByteTable& table) {
+    ScTables own = common;
+    own.counts8 = table.counts;
+    own.masks = table.mask_bits + 1;
+    own.gain = table.gain;
+    own.top_is_256 = table.top_is_256 != 0;
+    return own;
   }
 
   // What follows from the length; after WaitForPrevious.

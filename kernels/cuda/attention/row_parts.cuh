@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/row_block.cuh"
+#include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/device/table_lookup.cuh"
 #include "kernels/math/elementary.h"
@@ -25,6 +26,7 @@ struct Probabilities {
   float sum = 0.0f;
   float own = 0.0f;  // solo: the weight of the thread's own token; else the largest score
   float largest = 0.0f;
+  float metric = 0.0f;  // Phase::kMixed: of the row of probabilities
 };
 
 // Adds what LookUpWord misses of the scores of a round. Rare, and out of the loop of look-ups, which is executed once
@@ -36,12 +38,12 @@ __device__ __forceinline__ void AddTops(const RowBlock<kSlots, kPhase>& b, const
 #pragma unroll 1
   for (int word = b.warp * kSlots; word < min((b.warp + 1) * kSlots, b.q_words); ++word) {
     const uint32_t codes = q.codes[word];
-    const uint32_t tops = TopBytes(b.args.qk, codes);
+    const uint32_t tops = TopBytes(b.qk(), codes);
     if (tops == 0) continue;
 #pragma unroll 1
     for (int i = b.lane; i < round * kTileTokens; i += 32) {
       const int t = min(b.token_of(first * kTileTokens + i), b.length - 1);
-      b.s.parts[b.warp * kPaddedLanes + Padded(i)] += TopCorrection(b.args.qk, tops, b.key_word(t, word), codes);
+      b.s.parts[b.warp * kPaddedLanes + Padded(i)] += TopCorrection(b.qk(), tops, b.key_word(t, word), codes);
     }
   }
 }
@@ -85,7 +87,7 @@ __device__ __forceinline__ float Scores(const RowBlock<kSlots, kPhase>& b, const
       int32_t sum = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) sum += b.s.parts[w * kPaddedLanes + Padded(OwnToken())];
-      score = BipolarProduct(sum, b.args.qk.gain, q.scale, b.k_scale_of(t, first == 0)) * b.a.inv_sqrt;
+      score = BipolarProduct(sum, b.qk().gain, q.scale, b.k_scale_of(t, first == 0)) * b.a.inv_sqrt;
       if (t < b.visible) score = BitsToFloat(0xff800000u);
       if (!b.solo) {
         if (b.in_shared) {
@@ -112,6 +114,20 @@ __device__ __forceinline__ Probabilities SoloSoftmax(const RowBlock<kSlots, kPha
   p.sum = FoldShared<kPaddedLanes / kWarps>(b.s.reduce);
   if (b.own_token < b.length) p.own = b.weight_of(b.own_token, e, p.sum);
   if constexpr (kPhase != Phase::kHeadOutput) p.largest = BlockMaxOnce(p.own, b.s.largest + kWarps);
+  if constexpr (kPhase == Phase::kMixed) {
+    const LengthView& rule = b.args.av_lengths;
+    if (!rule.has_rule) return p;
+    const float own = b.own_token < b.length ? e / p.sum : 0.0f;
+    const float amax = BlockMax(own, b.s.reduce);  // all have folded the sum
+    float squares = 0.0f;
+    if (rule.metric != ScMetric::kAmax) {
+      __syncthreads();
+      b.s.reduce[Padded(OwnToken())] = Fma(own, own, 0.0f);
+      __syncthreads();
+      squares = FoldShared<kPaddedLanes / kWarps>(b.s.reduce);
+    }
+    p.metric = SignedMetric(rule, amax, Sqrt(squares));
+  }
   return p;
 }
 
@@ -131,6 +147,22 @@ __device__ __forceinline__ Probabilities DeepSoftmax(const RowBlock<kSlots, kPha
     p.sum = p.sum + e;
   }
   p.sum = BlockFoldLanes(p.sum, b.s.reduce);
+  if constexpr (kPhase == Phase::kMixed) {
+    const LengthView& rule = b.args.av_lengths;
+    if (rule.has_rule) {
+      float amax = 0.0f;
+      float lane = 0.0f;
+#pragma unroll 1
+      for (int t = b.tid; t < b.length; t += kThreads) {
+        const float own = (b.in_shared ? b.s.scores[t] : Exp(__ldcg(b.spill + t) - largest)) / p.sum;
+        amax = fmaxf(amax, own);
+        lane = Fma(own, own, lane);
+      }
+      amax = BlockMax(amax, b.s.reduce);
+      const float squares = rule.metric == ScMetric::kAmax ? 0.0f : BlockFoldLanes(lane, b.s.reduce);
+      p.metric = SignedMetric(rule, amax, Sqrt(squares));
+    }
+  }
   if constexpr (kPhase != Phase::kHeadOutput) {
 #pragma unroll 1
     for (int t = b.tid; t < b.length; t += kThreads) {
@@ -155,7 +187,7 @@ __device__ __forceinline__ int LevelOf(const RowBlock<kSlots, kPhase>& b, const 
     weight = b.in_shared ? b.s.scores[t] : b.weight_of(t, Exp(__ldcg(b.spill + t) - p.own), p.sum);
     if (kPhase == Phase::kHeadOutput && b.in_shared) weight = b.weight_of(t, weight, p.sum);
   }
-  return BipolarLevel(weight, p_scale, b.args.av.q_max);
+  return BipolarLevel(weight, p_scale, b.av().q_max);
 }
 
 // What LookUpWord misses of the products of a stage.
@@ -169,13 +201,13 @@ __device__ __forceinline__ void AddTopValues(const RowBlock<kSlots, kPhase>& b, 
     for (int i = 0; i < 4; ++i) {
       codes |= static_cast<uint32_t>(__shfl_sync(0xffffffffu, level, 4 * g + i)) << (8 * i);
     }
-    const uint32_t tops = TopBytes(b.args.av, codes);
+    const uint32_t tops = TopBytes(b.av(), codes);
     if (tops == 0) continue;
     const int of = b.token_of(first + g * kTurnTokens + b.warp * kGroupTokens);
 #pragma unroll
     for (int j = 0; j < kSlots; ++j) {
       const int dim = ValueWords<kSlots>::Dim(b.lane, j);
-      if (dim < b.head_dim) top_sum[j] += TopCorrection(b.args.av, tops, b.value_word(of, dim), 0);
+      if (dim < b.head_dim) top_sum[j] += TopCorrection(b.av(), tops, b.value_word(of, dim), 0);
     }
   }
 }
@@ -202,17 +234,17 @@ __device__ __forceinline__ void Values(const RowBlock<kSlots, kPhase>& b, const 
   for (int first = 0; first < b.own_tokens; first += kStageTokens) {
     const int t = b.token_of(first + OwnToken());
     const int level = LevelOf(b, p, p_scale, first + OwnToken(), t);
-    const int place = TablePlace(b.args.av, t, level);
+    const int place = TablePlace(b.av(), t, level);
     const unsigned used = __ballot_sync(0xffffffffu, level != 0);  // level 0 counts nothing
 #pragma unroll kCrowded ? 1 : 8
     for (int group = 0; group < kChunkGroups; group += kValueGroups) {
       const unsigned groups = used >> (4 * group);
       if (groups == 0) break;
       RowCopies<kValueGroups> rows;
-      rows.Load(b.args.av, [&](int i) { return __shfl_sync(0xffffffffu, place, 4 * (group + i) + b.lane / 8); });
+      rows.Load(b.av(), [&](int i) { return __shfl_sync(0xffffffffu, place, 4 * (group + i) + b.lane / 8); });
       if constexpr (kCrowded) b.LoadValues(first / kTurnTokens + group, v_words);
       __syncwarp();  // the rows before these were looked up
-      rows.template Store<kTurnTokens>(b.args.av, turns + group * (kTurnTokens * kRowBytes));
+      rows.template Store<kTurnTokens>(b.av(), turns + group * (kTurnTokens * kRowBytes));
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < kValueGroups; ++i) {
@@ -226,7 +258,7 @@ __device__ __forceinline__ void Values(const RowBlock<kSlots, kPhase>& b, const 
         }
       }
     }
-    if (b.args.av.top_is_256) AddTopValues(b, first, level, top_sum);
+    if (b.av().top_is_256) AddTopValues(b, first, level, top_sum);
     if (!kCrowded && first + kStageTokens < b.own_tokens) b.LoadValues((first + kStageTokens) / kTurnTokens, v_words);
   }
 #pragma unroll
@@ -264,7 +296,7 @@ __device__ __forceinline__ void WriteOutput(const RowBlock<kSlots, kPhase>& b, f
     scale = p_scale * b.args.window.v_channels[channel + b.tid];
   }
   b.a.out[b.row * b.a.out_stride + static_cast<int64_t>(b.head) * b.head_dim + b.tid] =
-      (static_cast<float>(total) * b.args.av.gain) * scale;
+      (static_cast<float>(total) * b.av().gain) * scale;
 }
 
 }  // namespace stoch::cuda::attention_row

@@ -43,6 +43,17 @@ __device__ inline uint8_t SlotOfLevel(const LengthView& view, int level, int64_t
   return view.slot_of[band * (view.num_thresholds + 2) + level];
 }
 
+// The signed metric of a row from its largest magnitude and the root of the sum of its squares; what a metric does not
+// need may be anything.
+__device__ inline float SignedMetric(const LengthView& view, float amax, float l2) {
+  switch (view.metric) {
+    case ScMetric::kAmax: return view.sign * amax;
+    case ScMetric::kL2: return view.sign * l2;
+    case ScMetric::kCrest: break;
+  }
+  return view.sign * (amax / (l2 + 1e-12f));
+}
+
 // The signed metric of n numbers x(0), x(1), ..., in every thread.
 // Requires: a block of kRowLanes threads; `shared` has kRowLanes floats.
 template <typename Value>
@@ -58,12 +69,10 @@ __device__ float BlockMetric(ScMetric metric, float sign, int64_t n, float* shar
   const float amax = metric == ScMetric::kL2 ? 0.0f : BlockMax(largest, shared);
   const float l2 = metric == ScMetric::kAmax ? 0.0f : Sqrt(BlockFoldLanes(lane, shared));
   __syncthreads();  // `shared` is free again
-  switch (metric) {
-    case ScMetric::kAmax: return sign * amax;
-    case ScMetric::kL2: return sign * l2;
-    case ScMetric::kCrest: break;
-  }
-  return sign * (amax / (l2 + 1e-12f));
+  LengthView view;
+  view.metric = metric;
+  view.sign = sign;
+  return SignedMetric(view, amax, l2);
 }
 
 }  // namespace stoch::cuda

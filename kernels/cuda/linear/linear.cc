@@ -7,7 +7,9 @@
 #include "kernels/call_check.h"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/fp16.h"
+#include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/linear.h"
+#include "kernels/cuda/mixed/prompt.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/weights/weights.h"
@@ -43,15 +45,49 @@ void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, 
   }
 }
 
-// Weights with extras, integers or tables, each on its own, from f(x) as floats.
+// Which of the kernels that do not wait for the host take a weight of mixed lengths.
+using MixedLaunch = decltype(&LaunchMixedDecode);
+MixedLaunch MixedLaunchOf(DeviceContext& ctx, const MixedTask& task, int64_t rows) {
+  if (rows >= kMixedPromptRows && PromptsMixed(ctx, task)) return &LaunchMixedPrompt;
+  if (rows <= kMixedDecodeRows && DecodesMixed(ctx, task)) return &LaunchMixedDecode;
+  return nullptr;
+}
+
+// The weights of mixed lengths that these take; those that share f(x) together. Marks them.
+void RunFastMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter,
+                  std::vector<bool>& done) {
+  const int64_t rows = call.x.dim(0);
+  const auto task_of = [&](size_t i) {
+    const CudaLinear& weight = WeightAt(call, i);
+    return MixedTask{weight.mixed(), &weight.spec(), OutputAt(call, i)};
+  };
+  for (size_t i = 0; i < call.weights.size(); ++i) {
+    if (done[i] || WeightAt(call, i).mixed() == nullptr) continue;
+    const MixedLaunch launch = MixedLaunchOf(ctx, task_of(i), rows);
+    if (launch == nullptr) continue;
+    std::vector<MixedTask> tasks;
+    for (size_t j = i; j < call.weights.size() && tasks.size() < kMaxScTasks; ++j) {
+      if (done[j] || WeightAt(call, j).mixed() == nullptr) continue;
+      const MixedTask task = task_of(j);
+      if (MixedLaunchOf(ctx, task, rows) != launch || (!tasks.empty() && !SharesRows(tasks[0], task))) continue;
+      tasks.push_back(task);
+      done[j] = true;
+    }
+    launch(ctx, call.site, source, rows, tasks, reporter);
+  }
+}
+
+// Weights with extras, integers or tables; those that have no fast kernel each on its own, from f(x) as floats.
 void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter) {
+  std::vector<bool> done(call.weights.size(), false);
+  RunFastMixed(ctx, call, source, reporter, done);
   Scratch scratch(ctx.workspace);
   const int64_t rows = call.x.dim(0);
   const int64_t cols = call.x.dim(1);
   float* x = nullptr;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     const CudaLinear& weight = WeightAt(call, i);
-    if (weight.mixed() == nullptr) continue;
+    if (weight.mixed() == nullptr || done[i]) continue;
     if (x == nullptr) {
       x = scratch.Take<float>(rows * cols);
       LaunchPrologue(ctx, source, rows, cols, x, cols, reporter);

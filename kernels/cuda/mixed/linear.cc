@@ -9,10 +9,39 @@
 #include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/length_dispatch.h"
+#include "kernels/cuda/mixed/decode.h"
+#include "kernels/cuda/mixed/observe.h"
+#include "kernels/cuda/mixed/prompt.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/sc/linear.h"
 
 namespace stoch::cuda {
+
+void ShowLengths(DeviceContext& ctx, const OpSite& site, const MixedPart& part, const RowSlots& slots, int64_t rows,
+                 const std::string& op) {
+  std::vector<uint8_t> host(static_cast<size_t>(rows * slots.per_row), 0);
+  if (slots.slots != nullptr) {
+    STOCH_CUDA(cudaMemcpyAsync(host.data(), slots.slots, host.size(), cudaMemcpyDeviceToHost, ctx.stream));
+    STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+  }
+  std::vector<int> lengths;
+  lengths.reserve(host.size());
+  for (const uint8_t slot : host) {
+    const ScOperatorPtr& one = part.operators[slot];
+    lengths.push_back(one == nullptr ? 0 : one->config.stoc_len);
+  }
+  ScLengthRecord record;
+  record.site = site;
+  record.op = op;
+  record.rows = rows;
+  record.in_features = part.view.dims.dims;
+  record.out_features = part.view.rows;
+  record.chunk = part.view.dims.chunk_d;
+  record.lengths_per_row = slots.per_row;
+  record.lengths = lengths;
+  ctx.observer->OnLengths(record);
+}
+
 namespace {
 
 // Whether rows of one length make a product of their own without changing bits: one length a row, a scale a row.
@@ -96,32 +125,6 @@ void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, 
   LaunchMixedProduct(ctx, a, part, slots, out, addend);
 }
 
-// Shows the observer what rows ran at. Waits.
-void ShowLengths(DeviceContext& ctx, const OpSite& site, const MixedPart& part, const RowSlots& slots, int64_t rows,
-                 const std::string& op) {
-  std::vector<uint8_t> host(static_cast<size_t>(rows * slots.per_row), 0);
-  if (slots.slots != nullptr) {
-    STOCH_CUDA(cudaMemcpyAsync(host.data(), slots.slots, host.size(), cudaMemcpyDeviceToHost, ctx.stream));
-    STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
-  }
-  std::vector<int> lengths;
-  lengths.reserve(host.size());
-  for (const uint8_t slot : host) {
-    const ScOperatorPtr& one = part.operators[slot];
-    lengths.push_back(one == nullptr ? 0 : one->config.stoc_len);
-  }
-  ScLengthRecord record;
-  record.site = site;
-  record.op = op;
-  record.rows = rows;
-  record.in_features = part.view.dims.dims;
-  record.out_features = part.view.rows;
-  record.chunk = part.view.dims.chunk_d;
-  record.lengths_per_row = slots.per_row;
-  record.lengths = lengths;
-  ctx.observer->OnLengths(record);
-}
-
 // Slots of the rest are `forced`, or those of its rule.
 void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
          const ScExtras* extras, const RowSlots* forced, const FiniteReporter& reporter, const LinearOutput& out) {
@@ -200,7 +203,10 @@ int64_t MixedLinearScratchBytes(const LinearSpec& spec, int64_t out_features, in
   return bytes;
 }
 
-std::string MixedKernel(const LinearSpec& spec, int64_t tokens, const std::string& uniform) {
+std::string MixedKernel(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t tokens,
+                        const std::string& uniform) {
+  if (tokens >= kMixedPromptRows && PromptsMixed(gpu, spec, in_features)) return "mixed prefill-wgmma";
+  if (tokens <= kMixedDecodeRows && DecodesMixed(gpu, spec, in_features)) return "mixed decode";
   const ScLengthRule* rule = spec.extras == nullptr ? nullptr : spec.extras->lengths.get();
   if (tokens >= kSortedRows && CanSort(*spec.sc, rule)) return "rows by length, each " + uniform;
   return "mixed";

@@ -31,6 +31,7 @@ void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorVi
 int64_t MixedLinearScratchBytes(const LinearSpec& spec, int64_t out_features, int64_t in_features, int64_t tokens);
 
 // Which kernels so many tokens run, for people.
-std::string MixedKernel(const LinearSpec& spec, int64_t tokens, const std::string& uniform);
+std::string MixedKernel(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t tokens,
+                        const std::string& uniform);
 
 }  // namespace stoch::cuda

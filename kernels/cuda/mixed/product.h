@@ -37,12 +37,6 @@ void LaunchRowMetrics(DeviceContext& ctx, const MixedRows& input, const MixedPar
 ScActivationView LaunchQuantizePart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part,
                                     const float* smooth, const MixedScratch& scratch, const FiniteReporter& reporter);
 
-// Which length a (row, chunk) runs at: slots [rows][per_row], per_row 1 or the number of chunks; null: slot 0.
-struct RowSlots {
-  const uint8_t* slots = nullptr;
-  int64_t per_row = 1;
-};
-
 // out = or += a @ w^T (+ addend, F32 [rows, weight rows]).
 // Bits: docs/research.md#mixed-lengths.
 void LaunchMixedProduct(DeviceContext& ctx, const ScActivationView& a, const MixedPart& part, const RowSlots& slots,

@@ -5,6 +5,7 @@
 #include "kernels/cuda/base/grid_barrier.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/sc/decode/decode.h"
+#include "kernels/cuda/sc/format/lengths.h"
 
 namespace stoch::cuda::decode {
 
@@ -89,6 +90,27 @@ struct DecodeArgs {
   const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]
   const float* scales = nullptr;   // [chunks][tokens]
 };
+
+// Streams of several lengths: every (row, chunk) of a task has a slot, and that a table.
+struct TaskLengths {
+  const ByteTable* tables = nullptr;  // [slots]
+  int slots = 0;
+  int per_row = 1;                   // 1 or the number of chunks
+  const uint8_t* of_rows = nullptr;  // [tokens][per_row]; null: slot 0
+};
+struct MixedDecodeArgs : DecodeArgs {
+  int task_count = 0;
+  TaskLengths lengths[kMaxDecodeTasks];
+  // Where the one row is quantized here: its slots too, by these rules.
+  bool of_row = false;  // some rule wants a metric of the whole row
+  bool needs_l2 = false;
+  LengthView rules[kMaxDecodeTasks];
+  int rule_slots[kMaxDecodeTasks] = {};  // entries of slot_of
+};
+
+// The chunk of a part: where rows have lengths of their own, a chunk has one for every task.
+__device__ __forceinline__ int ChunkOfPart(const DecodeArgs& /*args*/, int part) { return part; }
+__device__ __forceinline__ int ChunkOfPart(const MixedDecodeArgs& args, int part) { return part / args.task_count; }
 
 // Behind the last row block: a task without rows, or the last one.
 __device__ __forceinline__ int TaskOf(const DecodeArgs& args, int row_block) {

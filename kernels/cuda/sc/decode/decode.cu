@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
@@ -65,8 +66,11 @@ struct Walk {
 };
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
 // takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
-template <int kTokens, bool kFused, bool kTop256>
-__global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(const __grid_constant__ DecodeArgs args) {
+// kMixed: rows have lengths of their own, so a chunk has a part for every task, staged apart.
+template <int kTokens, bool kFused, bool kTop256, bool kMixed = false>
+__global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
+    ScDecodeKernel(const __grid_constant__ std::conditional_t<kMixed, MixedDecodeArgs, DecodeArgs> args) {
+  static_assert(!(kFused && kMixed) || kTokens == 1);
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kRing = Cut<kTokens>::kRing;
   extern __shared__ __align__(256) uint8_t shared[];
@@ -79,10 +83,24 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   const int first_chunk = args.by_row_blocks.Quotient(begin);
   const int last_chunk = args.by_row_blocks.Quotient(end - 1);
   const Stage stage = MakeStage<kTokens, kFused>(shared, args.staged);
+  [[maybe_unused]] MixedStage<kTokens>* mixed = nullptr;
+  [[maybe_unused]] RuleStage* rules = nullptr;
+  int first_part = first_chunk;
+  int last_part = last_chunk;
+  if constexpr (kMixed) {
+    __shared__ MixedStage<kTokens> mixed_stage;
+    mixed = &mixed_stage;
+    if constexpr (kFused) {
+      __shared__ RuleStage rule_stage;
+      rules = &rule_stage;
+    }
+    first_part = first_chunk * args.task_count + TaskOf(args, begin - first_chunk * args.row_blocks);
+    last_part = last_chunk * args.task_count + TaskOf(args, end - 1 - last_chunk * args.row_blocks);
+  }
 
   StartNext();
   [[maybe_unused]] Element element;
-  if constexpr (kFused) element = MakeElement(args, first_chunk, min(args.staged, last_chunk - first_chunk + 1));
+  if constexpr (kFused) element = MakeElement(args, first_part, min(args.staged, last_part - first_part + 1));
   uint4 ring[kRing];
   Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
@@ -99,37 +117,49 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   float scale = LoadScale(current.unit);
   const float* row = args.x;
   MakeHere(row);
+  if constexpr (kMixed) LoadTables(args, *mixed);
+  if constexpr (kMixed && kFused) LoadRules(args, *rules);
   WaitForPrevious();
   if constexpr (kFused) {
     LoadElement(args, element);
     if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
   }
+  if constexpr (kFused && kMixed) {
+    if (args.of_row) FindRowLevels(args, stage, *rules);
+  }
 
   int unit = begin + warp;
   int slot = args.staged;
   // The loop over chunks is uniform over the block, so that the compiler keeps a chunk's place in uniform registers.
-  for (int chunk = first_chunk; chunk <= last_chunk; ++chunk, ++slot) {
+  for (int part = first_part; part <= last_part; ++part, ++slot) {
+    int chunk = part;
+    if constexpr (kMixed) chunk = part / args.task_count;
     if (slot == args.staged) {
-      const int count = min(args.staged, last_chunk - chunk + 1);
+      const int count = min(args.staged, last_part - part + 1);
       // The norm's lanes are there, or everybody is done with the chunks before.
-      if (chunk != first_chunk || (kFused && args.prologue == Prologue::kRmsNorm)) __syncthreads();
-      if (kFused && chunk != first_chunk) {
-        element = MakeElement(args, chunk, count);
+      if (part != first_part || (kFused && (kMixed || args.prologue == Prologue::kRmsNorm))) __syncthreads();
+      if (kFused && part != first_part) {
+        element = MakeElement(args, part, count);
         LoadElement(args, element);
       }
-      if constexpr (kFused) {
-        QuantizeChunks<kTop256>(args, element, count, stage);
+      if constexpr (kFused && kMixed) {
+        QuantizeParts<kTop256>(args, element, part, count, stage, *mixed, *rules);
+      } else if constexpr (kFused) {
+        QuantizeChunks<kTop256>(args, element, count, stage, [&](int, uint32_t) { return CountsOf(args); });
+      } else if constexpr (kMixed) {
+        CopyParts<kTokens, kTop256>(args, part, count, stage, *mixed);
       } else {
         CopyChunks<kTokens, kTop256>(args, chunk, count, stage);
       }
-      if (chunk == first_chunk) {
+      if (part == first_part) {
 #pragma unroll
         for (int t = Cut<kTokens>::kEarly; t < kRing; ++t) ring[t] = LoadTile(current.unit, t);
       }
       slot = 0;
     }
     const uint32_t rows = SharedAddress(stage.rows) + slot * kTokens * kStageBytes;
-    const int stop = min(end, (chunk + 1) * args.row_blocks);
+    int stop = min(end, (chunk + 1) * args.row_blocks);
+    if constexpr (kMixed) stop = min(end, chunk * args.row_blocks + args.task_end[part % args.task_count]);
     for (; unit < stop; unit += kWarps) {
       Walk<kWarps> next = current;
       next.Step(args, unit + kWarps < end, lane);
@@ -158,8 +188,10 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
       for (int n = 0; n < kTokens; ++n) {
         if (kTokens > 1 && n >= args.tokens) break;
         const int place = (n * args.row_blocks + row_block) * args.dims.chunks + chunk;
+        float gain = args.gain;
+        if constexpr (kMixed) gain = mixed->gains[slot * kTokens + n];
         args.products[static_cast<int64_t>(place) * kTileRows + lane] =
-            BipolarProduct(acc[n], args.gain, stage.scales[slot * kTokens + n], scale);
+            BipolarProduct(acc[n], gain, stage.scales[slot * kTokens + n], scale);
       }
       scale = next_scale;
     }
@@ -167,10 +199,24 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1) ScDecodeKernel(cons
   Combine<kTokens>(args, shared);
 }
 
-using DecodeKernel = void (*)(DecodeArgs);
+template <int kTokens, bool kMixed>
+auto KernelOf(bool fused, bool top256) {
+  if constexpr (kMixed && kTokens == 1) {
+    return fused ? (top256 ? ScDecodeKernel<1, true, true, true> : ScDecodeKernel<1, true, false, true>)
+                 : (top256 ? ScDecodeKernel<1, false, true, true> : ScDecodeKernel<1, false, false, true>);
+  } else if constexpr (kMixed) {
+    return top256 ? ScDecodeKernel<kTokens, false, true, true> : ScDecodeKernel<kTokens, false, false, true>;
+  } else if constexpr (kTokens == 1) {
+    return fused ? (top256 ? ScDecodeKernel<1, true, true> : ScDecodeKernel<1, true, false>)
+                 : (top256 ? ScDecodeKernel<1, false, true> : ScDecodeKernel<1, false, false>);
+  } else {
+    return top256 ? ScDecodeKernel<kTokens, false, true> : ScDecodeKernel<kTokens, false, false>;
+  }
+}
 
-template <int kTokens>
-void LaunchTokens(DeviceContext& ctx, const ScPlan& plan, DecodeArgs& args, bool fused, bool top256) {
+template <int kTokens, typename Args>
+void LaunchTokens(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused, bool top256) {
+  constexpr bool kMixed = std::is_same_v<Args, MixedDecodeArgs>;
   const int blocks = plan.blocks;
   const int64_t units = int64_t{args.dims.chunks} * args.row_blocks;
   STOCH_CHECK(units * kTileRows <= INT32_MAX);  // units, tiles and scales are counted in 32 bits
@@ -180,16 +226,51 @@ void LaunchTokens(DeviceContext& ctx, const ScPlan& plan, DecodeArgs& args, bool
   args.staged = plan.staged;
   const int shared_bytes = StageBytes<kTokens>(fused, args.staged);
   STOCH_CHECK(shared_bytes == plan.shared_bytes && args.staged <= kMaxFusedChunks);
-  DecodeKernel kernel = nullptr;
-  if constexpr (kTokens == 1) {
-    kernel = fused ? (top256 ? ScDecodeKernel<1, true, true> : ScDecodeKernel<1, true, false>)
-                   : (top256 ? ScDecodeKernel<1, false, true> : ScDecodeKernel<1, false, false>);
-  } else {
-    kernel = top256 ? ScDecodeKernel<kTokens, false, true> : ScDecodeKernel<kTokens, false, false>;
-  }
+  static_assert(!kMixed ||
+                sizeof(MixedStage<kTokens>) + (kTokens == 1 ? sizeof(RuleStage) : 0) <= kDecodeMixedStaticBytes);
+  const auto kernel = KernelOf<kTokens, kMixed>(fused, top256);
   AllowShared(ctx, kernel, static_cast<size_t>(shared_bytes));
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(Cut<kTokens>::kThreads),
                    static_cast<size_t>(shared_bytes), args);
+}
+
+// What a launch is given whatever the lengths of its rows, but for the products' memory.
+void FillArgs(DeviceContext& ctx, const ScActivationView& a, const FiniteReporter& reporter, const ScLinearTask* tasks,
+              int count, DecodeArgs& args) {
+  for (int i = 0; i < count; ++i) {
+    const ScWeightView& w = tasks[i].weight;
+    STOCH_CHECK(tasks[i].out.add == tasks[0].out.add);
+    args.tasks[i] = {w.codes,
+                     w.scales,
+                     static_cast<int>(w.rows_padded),
+                     args.row_blocks,
+                     static_cast<int>(w.rows),
+                     tasks[i].out.data,
+                     tasks[i].out.stride};
+    args.row_blocks += static_cast<int>((w.rows + kTileRows - 1) / kTileRows);
+    args.task_end[i] = args.row_blocks;
+  }
+  for (int i = count; i < kMaxDecodeTasks; ++i) args.task_end[i] = INT32_MAX;
+  const ScDims& dims = tasks[0].weight.dims;
+  args.dims = {static_cast<int>(dims.dims), static_cast<int>(dims.chunk_d), static_cast<int>(dims.chunks),
+               static_cast<int>(dims.chunk_stride / kTileDims), static_cast<int>(dims.padded / kTileDims)};
+  args.tokens = a.codes == nullptr ? 1 : static_cast<int>(a.tokens);
+  args.add = tasks[0].out.add;
+  args.codes = a.codes;
+  args.scales = a.scales;
+  args.reporter = reporter;
+  args.barrier = ctx.grid_barrier();
+}
+
+template <typename Args>
+void LaunchFilled(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused, bool top256) {
+  Scratch scratch(ctx.workspace);
+  args.products = scratch.Take<float>(int64_t{args.tokens} * args.dims.chunks * args.row_blocks * kTileRows);
+  const auto launch = plan.tile_tokens == 1   ? LaunchTokens<1, Args>
+                      : plan.tile_tokens == 2 ? LaunchTokens<2, Args>
+                      : plan.tile_tokens == 4 ? LaunchTokens<4, Args>
+                                              : LaunchTokens<8, Args>;
+  launch(ctx, plan, args, fused, top256);
 }
 
 }  // namespace
@@ -225,47 +306,52 @@ void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tabl
                     const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
   if (a.tokens > plan.tile_tokens) return LaunchInParts(ctx, plan, tables, a, source, reporter, tasks, count);
   decode::DecodeArgs args;
-  for (int i = 0; i < count; ++i) {
-    const ScWeightView& w = tasks[i].weight;
-    STOCH_CHECK(tasks[i].out.add == tasks[0].out.add);
-    args.tasks[i] = {w.codes,
-                     w.scales,
-                     static_cast<int>(w.rows_padded),
-                     args.row_blocks,
-                     static_cast<int>(w.rows),
-                     tasks[i].out.data,
-                     tasks[i].out.stride};
-    args.row_blocks += static_cast<int>((w.rows + kTileRows - 1) / kTileRows);
-    args.task_end[i] = args.row_blocks;
-  }
-  for (int i = count; i < kMaxDecodeTasks; ++i) args.task_end[i] = INT32_MAX;
-  const ScDims& dims = tasks[0].weight.dims;
-  args.dims = {static_cast<int>(dims.dims), static_cast<int>(dims.chunk_d), static_cast<int>(dims.chunks),
-               static_cast<int>(dims.chunk_stride / kTileDims), static_cast<int>(dims.padded / kTileDims)};
-  const bool fused = a.codes == nullptr;
-  args.tokens = fused ? 1 : static_cast<int>(a.tokens);
-  args.add = tasks[0].out.add;
+  decode::FillArgs(ctx, a, reporter, tasks, count, args);
   args.counts = tables.counts8;
   args.masks = tables.masks;
   args.levels = tables.levels;
   args.q_max = tables.q_max;
   args.gain = tables.gain;
-  args.codes = a.codes;
-  args.scales = a.scales;
   args.prologue = source.prologue;
   args.x = source.x;
   args.y = source.second();
   args.norm_eps = source.norm_eps;
-  args.reporter = reporter;
-  Scratch scratch(ctx.workspace);
-  args.products = scratch.Take<float>(int64_t{args.tokens} * args.dims.chunks * args.row_blocks * kTileRows);
+  decode::LaunchFilled(ctx, plan, args, a.codes == nullptr, tables.top_is_256);
+}
 
-  args.barrier = ctx.grid_barrier();
-  const auto launch = plan.tile_tokens == 1   ? decode::LaunchTokens<1>
-                      : plan.tile_tokens == 2 ? decode::LaunchTokens<2>
-                      : plan.tile_tokens == 4 ? decode::LaunchTokens<4>
-                                              : decode::LaunchTokens<8>;
-  launch(ctx, plan, args, fused, tables.top_is_256);
+void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
+                         const FiniteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
+                         int count) {
+  STOCH_CHECK(count <= kMaxDecodeTasks && a.tokens <= plan.tile_tokens);
+  decode::MixedDecodeArgs args;
+  decode::FillArgs(ctx, a, reporter, tasks, count, args);
+  args.task_count = count;
+  const bool fused = a.codes == nullptr;
+  bool top256 = false;
+  for (int i = 0; i < count; ++i) {
+    const LengthView& view = *lengths[i].view;
+    STOCH_CHECK(view.bytes != nullptr && view.levels == lengths[0].view->levels);
+    args.lengths[i] = {view.bytes, view.slots, static_cast<int>(lengths[i].slots.per_row), lengths[i].slots.slots};
+    top256 = top256 || view.any_top_is_256;
+    if (!fused) continue;
+    STOCH_CHECK(!view.has_rule || PicksSlots(view));
+    args.rules[i] = view;
+    args.rule_slots[i] = view.num_slot_of;
+    const bool of_row = view.has_rule && view.scope == ScLengthScope::kRow;
+    args.of_row = args.of_row || of_row;
+    args.needs_l2 = args.needs_l2 || (of_row && view.metric != ScMetric::kAmax);
+  }
+  args.levels = lengths[0].view->levels;
+  args.q_max = lengths[0].view->q_max;
+  args.prologue = source.prologue;
+  args.x = source.x;
+  args.y = source.second();
+  args.norm_eps = source.norm_eps;
+  decode::LaunchFilled(ctx, plan, args, fused, top256);
+}
+
+bool PicksSlots(const LengthView& view) {
+  return view.alone() && view.num_slot_of <= kMaxRuleSlots && view.num_thresholds <= kMaxByteTables;
 }
 
 }  // namespace stoch::cuda

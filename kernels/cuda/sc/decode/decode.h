@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/sc/format/lengths.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/cuda/sc/format/task.h"
 
@@ -20,5 +21,20 @@ inline constexpr int kMaxDecodeTasks = kMaxScTasks;
 // Requires: the plan of this launch, whose kernel is kDecode; where the kernel quantizes, scopes of one row each.
 void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                     const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+
+// The lengths of a task's rows.
+struct ScTaskLengths {
+  const LengthView* view = nullptr;
+  RowSlots slots;
+};
+// y = a @ w^T where every row, or (row, chunk), of a task has a length of its own, found by its slot on the device. One
+// row may come without codes (a.codes == nullptr): blocks then quantize `source` themselves and pick its slots.
+// Requires: the plan of PlanMixedDecode; at most plan.tile_tokens tokens; views with bytes, equally many levels; without
+//           codes PicksSlots of every rule.
+// Bits:     docs/research.md#mixed-lengths.
+void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
+                         const FiniteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
+                         int count);
+bool PicksSlots(const LengthView& view);
 
 }  // namespace stoch::cuda

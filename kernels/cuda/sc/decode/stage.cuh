@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/runtime/launch.h"
@@ -48,14 +49,16 @@ __device__ __forceinline__ void NoteTop(const Stage& stage, int index) {
 
 // Copies the table rows of 32 staged codes, of which each lane of a warp has one; `first` is the first one's index.
 // Straight from registers: the codes need not be in shared memory before.
-__device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& stage, int first, int code) {
+// `counts`: of masks - 1 = `mask_bits` masks.
+__device__ __forceinline__ void StageRows(const uint8_t* counts, int mask_bits, int levels, const Stage& stage,
+                                          int first, int code) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
-  const int entry = ((first + lane) & (args.masks - 1) & (kChunkDims - 1)) * args.levels + (code & 0x7f);
-  if (args.levels == kRowBytes) {
+  const int entry = ((first + lane) & mask_bits & (kChunkDims - 1)) * levels + (code & 0x7f);
+  if (levels == kRowBytes) {
     constexpr int kPieces = kRowBytes / 16;
     constexpr int kRowsAtOnce = kWarp / kPieces;
     // 32 bits: the table has at most 128 * 128 rows.
-    const uint8_t* from = args.counts + lane % kPieces * 16;
+    const uint8_t* from = counts + lane % kPieces * 16;
     uint8_t* to = stage.rows + first * kRowBytes + lane * 16;
     uint4 pieces[kPieces];
 #pragma unroll
@@ -69,11 +72,22 @@ __device__ __forceinline__ void StageRows(const DecodeArgs& args, const Stage& s
   } else {
 #pragma unroll 1
     for (int r = 0; r < kWarp; ++r) {
-      const uint8_t* from = args.counts + __shfl_sync(kAllLanes, entry, r) * args.levels;
+      const uint8_t* from = counts + __shfl_sync(kAllLanes, entry, r) * levels;
 #pragma unroll 1
-      for (int i = lane; i < args.levels; i += kWarp) stage.rows[(first + r) * kRowBytes + i] = from[i];
+      for (int i = lane; i < levels; i += kWarp) stage.rows[(first + r) * kRowBytes + i] = from[i];
     }
   }
+}
+
+// What StageRows copies from.
+struct CountRows {
+  const uint8_t* counts;
+  int mask_bits;
+  bool may_be_256;  // ScTables::top_is_256
+};
+__device__ __forceinline__ CountRows CountsOf(const DecodeArgs& args) { return {args.counts, args.masks - 1, true}; }
+__device__ __forceinline__ CountRows CountsOf(const ByteTable& table) {
+  return {table.counts, table.mask_bits, table.top_is_256 != 0};
 }
 
 // A thread's element of the row that QuantizeChunks quantizes.
@@ -86,11 +100,12 @@ struct Element {
   float y = 0;  // its norm weight or x2
 };
 // The element, with what does not depend on other kernels: its norm weight.
-__device__ __forceinline__ Element MakeElement(const DecodeArgs& args, int first, int count) {
+template <typename Args>
+__device__ __forceinline__ Element MakeElement(const Args& args, int first, int count) {
   Element e;
   const int d = static_cast<int>(threadIdx.x % kChunkDims);
   e.slot = static_cast<int>(threadIdx.x / kChunkDims);
-  const int i = (first + e.slot) * args.dims.chunk_d + d;
+  const int i = ChunkOfPart(args, first + e.slot) * args.dims.chunk_d + d;
   e.used = e.slot < count && d < args.dims.chunk_d && i < args.dims.dims;
   e.x_at = args.x + i;
   e.y_at = args.y + i;
@@ -107,10 +122,11 @@ __device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) 
 
 // Quantizes and stages `count` chunks of the one row, a thread per element: latencies, not work, are what counts in
 // front of every linear, so everything is loaded before the norm is known, and warps without an element do nothing.
+// table_of(slot, largest): the counts of a staged chunk whose largest element is that.
 // Requires: the lanes of the norm in shared memory, visible.
-template <bool kTop256>
-__device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Element& e, int count,
-                                               const Stage& stage) {
+template <bool kTop256, typename TableOf>
+__device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Element& e, int count, const Stage& stage,
+                                               const TableOf& table_of) {
   static_assert(kMaxFusedChunks * kChunkDims <= Cut<1>::kThreads);
   static_assert(kChunkDims / kWarp == 4);  // uint4
   const unsigned index = threadIdx.x;      // of the element; unsigned: divisions are shifts
@@ -133,10 +149,11 @@ __device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Ele
     const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};
     const ScopeQuantizer quantizer(params, extremes);
     const uint8_t code = quantizer.Code(params, value);
-    StageRows(args, stage, static_cast<int>(index / kWarp * kWarp), code);
+    const CountRows table = table_of(e.slot, extremes.max_abs_bits);
+    StageRows(table.counts, table.mask_bits, args.levels, stage, static_cast<int>(index / kWarp * kWarp), code);
     stage.codes[index] = code;
     if constexpr (kTop256) {
-      if ((code & 0x7f) == args.levels - 1) NoteTop(stage, static_cast<int>(index));
+      if (table.may_be_256 && (code & 0x7f) == args.levels - 1) NoteTop(stage, static_cast<int>(index));
     }
     if (index % kChunkDims == 0) {
       stage.scales[e.slot] = quantizer.scale;
@@ -163,12 +180,153 @@ __device__ void CopyChunks(const DecodeArgs& args, int first, int count, const S
     const int64_t at =
         static_cast<int64_t>(token * args.dims.row_tiles + chunk * args.dims.chunk_tiles) * kTileDims + d;
     const uint8_t code = used ? args.codes[at] : uint8_t{0};
-    StageRows(args, stage, index / kWarp * kWarp, code);
+    StageRows(args.counts, args.masks - 1, args.levels, stage, index / kWarp * kWarp, code);
     stage.codes[index] = code;
     if constexpr (kTop256) {
       if ((code & 0x7f) == args.levels - 1) NoteTop(stage, index);
     }
     if (d == 0) stage.scales[i] = token < args.tokens ? args.scales[chunk * args.tokens + token] : 0.0f;
+  }
+  __syncthreads();
+}
+
+// What blocks of several lengths keep besides: the tables of every task, and the gains of what is staged.
+template <int kTokens>
+struct MixedStage {
+  ByteTable tables[kMaxDecodeTasks][kMaxByteTables];
+  float gains[kMaxFusedChunks * kTokens];
+};
+// And where they pick the slots of the one row themselves: the rules, next to the threads.
+struct RuleStage {
+  float thresholds[kMaxDecodeTasks][kMaxByteTables];
+  uint8_t slots[kMaxDecodeTasks][kMaxRuleSlots];
+  float lanes[kRowLanes];
+  uint32_t largest[kRowLanes / kWarp];
+  int levels[kMaxDecodeTasks];  // of the row
+};
+
+// Brings tables and rules; they do not depend on earlier kernels.
+template <int kTokens>
+__device__ __forceinline__ void LoadTables(const MixedDecodeArgs& args, MixedStage<kTokens>& mixed) {
+  const int t = static_cast<int>(threadIdx.x) / kMaxByteTables;
+  const int i = static_cast<int>(threadIdx.x) % kMaxByteTables;
+  if (t < args.task_count && i < args.lengths[t].slots) mixed.tables[t][i] = args.lengths[t].tables[i];
+}
+__device__ __forceinline__ void LoadRules(const MixedDecodeArgs& args, RuleStage& stage) {
+  const int t = static_cast<int>(threadIdx.x) / kMaxByteTables;
+  const int i = static_cast<int>(threadIdx.x) % kMaxByteTables;
+  if (t >= args.task_count || !args.rules[t].has_rule) return;
+  const LengthView& rule = args.rules[t];
+  if (i < rule.num_thresholds) stage.thresholds[t][i] = rule.thresholds[i];
+  for (int k = i; k < args.rule_slots[t]; k += kMaxByteTables) stage.slots[t][k] = rule.slot_of[k];
+}
+// A rule that reads what LoadRules brought.
+__device__ __forceinline__ LengthView RuleOf(const MixedDecodeArgs& args, const RuleStage& stage, int t) {
+  LengthView rule = args.rules[t];
+  rule.thresholds = stage.thresholds[t];
+  rule.slot_of = stage.slots[t];
+  return rule;
+}
+
+// The level of the one row for every task whose rule is of rows. All threads of the block.
+// Requires: the lanes of the norm written by this block.
+__device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const Stage& stage, RuleStage& rules) {
+  constexpr int kInFlight = 16;
+  __syncthreads();  // the norm's lanes, tables and rules
+  const int j = static_cast<int>(threadIdx.x);
+  if (j < kRowLanes) {
+    const bool has_y = args.prologue != Prologue::kNone;
+    float r = 0.0f;
+    if (args.prologue == Prologue::kRmsNorm) r = FoldNorm(stage.norm_lanes, args.dims.dims, args.norm_eps);
+    uint32_t largest = 0;
+    float lane = 0.0f;
+#pragma unroll 1
+    for (int first = j; first < args.dims.dims; first += kInFlight * kRowLanes) {
+      float x[kInFlight], y[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const int i = first + k * kRowLanes;
+        x[k] = i < args.dims.dims ? args.x[i] : 0.0f;
+        y[k] = has_y && i < args.dims.dims ? args.y[i] : 0.0f;
+      }
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        if (first + k * kRowLanes >= args.dims.dims) break;
+        const float value = ApplyPrologue(args.prologue, x[k], y[k], r);
+        largest = max(largest, FloatToBits(value) & 0x7fffffffu);
+        lane = Fma(value, value, lane);
+      }
+    }
+    largest = __reduce_max_sync(kAllLanes, largest);
+    if (j % kWarp == 0) rules.largest[j / kWarp] = largest;
+    rules.lanes[j] = lane;
+  }
+  __syncthreads();
+  if (j < kWarp) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int w = 0; w < kRowLanes / kWarp; ++w) largest = max(largest, rules.largest[w]);
+    const float l2 = args.needs_l2 ? Sqrt(FoldShared<kWarp>(rules.lanes)) : 0.0f;
+    if (j < args.task_count && args.rules[j].has_rule && args.rules[j].scope == ScLengthScope::kRow) {
+      const LengthView rule = RuleOf(args, rules, j);
+      rules.levels[j] = FixedLevel(rule, SignedMetric(rule, BitsToFloat(largest), l2));
+    }
+  }
+  __syncthreads();
+}
+
+// QuantizeChunks where tasks have slots of their own. Parts from `first` on.
+template <bool kTop256>
+__device__ __forceinline__ void QuantizeParts(const MixedDecodeArgs& args, const Element& e, int first, int count,
+                                              const Stage& stage, MixedStage<1>& mixed, const RuleStage& rules) {
+  QuantizeChunks<kTop256>(args, e, count, stage, [&](int i, uint32_t largest) {
+    const int t = (first + i) % args.task_count;
+    const int chunk = ChunkOfPart(args, first + i);
+    int slot = 0;
+    if (args.rules[t].has_rule) {
+      const LengthView rule = RuleOf(args, rules, t);
+      const bool of_chunk = rule.scope == ScLengthScope::kChunk;
+      slot = SlotOfLevel(rule, of_chunk ? FixedLevel(rule, BitsToFloat(largest)) : rules.levels[t], chunk);
+    }
+    const ByteTable table = mixed.tables[t][slot];
+    mixed.gains[i] = table.gain;  // by all threads of the chunk
+    return CountsOf(table);
+  });
+}
+
+// CopyChunks where a task's rows have tables of their own: parts first.. of args.task_count parts a chunk, a task each.
+template <int kTokens, bool kTop256>
+__device__ void CopyParts(const MixedDecodeArgs& args, int first, int count, const Stage& stage,
+                          MixedStage<kTokens>& mixed) {
+  constexpr int kThreads = Cut<kTokens>::kThreads;
+  if constexpr (kTop256) {
+    for (int i = static_cast<int>(threadIdx.x); i < count * kTokens; i += kThreads) stage.top_tiles[i] = 0;
+  }
+  __syncthreads();  // and the tables are there
+  for (int index = static_cast<int>(threadIdx.x); index < count * kTokens * kChunkDims; index += kThreads) {
+    const int i = index / kChunkDims;
+    const int d = index % kChunkDims;
+    const int chunk = (first + i / kTokens) / args.task_count;
+    const int t = (first + i / kTokens) % args.task_count;
+    const int token = i % kTokens;
+    const bool exists = token < args.tokens;
+    const TaskLengths& lengths = args.lengths[t];
+    const int64_t at =
+        static_cast<int64_t>(token * args.dims.row_tiles + chunk * args.dims.chunk_tiles) * kTileDims + d;
+    const int slot = exists && lengths.of_rows != nullptr
+                         ? lengths.of_rows[token * lengths.per_row + (lengths.per_row > 1 ? chunk : 0)]
+                         : 0;
+    const uint8_t code = exists && d < args.dims.chunk_dims(chunk) ? args.codes[at] : uint8_t{0};
+    const ByteTable table = mixed.tables[t][slot];
+    StageRows(table.counts, table.mask_bits, args.levels, stage, index / kWarp * kWarp, code);
+    stage.codes[index] = code;
+    if constexpr (kTop256) {
+      if (table.top_is_256 != 0 && (code & 0x7f) == args.levels - 1) NoteTop(stage, index);
+    }
+    if (d == 0) {
+      stage.scales[i] = exists ? args.scales[chunk * args.tokens + token] : 0.0f;
+      mixed.gains[i] = table.gain;
+    }
   }
   __syncthreads();
 }

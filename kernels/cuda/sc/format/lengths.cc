@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/sc/format/lengths.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -22,6 +23,10 @@ class Image {
     bytes_.resize(at + values.size() * sizeof(T));
     if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size() * sizeof(T));
     return at;
+  }
+  template <typename T>
+  void Set(size_t at, const std::vector<T>& values) {
+    std::memcpy(bytes_.data() + at, values.data(), values.size() * sizeof(T));
   }
   const std::vector<char>& bytes() const { return bytes_; }
 
@@ -59,6 +64,47 @@ LengthTable MakeTable(TableCache& cache, const ScOperator& op) {
   return table;
 }
 
+// The tables in bytes, or nothing where a length has none. `zeros`: counts of length 0.
+std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
+                                      const uint8_t* zeros) {
+  std::vector<ByteTable> bytes;
+  for (const ScOperatorPtr& one : by_slot) {
+    if (one == nullptr) {
+      bytes.push_back({zeros, 0.0f, 0, 0});
+      continue;
+    }
+    if (!one->wide_counts.empty()) return {};
+    const ScTables& tables = cache.Get(*MakeScOperator(one->config));
+    if (tables.counts8 == nullptr || tables.code != ScCode::kSignMagnitude || tables.levels > 128) return {};
+    bytes.push_back({tables.counts8, tables.gain, static_cast<uint16_t>(tables.masks - 1),
+                     static_cast<uint16_t>(tables.top_is_256 ? 1 : 0)});
+  }
+  return bytes;
+}
+
+// The operator of the longest streams, as it was made.
+ScOperatorPtr LongestOf(const std::vector<ScOperatorPtr>& by_slot) {
+  ScOperatorPtr longest;
+  for (const ScOperatorPtr& one : by_slot) {
+    if (one != nullptr && (longest == nullptr || one->config.stoc_len > longest->config.stoc_len)) longest = one;
+  }
+  return longest == nullptr ? nullptr : MakeScOperator(longest->config);
+}
+
+// Streams of all lengths, or nothing where they do not nest.
+std::vector<StreamTable> MakeStreamTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
+                                          const ScOperatorPtr& longest) {
+  std::vector<StreamTable> tables;
+  if (longest == nullptr || longest->code != ScCode::kSignMagnitude || !longest->has_streams) return {};
+  for (const ScOperatorPtr& one : by_slot) {
+    StreamTable table;
+    if (one != nullptr) table = {cache.Nested(*MakeScOperator(one->config), *longest), one->gain};
+    if (one != nullptr && table.streams == nullptr) return {};
+    tables.push_back(table);
+  }
+  return tables;
+}
+
 }  // namespace
 
 LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr& op, const ScExtras* extras) {
@@ -79,21 +125,46 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
   view_.scale_floor = first->scale_floor;
   view_.wide = !first->wide_counts.empty();
 
+  view_.slots = static_cast<int32_t>(by_slot.size());
+
   Image image;
   const size_t at_tables = image.Add(tables);
+  // Known once there is memory: only its size is needed before.
+  std::vector<ByteTable> bytes;
+  if (by_slot.size() <= kMaxByteTables) bytes = MakeByteTables(cache, by_slot, nullptr);
+  const bool has_zeros = !bytes.empty() && std::count(by_slot.begin(), by_slot.end(), nullptr) > 0;
+  const size_t side = has_zeros ? static_cast<size_t>(first->levels) : 0;
+  const size_t at_zeros = image.Add(std::vector<uint8_t>(side * side));
+  const size_t at_bytes = image.Add(bytes);
+  std::vector<StreamTable> streams;
+  if (by_slot.size() > 1) {
+    longest_ = LongestOf(by_slot);
+    streams = MakeStreamTables(cache, by_slot, longest_);
+    if (streams.empty()) longest_ = nullptr;
+  }
+  const size_t at_streams = image.Add(streams);
   size_t at_thresholds = 0, at_fractions = 0, at_bands = 0, at_slots = 0;
   const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
   if (rule != nullptr) {
     at_thresholds = image.Add(rule->thresholds);
     at_fractions = image.Add(rule->fractions);
     at_bands = image.Add(std::vector<int32_t>(rule->chunk_bands.begin(), rule->chunk_bands.end()));
-    at_slots = image.Add(SlotsOfLevels(*extras));
+    const std::vector<uint8_t> slots = SlotsOfLevels(*extras);
+    at_slots = image.Add(slots);
+    view_.num_slot_of = static_cast<int32_t>(slots.size());
   }
   memory_ = AllocateDevice(device, image.bytes().size());
+  if (has_zeros) {
+    bytes = MakeByteTables(cache, by_slot, static_cast<const uint8_t*>(memory_.data()) + at_zeros);
+    image.Set(at_bytes, bytes);
+  }
   DeviceGuard guard(device);
   STOCH_CUDA(cudaMemcpy(memory_.data(), image.bytes().data(), image.bytes().size(), cudaMemcpyHostToDevice));
   const char* base = static_cast<const char*>(memory_.data());
   view_.tables = reinterpret_cast<const LengthTable*>(base + at_tables);
+  if (!streams.empty()) view_.streams = reinterpret_cast<const StreamTable*>(base + at_streams);
+  if (!bytes.empty()) view_.bytes = reinterpret_cast<const ByteTable*>(base + at_bytes);
+  for (const ByteTable& table : bytes) view_.any_top_is_256 = view_.any_top_is_256 || table.top_is_256 != 0;
   if (rule == nullptr) return;
   view_.has_rule = true;
   view_.scope = rule->scope;

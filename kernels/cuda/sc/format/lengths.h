@@ -21,9 +21,30 @@ struct LengthTable {
   float gain = 0.0f;
 };
 
+// The same as kernels read it that keep rows of counts in shared memory, a byte a count (ScTables::counts8). Of length 0
+// every count is 0.
+struct alignas(16) ByteTable {
+  const uint8_t* counts = nullptr;  // [mask_bits + 1][levels][levels]
+  float gain = 0.0f;
+  uint16_t mask_bits = 0;
+  uint16_t top_is_256 = 0;
+};
+inline constexpr int kMaxByteTables = 32;
+
+// The same as streams in the order of the longest (kernels/sc/sc_nested.h). Null: length 0.
+struct StreamTable {
+  const uint32_t* streams = nullptr;  // [masks][levels][words] of the longest
+  float gain = 0.0f;
+};
+inline constexpr int kMaxRuleSlots = 256;  // entries of LengthView::slot_of that a decode kernel keeps at hand
+
 // The operators of a product by slot, as kernels see them; passed by value.
 struct LengthView {
   const LengthTable* tables = nullptr;  // [slots]
+  const ByteTable* bytes = nullptr;  // [slots]; null where a length has no bytes, or there are more than kMaxByteTables
+  const StreamTable* streams = nullptr;  // [slots]; null where streams of the lengths do not nest
+  int32_t slots = 0;
+  bool any_top_is_256 = false;  // of bytes
   ScCode code = ScCode::kSignMagnitude;
   int32_t levels = 128;  // side of every table
   int32_t q_max = 127;
@@ -45,9 +66,16 @@ struct LengthView {
   const double* fractions = nullptr;  // [num_fractions]
   const int32_t* bands = nullptr;     // [chunks]; null: one band
   const uint8_t* slot_of = nullptr;   // [bands][num_thresholds + 2], by level; the last is the escape
+  int32_t num_slot_of = 0;
 
   // Whether the slot of a row depends on that row alone.
   bool alone() const { return !has_rule || (normalise == ScNormalise::kFixed && scope != ScLengthScope::kFractions); }
+};
+
+// Which length a (row, chunk) runs at: slots [rows][per_row], per_row 1 or the number of chunks; null: slot 0.
+struct RowSlots {
+  const uint8_t* slots = nullptr;
+  int64_t per_row = 1;
 };
 
 // What an operator, or what its extras have in place of it, is to kernels. Keeps the memory of a view.
@@ -57,10 +85,13 @@ class LengthTables {
  public:
   LengthTables(Device device, TableCache& cache, const ScOperatorPtr& op, const ScExtras* extras);
   const LengthView& view() const { return view_; }
+  // The operator whose order the streams of the view have; null where it has none.
+  const ScOperator* longest() const { return longest_.get(); }
 
  private:
   Buffer memory_;
   LengthView view_;
+  ScOperatorPtr longest_;
 };
 
 }  // namespace stoch::cuda

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
 #include "kernels/plan/sc_traits.h"
+#include "kernels/sc/sc_nested.h"
 #include "kernels/sc/sc_residual.h"
 
 namespace stoch::cuda {
@@ -69,6 +71,24 @@ const int32_t* TableCache::Wide(const ScOperator& op) {
   STOCH_CUDA(cudaMemcpy(entry.memory.data(), op.wide_counts.data(), entry.memory.bytes(), cudaMemcpyHostToDevice));
   wide_.push_back(std::move(entry));
   return static_cast<const int32_t*>(wide_.back().memory.data());
+}
+
+const uint32_t* TableCache::Nested(const ScOperator& shorter, const ScOperator& longer) {
+  if (shorter.config == longer.config) return Get(longer).streams;
+  auto found = std::find_if(nested_.begin(), nested_.end(), [&](const NestedEntry& entry) {
+    return entry.shorter == shorter.config && entry.longer == longer.config;
+  });
+  if (found == nested_.end()) {
+    NestedEntry entry{shorter.config, longer.config, {}};
+    if (const std::optional<std::vector<uint64_t>> streams = NestStreams(shorter, longer); streams) {
+      entry.memory = AllocateDevice(device_, streams->size() * sizeof(uint64_t));
+      DeviceGuard guard(device_);
+      STOCH_CUDA(cudaMemcpy(entry.memory.data(), streams->data(), entry.memory.bytes(), cudaMemcpyHostToDevice));
+    }
+    nested_.push_back(std::move(entry));
+    found = std::prev(nested_.end());
+  }
+  return static_cast<const uint32_t*>(found->memory.data());
 }
 
 const TableCache::Entry& TableCache::Find(const ScOperator& op) {

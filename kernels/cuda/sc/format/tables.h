@@ -57,6 +57,8 @@ class TableCache {
   const ScTraits& Traits(const ScOperator& op);
   // The counts of an operator that keeps them in 32 bits. Requires: wide_counts.
   const int32_t* Wide(const ScOperator& op);
+  // NestStreams as 32-bit words (kernels/sc/sc_nested.h); null where there are none.
+  const uint32_t* Nested(const ScOperator& shorter, const ScOperator& longer);
 
  private:
   struct Entry {
@@ -74,6 +76,11 @@ class TableCache {
     Buffer memory;
   };
   std::vector<WideEntry> wide_;
+  struct NestedEntry {
+    ScConfig shorter, longer;
+    Buffer memory;  // empty: they do not nest
+  };
+  std::vector<NestedEntry> nested_;
 };
 
 }  // namespace stoch::cuda

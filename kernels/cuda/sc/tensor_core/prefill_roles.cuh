@@ -44,8 +44,9 @@ struct Ring {
   }
 };
 
-template <int kWords>
-inline constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes + kScaleBytes;
+// kMixed: tokens have gains of their own, behind the scales.
+template <int kWords, bool kMixed>
+inline constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes + kScaleBytes + (kMixed ? kTokenScaleBytes : 0);
 
 template <typename Args>
 inline constexpr bool kIsGrouped = std::is_same_v<Args, GroupedArgs>;
@@ -71,7 +72,7 @@ __device__ __forceinline__ int FirstRow(const ScKernelTask& task, int super, uin
   return (super - task.first_block) * kSuperRows + static_cast<int>(rank) * kPrefillRows;
 }
 
-template <int kWords, typename Args>
+template <int kWords, bool kMixed, typename Args>
 __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank) {
   const ScStreams& s = args.streams;
   constexpr uint32_t kBlockBytes = (4 * kWords + 2) * kUnitBytes;
@@ -91,14 +92,19 @@ __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank)
       const int blocks = (end - begin) * s.halves;
       for (int i = 0; i < blocks; ++i) {
         const bool last = i + 1 == blocks;
-        const uint32_t to = ring.base + kRingHeader + static_cast<uint32_t>(ring.slot * kStageBytes<kWords>);
+        const uint32_t to = ring.base + kRingHeader + static_cast<uint32_t>(ring.slot * kStageBytes<kWords, kMixed>);
         const uint32_t full = ring.full(ring.slot);
         BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
-        BarrierExpect(full, kBlockBytes + (last ? kTokenScaleBytes + rows * 4 : 0));
+        BarrierExpect(full, kBlockBytes + (last ? (kMixed ? 2 : 1) * kTokenScaleBytes + rows * 4 : 0));
         BulkCopyToCluster(to + rank * kHalfBytes, from, kHalfBytes, full, (1 << kPrefillCluster) - 1);
         if (last) {
           BulkCopy(to + kBlockBytes, s.scales + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
                    kTokenScaleBytes, full);
+          if constexpr (kMixed) {
+            BulkCopy(to + kBlockBytes + kScaleBytes,
+                     s.gains + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens, kTokenScaleBytes,
+                     full);
+          }
           if (rows > 0) {
             BulkCopy(to + kBlockBytes + kTokenScaleBytes,
                      task.scales + static_cast<int64_t>(chunk) * task.rows_padded + first_row, rows * 4, full);
@@ -147,7 +153,7 @@ __device__ inline void StorePartial(const PrefillArgs& args, int rest_tile, uint
 // A consumer's work. Every instruction of a stage counts: while the tensor cores are busy, the other pipes get less
 // than half of the issue slots (measured: 15 shifts for each m64n128k256), so what a stage needs beyond its
 // thermometers is kept in registers or made at compile time.
-template <int kWords, int kHalves, bool kTable, typename Args>
+template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
 struct Consumer {
   const Args& args;
   Ring ring;
@@ -161,7 +167,7 @@ struct Consumer {
   float y[kAccumulators];
 
   __device__ uint32_t stage(int slot) const {
-    return ring.base + kRingHeader + static_cast<uint32_t>(slot * kStageBytes<kWords>);
+    return ring.base + kRingHeader + static_cast<uint32_t>(slot * kStageBytes<kWords, kMixed>);
   }
   __device__ int previous_slot() const { return (ring.slot == 0 ? ring.stages : ring.slot) - 1; }
 
@@ -201,7 +207,7 @@ struct Consumer {
   template <int kWidth, bool kFirst>
   __device__ void MultiplyStage(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
     const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
-                                 static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords> >> 4));
+                                 static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed> >> 4));
     Unrolled<kWords>([&](auto pair) {
       uint32_t a[2][4];
       StepOperand<kWords, 2 * pair>(a[0], codes, ranks, minus_one);
@@ -246,8 +252,20 @@ struct Consumer {
       float value[4 * kBatch];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) token[b] = LoadShared2(scales + threadIdx.x % 4 * 8 + (i / 4 + b) * 32);
+      if constexpr (kMixed) {
+        float2 gain[kBatch];
 #pragma unroll
-      for (int k = 0; k < 4 * kBatch; ++k) value[k] = __fmul_rn(static_cast<float>(acc[i + k]), args.gain);
+        for (int b = 0; b < kBatch; ++b) {
+          gain[b] = LoadShared2(scales + kScaleBytes + threadIdx.x % 4 * 8 + (i / 4 + b) * 32);
+        }
+#pragma unroll
+        for (int k = 0; k < 4 * kBatch; ++k) {
+          value[k] = __fmul_rn(static_cast<float>(acc[i + k]), k % 2 == 0 ? gain[k / 4].x : gain[k / 4].y);
+        }
+      } else {
+#pragma unroll
+        for (int k = 0; k < 4 * kBatch; ++k) value[k] = __fmul_rn(static_cast<float>(acc[i + k]), args.gain);
+      }
 #pragma unroll
       for (int k = 0; k < 4 * kBatch; ++k) {
         const float scale = __fmul_rn(k % 2 == 0 ? token[k / 4].x : token[k / 4].y, k % 4 < 2 ? scale0 : scale1);

@@ -34,15 +34,15 @@ using prefill::kUnitBytes;
 using prefill::Produce;
 using prefill::Ring;
 
-template <int kWords, int kHalves, bool kTable, typename Args>
+template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
 __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_constant__ Args args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
-  static_assert(kStageBytes<kWords> % kRingHeader == 0);  // TableRanks
+  static_assert(kStageBytes<kWords, kMixed> % kRingHeader == 0);  // TableRanks
   const uint32_t rank = ClusterRank();
   const int cluster = static_cast<int>(blockIdx.x) / kPrefillCluster;
   Ring ring{SharedAddressInRegister(ring_memory), stages};
-  uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords>;
+  uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords, kMixed>;
   if constexpr (kTable) FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
   if (threadIdx.x == 0) {
     for (int i = 0; i < stages; ++i) {
@@ -57,17 +57,17 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_c
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kProducerRegisters));
-    if (threadIdx.x == kConsumers) Produce<kWords>(args, ring, cluster, rank);
+    if (threadIdx.x == kConsumers) Produce<kWords, kMixed>(args, ring, cluster, rank);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     const uint32_t lane = threadIdx.x % 32;
-    Consumer<kWords, kHalves, kTable, Args> consumer{args,
-                                                     ring,
-                                                     SharedAddressInRegister(rank_table) + lane % 4 * 4 * 128,
-                                                     warp,
-                                                     MapToCluster(ring.base, lane % kPrefillCluster),
-                                                     lane < kPrefillCluster,
-                                                     args.minus_one};
+    Consumer<kWords, kHalves, kTable, kMixed, Args> consumer{args,
+                                                             ring,
+                                                             SharedAddressInRegister(rank_table) + lane % 4 * 4 * 128,
+                                                             warp,
+                                                             MapToCluster(ring.base, lane % kPrefillCluster),
+                                                             lane < kPrefillCluster,
+                                                             args.minus_one};
     consumer.Run(cluster, rank);
   }
   // No block may leave while its neighbour still copies into it or arrives at its barriers.
@@ -79,23 +79,27 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_c
 }
 
 template <int kWords, int kHalves, bool kTable, typename Args = PrefillArgs>
-const void* Kernel() {
-  return reinterpret_cast<const void*>(PrefillWgmmaKernel<kWords, kHalves, kTable, Args>);
+const void* Kernel(bool mixed = false) {
+  if constexpr (!prefill::kIsGrouped<Args>) {
+    if (mixed) return reinterpret_cast<const void*>(PrefillWgmmaKernel<kWords, kHalves, kTable, true, Args>);
+  }
+  return reinterpret_cast<const void*>(PrefillWgmmaKernel<kWords, kHalves, kTable, false, Args>);
 }
 
 // Two halves have at least three words each.
-const void* KernelOf(int words, int halves, bool table) {
-  if (halves == 2) return words == 3 ? Kernel<3, 2, true>() : Kernel<4, 2, true>();
+const void* KernelOf(int words, int halves, bool table, bool mixed) {
+  if (halves == 2) return words == 3 ? Kernel<3, 2, true>(mixed) : Kernel<4, 2, true>(mixed);
   switch (words) {
-    case 1: return Kernel<1, 1, true>();
-    case 2: return table ? Kernel<2, 1, true>() : Kernel<2, 1, false>();
-    case 3: return Kernel<3, 1, true>();
-    default: return table ? Kernel<4, 1, true>() : Kernel<4, 1, false>();
+    case 1: return Kernel<1, 1, true>(mixed);
+    case 2: return table ? Kernel<2, 1, true>(mixed) : Kernel<2, 1, false>(mixed);
+    case 3: return Kernel<3, 1, true>(mixed);
+    default: return table ? Kernel<4, 1, true>(mixed) : Kernel<4, 1, false>(mixed);
   }
 }
 
 const void* KernelOf(const PrefillArgs& args) {
-  return KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr);
+  return KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr,
+                  args.streams.gains != nullptr);
 }
 const void* KernelOf(const GroupedArgs& args) {
   STOCH_CHECK(args.streams.halves == 1 && (args.streams.words == 2 || args.streams.words == 4));
@@ -107,7 +111,8 @@ const void* KernelOf(const GroupedArgs& args) {
 template <typename Args>
 const void* Choose(DeviceContext& ctx, const ScPlan& plan, const Args& args) {
   const void* kernel = KernelOf(args);
-  const size_t stage = static_cast<size_t>((4 * args.streams.words + 2) * kUnitBytes + kScaleBytes);
+  const size_t stage = static_cast<size_t>((4 * args.streams.words + 2) * kUnitBytes + kScaleBytes) +
+                       (args.streams.gains != nullptr ? size_t{prefill::kTokenScaleBytes} : 0);
   STOCH_CHECK(plan.stages >= 2 && plan.stages <= kMaxStages);
   STOCH_CHECK(static_cast<size_t>(plan.shared_bytes) >= kRingHeader + static_cast<size_t>(plan.stages) * stage);
   AllowShared(ctx, kernel, static_cast<size_t>(plan.shared_bytes));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <type_traits>
+
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/launch.h"
@@ -21,9 +23,10 @@ __device__ uint32_t ValidBits(int word, int stoc_len) {
 
 // Part `half` of a stream.
 template <int kWords>
-__device__ __forceinline__ uint4 LoadStream(const ScTables& tables, int dim_in_chunk, int level, int half) {
+__device__ __forceinline__ uint4 LoadStream(const ScTables& tables, const uint32_t* streams, int dim_in_chunk,
+                                            int level, int half) {
   const uint32_t* stream =
-      tables.streams +
+      streams +
       (static_cast<int64_t>(dim_in_chunk & (tables.masks - 1)) * tables.levels + level) * tables.stream_words +
       half * kWords;
   if constexpr (kWords == 4) {  // stream_words is 4 or 8
@@ -36,9 +39,16 @@ __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, int dim_in_c
   }
 }
 
-template <int kWords, bool kStaged, bool kSlots>
+struct NoRows {};
+
+// Rows: NoRows; SlotRows, where tokens are slots of experts; RowStreams, where rows have lengths of their own, never
+// staged.
+template <int kWords, bool kStaged, typename Rows>
 __global__ void __launch_bounds__(kThreads)
-    ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count, SlotRows rows) {
+    ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count, Rows rows) {
+  constexpr bool kSlots = std::is_same_v<Rows, SlotRows>;
+  constexpr bool kMixed = std::is_same_v<Rows, RowStreams>;
+  static_assert(!(kStaged && kMixed));
   // [16 dims][levels][halves][4 words]: 16-byte entries whatever the stream length.
   extern __shared__ uint4 staged[];
   const int dim_block = static_cast<int>(blockIdx.x);
@@ -48,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int dim = static_cast<int>(threadIdx.x) / 32; dim < 16; dim += kThreads / 32) {
       for (int i = static_cast<int>(threadIdx.x) % 32; i < tables.levels * out.halves; i += 32) {
         staged[dim * tables.levels * out.halves + i] =
-            LoadStream<kWords>(tables, block_in_chunk * 16 + dim, i / out.halves, i % out.halves);
+            LoadStream<kWords>(tables, tables.streams, block_in_chunk * 16 + dim, i / out.halves, i % out.halves);
       }
     }
   }
@@ -73,6 +83,17 @@ __global__ void __launch_bounds__(kThreads)
     if (kSlots || token < out.tokens) {
       codes = *reinterpret_cast<const uint32_t*>(a.codes + row * a.dims.padded + dim_block * 16 + lane * 4);
     }
+    const uint32_t* streams = tables.streams;
+    [[maybe_unused]] float gain = 0.0f;
+    if constexpr (kMixed) {
+      const int64_t chunk = dim_block / out.blocks_per_chunk;
+      const RowSlots& slots = rows.slots;
+      const int slot = token < out.tokens && slots.slots != nullptr
+                           ? slots.slots[token * slots.per_row + (slots.per_row > 1 ? chunk : 0)]
+                           : 0;
+      streams = rows.tables[slot].streams;
+      gain = rows.tables[slot].gain;
+    }
     for (int half = 0; half < out.halves; ++half) {
       uint32_t* block =
           reinterpret_cast<uint32_t*>(out.data + out.block_offset(token / out.tile_tokens, dim_block, half));
@@ -86,8 +107,10 @@ __global__ void __launch_bounds__(kThreads)
         uint4 entry;
         if constexpr (kStaged) {
           entry = staged[((lane * 4 + j) * tables.levels + level) * out.halves + half];
+        } else if (!kMixed || streams != nullptr) {
+          entry = LoadStream<kWords>(tables, streams, block_in_chunk * 16 + lane * 4 + j, level, half);
         } else {
-          entry = LoadStream<kWords>(tables, block_in_chunk * 16 + lane * 4 + j, level, half);
+          entry = make_uint4(0, 0, 0, 0);
         }
         const uint32_t w[4] = {entry.x, entry.y, entry.z, entry.w};
         uint32_t count = 0;
@@ -107,40 +130,52 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t chunk = dim_block / out.blocks_per_chunk;
       out.scales[chunk * out.tokens_padded() + token] =
           kSlots || token < out.tokens ? a.scales[chunk * a.tokens + row] : 0.0f;
+      if constexpr (kMixed) out.gains[chunk * out.tokens_padded() + token] = gain;
     }
   }
 }
 
-template <int kWords, bool kSlots>
+template <int kWords, typename Rows>
 void Launch(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out, int* flags,
-            int flag_count, const SlotRows& rows) {
-  const bool is_staged = out.tokens >= kFewestStagedTokens;
-  const int shared = is_staged ? 16 * tables.levels * out.halves * 16 : 0;
-  const auto kernel =
-      is_staged ? ExpandStreamsKernel<kWords, true, kSlots> : ExpandStreamsKernel<kWords, false, kSlots>;
-  AllowShared(ctx, kernel, static_cast<size_t>(shared));
+            int flag_count, const Rows& rows) {
   const dim3 grid(static_cast<unsigned>(out.dim_blocks),
                   static_cast<unsigned>((out.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
-  LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), static_cast<size_t>(shared), tables, a, out, flags, flag_count,
-                   rows);
+  if constexpr (std::is_same_v<Rows, RowStreams>) {
+    LaunchOverlapped(ctx, ExpandStreamsKernel<kWords, false, Rows>, grid, dim3(kThreads), 0, tables, a, out, flags,
+                     flag_count, rows);
+  } else {
+    const bool is_staged = out.tokens >= kFewestStagedTokens;
+    const int shared = is_staged ? 16 * tables.levels * out.halves * 16 : 0;
+    const auto kernel = is_staged ? ExpandStreamsKernel<kWords, true, Rows> : ExpandStreamsKernel<kWords, false, Rows>;
+    AllowShared(ctx, kernel, static_cast<size_t>(shared));
+    LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), static_cast<size_t>(shared), tables, a, out, flags, flag_count,
+                     rows);
+  }
+}
+
+template <int kWords>
+void LaunchEither(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+                  int* flags, int flag_count, const RowStreams* rows) {
+  if (rows != nullptr) return Launch<kWords>(ctx, tables, a, out, flags, flag_count, *rows);
+  Launch<kWords>(ctx, tables, a, out, flags, flag_count, NoRows{});
 }
 
 }  // namespace
 
 void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
-                         int* flags, int flag_count) {
+                         int* flags, int flag_count, const RowStreams* rows) {
   switch (out.words) {
-    case 1: return Launch<1, false>(ctx, tables, a, out, flags, flag_count, {});
-    case 2: return Launch<2, false>(ctx, tables, a, out, flags, flag_count, {});
-    case 3: return Launch<3, false>(ctx, tables, a, out, flags, flag_count, {});
-    default: return Launch<4, false>(ctx, tables, a, out, flags, flag_count, {});
+    case 1: return LaunchEither<1>(ctx, tables, a, out, flags, flag_count, rows);
+    case 2: return LaunchEither<2>(ctx, tables, a, out, flags, flag_count, rows);
+    case 3: return LaunchEither<3>(ctx, tables, a, out, flags, flag_count, rows);
+    default: return LaunchEither<4>(ctx, tables, a, out, flags, flag_count, rows);
   }
 }
 
 void LaunchExpandSlots(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                        const SlotRows& rows) {
   STOCH_CHECK(out.words == 2 || out.words == 4);
-  const auto launch = out.words == 2 ? Launch<2, true> : Launch<4, true>;
+  const auto launch = out.words == 2 ? Launch<2, SlotRows> : Launch<4, SlotRows>;
   launch(ctx, tables, a, out, nullptr, 0, rows);
 }
 

@@ -17,6 +17,7 @@
 
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/sc/format/layout.h"
+#include "kernels/cuda/sc/format/lengths.h"
 #include "kernels/cuda/sc/format/tables.h"
 
 namespace stoch::cuda {
@@ -24,15 +25,22 @@ namespace stoch::cuda {
 struct ScStreams : StreamShape {
   uint8_t* data = nullptr;  // bytes() of them, 128-byte aligned
   float* scales = nullptr;  // [chunks][tokens_padded()], 0 for padding tokens
+  float* gains = nullptr;   // the same of rows with lengths of their own, else null
 
   STOCH_LAYOUT_FN int64_t block_offset(int token_tile, int dim_block, int half) const {
     return ((static_cast<int64_t>(token_tile) * dim_blocks + dim_block) * halves + half) * block_bytes();
   }
 };
 
-// Writes the streams and scales of `a`, and zeroes flags[0..flag_count).
-// Requires: tables of a kSignMagnitude operator with streams.
+// Rows with lengths of their own: LengthView::streams, and the slots of the rows.
+struct RowStreams {
+  const StreamTable* tables = nullptr;
+  RowSlots slots;
+};
+
+// Writes the streams and scales of `a`, with `rows` gains too, and zeroes flags[0..flag_count).
+// Requires: tables of a kSignMagnitude operator with streams; of rows with several lengths, of the longest.
 void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
-                         int* flags, int flag_count);
+                         int* flags, int flag_count, const RowStreams* rows = nullptr);
 
 }  // namespace stoch::cuda

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block a row: it stands in front of every linear of a decode step, so f(x) stays in shared memory between the norm,
+// the metrics and the quantizer.
+#include "kernels/base/check.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/block_reduce.cuh"
+#include "kernels/cuda/device/lengths.cuh"
+#include "kernels/cuda/device/scope.cuh"
+#include "kernels/cuda/mixed/prepare.h"
+#include "kernels/cuda/prologue/norm_factor.cuh"
+#include "kernels/cuda/runtime/launch.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kMaxChunkDims = 128;
+constexpr int kEach = kMaxChunkDims / kWarp;  // elements of a chunk that a lane quantizes
+
+struct PrepareArgs {
+  RowSource source;
+  ScDims dims;
+  int64_t tokens = 0;
+  ScopeParams params;
+  uint8_t* codes = nullptr;
+  float* scales = nullptr;
+  FiniteReporter reporter;
+  int count = 0;
+  bool needs_l2 = false;
+  PrepareTask tasks[kMaxScTasks];
+};
+
+struct PrepareShared {
+  float fold[kRowLanes];
+  uint32_t largest[kWarps];
+};
+
+// Slots of the tasks with a metric of the whole row.
+__device__ void DispatchRow(const PrepareArgs& args, int64_t row, const float* values, PrepareShared& shared) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) bits = max(bits, shared.largest[w]);
+  const float amax = BitsToFloat(bits);
+  float l2 = 0.0f;
+  if (args.needs_l2) {
+    __syncthreads();  // the norm was folded
+    if (threadIdx.x < kRowLanes) {
+      float lane = 0.0f;
+      for (int64_t i = threadIdx.x; i < args.dims.dims; i += kRowLanes) lane = Fma(values[i], values[i], lane);
+      shared.fold[threadIdx.x] = lane;
+    }
+    __syncthreads();
+    l2 = Sqrt(FoldShared<kWarp>(shared.fold));
+  }
+  for (int t = 0; t < args.count; ++t) {
+    const PrepareTask& task = args.tasks[t];
+    if (task.slots == nullptr || task.view.scope == ScLengthScope::kChunk) continue;
+    const int level = FixedLevel(task.view, SignedMetric(task.view, amax, l2));
+    for (int c = static_cast<int>(threadIdx.x); c < task.per_row; c += kThreads) {
+      task.slots[row * task.per_row + c] = SlotOfLevel(task.view, level, c);
+    }
+  }
+}
+
+// A warp a chunk.
+__device__ void QuantizeChunks(const PrepareArgs& args, int64_t row, const float* values) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t c = threadIdx.x / kWarp; c < args.dims.chunks; c += kWarps) {
+    const int n = static_cast<int>(args.dims.chunk_dims(c));
+    const float* from = values + c * args.dims.chunk_d;
+    float x[kEach];
+    uint32_t largest = 0;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      x[k] = lane + k * kWarp < n ? from[lane + k * kWarp] : 0.0f;
+      largest = max(largest, FloatToBits(x[k]) & 0x7fffffffu);
+    }
+    Extremes e;
+    e.max_abs_bits = __reduce_max_sync(kAllLanes, largest);
+    const Scope scope(args.params, e);
+    uint8_t* to = args.codes + row * args.dims.padded + c * args.dims.chunk_stride;
+    const int padded = static_cast<int>(args.dims.chunk_padded(c));
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      const int d = lane + k * kWarp;
+      if (d < padded) to[d] = d < n ? scope.Code(args.params, x[k]) : uint8_t{0};
+    }
+    if (lane < args.count) {
+      const PrepareTask& task = args.tasks[lane];
+      if (task.slots != nullptr && task.view.scope == ScLengthScope::kChunk) {
+        const int level = FixedLevel(task.view, BitsToFloat(e.max_abs_bits));
+        task.slots[row * task.per_row + c] = SlotOfLevel(task.view, level, c);
+      }
+    }
+    if (lane != 0) continue;
+    args.scales[c * args.tokens + row] = scope.scale;
+    if (!scope.finite) args.reporter.Report();
+  }
+}
+
+template <Prologue P>
+__global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_constant__ PrepareArgs args) {
+  extern __shared__ __align__(16) float values[];  // [dims]: f(x)
+  __shared__ PrepareShared shared;
+  const int64_t row = blockIdx.x;
+  const int64_t dims = args.dims.dims;
+  StartNext();
+  WaitForPrevious();
+  const float* x = args.source.x + row * args.source.x_stride;
+  const float* x2 = P == Prologue::kSiluMul ? args.source.x2 + row * args.source.x2_stride : nullptr;
+  float r = 0.0f;
+  if constexpr (P == Prologue::kRmsNorm) r = NormFactor(x, dims, args.source.norm_eps, shared.fold);
+  uint32_t largest = 0;
+#pragma unroll 8
+  for (int64_t i = threadIdx.x; i < dims; i += kThreads) {
+    const float value = PrologueValue<P>(args.source, x, x2, r, i);
+    values[i] = value;
+    largest = max(largest, FloatToBits(value) & 0x7fffffffu);
+  }
+  largest = __reduce_max_sync(kAllLanes, largest);
+  if (threadIdx.x % kWarp == 0) shared.largest[threadIdx.x / kWarp] = largest;
+  __syncthreads();
+  QuantizeChunks(args, row, values);
+  DispatchRow(args, row, values, shared);
+}
+
+}  // namespace
+
+bool PreparesRows(const GpuTraits& gpu, const ScDims& dims) {
+  constexpr int64_t kStatic = sizeof(PrepareShared) + 1024;
+  return dims.chunk_d <= kMaxChunkDims &&
+         dims.dims * static_cast<int64_t>(sizeof(float)) + kStatic <= gpu.max_shared_bytes;
+}
+
+ScActivationView LaunchPrepareRows(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
+                                   const ScDims& dims, int q_max, const PrepareTask* tasks, int count,
+                                   const FiniteReporter& reporter) {
+  STOCH_CHECK(count <= kMaxScTasks && PreparesRows(ctx.traits, dims));
+  PrepareArgs args;
+  args.source = source;
+  args.dims = dims;
+  args.tokens = tokens;
+  args.params = {ScCode::kSignMagnitude, q_max, kScaleFloor};
+  args.codes = scratch.Take<uint8_t>(tokens * dims.padded);
+  args.scales = scratch.Take<float>(tokens * dims.chunks);
+  args.reporter = reporter;
+  args.count = count;
+  for (int i = 0; i < count; ++i) {
+    args.tasks[i] = tasks[i];
+    const LengthView& view = tasks[i].view;
+    const bool of_row = tasks[i].slots != nullptr && view.scope != ScLengthScope::kChunk;
+    args.needs_l2 = args.needs_l2 || (of_row && view.metric != ScMetric::kAmax);
+  }
+  const size_t shared = static_cast<size_t>(dims.dims) * sizeof(float);
+  const auto kernel = DispatchPrologue(source.prologue, [](auto p) { return PrepareRowsKernel<p>; });
+  AllowShared(ctx, kernel, shared);
+  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(tokens)), dim3(kThreads), shared, args);
+  return {dims, tokens, args.codes, args.scales};
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompts of linears whose rows, or (row, chunk)s, have stream lengths of their own: one product on binary tensor cores
+// at the longest length, where shorter streams are zeros behind their last cycle. No wait for the host.
+//
+// Bits: docs/research.md#mixed-lengths, as on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/mixed/decode.h"
+#include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/runtime/context.h"
+
+namespace stoch::cuda {
+
+// Rows from which these kernels beat several passes of those of decode steps.
+inline constexpr int64_t kMixedPromptRows = 33;
+
+// Whether they take weights of this kind: as DecodesMixed, with streams that nest (kernels/sc/sc_nested.h) in place of
+// bytes, on a GPU with wgmma.
+bool PromptsMixed(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features);
+// The same of a weight, without looking through its tables.
+bool PromptsMixed(DeviceContext& ctx, const MixedTask& task);
+
+// y = f(x) @ w^T, set or added, for tasks that PromptsMixed takes and SharesRows allows together.
+// Requires: 1..kMaxScTasks tasks.
+void LaunchMixedPrompt(DeviceContext& ctx, const OpSite& site, const RowSource& source, int64_t rows,
+                       std::span<const MixedTask> tasks, const FiniteReporter& reporter);
+
+// Scratch of LaunchMixedPrompt for weights of these sizes, in any grouping, at most.
+int64_t MixedPromptScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, std::span<const int64_t> out_features,
+                                int64_t in_features, int64_t tokens);
+
+}  // namespace stoch::cuda
