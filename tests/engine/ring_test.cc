@@ -23,8 +23,7 @@ namespace stoch::test {
 namespace {
 
 // Eight devices on one GPU, where there is one.
-const int kLogicalGpus =
-    setenv("STOCH_TEST_LOGICAL_GPUS", "8", 1) + setenv("STOCH_TEST_SHARED_STREAM", "1", 1);
+const int kLogicalGpus = setenv("STOCH_TEST_LOGICAL_GPUS", "8", 1) + setenv("STOCH_TEST_SHARED_STREAM", "1", 1);
 
 TEST(Ring, ShortLengthsAreThoseOfOneDevice) {
   ExpectLengths({1, 3, 7, 8, 9, 15, 16, 17, 63, 64, 65}, DealtSplits(), {"fp32", "preset=halved"});

@@ -28,8 +28,8 @@ struct Shape {
 
 // A sequence over some devices of a backend, with a call that runs its next rows.
 struct Ring {
-  Ring(std::shared_ptr<Backend> devices, Precision precision, int count,
-       const std::string& settings = "preset=halved", const Shape& its_shape = {})
+  Ring(std::shared_ptr<Backend> devices, Precision precision, int count, const std::string& settings = "preset=halved",
+       const Shape& its_shape = {})
       : stripes(count), shape(its_shape), backend(std::move(devices)) {
     DecoderConfig config;
     config.num_attention_heads = shape.heads;

@@ -14,6 +14,7 @@ namespace stoch::cuda {
 // sequences are not known then, and a call of ScNormalise::kCall is the whole pass.
 // Bits: docs/research.md, as on the CPU.
 void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
-                          const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass, bool recording);
+                          const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass,
+                          bool recording);
 
 }  // namespace stoch::cuda
