@@ -43,8 +43,8 @@ void CheckSameCaches(const RingAttentionCall& call) {
 }  // namespace
 
 LostHop MakeLostHop(const RingHop& hop, const char* what, int64_t limit_ms) {
-  return LostHop(SiteName(hop.site) + ": hop " + std::to_string(hop.hop) + " of " + std::to_string(hop.hops) + " from " +
-                     DeviceName(hop.from) + " to " + DeviceName(hop.to) + " " + what + " within " +
+  return LostHop(SiteName(hop.site) + ": hop " + std::to_string(hop.hop) + " of " + std::to_string(hop.hops) +
+                     " from " + DeviceName(hop.from) + " to " + DeviceName(hop.to) + " " + what + " within " +
                      std::to_string(limit_ms) + " ms",
                  hop);
 }

@@ -112,8 +112,8 @@ void CheckKvOperators(const KvCacheSpec& spec) {
 void CheckStripes(const KvCacheSpec& spec) {
   constexpr int kDealtPage = 64;
   if (IsStripeCount(spec.stripes) && (spec.stripes == 1 || spec.page_tokens == kDealtPage)) return;
-  Reject({-1, "kv cache"}, "stripes must be 1, 2, 4 or 8, and pages of more than one have " +
-                               std::to_string(kDealtPage) + " positions");
+  Reject({-1, "kv cache"},
+         "stripes must be 1, 2, 4 or 8, and pages of more than one have " + std::to_string(kDealtPage) + " positions");
 }
 
 void RejectNonFinite(std::span<const WeightSource> parts, int64_t row) {

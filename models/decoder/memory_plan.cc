@@ -206,9 +206,11 @@ std::vector<OperatorKernels> KernelsOf(const DecoderConfig& config, Precision pr
     if (linear.id != ScOperatorId::kQProj) continue;
     OperatorKernels& attention = result.emplace_back(OperatorKernels{"attention", {}});
     for (const int64_t count : tokens) {
-      attention.kernels.push_back(backend.AttentionKernel(OneLayerSpec(config, precision, sc, shard),
-                                                          static_cast<int>(shard.heads.size()), count,
-                                                          count > kStepTokens));
+      const std::string kernel = backend.AttentionKernel(
+          OneLayerSpec(config, precision, sc, shard), static_cast<int>(shard.heads.size()), count, count > kStepTokens);
+      // One kernel for every row where there is a choice otherwise.
+      attention.kernels.push_back(precision == Precision::kSc && sc.dilated.enabled && !kernel.empty() ? "dilated"
+                                                                                                       : kernel);
     }
   }
   return result;

@@ -15,16 +15,15 @@
 #include "engine/placement.h"
 #include "kernels/math/random.h"
 #include "tests/engine/dealt_models.h"
-#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
+#include "tests/support/ring_gpus.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch::test {
 namespace {
 
-// Eight devices on one GPU, where there is one.
-const int kLogicalGpus =
-    setenv("STOCH_TEST_LOGICAL_GPUS", "8", 1) + setenv("STOCH_TEST_SHARED_STREAM", "1", 1);
+// Linears of several devices on one GPU must not run side by side.
+const int kSharedStream = setenv("STOCH_TEST_SHARED_STREAM", "1", 1);
 
 TEST(Ring, ShortLengthsAreThoseOfOneDevice) {
   ExpectLengths({1, 3, 7, 8, 9, 15, 16, 17, 63, 64, 65}, DealtSplits(), {"fp32", "preset=halved"});
@@ -40,18 +39,17 @@ TEST(Ring, LengthsAcrossLanesAndPassesAreThoseOfOneDevice) {
 
 // ------------------------------------------------------------------------------------------------------- GPUs ----
 
-constexpr BackendUnderTest kGpu{"cuda:0,1,2,3,4,5,6,7", "", 0};
 const Splits kGpuSplits = {{"cuda:0,1", "sequence"}, {"cuda:0,1,2,3", "sequence"}};
 
 TEST(Ring, GpusHaveTheBitsOfOneDevice) {
-  STOCH_OPEN_OR_SKIP(gpu, kGpu);
+  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
   ExpectLengths({1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000}, kGpuSplits, {"fp32", "preset=halved"});
   ExpectLengths({1, 17, 65}, {{"cuda:0,1,2,3", "sequence:2,row:2"}, {"cuda:0,1,2,3,4,5,6,7", "sequence"}},
                 {"fp32", "preset=halved"});
 }
 
 TEST(Ring, GpusThatDoNotReachEachOtherHaveTheBitsOfOneDevice) {
-  STOCH_OPEN_OR_SKIP(gpu, kGpu);
+  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
   setenv("NCCL_P2P_DISABLE", "1", 1);
   ExpectLengths({1, 17, 65, 257}, kGpuSplits, {"fp32", "preset=halved"});
   unsetenv("NCCL_P2P_DISABLE");
@@ -71,7 +69,7 @@ class RingHops : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (!is_gpu()) return;
-    STOCH_OPEN_OR_SKIP(gpu, kGpu);
+    STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
   }
   static bool is_gpu() { return std::string(GetParam()) == "cuda"; }
 };

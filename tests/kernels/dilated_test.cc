@@ -462,7 +462,7 @@ Matrix LastRows(Backend& backend, const Case& c, const Inputs& in, int64_t rows)
   return runner.Run({{&in, c.tokens - rows, rows}});
 }
 
-// Rows of one block, of clusters, of scores in shared memory and beyond; heads of every width; every kind of operator.
+// Rows of one block, of clusters, of scores in shared memory and beyond; heads of every width.
 TEST(DilatedDepth, AGpuHasTheBitsOfTheCpu) {
   STOCH_OPEN_OR_SKIP(gpu, (test::BackendUnderTest{"cuda:0", "", 0}));
   STOCH_OPEN_OR_SKIP(cpu, (test::BackendUnderTest{"cpu", "", 2}));
@@ -480,14 +480,12 @@ TEST(DilatedDepth, AGpuHasTheBitsOfTheCpu) {
       c.head_dim = std::vector<int>{64, 128, 24, 256}[seed % 4];
       c.first_head = static_cast<int64_t>(seed % 5);
       if (seed % 3 == 1) c.sc.scramble_masks = 256;
-      if (seed % 5 == 2) c.sc.gate = ScGate::kXnor;  // the kernels of other tables
-      // Code 0 counts in an XNOR gate, which is why models refuse it where there is a window.
+      if (seed % 5 == 2) c.sc.gate = ScGate::kXnor;  // another table, where code 0 counts: so without a window
       c.window = seed % 4 == 1 && c.sc.gate != ScGate::kXnor ? 3000 : 0;
       c.sc.halve = c.sc.gate != ScGate::kXnor && seed % 2 == 0;
       const Inputs in(seed++, c);
       for (const int64_t rows : {1, 5, 40}) {
-        ASSERT_TRUE(
-            test::SameBits(LastRows(*gpu, c, in, rows).values, LastRows(*cpu, c, in, rows).values))
+        ASSERT_TRUE(test::SameBits(LastRows(*gpu, c, in, rows).values, LastRows(*cpu, c, in, rows).values))
             << c.Text() << ", the last " << rows;
       }
     }

@@ -3,23 +3,18 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <numeric>
 
 #include "kernels/math/random.h"
 #include "models/decoder/memory_plan.h"
 #include "models/sc_model_config.h"
-#include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
+#include "tests/support/ring_gpus.h"
 
 namespace stoch::test {
 namespace {
 
-// Eight devices on one GPU, where there is one.
-const int kLogicalGpus = setenv("STOCH_TEST_LOGICAL_GPUS", "8", 1);
-
 constexpr BackendUnderTest kCpu{"cpu:8", "", 1};
-constexpr BackendUnderTest kGpu{"cuda:0,1,2,3,4,5,6,7", "", 0};
 
 struct Shape {
   int heads = 4, kv_heads = 2, head_dim = 24;
@@ -28,8 +23,8 @@ struct Shape {
 
 // A sequence over some devices of a backend, with a call that runs its next rows.
 struct Ring {
-  Ring(std::shared_ptr<Backend> devices, Precision precision, int count,
-       const std::string& settings = "preset=halved", const Shape& its_shape = {})
+  Ring(std::shared_ptr<Backend> devices, Precision precision, int count, const std::string& settings = "preset=halved",
+       const Shape& its_shape = {})
       : stripes(count), shape(its_shape), backend(std::move(devices)) {
     DecoderConfig config;
     config.num_attention_heads = shape.heads;
@@ -139,7 +134,7 @@ struct Ring {
 class RingDevices : public testing::TestWithParam<BackendUnderTest> {};
 
 TEST_P(RingDevices, EveryRouteGivesTheBitsOfAttention) {
-  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
   const bool is_cpu = backend->name() == "cpu";
   const std::vector<int32_t> passes = {21, 1, 90, 3, 30};
   for (const Precision precision : {Precision::kFp32, Precision::kSc}) {
@@ -158,12 +153,12 @@ TEST_P(RingDevices, EveryRouteGivesTheBitsOfAttention) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, RingDevices, testing::Values(kCpu, kGpu),
+INSTANTIATE_TEST_SUITE_P(Devices, RingDevices, testing::Values(kCpu, kRingGpus),
                          [](const auto& param) { return std::string(param.index == 0 ? "cpu" : "cuda"); });
 
 // Heads that tiles are built for, long passes after short ones, one KV head and several, contexts of many pages.
 TEST(RingAttention, GpusGiveTheBitsOfOneCpu) {
-  STOCH_OPEN_OR_SKIP(gpu, kGpu);
+  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
   const Shape shapes[] = {{4, 2, 64, 1664}, {8, 1, 128, 1664}, {3, 3, 24, 1664}};
   for (const char* settings : {"fp32", "preset=halved", "preset=published,attention=per_token"}) {
@@ -184,7 +179,7 @@ TEST(RingAttention, GpusGiveTheBitsOfOneCpu) {
 }
 
 TEST(RingAttention, GpusRefuseWhatTheyDoNotHave) {
-  STOCH_OPEN_OR_SKIP(gpu, kGpu);
+  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
   Ring query(gpu, Precision::kSc, 2);
   query.call.route = RingRoute::kQuery;
   query.Prepare(20, 0);

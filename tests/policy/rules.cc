@@ -120,6 +120,7 @@ std::vector<Layer> MakeLayers() {
        launch + Patterns{"kernels/cuda/attention/*.h", "kernels/cuda/sc/tensor_core/operand.cuh"}},
       {"kernels/cuda/attention/", launch},
       {"kernels/cuda/comm/", launch},
+      {"kernels/cuda/ring/", launch + Patterns{"kernels/cuda/attention/*.h", "kernels/cuda/comm/*.h"}},
       {"kernels/cuda/families/", linear + Patterns{"kernels/cuda/weights/"}},
       {"kernels/cuda/sampling/", launch},
       {"kernels/cuda/weights/", launch},

@@ -223,8 +223,8 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
   RunScRows(ctx, args, shape, qk, av, q, window, rows, limits, plan.short_rows);
 }
 
-void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
-                  const AttentionPlan& plan, const RowSet& rows, const AttentionLimits& limits) {
+void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
+                  const RowSet& rows, const AttentionLimits& limits) {
   Scratch scratch(ctx.workspace);
   const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, limits);
   if (plan.short_rows == AttentionKernel::kExactSplit) {

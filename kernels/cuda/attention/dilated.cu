@@ -179,8 +179,8 @@ __device__ __forceinline__ void Values(const Block& b, const Probabilities& p, f
     const int i = first + OwnToken();
     int level = 0;
     if (i < b.span) {
-      const float weight = b.in_shared ? b.s.scores[i]
-                                       : b.weight(i, b.exponential(i, __ldcg(b.spill + i), p.largest), p.sum);
+      const float weight =
+          b.in_shared ? b.s.scores[i] : b.weight(i, b.exponential(i, __ldcg(b.spill + i), p.largest), p.sum);
       level = BipolarLevel(weight, p_scale, av.q_max);
     }
     const int place = TablePlace(av, b.origin + i, level);

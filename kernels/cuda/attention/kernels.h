@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels behind LaunchAttention and what they share. Private to attention*.cu.
+// The kernels behind LaunchAttention and what they share. Private to this folder and to ring/.
 #pragma once
 
 #include <cstdint>
@@ -106,8 +106,8 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
                  const ScTables& qk, const ScTables& av, const QueryCodes& q, const WindowScales& window,
                  const AttendedRows& rows, const AttentionLimits& limits);
 // kExact in fp32.
-void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
-                  const AttentionPlan& plan, const RowSet& rows, const AttentionLimits& limits);
+void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
+                  const RowSet& rows, const AttentionLimits& limits);
 
 // ---- window.cu: after LaunchAppendValues, quantizes q and the whole window of every sequence as kPerHead
 // and kPerRow want it, into args.kv's code layer, `q` and `scales`. max_length bounds every sequence; sequences is

@@ -72,7 +72,8 @@ void Validate(const KvCacheSpec& spec) {
     }
     if (spec.stripes > 1 && !ArePlain(layer)) {
       throw InvalidInput(
-          "kv cache: --split sequence with mixed lengths, integers, a multiplier table or gate = xnor in attention runs "
+          "kv cache: --split sequence with mixed lengths, integers, a multiplier table or gate = xnor in attention "
+          "runs "
           "on the CPU only: give --device cpu:2, or --split row");
     }
     if (spec.mode == AttentionMode::kPerToken || ArePlain(layer)) continue;

@@ -8,6 +8,8 @@
 //                              by four for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4;
 //                              v_words [page][kv_head][token / 4][dim], byte = token % 4;
 //                              k_scales, v_scales F32 [page][kv_head][token]
+// With stripes (kernels/stripes.h), `stripes` consecutive pages of a pass share one here: position j of the page_tokens /
+// stripes of page p that this device has is position p % stripes * page_tokens / stripes + j of page p / stripes.
 // kPerHead and kPerRow quantize the whole window again in every pass, into one code layer that all layers share.
 #pragma once
 

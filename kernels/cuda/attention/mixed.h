@@ -14,7 +14,8 @@ namespace stoch::cuda {
 // sequences are not known then, and a call of ScNormalise::kCall is the whole pass.
 // Bits: docs/research.md, as on the CPU.
 void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
-                          const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass, bool recording);
+                          const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass,
+                          bool recording);
 
 // The same by the row kernel of plain streams, with the table of its length for every (row, head); no wait for the host.
 // Requires: TakesMixedRows; scratch of rows planned for the limits of the pass.

@@ -78,9 +78,7 @@ struct Row {
     if (t < first_seen) return 0;
     return args.pairs.count == 0 ? 1 : admitted.Times(static_cast<int>(t));
   }
-  __device__ float* out() const {
-    return a.out + row * a.out_stride + static_cast<int64_t>(head) * kv.head_dim;
-  }
+  __device__ float* out() const { return a.out + row * a.out_stride + static_cast<int64_t>(head) * kv.head_dim; }
   __device__ float weight(int64_t t) const { return scores[t] * kv.v_scales[kv.Scale(page(t), kv_head, slot(t))]; }
 };
 

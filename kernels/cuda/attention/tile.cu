@@ -8,9 +8,7 @@
 namespace stoch::cuda {
 namespace {
 
-int64_t PaddedLength(const QueryTile& tile) {
-  return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
-}
+int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
 // The same call for `heads` query heads from `first` on, a multiple of the group. Requires: one tile, or all heads, as
 // scratch has a place for every head of a tile.

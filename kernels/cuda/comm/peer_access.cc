@@ -72,8 +72,7 @@ void CopyBetween(void* to, const Device& to_device, const void* from, const Devi
   if (AreOneGpu(from_device, to_device)) {
     STOCH_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
   } else {
-    STOCH_CUDA(
-        cudaMemcpyPeerAsync(to, OrdinalOf(to_device.index), from, OrdinalOf(from_device.index), bytes, stream));
+    STOCH_CUDA(cudaMemcpyPeerAsync(to, OrdinalOf(to_device.index), from, OrdinalOf(from_device.index), bytes, stream));
   }
 }
 

@@ -16,7 +16,6 @@
 namespace stoch::cuda {
 namespace {
 
-
 // What a device has of a call.
 struct Part {
   DeviceContext* ctx = nullptr;
@@ -165,8 +164,7 @@ RingRounds RingPass::Rounds() {
   };
   rounds.unpack = [this](int rank, int64_t round, int origin, cudaStream_t stream, const uint8_t* slab) {
     const Part& part = at(rank);
-    const KvView window =
-        PlacesOf(part).window(part.scratch, static_cast<int>(round % kRingWindows), part.args.kv);
+    const KvView window = PlacesOf(part).window(part.scratch, static_cast<int>(round % kRingWindows), part.args.kv);
     LaunchUnpackBlock(stream, slab, BlockOf(part, round, origin), window);
   };
   rounds.compute = [this](int rank, int64_t round) { Compute(rank, round); };
@@ -218,8 +216,7 @@ AttendedRows RingPass::WindowRows(Part& part, int64_t round) const {
                           static_cast<int32_t>(stripe.index * stripe.width())});
     end = first;
   }
-  attended.tiles.device =
-      part.rows.tiles + FirstDealtTile(static_cast<int64_t>(SequenceOf(round)), rows.first_row);
+  attended.tiles.device = part.rows.tiles + FirstDealtTile(static_cast<int64_t>(SequenceOf(round)), rows.first_row);
   attended.tiles.host = part.tiles;
   return attended;
 }

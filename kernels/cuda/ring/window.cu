@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/ring/window.h"
-
 #include <algorithm>
 
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/ring/window.h"
 #include "kernels/math/elementary.h"
 
 namespace stoch::cuda {
@@ -74,8 +73,7 @@ __global__ void __launch_bounds__(kThreads) DealKernel(const DealArgs args) {
   args.dealt.row_sequence[row] = 0;
   args.dealt.rows[row] = {0, position, position, i};
   const int32_t per_page_shift = args.page_shift - stripe.count_shift;
-  const int32_t page =
-      args.pass.pages[static_cast<int64_t>(s) * args.pass.max_pages + (local >> per_page_shift)];
+  const int32_t page = args.pass.pages[static_cast<int64_t>(s) * args.pass.max_pages + (local >> per_page_shift)];
   const int32_t share = page & ((1 << stripe.count_shift) - 1);
   args.dealt.slots[row] = (page >> stripe.count_shift << args.page_shift) + (share << per_page_shift) +
                           (local & ((1 << per_page_shift) - 1));

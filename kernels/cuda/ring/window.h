@@ -17,7 +17,7 @@ void LaunchDeal(DeviceContext& ctx, const PassView& pass, int64_t sequences, int
 
 // One KV head of the pages [0, pages) of one sequence of a pass.
 struct RingBlock {
-  Stripe stripe;                 // whose positions
+  Stripe stripe;  // whose positions
   int64_t pages = 0;
   const int32_t* page_list = nullptr;  // the sequence's pages, on the device
   int32_t kv_head = 0;

@@ -41,7 +41,7 @@ struct QueryTile {
   int32_t sequence = 0;
   int32_t first_row = 0;
   int32_t num_rows = 0;
-  int32_t start_position = 0;  // of first_row: local to the stripe
+  int32_t start_position = 0;         // of first_row: local to the stripe
   int32_t width_shift = kWholeShift;  // the stripe has 1 << width_shift of every kStripePeriod positions,
   int32_t stripe_begin = 0;           // from this one on
 

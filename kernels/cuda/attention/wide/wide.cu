@@ -8,9 +8,7 @@
 namespace stoch::cuda {
 namespace {
 
-int64_t PaddedLength(const QueryTile& tile) {
-  return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
-}
+int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
 void RunGroup(DeviceContext& ctx, const WidePlan& plan, WideArgs args) {
   const int64_t rows = int64_t{args.num_tiles} * args.kv_heads * args.attention.group * kQueryTile;
