@@ -175,11 +175,15 @@ void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& 
 }
 
 void RunMixed(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call, const CudaKvCache& cache,
-              const MixedProducts& products, const Bounds& bounds, const CudaPass& pass, bool recording) {
-  if (!TakesMixedRows(products)) return LaunchMixedAttention(ctx, args, call.site, products, pass, recording);
-  const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, false);
+              const MixedProducts& products, const DilatedPairs& pairs, const Bounds& bounds, const CudaPass& pass,
+              bool recording) {
+  if (pairs.count > 0 || !TakesMixedRows(products)) {
+    return LaunchMixedAttention(ctx, args, call.site, products, pairs, pass, recording);
+  }
+  AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, cache.spec().num_kv_heads);
+  shape.swapped = false;
   Scratch scratch(ctx.workspace);
-  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, pass);
+  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, LimitsOf(args, pass));
   LaunchMixedRowAttention(ctx, args, call.site, shape, products, ctx.tables.Get(cache.qk(call.cache_layer)),
                           ctx.tables.Get(cache.av(call.cache_layer)), pass, bounds.max_length, memory.spill);
 }
