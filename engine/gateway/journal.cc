@@ -42,7 +42,7 @@ void MakePrivate(const std::string& file) {
 
 struct Journal::Statements {
   explicit Statements(Database& database)
-      : begin(database, "INSERT INTO answers(id, request, state, since) VALUES(?, ?, ?, ?)"),
+      : begin(database, "INSERT INTO answers(number, id, request, state, since) VALUES(?, ?, ?, ?, ?)"),
         write(database, "INSERT INTO updates(answer, choice, body) VALUES(?, ?, ?)"),
         set_state(database, "UPDATE answers SET state = ?, since = ? WHERE number = ?"),
         request(database, "SELECT request FROM answers WHERE number = ?"),
@@ -107,6 +107,7 @@ void Journal::Read() {
     number_of_[known.id] = answers.Integer(0);
     unfinished += known.state == State::kRunning ? 1 : 0;
   }
+  next_number_ = 1 + database_->Integer("SELECT seq FROM sqlite_sequence WHERE name = 'answers'");
   Database::Statement updates(*database_, "SELECT number, answer FROM updates ORDER BY number");
   while (updates.Next()) {
     const auto found = answers_.find(updates.Integer(1));
@@ -146,26 +147,47 @@ AnswerKey Journal::Begin(const std::string& id, const std::string& request) {
   const std::lock_guard lock(mutex_);
   AnswerKey key;
   Guarded([&] {
-    ForgetOld();
-    Transaction transaction(*database_);
-    const auto same = number_of_.find(id);
-    if (same != number_of_.end()) statements_->forget.Bind(1, same->second).Run();
     Known known;
     known.id = id;
     known.since = Now();
-    statements_->begin.Bind(1, id)
-        .BindBlob(2, request)
-        .Bind(3, static_cast<int64_t>(known.state))
-        .Bind(4, known.since)
-        .Run();
-    const int64_t number = database_->last_row();
-    transaction.Commit();
-    if (same != number_of_.end()) answers_.erase(same->second);
+    known.unwritten = request;
+    const auto same = number_of_.find(id);
+    if (same != number_of_.end()) {
+      const Known& before = answers_.at(same->second);
+      known.replaces = before.unwritten ? before.replaces : same->second;
+      answers_.erase(same->second);
+    }
+    const int64_t number = next_number_++;
     number_of_[id] = number;
     key = {number, known.run};
     answers_[number] = std::move(known);
   });
   return key;
+}
+
+void Journal::Commit(const AnswerKey& answer) {
+  const std::lock_guard lock(mutex_);
+  Guarded([&] {
+    ForgetOld();
+    Known* known = Find(answer);
+    if (known == nullptr || !known->unwritten) return;
+    Transaction transaction(*database_);
+    WriteAnswer(answer.number, *known);
+    transaction.Commit();
+  });
+}
+
+// Unless it is there. Where the transaction around it fails the log is lost, so what is known of it counts no more.
+void Journal::WriteAnswer(int64_t number, Known& known) {
+  if (!known.unwritten) return;
+  if (known.replaces != 0) statements_->forget.Bind(1, known.replaces).Run();
+  statements_->begin.Bind(1, number)
+      .Bind(2, known.id)
+      .BindBlob(3, *known.unwritten)
+      .Bind(4, static_cast<int64_t>(known.state))
+      .Bind(5, known.since)
+      .Run();
+  known.unwritten.reset();
 }
 
 void Journal::Write(std::span<const Entry> entries) {
@@ -176,6 +198,7 @@ void Journal::Write(std::span<const Entry> entries) {
     for (const Entry& entry : entries) {
       Known* known = Find(entry.as.answer);
       if (known == nullptr) continue;  // taken over, or forgotten
+      WriteAnswer(entry.as.answer.number, *known);
       const std::string body = ipc::ToMessage(entry.as.answer.number, *entry.update).SerializeAsString();
       statements_->write.Bind(1, entry.as.answer.number)
           .Bind(2, static_cast<int64_t>(entry.as.choice))
@@ -190,6 +213,7 @@ void Journal::Write(std::span<const Entry> entries) {
 
 void Journal::SetState(int64_t number, Known& known, State state) {
   if (known.state == state || known.state == State::kEnded) return;
+  WriteAnswer(number, known);
   const int64_t now = Now();
   statements_->set_state.Bind(1, static_cast<int64_t>(state)).Bind(2, now).Bind(3, number).Run();
   known.state = state;
@@ -201,7 +225,8 @@ void Journal::Forget(const AnswerKey& answer) {
   Guarded([&] {
     const Known* known = Find(answer);
     if (known == nullptr) return;
-    statements_->forget.Bind(1, answer.number).Run();
+    const int64_t there = known->unwritten ? known->replaces : answer.number;
+    if (there != 0) statements_->forget.Bind(1, there).Run();
     number_of_.erase(known->id);
     answers_.erase(answer.number);
   });
@@ -229,6 +254,7 @@ std::optional<AnswerLog::Kept> Journal::TakeOver(const std::string& id) {
     const auto found = number_of_.find(id);
     if (found == number_of_.end()) return;
     Known& known = answers_.at(found->second);
+    WriteAnswer(found->second, known);
     Kept all;
     if (!statements_->request.Bind(1, found->second).Next()) return;
     all.request = statements_->request.Bytes(0);

@@ -41,6 +41,7 @@ class Journal final : public AnswerLog {
   ~Journal() override;
 
   AnswerKey Begin(const std::string& id, const std::string& request) override;
+  void Commit(const AnswerKey& answer) override;
   void Write(std::span<const Entry> entries) override;
   void Forget(const AnswerKey& answer) override;
   void End(const AnswerKey& answer) override;
@@ -57,6 +58,9 @@ class Journal final : public AnswerLog {
     int64_t since = 0;  // in this state: seconds since 1970
     uint64_t run = 1;
     std::vector<int64_t> rows;  // of updates
+    // Until it is in the file: what is to be there, and the answer whose place it takes, 0 = none.
+    std::optional<std::string> unwritten;
+    int64_t replaces = 0;
   };
   struct Statements;
 
@@ -67,6 +71,7 @@ class Journal final : public AnswerLog {
   void Guarded(const Body& body);
   void Lose(const std::string& why);
   Known* Find(const AnswerKey& answer);
+  void WriteAnswer(int64_t number, Known& known);
   void SetState(int64_t number, Known& known, State state);
   void ForgetOld();
 
@@ -78,6 +83,7 @@ class Journal final : public AnswerLog {
   std::unique_ptr<Statements> statements_;
   std::map<int64_t, Known> answers_;
   std::map<std::string, int64_t> number_of_;
+  int64_t next_number_ = 1;
   std::chrono::steady_clock::time_point looked_;  // for old ones
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps what streamed answers brought where it outlives the process, so that a client can take its stream up again.
 //
-// An answer is kept from Begin on, until some minutes after its end or its client's leaving. What its jobs bring is
+// An answer is kept from Commit on, until some minutes after its end or its client's leaving. What its jobs bring is
 // written pass by pass, before the jobs are told (Job::kept). Whoever takes an answer over goes on from what is kept;
 // jobs of earlier runs write nothing from then on, so nothing is ever there twice.
 #pragma once
@@ -35,9 +35,12 @@ class AnswerLog {
 
   virtual ~AnswerLog() = default;
 
-  // A new answer. One that has the same id is forgotten.
+  // A new answer, for its jobs. One that has the same id is forgotten.
   // Returns: a key with number 0 where the log is lost.
   virtual AnswerKey Begin(const std::string& id, const std::string& request) = 0;
+  // It is kept from here on at the latest: what its jobs bring before that is written together with it. Before anybody
+  // hears of the answer, and while its jobs run.
+  virtual void Commit(const AnswerKey& answer) = 0;
   // What one pass brought: all of it is kept, or nothing.
   virtual void Write(std::span<const Entry> entries) = 0;
   // It never began.

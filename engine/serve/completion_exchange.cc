@@ -88,7 +88,6 @@ CompletionExchange::Failure CompletionExchange::Submit(const std::vector<std::ve
 }
 
 void CompletionExchange::Start() {
-  // Kept before anybody hears of it.
   if (request_.stream && answers_ != nullptr) kept_ = answers_->Begin(frame_.id, Store({request_, frame_}));
   const Failure refused = Submit(std::vector<std::vector<int32_t>>(choices_.size()));
   if (refused.status != 0) {
@@ -96,6 +95,8 @@ void CompletionExchange::Start() {
     throw RequestError(refused.status, "", refused.message);
   }
   if (!request_.stream) return;
+  // Kept before anybody hears of it, and while its prompt runs.
+  if (kept_.number != 0) answers_->Commit(kept_);
   // However long it waits for its turn: proxies and clients give up on connections that say nothing.
   head_sent_ = true;
   connection_->StartEvents({{"X-Request-Id", request_id_}});

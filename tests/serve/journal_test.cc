@@ -69,8 +69,10 @@ class JournalTest : public testing::Test {
   template <class Step>
   static void Play(Journal& journal, const Step& step) {
     const AnswerKey a = journal.Begin("a", std::string("request\0a", 9));
+    journal.Commit(a);
     step();
     const AnswerKey b = journal.Begin("b", "request b");
+    journal.Commit(b);
     step();
     for (int pass = 0; pass < kPasses; ++pass) {
       const JobUpdate updates[] = {UpdateOf(pass, 0), UpdateOf(pass, 1), UpdateOf(pass, 0)};
@@ -233,6 +235,41 @@ TEST_F(JournalTest, WhoeverTakesAnAnswerOverIsAlone) {
   EXPECT_EQ(journal.TakeOver("a")->request, "new");
 }
 
+// A request leaves for its worker before it is in the file; what comes back first takes it there.
+TEST_F(JournalTest, AnAnswerIsThereFromCommitOnOrWithItsFirstTokens) {
+  {
+    Journal journal(Options(), Sink());
+    journal.Commit(journal.Begin("old", "first"));
+  }
+  {
+    Journal journal(Options(), Sink());
+    journal.Begin("unheard of", "");
+    journal.Begin("old", "second");  // not yet in the place of the first one
+    journal.Commit(journal.Begin("committed", "request c"));
+    const AnswerKey early = journal.Begin("early", "request e");
+    const JobUpdate update = UpdateOf(1, 0);
+    const AnswerLog::Entry entry = {{early, 0}, &update};
+    journal.Write({&entry, 1});
+  }
+  {
+    Journal journal(Options(), Sink());
+    EXPECT_FALSE(journal.TakeOver("unheard of"));
+    EXPECT_EQ(journal.TakeOver("old")->request, "first");
+    EXPECT_EQ(journal.TakeOver("committed")->request, "request c");
+    const std::optional<AnswerLog::Kept> early = journal.TakeOver("early");
+    ASSERT_TRUE(early);
+    EXPECT_EQ(early->request, "request e");
+    ASSERT_EQ(early->updates.size(), 1u);
+    ExpectUpdate(early->updates[0], 1, 0);
+    journal.Begin("old", "second");
+    journal.Commit(journal.Begin("old", "third"));  // in the place of both
+    journal.Forget(journal.Begin("committed", "refused"));
+  }
+  Journal journal(Options(), Sink());
+  EXPECT_EQ(journal.TakeOver("old")->request, "third");
+  EXPECT_FALSE(journal.TakeOver("committed"));
+}
+
 TEST_F(JournalTest, AnswersAreKeptForAWhile) {
   Journal::Options options = Options();
   options.keep = std::chrono::seconds(1);
@@ -257,7 +294,7 @@ TEST_F(JournalTest, WhatEndedOrWasLeftIsSoInTheNextProcess) {
     Journal journal(Options(), Sink());
     journal.End(journal.Begin("ended", ""));
     journal.Leave(journal.Begin("left", ""));
-    journal.Begin("running", "");
+    journal.Commit(journal.Begin("running", ""));
     journal.Forget(journal.Begin("refused", ""));
   }
   {
