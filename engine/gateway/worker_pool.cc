@@ -70,22 +70,21 @@ JobRunner::Submission WorkerPool::Submit(std::vector<Job> jobs) {
       waiting_.insert(next_id_++);
     }
   }
-  asio::post(io_, [this] { Dispatch(); });
+  Dispatch();
   return submission;
 }
 
 void WorkerPool::Cancel(uint64_t id) {
-  asio::post(io_, [this, id] {
-    const std::lock_guard lock(mutex_);
-    const auto found = jobs_.find(id);
-    if (found == jobs_.end() || found->second.replica == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) return;
+  const Replica* replica = found->second.replica;
+  if (replica != nullptr && replica->process != nullptr) {
     ipc::ToWorker message;
     message.add_cancel(id);
-    if (found->second.replica->process != nullptr) found->second.replica->process->Send(message);
-    End(id);
-  });
-  const std::lock_guard lock(mutex_);
-  if (waiting_.contains(id)) End(id);
+    replica->process->Send(message);
+  }
+  End(id);
 }
 
 void WorkerPool::Close() {
@@ -100,11 +99,9 @@ void WorkerPool::Abort() {
     closed_ = true;
     ipc::ToWorker message;
     for (const auto& [id, job] : jobs_) message.add_cancel(id);
-    asio::post(io_, [this, message = std::move(message)] {
-      for (const auto& replica : replicas_) {
-        if (replica->process != nullptr) replica->process->Send(message);
-      }
-    });
+    for (const auto& replica : replicas_) {
+      if (replica->process != nullptr) replica->process->Send(message);
+    }
     FailAll(kUnavailable, "the server is shutting down", &told);
   }
   Tell(std::move(told));
@@ -164,8 +161,6 @@ JobRunner::Faults WorkerPool::faults() const {
   return faults_;
 }
 
-// ------------------------------------------------------------------------------------------ the pool's thread ----
-
 WorkerPool::Replica* WorkerPool::FreeReplica() {
   Replica* free = nullptr;
   for (const auto& replica : replicas_) {
@@ -210,6 +205,8 @@ bool WorkerPool::Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told) 
   waiting_.erase(id);
   return true;
 }
+
+// ------------------------------------------------------------------------------------------ the pool's thread ----
 
 void WorkerPool::OnMessage(Replica& replica, const ipc::FromWorker& message) {
   if (message.has_failure()) {

@@ -93,8 +93,8 @@ class WorkerPool final : public JobRunner {
     int losses = 0;              // of workers in its passes, all of them at the same token
     int blame = 0;               // of those, kBlame each, less for a kill
     bool runs_alone() const { return blame >= 2 * kBlame; }
-    int64_t stepped_again = 0;  // emitted ids that its worker has stepped again
-    int64_t blamed_at = 0;      // what that was when it was blamed last
+    int64_t stepped_again = 0;                         // emitted ids that its worker has stepped again
+    int64_t blamed_at = 0;                             // what that was when it was blamed last
   };
   struct Notice {
     std::function<void(JobUpdate)> on_update;
@@ -102,6 +102,11 @@ class WorkerPool final : public JobRunner {
     KeptAs kept;
   };
   using Told = std::vector<Notice>;
+
+  // Any thread: jobs leave for their workers on that of their client, which saves waking another one.
+  void Dispatch();
+  Replica* FreeReplica();
+  bool Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told);
 
   // The pool's thread.
   void StartWorker(Replica& replica);
@@ -118,9 +123,6 @@ class WorkerPool final : public JobRunner {
   void Watch();
   void WatchOne(Replica& replica, Clock::duration elapsed);
   std::chrono::milliseconds StallLimit(const Replica& replica) const;
-  void Dispatch();
-  Replica* FreeReplica();
-  bool Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told);
   void GiveUp(std::exception_ptr why);
 
   void FailAll(int status, const std::string& message, Told* told);

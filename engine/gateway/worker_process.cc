@@ -71,7 +71,7 @@ WorkerProcess::WorkerProcess(boost::asio::io_context& io, const std::vector<std:
                     [this, here = here_](const boost::system::error_code& error) {
                       if (*here && !error) OnDeath();
                     });
-  channel_ = std::make_shared<ipc::Channel>(io, ours.Release());
+  channel_ = std::make_shared<ipc::Channel>(io, io, ours.Release());
   channel_->Start(
       [this, here = here_](google::protobuf::io::ZeroCopyInputStream* stream) {
         ipc::FromWorker message;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/ipc/channel.h"
 
+#include <fcntl.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/message_lite.h>
 #include <google/protobuf/util/delimited_message_util.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,8 +14,12 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/write.hpp>
+#include <cerrno>
+#include <cstring>
 #include <type_traits>
 #include <utility>
+
+#include "kernels/base/error.h"
 
 namespace stoch::ipc {
 namespace {
@@ -36,6 +42,14 @@ struct WholeMessage {
   }
 };
 
+int SecondOf(int fd) {
+  const int second = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (second >= 0) return second;
+  const int error = errno;
+  close(fd);
+  throw DeviceError(std::string("no channel: fcntl: ") + std::strerror(error));
+}
+
 }  // namespace
 }  // namespace stoch::ipc
 
@@ -46,16 +60,20 @@ namespace stoch::ipc {
 
 namespace asio = boost::asio;
 
-Channel::Channel(asio::io_context& io, int fd) : io_(io), socket_(io, asio::local::stream_protocol(), fd) {}
+Channel::Channel(asio::io_context& in, asio::io_context& out, int fd)
+    : in_(in), out_(out), reader_(in), writer_(out, asio::local::stream_protocol(), SecondOf(fd)) {
+  reader_.assign(asio::local::stream_protocol(), fd);
+  writer_.non_blocking(true);
+}
 
 void Channel::Start(Reader on_message, std::function<void()> on_end) {
   on_message_ = std::move(on_message);
   on_end_ = std::move(on_end);
-  asio::post(io_, [self = shared_from_this()] { self->Read(); });
+  asio::post(in_, [self = shared_from_this()] { self->Read(); });
 }
 
 void Channel::Read() {
-  asio::async_read_until(socket_, asio::dynamic_buffer(received_, kMaxBytes), WholeMessage(),
+  asio::async_read_until(reader_, asio::dynamic_buffer(received_, kMaxBytes), WholeMessage(),
                          [self = shared_from_this()](const boost::system::error_code& error, size_t bytes) {
                            bool good = !error;
                            if (good) {
@@ -75,24 +93,43 @@ void Channel::Send(const google::protobuf::MessageLite& message) {
     google::protobuf::io::StringOutputStream stream(&bytes);
     google::protobuf::util::SerializeDelimitedToZeroCopyStream(message, &stream);
   }
-  asio::post(io_, [self = shared_from_this(), bytes = std::move(bytes)]() mutable {
-    self->queue_.push_back(std::move(bytes));
-    if (self->queue_.size() == 1) self->Write();
-  });
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  if (queue_.empty()) {
+    boost::system::error_code error;
+    const size_t written = writer_.send(asio::buffer(bytes), 0, error);
+    if (error && error != asio::error::would_block) return;
+    if (written == bytes.size()) return;
+    bytes.erase(0, error ? 0 : written);
+    asio::post(out_, [self = shared_from_this()] {
+      const std::lock_guard rest(self->mutex_);
+      self->WriteRest();
+    });
+  }
+  queue_.push_back(std::move(bytes));
 }
 
-void Channel::Write() {
-  asio::async_write(socket_, asio::buffer(queue_.front()),
+void Channel::WriteRest() {
+  asio::async_write(writer_, asio::buffer(queue_.front()),
                     [self = shared_from_this()](const boost::system::error_code& error, size_t) {
+                      const std::lock_guard rest(self->mutex_);
                       if (error) return self->queue_.clear();
                       self->queue_.pop_front();
-                      if (!self->queue_.empty()) self->Write();
+                      if (!self->queue_.empty()) self->WriteRest();
                     });
+}
+
+bool Channel::sent() const {
+  const std::lock_guard lock(mutex_);
+  return queue_.empty();
 }
 
 void Channel::Close() {
   boost::system::error_code ignored;
-  socket_.close(ignored);
+  reader_.close(ignored);
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  writer_.close(ignored);
 }
 
 }  // namespace stoch::ipc

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 namespace google::protobuf {
@@ -18,33 +19,41 @@ class ZeroCopyInputStream;
 
 namespace stoch::ipc {
 
-// Threads: one runs the io_context, which must outlive this; Send may be called from any.
+// Threads: one runs `in`, where messages are taken, and one runs `out`, where what the socket had no room for leaves; it
+// may be the same context. Both outlive this. Send may be called from any thread, and writes there.
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
   // Takes one message from the stream (ParseDelimitedFromZeroCopyStream); false: it is none, and the channel ends.
   using Reader = std::function<bool(google::protobuf::io::ZeroCopyInputStream* message)>;
 
-  // Owns the descriptor.
-  Channel(boost::asio::io_context& io, int fd);
+  // Owns the descriptor. Errors: DeviceError where the system gives no second one of it.
+  Channel(boost::asio::io_context& in, boost::asio::io_context& out, int fd);
 
   // Reads until the other end is gone or sends nonsense; on_end is called once then, and nothing after it.
   void Start(Reader on_message, std::function<void()> on_end);
   // Returns at once; messages leave in order. Those to an end that is gone are dropped.
   void Send(const google::protobuf::MessageLite& message);
-  // Drops what has not left.
+  // Drops what has not left. On the thread of `in`.
   void Close();
-  bool sent() const { return queue_.empty(); }  // io_context's thread only
+  bool sent() const;  // everything has left
 
  private:
-  void Read();
-  void Write();
+  using Socket = boost::asio::local::stream_protocol::socket;
 
-  boost::asio::io_context& io_;
-  boost::asio::local::stream_protocol::socket socket_;
+  void Read();
+  void WriteRest();
+
+  boost::asio::io_context& in_;
+  boost::asio::io_context& out_;
+  Socket reader_;
   Reader on_message_;
   std::function<void()> on_end_;
   std::string received_;
-  std::deque<std::string> queue_;
+
+  mutable std::mutex mutex_;       // of what follows
+  Socket writer_;                  // the same open file
+  std::deque<std::string> queue_;  // what the socket had no room for
+  bool closed_ = false;
 };
 
 }  // namespace stoch::ipc

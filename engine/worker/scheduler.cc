@@ -43,7 +43,7 @@ Scheduler::~Scheduler() {
     const std::lock_guard lock(mutex_);
     closed_ = abort_ = stop_ = true;
   }
-  wake_.notify_all();
+  Wake();
   thread_.join();
 }
 
@@ -60,7 +60,7 @@ JobRunner::Submission Scheduler::Submit(std::vector<Job> jobs) {
     submission.first = next_id_;
     for (Job& job : jobs) queue_.push_back({next_id_++, std::move(job), now, nullptr, std::nullopt, false});
   }
-  wake_.notify_all();
+  Wake();
   return submission;
 }
 
@@ -74,7 +74,7 @@ void Scheduler::Cancel(uint64_t id) {
   } else {
     queue_.erase(queued);
   }
-  wake_.notify_all();
+  Wake();
 }
 
 void Scheduler::Close() {
@@ -87,7 +87,7 @@ void Scheduler::Abort() {
     const std::lock_guard lock(mutex_);
     closed_ = abort_ = true;
   }
-  wake_.notify_all();
+  Wake();
 }
 
 bool Scheduler::Idle() const {
@@ -120,6 +120,14 @@ std::exception_ptr Scheduler::failure() const {
   return failure_;
 }
 
+void Scheduler::Wake() {
+  if (hooks_.wake) {
+    hooks_.wake();
+  } else {
+    wake_.notify_all();
+  }
+}
+
 // ---------------------------------------------------------------------------------------- the engine's thread ----
 
 void Scheduler::Run() {
@@ -144,13 +152,14 @@ void Scheduler::MarkFailing() {
 void Scheduler::Loop() {
   const auto heartbeat = std::min(kHeartbeat, options_.stalled_after / 4);
   for (;;) {
+    if (hooks_.wait) hooks_.wait(std::chrono::milliseconds(0));
     std::unordered_set<uint64_t> cancelled;
     bool abort = false;
     {
       std::unique_lock lock(mutex_);
       while (running_.empty() && passes_.empty() && queue_.empty() && cancelled_.empty() && !abort_) {
         heartbeat_ = Clock::now();
-        wake_.wait_for(lock, heartbeat);
+        Wait(lock, heartbeat);
       }
       heartbeat_ = Clock::now();
       cancelled.swap(cancelled_);
@@ -169,6 +178,16 @@ void Scheduler::Loop() {
     if (stop_) return;
     abort_ = false;  // closed_ stays: nothing new arrives
   }
+}
+
+void Scheduler::Wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds longest) {
+  if (!hooks_.wait) {
+    wake_.wait_for(lock, longest);
+    return;
+  }
+  lock.unlock();
+  hooks_.wait(longest);
+  lock.lock();
 }
 
 void Scheduler::DropCancelled(const std::unordered_set<uint64_t>& cancelled) {

@@ -37,6 +37,10 @@ namespace stoch::serve {
 struct SchedulerHooks {
   std::function<void(std::span<const uint64_t> jobs)> on_passes;  // the jobs in flight have changed
   std::function<void()> after_turn;                               // every job has been told of a pass, or of its end
+  // Where jobs come on the engine's own thread, both of these. Returns after so long, or earlier where something may
+  // have come; 0: called between two passes.
+  std::function<void(std::chrono::milliseconds longest)> wait;
+  std::function<void()> wake;  // has it return, from any thread
 };
 
 class Scheduler final : public JobRunner {
@@ -87,6 +91,8 @@ class Scheduler final : public JobRunner {
 
   void Run();
   void Loop();
+  void Wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds longest);
+  void Wake();
   void DropCancelled(const std::unordered_set<uint64_t>& cancelled);
   void Admit();
   std::optional<Queued> NextAdmissible();

@@ -40,7 +40,7 @@ constexpr int64_t kEveryJob = int64_t{1} << 40;  // the gateway bounds the queue
 struct Worker::State {
   explicit State(int socket_fd, int page_fd)
       : page(page_fd < 0 ? std::make_unique<ipc::CrashPage>() : std::make_unique<ipc::CrashPage>(page_fd)),
-        channel(std::make_shared<ipc::Channel>(io, socket_fd)),
+        channel(std::make_shared<ipc::Channel>(inbox, io, socket_fd)),
         beat(io) {}
 
   void Beat();
@@ -48,9 +48,12 @@ struct Worker::State {
   void Start(const ipc::Start& start);
   void OnUpdate(uint64_t job, const JobUpdate& update);
   void OnPasses(std::span<const uint64_t> ids);
-  void LookAtMemory(Engine& engine, ipc::FromWorker* message);
+  void Listen(std::chrono::milliseconds longest);
+  bool LookAtMemory(Engine& engine, ipc::FromWorker* message);
   void SendTurn();
 
+  asio::io_context inbox;  // run by the engine's thread between passes: no other thread has to wake it
+  asio::executor_work_guard<asio::io_context::executor_type> inbox_work{inbox.get_executor()};
   asio::io_context io;
   const std::unique_ptr<ipc::CrashPage> page;
   const std::shared_ptr<ipc::Channel> channel;
@@ -132,10 +135,15 @@ void Worker::State::OnPasses(std::span<const uint64_t> ids) {
   page->SetJobs(jobs);
 }
 
-// Now and then: it may cost a call of the driver. Where the engine's calls are made.
-void Worker::State::LookAtMemory(Engine& engine, ipc::FromWorker* message) {
+void Worker::State::Listen(std::chrono::milliseconds longest) {
+  if (longest.count() > 0) inbox.run_one_for(longest);
+  inbox.poll();
+}
+
+// Now and then: it may cost a call of the driver. Where the engine's calls are made. Returns whether it has looked.
+bool Worker::State::LookAtMemory(Engine& engine, ipc::FromWorker* message) {
   const auto now = std::chrono::steady_clock::now();
-  if (now - memory_looked < kMemoryLook) return;
+  if (now - memory_looked < kMemoryLook) return false;
   memory_looked = now;
   int64_t all = 0, used = 0;
   for (const Device& device : engine.backend().devices()) {
@@ -145,6 +153,7 @@ void Worker::State::LookAtMemory(Engine& engine, ipc::FromWorker* message) {
   }
   message->set_device_bytes(all);
   message->set_device_used_bytes(used);
+  return true;
 }
 
 void Worker::State::SendTurn() {
@@ -188,9 +197,11 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options) {
   SchedulerHooks hooks;
   hooks.on_passes = [&state](std::span<const uint64_t> ids) { state.OnPasses(ids); };
   hooks.after_turn = [&state, &engine] {
-    state.LookAtMemory(engine, &state.turn);
-    state.SendTurn();
+    state.SendTurn();  // tokens first
+    if (state.LookAtMemory(engine, &state.turn)) state.SendTurn();
   };
+  hooks.wait = [&state](std::chrono::milliseconds longest) { state.Listen(longest); };
+  hooks.wake = [&state] { asio::post(state.inbox, [] {}); };
   ipc::FromWorker hello;
   state.LookAtMemory(engine, &hello);  // before it is the scheduler's
   Scheduler scheduler(engine, all, std::move(hooks));
@@ -217,14 +228,7 @@ void Worker::Fail(const std::string& message, int exit_code) {
   failure.mutable_failure()->set_exit_code(exit_code);
   state.channel->Send(failure);
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
-  std::atomic<bool> sent = false;
-  while (!sent && !state.gone && std::chrono::steady_clock::now() < deadline) {
-    asio::post(state.io, [&] { sent = state.channel->sent(); });
-    std::this_thread::sleep_for(kLook);
-  }
-  state.io.stop();  // what was posted looks at this function's variables
-  state.thread.join();
-  state.thread = std::thread([] {});
+  while (!state.channel->sent() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kLook);
 }
 
 }  // namespace stoch::serve
