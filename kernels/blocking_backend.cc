@@ -9,7 +9,9 @@
 
 namespace stoch {
 
-void BlockingBackend::Wait(const OpSite& site, const std::function<void()>& op) {
+template <class Op>
+void BlockingBackend::Wait(const OpSite& site, const Op& op) {
+  if (!blocks_) return op();
   const auto named = [&site](const std::exception& error) { return SiteName(site) + ": " + error.what(); };
   try {
     op();
@@ -63,9 +65,10 @@ void BlockingBackend::LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer
   Wait({-1, "logprobs"}, [&] { inner().LogProbs(logits, buffer, range); });
 }
 
-void BlockingBackend::RunGraph(std::span<const Device> /*devices*/, std::string_view /*key*/,
+void BlockingBackend::RunGraph(std::span<const Device> devices, std::string_view key,
                                const std::function<void()>& body) {
-  body();
+  if (blocks_) return body();
+  inner().RunGraph(devices, key, body);
 }
 
 }  // namespace stoch

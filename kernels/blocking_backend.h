@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend that waits for its devices after every op, so that a failure is that of the op that it names.
+// A backend that waits for its devices after every op, so that a failure is that of the op that it names, always or for
+// as long as it is asked to.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "kernels/forwarding_backend.h"
 
 namespace stoch {
 
-// Nothing is recorded or replayed: RunGraph runs its body.
-// Errors: those of the inner backend, with the layer and operator of the op in front.
+// While it blocks nothing is recorded or replayed: RunGraph runs its body. While it does not it hands every call on.
+// Errors: those of the inner backend; while it blocks with the layer and operator of the op in front.
 // Bits:   those of the inner backend.
 class BlockingBackend final : public ForwardingBackend {
  public:
-  using ForwardingBackend::ForwardingBackend;
+  explicit BlockingBackend(std::shared_ptr<Backend> inner, bool blocks = true)
+      : ForwardingBackend(std::move(inner)), blocks_(blocks) {}
+
+  void set_blocks(bool blocks) { blocks_ = blocks; }
 
   void Copy(const TensorView& to, const TensorView& from) override;
   void UploadPass(Pass& pass, const PassLayout& layout) override;
@@ -33,7 +38,10 @@ class BlockingBackend final : public ForwardingBackend {
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;
 
  private:
-  void Wait(const OpSite& site, const std::function<void()>& op);
+  template <class Op>
+  void Wait(const OpSite& site, const Op& op);
+
+  bool blocks_;
 };
 
 }  // namespace stoch

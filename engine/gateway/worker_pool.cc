@@ -193,6 +193,7 @@ bool WorkerPool::Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told) 
     ipc::ToWorker message;
     *message.add_start() = ipc::ToMessage(id, request);
     message.mutable_start(0)->set_alone(job.runs_alone());
+    message.mutable_start(0)->set_blocking(job.runs_blocking());
     replica.process->Send(message);
   } catch (const std::bad_alloc&) {
     told->push_back(LastOf(job, kBadGateway, "out of memory"));

@@ -112,7 +112,8 @@ int WorkerPool::BlameOf(const Replica& replica, const ipc::CrashReport& report, 
   if (replica.stopped || SentFromOutside(report, how)) return 0;
   // One whose other threads went on hangs in a request's pass; one that did not run at all was kept from it.
   if (replica.stalled) return replica.silent < replica.stuck / 2 ? kBlame : kBlameOfKill;
-  const bool killed = how == kKilled && replica.out_of_memory_kills == OutOfMemoryKills();
+  // One that said why it ends is killed where it takes longer to go than to be heard.
+  const bool killed = how == kKilled && replica.failure.empty() && replica.out_of_memory_kills == OutOfMemoryKills();
   return killed ? kBlameOfKill : kBlame;
 }
 
@@ -132,6 +133,7 @@ void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
          {"why", replica.failure},
          {"pass", std::to_string(report.pass)},
          {"at", report.in_pass ? Place(report) : "no pass"},
+         {"exact", report.in_pass && report.is_exact ? "yes" : "no"},
          {"jobs", jobs}}});
   const int blame = BlameOf(replica, report, how);
   Told told;
@@ -201,6 +203,7 @@ bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report
         "job_refused",
         {{"job", ShownName(id, job.job)},
          {"at", Place(report)},
+         {"exact", report.is_exact ? "yes" : "no"},
          {"prompt_tokens", std::to_string(request.prompt.size())},
          {"emitted", std::to_string(job.emitted.size())},
          {"max_tokens", std::to_string(request.max_tokens)},

@@ -20,6 +20,7 @@ struct CrashPage::Layout {
   std::atomic<uint64_t> pass;
   std::atomic<int64_t> layer;
   std::array<std::atomic<char>, 32> op;
+  std::atomic<int64_t> exact;
   std::atomic<int64_t> signal;
   std::atomic<int64_t> sender;
   std::atomic<uint64_t> num_jobs;
@@ -79,6 +80,8 @@ void CrashPage::Mark(int layer, std::string_view op) {
   page_->progress.fetch_add(1, std::memory_order_relaxed);
 }
 
+void CrashPage::SetExact(bool is_exact) { page_->exact.store(is_exact ? 1 : 0); }
+
 void CrashPage::Beat() { page_->alive.fetch_add(1, std::memory_order_relaxed); }
 
 void CrashPage::MarkSignal(int number, int64_t sender) {
@@ -93,6 +96,7 @@ CrashReport CrashPage::Read() const {
   report.pass = page_->pass.load();
   report.alive = page_->alive.load();
   report.progress = page_->progress.load();
+  report.is_exact = page_->exact.load() != 0;
   report.layer = static_cast<int>(page_->layer.load());
   for (const std::atomic<char>& c : page_->op) {
     if (c == '\0') break;

@@ -18,6 +18,7 @@ struct CrashReport {
   bool in_pass = false;
   int layer = -1;
   std::string op;
+  bool is_exact = false;       // the operator is the one that ran, not one that was issued after it
   std::vector<uint64_t> jobs;  // of the passes in flight
   // What ended it, if that was a signal that it could catch, and the process that sent it: 0 = its own fault.
   int signal = 0;
@@ -43,6 +44,7 @@ class CrashPage {
   // A pass begins, and these jobs are in flight; those beyond the first kMaxJobs are left out.
   void SetJobs(std::span<const uint64_t> jobs);
   void Mark(int layer, std::string_view op);  // an operator begins
+  void SetExact(bool is_exact);               // as in CrashReport, from now on
   void Beat();                                // the process runs
   // A signal ends the process; `sender` as in CrashReport. May be called in a handler.
   void MarkSignal(int number, int64_t sender);

@@ -13,6 +13,7 @@
 #include <optional>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "engine/worker/local_model.h"
 #include "engine/worker/marking_backend.h"
 #include "engine/worker/scheduler.h"
+#include "kernels/blocking_backend.h"
 
 namespace stoch::serve {
 namespace {
@@ -47,6 +49,7 @@ struct Worker::State {
   bool OnMessage(google::protobuf::io::ZeroCopyInputStream* stream);
   void Start(const ipc::Start& start);
   void OnUpdate(uint64_t job, const JobUpdate& update);
+  void Forget(uint64_t job);
   void OnPasses(std::span<const uint64_t> ids);
   void Listen(std::chrono::milliseconds longest);
   bool LookAtMemory(Engine& engine, ipc::FromWorker* message);
@@ -65,6 +68,9 @@ struct Worker::State {
   Scheduler* scheduler = nullptr;
   std::map<uint64_t, uint64_t> job_of;                // by the scheduler's id
   std::unordered_map<uint64_t, uint64_t> running_as;  // the other way
+  std::unordered_set<uint64_t> blocking;              // jobs whose passes go on operator by operator
+
+  std::shared_ptr<BlockingBackend> backend;  // null where every call is done when it returns
 
   // The engine's thread only.
   ipc::FromWorker turn;  // what it has for the gateway
@@ -89,8 +95,7 @@ bool Worker::State::OnMessage(google::protobuf::io::ZeroCopyInputStream* stream)
     const auto found = running_as.find(job);
     if (scheduler == nullptr || found == running_as.end()) continue;
     scheduler->Cancel(found->second);
-    job_of.erase(found->second);
-    running_as.erase(found);
+    Forget(job);
   }
   return true;
 }
@@ -106,6 +111,7 @@ void Worker::State::Start(const ipc::Start& start) {
   jobs.push_back(std::move(job));
   const JobRunner::Submission submission = scheduler->Submit(std::move(jobs));
   if (submission.refusal != Refusal::kNone) return;  // the engine failed: the gateway is about to hear of it
+  if (start.blocking()) blocking.insert(start.job());
   job_of[submission.first] = start.job();
   running_as[start.job()] = submission.first;
 }
@@ -116,7 +122,12 @@ void Worker::State::OnUpdate(uint64_t job, const JobUpdate& update) {
   if (scheduler == nullptr) return;
   if (update.error_status != 0 && scheduler->health() == JobRunner::Health::kFailed) return;
   *turn.add_updates() = ipc::ToMessage(job, update);
-  if (!update.last()) return;
+  if (!update.ids.empty()) blocking.erase(job);
+  if (update.last()) Forget(job);
+}
+
+void Worker::State::Forget(uint64_t job) {
+  blocking.erase(job);
   const auto found = running_as.find(job);
   if (found == running_as.end()) return;
   job_of.erase(found->second);
@@ -125,13 +136,18 @@ void Worker::State::OnUpdate(uint64_t job, const JobUpdate& update) {
 
 void Worker::State::OnPasses(std::span<const uint64_t> ids) {
   std::vector<uint64_t> jobs;
+  bool blocks = false;
   {
     const std::lock_guard lock(mutex);
     for (const uint64_t id : ids) {
       const auto found = job_of.find(id);
-      if (found != job_of.end()) jobs.push_back(found->second);
+      if (found == job_of.end()) continue;
+      jobs.push_back(found->second);
+      blocks = blocks || blocking.contains(found->second);
     }
   }
+  if (backend != nullptr) backend->set_blocks(blocks);
+  page->SetExact(blocks || backend == nullptr);
   page->SetJobs(jobs);
 }
 
@@ -183,7 +199,8 @@ Worker::~Worker() {
   state_->thread.join();
 }
 
-std::shared_ptr<Backend> Worker::Marked(std::shared_ptr<Backend> backend) {
+std::shared_ptr<Backend> Worker::Marked(std::shared_ptr<Backend> backend, bool issues_ahead) {
+  if (issues_ahead) backend = state_->backend = std::make_shared<BlockingBackend>(std::move(backend), false);
   return std::make_shared<MarkingBackend>(
       std::move(backend), [page = state_->page.get()](const OpSite& site) { page->Mark(site.layer, site.op); });
 }

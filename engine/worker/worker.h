@@ -17,8 +17,9 @@ class Worker {
   Worker(int socket_fd, int page_fd);
   ~Worker();
 
-  // The same backend, telling the crash page every operator that it begins.
-  std::shared_ptr<Backend> Marked(std::shared_ptr<Backend> backend);
+  // The same backend, telling the crash page every operator that it begins. issues_ahead: its calls return before
+  // they are done, as those of GPUs do; it then waits after each of them in passes of requests that ended a worker.
+  std::shared_ptr<Backend> Marked(std::shared_ptr<Backend> backend, bool issues_ahead);
   void MarkProgress();  // of loading
 
   // Serves the engine until the gateway is gone. Nobody else uses it meanwhile.

@@ -10,7 +10,10 @@
 #include <fstream>
 #include <iostream>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -198,6 +201,39 @@ TEST_F(WorkerPoolTest, DeviceErrorsEndTheWorkerOnlyWhereTheyMust) {
     EXPECT_EQ(after[0].error_status, 0) << code << after[0].error;
   }
   EXPECT_NE(log_.find("why=sticky"), std::string::npos) << log_;
+}
+
+// A GPU runs behind its host, which only hears that something has failed. The request goes on operator by operator, so
+// that if it happens again the log and the answer name the one.
+TEST_F(WorkerPoolTest, ASecondLossOfTheSameRequestNamesTheOperatorThatFailed) {
+  GenerateRequest request = Request(1);
+  request.prompt.back() = kPoison;
+  const std::string file = scratch_.path().string() + "/late";
+  std::set<std::string> places;
+  for (const int op : {2, 7, 11}) {
+    log_.clear();
+    std::ofstream(file).close();
+    const auto pool = Open(kPoison, 1, {"--late", file, "--op", std::to_string(op)});
+    const std::vector<Answer> answers = Run(*pool, {request, Request(2)});
+    EXPECT_EQ(answers[1].error_status, 0) << answers[1].error;
+    std::vector<std::string> failed;
+    std::ifstream lines(file);
+    for (std::string line; std::getline(lines, line);) failed.push_back(line);
+    ASSERT_EQ(failed.size(), 3u) << log_;
+    EXPECT_EQ(failed[1], failed[2]);
+    places.insert(failed[2]);
+    EXPECT_NE(answers[0].error.find("the last one at " + failed[2] + ";"), std::string::npos) << answers[0].error;
+    const bool is_word = failed[2].find(' ') == std::string::npos;
+    const std::string exact = "at=" + (is_word ? failed[2] : '"' + failed[2] + '"') + " exact=yes";
+    size_t exact_losses = 0;
+    for (size_t at = log_.find("worker_lost"); at != std::string::npos; at = log_.find("worker_lost", at + 1)) {
+      const std::string line = log_.substr(at, log_.find('\n', at) - at);
+      exact_losses += line.find(exact) == std::string::npos ? 0 : 1;
+    }
+    EXPECT_EQ(exact_losses, 2u) << log_;
+    EXPECT_NE(log_.find("at=wait exact=no"), std::string::npos) << log_;  // the first one
+  }
+  EXPECT_EQ(places.size(), 3u);
 }
 
 // Killed, crashed and stopped in turn, while jobs are in all states.

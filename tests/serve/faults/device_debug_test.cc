@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,43 +15,12 @@
 #include "kernels/call_check.h"
 #include "kernels/registry.h"
 #include "kernels/verifying_backend.h"
+#include "tests/support/late_backend.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
 namespace stoch::test {
 namespace {
-
-// A device that is ahead of its host, as a GPU is: one of its ops fails, and who waits next hears of it.
-class LateDevice final : public ForwardingBackend {
- public:
-  using ForwardingBackend::ForwardingBackend;
-
-  int64_t fail_at = 0;  // op number, from 1
-  int64_t ops = 0;
-  std::optional<OpSite> failed;
-
-#define OP(Op) \
-  void Op(const Op##Call& call) override { Count(call.site), inner().Op(call); }
-  STOCH_FOR_EACH_OP(OP)
-#undef OP
-  void Embed(const EmbeddingTable& table, const Pass& pass, const TensorView& out) override {
-    Count({-1, "embed"}), inner().Embed(table, pass, out);
-  }
-  void PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) override {
-    Count({-1, "pick_tokens"}), inner().PickTokens(logits, buffer, range);
-  }
-  void Synchronize(Device device) override { Hear(), inner().Synchronize(device); }
-  void CopyToHost(void* to, const TensorView& from) override { Hear(), inner().CopyToHost(to, from); }
-  void CheckFinite(Device device) override { Hear(), inner().CheckFinite(device); }
-
- private:
-  void Count(const OpSite& site) {
-    if (++ops == fail_at) failed = site;
-  }
-  void Hear() const {
-    if (failed) throw DeviceError("an illegal memory access was encountered");
-  }
-};
 
 GenerateRequest Request() {
   GenerateRequest request;
@@ -72,8 +40,8 @@ class DeviceDebug : public testing::Test {
   }
 
   // One run in which op `fail_at` fails. Returns the error and the mark of the op begun last.
-  std::pair<std::string, std::string> Fail(int64_t fail_at, bool blocking, std::shared_ptr<LateDevice>* device) const {
-    *device = std::make_shared<LateDevice>(Cpu("cpu"));
+  std::pair<std::string, std::string> Fail(int64_t fail_at, bool blocking, std::shared_ptr<LateBackend>* device) const {
+    *device = std::make_shared<LateBackend>(Cpu("cpu"));
     std::shared_ptr<Backend> backend = *device;
     if (blocking) backend = std::make_shared<BlockingBackend>(backend);
     OpSite mark;
@@ -93,7 +61,7 @@ class DeviceDebug : public testing::Test {
 };
 
 TEST_F(DeviceDebug, LaunchBlockingNamesTheOpThatFailed) {
-  std::shared_ptr<LateDevice> device;
+  std::shared_ptr<LateBackend> device;
   EXPECT_EQ(Fail(0, true, &device).first, "");
   const int64_t ops = device->ops;
   ASSERT_GT(ops, 20);

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device that is ahead of its host, as a GPU is: one of its ops fails, and who waits next hears of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "kernels/base/error.h"
+#include "kernels/forwarding_backend.h"
+
+namespace stoch::test {
+
+class LateBackend final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+
+  int64_t fail_at = 0;  // op number, from 1
+  int64_t ops = 0;
+  std::optional<OpSite> failed;
+  std::function<void(const OpSite& site)> on_failure;  // called when it fails, before anybody hears of it
+
+#define OP(Op) \
+  void Op(const Op##Call& call) override { Count(call.site), inner().Op(call); }
+  STOCH_FOR_EACH_OP(OP)
+#undef OP
+  void Embed(const EmbeddingTable& table, const Pass& pass, const TensorView& out) override {
+    Count({-1, "embed"}), inner().Embed(table, pass, out);
+  }
+  void PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) override {
+    Count({-1, "pick_tokens"}), inner().PickTokens(logits, buffer, range);
+  }
+  void Synchronize(Device device) override { Hear(), inner().Synchronize(device); }
+  void CopyToHost(void* to, const TensorView& from) override { Hear(), inner().CopyToHost(to, from); }
+  void CheckFinite(Device device) override { Hear(), inner().CheckFinite(device); }
+
+ private:
+  void Count(const OpSite& site) {
+    if (++ops != fail_at) return;
+    failed = site;
+    if (on_failure) on_failure(site);
+  }
+  void Hear() const {
+    if (failed) throw DeviceError("an illegal memory access was encountered");
+  }
+};
+
+}  // namespace stoch::test
