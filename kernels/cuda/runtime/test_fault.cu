@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <stop_token>
 #include <string>
 
 #include "kernels/cuda/base/cuda_check.h"
@@ -21,8 +27,11 @@ namespace {
 constexpr const char* kVariable = "STOCH_TEST_DEVICE_FAULT";
 
 // One thread. `nowhere` is no address of the device.
-__global__ void TestFaultKernel(TestFault::Kind kind, unsigned* left, const volatile unsigned* nowhere) {
+__global__ void TestFaultKernel(TestFault::Kind kind, unsigned* left, volatile unsigned* failing,
+                                const volatile unsigned* nowhere) {
   if (*left == 0 || --*left != 0) return;
+  *failing = 1;
+  __threadfence_system();
   switch (kind) {
     case TestFault::Kind::kIllegalAddress: *left = *nowhere; break;
     case TestFault::Kind::kAssert: __assertfail("on purpose", __FILE__, __LINE__, __func__, sizeof(char)); break;
@@ -31,6 +40,19 @@ __global__ void TestFaultKernel(TestFault::Kind kind, unsigned* left, const vola
       }
       break;
   }
+}
+
+// Until the device is about to fail. The memory is the host's: it is there to be read when the device is no more.
+void Watch(const std::stop_token& end, unsigned* failing) {
+  constexpr std::chrono::milliseconds kLook{1};
+  while (std::atomic_ref<unsigned>(*failing).load() == 0) {
+    if (end.stop_requested()) return;
+    std::this_thread::sleep_for(kLook);
+  }
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  char line[64];
+  const int size = std::snprintf(line, sizeof(line), "test_fault %.3f\n", now.count());
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, static_cast<size_t>(size));
 }
 
 // Takes the first line of a file; "" where there is none.
@@ -68,11 +90,16 @@ TestFault::TestFault(Device device, Kind kind, unsigned ops) : kind_(kind) {
   DeviceGuard guard(device);
   left_ = AllocateDevice(device, sizeof(unsigned));
   STOCH_CUDA(cudaMemcpy(left_.data(), &ops, sizeof(ops), cudaMemcpyHostToDevice));
+  failing_ = AllocatePinned(sizeof(unsigned), device);
+  auto* failing = static_cast<unsigned*>(failing_.data());
+  *failing = 0;
+  watch_ = std::jthread([failing](const std::stop_token& end) { Watch(end, failing); });
 }
 
 void TestFault::Launch(cudaStream_t stream) {
   const auto* nowhere = reinterpret_cast<const volatile unsigned*>(uintptr_t{4096});
-  TestFaultKernel<<<1, 1, 0, stream>>>(kind_, static_cast<unsigned*>(left_.data()), nowhere);
+  TestFaultKernel<<<1, 1, 0, stream>>>(kind_, static_cast<unsigned*>(left_.data()),
+                                       static_cast<volatile unsigned*>(failing_.data()), nowhere);
   STOCH_CUDA_LAUNCH("TestFaultKernel");
 }
 
