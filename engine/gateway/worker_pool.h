@@ -94,8 +94,8 @@ class WorkerPool final : public JobRunner {
     int blame = 0;               // of those, kBlame each, less for a kill
     bool runs_alone() const { return blame >= 2 * kBlame; }
     bool runs_blocking() const { return losses > 0; }  // so that the next one names the operator
-    int64_t stepped_again = 0;  // emitted ids that its worker has stepped again
-    int64_t blamed_at = 0;      // what that was when it was blamed last
+    int64_t stepped_again = 0;                         // emitted ids that its worker has stepped again
+    int64_t blamed_at = 0;                             // what that was when it was blamed last
   };
   struct Notice {
     std::function<void(JobUpdate)> on_update;

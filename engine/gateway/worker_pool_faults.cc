@@ -113,8 +113,7 @@ int WorkerPool::BlameOf(const Replica& replica, const ipc::CrashReport& report, 
   // One whose other threads went on hangs in a request's pass; one that did not run at all was kept from it.
   if (replica.stalled) return replica.silent < replica.stuck / 2 ? kBlame : kBlameOfKill;
   // One that said why it ends is killed where it takes longer to go than to be heard.
-  const bool killed =
-      how == kKilled && replica.failure.empty() && replica.out_of_memory_kills == OutOfMemoryKills();
+  const bool killed = how == kKilled && replica.failure.empty() && replica.out_of_memory_kills == OutOfMemoryKills();
   return killed ? kBlameOfKill : kBlame;
 }
 

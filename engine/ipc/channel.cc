@@ -61,10 +61,7 @@ namespace stoch::ipc {
 namespace asio = boost::asio;
 
 Channel::Channel(asio::io_context& in, asio::io_context& out, int fd)
-    : in_(in),
-      out_(out),
-      reader_(in),
-      writer_(out, asio::local::stream_protocol(), SecondOf(fd)) {
+    : in_(in), out_(out), reader_(in), writer_(out, asio::local::stream_protocol(), SecondOf(fd)) {
   reader_.assign(asio::local::stream_protocol(), fd);
   writer_.non_blocking(true);
 }

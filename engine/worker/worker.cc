@@ -215,8 +215,7 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options) {
   hooks.on_passes = [&state](std::span<const uint64_t> ids) { state.OnPasses(ids); };
   hooks.after_turn = [&state, &engine] {
     state.SendTurn();  // tokens first
-    ipc::FromWorker memory;
-    if (state.LookAtMemory(engine, &memory)) state.channel->Send(memory);
+    if (state.LookAtMemory(engine, &state.turn)) state.SendTurn();
   };
   hooks.wait = [&state](std::chrono::milliseconds longest) { state.Listen(longest); };
   hooks.wake = [&state] { asio::post(state.inbox, [] {}); };

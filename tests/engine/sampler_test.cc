@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -110,6 +111,26 @@ TEST(Sampler, PenaltiesAndBiasMoveTheArgmax) {
   EXPECT_EQ(Pick(options), 4);
   options.logit_bias = {{1, -100.0f}};
   EXPECT_EQ(Pick(options), 3);
+}
+
+// Kept token by token, counts are those of the whole history, and there is one entry for each token of it.
+TEST(Sampler, CountsAreThoseOfTheHistory) {
+  TokenCounts counts;
+  std::map<int32_t, int32_t> expected;
+  std::minstd_rand random(5);
+  const auto next = [&] { return static_cast<int32_t>(random() % 40); };
+  std::vector<int32_t> prompt(30);
+  for (int32_t& id : prompt) expected[id = next()];
+  counts.AddPrompt(prompt);
+  for (int step = 0; step < 300; ++step) {
+    const int32_t id = next();
+    counts.AddGenerated(id);
+    ++expected[id];
+    std::map<int32_t, int32_t> kept;
+    for (const TokenCount& count : counts.entries()) kept[count.id] = count.generated;
+    ASSERT_EQ(kept, expected) << step;
+    ASSERT_EQ(counts.entries().size(), expected.size()) << step;
+  }
 }
 
 TEST(Sampler, RefusesOptionsOutOfRange) {

@@ -250,7 +250,6 @@ TEST_F(JournalTest, AnAnswerIsThereFromCommitOnOrWithItsFirstTokens) {
     const JobUpdate update = UpdateOf(1, 0);
     const AnswerLog::Entry entry = {{early, 0}, &update};
     journal.Write({&entry, 1});
-    journal.Commit(early);
   }
   {
     Journal journal(Options(), Sink());

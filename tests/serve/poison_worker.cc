@@ -42,8 +42,7 @@ int main(int argc, char** argv) {
   std::map<std::string, std::string> given;
   for (int i = 1; i + 1 < argc; i += 2) given[argv[i]] = argv[i + 1];
   serve::Worker worker(std::stoi(given["--socket-fd"]), std::stoi(given["--page-fd"]));
-  const auto late =
-      std::make_shared<test::LateBackend>(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr));
+  const auto late = std::make_shared<test::LateBackend>(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr));
   late->on_failure = [file = given["--late"]](const OpSite& site) {
     std::ofstream(file, std::ios::app) << SiteName(site) << "\n";
   };

@@ -35,8 +35,8 @@ void Serve(const Options& options, serve::Worker& worker) {
   devices.fit_kv = KvFitOf(options.engine);
   std::shared_ptr<Backend> backend = Open(devices);
   const bool issues_ahead = backend->devices().front().kind != DeviceKind::kCpu && !devices.launch_blocking;
-  const std::unique_ptr<Engine> engine = OpenEngine(worker.Marked(std::move(backend), issues_ahead), std::move(files),
-                                                    engine_options, devices, output);
+  const std::unique_ptr<Engine> engine =
+      OpenEngine(worker.Marked(std::move(backend), issues_ahead), std::move(files), engine_options, devices, output);
   serve::RunnerOptions runner;
   runner.prefix_reuse = options.engine.prefix_reuse;
   worker.Serve(*engine, runner);

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages of many threads over one channel, more of them than its socket has room for.
+#include "engine/ipc/channel.h"
+
+#include <google/protobuf/util/delimited_message_util.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <boost/asio/executor_work_guard.hpp>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/ipc/messages.pb.h"
+
+namespace stoch::test {
+namespace {
+
+constexpr int kThreads = 3;
+constexpr int kMessages = 200;
+constexpr int kMostBytes = 300'000;  // of a message: more than a socket takes at once
+
+// Of one thread's message.
+std::string TextOf(int thread, int number) {
+  return std::string(static_cast<size_t>((number * 7919 + thread) % (number % 10 == 0 ? kMostBytes : 100)),
+                     static_cast<char>('a' + (number + thread) % 26));
+}
+
+TEST(Channel, ManyThreadsSendMoreThanTheSocketTakesAndEachKeepsItsOrder) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  boost::asio::io_context in, out, unused;
+  const auto guard = boost::asio::make_work_guard(out);
+  const auto sender = std::make_shared<ipc::Channel>(unused, out, ends[0]);
+  const auto receiver = std::make_shared<ipc::Channel>(in, unused, ends[1]);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([thread, &sender] {
+      for (int number = 0; number < kMessages; ++number) {
+        ipc::FromWorker message;
+        message.set_running(thread);
+        message.set_waiting(number);
+        message.mutable_failure()->set_message(TextOf(thread, number));
+        sender->Send(message);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(sender->sent());  // nobody reads yet
+  std::thread writer([&out] { out.run(); });
+  std::array<int, kThreads> next{};
+  int heard = 0;
+  bool has_ended = false;
+  receiver->Start(
+      [&](google::protobuf::io::ZeroCopyInputStream* stream) {
+        ipc::FromWorker message;
+        if (!google::protobuf::util::ParseDelimitedFromZeroCopyStream(&message, stream, nullptr)) return false;
+        const auto thread = static_cast<size_t>(message.running());
+        EXPECT_EQ(message.waiting(), next.at(thread)++);
+        EXPECT_EQ(message.failure().message(), TextOf(static_cast<int>(thread), static_cast<int>(message.waiting())));
+        if (++heard == kThreads * kMessages) sender->Close();
+        return true;
+      },
+      [&] { has_ended = true; });
+  in.run();
+  EXPECT_EQ(heard, kThreads * kMessages);
+  EXPECT_TRUE(has_ended);
+  sender->Send(ipc::FromWorker());  // to nobody
+  out.stop();
+  writer.join();
+}
+
+}  // namespace
+}  // namespace stoch::test
