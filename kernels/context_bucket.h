@@ -9,16 +9,22 @@ namespace stoch {
 inline constexpr int64_t kShortContext = 256;
 inline constexpr int64_t kMiddleContext = 1024;
 inline constexpr int64_t kLongContext = 6144;
+inline constexpr int64_t kDeepContext = 14336;
 
 // The class of a pass whose longest context has `length` positions; a part of the key of Backend::RunGraph.
 constexpr int ContextBucket(int64_t length) {
-  return length <= kShortContext ? 0 : length <= kMiddleContext ? 1 : length <= kLongContext ? 2 : 3;
+  return length <= kShortContext    ? 0
+         : length <= kMiddleContext ? 1
+         : length <= kLongContext   ? 2
+         : length <= kDeepContext   ? 3
+                                    : 4;
 }
 // The longest context of a class, where none is longer than `limit`.
 constexpr int64_t LongestOfBucket(int bucket, int64_t limit) {
   const int64_t longest = bucket == 0   ? kShortContext
                           : bucket == 1 ? kMiddleContext
                           : bucket == 2 ? kLongContext
+                          : bucket == 3 ? kDeepContext
                                         : limit;
   return longest < limit ? longest : limit;
 }

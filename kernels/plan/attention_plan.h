@@ -85,6 +85,7 @@ struct SplitPlan {
   int value_blocks = 1;
   bool is_one_block = false;  // a row's softmax is one block's work, without a kernel for the weights of long rows
   bool is_fused = false;      // all of it is one kernel of clusters
+  int fused_ranks = 0;        // blocks of a cluster: kSplitRanks or kSplitWideRanks
   int fused_units = 0;        // whose scores stay in shared memory
   int64_t fused_shared_bytes = 0;
 };
@@ -172,6 +173,7 @@ inline constexpr int kMaxWideRange = 4096;
 inline constexpr int kSplitScHeads = 8;                 // query heads of a block: columns of a tile
 inline constexpr int kSplitExactHeads = 4;              // the same in fp32
 inline constexpr int kSplitRanks = 8;                   // blocks of a cluster
+inline constexpr int kSplitWideRanks = 16;              // of a cluster of a row that leaves SMs idle; Hopper's alone
 inline constexpr int kSplitUnit = 256;                  // positions: contexts are cut at multiples of it
 inline constexpr int64_t kSplitOneBlockSoftmax = 4096;  // contexts whose softmax one block does
 inline constexpr int kSplitSoloUnits = 8;               // of a row whose softmax one block does
@@ -183,9 +185,10 @@ inline constexpr int64_t kSplitTableBytes = 256 * 8 * 16;  // a thermometer for 
 constexpr int64_t SplitScoreBytes(int head_dim, int tiles) {  // streams of queries and their ones
   return int64_t{tiles} * (head_dim / 16 * (4 * 32 * 16 + 32 * 4) + 4 * 4 * 4);
 }
-constexpr int64_t SplitFusedBytes(int head_dim, int tiles) {  // those, lane sums, outputs and maxima of all blocks
-  return int64_t{tiles} * (head_dim / 16 * (4 * 32 * 16 + 32 * 4)) + 8 * 4 * head_dim + 8 * 256 * 4 + 3 * 8 * 8 * 4 +
-         32;
+// Those, lane sums, outputs and maxima of all blocks of a cluster.
+constexpr int64_t SplitFusedBytes(int head_dim, int tiles, int ranks) {
+  return int64_t{tiles} * (head_dim / 16 * (4 * 32 * 16 + 32 * 4)) + 8 * 4 * head_dim + 8 * 256 * 4 +
+         (2 * ranks + 8) * 8 * 4 + 32;
 }
 constexpr int64_t SplitValueBytes(int head_dim) { return 8 * 4 * (head_dim + 1) + 16; }
 inline constexpr int64_t kScRowFixedBytes = 10496 + 256 * 128;  // dynamic, besides gathered outputs and scores

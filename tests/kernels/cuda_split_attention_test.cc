@@ -106,6 +106,25 @@ TEST_P(CudaSplitAttention, SplitContextsOfEveryDepth) {
   }
 }
 
+// One row at a time, whose clusters may have more blocks: in units of 256 positions that a block's part fills or not,
+// with one tile of query heads or two, and with a window.
+TEST_P(CudaSplitAttention, OneRowOfEveryDepth) {
+  for (const int context : {1025, 2047, 6200, 14000}) {
+    for (const int group : {4, 8}) {
+      for (const int window : {0, 5000}) {
+        SCOPED_TRACE(std::to_string(context) + " group " + std::to_string(group) + " window " + std::to_string(window));
+        AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 14336);
+        shape.num_heads = group;
+        shape.num_kv_heads = 1;
+        shape.head_dim = group == 4 ? 128 : 64;
+        shape.page_tokens = group == 4 ? 64 : 4;
+        shape.window = window;
+        ExpectEqual(shape, DeepSteps({context}, 2));
+      }
+    }
+  }
+}
+
 // Positions before a row's window have no weight, wherever the window starts.
 TEST_P(CudaSplitAttention, WindowsOfEveryMode) {
   for (const AttentionMode mode : kModes) {

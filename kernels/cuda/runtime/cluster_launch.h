@@ -11,12 +11,14 @@ namespace stoch::cuda {
 #if defined(__CUDACC__)
 // Launches `kernel` with clusters of `cluster` blocks, 0: of grid.x; it may start early (launch.h), so it calls WaitForPrevious before
 // it reads anything. Raises the kernel's limit of dynamic shared memory as needed.
-// Requires: clusters of at most 8 blocks that divide grid.x, and of 1 where ctx.traits has no clusters.
+// Requires: clusters of at most 8 blocks, or 16 where the device takes them, that divide grid.x, and of 1 where
+//           ctx.traits has no clusters.
 template <typename Args>
 void LaunchClusters(DeviceContext& ctx, void (*kernel)(Args), dim3 grid, int threads, size_t shared_bytes,
                     const Args& args, int cluster = 0) {
   const unsigned size = cluster > 0 ? static_cast<unsigned>(cluster) : grid.x;
   AllowShared(ctx, kernel, shared_bytes);
+  if (size > 8) STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -164,8 +164,8 @@ TEST(AttentionPlan, SplitsOfAnH200) {
   EXPECT_FALSE(far.is_fresh);
 }
 
-// Clusters keep a row's scores up to 6144 positions, and deeper ones where there are rows for the whole GPU. Many rows
-// fill it themselves up to there; without clusters, one does not pay before.
+// Clusters keep a row's scores up to 6144 positions; one row's clusters have sixteen blocks from 1025 on and keep them up
+// to 14336. Many rows fill the GPU themselves; without clusters, one does not pay before 6145.
 TEST(AttentionPlan, WhereContextsAreCut) {
   const AttentionShape llama = Shape(32, 8, 128, Halved());
   GpuTraits gpu = test::H200();
@@ -181,17 +181,24 @@ TEST(AttentionPlan, WhereContextsAreCut) {
   struct Row {
     int64_t rows, length;
     bool fused;
-    int units;
+    int ranks, units;
     int64_t shared_bytes;
   };
-  for (const Row& row : {Row{1, 257, true, 2, 64352}, Row{1, 4096, true, 16, 71520}, Row{1, 6144, true, 24, 75616},
-                         Row{1, 6145, false, 0, 0}, Row{4, 131072, false, 0, 0}, Row{5, 131072, true, 101, 115040}}) {
+  for (const Row& row :
+       {Row{1, 257, true, 8, 2, 64352}, Row{1, 1024, true, 8, 4, 65376}, Row{1, 1025, true, 16, 5, 65120},
+        Row{1, 4096, true, 16, 16, 67936}, Row{1, 14336, true, 16, 56, 78176}, Row{1, 14337, false, 0, 0, 0},
+        Row{2, 4096, true, 8, 16, 71520}, Row{2, 6144, true, 8, 24, 75616}, Row{2, 6145, false, 0, 0, 0},
+        Row{4, 131072, false, 0, 0, 0}, Row{5, 131072, false, 0, 0, 0}}) {
     SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
     const SplitPlan plan = PlanSplit(gpu, llama, row.rows, row.length);
     EXPECT_EQ(plan.is_fused, row.fused);
+    EXPECT_EQ(plan.fused_ranks, row.ranks);
     EXPECT_EQ(plan.fused_units, row.units);
     EXPECT_EQ(plan.fused_shared_bytes, row.shared_bytes);
   }
+  gpu.has_wgmma = false;
+  EXPECT_EQ(PlanSplit(gpu, llama, 1, 4096).fused_ranks, kSplitRanks);
+  EXPECT_FALSE(PlanSplit(gpu, llama, 1, 6145).is_fused);
   gpu.has_clusters = false;
   EXPECT_FALSE(is_split(llama, 1, 6144));
   EXPECT_TRUE(is_split(llama, 1, 6145));
@@ -206,7 +213,7 @@ TEST(AttentionPlan, WhereContextsAreCut) {
   EXPECT_FALSE(is_split(llama, 1, 256));
   EXPECT_TRUE(is_split(llama, 1, 257));
   // A recorded graph is made for the longest context of its class.
-  for (const int64_t length : {1, 256, 257, 1024, 1025, 6144, 6145, 20000}) {
+  for (const int64_t length : {1, 256, 257, 1024, 1025, 6144, 6145, 14336, 14337, 20000}) {
     EXPECT_GE(LongestOfBucket(ContextBucket(length), 131072), length);
     EXPECT_EQ(LongestOfBucket(ContextBucket(length), length), length);
     EXPECT_EQ(ContextBucket(LongestOfBucket(ContextBucket(length), 131072)), ContextBucket(length));

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a row and the query heads of a KV head in one kernel: a cluster of eight blocks, each of which owns 32
-// lanes of position, t mod 256 in [32 rank, 32 rank + 32), so that it has whole lanes of the softmax sum.
+// Attention of a row and the query heads of a KV head in one kernel: a cluster of eight or sixteen blocks, each of which
+// owns 32 or 16 lanes of position, t mod 256 in [s rank, s rank + s), so that it has whole lanes of the softmax sum.
 //
 // The blocks exchange the largest score, the 256 lane sums, the largest weight and, at the end, their sums of p v; the
-// scores never leave shared memory unless a graph made for shorter contexts is replayed.
+// scores never leave shared memory unless a graph made for shorter contexts is replayed. Sixteen blocks let a single row
+// of eight KV heads fill an H100 or H200; of 132 SMs no more than seven such clusters have an SM for every block, so two
+// blocks fit an SM here too.
 #include <algorithm>
 
 #include "kernels/cuda/attention/split/parts.cuh"
@@ -17,12 +19,12 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kRanks = kSplitRanks;
-constexpr int kStripe = kSplitUnit / kRanks;  // positions of a block in every unit
 constexpr int kHeads = kValueHeads;
-static_assert(kStripe == 32 && kWarps == kHeads);
+static_assert(kWarps == kHeads);
+constexpr int kTile = 32;             // positions that a warp scores at a time
+constexpr int kMaxPrefetched = 8192;  // positions that are asked for before the queries are there
 
-template <int kHeadDim, int kN>
+template <int kRanks, int kHeadDim, int kN>
 struct Shared {
   uint4 thermometers[kCodes * kTableCopies];
   union {
@@ -38,7 +40,10 @@ struct Shared {
 };
 
 // A block's part of a row: local position i is position Token(i).
+template <int kRanks>
 struct Stripe {
+  static constexpr int kStripe = kSplitUnit / kRanks;  // positions of a block in every unit
+  static_assert(kStripe % kGroupDims == 0 && kHeads * kStripe <= kThreads);
   SplitRow row;
   SplitHeads heads;
   const int32_t* pages;
@@ -54,6 +59,7 @@ struct Stripe {
 
 // The larger of a head's numbers over lanes with the same head (kHeadLanes apart), warps and, through `all`, blocks.
 // Contains barriers of the cluster.
+template <int kRanks>
 __device__ __forceinline__ void ShareMaxima(int heads, int rank, float (&of_warps)[kWarps][kHeads],
                                             float (&all)[kRanks][kHeads]) {
   const int tid = static_cast<int>(threadIdx.x);
@@ -68,6 +74,7 @@ __device__ __forceinline__ void ShareMaxima(int heads, int rank, float (&of_warp
   Cluster::Sync();
 }
 
+template <int kRanks>
 __device__ __forceinline__ float MaxOf(const float (&all)[kRanks][kHeads], int head) {
   float most = all[0][head];
 #pragma unroll
@@ -76,8 +83,9 @@ __device__ __forceinline__ float MaxOf(const float (&all)[kRanks][kHeads], int h
 }
 
 // Scores of the stripe; each warp's maxima go to s.of_warps.
-template <bool kDirect, int kHeadDim, int kN>
-__device__ __forceinline__ void Scores(const SplitArgs& args, const Stripe& b, Shared<kHeadDim, kN>& s) {
+template <bool kDirect, int kRanks, int kHeadDim, int kN>
+__device__ __forceinline__ void Scores(const SplitArgs& args, const Stripe<kRanks>& b,
+                                       Shared<kRanks, kHeadDim, kN>& s) {
   constexpr int kGroups = kHeadDim / kGroupDims;
   const AttentionArgs& a = args.attention;
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -90,30 +98,33 @@ __device__ __forceinline__ void Scores(const SplitArgs& args, const Stripe& b, S
     q_scale[n] = args.q.scales[static_cast<int64_t>(b.row.row) * a.num_heads + b.heads.first + head];
     largest[n] = BitsToFloat(0xff800000u);
   }
-  const int units = b.row.units();
+  const int own = (lane >> 2) * 4;  // of a tile's positions, the first of this lane's
+  const int tiles = (b.count() + kTile - 1) / kTile;
   uint4 k[kGroups][1];
   KeyPlaces at{};
-  const auto load = [&](int unit) {
-    at = KeysAt(a.kv, b.pages, b.heads.kv_head, b.Token(unit * kStripe), b.row.length);
+  if (warp < tiles) {
+    at = KeysOf(a.kv, b.pages, b.heads.kv_head, min(b.Token(warp * kTile + own), b.row.length - 1));
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) k[g][0] = LoadKeys(a.kv, at, g);
-  };
-  if (warp < units) load(warp);
+  }
   StageQueries<kThreads>(args, b.row, b.heads, s.queries);
   __syncthreads();
 #pragma unroll 1
-  for (int unit = warp; unit < units; unit += kWarps) {
+  for (int tile = warp; tile < tiles; tile += kWarps) {
     int32_t acc[1][2][kN][4] = {};
     const float4 k_scale = __ldcg(reinterpret_cast<const float4*>(at.scales));
     const float scales[4] = {k_scale.x, k_scale.y, k_scale.z, k_scale.w};
-    const bool has_next = unit + kWarps < units;
-    if (has_next) at = KeysAt(a.kv, b.pages, b.heads.kv_head, b.Token((unit + kWarps) * kStripe), b.row.length);
+    const bool has_next = tile + kWarps < tiles;
+    if (has_next) {
+      at = KeysOf(a.kv, b.pages, b.heads.kv_head, min(b.Token((tile + kWarps) * kTile + own), b.row.length - 1));
+    }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       AddGroup<kDirect, kHeadDim, kN, 1>(k[g], table, s.queries, g, lane, acc);
       if (has_next) k[g][0] = LoadKeys(a.kv, at, g);
     }
-    const int local = unit * kStripe + (lane >> 2) * 4;
+    const int local = tile * kTile + own;
+    if (local >= b.count()) continue;
     const int t = b.Token(local);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
@@ -141,26 +152,28 @@ __device__ __forceinline__ void Scores(const SplitArgs& args, const Stripe& b, S
 }
 
 // Exponentials in the place of scores, the sums of the stripe's lanes to every block.
-template <int kHeadDim, int kN>
-__device__ __forceinline__ void Exponentials(const Stripe& b, Shared<kHeadDim, kN>& s) {
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const int warp = static_cast<int>(threadIdx.x >> 5);
-  // A head's positions are shared by as many warps as there are for it.
+template <int kRanks, int kHeadDim, int kN>
+__device__ __forceinline__ void Exponentials(const Stripe<kRanks>& b, Shared<kRanks, kHeadDim, kN>& s) {
+  constexpr int kStripe = Stripe<kRanks>::kStripe;
+  const int tid = static_cast<int>(threadIdx.x);
+  const int lane = tid & 31;
+  const int warp = tid >> 5;
   for (int h = 0; h < b.heads.count; ++h) {
     const float largest = MaxOf(s.score_max, h);
     float* scores = b.scores + h * b.stride;
-    for (int i = static_cast<int>(threadIdx.x); i < b.count(); i += kThreads) scores[i] = Exp(scores[i] - largest);
+    for (int i = tid; i < b.count(); i += kThreads) scores[i] = Exp(scores[i] - largest);
   }
   __syncthreads();
-  if (warp < b.heads.count) {
-    const float* e = b.scores + warp * b.stride + lane;
+  if (tid < b.heads.count * kStripe) {
+    const int head = tid / kStripe;
+    const float* e = b.scores + head * b.stride + tid % kStripe;
     const int units = b.row.units();
     float sum = 0.0f;
 #pragma unroll 8
     for (int u = 0; u < units; ++u) sum = sum + e[u * kStripe];  // 0 where there is no position
 #pragma unroll
     for (int r = 0; r < kRanks; ++r) {
-      Cluster::At(&s.lane_sums[0][0], r)[warp * kRowLanes + b.rank * kStripe + lane] = sum;
+      Cluster::At(&s.lane_sums[0][0], r)[head * kRowLanes + b.rank * kStripe + tid % kStripe] = sum;
     }
   }
   Cluster::Sync();
@@ -182,8 +195,9 @@ __device__ __forceinline__ void Exponentials(const Stripe& b, Shared<kHeadDim, k
 }
 
 // Weights in the place of exponentials; each warp's maxima go to s.of_warps.
-template <int kHeadDim, int kN>
-__device__ __forceinline__ void WeighStripe(const SplitArgs& args, const Stripe& b, Shared<kHeadDim, kN>& s) {
+template <int kRanks, int kHeadDim, int kN>
+__device__ __forceinline__ void WeighStripe(const SplitArgs& args, const Stripe<kRanks>& b,
+                                            Shared<kRanks, kHeadDim, kN>& s) {
   const KvView& kv = args.attention.kv;
   float most[kHeads] = {};
 #pragma unroll 1
@@ -209,8 +223,9 @@ __device__ __forceinline__ void WeighStripe(const SplitArgs& args, const Stripe&
 }
 
 // p v of the stripe into s.sums.
-template <bool kDirect, int kHeadDim, int kN>
-__device__ __forceinline__ void Values(const SplitArgs& args, const Stripe& b, Shared<kHeadDim, kN>& s) {
+template <bool kDirect, int kRanks, int kHeadDim, int kN>
+__device__ __forceinline__ void Values(const SplitArgs& args, const Stripe<kRanks>& b,
+                                       Shared<kRanks, kHeadDim, kN>& s) {
   const KvView& kv = args.attention.kv;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
@@ -245,8 +260,9 @@ __device__ __forceinline__ void Values(const SplitArgs& args, const Stripe& b, S
 }
 
 // Sums of all blocks, each block's part of the output.
-template <int kHeadDim, int kN>
-__device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripe& b, Shared<kHeadDim, kN>& s) {
+template <int kRanks, int kHeadDim, int kN>
+__device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripe<kRanks>& b,
+                                            Shared<kRanks, kHeadDim, kN>& s) {
   constexpr int kSlice = kHeadDim / kRanks;  // dimensions of a block
   const AttentionArgs& a = args.attention;
   const int tid = static_cast<int>(threadIdx.x);
@@ -269,26 +285,48 @@ __device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripe&
   }
 }
 
-template <bool kDirect, int kHeadDim, int kN>
+// Asks for keys and values of the row's first positions, which are memory's business and not the queries'.
+template <int kRanks>
+__device__ __forceinline__ void Prefetch(const KvView& kv, const Stripe<kRanks>& b) {
+  const int begin = b.row.first_unit() * kSplitUnit;
+  const int end = min(b.row.length, begin + kMaxPrefetched);
+  const int step = max(128 / kv.head_dim, 1);  // positions of a line
+  const int lines = max(kv.head_dim / 128, 1);
+  constexpr int kAll = kRanks * kThreads;
+#pragma unroll 1
+  for (int i = b.rank * kThreads + static_cast<int>(threadIdx.x); begin + i / lines * step < end; i += kAll) {
+    const int t = begin + i / lines * step;
+    const int32_t page = __ldg(b.pages + (t >> kv.page_shift));
+    const int64_t at = kv.Value(page, b.heads.kv_head, t & (kv.page_tokens - 1)) + i % lines * 128;
+    PrefetchL2Line(reinterpret_cast<const uint8_t*>(kv.k_words) + at);
+    PrefetchL2Line(reinterpret_cast<const uint8_t*>(kv.v_words) + at);
+  }
+}
+
+template <bool kDirect, int kRanks, int kHeadDim, int kN>
 __global__ void __launch_bounds__(kThreads, 2) SplitFusedKernel(const SplitArgs args) {
+#if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if constexpr (kRanks > kSplitRanks) return;  // nobody launches it
+#endif
   extern __shared__ __align__(256) uint8_t shared_memory[];
-  auto& s = *reinterpret_cast<Shared<kHeadDim, kN>*>(shared_memory);
+  auto& s = *reinterpret_cast<Shared<kRanks, kHeadDim, kN>*>(shared_memory);
   StartNext();
-  Stripe b;
+  Stripe<kRanks> b;
   b.row = RowAt(args, static_cast<int>(blockIdx.z));
   b.heads = HeadsAt(args, static_cast<int>(blockIdx.y));
   b.pages = PagesOf(args, b.row);
   b.rank = Cluster::Rank();
   b.scores = reinterpret_cast<float*>(shared_memory + sizeof(s));
-  b.stride = args.fused_units * kStripe + 4;  // heads of a position in different banks
+  b.stride = args.fused_units * Stripe<kRanks>::kStripe + 4;  // heads of a position in different banks
   if (b.row.units() > args.fused_units) {
     b.stride = static_cast<int>(args.scratch.stride / kRanks);
     b.scores = args.scratch.scores + HeadIndex(args, b.row, b.heads.first) * args.scratch.stride +
                static_cast<int64_t>(b.rank) * b.heads.count * b.stride;
   }
+  if constexpr (kRanks > kSplitRanks) Prefetch(args.attention.kv, b);
   FillThermometers<kThreads>(args.qk, s.thermometers);
   WaitForPrevious();
-  Scores<kDirect, kHeadDim, kN>(args, b, s);
+  Scores<kDirect>(args, b, s);
   Cluster::Arrive();
   Cluster::Wait();  // every block runs: its shared memory may be written
   ShareMaxima(b.heads.count, b.rank, s.of_warps, s.score_max);
@@ -300,33 +338,39 @@ __global__ void __launch_bounds__(kThreads, 2) SplitFusedKernel(const SplitArgs 
   if (args.av.ranks != args.qk.ranks) FillThermometers<kThreads>(args.av, s.thermometers);
   WeighStripe(args, b, s);
   ShareMaxima(b.heads.count, b.rank, s.of_warps, s.weight_max);
-  Values<kDirect, kHeadDim, kN>(args, b, s);
+  Values<kDirect>(args, b, s);
   WriteOutput(args, b, s);
 }
 
-template <bool kDirect, int kHeadDim, int kN>
+template <bool kDirect, int kRanks, int kHeadDim, int kN>
 void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  static_assert(sizeof(Shared<kHeadDim, kN>) == kSplitTableBytes + SplitFusedBytes(kHeadDim, kN));
+  static_assert(sizeof(Shared<kRanks, kHeadDim, kN>) == kSplitTableBytes + SplitFusedBytes(kHeadDim, kN, kRanks));
   const dim3 grid(kRanks, static_cast<unsigned>(args.attention.kv.num_kv_heads * args.head_blocks),
                   static_cast<unsigned>(args.rows));
-  LaunchClusters(ctx, &SplitFusedKernel<kDirect, kHeadDim, kN>, grid, kThreads,
+  LaunchClusters(ctx, &SplitFusedKernel<kDirect, kRanks, kHeadDim, kN>, grid, kThreads,
                  static_cast<size_t>(plan.fused_shared_bytes), args);
 }
 
-template <bool kDirect>
+template <bool kDirect, int kRanks>
 void LaunchDims(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
   const bool one_tile = args.block_heads <= kScoreHeads;
   if (args.attention.kv.head_dim == 64) {
-    one_tile ? Launch<kDirect, 64, 1>(ctx, plan, args) : Launch<kDirect, 64, 2>(ctx, plan, args);
+    one_tile ? Launch<kDirect, kRanks, 64, 1>(ctx, plan, args) : Launch<kDirect, kRanks, 64, 2>(ctx, plan, args);
   } else {
-    one_tile ? Launch<kDirect, 128, 1>(ctx, plan, args) : Launch<kDirect, 128, 2>(ctx, plan, args);
+    one_tile ? Launch<kDirect, kRanks, 128, 1>(ctx, plan, args) : Launch<kDirect, kRanks, 128, 2>(ctx, plan, args);
   }
+}
+
+template <bool kDirect>
+void LaunchRanks(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
+  plan.fused_ranks == kSplitWideRanks ? LaunchDims<kDirect, kSplitWideRanks>(ctx, plan, args)
+                                      : LaunchDims<kDirect, kSplitRanks>(ctx, plan, args);
 }
 
 }  // namespace
 
 void LaunchSplitFused(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  RanksBySum(args.qk) && RanksBySum(args.av) ? LaunchDims<true>(ctx, plan, args) : LaunchDims<false>(ctx, plan, args);
+  RanksBySum(args.qk) && RanksBySum(args.av) ? LaunchRanks<true>(ctx, plan, args) : LaunchRanks<false>(ctx, plan, args);
 }
 
 }  // namespace stoch::cuda

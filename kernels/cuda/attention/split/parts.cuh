@@ -51,13 +51,18 @@ struct KeyPlaces {
   const float* scales;
 };
 
-__device__ __forceinline__ KeyPlaces KeysAt(const KvView& kv, const int32_t* pages, int kv_head, int token,
-                                            int length) {
+// Those of the group of four that position t belongs to.
+__device__ __forceinline__ KeyPlaces KeysOf(const KvView& kv, const int32_t* pages, int kv_head, int t) {
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const int t = min(token + (lane >> 2) * 4, length - 1) & ~3;
+  t &= ~3;
   const int32_t page = __ldg(pages + (t >> kv.page_shift));
   const int slot = t & (kv.page_tokens - 1);
   return {kv.k_words + kv.KWord(page, kv_head, lane & 3, slot), kv.k_scales + kv.Scale(page, kv_head, slot)};
+}
+
+__device__ __forceinline__ KeyPlaces KeysAt(const KvView& kv, const int32_t* pages, int kv_head, int token,
+                                            int length) {
+  return KeysOf(kv, pages, kv_head, min(token + static_cast<int>(threadIdx.x & 31) / 4 * 4, length - 1));
 }
 
 // Those of a group of dimensions.
