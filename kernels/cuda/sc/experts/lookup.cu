@@ -188,7 +188,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
           __syncthreads();
         }
       }
-      decode::QuantizeChunks<kTop256>(args, element, count, stage);
+      decode::QuantizeChunks<kTop256>(args, element, count, stage,
+                                      [&](int, uint32_t) { return decode::CountsOf(args); });
       slot = 0;
     }
     const uint32_t rows = SharedAddress(stage.rows) + slot * kStageBytes;
