@@ -98,8 +98,7 @@ const void* KernelOf(int words, int halves, bool table, bool mixed) {
 }
 
 const void* KernelOf(const PrefillArgs& args) {
-  return KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr,
-                  args.streams.gains != nullptr);
+  return KernelOf(args.streams.words, args.streams.halves, args.ranks != nullptr, args.streams.gains != nullptr);
 }
 const void* KernelOf(const GroupedArgs& args) {
   STOCH_CHECK(args.streams.halves == 1 && (args.streams.words == 2 || args.streams.words == 4));
