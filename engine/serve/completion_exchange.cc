@@ -33,7 +33,7 @@ StoredRequest NewAnswer(CompletionRequest request, const ModelFacts& model, std:
 }  // namespace
 
 CompletionExchange::CompletionExchange(const Answering& server, CompletionRequest request, std::string fingerprint,
-                                       std::shared_ptr<Connection> connection, std::string request_id)
+                                       std::shared_ptr<Connection> connection, const std::string& request_id)
     : CompletionExchange(server, NewAnswer(std::move(request), server.model, std::move(fingerprint), request_id),
                          std::move(connection), request_id) {}
 
@@ -88,15 +88,16 @@ CompletionExchange::Failure CompletionExchange::Submit(const std::vector<std::ve
 }
 
 void CompletionExchange::Start() {
-  if (request_.stream && answers_ != nullptr) kept_ = answers_->Begin(frame_.id, Store({request_, frame_}));
+  AnswerLog* const answers = request_.stream ? answers_ : nullptr;
+  if (answers != nullptr) kept_ = answers->Begin(frame_.id, Store({request_, frame_}));
   const Failure refused = Submit(std::vector<std::vector<int32_t>>(choices_.size()));
   if (refused.status != 0) {
-    if (kept_.number != 0) answers_->Forget(kept_);
+    if (answers != nullptr && kept_.number != 0) answers->Forget(kept_);
     throw RequestError(refused.status, "", refused.message);
   }
   if (!request_.stream) return;
   // Kept before anybody hears of it, and while its prompt runs.
-  if (kept_.number != 0) answers_->Commit(kept_);
+  if (answers != nullptr && kept_.number != 0) answers->Commit(kept_);
   // However long it waits for its turn: proxies and clients give up on connections that say nothing.
   head_sent_ = true;
   connection_->StartEvents({{"X-Request-Id", request_id_}});

@@ -42,7 +42,7 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
  public:
   // fingerprint: of the answer, "" while it is not known.
   CompletionExchange(const Answering& server, CompletionRequest request, std::string fingerprint,
-                     std::shared_ptr<Connection> connection, std::string request_id);
+                     std::shared_ptr<Connection> connection, const std::string& request_id);
   // Of an answer that an earlier exchange began.
   CompletionExchange(const Answering& server, StoredRequest stored, std::shared_ptr<Connection> connection,
                      std::string request_id);

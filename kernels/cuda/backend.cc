@@ -475,12 +475,14 @@ CallerOrder& CudaBackend::CallerOf(PerDevice* entry) {
 void CudaBackend::RunAfter(Device device, uintptr_t stream) {
   PerDevice& entry = At(device);
   DeviceGuard guard(device);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the interface has no type of CUDA
   CallerOf(&entry).RunAfter(reinterpret_cast<cudaStream_t>(stream));
 }
 
 void CudaBackend::RunBefore(Device device, uintptr_t stream) {
   PerDevice& entry = At(device);
   DeviceGuard guard(device);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the interface has no type of CUDA
   CallerOf(&entry).RunBefore(reinterpret_cast<cudaStream_t>(stream));
 }
 

@@ -330,7 +330,7 @@ class DilatedTest : public testing::TestWithParam<test::BackendUnderTest> {
 // Opens the backend, or skips where it has no kernel, after a look at its refusal.
 #define STOCH_OPEN_DILATED_OR_SKIP(backend) \
   STOCH_OPEN_OR_SKIP(backend, GetParam());  \
-  if (!backend->has_dilated()) GTEST_SKIP() << backend->name() << " has no such kernel"
+  if (!(backend)->has_dilated()) GTEST_SKIP() << (backend)->name() << " has no such kernel"
 
 TEST_P(DilatedTest, RandomShapesMeetTheDefinition) {
   STOCH_OPEN_DILATED_OR_SKIP(backend);

@@ -34,10 +34,14 @@ namespace {
   for (;;) pause();
 }
 
+[[noreturn]] void Hang() {
+  for (;;) pause();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace stoch;
+  using namespace stoch;  // NOLINT(google-build-using-namespace): the whole program is this function
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::map<std::string, std::string> given;
   for (int i = 1; i + 1 < argc; i += 2) given[argv[i]] = argv[i + 1];
@@ -64,7 +68,7 @@ int main(int argc, char** argv) {
     if (left == 0) return;
     std::filesystem::resize_file(kills, left - 1);
     if (sent != 0) HaveSent(sent);
-    while (hangs) pause();
+    if (hangs) Hang();
     if (code == 0) raise(SIGKILL);
     if (!IsSticky(code)) throw DeviceRefusal("refused");
     throw DeviceError("sticky");

@@ -38,7 +38,7 @@ TEST_P(ScNested, EveryCount) {
     ASSERT_EQ(nested->size(), longer->streams_a.size());
     for (int mask = 0; mask < longer->masks; ++mask) {
       for (int a = 0; a < longer->levels; ++a) {
-        const auto row = static_cast<size_t>(mask * longer->levels);
+        const auto row = static_cast<size_t>(mask) * static_cast<size_t>(longer->levels);
         for (int b = 0; b < longer->levels; ++b) {
           const int rank = longer->ranks_b[row + static_cast<size_t>(b)];
           ASSERT_EQ(Ones(&(*nested)[(row + static_cast<size_t>(a)) * words], rank),

@@ -39,7 +39,7 @@ std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
   if (!CountsAreStaircases(op)) return {};
   static_assert(kCountQuarters * kQuarterLevels == 128);
   std::vector<CountQuarter> quarters;
-  quarters.reserve(static_cast<size_t>(op.masks * op.levels * kCountQuarters));
+  quarters.reserve(static_cast<size_t>(op.masks) * static_cast<size_t>(op.levels) * kCountQuarters);
   for (int mask = 0; mask < op.masks; ++mask) {
     for (int a = 0; a < op.levels; ++a) {
       for (int first = 0; first < kCountQuarters * kQuarterLevels; first += kQuarterLevels) {
