@@ -15,14 +15,6 @@ constexpr int64_t kLeastBlocks = 16;
 // Items a thread should have, so that none waits long for the last.
 constexpr int64_t kItemsPerThread = 3;
 
-struct Item {
-  const ScTarget* target = nullptr;
-  int64_t first_block = 0;
-  int64_t num_blocks = 0;
-  int64_t first_row = 0;
-  int64_t num_rows = 0;
-};
-
 // Of a thread; kept from call to call.
 struct Scratch {
   Array<uint8_t> table = MakeArray<uint8_t>(PanelLoops::kTableBytes);
@@ -44,7 +36,7 @@ struct Scratch {
 // What a row of a panel multiplies by in one chunk; null where nothing is added.
 using Lookups = const ScLookup * [PanelLoops::kRows];
 
-void FindLookups(const ScStreams& streams, const Item& item, int64_t chunk, Lookups* lookups) {
+void FindLookups(const ScStreams& streams, const ScItem& item, int64_t chunk, Lookups* lookups) {
   for (int64_t t = 0; t < item.num_rows; ++t) {
     const int64_t first_slot = (item.first_row + t) * streams.slots_per_row;
     const size_t at = static_cast<size_t>(first_slot + (streams.slots_per_row > 1 ? chunk : 0));
@@ -52,7 +44,7 @@ void FindLookups(const ScStreams& streams, const Item& item, int64_t chunk, Look
   }
 }
 
-void Dequantize(const Simd& simd, const Lookups& lookups, const ScRows& a, const Item& item, int64_t chunk,
+void Dequantize(const Simd& simd, const Lookups& lookups, const ScRows& a, const ScItem& item, int64_t chunk,
                 int64_t block, const int32_t* acc, float* y) {
   const ScBlocks& b = *item.target->b;
   const float* scales = b.block_scales(item.first_block + block, chunk);
@@ -63,7 +55,7 @@ void Dequantize(const Simd& simd, const Lookups& lookups, const ScRows& a, const
   }
 }
 
-void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const Item& item, int levels,
+void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const ScItem& item, int levels,
              Scratch* scratch) {
   const ScBlocks& b = *item.target->b;
   const ScChunks& chunks = a.chunks();
@@ -129,7 +121,7 @@ void ScPanelProduct(ThreadPool& pool, const Simd& simd, const ScStreams& streams
   const int64_t panels = (num_rows + PanelLoops::kRows - 1) / PanelLoops::kRows;
   const int64_t wanted = (kItemsPerThread * pool.size() + panels - 1) / panels;
   const int64_t block_tile = std::clamp((num_blocks + wanted - 1) / wanted, kLeastBlocks, kMostBlocks);
-  std::vector<Item> items;
+  std::vector<ScItem> items;
   for (const ScTarget& target : targets) {
     for (int64_t t = 0; t < num_rows; t += PanelLoops::kRows) {
       for (int64_t block = 0; block < target.b->num_blocks(); block += block_tile) {

@@ -18,14 +18,6 @@ constexpr int64_t kRowTile = 64;
 constexpr int64_t kBlockTile = 4;
 constexpr int64_t kLineFloats = 16;  // of a cache line
 
-struct Item {
-  const ScTarget* target = nullptr;
-  int64_t first_block = 0;
-  int64_t num_blocks = 0;
-  int64_t first_row = 0;
-  int64_t num_rows = 0;
-};
-
 struct Scratch {
   alignas(64) int32_t acc[kRowTile * kBlockTile * kBlockRows];
   alignas(64) float y[kRowPanel * kBlockTile * kBlockRows];
@@ -53,7 +45,7 @@ struct Order {
 };
 
 // The rows of an item by slot, those of one slot in order.
-void Sort(const ScStreams& streams, const Item& item, int64_t chunk, Order* order) {
+void Sort(const ScStreams& streams, const ScItem& item, int64_t chunk, Order* order) {
   for (int64_t t = 0; t < item.num_rows; ++t) order->rows[t] = t;
   order->num_runs = 0;
   if (streams.slots.empty()) {
@@ -72,7 +64,7 @@ void Sort(const ScStreams& streams, const Item& item, int64_t chunk, Order* orde
   }
 }
 
-void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const Item& item, Scratch* scratch) {
+void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const ScItem& item, Scratch* scratch) {
   const ScBlocks& b = *item.target->b;
   const ScChunks& chunks = a.chunks();
   std::fill(scratch->y, scratch->y + item.num_rows * item.num_blocks * kBlockRows, 0.0f);
@@ -152,7 +144,7 @@ void ScProduct(ThreadPool& pool, const Simd& simd, const ScStreams& streams, con
   const int64_t panels = (num_rows + kRowPanel - 1) / kRowPanel;
   const bool enough = num_blocks * panels >= 4 * kBlockTile * pool.size();
   const int64_t block_tile = enough ? kBlockTile : 1;
-  std::vector<Item> items;
+  std::vector<ScItem> items;
   for (const ScTarget& target : targets) {
     for (int64_t block = 0; block < target.b->num_blocks(); block += block_tile) {
       for (int64_t t = 0; t < num_rows; t += kRowPanel) {

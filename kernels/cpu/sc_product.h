@@ -18,6 +18,15 @@ struct ScTarget {
   bool add = false;
 };
 
+// What one thread multiplies at a time: rows of a with blocks of a target's b.
+struct ScItem {
+  const ScTarget* target = nullptr;
+  int64_t first_block = 0;
+  int64_t num_blocks = 0;
+  int64_t first_row = 0;
+  int64_t num_rows = 0;
+};
+
 // The operators of a product: one, or one for each stream length, and which rows run at which.
 struct ScStreams {
   std::span<const ScLookupPtr> lookups;  // by slot, equal but for their counts and gain; null: nothing is added

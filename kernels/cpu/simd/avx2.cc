@@ -122,11 +122,9 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }  // namespace avx2
 
 const Simd& Avx2Simd() {
-  static constexpr PanelLoops kPanel = {avx2::PanelAdd, avx2::PanelSums, 17, 2};
-  static constexpr Simd kSimd = {"avx2",         avx2::ScBlock, avx2::ScDequantize, avx2::MaxAbsBits,
-                                 avx2::Quantize, avx2::DotRows, avx2::WeightedSum,  avx2::SumSquares,
-                                 avx2::ExpSum,   avx2::SiluMul, avx2::Load,         avx2::Random,
-                                 &kPanel};
+  static constexpr Simd kSimd = {"avx2",        avx2::ScBlock,     avx2::ScDequantize, avx2::MaxAbsBits, avx2::Quantize,
+                                 avx2::DotRows, avx2::WeightedSum, avx2::SumSquares,   avx2::ExpSum,     avx2::SiluMul,
+                                 avx2::Load,    avx2::Random,      &avx2::kPanel};
   return kSimd;
 }
 

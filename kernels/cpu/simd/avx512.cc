@@ -142,20 +142,18 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }  // namespace avx512
 
 const Simd& Avx512BwSimd() {
-  static constexpr PanelLoops kPanel = {avx512::PanelAdd, avx512::PanelSums, 17, 2};
   static constexpr Simd kSimd = {"avx512bw",       avx512::ScBlockBw, avx512::ScDequantize, avx512::MaxAbsBits,
                                  avx512::Quantize, avx512::DotRows,   avx512::WeightedSum,  avx512::SumSquares,
                                  avx512::ExpSum,   avx512::SiluMul,   avx512::Load,         avx512::Random,
-                                 &kPanel};
+                                 &avx512::kPanelBw};
   return kSimd;
 }
 
 const Simd& Avx512VbmiSimd() {
-  static constexpr PanelLoops kPanel = {avx512::PanelAdd, avx512::PanelSums, 49, 1};
-  static constexpr Simd kSimd = {"avx512vbmi",     avx512::ScBlockVbmi, avx512::ScDequantize, avx512::MaxAbsBits,
-                                 avx512::Quantize, avx512::DotRows,     avx512::WeightedSum,  avx512::SumSquares,
-                                 avx512::ExpSum,   avx512::SiluMul,     avx512::Load,         avx512::Random,
-                                 &kPanel};
+  static constexpr Simd kSimd = {"avx512vbmi",       avx512::ScBlockVbmi, avx512::ScDequantize, avx512::MaxAbsBits,
+                                 avx512::Quantize,   avx512::DotRows,     avx512::WeightedSum,  avx512::SumSquares,
+                                 avx512::ExpSum,     avx512::SiluMul,     avx512::Load,         avx512::Random,
+                                 &avx512::kPanelVbmi};
   return kSimd;
 }
 

@@ -43,9 +43,7 @@ void ScBlockVbmi(const ScTable& table, const ScLeft* left, int64_t num_left, int
                  const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc);
 void ScBlockBw(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
                const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc);
-void PanelAdd(const ScPanelLeft* left, int64_t num_left, int64_t dims, int levels, const uint8_t* blocks,
-              int64_t block_stride, int64_t num_blocks, uint8_t* table, uint16_t* sums);
-void PanelSums(const uint16_t* sums, int64_t block, int64_t num_left, int64_t dims, bool add, int32_t* acc);
+extern const PanelLoops kPanelBw, kPanelVbmi;  // panel_avx512.cc
 void ScDequantize(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y);
 uint32_t MaxAbsBits(const float* x, int64_t n);
 void Quantize(const float* x, int64_t n, float scale, int q_max, uint8_t* codes);

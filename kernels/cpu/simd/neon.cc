@@ -126,11 +126,9 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }  // namespace neon
 
 const Simd& NeonSimd() {
-  static constexpr PanelLoops kPanel = {neon::PanelAdd, neon::PanelSums, 17, 2};
-  static constexpr Simd kSimd = {"neon",         neon::ScBlock, neon::ScDequantize, neon::MaxAbsBits,
-                                 neon::Quantize, neon::DotRows, neon::WeightedSum,  neon::SumSquares,
-                                 neon::ExpSum,   neon::SiluMul, neon::Load,         neon::Random,
-                                 &kPanel};
+  static constexpr Simd kSimd = {"neon",        neon::ScBlock,     neon::ScDequantize, neon::MaxAbsBits, neon::Quantize,
+                                 neon::DotRows, neon::WeightedSum, neon::SumSquares,   neon::ExpSum,     neon::SiluMul,
+                                 neon::Load,    neon::Random,      &neon::kPanel};
   return kSimd;
 }
 

@@ -10,13 +10,7 @@ using Loops = Panel<Register64<File>, Register32<File>, Register16<File>>;
 
 }  // namespace
 
-void PanelAdd(const ScPanelLeft* left, int64_t num_left, int64_t dims, int levels, const uint8_t* blocks,
-              int64_t block_stride, int64_t num_blocks, uint8_t* table, uint16_t* sums) {
-  Loops::Add(left, num_left, dims, levels, blocks, block_stride, num_blocks, table, sums);
-}
-
-void PanelSums(const uint16_t* sums, int64_t block, int64_t num_left, int64_t dims, bool add, int32_t* acc) {
-  Loops::Sums(sums, block, num_left, dims, add, acc);
-}
+constinit const PanelLoops kPanelBw = {Loops::Add, Loops::Sums, 17, 2};
+constinit const PanelLoops kPanelVbmi = {Loops::Add, Loops::Sums, 49, 1};
 
 }  // namespace stoch::cpu::avx512

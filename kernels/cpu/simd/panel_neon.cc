@@ -22,13 +22,6 @@ using Loops = Panel<Register, Register, Register>;
 
 }  // namespace
 
-void PanelAdd(const ScPanelLeft* left, int64_t num_left, int64_t dims, int levels, const uint8_t* blocks,
-              int64_t block_stride, int64_t num_blocks, uint8_t* table, uint16_t* sums) {
-  Loops::Add(left, num_left, dims, levels, blocks, block_stride, num_blocks, table, sums);
-}
-
-void PanelSums(const uint16_t* sums, int64_t block, int64_t num_left, int64_t dims, bool add, int32_t* acc) {
-  Loops::Sums(sums, block, num_left, dims, add, acc);
-}
+constinit const PanelLoops kPanel = {Loops::Add, Loops::Sums, 17, 2};
 
 }  // namespace stoch::cpu::neon
