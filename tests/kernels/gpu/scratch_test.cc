@@ -11,7 +11,7 @@
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/sc/linear.h"
 #include "kernels/sc/sc_operator.h"
-#include "tests/kernels/cuda_or_skip.h"
+#include "tests/kernels/gpu/cuda_or_skip.h"
 
 namespace stoch::cuda {
 namespace {

@@ -11,8 +11,8 @@
 #include "kernels/math/random.h"
 #include "kernels/registry.h"
 #include "tests/kernels/attention_scenario.h"
-#include "tests/kernels/cuda_or_skip.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/kernels/gpu/cuda_or_skip.h"
 
 namespace stoch {
 namespace {

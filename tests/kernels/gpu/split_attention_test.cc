@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/kernels/attention_scenario.h"
-#include "tests/kernels/cuda_attention_fixture.h"
+#include "tests/kernels/gpu/attention_fixture.h"
 
 namespace stoch {
 namespace {

@@ -14,7 +14,7 @@
 #include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
 #include "kernels/math/random.h"
 #include "kernels/plan/sc_traits.h"
-#include "tests/kernels/cuda_or_skip.h"
+#include "tests/kernels/gpu/cuda_or_skip.h"
 
 namespace stoch::cuda {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "kernels/registry.h"
 #include "tests/kernels/attention_scenario.h"
-#include "tests/kernels/cuda_or_skip.h"
+#include "tests/kernels/gpu/cuda_or_skip.h"
 
 namespace stoch::test {
 

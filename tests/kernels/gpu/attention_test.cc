@@ -12,8 +12,8 @@
 
 #include "kernels/registry.h"
 #include "tests/kernels/attention_scenario.h"
-#include "tests/kernels/cuda_attention_fixture.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/kernels/gpu/attention_fixture.h"
 
 namespace stoch {
 namespace {
