@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "engine/research/cost_export.h"
-#include "engine/research/energy.h"
+#include "engine/research/energy/cost_export.h"
+#include "engine/research/energy/energy.h"
 #include "engine/research/trace_reader.h"
 #include "kernels/base/error.h"
 
