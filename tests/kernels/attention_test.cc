@@ -317,6 +317,8 @@ TEST_P(AttentionTest, WhatDoesNotFitIsRefused) {
   spec.av = Operator(AttentionMode::kPerRow, false);
   test::ExpectInvalid([&] { backend->MakeKvCache(device, spec); }, {"av", "granularity"});
   spec = Spec(shape, AttentionMode::kPerToken, false);
+  spec.qk = nullptr;
+  test::ExpectInvalid([&] { backend->MakeKvCache(device, spec); }, {"qk"});
   ScConfig unipolar;
   unipolar.mode = ScMode::kUnipolar;
   spec.qk = MakeScOperator(unipolar);

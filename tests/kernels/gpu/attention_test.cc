@@ -369,69 +369,6 @@ TEST_F(CudaAttention, HalfBaselineAppendsSmallPasses) {
   }
 }
 
-TEST_F(CudaAttention, RejectsWhatDoesNotFit) {
-  const Device device = cuda_->devices()[0];
-  KvCacheSpec spec;
-  spec.num_layers = 1;
-  spec.num_kv_heads = 1;
-  spec.head_dim = 16;
-  spec.num_pages = 1;
-  const auto cache = cuda_->MakeKvCache(device, spec);
-  const auto pass = cuda_->MakePass(device, {4, 2, 2});
-  const std::vector<int32_t> pages = {0};
-  const std::vector<int32_t> far_pages = {1};
-  const auto upload = [&](int start, const std::vector<int32_t>& list) {
-    PassLayout layout;
-    layout.ids = {0, 0};
-    layout.sequences = {{0, 2, start, list}};
-    cuda_->UploadPass(*pass, layout);
-  };
-  const std::vector<float> zeros(64 * 16);
-  const test::DeviceTensor rope(*cuda_, {64, 16}, zeros);
-  const test::DeviceTensor q(*cuda_, {2, 16}, std::vector<float>(32));
-  const test::DeviceTensor k(*cuda_, {2, 16}, std::vector<float>(32));
-  const test::DeviceTensor v(*cuda_, {2, 16}, std::vector<float>(32));
-  const test::DeviceTensor out(*cuda_, {2, 16}, std::vector<float>(32));
-  AttentionCall good;
-  good.site = {5, "attention"};
-  good.q = q.view();
-  good.k = k.view();
-  good.v = v.view();
-  good.rope = rope.view();
-  good.cache = cache.get();
-  good.pass = pass.get();
-  good.num_heads = 1;
-  good.out = out.view();
-  const auto refuses = [&](const std::function<void(AttentionCall&)>& change, const std::string& message) {
-    AttentionCall call = good;
-    change(call);
-    try {
-      cuda_->Attention(call);
-      ADD_FAILURE() << "accepted: " << message;
-    } catch (const InvalidInput& error) {
-      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
-    }
-  };
-  upload(0, pages);
-  cuda_->Attention(good);
-  refuses([](AttentionCall& c) { c.num_heads = 2; }, "q is");
-  refuses([](AttentionCall& c) { c.cache_layer = 1; }, "cache layer 1");
-  refuses([](AttentionCall& c) { c.out = c.q; }, "overlap");
-  refuses([](AttentionCall& c) { c.v = Slice(c.v, 0, 0, 1); }, "v is");
-  refuses([](AttentionCall& c) { c.rope = Slice(c.rope, 0, 0, 1); }, "rope table has 1");
-  upload(63, pages);
-  refuses([](AttentionCall&) {}, "position 65");
-  upload(0, far_pages);
-  refuses([](AttentionCall&) {}, "page 1");
-
-  spec.mode = AttentionMode::kPerToken;
-  EXPECT_THROW(cuda_->MakeKvCache(device, spec), InvalidInput);  // no operators
-  ScConfig unipolar;
-  unipolar.mode = ScMode::kUnipolar;
-  spec.qk = spec.av = MakeScOperator(unipolar);
-  EXPECT_THROW(cuda_->MakeKvCache(device, spec), InvalidInput);
-}
-
 TEST_F(CudaAttention, ReportsNumbersThatAreNotFinite) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     const Device device = cuda_->devices()[0];
