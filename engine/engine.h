@@ -31,9 +31,9 @@ class Engine;
 // once nobody holds it. Must not outlive its Engine, and is of its thread.
 using KvPage = std::shared_ptr<const int32_t>;
 
-// The tokens of one request and the cache pages they use. Pages are reserved when it is made, or taken as it grows, and go
-// back when it dies. A token is pending until a step ran it. Must not outlive its Engine; may die while a step over it is in flight, which
-// then goes on for the others.
+// The tokens of one request and the cache pages they use. Pages are reserved when it is made, or taken as it grows, and
+// go back when it dies. A token is pending until a step ran it. Must not outlive its Engine; may die while a step over
+// it is in flight, which then goes on for the others.
 class Sequence {
  public:
   Sequence(const Sequence&) = delete;

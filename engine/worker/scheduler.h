@@ -2,14 +2,14 @@
 // Continuous batching: the one thread that touches the engine, and the queue in front of it.
 //
 // Jobs (one sequence each) are admitted in order of arrival as soon as the pages of what they begin with are free, and
-// take more as they grow. Where there are none left, the youngest job gives all of its pages back and waits for its turn
-// to go on from its prompt and the ids so far, with the same bits: so the oldest one always gets on. Where the
+// take more as they grow. Where there are none left, the youngest job gives all of its pages back and waits for its
+// turn to go on from its prompt and the ids so far, with the same bits: so the oldest one always gets on. Where the
 // precision promises no bits, a job is admitted once its whole sequence can be reserved. Between two passes jobs join
-// and leave. Where the configuration is chunk-invariant every pass holds one token of each decoding job and prompt chunks
-// of the oldest prompts; elsewhere a prompt is one window; where rows are coupled a pass holds one job. Where the engine
-// takes several passes at once, each holds its share of the jobs. Prompts that begin like earlier ones reuse their pages,
-// where the configuration is chunk-invariant (engine/prefix_cache.h). Bits: tokens and logprobs of a job are those of
-// Generate() on its request alone.
+// and leave. Where the configuration is chunk-invariant every pass holds one token of each decoding job and prompt
+// chunks of the oldest prompts; elsewhere a prompt is one window; where rows are coupled a pass holds one job. Where
+// the engine takes several passes at once, each holds its share of the jobs. Prompts that begin like earlier ones reuse
+// their pages, where the configuration is chunk-invariant (engine/prefix_cache.h). Bits: tokens and logprobs of a job
+// are those of Generate() on its request alone.
 #pragma once
 
 #include <chrono>

@@ -9,8 +9,8 @@
 
 namespace stoch::cuda {
 
-// As MakeAttentionShape, with the operators' traits that are kept with their tables. num_kv_heads: of the call, which may
-// read some of the cache's.
+// As MakeAttentionShape, with the operators' traits that are kept with their tables. num_kv_heads: of the call, which
+// may read some of the cache's.
 AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads);
 
 // What kernels read of a call whose rows are those of `pass`. Requires: a call that was checked.
