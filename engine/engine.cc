@@ -3,43 +3,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <utility>
 
+#include "engine/engine_state.h"
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "kernels/logit_query_check.h"
-#include "models/decoder/page_allocator.h"
 
 namespace stoch {
 namespace {
-
-constexpr int64_t kLogitsBytes = int64_t{64} << 20;  // of one block of logits rows
-// Rows that an exact linear computes at a time on a GPU: with 130 of a block, the LM head took twice as long as with
-// 128.
-constexpr int64_t kLogitsTile = 128;
-
-bool ChunkInvariant(const EngineOptions& options) {
-  return options.precision != Precision::kSc || IsChunkInvariant(options.sc);
-}
-
-EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
-  const auto range = [](const char* name, int64_t value, int64_t low, int64_t high) {
-    if (value >= low && value <= high) return;
-    throw InvalidInput(std::string(name) + " = " + std::to_string(value) + ": allowed is " + std::to_string(low) +
-                       ".." + std::to_string(high));
-  };
-  if (options.context == 0) options.context = config.max_position_embeddings;
-  range("context", options.context, 1, config.max_position_embeddings);
-  range("max_sequences", options.max_sequences, 1, 4096);
-  range("max_pass_rows", options.max_pass_rows, 1, 65536);
-  range("min_piece_rows", options.min_piece_rows, 1, 65536);
-  const int64_t whole = (options.context + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
-  if (options.kv_tokens == 0) options.kv_tokens = whole * options.max_sequences;
-  range("kv_tokens", options.kv_tokens, 1, int64_t{1} << 36);
-  if (options.precision == Precision::kSc) Validate(options.sc);
-  return options;
-}
 
 // The queries of an item whose output rows end before `end_row` of the pass.
 void AddQueries(const StepItem& item, int32_t end_row, LogitQueries& queries) {
@@ -68,125 +40,7 @@ void AddQueries(const StepItem& item, int32_t end_row, LogitQueries& queries) {
   queries.logprobs.push_back(query);
 }
 
-int64_t PagesOf(int64_t tokens) { return (tokens + kKvPageTokens - 1) / kKvPageTokens; }
-
-std::string Positions(int64_t count) { return std::to_string(count) + (count == 1 ? " position" : " positions"); }
-
 }  // namespace
-
-PassShape ShapeOf(const DecoderConfig& config, const EngineOptions& options) {
-  const EngineOptions filled = FillDefaults(config, options);
-  PassShape shape;
-  shape.context = filled.context;
-  shape.kv_tokens = filled.kv_tokens;
-  shape.max_sequences = filled.max_sequences;
-  const int64_t prompt_rows =
-      ChunkInvariant(filled) ? std::min(filled.max_pass_rows, filled.kv_tokens) : filled.context;
-  shape.max_rows = std::max(prompt_rows, filled.max_sequences);
-  int64_t block = std::max<int64_t>(1, kLogitsBytes / (config.vocab_size * 4));
-  if (block > kLogitsTile) block -= block % kLogitsTile;
-  shape.max_logit_rows = std::max(std::min(shape.max_rows, block), filled.max_sequences);
-  if (filled.placement) shape.lanes = LanesOf(*filled.placement);
-  shape.max_sequences = filled.max_sequences;
-  return shape;
-}
-
-struct Engine::State {
-  std::shared_ptr<Backend> backend;
-  ModelFiles files;  // exact matrices may stay in its mapped files
-  EngineOptions options;
-  PassShape shape;
-  std::unique_ptr<DecoderModel> model;
-  PageAllocator pages{0};
-  std::vector<std::string> notices;
-  double load_ms = 0;
-  struct UnderWay {
-    std::vector<StepItem> items;  // without sequence where that died
-    int64_t output_rows = 0;
-    std::vector<int32_t> picked;  // as in State
-    std::vector<int32_t> logprob_of;
-  };
-  std::deque<UnderWay> steps;
-  int64_t output_rows = 0;  // of the step finished last
-  // Of the output rows of that step; no index where nothing was asked.
-  std::vector<int32_t> picked;      // [output_rows] index in picks of the model, or -1
-  std::vector<int32_t> logprob_of;  // [output_rows] index in its log-probabilities, or -1
-  std::vector<int32_t> picks;
-  std::vector<LogProbAnswer> answers;
-  Buffer argmax_ids;             // where a block's are read from
-  std::vector<int32_t> holders;  // sequences that hold each page
-  int64_t held_pages = 0;        // those that at least one holds
-  StepObserver* observer = nullptr;
-
-  void ForgetRows() {
-    output_rows = 0;
-    picked.clear();
-    logprob_of.clear();
-    picks.clear();
-    answers.clear();
-  }
-};
-
-// ------------------------------------------------------------------------------------------------- sequences ----
-
-Sequence::Sequence(Engine* engine, int64_t capacity, std::vector<KvPage> pages)
-    : engine_(engine), capacity_(capacity), pages_(std::move(pages)) {
-  page_numbers_.reserve(static_cast<size_t>(PagesOf(capacity)));  // passes in flight look at them where they are
-  for (const KvPage& page : pages_) page_numbers_.push_back(*page);
-  Engine::State& state = *engine->state_;
-  for (const int32_t page : page_numbers_) state.held_pages += state.holders[static_cast<size_t>(page)]++ == 0 ? 1 : 0;
-}
-
-Sequence::~Sequence() {
-  if (under_way_) engine_->Forget(this);
-  Engine::State& state = *engine_->state_;
-  for (const int32_t page : page_numbers_) state.held_pages -= --state.holders[static_cast<size_t>(page)] == 0 ? 1 : 0;
-}
-
-int64_t Sequence::room() const { return static_cast<int64_t>(pages_.size()) * kKvPageTokens; }
-
-bool Sequence::Grow(int64_t tokens) {
-  STOCH_CHECK(!under_way_ && tokens <= capacity_);
-  const size_t before = pages_.size();
-  if (tokens > room() && !engine_->TakePages(PagesOf(tokens) - static_cast<int64_t>(before), &pages_)) return false;
-  Engine::State& state = *engine_->state_;
-  for (size_t i = before; i < pages_.size(); ++i) {
-    page_numbers_.push_back(*pages_[i]);
-    state.held_pages += state.holders[static_cast<size_t>(*pages_[i])]++ == 0 ? 1 : 0;
-  }
-  return true;
-}
-
-void Sequence::Append(std::span<const int32_t> ids) {
-  const int64_t vocab = engine_->config().vocab_size;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] >= 0 && ids[i] < vocab) continue;
-    throw InvalidInput("token id " + std::to_string(ids[i]) + " at index " + std::to_string(ids_.size() + i) +
-                       " is outside the vocabulary; allowed is 0.." + std::to_string(vocab - 1));
-  }
-  const auto total = static_cast<int64_t>(ids_.size() + ids.size());
-  if (total > capacity_) {
-    throw InvalidInput(std::to_string(total) + " tokens do not fit in a sequence of " + Positions(capacity_));
-  }
-  ids_.insert(ids_.end(), ids.begin(), ids.end());
-}
-
-void Sequence::Truncate(int64_t length) {
-  STOCH_CHECK(!under_way_ && length >= 0 && length <= static_cast<int64_t>(ids_.size()));
-  ids_.resize(static_cast<size_t>(length));
-  if (length >= computed_) return;
-  for (int64_t page = length / kKvPageTokens; page * kKvPageTokens < computed_; ++page) {
-    STOCH_CHECK(pages_[static_cast<size_t>(page)].use_count() == 1);
-  }
-  computed_ = length;
-}
-
-const KvPage& Sequence::page(int64_t i) const {
-  STOCH_CHECK(i >= 0 && (i + 1) * kKvPageTokens <= computed_);
-  return pages_[static_cast<size_t>(i)];
-}
-
-// ---------------------------------------------------------------------------------------------------- engine ----
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
@@ -237,56 +91,7 @@ std::string Engine::sc_description() const {
   return state_->options.precision == Precision::kSc ? Describe(state_->options.sc) : "";
 }
 
-bool Engine::batch_invariant() const {
-  return state_->options.precision != Precision::kSc || IsBatchInvariant(state_->options.sc);
-}
-
-std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity) { return NewSequence(capacity, {}, {}); }
-
-// Adds `count` free pages, or none where there are fewer.
-bool Engine::TakePages(int64_t count, std::vector<KvPage>* pages) {
-  pages->reserve(pages->size() + static_cast<size_t>(count));
-  const std::vector<int32_t> numbers = state_->pages.Allocate(count);
-  if (numbers.empty()) return false;
-  for (const int32_t number : numbers) {
-    pages->emplace_back(new int32_t(number), [state = state_.get()](const int32_t* page) {
-      state->pages.Release({page, 1});
-      delete page;
-    });
-  }
-  return true;
-}
-
-std::unique_ptr<Sequence> Engine::NewSequence(int64_t capacity, std::span<const int32_t> ids,
-                                              std::span<const KvPage> pages, bool reserved) {
-  if (capacity < 1 || capacity > state_->shape.context) {
-    throw InvalidInput("a sequence of " + Positions(capacity) + " does not fit the context; allowed is 1.." +
-                       std::to_string(state_->shape.context));
-  }
-  if (PagesOf(capacity) > NumPages(state_->shape)) {
-    throw InvalidInput("a sequence of " + Positions(capacity) + " does not fit the KV cache of " +
-                       Positions(NumPages(state_->shape) * kKvPageTokens));
-  }
-  const int64_t count = PagesOf(reserved ? capacity : std::max<int64_t>(1, static_cast<int64_t>(ids.size())));
-  const auto shared = static_cast<int64_t>(pages.size());
-  const int64_t computed = shared * kKvPageTokens;
-  STOCH_CHECK(shared == 0 || (chunk_invariant() && computed < static_cast<int64_t>(ids.size())));
-  STOCH_CHECK(shared < count);
-  std::vector<KvPage> all(pages.begin(), pages.end());
-  if (!TakePages(count - shared, &all)) return nullptr;
-  std::unique_ptr<Sequence> sequence(new Sequence(this, capacity, std::move(all)));
-  sequence->Append(ids);
-  sequence->computed_ = computed;
-  return sequence;
-}
-
-int64_t Engine::free_tokens() const { return state_->pages.free_pages() * kKvPageTokens; }
-
-int64_t Engine::unheld_tokens(std::span<const KvPage> but) const {
-  const auto more = std::count_if(but.begin(), but.end(),
-                                  [&](const KvPage& page) { return state_->holders[static_cast<size_t>(*page)] == 0; });
-  return (NumPages(state_->shape) - state_->held_pages - more) * kKvPageTokens;
-}
+bool Engine::batch_invariant() const { return BatchInvariant(state_->options); }
 
 int64_t Engine::NextTokens(const Sequence& sequence, int64_t budget) const {
   const int64_t limit = std::min(budget, state_->shape.max_rows);

@@ -18,34 +18,12 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/engine_options.h"
 #include "kernels/backend.h"
 #include "loader/checkpoint/weight_store.h"
 #include "models/decoder/decoder_model.h"
-#include "models/decoder/memory_plan.h"
-#include "models/sc_model_config.h"
 
 namespace stoch {
-
-// "sc", "fp32", "fp16". ParsePrecision errors: InvalidInput listing them.
-std::string_view PrecisionName(Precision precision);
-Precision ParsePrecision(std::string_view name);
-
-struct EngineOptions {
-  Precision precision = Precision::kSc;                  // kFp16 is InvalidInput on a backend without it
-  ScModelConfig sc = HalvedScModelConfig();              // read for kSc only
-  int64_t context = 0;                                   // positions per sequence; 0 = the model's
-  int64_t max_sequences = 1;                             // sequences of one pass
-  int64_t kv_tokens = 0;                                 // positions all sequences share; 0 = max_sequences * context
-  int64_t max_pass_rows = 512;                           // rows of one pass where prompts may be cut, else the context
-  int64_t min_piece_rows = 128;                          // of a pass that several stages work on piece by piece
-  std::optional<DecoderPlacement> placement;             // which device holds what; default: all on the backend's first
-  std::vector<std::string> notices;                      // of who chose these options, for Engine::notices()
-  std::function<void(const LoadProgress&)> on_progress;  // while loading, from the calling thread
-};
-
-// The sizes an Engine with these options has (what PlanMemory needs, before anything is loaded).
-// Errors: InvalidInput for a context below 1 or beyond max_position_embeddings, or sizes that contradict.
-PassShape ShapeOf(const DecoderConfig& config, const EngineOptions& options);
 
 class Engine;
 
@@ -53,9 +31,9 @@ class Engine;
 // once nobody holds it. Must not outlive its Engine, and is of its thread.
 using KvPage = std::shared_ptr<const int32_t>;
 
-// The tokens of one request and the cache pages they use. Pages are reserved when it is made, or taken as it grows, and go
-// back when it dies. A token is pending until a step ran it. Must not outlive its Engine; may die while a step over it is in flight, which
-// then goes on for the others.
+// The tokens of one request and the cache pages they use. Pages are reserved when it is made, or taken as it grows, and
+// go back when it dies. A token is pending until a step ran it. Must not outlive its Engine; may die while a step over
+// it is in flight, which then goes on for the others.
 class Sequence {
  public:
   Sequence(const Sequence&) = delete;

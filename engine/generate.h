@@ -47,8 +47,8 @@ struct GenerateResult {
 class Generation {
  public:
   // Checks the request and reserves the sequence; with `reserved` false only the pages of what it begins with, and
-  // Sequence::Grow has to give an item's sequence room before each step. With `prefixes` (not nullptr; outlives this), what they know of the
-  // prompt is taken from there, and what this computes is left there.
+  // Sequence::Grow has to give an item's sequence room before each step. With `prefixes` (not nullptr; outlives this),
+  // what they know of the prompt is taken from there, and what this computes is left there.
   // Bits:   the same with and without prefixes. With emitted ids, what follows them is what followed them before:
   //         where the configuration is chunk-invariant they are computed with the prompt, elsewhere, and where logits
   //         are hashed, one after another as they came.

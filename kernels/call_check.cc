@@ -287,4 +287,25 @@ void CheckScMatmul(const TensorView& a, const TensorView& b, const ScOperator& o
   CheckAccumulator(op, left.cols, site.op);
 }
 
+void CheckScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const ScExtras& extras,
+                        std::span<const int> lengths, const TensorView& out) {
+  const OpSite site{-1, "sc_mixed_matmul"};
+  RequireView(site, "a", a, a.device, DType::kF32, {kAnySize, kAnySize});
+  const int64_t tokens = a.dim(0);
+  const int64_t in_features = a.dim(1);
+  RequireView(site, "b", b, a.device, DType::kF32, {kAnySize, in_features});
+  RequireView(site, "out", out, a.device, DType::kF32, {tokens, b.dim(0)});
+  RequireDisjoint(site, out, a);
+  RequireDisjoint(site, out, b);
+  if (a.numel() == 0 || b.numel() == 0) Reject(site, "empty operands");
+  const int64_t rest = in_features - static_cast<int64_t>(extras.protected_channels.size());
+  if (lengths.empty() || rest <= 0) return;
+  const int64_t chunk = op.config.chunk_d > 0 ? std::min(op.config.chunk_d, rest) : rest;
+  const int64_t chunks = (rest + chunk - 1) / chunk;
+  const auto count = static_cast<int64_t>(lengths.size());
+  if (count == tokens || count == tokens * chunks) return;
+  Reject(site, std::to_string(count) + " lengths for " + std::to_string(tokens) + " rows, expected " +
+                   std::to_string(tokens) + (chunks > 1 ? " or " + std::to_string(tokens * chunks) : ""));
+}
+
 }  // namespace stoch

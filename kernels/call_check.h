@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -70,5 +71,8 @@ void CheckLogitRows(const OpSite& site, const LogitRows& logits, const LogitQuer
 
 // Everything that Backend::ScMatmul requires.
 void CheckScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out);
+// Everything that Backend::ScMixedMatmul requires but its extras.
+void CheckScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const ScExtras& extras,
+                        std::span<const int> lengths, const TensorView& out);
 
 }  // namespace stoch

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Shared by tools/install, tools/run, tools/test and tools/lint: messages and the build. Sourced, not run.
+# Shared by the scripts of this folder: messages, the build, what changed. Sourced, not run.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
@@ -23,6 +23,32 @@ say_progress() {
     line=$(grep -o '^\[[0-9]*/[0-9]*\]' "$1" | tail -n 1) || true
     note "building ${line:-...}"
   done
+}
+
+# The commit that sources are compared with: STOCH_LINT_BASE, or where HEAD left the default branch. Nothing if there is
+# none, as in a shallow clone.
+merge_base() {
+  local branch base
+  [ -z "${STOCH_LINT_BASE:-}" ] || { git rev-parse --verify --quiet "$STOCH_LINT_BASE^{commit}"; return; }
+  for branch in "$(git symbolic-ref --quiet refs/remotes/origin/HEAD || true)" origin/main main; do
+    [ -n "$branch" ] || continue
+    base=$(git merge-base HEAD "$branch" 2>/dev/null) || continue
+    # At the tip of the default branch: what its last commit changed.
+    [ "$base" != "$(git rev-parse HEAD)" ] || base=$(git rev-parse --verify --quiet HEAD~1) || return 0
+    echo "$base"
+    return
+  done
+}
+
+# changed_sources: the .cc files that changed since then, a line each; fails if there is nothing to compare with. A
+# header stands for the source of the same name, which is what most of them have.
+changed_sources() {
+  local base file
+  base=$(merge_base) && [ -n "$base" ] || return 1
+  while IFS= read -r file; do
+    [[ "$file" != *.h ]] || file="${file%.h}.cc"
+    if [[ "$file" == *.cc && -f "$file" ]]; then echo "$file"; fi
+  done < <({ git diff --name-only --diff-filter=d "$base"; git ls-files --others --exclude-standard; } | sort -u) | sort -u
 }
 
 # Two build folders of one tree, or two trees, compile the same sources: paths relative to the tree let ccache see that.

@@ -2,7 +2,7 @@
 // Attention of the Llama-3.1-8B shape on a GPU (32 layers, 32 heads, 8 KV heads, head_dim 128): SC per_token and the
 // fp16 baseline, decode as one CUDA graph of all layers, prefill of whole windows. Caches hold real keys and values.
 //
-// Bits against the CPU are the business of tests/kernels/cuda_attention_test.cc, over the same kernels.
+// Bits against the CPU are the business of tests/kernels/gpu/attention_test.cc, over the same kernels.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -59,7 +59,8 @@ class CallGeometry {
   CallGeometry(const DecoderConfig& config, const ScModelConfig& sc)
       : config_(config), mode_(sc.attention), dilated_(sc.DilatedPairs()) {}
 
-  // One product for a linear, and one of all heads, or of those that admit alike; of mixed lengths one for each head, and one for protected channels.
+  // One product for a linear, and one of all heads, or of those that admit alike; of mixed lengths one for each head,
+  // and one for protected channels.
   // Requires: `lengths` has those of all rows where the operator is mixed.
   std::vector<TraceCall> Calls(const ModelOperator& op, const CallShape& shape,
                                const std::map<LengthsKey, CallLengths>& lengths) const;

@@ -14,10 +14,10 @@
 
 #include "engine/serve/chat_page.h"
 #include "engine/serve/completion_exchange.h"
-#include "engine/serve/completion_response.h"
 #include "engine/serve/detached_connection.h"
+#include "engine/serve/format/completion_response.h"
+#include "engine/serve/format/json_fields.h"
 #include "engine/serve/http/request_error.h"
-#include "engine/serve/json_fields.h"
 #include "loader/bounded_json.h"
 
 namespace stoch::serve {

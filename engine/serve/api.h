@@ -11,7 +11,7 @@
 #include <string>
 
 #include "engine/request/job_runner.h"
-#include "engine/serve/completion_request.h"
+#include "engine/serve/format/completion_request.h"
 #include "engine/serve/http/connection.h"
 #include "engine/serve/identity.h"
 #include "engine/serve/log.h"

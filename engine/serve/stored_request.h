@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "engine/serve/completion_request.h"
-#include "engine/serve/completion_response.h"
+#include "engine/serve/format/completion_request.h"
+#include "engine/serve/format/completion_response.h"
 
 namespace stoch::serve {
 

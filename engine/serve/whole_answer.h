@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/serve/completion_response.h"
+#include "engine/serve/format/completion_response.h"
 
 namespace stoch::serve {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/base/device_fault.h"
-#include "kernels/forwarding_backend.h"
+#include "kernels/wrappers/forwarding_backend.h"
 
 namespace stoch::serve {
 

@@ -2,15 +2,14 @@
 // Continuous batching: the one thread that touches the engine, and the queue in front of it.
 //
 // Jobs (one sequence each) are admitted in order of arrival as soon as the pages of what they begin with are free, and
-// take more as they grow. Where there are none left, the youngest job gives all of its pages back and waits for its turn
-// to go on from its prompt and the ids so far, with the same bits: so the oldest one always gets on. Where the
+// take more as they grow. Where there are none left, the youngest job gives all of its pages back and waits for its
+// turn to go on from its prompt and the ids so far, with the same bits: so the oldest one always gets on. Where the
 // precision promises no bits, a job is admitted once its whole sequence can be reserved. Between two passes jobs join
-// and leave. Where the configuration is
-// chunk-invariant every pass holds one token of each decoding job and prompt chunks of the oldest prompts; elsewhere
-// a prompt is one window; where rows are coupled a pass holds one job. Where the engine takes several passes at once,
-// each holds its share of the jobs. Prompts that begin like earlier ones reuse their pages, where the configuration is
-// chunk-invariant (engine/prefix_cache.h). Bits: tokens and logprobs of a job are those of Generate() on its request
-// alone.
+// and leave. Where the configuration is chunk-invariant every pass holds one token of each decoding job and prompt
+// chunks of the oldest prompts; elsewhere a prompt is one window; where rows are coupled a pass holds one job. Where
+// the engine takes several passes at once, each holds its share of the jobs. Prompts that begin like earlier ones reuse
+// their pages, where the configuration is chunk-invariant (engine/prefix_cache.h). Bits: tokens and logprobs of a job
+// are those of Generate() on its request alone.
 #pragma once
 
 #include <chrono>
@@ -61,6 +60,11 @@ class Scheduler final : public JobRunner {
   std::exception_ptr failure() const override;
 
  private:
+  // What a job is told that ends before its time.
+  static constexpr int kInternalError = 500;
+  static constexpr int kUnavailable = 503;
+  static constexpr const char* kOutOfMemory = "out of memory";
+
   using Clock = std::chrono::steady_clock;
   struct Queued {
     uint64_t id = 0;
@@ -111,6 +115,7 @@ class Scheduler final : public JobRunner {
   void RunAlone(const Pass& pass);
   void FailLargest(const std::deque<Pass>& passes, const std::string& message);
   void Report(Running& job);
+  void FailAlone(Running& job);
   void Fail(Running& job, int status, const std::string& message);
   void RemoveEnded();
   void FailJob(const std::function<void(JobUpdate)>& on_update, int status, const std::string& message);

@@ -8,11 +8,6 @@
 #include "engine/worker/scheduler.h"
 
 namespace stoch::serve {
-namespace {
-
-constexpr int kInternalError = 500;
-
-}  // namespace
 
 // Positions of pages that a request needs to begin: its first new token counts, so that it is not preempted at once.
 int64_t Scheduler::PlannedTokens(const GenerateRequest& request) const {
@@ -66,7 +61,7 @@ void Scheduler::Preempt(Running& job) {
   try {
     Queue(job);
   } catch (const std::bad_alloc&) {
-    Fail(job, kInternalError, "out of memory");
+    Fail(job, kInternalError, kOutOfMemory);
   }
   job.generation.reset();
   ended_.insert(job.id);

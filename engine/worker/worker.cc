@@ -24,7 +24,7 @@
 #include "engine/worker/local_model.h"
 #include "engine/worker/marking_backend.h"
 #include "engine/worker/scheduler.h"
-#include "kernels/blocking_backend.h"
+#include "kernels/wrappers/blocking_backend.h"
 
 namespace stoch::serve {
 namespace {

@@ -239,19 +239,9 @@ bool MixedProduct(Context& context, const MixedInput& input, const ScOperator& o
 
 void ScMixedMatmul(Context& context, const TensorView& a, const TensorView& b, const ScOperatorPtr& op,
                    const ScExtras& extras, std::span<const int> lengths, const TensorView& out) {
+  CheckScMixedMatmul(a, b, *op, extras, lengths, out);
   const OpSite site{-1, "sc_mixed_matmul"};
-  RequireView(site, "a", a, a.device, DType::kF32, {kAnySize, kAnySize});
   const int64_t cols = a.dim(1);
-  RequireView(site, "b", b, a.device, DType::kF32, {kAnySize, cols});
-  RequireView(site, "out", out, a.device, DType::kF32, {a.dim(0), b.dim(0)});
-  RequireDisjoint(site, out, a);
-  RequireDisjoint(site, out, b);
-  if (a.numel() == 0 || b.numel() == 0) Reject(site, "empty operands");
-  const ScChunks chunks(*op, cols - static_cast<int64_t>(extras.protected_channels.size()));
-  if (!lengths.empty() && chunks.count > 0 && static_cast<int64_t>(lengths.size()) != a.dim(0) &&
-      static_cast<int64_t>(lengths.size()) != a.dim(0) * chunks.count) {
-    Reject(site, std::to_string(lengths.size()) + " lengths for " + std::to_string(a.dim(0)) + " rows");
-  }
   const RowReader reader = [&](int64_t row, float*) { return b.ptr<const float>() + row * b.step(0); };
   MixedWeight weight;
   const int64_t bad = MakeMixedWeight(context, op, extras, reader, 0, b.dim(0), b.dim(0), cols, &weight);

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "loader/tokenizer/text.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 namespace {

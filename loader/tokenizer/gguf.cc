@@ -14,7 +14,7 @@
 #include "loader/quote.h"
 #include "loader/tokenizer/kinds.h"
 #include "loader/tokenizer/limits.h"
-#include "loader/tokenizer/text.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 namespace {

@@ -7,7 +7,7 @@
 #include "loader/tokenizer/base.h"
 #include "loader/tokenizer/hf_file.h"
 #include "loader/tokenizer/kinds.h"
-#include "loader/tokenizer/text.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 namespace {

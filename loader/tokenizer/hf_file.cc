@@ -10,7 +10,7 @@
 #include "loader/quote.h"
 #include "loader/tokenizer/json.h"
 #include "loader/tokenizer/limits.h"
-#include "loader/tokenizer/text.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 namespace {

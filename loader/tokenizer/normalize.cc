@@ -9,8 +9,8 @@
 #include "loader/tokenizer/json.h"
 #include "loader/tokenizer/limits.h"
 #include "loader/tokenizer/split.h"
-#include "loader/tokenizer/text.h"
 #include "loader/tokenizer/unicode/nfc.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 namespace {

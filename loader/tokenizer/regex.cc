@@ -11,7 +11,7 @@
 
 #include "kernels/base/error.h"
 #include "loader/quote.h"
-#include "loader/tokenizer/text.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 namespace {

@@ -11,7 +11,7 @@
 #include "loader/tokenizer/kinds.h"
 #include "loader/tokenizer/sentencepiece_check.h"
 #include "loader/tokenizer/split.h"
-#include "loader/tokenizer/text.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 namespace {

@@ -8,7 +8,7 @@
 #include "kernels/base/error.h"
 #include "loader/quote.h"
 #include "loader/tokenizer/limits.h"
-#include "loader/tokenizer/text.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 namespace {

@@ -6,7 +6,7 @@
 #include "loader/file.h"
 #include "loader/tokenizer/kinds.h"
 #include "loader/tokenizer/limits.h"
-#include "loader/tokenizer/text.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 

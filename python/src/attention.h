@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "python/src/devices.h"
+#include "python/src/base/devices.h"
 
 namespace stoch::python {
 

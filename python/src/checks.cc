@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "python/src/bind.h"
-#include "python/src/devices.h"
+#include "python/src/base/bind.h"
+#include "python/src/base/devices.h"
 #include "python/src/model.h"
 #include "tools/stoch/verify/verify.h"
 

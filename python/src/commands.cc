@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "python/src/bind.h"
-#include "python/src/devices.h"
+#include "python/src/base/bind.h"
+#include "python/src/base/devices.h"
 #include "python/src/model.h"
 #include "tools/stoch/command.h"
 

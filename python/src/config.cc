@@ -14,7 +14,7 @@
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_parameters.h"
 #include "models/sc_model_config.h"
-#include "python/src/bind.h"
+#include "python/src/base/bind.h"
 #include "python/src/multiplier.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/report/multiplier.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "python/src/devices.h"
+#include "python/src/base/devices.h"
 #include "python/src/model.h"
 #include "tools/stoch/report/generate.h"
 

@@ -10,10 +10,10 @@
 #include "engine/placement.h"
 #include "kernels/base/check.h"
 #include "kernels/registry.h"
-#include "python/src/devices.h"
-#include "python/src/errors.h"
+#include "python/src/base/devices.h"
+#include "python/src/base/errors.h"
 #include "tools/stoch/common_options.h"
-#include "tools/stoch/max_memory.h"
+#include "tools/stoch/options/max_memory.h"
 #include "tools/stoch/output.h"
 
 namespace nb = nanobind;

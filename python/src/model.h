@@ -17,7 +17,7 @@
 #include "engine/request/text_stream.h"
 #include "engine/research/sc_files.h"
 #include "loader/tokenizer/tokenizer.h"
-#include "python/src/devices.h"
+#include "python/src/base/devices.h"
 
 namespace stoch::python {
 

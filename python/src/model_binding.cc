@@ -19,9 +19,9 @@
 #include "kernels/base/error.h"
 #include "loader/config/config_json.h"
 #include "loader/tokenizer/chat/chat_template.h"
-#include "python/src/arrays.h"
-#include "python/src/bind.h"
-#include "python/src/devices.h"
+#include "python/src/base/arrays.h"
+#include "python/src/base/bind.h"
+#include "python/src/base/devices.h"
 #include "python/src/model.h"
 
 namespace nb = nanobind;

@@ -2,7 +2,7 @@
 // stoch._stoch: the engine as Python sees it. The package around it (python/stoch) has the public names.
 #include <nanobind/stl/string.h>
 
-#include "python/src/bind.h"
+#include "python/src/base/bind.h"
 #include "tools/stoch/version.h"
 
 NB_MODULE(_stoch, m) {

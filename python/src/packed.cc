@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "models/sc_plan.h"
-#include "python/src/arrays.h"
-#include "python/src/errors.h"
-#include "python/src/stream_order.h"
+#include "python/src/base/arrays.h"
+#include "python/src/base/errors.h"
+#include "python/src/base/stream_order.h"
 
 namespace nb = nanobind;
 

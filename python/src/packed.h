@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/backend.h"
-#include "python/src/devices.h"
+#include "python/src/base/devices.h"
 
 namespace stoch::python {
 

@@ -17,10 +17,10 @@
 #include "kernels/sc/sc_lengths.h"
 #include "kernels/sc/sc_parameters.h"
 #include "models/sc_plan.h"
-#include "python/src/arrays.h"
 #include "python/src/attention.h"
-#include "python/src/bind.h"
-#include "python/src/errors.h"
+#include "python/src/base/arrays.h"
+#include "python/src/base/bind.h"
+#include "python/src/base/errors.h"
 #include "python/src/packed.h"
 #include "tools/stoch/common_options.h"
 

@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "python/src/arrays.h"
-#include "python/src/bind.h"
+#include "python/src/base/arrays.h"
+#include "python/src/base/bind.h"
+#include "python/src/base/devices.h"
+#include "python/src/base/errors.h"
+#include "python/src/base/stream_order.h"
 #include "python/src/config.h"
 #include "python/src/counts.h"
-#include "python/src/devices.h"
-#include "python/src/errors.h"
 #include "python/src/packed.h"
-#include "python/src/stream_order.h"
 
 namespace nb = nanobind;
 

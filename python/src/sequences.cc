@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "python/src/arrays.h"
-#include "python/src/bind.h"
-#include "python/src/devices.h"
+#include "python/src/base/arrays.h"
+#include "python/src/base/bind.h"
+#include "python/src/base/devices.h"
 #include "python/src/model.h"
 
 namespace nb = nanobind;

@@ -14,20 +14,9 @@ import numpy as np
 from stoch import _safetensors, _stoch
 from stoch._config import ModelConfig
 from stoch._progress import ProgressArgument, reporter
+from stoch._rows import Row, flatten
 
-Row = dict[str, Any]
 Path = str | os.PathLike[str]
-
-
-def flatten(value: Mapping[str, Any], prefix: str = "") -> Row:
-    """A dict of dicts with its keys joined by "."; lists stay as they are."""
-    row: Row = {}
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            row.update(flatten(item, f"{prefix}{key}."))
-        else:
-            row[prefix + key] = item
-    return row
 
 
 def _flags(options: Mapping[str, Any]) -> list[str]:

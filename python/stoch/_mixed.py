@@ -14,6 +14,7 @@ import numpy as np
 
 from stoch import _arrays, _stoch
 from stoch._config import ScConfig
+from stoch._products import product, sums_of
 
 _MAX_LENGTHS = 32
 
@@ -164,8 +165,6 @@ def run(a: Any, b: Any, plan: Plan, *, counts: bool, stream: Any, check_finite: 
 def _ladder(
     a: Any, b: Any, config: ScConfig, lengths: Lengths | None, counts: bool, stream: Any, check_finite: bool
 ) -> tuple[Any, Any]:
-    from stoch._matmul import product, sums_of
-
     def one(left: Any, right: Any, how: ScConfig) -> tuple[Any, Any]:
         y = product(left, right, how, stream=stream, check_finite=check_finite)
         return y, sums_of(left, right, how) if counts else None

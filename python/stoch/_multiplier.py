@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stoch import _arrays, _stoch
+from stoch._rows import flatten
 
 _DIGITS = 16  # of the sha256, in descriptions
 _MOST = 1 << 17  # an entry
@@ -40,8 +41,6 @@ class MultiplierTable:
 
         mae, wce, mre, ep, mse, bias; zero_row_entries, zero_column_entries, asymmetric_pairs; kernel.
         """
-        from stoch._commands import flatten
-
         return flatten(json.loads(self._handle.json(self._code)))
 
     def __repr__(self) -> str:

@@ -217,4 +217,4 @@ def test_trace_cost_is_the_program(run, demo: str, tmp_path: Path) -> None:
         "--trace", str(trace), "--array", "32,32,64")
     expected = json.loads(run("cost", str(trace), "--json"))
     (row,) = stoch.trace_cost(trace)
-    assert row == stoch._commands.flatten(expected) and any(key.endswith("mac_avg_stoc_len") for key in row)
+    assert row == stoch._rows.flatten(expected) and any(key.endswith("mac_avg_stoc_len") for key in row)

@@ -11,7 +11,7 @@
 #include "kernels/math/random.h"
 #include "kernels/registry.h"
 #include "models/decoder/memory_plan.h"
-#include "tests/kernels/cuda_or_skip.h"
+#include "tests/kernels/gpu/cuda_or_skip.h"
 
 namespace stoch {
 namespace {

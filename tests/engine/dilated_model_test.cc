@@ -6,7 +6,7 @@
 
 #include "engine/generate.h"
 #include "engine/prefix_cache.h"
-#include "kernels/forwarding_backend.h"
+#include "kernels/wrappers/forwarding_backend.h"
 #include "tests/engine/logits_cases.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"

@@ -14,6 +14,7 @@
 #include "loader/checkpoint/safetensors.h"
 #include "models/decoder/memory_plan.h"
 #include "tests/engine/logits_cases.h"
+#include "tests/engine/prompt_logits.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/shared_folder.h"
@@ -39,17 +40,6 @@ struct Golden {
 };
 
 std::string Key(int prompt, const std::string& what) { return "exact." + std::to_string(prompt) + '.' + what; }
-
-std::vector<float> PromptLogits(Engine& engine, const std::vector<int32_t>& ids) {
-  const auto rows = static_cast<int64_t>(ids.size());
-  const auto sequence = engine.NewSequence(rows);
-  sequence->Append(ids);
-  const StepItem item{sequence.get(), rows, StepOutput::kAll};
-  EXPECT_EQ(engine.Step({&item, 1}), rows);
-  std::vector<float> logits(ids.size() * static_cast<size_t>(engine.config().vocab_size));
-  engine.ReadLogits(0, rows, logits.data());
-  return logits;
-}
 
 EngineOptions ExactOptions() {
   EngineOptions options = OptionsOf({"fp32", Precision::kFp32, ""});

@@ -10,6 +10,7 @@
 #include "engine/logprobs.h"
 #include "loader/checkpoint/safetensors.h"
 #include "tests/engine/logits_cases.h"
+#include "tests/engine/prompt_logits.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/shared_folder.h"
 
@@ -28,18 +29,6 @@ struct Golden {
 
 std::string Key(const char* config, int prompt, const char* what) {
   return std::string(config) + '.' + std::to_string(prompt) + '.' + what;
-}
-
-// All logits of one prompt in one pass.
-std::vector<float> PromptLogits(Engine& engine, const std::vector<int32_t>& ids) {
-  const auto rows = static_cast<int64_t>(ids.size());
-  const auto sequence = engine.NewSequence(rows);
-  sequence->Append(ids);
-  const StepItem item{sequence.get(), rows, StepOutput::kAll};
-  EXPECT_EQ(engine.Step({&item, 1}), rows);
-  std::vector<float> logits(ids.size() * static_cast<size_t>(engine.config().vocab_size));
-  engine.ReadLogits(0, rows, logits.data());
-  return logits;
 }
 
 std::vector<double> PromptLogprobs(const std::vector<float>& logits, const std::vector<int32_t>& ids) {

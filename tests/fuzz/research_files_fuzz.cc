@@ -3,34 +3,18 @@
 // table, the plan of a sweep or block YAML.
 
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "kernels/base/error.h"
 #include "loader/research/block_yaml.h"
 #include "loader/research/mask_file.h"
 #include "loader/research/mp_file.h"
 #include "loader/research/multiplier_file.h"
 #include "loader/research/sweep_file.h"
+#include "tests/fuzz/try.h"
 
-namespace {
-
-void Check(bool condition) {
-  if (!condition) std::abort();
-}
-
-void Try(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const stoch::InvalidInput& error) {
-    Check(std::strchr(error.what(), '\n') == nullptr);
-  }
-}
-
-}  // namespace
+using stoch::test::Check;
+using stoch::test::Try;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);

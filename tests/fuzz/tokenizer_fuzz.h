@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "loader/tokenizer/text.h"
 #include "loader/tokenizer/tokenizer.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch::fuzz {
 

@@ -3,32 +3,16 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "engine/research/cost_export.h"
-#include "engine/research/energy.h"
+#include "engine/research/energy/cost_export.h"
+#include "engine/research/energy/energy.h"
 #include "engine/research/trace_reader.h"
-#include "kernels/base/error.h"
+#include "tests/fuzz/try.h"
 
-namespace {
-
-void Check(bool condition) {
-  if (!condition) std::abort();
-}
-
-void Try(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const stoch::InvalidInput& error) {
-    Check(std::strchr(error.what(), '\n') == nullptr);
-  }
-}
-
-}  // namespace
+using stoch::test::Check;
+using stoch::test::Try;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);

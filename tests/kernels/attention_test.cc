@@ -9,6 +9,7 @@
 
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/kernels/sequence_attention.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 using test::DeviceTensor;
 using test::Matrix;
+using test::RowsOf;
 
 struct Shape {
   int num_heads;
@@ -62,26 +64,15 @@ Matrix RopeTable(int64_t positions, int64_t head_dim) {
   return table;
 }
 
-// q, k and v of one sequence.
-struct Inputs {
+struct Inputs : test::SequenceInputs {
   Inputs(uint64_t seed, const Shape& shape, int64_t tokens)
-      : q(test::RandomMatrix(seed, tokens, shape.num_heads * shape.head_dim)),
-        k(test::RandomMatrix(seed + 1, tokens, shape.num_kv_heads * shape.head_dim)),
-        v(test::RandomMatrix(seed + 2, tokens, shape.num_kv_heads * shape.head_dim)) {}
-  Matrix q, k, v;
+      : SequenceInputs(seed, tokens, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim) {}
 };
-
-Matrix RowsOf(const Matrix& m, int64_t begin, int64_t count) {
-  Matrix result(count, m.cols);
-  std::copy_n(m.values.begin() + begin * m.cols, count * m.cols, result.values.begin());
-  return result;
-}
 
 // Columns of one head, rotated by row positions where `rope` is given.
 Matrix Head(const Matrix& m, int64_t head, int64_t head_dim, const Matrix* rope) {
-  Matrix result(m.rows, head_dim);
+  Matrix result = test::HeadOf(m, head, head_dim);
   for (int64_t t = 0; t < m.rows; ++t) {
-    for (int64_t i = 0; i < head_dim; ++i) result.at(t, i) = m.at(t, head * head_dim + i);
     for (int64_t i = 0; rope != nullptr && i < head_dim / 2; ++i) {
       const float x1 = result.at(t, i);
       const float x2 = result.at(t, i + head_dim / 2);
@@ -171,49 +162,16 @@ class Runner {
     EXPECT_EQ(cache_->bytes(), backend.KvCacheBytes(spec));
   }
 
-  struct Part {
-    const Inputs* inputs;
-    int64_t begin, count;
-    std::vector<int32_t> pages;
-  };
   // The outputs of all parts' rows, in order.
-  Matrix Run(const std::vector<Part>& parts) {
-    Matrix q(0, parts[0].inputs->q.cols), k(0, parts[0].inputs->k.cols), v(0, parts[0].inputs->v.cols);
-    PassLayout layout;
-    for (const Part& part : parts) {
-      layout.sequences.push_back({static_cast<int32_t>(q.rows), static_cast<int32_t>(part.count),
-                                  static_cast<int32_t>(part.begin), part.pages});
-      const auto append = [&](Matrix& to, const Matrix& from) {
-        const Matrix rows = RowsOf(from, part.begin, part.count);
-        to.values.insert(to.values.end(), rows.values.begin(), rows.values.end());
-        to.rows += part.count;
-      };
-      append(q, part.inputs->q);
-      append(k, part.inputs->k);
-      append(v, part.inputs->v);
-    }
-    layout.ids.resize(static_cast<size_t>(q.rows));
-    backend_.UploadPass(*pass_, layout);
-    const DeviceTensor dq(backend_, {q.rows, q.cols}, q.values);
-    const DeviceTensor dk(backend_, {k.rows, k.cols}, k.values);
-    const DeviceTensor dv(backend_, {v.rows, v.cols}, v.values);
-    const DeviceTensor out(backend_, {q.rows, q.cols}, std::vector<float>(q.values.size(), 3.0f));
+  Matrix Run(const std::vector<test::SequencePart>& parts) {
     AttentionCall call;
     call.site = {4, "attention"};
-    call.q = dq.view();
-    call.k = dk.view();
-    call.v = dv.view();
     call.rope = rope_.view();
     call.cache = cache_.get();
     call.cache_layer = 1;
-    call.pass = pass_.get();
     call.num_heads = shape_.num_heads;
-    call.out = out.view();
     call.window = window_;
-    backend_.Attention(call);
-    Matrix result(q.rows, q.cols);
-    result.values = out.Read();
-    return result;
+    return test::RunAttentionParts(backend_, *pass_, call, parts);
   }
 
  private:
@@ -359,6 +317,8 @@ TEST_P(AttentionTest, WhatDoesNotFitIsRefused) {
   spec.av = Operator(AttentionMode::kPerRow, false);
   test::ExpectInvalid([&] { backend->MakeKvCache(device, spec); }, {"av", "granularity"});
   spec = Spec(shape, AttentionMode::kPerToken, false);
+  spec.qk = nullptr;
+  test::ExpectInvalid([&] { backend->MakeKvCache(device, spec); }, {"qk"});
   ScConfig unipolar;
   unipolar.mode = ScMode::kUnipolar;
   spec.qk = MakeScOperator(unipolar);

@@ -188,6 +188,32 @@ TEST_P(CallCheck, SmallOpsNameThemselves) {
             "sc_matmul: a F32[2, 16]" + on + ", b F32[3, 8]" + on + " and out F32[3, 8]" + on + " do not fit a @ b^T");
 }
 
+TEST_P(CallCheck, MixedProductsNameWhatDoesNotFit) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const std::string on = " on " + DeviceName(backend->devices().front());
+  const DeviceTensor a = Zeros(*backend, 2, 16), b = Zeros(*backend, 3, 16), out = Zeros(*backend, 2, 3),
+                     narrow = Zeros(*backend, 3, 8), none = Zeros(*backend, 0, 16), no_out = Zeros(*backend, 0, 3);
+  ScConfig config;
+  const auto message = [&](const TensorView& left, const TensorView& right, const TensorView& to, int64_t chunk,
+                           const std::vector<int>& lengths) {
+    config.chunk_d = chunk;
+    const ScOperatorPtr op = MakeScOperator(config);
+    ScExtras extras;
+    extras.by_length.assign(257, nullptr);
+    extras.by_length[256] = op;
+    return InvalidMessage([&] { backend->ScMixedMatmul(left, right, op, extras, lengths, to); });
+  };
+  EXPECT_EQ(message(a.view(), narrow.view(), out.view(), 0, {}),
+            "sc_mixed_matmul: b is F32[3, 8]" + on + ", expected F32[any, 16] with dense rows" + on);
+  EXPECT_EQ(message(a.view(), b.view(), b.view(), 0, {}),
+            "sc_mixed_matmul: out is F32[3, 16]" + on + ", expected F32[2, 3] with dense rows" + on);
+  EXPECT_EQ(message(none.view(), b.view(), no_out.view(), 0, {}), "sc_mixed_matmul: empty operands");
+  EXPECT_EQ(message(a.view(), b.view(), out.view(), 0, {256, 256, 256}),
+            "sc_mixed_matmul: 3 lengths for 2 rows, expected 2");
+  EXPECT_EQ(message(a.view(), b.view(), out.view(), 5, {256, 256, 256}),
+            "sc_mixed_matmul: 3 lengths for 2 rows, expected 2 or 8");
+}
+
 TEST(TensorView, IsDenseWithoutGapsAndReversals) {
   float data[24] = {};
   const TensorView whole = MakeView(data, DType::kF32, Device(), 4, 6);

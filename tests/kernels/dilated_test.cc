@@ -8,7 +8,6 @@
 #include <cmath>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,8 @@
 #include "kernels/math/reduce.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/kernels/dilated_pairs.h"
+#include "tests/kernels/sequence_attention.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 
@@ -23,11 +24,10 @@ namespace stoch {
 namespace {
 
 using test::DeviceTensor;
+using test::HeadOf;
 using test::Matrix;
-
-int Pick(std::mt19937& random, int low, int high) {
-  return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
-}
+using test::Pick;
+using test::RowsOf;
 
 // Shape and settings of a call.
 struct Case {
@@ -38,14 +38,10 @@ struct Case {
   std::vector<DilatedPair> pairs;
 
   std::string Text() const {
-    std::string text = std::to_string(num_heads) + '/' + std::to_string(num_kv_heads) + " heads from " +
-                       std::to_string(first_head) + " of " + std::to_string(head_dim) + ", pages of " +
-                       std::to_string(page_tokens) + ", " + std::to_string(tokens) + " tokens, window " +
-                       std::to_string(window) + ", " + Describe(sc) + ", pairs";
-    for (const DilatedPair& pair : pairs) {
-      text += ' ' + std::to_string(pair.segment) + '/' + std::to_string(pair.dilation);
-    }
-    return text;
+    return std::to_string(num_heads) + '/' + std::to_string(num_kv_heads) + " heads from " +
+           std::to_string(first_head) + " of " + std::to_string(head_dim) + ", pages of " +
+           std::to_string(page_tokens) + ", " + std::to_string(tokens) + " tokens, window " + std::to_string(window) +
+           ", " + Describe(sc) + ", pairs" + test::PairsText(pairs);
   }
 };
 
@@ -61,34 +57,14 @@ Case RandomCase(std::mt19937& random) {
   c.sc.halve = random() % 2 == 0;
   if (random() % 3 == 0) c.sc.scramble_masks = 256;
   if (random() % 4 == 0) c.sc.stoc_len = 100;
-  for (int i = Pick(random, 1, 4); i > 0; --i) {
-    c.pairs.push_back({Pick(random, 1, random() % 2 == 0 ? 20 : 250), Pick(random, 1, 9)});
-  }
+  c.pairs = test::RandomPairs(random);
   return c;
 }
 
-// q, k and v of a sequence.
-struct Inputs {
+struct Inputs : test::SequenceInputs {
   Inputs(uint64_t seed, const Case& c)
-      : q(test::RandomMatrix(seed, c.tokens, c.num_heads * c.head_dim)),
-        k(test::RandomMatrix(seed + 1, c.tokens, c.num_kv_heads * c.head_dim)),
-        v(test::RandomMatrix(seed + 2, c.tokens, c.num_kv_heads * c.head_dim)) {}
-  Matrix q, k, v;
+      : SequenceInputs(seed, c.tokens, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim) {}
 };
-
-Matrix RowsOf(const Matrix& m, int64_t begin, int64_t count) {
-  Matrix rows(count, m.cols);
-  std::copy_n(m.values.begin() + begin * m.cols, count * m.cols, rows.values.begin());
-  return rows;
-}
-
-Matrix HeadOf(const Matrix& m, int64_t head, int64_t head_dim) {
-  Matrix result(m.rows, head_dim);
-  for (int64_t t = 0; t < m.rows; ++t) {
-    for (int64_t i = 0; i < head_dim; ++i) result.at(t, i) = m.at(t, head * head_dim + i);
-  }
-  return result;
-}
 
 // ------------------------------------------------------------------------------------------------- definition ----
 
@@ -188,43 +164,18 @@ class Runner {
   };
   // The outputs of all parts' rows, in order. `dilated` off: attention as without pairs.
   Matrix Run(const std::vector<Part>& parts, bool dilated = true) {
-    Matrix q(0, parts[0].inputs->q.cols), k(0, parts[0].inputs->k.cols), v(0, parts[0].inputs->v.cols);
-    PassLayout layout;
-    for (const Part& part : parts) {
-      layout.sequences.push_back({static_cast<int32_t>(q.rows), static_cast<int32_t>(part.count),
-                                  static_cast<int32_t>(part.begin), pages_[part.sequence]});
-      const auto append = [&](Matrix& to, const Matrix& from) {
-        const Matrix rows = RowsOf(from, part.begin, part.count);
-        to.values.insert(to.values.end(), rows.values.begin(), rows.values.end());
-        to.rows += part.count;
-      };
-      append(q, part.inputs->q);
-      append(k, part.inputs->k);
-      append(v, part.inputs->v);
-    }
-    layout.ids.resize(static_cast<size_t>(q.rows));
-    backend_.UploadPass(*pass_, layout);
-    const DeviceTensor dq(backend_, {q.rows, q.cols}, q.values);
-    const DeviceTensor dk(backend_, {k.rows, k.cols}, k.values);
-    const DeviceTensor dv(backend_, {v.rows, v.cols}, v.values);
-    const DeviceTensor out(backend_, {q.rows, q.cols}, std::vector<float>(q.values.size(), 3.0f));
     AttentionCall call;
     call.site = {4, "attention"};
-    call.q = dq.view();
-    call.k = dk.view();
-    call.v = dv.view();
     call.rope = rope_.view();
     call.cache = cache_.get();
-    call.pass = pass_.get();
     call.num_heads = case_.num_heads;
-    call.out = out.view();
     call.window = case_.window;
     if (dilated) call.dilated = case_.pairs;
     call.first_head = case_.first_head;
-    backend_.Attention(call);
-    Matrix result(q.rows, q.cols);
-    result.values = out.Read();
-    return result;
+    std::vector<test::SequencePart> with_pages;
+    with_pages.reserve(parts.size());
+    for (const Part& part : parts) with_pages.push_back({part.inputs, part.begin, part.count, pages_[part.sequence]});
+    return test::RunAttentionParts(backend_, *pass_, call, with_pages);
   }
 
  private:
@@ -255,63 +206,6 @@ class Runner {
   DeviceTensor rope_;
   std::vector<int32_t> pages_[2];
 };
-
-// ---------------------------------------------------------------------------------------------------- positions ----
-
-TEST(Admitted, IsWhatTimesAdmittedSays) {
-  std::mt19937 random(5);
-  for (int i = 0; i < 400; ++i) {
-    const Case c = RandomCase(random);
-    const int64_t head = Pick(random, 0, 20), position = Pick(random, 0, 300), first = Pick(random, 0, 300);
-    const AdmittedPositions admitted = Admitted(c.pairs, head, position, first);
-    size_t at = 0;
-    for (int64_t t = first; t <= position + 20; ++t) {
-      const int times = TimesAdmitted(c.pairs, head, position, t);
-      if (times == 0) continue;
-      ASSERT_LT(at, admitted.positions.size());
-      EXPECT_EQ(admitted.positions[at], t);
-      EXPECT_EQ(admitted.times[at], times);
-      ++at;
-    }
-    EXPECT_EQ(at, admitted.positions.size());
-    std::set<int32_t> by_any;
-    const int64_t last = position + Pick(random, 0, 60);
-    for (int64_t n = position; n <= last; ++n) {
-      const AdmittedPositions own = Admitted(c.pairs, head, n, first);
-      by_any.insert(own.positions.begin(), own.positions.end());
-    }
-    EXPECT_EQ(CountAdmitted(c.pairs, head, position, last, first), static_cast<int64_t>(by_any.size())) << c.Text();
-    EXPECT_EQ(CountAdmitted(c.pairs, head, position, position, first), admitted.size()) << c.Text();
-  }
-}
-
-TEST(Admitted, RowsOfASegmentAdmitPrefixesOfTheLast) {
-  std::mt19937 random(6);
-  for (int i = 0; i < 200; ++i) {
-    const Case c = RandomCase(random);
-    const int64_t head = Pick(random, 0, 20), position = Pick(random, 0, 300);
-    const int64_t last = std::min(NextSegment(c.pairs, position) - 1, position + 40);
-    const AdmittedPositions all = Admitted(c.pairs, head, last, 0);
-    AdmittedPositions own = Admitted(c.pairs, head, position, 0);
-    ASSERT_EQ(own.size(), all.Below(position + 1));
-    for (size_t j = 0; j < own.positions.size(); ++j) {
-      EXPECT_EQ(own.positions[j], all.positions[j]);
-      EXPECT_EQ(own.times[j], all.times[j]);
-    }
-  }
-}
-
-TEST(Admitted, TheExampleOfTheSpecification) {
-  const std::vector<DilatedPair> pairs = {{2048, 1}, {8192, 4}};
-  // Position 9000 is in segments [8192, 10240) and [8192, 16384); 2047 begins none.
-  EXPECT_EQ(TimesAdmitted(pairs, 1, 9000, 8193), 2);
-  EXPECT_EQ(TimesAdmitted(pairs, 1, 9000, 8194), 1);
-  EXPECT_EQ(TimesAdmitted(pairs, 1, 9000, 8191), 0);
-  EXPECT_EQ(TimesAdmitted(pairs, 1, 9000, 9001), 0);
-  EXPECT_EQ(TimesAdmitted(pairs, 6, 5000, 2), 1);
-  EXPECT_EQ(TimesAdmitted(pairs, 6, 5000, 3), 0);
-  EXPECT_EQ(CountAdmitted(pairs, 0, 16383, 16383), 2048 + 6144 / 4);
-}
 
 // -------------------------------------------------------------------------------------------------- the kernels ----
 

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/forwarding_backend.h"
 #include "kernels/registry.h"
+#include "kernels/wrappers/forwarding_backend.h"
 
 namespace stoch {
 namespace {

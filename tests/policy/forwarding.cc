@@ -30,7 +30,7 @@ std::vector<std::string> VirtualFunctions(const std::string& text) {
 
 std::vector<std::string> CheckForwarding(const std::vector<SourceFile>& files) {
   const SourceFile* backend = FileAt(files, "kernels/backend.h");
-  const SourceFile* forwarding = FileAt(files, "kernels/forwarding_backend.h");
+  const SourceFile* forwarding = FileAt(files, "kernels/wrappers/forwarding_backend.h");
   if (backend == nullptr || forwarding == nullptr) return {};
   std::vector<std::string> findings;
   for (const std::string& name : VirtualFunctions(backend->text)) {

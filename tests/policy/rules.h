@@ -59,11 +59,11 @@ using TreeRule = std::vector<std::string> (*)(const std::vector<SourceFile>& fil
 // The folders of sources include each other without a cycle; the finding is the shortest one, with an include for
 // each step. kernels/registry.cc stands apart: the one place that knows both what it opens and who asks.
 std::vector<std::string> CheckFolderCycles(const std::vector<SourceFile>& files);
-// No folder but kernels/cpu has more than 30 sources.
+// No folder of sources but kernels/cpu has more than 30 files.
 std::vector<std::string> CheckFolderSizes(const std::vector<SourceFile>& files);
 // No ten names of a folder begin with the same word: that word is a folder.
 std::vector<std::string> CheckPrefixes(const std::vector<SourceFile>& files);
-// kernels/forwarding_backend.h hands on every virtual function of kernels/backend.h: a default would not be the inner
+// kernels/wrappers/forwarding_backend.h hands on every virtual function of kernels/backend.h: a default would not be the inner
 // backend's answer.
 std::vector<std::string> CheckForwarding(const std::vector<SourceFile>& files);
 // Every folder of sources has a README.md.

@@ -15,8 +15,8 @@
 
 #include "engine/worker/scheduler.h"
 #include "kernels/base/device_fault.h"
-#include "kernels/forwarding_backend.h"
 #include "kernels/registry.h"
+#include "kernels/wrappers/forwarding_backend.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 

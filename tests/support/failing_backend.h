@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/forwarding_backend.h"
+#include "kernels/wrappers/forwarding_backend.h"
 
 namespace stoch::test {
 

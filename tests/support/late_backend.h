@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "kernels/base/error.h"
-#include "kernels/forwarding_backend.h"
+#include "kernels/wrappers/forwarding_backend.h"
 
 namespace stoch::test {
 

@@ -10,11 +10,11 @@
 
 #include "engine/placement.h"
 #include "kernels/base/error.h"
-#include "kernels/blocking_backend.h"
 #include "kernels/registry.h"
-#include "kernels/verifying_backend.h"
+#include "kernels/wrappers/blocking_backend.h"
+#include "kernels/wrappers/verifying_backend.h"
 #include "tools/stoch/interrupt.h"
-#include "tools/stoch/max_memory.h"
+#include "tools/stoch/options/max_memory.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
 

@@ -10,8 +10,8 @@
 
 #include "kernels/base/error.h"
 #include "tools/stoch/command.h"
+#include "tools/stoch/options/sc_reference.h"
 #include "tools/stoch/output.h"
-#include "tools/stoch/sc_reference.h"
 
 namespace stoch::cli {
 

@@ -18,33 +18,12 @@
 namespace stoch::cuda {
 namespace {
 
-AttentionArgs Check(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const CudaPass& pass) {
+void Check(const AttentionCall& call, const CudaPass& pass) {
   CheckAttention(call, pass.rows());
   for (const PassSequence& sequence : pass.sequences()) {
     CheckAttentionSequence(call, sequence.length, sequence.num_pages);
   }
   if (pass.max_page() > 0) CheckAttentionPage(call, pass.max_page());
-
-  AttentionArgs args;
-  args.pass = pass.view();
-  args.kv = cache.view(call.cache_layer);
-  args.q = call.q.ptr<float>();
-  args.k = call.k.ptr<float>();
-  args.v = call.v.ptr<float>();
-  args.q_stride = call.q.step(0);
-  args.k_stride = call.k.step(0);
-  args.v_stride = call.v.step(0);
-  args.rope = call.rope.ptr<float>();
-  args.rope_stride = call.rope.step(0);
-  args.out = call.out.ptr<float>();
-  args.out_stride = call.out.step(0);
-  args.rows = static_cast<int32_t>(pass.rows());
-  args.num_heads = call.num_heads;
-  args.group = call.num_heads / cache.spec().num_kv_heads;
-  args.window = call.window;
-  args.inv_sqrt = static_cast<float>(1.0 / std::sqrt(static_cast<double>(cache.spec().head_dim)));
-  args.finite = ctx.Reporter(call.site);
-  return args;
 }
 
 // What the host may assume of the pass: of the one just uploaded, or, while a graph is recorded, of every pass that it
@@ -206,6 +185,30 @@ AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, 
   return shape;
 }
 
+AttentionArgs ArgsOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const PassView& pass) {
+  const KvCacheSpec& spec = cache.spec();
+  AttentionArgs args;
+  args.pass = pass;
+  args.kv = cache.view(call.cache_layer);
+  args.q = call.q.ptr<float>();
+  args.k = call.k.ptr<float>();
+  args.v = call.v.ptr<float>();
+  args.q_stride = call.q.step(0);
+  args.k_stride = call.k.step(0);
+  args.v_stride = call.v.step(0);
+  args.rope = call.rope.ptr<float>();
+  args.rope_stride = call.rope.step(0);
+  args.out = call.out.ptr<float>();
+  args.out_stride = call.out.step(0);
+  args.rows = static_cast<int32_t>(call.q.dim(0));
+  args.num_heads = call.num_heads;
+  args.group = call.num_heads / spec.num_kv_heads;
+  args.window = call.window;
+  args.inv_sqrt = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
+  args.finite = ctx.Reporter(call.site);
+  return args;
+}
+
 void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
                  const ScTables& qk, const ScTables& av, const QueryCodes& q, const WindowScales& window,
                  const AttendedRows& attended, const AttentionLimits& limits) {
@@ -241,7 +244,8 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   CheckAttentionHandles(call);
   const auto& cache = static_cast<const CudaKvCache&>(*call.cache);
   const auto& pass = static_cast<const CudaPass&>(*call.pass);
-  const AttentionArgs args = Check(ctx, call, cache, pass);
+  Check(call, pass);
+  const AttentionArgs args = ArgsOf(ctx, call, cache, pass.view());
   const KvCacheSpec& spec = cache.spec();
   const bool recording = ctx.IsRecording();
   const Bounds bounds = MakeBounds(pass, spec, recording);

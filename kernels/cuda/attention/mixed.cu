@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
   Extremes e;
   e.max_abs_bits = FloatToBits(WarpMaxAbs(x));
   const ScopeParams& params = is_q || is_k ? args.qk : args.av;
-  const Scope scope(params, e);
+  const ScopeQuantizer scope(params, e);
   if (lane == 0 && !scope.finite) a.finite.Report();
   if (is_q) {
     const int64_t vector = row * a.num_heads + head;

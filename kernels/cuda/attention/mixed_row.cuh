@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/device/lengths.cuh"
-#include "kernels/cuda/device/scope.cuh"
+#include "kernels/cuda/device/quantizer.cuh"
 
 namespace stoch::cuda::attention_mixed {
 
@@ -167,7 +167,7 @@ __device__ inline void Output(const Row& r, const LengthTable& table, float* sha
     }
     Extremes e;
     e.max_abs_bits = FloatToBits(BlockMax(largest, shared));
-    const Scope scope(params, e);
+    const ScopeQuantizer scope(params, e);
     if (threadIdx.x == 0 && !scope.finite) r.a.finite.Report();
     for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
       r.scores[t] = BitsToFloat(static_cast<uint32_t>(scope.Code(params, r.weight(t))));

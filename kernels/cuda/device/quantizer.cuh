@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One scope's quantizer as kernels use it, for every code.
+// One scope's quantizer as kernels use it, for every code and every least scale.
 #pragma once
+
+#include <cstdint>
 
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/math/quantize.h"
@@ -8,11 +10,10 @@
 
 namespace stoch::cuda {
 
-// Which rows share a scale: groups of `group` rows.
-struct QuantizerParams {
+struct ScopeParams {
   ScCode code = ScCode::kSignMagnitude;
   int q_max = 127;
-  int64_t group = 1;  // rows of a scope
+  float floor = kScaleFloor;
 };
 
 // The quantizer of one scope. Not finite: every code and the scale are 0.
@@ -21,23 +22,32 @@ struct ScopeQuantizer {
   float zero = 0;
   bool finite = false;
 
-  __device__ ScopeQuantizer(const QuantizerParams& params, const Extremes& e) {
+  __device__ ScopeQuantizer(const ScopeParams& params, const Extremes& e) {
     finite = e.max_abs_bits < 0x7f800000u;
     if (!finite) return;
     if (params.code == ScCode::kAsymmetric) {
       scale = UnipolarScale(e.min, e.max, params.q_max);
       zero = UnipolarZero(e.min, scale, params.q_max);
     } else {
-      scale = BipolarScale(BitsToFloat(e.max_abs_bits), params.q_max);
+      scale = BipolarScale(BitsToFloat(e.max_abs_bits), params.q_max, params.floor);
     }
   }
 
-  __device__ uint8_t Code(const QuantizerParams& params, float x) const {
+  __device__ uint8_t Code(const ScopeParams& params, float x) const {
     if (!finite) return 0;
     if (params.code == ScCode::kAsymmetric) return UnipolarCode(x, scale, zero, params.q_max);
     const int level = BipolarLevel(x, scale, params.q_max);
     return params.code == ScCode::kSignMagnitude ? SignMagnitude(level) : static_cast<uint8_t>(level + params.q_max);
   }
 };
+
+// The extremes of the group of rows that `row` is in, by a warp. Shapes: of_rows [rows].
+__device__ inline Extremes GroupExtremes(const Extremes* of_rows, int64_t row, int64_t rows, int64_t group, int lane) {
+  const int64_t first = row / group * group;
+  const int64_t count = group < rows - first ? group : rows - first;
+  Extremes e = of_rows[first + (lane < count ? lane : 0)];
+  for (int64_t i = lane + kWarp; i < count; i += kWarp) e = Merge(e, of_rows[first + i]);
+  return WarpExtremes(e);
+}
 
 }  // namespace stoch::cuda

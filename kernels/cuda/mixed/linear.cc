@@ -158,14 +158,9 @@ void LaunchMixedLinear(DeviceContext& ctx, const OpSite& site, const MixedRows& 
 
 void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b, const ScOperatorPtr& op,
                          const ScExtras& extras, std::span<const int> lengths, const TensorView& out) {
+  CheckScMixedMatmul(a, b, *op, extras, lengths, out);
   const OpSite site{-1, "sc_mixed_matmul"};
-  RequireView(site, "a", a, a.device, DType::kF32, {kAnySize, kAnySize});
   const int64_t cols = a.dim(1);
-  RequireView(site, "b", b, a.device, DType::kF32, {kAnySize, cols});
-  RequireView(site, "out", out, a.device, DType::kF32, {a.dim(0), b.dim(0)});
-  RequireDisjoint(site, out, a);
-  RequireDisjoint(site, out, b);
-  if (a.numel() == 0 || b.numel() == 0) Reject(site, "empty operands");
   if (out.step(1) != 1) Reject(site, "the columns of out lie apart: on a GPU they are expected next to each other");
   const FiniteReporter reporter = ctx.Reporter(site);
   const LinearSpec spec{Precision::kSc, op, std::make_shared<ScExtras>(extras)};
@@ -177,9 +172,6 @@ void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorVi
     Run(ctx, site, input, *weight, &extras, nullptr, reporter, to);
   } else {
     const auto count = static_cast<int64_t>(lengths.size());
-    if (count != a.dim(0) && count != a.dim(0) * weight->rest.view.dims.chunks) {
-      Reject(site, std::to_string(count) + " lengths for " + std::to_string(a.dim(0)) + " rows");
-    }
     std::vector<uint8_t> slots;
     slots.reserve(lengths.size());
     for (const int length : lengths) slots.push_back(static_cast<uint8_t>(extras.Slot(length)));

@@ -5,7 +5,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/block_reduce.cuh"
 #include "kernels/cuda/device/lengths.cuh"
-#include "kernels/cuda/device/scope.cuh"
+#include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/mixed/prepare.h"
 #include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/runtime/launch.h"
@@ -78,7 +78,7 @@ __device__ void QuantizeChunks(const PrepareArgs& args, int64_t row, const float
     }
     Extremes e;
     e.max_abs_bits = __reduce_max_sync(kAllLanes, largest);
-    const Scope scope(args.params, e);
+    const ScopeQuantizer scope(args.params, e);
     uint8_t* to = args.codes + row * args.dims.padded + c * args.dims.chunk_stride;
     const int padded = static_cast<int>(args.dims.chunk_padded(c));
 #pragma unroll

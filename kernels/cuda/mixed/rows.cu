@@ -2,7 +2,7 @@
 // What happens to rows of activations before a product with extras.
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/lengths.cuh"
-#include "kernels/cuda/device/scope.cuh"
+#include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/mixed/product.h"
 
 namespace stoch::cuda {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) QuantizePartKernel(const QuantizeArg
   const Extremes e = args.extremes == nullptr
                          ? ChunkExtremes(args, row, chunk, lane)
                          : GroupExtremes(args.extremes + chunk * rows, row, rows, args.group, lane);
-  const Scope scope(args.params, e);
+  const ScopeQuantizer scope(args.params, e);
   uint8_t* codes = args.codes + row * args.dims.padded + chunk * args.dims.chunk_stride;
   int32_t sum = 0;
   for (int64_t i = lane; i < args.dims.chunk_padded(chunk); i += kWarp) {

@@ -22,7 +22,8 @@ __device__ float RowFactor(const RowSource& source, const float* x, int64_t cols
 struct QuantizeArgs {
   RowSource source;
   ScDims dims;
-  QuantizerParams params;
+  ScopeParams params;
+  int64_t group = 1;  // rows of a scope
   int64_t tokens = 0;
   const Extremes* shared_extremes = nullptr;  // [chunks][scopes] where a scope has several rows, else null
   int64_t scopes = 0;
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeArg
     const int64_t n = args.dims.chunk_dims(c);
     Extremes e;
     if (args.shared_extremes != nullptr) {
-      e = args.shared_extremes[c * args.scopes + row / args.params.group];
+      e = args.shared_extremes[c * args.scopes + row / args.group];
     } else {
       // Members without an element of their own repeat the first: extremes do not mind.
       Observe(e, PrologueValue<P>(args.source, x, x2, r, begin + (member < n ? member : 0)), true);
@@ -174,7 +175,8 @@ ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowS
   QuantizeArgs args;
   args.source = source;
   args.dims = MakeScDims(in_features, op.config.chunk_d);
-  args.params = {op.code, op.q_max, ScopeRows(op, tokens)};
+  args.params = {op.code, op.q_max};
+  args.group = ScopeRows(op, tokens);
   args.tokens = tokens;
   args.codes = scratch.Take<uint8_t>(tokens * args.dims.padded);
   args.scales = scratch.Take<float>(tokens * args.dims.chunks);
@@ -183,15 +185,14 @@ ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowS
     args.zeros = scratch.Take<float>(tokens);
     args.sums = scratch.Take<int32_t>(tokens);
   }
-  if (args.params.group > 1) {
-    args.scopes = (tokens + args.params.group - 1) / args.params.group;
+  if (args.group > 1) {
+    args.scopes = (tokens + args.group - 1) / args.group;
     float* plain = scratch.Take<float>(tokens * in_features);
     LaunchPrologue(ctx, source, tokens, in_features, plain, in_features, reporter);
     args.source = RowSource{Prologue::kNone, plain, in_features, nullptr, 0, nullptr, 0};
     Extremes* extremes = scratch.Take<Extremes>(args.scopes * args.dims.chunks);
     const dim3 grid(static_cast<unsigned>(args.scopes), static_cast<unsigned>(args.dims.chunks));
-    ScopeExtremesKernel<<<grid, kThreads, 0, ctx.stream>>>(plain, in_features, tokens, args.dims, args.params.group,
-                                                           extremes);
+    ScopeExtremesKernel<<<grid, kThreads, 0, ctx.stream>>>(plain, in_features, tokens, args.dims, args.group, extremes);
     STOCH_CUDA_LAUNCH("ScopeExtremesKernel");
     args.shared_extremes = extremes;
   }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string>
 
 #include "kernels/call_check.h"
@@ -51,7 +50,7 @@ class RingPass {
       part.dealt = DealPass(layout_, {static_cast<int>(i), static_cast<int>(contexts.size())});
       part.rows = places.dealt(part.scratch);
       part.shape = ShapeOf(*part.ctx, *part.cache, own.cache_layer, group_, 1);
-      part.args = ArgsOf(part);
+      part.args = DealtArgs(part);
       parts_.push_back(std::move(part));
     }
   }
@@ -73,7 +72,7 @@ class RingPass {
     return (length + spec_.page_tokens - 1) / spec_.page_tokens;
   }
   RingBlock BlockOf(const Part& part, int64_t round, int origin) const;
-  AttentionArgs ArgsOf(const Part& part) const;
+  static AttentionArgs DealtArgs(const Part& part);
   // The rows of a round's sequence, and its query heads, over the round's window.
   AttentionArgs WindowArgs(const Part& part, int64_t round) const;
   AttendedRows WindowRows(Part& part, int64_t round) const;
@@ -86,32 +85,13 @@ class RingPass {
   std::vector<Part> parts_;
 };
 
-AttentionArgs RingPass::ArgsOf(const Part& part) const {
-  const AttentionCall& call = *part.call;
-  AttentionArgs args;
-  args.pass = part.pass->view();
-  args.pass.positions = part.rows.positions;
-  args.pass.row_sequence = part.rows.row_sequence;
-  args.pass.rows = part.rows.rows;
-  args.pass.pages = part.rows.pages;
-  args.kv = part.cache->view(call.cache_layer);
-  args.q = call.q.ptr<float>();
-  args.k = call.k.ptr<float>();
-  args.v = call.v.ptr<float>();
-  args.q_stride = call.q.step(0);
-  args.k_stride = call.k.step(0);
-  args.v_stride = call.v.step(0);
-  args.rope = call.rope.ptr<float>();
-  args.rope_stride = call.rope.step(0);
-  args.out = call.out.ptr<float>();
-  args.out_stride = call.out.step(0);
-  args.rows = static_cast<int32_t>(call.q.dim(0));
-  args.num_heads = call.num_heads;
-  args.group = group_;
-  args.window = call.window;
-  args.inv_sqrt = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
-  args.finite = part.ctx->Reporter(call.site);
-  return args;
+AttentionArgs RingPass::DealtArgs(const Part& part) {
+  PassView pass = part.pass->view();
+  pass.positions = part.rows.positions;
+  pass.row_sequence = part.rows.row_sequence;
+  pass.rows = part.rows.rows;
+  pass.pages = part.rows.pages;
+  return ArgsOf(*part.ctx, *part.call, *part.cache, pass);
 }
 
 void RingPass::Begin() {

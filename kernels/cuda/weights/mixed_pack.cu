@@ -3,7 +3,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
 #include "kernels/cuda/device/element.cuh"
-#include "kernels/cuda/device/scope.cuh"
+#include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/weights/mixed_pack.h"
 
 namespace stoch::cuda {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) PackMixedKernel(const PackArgs args)
   const Extremes e = args.extremes == nullptr
                          ? RowExtremes<T>(args, row, begin, n, lane)
                          : GroupExtremes(args.extremes + chunk * args.rows, row, args.rows, args.group, lane);
-  const Scope scope(args.params, e);
+  const ScopeQuantizer scope(args.params, e);
   const int64_t to_row = args.first_row + row;
   auto* codes = const_cast<uint8_t*>(args.to.codes);
   int32_t sum = 0;

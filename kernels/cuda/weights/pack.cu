@@ -26,8 +26,9 @@ struct PackScArgs {
   int64_t first_row = 0;
   int64_t rows = 0;  // of the slab
   ScDims dims;
-  QuantizerParams params;
-  const Extremes* shared_extremes = nullptr;  // [chunks][scopes of the slab] where params.group > 1
+  ScopeParams params;
+  int64_t group = 1;                          // rows of a scope
+  const Extremes* shared_extremes = nullptr;  // [chunks][scopes of the slab] where group > 1
   int64_t scopes = 0;
   int64_t rows_padded = 0;
   uint8_t* codes = nullptr;
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) PackScKernel(const PackScArgs args) 
   for (int k = 0; k < kRowsOfWarp; ++k) {
     const int64_t row = first + warp * kRowsOfWarp + k;
     if (row >= args.rows) continue;
-    extremes[k] = args.shared_extremes != nullptr ? args.shared_extremes[chunk * args.scopes + row / args.params.group]
+    extremes[k] = args.shared_extremes != nullptr ? args.shared_extremes[chunk * args.scopes + row / args.group]
                                                   : ObserveRow(data + row * cols, n, lane);
   }
   uint8_t* out = args.codes + ((args.first_row + first) / kTileRows * (args.dims.padded / kTileDims) +
@@ -212,7 +213,8 @@ void LaunchPackSc(DeviceContext& ctx, Scratch& scratch, const WeightSlab& slab, 
   args.first_row = slab.first_row;
   args.rows = slab.rows;
   args.dims = to.dims;
-  args.params = {op.code, op.q_max, group};
+  args.params = {op.code, op.q_max};
+  args.group = group;
   args.rows_padded = to.rows_padded;
   args.codes = const_cast<uint8_t*>(to.codes);
   args.scales = const_cast<float*>(to.scales);

@@ -7,7 +7,7 @@
 #include "kernels/base/error.h"
 #include "loader/sha256.h"
 #include "loader/tokenizer/chat/chat_template.h"
-#include "loader/tokenizer/text.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "engine/research/cost_export.h"
-#include "engine/research/energy.h"
+#include "engine/research/energy/cost_export.h"
+#include "engine/research/energy/energy.h"
 #include "engine/research/sc_files.h"
 #include "engine/research/trace_reader.h"
 #include "engine/research/trace_writer.h"

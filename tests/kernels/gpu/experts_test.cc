@@ -12,9 +12,9 @@
 #include "kernels/math/random.h"
 #include "kernels/plan/expert_plan.h"
 #include "kernels/registry.h"
-#include "tests/kernels/cuda_or_skip.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/kernels/gpu/cuda_or_skip.h"
 
 namespace stoch {
 namespace {

@@ -9,7 +9,7 @@
 #include "kernels/cuda/runtime/gpu_probe.h"
 #include "kernels/plan/attention_plan.h"
 #include "tests/kernels/attention_scenario.h"
-#include "tests/kernels/cuda_attention_fixture.h"
+#include "tests/kernels/gpu/attention_fixture.h"
 
 namespace stoch {
 namespace {

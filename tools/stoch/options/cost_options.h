@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/research/cost.h"
-#include "engine/research/energy.h"
+#include "engine/research/energy/energy.h"
 #include "engine/research/trace_writer.h"
 
 namespace CLI {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/research/cost.h"
-#include "engine/research/energy.h"
+#include "engine/research/energy/energy.h"
 
 namespace stoch::cli {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/research/energy.h"
+#include "engine/research/energy/energy.h"
 #include "engine/research/profile.h"
 
 namespace stoch::cli {

@@ -15,9 +15,9 @@
 #include <string>
 #include <system_error>
 
-#include "engine/research/accelergy_ert.h"
-#include "engine/research/cost_export.h"
-#include "engine/research/energy.h"
+#include "engine/research/energy/accelergy_ert.h"
+#include "engine/research/energy/cost_export.h"
+#include "engine/research/energy/energy.h"
 #include "engine/research/trace_reader.h"
 #include "kernels/base/error.h"
 #include "loader/file.h"

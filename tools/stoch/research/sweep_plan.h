@@ -11,7 +11,7 @@
 
 #include "engine/engine.h"
 #include "engine/research/cost.h"
-#include "engine/research/energy.h"
+#include "engine/research/energy/energy.h"
 #include "loader/research/sweep_file.h"
 #include "tools/stoch/common_options.h"
 

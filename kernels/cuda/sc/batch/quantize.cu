@@ -14,7 +14,7 @@ constexpr int kChunks = kThreads / kWarp;  // of a block
 struct QuantizeArgs {
   RowSource source;
   ScDims dims;
-  QuantizerParams params;
+  ScopeParams params;
   int64_t tokens = 0;
   uint8_t* codes = nullptr;
   float* scales = nullptr;
@@ -64,7 +64,7 @@ ScActivationView LaunchBatchQuantize(DeviceContext& ctx, Scratch& scratch, const
   QuantizeArgs args;
   args.source = source;
   args.dims = MakeScDims(in_features, op.config.chunk_d);
-  args.params = {op.code, op.q_max, 1};
+  args.params = {op.code, op.q_max};
   args.tokens = tokens;
   args.codes = scratch.Take<uint8_t>(tokens * args.dims.padded);
   args.scales = scratch.Take<float>(tokens * args.dims.chunks);

@@ -55,7 +55,7 @@ class ChunkOfRow {
   }
   // put(d, code) gets the codes of the lane's elements, 0 for those past the last. After MaxAbsBits.
   template <typename Put>
-  __device__ __forceinline__ void Codes(const QuantizerParams& params, const ScopeQuantizer& quantizer,
+  __device__ __forceinline__ void Codes(const ScopeParams& params, const ScopeQuantizer& quantizer,
                                         const Put& put) const {
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {

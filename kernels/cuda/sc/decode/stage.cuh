@@ -146,7 +146,7 @@ __device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Ele
     const uint4 m = stage.magnitudes[e.slot];
     Extremes extremes;
     extremes.max_abs_bits = max(max(m.x, m.y), max(m.z, m.w));
-    const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};
+    const ScopeParams params{ScCode::kSignMagnitude, args.q_max};
     const ScopeQuantizer quantizer(params, extremes);
     const uint8_t code = quantizer.Code(params, value);
     const CountRows table = table_of(e.slot, extremes.max_abs_bits);

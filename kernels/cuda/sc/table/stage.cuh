@@ -117,7 +117,7 @@ struct RowQuantizer {
 #pragma unroll
       for (int i = 0; i < kShares; ++i) most = max(most, largest[token][i]);
     }
-    const QuantizerParams params{ScCode::kSignMagnitude, args.q_max, 1};  // a constant: other codes are not compiled
+    const ScopeParams params{ScCode::kSignMagnitude, args.q_max};  // a constant: other codes are not compiled
     const ScopeQuantizer quantizer(params, Extremes{most});
     auto* codes = reinterpret_cast<uint8_t*>(codes_of[token]);
     mine.Codes(params, quantizer, [&](int d, uint8_t code) { codes[d] = code; });

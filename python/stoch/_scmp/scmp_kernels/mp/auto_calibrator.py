@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -134,6 +135,24 @@ def oracle_search_op(
     return chosen, best.score
 
 
+def _search_in_turns(
+    search: Callable[..., tuple[Tensor, float]],
+    cfg: FreeBoundaryMPConfig,
+    block_idx: int,
+    ops: Sequence[str],
+    turns: int,
+    log_fn: Log,
+) -> dict[str, tuple[Tensor, float]]:
+    """What `search` finds of every operator of a block, each from where it is, several turns: they act together."""
+    found = dict[str, tuple[Tensor, float]]()
+    for turn in range(turns):
+        log_fn(f"  block {block_idx}, turn {turn}")
+        for op in ops:
+            begin = cfg.get_boundaries(op, block_idx)
+            found[op] = search(op=op, cfg=cfg, block_idx=block_idx, init_boundaries=begin, log_fn=log_fn)
+    return found
+
+
 def oracle_search_block(
     *,
     run_block_sc_for_op: Callable[[str], Callable[[], Tensor]],
@@ -150,30 +169,26 @@ def oracle_search_block(
     """{operator: {"boundaries", "score"}} of one block, from equal steps; operators in turns, as they act together."""
     for op in ops:
         cfg.set_boundaries(op, block_idx, cfg.default_boundaries())
-    results = dict[str, dict[str, Any]]()
-    for turn in range(n_outer_block):
-        log_fn(f"  block {block_idx}, turn {turn}")
-        for op in ops:
-            boundaries, score = oracle_search_op(
-                run_block_sc=run_block_sc_for_op(op),
-                Y_fp=Y_fp,
-                fitter=fitter,
-                cfg=cfg,
-                block_idx=block_idx,
-                op=op,
-                init_boundaries=cfg.get_boundaries(op, block_idx),
-                n_candidates=n_candidates,
-                n_outer=n_outer_per_op,
-                log_fn=log_fn,
-            )
-            results[op] = {"boundaries": boundaries, "score": score}
-    return results
+    search = partial(oracle_search_op, Y_fp=Y_fp, fitter=fitter, n_candidates=n_candidates, n_outer=n_outer_per_op)
+    found = _search_in_turns(
+        lambda op, **options: search(run_block_sc=run_block_sc_for_op(op), op=op, **options),
+        cfg,
+        block_idx,
+        ops,
+        n_outer_block,
+        log_fn,
+    )
+    return {op: {"boundaries": boundaries, "score": score} for op, (boundaries, score) in found.items()}
 
 
 def _outputs(block: Any, x: Tensor, device: Any, chunk: int) -> Tensor:
     """The block's outputs on the host, some samples at a time."""
     parts = [x[first : first + chunk] for first in range(0, x.shape[0], chunk)]
     return torch.cat([block(part.to(device)).detach().float().cpu() for part in parts])
+
+
+def _mean_square(wanted: Tensor, y: Tensor) -> float:
+    return float((wanted - y).square().mean())
 
 
 def _flat(x: Tensor, device: Any) -> Tensor:
@@ -291,25 +306,19 @@ def auto_calibrate_mp(
         before, facts = (runs.mean(), None) if ratio is None else runs.mean_and_cost()
         baseline = 0.0 if facts is None else float(facts["baseline"])
         target = None if ratio is None else min(max(ratio * (baseline + allowed) - spent, 0.0), baseline)
-        per_op: dict[str, dict[str, Any]] = {}
-        for _ in range(n_outer_block):
-            for op in ops_per_block:
-                boundaries, score = oracle_search_op(
-                    run_block_sc=runs.mean,
-                    Y_fp=wanted,
-                    fitter=fitter,
-                    cfg=cfg,
-                    block_idx=index,
-                    op=op,
-                    init_boundaries=cfg.get_boundaries(op, index),
-                    n_candidates=n_candidates,
-                    n_outer=n_outer_per_op,
-                    run_block_sc_with_budget=None if ratio is None else runs.mean_and_cost,
-                    budget_target_actual=target,
-                    score_fn=(lambda y: float((wanted - y).square().mean())) if search_objective == "raw_mse" else None,
-                    log_fn=log_fn,
-                )
-                per_op[op] = {"boundaries": boundaries.tolist(), "score": score}
+        search = partial(
+            oracle_search_op,
+            run_block_sc=runs.mean,
+            Y_fp=wanted,
+            fitter=fitter,
+            n_candidates=n_candidates,
+            n_outer=n_outer_per_op,
+            run_block_sc_with_budget=None if ratio is None else runs.mean_and_cost,
+            budget_target_actual=target,
+            score_fn=partial(_mean_square, wanted) if search_objective == "raw_mse" else None,
+        )
+        found = _search_in_turns(search, cfg, index, ops_per_block, n_outer_block, log_fn)
+        per_op = {op: {"boundaries": boundaries.tolist(), "score": score} for op, (boundaries, score) in found.items()}
         after, facts = (runs.mean(), None) if ratio is None else runs.mean_and_cost()
         actual = 0.0 if facts is None else float(facts["actual"])
         fit = _Compensation(qwt, inputs, wanted - after, ridge, comp_factory, comp_refit_iters, device)

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_options.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "kernels/base/error.h"
+
+namespace stoch {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, Precision>, 3> kPrecisions = {
+    {{"sc", Precision::kSc}, {"fp32", Precision::kFp32}, {"fp16", Precision::kFp16}}};
+
+constexpr int64_t kLogitsBytes = int64_t{64} << 20;  // of one block of logits rows
+// Rows that an exact linear computes at a time on a GPU: with 130 of a block, the LM head took twice as long as with
+// 128.
+constexpr int64_t kLogitsTile = 128;
+
+}  // namespace
+
+std::string_view PrecisionName(Precision precision) {
+  for (const auto& [name, entry] : kPrecisions) {
+    if (entry == precision) return name;
+  }
+  return "?";
+}
+
+Precision ParsePrecision(std::string_view name) {
+  for (const auto& [known, precision] : kPrecisions) {
+    if (known == name) return precision;
+  }
+  throw InvalidInput("precision = '" + std::string(name) + "': allowed is sc, fp32, fp16");
+}
+
+bool ChunkInvariant(const EngineOptions& options) {
+  return options.precision != Precision::kSc || IsChunkInvariant(options.sc);
+}
+
+bool BatchInvariant(const EngineOptions& options) {
+  return options.precision != Precision::kSc || IsBatchInvariant(options.sc);
+}
+
+EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
+  const auto range = [](const char* name, int64_t value, int64_t low, int64_t high) {
+    if (value >= low && value <= high) return;
+    throw InvalidInput(std::string(name) + " = " + std::to_string(value) + ": allowed is " + std::to_string(low) +
+                       ".." + std::to_string(high));
+  };
+  if (options.context == 0) options.context = config.max_position_embeddings;
+  range("context", options.context, 1, config.max_position_embeddings);
+  range("max_sequences", options.max_sequences, 1, 4096);
+  range("max_pass_rows", options.max_pass_rows, 1, 65536);
+  range("min_piece_rows", options.min_piece_rows, 1, 65536);
+  const int64_t whole = (options.context + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
+  if (options.kv_tokens == 0) options.kv_tokens = whole * options.max_sequences;
+  range("kv_tokens", options.kv_tokens, 1, int64_t{1} << 36);
+  if (options.precision == Precision::kSc) Validate(options.sc);
+  return options;
+}
+
+PassShape ShapeOf(const DecoderConfig& config, const EngineOptions& options) {
+  const EngineOptions filled = FillDefaults(config, options);
+  PassShape shape;
+  shape.context = filled.context;
+  shape.kv_tokens = filled.kv_tokens;
+  shape.max_sequences = filled.max_sequences;
+  const int64_t prompt_rows =
+      ChunkInvariant(filled) ? std::min(filled.max_pass_rows, filled.kv_tokens) : filled.context;
+  shape.max_rows = std::max(prompt_rows, filled.max_sequences);
+  int64_t block = std::max<int64_t>(1, kLogitsBytes / (config.vocab_size * 4));
+  if (block > kLogitsTile) block -= block % kLogitsTile;
+  shape.max_logit_rows = std::max(std::min(shape.max_rows, block), filled.max_sequences);
+  if (filled.placement) shape.lanes = LanesOf(*filled.placement);
+  shape.max_sequences = filled.max_sequences;
+  return shape;
+}
+
+}  // namespace stoch

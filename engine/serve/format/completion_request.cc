@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/serve/format/completion_request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "engine/request/text_stream.h"
+#include "engine/serve/format/foreign_fields.h"
+#include "engine/serve/http/request_error.h"
+
+namespace stoch::serve {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kBadRequest = 400;
+constexpr int kNotFound = 404;
+constexpr int64_t kDefaultMaxTokens = 16;  // of completions, in the OpenAI API
+constexpr int64_t kMaxLogprobs = 100;
+constexpr int64_t kAnyInteger = int64_t{1} << 31;
+constexpr int64_t kMaxStopIds = 1024;
+constexpr size_t kMaxBiases = 1024;
+constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 256;
+constexpr int64_t kUnboundedTokens = 4096;  // what an absent max_tokens counts as in max_answer_values
+constexpr size_t kMaxDateBytes = 64;
+
+std::string At(const std::string& name, size_t i) { return name + "[" + std::to_string(i) + "]"; }
+
+[[noreturn]] void Reject(const std::string& param, const std::string& what) {
+  throw RequestError(kBadRequest, param, param + ": " + what);
+}
+
+const Tokenizer& RequireTokenizer(const ModelFacts& model, const char* param) {
+  if (model.tokenizer == nullptr) Reject(param, "needs a tokenizer, and this model has none; give token ids");
+  return *model.tokenizer;
+}
+
+// ---------------------------------------------------------------------------------------------------- prompts ----
+
+Prompt TextPrompt(const std::string& text, const std::string& param, const ModelFacts& model) {
+  const Tokenizer& tokenizer = RequireTokenizer(model, param.c_str());
+  CheckTextBytes(text.size(), param, model);
+  Prompt prompt;
+  prompt.text = text;
+  try {
+    prompt.ids = tokenizer.Encode(text, {});
+  } catch (const InvalidInput& error) {
+    Reject(param, error.what());
+  }
+  // A tokenizer may know more than the model it came with.
+  for (const int32_t id : prompt.ids) {
+    if (id < 0 || id >= model.vocab_size) Reject(param, "becomes token " + std::to_string(id) + "; the model has none");
+  }
+  return prompt;
+}
+
+Prompt IdsPrompt(const Json& array, const std::string& param, const ModelFacts& model) {
+  Prompt prompt;
+  prompt.ids = ReadIds(array, param, model.vocab_size);
+  // Ids beyond the tokenizer's own exist in padded vocabularies; they have no text.
+  if (model.tokenizer != nullptr) {
+    std::vector<int32_t> known;
+    std::copy_if(prompt.ids.begin(), prompt.ids.end(), std::back_inserter(known),
+                 [&](int32_t id) { return id < model.tokenizer->vocab_size(); });
+    prompt.text = model.tokenizer->Decode(known);
+  }
+  return prompt;
+}
+
+void CheckChoices(size_t prompts, int n, const ModelFacts& model) {
+  const auto choices = static_cast<int64_t>(prompts) * n;
+  if (choices <= model.max_choices) return;
+  Reject("n", std::to_string(prompts) + " prompts with n = " + std::to_string(n) + " make " + std::to_string(choices) +
+                  " sequences; allowed is " + std::to_string(model.max_choices) + " per request");
+}
+
+std::vector<Prompt> ReadPrompts(JsonFields& fields, int n, const ModelFacts& model) {
+  constexpr const char* kExpected = "a string, a list of strings, a list of token ids, or a list of such lists";
+  const Json* value = fields.Find("prompt");
+  if (value == nullptr) Reject("prompt", std::string("is missing; expected ") + kExpected);
+  if (value->is_string()) return {TextPrompt(value->get<std::string>(), "prompt", model)};
+  if (!value->is_array()) ThrowWrongType("prompt", kExpected, *value);
+  if (value->empty()) Reject("prompt", "the list is empty; expected at least one prompt or token");
+  if ((*value)[0].is_number()) return {IdsPrompt(*value, "prompt", model)};
+  CheckChoices(value->size(), n, model);
+  std::vector<Prompt> prompts;
+  const bool strings = (*value)[0].is_string();
+  for (size_t i = 0; i < value->size(); ++i) {
+    const Json& entry = (*value)[i];
+    if (strings && !entry.is_string()) ThrowWrongType(At("prompt", i), "a string, as the entries before it", entry);
+    prompts.push_back(strings ? TextPrompt(entry.get<std::string>(), At("prompt", i), model)
+                              : IdsPrompt(entry, At("prompt", i), model));
+  }
+  return prompts;
+}
+
+// A message's content: a string, or text parts of it.
+std::string ReadContent(const Json* content, const std::string& param) {
+  if (content == nullptr) Reject(param, "is missing; expected a string");
+  if (content->is_string()) return content->get<std::string>();
+  if (!content->is_array()) ThrowWrongType(param, "a string or a list of text parts", *content);
+  std::string text;
+  for (size_t i = 0; i < content->size(); ++i) {
+    JsonFields part((*content)[i], At(param, i) + ".");
+    const std::string type = part.String("type").value_or("text");
+    if (type != "text") Reject(At(param, i) + ".type", "expected text, the only kind this model reads");
+    const auto piece = part.String("text");
+    if (!piece) Reject(At(param, i) + ".text", "is missing; expected a string");
+    text += *piece;
+  }
+  return text;
+}
+
+std::vector<ChatMessage> ReadMessages(JsonFields& fields) {
+  const Json* value = fields.Find("messages");
+  if (value == nullptr) Reject("messages", "is missing; expected a list of messages");
+  if (!value->is_array()) ThrowWrongType("messages", "a list of messages", *value);
+  std::vector<ChatMessage> messages;
+  for (size_t i = 0; i < value->size(); ++i) {
+    const std::string where = At("messages", i) + ".";
+    JsonFields message((*value)[i], where);
+    const auto role = message.String("role");
+    if (!role) Reject(where + "role", "is missing; expected system, user or assistant");
+    messages.push_back({*role, ReadContent(message.Find("content"), where + "content")});
+  }
+  return messages;
+}
+
+// ----------------------------------------------------------------------------------------------------- fields ----
+
+void ReadModel(JsonFields& fields, const ModelFacts& model) {
+  const auto name = fields.String("model");
+  if (name && *name != model.id) {
+    throw RequestError(kNotFound, "model", "model: this server serves " + model.id + " only; GET /v1/models names it");
+  }
+}
+
+std::vector<LogitBias> ReadLogitBias(JsonFields& fields, const ModelFacts& model) {
+  const Json* value = fields.Find("logit_bias");
+  if (value == nullptr) return {};
+  if (!value->is_object()) ThrowWrongType("logit_bias", "an object of token id: bias", *value);
+  if (value->size() > kMaxBiases) {
+    Reject("logit_bias",
+           "has " + std::to_string(value->size()) + " entries; allowed are " + std::to_string(kMaxBiases));
+  }
+  std::vector<LogitBias> bias;
+  for (const auto& [key, number] : value->items()) {
+    const std::string param =
+        "logit_bias[" + Json(ShortName(key)).dump(-1, ' ', false, Json::error_handler_t::replace) + "]";
+    int64_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= model.vocab_size) {
+      Reject(param, "expected a token id as key; allowed is 0.." + std::to_string(model.vocab_size - 1));
+    }
+    if (!number.is_number()) ThrowWrongType(param, "a number", number);
+    bias.push_back({static_cast<int32_t>(id), static_cast<float>(number.get<double>())});
+  }
+  return bias;
+}
+
+// One that a double holds: JSON numbers are doubles in many clients.
+uint64_t DrawSeed() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32 | device()) >> 11;
+}
+
+SamplingOptions ReadSampling(JsonFields& fields, const ModelFacts& model) {
+  SamplingOptions sampling;
+  sampling.temperature = fields.Number("temperature").value_or(1);
+  sampling.top_p = fields.Number("top_p").value_or(1);
+  sampling.top_k = std::max<int64_t>(0, fields.Integer("top_k", -1, kAnyInteger).value_or(0));  // -1: all, as in vLLM
+  sampling.min_p = fields.Number("min_p").value_or(0);
+  sampling.presence_penalty = fields.Number("presence_penalty").value_or(0);
+  sampling.frequency_penalty = fields.Number("frequency_penalty").value_or(0);
+  sampling.repeat_penalty = fields.Number("repetition_penalty").value_or(1);
+  sampling.logit_bias = ReadLogitBias(fields, model);
+  if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
+    sampling.seed = static_cast<uint64_t>(*seed);
+  } else {
+    sampling.seed = model.default_seed ? *model.default_seed : DrawSeed();
+  }
+  try {
+    Validate(sampling, model.vocab_size);
+  } catch (const InvalidInput& error) {
+    // "NAME = VALUE: allowed is ..."; one name differs here.
+    std::string message = error.what();
+    if (message.starts_with("repeat_penalty")) message.replace(0, 14, "repetition_penalty");
+    throw RequestError(kBadRequest, message.substr(0, message.find(' ')), message);
+  }
+  return sampling;
+}
+
+std::vector<std::string> ReadStop(JsonFields& fields, const ModelFacts& model) {
+  const Json* value = fields.Find("stop");
+  if (value == nullptr) return {};
+  std::vector<std::string> stop;
+  if (value->is_string()) {
+    stop.push_back(value->get<std::string>());
+  } else if (value->is_array()) {
+    if (value->size() > kMaxStops) {
+      Reject("stop", "has " + std::to_string(value->size()) + " strings; allowed are " + std::to_string(kMaxStops));
+    }
+    for (size_t i = 0; i < value->size(); ++i) {
+      if (!(*value)[i].is_string()) ThrowWrongType(At("stop", i), "a string", (*value)[i]);
+      stop.push_back((*value)[i].get<std::string>());
+    }
+  } else {
+    ThrowWrongType("stop", "a string or a list of strings", *value);
+  }
+  for (size_t i = 0; i < stop.size(); ++i) {
+    if (stop[i].size() <= kMaxStopBytes) continue;
+    Reject(value->is_array() ? At("stop", i) : "stop",
+           "has " + std::to_string(stop[i].size()) + " bytes; allowed are " + std::to_string(kMaxStopBytes));
+  }
+  if (!stop.empty()) RequireTokenizer(model, "stop");
+  return stop;
+}
+
+int ReadN(JsonFields& fields) { return static_cast<int>(fields.Integer("n", 1, 128).value_or(1)); }
+
+// What both endpoints share, once prompts and logprobs are read.
+void ReadCommon(JsonFields& fields, const ModelFacts& model, CompletionRequest* request) {
+  GenerateRequest& generate = request->generate;
+  generate.sampling = ReadSampling(fields, model);
+  generate.stop = ReadStop(fields, model);
+  if (const Json* ids = fields.Find("stop_token_ids")) {
+    const std::vector<int32_t> more = ReadIds(*ids, "stop_token_ids", model.vocab_size, kMaxStopIds);
+    generate.stop_ids.insert(generate.stop_ids.end(), more.begin(), more.end());
+  }
+  generate.ignore_eos = fields.Bool("ignore_eos", false);
+  AddTokenizerStops(model.tokenizer, &generate);
+  generate.hash_logits = fields.Bool("return_logits_sha256", false);
+  request->stream = fields.Bool("stream", false);
+  if (const Json* options = fields.Find("stream_options")) {
+    if (!request->stream) Reject("stream_options", "has no meaning without stream");
+    request->include_usage = JsonFields(*options, "stream_options.").Bool("include_usage", false);
+  }
+  fields.Find("user");  // a label of the client's
+  if (fields.Integer("best_of", 1, kAnyInteger).value_or(1) > request->n) {
+    Reject("best_of", "more than n is not supported: this server does not choose among answers");
+  }
+  RefuseForeignFields(fields, request->chat);
+  request->ignored = fields.Unknown();
+}
+
+// How many numbers and words the answer may hold: a few bytes of a request can ask for gigabytes of it.
+void CheckAnswer(const CompletionRequest& request, const ModelFacts& model) {
+  const int64_t asked = request.generate.max_tokens;
+  int64_t tokens = 0;
+  for (const Prompt& prompt : request.prompts) {
+    const auto length = static_cast<int64_t>(prompt.ids.size());
+    tokens += (request.echo ? length : 0) + std::min(asked < 0 ? kUnboundedTokens : asked, model.context - length);
+  }
+  const int64_t values = tokens * request.n * (1 + std::max(0, request.generate.top_logprobs));
+  if (values <= model.max_answer_values) return;
+  Reject(request.wants_logprobs() ? "logprobs" : "max_tokens",
+         "the answer may have " + std::to_string(values) +
+             " values, counting choices times (prompt if echoed + max_tokens) times (1 + alternatives); allowed are " +
+             std::to_string(model.max_answer_values));
+}
+
+void CheckSizes(const CompletionRequest& request, const ModelFacts& model) {
+  CheckChoices(request.prompts.size(), request.n, model);
+  const int64_t most = model.context - (request.generate.max_tokens == 0 ? 0 : 1);
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
+    const auto tokens = static_cast<int64_t>(request.prompts[i].ids.size());
+    const std::string param = request.chat ? "messages" : request.prompts.size() == 1 ? "prompt" : At("prompt", i);
+    if (tokens == 0) Reject(param, "has no tokens; expected at least one");
+    if (tokens > most) {
+      Reject(param, "has " + std::to_string(tokens) + " tokens; allowed is " + std::to_string(most) +
+                        " with this max_tokens in a context of " + std::to_string(model.context));
+    }
+  }
+  CheckAnswer(request, model);
+}
+
+// What the request tells the template: the date (else the server's), and whether the answer may reason.
+ChatOptions ReadChatOptions(JsonFields& fields, const ModelFacts& model) {
+  ChatOptions options;
+  options.date = model.chat_date;
+  const Json* given = fields.Find("chat_template_kwargs");
+  if (given == nullptr) return options;
+  JsonFields kwargs(*given, "chat_template_kwargs.");
+  if (kwargs.Find("enable_thinking") != nullptr) options.enable_thinking = kwargs.Bool("enable_thinking", true);
+  const auto date = kwargs.String("date_string");
+  if (!date) return options;
+  const bool plain = std::none_of(date->begin(), date->end(), [](char c) { return static_cast<uint8_t>(c) < ' '; });
+  if (date->empty() || date->size() > kMaxDateBytes || !plain) {
+    Reject("chat_template_kwargs.date_string", "expected a date such as 26 Jul 2024, on one line");
+  }
+  options.date = *date;
+  return options;
+}
+
+}  // namespace
+
+void CheckTextBytes(size_t bytes, const std::string& param, const ModelFacts& model) {
+  const auto most = static_cast<size_t>(model.context * model.longest_token_bytes);
+  if (bytes <= most) return;
+  Reject(param, "has " + std::to_string(bytes) + " bytes; a context of " + std::to_string(model.context) +
+                    " tokens of at most " + std::to_string(model.longest_token_bytes) + " bytes holds " +
+                    std::to_string(most));
+}
+
+void SetTokenizer(const Tokenizer* tokenizer, ModelFacts* facts) {
+  facts->tokenizer = tokenizer;
+  if (tokenizer == nullptr) return;
+  // A character that is no token, in a vocabulary without bytes, becomes one too.
+  constexpr int64_t kCharacterBytes = 4;
+  facts->longest_token_bytes = kCharacterBytes;
+  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
+    const auto bytes = static_cast<int64_t>(tokenizer->TokenBytes(id).size());
+    facts->longest_token_bytes = std::max(facts->longest_token_bytes, bytes);
+  }
+  try {
+    facts->chat_format = DetectChatFormat(*tokenizer);
+  } catch (const InvalidInput& error) {
+    facts->chat_refusal = error.what();
+  }
+}
+
+GenerateRequest CompletionRequest::Choice(size_t i) const {
+  GenerateRequest choice = generate;
+  choice.prompt = prompt_of(i).ids;
+  choice.sampling.choice = i % static_cast<size_t>(n);
+  choice.stop.clear();  // of its text, which is made here
+  return choice;
+}
+
+CompletionRequest ParseCompletion(const Json& body, const ModelFacts& model) {
+  JsonFields fields(body);
+  CompletionRequest request;
+  ReadModel(fields, model);
+  request.n = ReadN(fields);
+  request.prompts = ReadPrompts(fields, request.n, model);
+  request.echo = fields.Bool("echo", false);
+  GenerateRequest& generate = request.generate;
+  generate.max_tokens = fields.Integer("max_tokens", 0, kAnyInteger).value_or(kDefaultMaxTokens);
+  if (generate.max_tokens == 0 && !request.echo) Reject("max_tokens", "0 is allowed with echo only");
+  generate.top_logprobs = static_cast<int>(fields.Integer("logprobs", 0, kMaxLogprobs).value_or(-1));
+  generate.prompt_logprobs = request.echo && request.wants_logprobs();
+  ReadCommon(fields, model, &request);
+  CheckSizes(request, model);
+  return request;
+}
+
+CompletionRequest ParseChat(const Json& body, const ModelFacts& model) {
+  JsonFields fields(body);
+  CompletionRequest request;
+  request.chat = true;
+  ReadModel(fields, model);
+  request.n = ReadN(fields);
+  const std::vector<ChatMessage> messages = ReadMessages(fields);
+  const Tokenizer& tokenizer = RequireTokenizer(model, "messages");
+  if (!model.chat_format) Reject("messages", model.chat_refusal);
+  const ChatOptions options = ReadChatOptions(fields, model);
+  size_t bytes = 0;
+  for (const ChatMessage& message : messages) bytes += message.content.size();
+  CheckTextBytes(bytes, "messages", model);
+  GenerateRequest& generate = request.generate;
+  try {
+    request.date = ChatDate(tokenizer, *model.chat_format, options);
+    request.prompts = {{EncodeChat(tokenizer, *model.chat_format, messages,
+                                   {.date = request.date, .enable_thinking = options.enable_thinking}),
+                        ""}};
+    // What ends a turn is an end of sequence.
+    if (!fields.Bool("ignore_eos", false)) generate.stop_ids = ChatStopIds(tokenizer, *model.chat_format);
+  } catch (const InvalidInput& error) {
+    throw RequestError(kBadRequest, "messages", error.what());
+  }
+  // The newer name wins, as in the OpenAI API.
+  const auto max_tokens = fields.Integer("max_tokens", 1, kAnyInteger);
+  generate.max_tokens = fields.Integer("max_completion_tokens", 1, kAnyInteger).value_or(max_tokens.value_or(-1));
+  const bool logprobs = fields.Bool("logprobs", false);
+  const auto top = fields.Integer("top_logprobs", 0, kMaxLogprobs);
+  if (top && !logprobs) Reject("top_logprobs", "has no meaning without logprobs");
+  if (logprobs) generate.top_logprobs = static_cast<int>(top.value_or(0));
+  ReadCommon(fields, model, &request);
+  CheckSizes(request, model);
+  return request;
+}
+
+}  // namespace stoch::serve

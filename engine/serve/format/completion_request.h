@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of /v1/completions and /v1/chat/completions, checked and turned into requests to the engine.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/request/request.h"
+#include "engine/serve/format/json_fields.h"
+#include "loader/tokenizer/chat/chat_template.h"
+#include "loader/tokenizer/tokenizer.h"
+
+namespace stoch::serve {
+
+// What HTTP threads may know of the model: fixed once it is loaded.
+struct ModelFacts {
+  std::string id;  // what clients call it
+  int64_t vocab_size = 0;
+  int64_t context = 0;                   // longest sequence, the KV cache's size counted
+  int64_t max_choices = 0;               // sequences one request may ask for
+  const Tokenizer* tokenizer = nullptr;  // null: ids only
+  int64_t longest_token_bytes = 0;       // of the tokenizer: no text of more than context times this fits
+  std::optional<ChatFormat> chat_format;
+  std::string chat_refusal;           // where there is none: why
+  std::string precision, sc, device;  // for people
+  int64_t created = 0;                // seconds since 1970
+
+  // Set by the operator.
+  int64_t max_answer_values = 1'000'000;
+  std::optional<uint64_t> default_seed;  // none: one is drawn for every request that names none
+  std::string chat_date;                 // for templates that write one; "" = what the template says
+};
+
+// Everything a tokenizer says of the facts (it may be null; outlives them).
+void SetTokenizer(const Tokenizer* tokenizer, ModelFacts* facts);
+
+struct Prompt {
+  std::vector<int32_t> ids;
+  std::string text;  // what echo shows
+};
+
+struct CompletionRequest {
+  bool chat = false;
+  std::vector<Prompt> prompts;
+  int n = 1;
+  bool stream = false;
+  bool include_usage = false;
+  bool echo = false;
+  GenerateRequest generate;  // of every choice, but for prompt and sampling.choice
+  std::string date;          // that the chat template wrote, if it writes one
+  IgnoredFields ignored;     // fields that mean nothing here
+
+  bool wants_logprobs() const { return generate.top_logprobs >= 0; }
+  size_t num_choices() const { return prompts.size() * static_cast<size_t>(n); }
+  // Choices of one prompt are neighbours.
+  const Prompt& prompt_of(size_t i) const { return prompts[i / static_cast<size_t>(n)]; }
+  // The request of choice i.
+  GenerateRequest Choice(size_t i) const;
+};
+
+// Refuses a text that no context holds before it is tokenized, which takes far longer than to receive it.
+// Errors: RequestError(400).
+void CheckTextBytes(size_t bytes, const std::string& param, const ModelFacts& model);
+
+// A body that passed every check a running engine would make.
+// Bits:   a string prompt becomes the ids `stoch generate` makes of it; BOS is never added to ids. Defaults are those
+//         of the OpenAI API.
+// Errors: RequestError(400) naming field and index, also for fields of other servers that would change what is
+//         answered; 404 for another model's name.
+CompletionRequest ParseCompletion(const nlohmann::json& body, const ModelFacts& model);
+CompletionRequest ParseChat(const nlohmann::json& body, const ModelFacts& model);
+
+}  // namespace stoch::serve

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Passes: who is in the next one, and what becomes of its jobs (scheduler.cc has the rest).
+#include <algorithm>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "engine/worker/scheduler.h"
+#include "kernels/base/device_fault.h"
+#include "kernels/base/error.h"
+
+namespace stoch::serve {
+namespace {
+
+constexpr std::chrono::milliseconds kMemoryPause{10};  // before memory is asked for again
+
+int64_t OutputRows(const StepItem& item) {
+  if (item.output == StepOutput::kAll) return item.num_tokens;
+  return item.output == StepOutput::kLast ? 1 : 0;
+}
+
+}  // namespace
+
+// Whose turn it is, most urgent first, of those that are not in flight.
+std::vector<size_t> Scheduler::Order() const {
+  // One that is to run alone goes before all others, with nothing else in flight.
+  const auto alone = std::find_if(running_.begin(), running_.end(), [](const Running& job) { return job.alone; });
+  if (alone != running_.end()) {
+    if (!passes_.empty()) return {};
+    return {static_cast<size_t>(alone - running_.begin())};
+  }
+  std::vector<size_t> order;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (!running_[i].under_way) order.push_back(i);
+  }
+  if (!engine_.batch_invariant() && !order.empty()) {
+    std::rotate(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(turn_ % order.size()), order.end());
+    return order;
+  }
+  // Chunks of prompts fill what decoding leaves. A prompt that must be one window goes first, or it might never fit;
+  // that delays decoding by one pass per prompt.
+  const bool prompts_last = engine_.chunk_invariant();
+  std::stable_partition(order.begin(), order.end(),
+                        [&](size_t i) { return running_[i].generation->prefilling() != prompts_last; });
+  return order;
+}
+
+void Scheduler::StepOnce() {
+  Pass pass;
+  try {
+    while (engine_.steps_under_way() < engine_.max_steps() && BeginPass()) {
+    }
+    engine_.Finish();
+    pass = std::move(passes_.front());
+    passes_.pop_front();
+    for (const uint64_t id : pass.jobs) {
+      if (Running* job = Find(id)) job->under_way = false;
+    }
+  } catch (const InvalidInput&) {
+    // Somebody's activations met NaN. All sequences are as before every pass in flight; each alone gives the same bits,
+    // and only the guilty one fails.
+    for (const Pass& failed : std::exchange(passes_, {})) RunAlone(failed);
+  } catch (const DeviceRefusal&) {
+    // The same: a device that goes on may have refused no more than this size of a pass.
+    for (const Pass& failed : std::exchange(passes_, {})) RunAlone(failed);
+  } catch (const OutOfMemory& error) {
+    FailLargest(std::exchange(passes_, {}), error.what());
+  } catch (const std::bad_alloc&) {
+    // As above: with less at a time there may be enough. Where passes go on, it was a new one that did not begin.
+    if (engine_.steps_under_way() == 0) {
+      for (const Pass& failed : std::exchange(passes_, {})) RunAlone(failed);
+    }
+    std::this_thread::sleep_for(kMemoryPause);
+  }
+  try {
+    AcceptAll(pass);
+  } catch (const std::bad_alloc&) {
+    for (const uint64_t id : pass.jobs) {
+      if (Running* job = Find(id)) Fail(*job, kInternalError, kOutOfMemory);
+    }
+  }
+  RemoveEnded();
+  ShowPasses();
+}
+
+bool Scheduler::BeginPass() {
+  Pass pass;
+  const auto lanes = static_cast<size_t>(engine_.max_steps());
+  const size_t share = engine_.batch_invariant() ? (running_.size() + lanes - 1) / lanes : 1;
+  int64_t budget = engine_.shape().max_rows;
+  for (const size_t i : Order()) {
+    if (budget == 0 || pass.jobs.size() == share) break;
+    Running& job = running_[i];
+    if (job.generation == nullptr) continue;  // gave its pages to one before it
+    const StepItem item = job.generation->Next(budget);
+    if (item.num_tokens == 0 || !MakeRoom(job, item, pass)) continue;
+    pass.jobs.push_back(job.id);
+    pass.items.push_back(item);
+    budget -= item.num_tokens;
+  }
+  RemoveEnded();  // the preempted ones
+  if (pass.jobs.empty()) return false;
+  ++turn_;
+  passes_.push_back(pass);
+  ShowPasses();
+  for (const uint64_t id : pass.jobs) Find(id)->under_way = true;
+  try {
+    engine_.Begin(pass.items);
+  } catch (const std::bad_alloc&) {
+    // Refused before it changed anything, while other passes go on: its jobs come again.
+    const bool others_go_on = engine_.steps_under_way() + 1 == static_cast<int64_t>(passes_.size());
+    if (!others_go_on || engine_.steps_under_way() == 0) throw;
+    for (const uint64_t id : pass.jobs) Find(id)->under_way = false;
+    passes_.pop_back();
+    return false;
+  }
+  return true;
+}
+
+Scheduler::Running* Scheduler::Find(uint64_t id) {
+  const auto found = std::find_if(running_.begin(), running_.end(), [id](const Running& job) { return job.id == id; });
+  return found == running_.end() ? nullptr : &*found;
+}
+
+// The job that asked for most of what was not there: most rows of a pass, then the longest context. The others go on as
+// if the passes had not begun, and with less in them.
+void Scheduler::FailLargest(const std::deque<Pass>& passes, const std::string& message) {
+  Running* largest = nullptr;
+  std::pair<int64_t, int64_t> most;
+  for (const Pass& pass : passes) {
+    for (size_t i = 0; i < pass.jobs.size(); ++i) {
+      Running* job = Find(pass.jobs[i]);
+      if (job == nullptr) continue;
+      job->under_way = false;
+      const StepItem& item = pass.items[i];
+      const std::pair<int64_t, int64_t> size(item.num_tokens, item.sequence->computed());
+      if (largest != nullptr && size <= most) continue;
+      largest = job;
+      most = size;
+    }
+  }
+  if (largest != nullptr) Fail(*largest, kUnavailable, message);
+}
+
+// In a handler: what ends a job alone ends it; anything else is thrown on.
+void Scheduler::FailAlone(Running& job) {
+  try {
+    throw;
+  } catch (const InvalidInput& error) {
+    Fail(job, kInternalError, error.what());
+  } catch (const DeviceRefusal& error) {
+    Fail(job, kInternalError, error.what());
+  } catch (const OutOfMemory& error) {
+    Fail(job, kUnavailable, error.what());
+  } catch (const std::bad_alloc&) {
+    Fail(job, kInternalError, kOutOfMemory);
+  }
+}
+
+void Scheduler::RunAlone(const Pass& pass) {
+  for (size_t i = 0; i < pass.jobs.size(); ++i) {
+    Running* job = Find(pass.jobs[i]);
+    if (job == nullptr) continue;
+    job->under_way = false;
+    try {
+      if (hooks_.on_passes) hooks_.on_passes({&job->id, 1});
+      engine_.Step({&pass.items[i], 1});
+      AcceptAll({{job->id}, {pass.items[i]}});
+    } catch (...) {
+      FailAlone(*job);
+    }
+  }
+}
+
+// Throws no InvalidInput, DeviceRefusal, OutOfMemory or bad_alloc: a job whose logits cannot be used, or that finds no
+// memory, fails alone.
+void Scheduler::AcceptAll(const Pass& pass) {
+  int64_t row = 0;
+  for (size_t i = 0; i < pass.jobs.size(); ++i) {
+    Running* job = Find(pass.jobs[i]);
+    try {
+      if (job != nullptr) job->generation->Accept(pass.items[i], row);
+      if (job != nullptr) Report(*job);
+    } catch (...) {
+      FailAlone(*job);
+    }
+    row += OutputRows(pass.items[i]);
+  }
+}
+
+}  // namespace stoch::serve

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA attention over contexts that are cut over the whole GPU gives the CPU's bits, and so do sliding windows.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/attention_scenario.h"
+#include "tests/kernels/gpu/attention_fixture.h"
+
+namespace stoch {
+namespace {
+
+using test::AttentionShape;
+using test::Halved;
+using test::kMixed;
+using test::kModes;
+using test::LlamaOf8B;
+using test::Passes;
+using test::Step;
+using test::WorstRow;
+
+// Contexts are cut from 257 positions on, although it would not pay; by clusters, and as on a GPU without them.
+class CudaSplitAttention : public test::CudaAttention, public testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    setenv("STOCH_TEST_SPLIT_FROM", "257", 1);
+    if (!GetParam()) setenv("STOCH_TEST_NO_CLUSTERS", "1", 1);
+    CudaAttention::SetUp();
+    unsetenv("STOCH_TEST_NO_CLUSTERS");
+    unsetenv("STOCH_TEST_SPLIT_FROM");
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Clusters, CudaSplitAttention, testing::Bool());
+
+// A prompt of `context` positions for each of the sequences, in passes of at most 2000, then steps.
+Passes DeepSteps(const std::vector<int>& contexts, int steps) {
+  Passes passes;
+  for (size_t s = 0; s < contexts.size(); ++s) {
+    for (int begin = 0; begin < contexts[s]; begin += 2000) {
+      passes.push_back({{static_cast<int>(s), std::min(2000, contexts[s] - begin)}});
+    }
+  }
+  for (int i = 0; i < steps; ++i) passes.push_back(Step(static_cast<int>(contexts.size())));
+  return passes;
+}
+
+// Contexts that are cut over the GPU: every number of heads that a block takes, one or two tiles of columns, pages that
+// a warp's positions share or not, rows of prompts too short for tiles.
+TEST_P(CudaSplitAttention, SplitContextsOfEveryGroup) {
+  for (const AttentionMode mode : {AttentionMode::kPerToken, AttentionMode::kExact}) {
+    for (const int head_dim : {64, 128}) {
+      for (const int group : {1, 2, 3, 4, 7, 8, 12}) {
+        SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " head_dim " + std::to_string(head_dim) + " group " +
+                     std::to_string(group));
+        AttentionShape shape = LlamaOf8B(mode, 1536);
+        shape.num_heads = 2 * group;
+        shape.num_kv_heads = 2;
+        shape.head_dim = head_dim;
+        shape.page_tokens = group % 2 == 0 ? 64 : 4;
+        Passes passes = DeepSteps({513, 700, 1023, 40}, 3);
+        passes.push_back({{0, 9}, {2, 3}, {1, 15}});
+        passes.push_back({{2, 2}, {3, 1}});
+        ExpectEqual(shape, passes);
+      }
+    }
+  }
+}
+
+TEST_P(CudaSplitAttention, SplitContextsOfEveryOperator) {
+  std::vector<ScConfig> configs = {Halved(96), Halved(64), Halved(40), Halved(17), ScConfig{}};
+  configs.push_back(Halved());
+  configs.back().scramble_masks = 128;
+  configs.push_back(Halved());
+  configs.back().scramble = ScScramble::kOff;
+  configs.push_back(Halved());
+  configs.back().gate = ScGate::kAnd;
+  configs.emplace_back().sc_prec = 6;
+  for (const ScConfig& config : configs) {
+    SCOPED_TRACE(Describe(config));
+    AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 1536);
+    shape.num_heads = 4;
+    shape.num_kv_heads = 1;
+    shape.qk = shape.av = config;
+    ExpectEqual(shape, DeepSteps({600, 1400}, 2));
+    shape.av = Halved();
+    ExpectEqual(shape, DeepSteps({600, 1400}, 2));
+  }
+}
+
+// One long sequence among short ones, over the limits where a row's softmax becomes many blocks' work.
+TEST_P(CudaSplitAttention, SplitContextsOfEveryDepth) {
+  for (const AttentionMode mode : {AttentionMode::kPerToken, AttentionMode::kExact}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    AttentionShape shape = LlamaOf8B(mode, 20480);
+    shape.num_heads = 4;
+    shape.num_kv_heads = 1;
+    shape.head_dim = 64;
+    const Passes passes = DeepSteps({20000, 300, 2046, 4095, 8191, 16384}, 4);
+    const auto expected = test::RunAttention(*cpu_, shape, passes);
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes)), "");
+    const std::string key = "depths " + std::to_string(static_cast<int>(mode)) + " ";
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes, key)), "");
+  }
+}
+
+// One row at a time, whose clusters may have more blocks: in units of 256 positions that a block's part fills or not,
+// with one tile of query heads or two, and with a window.
+TEST_P(CudaSplitAttention, OneRowOfEveryDepth) {
+  for (const int context : {1025, 2047, 6200, 14000}) {
+    for (const int group : {4, 8}) {
+      for (const int window : {0, 5000}) {
+        SCOPED_TRACE(std::to_string(context) + " group " + std::to_string(group) + " window " + std::to_string(window));
+        AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 14336);
+        shape.num_heads = group;
+        shape.num_kv_heads = 1;
+        shape.head_dim = group == 4 ? 128 : 64;
+        shape.page_tokens = group == 4 ? 64 : 4;
+        shape.window = window;
+        ExpectEqual(shape, DeepSteps({context}, 2));
+      }
+    }
+  }
+}
+
+// Positions before a row's window have no weight, wherever the window starts.
+TEST_P(CudaSplitAttention, WindowsOfEveryMode) {
+  for (const AttentionMode mode : kModes) {
+    for (const int window : {1, 40, 256, 700, 4096}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " window " + std::to_string(window));
+      AttentionShape shape;
+      shape.mode = mode;
+      shape.qk = shape.av = Halved();
+      shape.head_dim = 64;
+      shape.num_heads = 4;
+      shape.max_context = 1536;
+      shape.window = window;
+      Passes passes = kMixed;
+      passes.push_back({{0, 300}, {2, 1100}});
+      for (int i = 0; i < 3; ++i) passes.push_back({{0, 1}, {1, 1}, {2, 1}});
+      passes.push_back({{2, 9}});
+      ExpectEqual(shape, passes);
+    }
+  }
+}
+
+// Contexts whose clusters are merged by a kernel, next to short ones; and a window.
+TEST_P(CudaSplitAttention, DeepHalfBaselineIsClose) {
+  for (const int group : {1, 4, 8}) {
+    for (const int window : {0, 700}) {
+      SCOPED_TRACE("group " + std::to_string(group) + " window " + std::to_string(window));
+      AttentionShape shape = LlamaOf8B(AttentionMode::kExact, 5120);
+      shape.num_heads = 8;
+      shape.num_kv_heads = 8 / group;
+      shape.window = window;
+      const Passes passes = DeepSteps({5000, 100, 1100}, 3);
+      const auto exact = test::RunAttention(*cpu_, shape, passes);
+      shape.precision = Precision::kFp16;
+      EXPECT_LT(WorstRow(exact, test::RunAttention(*cuda_, shape, passes)), 1e-2);
+      const std::string key = "deep half " + std::to_string(group) + " " + std::to_string(window) + " ";
+      EXPECT_LT(WorstRow(exact, test::RunAttention(*cuda_, shape, passes, key)), 1e-2);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stoch
