@@ -224,7 +224,8 @@ int RegisterAll() {
           ("matrix/" + precision + "/" + std::to_string(m) + "x" + std::to_string(k)).c_str(),
           [=](benchmark::State& state) { BM_Matrix(state, precision, m, k); });
       for (const int64_t rows : {1, 2, 4, 8, 16, 32, 64}) bench->Arg(rows);
-      if (precision == "sc256") bench->Arg(512);  // the published simulator's shapes (bench/results/README.md)
+      if (precision == "sc" || precision == "sc256")
+        bench->Arg(512);  // the published simulator's shapes (bench/results/README.md)
       bench->UseManualTime()->Iterations(3)->Unit(benchmark::kMicrosecond);
     }
     auto* step = benchmark::RegisterBenchmark(("decode/" + precision).c_str(),

@@ -37,9 +37,13 @@ class Served:
             time.sleep(0.1)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, error=None, *_):
         if self.process.poll() is None:
-            self.stop()
+            if error is None:
+                self.stop()
+            else:  # nobody waits for its answers
+                self.process.kill()
+                self.process.wait()
         self.scratch.cleanup()
 
     def stop(self):
@@ -72,8 +76,14 @@ class Served:
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) / 1024
 
-    def descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+    def descriptors(self, pid=None, settle_s=0):
+        """The fewest within that time: those of connections that have just been closed go soon, those that leak do not."""
+        deadline = time.monotonic() + settle_s
+        fewest = len(os.listdir(f"/proc/{pid or self.process.pid}/fd"))
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            fewest = min(fewest, len(os.listdir(f"/proc/{pid or self.process.pid}/fd")))
+        return fewest
 
     def is_idle(self):
         return self.metric("stoch_requests_running") == 0 == self.metric("stoch_requests_waiting")

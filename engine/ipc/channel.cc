@@ -6,6 +6,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/message_lite.h>
 #include <google/protobuf/util/delimited_message_util.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <boost/asio/write.hpp>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -50,6 +52,16 @@ int SecondOf(int fd) {
   throw DeviceError(std::string("no channel: fcntl: ") + std::strerror(error));
 }
 
+// As much of it as there is room for; none where the other end is gone.
+std::optional<size_t> SendSome(int fd, const std::string& bytes) {
+  for (;;) {
+    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) return static_cast<size_t>(sent);
+    if (errno == EAGAIN) return 0;
+    if (errno != EINTR) return std::nullopt;
+  }
+}
+
 }  // namespace
 }  // namespace stoch::ipc
 
@@ -61,9 +73,12 @@ namespace stoch::ipc {
 namespace asio = boost::asio;
 
 Channel::Channel(asio::io_context& in, asio::io_context& out, int fd)
-    : in_(in), out_(out), reader_(in), writer_(out, asio::local::stream_protocol(), SecondOf(fd)) {
+    : in_(in), out_(out), reader_(in), write_fd_(SecondOf(fd)), writer_(out) {
   reader_.assign(asio::local::stream_protocol(), fd);
-  writer_.non_blocking(true);
+}
+
+Channel::~Channel() {
+  if (!closed_ && !writer_.is_open()) close(write_fd_);
 }
 
 void Channel::Start(Reader on_message, std::function<void()> on_end) {
@@ -96,13 +111,13 @@ void Channel::Send(const google::protobuf::MessageLite& message) {
   const std::lock_guard lock(mutex_);
   if (closed_) return;
   if (queue_.empty()) {
-    boost::system::error_code error;
-    const size_t written = writer_.send(asio::buffer(bytes), 0, error);
-    if (error && error != asio::error::would_block) return;
-    if (written == bytes.size()) return;
-    bytes.erase(0, error ? 0 : written);
+    const std::optional<size_t> sent = SendSome(write_fd_, bytes);
+    if (!sent || *sent == bytes.size()) return;
+    bytes.erase(0, *sent);
     asio::post(out_, [self = shared_from_this()] {
       const std::lock_guard rest(self->mutex_);
+      if (self->closed_) return;
+      self->writer_.assign(asio::local::stream_protocol(), self->write_fd_);
       self->WriteRest();
     });
   }
@@ -113,10 +128,18 @@ void Channel::WriteRest() {
   asio::async_write(writer_, asio::buffer(queue_.front()),
                     [self = shared_from_this()](const boost::system::error_code& error, size_t) {
                       const std::lock_guard rest(self->mutex_);
-                      if (error) return self->queue_.clear();
-                      self->queue_.pop_front();
-                      if (!self->queue_.empty()) self->WriteRest();
+                      self->OnWritten(static_cast<bool>(error));
                     });
+}
+
+void Channel::OnWritten(bool failed) {
+  if (failed) {
+    queue_.clear();
+  } else {
+    queue_.pop_front();
+  }
+  if (!queue_.empty()) return WriteRest();
+  if (!closed_) writer_.release();
 }
 
 bool Channel::sent() const {
@@ -128,8 +151,12 @@ void Channel::Close() {
   boost::system::error_code ignored;
   reader_.close(ignored);
   const std::lock_guard lock(mutex_);
-  closed_ = true;
-  writer_.close(ignored);
+  if (std::exchange(closed_, true)) return;
+  if (writer_.is_open()) {
+    writer_.close(ignored);
+  } else {
+    close(write_fd_);
+  }
 }
 
 }  // namespace stoch::ipc

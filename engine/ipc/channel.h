@@ -28,6 +28,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   // Owns the descriptor. Errors: DeviceError where the system gives no second one of it.
   Channel(boost::asio::io_context& in, boost::asio::io_context& out, int fd);
+  ~Channel();
 
   // Reads until the other end is gone or sends nonsense; on_end is called once then, and nothing after it.
   void Start(Reader on_message, std::function<void()> on_end);
@@ -41,7 +42,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   using Socket = boost::asio::local::stream_protocol::socket;
 
   void Read();
+  // Requires: the lock of what is below, and something in queue_.
   void WriteRest();
+  void OnWritten(bool failed);
 
   boost::asio::io_context& in_;
   boost::asio::io_context& out_;
@@ -50,8 +53,11 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::function<void()> on_end_;
   std::string received_;
 
-  mutable std::mutex mutex_;       // of what follows
-  Socket writer_;                  // the same open file
+  mutable std::mutex mutex_;  // of what follows
+  // The same open file. A reactor reports whatever happens to a socket that it knows, and `out` would wake for every
+  // message that arrives: it knows this one while something waits for room, and not otherwise.
+  const int write_fd_;
+  Socket writer_;                  // write_fd_, where something waits
   std::deque<std::string> queue_;  // what the socket had no room for
   bool closed_ = false;
 };

@@ -2,6 +2,7 @@
 #include "engine/request/request.h"
 
 #include <array>
+#include <cstdio>
 #include <unordered_set>
 
 #include "kernels/base/error.h"
@@ -13,9 +14,16 @@ namespace {
   throw InvalidInput(std::string(name) + " = " + value + ": allowed is " + allowed);
 }
 
+std::string Written(double value) {
+  constexpr size_t kMost = 32;
+  std::array<char, kMost> text{};
+  std::snprintf(text.data(), text.size(), "%g", value);
+  return text.data();
+}
+
 // Comparisons that NaN fails.
 void RequireRange(const char* name, double value, double low, double high, const char* allowed) {
-  if (!(value >= low && value <= high)) Reject(name, std::to_string(value), allowed);
+  if (!(value >= low && value <= high)) Reject(name, Written(value), allowed);
 }
 
 }  // namespace
@@ -25,7 +33,7 @@ void Validate(const SamplingOptions& options, int64_t vocab_size) {
   if (options.temperature > 0 && static_cast<float>(options.temperature) == 0.0f) {
     Reject("temperature", "a number that rounds to 0", "0, or from 1.4e-45 on");
   }
-  if (!(options.top_p > 0 && options.top_p <= 1)) Reject("top_p", std::to_string(options.top_p), "above 0, up to 1");
+  if (!(options.top_p > 0 && options.top_p <= 1)) Reject("top_p", Written(options.top_p), "above 0, up to 1");
   if (options.top_k < 0) Reject("top_k", std::to_string(options.top_k), "0 or more");
   RequireRange("min_p", options.min_p, 0, 1, "0..1");
   RequireRange("repeat_penalty", static_cast<float>(options.repeat_penalty), 1e-3f, 1e3f, "0.001..1000");

@@ -19,6 +19,17 @@ _ROWS = {row[0]: row for row in _stoch.parameters()}
 _ALIASES = {row[1]: row[0] for row in _ROWS.values() if row[1]}
 
 
+def check_text(name: str, value: object) -> str:
+    """A str that UTF-8 can write: the engine takes no other."""
+    if not isinstance(value, str):
+        raise _stoch.InvalidInput(f"{name} is a {type(value).__name__}: allowed is a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise _stoch.InvalidInput(f"{name} has half a surrogate pair at {error.start}: allowed is valid Unicode") from None
+    return value
+
+
 def _name_of(name: str) -> str:
     if name in _ROWS:
         return name
@@ -77,6 +88,8 @@ class ScConfig:
         settings = [
             (_name_of(name), _text_of(name, value)) for name, value in parameters.items() if value is not None
         ]
+        for name, text in settings:
+            check_text(name, text)
         handle = _stoch.Config(settings)
         object.__setattr__(self, "_handle", handle)
         object.__setattr__(self, "_text", handle.describe())
@@ -84,7 +97,7 @@ class ScConfig:
     @classmethod
     def parse(cls, text: str) -> ScConfig:
         """The configuration that `describe` wrote, or that --sc takes for one product."""
-        return cls(**dict(_stoch.parse_config(text)))
+        return cls(**dict(_stoch.parse_config(check_text("text", text))))
 
     def describe(self) -> str:
         """The parameters that differ from the defaults, as one text."""
@@ -185,6 +198,8 @@ class ModelConfig:
         mask_bits: int = 0,
     ) -> None:
         files = (_path(mp), mp_normalise, _path(smooth), _path(mask), mask_bits)
+        for text in settings:
+            check_text("a setting", text)
         object.__setattr__(self, "_settings", tuple(settings))
         object.__setattr__(self, "_files", files)
         object.__setattr__(self, "_facts", _stoch.describe_model_config(list(settings), _stoch.ScFiles(*files)))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoch import _stoch
-from stoch._config import ModelConfig, files_of, model_config_of
+from stoch._config import ModelConfig, check_text, files_of, model_config_of
 from stoch._progress import ProgressArgument, reporter
 
 _log = logging.getLogger("stoch")
@@ -95,6 +95,17 @@ class Stream:
     def close(self) -> None:
         """Ends the request and gives its memory back."""
         self._handle = None
+
+
+def _whole(name: str, value: Any, bits: int = 64) -> int:
+    """What the engine's integers hold."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise _stoch.InvalidInput(f"{name} is a {type(value).__name__}: allowed is a whole number") from None
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        raise _stoch.InvalidInput(f"{name} is a number that {bits} bits do not hold")
+    return number
 
 
 def _ids(values: Any, what: str) -> list[int]:
@@ -234,7 +245,7 @@ class Model:
         return self._handle.eos_ids()
 
     def tokenize(self, text: str, *, add_bos: bool = True, parse_special: bool = False) -> list[int]:
-        return self._handle.encode(text, add_bos, parse_special)
+        return self._handle.encode(check_text("text", text), add_bos, parse_special)
 
     def detokenize(self, ids: Ids) -> str:
         return self._handle.decode(_ids(ids, "ids"))
@@ -357,7 +368,7 @@ def _request(
     top_logprobs: int = 0,
     hash_logits: bool = True,
 ) -> _stoch.Request:
-    if max_tokens is not None and max_tokens < 0:
+    if max_tokens is not None and _whole("max_tokens", max_tokens) < 0:
         raise _stoch.InvalidInput(f"max_tokens = {max_tokens}: allowed is 0 or more, or None")
     if not 0 <= seed < 1 << 64:
         raise _stoch.InvalidInput(f"seed = {seed}: allowed is 0..2^64-1")
@@ -369,17 +380,17 @@ def _request(
         -1 if max_tokens is None else max_tokens,
         temperature,
         top_p,
-        top_k,
+        _whole("top_k", top_k),
         min_p,
         repeat_penalty,
         presence_penalty,
         frequency_penalty,
         bias,
         seed,
-        [stop] if isinstance(stop, str) else list(stop),
+        [check_text("stop", each) for each in ([stop] if isinstance(stop, str) else stop)],
         _ids(stop_ids, "stop_ids"),
         ignore_eos,
-        top_logprobs,
+        _whole("top_logprobs", top_logprobs, 32),
         hash_logits,
     )
 
@@ -446,9 +457,9 @@ def load(
             "" if isinstance(device_map, str) else json.dumps(dict(device_map)),
             _max_memory(max_memory),
             split,
-            context,
-            batch,
-            threads,
+            _whole("context", context),
+            _whole("batch", batch),
+            _whole("threads", threads, 32),
             cpu_variant,
             report,
         )

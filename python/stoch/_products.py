@@ -28,6 +28,8 @@ def product(a: Any, b: Any, config: ScConfig, *, out: Any = None, stream: Any = 
     shape = _result_shape(a, b)
     ordinal = _arrays.cuda_ordinal(a)
     target = _arrays.empty(a, shape) if out is None else out
+    if out is None and shape[-1] == 0:  # b has no rows: nothing is computed
+        return _arrays.finished(a, target)
     if ordinal >= 0:
         a, b = _arrays.as_float(a, "a"), _arrays.as_float(b, "b")
     _stoch.product(

@@ -276,3 +276,28 @@ def test_models_leak_nothing(demo: str) -> None:
 def resident_kib() -> int:
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 1 << 70}, "max_tokens is a number that 64 bits do not hold"),
+        ({"max_tokens": 1.5}, "max_tokens is a float"),
+        ({"top_k": 1 << 64}, "top_k"),
+        ({"top_logprobs": 1 << 31}, "top_logprobs is a number that 32 bits do not hold"),
+        ({"stop": "\ud800"}, "stop has half a surrogate pair at 0"),
+        ({"stop": [5]}, "stop is a int"),
+    ],
+)
+def test_what_the_engine_cannot_hold_is_one_sentence(model, options, message: str) -> None:
+    with pytest.raises(stoch.InvalidInput, match=message) as caught:
+        model.generate("a", **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_text_that_is_no_unicode(model, demo: str) -> None:
+    for call in (lambda: model.generate("a\ud800"), lambda: stoch.ScConfig(gate="\udfff"), lambda: stoch.ModelConfig("\ud800")):
+        with pytest.raises(stoch.InvalidInput, match="surrogate"):
+            call()
+    with pytest.raises(stoch.InvalidInput, match="context is a number"):
+        stoch.load(demo, context=1 << 64)

@@ -221,3 +221,9 @@ def test_packing_refuses_what_products_refuse() -> None:
         stoch.pack(B, device="tpu")
     with pytest.raises(stoch.InvalidInput, match="cuda"):
         stoch.pack(B, device="cuda:4096")
+
+
+def test_a_matrix_without_rows() -> None:
+    a, b = np.ones((2, 8), np.float32), np.ones((0, 8), np.float32)
+    assert stoch.sc_matmul(a, b).shape == (2, 0)
+    assert stoch.sc_matmul(b, a).shape == (0, 2)

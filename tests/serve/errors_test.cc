@@ -46,7 +46,9 @@ TEST_F(Errors, NameFieldAndIndex) {
       {{{"prompt", "a"}, {"max_tokens", 1.5}}, "max_tokens"},
       {{{"prompt", "a"}, {"max_tokens", -1}}, "max_tokens"},
       {{{"prompt", "a"}, {"max_tokens", 0}}, "max_tokens"},
+      {{{"prompt", "a"}, {"max_tokens", 1e30}}, "max_tokens"},
       {{{"prompt", "a"}, {"temperature", -1}}, "temperature"},
+      {{{"prompt", "a"}, {"temperature", 1e308}}, "temperature"},
       {{{"prompt", "a"}, {"temperature", "hot"}}, "temperature"},
       {{{"prompt", "a"}, {"top_p", 0}}, "top_p"},
       {{{"prompt", "a"}, {"top_p", 1.5}}, "top_p"},
@@ -78,6 +80,20 @@ TEST_F(Errors, NameFieldAndIndex) {
   for (const auto& [body, param] : cases) ExpectRefused("/v1/completions", body.dump(), 400, param);
   ExpectRefused("/v1/completions", R"({"prompt": "a", "model": "other"})", 404, "model");
   EXPECT_EQ(Metric("stoch_prompt_tokens_total"), 0);  // nothing reached the engine
+}
+
+TEST_F(Errors, SayNumbersInAFewDigits) {
+  constexpr size_t kShort = 120;
+  for (const auto& [body, part] : {std::pair(R"({"prompt": "a", "temperature": 1e308})", "temperature = 1e+308:"),
+                                   std::pair(R"({"prompt": "a", "frequency_penalty": -1e300})", "-1e+300"),
+                                   std::pair(R"({"prompt": "a", "seed": 99999999999999999999})", "64 bits do not hold"),
+                                   std::pair(R"({"prompt": "a", "max_tokens": 1e30})", "64 bits do not hold")}) {
+    const Reply reply = Call(port(), "POST", "/v1/completions", body);
+    EXPECT_EQ(reply.status, 400) << body;
+    const auto message = reply.Json()["error"]["message"].get<std::string>();
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_LT(message.size(), kShort) << message;
+  }
 }
 
 TEST_F(Errors, NameWhatIsWrongWithAMessage) {

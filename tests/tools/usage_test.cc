@@ -64,6 +64,41 @@ TEST(Usage, WrongUsageIsOneSentence) {
   ExpectRefused(RunStoch({"completion", "fish"}), "fish");
 }
 
+TEST(Usage, NumbersThatNothingHoldsAreRefusedInAShortSentence) {
+  constexpr size_t kShort = 200;
+  const std::string many_digits = "99999999999999999999999";
+  for (const auto& [words, part] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{{{"--max-tokens", many_digits}, many_digits},
+                                                                     {{"--max-tokens", "-3"}, "-3"},
+                                                                     {{"--context", many_digits}, many_digits},
+                                                                     {{"--seed", many_digits}, "--seed"},
+                                                                     {{"--seed", "-" + many_digits}, "--seed"},
+                                                                     {{"--top-p", "nan"}, "--top-p"},
+                                                                     {{"--temperature", "inf"}, "--temperature"},
+                                                                     {{"--temperature", "1e300"}, "1e+300"}}) {
+    std::vector<std::string> all = {"--prompt", "a"};
+    all.insert(all.end(), words.begin(), words.end());
+    const ProcessResult result = RunStoch(WithDemo("generate", all));
+    ExpectRefused(result, part);
+    EXPECT_LT(result.err.size(), kShort) << result.err;
+  }
+}
+
+TEST(Usage, WhatIsFarTooLongIsNotSaidAgain) {
+  constexpr size_t kBytes = 100'000, kShort = 1000;
+  const ProcessResult result = RunStoch(WithDemo("generate", {"--prompt", "a", "--sc", std::string(kBytes, 'x')}));
+  ExpectRefused(result, "xxx");
+  EXPECT_LT(result.err.size(), kShort);
+  std::string letters;
+  for (size_t i = 0; i < kBytes / 2; ++i) letters += "\u00e9";
+  const ProcessResult cut = RunStoch(WithDemo("generate", {"--prompt", "a", "--sc", letters}));
+  ExpectRefused(cut, "\u00e9 ... \u00e9");
+}
+
+TEST(Usage, ATextThatNeverEndsIsRefused) {
+  ExpectRefused(RunStoch({"tokenize", "--model", DemoModel(), "--file", "/dev/zero"}), "/dev/zero: has more than");
+}
+
 TEST(Usage, ContradictionsAreNamed) {
   ExpectRefused(RunStoch(WithDemo("generate", {"--prompt", "a", "--file", "b"})), "--file");
   ExpectRefused(RunStoch(WithDemo("generate", {"--chat", "--prompt", "b"})), "--prompt");

@@ -2,6 +2,7 @@
 // The subcommands of stoch. Each declares its options on its CLI11 command and returns what runs once they are parsed.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -14,6 +15,9 @@ class App;
 }
 
 namespace stoch::cli {
+
+// The most that an option takes that counts tokens: far more than any model or memory has.
+inline constexpr int64_t kMostTokens = int64_t{1} << 40;
 
 // What the process says to its caller.
 enum ExitCode : int {
@@ -50,8 +54,12 @@ struct CommandEntry {
 // Every command that needs neither a server nor the whole command line.
 std::span<const CommandEntry> Commands();
 
-// A message on one line, without a full stop.
+// A message on one line, without a full stop; the middle of one that quotes far too much is left out.
 std::string OneLine(std::string text);
+
+// Numbers that a parsed command line gives, where the parser took something else for them without a word.
+// Errors: InvalidInput naming the option: an integer that 64 bits do not hold, or a number that is none.
+void CheckNumbers(const CLI::App& command);
 
 // Runs `stoch ARGUMENTS` in this thread: what it prints, and how far it is, goes to the host.
 // Returns: kDone or kCheckFailed.

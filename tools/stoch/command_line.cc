@@ -3,6 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,7 +30,30 @@ std::span<const CommandEntry> Commands() { return kCommands; }
 std::string OneLine(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
   for (size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n')) text.replace(at, 1, "; ");
+  constexpr size_t kLongest = 2000, kKept = 200;  // bytes
+  if (text.size() > kLongest) {
+    const auto is_inside = [&](size_t at) { return (static_cast<uint8_t>(text[at]) & 0xc0) == 0x80; };
+    size_t begin = kKept, end = text.size() - kKept;
+    while (begin > 0 && is_inside(begin)) --begin;
+    while (end < text.size() && is_inside(end)) ++end;
+    text.replace(begin, end - begin, " ... ");
+  }
   return text;
+}
+
+void CheckNumbers(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string type = option->get_type_name();
+    const bool is_whole = type.starts_with("INT") || type.starts_with("UINT");
+    if (!is_whole && !type.starts_with("FLOAT")) continue;
+    for (const std::string& word : option->results()) {
+      const double value = std::strtod(word.c_str(), nullptr);
+      const bool fits = value >= -0x1p63 && value < 0x1p63;
+      if (is_whole && !fits) throw InvalidInput(option->get_name() + " " + word + ": 64 bits do not hold it");
+      if (!is_whole && !std::isfinite(value)) throw InvalidInput(option->get_name() + " " + word + ": is no number");
+    }
+  }
+  for (const CLI::App* below : command.get_subcommands()) CheckNumbers(*below);
 }
 
 ExitCode RunInProcess(const std::vector<std::string>& arguments, const Host& host) {
@@ -45,6 +71,7 @@ ExitCode RunInProcess(const std::vector<std::string>& arguments, const Host& hos
   } catch (const CLI::ParseError& error) {
     throw InvalidInput(OneLine(error.what()));
   }
+  CheckNumbers(root);
   const HostScope scope(&host);
   return body();
 }

@@ -13,6 +13,7 @@
 #include "kernels/registry.h"
 #include "kernels/wrappers/blocking_backend.h"
 #include "kernels/wrappers/verifying_backend.h"
+#include "tools/stoch/command.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/max_memory.h"
 #include "tools/stoch/output.h"
@@ -85,7 +86,7 @@ CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options) {
   command.add_option("--tokenizer", options->tokenizer,
                      "Folder or GGUF file with another tokenizer (random: models have none)");
   command.add_option("--context", options->context, "Positions of a sequence; 0 = the model's, or what fits in memory")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, kMostTokens));
   return command.add_option(
       "--model", options->model,
       "Hugging Face folder, GGUF file (NAME.gguf), or random:SHAPE[:SEED] with SHAPE one of " + RandomModelNames());

@@ -173,7 +173,7 @@ CommandBody AddGenerate(CLI::App& command) {
   command.add_option("--system", options->system, "System message of --chat")->needs(chat);
   command.add_flag("--no-thinking", options->no_thinking, "Answers without reasoning (--chat with Qwen3)")->needs(chat);
   command.add_option("--max-tokens", options->max_tokens, "At most so many; default: up to the context")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, kMostTokens));
   AddSampling(command, options.get());
   command.add_option("--stop", options->stop, "End before this text; may be repeated")->allow_extra_args(false);
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on past end-of-sequence tokens");

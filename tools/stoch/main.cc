@@ -85,6 +85,7 @@ int RunCommandLine(int argc, char** argv) {
     spdlog::error("{} (stoch --help shows the usage)", OneLine(error.what()));
     return kBadInput;
   }
+  CheckNumbers(root);
   for (const Declared& entry : declared) {
     if (entry.command->parsed()) return entry.body();
   }

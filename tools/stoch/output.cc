@@ -30,6 +30,8 @@ class Descriptor {
   int fd_;
 };
 
+constexpr size_t kMostBytes = size_t{1} << 30;  // of a text: a device that never ends would take all memory
+
 std::string ReadAll(int fd, const std::string& where) {
   std::string text;
   std::array<char, 65536> block;
@@ -38,6 +40,9 @@ std::string ReadAll(int fd, const std::string& where) {
     if (count == 0) return text;
     if (count > 0) {
       text.append(block.data(), static_cast<size_t>(count));
+      if (text.size() > kMostBytes) {
+        throw InvalidInput(where + ": has more than " + std::to_string(kMostBytes) + " bytes");
+      }
     } else if (errno == EINTR) {
       ThrowIfInterrupted();
     } else {

@@ -232,9 +232,9 @@ CommandBody AddPerplexity(CLI::App& command) {
   AddModelOptions(command, &options->model)->required();
   command.add_option("--file", options->file, "The text; - is standard input")->required();
   command.add_option("--ctx", options->ctx, "Tokens of a window; default 2048, or the model's limit")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMostTokens));
   command.add_option("--max-windows", options->max_windows, "Only the first so many; 0 = all")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, kMostTokens));
   AddArithmeticOptions(command, &options->arithmetic);
   auto* config =
       command.add_option("--config", options->configs, "fp32, fp16 or SC settings; repeat it for a table of several");

@@ -46,6 +46,12 @@ bool JsonFields::Bool(const std::string& name, bool fallback) {
 std::optional<int64_t> JsonFields::Integer(const std::string& name, int64_t low, int64_t high) {
   const nlohmann::json* value = Find(name);
   if (value == nullptr) return std::nullopt;
+  // Digits that are too many become a float when they are read.
+  if (value->is_number_float() && std::abs(value->get<double>()) >= 0x1p63) {
+    throw RequestError(kBadRequest, Path(name),
+                       Path(name) + ": allowed is " + std::to_string(low) + ".." + std::to_string(high) +
+                           ", got a number that 64 bits do not hold");
+  }
   if (!value->is_number_integer()) ThrowWrongType(Path(name), "an integer", *value);
   if (!IsInt64(*value) || value->get<int64_t>() < low || value->get<int64_t>() > high) {
     throw RequestError(

@@ -5,9 +5,13 @@
 #include <google/protobuf/util/delimited_message_util.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <boost/asio/executor_work_guard.hpp>
+#include <chrono>
+#include <fstream>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -68,6 +72,54 @@ TEST(Channel, ManyThreadsSendMoreThanTheSocketTakesAndEachKeepsItsOrder) {
   EXPECT_EQ(heard, kThreads * kMessages);
   EXPECT_TRUE(has_ended);
   sender->Send(ipc::FromWorker());  // to nobody
+  out.stop();
+  writer.join();
+}
+
+// How often a thread of this process has given its core up.
+int64_t Switches(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/status");
+  const std::string name = "voluntary_ctxt_switches:";
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name)) return std::stoll(line.substr(name.size()));
+  }
+  return -1;
+}
+
+TEST(Channel, MessagesThatArriveWakeTheThreadThatReadsAndNoOther) {
+  constexpr int kCount = 100;
+  constexpr int64_t kAFew = kCount / 10;  // that the system makes of its own
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  boost::asio::io_context in, out, unused;
+  const auto guard = boost::asio::make_work_guard(out);
+  const auto sender = std::make_shared<ipc::Channel>(unused, unused, ends[0]);
+  const auto receiver = std::make_shared<ipc::Channel>(in, out, ends[1]);
+  std::promise<pid_t> writes;
+  std::thread writer([&] {
+    writes.set_value(gettid());
+    out.run();
+  });
+  const pid_t thread = writes.get_future().get();
+  int heard = 0;
+  receiver->Start(
+      [&](google::protobuf::io::ZeroCopyInputStream* stream) {
+        ipc::FromWorker message;
+        if (!google::protobuf::util::ParseDelimitedFromZeroCopyStream(&message, stream, nullptr)) return false;
+        receiver->Send(message);  // what leaves wakes nobody here either
+        return ++heard < kCount;
+      },
+      [] {});
+  in.poll();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the other one sleeps by now
+  const int64_t before = Switches(thread);
+  ASSERT_GE(before, 0);
+  while (heard < kCount) {
+    sender->Send(ipc::FromWorker());
+    for (const int now = heard; heard == now;) in.run_one();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_LE(Switches(thread) - before, kAFew);
   out.stop();
   writer.join();
 }

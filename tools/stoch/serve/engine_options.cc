@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "tools/stoch/command.h"
+
 namespace stoch::cli {
 namespace {
 
@@ -22,7 +24,7 @@ void AddServedEngine(CLI::App& command, ServedEngine* options) {
       .add_option("--kv-tokens", options->kv_tokens,
                   "Tokens of all sequences together; default what memory has room for, up to a context for each of "
                   "--max-sequences")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, kMostTokens));
   command
       .add_option("--gpu-memory-utilization", options->gpu_memory_utilization,
                   "Share of a GPU's memory for all workers on it, which --kv-tokens overrides; of a CPU's free memory "
