@@ -101,6 +101,9 @@ struct NormHeadsCall {
 // Shapes: logits F32 [rows, experts]; chosen I32 [rows, top_k]; weights F32 [rows, top_k]; all dense.
 // Bits:   softmax as in attention (Exp(x - max), sum in kRowLanes order, e / sum); the sum of the chosen p from rank 0
 //         on.
+//
+// Where `product` is given, the linear that makes the logits is part of the op: few rows then take one kernel for all.
+// Requires: product->outs is {logits}.
 struct RouteCall {
   OpSite site;
   Device device() const { return logits.device; }
@@ -108,6 +111,7 @@ struct RouteCall {
   bool normalize = false;
   TensorView chosen;
   TensorView weights;
+  const LinearCall* product = nullptr;
 };
 
 // out_i[s] = f(x of slot s) @ weight_i[chosen[s]]^T for every slot s; f and the products are those of LinearCall.
@@ -115,6 +119,10 @@ struct RouteCall {
 //           top_k], dense; out_i F32 [rows * top_k, weight_i.rows()].
 // Requires: chosen is what Route wrote. As LinearCall otherwise; where scopes of activations hold several rows, they
 //           are the slots of one expert in ascending order.
+//
+// Where `combine` is given, that op follows as part of this one, and what is in `outs` then is not specified.
+// Requires: one weight; combine->x is outs[0], combine->out overlaps neither x nor x2.
+struct CombineExpertsCall;
 struct ExpertLinearCall {
   OpSite site;
   Device device() const { return x.device; }
@@ -125,6 +133,7 @@ struct ExpertLinearCall {
   TensorView chosen;
   std::vector<const ExpertWeights*> weights;
   std::vector<TensorView> outs;
+  const CombineExpertsCall* combine = nullptr;
 };
 
 // out[r] = out[r] + ((w_0 x_0 + w_1 x_1) + w_2 x_2 ...) over the slots of row r in order of rank, every product and

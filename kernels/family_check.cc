@@ -12,6 +12,11 @@ void RequireDenseRows(const OpSite& site, const char* name, const TensorView& vi
   if (view.dim(0) > 1 && view.step(0) != view.dim(1)) Reject(site, std::string(name) + " must be dense");
 }
 
+bool IsSame(const TensorView& a, const TensorView& b) {
+  return a.data == b.data && a.device == b.device && a.rank == b.rank && a.dim(0) == b.dim(0) && a.dim(1) == b.dim(1) &&
+         a.step(0) == b.step(0);
+}
+
 }  // namespace
 
 void CheckAddBias(const AddBiasCall& call) {
@@ -47,6 +52,11 @@ void CheckRoute(const RouteCall& call) {
   }
   RequireView(call.site, "weights", call.weights, device, DType::kF32, {rows, top_k});
   RequireDenseRows(call.site, "weights", call.weights);
+  if (call.product == nullptr) return;
+  CheckLinear(*call.product);
+  if (call.product->outs.size() != 1 || !IsSame(call.product->outs.front(), call.logits)) {
+    Reject(call.site, "the product's output is not the logits");
+  }
 }
 
 void CheckExpertLinear(const ExpertLinearCall& call) {
@@ -79,6 +89,17 @@ void CheckExpertLinear(const ExpertLinearCall& call) {
     if (call.prologue == Prologue::kSiluMul) RequireDisjoint(call.site, call.outs[i], call.x2);
     for (size_t j = 0; j < i; ++j) RequireDisjoint(call.site, call.outs[i], call.outs[j]);
   }
+  if (call.combine == nullptr) return;
+  CheckCombineExperts(*call.combine);
+  if (call.outs.size() != 1 || !IsSame(call.combine->x, call.outs.front())) {
+    Reject(call.site, "what is combined is not the one output");
+  }
+  if (call.combine->out.dim(0) != rows) {
+    Reject(call.site,
+           "combined to " + std::to_string(call.combine->out.dim(0)) + " rows, expected " + std::to_string(rows));
+  }
+  RequireDisjoint(call.site, call.combine->out, call.x);
+  if (call.prologue == Prologue::kSiluMul) RequireDisjoint(call.site, call.combine->out, call.x2);
 }
 
 void CheckCombineExperts(const CombineExpertsCall& call) {

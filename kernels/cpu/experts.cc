@@ -67,6 +67,7 @@ std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWei
 
 void Route(Context& context, const RouteCall& call) {
   CheckRoute(call);
+  if (call.product != nullptr) Linear(context, *call.product);
   const int64_t experts = call.logits.dim(1);
   const int64_t top_k = call.chosen.dim(1);
   context.pool.ParallelFor(call.logits.dim(0), [&](int64_t row, int) {
@@ -121,6 +122,7 @@ void ExpertLinear(Context& context, const ExpertLinearCall& call) {
       }
     }
   }
+  if (call.combine != nullptr) CombineExperts(context, *call.combine);
 }
 
 void CombineExperts(Context& context, const CombineExpertsCall& call) {

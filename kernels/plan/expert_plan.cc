@@ -11,6 +11,7 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kWarps = 16;         // of a block of kLookup
 constexpr int64_t kMaxTasks = 1024;    // of a block
+constexpr int64_t kMaxPlaces = 512;    // that a block stages: one of a thread
 constexpr int64_t kMaxExperts = 4096;  // whose slots one block counts
 constexpr int64_t kGroupedRows = 16;   // of x: below, tiles would be all but empty
 constexpr int64_t kFewestProductBytes = int64_t{16} << 20;
@@ -106,9 +107,16 @@ ExpertLookupPlan PlanExpertLookup(const GpuTraits& gpu, const ScDims& dims, cons
   plan.staged = aligned ? 1 : static_cast<int>(std::min<int64_t>(touched, 2));
   const int64_t touched_rows = std::min<int64_t>(rows, (touched + dims.chunks - 2) / dims.chunks + 1);
   plan.max_tasks = static_cast<int>(touched_rows * shape.row_slots * shape.matrices);
-  plan.shared_bytes =
-      kDecodeFusedBytes + plan.staged * kDecodeStageBytes + kExpertNormBytes + plan.max_tasks * kExpertTaskBytes;
+  const int64_t places = shape.experts * shape.matrices;
+  plan.places = places <= kMaxPlaces ? static_cast<int>(places) : 0;
+  plan.shared_bytes = kDecodeFusedBytes + plan.staged * kDecodeStageBytes + kExpertNormBytes +
+                      (plan.max_tasks + plan.places) * kExpertTaskBytes;
   return plan;
+}
+
+bool CanCombine(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k) {
+  return plan.kernel == ExpertKernel::kLookup && shape.row_slots == 1 && shape.matrices == 1 &&
+         top_k <= kMaxCombinedSlots && plan.rows_at_once >= top_k;
 }
 
 int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features, int64_t max_rows) {

@@ -47,9 +47,15 @@ struct ExpertLookupPlan {
   int blocks = 0;
   int staged = 0;     // chunks of rows of x that a block stages at a time
   int max_tasks = 0;  // (slot, matrix) pairs of the rows of x that a block meets
+  int places = 0;     // of all experts' matrices that a block stages before it knows which it needs; 0: too many
   int64_t shared_bytes = 0;
 };
 ExpertLookupPlan PlanExpertLookup(const GpuTraits& gpu, const ScDims& dims, const ExpertShape& shape, int64_t rows);
+
+// Whether a launch of ExpertKernel::kLookup can add up the slots of a row as CombineExpertsCall says: slots that have
+// rows of x of their own, whole rows of top_k slots in a launch.
+bool CanCombine(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k);
+inline constexpr int64_t kMaxCombinedSlots = 32;
 
 // Bytes of scratch that a launch takes besides the quantized activations, at most, for 1..max_rows rows of x.
 int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features, int64_t max_rows);

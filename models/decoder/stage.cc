@@ -334,8 +334,7 @@ void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, i
   AddNorm(router, norm);
   router.weights = {weights.router.get()};
   router.outs = {MatrixIn(part.workspace->router, piece.rows, config_.num_experts)};
-  backend_.Linear(router);
-  backend_.Route({site, router.outs.front(), config_.norm_topk_prob, routing.chosen, routing.weights});
+  backend_.Route({site, router.outs.front(), config_.norm_topk_prob, routing.chosen, routing.weights, &router});
 
   if (part.shard.expert_intermediate.empty()) return;
   const TensorView out = MatrixIn(part.workspace->gate_up, piece.rows * config_.num_experts_per_tok,
@@ -363,8 +362,9 @@ void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, 
     project.prologue = Prologue::kSiluMul;
     project.x2 = Slice(gate_up, 1, cols, cols);
   }
+  const CombineExpertsCall combine{site, out, routing.weights, Columns(Hidden(part, piece), part.shard.hidden)};
+  project.combine = &combine;
   backend_.ExpertLinear(project);
-  backend_.CombineExperts({site, out, routing.weights, Columns(Hidden(part, piece), part.shard.hidden)});
 }
 
 void DecoderStage::GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange DecoderShard::*range,

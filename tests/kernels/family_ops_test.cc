@@ -150,6 +150,66 @@ TEST_P(FamilyOps, RoutersTakeTheMostProbableExperts) {
   }
 }
 
+// A route with its product gives what a linear and a route give: few rows, which are one kernel on a GPU, and many.
+TEST_P(FamilyOps, RoutersMayMakeTheirLogits) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
+  const Device device = backend->devices().front();
+  constexpr int64_t kMost = 33;
+  struct Shape {
+    int64_t experts, top_k, cols;
+  };
+  for (const auto& [experts, top_k, cols] :
+       {Shape{128, 8, 2048}, {5, 5, 72}, {33, 3, 2500}, {256, 32, 300}, {300, 3, 64}, {64, 40, 96}, {1, 1, 8}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      Matrix matrix = RandomMatrix(51, experts, cols);
+      std::vector<uint16_t> halves;
+      for (const float value : matrix.values) halves.push_back(static_cast<uint16_t>(FloatToBits(value) >> 16));
+      WeightSource source;
+      source.name = "router";
+      source.dtype = dtype;
+      source.rows = experts;
+      source.cols = cols;
+      source.host = dtype == DType::kF32 ? static_cast<const void*>(matrix.values.data()) : halves.data();
+      const auto weight = backend->MakeLinear(device, {&source, 1}, LinearSpec{});
+      const DeviceTensor x(*backend, {kMost, cols + 3}, RandomMatrix(52, kMost, cols + 3).values);
+      const DeviceTensor norm(*backend, {cols}, RandomMatrix(53, 1, cols).values);
+      for (const int64_t rows : {int64_t{1}, int64_t{2}, int64_t{4}, int64_t{5}, kMost}) {
+        const std::vector<float> none(static_cast<size_t>(rows * experts), 7.0f);
+        const DeviceTensor logits(*backend, {rows, experts}, none), apart(*backend, {rows, experts}, none);
+        const DeviceTensor weights(*backend, {rows, top_k}, std::vector<float>(static_cast<size_t>(rows * top_k)));
+        const DeviceTensor expected(*backend, {rows, top_k}, std::vector<float>(static_cast<size_t>(rows * top_k)));
+        const DeviceIds chosen(*backend, rows, top_k), order(*backend, rows, top_k);
+        LinearCall product;
+        product.site = {0, "router"};
+        product.prologue = Prologue::kRmsNorm;
+        product.x = Slice(Slice(x.view(), 0, 0, rows), 1, 0, cols);
+        product.norm_weight = norm.view();
+        product.norm_eps = 1e-6f;
+        product.weights = {weight.get()};
+        product.outs = {apart.view()};
+        backend->Linear(product);
+        backend->Route({{0, "router"}, apart.view(), true, order.view(), expected.view()});
+        product.outs = {logits.view()};
+        for (int again = 0; again < 2; ++again) {
+          backend->Route({{0, "router"}, logits.view(), true, chosen.view(), weights.view(), &product});
+        }
+        SCOPED_TRACE(testing::Message() << experts << " experts of " << cols << ", " << rows << " rows");
+        EXPECT_TRUE(SameBits(logits.Read(), apart.Read()));
+        EXPECT_EQ(chosen.Read(), order.Read());
+        EXPECT_TRUE(SameBits(weights.Read(), expected.Read()));
+        product.outs = {apart.view()};
+        test::ExpectInvalid(
+            [&] {
+              backend->Route({{0, "router"}, logits.view(), true, chosen.view(), weights.view(), &product});
+            },
+            {"layer 0 router", "not the logits"});
+      }
+    }
+  }
+  backend->CheckFinite(device);
+}
+
 // Experts of several specs give what LinearCall gives of the same rows, whatever else is in the call.
 TEST_P(FamilyOps, ExpertsAreLinearsOfTheirRows) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
@@ -243,6 +303,72 @@ TEST_P(FamilyOps, ExpertsAreCombinedInOrderOfRank) {
     }
   }
   EXPECT_TRUE(SameBits(out.Read(), expected.values));
+}
+
+// Experts whose slots are combined in the same op give what the two ops give.
+TEST_P(FamilyOps, ExpertsMayBeCombinedAtOnce) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
+  const Device device = backend->devices().front();
+  constexpr int64_t kExperts = 9, kCols = 200, kOut = 75;
+  struct Case {
+    LinearSpec spec;
+    std::vector<std::pair<int64_t, int64_t>> slots_and_rows;
+  };
+  const auto sc_spec = [](int chunk_d) {
+    ScConfig config;
+    config.chunk_d = chunk_d;
+    return LinearSpec{Precision::kSc, MakeScOperator(config)};
+  };
+  // Last: products of more slots than a GPU's launch takes, and these are no whole rows.
+  for (const Case& test : {Case{sc_spec(32), {{1, 6}, {3, 1}, {3, 6}, {8, 1}, {8, 6}, {9, 6}, {20, 6}, {33, 6}}},
+                           Case{LinearSpec{}, {{3, 1}, {8, 6}}}, Case{sc_spec(4), {{20, 50}}}}) {
+    std::vector<Matrix> matrices;  // a backend may read them in place
+    for (int64_t e = 0; e < kExperts; ++e) matrices.push_back(RandomMatrix(60 + static_cast<uint64_t>(e), kOut, kCols));
+    std::vector<std::unique_ptr<LinearWeight>> weights;
+    for (const Matrix& matrix : matrices) {
+      WeightSource source;
+      source.name = "expert";
+      source.rows = kOut;
+      source.cols = kCols;
+      source.host = matrix.values.data();
+      weights.push_back(backend->MakeLinear(device, {&source, 1}, test.spec));
+    }
+    const auto experts = backend->MakeExperts(std::move(weights));
+    for (const auto& [top_k, rows] : test.slots_and_rows) {
+      const int64_t slots = rows * top_k;
+      std::vector<int32_t> choice;
+      for (int64_t s = 0; s < slots; ++s)
+        choice.push_back(static_cast<int32_t>((s / top_k * 5 + s % top_k) % kExperts));
+      DeviceIds chosen(*backend, rows, top_k);
+      chosen.Write(choice);
+      const DeviceTensor x(*backend, {slots, kCols}, RandomMatrix(61, slots, kCols).values);
+      const DeviceTensor x2(*backend, {slots, kCols}, RandomMatrix(62, slots, kCols).values);
+      const DeviceTensor shares(*backend, {rows, top_k}, RandomMatrix(63, rows, top_k).values);
+      const DeviceTensor y(*backend, {slots, kOut}, std::vector<float>(static_cast<size_t>(slots * kOut)));
+      const std::vector<float> old = RandomMatrix(64, rows, kOut + 5).values;
+      const DeviceTensor expected(*backend, {rows, kOut + 5}, old), actual(*backend, {rows, kOut + 5}, old);
+      ExpertLinearCall call;
+      call.site = {0, "down_proj"};
+      call.prologue = Prologue::kSiluMul;
+      call.x = x.view();
+      call.x2 = x2.view();
+      call.chosen = chosen.view();
+      call.weights = {experts.get()};
+      call.outs = {y.view()};
+      backend->ExpertLinear(call);
+      CombineExpertsCall combine{{0, "down_proj"}, y.view(), shares.view(), Slice(expected.view(), 1, 2, kOut)};
+      backend->CombineExperts(combine);
+      combine.out = Slice(actual.view(), 1, 2, kOut);
+      call.combine = &combine;
+      backend->ExpertLinear(call);
+      EXPECT_TRUE(SameBits(actual.Read(), expected.Read())) << top_k << " slots of each of " << rows << " rows";
+      call.outs = {Slice(y.view(), 0, 0, slots)};
+      call.outs.front().data = call.outs.front().ptr<float>() + 1;
+      test::ExpectInvalid([&] { backend->ExpertLinear(call); }, {"layer 0 down_proj", "not the one output"});
+    }
+  }
+  backend->CheckFinite(device);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, FamilyOps, testing::ValuesIn(test::BackendsUnderTest()),

@@ -9,7 +9,6 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
 #include "kernels/cuda/base/memory.h"
-#include "kernels/cuda/device/block_reduce.cuh"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/sc_product.cuh"
@@ -27,67 +26,6 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 constexpr int64_t kMaxGridY = 32768;  // gridDim.y is limited to 65535
-
-// ------------------------------------------------------------------------------------------------------ router ----
-
-struct RouteArgs {
-  const float* logits = nullptr;
-  int32_t* chosen = nullptr;
-  float* weights = nullptr;
-  int experts = 0;
-  int top_k = 0;
-  bool normalize = false;
-};
-
-// A block a row.
-__global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args) {
-  extern __shared__ float p[];  // [experts]
-  __shared__ float lanes[kRowLanes];
-  WaitForPrevious();
-  const int j = static_cast<int>(threadIdx.x);
-  const int64_t row = blockIdx.x;
-  const float* logits = args.logits + row * args.experts;
-  float largest = logits[0];
-  for (int e = j; e < args.experts; e += kThreads) largest = fmaxf(largest, logits[e]);
-  largest = BlockMax(largest, lanes);
-  float sum = 0.0f;
-  for (int e = j; e < args.experts; e += kThreads) {
-    p[e] = Exp(logits[e] - largest);
-    sum = sum + p[e];
-  }
-  sum = BlockFoldLanes(sum, lanes);
-  for (int e = j; e < args.experts; e += kThreads) p[e] = p[e] / sum;
-  __syncthreads();
-
-  // One warp, so that a choice is no barrier of the block: the largest p first, the lower index of equals.
-  if (j >= kWarp) return;
-  int32_t* chosen = args.chosen + row * args.top_k;
-  float* weights = args.weights + row * args.top_k;
-  float total = 0.0f;
-  for (int rank = 0; rank < args.top_k; ++rank) {
-    float best = -2.0f;
-    int index = 0;
-    for (int e = j; e < args.experts; e += kWarp) {
-      if (p[e] <= best) continue;
-      best = p[e];
-      index = e;
-    }
-    // No p that is left is negative: ordered as integers.
-    const auto bits = static_cast<int>(FloatToBits(best));
-    const int largest = __reduce_max_sync(kAllLanes, bits);
-    index = __reduce_min_sync(kAllLanes, bits == largest ? index : args.experts - 1);
-    const float weight = BitsToFloat(static_cast<uint32_t>(largest));
-    total = rank == 0 ? weight : total + weight;
-    if (j == 0) {
-      chosen[rank] = index;
-      weights[rank] = weight;
-      p[index] = -1.0f;
-    }
-    __syncwarp();
-  }
-  if (!args.normalize) return;
-  for (int rank = j; rank < args.top_k; rank += kWarp) weights[rank] = weights[rank] / total;
-}
 
 // --------------------------------------------------------------------------------------------------- SC experts ----
 
@@ -156,6 +94,7 @@ struct CombineArgs {
 };
 
 __global__ void __launch_bounds__(kThreads) CombineKernel(const CombineArgs args) {
+  StartNext();
   WaitForPrevious();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.cols) return;
@@ -220,8 +159,8 @@ SlotArgs SlotsOf(const ExpertLinearCall& call, size_t i) {
   return args;
 }
 
-// Matrices that share an operator and a shape, by their place in the call.
-void RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
+// Matrices that share an operator and a shape, by their place in the call. Returns whether call.combine is done too.
+bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
            const FiniteReporter& reporter) {
   const CudaExperts& experts = ExpertsAt(call, places.front());
   const ScOperator& op = *experts.first().spec().sc;
@@ -243,15 +182,23 @@ void RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& so
   const int count = static_cast<int>(tasks.size());
   Scratch scratch(ctx.workspace);
   if (plan.kernel == ExpertKernel::kLookup) {
-    return LaunchScExpertLookup(ctx, plan, shape, tables, source, chosen, reporter, tasks.data(), count);
+    ExpertCombine combine;
+    if (call.combine != nullptr && CanCombine(plan, shape, call.chosen.dim(1))) {
+      combine = {call.combine->weights.ptr<const float>(), static_cast<int>(call.chosen.dim(1)),
+                 call.combine->out.ptr<float>(), call.combine->out.step(0)};
+    }
+    LaunchScExpertLookup(ctx, plan, shape, tables, source, chosen, reporter, tasks.data(), count, combine);
+    return combine.top_k > 0;
   }
   const ScActivationView a = LaunchQuantize(ctx, scratch, source, shape.rows, shape.in_features, op, reporter);
   if (plan.kernel == ExpertKernel::kGrouped) {
     const ExpertGroups groups =
         LaunchGroupSlots(ctx, scratch, chosen, shape.slots(), shape.experts, plan.max_tiles, kPrefillTileTokens);
-    return LaunchScExpertGroups(ctx, plan, shape, ctx.tables.Traits(op), tables, a, groups, tasks.data(), count);
+    LaunchScExpertGroups(ctx, plan, shape, ctx.tables.Traits(op), tables, a, groups, tasks.data(), count);
+    return false;
   }
   for (const size_t i : places) RunScPlain(ctx, ExpertsAt(call, i), tables, a, shape.slots(), SlotsOf(call, i));
+  return false;
 }
 
 void RunHalf(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
@@ -352,20 +299,6 @@ std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::un
   return std::make_unique<CudaExperts>(std::move(experts), std::move(views));
 }
 
-void LaunchRoute(DeviceContext& ctx, const RouteCall& call) {
-  CheckRoute(call);
-  RouteArgs args;
-  args.logits = call.logits.ptr<const float>();
-  args.chosen = call.chosen.ptr<int32_t>();
-  args.weights = call.weights.ptr<float>();
-  args.experts = static_cast<int>(call.logits.dim(1));
-  args.top_k = static_cast<int>(call.chosen.dim(1));
-  args.normalize = call.normalize;
-  if (call.logits.dim(0) == 0) return;
-  LaunchOverlapped(ctx, RouteKernel, dim3(static_cast<unsigned>(call.logits.dim(0))), dim3(kThreads),
-                   static_cast<size_t>(args.experts) * sizeof(float), args);
-}
-
 void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
   CheckExpertLinear(call);
   const int64_t slots = call.chosen.numel();
@@ -374,10 +307,11 @@ void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
   const RowSource source = SourceOf(call);
   std::vector<size_t> left(call.weights.size());
   std::iota(left.begin(), left.end(), size_t{0});
+  bool combined = false;
   while (!left.empty()) {
     const std::vector<size_t> places = TakeAlike(call, left);
     switch (ExpertsAt(call, places.front()).first().spec().precision) {
-      case Precision::kSc: RunSc(ctx, call, source, places, reporter); break;
+      case Precision::kSc: combined = RunSc(ctx, call, source, places, reporter); break;
       case Precision::kFp32:
         for (const size_t i : places) {
           RunExact(ctx, ExpertsAt(call, i), source, call.x.dim(0), slots, SlotsOf(call, i), reporter);
@@ -386,6 +320,7 @@ void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
       case Precision::kFp16: RunHalf(ctx, call, source, places, reporter); break;
     }
   }
+  if (call.combine != nullptr && !combined) LaunchCombineExperts(ctx, *call.combine);
 }
 
 void LaunchCombineExperts(DeviceContext& ctx, const CombineExpertsCall& call) {

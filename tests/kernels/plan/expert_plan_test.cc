@@ -42,6 +42,27 @@ TEST(ExpertPlan, FewTokensAreLookedUpAndManyGrouped) {
   const ExpertLookupPlan one = PlanExpertLookup(test::H200(), MakeScDims(2048, 128), GateUp(1), 1);
   EXPECT_EQ(one.blocks, 128);
   EXPECT_EQ(one.staged, 1);
+  EXPECT_EQ(one.places, 256);
+  ExpertShape many = GateUp(1);
+  many.experts = 300;
+  EXPECT_EQ(PlanExpertLookup(test::H200(), MakeScDims(2048, 128), many, 1).places, 0);
+}
+
+// Slots are combined where a launch has whole rows of them.
+TEST(ExpertPlan, SlotsOfARowAreCombinedInTheLookup) {
+  const ScTraits usual = TraitsFor(128, 128);
+  const auto can = [&](const ExpertShape& shape, int64_t top_k) {
+    return CanCombine(PlanExperts(test::H200(), usual, shape), shape, top_k);
+  };
+  EXPECT_TRUE(can(Down(1), 8));
+  EXPECT_TRUE(can(Down(95), 8));
+  EXPECT_FALSE(can(Down(96), 8));  // in tiles
+  EXPECT_FALSE(can(GateUp(1), 8));
+  EXPECT_TRUE(can(Down(4), 32));
+  EXPECT_FALSE(can(Down(5), 40));
+  ExpertPlan few = PlanExperts(test::H200(), usual, Down(1));
+  few.rows_at_once = 7;
+  EXPECT_FALSE(CanCombine(few, Down(1), 8));
 }
 
 // However slots are spread, their tiles are planned: none holds slots of two experts.

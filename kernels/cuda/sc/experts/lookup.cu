@@ -28,6 +28,7 @@ constexpr int kThreads = decode::Cut<1>::kThreads;
 constexpr int kRing = decode::Cut<1>::kRing;  // tiles in flight of a lane
 static_assert(kThreads == decode::kMaxFusedChunks * kRowLanes);
 static_assert(kExpertNormBytes == kRowLanes * sizeof(float));
+static_assert(kMaxCombinedSlots * kWarp * sizeof(float) <= kStageBytes && kMaxCombinedSlots <= kWarp);
 
 // Weights of a (slot, matrix) pair.
 struct SlotWeights {
@@ -47,12 +48,17 @@ struct LookupArgs : decode::DecodeArgs {
   int64_t y_stride = 0;  // 0: all rows share y
   int row_slots = 1;
   int matrices = 1;
+  int places = 0;  // staged of all experts' matrices: matrix by matrix; 0: none are
+  int experts = 0;
   int matrix_blocks = 0;  // row blocks of a matrix
   int matrix_rows = 0;
   int rows_padded = 0;
+  int max_tasks = 0;  // (slot, matrix) pairs of a block
   Divisor by_chunks;
   Divisor by_matrix_blocks;
   Divisor by_matrices;
+  Divisor by_experts;
+  ExpertCombine combine;
 
   __device__ __forceinline__ int row_tasks() const { return row_slots * matrices; }
 };
@@ -94,7 +100,7 @@ struct Walk {
   }
 };
 
-// A thread's element of the chunks from `first` on, as decode::MakeElement.
+// A thread's element of the chunks from `first` on, as decode::MakeElement: what does not depend on other kernels.
 __device__ __forceinline__ Element MakeSlotElement(const LookupArgs& args, int first, int count) {
   Element e;
   const int d = static_cast<int>(threadIdx.x % kChunkDims);
@@ -105,7 +111,6 @@ __device__ __forceinline__ Element MakeSlotElement(const LookupArgs& args, int f
   e.x_at = args.x + row * args.x_stride + i;
   e.y_at = args.y + row * args.y_stride + i;
   if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(e.y_at);
-  decode::LoadElement(args, e);
   return e;
 }
 
@@ -139,6 +144,57 @@ __device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
   }
 }
 
+// The same where a row's slots are combined. A team of a warp a slot has 32 columns of a row; with more slots than
+// warps, warps have several. shared: [teams][top_k][32] floats.
+__device__ __forceinline__ void CombineRows(const LookupArgs& args, float* shared) {
+  const auto sync = [] { __syncthreads(); };
+  const unsigned arrived = args.barrier.Arrive(sync);
+  const ExpertCombine& to = args.combine;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int members = min(to.top_k, kWarps);
+  const int teams = kWarps / members;
+  const int team = warp / members;
+  const int member = warp - team * members;
+  const int items = args.tokens / to.top_k * args.row_blocks;
+  const int blocks = static_cast<int>(gridDim.x);
+  const int chunks = args.dims.chunks;
+  float* sums = shared + team * to.top_k * kWarp;
+  bool waited = false;
+#pragma unroll 1
+  for (int first = static_cast<int>(blockIdx.x); first < items || !waited; first += teams * blocks) {
+    const int item = first + team * blocks;
+    const bool active = team < teams && item < items;
+    const int row = active ? args.by_row_blocks.Quotient(item) : 0;
+    const int row_block = item - row * args.row_blocks;
+    const int col = row_block * kTileRows + lane;
+    const bool adds = active && member == 0 && col < args.matrix_rows;
+    float* out = to.out + row * to.out_stride + col;
+    // Weights, and what is added to, do not depend on other blocks: they are here before those are.
+    float old = 0.0f;
+    float weight = 0.0f;
+    if (adds) old = *out;
+    if (active && member == 0 && lane < to.top_k) weight = to.weights[row * to.top_k + lane];
+    if (!waited) args.barrier.Await(arrived, sync);
+    waited = true;
+    if (active) {
+      for (int k = member; k < to.top_k; k += members) {
+        const int64_t at = static_cast<int64_t>(row * to.top_k + k) * args.row_blocks + row_block;
+        const float y = decode::SumChunks(args.products + lane + at * chunks * kWarp, chunks);
+        if (col < args.matrix_rows && !IsFinite(y)) args.reporter.Report();
+        sums[k * kWarp + lane] = y;
+      }
+    }
+    __syncthreads();
+    if (active && member == 0) {
+      float sum = __shfl_sync(kAllLanes, weight, 0) * sums[lane];
+      for (int k = 1; k < to.top_k; ++k) sum = sum + __shfl_sync(kAllLanes, weight, k) * sums[k * kWarp + lane];
+      if (adds) *out = old + sum;
+    }
+    __syncthreads();  // everybody has read `sums`
+  }
+}
+
 template <bool kTop256>
 __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid_constant__ LookupArgs args) {
   extern __shared__ __align__(256) uint8_t shared[];
@@ -155,15 +211,30 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   auto* weights = reinterpret_cast<SlotWeights*>(norms[1] + kRowLanes);
   if (threadIdx.x >= kChunkDims) stage.norm_lanes = norms[1];  // of the chunk whose elements this thread has
 
-  StartNext();
-  WaitForPrevious();
+  // Where every expert's matrices are: a look in memory less once the choice is known.
+  SlotWeights* places = weights + args.max_tasks;
+  if (static_cast<int>(threadIdx.x) < args.places) {
+    const int matrix = args.by_experts.Quotient(static_cast<int>(threadIdx.x));
+    const ScWeightView& view = args.views[matrix][static_cast<int>(threadIdx.x) - matrix * args.experts];
+    places[threadIdx.x] = {view.codes, view.scales};
+  }
   int count = min(args.staged, last_chunk - first_chunk + 1);
   Element element = MakeSlotElement(args, first_chunk, count);
+  StartNext();
+  __syncthreads();
+  WaitForPrevious();
+  decode::LoadElement(args, element);
   const int tasks = (args.by_chunks.Quotient(last_chunk) + 1 - first_row) * args.row_tasks();
   for (int i = static_cast<int>(threadIdx.x); i < tasks; i += kThreads) {
     const int slot = args.by_matrices.Quotient(i);
-    const ScWeightView& view = args.views[i - slot * args.matrices][args.chosen[first_row * args.row_slots + slot]];
-    weights[i] = {view.codes, view.scales};
+    const int matrix = i - slot * args.matrices;
+    const int expert = args.chosen[first_row * args.row_slots + slot];
+    if (args.places > 0) {
+      weights[i] = places[matrix * args.experts + expert];
+    } else {
+      const ScWeightView& view = args.views[matrix][expert];
+      weights[i] = {view.codes, view.scales};
+    }
   }
   if (args.prologue == Prologue::kRmsNorm) SlotNorms(args, first_chunk, count, norms);
   __syncthreads();
@@ -182,6 +253,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
       if (chunk != first_chunk) {
         count = min(args.staged, last_chunk - chunk + 1);
         element = MakeSlotElement(args, chunk, count);
+        decode::LoadElement(args, element);
         __syncthreads();  // everybody is done with the chunks before
         if (args.prologue == Prologue::kRmsNorm) {
           SlotNorms(args, chunk, count, norms);
@@ -218,7 +290,11 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
       scale = next_scale;
     }
   }
-  CombineSlots(args);
+  if (args.combine.top_k > 0) {
+    CombineRows(args, reinterpret_cast<float*>(stage.rows));
+  } else {
+    CombineSlots(args);
+  }
 }
 
 LookupArgs MakeArgs(const ExpertShape& shape, const ScTables& tables, const RowSource& source,
@@ -243,6 +319,8 @@ LookupArgs MakeArgs(const ExpertShape& shape, const ScTables& tables, const RowS
   args.by_chunks = Divisor(args.dims.chunks);
   args.by_matrix_blocks = Divisor(args.matrix_blocks);
   args.by_matrices = Divisor(count);
+  args.experts = static_cast<int>(shape.experts);
+  args.by_experts = Divisor(args.experts);
   args.counts = tables.counts8;
   args.masks = tables.masks;
   args.levels = tables.levels;
@@ -261,16 +339,19 @@ LookupArgs MakeArgs(const ExpertShape& shape, const ScTables& tables, const RowS
 
 void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const ExpertShape& shape, const ScTables& tables,
                           const RowSource& source, const int32_t* chosen, const FiniteReporter& reporter,
-                          const ScExpertTask* tasks, int count) {
+                          const ScExpertTask* tasks, int count, const ExpertCombine& combine) {
   STOCH_CHECK(plan.kernel == ExpertKernel::kLookup && count == shape.matrices && count <= kMaxScTasks);
+  STOCH_CHECK(combine.top_k == 0 || CanCombine(plan, shape, combine.top_k));
   experts::LookupArgs args = experts::MakeArgs(shape, tables, source, reporter, tasks, count);
   Scratch scratch(ctx.workspace);
   const int64_t row_units = int64_t{args.row_blocks} * args.dims.chunks;
-  args.products = scratch.Take<float>(plan.rows_at_once * row_units * kTileRows);
+  const int64_t rows_at_once = plan.rows_at_once - (combine.top_k > 0 ? plan.rows_at_once % combine.top_k : 0);
+  args.products = scratch.Take<float>(rows_at_once * row_units * kTileRows);
+  args.combine = combine;
   args.barrier = ctx.grid_barrier();
   const auto kernel = tables.top_is_256 ? experts::ScExpertLookupKernel<true> : experts::ScExpertLookupKernel<false>;
-  for (int64_t first = 0; first < shape.rows; first += plan.rows_at_once) {
-    const int64_t rows = std::min(plan.rows_at_once, shape.rows - first);
+  for (int64_t first = 0; first < shape.rows; first += rows_at_once) {
+    const int64_t rows = std::min(rows_at_once, shape.rows - first);
     const ExpertLookupPlan cut = PlanExpertLookup(ctx.traits, tasks[0].first.dims, shape, rows);
     const int64_t units = rows * row_units;
     STOCH_CHECK(units * kTileRows <= INT32_MAX && cut.staged <= decode::kMaxFusedChunks);
@@ -282,6 +363,13 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
     args.units_each = static_cast<int>(units / cut.blocks);
     args.units_rest = static_cast<int>(units % cut.blocks);
     args.staged = cut.staged;
+    args.max_tasks = cut.max_tasks;
+    args.places = cut.places;
+    if (combine.top_k > 0) {
+      const int64_t first_row = first / combine.top_k;
+      args.combine.weights = combine.weights + first;
+      args.combine.out = combine.out + first_row * combine.out_stride;
+    }
     AllowShared(ctx, kernel, static_cast<size_t>(cut.shared_bytes));
     LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(cut.blocks)), dim3(experts::kThreads),
                      static_cast<size_t>(cut.shared_bytes), args);

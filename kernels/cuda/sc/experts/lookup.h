@@ -21,10 +21,20 @@ struct ScExpertTask {
   int64_t out_stride = 0;
 };
 
+// Where the products of a row's slots are added up, by CombineExpertsCall: out[r] = out[r] + sum of weights[r, k] times
+// slot r * top_k + k. top_k 0: nowhere.
+struct ExpertCombine {
+  const float* weights = nullptr;  // [rows, top_k]
+  int top_k = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+};
+
 // out[s] = f(x of slot s) @ w[chosen[s]]^T for tasks of one shape.
-// Requires: a plan whose kernel is kLookup; 1 <= count <= kMaxScTasks; per-row scopes of activations.
+// With `combine`, tasks[0].out is not written.
+// Requires: a plan whose kernel is kLookup; 1 <= count <= kMaxScTasks; per-row scopes of activations; CanCombine.
 void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const ExpertShape& shape, const ScTables& tables,
                           const RowSource& source, const int32_t* chosen, const FiniteReporter& reporter,
-                          const ScExpertTask* tasks, int count);
+                          const ScExpertTask* tasks, int count, const ExpertCombine& combine);
 
 }  // namespace stoch::cuda

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// The router of a mixture of experts (RouteCall): softmax and choice, for a few rows in one kernel with the norm and the
+// product in front of them.
+#include <algorithm>
+
+#include "kernels/call_check.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/dispatch.h"
+#include "kernels/cuda/base/grid_barrier.cuh"
+#include "kernels/cuda/device/block_reduce.cuh"
+#include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/prologue/norm_factor.cuh"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/runtime/ops.h"
+#include "kernels/cuda/weights/weights.h"
+#include "kernels/family_check.h"
+
+namespace stoch::cuda {
+namespace {
+
+struct RouteArgs {
+  const float* logits = nullptr;
+  int32_t* chosen = nullptr;
+  float* weights = nullptr;
+  int experts = 0;
+  int top_k = 0;
+  bool normalize = false;
+};
+
+// ------------------------------------------------------------------------------------------- softmax and choice ----
+
+constexpr int kThreads = kRowLanes;
+constexpr int kHeldLanes = kRowLanes / kWarp;  // probabilities of a thread where a warp holds a row
+
+// Whether a warp holds the probabilities of a row, and a thread of it every choice.
+bool FitsWarp(const RouteArgs& args) { return args.experts <= kRowLanes && args.top_k <= kWarp; }
+
+// A row by one warp. Logits may have been written by other blocks of the kernel.
+// Requires: FitsWarp.
+__device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const float* logits = args.logits + row * args.experts;
+  const float first = __ldcg(logits);
+  float p[kHeldLanes];
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) {
+    const int e = lane + k * kWarp;
+    p[k] = e < args.experts ? __ldcg(logits + e) : first;
+  }
+  float largest = p[0];
+#pragma unroll
+  for (int k = 1; k < kHeldLanes; ++k) largest = fmaxf(largest, p[k]);
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, s));
+  float lanes[kHeldLanes];
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) {
+    if (k * kWarp < args.experts) p[k] = Exp(p[k] - largest);
+    lanes[k] = lane + k * kWarp < args.experts ? p[k] : 0.0f;
+  }
+  float sum = FoldLanes<kHeldLanes>(lanes);
+  // To both sides, as a + b is b + a: every thread ends with the total.
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) p[k] = lane + k * kWarp < args.experts ? p[k] / sum : -2.0f;
+
+  // The largest p first, the lower index of equals. Thread `rank` keeps its choice.
+  int own_index = 0;
+  float own_weight = 0.0f;
+  float total = 0.0f;
+  for (int rank = 0; rank < args.top_k; ++rank) {
+    float best = p[0];
+    int index = lane;
+#pragma unroll
+    for (int k = 1; k < kHeldLanes; ++k) {
+      const bool better = p[k] > best;
+      best = better ? p[k] : best;
+      index = better ? lane + k * kWarp : index;
+    }
+    // No p that is left is negative: ordered as integers.
+    const auto bits = static_cast<int>(FloatToBits(best));
+    const int most = __reduce_max_sync(kAllLanes, bits);
+    index = __reduce_min_sync(kAllLanes, bits == most ? min(index, args.experts - 1) : args.experts - 1);
+    const float weight = BitsToFloat(static_cast<uint32_t>(most));
+    total = rank == 0 ? weight : total + weight;
+    if (lane == rank) {
+      own_index = index;
+      own_weight = weight;
+    }
+#pragma unroll
+    for (int k = 0; k < kHeldLanes; ++k) p[k] = lane + k * kWarp == index ? -1.0f : p[k];
+  }
+  if (lane >= args.top_k) return;
+  args.chosen[row * args.top_k + lane] = own_index;
+  args.weights[row * args.top_k + lane] = args.normalize ? own_weight / total : own_weight;
+}
+
+__global__ void __launch_bounds__(kThreads) RouteWarpKernel(const RouteArgs args, int64_t rows) {
+  StartNext();
+  WaitForPrevious();
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (row < rows) RouteRow(args, row);
+}
+
+// A block a row, for any number of experts.
+__global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args) {
+  extern __shared__ float p[];  // [experts]
+  __shared__ float lanes[kRowLanes];
+  StartNext();
+  WaitForPrevious();
+  const int j = static_cast<int>(threadIdx.x);
+  const int64_t row = blockIdx.x;
+  const float* logits = args.logits + row * args.experts;
+  float largest = logits[0];
+  for (int e = j; e < args.experts; e += kThreads) largest = fmaxf(largest, logits[e]);
+  largest = BlockMax(largest, lanes);
+  float sum = 0.0f;
+  for (int e = j; e < args.experts; e += kThreads) {
+    p[e] = Exp(logits[e] - largest);
+    sum = sum + p[e];
+  }
+  sum = BlockFoldLanes(sum, lanes);
+  for (int e = j; e < args.experts; e += kThreads) p[e] = p[e] / sum;
+  __syncthreads();
+
+  // One warp, so that a choice is no barrier of the block: the largest p first, the lower index of equals.
+  if (j >= kWarp) return;
+  int32_t* chosen = args.chosen + row * args.top_k;
+  float* weights = args.weights + row * args.top_k;
+  float total = 0.0f;
+  for (int rank = 0; rank < args.top_k; ++rank) {
+    float best = -2.0f;
+    int index = 0;
+    for (int e = j; e < args.experts; e += kWarp) {
+      if (p[e] <= best) continue;
+      best = p[e];
+      index = e;
+    }
+    const auto bits = static_cast<int>(FloatToBits(best));
+    const int most = __reduce_max_sync(kAllLanes, bits);
+    index = __reduce_min_sync(kAllLanes, bits == most ? index : args.experts - 1);
+    const float weight = BitsToFloat(static_cast<uint32_t>(most));
+    total = rank == 0 ? weight : total + weight;
+    if (j == 0) {
+      chosen[rank] = index;
+      weights[rank] = weight;
+      p[index] = -1.0f;
+    }
+    __syncwarp();
+  }
+  if (!args.normalize) return;
+  for (int rank = j; rank < args.top_k; rank += kWarp) weights[rank] = weights[rank] / total;
+}
+
+// ------------------------------------------------------------------------------------------ all of it, few rows ----
+
+constexpr int kMaxRows = 4;
+// A half warp has an expert, a thread a lane of its dot products. Few large blocks: linears in front leave a few SMs
+// without one (Qwen3-30B-A3B's 4 of 132), where the weights of these are loaded before their turn comes.
+constexpr int kProductThreads = 512;
+constexpr int kBlockExperts = kProductThreads / kDotLanes;
+constexpr int kAhead = 16;  // 16-byte loads in flight of a thread
+
+struct RouterArgs {
+  RouteArgs route;
+  const void* data = nullptr;  // of the weights, rows padded_cols apart
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  const float* norm_weight = nullptr;
+  float norm_eps = 0;
+  float* logits = nullptr;
+  int rows = 0;
+  int cols = 0;
+  int padded_cols = 0;
+  GridBarrier barrier;
+  FiniteReporter reporter;
+};
+
+// f(x) of all rows in the weights' order, as the kernels of exact linears have it: [row][block][lane][vector].
+template <int kVector, int kRows>
+__device__ __forceinline__ void StageRows(const RouterArgs& args, const float* norm, const float (*lanes)[kRowLanes],
+                                          float* xs) {
+  bool finite = true;
+#pragma unroll 1
+  for (int n = 0; n < kRows; ++n) {
+    const bool exists = n < args.rows;
+    const float r = exists ? FoldNorm(lanes[n], args.cols, args.norm_eps) : 0.0f;
+    const float* x = args.x + n * args.x_stride;
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < args.padded_cols; i += kProductThreads) {
+      const bool used = exists && i < args.cols;
+      const float value = used ? ApplyPrologue(Prologue::kRmsNorm, x[i], norm[i], r) : 0.0f;
+      finite = finite && IsFinite(value);
+      const int step = i / kDotLanes;
+      xs[n * args.padded_cols + (step / kVector * kDotLanes + i % kDotLanes) * kVector + step % kVector] = value;
+    }
+  }
+  if (!finite) args.reporter.Report();
+}
+
+template <typename T, int kRows>
+__global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_constant__ RouterArgs args) {
+  constexpr int kVector = 16 / sizeof(T);
+  constexpr int kBlockCols = kDotLanes * kVector;  // columns of one 16-byte load of all lanes
+  extern __shared__ __align__(16) float norm[];    // [padded_cols], then f(x) [kRows][padded_cols]
+  __shared__ float lanes[kRows][kRowLanes];
+  float* xs = norm + args.padded_cols;
+  const int lane = static_cast<int>(threadIdx.x) % kDotLanes;
+  const int expert = static_cast<int>(blockIdx.x) * kBlockExperts + static_cast<int>(threadIdx.x) / kDotLanes;
+  const int blocks = args.padded_cols / kBlockCols;
+  const T* weights = static_cast<const T*>(args.data) +
+                     static_cast<int64_t>(min(expert, args.route.experts - 1)) * args.padded_cols + lane * kVector;
+  uint4 bits[kAhead];
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (first + k < blocks) bits[k] = LoadStreaming(weights + (first + k) * kBlockCols);
+    }
+  };
+  StartNext();
+  load(0);  // weights do not depend on earlier kernels
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kProductThreads)
+    norm[i] = __ldg(args.norm_weight + i);
+  WaitForPrevious();
+  for (int n = static_cast<int>(threadIdx.x) / kRowLanes; n < args.rows; n += kProductThreads / kRowLanes) {
+    NormLane<1>({args.x + n * args.x_stride}, args.cols, static_cast<int>(threadIdx.x) % kRowLanes, {lanes[n]});
+  }
+  __syncthreads();
+  StageRows<kVector, kRows>(args, norm, lanes, xs);
+  __syncthreads();
+
+  float acc[kRows] = {};
+  for (int first = 0; first < blocks; first += kAhead) {
+    if (first > 0) load(first);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (first + k >= blocks) break;
+      float w[kVector];
+      Expand(bits[k], w, T());
+#pragma unroll
+      for (int n = 0; n < kRows; ++n) {
+        const auto* from =
+            reinterpret_cast<const float4*>(xs + n * args.padded_cols + (first + k) * kBlockCols + lane * kVector);
+#pragma unroll
+        for (int v = 0; v < kVector; v += 4) {
+          const float4 x = from[v / 4];
+          acc[n] = Fma(x.x, w[v], acc[n]);
+          acc[n] = Fma(x.y, w[v + 1], acc[n]);
+          acc[n] = Fma(x.z, w[v + 2], acc[n]);
+          acc[n] = Fma(x.w, w[v + 3], acc[n]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kRows; ++n) {
+    float y = acc[n];
+#pragma unroll
+    for (int s = kDotLanes / 2; s > 0; s /= 2) y = y + __shfl_down_sync(kAllLanes, y, s, kDotLanes);
+    if (lane != 0 || n >= args.rows || expert >= args.route.experts) continue;
+    y = PlusZero(y);
+    if (!IsFinite(y)) args.reporter.Report();
+    args.logits[n * args.route.experts + expert] = y;
+  }
+
+  // Once every block has its logits, the first ones choose, a warp a row.
+  const auto sync = [] { __syncthreads(); };
+  const unsigned arrived = args.barrier.Arrive(sync);
+  if (static_cast<int>(blockIdx.x) >= args.rows) return;
+  args.barrier.Await(arrived, sync);
+  const int row = static_cast<int>(threadIdx.x) / kWarp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+  if (row < args.rows) RouteRow(args.route, row);
+}
+
+const CudaLinear& RouterOf(const LinearCall& product) { return static_cast<const CudaLinear&>(*product.weights[0]); }
+
+size_t SharedBytes(int64_t rows, const ExactWeightView& w) {
+  return static_cast<size_t>((1 + (rows == 1 ? 1 : kMaxRows)) * w.padded_cols) * sizeof(float);
+}
+
+bool FitsRouterKernel(const DeviceContext& ctx, const LinearCall& product, const RouteArgs& args) {
+  const int64_t rows = product.x.dim(0);
+  if (product.weights.size() != 1 || RouterOf(product).spec().precision != Precision::kFp32 || product.add_to_out ||
+      product.prologue != Prologue::kRmsNorm || rows < 1 || rows > kMaxRows || !FitsWarp(args)) {
+    return false;
+  }
+  constexpr int64_t kStatic = int64_t{kMaxRows} * kRowLanes * sizeof(float);
+  const auto& w = RouterOf(product).view<ExactWeightView>();
+  return static_cast<int64_t>(SharedBytes(rows, w)) + kStatic <= ctx.traits.max_shared_bytes &&
+         args.experts <= int64_t{ctx.traits.sm_count} * kBlockExperts;
+}
+
+void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs& route) {
+  const auto& w = RouterOf(product).view<ExactWeightView>();
+  RouterArgs args;
+  args.route = route;
+  args.data = w.data;
+  args.x = product.x.ptr<const float>();
+  args.x_stride = product.x.step(0);
+  args.norm_weight = product.norm_weight.ptr<const float>();
+  args.norm_eps = product.norm_eps;
+  args.logits = product.outs[0].ptr<float>();
+  args.rows = static_cast<int>(product.x.dim(0));
+  args.cols = static_cast<int>(w.cols);
+  args.padded_cols = static_cast<int>(w.padded_cols);
+  args.barrier = ctx.grid_barrier();
+  args.reporter = ctx.Reporter(product.site);
+  const size_t shared_bytes = SharedBytes(args.rows, w);
+  const auto blocks = static_cast<unsigned>((route.experts + kBlockExperts - 1) / kBlockExperts);
+  DispatchFloat(w.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    const auto kernel = args.rows == 1 ? RouterKernel<T, 1> : RouterKernel<T, kMaxRows>;
+    AllowShared(ctx, kernel, shared_bytes);
+    LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kProductThreads), shared_bytes, args);
+  });
+}
+
+}  // namespace
+
+void LaunchRoute(DeviceContext& ctx, const RouteCall& call) {
+  CheckRoute(call);
+  RouteArgs args;
+  args.logits = call.logits.ptr<const float>();
+  args.chosen = call.chosen.ptr<int32_t>();
+  args.weights = call.weights.ptr<float>();
+  args.experts = static_cast<int>(call.logits.dim(1));
+  args.top_k = static_cast<int>(call.chosen.dim(1));
+  args.normalize = call.normalize;
+  const int64_t rows = call.logits.dim(0);
+  if (rows == 0) return;
+  if (call.product != nullptr) {
+    if (FitsRouterKernel(ctx, *call.product, args)) return LaunchRouter(ctx, *call.product, args);
+    LaunchLinear(ctx, *call.product);
+  }
+  if (FitsWarp(args)) {
+    constexpr int kBlockRows = kThreads / kWarp;
+    const auto blocks = static_cast<unsigned>((rows + kBlockRows - 1) / kBlockRows);
+    LaunchOverlapped(ctx, RouteWarpKernel, dim3(blocks), dim3(kThreads), 0, args, rows);
+    return;
+  }
+  LaunchOverlapped(ctx, RouteKernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads),
+                   static_cast<size_t>(args.experts) * sizeof(float), args);
+}
+
+}  // namespace stoch::cuda
