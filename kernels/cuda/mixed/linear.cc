@@ -12,6 +12,7 @@
 #include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/observe.h"
 #include "kernels/cuda/mixed/prompt.h"
+#include "kernels/cuda/mixed/table.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/sc/linear.h"
 
@@ -206,7 +207,10 @@ int64_t MixedLinearScratchBytes(const LinearSpec& spec, int64_t out_features, in
 std::string MixedKernel(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t tokens,
                         const std::string& uniform) {
   if (tokens >= kMixedPromptRows && PromptsMixed(gpu, spec, in_features)) return "mixed prefill-wgmma";
-  if (tokens <= kMixedDecodeRows && DecodesMixed(gpu, spec, in_features)) return "mixed decode";
+  if (tokens <= kMixedDecodeRows && DecodesMixed(gpu, spec, in_features)) {
+    const ScKernel lookup = MixedLookupKernel(gpu, spec, in_features, MixedTablePass(tokens));
+    return "mixed " + std::string(ScKernelName(lookup == ScKernel::kGeneric ? ScKernel::kDecode : lookup));
+  }
   const ScLengthRule* rule = spec.extras == nullptr ? nullptr : spec.extras->lengths.get();
   if (tokens >= kSortedRows && CanSort(*spec.sc, rule)) return "rows by length, each " + uniform;
   return "mixed";
