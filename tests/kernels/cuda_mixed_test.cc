@@ -245,21 +245,20 @@ std::string ExpectedKernel(const Backend& cuda, const LinearCase& c, int64_t row
   const LinearSpec plain{Precision::kSc, MakeScOperator(Config(128))};
   const std::vector<int64_t> out_features{70, 33};
   const bool wgmma = cuda.LinearKernel(plain, out_features, kCols, 1000).starts_with("prefill-wgmma");
+  if (c.decodes && c.looks_up && rows >= 2 && rows <= 128) return rows <= 4 ? "mixed few" : "mixed table";
   if (c.prompts && wgmma && rows >= 33) return "mixed prefill-wgmma";
-  if (!c.decodes || rows > 32) return {};
-  if (rows == 1 || !c.looks_up) return "mixed decode";
-  const int64_t of_pass = rows <= 16 ? rows : (rows + 1) / 2;
-  return of_pass <= 4 ? "mixed few" : "mixed table";
+  if (c.decodes && rows <= 32) return "mixed decode";
+  return {};
 }
 
-// One row is a decode step; some more look a weight up once for all of them; from 33 on they are one product on tensor
-// cores, or sorted by length.
+// One row is a decode step; some more look a weight up once for all of them; many are one product on tensor cores, or
+// sorted by length.
 TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
   STOCH_CUDA_OR_SKIP();
   const auto cpu = OpenBackend("cpu", {}, nullptr);
   const auto cuda = OpenBackend("cuda:0", {}, nullptr);
   for (const LinearCase& c : LinearCases()) {
-    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 40, 200}) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 40, 128, 129, 200}) {
       SCOPED_TRACE(std::string(c.name) + ", rows " + std::to_string(rows));
       const std::string kernel = cuda->LinearKernel(c.spec, std::vector<int64_t>{70, 33}, kCols, rows);
       const std::string expected = ExpectedKernel(*cuda, c, rows);
@@ -267,7 +266,7 @@ TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
       ExpectSame(RunLinear(*cpu, c.spec, rows, false, false), RunLinear(*cuda, c.spec, rows, false, false));
     }
     SCOPED_TRACE(c.name);
-    for (const int64_t rows : {4, 33}) {
+    for (const int64_t rows : {4, 33, 140}) {
       ExpectSame(RunLinear(*cpu, c.spec, rows, true, false), RunLinear(*cuda, c.spec, rows, true, false));
     }
   }
@@ -278,7 +277,7 @@ TEST(CudaMixed, GraphsHaveTheSameBits) {
   STOCH_CUDA_OR_SKIP();
   const auto cpu = OpenBackend("cpu", {}, nullptr);
   for (const LinearCase& c : LinearCases()) {
-    for (const int64_t rows : {2, 7, 14, 40}) {
+    for (const int64_t rows : {2, 7, 14, 40, 140}) {
       SCOPED_TRACE(std::string(c.name) + ", rows " + std::to_string(rows));
       const auto cuda = OpenBackend("cuda:0", {}, nullptr);
       ExpectSame(RunLinear(*cpu, c.spec, rows, false, false), RunLinear(*cuda, c.spec, rows, false, true));

@@ -214,7 +214,7 @@ int64_t MixedDecodeScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, st
       std::min(tokens, kMixedTableRows) * (dims.padded + dims.chunks * static_cast<int64_t>(sizeof(float))) +
       2 * kAlignment;
   most = std::max(most, prepared + MixedTableScratchBytes(gpu, spec, out_features, in_features, tokens));
-  return most + PreparedSlotBytes(spec, in_features, std::min<int64_t>(tokens, kMixedDecodeRows));
+  return most + PreparedSlotBytes(spec, in_features, std::min<int64_t>(tokens, kMixedLookupRows));
 }
 
 }  // namespace stoch::cuda

@@ -206,11 +206,12 @@ int64_t MixedLinearScratchBytes(const LinearSpec& spec, int64_t out_features, in
 
 std::string MixedKernel(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t tokens,
                         const std::string& uniform) {
+  const bool decodes = tokens <= kMixedLookupRows && DecodesMixed(gpu, spec, in_features);
+  const ScKernel lookup =
+      decodes ? MixedLookupKernel(gpu, spec, in_features, MixedTablePass(tokens)) : ScKernel::kGeneric;
+  if (lookup != ScKernel::kGeneric) return "mixed " + std::string(ScKernelName(lookup));
   if (tokens >= kMixedPromptRows && PromptsMixed(gpu, spec, in_features)) return "mixed prefill-wgmma";
-  if (tokens <= kMixedDecodeRows && DecodesMixed(gpu, spec, in_features)) {
-    const ScKernel lookup = MixedLookupKernel(gpu, spec, in_features, MixedTablePass(tokens));
-    return "mixed " + std::string(ScKernelName(lookup == ScKernel::kGeneric ? ScKernel::kDecode : lookup));
-  }
+  if (decodes && tokens <= kMixedDecodeRows) return "mixed decode";
   const ScLengthRule* rule = spec.extras == nullptr ? nullptr : spec.extras->lengths.get();
   if (tokens >= kSortedRows && CanSort(*spec.sc, rule)) return "rows by length, each " + uniform;
   return "mixed";

@@ -12,8 +12,10 @@
 
 namespace stoch::cuda {
 
-// Rows that a launch takes.
+// Rows that a launch takes, and up to which several launches beat one product on tensor cores (docs/tuning.md).
 inline constexpr int64_t kMixedTableRows = kMaxBatchTableTokens;
+inline constexpr int64_t kMixedLookupRows = 128;
+static_assert(kMixedLookupRows >= kMixedDecodeRows);
 // Of `left` rows of a call, those that go first: passes are even.
 constexpr int64_t MixedTablePass(int64_t left) {
   const int64_t passes = (left + kMixedTableRows - 1) / kMixedTableRows;
