@@ -166,6 +166,13 @@ void PerToken::Score(const AttentionTile& tile, int64_t begin, int64_t end, Tile
       const uint8_t* codes = work_.cache.k_codes(slab) + (t - page) / kBlockRows * block_bytes;
       const float* k_scales = work_.cache.k_scales(slab) + (t - page);
       for (const Scratch::Run& run : s->runs) {
+        if (run.lookup == nullptr) {  // length 0
+          for (int64_t i = run.begin; i < run.end; ++i) {
+            float* scores = state->scores.data() + s->order[static_cast<size_t>(i)] * tile.window() + t;
+            std::fill_n(scores, std::min<int64_t>(kBlockRows, page_end - t), 0.0f);
+          }
+          continue;
+        }
         context_.simd.sc_block(run.lookup->table(), s->left.data() + run.begin, run.end - run.begin, 0, work_.head_dim,
                                codes, block_bytes, 1, s->acc.data());
         for (int64_t i = run.begin; i < run.end; ++i) {

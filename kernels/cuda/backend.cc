@@ -7,6 +7,7 @@
 #include "kernels/call_check.h"
 #include "kernels/context_bucket.h"
 #include "kernels/cuda/attention/kv_cache.h"
+#include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/backend_impl.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
@@ -90,6 +91,7 @@ int64_t CudaBackend::AttentionScratchBytes(const KvCacheSpec& spec, int num_head
     const GpuTraits& gpu = entry->context.traits;
     most = std::max(most, spec.stripes > 1 ? RingWorkspaceBytes(gpu, spec, num_heads, limits)
                                            : stoch::AttentionScratchBytes(gpu, shape, attention));
+    most = std::max(most, MixedAttentionScratchBytes(gpu, spec, num_heads, attention));
   }
   return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));
 }

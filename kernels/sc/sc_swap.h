@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kernels/sc/sc_operator.h"
@@ -18,5 +19,11 @@ bool CanSwap(const ScOperator& op);
 // Shapes:   [masks][levels of side b][stream_words]
 // Requires: CanSwap(op).
 std::vector<uint64_t> SwapStreams(const ScOperator& op);
+
+// How many bits of SwapStreams(longer) side a's streams of `shorter` take: the count of `shorter` is the popcount of the
+// first n bits of the stream of `longer`, n = ranks[mask][level of side a].
+// Shapes:   [masks of longer][levels], 0..stoc_len of `shorter`
+// Nothing where `longer` cannot be swapped, or some count of `shorter` is another.
+std::optional<std::vector<uint8_t>> SwappedRanks(const ScOperator& shorter, const ScOperator& longer);
 
 }  // namespace stoch

@@ -67,6 +67,27 @@ TEST(DeepAttentionWide, CountsOf256AreAddedOnce) {
   EXPECT_EQ(Differences(RunAttention(*Open(1), shape, kPasses), RunAttention(*Open(3), shape, kPasses)), "");
 }
 
+// Queries of length 0 see every position alike, as queries of zeros do.
+TEST(MixedAttention, QueriesOfLengthZeroHaveScoresOfZero) {
+  AttentionShape shape = Deep(AttentionMode::kPerToken, 4, 2, 24);
+  AttentionShape zeros = shape;
+  zeros.qk_gain = 0;
+  auto rule = std::make_shared<ScLengthRule>();
+  rule->thresholds = {0.5f};
+  rule->levels = {128, 0};
+  rule->hi = 1e6f;  // beyond every query
+  auto extras = std::make_shared<ScExtras>();
+  extras->op = "qk";
+  extras->lengths = rule;
+  extras->by_length = MakeScOperators(shape.qk, rule->Lengths());
+  shape.qk_extras = extras;
+  const AttentionRows expected = RunAttention(*Open(1), zeros, kPasses);
+  EXPECT_EQ(Differences(expected, RunAttention(*Open(1), shape, kPasses)), "");
+  EXPECT_EQ(Differences(expected, RunAttention(*Open(3), shape, kPasses)), "");
+  rule->hi = 1e-6f;
+  EXPECT_NE(Differences(expected, RunAttention(*Open(1), shape, kPasses)), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, DeepAttention,
                          testing::Values(AttentionMode::kPerToken, AttentionMode::kExact, AttentionMode::kPerHead),
                          [](const auto& spec) {

@@ -153,6 +153,32 @@ void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& 
   AttendCodes(ctx, args, shape, plan, qk, av, q, window, bounds.rows, limits);
 }
 
+// Rows of long sequences by wide tiles, all of them or none; whether it did.
+bool LaunchMixedTiles(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+                      const MixedProducts& products, const MixedQueries& rows, const TileSet& tiles) {
+  if (tiles.host.empty() || rows.wide_words == nullptr) return false;
+  const ScOperator& qk = products.qk_ranks->longest();
+  const ScOperator& av = products.av_ranks->longest();
+  AttentionShape wide = shape;
+  wide.swapped = true;
+  wide.qk = ctx.tables.Traits(qk);
+  wide.av = ctx.tables.Traits(av);
+  const WidePlan plan = PlanWideTiles(ctx.traits, wide);
+  const bool takes = std::all_of(tiles.batches.begin(), tiles.batches.end(),
+                                 [&](const TileBatch& batch) { return TakesBatch(plan, batch.num_sequences); });
+  if (!takes) return false;
+  const WideLengths lengths{products.qk_ranks->tables(), rows.q_slots, products.av_ranks->tables(), products.av.view(),
+                            rows.p_slots};
+  AttentionArgs of_longest = args;
+  of_longest.kv.qk_swapped = products.qk_ranks->swapped();
+  of_longest.kv.av_swapped = products.av_ranks->swapped();
+  for (const TileBatch& batch : tiles.batches) {
+    LaunchMixedWide(ctx, of_longest, wide, ctx.tables.Get(qk), ctx.tables.Get(av), {rows.wide_words, rows.q.scales},
+                    lengths, tiles, batch);
+  }
+  return true;
+}
+
 void RunMixed(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call, const CudaKvCache& cache,
               const MixedProducts& products, const DilatedPairs& pairs, const Bounds& bounds, const CudaPass& pass,
               bool recording) {
@@ -162,9 +188,15 @@ void RunMixed(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall
   AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, cache.spec().num_kv_heads);
   shape.swapped = false;
   Scratch scratch(ctx.workspace);
-  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, LimitsOf(args, pass));
-  LaunchMixedRowAttention(ctx, args, call.site, shape, products, ctx.tables.Get(cache.qk(call.cache_layer)),
-                          ctx.tables.Get(cache.av(call.cache_layer)), pass, bounds.max_length, memory.spill);
+  const MixedQueries mixed = LaunchAppendMixed(ctx, scratch, args, products);
+  const bool tiles = LaunchMixedTiles(ctx, args, shape, products, mixed, bounds.rows.tiles);
+  Scratch of_rows(ctx.workspace);
+  const RowScratch memory = MakeRowScratch(ctx, of_rows, args, shape, LimitsOf(args, pass));
+  LaunchMixedRows(ctx, args, shape, ctx.tables.Get(cache.qk(call.cache_layer)),
+                  ctx.tables.Get(cache.av(call.cache_layer)), mixed.q,
+                  {mixed.q_tables, products.av.view(), mixed.p_slots}, tiles ? bounds.rows.short_rows : bounds.rows.all,
+                  memory.spill);
+  ShowMixedLengths(ctx, args, call.site, products, pass, mixed);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <bit>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -121,6 +123,14 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
   // Padding of the last page is read by vector loads before it is written.
   STOCH_CUDA(cudaMemsetAsync(buffer_.data(), 0, buffer_.bytes(), ctx.stream));
   if (spec_.mode == AttentionMode::kPerToken) {
+    std::vector<std::pair<std::vector<ScOperatorPtr>, std::shared_ptr<const RankTables>>> made;
+    const auto ranks_of = [&](const ScOperatorPtr& op, const ScExtrasPtr& extras) {
+      std::vector<ScOperatorPtr> by_slot{op};
+      if (extras != nullptr && !extras->by_length.empty()) by_slot = extras->by_length;
+      auto found = std::find_if(made.begin(), made.end(), [&](const auto& one) { return one.first == by_slot; });
+      if (found == made.end()) found = made.insert(found, {by_slot, RankTables::Make(ctx.device, by_slot)});
+      return found->second;
+    };
     for (const KvCacheSpec::Products& layer : ProductsOf(spec_)) {
       if (ArePlain(layer)) {
         mixed_.push_back(nullptr);
@@ -130,6 +140,8 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
           MixedProducts{LengthTables(ctx.device, ctx.tables, layer.qk, layer.qk_extras.get()),
                         LengthTables(ctx.device, ctx.tables, layer.av, layer.av_extras.get()), layer.qk_extras,
                         layer.av_extras, IntBits(layer.av->config.arith) > 0}));
+      mixed_.back()->qk_ranks = ranks_of(layer.qk, layer.qk_extras);
+      mixed_.back()->av_ranks = ranks_of(layer.av, layer.av_extras);
     }
   }
   if (!HasSwappedStreams(spec)) return;

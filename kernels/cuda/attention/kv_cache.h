@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/attention/ranks.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/sc/format/lengths.h"
 
@@ -68,6 +69,8 @@ struct MixedProducts {
   LengthTables qk, av;
   ScExtrasPtr qk_extras, av_extras;
   bool int_av = false;  // p v of integers: a scale for every 128 positions
+  // What wide tiles need; null where they do not take the product. Layers share them.
+  std::shared_ptr<const RankTables> qk_ranks = {}, av_ranks = {};
 };
 
 class CudaKvCache final : public KvCache {

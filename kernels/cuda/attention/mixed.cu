@@ -27,6 +27,8 @@ struct AppendArgs {
   ByteTable* q_tables = nullptr;  // [rows][num_heads]
   uint8_t* q_slots = nullptr;
   LengthView qk_lengths;
+  uint8_t* wide_codes = nullptr;  // of q as ranks; null: nobody wants them
+  const RankTable* qk_ranks = nullptr;
 };
 
 // The signed metric of a head's vector, in every lane: BlockMetric by a warp. `squares`: kRowLanes floats of its own.
@@ -81,6 +83,7 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
   if (is_q) {
     const int64_t vector = row * a.num_heads + head;
     if (lane == 0) args.q_scales[vector] = scope.scale;
+    RankTable ranks;
     if (args.q_tables != nullptr) {
       const LengthView& view = args.qk_lengths;
       uint8_t slot = 0;
@@ -91,11 +94,17 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
         args.q_slots[vector] = slot;
         args.q_tables[vector] = view.bytes[slot];
       }
+      if (args.wide_codes != nullptr) ranks = args.qk_ranks[slot];
     }
     float* to = a.q + row * a.q_stride + head * head_dim;
     ForEachDim(x, half, lane, [&](int i, float value) {
       if (args.q_tables == nullptr) to[i] = value;
-      args.q_codes[vector * head_dim + i] = scope.Code(params, value);
+      const uint8_t code = scope.Code(params, value);
+      args.q_codes[vector * head_dim + i] = code;
+      if (args.wide_codes == nullptr) return;
+      uint32_t rank = code;
+      if (ranks.ranks != nullptr) rank = (code & 0x80u) | ranks.Rank(i, code & 0x7fu);
+      args.wide_codes[vector * head_dim + i] = static_cast<uint8_t>(rank);
     });
     return;
   }
@@ -220,30 +229,65 @@ bool TakesMixedRows(const MixedProducts& products) {
   return qk.bytes != nullptr && av.bytes != nullptr && qk.alone() && av.alone() && !products.int_av;
 }
 
-void LaunchMixedRowAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
-                             const AttentionShape& shape, const MixedProducts& products, const ScTables& qk,
-                             const ScTables& av, const CudaPass& pass, int32_t max_length, const ScoreSpill& spill) {
+MixedQueries LaunchAppendMixed(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args,
+                               const MixedProducts& products) {
   using namespace attention_mixed;  // NOLINT(google-build-using-namespace): of this file
   STOCH_CHECK(TakesMixedRows(products));
   const int64_t vectors = static_cast<int64_t>(args.rows) * args.num_heads;
-  Scratch scratch(ctx.workspace);
-  QueryCodes q;
-  q.words = scratch.Take<uint32_t>(vectors * args.kv.head_dim / 4);
-  q.scales = scratch.Take<float>(vectors);
-  auto* const q_tables = scratch.Take<ByteTable>(vectors);
-  auto* const q_slots = scratch.Take<uint8_t>(vectors);
-  auto* const p_slots = scratch.Take<uint8_t>(vectors);
+  MixedQueries rows;
+  rows.q.words = scratch.Take<uint32_t>(vectors * args.kv.head_dim / 4);
+  rows.q.scales = scratch.Take<float>(vectors);
+  rows.q_tables = scratch.Take<ByteTable>(vectors);
+  rows.q_slots = scratch.Take<uint8_t>(vectors);
+  rows.p_slots = scratch.Take<uint8_t>(vectors);
   AppendArgs append;
-  append.q_codes = reinterpret_cast<uint8_t*>(q.words);
-  append.q_scales = q.scales;
-  append.q_tables = q_tables;
-  append.q_slots = q_slots;
+  if (products.qk_ranks != nullptr && products.av_ranks != nullptr) {
+    rows.wide_words = scratch.Take<uint32_t>(vectors * args.kv.head_dim / 4);
+    append.wide_codes = reinterpret_cast<uint8_t*>(rows.wide_words);
+    append.qk_ranks = products.qk_ranks->tables();
+  }
+  append.q_codes = reinterpret_cast<uint8_t*>(rows.q.words);
+  append.q_scales = rows.q.scales;
+  append.q_tables = rows.q_tables;
+  append.q_slots = rows.q_slots;
   LaunchAppend(ctx, args, products, append);
-  const RowSet rows{nullptr, args.rows, max_length};
-  LaunchMixedRows(ctx, args, shape, qk, av, q, {q_tables, products.av.view(), p_slots}, rows, spill);
+  return rows;
+}
+
+void ShowMixedLengths(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site, const MixedProducts& products,
+                      const CudaPass& pass, const MixedQueries& rows) {
+  using namespace attention_mixed;  // NOLINT(google-build-using-namespace): of this file
   if (ctx.observer == nullptr) return;
-  if (products.qk.view().has_rule) ShowLengths(ctx, args, site, pass, *products.qk_extras, "qk", q_slots);
-  if (products.av.view().has_rule) ShowLengths(ctx, args, site, pass, *products.av_extras, "av", p_slots);
+  if (products.qk.view().has_rule) ShowLengths(ctx, args, site, pass, *products.qk_extras, "qk", rows.q_slots);
+  if (products.av.view().has_rule) ShowLengths(ctx, args, site, pass, *products.av_extras, "av", rows.p_slots);
+}
+
+int64_t MixedAttentionScratchBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads,
+                                   const AttentionLimits& limits) {
+  constexpr int64_t kOfVector = sizeof(ByteTable) + 2;  // table and slots
+  constexpr int64_t kParts = 4;                         // each aligned
+  constexpr int64_t kAlignment = 256;
+  if (spec.mode != AttentionMode::kPerToken) return 0;
+  const auto longest = [](const ScOperatorPtr& op, const ScExtrasPtr& extras) {
+    const std::vector<ScOperatorPtr> alone{op};
+    return RankTables::Longest(extras == nullptr || extras->by_length.empty() ? alone : extras->by_length);
+  };
+  int64_t most = 0;
+  for (const KvCacheSpec::Products& layer : spec.layers) {
+    if (layer.qk_extras == nullptr && layer.av_extras == nullptr) continue;
+    AttentionShape shape = MakeAttentionShape(spec, num_heads);
+    const ScOperatorPtr qk = longest(layer.qk, layer.qk_extras);
+    const ScOperatorPtr av = longest(layer.av, layer.av_extras);
+    shape.swapped = qk != nullptr && av != nullptr;
+    if (shape.swapped) {
+      shape.qk = MakeScTraits(*qk);
+      shape.av = MakeScTraits(*av);
+    }
+    const int64_t vectors = limits.max_rows * num_heads;
+    most = std::max(most, stoch::AttentionScratchBytes(gpu, shape, limits) + vectors * (kOfVector + spec.head_dim) +
+                              kParts * kAlignment);
+  }
+  return most;
 }
 
 void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,

@@ -17,11 +17,40 @@ void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const O
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass,
                           bool recording);
 
-// The same by the row kernel of plain streams, with the table of its length for every (row, head); no wait for the host.
-// Requires: TakesMixedRows; scratch of rows planned for the limits of the pass.
+// Whether the kernels of plain streams take them, with the length of every (row, head): wide tiles where there are
+// products.qk_ranks and av_ranks, and the row kernel. No wait for the host.
 bool TakesMixedRows(const MixedProducts& products);
-void LaunchMixedRowAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
-                             const AttentionShape& shape, const MixedProducts& products, const ScTables& qk,
-                             const ScTables& av, const CudaPass& pass, int32_t max_length, const ScoreSpill& spill);
+
+// Queries of a pass with the lengths of every (row, head), in scratch.
+struct MixedQueries {
+  QueryCodes q;
+  uint32_t* wide_words = nullptr;  // of q: codes of ranks (ranks.h), where there are products.qk_ranks
+  ByteTable* q_tables = nullptr;   // [rows][num_heads]
+  uint8_t* q_slots = nullptr;      // [rows][num_heads]
+  uint8_t* p_slots = nullptr;      // [rows][num_heads], written by who attends
+};
+// RoPE, the append, and codes of queries. Requires: TakesMixedRows.
+MixedQueries LaunchAppendMixed(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args,
+                               const MixedProducts& products);
+// Shows the observer, if there is one, what the rows ran at.
+void ShowMixedLengths(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site, const MixedProducts& products,
+                      const CudaPass& pass, const MixedQueries& rows);
+
+// wide/wide.cu: tiles of rows with lengths of their own. Codes of q are those of ranks; qk, av and the swapped streams in
+// args.kv are the longest's. Requires: PlanWideTiles of the shape, and TakesBatch.
+struct WideLengths {
+  const RankTable* qk_ranks = nullptr;  // [slots]
+  const uint8_t* q_slots = nullptr;     // [rows][num_heads]
+  const RankTable* av_ranks = nullptr;
+  LengthView av_rule;
+  uint8_t* p_slots = nullptr;  // [rows][num_heads], written
+};
+void LaunchMixedWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                     const ScTables& av, const QueryCodes& q, const WideLengths& lengths, const TileSet& tiles,
+                     const TileBatch& batch);
+
+// Scratch of all that at most; 0 of a cache without lengths of rows.
+int64_t MixedAttentionScratchBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads,
+                                   const AttentionLimits& limits);
 
 }  // namespace stoch::cuda

@@ -10,6 +10,7 @@
 #include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/mixed/prompt.h"
+#include "kernels/cuda/mixed/table.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/weights/weights.h"
@@ -48,6 +49,9 @@ void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, 
 // Which of the kernels that do not wait for the host take a weight of mixed lengths.
 using MixedLaunch = decltype(&LaunchMixedDecode);
 MixedLaunch MixedLaunchOf(DeviceContext& ctx, const MixedTask& task, int64_t rows) {
+  if (rows <= kMixedLookupRows && DecodesMixed(ctx, task) && LooksUpMixed(ctx, task, MixedTablePass(rows))) {
+    return &LaunchMixedDecode;
+  }
   if (rows >= kMixedPromptRows && PromptsMixed(ctx, task)) return &LaunchMixedPrompt;
   if (rows <= kMixedDecodeRows && DecodesMixed(ctx, task)) return &LaunchMixedDecode;
   return nullptr;

@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/mixed/observe.h"
 #include "kernels/cuda/mixed/prepare.h"
+#include "kernels/cuda/mixed/table.h"
 #include "kernels/cuda/sc/decode/decode.h"
 #include "kernels/plan/sc_linear_plan.h"
 
@@ -113,40 +114,79 @@ void ShowLengths(DeviceContext& ctx, const OpSite& site, std::span<const MixedTa
   }
 }
 
+namespace {
+
+// Rows [first, first + some) of a call, whose slots `lengths` are.
+struct Share {
+  RowSource from;
+  std::array<MixedTask, kMaxScTasks> tasks;
+  std::array<ScTaskLengths, kMaxScTasks> lengths;
+};
+Share ShareOf(const RowSource& source, std::span<const MixedTask> tasks,
+              const std::array<ScTaskLengths, kMaxScTasks>& all, int64_t first) {
+  Share share;
+  share.from = source;
+  share.from.x += first * source.x_stride;
+  if (share.from.x2 != nullptr) share.from.x2 += first * source.x2_stride;
+  share.lengths = all;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    share.tasks[i] = tasks[i];
+    share.tasks[i].out.data += first * tasks[i].out.stride;
+    RowSlots& slots = share.lengths[i].slots;
+    if (slots.slots != nullptr) slots.slots += first * slots.per_row;
+  }
+  return share;
+}
+
+// Some of the next `left` rows by look-ups that serve all of them; how many, 0 where none.
+int64_t LookUpSome(DeviceContext& ctx, const Share& share, int64_t left, size_t count, const FiniteReporter& reporter) {
+  const std::span<const MixedTask> tasks(share.tasks.data(), count);
+  const int64_t some = MixedTablePass(left);
+  if (!std::all_of(tasks.begin(), tasks.end(), [&](const auto& task) { return LooksUpMixed(ctx, task, some); }))
+    return 0;
+  Scratch scratch(ctx.workspace);
+  const ScActivationView a = Prepare(ctx, scratch, share.from, some, tasks, share.lengths, reporter);
+  LaunchMixedTables(ctx, {a, share.lengths}, tasks, reporter);
+  return some;
+}
+
+// Up to kMaxDecodeTokens of the next `left` rows by the decode kernel; how many.
+int64_t DecodeSome(DeviceContext& ctx, const Share& share, int64_t left, size_t count, bool fused,
+                   const FiniteReporter& reporter) {
+  const std::span<const MixedTask> tasks(share.tasks.data(), count);
+  const MixedPart& part = tasks[0].weight->rest;
+  std::array<int64_t, kMaxScTasks> out_features{};
+  std::array<ScLinearTask, kMaxScTasks> products;
+  for (size_t i = 0; i < count; ++i) {
+    out_features[i] = tasks[i].weight->rest.view.rows;
+    products[i] = {tasks[i].weight->rest.view, tasks[i].out};
+  }
+  const ScPlan plan = PlanMixedDecode(ctx.traits, ctx.tables.Traits(part.op()),
+                                      {std::min<int64_t>(left, kMaxDecodeTokens), part.view.dims.dims,
+                                       std::span<const int64_t>(out_features).first(count)},
+                                      fused);
+  Scratch scratch(ctx.workspace);
+  ScActivationView a;
+  a.tokens = std::min<int64_t>(left, plan.tile_tokens);
+  if (!fused) a = Prepare(ctx, scratch, share.from, a.tokens, tasks, share.lengths, reporter);
+  LaunchScDecodeMixed(ctx, plan, a, share.from, reporter, products.data(), share.lengths.data(),
+                      static_cast<int>(count));
+  return a.tokens;
+}
+
+}  // namespace
+
 void LaunchMixedDecode(DeviceContext& ctx, const OpSite& site, const RowSource& source, int64_t rows,
                        std::span<const MixedTask> tasks, const FiniteReporter& reporter) {
   STOCH_CHECK(!tasks.empty() && tasks.size() <= kMaxScTasks);
-  const MixedPart& first_part = tasks[0].weight->rest;
-  const ScDims& dims = first_part.view.dims;
-  const ScTraits& traits = ctx.tables.Traits(first_part.op());
   const bool fused = rows == 1 && ctx.observer == nullptr && PicksItself(source, tasks);
-  std::array<int64_t, kMaxScTasks> out_features{};
-  for (size_t i = 0; i < tasks.size(); ++i) out_features[i] = tasks[i].weight->rest.view.rows;
   Scratch of_call(ctx.workspace);
   PreparedRows all;
   all.lengths = TakeSlots(of_call, rows, tasks);
   for (int64_t first = 0; first < rows;) {
-    const int64_t left = std::min<int64_t>(rows - first, kMaxDecodeTokens);
-    const ScPlan plan = PlanMixedDecode(
-        ctx.traits, traits, {left, dims.dims, std::span<const int64_t>(out_features).first(tasks.size())}, fused);
-    const int64_t some = std::min<int64_t>(left, plan.tile_tokens);
-    Scratch scratch(ctx.workspace);
-    std::array<ScTaskLengths, kMaxScTasks> lengths = all.lengths;
-    std::array<ScLinearTask, kMaxScTasks> products;
-    for (size_t i = 0; i < tasks.size(); ++i) {
-      RowSlots& slots = lengths[i].slots;
-      if (slots.slots != nullptr) slots.slots += first * slots.per_row;
-      products[i] = {tasks[i].weight->rest.view, tasks[i].out};
-      products[i].out.data += first * tasks[i].out.stride;
-    }
-    RowSource from = source;
-    from.x += first * source.x_stride;
-    if (from.x2 != nullptr) from.x2 += first * source.x2_stride;
-    ScActivationView a;
-    a.tokens = some;
-    if (!fused) a = Prepare(ctx, scratch, from, some, tasks, lengths, reporter);
-    LaunchScDecodeMixed(ctx, plan, a, from, reporter, products.data(), lengths.data(), static_cast<int>(tasks.size()));
-    first += some;
+    const Share share = ShareOf(source, tasks, all.lengths, first);
+    const int64_t looked_up = LookUpSome(ctx, share, rows - first, tasks.size(), reporter);
+    first += looked_up > 0 ? looked_up : DecodeSome(ctx, share, rows - first, tasks.size(), fused, reporter);
   }
   ShowLengths(ctx, site, tasks, all, rows);
 }
@@ -168,7 +208,13 @@ int64_t MixedDecodeScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, st
       most = std::max(most, PlanMixedDecode(gpu, traits, {n, in_features, some}, false).scratch_bytes());
     }
   }
-  return most + PreparedSlotBytes(spec, in_features, std::min<int64_t>(tokens, kMixedDecodeRows));
+  const ScDims dims = MakeScDims(in_features, spec.sc->config.chunk_d);
+  constexpr int64_t kAlignment = 256;
+  const int64_t prepared =
+      std::min(tokens, kMixedTableRows) * (dims.padded + dims.chunks * static_cast<int64_t>(sizeof(float))) +
+      2 * kAlignment;
+  most = std::max(most, prepared + MixedTableScratchBytes(gpu, spec, out_features, in_features, tokens));
+  return most + PreparedSlotBytes(spec, in_features, std::min<int64_t>(tokens, kMixedLookupRows));
 }
 
 }  // namespace stoch::cuda

@@ -12,6 +12,7 @@
 #include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/observe.h"
 #include "kernels/cuda/mixed/prompt.h"
+#include "kernels/cuda/mixed/table.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/sc/linear.h"
 
@@ -197,8 +198,12 @@ int64_t MixedLinearScratchBytes(const LinearSpec& spec, int64_t out_features, in
 
 std::string MixedKernel(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t tokens,
                         const std::string& uniform) {
+  const bool decodes = tokens <= kMixedLookupRows && DecodesMixed(gpu, spec, in_features);
+  const ScKernel lookup =
+      decodes ? MixedLookupKernel(gpu, spec, in_features, MixedTablePass(tokens)) : ScKernel::kGeneric;
+  if (lookup != ScKernel::kGeneric) return "mixed " + std::string(ScKernelName(lookup));
   if (tokens >= kMixedPromptRows && PromptsMixed(gpu, spec, in_features)) return "mixed prefill-wgmma";
-  if (tokens <= kMixedDecodeRows && DecodesMixed(gpu, spec, in_features)) return "mixed decode";
+  if (decodes && tokens <= kMixedDecodeRows) return "mixed decode";
   const ScLengthRule* rule = spec.extras == nullptr ? nullptr : spec.extras->lengths.get();
   if (tokens >= kSortedRows && CanSort(*spec.sc, rule)) return "rows by length, each " + uniform;
   return "mixed";

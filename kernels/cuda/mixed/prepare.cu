@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block a row: it stands in front of every linear of a decode step, so f(x) stays in shared memory between the norm,
-// the metrics and the quantizer.
+// A block a row, or a cluster of blocks where few rows are long: it stands in front of every linear of a decode step, so
+// f(x) stays in shared memory between the norm, the metrics and the quantizer.
+#include <algorithm>
+
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/block_reduce.cuh"
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/mixed/prepare.h"
 #include "kernels/cuda/prologue/norm_factor.cuh"
+#include "kernels/cuda/runtime/cluster_launch.h"
 #include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda {
@@ -17,6 +21,8 @@ constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kMaxChunkDims = 128;
 constexpr int kEach = kMaxChunkDims / kWarp;  // elements of a chunk that a lane quantizes
+constexpr int kMaxRanks = 8;                  // blocks of a row
+constexpr int64_t kMaxClusterRows = 32;       // more fill the GPU
 
 struct PrepareArgs {
   RowSource source;
@@ -28,19 +34,22 @@ struct PrepareArgs {
   FiniteReporter reporter;
   int count = 0;
   bool needs_l2 = false;
+  bool needs_amax = false;  // of whole rows
+  int ranks = 1;            // blocks of a row
+  int64_t rank_chunks = 0;  // that one of them takes
   PrepareTask tasks[kMaxScTasks];
 };
 
 struct PrepareShared {
   float fold[kRowLanes];
   uint32_t largest[kWarps];
+  uint32_t of_block;  // the largest of them
 };
 
-// Slots of the tasks with a metric of the whole row.
+// Slots of the tasks with a metric of the whole row, by its first block. Sums of squares: where a row is one block's.
 __device__ void DispatchRow(const PrepareArgs& args, int64_t row, const float* values, PrepareShared& shared) {
   uint32_t bits = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) bits = max(bits, shared.largest[w]);
+  for (int r = 0; r < args.ranks; ++r) bits = max(bits, *Cluster::At(&shared.of_block, r));
   const float amax = BitsToFloat(bits);
   float l2 = 0.0f;
   if (args.needs_l2) {
@@ -63,12 +72,12 @@ __device__ void DispatchRow(const PrepareArgs& args, int64_t row, const float* v
   }
 }
 
-// A warp a chunk.
-__device__ void QuantizeChunks(const PrepareArgs& args, int64_t row, const float* values) {
+// A warp a chunk, of chunks [first, end), whose numbers `values` are.
+__device__ void QuantizeChunks(const PrepareArgs& args, int64_t row, const float* values, int64_t first, int64_t end) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int64_t c = threadIdx.x / kWarp; c < args.dims.chunks; c += kWarps) {
+  for (int64_t c = first + threadIdx.x / kWarp; c < end; c += kWarps) {
     const int n = static_cast<int>(args.dims.chunk_dims(c));
-    const float* from = values + c * args.dims.chunk_d;
+    const float* from = values + (c - first) * args.dims.chunk_d;
     float x[kEach];
     uint32_t largest = 0;
 #pragma unroll
@@ -103,8 +112,14 @@ template <Prologue P>
 __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_constant__ PrepareArgs args) {
   extern __shared__ __align__(16) float values[];  // [dims]: f(x)
   __shared__ PrepareShared shared;
-  const int64_t row = blockIdx.x;
+  const int64_t row = blockIdx.x / static_cast<unsigned>(args.ranks);
+  const int64_t rank = blockIdx.x % static_cast<unsigned>(args.ranks);
   const int64_t dims = args.dims.dims;
+  const int64_t first = rank * args.rank_chunks;
+  const int64_t last = min(first + args.rank_chunks, args.dims.chunks);
+  const int64_t begin = first * args.dims.chunk_d;
+  const int64_t end = min(last * args.dims.chunk_d, dims);
+  const bool is_cluster = args.ranks > 1 && args.needs_amax;
   StartNext();
   WaitForPrevious();
   const float* x = args.source.x + row * args.source.x_stride;
@@ -113,16 +128,29 @@ __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_const
   if constexpr (P == Prologue::kRmsNorm) r = NormFactor(x, dims, args.source.norm_eps, shared.fold);
   uint32_t largest = 0;
 #pragma unroll 8
-  for (int64_t i = threadIdx.x; i < dims; i += kThreads) {
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     const float value = PrologueValue<P>(args.source, x, x2, r, i);
-    values[i] = value;
+    values[i - begin] = value;
     largest = max(largest, FloatToBits(value) & 0x7fffffffu);
   }
   largest = __reduce_max_sync(kAllLanes, largest);
   if (threadIdx.x % kWarp == 0) shared.largest[threadIdx.x / kWarp] = largest;
   __syncthreads();
-  QuantizeChunks(args, row, values);
-  DispatchRow(args, row, values, shared);
+  if (threadIdx.x < kWarp) {
+    static_assert(kWarps == kWarp);
+    const uint32_t of_block = __reduce_max_sync(kAllLanes, shared.largest[threadIdx.x]);
+    if (threadIdx.x == 0) shared.of_block = of_block;
+  }
+  if (is_cluster) Cluster::Arrive();
+  QuantizeChunks(args, row, values, first, last);
+  if (!args.needs_amax) return;
+  if (is_cluster) {
+    Cluster::Wait();
+  } else {
+    __syncthreads();
+  }
+  if (rank == 0) DispatchRow(args, row, values, shared);
+  if (is_cluster) Cluster::Sync();  // until then the first block reads what the others have
 }
 
 }  // namespace
@@ -151,11 +179,19 @@ ScActivationView LaunchPrepareRows(DeviceContext& ctx, Scratch& scratch, const R
     const LengthView& view = tasks[i].view;
     const bool of_row = tasks[i].slots != nullptr && view.scope != ScLengthScope::kChunk;
     args.needs_l2 = args.needs_l2 || (of_row && view.metric != ScMetric::kAmax);
+    args.needs_amax = args.needs_amax || of_row;
   }
-  const size_t shared = static_cast<size_t>(dims.dims) * sizeof(float);
+  // Up to kWarps chunks a block has a warp for each.
+  int ranks = 1;
+  if (ctx.traits.has_clusters && !args.needs_l2 && tokens <= kMaxClusterRows) {
+    while (ranks < kMaxRanks && dims.chunks > ranks * kWarps / 2) ranks *= 2;
+    if (dims.chunks <= kWarps) ranks = 1;
+  }
+  args.ranks = ranks;
+  args.rank_chunks = (dims.chunks + ranks - 1) / ranks;
+  const size_t shared = static_cast<size_t>(std::min(args.rank_chunks * dims.chunk_d, dims.dims)) * sizeof(float);
   const auto kernel = DispatchPrologue(source.prologue, [](auto p) { return PrepareRowsKernel<p>; });
-  AllowShared(ctx, kernel, shared);
-  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(tokens)), dim3(kThreads), shared, args);
+  LaunchClusters(ctx, kernel, dim3(static_cast<unsigned>(tokens * ranks)), kThreads, shared, args, ranks);
   return {dims, tokens, args.codes, args.scales};
 }
 

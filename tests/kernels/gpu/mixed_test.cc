@@ -87,37 +87,43 @@ struct LinearCase {
   LinearSpec spec;
   bool decodes = false;  // few rows by the kernels of decode steps
   bool prompts = false;  // from 33 rows on by binary tensor cores, where the GPU has wgmma
+  bool looks_up = true;  // of those that decode: 2 to 16 rows by look-ups that serve all of them
 };
 
-// The output of one call of two weights, with a norm before it.
-std::vector<float> RunLinear(Backend& backend, const LinearSpec& spec, int64_t rows, bool add, bool graph) {
+// The output of one call of a weight of each spec, with a norm before it.
+std::vector<float> RunSpecs(Backend& backend, const std::vector<LinearSpec>& specs, int64_t rows, bool add, bool graph,
+                            int64_t cols = kCols, Prologue prologue = Prologue::kRmsNorm) {
   const Device device = backend.devices()[0];
   LinearCall call;
   call.site = {3, "test_proj"};
-  call.prologue = Prologue::kRmsNorm;
+  call.prologue = prologue;
   call.add_to_out = add;
   call.norm_eps = 1e-5f;
   std::vector<std::unique_ptr<LinearWeight>> weights;
   std::vector<test::DeviceTensor> outs;
-  outs.reserve(2);
-  for (const int64_t out_features : {70, 33}) {
-    const std::vector<float> numbers = RandomFloats(100 + static_cast<uint64_t>(out_features), out_features * kCols);
+  outs.reserve(specs.size());
+  constexpr int64_t kOutFeatures[] = {70, 33, 48, 5};
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const int64_t out_features = kOutFeatures[i];
+    const std::vector<float> numbers = RandomFloats(100 + static_cast<uint64_t>(out_features), out_features * cols);
     WeightSource source;
     source.name = "w";
     source.rows = out_features;
-    source.cols = kCols;
+    source.cols = cols;
     source.host = numbers.data();
-    weights.push_back(backend.MakeLinear(device, {&source, 1}, spec));
+    weights.push_back(backend.MakeLinear(device, {&source, 1}, specs[i]));
     call.weights.push_back(weights.back().get());
     outs.emplace_back(backend, std::vector<int64_t>{rows, out_features}, RandomFloats(200, rows * out_features));
     call.outs.push_back(outs.back().view());
   }
   // Rows of different sizes, so that lengths differ.
-  std::vector<float> x_values = RandomFloats(7, rows * kCols);
-  const test::DeviceTensor x(backend, {rows, kCols}, x_values);
-  const test::DeviceTensor norm(backend, {kCols}, RandomFloats(9, kCols));
+  std::vector<float> x_values = RandomFloats(7, rows * cols);
+  const test::DeviceTensor x(backend, {rows, cols}, x_values);
+  const test::DeviceTensor norm(backend, {cols}, RandomFloats(9, cols));
+  const test::DeviceTensor x2(backend, {rows, cols}, RandomFloats(11, rows * cols));
   call.x = x.view();
-  call.norm_weight = norm.view();
+  if (prologue == Prologue::kRmsNorm) call.norm_weight = norm.view();
+  if (prologue == Prologue::kSiluMul) call.x2 = x2.view();
   for (int i = 0; i < (graph ? 3 : 1); ++i)
     backend.RunGraph(device, graph ? "mixed" : "", [&] { backend.Linear(call); });
   backend.CheckFinite(device);
@@ -127,6 +133,10 @@ std::vector<float> RunLinear(Backend& backend, const LinearSpec& spec, int64_t r
     result.insert(result.end(), values.begin(), values.end());
   }
   return result;
+}
+
+std::vector<float> RunLinear(Backend& backend, const LinearSpec& spec, int64_t rows, bool add, bool graph) {
+  return RunSpecs(backend, {spec, spec}, rows, add, graph);
 }
 
 std::vector<LinearCase> LinearCases() {
@@ -143,7 +153,13 @@ std::vector<LinearCase> LinearCases() {
   cases.push_back({"short rows", rows([](ScLengthRule* r) { r->levels = {90, 64, 7}; }), true, true});
   ScConfig full = Config(128);
   full.halve = false;
-  cases.push_back({"rows of up to 256", rows([](ScLengthRule* r) { r->levels = {256, 128, 48}; }, full), true});
+  cases.push_back({"rows of up to 256",
+                   rows(
+                       [](ScLengthRule* r) {
+                         r->levels = {256, 128, 48};
+                       },
+                       full),
+                   true, false, false});
   cases.push_back({"l2 and sign", rows([](ScLengthRule* r) {
                      r->metric = ScMetric::kL2;
                      r->sign = -1.0f;
@@ -229,18 +245,20 @@ std::string ExpectedKernel(const Backend& cuda, const LinearCase& c, int64_t row
   const LinearSpec plain{Precision::kSc, MakeScOperator(Config(128))};
   const std::vector<int64_t> out_features{70, 33};
   const bool wgmma = cuda.LinearKernel(plain, out_features, kCols, 1000).starts_with("prefill-wgmma");
+  if (c.decodes && c.looks_up && rows >= 2 && rows <= 128) return rows <= 4 ? "mixed few" : "mixed table";
   if (c.prompts && wgmma && rows >= 33) return "mixed prefill-wgmma";
   if (c.decodes && rows <= 32) return "mixed decode";
   return {};
 }
 
-// Few rows are a decode step, some at a time; more are one product on tensor cores, or, from 32 on, sorted by length.
+// One row is a decode step; some more look a weight up once for all of them; many are one product on tensor cores, or
+// sorted by length.
 TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
   STOCH_CUDA_OR_SKIP();
   const auto cpu = OpenBackend("cpu", {}, nullptr);
   const auto cuda = OpenBackend("cuda:0", {}, nullptr);
   for (const LinearCase& c : LinearCases()) {
-    for (const int64_t rows : {1, 2, 3, 5, 8, 9, 16, 17, 40, 200}) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 40, 128, 129, 200}) {
       SCOPED_TRACE(std::string(c.name) + ", rows " + std::to_string(rows));
       const std::string kernel = cuda->LinearKernel(c.spec, std::vector<int64_t>{70, 33}, kCols, rows);
       const std::string expected = ExpectedKernel(*cuda, c, rows);
@@ -248,7 +266,7 @@ TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
       ExpectSame(RunLinear(*cpu, c.spec, rows, false, false), RunLinear(*cuda, c.spec, rows, false, false));
     }
     SCOPED_TRACE(c.name);
-    for (const int64_t rows : {4, 33}) {
+    for (const int64_t rows : {4, 33, 140}) {
       ExpectSame(RunLinear(*cpu, c.spec, rows, true, false), RunLinear(*cuda, c.spec, rows, true, false));
     }
   }
@@ -259,10 +277,49 @@ TEST(CudaMixed, GraphsHaveTheSameBits) {
   STOCH_CUDA_OR_SKIP();
   const auto cpu = OpenBackend("cpu", {}, nullptr);
   for (const LinearCase& c : LinearCases()) {
-    for (const int64_t rows : {2, 40}) {
+    for (const int64_t rows : {2, 7, 14, 40, 140}) {
       SCOPED_TRACE(std::string(c.name) + ", rows " + std::to_string(rows));
       const auto cuda = OpenBackend("cuda:0", {}, nullptr);
       ExpectSame(RunLinear(*cpu, c.spec, rows, false, false), RunLinear(*cuda, c.spec, rows, false, true));
+    }
+  }
+}
+
+// Weights of one call whose rules differ have tables of their own; those of equal rules share a launch.
+TEST(CudaMixed, RulesOfOneCallDiffer) {
+  STOCH_CUDA_OR_SKIP();
+  const auto cpu = OpenBackend("cpu", {}, nullptr);
+  const auto cuda = OpenBackend("cuda:0", {}, nullptr);
+  const ScConfig config = Config(128);
+  const auto spec = [&](std::vector<int> levels, float hi) {
+    auto rule = RowRule(std::move(levels));
+    rule->hi = hi;
+    return LinearSpec{Precision::kSc, MakeScOperator(config), Extras(config, rule)};
+  };
+  const std::vector<LinearSpec> specs = {spec({128, 64, 24}, 40.0f), spec({128, 64, 24}, 20.0f),
+                                         spec({128, 64, 24}, 40.0f), spec({96, 0, 32}, 40.0f)};
+  for (const int64_t rows : {3, 6, 13, 20}) {
+    SCOPED_TRACE(rows);
+    ExpectSame(RunSpecs(*cpu, specs, rows, false, false), RunSpecs(*cuda, specs, rows, false, false));
+  }
+}
+
+// Rows of more chunks than a block has warps: of few of them a cluster finds the largest.
+TEST(CudaMixed, LongRowsHaveTheBitsOfTheCpu) {
+  STOCH_CUDA_OR_SKIP();
+  const auto cpu = OpenBackend("cpu", {}, nullptr);
+  const auto cuda = OpenBackend("cuda:0", {}, nullptr);
+  for (const ScMetric metric : {ScMetric::kAmax, ScMetric::kL2}) {
+    auto rule = RowRule({128, 64, 24});
+    rule->metric = metric;
+    rule->hi = metric == ScMetric::kAmax ? 60.0f : 500.0f;
+    const std::vector<LinearSpec> specs = {{Precision::kSc, MakeScOperator(Config(128)), Extras(Config(128), rule)}};
+    for (const int64_t cols : {4224, 5000, 14336}) {
+      for (const int64_t rows : {1, 3, 12, 35}) {
+        SCOPED_TRACE(std::to_string(cols) + " columns, rows " + std::to_string(rows));
+        ExpectSame(RunSpecs(*cpu, specs, rows, false, false, cols, Prologue::kSiluMul),
+                   RunSpecs(*cuda, specs, rows, false, false, cols, Prologue::kSiluMul));
+      }
     }
   }
 }
@@ -352,6 +409,61 @@ TEST(CudaMixed, DeepAttentionHasTheBitsOfTheCpu) {
     shape.max_context = 2048;
     EXPECT_EQ(test::Differences(test::RunAttention(*cpu, shape, passes), test::RunAttention(*cuda, shape, passes)), "")
         << static_cast<int>(metric);
+  }
+}
+
+// Prompts by tiles on tensor cores, where the GPU has wgmma: lengths that end inside a word, 0, and none beyond 64 (shorter
+// streams of K and V); heads that share keys, and contexts that several blocks take; then steps by the row kernel.
+TEST(CudaMixed, PromptAttentionHasTheBitsOfTheCpu) {
+  STOCH_CUDA_OR_SKIP();
+  const auto cpu = OpenBackend("cpu", {}, nullptr);
+  const auto cuda = OpenBackend("cuda:0", {}, nullptr);
+  struct Case {
+    std::vector<int> levels;
+    ScMetric metric;
+    int head_dim, num_heads, num_kv_heads, window;
+    float qk_hi, av_hi;
+    test::Passes passes;
+  };
+  const test::Passes one = {{{0, 300}}, {{0, 1}}, {{0, 170}}};
+  const test::Passes several = {{{0, 70}, {1, 5}, {2, 131}}, {{0, 1}, {1, 40}, {2, 1}}};
+  const std::vector<Case> cases = {
+      {{128, 96, 64}, ScMetric::kAmax, 128, 4, 1, 0, 8.0f, 0.3f, one},
+      {{128, 96, 64}, ScMetric::kAmax, 128, 4, 1, 0, 8.0f, 0.3f, several},
+      {{128, 64, 0}, ScMetric::kL2, 64, 4, 2, 0, 40.0f, 0.4f, one},
+      {{96, 90, 7}, ScMetric::kCrest, 128, 3, 1, 0, 1.0f, 1.0f, several},
+      {{64, 32, 8}, ScMetric::kAmax, 64, 8, 1, 0, 8.0f, 0.3f, several},
+      {{64, 48, 0}, ScMetric::kL2, 128, 4, 1, 0, 40.0f, 0.4f, one},
+      {{128, 96, 64}, ScMetric::kL2, 128, 4, 1, 100, 40.0f, 0.4f, one},
+      {{128, 96, 64}, ScMetric::kAmax, 128, 4, 1, 0, 8.0f, 0.2f, {{{0, 1100}}}},
+  };
+  size_t index = 0;
+  for (const Case& c : cases) {
+    SCOPED_TRACE("case " + std::to_string(index++));
+    test::AttentionShape shape;
+    shape.qk = shape.av = Config(0);
+    auto qk = RowRule(c.levels);
+    auto av = RowRule(c.levels);
+    qk->hi = c.qk_hi;
+    av->hi = c.av_hi;
+    qk->metric = av->metric = c.metric;
+    shape.qk_extras = Extras(shape.qk, qk);
+    shape.av_extras = Extras(shape.av, av);
+    shape.head_dim = c.head_dim;
+    shape.num_heads = c.num_heads;
+    shape.num_kv_heads = c.num_kv_heads;
+    shape.window = c.window;
+    shape.max_context = 1280;
+    const test::AttentionRows expected = test::RunAttention(*cpu, shape, c.passes);
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda, shape, c.passes)), "");
+    // Lengths do differ: neither all rows at the longest nor at the shortest give the same.
+    for (const int length : {c.levels.front(), c.levels.back()}) {
+      if (length == 0) continue;
+      test::AttentionShape uniform = shape;
+      uniform.qk_extras = uniform.av_extras = nullptr;
+      uniform.qk.stoc_len = uniform.av.stoc_len = length;
+      EXPECT_NE(test::Differences(expected, test::RunAttention(*cpu, uniform, c.passes)), "") << length;
+    }
   }
 }
 

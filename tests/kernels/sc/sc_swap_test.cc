@@ -47,6 +47,49 @@ TEST(ScSwapSides, NotEveryOperator) {
   EXPECT_FALSE(CanSwap(*MakeScOperator(config)));
 }
 
+// Every count of a shorter operator by the streams of the longest, and who has no such ranks.
+TEST(ScSwapRanks, EveryCountOfShorterStreams) {
+  ScConfig config;
+  config.halve = true;
+  config.stoc_len = 128;
+  const ScOperatorPtr longer = MakeScOperator(config);
+  const std::vector<uint64_t> swapped = SwapStreams(*longer);
+  const auto words = static_cast<size_t>(longer->stream_words);
+  for (const int length : {1, 7, 24, 64, 90, 96, 127, 128}) {
+    config.stoc_len = length;
+    const ScOperatorPtr shorter = MakeScOperator(config);
+    const auto ranks = SwappedRanks(*shorter, *longer);
+    ASSERT_TRUE(ranks.has_value()) << length;
+    for (int mask = 0; mask < longer->masks; ++mask) {
+      const auto row = static_cast<size_t>(mask * longer->levels);
+      for (int a = 0; a < longer->levels; ++a) {
+        const int rank = (*ranks)[row + static_cast<size_t>(a)];
+        ASSERT_LE(rank, length);
+        for (int b = 0; b < longer->levels; ++b) {
+          ASSERT_EQ(Ones(&swapped[(row + static_cast<size_t>(b)) * words], rank),
+                    shorter->count(mask & (shorter->masks - 1), a, b))
+              << length << " " << mask << " " << a << " " << b;
+        }
+      }
+    }
+  }
+}
+
+TEST(ScSwapRanks, NotOfEveryOperator) {
+  ScConfig config;
+  config.halve = true;
+  config.stoc_len = 64;
+  const ScOperatorPtr half = MakeScOperator(config);
+  config.stoc_len = 128;
+  const ScOperatorPtr whole = MakeScOperator(config);
+  EXPECT_FALSE(SwappedRanks(*whole, *half).has_value());
+  // Free-running streams: a shorter one is the longer one's bits of its own cycles, which lie apart.
+  config.gate = ScGate::kAnd;
+  const ScOperatorPtr whole_and = MakeScOperator(config);
+  config.stoc_len = 64;
+  EXPECT_FALSE(SwappedRanks(*MakeScOperator(config), *whole_and).has_value());
+}
+
 INSTANTIATE_TEST_SUITE_P(Lengths, ScSwap, testing::Values(0, 64, 128));
 
 }  // namespace

@@ -5,70 +5,16 @@
 // producer thread that copies the stages of its range of positions into a ring they share. A warpgroup makes its codes
 // thermometers in registers; a stage serves 256 rows, so that copies stay well below what the L2 gives.
 #include "kernels/base/check.h"
+#include "kernels/cuda/attention/wide/multiply.cuh"
 #include "kernels/cuda/attention/wide/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
-#include "kernels/cuda/device/hopper.cuh"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/cuda/sc/tensor_core/operand.cuh"
 #include "kernels/math/quantize.h"
 
 namespace stoch::cuda {
 namespace {
 
-constexpr int kGroups = 2;                  // four with a slot each have too few registers to keep products in flight
-constexpr int kOwn = kWideSlots / kGroups;  // slots of a warpgroup
-constexpr int kConsumers = 128 * kGroups;
-constexpr int kThreads = kConsumers + 128;
-// What the consumers take beyond the even share of a launch of kThreads, the producer's warpgroup gives back.
-constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
-constexpr int kProducerRegisters = 24;
-constexpr int kConsumerRegisters = ((kGroups + 1) * kLaunchRegisters - kProducerRegisters) / kGroups / 8 * 8;
-
-// The ring of stages as one thread walks it.
-struct Ring {
-  uint32_t base;  // shared address of: full barriers, empty barriers, stages at kWideRingHeader
-  int stages;
-  int slot = 0;
-  uint32_t phase = 0;
-  __device__ uint32_t full(int i) const { return base + 8 * static_cast<uint32_t>(i); }
-  __device__ uint32_t empty(int i) const { return base + 8 * static_cast<uint32_t>(kMaxWideStages + i); }
-  __device__ uint32_t stage(int i, int bytes) const {
-    return base + kWideRingHeader + static_cast<uint32_t>(i * bytes);
-  }
-  __device__ void Next() {
-    if (++slot == stages) {
-      slot = 0;
-      phase ^= 1;
-    }
-  }
-};
-
-__device__ __forceinline__ void Arrive(uint32_t barrier, bool condition) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n"
-      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(barrier),
-      "r"(static_cast<int>(condition))
-      : "memory");
-}
-
-// Words of a step of codes that are never negative: as StepOperand.
-template <int kWords, int kStep>
-__device__ __forceinline__ void PositiveOperand(uint32_t (&a)[4], const PackedRanks (&ranks)[2], uint32_t minus_one) {
-  const auto word = [&](auto unit, const PackedRanks& packed) {
-    constexpr int kWord = unit % kWords;
-    const uint32_t rank = packed.template rank<unit / kWords>();
-    if constexpr (kWord == 0) return __funnelshift_lc(minus_one, 0u, rank);
-    if constexpr (kWord + 1 == kWords)
-      return __funnelshift_rc(minus_one, 0u, MultiplyAdd(rank, minus_one, 32 * kWords));
-    return __funnelshift_lc(minus_one, 0u,
-                            static_cast<uint32_t>(__viaddmax_s32(static_cast<int>(rank), -32 * kWord, 0)));
-  };
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    a[i] = word(std::integral_constant<int, 2 * kStep>(), ranks[i]);
-    a[2 + i] = word(std::integral_constant<int, 2 * kStep + 1>(), ranks[i]);
-  }
-}
+using namespace attention_wide;  // NOLINT(google-build-using-namespace): of this file
 
 // What a warpgroup multiplies: one head of one tile.
 struct Slot {
@@ -107,77 +53,6 @@ struct Place {
   }
 };
 
-template <int kWords, int kColumns, bool kSigned>
-struct Consumer {
-  static constexpr int kUnitBytes = kColumns * 16;
-  static constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes;
-  static constexpr int kAccumulators = kColumns / 2;
-  Ring ring;
-  bool releases;  // lane 0 hands stages back for its warp
-  uint32_t minus_one;
-  int held = -1;  // stage whose products may not be finished
-  int32_t acc[kOwn][kAccumulators];
-
-  __device__ __forceinline__ void Release() {
-    Arrive(ring.empty(held), releases && held >= 0);
-    held = -1;
-  }
-  __device__ __forceinline__ void Finish() {
-    WgmmaWait<0>(acc[0]);
-    WgmmaWait<0>(acc[1]);
-    Release();
-  }
-  __device__ void Skip(int stages) {
-    for (int i = 0; i < stages; ++i) {
-      BarrierWait(ring.full(ring.slot), ring.phase);
-      Arrive(ring.empty(ring.slot), releases);
-      ring.Next();
-    }
-  }
-
-  // Adds one stage to acc, or sets acc; codes: of each slot's two rows. kWords pairs of steps: while one pair
-  // multiplies, the next one's operands are made.
-  template <bool kFirst>
-  __device__ __forceinline__ void Multiply(const uint32_t (&codes)[kOwn][2]) {
-    const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kWideRingHeader) +
-                                 static_cast<uint32_t>(ring.slot) * (kStageBytes >> 4));
-    Unrolled<kOwn>([&](auto own) {
-      const PackedRanks ranks[2] = {DirectRanks<kWords>(codes[own][0]), DirectRanks<kWords>(codes[own][1])};
-      Unrolled<kWords>([&](auto pair) {
-        uint32_t a[2][4];
-        if constexpr (kSigned) {
-          StepOperand<kWords, 2 * pair>(a[0], codes[own], ranks, minus_one);
-          StepOperand<kWords, 2 * pair + 1>(a[1], codes[own], ranks, minus_one);
-        } else {
-          PositiveOperand<kWords, 2 * pair>(a[0], ranks, minus_one);
-          PositiveOperand<kWords, 2 * pair + 1>(a[1], ranks, minus_one);
-        }
-        Pin(a[0]);
-        Pin(a[1]);
-        if constexpr (own == 0 && pair == 0) BarrierWait(ring.full(ring.slot), ring.phase);
-        WgmmaFence();
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          Wgmma<kColumns>::Bits(acc[own], a[i], Descriptor(low + (4 * pair + 2 * i) * (kUnitBytes >> 4)),
-                                pair + i > 0 || !kFirst);
-        }
-        WgmmaCommit();
-        WgmmaWait<1>(acc[own]);
-        if constexpr (own == 0 && pair == 0 && !kFirst) Release();
-      });
-      uint32_t a[4];
-      CorrectionOperand(a, codes[own], ranks);
-      Pin(a);
-      WgmmaFence();
-      Wgmma<kColumns>::Bytes(acc[own], a, Descriptor(low + 4 * kWords * (kUnitBytes >> 4)));
-      WgmmaCommit();
-      WgmmaWait<1>(acc[own]);
-    });
-    held = ring.slot;
-    ring.Next();
-  }
-};
-
 constexpr int kNoWindow = 1 << 30;  // more positions than there are
 
 template <int kWord>
@@ -196,11 +71,16 @@ struct RowState {
   float largest[2];
 };
 
+// The gains of all rows of a block whose rows have lengths of their own, next to the states.
+using RowGains = float[kQueryTile];
+constexpr int64_t kGainBytes = kWideSlots * sizeof(RowGains);
+
 // Counts of one block of keys to memory, and the largest products of count and scales of rows row, row + 8.
 // Visible are keys [hidden, visible) to `row` and `apart` later to row + 8. kEdge: not all keys are visible to all rows.
 template <bool kEdge>
 __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t (&acc)[64], const float* k_scales,
-                                            int hidden, int visible, int apart, int16_t* to, RowState& state) {
+                                            int hidden, int visible, int apart, int16_t* to, RowState& state,
+                                            const float (&gains)[2]) {
 #pragma unroll
   for (int quarter = 0; quarter < 4; ++quarter) {
     const float4 low = __ldg(reinterpret_cast<const float4*>(k_scales + 32 * quarter));
@@ -215,7 +95,7 @@ __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t 
         packed[r] = __byte_perm(static_cast<uint32_t>(pair[0]), static_cast<uint32_t>(pair[1]), 0x5410);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const float product = __fmul_rn(__fmul_rn(static_cast<float>(pair[j]), args.qk.gain),
+          const float product = __fmul_rn(__fmul_rn(static_cast<float>(pair[j]), gains[i]),
                                           __fmul_rn(state.q_scale[i], scales[2 * r + j]));
           const int of_row = 32 * quarter + 2 * r + j - apart * i;
           if (!kEdge || (of_row >= hidden && of_row < visible)) {
@@ -230,11 +110,13 @@ __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t 
 }
 
 // `slots` are in shared memory, as are `codes`, [slot][dim / 16] kConsumers apart, and `states`, kConsumers apart.
-template <int kWords, int kHeadDim>
-__device__ __forceinline__ void ConsumeScores(const WideArgs& args, Consumer<kWords, kWideKeys, true>& consumer,
-                                              const Slot* slots, int begin, int end, uint2* codes, RowState* states) {
+template <int kWords, int kHeadDim, bool kMixed>
+__device__ __forceinline__ void ConsumeScores(const WideArgs& args, Consumer<kWords, kWideKeys, true, kMixed>& consumer,
+                                              const Slot* slots, int begin, int end, uint2* codes, RowState* states,
+                                              RowGains* gains) {
   constexpr int kBlocks = kHeadDim / 16;
   const float lowest = __uint_as_float(0xff800000u);
+#pragma unroll
   for (int own = 0; own < kOwn; ++own) {
     const Slot& slot = slots[own];
     RowState* state = states + own * kConsumers;
@@ -243,9 +125,15 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, Consumer<kWo
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = RowOf() + 8 * i;
+      if constexpr (kMixed) consumer.is_level[own][i] = 0;
       if (row >= slot.tile.num_rows) continue;
       const int64_t vector = int64_t{slot.tile.first_row + row} * args.attention.num_heads + slot.head;
       state->q_scale[i] = args.q.scales[vector];
+      if constexpr (kMixed) {
+        const RankTable& table = args.lengths.qk_ranks[args.lengths.q_slots[vector]];
+        consumer.is_level[own][i] = table.ranks == nullptr ? 0x01010101u : 0u;
+        gains[own][row] = table.gain;
+      }
       const uint32_t* words = args.q.words + vector * (kHeadDim / 4) + QuadLane();
       for (int b = 0; b < kBlocks; ++b) {
         reinterpret_cast<uint32_t*>(codes + (own * kBlocks + b) * kConsumers)[i] = words[4 * b];
@@ -280,11 +168,13 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, Consumer<kWo
       const int window = args.attention.window > 0 ? args.attention.window : kNoWindow;
       const int hidden = position + 1 - window - key - 8 * QuadLane();
       RowState now = states[own * kConsumers];
+      float of_rows[2] = {args.qk.gain, args.qk.gain};
+      if constexpr (kMixed) of_rows[0] = gains[own][RowOf()], of_rows[1] = gains[own][RowOf() + 8];
       if (key + kWideKeys <= slot.tile.PositionOf(0) + 1 &&
           key >= FirstSeen(args.attention, slot.tile.PositionOf(kQueryTile - 1))) {
-        StoreScores<false>(args, consumer.acc[own], k_scales, hidden, visible, 0, to, now);
+        StoreScores<false>(args, consumer.acc[own], k_scales, hidden, visible, 0, to, now, of_rows);
       } else {
-        StoreScores<true>(args, consumer.acc[own], k_scales, hidden, visible, slot.tile.Apart(), to, now);
+        StoreScores<true>(args, consumer.acc[own], k_scales, hidden, visible, slot.tile.Apart(), to, now, of_rows);
       }
       states[own * kConsumers] = now;
     });
@@ -307,7 +197,7 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, Consumer<kWo
 }
 
 // Sums of p v of one slot: to memory, or, where they are all of it, as outputs.
-template <int kHeadDim>
+template <int kHeadDim, bool kMixed>
 __device__ __forceinline__ void StoreValues(const WideArgs& args, const int32_t (&acc)[kHeadDim / 2],
                                             const Slot& slot) {
   const int column = 2 * QuadLane();
@@ -325,20 +215,25 @@ __device__ __forceinline__ void StoreValues(const WideArgs& args, const int32_t 
       continue;
     }
     const float scale = args.p_scales[slot.first_row + row];
+    float gain = args.av.gain;
+    if constexpr (kMixed) {
+      const int64_t vector = int64_t{slot.tile.first_row + row} * args.attention.num_heads + slot.head;
+      gain = args.lengths.av_ranks[args.lengths.p_slots[vector]].gain;
+    }
     float* to = args.attention.out + int64_t{slot.tile.first_row + row} * args.attention.out_stride +
                 int64_t{slot.head} * kHeadDim + column;
 #pragma unroll
     for (int n = 0; n < kHeadDim / 8; ++n) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        to[8 * n + j] = __fmul_rn(__fmul_rn(static_cast<float>(acc[4 * n + 2 * i + j]), args.av.gain), scale);
+        to[8 * n + j] = __fmul_rn(__fmul_rn(static_cast<float>(acc[4 * n + 2 * i + j]), gain), scale);
       }
     }
   }
 }
 
-template <int kWords, int kHeadDim>
-__device__ __forceinline__ void ConsumeValues(const WideArgs& args, Consumer<kWords, kHeadDim, false>& consumer,
+template <int kWords, int kHeadDim, bool kMixed>
+__device__ __forceinline__ void ConsumeValues(const WideArgs& args, Consumer<kWords, kHeadDim, false, kMixed>& consumer,
                                               const Slot* slots, int begin, int end) {
   const int length = min(max(slots[0].length(), slots[1].length()), end);
   int t = begin;
@@ -379,17 +274,17 @@ __device__ __forceinline__ void ConsumeValues(const WideArgs& args, Consumer<kWo
       });
     }
     consumer.Finish();
-    Unrolled<kOwn>([&](auto own) { StoreValues<kHeadDim>(args, consumer.acc[own], slots[own]); });
+    Unrolled<kOwn>([&](auto own) { StoreValues<kHeadDim, kMixed>(args, consumer.acc[own], slots[own]); });
   }
   for (; t < end; t += 64) consumer.Skip(4);
 }
 
-template <int kWords, int kHeadDim, bool kValues>
+template <int kWords, int kHeadDim, bool kValues, bool kMixed>
 __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_constant__ WideArgs args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
   constexpr int kColumns = kValues ? kHeadDim : kWideKeys;
-  using Multiplier = Consumer<kWords, kColumns, !kValues>;
+  using Multiplier = Consumer<kWords, kColumns, !kValues, kMixed>;
   constexpr int kStep = kValues ? 64 : kWideKeys;  // positions of kSteps stages
   constexpr int kSteps = kValues ? 4 : kHeadDim / 16;
   __shared__ Slot slots[kWideSlots];
@@ -429,11 +324,13 @@ __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_c
     const Slot* own = slots + warp / 4 * kOwn;
     Multiplier consumer{ring, threadIdx.x % 32 == 0, args.minus_one};
     if constexpr (kValues) {
-      ConsumeValues<kWords, kHeadDim>(args, consumer, own, begin, end);
+      ConsumeValues<kWords, kHeadDim, kMixed>(args, consumer, own, begin, end);
     } else {
       uint2* codes = reinterpret_cast<uint2*>(ring_memory + kWideRingHeader + stages * Multiplier::kStageBytes);
       RowState* states = reinterpret_cast<RowState*>(codes + kOwn * kSteps * kConsumers);
-      ConsumeScores<kWords, kHeadDim>(args, consumer, own, begin, end, codes + threadIdx.x, states + threadIdx.x);
+      auto* gains = reinterpret_cast<RowGains*>(states + kOwn * kConsumers);
+      ConsumeScores<kWords, kHeadDim, kMixed>(args, consumer, own, begin, end, codes + threadIdx.x,
+                                              states + threadIdx.x, gains + warp / 4 * kOwn);
     }
   }
 #else
@@ -441,16 +338,21 @@ __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_c
 #endif
 }
 
-template <bool kValues>
+template <bool kValues, bool kMixed>
 void Launch(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges) {
   const bool wide = args.attention.kv.head_dim == 128;
   const bool long_streams = (kValues ? args.av : args.qk).stream_words == 4;
-  auto* kernel = long_streams ? (wide ? &WideProductsKernel<4, 128, kValues> : &WideProductsKernel<4, 64, kValues>)
-                              : (wide ? &WideProductsKernel<2, 128, kValues> : &WideProductsKernel<2, 64, kValues>);
-  const int stages = kValues ? plan.value_stages : plan.score_stages;
-  const int64_t bytes = kValues ? plan.value_shared_bytes : plan.score_shared_bytes;
-  STOCH_CHECK(kWideRingHeader + stages * (kValues ? plan.value_stage_bytes : plan.score_stage_bytes) <= bytes);
-  STOCH_CHECK(stages <= kMaxWideStages);
+  auto* kernel =
+      long_streams
+          ? (wide ? &WideProductsKernel<4, 128, kValues, kMixed> : &WideProductsKernel<4, 64, kValues, kMixed>)
+          : (wide ? &WideProductsKernel<2, 128, kValues, kMixed> : &WideProductsKernel<2, 64, kValues, kMixed>);
+  const int64_t stage_bytes = kValues ? plan.value_stage_bytes : plan.score_stage_bytes;
+  int stages = kValues ? plan.value_stages : plan.score_stages;
+  int64_t bytes = kValues ? plan.value_shared_bytes : plan.score_shared_bytes;
+  STOCH_CHECK(kWideRingHeader + stages * stage_bytes <= bytes);
+  if (kMixed && !kValues) bytes += kGainBytes;
+  if (bytes > ctx.traits.max_shared_bytes - kWideStaticBytes) --stages, bytes -= stage_bytes;
+  STOCH_CHECK(stages >= 2 && stages <= kMaxWideStages);
   AllowShared(ctx, kernel, static_cast<size_t>(bytes));
   const int blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * args.kv_heads * plan.parts;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(ranges));
@@ -461,11 +363,11 @@ void Launch(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int6
 }  // namespace
 
 void LaunchWideScores(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges) {
-  Launch<false>(ctx, plan, args, ranges);
+  args.is_mixed ? Launch<false, true>(ctx, plan, args, ranges) : Launch<false, false>(ctx, plan, args, ranges);
 }
 
 void LaunchWideValues(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges) {
-  Launch<true>(ctx, plan, args, ranges);
+  args.is_mixed ? Launch<true, true>(ctx, plan, args, ranges) : Launch<true, false>(ctx, plan, args, ranges);
 }
 
 }  // namespace stoch::cuda

@@ -6,6 +6,8 @@
 // quotients from the fast units, with bounds on both sides, and computes exactly where the bounds leave two levels.
 #include "kernels/cuda/attention/wide/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/lengths.cuh"
+#include "kernels/cuda/sc/tensor_core/operand.cuh"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
 #include "kernels/math/reduce.h"
@@ -182,6 +184,24 @@ __device__ __noinline__ float LargestWeight(const Row& row, float sum) {
   return WarpMax(largest);
 }
 
+// The signed metric of a row of probabilities.
+__device__ __forceinline__ float MetricOf(const LengthView& rule, const Row& row, float sum) {
+  // The largest exponential is that of 0.
+  const float largest = 1.0f / sum;
+  if (rule.metric == ScMetric::kAmax) return SignedMetric(rule, largest, 0.0f);
+  float squares[kEach] = {};
+  const int begin = row.first / kStep * kStep;
+  for (int t = begin + static_cast<int>(threadIdx.x % 32) * kEach; t < row.length; t += kStep) {
+    const Positions at(row, t);
+    FirstPass::Unroll([&](auto i) {
+      if (!row.Sees(t + i)) return;
+      const float p = ExpBelow(at.template Below<i>(row)) / sum;
+      squares[i] = Fma(p, p, squares[i]);
+    });
+  }
+  return SignedMetric(rule, largest, Sqrt(FoldRow(squares)));
+}
+
 // How levels come from exponentials.
 struct Quantizer {
   float sum;
@@ -213,9 +233,25 @@ struct Quantizer {
   }
 };
 
-// Codes of kEach positions from t on.
-template <bool kFull>
-__device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, int t) {
+// Levels of kEach positions from t on, a multiple of kEach, to ranks of the row's length.
+__device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t (&level)[kEach], const uint2& packed,
+                                         int t) {
+  if (table.ranks == nullptr) return make_uint2(DirectRanks<4>(packed.x).packed, DirectRanks<4>(packed.y).packed);
+  static_assert(kRankMasks % kEach == 0);
+  const uint2 classes = __ldg(reinterpret_cast<const uint2*>(table.class_of + (t & (kRankMasks - 1))));
+  uint32_t ranks[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const uint32_t row = (i < 4 ? classes.x : classes.y) >> (8 * (i % 4)) & 0xff;
+    const uint32_t rank = __ldg(table.ranks + row * RankTable::kLevels + (level[i] & 0x7f));
+    ranks[i / 4] |= rank << (8 * (i % 4));
+  }
+  return make_uint2(ranks[0], ranks[1]);
+}
+
+// Codes of kEach positions from t on. kMixed: ranks of them.
+template <bool kFull, bool kMixed>
+__device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, const RankTable& table, int t) {
   const Positions at(row, t);
   float v[kEach];
   Positions::Load(row.v_scales + t, v);
@@ -241,9 +277,12 @@ __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantize
     return __byte_perm(__byte_perm(level[i], level[i + 1], 0x0040), __byte_perm(level[i + 2], level[i + 3], 0x0040),
                        0x5410);
   };
-  return make_uint2(pack(0), pack(4));
+  const uint2 packed = make_uint2(pack(0), pack(4));
+  if constexpr (kMixed) return (packed.x | packed.y) == 0 ? packed : RanksOf(table, level, packed, t);
+  return packed;
 }
 
+template <bool kMixed>
 __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs args) {
   __shared__ float2 candidates[kWarps][kCandidates];
   const AttentionArgs& a = args.attention;
@@ -271,8 +310,9 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
   const int position = tile.PositionOf(tile_row);
   row.first = FirstSeen(a, position);
   row.length = position + 1;
-  row.gain = args.qk.gain;
-  row.q_scale = args.q.scales[int64_t{tile.first_row + tile_row} * a.num_heads + head];
+  const int64_t vector = int64_t{tile.first_row + tile_row} * a.num_heads + head;
+  row.gain = kMixed ? args.lengths.qk_ranks[args.lengths.q_slots[vector]].gain : args.qk.gain;
+  row.q_scale = args.q.scales[vector];
   row.inv_sqrt = a.inv_sqrt;
   row.largest = FromOrderedBits(args.row_max[row_index]);
 
@@ -299,19 +339,26 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
   if (p_max < 0.0f) p_max = LargestWeight(row, sum);
   const float p_scale = BipolarScale(p_max, args.av.q_max);
   if (lane == 0) args.p_scales[row_index] = p_scale;
+  RankTable table;
+  if constexpr (kMixed) {
+    const LengthView& rule = args.lengths.av_rule;
+    const uint8_t slot = rule.has_rule ? SlotOfLevel(rule, FixedLevel(rule, MetricOf(rule, row, sum)), 0) : uint8_t{0};
+    if (lane == 0) args.lengths.p_slots[vector] = slot;
+    table = args.lengths.av_ranks[slot];
+  }
 
   const Quantizer quantizer(sum, p_scale, args.av.q_max, v_max);
   t = seen + lane * kEach;
   if (seen < min(full, whole)) {
-    *reinterpret_cast<uint2*>(to + t) = Codes<false>(row, quantizer, t);
+    *reinterpret_cast<uint2*>(to + t) = Codes<false, kMixed>(row, quantizer, table, t);
     t += kStep;
   }
   for (int begin = full; begin < whole; begin += kStep, t += kStep) {
-    *reinterpret_cast<uint2*>(to + t) = Codes<true>(row, quantizer, t);
+    *reinterpret_cast<uint2*>(to + t) = Codes<true, kMixed>(row, quantizer, table, t);
   }
   for (; t < padded; t += kStep) {
     uint2 codes{0, 0};
-    if (t < row.length) codes = Codes<false>(row, quantizer, t);
+    if (t < row.length) codes = Codes<false, kMixed>(row, quantizer, table, t);
     *reinterpret_cast<uint2*>(to + t) = codes;
   }
 }
@@ -328,8 +375,12 @@ __global__ void __launch_bounds__(kOutputThreads) WideOutputsKernel(const WideAr
   const int32_t* sums = args.sums + first_row * head_dim;
   for (int i = static_cast<int>(threadIdx.x); i < tile.num_rows * head_dim; i += kOutputThreads) {
     const int row = i / head_dim;
+    float gain = args.av.gain;
+    if (args.is_mixed) {
+      gain = args.lengths.av_ranks[args.lengths.p_slots[int64_t{tile.first_row + row} * a.num_heads + head]].gain;
+    }
     a.out[(tile.first_row + row) * a.out_stride + head * head_dim + i % head_dim] =
-        (static_cast<float>(sums[i]) * args.av.gain) * args.p_scales[first_row + row];
+        (static_cast<float>(sums[i]) * gain) * args.p_scales[first_row + row];
   }
 }
 
@@ -338,7 +389,8 @@ __global__ void __launch_bounds__(kOutputThreads) WideOutputsKernel(const WideAr
 void LaunchWideSoftmax(DeviceContext& ctx, const WideArgs& args) {
   const dim3 grid(kQueryTile / kWarps, static_cast<unsigned>(args.kv_heads * args.attention.group),
                   static_cast<unsigned>(args.num_tiles));
-  WideSoftmaxKernel<<<grid, kWarps * 32, 0, ctx.stream>>>(args);
+  auto* kernel = args.is_mixed ? &WideSoftmaxKernel<true> : &WideSoftmaxKernel<false>;
+  kernel<<<grid, kWarps * 32, 0, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("WideSoftmaxKernel");
 }
 

@@ -32,10 +32,9 @@ void RunGroup(DeviceContext& ctx, const WidePlan& plan, WideArgs args) {
   if (ranges > 1) LaunchWideOutputs(ctx, args);
 }
 
-}  // namespace
-
-void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                  const ScTables& av, const QueryCodes& q, const TileSet& tiles, const TileBatch& batch) {
+void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+         const ScTables& av, const QueryCodes& q, const WideLengths* lengths, const TileSet& tiles,
+         const TileBatch& batch) {
   const WidePlan plan = PlanWideTiles(ctx.traits, shape);
   const auto end = static_cast<size_t>(batch.first_tile + batch.num_tiles);
   const int64_t longest = TileStride(PaddedLength(tiles.host[static_cast<size_t>(batch.first_tile)]), args.window);
@@ -48,6 +47,8 @@ void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const Attention
   round.qk = qk;
   round.av = av;
   round.q = q;
+  round.is_mixed = lengths != nullptr;
+  if (round.is_mixed) round.lengths = *lengths;
   round.heads = plan.heads;
   round.block_tiles = plan.tiles;
   round.parts = plan.parts;
@@ -72,6 +73,19 @@ void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const Attention
       first += static_cast<size_t>(group.num_tiles);
     }
   }
+}
+
+}  // namespace
+
+void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                  const ScTables& av, const QueryCodes& q, const TileSet& tiles, const TileBatch& batch) {
+  Run(ctx, args, shape, qk, av, q, nullptr, tiles, batch);
+}
+
+void LaunchMixedWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                     const ScTables& av, const QueryCodes& q, const WideLengths& lengths, const TileSet& tiles,
+                     const TileBatch& batch) {
+  Run(ctx, args, shape, qk, av, q, &lengths, tiles, batch);
 }
 
 }  // namespace stoch::cuda

@@ -6,6 +6,7 @@
 // thermometers made in registers) against streams of K or V (B, streams.cu) through a ring in shared memory.
 #pragma once
 
+#include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/attention/tile_window.h"
 
 namespace stoch::cuda {
@@ -40,6 +41,8 @@ struct WideArgs {
   float* p_scales = nullptr;    // [tile][head][kQueryTile]
   int32_t* sums = nullptr;      // [tile][head][kQueryTile][head_dim] of p v; null where a block takes all positions
   int32_t range = 0;            // positions that a block of the products takes
+  WideLengths lengths;          // where is_mixed
+  bool is_mixed = false;        // rows have lengths of their own; codes of probabilities are their ranks then
   uint32_t minus_one = ~0u;     // a value that the compiler does not know
 
 #if defined(__CUDACC__)

@@ -44,6 +44,7 @@ struct BatchOutputs {
   int tiles = 0;   // of 8 tokens
   float gain = 0;
   ScActivationView a;
+  const float* gains = nullptr;  // mixed lengths: [chunks][tokens], as a.scales
   FiniteReporter reporter;
   // At most 4 tokens: an item is two groups, and lanes of tokens 4..7 hold the second group's partials of tokens 0..3.
   bool four_tokens = false;
@@ -153,8 +154,10 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
 //
 // kAtOnce: quads that are unrolled. If a warp has few units, instruction fetch is what an unrolled body costs (8B,
 // 8 tokens: 2 % of a step).
-template <bool kWide_, bool kFourTokens_, int kParts_, int kAtOnce_, int kTiles_>
+// kMixed: every (chunk, token) has a gain of its own.
+template <bool kWide_, bool kFourTokens_, int kParts_, int kAtOnce_, int kTiles_, bool kMixed_ = false>
 struct ReduceStage {
+  static constexpr bool kMixed = kMixed_;
   static constexpr bool kWide = kWide_;
   static constexpr bool kFourTokens = kFourTokens_;
   static constexpr int kParts = kParts_;
@@ -168,10 +171,10 @@ struct ReduceStage {
   static constexpr int kLines = 8;  // that a copy of all lanes spans
   static constexpr int kRows = kFourTokens ? 16 : 8;
   static constexpr int kTokens = kFourTokens ? 4 : kTileTokens;
-  // Of a quad: sums [4][kParts][32 words], weight scales [kRows][4], activation scales [kTokens][4].
+  // Of a quad: sums [4][kParts][32 words], weight scales [kRows][4], activation scales [kTokens][4], their gains.
   static constexpr int kPartialBytes = kQuad * kParts * kUnitBytes;
   static constexpr int kLineBytes = kQuad * static_cast<int>(sizeof(float));
-  static constexpr int kQuadBytes = kPartialBytes + (kRows + kTokens) * kLineBytes;
+  static constexpr int kQuadBytes = kPartialBytes + (kRows + kTokens * (kMixed ? 2 : 1)) * kLineBytes;
   static constexpr int kBytes = kQuads * kQuadBytes;
 };
 
@@ -252,7 +255,13 @@ struct UnitCopier {
         // barrier has invalidated it.
         CopyAsync4(scale_to, scale_b, have);
         if constexpr (S::kFourTokens) CopyAsync4(scale_to + S::kLines * S::kLineBytes, scale_b + kGroupRows, have);
-        if (line < S::kTokens) CopyAsync4(scale_to + S::kRows * S::kLineBytes, scale_a, have);
+        if (line < S::kTokens) {
+          CopyAsync4(scale_to + S::kRows * S::kLineBytes, scale_a, have);
+          if constexpr (S::kMixed) {
+            CopyAsync4(scale_to + (S::kRows + S::kTokens) * S::kLineBytes, args.gains + (scale_a - args.a.scales),
+                       have);
+          }
+        }
         partials += S::kQuad * chunk_bytes();
         scale_a += S::kQuad * static_cast<uint32_t>(args.a.tokens);
         scale_b += S::kQuad * rows_padded;
@@ -285,6 +294,13 @@ __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line,
   const float b[4] = {scale_b.x, scale_b.y, scale_b.z, scale_b.w};
   const float a0[4] = {scale_a[0].x, scale_a[0].y, scale_a[0].z, scale_a[0].w};
   const float a1[4] = {scale_a[1].x, scale_a[1].y, scale_a[1].z, scale_a[1].w};
+  float g0[4] = {gain, gain, gain, gain};
+  float g1[4] = {gain, gain, gain, gain};
+  if constexpr (S::kMixed) {
+    const float4* gains = scales + S::kRows + S::kTokens + token;
+    g0[0] = gains[0].x, g0[1] = gains[0].y, g0[2] = gains[0].z, g0[3] = gains[0].w;
+    g1[0] = gains[1].x, g1[1] = gains[1].y, g1[2] = gains[1].z, g1[3] = gains[1].w;
+  }
 #pragma unroll
   for (int c = 0; c < S::kQuad; ++c) {
     int2 s = WordPartials(words[c * S::kParts * kWarp]);
@@ -292,8 +308,8 @@ __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line,
       const int2 more = WordPartials(words[(c * S::kParts + 1) * kWarp]);
       s = make_int2(s.x + more.x, s.y + more.y);
     }
-    y.x = y.x + BipolarProduct(s.x, gain, a0[c], b[c]);
-    y.y = y.y + BipolarProduct(s.y, gain, a1[c], b[c]);
+    y.x = y.x + BipolarProduct(s.x, g0[c], a0[c], b[c]);
+    y.y = y.y + BipolarProduct(s.y, g1[c], a1[c], b[c]);
   }
 }
 

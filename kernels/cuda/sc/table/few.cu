@@ -26,9 +26,10 @@ __device__ __forceinline__ uint32_t Bytes(const uint32_t (&values)[4]) {
   return __byte_perm(__byte_perm(values[0], values[1], 0x0040), __byte_perm(values[2], values[3], 0x0040), 0x5410);
 }
 
-template <int kRingPairs_>
+template <int kRingPairs_, bool kMixed_ = false>
 class FourTokens {
  public:
+  static constexpr bool kMixed = kMixed_;
   static constexpr int kTokens = kMaxBatchFewTokens;
   static constexpr int kTiles = 1;
   static constexpr int kParts = 1;
@@ -40,7 +41,7 @@ class FourTokens {
   static constexpr int kTableBytes = Layout::kBytes;
   using Sums = int32_t[kGroups][4];
 
-  struct Shared {
+  struct Shared : TokenSlots<kTokens, kMixed> {
     uint32_t codes[kTokens][kWords];
     uint2 select[kTokens];  // B operand of the summing mma: 1 where byte and token meet
   };
@@ -54,18 +55,24 @@ class FourTokens {
       : shared_(shared), table_(table), places_(table) {}
 
   // A thread makes a quarter of the levels of one dimension, of either sign, a warp the slots of a code at a time.
-  __device__ __forceinline__ void Build(const TableArgs& args, int /*part*/) const {
+  __device__ __forceinline__ void Build(const ArgsOf<kMixed>& args, int /*part*/) const {
     static_assert(kThreads == Layout::kPlanes * kCountQuarters * Layout::kSlots);
     const int slot = static_cast<int>(threadIdx.x) % Layout::kSlots;
     const int quarter = static_cast<int>(threadIdx.x) / Layout::kSlots % kCountQuarters;
     const int plane = static_cast<int>(threadIdx.x) / (Layout::kSlots * kCountQuarters);
     const int dim = Layout::Dim(plane, slot);
-    const CountQuarter* from = args.quarters + (dim & (args.masks - 1)) * args.levels * kCountQuarters + quarter;
+    const auto row_of = [&](int n) {
+      if constexpr (kMixed) {
+        const LookupTable& table = args.lengths.tables[shared_.slots[n]];
+        return table.quarters + (dim & table.mask_bits) * args.levels * kCountQuarters + quarter;
+      }
+      return args.quarters + (dim & (args.masks - 1)) * args.levels * kCountQuarters + quarter;
+    };
     uint32_t rises[kTokens], first[kTokens], negative[kTokens];
 #pragma unroll
     for (int n = 0; n < kTokens; ++n) {
       const uint32_t code = shared_.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
-      const uint2 v = LoadTablePair(from + (code & 0x7f) * kCountQuarters);
+      const uint2 v = LoadTablePair(row_of(n) + (code & 0x7f) * kCountQuarters);
       negative[n] = code >> 7;
       rises[n] = v.x;
       first[n] = v.y;
@@ -149,6 +156,8 @@ class FourTokens {
 // PlanScLinear says which.
 using FarAhead = FourTokens<4>;
 using NearAhead = FourTokens<2>;
+using MixedFarAhead = FourTokens<4, true>;
+using MixedNearAhead = FourTokens<2, true>;
 static_assert(sizeof(FarAhead::Shared) + 1024 <= kFewStaticBytes && FarAhead::kTokens == kMaxBatchFewTokens);
 
 }  // namespace
@@ -160,6 +169,15 @@ void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& ta
                           ? batch_table::LaunchTable<batch_table::FarAhead>
                           : batch_table::LaunchTable<batch_table::NearAhead>;
   launch(ctx, plan, tables, a, source, reporter, tasks, count);
+}
+
+void LaunchScBatchFewMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const LookupLengths& lengths,
+                           const ScActivationView& a, const FiniteReporter& reporter, const ScLinearTask* tasks,
+                           int count) {
+  const auto launch = plan.stages == batch_table::MixedFarAhead::kRingPairs
+                          ? batch_table::LaunchMixedTable<batch_table::MixedFarAhead>
+                          : batch_table::LaunchMixedTable<batch_table::MixedNearAhead>;
+  launch(ctx, plan, tables, lengths, a, reporter, tasks, count);
 }
 
 }  // namespace stoch::cuda

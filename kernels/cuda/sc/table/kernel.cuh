@@ -18,6 +18,14 @@ namespace stoch::cuda::batch_table {
 template <int kQ>
 using Pair = std::integral_constant<int, kQ>;
 
+// In the place of RowQuantizer, where codes are there.
+struct NoQuantizer {
+  __device__ NoQuantizer(const TableArgs& /*args*/, int /*chunk*/, int /*warp*/) {}
+  __device__ void Load(uint8_t* /*table*/) {}
+  __device__ void Next(int /*chunk*/) {}
+  __device__ void StageChunk(int64_t /*chunk*/, StagedCodes /*codes*/) {}
+};
+
 // Units of one part of a chunk x kParts blocks of kUnitRows rows, numbered part by part; each block takes a range of
 // them, so that it builds few tables. The sums of parts go to memory; once every block has written its own, all of them
 // scale and add.
@@ -30,13 +38,14 @@ using Pair = std::integral_constant<int, kQ>;
 //   Shared                    what it keeps in shared memory next to the table: codes[kTokens][kWords] and more
 //   Init(shared)              static, by all threads, before anything else; what it leaves is read from Begin on
 //   Table(shared, table)
+//   kMixed                    tokens have lengths of their own: Shared has slots[kTokens] too, and `a` has codes
 //   Build(args, part)         the table of a part of the staged codes, by all threads
 //   Begin()                   what else depends on the part, behind a barrier
 //   Start(sums), AddPair<q>(codes, sums), Store(to, stride, sums)
 //                             of a block of rows: `to` is this lane's place in the first item, groups' items are
 //                             `stride` apart
 template <typename Table>
-__global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_constant__ TableArgs args) {
+__global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_constant__ ArgsOf<Table::kMixed> args) {
   constexpr int kParts = Table::kParts;
   constexpr int kRingPairs = Table::kRingPairs;
   extern __shared__ __align__(128) uint8_t table[];
@@ -57,8 +66,9 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   int unit = begin + warp;
   Walk<kParts> ahead(args, first_part, unit - first_part * row_blocks, unit, end, lane);
   const Ring<kParts, kRingPairs> ring(table + Table::kTableBytes, warp, lane);
-  const bool quantizes = outputs.a.codes == nullptr;
-  RowQuantizer<Table::kTokens> quantizer(args, first_part >> (outputs.parts - 1), warp);
+  const bool quantizes = !Table::kMixed && outputs.a.codes == nullptr;
+  using Quantizer = std::conditional_t<Table::kMixed, NoQuantizer, RowQuantizer<Table::kTokens>>;
+  Quantizer quantizer(args, first_part >> (outputs.parts - 1), warp);
   Table my(shared, table);
   WaitForPrevious();
   if (quantizes) quantizer.Load(table);
@@ -76,6 +86,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
         quantizer.StageChunk(chunk, shared.codes);
       } else {
         StageCodes<Table::kTokens>(args, chunk, shared.codes);
+        if constexpr (Table::kMixed) StageSlots<Table::kTokens>(args, chunk, shared.codes, shared.slots);
       }
       __syncthreads();
     }
@@ -115,29 +126,17 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   WaitForCopies<0>();
   const auto sync = [] { __syncthreads(); };
   const unsigned arrived = args.barrier.Arrive(sync);
-  using Stage = ReduceStage<false, Table::kFourTokens, kParts, Table::kAtOnce, Table::kTiles>;
+  using Stage = ReduceStage<false, Table::kFourTokens, kParts, Table::kAtOnce, Table::kTiles, Table::kMixed>;
   ReduceChunks<Stage, kWarps, Table::kTableBytes>(outputs, table, [&] { args.barrier.Await(arrived, sync); });
 }
 
 template <typename Table>
 inline constexpr int kSharedBytes = Table::kTableBytes + kRingBytes<Table::kRingPairs>;
 
-// LaunchScBatchFew and LaunchScBatchTable.
+// What all kernels of tables are launched with, but for scratch. Requires: a.dims.
 template <typename Table>
-void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, ScActivationView a,
-                 const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
-  static_assert(Table::kTableBytes == kBatchTableBytes && kRingBytes<1> == kBatchPairBytes);
-  STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens <= Table::kTokens);
-  STOCH_CHECK(plan.shared_bytes == kSharedBytes<Table>);
-  Scratch scratch(ctx.workspace);
-  TableArgs args;
-  if (a.codes == nullptr) {
-    a.dims = tasks[0].weight.dims;
-    args.scales = scratch.Take<float>(a.tokens * a.dims.chunks);
-    a.scales = args.scales;
-    args.source = source;
-    args.q_max = tables.q_max;
-  }
+void FillArgs(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScActivationView& a,
+              const FiniteReporter& reporter, const ScLinearTask* tasks, int count, TableArgs& args) {
   args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kUnitRows * Table::kParts, Table::kTiles);
   args.outputs.four_tokens = Table::kFourTokens;
   if (args.outputs.dims.chunk_stride > kChunkDims / Table::kParts) args.outputs.parts = Table::kParts;
@@ -148,6 +147,12 @@ void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
   args.levels = tables.levels;
   args.barrier = ctx.grid_barrier();
   args.outputs.partials = scratch.Take<uint8_t>(args.outputs.partial_bytes());
+}
+
+template <typename Table>
+void LaunchArgs(DeviceContext& ctx, const ScPlan& plan, ArgsOf<Table::kMixed>& args) {
+  static_assert(Table::kTableBytes == kBatchTableBytes && kRingBytes<1> == kBatchPairBytes);
+  STOCH_CHECK(plan.shared_bytes == kSharedBytes<Table> && args.outputs.a.tokens <= Table::kTokens);
   AllowShared(ctx, ScBatchTableKernel<Table>, size_t{kSharedBytes<Table>});
   const int64_t parts = args.outputs.dims.chunks * args.outputs.parts;
   const int row_blocks = args.outputs.groups / (kGroups * Table::kParts);
@@ -156,6 +161,38 @@ void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
   args.outputs.reduced = BlockShare::Of(args.outputs.reduce_units(), blocks);
   LaunchOverlapped(ctx, ScBatchTableKernel<Table>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                    size_t{kSharedBytes<Table>}, args);
+}
+
+// LaunchScBatchFew and LaunchScBatchTable.
+template <typename Table>
+void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, ScActivationView a,
+                 const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  STOCH_CHECK(count >= 1 && count <= kMaxScTasks);
+  Scratch scratch(ctx.workspace);
+  TableArgs args;
+  if (a.codes == nullptr) {
+    a.dims = tasks[0].weight.dims;
+    args.scales = scratch.Take<float>(a.tokens * a.dims.chunks);
+    a.scales = args.scales;
+    args.source = source;
+    args.q_max = tables.q_max;
+  }
+  FillArgs<Table>(ctx, scratch, tables, a, reporter, tasks, count, args);
+  LaunchArgs<Table>(ctx, plan, args);
+}
+
+// LaunchScBatchFewMixed and LaunchScBatchTableMixed.
+template <typename Table>
+void LaunchMixedTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const LookupLengths& lengths,
+                      const ScActivationView& a, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+  STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.codes != nullptr);
+  Scratch scratch(ctx.workspace);
+  MixedTableArgs args;
+  args.lengths = lengths;
+  args.gains = scratch.Take<float>(a.tokens * a.dims.chunks);
+  FillArgs<Table>(ctx, scratch, tables, a, reporter, tasks, count, args);
+  args.outputs.gains = args.gains;
+  LaunchArgs<Table>(ctx, plan, args);
 }
 
 }  // namespace stoch::cuda::batch_table

@@ -23,8 +23,8 @@ struct Geometry {
   using Layout = TableLayout<kTokens / 2, kPartDims>;
 };
 
-template <int kTokens>
-struct ResidualShared {
+template <int kTokens, bool kMixed = false>
+struct ResidualShared : TokenSlots<kTokens, kMixed> {
   uint32_t codes[kTokens][kWords];
   uint32_t factors[Geometry<kTokens>::kFragments][kWarp][2];  // B operands of the terms' products
   uint2 masks[2][kTileTokens];                                // of a column: its bits, and those that count double
@@ -51,20 +51,27 @@ __device__ __forceinline__ void TransposeNibbles(const uint32_t (&word)[8], uint
 
 // The table of a part of the staged codes: a thread makes a share of the levels of one dimension, of either sign. First
 // it asks for the residuals, so that other work can be done while they come.
-template <int kTokens>
+template <int kTokens, bool kMixed = false>
 class TableShare {
  public:
   using G = Geometry<kTokens>;
 
-  __device__ __forceinline__ void Load(const TableArgs& args, const ResidualShared<kTokens>& shared, int part) {
+  __device__ __forceinline__ void Load(const ArgsOf<kMixed>& args, const ResidualShared<kTokens, kMixed>& shared,
+                                       int part) {
     const int dim = part * G::kPartDims + G::Layout::Dim(plane(), slot());
     // Unsigned, so that an address is one instruction.
-    const uint32_t row =
-        static_cast<uint32_t>((dim & (args.masks - 1)) * kResidualLevels * kResidualWords + share() * kShareWords);
+    const auto row_of = [&](int mask_bits) {
+      return static_cast<uint32_t>((dim & mask_bits) * kResidualLevels * kResidualWords + share() * kShareWords);
+    };
+    const uint32_t row = row_of(args.masks - 1);
 #pragma unroll
     for (int n = 0; n < kTokens; ++n) {
       const uint32_t code = shared.codes[n][dim / 4] >> (dim % 4 * 8) & 0xff;
       const uint32_t* from = args.residuals + (row + (code & 0x7f) * kResidualWords);
+      if constexpr (kMixed) {
+        const LookupTable& table = args.lengths.tables[shared.slots[n]];
+        from = table.residuals + (row_of(table.mask_bits) + (code & 0x7f) * kResidualWords);
+      }
       if constexpr (kShareWords == 4) {
         const uint4 v = LoadTable(from);
         words_[0][n] = v.x;
@@ -137,22 +144,28 @@ inline constexpr int kTermShift = kResidualShifts.back();
 
 // The factors of a part, as the products want them, and what the products leave out. A thread does four dimensions of a
 // token.
-template <int kTokens>
-__device__ void StageFactors(const TableArgs& args, ResidualShared<kTokens>& shared, int part) {
+template <int kTokens, bool kMixed = false>
+__device__ void StageFactors(const ArgsOf<kMixed>& args, ResidualShared<kTokens, kMixed>& shared, int part) {
   using G = Geometry<kTokens>;
   static_assert(kTokens * G::kPartWords <= kThreads);
   const auto token = static_cast<int>(threadIdx.x / G::kPartWords);
   const auto word = static_cast<int>(threadIdx.x % G::kPartWords);
   if (token >= kTokens) return;  // whole warps
   const uint32_t codes = shared.codes[token][part * G::kPartWords + word];
+  const uint32_t* from = args.factors;
+  int mask_bits = args.masks - 1;
+  if constexpr (kMixed) {
+    const LookupTable& table = args.lengths.tables[shared.slots[token]];
+    from = table.factors;
+    mask_bits = table.mask_bits;
+  }
   uint32_t factors[4];
   int32_t rest = 0;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const int dim = part * G::kPartDims + word * 4 + j;
     const uint32_t code = codes >> (8 * j) & 0xff;
-    const uint32_t f =
-        __ldg(args.factors + (static_cast<uint32_t>((dim & (args.masks - 1)) * kResidualLevels) + (code & 0x7f)));
+    const uint32_t f = __ldg(from + (static_cast<uint32_t>((dim & mask_bits) * kResidualLevels) + (code & 0x7f)));
     factors[j] = code >> 7 != 0 ? __vneg4(f) : f;
     rest += kMaxResidual - __dp4a(static_cast<int>(factors[j]), 0x01010101, 0);
   }

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/sc/batch/outputs.cuh"
 #include "kernels/cuda/sc/batch/quantize.cuh"
+#include "kernels/cuda/sc/table/table.h"
 
 namespace stoch::cuda::batch_table {
 
@@ -34,6 +36,21 @@ struct TableArgs {
   GridBarrier barrier;
 };
 
+// Of tokens with lengths of their own.
+struct MixedTableArgs : TableArgs {
+  LookupLengths lengths;
+  float* gains = nullptr;  // [chunks][tokens]
+};
+// Which of the lengths each has, in shared memory.
+template <int kTokens, bool kMixed>
+struct TokenSlots {};
+template <int kTokens>
+struct TokenSlots<kTokens, true> {
+  uint8_t slots[kTokens];
+};
+template <bool kMixed>
+using ArgsOf = std::conditional_t<kMixed, MixedTableArgs, TableArgs>;
+
 // Words of codes of a chunk, [tokens], in shared memory.
 using StagedCodes = uint32_t (*)[kWords];
 
@@ -52,7 +69,27 @@ __device__ void StageCodes(const TableArgs& args, int64_t chunk, StagedCodes cod
   }
 }
 
-// The same from the rows themselves: a quantizing kernel in front takes longer than doing it again in every block (8B,
+// The slots of a chunk to shared memory, and gains to memory: all blocks that work on a chunk write the same. Codes of
+// length 0 are 0. By the threads and in the order of StageCodes, behind it.
+template <int kTokens>
+__device__ void StageSlots(const MixedTableArgs& args, int64_t chunk, StagedCodes codes_of, uint8_t* slots) {
+  const RowSlots& of_rows = args.lengths.slots;
+  const int tokens = static_cast<int>(args.outputs.a.tokens);
+  const auto slot_of = [&](int token) {
+    if (of_rows.slots == nullptr || token >= tokens) return 0;
+    return static_cast<int>(of_rows.slots[token * of_rows.per_row + (of_rows.per_row > 1 ? chunk : 0)]);
+  };
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kWords; i += kThreads) {
+    if (args.lengths.tables[slot_of(i / kWords)].pruned) codes_of[i / kWords][i % kWords] = 0;
+  }
+  if (threadIdx.x >= kTokens) return;
+  const int token = static_cast<int>(threadIdx.x);
+  const int slot = slot_of(token);
+  slots[token] = static_cast<uint8_t>(slot);
+  if (token < tokens) args.gains[chunk * tokens + token] = args.lengths.tables[slot].gain;
+}
+
+// Codes of a chunk from the rows themselves: a quantizing kernel in front takes longer than doing it again in every block (8B,
 // 4 tokens: 5 % of a step). All warps share in it, as a chain of divisions is what takes time, and in instructions that
 // are there once what it costs to fetch them (8 tokens, one warp each: 3 % of a step).
 template <int kTokens>

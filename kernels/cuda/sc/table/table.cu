@@ -19,9 +19,10 @@ namespace stoch::cuda {
 namespace batch_table {
 namespace {
 
-template <int kTokens_>
+template <int kTokens_, bool kMixed_ = false>
 class ResidualLookups {
  public:
+  static constexpr bool kMixed = kMixed_;
   using G = Geometry<kTokens_>;
   static constexpr int kTokens = kTokens_;
   static constexpr int kTiles = G::kTiles;
@@ -30,7 +31,7 @@ class ResidualLookups {
   static constexpr bool kFourTokens = false;
   static constexpr int kAtOnce = kTokens == 8 ? 1 : 2;
   static constexpr int kRingPairs = kTokens == 8 ? 4 : 2;  // measured: of the other, 1 and 2 % more of a step
-  using Shared = ResidualShared<kTokens>;
+  using Shared = ResidualShared<kTokens, kMixed>;
 
   // What a counting product spans: 16 rows of 8 tokens, or 8 rows of 16.
   static constexpr int kCounted = kTokens == 8 ? kGroups : 2 * kGroups;
@@ -57,10 +58,10 @@ class ResidualLookups {
   __device__ __forceinline__ ResidualLookups(Shared& shared, uint8_t* table)
       : shared_(shared), table_(table), places_(table) {}
 
-  __device__ __forceinline__ void Build(const TableArgs& args, int part) const {
-    TableShare<kTokens> share;
+  __device__ __forceinline__ void Build(const ArgsOf<kMixed>& args, int part) const {
+    TableShare<kTokens, kMixed> share;
     share.Load(args, shared_, part);
-    StageFactors<kTokens>(args, shared_, part);
+    StageFactors<kTokens, kMixed>(args, shared_, part);
     share.Write(table_);
   }
 
@@ -177,9 +178,14 @@ class ResidualLookups {
 
 using EightTokens = ResidualLookups<8>;
 using SixteenTokens = ResidualLookups<16>;
+using MixedEightTokens = ResidualLookups<8, true>;
+using MixedSixteenTokens = ResidualLookups<16, true>;
 static_assert(kMaxBatchTableTokens == SixteenTokens::kTokens);
 static_assert(sizeof(EightTokens::Shared) + 1024 <= kEightStaticBytes);
 static_assert(sizeof(SixteenTokens::Shared) + 1024 <= kSixteenStaticBytes);
+// They quantize nothing, which needs the rest.
+static_assert(sizeof(MixedEightTokens::Shared) + 512 <= kEightStaticBytes);
+static_assert(sizeof(MixedSixteenTokens::Shared) + 512 <= kSixteenStaticBytes);
 
 }  // namespace
 }  // namespace batch_table
@@ -190,6 +196,15 @@ void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& 
                           ? batch_table::LaunchTable<batch_table::EightTokens>
                           : batch_table::LaunchTable<batch_table::SixteenTokens>;
   launch(ctx, plan, tables, a, source, reporter, tasks, count);
+}
+
+void LaunchScBatchTableMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
+                             const LookupLengths& lengths, const ScActivationView& a, const FiniteReporter& reporter,
+                             const ScLinearTask* tasks, int count) {
+  const auto launch = plan.tile_tokens == batch_table::MixedEightTokens::kTokens
+                          ? batch_table::LaunchMixedTable<batch_table::MixedEightTokens>
+                          : batch_table::LaunchMixedTable<batch_table::MixedSixteenTokens>;
+  launch(ctx, plan, tables, lengths, a, reporter, tasks, count);
 }
 
 }  // namespace stoch::cuda

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/sc/format/lengths.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/cuda/sc/format/task.h"
 #include "kernels/plan/sc_linear_plan.h"
@@ -21,5 +22,29 @@ void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& ta
 // The same for more tokens. Requires: the plan's kernel is kTable.
 void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+
+// What a (token, chunk) of one stream length looks up.
+struct LookupTable {
+  const CountQuarter* quarters = nullptr;  // ScTables, of LaunchScBatchFew
+  const uint32_t* factors = nullptr;       // of LaunchScBatchTable
+  const uint32_t* residuals = nullptr;
+  float gain = 0.0f;
+  uint16_t mask_bits = 0;  // masks - 1
+  bool pruned = false;     // length 0: the others are those of some length, codes count as 0
+};
+inline constexpr int kMaxLookupLengths = 8;
+struct LookupLengths {
+  LookupTable tables[kMaxLookupLengths];  // by slot
+  RowSlots slots;
+};
+
+// Both for tokens, or (token, chunk)s, with lengths of their own; `tables` are the longest's.
+// Requires: codes in `a`; quarters, or factors and residuals, in every table of a slot that occurs.
+void LaunchScBatchFewMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const LookupLengths& lengths,
+                           const ScActivationView& a, const FiniteReporter& reporter, const ScLinearTask* tasks,
+                           int count);
+void LaunchScBatchTableMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
+                             const LookupLengths& lengths, const ScActivationView& a, const FiniteReporter& reporter,
+                             const ScLinearTask* tasks, int count);
 
 }  // namespace stoch::cuda
