@@ -114,6 +114,8 @@ struct RouteCall {
   const LinearCall* product = nullptr;
 };
 
+struct CombineExpertsCall;
+
 // out_i[s] = f(x of slot s) @ weight_i[chosen[s]]^T for every slot s; f and the products are those of LinearCall.
 // Shapes:   x, x2 F32 [rows, cols], which all slots of a row share, or F32 [rows * top_k, cols]; chosen I32 [rows,
 //           top_k], dense; out_i F32 [rows * top_k, weight_i.rows()].
@@ -122,7 +124,6 @@ struct RouteCall {
 //
 // Where `combine` is given, that op follows as part of this one, and what is in `outs` then is not specified.
 // Requires: one weight; combine->x is outs[0], combine->out overlaps neither x nor x2.
-struct CombineExpertsCall;
 struct ExpertLinearCall {
   OpSite site;
   Device device() const { return x.device; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router of a mixture of experts (RouteCall): softmax and choice, for a few rows in one kernel with the norm and the
-// product in front of them.
+// The router of a mixture of experts (RouteCall): softmax and choice, for a few rows in one kernel with the norm and
+// the product in front of them.
 #include <algorithm>
 
 #include "kernels/call_check.h"
