@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -42,5 +43,12 @@ std::span<const ScPreset> ScPresets();  // the default first
 std::span<const AttentionEntry> AttentionModes();
 std::span<const DilatedEntry> DilatedLists();
 std::span<const ScOperatorEntry> ScOperators();  // in the order of ScOperatorId
+
+inline ScOperatorId OperatorAt(int index) { return static_cast<ScOperatorId>(index); }
+inline bool IsAttentionProduct(ScOperatorId id) { return id == ScOperatorId::kQk || id == ScOperatorId::kAv; }
+// InvalidInput: the setting, what it is, and what is allowed.
+[[noreturn]] void Reject(const std::string& name, std::string_view value, const std::string& allowed);
+// The text of a list of attention=dilated.
+std::string TokenListText(const std::vector<int64_t>& values);
 
 }  // namespace stoch
