@@ -83,28 +83,58 @@ int64_t SpillBytes(const GpuTraits& gpu, const AttentionShape& shape, const Atte
   int64_t bytes = Aligned(spill.stride * heads * kFloat);
   if (spill.parts == 0) return bytes;
   bytes += 2 * Aligned(heads * spill.parts * kFloat) + Aligned(heads * kSplitUnit * kFloat);
-  const int64_t sums = shape.mode == AttentionMode::kExact ? kDotLanes : 1;  // of a dimension
-  return bytes + Aligned(heads * sums * shape.head_dim * kFloat) + Aligned(heads * kFloat);
+  const int64_t sums = shape.mode == AttentionMode::kExact ? heads * kDotLanes * shape.head_dim
+                                                           : SplitSums(gpu, shape, spill.rows_at_once);
+  return bytes + Aligned(sums * kFloat) + Aligned(heads * kFloat);
 }
 
-// Whether clusters of blocks keep the scores of a row. Measured with 32 heads of 8B on an H200: where eight blocks a KV
-// head leave SMs idle, sixteen are faster from 2048 positions on and up to 16384; four kernels take deeper rows, and all
-// rows of a batch with a deep one, which would wait for its eight blocks.
-void PlanFused(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length, SplitPlan& plan) {
-  if (!plan.supported || !gpu.has_clusters) return;
-  const int64_t clusters = rows * shape.num_kv_heads * plan.head_blocks;
-  const bool is_wide = gpu.has_wgmma && max_length > kMiddleContext && clusters * kSplitWideRanks <= gpu.sm_count;
-  const int ranks = is_wide ? kSplitWideRanks : kSplitRanks;
+// Whether clusters of blocks keep the scores of a row, up to 6144 positions; four kernels take deeper rows, and all rows
+// of a batch with a deep one, which would wait for its eight blocks.
+void PlanFused(const GpuTraits& gpu, const AttentionShape& shape, int64_t max_length, SplitPlan& plan) {
+  if (!plan.supported || plan.is_resident || !gpu.has_clusters) return;
   const int tiles = plan.block_heads > 4 ? 2 : 1;
   const int64_t fixed =
-      kSplitTableBytes + SplitFusedBytes(shape.head_dim, tiles, ranks) + plan.block_heads * 4 * kFloat;
-  const int64_t unit = plan.block_heads * (kSplitUnit / ranks) * kFloat;
+      kSplitTableBytes + SplitFusedBytes(shape.head_dim, tiles, kSplitRanks) + plan.block_heads * 4 * kFloat;
+  const int64_t unit = plan.block_heads * (kSplitUnit / kSplitRanks) * kFloat;
   const int64_t room = gpu.max_shared_bytes / 2 - 1024;  // two blocks an SM
-  plan.is_fused = fixed + unit <= room && max_length <= (is_wide ? kDeepContext : kLongContext);
+  plan.is_fused = fixed + unit <= room && max_length <= kLongContext;
   if (!plan.is_fused) return;
-  plan.fused_ranks = ranks;
   plan.fused_units = static_cast<int>(std::min(DivideUp(max_length, kSplitUnit), (room - fixed) / unit));
   plan.fused_shared_bytes = fixed + plan.fused_units * unit;
+}
+
+// Whether all rows fit the GPU at once, a block or more for each of them and the heads that it takes.
+void PlanResident(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length,
+                  SplitPlan& plan) {
+  constexpr int64_t kMinPositions = 256;    // that a block keeps, at least
+  constexpr int64_t kTablePositions = 512;  // that go before streams of weights
+  const int64_t groups = rows * shape.num_kv_heads * plan.head_blocks;
+  if (!plan.supported || !shape.alone || rows > kSplitResidentRows || groups > gpu.sm_count) return;
+  plan.resident_blocks = static_cast<int>(std::min<int64_t>(gpu.sm_count, groups * kSplitResidentRanks));
+  // Blocks that every row has where all are equally deep; a shallower one may have half as many positions more in each.
+  int64_t ranks = kSplitResidentRanks;
+  while (ranks * groups > plan.resident_blocks) ranks /= 2;
+  const int64_t units = DivideUp(max_length, kSplitUnit) * kSplitUnit;
+  const int64_t most = std::min(units, units / ranks * (rows > 1 ? 3 : 2) / 2);
+  const int64_t head_floats = plan.block_heads * kFloat;
+  const int64_t position_bytes = head_floats + 2 * kFloat;  // scores, and the scales of a key and a value
+  const int64_t fixed = kSplitTableBytes + SplitResidentBytes(shape.head_dim, plan.block_heads > 4 ? 2 : 1) +
+                        kSplitResidentPad * head_floats;
+  const auto positions = [&](int64_t table) {
+    const int64_t room = gpu.max_shared_bytes - 1024 - fixed - table;
+    const int64_t aligned = DivideUp(most, kSplitResidentStep) * kSplitResidentStep;
+    return std::min(aligned, std::max<int64_t>(room, 0) / position_bytes / kSplitResidentStep * kSplitResidentStep);
+  };
+  // A block's positions have few masks where it owns few lanes.
+  const int masks = std::min(shape.av.masks, kSplitUnit / kSplitResidentRanks);
+  const int64_t table = SplitStreamBytes(masks, shape.av.levels);
+  const bool is_of_use = ranks == kSplitResidentRanks || masks == shape.av.masks;
+  const bool has_table = is_of_use && positions(table) >= std::min(most, kTablePositions);
+  plan.resident_masks = has_table ? masks : 0;
+  plan.resident_positions = static_cast<int>(positions(has_table ? table : 0));
+  plan.resident_shared_bytes =
+      fixed + SplitStreamBytes(plan.resident_masks, shape.av.levels) + plan.resident_positions * position_bytes;
+  plan.is_resident = plan.resident_positions >= std::min(most, kMinPositions);
 }
 
 }  // namespace
@@ -144,15 +174,15 @@ AttentionShape MakeAttentionShape(const KvCacheSpec& spec, int num_heads) {
 namespace {
 
 // Whether the contexts of so many rows are worth cutting over the GPU. Measured with 32 heads of 8B on an H200: one
-// kernel of clusters beats the row kernel from a few hundred positions on, with many rows, which fill the GPU
-// themselves, only beyond what a row's block keeps in shared memory with ease; four kernels cost more to launch.
+// kernel beats the row kernel from a few hundred positions on; clusters with many rows, which fill the GPU themselves,
+// only beyond what a row's block keeps in shared memory with ease; four kernels cost more to launch.
 bool IsSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
   const SplitPlan plan = PlanSplit(gpu, shape, rows, max_length);
   if (!plan.supported) return false;
   if (gpu.split_from > 0) return max_length >= gpu.split_from;
   constexpr int64_t kManyHeads = 256;  // eight rows of 32 heads
   const bool many = rows * shape.num_heads >= kManyHeads;
-  return max_length > (plan.is_fused && !many ? kShortContext : kLongContext);
+  return max_length > (plan.is_resident || (plan.is_fused && !many) ? kShortContext : kLongContext);
 }
 
 }  // namespace
@@ -226,7 +256,8 @@ SplitPlan PlanSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t r
   const auto fits = [](const ScTraits& sc) { return sc.has_streams && sc.has_common_ranks && sc.stoc_len <= 128; };
   plan.supported = fits(shape.qk) && fits(shape.av) &&
                    std::max(plan.score_shared_bytes, plan.value_shared_bytes) <= gpu.max_shared_bytes;
-  PlanFused(gpu, shape, rows, max_length, plan);
+  PlanResident(gpu, shape, rows, max_length, plan);
+  PlanFused(gpu, shape, max_length, plan);
   return plan;
 }
 
@@ -364,6 +395,10 @@ TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t st
   }
   const int64_t group = shape.num_heads / shape.num_kv_heads;
   return {1, std::max<int64_t>(gpu.max_score_bytes / (head_bytes * group), 1) * group};
+}
+
+int64_t SplitSums(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows) {
+  return std::max<int64_t>(rows * shape.num_heads, int64_t{gpu.sm_count} * kSplitScHeads) * shape.head_dim;
 }
 
 SpillPlan PlanSpill(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {

@@ -35,6 +35,7 @@ struct AttentionShape {
   int head_dim = 0;
   ScTraits qk, av;       // read where mode is not kExact
   bool swapped = false;  // HasSwappedStreams
+  bool alone = true;     // no other kernel whose blocks wait for each other runs on the GPU meanwhile
 };
 // Whether a cache of this kind keeps the tables of SwapStreams, which wide tiles read: where the operators allow it and
 // are those of every layer.
@@ -85,9 +86,13 @@ struct SplitPlan {
   int value_blocks = 1;
   bool is_one_block = false;  // a row's softmax is one block's work, without a kernel for the weights of long rows
   bool is_fused = false;      // all of it is one kernel of clusters
-  int fused_ranks = 0;        // blocks of a cluster: kSplitRanks or kSplitWideRanks
   int fused_units = 0;        // whose scores stay in shared memory
   int64_t fused_shared_bytes = 0;
+  bool is_resident = false;    // all of it is one kernel of blocks that are all on the GPU at once
+  int resident_blocks = 0;     // that the rows of a launch share, at most kSplitResidentRanks a row and its heads
+  int resident_positions = 0;  // of a block, whose scores stay in shared memory: a multiple of kSplitResidentStep
+  int resident_masks = 0;      // whose streams of weights do
+  int64_t resident_shared_bytes = 0;
 };
 SplitPlan PlanSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
 
@@ -155,6 +160,8 @@ struct SpillPlan {
   int64_t parts = 0;         // of a row of the split kernels, at most; 0: they do not run
 };
 SpillPlan PlanSpill(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits);
+// Counts of p v of the split kernels, of so many rows at a time: of heads, or of blocks of the resident kernel.
+int64_t SplitSums(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows);
 
 inline constexpr int kScRowSoloTokens = 256;    // up to here one block beats a cluster
 inline constexpr int kHalfRowSoloTokens = 128;  // the same of the fp16 baseline
@@ -170,10 +177,14 @@ inline constexpr int kMaxWideStages = 6;
 inline constexpr int kMinWideRange = 512;
 inline constexpr int kMaxWideRange = 4096;
 
-inline constexpr int kSplitScHeads = 8;                 // query heads of a block: columns of a tile
-inline constexpr int kSplitExactHeads = 4;              // the same in fp32
-inline constexpr int kSplitRanks = 8;                   // blocks of a cluster
-inline constexpr int kSplitWideRanks = 16;              // of a cluster of a row that leaves SMs idle; Hopper's alone
+inline constexpr int kSplitScHeads = 8;         // query heads of a block: columns of a tile
+inline constexpr int kSplitExactHeads = 4;      // the same in fp32
+inline constexpr int kSplitRanks = 8;           // blocks of a cluster
+inline constexpr int kSplitResidentRanks = 16;  // blocks of a row and its heads in the resident kernel, at most
+inline constexpr int kSplitResidentRows = 32;   // that find their blocks themselves
+inline constexpr int kSplitResidentThreads = 512;
+inline constexpr int kSplitResidentStep = 32;           // positions
+inline constexpr int kSplitResidentPad = 16;            // floats between heads, which are then in different banks
 inline constexpr int kSplitUnit = 256;                  // positions: contexts are cut at multiples of it
 inline constexpr int64_t kSplitOneBlockSoftmax = 4096;  // contexts whose softmax one block does
 inline constexpr int kSplitSoloUnits = 8;               // of a row whose softmax one block does
@@ -185,7 +196,13 @@ inline constexpr int64_t kSplitTableBytes = 256 * 8 * 16;  // a thermometer for 
 constexpr int64_t SplitScoreBytes(int head_dim, int tiles) {  // streams of queries and their ones
   return int64_t{tiles} * (head_dim / 16 * (4 * 32 * 16 + 32 * 4) + 4 * 4 * 4);
 }
-// Those, lane sums, outputs and maxima of all blocks of a cluster.
+// Outputs, maxima, totals and scales of the resident kernel.
+constexpr int64_t SplitResidentBytes(int head_dim, int tiles) { return int64_t{tiles} * 4 * (head_dim + 1) * 4 + 160; }
+// Streams of 128 bits, and a byte for each.
+constexpr int64_t SplitStreamBytes(int masks, int levels) {
+  return int64_t{masks} * levels * 16 + (int64_t{masks} * levels + 15) / 16 * 16;
+}
+// Streams of queries, lane sums, outputs and maxima of all blocks of a cluster.
 constexpr int64_t SplitFusedBytes(int head_dim, int tiles, int ranks) {
   return int64_t{tiles} * (head_dim / 16 * (4 * 32 * 16 + 32 * 4)) + 8 * 4 * head_dim + 8 * 256 * 4 +
          (2 * ranks + 8) * 8 * 4 + 32;

@@ -95,7 +95,7 @@ RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionA
   if (shape.mode == AttentionMode::kExact) {
     split.dot_lanes = scratch.Take<float>(heads * kDotLanes * args.kv.head_dim);
   } else {
-    split.sums = scratch.Take<int32_t>(heads * args.kv.head_dim);
+    split.sums = scratch.Take<int32_t>(SplitSums(ctx.traits, shape, plan.rows_at_once));
   }
   split.done = scratch.Take<int32_t>(heads);
   return rows;

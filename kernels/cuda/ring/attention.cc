@@ -50,6 +50,7 @@ class RingPass {
       part.dealt = DealPass(layout_, {static_cast<int>(i), static_cast<int>(contexts.size())});
       part.rows = places.dealt(part.scratch);
       part.shape = ShapeOf(*part.ctx, *part.cache, own.cache_layer, group_, 1);
+      part.shape.alone = false;  // logical devices of one GPU
       part.args = DealtArgs(part);
       parts_.push_back(std::move(part));
     }

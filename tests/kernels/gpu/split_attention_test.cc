@@ -22,7 +22,8 @@ using test::Passes;
 using test::Step;
 using test::WorstRow;
 
-// Contexts are cut from 257 positions on, although it would not pay; by clusters, and as on a GPU without them.
+// Contexts are cut from 257 positions on, although it might not pay: by resident blocks where all rows fit the GPU,
+// otherwise by clusters, and as on a GPU without them.
 class CudaSplitAttention : public test::CudaAttention, public testing::WithParamInterface<bool> {
  protected:
   void SetUp() override {
@@ -63,6 +64,7 @@ TEST_P(CudaSplitAttention, SplitContextsOfEveryGroup) {
         Passes passes = DeepSteps({513, 700, 1023, 40}, 3);
         passes.push_back({{0, 9}, {2, 3}, {1, 15}});
         passes.push_back({{2, 2}, {3, 1}});
+        passes.push_back({{0, 11}, {1, 11}, {2, 11}});  // more rows than the resident kernel takes
         ExpectEqual(shape, passes);
       }
     }
@@ -84,9 +86,11 @@ TEST_P(CudaSplitAttention, SplitContextsOfEveryOperator) {
     shape.num_heads = 4;
     shape.num_kv_heads = 1;
     shape.qk = shape.av = config;
-    ExpectEqual(shape, DeepSteps({600, 1400}, 2));
+    Passes passes = DeepSteps({600, 1400, 300}, 2);
+    passes.push_back({{0, 11}, {1, 11}, {2, 11}});
+    ExpectEqual(shape, passes);
     shape.av = Halved();
-    ExpectEqual(shape, DeepSteps({600, 1400}, 2));
+    ExpectEqual(shape, passes);
   }
 }
 
@@ -98,7 +102,8 @@ TEST_P(CudaSplitAttention, SplitContextsOfEveryDepth) {
     shape.num_heads = 4;
     shape.num_kv_heads = 1;
     shape.head_dim = 64;
-    const Passes passes = DeepSteps({20000, 300, 2046, 4095, 8191, 16384}, 4);
+    Passes passes = DeepSteps({20000, 300, 2046, 4095, 8191, 16384}, 4);
+    for (int i = 0; i < 3; ++i) passes.push_back({{0, 6}, {1, 6}, {2, 6}, {3, 6}, {4, 6}, {5, 6}});
     const auto expected = test::RunAttention(*cpu_, shape, passes);
     EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes)), "");
     const std::string key = "depths " + std::to_string(static_cast<int>(mode)) + " ";
@@ -106,11 +111,11 @@ TEST_P(CudaSplitAttention, SplitContextsOfEveryDepth) {
   }
 }
 
-// One row at a time, whose clusters may have more blocks: in units of 256 positions that a block's part fills or not,
-// with one tile of query heads or two, and with a window.
+// One row at a time, which as many blocks as there may be share: in units of 256 positions that a block's part fills or
+// not, with one tile of query heads or two, and with a window.
 TEST_P(CudaSplitAttention, OneRowOfEveryDepth) {
-  for (const int context : {1025, 2047, 6200, 14000}) {
-    for (const int group : {4, 8}) {
+  for (const int context : {257, 1025, 2047, 6200, 14000}) {
+    for (const int group : {1, 4, 8}) {
       for (const int window : {0, 5000}) {
         SCOPED_TRACE(std::to_string(context) + " group " + std::to_string(group) + " window " + std::to_string(window));
         AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 14336);
@@ -122,6 +127,51 @@ TEST_P(CudaSplitAttention, OneRowOfEveryDepth) {
         ExpectEqual(shape, DeepSteps({context}, 2));
       }
     }
+  }
+}
+
+// Rows of a batch share the GPU's blocks by their depths, whatever those of the pass before were: eager, recorded, and
+// replayed for deeper ones.
+TEST_P(CudaSplitAttention, BatchesOfUnequalDepths) {
+  for (const int group : {1, 4, 8}) {
+    SCOPED_TRACE("group " + std::to_string(group));
+    AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 6144);
+    shape.num_kv_heads = 8;
+    shape.num_heads = 8 * group;
+    shape.head_dim = group == 8 ? 64 : 128;
+    Passes passes = DeepSteps({4500, 300, 40, 1300, 2047, 3}, 3);
+    for (int i = 0; i < 3; ++i) passes.push_back({{4, 1}, {2, 1}});
+    passes.push_back({{5, 1200}});
+    for (int i = 0; i < 3; ++i) passes.push_back({{5, 1}, {0, 1}, {1, 1}});
+    passes.push_back({{3, 7}, {0, 9}});
+    const auto expected = test::RunAttention(*cpu_, shape, passes);
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes)), "");
+    const std::string key = "unequal " + std::to_string(group) + " ";
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes, key)), "");
+  }
+}
+
+// As many rows as there are SMs for, a block each, on a GPU with 99 KB of shared memory: scores of the deeper ones go
+// through memory, some of their positions at a time.
+TEST_P(CudaSplitAttention, ScoresThatFitNoSharedMemory) {
+  setenv("STOCH_TEST_SPLIT_FROM", "257", 1);
+  setenv("STOCH_TEST_SHARED_BYTES", "101376", 1);
+  if (!GetParam()) setenv("STOCH_TEST_NO_CLUSTERS", "1", 1);
+  const auto limited = OpenBackend("cuda:0", {}, nullptr);
+  unsetenv("STOCH_TEST_NO_CLUSTERS");
+  unsetenv("STOCH_TEST_SHARED_BYTES");
+  unsetenv("STOCH_TEST_SPLIT_FROM");
+  for (const int group : {4, 8}) {
+    SCOPED_TRACE("group " + std::to_string(group));
+    AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 9000);
+    shape.num_kv_heads = 8;
+    shape.num_heads = 8 * group;
+    shape.head_dim = 64;
+    Passes passes = DeepSteps({4300, 5000, 300}, 0);
+    for (int i = 0; i < 2; ++i) passes.push_back({{0, 7}, {1, 7}, {2, 2}});
+    passes.push_back({{0, 1}});
+    EXPECT_EQ(test::Differences(test::RunAttention(*cpu_, shape, passes), test::RunAttention(*limited, shape, passes)),
+              "");
   }
 }
 

@@ -68,6 +68,13 @@ TEST(AttentionPlan, FitsEveryGpu) {
               const SplitPlan fused = PlanSplit(gpu.traits, shape, rows, length);
               ASSERT_TRUE(!fused.is_fused || (gpu.traits.has_clusters && fused.fused_units > 0));
               ASSERT_LE(fused.fused_shared_bytes, gpu.traits.max_shared_bytes);
+              ASSERT_FALSE(fused.is_fused && fused.is_resident);
+              if (!fused.is_resident) continue;
+              ASSERT_LE(fused.resident_shared_bytes, gpu.traits.max_shared_bytes);
+              ASSERT_LE(fused.resident_blocks, gpu.traits.sm_count);
+              ASSERT_GE(fused.resident_blocks, rows * shape.num_kv_heads * fused.head_blocks);
+              ASSERT_GT(fused.resident_positions, 0);
+              ASSERT_EQ(fused.resident_positions % kSplitResidentStep, 0);
             }
           }
           if (split.supported) {
@@ -154,6 +161,7 @@ TEST(AttentionPlan, SplitsOfAnH200) {
     EXPECT_EQ(plan.value_shared_bytes, row.value_shared_bytes);
     EXPECT_FALSE(plan.is_one_block);
     EXPECT_FALSE(plan.is_fused);
+    EXPECT_TRUE(plan.is_resident);
   }
   const AttentionShape shape = Shape(32, 8, 128, Halved());
   EXPECT_TRUE(PlanSplit(gpu, shape, 1, 4096).is_one_block);
@@ -164,46 +172,75 @@ TEST(AttentionPlan, SplitsOfAnH200) {
   EXPECT_FALSE(far.is_fresh);
 }
 
-// Clusters keep a row's scores up to 6144 positions; one row's clusters have sixteen blocks from 1025 on and keep them up
-// to 14336. Many rows fill the GPU themselves; without clusters, one does not pay before 6145.
+// Rows that all fit the GPU at once are cut by blocks that wait for each other, from 257 positions on.
+TEST(AttentionPlan, RowsThatFitTheGpu) {
+  const AttentionShape llama = Shape(32, 8, 128, Halved());
+  const GpuTraits gpu = test::H200();
+  struct Row {
+    int64_t rows, length;
+    bool resident;
+    int blocks, positions, masks;
+    int64_t shared_bytes;
+  };
+  for (const Row& row : {Row{1, 257, true, 128, 32, 16, 70832}, Row{1, 32768, true, 128, 2048, 16, 119216},
+                         Row{1, 131072, true, 128, 6720, 16, 231344}, Row{1, 1 << 20, true, 128, 6720, 16, 231344},
+                         Row{2, 4096, true, 132, 768, 0, 53680}, Row{8, 8192, true, 132, 6144, 0, 182704},
+                         Row{16, 6145, true, 132, 6400, 0, 188848}, Row{17, 6145, false, 0, 0, 0, 0}}) {
+    SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
+    const SplitPlan plan = PlanSplit(gpu, llama, row.rows, row.length);
+    EXPECT_EQ(plan.is_resident, row.resident);
+    EXPECT_EQ(plan.resident_blocks, row.blocks);
+    EXPECT_EQ(plan.resident_positions, row.positions);
+    EXPECT_EQ(plan.resident_masks, row.masks);
+    EXPECT_EQ(plan.resident_shared_bytes, row.shared_bytes);
+  }
+  const SplitPlan wide = PlanSplit(gpu, Shape(64, 8, 128, Halved()), 1, 32768);  // two tiles of query heads
+  EXPECT_EQ(wide.resident_shared_bytes, 32768 + 4288 + 16 * 32 + 34816 + 2048 * 40);
+  EXPECT_EQ(PlanSplit(gpu, Shape(8, 2, 128, Halved()), 1, 32768).resident_blocks, 32);
+  EXPECT_FALSE(PlanSplit(gpu, Shape(4, 1, 128, Halved()), 33, 257).is_resident);  // find their blocks by a warp
+  AttentionShape shared = llama;
+  shared.alone = false;
+  EXPECT_FALSE(PlanSplit(gpu, shared, 1, 32768).is_resident);
+}
+
+// Rows that do not: clusters keep their scores up to 6144 positions. Many rows fill the GPU themselves; without
+// clusters, a few do not pay before 6145.
 TEST(AttentionPlan, WhereContextsAreCut) {
   const AttentionShape llama = Shape(32, 8, 128, Halved());
+  AttentionShape shared = llama;
+  shared.alone = false;
   GpuTraits gpu = test::H200();
   const auto is_split = [&](const AttentionShape& shape, int64_t rows, int64_t length) {
     const AttentionKernel kernel = PlanAttention(gpu, shape, rows, length, true).short_rows;
     return kernel == AttentionKernel::kScSplit || kernel == AttentionKernel::kExactSplit;
   };
-  EXPECT_FALSE(is_split(llama, 1, 256));
-  EXPECT_TRUE(is_split(llama, 1, 257));
-  EXPECT_TRUE(is_split(llama, 7, 257));
-  EXPECT_FALSE(is_split(llama, 8, 6144));
-  EXPECT_TRUE(is_split(llama, 8, 6145));
+  for (const int rows : {1, 7, 8, 16}) {
+    EXPECT_FALSE(is_split(llama, rows, 256));
+    EXPECT_TRUE(is_split(llama, rows, 257));
+  }
+  EXPECT_FALSE(is_split(llama, 17, 6144));
+  EXPECT_TRUE(is_split(llama, 17, 6145));
+  EXPECT_TRUE(is_split(shared, 7, 257));
+  EXPECT_FALSE(is_split(shared, 8, 6144));
+  EXPECT_TRUE(is_split(shared, 8, 6145));
   struct Row {
     int64_t rows, length;
     bool fused;
-    int ranks, units;
+    int units;
     int64_t shared_bytes;
   };
-  for (const Row& row :
-       {Row{1, 257, true, 8, 2, 64352}, Row{1, 1024, true, 8, 4, 65376}, Row{1, 1025, true, 16, 5, 65120},
-        Row{1, 4096, true, 16, 16, 67936}, Row{1, 14336, true, 16, 56, 78176}, Row{1, 14337, false, 0, 0, 0},
-        Row{2, 4096, true, 8, 16, 71520}, Row{2, 6144, true, 8, 24, 75616}, Row{2, 6145, false, 0, 0, 0},
-        Row{4, 131072, false, 0, 0, 0}, Row{5, 131072, false, 0, 0, 0}}) {
+  for (const Row& row : {Row{1, 257, true, 2, 64352}, Row{1, 1024, true, 4, 65376}, Row{2, 4096, true, 16, 71520},
+                         Row{2, 6144, true, 24, 75616}, Row{2, 6145, false, 0, 0}, Row{5, 131072, false, 0, 0}}) {
     SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
-    const SplitPlan plan = PlanSplit(gpu, llama, row.rows, row.length);
+    const SplitPlan plan = PlanSplit(gpu, shared, row.rows, row.length);
     EXPECT_EQ(plan.is_fused, row.fused);
-    EXPECT_EQ(plan.fused_ranks, row.ranks);
     EXPECT_EQ(plan.fused_units, row.units);
     EXPECT_EQ(plan.fused_shared_bytes, row.shared_bytes);
   }
-  gpu.has_wgmma = false;
-  EXPECT_EQ(PlanSplit(gpu, llama, 1, 4096).fused_ranks, kSplitRanks);
-  EXPECT_FALSE(PlanSplit(gpu, llama, 1, 6145).is_fused);
   gpu.has_clusters = false;
-  EXPECT_FALSE(is_split(llama, 1, 6144));
-  EXPECT_TRUE(is_split(llama, 1, 6145));
-  EXPECT_FALSE(is_split(llama, 8, 6144));
-  EXPECT_TRUE(is_split(llama, 8, 6145));
+  EXPECT_TRUE(is_split(llama, 1, 257));
+  EXPECT_FALSE(is_split(shared, 1, 6144));
+  EXPECT_TRUE(is_split(shared, 1, 6145));
   EXPECT_FALSE(is_split(Shape(32, 8, 80, Halved()), 1, 131072));
   AttentionShape exact = llama;
   exact.mode = AttentionMode::kExact;
@@ -378,7 +415,8 @@ TEST(AttentionPlan, ScratchHasABoundThatNoLengthRaises) {
             2 * test::H200().max_score_bytes + (int64_t{131072} * 8 * (4 * 128 + 8)) + (64 << 20));
   EXPECT_LE(bytes(2048, 128, 131072),
             2 * test::H200().max_score_bytes + (int64_t{131072} * 8 * (4 * 128 + 8)) + (64 << 20));
-  EXPECT_LE(bytes(1, 1, 8192), (64 * 8192 * 4) + (1 << 19));  // a decoding pass alone: its scores
+  // A decoding pass alone: its scores, and what the blocks of the GPU hand to each other.
+  EXPECT_LE(bytes(1, 1, 8192), (64 * 8192 * 4) + (132 * 8 * 128 * 4) + (1 << 19));
   // Scores of rows wait in memory: at most 256 MiB, or one row.
   EXPECT_LE(bytes(8, 8, 131072), (int64_t{256} << 20) + (4 << 20));
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a row and the query heads of a KV head in one kernel: a cluster of eight or sixteen blocks, each of which
-// owns 32 or 16 lanes of position, t mod 256 in [s rank, s rank + s), so that it has whole lanes of the softmax sum.
+// Attention of a row and the query heads of a KV head in one kernel: a cluster of eight blocks, each of which owns 32 lanes
+// of position, t mod 256 in [32 rank, 32 rank + 32), so that it has whole lanes of the softmax sum. For what
+// resident.cu does not take: rows that do not all fit the GPU at once, and logical devices that share one.
 //
 // The blocks exchange the largest score, the 256 lane sums, the largest weight and, at the end, their sums of p v; the
-// scores never leave shared memory unless a graph made for shorter contexts is replayed. Sixteen blocks let a single row
-// of eight KV heads fill an H100 or H200; of 132 SMs no more than seven such clusters have an SM for every block, so two
-// blocks fit an SM here too.
+// scores never leave shared memory unless a graph made for shorter contexts is replayed.
 #include <algorithm>
 
 #include "kernels/cuda/attention/split/parts.cuh"
@@ -21,10 +20,10 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kHeads = kValueHeads;
 static_assert(kWarps == kHeads);
-constexpr int kTile = 32;             // positions that a warp scores at a time
-constexpr int kMaxPrefetched = 8192;  // positions that are asked for before the queries are there
+constexpr int kRanks = kSplitRanks;
+constexpr int kTile = 32;  // positions that a warp scores at a time
 
-template <int kRanks, int kHeadDim, int kN>
+template <int kHeadDim, int kN>
 struct Shared {
   uint4 thermometers[kCodes * kTableCopies];
   union {
@@ -40,7 +39,6 @@ struct Shared {
 };
 
 // A block's part of a row: local position i is position Token(i).
-template <int kRanks>
 struct Stripe {
   static constexpr int kStripe = kSplitUnit / kRanks;  // positions of a block in every unit
   static_assert(kStripe % kGroupDims == 0 && kHeads * kStripe <= kThreads);
@@ -59,7 +57,6 @@ struct Stripe {
 
 // The larger of a head's numbers over lanes with the same head (kHeadLanes apart), warps and, through `all`, blocks.
 // Contains barriers of the cluster.
-template <int kRanks>
 __device__ __forceinline__ void ShareMaxima(int heads, int rank, float (&of_warps)[kWarps][kHeads],
                                             float (&all)[kRanks][kHeads]) {
   const int tid = static_cast<int>(threadIdx.x);
@@ -74,7 +71,6 @@ __device__ __forceinline__ void ShareMaxima(int heads, int rank, float (&of_warp
   Cluster::Sync();
 }
 
-template <int kRanks>
 __device__ __forceinline__ float MaxOf(const float (&all)[kRanks][kHeads], int head) {
   float most = all[0][head];
 #pragma unroll
@@ -83,9 +79,8 @@ __device__ __forceinline__ float MaxOf(const float (&all)[kRanks][kHeads], int h
 }
 
 // Scores of the stripe; each warp's maxima go to s.of_warps.
-template <bool kDirect, int kRanks, int kHeadDim, int kN>
-__device__ __forceinline__ void Scores(const SplitArgs& args, const Stripe<kRanks>& b,
-                                       Shared<kRanks, kHeadDim, kN>& s) {
+template <bool kDirect, int kHeadDim, int kN>
+__device__ __forceinline__ void Scores(const SplitArgs& args, const Stripe& b, Shared<kHeadDim, kN>& s) {
   constexpr int kGroups = kHeadDim / kGroupDims;
   const AttentionArgs& a = args.attention;
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -152,9 +147,9 @@ __device__ __forceinline__ void Scores(const SplitArgs& args, const Stripe<kRank
 }
 
 // Exponentials in the place of scores, the sums of the stripe's lanes to every block.
-template <int kRanks, int kHeadDim, int kN>
-__device__ __forceinline__ void Exponentials(const Stripe<kRanks>& b, Shared<kRanks, kHeadDim, kN>& s) {
-  constexpr int kStripe = Stripe<kRanks>::kStripe;
+template <int kHeadDim, int kN>
+__device__ __forceinline__ void Exponentials(const Stripe& b, Shared<kHeadDim, kN>& s) {
+  constexpr int kStripe = Stripe::kStripe;
   const int tid = static_cast<int>(threadIdx.x);
   const int lane = tid & 31;
   const int warp = tid >> 5;
@@ -195,9 +190,8 @@ __device__ __forceinline__ void Exponentials(const Stripe<kRanks>& b, Shared<kRa
 }
 
 // Weights in the place of exponentials; each warp's maxima go to s.of_warps.
-template <int kRanks, int kHeadDim, int kN>
-__device__ __forceinline__ void WeighStripe(const SplitArgs& args, const Stripe<kRanks>& b,
-                                            Shared<kRanks, kHeadDim, kN>& s) {
+template <int kHeadDim, int kN>
+__device__ __forceinline__ void WeighStripe(const SplitArgs& args, const Stripe& b, Shared<kHeadDim, kN>& s) {
   const KvView& kv = args.attention.kv;
   float most[kHeads] = {};
 #pragma unroll 1
@@ -223,9 +217,8 @@ __device__ __forceinline__ void WeighStripe(const SplitArgs& args, const Stripe<
 }
 
 // p v of the stripe into s.sums.
-template <bool kDirect, int kRanks, int kHeadDim, int kN>
-__device__ __forceinline__ void Values(const SplitArgs& args, const Stripe<kRanks>& b,
-                                       Shared<kRanks, kHeadDim, kN>& s) {
+template <bool kDirect, int kHeadDim, int kN>
+__device__ __forceinline__ void Values(const SplitArgs& args, const Stripe& b, Shared<kHeadDim, kN>& s) {
   const KvView& kv = args.attention.kv;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
@@ -260,9 +253,8 @@ __device__ __forceinline__ void Values(const SplitArgs& args, const Stripe<kRank
 }
 
 // Sums of all blocks, each block's part of the output.
-template <int kRanks, int kHeadDim, int kN>
-__device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripe<kRanks>& b,
-                                            Shared<kRanks, kHeadDim, kN>& s) {
+template <int kHeadDim, int kN>
+__device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripe& b, Shared<kHeadDim, kN>& s) {
   constexpr int kSlice = kHeadDim / kRanks;  // dimensions of a block
   const AttentionArgs& a = args.attention;
   const int tid = static_cast<int>(threadIdx.x);
@@ -285,45 +277,23 @@ __device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripe<
   }
 }
 
-// Asks for keys and values of the row's first positions, which are memory's business and not the queries'.
-template <int kRanks>
-__device__ __forceinline__ void Prefetch(const KvView& kv, const Stripe<kRanks>& b) {
-  const int begin = b.row.first_unit() * kSplitUnit;
-  const int end = min(b.row.length, begin + kMaxPrefetched);
-  const int step = max(128 / kv.head_dim, 1);  // positions of a line
-  const int lines = max(kv.head_dim / 128, 1);
-  constexpr int kAll = kRanks * kThreads;
-#pragma unroll 1
-  for (int i = b.rank * kThreads + static_cast<int>(threadIdx.x); begin + i / lines * step < end; i += kAll) {
-    const int t = begin + i / lines * step;
-    const int32_t page = __ldg(b.pages + (t >> kv.page_shift));
-    const int64_t at = kv.Value(page, b.heads.kv_head, t & (kv.page_tokens - 1)) + i % lines * 128;
-    PrefetchL2Line(reinterpret_cast<const uint8_t*>(kv.k_words) + at);
-    PrefetchL2Line(reinterpret_cast<const uint8_t*>(kv.v_words) + at);
-  }
-}
-
-template <bool kDirect, int kRanks, int kHeadDim, int kN>
+template <bool kDirect, int kHeadDim, int kN>
 __global__ void __launch_bounds__(kThreads, 2) SplitFusedKernel(const SplitArgs args) {
-#if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  if constexpr (kRanks > kSplitRanks) return;  // nobody launches it
-#endif
   extern __shared__ __align__(256) uint8_t shared_memory[];
-  auto& s = *reinterpret_cast<Shared<kRanks, kHeadDim, kN>*>(shared_memory);
+  auto& s = *reinterpret_cast<Shared<kHeadDim, kN>*>(shared_memory);
   StartNext();
-  Stripe<kRanks> b;
+  Stripe b;
   b.row = RowAt(args, static_cast<int>(blockIdx.z));
   b.heads = HeadsAt(args, static_cast<int>(blockIdx.y));
   b.pages = PagesOf(args, b.row);
   b.rank = Cluster::Rank();
   b.scores = reinterpret_cast<float*>(shared_memory + sizeof(s));
-  b.stride = args.fused_units * Stripe<kRanks>::kStripe + 4;  // heads of a position in different banks
+  b.stride = args.fused_units * Stripe::kStripe + 4;  // heads of a position in different banks
   if (b.row.units() > args.fused_units) {
     b.stride = static_cast<int>(args.scratch.stride / kRanks);
     b.scores = args.scratch.scores + HeadIndex(args, b.row, b.heads.first) * args.scratch.stride +
                static_cast<int64_t>(b.rank) * b.heads.count * b.stride;
   }
-  if constexpr (kRanks > kSplitRanks) Prefetch(args.attention.kv, b);
   FillThermometers<kThreads>(args.qk, s.thermometers);
   WaitForPrevious();
   Scores<kDirect>(args, b, s);
@@ -342,35 +312,29 @@ __global__ void __launch_bounds__(kThreads, 2) SplitFusedKernel(const SplitArgs 
   WriteOutput(args, b, s);
 }
 
-template <bool kDirect, int kRanks, int kHeadDim, int kN>
+template <bool kDirect, int kHeadDim, int kN>
 void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  static_assert(sizeof(Shared<kRanks, kHeadDim, kN>) == kSplitTableBytes + SplitFusedBytes(kHeadDim, kN, kRanks));
+  static_assert(sizeof(Shared<kHeadDim, kN>) == kSplitTableBytes + SplitFusedBytes(kHeadDim, kN, kRanks));
   const dim3 grid(kRanks, static_cast<unsigned>(args.attention.kv.num_kv_heads * args.head_blocks),
                   static_cast<unsigned>(args.rows));
-  LaunchClusters(ctx, &SplitFusedKernel<kDirect, kRanks, kHeadDim, kN>, grid, kThreads,
+  LaunchClusters(ctx, &SplitFusedKernel<kDirect, kHeadDim, kN>, grid, kThreads,
                  static_cast<size_t>(plan.fused_shared_bytes), args);
 }
 
-template <bool kDirect, int kRanks>
+template <bool kDirect>
 void LaunchDims(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
   const bool one_tile = args.block_heads <= kScoreHeads;
   if (args.attention.kv.head_dim == 64) {
-    one_tile ? Launch<kDirect, kRanks, 64, 1>(ctx, plan, args) : Launch<kDirect, kRanks, 64, 2>(ctx, plan, args);
+    one_tile ? Launch<kDirect, 64, 1>(ctx, plan, args) : Launch<kDirect, 64, 2>(ctx, plan, args);
   } else {
-    one_tile ? Launch<kDirect, kRanks, 128, 1>(ctx, plan, args) : Launch<kDirect, kRanks, 128, 2>(ctx, plan, args);
+    one_tile ? Launch<kDirect, 128, 1>(ctx, plan, args) : Launch<kDirect, 128, 2>(ctx, plan, args);
   }
-}
-
-template <bool kDirect>
-void LaunchRanks(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  plan.fused_ranks == kSplitWideRanks ? LaunchDims<kDirect, kSplitWideRanks>(ctx, plan, args)
-                                      : LaunchDims<kDirect, kSplitRanks>(ctx, plan, args);
 }
 
 }  // namespace
 
 void LaunchSplitFused(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  RanksBySum(args.qk) && RanksBySum(args.av) ? LaunchRanks<true>(ctx, plan, args) : LaunchRanks<false>(ctx, plan, args);
+  RanksBySum(args.qk) && RanksBySum(args.av) ? LaunchDims<true>(ctx, plan, args) : LaunchDims<false>(ctx, plan, args);
 }
 
 }  // namespace stoch::cuda

@@ -85,11 +85,14 @@ __device__ __forceinline__ uint4 OtherThermometer(uint32_t lane_table, uint32_t 
     uint32_t negative;
     asm("prmt.b32 %0, %1, 0, %2;" : "=r"(negative) : "r"(codes), "n"(0x1111u * (8 + j)));
     const uint32_t positive = ~negative;
-    const auto rank = static_cast<int32_t>(__byte_perm(ranks, 0, 0x4440 + j));
+    const uint32_t ones = __byte_perm(ranks, 0, 0x4440 + j);
+    const uint32_t zeros = __byte_perm(0x80808080u - ranks, 0, 0x4440 + j);
+    // Shifts end at 32; what must not start below 0 is in the two words between.
     const auto word = [&](int w) {
-      return __funnelshift_lc(positive, negative, static_cast<uint32_t>(max(rank - 32 * w, 0)));
+      return __funnelshift_lc(positive, negative, static_cast<uint32_t>(max(static_cast<int32_t>(ones) - 32 * w, 0)));
     };
-    return make_uint4(word(0), word(1), word(2), word(3));
+    return make_uint4(__funnelshift_lc(positive, negative, ones), word(1), word(2),
+                      __funnelshift_rc(positive, negative, zeros));
   }
 }
 

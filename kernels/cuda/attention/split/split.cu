@@ -16,6 +16,8 @@ SplitArgs MakeSplitArgs(const AttentionArgs& args, const SplitPlan& plan, const 
   split.score_blocks = plan.score_blocks;
   split.value_blocks = plan.value_blocks;
   split.fused_units = plan.fused_units;
+  split.resident_positions = plan.resident_positions;
+  split.resident_masks = plan.resident_masks;
   split.is_one_block = plan.is_one_block;
   return split;
 }
@@ -42,7 +44,10 @@ void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const Attentio
   split.qk = qk;
   split.av = av;
   split.q = q;
+  split.resident_bytes = static_cast<int32_t>(SplitStreamBytes(plan.resident_masks, av.levels));
+  split.flags = reinterpret_cast<uint32_t*>(ctx.flags());
   ForRows(split, rows, [&] {
+    if (plan.is_resident) return LaunchSplitResident(ctx, plan, split);
     if (plan.is_fused) return LaunchSplitFused(ctx, plan, split);
     LaunchSplitScores(ctx, plan, split);
     LaunchSplitSoftmax(ctx, split, false);

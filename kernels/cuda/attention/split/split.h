@@ -24,8 +24,12 @@ struct SplitArgs {
   int32_t head_blocks = 1;   // blocks that the heads of one KV head take
   int32_t score_blocks = 1;  // of the launches, which cut the work by them
   int32_t value_blocks = 1;
-  int32_t fused_units = 0;    // of the fused kernel, whose scores fit its shared memory
-  bool is_one_block = false;  // a row's softmax is always one block's work
+  int32_t fused_units = 0;         // of the fused kernel, whose scores fit its shared memory
+  int32_t resident_positions = 0;  // of a block of the resident kernel, whose scores fit its shared memory
+  int32_t resident_masks = 0;      // whose streams of weights fit next to them,
+  int32_t resident_bytes = 0;      // in so many bytes
+  uint32_t* flags = nullptr;       // DeviceContext::flags
+  bool is_one_block = false;       // a row's softmax is always one block's work
 };
 
 // scores.cu
@@ -36,6 +40,8 @@ void LaunchSplitSoftmax(DeviceContext& ctx, const SplitArgs& args, bool exact);
 void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
 // fused.cu: all of it in one kernel, where plan.is_fused
 void LaunchSplitFused(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
+// resident.cu: the same by blocks that are all on the GPU at once, where plan.is_resident
+void LaunchSplitResident(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
 // exact.cu
 void LaunchSplitExactScores(DeviceContext& ctx, const SplitArgs& args);
 void LaunchSplitExactValues(DeviceContext& ctx, const SplitArgs& args);

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Words that blocks of one kernel hand to each other through the L2: a word is 0 until it is there, so that whoever needs
+// it polls the word itself, and nobody waits for a barrier and then for the data.
+//
+// Requires: all blocks of a kernel that polls are on the GPU at once (GridBarrier says what that takes).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/math/elementary.h"
+
+namespace stoch::cuda {
+
+// A float as a word that is not 0 and grows with it. Requires: not NaN.
+__device__ __forceinline__ uint32_t OrderedWord(float x) {
+  const uint32_t bits = FloatToBits(x);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float FromOrderedWord(uint32_t word) {
+  return BitsToFloat((word & 0x80000000u) != 0 ? word & 0x7fffffffu : ~word);
+}
+// A float as a word that is not 0; every NaN is the same one.
+__device__ __forceinline__ uint32_t SumWord(float x) { return (x == x ? FloatToBits(x) : 0x7fffffffu) + 1; }
+__device__ __forceinline__ float FromSumWord(uint32_t word) { return BitsToFloat(word - 1); }
+// An integer above -2^31 as a word that is not 0.
+__device__ __forceinline__ uint32_t CountWord(int32_t x) { return static_cast<uint32_t>(x) ^ 0x80000000u; }
+__device__ __forceinline__ int32_t FromCountWord(uint32_t word) { return static_cast<int32_t>(word ^ 0x80000000u); }
+
+__device__ __forceinline__ void Post(uint32_t* to, uint32_t word) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+// The same, after everything that this block wrote before its last barrier.
+__device__ __forceinline__ void PostLast(uint32_t* to, uint32_t word) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+__device__ __forceinline__ uint32_t Peek(const uint32_t* from) {
+  uint32_t word;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
+// Waits for one word.
+__device__ __forceinline__ uint32_t Receive(const uint32_t* from) {
+  uint32_t word;
+  do word = Peek(from);
+  while (word == 0);
+  return word;
+}
+// The same of PostLast: what its block wrote before is visible to this one after its next barrier.
+__device__ __forceinline__ uint32_t ReceiveLast(const uint32_t* from) {
+  uint32_t word;
+  do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  while (word == 0);
+  return word;
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which row, heads and lanes a block of the resident kernel takes, found from the lengths in device memory.
+#pragma once
+
+#include "kernels/cuda/attention/split/work.cuh"
+
+namespace stoch::cuda {
+
+inline constexpr int kResidentWarps = kSplitResidentThreads / 32;
+
+// A block's part of a row: `stripe` of the 256 positions of every unit. Local position i is position Token(i).
+struct Stripes {
+  SplitRow row;
+  SplitHeads heads;
+  const int32_t* pages = nullptr;
+  int item = 0;   // of the kernel; those of a row and its heads are neighbours
+  int ranks = 1;  // blocks that share the row, a power of two up to kSplitResidentRanks
+  int rank = 0;
+  int shift = 8;  // stripe = 1 << shift
+
+  __device__ int stripe() const { return 1 << shift; }
+  __device__ int count() const { return row.units() << shift; }
+  __device__ int Token(int i) const {
+    return ((row.first_unit() + (i >> shift)) << 8) + (rank << shift) + (i & (stripe() - 1));
+  }
+};
+static_assert(kSplitUnit == 1 << 8);
+
+// Ranks of a row of so many units, so that a block has at most `most` 32nds of a unit's 256 positions.
+__device__ __forceinline__ int RanksOf(int units, int most) {
+  int ranks = 1;
+  while (ranks < kSplitResidentRanks && units * 32 > most * ranks) ranks *= 2;
+  return ranks;
+}
+
+// What block `item` of `blocks` takes; false: nothing. The deepest rows have the most blocks: of 32 limits of what a
+// block takes, a power of two or half of one more, the smallest that the blocks there are allow, or one block for every
+// row and its heads. All lanes of a warp. Requires: args.rows <= 32, and as many blocks as rows and heads' blocks.
+__device__ inline bool FindStripes(const SplitArgs& args, int item, int blocks, Stripes* found) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int groups = args.attention.kv.num_kv_heads * args.head_blocks;
+  SplitRow row;
+  if (lane < args.rows) row = RowAt(args, lane);
+  const int units = lane < args.rows ? row.units() : 0;
+  const int limit = (lane % 2 == 0 ? 2 : 3) << lane / 2;
+  int needed = 0;
+#pragma unroll 1
+  for (int i = 0; i < args.rows; ++i) needed += RanksOf(__shfl_sync(0xffffffffu, units, i), limit);
+  const uint32_t fits = __ballot_sync(0xffffffffu, needed * groups <= blocks);
+  const int chosen = __shfl_sync(0xffffffffu, limit, fits != 0 ? __ffs(static_cast<int>(fits)) - 1 : 31);
+  const int ranks = lane >= args.rows ? 0 : fits != 0 ? RanksOf(units, chosen) : 1;
+  int end = ranks * groups;  // of the items up to this lane's row
+#pragma unroll
+  for (int s = 1; s < 32; s *= 2) {
+    const int before = __shfl_up_sync(0xffffffffu, end, s);
+    if (lane >= s) end += before;
+  }
+  const int owner = __popc(__ballot_sync(0xffffffffu, end <= item));
+  if (owner >= args.rows) return false;
+  found->row.index = owner;
+  found->row.row = __shfl_sync(0xffffffffu, row.row, owner);
+  found->row.sequence = __shfl_sync(0xffffffffu, row.sequence, owner);
+  found->row.first = __shfl_sync(0xffffffffu, row.first, owner);
+  found->row.length = __shfl_sync(0xffffffffu, row.length, owner);
+  found->ranks = __shfl_sync(0xffffffffu, ranks, owner);
+  const int of_row = item - __shfl_sync(0xffffffffu, end - ranks * groups, owner);
+  found->item = item;
+  found->rank = of_row % found->ranks;
+  found->shift = 8 - (31 - __clz(found->ranks));
+  found->heads = HeadsAt(args, of_row / found->ranks);
+  found->pages = PagesOf(args, found->row);
+  return true;
+}
+
+// The warps of a block that share a head in the passes over scores, and this one among them.
+struct HeadWarps {
+  int head;
+  int warp;
+  int warps;
+};
+__device__ __forceinline__ HeadWarps HeadWarpsOf(int heads) {
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+  const int shift = heads > 1 ? 32 - __clz(heads - 1) : 0;
+  return {warp & ((1 << shift) - 1), warp >> shift, kResidentWarps >> shift};
+}
+
+// Where the scores of a block are, of a head [stride]; in shared memory, or for deeper rows in scratch.
+struct Scores {
+  float* at;
+  int stride;
+};
+
+// Calls visit(i) for local positions i, i + 1, i + 2, i + 3 of this thread's head, i in [0, count).
+template <typename Visit>
+__device__ __forceinline__ void ForQuads(const HeadWarps& of, int count, const Visit& visit) {
+#pragma unroll 1
+  for (int i = (of.warp * 32 + static_cast<int>(threadIdx.x & 31)) * 4; i < count; i += of.warps * 128) visit(i);
+}
+
+// Scales of a block's keys or values by local position, in shared memory; null where the row is too deep.
+struct BlockScales {
+  const float* k = nullptr;
+  const float* v = nullptr;
+};
+
+// Where those of four keys or values from local position i on are; past the row's end, some others.
+__device__ __forceinline__ const float* FourScales(const KvView& kv, const float* scales, const Stripes& b, int i) {
+  const int t = min(b.Token(i), b.row.length - 1) & ~3;
+  const int32_t page = __ldg(b.pages + (t >> kv.page_shift));
+  return scales + kv.Scale(page, b.heads.kv_head, t & (kv.page_tokens - 1));
+}
+__device__ __forceinline__ float4 LoadScales(const KvView& kv, const float* scales, const float* in_shared,
+                                             const Stripes& b, int i) {
+  if (in_shared != nullptr) return *reinterpret_cast<const float4*>(in_shared + i);
+  return __ldcg(reinterpret_cast<const float4*>(FourScales(kv, scales, b, i)));
+}
+
+}  // namespace stoch::cuda
