@@ -21,8 +21,8 @@ enum class AttentionKernel : uint8_t {
   kScWide,      // wide/: four tiles at a time on binary wgmma
   kExactRows,   // attention_exact.cu: fp32, a block per row and head
   kExactSplit,  // split/exact.cu: fp32, the contexts of all rows cut over the GPU
-  kHalfRows,    // attention_half_rows.cu: the fp16 baseline
-  kHalfTiles,   // attention_half_tiles.cu
+  kHalfRows,    // attention/half/rows.cu: the fp16 baseline
+  kHalfTiles,   // attention/half/tiles.cu
 };
 std::string_view AttentionKernelName(AttentionKernel kernel);
 

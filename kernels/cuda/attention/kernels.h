@@ -158,7 +158,7 @@ void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const Attention
 // ---- exact.cu: fp32 attention of single rows in the contract's summation order.
 void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill);
 
-// ---- half_rows.cu, half_tiles.cu: the fp16 baseline over a half cache, outside the bits contract.
+// ---- half/: the fp16 baseline over a half cache, outside the bits contract.
 // fresh: the row kernel rotates and appends the rows of the pass itself; for passes of at most kFreshRows rows, all of
 // them in `rows`.
 void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, bool fresh);

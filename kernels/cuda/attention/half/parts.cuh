@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of the fp16 baseline's row kernel: the pass's own rows, the running softmax of a warp, records to merge.
-// Included by half_rows.cu alone.
+// Included by rows.cu alone.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"

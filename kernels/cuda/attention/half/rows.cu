@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/cuda/attention/half_parts.cuh"
+#include "kernels/cuda/attention/half/parts.cuh"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/runtime/cluster_launch.h"
