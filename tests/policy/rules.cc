@@ -117,6 +117,7 @@ std::vector<Layer> MakeLayers() {
       {"kernels/cuda/sc/tensor_core/", linear + Patterns{"kernels/cuda/sc/batch/", "kernels/cuda/sc/experts/*.h"}},
       {"kernels/cuda/sc/experts/", linear + Patterns{"kernels/cuda/sc/decode/"}},
       {"kernels/cuda/sc/", linear + Patterns{"kernels/cuda/sc/"}},
+      {"kernels/cuda/attention/half/", launch + Patterns{"kernels/cuda/attention/*.h"}},
       {"kernels/cuda/attention/split/", launch + Patterns{"kernels/cuda/attention/*.h"}},
       {"kernels/cuda/attention/wide/",
        launch + Patterns{"kernels/cuda/attention/*.h", "kernels/cuda/sc/tensor_core/operand.cuh"}},
