@@ -62,7 +62,9 @@ TEST_P(CudaWindowAttention, PromptsOfEveryGroup) {
         shape.window = window;
         SCOPED_TRACE("head_dim " + std::to_string(head_dim) + " group " + std::to_string(group) + " window " +
                      std::to_string(window));
-        EXPECT_EQ(PromptKernel(shape), traits_.has_wgmma ? AttentionKernel::kScWide : AttentionKernel::kScTiles);
+        // 99 KB of shared memory hold no ring for wgmma.
+        const bool wide = traits_.has_wgmma && traits_.max_shared_bytes > (160 << 10);
+        EXPECT_EQ(PromptKernel(shape), wide ? AttentionKernel::kScWide : AttentionKernel::kScTiles);
         ExpectEqual(shape, kPieces);
       }
     }
