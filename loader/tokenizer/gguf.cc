@@ -171,7 +171,7 @@ std::string SentencePieceModel(const Metadata& metadata, const Vocabulary& vocab
 }
 
 json SplitJson(const ByteLevelRules& rules) {
-  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", rules.pattern == nullptr}};
+  json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", rules.pattern == nullptr}};
   if (rules.pattern == nullptr) return byte_level;
   const json split = {
       {"type", "Split"}, {"pattern", {{"Regex", rules.pattern}}}, {"behavior", "Isolated"}, {"invert", false}};

@@ -170,7 +170,7 @@ void DecoderStage::Embed(const Piece& piece) {
 }
 
 std::span<const DecoderLayerShard> DecoderStage::ShardsOfLayer(int cache_layer) const {
-  const auto index = static_cast<size_t>(role_.first_layer + cache_layer);
+  const auto index = static_cast<size_t>(role_.first_layer) + static_cast<size_t>(cache_layer);
   const std::span<const DecoderLayerShard> all = weights_.layers[index].shards;
   return all.subspan(first_shard_, parts_.size());
 }

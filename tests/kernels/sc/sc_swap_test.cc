@@ -29,7 +29,7 @@ TEST_P(ScSwap, EveryCount) {
   ASSERT_EQ(swapped.size(), op->streams_a.size());
   for (int mask = 0; mask < op->masks; ++mask) {
     for (int a = 0; a < op->levels; ++a) {
-      const auto row = static_cast<size_t>(mask * op->levels);
+      const auto row = static_cast<size_t>(mask) * static_cast<size_t>(op->levels);
       const int rank = Ones(&op->streams_a[(row + static_cast<size_t>(a)) * words], op->config.stoc_len);
       for (int b = 0; b < op->levels; ++b) {
         ASSERT_EQ(Ones(&swapped[(row + static_cast<size_t>(b)) * words], rank), op->count(mask, a, b))
@@ -61,7 +61,7 @@ TEST(ScSwapRanks, EveryCountOfShorterStreams) {
     const auto ranks = SwappedRanks(*shorter, *longer);
     ASSERT_TRUE(ranks.has_value()) << length;
     for (int mask = 0; mask < longer->masks; ++mask) {
-      const auto row = static_cast<size_t>(mask * longer->levels);
+      const auto row = static_cast<size_t>(mask) * static_cast<size_t>(longer->levels);
       for (int a = 0; a < longer->levels; ++a) {
         const int rank = (*ranks)[row + static_cast<size_t>(a)];
         ASSERT_LE(rank, length);

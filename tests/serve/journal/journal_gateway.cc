@@ -17,7 +17,7 @@
 #include "tests/support/letters_tokenizer.h"
 
 int main(int argc, char** argv) {
-  using namespace stoch;
+  using namespace stoch;  // NOLINT(google-build-using-namespace): the whole program is this function
   std::map<std::string, std::string> given;
   for (int i = 1; i + 1 < argc; i += 2) given[argv[i]] = argv[i + 1];
   const auto number = [&](const char* name) { return given[name].empty() ? 0 : std::stoi(given[name]); };

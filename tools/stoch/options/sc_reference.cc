@@ -120,7 +120,7 @@ std::string ScCompletionWords() {
   for (const ScPreset& preset : ScPresets()) words.push_back(fmt::format("preset={}", preset.name));
   for (const AttentionEntry& entry : AttentionModes()) words.push_back(fmt::format("attention={}", entry.name));
   for (const DilatedEntry& entry : DilatedLists()) words.push_back(fmt::format("{}=", entry.name));
-  words.push_back("lm_head=1");
+  words.emplace_back("lm_head=1");
   for (const ScParameter& parameter : ScParameters()) words.push_back(fmt::format("{}=", parameter.name));
   return fmt::format("{}", fmt::join(words, " "));
 }
