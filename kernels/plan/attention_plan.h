@@ -14,13 +14,13 @@
 
 namespace stoch {
 
-enum class AttentionKernel : uint8_t {
-  kScRows,      // attention_row.cu: a cluster of blocks per row and head, count rows in shared memory
-  kScSplit,     // split/: the contexts of all rows cut over the GPU, on binary tensor cores
-  kScTiles,     // attention_tile*.cu: tiles of 64 rows on binary tensor cores
-  kScWide,      // wide/: four tiles at a time on binary wgmma
-  kExactRows,   // attention_exact.cu: fp32, a block per row and head
-  kExactSplit,  // split/exact.cu: fp32, the contexts of all rows cut over the GPU
+enum class AttentionKernel : uint8_t {  // in files of kernels/cuda
+  kScRows,      // attention/row.cu: a cluster of blocks per row and head, count rows in shared memory
+  kScSplit,     // attention/split/: the contexts of all rows cut over the GPU, on binary tensor cores
+  kScTiles,     // attention/tile*.cu: tiles of 64 rows on binary tensor cores
+  kScWide,      // attention/wide/: four tiles at a time on binary wgmma
+  kExactRows,   // attention/exact.cu: fp32, a block per row and head
+  kExactSplit,  // attention/split/exact.cu: fp32, the contexts of all rows cut over the GPU
   kHalfRows,    // attention/half/rows.cu: the fp16 baseline
   kHalfTiles,   // attention/half/tiles.cu
 };

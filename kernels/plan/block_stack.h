@@ -8,7 +8,7 @@
 
 namespace stoch {
 
-// Each taking goes to the first block with room behind what is in use there, so what earlier blocks have free is used
+// Each taking goes to the first block with room after what is in use there, so what earlier blocks have free is used
 // before there is another one. The same sequence of takings from the same state gives the same places.
 class BlockStack {
  public:
@@ -19,7 +19,7 @@ class BlockStack {
     size_t offset = 0;
   };
 
-  // A block of that many bytes, behind the others. Returns its number.
+  // A block of that many bytes, after the others. Returns its number.
   size_t AddBlock(size_t bytes);
   // Room for that many bytes, or nothing if no block has as many.
   std::optional<Place> Take(size_t bytes);

@@ -49,7 +49,7 @@ inline ScDims MakeScDims(int64_t dims, int64_t config_chunk_d) {
   return r;
 }
 
-// The sizes of activations as bitstreams (kernels/cuda/sc_streams.h says where a bit lies).
+// The sizes of activations as bitstreams (kernels/cuda/sc/tensor_core/streams.h says where a bit lies).
 struct StreamShape {
   int tokens = 0;
   int tile_tokens = 0;  // a multiple of 8

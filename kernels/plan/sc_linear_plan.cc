@@ -10,7 +10,7 @@ namespace stoch {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device_math.cuh
+constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device/reduce.cuh
 constexpr int64_t kAlignment = 256;     // of what is taken from the workspace
 
 // From here on one look-up for all tokens beats one for each, the larger table to build included.

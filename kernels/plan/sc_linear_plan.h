@@ -15,22 +15,22 @@
 
 namespace stoch {
 
-enum class ScKernel : uint8_t {
-  kDecode,        // sc_decode.cu: count rows in shared memory, 1 to 8 tokens at a time
-  kFew,           // sc_batch_few.cu: 2 to 4 tokens, counts of all of them in one look-up
-  kTable,         // sc_batch_table.cu: 5 to 16 tokens, residuals of all of them in one look-up
-  kBatchWgmma,    // sc_batch_wgmma.cu: up to 256 tokens on binary wgmma, dimensions shared out over blocks
-  kPrefillWgmma,  // sc_prefill_wgmma.cu: any number of tokens in tiles of 192
-  kPrefillMma,    // sc_prefill_mma.cu: the same on mma.sync
-  kGeneric,       // sc_generic.cu: any operator, one product at a time
+enum class ScKernel : uint8_t {  // in files of kernels/cuda
+  kDecode,                       // sc/decode/decode.cu: count rows in shared memory, 1 to 8 tokens at a time
+  kFew,                          // sc/table/few.cu: 2 to 4 tokens, counts of all of them in one look-up
+  kTable,                        // sc/table/table.cu: 5 to 16 tokens, residuals of all of them in one look-up
+  kBatchWgmma,    // sc/tensor_core/batch_wgmma.cu: up to 256 tokens on binary wgmma, dimensions shared out over blocks
+  kPrefillWgmma,  // sc/tensor_core/prefill_wgmma.cu: any number of tokens in tiles of 192
+  kPrefillMma,    // sc/tensor_core/prefill_mma.cu: the same on mma.sync
+  kGeneric,       // sc/generic.cu: any operator, one product at a time
 };
 std::string_view ScKernelName(ScKernel kernel);
 
 // Who quantizes the activations.
 enum class ScQuantizer : uint8_t {
   kKernel,   // the kernel itself
-  kByChunk,  // sc_batch_quantize.cu: a warp a chunk
-  kByRow,    // activations.cu: a block a row
+  kByChunk,  // sc/batch/quantize.cu: a warp a chunk
+  kByRow,    // prologue/activations.cu: a block a row
 };
 
 // The shape of one launch: matrices that share their quantized activations.

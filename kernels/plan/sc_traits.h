@@ -8,7 +8,7 @@
 
 namespace stoch {
 
-// Plain numbers, so that a plan is a function of values. Tables that "are there" are those of kernels/cuda/tables.h.
+// Plain numbers, so that a plan is a function of values. Tables that "are there" are those of kernels/cuda/sc/format/tables.h.
 struct ScTraits {
   ScCode code = ScCode::kSignMagnitude;
   int64_t chunk_d = 0;     // of the configuration, 0: one chunk
@@ -32,8 +32,8 @@ ScTraits MakeScTraits(const ScOperator& op);
 bool CountsFitBytes(const ScOperator& op);
 // Whether rows of counts of up to 128 levels are staircases whose steps are 0 or 1.
 bool CountsAreStaircases(const ScOperator& op);
-// Whether a formula (DirectRanks of kernels/cuda/sc_prefill_operand.cuh) gives the ranks of side b's levels. Takes 10
-// us.
+// Whether a formula (DirectRanks of kernels/cuda/sc/tensor_core/operand.cuh) gives the ranks of side b's levels. Takes
+// 10 us.
 bool RanksAreDirect(const ScOperator& op);
 // Whether every mask has the same ranks. Requires: has_streams.
 bool RanksAreCommon(const ScOperator& op);

@@ -79,7 +79,7 @@ struct DecoderLayerShard {
   const ExpertGroup& expert_group(BlockGroup group) const { return experts[static_cast<size_t>(group)]; }
 };
 
-// A layer, or the part behind the last one, on the devices that share it.
+// A layer, or the part after the last one, on the devices that share it.
 struct DecoderLayerWeights {
   std::vector<DecoderLayerShard> shards;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's connection. Internal to the HTTP front (http_server.cc, http_session.cc): the only header that
+// One client's connection. Internal to the HTTP front (server.cc, session.cc): the only header that
 // shows Boost.
 #pragma once
 

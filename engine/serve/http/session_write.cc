@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session sends (http_session.cc has what it reads, and its end).
+// What a session sends (session.cc has what it reads, and its end).
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>

@@ -3,7 +3,7 @@
 // looks 16 entries up: two look-ups and a few bits to count instead of eight look-ups and a tree of blends.
 //
 // V is the instruction set: a type without linkage, so that every instantiation stays inside the file that makes it
-// (simd_avx512.h says why). Its functions are always inlined:
+// (avx512.h says why). Its functions are always inlined:
 //   kRows                    rows, a byte each, of a register
 //   Load(p), Store(p, v)     kRows bytes, aligned or not
 //   Zero()

@@ -43,9 +43,9 @@ struct DirectGather {
 //           group. An output may be read between two exchanges if the next one does not write it.
 void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, int blocks);
 
-// One device's part of an exchange of packets. A packet is two numbers, each next to the epoch it belongs to, and is its
-// own announcement: who waits for it watches its place, and nothing has to be fenced and signalled behind it.
-inline constexpr int kPacketThreads = 128;  // few a block: an SM looks at all its places in every turn
+// One device's part of an exchange of packets. A packet is two numbers, each next to the epoch it belongs to: flag in
+// data. A receiver polls the packet itself, so no fence and no signal follow it.
+inline constexpr int kPacketThreads = 128;  // few a block: an SM polls all its packets in every epoch
 inline constexpr int kMaxPacketBlocks = kMaxGatherBlocks;
 struct PacketGather {
   GatherColumns columns;

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) q[h][i] = fresh.q[h][dim + i];  // nobody looks at heads that are not there
+      for (int i = 0; i < kVector; ++i) q[h][i] = fresh.q[h][dim + i];  // heads that are not there are never read
     }
   } else {
     WaitForPrevious();

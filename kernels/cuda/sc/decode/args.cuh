@@ -9,10 +9,9 @@
 
 namespace stoch::cuda::decode {
 
-// How a block is cut for a number of tokens. One token: 16 warps with registers for many lookups in flight (measured on
-// an H200: faster than 12 or 24 warps of 80 registers, than copies through shared memory, and than half as many
-// registers, with which the next kernel's blocks could wait next to these). More tokens: bound by the rate of lookups,
-// as many warps as there are registers for.
+// How a block is cut for a number of tokens. One token: 16 warps with registers for many lookups in flight. More tokens:
+// bound by the rate of lookups, as many warps as there are registers for.
+// What was tried: docs/tuning.md#one-token-sc_decode.
 template <int kTokens>
 struct Cut {
   static constexpr int kWarps = kTokens == 1 ? 16 : 24;

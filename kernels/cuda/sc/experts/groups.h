@@ -8,7 +8,7 @@
 
 namespace stoch::cuda {
 
-// Device memory. Tile t of *tiles has rows[t] slots of experts[t]: slots[t * tile_slots ..]; -1 behind them.
+// Device memory. Tile t of *tiles has rows[t] slots of experts[t]: slots[t * tile_slots ..]; -1 after them.
 struct ExpertGroups {
   int32_t* tiles = nullptr;
   int32_t* experts = nullptr;  // [max_tiles]

@@ -12,8 +12,8 @@
 // An int8 mma whose B operand says which byte belongs to which token adds up eight dimensions of sixteen rows at once.
 // It has columns for eight tokens: both halves get the same sums, and each is stored for other rows.
 //
-// Per 32 look-ups: one 4-byte shared load (1 clock of an SM's shared memory, which is what bounds the
-// kernel), one IDP, a fourth of a SEL, five sixteenths of an IMMA, a fourth of a load of codes.
+// Bound by shared memory: one 4-byte load per 32 look-ups, a clock of an SM.
+// What was tried: docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table.
 #include "kernels/cuda/sc/table/kernel.cuh"
 #include "kernels/cuda/sc/table/lookup.cuh"
 

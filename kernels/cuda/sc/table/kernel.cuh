@@ -33,7 +33,7 @@ struct NoQuantizer {
 // What was tried: docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table.
 //
 // Table: what a lane needs for its look-ups, and what to do with them.
-//   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFourTokens (BatchOutputs::few),
+//   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFourTokens (BatchOutputs),
 //   kAtOnce (ReduceStage)
 //   Shared                    what it keeps in shared memory next to the table: codes[kTokens][kWords] and more
 //   Init(shared)              static, by all threads, before anything else; what it leaves is read from Begin on

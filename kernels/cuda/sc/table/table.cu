@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SC linears of 5 to 16 tokens: one look-up per weight for all tokens, summed by tensor cores.
 //
-// A count is three products of small integers and a rest of 0..7 (kernels/sc/sc_residual.h). The products are int8 ones
-// of the tensor cores, of shifted codes of the weights with factors of the activations. The rests wait in shared
-// memory, four bits a token: the table of a part of a chunk has an entry for every code of every dimension, and a lane
-// looks up one weight for 8 or 16 tokens in 4 or 8 bytes. Those go as they are into a binary mma whose other operand
-// says which bits belong to which token; twice, as three of the four bits count double.
+// A count is three products of small integers and a remainder of 0..7 (kernels/sc/sc_residual.h;
+// docs/fast-kernels.md#a-few-tokens-one-lookup-for-all-of-them). The products are int8 ones of the tensor cores. The
+// remainders, four bits a token, come from a table of a part of a chunk in shared memory, with an entry for every code of
+// every dimension, and go as they are into a binary mma whose other operand says which bits belong to which token;
+// twice, as three of the four bits count double.
 //
-// What bounds it is shared memory, 128 bytes a clock: a clock for 32 weights of 8 tokens. With counts themselves in the
-// table, a byte a token, that took twice as long (a step of 8 sequences of an 8B model: 5.6 ms).
-//
-// 32 tokens in two passes take a quarter longer than in tensor_core/batch_wgmma.cu, and in entries of 16 bytes half as
-// long again (measured).
+// Bound by shared memory, 128 bytes a clock: a clock for 32 weights of 8 tokens.
+// What was tried: docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table.
 #include "kernels/cuda/sc/table/kernel.cuh"
 #include "kernels/cuda/sc/table/residual.cuh"
 

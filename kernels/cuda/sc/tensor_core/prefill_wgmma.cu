@@ -3,12 +3,9 @@
 //
 // A cluster of two blocks owns a tile of 256 weight rows x 192 tokens. In each block one producer thread fills the ring
 // (each block fetches half of every stage for both), and two warpgroups of 64 rows multiply: weights become
-// thermometers in registers (A), a stage is B. 192 tokens with two warpgroups rather than 128 with three: the
-// instructions next to wgmma, which set the pace then, serve half as many products more (measured: 4 % less time, half
-// of it lost to edges).
+// thermometers in registers (A), a stage is B.
 //
-// What bounds it in a whole model is power as well: 700 W hold an H200 at 1.86 of 1.98 GHz (128 cycles; 1.93 at 64), so
-// that fewer instructions next to wgmma no longer show.
+// Bound by the instructions next to wgmma and, in a whole model, by power as well.
 // What was tried: docs/tuning.md#prompts-sc_prefill_wgmma.
 #include <algorithm>
 
