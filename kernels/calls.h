@@ -42,6 +42,8 @@ struct LinearCall {
   bool add_to_out = false;
 };
 
+struct NormHeadsCall;
+
 // RoPE on q and k, append k and v to the cache, then causal attention of every row over its sequence.
 // Shapes:   q F32 [rows, num_heads * head_dim]; k, v F32 [rows, num_kv_heads * head_dim]; q and k are overwritten;
 //           rope F32 [max_positions, head_dim]: cos of pairs 0..head_dim/2-1, then sin; out F32 [rows, num_heads *
@@ -67,6 +69,9 @@ struct AttentionCall {
   // first_head + index in the call, and its window too; one that k pairs admit has k * e for e. out = 0 where none is.
   std::span<const DilatedPair> dilated = {};
   int64_t first_head = 0;
+  // Where given, that op precedes as part of this one, and what is in q and k then is not specified. Requires: norm->q is
+  // q, norm->k is k.
+  const NormHeadsCall* norm = nullptr;
 };
 
 // x[r, i] = x[r, i] + bias[i], rounded once, in place.

@@ -130,6 +130,21 @@ class ForwardingBackend : public Backend {
  protected:
   Backend& inner() const { return *inner_; }
 
+  // Runs an op that others are part of as one op after the other, each a call of this backend. Returns whether there
+  // were any; an op on its own is left alone.
+  template <class Call>
+  bool RunApart(const Call& /*call*/) {
+    return false;
+  }
+  bool RunApart(const AttentionCall& call) {
+    if (call.norm == nullptr) return false;
+    NormHeads(*call.norm);
+    AttentionCall rest = call;
+    rest.norm = nullptr;
+    Attention(rest);
+    return true;
+  }
+
  private:
   const std::shared_ptr<Backend> inner_;
 };

@@ -78,7 +78,8 @@ class DecoderStage final : public ModelStage {
   // Issues the projections.
   AttentionCall Project(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece);
   void AddBias(const OpSite& site, const TensorView& x, const Buffer& bias);  // nothing where there is none
-  void NormHeads(const OpSite& site, const DecoderLayerShard& weights, const AttentionCall& attention);
+  // Of the heads that `attention` reads; head_dim 0: they have no norm.
+  NormHeadsCall NormOf(int cache_layer, const DecoderLayerShard& weights, const AttentionCall& attention) const;
   void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
   void ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
   // Exchanges columns that every device has of a matrix on each; `whole[i]` on device i, whose own range times `scale`
