@@ -29,7 +29,7 @@ std::string Text(boost::beast::string_view view) { return {view.data(), view.siz
 
 HttpSession::HttpSession(asio::ip::tcp::socket socket, asio::io_context& api, HttpShared& shared, bool crowded)
     : socket_(std::move(socket)),
-      api_(asio::make_strand(api)),
+      api_(api),
       shared_(shared),
       crowded_(crowded),
       read_timer_(socket_.get_executor()),
@@ -57,11 +57,6 @@ void HttpSession::CloseWhenIdle() {
   asio::post(socket_.get_executor(), [self = shared_from_this()] {
     if (!self->busy_ && !self->parser_) self->Close();
   });
-}
-
-void HttpSession::Abandon() {
-  Close();
-  if (const std::shared_ptr<Exchange> exchange = std::exchange(exchange_, nullptr)) exchange->OnDisconnect();
 }
 
 // ---------------------------------------------------------------------------------------------------- reading ----
@@ -196,7 +191,7 @@ void HttpSession::Dispatch() {
 void HttpSession::Handle(HttpRequest request) {
   auto shared = std::make_shared<HttpRequest>(std::move(request));
   shared_.gate.Enter([self = shared_from_this(), shared] {
-    asio::post(self->api_, [self, shared] {
+    self->api_.Post([self, shared] {
       if (!self->gone_) {
         try {
           self->exchange_ = self->shared_.handler(std::move(*shared), self);
@@ -213,7 +208,7 @@ void HttpSession::Handle(HttpRequest request) {
 // ------------------------------------------------------------------------------------------ the end of things ----
 
 void HttpSession::NextRequest() {
-  asio::post(api_, [self = shared_from_this()] { self->exchange_.reset(); });
+  api_.Post([self = shared_from_this()] { self->exchange_.reset(); });
   busy_ = answered_ = started_ = events_ = false;
   drained_ = nullptr;
   ping_timer_.cancel();
@@ -246,7 +241,7 @@ void HttpSession::Close() {
   ping_timer_.cancel();
   error_code ignored;
   socket_.close(ignored);
-  asio::post(api_, [self = shared_from_this()] {
+  api_.Post([self = shared_from_this()] {
     if (const std::shared_ptr<Exchange> exchange = std::exchange(self->exchange_, nullptr)) exchange->OnDisconnect();
   });
 }
