@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/message.hpp>
+#include <string_view>
 #include <utility>
 
 #include "engine/serve/http/request_error.h"
@@ -24,6 +25,17 @@ constexpr std::chrono::milliseconds kCrowdedTime{2000};  // for a connection too
 constexpr int kUnavailable = 503;
 
 std::string Text(boost::beast::string_view view) { return {view.data(), view.size()}; }
+
+// Of a request's target, which may be a whole URI ("http://host/path?query"), as to a proxy.
+std::string PathOf(std::string target) {
+  for (const char* scheme : {"http://", "https://"}) {
+    if (!target.starts_with(scheme)) continue;
+    const size_t path = target.find_first_of("/?", std::string_view(scheme).size());
+    target = path == std::string::npos ? "/" : target.substr(path);
+  }
+  target.resize(std::min(target.find('?'), target.size()));
+  return target.empty() ? "/" : target;
+}
 
 }  // namespace
 
@@ -170,8 +182,7 @@ void HttpSession::Dispatch() {
   head_ = message.method() == http::verb::head;
   HttpRequest request;
   request.method = Text(message.method_string());
-  request.path = Text(message.target());
-  request.path.resize(std::min(request.path.find('?'), request.path.size()));
+  request.path = PathOf(Text(message.target()));
   request.authorization = Text(message[http::field::authorization]);
   request.request_id = Text(message["X-Request-Id"]);
   request.last_event_id = Text(message["Last-Event-ID"]);
