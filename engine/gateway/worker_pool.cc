@@ -221,6 +221,11 @@ void WorkerPool::OnMessage(Replica& replica, const ipc::FromWorker& message) {
   if (message.has_failure()) {
     replica.failure = message.failure().message();
     replica.exit_code = message.failure().exit_code();
+    {
+      const std::lock_guard lock(mutex_);
+      replica.is_dead = true;  // as good as
+    }
+    replica.process->Kill();  // a device that is lost may take its time to be let go of
     return;
   }
   if (message.device_bytes() != 0) {

@@ -204,6 +204,22 @@ TEST_F(WorkerPoolTest, DeviceErrorsEndTheWorkerOnlyWhereTheyMust) {
   EXPECT_NE(log_.find("why=sticky"), std::string::npos) << log_;
 }
 
+// Drivers may take seconds to let go of a device that is lost: nobody waits for that.
+TEST_F(WorkerPoolTest, AWorkerThatSaysThatItEndsIsLostAtOnce) {
+  GenerateRequest request = Request(1);
+  request.prompt.back() = kPoison;
+  const std::vector<Answer> alone = Run(*Open(-1), {request});
+  const std::string file = scratch_.path().string() + "/failures";
+  std::ofstream(file) << "xx";
+  const auto pool = Open(kPoison, 1, {"--kills", file, "--code", "700", "--lingers", "yes"});
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<Answer> answers = Run(*pool, {request});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_EQ(answers[0].ids, alone[0].ids) << answers[0].error;
+  EXPECT_EQ(pool->faults().restarts, 2);
+  EXPECT_NE(log_.find("how=\"said so\" why=sticky"), std::string::npos) << log_;
+}
+
 // A GPU runs behind its host, which only hears that something has failed. The request goes on operator by operator, so
 // that if it happens again the log and the answer name the one.
 TEST_F(WorkerPoolTest, ASecondLossOfTheSameRequestNamesTheOperatorThatFailed) {
