@@ -9,7 +9,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/research/calibrate/calibrate_lengths.h"
@@ -18,6 +17,7 @@
 #include "engine/research/calibrate/mp_table.h"
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
+#include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/safetensors_writer.h"
 #include "loader/file.h"
 #include "loader/sha256.h"
@@ -49,7 +49,7 @@ struct Inputs {
   std::vector<int32_t> ids;
 
   std::map<std::string, std::string> Origin(const Options& options) const {
-    const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    const int threads = UsableThreads();
     const std::string version = VersionText();
     return {{"command", "stoch calibrate " + options.kind},
             {"version", version.substr(0, version.find('\n'))},
@@ -178,8 +178,7 @@ ExitCode Run(const CLI::App& command, const Options& options) {
   inputs.text = ReadWholeFile(options.file);
   inputs.ids = tokenizer->Encode(inputs.text, {});
   Options with = options;
-  with.windows.threads =
-      options.device.threads > 0 ? options.device.threads : static_cast<int>(std::thread::hardware_concurrency());
+  with.windows.threads = options.device.threads > 0 ? options.device.threads : UsableThreads();
   kind->run(with, inputs);
   return kDone;
 }
