@@ -64,15 +64,16 @@ def test_operands_that_are_refused() -> None:
         (torch.ones(2, 4).double(), "a is float64: allowed"),
         (torch.ones(2, 4).int(), "a is int32: allowed"),
         (torch.ones(2, 4, dtype=torch.complex64), "a is complex64: allowed"),
-        (torch.eye(4).to_sparse(), "a: .*(strided|storage)"),
+        (torch.eye(4).to_sparse(), "a: .*strided"),
         (torch._neg_view(torch.ones(2, 4)), "a is a negated view"),
         (torch.ones(4), "a has 1 dimensions"),
         (torch.ones(2, 5), "do not fit|5 columns"),
         (torch.full((2, 4), float("nan")), "NaN"),
     ):
         for other in (b, packed):
-            with pytest.raises(stoch.InvalidInput, match=words):
+            with pytest.raises(stoch.InvalidInput, match=words) as caught:
                 stoch.sc_matmul(a, other)
+            assert "\n" not in str(caught.value)
     for out, words in (
         (torch.empty(3, 3, device="meta"), "out: .*meta"),
         (torch.empty(3, 3).double(), "out is float64"),

@@ -152,18 +152,13 @@ void RequireExportable(nb::handle object, std::string_view name) {
   }
 }
 
-// Throws what an exporter raised: as InvalidInput where it says that it cannot.
-[[noreturn]] void RejectRaised(const nb::python_error& error, std::string_view name) {
-  if (!error.matches(PyExc_BufferError) && !error.matches(PyExc_RuntimeError)) throw nb::python_error(error);
-  Reject(name, ": " + TextOf(nb::borrow(error.value())));
-}
-
 nb::object ExportDlpack(nb::handle object, std::string_view name, const DlDevice& device) {
   try {
     const bool cuda = device.type == kDlCuda || device.type == kDlCudaManaged;
     return cuda ? object.attr("__dlpack__")(nb::arg("stream") = -1) : object.attr("__dlpack__")();
   } catch (nb::python_error& error) {
-    RejectRaised(error, name);
+    if (!error.matches(PyExc_BufferError) && !error.matches(PyExc_RuntimeError)) throw;
+    Reject(name, ": " + TextOf(nb::borrow(error.value())));
   }
 }
 
@@ -207,11 +202,11 @@ Array Array::Import(nb::handle object, std::string_view name, bool writable) {
   if (const DlExchange* exchange = ExchangeOf(object); exchange != nullptr) {
     RequireExportable(object, name);
     DlManagedVersioned* managed = nullptr;
-    if (exchange->export_managed(object.ptr(), &managed) != 0 || managed == nullptr) {
-      RejectRaised(nb::python_error(), name);
+    if (exchange->export_managed(object.ptr(), &managed) == 0 && managed != nullptr) {
+      owner = Take(managed);
+      return OfTensor(object, name, writable, managed->tensor, (managed->flags & kDlReadOnly) != 0, std::move(owner));
     }
-    owner = Take(managed);
-    return OfTensor(object, name, writable, managed->tensor, (managed->flags & kDlReadOnly) != 0, std::move(owner));
+    PyErr_Clear();  // __dlpack__ says why in one sentence
   }
   if (!nb::hasattr(object, "__dlpack__") || !nb::hasattr(object, "__dlpack_device__")) {
     Reject(name, " is a " + TextOf(object.type().attr("__name__")) +
