@@ -3,12 +3,18 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <exception>
+#include <functional>
 #include <string>
+#include <system_error>
+#include <thread>
 
 #include "engine/logprobs.h"
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "kernels/base/usable_threads.h"
 
 namespace stoch {
 namespace {
@@ -60,6 +66,54 @@ std::vector<double> Percentiles(std::vector<double> values) {
     result.push_back(values[low] + (values[high] - values[low]) * fraction);
   }
   return result;
+}
+
+// What one prediction adds to the statistics.
+struct Row {
+  double nll = 0;
+  double nll_base = 0;
+  double kld = 0;
+  bool same_top = false;
+};
+
+Row Compare(std::span<const float> base, std::span<const float> ours, int32_t target) {
+  const LogSum base_sum = ComputeLogSum(base);
+  const LogSum our_sum = ComputeLogSum(ours);
+  Row row;
+  for (size_t j = 0; j < base.size(); ++j) {
+    const double base_logprob = base_sum.LogProb(base[j]);
+    row.kld += std::exp(base_logprob) * (base_logprob - our_sum.LogProb(ours[j]));
+  }
+  row.nll = -our_sum.LogProb(ours[static_cast<size_t>(target)]);
+  row.nll_base = -base_sum.LogProb(base[static_cast<size_t>(target)]);
+  row.same_top = HostArgmax(base) == HostArgmax(ours);
+  return row;
+}
+
+// Calls visit(i) for every row on as many threads as can run: a row of 128256 tokens takes milliseconds.
+// Errors: the first exception of visit, once every thread has ended.
+void ForRows(size_t rows, const std::function<void(size_t)>& visit) {
+  const size_t count = std::min(rows, static_cast<size_t>(UsableThreads()));
+  std::atomic<size_t> next{0};
+  std::vector<std::exception_ptr> errors(count);
+  const auto work = [&](size_t thread) {
+    try {
+      for (size_t i = next++; i < rows; i = next++) visit(i);
+    } catch (...) {
+      errors[thread] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    try {
+      for (size_t thread = 1; thread < count; ++thread) threads.emplace_back(work, thread);
+    } catch (const std::system_error&) {  // no more threads here: those there are take all rows
+    }
+    work(0);
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
 }
 
 }  // namespace
@@ -138,22 +192,16 @@ void KlStatistics::Add(std::span<const float> base_logits, std::span<const float
                        std::span<const int32_t> targets) {
   STOCH_CHECK(!targets.empty() && base_logits.size() == logits.size() && logits.size() % targets.size() == 0);
   const size_t vocab = logits.size() / targets.size();
-  for (size_t i = 0; i < targets.size(); ++i) {
-    const auto base = base_logits.subspan(i * vocab, vocab);
-    const auto ours = logits.subspan(i * vocab, vocab);
-    const LogSum base_sum = ComputeLogSum(base);
-    const LogSum our_sum = ComputeLogSum(ours);
-    double kld = 0;
-    for (size_t j = 0; j < vocab; ++j) {
-      const double base_logprob = base_sum.LogProb(base[j]);
-      kld += std::exp(base_logprob) * (base_logprob - our_sum.LogProb(ours[j]));
-    }
-    const auto target = static_cast<size_t>(targets[i]);
-    nll_.push_back(-our_sum.LogProb(ours[target]));
-    nll_base_.push_back(-base_sum.LogProb(base[target]));
-    kld_.push_back(kld);
-    dp_.push_back(std::exp(-nll_.back()) - std::exp(-nll_base_.back()));
-    if (HostArgmax(base) == HostArgmax(ours)) ++same_top_;
+  std::vector<Row> rows(targets.size());
+  ForRows(rows.size(), [&](size_t i) {
+    rows[i] = Compare(base_logits.subspan(i * vocab, vocab), logits.subspan(i * vocab, vocab), targets[i]);
+  });
+  for (const Row& row : rows) {
+    nll_.push_back(row.nll);
+    nll_base_.push_back(row.nll_base);
+    kld_.push_back(row.kld);
+    dp_.push_back(std::exp(-row.nll) - std::exp(-row.nll_base));
+    if (row.same_top) ++same_top_;
   }
 }
 

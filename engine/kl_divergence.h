@@ -70,6 +70,7 @@ inline constexpr double kKlPercentiles[] = {0, 1, 5, 10, 50, 90, 95, 99, 99.9, 1
 // Collects rows of both runs.
 class KlStatistics {
  public:
+  // Rows [targets.size(), vocab_size] of both. Rows are divided over the threads that can run; every sum is one thread's.
   void Add(std::span<const float> base_logits, std::span<const float> logits, std::span<const int32_t> targets);
   // Requires: at least two rows added.
   KlSummary Summary() const;

@@ -42,6 +42,8 @@ struct LinearCall {
   bool add_to_out = false;
 };
 
+struct NormHeadsCall;
+
 // RoPE on q and k, append k and v to the cache, then causal attention of every row over its sequence.
 // Shapes:   q F32 [rows, num_heads * head_dim]; k, v F32 [rows, num_kv_heads * head_dim]; q and k are overwritten;
 //           rope F32 [max_positions, head_dim]: cos of pairs 0..head_dim/2-1, then sin; out F32 [rows, num_heads *
@@ -67,6 +69,9 @@ struct AttentionCall {
   // first_head + index in the call, and its window too; one that k pairs admit has k * e for e. out = 0 where none is.
   std::span<const DilatedPair> dilated = {};
   int64_t first_head = 0;
+  // Where given, that op precedes as part of this one, and what is in q and k then is not specified. Requires: norm->q is
+  // q, norm->k is k.
+  const NormHeadsCall* norm = nullptr;
 };
 
 // x[r, i] = x[r, i] + bias[i], rounded once, in place.
@@ -124,6 +129,10 @@ struct CombineExpertsCall;
 //
 // Where `combine` is given, that op follows as part of this one, and what is in `outs` then is not specified.
 // Requires: one weight; combine->x is outs[0], combine->out overlaps neither x nor x2.
+//
+// Where `route` is given, that op precedes as part of this one, and where `before` is, that does (with its own `route`
+// in front): few rows then take one kernel for all. What is in route->logits and before->outs then is not specified.
+// Requires: route->chosen is `chosen`; before->chosen is `chosen`, before has neither `before` nor `combine`.
 struct ExpertLinearCall {
   OpSite site;
   Device device() const { return x.device; }
@@ -135,6 +144,8 @@ struct ExpertLinearCall {
   std::vector<const ExpertWeights*> weights;
   std::vector<TensorView> outs;
   const CombineExpertsCall* combine = nullptr;
+  const RouteCall* route = nullptr;
+  const ExpertLinearCall* before = nullptr;
 };
 
 // out[r] = out[r] + ((w_0 x_0 + w_1 x_1) + w_2 x_2 ...) over the slots of row r in order of rank, every product and

@@ -52,14 +52,18 @@ changed_sources() {
 }
 
 # Two build folders of one tree, or two trees, compile the same sources: paths relative to the tree let ccache see that.
-if [ -z "${CCACHE_BASEDIR:-}" ] && command -v ccache >/dev/null && [ -z "$(ccache --get-config base_dir)" ]; then
-  export CCACHE_BASEDIR="$root"
-fi
+# Asked before every build, as the first one may have installed ccache.
+share_ccache() {
+  if [ -z "${CCACHE_BASEDIR:-}" ] && command -v ccache >/dev/null && [ -z "$(ccache --get-config base_dir)" ]; then
+    export CCACHE_BASEDIR="$root"
+  fi
+}
 
 # build PRESET TARGETS [CMAKE_ARGS...]: configures where that was not done with these tools and arguments, then builds.
 # On a terminal ninja's own line; elsewhere a line a minute, and the output of what failed. All of it goes to stderr.
 build() {
   local preset="$1" targets dir="$root/build/$1" log facts ticker status=0
+  share_ccache
   read -ra targets <<<"$2"
   shift 2
   log="$dir/configure.log"

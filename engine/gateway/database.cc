@@ -26,7 +26,11 @@ Database::Database(const std::string& file, const std::string& vfs) {
   sqlite3_busy_timeout(handle_, kBusyMs);
 }
 
-Database::~Database() { sqlite3_close(handle_); }
+Database::~Database() {
+  begin_.reset();
+  commit_.reset();
+  sqlite3_close(handle_);
+}
 
 void Database::Run(const std::string& sql) {
   const int code = sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr);
@@ -44,6 +48,14 @@ std::string Database::Text(const std::string& sql) {
 }
 
 int64_t Database::last_row() const { return sqlite3_last_insert_rowid(handle_); }
+
+void Database::RunPrepared(std::unique_ptr<Statement>* statement, const char* sql) {
+  if (*statement == nullptr) *statement = std::make_unique<Statement>(*this, sql);
+  (*statement)->Run();
+}
+
+void Database::Begin() { RunPrepared(&begin_, "BEGIN IMMEDIATE"); }
+void Database::Commit() { RunPrepared(&commit_, "COMMIT"); }
 
 Database::Statement::Statement(Database& database, const char* sql) : database_(database.handle_) {
   Check(sqlite3_prepare_v3(database_, sql, -1, SQLITE_PREPARE_PERSISTENT, &statement_, nullptr));
@@ -100,7 +112,7 @@ Transaction::~Transaction() {
 }
 
 void Transaction::Commit() {
-  database_.Run("COMMIT");
+  database_.Commit();
   open_ = false;
 }
 

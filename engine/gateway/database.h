@@ -37,6 +37,9 @@ class Database {
   int64_t Integer(const std::string& sql);  // of the first row
   std::string Text(const std::string& sql);
   int64_t last_row() const;
+  // A transaction, by statements that are prepared once: parsing them takes longer than running them.
+  void Begin();
+  void Commit();
 
   // A prepared statement. Arguments are numbered from 1, columns from 0.
   class Statement {
@@ -61,13 +64,16 @@ class Database {
   };
 
  private:
+  void RunPrepared(std::unique_ptr<Statement>* statement, const char* sql);
+
   sqlite3* handle_ = nullptr;
+  std::unique_ptr<Statement> begin_, commit_;  // null until they are needed
 };
 
 // All of what is run until Commit, or nothing.
 class Transaction {
  public:
-  explicit Transaction(Database& database) : database_(database) { database_.Run("BEGIN IMMEDIATE"); }
+  explicit Transaction(Database& database) : database_(database) { database_.Begin(); }
   ~Transaction();
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;

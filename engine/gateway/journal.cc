@@ -104,10 +104,13 @@ void Journal::Read() {
     known.id = answers.Bytes(1);
     known.state = static_cast<State>(answers.Integer(2));
     known.since = answers.Integer(3);
+    known.committed = true;
     number_of_[known.id] = answers.Integer(0);
     unfinished += known.state == State::kRunning ? 1 : 0;
   }
   next_number_ = 1 + database_->Integer("SELECT seq FROM sqlite_sequence WHERE name = 'answers'");
+  // Of answers that were never committed: their numbers come again.
+  database_->Run("DELETE FROM updates WHERE answer >= " + std::to_string(next_number_));
   Database::Statement updates(*database_, "SELECT number, answer FROM updates ORDER BY number");
   while (updates.Next()) {
     const auto found = answers_.find(updates.Integer(1));
@@ -143,18 +146,17 @@ Journal::Known* Journal::Find(const AnswerKey& answer) {
   return found == answers_.end() || found->second.run != answer.run ? nullptr : &found->second;
 }
 
-AnswerKey Journal::Begin(const std::string& id, const std::string& request) {
+AnswerKey Journal::Begin(const std::string& id) {
   const std::lock_guard lock(mutex_);
   AnswerKey key;
   Guarded([&] {
     Known known;
     known.id = id;
     known.since = Now();
-    known.unwritten = request;
     const auto same = number_of_.find(id);
     if (same != number_of_.end()) {
       const Known& before = answers_.at(same->second);
-      known.replaces = before.unwritten ? before.replaces : same->second;
+      known.replaces = before.committed ? same->second : before.replaces;
       answers_.erase(same->second);
     }
     const int64_t number = next_number_++;
@@ -165,29 +167,23 @@ AnswerKey Journal::Begin(const std::string& id, const std::string& request) {
   return key;
 }
 
-void Journal::Commit(const AnswerKey& answer) {
+void Journal::Commit(const AnswerKey& answer, const std::string& request) {
   const std::lock_guard lock(mutex_);
   Guarded([&] {
     ForgetOld();
     Known* known = Find(answer);
-    if (known == nullptr || !known->unwritten) return;
+    if (known == nullptr || known->committed) return;
     Transaction transaction(*database_);
-    WriteAnswer(answer.number, *known);
+    if (known->replaces != 0) statements_->forget.Bind(1, known->replaces).Run();
+    statements_->begin.Bind(1, answer.number)
+        .Bind(2, known->id)
+        .BindBlob(3, request)
+        .Bind(4, static_cast<int64_t>(known->state))
+        .Bind(5, known->since)
+        .Run();
     transaction.Commit();
+    known->committed = true;
   });
-}
-
-// Unless it is there. Where the transaction around it fails the log is lost, so what is known of it counts no more.
-void Journal::WriteAnswer(int64_t number, Known& known) {
-  if (!known.unwritten) return;
-  if (known.replaces != 0) statements_->forget.Bind(1, known.replaces).Run();
-  statements_->begin.Bind(1, number)
-      .Bind(2, known.id)
-      .BindBlob(3, *known.unwritten)
-      .Bind(4, static_cast<int64_t>(known.state))
-      .Bind(5, known.since)
-      .Run();
-  known.unwritten.reset();
 }
 
 void Journal::Write(std::span<const Entry> entries) {
@@ -198,7 +194,6 @@ void Journal::Write(std::span<const Entry> entries) {
     for (const Entry& entry : entries) {
       Known* known = Find(entry.as.answer);
       if (known == nullptr) continue;  // taken over, or forgotten
-      WriteAnswer(entry.as.answer.number, *known);
       const std::string body = ipc::ToMessage(entry.as.answer.number, *entry.update).SerializeAsString();
       statements_->write.Bind(1, entry.as.answer.number)
           .Bind(2, static_cast<int64_t>(entry.as.choice))
@@ -213,9 +208,8 @@ void Journal::Write(std::span<const Entry> entries) {
 
 void Journal::SetState(int64_t number, Known& known, State state) {
   if (known.state == state || known.state == State::kEnded) return;
-  WriteAnswer(number, known);
   const int64_t now = Now();
-  statements_->set_state.Bind(1, static_cast<int64_t>(state)).Bind(2, now).Bind(3, number).Run();
+  if (known.committed) statements_->set_state.Bind(1, static_cast<int64_t>(state)).Bind(2, now).Bind(3, number).Run();
   known.state = state;
   known.since = now;
 }
@@ -225,7 +219,7 @@ void Journal::Forget(const AnswerKey& answer) {
   Guarded([&] {
     const Known* known = Find(answer);
     if (known == nullptr) return;
-    const int64_t there = known->unwritten ? known->replaces : answer.number;
+    const int64_t there = known->committed ? answer.number : known->replaces;
     if (there != 0) statements_->forget.Bind(1, there).Run();
     number_of_.erase(known->id);
     answers_.erase(answer.number);
@@ -254,7 +248,7 @@ std::optional<AnswerLog::Kept> Journal::TakeOver(const std::string& id) {
     const auto found = number_of_.find(id);
     if (found == number_of_.end()) return;
     Known& known = answers_.at(found->second);
-    WriteAnswer(found->second, known);
+    if (!known.committed) return;
     Kept all;
     if (!statements_->request.Bind(1, found->second).Next()) return;
     all.request = statements_->request.Bytes(0);

@@ -40,8 +40,8 @@ class Journal final : public AnswerLog {
   Journal(Options options, LogSink log);
   ~Journal() override;
 
-  AnswerKey Begin(const std::string& id, const std::string& request) override;
-  void Commit(const AnswerKey& answer) override;
+  AnswerKey Begin(const std::string& id) override;
+  void Commit(const AnswerKey& answer, const std::string& request) override;
   void Write(std::span<const Entry> entries) override;
   void Forget(const AnswerKey& answer) override;
   void End(const AnswerKey& answer) override;
@@ -58,9 +58,8 @@ class Journal final : public AnswerLog {
     int64_t since = 0;  // in this state: seconds since 1970
     uint64_t run = 1;
     std::vector<int64_t> rows;  // of updates
-    // Until it is in the file: what is to be there, and the answer whose place it takes, 0 = none.
-    std::optional<std::string> unwritten;
-    int64_t replaces = 0;
+    bool committed = false;     // until then no row of answers is its own
+    int64_t replaces = 0;       // the answer whose row it deletes then, 0 = none
   };
   struct Statements;
 
@@ -71,7 +70,6 @@ class Journal final : public AnswerLog {
   void Guarded(const Body& body);
   void Lose(const std::string& why);
   Known* Find(const AnswerKey& answer);
-  void WriteAnswer(int64_t number, Known& known);
   void SetState(int64_t number, Known& known, State state);
   void ForgetOld();
 

@@ -18,6 +18,14 @@ constexpr int kBadGateway = 500;
 constexpr int kUnavailable = 503;
 constexpr size_t kAhead = 2;  // jobs that a worker has next to those of a pass, so that a place is taken at once
 
+// Whether telling a client of it is little work.
+bool IsSmall(const JobUpdate& update) {
+  constexpr size_t kFew = 4;
+  constexpr size_t kFewAlternatives = 20;
+  return update.prompt_logprobs.empty() && update.ids.size() <= kFew &&
+         (update.logprobs.empty() || update.logprobs.front().top.size() <= kFewAlternatives);
+}
+
 }  // namespace
 
 WorkerPool::WorkerPool(Options options, LogSink log) : options_(std::move(options)), log_(std::move(log)), watch_(io_) {
@@ -213,6 +221,11 @@ void WorkerPool::OnMessage(Replica& replica, const ipc::FromWorker& message) {
   if (message.has_failure()) {
     replica.failure = message.failure().message();
     replica.exit_code = message.failure().exit_code();
+    {
+      const std::lock_guard lock(mutex_);
+      replica.is_dead = true;  // as good as
+    }
+    replica.process->Kill();  // a device that is lost may take its time to be let go of
     return;
   }
   if (message.device_bytes() != 0) {
@@ -279,6 +292,8 @@ void WorkerPool::Keep(const Told& told) {
 
 void WorkerPool::Tell(Told told) {
   if (options_.answers != nullptr) Keep(told);
+  // One token alone waits for no thread but this one; those of many are the work of many threads.
+  if (told.size() == 1) told.front().update.has_time = IsSmall(told.front().update);
   for (Notice& notice : told) notice.on_update(std::move(notice.update));
 }
 

@@ -74,7 +74,7 @@ class WorkerPool final : public JobRunner {
     int losses = 0;  // since a token came
     ipc::CrashReport seen;
     Clock::duration silent{0}, stuck{0};  // since `alive` and `progress` of it changed, as far as this pool ran
-    bool is_dead = false;                 // and not all that it said has been heard
+    bool is_dead = false;                 // or about to be, and not all that it said has been heard
     bool is_ready() const { return hello && process != nullptr && !is_dead; }
     bool stalled = false;
     bool stopped = false;             // by another process, and so stalled

@@ -2,8 +2,8 @@
 // Keeps what streamed answers brought where it outlives the process, so that a client can take its stream up again.
 //
 // An answer is kept from Commit on, until some minutes after its end or its client's leaving. What its jobs bring is
-// written pass by pass, before the jobs are told (Job::kept). Whoever takes an answer over goes on from what is kept;
-// jobs of earlier runs write nothing from then on, so nothing is ever there twice.
+// written pass by pass, before the jobs are told (Job::kept), and counts from Commit on too. Whoever takes an answer over
+// goes on from what is kept; jobs of earlier runs write nothing from then on, so nothing is ever there twice.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class AnswerLog {
   };
   struct Kept {
     AnswerKey key;
-    std::string request;          // of Begin
+    std::string request;          // of Commit
     std::vector<Update> updates;  // in the order in which they came
   };
   struct Entry {
@@ -37,10 +37,9 @@ class AnswerLog {
 
   // A new answer, for its jobs. One that has the same id is forgotten.
   // Returns: a key with number 0 where the log is lost.
-  virtual AnswerKey Begin(const std::string& id, const std::string& request) = 0;
-  // It is kept from here on at the latest: what its jobs bring before that is written together with it. Before anybody
-  // hears of the answer, and while its jobs run.
-  virtual void Commit(const AnswerKey& answer) = 0;
+  virtual AnswerKey Begin(const std::string& id) = 0;
+  // It is kept from here on, with `request` to go on from. Before anybody hears of the answer; its jobs may run already.
+  virtual void Commit(const AnswerKey& answer, const std::string& request) = 0;
   // What one pass brought: all of it is kept, or nothing.
   virtual void Write(std::span<const Entry> entries) = 0;
   // It never began.

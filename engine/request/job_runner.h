@@ -28,6 +28,8 @@ struct JobUpdate {
   // Of the first update.
   double queue_seconds = 0;   // from arrival to admission
   int64_t reused_tokens = 0;  // of the prompt, that needed no computing
+  // The thread that tells of it has nothing else to do: a little work may be done on it, which saves waking another.
+  bool has_time = false;
   bool last() const { return finish != FinishReason::kNone || error_status != 0; }
 };
 
@@ -47,7 +49,8 @@ struct Job {
   // Called when the job's turn comes, and again where it has to be begun once more: jobs of one request share what it
   // holds for as long as they wait. On any thread.
   std::function<GenerateRequest()> request;
-  // Called on a thread of the runner, which waits for it: hand over and return. No call follows a last() one.
+  // Called on a thread of the runner, which waits for it: hand over and return, but for JobUpdate::has_time. No call
+  // follows a last() one.
   std::function<void(JobUpdate update)> on_update;
   KeptAs kept = {};
   std::string name = {};  // for logs: whose it is

@@ -66,6 +66,12 @@ OrderedJson ModelJson(const ModelFacts& model, const Identity& identity) {
           {"digests", identity.Describe()}};
 }
 
+// A path of somebody else's, for a log or an error: a line is not theirs to fill.
+std::string Shown(const std::string& path) {
+  constexpr size_t kShown = 128;
+  return path.size() <= kShown ? path : path.substr(0, kShown) + "...";
+}
+
 // A label of somebody else's that is safe in headers and logs.
 bool IsPlainLabel(const std::string& text) {
   return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
@@ -187,7 +193,7 @@ std::shared_ptr<Exchange> Api::Handle(HttpRequest request, const std::shared_ptr
   }
   log_({status >= kInternalError ? LogLevel::kError : LogLevel::kInfo,
         "refused",
-        {{"id", call.id}, {"path", call.request.path}, {"status", std::to_string(status)}, {"why", message}}});
+        {{"id", call.id}, {"path", Shown(call.request.path)}, {"status", std::to_string(status)}, {"why", message}}});
   call.SendError(status, message, param, std::move(headers));
   return nullptr;
 }
@@ -196,10 +202,10 @@ std::shared_ptr<Exchange> Api::Answer(Call& call) {
   const Route* route = FindRoute(call);
   // The page holds no secret, and has a field for the key of what it asks for.
   if (call.request.path != "/health" && call.request.path != "/") CheckKey(call);
-  if (route == nullptr) throw RequestError(kNotFound, "", "there is no " + call.request.path + " here");
+  if (route == nullptr) throw RequestError(kNotFound, "", "there is no " + Shown(call.request.path) + " here");
   const bool head = call.request.method == "HEAD" && std::string_view(route->method) == "GET";
   if (!head && call.request.method != route->method) {
-    throw RequestError(kMethodNotAllowed, "", call.request.path + " takes " + route->method + " only");
+    throw RequestError(kMethodNotAllowed, "", Shown(call.request.path) + " takes " + route->method + " only");
   }
   return (this->*route->answer)(call);
 }
@@ -278,7 +284,7 @@ std::shared_ptr<Exchange> Api::Stream(Call& call) {
   if (!kept) {
     throw RequestError(kNotFound, "",
                        options_.answers->lost() ? "the journal is lost, and with it the stream " + id
-                                                : "there is no stream " + id + " here, or no longer");
+                                                : "there is no stream " + Shown(id) + " here, or no longer");
   }
   auto exchange = std::make_shared<CompletionExchange>(Serve(), Restore(kept->request), call.connection, call.id);
   streams_.Replace(exchange);

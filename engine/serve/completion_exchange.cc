@@ -69,8 +69,15 @@ CompletionExchange::Failure CompletionExchange::Submit(const std::vector<std::ve
     };
     job.on_update = [self = shared_from_this(), i](JobUpdate update) {
       const auto now = std::chrono::steady_clock::now();
+      // An event of a stream is little work; a whole answer may be much.
+      const bool here = update.has_time && self->request_.stream;
       auto shared = std::make_shared<JobUpdate>(std::move(update));
-      self->connection_->Post([self, i, shared, now] { self->OnUpdate(i, std::move(*shared), now); });
+      auto body = [self, i, shared, now] { self->OnUpdate(i, std::move(*shared), now); };
+      if (here) {
+        self->connection_->Run(std::move(body));
+      } else {
+        self->connection_->Post(std::move(body));
+      }
     };
     job.kept = {kept_, i};
     job.name = request_id_ + "/" + std::to_string(i);
@@ -89,7 +96,7 @@ CompletionExchange::Failure CompletionExchange::Submit(const std::vector<std::ve
 
 void CompletionExchange::Start() {
   AnswerLog* const answers = request_.stream ? answers_ : nullptr;
-  if (answers != nullptr) kept_ = answers->Begin(frame_.id, Store({request_, frame_}));
+  if (answers != nullptr) kept_ = answers->Begin(frame_.id);
   const Failure refused = Submit(std::vector<std::vector<int32_t>>(choices_.size()));
   if (refused.status != 0) {
     if (answers != nullptr && kept_.number != 0) answers->Forget(kept_);
@@ -97,7 +104,7 @@ void CompletionExchange::Start() {
   }
   if (!request_.stream) return;
   // Kept before anybody hears of it, and while its prompt runs.
-  if (answers != nullptr && kept_.number != 0) answers->Commit(kept_);
+  if (answers != nullptr && kept_.number != 0) answers->Commit(kept_, Store({request_, frame_}));
   // However long it waits for its turn: proxies and clients give up on connections that say nothing.
   head_sent_ = true;
   connection_->StartEvents({{"X-Request-Id", request_id_}});

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <mutex>
+#include <utility>
 
 #include "engine/serve/http/connection.h"
 
@@ -17,6 +18,7 @@ class DetachedConnection final : public Connection {
     const std::lock_guard lock(mutex_);
     body();
   }
+  void Run(std::function<void()> body) override { Post(std::move(body)); }
   void Send(HttpResponse) override {}
   void StartPieces(HttpResponse) override {}
   void SendPiece(std::string) override {}

@@ -62,6 +62,7 @@ struct Worker::State {
   const std::shared_ptr<ipc::Channel> channel;
   asio::steady_timer beat;
   std::atomic<bool> gone = false;  // the gateway
+  std::atomic<bool> failed = false;
   std::thread thread;
 
   std::mutex mutex;  // of what follows
@@ -240,6 +241,7 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options) {
 
 void Worker::Fail(const std::string& message, int exit_code) {
   State& state = *state_;
+  if (state.failed.exchange(true)) return;
   ipc::FromWorker failure;
   failure.mutable_failure()->set_message(message);
   failure.mutable_failure()->set_exit_code(exit_code);

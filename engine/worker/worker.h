@@ -25,7 +25,8 @@ class Worker {
   // Serves the engine until the gateway is gone. Nobody else uses it meanwhile.
   // Errors: what ended the engine; the gateway has been told of no job's end by it.
   void Serve(Engine& engine, const RunnerOptions& options);
-  // Tells the gateway why this process is about to end, and waits a moment for it to leave.
+  // Tells the gateway why this process is about to end, and waits a moment for it to leave. The first cause counts: later
+  // ones are not told.
   void Fail(const std::string& message, int exit_code);
 
  private:

@@ -124,6 +124,7 @@ void Attention(Context& context, const AttentionCall& call) {
     for (const int32_t page : sequence.pages) CheckAttentionPage(call, page);
   }
 
+  if (call.norm != nullptr) NormHeads(context, *call.norm);
   const KvCacheSpec& spec = cache.spec();
   const AttentionWork work{call,
                            cache,

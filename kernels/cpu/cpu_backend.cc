@@ -5,6 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "kernels/base/usable_threads.h"
 #include "kernels/call_check.h"
 #include "kernels/cpu/all_gather.h"
 #include "kernels/cpu/context.h"

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/machine.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <fstream>
-#include <thread>
 #include <vector>
 
-#include "kernels/cpu/cpu_quota.h"
 #include "kernels/cpu/memory.h"
 
 namespace stoch::cpu {
@@ -31,16 +27,6 @@ MachineInfo ReadMachineInfo() {
     memory.ignore(64, '\n');
   }
   return info;
-}
-
-int UsableThreads() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cores = sched_getaffinity(0, sizeof(set), &set) == 0
-                        ? CPU_COUNT(&set)
-                        : static_cast<int>(std::thread::hardware_concurrency());
-  const int quota = QuotaThreads();
-  return std::max(1, quota > 0 ? std::min(cores, quota) : cores);
 }
 
 double MeasureReadBandwidth(ThreadPool& pool) {

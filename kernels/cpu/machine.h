@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine is: name, memory, usable threads, read bandwidth.
+// What this machine is: name, memory, read bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,6 @@ struct MachineInfo {
   int64_t free_bytes = 0;  // what an allocation may take, caches the kernel would drop included
 };
 MachineInfo ReadMachineInfo();
-
-// Cores this process may run on, or as many as its control group gives it time of.
-int UsableThreads();
 
 // Reads a buffer well beyond the last-level cache with every thread of the pool, a few times.
 // Units: bytes per second, the best pass.

@@ -39,6 +39,7 @@ void BlockingBackend::Embed(const EmbeddingTable& table, const Pass& pass, const
 
 #define OP(Op)                                     \
   void BlockingBackend::Op(const Op##Call& call) { \
+    if (blocks_ && RunApart(call)) return;         \
     Wait(call.site, [&] { inner().Op(call); });    \
   }
 STOCH_FOR_EACH_OP(OP)

@@ -130,6 +130,31 @@ class ForwardingBackend : public Backend {
  protected:
   Backend& inner() const { return *inner_; }
 
+  // Runs an op that others are part of as one op after the other, each a call of this backend. Returns whether there
+  // were any; an op on its own is left alone.
+  template <class Call>
+  bool RunApart(const Call& /*call*/) {
+    return false;
+  }
+  bool RunApart(const AttentionCall& call) {
+    if (call.norm == nullptr) return false;
+    NormHeads(*call.norm);
+    AttentionCall rest = call;
+    rest.norm = nullptr;
+    Attention(rest);
+    return true;
+  }
+  bool RunApart(const ExpertLinearCall& call) {
+    if (call.route == nullptr && call.before == nullptr) return false;
+    if (call.route != nullptr) Route(*call.route);
+    if (call.before != nullptr) ExpertLinear(*call.before);
+    ExpertLinearCall rest = call;
+    rest.route = nullptr;
+    rest.before = nullptr;
+    ExpertLinear(rest);
+    return true;
+  }
+
  private:
   const std::shared_ptr<Backend> inner_;
 };

@@ -64,7 +64,10 @@ Checkpoint::Checkpoint(const std::filesystem::path& folder) {
   } else if (IsThere(index)) {
     OpenShards(index);
   } else {
-    throw InvalidInput(folder.string() + ": expected model.safetensors or model.safetensors.index.json, got neither");
+    const bool pickled = IsThere(folder / "pytorch_model.bin") || IsThere(folder / "pytorch_model.bin.index.json");
+    throw InvalidInput(
+        folder.string() + ": expected model.safetensors or model.safetensors.index.json, got " +
+        (pickled ? "pytorch_model.bin; to run, it would have to be converted to safetensors" : "neither"));
   }
 }
 

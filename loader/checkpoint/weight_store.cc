@@ -41,8 +41,10 @@ class CheckpointStore final : public IndexedStore {
     }
     if (!missing.empty()) {
       const size_t more = missing.size() - 1;
-      throw InvalidInput(folder.string() + ": tensor " + Quoted(missing.front()) + " is missing" +
-                         (more > 0 ? " (and " + std::to_string(more) + " more)" : ""));
+      throw InvalidInput(
+          folder.string() + ": tensor " + Quoted(missing.front()) + " is missing" +
+          (more > 0 ? " (and " + std::to_string(more) + " more)" : "") +
+          (missing.front() == kLmHeadName ? "; a checkpoint without it says tie_word_embeddings: true" : ""));
     }
     if (config.tie_word_embeddings) AddTiedName({config.vocab_size, config.hidden_size});
     CheckNothingElse();

@@ -52,10 +52,10 @@ struct BlockVector {
 
 // Which layers have a sliding window where layer_types does not say.
 enum class WindowRule : uint8_t {
-  kNone,         // no layer: sliding_window is no key of the family
-  kEveryLayer,   // sliding_window is a number: every layer
-  kFromLayer,    // use_sliding_window: layers from max_window_layers on
-  kUnsupported,  // use_sliding_window is refused
+  kNone,        // no layer: sliding_window is no key of the family
+  kEveryLayer,  // sliding_window is a number: every layer
+  kFromLayer,   // use_sliding_window: layers from max_window_layers on
+  kWhereUsed,   // use_sliding_window: every layer
 };
 
 struct Architecture {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loader/config/config_keys.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -15,6 +16,13 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxEndIds = 256;
 
+// What a feature that is off, or a list of nothing, looks like.
+bool IsNothing(const Json& value) {
+  if (value.is_number()) return value == 0;
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.is_boolean() ? value == false : value.empty();
+}
+
 }  // namespace
 
 ConfigKeys::ConfigKeys(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -22,6 +30,7 @@ ConfigKeys::ConfigKeys(const Json& object, std::string where) : object_(object),
 }
 
 const Json* ConfigKeys::Find(const char* key) const {
+  known_.insert(key);
   const auto found = object_.find(key);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
@@ -95,6 +104,18 @@ std::vector<int64_t> ConfigKeys::Integers(const char* key, int64_t min, int64_t 
   std::vector<int64_t> integers;
   for (const Json& entry : *value) integers.push_back(ToInteger(entry, key, min, max));
   return integers;
+}
+
+void ConfigKeys::RefuseOthers(std::span<const std::string_view> meaningless) const {
+  for (const auto& [key, value] : object_.items()) {
+    if (key.starts_with('_') || IsNothing(value) || known_.contains(key)) continue;
+    if (std::find(meaningless.begin(), meaningless.end(), key) != meaningless.end()) continue;
+    constexpr size_t kShown = 40;
+    std::string shown = value.dump();
+    if (shown.size() > kShown) shown = std::string(JsonTypeName(value));
+    Fail(Quoted(key) + ": expected only keys whose meaning is known for this model_type, got " + shown +
+         "; a model that depends on it needs code for it, and where nothing does it can be taken out of the file");
+  }
 }
 
 void ConfigKeys::Fail(const std::string& what) const { throw InvalidInput(where_ + ": " + what); }

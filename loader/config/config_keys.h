@@ -5,12 +5,16 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace stoch {
 
-// A key that is null counts as absent. Requires: the object outlives it.
+// A key that is null counts as absent. Remembers which keys were asked for, so that RefuseOthers knows the rest.
+// Requires: the object outlives it.
 // Errors: InvalidInput "FILE: KEY: expected ..., got ..." from every read of a value that is not as the call wants it.
 class ConfigKeys {
  public:
@@ -33,6 +37,10 @@ class ConfigKeys {
   // A list of at most `most` integers in [min, max]; empty where the key is absent.
   std::vector<int64_t> Integers(const char* key, int64_t min, int64_t max, size_t most) const;
 
+  // Errors: InvalidInput for a key that nobody asked for, that is not in `meaningless` and does not begin with "_":
+  //         ignoring it could change what the model computes. null, false, 0 and empty values switch nothing on.
+  void RefuseOthers(std::span<const std::string_view> meaningless) const;
+
   [[noreturn]] void Fail(const std::string& what) const;
 
  private:
@@ -40,6 +48,7 @@ class ConfigKeys {
 
   const Json& object_;
   std::string where_;
+  mutable std::set<std::string, std::less<>> known_;
 };
 
 }  // namespace stoch

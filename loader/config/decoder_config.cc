@@ -26,6 +26,23 @@ constexpr int64_t kMaxExperts = 4096;
 constexpr int64_t kMaxLayerExperts = int64_t{1} << 16;  // of all layers: each has tensors by name
 constexpr int64_t kMaxWindow = int64_t{1} << 30;
 
+// Keys that change nothing of the logits of these families: of training, of generating text, of tools that wrote the
+// file, and of features that the parser has found to be off.
+// clang-format off
+constexpr std::string_view kMeaningless[] = {
+    "attention_dropout", "embd_pdrop", "hidden_dropout", "resid_pdrop", "classifier_dropout", "initializer_range",
+    "gradient_checkpointing", "output_router_logits", "router_aux_loss_coef", "pretraining_tp", "neftune_noise_alpha",
+    "use_cache", "cache_implementation", "attn_implementation", "torch_dtype", "dtype", "transformers_version",
+    "tokenizer_class", "model_name", "unsloth_fixed", "unsloth_version", "max_length", "min_length", "max_new_tokens",
+    "model_max_length", "max_sequence_length", "max_seq_len", "seq_length", "do_sample", "temperature", "top_k",
+    "top_p", "typical_p", "repetition_penalty", "length_penalty", "diversity_penalty", "num_beams", "num_beam_groups",
+    "num_return_sequences", "pad_token_id", "unk_token_id", "sep_token_id", "decoder_start_token_id", "eos_token",
+    "bos_token", "pad_token", "id2label", "label2id", "num_labels", "return_dict", "use_return_dict",
+    "output_attentions", "output_hidden_states", "chunk_size_feed_forward", "tokenizer_padding_side",
+    "tokenizer_model_max_length", "tf_legacy_loss", "max_window_layers", "sliding_window", "use_sliding_window",
+};
+// clang-format on
+
 // Says what a model that the table has no row for would need.
 std::string Needed() {
   return "; another family needs a row in loader/config/architecture.cc (docs/adding-a-model.md)";
@@ -143,9 +160,13 @@ void ParseWindows(const ConfigKeys& keys, DecoderConfig* config) {
   size_t first = 0;
   switch (row.window) {
     case WindowRule::kNone: break;
-    case WindowRule::kUnsupported:
-      if (keys.Boolean("use_sliding_window", false)) {
-        keys.Fail("use_sliding_window: expected false for this model_type, got true; it needs a rule which layers");
+    case WindowRule::kWhereUsed:
+      if (!keys.Boolean("use_sliding_window", false)) break;
+      if (!keys.IsNull("sliding_window")) window = keys.Integer("sliding_window", 1, kMaxWindow, 4096);
+      if (keys.Integer("max_window_layers", 0, INT32_MAX, 0) != 0) {
+        keys.Fail(
+            "max_window_layers: expected 0 or nothing with use_sliding_window for this model_type, got another number; "
+            "transformers 4 begins with that layer, transformers 5 with the first");
       }
       break;
     case WindowRule::kEveryLayer:
@@ -163,7 +184,8 @@ void ParseWindows(const ConfigKeys& keys, DecoderConfig* config) {
     const bool any = std::find(named->begin(), named->end(), true) != named->end();
     if (any && window == 0)
       keys.Fail("layer_types: expected no \"sliding_attention\" without a sliding window, got one");
-    if (row.window == WindowRule::kEveryLayer && *named != slides) {
+    const bool every = row.window == WindowRule::kEveryLayer || row.window == WindowRule::kWhereUsed;
+    if (every && *named != slides) {
       keys.Fail("layer_types: expected what sliding_window says of every layer, got something else");
     }
     slides = *named;
@@ -182,7 +204,10 @@ void ParseExperts(const ConfigKeys& keys, DecoderConfig* config) {
   const int64_t step = keys.Integer("decoder_sparse_step", 1, kMaxLayers, 1);
   std::vector<int64_t> dense =
       keys.Integers("mlp_only_layers", 0, config->num_hidden_layers - 1, static_cast<size_t>(kMaxLayers));
-  if (config->num_experts == 0) return;
+  if (config->num_experts == 0) {  // the others then mean nothing
+    for (const char* key : {"num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}) keys.Find(key);
+    return;
+  }
   const int64_t layers = config->num_hidden_layers;
   if (config->num_experts * layers > kMaxLayerExperts) {
     keys.Fail(std::string(count) + ": expected at most " + std::to_string(kMaxLayerExperts) +
@@ -232,6 +257,7 @@ DecoderConfig ParseDecoderConfig(std::string_view config_json, std::string_view 
   config.eos_token_ids = keys.Ids("eos_token_id", config.vocab_size);
   const int32_t eos = config.architecture->default_eos;
   if (!json.contains("eos_token_id") && eos >= 0 && config.vocab_size > eos) config.eos_token_ids = {eos};
+  keys.RefuseOthers(kMeaningless);
   if (!generation_config_json.empty()) {
     const std::string generation_file = where + "/generation_config.json";
     const Json generation = ParseBoundedJson(generation_config_json, generation_file);

@@ -18,12 +18,13 @@ constexpr double kMaxTheta = 1e12;
 
 double Factor(const ConfigKeys& rope) { return rope.Number("factor", 0, kMaxFactor); }
 
-Llama3RopeScaling ParseLlama3(const ConfigKeys& rope) {
+Llama3RopeScaling ParseLlama3(const ConfigKeys& rope, const DecoderConfig& config) {
   Llama3RopeScaling scaling;
   scaling.factor = Factor(rope);
   scaling.low_freq_factor = rope.Number("low_freq_factor", 0, kMaxFactor);
   scaling.high_freq_factor = rope.Number("high_freq_factor", 0, kMaxFactor);
-  scaling.original_max_position_embeddings = rope.Number("original_max_position_embeddings", 0, kMaxPositions + 1);
+  scaling.original_max_position_embeddings =
+      rope.Number("original_max_position_embeddings", 0, kMaxPositions + 1, config.max_position_embeddings);
   if (scaling.high_freq_factor <= scaling.low_freq_factor) {
     rope.Fail("high_freq_factor: expected more than low_freq_factor, got " + Json(scaling.high_freq_factor).dump());
   }
@@ -58,16 +59,18 @@ YarnRopeScaling ParseYarn(const ConfigKeys& rope, const DecoderConfig& config) {
   return scaling;
 }
 
-// The scaling in one object: rope_scaling, or the newer rope_parameters, which holds rope_theta as well.
 std::optional<RopeScaling> ParseScaling(const ConfigKeys& rope, const DecoderConfig& config) {
   const std::optional<std::string> rope_type = rope.String("rope_type");
-  const std::string type = rope_type ? *rope_type : rope.String("type").value_or("default");
+  const std::string type = rope.String("type").value_or(rope_type.value_or("default"));
+  if (rope_type && *rope_type != type) {
+    rope.Fail("rope_type: expected the " + Quoted(type) + " of type, got " + Quoted(*rope_type));
+  }
   if (rope.Number("partial_rotary_factor", 0, kMaxFactor, 1) != 1) {
     rope.Fail("partial_rotary_factor: expected 1, got another value; it needs a RoPE over a part of a head");
   }
   if (type == "default") return std::nullopt;
   if (type == "linear") return LinearRopeScaling{Factor(rope)};
-  if (type == "llama3") return ParseLlama3(rope);
+  if (type == "llama3") return ParseLlama3(rope, config);
   if (type == "yarn") return ParseYarn(rope, config);
   if (type == "dynamic") {
     // Stretches only sequences longer than max_position_embeddings, which no context here is.
@@ -83,24 +86,35 @@ std::optional<RopeScaling> ParseScaling(const ConfigKeys& rope, const DecoderCon
             "; it needs frequencies of its own in models/decoder/rope_table.cc");
 }
 
+// The angles that one object describes: rope_scaling, or the newer rope_parameters.
+struct Rope {
+  double theta = 0;
+  std::optional<RopeScaling> scaling;
+};
+
+Rope ParseObject(const ConfigKeys& rope, const DecoderConfig& config) {
+  const Rope result{rope.Number("rope_theta", 0, kMaxTheta, config.rope_theta), ParseScaling(rope, config)};
+  rope.RefuseOthers({});
+  return result;
+}
+
 }  // namespace
 
 void ParseRope(const ConfigKeys& keys, DecoderConfig* config) {
   config->rope_theta = keys.Number("rope_theta", 0, kMaxTheta, 10000);
-  const bool has_scaling = keys.Find("rope_scaling") != nullptr;
-  if (has_scaling) config->rope_scaling = ParseScaling(keys.Object("rope_scaling"), *config);
-  if (keys.Find("rope_parameters") != nullptr) {
-    const ConfigKeys rope = keys.Object("rope_parameters");
-    const double theta = rope.Number("rope_theta", 0, kMaxTheta, config->rope_theta);
-    if (keys.Find("rope_theta") != nullptr && theta != config->rope_theta) {
-      rope.Fail("rope_theta: expected the rope_theta next to it, got another value");
+  const bool has_theta = keys.Find("rope_theta") != nullptr;
+  std::optional<Rope> first;  // where both objects are there, as for old and new readers, they must agree
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (keys.Find(key) == nullptr) continue;
+    const ConfigKeys object = keys.Object(key);
+    const Rope rope = ParseObject(object, *config);
+    if (has_theta && rope.theta != config->rope_theta) {
+      object.Fail("rope_theta: expected the rope_theta next to it, got another value");
     }
-    const std::optional<RopeScaling> scaling = ParseScaling(rope, *config);
-    if (has_scaling && scaling != config->rope_scaling) {
-      rope.Fail("expected what rope_scaling says, got something else");
-    }
-    config->rope_theta = theta;
-    config->rope_scaling = scaling;
+    if (first && rope.scaling != first->scaling) object.Fail("expected what rope_scaling says, got something else");
+    config->rope_theta = rope.theta;
+    config->rope_scaling = rope.scaling;
+    first = rope;
   }
   if (config->rope_scaling && std::holds_alternative<YarnRopeScaling>(*config->rope_scaling) &&
       config->rope_theta <= 1) {

@@ -178,7 +178,11 @@ std::span<const DecoderLayerShard> DecoderStage::ShardsOfLayer(int cache_layer) 
 void DecoderStage::RunLayer(int cache_layer, const Piece& piece) {
   const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
   for (size_t i = 0; i < parts_.size(); ++i) {
-    if (!parts_[i].shard.heads.empty()) backend_.Attention(Project(parts_[i], shards[i], cache_layer, piece));
+    if (parts_[i].shard.heads.empty()) continue;
+    AttentionCall call = Project(parts_[i], shards[i], cache_layer, piece);
+    const NormHeadsCall norm = NormOf(cache_layer, shards[i], call);
+    if (norm.head_dim > 0 && piece.rows > 0) call.norm = &norm;
+    backend_.Attention(call);
   }
   EndLayer(cache_layer, piece);
 }
@@ -187,8 +191,13 @@ std::vector<AttentionCall> DecoderStage::BeginLayer(int cache_layer, const Piece
   const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
   std::vector<AttentionCall> calls;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    calls.push_back(parts_[i].shard.heads.empty() ? AttentionCall{}
-                                                  : Project(parts_[i], shards[i], cache_layer, piece));
+    if (parts_[i].shard.heads.empty()) {
+      calls.emplace_back();
+      continue;
+    }
+    calls.push_back(Project(parts_[i], shards[i], cache_layer, piece));
+    const NormHeadsCall norm = NormOf(cache_layer, shards[i], calls.back());
+    if (norm.head_dim > 0 && piece.rows > 0) backend_.NormHeads(norm);
   }
   return calls;
 }
@@ -223,7 +232,7 @@ void DecoderStage::EndLayer(int cache_layer, const Piece& piece) {
   GatherActivation(index, piece.rows);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (sparse) {
-      CombineExperts(parts_[i], shards[i], index, piece);
+      if (divided()) CombineExperts(parts_[i], shards[i], index, piece, nullptr);
     } else {
       ProjectDown(parts_[i], shards[i], index, piece);
     }
@@ -255,7 +264,6 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
   attention.q = Slice(qkv, 1, 0, q_cols);
   attention.k = Slice(qkv, 1, q_cols, kv_cols);
   attention.v = Slice(qkv, 1, q_cols + kv_cols, kv_cols);
-  if (piece.rows > 0) NormHeads(site, weights, attention);
   attention.rope = MatrixIn(part.workspace->rope, options_.shape.context, config_.head_dim);
   attention.cache = part.cache.get();
   attention.cache_layer = cache_layer;
@@ -270,19 +278,20 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
   return attention;
 }
 
-void DecoderStage::NormHeads(const OpSite& site, const DecoderLayerShard& weights, const AttentionCall& attention) {
+NormHeadsCall DecoderStage::NormOf(int cache_layer, const DecoderLayerShard& weights,
+                                   const AttentionCall& attention) const {
   const Buffer& q_norm = weights.vector(VectorId::kQNorm);
   const Buffer& k_norm = weights.vector(VectorId::kKNorm);
-  if (q_norm.bytes() == 0) return;
   NormHeadsCall norm;
-  norm.site = site;
+  if (q_norm.bytes() == 0) return norm;
+  norm.site = {role_.first_layer + cache_layer, GroupName(BlockGroup::kQkv)};
   norm.head_dim = config_.head_dim;
   norm.eps = static_cast<float>(config_.rms_norm_eps);
   norm.q = attention.q;
   norm.k = attention.k;
   norm.q_weight = MakeView(q_norm.data(), DType::kF32, attention.q.device, config_.head_dim);
   norm.k_weight = MakeView(k_norm.data(), DType::kF32, attention.k.device, config_.head_dim);
-  backend_.NormHeads(norm);
+  return norm;
 }
 
 void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
@@ -334,18 +343,20 @@ void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, i
   AddNorm(router, norm);
   router.weights = {weights.router.get()};
   router.outs = {MatrixIn(part.workspace->router, piece.rows, config_.num_experts)};
-  backend_.Route({site, router.outs.front(), config_.norm_topk_prob, routing.chosen, routing.weights, &router});
-
-  if (part.shard.expert_intermediate.empty()) return;
+  const RouteCall route{site, router.outs.front(), config_.norm_topk_prob, routing.chosen, routing.weights, &router};
+  if (part.shard.expert_intermediate.empty()) return backend_.Route(route);
   const TensorView out = MatrixIn(part.workspace->gate_up, piece.rows * config_.num_experts_per_tok,
                                   2 * part.shard.expert_intermediate.size());
   ExpertLinearCall project = ProjectExperts({layer, GroupName(BlockGroup::kGateUp)}, hidden, routing.chosen,
                                             weights.expert_group(BlockGroup::kGateUp), out);
   AddNorm(project, norm);
-  backend_.ExpertLinear(project);
+  project.route = &route;
+  if (divided()) return backend_.ExpertLinear(project);
+  CombineExperts(part, weights, layer, piece, &project);
 }
 
-void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
+void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece,
+                                  const ExpertLinearCall* before) {
   if (part.shard.hidden.empty()) return;
   const int64_t cols = config_.moe_intermediate_size;
   const int64_t rows = piece.rows * config_.num_experts_per_tok;
@@ -364,6 +375,7 @@ void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, 
   }
   const CombineExpertsCall combine{site, out, routing.weights, Columns(Hidden(part, piece), part.shard.hidden)};
   project.combine = &combine;
+  project.before = before;
   backend_.ExpertLinear(project);
 }
 

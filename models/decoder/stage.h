@@ -78,7 +78,8 @@ class DecoderStage final : public ModelStage {
   // Issues the projections.
   AttentionCall Project(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece);
   void AddBias(const OpSite& site, const TensorView& x, const Buffer& bias);  // nothing where there is none
-  void NormHeads(const OpSite& site, const DecoderLayerShard& weights, const AttentionCall& attention);
+  // Of the heads that `attention` reads; head_dim 0: they have no norm.
+  NormHeadsCall NormOf(int cache_layer, const DecoderLayerShard& weights, const AttentionCall& attention) const;
   void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
   void ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
   // Exchanges columns that every device has of a matrix on each; `whole[i]` on device i, whose own range times `scale`
@@ -96,8 +97,11 @@ class DecoderStage final : public ModelStage {
     TensorView weights;  // F32 of the same shape
   };
   Routing RoutingOf(const Part& part, int64_t rows) const;
+  // Of a device that has whole layers all of it, else up to what devices then exchange.
   void ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
-  void CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
+  // before: what makes its input as part of the same op, or null.
+  void CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece,
+                      const ExpertLinearCall* before);
 
   Backend& backend_;
   const DecoderConfig& config_;

@@ -14,6 +14,7 @@ from stoch._config import ModelConfig, ScConfig
 from stoch._matmul import Packed, pack, sc_matmul, synchronize
 from stoch._model import Engine, Model, Perplexity, Result, Sequence, Stream, load
 from stoch._multiplier import MultiplierTable, multiplier_table
+from stoch._rows import Plot, Rows
 from stoch._stoch import DeviceError, InvalidInput, NotFinite
 from stoch._stoch import version_text as _version_text
 
@@ -36,7 +37,9 @@ __all__ = [
     "NotFinite",
     "Packed",
     "Perplexity",
+    "Plot",
     "Result",
+    "Rows",
     "ScConfig",
     "Sequence",
     "Stream",

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import numbers
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path as _File
 from typing import Any
 
 import numpy as np
 
 from stoch import _safetensors, _stoch
-from stoch._config import ModelConfig
+from stoch._config import ModelConfig, check_text
 from stoch._progress import ProgressArgument, reporter
-from stoch._rows import Row, flatten
+from stoch._rows import Plot, Row, Rows, flatten, plots_in
 
 Path = str | os.PathLike[str]
 
@@ -28,26 +31,52 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
             continue
         if value is True:
             flags.append(flag)
-        elif isinstance(value, (str, os.PathLike, int, float)):
-            flags.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
-        elif all(isinstance(item, str) for item in value):
-            flags += [f"{flag}={item}" for item in value]
+        elif isinstance(value, (str, os.PathLike, numbers.Real)):
+            flags.append(f"{flag}={_text(name, value)}")
+        elif not isinstance(value, Iterable) or isinstance(value, bytes):
+            raise _stoch.InvalidInput(f"{name} is a {type(value).__name__}: allowed is a number, a str or a list of either")
         else:
-            flags.append(f"{flag}={','.join(str(item) for item in value)}")
+            items = list(value)
+            texts = [_text(name, item) for item in items]
+            if all(isinstance(item, (str, os.PathLike)) for item in items):
+                flags += [f"{flag}={text}" for text in texts]
+            else:
+                flags.append(f"{flag}={','.join(texts)}")
     return flags
+
+
+def _text(name: str, value: Any) -> str:
+    """A number or a text as an option has it."""
+    if isinstance(value, numbers.Real):
+        return str(value)
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if "\0" in check_text(name, text):
+        raise _stoch.InvalidInput(f"{name} holds a NUL character")
+    return str(text)
 
 
 def run(command: str, arguments: Sequence[str], options: Mapping[str, Any], progress: ProgressArgument) -> str:
     """What `stoch COMMAND ARGUMENTS --option=value ...` prints; a check that fails is no error here."""
+    arguments = [_text("argument", argument) for argument in arguments]
     with reporter(progress, command) as report:
         printed, _ = _stoch.run_command([command, *arguments, *_flags(options)], report)
     return printed
 
 
-def _settings(sc: str | Sequence[str] | ModelConfig | None) -> list[str] | None:
+def _configuration(
+    sc: str | Sequence[str] | ModelConfig | None, files: Mapping[str, Path | str | int | None], each: bool
+) -> dict[str, Any]:
+    """--sc and its files as options. `each`: several settings are as many configurations, a ModelConfig is one."""
+    options: dict[str, Any] = dict(files)
     if isinstance(sc, ModelConfig):
-        return sc.settings
-    return [sc] if isinstance(sc, str) else None if sc is None else list(sc)
+        own = sc.file_options
+        if own and any(value is not None for value in files.values()):
+            raise _stoch.InvalidInput("mp, smooth and mask: sc is a ModelConfig, which has files of its own")
+        options |= own
+        settings = [",".join(sc.settings)] if each else sc.settings
+    else:
+        settings = [] if sc is None else [sc] if isinstance(sc, str) else [check_text("sc", text) for text in sc]
+    return {"sc": settings, **options}
 
 
 def verify(
@@ -58,7 +87,7 @@ def verify(
     goldens: Path | None = None,
     hashes: Path | None = None,
     progress: ProgressArgument = None,
-) -> list[Row]:
+) -> Rows:
     """The checks of `stoch verify`: a row {name, passed, detail} for each.
 
     >>> import stoch
@@ -74,7 +103,7 @@ def verify(
             "" if hashes is None else os.fspath(hashes),
             report,
         )
-    return [{"name": name, "passed": passed, "detail": detail} for name, passed, detail in rows]
+    return Rows({"name": name, "passed": passed, "detail": detail} for name, passed, detail in rows)
 
 
 def bench(
@@ -98,8 +127,13 @@ def bench(
     split: str = "layer",
     threads: int = 0,
     cpu_variant: str | None = None,
+    mp: Path | None = None,
+    mp_normalise: str | None = None,
+    smooth: Path | None = None,
+    mask: Path | None = None,
+    mask_bits: int | None = None,
     progress: ProgressArgument = None,
-) -> list[Row]:
+) -> Rows:
     """The measurements of `stoch bench`: a row for each test and precision, with what loading it took as `load.*`.
 
     >>> import stoch
@@ -107,10 +141,11 @@ def bench(
     >>> [(row["test"], row["precision"], row["median_ms"] > 0) for row in rows]
     [('prompt', 'sc', True), ('decode', 'sc', True)]
     """
+    files = {"mp": mp, "mp_normalise": mp_normalise, "smooth": smooth, "mask": mask, "mask_bits": mask_bits}
     options = {
         "model": model,
         "precision": [precision] if isinstance(precision, str) else list(precision),
-        "sc": _settings(sc),
+        **_configuration(sc, files, each=False),
         "prompt": prompt,
         "decode": decode,
         "depth": depth,
@@ -131,7 +166,7 @@ def bench(
     }
     report = json.loads(run("bench", [], options, progress))
     loads = {load["precision"]: load for load in report["loads"]}
-    return [
+    return Rows(
         flatten(
             {
                 **result,
@@ -140,7 +175,7 @@ def bench(
             }
         )
         for result in report["results"]
-    ]
+    )
 
 
 def calibrate(
@@ -152,16 +187,33 @@ def calibrate(
     alpha: float | None = None,
     share: bool = False,
     bits: int | None = None,
+    levels: Sequence[int] | None = None,
+    budget: float | None = None,
+    ref: int | None = None,
+    chunks: bool = False,
+    layer_buckets: int | None = None,
+    weights: Path | None = None,
+    metric: str | None = None,
+    sign: int | None = None,
+    protect: float | None = None,
+    sc: str | Sequence[str] | None = None,
+    mp: Path | None = None,
+    smooth: Path | None = None,
+    mask: Path | None = None,
+    mask_bits: int | None = None,
     ctx: int | None = None,
     max_windows: int | None = None,
     tokenizer: Path | None = None,
     device: str = "auto",
     threads: int = 0,
     progress: ProgressArgument = None,
-) -> list[Row]:
-    """Smoothing factors of `stoch calibrate KIND` from the text in `file`, written to `output`.
+) -> Rows:
+    """What `stoch calibrate KIND` finds in the text in `file`, written to `output`.
 
-    A row for each smoothed linear: {layer, op, in_features, min, mean, max} and the metadata of the file.
+    "smoothquant", "awq"  smoothing factors: a row for each smoothed linear, {layer, op, in_features, min, mean, max} and
+                          the metadata of the file
+    "mp", "rescale"       thresholds of mixed stream lengths: a row for each bucket, {bucket, chunks, thresholds, ...} and
+                          what the file says of all of them
     """
     options = {
         "model": model,
@@ -170,6 +222,16 @@ def calibrate(
         "alpha": alpha,
         "share": share,
         "bits": bits,
+        "levels": levels,
+        "budget": budget,
+        "ref": ref,
+        "chunks": chunks,
+        "layer_buckets": layer_buckets,
+        "weights": weights,
+        "metric": metric,
+        "sign": sign,
+        "protect": protect,
+        **_configuration(sc, {"mp": mp, "smooth": smooth, "mask": mask, "mask_bits": mask_bits}, each=False),
         "ctx": ctx,
         "max_windows": max_windows,
         "tokenizer": tokenizer,
@@ -177,7 +239,11 @@ def calibrate(
         "threads": threads,
     }
     run("calibrate", [kind], options, progress)
-    tensors, metadata = _safetensors.read(output)
+    return Rows(_length_rows(output) if kind in ("mp", "rescale") else _scale_rows(output))
+
+
+def _scale_rows(file: Path) -> list[Row]:
+    tensors, metadata = _safetensors.read(file)
     rows = []
     for name, values in tensors.items():
         _, layer, op = name.split(".")
@@ -195,6 +261,33 @@ def calibrate(
     return sorted(rows, key=lambda row: int(row["layer"]))
 
 
+def _length_rows(file: Path) -> list[Row]:
+    table = json.loads(_File(file).read_text(encoding="utf-8"))
+    found = [(False, table.pop("operator_defaults", {})), (False, table.pop("buckets", {}))]
+    by_chunk = table.pop("per_row_chunk", None)
+    if by_chunk is not None:
+        found.append((True, by_chunk["buckets"]))
+    table.pop("protected_channels", None)
+    shared = flatten(table)
+    return [
+        {"bucket": name, "chunks": chunks, **flatten(bucket), **shared}
+        for chunks, buckets in found
+        for name, bucket in buckets.items()
+    ]
+
+
+@contextlib.contextmanager
+def _folder(path: Path | bool | None) -> Iterator[str | None]:
+    """The folder for figures: `path`, one that ends with the block where it is True, None where there are to be none."""
+    if path is None or path is False:
+        yield None
+    elif path is True:
+        with tempfile.TemporaryDirectory() as made:
+            yield made
+    else:
+        yield os.fspath(path)
+
+
 def profile(
     model: Path,
     *,
@@ -204,62 +297,85 @@ def profile(
     heads: bool = False,
     ctx: int | None = None,
     max_windows: int | None = None,
+    mp: Path | None = None,
+    mp_normalise: str | None = None,
+    smooth: Path | None = None,
+    mask: Path | None = None,
+    mask_bits: int | None = None,
     array: str | None = None,
+    tile_rows: Sequence[int] | None = None,
+    energy: Path | None = None,
+    trace: Path | None = None,
+    trace_mode: str | None = None,
+    plot: Path | bool | None = None,
     tokenizer: Path | None = None,
     device: str = "auto",
     threads: int = 0,
     progress: ProgressArgument = None,
-) -> list[Row]:
+) -> Rows:
     """The errors of `stoch profile` over the text in `file`: a row for each layer and operator (and head).
 
     Each of several `sc` is a configuration of its own. What belongs to the whole of one (perplexity, KL, sc_cost) is in
-    its rows as `run.*`.
+    its rows as `run.*`. `plot`: a folder for figures, or True; they are the `plots` of what is returned.
     """
+    files = {"mp": mp, "mp_normalise": mp_normalise, "smooth": smooth, "mask": mask, "mask_bits": mask_bits}
     options = {
         "model": model,
         "file": file,
-        "sc": _settings(sc),
+        **_configuration(sc, files, each=True),
         "mode": mode,
         "heads": heads,
         "ctx": ctx,
         "max_windows": max_windows,
         "array": array,
+        "tile_rows": tile_rows,
+        "energy": energy,
+        "trace": trace,
+        "trace_mode": trace_mode,
         "tokenizer": tokenizer,
         "device": device,
         "threads": threads,
         "quiet": True,
         "output": "jsonl",
     }
-    printed = [json.loads(line) for line in run("profile", [], options, progress).splitlines()]
+    plots: list[Plot] = []
+    with _folder(plot) as folder:
+        text = run("profile", [], {**options, "plot": folder}, progress)
+        if folder is not None:
+            plots = plots_in(sorted(_File(folder).glob("*.svg")))
+    printed = [json.loads(line) for line in text.splitlines()]
     rows = [row for row in printed if row["schema"] == "stoch-profile-v1"]
     shared = {key for row in rows for key in row}
     runs = {row["config"]: row for row in printed if row["schema"] == "stoch-profile-config-v1"}
-    return [
-        flatten({**row, "run": {key: value for key, value in runs[row["config"]].items() if key not in shared}})
-        for row in rows
-    ]
+    return Rows(
+        (flatten({**row, "run": {key: value for key, value in runs[row["config"]].items() if key not in shared}}) for row in rows),
+        plots,
+    )
 
 
 def sweep(
-    plan: Mapping[str, Any] | Path,
+    plan: Mapping[str, Any] | Path | None = None,
     *,
     output: Path,
     resume: bool = False,
     shard: str | None = None,
+    merge: Sequence[Path] | None = None,
     plot: str | None = None,
     timing: bool = False,
     device: str = "auto",
     threads: int = 0,
     progress: ProgressArgument = None,
-) -> list[Row]:
+) -> Rows:
     """The configurations of `stoch sweep` by a plan, a dict or a JSON file: a row for each in `output`, which is returned.
 
-    A configuration that fails is a row with `error`, and the others run.
+    A configuration that fails is a row with `error`, and the others run. `merge`, in place of a plan: the outputs of all
+    shards. `plot`: "x=stoc_len,y=ppl", ...: the figure is OUTPUT.svg, or its `file=`, and in the `plots` of the rows.
     """
     options = {
         "output": output,
         "resume": resume,
         "shard": shard,
+        "merge": None if merge is None else [os.fspath(path) for path in merge],
         "plot": plot,
         "timing": timing,
         "device": device,
@@ -272,9 +388,12 @@ def sweep(
                 json.dump(plan, made)
             run("sweep", [path], options, progress)
     else:
-        run("sweep", [os.fspath(plan)], options, progress)
-    with open(output, encoding="utf-8") as lines:
-        return [flatten(json.loads(line)) for line in lines]
+        run("sweep", [] if plan is None else [os.fspath(plan)], options, progress)
+    rows = [flatten(json.loads(line)) for line in _File(output).read_text(encoding="utf-8").splitlines()]
+    if plot is None or merge is not None:
+        return Rows(rows)
+    named = [entry.partition("=")[2] for entry in plot.split(",") if entry.startswith("file=")]
+    return Rows(rows, plots_in(named[-1:] or [os.fspath(output) + ".svg"]))
 
 
 def trace_cost(
@@ -285,7 +404,7 @@ def trace_cost(
     tile_rows: Sequence[int] | None = None,
     accelergy: Path | None = None,
     usystolic: Path | None = None,
-) -> list[Row]:
+) -> Rows:
     """Stream lengths, cycles and energy of a trace, as `stoch cost` tells them: one row."""
     options = {
         "energy": energy,
@@ -295,4 +414,4 @@ def trace_cost(
         "usystolic": usystolic,
         "json": True,
     }
-    return [flatten(json.loads(run("cost", [os.fspath(trace)], options, False)))]
+    return Rows([flatten(json.loads(run("cost", [os.fspath(trace)], options, False)))])

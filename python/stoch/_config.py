@@ -216,7 +216,22 @@ class ModelConfig:
     @property
     def has_files(self) -> bool:
         """Whether it refers to files: mp, smooth or mask."""
-        return any((self._files[0], self._files[2], self._files[3]))
+        return bool(self.file_options)
+
+    @property
+    def file_options(self) -> dict[str, str | int]:
+        """Its files, as it was given them: those of mp, mp_normalise, smooth, mask and mask_bits that differ from none."""
+        mp, normalise, smooth, mask, bits = self._files
+        given: dict[str, str | int] = {}
+        if mp:
+            given |= {"mp": mp, "mp_normalise": normalise}
+        if smooth:
+            given["smooth"] = smooth
+        if mask:
+            given["mask"] = mask
+            if bits:
+                given["mask_bits"] = bits
+        return given
 
     @property
     def is_batch_invariant(self) -> bool:

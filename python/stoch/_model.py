@@ -110,7 +110,7 @@ def _whole(name: str, value: Any, bits: int = 64) -> int:
 
 def _ids(values: Any, what: str) -> list[int]:
     try:
-        ids = [int(i) for i in values.tolist()] if hasattr(values, "tolist") else [int(i) for i in values]
+        ids = [operator.index(i) for i in (values.tolist() if hasattr(values, "tolist") else values)]
     except TypeError:
         raise _stoch.InvalidInput(f"{what} is a {type(values).__name__}: allowed is text or token ids") from None
     for i in ids:
@@ -273,7 +273,7 @@ class Model:
         Options: max_tokens, temperature, top_p, top_k, min_p, repeat_penalty, presence_penalty, frequency_penalty,
         logit_bias {id: bias}, seed, stop, stop_ids, ignore_eos, top_logprobs, hash_logits.
         """
-        several = not isinstance(prompt, str) and len(prompt) > 0 and not _is_id(prompt[0])
+        several = not isinstance(prompt, str) and hasattr(prompt, "__getitem__") and len(prompt) > 0 and not _is_id(prompt[0])
         prompts = [self._prompt(each) for each in prompt] if several else [self._prompt(prompt)]  # type: ignore[arg-type]
         with reporter(progress if len(prompts) > 1 else False, "generating") as report:
             reports = self._handle.generate(_request(**options), prompts, report)
@@ -327,7 +327,11 @@ class Model:
         self, requests: SequenceOf[tuple[Ids, Ids]], *, progress: ProgressArgument = None
     ) -> list[tuple[float, bool]]:
         """(log-probability, is_greedy) of every continuation after its context, both token ids."""
-        pairs = [(_ids(context, "context"), _ids(continuation, "continuation")) for context, continuation in requests]
+        try:
+            given = [(context, continuation) for context, continuation in requests]
+        except (TypeError, ValueError):
+            raise _stoch.InvalidInput("requests: expected a list of (context ids, continuation ids)") from None
+        pairs = [(_ids(context, "context"), _ids(continuation, "continuation")) for context, continuation in given]
         with reporter(progress, "scoring") as report:
             return self._handle.score(pairs, report)
 
@@ -347,6 +351,8 @@ class Model:
 
 
 def _is_id(value: Any) -> bool:
+    if getattr(value, "ndim", 1) == 0:  # a number of numpy or torch
+        return True
     return not isinstance(value, (str, bytes)) and not hasattr(value, "__len__")
 
 

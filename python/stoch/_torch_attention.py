@@ -215,17 +215,37 @@ def _register_attention() -> None:
 
 def patch_attention(model: Any, layers: torch.nn.ModuleList, settings: Operators) -> None:
     if not hasattr(model, "set_attn_implementation"):
-        raise stoch.InvalidInput(f"{type(model).__name__} does not use the attention interface: give attention=False")
+        raise _not_of_the_interface(model)
     _register_attention()
     model._stoch_attention_before = model.config._attn_implementation
+    attentions = []
     for number, layer in enumerate(layers):
         for module in layer.modules():
             if "Attention" in type(module).__name__:
                 module._stoch_settings = settings  # type: ignore[assignment]
                 module._stoch_layer = number  # type: ignore[assignment]
+                attentions.append(module)
     try:
         model.set_attn_implementation(NAME)
+        # A class that does not use the interface is left as it was, with a warning.
+        if not any(getattr(getattr(module, "config", None), "_attn_implementation", "") == NAME for module in attentions):
+            raise _not_of_the_interface(model)
     except Exception as error:
-        raise stoch.InvalidInput(
-            f"{type(model).__name__} does not use the attention interface: give attention=False ({error})"
-        ) from error
+        unpatch_attention(model)
+        if isinstance(error, stoch.InvalidInput):
+            raise
+        raise _not_of_the_interface(model, f" ({error})") from error
+
+
+def _not_of_the_interface(model: Any, why: str = "") -> stoch.InvalidInput:
+    return stoch.InvalidInput(f"{type(model).__name__} does not use the attention interface: give attention=False{why}")
+
+
+def unpatch_attention(model: Any) -> None:
+    """Nothing where attention is as it was."""
+    before: Any = model.__dict__.pop("_stoch_attention_before", None)
+    if before is not None:
+        model.set_attn_implementation(before)
+        for module in model.modules():
+            module.__dict__.pop("_stoch_settings", None)
+            module.__dict__.pop("_stoch_layer", None)

@@ -61,6 +61,18 @@ class StochLM(_Base):  # type: ignore[misc]
             )
         self._max_gen_toks = int(max_gen_toks)
 
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> StochLM:
+        """The harness's options are defaults: what model_args say of `device` or `batch_size` wins."""
+        defaults = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        return cls(**{**defaults, **arg_dict})
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> StochLM:
+        """The same, from model_args as text."""
+        utils = importlib.import_module("lm_eval.utils")
+        return cls.create_from_arg_obj(utils.simple_parse_args_string(arg_string), additional_config)
+
     @property
     def eot_token_id(self) -> int:
         return self.model.eos_ids[0]
@@ -168,7 +180,8 @@ class StochLM(_Base):  # type: ignore[misc]
         return texts
 
 
-if not TYPE_CHECKING:
+# Run as a program this file is __main__, and imports itself under the name by which others import it: one registers.
+if not TYPE_CHECKING and __name__ != "__main__":
     StochLM = register_model("stoch")(StochLM)
 
 
@@ -178,6 +191,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # The class is registered once, under the name by which others import it.
     importlib.import_module("stoch.lm_eval").main()
     sys.exit(0)

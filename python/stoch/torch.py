@@ -18,7 +18,8 @@ except ImportError:
 import stoch
 from stoch._operators import Operators
 from stoch._scales import convert_scales
-from stoch._torch_attention import attention_forward, patch_attention
+from stoch._torch_attention import attention_forward, patch_attention, unpatch_attention
+from stoch._torch_experts import MATRICES, Experts, is_experts
 
 __all__ = ["Report", "attention_forward", "convert_scales", "patch", "patched", "unpatch"]
 
@@ -196,12 +197,12 @@ def patch(
 ) -> Report:
     """Puts the linears of the decoder layers, and attention, of a Hugging Face model into stochastic computing.
 
-    sc         settings of --sc; an operator is the last name of a module, any name will do: qkv_proj.stoc_len=64.
+    sc         settings of --sc; an operator is the last name of a module, any name will do: qkv_proj.stoc_len=64. Experts
+               that are one tensor have gate_proj, up_proj and down_proj.
     operators  only these; `skip`: not these. A linear whose outputs number the experts (a router) is never replaced.
     attention  False leaves it alone.
     mp, mp_normalise, smooth, mask, mask_bits
-               files, as `stoch.load` takes them, for operators with the engine's names (q_proj, ..., down_proj, qk, av);
-               on the CPU.
+               files, as `stoch.load` takes them, for operators with the engine's names (q_proj, ..., down_proj, qk, av).
     grad       None: inference. "ste": gradients of the exact linear pass through.
     free_weights  pack at once and drop the original weights; such a model cannot be unpatched.
 
@@ -228,32 +229,58 @@ def patch(
     experts = _num_experts(model)
     replaced, left, counts = dict[str, str](), dict[str, str](), dict[str, int]()
     by_layer: list[dict[str, str]] = [{} for _ in layers]
-    chosen: list[tuple[torch.nn.Module, tuple[int, str]]] = []
+    chosen: list[tuple[torch.nn.Module, int, str]] = []
+
+    def take(name: str, number: int, operator: str, outputs: int) -> bool:
+        """Whether a linear is replaced; the report says so."""
+        if operator in skip or (operators is not None and operator not in operators):
+            left[name] = "not asked for"
+        elif experts > 1 and outputs == experts:
+            left[name] = "a router"
+        elif settings.is_exact(number, operator):
+            left[name] = "arith = fp"
+        else:
+            by_layer[number][operator] = replaced[name] = settings.of(number, operator).describe()
+            counts[operator] = counts.get(operator, 0) + 1
+            return True
+        return False
+
+    tensors: list[tuple[torch.nn.Module, int, dict[str, bool]]] = []
     for number, layer in enumerate(layers):
         for name, module in layer.named_modules(prefix=f"{prefix}.{number}"):
-            if not (isinstance(module, torch.nn.Linear) or _is_conv1d(module)):
-                continue
             operator = name.rpartition(".")[2]
-            weight = module.weight
-            assert isinstance(weight, torch.Tensor)
-            outputs = weight.shape[1] if _is_conv1d(module) else weight.shape[0]
-            if operator in skip or (operators is not None and operator not in operators):
-                left[name] = "not asked for"
-            elif experts > 1 and outputs == experts:
-                left[name] = "a router"
-            elif settings.is_exact(number, operator):
-                left[name] = "arith = fp"
+            if isinstance(module, torch.nn.Linear) or _is_conv1d(module):
+                weight = module.weight
+                assert isinstance(weight, torch.Tensor)
+                if take(name, number, operator, weight.shape[1] if _is_conv1d(module) else weight.shape[0]):
+                    chosen.append((module, number, operator))
+            elif is_experts(module):
+                taken = {each: take(f"{name}.{each}", number, each, 0) for each in MATRICES}
+                if any(taken.values()):
+                    tensors.append((module, number, taken))
             else:
-                chosen.append((module, (number, operator)))
-                by_layer[number][operator] = replaced[name] = settings.of(number, operator).describe()
-                counts[operator] = counts.get(operator, 0) + 1
-    if not chosen:
+                wide = [each for each in module.parameters(recurse=False) if each.dim() > 1]
+                if wide:
+                    router = experts > 1 and len(wide) == 1 and wide[0].shape[0] == experts and wide[0].dim() == 2
+                    left[name] = "a router" if router else f"a {type(module).__name__}, no Linear"
+    if not chosen and not tensors:
         raise stoch.InvalidInput(f"{type(model).__name__}: no linear to replace was found in {prefix}")
-    patched = [(module, _Linear(module, settings, place, grad, free_weights)) for module, place in chosen]
+    if free_weights and not all(all(taken.values()) for _, _, taken in tensors):
+        raise stoch.InvalidInput("free_weights: experts that are one tensor are replaced whole, or not at all")
     if attention:
         patch_attention(model, layers, settings)
-    for module, linear in patched:
-        module.forward = linear
+    try:
+        patched: list[tuple[torch.nn.Module, _Linear | Experts]] = [
+            (module, _Linear(module, settings, (number, operator), grad, free_weights)) for module, number, operator in chosen
+        ]
+        patched += [
+            (module, Experts(module, settings, number, taken, grad, free_weights)) for module, number, taken in tensors
+        ]
+    except BaseException:
+        unpatch_attention(model)
+        raise
+    for module, body in patched:
+        module.forward = body
     model._stoch_patched = [module for module, _ in patched]  # type: ignore[assignment]
     mode = settings.attention if attention else ""
     return Report(replaced, left, mode, counts, by_layer, settings.describe())
@@ -269,12 +296,7 @@ def unpatch(model: torch.nn.Module) -> None:
     for module in patched:
         del module.__dict__["forward"]
     del model._stoch_patched
-    before: Any = model.__dict__.pop("_stoch_attention_before", None)
-    if before is not None:
-        model.set_attn_implementation(before)  # type: ignore[operator]
-        for module in model.modules():
-            module.__dict__.pop("_stoch_settings", None)
-            module.__dict__.pop("_stoch_layer", None)
+    unpatch_attention(model)
 
 
 @contextlib.contextmanager

@@ -194,6 +194,96 @@ def test_profile_is_the_program(run, demo: str, tmp_path: Path) -> None:
     assert {row["config"]: row["run.ppl"] for row in rows} == summaries and len(summaries) == 2
 
 
+def test_profile_takes_files_and_draws(run, demo: str, tmp_path: Path) -> None:
+    text, smooth, mask = tmp_path / "text", tmp_path / "s.safetensors", tmp_path / "mask.json"
+    text.write_text(TEXT)
+    mask.write_text(json.dumps({"default": "sc", "schedule": {"up_proj": ["fp"] * 5}}))
+    stoch.calibrate("smoothquant", demo, file=text, output=smooth, ctx=32, max_windows=1, device="cpu")
+    options = {"file": text, "ctx": 32, "max_windows": 1, "device": "cpu"}
+    plain = stoch.profile(demo, sc="stoc_len=64", **options)
+    assert plain.plots == [] and plain._repr_html_() is None
+    config = stoch.ModelConfig("preset=halved", "stoc_len=64", smooth=smooth, mask=mask)
+    rows = stoch.profile(demo, sc=config, plot=True, **options)
+    assert rows == stoch.profile(demo, sc="stoc_len=64", smooth=smooth, mask=mask, **options)
+    assert [row["config"] for row in rows] == [config.describe()] * len(rows) and rows != plain
+    assert {row["mse"] for row in rows if row["op"] == "up_proj"} == {0} != {row["mse"] for row in plain if row["op"] == "up_proj"}
+    stoch.profile(demo, sc=config, plot=tmp_path / "ours", **options)
+    flags = ["--file", str(text), "--ctx", "32", "--max-windows", "1", "--device", "cpu", "--plot", str(tmp_path / "theirs")]
+    run("profile", "--model", demo, "--sc", "stoc_len=64", "--smooth", str(smooth), "--mask", str(mask), *flags)
+    drawn = {file.stem: file.read_text() for file in (tmp_path / "theirs").glob("*.svg")}
+    assert {plot.name: plot.svg for plot in rows.plots} == drawn and drawn
+    assert [file.read_text() for file in sorted((tmp_path / "ours").glob("*"))] == [plot.svg for plot in rows.plots]
+    assert rows.plots[0]._repr_svg_() in rows._repr_html_()
+    with pytest.raises(stoch.InvalidInput, match="files of its own"):
+        stoch.profile(demo, sc=config, smooth=smooth, **options)
+
+
+def test_bench_takes_files(demo: str, tmp_path: Path) -> None:
+    mask = tmp_path / "mask.json"
+    mask.write_text(json.dumps({"default": "sc", "schedule": {"up_proj": ["fp"] * 5}}))
+    options = {"device": "cpu", "precision": "sc", "prompt": 4, "decode": 0, "repetitions": 1}
+    for given in ({"sc": stoch.ModelConfig(mask=mask)}, {"mask": mask}):
+        (row,) = stoch.bench(demo, **given, **options)
+        assert row["sc"] == stoch.ModelConfig(mask=mask).describe() and "mask" in row["sc"]
+
+
+def test_calibrated_lengths(run, demo: str, tmp_path: Path) -> None:
+    text, ours, theirs, fixed = (tmp_path / name for name in ("text", "ours.json", "theirs.json", "fixed.json"))
+    text.write_text(TEXT)
+    options = {"file": text, "ctx": 64, "max_windows": 2, "device": "cpu"}
+    rows = stoch.calibrate("mp", demo, output=ours, levels=[128, 64, 32], budget=0.4, chunks=True, **options)
+    flags = ["--file", str(text), "--ctx", "64", "--max-windows", "2", "--device", "cpu"]
+    run("calibrate", "mp", "--model", demo, "--levels", "128,64,32", "--budget", "0.4", "--chunks", "-o", str(theirs), *flags)
+    table = json.loads(theirs.read_text())
+    assert ours.read_bytes() == theirs.read_bytes()
+    buckets = {(False, name) for name in table["buckets"]} | {(True, name) for name in table["per_row_chunk"]["buckets"]}
+    assert {(row["chunks"], row["bucket"]) for row in rows} == buckets and len(rows) == len(buckets)
+    for row in rows:
+        group = table["per_row_chunk"]["buckets"] if row["chunks"] else table["buckets"]
+        assert row["thresholds"] == group[row["bucket"]]["thresholds"]
+        assert row["expected_flop_avg_stoc_len"] == table["expected_flop_avg_stoc_len"]
+        assert row["metadata.budget"] == "0.4" and not any(isinstance(value, dict) for value in row.values())
+    rows = stoch.calibrate("rescale", demo, output=fixed, mp=ours, **options)
+    assert rows and all("metric_lo" in row for row in rows)
+    with stoch.load(demo, device="cpu", mp=fixed) as model:
+        assert "mp=" in model.sc.describe()
+    with pytest.raises(stoch.InvalidInput, match="--alpha"):
+        stoch.calibrate("mp", demo, output=ours, alpha=0.5, **options)
+    with pytest.raises(stoch.InvalidInput, match="smoothquant, awq, mp, rescale"):
+        stoch.calibrate("lengths", demo, output=ours, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"prompt": object()}, {"prompt": "many"}, {"sc": [3]}, {"sc": "stoc_len=\ud800"}, {"prompt": [None]}, {"threads": 2**70},
+     {"model": "a\0b"}, {"precision": [b"sc"]}],
+)
+def test_arguments_that_are_none(demo: str, options: dict[str, object]) -> None:
+    with pytest.raises(stoch.InvalidInput):
+        stoch.bench(**{"model": demo, "device": "cpu", "decode": 0, "repetitions": 1, **options})
+
+
+def test_sweep_draws_and_merges(demo: str, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text(TEXT)
+    plan = {"model": demo, "text": str(text), "ctx": 32, "max_windows": 1, "grid": {"stoc_len": [32, 64]},
+            "metrics": ["ppl"]}
+    whole = stoch.sweep(plan, output=tmp_path / "whole.jsonl", device="cpu", plot="x=stoc_len,y=ppl")
+    (plot,) = whole.plots
+    assert plot.svg == (tmp_path / "whole.jsonl.svg").read_text()
+    named = stoch.sweep(plan, output=tmp_path / "whole.jsonl", resume=True, plot=f"x=stoc_len,y=ppl,file={tmp_path}/a.svg")
+    assert named.plots == [stoch.Plot("a", plot.svg)] and named == whole
+    plot.save(tmp_path / "copy.svg")
+    assert (tmp_path / "copy.svg").read_bytes() == (tmp_path / "a.svg").read_bytes()
+    parts = [tmp_path / f"part{i}.jsonl" for i in range(2)]
+    for i, part in enumerate(parts):
+        stoch.sweep(plan, output=part, shard=f"{i}/2", device="cpu")
+    assert stoch.sweep(merge=parts, output=tmp_path / "merged.jsonl") == whole
+    assert (tmp_path / "merged.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    with pytest.raises(stoch.InvalidInput, match="give a plan"):
+        stoch.sweep(output=tmp_path / "none.jsonl")
+
+
 def test_sweep_is_the_program(run, demo: str, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text(TEXT)

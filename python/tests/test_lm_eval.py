@@ -3,6 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("lm_eval")
@@ -28,6 +35,68 @@ def test_registered(harness, demo: str) -> None:
     assert harness.model.sc == stoch.ModelConfig("stoc_len=64")
     with pytest.raises(stoch.InvalidInput, match="model=DIR"):
         stoch.lm_eval.StochLM()
+
+
+def test_entry_point() -> None:
+    (found,) = (entry for entry in importlib.metadata.entry_points(group="lm_eval.models") if entry.name == "stoch")
+    assert found.load() is stoch.lm_eval.StochLM
+
+
+STORIES = [
+    {"text": "Once upon a time, there was a little", "choices": [" girl", " quantum", " however"], "answer": 0},
+    {"text": "Lily and her mom went to the", "choices": [" therefore", " park", " equation"], "answer": 1},
+    {"text": "Tom said, \"Thank", "choices": [" zoo", " red", " you"], "answer": 2},
+]
+TASKS = {
+    "stoch_choice": ("output_type: multiple_choice", "doc_to_target: '{{answer}}'", "doc_to_choice: '{{choices}}'",
+                     "target_delimiter: ''", "metric_list: [{metric: acc}]"),
+    "stoch_continue": ("output_type: generate_until", "doc_to_target: '{{text}}'",
+                       "generation_kwargs: {until: ['.'], max_gen_toks: 12, do_sample: false}",
+                       "metric_list: [{metric: exact_match}]"),
+    "stoch_rolling": ("output_type: loglikelihood_rolling", "doc_to_target: '{{text}}'",
+                      "metric_list: [{metric: word_perplexity}]"),
+}
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of tasks on local data, for all kinds of requests."""
+    folder = tmp_path_factory.mktemp("tasks")
+    data = folder / "stories.jsonl"
+    data.write_text("".join(json.dumps(story) + "\n" for story in STORIES))
+    for name, lines in TASKS.items():
+        shared = (f"task: {name}", "dataset_path: json", f"dataset_kwargs: {{data_files: {{test: {data}}}}}",
+                  "test_split: test", "doc_to_text: '{{text}}'" if name != "stoch_rolling" else "doc_to_text: ''")
+        (folder / f"{name}.yaml").write_text("\n".join((*shared, *lines)) + "\n")
+    return folder
+
+
+def test_the_command_line(tasks: Path, demo: str, tmp_path: Path) -> None:
+    """The harness's own command line, with tasks on local data; its answers are those of the model."""
+    pytest.importorskip("datasets")
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
+    command = [sys.executable, "-m", "stoch.lm_eval", "--model", "stoch", "--tasks", ",".join(TASKS), "--include_path", str(tasks),
+               "--model_args", f"pretrained={demo},sc=preset=halved;stoc_len=64,device=cpu",
+               "--output_path", str(tmp_path / "out"), "--log_samples", "--batch_size", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env={**os.environ, **offline}, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    found = {}
+    for name in TASKS:
+        (file,) = (tmp_path / "out").rglob(f"samples_{name}_*.jsonl")
+        samples = [json.loads(line) for line in file.read_text().splitlines()]
+        found[name] = {sample["doc_id"]: sample["resps"] for sample in samples}
+    with stoch.load(demo, sc="preset=halved,stoc_len=64", device="cpu") as model:
+        for i, story in enumerate(STORIES):
+            context = model.tokenize(story["text"])
+            for choice, answer in zip(story["choices"], found["stoch_choice"][i], strict=True):
+                whole = model.tokenize(story["text"] + choice)
+                ((want, greedy),) = model.loglikelihood([(whole[: len(context)], whole[len(context) :])])
+                assert (float(answer[0][0]), str(answer[0][1])) == (want, str(greedy)), choice
+            text = model.generate(story["text"], max_tokens=12, stop=".").text
+            assert found["stoch_continue"][i] == [[text]]
+            ids = model.tokenize(story["text"], add_bos=False)
+            ((want, _),) = model.loglikelihood([([model.config["bos_token_id"]], ids)])
+            assert float(found["stoch_rolling"][i][0][0]) == want
 
 
 def test_loglikelihood_is_that_of_the_model(harness) -> None:

@@ -295,6 +295,43 @@ def test_what_the_engine_cannot_hold_is_one_sentence(model, options, message: st
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.generate(5), "prompt is a int"),
+        (lambda m: m.generate(None), "prompt is a NoneType"),
+        (lambda m: m.generate([1, 2.5]), "prompt is a list"),
+        (lambda m: m.generate([[1], None]), "prompt is a NoneType"),
+        (lambda m: m.generate(np.float32([1, 2])), "prompt is a ndarray"),
+        (lambda m: m.logits([[1, 2]]), "ids is a list"),
+        (lambda m: m.logits([-1]), "token id -1"),
+        (lambda m: m.logits([1 << 31]), "token id 2147483648"),
+        (lambda m: m.logits([1 << 30]), "vocab|token"),
+        (lambda m: m.hidden([1], 99), "layer"),
+        (lambda m: m.loglikelihood([([1],)]), "requests"),
+        (lambda m: m.loglikelihood(5), "requests"),
+        (lambda m: m.loglikelihood([([1], 5)]), "continuation is a int"),
+        (lambda m: m.detokenize("text"), "ids is a str"),
+        (lambda m: m.tokenize(b"text"), "text is a bytes"),
+        (lambda m: m.chat("hello"), "messages"),
+        (lambda m: m.perplexity("a", ctx=4), "token"),
+    ],
+)
+def test_arguments_of_other_kinds(model: stoch.Model, call, message: str) -> None:
+    with pytest.raises(stoch.InvalidInput, match=message):
+        call(model)
+
+
+def test_prompts_of_arrays(model: stoch.Model) -> None:
+    ids = model.tokenize("Once upon a time")
+    want = model.generate(ids, max_tokens=3).ids
+    assert model.generate(np.array(ids), max_tokens=3).ids == want
+    assert [result.ids for result in model.generate(np.array([ids, ids]), max_tokens=3)] == [want, want]
+    torch = pytest.importorskip("torch")
+    assert model.generate(torch.tensor(ids), max_tokens=3).ids == want
+    assert [result.ids for result in model.generate(torch.tensor([ids]), max_tokens=3)] == [want]
+
+
 def test_text_that_is_no_unicode(model, demo: str) -> None:
     for call in (lambda: model.generate("a\ud800"), lambda: stoch.ScConfig(gate="\udfff"), lambda: stoch.ModelConfig("\ud800")):
         with pytest.raises(stoch.InvalidInput, match="surrogate"):

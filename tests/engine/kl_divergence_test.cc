@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <span>
 #include <vector>
 
 #include "kernels/base/error.h"
@@ -36,6 +37,35 @@ TEST(KlStatistics, MatchesHandComputedDivergence) {
   EXPECT_NEAR(summary.kld_percentiles.back(), kld, 1e-6);
   EXPECT_EQ(summary.same_top.mean, 1);  // the tie goes to id 0
   EXPECT_NEAR(summary.correlation, 1, 1e-9);
+}
+
+// Rows that threads share add up to the bits of rows that come alone.
+TEST(KlStatistics, RowsTogetherAreRowsAlone) {
+  constexpr size_t kRows = 53;
+  constexpr size_t kVocab = 301;
+  std::vector<float> base, ours;
+  std::vector<int32_t> targets;
+  for (size_t i = 0; i < kRows * kVocab; ++i) {
+    base.push_back(static_cast<float>((i * 7919 + 13) % 1009) / 100.0f);
+    ours.push_back(static_cast<float>((i * 6101 + 29) % 997) / 90.0f);
+  }
+  KlStatistics together, alone;
+  for (size_t i = 0; i < kRows; ++i) {
+    targets.push_back(static_cast<int32_t>(i * 5 % kVocab));
+    alone.Add(std::span(base).subspan(i * kVocab, kVocab), std::span(ours).subspan(i * kVocab, kVocab),
+              std::span(targets).subspan(i, 1));
+  }
+  together.Add(base, ours, targets);
+  const KlSummary a = together.Summary();
+  const KlSummary b = alone.Summary();
+  EXPECT_EQ(a.rows, static_cast<int64_t>(kRows));
+  EXPECT_GT(a.kld.mean, 0);
+  EXPECT_EQ(a.kld.mean, b.kld.mean);
+  EXPECT_EQ(a.kld_percentiles, b.kld_percentiles);
+  EXPECT_EQ(a.dp_percentiles, b.dp_percentiles);
+  EXPECT_EQ(a.nll.mean, b.nll.mean);
+  EXPECT_EQ(a.nll_base.mean, b.nll_base.mean);
+  EXPECT_EQ(a.same_top.mean, b.same_top.mean);
 }
 
 TEST(KlBaseFile, GivesBackWhatWasWritten) {

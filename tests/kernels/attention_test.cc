@@ -162,16 +162,17 @@ class Runner {
     EXPECT_EQ(cache_->bytes(), backend.KvCacheBytes(spec));
   }
 
-  // The outputs of all parts' rows, in order.
-  Matrix Run(const std::vector<test::SequencePart>& parts) {
+  // The outputs of all parts' rows, in order; behind a norm of heads where one is given, apart or in the op.
+  Matrix Run(const std::vector<test::SequencePart>& parts, const NormHeadsCall* norm = nullptr, bool apart = false) {
     AttentionCall call;
+    call.norm = norm;
     call.site = {4, "attention"};
     call.rope = rope_.view();
     call.cache = cache_.get();
     call.cache_layer = 1;
     call.num_heads = shape_.num_heads;
     call.window = window_;
-    return test::RunAttentionParts(backend_, *pass_, call, parts);
+    return test::RunAttentionParts(backend_, *pass_, call, parts, apart);
   }
 
  private:
@@ -226,6 +227,35 @@ TEST_P(AttentionTest, ChunksAndTokensGiveTheWholePrompt) {
               << "mode " << static_cast<int>(mode) << " step " << step << " at " << begin;
         }
       }
+    }
+  }
+}
+
+// A norm of heads as part of the op gives what it gives in front of it, for prompts and for rows that append themselves.
+TEST_P(AttentionTest, HeadsMayBeNormedInTheOp) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  for (const Shape& shape : {Shape{4, 2, 16, 16}, Shape{4, 1, 64, 64}, Shape{4, 2, 128, 32}, Shape{2, 1, 192, 32}}) {
+    const DeviceTensor q_weight(*backend, {shape.head_dim}, test::RandomMatrix(5, 1, shape.head_dim).values);
+    const DeviceTensor k_weight(*backend, {shape.head_dim}, test::RandomMatrix(6, 1, shape.head_dim).values);
+    NormHeadsCall norm;
+    norm.site = {4, "qkv_proj"};
+    norm.head_dim = shape.head_dim;
+    norm.eps = 1e-6f;
+    norm.q_weight = q_weight.view();
+    norm.k_weight = k_weight.view();
+    for (const AttentionMode mode : kModes) {
+      const KvCacheSpec spec = Spec(shape, mode, true);
+      const Inputs in(8, shape, 60), other(9, shape, 20);
+      Runner apart(*backend, shape, spec), within(*backend, shape, spec), without(*backend, shape, spec);
+      for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 40}, {40, 1}, {41, 3}, {44, 1}, {45, 15}}) {
+        const std::vector<test::SequencePart> parts = {{&in, begin, count, kPages}};
+        const Matrix expected = apart.Run(parts, &norm, true);
+        ASSERT_TRUE(test::SameBits(expected.values, within.Run(parts, &norm).values))
+            << "mode " << static_cast<int>(mode) << " head_dim " << shape.head_dim << " at " << begin;
+        EXPECT_FALSE(test::SameBits(expected.values, without.Run(parts).values));
+      }
+      const std::vector<test::SequencePart> two = {{&other, 0, 2, kOtherPages}, {&in, 20, 1, kPages}};
+      ASSERT_TRUE(test::SameBits(apart.Run(two, &norm, true).values, within.Run(two, &norm).values));
     }
   }
 }

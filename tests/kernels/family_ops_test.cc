@@ -371,6 +371,100 @@ TEST_P(FamilyOps, ExpertsMayBeCombinedAtOnce) {
   backend->CheckFinite(device);
 }
 
+// Router, gate and up, and down as one op give what they give one after the other, also when the op is repeated.
+TEST_P(FamilyOps, ExpertsMayBeOneOp) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
+  const Device device = backend->devices().front();
+  struct Case {
+    int64_t experts, top_k, hidden, inner, rows;
+    int chunk_d;
+    bool halve;
+  };
+  const auto make = [&](uint64_t seed, int64_t count, int64_t out, int64_t cols, const LinearSpec& spec,
+                        std::vector<Matrix>& kept) {
+    std::vector<std::unique_ptr<LinearWeight>> weights;
+    for (int64_t e = 0; e < count; ++e) {
+      kept.push_back(RandomMatrix(seed + static_cast<uint64_t>(e), out, cols));
+      WeightSource source;
+      source.name = "w";
+      source.rows = out;
+      source.cols = cols;
+      source.host = kept.back().values.data();
+      weights.push_back(backend->MakeLinear(device, {&source, 1}, spec));
+    }
+    return weights;
+  };
+  for (const Case& c :
+       {Case{8, 2, 64, 48, 1, 32, false}, Case{128, 8, 160, 33, 1, 128, true}, Case{150, 9, 72, 40, 1, 128, true},
+        Case{8, 4, 640, 200, 1, 128, true}, Case{3, 3, 72, 40, 1, 5, true}, Case{8, 2, 64, 48, 5, 32, false}}) {
+    SCOPED_TRACE(testing::Message() << c.experts << " experts, " << c.top_k << " of a row, " << c.hidden << " x "
+                                    << c.inner << ", chunks of " << c.chunk_d << ", " << c.rows << " rows");
+    ScConfig config;
+    config.chunk_d = c.chunk_d;
+    config.halve = c.halve;
+    const LinearSpec spec{Precision::kSc, MakeScOperator(config)};
+    std::vector<Matrix> kept;  // a backend may read them in place
+    kept.reserve(static_cast<size_t>(3 * c.experts + 1));
+    const auto router = make(1000, 1, c.experts, c.hidden, LinearSpec{}, kept);
+    const auto gate = backend->MakeExperts(make(2000, c.experts, c.inner, c.hidden, spec, kept));
+    const auto up = backend->MakeExperts(make(3000, c.experts, c.inner, c.hidden, spec, kept));
+    const auto down = backend->MakeExperts(make(4000, c.experts, c.hidden, c.inner, spec, kept));
+    const int64_t slots = c.rows * c.top_k;
+    const DeviceTensor norm(*backend, {c.hidden}, RandomMatrix(5, 1, c.hidden).values);
+    const auto run = [&](bool together, int times) {
+      const auto zeros = [](int64_t count) { return std::vector<float>(static_cast<size_t>(count)); };
+      const DeviceTensor hidden(*backend, {c.rows, c.hidden}, RandomMatrix(6, c.rows, c.hidden).values);
+      const DeviceTensor logits(*backend, {c.rows, c.experts}, zeros(c.rows * c.experts));
+      const DeviceTensor shares(*backend, {c.rows, c.top_k}, zeros(slots));
+      const DeviceTensor inner(*backend, {slots, 2 * c.inner}, zeros(slots * 2 * c.inner));
+      const DeviceTensor outer(*backend, {slots, c.hidden}, zeros(slots * c.hidden));
+      DeviceIds chosen(*backend, c.rows, c.top_k);
+      LinearCall product;
+      product.site = {0, "router"};
+      product.prologue = Prologue::kRmsNorm;
+      product.x = hidden.view();
+      product.norm_weight = norm.view();
+      product.norm_eps = 1e-5f;
+      product.weights = {router.front().get()};
+      product.outs = {logits.view()};
+      const RouteCall route{{0, "router"}, logits.view(), true, chosen.view(), shares.view(), &product};
+      ExpertLinearCall first;
+      first.site = {0, "gate_up_proj"};
+      first.prologue = Prologue::kRmsNorm;
+      first.x = hidden.view();
+      first.norm_weight = norm.view();
+      first.norm_eps = 1e-5f;
+      first.chosen = chosen.view();
+      first.weights = {gate.get(), up.get()};
+      first.outs = {Slice(inner.view(), 1, 0, c.inner), Slice(inner.view(), 1, c.inner, c.inner)};
+      const CombineExpertsCall combine{{0, "down_proj"}, outer.view(), shares.view(), hidden.view()};
+      ExpertLinearCall second;
+      second.site = {0, "down_proj"};
+      second.prologue = Prologue::kSiluMul;
+      second.x = first.outs[0];
+      second.x2 = first.outs[1];
+      second.chosen = chosen.view();
+      second.weights = {down.get()};
+      second.outs = {outer.view()};
+      second.combine = &combine;
+      if (together) {
+        first.route = &route;
+        second.before = &first;
+      }
+      for (int i = 0; i < times; ++i) {
+        if (!together) backend->Route(route);
+        if (!together) backend->ExpertLinear(first);
+        backend->ExpertLinear(second);
+      }
+      return hidden.Read();
+    };
+    EXPECT_TRUE(SameBits(run(true, 1), run(false, 1)));
+    EXPECT_TRUE(SameBits(run(true, 3), run(false, 3)));
+  }
+  backend->CheckFinite(device);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, FamilyOps, testing::ValuesIn(test::BackendsUnderTest()),
                          testing::PrintToStringParamName());
 

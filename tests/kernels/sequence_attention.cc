@@ -26,7 +26,8 @@ Matrix HeadOf(const Matrix& m, int64_t head, int64_t head_dim) {
   return result;
 }
 
-Matrix RunAttentionParts(Backend& backend, Pass& pass, AttentionCall call, const std::vector<SequencePart>& parts) {
+Matrix RunAttentionParts(Backend& backend, Pass& pass, AttentionCall call, const std::vector<SequencePart>& parts,
+                         bool norm_apart) {
   const SequenceInputs& any = *parts.front().inputs;
   Matrix q(0, any.q.cols), k(0, any.k.cols), v(0, any.v.cols);
   PassLayout layout;
@@ -53,6 +54,14 @@ Matrix RunAttentionParts(Backend& backend, Pass& pass, AttentionCall call, const
   call.v = dv.view();
   call.pass = &pass;
   call.out = out.view();
+  NormHeadsCall norm;
+  if (call.norm != nullptr) {
+    norm = *call.norm;
+    norm.q = call.q;
+    norm.k = call.k;
+    call.norm = norm_apart ? nullptr : &norm;
+    if (norm_apart) backend.NormHeads(norm);
+  }
   backend.Attention(call);
   Matrix result(q.rows, q.cols);
   result.values = out.Read();

@@ -27,8 +27,9 @@ struct SequencePart {
   std::vector<int32_t> pages;
 };
 
-// Runs `call`, whose q, k, v, pass and out this fills in, over all parts in one pass. Returns: the outputs of the parts'
-// rows, in order.
-Matrix RunAttentionParts(Backend& backend, Pass& pass, AttentionCall call, const std::vector<SequencePart>& parts);
+// Runs `call`, whose q, k, v, pass and out this fills in, over all parts in one pass; a norm of heads, of whose q and k
+// the same holds, as part of the op, or apart in front of it. Returns: the outputs of the parts' rows, in order.
+Matrix RunAttentionParts(Backend& backend, Pass& pass, AttentionCall call, const std::vector<SequencePart>& parts,
+                         bool norm_apart = false);
 
 }  // namespace stoch::test

@@ -225,6 +225,65 @@ TEST(ChatTemplate, Mistral) {
             "messages[0].role: Mistral conversations alternate user and assistant: expected user, got system");
 }
 
+// The newer template of Mistral-7B-Instruct-v0.1 and v0.2, as published.
+constexpr const char* kMistralV1Template = R"({%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content'] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('After the optional system message, conversation roles must alternate user/assistant/user/assistant/...') }}
+    {%- endif %}
+    {%- if message['role'] == 'user' %}
+        {%- if loop.first and system_message is defined %}
+            {{- ' [INST] ' + system_message + '\n\n' + message['content'] + ' [/INST]' }}
+        {%- else %}
+            {{- ' [INST] ' + message['content'] + ' [/INST]' }}
+        {%- endif %}
+    {%- elif message['role'] == 'assistant' %}
+        {{- ' ' + message['content'] + eos_token}}
+    {%- else %}
+        {{- raise_exception('Only user and assistant roles are supported, with the exception of an initial optional system message!') }}
+    {%- endif %}
+{%- endfor %}
+)";
+
+TEST(ChatTemplate, MistralsOfOtherVersionsHaveTheirOwnSpaces) {
+  const auto tokenizer = WithTemplate(Llama2Json(nullptr), kMistralV1Template, "<s>", "</s>");
+  ASSERT_EQ(DetectChatFormat(*tokenizer), ChatFormat::kMistralV1);
+  const std::vector<ChatMessage> messages = {{"system", " s"}, {"user", "a"},      {"assistant", " b "},
+                                             {"user", "c"},    {"assistant", "d"}, {"user", " e"}};
+  EXPECT_EQ(RenderChat(*tokenizer, ChatFormat::kMistralV1, messages),
+            "<s> [INST]  s\n\na [/INST]  b </s> [INST] c [/INST] d</s> [INST]  e [/INST]");
+  EXPECT_EQ(EncodeChat(*tokenizer, ChatFormat::kMistralV1, {{"user", "a"}, {"assistant", "b"}, {"user", "a"}}),
+            Parsed(*tokenizer, "<s> [INST] a [/INST] b</s> [INST] a [/INST]"));
+  EXPECT_EQ(RenderChat(*tokenizer, ChatFormat::kMistralV3, messages),
+            "<s>[INST] a[/INST] b</s>[INST] c[/INST] d</s>[INST]  s\n\n e[/INST]");
+  EXPECT_EQ(RenderChat(*tokenizer, ChatFormat::kMistralTekken, messages),
+            "<s>[INST]a[/INST] b </s>[INST]c[/INST]d</s>[INST] s\n\n e[/INST]");
+  const std::string refused = Refusal([&] {
+    EncodeChat(*tokenizer, ChatFormat::kMistralV3, {{"system", "s"}, {"assistant", "a"}});
+  });
+  EXPECT_EQ(refused,
+            "messages[1].role: Mistral conversations alternate user and assistant: expected user, got assistant");
+}
+
+TEST(ChatTemplate, MistralsWordsAreTokensWhereTheTokenizerHasThem) {
+  json file = ByteLevelJson();
+  file["added_tokens"][2]["content"] = "[INST]";
+  file["added_tokens"][3]["content"] = "[/INST]";
+  const auto tokenizer = WithTemplate(file, "", "<|begin_of_text|>", "<|end_of_text|>");
+  const std::vector<ChatMessage> messages = {{"user", "[INST]he"}, {"assistant", "hell"}, {"user", "he"}};
+  const Ids ids = EncodeChat(*tokenizer, ChatFormat::kMistralV3, messages);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), kStartHeader), 2);  // the user's own is text
+  EXPECT_EQ(EncodeChat(*tokenizer, ChatFormat::kMistralV3, {{"user", "he"}}),
+            Parsed(*tokenizer, "<|begin_of_text|>[INST] he[/INST]"));
+}
+
 TEST(ChatTemplate, Zephyr) {
   const auto tokenizer = WithTemplate(Llama2Json(nullptr), kZephyrTemplate, "<s>", "</s>");
   ASSERT_EQ(DetectChatFormat(*tokenizer), ChatFormat::kZephyr);
@@ -297,7 +356,8 @@ TEST(ChatTemplate, UnknownTemplatesAreRefused) {
   EXPECT_EQ(refusal(""), "the checkpoint has no chat template, so its chat format is not known");
   const std::string unknown =
       "the checkpoint's chat template is none of the known formats (Llama-2, Llama-3, Llama-3.1, ChatML, Qwen2, "
-      "Qwen2.5, Qwen3, Mistral, Zephyr), and there is no interpreter for others; write the prompt yourself and use it "
+      "Qwen2.5, Qwen3, Mistral, Mistral-v1, Mistral-v3, Mistral-v3-Tekken, Zephyr), and there is no interpreter for "
+      "others; write the prompt yourself and use it "
       "without "
       "chat";
   EXPECT_EQ(refusal("{% for m in messages %}<|user|>\n{{ m }}{% endfor %}"), unknown);

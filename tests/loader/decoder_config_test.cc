@@ -263,9 +263,49 @@ TEST(DecoderConfig, Experts) {
   config["num_local_experts"] = 4096;
   config["num_hidden_layers"] = 17;
   ExpectRefused(config, {"num_local_experts", "experts in all layers"});
+}
+
+TEST(DecoderConfig, WindowsWithExpertsAreThoseThatBothTransformersMean) {
+  json config = Family("qwen3_moe");
+  config["num_attention_heads"] = 4;
+  config["use_sliding_window"] = false;
+  config["sliding_window"] = 32;
+  config["max_window_layers"] = 1;
+  EXPECT_TRUE(Parse(config).windows.empty());
   config["use_sliding_window"] = true;
-  config["num_hidden_layers"] = 1;
-  ExpectRefused(config, {"use_sliding_window", "expected false"});
+  ExpectRefused(config, {"max_window_layers", "expected 0 or nothing", "transformers 5"});
+  config["max_window_layers"] = 0;
+  EXPECT_EQ(Parse(config).windows, (std::vector<int64_t>{32, 32}));
+  config["layer_types"] = {"sliding_attention", "full_attention"};
+  ExpectRefused(config, {"layer_types", "what sliding_window says"});
+}
+
+// A key that would be ignored could change what the model computes.
+TEST(DecoderConfig, KeysOfUnknownMeaningAreRefused) {
+  ExpectRefused(With("logit_scale", 0.25), {"\"logit_scale\"", "whose meaning is known", "got 0.25", "taken out"});
+  ExpectRefused(With("auto_map", {{"AutoModelForCausalLM", "code.Model"}}), {"\"auto_map\"", "got {\"AutoModel"});
+  ExpectRefused(With("is_causal_not", true), {"\"is_causal_not\"", "got true"});
+  ExpectRefused(With("num_experts", 8), {"\"num_experts\"", "got 8"});  // Llama has none
+  ExpectRefused(With("note", std::string(100, 'x')), {"\"note\"", "got a string"});
+  // What is off or empty, names for people, and keys of training and tools.
+  for (const json& off : {json(nullptr), json(false), json(0), json(0.0), json(""), json::array(), json::object()}) {
+    EXPECT_NO_THROW(Parse(With("some_feature", off))) << off;
+  }
+  for (const char* key : {"_name_or_path", "_attn_implementation_autoset", "transformers_version", "attention_dropout",
+                          "router_aux_loss_coef", "sliding_window", "max_window_layers", "unsloth_version"}) {
+    EXPECT_NO_THROW(Parse(With(key, 0.5))) << key;
+  }
+  const json linear = {{"rope_type", "linear"}, {"factor", 2.0}};
+  const auto rope = [&](const char* key, const json& value) {
+    json object = linear;
+    object[key] = value;
+    return object;
+  };
+  ExpectRefused(With("rope_scaling", rope("mrope_section", {16, 24, 24})),
+                {"rope_scaling: \"mrope_section\"", "known"});
+  ExpectRefused(With("rope_parameters", rope("full_attention", {{"rope_theta", 1e6}})), {"\"full_attention\""});
+  ExpectRefused(With("rope_scaling", rope("type", "yarn")), {"rope_type", "expected the \"yarn\" of type"});
+  EXPECT_EQ(Parse(With("rope_scaling", rope("rope_theta", 5000))).rope_theta, 5000);
 }
 
 TEST(DecoderConfig, RopeScalingsOfTheFamilies) {
@@ -375,7 +415,11 @@ TEST(HostileConfig, RopeScalingThatIsNotSupportedOrIncomplete) {
   for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
     json scaling = full;
     scaling.erase(key);
-    ExpectRefused(With("rope_scaling", scaling), {"rope_scaling", key, "got nothing"});
+    if (key == std::string_view("original_max_position_embeddings")) {  // as long as the context then
+      EXPECT_EQ(Parse(With("rope_scaling", scaling)).rope_scaling, RopeScaling(Llama3RopeScaling{8, 1, 4, 128}));
+    } else {
+      ExpectRefused(With("rope_scaling", scaling), {"rope_scaling", key, "got nothing"});
+    }
     for (const json& value : {json(0), json(-1.0), json(1e300), json("8")}) {
       scaling[key] = value;
       ExpectRefused(With("rope_scaling", scaling), {"rope_scaling", key, "expected a number"});

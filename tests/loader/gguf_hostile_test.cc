@@ -54,7 +54,7 @@ TEST(GgufHostile, EveryTruncationIsRefused) {
   const std::string bytes = SampleGguf().Bytes();
   const TempDir folder;
   const size_t header = bytes.find("output_norm.weight") + 60;
-  for (size_t size = 0; size < header; size += 7) {
+  for (size_t size = 0; size < bytes.size(); size += size < header ? 1 : 1009) {
     WriteFile(folder / "m.gguf", bytes.substr(0, size));
     ExpectInvalid([&] { OpenModelFiles((folder / "m.gguf").string()); }, {"m.gguf: "});
   }
@@ -167,6 +167,20 @@ TEST(GgufHostile, Models) {
         file.tensors.push_back({"rope_freqs.weight", {8}, 0, std::string(32, 0)});
       },
       {"rope_freqs.weight", "expected 64 numbers in F32"});
+}
+
+// A key that would be ignored could change what the model computes.
+TEST(GgufHostile, KeysOfUnknownMeaning) {
+  const auto key = [](const char* name, float value) { return [=](GgufBuilder& file) { file.F32(name, value); }; };
+  ExpectRefused(key("llama.attention.temperature_scale", 0.5f),
+                {"\"llama.attention.temperature_scale\"", "whose meaning is known for this architecture"});
+  ExpectRefused([](GgufBuilder& file) { file.Raw("llama.attention.causal", 7, std::string(1, '\0')); },
+                {"attention.causal", "expected true"});
+  GgufBuilder file = SampleGguf();
+  file.F32("llama.attention.temperature_scale", 0).U32("llama.vocab_size", 8).F32("tool.note", 1);
+  const TempDir folder;
+  WriteFile(folder / "m.gguf", file.Bytes());
+  EXPECT_NO_THROW(OpenModelFiles((folder / "m.gguf").string()));
 }
 
 TEST(GgufHostile, SplitFiles) {

@@ -109,6 +109,29 @@ TEST_F(Endpoints, OtherPathsAndMethodsAreNamed) {
   EXPECT_NE(head.headers.at("content-length"), "0");
 }
 
+// As a proxy passes it on, and RFC 9112 wants it taken.
+TEST_F(Endpoints, ATargetMayBeAWholeUri) {
+  StartServer();
+  for (const char* target : {"http://127.0.0.1/version", "http://h:80/version?x=1", "https://h/version#"}) {
+    const Reply reply = Call(port(), "GET", target);
+    EXPECT_EQ(reply.status, std::string_view(target).ends_with('#') ? 404 : 200) << target;
+  }
+  EXPECT_EQ(Call(port(), "GET", "http://h").headers.at("content-type").substr(0, 9), "text/html");
+  EXPECT_EQ(Call(port(), "GET", "/http://h/version").status, 404);
+}
+
+TEST_F(Endpoints, ALongPathFillsNoLogAndNoError) {
+  StartServer();
+  const std::string path = "/" + std::string(5000, 'a');
+  for (const std::string& prefix : {std::string(), std::string("/v1/models"), std::string("/v1/streams")}) {
+    const Reply reply = Call(port(), "GET", prefix + path);
+    EXPECT_EQ(reply.status, 404);
+    EXPECT_LT(reply.body.size(), 400u) << reply.body;
+  }
+  EXPECT_TRUE(Logged("refused"));
+  EXPECT_FALSE(Logged(std::string(200, 'a')));
+}
+
 TEST_F(Endpoints, AKeyGuardsAllButHealth) {
   server_options_.api.api_key = "secret";
   StartServer();

@@ -2,8 +2,9 @@
 // A worker of a model folder that crashes in every pass with a certain token: --model DIR --poison ID --socket-fd N
 // --page-fd M. With --kills FILE it kills itself there instead, once for every byte of the file, of which it takes one;
 // with --code N too, the device fails there instead with that CUDA error; with --sent N another process sends that signal;
-// with --hangs yes the pass goes on for ever. With --late FILE the device is ahead of its host, and an op of such a pass
-// fails on it (--op N, from 1); its name is added to FILE.
+// with --hangs yes the pass goes on for ever; with --lingers yes it takes long to end where its device failed. With
+// --late FILE the device is ahead of its host, and an op of such a pass fails on it (--op N, from 1); its name is added
+// to FILE.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -83,6 +84,7 @@ int main(int argc, char** argv) {
     worker.Serve(*engine, {});
   } catch (const DeviceError& error) {
     worker.Fail(error.what(), 3);
+    if (!given["--lingers"].empty()) sleep(60);
     return 3;
   }
   return 0;

@@ -13,7 +13,9 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -102,6 +104,25 @@ TEST(ServeProcess, ASecondSigtermEndsItAtOnce) {
   ASSERT_TRUE(server.Logs("draining"));
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(seconds(20)), 128 + SIGTERM);  // not after 600
+}
+
+// Before there is anything to drain, too.
+TEST(ServeProcess, SigtermWhileTheModelIsLoadedIsAnEnd) {
+  bool was_loading = false;
+  for (int attempt = 0; attempt < 20 && !was_loading; ++attempt) {
+    Serving server;
+    const std::string started = "worker_started pid=";
+    while (server.Log().find(started) == std::string::npos) std::this_thread::sleep_for(milliseconds(1));
+    const std::string log = server.Log();
+    kill(std::stoi(log.substr(log.find(started) + started.size())), SIGSTOP);  // so that it stays so
+    std::this_thread::sleep_for(milliseconds(20));
+    was_loading = server.Log().find(" ready ") == std::string::npos;
+    server.Signal(SIGTERM);
+    if (was_loading) {
+      EXPECT_EQ(server.Wait(seconds(5)), 0) << server.Log();
+    }
+  }
+  EXPECT_TRUE(was_loading);
 }
 
 TEST(ServeProcess, ExitCodesAreExact) {
@@ -295,6 +316,42 @@ TEST(ServeProcess, TellsAServiceManagerAndTakesItsSocket) {
   close(notify);
 }
 #endif
+
+// The unit that people copy: its options are this program's, and what it asks of systemd is what the server needs.
+TEST(ServeProcess, ItsUnitStartsIt) {
+  const TempDir folder;
+  std::ifstream file(std::string(STOCH_SOURCE_DIR) + "/tools/serve/stoch.service");
+  std::map<std::string, std::string> settings;
+  for (std::string line, more; std::getline(file, line);) {
+    while (line.ends_with('\\') && std::getline(file, more)) line = line.substr(0, line.size() - 1) + more;
+    const size_t equals = line.find('=');
+    if (!line.starts_with('#') && equals != std::string::npos)
+      settings[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  EXPECT_EQ(settings["Type"], "notify");
+  EXPECT_GT(std::stoi(settings["WatchdogSec"]), 0);
+  // Otherwise systemd ends the gateway with a worker that was killed for want of memory.
+  EXPECT_EQ(settings["OOMPolicy"], "continue");
+  EXPECT_EQ(settings["RestartPreventExitStatus"], "2");
+  std::istringstream command(settings["ExecStart"]);
+  std::vector<std::string> words;
+  for (std::string word; command >> word;) words.push_back(word);
+  ASSERT_GT(words.size(), 2u);
+  EXPECT_EQ(words[1], "serve");
+  std::vector<std::string> options;
+  for (size_t i = 2; i + 1 < words.size(); i += 2) {
+    const std::string& name = words[i];
+    if (name == "--model" || name == "--port") continue;  // of this test
+    options.insert(options.end(), {name, name == "--journal" ? (folder / "journal").string() : words[i + 1]});
+    if (name != "--shutdown-timeout") continue;
+    EXPECT_LT(std::stoi(words[i + 1]) + 5, std::stoi(settings["TimeoutStopSec"]));
+  }
+  Serving server(options);
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  EXPECT_EQ(Call(server.port(), "GET", "/health").status, 200);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(seconds(10)), 0);
+}
 
 int64_t PeakMemoryKib(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <fstream>
@@ -203,6 +204,22 @@ TEST_F(WorkerPoolTest, DeviceErrorsEndTheWorkerOnlyWhereTheyMust) {
   EXPECT_NE(log_.find("why=sticky"), std::string::npos) << log_;
 }
 
+// Drivers may take seconds to let go of a device that is lost: nobody waits for that.
+TEST_F(WorkerPoolTest, AWorkerThatSaysThatItEndsIsLostAtOnce) {
+  GenerateRequest request = Request(1);
+  request.prompt.back() = kPoison;
+  const std::vector<Answer> alone = Run(*Open(-1), {request});
+  const std::string file = scratch_.path().string() + "/failures";
+  std::ofstream(file) << "xx";
+  const auto pool = Open(kPoison, 1, {"--kills", file, "--code", "700", "--lingers", "yes"});
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<Answer> answers = Run(*pool, {request});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_EQ(answers[0].ids, alone[0].ids) << answers[0].error;
+  EXPECT_EQ(pool->faults().restarts, 2);
+  EXPECT_NE(log_.find("how=\"said so\" why=sticky"), std::string::npos) << log_;
+}
+
 // A GPU runs behind its host, which only hears that something has failed. The request goes on operator by operator, so
 // that if it happens again the log and the answer name the one.
 TEST_F(WorkerPoolTest, ASecondLossOfTheSameRequestNamesTheOperatorThatFailed) {
@@ -275,6 +292,40 @@ TEST_F(WorkerPoolTest, JobsOfLostWorkersGoOnWithTheSameBits) {
     std::cout << replicas << " replicas: " << faults << " faults, " << pool->faults().restarts << " restarts, "
               << pool->faults().replays << " replays" << std::endl;
   }
+}
+
+// The pool's own thread may go on with a token that came alone. Not with those of many, and not with much work.
+TEST_F(WorkerPoolTest, WhoIsToldAloneMayTakeItsTime) {
+  const auto pool = Open(-1);
+  const auto run = [&](std::vector<GenerateRequest> requests) {
+    std::vector<std::vector<bool>> had_time(requests.size());
+    std::vector<serve::Job> jobs(requests.size());
+    size_t running = requests.size();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      jobs[i].request = [request = requests[i]] { return request; };
+      jobs[i].on_update = [&, i](const serve::JobUpdate& update) {
+        const std::lock_guard lock(mutex_);
+        had_time[i].push_back(update.has_time);
+        running -= update.last() ? 1 : 0;
+        changed_.notify_all();
+      };
+    }
+    EXPECT_EQ(pool->Submit(std::move(jobs)).refusal, serve::Refusal::kNone);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return running == 0; });
+    return had_time;
+  };
+  const std::vector<std::vector<bool>> alone = run({Request(1)});
+  EXPECT_GT(alone[0].size(), 5u);
+  EXPECT_EQ(std::count(alone[0].begin(), alone[0].end(), false), 0);
+  GenerateRequest much = Request(1);
+  much.top_logprobs = 2;
+  much.prompt_logprobs = true;
+  const std::vector<std::vector<bool>> first = run({much});
+  EXPECT_FALSE(first[0].front());
+  EXPECT_TRUE(first[0].back());
+  const std::vector<std::vector<bool>> together = run({Request(1), Request(2), Request(3)});
+  EXPECT_GT(std::count(together[0].begin(), together[0].end(), false), 5);
 }
 
 TEST_F(WorkerPoolTest, AWorkerThatNeverStartsIsAFailureThatIsTold) {

@@ -30,14 +30,16 @@ struct HttpResponse {
   HttpHeaders headers;
 };
 
-// One request's way back to its client. Everything but Post is called from within Post, WhenDrained or the handler:
-// the calls of one connection never overlap, and none of them calls the exchange back. Calls on a connection that is
-// gone do nothing.
+// One request's way back to its client. Everything but Post and Run is called from within Post, Run, WhenDrained or the
+// handler: the calls of one connection never overlap, and none of them calls the exchange back. Calls on a connection
+// that is gone do nothing.
 class Connection {
  public:
   virtual ~Connection() = default;
   // Any thread, returns at once.
   virtual void Post(std::function<void()> body) = 0;
+  // Any thread: runs `body` on it, where nothing of this connection runs or waits; otherwise as Post does.
+  virtual void Run(std::function<void()> body) = 0;
   // The whole response. It ends the exchange.
   virtual void Send(HttpResponse response) = 0;
   // A response whose length is not known yet: its head, any number of pieces, and their end, which ends the exchange.

@@ -177,7 +177,7 @@ void HttpServer::Stop() {
   state.acceptor.close(ignored);
   state.pause.cancel();
   // An exchange and its session hold each other.
-  for (const std::shared_ptr<HttpSession>& session : state.Sessions()) session->Abandon();
+  for (const std::shared_ptr<HttpSession>& session : state.Sessions()) session->Close();
   state.Forget();
 }
 

@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/message.hpp>
+#include <string_view>
 #include <utility>
 
 #include "engine/serve/http/request_error.h"
@@ -25,11 +26,22 @@ constexpr int kUnavailable = 503;
 
 std::string Text(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
+// Of a request's target, which may be a whole URI ("http://host/path?query"), as to a proxy.
+std::string PathOf(std::string target) {
+  for (const char* scheme : {"http://", "https://"}) {
+    if (!target.starts_with(scheme)) continue;
+    const size_t path = target.find_first_of("/?", std::string_view(scheme).size());
+    target = path == std::string::npos ? "/" : target.substr(path);
+  }
+  target.resize(std::min(target.find('?'), target.size()));
+  return target.empty() ? "/" : target;
+}
+
 }  // namespace
 
 HttpSession::HttpSession(asio::ip::tcp::socket socket, asio::io_context& api, HttpShared& shared, bool crowded)
     : socket_(std::move(socket)),
-      api_(asio::make_strand(api)),
+      api_(api),
       shared_(shared),
       crowded_(crowded),
       read_timer_(socket_.get_executor()),
@@ -57,11 +69,6 @@ void HttpSession::CloseWhenIdle() {
   asio::post(socket_.get_executor(), [self = shared_from_this()] {
     if (!self->busy_ && !self->parser_) self->Close();
   });
-}
-
-void HttpSession::Abandon() {
-  Close();
-  if (const std::shared_ptr<Exchange> exchange = std::exchange(exchange_, nullptr)) exchange->OnDisconnect();
 }
 
 // ---------------------------------------------------------------------------------------------------- reading ----
@@ -175,8 +182,7 @@ void HttpSession::Dispatch() {
   head_ = message.method() == http::verb::head;
   HttpRequest request;
   request.method = Text(message.method_string());
-  request.path = Text(message.target());
-  request.path.resize(std::min(request.path.find('?'), request.path.size()));
+  request.path = PathOf(Text(message.target()));
   request.authorization = Text(message[http::field::authorization]);
   request.request_id = Text(message["X-Request-Id"]);
   request.last_event_id = Text(message["Last-Event-ID"]);
@@ -196,7 +202,7 @@ void HttpSession::Dispatch() {
 void HttpSession::Handle(HttpRequest request) {
   auto shared = std::make_shared<HttpRequest>(std::move(request));
   shared_.gate.Enter([self = shared_from_this(), shared] {
-    asio::post(self->api_, [self, shared] {
+    self->api_.Post([self, shared] {
       if (!self->gone_) {
         try {
           self->exchange_ = self->shared_.handler(std::move(*shared), self);
@@ -213,7 +219,7 @@ void HttpSession::Handle(HttpRequest request) {
 // ------------------------------------------------------------------------------------------ the end of things ----
 
 void HttpSession::NextRequest() {
-  asio::post(api_, [self = shared_from_this()] { self->exchange_.reset(); });
+  api_.Post([self = shared_from_this()] { self->exchange_.reset(); });
   busy_ = answered_ = started_ = events_ = false;
   drained_ = nullptr;
   ping_timer_.cancel();
@@ -246,7 +252,7 @@ void HttpSession::Close() {
   ping_timer_.cancel();
   error_code ignored;
   socket_.close(ignored);
-  asio::post(api_, [self = shared_from_this()] {
+  api_.Post([self = shared_from_this()] {
     if (const std::shared_ptr<Exchange> exchange = std::exchange(self->exchange_, nullptr)) exchange->OnDisconnect();
   });
 }

@@ -10,7 +10,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <chrono>
@@ -23,6 +22,7 @@
 
 #include "engine/serve/http/connection.h"
 #include "engine/serve/http/gate.h"
+#include "engine/serve/http/lane.h"
 #include "engine/serve/http/options.h"
 #include "engine/serve/http/server.h"
 
@@ -48,9 +48,9 @@ struct HttpShared {
   std::unordered_set<HttpSession*> sessions;
 };
 
-// Two strands: that of the socket (reading, parsing, writing, timers), and that of the API, where the handler, the
-// exchange and what is posted run. The functions of Connection are called on the latter and go on on the former, in
-// order. Reading never stops, also while an answer is being made: that is how a client that left is noticed.
+// The strand of the socket (reading, parsing, writing, timers), and the lane of the API, where the handler, the exchange
+// and what is posted run. The functions of Connection are called on the latter and go on on the former, in order.
+// Reading never stops, also while an answer is being made: that is how a client that left is noticed.
 class HttpSession final : public Connection, public std::enable_shared_from_this<HttpSession> {
  public:
   // crowded: one connection too many, which is told so.
@@ -60,10 +60,11 @@ class HttpSession final : public Connection, public std::enable_shared_from_this
   void Start();
   // Any thread: closes the connection once it has no exchange.
   void CloseWhenIdle();
-  // Drops what it holds. Requires: no thread runs it any more.
-  void Abandon();
+  // Its exchange hears of it. On the strand of the socket, or where no thread runs that any more.
+  void Close();
 
   void Post(std::function<void()> body) override;
+  void Run(std::function<void()> body) override;
   void Send(HttpResponse response) override;
   void StartPieces(HttpResponse head) override;
   void SendPiece(std::string piece) override;
@@ -84,6 +85,8 @@ class HttpSession final : public Connection, public std::enable_shared_from_this
   void OnSocket(Body body);
   template <class Body>
   void Guarded(const Body& body);
+  // For the lane of the API: `body`, and where it throws the connection is cut.
+  std::function<void()> OrCut(std::function<void()> body);
 
   void Read();
   void OnRead(boost::system::error_code error, size_t bytes);
@@ -102,23 +105,22 @@ class HttpSession final : public Connection, public std::enable_shared_from_this
   void RunDrained();
   void NextRequest();
   void Linger();
-  void Close();
   void ArmReadTimer(std::chrono::milliseconds timeout);
   void OnReadTimer();
   void ArmPing();
   void Ping();
 
   boost::asio::ip::tcp::socket socket_;
-  boost::asio::strand<boost::asio::io_context::executor_type> api_;
+  HttpLane api_;
   HttpShared& shared_;
   const bool crowded_;
 
-  // The strand of the API only.
+  // The lane of the API only.
   std::shared_ptr<Exchange> exchange_;
 
-  std::atomic<size_t> handed_{0};     // bytes on their way from one strand to the other
+  std::atomic<size_t> handed_{0};     // bytes on their way from the lane to the strand
   std::atomic<size_t> unwritten_{0};  // bytes of in_flight_ and output_
-  std::atomic<bool> gone_{false};     // closed_, for the other strand
+  std::atomic<bool> gone_{false};     // closed_, for the lane
 
   // Set before the handler is called, and constant until its exchange has ended.
   unsigned version_ = 11;

@@ -37,16 +37,19 @@ std::string Written(const Header& header) {
 
 }  // namespace
 
-void HttpSession::Post(std::function<void()> body) {
-  asio::post(api_, [self = shared_from_this(), body = std::move(body)] {
+std::function<void()> HttpSession::OrCut(std::function<void()> body) {
+  return [self = shared_from_this(), body = std::move(body)] {
     try {
       body();
     } catch (const std::exception& error) {
       self->shared_.hooks.on_error(error.what());
       self->Cut();
     }
-  });
+  };
 }
+
+void HttpSession::Post(std::function<void()> body) { api_.Post(OrCut(std::move(body))); }
+void HttpSession::Run(std::function<void()> body) { api_.Run(OrCut(std::move(body))); }
 
 void HttpSession::Cut() noexcept {
   try {

@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention/tile_window.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/ops.h"
+#include "kernels/family_check.h"
 #include "kernels/math/reduce.h"
 
 namespace stoch::cuda {
@@ -102,14 +103,14 @@ RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionA
 }
 
 void RunScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-               const ScTables& av, const QueryCodes& q, const WindowScales& window, const RowSet& rows,
-               const AttentionLimits& limits, AttentionKernel kernel) {
+               const ScTables& av, const QueryCodes& q, const HeadNorm& norm, const WindowScales& window,
+               const RowSet& rows, const AttentionLimits& limits, AttentionKernel kernel) {
   Scratch scratch(ctx.workspace);
   const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, limits);
   // Memory that a graph recorded later needs is taken now, even by a pass without such rows.
   if (rows.count == 0) return;
   if (kernel == AttentionKernel::kScSplit) return LaunchScSplit(ctx, args, shape, qk, av, q, rows, memory.split);
-  LaunchScRows(ctx, args, shape, qk, av, q, window, rows, memory.spill);
+  LaunchScRows(ctx, args, shape, qk, av, q, norm, window, rows, memory.spill);
 }
 
 // Every row through one kernel, whatever the pass.
@@ -129,13 +130,13 @@ void LaunchDilated(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCa
 }
 
 void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& cache, int layer,
-              const AttentionShape& shape, const AttentionPlan& plan, const Bounds& bounds,
+              const AttentionShape& shape, const AttentionPlan& plan, const HeadNorm& norm, const Bounds& bounds,
               const AttentionLimits& limits) {
   const KvCacheSpec& spec = cache.spec();
   const ScTables& qk = ctx.tables.Get(cache.qk(layer));
   const ScTables& av = ctx.tables.Get(cache.av(layer));
   QueryCodes q;
-  if (plan.is_fresh) return RunScRows(ctx, args, shape, qk, av, q, {}, bounds.rows.all, limits, plan.short_rows);
+  if (plan.is_fresh) return RunScRows(ctx, args, shape, qk, av, q, norm, {}, bounds.rows.all, limits, plan.short_rows);
   Scratch scratch(ctx.workspace);
   q.words = scratch.Take<uint32_t>(static_cast<int64_t>(args.rows) * args.num_heads * spec.head_dim / 4);
   q.scales = scratch.Take<float>(static_cast<int64_t>(args.rows) * args.num_heads);
@@ -199,6 +200,25 @@ void RunMixed(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall
   ShowMixedLengths(ctx, args, call.site, products, pass, mixed);
 }
 
+// The norm in front of RoPE for the kernel that rotates by itself; other kernels get their heads normed here.
+HeadNorm NormOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const AttentionArgs& args,
+                const Bounds& bounds, const DilatedPairs& pairs, bool recording) {
+  if (call.norm == nullptr) return {};
+  const KvCacheSpec& spec = cache.spec();
+  constexpr int kHeadStep = 64;  // NormHead
+  const bool may = spec.mode == AttentionMode::kPerToken && cache.mixed(call.cache_layer) == nullptr &&
+                   pairs.count == 0 && spec.head_dim % kHeadStep == 0;
+  if (may) {
+    const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
+    if (PlanOf(ctx, shape, args, bounds.max_length, recording).is_fresh) {
+      CheckNormHeads(*call.norm);
+      return {call.norm->q_weight.ptr<const float>(), call.norm->k_weight.ptr<const float>(), call.norm->eps};
+    }
+  }
+  LaunchNormHeads(ctx, *call.norm);
+  return {};
+}
+
 }  // namespace
 
 AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads) {
@@ -259,7 +279,7 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
       rows = attended.all;
     }
   }
-  RunScRows(ctx, args, shape, qk, av, q, window, rows, limits, plan.short_rows);
+  RunScRows(ctx, args, shape, qk, av, q, {}, window, rows, limits, plan.short_rows);
 }
 
 void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
@@ -283,6 +303,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const Bounds bounds = MakeBounds(pass, spec, recording);
   const AttentionLimits limits = LimitsOf(args, pass);
   const DilatedPairs pairs = MakeDilatedPairs(call.dilated, call.first_head);
+  const HeadNorm norm = NormOf(ctx, call, cache, args, bounds, pairs, recording);
   if (const MixedProducts* mixed = cache.mixed(call.cache_layer); mixed != nullptr) {
     return RunMixed(ctx, args, call, cache, *mixed, pairs, bounds, pass, recording);
   }
@@ -290,7 +311,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   if (pairs.count > 0) return LaunchDilated(ctx, args, cache, call.cache_layer, shape, pairs, bounds.rows.all, limits);
   const AttentionPlan plan = PlanOf(ctx, shape, args, bounds.max_length, recording);
   if (spec.mode != AttentionMode::kExact) {
-    return LaunchSc(ctx, args, cache, call.cache_layer, shape, plan, bounds, limits);
+    return LaunchSc(ctx, args, cache, call.cache_layer, shape, plan, norm, bounds, limits);
   }
   const bool half = spec.precision == Precision::kFp16;
   if (plan.is_fresh) return LaunchHalfRows(ctx, args, bounds.rows.all, true);

@@ -74,6 +74,13 @@ struct TileSet {
   std::span<const TileBatch> batches;
 };
 
+// Weights of an RMSNorm of the heads of q and k in front of RoPE (NormHeadsCall); null: none.
+struct HeadNorm {
+  const float* q = nullptr;
+  const float* k = nullptr;
+  float eps = 0;
+};
+
 // Quantized queries of a pass.
 struct QueryCodes {
   uint32_t* words = nullptr;  // [rows][num_heads][head_dim / 4], byte = dim % 4
@@ -118,9 +125,10 @@ void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, Attenti
 
 // ---- row.cu: SC attention of single rows by count-table lookups. kPerToken with q.words null: the kernel
 // quantizes and appends the rows of the pass itself; for passes of at most kFreshRows rows, all of them in `rows`.
+// norm: of rows that are neither rotated nor quantized yet (q.words null), and head_dim is a multiple of 64; else none.
 void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                  const ScTables& av, const QueryCodes& q, const WindowScales& scales, const RowSet& rows,
-                  const ScoreSpill& spill);
+                  const ScTables& av, const QueryCodes& q, const HeadNorm& norm, const WindowScales& scales,
+                  const RowSet& rows, const ScoreSpill& spill);
 
 // ---- dilated.cu: the same for kPerToken where pairs say what a row sees, in memory of the same size.
 void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,

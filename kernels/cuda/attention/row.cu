@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   Query<kSlots> q;
   q.codes = args.q.words + q_vector * b.q_words;
   if constexpr (kFresh) {
-    QuantizeFresh<kWarps, (kSlots + 1) / 2>(b.a, args.qk.q_max, args.av.q_max, b.info, b.head, b.kv_head, fresh);
+    QuantizeFresh<kWarps, (kSlots + 1) / 2>(b.a, args.norm, args.qk.q_max, args.av.q_max, b.info, b.head, b.kv_head,
+                                            fresh);
     q.codes = fresh.q_words;
   } else {
     q.scale = args.q.scales[q_vector];
@@ -163,8 +164,8 @@ void LaunchRows(DeviceContext& ctx, const AttentionShape& shape, const Args& arg
 }  // namespace attention_row
 
 void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                  const ScTables& av, const QueryCodes& q, const WindowScales& scales, const RowSet& rows,
-                  const ScoreSpill& spill) {
+                  const ScTables& av, const QueryCodes& q, const HeadNorm& norm, const WindowScales& scales,
+                  const RowSet& rows, const ScoreSpill& spill) {
   using attention_row::Phase;
   using attention_row::RowArgs;
   RowArgs row_args;
@@ -172,6 +173,7 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
   row_args.qk = qk;
   row_args.av = av;
   row_args.q = q;
+  row_args.norm = norm;
   row_args.window = scales;
   const auto launch = [&]<Phase kPhase>() { attention_row::LaunchRows<kPhase>(ctx, shape, row_args, rows, spill); };
   switch (shape.mode) {

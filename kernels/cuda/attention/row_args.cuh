@@ -35,6 +35,7 @@ struct RowArgs {
   AttentionArgs attention;
   ScTables qk, av;
   QueryCodes q;
+  HeadNorm norm;
   WindowScales window;
   const int32_t* row_list = nullptr;  // null: rows row_offset, row_offset + 1, ...
   int32_t row_offset = 0;

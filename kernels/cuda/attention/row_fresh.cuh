@@ -31,8 +31,8 @@ struct FreshRows {
 // Fills `fresh` for query head `head` of `row`.
 // Requires: all threads of a block of kWarps warps; head_dim <= 64 * kPairs; the caller puts a barrier behind it.
 template <int kWarps, int kPairs>
-__device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, int qk_q_max, int av_q_max, const PassRow& info,
-                                              int head, int kv_head, FreshRows& fresh) {
+__device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const HeadNorm& norm, int qk_q_max, int av_q_max,
+                                              const PassRow& info, int head, int kv_head, FreshRows& fresh) {
   const int head_dim = a.kv.head_dim;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int half = head_dim / 2;
@@ -49,6 +49,7 @@ __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, int qk_q_m
                              : (is_v ? a.v + row * a.v_stride : a.k + row * a.k_stride) + kv_head * head_dim;
     HeadVector<kPairs> x;
     LoadHead(x, from, half, lane);
+    if (!is_v && norm.q != nullptr) NormHead(x, is_q ? norm.q : norm.k, norm.eps, half, lane);
     if (!is_v) Rotate(x, a.rope + position * a.rope_stride, half, lane);
     const float max_abs = WarpMaxAbs(x);
     const int q_max = is_v ? av_q_max : qk_q_max;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/math/elementary.h"
+#include "kernels/math/reduce.h"
 
 namespace stoch::cuda {
 
@@ -24,6 +25,36 @@ __device__ inline void LoadHead(HeadVector<kPairs>& x, const float* from, int ha
     const int i = lane + 32 * j;
     x.low[j] = i < half ? from[i] : 0.0f;
     x.high[j] = i < half ? from[i + half] : 0.0f;
+  }
+}
+
+// RMSNorm of the head, as NormHeadsCall defines it. Requires: half is a multiple of 32.
+template <int kPairs>
+__device__ inline void NormHead(HeadVector<kPairs>& x, const float* weight, float eps, int half, int lane) {
+  // Dimension i is lane i of the sum: of those this thread has low[j], as lane + 32 j, and high[j], half further on.
+  HeadVector<kPairs> w;
+  LoadHead(w, weight, half, lane);
+  constexpr int kEach = kRowLanes / 32;
+  static_assert(2 * kPairs <= kEach);
+  float lanes[kEach] = {};
+  const int groups = half / 32;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      if (k == j && k < groups) lanes[k] = Fma(x.low[j], x.low[j], 0.0f);
+      if (k == groups + j && j < groups) lanes[k] = Fma(x.high[j], x.high[j], 0.0f);
+    }
+  }
+  float sum = FoldLanes<kEach>(lanes);
+  // To both sides, as a + b is b + a: every thread ends with the total.
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, s);
+  const float r = 1.0f / Sqrt(sum / static_cast<float>(2 * half) + eps);
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    x.low[j] = (x.low[j] * r) * w.low[j];
+    x.high[j] = (x.high[j] * r) * w.high[j];
   }
 }
 

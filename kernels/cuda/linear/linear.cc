@@ -7,6 +7,7 @@
 #include "kernels/call_check.h"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/fp16.h"
+#include "kernels/cuda/mixed/batch.h"
 #include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/mixed/prompt.h"
@@ -49,7 +50,9 @@ void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, 
 // Which of the kernels that do not wait for the host take a weight of mixed lengths.
 using MixedLaunch = decltype(&LaunchMixedDecode);
 MixedLaunch MixedLaunchOf(DeviceContext& ctx, const MixedTask& task, int64_t rows) {
-  if (rows <= kMixedLookupRows && DecodesMixed(ctx, task) && LooksUpMixed(ctx, task, MixedTablePass(rows))) {
+  const bool many = rows <= kMixedLookupRows && DecodesMixed(ctx, task);
+  if (many &&
+      ((MixedBatchPass(rows) > 0 && BatchesMixed(ctx, task)) || LooksUpMixed(ctx, task, MixedTablePass(rows)))) {
     return &LaunchMixedDecode;
   }
   if (rows >= kMixedPromptRows && PromptsMixed(ctx, task)) return &LaunchMixedPrompt;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/cuda/mixed/batch.h"
 #include "kernels/cuda/mixed/observe.h"
 #include "kernels/cuda/mixed/prepare.h"
 #include "kernels/cuda/mixed/table.h"
@@ -138,7 +139,19 @@ Share ShareOf(const RowSource& source, std::span<const MixedTask> tasks,
   return share;
 }
 
-// Some of the next `left` rows by look-ups that serve all of them; how many, 0 where none.
+// Some of the next `left` rows on tensor cores; how many, 0 where none.
+int64_t BatchSome(DeviceContext& ctx, const Share& share, int64_t left, size_t count, const FiniteReporter& reporter) {
+  const std::span<const MixedTask> tasks(share.tasks.data(), count);
+  const int64_t some = MixedBatchPass(left);
+  if (some == 0 || !std::all_of(tasks.begin(), tasks.end(), [&](const auto& task) { return BatchesMixed(ctx, task); }))
+    return 0;
+  Scratch scratch(ctx.workspace);
+  const ScActivationView a = Prepare(ctx, scratch, share.from, some, tasks, share.lengths, reporter);
+  LaunchMixedBatch(ctx, {a, share.lengths}, tasks, reporter);
+  return some;
+}
+
+// The same by look-ups that serve all of them.
 int64_t LookUpSome(DeviceContext& ctx, const Share& share, int64_t left, size_t count, const FiniteReporter& reporter) {
   const std::span<const MixedTask> tasks(share.tasks.data(), count);
   const int64_t some = MixedTablePass(left);
@@ -169,8 +182,11 @@ int64_t DecodeSome(DeviceContext& ctx, const Share& share, int64_t left, size_t 
   ScActivationView a;
   a.tokens = std::min<int64_t>(left, plan.tile_tokens);
   if (!fused) a = Prepare(ctx, scratch, share.from, a.tokens, tasks, share.lengths, reporter);
+  const bool alike =
+
+      std::all_of(tasks.begin(), tasks.end(), [&](const auto& task) { return SharesSlots(tasks[0], task); });
   LaunchScDecodeMixed(ctx, plan, a, share.from, reporter, products.data(), share.lengths.data(),
-                      static_cast<int>(count));
+                      static_cast<int>(count), alike);
   return a.tokens;
 }
 
@@ -185,8 +201,10 @@ void LaunchMixedDecode(DeviceContext& ctx, const OpSite& site, const RowSource& 
   all.lengths = TakeSlots(of_call, rows, tasks);
   for (int64_t first = 0; first < rows;) {
     const Share share = ShareOf(source, tasks, all.lengths, first);
-    const int64_t looked_up = LookUpSome(ctx, share, rows - first, tasks.size(), reporter);
-    first += looked_up > 0 ? looked_up : DecodeSome(ctx, share, rows - first, tasks.size(), fused, reporter);
+    int64_t some = BatchSome(ctx, share, rows - first, tasks.size(), reporter);
+    if (some == 0) some = LookUpSome(ctx, share, rows - first, tasks.size(), reporter);
+    if (some == 0) some = DecodeSome(ctx, share, rows - first, tasks.size(), fused, reporter);
+    first += some;
   }
   ShowLengths(ctx, site, tasks, all, rows);
 }
@@ -211,9 +229,10 @@ int64_t MixedDecodeScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, st
   const ScDims dims = MakeScDims(in_features, spec.sc->config.chunk_d);
   constexpr int64_t kAlignment = 256;
   const int64_t prepared =
-      std::min(tokens, kMixedTableRows) * (dims.padded + dims.chunks * static_cast<int64_t>(sizeof(float))) +
+      std::min(tokens, kMixedDecodeRows) * (dims.padded + dims.chunks * static_cast<int64_t>(sizeof(float))) +
       2 * kAlignment;
   most = std::max(most, prepared + MixedTableScratchBytes(gpu, spec, out_features, in_features, tokens));
+  most = std::max(most, prepared + MixedBatchScratchBytes(gpu, spec, out_features, in_features, tokens));
   return most + PreparedSlotBytes(spec, in_features, std::min<int64_t>(tokens, kMixedLookupRows));
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/length_dispatch.h"
+#include "kernels/cuda/mixed/batch.h"
 #include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/observe.h"
 #include "kernels/cuda/mixed/prompt.h"
@@ -199,6 +200,7 @@ int64_t MixedLinearScratchBytes(const LinearSpec& spec, int64_t out_features, in
 std::string MixedKernel(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t tokens,
                         const std::string& uniform) {
   const bool decodes = tokens <= kMixedLookupRows && DecodesMixed(gpu, spec, in_features);
+  if (decodes && MixedBatchPass(tokens) > 0 && BatchesMixed(gpu, spec, in_features)) return "mixed batch-wgmma";
   const ScKernel lookup =
       decodes ? MixedLookupKernel(gpu, spec, in_features, MixedTablePass(tokens)) : ScKernel::kGeneric;
   if (lookup != ScKernel::kGeneric) return "mixed " + std::string(ScKernelName(lookup));

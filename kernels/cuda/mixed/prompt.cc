@@ -12,9 +12,7 @@
 #include "kernels/sc/sc_nested.h"
 
 namespace stoch::cuda {
-namespace {
 
-// The operator of the longest length; null where lengths do not nest in it.
 ScOperatorPtr NestingOperator(const LinearSpec& spec) {
   if (spec.extras == nullptr || spec.extras->by_length.size() < 2) return nullptr;
   ScOperatorPtr longest;
@@ -28,8 +26,6 @@ ScOperatorPtr NestingOperator(const LinearSpec& spec) {
   }
   return longest;
 }
-
-}  // namespace
 
 bool PromptsMixed(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features) {
   if (!HasPlainRows(gpu, spec, in_features)) return false;

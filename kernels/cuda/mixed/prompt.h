@@ -18,6 +18,9 @@ namespace stoch::cuda {
 // Rows from which these kernels beat several passes of those of decode steps.
 inline constexpr int64_t kMixedPromptRows = 33;
 
+// The operator of the longest length; null where lengths do not nest in it.
+ScOperatorPtr NestingOperator(const LinearSpec& spec);
+
 // Whether they take weights of this kind: as DecodesMixed, with streams that nest (kernels/sc/sc_nested.h) in place of
 // bytes, on a GPU with wgmma.
 bool PromptsMixed(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features);

@@ -40,14 +40,6 @@ bool IsSameRule(const ScLengthRule& a, const ScLengthRule& b) {
          a.fractions == b.fractions && a.chunk_bands == b.chunk_bands && a.ladders == b.ladders;
 }
 
-// Whether rows have the same slots, and slots the same operators, for both.
-bool SharesSlots(const MixedTask& a, const MixedTask& b) {
-  if (a.weight->rest.operators != b.weight->rest.operators) return false;
-  const ScLengthRule* x = a.spec->extras == nullptr ? nullptr : a.spec->extras->lengths.get();
-  const ScLengthRule* y = b.spec->extras == nullptr ? nullptr : b.spec->extras->lengths.get();
-  return x == y || (x != nullptr && y != nullptr && IsSameRule(*x, *y));
-}
-
 LookupLengths MakeLengths(DeviceContext& ctx, const MixedPart& part, const RowSlots& slots) {
   LookupLengths lengths;
   lengths.slots = slots;
@@ -79,6 +71,13 @@ ScPlan PlanOf(const GpuTraits& gpu, const ScTraits& longest, int64_t rows, int64
 }
 
 }  // namespace
+
+bool SharesSlots(const MixedTask& a, const MixedTask& b) {
+  if (a.weight->rest.operators != b.weight->rest.operators) return false;
+  const ScLengthRule* x = a.spec->extras == nullptr ? nullptr : a.spec->extras->lengths.get();
+  const ScLengthRule* y = b.spec->extras == nullptr ? nullptr : b.spec->extras->lengths.get();
+  return x == y || (x != nullptr && y != nullptr && IsSameRule(*x, *y));
+}
 
 bool LooksUpMixed(DeviceContext& ctx, const MixedTask& task, int64_t rows) {
   const MixedPart& part = task.weight->rest;

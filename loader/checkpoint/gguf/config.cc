@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,11 @@ constexpr Architecture kArchitectures[] = {
     {"qwen3", "qwen3", "Qwen3ForCausalLM"},
     {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
 };
+// Keys of an architecture that change nothing of the logits, or that repeat what tensors or other keys say.
+constexpr std::string_view kMeaningless[] = {
+    "vocab_size",        "tensor_data_layout",  "decoder_start_token_id", "rope.scaling.finetuned",
+    "expert_used_count", "expert_weights_norm", "rope.scaling.factor",    "rope.scaling.original_context_length"};
+
 constexpr const char* kMistralType = "mistral";
 constexpr const char* kMistralClass = "MistralForCausalLM";
 
@@ -42,14 +48,14 @@ const Architecture& ArchitectureOf(const Metadata& metadata) {
   metadata.Fail(kKey, "expected llama, qwen2, qwen3 or qwen3moe, got " + Quoted(name));
 }
 
-// Metadata of one architecture, whose keys begin with its name.
+// Metadata of one architecture, whose keys begin with its name. Remembers which keys were asked for.
 class Keys {
  public:
   Keys(const Model& model, const Architecture& architecture)
       : model_(model), metadata_(model.metadata()), prefix_(std::string(architecture.name) + ".") {}
 
   const Metadata& metadata() const { return metadata_; }
-  std::string Full(std::string_view key) const { return prefix_ + std::string(key); }
+  std::string Full(std::string_view key) const { return *known_.insert(prefix_ + std::string(key)).first; }
   int64_t Need(std::string_view key) const { return metadata_.Required(Full(key), Integer(key)); }
   std::optional<int64_t> Integer(std::string_view key) const { return metadata_.Integer(Full(key)); }
   std::optional<double> Number(std::string_view key) const { return metadata_.Number(Full(key)); }
@@ -61,11 +67,30 @@ class Keys {
   void Refuse(std::string_view key, const std::string& expected) const {
     if (metadata_.Has(Full(key))) metadata_.Fail(Full(key), "expected " + expected + ", got a value");
   }
+  // A number that means nothing where it is `usual`.
+  void RefuseUnless(std::string_view key, double usual) const {
+    const std::optional<double> value = Number(key);
+    if (value && *value != usual) {
+      metadata_.Fail(Full(key), "expected " + Json(usual).dump() + " or nothing, got " + Json(*value).dump());
+    }
+  }
+  // A key that nobody asked for could change what the model computes.
+  void RefuseOthers() const {
+    for (const std::string_view key : metadata_.Keys()) {
+      if (!key.starts_with(prefix_) || known_.contains(key) || metadata_.IsOff(key)) continue;
+      const std::string_view name = key.substr(prefix_.size());
+      if (std::find(std::begin(kMeaningless), std::end(kMeaningless), name) != std::end(kMeaningless)) continue;
+      metadata_.Fail(key,
+                     "expected only keys whose meaning is known for this architecture; a model that depends on it " +
+                         std::string("needs code for it"));
+    }
+  }
 
  private:
   const Model& model_;
   const Metadata& metadata_;
   std::string prefix_;
+  mutable std::set<std::string, std::less<>> known_;
 };
 
 void AddSizes(const Keys& keys, Json& config) {
@@ -136,7 +161,11 @@ void AddRope(const Keys& keys, Json& config) {
   if (const StoredTensor* factors = keys.Find(kRopeFactors)) {
     config["rope_scaling"] = RopeFromFactors(keys, *factors, head_dim, theta);
   }
-  const std::string_view type = keys.String("rope.scaling.type").value_or("none");
+  // As in llama.cpp: a factor alone is linear, and older files call it scale_linear.
+  std::optional<double> factor = keys.Number("rope.scaling.factor");
+  if (!factor) factor = keys.Number("rope.scale_linear");
+  const std::string_view usual = factor.value_or(0) == 0 ? "none" : "linear";
+  const std::string_view type = keys.String("rope.scaling.type").value_or(usual);
   if (type == "none") return;
   if (config.contains("rope_scaling")) {
     keys.metadata().Fail(keys.Full("rope.scaling.type"),
@@ -146,7 +175,11 @@ void AddRope(const Keys& keys, Json& config) {
     keys.metadata().Fail(keys.Full("rope.scaling.type"), "expected none, linear or yarn, got " + Quoted(type));
   }
   Json scaling = {{"rope_type", std::string(type)}};
-  scaling["factor"] = keys.metadata().Required(keys.Full("rope.scaling.factor"), keys.Number("rope.scaling.factor"));
+  scaling["factor"] = keys.metadata().Required(keys.Full("rope.scaling.factor"), factor);
+  if (type == "linear") {
+    config["rope_scaling"] = std::move(scaling);
+    return;
+  }
   if (const auto original = keys.Integer("rope.scaling.original_context_length")) {
     scaling["original_max_position_embeddings"] = *original;
   }
@@ -157,6 +190,7 @@ void AddRope(const Keys& keys, Json& config) {
   for (const auto& [key, name] : kYarn) {
     if (const auto value = keys.Number(key)) scaling[name] = *value;
   }
+  keys.RefuseUnless("rope.scaling.yarn_ext_factor", 1);
   config["rope_scaling"] = std::move(scaling);
 }
 
@@ -165,6 +199,8 @@ void AddExperts(const Keys& keys, Json& config) {
   config["num_experts"] = keys.Need("expert_count");
   config["num_experts_per_tok"] = keys.Need("expert_used_count");
   config["moe_intermediate_size"] = keys.Need("expert_feed_forward_length");
+  keys.RefuseUnless("expert_gating_func", 1);  // softmax
+  keys.RefuseUnless("expert_weights_scale", 1);
   config["norm_topk_prob"] = true;  // what llama.cpp does for every model of this architecture
   config["decoder_sparse_step"] = 1;
   Json dense = Json::array();
@@ -220,6 +256,9 @@ std::string ConfigJson(const Model& model) {
                           "attn_logit_softcapping", "final_logit_softcapping", "attention.clamp_kqv"}) {
     keys.Refuse(key, "nothing, since the decoder has no such step");
   }
+  constexpr std::string_view kCausal = "attention.causal";
+  if (!keys.metadata().Boolean(keys.Full(kCausal)).value_or(true)) keys.Refuse(kCausal, "true");
+  keys.RefuseOthers();
   return config.dump();
 }
 

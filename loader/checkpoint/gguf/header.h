@@ -53,6 +53,8 @@ class Metadata {
   const std::string& where() const { return where_; }
   bool Has(std::string_view key) const { return values_.contains(key); }
   std::vector<std::string_view> Keys() const;
+  // Whether the key is absent, or says false, 0 or nothing: no feature is switched on by it.
+  bool IsOff(std::string_view key) const;
   // nullopt where the key is absent.
   std::optional<std::string_view> String(std::string_view key) const;
   std::optional<int64_t> Integer(std::string_view key) const;  // an array of equal integers counts as that integer

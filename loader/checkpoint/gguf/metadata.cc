@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -83,6 +84,13 @@ std::vector<std::string_view> Metadata::Keys() const {
   std::vector<std::string_view> keys;
   for (const auto& [key, value] : values_) keys.push_back(key);
   return keys;
+}
+
+bool Metadata::IsOff(std::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr || (value->array && value->count == 0)) return true;
+  const auto zero = [](std::byte b) { return b == std::byte{0}; };  // an empty string is a length of 0
+  return !value->array && std::all_of(value->bytes.begin(), value->bytes.end(), zero);
 }
 
 void Metadata::Fail(std::string_view key, const std::string& what) const {

@@ -8,65 +8,13 @@
 
 #include "kernels/base/error.h"
 #include "loader/quote.h"
+#include "loader/tokenizer/chat/prompt_builder.h"
 #include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 namespace {
 
 bool Has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
-int32_t RequireToken(const Tokenizer& tokenizer, ChatFormat format, std::string_view written) {
-  if (const auto id = tokenizer.FindSpecial(written)) return *id;
-  throw InvalidInput("the " + std::string(ChatFormatName(format)) + " chat format needs the token " +
-                     std::string(written) + ", which the tokenizer does not have");
-}
-
-int32_t RequireBos(const Tokenizer& tokenizer, ChatFormat format) {
-  if (const auto id = tokenizer.bos_id()) return *id;
-  throw InvalidInput("the " + std::string(ChatFormatName(format)) +
-                     " chat format needs a BOS token, which the tokenizer does not have");
-}
-
-// A prompt under construction: special tokens, and the text between them, which is encoded as one piece, as it is when
-// the whole rendered prompt is tokenized.
-class PromptBuilder {
- public:
-  explicit PromptBuilder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-
-  void Token(int32_t id) { pieces_.push_back({id, ""}); }
-  void Text(std::string_view text) {
-    if (pieces_.empty() || pieces_.back().id >= 0) pieces_.push_back({-1, ""});
-    pieces_.back().text += text;
-  }
-
-  std::vector<int32_t> Ids() const {
-    std::vector<int32_t> ids;
-    for (const Piece& piece : pieces_) {
-      if (piece.id >= 0) {
-        ids.push_back(piece.id);
-        continue;
-      }
-      const auto text =
-          tokenizer_.Encode(piece.text, {.add_bos = false, .parse_special = false, .at_start = ids.empty()});
-      ids.insert(ids.end(), text.begin(), text.end());
-    }
-    return ids;
-  }
-  std::string Rendered() const {
-    std::string rendered;
-    for (const Piece& piece : pieces_) rendered += piece.id >= 0 ? tokenizer_.TokenText(piece.id) : piece.text;
-    return rendered;
-  }
-
- private:
-  struct Piece {
-    int32_t id = -1;  // -1: text
-    std::string text;
-  };
-
-  const Tokenizer& tokenizer_;
-  std::vector<Piece> pieces_;
-};
 
 void CheckRoles(const std::vector<ChatMessage>& messages) {
   if (messages.empty()) throw InvalidInput("messages: expected at least one, got none");
@@ -259,34 +207,6 @@ PromptBuilder WriteQwen3(const Tokenizer& tokenizer, const std::vector<ChatMessa
   return std::move(writer.prompt());
 }
 
-int32_t RequireEos(const Tokenizer& tokenizer, ChatFormat format) {
-  const std::vector<int32_t> eos = tokenizer.eos_ids();
-  if (!eos.empty()) return eos.front();
-  throw InvalidInput("the " + std::string(ChatFormatName(format)) +
-                     " chat format needs an EOS token, which the tokenizer does not have");
-}
-
-PromptBuilder WriteMistral(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages) {
-  const int32_t eos = RequireEos(tokenizer, ChatFormat::kMistral);
-  PromptBuilder prompt(tokenizer);
-  prompt.Token(RequireBos(tokenizer, ChatFormat::kMistral));
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string_view expected = i % 2 == 0 ? "user" : "assistant";
-    if (messages[i].role != expected) {
-      throw InvalidInput("messages[" + std::to_string(i) +
-                         "].role: Mistral conversations alternate user and assistant: expected " +
-                         std::string(expected) + ", got " + messages[i].role);
-    }
-    if (expected == "user") {
-      prompt.Text("[INST] " + messages[i].content + " [/INST]");
-    } else {
-      prompt.Text(messages[i].content);
-      prompt.Token(eos);
-    }
-  }
-  return prompt;
-}
-
 PromptBuilder WriteZephyr(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                           const ChatOptions& options) {
   const int32_t eos = RequireEos(tokenizer, ChatFormat::kZephyr);
@@ -316,13 +236,35 @@ PromptBuilder Write(const Tokenizer& tokenizer, ChatFormat format, const std::ve
     case ChatFormat::kQwen2:
     case ChatFormat::kQwen25: return WriteChatMl(tokenizer, format, messages, options);
     case ChatFormat::kQwen3: return WriteQwen3(tokenizer, messages, options);
-    case ChatFormat::kMistral: return WriteMistral(tokenizer, messages);
+    case ChatFormat::kMistral:
+    case ChatFormat::kMistralV1:
+    case ChatFormat::kMistralV3:
+    case ChatFormat::kMistralTekken: return WriteMistral(tokenizer, format, messages);
     case ChatFormat::kZephyr: return WriteZephyr(tokenizer, messages, options);
   }
   throw InvalidInput("unknown chat format");
 }
 
 }  // namespace
+
+int32_t RequireToken(const Tokenizer& tokenizer, ChatFormat format, std::string_view written) {
+  if (const auto id = tokenizer.FindSpecial(written)) return *id;
+  throw InvalidInput("the " + std::string(ChatFormatName(format)) + " chat format needs the token " +
+                     std::string(written) + ", which the tokenizer does not have");
+}
+
+int32_t RequireBos(const Tokenizer& tokenizer, ChatFormat format) {
+  if (const auto id = tokenizer.bos_id()) return *id;
+  throw InvalidInput("the " + std::string(ChatFormatName(format)) +
+                     " chat format needs a BOS token, which the tokenizer does not have");
+}
+
+int32_t RequireEos(const Tokenizer& tokenizer, ChatFormat format) {
+  const std::vector<int32_t> eos = tokenizer.eos_ids();
+  if (!eos.empty()) return eos.front();
+  throw InvalidInput("the " + std::string(ChatFormatName(format)) +
+                     " chat format needs an EOS token, which the tokenizer does not have");
+}
 
 std::string_view ChatFormatName(ChatFormat format) {
   switch (format) {
@@ -334,6 +276,9 @@ std::string_view ChatFormatName(ChatFormat format) {
     case ChatFormat::kQwen25: return "Qwen2.5";
     case ChatFormat::kQwen3: return "Qwen3";
     case ChatFormat::kMistral: return "Mistral";
+    case ChatFormat::kMistralV1: return "Mistral-v1";
+    case ChatFormat::kMistralV3: return "Mistral-v3";
+    case ChatFormat::kMistralTekken: return "Mistral-v3-Tekken";
     case ChatFormat::kZephyr: return "Zephyr";
   }
   return "?";
@@ -349,6 +294,9 @@ std::string ChatDate(const Tokenizer& tokenizer, ChatFormat format, const ChatOp
     case ChatFormat::kQwen25:
     case ChatFormat::kQwen3:
     case ChatFormat::kMistral:
+    case ChatFormat::kMistralV1:
+    case ChatFormat::kMistralV3:
+    case ChatFormat::kMistralTekken:
     case ChatFormat::kZephyr: break;
   }
   return "";
@@ -373,6 +321,9 @@ std::vector<int32_t> ChatStopIds(const Tokenizer& tokenizer, ChatFormat format) 
   switch (format) {
     case ChatFormat::kLlama2:
     case ChatFormat::kMistral:
+    case ChatFormat::kMistralV1:
+    case ChatFormat::kMistralV3:
+    case ChatFormat::kMistralTekken:
     case ChatFormat::kZephyr: break;
     case ChatFormat::kLlama3:
     case ChatFormat::kLlama31:

@@ -25,8 +25,24 @@ struct ChatMessage {
 //   kQwen3    ChatML without the reasoning (<think>...</think>) of turns before the last question; the reasoning of an
 //             answer can be switched off
 //   kMistral  <s>[INST] user [/INST]assistant</s>[INST] ..., without system messages
+//   kMistralV1  <s> [INST] system\n\nuser [/INST] assistant</s> [INST] ...
+//   kMistralV3  <s>[INST] user[/INST] assistant</s>[INST] ..., the system message in front of the last user's
+//   kMistralTekken  the same without spaces
 //   kZephyr   <|user|>\ncontent</s>\n
-enum class ChatFormat { kLlama2, kLlama3, kLlama31, kChatMl, kQwen2, kQwen25, kQwen3, kMistral, kZephyr };
+enum class ChatFormat {
+  kLlama2,
+  kLlama3,
+  kLlama31,
+  kChatMl,
+  kQwen2,
+  kQwen25,
+  kQwen3,
+  kMistral,
+  kMistralV1,
+  kMistralV3,
+  kMistralTekken,
+  kZephyr
+};
 
 std::string_view ChatFormatName(ChatFormat format);  // "Llama-2", ...
 
@@ -40,7 +56,7 @@ struct ChatOptions {
   bool add_generation_prompt = true;  // end where the assistant is to speak, else after the last message
 };
 
-// Which format the template is: the Qwen ones by its sha256 or its whole text, the others by what their templates have
+// Which format the template is: those of Qwen and Mistral by its sha256 or its whole text, the others by what their templates have
 // in common. Errors: InvalidInput if it has no template or an unknown one, or one that speaks for itself (another default
 // system prompt).
 ChatFormat DetectChatFormat(const Tokenizer& tokenizer);
@@ -56,7 +72,8 @@ std::string ChatDate(const Tokenizer& tokenizer, ChatFormat format, const ChatOp
 // add_generation_prompt false is for formats that know it: with the Llama formats it is InvalidInput.
 // Source: chat_template of meta-llama/Llama-2-7b-chat-hf, Meta-Llama-3-8B-Instruct, Llama-3.1-8B-Instruct and
 //         Llama-3.2-1B-Instruct; ChatML as in openai/openai-python, chatml.md; Qwen/Qwen2-7B-Instruct,
-//         Qwen2.5-7B-Instruct and Qwen3-8B; mistralai/Mistral-7B-Instruct-v0.2; HuggingFaceH4/zephyr-7b-beta.
+//         Qwen2.5-7B-Instruct and Qwen3-8B; mistralai/Mistral-7B-Instruct-v0.2 (older and newer), Mistral-7B-Instruct-v0.3 and
+//         Mistral-Nemo-Instruct-2407; HuggingFaceH4/zephyr-7b-beta.
 std::vector<int32_t> EncodeChat(const Tokenizer& tokenizer, ChatFormat format, const std::vector<ChatMessage>& messages,
                                 const ChatOptions& options = {});
 

@@ -58,6 +58,8 @@ struct KnownHash {
 constexpr KnownHash kKnownHashes[] = {
     {"55b2f4a26ac9ee719330a61a0c39d9e538b0e9322212f048326318cff4f8674a", ChatFormat::kQwen25},
     {"87a2728cb8dc9fe424d624542f6060ec05a1d285ebbec578bb078900e33396b5", ChatFormat::kQwen3},
+    {"cafb64e0e9e5fd2503054b3479593fae39cbdfd52338ce8af9bb4664a8eb05bd", ChatFormat::kMistralV3},
+    {"e7deee034838db2bfc7487788a3013d8a307ab69f72f3c54a85f06fd76007d4e", ChatFormat::kMistralTekken},
 };
 
 // Whole templates, canonical.
@@ -77,6 +79,19 @@ constexpr KnownText kKnownTexts[] = {
      "{{message['content']+eos_token}}{%else%}{{raise_exception('Only user and assistant roles are supported!')}}"
      "{%endif%}{%endfor%}",
      ChatFormat::kMistral},
+    {"{%-ifmessages[0]['role']=='system'%}    {%-setsystem_message=messages[0]['content']%}    "
+     "{%-setloop_messages=messages[1:]%}{%-else%}    {%-setloop_messages=messages%}{%-endif%}\n{{-bos_token}}\n"
+     "{%-formessageinloop_messages%}    {%-if(message['role']=='user')!=(loop.index0%2==0)%}        "
+     "{{-raise_exception('After the optional system message, conversation roles must alternate "
+     "user/assistant/user/assistant/...')}}\n    {%-endif%}    {%-ifmessage['role']=='user'%}        "
+     "{%-ifloop.firstandsystem_messageisdefined%}            "
+     "{{-' [INST] '+system_message+'\n\n'+message['content']+' [/INST]'}}\n        {%-else%}            "
+     "{{-' [INST] '+message['content']+' [/INST]'}}\n        {%-endif%}    {%-elifmessage['role']=='assistant'%}       "
+     " "
+     "{{-' '+message['content']+eos_token}}\n    {%-else%}        {{-raise_exception('Only user and assistant roles "
+     "are "
+     "supported, with the exception of an initial optional system message!')}}\n    {%-endif%}{%-endfor%}",
+     ChatFormat::kMistralV1},
     {"{%formessageinmessages%}{%ifmessage['role']=='user'%}{{'<|user|>\n'+message['content']+eos_token}}\n"
      "{%elifmessage['role']=='system'%}{{'<|system|>\n'+message['content']+eos_token}}\n"
      "{%elifmessage['role']=='assistant'%}{{'<|assistant|>\n'+message['content']+eos_token}}\n{%endif%}"
@@ -142,7 +157,8 @@ ChatFormat DetectChatFormat(const Tokenizer& tokenizer) {
   if (chat_ml && !llama3 && !llama2 && HeadersAre(source, kImStart, {"user", "assistant"})) return ChatFormat::kChatMl;
   throw InvalidInput(
       "the checkpoint's chat template is none of the known formats (Llama-2, Llama-3, Llama-3.1, ChatML, Qwen2, "
-      "Qwen2.5, Qwen3, Mistral, Zephyr), and there is no interpreter for others; write the prompt yourself and use it "
+      "Qwen2.5, Qwen3, Mistral, Mistral-v1, Mistral-v3, Mistral-v3-Tekken, Zephyr), and there is no interpreter for "
+      "others; write the prompt yourself and use it "
       "without chat");
 }
 

@@ -88,11 +88,12 @@ struct LinearCase {
   bool decodes = false;  // few rows by the kernels of decode steps
   bool prompts = false;  // from 33 rows on by binary tensor cores, where the GPU has wgmma
   bool looks_up = true;  // of those that decode: 2 to 16 rows by look-ups that serve all of them
+  bool batches = true;   // of those that prompt: 17 to 128 rows on tensor cores, up to 32 at a time
 };
 
-// The output of one call of a weight of each spec, with a norm before it.
+// The output of one call of a weight of each spec, with a norm before it. many: outputs of each, otherwise few.
 std::vector<float> RunSpecs(Backend& backend, const std::vector<LinearSpec>& specs, int64_t rows, bool add, bool graph,
-                            int64_t cols = kCols, Prologue prologue = Prologue::kRmsNorm) {
+                            int64_t cols = kCols, Prologue prologue = Prologue::kRmsNorm, int64_t many = 0) {
   const Device device = backend.devices()[0];
   LinearCall call;
   call.site = {3, "test_proj"};
@@ -104,7 +105,7 @@ std::vector<float> RunSpecs(Backend& backend, const std::vector<LinearSpec>& spe
   outs.reserve(specs.size());
   constexpr int64_t kOutFeatures[] = {70, 33, 48, 5};
   for (size_t i = 0; i < specs.size(); ++i) {
-    const int64_t out_features = kOutFeatures[i];
+    const int64_t out_features = many > 0 ? many : kOutFeatures[i];
     const std::vector<float> numbers = RandomFloats(100 + static_cast<uint64_t>(out_features), out_features * cols);
     WeightSource source;
     source.name = "w";
@@ -150,7 +151,7 @@ std::vector<LinearCase> LinearCases() {
   std::vector<LinearCase> cases;
   cases.push_back({"rows", rows({}), true, true});
   cases.push_back({"pruned rows", rows([](ScLengthRule* r) { r->levels = {128, 64, 0}; }), true, true});
-  cases.push_back({"short rows", rows([](ScLengthRule* r) { r->levels = {90, 64, 7}; }), true, true});
+  cases.push_back({"short rows", rows([](ScLengthRule* r) { r->levels = {90, 64, 7}; }), true, true, true, false});
   ScConfig full = Config(128);
   full.halve = false;
   cases.push_back({"rows of up to 256",
@@ -247,6 +248,7 @@ std::string ExpectedKernel(const Backend& cuda, const LinearCase& c, int64_t row
   const bool wgmma = cuda.LinearKernel(plain, out_features, kCols, 1000).starts_with("prefill-wgmma");
   // Their tables take 128 KB of shared memory, which some GPUs do not have.
   const bool table = cuda.LinearKernel(plain, out_features, kCols, 8).starts_with("table");
+  if (c.decodes && c.prompts && c.batches && wgmma && rows >= 17 && rows <= 128) return "mixed batch-wgmma";
   if (c.decodes && c.looks_up && table && rows >= 2 && rows <= 128) return rows <= 4 ? "mixed few" : "mixed table";
   if (c.prompts && wgmma && rows >= 33) return "mixed prefill-wgmma";
   if (c.decodes && rows <= 32) return "mixed decode";
@@ -260,7 +262,7 @@ TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
   const auto cpu = OpenBackend("cpu", {}, nullptr);
   const auto cuda = OpenBackend("cuda:0", {}, nullptr);
   for (const LinearCase& c : LinearCases()) {
-    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 40, 128, 129, 200}) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 40, 128, 129, 200}) {
       SCOPED_TRACE(std::string(c.name) + ", rows " + std::to_string(rows));
       const std::string kernel = cuda->LinearKernel(c.spec, std::vector<int64_t>{70, 33}, kCols, rows);
       const std::string expected = ExpectedKernel(*cuda, c, rows);
@@ -268,7 +270,7 @@ TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
       ExpectSame(RunLinear(*cpu, c.spec, rows, false, false), RunLinear(*cuda, c.spec, rows, false, false));
     }
     SCOPED_TRACE(c.name);
-    for (const int64_t rows : {4, 33, 140}) {
+    for (const int64_t rows : {4, 20, 33, 140}) {
       ExpectSame(RunLinear(*cpu, c.spec, rows, true, false), RunLinear(*cuda, c.spec, rows, true, false));
     }
   }
@@ -279,7 +281,7 @@ TEST(CudaMixed, GraphsHaveTheSameBits) {
   STOCH_CUDA_OR_SKIP();
   const auto cpu = OpenBackend("cpu", {}, nullptr);
   for (const LinearCase& c : LinearCases()) {
-    for (const int64_t rows : {2, 7, 14, 40, 140}) {
+    for (const int64_t rows : {2, 7, 14, 27, 40, 140}) {
       SCOPED_TRACE(std::string(c.name) + ", rows " + std::to_string(rows));
       const auto cuda = OpenBackend("cuda:0", {}, nullptr);
       ExpectSame(RunLinear(*cpu, c.spec, rows, false, false), RunLinear(*cuda, c.spec, rows, false, true));
@@ -300,10 +302,13 @@ TEST(CudaMixed, RulesOfOneCallDiffer) {
   };
   const std::vector<LinearSpec> specs = {spec({128, 64, 24}, 40.0f), spec({128, 64, 24}, 20.0f),
                                          spec({128, 64, 24}, 40.0f), spec({96, 0, 32}, 40.0f)};
-  for (const int64_t rows : {3, 6, 13, 20}) {
+  for (const int64_t rows : {1, 3, 6, 13, 20}) {
     SCOPED_TRACE(rows);
     ExpectSame(RunSpecs(*cpu, specs, rows, false, false), RunSpecs(*cuda, specs, rows, false, false));
   }
+  // So many outputs that blocks of the tensor-core kernel own tiles.
+  ExpectSame(RunSpecs(*cpu, {specs[0]}, 18, true, false, 140, Prologue::kRmsNorm, 22600),
+             RunSpecs(*cuda, {specs[0]}, 18, true, false, 140, Prologue::kRmsNorm, 22600));
 }
 
 // Rows of more chunks than a block has warps: of few of them a cluster finds the largest.

@@ -68,11 +68,11 @@ class JournalTest : public testing::Test {
   // Answers "a" (of two choices) and "b", side by side, pass by pass. step() is called after every call that returned.
   template <class Step>
   static void Play(Journal& journal, const Step& step) {
-    const AnswerKey a = journal.Begin("a", std::string("request\0a", 9));
-    journal.Commit(a);
+    const AnswerKey a = journal.Begin("a");
+    journal.Commit(a, std::string("request\0a", 9));
     step();
-    const AnswerKey b = journal.Begin("b", "request b");
-    journal.Commit(b);
+    const AnswerKey b = journal.Begin("b");
+    journal.Commit(b, "request b");
     step();
     for (int pass = 0; pass < kPasses; ++pass) {
       const JobUpdate updates[] = {UpdateOf(pass, 0), UpdateOf(pass, 1), UpdateOf(pass, 0)};
@@ -84,6 +84,12 @@ class JournalTest : public testing::Test {
     step();
     journal.Leave(b);
     step();
+  }
+
+  static AnswerKey Committed(Journal& journal, const std::string& id, const std::string& request = "") {
+    const AnswerKey key = journal.Begin(id);
+    journal.Commit(key, request);
+    return key;
   }
 
   // How many passes there are of both answers; as many of each, without a gap, in order.
@@ -201,7 +207,7 @@ TEST_F(JournalTest, AFullDiskEndsTheJournalAndNothingElse) {
     const std::string line = "journal_lost";
     EXPECT_NE(log_.find(line), std::string::npos);
     EXPECT_EQ(log_.find(line, log_.find(line) + 1), std::string::npos) << log_;
-    EXPECT_EQ(journal->Begin("c", "").number, 0);
+    EXPECT_EQ(journal->Begin("c").number, 0);
     EXPECT_FALSE(journal->TakeOver("a"));
     EXPECT_TRUE(journal->Unfinished().empty());
   }
@@ -210,7 +216,7 @@ TEST_F(JournalTest, AFullDiskEndsTheJournalAndNothingElse) {
 
 TEST_F(JournalTest, WhoeverTakesAnAnswerOverIsAlone) {
   Journal journal(Options(), Sink());
-  const AnswerKey first = journal.Begin("a", "");
+  const AnswerKey first = Committed(journal, "a");
   const JobUpdate updates[] = {UpdateOf(0, 0), UpdateOf(1, 0), UpdateOf(2, 0)};
   const auto write = [&](const AnswerKey& key, int i) {
     const AnswerLog::Entry entry = {{key, 0}, &updates[i]};
@@ -228,32 +234,37 @@ TEST_F(JournalTest, WhoeverTakesAnAnswerOverIsAlone) {
   ASSERT_EQ(third->updates.size(), 2u);
   ExpectUpdate(third->updates[1], 1, 0);
   // The same name again is another answer.
-  const AnswerKey other = journal.Begin("a", "new");
+  const AnswerKey other = Committed(journal, "a", "new");
   write(third->key, 2);
   EXPECT_TRUE(journal.TakeOver("a")->updates.empty());
   journal.Forget(other);  // of an earlier run: nothing happens
   EXPECT_EQ(journal.TakeOver("a")->request, "new");
 }
 
-// A request leaves for its worker before it is in the file; what comes back first takes it there.
-TEST_F(JournalTest, AnAnswerIsThereFromCommitOnOrWithItsFirstTokens) {
+// A request leaves for its worker before it is in the file, and its first tokens may be there before it.
+TEST_F(JournalTest, AnAnswerIsThereFromCommitOnWithAllOfItsTokens) {
   {
     Journal journal(Options(), Sink());
-    journal.Commit(journal.Begin("old", "first"));
+    Committed(journal, "old", "first");
   }
   {
     Journal journal(Options(), Sink());
-    journal.Begin("unheard of", "");
-    journal.Begin("old", "second");  // not yet in the place of the first one
-    journal.Commit(journal.Begin("committed", "request c"));
-    const AnswerKey early = journal.Begin("early", "request e");
+    const AnswerKey unheard_of = journal.Begin("unheard of");
+    journal.Begin("old");  // not yet in the place of the first one
+    Committed(journal, "committed", "request c");
+    const AnswerKey early = journal.Begin("early");
     const JobUpdate update = UpdateOf(1, 0);
-    const AnswerLog::Entry entry = {{early, 0}, &update};
-    journal.Write({&entry, 1});
+    const AnswerKey last = journal.Begin("last");
+    const AnswerLog::Entry entries[] = {{{early, 0}, &update}, {{unheard_of, 0}, &update}, {{last, 0}, &update}};
+    journal.Write(entries);
+    EXPECT_FALSE(journal.TakeOver("early"));
+    journal.Commit(early, "request e");
   }
   {
     Journal journal(Options(), Sink());
     EXPECT_FALSE(journal.TakeOver("unheard of"));
+    EXPECT_FALSE(journal.TakeOver("last"));
+    Committed(journal, "next");  // has the number of the last one
     EXPECT_EQ(journal.TakeOver("old")->request, "first");
     EXPECT_EQ(journal.TakeOver("committed")->request, "request c");
     const std::optional<AnswerLog::Kept> early = journal.TakeOver("early");
@@ -261,22 +272,23 @@ TEST_F(JournalTest, AnAnswerIsThereFromCommitOnOrWithItsFirstTokens) {
     EXPECT_EQ(early->request, "request e");
     ASSERT_EQ(early->updates.size(), 1u);
     ExpectUpdate(early->updates[0], 1, 0);
-    journal.Begin("old", "second");
-    journal.Commit(journal.Begin("old", "third"));  // in the place of both
-    journal.Forget(journal.Begin("committed", "refused"));
+    journal.Begin("old");
+    Committed(journal, "old", "third");  // in the place of both
+    journal.Forget(journal.Begin("committed"));
   }
   Journal journal(Options(), Sink());
   EXPECT_EQ(journal.TakeOver("old")->request, "third");
   EXPECT_FALSE(journal.TakeOver("committed"));
+  EXPECT_TRUE(journal.TakeOver("next")->updates.empty());
 }
 
 TEST_F(JournalTest, AnswersAreKeptForAWhile) {
   Journal::Options options = Options();
   options.keep = std::chrono::seconds(1);
   Journal journal(options, Sink());
-  const AnswerKey ended = journal.Begin("ended", "");
-  const AnswerKey left = journal.Begin("left", "");
-  journal.Begin("running", "");
+  const AnswerKey ended = Committed(journal, "ended");
+  const AnswerKey left = Committed(journal, "left");
+  Committed(journal, "running");
   const JobUpdate update = UpdateOf(0, 0);
   const AnswerLog::Entry entries[] = {{{ended, 0}, &update}, {{left, 0}, &update}};
   journal.Write(entries);
@@ -292,10 +304,12 @@ TEST_F(JournalTest, AnswersAreKeptForAWhile) {
 TEST_F(JournalTest, WhatEndedOrWasLeftIsSoInTheNextProcess) {
   {
     Journal journal(Options(), Sink());
-    journal.End(journal.Begin("ended", ""));
-    journal.Leave(journal.Begin("left", ""));
-    journal.Commit(journal.Begin("running", ""));
-    journal.Forget(journal.Begin("refused", ""));
+    journal.End(Committed(journal, "ended"));
+    const AnswerKey left = journal.Begin("left");
+    journal.Leave(left);  // before it is there
+    journal.Commit(left, "");
+    Committed(journal, "running");
+    journal.Forget(Committed(journal, "refused"));
   }
   {
     Journal journal(Options(), Sink());

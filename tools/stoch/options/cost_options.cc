@@ -6,10 +6,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <thread>
 
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
+#include "kernels/base/usable_threads.h"
 #include "loader/file.h"
 #include "loader/sha256.h"
 
@@ -79,7 +79,7 @@ std::unique_ptr<ScCostCollector> CollectCost(Engine& engine, const CostOptions& 
 void FinishTrace(TraceWriter* trace, const ScCostCollector& collector, const Engine& engine, const ModelFiles& files,
                  const std::string& text, const std::string& version) {
   if (trace == nullptr) return;
-  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int threads = UsableThreads();
   TraceOrigin origin;
   origin.version = version;
   origin.config = engine.sc_description();

@@ -10,12 +10,12 @@
 #include <memory>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
+#include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
@@ -118,7 +118,7 @@ ExitCode Run(const Options& given) {
     report.results.push_back(ProfileModel(*exact, *configured, files, ids, options.profile));
     bar.Clear();
   }
-  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int threads = UsableThreads();
   report.model_sha256 = DigestWeights(files, threads, [] { return InterruptFlag().load(); });
   ThrowIfInterrupted();
   report.text_sha256 = Sha256Hex(text);

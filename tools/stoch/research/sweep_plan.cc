@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <thread>
 
 #include "engine/research/profile.h"
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
+#include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
 #include "models/sc_plan.h"
 #include "tools/stoch/options/cost_options.h"
@@ -170,7 +170,7 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
     profile.max_windows = plan.max_windows;
     CheckProfile(files.config, plan.ids.size(), profile);
   }
-  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int threads = UsableThreads();
   const std::string model_sha = DigestWeights(files, threads, [] { return false; });
   const std::string text_sha = Sha256Hex(text);
   std::set<std::string> notices;

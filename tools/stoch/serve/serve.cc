@@ -353,7 +353,13 @@ CommandBody AddServe(CLI::App& command) {
   command.add_option("--shutdown-timeout", options->shutdown_timeout_s, "Seconds that SIGTERM leaves running requests")
       ->capture_default_str()
       ->check(CLI::Range(0, 86400));
-  return [options] { return Run(*options); };
+  return [options] {
+    try {
+      return Run(*options);
+    } catch (const Interrupted&) {  // while the model was loaded: a server that is asked to end has ended as it should
+      return kDone;
+    }
+  };
 }
 
 }  // namespace stoch::cli

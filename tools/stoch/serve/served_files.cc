@@ -11,6 +11,7 @@
 
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
+#include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/gguf/header.h"
 #include "loader/sha256.h"
 
@@ -19,7 +20,7 @@ namespace {
 
 constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
 constexpr int kNiceness = 10;
-constexpr unsigned kMaxThreads = 4;
+constexpr int kMaxThreads = 4;
 
 // Of everything in front of a GGUF file's data: config and tokenizer are in there.
 std::string DigestHeader(const std::filesystem::path& path) {
@@ -68,7 +69,7 @@ DigestThread::DigestThread(std::string model, std::vector<FileStamp> stamps,
           const bool same = std::equal(now.begin(), now.end(), stamps.begin(), stamps.end(),
                                        [](const FileStamp& a, const FileStamp& b) { return a == b; });
           if (!same) throw InvalidInput(model + ": files were changed since they were loaded");
-          const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads));
+          const int threads = std::clamp(UsableThreads() / 2, 1, kMaxThreads);
           const std::string digest = DigestWeights(files, threads, [&stop] { return stop.stop_requested(); });
           if (!digest.empty()) on_done(digest, "");
         } catch (const std::exception& error) {

@@ -39,7 +39,12 @@ void Serve(const Options& options, serve::Worker& worker) {
       OpenEngine(worker.Marked(std::move(backend), issues_ahead), std::move(files), engine_options, devices, output);
   serve::RunnerOptions runner;
   runner.prefix_reuse = options.engine.prefix_reuse;
-  worker.Serve(*engine, runner);
+  try {
+    worker.Serve(*engine, runner);
+  } catch (const std::exception& error) {
+    worker.Fail(error.what(), kDeviceFailure);  // before the engine is taken apart, which takes long on some devices
+    throw;
+  }
 }
 
 ExitCode Run(const Options& options) {

@@ -44,7 +44,8 @@ struct BatchOutputs {
   int tiles = 0;   // of 8 tokens
   float gain = 0;
   ScActivationView a;
-  const float* gains = nullptr;  // mixed lengths: [chunks][tokens], as a.scales
+  const float* gains = nullptr;  // mixed lengths: [chunks][scale_stride], as a.scales then
+  int scale_stride = 0;
   FiniteReporter reporter;
   // At most 4 tokens: an item is two groups, and lanes of tokens 4..7 hold the second group's partials of tokens 0..3.
   bool four_tokens = false;
@@ -80,6 +81,7 @@ inline BatchOutputs MakeBatchOutputs(const ScTables& tables, const ScActivationV
   r.tiles = tiles;
   r.gain = tables.gain;
   r.a = a;
+  r.scale_stride = static_cast<int>(a.tokens);
   r.reporter = reporter;
   r.wide = PartialsAreWide(tables.max_count, r.dims);
   for (int i = 0; i < count; ++i) {
@@ -215,6 +217,7 @@ struct UnitCopier {
   }
   __device__ int lane() const { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ uint32_t part_bytes() const { return static_cast<uint32_t>(args.items()) * 2 * S::kUnitBytes; }
+  __device__ int scale_stride() const { return S::kMixed ? args.scale_stride : static_cast<int>(args.a.tokens); }
   __device__ uint32_t chunk_bytes() const { return part_bytes() * static_cast<uint32_t>(args.parts); }
 
   __device__ void Start() {
@@ -227,7 +230,7 @@ struct UnitCopier {
     rows_padded = static_cast<uint32_t>(at.task->rows_padded);
     partials = static_cast<const uint8_t*>(args.partials) + uint64_t{chunk} * chunk_bytes() +
                static_cast<uint32_t>(at.word * S::kUnitBytes + line * (S::kUnitBytes / S::kLines));
-    scale_a = args.a.scales + static_cast<uint32_t>(static_cast<int>(chunk) * static_cast<int>(args.a.tokens) + token);
+    scale_a = args.a.scales + static_cast<uint32_t>(static_cast<int>(chunk) * scale_stride() + token);
     scale_b = at.task->scales + (chunk * rows_padded + static_cast<uint32_t>(row));
   }
 
@@ -263,7 +266,7 @@ struct UnitCopier {
           }
         }
         partials += S::kQuad * chunk_bytes();
-        scale_a += S::kQuad * static_cast<uint32_t>(args.a.tokens);
+        scale_a += S::kQuad * static_cast<uint32_t>(scale_stride());
         scale_b += S::kQuad * rows_padded;
       }
       begin += S::kChunks;

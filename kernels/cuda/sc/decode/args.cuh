@@ -98,7 +98,9 @@ struct TaskLengths {
   const uint8_t* of_rows = nullptr;  // [tokens][per_row]; null: slot 0
 };
 struct MixedDecodeArgs : DecodeArgs {
-  int task_count = 0;
+  // Of a chunk, each staged apart: one for all tasks, which then have the lengths and rules of the first, or one each.
+  int part_count = 0;
+  int part_end[kMaxDecodeTasks] = {};  // its last row block + 1
   TaskLengths lengths[kMaxDecodeTasks];
   // Where the one row is quantized here: its slots too, by these rules.
   bool of_row = false;  // some rule wants a metric of the whole row
@@ -107,9 +109,9 @@ struct MixedDecodeArgs : DecodeArgs {
   int rule_slots[kMaxDecodeTasks] = {};  // entries of slot_of
 };
 
-// The chunk of a part: where rows have lengths of their own, a chunk has one for every task.
+// The chunk of a part: where rows have lengths of their own, a chunk may have one for every task.
 __device__ __forceinline__ int ChunkOfPart(const DecodeArgs& /*args*/, int part) { return part; }
-__device__ __forceinline__ int ChunkOfPart(const MixedDecodeArgs& args, int part) { return part / args.task_count; }
+__device__ __forceinline__ int ChunkOfPart(const MixedDecodeArgs& args, int part) { return part / args.part_count; }
 
 // Behind the last row block: a task without rows, or the last one.
 __device__ __forceinline__ int TaskOf(const DecodeArgs& args, int row_block) {
@@ -117,6 +119,11 @@ __device__ __forceinline__ int TaskOf(const DecodeArgs& args, int row_block) {
 #pragma unroll
   for (int i = 0; i + 1 < kMaxDecodeTasks; ++i) t += row_block >= args.task_end[i] ? 1 : 0;
   return t;
+}
+
+// The part of a chunk that a row block belongs to.
+__device__ __forceinline__ int PartOf(const MixedDecodeArgs& args, int row_block) {
+  return args.part_count == 1 ? 0 : TaskOf(args, row_block);
 }
 
 }  // namespace stoch::cuda::decode

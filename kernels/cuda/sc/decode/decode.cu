@@ -66,7 +66,7 @@ struct Walk {
 };
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
 // takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
-// kMixed: rows have lengths of their own, so a chunk has a part for every task, staged apart.
+// kMixed: rows have lengths of their own, and a chunk a part for every task whose lengths differ, staged apart.
 template <int kTokens, bool kFused, bool kTop256, bool kMixed = false>
 __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
     ScDecodeKernel(const __grid_constant__ std::conditional_t<kMixed, MixedDecodeArgs, DecodeArgs> args) {
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
       __shared__ RuleStage rule_stage;
       rules = &rule_stage;
     }
-    first_part = first_chunk * args.task_count + TaskOf(args, begin - first_chunk * args.row_blocks);
-    last_part = last_chunk * args.task_count + TaskOf(args, end - 1 - last_chunk * args.row_blocks);
+    first_part = first_chunk * args.part_count + PartOf(args, begin - first_chunk * args.row_blocks);
+    last_part = last_chunk * args.part_count + PartOf(args, end - 1 - last_chunk * args.row_blocks);
   }
 
   StartNext();
@@ -118,7 +118,10 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   const float* row = args.x;
   MakeHere(row);
   if constexpr (kMixed) LoadTables(args, *mixed);
-  if constexpr (kMixed && kFused) LoadRules(args, *rules);
+  if constexpr (kMixed && kFused) {
+    LoadRules(args, *rules);
+    if (args.of_row) KeepNorm(args, stage);
+  }
   WaitForPrevious();
   if constexpr (kFused) {
     LoadElement(args, element);
@@ -133,7 +136,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   // The loop over chunks is uniform over the block, so that the compiler keeps a chunk's place in uniform registers.
   for (int part = first_part; part <= last_part; ++part, ++slot) {
     int chunk = part;
-    if constexpr (kMixed) chunk = part / args.task_count;
+    if constexpr (kMixed) chunk = part / args.part_count;
     if (slot == args.staged) {
       const int count = min(args.staged, last_part - part + 1);
       // The norm's lanes are there, or everybody is done with the chunks before.
@@ -159,7 +162,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
     }
     const uint32_t rows = SharedAddress(stage.rows) + slot * kTokens * kStageBytes;
     int stop = min(end, (chunk + 1) * args.row_blocks);
-    if constexpr (kMixed) stop = min(end, chunk * args.row_blocks + args.task_end[part % args.task_count]);
+    if constexpr (kMixed) stop = min(end, chunk * args.row_blocks + args.part_end[part % args.part_count]);
     for (; unit < stop; unit += kWarps) {
       Walk<kWarps> next = current;
       next.Step(args, unit + kWarps < end, lane);
@@ -321,14 +324,16 @@ void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tabl
 
 void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
                          const FiniteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
-                         int count) {
+                         int count, bool share_lengths) {
   STOCH_CHECK(count <= kMaxDecodeTasks && a.tokens <= plan.tile_tokens);
   decode::MixedDecodeArgs args;
   decode::FillArgs(ctx, a, reporter, tasks, count, args);
-  args.task_count = count;
+  args.part_count = share_lengths ? 1 : count;
+  std::copy_n(args.task_end, kMaxDecodeTasks, args.part_end);
+  if (share_lengths) args.part_end[0] = args.row_blocks;
   const bool fused = a.codes == nullptr;
   bool top256 = false;
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < args.part_count; ++i) {
     const LengthView& view = *lengths[i].view;
     STOCH_CHECK(view.bytes != nullptr && view.levels == lengths[0].view->levels);
     args.lengths[i] = {view.bytes, view.slots, static_cast<int>(lengths[i].slots.per_row), lengths[i].slots.slots};

@@ -31,10 +31,11 @@ struct ScTaskLengths {
 // row may come without codes (a.codes == nullptr): blocks then quantize `source` themselves and pick its slots.
 // Requires: the plan of PlanMixedDecode; at most plan.tile_tokens tokens; views with bytes, equally many levels; without
 //           codes PicksSlots of every rule.
+// share_lengths: rows have the slots of the first task for all of them, and slots its tables: chunks are staged once.
 // Bits:     docs/research.md#mixed-lengths.
 void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
                          const FiniteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
-                         int count);
+                         int count, bool share_lengths);
 bool PicksSlots(const LengthView& view);
 
 }  // namespace stoch::cuda

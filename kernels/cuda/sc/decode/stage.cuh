@@ -2,9 +2,11 @@
 // A decode block's chunks in shared memory: the activations' codes and, for each, its row of the count table.
 #pragma once
 
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/decode/args.cuh"
@@ -120,47 +122,57 @@ __device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) 
   if (args.prologue == Prologue::kSiluMul) e.y = *e.y_at;
 }
 
-// Quantizes and stages `count` chunks of the one row, a thread per element: latencies, not work, are what counts in
-// front of every linear, so everything is loaded before the norm is known, and warps without an element do nothing.
-// table_of(slot, largest): the counts of a staged chunk whose largest element is that.
-// Requires: the lanes of the norm in shared memory, visible.
-template <bool kTop256, typename TableOf>
-__device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Element& e, int count, const Stage& stage,
-                                               const TableOf& table_of) {
+// Quantizes and stages `count` chunks of the one row, whose values f(x) threads have, one of chunk `slot` each.
+// table_of(slot, largest): the counts of a staged chunk whose largest element is that. sync(): a barrier of the threads
+// that call, all of the chunks' at least.
+template <bool kTop256, typename TableOf, typename Sync>
+__device__ __forceinline__ void QuantizeValues(const DecodeArgs& args, float value, int slot, int count,
+                                               const Stage& stage, const TableOf& table_of, const Sync& sync) {
   static_assert(kMaxFusedChunks * kChunkDims <= Cut<1>::kThreads);
   static_assert(kChunkDims / kWarp == 4);  // uint4
   const unsigned index = threadIdx.x;      // of the element; unsigned: divisions are shifts
-  float value = 0.0f;
-  if (e.slot < count) {
-    float r = 0.0f;
-    if (args.prologue == Prologue::kRmsNorm) r = FoldNorm(stage.norm_lanes, args.dims.dims, args.norm_eps);
-    value = ApplyPrologue(args.prologue, e.x, e.y, r);
+  if (slot < count) {
     const uint32_t magnitude = __reduce_max_sync(kAllLanes, FloatToBits(value) & 0x7fffffffu);
     if (index % kWarp == 0) reinterpret_cast<uint32_t*>(stage.magnitudes)[index / kWarp] = magnitude;
     if constexpr (kTop256) {
-      if (index % kChunkDims == 0) stage.top_tiles[e.slot] = 0;
+      if (index % kChunkDims == 0) stage.top_tiles[slot] = 0;
     }
   }
-  __syncthreads();
-  if (e.slot < count) {
-    const uint4 m = stage.magnitudes[e.slot];
+  sync();
+  if (slot < count) {
+    const uint4 m = stage.magnitudes[slot];
     Extremes extremes;
     extremes.max_abs_bits = max(max(m.x, m.y), max(m.z, m.w));
     const ScopeParams params{ScCode::kSignMagnitude, args.q_max};
     const ScopeQuantizer quantizer(params, extremes);
     const uint8_t code = quantizer.Code(params, value);
-    const CountRows table = table_of(e.slot, extremes.max_abs_bits);
+    const CountRows table = table_of(slot, extremes.max_abs_bits);
     StageRows(table.counts, table.mask_bits, args.levels, stage, static_cast<int>(index / kWarp * kWarp), code);
     stage.codes[index] = code;
     if constexpr (kTop256) {
       if (table.may_be_256 && (code & 0x7f) == args.levels - 1) NoteTop(stage, static_cast<int>(index));
     }
     if (index % kChunkDims == 0) {
-      stage.scales[e.slot] = quantizer.scale;
+      stage.scales[slot] = quantizer.scale;
       if (!quantizer.finite) args.reporter.Report();
     }
   }
-  __syncthreads();
+  sync();
+}
+
+// The same from x, by the block: latencies, not work, are what counts in front of every linear, so everything is loaded
+// before the norm is known, and warps without an element do nothing.
+// Requires: the lanes of the norm in shared memory, visible.
+template <bool kTop256, typename TableOf>
+__device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Element& e, int count, const Stage& stage,
+                                               const TableOf& table_of) {
+  float value = 0.0f;
+  if (e.slot < count) {
+    float r = 0.0f;
+    if (args.prologue == Prologue::kRmsNorm) r = FoldNorm(stage.norm_lanes, args.dims.dims, args.norm_eps);
+    value = ApplyPrologue(args.prologue, e.x, e.y, r);
+  }
+  QuantizeValues<kTop256>(args, value, e.slot, count, stage, table_of, [] { __syncthreads(); });
 }
 
 // The same from codes that are in memory already.
@@ -210,12 +222,12 @@ template <int kTokens>
 __device__ __forceinline__ void LoadTables(const MixedDecodeArgs& args, MixedStage<kTokens>& mixed) {
   const int t = static_cast<int>(threadIdx.x) / kMaxByteTables;
   const int i = static_cast<int>(threadIdx.x) % kMaxByteTables;
-  if (t < args.task_count && i < args.lengths[t].slots) mixed.tables[t][i] = args.lengths[t].tables[i];
+  if (t < args.part_count && i < args.lengths[t].slots) mixed.tables[t][i] = args.lengths[t].tables[i];
 }
 __device__ __forceinline__ void LoadRules(const MixedDecodeArgs& args, RuleStage& stage) {
   const int t = static_cast<int>(threadIdx.x) / kMaxByteTables;
   const int i = static_cast<int>(threadIdx.x) % kMaxByteTables;
-  if (t >= args.task_count || !args.rules[t].has_rule) return;
+  if (t >= args.part_count || !args.rules[t].has_rule) return;
   const LengthView& rule = args.rules[t];
   if (i < rule.num_thresholds) stage.thresholds[t][i] = rule.thresholds[i];
   for (int k = i; k < args.rule_slots[t]; k += kMaxByteTables) stage.slots[t][k] = rule.slot_of[k];
@@ -228,11 +240,30 @@ __device__ __forceinline__ LengthView RuleOf(const MixedDecodeArgs& args, const 
   return rule;
 }
 
-// The level of the one row for every task whose rule is of rows. All threads of the block.
-// Requires: the lanes of the norm written by this block.
+// Whether the norm's weights have room where count rows are staged later, and lie as copies want them.
+__device__ __forceinline__ bool KeepsNorm(const MixedDecodeArgs& args) {
+  return args.prologue == Prologue::kRmsNorm && args.dims.dims % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(args.y) % 16 == 0 &&
+         args.dims.dims * static_cast<int>(sizeof(float)) <= args.staged * kStageBytes;
+}
+// Sends for the norm's weights, which do not depend on earlier kernels.
+__device__ __forceinline__ void KeepNorm(const MixedDecodeArgs& args, const Stage& stage) {
+  if (!KeepsNorm(args)) return;
+  const uint32_t to = SharedAddress(stage.rows);
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < args.dims.dims; i += Cut<1>::kThreads * 4) {
+    CopyAsync16(to + static_cast<uint32_t>(i) * sizeof(float), args.y + i);
+  }
+  CommitCopies();
+}
+
+// The level of the one row for every part whose rule is of rows. All threads of the block.
+// Requires: the lanes of the norm written by this block, KeepNorm called.
 __device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const Stage& stage, RuleStage& rules) {
   constexpr int kInFlight = 16;
-  __syncthreads();  // the norm's lanes, tables and rules
+  const float* ys = KeepsNorm(args) ? reinterpret_cast<const float*>(stage.rows) : args.y;
+  WaitForCopies<0>();
+  __syncthreads();  // the norm's lanes and weights, tables and rules
   const int j = static_cast<int>(threadIdx.x);
   if (j < kRowLanes) {
     const bool has_y = args.prologue != Prologue::kNone;
@@ -247,7 +278,7 @@ __device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const
       for (int k = 0; k < kInFlight; ++k) {
         const int i = first + k * kRowLanes;
         x[k] = i < args.dims.dims ? args.x[i] : 0.0f;
-        y[k] = has_y && i < args.dims.dims ? args.y[i] : 0.0f;
+        y[k] = has_y && i < args.dims.dims ? ys[i] : 0.0f;
       }
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) {
@@ -267,7 +298,7 @@ __device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const
 #pragma unroll
     for (int w = 0; w < kRowLanes / kWarp; ++w) largest = max(largest, rules.largest[w]);
     const float l2 = args.needs_l2 ? Sqrt(FoldShared<kWarp>(rules.lanes)) : 0.0f;
-    if (j < args.task_count && args.rules[j].has_rule && args.rules[j].scope == ScLengthScope::kRow) {
+    if (j < args.part_count && args.rules[j].has_rule && args.rules[j].scope == ScLengthScope::kRow) {
       const LengthView rule = RuleOf(args, rules, j);
       rules.levels[j] = FixedLevel(rule, SignedMetric(rule, BitsToFloat(largest), l2));
     }
@@ -280,7 +311,7 @@ template <bool kTop256>
 __device__ __forceinline__ void QuantizeParts(const MixedDecodeArgs& args, const Element& e, int first, int count,
                                               const Stage& stage, MixedStage<1>& mixed, const RuleStage& rules) {
   QuantizeChunks<kTop256>(args, e, count, stage, [&](int i, uint32_t largest) {
-    const int t = (first + i) % args.task_count;
+    const int t = (first + i) % args.part_count;
     const int chunk = ChunkOfPart(args, first + i);
     int slot = 0;
     if (args.rules[t].has_rule) {
@@ -294,7 +325,7 @@ __device__ __forceinline__ void QuantizeParts(const MixedDecodeArgs& args, const
   });
 }
 
-// CopyChunks where a task's rows have tables of their own: parts first.. of args.task_count parts a chunk, a task each.
+// CopyChunks where a task's rows have tables of their own: parts first.. of args.part_count parts a chunk.
 template <int kTokens, bool kTop256>
 __device__ void CopyParts(const MixedDecodeArgs& args, int first, int count, const Stage& stage,
                           MixedStage<kTokens>& mixed) {
@@ -306,8 +337,8 @@ __device__ void CopyParts(const MixedDecodeArgs& args, int first, int count, con
   for (int index = static_cast<int>(threadIdx.x); index < count * kTokens * kChunkDims; index += kThreads) {
     const int i = index / kChunkDims;
     const int d = index % kChunkDims;
-    const int chunk = (first + i / kTokens) / args.task_count;
-    const int t = (first + i / kTokens) % args.task_count;
+    const int chunk = (first + i / kTokens) / args.part_count;
+    const int t = (first + i / kTokens) % args.part_count;
     const int token = i % kTokens;
     const bool exists = token < args.tokens;
     const TaskLengths& lengths = args.lengths[t];

@@ -68,8 +68,9 @@ __device__ __forceinline__ uint4 LoadThermometer(uint32_t table, uint32_t codes)
   return r;
 }
 
-// kOwners: some blocks own tiles (BatchArgs::owners), the others help them.
-template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners>
+// kOwners: some blocks own tiles (BatchArgs::owners), the others help them. kMixed: every (chunk, token) has a gain of
+// its own.
+template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners, bool kMixed>
 struct Consumer {
   using G = Geometry<kWords, kHalves, kTokens>;
   static constexpr int kAccumulators = kTokens / 2;
@@ -199,25 +200,34 @@ struct Consumer {
   struct Scales {
     const float* from_a;
     const float* from_b;
+    const float* from_gain;
     int64_t stride_a, stride_b;
     float2 a[kTokens / 8];
+    float2 gains[kMixed ? kTokens / 8 : 1];
     float b[2];
 
     __device__ Scales(const ScStreams& s, const ScKernelTask& task, const Run& run, int row, int token)
         : from_a(s.scales + static_cast<int64_t>(run.chunk) * s.tokens_padded() + token),
           // Rows beyond the last take any.
           from_b(task.scales + static_cast<int64_t>(run.chunk) * task.rows_padded + min(row, task.rows_padded - 9)),
+          from_gain(kMixed ? s.gains + (from_a - s.scales) : nullptr),
           stride_a(s.tokens_padded()),
           stride_b(task.rows_padded) {}
     __device__ __forceinline__ void Next() {
 #pragma unroll
       for (int n = 0; n < kTokens / 8; ++n) a[n] = __ldg(reinterpret_cast<const float2*>(from_a + 8 * n));
+      if constexpr (kMixed) {
+#pragma unroll
+        for (int n = 0; n < kTokens / 8; ++n) gains[n] = __ldg(reinterpret_cast<const float2*>(from_gain + 8 * n));
+        from_gain += stride_a;
+      }
       b[0] = __ldg(from_b);
       b[1] = __ldg(from_b + 8);
       from_a += stride_a;
       from_b += stride_b;
     }
     __device__ __forceinline__ float Product(int32_t sum, int k, float gain) const {
+      if constexpr (kMixed) gain = k % 2 == 0 ? gains[k / 4].x : gains[k / 4].y;
       return BipolarProduct(sum, gain, k % 2 == 0 ? a[k / 4].x : a[k / 4].y, b[k % 4 / 2]);
     }
   };

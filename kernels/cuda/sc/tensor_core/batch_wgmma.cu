@@ -44,7 +44,7 @@ static_assert(kRows == kBatchRows && kMaxStages == kBatchMaxStages && kRingHeade
 static_assert(DeviceContext::kFlags == kBlockFlags);
 static_assert(kReduceBytes == kBatchCombineBytes && batch::kThermometerBytes == kBatchThermometerBytes);
 
-template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners>
+template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners, bool kMixed>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using G = Geometry<kWords, kHalves, kTokens>;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
     if (threadIdx.x == kConsumers) Produce<G>(args, shared);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
-    Consumer<kWords, kHalves, kTable, kTokens, kOwners> consumer{
+    Consumer<kWords, kHalves, kTable, kTokens, kOwners, kMixed> consumer{
         args, shared,
         SharedAddressInRegister(rank_table) +
             (kTable ? threadIdx.x % 4 * 4 * 128 : threadIdx.x % batch::kThermometerCopies * 16),
@@ -83,8 +83,13 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
     if constexpr (!kOwners) {
       const auto sync = [] { NamedWait(1, kConsumers); };
       const unsigned arrived = args.barrier.Arrive(sync);
-      ReduceManyTokens<kConsumers / 32, kReduceBytes>(args.outputs, memory + kRingHeader,
-                                                      [&] { args.barrier.Await(arrived, sync); });
+      const auto await = [&] { args.barrier.Await(arrived, sync); };
+      if constexpr (kMixed) {
+        ReduceChunks<ReduceStage<false, false, 1, 2, 0, true>, kConsumers / 32, kReduceBytes>(
+            args.outputs, memory + kRingHeader, await);
+      } else {
+        ReduceManyTokens<kConsumers / 32, kReduceBytes>(args.outputs, memory + kRingHeader, await);
+      }
     }
   }
 #else
@@ -97,9 +102,9 @@ struct Choice {
   Kernel kernel = nullptr;
   int64_t stage_bytes = 0;
 };
-template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners = false>
+template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners = false, bool kMixed = false>
 Choice Make() {
-  return {ScBatchWgmmaKernel<kWords, kHalves, kTable, kTokens, kOwners>,
+  return {ScBatchWgmmaKernel<kWords, kHalves, kTable, kTokens, kOwners, kMixed>,
           Geometry<kWords, kHalves, kTokens>::kStageBytes};
 }
 template <int kTokens>
@@ -116,6 +121,10 @@ Choice ChooseTable(int words, int halves) {
     default: return Make<4, 1, true, kTokens>();
   }
 }
+template <int kTokens>
+Choice ChooseMixed(bool owners) {
+  return owners ? Make<4, 1, false, kTokens, true, true>() : Make<4, 1, false, kTokens, false, true>();
+}
 // The sizes of PlanScLinear.
 Choice Choose(const ScStreams& streams, bool usual, bool owners) {
   switch (streams.tile_tokens) {
@@ -131,7 +140,7 @@ Choice Choose(const ScStreams& streams, bool usual, bool owners) {
 }  // namespace
 
 void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count, const RowStreams* rows) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens >= 1 && a.tokens <= kMaxBatchWgmmaTokens);
   // The operator that most use: halved, 128 cycles. The others have fewer kernels.
   const bool usual = tables.stoc_len == 128 && tables.direct_ranks;
@@ -143,6 +152,13 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& 
   streams.scales = scratch.Take<float>(streams.scale_count());
   args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kRows,
                                   streams.token_tiles * (plan.tile_tokens / kTileTokens));
+  if (rows != nullptr) {
+    STOCH_CHECK(usual && !args.outputs.wide && a.tokens <= kMaxMixedWgmmaTokens);
+    streams.gains = scratch.Take<float>(streams.scale_count());
+    args.outputs.a.scales = streams.scales;
+    args.outputs.gains = streams.gains;
+    args.outputs.scale_stride = streams.tokens_padded();
+  }
   if (!usual) args.ranks = tables.ranks;
   args.masks = tables.masks;
   args.levels = tables.levels;
@@ -157,12 +173,15 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& 
   if (shares.stored_chunks > 0) {
     args.outputs.partials = scratch.Take<uint8_t>(args.outputs.partial_bytes() / streams.chunks * shares.stored_chunks);
   }
-  const Choice choice = Choose(streams, usual, owners);
+  const Choice choice = rows == nullptr             ? Choose(streams, usual, owners)
+                        : streams.tile_tokens == 24 ? ChooseMixed<24>(owners)
+                                                    : ChooseMixed<32>(owners);
+  STOCH_CHECK(rows == nullptr || streams.tile_tokens == 24 || streams.tile_tokens == 32);
   args.stages = plan.stages;
   STOCH_CHECK(plan.shared_bytes >= kRingHeader + args.stages * choice.stage_bytes);
   const auto shared = static_cast<size_t>(plan.shared_bytes);
   AllowShared(ctx, choice.kernel, shared);
-  LaunchExpandStreams(ctx, tables, a, streams, nullptr, 0);
+  LaunchExpandStreams(ctx, tables, a, streams, nullptr, 0, rows);
   LaunchOverlapped(ctx, choice.kernel, dim3(static_cast<unsigned>(shares.blocks)), dim3(kThreads), shared, args);
 }
 

@@ -7,15 +7,24 @@
 #include "kernels/cuda/sc/format/layout.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/cuda/sc/format/task.h"
+#include "kernels/cuda/sc/tensor_core/streams.h"
 #include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
 
 // y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Shapes: any number of tokens and
 // dimensions, any chunk_d.
-// Requires: the plan of this launch, whose kernel is kBatchWgmma.
+// rows: of 17 to kMaxMixedWgmmaTokens tokens with lengths of their own, `tables` being the longest's; null: of one.
+// Requires: the plan of this launch, whose kernel is kBatchWgmma; with `rows`, DirectRanks of 128 cycles.
+// Scratch:  with `rows`, MixedWgmmaGainBytes more than the plan's.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count,
+                        const RowStreams* rows = nullptr);
+inline constexpr int64_t kMinMixedWgmmaTokens = 17;
+inline constexpr int64_t kMaxMixedWgmmaTokens = 32;
+constexpr int64_t MixedWgmmaGainBytes(int64_t chunks) {
+  return chunks * kMaxMixedWgmmaTokens * static_cast<int64_t>(sizeof(float)) + 256;
+}
 
 }  // namespace stoch::cuda

@@ -10,9 +10,8 @@
 #include <set>
 #include <string_view>
 
-#include "engine/generate.h"
-#include "loader/checkpoint/safetensors.h"
 #include "models/decoder/memory_plan.h"
+#include "tests/engine/families/family_golden.h"
 #include "tests/engine/logits_cases.h"
 #include "tests/engine/prompt_logits.h"
 #include "tests/support/backends_under_test.h"
@@ -24,28 +23,14 @@
 namespace stoch::test {
 namespace {
 
-constexpr int kPrompts = 3;
-
 std::string Recorded(const LogitsModel& model, const LogitsConfig& config) {
   static const std::map<std::string, std::string> hashes = ReadRecordedHashes();
   const auto found = hashes.find(model.name + ' ' + config.name);
   return found == hashes.end() ? "not recorded" : found->second;
 }
 
-struct Golden {
-  explicit Golden(const std::string& model) : file(SharedFolder() / "goldens" / (model + "_golden.safetensors")) {}
-  std::vector<float> F32(const std::string& name) const { return file.CopyF32(file.Require(name)); }
-  std::vector<int32_t> I32(const std::string& name) const { return file.CopyI32(file.Require(name)); }
-  SafetensorsFile file;
-};
-
-std::string Key(int prompt, const std::string& what) { return "exact." + std::to_string(prompt) + '.' + what; }
-
-EngineOptions ExactOptions() {
-  EngineOptions options = OptionsOf({"fp32", Precision::kFp32, ""});
-  options.context = 352;
-  options.max_pass_rows = 300;
-  return options;
+std::filesystem::path GoldenOf(const std::string& name) {
+  return SharedFolder() / "goldens" / (name + "_golden.safetensors");
 }
 
 // The folder with the config that an older transformers writes.
@@ -58,41 +43,6 @@ std::filesystem::path WithOlderConfig(const std::filesystem::path& model, const 
   return scratch;
 }
 
-void ExpectGolden(const std::shared_ptr<Backend>& backend, const std::string& name) {
-  SCOPED_TRACE(name);
-  const Golden golden(name);
-  const auto engine = Engine::Open(backend, OpenModelFiles(SharedFamilyModel(name).folder.string()), ExactOptions());
-  const auto vocab = static_cast<size_t>(engine->config().vocab_size);
-  for (int prompt = 0; prompt < kPrompts; ++prompt) {
-    SCOPED_TRACE(prompt);
-    const std::vector<int32_t> ids = golden.I32(Key(prompt, "ids"));
-    const std::vector<float> logits = PromptLogits(*engine, ids);
-    const std::vector<float> expected = golden.F32(Key(prompt, "logits"));
-    const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
-    const double tolerance = 1e-4 * (static_cast<double>(*high) - static_cast<double>(*low));
-    ASSERT_GT(tolerance, 1e-3);
-    const float* ours = logits.data() + (logits.size() - expected.size());
-    double worst = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      worst = std::max(worst, std::abs(static_cast<double>(ours[i]) - static_cast<double>(expected[i])));
-    }
-    EXPECT_LE(worst, tolerance);
-    const std::vector<int32_t> argmax = golden.I32(Key(prompt, "argmax"));
-    for (size_t i = 0; i < ids.size(); ++i) {
-      EXPECT_EQ(HostArgmax(std::span(logits).subspan(i * vocab, vocab)), argmax[i]) << i;
-    }
-    const std::vector<int32_t> greedy = golden.I32(Key(prompt, "greedy"));
-    GenerateRequest request;
-    request.prompt = ids;
-    request.max_tokens = static_cast<int64_t>(greedy.size() - ids.size());
-    request.ignore_eos = true;
-    std::vector<int32_t> text = ids;
-    const std::vector<int32_t> generated = Generate(*engine, nullptr, request).ids;
-    text.insert(text.end(), generated.begin(), generated.end());
-    EXPECT_EQ(text, greedy);
-  }
-}
-
 class FamilyGoldens : public testing::TestWithParam<BackendUnderTest> {
  protected:
   void SetUp() override { STOCH_REQUIRE_SHARED(); }
@@ -100,7 +50,9 @@ class FamilyGoldens : public testing::TestWithParam<BackendUnderTest> {
 
 TEST_P(FamilyGoldens, ExactLogitsAndGreedyTextAreThoseOfTransformers) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  for (const std::string& name : SharedFamilyNames()) ExpectGolden(backend, name);
+  for (const std::string& name : SharedFamilyNames()) {
+    ExpectFamilyGolden(backend, SharedFamilyModel(name).folder, GoldenOf(name));
+  }
 }
 
 // Both forms of config.json mean the same model: the same bits.
@@ -110,10 +62,10 @@ TEST_P(FamilyGoldens, ConfigsOfOlderTransformersMeanTheSame) {
     SCOPED_TRACE(name);
     const TempDir scratch;
     const std::filesystem::path model = SharedFamilyModel(name).folder;
-    const std::vector<int32_t> ids = Golden(name).I32(Key(1, "ids"));
-    const auto engine = Engine::Open(backend, OpenModelFiles(model.string()), ExactOptions());
+    const std::vector<int32_t> ids = FamilyGolden(GoldenOf(name)).I32(1, "ids");
+    const auto engine = Engine::Open(backend, OpenModelFiles(model.string()), ExactFamilyOptions());
     const auto older =
-        Engine::Open(backend, OpenModelFiles(WithOlderConfig(model, scratch.path()).string()), ExactOptions());
+        Engine::Open(backend, OpenModelFiles(WithOlderConfig(model, scratch.path()).string()), ExactFamilyOptions());
     EXPECT_EQ(PromptLogits(*engine, ids), PromptLogits(*older, ids));
   }
 }
@@ -124,7 +76,7 @@ TEST_P(FamilyGoldens, RoutersChooseTheExpertsOfTransformers) {
   BackendOptions options;
   options.threads = GetParam().threads;
   const auto backend = std::make_shared<FailingBackend>(OpenBackend(GetParam().device, options, nullptr));
-  const Golden golden("tiny-qwen3-moe");
+  const FamilyGolden golden(GoldenOf("tiny-qwen3-moe"));
   std::set<int> layers;
   backend->after_route = [&](const RouteCall& call) {
     const std::string key = "layers." + std::to_string(call.site.layer) + '.';
@@ -134,17 +86,17 @@ TEST_P(FamilyGoldens, RoutersChooseTheExpertsOfTransformers) {
     backend->CopyToHost(chosen.data(), call.chosen);
     backend->CopyToHost(weights.data(), call.weights);
     backend->CopyToHost(logits.data(), call.logits);
-    EXPECT_EQ(chosen, golden.I32(Key(0, key + "experts")));
-    const std::vector<float> expected = golden.F32(Key(0, key + "weights"));
+    EXPECT_EQ(chosen, golden.I32(0, key + "experts"));
+    const std::vector<float> expected = golden.F32(0, key + "weights");
     ASSERT_EQ(weights.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(weights[i], expected[i], 1e-4f) << i;
-    const std::vector<float> router_logits = golden.F32(Key(0, key + "router_logits"));
+    const std::vector<float> router_logits = golden.F32(0, key + "router_logits");
     for (size_t i = 0; i < router_logits.size(); ++i) EXPECT_NEAR(logits[i], router_logits[i], 2e-4f) << i;
     layers.insert(call.site.layer);
   };
   const auto engine =
-      Engine::Open(backend, OpenModelFiles(SharedFamilyModel("tiny-qwen3-moe").folder.string()), ExactOptions());
-  PromptLogits(*engine, golden.I32(Key(0, "ids")));
+      Engine::Open(backend, OpenModelFiles(SharedFamilyModel("tiny-qwen3-moe").folder.string()), ExactFamilyOptions());
+  PromptLogits(*engine, golden.I32(0, "ids"));
   EXPECT_EQ(layers, (std::set<int>{0, 2, 3}));
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/cpu_quota.h"
+#include "kernels/base/usable_threads.h"
+
+#include <sched.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -7,9 +9,10 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
-namespace stoch::cpu {
+namespace stoch {
 namespace {
 
 namespace fs = std::filesystem;
@@ -100,4 +103,14 @@ int QuotaThreads(const fs::path& proc, const fs::path& root) {
   return static_cast<int>(tightest);
 }
 
-}  // namespace stoch::cpu
+int UsableThreads() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cores = sched_getaffinity(0, sizeof(set), &set) == 0
+                        ? CPU_COUNT(&set)
+                        : static_cast<int>(std::thread::hardware_concurrency());
+  const int quota = QuotaThreads();
+  return std::max(1, quota > 0 ? std::min(cores, quota) : cores);
+}
+
+}  // namespace stoch

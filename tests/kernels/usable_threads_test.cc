@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/cpu_quota.h"
+#include "kernels/base/usable_threads.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <string>
 
-#include "kernels/cpu/machine.h"
 #include "tests/support/temp_dir.h"
 
-namespace stoch::cpu {
+namespace stoch {
 namespace {
 
 // A machine's /proc and /sys below a folder.
@@ -87,4 +86,4 @@ TEST(UsableThreads, AreSomeAndNoMoreThanTheQuota) {
 }
 
 }  // namespace
-}  // namespace stoch::cpu
+}  // namespace stoch
