@@ -3,17 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
-#include <exception>
-#include <functional>
 #include <string>
-#include <system_error>
-#include <thread>
 
 #include "engine/logprobs.h"
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "kernels/base/parallel_for.h"
 #include "kernels/base/usable_threads.h"
 
 namespace stoch {
@@ -88,32 +84,6 @@ Row Compare(std::span<const float> base, std::span<const float> ours, int32_t ta
   row.nll_base = -base_sum.LogProb(base[static_cast<size_t>(target)]);
   row.same_top = HostArgmax(base) == HostArgmax(ours);
   return row;
-}
-
-// Calls visit(i) for every row on as many threads as can run: a row of 128256 tokens takes milliseconds.
-// Errors: the first exception of visit, once every thread has ended.
-void ForRows(size_t rows, const std::function<void(size_t)>& visit) {
-  const size_t count = std::min(rows, static_cast<size_t>(UsableThreads()));
-  std::atomic<size_t> next{0};
-  std::vector<std::exception_ptr> errors(count);
-  const auto work = [&](size_t thread) {
-    try {
-      for (size_t i = next++; i < rows; i = next++) visit(i);
-    } catch (...) {
-      errors[thread] = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    try {
-      for (size_t thread = 1; thread < count; ++thread) threads.emplace_back(work, thread);
-    } catch (const std::system_error&) {  // no more threads here: those there are take all rows
-    }
-    work(0);
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
 }
 
 }  // namespace
@@ -193,7 +163,9 @@ void KlStatistics::Add(std::span<const float> base_logits, std::span<const float
   STOCH_CHECK(!targets.empty() && base_logits.size() == logits.size() && logits.size() % targets.size() == 0);
   const size_t vocab = logits.size() / targets.size();
   std::vector<Row> rows(targets.size());
-  ForRows(rows.size(), [&](size_t i) {
+  // A row of 128256 tokens takes milliseconds.
+  ParallelFor(static_cast<int64_t>(rows.size()), UsableThreads(), [&](int64_t row) {
+    const auto i = static_cast<size_t>(row);
     rows[i] = Compare(base_logits.subspan(i * vocab, vocab), logits.subspan(i * vocab, vocab), targets[i]);
   });
   for (const Row& row : rows) {

@@ -45,6 +45,15 @@ std::string SettingOf(const ScModelConfig& sc, int layer) {
 
 std::string LayerOp(std::string_view op, int layer) { return std::string(op) + ":b" + std::to_string(layer); }
 
+// Scores of length 0 are no pruning: softmax makes them uniform.
+void RefusePrunedScores(const std::string& file, ScOperatorId id, const ScLengthRule& rule, const ScConfig& op) {
+  if (id != ScOperatorId::kQk || rule.Lengths().back() != 0) return;
+  ScConfig longest = op;
+  longest.stoc_len = 0;
+  throw InvalidInput(file + ": qk: length 0 is uniform attention, not pruning: allowed is 1.." +
+                     std::to_string(Resolve(longest).stoc_len));
+}
+
 }  // namespace
 
 void CheckBackend(const Backend& backend, const LinearSpec& spec, std::string_view op) {
@@ -199,6 +208,7 @@ std::shared_ptr<const ScLengthRule> ScPlan::Rule(int layer, ScOperatorId id, con
     rule->thresholds.assign(mp.levels.size() - 1, 0.0f);
     rule->fractions = mp.level_fractions;
     CheckLengths(*rule, op, mp.name);
+    RefusePrunedScores(mp.name, id, *rule, op);
     return rule;
   }
   const MpBucket* bucket = nullptr;
@@ -252,12 +262,7 @@ std::shared_ptr<const ScLengthRule> ScPlan::Rule(int layer, ScOperatorId id, con
     }
   }
   CheckLengths(*rule, op, mp.name + ": bucket " + key);
-  if (id == ScOperatorId::kQk && rule->Lengths().back() == 0) {
-    ScConfig longest = op;
-    longest.stoc_len = 0;
-    throw InvalidInput(mp.name + ": qk: length 0 is uniform attention, not pruning: allowed is 1.." +
-                       std::to_string(Resolve(longest).stoc_len));
-  }
+  RefusePrunedScores(mp.name, id, *rule, op);
   return rule;
 }
 

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/research/sc_files.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <utility>
 
 #include "kernels/base/error.h"
 #include "loader/file.h"
+#include "loader/quote.h"
 #include "loader/research/mask_file.h"
 #include "loader/research/mp_file.h"
 #include "loader/research/multiplier_file.h"
@@ -29,6 +33,83 @@ void AddUnknown(const std::string& name, const std::vector<std::string>& keys, s
   std::string joined;
   for (const std::string& key : keys) joined += (joined.empty() ? "" : ", ") + key;
   notices->push_back(name + ": keys that are not known and have no effect: " + joined);
+}
+
+// Entries of a table that no operator and layer bucket reads.
+std::vector<std::string> WithoutEffect(const MpFile& mp) {
+  std::set<std::string> operators, buckets, chunk_buckets, layer_ops;
+  for (const ScOperatorEntry& entry : ScOperators()) {
+    const std::string op(entry.name);
+    if (op == "lm_head") continue;
+    const bool linear = op != "qk" && op != "av";
+    operators.insert(op);
+    for (int64_t j = 0; j < std::max<int64_t>(1, mp.layer_buckets); ++j) {
+      buckets.insert(op + ":t0:l" + std::to_string(j));
+    }
+    for (int64_t j = 0; linear && j < std::max<int64_t>(1, mp.chunk_layer_buckets); ++j) {
+      chunk_buckets.insert(op + ":t0:l" + std::to_string(j));
+    }
+    if (linear) layer_ops.insert(op);
+  }
+  std::vector<std::string> keys;
+  constexpr size_t kMost = 16;
+  const auto add = [&](const std::string& section, const auto& entries, const auto& known) {
+    for (const auto& [key, value] : entries) {
+      if (!known(key) && keys.size() < kMost) keys.push_back(section + "." + Quoted(key));
+    }
+  };
+  const auto in = [](const std::set<std::string>& names) {
+    return [&names](const std::string& key) { return names.contains(key); };
+  };
+  // Buckets of later timesteps are read by nobody, as published.
+  const auto of_bucket = [](const std::set<std::string>& names) {
+    return [&names](const std::string& key) {
+      const size_t step = key.find(":t");
+      const size_t layer = key.find(":l");
+      const bool later = step != std::string::npos && layer != std::string::npos && step + 2 < layer &&
+                         key.substr(step + 2, layer - step - 2) != "0";
+      return later || names.contains(key);
+    };
+  };
+  const auto of_layer = [&](const std::string& key) { return layer_ops.contains(key.substr(0, key.find(":b"))); };
+  add("operator_defaults", mp.operator_defaults, in(operators));
+  add("dispatch_metrics", mp.dispatch, in(operators));
+  add("buckets", mp.buckets, of_bucket(buckets));
+  add("per_row_chunk", mp.chunk_buckets, of_bucket(chunk_buckets));
+  add("k_bands.ladders", mp.ladders, of_bucket(buckets));
+  add("k_bands.chunk_bands", mp.chunk_bands, of_layer);
+  add("protected_channels", mp.protected_channels, of_layer);
+  return keys;
+}
+
+// The cost identity of bands: at level k the chunks of an operator take stoc_len_levels[k] cycles on average. Ladders
+// are whole numbers, so that half a cycle may be missing. Returns the first that differs, or "".
+std::string BandCosts(const MpFile& mp) {
+  constexpr double kSlack = 0.5;
+  for (const auto& [layer_op, bands] : mp.chunk_bands) {
+    const std::string op = layer_op.substr(0, layer_op.find(":b"));
+    const auto chunks = static_cast<int64_t>(bands.size());
+    const auto given = mp.residual_width.find(op);
+    const int64_t width = given == mp.residual_width.end() ? chunks * mp.band_chunk_d : given->second;
+    if (chunks == 0 || (width + mp.band_chunk_d - 1) / mp.band_chunk_d != chunks) continue;
+    for (const auto& [bucket, ladders] : mp.ladders) {
+      if (bucket.substr(0, bucket.find(":t")) != op) continue;
+      for (size_t level = 0; level < mp.levels.size(); ++level) {
+        double sum = 0;
+        for (int64_t c = 0; c < chunks; ++c) {
+          const auto band = static_cast<size_t>(bands[static_cast<size_t>(c)]);
+          const int64_t own = std::min(mp.band_chunk_d, width - c * mp.band_chunk_d);
+          sum += static_cast<double>(own) * ladders[band][level];
+        }
+        const double average = sum / static_cast<double>(width);
+        if (std::abs(average - mp.levels[level]) <= kSlack) continue;
+        return "the ladders of " + Quoted(bucket) + " take " + std::to_string(average) + " cycles on average in " +
+               Quoted(layer_op) + " at level " + std::to_string(level) + ", stoc_len_levels has " +
+               std::to_string(mp.levels[level]);
+      }
+    }
+  }
+  return "";
 }
 
 void ApplyMask(const MaskFile& mask, ScModelConfig* config) {
@@ -113,7 +194,11 @@ std::vector<std::string> ReadScFiles(const ScFileOptions& options, ScModelConfig
     std::string contents;
     MpFile mp = ParseMpFile(ReadSmallFile(options.mp, kMaxJsonBytes), options.mp,
                             std::filesystem::path(options.mp).parent_path(), &contents);
-    AddUnknown(mp.name, mp.unknown_keys, &notices);
+    std::vector<std::string> unknown = mp.unknown_keys;
+    const std::vector<std::string> unused = WithoutEffect(mp);
+    unknown.insert(unknown.end(), unused.begin(), unused.end());
+    AddUnknown(mp.name, unknown, &notices);
+    if (const std::string costs = BandCosts(mp); !costs.empty()) notices.push_back(mp.name + ": k_bands: " + costs);
     config->files.mp_sha = ShortSha(contents);
     config->files.mp = std::make_shared<const MpFile>(std::move(mp));
     config->files.normalise = options.mp_normalise == "call" ? ScNormalise::kCall : ScNormalise::kFixed;

@@ -117,7 +117,12 @@ MpBucket Reader::Bucket(const Json& value, const std::string& key, bool rising) 
            std::to_string(count - 1) + ", one less than lengths");
   }
   const auto optional = [&](const char* name, std::optional<double>* to) {
-    if (object->contains(name) && !object->at(name).is_null()) *to = Number(object->at(name), key + "." + name);
+    if (!object->contains(name) || object->at(name).is_null()) return;
+    const double number = Number(object->at(name), key + "." + name);
+    if (!std::isfinite(static_cast<float>(number))) {
+      RejectValue(key + "." + name, object->at(name), "a number that float32 holds");
+    }
+    *to = number;
   };
   optional("metric_mean", &bucket.metric_mean);
   optional("metric_std", &bucket.metric_std);
@@ -149,6 +154,12 @@ void Reader::Bands(const Json& value) {
   const int64_t bands = value.contains("n_bands") ? Integer(value["n_bands"], "k_bands.n_bands", 1, 64) : 0;
   if (bands == 0) Reject("k_bands.n_bands", "nothing", "a whole number in 1..64");
   file_.band_chunk_d = value.contains("chunk_d") ? Integer(value["chunk_d"], "k_bands.chunk_d", 1, 1 << 20) : 128;
+  constexpr int64_t kMaxChannels = 1 << 24;
+  if (value.contains("residual_width")) {
+    for (const auto& [key, width] : Object(value["residual_width"], "k_bands.residual_width").items()) {
+      file_.residual_width[key] = Integer(width, "k_bands.residual_width." + Quoted(key), 1, kMaxChannels);
+    }
+  }
   constexpr size_t kMaxChunks = 1 << 16;
   if (value.contains("chunk_bands")) {
     for (const auto& [key, list] : Object(value["chunk_bands"], "k_bands.chunk_bands").items()) {

@@ -35,6 +35,7 @@ struct MpFile {
   int64_t chunk_layer_buckets = 1;
   std::map<std::string, MpBucket> chunk_buckets;  // per_row_chunk; levels rise
   int64_t band_chunk_d = 0;
+  std::map<std::string, int64_t> residual_width;                 // by operator: channels that the bands divide
   std::map<std::string, std::vector<int>> chunk_bands;           // by "op:bN"
   std::map<std::string, std::vector<std::vector<int>>> ladders;  // by "op:t0:lJ": [band][level]
   int protected_len = 0;

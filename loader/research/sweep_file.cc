@@ -123,6 +123,7 @@ SweepFile Reader::Read(const Json& root) {
   }
   file_.model = Text(root["model"], "model");
   file_.text = Text(root["text"], "text");
+  if (root.contains("tokenizer")) file_.tokenizer = Text(root["tokenizer"], "tokenizer");
   if (root.contains("max_windows")) file_.max_windows = Count(root["max_windows"], "max_windows");
   if (root.contains("ctx")) file_.ctx = Count(root["ctx"], "ctx");
   if (root.contains("array")) file_.array = Text(root["array"], "array");
@@ -154,7 +155,8 @@ SweepFile Reader::Read(const Json& root) {
   }
   if (file_.runs.empty()) Reject("grid and runs", "nothing", "at least one run");
   Unknown(root, "",
-          {"model", "text", "max_windows", "ctx", "array", "energy", "base", "grid", "runs", "files", "metrics"});
+          {"model", "text", "tokenizer", "max_windows", "ctx", "array", "energy", "base", "grid", "runs", "files",
+           "metrics"});
   return file_;
 }
 

@@ -17,6 +17,7 @@ struct SweepRun {
 
 struct SweepFile {
   std::string model, text;
+  std::string tokenizer;    // a folder; "": the model's
   int64_t max_windows = 0;  // 0: all
   int64_t ctx = 0;          // 0: the default of perplexity
   std::string array;        // "R,C,K[,FILL]"; "": none
@@ -27,7 +28,7 @@ struct SweepFile {
   std::vector<std::string> unknown_keys;
 };
 
-// {model, text, max_windows, ctx, array, energy, base, grid{NAME: [values]}, runs: [SETTINGS], files{mp, smooth, mask},
+// {model, text, tokenizer, max_windows, ctx, array, energy, base, grid{NAME: [values]}, runs: [SETTINGS], files{mp, smooth, mask},
 // metrics}. SETTINGS are a text or a list of texts; values are texts, numbers or booleans.
 // Errors: InvalidInput, one sentence naming `name`, key, value and what is allowed; more than 65536 runs.
 SweepFile ParseSweepFile(const std::string& text, const std::string& name);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // a @ b^T: on the fly, with a packed weight, and its integer sums.
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -154,6 +155,8 @@ void BindProducts(nb::module_& m) {
   m.def("pack", &Pack, nb::arg("b"), nb::arg("config"), nb::arg("cuda"), nb::arg("stream"));
   m.def("counts", &CountsOf, nb::arg("a"), nb::arg("b"), nb::arg("config"), nb::arg("out"));
   m.def("synchronize", &Synchronize);
+  m.def("current_stream", &CurrentStream, nb::arg("array"), nb::arg("ordinal"),
+        "The stream that the array's library works on now on a CUDA device; None where it has to be asked in Python.");
 }
 
 }  // namespace stoch::python

@@ -39,8 +39,21 @@ def cuda_ordinal(array: Any) -> int:
     return int(index) if int(kind) in _CUDA else -1
 
 
+def check_kind(array: Any, name: str) -> None:
+    """Refuses what has memory that does not say all: numpy's masked arrays."""
+    if type(array).__module__.startswith("numpy.ma"):
+        raise _stoch.InvalidInput(f"{name} is a masked array: pass filled()")
+
+
 def shape_of(array: Any, name: str) -> tuple[int, ...]:
+    if type(array) is not np.ndarray:
+        check_kind(array, name)
     shape = getattr(array, "shape", None)
+    if shape is None:
+        try:
+            shape = memoryview(array).shape
+        except TypeError:
+            shape = None
     if shape is None:
         raise _stoch.InvalidInput(
             f"{name} is a {type(array).__name__}: allowed is an array with the buffer protocol or __dlpack__"
@@ -50,6 +63,9 @@ def shape_of(array: Any, name: str) -> tuple[int, ...]:
 
 def as_float(array: Any, name: str) -> Any:
     """The array itself, or where it is 16-bit on CUDA, its exact float32 values made by its own library there."""
+    torch = sys.modules.get("torch")
+    if torch is not None and type(array) is torch.Tensor and array.dtype is torch.float32:
+        return array
     if cuda_ordinal(array) < 0:
         return array
     kind = str(array.dtype).rpartition(".")[2]
@@ -65,11 +81,12 @@ def as_float(array: Any, name: str) -> Any:
 
 def empty(like: Any, shape: tuple[int, ...], dtype: str = "float32") -> Any:
     """Memory of `like`'s library on its device; of numpy where that library's arrays cannot be written to."""
+    torch = sys.modules.get("torch")
+    if torch is not None and type(like) is torch.Tensor:  # by far the quickest way
+        return like.new_empty(shape, dtype=getattr(torch, dtype))
     library = library_of(like)
     if library == "torch":
-        import torch
-
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)  # type: ignore[union-attr]
     if library == "cupy":
         import cupy
 
@@ -82,7 +99,7 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str = "float32") -> Any:
 
 def finished(like: Any, out: Any) -> Any:
     """The result as `like`'s library holds it."""
-    if type(like) is not np.ndarray and library_of(like) == "jax" and isinstance(out, np.ndarray):
+    if type(out) is np.ndarray and type(like) is not np.ndarray and library_of(like) == "jax":
         import jax.numpy
 
         return jax.numpy.asarray(out)
@@ -102,7 +119,8 @@ def caller_stream(like: Any, ordinal: int, stream: Any) -> int:
     if library == "torch":
         import torch
 
-        return int(torch.cuda.current_stream(ordinal).cuda_stream)
+        known = _stoch.current_stream(like, ordinal)
+        return int(torch.cuda.current_stream(ordinal).cuda_stream) if known is None else known
     if library == "cupy":
         import cupy
 
@@ -135,7 +153,10 @@ def packable(array: Any, ordinal: int) -> tuple[Any, int]:
 
 def integers(array: Any, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Whole numbers of any library or of lists, on the host."""
-    values = np.asarray(to_host(array))
+    try:
+        values = np.asarray(to_host(array))
+    except ValueError:
+        raise _stoch.InvalidInput(f"{name} is a ragged list: allowed are whole numbers") from None
     if values.dtype.kind not in "iu":
         raise _stoch.InvalidInput(f"{name} is {values.dtype}: allowed are whole numbers")
     return values.astype(np.int64)

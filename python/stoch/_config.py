@@ -46,9 +46,9 @@ def _text_of(name: str, value: object) -> str:
         return name_of(value)
     if isinstance(value, bool):
         return str(int(value))
-    if isinstance(value, (list, tuple)):
-        return ":".join(str(operator.index(item)) for item in value)
     try:
+        if isinstance(value, (list, tuple)):
+            return ":".join(str(operator.index(item)) for item in value)
         return str(operator.index(value))  # type: ignore[arg-type]
     except TypeError:
         raise _stoch.InvalidInput(
@@ -165,7 +165,10 @@ def config_of(config: ScConfig | None, parameters: Mapping[str, ScValue]) -> ScC
     if not parameters:
         return base
     items = tuple(sorted((name, tuple(v) if isinstance(v, list) else v) for name, v in parameters.items()))
-    return _cached(base, items)
+    try:
+        return _cached(base, items)
+    except TypeError:  # what cannot be hashed is no value of a parameter, which `replace` says
+        return base.replace(**parameters)
 
 
 class ModelConfig:

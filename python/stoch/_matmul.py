@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 from stoch import _arrays, _mixed, _stoch
@@ -53,6 +55,7 @@ def pack(b: Any, config: ScConfig | None = None, *, device: str | None = None, *
     True
     """
     chosen = config_of(config, parameters)
+    _arrays.check_kind(b, "b")
     ordinal = _arrays.cuda_ordinal(b) if device is None else _ordinal_of(device)
     operand, stream = _arrays.packable(b, ordinal)
     return Packed(_stoch.pack(operand, chosen._handle, ordinal, stream), chosen)
@@ -111,13 +114,15 @@ def sc_matmul(
     """
     chosen = config_of(config, parameters) if not isinstance(b, Packed) else _config_of_packed(b, config, parameters)
     extras = (smooth, lengths, rungs, level_lens, protected, protected_len)
-    if any(extra is not None for extra in extras):
+    if any(map(_is_given, extras)):
         if isinstance(b, Packed):
             raise _stoch.InvalidInput("b is packed: smooth, lengths, rungs and protected take an array")
         plan = _mixed.plan(a, b, chosen, *extras)
+        if out is not None:
+            _mixed.check_out(a, b, out)
         y, sums = _mixed.run(a, b, plan, counts=counts, stream=stream, check_finite=check_finite)
         if out is not None:
-            out[...] = y
+            _mixed.write(out, y)
             y = out
         return (y, *sums) if counts else y
     if isinstance(b, Packed):
@@ -126,6 +131,9 @@ def sc_matmul(
         return _packed_product(a, b, out, stream, check_finite)
     y = product(a, b, chosen, out=out, stream=stream, check_finite=check_finite)
     return (y, sums_of(a, b, chosen)) if counts else y
+
+
+_is_given = functools.partial(operator.is_not, None)
 
 
 def _config_of_packed(b: Packed, config: ScConfig | None, parameters: dict[str, ScValue]) -> ScConfig:

@@ -7,7 +7,7 @@ chunks, which is the order of the definition, so the bits are those of one kerne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,28 @@ def plan(
     return Plan(config, smooth, checked, channels, length)
 
 
+def check_out(a: Any, b: Any, out: Any) -> None:
+    """What a product of its own would refuse of `out`."""
+    shape = (_arrays.shape_of(a, "a")[0], _arrays.shape_of(b, "b")[0])
+    if _arrays.shape_of(out, "out") != shape:
+        _reject(f"out {list(out.shape)}: expected {list(shape)}")
+    if str(getattr(out, "dtype", "?")).rpartition(".")[2] != "float32":
+        _reject(f"out is {str(getattr(out, 'dtype', '?')).rpartition('.')[2]}: allowed is float32")
+    place, other = _arrays.cuda_ordinal(out), _arrays.cuda_ordinal(a)
+    if place != other:
+        names = ["cpu" if ordinal < 0 else f"cuda:{ordinal}" for ordinal in (place, other)]
+        _reject(f"out is on {names[0]}, a on {names[1]}")
+    if _arrays.library_of(out) != _arrays.library_of(a):
+        _reject(f"out is of {_arrays.library_of(out)}, a of {_arrays.library_of(a)}: lengths and the like need the same")
+
+
+def write(out: Any, y: Any) -> None:
+    try:
+        out[...] = y
+    except (TypeError, ValueError) as error:
+        raise _stoch.InvalidInput(f"out: {error}") from None
+
+
 def _float(array: Any) -> Any:
     """float32 of an array that indexes like numpy's."""
     if _arrays.library_of(array) == "torch":
@@ -142,6 +164,10 @@ def _columns(array: Any, channels: Channels) -> Any:
 
 def run(a: Any, b: Any, plan: Plan, *, counts: bool, stream: Any, check_finite: bool) -> tuple[Any, tuple[Any, ...]]:
     """The product, and the integer sums of its parts where they are wanted."""
+    if _arrays.library_of(a) == "jax" and _arrays.cuda_ordinal(a) < 0:  # whose arrays cannot be added to
+        smooth = None if plan.smooth is None else np.asarray(plan.smooth)
+        y, sums = run(np.asarray(a), np.asarray(b), replace(plan, smooth=smooth), counts=counts, stream=None, check_finite=True)
+        return _arrays.from_host(a, y), tuple(None if part is None else _arrays.from_host(a, part) for part in sums)
     a, b = _float(a), _float(b)
     if plan.smooth is not None:
         a, b = a / plan.smooth, b * plan.smooth

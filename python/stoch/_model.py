@@ -442,7 +442,9 @@ def load(
     ...     model.generate("Once upon a time", max_tokens=4).text
     ', there was a'
     """
-    name = os.fspath(model)
+    name = check_text("model", os.fspath(model))
+    if "\0" in name:
+        raise _stoch.InvalidInput("model holds a NUL character")
     if seed is not None:
         if not name.startswith("random:") or name.count(":") != 1:
             raise _stoch.InvalidInput(f"seed = {seed}: has a meaning with random:SHAPE alone, got model {name}")

@@ -81,6 +81,11 @@ def counts(a: object, b: object, config: Config, out: object) -> None: ...
 
 def synchronize() -> None: ...
 
+def current_stream(array: object, ordinal: int) -> int | None:
+    """
+    The stream that the array's library works on now on a CUDA device; None where it has to be asked in Python.
+    """
+
 class PromptAttention:
     """Causal attention of whole prompts."""
 

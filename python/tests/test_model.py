@@ -336,5 +336,7 @@ def test_text_that_is_no_unicode(model, demo: str) -> None:
     for call in (lambda: model.generate("a\ud800"), lambda: stoch.ScConfig(gate="\udfff"), lambda: stoch.ModelConfig("\ud800")):
         with pytest.raises(stoch.InvalidInput, match="surrogate"):
             call()
+    with pytest.raises(stoch.InvalidInput, match="NUL"):
+        stoch.load("a\0b")
     with pytest.raises(stoch.InvalidInput, match="context is a number"):
         stoch.load(demo, context=1 << 64)

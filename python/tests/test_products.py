@@ -204,6 +204,42 @@ def test_exporters_that_are_refused(b: object, message: str) -> None:
         stoch.sc_matmul(A, b)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lengths": [[1, 2], [3]]}, "lengths is a ragged list"),
+        ({"stoc_len": [1, [2]]}, "stoc_len = "),
+        ({"stoc_len": {}}, "stoc_len = "),
+        ({"lengths": [16, 16], "out": np.zeros((2, 3))}, "out is float64"),
+        ({"lengths": [16, 16], "out": np.zeros((1, 3), np.float32)}, "out .1, 3.: expected .2, 3."),
+        ({"lengths": [16, 16], "out": np.broadcast_to(np.float32(0), (2, 3))}, "out: .*read-only"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(stoch.InvalidInput, match=message):
+        stoch.sc_matmul(A, B, **options)
+
+
+def test_a_mask_is_not_forgotten() -> None:
+    masked = np.ma.array(A, mask=A > 0)
+    for call in (lambda: stoch.sc_matmul(masked, B), lambda: stoch.sc_matmul(A, np.ma.array(B)), lambda: stoch.pack(masked)):
+        with pytest.raises(stoch.InvalidInput, match="masked array"):
+            call()
+
+
+def test_arrays_of_jax() -> None:
+    jax = pytest.importorskip("jax")
+    a, b = jax.numpy.asarray(A), jax.numpy.asarray(B)
+    for options in ({}, {"lengths": [16, 64]}, {"smooth": [1, 2, 1, 0.5]}, {"protected": [3], "protected_len": 128},
+                    {"lengths": [16, 64], "counts": True}):
+        ours, want = (stoch.sc_matmul(*operands, halve=True, **options) for operands in ((a, b), (A, B)))
+        for one, other in zip(ours if isinstance(ours, tuple) else [ours], want if isinstance(want, tuple) else [want]):
+            assert isinstance(one, jax.Array) and np.array_equal(np.asarray(one), other), options
+    assert np.array_equal(np.asarray(stoch.sc_matmul(a, stoch.pack(b))), stoch.sc_matmul(A, B))
+    with pytest.raises(stoch.InvalidInput, match="out"):
+        stoch.sc_matmul(a, b, out=jax.numpy.zeros((2, 3)))
+
+
 def test_packing_refuses_what_products_refuse() -> None:
     for bad, message in (
         (B.astype(np.float64), "b is float64"),

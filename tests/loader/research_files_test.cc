@@ -25,7 +25,7 @@ TEST(MpFile, ReadsEveryPart) {
     "buckets": {"q_proj:t0:l0": {"thresholds": [0.25], "metric_lo": 1, "metric_hi": 2, "metric_mean": 0.5}},
     "dispatch_metrics": {"q_proj": {"metric": "crest", "sign": -1}},
     "per_row_chunk": {"buckets": {"k_proj:t0:l1": {"levels": [16, 32, 64], "thresholds": [0.25, 0.5]}}},
-    "k_bands": {"n_bands": 2, "chunk_d": 128, "chunk_bands": {"o_proj:b0": [0, 1]},
+    "k_bands": {"n_bands": 2, "chunk_d": 128, "residual_width": {"o_proj": 200}, "chunk_bands": {"o_proj:b0": [0, 1]},
                 "ladders": {"o_proj:t0:l0": [[128, 64], [64, 32]]}},
     "protected_channels": {"stoc_len": 84, "indices": {"q_proj:b0": [5, 3], "q_proj:b0:u1": [9]}}})");
   EXPECT_EQ(mp.levels, (std::vector<int>{128, 64}));
@@ -35,6 +35,7 @@ TEST(MpFile, ReadsEveryPart) {
   EXPECT_EQ(mp.chunk_buckets.at("k_proj:t0:l1").levels, (std::vector<int>{16, 32, 64}));
   EXPECT_EQ(mp.chunk_layer_buckets, 2);
   EXPECT_EQ(mp.ladders.at("o_proj:t0:l0")[1], (std::vector<int>{64, 32}));
+  EXPECT_EQ(mp.residual_width.at("o_proj"), 200);
   EXPECT_EQ(mp.protected_channels.at("q_proj:b0"), (std::vector<int32_t>{3, 5, 9}));
   EXPECT_EQ(mp.unknown_keys, (std::vector<std::string>{"\"novel\""}));
 }
@@ -52,6 +53,11 @@ TEST(MpFile, RefusesInOneSentence) {
   refused(R"({"stoc_len_levels": [128, 64, 32], "buckets": {"q": {"thresholds": [0.1, 0.2]}}})", {"do not rise"});
   refused(R"({"stoc_len_levels": [128, 64], "buckets": {"q": {"thresholds": [0.1], "metric_lo": 2, "metric_hi": 2}}})",
           {"metric_lo", "below metric_hi"});
+  refused(
+      R"({"stoc_len_levels": [128, 64], "buckets": {"q": {"thresholds": [0.1], "metric_lo": 2, "metric_hi": 1e39}}})",
+      {"metric_hi", "1e+39", "float32"});
+  refused(R"({"stoc_len_levels": [128, 64], "k_bands": {"n_bands": 2, "residual_width": {"q_proj": 0}}})",
+          {"residual_width", "q_proj", "1.."});
   refused(R"({"stoc_len_levels": [128, 64], "dispatch_metrics": {"q": {"metric": "max"}}})", {"amax, l2, crest"});
   refused(R"({"stoc_len_levels": [999, 64]})", {"999", "0..256"});
   refused(R"({"type": "MPConfig", "stoc_len_levels": [128, 64], "level_fractions": [1]})", {"level_fractions", "2"});

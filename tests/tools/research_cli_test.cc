@@ -130,7 +130,7 @@ TEST_F(ResearchCli, CalibratedLengthsHoldTheBudgetAndAreRead) {
   ExpectRefused(calibrate({"--bits", "4"}, "x"), "no meaning in stoch calibrate mp");
   ExpectRefused(RunStoch(WithDemo("calibrate", {"mp", "--file", folder_ / "text", "--max-windows", "999", "-o", "x"})),
                 "--max-windows 999");
-  ExpectRefused(calibrate({"--weights", "even"}, "x"), "uniform, measured, FILE.json");
+  ExpectRefused(calibrate({"--weights", "even"}, "x"), "uniform, measured, divergence, FILE.json");
   WriteFile(folder_ / "w.json", R"({"q_proj:t0:l9": 3})");
   ExpectRefused(calibrate({"--weights", folder_ / "w.json"}, "x"), "q_proj:t0:l9");
   WriteFile(folder_ / "w.json", R"({"q_proj": -3})");
@@ -160,6 +160,45 @@ TEST_F(ResearchCli, RescaledTablesNeedNoCall) {
   ExpectRefused(rescale(folder_ / "none.json", "1", "x"), "none.json");
   ExpectRefused(RunStoch(WithDemo("calibrate", {"rescale", "--file", folder_ / "text", "-o", folder_ / "x"})),
                 "--mp TABLE");
+}
+
+TEST_F(ResearchCli, TablesSayWhatHasNoEffect) {
+  const auto said = [&](const std::string& rest) {
+    const std::string path = Table(R"({"thresholds": [0.5], "metric_lo": 0, "metric_hi": 4})");
+    std::string text = ReadFile(path);
+    text.back() = ',';
+    WriteFile(path, text + rest + "}");
+    const ProcessResult result = Perplexity({"--mp", path});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_EQ(said(R"("buckets": {"q_proj:t3:l0": [0.5]})").find("no effect"), std::string::npos);
+  EXPECT_NE(said(R"("buckets": {"q_proj:t0:l7": [0.5]})").find(R"(have no effect: buckets."q_proj:t0:l7")"),
+            std::string::npos);
+  EXPECT_NE(said(R"("protected_channels": {"stoc_len": 128, "indices": {"qk:b0": [1]}})")
+                .find(R"(have no effect: protected_channels."qk:b0")"),
+            std::string::npos);
+  const auto bands = [&](const std::string& ladders) {
+    return said(
+        R"("layer_buckets": 1, "buckets": {"q_proj:t0:l0": {"thresholds": [0.5], "metric_lo": 0, "metric_hi": 4}},
+      "k_bands": {"n_bands": 2, "chunk_d": 128, "residual_width": {"q_proj": 256}, "chunk_bands": {"q_proj:b0": [0, 1]},
+      "ladders": {"q_proj:t0:l0": )" +
+        ladders + "}}");
+  };
+  EXPECT_EQ(bands("[[128, 20], [128, 12]]").find("k_bands"), std::string::npos);
+  EXPECT_NE(bands("[[128, 20], [128, 14]]").find(R"(the ladders of "q_proj:t0:l0" take 17.0)"), std::string::npos);
+}
+
+TEST_F(ResearchCli, LengthsOfACallAreRefusedWhereTheyWouldCouple) {
+  WriteFile(folder_ / "mp.json", R"({"type": "MPConfig", "stoc_len_levels": [128, 0], "level_fractions": [0.5, 0.5]})");
+  const ProcessResult pruned = Perplexity({"--mp", folder_ / "mp.json"});
+  EXPECT_EQ(pruned.exit_code, 2);
+  EXPECT_NE(pruned.err.find("qk: length 0 is uniform attention"), std::string::npos) << pruned.err;
+  WriteFile(folder_ / "mp.json",
+            R"({"type": "MPConfig", "stoc_len_levels": [128, 16], "level_fractions": [0.5, 0.5]})");
+  const ProcessResult result = RunStoch(WithDemo("bench", {"--mp", folder_ / "mp.json", "--precision", "sc", "-p", "4",
+                                                           "-n", "1", "-b", "1,2", "-r", "1", "--quiet"}));
+  ExpectRefused(result, "normalise=call makes an answer depend on its batch");
 }
 
 TEST_F(ResearchCli, CostIsReportedByWhatRanInSc) {

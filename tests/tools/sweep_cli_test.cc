@@ -139,6 +139,26 @@ TEST_F(SweepCli, ProfilesAndEnergyAreMetrics) {
   EXPECT_TRUE(nlohmann::json::parse(line)["metrics"]["trace"].is_null());
 }
 
+TEST_F(SweepCli, AModelWithoutATokenizerTakesOneOfAFolder) {
+  Plan(R"("runs": ["stoc_len=32"])", R"(["ppl"])");
+  ASSERT_EQ(Sweep("own").exit_code, 0);
+  Plan(R"("tokenizer": ")" + DemoModel() + R"(", "runs": ["stoc_len=32"])", R"(["ppl"])");
+  ASSERT_EQ(Sweep("given").exit_code, 0);
+  const auto row = [&](const char* out) { return nlohmann::json::parse(Text(out)); };
+  EXPECT_EQ(row("own")["metrics"], row("given")["metrics"]);
+  EXPECT_NE(row("own")["key"], row("given")["key"]);
+  std::string plan = ReadFile(folder_ / "plan.json");
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    plan.replace(plan.find(from), from.size(), to);
+    WriteFile(folder_ / "plan.json", plan);
+  };
+  replace(R"("tokenizer": ")" + DemoModel(), R"("tokenizer": ")" + std::string(folder_ / "nowhere"));
+  ExpectRefused(Sweep("none"), "nowhere");
+  replace(R"("model": ")" + DemoModel(), R"("model": "random:tinyllama-1.1b)");
+  replace(R"("tokenizer": ")" + std::string(folder_ / "nowhere") + R"(", )", "");
+  ExpectRefused(Sweep("none"), "has no tokenizer: give tokenizer = ");
+}
+
 TEST_F(SweepCli, FailedRunsAreRowsAndAreRedone) {
   Plan(R"("runs": ["fp16", "stoc_len=32"])", R"(["ppl"])");
   EXPECT_EQ(Sweep("rows").exit_code, 1);

@@ -267,6 +267,7 @@ class Bench {
       arithmetic.sc = options_.sc;
       arithmetic.files = options_.files;
     }
+    arithmetic.own_lengths = Largest(options_.batches) > 1;
     Apply(arithmetic, &engine_options);
     const int64_t decode_length = Largest(options_.depths) + options_.decode_tokens + 1;
     engine_options.context = std::max(Largest(options_.prompts), decode_length);

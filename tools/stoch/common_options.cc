@@ -134,6 +134,7 @@ void Apply(const ArithmeticOptions& options, EngineOptions* engine) {
   }
   engine->sc = ParseScModelConfig(options.sc);
   for (const std::string& notice : ReadScFiles(options.files, &engine->sc)) spdlog::warn(notice);
+  if (options.own_lengths) RequireOwnLengths(*engine);
   if (DependsOnCall(engine->sc)) {
     static bool said = false;
     if (!said) spdlog::warn("normalise=call: a row's stream length depends on its window, so batching is off");

@@ -67,6 +67,7 @@ struct ArithmeticOptions {
   std::string precision = "sc";
   std::vector<std::string> sc;
   ScFileOptions files = {};  // --mp, --mp-normalise, --smooth, --mask, --mask-bits
+  bool own_lengths = false;  // no option: RequireOwnLengths, before the notice about lengths that depend on a call
 };
 void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options);
 // The files alone.

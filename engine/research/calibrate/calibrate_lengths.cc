@@ -8,6 +8,7 @@
 #include "engine/research/calibrate/host_products.h"
 #include "engine/research/calibrate/length_fit.h"
 #include "engine/research/calibrate/length_samples.h"
+#include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "loader/checkpoint/weight_store.h"
 #include "loader/config/decoder_tensors.h"
@@ -25,6 +26,23 @@ double WeightOf(const LengthCalibration& calibration, const LengthBucket& bucket
     if (const auto found = calibration.weights.find(key); found != calibration.weights.end()) return found->second;
   }
   return 1.0;
+}
+
+// Errors of `bucket` in units of its divergence.
+void ScaleToDivergence(const LengthCalibration& calibration, std::span<const int> levels, LengthBucket* bucket) {
+  const auto at =
+      static_cast<size_t>(std::find(levels.begin(), levels.end(), calibration.divergence_length) - levels.begin());
+  STOCH_CHECK(at < levels.size());
+  LengthSamples& samples = bucket->samples;
+  if (!bucket->by_chunk) {  // those of chunks are squares
+    for (double& error : samples.errors) error *= error;
+  }
+  double there = 0;
+  for (size_t i = 0; i < samples.metrics.size(); ++i) {
+    there += samples.stands_for[i] * samples.errors[i * levels.size() + at];
+  }
+  const auto found = calibration.divergences.find(bucket->key());
+  bucket->weight = there == 0 || found == calibration.divergences.end() ? 0.0 : found->second / there;
 }
 
 }  // namespace
@@ -120,11 +138,13 @@ CalibratedLengths CalibrateLengths(const LengthCalibration& calibration, const s
       const ScConfig config = plan.Config(layer, id);
       if (!InStreams(config)) continue;
       const std::string op(ScOperatorName(id));
-      const HostMatrix w = ReadWeight(files.weights->Matrix(
-          LayerTensorName(layer, linear.tensor), SizeOf(files.config, linear.out), SizeOf(files.config, linear.in)));
+      const WeightSource w = files.weights->Matrix(LayerTensorName(layer, linear.tensor),
+                                                   SizeOf(files.config, linear.out), SizeOf(files.config, linear.in));
       const SampledInput& input = collector.At(layer, linear.group);
       std::vector<int32_t> own;
-      if (calibration.protect > 0) own = LargestChannels(input.largest, w, calibration.protect, op);
+      if (calibration.protect > 0) {
+        own = LargestChannels(input.largest, ReadWeight(w, calibration.windows.threads), calibration.protect, op);
+      }
       const std::vector<float>* smooth = nullptr;
       if (const auto& scales = calibration.sc.files.smooth; scales != nullptr) {
         const auto found = scales->scales.find(std::to_string(layer) + '.' + op);
@@ -142,6 +162,9 @@ CalibratedLengths CalibrateLengths(const LengthCalibration& calibration, const s
 
   std::vector<LengthBucket> list;
   for (auto& [key, bucket] : buckets) list.push_back(std::move(bucket));
+  if (!calibration.divergences.empty()) {
+    for (LengthBucket& bucket : list) ScaleToDivergence(calibration, levels, &bucket);
+  }
   const int ref = calibration.ref > 0 ? calibration.ref : levels.back();
   const FittedLengths fitted = FitLengths(list, levels, calibration.budget, ref);
   MpFile& table = result.table;

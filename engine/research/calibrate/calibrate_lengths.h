@@ -31,6 +31,11 @@ struct LengthCalibration {
   double protect = 0;  // share of the channels of each linear that keep the longest level, [0, 1)
   // Factors of errors by "op:t0:lJ", else by operator; 1 where neither is there.
   std::map<std::string, double> weights;
+  // In place of weights, where not empty: by "op:t0:lJ", how far the model is from the exact one with only that bucket
+  // in streams of `divergence_length` cycles, one of the levels. Errors are squared then, as a divergence grows, and
+  // scaled so that the samples of a bucket lose its divergence at that length.
+  std::map<std::string, double> divergences;
+  int divergence_length = 0;
 };
 
 struct CalibratedLengths {
@@ -40,7 +45,7 @@ struct CalibratedLengths {
 };
 
 // Every operator in SC gets thresholds; each sampled row counts as the rows of its call that it stands for.
-// Bits:   depend on no thread count, CPU variant or batch.
+// Bits:   depend on no device, thread count or batch.
 // Errors: InvalidInput before any work for values out of range, lengths that the operators of `sc` do not take, fewer
 //         windows than asked; for a budget that the shortest levels exceed.
 CalibratedLengths CalibrateLengths(const LengthCalibration& calibration, const std::shared_ptr<Backend>& backend,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/research/calibrate/exact_windows.h"
+#include "engine/research/calibrate/host_products.h"
 #include "engine/research/calibrate/scales.h"
 #include "kernels/base/error.h"
 #include "loader/checkpoint/weight_store.h"
@@ -72,7 +73,7 @@ std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration
                                                           const std::shared_ptr<Backend>& backend,
                                                           const std::string& model, std::span<const int32_t> ids) {
   Check(calibration);
-  const CalibrationWindows windows{calibration.ctx, calibration.windows};
+  const CalibrationWindows windows{calibration.ctx, calibration.windows, calibration.threads};
   CheckWindows(windows, ids.size());
   const ModelFiles files = OpenModelFiles(model);
   if (files.config.HasExperts()) throw InvalidInput(files.name + ": a model with experts has no smoothing");
@@ -80,6 +81,8 @@ std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration
   Collector collector(awq, calibration.ctx * calibration.windows);
   ObserveExactWindows(windows, backend, model, ids, &collector);
 
+  HostProducts products(*backend);
+  const auto product = [&](const HostMatrix& x, const HostMatrix& w) { return products.Exact(x, SourceOf(w)); };
   std::map<std::string, std::vector<float>> result;
   for (int layer = 0; layer < files.config.num_hidden_layers; ++layer) {
     std::map<std::string, std::vector<float>> largest_weights;  // by operator, or by call where factors are shared
@@ -88,7 +91,8 @@ std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration
     const auto key = [&](const BlockLinear& linear) { return calibration.share ? call_of(linear) : op_of(linear); };
     const auto weight = [&](const BlockLinear& linear) {
       return ReadWeight(files.weights->Matrix(LayerTensorName(layer, linear.tensor), SizeOf(files.config, linear.out),
-                                              SizeOf(files.config, linear.in)));
+                                              SizeOf(files.config, linear.in)),
+                        calibration.threads);
     };
     const auto linears = files.config.architecture->linears;
     for (const BlockLinear& linear : linears) {
@@ -100,7 +104,7 @@ std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration
           mean.push_back(std::max(static_cast<float>(sum / static_cast<double>(input.rows)), kLeastMean));
         }
         result["layers." + std::to_string(layer) + '.' + op_of(linear)] =
-            AwqScales(mean, input.sampled, weight(linear), calibration.bits).smooth;
+            AwqScales(mean, input.sampled, weight(linear), calibration.bits, product, calibration.threads).smooth;
         continue;
       }
       std::vector<float>& largest = largest_weights[key(linear)];

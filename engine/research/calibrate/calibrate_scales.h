@@ -22,12 +22,13 @@ struct ScaleCalibration {
   int bits = 4;        // AWQ, 2..8
   int64_t ctx = 512;   // tokens of a window
   int64_t windows = 16;
+  int threads = 1;  // of the host, for what no device computes
 };
 
 // [in_features] by "layers.N.OPERATOR". Runs windows of `ids` through `model` in exact fp32, cut as perplexity cuts
 // them.
 // Bits:   depend on no device, thread count or batch.
-// Errors: InvalidInput for values out of range, fewer windows than asked, or a backend that shows no operands.
+// Errors: InvalidInput for values out of range, or fewer windows than asked.
 std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration& calibration,
                                                           const std::shared_ptr<Backend>& backend,
                                                           const std::string& model, std::span<const int32_t> ids);

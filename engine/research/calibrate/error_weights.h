@@ -25,4 +25,15 @@ std::map<std::string, double> MeasureErrorWeights(const LengthCalibration& calib
                                                   const std::shared_ptr<Backend>& backend, const std::string& model,
                                                   std::span<const int32_t> ids);
 
+// For LengthCalibration::divergences: the mean divergence (KL, as stoch perplexity --kl) from the exact model over the
+// windows with only one bucket in streams of `length` cycles, at least 0; qk and av as MeasureErrorWeights. A divergence
+// is never negative and varies less from text to text than a difference of two nll. Exact logits wait in the file
+// `base`, which is removed.
+// Errors: InvalidInput as CalibrateLengths, or for a file that cannot be written.
+std::map<std::string, double> MeasureDivergences(const LengthCalibration& calibration, int length,
+                                                 const std::string& base, const std::shared_ptr<Backend>& backend,
+                                                 const std::string& model, std::span<const int32_t> ids);
+// The level next to the average that the budget asks for, above 0; ties to the shorter one.
+int DivergenceLength(const LengthCalibration& calibration);
+
 }  // namespace stoch

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of host matrices on a backend.
+// Products of host matrices and weights on a backend.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 
 #include "engine/research/reference.h"
 #include "kernels/backend.h"
-#include "kernels/sc/sc_lengths.h"
 
 namespace stoch {
 
@@ -18,15 +16,12 @@ class HostProducts {
   explicit HostProducts(Backend& backend) : backend_(backend), device_(backend.devices()[0]) {}
 
   // x @ w^T in kDotLanes order.
-  HostMatrix Exact(const HostMatrix& x, const HostMatrix& w);
-  // In streams, every row at `length`; `extras` has its operator.
-  HostMatrix AtLength(const HostMatrix& x, const HostMatrix& w, const ScOperatorPtr& op, const ScExtras& extras,
-                      int length);
+  HostMatrix Exact(const HostMatrix& x, const WeightSource& w) { return Run(x, w, {}); }
+  // x @ w^T in streams; null: of length 0, a product of +0.
+  HostMatrix InStreams(const HostMatrix& x, const WeightSource& w, const ScOperatorPtr& op);
 
  private:
-  HostMatrix Run(const HostMatrix& x, int64_t out_features,
-                 const std::function<void(const TensorView&, const TensorView&)>& body);
-
+  HostMatrix Run(const HostMatrix& x, const WeightSource& w, const LinearSpec& spec);
   // A backend's tables of an operator live while somebody uses them, and take longer to make than a small product.
   void Keep(const ScOperatorPtr& op);
 

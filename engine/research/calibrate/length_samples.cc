@@ -9,6 +9,7 @@
 #include "engine/research/calibrate/scales.h"
 #include "engine/research/rsum.h"
 #include "kernels/base/error.h"
+#include "kernels/base/parallel_for.h"
 
 namespace stoch {
 namespace {
@@ -46,22 +47,28 @@ std::vector<int32_t> Channels(int64_t count) {
   return channels;
 }
 
+// Every row of x in streams of the lengths of `ops`.
+struct StreamProducts {
+  const HostMatrix& x;
+  const WeightSource& w;
+  std::span<const ScOperatorPtr> ops;       // by level; null: length 0
+  const HostMatrix* protected_y = nullptr;  // added, as protected channels are
+};
+
 // [row][level]: relative errors, or squared ones.
-std::vector<double> Errors(const HostMatrix& x, const HostMatrix& w, const ScConfig& config,
-                           std::span<const int> levels, const std::vector<int32_t>& protected_channels,
-                           const HostMatrix& y, bool squared, HostProducts* products) {
-  ScExtras extras;
-  extras.op = "calibration";
-  extras.by_length = MakeScOperators(config, levels);
-  extras.protected_channels = protected_channels;
-  if (!protected_channels.empty()) extras.protected_op = extras.by_length.back();
-  std::vector<double> errors(static_cast<size_t>(x.rows) * levels.size());
-  for (size_t level = 0; level < levels.size(); ++level) {
-    const HostMatrix v = products->AtLength(x, w, extras.by_length.back(), extras, levels[level]);
-    for (int64_t row = 0; row < x.rows; ++row) {
-      errors[static_cast<size_t>(row) * levels.size() + level] =
+std::vector<double> Errors(const StreamProducts& streams, const HostMatrix& y, bool squared, int threads,
+                           HostProducts* products) {
+  const size_t levels = streams.ops.size();
+  std::vector<double> errors(static_cast<size_t>(y.rows) * levels);
+  for (size_t level = 0; level < levels; ++level) {
+    HostMatrix v = products->InStreams(streams.x, streams.w, streams.ops[level]);
+    ParallelFor(y.rows, threads, [&](int64_t row) {
+      for (int64_t i = 0; i < y.cols && streams.protected_y != nullptr; ++i) {
+        v.row(row)[i] = v.row(row)[i] + streams.protected_y->row(row)[i];
+      }
+      errors[static_cast<size_t>(row) * levels + level] =
           squared ? SquaredDistance(v.row(row), y.row(row), y.cols) : RelativeError(v.row(row), y.row(row), y.cols);
-    }
+    });
   }
   return errors;
 }
@@ -80,8 +87,8 @@ void LengthCollector::OnLinear(const LinearCall& call, const float* x, int64_t r
   to.rows = rows;
   to.samples = std::min(rows, kRowSamples);
   to.sampled.cols = cols;
-  to.largest.resize(static_cast<size_t>(cols), 0.0f);
-  for (int64_t i = 0; i < rows; ++i) {
+  if (calibration_.protect > 0) to.largest.resize(static_cast<size_t>(cols), 0.0f);
+  for (int64_t i = 0; i < rows && calibration_.protect > 0; ++i) {
     for (int64_t d = 0; d < cols; ++d) {
       float& largest = to.largest[static_cast<size_t>(d)];
       largest = std::max(largest, std::abs(x[i * stride + d]));
@@ -108,57 +115,87 @@ void LengthCollector::OnAttention(const AttentionCall& call, const PassLayout& l
                                         MakeScOperators(has_av ? av : qk, levels_), mode);
   const int64_t pairs = exact.heads() * exact.rows();
   const int64_t samples = std::min(pairs, kAttentionSamples);
-  for (int64_t i = 0; i < samples; ++i) {
-    const int64_t pair = i * pairs / samples;
-    const int64_t head = pair / exact.rows();
-    const int64_t row = pair % exact.rows();
-    const bool rectangle = mode != AttentionMode::kPerToken;
-    const auto macs = static_cast<double>(exact.head_dim() * (rectangle ? exact.rows() : exact.visible(row)));
+  struct Sample {
+    float metric = 0;
+    std::vector<double> errors;
+  };
+  std::vector<Sample> of_qk(has_qk ? static_cast<size_t>(samples) : 0);
+  std::vector<Sample> of_av(has_av ? static_cast<size_t>(samples) : 0);
+  const auto pair_of = [&](int64_t i) { return i * pairs / samples; };
+  ParallelFor(samples, calibration_.windows.threads, [&](int64_t i) {
+    const int64_t head = pair_of(i) / exact.rows();
+    const int64_t row = pair_of(i) % exact.rows();
     const std::vector<float> scores = exact.Scores(head, row);
     const std::vector<float> p = exact.Probabilities(scores, row);
-    const auto add = [&](ScOperatorId id, const float* x, int64_t n, const std::vector<float>& y, const auto& product) {
-      LengthSamples& to = attention_[{id, layer}];
-      to.metrics.push_back(Metric(calibration_, x, n));
-      to.stands_for.push_back(StandsFor(pairs, samples));
-      to.macs.push_back(macs);
+    const auto set = [&](Sample* to, const float* x, int64_t n, const std::vector<float>& y, const auto& product) {
+      to->metric = Metric(calibration_, x, n);
       for (size_t level = 0; level < levels_.size(); ++level) {
-        to.errors.push_back(RelativeError(product(level).data(), y.data(), static_cast<int64_t>(y.size())));
+        to->errors.push_back(RelativeError(product(level).data(), y.data(), static_cast<int64_t>(y.size())));
       }
     };
     if (has_qk) {
-      add(ScOperatorId::kQk, exact.Query(head, row), exact.head_dim(), scores,
+      set(&of_qk[static_cast<size_t>(i)], exact.Query(head, row), exact.head_dim(), scores,
           [&](size_t level) { return streams.Scores(head, row, level); });
     }
     if (has_av) {
-      add(ScOperatorId::kAv, p.data(), static_cast<int64_t>(p.size()), exact.Weighted(head, p),
+      set(&of_av[static_cast<size_t>(i)], p.data(), static_cast<int64_t>(p.size()), exact.Weighted(head, p),
           [&](size_t level) { return streams.Weighted(head, p, level); });
     }
-  }
+  });
+  const auto append = [&](ScOperatorId id, const std::vector<Sample>& list) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      LengthSamples& to = attention_[{id, layer}];
+      const int64_t row = pair_of(static_cast<int64_t>(i)) % exact.rows();
+      const bool rectangle = mode != AttentionMode::kPerToken;
+      to.metrics.push_back(list[i].metric);
+      to.stands_for.push_back(StandsFor(pairs, samples));
+      to.macs.push_back(static_cast<double>(exact.head_dim() * (rectangle ? exact.rows() : exact.visible(row))));
+      to.errors.insert(to.errors.end(), list[i].errors.begin(), list[i].errors.end());
+    }
+  };
+  append(ScOperatorId::kQk, of_qk);
+  append(ScOperatorId::kAv, of_av);
 }
 
 LengthSamples SampleLinear(const LengthCalibration& calibration, std::span<const int> levels,
                            const SampledLinear& linear, HostProducts* products) {
   const SampledInput& input = linear.input;
-  const HostMatrix& w = linear.w;
   const std::vector<int32_t>& own = linear.protected_channels;
   const HostMatrix& x = input.sampled;
+  const int threads = calibration.windows.threads;
+  // The weight on the host, where channels of it are taken or scaled.
+  HostMatrix w;
+  HostMatrix scaled_w;
+  if (linear.smooth != nullptr || !own.empty() || calibration.chunks) w = ReadWeight(linear.w, threads);
+  if (linear.smooth != nullptr) scaled_w = Smoothed(w, *linear.smooth, true);
+  const HostMatrix& streams_w = linear.smooth == nullptr ? w : scaled_w;
   const HostMatrix scaled_x = linear.smooth == nullptr ? x : Smoothed(x, *linear.smooth, false);
-  const HostMatrix scaled_w = linear.smooth == nullptr ? w : Smoothed(w, *linear.smooth, true);
   std::vector<int32_t> rest;
   for (const int32_t d : Channels(x.cols)) {
     if (!std::binary_search(own.begin(), own.end(), d)) rest.push_back(d);
   }
   const double stands_for = StandsFor(input.rows, input.samples);
+  const std::vector<ScOperatorPtr> ops = MakeScOperators(linear.config, levels);
+  const std::span<const ScOperatorPtr> by_level = std::span(ops).first(levels.size());
   LengthSamples samples;
   if (!calibration.chunks) {
     const HostMatrix dispatch = SelectChannels(x, rest);
-    const HostMatrix y = products->Exact(x, w);
+    const HostMatrix y = products->Exact(x, linear.w);
     for (int64_t row = 0; row < x.rows; ++row) {
       samples.metrics.push_back(Metric(calibration, dispatch.row(row), dispatch.cols));
       samples.stands_for.push_back(stands_for);
-      samples.macs.push_back(static_cast<double>(dispatch.cols * w.rows));
+      samples.macs.push_back(static_cast<double>(dispatch.cols * y.cols));
     }
-    samples.errors = Errors(scaled_x, scaled_w, linear.config, levels, own, y, false, products);
+    if (own.empty()) {
+      const WeightSource source = linear.smooth == nullptr ? linear.w : SourceOf(scaled_w);
+      samples.errors = Errors({scaled_x, source, by_level}, y, false, threads, products);
+      return samples;
+    }
+    const HostMatrix own_w = SelectChannels(streams_w, own);
+    const HostMatrix own_y = products->InStreams(SelectChannels(scaled_x, own), SourceOf(own_w), by_level.back());
+    const HostMatrix rest_w = SelectChannels(streams_w, rest);
+    const HostMatrix rest_x = SelectChannels(scaled_x, rest);
+    samples.errors = Errors({rest_x, SourceOf(rest_w), by_level, &own_y}, y, false, threads, products);
     return samples;
   }
   const int64_t size = linear.config.chunk_d > 0 ? linear.config.chunk_d : static_cast<int64_t>(rest.size());
@@ -171,9 +208,11 @@ LengthSamples SampleLinear(const LengthCalibration& calibration, std::span<const
     for (int64_t row = 0; row < x.rows; ++row) {
       chunk.metrics.push_back(ScRowMetric(ScMetric::kAmax, 1.0f, part.row(row), part.cols));
     }
-    const HostMatrix y = products->Exact(part, SelectChannels(w, channels));
-    chunk.errors = Errors(SelectChannels(scaled_x, channels), SelectChannels(scaled_w, channels), linear.config, levels,
-                          {}, y, true, products);
+    const HostMatrix part_w = SelectChannels(w, channels);
+    const HostMatrix y = products->Exact(part, SourceOf(part_w));
+    const HostMatrix streams_x = SelectChannels(scaled_x, channels);
+    const HostMatrix part_streams_w = SelectChannels(streams_w, channels);
+    chunk.errors = Errors({streams_x, SourceOf(part_streams_w), by_level}, y, true, threads, products);
   }
   // In order of row, then chunk.
   for (int64_t row = 0; row < x.rows; ++row) {
@@ -181,7 +220,7 @@ LengthSamples SampleLinear(const LengthCalibration& calibration, std::span<const
       const int64_t width = std::min(size, static_cast<int64_t>(rest.size()) - static_cast<int64_t>(c) * size);
       samples.metrics.push_back(chunks[c].metrics[static_cast<size_t>(row)]);
       samples.stands_for.push_back(stands_for);
-      samples.macs.push_back(static_cast<double>(width * w.rows));
+      samples.macs.push_back(static_cast<double>(width * linear.w.rows));
       const double* errors = chunks[c].errors.data() + static_cast<size_t>(row) * levels.size();
       samples.errors.insert(samples.errors.end(), errors, errors + levels.size());
     }

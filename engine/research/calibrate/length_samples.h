@@ -18,7 +18,7 @@ namespace stoch {
 // The input of one linear, or of several that share it.
 struct SampledInput {
   HostMatrix sampled;          // rows floor(i * rows / S), i < S = min(rows, 64), of each call
-  std::vector<float> largest;  // max |x| of each channel, over all rows
+  std::vector<float> largest;  // max |x| of each channel, over all rows; empty where nothing is protected
   int64_t rows = 0;            // of a call
   int64_t samples = 0;         // of a call
 };
@@ -50,7 +50,7 @@ class LengthCollector final : public OpObserver {
 
 struct SampledLinear {
   const SampledInput& input;
-  const HostMatrix& w;
+  const WeightSource& w;
   const ScConfig& config;
   const std::vector<float>* smooth = nullptr;  // factors of the input channels
   std::vector<int32_t> protected_channels = {};

@@ -29,8 +29,8 @@ struct Rescaling {
 // The table `text`, with metric_lo and metric_hi in every bucket that a layer of the model uses: the lower medians of
 // the least and the largest metric of each call, a window of a layer.
 // Errors: InvalidInput naming `name`, as ParseMpFile; for a wrapper, which has no thresholds of its own; fewer windows
-//         than asked; a backend that shows no operands.
-// Bits:   depend on no thread count, CPU variant or batch.
+//         than asked.
+// Bits:   depend on no device, thread count or batch.
 std::string RescaleTable(const Rescaling& rescaling, const std::string& text, const std::string& name,
                          const TableOrigin& origin, const std::shared_ptr<Backend>& backend, const std::string& model,
                          std::span<const int32_t> ids);

@@ -9,6 +9,7 @@
 #include "engine/research/calibrate/exact_attention.h"
 #include "engine/research/calibrate/mp_table.h"
 #include "kernels/base/error.h"
+#include "kernels/base/parallel_for.h"
 #include "loader/bounded_json.h"
 #include "loader/checkpoint/weight_store.h"
 #include "loader/research/mp_file.h"
@@ -36,11 +37,20 @@ struct Extremes {
 
 enum class Section : uint8_t { kBuckets, kDefaults, kChunks };
 
+// 0..cols - 1 without `own`, which ascends.
+std::vector<int32_t> DispatchChannels(int64_t cols, std::span<const int32_t> own) {
+  std::vector<int32_t> channels;
+  for (int32_t d = 0; d < cols; ++d) {
+    if (!std::binary_search(own.begin(), own.end(), d)) channels.push_back(d);
+  }
+  return channels;
+}
+
 // Sees every row of every call and keeps the extremes of the buckets that would dispatch it.
 class Collector final : public OpObserver {
  public:
-  Collector(const MpFile& table, const ScModelConfig& sc, const DecoderConfig& config)
-      : table_(table), plan_(sc, config), config_(config) {}
+  Collector(const MpFile& table, const ScModelConfig& sc, const DecoderConfig& config, int threads)
+      : table_(table), plan_(sc, config), config_(config), threads_(threads) {}
 
   void OnLinear(const LinearCall& call, const float* x, int64_t rows, int64_t cols, int64_t stride) override {
     const int layer = call.site.layer;
@@ -50,24 +60,23 @@ class Collector final : public OpObserver {
       const ScOperatorId id = OperatorOf(linear.id);
       const std::string op(ScOperatorName(id));
       const auto own = table_.protected_channels.find(op + ":b" + std::to_string(layer));
-      std::vector<float> by_row;
-      std::vector<float> by_chunk;
+      const std::vector<int32_t> dispatch = DispatchChannels(
+          cols, own == table_.protected_channels.end() ? std::span<const int32_t>() : std::span(own->second));
+      const auto n = static_cast<int64_t>(dispatch.size());
       const int64_t chunk = Resolve(plan_.Config(layer, id)).chunk_d;
-      std::vector<float> row;
-      for (int64_t i = 0; i < rows; ++i) {
-        row.clear();
-        for (int64_t d = 0; d < cols; ++d) {
-          const bool is_own = own != table_.protected_channels.end() &&
-                              std::binary_search(own->second.begin(), own->second.end(), static_cast<int32_t>(d));
-          if (!is_own) row.push_back(x[i * stride + d]);
+      const int64_t size = chunk > 0 ? chunk : std::max<int64_t>(n, 1);
+      const int64_t chunks = (n + size - 1) / size;
+      std::vector<float> by_row(static_cast<size_t>(rows));
+      std::vector<float> by_chunk(static_cast<size_t>(rows * chunks));
+      ParallelFor(rows, threads_, [&](int64_t i) {
+        std::vector<float> row;
+        for (const int32_t d : dispatch) row.push_back(x[i * stride + d]);
+        by_row[static_cast<size_t>(i)] = Metric(op, row.data(), n);
+        for (int64_t c = 0; c < chunks; ++c) {
+          by_chunk[static_cast<size_t>(i * chunks + c)] =
+              ScRowMetric(ScMetric::kAmax, 1.0f, row.data() + c * size, std::min(size, n - c * size));
         }
-        const auto n = static_cast<int64_t>(row.size());
-        by_row.push_back(Metric(op, row.data(), n));
-        const int64_t size = chunk > 0 ? chunk : std::max<int64_t>(n, 1);
-        for (int64_t begin = 0; begin < n; begin += size) {
-          by_chunk.push_back(ScRowMetric(ScMetric::kAmax, 1.0f, row.data() + begin, std::min(size, n - begin)));
-        }
-      }
+      });
       AddRows(op, layer, by_row);
       const std::string key = Key(op, layer, table_.chunk_layer_buckets);
       if (table_.chunk_buckets.contains(key) && !by_chunk.empty()) found_[{Section::kChunks, key}].Add(by_chunk);
@@ -77,17 +86,18 @@ class Collector final : public OpObserver {
   void OnAttention(const AttentionCall& call, const PassLayout& layout) override {
     const int layer = call.site.layer;
     const ExactAttention exact(call, layout);
-    std::vector<float> queries;
-    std::vector<float> probabilities;
+    const int64_t pairs = exact.heads() * exact.rows();
     const bool has_av = Uses("av", layer);
-    for (int64_t head = 0; head < exact.heads(); ++head) {
-      for (int64_t row = 0; row < exact.rows(); ++row) {
-        queries.push_back(Metric("qk", exact.Query(head, row), exact.head_dim()));
-        if (!has_av) continue;
-        const std::vector<float> p = exact.Probabilities(exact.Scores(head, row), row);
-        probabilities.push_back(Metric("av", p.data(), static_cast<int64_t>(p.size())));
-      }
-    }
+    std::vector<float> queries(static_cast<size_t>(pairs));
+    std::vector<float> probabilities(has_av ? static_cast<size_t>(pairs) : 0);
+    ParallelFor(pairs, threads_, [&](int64_t pair) {
+      const int64_t head = pair / exact.rows();
+      const int64_t row = pair % exact.rows();
+      queries[static_cast<size_t>(pair)] = Metric("qk", exact.Query(head, row), exact.head_dim());
+      if (!has_av) return;
+      const std::vector<float> p = exact.Probabilities(exact.Scores(head, row), row);
+      probabilities[static_cast<size_t>(pair)] = Metric("av", p.data(), static_cast<int64_t>(p.size()));
+    });
     AddRows("qk", layer, queries);
     if (has_av) AddRows("av", layer, probabilities);
   }
@@ -118,6 +128,7 @@ class Collector final : public OpObserver {
   const MpFile& table_;
   ScPlan plan_;
   const DecoderConfig& config_;
+  const int threads_;
   std::map<std::pair<Section, std::string>, Extremes> found_;
 };
 
@@ -137,7 +148,7 @@ std::string RescaleTable(const Rescaling& rescaling, const std::string& text, co
   if (rescaling.sc.files.mp != nullptr) throw InvalidInput("--mp: is the table, not one of the settings");
   if (rescaling.sc.dilated.enabled) throw InvalidInput("SC setting attention = dilated: has no mixed lengths");
   CheckWindows(rescaling.windows, ids.size());
-  Collector collector(table, rescaling.sc, files.config);
+  Collector collector(table, rescaling.sc, files.config, rescaling.windows.threads);
   ObserveExactWindows(rescaling.windows, backend, model, ids, &collector);
   if (collector.found().empty()) throw InvalidInput(name + ": has no bucket of a layer of " + files.name);
 

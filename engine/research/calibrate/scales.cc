@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "engine/research/rsum.h"
+#include "kernels/base/parallel_for.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
 
@@ -14,24 +16,33 @@ namespace {
 constexpr float kLeast = 1e-5f;
 constexpr float kLeastAwq = 1e-4f;
 
-// Weights rounded to `bits`, a scale for each output and 128 inputs.
-HostMatrix Rounded(const HostMatrix& w, int bits) {
+// Weights times t, rounded to `bits`, a scale for each output and 128 inputs.
+HostMatrix Rounded(const HostMatrix& w, std::span<const float> t, int bits, int threads) {
   constexpr int64_t kGroup = 128;
   constexpr float kLeastMax = 1e-8f;
   const auto q_max = static_cast<float>((1 << (bits - 1)) - 1);
-  HostMatrix result = w;
-  for (int64_t row = 0; row < w.rows; ++row) {
+  HostMatrix result{w.rows, w.cols, {}};
+  result.values.resize(w.values.size());
+  ParallelFor(w.rows, threads, [&](int64_t row) {
+    float* to = result.row(row);
+    for (int64_t d = 0; d < w.cols; ++d) to[d] = w.row(row)[d] * t[static_cast<size_t>(d)];
     for (int64_t begin = 0; begin < w.cols; begin += kGroup) {
       const int64_t end = std::min(begin + kGroup, w.cols);
       float largest = 0.0f;
-      for (int64_t d = begin; d < end; ++d) largest = std::max(largest, std::abs(w.row(row)[d]));
+      for (int64_t d = begin; d < end; ++d) largest = std::max(largest, std::abs(to[d]));
       const float scale = std::max(largest, kLeastMax) / q_max;
-      for (int64_t d = begin; d < end; ++d) {
-        result.row(row)[d] = std::clamp(std::nearbyint(w.row(row)[d] / scale), -q_max, q_max) * scale;
-      }
+      for (int64_t d = begin; d < end; ++d) to[d] = std::clamp(std::nearbyint(to[d] / scale), -q_max, q_max) * scale;
     }
-  }
+  });
   return result;
+}
+
+HostMatrix HostProduct(const HostMatrix& x, const HostMatrix& w) {
+  HostMatrix y{x.rows, w.rows, {}};
+  for (int64_t n = 0; n < x.rows; ++n) {
+    for (int64_t m = 0; m < w.rows; ++m) y.values.push_back(ExactDot(x.row(n), w.row(m), x.cols));
+  }
+  return y;
 }
 
 }  // namespace
@@ -81,12 +92,13 @@ float ExactDot(const float* x, const float* w, int64_t n) {
   return FoldLanes<kDotLanes>(lanes);
 }
 
-AwqResult AwqScales(const std::vector<float>& mean, const HostMatrix& x, const HostMatrix& w, int bits) {
+AwqResult AwqScales(const std::vector<float>& mean, const HostMatrix& x, const HostMatrix& w, int bits,
+                    const ExactProduct& product, int threads) {
   constexpr int kRatios = 20;
-  std::vector<float> exact;
-  for (int64_t n = 0; n < x.rows; ++n) {
-    for (int64_t m = 0; m < w.rows; ++m) exact.push_back(ExactDot(x.row(n), w.row(m), x.cols));
-  }
+  const auto multiply = [&](const HostMatrix& a, const HostMatrix& b) {
+    return product ? product(a, b) : HostProduct(a, b);
+  };
+  const HostMatrix exact = multiply(x, w);
   AwqResult result;
   for (int i = 0; i < kRatios; ++i) {
     std::vector<float> t;
@@ -94,16 +106,16 @@ AwqResult AwqScales(const std::vector<float>& mean, const HostMatrix& x, const H
     const auto [low, high] = std::minmax_element(t.begin(), t.end());
     const float middle = std::sqrt(*high * *low);
     for (float& value : t) value = std::max(value / middle, kLeastAwq);
-    const HostMatrix scaled_x = Smoothed(x, t, false);
-    const HostMatrix scaled_w = Rounded(Smoothed(w, t, true), bits);
-    double sum = 0;
-    for (int64_t n = 0; n < x.rows; ++n) {
-      sum += RSum(w.rows, [&](int64_t m) {
-        const float y = ExactDot(scaled_x.row(n), scaled_w.row(m), x.cols);
-        const double e = static_cast<double>(exact[static_cast<size_t>(n * w.rows + m)]) - static_cast<double>(y);
+    const HostMatrix y = multiply(Smoothed(x, t, false), Rounded(w, t, bits, threads));
+    std::vector<double> sums(static_cast<size_t>(x.rows));
+    ParallelFor(x.rows, threads, [&](int64_t n) {
+      sums[static_cast<size_t>(n)] = RSum(w.rows, [&](int64_t m) {
+        const double e = static_cast<double>(exact.row(n)[m]) - static_cast<double>(y.row(n)[m]);
         return e * e;
       });
-    }
+    });
+    double sum = 0;
+    for (const double of_row : sums) sum += of_row;
     const double loss = sum / static_cast<double>(x.rows * w.rows);
     if (i == 0 || loss < result.losses[static_cast<size_t>(result.ratio_index)]) {
       result.ratio_index = i;

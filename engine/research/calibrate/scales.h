@@ -4,6 +4,7 @@
 // Source: SmoothQuant (Xiao et al., ICML 2023), AWQ (Lin et al., MLSys 2024).
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "engine/research/reference.h"
@@ -26,7 +27,11 @@ struct AwqResult {
   std::vector<double> losses;  // [20]
 };
 // mean [in_features]: mean |x_j| of all rows, at least 1e-4; x: the sampled rows, w [out_features, in_features].
-AwqResult AwqScales(const std::vector<float>& mean, const HostMatrix& x, const HostMatrix& w, int bits);
+// `product` is x @ w^T in kDotLanes order; the host's own loop where it is not given. Weights are rounded on up to
+// `threads` threads.
+using ExactProduct = std::function<HostMatrix(const HostMatrix& x, const HostMatrix& w)>;
+AwqResult AwqScales(const std::vector<float>& mean, const HostMatrix& x, const HostMatrix& w, int bits,
+                    const ExactProduct& product = {}, int threads = 1);
 // max(float(double sum of |x_j| / rows), 1e-4), rows ascending.
 std::vector<float> AwqMeans(const HostMatrix& x);
 

@@ -106,11 +106,27 @@ Device DeviceOfDlpack(std::string_view name, const DlDevice& device) {
   Reject(name, " is on a device of DLPack type " + std::to_string(device.type) + ": allowed is cpu or cuda");
 }
 
-// Torch says in a tenth of the time that a tensor is on the host.
-DlDevice DeviceOfExporter(nb::handle object, std::string_view name) {
-  // A view of torch whose numbers are the negatives of what lies in memory, which DLPack does not say.
+// A view of torch whose numbers are the negatives of what lies in memory, which DLPack does not say.
+void RequireNotNegated(nb::handle object, std::string_view name) {
   const nb::object negated = nb::getattr(object, "is_neg", nb::none());
   if (!negated.is_none() && negated().is(nb::handle(Py_True))) Reject(name, " is a negated view: pass resolve_neg()");
+}
+
+// The functions by which the library of an object exports it; nullptr where its type has none of its own. A type that is
+// derived from such a one may be something else inside.
+const DlExchange* ExchangeOf(nb::handle object) {
+  constexpr const char* kName = "__dlpack_c_exchange_api__";
+  const nb::handle type = object.type();
+  if (!nb::hasattr(type, "__dict__") || PyMapping_HasKeyString(type.attr("__dict__").ptr(), kName) == 0) return nullptr;
+  const nb::object capsule = type.attr(kName);
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") == 0) return nullptr;
+  auto* exchange = static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (exchange != nullptr && exchange->major != 1) exchange = exchange->previous;
+  return exchange != nullptr && exchange->export_managed != nullptr ? exchange : nullptr;
+}
+
+// Torch says in a tenth of the time that a tensor is on the host.
+DlDevice DeviceOfExporter(nb::handle object, std::string_view name) {
   if (nb::getattr(object, "is_cpu", nb::none()).is(nb::handle(Py_True))) return {kDlCpu, 0};
   try {
     const auto place = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
@@ -128,17 +144,38 @@ bool IsOnCuda(nb::handle object) {
   return nb::cast<int>(nb::int_(place[0])) == kDlCuda || nb::cast<int>(nb::int_(place[0])) == kDlCudaManaged;
 }
 
+// What Python's __dlpack__ of torch refuses, and its function does not.
+void RequireExportable(nb::handle object, std::string_view name) {
+  RequireNotNegated(object, name);
+  if (nb::getattr(object, "requires_grad", nb::none()).is(nb::handle(Py_True))) {
+    Reject(name, " requires a gradient: pass detach()");
+  }
+}
+
+// Throws what an exporter raised: as InvalidInput where it says that it cannot.
+[[noreturn]] void RejectRaised(const nb::python_error& error, std::string_view name) {
+  if (!error.matches(PyExc_BufferError) && !error.matches(PyExc_RuntimeError)) throw nb::python_error(error);
+  Reject(name, ": " + TextOf(nb::borrow(error.value())));
+}
+
 nb::object ExportDlpack(nb::handle object, std::string_view name, const DlDevice& device) {
   try {
     const bool cuda = device.type == kDlCuda || device.type == kDlCudaManaged;
     return cuda ? object.attr("__dlpack__")(nb::arg("stream") = -1) : object.attr("__dlpack__")();
   } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_BufferError) && !error.matches(PyExc_RuntimeError)) throw;
-    Reject(name, ": " + TextOf(nb::borrow(error.value())));
+    RejectRaised(error, name);
   }
 }
 
 }  // namespace
+
+std::optional<uintptr_t> CurrentStream(nb::handle object, int ordinal) {
+  const DlExchange* exchange = ExchangeOf(object);
+  if (exchange == nullptr || exchange->current_stream == nullptr) return std::nullopt;
+  void* stream = nullptr;
+  if (exchange->current_stream(kDlCuda, ordinal, &stream) != 0) throw nb::python_error();
+  return reinterpret_cast<uintptr_t>(stream);
+}
 
 std::string PlaceName(const Device& device) { return device.kind == DeviceKind::kCpu ? "cpu" : DeviceName(device); }
 
@@ -164,31 +201,23 @@ TensorView ViewOfBuffer(const Py_buffer& buffer, DType dtype, std::string_view n
 }  // namespace
 
 Array Array::Import(nb::handle object, std::string_view name, bool writable) {
-  Array array;
-  if (PyObject_CheckBuffer(object.ptr()) != 0 && !IsOnCuda(object)) {
-    const nb::object bits = BitsOfBfloat16(object);
-    auto owner = std::make_shared<BufferOwner>();
-    const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
-    if (PyObject_GetBuffer(bits.is_valid() ? bits.ptr() : object.ptr(), &owner->buffer, flags) != 0) {
-      nb::python_error error;
-      owner->buffer = {};
-      Reject(name, ": " + TextOf(nb::borrow(error.value())));
+  if (PyObject_CheckBuffer(object.ptr()) != 0 && !IsOnCuda(object)) return OfBuffer(object, name, writable);
+  // Owned here until OfTensor has it.
+  std::shared_ptr<void> owner;
+  if (const DlExchange* exchange = ExchangeOf(object); exchange != nullptr) {
+    RequireExportable(object, name);
+    DlManagedVersioned* managed = nullptr;
+    if (exchange->export_managed(object.ptr(), &managed) != 0 || managed == nullptr) {
+      RejectRaised(nb::python_error(), name);
     }
-    const std::string_view format = owner->buffer.format == nullptr ? "B" : owner->buffer.format;
-    const std::optional<DType> dtype = TypeOfFormat(format, bits.is_valid());
-    if (!dtype || (writable && dtype != DType::kF32)) {
-      Reject(name, " is " + TypeNameOf(object, "of format '" + std::string(format) + "'") + ": " +
-                       (writable ? "allowed is float32" : kAllowed));
-    }
-    array.view_ = ViewOfBuffer(owner->buffer, *dtype, name);
-    array.owner_ = std::move(owner);
-    CheckShape(name, array.view_);
-    return array;
+    owner = Take(managed);
+    return OfTensor(object, name, writable, managed->tensor, (managed->flags & kDlReadOnly) != 0, std::move(owner));
   }
   if (!nb::hasattr(object, "__dlpack__") || !nb::hasattr(object, "__dlpack_device__")) {
     Reject(name, " is a " + TextOf(object.type().attr("__name__")) +
                      ": allowed is an array with the buffer protocol or __dlpack__");
   }
+  RequireNotNegated(object, name);
   const DlDevice device = DeviceOfExporter(object, name);
   const Device where = DeviceOfDlpack(name, device);
   const nb::object capsule = ExportDlpack(object, name, device);
@@ -197,39 +226,68 @@ Array Array::Import(nb::handle object, std::string_view name, bool writable) {
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor") != 0) {
     auto* managed = static_cast<DlManaged*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
     PyCapsule_SetName(capsule.ptr(), "used_dltensor");
-    array.owner_ = Take(managed);
+    owner = Take(managed);
     tensor = &managed->tensor;
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
     auto* managed = static_cast<DlManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
     if (managed->major != 1) Reject(name, ": its DLPack version is " + std::to_string(managed->major));
     PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
-    array.owner_ = Take(managed);
+    owner = Take(managed);
     tensor = &managed->tensor;
     read_only = (managed->flags & kDlReadOnly) != 0;
   } else {
     Reject(name, ": __dlpack__ gave no tensor");
   }
   if (DeviceOfDlpack(name, tensor->device) != where) Reject(name, ": its tensor is on another device than it says");
-  const std::optional<DType> dtype = TypeOfDlpack(tensor->dtype);
+  return OfTensor(object, name, writable, *tensor, read_only, std::move(owner));
+}
+
+Array Array::OfBuffer(nb::handle object, std::string_view name, bool writable) {
+  Array array;
+  const nb::object bits = BitsOfBfloat16(object);
+  auto owner = std::make_shared<BufferOwner>();
+  const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+  if (PyObject_GetBuffer(bits.is_valid() ? bits.ptr() : object.ptr(), &owner->buffer, flags) != 0) {
+    nb::python_error error;
+    owner->buffer = {};
+    Reject(name, ": " + TextOf(nb::borrow(error.value())));
+  }
+  const std::string_view format = owner->buffer.format == nullptr ? "B" : owner->buffer.format;
+  const std::optional<DType> dtype = TypeOfFormat(format, bits.is_valid());
   if (!dtype || (writable && dtype != DType::kF32)) {
-    Reject(name, " is " + TypeNameOf(object, NameOfDlpack(tensor->dtype)) + ": " +
+    Reject(name, " is " + TypeNameOf(object, "of format '" + std::string(format) + "'") + ": " +
+                     (writable ? "allowed is float32" : kAllowed));
+  }
+  array.view_ = ViewOfBuffer(owner->buffer, *dtype, name);
+  array.owner_ = std::move(owner);
+  CheckShape(name, array.view_);
+  return array;
+}
+
+Array Array::OfTensor(nb::handle object, std::string_view name, bool writable, const DlTensor& tensor, bool read_only,
+                      std::shared_ptr<void> owner) {
+  Array array;
+  array.owner_ = std::move(owner);
+  const std::optional<DType> dtype = TypeOfDlpack(tensor.dtype);
+  if (!dtype || (writable && dtype != DType::kF32)) {
+    Reject(name, " is " + TypeNameOf(object, NameOfDlpack(tensor.dtype)) + ": " +
                      (writable ? "allowed is float32" : kAllowed));
   }
   if (writable && read_only) Reject(name, " is read-only");
-  if (tensor->ndim < 0 || tensor->ndim > TensorView::kMaxRank) {
-    Reject(name, " has " + std::to_string(tensor->ndim) + " dimensions: allowed is 2 or 3");
+  if (tensor.ndim < 0 || tensor.ndim > TensorView::kMaxRank) {
+    Reject(name, " has " + std::to_string(tensor.ndim) + " dimensions: allowed is 2 or 3");
   }
   TensorView& view = array.view_;
-  view.data = static_cast<char*>(tensor->data) + tensor->byte_offset;
+  view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   view.dtype = *dtype;
-  view.device = where;
-  view.rank = tensor->ndim;
+  view.device = DeviceOfDlpack(name, tensor.device);
+  view.rank = tensor.ndim;
   int64_t dense = 1;
-  for (int i = tensor->ndim - 1; i >= 0; --i) {
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
     const auto axis = static_cast<size_t>(i);
-    view.shape[axis] = tensor->shape[i];
-    view.stride[axis] = tensor->strides == nullptr ? dense : tensor->strides[i];
-    dense *= tensor->shape[i];
+    view.shape[axis] = tensor.shape[i];
+    view.stride[axis] = tensor.strides == nullptr ? dense : tensor.strides[i];
+    dense *= tensor.shape[i];
   }
   CheckShape(name, view);
   return array;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "kernels/base/tensor_view.h"
 
 namespace stoch::python {
+
+struct DlTensor;
 
 // An array of somebody else, and what keeps its memory alive. Threads: made and destroyed with the GIL held; the view
 // may be read without it.
@@ -32,6 +35,11 @@ class Array {
   bool on_cpu() const { return view_.device.kind == DeviceKind::kCpu; }
 
  private:
+  static Array OfBuffer(nanobind::handle object, std::string_view name, bool writable);
+  // `object` is what messages are about, `owner` gives the tensor back.
+  static Array OfTensor(nanobind::handle object, std::string_view name, bool writable, const DlTensor& tensor,
+                        bool read_only, std::shared_ptr<void> owner);
+
   TensorView view_;
   std::shared_ptr<void> owner_;
 };
@@ -39,6 +47,10 @@ class Array {
 // F32 values of a host view of any strides and type, dense and row-major: the view itself where it is that already.
 // Bits: exact.
 TensorView WidenHost(const TensorView& view, std::vector<float>* storage);
+
+// The stream that an object's library works on now, on a CUDA device, where the library says so without a call of Python.
+// Requires: the GIL is held.
+std::optional<uintptr_t> CurrentStream(nanobind::handle object, int ordinal);
 
 // "cpu", "cuda:1".
 std::string PlaceName(const Device& device);

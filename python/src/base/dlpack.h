@@ -55,4 +55,16 @@ struct DlManagedVersioned {
 };
 inline constexpr uint64_t kDlReadOnly = 1;
 
+// What the capsule "dlpack_exchange_api" of a type holds, its attribute __dlpack_c_exchange_api__ (DLPack 1.3): functions
+// of the library that export an object without a call of Python. They return 0, or -1 with an error of Python.
+struct DlExchange {
+  uint32_t major, minor;
+  DlExchange* previous;
+  int (*allocate)(DlTensor*, DlManagedVersioned**, void*, void (*)(void*, const char*, const char*));
+  int (*export_managed)(void* object, DlManagedVersioned** out);  // orders nothing
+  int (*import_managed)(DlManagedVersioned*, void** object);
+  int (*export_view)(void* object, DlTensor* out);
+  int (*current_stream)(int32_t device_type, int32_t device_index, void** out);
+};
+
 }  // namespace stoch::python

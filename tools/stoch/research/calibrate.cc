@@ -9,7 +9,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/research/calibrate/calibrate_lengths.h"
@@ -18,6 +17,7 @@
 #include "engine/research/calibrate/mp_table.h"
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
+#include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/safetensors_writer.h"
 #include "loader/file.h"
 #include "loader/sha256.h"
@@ -49,7 +49,7 @@ struct Inputs {
   std::vector<int32_t> ids;
 
   std::map<std::string, std::string> Origin(const Options& options) const {
-    const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    const int threads = UsableThreads();
     const std::string version = VersionText();
     return {{"command", "stoch calibrate " + options.kind},
             {"version", version.substr(0, version.find('\n'))},
@@ -64,6 +64,7 @@ void RunScales(const Options& options, const Inputs& inputs) {
   ScaleCalibration calibration = options.scales;
   calibration.ctx = options.windows.ctx;
   calibration.windows = options.windows.count;
+  calibration.threads = options.windows.threads;
   calibration.method = options.kind == "awq" ? ScaleMethod::kAwq : ScaleMethod::kSmoothQuant;
   const auto scales = CalibrateScales(calibration, Open(options.device), options.model.model, inputs.ids);
   std::vector<SafetensorsSpec> specs;
@@ -98,9 +99,13 @@ void RunLengths(const Options& options, const Inputs& inputs) {
   const std::shared_ptr<Backend> backend = Open(options.device);
   if (options.weights == "measured") {
     calibration.weights = MeasureErrorWeights(calibration, backend, options.model.model, inputs.ids);
+  } else if (options.weights == "divergence") {
+    calibration.divergence_length = DivergenceLength(calibration);
+    calibration.divergences = MeasureDivergences(calibration, calibration.divergence_length, options.out + ".base",
+                                                 backend, options.model.model, inputs.ids);
   } else if (options.weights != "uniform") {
     if (!options.weights.ends_with(".json")) {
-      throw InvalidInput("--weights " + options.weights + ": allowed is uniform, measured, FILE.json");
+      throw InvalidInput("--weights " + options.weights + ": allowed is uniform, measured, divergence, FILE.json");
     }
     constexpr int64_t kMaxBytes = int64_t{1} << 20;
     calibration.weights =
@@ -172,7 +177,9 @@ ExitCode Run(const CLI::App& command, const Options& options) {
   if (tokenizer == nullptr) throw InvalidInput(inputs.files.name + ": has no tokenizer; give --tokenizer DIR");
   inputs.text = ReadWholeFile(options.file);
   inputs.ids = tokenizer->Encode(inputs.text, {});
-  kind->run(options, inputs);
+  Options with = options;
+  with.windows.threads = options.device.threads > 0 ? options.device.threads : UsableThreads();
+  kind->run(with, inputs);
   return kDone;
 }
 
@@ -185,7 +192,8 @@ void AddLengthOptions(CLI::App& command, Options* options) {
   command.add_flag("--chunks", lengths.chunks, "mp: linears have a length for each (row, chunk), not for each row");
   command.add_option("--layer-buckets", lengths.layer_buckets, "mp: layers are divided into so many groups")
       ->capture_default_str();
-  command.add_option("--weights", options->weights, "mp: of errors: uniform, measured, or a file {op: number}")
+  command
+      .add_option("--weights", options->weights, "mp: of errors: uniform, measured, divergence, or a file {op: number}")
       ->capture_default_str();
   command.add_option("--metric", lengths.metric, "mp: of rows: amax, l2, crest")->capture_default_str();
   command.add_option("--sign", lengths.sign, "mp: 1, or -1: large metrics get short streams")->capture_default_str();

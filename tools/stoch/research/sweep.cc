@@ -145,19 +145,20 @@ CommandBody AddSweep(CLI::App& command) {
   std::string metrics;
   for (const auto& [name, help] : SweepMetrics()) metrics += (metrics.empty() ? "" : ", ") + name + " (" + help + ")";
   command.description("Many configurations of one model over one text: a row each, resumable and divisible");
-  command.footer(fmt::format(
-      "The plan: {{\"model\", \"text\", \"max_windows\", \"ctx\", \"array\": \"R,C,K\", \"energy\": FILE, \"base\": "
-      "SETTINGS, \"grid\": {{NAME: "
-      "[values]}}, \"runs\": [SETTINGS], \"files\": {{\"mp\", \"smooth\", \"mask\"}}, \"metrics\"}}; "
-      "SETTINGS as --sc takes "
-      "them, fp32, fp16, mp=FILE, mp_normalise=, smooth=, mask=, mask_bits=, and series=NAME for plots.\n"
-      "Metrics: {}.\n"
-      "Examples:\n"
-      "  stoch sweep plan.json -o out.jsonl\n"
-      "  stoch sweep plan.json -o out.jsonl --resume --tsv --plot x=mac_avg_stoc_len,y=ppl\n"
-      "  stoch sweep plan.json -o part0.jsonl --shard 0/2\n"
-      "  stoch sweep --merge part0.jsonl part1.jsonl -o out.jsonl",
-      metrics));
+  command.footer(
+      fmt::format("The plan: {{\"model\", \"text\", \"tokenizer\", \"max_windows\", \"ctx\", \"array\": \"R,C,K\", "
+                  "\"energy\": FILE, \"base\": "
+                  "SETTINGS, \"grid\": {{NAME: "
+                  "[values]}}, \"runs\": [SETTINGS], \"files\": {{\"mp\", \"smooth\", \"mask\"}}, \"metrics\"}}; "
+                  "SETTINGS as --sc takes "
+                  "them, fp32, fp16, mp=FILE, mp_normalise=, smooth=, mask=, mask_bits=, and series=NAME for plots.\n"
+                  "Metrics: {}.\n"
+                  "Examples:\n"
+                  "  stoch sweep plan.json -o out.jsonl\n"
+                  "  stoch sweep plan.json -o out.jsonl --resume --tsv --plot x=mac_avg_stoc_len,y=ppl\n"
+                  "  stoch sweep plan.json -o part0.jsonl --shard 0/2\n"
+                  "  stoch sweep --merge part0.jsonl part1.jsonl -o out.jsonl",
+                  metrics));
   auto options = std::make_shared<Options>();
   command.add_option("plan", options->file, "The plan (JSON)");
   command.add_option("-o,--output", options->out, "The rows (JSON lines)")->required();

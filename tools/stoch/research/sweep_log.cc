@@ -14,6 +14,7 @@
 
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
+#include "loader/quote.h"
 #include "tools/stoch/output.h"
 
 namespace stoch::cli {
@@ -38,6 +39,12 @@ void WriteAll(int file, const std::string& text, const std::string& path) {
     }
   }
   if (fsync(file) != 0 && errno != EINVAL) Fail(path, "cannot be written");  // EINVAL: a pipe or device
+}
+
+// For messages.
+std::string ShortKey(const std::string& key) {
+  constexpr size_t kDigits = 16;
+  return Quoted(key.substr(0, kDigits)) + "...";
 }
 
 struct Line {
@@ -101,9 +108,9 @@ void SweepLog::Read() {
     const auto i = static_cast<size_t>(found - keys_.begin());
     const std::string where = path_ + ": line " + std::to_string(lines_.size() + 1);
     if (found == keys_.end()) {
-      throw InvalidInput(where + ": key " + line.key.substr(0, 16) + "... is of another sweep, version or shard");
+      throw InvalidInput(where + ": key " + ShortKey(line.key) + " is of another sweep, version or shard");
     }
-    if (lines_.contains(i)) throw InvalidInput(where + ": key " + line.key.substr(0, 16) + "... is there twice");
+    if (lines_.contains(i)) throw InvalidInput(where + ": key " + ShortKey(line.key) + " is there twice");
     in_order = in_order && (lines_.empty() || lines_.rbegin()->first < i);
     if (line.failed) failed_.insert(i);
     lines_.emplace(i, std::move(line.text));
@@ -161,7 +168,7 @@ std::string MergeShards(const std::vector<std::string>& names, const std::vector
     if (whole != texts[i].size()) throw InvalidInput(names[i] + ": ends in a torn line: resume that shard first");
     for (const Line& line : shards.back()) {
       if (!keys.insert(line.key).second) {
-        throw InvalidInput(names[i] + ": key " + line.key.substr(0, 16) + "... is in two shards");
+        throw InvalidInput(names[i] + ": key " + ShortKey(line.key) + " is in two shards");
       }
     }
     total += shards.back().size();

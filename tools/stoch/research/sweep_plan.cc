@@ -97,6 +97,7 @@ std::string KeyOf(const SweepFile& file, const SweepPlan& plan, const PlannedRun
                         {"ctx", plan.ctx},
                         {"metrics", plan.metrics}};
   if (!file.array.empty()) key["array"] = file.array;
+  if (!file.tokenizer.empty()) key["ids"] = Sha256Hex(nlohmann::json(plan.ids).dump());
   if (!energy_sha.empty()) key["files"]["energy"] = energy_sha;
   return Sha256Hex(key.dump());
 }
@@ -146,8 +147,8 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
   }
   const ModelFiles files = OpenModelFiles(file.model);
   plan.model_name = files.name;
-  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer({file.model, "", 0}, files);
-  if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer");
+  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer({file.model, file.tokenizer, 0}, files);
+  if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer: give tokenizer = \"FOLDER\"");
   const std::string text = ReadWholeFile(file.text);
   plan.ids = tokenizer->Encode(text, {});
   const int64_t longest = files.config.max_position_embeddings;
