@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "loader/bounded_json.h"
 #include "loader/config/config_keys.h"
@@ -39,7 +40,8 @@ constexpr std::string_view kMeaningless[] = {
     "num_return_sequences", "pad_token_id", "unk_token_id", "sep_token_id", "decoder_start_token_id", "eos_token",
     "bos_token", "pad_token", "id2label", "label2id", "num_labels", "return_dict", "use_return_dict",
     "output_attentions", "output_hidden_states", "chunk_size_feed_forward", "tokenizer_padding_side",
-    "tokenizer_model_max_length", "tf_legacy_loss", "max_window_layers", "sliding_window", "use_sliding_window",
+    "tokenizer_model_max_length", "tf_legacy_loss", "is_llama_config", "transformers.js_config", "use_flash_attn",
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "max_window_layers", "sliding_window", "use_sliding_window",
 };
 // clang-format on
 
@@ -132,6 +134,19 @@ void ParseBiases(const ConfigKeys& keys, DecoderConfig* config) {
   set(BlockGroup::kO, attention);
   set(BlockGroup::kGateUp, mlp);
   set(BlockGroup::kDown, mlp);
+}
+
+// Keys of some checkpoints that repeat what the family is, or would make another decoder of it.
+void CheckRepeated(const ConfigKeys& keys, const DecoderConfig& config) {
+  const std::pair<const char*, bool> repeated[] = {
+      {"qkv_bias", config.HasBias(BlockGroup::kQkv)},
+      {"use_qk_norm", VectorOf(*config.architecture, VectorId::kQNorm) != nullptr},
+      {"is_causal", true}};
+  for (const auto& [key, value] : repeated) {
+    if (keys.Boolean(key, value) == value) continue;
+    keys.Fail(std::string(key) + ": expected " + (value ? "true" : "false") +
+              " for this model_type, got the other; it needs a decoder of that kind");
+  }
 }
 
 // The sliding windows that layer_types names; nothing where it is absent.
@@ -248,6 +263,7 @@ DecoderConfig ParseDecoderConfig(std::string_view config_json, std::string_view 
   ParseSizes(keys, &config);
   ParseRope(keys, &config);
   ParseBiases(keys, &config);
+  CheckRepeated(keys, config);
   ParseWindows(keys, &config);
   ParseExperts(keys, &config);
   config.rms_norm_eps = keys.Number("rms_norm_eps", 0, 1, 1e-6);

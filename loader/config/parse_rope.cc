@@ -94,7 +94,8 @@ struct Rope {
 
 Rope ParseObject(const ConfigKeys& rope, const DecoderConfig& config) {
   const Rope result{rope.Number("rope_theta", 0, kMaxTheta, config.rope_theta), ParseScaling(rope, config)};
-  rope.RefuseOthers({});
+  constexpr std::string_view kMeaningless[] = {"finetuned"};  // whether the weights were trained with the scaling
+  rope.RefuseOthers(kMeaningless);
   return result;
 }
 

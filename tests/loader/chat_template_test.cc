@@ -113,6 +113,22 @@ TEST(ChatTemplate, Llama3) {
   EXPECT_EQ(ChatStopIds(*tokenizer, ChatFormat::kLlama3), (Ids{kEnd, kEot}));
 }
 
+TEST(ChatTemplate, LlamasMayEndAfterTheLastMessage) {
+  const ChatOptions after = {.add_generation_prompt = false};
+  const std::vector<ChatMessage> messages = {{"user", "he"}, {"assistant", "hell"}};
+  const std::string said =
+      "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nhe<|eot_id|><|start_header_id|>assistant"
+      "<|end_header_id|>\n\nhell<|eot_id|>";
+  const std::string next = "<|start_header_id|>assistant<|end_header_id|>\n\n";
+  const auto first = Llama3(kLlama3Template);
+  EXPECT_EQ(RenderChat(*first, ChatFormat::kLlama3, messages, after), said + next);
+  const auto later = Llama3(std::string("{% if add_generation_prompt %}{% endif %}") + kLlama3Template);
+  EXPECT_EQ(RenderChat(*later, ChatFormat::kLlama3, messages, after), said);
+  EXPECT_EQ(RenderChat(*later, ChatFormat::kLlama3, messages), said + next);
+  const auto llama2 = WithTemplate(Llama2Json(nullptr), kLlama2Template, "<s>", "</s>");
+  EXPECT_EQ(RenderChat(*llama2, ChatFormat::kLlama2, messages, after), "<s>[INST] he [/INST] hell </s>");
+}
+
 TEST(ChatTemplate, LineEndsMayStandInTheTemplateAsTheyAre) {
   const auto plain = [](const char* source) { return std::regex_replace(source, std::regex("\\\\n"), "\n"); };
   EXPECT_EQ(DetectChatFormat(*Llama3(plain(kLlama2Template))), ChatFormat::kLlama2);

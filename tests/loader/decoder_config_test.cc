@@ -287,12 +287,23 @@ TEST(DecoderConfig, KeysOfUnknownMeaningAreRefused) {
   ExpectRefused(With("is_causal_not", true), {"\"is_causal_not\"", "got true"});
   ExpectRefused(With("num_experts", 8), {"\"num_experts\"", "got 8"});  // Llama has none
   ExpectRefused(With("note", std::string(100, 'x')), {"\"note\"", "got a string"});
+  // What a family is anyway may be said, what it is not is refused; false would pass as a feature that is off.
+  json coder = Family("qwen3_moe");
+  coder["num_attention_heads"] = 4;
+  coder["qkv_bias"] = false;
+  coder["use_qk_norm"] = true;
+  coder["is_causal"] = true;
+  EXPECT_NO_THROW(Parse(coder));
+  ExpectRefused(With("use_qk_norm", true), {"use_qk_norm", "expected false", "decoder of that kind"});
+  ExpectRefused(With("qkv_bias", true), {"qkv_bias", "expected false"});
+  ExpectRefused(With("is_causal", false), {"is_causal", "expected true"});
   // What is off or empty, names for people, and keys of training and tools.
   for (const json& off : {json(nullptr), json(false), json(0), json(0.0), json(""), json::array(), json::object()}) {
     EXPECT_NO_THROW(Parse(With("some_feature", off))) << off;
   }
-  for (const char* key : {"_name_or_path", "_attn_implementation_autoset", "transformers_version", "attention_dropout",
-                          "router_aux_loss_coef", "sliding_window", "max_window_layers", "unsloth_version"}) {
+  for (const char* key :
+       {"_name_or_path", "_attn_implementation_autoset", "transformers_version", "attention_dropout",
+        "router_aux_loss_coef", "is_llama_config", "sliding_window", "max_window_layers", "unsloth_version"}) {
     EXPECT_NO_THROW(Parse(With(key, 0.5))) << key;
   }
   const json linear = {{"rope_type", "linear"}, {"factor", 2.0}};
@@ -306,6 +317,7 @@ TEST(DecoderConfig, KeysOfUnknownMeaningAreRefused) {
   ExpectRefused(With("rope_parameters", rope("full_attention", {{"rope_theta", 1e6}})), {"\"full_attention\""});
   ExpectRefused(With("rope_scaling", rope("type", "yarn")), {"rope_type", "expected the \"yarn\" of type"});
   EXPECT_EQ(Parse(With("rope_scaling", rope("rope_theta", 5000))).rope_theta, 5000);
+  EXPECT_NO_THROW(Parse(With("rope_scaling", rope("finetuned", true))));
 }
 
 TEST(DecoderConfig, RopeScalingsOfTheFamilies) {

@@ -83,7 +83,9 @@ TEST(HostileFolder, BrokenGenerationConfig) {
 TEST(HostileFolder, NoWeights) {
   const TempDir folder;
   WriteTinyModel(folder.path(), {});
-  fs::remove(folder / "model.safetensors");
+  fs::rename(folder / "model.safetensors", folder / "pytorch_model.bin");
+  ExpectRefused(folder.path(), {"expected model.safetensors", "got pytorch_model.bin", "converted to safetensors"});
+  fs::remove(folder / "pytorch_model.bin");
   ExpectRefused(folder.path(), {"expected model.safetensors or model.safetensors.index.json", "got neither"});
 }
 
@@ -118,7 +120,7 @@ TEST(HostileFolder, MissingEmbeddings) {
     return [name](auto& tensors) { std::erase_if(tensors, [&](auto& tensor) { return tensor.name == name; }); };
   };
   // Without tying, one cannot stand for the other.
-  ExpectEditRefused(drop("lm_head.weight"), {"\"lm_head.weight\" is missing"});
+  ExpectEditRefused(drop("lm_head.weight"), {"\"lm_head.weight\" is missing", "says tie_word_embeddings: true"});
   ExpectEditRefused(drop("model.embed_tokens.weight"), {"\"model.embed_tokens.weight\" is missing"});
   TinyModel tied;
   tied.config.tie_word_embeddings = true;

@@ -28,7 +28,8 @@ void CheckRoles(const std::vector<ChatMessage>& messages) {
   }
 }
 
-PromptBuilder WriteLlama2(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages) {
+PromptBuilder WriteLlama2(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                          const ChatOptions& options) {
   const int32_t bos = RequireBos(tokenizer, ChatFormat::kLlama2);
   const std::vector<int32_t> eos = tokenizer.eos_ids();
   if (eos.empty()) throw InvalidInput("the Llama-2 chat format needs an EOS token, which the tokenizer does not have");
@@ -52,7 +53,7 @@ PromptBuilder WriteLlama2(const Tokenizer& tokenizer, const std::vector<ChatMess
       prompt.Token(eos.front());
     }
   }
-  if (messages.back().role != "user") {
+  if (options.add_generation_prompt && messages.back().role != "user") {
     throw InvalidInput("messages: a Llama-2 conversation ends with a user message, got " + messages.back().role);
   }
   return prompt;
@@ -105,7 +106,8 @@ PromptBuilder WriteLlama3(const Tokenizer& tokenizer, ChatFormat format, const s
     prompt.Text(StripLikePython(messages[i].content));
     prompt.Token(eot);
   }
-  header("assistant");
+  // Llama-3's first template asks the assistant to speak in any case.
+  if (options.add_generation_prompt || !Has(tokenizer.chat_template(), "add_generation_prompt")) header("assistant");
   return prompt;
 }
 
@@ -223,13 +225,8 @@ PromptBuilder WriteZephyr(const Tokenizer& tokenizer, const std::vector<ChatMess
 PromptBuilder Write(const Tokenizer& tokenizer, ChatFormat format, const std::vector<ChatMessage>& messages,
                     const ChatOptions& options) {
   CheckRoles(messages);
-  const bool llama = format == ChatFormat::kLlama2 || format == ChatFormat::kLlama3 || format == ChatFormat::kLlama31;
-  if (llama && !options.add_generation_prompt) {
-    throw InvalidInput("add_generation_prompt: expected true in the " + std::string(ChatFormatName(format)) +
-                       " chat format, got false");
-  }
   switch (format) {
-    case ChatFormat::kLlama2: return WriteLlama2(tokenizer, messages);
+    case ChatFormat::kLlama2: return WriteLlama2(tokenizer, messages, options);
     case ChatFormat::kLlama3:
     case ChatFormat::kLlama31: return WriteLlama3(tokenizer, format, messages, options);
     case ChatFormat::kChatMl:

@@ -69,7 +69,7 @@ std::string ChatDate(const Tokenizer& tokenizer, ChatFormat format, const ChatOp
 // message stay text, so no message can pretend to be another one.
 // Errors: InvalidInput for an unknown role or an order the format does not allow (messages counted from 0), or a
 //         tokenizer without the format's tokens.
-// add_generation_prompt false is for formats that know it: with the Llama formats it is InvalidInput.
+// add_generation_prompt false changes nothing where the template does not know it (Mistral, the first of Llama-3).
 // Source: chat_template of meta-llama/Llama-2-7b-chat-hf, Meta-Llama-3-8B-Instruct, Llama-3.1-8B-Instruct and
 //         Llama-3.2-1B-Instruct; ChatML as in openai/openai-python, chatml.md; Qwen/Qwen2-7B-Instruct,
 //         Qwen2.5-7B-Instruct and Qwen3-8B; mistralai/Mistral-7B-Instruct-v0.2 (older and newer), Mistral-7B-Instruct-v0.3 and
