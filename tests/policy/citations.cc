@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every document that a file cites exists.
+// Every document that a file cites exists, and every source that a comment names.
+
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <cctype>
@@ -47,6 +49,7 @@ class Tree {
   Tree(const std::vector<SourceFile>& files, const std::vector<std::string>& paths) {
     for (const std::string& path : paths) {
       known_.insert(path);
+      if (IsSource(path)) sources_.push_back("/" + path);
       for (size_t at = path.find('/'); at != std::string::npos; at = path.find('/', at + 1)) {
         known_.insert(path.substr(0, at));
       }
@@ -54,6 +57,13 @@ class Tree {
     for (const SourceFile& file : files) {
       if (EndsWith(file.path, ".md")) anchors_[file.path] = Anchors(file.text);
     }
+  }
+
+  // Whether a source's path ends with `name`, in which '*' stands for anything.
+  bool HasSource(const std::string& name) const {
+    return std::any_of(sources_.begin(), sources_.end(), [pattern = "*/" + name](const std::string& path) {
+      return fnmatch(pattern.c_str(), path.c_str(), 0) == 0;
+    });
   }
 
   // What is wrong with a citation of `path`, a file or folder, and of `anchor` in it; "" if nothing.
@@ -67,6 +77,7 @@ class Tree {
 
  private:
   std::set<std::string> known_;
+  std::vector<std::string> sources_;  // with '/' in front
   std::map<std::string, std::set<std::string>> anchors_;
 };
 
@@ -86,6 +97,22 @@ void Check(const Tree& tree, const std::regex& pattern, const std::vector<std::s
   }
 }
 
+// Sources that a comment names: any .cc, .cu and .cuh, and headers with their folder.
+void CheckNamedSources(const Tree& tree, const std::string& line, const std::string& where,
+                       std::vector<std::string>* found) {
+  static const std::regex source(
+      R"((?:^|[^\w./*-])((?:[\w*]+/)*[\w*]+\.(?:cc|cuh?)|(?:bench|engine|kernels|loader|models|tests|tools)/[\w/*]+\.h)\b)");
+  const size_t begin = line.find("//");
+  if (begin == std::string::npos) return;
+  const auto has = [&](const char* ending) { return line.find(ending, begin) != std::string::npos; };
+  if (!has(".cc") && !has(".cu") && !has(".h")) return;
+  for (auto it = std::sregex_iterator(line.begin() + static_cast<int64_t>(begin), line.end(), source);
+       it != std::sregex_iterator(); ++it) {
+    const std::string name = (*it)[1].str();
+    if (!tree.HasSource(name)) found->push_back(where + ": " + name + " is not there");
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, const std::vector<std::string>& paths) {
@@ -93,6 +120,8 @@ std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, co
   static const std::regex link(R"(\]\(([^)#\s]*)(?:#([^)\s]+))?\))");
   static const std::regex named(
       R"(`((?:bench|demo|docs|engine|examples|kernels|loader|models|tests|tools|\.ci|\.github)/[\w./-]*)`)");
+  // Of a source by its name alone, as READMEs have it; capitals stand for a name.
+  static const std::regex short_name(R"(`([a-z0-9_*]+\.(?:\*|cc|cuh?|h))`)");
   const Tree tree(files, paths);
   std::vector<std::string> found;
   for (const SourceFile& file : files) {
@@ -106,6 +135,7 @@ std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, co
       if (line.find("shared/spec") != std::string::npos) found.push_back(where + ": shared/spec is not in this tree");
       if (!markdown) {
         if (line.find("docs/") != std::string::npos) Check(tree, document, {""}, line, where, &found);
+        if (IsSource(file.path)) CheckNamedSources(tree, line, where, &found);
         continue;
       }
       if (line.find_first_of("](`") == std::string::npos) continue;
@@ -115,6 +145,10 @@ std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, co
       for (size_t at = own.find("](#"); at != std::string::npos; at = own.find("](#", at + 1)) own.insert(at + 2, name);
       Check(tree, link, {folder}, own, where, &found);
       if (file.path.rfind("bench/", 0) != 0) Check(tree, named, {"", folder}, line, where, &found);
+      for (auto it = std::sregex_iterator(line.begin(), line.end(), short_name); it != std::sregex_iterator(); ++it) {
+        const std::string source = (*it)[1].str();
+        if (!tree.HasSource(source)) found.push_back(where + ": " + source + " is not there");
+      }
     }
   }
   return found;

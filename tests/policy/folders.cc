@@ -91,10 +91,12 @@ std::vector<std::string> CheckFolderCycles(const std::vector<SourceFile>& files)
 
 std::vector<std::string> CheckFolderSizes(const std::vector<SourceFile>& files) {
   std::map<std::string, size_t> sizes;
-  for (const SourceFile& file : files) ++sizes[file.path.substr(0, file.path.rfind('/'))];
+  for (const SourceFile& file : files) {
+    const size_t slash = file.path.rfind('/');
+    ++sizes[slash == std::string::npos ? "." : file.path.substr(0, slash)];
+  }
   std::vector<std::string> found;
-  for (const auto& [folder, names] : Sources(files)) {
-    const size_t size = sizes.at(folder);
+  for (const auto& [folder, size] : sizes) {
     if (size <= kMaxFiles || folder == "kernels/cpu") continue;
     found.push_back(folder + ":0: has " + std::to_string(size) + " files, more than " + std::to_string(kMaxFiles));
   }
@@ -124,6 +126,11 @@ std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files) {
   std::vector<std::string> found;
   for (const auto& [folder, names] : Sources(files)) {
     if (readmes.count(folder + "/README.md") == 0) found.push_back(folder + ":0: has no README.md");
+  }
+  // A formatter of code that is given Markdown leaves "#engine / serve".
+  for (const SourceFile& file : files) {
+    const bool markdown = file.path.size() > 3 && file.path.compare(file.path.size() - 3, 3, ".md") == 0;
+    if (markdown && file.text.rfind("# ", 0) != 0) found.push_back(file.path + ":1: does not begin with a heading");
   }
   return found;
 }

@@ -169,6 +169,8 @@ TEST(FolderSizesRule, ThirtyFiles) {
   files.push_back({"engine/README.md", ""});
   EXPECT_EQ(CheckFolderSizes(files).size(), 1u);
   EXPECT_TRUE(CheckFolderSizes({files.begin() + 1, files.end()}).empty());
+  files.assign(31, {"bench/results/a.json", ""});
+  EXPECT_EQ(CheckFolderSizes(files).size(), 1u);
 }
 
 TEST(PrefixesRule, TenNamesAreAFolder) {
@@ -181,8 +183,36 @@ TEST(PrefixesRule, TenNamesAreAFolder) {
 }
 
 TEST(ReadmesRule, EveryFolderOfSources) {
-  EXPECT_TRUE(CheckReadmes({{"engine/a.cc", ""}, {"engine/README.md", ""}, {"demo/config.json", ""}}).empty());
-  EXPECT_EQ(CheckReadmes({{"engine/serve/a.cc", ""}, {"engine/README.md", ""}}).size(), 1u);
+  const SourceFile readme = {"engine/README.md", "# engine\n"};
+  EXPECT_TRUE(CheckReadmes({{"engine/a.cc", ""}, readme, {"demo/config.json", ""}}).empty());
+  EXPECT_EQ(CheckReadmes({{"engine/serve/a.cc", ""}, readme}).size(), 1u);
+  EXPECT_EQ(CheckReadmes({{"engine/README.md", "#engine\n"}}).size(), 1u);
+}
+
+TEST(ResultsRule, ARowForEveryFile) {
+  const std::vector<SourceFile> files = {{"bench/results/h200/a.json", "{}"}, {"bench/results/b.json", "{}"}};
+  const auto findings = [&](const std::string& rows) {
+    std::vector<SourceFile> all = files;
+    all.push_back({"bench/results/README.md", "# Results\n\n| file | commit |\n|---|---|\n" + rows});
+    return CheckResults(all).size();
+  };
+  EXPECT_EQ(findings("| `h200/a.json`, `b.json` | both, `x.json` | 0123abc |\n"), 0u);
+  EXPECT_EQ(findings("| `h200/a.json` | one | 0123abc, 4567def |\n| `b.json` | two | in the file |\n"), 0u);
+  EXPECT_EQ(findings("| `h200/a.json` | one | 0123abc |\n"), 1u);
+  EXPECT_EQ(findings("| `h200/a.json`, `b.json`, `c.json` | three | 0123abc |\n"), 1u);
+  EXPECT_EQ(findings("| `h200/a.json`, `b.json` | both | an edited tree |\n"), 1u);
+}
+
+TEST(WorkflowsRule, EveryStepIsAScript) {
+  const auto findings = [](const std::string& step) {
+    return CheckWorkflows({{"tools/test", ""}, {".github/workflows/ci.yml", "    steps:\n      - " + step + "\n"}})
+        .size();
+  };
+  EXPECT_EQ(findings("uses: actions/checkout@v4"), 0u);
+  EXPECT_EQ(findings("run: tools/test --preset ci"), 0u);
+  EXPECT_EQ(findings("run: tools/none"), 1u);
+  EXPECT_EQ(findings("run: tools/test && rm -rf build"), 1u);
+  EXPECT_EQ(findings("run: |"), 1u);
 }
 
 TEST(ForwardingRule, EveryVirtualFunction) {
@@ -230,6 +260,12 @@ TEST(CitationsRule, DocumentsLinksAndPathsExist) {
   EXPECT_EQ(findings("README.md", "[a](docs/a.md#other)"), 1u);
   EXPECT_EQ(findings("docs/a.md", "# Here\n[a](kernels/backend.h)"), 1u);
   EXPECT_EQ(findings("docs/b.md", "see `kernels/gone.h`"), 1u);
+  EXPECT_EQ(findings("docs/b.md", "`backend.h`, `b.*`, `NAME.cc`"), 0u);
+  EXPECT_EQ(findings("docs/b.md", "`gone.h`, `gone.*`"), 2u);
+
+  EXPECT_EQ(findings("engine/b.h", "// As b.cc, engine/b*.cc, kernels/backend.h and src/other.h say."), 0u);
+  EXPECT_EQ(findings("engine/b.h", "int a;  // c.cc says why"), 1u);
+  EXPECT_EQ(findings("engine/b.h", "// kernels/gone.h, kernels/b.cc and c*.cu"), 3u);
 }
 
 struct NamedRule {
@@ -275,7 +311,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, Folders,
                                          NamedTreeRule{"Sizes", CheckFolderSizes},
                                          NamedTreeRule{"Prefixes", CheckPrefixes},
                                          NamedTreeRule{"Forwarding", CheckForwarding},
-                                         NamedTreeRule{"Readmes", CheckReadmes}),
+                                         NamedTreeRule{"Readmes", CheckReadmes}, NamedTreeRule{"Results", CheckResults},
+                                         NamedTreeRule{"Workflows", CheckWorkflows}),
                          [](const auto& rule) { return rule.param.name; });
 
 TEST(WholeTree, CitesOnlyWhatIsThere) {

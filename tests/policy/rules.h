@@ -36,8 +36,8 @@ std::vector<std::string> CheckLength(const SourceFile& file);
 // No function, its head included, has more than 150 lines.
 std::vector<std::string> CheckFunctions(const SourceFile& file);
 // Every document that a file cites exists: "docs/NAME.md" anywhere (with the heading behind '#', if there is one), the
-// targets of links in Markdown, and in Markdown outside bench/ the paths of this repository that stand in backticks.
-// `paths` is what ListTree says.
+// targets of links in Markdown, the names of sources in backticks there (outside bench/ all paths of this repository),
+// and the sources that comments of C++ and CUDA name. `paths` is what ListTree says.
 std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, const std::vector<std::string>& paths);
 // The field's words (docs/glossary.md): L2, pinned, SM, in flight, ..., not private ones for the same things.
 std::vector<std::string> CheckWords(const SourceFile& file);
@@ -59,15 +59,19 @@ using TreeRule = std::vector<std::string> (*)(const std::vector<SourceFile>& fil
 // The folders of sources include each other without a cycle; the finding is the shortest one, with an include for
 // each step. kernels/registry.cc stands apart: the one place that knows both what it opens and who asks.
 std::vector<std::string> CheckFolderCycles(const std::vector<SourceFile>& files);
-// No folder of sources but kernels/cpu has more than 30 files.
+// No folder but kernels/cpu has more than 30 files.
 std::vector<std::string> CheckFolderSizes(const std::vector<SourceFile>& files);
 // No ten names of a folder begin with the same word: that word is a folder.
 std::vector<std::string> CheckPrefixes(const std::vector<SourceFile>& files);
 // kernels/wrappers/forwarding_backend.h hands on every virtual function of kernels/backend.h: a default would not be the inner
 // backend's answer.
 std::vector<std::string> CheckForwarding(const std::vector<SourceFile>& files);
-// Every folder of sources has a README.md.
+// Every folder of sources has a README.md, and every Markdown file begins with a heading.
 std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);
+// Every step of a workflow in .github runs one script of this repository.
+std::vector<std::string> CheckWorkflows(const std::vector<SourceFile>& files);
+// Every file of bench/results has a row in the README.md there, whose last cell names the commit, and every row its files.
+std::vector<std::string> CheckResults(const std::vector<SourceFile>& files);
 
 // Whether it is C++ or CUDA, and the names in its #include "..." lines.
 bool IsSource(std::string_view path);
