@@ -31,7 +31,7 @@ class BlindBackend final : public ForwardingBackend {
   bool Observe(OpObserver* observer) override { return observer == nullptr; }
 };
 
-std::shared_ptr<Backend> Cpu() { return OpenBackend("cpu", {.threads = 2}, nullptr); }
+std::shared_ptr<Backend> Cpu() { return OpenBackend("cpu", {2, ""}, nullptr); }
 
 std::vector<int32_t> Ids(int64_t count) {
   std::vector<int32_t> ids;
@@ -164,7 +164,7 @@ TEST_P(CalibrateDevice, WritesTheFilesOfTheCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CalibrateDevice, testing::ValuesIn(OneOfEachBackend()),
-                         [](const auto& info) { return info.param.Name(); });
+                         [](const auto& backend) { return backend.param.Name(); });
 
 }  // namespace
 }  // namespace stoch::test
