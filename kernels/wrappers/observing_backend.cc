@@ -88,6 +88,7 @@ void ObservingBackend::Linear(const LinearCall& call) {
 
 void ObservingBackend::Attention(const AttentionCall& call) {
   if (observer_ != nullptr) {
+    if (RunApart(call)) return;
     const auto found = layouts_.find(call.pass);
     if (found == layouts_.end()) throw InvalidInput(SiteName(call.site) + ": its pass was uploaded elsewhere");
     const PassLayout& layout = found->second.layout;

@@ -156,7 +156,7 @@ std::vector<Layer> MakeLayers() {
       {"engine/gateway/", gateway + Patterns{"engine/ipc/", "engine/serve/*.h"}},
       {"engine/worker/", models + Patterns{"kernels/wrappers/", "engine/*.h", "engine/request/", "engine/ipc/"}},
       {"engine/research/energy/", models + Patterns{"engine/research/*.h"}},
-      {"engine/research/calibrate/", models + Patterns{"engine/*.h", "engine/research/*.h"}},
+      {"engine/research/calibrate/", models + Patterns{"kernels/wrappers/", "engine/*.h", "engine/research/*.h"}},
       {"engine/research/golden/", models + Patterns{"engine/research/*.h", "engine/research/calibrate/"}},
       {"engine/research/", models + Patterns{"engine/*.h", "engine/request/"}},
       {"engine/", models + Patterns{"engine/request/"}},
