@@ -94,7 +94,7 @@ TEST_F(SweepLogTest, ShardsAreInterleaved) {
   EXPECT_EQ(MergeShards(names, {text("ad"), text("be"), text("c")}), text("abcde"));
   EXPECT_EQ(MergeShards(names, {text("a"), text(""), text("")}), text("a"));
   ExpectInvalid([&] { MergeShards(names, {text("c"), text("ad"), text("be")}); }, {"0: has 1 rows of 5"});
-  ExpectInvalid([&] { MergeShards(names, {text("ad"), text("be"), text("b")}); }, {"2: key b", "two shards"});
+  ExpectInvalid([&] { MergeShards(names, {text("ad"), text("be"), text("b")}); }, {"2: key \"b\"", "two shards"});
   ExpectInvalid([&] { MergeShards(names, {text("ad"), text("be") + "{", text("c")}); }, {"1: ends in a torn line"});
 }
 

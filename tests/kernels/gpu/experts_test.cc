@@ -153,7 +153,9 @@ class CudaExperts : public testing::Test {
   }
 
   // wgmma, and room for the ring that feeds it: 99 KB have none.
-  bool HasTiles() const { return traits_.has_wgmma && traits_.max_shared_bytes > (160 << 10); }
+  bool HasTiles(const ScConfig& config) const {
+    return CanPrefillWgmma(traits_, MakeScTraits(*MakeScOperator(config)));
+  }
 
   std::unique_ptr<Backend> cpu_, cuda_;
   GpuTraits traits_;
@@ -179,7 +181,7 @@ TEST_F(CudaExperts, SlotsAloneAndInTiles) {
     for (const int64_t rows : {1, 5, 8, 9, 32, 300}) {
       for (const Choice choice : {Choice::kSpread, Choice::kOne}) {
         const Shape shape{8, 2, 200, 300, rows};
-        const bool tiles = HasTiles() && rows >= 32;
+        const bool tiles = HasTiles(config) && rows >= 32;
         EXPECT_EQ(PlanOf(config, shape, true).kernel, tiles ? ExpertKernel::kGrouped : ExpertKernel::kLookup) << rows;
         ExpectEqual(config, shape, choice);
       }
@@ -214,7 +216,7 @@ TEST_F(CudaExperts, SeveralLaunches) {
   config.chunk_d = 128;
   const Shape wide{64, 8, 72, 40, 60};
   const ExpertPlan tiles = PlanOf(config, wide, true);
-  if (HasTiles()) {
+  if (HasTiles(config)) {
     EXPECT_EQ(tiles.kernel, ExpertKernel::kGrouped);
     EXPECT_LT(tiles.tiles_at_once, tiles.max_tiles);
   }
@@ -239,7 +241,7 @@ TEST_F(CudaExperts, EveryOperator) {
     SCOPED_TRACE(Describe(config));
     const Shape shape{6, 2, 170, 70, 40};
     const ExpertKernel planned = PlanOf(config, shape, true).kernel;
-    const bool is_there = HasTiles() || kernel != ExpertKernel::kGrouped;
+    const bool is_there = HasTiles(config) || kernel != ExpertKernel::kGrouped;
     EXPECT_EQ(ExpertKernelName(is_there ? planned : kernel), ExpertKernelName(kernel));
     ExpectEqual(config, shape, Choice::kSpread);
     ExpectEqual(config, {6, 2, 170, 70, 3}, Choice::kSpread);
