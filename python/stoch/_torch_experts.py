@@ -14,7 +14,9 @@ from stoch._operators import Operators
 # Rows of the tensors that are matrices of an expert: its name among the engine's operators, tensor, and part of it.
 MATRICES = {"gate_proj": ("gate_up_proj", 0), "up_proj": ("gate_up_proj", 1), "down_proj": ("down_proj", 0)}
 # What transformers' use_experts_implementation says of the layout.
-_LAYOUT = {"has_gate": True, "has_bias": False, "has_post_expert_norm": False, "is_transposed": False, "is_concatenated": True}
+_LAYOUT = {"has_gate": True, "has_bias": False, "is_transposed": False, "is_concatenated": True}
+# The same of versions that have it; before, there is no such norm.
+_LATER = {"has_post_expert_norm": False}
 
 
 def is_experts(module: torch.nn.Module) -> bool:
@@ -22,7 +24,8 @@ def is_experts(module: torch.nn.Module) -> bool:
     tensors = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
     if not all(isinstance(tensor, torch.nn.Parameter) and tensor.dim() == 3 for tensor in tensors):
         return False
-    return hasattr(module, "_apply_gate") and all(getattr(module, name, None) is value for name, value in _LAYOUT.items())
+    known = all(getattr(module, name, None) is value for name, value in _LAYOUT.items())
+    return hasattr(module, "_apply_gate") and known and all(getattr(module, name, value) is value for name, value in _LATER.items())
 
 
 class Experts:
