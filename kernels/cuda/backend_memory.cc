@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What CudaBackend knows of its devices' memory: what is free and taken, buffers, copies.
-#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -14,12 +13,11 @@
 #include "kernels/cuda/base/ordinal.h"
 #include "kernels/cuda/runtime/bandwidth.h"
 #include "kernels/cuda/runtime/nvml_memory.h"
+#include "kernels/plan/context_bytes.h"
 
 namespace stoch::cuda {
 
 void CudaBackend::MeasureRuntime(PerDevice* entry, std::optional<int64_t> before) {
-  // Where nobody can be asked: the context of a driver of today.
-  constexpr int64_t kContextBytes = int64_t{540} << 20;
   // Code is loaded when a kernel is first launched, graphs come with batch sizes.
   constexpr int64_t kCodeBytes = int64_t{48} << 20;
   constexpr int64_t kGraphBytes = int64_t{16} << 20;
@@ -29,8 +27,7 @@ void CudaBackend::MeasureRuntime(PerDevice* entry, std::optional<int64_t> before
   DeviceGuard guard(device);
   const std::optional<int64_t> after = UsedDeviceBytes(OrdinalOf(device.index));
   const std::lock_guard lock(mutex);
-  const int64_t measured = before && after ? *after - *before : kContextBytes;
-  const int64_t context = contexts.try_emplace(OrdinalOf(device.index), std::max<int64_t>(0, measured)).first->second;
+  const int64_t context = contexts.try_emplace(OrdinalOf(device.index), ContextBytes(before, after)).first->second;
   entry->runtime_taken_bytes = context;
   entry->runtime_bytes = context + kCodeBytes + kGraphBytes;
 }
