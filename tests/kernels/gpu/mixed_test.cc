@@ -258,10 +258,12 @@ std::string ExpectedKernel(const Backend& cuda, const LinearCase& c, int64_t row
   const LinearSpec plain{Precision::kSc, MakeScOperator(Config(128))};
   const std::vector<int64_t> out_features{70, 33};
   // Stages of shorter streams fit less shared memory.
-  const bool wgmma = c.prompts && CanPrefillWgmma(cuda::ProbeGpu(0), MakeScTraits(*Longest(c.spec)), true);
+  const ScOperatorPtr longest = Longest(c.spec);
+  const bool wgmma = c.prompts && CanPrefillWgmma(cuda::ProbeGpu(0), MakeScTraits(*longest), true);
   // Their tables take 128 KB of shared memory, which some GPUs do not have.
   const bool table = cuda.LinearKernel(plain, out_features, kCols, 8).starts_with("table");
-  if (c.decodes && c.prompts && c.batches && wgmma && rows >= 17 && rows <= 128) return "mixed batch-wgmma";
+  const bool batches = c.decodes && c.batches && longest->config.stoc_len == 128;
+  if (batches && wgmma && rows >= 17 && rows <= 128) return "mixed batch-wgmma";
   if (c.decodes && c.looks_up && table && rows >= 2 && rows <= 128) return rows <= 4 ? "mixed few" : "mixed table";
   if (c.prompts && wgmma && rows >= 33) return "mixed prefill-wgmma";
   if (c.decodes && rows <= 32) return "mixed decode";
