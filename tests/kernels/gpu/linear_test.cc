@@ -13,19 +13,10 @@
 #include "kernels/registry.h"
 #include "tests/kernels/device_tensor.h"
 #include "tests/kernels/gpu/cuda_or_skip.h"
+#include "tests/kernels/random_floats.h"
 
 namespace stoch {
 namespace {
-
-// Near-normal numbers with an outlier now and then, so that scales differ from chunk to chunk.
-std::vector<float> RandomFloats(uint64_t seed, int64_t count) {
-  std::vector<float> values(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    const float x = RandomWeight(seed, 1, static_cast<uint64_t>(i), 1.0f);
-    values[static_cast<size_t>(i)] = RandomBits(seed, 2, static_cast<uint64_t>(i)) % 61 == 0 ? x * 9.0f : x;
-  }
-  return values;
-}
 
 struct Shape {
   std::vector<int64_t> weight_rows;  // of the weights of one call
@@ -54,7 +45,7 @@ std::vector<float> RunOn(Backend& backend, const LinearSpec& spec, const Shape& 
   outs.reserve(shape.weight_rows.size());
   for (size_t i = 0; i < shape.weight_rows.size(); ++i) {
     const int64_t rows = shape.weight_rows[i];
-    numbers.push_back(RandomFloats(100 + i, rows * shape.cols));
+    numbers.push_back(test::RandomFloats(100 + i, rows * shape.cols));
     WeightSource source;
     source.name = "w" + std::to_string(i);
     source.rows = rows;
@@ -70,14 +61,14 @@ std::vector<float> RunOn(Backend& backend, const LinearSpec& spec, const Shape& 
     }
     weights.push_back(backend.MakeLinear(device, std::span(&source, 1), spec));
     call.weights.push_back(weights.back().get());
-    outs.emplace_back(backend, std::vector<int64_t>{shape.rows, rows}, RandomFloats(200 + i, shape.rows * rows));
+    outs.emplace_back(backend, std::vector<int64_t>{shape.rows, rows}, test::RandomFloats(200 + i, shape.rows * rows));
     call.outs.push_back(outs.back().view());
   }
-  std::vector<float> x_values = RandomFloats(7, shape.rows * shape.cols);
+  std::vector<float> x_values = test::RandomFloats(7, shape.rows * shape.cols);
   if (c.constant_x != 0) x_values.assign(x_values.size(), c.constant_x);
   const test::DeviceTensor x(backend, {shape.rows, shape.cols}, x_values);
-  const test::DeviceTensor x2(backend, {shape.rows, shape.cols}, RandomFloats(8, shape.rows * shape.cols));
-  const test::DeviceTensor norm(backend, {shape.cols}, RandomFloats(9, shape.cols));
+  const test::DeviceTensor x2(backend, {shape.rows, shape.cols}, test::RandomFloats(8, shape.rows * shape.cols));
+  const test::DeviceTensor norm(backend, {shape.cols}, test::RandomFloats(9, shape.cols));
   call.x = x.view();
   if (c.prologue == Prologue::kSiluMul) call.x2 = x2.view();
   if (c.prologue == Prologue::kRmsNorm) call.norm_weight = norm.view();
@@ -268,7 +259,7 @@ TEST(CudaLinear, BadNumbersAreNamed) {
   const auto cuda = OpenBackend("cuda:0", {}, nullptr);
   const Device device = cuda->devices()[0];
   for (const LinearSpec& spec : {ScSpec("halve=1"), LinearSpec{Precision::kFp32, nullptr}}) {
-    std::vector<float> good = RandomFloats(1, 64 * 200);
+    std::vector<float> good = test::RandomFloats(1, 64 * 200);
     std::vector<float> bad = good;
     bad[63 * 200 + 199] = std::nanf("");
     WeightSource parts[2] = {{"good", 64, 200, good.data()}, {"bad", 64, 200, bad.data()}};
@@ -280,7 +271,7 @@ TEST(CudaLinear, BadNumbersAreNamed) {
     }
     const auto weight = cuda->MakeLinear(device, std::span(parts, 1), spec);
     for (const int64_t rows : {1, 2, 6, 12, 20}) {
-      std::vector<float> values = RandomFloats(2, rows * 200);
+      std::vector<float> values = test::RandomFloats(2, rows * 200);
       values.back() = INFINITY;
       const test::DeviceTensor x(*cuda, {rows, 200}, values);
       const test::DeviceTensor out(*cuda, {rows, 64}, std::vector<float>(static_cast<size_t>(rows * 64)));
@@ -306,10 +297,10 @@ TEST(CudaLinear, GraphsReplayTheSameBits) {
   const auto cuda = OpenBackend("cuda:0", {}, nullptr);
   const Device device = cuda->devices()[0];
   const LinearSpec spec = ScSpec("halve=1");
-  const std::vector<float> numbers = RandomFloats(1, 512 * 512);
+  const std::vector<float> numbers = test::RandomFloats(1, 512 * 512);
   const WeightSource source{"w", 512, 512, numbers.data()};
   const auto weight = cuda->MakeLinear(device, std::span(&source, 1), spec);
-  const test::DeviceTensor x(*cuda, {1, 512}, RandomFloats(3, 512));
+  const test::DeviceTensor x(*cuda, {1, 512}, test::RandomFloats(3, 512));
   const test::DeviceTensor y(*cuda, {1, 512}, std::vector<float>(512));
   LinearCall call;
   call.site = {0, "q_proj"};
@@ -318,7 +309,7 @@ TEST(CudaLinear, GraphsReplayTheSameBits) {
   call.outs = {y.view()};
   std::vector<float> eager;
   for (int i = 0; i < 5; ++i) {
-    const std::vector<float> values = RandomFloats(50 + static_cast<uint64_t>(i), 512);
+    const std::vector<float> values = test::RandomFloats(50 + static_cast<uint64_t>(i), 512);
     cuda->CopyFromHost(x.view(), values.data());
     cuda->Linear(call);
     eager = y.Read();
@@ -335,10 +326,10 @@ TEST(CudaLinear, AGraphThatCannotBeMadeRunsEagerly) {
   const auto cuda = OpenBackend("cuda:0", {}, nullptr);
   unsetenv("STOCH_TEST_FAIL_GRAPHS");
   const Device device = cuda->devices()[0];
-  const std::vector<float> numbers = RandomFloats(1, 512 * 512);
+  const std::vector<float> numbers = test::RandomFloats(1, 512 * 512);
   const WeightSource source{"w", 512, 512, numbers.data()};
   const auto weight = cuda->MakeLinear(device, std::span(&source, 1), ScSpec("halve=1"));
-  const test::DeviceTensor x(*cuda, {1, 512}, RandomFloats(3, 512));
+  const test::DeviceTensor x(*cuda, {1, 512}, test::RandomFloats(3, 512));
   const test::DeviceTensor y(*cuda, {1, 512}, std::vector<float>(512));
   LinearCall call;
   call.site = {0, "q_proj"};

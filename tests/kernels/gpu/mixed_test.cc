@@ -15,18 +15,10 @@
 #include "tests/kernels/attention_scenario.h"
 #include "tests/kernels/device_tensor.h"
 #include "tests/kernels/gpu/cuda_or_skip.h"
+#include "tests/kernels/random_floats.h"
 
 namespace stoch {
 namespace {
-
-std::vector<float> RandomFloats(uint64_t seed, int64_t count) {
-  std::vector<float> values(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    const float x = RandomWeight(seed, 1, static_cast<uint64_t>(i), 1.0f);
-    values[static_cast<size_t>(i)] = RandomBits(seed, 2, static_cast<uint64_t>(i)) % 61 == 0 ? x * 9.0f : x;
-  }
-  return values;
-}
 
 ScConfig Config(int64_t chunk_d) {
   ScConfig config;
@@ -108,7 +100,8 @@ std::vector<float> RunSpecs(Backend& backend, const std::vector<LinearSpec>& spe
   constexpr int64_t kOutFeatures[] = {70, 33, 48, 5};
   for (size_t i = 0; i < specs.size(); ++i) {
     const int64_t out_features = many > 0 ? many : kOutFeatures[i];
-    const std::vector<float> numbers = RandomFloats(100 + static_cast<uint64_t>(out_features), out_features * cols);
+    const std::vector<float> numbers =
+        test::RandomFloats(100 + static_cast<uint64_t>(out_features), out_features * cols);
     WeightSource source;
     source.name = "w";
     source.rows = out_features;
@@ -116,14 +109,14 @@ std::vector<float> RunSpecs(Backend& backend, const std::vector<LinearSpec>& spe
     source.host = numbers.data();
     weights.push_back(backend.MakeLinear(device, {&source, 1}, specs[i]));
     call.weights.push_back(weights.back().get());
-    outs.emplace_back(backend, std::vector<int64_t>{rows, out_features}, RandomFloats(200, rows * out_features));
+    outs.emplace_back(backend, std::vector<int64_t>{rows, out_features}, test::RandomFloats(200, rows * out_features));
     call.outs.push_back(outs.back().view());
   }
   // Rows of different sizes, so that lengths differ.
-  std::vector<float> x_values = RandomFloats(7, rows * cols);
+  std::vector<float> x_values = test::RandomFloats(7, rows * cols);
   const test::DeviceTensor x(backend, {rows, cols}, x_values);
-  const test::DeviceTensor norm(backend, {cols}, RandomFloats(9, cols));
-  const test::DeviceTensor x2(backend, {rows, cols}, RandomFloats(11, rows * cols));
+  const test::DeviceTensor norm(backend, {cols}, test::RandomFloats(9, cols));
+  const test::DeviceTensor x2(backend, {rows, cols}, test::RandomFloats(11, rows * cols));
   call.x = x.view();
   if (prologue == Prologue::kRmsNorm) call.norm_weight = norm.view();
   if (prologue == Prologue::kSiluMul) call.x2 = x2.view();
