@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/cuda/runtime/gpu_probe.h"
-#include "kernels/math/random.h"
 #include "kernels/plan/sc_linear_plan.h"
 #include "kernels/registry.h"
 #include "tests/kernels/attention_scenario.h"
@@ -249,12 +248,11 @@ ScOperatorPtr Longest(const LinearSpec& spec) {
 // What LinearKernel says of a case.
 std::string ExpectedKernel(const Backend& cuda, const LinearCase& c, int64_t rows) {
   const LinearSpec plain{Precision::kSc, MakeScOperator(Config(128))};
-  const std::vector<int64_t> out_features{70, 33};
   // Stages of shorter streams fit less shared memory.
   const ScOperatorPtr longest = Longest(c.spec);
   const bool wgmma = c.prompts && CanPrefillWgmma(cuda::ProbeGpu(0), MakeScTraits(*longest), true);
   // Their tables take 128 KB of shared memory, which some GPUs do not have.
-  const bool table = cuda.LinearKernel(plain, out_features, kCols, 8).starts_with("table");
+  const bool table = cuda.LinearKernel(plain, std::vector<int64_t>{70, 33}, kCols, 8).starts_with("table");
   const bool batches = c.decodes && c.batches && longest->config.stoc_len == 128;
   if (batches && wgmma && rows >= 17 && rows <= 128) return "mixed batch-wgmma";
   if (c.decodes && c.looks_up && table && rows >= 2 && rows <= 128) return rows <= 4 ? "mixed few" : "mixed table";
