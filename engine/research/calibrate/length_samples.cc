@@ -19,7 +19,10 @@ constexpr int64_t kAttentionSamples = 128;
 constexpr int64_t kParts = 128;  // LengthSamples::stands_for counts 128ths
 
 // 128ths of a row that one of `samples` of `rows` stands for. Whole, since `samples` is all of them, or 64 or 128.
-double StandsFor(int64_t rows, int64_t samples) { return static_cast<double>(rows * kParts / samples); }
+double StandsFor(int64_t rows, int64_t samples) {
+  const int64_t parts = rows * kParts / samples;
+  return static_cast<double>(parts);
+}
 
 float Metric(const LengthCalibration& calibration, const float* x, int64_t n) {
   const ScMetric metric = calibration.metric == "l2"      ? ScMetric::kL2
