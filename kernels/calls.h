@@ -129,10 +129,6 @@ struct CombineExpertsCall;
 //
 // Where `combine` is given, that op follows as part of this one, and what is in `outs` then is not specified.
 // Requires: one weight; combine->x is outs[0], combine->out overlaps neither x nor x2.
-//
-// Where `route` is given, that op precedes as part of this one, and where `before` is, that does (with its own `route`
-// in front): few rows then take one kernel for all. What is in route->logits and before->outs then is not specified.
-// Requires: route->chosen is `chosen`; before->chosen is `chosen`, before has neither `before` nor `combine`.
 struct ExpertLinearCall {
   OpSite site;
   Device device() const { return x.device; }
@@ -144,8 +140,6 @@ struct ExpertLinearCall {
   std::vector<const ExpertWeights*> weights;
   std::vector<TensorView> outs;
   const CombineExpertsCall* combine = nullptr;
-  const RouteCall* route = nullptr;
-  const ExpertLinearCall* before = nullptr;
 };
 
 // out[r] = out[r] + ((w_0 x_0 + w_1 x_1) + w_2 x_2 ...) over the slots of row r in order of rank, every product and

@@ -89,17 +89,6 @@ void CheckExpertLinear(const ExpertLinearCall& call) {
     if (call.prologue == Prologue::kSiluMul) RequireDisjoint(call.site, call.outs[i], call.x2);
     for (size_t j = 0; j < i; ++j) RequireDisjoint(call.site, call.outs[i], call.outs[j]);
   }
-  if (call.route != nullptr) {
-    CheckRoute(*call.route);
-    if (!IsSame(call.route->chosen, call.chosen)) Reject(call.site, "the router's choice is not `chosen`");
-  }
-  if (call.before != nullptr) {
-    CheckExpertLinear(*call.before);
-    if (!IsSame(call.before->chosen, call.chosen)) Reject(call.site, "the experts before have another choice");
-    if (call.before->before != nullptr || call.before->combine != nullptr) {
-      Reject(call.site, "the experts before are more than one product");
-    }
-  }
   if (call.combine == nullptr) return;
   CheckCombineExperts(*call.combine);
   if (call.outs.size() != 1 || !IsSame(call.combine->x, call.outs.front())) {

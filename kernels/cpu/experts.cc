@@ -85,8 +85,6 @@ void Route(Context& context, const RouteCall& call) {
 
 void ExpertLinear(Context& context, const ExpertLinearCall& call) {
   CheckExpertLinear(call);
-  if (call.route != nullptr) Route(context, *call.route);
-  if (call.before != nullptr) ExpertLinear(context, *call.before);
   if (call.chosen.numel() == 0) return;
   const int64_t cols = call.x.dim(1);
   const int64_t per_row = call.x.dim(0) == call.chosen.dim(0) ? call.chosen.dim(1) : 1;  // slots that share a row of x

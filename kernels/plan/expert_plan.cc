@@ -59,18 +59,6 @@ bool CanGroup(const GpuTraits& gpu, const ScTraits& sc, const ExpertShape& shape
          shape.rows >= kGroupedRows && shape.slots() >= kGroupedSlots * shape.experts;
 }
 
-// Chunks of all rows that a block meets of `units`, at most.
-int64_t TouchedChunks(int64_t units, int64_t blocks, int64_t chunks, int64_t row_blocks) {
-  const int64_t most = DivideUp(units, blocks);  // units of a block
-  return std::min<int64_t>(chunks, (most + row_blocks - 2) / row_blocks + 1);
-}
-
-// And those that it stages at a time.
-int StagedChunks(int64_t units, int64_t blocks, int64_t chunks, int64_t row_blocks) {
-  const bool aligned = units % blocks == 0 && row_blocks % (units / blocks) == 0;  // one chunk a block
-  return aligned ? 1 : static_cast<int>(std::min<int64_t>(TouchedChunks(units, blocks, chunks, row_blocks), 2));
-}
-
 }  // namespace
 
 std::string_view ExpertKernelName(ExpertKernel kernel) {
@@ -113,8 +101,10 @@ ExpertLookupPlan PlanExpertLookup(const GpuTraits& gpu, const ScDims& dims, cons
   const int64_t chunks = rows * dims.chunks;
   plan.blocks = DecodeBlocks(gpu, kWarps, chunks, row_blocks);
   const int64_t units = chunks * row_blocks;
-  const int64_t touched = TouchedChunks(units, plan.blocks, chunks, row_blocks);
-  plan.staged = StagedChunks(units, plan.blocks, chunks, row_blocks);
+  const int64_t most = DivideUp(units, plan.blocks);  // units of a block
+  const int64_t touched = std::min<int64_t>(chunks, (most + row_blocks - 2) / row_blocks + 1);
+  const bool aligned = units % plan.blocks == 0 && row_blocks % (units / plan.blocks) == 0;  // one chunk a block
+  plan.staged = aligned ? 1 : static_cast<int>(std::min<int64_t>(touched, 2));
   const int64_t touched_rows = std::min<int64_t>(rows, (touched + dims.chunks - 2) / dims.chunks + 1);
   plan.max_tasks = static_cast<int>(touched_rows * shape.row_slots * shape.matrices);
   const int64_t places = shape.experts * shape.matrices;
@@ -127,34 +117,6 @@ ExpertLookupPlan PlanExpertLookup(const GpuTraits& gpu, const ScDims& dims, cons
 bool CanCombine(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k) {
   return plan.kernel == ExpertKernel::kLookup && shape.row_slots == 1 && shape.matrices == 1 &&
          top_k <= kMaxCombinedSlots && plan.rows_at_once >= top_k;
-}
-
-ExpertBlockPlan PlanExpertBlock(const GpuTraits& gpu, const ScTraits& up_sc, const ExpertShape& up,
-                                const ScTraits& down_sc, const ExpertShape& down, int64_t padded_cols) {
-  constexpr int64_t kMostExperts = 256;  // that a warp chooses from
-  constexpr int64_t kMatrices = 3;
-  constexpr int64_t kQuantizers = 256;  // threads, whose sums lie where the norm's weights did
-  ExpertBlockPlan plan;
-  const ScDims up_dims = MakeScDims(up.in_features, up_sc.chunk_d);
-  const ScDims down_dims = MakeScDims(down.in_features, down_sc.chunk_d);
-  const ExpertPlan down_plan = PlanExperts(gpu, down_sc, down);
-  const bool fits = up.rows == 1 && up.matrices == 2 && down.rows == up.row_slots && up.experts <= kMostExperts &&
-                    PlanExperts(gpu, up_sc, up).kernel == ExpertKernel::kLookup &&
-                    CanCombine(down_plan, down, up.row_slots) && down_plan.rows_at_once == down.rows;
-  if (!fits) return plan;
-  const int64_t up_units = up_dims.chunks * RowBlocks(up);
-  const int64_t down_units = down.rows * down_dims.chunks * RowBlocks(down);
-  if ((up_units + down_units) * kTileRows * kFloat > kFewestProductBytes) return plan;
-  plan.padded_cols = padded_cols;
-  plan.shared_bytes = kDecodeFusedBytes + 2 * kDecodeStageBytes +
-                      (std::max(padded_cols, kQuantizers) + padded_cols) * kFloat +
-                      (kMatrices * up.experts + kMatrices * up.row_slots) * kExpertTaskBytes;
-  if (plan.shared_bytes > gpu.max_shared_bytes) return plan;
-  plan.blocks = static_cast<int>(
-      std::min<int64_t>(DecodeBlocks(gpu, kWarps, up_dims.chunks, RowBlocks(up)), DivideUp(down_units, kWarps)));
-  plan.up_staged = StagedChunks(up_units, plan.blocks, up_dims.chunks, RowBlocks(up));
-  plan.down_staged = StagedChunks(down_units, plan.blocks, down.rows * down_dims.chunks, RowBlocks(down));
-  return plan;
 }
 
 int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features, int64_t max_rows) {

@@ -57,19 +57,6 @@ ExpertLookupPlan PlanExpertLookup(const GpuTraits& gpu, const ScDims& dims, cons
 bool CanCombine(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k);
 inline constexpr int64_t kMaxCombinedSlots = 32;
 
-// A block of experts for one row in one kernel (sc/experts/block.cu): gate and up, then down.
-struct ExpertBlockPlan {
-  int blocks = 0;  // 0: it does not take the shapes
-  int up_staged = 0;
-  int down_staged = 0;
-  int64_t padded_cols = 0;  // of the router's weight, at most
-  int64_t shared_bytes = 0;
-};
-// up: one row of x, gate and up; down: a row of x for every slot. padded_cols: of the router's exact weight.
-ExpertBlockPlan PlanExpertBlock(const GpuTraits& gpu, const ScTraits& up_sc, const ExpertShape& up,
-                                const ScTraits& down_sc, const ExpertShape& down, int64_t padded_cols);
-inline constexpr int kExpertBlockDots = 16;  // experts whose logits a block makes at a time
-
 // Bytes of scratch that a launch takes besides the quantized activations, at most, for 1..max_rows rows of x.
 int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features, int64_t max_rows);
 

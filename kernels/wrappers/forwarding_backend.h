@@ -144,16 +144,6 @@ class ForwardingBackend : public Backend {
     Attention(rest);
     return true;
   }
-  bool RunApart(const ExpertLinearCall& call) {
-    if (call.route == nullptr && call.before == nullptr) return false;
-    if (call.route != nullptr) Route(*call.route);
-    if (call.before != nullptr) ExpertLinear(*call.before);
-    ExpertLinearCall rest = call;
-    rest.route = nullptr;
-    rest.before = nullptr;
-    ExpertLinear(rest);
-    return true;
-  }
 
  private:
   const std::shared_ptr<Backend> inner_;

@@ -232,7 +232,7 @@ void DecoderStage::EndLayer(int cache_layer, const Piece& piece) {
   GatherActivation(index, piece.rows);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (sparse) {
-      if (divided()) CombineExperts(parts_[i], shards[i], index, piece, nullptr);
+      CombineExperts(parts_[i], shards[i], index, piece);
     } else {
       ProjectDown(parts_[i], shards[i], index, piece);
     }
@@ -343,20 +343,18 @@ void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, i
   AddNorm(router, norm);
   router.weights = {weights.router.get()};
   router.outs = {MatrixIn(part.workspace->router, piece.rows, config_.num_experts)};
-  const RouteCall route{site, router.outs.front(), config_.norm_topk_prob, routing.chosen, routing.weights, &router};
-  if (part.shard.expert_intermediate.empty()) return backend_.Route(route);
+  backend_.Route({site, router.outs.front(), config_.norm_topk_prob, routing.chosen, routing.weights, &router});
+
+  if (part.shard.expert_intermediate.empty()) return;
   const TensorView out = MatrixIn(part.workspace->gate_up, piece.rows * config_.num_experts_per_tok,
                                   2 * part.shard.expert_intermediate.size());
   ExpertLinearCall project = ProjectExperts({layer, GroupName(BlockGroup::kGateUp)}, hidden, routing.chosen,
                                             weights.expert_group(BlockGroup::kGateUp), out);
   AddNorm(project, norm);
-  project.route = &route;
-  if (divided()) return backend_.ExpertLinear(project);
-  CombineExperts(part, weights, layer, piece, &project);
+  backend_.ExpertLinear(project);
 }
 
-void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece,
-                                  const ExpertLinearCall* before) {
+void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
   if (part.shard.hidden.empty()) return;
   const int64_t cols = config_.moe_intermediate_size;
   const int64_t rows = piece.rows * config_.num_experts_per_tok;
@@ -375,7 +373,6 @@ void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, 
   }
   const CombineExpertsCall combine{site, out, routing.weights, Columns(Hidden(part, piece), part.shard.hidden)};
   project.combine = &combine;
-  project.before = before;
   backend_.ExpertLinear(project);
 }
 

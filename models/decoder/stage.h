@@ -97,11 +97,8 @@ class DecoderStage final : public ModelStage {
     TensorView weights;  // F32 of the same shape
   };
   Routing RoutingOf(const Part& part, int64_t rows) const;
-  // Of a device that has whole layers all of it, else up to what devices then exchange.
   void ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
-  // before: what makes its input as part of the same op, or null.
-  void CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece,
-                      const ExpertLinearCall* before);
+  void CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
 
   Backend& backend_;
   const DecoderConfig& config_;

@@ -39,10 +39,6 @@ class FailingBackend final : public ForwardingBackend {
     inner().Route(call);
     if (after_route) after_route(call);
   }
-  void ExpertLinear(const ExpertLinearCall& call) override {
-    if (after_route && RunApart(call)) return;
-    inner().ExpertLinear(call);
-  }
 };
 
 }  // namespace stoch::test

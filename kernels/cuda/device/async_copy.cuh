@@ -22,11 +22,6 @@ __device__ __forceinline__ void CopyAsync4(uint32_t to, const void* from, bool h
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(from), "r"(have ? 4 : 0) : "memory");
 }
 
-// 8 bytes through the L1. Requires: both 8-byte aligned.
-__device__ __forceinline__ void CopyAsync8(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;\n" ::"r"(to), "l"(from) : "memory");
-}
-
 // The copies that this thread issued since the last call form a group.
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Until all groups but the last kPending have arrived.

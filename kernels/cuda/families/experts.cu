@@ -17,7 +17,6 @@
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/ops.h"
-#include "kernels/cuda/sc/experts/block.h"
 #include "kernels/cuda/sc/experts/lookup.h"
 #include "kernels/cuda/sc/tensor_core/grouped.h"
 #include "kernels/family_check.h"
@@ -202,72 +201,6 @@ bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& so
   return false;
 }
 
-bool IsSame(const TensorView& a, const TensorView& b) { return a.data == b.data && a.step(0) == b.step(0); }
-
-// The router, gate and up, and down of one row in one kernel; false where that is not possible.
-bool RunBlock(DeviceContext& ctx, const ExpertLinearCall& call) {
-  const ExpertLinearCall* before = call.before;
-  if (before == nullptr || before->route == nullptr || call.route != nullptr || call.combine == nullptr) return false;
-  const RouteCall& route = *before->route;
-  const LinearCall* product = route.product;
-  if (call.chosen.dim(0) != 1 || product == nullptr || before->weights.size() != 2 || call.weights.size() != 1) {
-    return false;
-  }
-  const CudaLinear& gate = ExpertsAt(*before, 0).first();
-  const CudaLinear& up = ExpertsAt(*before, 1).first();
-  const CudaLinear& down = ExpertsAt(call, 0).first();
-  const auto& router = static_cast<const CudaLinear&>(*product->weights.front());
-  const bool fits = gate.spec().precision == Precision::kSc && up.spec().precision == Precision::kSc &&
-                    down.spec().precision == Precision::kSc && router.spec().precision == Precision::kFp32 &&
-                    gate.spec().sc == up.spec().sc && gate.rows() == up.rows() && before->x.dim(0) == 1 &&
-                    before->prologue == Prologue::kRmsNorm && product->prologue == Prologue::kRmsNorm &&
-                    !product->add_to_out && IsSame(product->x, before->x) &&
-                    product->norm_weight.data == before->norm_weight.data && product->norm_eps == before->norm_eps &&
-                    call.prologue == Prologue::kSiluMul && IsSame(call.x, before->outs[0]) &&
-                    IsSame(call.x2, before->outs[1]) && call.combine->weights.data == route.weights.data;
-  if (!fits) return false;
-  RouteArgs args;
-  args.chosen = route.chosen.ptr<int32_t>();
-  args.weights = route.weights.ptr<float>();
-  args.experts = static_cast<int>(route.logits.dim(1));
-  args.top_k = static_cast<int>(route.chosen.dim(1));
-  args.normalize = route.normalize;
-  const auto part = [&](const ExpertLinearCall& of) {
-    const CudaExperts& experts = ExpertsAt(of, 0);
-    ScExpertPart result;
-    result.shape = {of.x.dim(0),    RowSlots(of),   experts.count(),
-                    experts.cols(), experts.rows(), static_cast<int64_t>(of.weights.size())};
-    result.tables = &ctx.tables.Get(*experts.first().spec().sc);
-    result.source = SourceOf(of);
-    result.reporter = ctx.Reporter(of.site);
-    return result;
-  };
-  ScExpertPart first = part(*before);
-  ScExpertPart second = part(call);
-  const auto& weight = router.view<ExactWeightView>();
-  if (!FitsWarp(args) || first.tables->top_is_256 != second.tables->top_is_256) return false;
-  const ExpertBlockPlan plan = PlanExpertBlock(ctx.traits, ctx.tables.Traits(*gate.spec().sc), first.shape,
-                                               ctx.tables.Traits(*down.spec().sc), second.shape, weight.padded_cols);
-  if (plan.blocks == 0) return false;
-  const auto tasks_of = [](const ExpertLinearCall& of) {
-    std::vector<ScExpertTask> tasks;
-    for (size_t i = 0; i < of.weights.size(); ++i) {
-      tasks.push_back({static_cast<const ScWeightView*>(ExpertsAt(of, i).views()),
-                       ExpertsAt(of, i).first().view<ScWeightView>(), of.outs[i].ptr<float>(), of.outs[i].step(0)});
-    }
-    return tasks;
-  };
-  const std::vector<ScExpertTask> first_tasks = tasks_of(*before);
-  const std::vector<ScExpertTask> second_tasks = tasks_of(call);
-  first.tasks = first_tasks.data();
-  second.tasks = second_tasks.data();
-  const ExpertCombine combine{route.weights.ptr<const float>(), args.top_k, call.combine->out.ptr<float>(),
-                              call.combine->out.step(0)};
-  const ExpertRouter routes{weight.data, weight.dtype, weight.padded_cols, ctx.Reporter(product->site)};
-  LaunchScExpertBlock(ctx, plan, args, routes, first, second, combine);
-  return true;
-}
-
 void RunHalf(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
              const FiniteReporter& reporter) {
   HalfExpertCall half;
@@ -368,9 +301,6 @@ std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::un
 
 void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
   CheckExpertLinear(call);
-  if (RunBlock(ctx, call)) return;
-  if (call.route != nullptr) LaunchRoute(ctx, *call.route);
-  if (call.before != nullptr) LaunchExpertLinear(ctx, *call.before);
   const int64_t slots = call.chosen.numel();
   if (slots == 0) return;
   const FiniteReporter reporter = ctx.Reporter(call.site);

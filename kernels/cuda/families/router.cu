@@ -10,7 +10,6 @@
 #include "kernels/cuda/device/block_reduce.cuh"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/reduce.cuh"
-#include "kernels/cuda/device/route_row.cuh"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/runtime/launch.h"
@@ -21,9 +20,83 @@
 namespace stoch::cuda {
 namespace {
 
+struct RouteArgs {
+  const float* logits = nullptr;
+  int32_t* chosen = nullptr;
+  float* weights = nullptr;
+  int experts = 0;
+  int top_k = 0;
+  bool normalize = false;
+};
+
 // ------------------------------------------------------------------------------------------- softmax and choice ----
 
 constexpr int kThreads = kRowLanes;
+constexpr int kHeldLanes = kRowLanes / kWarp;  // probabilities of a thread where a warp holds a row
+
+// Whether a warp holds the probabilities of a row, and a thread of it every choice.
+bool FitsWarp(const RouteArgs& args) { return args.experts <= kRowLanes && args.top_k <= kWarp; }
+
+// A row by one warp. Logits may have been written by other blocks of the kernel.
+// Requires: FitsWarp.
+__device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const float* logits = args.logits + row * args.experts;
+  const float first = __ldcg(logits);
+  float p[kHeldLanes];
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) {
+    const int e = lane + k * kWarp;
+    p[k] = e < args.experts ? __ldcg(logits + e) : first;
+  }
+  float largest = p[0];
+#pragma unroll
+  for (int k = 1; k < kHeldLanes; ++k) largest = fmaxf(largest, p[k]);
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, s));
+  float lanes[kHeldLanes];
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) {
+    if (k * kWarp < args.experts) p[k] = Exp(p[k] - largest);
+    lanes[k] = lane + k * kWarp < args.experts ? p[k] : 0.0f;
+  }
+  float sum = FoldLanes<kHeldLanes>(lanes);
+  // To both sides, as a + b is b + a: every thread ends with the total.
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) p[k] = lane + k * kWarp < args.experts ? p[k] / sum : -2.0f;
+
+  // The largest p first, the lower index of equals. Thread `rank` keeps its choice.
+  int own_index = 0;
+  float own_weight = 0.0f;
+  float total = 0.0f;
+  for (int rank = 0; rank < args.top_k; ++rank) {
+    float best = p[0];
+    int index = lane;
+#pragma unroll
+    for (int k = 1; k < kHeldLanes; ++k) {
+      const bool better = p[k] > best;
+      best = better ? p[k] : best;
+      index = better ? lane + k * kWarp : index;
+    }
+    // No p that is left is negative: ordered as integers.
+    const auto bits = static_cast<int>(FloatToBits(best));
+    const int most = __reduce_max_sync(kAllLanes, bits);
+    index = __reduce_min_sync(kAllLanes, bits == most ? min(index, args.experts - 1) : args.experts - 1);
+    const float weight = BitsToFloat(static_cast<uint32_t>(most));
+    total = rank == 0 ? weight : total + weight;
+    if (lane == rank) {
+      own_index = index;
+      own_weight = weight;
+    }
+#pragma unroll
+    for (int k = 0; k < kHeldLanes; ++k) p[k] = lane + k * kWarp == index ? -1.0f : p[k];
+  }
+  if (lane >= args.top_k) return;
+  args.chosen[row * args.top_k + lane] = own_index;
+  args.weights[row * args.top_k + lane] = args.normalize ? own_weight / total : own_weight;
+}
 
 __global__ void __launch_bounds__(kThreads) RouteWarpKernel(const RouteArgs args, int64_t rows) {
   StartNext();

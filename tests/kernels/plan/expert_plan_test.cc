@@ -48,29 +48,6 @@ TEST(ExpertPlan, FewTokensAreLookedUpAndManyGrouped) {
   EXPECT_EQ(PlanExpertLookup(test::H200(), MakeScDims(2048, 128), many, 1).places, 0);
 }
 
-// One row's whole block in one kernel: blocks that all are on the GPU at once, each with units of both parts.
-TEST(ExpertPlan, OneRowsBlockIsOneKernel) {
-  const ScTraits usual = TraitsFor(128, 128);
-  const ExpertBlockPlan plan = PlanExpertBlock(test::H200(), usual, GateUp(1), usual, Down(1), 2048);
-  EXPECT_EQ(plan.blocks, 128);
-  EXPECT_EQ(plan.up_staged, 1);
-  EXPECT_EQ(plan.down_staged, 2);
-  EXPECT_LE(plan.shared_bytes, 64 << 10);
-  EXPECT_EQ(PlanExpertBlock(test::H200(), usual, GateUp(2), usual, Down(2), 2048).blocks, 0);
-  EXPECT_EQ(PlanExpertBlock(test::H200(), usual, GateUp(1), TraitsFor(128, 0), Down(1), 2048).blocks, 0);
-  ExpertShape many = GateUp(1);
-  many.experts = 257;  // more than a warp chooses from
-  EXPECT_EQ(PlanExpertBlock(test::H200(), usual, many, usual, Down(1), 2048).blocks, 0);
-  // A tiny model: every block has a unit of down.
-  const ExpertShape up{1, 2, 8, 64, 48, 2}, down{2, 1, 8, 48, 64, 1};
-  EXPECT_EQ(PlanExpertBlock(test::H200(), TraitsFor(128, 32), up, TraitsFor(128, 32), down, 64).blocks, 1);
-  for (const test::GpuModel& gpu : test::GpuModels()) {
-    const ExpertBlockPlan one = PlanExpertBlock(gpu.traits, usual, GateUp(1), usual, Down(1), 2048);
-    EXPECT_LE(one.blocks, gpu.traits.sm_count) << gpu.name;
-    EXPECT_LE(one.shared_bytes, gpu.traits.max_shared_bytes) << gpu.name;
-  }
-}
-
 // Slots are combined where a launch has whole rows of them.
 TEST(ExpertPlan, SlotsOfARowAreCombinedInTheLookup) {
   const ScTraits usual = TraitsFor(128, 128);

@@ -6,9 +6,9 @@
 // the largest score, the 256 lane sums, the largest weight and the sums of p v. So any SMs can share a row, and a block
 // has all shared memory of one. Scores of dimensions are added up in shared memory: a warp keeps the queries' streams of
 // its dimensions in registers, so that a step of q k reads nothing but thermometers.
+#include "kernels/cuda/attention/split/exchange.cuh"
 #include "kernels/cuda/attention/split/resident_products.cuh"
 #include "kernels/cuda/device/async_copy.cuh"
-#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/reduce.h"
 

@@ -3,12 +3,197 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/cuda/sc/experts/lookup_parts.cuh"
+#include "kernels/cuda/sc/decode/combine.cuh"
+#include "kernels/cuda/sc/decode/stage.cuh"
+#include "kernels/cuda/sc/decode/tile.cuh"
+#include "kernels/cuda/sc/experts/lookup.h"
+#include "kernels/math/quantize.h"
 
 namespace stoch::cuda {
 namespace experts {
 namespace {
+
+using decode::Divisor;
+using decode::Element;
+using decode::kChunkDims;
+using decode::kChunkTiles;
+using decode::kStageBytes;
+using decode::Stage;
+using decode::Unit;
+
+constexpr int kWarps = decode::Cut<1>::kWarps;
+constexpr int kThreads = decode::Cut<1>::kThreads;
+constexpr int kRing = decode::Cut<1>::kRing;  // tiles in flight of a lane
+static_assert(kThreads == decode::kMaxFusedChunks * kRowLanes);
+static_assert(kExpertNormBytes == kRowLanes * sizeof(float));
+static_assert(kMaxCombinedSlots * kWarp * sizeof(float) <= kStageBytes && kMaxCombinedSlots <= kWarp);
+
+// Weights of a (slot, matrix) pair.
+struct SlotWeights {
+  const uint8_t* codes;
+  const float* scales;
+};
+static_assert(sizeof(SlotWeights) == kExpertTaskBytes);
+
+// The chunks of all rows of x follow each other: chunk q is chunk q % dims.chunks of row q / dims.chunks. The row blocks
+// of a row of x: matrix by matrix of slot by slot. DecodeArgs::row_blocks are those.
+struct LookupArgs : decode::DecodeArgs {
+  const ScWeightView* views[kMaxScTasks] = {};
+  float* outs[kMaxScTasks] = {};
+  int64_t out_strides[kMaxScTasks] = {};
+  const int32_t* chosen = nullptr;  // of the first row of x
+  int64_t x_stride = 0;
+  int64_t y_stride = 0;  // 0: all rows share y
+  int row_slots = 1;
+  int matrices = 1;
+  int places = 0;  // staged of all experts' matrices: matrix by matrix; 0: none are
+  int experts = 0;
+  int matrix_blocks = 0;  // row blocks of a matrix
+  int matrix_rows = 0;
+  int rows_padded = 0;
+  int max_tasks = 0;  // (slot, matrix) pairs of a block
+  Divisor by_chunks;
+  Divisor by_matrix_blocks;
+  Divisor by_matrices;
+  Divisor by_experts;
+  ExpertCombine combine;
+
+  __device__ __forceinline__ int row_tasks() const { return row_slots * matrices; }
+};
+
+// The units of one warp, in turn: most steps stay in a matrix and a chunk and only add to addresses.
+struct Walk {
+  const SlotWeights* weights;  // of the block's rows of x, from first_row on
+  int first_row;
+  int chunk;
+  int row_block;
+  int run_end = 0;  // of the row blocks of the matrix
+  Unit unit;
+
+  __device__ __forceinline__ void Step(const LookupArgs& args, bool exists, int lane) {
+    row_block += kWarps;
+    if (row_block < run_end) {
+      unit.codes += args.dims.row_tiles * (kWarps * kTileBytes);
+      unit.scale += kWarps * kTileRows;
+      if (!exists) unit.tiles = 0;
+      return;
+    }
+    Locate(args, exists, lane);
+  }
+  __device__ __forceinline__ void Locate(const LookupArgs& args, bool exists, int lane) {
+    run_end = 0;
+    unit = {};
+    if (!exists) return;
+    for (; row_block >= args.row_blocks; row_block -= args.row_blocks) ++chunk;
+    const int row = args.by_chunks.Quotient(chunk);
+    const int own_chunk = chunk - row * args.dims.chunks;
+    const int task = args.by_matrix_blocks.Quotient(row_block);
+    const SlotWeights from = weights[(row - first_row) * args.row_tasks() + task];
+    run_end = (task + 1) * args.matrix_blocks;
+    const int own = row_block - task * args.matrix_blocks;
+    const int tile = own * args.dims.row_tiles + own_chunk * args.dims.chunk_tiles;
+    unit.codes = from.codes + static_cast<int64_t>(tile) * kTileBytes + lane * kTileDims;
+    unit.scale = from.scales + own_chunk * args.rows_padded + own * kTileRows + lane;
+    unit.tiles = static_cast<int>(static_cast<unsigned>(args.dims.chunk_dims(own_chunk) + kTileDims - 1) / kTileDims);
+  }
+};
+
+// A thread's element of the chunks from `first` on, as decode::MakeElement: what does not depend on other kernels.
+__device__ __forceinline__ Element MakeSlotElement(const LookupArgs& args, int first, int count) {
+  Element e;
+  const int d = static_cast<int>(threadIdx.x % kChunkDims);
+  e.slot = static_cast<int>(threadIdx.x / kChunkDims);
+  const int row = args.by_chunks.Quotient(first + e.slot);
+  const int i = (first + e.slot - row * args.dims.chunks) * args.dims.chunk_d + d;
+  e.used = e.slot < count && d < args.dims.chunk_d && i < args.dims.dims;
+  e.x_at = args.x + row * args.x_stride + i;
+  e.y_at = args.y + row * args.y_stride + i;
+  if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(e.y_at);
+  return e;
+}
+
+// Lanes of the norms of the rows of two neighbouring chunks, half of the block each.
+__device__ __forceinline__ void SlotNorms(const LookupArgs& args, int first, int count, float* const (&lanes)[2]) {
+  const int half = static_cast<int>(threadIdx.x) / kRowLanes;
+  if (half >= count) return;
+  const int row = args.by_chunks.Quotient(first + half);
+  const int j = static_cast<int>(threadIdx.x) % kRowLanes;
+  NormLane<1>({args.x + row * args.x_stride}, args.dims.dims, j, {half == 0 ? lanes[0] : lanes[1]});
+}
+
+// Sums products in chunk order once every block has written its own: 32 rows of a matrix of a slot by a warp.
+__device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
+  const auto sync = [] { __syncthreads(); };
+  args.barrier.Await(args.barrier.Arrive(sync), sync);
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int items = args.tokens * args.row_blocks;
+  const int chunks = args.dims.chunks;
+  for (int item = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x); item < items;
+       item += kWarps * static_cast<int>(gridDim.x)) {
+    const int task = args.by_matrix_blocks.Quotient(item);
+    const int slot = args.by_matrices.Quotient(task);
+    const int matrix = task - slot * args.matrices;
+    const int row = (item - task * args.matrix_blocks) * kTileRows + lane;
+    const float y = decode::SumChunks(args.products + lane + static_cast<int64_t>(item) * chunks * kWarp, chunks);
+    if (row >= args.matrix_rows) continue;
+    if (!IsFinite(y)) args.reporter.Report();
+    args.outs[matrix][slot * args.out_strides[matrix] + row] = y;
+  }
+}
+
+// The same where a row's slots are combined. A team of a warp a slot has 32 columns of a row; with more slots than
+// warps, warps have several. shared: [teams][top_k][32] floats.
+__device__ __forceinline__ void CombineRows(const LookupArgs& args, float* shared) {
+  const auto sync = [] { __syncthreads(); };
+  const unsigned arrived = args.barrier.Arrive(sync);
+  const ExpertCombine& to = args.combine;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int members = min(to.top_k, kWarps);
+  const int teams = kWarps / members;
+  const int team = warp / members;
+  const int member = warp - team * members;
+  const int items = args.tokens / to.top_k * args.row_blocks;
+  const int blocks = static_cast<int>(gridDim.x);
+  const int chunks = args.dims.chunks;
+  float* sums = shared + team * to.top_k * kWarp;
+  bool waited = false;
+#pragma unroll 1
+  for (int first = static_cast<int>(blockIdx.x); first < items || !waited; first += teams * blocks) {
+    const int item = first + team * blocks;
+    const bool active = team < teams && item < items;
+    const int row = active ? args.by_row_blocks.Quotient(item) : 0;
+    const int row_block = item - row * args.row_blocks;
+    const int col = row_block * kTileRows + lane;
+    const bool adds = active && member == 0 && col < args.matrix_rows;
+    float* out = to.out + row * to.out_stride + col;
+    // Weights, and what is added to, do not depend on other blocks: they are here before those are.
+    float old = 0.0f;
+    float weight = 0.0f;
+    if (adds) old = *out;
+    if (active && member == 0 && lane < to.top_k) weight = to.weights[row * to.top_k + lane];
+    if (!waited) args.barrier.Await(arrived, sync);
+    waited = true;
+    if (active) {
+      for (int k = member; k < to.top_k; k += members) {
+        const int64_t at = static_cast<int64_t>(row * to.top_k + k) * args.row_blocks + row_block;
+        const float y = decode::SumChunks(args.products + lane + at * chunks * kWarp, chunks);
+        if (col < args.matrix_rows && !IsFinite(y)) args.reporter.Report();
+        sums[k * kWarp + lane] = y;
+      }
+    }
+    __syncthreads();
+    if (active && member == 0) {
+      float sum = __shfl_sync(kAllLanes, weight, 0) * sums[lane];
+      for (int k = 1; k < to.top_k; ++k) sum = sum + __shfl_sync(kAllLanes, weight, k) * sums[k * kWarp + lane];
+      if (adds) *out = old + sum;
+    }
+    __syncthreads();  // everybody has read `sums`
+  }
+}
 
 template <bool kTop256>
 __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid_constant__ LookupArgs args) {
@@ -61,24 +246,92 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   for (int t = 0; t < kRing; ++t) ring[t] = decode::LoadTile(current.unit, t);
   float scale = decode::LoadScale(current.unit);
 
-  MultiplyUnits<kTop256>(args, stage, current, ring, scale, begin + warp, end, first_chunk, last_chunk, [&](int chunk) {
-    if (chunk != first_chunk) {
-      count = min(args.staged, last_chunk - chunk + 1);
-      element = MakeSlotElement(args, chunk, count);
-      decode::LoadElement(args, element);
-      __syncthreads();  // everybody is done with the chunks before
-      if (args.prologue == Prologue::kRmsNorm) {
-        SlotNorms(args, chunk, count, norms);
-        __syncthreads();
+  int unit = begin + warp;
+  int slot = args.staged;
+  for (int chunk = first_chunk; chunk <= last_chunk; ++chunk, ++slot) {
+    if (slot == args.staged) {
+      if (chunk != first_chunk) {
+        count = min(args.staged, last_chunk - chunk + 1);
+        element = MakeSlotElement(args, chunk, count);
+        decode::LoadElement(args, element);
+        __syncthreads();  // everybody is done with the chunks before
+        if (args.prologue == Prologue::kRmsNorm) {
+          SlotNorms(args, chunk, count, norms);
+          __syncthreads();
+        }
       }
+      decode::QuantizeChunks<kTop256>(args, element, count, stage,
+                                      [&](int, uint32_t) { return decode::CountsOf(args); });
+      slot = 0;
     }
-    decode::QuantizeChunks<kTop256>(args, element, count, stage, [&](int, uint32_t) { return decode::CountsOf(args); });
-  });
+    const uint32_t rows = SharedAddress(stage.rows) + slot * kStageBytes;
+    const uint8_t* codes = stage.codes + slot * kChunkDims;
+    const int row = args.by_chunks.Quotient(chunk);
+    const int own_chunk = chunk - row * args.dims.chunks;
+    const int stop = min(end, (chunk + 1) * args.row_blocks);
+    for (; unit < stop; unit += kWarps) {
+      Walk next = current;
+      next.Step(args, unit + kWarps < end, lane);
+      const float next_scale = decode::LoadScale(next.unit);
+      unsigned all = 0;
+      unsigned negative = 0;
+#pragma unroll
+      for (int t = 0; t < kChunkTiles; ++t) {
+        decode::AddTile(ring[t], rows, t * kTileDims * decode::kRowBytes, codes + t * kTileDims, all, negative,
+                        kTop256 && (stage.top_tiles[slot] >> t & 1) != 0);
+        ring[t] = decode::LoadTile(next.unit, t);
+      }
+      static_assert(kRing == kChunkTiles);
+      const int acc = static_cast<int>(all) - static_cast<int>(negative >> 6);
+      const int64_t place =
+          static_cast<int64_t>(row * args.row_blocks + current.row_block) * args.dims.chunks + own_chunk;
+      args.products[place * kTileRows + lane] = BipolarProduct(acc, args.gain, stage.scales[slot], scale);
+      current = next;
+      scale = next_scale;
+    }
+  }
   if (args.combine.top_k > 0) {
     CombineRows(args, reinterpret_cast<float*>(stage.rows));
   } else {
     CombineSlots(args);
   }
+}
+
+LookupArgs MakeArgs(const ExpertShape& shape, const ScTables& tables, const RowSource& source,
+                    const FiniteReporter& reporter, const ScExpertTask* tasks, int count) {
+  LookupArgs args;
+  const ScWeightView& w = tasks[0].first;
+  const ScDims& dims = w.dims;
+  args.dims = {static_cast<int>(dims.dims), static_cast<int>(dims.chunk_d), static_cast<int>(dims.chunks),
+               static_cast<int>(dims.chunk_stride / kTileDims), static_cast<int>(dims.padded / kTileDims)};
+  for (int i = 0; i < count; ++i) {
+    args.views[i] = tasks[i].views;
+    args.outs[i] = tasks[i].out;
+    args.out_strides[i] = tasks[i].out_stride;
+  }
+  args.row_slots = static_cast<int>(shape.row_slots);
+  args.matrices = count;
+  args.matrix_rows = static_cast<int>(w.rows);
+  args.matrix_blocks = static_cast<int>((w.rows + kTileRows - 1) / kTileRows);
+  args.rows_padded = static_cast<int>(w.rows_padded);
+  args.row_blocks = args.row_slots * args.matrices * args.matrix_blocks;
+  args.by_row_blocks = Divisor(args.row_blocks);
+  args.by_chunks = Divisor(args.dims.chunks);
+  args.by_matrix_blocks = Divisor(args.matrix_blocks);
+  args.by_matrices = Divisor(count);
+  args.experts = static_cast<int>(shape.experts);
+  args.by_experts = Divisor(args.experts);
+  args.counts = tables.counts8;
+  args.masks = tables.masks;
+  args.levels = tables.levels;
+  args.q_max = tables.q_max;
+  args.gain = tables.gain;
+  args.prologue = source.prologue;
+  args.x_stride = source.x_stride;
+  args.y_stride = source.prologue == Prologue::kSiluMul ? source.x2_stride : 0;
+  args.norm_eps = source.norm_eps;
+  args.reporter = reporter;
+  return args;
 }
 
 }  // namespace
