@@ -114,7 +114,7 @@ void Engine::CheckStep(std::span<const StepItem> items) const {
   for (size_t i = 0; i < items.size(); ++i) {
     const StepItem& item = items[i];
     STOCH_CHECK(item.sequence != nullptr && item.sequence->engine_ == this);
-    if (item.sequence->under_way_) reject("names a sequence of another that is in flight");
+    if (item.sequence->in_flight_) reject("names a sequence of another that is in flight");
     if (item.num_tokens < 1 || item.num_tokens > item.sequence->pending()) {
       reject("of " + std::to_string(item.num_tokens) + " tokens asks for more than the sequence's pending ones; " +
              "allowed is 1.." + std::to_string(item.sequence->pending()));
@@ -153,7 +153,7 @@ int64_t Engine::StepWithHidden(std::span<const StepItem> items, int layers, std:
 }
 
 int64_t Engine::max_steps() const { return state_->shape.lanes; }
-int64_t Engine::steps_under_way() const { return static_cast<int64_t>(state_->steps.size()); }
+int64_t Engine::steps_in_flight() const { return static_cast<int64_t>(state_->steps.size()); }
 
 void Engine::Observe(StepObserver* observer) {
   STOCH_CHECK(observer == nullptr || state_->steps.empty());
@@ -161,7 +161,7 @@ void Engine::Observe(StepObserver* observer) {
 }
 
 void Engine::Begin(std::span<const StepItem> items) {
-  STOCH_CHECK(steps_under_way() < max_steps());
+  STOCH_CHECK(steps_in_flight() < max_steps());
   state_->ForgetRows();
   CheckStep(items);
   PassLayout layout;
@@ -181,7 +181,7 @@ void Engine::Begin(std::span<const StepItem> items) {
     AddQueries(item, static_cast<int32_t>(layout.output_rows.size()), queries);
   }
   (void)CheckLogitQueries(queries, LogitQueryLimitsOf(config(), state_->shape));
-  State::UnderWay step;
+  State::InFlight step;
   step.items.assign(items.begin(), items.end());
   step.output_rows = static_cast<int64_t>(layout.output_rows.size());
   step.picked.assign(layout.output_rows.size(), -1);
@@ -193,7 +193,7 @@ void Engine::Begin(std::span<const StepItem> items) {
     step.logprob_of[static_cast<size_t>(queries.logprobs[i].row)] = static_cast<int32_t>(i);
   }
   state_->steps.push_back(std::move(step));
-  for (const StepItem& item : items) item.sequence->under_way_ = true;
+  for (const StepItem& item : items) item.sequence->in_flight_ = true;
   if (state_->observer != nullptr) state_->observer->OnBegin(items);
   try {
     state_->model->Begin(layout, queries);
@@ -213,11 +213,11 @@ int64_t Engine::Finish() {
     throw;
   }
   if (state_->observer != nullptr) state_->observer->OnFinish();
-  State::UnderWay& step = state_->steps.front();
+  State::InFlight& step = state_->steps.front();
   for (const StepItem& item : step.items) {
     if (item.sequence == nullptr) continue;
     item.sequence->computed_ += item.num_tokens;
-    item.sequence->under_way_ = false;
+    item.sequence->in_flight_ = false;
   }
   state_->output_rows = step.output_rows;
   state_->picked = std::move(step.picked);
@@ -231,7 +231,7 @@ int64_t Engine::Finish() {
 }
 
 void Engine::Forget(const Sequence* sequence) {
-  for (State::UnderWay& step : state_->steps) {
+  for (State::InFlight& step : state_->steps) {
     for (StepItem& item : step.items) {
       if (item.sequence == sequence) item.sequence = nullptr;
     }
@@ -239,9 +239,9 @@ void Engine::Forget(const Sequence* sequence) {
 }
 
 void Engine::Abandon() {
-  for (const State::UnderWay& step : state_->steps) {
+  for (const State::InFlight& step : state_->steps) {
     for (const StepItem& item : step.items) {
-      if (item.sequence != nullptr) item.sequence->under_way_ = false;
+      if (item.sequence != nullptr) item.sequence->in_flight_ = false;
     }
   }
   state_->steps.clear();

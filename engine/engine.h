@@ -65,7 +65,7 @@ class Sequence {
   Engine* engine_;
   int64_t capacity_;
   int64_t computed_ = 0;
-  bool under_way_ = false;  // in a step that has not been finished
+  bool in_flight_ = false;  // in a step that has not been finished
   std::vector<int32_t> ids_;
   std::vector<KvPage> pages_;
   std::vector<int32_t> page_numbers_;
@@ -159,10 +159,10 @@ class Engine {
   // Returns:  Finish what Step does, about that step; its output rows stay readable until the next Begin or Finish.
   // Errors:   as Step, which of them it may be. A Begin that refuses its items changes nothing. After another error no
   //           step is in flight, and all sequences are as if those that were had not begun.
-  // Requires: Begin: steps_under_way() < max_steps(). Finish: a step is in flight. Step: none is.
+  // Requires: Begin: steps_in_flight() < max_steps(). Finish: a step is in flight. Step: none is.
   void Begin(std::span<const StepItem> items);
   int64_t Finish();
-  int64_t steps_under_way() const;
+  int64_t steps_in_flight() const;
   int64_t max_steps() const;  // 1 unless layers are split over devices
   // Shows steps from now on to `observer`, which outlives that; null ends it. Requires: null, or no step is in flight.
   void Observe(StepObserver* observer);

@@ -25,13 +25,13 @@ struct Engine::State {
   PageAllocator pages{0};
   std::vector<std::string> notices;
   double load_ms = 0;
-  struct UnderWay {
+  struct InFlight {
     std::vector<StepItem> items;  // without sequence where that died
     int64_t output_rows = 0;
     std::vector<int32_t> picked;  // as in State
     std::vector<int32_t> logprob_of;
   };
-  std::deque<UnderWay> steps;
+  std::deque<InFlight> steps;
   int64_t output_rows = 0;  // of the step finished last
   // Of the output rows of that step; no index where nothing was asked.
   std::vector<int32_t> picked;      // [output_rows] index in picks of the model, or -1

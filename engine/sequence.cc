@@ -25,7 +25,7 @@ Sequence::Sequence(Engine* engine, int64_t capacity, std::vector<KvPage> pages)
 }
 
 Sequence::~Sequence() {
-  if (under_way_) engine_->Forget(this);
+  if (in_flight_) engine_->Forget(this);
   Engine::State& state = *engine_->state_;
   for (const int32_t page : page_numbers_) state.held_pages -= --state.holders[static_cast<size_t>(page)] == 0 ? 1 : 0;
 }
@@ -33,7 +33,7 @@ Sequence::~Sequence() {
 int64_t Sequence::room() const { return static_cast<int64_t>(pages_.size()) * kKvPageTokens; }
 
 bool Sequence::Grow(int64_t tokens) {
-  STOCH_CHECK(!under_way_ && tokens <= capacity_);
+  STOCH_CHECK(!in_flight_ && tokens <= capacity_);
   const size_t before = pages_.size();
   if (tokens > room() && !engine_->TakePages(PagesOf(tokens) - static_cast<int64_t>(before), &pages_)) return false;
   Engine::State& state = *engine_->state_;
@@ -59,7 +59,7 @@ void Sequence::Append(std::span<const int32_t> ids) {
 }
 
 void Sequence::Truncate(int64_t length) {
-  STOCH_CHECK(!under_way_ && length >= 0 && length <= static_cast<int64_t>(ids_.size()));
+  STOCH_CHECK(!in_flight_ && length >= 0 && length <= static_cast<int64_t>(ids_.size()));
   ids_.resize(static_cast<size_t>(length));
   if (length >= computed_) return;
   for (int64_t page = length / kKvPageTokens; page * kKvPageTokens < computed_; ++page) {

@@ -80,7 +80,7 @@ class Scheduler final : public JobRunner {
     Clock::time_point arrival;
     double queue_seconds = 0;
     std::unique_ptr<Generation> generation;  // null: preempted, and about to leave
-    bool under_way = false;                  // in a pass that has begun
+    bool in_flight = false;                  // in a pass that has begun
     size_t reported = 0;                     // ids handed over
     bool begun = false;                      // an update has been
     bool hashes = false;                     // its logits

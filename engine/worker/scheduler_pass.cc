@@ -31,7 +31,7 @@ std::vector<size_t> Scheduler::Order() const {
   }
   std::vector<size_t> order;
   for (size_t i = 0; i < running_.size(); ++i) {
-    if (!running_[i].under_way) order.push_back(i);
+    if (!running_[i].in_flight) order.push_back(i);
   }
   if (!engine_.batch_invariant() && !order.empty()) {
     std::rotate(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(turn_ % order.size()), order.end());
@@ -48,13 +48,13 @@ std::vector<size_t> Scheduler::Order() const {
 void Scheduler::StepOnce() {
   Pass pass;
   try {
-    while (engine_.steps_under_way() < engine_.max_steps() && BeginPass()) {
+    while (engine_.steps_in_flight() < engine_.max_steps() && BeginPass()) {
     }
     engine_.Finish();
     pass = std::move(passes_.front());
     passes_.pop_front();
     for (const uint64_t id : pass.jobs) {
-      if (Running* job = Find(id)) job->under_way = false;
+      if (Running* job = Find(id)) job->in_flight = false;
     }
   } catch (const InvalidInput&) {
     // Somebody's activations met NaN. All sequences are as before every pass in flight; each alone gives the same bits,
@@ -67,7 +67,7 @@ void Scheduler::StepOnce() {
     FailLargest(std::exchange(passes_, {}), error.what());
   } catch (const std::bad_alloc&) {
     // As above: with less at a time there may be enough. Where passes go on, it was a new one that did not begin.
-    if (engine_.steps_under_way() == 0) {
+    if (engine_.steps_in_flight() == 0) {
       for (const Pass& failed : std::exchange(passes_, {})) RunAlone(failed);
     }
     std::this_thread::sleep_for(kMemoryPause);
@@ -103,14 +103,14 @@ bool Scheduler::BeginPass() {
   ++turn_;
   passes_.push_back(pass);
   ShowPasses();
-  for (const uint64_t id : pass.jobs) Find(id)->under_way = true;
+  for (const uint64_t id : pass.jobs) Find(id)->in_flight = true;
   try {
     engine_.Begin(pass.items);
   } catch (const std::bad_alloc&) {
     // Refused before it changed anything, while other passes go on: its jobs come again.
-    const bool others_go_on = engine_.steps_under_way() + 1 == static_cast<int64_t>(passes_.size());
-    if (!others_go_on || engine_.steps_under_way() == 0) throw;
-    for (const uint64_t id : pass.jobs) Find(id)->under_way = false;
+    const bool others_go_on = engine_.steps_in_flight() + 1 == static_cast<int64_t>(passes_.size());
+    if (!others_go_on || engine_.steps_in_flight() == 0) throw;
+    for (const uint64_t id : pass.jobs) Find(id)->in_flight = false;
     passes_.pop_back();
     return false;
   }
@@ -131,7 +131,7 @@ void Scheduler::FailLargest(const std::deque<Pass>& passes, const std::string& m
     for (size_t i = 0; i < pass.jobs.size(); ++i) {
       Running* job = Find(pass.jobs[i]);
       if (job == nullptr) continue;
-      job->under_way = false;
+      job->in_flight = false;
       const StepItem& item = pass.items[i];
       const std::pair<int64_t, int64_t> size(item.num_tokens, item.sequence->computed());
       if (largest != nullptr && size <= most) continue;
@@ -161,7 +161,7 @@ void Scheduler::RunAlone(const Pass& pass) {
   for (size_t i = 0; i < pass.jobs.size(); ++i) {
     Running* job = Find(pass.jobs[i]);
     if (job == nullptr) continue;
-    job->under_way = false;
+    job->in_flight = false;
     try {
       if (hooks_.on_passes) hooks_.on_passes({&job->id, 1});
       engine_.Step({&pass.items[i], 1});

@@ -49,7 +49,7 @@ bool Scheduler::MakeRoom(Running& job, const StepItem& item, const Pass& pass) {
 // The youngest job that may be preempted for `job`; null if there is none.
 Scheduler::Running* Scheduler::Victim(const Running& job, const Pass& pass) {
   const auto may_go = [&](const Running& other) {
-    return other.generation != nullptr && !other.under_way && &other != &job && (other.id > job.id || job.alone) &&
+    return other.generation != nullptr && !other.in_flight && &other != &job && (other.id > job.id || job.alone) &&
            std::find(pass.jobs.begin(), pass.jobs.end(), other.id) == pass.jobs.end() && !ended_.contains(other.id);
   };
   const auto found = std::find_if(running_.rbegin(), running_.rend(), may_go);

@@ -217,9 +217,9 @@ void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) 
   for (size_t p = 0; p < flight.pieces.size(); ++p) {
     for (const auto& stage : stages_) stage->Upload(flight.lane, p, flight.pieces[p].layout);
   }
-  const auto under_way = static_cast<int64_t>(flights_.size());
-  for (int64_t i = 0; i < under_way; ++i) {
-    Issue(flights_[static_cast<size_t>(i)], static_cast<size_t>(StagesIssued(num_stages, i, under_way)));
+  const auto in_flight = static_cast<int64_t>(flights_.size());
+  for (int64_t i = 0; i < in_flight; ++i) {
+    Issue(flights_[static_cast<size_t>(i)], static_cast<size_t>(StagesIssued(num_stages, i, in_flight)));
   }
 }
 

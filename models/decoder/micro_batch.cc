@@ -77,9 +77,9 @@ int64_t PiecesFor(int64_t rows, int64_t stages, int64_t min_rows) {
   return stages < 2 ? 1 : std::clamp<int64_t>(rows / min_rows, 1, kMaxPieces);
 }
 
-int64_t StagesIssued(int64_t stages, int64_t ahead, int64_t under_way) {
-  STOCH_CHECK(ahead >= 0 && ahead < under_way);
-  return (stages * (under_way - ahead) + under_way - 1) / under_way;
+int64_t StagesIssued(int64_t stages, int64_t ahead, int64_t in_flight) {
+  STOCH_CHECK(ahead >= 0 && ahead < in_flight);
+  return (stages * (in_flight - ahead) + in_flight - 1) / in_flight;
 }
 
 }  // namespace stoch

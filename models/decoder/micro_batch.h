@@ -29,9 +29,9 @@ std::vector<MicroBatch> CutPass(const PassLayout& pass, int64_t pieces, const Cu
 // nearly as much as one of more; 1 where there is nothing to gain.
 int64_t PiecesFor(int64_t rows, int64_t stages, int64_t min_rows);
 
-// How many of its `stages` a pass is issued to while `ahead` passes that began before it are in flight, of `under_way`
+// How many of its `stages` a pass is issued to while `ahead` passes that began before it are in flight, of `in_flight`
 // in all: as many ahead of the next pass as each has, so that every device works on one of them and no pass waits
-// behind a later one. The first has all.
-int64_t StagesIssued(int64_t stages, int64_t ahead, int64_t under_way);
+// after a later one. The first has all.
+int64_t StagesIssued(int64_t stages, int64_t ahead, int64_t in_flight);
 
 }  // namespace stoch

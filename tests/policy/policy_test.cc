@@ -226,9 +226,12 @@ TEST(ForwardingRule, EveryVirtualFunction) {
 }
 
 TEST(WordsRule, TheFieldsWords) {
-  EXPECT_EQ(Findings(CheckWords, "engine/a.h", "// next to it, besides, in flight; steps_under_way(), underway"), 0u);
+  EXPECT_EQ(Findings(CheckWords, "engine/a.h", "// next to it, besides, steps_in_flight(), underways"), 0u);
   EXPECT_EQ(Findings(CheckWords, "kernels/cpu/a.cc", "// L2 of an SM holds pinned memory"), 0u);
   EXPECT_EQ(Findings(CheckWords, "engine/a.h", "// Beside it."), 1u);
+  EXPECT_EQ(Findings(CheckWords, "engine/a.h", "int64_t steps_under_way() const;"), 1u);
+  EXPECT_EQ(Findings(CheckWords, "engine/a.h", "struct UnderWay {};"), 1u);
+  EXPECT_EQ(Findings(CheckWords, "tests/engine/steps_under_way_test.cc", ""), 1u);
   EXPECT_EQ(Findings(CheckWords, "docs/a.md", "132 multiprocessors, each anew"), 2u);
   EXPECT_EQ(Findings(CheckWords, "engine/a.h", "// a step is under\n// way now\n// and goes on"), 1u);
   EXPECT_EQ(Findings(CheckWords, "engine/a.cc", "reject(\"page-locked memory\");"), 1u);

@@ -310,22 +310,20 @@ std::vector<std::string> CheckLength(const SourceFile& file) {
 std::vector<std::string> CheckWords(const SourceFile& file) {
   // Private words, and the field's. This file names them, so it is left out.
   static const std::vector<std::pair<std::string, std::string>> words = {
-      {"second-level cache", "L2"},
-      {"page-locked", "pinned"},
-      {"multiprocessor", "SM"},
-      {"multiprocessors", "SMs"},
-      {"beside", "next to"},
-      {"anew", "again"},
-      {"under way", "in flight"},
-      {"sums of chunks", "split-K partials"},
+      {"second-level cache", "L2"},       {"page-locked", "pinned"}, {"multiprocessor", "SM"},
+      {"multiprocessors", "SMs"},         {"beside", "next to"},     {"anew", "again"},
+      {"under way", "in flight"},         {"underway", "in flight"}, {"sums of chunks", "split-K partials"},
       {"owners and helpers", "stream-K"},
   };
   if (StartsWith(file.path, "tests/policy/") || StartsWith(file.path, "bench/results/")) return {};
   std::vector<std::string> found;
+  std::vector<Line> lines = Lines(file);
+  lines.insert(lines.begin(), {1, file.path});
   std::string before;  // the end of the line before, for words that a line break parts
-  for (const Line& line : Lines(file)) {
+  for (const Line& line : lines) {
     std::string text = before + line.text.substr(std::min(line.text.find_first_not_of(" /#*|>"), line.text.size()));
-    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return c == '_' ? ' ' : static_cast<char>(std::tolower(c)); });
     for (const auto& [word, better] : words) {
       for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
         const size_t end = at + word.size();

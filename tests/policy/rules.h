@@ -39,7 +39,8 @@ std::vector<std::string> CheckFunctions(const SourceFile& file);
 // targets of links in Markdown, the names of sources in backticks there (outside bench/ all paths of this repository),
 // and the sources that comments of C++ and CUDA name. `paths` is what ListTree says.
 std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, const std::vector<std::string>& paths);
-// The field's words (docs/glossary.md): L2, pinned, SM, in flight, ..., not private ones for the same things.
+// The field's words (docs/glossary.md): L2, pinned, SM, in flight, ..., not private ones for the same things, in text,
+// names and paths.
 std::vector<std::string> CheckWords(const SourceFile& file);
 // The first line of a C++ or CUDA file names its licence as SPDX does.
 std::vector<std::string> CheckLicence(const SourceFile& file);

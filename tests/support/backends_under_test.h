@@ -25,7 +25,7 @@ struct BackendUnderTest {
   std::string Name() const {
     std::string name = *cpu_variant != '\0' ? std::string(cpu_variant) + "_" + std::to_string(threads) : device;
     for (char& c : name) {
-      if (c == ':') c = '_';
+      if (c == ':' || c == ',') c = '_';
     }
     return name;
   }

@@ -61,13 +61,13 @@ class Crowd {
     for (int i = first; i < end; ++i) {
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return under_way_ < kAtOnce; });
-        ++under_way_;
+        changed_.wait(lock, [&] { return in_flight_ < kAtOnce; });
+        ++in_flight_;
       }
       Submit(i, i + 1 == end);
     }
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return under_way_ == 0; });
+    changed_.wait(lock, [&] { return in_flight_ == 0; });
     return hash_;
   }
   int failed() const { return failed_; }
@@ -91,7 +91,7 @@ class Crowd {
       const std::lock_guard lock(mutex_);
       failed_ += update.error_status == 0 ? 0 : 1;
       if (hashed) hash_ = update.logits_sha256;
-      --under_way_;
+      --in_flight_;
       changed_.notify_all();
     };
     std::vector<serve::Job> jobs;
@@ -102,7 +102,7 @@ class Crowd {
   serve::JobRunner& runner_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  int under_way_ = 0;
+  int in_flight_ = 0;
   int failed_ = 0;
   std::string hash_;
 };

@@ -37,9 +37,9 @@ void PlantPoison(std::vector<StoredTensor>& tensors) {
   }
 }
 
-// Steps that begin one after the other, `under_way` of them at once, on stages that each do one thing at a time in the
+// Steps that begin one after the other, `in_flight` of them at once, on stages that each do one thing at a time in the
 // order it was issued: how many end in a long run, per time a stage takes.
-double StepsPerStageTime(int64_t stages, int64_t under_way) {
+double StepsPerStageTime(int64_t stages, int64_t in_flight) {
   constexpr int kSteps = 400;
   struct Step {
     int64_t issued = 0;
@@ -56,7 +56,7 @@ double StepsPerStageTime(int64_t stages, int64_t under_way) {
     }
   };
   for (int begun = 0; begun < kSteps; ++begun) {
-    if (static_cast<int64_t>(steps.size()) == under_way) {
+    if (static_cast<int64_t>(steps.size()) == in_flight) {
       issue(steps.front(), stages);
       now = std::max(now, steps.front().ready);
       // The host waits for every device, so for whatever was issued to it.
@@ -81,7 +81,7 @@ TEST(StagesIssued, KeepsEveryStageAtWork) {
   }
 }
 
-class StepsUnderWay : public testing::TestWithParam<BackendUnderTest> {
+class StepsInFlight : public testing::TestWithParam<BackendUnderTest> {
  protected:
   static constexpr int64_t kLength = 120;
 
@@ -166,25 +166,25 @@ class StepsUnderWay : public testing::TestWithParam<BackendUnderTest> {
 };
 
 // Groups of two, as many in flight as asked for, each on a step of its own at any time.
-TEST_P(StepsUnderWay, EverySequenceHasTheBitsItHasAlone) {
+TEST_P(StepsInFlight, EverySequenceHasTheBitsItHasAlone) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto alone = Alone();
   for (const size_t rounds : {1u, 2u}) {
     const auto engine = Split(backend, rounds);
     ASSERT_EQ(engine->max_steps(), static_cast<int64_t>(backend->devices().size()));
-    for (size_t under_way = 1; under_way <= backend->devices().size(); ++under_way) {
-      SCOPED_TRACE(std::to_string(rounds) + " rounds, " + std::to_string(under_way) + " in flight");
+    for (size_t in_flight = 1; in_flight <= backend->devices().size(); ++in_flight) {
+      SCOPED_TRACE(std::to_string(rounds) + " rounds, " + std::to_string(in_flight) + " in flight");
       std::vector<Talker> talkers;
-      for (size_t i = 0; i < 2 * under_way; ++i) talkers.push_back(Talk(*engine, i));
+      for (size_t i = 0; i < 2 * in_flight; ++i) talkers.push_back(Talk(*engine, i));
       std::deque<size_t> groups;
       const auto begin = [&](size_t group) {
         const StepItem items[] = {Next(talkers[2 * group]), Next(talkers[2 * group + 1])};
         engine->Begin(items);
         groups.push_back(group);
       };
-      for (size_t group = 0; group < under_way; ++group) begin(group);
+      for (size_t group = 0; group < in_flight; ++group) begin(group);
       while (!groups.empty()) {
-        EXPECT_EQ(engine->steps_under_way(), static_cast<int64_t>(groups.size()));
+        EXPECT_EQ(engine->steps_in_flight(), static_cast<int64_t>(groups.size()));
         const size_t group = groups.front();
         groups.pop_front();
         EXPECT_EQ(engine->Finish(), 2);
@@ -201,7 +201,7 @@ TEST_P(StepsUnderWay, EverySequenceHasTheBitsItHasAlone) {
 }
 
 // An error ends every step in flight; what each would have run is still to be run, and has the same bits.
-TEST_P(StepsUnderWay, AfterAnErrorNoneHasBegun) {
+TEST_P(StepsInFlight, AfterAnErrorNoneHasBegun) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto alone = Alone();
   const auto engine = Split(backend, 1);
@@ -218,10 +218,10 @@ TEST_P(StepsUnderWay, AfterAnErrorNoneHasBegun) {
   }
   ExpectInvalid(
       [&] {
-        while (engine->steps_under_way() > 0) engine->Finish();
+        while (engine->steps_in_flight() > 0) engine->Finish();
       },
       {"layer 0"});
-  EXPECT_EQ(engine->steps_under_way(), 0);
+  EXPECT_EQ(engine->steps_in_flight(), 0);
   EXPECT_EQ(poisoned->computed(), 0);
   EXPECT_EQ(last.sequence->computed(), 0);
   // The step ahead of it may have ended before it was met.
@@ -236,7 +236,7 @@ TEST_P(StepsUnderWay, AfterAnErrorNoneHasBegun) {
   }
 }
 
-TEST_P(StepsUnderWay, ASequenceMayDieAndMayNotBeginTwice) {
+TEST_P(StepsInFlight, ASequenceMayDieAndMayNotBeginTwice) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto alone = Alone();
   const auto engine = Split(backend, 1);
@@ -246,7 +246,7 @@ TEST_P(StepsUnderWay, ASequenceMayDieAndMayNotBeginTwice) {
   const StepItem items[] = {Next(*dies), Next(stays)};
   engine->Begin(items);
   ExpectInvalid([&] { engine->Begin({&items[1], 1}); }, {"in flight"});
-  EXPECT_EQ(engine->steps_under_way(), 1);
+  EXPECT_EQ(engine->steps_in_flight(), 1);
   Talker other = Talk(*engine, 5);
   const StepItem item = Next(other);
   engine->Begin({&item, 1});
@@ -271,16 +271,10 @@ TEST(StepsOfOneDevice, AreOneAtATime) {
   EXPECT_EQ(LanesOf(RowSplit(files.config, backend->devices())), 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, StepsUnderWay,
+INSTANTIATE_TEST_SUITE_P(Backends, StepsInFlight,
                          testing::Values(BackendUnderTest{"cpu:2", "", 1}, BackendUnderTest{"cpu:3", "", 1},
                                          BackendUnderTest{"cuda:0,1", "", 0}, BackendUnderTest{"cuda:0,1,2", "", 0}),
-                         [](const auto& param) {
-                           std::string name = param.param.device;
-                           for (char& c : name) {
-                             if (c == ':' || c == ',') c = '_';
-                           }
-                           return name;
-                         });
+                         [](const auto& param) { return param.param.Name(); });
 
 }  // namespace
 }  // namespace stoch::test
