@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/kernels/gpu.h"
 #include "kernels/math/random.h"
 #include "kernels/registry.h"
 
@@ -24,17 +25,6 @@ constexpr int kKvHeads = 8;
 constexpr int kHeadDim = 128;
 constexpr int kRowFloats = (kHeads + 2 * kKvHeads) * kHeadDim;
 constexpr int kPageTokens = 64;
-
-Backend* Gpu() {
-  static std::unique_ptr<Backend> backend = [] {
-    try {
-      return OpenBackend("cuda:0", {}, nullptr);
-    } catch (const std::exception&) {
-      return std::unique_ptr<Backend>();
-    }
-  }();
-  return backend.get();
-}
 
 KvCacheSpec SpecOf(const std::string& kind, int64_t pages) {
   KvCacheSpec spec;

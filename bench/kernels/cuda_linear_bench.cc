@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/kernels/gpu.h"
 #include "kernels/math/random.h"
 #include "kernels/registry.h"
 
@@ -141,17 +142,6 @@ double TimeRounds(Backend& backend, const std::string& key, const std::function<
   for (int i = 0; i < kRounds; ++i) run();
   backend.Synchronize(device);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kRounds;
-}
-
-Backend* Gpu() {
-  static std::unique_ptr<Backend> backend = [] {
-    try {
-      return OpenBackend("cuda:0", {}, nullptr);
-    } catch (const std::exception&) {
-      return std::unique_ptr<Backend>();
-    }
-  }();
-  return backend.get();
 }
 
 void Report(benchmark::State& state, double seconds, int64_t bytes, double products) {

@@ -64,6 +64,12 @@ struct AttentionTiles {
 };
 AttentionTiles MakeTiles(const AttentionWork& work, int64_t rows_per_tile, int threads);
 
+// One of the query rows that a tile has: the rows of a pass times the query heads of a KV head.
+struct AttentionTileRow {
+  size_t tile = 0;
+  int64_t n = 0;
+};
+
 // Positions of one shared tile that one thread takes: whole pages, but for the window's end.
 struct AttentionRange {
   size_t tile = 0;  // index in AttentionTiles::shared

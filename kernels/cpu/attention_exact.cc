@@ -86,11 +86,7 @@ class Exact {
 void AttendShared(Context& context, const Exact& steps, const AttentionWork& work,
                   const std::vector<AttentionTile>& tiles) {
   std::vector<TileState> states(tiles.size());
-  struct Row {
-    size_t tile;
-    int64_t n;
-  };
-  std::vector<Row> rows;
+  std::vector<AttentionTileRow> rows;
   for (size_t i = 0; i < tiles.size(); ++i) {
     steps.Prepare(tiles[i], &states[i]);
     for (int64_t n = 0; n < steps.lefts(tiles[i]); ++n) rows.push_back({i, n});
@@ -101,13 +97,13 @@ void AttendShared(Context& context, const Exact& steps, const AttentionWork& wor
     steps.Score(tiles[range.tile], range.begin, range.end, &states[range.tile]);
   });
   context.pool.ParallelFor(static_cast<int64_t>(rows.size()), [&](int64_t i, int) {
-    const Row& row = rows[static_cast<size_t>(i)];
+    const AttentionTileRow& row = rows[static_cast<size_t>(i)];
     steps.Probabilities(tiles[row.tile], row.n, &states[row.tile]);
   });
   std::vector<std::vector<const float*>> columns(static_cast<size_t>(context.pool.size()));
   const int64_t parts = (work.head_dim + kSharedChannels - 1) / kSharedChannels;
   context.pool.ParallelFor(static_cast<int64_t>(rows.size()) * parts, [&](int64_t i, int thread) {
-    const Row& row = rows[static_cast<size_t>(i / parts)];
+    const AttentionTileRow& row = rows[static_cast<size_t>(i / parts)];
     const int64_t first = i % parts * kSharedChannels;
     steps.Weigh(tiles[row.tile], row.n, first, std::min(kSharedChannels, work.head_dim - first), states[row.tile],
                 &columns[static_cast<size_t>(thread)]);

@@ -286,11 +286,7 @@ bool AttendWhole(PerToken& steps, const AttentionWork& work, const AttentionTile
 bool AttendShared(Context& context, PerToken& steps, const AttentionWork& work, const std::vector<AttentionTile>& tiles,
                   std::vector<Scratch>* scratches) {
   std::vector<TileState> states(tiles.size());
-  struct Row {
-    size_t tile;
-    int64_t n;
-  };
-  std::vector<Row> rows;
+  std::vector<AttentionTileRow> rows;
   for (size_t i = 0; i < tiles.size(); ++i) {
     steps.QuantizeQueries(tiles[i], &states[i]);
     for (int64_t n = 0; n < steps.lefts(tiles[i]); ++n) rows.push_back({i, n});
@@ -303,7 +299,7 @@ bool AttendShared(Context& context, PerToken& steps, const AttentionWork& work, 
   });
   std::atomic<bool> finite{true};
   context.pool.ParallelFor(static_cast<int64_t>(rows.size()), [&](int64_t i, int thread) {
-    const Row& row = rows[static_cast<size_t>(i)];
+    const AttentionTileRow& row = rows[static_cast<size_t>(i)];
     if (!steps.Probabilities(tiles[row.tile], row.n, &states[row.tile], &(*scratches)[static_cast<size_t>(thread)])) {
       finite.store(false, std::memory_order_relaxed);
     }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "kernels/base/matrix_batch.h"
 #include "kernels/call_check.h"
 #include "kernels/cpu/linear_weight.h"
 #include "kernels/cpu/sc_product.h"
@@ -10,28 +11,16 @@
 namespace stoch::cpu {
 namespace {
 
-// A [batch, rows, cols] view of a matrix or a batch of them.
-struct Operand {
-  explicit Operand(const TensorView& view)
-      : data(view.ptr<float>()),
-        batch(view.rank == 3 ? view.dim(0) : 1),
-        rows(view.dim(view.rank - 2)),
-        cols(view.dim(view.rank - 1)),
-        batch_step(view.rank == 3 ? view.step(0) : 0),
-        row_step(view.step(view.rank - 2)),
-        col_step(view.step(view.rank - 1)) {}
+struct Operand : MatrixBatch {
+  using MatrixBatch::MatrixBatch;
 
   // Row `row` of all batches' rows.
   const float* Read(int64_t row, float* scratch) const {
-    const float* begin = data + row / rows * batch_step + row % rows * row_step;
+    const float* begin = data + Offset(row, 0);
     if (col_step == 1) return begin;
     for (int64_t i = 0; i < cols; ++i) scratch[i] = begin[i * col_step];
     return scratch;
   }
-
-  float* data;
-  int64_t batch, rows, cols;
-  int64_t batch_step, row_step, col_step;
 };
 
 }  // namespace
@@ -39,16 +28,15 @@ struct Operand {
 void ScMatmul(Context& context, const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) {
   CheckScMatmul(a, b, op, out);
   if (a.numel() == 0 || b.numel() == 0) {
-    const Operand zero(out);
+    const MatrixBatch zero(out);
     for (int64_t row = 0; row < zero.batch * zero.rows; ++row) {
-      float* begin = zero.data + row / zero.rows * zero.batch_step + row % zero.rows * zero.row_step;
-      for (int64_t m = 0; m < zero.cols; ++m) begin[m * zero.col_step] = 0.0f;
+      for (int64_t m = 0; m < zero.cols; ++m) zero.data[zero.Offset(row, m)] = 0.0f;
     }
     return;
   }
   const Operand left(a);
   const Operand right(b);
-  const Operand result(out);
+  const MatrixBatch result(out);
   const ScLookupPtr lookup = context.lookups.Get(op);
   const auto report = [&] { context.finite.Report(a.device, {-1, "sc_matmul"}, "an operand"); };
 

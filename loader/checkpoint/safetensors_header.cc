@@ -51,8 +51,12 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
           key_.clear();
         }
         return true;
-      default: Unexpected("an object");
+      case State::kMetadata:
+      case State::kEntry:
+      case State::kNumbers:
+      case State::kEnd: break;
     }
+    Unexpected("an object");
   }
 
   bool key(std::string& key) override {
@@ -152,7 +156,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       case State::kNames: expected = "an object"; break;
       case State::kMetadata: expected = "a string"; break;
       case State::kEntry: expected = key_ == "dtype" ? "a string" : "an array"; break;
-      default: break;
+      case State::kNumbers:
+      case State::kEnd: break;
     }
     Fail(Place() + "expected " + expected + ", got " + got);
   }

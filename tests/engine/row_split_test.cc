@@ -167,13 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, RowSplitBits,
                          testing::Values(BackendUnderTest{"cpu:2", "", 1}, BackendUnderTest{"cpu:3", "", 1},
                                          BackendUnderTest{"cpu:4", "", 1}, BackendUnderTest{"cuda:0,1", "", 0},
                                          BackendUnderTest{"cuda:0,1,2,3", "", 0}),
-                         [](const auto& param) {
-                           std::string name = param.param.device;
-                           for (char& c : name) {
-                             if (c == ':' || c == ',') c = '_';
-                           }
-                           return name;
-                         });
+                         [](const auto& param) { return param.param.Name(); });
 
 }  // namespace
 }  // namespace stoch::test

@@ -218,13 +218,7 @@ TEST_P(GatherTest, OperandsThatCannotBeAreRefused) {
 INSTANTIATE_TEST_SUITE_P(Backends, GatherTest,
                          testing::Values(BackendUnderTest{"cpu:2", "", 1}, BackendUnderTest{"cpu:3", "", 2},
                                          BackendUnderTest{"cuda:0,1", "", 0}, BackendUnderTest{"cuda:0,1,2,3", "", 0}),
-                         [](const auto& param) {
-                           std::string name = param.param.device;
-                           for (char& c : name) {
-                             if (c == ':' || c == ',') c = '_';
-                           }
-                           return name;
-                         });
+                         [](const auto& param) { return param.param.Name(); });
 
 }  // namespace
 }  // namespace stoch::test

@@ -24,7 +24,11 @@ struct DotRowsBy {
     switch (w.dtype) {
       case DType::kF32: return Rows<DType::kF32>(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
       case DType::kF16: return Rows<DType::kF16>(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
-      default: return Rows<DType::kBF16>(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
+      case DType::kBF16: return Rows<DType::kBF16>(x, x_stride, num_x, w, num_w, cols, out, out_stride, add);
+      case DType::kU8:
+      case DType::kI8:
+      case DType::kI32:
+      case DType::kI64: return;  // ExactRows are floats
     }
   }
 

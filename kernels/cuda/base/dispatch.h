@@ -22,8 +22,12 @@ void DispatchFloat(DType dtype, const F& f) {
     case DType::kF32: return f(TypeTag<float>());
     case DType::kF16: return f(TypeTag<__half>());
     case DType::kBF16: return f(TypeTag<__nv_bfloat16>());
-    default: STOCH_CHECK(false);
+    case DType::kU8:
+    case DType::kI8:
+    case DType::kI32:
+    case DType::kI64: break;
   }
+  STOCH_CHECK(false);
 }
 
 }  // namespace stoch::cuda

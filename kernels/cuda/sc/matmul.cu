@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/base/matrix_batch.h"
 #include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/sc/matmul.h"
@@ -18,26 +19,6 @@ constexpr int kWarps = kThreads / 32;
 template <typename Count>
 constexpr int kStageDims = 128 / static_cast<int>(sizeof(Count));
 constexpr unsigned kMaxGridYZ = 65535;
-
-// A [batch, rows, cols] view of a matrix or a batch of them.
-struct Matrix {
-  float* data = nullptr;
-  int64_t batch = 1, rows = 0, cols = 0;
-  int64_t batch_step = 0, row_step = 0, col_step = 0;
-
-  Matrix() = default;
-  explicit Matrix(const TensorView& view)
-      : data(view.ptr<float>()),
-        batch(view.rank == 3 ? view.dim(0) : 1),
-        rows(view.dim(view.rank - 2)),
-        cols(view.dim(view.rank - 1)),
-        batch_step(view.rank == 3 ? view.step(0) : 0),
-        row_step(view.step(view.rank - 2)),
-        col_step(view.step(view.rank - 1)) {}
-  __device__ int64_t Offset(int64_t batch_row, int64_t col) const {
-    return batch_row / rows * batch_step + batch_row % rows * row_step + col * col_step;
-  }
-};
 
 // The extremes of one scope, in a form that integer atomics take; max and min do not depend on order.
 struct Extremes {
@@ -57,7 +38,7 @@ __device__ float FromOrdered(int32_t bits) {
 
 // One operand and where its quantized form goes.
 struct OperandArgs {
-  Matrix x;
+  MatrixBatch x;
   int64_t group = 1;           // rows of one batch that share a scale, at most x.rows
   bool spans_batches = false;  // per_tensor: one scope for everything
   int64_t chunk = 0;           // dimensions of a chunk
@@ -158,7 +139,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeKernel(const OperandArgs arg
 struct ProductArgs {
   ScTables tables;
   const void* counts = nullptr;  // of tables, in 16 bits, or in 32 where they need more
-  Matrix out;
+  MatrixBatch out;
   int64_t batch = 1, rows_a = 0, rows_b = 0, rows_b_padded = 0, dims = 0, chunk = 0, chunks = 1;
   int64_t first_row = 0;             // of the rows of a that this launch takes
   const uint8_t* codes_a = nullptr;  // [batch][rows_a][dims]
@@ -229,7 +210,7 @@ __global__ void __launch_bounds__(kThreads) ProductKernel(const ProductArgs args
   if (m < args.rows_b) args.out.data[batch * args.out.batch_step + n * args.out.row_step + m * args.out.col_step] = y;
 }
 
-__global__ void __launch_bounds__(kThreads) ZeroKernel(const Matrix out) {
+__global__ void __launch_bounds__(kThreads) ZeroKernel(const MatrixBatch out) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < out.batch * out.rows * out.cols) out.data[out.Offset(i / out.cols, i % out.cols)] = 0.0f;
 }
@@ -242,8 +223,8 @@ void CheckGpuLimits(const TensorView& a) {
 
 unsigned Blocks(int64_t items, int per_block) { return static_cast<unsigned>((items + per_block - 1) / per_block); }
 
-OperandArgs Quantize(DeviceContext& ctx, Scratch& scratch, const Matrix& x, const ScOperator& op, int64_t group_rows,
-                     const ProductArgs& product, bool by_dim) {
+OperandArgs Quantize(DeviceContext& ctx, Scratch& scratch, const MatrixBatch& x, const ScOperator& op,
+                     int64_t group_rows, const ProductArgs& product, bool by_dim) {
   const int64_t rows = x.batch * x.rows;
   OperandArgs args;
   args.x = x;
@@ -297,9 +278,9 @@ void LaunchScMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b
                     const TensorView& out) {
   CheckScMatmul(a, b, op, out);
   CheckGpuLimits(a);
-  const Matrix left(a);
-  const Matrix right(b);
-  const Matrix result(out);
+  const MatrixBatch left(a);
+  const MatrixBatch right(b);
+  const MatrixBatch result(out);
   if (out.numel() == 0) return;
   if (left.cols == 0) {
     ZeroKernel<<<Blocks(out.numel(), kThreads), kThreads, 0, ctx.stream>>>(result);

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/math/random.h"
 #include "kernels/registry.h"
 #include "tests/kernels/device_tensor.h"
 #include "tests/kernels/gpu/cuda_or_skip.h"

@@ -4,18 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <string>
+
+#include "tests/kernels/sc/ones.h"
 
 namespace stoch {
 namespace {
-
-// Ones of the first `count` bits.
-int Ones(const uint64_t* words, int count) {
-  int ones = 0;
-  for (; count >= 64; count -= 64) ones += std::popcount(*words++);
-  return count == 0 ? ones : ones + std::popcount(*words & ((uint64_t{1} << count) - 1));
-}
 
 ScOperatorPtr Operator(ScConfig config, int stoc_len) {
   config.halve = true;
@@ -41,7 +35,7 @@ TEST_P(ScNested, EveryCount) {
         const auto row = static_cast<size_t>(mask) * static_cast<size_t>(longer->levels);
         for (int b = 0; b < longer->levels; ++b) {
           const int rank = longer->ranks_b[row + static_cast<size_t>(b)];
-          ASSERT_EQ(Ones(&(*nested)[(row + static_cast<size_t>(a)) * words], rank),
+          ASSERT_EQ(test::Ones(&(*nested)[(row + static_cast<size_t>(a)) * words], rank),
                     shorter->count(mask & (shorter->masks - 1), a, b))
               << length << " " << mask << " " << a << " " << b;
         }

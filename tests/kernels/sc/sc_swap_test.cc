@@ -4,17 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
+#include "tests/kernels/sc/ones.h"
 
 namespace stoch {
 namespace {
-
-// Ones of the first `count` bits.
-int Ones(const uint64_t* words, int count) {
-  int ones = 0;
-  for (; count >= 64; count -= 64) ones += std::popcount(*words++);
-  return count == 0 ? ones : ones + std::popcount(*words & ((uint64_t{1} << count) - 1));
-}
 
 class ScSwap : public testing::TestWithParam<int> {};
 
@@ -30,9 +23,9 @@ TEST_P(ScSwap, EveryCount) {
   for (int mask = 0; mask < op->masks; ++mask) {
     for (int a = 0; a < op->levels; ++a) {
       const auto row = static_cast<size_t>(mask) * static_cast<size_t>(op->levels);
-      const int rank = Ones(&op->streams_a[(row + static_cast<size_t>(a)) * words], op->config.stoc_len);
+      const int rank = test::Ones(&op->streams_a[(row + static_cast<size_t>(a)) * words], op->config.stoc_len);
       for (int b = 0; b < op->levels; ++b) {
-        ASSERT_EQ(Ones(&swapped[(row + static_cast<size_t>(b)) * words], rank), op->count(mask, a, b))
+        ASSERT_EQ(test::Ones(&swapped[(row + static_cast<size_t>(b)) * words], rank), op->count(mask, a, b))
             << mask << " " << a << " " << b;
       }
     }
@@ -66,7 +59,7 @@ TEST(ScSwapRanks, EveryCountOfShorterStreams) {
         const int rank = (*ranks)[row + static_cast<size_t>(a)];
         ASSERT_LE(rank, length);
         for (int b = 0; b < longer->levels; ++b) {
-          ASSERT_EQ(Ones(&swapped[(row + static_cast<size_t>(b)) * words], rank),
+          ASSERT_EQ(test::Ones(&swapped[(row + static_cast<size_t>(b)) * words], rank),
                     shorter->count(mask & (shorter->masks - 1), a, b))
               << length << " " << mask << " " << a << " " << b;
         }

@@ -321,20 +321,10 @@ void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
                  static_cast<size_t>(plan.fused_shared_bytes), args);
 }
 
-template <bool kDirect>
-void LaunchDims(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  const bool one_tile = args.block_heads <= kScoreHeads;
-  if (args.attention.kv.head_dim == 64) {
-    one_tile ? Launch<kDirect, 64, 1>(ctx, plan, args) : Launch<kDirect, 64, 2>(ctx, plan, args);
-  } else {
-    one_tile ? Launch<kDirect, 128, 1>(ctx, plan, args) : Launch<kDirect, 128, 2>(ctx, plan, args);
-  }
-}
-
 }  // namespace
 
 void LaunchSplitFused(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  RanksBySum(args.qk) && RanksBySum(args.av) ? LaunchDims<true>(ctx, plan, args) : LaunchDims<false>(ctx, plan, args);
+  DispatchInstance(args, [&]<bool kDirect, int kHeadDim, int kN>() { Launch<kDirect, kHeadDim, kN>(ctx, plan, args); });
 }
 
 }  // namespace stoch::cuda

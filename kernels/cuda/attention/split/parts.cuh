@@ -13,6 +13,25 @@ namespace stoch::cuda {
 inline constexpr int kScoreHeads = 4;  // query heads of 8 columns: two columns each
 inline constexpr int kValueHeads = 8;  // one column each
 
+// Calls launch<kDirect, kHeadDim, kN>() of the instance that runs these rows: whether ranks are made by sums, and tiles
+// of columns for the query heads of a block.
+template <typename Launch>
+void DispatchInstance(const SplitArgs& args, const Launch& launch) {
+  const auto with_dims = [&]<bool kDirect>() {
+    const bool one_tile = args.block_heads <= kScoreHeads;
+    if (args.attention.kv.head_dim == 64) {
+      one_tile ? launch.template operator()<kDirect, 64, 1>() : launch.template operator()<kDirect, 64, 2>();
+    } else {
+      one_tile ? launch.template operator()<kDirect, 128, 1>() : launch.template operator()<kDirect, 128, 2>();
+    }
+  };
+  if (RanksBySum(args.qk) && RanksBySum(args.av)) {
+    with_dims.template operator()<true>();
+  } else {
+    with_dims.template operator()<false>();
+  }
+}
+
 // Columns 2 h and 2 h + 1 of a tile are the streams of query head h where its code is positive, and where it is
 // negative: a score is the difference of two neighbours in a lane.
 template <int kHeadDim, int kN>
