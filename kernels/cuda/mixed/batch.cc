@@ -2,12 +2,10 @@
 #include "kernels/cuda/mixed/batch.h"
 
 #include <algorithm>
-#include <array>
-#include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/mixed/prompt.h"
-#include "kernels/cuda/mixed/table.h"
+#include "kernels/cuda/mixed/shared_slots.h"
 #include "kernels/cuda/sc/tensor_core/batch_wgmma.h"
 #include "kernels/plan/sc_linear_plan.h"
 
@@ -41,26 +39,16 @@ bool BatchesMixed(DeviceContext& ctx, const MixedTask& task) {
 
 void LaunchMixedBatch(DeviceContext& ctx, const PreparedRows& prepared, std::span<const MixedTask> tasks,
                       const FiniteReporter& reporter) {
-  STOCH_CHECK(!tasks.empty() && tasks.size() <= kMaxScTasks && MixedBatchPass(prepared.a.tokens) == prepared.a.tokens);
-  std::array<bool, kMaxScTasks> done{};
-  for (size_t first = 0; first < tasks.size(); ++first) {
-    if (done[first]) continue;
-    const MixedPart& part = tasks[first].weight->rest;
-    std::vector<ScLinearTask> products;
-    std::vector<int64_t> out_features;
-    for (size_t i = first; i < tasks.size(); ++i) {
-      if (done[i] || !SharesSlots(tasks[first], tasks[i])) continue;
-      done[i] = true;
-      products.push_back({tasks[i].weight->rest.view, tasks[i].out});
-      out_features.push_back(tasks[i].weight->rest.view.rows);
-    }
+  STOCH_CHECK(MixedBatchPass(prepared.a.tokens) == prepared.a.tokens);
+  ForSharedSlots(tasks, [&](const SlotGroup& group) {
+    const MixedPart& part = tasks[group.first].weight->rest;
     const ScOperator& longest = *part.lengths->longest();
-    const ScPlan plan =
-        PlanScLinear(ctx.traits, ctx.tables.Traits(longest), {prepared.a.tokens, part.view.dims.dims, out_features});
-    const RowStreams streams{part.lengths->view().streams, prepared.lengths[first].slots};
-    LaunchScBatchWgmma(ctx, plan, ctx.tables.Get(longest), prepared.a, reporter, products.data(),
-                       static_cast<int>(products.size()), &streams);
-  }
+    const ScPlan plan = PlanScLinear(ctx.traits, ctx.tables.Traits(longest),
+                                     {prepared.a.tokens, part.view.dims.dims, group.out_features});
+    const RowStreams streams{part.lengths->view().streams, prepared.lengths[group.first].slots};
+    LaunchScBatchWgmma(ctx, plan, ctx.tables.Get(longest), prepared.a, reporter, group.products.data(),
+                       static_cast<int>(group.products.size()), &streams);
+  });
 }
 
 int64_t MixedBatchScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, std::span<const int64_t> out_features,

@@ -9,6 +9,7 @@
 #include "kernels/cuda/mixed/batch.h"
 #include "kernels/cuda/mixed/observe.h"
 #include "kernels/cuda/mixed/prepare.h"
+#include "kernels/cuda/mixed/shared_slots.h"
 #include "kernels/cuda/mixed/table.h"
 #include "kernels/cuda/sc/decode/decode.h"
 #include "kernels/plan/sc_linear_plan.h"

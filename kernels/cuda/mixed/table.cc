@@ -2,10 +2,10 @@
 #include "kernels/cuda/mixed/table.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/cuda/mixed/shared_slots.h"
 #include "kernels/cuda/sc/table/table.h"
 #include "kernels/plan/sc_linear_plan.h"
 #include "kernels/plan/sc_traits.h"
@@ -31,13 +31,6 @@ const ScOperator* LongestOf(std::span<const ScOperatorPtr> by_slot) {
   }
   STOCH_CHECK(longest != nullptr);
   return longest;
-}
-
-bool IsSameRule(const ScLengthRule& a, const ScLengthRule& b) {
-  return a.scope == b.scope && a.normalise == b.normalise && a.metric == b.metric && a.sign == b.sign &&
-         a.thresholds == b.thresholds && a.levels == b.levels && a.lo == b.lo && a.hi == b.hi &&
-         a.escapes == b.escapes && a.escape_threshold == b.escape_threshold && a.escape_len == b.escape_len &&
-         a.fractions == b.fractions && a.chunk_bands == b.chunk_bands && a.ladders == b.ladders;
 }
 
 LookupLengths MakeLengths(DeviceContext& ctx, const MixedPart& part, const RowSlots& slots) {
@@ -72,13 +65,6 @@ ScPlan PlanOf(const GpuTraits& gpu, const ScTraits& longest, int64_t rows, int64
 
 }  // namespace
 
-bool SharesSlots(const MixedTask& a, const MixedTask& b) {
-  if (a.weight->rest.operators != b.weight->rest.operators) return false;
-  const ScLengthRule* x = a.spec->extras == nullptr ? nullptr : a.spec->extras->lengths.get();
-  const ScLengthRule* y = b.spec->extras == nullptr ? nullptr : b.spec->extras->lengths.get();
-  return x == y || (x != nullptr && y != nullptr && IsSameRule(*x, *y));
-}
-
 bool LooksUpMixed(DeviceContext& ctx, const MixedTask& task, int64_t rows) {
   const MixedPart& part = task.weight->rest;
   if (rows < 2 || rows > kMixedTableRows || part.operators.size() > kMaxLookupLengths) return false;
@@ -90,26 +76,15 @@ bool LooksUpMixed(DeviceContext& ctx, const MixedTask& task, int64_t rows) {
 
 void LaunchMixedTables(DeviceContext& ctx, const PreparedRows& prepared, std::span<const MixedTask> tasks,
                        const FiniteReporter& reporter) {
-  STOCH_CHECK(!tasks.empty() && tasks.size() <= kMaxScTasks);
-  std::array<bool, kMaxScTasks> done{};
-  for (size_t first = 0; first < tasks.size(); ++first) {
-    if (done[first]) continue;
-    const MixedPart& part = tasks[first].weight->rest;
-    std::vector<ScLinearTask> products;
-    std::vector<int64_t> out_features;
-    for (size_t i = first; i < tasks.size(); ++i) {
-      if (done[i] || !SharesSlots(tasks[first], tasks[i])) continue;
-      done[i] = true;
-      products.push_back({tasks[i].weight->rest.view, tasks[i].out});
-      out_features.push_back(tasks[i].weight->rest.view.rows);
-    }
+  ForSharedSlots(tasks, [&](const SlotGroup& group) {
+    const MixedPart& part = tasks[group.first].weight->rest;
     const ScOperator& longest = *LongestOf(part.operators);
     const ScPlan plan =
-        PlanOf(ctx.traits, ctx.tables.Traits(longest), prepared.a.tokens, part.view.dims.dims, out_features);
+        PlanOf(ctx.traits, ctx.tables.Traits(longest), prepared.a.tokens, part.view.dims.dims, group.out_features);
     const auto launch = plan.kernel == ScKernel::kFew ? &LaunchScBatchFewMixed : &LaunchScBatchTableMixed;
-    launch(ctx, plan, ctx.tables.Get(longest), MakeLengths(ctx, part, prepared.lengths[first].slots), prepared.a,
-           reporter, products.data(), static_cast<int>(products.size()));
-  }
+    launch(ctx, plan, ctx.tables.Get(longest), MakeLengths(ctx, part, prepared.lengths[group.first].slots), prepared.a,
+           reporter, group.products.data(), static_cast<int>(group.products.size()));
+  });
 }
 
 ScKernel MixedLookupKernel(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t rows) {

@@ -28,9 +28,6 @@ bool LooksUpMixed(DeviceContext& ctx, const MixedTask& task, int64_t rows);
 
 // y = f(x) @ w^T, set or added, for tasks whose rows `prepared` holds; tasks of equal rules share launches.
 // Requires: LooksUpMixed of every task.
-// Whether rows have the same slots, and slots the same operators, for both.
-bool SharesSlots(const MixedTask& a, const MixedTask& b);
-
 void LaunchMixedTables(DeviceContext& ctx, const PreparedRows& prepared, std::span<const MixedTask> tasks,
                        const FiniteReporter& reporter);
 

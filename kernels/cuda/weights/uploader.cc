@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/usable_threads.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
@@ -21,7 +22,7 @@ constexpr int64_t kCopyThreads = 4;
 constexpr int64_t kMinBytesPerThread = int64_t{1} << 20;
 
 void ParallelCopy(char* to, const char* from, int64_t bytes) {
-  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t cores = UsableThreads();
   const int64_t pieces = std::clamp<int64_t>(bytes / kMinBytesPerThread, 1, std::min(kCopyThreads, cores));
   const int64_t piece = (bytes + pieces - 1) / pieces;
   std::vector<std::jthread> threads;
@@ -34,7 +35,7 @@ void ParallelCopy(char* to, const char* from, int64_t bytes) {
 
 // Whole rows on every core: decoding is slower than PCIe.
 void ParallelDecode(const WeightSource& part, int64_t first, int64_t count, float* to) {
-  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t cores = UsableThreads();
   const int64_t rows = count / part.cols;
   const int64_t pieces = std::clamp<int64_t>(count * 4 / kMinBytesPerThread, 1, std::min(cores, rows));
   const int64_t piece = (rows + pieces - 1) / pieces * part.cols;
