@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -113,6 +114,10 @@ class Backend {
   virtual void CopyToHost(void* to, const TensorView& from) = 0;
   virtual void Copy(const TensorView& to, const TensorView& from) = 0;  // devices may differ
   virtual void Synchronize(Device device) = 0;
+  // Of devices that run behind their host: the op whose kernels began last on any of them, also in a graph, so the one to
+  // name where a device fails or hangs. nullopt: none has, or ops have run when they return.
+  // Threads: any, also after a DeviceError.
+  virtual std::optional<OpSite> RunningSite() const { return std::nullopt; }
 
   // Weights. `parts` are stacked by rows into one matrix. NaN or infinity is InvalidInput naming the tensor.
   virtual std::unique_ptr<LinearWeight> MakeLinear(Device device, std::span<const WeightSource> parts,

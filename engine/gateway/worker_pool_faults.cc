@@ -21,8 +21,9 @@ constexpr milliseconds kWatch{100};
 constexpr milliseconds kLongestWatch{500};  // what one of them counts at most: this process may have been stopped too
 constexpr milliseconds kFirstPause{100};    // before a second start without a token in between; twice that for the next
 constexpr milliseconds kLongestPause{5000};
-constexpr int kStarts = 5;       // in a row that do not lead to a ready worker: this will not get better
-constexpr int kBlameOfKill = 1;  // not 0: who sent it may watch memory
+constexpr int kStarts = 5;                  // in a row that do not lead to a ready worker: this will not get better
+constexpr int kBlameOfKill = 1;             // not 0: who sent it may watch memory
+constexpr std::string_view kWait = "wait";  // MarkingBackend: for the device
 constexpr std::string_view kKilled = "signal 9";
 constexpr int kBadInput = 2;  // the worker's exit code
 constexpr int kInternalError = 500;
@@ -32,6 +33,14 @@ constexpr int kUnavailable = 503;
 std::string Place(const ipc::CrashReport& report) {
   if (report.op.empty()) return "no operator";
   return (report.layer < 0 ? "" : "layer " + std::to_string(report.layer) + " ") + report.op;
+}
+
+// A device that failed, or that its host waits for, stopped at what it ran, not at what was issued to it since.
+void NameRunning(ipc::CrashReport* report, bool failed) {
+  if (report->is_exact || report->running_op.empty()) return;
+  report->is_exact = failed || report->op == kWait;
+  report->layer = report->running_layer;
+  report->op = report->running_op;
 }
 
 std::string ShownName(uint64_t id, const Job& job) { return job.name.empty() ? std::to_string(id) : job.name; }
@@ -118,7 +127,8 @@ int WorkerPool::BlameOf(const Replica& replica, const ipc::CrashReport& report, 
 }
 
 void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
-  const ipc::CrashReport report = replica.process == nullptr ? ipc::CrashReport() : replica.process->Report();
+  ipc::CrashReport report = replica.process == nullptr ? ipc::CrashReport() : replica.process->Report();
+  if (replica.stalled || !replica.failure.empty()) NameRunning(&report, !replica.failure.empty());
   const bool was_ready = replica.hello.has_value();
   std::string jobs;
   for (const uint64_t job : report.jobs) jobs += (jobs.empty() ? "" : ",") + NameOf(job);

@@ -13,13 +13,38 @@
 
 namespace stoch::ipc {
 
+namespace {
+
+// An operator, written one word at a time.
+struct OpPlace {
+  std::atomic<int64_t> layer;
+  std::array<std::atomic<char>, 32> op;
+
+  void Write(int of_layer, std::string_view name) {
+    layer.store(of_layer, std::memory_order_relaxed);
+    const size_t count = std::min(name.size(), op.size());
+    for (size_t i = 0; i < count; ++i) op[i].store(name[i], std::memory_order_relaxed);
+    if (count < op.size()) op[count].store('\0', std::memory_order_relaxed);
+  }
+  void Read(int* of_layer, std::string* name) const {
+    *of_layer = static_cast<int>(layer.load());
+    name->clear();
+    for (const std::atomic<char>& c : op) {
+      if (c == '\0') break;
+      *name += c;
+    }
+  }
+};
+
+}  // namespace
+
 // Words that both processes read and write one at a time; a new page is all zeros.
 struct CrashPage::Layout {
   std::atomic<uint64_t> alive;
   std::atomic<uint64_t> progress;
   std::atomic<uint64_t> pass;
-  std::atomic<int64_t> layer;
-  std::array<std::atomic<char>, 32> op;
+  OpPlace issued;
+  OpPlace running;
   std::atomic<int64_t> exact;
   std::atomic<int64_t> signal;
   std::atomic<int64_t> sender;
@@ -73,12 +98,11 @@ void CrashPage::SetJobs(std::span<const uint64_t> jobs) {
 }
 
 void CrashPage::Mark(int layer, std::string_view op) {
-  page_->layer.store(layer, std::memory_order_relaxed);
-  const size_t count = std::min(op.size(), page_->op.size());
-  for (size_t i = 0; i < count; ++i) page_->op[i].store(op[i], std::memory_order_relaxed);
-  if (count < page_->op.size()) page_->op[count].store('\0', std::memory_order_relaxed);
+  page_->issued.Write(layer, op);
   page_->progress.fetch_add(1, std::memory_order_relaxed);
 }
+
+void CrashPage::MarkRunning(int layer, std::string_view op) { page_->running.Write(layer, op); }
 
 void CrashPage::SetExact(bool is_exact) { page_->exact.store(is_exact ? 1 : 0); }
 
@@ -97,11 +121,8 @@ CrashReport CrashPage::Read() const {
   report.alive = page_->alive.load();
   report.progress = page_->progress.load();
   report.is_exact = page_->exact.load() != 0;
-  report.layer = static_cast<int>(page_->layer.load());
-  for (const std::atomic<char>& c : page_->op) {
-    if (c == '\0') break;
-    report.op += c;
-  }
+  page_->issued.Read(&report.layer, &report.op);
+  page_->running.Read(&report.running_layer, &report.running_op);
   const uint64_t count = std::min<uint64_t>(page_->num_jobs.load(), kMaxJobs);
   for (uint64_t i = 0; i < count; ++i) report.jobs.push_back(page_->jobs[i].load());
   report.in_pass = count > 0;

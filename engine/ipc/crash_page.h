@@ -18,7 +18,10 @@ struct CrashReport {
   bool in_pass = false;
   int layer = -1;
   std::string op;
-  bool is_exact = false;       // the operator is the one that ran, not one that was issued after it
+  bool is_exact = false;  // the operator is the one that ran, not one that was issued after it
+  // Of devices that run behind their host: the operator that they began last, empty where that is not known.
+  int running_layer = -1;
+  std::string running_op;
   std::vector<uint64_t> jobs;  // of the passes in flight
   // What ended it, if that was a signal that it could catch, and the process that sent it: 0 = its own fault.
   int signal = 0;
@@ -28,7 +31,7 @@ struct CrashReport {
   uint64_t progress = 0;
 };
 
-// Shared memory of 4 KiB. Threads: one writes passes and operators, another one Beat; any reads.
+// Shared memory of 4 KiB. Threads: one writes passes and operators, another one Beat and what runs; any reads.
 class CrashPage {
  public:
   // A new one; its descriptor is inherited by no child unless it is handed to it.
@@ -43,14 +46,15 @@ class CrashPage {
   int fd() const { return fd_; }
   // A pass begins, and these jobs are in flight; those beyond the first kMaxJobs are left out.
   void SetJobs(std::span<const uint64_t> jobs);
-  void Mark(int layer, std::string_view op);  // an operator begins
-  void SetExact(bool is_exact);               // as in CrashReport, from now on
-  void Beat();                                // the process runs
+  void Mark(int layer, std::string_view op);         // an operator begins
+  void SetExact(bool is_exact);                      // as in CrashReport, from now on
+  void MarkRunning(int layer, std::string_view op);  // CrashReport::running_op
+  void Beat();                                       // the process runs
   // A signal ends the process; `sender` as in CrashReport. May be called in a handler.
   void MarkSignal(int number, int64_t sender);
   CrashReport Read() const;
 
-  static constexpr size_t kMaxJobs = 448;
+  static constexpr size_t kMaxJobs = 440;
 
  private:
   struct Layout;

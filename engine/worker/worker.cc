@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "engine/worker/local_model.h"
 #include "engine/worker/marking_backend.h"
 #include "engine/worker/scheduler.h"
+#include "kernels/base/error.h"
 #include "kernels/wrappers/blocking_backend.h"
 
 namespace stoch::serve {
@@ -46,6 +48,8 @@ struct Worker::State {
         beat(io) {}
 
   void Beat();
+  void NoteRunning();
+  void KeepRunning(const std::exception_ptr& failure);
   bool OnMessage(google::protobuf::io::ZeroCopyInputStream* stream);
   void Start(const ipc::Start& start);
   void OnUpdate(uint64_t job, const JobUpdate& update);
@@ -71,6 +75,8 @@ struct Worker::State {
   std::unordered_map<uint64_t, uint64_t> running_as;  // the other way
   std::unordered_set<uint64_t> blocking;              // jobs whose passes go on operator by operator
 
+  std::shared_ptr<const Backend> watched;  // whose device it is that runs
+
   std::shared_ptr<BlockingBackend> backend;  // null where every call is done when it returns
 
   // The engine's thread only.
@@ -79,8 +85,35 @@ struct Worker::State {
   int64_t preemptions = 0;  // that the gateway knows of
 };
 
+// What the device runs, for when it hangs or fails.
+void Worker::State::NoteRunning() {
+  std::shared_ptr<const Backend> of;
+  {
+    const std::lock_guard lock(mutex);
+    of = watched;
+  }
+  const std::optional<OpSite> site = of == nullptr ? std::nullopt : of->RunningSite();
+  if (site) page->MarkRunning(site->layer, site->op);
+}
+
+// For good: what a device ran when it failed, and nothing where it was not the device.
+void Worker::State::KeepRunning(const std::exception_ptr& failure) {
+  NoteRunning();
+  {
+    const std::lock_guard lock(mutex);
+    watched = nullptr;
+  }
+  try {
+    std::rethrow_exception(failure);
+  } catch (const DeviceError&) {
+  } catch (...) {
+    page->MarkRunning(-1, "");
+  }
+}
+
 void Worker::State::Beat() {
   page->Beat();
+  NoteRunning();
   beat.expires_after(kBeat);
   beat.async_wait([this](const boost::system::error_code& error) {
     if (!error) Beat();
@@ -201,6 +234,10 @@ Worker::~Worker() {
 }
 
 std::shared_ptr<Backend> Worker::Marked(std::shared_ptr<Backend> backend, bool issues_ahead) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->watched = backend;
+  }
   if (issues_ahead) backend = state_->backend = std::make_shared<BlockingBackend>(std::move(backend), false);
   return std::make_shared<MarkingBackend>(
       std::move(backend), [page = state_->page.get()](const OpSite& site) { page->Mark(site.layer, site.op); });
@@ -236,7 +273,10 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options) {
     const std::lock_guard lock(state.mutex);
     state.scheduler = nullptr;
   }
-  if (const std::exception_ptr failure = scheduler.failure()) std::rethrow_exception(failure);
+  if (const std::exception_ptr failure = scheduler.failure()) {
+    state.KeepRunning(failure);
+    std::rethrow_exception(failure);
+  }
 }
 
 void Worker::Fail(const std::string& message, int exit_code) {

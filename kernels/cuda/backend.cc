@@ -35,10 +35,11 @@ namespace stoch::cuda {
 CudaBackend::CudaBackend(std::span<const int> ordinals) {
   for (const int ordinal : ordinals) {
     const std::optional<int64_t> before = UsedDeviceBytes(OrdinalOf(ordinal));
-    per_device_.push_back(std::make_unique<PerDevice>(ordinal));
+    const auto sites = per_device_.empty() ? nullptr : per_device_.front()->context.sites();
+    per_device_.push_back(std::make_unique<PerDevice>(ordinal, sites));
     MeasureRuntime(per_device_.back().get(), before);
     devices_.push_back(per_device_.back()->context.device);
-    per_device_.back()->test_fault = TestFault::FromEnvironment(devices_.back());
+    per_device_.back()->test_fault = TestFault::FromEnvironment(devices_.back(), per_device_.back()->context.sites());
   }
   EnablePeerAccess(devices_);
 }
@@ -203,12 +204,12 @@ void CudaBackend::Embed(const EmbeddingTable& table, const Pass& pass, const Ten
   LaunchEmbed(ctx, device_table.view(), device_pass.view().ids, device_pass.rows(), out.ptr<float>(), out.step(0));
 }
 
-#define OP(Op)                                                                       \
-  void CudaBackend::Op(const Op##Call& call) {                                       \
-    PerDevice& entry = At(call.device());                                            \
-    DeviceGuard guard(call.device());                                                \
-    Launch##Op(entry.context, call);                                                 \
-    if (entry.test_fault != nullptr) entry.test_fault->Launch(entry.context.stream); \
+#define OP(Op)                                                                                  \
+  void CudaBackend::Op(const Op##Call& call) {                                                  \
+    PerDevice& entry = At(call.device());                                                       \
+    DeviceGuard guard(call.device());                                                           \
+    Launch##Op(entry.context, call);                                                            \
+    if (entry.test_fault != nullptr) entry.test_fault->Launch(entry.context.stream, call.site); \
   }
 STOCH_FOR_EACH_OP(OP)
 #undef OP

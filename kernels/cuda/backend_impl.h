@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -63,6 +64,7 @@ class CudaBackend final : public Backend, public CallerStreams {
   void CopyToHost(void* to, const TensorView& from) override;
   void Copy(const TensorView& to, const TensorView& from) override;
   void Synchronize(Device device) override;
+  std::optional<OpSite> RunningSite() const override { return per_device_.front()->context.sites()->Running(); }
 
   std::unique_ptr<LinearWeight> MakeLinear(Device device, std::span<const WeightSource> parts,
                                            const LinearSpec& spec) override;
@@ -116,7 +118,8 @@ class CudaBackend final : public Backend, public CallerStreams {
 
  private:
   struct PerDevice {
-    explicit PerDevice(int ordinal) : context(ordinal), graphs({&context}), uploader(context) {}
+    PerDevice(int ordinal, std::shared_ptr<SiteTable> sites)
+        : context(ordinal, std::move(sites)), graphs({&context}), uploader(context) {}
     DeviceContext context;
     GraphCache graphs;
     Uploader uploader;

@@ -20,10 +20,11 @@ constexpr int kThreads = kRowLanes;
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    EmbedKernel(EmbeddingView table, const int32_t* ids, float* out, int64_t out_stride) {
+    EmbedKernel(EmbeddingView table, const int32_t* ids, float* out, int64_t out_stride, SiteReporter reporter) {
   constexpr int kVector = 16 / sizeof(T);
   StartNext();
   WaitForPrevious();
+  reporter.Begin();
   const int64_t row = blockIdx.x;
   const int64_t id = ids[row];
   const ExactWeightView& t = table.table;
@@ -48,10 +49,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) SelectRowsKernel(const float* x, int64_t x_stride, const int32_t* index,
-                                                             int64_t n, float* out, int64_t out_stride) {
+__global__ void __launch_bounds__(kThreads)
+    SelectRowsKernel(const float* x, int64_t x_stride, const int32_t* index, int64_t n, float* out, int64_t out_stride,
+                     SiteReporter reporter) {
   StartNext();
   WaitForPrevious();
+  reporter.Begin();
   const int64_t row = blockIdx.x;
   const float* from = x + index[row] * x_stride;
 #pragma unroll 8
@@ -99,6 +102,7 @@ struct ArgmaxArgs {
   int64_t stride = 0;
   int64_t n = 0;
   int32_t* ids = nullptr;
+  SiteReporter reporter;
 };
 
 // A cluster a row: one block alone would read a vocabulary at a fraction of the speed at which the head wrote it.
@@ -106,6 +110,7 @@ constexpr int kArgmaxBlocks = 8;
 __global__ void __launch_bounds__(kThreads) ArgmaxKernel(const ArgmaxArgs args) {
   __shared__ Best bests[kArgmaxBlocks];
   WaitForPrevious();
+  args.reporter.Begin();
   const int rank = Cluster::Rank();
   const int size = Cluster::Size();
   const float* x = args.logits + blockIdx.y * args.stride;
@@ -125,7 +130,7 @@ void LaunchEmbed(DeviceContext& ctx, const EmbeddingView& table, const int32_t* 
   DispatchFloat(table.table.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     LaunchOverlapped(ctx, EmbedKernel<T>, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, table, ids, out,
-                     out_stride);
+                     out_stride, ctx.Reporter({-1, "embed"}));
   });
 }
 
@@ -133,7 +138,7 @@ void LaunchSelectRows(DeviceContext& ctx, const float* x, int64_t x_stride, cons
                       int64_t n, float* out, int64_t out_stride) {
   if (rows == 0) return;
   LaunchOverlapped(ctx, SelectRowsKernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, x, x_stride, index, n,
-                   out, out_stride);
+                   out, out_stride, ctx.Reporter({-1, "select_rows"}));
 }
 
 void LaunchArgmax(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, int32_t* ids) {
@@ -142,7 +147,7 @@ void LaunchArgmax(DeviceContext& ctx, const float* logits, int64_t stride, int64
   for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
     const auto count = static_cast<unsigned>(std::min(kRowsAtOnce, rows - first));
     LaunchClusters(ctx, ArgmaxKernel, dim3(static_cast<unsigned>(blocks), count), kThreads, 0,
-                   ArgmaxArgs{logits + first * stride, stride, n, ids + first});
+                   ArgmaxArgs{logits + first * stride, stride, n, ids + first, ctx.Reporter({-1, "argmax"})});
   }
 }
 

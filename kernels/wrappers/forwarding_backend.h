@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,6 +53,7 @@ class ForwardingBackend : public Backend {
   void CopyToHost(void* to, const TensorView& from) override { inner_->CopyToHost(to, from); }
   void Copy(const TensorView& to, const TensorView& from) override { inner_->Copy(to, from); }
   void Synchronize(Device device) override { inner_->Synchronize(device); }
+  std::optional<OpSite> RunningSite() const override { return inner_->RunningSite(); }
   std::unique_ptr<LinearWeight> MakeLinear(Device device, std::span<const WeightSource> parts,
                                            const LinearSpec& spec) override {
     return inner_->MakeLinear(device, parts, spec);

@@ -4,7 +4,7 @@
 // with --code N too, the device fails there instead with that CUDA error; with --sent N another process sends that signal;
 // with --hangs yes the pass goes on for ever; with --lingers yes it takes long to end where its device failed. With
 // --late FILE the device is ahead of its host, and an op of such a pass fails on it (--op N, from 1); its name is added
-// to FILE.
+// to FILE. With --told yes the worker can ask which op runs; with --hangs yes the op never ends.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -51,6 +51,8 @@ int main(int argc, char** argv) {
   late->on_failure = [file = given["--late"]](const OpSite& site) {
     std::ofstream(file, std::ios::app) << SiteName(site) << "\n";
   };
+  late->is_told = !given["--told"].empty();
+  late->hangs = !given["--hangs"].empty();
   auto backend = std::make_shared<test::FailingBackend>(late);
   const int32_t poison = std::stoi(given["--poison"]);
   const int code = given["--code"].empty() ? 0 : std::stoi(given["--code"]);

@@ -253,6 +253,30 @@ TEST_F(WorkerPoolTest, ASecondLossOfTheSameRequestNamesTheOperatorThatFailed) {
   EXPECT_EQ(places.size(), 3u);
 }
 
+// Kernels say which op they are of, so that the first loss names the one too, also where a graph ran.
+TEST_F(WorkerPoolTest, ADeviceThatTellsWhatItRunsNamesTheOperatorAtTheFirstLoss) {
+  GenerateRequest request = Request(1);
+  request.prompt.back() = kPoison;
+  const std::string file = scratch_.path().string() + "/late";
+  stall_limit_ = std::chrono::seconds(1);
+  for (const bool hangs : {false, true}) {
+    log_.clear();
+    std::ofstream(file).close();
+    std::vector<std::string> arguments = {"--late", file, "--op", "9", "--told", "yes"};
+    if (hangs) arguments.insert(arguments.end(), {"--hangs", "yes"});
+    const auto pool = Open(kPoison, 1, arguments);
+    Run(*pool, {request});
+    std::vector<std::string> failed;
+    std::ifstream lines(file);
+    for (std::string line; std::getline(lines, line);) failed.push_back(line);
+    ASSERT_EQ(failed.size(), 3u) << log_;
+    const size_t first = log_.find("worker_lost");
+    const std::string line = log_.substr(first, log_.find('\n', first) - first);
+    EXPECT_NE(line.find(hangs ? "how=stalled" : "how=\"said so\""), std::string::npos) << line;
+    EXPECT_NE(line.find("at=\"" + failed[0] + "\" exact=yes"), std::string::npos) << failed[0] << line;
+  }
+}
+
 // Killed, crashed and stopped in turn, while jobs are in all states.
 TEST_F(WorkerPoolTest, JobsOfLostWorkersGoOnWithTheSameBits) {
   std::vector<GenerateRequest> requests;

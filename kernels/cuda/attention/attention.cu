@@ -257,7 +257,7 @@ AttentionArgs ArgsOf(DeviceContext& ctx, const AttentionCall& call, const CudaKv
   args.group = call.num_heads / spec.num_kv_heads;
   args.window = call.window;
   args.inv_sqrt = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
-  args.finite = ctx.Reporter(call.site);
+  args.reporter = ctx.Reporter(call.site);
   return args;
 }
 

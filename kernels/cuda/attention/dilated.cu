@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, 2) DilatedRowKernel(const DilatedArg
     }
     return;
   }
-  if (b.tid == 0 && !(IsFinite(p.sum) && IsFinite(p.weight))) b.a.finite.Report();
+  if (b.tid == 0 && !(IsFinite(p.sum) && IsFinite(p.weight))) b.a.reporter.Report();
   const float p_scale = BipolarScale(p.weight, row.av.q_max);
   Values<kSlots>(b, p, p_scale);
   WriteOutput(b, p_scale);

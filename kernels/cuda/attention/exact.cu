@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
     sum = sum + e;
   }
   sum = BlockFoldLanes(sum, reduce);
-  if (tid == 0 && !IsFinite(sum)) a.finite.Report();
+  if (tid == 0 && !IsFinite(sum)) a.reporter.Report();
   for (int t = tid; t < length; t += kThreads) scores[t] = scores[t] / sum;
   __syncthreads();
 

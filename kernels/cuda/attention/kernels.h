@@ -34,7 +34,7 @@ struct AttentionArgs {
   int32_t group = 1;   // query heads per KV head
   int32_t window = 0;  // AttentionCall::window
   float inv_sqrt = 0;  // float(1 / sqrt(head_dim))
-  FiniteReporter finite;
+  SiteReporter reporter;
 };
 
 // Rows that a row kernel works on: list[0..count), or rows 0..count-1 where list is null; no context is longer than

@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
   const AttentionArgs& a = args.attention;
   StartNext();
   WaitForPrevious();
+  a.reporter.Begin();
   const int lane = static_cast<int>(threadIdx.x) & 31;
   const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
   const int64_t job = static_cast<int64_t>(blockIdx.x) * kAppendWarps + (threadIdx.x >> 5);
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
   e.max_abs_bits = FloatToBits(WarpMaxAbs(x));
   const ScopeParams& params = is_q || is_k ? args.qk : args.av;
   const ScopeQuantizer scope(params, e);
-  if (lane == 0 && !scope.finite) a.finite.Report();
+  if (lane == 0 && !scope.finite) a.reporter.Report();
   if (is_q) {
     const int64_t vector = row * a.num_heads + head;
     if (lane == 0) args.q_scales[vector] = scope.scale;

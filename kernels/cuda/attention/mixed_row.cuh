@@ -119,7 +119,7 @@ __device__ inline bool Softmax(const Row& r, float* shared) {
     lane = lane + e;
   }
   const float sum = BlockFoldLanes(lane, shared);
-  if (threadIdx.x == 0 && !IsFinite(sum)) r.a.finite.Report();
+  if (threadIdx.x == 0 && !IsFinite(sum)) r.a.reporter.Report();
   for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) r.scores[t] = r.scores[t] / sum;
   __syncthreads();
   return true;
@@ -168,7 +168,7 @@ __device__ inline void Output(const Row& r, const LengthTable& table, float* sha
     Extremes e;
     e.max_abs_bits = FloatToBits(BlockMax(largest, shared));
     const ScopeQuantizer scope(params, e);
-    if (threadIdx.x == 0 && !scope.finite) r.a.finite.Report();
+    if (threadIdx.x == 0 && !scope.finite) r.a.reporter.Report();
     for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
       r.scores[t] = BitsToFloat(static_cast<uint32_t>(scope.Code(params, r.weight(t))));
     }

@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs arg
   const AttentionArgs& a = args.attention;
   StartNext();
   WaitForPrevious();
+  a.reporter.Begin();
   const int lane = threadIdx.x & 31;
   const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
   const int job_index = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x >> 5);
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs arg
   LoadHead(x, from, half, lane);
   if (is_q || is_k) Rotate(x, a.rope + position * a.rope_stride, half, lane);
   const float max_abs = WarpMaxAbs(x);
-  if (lane == 0 && !IsFinite(max_abs)) a.finite.Report();
+  if (lane == 0 && !IsFinite(max_abs)) a.reporter.Report();
 
   if (is_q) {
     if constexpr (kStore == Store::kCodes) {

@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     if (b.tid < args.av_lengths.slots) av_tables[b.tid] = args.av_lengths.bytes[b.tid];
   }
   WaitForPrevious();  // before anybody looks at the row
+  b.a.reporter.Begin();
   if (b.rank != 0 && b.solo) return;
   b.Cut(shared_memory);
   if (b.cluster > 1) Cluster::Arrive();
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
   const float score = Scores(b, q, k_words);
   Probabilities p = b.solo ? SoloSoftmax(b, score) : DeepSoftmax(b);
-  if (b.tid == 0 && !IsFinite(p.sum)) b.a.finite.Report();
+  if (b.tid == 0 && !IsFinite(p.sum)) b.a.reporter.Report();
   const int64_t window_head = static_cast<int64_t>(b.info.sequence) * b.a.num_heads + b.head;
   if constexpr (kPhase == Phase::kHeadOutput) p.largest = args.window.p_heads[window_head];
   if constexpr (kPhase == Phase::kMixed) {

@@ -55,7 +55,7 @@ __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const Head
     const int q_max = is_v ? av_q_max : qk_q_max;
     const float scale = BipolarScale(max_abs, q_max);
     if (lane == 0) {
-      if (!IsFinite(max_abs)) a.finite.Report();
+      if (!IsFinite(max_abs)) a.reporter.Report();
       *(is_q ? &fresh.q_scale : is_v ? &fresh.v_scales[index] : &fresh.k_scales[index]) = scale;
     }
     const int slot = position - (info.start_position & ~3);

@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
     add_step(i + 1, high);
   }
   const float sum = FoldWarpLanes(low, high);
-  if (lane == 0 && !IsFinite(sum)) a.finite.Report();
+  if (lane == 0 && !IsFinite(sum)) a.reporter.Report();
 
   float* head_max = args.window.p_heads + static_cast<int64_t>(tile.sequence) * a.num_heads + head;
   float p_max = 0.0f;

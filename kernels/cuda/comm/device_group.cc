@@ -169,6 +169,7 @@ void DeviceGroup::GatherDirect(const AllGatherCall& call, const GatherPlan& plan
     DirectGather part = Mail(i);
     part.waits = recording;
     part.columns = ColumnsOf(call, plan, i);
+    part.columns.reporter = contexts_[i]->Reporter(call.site);
     for (const TensorView& to : call.to) {
       for (size_t d = 0; d < contexts_.size(); ++d) {
         if (contexts_[d]->device != to.device) continue;
@@ -189,6 +190,7 @@ bool DeviceGroup::GatherPackets(const AllGatherCall& call, const GatherPlan& pla
   for (size_t i = 0; i < contexts_.size(); ++i) {
     PacketGather part;
     part.columns = ColumnsOf(call, plan, i);
+    part.columns.reporter = contexts_[i]->Reporter(call.site);
     part.rank = static_cast<int>(i);
     part.devices = static_cast<int>(contexts_.size());
     part.arrived = static_cast<uint32_t*>(mailboxes_[i].arrived.data());

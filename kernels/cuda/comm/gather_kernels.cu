@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(kThreads) DirectGatherKernel(const __grid_cons
   constexpr int64_t kWidth = sizeof(T) / sizeof(float);
   StartNext();
   WaitForPrevious();
+  args.columns.reporter.Begin();
   const int block = static_cast<int>(blockIdx.x);
   const GatherColumns& columns = args.columns;
   const int64_t width = columns.cols / kWidth;
@@ -111,6 +112,7 @@ __device__ __forceinline__ uint4 LoadPacket(const uint4* from) {
 __global__ void __launch_bounds__(kPacketThreads) PacketGatherKernel(const __grid_constant__ PacketGather args) {
   StartNext();
   WaitForPrevious();
+  args.columns.reporter.Begin();
   const int64_t at = int64_t{blockIdx.x} * kPacketThreads + threadIdx.x;
   const uint32_t turn = args.arrived[blockIdx.x] + 1;
   const auto place = [&](int device, int from) {

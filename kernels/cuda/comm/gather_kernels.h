@@ -14,6 +14,7 @@ inline constexpr int kMaxGatherBlocks = 64;  // enough stores in flight to fill 
 
 // What one device gives: from, or Silu(from) * from2.
 struct GatherColumns {
+  SiteReporter reporter;
   bool silu_mul = false;
   const float* from = nullptr;
   const float* from2 = nullptr;

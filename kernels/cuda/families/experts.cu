@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     ExactExpertKernel(const float* x, int64_t x_stride, const ExactWeightView* views, const SlotArgs args,
-                      const FiniteReporter reporter) {
+                      const SiteReporter reporter) {
   constexpr int kVector = 16 / sizeof(T);
   const int64_t slot = args.first_slot + blockIdx.y;
   const ExactWeightView w = views[args.chosen[slot]];
@@ -161,7 +161,7 @@ SlotArgs SlotsOf(const ExpertLinearCall& call, size_t i) {
 
 // Matrices that share an operator and a shape, by their place in the call. Returns whether call.combine is done too.
 bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
-           const FiniteReporter& reporter) {
+           const SiteReporter& reporter) {
   const CudaExperts& experts = ExpertsAt(call, places.front());
   const ScOperator& op = *experts.first().spec().sc;
   const ScTables& tables = ctx.tables.Get(op);
@@ -202,7 +202,7 @@ bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& so
 }
 
 void RunHalf(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
-             const FiniteReporter& reporter) {
+             const SiteReporter& reporter) {
   HalfExpertCall half;
   half.source = source;
   half.chosen = call.chosen.ptr<const int32_t>();
@@ -218,7 +218,7 @@ void RunHalf(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& 
 }
 
 void RunExact(DeviceContext& ctx, const CudaExperts& experts, const RowSource& source, int64_t x_rows, int64_t slots,
-              SlotArgs args, const FiniteReporter& reporter) {
+              SlotArgs args, const SiteReporter& reporter) {
   const auto& view = experts.first().view<ExactWeightView>();
   Scratch scratch(ctx.workspace);
   float* x = scratch.Take<float>(x_rows * view.padded_cols);
@@ -303,7 +303,7 @@ void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
   CheckExpertLinear(call);
   const int64_t slots = call.chosen.numel();
   if (slots == 0) return;
-  const FiniteReporter reporter = ctx.Reporter(call.site);
+  const SiteReporter reporter = ctx.Reporter(call.site);
   const RowSource source = SourceOf(call);
   std::vector<size_t> left(call.weights.size());
   std::iota(left.begin(), left.end(), size_t{0});

@@ -25,7 +25,7 @@ struct SlotArgs {
   int cols = 0;
   int padded_cols = 0;  // whole rings, zeros behind cols
   int rows = 0;
-  FiniteReporter reporter;
+  SiteReporter reporter;
 };
 
 // f(x) of a row as halves; a barrier makes them visible.
@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) HalfExpertKernel(const
   const int total = call.count * args.rows;
   StartNext();
   WaitForPrevious();
+  args.reporter.Begin();
   if (threadIdx.x < static_cast<unsigned>(call.count)) {
     weights[threadIdx.x] = call.tasks[threadIdx.x].views[call.chosen[slot]].data;
   }
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void LaunchHalfExperts(DeviceContext& ctx, const HalfExpertCall& call, const FiniteReporter& reporter) {
+void LaunchHalfExperts(DeviceContext& ctx, const HalfExpertCall& call, const SiteReporter& reporter) {
   SlotArgs args;
   args.call = call;
   args.cols = static_cast<int>(call.cols);

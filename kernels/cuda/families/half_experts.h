@@ -27,6 +27,6 @@ struct HalfExpertCall {
 };
 
 // out[s] = half(f(x of slot s)) @ w[chosen[s]]^T: every slot reads its expert's matrix, once.
-void LaunchHalfExperts(DeviceContext& ctx, const HalfExpertCall& call, const FiniteReporter& reporter);
+void LaunchHalfExperts(DeviceContext& ctx, const HalfExpertCall& call, const SiteReporter& reporter);
 
 }  // namespace stoch::cuda

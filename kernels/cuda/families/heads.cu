@@ -17,9 +17,11 @@ constexpr int kHeadsPerBlock = kThreads / kWarp;
 constexpr int kLanesPerThread = kRowLanes / kWarp;
 constexpr int64_t kMaxGridY = 32768;  // gridDim.y is limited to 65535
 
-__global__ void __launch_bounds__(kThreads) AddBiasKernel(float* x, int64_t stride, const float* bias, int64_t cols) {
+__global__ void __launch_bounds__(kThreads)
+    AddBiasKernel(float* x, int64_t stride, const float* bias, int64_t cols, SiteReporter reporter) {
   StartNext();
   WaitForPrevious();
+  reporter.Begin();
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (col >= cols) return;
   float* at = x + blockIdx.y * stride + col;
@@ -38,12 +40,14 @@ struct HeadArgs {
   int heads = 0;  // of q and k
   int head_dim = 0;
   float eps = 0;
+  SiteReporter reporter;
 };
 
 // A warp a head: thread j has the lanes j, j + 32, ... of the row's kRowLanes.
 __global__ void __launch_bounds__(kThreads) NormHeadsKernel(const HeadArgs args) {
   StartNext();
   WaitForPrevious();
+  args.reporter.Begin();
   const int head = static_cast<int>(blockIdx.x) * kHeadsPerBlock + static_cast<int>(threadIdx.x) / kWarp;
   if (head >= args.heads) return;  // whole warps
   const bool is_q = head < args.q_heads;
@@ -80,7 +84,8 @@ void LaunchAddBias(DeviceContext& ctx, const AddBiasCall& call) {
   for (int64_t first = 0; first < call.x.dim(0); first += kMaxGridY) {
     const auto rows = static_cast<unsigned>(std::min(kMaxGridY, call.x.dim(0) - first));
     LaunchOverlapped(ctx, AddBiasKernel, dim3(blocks, rows), dim3(kThreads), 0,
-                     call.x.ptr<float>() + first * call.x.step(0), call.x.step(0), call.bias.ptr<const float>(), cols);
+                     call.x.ptr<float>() + first * call.x.step(0), call.x.step(0), call.bias.ptr<const float>(), cols,
+                     ctx.Reporter(call.site));
   }
 }
 
@@ -95,6 +100,7 @@ void LaunchNormHeads(DeviceContext& ctx, const NormHeadsCall& call) {
   args.q_heads = static_cast<int>(call.q.dim(1) / call.head_dim);
   args.heads = args.q_heads + static_cast<int>(call.k.dim(1) / call.head_dim);
   args.eps = call.eps;
+  args.reporter = ctx.Reporter(call.site);
   if (args.heads == 0) return;
   const auto blocks = static_cast<unsigned>((args.heads + kHeadsPerBlock - 1) / kHeadsPerBlock);
   for (int64_t first = 0; first < call.q.dim(0); first += kMaxGridY) {

@@ -176,7 +176,7 @@ struct RouterArgs {
   int cols = 0;
   int padded_cols = 0;
   GridBarrier barrier;
-  FiniteReporter reporter;
+  SiteReporter reporter;
 };
 
 // f(x) of all rows in the weights' order, as the kernels of exact linears have it: [row][block][lane][vector].
@@ -226,6 +226,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
   for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kProductThreads)
     norm[i] = __ldg(args.norm_weight + i);
   WaitForPrevious();
+  args.reporter.Begin();
   for (int n = static_cast<int>(threadIdx.x) / kRowLanes; n < args.rows; n += kProductThreads / kRowLanes) {
     NormLane<1>({args.x + n * args.x_stride}, args.cols, static_cast<int>(threadIdx.x) % kRowLanes, {lanes[n]});
   }

@@ -26,7 +26,7 @@ constexpr int kWeightRowsOfBlock = kVectorThreads / kDotLanes * kRowsAtOnce;
 // Half warps own weight rows, a thread per lane of the dot product; x waits in shared memory in the weight's order.
 template <typename T, int kRows>
 __global__ void __launch_bounds__(kVectorThreads)
-    ExactVectorKernel(const float* x, int64_t x_stride, ExactWeightView w, LinearOutput out, FiniteReporter reporter) {
+    ExactVectorKernel(const float* x, int64_t x_stride, ExactWeightView w, LinearOutput out, SiteReporter reporter) {
   constexpr int kVector = 16 / sizeof(T);
   constexpr int kBlockCols = kDotLanes * kVector;  // columns of one 16-byte load of all lanes
   constexpr int kAhead = 4;                        // loads in flight of one weight row
@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(kVectorThreads)
   };
   load(0);  // weights do not depend on earlier kernels
   WaitForPrevious();
+  reporter.Begin();
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kRows * cols; i += kVectorThreads) {
     const int n = i / cols;
@@ -121,7 +122,7 @@ __device__ __forceinline__ int LaneInFoldOrder(int i) {  // bits reversed: 0, 8,
 template <typename T, int kThreadN>
 __global__ void __launch_bounds__(kTileThreads, 2)
     ExactTileKernel(const float* x, int64_t x_stride, int64_t x_rows, ExactWeightView w, LinearOutput out,
-                    FiniteReporter reporter) {
+                    SiteReporter reporter) {
   constexpr int kVector = 16 / sizeof(T);
   constexpr int kBlockCols = kDotLanes * kVector;
   constexpr int kThreadsM = kTileM / kThreadM;  // 16
@@ -129,6 +130,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   constexpr int kLoadsM = kTileM * kTileSteps / kVector / kTileThreads;
   __shared__ __align__(16) float ws[2][kTileSteps][kTileM + 4];
   __shared__ __align__(16) float xs[2][kTileSteps][kTileN + 4];
+  reporter.Begin();
   const int t = static_cast<int>(threadIdx.x);
   const int tm = t % kThreadsM;
   const int tn = t / kThreadsM;
@@ -275,7 +277,7 @@ __global__ void __launch_bounds__(kTransposeTile * 8)
 
 template <typename T>
 void LaunchVector(DeviceContext& ctx, const float* x, int64_t x_stride, int rows, const ExactWeightView& w,
-                  const LinearOutput& out, const FiniteReporter& reporter) {
+                  const LinearOutput& out, const SiteReporter& reporter) {
   const auto launch = [&]<int kRows>() {
     const auto kernel = ExactVectorKernel<T, kRows>;
     const size_t shared_bytes = static_cast<size_t>(kRows * w.padded_cols) * sizeof(float);
@@ -293,7 +295,7 @@ void LaunchVector(DeviceContext& ctx, const float* x, int64_t x_stride, int rows
 
 template <typename T>
 void LaunchTiles(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
-                 const LinearOutput& out, const FiniteReporter& reporter) {
+                 const LinearOutput& out, const SiteReporter& reporter) {
   const int64_t stride = (rows + kTransposeTile - 1) / kTransposeTile * kTransposeTile;
   Scratch scratch(ctx.workspace);
   float* transposed = scratch.Take<float>(w.padded_cols * stride);
@@ -324,7 +326,7 @@ int64_t ExactLinearScratchBytes(int64_t cols, int64_t max_rows) {
 }
 
 void LaunchExactLinear(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
-                       const LinearOutput& out, const FiniteReporter& reporter) {
+                       const LinearOutput& out, const SiteReporter& reporter) {
   DispatchFloat(w.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     if (rows > kMaxExactBatchRows) return LaunchTiles<T>(ctx, x, x_stride, rows, w, out, reporter);

@@ -12,7 +12,7 @@ namespace stoch::cuda {
 
 // y = x @ w^T. Shapes: x F32 [rows, x_stride], columns w.cols..w.padded_cols-1 are +0.
 void LaunchExactLinear(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
-                       const LinearOutput& out, const FiniteReporter& reporter);
+                       const LinearOutput& out, const SiteReporter& reporter);
 
 // Bytes of ctx.workspace that linears of this many columns take for up to max_rows rows: x padded, and a copy of it in
 // the order in which the kernels for many rows want it.

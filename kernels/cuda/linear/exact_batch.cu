@@ -32,7 +32,7 @@ struct BatchArgs {
   ExactWeightView w;
   LinearOutput out;
   int64_t rows = 0;  // tokens
-  FiniteReporter reporter;
+  SiteReporter reporter;
 };
 
 // x as [token tile][padded_cols][kPitch]; tokens that do not exist are 0.
@@ -129,6 +129,7 @@ __global__ void __launch_bounds__(kThreads, kTokens > 16 ? 1 : 2) ExactBatchKern
   for (int p = 0; p < kAhead; ++p) load(p, ring[p]);  // weights do not depend on earlier kernels
   StartNext();
   WaitForPrevious();
+  args.reporter.Begin();
 #pragma unroll
   for (int p = 0; p < kStages - 1; ++p) copy(p);
   float acc[kSums];
@@ -193,7 +194,7 @@ void Launch(DeviceContext& ctx, const float* x, int64_t x_stride, BatchArgs args
 }  // namespace
 
 void LaunchExactBatch(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
-                      const LinearOutput& out, const FiniteReporter& reporter) {
+                      const LinearOutput& out, const SiteReporter& reporter) {
   STOCH_CHECK(rows >= 1 && rows <= kMaxExactBatchRows);
   BatchArgs args;
   args.w = w;

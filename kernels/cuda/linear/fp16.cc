@@ -21,7 +21,7 @@ void LaunchGemm(DeviceContext& ctx, const uint16_t* x, int64_t rows, const HalfW
 }  // namespace
 
 void LaunchFp16Linear(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
-                      const FiniteReporter& reporter, const Fp16Task* tasks, int count) {
+                      const SiteReporter& reporter, const Fp16Task* tasks, int count) {
   if (Fp16VectorSupports(ctx, source, rows, cols)) {
     for (int first = 0; first < count; first += kMaxFp16Tasks) {
       LaunchFp16Vector(ctx, source, rows, cols, reporter, tasks + first, std::min(kMaxFp16Tasks, count - first));

@@ -19,12 +19,12 @@ struct Fp16Task {
 // y = half(f(x)) @ w^T for weights that share f(x): few rows by our own kernel, which reads memory at the SC kernels'
 // speed (cuBLAS's own leaves a third of it unused at one row), more by cuBLAS.
 void LaunchFp16Linear(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
-                      const FiniteReporter& reporter, const Fp16Task* tasks, int count);
+                      const SiteReporter& reporter, const Fp16Task* tasks, int count);
 
 // The kernel for few rows (fp16_vector.cu).
 // Requires: Fp16VectorSupports; count <= kMaxFp16Tasks.
 bool Fp16VectorSupports(const DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols);
 void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
-                      const FiniteReporter& reporter, const Fp16Task* tasks, int count);
+                      const SiteReporter& reporter, const Fp16Task* tasks, int count);
 
 }  // namespace stoch::cuda

@@ -36,7 +36,7 @@ struct VectorArgs {
   int padded_cols = 0;  // whole rings: x has zeros there, and the main loop nothing to ask
   int rows = 0;
   RowSource source;
-  FiniteReporter reporter;
+  SiteReporter reporter;
 };
 static_assert(kRingCols % kStageCols == 0);
 
@@ -162,6 +162,7 @@ __global__ void __launch_bounds__(kThreads, 1) Fp16VectorKernel(const __grid_con
   if (args.source.prologue == Prologue::kRmsNorm && line < args.cols) PrefetchL2Line(args.source.norm_weight + line);
   if (row + stride >= args.total_rows) StartNext();
   WaitForPrevious();
+  args.reporter.Begin();
   for (int n = 0; n < rows; ++n) {
     if (n > 0) __syncthreads();  // all have read `fold`
     __half* to = xs + n * args.padded_cols;
@@ -244,7 +245,7 @@ bool Fp16VectorSupports(const DeviceContext& ctx, const RowSource& source, int64
 }
 
 void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
-                      const FiniteReporter& reporter, const Fp16Task* tasks, int count) {
+                      const SiteReporter& reporter, const Fp16Task* tasks, int count) {
   VectorArgs args;
   for (int i = 0; i < count; ++i) {
     args.tasks[i] = {tasks[i].weight.data, tasks[i].out.data, tasks[i].out.stride, args.total_rows, tasks[i].out.add};

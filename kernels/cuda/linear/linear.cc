@@ -28,7 +28,7 @@ LinearOutput OutputAt(const LinearCall& call, size_t i) {
 }
 
 // The weights of `call` that use one operator share the quantized f(x).
-void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter) {
+void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
   std::vector<const ScOperator*> done;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     const ScOperator* op = WeightAt(call, i).spec().sc.get();
@@ -61,7 +61,7 @@ MixedLaunch MixedLaunchOf(DeviceContext& ctx, const MixedTask& task, int64_t row
 }
 
 // The weights of mixed lengths that these take; those that share f(x) together. Marks them.
-void RunFastMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter,
+void RunFastMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter,
                   std::vector<bool>& done) {
   const int64_t rows = call.x.dim(0);
   const auto task_of = [&](size_t i) {
@@ -85,7 +85,7 @@ void RunFastMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& s
 }
 
 // Weights with extras, integers or tables; those that have no fast kernel each on its own, from f(x) as floats.
-void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter) {
+void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
   std::vector<bool> done(call.weights.size(), false);
   RunFastMixed(ctx, call, source, reporter, done);
   Scratch scratch(ctx.workspace);
@@ -104,7 +104,7 @@ void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& sourc
   }
 }
 
-void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter) {
+void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
   Scratch scratch(ctx.workspace);
   const float* x = nullptr;
   int64_t stride = 0;
@@ -121,7 +121,7 @@ void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& sourc
   }
 }
 
-void RunHalf(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const FiniteReporter& reporter) {
+void RunHalf(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
   std::vector<Fp16Task> tasks;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     if (WeightAt(call, i).spec().precision != Precision::kFp16) continue;
@@ -135,7 +135,7 @@ void RunHalf(DeviceContext& ctx, const LinearCall& call, const RowSource& source
 void LaunchLinear(DeviceContext& ctx, const LinearCall& call) {
   CheckLinear(call);
   if (call.x.dim(0) == 0) return;
-  const FiniteReporter reporter = ctx.Reporter(call.site);
+  const SiteReporter reporter = ctx.Reporter(call.site);
   const RowSource source = MakeRowSource(call);
   bool has_sc = false;
   bool has_exact = false;

@@ -38,7 +38,7 @@ bool BatchesMixed(DeviceContext& ctx, const MixedTask& task) {
 }
 
 void LaunchMixedBatch(DeviceContext& ctx, const PreparedRows& prepared, std::span<const MixedTask> tasks,
-                      const FiniteReporter& reporter) {
+                      const SiteReporter& reporter) {
   STOCH_CHECK(MixedBatchPass(prepared.a.tokens) == prepared.a.tokens);
   ForSharedSlots(tasks, [&](const SlotGroup& group) {
     const MixedPart& part = tasks[group.first].weight->rest;

@@ -23,7 +23,7 @@ bool BatchesMixed(DeviceContext& ctx, const MixedTask& task);
 // y = f(x) @ w^T, set or added, of prepared rows.
 // Requires: BatchesMixed, MixedBatchPass(rows) = rows; 1..kMaxScTasks tasks.
 void LaunchMixedBatch(DeviceContext& ctx, const PreparedRows& prepared, std::span<const MixedTask> tasks,
-                      const FiniteReporter& reporter);
+                      const SiteReporter& reporter);
 
 // Scratch of a launch for weights of these sizes, in any grouping, at most.
 int64_t MixedBatchScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, std::span<const int64_t> out_features,

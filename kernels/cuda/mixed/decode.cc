@@ -87,7 +87,7 @@ std::array<ScTaskLengths, kMaxScTasks> TakeSlots(Scratch& scratch, int64_t rows,
 // Fills the slots of `rows` rows, of which `lengths` points to the first.
 ScActivationView Prepare(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
                          std::span<const MixedTask> tasks, const std::array<ScTaskLengths, kMaxScTasks>& lengths,
-                         const FiniteReporter& reporter) {
+                         const SiteReporter& reporter) {
   std::array<PrepareTask, kMaxScTasks> prepared;
   for (size_t i = 0; i < tasks.size(); ++i) {
     const RowSlots& slots = lengths[i].slots;
@@ -100,7 +100,7 @@ ScActivationView Prepare(DeviceContext& ctx, Scratch& scratch, const RowSource& 
 }  // namespace
 
 PreparedRows PrepareMixedRows(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
-                              std::span<const MixedTask> tasks, const FiniteReporter& reporter) {
+                              std::span<const MixedTask> tasks, const SiteReporter& reporter) {
   PreparedRows prepared;
   prepared.lengths = TakeSlots(scratch, rows, tasks);
   prepared.a = Prepare(ctx, scratch, source, rows, tasks, prepared.lengths, reporter);
@@ -141,7 +141,7 @@ Share ShareOf(const RowSource& source, std::span<const MixedTask> tasks,
 }
 
 // Some of the next `left` rows on tensor cores; how many, 0 where none.
-int64_t BatchSome(DeviceContext& ctx, const Share& share, int64_t left, size_t count, const FiniteReporter& reporter) {
+int64_t BatchSome(DeviceContext& ctx, const Share& share, int64_t left, size_t count, const SiteReporter& reporter) {
   const std::span<const MixedTask> tasks(share.tasks.data(), count);
   const int64_t some = MixedBatchPass(left);
   if (some == 0 || !std::all_of(tasks.begin(), tasks.end(), [&](const auto& task) { return BatchesMixed(ctx, task); }))
@@ -153,7 +153,7 @@ int64_t BatchSome(DeviceContext& ctx, const Share& share, int64_t left, size_t c
 }
 
 // The same by look-ups that serve all of them.
-int64_t LookUpSome(DeviceContext& ctx, const Share& share, int64_t left, size_t count, const FiniteReporter& reporter) {
+int64_t LookUpSome(DeviceContext& ctx, const Share& share, int64_t left, size_t count, const SiteReporter& reporter) {
   const std::span<const MixedTask> tasks(share.tasks.data(), count);
   const int64_t some = MixedTablePass(left);
   if (!std::all_of(tasks.begin(), tasks.end(), [&](const auto& task) { return LooksUpMixed(ctx, task, some); }))
@@ -166,7 +166,7 @@ int64_t LookUpSome(DeviceContext& ctx, const Share& share, int64_t left, size_t 
 
 // Up to kMaxDecodeTokens of the next `left` rows by the decode kernel; how many.
 int64_t DecodeSome(DeviceContext& ctx, const Share& share, int64_t left, size_t count, bool fused,
-                   const FiniteReporter& reporter) {
+                   const SiteReporter& reporter) {
   const std::span<const MixedTask> tasks(share.tasks.data(), count);
   const MixedPart& part = tasks[0].weight->rest;
   std::array<int64_t, kMaxScTasks> out_features{};
@@ -194,7 +194,7 @@ int64_t DecodeSome(DeviceContext& ctx, const Share& share, int64_t left, size_t 
 }  // namespace
 
 void LaunchMixedDecode(DeviceContext& ctx, const OpSite& site, const RowSource& source, int64_t rows,
-                       std::span<const MixedTask> tasks, const FiniteReporter& reporter) {
+                       std::span<const MixedTask> tasks, const SiteReporter& reporter) {
   STOCH_CHECK(!tasks.empty() && tasks.size() <= kMaxScTasks);
   const bool fused = rows == 1 && ctx.observer == nullptr && PicksItself(source, tasks);
   Scratch of_call(ctx.workspace);

@@ -39,7 +39,7 @@ bool SharesRows(const MixedTask& a, const MixedTask& b);
 // y = f(x) @ w^T, set or added, for tasks that DecodesMixed takes and SharesRows allows together.
 // Requires: 1..kMaxScTasks tasks.
 void LaunchMixedDecode(DeviceContext& ctx, const OpSite& site, const RowSource& source, int64_t rows,
-                       std::span<const MixedTask> tasks, const FiniteReporter& reporter);
+                       std::span<const MixedTask> tasks, const SiteReporter& reporter);
 
 // ---- What prompts (prompt.h) share with it.
 // All of DecodesMixed but the tables.
@@ -50,7 +50,7 @@ struct PreparedRows {
   std::array<ScTaskLengths, kMaxScTasks> lengths;
 };
 PreparedRows PrepareMixedRows(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
-                              std::span<const MixedTask> tasks, const FiniteReporter& reporter);
+                              std::span<const MixedTask> tasks, const SiteReporter& reporter);
 int64_t PreparedSlotBytes(const LinearSpec& spec, int64_t in_features, int64_t tokens);
 // Shows the observer, if there is one, what the rows ran at.
 void ShowLengths(DeviceContext& ctx, const OpSite& site, std::span<const MixedTask> tasks, const PreparedRows& prepared,

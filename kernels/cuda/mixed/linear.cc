@@ -88,7 +88,7 @@ SortedRows SortRows(DeviceContext& ctx, const RowSlots& slots, int64_t rows, siz
 }
 
 void RunSorted(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, const MixedPart& part, const float* smooth,
-               const RowSlots& slots, const FiniteReporter& reporter, const LinearOutput& out) {
+               const RowSlots& slots, const SiteReporter& reporter, const LinearOutput& out) {
   const SortedRows sorted = SortRows(ctx, slots, input.rows, part.operators.size());
   const int64_t cols = part.view.dims.dims;
   const int64_t stride = (cols + 3) / 4 * 4;  // rows that vectors of 16 bytes may be loaded from
@@ -118,7 +118,7 @@ void RunSorted(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, con
 }
 
 void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth, bool sort,
-             const RowSlots& slots, const FiniteReporter& reporter, const LinearOutput& out, const float* addend) {
+             const RowSlots& slots, const SiteReporter& reporter, const LinearOutput& out, const float* addend) {
   Scratch scratch(ctx.workspace);
   // Taken in any case: a graph recorded later finds the memory.
   const MixedScratch taken = TakeMixedScratch(scratch, part, input.rows);
@@ -129,7 +129,7 @@ void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, 
 
 // Slots of the rest are `forced`, or those of its rule.
 void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
-         const ScExtras* extras, const RowSlots* forced, const FiniteReporter& reporter, const LinearOutput& out) {
+         const ScExtras* extras, const RowSlots* forced, const SiteReporter& reporter, const LinearOutput& out) {
   const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
   const bool shows = ctx.observer != nullptr && extras != nullptr;
   Scratch scratch(ctx.workspace);
@@ -154,7 +154,7 @@ void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const M
 }  // namespace
 
 void LaunchMixedLinear(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
-                       const ScExtras* extras, const FiniteReporter& reporter, const LinearOutput& out) {
+                       const ScExtras* extras, const SiteReporter& reporter, const LinearOutput& out) {
   Run(ctx, site, input, weight, extras, nullptr, reporter, out);
 }
 
@@ -164,7 +164,7 @@ void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorVi
   const OpSite site{-1, "sc_mixed_matmul"};
   const int64_t cols = a.dim(1);
   if (out.step(1) != 1) Reject(site, "the columns of out lie apart: on a GPU they are expected next to each other");
-  const FiniteReporter reporter = ctx.Reporter(site);
+  const SiteReporter reporter = ctx.Reporter(site);
   const LinearSpec spec{Precision::kSc, op, std::make_shared<ScExtras>(extras)};
   const std::unique_ptr<MixedWeight> weight =
       MakeMixedMatrix(ctx, b.ptr<const float>(), b.step(0), b.dim(0), cols, spec, reporter);

@@ -20,7 +20,7 @@ inline constexpr int64_t kSortedRows = 32;
 
 // out = or += f @ w^T by the generic kernel, or by rows of equal length. `extras`: the weight's, or null.
 void LaunchMixedLinear(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
-                       const ScExtras* extras, const FiniteReporter& reporter, const LinearOutput& out);
+                       const ScExtras* extras, const SiteReporter& reporter, const LinearOutput& out);
 
 // Backend::ScMixedMatmul.
 void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b, const ScOperatorPtr& op,

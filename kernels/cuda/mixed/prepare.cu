@@ -31,7 +31,7 @@ struct PrepareArgs {
   ScopeParams params;
   uint8_t* codes = nullptr;
   float* scales = nullptr;
-  FiniteReporter reporter;
+  SiteReporter reporter;
   int count = 0;
   bool needs_l2 = false;
   bool needs_amax = false;  // of whole rows
@@ -122,6 +122,7 @@ __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_const
   const bool is_cluster = args.ranks > 1 && args.needs_amax;
   StartNext();
   WaitForPrevious();
+  args.reporter.Begin();
   const float* x = args.source.x + row * args.source.x_stride;
   const float* x2 = P == Prologue::kSiluMul ? args.source.x2 + row * args.source.x2_stride : nullptr;
   float r = 0.0f;
@@ -163,7 +164,7 @@ bool PreparesRows(const GpuTraits& gpu, const ScDims& dims) {
 
 ScActivationView LaunchPrepareRows(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
                                    const ScDims& dims, int q_max, const PrepareTask* tasks, int count,
-                                   const FiniteReporter& reporter) {
+                                   const SiteReporter& reporter) {
   STOCH_CHECK(count <= kMaxScTasks && PreparesRows(ctx.traits, dims));
   PrepareArgs args;
   args.source = source;

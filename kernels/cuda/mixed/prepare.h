@@ -27,7 +27,7 @@ struct PrepareTask {
 //           zeros and is reported.
 ScActivationView LaunchPrepareRows(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
                                    const ScDims& dims, int q_max, const PrepareTask* tasks, int count,
-                                   const FiniteReporter& reporter);
+                                   const SiteReporter& reporter);
 bool PreparesRows(const GpuTraits& gpu, const ScDims& dims);
 
 }  // namespace stoch::cuda

@@ -35,7 +35,7 @@ void LaunchRowMetrics(DeviceContext& ctx, const MixedRows& input, const MixedPar
 
 // The part's channels of f(x), divided by their smoothing and quantized as side a.
 ScActivationView LaunchQuantizePart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part,
-                                    const float* smooth, const MixedScratch& scratch, const FiniteReporter& reporter);
+                                    const float* smooth, const MixedScratch& scratch, const SiteReporter& reporter);
 
 // out = or += a @ w^T (+ addend, F32 [rows, weight rows]).
 // Bits: docs/research.md#mixed-lengths.

@@ -41,7 +41,7 @@ bool PromptsMixed(DeviceContext& ctx, const MixedTask& task) {
 }
 
 void LaunchMixedPrompt(DeviceContext& ctx, const OpSite& site, const RowSource& source, int64_t rows,
-                       std::span<const MixedTask> tasks, const FiniteReporter& reporter) {
+                       std::span<const MixedTask> tasks, const SiteReporter& reporter) {
   STOCH_CHECK(!tasks.empty() && tasks.size() <= kMaxScTasks);
   Scratch scratch(ctx.workspace);
   const PreparedRows prepared = PrepareMixedRows(ctx, scratch, source, rows, tasks, reporter);

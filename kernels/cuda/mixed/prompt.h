@@ -30,7 +30,7 @@ bool PromptsMixed(DeviceContext& ctx, const MixedTask& task);
 // y = f(x) @ w^T, set or added, for tasks that PromptsMixed takes and SharesRows allows together.
 // Requires: 1..kMaxScTasks tasks.
 void LaunchMixedPrompt(DeviceContext& ctx, const OpSite& site, const RowSource& source, int64_t rows,
-                       std::span<const MixedTask> tasks, const FiniteReporter& reporter);
+                       std::span<const MixedTask> tasks, const SiteReporter& reporter);
 
 // Scratch of LaunchMixedPrompt for weights of these sizes, in any grouping, at most.
 int64_t MixedPromptScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, std::span<const int64_t> out_features,

@@ -60,7 +60,7 @@ struct QuantizeArgs {
   float* scales = nullptr;
   float* zeros = nullptr;
   int32_t* sums = nullptr;
-  FiniteReporter reporter;
+  SiteReporter reporter;
 };
 
 __device__ Extremes ChunkExtremes(const QuantizeArgs& args, int64_t row, int64_t chunk, int lane) {
@@ -167,7 +167,7 @@ void LaunchRowMetrics(DeviceContext& ctx, const MixedRows& input, const MixedPar
 }
 
 ScActivationView LaunchQuantizePart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part,
-                                    const float* smooth, const MixedScratch& scratch, const FiniteReporter& reporter) {
+                                    const float* smooth, const MixedScratch& scratch, const SiteReporter& reporter) {
   const ScOperator& op = part.op();
   QuantizeArgs args;
   args.rows = {input, part.channels(), smooth};

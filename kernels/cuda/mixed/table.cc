@@ -75,7 +75,7 @@ bool LooksUpMixed(DeviceContext& ctx, const MixedTask& task, int64_t rows) {
 }
 
 void LaunchMixedTables(DeviceContext& ctx, const PreparedRows& prepared, std::span<const MixedTask> tasks,
-                       const FiniteReporter& reporter) {
+                       const SiteReporter& reporter) {
   ForSharedSlots(tasks, [&](const SlotGroup& group) {
     const MixedPart& part = tasks[group.first].weight->rest;
     const ScOperator& longest = *LongestOf(part.operators);

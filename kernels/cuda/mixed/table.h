@@ -29,7 +29,7 @@ bool LooksUpMixed(DeviceContext& ctx, const MixedTask& task, int64_t rows);
 // y = f(x) @ w^T, set or added, for tasks whose rows `prepared` holds; tasks of equal rules share launches.
 // Requires: LooksUpMixed of every task.
 void LaunchMixedTables(DeviceContext& ctx, const PreparedRows& prepared, std::span<const MixedTask> tasks,
-                       const FiniteReporter& reporter);
+                       const SiteReporter& reporter);
 
 // Scratch of LaunchMixedTables besides the prepared rows, for weights of these sizes, in any grouping, at most.
 int64_t MixedTableScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, std::span<const int64_t> out_features,

@@ -31,7 +31,7 @@ struct QuantizeArgs {
   float* scales = nullptr;
   float* zeros = nullptr;
   int32_t* sums = nullptr;
-  FiniteReporter reporter;
+  SiteReporter reporter;
 };
 
 // One block a row. A team quantizes a chunk: a warp where there are many chunks, the block where there is only one.
@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeArg
   __shared__ float fold[kRowLanes];
   __shared__ Extremes extremes[kWarp];
   __shared__ int32_t total;
+  args.reporter.Begin();
   const int64_t row = blockIdx.x;
   const float* x = args.source.x + row * args.source.x_stride;
   const float* x2 = P == Prologue::kSiluMul ? args.source.x2 + row * args.source.x2_stride : nullptr;
@@ -118,13 +119,14 @@ __device__ uint16_t ConvertTo<uint16_t>(float x) {
 
 template <Prologue P, typename T>
 __global__ void __launch_bounds__(kThreads)
-    PrologueKernel(RowSource source, int64_t cols, T* out, int64_t out_stride, FiniteReporter reporter) {
+    PrologueKernel(RowSource source, int64_t cols, T* out, int64_t out_stride, SiteReporter reporter) {
   __shared__ float fold[kRowLanes];
   const int64_t row = blockIdx.x;
   const float* x = source.x + row * source.x_stride;
   const float* x2 = P == Prologue::kSiluMul ? source.x2 + row * source.x2_stride : nullptr;
   StartNext();
   WaitForPrevious();
+  reporter.Begin();
   const float r = RowFactor<P>(source, x, cols, fold);
   bool finite = true;
 #pragma unroll 8
@@ -138,7 +140,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 void LaunchPrologueOf(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, T* out,
-                      int64_t out_stride, const FiniteReporter& reporter) {
+                      int64_t out_stride, const SiteReporter& reporter) {
   const auto kernel = DispatchPrologue(source.prologue, [](auto p) { return PrologueKernel<p, T>; });
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(tokens)), dim3(kThreads), 0, source, in_features, out,
                    out_stride, reporter);
@@ -171,7 +173,7 @@ RowSource MakeRowSource(const LinearCall& call) {
 }
 
 ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
-                                int64_t in_features, const ScOperator& op, const FiniteReporter& reporter) {
+                                int64_t in_features, const ScOperator& op, const SiteReporter& reporter) {
   QuantizeArgs args;
   args.source = source;
   args.dims = MakeScDims(in_features, op.config.chunk_d);
@@ -217,12 +219,12 @@ int64_t QuantizeScratchBytes(const ScOperator& op, int64_t tokens, int64_t in_fe
 }
 
 void LaunchPrologue(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, float* out,
-                    int64_t out_stride, const FiniteReporter& reporter) {
+                    int64_t out_stride, const SiteReporter& reporter) {
   LaunchPrologueOf(ctx, source, tokens, in_features, out, out_stride, reporter);
 }
 
 void LaunchPrologueHalf(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, uint16_t* out,
-                        int64_t out_stride, const FiniteReporter& reporter) {
+                        int64_t out_stride, const SiteReporter& reporter) {
   LaunchPrologueOf(ctx, source, tokens, in_features, out, out_stride, reporter);
 }
 

@@ -75,15 +75,15 @@ STOCH_HD float PrologueValue(const RowSource& source, const float* x, const floa
 // Bits:   docs/sc_arithmetic.md#2-quantizers; a chunk whose scope holds NaN or infinity becomes zeros and is
 //         reported.
 ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
-                                int64_t in_features, const ScOperator& op, const FiniteReporter& reporter);
+                                int64_t in_features, const ScOperator& op, const SiteReporter& reporter);
 // Bytes of scratch that it takes, at most.
 int64_t QuantizeScratchBytes(const ScOperator& op, int64_t tokens, int64_t in_features);
 
 // out = f(x) as F32 [rows, out_stride] or as halves; columns cols..out_stride-1 become 0. Reports NaN and
 // infinity.
 void LaunchPrologue(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, float* out,
-                    int64_t out_stride, const FiniteReporter& reporter);
+                    int64_t out_stride, const SiteReporter& reporter);
 void LaunchPrologueHalf(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, uint16_t* out,
-                        int64_t out_stride, const FiniteReporter& reporter);
+                        int64_t out_stride, const SiteReporter& reporter);
 
 }  // namespace stoch::cuda

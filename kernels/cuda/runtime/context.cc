@@ -29,7 +29,7 @@ cudaStream_t SharedStream(int ordinal) {
 
 }  // namespace
 
-DeviceContext::DeviceContext(int ordinal)
+DeviceContext::DeviceContext(int ordinal, std::shared_ptr<SiteTable> sites)
     : device{DeviceKind::kCuda, ordinal},
       workspace(device),
       tables(device),
@@ -38,6 +38,7 @@ DeviceContext::DeviceContext(int ordinal)
       finite_flag_(AllocateDevice(device, sizeof(int))),
       finite_seen_(AllocatePinned(sizeof(int))) {
   DeviceGuard guard(device);
+  sites_ = sites != nullptr ? std::move(sites) : std::make_shared<SiteTable>();
   cudaDeviceProp properties{};
   STOCH_CUDA(cudaGetDeviceProperties(&properties, OrdinalOf(ordinal)));
   l2_bytes = properties.l2CacheSize;
@@ -73,10 +74,8 @@ bool DeviceContext::IsRecording() const {
   return status != cudaStreamCaptureStatusNone;
 }
 
-FiniteReporter DeviceContext::Reporter(const OpSite& site) {
-  const int next = static_cast<int>(site_ids_.size()) + 1;
-  const auto found = site_ids_.try_emplace({site.layer, std::string(site.op)}, next).first;
-  return FiniteReporter{static_cast<int*>(finite_flag_.data()), found->second};
+SiteReporter DeviceContext::Reporter(const OpSite& site) {
+  return SiteReporter{static_cast<int*>(finite_flag_.data()), sites_->begun(), sites_->Id(site)};
 }
 
 void DeviceContext::CheckFinite() {
@@ -85,10 +84,7 @@ void DeviceContext::CheckFinite() {
   const int met = *static_cast<const int*>(finite_seen_.data());
   if (met == 0) return;
   STOCH_CUDA(cudaMemsetAsync(finite_flag_.data(), 0, sizeof(int), stream));
-  for (const auto& [site, id] : site_ids_) {
-    if (id != met) continue;
-    throw InvalidInput(SiteName({site.first, site.second}) + ": NaN or infinity in the activations");
-  }
+  throw InvalidInput(SiteName(sites_->Site(met)) + ": NaN or infinity in the activations");
 }
 
 void DeviceContext::RecordReady() {

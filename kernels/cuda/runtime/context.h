@@ -6,13 +6,12 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
+#include <memory>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/base/finite.h"
 #include "kernels/cuda/base/grid_barrier.cuh"
+#include "kernels/cuda/base/site_reporter.h"
+#include "kernels/cuda/runtime/site_table.h"
 #include "kernels/cuda/runtime/workspace.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/plan/gpu_traits.h"
@@ -22,7 +21,9 @@ namespace stoch::cuda {
 // Every launcher takes a DeviceContext and launches on its stream; the caller (CudaBackend) made its device current.
 class DeviceContext {
  public:
-  explicit DeviceContext(int ordinal);
+  // `sites`: those of the backend's other devices; null: its own.
+  // Errors: DeviceError, OutOfMemory.
+  explicit DeviceContext(int ordinal, std::shared_ptr<SiteTable> sites = nullptr);
   ~DeviceContext();
   DeviceContext(const DeviceContext&) = delete;
   DeviceContext& operator=(const DeviceContext&) = delete;
@@ -41,10 +42,12 @@ class DeviceContext {
   // Whether ops are being recorded into a graph.
   bool IsRecording() const;
 
-  // The reporter to hand to a kernel of this site; the same site always has the same id.
-  FiniteReporter Reporter(const OpSite& site);
+  // The reporter to hand to the kernels of an op.
+  SiteReporter Reporter(const OpSite& site);
   // Errors: InvalidInput naming the first site that reported since the last call. Waits.
   void CheckFinite();
+
+  const std::shared_ptr<SiteTable>& sites() const { return sites_; }
 
   // An event of this device for ops that involve two: RecordReady marks the present end of `stream`.
   cudaEvent_t ready() const { return ready_; }
@@ -68,7 +71,7 @@ class DeviceContext {
   Buffer flags_;
   Buffer finite_flag_;  // int32: 0, or the id of the first site that reported
   Buffer finite_seen_;  // pinned, for its copy: one into other memory would be two
-  std::map<std::pair<int, std::string>, int> site_ids_;
+  std::shared_ptr<SiteTable> sites_;
 };
 
 }  // namespace stoch::cuda

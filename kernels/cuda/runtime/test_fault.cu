@@ -11,7 +11,9 @@
 #include <sstream>
 #include <stop_token>
 #include <string>
+#include <utility>
 
+#include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
@@ -27,10 +29,10 @@ namespace {
 constexpr const char* kVariable = "STOCH_TEST_DEVICE_FAULT";
 
 // One thread. `nowhere` is no address of the device.
-__global__ void TestFaultKernel(TestFault::Kind kind, unsigned* left, volatile unsigned* failing,
+__global__ void TestFaultKernel(TestFault::Kind kind, int site, unsigned* left, volatile int* failing,
                                 const volatile unsigned* nowhere) {
   if (*left == 0 || --*left != 0) return;
-  *failing = 1;
+  *failing = site;
   __threadfence_system();
   switch (kind) {
     case TestFault::Kind::kIllegalAddress: *left = *nowhere; break;
@@ -43,16 +45,18 @@ __global__ void TestFaultKernel(TestFault::Kind kind, unsigned* left, volatile u
 }
 
 // Until the device is about to fail. The memory is the host's: it is there to be read when the device is no more.
-void Watch(const std::stop_token& end, unsigned* failing) {
+void Watch(const std::stop_token& end, int* failing, const SiteTable& sites) {
   constexpr std::chrono::milliseconds kLook{1};
-  while (std::atomic_ref<unsigned>(*failing).load() == 0) {
+  int site = 0;
+  while ((site = std::atomic_ref<int>(*failing).load()) == 0) {
     if (end.stop_requested()) return;
     std::this_thread::sleep_for(kLook);
   }
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  char line[64];
-  const int size = std::snprintf(line, sizeof(line), "test_fault %.3f\n", now.count());
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, static_cast<size_t>(size));
+  char seconds[32];
+  std::snprintf(seconds, sizeof(seconds), "%.3f", now.count());
+  const std::string line = "test_fault " + std::string(seconds) + ' ' + SiteName(sites.Site(site)) + '\n';
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
 // Takes the first line of a file; "" where there is none.
@@ -68,7 +72,7 @@ std::string TakeLine(const char* path) {
 
 }  // namespace
 
-std::unique_ptr<TestFault> TestFault::FromEnvironment(Device device) {
+std::unique_ptr<TestFault> TestFault::FromEnvironment(Device device, std::shared_ptr<SiteTable> sites) {
   const char* path = std::getenv(kVariable);
   if (path == nullptr) return nullptr;
   const std::string line = TakeLine(path);
@@ -77,7 +81,7 @@ std::unique_ptr<TestFault> TestFault::FromEnvironment(Device device) {
   std::string kind;
   unsigned ops = 0;
   if (words >> kind >> ops && ops > 0) {
-    const auto make = [&](Kind known) { return std::unique_ptr<TestFault>(new TestFault(device, known, ops)); };
+    const auto make = [&](Kind known) { return std::unique_ptr<TestFault>(new TestFault(device, sites, known, ops)); };
     if (kind == "illegal") return make(Kind::kIllegalAddress);
     if (kind == "assert") return make(Kind::kAssert);
     if (kind == "hang") return make(Kind::kHang);
@@ -86,20 +90,21 @@ std::unique_ptr<TestFault> TestFault::FromEnvironment(Device device) {
                     "' is no fault; expected illegal N, assert N, hang N, none");
 }
 
-TestFault::TestFault(Device device, Kind kind, unsigned ops) : kind_(kind) {
+TestFault::TestFault(Device device, std::shared_ptr<SiteTable> sites, Kind kind, unsigned ops)
+    : sites_(std::move(sites)), kind_(kind) {
   DeviceGuard guard(device);
   left_ = AllocateDevice(device, sizeof(unsigned));
   STOCH_CUDA(cudaMemcpy(left_.data(), &ops, sizeof(ops), cudaMemcpyHostToDevice));
-  failing_ = AllocatePinned(sizeof(unsigned), device);
-  auto* failing = static_cast<unsigned*>(failing_.data());
+  failing_ = AllocatePinned(sizeof(int), device);
+  auto* failing = static_cast<int*>(failing_.data());
   *failing = 0;
-  watch_ = std::jthread([failing](const std::stop_token& end) { Watch(end, failing); });
+  watch_ = std::jthread([this, failing](const std::stop_token& end) { Watch(end, failing, *sites_); });
 }
 
-void TestFault::Launch(cudaStream_t stream) {
+void TestFault::Launch(cudaStream_t stream, const OpSite& site) {
   const auto* nowhere = reinterpret_cast<const volatile unsigned*>(uintptr_t{4096});
-  TestFaultKernel<<<1, 1, 0, stream>>>(kind_, static_cast<unsigned*>(left_.data()),
-                                       static_cast<volatile unsigned*>(failing_.data()), nowhere);
+  TestFaultKernel<<<1, 1, 0, stream>>>(kind_, sites_->Id(site), static_cast<unsigned*>(left_.data()),
+                                       static_cast<volatile int*>(failing_.data()), nowhere);
   STOCH_CUDA_LAUNCH("TestFaultKernel");
 }
 

@@ -85,6 +85,7 @@ __global__ void __launch_bounds__(kThreads) LogProbsKernel(const QueryArgs args)
   __shared__ SumShared sum_shared;
   __shared__ TopShared top_shared;
   WaitForPrevious();
+  args.reporter.Begin();
   const int64_t index = args.first + blockIdx.y;
   const LogProbQuery query = args.queries.logprobs[index];
   const int64_t row = query.row - args.first_row;
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kThreads) LogProbsKernel(const QueryArgs args)
 
 void LaunchLogProbs(DeviceContext& ctx, const LogitRows& logits, const CudaLogitQueries& queries,
                     const QueryRange& range) {
-  LaunchQueries(ctx, LogProbsKernel, logits, queries, range);
+  LaunchQueries(ctx, "logprobs", LogProbsKernel, logits, queries, range);
 }
 
 }  // namespace stoch::cuda

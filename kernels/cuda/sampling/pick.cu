@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kThreads) PickTokensKernel(const QueryArgs arg
   __shared__ ScanShared scan_shared;
   __shared__ CutShared cut_shared;
   WaitForPrevious();
+  args.reporter.Begin();
   const int64_t query = args.first + blockIdx.y;
   const PickRecord pick = args.queries.picks[query];
   const int64_t row = pick.row - args.first_row;
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) PickTokensKernel(const QueryArgs arg
 
 void LaunchPickTokens(DeviceContext& ctx, const LogitRows& logits, const CudaLogitQueries& queries,
                       const QueryRange& range) {
-  LaunchQueries(ctx, PickTokensKernel, logits, queries, range);
+  LaunchQueries(ctx, "pick_tokens", PickTokensKernel, logits, queries, range);
 }
 
 }  // namespace stoch::cuda

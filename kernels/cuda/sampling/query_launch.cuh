@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string_view>
 
 #include "kernels/cuda/runtime/cluster_launch.h"
 #include "kernels/cuda/runtime/launch.h"
@@ -18,10 +19,11 @@ struct QueryArgs {
   int64_t first_row = 0;  // of the rows that are there, among all that queries number
   int64_t rows = 0;
   int64_t first = 0;  // query
+  SiteReporter reporter;
 };
 
-// `kernel` for the queries of the range, blockIdx.y from args.first on.
-inline void LaunchQueries(DeviceContext& ctx, void (*kernel)(QueryArgs), const LogitRows& logits,
+// `kernel` of op `name` for the queries of the range, blockIdx.y from args.first on.
+inline void LaunchQueries(DeviceContext& ctx, std::string_view name, void (*kernel)(QueryArgs), const LogitRows& logits,
                           const CudaLogitQueries& queries, const QueryRange& range) {
   constexpr int64_t kQueriesAtOnce = 32768;  // gridDim.y is limited to 65535
   const int blocks = ctx.traits.has_clusters ? kBlocks : 1;
@@ -29,7 +31,7 @@ inline void LaunchQueries(DeviceContext& ctx, void (*kernel)(QueryArgs), const L
     const auto count = static_cast<unsigned>(std::min(kQueriesAtOnce, range.count - done));
     LaunchClusters(ctx, kernel, dim3(static_cast<unsigned>(blocks), count), kThreads, 0,
                    QueryArgs{queries.view(), logits.view.ptr<const float>(), logits.view.step(0), logits.first_row,
-                             logits.view.dim(0), range.first + done});
+                             logits.view.dim(0), range.first + done, ctx.Reporter({-1, name})});
   }
 }
 

@@ -15,8 +15,7 @@ namespace {
 
 // The activations as the plan's kernel wants them; without codes where it quantizes them itself.
 ScActivationView Quantize(DeviceContext& ctx, Scratch& scratch, ScQuantizer quantizer, const ScOperator& op,
-                          const RowSource& source, int64_t tokens, int64_t in_features,
-                          const FiniteReporter& reporter) {
+                          const RowSource& source, int64_t tokens, int64_t in_features, const SiteReporter& reporter) {
   switch (quantizer) {
     case ScQuantizer::kByChunk: return LaunchBatchQuantize(ctx, scratch, source, tokens, in_features, op, reporter);
     case ScQuantizer::kByRow: return LaunchQuantize(ctx, scratch, source, tokens, in_features, op, reporter);
@@ -30,7 +29,7 @@ ScActivationView Quantize(DeviceContext& ctx, Scratch& scratch, ScQuantizer quan
 }  // namespace
 
 void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t tokens,
-                    int64_t in_features, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+                    int64_t in_features, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   const ScTables& tables = ctx.tables.Get(op);
   const ScTraits& traits = ctx.tables.Traits(op);
   Scratch scratch(ctx.workspace);

@@ -16,7 +16,7 @@ namespace stoch::cuda {
 // y = f(x) @ w^T for `count` weights of one operator that share f(x): quantizes f(x) and launches the plan.
 // Scratch: at most ScLinearScratchBytes of the shape, from ctx.workspace.
 void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t tokens,
-                    int64_t in_features, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+                    int64_t in_features, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
 // Any operator and shape, one product at a time from the 16-bit table (generic.cu).
 void LaunchScGeneric(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScLinearTask* tasks,

@@ -46,7 +46,7 @@ struct OperandArgs {
   ScCode code = ScCode::kSignMagnitude;
   int q_max = 127;
   float scale_floor = kScaleFloor;
-  FiniteReporter finite;
+  SiteReporter reporter;
   Extremes* extremes = nullptr;  // [scopes][chunks]
   // Code of (batch * rows + row, d) is at codes[(batch_row / rows) * code_batch + row * code_row + d * code_dim].
   uint8_t* codes = nullptr;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeKernel(const OperandArgs arg
   }
   sum = __reduce_add_sync(0xffffffffu, sum);
   if (lane != 0) return;
-  if (!finite) args.finite.Report();
+  if (!finite) args.reporter.Report();
   args.scales[index] = scale;
   if (asymmetric) {
     args.zeros[row] = zero;
@@ -235,7 +235,7 @@ OperandArgs Quantize(DeviceContext& ctx, Scratch& scratch, const MatrixBatch& x,
   args.code = op.code;
   args.q_max = op.q_max;
   args.scale_floor = op.scale_floor;
-  args.finite = ctx.Reporter({-1, "sc_matmul"});
+  args.reporter = ctx.Reporter({-1, "sc_matmul"});
   const int64_t scopes = args.spans_batches ? 1 : x.batch * ((x.rows + args.group - 1) / args.group);
   args.extremes = scratch.Take<Extremes>(scopes * args.chunks);
   const int64_t padded = by_dim ? product.rows_b_padded : x.rows;

@@ -171,7 +171,7 @@ std::unique_ptr<MixedWeight> MakeMixedWeight(DeviceContext& ctx, Uploader& uploa
 }
 
 std::unique_ptr<MixedWeight> MakeMixedMatrix(DeviceContext& ctx, const float* data, int64_t stride, int64_t rows,
-                                             int64_t cols, const LinearSpec& spec, const FiniteReporter& reporter) {
+                                             int64_t cols, const LinearSpec& spec, const SiteReporter& reporter) {
   std::unique_ptr<MixedWeight> weight = Allocate(ctx, spec, rows, cols, "sc_mixed_matmul");
   const BadRow bad(ctx);
   Pack(ctx, *weight, {data, DType::kF32, 0, rows, cols}, stride, bad.device());

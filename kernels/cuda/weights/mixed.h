@@ -50,7 +50,7 @@ std::unique_ptr<MixedWeight> MakeMixedWeight(DeviceContext& ctx, Uploader& uploa
                                              std::span<const WeightSource> parts, const LinearSpec& spec);
 // The same from F32 [rows, cols] in device memory, rows `stride` apart. NaN and infinity are left to `reporter`.
 std::unique_ptr<MixedWeight> MakeMixedMatrix(DeviceContext& ctx, const float* data, int64_t stride, int64_t rows,
-                                             int64_t cols, const LinearSpec& spec, const FiniteReporter& reporter);
+                                             int64_t cols, const LinearSpec& spec, const SiteReporter& reporter);
 // Rows [first, first + count), with the scales that they have in the whole.
 std::unique_ptr<MixedWeight> SliceMixed(DeviceContext& ctx, const MixedWeight& whole, const LinearSpec& spec,
                                         int64_t first, int64_t count);

@@ -44,7 +44,7 @@ void ExpectEnough(const ScOperator& op, int64_t rows, int64_t cols, int64_t most
   RowSource source;
   source.x = static_cast<const float*>(x.data());
   source.x_stride = cols;
-  const FiniteReporter reporter = ctx.Reporter({0, "scratch_test"});
+  const SiteReporter reporter = ctx.Reporter({0, "scratch_test"});
   for (const int64_t tokens : {1,  2,  4,  5,   8,   9,   16,  17,  24,  25,  32,  33,  48, 49,
                                64, 65, 96, 100, 128, 129, 144, 145, 192, 200, 256, 257, 529}) {
     if (tokens > most) break;

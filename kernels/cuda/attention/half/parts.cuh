@@ -93,7 +93,7 @@ __device__ void RotateFresh(const AttentionArgs& a, const PassRow& info, int kv_
     LoadHead(x, from, half, lane);
     if (!is_v) Rotate(x, a.rope + (info.start_position + index) * a.rope_stride, half, lane);
     const float max_abs = WarpMaxAbs(x);
-    if (lane == 0 && !IsFinite(max_abs)) a.finite.Report();
+    if (lane == 0 && !IsFinite(max_abs)) a.reporter.Report();
     if (is_q) {
       ForEachDim(x, half, lane, [&](int i, float value) { fresh.q[job][i] = value * (a.inv_sqrt * kLog2E); });
     } else {
@@ -102,6 +102,7 @@ __device__ void RotateFresh(const AttentionArgs& a, const PassRow& info, int kv_
     }
   }
   WaitForPrevious();  // warps without a job
+  a.reporter.Begin();
 }
 
 // Writes the row's own k and v to the cache; `page` holds its position. All threads of the block.

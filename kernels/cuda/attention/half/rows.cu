@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
     }
   } else {
     WaitForPrevious();
+    a.reporter.Begin();
     load_keys(begin);
     loads.Values(values);
     LoadQueries<kHeads, kDims>(a, row, first_head, heads, dim, q);

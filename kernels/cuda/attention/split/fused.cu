@@ -296,12 +296,13 @@ __global__ void __launch_bounds__(kThreads, 2) SplitFusedKernel(const SplitArgs 
   }
   FillThermometers<kThreads>(args.qk, s.thermometers);
   WaitForPrevious();
+  args.attention.reporter.Begin();
   Scores<kDirect>(args, b, s);
   Cluster::Arrive();
   Cluster::Wait();  // every block runs: its shared memory may be written
   ShareMaxima(b.heads.count, b.rank, s.of_warps, s.score_max);
   Exponentials(b, s);
-  if (threadIdx.x < b.heads.count && !IsFinite(s.totals[threadIdx.x])) args.attention.finite.Report();
+  if (threadIdx.x < b.heads.count && !IsFinite(s.totals[threadIdx.x])) args.attention.reporter.Report();
   // Nobody reads the queries' streams any more; other tables are rare.
   for (int i = static_cast<int>(threadIdx.x); i < kHeads * kHeadDim; i += kThreads)
     s.sums[i / kHeadDim][i % kHeadDim] = 0;

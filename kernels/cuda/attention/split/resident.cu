@@ -143,7 +143,7 @@ __device__ __forceinline__ void Exponentials(const SplitArgs& args, const Stripe
     for (int x = 16; x > 0; x /= 2) total = total + __shfl_down_sync(0xffffffffu, total, x);
     if (lane == 0) {
       s.totals[warp] = total;
-      if (!IsFinite(total)) args.attention.finite.Report();
+      if (!IsFinite(total)) args.attention.reporter.Report();
     }
   }
   __syncthreads();
@@ -308,6 +308,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitAr
   for (int i = tid; i < kN * kScoreHeads * (kHeadDim + 1); i += kThreads) (&s.sums[0][0])[i] = 0;
   ClearCounts(args, b.heads.count, counts);
   WaitForPrevious();
+  args.attention.reporter.Begin();
   float most = BitsToFloat(0xff800000u);
   {
     KeyTiles<kHeadDim, kGroups> keys;

@@ -66,7 +66,7 @@ __device__ void OneBlock(const SplitArgs& args, const SplitRow& row, const Head&
     sum = sum + e;
   }
   sum = BlockFoldLanes(sum, shared);
-  if (threadIdx.x == 0 && !IsFinite(sum)) args.attention.finite.Report();
+  if (threadIdx.x == 0 && !IsFinite(sum)) args.attention.reporter.Report();
   float most = 0.0f;
 #pragma unroll 4
   for (int t = first; t < row.length; t += kThreads) {
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) SplitWeightsKernel(const SplitArgs a
     const Head head = HeadOf(args, row, row.item % num_heads);
     const int part = row.item / num_heads;
     const float sum = BlockFoldLanes(__ldcg(args.scratch.lane_sums + head.index * kRowLanes + tid), reduce);
-    if (part == 0 && tid == 0 && !IsFinite(sum)) args.attention.finite.Report();
+    if (part == 0 && tid == 0 && !IsFinite(sum)) args.attention.reporter.Report();
     const int begin = (row.first_unit() + part * kSplitWeightUnits) * kSplitUnit + tid;
     float most = 0.0f;
 #pragma unroll

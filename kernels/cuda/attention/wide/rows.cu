@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
   if (whole < row.length) first.Add<false>(row, t);
   const float sum = FoldRow(first.lanes);
   // What is not finite left more than that.
-  if (lane == 0 && !(sum < 1e30f)) a.finite.Report();
+  if (lane == 0 && !(sum < 1e30f)) a.reporter.Report();
 
   // A scale of V beyond that could lift an exponential that is no normal number any more.
   const float v_max = __uint_as_float(args.v_max[kv_head]);

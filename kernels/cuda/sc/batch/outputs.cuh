@@ -46,7 +46,7 @@ struct BatchOutputs {
   ScActivationView a;
   const float* gains = nullptr;  // mixed lengths: [chunks][scale_stride], as a.scales then
   int scale_stride = 0;
-  FiniteReporter reporter;
+  SiteReporter reporter;
   // At most 4 tokens: an item is two groups, and lanes of tokens 4..7 hold the second group's partials of tokens 0..3.
   bool four_tokens = false;
   // [chunks][parts][items][lane][4] with items [groups][tiles], or [groups / 2] if four_tokens: rows lane / 4 and
@@ -73,7 +73,7 @@ inline bool PartialsAreWide(int max_count, const ScDims& dims) { return int64_t{
 
 // The tasks and shape of a call, each task padded to a multiple of `rows_at_once`, itself one of 16. The caller sets
 // `partials`.
-inline BatchOutputs MakeBatchOutputs(const ScTables& tables, const ScActivationView& a, const FiniteReporter& reporter,
+inline BatchOutputs MakeBatchOutputs(const ScTables& tables, const ScActivationView& a, const SiteReporter& reporter,
                                      const ScLinearTask* tasks, int count, int rows_at_once, int tiles) {
   BatchOutputs r;
   r.task_count = count;

@@ -18,7 +18,7 @@ struct QuantizeArgs {
   int64_t tokens = 0;
   uint8_t* codes = nullptr;
   float* scales = nullptr;
-  FiniteReporter reporter;
+  SiteReporter reporter;
 };
 
 // Block (x, y): chunks 8 x to 8 x + 7 of token y. Every block of a token finds the norm again: that is cheaper than a kernel
@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(kThreads) BatchQuantizeKernel(const __grid_con
   StartNext();
   if (used) mine.LoadNormWeights();
   WaitForPrevious();
+  args.reporter.Begin();
   // Everything is loaded before the norm is known.
   if (used) mine.Load();
   float r = 0.0f;
@@ -60,7 +61,7 @@ bool BatchQuantizes(const ScOperator& op, const ScDims& dims) {
 }
 
 ScActivationView LaunchBatchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
-                                     int64_t in_features, const ScOperator& op, const FiniteReporter& reporter) {
+                                     int64_t in_features, const ScOperator& op, const SiteReporter& reporter) {
   QuantizeArgs args;
   args.source = source;
   args.dims = MakeScDims(in_features, op.config.chunk_d);

@@ -11,6 +11,6 @@ namespace stoch::cuda {
 // Requires: BatchQuantizes(op, dims).
 bool BatchQuantizes(const ScOperator& op, const ScDims& dims);
 ScActivationView LaunchBatchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
-                                     int64_t in_features, const ScOperator& op, const FiniteReporter& reporter);
+                                     int64_t in_features, const ScOperator& op, const SiteReporter& reporter);
 
 }  // namespace stoch::cuda

@@ -84,7 +84,7 @@ struct DecodeArgs {
   bool add = false;           // to what is in the outputs
   float* products = nullptr;  // [tokens][row_blocks][chunks][32]
   GridBarrier barrier;
-  FiniteReporter reporter;
+  SiteReporter reporter;
   Task tasks[kMaxDecodeTasks];
   const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]
   const float* scales = nullptr;   // [chunks][tokens]

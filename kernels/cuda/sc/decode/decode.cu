@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
     if (args.of_row) KeepNorm(args, stage);
   }
   WaitForPrevious();
+  args.reporter.Begin();
   if constexpr (kFused) {
     LoadElement(args, element);
     if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
@@ -238,7 +239,7 @@ void LaunchTokens(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused
 }
 
 // What a launch is given whatever the lengths of its rows, but for the products' memory.
-void FillArgs(DeviceContext& ctx, const ScActivationView& a, const FiniteReporter& reporter, const ScLinearTask* tasks,
+void FillArgs(DeviceContext& ctx, const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks,
               int count, DecodeArgs& args) {
   for (int i = 0; i < count; ++i) {
     const ScWeightView& w = tasks[i].weight;
@@ -283,7 +284,7 @@ namespace {
 
 // Devices whose shared memory does not hold the stages of all tokens: some of them at a time.
 void LaunchInParts(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                   const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+                   const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count <= kMaxDecodeTasks);
   for (int64_t first = 0; first < a.tokens; first += plan.tile_tokens) {
     Scratch scratch(ctx.workspace);
@@ -306,7 +307,7 @@ void LaunchInParts(DeviceContext& ctx, const ScPlan& plan, const ScTables& table
 }  // namespace
 
 void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                    const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+                    const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   if (a.tokens > plan.tile_tokens) return LaunchInParts(ctx, plan, tables, a, source, reporter, tasks, count);
   decode::DecodeArgs args;
   decode::FillArgs(ctx, a, reporter, tasks, count, args);
@@ -323,7 +324,7 @@ void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tabl
 }
 
 void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
-                         const FiniteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
+                         const SiteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
                          int count, bool share_lengths) {
   STOCH_CHECK(count <= kMaxDecodeTasks && a.tokens <= plan.tile_tokens);
   decode::MixedDecodeArgs args;

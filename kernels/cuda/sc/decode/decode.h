@@ -20,7 +20,7 @@ inline constexpr int kMaxDecodeTasks = kMaxScTasks;
 // again.
 // Requires: the plan of this launch, whose kernel is kDecode; where the kernel quantizes, scopes of one row each.
 void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                    const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+                    const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
 // The lengths of a task's rows.
 struct ScTaskLengths {
@@ -34,7 +34,7 @@ struct ScTaskLengths {
 // share_lengths: rows have the slots of the first task for all of them, and slots its tables: chunks are staged once.
 // Bits:     docs/research.md#mixed-lengths.
 void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
-                         const FiniteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
+                         const SiteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
                          int count, bool share_lengths);
 bool PicksSlots(const LengthView& view);
 

@@ -223,6 +223,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   StartNext();
   __syncthreads();
   WaitForPrevious();
+  args.reporter.Begin();
   decode::LoadElement(args, element);
   const int tasks = (args.by_chunks.Quotient(last_chunk) + 1 - first_row) * args.row_tasks();
   for (int i = static_cast<int>(threadIdx.x); i < tasks; i += kThreads) {
@@ -298,7 +299,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
 }
 
 LookupArgs MakeArgs(const ExpertShape& shape, const ScTables& tables, const RowSource& source,
-                    const FiniteReporter& reporter, const ScExpertTask* tasks, int count) {
+                    const SiteReporter& reporter, const ScExpertTask* tasks, int count) {
   LookupArgs args;
   const ScWeightView& w = tasks[0].first;
   const ScDims& dims = w.dims;
@@ -338,7 +339,7 @@ LookupArgs MakeArgs(const ExpertShape& shape, const ScTables& tables, const RowS
 }  // namespace experts
 
 void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const ExpertShape& shape, const ScTables& tables,
-                          const RowSource& source, const int32_t* chosen, const FiniteReporter& reporter,
+                          const RowSource& source, const int32_t* chosen, const SiteReporter& reporter,
                           const ScExpertTask* tasks, int count, const ExpertCombine& combine) {
   STOCH_CHECK(plan.kernel == ExpertKernel::kLookup && count == shape.matrices && count <= kMaxScTasks);
   STOCH_CHECK(combine.top_k == 0 || CanCombine(plan, shape, combine.top_k));

@@ -34,7 +34,7 @@ struct ExpertCombine {
 // With `combine`, tasks[0].out is not written.
 // Requires: a plan whose kernel is kLookup; 1 <= count <= kMaxScTasks; per-row scopes of activations; CanCombine.
 void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const ExpertShape& shape, const ScTables& tables,
-                          const RowSource& source, const int32_t* chosen, const FiniteReporter& reporter,
+                          const RowSource& source, const int32_t* chosen, const SiteReporter& reporter,
                           const ScExpertTask* tasks, int count, const ExpertCombine& combine);
 
 }  // namespace stoch::cuda

@@ -164,7 +164,7 @@ static_assert(sizeof(FarAhead::Shared) + 1024 <= kFewStaticBytes && FarAhead::kT
 }  // namespace batch_table
 
 void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                      const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+                      const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   const auto launch = plan.stages == batch_table::FarAhead::kRingPairs
                           ? batch_table::LaunchTable<batch_table::FarAhead>
                           : batch_table::LaunchTable<batch_table::NearAhead>;
@@ -172,7 +172,7 @@ void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& ta
 }
 
 void LaunchScBatchFewMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const LookupLengths& lengths,
-                           const ScActivationView& a, const FiniteReporter& reporter, const ScLinearTask* tasks,
+                           const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks,
                            int count) {
   const auto launch = plan.stages == batch_table::MixedFarAhead::kRingPairs
                           ? batch_table::LaunchMixedTable<batch_table::MixedFarAhead>

@@ -136,7 +136,7 @@ inline constexpr int kSharedBytes = Table::kTableBytes + kRingBytes<Table::kRing
 // What all kernels of tables are launched with, but for scratch. Requires: a.dims.
 template <typename Table>
 void FillArgs(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScActivationView& a,
-              const FiniteReporter& reporter, const ScLinearTask* tasks, int count, TableArgs& args) {
+              const SiteReporter& reporter, const ScLinearTask* tasks, int count, TableArgs& args) {
   args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kUnitRows * Table::kParts, Table::kTiles);
   args.outputs.four_tokens = Table::kFourTokens;
   if (args.outputs.dims.chunk_stride > kChunkDims / Table::kParts) args.outputs.parts = Table::kParts;
@@ -166,7 +166,7 @@ void LaunchArgs(DeviceContext& ctx, const ScPlan& plan, ArgsOf<Table::kMixed>& a
 // LaunchScBatchFew and LaunchScBatchTable.
 template <typename Table>
 void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, ScActivationView a,
-                 const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+                 const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks);
   Scratch scratch(ctx.workspace);
   TableArgs args;
@@ -184,7 +184,7 @@ void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
 // LaunchScBatchFewMixed and LaunchScBatchTableMixed.
 template <typename Table>
 void LaunchMixedTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const LookupLengths& lengths,
-                      const ScActivationView& a, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+                      const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.codes != nullptr);
   Scratch scratch(ctx.workspace);
   MixedTableArgs args;

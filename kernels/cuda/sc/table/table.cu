@@ -188,7 +188,7 @@ static_assert(sizeof(MixedSixteenTokens::Shared) + 512 <= kSixteenStaticBytes);
 }  // namespace batch_table
 
 void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                        const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count) {
+                        const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   const auto launch = plan.tile_tokens == batch_table::EightTokens::kTokens
                           ? batch_table::LaunchTable<batch_table::EightTokens>
                           : batch_table::LaunchTable<batch_table::SixteenTokens>;
@@ -196,7 +196,7 @@ void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& 
 }
 
 void LaunchScBatchTableMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
-                             const LookupLengths& lengths, const ScActivationView& a, const FiniteReporter& reporter,
+                             const LookupLengths& lengths, const ScActivationView& a, const SiteReporter& reporter,
                              const ScLinearTask* tasks, int count) {
   const auto launch = plan.tile_tokens == batch_table::MixedEightTokens::kTokens
                           ? batch_table::LaunchMixedTable<batch_table::MixedEightTokens>

@@ -17,11 +17,11 @@ namespace stoch::cuda {
 // Requires: the plan of this launch, whose kernel is kFew; BatchQuantizes where `a` has no codes.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                      const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+                      const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
 // The same for more tokens. Requires: the plan's kernel is kTable.
 void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                        const RowSource& source, const FiniteReporter& reporter, const ScLinearTask* tasks, int count);
+                        const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
 // What a (token, chunk) of one stream length looks up.
 struct LookupTable {
@@ -41,10 +41,10 @@ struct LookupLengths {
 // Both for tokens, or (token, chunk)s, with lengths of their own; `tables` are the longest's.
 // Requires: codes in `a`; quarters, or factors and residuals, in every table of a slot that occurs.
 void LaunchScBatchFewMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const LookupLengths& lengths,
-                           const ScActivationView& a, const FiniteReporter& reporter, const ScLinearTask* tasks,
+                           const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks,
                            int count);
 void LaunchScBatchTableMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
-                             const LookupLengths& lengths, const ScActivationView& a, const FiniteReporter& reporter,
+                             const LookupLengths& lengths, const ScActivationView& a, const SiteReporter& reporter,
                              const ScLinearTask* tasks, int count);
 
 }  // namespace stoch::cuda

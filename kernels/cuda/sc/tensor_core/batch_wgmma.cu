@@ -140,7 +140,7 @@ Choice Choose(const ScStreams& streams, bool usual, bool owners) {
 }  // namespace
 
 void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count, const RowStreams* rows) {
+                        const SiteReporter& reporter, const ScLinearTask* tasks, int count, const RowStreams* rows) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens >= 1 && a.tokens <= kMaxBatchWgmmaTokens);
   // The operator that most use: halved, 128 cycles. The others have fewer kernels.
   const bool usual = tables.stoc_len == 128 && tables.direct_ranks;

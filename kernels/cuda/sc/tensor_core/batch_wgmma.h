@@ -19,7 +19,7 @@ namespace stoch::cuda {
 // Scratch:  with `rows`, MixedWgmmaGainBytes more than the plan's.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
-                        const FiniteReporter& reporter, const ScLinearTask* tasks, int count,
+                        const SiteReporter& reporter, const ScLinearTask* tasks, int count,
                         const RowStreams* rows = nullptr);
 inline constexpr int64_t kMinMixedWgmmaTokens = 17;
 inline constexpr int64_t kMaxMixedWgmmaTokens = 32;
