@@ -126,10 +126,13 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   args.reporter.Begin();
   if constexpr (kFused) {
     LoadElement(args, element);
+    if constexpr (kMixed) {
+      if (args.of_row) row = KeepRow(args, stage, row);
+    }
     if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
   }
   if constexpr (kFused && kMixed) {
-    if (args.of_row) FindRowLevels(args, stage, *rules);
+    if (args.of_row) FindRowLevels(args, stage, row, *rules);
   }
 
   int unit = begin + warp;

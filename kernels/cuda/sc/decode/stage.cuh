@@ -213,7 +213,7 @@ struct RuleStage {
   float thresholds[kMaxDecodeTasks][kMaxByteTables];
   uint8_t slots[kMaxDecodeTasks][kMaxRuleSlots];
   float lanes[kRowLanes];
-  uint32_t largest[kRowLanes / kWarp];
+  uint32_t largest[Cut<1>::kWarps];
   int levels[kMaxDecodeTasks];  // of the row
 };
 
@@ -257,32 +257,57 @@ __device__ __forceinline__ void KeepNorm(const MixedDecodeArgs& args, const Stag
   CommitCopies();
 }
 
+// Brings the one row next to the norm's weights, by all threads at once: the norm and the metric then read it there, where
+// a round of loads each would be a wait for the L2. Gives its place, or `row` where there is no room for it. All threads
+// of the block.
+__device__ __forceinline__ const float* KeepRow(const MixedDecodeArgs& args, const Stage& stage, const float* row) {
+  const bool has_norm = args.prologue == Prologue::kRmsNorm;
+  const int bytes = args.dims.dims * static_cast<int>(sizeof(float));
+  if ((has_norm && !KeepsNorm(args)) || args.dims.dims % 4 != 0 || reinterpret_cast<uintptr_t>(row) % 16 != 0 ||
+      bytes + (has_norm ? bytes : 0) > args.staged * kStageBytes) {
+    return row;
+  }
+  auto* kept = reinterpret_cast<float*>(stage.rows + (has_norm ? bytes : 0));
+  const uint32_t to = SharedAddress(kept);
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < args.dims.dims; i += Cut<1>::kThreads * 4) {
+    CopyAsync16(to + static_cast<uint32_t>(i) * sizeof(float), row + i);
+  }
+  CommitCopies();
+  WaitForCopies<0>();
+  __syncthreads();
+  return kept;
+}
+
 // The level of the one row for every part whose rule is of rows. All threads of the block.
-// Requires: the lanes of the norm written by this block, KeepNorm called.
-__device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const Stage& stage, RuleStage& rules) {
+// Requires: the lanes of the norm written by this block, KeepNorm called; `row` from KeepRow.
+__device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const Stage& stage, const float* row,
+                                              RuleStage& rules) {
   constexpr int kInFlight = 16;
   const float* ys = KeepsNorm(args) ? reinterpret_cast<const float*>(stage.rows) : args.y;
   WaitForCopies<0>();
   __syncthreads();  // the norm's lanes and weights, tables and rules
   const int j = static_cast<int>(threadIdx.x);
-  if (j < kRowLanes) {
+  // A sum of squares has its order; the largest has none.
+  const int lanes = args.needs_l2 ? kRowLanes : Cut<1>::kThreads;
+  if (j < lanes) {
     const bool has_y = args.prologue != Prologue::kNone;
     float r = 0.0f;
     if (args.prologue == Prologue::kRmsNorm) r = FoldNorm(stage.norm_lanes, args.dims.dims, args.norm_eps);
     uint32_t largest = 0;
     float lane = 0.0f;
 #pragma unroll 1
-    for (int first = j; first < args.dims.dims; first += kInFlight * kRowLanes) {
+    for (int first = j; first < args.dims.dims; first += kInFlight * lanes) {
       float x[kInFlight], y[kInFlight];
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) {
-        const int i = first + k * kRowLanes;
-        x[k] = i < args.dims.dims ? args.x[i] : 0.0f;
+        const int i = first + k * lanes;
+        x[k] = i < args.dims.dims ? row[i] : 0.0f;
         y[k] = has_y && i < args.dims.dims ? ys[i] : 0.0f;
       }
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) {
-        if (first + k * kRowLanes >= args.dims.dims) break;
+        if (first + k * lanes >= args.dims.dims) break;
         const float value = ApplyPrologue(args.prologue, x[k], y[k], r);
         largest = max(largest, FloatToBits(value) & 0x7fffffffu);
         lane = Fma(value, value, lane);
@@ -290,13 +315,13 @@ __device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const
     }
     largest = __reduce_max_sync(kAllLanes, largest);
     if (j % kWarp == 0) rules.largest[j / kWarp] = largest;
-    rules.lanes[j] = lane;
+    if (j < kRowLanes) rules.lanes[j] = lane;
   }
   __syncthreads();
   if (j < kWarp) {
     uint32_t largest = 0;
 #pragma unroll
-    for (int w = 0; w < kRowLanes / kWarp; ++w) largest = max(largest, rules.largest[w]);
+    for (int w = 0; w < Cut<1>::kWarps; ++w) largest = max(largest, w < lanes / kWarp ? rules.largest[w] : 0);
     const float l2 = args.needs_l2 ? Sqrt(FoldShared<kWarp>(rules.lanes)) : 0.0f;
     if (j < args.part_count && args.rules[j].has_rule && args.rules[j].scope == ScLengthScope::kRow) {
       const LengthView rule = RuleOf(args, rules, j);
