@@ -2,12 +2,16 @@
 #include "tests/kernels/attention_scenario.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "kernels/base/parallel_for.h"
+#include "kernels/base/usable_threads.h"
 #include "kernels/context_bucket.h"
 #include "kernels/math/random.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/kernels/reference_cache.h"
 
 namespace stoch::test {
 namespace {
@@ -38,10 +42,24 @@ ScOperatorPtr Operator(ScConfig config, AttentionMode mode) {
   return MakeScOperator(config);
 }
 
-}  // namespace
+// All that rows without extras depend on.
+std::string DescriptionOf(const AttentionShape& shape, const Passes& passes) {
+  std::string text = Describe(shape.qk) + "; " + Describe(shape.av);
+  for (const int64_t number :
+       {static_cast<int64_t>(shape.mode), static_cast<int64_t>(shape.precision), int64_t{shape.num_heads},
+        int64_t{shape.num_kv_heads}, int64_t{shape.head_dim}, int64_t{shape.page_tokens}, shape.max_context,
+        int64_t{shape.window}, int64_t{std::bit_cast<int32_t>(shape.qk_gain)}, int64_t{shape.period}}) {
+    text += ' ' + std::to_string(number);
+  }
+  for (const auto& pass : passes) {
+    text += " |";
+    for (const Share& share : pass) text += ' ' + std::to_string(share.sequence) + 'x' + std::to_string(share.rows);
+  }
+  return text;
+}
 
-AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const Passes& passes,
-                           const std::string& graph_key) {
+AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Passes& passes,
+                        const std::string& graph_key) {
   const Device device = backend.devices()[0];
   int num_sequences = 0;
   int64_t max_rows = 0;
@@ -92,7 +110,6 @@ AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const 
   std::vector<int> lengths(static_cast<size_t>(num_sequences), 0);
   for (const auto& pass : passes) {
     PassLayout layout;
-    std::vector<float> values;
     std::vector<std::pair<int, int>> names;
     int longest = 0;
     for (const Share& share : pass) {
@@ -103,14 +120,19 @@ AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const 
       for (int r = 0; r < share.rows; ++r, ++length) {
         layout.ids.push_back(0);
         names.emplace_back(share.sequence, length);
-        const int at = shape.period > 0 ? length % shape.period : length;
-        for (int c = 0; c < q_cols; ++c) values.push_back(shape.qk_gain * Input(0, share.sequence, at, c));
-        for (int c = 0; c < kv_cols; ++c) values.push_back(shape.qk_gain * Input(1, share.sequence, at, c));
-        for (int c = 0; c < kv_cols; ++c) values.push_back(Input(2, share.sequence, at, c));
       }
     }
     layout.output_rows = {0};
     const auto rows = static_cast<int64_t>(names.size());
+    std::vector<float> values(static_cast<size_t>(rows * row_floats));
+    ParallelFor(rows, UsableThreads(), [&](int64_t r) {
+      const auto [sequence, position] = names[static_cast<size_t>(r)];
+      const int at = shape.period > 0 ? position % shape.period : position;
+      float* to = values.data() + r * row_floats;
+      for (int c = 0; c < q_cols; ++c) *to++ = shape.qk_gain * Input(0, sequence, at, c);
+      for (int c = 0; c < kv_cols; ++c) *to++ = shape.qk_gain * Input(1, sequence, at, c);
+      for (int c = 0; c < kv_cols; ++c) *to++ = Input(2, sequence, at, c);
+    });
     const TensorView x = Slice(qkv.view(), 0, 0, rows);
     backend.CopyFromHost(x, values.data());
     backend.UploadPass(*pass_handle, layout);
@@ -142,6 +164,15 @@ AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const 
   }
   backend.CheckFinite(device);
   return result;
+}
+
+}  // namespace
+
+AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const Passes& passes,
+                           const std::string& graph_key) {
+  const auto run = [&] { return RunPasses(backend, shape, passes, graph_key); };
+  const bool is_reference = backend.name() == "cpu" && shape.qk_extras == nullptr && shape.av_extras == nullptr;
+  return is_reference ? Reference(DescriptionOf(shape, passes), run) : run();
 }
 
 std::string Differences(const AttentionRows& a, const AttentionRows& b) {
