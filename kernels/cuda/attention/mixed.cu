@@ -53,19 +53,32 @@ __device__ float HeadMetric(const LengthView& view, const HeadVector<>& x, int h
 // One warp per row and head: RoPE; q in place and as codes, k and v as codes into the cache.
 __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const AppendArgs args) {
   __shared__ float squares[kAppendWarps][kRowLanes];
+  __shared__ StagedRule rule;
+  __shared__ ByteTable tables[kMaxByteTables];
   const AttentionArgs& a = args.attention;
   StartNext();
-  WaitForPrevious();
-  a.reporter.Begin();
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
-  const int64_t job = static_cast<int64_t>(blockIdx.x) * kAppendWarps + (threadIdx.x >> 5);
-  const int64_t row = job / jobs;
+  const auto jobs = static_cast<unsigned>(a.num_heads + 2 * a.kv.num_kv_heads);
+  const unsigned job = blockIdx.x * kAppendWarps + (threadIdx.x >> 5);
+  const auto row = static_cast<int64_t>(job / jobs);
   int head = static_cast<int>(job % jobs);
-  if (row >= a.rows) return;
+  const bool exists = row < a.rows;
   const int head_dim = a.kv.head_dim;
   const int half = head_dim / 2;
-  const int32_t position = a.pass.positions[row];
+  // What earlier kernels do not write is here before they have finished.
+  const int32_t position = exists ? a.pass.positions[row] : 0;
+  int32_t page = 0;
+  if (exists) {
+    const int64_t sequence = a.pass.row_sequence[row];
+    page = a.pass.pages[sequence * a.pass.max_pages + (position >> a.kv.page_shift)];
+  }
+  HeadVector<> cos_sin;
+  LoadHead(cos_sin, a.rope + position * a.rope_stride, half, lane);
+  const LengthView& lengths = args.qk_lengths;
+  if (args.q_tables != nullptr) {
+    StageRule(lengths, rule, static_cast<int>(threadIdx.x), kAppendWarps * 32);
+    if (static_cast<int>(threadIdx.x) < lengths.slots) tables[threadIdx.x] = lengths.bytes[threadIdx.x];
+  }
   const bool is_q = head < a.num_heads;
   if (!is_q) head -= a.num_heads;
   const bool is_k = !is_q && head < a.kv.num_kv_heads;
@@ -73,9 +86,13 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
   const float* from = is_q   ? a.q + row * a.q_stride + head * head_dim
                       : is_k ? a.k + row * a.k_stride + head * head_dim
                              : a.v + row * a.v_stride + head * head_dim;
+  WaitForPrevious();
+  a.reporter.Begin();
   HeadVector<> x;
-  LoadHead(x, from, half, lane);
-  if (is_q || is_k) Rotate(x, a.rope + position * a.rope_stride, half, lane);
+  if (exists) LoadHead(x, from, half, lane);
+  __syncthreads();  // the rule and its tables
+  if (!exists) return;
+  if (is_q || is_k) Rotate(x, cos_sin);
   Extremes e;
   e.max_abs_bits = FloatToBits(WarpMaxAbs(x));
   const ScopeParams& params = is_q || is_k ? args.qk : args.av;
@@ -86,14 +103,14 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
     if (lane == 0) args.q_scales[vector] = scope.scale;
     RankTable ranks;
     if (args.q_tables != nullptr) {
-      const LengthView& view = args.qk_lengths;
+      const LengthView view = Staged(lengths, rule);
       uint8_t slot = 0;
       if (view.has_rule) {
         slot = SlotOfLevel(view, FixedLevel(view, HeadMetric(view, x, half, lane, squares[threadIdx.x >> 5])), 0);
       }
       if (lane == 0) {
         args.q_slots[vector] = slot;
-        args.q_tables[vector] = view.bytes[slot];
+        args.q_tables[vector] = tables[slot];
       }
       if (args.wide_codes != nullptr) ranks = args.qk_ranks[slot];
     }
@@ -109,8 +126,6 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
     });
     return;
   }
-  const int32_t page =
-      a.pass.pages[static_cast<int64_t>(a.pass.row_sequence[row]) * a.pass.max_pages + (position >> a.kv.page_shift)];
   const int slot = position & (a.kv.page_tokens - 1);
   if (lane == 0) (is_k ? a.kv.k_scales : a.kv.v_scales)[a.kv.Scale(page, head, slot)] = scope.scale;
   auto* codes = reinterpret_cast<uint8_t*>(is_k ? a.kv.k_words : a.kv.v_words);

@@ -43,6 +43,32 @@ __device__ inline uint8_t SlotOfLevel(const LengthView& view, int level, int64_t
   return view.slot_of[band * (view.num_thresholds + 2) + level];
 }
 
+// What a rule reads of memory, in shared memory: its reads are one after the other, and each would be a wait.
+struct StagedRule {
+  float thresholds[kMaxByteTables];
+  uint8_t slots[kMaxRuleSlots];
+};
+__device__ inline bool FitsStage(const LengthView& view) {
+  return view.has_rule && view.thresholds != nullptr && view.num_thresholds <= kMaxByteTables &&
+         view.num_slot_of <= kMaxRuleSlots;
+}
+// Brings the rule of a view, where it fits, by the threads [0, threads), of which this is one. It does not depend on
+// earlier kernels. A barrier makes it visible.
+__device__ inline void StageRule(const LengthView& view, StagedRule& to, int thread, int threads) {
+  if (!FitsStage(view)) return;
+  for (int i = thread; i < view.num_thresholds; i += threads) to.thresholds[i] = view.thresholds[i];
+  for (int i = thread; i < view.num_slot_of; i += threads) to.slots[i] = view.slot_of[i];
+}
+// The view that reads there what StageRule brought.
+__device__ inline LengthView Staged(const LengthView& view, const StagedRule& from) {
+  LengthView staged = view;
+  if (FitsStage(view)) {
+    staged.thresholds = from.thresholds;
+    staged.slot_of = from.slots;
+  }
+  return staged;
+}
+
 // The signed metric of a row from its largest magnitude and the root of the sum of its squares; what a metric does not
 // need may be anything.
 __device__ inline float SignedMetric(const LengthView& view, float amax, float l2) {

@@ -210,8 +210,7 @@ struct MixedStage {
 };
 // And where they pick the slots of the one row themselves: the rules, next to the threads.
 struct RuleStage {
-  float thresholds[kMaxDecodeTasks][kMaxByteTables];
-  uint8_t slots[kMaxDecodeTasks][kMaxRuleSlots];
+  StagedRule of_tasks[kMaxDecodeTasks];
   float lanes[kRowLanes];
   uint32_t largest[Cut<1>::kWarps];
   int levels[kMaxDecodeTasks];  // of the row
@@ -227,17 +226,11 @@ __device__ __forceinline__ void LoadTables(const MixedDecodeArgs& args, MixedSta
 __device__ __forceinline__ void LoadRules(const MixedDecodeArgs& args, RuleStage& stage) {
   const int t = static_cast<int>(threadIdx.x) / kMaxByteTables;
   const int i = static_cast<int>(threadIdx.x) % kMaxByteTables;
-  if (t >= args.part_count || !args.rules[t].has_rule) return;
-  const LengthView& rule = args.rules[t];
-  if (i < rule.num_thresholds) stage.thresholds[t][i] = rule.thresholds[i];
-  for (int k = i; k < args.rule_slots[t]; k += kMaxByteTables) stage.slots[t][k] = rule.slot_of[k];
+  if (t < args.part_count) StageRule(args.rules[t], stage.of_tasks[t], i, kMaxByteTables);
 }
 // A rule that reads what LoadRules brought.
 __device__ __forceinline__ LengthView RuleOf(const MixedDecodeArgs& args, const RuleStage& stage, int t) {
-  LengthView rule = args.rules[t];
-  rule.thresholds = stage.thresholds[t];
-  rule.slot_of = stage.slots[t];
-  return rule;
+  return Staged(args.rules[t], stage.of_tasks[t]);
 }
 
 // Whether the norm's weights have room where count rows are staged later, and lie as copies want them.
@@ -317,18 +310,16 @@ __device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const
     if (j % kWarp == 0) rules.largest[j / kWarp] = largest;
     if (j < kRowLanes) rules.lanes[j] = lane;
   }
-  __syncthreads();
-  if (j < kWarp) {
-    uint32_t largest = 0;
-#pragma unroll
-    for (int w = 0; w < Cut<1>::kWarps; ++w) largest = max(largest, w < lanes / kWarp ? rules.largest[w] : 0);
-    const float l2 = args.needs_l2 ? Sqrt(FoldShared<kWarp>(rules.lanes)) : 0.0f;
-    if (j < args.part_count && args.rules[j].has_rule && args.rules[j].scope == ScLengthScope::kRow) {
-      const LengthView rule = RuleOf(args, rules, j);
-      rules.levels[j] = FixedLevel(rule, SignedMetric(rule, BitsToFloat(largest), l2));
-    }
+  __syncthreads();  // and from here on others may write where the row and the norm's weights were
+  // Every warp for itself: the same, and nobody waits for one.
+  const int t = j % kWarp;
+  const uint32_t largest = __reduce_max_sync(kAllLanes, t < lanes / kWarp ? rules.largest[t] : 0);
+  const float l2 = args.needs_l2 ? Sqrt(FoldShared<kWarp>(rules.lanes)) : 0.0f;
+  if (t < args.part_count && args.rules[t].has_rule && args.rules[t].scope == ScLengthScope::kRow) {
+    const LengthView rule = RuleOf(args, rules, t);
+    rules.levels[t] = FixedLevel(rule, SignedMetric(rule, BitsToFloat(largest), l2));
   }
-  __syncthreads();
+  __syncwarp();
 }
 
 // QuantizeChunks where tasks have slots of their own. Parts from `first` on.
