@@ -188,15 +188,23 @@ void RunMixed(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall
   }
   AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, cache.spec().num_kv_heads);
   shape.swapped = false;
+  const ScTables& qk = ctx.tables.Get(cache.qk(call.cache_layer));
+  const ScTables& av = ctx.tables.Get(cache.av(call.cache_layer));
+  // One row: eight lose to an append of their own (docs/tuning.md). Who observes wants the lengths of queries in memory.
+  if (args.rows == 1 && ctx.observer == nullptr && bounds.rows.tiles.host.empty()) {
+    Scratch of_rows(ctx.workspace);
+    const RowScratch memory = MakeRowScratch(ctx, of_rows, args, shape, LimitsOf(args, pass));
+    return LaunchMixedRows(ctx, args, shape, qk, av, {}, {nullptr, products.qk.view(), products.av.view(), nullptr},
+                           bounds.rows.all, memory.spill);
+  }
   Scratch scratch(ctx.workspace);
   const MixedQueries mixed = LaunchAppendMixed(ctx, scratch, args, products);
   const bool tiles = LaunchMixedTiles(ctx, args, shape, products, mixed, bounds.rows.tiles);
   Scratch of_rows(ctx.workspace);
   const RowScratch memory = MakeRowScratch(ctx, of_rows, args, shape, LimitsOf(args, pass));
-  LaunchMixedRows(ctx, args, shape, ctx.tables.Get(cache.qk(call.cache_layer)),
-                  ctx.tables.Get(cache.av(call.cache_layer)), mixed.q,
-                  {mixed.q_tables, products.av.view(), mixed.p_slots}, tiles ? bounds.rows.short_rows : bounds.rows.all,
-                  memory.spill);
+  LaunchMixedRows(ctx, args, shape, qk, av, mixed.q,
+                  {mixed.q_tables, products.qk.view(), products.av.view(), mixed.p_slots},
+                  tiles ? bounds.rows.short_rows : bounds.rows.all, memory.spill);
   ShowMixedLengths(ctx, args, call.site, products, pass, mixed);
 }
 

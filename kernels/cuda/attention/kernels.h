@@ -136,11 +136,11 @@ void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const Atte
                        const ScoreSpill& spill);
 // The same for kPerToken where every (row, head) of q and of the probabilities has a stream length of its own. qk and av:
 // of any length, for what all of them share.
-// Requires: q quantized and appended; lengths of p v that depend on their row alone, with bytes.
+// q.words null: fresh, as above. Requires: lengths that depend on their row alone, with bytes.
 struct RowLengths {
-  const ByteTable* q_tables = nullptr;  // [rows][num_heads]
-  LengthView av;
-  uint8_t* p_slots = nullptr;  // [rows][num_heads], written
+  const ByteTable* q_tables = nullptr;  // [rows][num_heads]; not read where the kernel quantizes q
+  LengthView qk, av;
+  uint8_t* p_slots = nullptr;  // [rows][num_heads], written; null: nobody wants them
 };
 void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                      const ScTables& av, const QueryCodes& q, const RowLengths& lengths, const RowSet& rows,

@@ -7,6 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/attention/mixed_row.cuh"
+#include "kernels/cuda/attention/query_rule.cuh"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/head_vector.cuh"
 #include "kernels/cuda/device/length_dispatch.h"
@@ -31,54 +32,22 @@ struct AppendArgs {
   const RankTable* qk_ranks = nullptr;
 };
 
-// The signed metric of a head's vector, in every lane: BlockMetric by a warp. `squares`: kRowLanes floats of its own.
-__device__ float HeadMetric(const LengthView& view, const HeadVector<>& x, int half, int lane, float* squares) {
-  const float amax = WarpMaxAbs(x);
-  if (view.metric == ScMetric::kAmax) return view.sign * amax;
-  constexpr int kEach = kRowLanes / 32;
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) squares[k * 32 + lane] = 0.0f;
-  __syncwarp();
-  ForEachDim(x, half, lane, [&](int i, float value) { squares[i] = Fma(value, value, 0.0f); });
-  __syncwarp();
-  float lanes[kEach];
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) lanes[k] = squares[k * 32 + lane];
-  float sum = FoldLanes<kEach>(lanes);
-#pragma unroll
-  for (int s = 16; s > 0; s /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, s);
-  return SignedMetric(view, amax, Sqrt(sum));
-}
-
 // One warp per row and head: RoPE; q in place and as codes, k and v as codes into the cache.
 __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const AppendArgs args) {
   __shared__ float squares[kAppendWarps][kRowLanes];
-  __shared__ StagedRule rule;
-  __shared__ ByteTable tables[kMaxByteTables];
   const AttentionArgs& a = args.attention;
   StartNext();
+  WaitForPrevious();
+  a.reporter.Begin();
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const auto jobs = static_cast<unsigned>(a.num_heads + 2 * a.kv.num_kv_heads);
-  const unsigned job = blockIdx.x * kAppendWarps + (threadIdx.x >> 5);
-  const auto row = static_cast<int64_t>(job / jobs);
+  const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
+  const int64_t job = static_cast<int64_t>(blockIdx.x) * kAppendWarps + (threadIdx.x >> 5);
+  const int64_t row = job / jobs;
   int head = static_cast<int>(job % jobs);
-  const bool exists = row < a.rows;
+  if (row >= a.rows) return;
   const int head_dim = a.kv.head_dim;
   const int half = head_dim / 2;
-  // What earlier kernels do not write is here before they have finished.
-  const int32_t position = exists ? a.pass.positions[row] : 0;
-  int32_t page = 0;
-  if (exists) {
-    const int64_t sequence = a.pass.row_sequence[row];
-    page = a.pass.pages[sequence * a.pass.max_pages + (position >> a.kv.page_shift)];
-  }
-  HeadVector<> cos_sin;
-  LoadHead(cos_sin, a.rope + position * a.rope_stride, half, lane);
-  const LengthView& lengths = args.qk_lengths;
-  if (args.q_tables != nullptr) {
-    StageRule(lengths, rule, static_cast<int>(threadIdx.x), kAppendWarps * 32);
-    if (static_cast<int>(threadIdx.x) < lengths.slots) tables[threadIdx.x] = lengths.bytes[threadIdx.x];
-  }
+  const int32_t position = a.pass.positions[row];
   const bool is_q = head < a.num_heads;
   if (!is_q) head -= a.num_heads;
   const bool is_k = !is_q && head < a.kv.num_kv_heads;
@@ -86,13 +55,9 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
   const float* from = is_q   ? a.q + row * a.q_stride + head * head_dim
                       : is_k ? a.k + row * a.k_stride + head * head_dim
                              : a.v + row * a.v_stride + head * head_dim;
-  WaitForPrevious();
-  a.reporter.Begin();
   HeadVector<> x;
-  if (exists) LoadHead(x, from, half, lane);
-  __syncthreads();  // the rule and its tables
-  if (!exists) return;
-  if (is_q || is_k) Rotate(x, cos_sin);
+  LoadHead(x, from, half, lane);
+  if (is_q || is_k) Rotate(x, a.rope + position * a.rope_stride, half, lane);
   Extremes e;
   e.max_abs_bits = FloatToBits(WarpMaxAbs(x));
   const ScopeParams& params = is_q || is_k ? args.qk : args.av;
@@ -103,14 +68,14 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
     if (lane == 0) args.q_scales[vector] = scope.scale;
     RankTable ranks;
     if (args.q_tables != nullptr) {
-      const LengthView view = Staged(lengths, rule);
+      const LengthView& view = args.qk_lengths;
       uint8_t slot = 0;
       if (view.has_rule) {
         slot = SlotOfLevel(view, FixedLevel(view, HeadMetric(view, x, half, lane, squares[threadIdx.x >> 5])), 0);
       }
       if (lane == 0) {
         args.q_slots[vector] = slot;
-        args.q_tables[vector] = tables[slot];
+        args.q_tables[vector] = view.bytes[slot];
       }
       if (args.wide_codes != nullptr) ranks = args.qk_ranks[slot];
     }
@@ -126,6 +91,8 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
     });
     return;
   }
+  const int32_t page =
+      a.pass.pages[static_cast<int64_t>(a.pass.row_sequence[row]) * a.pass.max_pages + (position >> a.kv.page_shift)];
   const int slot = position & (a.kv.page_tokens - 1);
   if (lane == 0) (is_k ? a.kv.k_scales : a.kv.v_scales)[a.kv.Scale(page, head, slot)] = scope.scale;
   auto* codes = reinterpret_cast<uint8_t*>(is_k ? a.kv.k_words : a.kv.v_words);

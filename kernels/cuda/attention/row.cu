@@ -14,6 +14,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "kernels/cuda/attention/query_rule.cuh"
 #include "kernels/cuda/attention/row_parts.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/runtime/cluster_launch.h"
@@ -25,18 +26,24 @@ namespace {
 
 template <int kSlots, Phase kPhase, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    ScRowKernel(const std::conditional_t<kPhase == Phase::kMixed, MixedRowArgs, RowArgs> args) {
+    ScRowKernel(const std::conditional_t<IsMixed(kPhase), MixedRowArgs, RowArgs> args) {
   using Block = RowBlock<kSlots, kPhase>;
   constexpr bool kCrowded = Density<kSlots, kBlocks>::kCrowded;
   constexpr int kBatchTiles = Density<kSlots, kBlocks>::kBatchTiles;
   constexpr bool kFresh = Block::kFresh;
+  constexpr bool kMixed = Block::kMixed;
   extern __shared__ __align__(256) uint8_t shared_memory[];
   __shared__ int32_t shared_pages[kMaxSharedPages];
   __shared__ typename Block::Fresh fresh;
-  __shared__ ByteTable av_tables[kPhase == Phase::kMixed ? kMaxByteTables : 1];
+  __shared__ ByteTable av_tables[kMixed ? kMaxByteTables : 1];
+  __shared__ ByteTable qk_table;  // of the query, where it is found here
   StartNext();
   Block b(args, fresh, shared_pages);
-  if constexpr (kPhase == Phase::kMixed) {
+  auto& rule = *reinterpret_cast<QueryRule*>(shared_memory);  // until there are partial counts
+  if constexpr (kMixed && kFresh) {
+    if (b.warp == 0) rule.Load(args.qk_lengths, b.lane);
+  }
+  if constexpr (kMixed) {
     if (b.tid < args.av_lengths.slots) av_tables[b.tid] = args.av_lengths.bytes[b.tid];
   }
   WaitForPrevious();  // before anybody looks at the row
@@ -50,14 +57,20 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   Query<kSlots> q;
   q.codes = args.q.words + q_vector * b.q_words;
   if constexpr (kFresh) {
-    QuantizeFresh<kWarps, (kSlots + 1) / 2>(b.a, args.norm, args.qk.q_max, args.av.q_max, b.info, b.head, b.kv_head,
-                                            fresh);
+    QuantizeFresh<kWarps, (kSlots + 1) / 2>(
+        b.a, args.norm, args.qk.q_max, args.av.q_max, b.info, b.head, b.kv_head, fresh, [&](const auto& x) {
+          if constexpr (kMixed) {
+            const int slot = rule.SlotOf(args.qk_lengths, x, b.head_dim / 2, b.lane);
+            if (b.lane == 0) qk_table = rule.tables[slot];
+          }
+        });
     q.codes = fresh.q_words;
   } else {
     q.scale = args.q.scales[q_vector];
   }
-  if constexpr (kPhase == Phase::kMixed) b.own_qk = Block::TablesOf(args.qk, args.q_tables[q_vector]);
+  if constexpr (kMixed && !kFresh) b.own_qk = Block::TablesOf(args.qk, args.q_tables[q_vector]);
   __syncthreads();
+  if constexpr (kMixed && kFresh) b.own_qk = Block::TablesOf(args.qk, qk_table);
 #pragma unroll
   for (int i = 0; i < kSlots; ++i) {
     const int w = b.warp * kSlots + i;
@@ -93,10 +106,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (b.tid == 0 && !IsFinite(p.sum)) b.a.reporter.Report();
   const int64_t window_head = static_cast<int64_t>(b.info.sequence) * b.a.num_heads + b.head;
   if constexpr (kPhase == Phase::kHeadOutput) p.largest = args.window.p_heads[window_head];
-  if constexpr (kPhase == Phase::kMixed) {
-    const LengthView& rule = args.av_lengths;
-    const uint8_t slot = rule.has_rule ? SlotOfLevel(rule, FixedLevel(rule, p.metric), 0) : uint8_t{0};
-    if (b.tid == 0 && b.rank == 0) args.p_slots[q_vector] = slot;
+  if constexpr (kMixed) {
+    const LengthView& of_p = args.av_lengths;
+    const uint8_t slot = of_p.has_rule ? SlotOfLevel(of_p, FixedLevel(of_p, p.metric), 0) : uint8_t{0};
+    if (b.tid == 0 && b.rank == 0 && args.p_slots != nullptr) args.p_slots[q_vector] = slot;
     b.own_av = Block::TablesOf(args.av, av_tables[slot]);
   }
   if constexpr (kPhase == Phase::kHeadMax) {
@@ -112,7 +125,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 static_assert(kFixedBytes + kStageRows * kRowBytes == kScRowFixedBytes);
-static_assert(sizeof(FreshRows) + kMaxSharedPages * sizeof(int32_t) <= kScRowStaticBytes);
+static_assert(sizeof(FreshRows) + kMaxSharedPages * sizeof(int32_t) + (kMaxByteTables + 1) * sizeof(ByteTable) <=
+              kScRowStaticBytes);
+static_assert(sizeof(QueryRule) <= kPartsCount * sizeof(int32_t));
 
 template <int kSlots, Phase kPhase, int kBlocks, typename Args>
 void LaunchKernel(DeviceContext& ctx, const Args& args, int rows, size_t shared) {
@@ -203,9 +218,14 @@ void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const Attent
   row_args.av = av;
   row_args.q = q;
   row_args.q_tables = lengths.q_tables;
+  row_args.qk_lengths = lengths.qk;
   row_args.av_lengths = lengths.av;
   row_args.p_slots = lengths.p_slots;
-  attention_row::LaunchRows<attention_row::Phase::kMixed>(ctx, shape, row_args, rows, spill);
+  if (q.words == nullptr) {
+    attention_row::LaunchRows<attention_row::Phase::kMixedFresh>(ctx, shape, row_args, rows, spill);
+  } else {
+    attention_row::LaunchRows<attention_row::Phase::kMixed>(ctx, shape, row_args, rows, spill);
+  }
 }
 
 }  // namespace stoch::cuda

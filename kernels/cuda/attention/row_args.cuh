@@ -25,11 +25,11 @@ static_assert(kSoloTokens == kThreads);
 inline constexpr int kMaxSharedPages = 128;
 
 // kFresh: kPerToken that also quantizes and appends the rows of the pass. kMixed: kPerToken whose rows have stream
-// lengths of their own. kHeadMax only finds the largest probability; kHeadOutput then quantizes with it.
-enum class Phase : uint8_t { kPerToken, kFresh, kMixed, kPerRow, kHeadMax, kHeadOutput };
-constexpr bool IsPerToken(Phase phase) {
-  return phase == Phase::kPerToken || phase == Phase::kFresh || phase == Phase::kMixed;
-}
+// lengths of their own, kMixedFresh both. kHeadMax only finds the largest probability; kHeadOutput then quantizes with it.
+enum class Phase : uint8_t { kPerToken, kFresh, kMixed, kMixedFresh, kPerRow, kHeadMax, kHeadOutput };
+constexpr bool IsFresh(Phase phase) { return phase == Phase::kFresh || phase == Phase::kMixedFresh; }
+constexpr bool IsMixed(Phase phase) { return phase == Phase::kMixed || phase == Phase::kMixedFresh; }
+constexpr bool IsPerToken(Phase phase) { return phase == Phase::kPerToken || IsFresh(phase) || IsMixed(phase); }
 
 struct RowArgs {
   AttentionArgs attention;
@@ -48,9 +48,10 @@ struct RowArgs {
 
 // qk and av then say what all lengths have in common.
 struct MixedRowArgs : RowArgs {
-  const ByteTable* q_tables = nullptr;  // [rows][num_heads]
+  const ByteTable* q_tables = nullptr;  // [rows][num_heads]; kMixedFresh: not read
+  LengthView qk_lengths;                // kMixedFresh
   LengthView av_lengths;
-  uint8_t* p_slots = nullptr;  // [rows][num_heads], written
+  uint8_t* p_slots = nullptr;  // [rows][num_heads], written; null: nobody wants them
 };
 
 // Shared memory of one block, in this order.

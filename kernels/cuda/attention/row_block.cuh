@@ -24,8 +24,8 @@ struct Density {
 
 template <int kSlots, Phase kPhase>
 struct RowBlock {
-  static constexpr bool kFresh = kPhase == Phase::kFresh;
-  static constexpr bool kMixed = kPhase == Phase::kMixed;
+  static constexpr bool kFresh = IsFresh(kPhase);
+  static constexpr bool kMixed = IsMixed(kPhase);
   using Fresh = std::conditional_t<kFresh, FreshRows, char>;
   using Args = std::conditional_t<kMixed, MixedRowArgs, RowArgs>;
 

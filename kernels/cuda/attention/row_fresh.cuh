@@ -28,11 +28,12 @@ struct FreshRows {
   float v_scales[kFreshRows];
 };
 
-// Fills `fresh` for query head `head` of `row`.
+// Fills `fresh` for query head `head` of `row`. of_query(x): called by the warp that has the query, after RoPE.
 // Requires: all threads of a block of kWarps warps; head_dim <= 64 * kPairs; the caller puts a barrier behind it.
-template <int kWarps, int kPairs>
+template <int kWarps, int kPairs, typename OfQuery>
 __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const HeadNorm& norm, int qk_q_max, int av_q_max,
-                                              const PassRow& info, int head, int kv_head, FreshRows& fresh) {
+                                              const PassRow& info, int head, int kv_head, FreshRows& fresh,
+                                              const OfQuery& of_query) {
   const int head_dim = a.kv.head_dim;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int half = head_dim / 2;
@@ -51,6 +52,7 @@ __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const Head
     LoadHead(x, from, half, lane);
     if (!is_v && norm.q != nullptr) NormHead(x, is_q ? norm.q : norm.k, norm.eps, half, lane);
     if (!is_v) Rotate(x, a.rope + position * a.rope_stride, half, lane);
+    if (is_q) of_query(x);
     const float max_abs = WarpMaxAbs(x);
     const int q_max = is_v ? av_q_max : qk_q_max;
     const float scale = BipolarScale(max_abs, q_max);

@@ -26,7 +26,7 @@ struct Probabilities {
   float sum = 0.0f;
   float own = 0.0f;  // solo: the weight of the thread's own token; else the largest score
   float largest = 0.0f;
-  float metric = 0.0f;  // Phase::kMixed: of the row of probabilities
+  float metric = 0.0f;  // of mixed phases: that of the row of probabilities
 };
 
 // Adds what LookUpWord misses of the scores of a round. Rare, and out of the loop of look-ups, which is executed once
@@ -71,7 +71,7 @@ __device__ __forceinline__ float Scores(const RowBlock<kSlots, kPhase>& b, const
       for (int i = 0; i < kBatchTiles; ++i) {
         if (batch + i >= round) break;
         const int local = (batch + i) * kTileTokens + b.lane * kLaneTokens;
-        if constexpr (kPhase == Phase::kFresh) {
+        if constexpr (IsFresh(kPhase)) {
           TakeFresh<kSlots>(b.fresh, b.info, b.token_of(first * kTileTokens + local), b.warp, now[i]);
         }
         Counts counts[kLaneTokens];
@@ -114,7 +114,7 @@ __device__ __forceinline__ Probabilities SoloSoftmax(const RowBlock<kSlots, kPha
   p.sum = FoldShared<kPaddedLanes / kWarps>(b.s.reduce);
   if (b.own_token < b.length) p.own = b.weight_of(b.own_token, e, p.sum);
   if constexpr (kPhase != Phase::kHeadOutput) p.largest = BlockMaxOnce(p.own, b.s.largest + kWarps);
-  if constexpr (kPhase == Phase::kMixed) {
+  if constexpr (IsMixed(kPhase)) {
     const LengthView& rule = b.args.av_lengths;
     if (!rule.has_rule) return p;
     const float own = b.own_token < b.length ? e / p.sum : 0.0f;
@@ -147,7 +147,7 @@ __device__ __forceinline__ Probabilities DeepSoftmax(const RowBlock<kSlots, kPha
     p.sum = p.sum + e;
   }
   p.sum = BlockFoldLanes(p.sum, b.s.reduce);
-  if constexpr (kPhase == Phase::kMixed) {
+  if constexpr (IsMixed(kPhase)) {
     const LengthView& rule = b.args.av_lengths;
     if (rule.has_rule) {
       float amax = 0.0f;
@@ -218,7 +218,7 @@ __device__ __forceinline__ void Values(const RowBlock<kSlots, kPhase>& b, const 
                                        ValueWords<kSlots> (&v_words)[Density<kSlots, kBlocks>::kValueGroups]) {
   constexpr bool kCrowded = Density<kSlots, kBlocks>::kCrowded;
   constexpr int kValueGroups = Density<kSlots, kBlocks>::kValueGroups;
-  constexpr bool kFresh = kPhase == Phase::kFresh;
+  constexpr bool kFresh = IsFresh(kPhase);
   Counts acc[kSlots];
   int32_t top_sum[kSlots] = {};
   uint8_t* const turns = b.s.stage + b.warp * (kGroupTokens * kRowBytes);

@@ -58,14 +58,6 @@ __device__ inline void NormHead(HeadVector<kPairs>& x, const float* weight, floa
   }
 }
 
-template <int kPairs>
-__device__ inline void RotatePair(HeadVector<kPairs>& x, int j, float c, float s) {
-  const float low = x.low[j];
-  const float high = x.high[j];
-  x.low[j] = (low * c) - (high * s);
-  x.high[j] = (high * c) + (low * s);
-}
-
 // RoPE; cos_sin holds cos of pairs 0..half-1, then sin.
 template <int kPairs>
 __device__ inline void Rotate(HeadVector<kPairs>& x, const float* cos_sin, int half, int lane) {
@@ -73,14 +65,13 @@ __device__ inline void Rotate(HeadVector<kPairs>& x, const float* cos_sin, int h
   for (int j = 0; j < kPairs; ++j) {
     const int i = lane + 32 * j;
     if (i >= half) continue;
-    RotatePair(x, j, cos_sin[i], cos_sin[i + half]);
+    const float c = cos_sin[i];
+    const float s = cos_sin[i + half];
+    const float low = x.low[j];
+    const float high = x.high[j];
+    x.low[j] = (low * c) - (high * s);
+    x.high[j] = (high * c) + (low * s);
   }
-}
-// The same with cos in `low` and sin in `high`.
-template <int kPairs>
-__device__ inline void Rotate(HeadVector<kPairs>& x, const HeadVector<kPairs>& cos_sin) {
-#pragma unroll
-  for (int j = 0; j < kPairs; ++j) RotatePair(x, j, cos_sin.low[j], cos_sin.high[j]);
 }
 
 // In every lane; infinity is larger than any number, NaN larger still.

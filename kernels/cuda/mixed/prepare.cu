@@ -44,7 +44,6 @@ struct PrepareShared {
   float fold[kRowLanes];
   uint32_t largest[kWarps];
   uint32_t of_block;  // the largest of them
-  StagedRule rules[kMaxScTasks];
 };
 
 // Slots of the tasks with a metric of the whole row, by its first block. Sums of squares: where a row is one block's.
@@ -66,17 +65,15 @@ __device__ void DispatchRow(const PrepareArgs& args, int64_t row, const float* v
   for (int t = 0; t < args.count; ++t) {
     const PrepareTask& task = args.tasks[t];
     if (task.slots == nullptr || task.view.scope == ScLengthScope::kChunk) continue;
-    const LengthView view = Staged(task.view, shared.rules[t]);
-    const int level = FixedLevel(view, SignedMetric(view, amax, l2));
+    const int level = FixedLevel(task.view, SignedMetric(task.view, amax, l2));
     for (int c = static_cast<int>(threadIdx.x); c < task.per_row; c += kThreads) {
-      task.slots[row * task.per_row + c] = SlotOfLevel(view, level, c);
+      task.slots[row * task.per_row + c] = SlotOfLevel(task.view, level, c);
     }
   }
 }
 
 // A warp a chunk, of chunks [first, end), whose numbers `values` are.
-__device__ void QuantizeChunks(const PrepareArgs& args, int64_t row, const float* values, int64_t first, int64_t end,
-                               const PrepareShared& shared) {
+__device__ void QuantizeChunks(const PrepareArgs& args, int64_t row, const float* values, int64_t first, int64_t end) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t c = first + threadIdx.x / kWarp; c < end; c += kWarps) {
     const int n = static_cast<int>(args.dims.chunk_dims(c));
@@ -101,9 +98,8 @@ __device__ void QuantizeChunks(const PrepareArgs& args, int64_t row, const float
     if (lane < args.count) {
       const PrepareTask& task = args.tasks[lane];
       if (task.slots != nullptr && task.view.scope == ScLengthScope::kChunk) {
-        const LengthView view = Staged(task.view, shared.rules[lane]);
-        const int level = FixedLevel(view, BitsToFloat(e.max_abs_bits));
-        task.slots[row * task.per_row + c] = SlotOfLevel(view, level, c);
+        const int level = FixedLevel(task.view, BitsToFloat(e.max_abs_bits));
+        task.slots[row * task.per_row + c] = SlotOfLevel(task.view, level, c);
       }
     }
     if (lane != 0) continue;
@@ -125,10 +121,6 @@ __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_const
   const int64_t end = min(last * args.dims.chunk_d, dims);
   const bool is_cluster = args.ranks > 1 && args.needs_amax;
   StartNext();
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  if (warp < args.count && args.tasks[warp].slots != nullptr) {
-    StageRule(args.tasks[warp].view, shared.rules[warp], static_cast<int>(threadIdx.x) % kWarp, kWarp);
-  }
   WaitForPrevious();
   args.reporter.Begin();
   const float* x = args.source.x + row * args.source.x_stride;
@@ -151,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_const
     if (threadIdx.x == 0) shared.of_block = of_block;
   }
   if (is_cluster) Cluster::Arrive();
-  QuantizeChunks(args, row, values, first, last, shared);
+  QuantizeChunks(args, row, values, first, last);
   if (!args.needs_amax) return;
   if (is_cluster) {
     Cluster::Wait();

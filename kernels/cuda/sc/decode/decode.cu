@@ -126,13 +126,10 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   args.reporter.Begin();
   if constexpr (kFused) {
     LoadElement(args, element);
-    if constexpr (kMixed) {
-      if (args.of_row) row = KeepRow(args, stage, row);
-    }
     if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
   }
   if constexpr (kFused && kMixed) {
-    if (args.of_row) FindRowLevels(args, stage, row, *rules);
+    if (args.of_row) FindRowLevels(args, stage, *rules);
   }
 
   int unit = begin + warp;
@@ -144,13 +141,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
     if (slot == args.staged) {
       const int count = min(args.staged, last_part - part + 1);
       // The norm's lanes are there, or everybody is done with the chunks before.
-      bool waits = part != first_part;
-      if constexpr (kFused && kMixed) {
-        waits = waits || !args.of_row;  // FindRowLevels has
-      } else if constexpr (kFused) {
-        waits = waits || args.prologue == Prologue::kRmsNorm;
-      }
-      if (waits) __syncthreads();
+      if (part != first_part || (kFused && (kMixed || args.prologue == Prologue::kRmsNorm))) __syncthreads();
       if (kFused && part != first_part) {
         element = MakeElement(args, part, count);
         LoadElement(args, element);
@@ -351,6 +342,7 @@ void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivat
     if (!fused) continue;
     STOCH_CHECK(!view.has_rule || PicksSlots(view));
     args.rules[i] = view;
+    args.rule_slots[i] = view.num_slot_of;
     const bool of_row = view.has_rule && view.scope == ScLengthScope::kRow;
     args.of_row = args.of_row || of_row;
     args.needs_l2 = args.needs_l2 || (of_row && view.metric != ScMetric::kAmax);

@@ -210,9 +210,10 @@ struct MixedStage {
 };
 // And where they pick the slots of the one row themselves: the rules, next to the threads.
 struct RuleStage {
-  StagedRule of_tasks[kMaxDecodeTasks];
+  float thresholds[kMaxDecodeTasks][kMaxByteTables];
+  uint8_t slots[kMaxDecodeTasks][kMaxRuleSlots];
   float lanes[kRowLanes];
-  uint32_t largest[Cut<1>::kWarps];
+  uint32_t largest[kRowLanes / kWarp];
   int levels[kMaxDecodeTasks];  // of the row
 };
 
@@ -226,11 +227,17 @@ __device__ __forceinline__ void LoadTables(const MixedDecodeArgs& args, MixedSta
 __device__ __forceinline__ void LoadRules(const MixedDecodeArgs& args, RuleStage& stage) {
   const int t = static_cast<int>(threadIdx.x) / kMaxByteTables;
   const int i = static_cast<int>(threadIdx.x) % kMaxByteTables;
-  if (t < args.part_count) StageRule(args.rules[t], stage.of_tasks[t], i, kMaxByteTables);
+  if (t >= args.part_count || !args.rules[t].has_rule) return;
+  const LengthView& rule = args.rules[t];
+  if (i < rule.num_thresholds) stage.thresholds[t][i] = rule.thresholds[i];
+  for (int k = i; k < args.rule_slots[t]; k += kMaxByteTables) stage.slots[t][k] = rule.slot_of[k];
 }
 // A rule that reads what LoadRules brought.
 __device__ __forceinline__ LengthView RuleOf(const MixedDecodeArgs& args, const RuleStage& stage, int t) {
-  return Staged(args.rules[t], stage.of_tasks[t]);
+  LengthView rule = args.rules[t];
+  rule.thresholds = stage.thresholds[t];
+  rule.slot_of = stage.slots[t];
+  return rule;
 }
 
 // Whether the norm's weights have room where count rows are staged later, and lie as copies want them.
@@ -250,57 +257,32 @@ __device__ __forceinline__ void KeepNorm(const MixedDecodeArgs& args, const Stag
   CommitCopies();
 }
 
-// Brings the one row next to the norm's weights, by all threads at once: the norm and the metric then read it there, where
-// a round of loads each would be a wait for the L2. Gives its place, or `row` where there is no room for it. All threads
-// of the block.
-__device__ __forceinline__ const float* KeepRow(const MixedDecodeArgs& args, const Stage& stage, const float* row) {
-  const bool has_norm = args.prologue == Prologue::kRmsNorm;
-  const int bytes = args.dims.dims * static_cast<int>(sizeof(float));
-  if ((has_norm && !KeepsNorm(args)) || args.dims.dims % 4 != 0 || reinterpret_cast<uintptr_t>(row) % 16 != 0 ||
-      bytes + (has_norm ? bytes : 0) > args.staged * kStageBytes) {
-    return row;
-  }
-  auto* kept = reinterpret_cast<float*>(stage.rows + (has_norm ? bytes : 0));
-  const uint32_t to = SharedAddress(kept);
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < args.dims.dims; i += Cut<1>::kThreads * 4) {
-    CopyAsync16(to + static_cast<uint32_t>(i) * sizeof(float), row + i);
-  }
-  CommitCopies();
-  WaitForCopies<0>();
-  __syncthreads();
-  return kept;
-}
-
 // The level of the one row for every part whose rule is of rows. All threads of the block.
-// Requires: the lanes of the norm written by this block, KeepNorm called; `row` from KeepRow.
-__device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const Stage& stage, const float* row,
-                                              RuleStage& rules) {
+// Requires: the lanes of the norm written by this block, KeepNorm called.
+__device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const Stage& stage, RuleStage& rules) {
   constexpr int kInFlight = 16;
   const float* ys = KeepsNorm(args) ? reinterpret_cast<const float*>(stage.rows) : args.y;
   WaitForCopies<0>();
   __syncthreads();  // the norm's lanes and weights, tables and rules
   const int j = static_cast<int>(threadIdx.x);
-  // A sum of squares has its order; the largest has none.
-  const int lanes = args.needs_l2 ? kRowLanes : Cut<1>::kThreads;
-  if (j < lanes) {
+  if (j < kRowLanes) {
     const bool has_y = args.prologue != Prologue::kNone;
     float r = 0.0f;
     if (args.prologue == Prologue::kRmsNorm) r = FoldNorm(stage.norm_lanes, args.dims.dims, args.norm_eps);
     uint32_t largest = 0;
     float lane = 0.0f;
 #pragma unroll 1
-    for (int first = j; first < args.dims.dims; first += kInFlight * lanes) {
+    for (int first = j; first < args.dims.dims; first += kInFlight * kRowLanes) {
       float x[kInFlight], y[kInFlight];
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) {
-        const int i = first + k * lanes;
-        x[k] = i < args.dims.dims ? row[i] : 0.0f;
+        const int i = first + k * kRowLanes;
+        x[k] = i < args.dims.dims ? args.x[i] : 0.0f;
         y[k] = has_y && i < args.dims.dims ? ys[i] : 0.0f;
       }
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) {
-        if (first + k * lanes >= args.dims.dims) break;
+        if (first + k * kRowLanes >= args.dims.dims) break;
         const float value = ApplyPrologue(args.prologue, x[k], y[k], r);
         largest = max(largest, FloatToBits(value) & 0x7fffffffu);
         lane = Fma(value, value, lane);
@@ -308,18 +290,20 @@ __device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const
     }
     largest = __reduce_max_sync(kAllLanes, largest);
     if (j % kWarp == 0) rules.largest[j / kWarp] = largest;
-    if (j < kRowLanes) rules.lanes[j] = lane;
+    rules.lanes[j] = lane;
   }
-  __syncthreads();  // and from here on others may write where the row and the norm's weights were
-  // Every warp for itself: the same, and nobody waits for one.
-  const int t = j % kWarp;
-  const uint32_t largest = __reduce_max_sync(kAllLanes, t < lanes / kWarp ? rules.largest[t] : 0);
-  const float l2 = args.needs_l2 ? Sqrt(FoldShared<kWarp>(rules.lanes)) : 0.0f;
-  if (t < args.part_count && args.rules[t].has_rule && args.rules[t].scope == ScLengthScope::kRow) {
-    const LengthView rule = RuleOf(args, rules, t);
-    rules.levels[t] = FixedLevel(rule, SignedMetric(rule, BitsToFloat(largest), l2));
+  __syncthreads();
+  if (j < kWarp) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int w = 0; w < kRowLanes / kWarp; ++w) largest = max(largest, rules.largest[w]);
+    const float l2 = args.needs_l2 ? Sqrt(FoldShared<kWarp>(rules.lanes)) : 0.0f;
+    if (j < args.part_count && args.rules[j].has_rule && args.rules[j].scope == ScLengthScope::kRow) {
+      const LengthView rule = RuleOf(args, rules, j);
+      rules.levels[j] = FixedLevel(rule, SignedMetric(rule, BitsToFloat(largest), l2));
+    }
   }
-  __syncwarp();
+  __syncthreads();
 }
 
 // QuantizeChunks where tasks have slots of their own. Parts from `first` on.
