@@ -14,50 +14,19 @@
 #include "tests/kernels/attention_scenario.h"
 #include "tests/kernels/device_tensor.h"
 #include "tests/kernels/gpu/cuda_or_skip.h"
+#include "tests/kernels/gpu/mixed_cases.h"
 #include "tests/kernels/random_floats.h"
 
 namespace stoch {
 namespace {
 
-ScConfig Config(int64_t chunk_d) {
-  ScConfig config;
-  config.halve = true;
-  config.chunk_d = chunk_d;
-  return config;
-}
-
-// A table whose entries are products times `gain`, and T(0, b) = b: padding must not count.
-MultiplierTablePtr OddTable(int gain, bool is_signed) {
-  auto table = std::make_shared<MultiplierTable>();
-  table->is_signed = is_signed;
-  const int low = is_signed ? -128 : 0;
-  for (int a = 0; a < 256; ++a) {
-    for (int b = 0; b < 256; ++b) table->entries.push_back((a + low) * (b + low) * gain + (a + low == 0 ? b + low : 0));
-  }
-  return MultiplierTablePtr{std::move(table)};
-}
-
-// Lengths by amax with thresholds where the inputs above spread.
-std::shared_ptr<ScLengthRule> RowRule(std::vector<int> levels) {
-  auto rule = std::make_shared<ScLengthRule>();
-  rule->lo = 0.0f;
-  rule->hi = 40.0f;
-  for (size_t i = 1; i < levels.size(); ++i) rule->thresholds.push_back(1.0f - 0.25f * static_cast<float>(i + 1));
-  rule->levels = std::move(levels);
-  return rule;
-}
-
-ScExtrasPtr Extras(const ScConfig& config, const std::shared_ptr<ScLengthRule>& rule,
-                   const std::function<void(ScExtras*)>& edit = {}) {
-  auto extras = std::make_shared<ScExtras>();
-  extras->op = "test_proj";
-  if (rule != nullptr) {
-    extras->lengths = rule;
-    extras->by_length = MakeScOperators(config, rule->Lengths());
-  }
-  if (edit) edit(extras.get());
-  return extras;
-}
+using test::ExpectedKernel;
+using test::LinearCase;
+using test::LinearCases;
+using test::MakeExtras;
+using test::MixedConfig;
+using test::OddTable;
+using test::RowRule;
 
 void ExpectSame(const std::vector<float>& expected, const std::vector<float>& actual) {
   ASSERT_EQ(expected.size(), actual.size());
@@ -73,16 +42,7 @@ void ExpectSame(const std::vector<float>& expected, const std::vector<float>& ac
   EXPECT_GT(norm, 0.0);
 }
 
-constexpr int64_t kCols = 300;
-
-struct LinearCase {
-  const char* name;
-  LinearSpec spec;
-  bool decodes = false;  // few rows by the kernels of decode steps
-  bool prompts = false;  // from 33 rows on by binary tensor cores, where the GPU has wgmma
-  bool looks_up = true;  // of those that decode: 2 to 16 rows by look-ups that serve all of them
-  bool batches = true;   // of those that prompt: 17 to 128 rows on tensor cores, up to 32 at a time
-};
+constexpr int64_t kCols = test::kMixedCols;
 
 // The output of one call of a weight of each spec, with a norm before it. many: outputs of each, otherwise few.
 std::vector<float> RunSpecs(Backend& backend, const std::vector<LinearSpec>& specs, int64_t rows, bool add, bool graph,
@@ -134,133 +94,6 @@ std::vector<float> RunLinear(Backend& backend, const LinearSpec& spec, int64_t r
   return RunSpecs(backend, {spec, spec}, rows, add, graph);
 }
 
-std::vector<LinearCase> LinearCases() {
-  const ScConfig plain = Config(128);
-  const auto rows = [&](const std::function<void(ScLengthRule*)>& edit, ScConfig config = Config(128)) {
-    auto rule = RowRule({128, 64, 24});
-    if (edit) edit(rule.get());
-    config.stoc_len = 128;
-    return LinearSpec{Precision::kSc, MakeScOperator(config), Extras(config, rule)};
-  };
-  std::vector<LinearCase> cases;
-  cases.push_back({"rows", rows({}), true, true});
-  cases.push_back({"pruned rows", rows([](ScLengthRule* r) { r->levels = {128, 64, 0}; }), true, true});
-  cases.push_back({"short rows", rows([](ScLengthRule* r) { r->levels = {90, 64, 7}; }), true, true, true, false});
-  ScConfig full = Config(128);
-  full.halve = false;
-  cases.push_back({"rows of up to 256",
-                   rows(
-                       [](ScLengthRule* r) {
-                         r->levels = {256, 128, 48};
-                       },
-                       full),
-                   true, false, false});
-  cases.push_back({"l2 and sign", rows([](ScLengthRule* r) {
-                     r->metric = ScMetric::kL2;
-                     r->sign = -1.0f;
-                     r->lo = -60.0f;
-                     r->hi = 0.0f;
-                   }),
-                   true, true});
-  cases.push_back({"crest and escape", rows([](ScLengthRule* r) {
-                     r->metric = ScMetric::kCrest;
-                     r->hi = 1.0f;
-                     r->escapes = true;
-                     r->escape_threshold = 0.4;
-                     r->escape_len = 96;
-                   }),
-                   true, true});
-  cases.push_back({"call", rows([](ScLengthRule* r) { r->normalise = ScNormalise::kCall; })});
-  cases.push_back({"fractions", rows([](ScLengthRule* r) {
-                     r->scope = ScLengthScope::kFractions;
-                     r->normalise = ScNormalise::kCall;
-                     r->fractions = {0.25, 0.5, 0.25};
-                   })});
-  cases.push_back({"chunks", rows([](ScLengthRule* r) {
-                     r->scope = ScLengthScope::kChunk;
-                     r->levels = {16, 64, 128};
-                     r->thresholds = {0.1f, 0.3f};
-                   }),
-                   true, true});
-  cases.push_back({"bands", rows([](ScLengthRule* r) {
-                     r->chunk_bands = {1, 0, 1};
-                     r->ladders = {{128, 96, 0}, {64, 32, 8}};
-                   }),
-                   true, true});
-  ScConfig groups = Config(128);
-  groups.group_a = 3;
-  groups.group_b = 5;
-  cases.push_back({"groups of rows", rows({}, groups)});
-  ScConfig gate = Config(128);
-  gate.gate = ScGate::kXnor;
-  gate.halve = false;
-  cases.push_back({"xnor", rows({}, gate)});
-  const auto special = [&](const std::function<void(ScExtras*)>& edit) {
-    return LinearSpec{Precision::kSc, MakeScOperator(plain), Extras(plain, RowRule({128, 48}), edit)};
-  };
-  const auto smooth = [](ScExtras* e) {
-    for (int64_t i = 0; i < kCols; ++i) e->smooth.push_back(0.3f + 0.01f * static_cast<float>(i));
-  };
-  const auto own = [&](ScExtras* e) {
-    e->protected_channels = {0, 5, 130, 299};
-    ScConfig longest = plain;
-    longest.stoc_len = 128;
-    e->protected_op = MakeScOperator(longest);
-  };
-  cases.push_back({"smooth", special(smooth)});
-  cases.push_back({"protected", special(own)});
-  cases.push_back({"smooth and protected", special([&](ScExtras* e) {
-                     smooth(e);
-                     own(e);
-                   })});
-  for (const ScArith arith : {ScArith::kInt2, ScArith::kInt7, ScArith::kInt8}) {
-    ScConfig config = Config(128);
-    config.arith = arith;
-    cases.push_back({"integers", {Precision::kSc, MakeScOperator(config)}});
-  }
-  for (const int gain : {1, 4}) {  // 4: entries beyond 16 bits
-    ScConfig config;
-    config.chunk_d = 128;
-    config.gate = ScGate::kTable;
-    config.table = "odd" + std::to_string(gain);
-    config.multiplier = OddTable(gain, true);
-    cases.push_back({"table", {Precision::kSc, MakeScOperator(config)}});
-    config.table_code = ScTableCode::kUnsigned;
-    config.table += "u";
-    config.multiplier = OddTable(gain, false);
-    config.mode = ScMode::kUnipolar;
-    config.chunk_d = 0;
-    cases.push_back({"unsigned table", {Precision::kSc, MakeScOperator(config)}});
-  }
-  return cases;
-}
-
-// The operator of a case's longest streams.
-ScOperatorPtr Longest(const LinearSpec& spec) {
-  ScOperatorPtr longest = spec.sc;
-  if (spec.extras == nullptr) return longest;
-  for (const ScOperatorPtr& one : spec.extras->by_length) {
-    if (one != nullptr && (longest == spec.sc || one->config.stoc_len > longest->config.stoc_len)) longest = one;
-  }
-  return longest;
-}
-
-// What LinearKernel says of a case.
-std::string ExpectedKernel(const Backend& cuda, const LinearCase& c, int64_t rows) {
-  const LinearSpec plain{Precision::kSc, MakeScOperator(Config(128))};
-  // Stages of shorter streams fit less shared memory.
-  const ScOperatorPtr longest = Longest(c.spec);
-  const bool wgmma = c.prompts && CanPrefillWgmma(cuda::ProbeGpu(0), MakeScTraits(*longest), true);
-  // Their tables take 128 KB of shared memory, which some GPUs do not have.
-  const bool table = cuda.LinearKernel(plain, std::vector<int64_t>{70, 33}, kCols, 8).starts_with("table");
-  const bool batches = c.decodes && c.batches && longest->config.stoc_len == 128;
-  if (batches && wgmma && rows >= 17 && rows <= 128) return "mixed batch-wgmma";
-  if (c.decodes && c.looks_up && table && rows >= 2 && rows <= 128) return rows <= 4 ? "mixed few" : "mixed table";
-  if (c.prompts && wgmma && rows >= 33) return "mixed prefill-wgmma";
-  if (c.decodes && rows <= 32) return "mixed decode";
-  return {};
-}
-
 // One row is a decode step; some more look a weight up once for all of them; many are one product on tensor cores, or
 // sorted by length.
 TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
@@ -271,7 +104,7 @@ TEST(CudaMixed, LinearsHaveTheBitsOfTheCpu) {
     for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 40, 128, 129, 200}) {
       SCOPED_TRACE(std::string(c.name) + ", rows " + std::to_string(rows));
       const std::string kernel = cuda->LinearKernel(c.spec, std::vector<int64_t>{70, 33}, kCols, rows);
-      const std::string expected = ExpectedKernel(*cuda, c, rows);
+      const std::string expected = ExpectedKernel(cuda::ProbeGpu(0), c, rows);
       EXPECT_EQ(kernel.starts_with("mixed ") ? kernel : "", expected);
       ExpectSame(RunLinear(*cpu, c.spec, rows, false, false), RunLinear(*cuda, c.spec, rows, false, false));
     }
@@ -300,11 +133,11 @@ TEST(CudaMixed, RulesOfOneCallDiffer) {
   STOCH_CUDA_OR_SKIP();
   const auto cpu = OpenBackend("cpu", {}, nullptr);
   const auto cuda = OpenBackend("cuda:0", {}, nullptr);
-  const ScConfig config = Config(128);
+  const ScConfig config = MixedConfig(128);
   const auto spec = [&](std::vector<int> levels, float hi) {
     auto rule = RowRule(std::move(levels));
     rule->hi = hi;
-    return LinearSpec{Precision::kSc, MakeScOperator(config), Extras(config, rule)};
+    return LinearSpec{Precision::kSc, MakeScOperator(config), MakeExtras(config, rule)};
   };
   const std::vector<LinearSpec> specs = {spec({128, 64, 24}, 40.0f), spec({128, 64, 24}, 20.0f),
                                          spec({128, 64, 24}, 40.0f), spec({96, 0, 32}, 40.0f)};
@@ -326,7 +159,8 @@ TEST(CudaMixed, LongRowsHaveTheBitsOfTheCpu) {
     auto rule = RowRule({128, 64, 24});
     rule->metric = metric;
     rule->hi = metric == ScMetric::kAmax ? 60.0f : 500.0f;
-    const std::vector<LinearSpec> specs = {{Precision::kSc, MakeScOperator(Config(128)), Extras(Config(128), rule)}};
+    const std::vector<LinearSpec> specs = {
+        {Precision::kSc, MakeScOperator(MixedConfig(128)), MakeExtras(MixedConfig(128), rule)}};
     for (const int64_t cols : {4224, 5000, 14336}) {
       for (const int64_t rows : {1, 3, 12, 35}) {
         SCOPED_TRACE(std::to_string(cols) + " columns, rows " + std::to_string(rows));
@@ -341,7 +175,7 @@ std::vector<test::AttentionShape> AttentionCases() {
   std::vector<test::AttentionShape> shapes;
   const auto with = [&](const std::function<void(ScLengthRule*)>& edit) {
     test::AttentionShape shape;
-    shape.qk = shape.av = Config(0);
+    shape.qk = shape.av = MixedConfig(0);
     auto qk = RowRule({128, 64, 24});
     qk->hi = 6.0f;
     auto av = RowRule({128, 32, 8});
@@ -349,8 +183,8 @@ std::vector<test::AttentionShape> AttentionCases() {
     for (const auto& rule : {qk, av}) {
       if (edit) edit(rule.get());
     }
-    shape.qk_extras = Extras(shape.qk, qk);
-    shape.av_extras = Extras(shape.av, av);
+    shape.qk_extras = MakeExtras(shape.qk, qk);
+    shape.av_extras = MakeExtras(shape.av, av);
     shapes.push_back(shape);
   };
   with({});
@@ -363,7 +197,7 @@ std::vector<test::AttentionShape> AttentionCases() {
   });
   for (const ScArith arith : {ScArith::kInt4, ScArith::kInt8}) {
     test::AttentionShape shape;
-    shape.qk = shape.av = Config(0);
+    shape.qk = shape.av = MixedConfig(0);
     shape.av.arith = arith;
     shape.av.chunk_d = 128;
     shapes.push_back(shape);
@@ -407,15 +241,15 @@ TEST(CudaMixed, DeepAttentionHasTheBitsOfTheCpu) {
   const test::Passes passes = {{{0, 255}}, {{0, 1}}, {{0, 1}, {1, 700}}, {{1, 1}, {0, 3}}, {{0, 900}}, {{0, 1}}};
   for (const ScMetric metric : {ScMetric::kAmax, ScMetric::kL2, ScMetric::kCrest}) {
     test::AttentionShape shape;
-    shape.qk = shape.av = Config(0);
+    shape.qk = shape.av = MixedConfig(0);
     shape.qk.halve = shape.av.halve = false;
     auto qk = RowRule({256, 64, 0});
     qk->hi = metric == ScMetric::kAmax ? 4.0f : metric == ScMetric::kL2 ? 30.0f : 0.5f;
     auto av = RowRule({256, 32, 8});
     av->hi = metric == ScMetric::kCrest ? 1.0f : 0.1f;
     qk->metric = av->metric = metric;
-    shape.qk_extras = Extras(shape.qk, qk);
-    shape.av_extras = Extras(shape.av, av);
+    shape.qk_extras = MakeExtras(shape.qk, qk);
+    shape.av_extras = MakeExtras(shape.av, av);
     shape.head_dim = 128;
     shape.num_heads = 4;
     shape.num_kv_heads = 2;
@@ -454,14 +288,14 @@ TEST(CudaMixed, PromptAttentionHasTheBitsOfTheCpu) {
   for (const Case& c : cases) {
     SCOPED_TRACE("case " + std::to_string(index++));
     test::AttentionShape shape;
-    shape.qk = shape.av = Config(0);
+    shape.qk = shape.av = MixedConfig(0);
     auto qk = RowRule(c.levels);
     auto av = RowRule(c.levels);
     qk->hi = c.qk_hi;
     av->hi = c.av_hi;
     qk->metric = av->metric = c.metric;
-    shape.qk_extras = Extras(shape.qk, qk);
-    shape.av_extras = Extras(shape.av, av);
+    shape.qk_extras = MakeExtras(shape.qk, qk);
+    shape.av_extras = MakeExtras(shape.av, av);
     shape.head_dim = c.head_dim;
     shape.num_heads = c.num_heads;
     shape.num_kv_heads = c.num_kv_heads;
