@@ -71,7 +71,14 @@ std::vector<std::string> WithoutEffect(const MpFile& mp) {
       return later || names.contains(key);
     };
   };
-  const auto of_layer = [&](const std::string& key) { return layer_ops.contains(key.substr(0, key.find(":b"))); };
+  // "op:bN".
+  const auto of_layer = [&](const std::string& key) {
+    const size_t colon = key.find(":b");
+    if (colon == std::string::npos || !layer_ops.contains(key.substr(0, colon))) return false;
+    const std::string_view number = std::string_view(key).substr(colon + 2);
+    return number == "0" ||
+           (!number.empty() && number[0] != '0' && number.find_first_not_of("0123456789") == std::string_view::npos);
+  };
   add("operator_defaults", mp.operator_defaults, in(operators));
   add("dispatch_metrics", mp.dispatch, in(operators));
   add("buckets", mp.buckets, of_bucket(buckets));

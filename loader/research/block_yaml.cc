@@ -243,6 +243,7 @@ Json Parser::Inline(std::string_view* at, size_t line, int depth, bool in_flow) 
         continue;
       }
       *at = Trim(*at);
+      if (item.is_structured()) Reject(line, "a key of a collection is a collection");
       const std::string key = item.is_string() ? item.get<std::string>() : item.dump(-1, ' ', true);
       if (at->empty() || at->front() != ':') Reject(line, "a key of a collection has no value");
       at->remove_prefix(1);

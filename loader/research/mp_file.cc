@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string_view>
 
 #include "kernels/base/error.h"
@@ -32,7 +33,7 @@ class Reader {
     throw InvalidInput(file_.name + ": " + key + " = " + value + ": allowed is " + allowed);
   }
   [[noreturn]] void RejectValue(const std::string& key, const Json& value, const std::string& allowed) const {
-    std::string text = value.is_structured() ? std::string(JsonTypeName(value)) : value.dump(-1, ' ', true);
+    const std::string text = value.is_object() ? std::string(JsonTypeName(value)) : value.dump(-1, ' ', true);
     Reject(key, Quoted(text), allowed);
   }
   void Known(const Json& object, const std::string& where, std::initializer_list<std::string_view> known) {
@@ -48,11 +49,10 @@ class Reader {
   }
   int64_t Integer(const Json& value, const std::string& key, int64_t low, int64_t high) const {
     const std::string allowed = "a whole number in " + std::to_string(low) + ".." + std::to_string(high);
-    const bool whole =
-        value.is_number_integer() || (value.is_number() && value.get<double>() == std::floor(value.get<double>()) &&
-                                      std::abs(value.get<double>()) < 1e15);
-    if (!whole) RejectValue(key, value, allowed);
-    const int64_t number = value.is_number_integer() ? value.get<int64_t>() : static_cast<int64_t>(value.get<double>());
+    // As double: an unsigned number beyond int64 would wrap.
+    const double given = value.is_number() ? value.get<double>() : 0.5;
+    if (given != std::floor(given) || std::abs(given) >= 1e15) RejectValue(key, value, allowed);
+    const auto number = static_cast<int64_t>(given);
     if (number < low || number > high) RejectValue(key, value, allowed);
     return number;
   }
@@ -294,6 +294,9 @@ MpFile ParseMpFile(const std::string& text, const std::string& name, const std::
       if (fraction < 0 || fraction > 1) reader.RejectValue("level_fractions", value, "numbers in 0..1");
       file.level_fractions.push_back(fraction);
     }
+    constexpr double kSlack = 1e-3;
+    const double sum = std::accumulate(file.level_fractions.begin(), file.level_fractions.end(), 0.0);
+    if (sum > 1 + kSlack) reader.RejectValue("level_fractions", root["level_fractions"], "a sum of at most 1");
     if (file.level_fractions.size() != levels.size()) {
       reader.Reject("level_fractions", std::to_string(file.level_fractions.size()) + " entries",
                     std::to_string(levels.size()));

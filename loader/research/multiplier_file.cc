@@ -177,7 +177,9 @@ MultiplierTable ParseMultiplierFile(const std::string& bytes, const std::string&
     numbers = ParseNumbers(bytes, name);
     own_order = ScTableOrder::kNumeric;
   } else if (EndsWith(name, ".bin")) {
-    if (bytes.size() != 2 * kEntries) RejectCount(name, bytes.size() / 2);
+    if (bytes.size() != 2 * kEntries) {
+      throw InvalidInput(name + ": expected 131072 bytes, 65536 entries of 2, got " + std::to_string(bytes.size()));
+    }
     numbers = Elements<uint16_t>(bytes);
     is_signed = false;
   } else if (EndsWith(name, ".npy")) {

@@ -56,6 +56,7 @@ TEST(BlockYaml, RefusesTheRest) {
   refused("{a: 1, a: 2}", "given twice");
   refused("a: [1\n", "no end");
   refused("a: {b 1}\n", "no value");
+  refused("a: {[\"\xdc\xfe\"]: 1}\n", "a key of a collection is a collection");
   refused("a: 'b\n", "no end");
   refused("a: \"\\n\"\n", "escape");
   refused("a: [1] 2\n", "follows");

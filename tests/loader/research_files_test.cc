@@ -61,6 +61,11 @@ TEST(MpFile, RefusesInOneSentence) {
   refused(R"({"stoc_len_levels": [128, 64], "dispatch_metrics": {"q": {"metric": "max"}}})", {"amax, l2, crest"});
   refused(R"({"stoc_len_levels": [999, 64]})", {"999", "0..256"});
   refused(R"({"type": "MPConfig", "stoc_len_levels": [128, 64], "level_fractions": [1]})", {"level_fractions", "2"});
+  refused(R"({"type": "MPConfig", "stoc_len_levels": [128, 64], "level_fractions": [0.9, 0.9]})",
+          {"level_fractions", "[0.9,0.9]", "a sum of at most 1"});
+  refused(R"({"stoc_len_levels": [128, 64], "dispatch_metrics": {"q": {"sign": 18446744073709551615}}})",
+          {"sign", "18446744073709551615", "-1..1"});
+  refused(R"({"stoc_len_levels": [64, 128]})", {"stoc_len_levels", "[64,128]", "lengths that fall"});
   refused(R"({"type": "AdaptiveMPConfig", "stoc_len_levels": [128, 64], "threshold_table_path": "no-such-file"})",
           {"no-such-file"});
   refused(R"({"stoc_len_levels": [128, 64], "protected_channels": {"stoc_len": 0, "indices": {}}})", {"1..256"});
@@ -131,7 +136,8 @@ TEST(MultiplierFile, RefusesInOneSentence) {
   refused("1 2 x", "a.txt", {"whole number"});
   refused("int a;", "a.h", {"braces"});
   refused("", "a.csv", {".h, .bin, .txt or .npy"});
-  refused(std::string(10, 'x'), "a.bin", {"got 5"});
+  refused(std::string(10, 'x'), "a.bin", {"131072 bytes", "got 10"});
+  refused(std::string(131073, 'x'), "a.bin", {"131072 bytes", "got 131073"});
   refused("no header at all", "a.npy", {"header"});
   std::string wrong_order = AdaptText();
   ExpectInvalid([&] { ParseMultiplierFile(wrong_order, "a.h", ScTableCode::kFile, ScTableOrder::kNumeric); },

@@ -130,6 +130,14 @@ TEST_F(ResearchCli, CalibratedLengthsHoldTheBudgetAndAreRead) {
   ExpectRefused(calibrate({"--bits", "4"}, "x"), "no meaning in stoch calibrate mp");
   ExpectRefused(RunStoch(WithDemo("calibrate", {"mp", "--file", folder_ / "text", "--max-windows", "999", "-o", "x"})),
                 "--max-windows 999");
+  ExpectRefused(calibrate({"--ref", "0"}, "x"), "--ref 0: allowed is 1..65536");
+  // Both before any window is looked at.
+  const auto early = [&](const std::string& budget, const std::string& out) {
+    return RunStoch(WithDemo("calibrate", {"mp", "--file", folder_ / "text", "--max-windows", "999", "--levels",
+                                           "128,16", "--budget", budget, "-o", folder_ / out}));
+  };
+  ExpectRefused(early("0.05", "x"), "budget 0.05: the shortest levels need 0.125");
+  ExpectRefused(early("0.5", "none/x"), "none/x: cannot be created");
   ExpectRefused(calibrate({"--weights", "even"}, "x"), "uniform, measured, divergence, FILE.json");
   WriteFile(folder_ / "w.json", R"({"q_proj:t0:l9": 3})");
   ExpectRefused(calibrate({"--weights", folder_ / "w.json"}, "x"), "q_proj:t0:l9");
@@ -177,6 +185,9 @@ TEST_F(ResearchCli, TablesSayWhatHasNoEffect) {
             std::string::npos);
   EXPECT_NE(said(R"("protected_channels": {"stoc_len": 128, "indices": {"qk:b0": [1]}})")
                 .find(R"(have no effect: protected_channels."qk:b0")"),
+            std::string::npos);
+  EXPECT_NE(said(R"("protected_channels": {"stoc_len": 128, "indices": {"q_proj:bX": [1]}})")
+                .find(R"(have no effect: protected_channels."q_proj:bX")"),
             std::string::npos);
   const auto bands = [&](const std::string& ladders) {
     return said(
@@ -369,7 +380,12 @@ TEST_F(ResearchCli, WrongFilesAreOneSentence) {
     }
     ExpectRefused(Perplexity({flag, folder_ / "bad.json", "--precision", "fp32"}), "no meaning");
   }
+  WriteFile(folder_ / "escape.json", R"({"format": "scmp_llm_hybrid_v1", "schedule": {"\u001b[31m": ["sc"]}})");
+  ExpectRefused(Perplexity({"--mask", folder_ / "escape.json"}), "unknown operator '\\x1b[31m'");
   ExpectRefused(Perplexity({"--mask-bits", "4"}), "without --mask");
+  for (const std::string flag : {"--mp", "--mask", "--smooth", "--array", "--energy", "--trace"}) {
+    ExpectRefused(Perplexity({flag, ""}), flag + ": expected a value, got an empty one");
+  }
   ExpectRefused(Perplexity({"--sc", "99.q_proj.stoc_len=32"}), "layers 0..");
   ExpectRefused(Perplexity({"--sc", "gate=table,table=" + (folder_ / "bad.json").string()}), "bad.json");
   ExpectRefused(Perplexity({"--sc", "gate=table"}), "table");

@@ -54,7 +54,7 @@ struct CommandEntry {
 // Every command that needs neither a server nor the whole command line.
 std::span<const CommandEntry> Commands();
 
-// A message on one line, without a full stop; the middle of one that quotes far too much is left out.
+// A message on one line, without a full stop; control characters as \xNN; the middle of one that quotes far too much is left out.
 std::string OneLine(std::string text);
 
 // Numbers that a parsed command line gives, where the parser took something else for them without a word.

@@ -16,6 +16,7 @@
 #include "tools/stoch/command.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/max_memory.h"
+#include "tools/stoch/options/not_empty.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
 
@@ -116,11 +117,13 @@ void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options) {
 
 void AddScFileOptions(CLI::App& command, ScFileOptions* options) {
   ScFileOptions& files = *options;
-  command.add_option("--mp", files.mp, "Mixed stream lengths: a threshold table or its wrapper (JSON)");
+  command.add_option("--mp", files.mp, "Mixed stream lengths: a threshold table or its wrapper (JSON)")
+      ->check(NotEmpty());
   command.add_option("--mp-normalise", files.mp_normalise, "fixed, or call as published: rows depend on their window")
       ->capture_default_str();
-  command.add_option("--smooth", files.smooth, "Smoothing factors (safetensors of stoch calibrate)");
-  command.add_option("--mask", files.mask, "Hybrid mask: sc, fp or intN for each operator and layer (JSON)");
+  command.add_option("--smooth", files.smooth, "Smoothing factors (safetensors of stoch calibrate)")->check(NotEmpty());
+  command.add_option("--mask", files.mask, "Hybrid mask: sc, fp or intN for each operator and layer (JSON)")
+      ->check(NotEmpty());
   command.add_option("--mask-bits", files.mask_bits, "Bits of every integer entry of the mask");
 }
 

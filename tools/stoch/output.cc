@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "kernels/base/error.h"
 #include "tools/stoch/host/host.h"
@@ -72,6 +73,17 @@ std::string ReadWholeFile(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) throw InvalidInput(path + ": cannot be opened: " + std::strerror(errno));
   return ReadAll(file.get(), path);
+}
+
+void CheckCanWrite(const std::string& path) {
+  const Descriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (file.get() >= 0) return;
+  if (errno == ENOENT) {
+    std::string folder = std::filesystem::path(path).parent_path().string();
+    if (folder.empty()) folder = ".";
+    if (!path.empty() && access(folder.c_str(), W_OK | X_OK) == 0) return;
+  }
+  throw InvalidInput(path + ": cannot be created: " + std::strerror(errno));
 }
 
 void WriteWholeFile(const std::string& path, std::string_view text) {

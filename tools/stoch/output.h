@@ -20,6 +20,10 @@ std::string ReadText(const std::optional<std::string>& prompt, const std::string
 // A whole text file of any kind, pipes included. Errors: InvalidInput.
 std::string ReadWholeFile(const std::string& path);
 
+// Looks whether WriteWholeFile could create or replace this file, for what writes it after minutes of work; changes
+// nothing. Errors: InvalidInput naming the file.
+void CheckCanWrite(const std::string& path);
+
 // Makes `text` the content of a file. Errors: InvalidInput naming the file.
 void WriteWholeFile(const std::string& path, std::string_view text);
 

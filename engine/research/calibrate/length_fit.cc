@@ -91,6 +91,10 @@ std::string Short(double value) {
   return text;
 }
 
+[[noreturn]] void RejectBudget(double budget, double needed) {
+  throw InvalidInput("budget " + Short(budget) + ": the shortest levels need " + Short(needed));
+}
+
 // What the written thresholds give the samples.
 std::vector<int> Applied(const LengthBucket& bucket, const Placed& placed, const MpBucket& table,
                          std::span<const int> levels) {
@@ -160,6 +164,10 @@ std::optional<double> RankCorrelation(std::span<const double> a, std::span<const
   return ab / std::sqrt(aa * bb);
 }
 
+void CheckBudget(double budget, int shortest, int ref) {
+  if (shortest > budget * ref) RejectBudget(budget, static_cast<double>(shortest) / ref);
+}
+
 FittedLengths FitLengths(std::span<const LengthBucket> buckets, std::span<const int> levels, double budget, int ref) {
   std::vector<Placed> placed;
   std::vector<StaircaseBucket> bins;
@@ -174,10 +182,7 @@ FittedLengths FitLengths(std::span<const LengthBucket> buckets, std::span<const 
     }
   }
   const double cycles = budget * static_cast<double>(ref) * total;
-  if (least > cycles) {
-    throw InvalidInput("budget " + Short(budget) + ": the shortest levels need " +
-                       Short(least / (total * static_cast<double>(ref))));
-  }
+  if (least > cycles) RejectBudget(budget, least / (total * static_cast<double>(ref)));
   const Staircase stairs = FitStaircase(bins, levels, cycles);
 
   FittedLengths result;

@@ -48,6 +48,9 @@ struct FittedLengths {
 // Errors:   InvalidInput where the shortest levels exceed the budget.
 FittedLengths FitLengths(std::span<const LengthBucket> buckets, std::span<const int> levels, double budget, int ref);
 
+// The same error before there are samples: every product takes at least `shortest` cycles.
+void CheckBudget(double budget, int shortest, int ref);
+
 // Spearman's rho with mean ranks; none where a side has no spread.
 std::optional<double> RankCorrelation(std::span<const double> a, std::span<const double> b);
 

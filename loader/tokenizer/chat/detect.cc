@@ -51,6 +51,8 @@ std::string Canonical(std::string_view source) {
 }
 
 // Templates too long to be told by their parts: sha256 without white space at the end.
+// Source: Qwen2.5-7B-Instruct, Qwen3 and Mistral-Nemo-Instruct-2407 as in models/templates of ggml-org/llama.cpp (2025-09);
+// Mistral-7B-Instruct-v0.3, and Qwen3 again, as in COMPLEX_CHAT_TEMPLATES of huggingface/optimum-intel (e1de5be).
 struct KnownHash {
   std::string_view sha256;
   ChatFormat format;

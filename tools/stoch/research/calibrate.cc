@@ -172,6 +172,10 @@ ExitCode Run(const CLI::App& command, const Options& options) {
     throw InvalidInput("stoch calibrate " + options.kind + ": allowed is smoothquant, awq, mp, rescale");
   }
   CheckOptions(command, *kind);
+  if (options.lengths.ref == 0 && command.get_option("--ref")->count() > 0) {
+    throw InvalidInput("--ref 0: allowed is 1..65536");
+  }
+  CheckCanWrite(options.out);
   Inputs inputs{OpenModelFiles(options.model.model), {}, {}};
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, inputs.files);
   if (tokenizer == nullptr) throw InvalidInput(inputs.files.name + ": has no tokenizer; give --tokenizer DIR");
