@@ -61,6 +61,19 @@ def shape_of(array: Any, name: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def check_operand(array: Any, name: str) -> None:
+    """Refuses what a product would refuse of an operand, in its words, before a library converts it by itself."""
+    dtype = array.dtype if hasattr(array, "dtype") else np.asarray(array).dtype
+    kind = str(dtype).rpartition(".")[2]
+    if kind not in ("float32", "float16", "bfloat16"):
+        raise _stoch.InvalidInput(f"{name} is {kind}: allowed is float32, float16, bfloat16")
+    if library_of(array) == "torch":
+        if array.device.type not in ("cpu", "cuda"):
+            raise _stoch.InvalidInput(f"{name} is on {array.device}: allowed is cpu or cuda")
+        if str(array.layout) != "torch.strided":
+            raise _stoch.InvalidInput(f"{name} is {array.layout}: allowed is torch.strided")
+
+
 def as_float(array: Any, name: str) -> Any:
     """The array itself, or where it is 16-bit on CUDA, its exact float32 values made by its own library there."""
     torch = sys.modules.get("torch")

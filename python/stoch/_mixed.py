@@ -88,6 +88,12 @@ def plan(
         _reject("a and b have 3 dimensions: smooth, lengths, rungs and protected take 2")
     if shape[1] != _arrays.shape_of(b, "b")[1]:
         _reject(f"a {list(shape)} and b {list(_arrays.shape_of(b, 'b'))} do not fit a @ b.T")
+    _arrays.check_operand(a, "a")
+    _arrays.check_operand(b, "b")
+    places = [_arrays.cuda_ordinal(operand) for operand in (b, a)]
+    if places[0] != places[1]:
+        names = ["cpu" if ordinal < 0 else f"cuda:{ordinal}" for ordinal in places]
+        _reject(f"b is on {names[0]}, a on {names[1]}")
     n, d = shape
     if lengths is not None and rungs is not None:
         _reject("lengths and rungs: give one of them")

@@ -85,6 +85,30 @@ def test_operands_that_are_refused() -> None:
         stoch.pack(torch.ones(2, 4, device="meta"))
 
 
+@pytest.mark.parametrize(
+    "options", [{"lengths": [64, 32]}, {"smooth": [1.0] * 4}, {"protected": [1], "protected_len": 128}], ids=lambda o: next(iter(o))
+)
+def test_lengths_and_the_like_refuse_the_same(options: dict[str, object]) -> None:
+    """Made of several products, whose slices and conversions are the library's: nothing is converted that is refused."""
+    good = torch.ones(2, 4)
+    for bad, words in (
+        (torch.ones(2, 4, device="meta"), " is on meta: allowed is cpu or cuda"),
+        (torch.ones(2, 4).double(), " is float64: allowed is float32, float16, bfloat16"),
+        (torch.ones(2, 4).int(), " is int32: allowed"),
+        (torch.ones(2, 4, dtype=torch.complex64), " is complex64: allowed"),
+        (torch.ones(2, 4).to_sparse(), " is torch.sparse_coo: allowed is torch.strided"),
+    ):
+        with pytest.raises(stoch.InvalidInput, match=f"^a{words}"):
+            stoch.sc_matmul(bad, good, **options)
+        with pytest.raises(stoch.InvalidInput, match=f"^b{words}"):
+            stoch.sc_matmul(good, bad, **options)
+    for kind in (np.float64, np.complex64, np.int32, np.bool_, "O", "U1"):
+        other = np.ones((2, 4)).astype(kind)
+        with pytest.raises(stoch.InvalidInput, match="^a is .*: allowed is float32, float16, bfloat16"):
+            stoch.sc_matmul(other, good.numpy(), **options)
+    assert stoch.sc_matmul(good.bfloat16(), good.half(), **options).shape == (2, 2)
+
+
 class Derived(torch.Tensor):
     """A tensor that is not quite torch.Tensor."""
 

@@ -182,10 +182,13 @@ TEST(PrefixesRule, TenNamesAreAFolder) {
   EXPECT_TRUE(CheckPrefixes(Sources("engine/page", 20)).empty());
 }
 
-TEST(ReadmesRule, EveryFolderOfSources) {
+TEST(ReadmesRule, EveryFolder) {
   const SourceFile readme = {"engine/README.md", "# engine\n"};
-  EXPECT_TRUE(CheckReadmes({{"engine/a.cc", ""}, readme, {"demo/config.json", ""}}).empty());
+  EXPECT_TRUE(CheckReadmes({{"engine/a.cc", ""}, readme, {"LICENSE", ""}, {".ci/run", ""}}).empty());
+  EXPECT_TRUE(CheckReadmes({{"bench/results/h200/a.json", ""}}).empty());
   EXPECT_EQ(CheckReadmes({{"engine/serve/a.cc", ""}, readme}).size(), 1u);
+  EXPECT_EQ(CheckReadmes({{"python/stoch/_scmp/scmp_kernels/mp/config.py", ""}}).size(), 1u);
+  EXPECT_EQ(CheckReadmes({{"demo/config.json", ""}}).size(), 1u);
   EXPECT_EQ(CheckReadmes({{"engine/README.md", "#engine\n"}}).size(), 1u);
 }
 
@@ -245,6 +248,19 @@ TEST(LicenceRule, WantsItInTheFirstLine) {
   EXPECT_EQ(findings("engine/a.h", "// A header.\n" + licence), 1u);
   EXPECT_EQ(findings("kernels/cuda/a.cu", "\n"), 1u);
   EXPECT_EQ(findings("docs/a.md", "# A page\n"), 0u);
+
+  const std::string words = "SPDX-License-Identifier: Apache-2.0";
+  EXPECT_EQ(findings("tools/a.py", "#!/usr/bin/env python3\n# " + words + "\n"), 0u);
+  EXPECT_EQ(findings("engine/serve/a.html", "<!doctype html>\n<!-- " + words + " -->\n"), 0u);
+  EXPECT_EQ(findings("engine/serve/a.h.in", "// " + words), 0u);
+  EXPECT_EQ(findings("python/src/exports.map", "/* " + words + " */\n"), 0u);
+  EXPECT_EQ(findings("tools/run", "#!/bin/sh\n"), 1u);
+  for (const char* path : {"tools/a.py", "engine/serve/a.html", "engine/serve/a.h.in", "python/src/exports.map",
+                           "engine/CMakeLists.txt", ".github/workflows/a.yml"}) {
+    EXPECT_EQ(findings(path, "one\ntwo\n" + words + "\n"), 1u) << path;
+  }
+  EXPECT_EQ(findings("python/stoch/py.typed", ""), 0u);
+  EXPECT_EQ(findings("tests/golden/a.json", "{}"), 0u);
 }
 
 TEST(CitationsRule, DocumentsLinksAndPathsExist) {

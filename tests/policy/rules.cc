@@ -56,6 +56,17 @@ bool HasWord(std::string_view text, std::string_view word) {
   return false;
 }
 
+// Whether a file that is no C++ has a place for its licence: scripts, build files, pages and what becomes one of these
+// when it is configured. Not data, whose formats have no comments; not documents, which LICENSE covers; not the stub
+// that nanobind writes; not files without a line, such as py.typed, which has none by its definition (PEP 561).
+bool TakesLicence(const SourceFile& file) {
+  constexpr std::array kSuffixes = {".py",   ".sh",  ".cmake", "CMakeLists.txt", ".in",
+                                    ".html", ".map", ".toml",  ".yml",           ".proto"};
+  if (file.text.empty()) return false;
+  return StartsWith(file.text, "#!") || std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                                                    [&](const char* suffix) { return EndsWith(file.path, suffix); });
+}
+
 std::string At(const SourceFile& file, const Line& line, const std::string& sentence) {
   return file.path + ":" + std::to_string(line.number) + ": " + sentence;
 }
@@ -341,9 +352,19 @@ std::vector<std::string> CheckWords(const SourceFile& file) {
 }
 
 std::vector<std::string> CheckLicence(const SourceFile& file) {
-  constexpr std::string_view kLicence = "// SPDX-License-Identifier: Apache-2.0\n";
-  if (!IsCode(file.path) || StartsWith(file.text, kLicence)) return {};
-  return {file.path + ":1: does not begin with \"" + std::string(kLicence.substr(0, kLicence.size() - 1)) + "\""};
+  constexpr std::string_view kLicence = "SPDX-License-Identifier: Apache-2.0\n";
+  if (IsCode(file.path)) {
+    if (StartsWith(file.text, "// " + std::string(kLicence))) return {};
+    return {file.path + ":1: does not begin with \"// SPDX-License-Identifier: Apache-2.0\""};
+  }
+  if (!TakesLicence(file)) return {};
+  std::string_view head = file.text;
+  for (int line = 0; line < 2; ++line) {
+    const std::string_view text = head.substr(0, head.find('\n'));
+    if (text.find(kLicence.substr(0, kLicence.size() - 1)) != std::string_view::npos) return {};
+    head.remove_prefix(std::min(head.size(), text.size() + 1));
+  }
+  return {file.path + ":1: names no licence in its first two lines: SPDX-License-Identifier: Apache-2.0"};
 }
 
 }  // namespace stoch::test

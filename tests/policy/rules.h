@@ -42,7 +42,8 @@ std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, co
 // The field's words (docs/glossary.md): L2, pinned, SM, in flight, ..., not private ones for the same things, in text,
 // names and paths.
 std::vector<std::string> CheckWords(const SourceFile& file);
-// The first line of a C++ or CUDA file names its licence as SPDX does.
+// The first line of a C++ or CUDA file names its licence as SPDX does; of a script, build file, page, template or linker
+// script one of the first two does. Data, documents, generated stubs and empty files need none.
 std::vector<std::string> CheckLicence(const SourceFile& file);
 
 // A function that has a body in a file: where its head begins and how many lines it has.
@@ -67,7 +68,8 @@ std::vector<std::string> CheckPrefixes(const std::vector<SourceFile>& files);
 // kernels/wrappers/forwarding_backend.h hands on every virtual function of kernels/backend.h: a default would not be the inner
 // backend's answer.
 std::vector<std::string> CheckForwarding(const std::vector<SourceFile>& files);
-// Every folder of sources has a README.md, and every Markdown file begins with a heading.
+// Every folder has a README.md, but hidden ones and those below bench/results, whose table is there. Every Markdown file
+// begins with a heading.
 std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);
 // Every step of a workflow in .github runs one script of this repository.
 std::vector<std::string> CheckWorkflows(const std::vector<SourceFile>& files);

@@ -12,8 +12,9 @@ namespace {
 namespace fs = std::filesystem;
 
 bool IsText(const fs::path& path) {
-  static const std::vector<std::string> suffixes = {".h",  ".cc", ".cu",   ".cuh", ".cmake", ".md", ".txt",
-                                                    ".py", ".sh", ".json", ".yml", ".html",  ""};
+  static const std::vector<std::string> suffixes = {".h",   ".cc",  ".cu",    ".cuh",  ".cmake", ".md", ".txt",
+                                                    ".py",  ".pyi", ".sh",    ".json", ".yml",   ".in", ".html",
+                                                    ".map", ".svg", ".typed", ".toml", ".proto", ""};
   return std::find(suffixes.begin(), suffixes.end(), path.extension().string()) != suffixes.end();
 }
 
