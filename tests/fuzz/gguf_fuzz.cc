@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes are either refused with InvalidInput or make a header whose tensors lie inside the file, whose metadata can
-// be read by any type, and whose tokenizer encodes.
+// be read by any type, whose tokenizer encodes, and whose config, if there is one, parses or is refused.
 
 #include <cstdint>
 #include <cstdlib>
@@ -9,8 +9,12 @@
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "loader/checkpoint/gguf/config.h"
+#include "loader/checkpoint/gguf/file.h"
 #include "loader/checkpoint/gguf/header.h"
+#include "loader/config/decoder_config.h"
 #include "loader/tokenizer/kinds.h"
+#include "tests/fuzz/memory_file.h"
 
 namespace {
 
@@ -58,6 +62,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ReadEverything(header.metadata);
     const auto tokenizer = stoch::MakeGgufTokenizer(header.metadata);
     Accepts([&] { tokenizer->Decode(tokenizer->Encode("a b\u00e9", {})); });
+  });
+  Accepts([&] {
+    const stoch::test::MemoryFile memory(data, size);
+    const stoch::gguf::Model model(memory.path());
+    stoch::gguf::PermutesHeads(model);
+    const std::string config = stoch::gguf::ConfigJson(model);
+    Check(stoch::LinearParameters(stoch::ParseDecoderConfig(config, "", "fuzz")) > 0);
   });
   return 0;
 }

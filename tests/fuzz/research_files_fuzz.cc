@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes are either refused with one sentence or read as a threshold table, a hybrid mask, a multiplier
-// table, the plan of a sweep or block YAML.
+// Any bytes are either refused with one sentence or read as a threshold table, a hybrid mask, smoothing factors, the plan
+// of a sweep or block YAML.
 
+#include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,8 +10,9 @@
 #include "loader/research/block_yaml.h"
 #include "loader/research/mask_file.h"
 #include "loader/research/mp_file.h"
-#include "loader/research/multiplier_file.h"
+#include "loader/research/smooth_file.h"
 #include "loader/research/sweep_file.h"
+#include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/try.h"
 
 using stoch::test::Check;
@@ -29,12 +31,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       for (const std::string& entry : entries) Check(entry == "sc" || entry == "fp" || entry.starts_with("int"));
     }
   });
-  for (const char* name : {"fuzz.h", "fuzz.txt", "fuzz.bin", "fuzz.npy"}) {
-    Try([&] {
-      const auto table = stoch::ParseMultiplierFile(text, name, stoch::ScTableCode::kFile, stoch::ScTableOrder::kFile);
-      Check(table.entries.size() == 65536);
-    });
-  }
+  Try([&] {
+    const stoch::test::MemoryFile file(data, size);
+    for (const auto& [tensor, scales] : stoch::ReadSmoothFile(file.path()).scales) {
+      for (const float scale : scales) Check(std::isfinite(scale) && scale > 0);
+    }
+  });
   Try([&] {
     const stoch::SweepFile sweep = stoch::ParseSweepFile(text, "fuzz");
     Check(!sweep.runs.empty() && sweep.runs.size() <= 65536 && !sweep.metrics.empty());

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes are either refused with one sentence, or read as a trace or an energy table whose sums are finite.
+// Any bytes are either refused with one sentence, or read as a trace, an energy table or Accelergy's ERT, whose sums are
+// finite.
 
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/research/energy/accelergy_ert.h"
 #include "engine/research/energy/cost_export.h"
 #include "engine/research/energy/energy.h"
 #include "engine/research/trace_reader.h"
@@ -21,6 +23,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Try([&] {
     table = stoch::ParseEnergyTable(text, "fuzz");
     for (const auto& [action, energy] : table.actions) Check(std::isfinite(energy) && energy >= 0);
+  });
+  Try([&] {
+    for (const auto& [action, energy] : stoch::ParseAccelergyErt(text, "fuzz").actions) {
+      Check(std::isfinite(energy) && energy >= 0);
+    }
   });
   Try([&] {
     const stoch::TraceFile trace = stoch::ParseTraceFile(text, "fuzz");
