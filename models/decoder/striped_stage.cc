@@ -8,7 +8,7 @@ namespace stoch {
 StripedStage::StripedStage(Backend& backend, const DecoderConfig& config, const DecoderOptions& options,
                            const DecoderWeights& weights, std::span<const DecoderShard> shards,
                            std::span<DecoderWorkspace* const> workspaces)
-    : backend_(backend), config_(config), options_(options) {
+    : backend_(backend), config_(config) {
   const auto count = static_cast<size_t>(shards.front().stripe.count);
   role_ = {true, true, 0, static_cast<int>(config.num_hidden_layers)};
   sharers_ = shards.size() / count;

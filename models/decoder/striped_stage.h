@@ -55,7 +55,6 @@ class StripedStage final : public ModelStage {
 
   Backend& backend_;
   const DecoderConfig& config_;
-  const DecoderOptions& options_;
   std::vector<Device> devices_;
   Role role_;
   size_t sharers_ = 1;                                  // devices of a stripe
