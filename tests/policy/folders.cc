@@ -127,9 +127,8 @@ std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files) {
     paths.insert(file.path);
     const size_t slash = file.path.rfind('/');
     const bool hidden = file.path.front() == '.';
-    if (slash != std::string::npos && !hidden && file.path.rfind("bench/results/", 0) != 0) {
-      folders.insert(file.path.substr(0, slash));
-    }
+    const bool is_data = file.path.starts_with("bench/results/") || file.path.starts_with("tests/fuzz/seeds/");
+    if (slash != std::string::npos && !hidden && !is_data) folders.insert(file.path.substr(0, slash));
   }
   std::vector<std::string> found;
   for (const std::string& folder : folders) {

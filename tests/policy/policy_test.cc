@@ -185,7 +185,7 @@ TEST(PrefixesRule, TenNamesAreAFolder) {
 TEST(ReadmesRule, EveryFolder) {
   const SourceFile readme = {"engine/README.md", "# engine\n"};
   EXPECT_TRUE(CheckReadmes({{"engine/a.cc", ""}, readme, {"LICENSE", ""}, {".ci/run", ""}}).empty());
-  EXPECT_TRUE(CheckReadmes({{"bench/results/h200/a.json", ""}}).empty());
+  EXPECT_TRUE(CheckReadmes({{"bench/results/h200/a.json", ""}, {"tests/fuzz/seeds/request/a", ""}}).empty());
   EXPECT_EQ(CheckReadmes({{"engine/serve/a.cc", ""}, readme}).size(), 1u);
   EXPECT_EQ(CheckReadmes({{"python/stoch/_scmp/scmp_kernels/mp/config.py", ""}}).size(), 1u);
   EXPECT_EQ(CheckReadmes({{"demo/config.json", ""}}).size(), 1u);

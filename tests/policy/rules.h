@@ -68,8 +68,8 @@ std::vector<std::string> CheckPrefixes(const std::vector<SourceFile>& files);
 // kernels/wrappers/forwarding_backend.h hands on every virtual function of kernels/backend.h: a default would not be the inner
 // backend's answer.
 std::vector<std::string> CheckForwarding(const std::vector<SourceFile>& files);
-// Every folder has a README.md, but hidden ones and those below bench/results, whose table is there. Every Markdown file
-// begins with a heading.
+// Every folder has a README.md, but hidden ones and those below bench/results and tests/fuzz/seeds, whose tables are above
+// them. Every Markdown file begins with a heading.
 std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);
 // Every step of a workflow in .github runs one script of this repository.
 std::vector<std::string> CheckWorkflows(const std::vector<SourceFile>& files);
