@@ -67,8 +67,8 @@ Json Header(const ScCostCollector& collector, const TraceOrigin& origin, TraceMo
             {"sc_cost", collector.Cost().ToJson(true)}}}};
 }
 
-std::ofstream Create(const std::filesystem::path& path) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+std::ofstream Create(const std::filesystem::path& path, std::ios::openmode mode) {
+  std::ofstream file(path, std::ios::binary | mode);
   if (!file) throw InvalidInput(path.string() + ": cannot be created");
   return file;
 }
@@ -84,13 +84,18 @@ Json TraceGroupsJson(const ScCostCollector& collector) {
 }
 
 TraceWriter::TraceWriter(const std::filesystem::path& path, TraceMode mode)
-    : path_(path), records_path_(path.string() + ".records"), mode_(mode), file_(Create(path)) {
-  if (mode == TraceMode::kTrace) records_ = Create(records_path_);
+    : path_(path),
+      records_path_(path.string() + ".records"),
+      mode_(mode),
+      is_new_(!std::filesystem::exists(path)),
+      file_(Create(path, std::ios::app)) {
+  if (mode == TraceMode::kTrace) records_ = Create(records_path_, std::ios::trunc);
 }
 
 TraceWriter::~TraceWriter() {
   std::error_code ignored;
   if (mode_ == TraceMode::kTrace) std::filesystem::remove(records_path_, ignored);
+  if (is_new_ && !written_) std::filesystem::remove(path_, ignored);
 }
 
 void TraceWriter::OnOperator(const TracedOperator& traced, std::span<const TraceCall> products) {
@@ -121,6 +126,8 @@ void TraceWriter::Finish(const ScCostCollector& collector, const TraceOrigin& or
     for (const TraceGroup& group : groups_of_run) count_ += group.calls;
   }
   const Json header = Header(collector, origin, mode_, count_);
+  written_ = true;
+  if (std::filesystem::is_regular_file(path_)) std::filesystem::resize_file(path_, 0);
   if (mode_ == TraceMode::kTrace) {
     file_ << Json{{"schema", "scmp-trace-v1"}, {"header", header}}.dump() << '\n';
     records_.close();

@@ -27,7 +27,8 @@ struct TraceOrigin {
 // Source: the public package scmp_kernels, trace.py: its keys, and `stoch` in the header.
 class TraceWriter final : public CallSink {
  public:
-  // Records of a kTrace are kept next to `path` until the end. Errors: InvalidInput where a file cannot be created.
+  // A file that is at `path` keeps its content until Finish; one that was not is gone again if that never runs. Records
+  // of a kTrace are kept next to it until the end. Errors: InvalidInput where a file cannot be created.
   TraceWriter(const std::filesystem::path& path, TraceMode mode);
   ~TraceWriter() override;
   TraceWriter(const TraceWriter&) = delete;
@@ -42,6 +43,8 @@ class TraceWriter final : public CallSink {
  private:
   std::filesystem::path path_, records_path_;
   TraceMode mode_;
+  bool is_new_;           // there was no file at path_
+  bool written_ = false;  // Finish began
   std::ofstream file_;
   std::ofstream records_;
   int64_t count_ = 0;

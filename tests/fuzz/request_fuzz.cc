@@ -19,10 +19,10 @@ using namespace stoch;
 using test::Check;
 using test::Try;
 
-serve::ModelFacts Facts(const Tokenizer* tokenizer) {
+serve::ModelFacts Facts(const Tokenizer* tokenizer, int64_t vocab_size) {
   serve::ModelFacts facts;
   facts.id = "fuzz";
-  facts.vocab_size = 200;  // less than the tokenizer's
+  facts.vocab_size = vocab_size;
   facts.context = 64;
   facts.max_choices = 4;
   facts.max_answer_values = 1000;
@@ -57,13 +57,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
     return test::FromJson(file, settings);
   }();
-  static const serve::ModelFacts kFacts = Facts(kTokenizer.get());
-  static const serve::ModelFacts kIdsOnly = Facts(nullptr);
+  static const serve::ModelFacts kFacts = Facts(kTokenizer.get(), 300);
+  static const serve::ModelFacts kFewer = Facts(kTokenizer.get(), 200);  // than the tokenizer has
+  static const serve::ModelFacts kIdsOnly = Facts(nullptr, 200);
   Check(kFacts.chat_format.has_value());
   const std::string text(reinterpret_cast<const char*>(data), size);
   Try([&] {
     const nlohmann::json body = ParseBoundedJson(text, "the request body");
-    for (const serve::ModelFacts* facts : {&kFacts, &kIdsOnly}) {
+    for (const serve::ModelFacts* facts : {&kFacts, &kFewer, &kIdsOnly}) {
       Try([&] { CheckRequest(serve::ParseCompletion(body, *facts), *facts); });
       Try([&] { CheckRequest(serve::ParseChat(body, *facts), *facts); });
     }

@@ -12,6 +12,7 @@ namespace {
 // Letters that speak ChatML.
 class ChatTokenizer : public LettersTokenizer {
  public:
+  explicit ChatTokenizer(int32_t im_end = 94) : im_end_(im_end) {}
   std::vector<int32_t> Encode(std::string_view text, const EncodeOptions& options) const override {
     std::string plain(text);
     std::replace(plain.begin(), plain.end(), '\n', '|');  // the letters have no line break
@@ -19,13 +20,16 @@ class ChatTokenizer : public LettersTokenizer {
   }
   std::optional<int32_t> FindSpecial(std::string_view written) const override {
     if (written == "<|im_start|>") return 93;
-    if (written == "<|im_end|>") return 94;
+    if (written == "<|im_end|>") return im_end_;
     return std::nullopt;
   }
   std::string chat_template() const override {
     return "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}"
            "{% endfor %}{{ '<|im_start|>assistant\\n' }}";
   }
+
+ private:
+  int32_t im_end_;
 };
 
 class Chat : public ServerFixture {
@@ -82,6 +86,24 @@ TEST_F(Chat, GivesTheBitsOfGenerateAlone) {
       EXPECT_EQ(content[t]["top_logprobs"][0]["logprob"], expected.logprobs[t].top[0].second);
     }
   }
+}
+
+class ChatBeyondTheModel : public ServerFixture {
+ protected:
+  void SetUp() override {
+    Listen();
+    engine_ = OpenEngine();
+    Attach(&tokenizer_);
+  }
+
+  ChatTokenizer tokenizer_{100};  // the model has tokens 0..95
+};
+
+TEST_F(ChatBeyondTheModel, IsRefused) {
+  const Reply reply = Post("/v1/chat/completions", {{"messages", kMessages}, {"max_tokens", 2}});
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_NE(reply.body.find("messages: becomes token 100; the model has none"), std::string::npos) << reply.body;
+  EXPECT_EQ(Post("/v1/completions", {{"prompt", "hi"}, {"max_tokens", 2}}).status, 200) << "and serving goes on";
 }
 
 TEST_F(Chat, StreamsRoleThenTextThenTheEnd) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // --mp, --smooth, --mask and stoch calibrate, as a user drives them, and files that are wrong.
 
+#include <filesystem>
+
 #include "tests/support/temp_dir.h"
 #include "tests/tools/cli_support.h"
 
@@ -369,6 +371,42 @@ TEST_F(ResearchCli, CostOptionsAreChecked) {
   ExpectRefused(Perplexity({"--array", "8,8,8", "--precision", "fp32"}), "--array");
   ExpectRefused(Perplexity({"--tile-rows", "8,0"}), "--tile-rows 0");
   ExpectRefused(RunStoch(WithDemo("generate", {"--prompt", "a", "--array", "x"})), "R,C,K");
+}
+
+TEST_F(ResearchCli, WhatIsRefusedTouchesNoFile) {
+  WriteFile(folder_ / "short", "Once");
+  const std::vector<std::vector<std::string>> commands = {
+      {"generate", "--prompt", "Once", "--max-tokens", "1"},
+      {"perplexity", "--file", folder_ / "text", "--ctx", "16"},
+      {"profile", "--file", folder_ / "text", "--ctx", "16"},
+  };
+  for (const std::vector<std::string>& command : commands) {
+    for (const std::string mode : {"summary", "trace"}) {
+      for (const std::string name : {"kept", "made"}) {
+        WriteFile(folder_ / "kept", "of an earlier run");
+        const std::string path = folder_ / name;
+        std::vector<std::string> arguments(command.begin() + 1, command.end());
+        const std::vector<std::string> refused = {"--sc", "99.q_proj.stoc_len=32", "--trace-mode", mode, "--trace",
+                                                  path};
+        arguments.insert(arguments.end(), refused.begin(), refused.end());
+        ExpectRefused(RunStoch(WithDemo(command[0], arguments)), "layers 0..");
+        EXPECT_EQ(ReadFile(folder_ / "kept"), "of an earlier run") << command[0] << " --trace-mode " << mode;
+        EXPECT_FALSE(std::filesystem::exists(folder_ / "made")) << command[0] << " --trace-mode " << mode;
+        EXPECT_FALSE(std::filesystem::exists(path + ".records")) << command[0];
+      }
+    }
+  }
+  for (const std::string name : {"kept", "made"}) {
+    ExpectRefused(RunStoch(WithDemo("perplexity", {"--file", folder_ / "short", "--ctx", "16", "--precision", "fp32",
+                                                   "--kl-base", folder_ / name})),
+                  "window");
+    EXPECT_EQ(ReadFile(folder_ / "kept"), "of an earlier run");
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "made"));
+  }
+  // What was there is not in front of what a run writes.
+  const ProcessResult run = Perplexity({"--trace", folder_ / "kept"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(ReadFile(folder_ / "kept").find("scmp-trace-summary-v1"), 14u);
 }
 
 TEST_F(ResearchCli, WrongFilesAreOneSentence) {

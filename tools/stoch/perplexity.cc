@@ -102,7 +102,10 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   KlStatistics statistics;
   std::vector<float> base;
   if (!options.kl_base.empty()) {
-    writer.emplace(options.kl_base, engine->config().vocab_size);
+    // Once the text is known to have a window: a file that is there is not emptied for nothing.
+    evaluation.on_begin = [&](std::span<const int32_t>) {
+      if (!writer) writer.emplace(options.kl_base, engine->config().vocab_size);
+    };
     evaluation.on_logits = [&](std::span<const float> logits, std::span<const int32_t> targets) {
       writer->Add(logits, targets);
     };

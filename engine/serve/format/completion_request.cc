@@ -40,6 +40,13 @@ const Tokenizer& RequireTokenizer(const ModelFacts& model, const char* param) {
 
 // ---------------------------------------------------------------------------------------------------- prompts ----
 
+// A tokenizer may know more than the model it came with.
+void CheckIds(const std::vector<int32_t>& ids, const std::string& param, const ModelFacts& model) {
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= model.vocab_size) Reject(param, "becomes token " + std::to_string(id) + "; the model has none");
+  }
+}
+
 Prompt TextPrompt(const std::string& text, const std::string& param, const ModelFacts& model) {
   const Tokenizer& tokenizer = RequireTokenizer(model, param.c_str());
   CheckTextBytes(text.size(), param, model);
@@ -50,10 +57,7 @@ Prompt TextPrompt(const std::string& text, const std::string& param, const Model
   } catch (const InvalidInput& error) {
     Reject(param, error.what());
   }
-  // A tokenizer may know more than the model it came with.
-  for (const int32_t id : prompt.ids) {
-    if (id < 0 || id >= model.vocab_size) Reject(param, "becomes token " + std::to_string(id) + "; the model has none");
-  }
+  CheckIds(prompt.ids, param, model);
   return prompt;
 }
 
@@ -371,6 +375,7 @@ CompletionRequest ParseChat(const Json& body, const ModelFacts& model) {
   } catch (const InvalidInput& error) {
     throw RequestError(kBadRequest, "messages", error.what());
   }
+  CheckIds(request.prompts[0].ids, "messages", model);
   // The newer name wins, as in the OpenAI API.
   const auto max_tokens = fields.Integer("max_tokens", 1, kAnyInteger);
   generate.max_tokens = fields.Integer("max_completion_tokens", 1, kAnyInteger).value_or(max_tokens.value_or(-1));

@@ -51,8 +51,9 @@ std::string Canonical(std::string_view source) {
 }
 
 // Templates too long to be told by their parts: sha256 without white space at the end.
-// Source: Qwen2.5-7B-Instruct, Qwen3 and Mistral-Nemo-Instruct-2407 as in models/templates of ggml-org/llama.cpp (2025-09);
-// Mistral-7B-Instruct-v0.3, and Qwen3 again, as in COMPLEX_CHAT_TEMPLATES of huggingface/optimum-intel (e1de5be).
+// Source: Qwen2.5-7B-Instruct, Qwen3-0.6B and Mistral-Nemo-Instruct-2407 as in models/templates of ye-NX/llama.cpp
+// (1eeb523), a fork of ggml-org/llama.cpp, where they were not looked up; Mistral-7B-Instruct-v0.3, and Qwen3 again, as
+// in COMPLEX_CHAT_TEMPLATES of huggingface/optimum-intel (e1de5be).
 struct KnownHash {
   std::string_view sha256;
   ChatFormat format;
