@@ -2,6 +2,7 @@
 #include "engine/worker/worker.h"
 
 #include <google/protobuf/util/delimited_message_util.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
@@ -38,6 +39,12 @@ constexpr std::chrono::milliseconds kLook{5};
 constexpr std::chrono::seconds kMemoryLook{1};
 constexpr std::chrono::milliseconds kFarewell{1000};
 constexpr int64_t kEveryJob = int64_t{1} << 40;  // the gateway bounds the queue
+
+void GiveHeapBack() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
 
 }  // namespace
 
@@ -83,6 +90,7 @@ struct Worker::State {
   ipc::FromWorker turn;  // what it has for the gateway
   std::chrono::steady_clock::time_point memory_looked;
   int64_t preemptions = 0;  // that the gateway knows of
+  bool has_run = false;     // since the heap was given back
 };
 
 // What the device runs, for when it hangs or fails.
@@ -180,13 +188,17 @@ void Worker::State::OnPasses(std::span<const uint64_t> ids) {
       blocks = blocks || blocking.contains(found->second);
     }
   }
+  has_run = true;
   if (backend != nullptr) backend->set_blocks(blocks);
   page->SetExact(blocks || backend == nullptr);
   page->SetJobs(jobs);
 }
 
 void Worker::State::Listen(std::chrono::milliseconds longest) {
-  if (longest.count() > 0) inbox.run_one_for(longest);
+  // What a burst of requests took of the heap goes back where a whole wait brought nothing: without this the process keeps
+  // the most that it ever held, in pieces.
+  const bool was_idle = longest.count() > 0 && inbox.run_one_for(longest) == 0;
+  if (was_idle && std::exchange(has_run, false)) GiveHeapBack();
   inbox.poll();
 }
 
