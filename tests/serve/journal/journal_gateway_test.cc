@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -182,7 +183,13 @@ TEST_F(JournalGateway, AFullDiskIsOneErrorAndServingGoesOn) {
     Gateway gateway(Words({"--full-from", std::to_string(write)}));
     if (!gateway.port()) continue;  // at start it is a mistake
     ReadAll(streams, *gateway.port());
-    const std::string journal = Call(*gateway.port(), "GET", "/health").Json()["journal"];
+    // The last rows of a stream are written when its client has all of it.
+    std::string journal;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    do {
+      journal = Call(*gateway.port(), "GET", "/health").Json()["journal"];
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    } while (journal == "ok" && std::chrono::steady_clock::now() < deadline);
     const std::string log = gateway.End();
     ExpectWhole(streams, alone, "full from write " + std::to_string(write) + log);
     const size_t first = log.find("journal_lost");
