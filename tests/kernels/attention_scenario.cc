@@ -9,6 +9,7 @@
 #include "kernels/base/parallel_for.h"
 #include "kernels/base/usable_threads.h"
 #include "kernels/context_bucket.h"
+#include "kernels/math/elementary.h"
 #include "kernels/math/random.h"
 #include "tests/kernels/device_tensor.h"
 #include "tests/kernels/reference_cache.h"
@@ -18,7 +19,7 @@ namespace {
 
 // Near normal, with an outlier in every few dozen numbers and some heads of tiny values.
 float Input(int tensor, int sequence, int position, int64_t column) {
-  const auto stream = static_cast<uint64_t>(tensor * 1000 + sequence);
+  const uint64_t stream = static_cast<uint64_t>(tensor) * 1000 + static_cast<uint64_t>(sequence);
   const auto at = static_cast<uint64_t>(position) * 65536 + static_cast<uint64_t>(column);
   const float x = RandomWeight(7, stream, at, 1.0f);
   const uint64_t pick = RandomBits(8, stream, at) % 97;
@@ -188,7 +189,7 @@ std::string Differences(const AttentionRows& a, const AttentionRows& b) {
     }
     if (count++ > 0) continue;
     size_t i = 0;
-    while (std::memcmp(&row[i], &other->second[i], sizeof(float)) == 0) ++i;
+    while (FloatToBits(row[i]) == FloatToBits(other->second[i])) ++i;
     first = "sequence " + std::to_string(name.first) + " position " + std::to_string(name.second) + " column " +
             std::to_string(i) + ": " + std::to_string(row[i]) + " and " + std::to_string(other->second[i]);
   }
