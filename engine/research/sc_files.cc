@@ -75,9 +75,9 @@ std::vector<std::string> WithoutEffect(const MpFile& mp) {
   const auto of_layer = [&](const std::string& key) {
     const size_t colon = key.find(":b");
     if (colon == std::string::npos || !layer_ops.contains(key.substr(0, colon))) return false;
-    const std::string_view number = std::string_view(key).substr(colon + 2);
+    const std::string number = key.substr(colon + 2);
     return number == "0" ||
-           (!number.empty() && number[0] != '0' && number.find_first_not_of("0123456789") == std::string_view::npos);
+           (!number.empty() && number[0] != '0' && number.find_first_not_of("0123456789") == std::string::npos);
   };
   add("operator_defaults", mp.operator_defaults, in(operators));
   add("dispatch_metrics", mp.dispatch, in(operators));
