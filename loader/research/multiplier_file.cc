@@ -107,7 +107,8 @@ Npy ParseNpy(const std::string& bytes, const std::string& name) {
   std::erase(header, ' ');
   const auto has = [&](std::string_view what) { return header.find(what) != std::string::npos; };
   if (!has("'shape':(256,256)")) reject("another shape");
-  const std::string_view data = std::string_view(bytes).substr(prefix + header_size);
+  const std::string_view all = bytes;
+  const std::string_view data = all.substr(prefix + header_size);
   Npy npy;
   const auto sized = [&](size_t size) {
     if (data.size() != kEntries * size) RejectCount(name, data.size() / size);
