@@ -168,7 +168,11 @@ class Engine {
   void Observe(StepObserver* observer);
 
   // Output rows of the last step; each waits for the device.
-  // Logits of rows [first, first + count), F32 [count, vocab_size], to host memory.
+  // Hands over logits of rows [first, first + count) where they are, block by block: `block` F32 [rows, vocab_size] on
+  // their device, of the rows from first + offset on, at most shape().max_logit_rows. It holds until `read` returns.
+  void ForLogits(int64_t first, int64_t count,
+                 const std::function<void(const TensorView& block, int64_t offset)>& read);
+  // The same to host memory: F32 [count, vocab_size].
   void ReadLogits(int64_t first, int64_t count, float* logits);
   // Argmax of rows [first, first + ids.size()), ties to the lower id.
   void Argmax(int64_t first, std::span<int32_t> ids);
@@ -188,8 +192,6 @@ class Engine {
   void Forget(const Sequence* sequence);
   bool TakePages(int64_t count, std::vector<KvPage>* pages);
   void Abandon();
-  void ForLogits(int64_t first, int64_t count,
-                 const std::function<void(const TensorView& block, int64_t offset)>& read);
 
   std::unique_ptr<State> state_;
 };

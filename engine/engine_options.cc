@@ -53,6 +53,7 @@ EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
   range("max_sequences", options.max_sequences, 1, 4096);
   range("max_pass_rows", options.max_pass_rows, 1, 65536);
   range("min_piece_rows", options.min_piece_rows, 1, 65536);
+  range("base_rows", options.base_rows, 0, int64_t{1} << 31);
   const int64_t whole = (options.context + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
   if (options.kv_tokens == 0) options.kv_tokens = whole * options.max_sequences;
   range("kv_tokens", options.kv_tokens, 1, int64_t{1} << 36);
@@ -74,6 +75,7 @@ PassShape ShapeOf(const DecoderConfig& config, const EngineOptions& options) {
   shape.max_logit_rows = std::max(std::min(shape.max_rows, block), filled.max_sequences);
   if (filled.placement) shape.lanes = LanesOf(*filled.placement);
   shape.max_sequences = filled.max_sequences;
+  shape.base_rows = filled.base_rows;
   return shape;
 }
 

@@ -29,6 +29,7 @@ struct EngineOptions {
   int64_t kv_tokens = 0;                                 // positions all sequences share; 0 = max_sequences * context
   int64_t max_pass_rows = 512;                           // rows of one pass where prompts may be cut, else the context
   int64_t min_piece_rows = 128;                          // of a pass that several stages work on piece by piece
+  int64_t base_rows = 0;                                 // of base logits on the device, for a KlComparison; planned
   std::optional<DecoderPlacement> placement;             // which device holds what; default: all on the backend's first
   std::vector<std::string> notices;                      // of who chose these options, for Engine::notices()
   std::function<void(const LoadProgress&)> on_progress;  // while loading, from the calling thread

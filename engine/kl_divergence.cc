@@ -5,12 +5,10 @@
 #include <array>
 #include <cmath>
 #include <string>
+#include <utility>
 
-#include "engine/logprobs.h"
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
-#include "kernels/base/parallel_for.h"
-#include "kernels/base/usable_threads.h"
 
 namespace stoch {
 namespace {
@@ -64,28 +62,6 @@ std::vector<double> Percentiles(std::vector<double> values) {
   return result;
 }
 
-// What one prediction adds to the statistics.
-struct Row {
-  double nll = 0;
-  double nll_base = 0;
-  double kld = 0;
-  bool same_top = false;
-};
-
-Row Compare(std::span<const float> base, std::span<const float> ours, int32_t target) {
-  const LogSum base_sum = ComputeLogSum(base);
-  const LogSum our_sum = ComputeLogSum(ours);
-  Row row;
-  for (size_t j = 0; j < base.size(); ++j) {
-    const double base_logprob = base_sum.LogProb(base[j]);
-    row.kld += std::exp(base_logprob) * (base_logprob - our_sum.LogProb(ours[j]));
-  }
-  row.nll = -our_sum.LogProb(ours[static_cast<size_t>(target)]);
-  row.nll_base = -base_sum.LogProb(base[static_cast<size_t>(target)]);
-  row.same_top = HostArgmax(base) == HostArgmax(ours);
-  return row;
-}
-
 }  // namespace
 
 KlBaseWriter::KlBaseWriter(const std::filesystem::path& path, int64_t vocab_size)
@@ -109,6 +85,12 @@ void KlBaseWriter::Add(std::span<const float> logits, std::span<const int32_t> t
   }
   Check();
   rows_ += static_cast<int64_t>(targets.size());
+}
+
+void KlBaseWriter::Add(Backend& backend, const TensorView& logits, std::span<const int32_t> targets) {
+  copied_.resize(static_cast<size_t>(logits.numel()));
+  backend.CopyToHost(copied_.data(), logits);
+  Add(copied_, targets);
 }
 
 void KlBaseWriter::Close() {
@@ -158,22 +140,17 @@ void KlBaseReader::Read(std::span<const int32_t> targets, std::span<float> logit
   }
 }
 
-void KlStatistics::Add(std::span<const float> base_logits, std::span<const float> logits,
-                       std::span<const int32_t> targets) {
-  STOCH_CHECK(!targets.empty() && base_logits.size() == logits.size() && logits.size() % targets.size() == 0);
-  const size_t vocab = logits.size() / targets.size();
-  std::vector<Row> rows(targets.size());
-  // A row of 128256 tokens takes milliseconds.
-  ParallelFor(static_cast<int64_t>(rows.size()), UsableThreads(), [&](int64_t row) {
-    const auto i = static_cast<size_t>(row);
-    rows[i] = Compare(base_logits.subspan(i * vocab, vocab), logits.subspan(i * vocab, vocab), targets[i]);
-  });
-  for (const Row& row : rows) {
-    nll_.push_back(row.nll);
-    nll_base_.push_back(row.nll_base);
+void KlStatistics::Add(std::span<const LogitComparison> rows) {
+  for (const LogitComparison& row : rows) {
+    if (row.top < 0 || row.base_top < 0) {
+      throw InvalidInput("prediction " + std::to_string(kld_.size()) + ": its " + (row.top < 0 ? "" : "base ") +
+                         "logits have NaN or infinity");
+    }
     kld_.push_back(row.kld);
-    dp_.push_back(std::exp(-row.nll) - std::exp(-row.nll_base));
-    if (row.same_top) ++same_top_;
+    nll_.push_back(-row.logprob);
+    nll_base_.push_back(-row.base_logprob);
+    dp_.push_back(std::exp(row.logprob) - std::exp(row.base_logprob));
+    if (row.top == row.base_top) ++same_top_;
   }
 }
 
@@ -205,6 +182,93 @@ KlSummary KlStatistics::Summary() const {
   const double share = static_cast<double>(same_top_) / n;
   summary.same_top = {share, std::sqrt(share * (1 - share) / (n - 1))};
   return summary;
+}
+
+// ------------------------------------------------------------------------------------------------- comparison ----
+
+int64_t KlUploadRows(int64_t vocab_size) {
+  // Enough rows of a large vocabulary to fill a GPU, and a copy that takes longer than it takes to begin.
+  constexpr int64_t kBytes = int64_t{16} << 20;
+  constexpr int64_t kMostRows = 1024;
+  return std::clamp<int64_t>(kBytes / (vocab_size * 4), 1, kMostRows);
+}
+
+void KlComparison::Prepare(const TensorView& logits, std::span<const int32_t> targets, bool with_file) {
+  STOCH_CHECK(logits.rank == 2 && logits.dim(0) == static_cast<int64_t>(targets.size()) &&
+              logits.dim(1) == vocab_size_);
+  for (const int32_t target : targets) {
+    if (target >= 0 && target < vocab_size_) continue;
+    throw InvalidInput("token id " + std::to_string(target) + ", expected below " + std::to_string(vocab_size_));
+  }
+  const Device device = logits.device;
+  if (rows_ == 0) {
+    rows_ = KlUploadRows(vocab_size_);
+    for (Slot& slot : slots_) {
+      slot.targets = backend_.AllocateShared(device, rows_ * int64_t{sizeof(int32_t)});
+      slot.answers = backend_.AllocateShared(device, rows_ * int64_t{sizeof(LogitComparison)});
+    }
+  }
+  STOCH_CHECK(slots_[0].answers.device() == device);
+  if (!with_file || base_.data() != nullptr) return;
+  const int64_t bytes = rows_ * vocab_size_ * int64_t{sizeof(float)};
+  for (Slot& slot : slots_) slot.base = backend_.AllocateShared(device, bytes);
+  base_ = backend_.Allocate(device, bytes);
+}
+
+void KlComparison::Begin(Slot& slot, const TensorView& base, const TensorView& logits,
+                         std::span<const int32_t> targets) {
+  const auto rows = static_cast<int64_t>(targets.size());
+  std::copy(targets.begin(), targets.end(), static_cast<int32_t*>(slot.targets.data()));
+  CompareLogitsCall call;
+  call.site = {-1, "compare_logits"};
+  call.logits = logits;
+  call.base = base;
+  call.targets = MakeView(slot.targets.data(), DType::kI32, logits.device, rows);
+  call.out = MakeView(slot.answers.data(), DType::kU8, logits.device, rows, int64_t{sizeof(LogitComparison)});
+  backend_.CompareLogits(call);
+  begun_ = &slot;
+  begun_rows_ = rows;
+}
+
+void KlComparison::Finish() {
+  if (begun_ == nullptr) return;
+  const Slot& slot = *std::exchange(begun_, nullptr);
+  backend_.Synchronize(slot.answers.device());
+  statistics_.Add({static_cast<const LogitComparison*>(slot.answers.data()), static_cast<size_t>(begun_rows_)});
+}
+
+void KlComparison::Add(const TensorView& base, const TensorView& logits, std::span<const int32_t> targets) {
+  Prepare(logits, targets, false);
+  for (size_t first = 0; first < targets.size(); first += static_cast<size_t>(rows_)) {
+    const std::span<const int32_t> part =
+        targets.subspan(first).first(std::min(targets.size() - first, static_cast<size_t>(rows_)));
+    const auto begin = static_cast<int64_t>(first), rows = static_cast<int64_t>(part.size());
+    Begin(slots_[0], Slice(base, 0, begin, rows), Slice(logits, 0, begin, rows), part);
+    Finish();
+  }
+}
+
+void KlComparison::Add(KlBaseReader& base, const TensorView& logits, std::span<const int32_t> targets) {
+  Prepare(logits, targets, true);
+  size_t turn = 0;
+  for (size_t first = 0; first < targets.size(); first += static_cast<size_t>(rows_)) {
+    const std::span<const int32_t> part =
+        targets.subspan(first).first(std::min(targets.size() - first, static_cast<size_t>(rows_)));
+    const auto begin = static_cast<int64_t>(first), rows = static_cast<int64_t>(part.size());
+    Slot& slot = slots_[turn];
+    turn ^= 1;
+    try {
+      base.Read(part, {static_cast<float*>(slot.base.data()), part.size() * static_cast<size_t>(vocab_size_)});
+    } catch (...) {
+      Finish();  // nothing works on memory that is about to go
+      throw;
+    }
+    Finish();
+    const TensorView uploaded = MakeView(base_.data(), DType::kF32, logits.device, rows, vocab_size_);
+    backend_.Copy(uploaded, MakeView(slot.base.data(), DType::kF32, logits.device, rows, vocab_size_));
+    Begin(slot, uploaded, Slice(logits, 0, begin, rows), part);
+  }
+  Finish();
 }
 
 }  // namespace stoch

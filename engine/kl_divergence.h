@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far a run's next-token distributions are from those of a base run: the statistics of llama.cpp's
-// llama-perplexity --kl-divergence, from logits kept in a file.
+// llama-perplexity --kl-divergence. Rows are compared where the logits are; those of the base may come from a file.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,9 @@
 #include <fstream>
 #include <span>
 #include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/logit_comparison.h"
 
 namespace stoch {
 
@@ -20,6 +23,7 @@ class KlBaseWriter {
   KlBaseWriter(const std::filesystem::path& path, int64_t vocab_size);
   // Shapes: logits [targets.size(), vocab_size].
   void Add(std::span<const float> logits, std::span<const int32_t> targets);
+  void Add(Backend& backend, const TensorView& logits, std::span<const int32_t> targets);  // copied to the host
   void Close();  // writes the row count; a file without it is not accepted by the reader
 
  private:
@@ -29,6 +33,7 @@ class KlBaseWriter {
   std::ofstream file_;
   int64_t vocab_size_;
   int64_t rows_ = 0;
+  std::vector<float> copied_;
 };
 
 // Reads one in order. Errors: InvalidInput for a file that is not one, is truncated, or has another vocabulary.
@@ -67,17 +72,58 @@ struct KlSummary {
 };
 inline constexpr double kKlPercentiles[] = {0, 1, 5, 10, 50, 90, 95, 99, 99.9, 100};
 
-// Collects rows of both runs.
+// Collects what comparisons of rows gave (Backend::CompareLogits).
 class KlStatistics {
  public:
-  // Rows [targets.size(), vocab_size] of both. Rows are divided over the threads that can run; every sum is one thread's.
-  void Add(std::span<const float> base_logits, std::span<const float> logits, std::span<const int32_t> targets);
+  // Errors: InvalidInput naming a prediction, from 0 in order, whose logits or base logits have NaN or infinity.
+  void Add(std::span<const LogitComparison> rows);
   // Requires: at least two rows added.
   KlSummary Summary() const;
 
  private:
   std::vector<double> kld_, dp_, nll_, nll_base_;
   int64_t same_top_ = 0;
+};
+
+// Rows of base logits that a KlComparison with a file keeps on the device: what EngineOptions::base_rows is then.
+int64_t KlUploadRows(int64_t vocab_size);
+
+// Compares rows of logits with base rows on the device that has them; the host reads one LogitComparison a row.
+// Bits: independent of the device, of threads, and of how rows come in calls.
+class KlComparison {
+ public:
+  // `backend` outlives it. Memory is taken at the first call: answers in memory of the host, and with a file
+  // KlUploadRows(vocab_size) base rows on the device and twice as many in pinned memory.
+  KlComparison(Backend& backend, int64_t vocab_size) : backend_(backend), vocab_size_(vocab_size) {}
+
+  // Shapes: base, logits F32 [targets.size(), vocab_size] on one device of the backend, dense rows.
+  // Errors: InvalidInput as KlStatistics, and for targets outside of the vocabulary; DeviceError.
+  void Add(const TensorView& base, const TensorView& logits, std::span<const int32_t> targets);
+  // The same with the next rows of a file, which are read while the device compares those before them. Errors: as Read.
+  void Add(KlBaseReader& base, const TensorView& logits, std::span<const int32_t> targets);
+
+  // Requires: at least two rows added.
+  KlSummary Summary() const { return statistics_.Summary(); }
+
+ private:
+  // Memory that host and device share, of one call of the op.
+  struct Slot {
+    Buffer base;     // F32 [rows_, vocab_size]
+    Buffer targets;  // I32 [rows_]
+    Buffer answers;  // LogitComparison [rows_]
+  };
+  void Prepare(const TensorView& logits, std::span<const int32_t> targets, bool with_file);
+  void Begin(Slot& slot, const TensorView& base, const TensorView& logits, std::span<const int32_t> targets);
+  void Finish();  // what began, if anything did
+
+  Backend& backend_;
+  int64_t vocab_size_;
+  int64_t rows_ = 0;  // of a call of the op
+  Slot slots_[2];     // in turns
+  Buffer base_;       // on the device, F32 [rows_, vocab_size]
+  const Slot* begun_ = nullptr;
+  int64_t begun_rows_ = 0;
+  KlStatistics statistics_;
 };
 
 }  // namespace stoch

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log-probabilities of tokens from a row of logits on the host, equal to Backend::Score's bit for bit.
+// Log-probabilities of tokens from a row of logits on the host, equal to Backend::LogProbs' bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,11 @@
 #include <vector>
 
 #include "engine/request/request.h"
+#include "kernels/math/divergence.h"
 
 namespace stoch {
 
-// M + ln(sum Exp(logit - m)), kept as its two parts so that differences round as in Backend::Score.
-// Bits:   m exact; Exp in float, summed in kRowLanes order; ln in double.
-struct LogSum {
-  double max = 0;
-  double log_sum = 0;
-  double LogProb(float logit) const { return (static_cast<double>(logit) - max) - log_sum; }
-};
+// Bits: those of divergence.h.
 LogSum ComputeLogSum(std::span<const float> logits);
 
 // The n ids with the largest logits and their log-probabilities, ties to the lower id.

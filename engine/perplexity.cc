@@ -35,19 +35,6 @@ void Summarize(const Sums& sums, PerplexityResult& result) {
   result.ppl_error = sums.count > 1 ? result.ppl * std::sqrt(std::max(variance, 0.0) / (n - 1)) : 0;
 }
 
-// Hands `targets.size()` logits rows to the caller in blocks that fit in memory.
-void ForwardLogits(Engine& engine, std::span<const int32_t> targets, const PerplexityOptions& options) {
-  const auto vocab = static_cast<size_t>(engine.config().vocab_size);
-  const auto block = static_cast<size_t>(engine.shape().max_logit_rows);
-  std::vector<float> logits;
-  for (size_t done = 0; done < targets.size(); done += block) {
-    const size_t count = std::min(block, targets.size() - done);
-    logits.resize(count * vocab);
-    engine.ReadLogits(static_cast<int64_t>(done), static_cast<int64_t>(count), logits.data());
-    options.on_logits(logits, targets.subspan(done, count));
-  }
-}
-
 void ScoreWindow(Engine& engine, std::span<const int32_t> window, const PerplexityOptions& options, Sums& sums) {
   // The last token is only ever predicted, but configurations with whole-window scopes see it, as published.
   const std::unique_ptr<Sequence> sequence = engine.NewSequence(static_cast<int64_t>(window.size()));
@@ -65,7 +52,10 @@ void ScoreWindow(Engine& engine, std::span<const int32_t> window, const Perplexi
     engine.Step({&item, 1});
     if (rows == 0) break;
     for (size_t i = 0; i < rows; ++i) sums.Add(-engine.LogProb(static_cast<int64_t>(i)).logprob);
-    if (options.on_logits) ForwardLogits(engine, targets, options);
+    if (!options.on_logits) continue;
+    engine.ForLogits(0, static_cast<int64_t>(rows), [&](const TensorView& block, int64_t offset) {
+      options.on_logits(block, targets.subspan(static_cast<size_t>(offset), static_cast<size_t>(block.dim(0))));
+    });
   }
 }
 

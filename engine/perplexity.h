@@ -24,8 +24,9 @@ struct PerplexityOptions {
   int64_t max_windows = 0;  // 0 = all
   std::function<void(std::span<const int32_t> window)> on_begin = {};  // before it runs
   std::function<void(const PerplexityResult& so_far, int64_t total_windows)> on_window;
-  // Logits of predictions, in order: F32 [targets.size(), vocab_size]; row i predicts targets[i].
-  std::function<void(std::span<const float> logits, std::span<const int32_t> targets)> on_logits;
+  // Logits of predictions, in order and where they are: F32 [targets.size(), vocab_size] on a device of the engine's
+  // backend; row i predicts targets[i]. They hold until it returns.
+  std::function<void(const TensorView& logits, std::span<const int32_t> targets)> on_logits;
 };
 
 // Cuts `ids` (the tokenized text, BOS first where the model has one) into windows of ctx tokens without overlap, drops

@@ -75,7 +75,8 @@ class Backend {
   virtual std::vector<DeviceLink> links() const = 0;
   virtual std::string collectives() const = 0;
 
-  // Memory. Allocate zero-fills. Copies need dense views of equal byte size; CopyToHost waits for the device.
+  // Memory. Allocate zero-fills. Copies need dense views of equal byte size, of Copy also in memory of AllocateShared;
+  // CopyToHost waits for the device.
   virtual Buffer Allocate(Device device, int64_t bytes) = 0;
   // What a buffer of so many bytes takes of its device.
   virtual int64_t AllocatedBytes(int64_t bytes) const { return bytes; }

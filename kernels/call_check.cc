@@ -253,6 +253,23 @@ void CheckArgmax(const TensorView& logits, const TensorView& ids) {
   RequireView(site, "ids", ids, logits.device, DType::kI32, {logits.dim(0)});
 }
 
+void CheckCompareLogits(const CompareLogitsCall& call) {
+  const Device device = call.device();
+  RequireView(call.site, "logits", call.logits, device, DType::kF32, {kAnySize, kAnySize});
+  const int64_t rows = call.logits.dim(0), vocab_size = call.logits.dim(1);
+  if (vocab_size < 1) Reject(call.site, "logits have no columns");
+  RequireView(call.site, "base", call.base, device, DType::kF32, {rows, vocab_size});
+  RequireView(call.site, "targets", call.targets, device, DType::kI32, {rows});
+  RequireView(call.site, "out", call.out, device, DType::kU8, {rows, int64_t{sizeof(LogitComparison)}});
+  RequireDense(call.site, call.out);
+  if (reinterpret_cast<uintptr_t>(call.out.data) % alignof(LogitComparison) != 0) {
+    Reject(call.site, "out is not aligned to " + std::to_string(alignof(LogitComparison)) + " bytes");
+  }
+  for (const TensorView* operand : {&call.logits, &call.base, &call.targets}) {
+    RequireDisjoint(call.site, call.out, *operand);
+  }
+}
+
 void CheckLogitRows(const OpSite& site, const LogitRows& logits, const LogitQueryBuffer& buffer, int64_t vocab_size,
                     const QueryRange& range, int64_t limit) {
   RequireView(site, "logits", logits.view, buffer.device(), DType::kF32, {kAnySize, vocab_size});

@@ -65,6 +65,9 @@ void CheckSelectRows(const Pass& pass, int64_t tokens, int64_t output_rows, cons
 
 void CheckArgmax(const TensorView& logits, const TensorView& ids);
 
+// Everything that CompareLogitsCall requires, on the device of its logits.
+void CheckCompareLogits(const CompareLogitsCall& call);
+
 // Logits of `vocab_size` columns on the buffer's device, and a range within [0, limit).
 void CheckLogitRows(const OpSite& site, const LogitRows& logits, const LogitQueryBuffer& buffer, int64_t vocab_size,
                     const QueryRange& range, int64_t limit);

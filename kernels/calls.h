@@ -10,6 +10,7 @@
 #include "kernels/base/tensor_view.h"
 #include "kernels/dilated.h"
 #include "kernels/handles.h"
+#include "kernels/logit_comparison.h"
 
 namespace stoch {
 
@@ -153,6 +154,26 @@ struct CombineExpertsCall {
   TensorView out;
 };
 
+// ------------------------------------------------------------------------------------------------- evaluation ----
+
+// How far rows of logits are from those of a base run: the KL divergence of each, and what both say of a target token.
+// Shapes:   logits, base F32 [rows, vocab_size]; targets I32 [rows], ids of the vocabulary; out U8 [rows,
+//           sizeof(LogitComparison)], one LogitComparison a row (logit_comparison.h). Targets and out are dense; all may
+//           be memory of AllocateShared.
+// Requires: dense rows of logits and base (any row stride); out aligned as a LogitComparison, and apart from the others.
+//           Targets are the caller's to check: of one outside of the vocabulary both log-probabilities are NaN.
+// Bits:     log-probabilities are those of Backend::LogProbs: (logit - m) - Log(s) in double, m the largest logit, s the
+//           sum of Exp(logit - m) in kRowLanes order; kld is the sum of DivergenceTerm in double, in kRowLanes order.
+//           NaN is kComparisonNan.
+struct CompareLogitsCall {
+  OpSite site;
+  Device device() const { return logits.device; }
+  TensorView logits;
+  TensorView base;
+  TensorView targets;
+  TensorView out;
+};
+
 // How data of an AllGather travels: the backend's choice, or what a check asks for (InvalidInput if that is not
 // there).
 enum class AllGatherRoute : uint8_t { kAuto, kDirect, kNccl };
@@ -182,6 +203,7 @@ struct AllGatherCall {
   OP(NormHeads)               \
   OP(Route)                   \
   OP(ExpertLinear)            \
-  OP(CombineExperts)
+  OP(CombineExperts)          \
+  OP(CompareLogits)
 
 }  // namespace stoch

@@ -166,25 +166,33 @@ ProfileResult ProfileModel(Engine& exact, Engine& configured, const ModelFiles& 
   OperandCapture configured_operands(with_head, &cost.lengths());
   Comparison comparison(configured, files, !options.propagated, options.heads);
   Observation observation(configured.backend());
-  KlStatistics divergence;
-  std::vector<float> base;  // exact logits of a window, and how many rows of them were compared
-  size_t compared = 0;
+  Backend& backend = configured.backend();
+  const int64_t vocab_size = configured.config().vocab_size;
+  KlComparison divergence(backend, vocab_size);
+  Buffer base;  // exact logits of a window, and how many rows of them are there and were compared
+  int64_t base_rows = 0, compared = 0;
+  const auto base_part = [&](int64_t first, const TensorView& logits) {
+    if (base.data() == nullptr) base = backend.Allocate(logits.device, ProfileBaseRows(options) * vocab_size * 4);
+    const TensorView all = MakeView(base.data(), DType::kF32, logits.device, ProfileBaseRows(options), vocab_size);
+    return Slice(all, 0, first, logits.dim(0));
+  };
   WindowOperands of_exact;
   ProfileResult result;
 
   PerplexityOptions of_base;
   of_base.ctx = options.ctx;
   of_base.max_windows = 1;
-  of_base.on_logits = [&](std::span<const float> logits, std::span<const int32_t>) {
+  of_base.on_logits = [&](const TensorView& logits, std::span<const int32_t>) {
     exact_operands.OnLogitsRead();
-    base.insert(base.end(), logits.begin(), logits.end());
+    backend.Copy(base_part(base_rows, logits), logits);
+    base_rows += logits.dim(0);
   };
   PerplexityOptions windows;
   windows.ctx = options.ctx;
   windows.max_windows = options.max_windows;
   windows.on_begin = [&](std::span<const int32_t> window) {
     if (options.on_progress) options.on_progress(result.perplexity.windows, options.max_windows);
-    base.clear();
+    base_rows = 0;
     compared = 0;
     observation.Show(&exact_operands);
     EvaluatePerplexity(exact, window, of_base);
@@ -193,10 +201,10 @@ ProfileResult ProfileModel(Engine& exact, Engine& configured, const ModelFiles& 
     if (!options.propagated) comparison.Add(of_exact, of_exact);
     observation.Show(&configured_operands);
   };
-  windows.on_logits = [&](std::span<const float> logits, std::span<const int32_t> targets) {
+  windows.on_logits = [&](const TensorView& logits, std::span<const int32_t> targets) {
     configured_operands.OnLogitsRead();
-    divergence.Add(std::span(base).subspan(compared, logits.size()), logits, targets);
-    compared += logits.size();
+    divergence.Add(base_part(compared, logits), logits, targets);
+    compared += logits.dim(0);
   };
   windows.on_window = [&](const PerplexityResult& so_far, int64_t) {
     observation.Show(nullptr);

@@ -56,6 +56,9 @@ nlohmann::ordered_json ProfileRowJson(const ProfileRow& row);
 // What is wrong before anything is loaded. Errors: InvalidInput: experts, windows that are none or too many.
 void CheckProfile(const DecoderConfig& config, size_t tokens, const ProfileOptions& options);
 
+// Rows of exact logits that a profile keeps on the device: EngineOptions::base_rows of its configured engine.
+inline int64_t ProfileBaseRows(const ProfileOptions& options) { return options.ctx - 1; }
+
 // Profiles the configuration of `configured` over the windows of `ids`.
 // Requires: both engines are of the model `files`, on one backend and device, with a context of at least ctx; `exact`
 //           is in fp32, `configured` in SC. The backend is observed by nobody.

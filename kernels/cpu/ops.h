@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ops of kernels/calls.h on the CPU: one function each, in the file of its kind (linear.cc, attention.cc, heads.cc,
-// experts.cc).
+// experts.cc, compare_logits.cc).
 #pragma once
 
 #include "kernels/calls.h"

@@ -112,8 +112,8 @@ void CudaBackend::Copy(const TensorView& to, const TensorView& from) {
   CheckCopy(to, from);
   if (to.device == from.device) {
     DeviceGuard guard(to.device);
-    STOCH_CUDA(
-        cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.bytes()), cudaMemcpyDeviceToDevice, target.stream));
+    // Either may be memory of AllocateShared.
+    STOCH_CUDA(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.bytes()), cudaMemcpyDefault, target.stream));
     return;
   }
   // The copy is an op of both devices: the source's stream runs it once the target is ready to be written, and the

@@ -19,15 +19,16 @@ namespace stoch {
 inline constexpr int kDotLanes = 16;
 
 // Row reductions (sum of squares of RMSNorm: lane = fma(x, x, lane); sum of exponentials of softmax and
-// log-softmax: lane = lane + e): one GPU block of 256 threads, a lane each.
+// log-softmax, and in double a KL divergence: lane = lane + e): one GPU block of 256 threads, a lane each.
 inline constexpr int kRowLanes = 256;
 
 // Turns -0 into +0 and leaves everything else: the last step of every fold.
 STOCH_HD float PlusZero(float total) { return total + 0.0f; }
+STOCH_HD double PlusZero(double total) { return total + 0.0; }
 
 // Folds lanes[0..Lanes) by halves and returns the total. Destroys the array.
-template <int Lanes>
-STOCH_HD float FoldLanes(float* lanes) {
+template <int Lanes, typename T>
+STOCH_HD T FoldLanes(T* lanes) {
   static_assert((Lanes & (Lanes - 1)) == 0);
   for (int s = Lanes / 2; s > 0; s /= 2) {
     for (int j = 0; j < s; ++j) lanes[j] = lanes[j] + lanes[j + s];

@@ -308,10 +308,12 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   const int64_t scratch = ScratchBytes(config, precision, sc, shape, backend, shard, true);
   const int64_t queries =
       index == 0 ? shape.lanes * backend.AllocatedBytes(backend.LogitQueryBytes(LogitQueryLimitsOf(config, shape))) : 0;
+  // Rows that logits are compared with.
+  const int64_t base = index == 0 ? backend.AllocatedBytes(shape.base_rows * config.vocab_size * 4) : 0;
   const int64_t ring = backend.AllocatedBytes(RingBytes(config, precision, sc, shape, backend, shard));
-  plan.rest.workspace = workspace.total() + queries + scratch + ring;
+  plan.rest.workspace = workspace.total() + queries + base + scratch + ring;
   plan.head_workspace =
-      workspace.head() + queries + scratch - ScratchBytes(config, precision, sc, shape, backend, shard, false);
+      workspace.head() + queries + base + scratch - ScratchBytes(config, precision, sc, shape, backend, shard, false);
   plan.rest.runtime = backend.info(backend.devices()[std::min(index, backend.devices().size() - 1)]).runtime_bytes;
   plan.total = plan.rest;
   for (const MemoryBytes& layer : plan.layers) plan.total += layer;

@@ -14,6 +14,7 @@ struct PassShape {
   int64_t max_logit_rows = 0;  // rows of logits held at once
   int64_t lanes = 1;           // passes in flight at once
   int64_t max_sequences = 1;   // sequences of one pass
+  int64_t base_rows = 0;       // rows of base logits next to them, which the caller of CompareLogits allocates
 };
 
 inline constexpr int kKvPageTokens = 64;

@@ -343,8 +343,10 @@ TEST_P(GenerateTest, PerplexityIsTheMeanOverWindows) {
   std::vector<float> logits;
   std::vector<int32_t> targets;
   int windows = 0;
-  options.on_logits = [&](std::span<const float> rows, std::span<const int32_t> predicted) {
-    logits.insert(logits.end(), rows.begin(), rows.end());
+  options.on_logits = [&](const TensorView& rows, std::span<const int32_t> predicted) {
+    const size_t before = logits.size();
+    logits.resize(before + static_cast<size_t>(rows.numel()));
+    backend->CopyToHost(logits.data() + before, rows);
     targets.insert(targets.end(), predicted.begin(), predicted.end());
   };
   options.on_window = [&](const PerplexityResult& so_far, int64_t total) {

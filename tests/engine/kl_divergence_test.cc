@@ -5,10 +5,15 @@
 
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <span>
 #include <vector>
 
+#include "engine/logprobs.h"
 #include "kernels/base/error.h"
+#include "tests/kernels/device_tensor.h"
+#include "tests/support/backends_under_test.h"
+#include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch {
@@ -18,11 +23,18 @@ namespace {
 const std::vector<float> kBase = {0.0f, 0.0f, std::log(3.0f), 0.0f};
 const std::vector<float> kOther = {std::log(3.0f), 0.0f, std::log(3.0f), 0.0f};
 const std::vector<int32_t> kTargets = {0, 1};
+constexpr double kRecordedKld = 0x1.1c819cbfe7a8fp+2;  // 4.445
 
-TEST(KlStatistics, MatchesHandComputedDivergence) {
-  KlStatistics statistics;
-  statistics.Add(kBase, kOther, kTargets);
-  const KlSummary summary = statistics.Summary();
+using test::DeviceTensor;
+
+class KlComparisonTest : public testing::TestWithParam<test::BackendUnderTest> {};
+
+TEST_P(KlComparisonTest, MatchesHandComputedDivergence) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const DeviceTensor base(*backend, {2, 2}, kBase), other(*backend, {2, 2}, kOther);
+  KlComparison comparison(*backend, 2);
+  comparison.Add(base.view(), other.view(), kTargets);
+  const KlSummary summary = comparison.Summary();
   // Row 0: p_base = (1/2, 1/2), p = (3/4, 1/4). Row 1: equal.
   const double kld = 0.5 * std::log(0.5 / 0.75) + 0.5 * std::log(0.5 / 0.25);
   EXPECT_EQ(summary.rows, 2);
@@ -39,34 +51,72 @@ TEST(KlStatistics, MatchesHandComputedDivergence) {
   EXPECT_NEAR(summary.correlation, 1, 1e-9);
 }
 
-// Rows that threads share add up to the bits of rows that come alone.
-TEST(KlStatistics, RowsTogetherAreRowsAlone) {
-  constexpr size_t kRows = 53;
-  constexpr size_t kVocab = 301;
+// Rows from a file, more than the device keeps at once, in one call or one by one, are rows that lie there: to the bit,
+// on every backend, and that of a host that sums nothing but answers.
+TEST_P(KlComparisonTest, RowsOfAFileAreRowsThatLieThere) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  constexpr int64_t kVocab = 301;
+  const int64_t rows = 2 * KlUploadRows(kVocab) + 53;
+  ASSERT_EQ(KlUploadRows(kVocab), 1024);
   std::vector<float> base, ours;
   std::vector<int32_t> targets;
-  for (size_t i = 0; i < kRows * kVocab; ++i) {
+  for (int64_t i = 0; i < rows * kVocab; ++i) {
     base.push_back(static_cast<float>((i * 7919 + 13) % 1009) / 100.0f);
     ours.push_back(static_cast<float>((i * 6101 + 29) % 997) / 90.0f);
   }
-  KlStatistics together, alone;
-  for (size_t i = 0; i < kRows; ++i) {
-    targets.push_back(static_cast<int32_t>(i * 5 % kVocab));
-    alone.Add(std::span(base).subspan(i * kVocab, kVocab), std::span(ours).subspan(i * kVocab, kVocab),
-              std::span(targets).subspan(i, 1));
+  for (int64_t i = 0; i < rows; ++i) targets.push_back(static_cast<int32_t>(i * 5 % kVocab));
+  const test::TempDir folder;
+  KlBaseWriter writer(folder / "base", kVocab);
+  const DeviceTensor on_device(*backend, {rows, kVocab}, ours), lying(*backend, {rows, kVocab}, base);
+  writer.Add(*backend, lying.view(), targets);
+  writer.Close();
+
+  const auto bits = [](const KlSummary& of) {
+    std::vector<double> values = of.kld_percentiles;
+    values.insert(values.end(), of.dp_percentiles.begin(), of.dp_percentiles.end());
+    for (const MeanError& one : {of.nll, of.nll_base, of.kld, of.dp, of.same_top}) {
+      values.insert(values.end(), {one.mean, one.error});
+    }
+    return values;
+  };
+  KlComparison there(*backend, kVocab), from_file(*backend, kVocab), alone(*backend, kVocab);
+  there.Add(lying.view(), on_device.view(), targets);
+  KlBaseReader reader(folder / "base", kVocab), again(folder / "base", kVocab);
+  from_file.Add(reader, on_device.view(), targets);
+  for (int64_t i = 0; i < rows; ++i) {
+    alone.Add(again, Slice(on_device.view(), 0, i, 1), std::span(targets).subspan(static_cast<size_t>(i), 1));
   }
-  together.Add(base, ours, targets);
-  const KlSummary a = together.Summary();
-  const KlSummary b = alone.Summary();
-  EXPECT_EQ(a.rows, static_cast<int64_t>(kRows));
-  EXPECT_GT(a.kld.mean, 0);
-  EXPECT_EQ(a.kld.mean, b.kld.mean);
-  EXPECT_EQ(a.kld_percentiles, b.kld_percentiles);
-  EXPECT_EQ(a.dp_percentiles, b.dp_percentiles);
-  EXPECT_EQ(a.nll.mean, b.nll.mean);
-  EXPECT_EQ(a.nll_base.mean, b.nll_base.mean);
-  EXPECT_EQ(a.same_top.mean, b.same_top.mean);
+  const KlSummary summary = there.Summary();
+  EXPECT_EQ(summary.rows, rows);
+  EXPECT_EQ(bits(from_file.Summary()), bits(summary));
+  EXPECT_EQ(bits(alone.Summary()), bits(summary));
+
+  // Log-probabilities are those of the host's rows.
+  double nll = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const std::span<const float> row = std::span(ours).subspan(i * kVocab, kVocab);
+    nll -= ComputeLogSum(row).LogProb(row[static_cast<size_t>(targets[i])]);
+  }
+  EXPECT_EQ(summary.nll.mean, nll / static_cast<double>(rows));
+  // Recorded of this definition: every backend and build.
+  EXPECT_EQ(summary.kld.mean, kRecordedKld);
 }
+
+TEST_P(KlComparisonTest, NamesAPredictionThatIsNotFinite) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  std::vector<float> bad = kBase;
+  bad[3] = std::numeric_limits<float>::quiet_NaN();
+  const DeviceTensor base(*backend, {2, 2}, kBase), broken(*backend, {2, 2}, bad);
+  KlComparison comparison(*backend, 2);
+  comparison.Add(base.view(), base.view(), kTargets);
+  test::ExpectInvalid([&] { comparison.Add(broken.view(), base.view(), kTargets); }, {"prediction 3", "base logits"});
+  KlComparison other(*backend, 2);
+  test::ExpectInvalid([&] { other.Add(base.view(), broken.view(), kTargets); }, {"prediction 1: its logits"});
+  test::ExpectInvalid([&] { other.Add(base.view(), base.view(), std::vector<int32_t>{0, 2}); }, {"token id 2"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, KlComparisonTest, testing::ValuesIn(test::BackendsUnderTest()),
+                         [](const auto& backend) { return backend.param.Name(); });
 
 TEST(KlBaseFile, GivesBackWhatWasWritten) {
   const test::TempDir folder;

@@ -370,6 +370,11 @@ TEST_P(CpuSimd, RowOperations) {
     EXPECT_EQ(FloatToBits(simd_->exp_sum(x.data(), n, 11.5f, nullptr)), FloatToBits(sum));
     ASSERT_TRUE(SameBytes(expected, actual));
 
+    const LogSum base_of{31.5, 4.75}, of{28.25, 5.125};
+    EXPECT_EQ(DoubleToBits(simd_->divergence(x.data(), base_of, x2.data(), of, n)),
+              DoubleToBits(reference_.divergence(x.data(), base_of, x2.data(), of, n)))
+        << n;
+
     reference_.silu_mul(x.data(), x2.data(), n, expected.data());
     simd_->silu_mul(x.data(), x2.data(), n, actual.data());
     ASSERT_TRUE(SameBytes(expected, actual));
@@ -390,6 +395,24 @@ TEST_P(CpuSimd, ExpOverItsWholeRange) {
   reference_.exp_sum(x.data(), static_cast<int64_t>(x.size()), 0.0f, expected.data());
   simd_->exp_sum(x.data(), static_cast<int64_t>(x.size()), 0.0f, actual.data());
   EXPECT_TRUE(SameBytes(expected, actual));
+}
+
+// Log-probabilities where p rounds to 0 or is none, and the edges of that.
+TEST_P(CpuSimd, DivergenceOverItsWholeRange) {
+  std::vector<float> x;
+  for (float value = -760.0f; value <= 0.0f; value += 0.0713f) x.push_back(value);
+  for (const float edge : {-700.0f, -699.99994f, -700.00006f, 0.0f, -0.0f, -1e-30f, -1e30f, -3e38f}) x.push_back(edge);
+  const std::vector<float> own = RandomFloats(random_, static_cast<int64_t>(x.size()), 100.0f);
+  for (size_t first = 0; first + 300 < x.size(); first += 77) {
+    for (const int64_t n : {1, 3, 8, 300}) {
+      EXPECT_EQ(DoubleToBits(simd_->divergence(x.data() + first, {}, own.data() + first, {}, n)),
+                DoubleToBits(reference_.divergence(x.data() + first, {}, own.data() + first, {}, n)))
+          << first << ", " << n;
+    }
+  }
+  const auto all = static_cast<int64_t>(x.size());
+  EXPECT_EQ(DoubleToBits(simd_->divergence(x.data(), {}, own.data(), {}, all)),
+            DoubleToBits(reference_.divergence(x.data(), {}, own.data(), {}, all)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, CpuSimd, testing::Values("avx2", "avx512bw", "avx512vbmi", "neon"),

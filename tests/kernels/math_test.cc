@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 
+#include "kernels/math/divergence.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/half.h"
 #include "kernels/math/quantize.h"
@@ -64,6 +65,24 @@ TEST(Silu, IsXTimesSigmoid) {
   }
   EXPECT_EQ(Silu(-200.0f), -0.0f);
   EXPECT_EQ(Silu(200.0f), 200.0f);
+}
+
+// p_base * ln(p_base / p), and nothing of what p_base is too small for.
+TEST(DivergenceTerm, RelativeErrorBelow1e13) {
+  BitsHash hash;
+  for (double base = -700.0; base <= 0.0; base += 0.0173) {
+    const double own = base * 0.75 - 0.375;
+    const double term = DivergenceTerm(base, own);
+    hash.Add(term);
+    const long double exact =
+        std::exp(static_cast<long double>(base)) * (static_cast<long double>(base) - static_cast<long double>(own));
+    ASSERT_LE(std::fabs(static_cast<long double>(term) - exact), std::fabs(exact) * 1e-13L) << base;
+  }
+  EXPECT_EQ(hash.value(), 0xbdf6957493345b33u) << std::hex << hash.value();
+  EXPECT_EQ(DivergenceTerm(-700.1, -3.0), 0.0);
+  EXPECT_EQ(DivergenceTerm(-1e38, -3.0), 0.0);
+  EXPECT_EQ(DivergenceTerm(-2.0, -2.0), 0.0);
+  EXPECT_EQ((LogSum{3.0, 0.5}).LogProb(2.0f), -1.5);
 }
 
 TEST(Log, RelativeErrorBelow1e14) {

@@ -54,5 +54,21 @@ TEST(MemoryPlan, ScratchHoldsTheOpsOfExperts) {
   EXPECT_EQ(bytes, backend.AllocatedBytes(10 * 768 * 800));  // the largest
 }
 
+TEST(MemoryPlan, CountsRowsOfBaseLogits) {
+  const auto backend = OpenBackend("cpu", {}, nullptr);
+  const ModelFiles files = OpenModelFiles("random:llama-3.2-1b");
+  PassShape shape;
+  shape.context = 64;
+  shape.kv_tokens = 64;
+  shape.max_rows = 64;
+  shape.max_logit_rows = 64;
+  const MemoryPlan without = PlanMemory(files, Precision::kFp32, {}, shape, *backend);
+  shape.base_rows = 3;
+  const MemoryPlan with = PlanMemory(files, Precision::kFp32, {}, shape, *backend);
+  const int64_t bytes = 3 * files.config.vocab_size * 4;
+  EXPECT_EQ(with.total.total() - without.total.total(), bytes);
+  EXPECT_EQ(with.head_workspace - without.head_workspace, bytes);  // they are where the logits are
+}
+
 }  // namespace
 }  // namespace stoch

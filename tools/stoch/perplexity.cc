@@ -81,6 +81,7 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   engine_options.context = options.model.context > 0 ? options.model.context : ctx;
   // A whole window in one pass where that fits: large passes are the fast ones.
   engine_options.max_pass_rows = std::max(engine_options.max_pass_rows, std::min(ctx, kDefaultCtx));
+  if (!options.kl.empty()) engine_options.base_rows = KlUploadRows(files.config.vocab_size);
   const std::unique_ptr<Engine> engine =
       OpenEngine(shared.backend, std::move(files), engine_options, options.device, options.output);
 
@@ -99,22 +100,19 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   };
   std::optional<KlBaseWriter> writer;
   std::optional<KlBaseReader> reader;
-  KlStatistics statistics;
-  std::vector<float> base;
+  KlComparison comparison(*shared.backend, engine->config().vocab_size);
   if (!options.kl_base.empty()) {
     // Once the text is known to have a window: a file that is there is not emptied for nothing.
     evaluation.on_begin = [&](std::span<const int32_t>) {
       if (!writer) writer.emplace(options.kl_base, engine->config().vocab_size);
     };
-    evaluation.on_logits = [&](std::span<const float> logits, std::span<const int32_t> targets) {
-      writer->Add(logits, targets);
+    evaluation.on_logits = [&](const TensorView& logits, std::span<const int32_t> targets) {
+      writer->Add(*shared.backend, logits, targets);
     };
   } else if (!options.kl.empty()) {
     reader.emplace(options.kl, engine->config().vocab_size);
-    evaluation.on_logits = [&](std::span<const float> logits, std::span<const int32_t> targets) {
-      base.resize(logits.size());
-      reader->Read(targets, base);
-      statistics.Add(base, logits, targets);
+    evaluation.on_logits = [&](const TensorView& logits, std::span<const int32_t> targets) {
+      comparison.Add(*reader, logits, targets);
     };
   }
   try {
@@ -124,7 +122,7 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   }
   bar.Clear();
   if (writer) writer->Close();
-  if (reader && row.result.predictions > 1) row.kl = statistics.Summary();
+  if (reader && row.result.predictions > 1) row.kl = comparison.Summary();
   if (collector == nullptr) return row;
   row.cost = collector->Cost();
   FinishTrace(shared.trace.get(), *collector, *engine, OpenModelFiles(options.model.model), shared.text, VersionLine());

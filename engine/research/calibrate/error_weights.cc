@@ -162,22 +162,19 @@ std::map<std::string, double> MeasureDivergences(const LengthCalibration& calibr
     KlBaseWriter writer(base, config.vocab_size);
     EngineOptions exact;
     exact.precision = Precision::kFp32;
-    Evaluate(calibration, backend, model, ids, exact,
-             [&](std::span<const float> logits, std::span<const int32_t> targets) { writer.Add(logits, targets); });
+    Evaluate(calibration, backend, model, ids, exact, [&](const TensorView& logits, std::span<const int32_t> targets) {
+      writer.Add(*backend, logits, targets);
+    });
     writer.Close();
   }
-  std::vector<float> exact_logits;
   return OfEveryBucket(calibration, config.num_hidden_layers, length, [&](const EngineOptions& options) {
     if (options.precision == Precision::kFp32) return 0.0;
     KlBaseReader reader(base, config.vocab_size);
-    KlStatistics statistics;
-    Evaluate(calibration, backend, model, ids, options,
-             [&](std::span<const float> logits, std::span<const int32_t> targets) {
-               exact_logits.resize(logits.size());
-               reader.Read(targets, exact_logits);
-               statistics.Add(exact_logits, logits, targets);
-             });
-    return statistics.Summary().kld.mean;
+    KlComparison comparison(*backend, config.vocab_size);
+    Evaluate(
+        calibration, backend, model, ids, options,
+        [&](const TensorView& logits, std::span<const int32_t> targets) { comparison.Add(reader, logits, targets); });
+    return comparison.Summary().kld.mean;
   });
 }
 

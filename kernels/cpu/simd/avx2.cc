@@ -81,6 +81,42 @@ float ExpSum(const float* x, int64_t n, float shift, float* e) {
   return FoldRow(lanes);
 }
 
+// DivergenceTerm of kernels/math/divergence.h, step by step.
+__attribute__((always_inline)) inline __m256d DivergenceTerm4(__m256d base, __m256d own) {
+  const __m256d n = _mm256_round_pd(_mm256_mul_pd(base, _mm256_set1_pd(1.4426950408889634)),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m256d r = _mm256_fmadd_pd(n, _mm256_set1_pd(-6.93147180369123816490e-01), base);
+  r = _mm256_fmadd_pd(n, _mm256_set1_pd(-1.90821492927058770002e-10), r);
+  const __m256d one = _mm256_set1_pd(1.0);
+  __m256d p = one;
+  for (int i = 16; i >= 1; --i) p = _mm256_fmadd_pd(p, _mm256_div_pd(r, _mm256_set1_pd(i)), one);
+  const __m256i e = _mm256_add_epi64(_mm256_cvtepi32_epi64(_mm256_cvtpd_epi32(n)), _mm256_set1_epi64x(1023));
+  p = _mm256_mul_pd(p, _mm256_castsi256_pd(_mm256_slli_epi64(e, 52)));
+  p = _mm256_andnot_pd(_mm256_cmp_pd(base, _mm256_set1_pd(-700.0), _CMP_LT_OQ), p);
+  return _mm256_mul_pd(p, _mm256_sub_pd(base, own));
+}
+
+// LogSum::LogProb.
+__attribute__((always_inline)) inline __m256d LogProb4(const float* x, const LogSum& of) {
+  return _mm256_sub_pd(_mm256_sub_pd(_mm256_cvtps_pd(_mm_loadu_ps(x)), _mm256_set1_pd(of.max)),
+                       _mm256_set1_pd(of.log_sum));
+}
+
+double Divergence(const float* base, const LogSum& base_of, const float* x, const LogSum& of, int64_t n) {
+  alignas(32) double lanes[kRowLanes] = {};
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    double* lane = lanes + i % kRowLanes;
+    const __m256d term = DivergenceTerm4(LogProb4(base + i, base_of), LogProb4(x + i, of));
+    _mm256_store_pd(lane, _mm256_add_pd(_mm256_load_pd(lane), term));
+  }
+  for (; i < n; ++i) {
+    double& lane = lanes[i % kRowLanes];
+    lane = lane + DivergenceTerm(base_of.LogProb(base[i]), of.LogProb(x[i]));
+  }
+  return FoldLanes<kRowLanes>(lanes);
+}
+
 void SiluMul(const float* x, const float* x2, int64_t n, float* out) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   int64_t i = 0;
@@ -122,9 +158,10 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }  // namespace avx2
 
 const Simd& Avx2Simd() {
-  static constexpr Simd kSimd = {"avx2",        avx2::ScBlock,     avx2::ScDequantize, avx2::MaxAbsBits, avx2::Quantize,
-                                 avx2::DotRows, avx2::WeightedSum, avx2::SumSquares,   avx2::ExpSum,     avx2::SiluMul,
-                                 avx2::Load,    avx2::Random,      &avx2::kPanel};
+  static constexpr Simd kSimd = {"avx2",         avx2::ScBlock,    avx2::ScDequantize, avx2::MaxAbsBits,
+                                 avx2::Quantize, avx2::DotRows,    avx2::WeightedSum,  avx2::SumSquares,
+                                 avx2::ExpSum,   avx2::Divergence, avx2::SiluMul,      avx2::Load,
+                                 avx2::Random,   &avx2::kPanel};
   return kSimd;
 }
 

@@ -79,6 +79,39 @@ float ExpSum(const float* x, int64_t n, float shift, float* e) {
   return FoldRow(lanes);
 }
 
+// DivergenceTerm of kernels/math/divergence.h, step by step.
+__attribute__((always_inline)) inline __m512d DivergenceTerm8(__m512d base, __m512d own) {
+  const __m512d n = _mm512_roundscale_pd(_mm512_mul_pd(base, _mm512_set1_pd(1.4426950408889634)),
+                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512d r = _mm512_fmadd_pd(n, _mm512_set1_pd(-6.93147180369123816490e-01), base);
+  r = _mm512_fmadd_pd(n, _mm512_set1_pd(-1.90821492927058770002e-10), r);
+  const __m512d one = _mm512_set1_pd(1.0);
+  __m512d p = one;
+  for (int i = 16; i >= 1; --i) p = _mm512_fmadd_pd(p, _mm512_div_pd(r, _mm512_set1_pd(i)), one);
+  const __m512i e = _mm512_add_epi64(_mm512_cvtpd_epi64(n), _mm512_set1_epi64(1023));
+  p = _mm512_mul_pd(p, _mm512_castsi512_pd(_mm512_slli_epi64(e, 52)));
+  p = _mm512_mask_mov_pd(p, _mm512_cmp_pd_mask(base, _mm512_set1_pd(-700.0), _CMP_LT_OQ), _mm512_setzero_pd());
+  return _mm512_mul_pd(p, _mm512_sub_pd(base, own));
+}
+
+// LogSum::LogProb.
+__attribute__((always_inline)) inline __m512d LogProb8(__mmask8 mask, const float* x, const LogSum& of) {
+  const __m512d values = _mm512_cvtps_pd(_mm256_maskz_loadu_ps(mask, x));
+  return _mm512_sub_pd(_mm512_sub_pd(values, _mm512_set1_pd(of.max)), _mm512_set1_pd(of.log_sum));
+}
+
+double Divergence(const float* base, const LogSum& base_of, const float* x, const LogSum& of, int64_t n) {
+  alignas(64) double lanes[kRowLanes] = {};
+  for (int64_t i = 0; i < n; i += 8) {
+    const auto mask = static_cast<__mmask8>(LaneMask(n - i));
+    double* lane = lanes + i % kRowLanes;
+    const __m512d term = DivergenceTerm8(LogProb8(mask, base + i, base_of), LogProb8(mask, x + i, of));
+    const __m512d sum = _mm512_load_pd(lane);
+    _mm512_store_pd(lane, _mm512_mask_add_pd(sum, mask, sum, term));
+  }
+  return FoldLanes<kRowLanes>(lanes);
+}
+
 void SiluMul(const float* x, const float* x2, int64_t n, float* out) {
   const __m512 sign = _mm512_castsi512_ps(_mm512_set1_epi32(INT32_MIN));
   for (int64_t i = 0; i < n; i += 16) {
@@ -142,18 +175,18 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }  // namespace avx512
 
 const Simd& Avx512BwSimd() {
-  static constexpr Simd kSimd = {"avx512bw",       avx512::ScBlockBw, avx512::ScDequantize, avx512::MaxAbsBits,
-                                 avx512::Quantize, avx512::DotRows,   avx512::WeightedSum,  avx512::SumSquares,
-                                 avx512::ExpSum,   avx512::SiluMul,   avx512::Load,         avx512::Random,
-                                 &avx512::kPanelBw};
+  static constexpr Simd kSimd = {"avx512bw",       avx512::ScBlockBw,  avx512::ScDequantize, avx512::MaxAbsBits,
+                                 avx512::Quantize, avx512::DotRows,    avx512::WeightedSum,  avx512::SumSquares,
+                                 avx512::ExpSum,   avx512::Divergence, avx512::SiluMul,      avx512::Load,
+                                 avx512::Random,   &avx512::kPanelBw};
   return kSimd;
 }
 
 const Simd& Avx512VbmiSimd() {
-  static constexpr Simd kSimd = {"avx512vbmi",       avx512::ScBlockVbmi, avx512::ScDequantize, avx512::MaxAbsBits,
-                                 avx512::Quantize,   avx512::DotRows,     avx512::WeightedSum,  avx512::SumSquares,
-                                 avx512::ExpSum,     avx512::SiluMul,     avx512::Load,         avx512::Random,
-                                 &avx512::kPanelVbmi};
+  static constexpr Simd kSimd = {"avx512vbmi",     avx512::ScBlockVbmi, avx512::ScDequantize, avx512::MaxAbsBits,
+                                 avx512::Quantize, avx512::DotRows,     avx512::WeightedSum,  avx512::SumSquares,
+                                 avx512::ExpSum,   avx512::Divergence,  avx512::SiluMul,      avx512::Load,
+                                 avx512::Random,   &avx512::kPanelVbmi};
   return kSimd;
 }
 

@@ -86,6 +86,16 @@ float ExpSum(const float* x, int64_t n, float shift, float* e) {
   return FoldRow(lanes);
 }
 
+// NEON has two doubles in a register, so this is the scalar code.
+double Divergence(const float* base, const LogSum& base_of, const float* x, const LogSum& of, int64_t n) {
+  double lanes[kRowLanes] = {};
+  for (int64_t i = 0; i < n; ++i) {
+    double& lane = lanes[i % kRowLanes];
+    lane = lane + DivergenceTerm(base_of.LogProb(base[i]), of.LogProb(x[i]));
+  }
+  return FoldLanes<kRowLanes>(lanes);
+}
+
 void SiluMul(const float* x, const float* x2, int64_t n, float* out) {
   int64_t i = 0;
   for (; i + 4 <= n; i += 4) {
@@ -126,9 +136,10 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }  // namespace neon
 
 const Simd& NeonSimd() {
-  static constexpr Simd kSimd = {"neon",        neon::ScBlock,     neon::ScDequantize, neon::MaxAbsBits, neon::Quantize,
-                                 neon::DotRows, neon::WeightedSum, neon::SumSquares,   neon::ExpSum,     neon::SiluMul,
-                                 neon::Load,    neon::Random,      &neon::kPanel};
+  static constexpr Simd kSimd = {"neon",         neon::ScBlock,    neon::ScDequantize, neon::MaxAbsBits,
+                                 neon::Quantize, neon::DotRows,    neon::WeightedSum,  neon::SumSquares,
+                                 neon::ExpSum,   neon::Divergence, neon::SiluMul,      neon::Load,
+                                 neon::Random,   &neon::kPanel};
   return kSimd;
 }
 

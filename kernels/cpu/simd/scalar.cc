@@ -123,6 +123,15 @@ float ExpSum(const float* x, int64_t n, float shift, float* e) {
   return FoldLanes<kRowLanes>(lanes);
 }
 
+double Divergence(const float* base, const LogSum& base_of, const float* x, const LogSum& of, int64_t n) {
+  double lanes[kRowLanes] = {};
+  for (int64_t i = 0; i < n; ++i) {
+    double& lane = lanes[i % kRowLanes];
+    lane = lane + DivergenceTerm(base_of.LogProb(base[i]), of.LogProb(x[i]));
+  }
+  return FoldLanes<kRowLanes>(lanes);
+}
+
 void SiluMul(const float* x, const float* x2, int64_t n, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = Silu(x[i]) * x2[i];
 }
@@ -134,8 +143,8 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }  // namespace
 
 const Simd& ScalarSimd() {
-  static constexpr Simd kSimd = {"scalar",    ScBlock,    ScDequantize, MaxAbsBits, Quantize, DotRows,
-                                 WeightedSum, SumSquares, ExpSum,       SiluMul,    Load,     Random};
+  static constexpr Simd kSimd = {"scalar",   ScBlock, ScDequantize, MaxAbsBits, Quantize, DotRows, WeightedSum,
+                                 SumSquares, ExpSum,  Divergence,   SiluMul,    Load,     Random};
   return kSimd;
 }
 

@@ -11,6 +11,7 @@
 
 #include "kernels/base/dtype.h"
 #include "kernels/cpu/simd/sc_table.h"
+#include "kernels/math/divergence.h"
 
 namespace stoch::cpu {
 
@@ -85,6 +86,8 @@ struct Simd {
   float (*sum_squares)(const float* x, int64_t n);
   // e[i] = Exp(x[i] - shift) (e may be x, or null), and their sum in kRowLanes order.
   float (*exp_sum)(const float* x, int64_t n, float shift, float* e);
+  // The sum of DivergenceTerm(base_of.LogProb(base[i]), of.LogProb(x[i])), in double, kRowLanes order.
+  double (*divergence)(const float* base, const LogSum& base_of, const float* x, const LogSum& of, int64_t n);
   // out[i] = Silu(x[i]) * x2[i].
   void (*silu_mul)(const float* x, const float* x2, int64_t n, float* out);
 

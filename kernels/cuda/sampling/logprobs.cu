@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/sampling/lane_sum.cuh"
 #include "kernels/cuda/sampling/query_launch.cuh"
 #include "kernels/cuda/sampling/rank_cut.cuh"
 
@@ -7,47 +8,10 @@ namespace {
 
 using namespace sampling;
 
-struct SumShared {
-  float terms[kThreads];
-  float lanes[kRowLanes];  // in every block, all of the cluster's
-};
-
 struct TopShared {
   uint64_t ranks[kMaxTopLogProbs];
   int32_t count;
 };
-
-// The sum of Exp(logit - largest) in kRowLanes order. A block owns whole lanes: it computes the terms of several of
-// their elements at once, then each lane's thread adds them in order. Every thread of the cluster gets the total.
-__device__ float SumOfExps(const float* row, int32_t size, float largest, SumShared& shared) {
-  const int own_lanes = kRowLanes / Cluster::Size();
-  const int at_once = kThreads / own_lanes;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % own_lanes;
-  const int element = thread / own_lanes;
-  const int first_lane = Cluster::Rank() * own_lanes;
-  const int32_t step = kRowLanes * at_once;
-  float sum = 0.0f;
-  for (int32_t first = 0; first < size; first += step) {
-    const int32_t id = first + element * kRowLanes + first_lane + lane;
-    // +0 adds nothing to a lane, as no lane is -0.
-    shared.terms[thread] = id < size ? Exp(row[id] - largest) : 0.0f;
-    __syncthreads();
-    if (element == 0) {
-      for (int i = 0; i < at_once; ++i) sum = sum + shared.terms[i * own_lanes + lane];
-    }
-    __syncthreads();
-  }
-  if (element == 0) {
-    for (int b = 0; b < Cluster::Size(); ++b) Cluster::At(shared.lanes, b)[first_lane + lane] = sum;
-  }
-  Cluster::Sync();
-  for (int s = kRowLanes / 2; s > 0; s /= 2) {
-    if (thread < s) shared.lanes[thread] = shared.lanes[thread] + shared.lanes[thread + s];
-    __syncthreads();
-  }
-  return shared.lanes[0];
-}
 
 // Ranks of the first `top` tokens into the first block's `shared`, in order.
 __device__ void FindTop(RowScan& scan, TopShared& shared, CutShared& cut_shared, uint64_t first, uint32_t lowest,
@@ -82,7 +46,7 @@ __device__ void FindTop(RowScan& scan, TopShared& shared, CutShared& cut_shared,
 __global__ void __launch_bounds__(kThreads) LogProbsKernel(const QueryArgs args) {
   __shared__ ScanShared scan_shared;
   __shared__ CutShared cut_shared;
-  __shared__ SumShared sum_shared;
+  __shared__ LaneSumShared<float> sum_shared;
   __shared__ TopShared top_shared;
   WaitForPrevious();
   args.reporter.Begin();
@@ -101,7 +65,8 @@ __global__ void __launch_bounds__(kThreads) LogProbsKernel(const QueryArgs args)
   });
   scan.Max(extremes);
   const float largest = RankLogit(extremes[0]);
-  const double log_sum = Log(static_cast<double>(SumOfExps(logits, vocab_size, largest, sum_shared)));
+  const float sum = LaneSum(vocab_size, sum_shared, [&](int32_t id) { return Exp(logits[id] - largest); });
+  const double log_sum = Log(static_cast<double>(sum));
   const auto logprob = [&](float logit) {
     return (static_cast<double>(logit) - static_cast<double>(largest)) - log_sum;
   };

@@ -70,6 +70,7 @@ std::unique_ptr<Engine> OpenOne(const Options& options, const ArithmeticOptions&
   // A window in one pass where that may be.
   constexpr int64_t kMostRows = 2048;
   engine.max_pass_rows = std::clamp<int64_t>(options.profile.ctx, 1, kMostRows);
+  if (engine.precision != Precision::kFp32) engine.base_rows = ProfileBaseRows(options.profile);
   return OpenEngine(backend, OpenModelFiles(options.model.model), engine, options.device, options.output);
 }
 

@@ -55,18 +55,17 @@ Json Profile(const SweepPlan& plan, Engine& configured, const std::shared_ptr<Ba
 // metrics and sc_cost.
 void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr<Backend>& backend,
              const DeviceOptions& devices, const std::string& base, Json* row) {
-  const std::unique_ptr<Engine> engine = OpenRun(plan, run.engine, backend, devices);
+  EngineOptions options = run.engine;
+  if (plan.Has("kl")) options.base_rows = KlUploadRows(OpenModelFiles(plan.model).config.vocab_size);
+  const std::unique_ptr<Engine> engine = OpenRun(plan, options, backend, devices);
   std::unique_ptr<ScCostCollector> collector = CollectCost(*engine, plan.cost, nullptr);
   PerplexityOptions windows = Windows(plan);
-  KlStatistics statistics;
+  KlComparison comparison(*backend, engine->config().vocab_size);
   std::optional<KlBaseReader> reader;
-  std::vector<float> exact;
   if (plan.Has("kl")) {
     reader.emplace(base, engine->config().vocab_size);
-    windows.on_logits = [&](std::span<const float> logits, std::span<const int32_t> targets) {
-      exact.resize(logits.size());
-      reader->Read(targets, exact);
-      statistics.Add(exact, logits, targets);
+    windows.on_logits = [&](const TensorView& logits, std::span<const int32_t> targets) {
+      comparison.Add(*reader, logits, targets);
     };
   }
   const PerplexityResult result = EvaluatePerplexity(*engine, plan.ids, windows);
@@ -79,7 +78,7 @@ void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr
     metrics["windows"] = result.windows;
     metrics["predictions"] = result.predictions;
   }
-  if (plan.Has("kl")) metrics["kl"] = KlJson(statistics.Summary());
+  if (plan.Has("kl")) metrics["kl"] = KlJson(comparison.Summary());
   if (collector == nullptr) {  // exact: there is nothing to count, and no error
     for (const char* metric : {"cycles", "energy", "profile", "trace"}) {
       if (plan.Has(metric)) metrics[metric] = nullptr;
@@ -135,8 +134,8 @@ void WriteBase(const SweepPlan& plan, const std::shared_ptr<Backend>& backend, c
   const std::unique_ptr<Engine> engine = OpenRun(plan, options, backend, devices);
   KlBaseWriter writer(path, engine->config().vocab_size);
   PerplexityOptions windows = Windows(plan);
-  windows.on_logits = [&](std::span<const float> logits, std::span<const int32_t> targets) {
-    writer.Add(logits, targets);
+  windows.on_logits = [&](const TensorView& logits, std::span<const int32_t> targets) {
+    writer.Add(*backend, logits, targets);
   };
   EvaluatePerplexity(*engine, plan.ids, windows);
   writer.Close();

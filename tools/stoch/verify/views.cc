@@ -184,6 +184,31 @@ class Bench {
                      const auto* read = static_cast<const int32_t*>(ids.data());
                      return std::vector<float>(read, read + kRows);
                    }});
+    ops.push_back({"compare_logits", kCols, 0, false, [this](const TensorView& in, const TensorView&) {
+                     const Buffer targets = backend_.AllocateShared(device_, kRows * int64_t{sizeof(int32_t)});
+                     const Buffer out = backend_.AllocateShared(device_, kRows * int64_t{sizeof(LogitComparison)});
+                     // Against its own rows in the opposite order.
+                     TensorView base = in;
+                     base.data = in.ptr<float>() + (kRows - 1) * in.step(0);
+                     base.stride[0] = -in.step(0);
+                     CompareLogitsCall call;
+                     call.site = {-1, "view"};
+                     call.logits = in;
+                     call.base = base;
+                     call.targets = MakeView(targets.data(), DType::kI32, device_, kRows);
+                     call.out = MakeView(out.data(), DType::kU8, device_, kRows, int64_t{sizeof(LogitComparison)});
+                     backend_.CompareLogits(call);
+                     backend_.Synchronize(device_);
+                     std::vector<float> seen;
+                     for (int64_t i = 0; i < kRows; ++i) {
+                       const LogitComparison& row = static_cast<const LogitComparison*>(out.data())[i];
+                       for (const double value : {row.kld, row.logprob, row.base_logprob}) {
+                         seen.push_back(static_cast<float>(value));
+                       }
+                       seen.push_back(static_cast<float>(row.top));
+                     }
+                     return seen;
+                   }});
     ops.push_back({"logprobs", kCols, 0, false, [this](const TensorView& in, const TensorView&) {
                      LogitQueries queries;
                      for (int32_t row = 0; row < kRows; ++row) {
@@ -323,8 +348,8 @@ CheckResult CheckOp(const VerifyContext& context, const std::string& name) {
 
 std::vector<Check> ViewChecks(const VerifyContext& context) {
   std::vector<Check> checks;
-  for (const char* name :
-       {"sc_matmul", "linear_sc", "linear_fp32", "gather_output_rows", "gather", "embed", "argmax", "logprobs"}) {
+  for (const char* name : {"sc_matmul", "linear_sc", "linear_fp32", "gather_output_rows", "gather", "embed", "argmax",
+                           "compare_logits", "logprobs"}) {
     checks.push_back({std::string("views.") + name, "ten layouts of its input and output against dense ones",
                       [context, name] { return CheckOp(context, name); }});
   }
