@@ -131,6 +131,12 @@ std::string Verify(Backend& backend, Op& op, const LinearSpec& spec, const std::
   return std::sqrt(error) <= 0.01 * std::sqrt(norm) ? "" : "result differs from the CPU's";
 }
 
+// A key for the graph of these operands alone: a repetition of a benchmark has others at other addresses.
+std::string GraphKey(const std::string& name) {
+  static int made = 0;
+  return name + "#" + std::to_string(++made);
+}
+
 // Seconds of one round, from rounds issued back to back.
 double TimeRounds(Backend& backend, const std::string& key, const std::function<void()>& body) {
   const Device device = backend.devices()[0];
@@ -166,7 +172,7 @@ void BM_Matrix(benchmark::State& state, const std::string& precision, int64_t m,
   const std::string name = precision + std::to_string(m) + "x" + std::to_string(k);
   const std::string why = Verify(*gpu, *copies[0], spec, name, 1);
   if (!why.empty()) return state.SkipWithError(why.c_str());
-  const std::string key = name + "n" + std::to_string(rows);
+  const std::string key = GraphKey(name + "n" + std::to_string(rows));
   for (auto _ : state) {
     const double seconds = TimeRounds(*gpu, key, [&] {
       for (const auto& op : copies) gpu->Linear(op->call);
@@ -194,7 +200,7 @@ void BM_DecodeLinears(benchmark::State& state, const std::string& precision) {
     ops.push_back(MakeOp(*gpu, spec, {4096}, kIntermediate, rows, Prologue::kSiluMul, true, s + 40));
   }
   for (const auto& op : ops) bytes += op->bytes;
-  const std::string key = "d" + precision + "n" + std::to_string(rows);
+  const std::string key = GraphKey("d" + precision + "n" + std::to_string(rows));
   for (auto _ : state) {
     const double seconds = TimeRounds(*gpu, key, [&] {
       for (const auto& op : ops) gpu->Linear(op->call);
