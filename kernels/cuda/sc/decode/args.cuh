@@ -106,7 +106,6 @@ struct MixedDecodeArgs : DecodeArgs {
   bool of_row = false;  // some rule wants a metric of the whole row
   bool needs_l2 = false;
   LengthView rules[kMaxDecodeTasks];
-  int rule_slots[kMaxDecodeTasks] = {};  // entries of slot_of
 };
 
 // The chunk of a part: where rows have lengths of their own, a chunk may have one for every task.

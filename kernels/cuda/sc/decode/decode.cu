@@ -342,7 +342,6 @@ void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivat
     if (!fused) continue;
     STOCH_CHECK(!view.has_rule || PicksSlots(view));
     args.rules[i] = view;
-    args.rule_slots[i] = view.num_slot_of;
     const bool of_row = view.has_rule && view.scope == ScLengthScope::kRow;
     args.of_row = args.of_row || of_row;
     args.needs_l2 = args.needs_l2 || (of_row && view.metric != ScMetric::kAmax);

@@ -210,8 +210,7 @@ struct MixedStage {
 };
 // And where they pick the slots of the one row themselves: the rules, next to the threads.
 struct RuleStage {
-  float thresholds[kMaxDecodeTasks][kMaxByteTables];
-  uint8_t slots[kMaxDecodeTasks][kMaxRuleSlots];
+  StagedRule rules[kMaxDecodeTasks];
   float lanes[kRowLanes];
   uint32_t largest[kRowLanes / kWarp];
   int levels[kMaxDecodeTasks];  // of the row
@@ -227,17 +226,7 @@ __device__ __forceinline__ void LoadTables(const MixedDecodeArgs& args, MixedSta
 __device__ __forceinline__ void LoadRules(const MixedDecodeArgs& args, RuleStage& stage) {
   const int t = static_cast<int>(threadIdx.x) / kMaxByteTables;
   const int i = static_cast<int>(threadIdx.x) % kMaxByteTables;
-  if (t >= args.part_count || !args.rules[t].has_rule) return;
-  const LengthView& rule = args.rules[t];
-  if (i < rule.num_thresholds) stage.thresholds[t][i] = rule.thresholds[i];
-  for (int k = i; k < args.rule_slots[t]; k += kMaxByteTables) stage.slots[t][k] = rule.slot_of[k];
-}
-// A rule that reads what LoadRules brought.
-__device__ __forceinline__ LengthView RuleOf(const MixedDecodeArgs& args, const RuleStage& stage, int t) {
-  LengthView rule = args.rules[t];
-  rule.thresholds = stage.thresholds[t];
-  rule.slot_of = stage.slots[t];
-  return rule;
+  if (t < args.part_count) StageRule(args.rules[t], stage.rules[t], i, kMaxByteTables);
 }
 
 // Whether the norm's weights have room where count rows are staged later, and lie as copies want them.
@@ -299,7 +288,7 @@ __device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const
     for (int w = 0; w < kRowLanes / kWarp; ++w) largest = max(largest, rules.largest[w]);
     const float l2 = args.needs_l2 ? Sqrt(FoldShared<kWarp>(rules.lanes)) : 0.0f;
     if (j < args.part_count && args.rules[j].has_rule && args.rules[j].scope == ScLengthScope::kRow) {
-      const LengthView rule = RuleOf(args, rules, j);
+      const LengthView rule = Staged(args.rules[j], rules.rules[j]);
       rules.levels[j] = FixedLevel(rule, SignedMetric(rule, BitsToFloat(largest), l2));
     }
   }
@@ -315,7 +304,7 @@ __device__ __forceinline__ void QuantizeParts(const MixedDecodeArgs& args, const
     const int chunk = ChunkOfPart(args, first + i);
     int slot = 0;
     if (args.rules[t].has_rule) {
-      const LengthView rule = RuleOf(args, rules, t);
+      const LengthView rule = Staged(args.rules[t], rules.rules[t]);
       const bool of_chunk = rule.scope == ScLengthScope::kChunk;
       slot = SlotOfLevel(rule, of_chunk ? FixedLevel(rule, BitsToFloat(largest)) : rules.levels[t], chunk);
     }
