@@ -312,7 +312,8 @@ ScTilePlan PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape) {
 WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape) {
   WidePlan plan;
   const auto fits = [](const ScTraits& sc) {
-    return sc.has_streams && sc.direct_ranks && sc.has_bytes && sc.code == ScCode::kSignMagnitude;
+    return sc.has_streams && sc.direct_ranks && sc.stoc_len % 64 == 0 && sc.has_bytes &&
+           sc.code == ScCode::kSignMagnitude;
   };
   if (!gpu.has_wgmma || !shape.swapped || shape.mode != AttentionMode::kPerToken || !fits(shape.qk) || !fits(shape.av))
     return plan;

@@ -49,6 +49,8 @@ inline ScDims MakeScDims(int64_t dims, int64_t config_chunk_d) {
   return r;
 }
 
+inline constexpr int kMaxStreamCycles = 256;  // of streams in tensor core operands
+
 // The sizes of activations as bitstreams (kernels/cuda/sc/tensor_core/streams.h says where a bit lies).
 struct StreamShape {
   int tokens = 0;

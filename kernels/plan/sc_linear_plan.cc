@@ -239,7 +239,7 @@ std::string_view ScKernelName(ScKernel kernel) {
 }
 
 bool CanPrefill(const ScTraits& sc) {
-  return sc.code == ScCode::kSignMagnitude && sc.has_streams && sc.stoc_len <= 256;
+  return sc.code == ScCode::kSignMagnitude && sc.has_streams && sc.stoc_len <= kMaxStreamCycles;
 }
 
 bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed) {

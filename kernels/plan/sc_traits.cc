@@ -59,12 +59,19 @@ bool RanksAreCommon(const ScOperator& op) {
 }
 
 bool RanksAreDirect(const ScOperator& op) {
-  const int length = op.config.stoc_len;
-  if ((length != 128 && length != 64) || op.levels != 128) return false;
+  const auto length = static_cast<size_t>(op.config.stoc_len);
+  if (length % 32 != 0 || length > 128 || op.levels != 128) return false;
+  const bool depends_on_mask = length == 32 || length == 96;
+  if (depends_on_mask && op.masks != 64) return false;
   for (size_t i = 0; i < op.ranks_b.size(); ++i) {
     const size_t q = i % 128;
-    const size_t rank = q + (q >> 6);
-    if (op.ranks_b[i] != (length == 128 ? rank : (rank + 1) / 2)) return false;
+    const size_t of_128 = q + (q >> 6);
+    const size_t scrambled = i / 128 / 32 % 2 * 2;
+    const size_t rank = length == 128  ? of_128
+                        : length == 96 ? (of_128 + 1) / 2 + (of_128 + scrambled) / 4
+                        : length == 64 ? (of_128 + 1) / 2
+                                       : (of_128 + 3 - scrambled) / 4;
+    if (op.ranks_b[i] != rank) return false;
   }
   return true;
 }

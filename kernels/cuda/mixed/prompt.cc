@@ -2,12 +2,13 @@
 #include "kernels/cuda/mixed/prompt.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/mixed/observe.h"
 #include "kernels/cuda/mixed/prepare.h"
-#include "kernels/cuda/sc/tensor_core/prefill.h"
+#include "kernels/cuda/mixed/shared_slots.h"
+#include "kernels/cuda/sc/tensor_core/chunk_words.h"
+#include "kernels/cuda/sc/tensor_core/row_groups.h"
 #include "kernels/plan/sc_linear_plan.h"
 #include "kernels/sc/sc_nested.h"
 
@@ -40,23 +41,41 @@ bool PromptsMixed(DeviceContext& ctx, const MixedTask& task) {
          CanPrefillWgmma(ctx.traits, ctx.tables.Traits(*rest.lengths->longest()), true);
 }
 
+namespace {
+
+// Rows from which those of one group of lengths make a product of their own; fewer are one, at the longest length.
+constexpr int64_t kGroupedRows = 384;
+
+// Products of weights whose rows have the same slots.
+void LaunchProducts(DeviceContext& ctx, const LengthTables& tables, const RowSlots& slots, const ScActivationView& a,
+                    const SlotGroup& group) {
+  const CallLengths lengths{tables.groups(), tables.group_of(), slots};
+  const auto count = static_cast<int>(group.products.size());
+  const bool differ = lengths.groups.size() > 1;
+  if (differ && slots.per_row > 1 && CanChunkWords(ctx, lengths)) {
+    return LaunchScChunkWords(ctx, lengths, a, group.products.data(), count);
+  }
+  const bool fit = std::all_of(lengths.groups.begin(), lengths.groups.end(), [&](const LengthGroup& one) {
+    return CanPrefillWgmma(ctx.traits, ctx.tables.Traits(*one.order), true);
+  });
+  if (differ && slots.per_row == 1 && a.tokens >= kGroupedRows && fit) {
+    return LaunchScRowGroups(ctx, lengths, a, group.products.data(), count);
+  }
+  const LengthGroup all{tables.longest(), tables.view().streams, {}};
+  LaunchScRowGroups(ctx, {{&all, 1}, nullptr, slots}, a, group.products.data(), count);
+}
+
+}  // namespace
+
 void LaunchMixedPrompt(DeviceContext& ctx, const OpSite& site, const RowSource& source, int64_t rows,
                        std::span<const MixedTask> tasks, const SiteReporter& reporter) {
   STOCH_CHECK(!tasks.empty() && tasks.size() <= kMaxScTasks);
   Scratch scratch(ctx.workspace);
   const PreparedRows prepared = PrepareMixedRows(ctx, scratch, source, rows, tasks, reporter);
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const MixedPart& part = tasks[i].weight->rest;
-    const ScOperator& longest = *part.lengths->longest();
-    const int64_t out_features = part.view.rows;
-    const ScPlan plan = PlanScPrefill(ctx.traits, ctx.tables.Traits(longest),
-                                      {rows, part.view.dims.dims, {&out_features, 1}}, true, true);
-    const RowStreams streams{part.lengths->view().streams, prepared.lengths[i].slots};
-    const ScLinearTask product{part.view, tasks[i].out};
-    ScPrefillOptions options;
-    options.rows = &streams;
-    LaunchScPrefill(ctx, plan, ctx.tables.Get(longest), prepared.a, &product, 1, options);
-  }
+  ForSharedSlots(tasks, [&](const SlotGroup& group) {
+    LaunchProducts(ctx, *tasks[group.first].weight->rest.lengths, prepared.lengths[group.first].slots, prepared.a,
+                   group);
+  });
   ShowLengths(ctx, site, tasks, prepared, rows);
 }
 
@@ -65,9 +84,12 @@ int64_t MixedPromptScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, st
   if (!PromptsMixed(gpu, spec, in_features)) return 0;
   const ScTraits traits = MakeScTraits(*NestingOperator(spec));
   int64_t most = 0;
-  for (const int64_t out : out_features) {
-    // The quantized rows are counted in it.
-    most = std::max(most, PlanScPrefill(gpu, traits, {tokens, in_features, {&out, 1}}, true, true).scratch_bytes());
+  for (size_t first = 0; first < out_features.size(); first += kMaxScTasks) {
+    const auto some = out_features.subspan(first, std::min<size_t>(kMaxScTasks, out_features.size() - first));
+    const ScShape shape{tokens, in_features, some};
+    most = std::max(most,
+                    PlanScPrefill(gpu, traits, shape, true, true).quantize_bytes +
+                        std::max(RowGroupScratchBytes(gpu, traits, shape), ChunkWordsScratchBytes(gpu, traits, shape)));
   }
   return most + PreparedSlotBytes(spec, in_features, tokens);
 }

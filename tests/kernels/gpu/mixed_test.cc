@@ -4,11 +4,13 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/runtime/gpu_probe.h"
+#include "kernels/op_observer.h"
 #include "kernels/plan/sc_linear_plan.h"
 #include "kernels/registry.h"
 #include "tests/kernels/attention_scenario.h"
@@ -148,6 +150,91 @@ TEST(CudaMixed, RulesOfOneCallDiffer) {
   // So many outputs that blocks of the tensor-core kernel own tiles.
   ExpectSame(RunSpecs(*cpu, {specs[0]}, 18, true, false, 140, Prologue::kRmsNorm, 22600),
              RunSpecs(*cuda, {specs[0]}, 18, true, false, 140, Prologue::kRmsNorm, 22600));
+}
+
+// Keeps the lengths of rows that a backend shows.
+class LengthsSeen : public OpObserver {
+ public:
+  void OnLengths(const ScLengthRecord& record) override { counts.emplace_back(CountsOf(record)); }
+  std::vector<std::map<int, int>> counts;  // by weight: rows by length
+
+ private:
+  static std::map<int, int> CountsOf(const ScLengthRecord& record) {
+    std::map<int, int> counts;
+    for (const int length : record.lengths) ++counts[length];
+    return counts;
+  }
+};
+
+// Many rows: those whose lengths take as many words are a product of their own, of which rows of one length need no
+// gains. Also of few rows in some groups, none in one, more than one tile in others, and of weights that share slots.
+TEST(CudaMixed, PromptsRunInGroupsOfLengths) {
+  STOCH_CUDA_OR_SKIP();
+  const auto cpu = OpenBackend("cpu", {}, nullptr);
+  const auto cuda = OpenBackend("cuda:0", {}, nullptr);
+  const ScConfig config = MixedConfig(128);
+  const auto spec = [&](std::vector<int> levels, std::vector<float> thresholds, float hi) {
+    auto rule = RowRule(std::move(levels));
+    rule->thresholds = std::move(thresholds);
+    rule->hi = hi;
+    return LinearSpec{Precision::kSc, MakeScOperator(config), MakeExtras(config, rule)};
+  };
+  const std::vector<std::vector<LinearSpec>> calls = {
+      {spec({128, 96, 64, 32}, {0.7f, 0.5f, 0.3f}, 30.0f), spec({128, 96, 64, 32}, {0.7f, 0.5f, 0.3f}, 30.0f)},
+      {spec({128, 100, 64, 24, 0}, {0.7f, 0.5f, 0.4f, 0.3f}, 30.0f), spec({90, 64, 7}, {0.6f, 0.4f}, 30.0f)},
+      {spec({128, 64, 32}, {100.0f, 0.5f}, 30.0f)},  // no row is so long
+  };
+  for (size_t c = 0; c < calls.size(); ++c) {
+    for (const int64_t rows : {384, 385, 1300}) {
+      SCOPED_TRACE("call " + std::to_string(c) + ", rows " + std::to_string(rows));
+      const bool add = rows == 385;
+      LengthsSeen seen;
+      ASSERT_TRUE(cuda->ObserveLengths(&seen));
+      const std::vector<float> actual = RunSpecs(*cuda, calls[c], rows, add, false, kCols, Prologue::kRmsNorm, 600);
+      cuda->ObserveLengths(nullptr);
+      ASSERT_EQ(seen.counts.size(), calls[c].size());
+      EXPECT_GE(seen.counts[0].size(), c == 2 ? 2u : 4u);
+      EXPECT_EQ(seen.counts[0].contains(128), c != 2);
+      ExpectSame(RunSpecs(*cpu, calls[c], rows, add, false, kCols, Prologue::kRmsNorm, 600), actual);
+    }
+  }
+}
+
+// With lengths of (row, chunk) a tile of rows takes in each chunk what its longest length there takes: of several tiles,
+// with chunks that are short in all rows, and with lengths whose ranks are in tables.
+TEST(CudaMixed, PromptsRunChunksAtTheirLongestLengths) {
+  STOCH_CUDA_OR_SKIP();
+  const auto cpu = OpenBackend("cpu", {}, nullptr);
+  const auto cuda = OpenBackend("cuda:0", {}, nullptr);
+  const ScConfig config = MixedConfig(128);
+  const auto chunks = [&](std::vector<int> levels, std::vector<float> thresholds) {
+    auto rule = RowRule(std::move(levels));
+    rule->scope = ScLengthScope::kChunk;
+    rule->thresholds = std::move(thresholds);
+    return LinearSpec{Precision::kSc, MakeScOperator(config), MakeExtras(config, rule)};
+  };
+  const auto bands = [&](std::vector<int> of_chunks, std::vector<std::vector<int>> ladders) {
+    auto rule = RowRule({128, 64, 32});
+    rule->chunk_bands = std::move(of_chunks);
+    rule->ladders = std::move(ladders);
+    return LinearSpec{Precision::kSc, MakeScOperator(config), MakeExtras(config, rule)};
+  };
+  const std::vector<std::vector<LinearSpec>> calls = {
+      {chunks({32, 64, 96, 128}, {0.2f, 0.4f, 0.9f}), chunks({32, 64, 96, 128}, {0.2f, 0.4f, 0.9f})},
+      {chunks({0, 24, 80, 128}, {0.1f, 0.3f, 0.6f}), chunks({40, 64}, {0.5f})},
+      {bands({0, 1, 2}, {{128, 128, 128}, {96, 64, 0}, {32, 32, 16}})},
+      {chunks({30, 100}, {0.5f})},  // 100 has no ranks by formula: one product at that length
+  };
+  for (size_t c = 0; c < calls.size(); ++c) {
+    for (const int64_t rows : {150, 500}) {
+      SCOPED_TRACE("call " + std::to_string(c) + ", rows " + std::to_string(rows));
+      const bool add = rows == 150;
+      const auto run = [&](Backend& backend) {
+        return RunSpecs(backend, calls[c], rows, add, false, kCols, Prologue::kRmsNorm, 600);
+      };
+      ExpectSame(run(*cpu), run(*cuda));
+    }
+  }
 }
 
 // Rows of more chunks than a block has warps: of few of them a cluster finds the largest.

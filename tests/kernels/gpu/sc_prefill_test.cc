@@ -94,13 +94,16 @@ ScOperatorPtr OperatorOf(const std::string& parameters) {
   return MakeScOperator(config);
 }
 
-// Without the formula the bits are the same, but prompts take 6 % longer at 64 cycles: only this would notice.
+// Without a formula the bits are the same, but prompts take 6 % longer at 64 cycles: only this would notice.
 TEST(RanksAreDirect, WhereAFormulaGivesThem) {
-  for (const char* parameters : {"halve=1", "halve=1,stoc_len=64", "halve=1,scramble=off"}) {
+  for (const char* parameters :
+       {"halve=1", "halve=1,stoc_len=96", "halve=1,stoc_len=64", "halve=1,stoc_len=32", "halve=1,scramble=off"}) {
     EXPECT_TRUE(RanksAreDirect(*OperatorOf(parameters))) << parameters;
   }
-  for (const char* parameters : {"", "halve=1,stoc_len=96", "halve=1,stoc_len=32", "halve=1,sc_prec=5",
-                                 "halve=1,stoc_len=64,scramble=random", "halve=1,stoc_len=64,source=lfsr"}) {
+  for (const char* parameters :
+       {"", "halve=1,stoc_len=100", "halve=1,stoc_len=48", "halve=1,stoc_len=16", "halve=1,sc_prec=5",
+        "halve=1,stoc_len=32,scramble=off", "halve=1,stoc_len=96,scramble=off", "halve=1,stoc_len=64,scramble=random",
+        "halve=1,stoc_len=64,source=lfsr"}) {
     EXPECT_FALSE(RanksAreDirect(*OperatorOf(parameters))) << parameters;
   }
 }

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/plan/sc_dims.h"
+#include "kernels/plan/sc_traits.h"
 
 namespace stoch::cuda {
 namespace {
@@ -105,6 +108,72 @@ std::vector<StreamTable> MakeStreamTables(TableCache& cache, const std::vector<S
   return tables;
 }
 
+// Words of a tensor core operand that streams of a length take, of both halves: equal for lengths of one group.
+int WordsOf(const ScOperator& op) {
+  const StreamShape shape = MakeStreamShape(MakeScDims(kTileDims, 0), 1, 8, op.config.stoc_len);
+  return shape.halves * shape.words;
+}
+
+// The groups of lengths, and their streams [groups][slots]; the addresses of LengthGroup::streams are not known yet.
+struct Groups {
+  std::vector<LengthGroup> groups;
+  std::vector<StreamTable> streams;
+  std::vector<uint8_t> group_of;  // [slots]
+};
+
+// Streams of `by_slot` in the order of as many words as the longest of them takes, all 32 cycles of each, where ranks are
+// direct then; otherwise in the order of the longest. Nothing where they do not nest.
+std::vector<StreamTable> MakeOrdered(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
+                                     ScOperatorPtr* order) {
+  const ScOperatorPtr longest = LongestOf(by_slot);
+  ScConfig full = longest->config;
+  full.stoc_len = 32 * WordsOf(*longest);
+  if (longest->levels == 128 && full.stoc_len <= 128) {  // as RanksAreDirect asks
+    *order = MakeScOperator(full);
+    if (RanksAreDirect(**order)) {
+      std::vector<StreamTable> streams = MakeStreamTables(cache, by_slot, *order);
+      if (!streams.empty()) return streams;
+    }
+  }
+  *order = longest;
+  return MakeStreamTables(cache, by_slot, longest);
+}
+
+Groups MakeGroups(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot) {
+  std::vector<int> sizes;
+  for (const ScOperatorPtr& one : by_slot) {
+    if (one != nullptr && one->config.stoc_len > kMaxStreamCycles) return {};
+    if (one != nullptr) sizes.push_back(WordsOf(*one));
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  Groups all;
+  all.group_of.assign(by_slot.size(), 0);
+  for (const int words : sizes) {
+    std::vector<ScOperatorPtr> up_to;
+    for (const ScOperatorPtr& one : by_slot) up_to.push_back(one != nullptr && WordsOf(*one) <= words ? one : nullptr);
+    LengthGroup group;
+    const std::vector<StreamTable> streams = MakeOrdered(cache, up_to, &group.order);
+    if (streams.empty()) return {};
+    bool is_one = true;
+    int length = 0;  // the first of the group
+    for (size_t slot = 0; slot < by_slot.size(); ++slot) {
+      const ScOperatorPtr& own = by_slot[slot];
+      if ((own == nullptr ? sizes.front() : WordsOf(*own)) != words) continue;
+      all.group_of[slot] = static_cast<uint8_t>(all.groups.size());
+      const int cycles = own == nullptr ? 0 : own->config.stoc_len;
+      is_one = is_one && cycles > 0 && (length == 0 || cycles == length);
+      length = cycles;
+      group.one = streams[slot];
+    }
+    if (!is_one) group.one = {};
+    all.streams.insert(all.streams.end(), streams.begin(), streams.end());
+    all.groups.push_back(std::move(group));
+  }
+  STOCH_CHECK(all.groups.size() <= kMaxLengthGroups);
+  return all;
+}
+
 }  // namespace
 
 LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr& op, const ScExtras* extras) {
@@ -142,7 +211,11 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
     streams = MakeStreamTables(cache, by_slot, longest_);
     if (streams.empty()) longest_ = nullptr;
   }
+  Groups groups;
+  if (longest_ != nullptr) groups = MakeGroups(cache, by_slot);
   const size_t at_streams = image.Add(streams);
+  const size_t at_group_streams = image.Add(groups.streams);
+  const size_t at_group_of = image.Add(groups.group_of);
   size_t at_thresholds = 0, at_fractions = 0, at_bands = 0, at_slots = 0;
   const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
   if (rule != nullptr) {
@@ -163,6 +236,11 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
   const char* base = static_cast<const char*>(memory_.data());
   view_.tables = reinterpret_cast<const LengthTable*>(base + at_tables);
   if (!streams.empty()) view_.streams = reinterpret_cast<const StreamTable*>(base + at_streams);
+  groups_ = std::move(groups.groups);
+  if (!groups_.empty()) group_of_ = reinterpret_cast<const uint8_t*>(base + at_group_of);
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    groups_[i].streams = reinterpret_cast<const StreamTable*>(base + at_group_streams) + i * by_slot.size();
+  }
   if (!bytes.empty()) view_.bytes = reinterpret_cast<const ByteTable*>(base + at_bytes);
   for (const ByteTable& table : bytes) view_.any_top_is_256 = view_.any_top_is_256 || table.top_is_256 != 0;
   if (rule == nullptr) return;

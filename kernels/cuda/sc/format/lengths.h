@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "kernels/base/buffer.h"
 #include "kernels/cuda/sc/format/tables.h"
@@ -36,6 +38,16 @@ struct StreamTable {
   const uint32_t* streams = nullptr;  // [masks][levels][words] of the longest
   float gain = 0.0f;
 };
+// Slots whose streams take as many words of a tensor core operand (StreamShape): one product has room for all.
+struct LengthGroup {
+  // In whose order of cycles the streams are, no shorter than any of them: one whose ranks are direct (RanksAreDirect)
+  // where there is one, else the longest.
+  ScOperatorPtr order;
+  const StreamTable* streams = nullptr;  // device memory, [slots]: of all that are no longer than `order`
+  StreamTable one;                       // of the one length of the group; no streams: it has several, or length 0
+};
+inline constexpr int kMaxLengthGroups = 6;  // 1 to 4 words of up to 128 cycles, two times 3 or 4 of up to 256
+
 inline constexpr int kMaxRuleSlots = 256;  // entries of LengthView::slot_of that a decode kernel keeps at hand
 
 // The operators of a product by slot, as kernels see them; passed by value.
@@ -78,6 +90,14 @@ struct RowSlots {
   int64_t per_row = 1;
 };
 
+// What the rows of a call run at: the groups of their lengths, and in device memory the group of each slot [slots] (null:
+// there is one group) and the slots.
+struct CallLengths {
+  std::span<const LengthGroup> groups;
+  const uint8_t* group_of = nullptr;
+  RowSlots slots;
+};
+
 // What an operator, or what its extras have in place of it, is to kernels. Keeps the memory of a view.
 // Errors:   OutOfMemory.
 // Async:    copies wait, so not while a graph is recorded; `cache` must live as long.
@@ -86,12 +106,18 @@ class LengthTables {
   LengthTables(Device device, TableCache& cache, const ScOperatorPtr& op, const ScExtras* extras);
   const LengthView& view() const { return view_; }
   // The operator whose order the streams of the view have; null where it has none.
-  const ScOperator* longest() const { return longest_.get(); }
+  const ScOperatorPtr& longest() const { return longest_; }
+  // Groups of all slots, shortest streams first, and the group of each in device memory [slots]; length 0 is in the
+  // first. None where streams have no order of the longest, or those of a group none of its own.
+  std::span<const LengthGroup> groups() const { return groups_; }
+  const uint8_t* group_of() const { return group_of_; }
 
  private:
   Buffer memory_;
   LengthView view_;
   ScOperatorPtr longest_;
+  std::vector<LengthGroup> groups_;
+  const uint8_t* group_of_ = nullptr;
 };
 
 }  // namespace stoch::cuda

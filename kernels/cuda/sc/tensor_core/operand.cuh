@@ -27,17 +27,20 @@ struct PackedRanks {
   }
 };
 
-// Ranks of four sign-magnitude codes where stoc_len and rng_levels are 32 * kWords, which is 128 or 64 (kDirectRanks):
-// rint(q * 128 / 127), and half of that, rounded up.
+// Ranks of four sign-magnitude codes where stoc_len is 32 * kWords and RanksAreDirect (kernels/plan/sc_traits.h), of the
+// block of 16 dimensions that is `block` of its chunk. Of the ranks of 128 cycles the first 32 have every fourth, the first
+// 64 every second, the first 96 those and a fourth more; which fourth follows from the scrambling of the dimension.
 template <int kWords>
-inline constexpr bool kDirectRanks = kWords == 4 || kWords == 2;
-template <int kWords>
-__device__ __forceinline__ PackedRanks DirectRanks(uint32_t codes) {
-  static_assert(kDirectRanks<kWords>);
+__device__ __forceinline__ PackedRanks DirectRanks(uint32_t codes, [[maybe_unused]] int block = 0) {
+  static_assert(kWords >= 1 && kWords <= 4);
   const uint32_t q = codes & 0x7f7f7f7f;
   const uint32_t rank = q + ((q >> 6) & 0x01010101);
   if constexpr (kWords == 4) return {rank};
-  return {(rank + 0x01010101) >> 1 & 0x7f7f7f7f};
+  const uint32_t scrambled = (static_cast<uint32_t>(block) & 2) * 0x01010101u;  // of masks 32 to 63
+  if constexpr (kWords == 1) return {(rank + 0x03030303 - scrambled) >> 2 & 0x3f3f3f3f};
+  const uint32_t half = (rank + 0x01010101) >> 1 & 0x7f7f7f7f;
+  if constexpr (kWords == 2) return {half};
+  return {half + ((rank + scrambled) >> 2 & 0x3f3f3f3f)};
 }
 
 // a * b + c by an IMAD: on the FMA pipe, which is idle while the ALU pipe makes thermometers. With a `b` known at

@@ -17,8 +17,6 @@ void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tab
   static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, a.tokens, plan.tile_tokens, tables.stoc_len);
   args.streams.data = scratch.Take<uint8_t>(args.streams.bytes());
   args.streams.scales = scratch.Take<float>(args.streams.scale_count());
-  STOCH_CHECK(options.rows == nullptr || wgmma);
-  if (options.rows != nullptr) args.streams.gains = scratch.Take<float>(args.streams.scale_count());
   args.gain = tables.gain;
   if (!tables.direct_ranks) args.ranks = tables.ranks;
   args.masks = tables.masks;
@@ -41,7 +39,7 @@ void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tab
     args.partial = scratch.Take<float>(static_cast<int64_t>(args.schedule.rest()) * kSuperRows * kPrefillTokens);
     args.flags = scratch.Take<int>(flags);
   }
-  LaunchExpandStreams(ctx, tables, a, args.streams, args.flags, flags, options.rows);
+  LaunchExpandStreams(ctx, tables, a, args.streams, args.flags, flags);
   if (wgmma) {
     LaunchPrefillWgmma(ctx, plan, args);
   } else {

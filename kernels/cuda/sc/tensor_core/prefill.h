@@ -13,13 +13,11 @@
 #include "kernels/cuda/sc/format/layout.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/cuda/sc/format/task.h"
-#include "kernels/cuda/sc/tensor_core/streams.h"
 
 namespace stoch::cuda {
 
 struct ScPrefillOptions {
-  int clusters = 0;                  // at most this many, 0 = as many as run at once; for tests of the split
-  const RowStreams* rows = nullptr;  // rows with lengths of their own: `tables` are the longest's, kPrefillWgmma only
+  int clusters = 0;  // at most this many, 0 = as many as run at once; for tests of the split
 };
 
 // y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and dimensions,

@@ -54,13 +54,9 @@ __global__ void __launch_bounds__(kWarps * 32) PrefillMmaKernel(const __grid_con
         PackedRanks ranks[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if constexpr (kDirectRanks<kWords>) {
-            if (args.ranks == nullptr) {
-              ranks[i] = DirectRanks<kWords>(two_codes[i]);
-              continue;
-            }
-          }
-          ranks[i] = LoadRanks(args, two_codes[i], (block - begin) * 16 + quad * 4, half * kWords * 32, kWords * 32);
+          ranks[i] = args.ranks == nullptr ? DirectRanks<kWords>(two_codes[i], block - begin)
+                                           : LoadRanks(args, two_codes[i], (block - begin) * 16 + quad * 4,
+                                                       half * kWords * 32, kWords * 32);
         }
         Unrolled<2 * kWords>([&](auto step) {
           uint32_t a[4];

@@ -1,121 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The roles of the wgmma kernel of the SC linear: a producer thread that copies blocks of 16 dimensions into a ring of
-// shared memory stages, and consumers that multiply them with weights expanded in registers.
+// The consumers of the wgmma kernel of the SC linear, which multiply the stages of the ring (prefill_ring.cuh) with weights
+// expanded in registers.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/cuda/device/hopper.cuh"
-#include "kernels/cuda/sc/tensor_core/grouped_kernels.h"
 #include "kernels/cuda/sc/tensor_core/operand.cuh"
+#include "kernels/cuda/sc/tensor_core/prefill_ring.cuh"
 #include "kernels/cuda/sc/tensor_core/ranks.cuh"
 
 namespace stoch::cuda::prefill {
-
-inline constexpr int kTokens = kPrefillTokens;
-inline constexpr int kConsumers = 128 * kPrefillGroups;
-inline constexpr int kThreads = kConsumers + 128;
-inline constexpr int kAccumulators = kTokens / 2;
-inline constexpr int kUnitBytes = kTokens * 16;
-inline constexpr int kTokenScaleBytes = kTokens * 4;
-inline constexpr int kScaleBytes = kTokenScaleBytes + kPrefillRows * 4;  // of the chunk that ends in a stage
-inline constexpr int kMaxStages = 6;
-// What the consumers take beyond the even share of a launch of kThreads, the producer's warpgroup gives back.
-inline constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
-inline constexpr int kProducerRegisters = kPrefillGroups == 2 ? 24 : 32;
-inline constexpr int kConsumerRegisters =
-    ((kPrefillGroups + 1) * kLaunchRegisters - kProducerRegisters) / kPrefillGroups / 8 * 8;
-inline constexpr int kRingHeader = 256;  // the barriers; stages and rank table stay aligned to it
-
-// The ring of stages as one thread walks it. One base address for all of it: addresses of static shared variables are
-// made again from special registers in every iteration.
-struct Ring {
-  uint32_t base;  // shared address of: full barriers, empty barriers, stages at kRingHeader
-  int stages;
-  int slot = 0;
-  uint32_t phase = 0;
-  __device__ uint32_t full(int i) const { return base + 8 * static_cast<uint32_t>(i); }
-  __device__ uint32_t empty(int i) const { return base + 8 * static_cast<uint32_t>(kMaxStages + i); }
-  __device__ void Next() {
-    if (++slot == stages) {
-      slot = 0;
-      phase ^= 1;
-    }
-  }
-};
-
-// kMixed: tokens have gains of their own, behind the scales.
-template <int kWords, bool kMixed>
-inline constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes + kScaleBytes + (kMixed ? kTokenScaleBytes : 0);
-
-template <typename Args>
-inline constexpr bool kIsGrouped = std::is_same_v<Args, GroupedArgs>;
-
-__device__ __forceinline__ const ScKernelTask& TaskOf(const PrefillArgs& args, int /*token_tile*/, int super) {
-  int i = 0;
-  while (i + 1 < args.task_count && super >= args.tasks[i + 1].first_block) ++i;
-  return args.tasks[i];
-}
-
-// The matrix of the expert whose slots the tile has.
-__device__ __forceinline__ ScKernelTask TaskOf(const GroupedArgs& args, int token_tile, int super) {
-  int i = 0;
-  while (i + 1 < args.task_count && super >= args.tasks[i + 1].first_block) ++i;
-  ScKernelTask task = args.tasks[i];
-  const ScWeightView& w = args.views[i][args.experts[args.schedule.first_tile + token_tile]];
-  task.codes = w.codes;
-  task.scales = w.scales;
-  return task;
-}
-
-__device__ __forceinline__ int FirstRow(const ScKernelTask& task, int super, uint32_t rank) {
-  return (super - task.first_block) * kSuperRows + static_cast<int>(rank) * kPrefillRows;
-}
-
-template <int kWords, bool kMixed, typename Args>
-__device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank) {
-  const ScStreams& s = args.streams;
-  constexpr uint32_t kBlockBytes = (4 * kWords + 2) * kUnitBytes;
-  constexpr uint32_t kHalfBytes = kBlockBytes / 2;
-  for (int step = 0; step < args.schedule.max_steps; ++step) {
-    const auto piece = args.schedule.At(cluster, step);
-    const int token_tile = piece.tile / args.schedule.supers;
-    const int super = piece.tile % args.schedule.supers;
-    if (kIsGrouped<Args> && piece.chunk_begin == piece.chunk_end) break;  // no tile has so many slots
-    const ScKernelTask& task = TaskOf(args, token_tile, super);
-    const int first_row = FirstRow(task, super, rank);
-    const int rows = max(min(kPrefillRows, task.rows_padded - first_row), 0);
-    for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
-      const int begin = chunk * s.blocks_per_chunk;
-      const int end = min(begin + s.blocks_per_chunk, s.dim_blocks);
-      const uint8_t* from = s.data + s.block_offset(token_tile, begin, 0) + rank * kHalfBytes;
-      const int blocks = (end - begin) * s.halves;
-      for (int i = 0; i < blocks; ++i) {
-        const bool last = i + 1 == blocks;
-        const uint32_t to = ring.base + kRingHeader + static_cast<uint32_t>(ring.slot * kStageBytes<kWords, kMixed>);
-        const uint32_t full = ring.full(ring.slot);
-        BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
-        BarrierExpect(full, kBlockBytes + (last ? (kMixed ? 2 : 1) * kTokenScaleBytes + rows * 4 : 0));
-        BulkCopyToCluster(to + rank * kHalfBytes, from, kHalfBytes, full, (1 << kPrefillCluster) - 1);
-        if (last) {
-          BulkCopy(to + kBlockBytes, s.scales + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
-                   kTokenScaleBytes, full);
-          if constexpr (kMixed) {
-            BulkCopy(to + kBlockBytes + kScaleBytes,
-                     s.gains + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens, kTokenScaleBytes,
-                     full);
-          }
-          if (rows > 0) {
-            BulkCopy(to + kBlockBytes + kTokenScaleBytes,
-                     task.scales + static_cast<int64_t>(chunk) * task.rows_padded + first_row, rows * 4, full);
-          }
-        }
-        from += kBlockBytes;
-        ring.Next();
-      }
-    }
-  }
-}
 
 // y of a cut tile, to and from memory, each thread its own.
 __device__ __forceinline__ float* PartialOf(const PrefillArgs& args, int rest_tile, uint32_t rank) {
@@ -203,15 +96,16 @@ struct Consumer {
     return reinterpret_cast<int32_t(&)[32 * kWidth]>(acc);
   }
 
-  // Adds one stage to acc. kWords pairs of steps: while one pair multiplies, the next one's operands are made.
-  template <int kWidth, bool kFirst>
-  __device__ void MultiplyStage(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
+  // Adds one stage of kLength words to acc, by as many pairs of steps: while one pair multiplies, the next one's operands
+  // are made.
+  template <int kWidth, int kLength, bool kFirst>
+  __device__ __forceinline__ void MultiplyStage(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
     const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
                                  static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed> >> 4));
-    Unrolled<kWords>([&](auto pair) {
+    Unrolled<kLength>([&](auto pair) {
       uint32_t a[2][4];
-      StepOperand<kWords, 2 * pair>(a[0], codes, ranks, minus_one);
-      StepOperand<kWords, 2 * pair + 1>(a[1], codes, ranks, minus_one);
+      StepOperand<kLength, 2 * pair>(a[0], codes, ranks, minus_one);
+      StepOperand<kLength, 2 * pair + 1>(a[1], codes, ranks, minus_one);
       Pin(a[0]);
       Pin(a[1]);
       if constexpr (pair == 0) BarrierWait(ring.full(ring.slot), ring.phase);
@@ -229,7 +123,7 @@ struct Consumer {
     CorrectionOperand(a, codes, ranks);
     Pin(a);
     WgmmaFence();
-    Wgmma<64 * kWidth>::Bytes(Accumulators<kWidth>(), a, Descriptor(low + 4 * kWords * (kUnitBytes >> 4)));
+    Wgmma<64 * kWidth>::Bytes(Accumulators<kWidth>(), a, Descriptor(low + 4 * kLength * (kUnitBytes >> 4)));
     WgmmaCommit();
     WgmmaWait<1>(acc);
     held = 8 * static_cast<uint32_t>(ring.slot);
@@ -238,7 +132,7 @@ struct Consumer {
 
   // y = y + (float(acc) * gain) * (scale_a * scale_b), every operation rounded.
   template <int kWidth>
-  __device__ void ScaleChunk() {
+  __device__ __forceinline__ void ScaleChunk() {
     WgmmaWait<0>(acc);
     const uint32_t scales = stage(previous_slot()) + (4 * kWords + 2) * kUnitBytes;
     const uint32_t row_scales =
@@ -278,8 +172,8 @@ struct Consumer {
   }
 
   // The stages of one block of 16 dimensions; `block` counts from the start of the chunk.
-  template <int kWidth, bool kFirst>
-  __device__ void MultiplyBlock(const uint32_t (&codes)[2], int block) {
+  template <int kWidth, int kLength, bool kFirst>
+  __device__ __forceinline__ void MultiplyBlock(const uint32_t (&codes)[2], int block) {
     Unrolled<kHalves>([&](auto half) {
       PackedRanks ranks[2];
 #pragma unroll
@@ -289,16 +183,31 @@ struct Consumer {
           const int mask = half * masks + ((block * 16) & (masks - 1));
           ranks[i] = TableRanks(table + static_cast<uint32_t>(mask * 128), codes[i]);
         } else {
-          ranks[i] = DirectRanks<kWords>(codes[i]);
+          ranks[i] = DirectRanks<kLength>(codes[i], block);
         }
       }
-      MultiplyStage<kWidth, kFirst && half == 0>(codes, ranks);
+      MultiplyStage<kWidth, kLength, kFirst && half == 0>(codes, ranks);
     });
   }
 
-  // `chunks` chunks of blocks, the last of them with `last_blocks`, of this thread's two rows.
+  // A chunk of `blocks` blocks of kLength words, the last chunk where not `more`; advance(now, more) brings their codes.
+  template <int kWidth, int kLength, typename Advance>
+  __device__ __forceinline__ void MultiplyChunk(const Advance& advance, int blocks, bool more) {
+    uint32_t now[2];
+    Follow();
+    advance(now, more || blocks > 1);
+    MultiplyBlock<kWidth, kLength, true>(now, 0);
+    Lead();
+    for (int block = 1; block < blocks; ++block) {
+      advance(now, more || block + 1 < blocks);
+      MultiplyBlock<kWidth, kLength, false>(now, block);
+    }
+  }
+
+  // `chunks` chunks of blocks, the last of them with `last_blocks`; those with words of their own have them from `at` on.
   template <int kWidth>
-  __device__ void MultiplyChunks(const uint32_t* codes, int chunks, int last_blocks) {
+  __device__ __forceinline__ void MultiplyChunks(const uint32_t* codes, int chunks, int last_blocks,
+                                                 [[maybe_unused]] int at) {
     uint32_t next[2] = {__ldg(codes), __ldg(codes + 8 * kTileDims / 4)};
     const auto advance = [&](uint32_t(&now)[2], bool more) {
       now[0] = next[0];
@@ -311,14 +220,16 @@ struct Consumer {
     };
     for (; chunks > 0; --chunks) {
       const int blocks = chunks == 1 ? last_blocks : args.streams.blocks_per_chunk;
-      uint32_t now[2];
-      Follow();
-      advance(now, chunks > 1 || blocks > 1);
-      MultiplyBlock<kWidth, true>(now, 0);
-      Lead();
-      for (int block = 1; block < blocks; ++block) {
-        advance(now, chunks > 1 || block + 1 < blocks);
-        MultiplyBlock<kWidth, false>(now, block);
+      const bool more = chunks > 1;
+      if constexpr (kHasChunkWords<Args>) {
+        switch (args.words[at++]) {
+          case 1: MultiplyChunk<kWidth, 1>(advance, blocks, more); break;
+          case 2: MultiplyChunk<kWidth, 2>(advance, blocks, more); break;
+          case 3: MultiplyChunk<kWidth, 3>(advance, blocks, more); break;
+          default: MultiplyChunk<kWidth, 4>(advance, blocks, more); break;
+        }
+      } else {
+        MultiplyChunk<kWidth, kWords>(advance, blocks, more);
       }
       ScaleChunk<kWidth>();
     }
@@ -384,15 +295,57 @@ struct Consumer {
     }
   }
 
-  __device__ void Run(int cluster, uint32_t rank) {
+  // The same of rows in the order of their group.
+  __device__ void WriteRows(const ScKernelTask& task, int first_row, int first_token) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int row = first_row + lane / 4;
+    const int tokens = args.rows.group->rows - first_token - lane % 4 * 2;  // from this lane's first on
+    const int2* order = reinterpret_cast<const int2*>(args.rows.order + first_token) + lane % 4;
+    float* const to = task.out + row;
+    const bool whole = first_row + 16 <= task.rows && first_token + kTokens <= args.rows.group->rows;
+    if (whole && !task.add) {
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        const int2 two = __ldg(order + i);
+        float* const first = to + two.x * task.out_stride;
+        float* const second = to + two.y * task.out_stride;
+        first[0] = y[i];
+        second[0] = y[i + 1];
+        first[8] = y[i + 2];
+        second[8] = y[i + 3];
+      }
+      return;
+    }
+    constexpr int kBatch = 16;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += kBatch) {
+      float* each[kBatch];
+      float before[kBatch] = {};
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const int token = (i + k) / 4 * 8 + k % 2;
+        const bool inside = token < tokens && row + k % 4 / 2 * 8 < task.rows;
+        const int at = inside ? __ldg(reinterpret_cast<const int*>(order + (i + k) / 4 * 4) + k % 2) : 0;
+        each[k] = inside ? to + at * task.out_stride + k % 4 / 2 * 8 : nullptr;
+        if (inside && task.add) before[k] = *each[k];
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        if (each[k] != nullptr) *each[k] = task.add ? __fadd_rn(before[k], y[i + k]) : y[i + k];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Run(int cluster, uint32_t rank) {
     const ScStreams& s = args.streams;
     const int tail_blocks = s.dim_blocks - (s.chunks - 1) * s.blocks_per_chunk;
-    for (int step = 0; step < args.schedule.max_steps; ++step) {
-      auto piece = args.schedule.At(cluster, step);
+    const auto& schedule = ScheduleOf(args);
+    for (int step = 0; step < StepsOf(args, cluster); ++step) {
+      auto piece = schedule.At(cluster, step);
       if (piece.chunk_begin == piece.chunk_end) continue;
       const int last_blocks = piece.chunk_end == s.chunks ? tail_blocks : s.blocks_per_chunk;
-      const ScKernelTask& task = TaskOf(args, piece.tile / args.schedule.supers, piece.tile % args.schedule.supers);
-      const int warp_row = FirstRow(task, piece.tile % args.schedule.supers, rank) + warp * 16;
+      const ScKernelTask& task = TaskOf(args, piece.tile / schedule.supers, piece.tile % schedule.supers);
+      const int warp_row = FirstRow(task, piece.tile % schedule.supers, rank) + warp * 16;
       if (warp_row / 64 * 64 >= task.rows_padded) {
         for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
           SkipChunk(chunk + 1 == piece.chunk_end ? last_blocks : s.blocks_per_chunk);
@@ -403,7 +356,7 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < kAccumulators; ++i) y[i] = 0;
       } else if constexpr (!kIsGrouped<Args>) {
-        const int rest_tile = piece.tile - args.schedule.full * args.schedule.clusters;
+        const int rest_tile = piece.tile - schedule.full * schedule.clusters;
         LoadPartial(args, rest_tile, rank, piece.number, y);
       }
       // Rows row and row + 8 lie in the same tile of 32 rows; a block of 16 dimensions is one such tile.
@@ -413,28 +366,36 @@ struct Consumer {
           static_cast<int64_t>(row / kTileRows) * s.dim_blocks + piece.chunk_begin * s.blocks_per_chunk;
       const uint32_t* codes = reinterpret_cast<const uint32_t*>(task.codes + first_tile * kTileBytes +
                                                                 row % kTileRows * kTileDims + lane % 4 * 4);
-      const int chunks = piece.chunk_end - piece.chunk_begin;
-      if (piece.width == 3) {
-        MultiplyChunks<3>(codes, chunks, last_blocks);
+      // Of grouped slots it is all of them; said so, the kernel of two words keeps its registers.
+      const int chunks = kIsGrouped<Args> ? s.chunks : piece.chunk_end - piece.chunk_begin;
+      // Of the first chunk in ChunkWordsArgs::words.
+      const int at = kHasChunkWords<Args> ? piece.tile / schedule.supers * s.chunks + piece.chunk_begin : 0;
+      // Where a chunk has one of four lengths, tiles of all widths would be twelve loops, whose registers do not fit.
+      if (kHasChunkWords<Args> || piece.width == 3) {
+        MultiplyChunks<3>(codes, chunks, last_blocks, at);
       } else if (piece.width == 2) {
-        MultiplyChunks<2>(codes, chunks, last_blocks);
+        MultiplyChunks<2>(codes, chunks, last_blocks, at);
       } else {
-        MultiplyChunks<1>(codes, chunks, last_blocks);
+        MultiplyChunks<1>(codes, chunks, last_blocks, at);
       }
 
-      piece = args.schedule.At(cluster, Opaque(step));
-      const int token_tile = piece.tile / args.schedule.supers;
-      const int super = piece.tile % args.schedule.supers;
+      piece = schedule.At(cluster, Opaque(step));
+      const int token_tile = piece.tile / schedule.supers;
+      const int super = piece.tile % schedule.supers;
       if constexpr (kIsGrouped<Args>) {
         const ScKernelTask& done = TaskOf(args, token_tile, super);
         WriteSlots(done, FirstRow(done, super, rank) + warp * 16, token_tile);
       } else {
-        if (piece.chunk_end < args.schedule.chunks) {
-          StorePartial(args, piece.tile - args.schedule.full * args.schedule.clusters, rank, piece.number + 1, y);
+        if (piece.chunk_end < schedule.chunks) {
+          StorePartial(args, piece.tile - schedule.full * schedule.clusters, rank, piece.number + 1, y);
           continue;
         }
         const ScKernelTask& done = TaskOf(args, token_tile, super);
-        Write(done, FirstRow(done, super, rank) + warp * 16, token_tile * kTokens);
+        if constexpr (kIsRowGroup<Args>) {
+          WriteRows(done, FirstRow(done, super, rank) + warp * 16, token_tile * kTokens);
+        } else {
+          Write(done, FirstRow(done, super, rank) + warp * 16, token_tile * kTokens);
+        }
       }
     }
   }

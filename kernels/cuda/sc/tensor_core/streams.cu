@@ -5,6 +5,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/tensor_core/grouped_kernels.h"
+#include "kernels/cuda/sc/tensor_core/row_group_kernels.h"
 #include "kernels/cuda/sc/tensor_core/streams.h"
 
 namespace stoch::cuda {
@@ -40,14 +41,22 @@ __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, const uint32
 }
 
 struct NoRows {};
+template <typename Rows>
+inline constexpr bool kHasLengths = std::is_same_v<Rows, RowStreams> || std::is_same_v<Rows, MixedGroupRows>;
 
-// Rows: NoRows; SlotRows, where tokens are slots of experts; RowStreams, where rows have lengths of their own, never
-// staged.
+// The lengths of rows that have their own.
+__device__ __forceinline__ const RowStreams& LengthsOf(const RowStreams& rows) { return rows; }
+__device__ __forceinline__ const RowStreams& LengthsOf(const MixedGroupRows& rows) { return rows.lengths; }
+
+// Rows: NoRows; SlotRows, where tokens are slots of experts; RowStreams, where rows have lengths of their own; GroupRows,
+// where tokens are the rows of a group, and MixedGroupRows, where these have lengths of their own. Never staged with
+// lengths.
 template <int kWords, bool kStaged, typename Rows>
 __global__ void __launch_bounds__(kThreads)
     ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count, Rows rows) {
   constexpr bool kSlots = std::is_same_v<Rows, SlotRows>;
-  constexpr bool kMixed = std::is_same_v<Rows, RowStreams>;
+  constexpr bool kMixed = kHasLengths<Rows>;
+  constexpr bool kGroup = std::is_base_of_v<GroupRows, Rows>;
   static_assert(!(kStaged && kMixed));
   // [16 dims][levels][halves][4 words]: 16-byte entries whatever the stream length.
   extern __shared__ uint4 staged[];
@@ -72,6 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   const int first_token = static_cast<int>(blockIdx.y) * kTokensPerBlock;
   int end_token = min(first_token + kTokensPerBlock, out.tokens_padded());
   if constexpr (kSlots) end_token = min(end_token, (*rows.tiles - rows.first_tile) * out.tile_tokens);
+  if constexpr (kGroup) end_token = min(end_token, rows.group->rows);
   for (int token = first_token + static_cast<int>(threadIdx.x) / 4; token < end_token; token += kTokensPerPass) {
     uint32_t codes = 0;
     int row = token;
@@ -80,19 +90,21 @@ __global__ void __launch_bounds__(kThreads)
       if (slot < 0) continue;
       row = slot / rows.row_slots;
     }
-    if (kSlots || token < out.tokens) {
+    if constexpr (kGroup) row = rows.order[token];
+    if (kSlots || kGroup || token < out.tokens) {
       codes = *reinterpret_cast<const uint32_t*>(a.codes + row * a.dims.padded + dim_block * 16 + lane * 4);
     }
     const uint32_t* streams = tables.streams;
     [[maybe_unused]] float gain = 0.0f;
     if constexpr (kMixed) {
       const int64_t chunk = dim_block / out.blocks_per_chunk;
-      const RowSlots& slots = rows.slots;
-      const int slot = token < out.tokens && slots.slots != nullptr
-                           ? slots.slots[token * slots.per_row + (slots.per_row > 1 ? chunk : 0)]
+      const RowStreams& lengths = LengthsOf(rows);
+      const RowSlots& slots = lengths.slots;
+      const int slot = (kGroup || token < out.tokens) && slots.slots != nullptr
+                           ? slots.slots[row * slots.per_row + (slots.per_row > 1 ? chunk : 0)]
                            : 0;
-      streams = rows.tables[slot].streams;
-      gain = rows.tables[slot].gain;
+      streams = lengths.tables[slot].streams;
+      gain = lengths.tables[slot].gain;
     }
     for (int half = 0; half < out.halves; ++half) {
       uint32_t* block =
@@ -129,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
     if (lane == 0 && block_in_chunk == 0) {
       const int64_t chunk = dim_block / out.blocks_per_chunk;
       out.scales[chunk * out.tokens_padded() + token] =
-          kSlots || token < out.tokens ? a.scales[chunk * a.tokens + row] : 0.0f;
+          kSlots || kGroup || token < out.tokens ? a.scales[chunk * a.tokens + row] : 0.0f;
       if constexpr (kMixed) out.gains[chunk * out.tokens_padded() + token] = gain;
     }
   }
@@ -140,7 +152,7 @@ void Launch(DeviceContext& ctx, const ScTables& tables, const ScActivationView& 
             int flag_count, const Rows& rows) {
   const dim3 grid(static_cast<unsigned>(out.dim_blocks),
                   static_cast<unsigned>((out.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
-  if constexpr (std::is_same_v<Rows, RowStreams>) {
+  if constexpr (kHasLengths<Rows>) {
     LaunchOverlapped(ctx, ExpandStreamsKernel<kWords, false, Rows>, grid, dim3(kThreads), 0, tables, a, out, flags,
                      flag_count, rows);
   } else {
@@ -153,23 +165,33 @@ void Launch(DeviceContext& ctx, const ScTables& tables, const ScActivationView& 
   }
 }
 
-template <int kWords>
-void LaunchEither(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
-                  int* flags, int flag_count, const RowStreams* rows) {
-  if (rows != nullptr) return Launch<kWords>(ctx, tables, a, out, flags, flag_count, *rows);
-  Launch<kWords>(ctx, tables, a, out, flags, flag_count, NoRows{});
+template <typename Rows>
+void LaunchWords(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+                 int* flags, int flag_count, const Rows& rows) {
+  switch (out.words) {
+    case 1: return Launch<1>(ctx, tables, a, out, flags, flag_count, rows);
+    case 2: return Launch<2>(ctx, tables, a, out, flags, flag_count, rows);
+    case 3: return Launch<3>(ctx, tables, a, out, flags, flag_count, rows);
+    default: return Launch<4>(ctx, tables, a, out, flags, flag_count, rows);
+  }
 }
 
 }  // namespace
 
 void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                          int* flags, int flag_count, const RowStreams* rows) {
-  switch (out.words) {
-    case 1: return LaunchEither<1>(ctx, tables, a, out, flags, flag_count, rows);
-    case 2: return LaunchEither<2>(ctx, tables, a, out, flags, flag_count, rows);
-    case 3: return LaunchEither<3>(ctx, tables, a, out, flags, flag_count, rows);
-    default: return LaunchEither<4>(ctx, tables, a, out, flags, flag_count, rows);
-  }
+  if (rows != nullptr) return LaunchWords(ctx, tables, a, out, flags, flag_count, *rows);
+  LaunchWords(ctx, tables, a, out, flags, flag_count, NoRows{});
+}
+
+void LaunchExpandGroup(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+                       int* flags, int flag_count, const GroupRows& rows) {
+  LaunchWords(ctx, tables, a, out, flags, flag_count, rows);
+}
+
+void LaunchExpandGroup(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+                       int* flags, int flag_count, const MixedGroupRows& rows) {
+  LaunchWords(ctx, tables, a, out, flags, flag_count, rows);
 }
 
 void LaunchExpandSlots(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the prefill kernel is launched with for lengths of (row, chunk): in each chunk a tile of tokens takes as many
+// words of an operand as the longest streams of its rows there.
+#pragma once
+
+#include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
+
+namespace stoch::cuda {
+
+// What of the lengths of up to so many words, one after another by their number of words, the streams of tiles are made of.
+struct WordTables {
+  const StreamTable* streams = nullptr;  // [slots]: LengthGroup::streams
+  int masks = 1;                         // of LengthGroup::order
+  int stoc_len = 0;
+  int stream_words = 0;  // of a stream
+};
+struct ChunkWords {
+  WordTables of[4];                // by words - 1
+  const uint8_t* words = nullptr;  // [token tiles][chunks], 1 to 4
+  RowSlots slots;
+  int levels = 128;
+};
+
+// Ranks are direct.
+struct ChunkWordsArgs : PrefillArgs {
+  const uint8_t* words = nullptr;
+};
+
+// The kernel of LaunchPrefillWgmma over tiles whose chunks have words of their own.
+// Requires: streams of 4 words, one half.
+void LaunchChunkWordsWgmma(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args);
+int64_t MaxChunkWordsClusters(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args);
+
+}  // namespace stoch::cuda

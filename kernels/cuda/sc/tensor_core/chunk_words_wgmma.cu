@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The wgmma kernel (prefill_wgmma.cuh) over tiles whose chunks have words of their own.
+#include "kernels/cuda/sc/tensor_core/chunk_words_kernels.h"
+#include "kernels/cuda/sc/tensor_core/prefill_wgmma.cuh"
+
+namespace stoch::cuda {
+namespace {
+
+const void* Choose(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args) {
+  const auto* const kernel =
+      reinterpret_cast<const void*>(prefill::PrefillWgmmaKernel<4, 1, false, true, ChunkWordsArgs>);
+  prefill::AllowLaunch(ctx, kernel, plan, args.streams, true);
+  return kernel;
+}
+
+}  // namespace
+
+int64_t MaxChunkWordsClusters(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args) {
+  return prefill::MaxClusters(Choose(ctx, plan, args), plan);
+}
+
+void LaunchChunkWordsWgmma(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args) {
+  prefill::Launch(ctx, Choose(ctx, plan, args), plan, args, args.schedule.clusters);
+}
+
+}  // namespace stoch::cuda

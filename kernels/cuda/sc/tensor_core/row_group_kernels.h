@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the prefill kernel is launched with for rows in order of the group of their stream length, whose numbers the
+// device knows.
+#pragma once
+
+#include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
+
+namespace stoch::cuda {
+
+// The rows of a group, as the device has counted them, and the split of their tiles. Without rows: no clusters.
+struct RowGroup {
+  PrefillSchedule schedule;
+  int32_t rows = 0;
+};
+
+// Which rows of the activations the tokens of a group are: token t is row order[t], up to group->rows.
+struct GroupRows {
+  const int32_t* order = nullptr;
+  const RowGroup* group = nullptr;
+};
+// The same of rows of several lengths: the streams of the group, and the slots of the rows.
+struct MixedGroupRows : GroupRows {
+  RowStreams lengths;
+};
+
+// Writes streams and scales of the rows of a group; with MixedGroupRows, gains too. What no row takes stays undefined.
+// As LaunchExpandStreams otherwise.
+void LaunchExpandGroup(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+                       int* flags, int flag_count, const GroupRows& rows);
+void LaunchExpandGroup(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
+                       int* flags, int flag_count, const MixedGroupRows& rows);
+
+// `schedule` is not used, rows.group has the one that counts; streams.tokens is the most that the group may have.
+struct RowGroupArgs : PrefillArgs {
+  GroupRows rows;
+  bool mixed = false;  // rows of several lengths: streams.gains has theirs
+};
+
+// The kernel of LaunchPrefillWgmma over the rows of a group, by `clusters` clusters at most, all resident.
+void LaunchRowGroupWgmma(DeviceContext& ctx, const ScPlan& plan, const RowGroupArgs& args, int clusters);
+int64_t MaxRowGroupClusters(DeviceContext& ctx, const ScPlan& plan, const RowGroupArgs& args);
+
+}  // namespace stoch::cuda
