@@ -30,8 +30,9 @@ int64_t TextBytes(const std::string& text) {
 // tokenizer.json.
 class BoundedBuilder final : public nlohmann::json_sax<Json> {
  public:
-  BoundedBuilder(const std::string& where, size_t max_depth, int64_t max_values, int64_t max_bytes)
-      : where_(where), max_depth_(max_depth), max_values_(max_values), max_bytes_(max_bytes) {}
+  BoundedBuilder(const std::string& where, size_t max_depth, int64_t max_values, int64_t max_bytes,
+                 const JsonEntryCheck& check)
+      : where_(where), max_depth_(max_depth), max_values_(max_values), max_bytes_(max_bytes), check_(check) {}
 
   Json TakeDocument() { return std::move(document_); }
 
@@ -51,11 +52,13 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
+    CheckEntry();
     Take(kMemberBytes + TextBytes(name));
     auto& object = open_.back()->get_ref<Json::object_t&>();
     const auto [member, inserted] = object.emplace(std::move(name), nullptr);
     if (!inserted) throw InvalidInput(where_ + ": key " + Quoted(member->first) + " is given twice");
     member_ = &member->second;
+    if (open_.size() == 1) outermost_member_ = &member->first;
     return true;
   }
 
@@ -74,7 +77,12 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
                        " MiB of memory, got more values");
   }
 
+  void CheckEntry() const {
+    if (check_ && open_.size() == 2 && outermost_member_ != nullptr) check_(*outermost_member_, *open_.back());
+  }
+
   bool Place(Json value) {
+    if (!open_.empty() && open_.back()->is_array()) CheckEntry();
     Take(kValueBytes);
     if (++values_ > max_values_) {
       throw InvalidInput(where_ + ": expected JSON of at most " + std::to_string(max_values_) + " values, got more");
@@ -108,22 +116,24 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   const size_t max_depth_;
   const int64_t max_values_;
   const int64_t max_bytes_;
+  const JsonEntryCheck& check_;
   int64_t values_ = 0;
   int64_t bytes_ = 0;
   Json document_;
   std::vector<Json*> open_;  // the containers around the current place; none moves while one inside it is open
   Json* member_ = nullptr;   // where the value of the key just read goes
   Json* last_ = nullptr;     // where the last value went
+  const std::string* outermost_member_ = nullptr;  // the last key of the outermost object
 };
 
 }  // namespace
 
 Json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth, int64_t max_values,
-                      int64_t max_bytes) {
+                      int64_t max_bytes, const JsonEntryCheck& check) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {  // the parser would stop there
     throw InvalidInput(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
   }
-  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values, max_bytes);
+  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values, max_bytes, check);
   Json::sax_parse(text.data(), text.data() + text.size(), &builder);
   return builder.TakeDocument();
 }

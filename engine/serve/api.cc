@@ -17,6 +17,7 @@
 #include "engine/serve/detached_connection.h"
 #include "engine/serve/format/completion_response.h"
 #include "engine/serve/format/json_fields.h"
+#include "engine/serve/format/list_limits.h"
 #include "engine/serve/http/request_error.h"
 #include "loader/bounded_json.h"
 
@@ -108,11 +109,11 @@ struct Api::Call {
   std::shared_ptr<Connection> connection;
   std::string id;
 
-  // Takes the body: its text is of no use once it has been read.
-  Json Body() {
+  // Takes the body: its text is of no use once it has been read. lists: their limits.
+  Json Body(const JsonEntryCheck& lists = nullptr) {
     const std::string text = std::exchange(request.body, {});
     const int64_t most = std::max(kMaxJsonBytes, 2 * static_cast<int64_t>(text.size()));  // whatever --max-body lets in
-    return ParseBoundedJson(text, "the request body", kMaxJsonDepth, kMaxJsonFileValues, most);
+    return ParseBoundedJson(text, "the request body", kMaxJsonDepth, kMaxJsonFileValues, most, lists);
   }
 
   std::shared_ptr<Exchange> Send(const OrderedJson& body) {
@@ -249,13 +250,13 @@ void Api::LogIgnored(const Call& call, const IgnoredFields& fields) const {
 // ----------------------------------------------------------------------------------------------- completions ------
 
 std::shared_ptr<Exchange> Api::Completions(Call& call) {
-  const Serving& serving = Ready();
-  return StartCompletion(call, ParseCompletion(call.Body(), *serving.model));
+  const ModelFacts& model = *Ready().model;
+  return StartCompletion(call, ParseCompletion(call.Body(CompletionLists(model.context, model.max_choices)), model));
 }
 
 std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {
-  const Serving& serving = Ready();
-  return StartCompletion(call, ParseChat(call.Body(), *serving.model));
+  const ModelFacts& model = *Ready().model;
+  return StartCompletion(call, ParseChat(call.Body(ChatLists()), model));
 }
 
 std::shared_ptr<Exchange> Api::StartCompletion(Call& call, CompletionRequest request) {

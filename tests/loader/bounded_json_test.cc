@@ -5,7 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "kernels/base/error.h"
 
@@ -29,6 +33,38 @@ TEST(BoundedJson, CountsValues) {
   for (int i = 0; i < 100000; ++i) bomb += "[],";
   EXPECT_EQ(Refusal(bomb, 1000), "x.json: expected JSON of at most 1000 values, got more");
   EXPECT_EQ(Refusal("1", 1), "");
+}
+
+// A check sees each list and each object of the outermost object before it grows, and nothing else.
+TEST(BoundedJson, EntriesAreCheckedBeforeTheyAreKept) {
+  std::map<std::string, std::vector<size_t>> seen;
+  const JsonEntryCheck note = [&](const std::string& member, const nlohmann::json& container) {
+    seen[member].push_back(container.size());
+  };
+  const auto read = [](const std::string& text, const JsonEntryCheck& check) {
+    return ParseBoundedJson(text, "x.json", 8, kMaxJsonFileValues, INT64_MAX, check);
+  };
+  const std::string text = R"({"a":[1,[2,3,{"b":4}],"c"],"d":5,"e":{"f":[6],"g":{}},"h":[],"a2":[{}]})";
+  EXPECT_EQ(read(text, note), nlohmann::json::parse(text));
+  EXPECT_EQ(seen, (std::map<std::string, std::vector<size_t>>{{"a", {0, 1, 2}}, {"e", {0, 1}}, {"a2", {0}}}));
+  seen.clear();
+  EXPECT_EQ(read("[[1,2],{\"a\":[3]}]", note).size(), 2u);
+  EXPECT_TRUE(seen.empty());
+  // What is refused is not read on: the rest is no JSON.
+  size_t most = 0;
+  const JsonEntryCheck few = [&](const std::string& member, const nlohmann::json& container) {
+    most = std::max(most, container.size());
+    if (container.size() == 3) throw InvalidInput(member + " is full");
+  };
+  EXPECT_THROW(read(R"({"a":[1,2,3,4,5,})", few), InvalidInput);
+  EXPECT_THROW(read(R"({"a":{"1":1,"2":2,"3":3,"4":4,})", few), InvalidInput);
+  EXPECT_EQ(most, 3u);
+  try {
+    read(R"({"b":[1,2,3],"a":[1,2,3,4,})", few);
+    ADD_FAILURE();
+  } catch (const InvalidInput& error) {
+    EXPECT_STREQ(error.what(), "a is full");
+  }
 }
 
 }  // namespace

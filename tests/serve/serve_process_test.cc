@@ -384,5 +384,25 @@ TEST(ServeProcess, AnAnswerTakesBoundedMemory) {
   EXPECT_LT(taken_bytes, (16 << 20) + 24 * kValues) << reply.body.size() << " bytes of answer";
 }
 
+// A list that is too long is refused before it is kept: what it takes is its text.
+TEST(ServeProcess, ARefusedListTakesNoMoreThanItsText) {
+  Serving server({"--no-prefix-reuse"});
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  HttpClient client(server.port());
+  Json body = {{"prompt", {5, 6}}, {"max_tokens", 1}, {"stop", {"a"}}};
+  ASSERT_EQ(client.Call("POST", "/v1/completions", body.dump()).status, 200);
+  for (int i = 0; i < 300'000; ++i) body["stop"].push_back("xxxxxx" + std::to_string(i));
+  const std::string text = body.dump();
+  {
+    std::ofstream forget("/proc/" + std::to_string(server.pid()) + "/clear_refs");
+    forget << "5" << std::flush;  // the peak becomes what it has now
+    if (!forget.good()) GTEST_SKIP() << "no clear_refs";
+  }
+  const int64_t before = PeakMemoryKib(server.pid());
+  EXPECT_EQ(client.Call("POST", "/v1/completions", text).status, 400);
+  const int64_t taken_kib = PeakMemoryKib(server.pid()) - before;
+  EXPECT_LT(taken_kib, static_cast<int64_t>(text.size() >> 10) + 3072);
+}
+
 }  // namespace
 }  // namespace stoch::test
