@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loader/bounded_json.h"
 
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -33,6 +37,10 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   BoundedBuilder(const std::string& where, size_t max_depth, int64_t max_values, int64_t max_bytes,
                  const JsonEntryCheck& check)
       : where_(where), max_depth_(max_depth), max_values_(max_values), max_bytes_(max_bytes), check_(check) {}
+
+  ~BoundedBuilder() override { ReleaseJson(&document_); }
+  BoundedBuilder(const BoundedBuilder&) = delete;
+  BoundedBuilder& operator=(const BoundedBuilder&) = delete;
 
   Json TakeDocument() { return std::move(document_); }
 
@@ -126,16 +134,72 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   const std::string* outermost_member_ = nullptr;  // the last key of the outermost object
 };
 
+// Goes over a text once, and gives its whole pages back to the system when they have been passed.
+class Consumer {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  explicit Consumer(char* at) : at_(at), kept_(at + (kPageBytes - Address(at) % kPageBytes) % kPageBytes) {}
+
+  reference operator*() const { return *at_; }
+  Consumer& operator++() {
+    ++at_;
+    if (at_ - kept_ == kStepBytes) {
+      madvise(kept_, kStepBytes, MADV_DONTNEED);  // where it fails the pages stay
+      kept_ += kStepBytes;
+    }
+    return *this;
+  }
+  bool operator==(const Consumer& other) const { return at_ == other.at_; }
+  bool operator!=(const Consumer& other) const { return at_ != other.at_; }
+
+ private:
+  static constexpr size_t kPageBytes = 64 << 10;  // or smaller pages
+  static constexpr std::ptrdiff_t kStepBytes = 256 << 10;
+
+  static size_t Address(const char* at) { return reinterpret_cast<size_t>(at); }
+
+  char* at_;
+  char* kept_;  // the first page that is not given back
+};
+
+// From text.data() to its end.
+template <class Iterator>
+Json Build(std::string_view text, Iterator begin, Iterator end, BoundedBuilder& builder, const std::string& where) {
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {  // the parser would stop there
+    throw InvalidInput(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
+  }
+  Json::sax_parse(begin, end, &builder);
+  return builder.TakeDocument();
+}
+
 }  // namespace
 
 Json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth, int64_t max_values,
                       int64_t max_bytes, const JsonEntryCheck& check) {
-  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {  // the parser would stop there
-    throw InvalidInput(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
-  }
   BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values, max_bytes, check);
-  Json::sax_parse(text.data(), text.data() + text.size(), &builder);
-  return builder.TakeDocument();
+  return Build(text, text.data(), text.data() + text.size(), builder, where);
+}
+
+Json ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                        int64_t max_bytes, const JsonEntryCheck& check) {
+  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values, max_bytes, check);
+  return Build(text, Consumer(text.data()), Consumer(text.data() + text.size()), builder, where);
+}
+
+// No deeper than documents are nested.
+void ReleaseJson(Json* document) {
+  if (auto* array = document->get_ptr<Json::array_t*>()) {
+    for (Json& entry : *array) ReleaseJson(&entry);
+    *array = {};
+  } else if (auto* object = document->get_ptr<Json::object_t*>()) {
+    for (auto& [name, member] : *object) ReleaseJson(&member);
+    object->clear();
+  }
 }
 
 std::string_view JsonTypeName(const nlohmann::json& value) {

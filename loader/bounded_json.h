@@ -25,6 +25,15 @@ nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where,
                                 int64_t max_values = kMaxJsonFileValues, int64_t max_bytes = INT64_MAX,
                                 const JsonEntryCheck& check = nullptr);
 
+// The same, for a text of megabytes that nobody needs any more: its pages go back to the system as they are read, since
+// a string of the document takes its length twice while it is read.
+nlohmann::json ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                                  int64_t max_bytes, const JsonEntryCheck& check = nullptr);
+
+// Leaves a document that one of these made empty, from its innermost values outwards. The destructor of
+// nlohmann::json moves all values of all levels into one list first, which takes as much memory again.
+void ReleaseJson(nlohmann::json* document);
+
 // "a string", "an array", ... for messages.
 std::string_view JsonTypeName(const nlohmann::json& value);
 

@@ -67,5 +67,46 @@ TEST(BoundedJson, EntriesAreCheckedBeforeTheyAreKept) {
   }
 }
 
+// Lengths around every step in which the text is given back.
+TEST(BoundedJson, ATextThatIsConsumedIsReadAlike) {
+  const auto both = [](const std::string& text) {
+    const auto attempt = [&](bool consume) -> std::string {
+      try {
+        return (consume ? ConsumeBoundedJson(text, "x.json", 8, kMaxJsonFileValues, INT64_MAX)
+                        : ParseBoundedJson(text, "x.json", 8))
+            .dump();
+      } catch (const InvalidInput& error) {
+        return error.what();
+      }
+    };
+    std::string consumed = attempt(true);
+    EXPECT_EQ(consumed, attempt(false));
+    return consumed;
+  };
+  for (const size_t length : {0u, 1u, 65535u, 262144u, 327679u, 327680u, 327681u, 600000u, 3000000u}) {
+    std::string text = "[\"";
+    while (text.size() < length) text += std::to_string(text.size()) + "\",\"";
+    text += "\",[{\"a\":1.5}]]";
+    EXPECT_EQ(both(text), nlohmann::json::parse(text).dump());
+    const std::string at = std::to_string(text.size() + 1);
+    EXPECT_NE(both(text + "]").find("got something else at byte " + at), std::string::npos);
+    text[text.size() / 2] = '\0';
+    EXPECT_NE(both(text).find("got a zero byte at byte " + std::to_string(text.size() / 2)), std::string::npos);
+    EXPECT_NE(both(text.substr(0, text.size() / 2)).find("got something else"), std::string::npos);
+  }
+}
+
+TEST(BoundedJson, ReleasedDocumentsAreEmpty) {
+  nlohmann::json document = nlohmann::json::parse(R"({"a":[1,"b",[[],{"c":[2]}]],"d":{},"e":"f"})");
+  ReleaseJson(&document);
+  EXPECT_EQ(document, nlohmann::json::object());
+  document = nlohmann::json::parse(R"([1,[2,[3]],{"a":[4]}])");
+  ReleaseJson(&document);
+  EXPECT_EQ(document, nlohmann::json::array());
+  document = "text";
+  ReleaseJson(&document);
+  EXPECT_EQ(document, "text");
+}
+
 }  // namespace
 }  // namespace stoch::test
