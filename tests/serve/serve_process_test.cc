@@ -200,6 +200,20 @@ TEST(ServeProcess, AnEmptyKeyIsAMistake) {
   EXPECT_NE(given.Log().find("--api-key is empty"), std::string::npos) << given.Log();
 }
 
+// Open to everybody is allowed, and said.
+TEST(ServeProcess, WarnsWhereOthersMayAskWithoutAKey) {
+  const auto log_of = [](const std::vector<std::string>& options) {
+    Serving server(options);
+    EXPECT_TRUE(server.Logs("ready")) << server.Log();
+    server.Signal(SIGTERM);
+    EXPECT_EQ(server.Wait(seconds(20)), 0);
+    return server.Log();
+  };
+  EXPECT_NE(log_of({"--host", "0.0.0.0"}).find(" no_api_key address=0.0.0.0:"), std::string::npos);
+  EXPECT_EQ(log_of({"--host", "0.0.0.0", "--api-key", "k"}).find("no_api_key"), std::string::npos);
+  EXPECT_EQ(log_of({}).find("no_api_key"), std::string::npos);
+}
+
 TEST(ServeProcess, ConnectionsFitInTheFilesItMayOpen) {
   Serving server({}, kDemo, false, 128);
   ASSERT_TRUE(server.Logs("ready")) << server.Log();
@@ -220,22 +234,51 @@ TEST(ServeProcess, ConnectionsFitInTheFilesItMayOpen) {
   EXPECT_NE(server.Log().find("connections_refused"), std::string::npos) << server.Log();
 }
 
+// The weights of a copy of the demo model.
+std::filesystem::path CopyOfDemo(const std::filesystem::path& folder) {
+  std::filesystem::copy(kDemo, folder, std::filesystem::copy_options::recursive);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") return entry.path();
+  }
+  return "";
+}
+
 // On CPUs some weights are read where the file is mapped.
 TEST(ServeProcess, AModelThatChangesIsServedNoLonger) {
   const TempDir folder;
-  const std::filesystem::path copy = folder / "model";
-  std::filesystem::copy(kDemo, copy, std::filesystem::copy_options::recursive);
-  Serving server({}, copy.string());
-  ASSERT_TRUE(server.Logs("ready")) << server.Log();
-  std::filesystem::path weights;
-  for (const auto& entry : std::filesystem::directory_iterator(copy)) {
-    if (entry.path().extension() == ".safetensors") weights = entry.path();
-  }
+  const std::filesystem::path weights = CopyOfDemo(folder / "model");
   ASSERT_FALSE(weights.empty());
+  Serving server({}, weights.parent_path().string());
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
   std::fstream(weights, std::ios::in | std::ios::out | std::ios::binary).seekp(-8, std::ios::end).write("changed!", 8);
   EXPECT_EQ(server.Wait(seconds(10)), 3) << server.Log();
   EXPECT_NE(server.Log().find("model_changed"), std::string::npos) << server.Log();
   EXPECT_NE(server.Log().find("was changed while it was served"), std::string::npos) << server.Log();
+}
+
+// Pages that are gone are a signal for whoever reads them first: a worker, which the server outlives until it sees why,
+// or the server itself, which says it with its last words.
+TEST(ServeProcess, AModelThatIsCutOffEndsItInASentence) {
+  for (const bool in_process : {false, true}) {
+    SCOPED_TRACE(in_process);
+    const TempDir folder;
+    const std::filesystem::path weights = CopyOfDemo(folder / "model");
+    ASSERT_FALSE(weights.empty());
+    Serving server(in_process ? std::vector<std::string>{"--in-process"} : std::vector<std::string>{},
+                   weights.parent_path().string());
+    ASSERT_TRUE(server.Logs("ready")) << server.Log();
+    std::filesystem::resize_file(weights, 4096);
+    try {
+      HttpClient client(server.port());
+      client.Call("POST", "/v1/completions", R"({"prompt":"Once upon a time","max_tokens":400,"ignore_eos":true})");
+    } catch (const std::runtime_error&) {  // it may end before it answers
+    }
+    EXPECT_EQ(server.Wait(seconds(20)), 3) << server.Log();
+    const std::string log = server.Log();
+    EXPECT_TRUE(log.find("a file of the model became shorter while it was served") != std::string::npos ||
+                log.find("was changed while it was served") != std::string::npos)
+        << log;
+  }
 }
 
 TEST(ServeProcess, EveryServerOfAModelHasTheSameFingerprint) {
