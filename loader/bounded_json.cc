@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loader/bounded_json.h"
 
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -30,8 +34,13 @@ int64_t TextBytes(const std::string& text) {
 // tokenizer.json.
 class BoundedBuilder final : public nlohmann::json_sax<Json> {
  public:
-  BoundedBuilder(const std::string& where, size_t max_depth, int64_t max_values, int64_t max_bytes)
-      : where_(where), max_depth_(max_depth), max_values_(max_values), max_bytes_(max_bytes) {}
+  BoundedBuilder(const std::string& where, size_t max_depth, int64_t max_values, int64_t max_bytes,
+                 const JsonEntryCheck& check)
+      : where_(where), max_depth_(max_depth), max_values_(max_values), max_bytes_(max_bytes), check_(check) {}
+
+  ~BoundedBuilder() override { ReleaseJson(&document_); }
+  BoundedBuilder(const BoundedBuilder&) = delete;
+  BoundedBuilder& operator=(const BoundedBuilder&) = delete;
 
   Json TakeDocument() { return std::move(document_); }
 
@@ -51,11 +60,13 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
+    CheckEntry();
     Take(kMemberBytes + TextBytes(name));
     auto& object = open_.back()->get_ref<Json::object_t&>();
     const auto [member, inserted] = object.emplace(std::move(name), nullptr);
     if (!inserted) throw InvalidInput(where_ + ": key " + Quoted(member->first) + " is given twice");
     member_ = &member->second;
+    if (open_.size() == 1) outermost_member_ = &member->first;
     return true;
   }
 
@@ -74,7 +85,12 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
                        " MiB of memory, got more values");
   }
 
+  void CheckEntry() const {
+    if (check_ && open_.size() == 2 && outermost_member_ != nullptr) check_(*outermost_member_, *open_.back());
+  }
+
   bool Place(Json value) {
+    if (!open_.empty() && open_.back()->is_array()) CheckEntry();
     Take(kValueBytes);
     if (++values_ > max_values_) {
       throw InvalidInput(where_ + ": expected JSON of at most " + std::to_string(max_values_) + " values, got more");
@@ -108,24 +124,82 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   const size_t max_depth_;
   const int64_t max_values_;
   const int64_t max_bytes_;
+  const JsonEntryCheck& check_;
   int64_t values_ = 0;
   int64_t bytes_ = 0;
   Json document_;
   std::vector<Json*> open_;  // the containers around the current place; none moves while one inside it is open
   Json* member_ = nullptr;   // where the value of the key just read goes
   Json* last_ = nullptr;     // where the last value went
+  const std::string* outermost_member_ = nullptr;  // the last key of the outermost object
 };
+
+// Goes over a text once, and gives its whole pages back to the system when they have been passed.
+class Consumer {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  explicit Consumer(char* at) : at_(at), kept_(at + (kPageBytes - Address(at) % kPageBytes) % kPageBytes) {}
+
+  reference operator*() const { return *at_; }
+  Consumer& operator++() {
+    ++at_;
+    if (at_ - kept_ == kStepBytes) {
+      madvise(kept_, kStepBytes, MADV_DONTNEED);  // where it fails the pages stay
+      kept_ += kStepBytes;
+    }
+    return *this;
+  }
+  bool operator==(const Consumer& other) const { return at_ == other.at_; }
+  bool operator!=(const Consumer& other) const { return at_ != other.at_; }
+
+ private:
+  static constexpr size_t kPageBytes = 64 << 10;  // or smaller pages
+  static constexpr std::ptrdiff_t kStepBytes = 256 << 10;
+
+  static size_t Address(const char* at) { return reinterpret_cast<size_t>(at); }
+
+  char* at_;
+  char* kept_;  // the first page that is not given back
+};
+
+// From text.data() to its end.
+template <class Iterator>
+Json Build(std::string_view text, Iterator begin, Iterator end, BoundedBuilder& builder, const std::string& where) {
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {  // the parser would stop there
+    throw InvalidInput(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
+  }
+  Json::sax_parse(begin, end, &builder);
+  return builder.TakeDocument();
+}
 
 }  // namespace
 
 Json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth, int64_t max_values,
-                      int64_t max_bytes) {
-  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {  // the parser would stop there
-    throw InvalidInput(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
+                      int64_t max_bytes, const JsonEntryCheck& check) {
+  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values, max_bytes, check);
+  return Build(text, text.data(), text.data() + text.size(), builder, where);
+}
+
+Json ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                        int64_t max_bytes, const JsonEntryCheck& check) {
+  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values, max_bytes, check);
+  return Build(text, Consumer(text.data()), Consumer(text.data() + text.size()), builder, where);
+}
+
+// No deeper than documents are nested.
+void ReleaseJson(Json* document) {
+  if (auto* array = document->get_ptr<Json::array_t*>()) {
+    for (Json& entry : *array) ReleaseJson(&entry);
+    *array = {};
+  } else if (auto* object = document->get_ptr<Json::object_t*>()) {
+    for (auto& [name, member] : *object) ReleaseJson(&member);
+    object->clear();
   }
-  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values, max_bytes);
-  Json::sax_parse(text.data(), text.data() + text.size(), &builder);
-  return builder.TakeDocument();
 }
 
 std::string_view JsonTypeName(const nlohmann::json& value) {

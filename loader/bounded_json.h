@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -13,11 +14,25 @@ namespace stoch {
 // has 0.5 million.
 inline constexpr int64_t kMaxJsonFileValues = 8'000'000;
 
+// Called for a list or an object that is a member of the outermost object, before one more entry is added to what
+// `container` has: throws where that is one too many, so that no more are ever kept.
+using JsonEntryCheck = std::function<void(const std::string& member, const nlohmann::json& container)>;
+
 // The document. Nesting deeper than max_depth, more than max_values values, one that takes more than about max_bytes of
-// memory, and a key given twice in one object are refused.
-// Errors: InvalidInput naming `where`, the byte where the text stops being JSON, or the key.
+// memory, and a key given twice in one object are refused; so is what `check` throws for.
+// Errors: InvalidInput naming `where`, the byte where the text stops being JSON, or the key; what `check` throws.
 nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth = 32,
-                                int64_t max_values = kMaxJsonFileValues, int64_t max_bytes = INT64_MAX);
+                                int64_t max_values = kMaxJsonFileValues, int64_t max_bytes = INT64_MAX,
+                                const JsonEntryCheck& check = nullptr);
+
+// The same, for a text of megabytes that nobody needs any more: its pages go back to the system as they are read, since
+// a string of the document takes its length twice while it is read.
+nlohmann::json ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                                  int64_t max_bytes, const JsonEntryCheck& check = nullptr);
+
+// Leaves a document that one of these made empty, from its innermost values outwards. The destructor of
+// nlohmann::json moves all values of all levels into one list first, which takes as much memory again.
+void ReleaseJson(nlohmann::json* document);
 
 // "a string", "an array", ... for messages.
 std::string_view JsonTypeName(const nlohmann::json& value);

@@ -17,6 +17,7 @@
 #include "engine/serve/detached_connection.h"
 #include "engine/serve/format/completion_response.h"
 #include "engine/serve/format/json_fields.h"
+#include "engine/serve/format/list_limits.h"
 #include "engine/serve/http/request_error.h"
 #include "loader/bounded_json.h"
 
@@ -101,6 +102,12 @@ int64_t SeenEvents(const std::string& last_event_id, const std::string& id) {
   throw RequestError(400, "", "Last-Event-ID: expected " + id + ":N, the id of an event of this stream");
 }
 
+// A request's document, which takes no more memory when it goes than when it came.
+struct Body {
+  Json json;
+  ~Body() { ReleaseJson(&json); }
+};
+
 }  // namespace
 
 struct Api::Call {
@@ -108,11 +115,11 @@ struct Api::Call {
   std::shared_ptr<Connection> connection;
   std::string id;
 
-  // Takes the body: its text is of no use once it has been read.
-  Json Body() {
-    const std::string text = std::exchange(request.body, {});
+  // lists: their limits.
+  Body TakeBody(const JsonEntryCheck& lists = nullptr) {
+    std::string text = std::exchange(request.body, {});
     const int64_t most = std::max(kMaxJsonBytes, 2 * static_cast<int64_t>(text.size()));  // whatever --max-body lets in
-    return ParseBoundedJson(text, "the request body", kMaxJsonDepth, kMaxJsonFileValues, most);
+    return {ConsumeBoundedJson(std::move(text), "the request body", kMaxJsonDepth, kMaxJsonFileValues, most, lists)};
   }
 
   std::shared_ptr<Exchange> Send(const OrderedJson& body) {
@@ -249,13 +256,16 @@ void Api::LogIgnored(const Call& call, const IgnoredFields& fields) const {
 // ----------------------------------------------------------------------------------------------- completions ------
 
 std::shared_ptr<Exchange> Api::Completions(Call& call) {
-  const Serving& serving = Ready();
-  return StartCompletion(call, ParseCompletion(call.Body(), *serving.model));
+  const ModelFacts& model = *Ready().model;
+  const JsonEntryCheck lists = CompletionLists(model.context, model.max_choices);
+  CompletionRequest request = ParseCompletion(call.TakeBody(lists).json, model);
+  return StartCompletion(call, std::move(request));
 }
 
 std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {
-  const Serving& serving = Ready();
-  return StartCompletion(call, ParseChat(call.Body(), *serving.model));
+  const ModelFacts& model = *Ready().model;
+  CompletionRequest request = ParseChat(call.TakeBody(ChatLists()).json, model);
+  return StartCompletion(call, std::move(request));
 }
 
 std::shared_ptr<Exchange> Api::StartCompletion(Call& call, CompletionRequest request) {
@@ -320,8 +330,8 @@ std::shared_ptr<Exchange> Api::OneModel(Call& call) {
 
 std::shared_ptr<Exchange> Api::Tokenize(Call& call) {
   const ModelFacts& model = *Ready().model;
-  const Json body = call.Body();
-  JsonFields fields(body);
+  const Body body = call.TakeBody();
+  JsonFields fields(body.json);
   const auto prompt = fields.String("prompt");
   if (!prompt) throw RequestError(400, "prompt", "prompt: is missing; expected a string");
   EncodeOptions options;
@@ -336,8 +346,8 @@ std::shared_ptr<Exchange> Api::Tokenize(Call& call) {
 
 std::shared_ptr<Exchange> Api::Detokenize(Call& call) {
   const ModelFacts& model = *Ready().model;
-  const Json body = call.Body();
-  JsonFields fields(body);
+  const Body body = call.TakeBody();
+  JsonFields fields(body.json);
   const Json* tokens = fields.Find("tokens");
   if (tokens == nullptr) throw RequestError(400, "tokens", "tokens: is missing; expected a list of token ids");
   const Tokenizer& tokenizer = RequireTokenizer(model);

@@ -5,7 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "kernels/base/error.h"
 
@@ -29,6 +33,79 @@ TEST(BoundedJson, CountsValues) {
   for (int i = 0; i < 100000; ++i) bomb += "[],";
   EXPECT_EQ(Refusal(bomb, 1000), "x.json: expected JSON of at most 1000 values, got more");
   EXPECT_EQ(Refusal("1", 1), "");
+}
+
+// A check sees each list and each object of the outermost object before it grows, and nothing else.
+TEST(BoundedJson, EntriesAreCheckedBeforeTheyAreKept) {
+  std::map<std::string, std::vector<size_t>> seen;
+  const JsonEntryCheck note = [&](const std::string& member, const nlohmann::json& container) {
+    seen[member].push_back(container.size());
+  };
+  const auto read = [](const std::string& text, const JsonEntryCheck& check) {
+    return ParseBoundedJson(text, "x.json", 8, kMaxJsonFileValues, INT64_MAX, check);
+  };
+  const std::string text = R"({"a":[1,[2,3,{"b":4}],"c"],"d":5,"e":{"f":[6],"g":{}},"h":[],"a2":[{}]})";
+  EXPECT_EQ(read(text, note), nlohmann::json::parse(text));
+  EXPECT_EQ(seen, (std::map<std::string, std::vector<size_t>>{{"a", {0, 1, 2}}, {"e", {0, 1}}, {"a2", {0}}}));
+  seen.clear();
+  EXPECT_EQ(read("[[1,2],{\"a\":[3]}]", note).size(), 2u);
+  EXPECT_TRUE(seen.empty());
+  // What is refused is not read on: the rest is no JSON.
+  size_t most = 0;
+  const JsonEntryCheck few = [&](const std::string& member, const nlohmann::json& container) {
+    most = std::max(most, container.size());
+    if (container.size() == 3) throw InvalidInput(member + " is full");
+  };
+  EXPECT_THROW(read(R"({"a":[1,2,3,4,5,})", few), InvalidInput);
+  EXPECT_THROW(read(R"({"a":{"1":1,"2":2,"3":3,"4":4,})", few), InvalidInput);
+  EXPECT_EQ(most, 3u);
+  try {
+    read(R"({"b":[1,2,3],"a":[1,2,3,4,})", few);
+    ADD_FAILURE();
+  } catch (const InvalidInput& error) {
+    EXPECT_STREQ(error.what(), "a is full");
+  }
+}
+
+// Lengths around every step in which the text is given back.
+TEST(BoundedJson, ATextThatIsConsumedIsReadAlike) {
+  const auto both = [](const std::string& text) {
+    const auto attempt = [&](bool consume) -> std::string {
+      try {
+        return (consume ? ConsumeBoundedJson(text, "x.json", 8, kMaxJsonFileValues, INT64_MAX)
+                        : ParseBoundedJson(text, "x.json", 8))
+            .dump();
+      } catch (const InvalidInput& error) {
+        return error.what();
+      }
+    };
+    std::string consumed = attempt(true);
+    EXPECT_EQ(consumed, attempt(false));
+    return consumed;
+  };
+  for (const size_t length : {0u, 1u, 65535u, 262144u, 327679u, 327680u, 327681u, 600000u, 3000000u}) {
+    std::string text = "[\"";
+    while (text.size() < length) text += std::to_string(text.size()) + "\",\"";
+    text += "\",[{\"a\":1.5}]]";
+    EXPECT_EQ(both(text), nlohmann::json::parse(text).dump());
+    const std::string at = std::to_string(text.size() + 1);
+    EXPECT_NE(both(text + "]").find("got something else at byte " + at), std::string::npos);
+    text[text.size() / 2] = '\0';
+    EXPECT_NE(both(text).find("got a zero byte at byte " + std::to_string(text.size() / 2)), std::string::npos);
+    EXPECT_NE(both(text.substr(0, text.size() / 2)).find("got something else"), std::string::npos);
+  }
+}
+
+TEST(BoundedJson, ReleasedDocumentsAreEmpty) {
+  nlohmann::json document = nlohmann::json::parse(R"({"a":[1,"b",[[],{"c":[2]}]],"d":{},"e":"f"})");
+  ReleaseJson(&document);
+  EXPECT_EQ(document, nlohmann::json::object());
+  document = nlohmann::json::parse(R"([1,[2,[3]],{"a":[4]}])");
+  ReleaseJson(&document);
+  EXPECT_EQ(document, nlohmann::json::array());
+  document = "text";
+  ReleaseJson(&document);
+  EXPECT_EQ(document, "text");
 }
 
 }  // namespace

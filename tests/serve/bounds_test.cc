@@ -89,6 +89,41 @@ TEST_F(Bounds, StopsAndBiasesAreFewAndShort) {
   EXPECT_EQ(Refusal(body), "logit_bias");
 }
 
+// Lists of any length are told by the field and its limit, not by the memory that they would have taken.
+TEST_F(Bounds, ListsBeyondTheirLimitsAreNamed) {
+  StartServer();
+  const auto refusal = [&](const std::string& path, const std::string& list, const std::string& entry,
+                           const std::string& end) {
+    std::string body = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":1,)" + list;
+    const size_t many = 4'500'000 / (entry.size() + 8);
+    for (size_t i = 0; i < many; ++i) {
+      std::string one = entry;
+      if (const size_t at = one.find('#'); at != std::string::npos) one.replace(at, 1, std::to_string(i));
+      body += one;
+    }
+    const Reply reply = Call(port(), "POST", path, body + end + "}");
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    const Json error = reply.Json()["error"];
+    return error["param"].dump() + " " + error["message"].get<std::string>();
+  };
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    EXPECT_EQ(refusal(path, R"("stop":[)", R"("xxxxxx#",)", R"("x"])"),
+              R"("stop" stop: has too many strings; allowed are 16)");
+    EXPECT_EQ(refusal(path, R"("stop_token_ids":[)", "7,", "7]"),
+              R"("stop_token_ids" stop_token_ids: has too many ids; allowed are 1024)");
+    EXPECT_EQ(refusal(path, R"("logit_bias":{)", R"("#":1,)", R"("x":1})"),
+              R"("logit_bias" logit_bias: has too many entries; allowed are 1024)");
+  }
+  EXPECT_EQ(refusal("/v1/completions", R"("prompt":[)", "7,", "7]"),
+            R"("prompt" prompt: has too many token ids; allowed are 128)");
+  EXPECT_EQ(refusal("/v1/completions", R"("prompt":[)", R"("a",)", R"("a"])"),
+            R"("n" n: the list of prompts makes too many sequences; allowed are 1024 per request)");
+  // A chat asks for no prompt, other endpoints for no stop strings. This model has no template for chats.
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", "a"}}}}, {"prompt", std::vector<int>(2000, 7)}};
+  EXPECT_EQ(Refusal(chat, "/v1/chat/completions"), "messages");
+  EXPECT_EQ(Post("/tokenize", {{"prompt", "a"}, {"stop", std::vector<int>(2000, 7)}}).status, 200);
+}
+
 TEST_F(Bounds, FieldsOfAClientFillNoLog) {
   StartServer();
   Json body = {{"prompt", kPrompt}, {"max_tokens", 1}};

@@ -2,6 +2,7 @@
 // Chat completions.
 
 #include <algorithm>
+#include <atomic>
 
 #include "loader/tokenizer/chat/chat_template.h"
 #include "tests/serve/server_fixture.h"
@@ -153,6 +154,29 @@ TEST_F(Chat, RefusesRolesAndOrdersTheFormatDoesNotKnow) {
             "top_logprobs");
   EXPECT_EQ(Post("/v1/chat/completions", {{"messages", kMessages}, {"max_tokens", 0}}).Json()["error"]["param"],
             "max_tokens");
+}
+
+// A tokenizer that says its template once.
+class ForgetfulTokenizer : public ChatTokenizer {
+ public:
+  std::string chat_template() const override { return forgotten ? "" : ChatTokenizer::chat_template(); }
+  std::atomic<bool> forgotten = false;
+};
+
+// What kind of template it is, the server finds when it gets the model, and no request again.
+class ForgottenTemplate : public ServerFixture {
+ protected:
+  void SetUp() override { StartServer(tokenizer_); }
+  void TearDown() override { server_.reset(); }
+  ForgetfulTokenizer tokenizer_;
+};
+
+TEST_F(ForgottenTemplate, WasReadWhenTheModelCame) {
+  const Json body = {{"messages", kMessages}, {"max_tokens", 5}, {"seed", 1}};
+  const Json answer = Post("/v1/chat/completions", body).Json();
+  ASSERT_EQ(answer["choices"].size(), 1u) << answer;
+  tokenizer_.forgotten = true;
+  EXPECT_EQ(Post("/v1/chat/completions", body).Json()["choices"], answer["choices"]);
 }
 
 // Chats that name no limit run side by side, though all of their contexts would not fit in the cache.

@@ -40,6 +40,14 @@ TEST_F(Http, KeepsConnectionsAndTakesRequestsInARow) {
   EXPECT_EQ(client.Receive().Json().count("version"), 1u);
 }
 
+// A client that has its answer sends the next body at once: no read-ahead, however slow the thread is that answered.
+TEST_F(Http, LargeBodiesFollowEachOther) {
+  StartServer();
+  HttpClient client(port());
+  const std::string body = R"({"prompt":"a","other":")" + std::string(3'000'000, 'x') + "\"}";
+  for (int i = 0; i < 150; ++i) ASSERT_EQ(client.Call("POST", "/tokenize", body).status, 200) << i;
+}
+
 TEST_F(Http, ServesOldClientsAndThoseThatAskFirst) {
   StartServer();
   HttpClient old(port());

@@ -200,6 +200,20 @@ TEST(ServeProcess, AnEmptyKeyIsAMistake) {
   EXPECT_NE(given.Log().find("--api-key is empty"), std::string::npos) << given.Log();
 }
 
+// Open to everybody is allowed, and said.
+TEST(ServeProcess, WarnsWhereOthersMayAskWithoutAKey) {
+  const auto log_of = [](const std::vector<std::string>& options) {
+    Serving server(options);
+    EXPECT_TRUE(server.Logs("ready")) << server.Log();
+    server.Signal(SIGTERM);
+    EXPECT_EQ(server.Wait(seconds(20)), 0);
+    return server.Log();
+  };
+  EXPECT_NE(log_of({"--host", "0.0.0.0"}).find(" no_api_key address=0.0.0.0:"), std::string::npos);
+  EXPECT_EQ(log_of({"--host", "0.0.0.0", "--api-key", "k"}).find("no_api_key"), std::string::npos);
+  EXPECT_EQ(log_of({}).find("no_api_key"), std::string::npos);
+}
+
 TEST(ServeProcess, ConnectionsFitInTheFilesItMayOpen) {
   Serving server({}, kDemo, false, 128);
   ASSERT_TRUE(server.Logs("ready")) << server.Log();
@@ -220,22 +234,51 @@ TEST(ServeProcess, ConnectionsFitInTheFilesItMayOpen) {
   EXPECT_NE(server.Log().find("connections_refused"), std::string::npos) << server.Log();
 }
 
+// The weights of a copy of the demo model.
+std::filesystem::path CopyOfDemo(const std::filesystem::path& folder) {
+  std::filesystem::copy(kDemo, folder, std::filesystem::copy_options::recursive);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") return entry.path();
+  }
+  return "";
+}
+
 // On CPUs some weights are read where the file is mapped.
 TEST(ServeProcess, AModelThatChangesIsServedNoLonger) {
   const TempDir folder;
-  const std::filesystem::path copy = folder / "model";
-  std::filesystem::copy(kDemo, copy, std::filesystem::copy_options::recursive);
-  Serving server({}, copy.string());
-  ASSERT_TRUE(server.Logs("ready")) << server.Log();
-  std::filesystem::path weights;
-  for (const auto& entry : std::filesystem::directory_iterator(copy)) {
-    if (entry.path().extension() == ".safetensors") weights = entry.path();
-  }
+  const std::filesystem::path weights = CopyOfDemo(folder / "model");
   ASSERT_FALSE(weights.empty());
+  Serving server({}, weights.parent_path().string());
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
   std::fstream(weights, std::ios::in | std::ios::out | std::ios::binary).seekp(-8, std::ios::end).write("changed!", 8);
   EXPECT_EQ(server.Wait(seconds(10)), 3) << server.Log();
   EXPECT_NE(server.Log().find("model_changed"), std::string::npos) << server.Log();
   EXPECT_NE(server.Log().find("was changed while it was served"), std::string::npos) << server.Log();
+}
+
+// Pages that are gone are a signal for whoever reads them first: a worker, which the server outlives until it sees why,
+// or the server itself, which says it with its last words.
+TEST(ServeProcess, AModelThatIsCutOffEndsItInASentence) {
+  for (const bool in_process : {false, true}) {
+    SCOPED_TRACE(in_process);
+    const TempDir folder;
+    const std::filesystem::path weights = CopyOfDemo(folder / "model");
+    ASSERT_FALSE(weights.empty());
+    Serving server(in_process ? std::vector<std::string>{"--in-process"} : std::vector<std::string>{},
+                   weights.parent_path().string());
+    ASSERT_TRUE(server.Logs("ready")) << server.Log();
+    std::filesystem::resize_file(weights, 4096);
+    try {
+      HttpClient client(server.port());
+      client.Call("POST", "/v1/completions", R"({"prompt":"Once upon a time","max_tokens":400,"ignore_eos":true})");
+    } catch (const std::runtime_error&) {  // it may end before it answers
+    }
+    EXPECT_EQ(server.Wait(seconds(20)), 3) << server.Log();
+    const std::string log = server.Log();
+    EXPECT_TRUE(log.find("a file of the model became shorter while it was served") != std::string::npos ||
+                log.find("was changed while it was served") != std::string::npos)
+        << log;
+  }
 }
 
 TEST(ServeProcess, EveryServerOfAModelHasTheSameFingerprint) {
@@ -353,10 +396,11 @@ TEST(ServeProcess, ItsUnitStartsIt) {
   EXPECT_EQ(server.Wait(seconds(10)), 0);
 }
 
-int64_t PeakMemoryKib(pid_t pid) {
+// A line of the process's status in KiB, -1 where there is none.
+int64_t MemoryKib(pid_t pid, const std::string& key) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6));
+    if (line.starts_with(key + ":")) return std::stoll(line.substr(key.size() + 1));
   }
   return -1;
 }
@@ -373,16 +417,62 @@ TEST(ServeProcess, AnAnswerTakesBoundedMemory) {
                {"echo", true},
                {"temperature", 0}};
   ASSERT_EQ(client.Call("POST", "/v1/completions", body.dump()).status, 200);
-  const int64_t before = PeakMemoryKib(server.pid());
+  const int64_t before = MemoryKib(server.pid(), "VmHWM");
   body["n"] = 49;
   body["logprobs"] = 100;
   constexpr double kValues = 49 * 201 * 101.0;
   const Reply reply = client.Call("POST", "/v1/completions", body.dump());
   ASSERT_EQ(reply.status, 200) << reply.body;
   EXPECT_EQ(reply.Json()["choices"].size(), 49u);
-  const double taken_bytes = 1024.0 * static_cast<double>(PeakMemoryKib(server.pid()) - before);
+  const double taken_bytes = 1024.0 * static_cast<double>(MemoryKib(server.pid(), "VmHWM") - before);
   EXPECT_LT(taken_bytes, (16 << 20) + 24 * kValues) << reply.body.size() << " bytes of answer";
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which keep what is freed
+// Bodies of 5 MB in what a request may take, their text included, and less where a list is refused; the system has it
+// back soon.
+TEST(ServeProcess, LargeBodiesTakeBoundedMemoryAndGiveItBack) {
+  std::string strings = R"("x")";
+  for (int i = 0; i < 280'000; ++i) strings += ",\"xxxxxx" + std::to_string(i) + '"';
+  std::string numbers = "1";
+  for (int i = 0; i < 2'300'000; ++i) numbers += ",1";
+  const std::string text(5'000'000, 'a');
+  struct Case {
+    const char* path;
+    std::string body;
+    int status;
+    int64_t most_kib;
+  };
+  const Case cases[] = {
+      {"/v1/completions", R"({"prompt":[5],"stop":[)" + strings + "]}", 400, 8 << 10},
+      {"/v1/completions", R"({"prompt":[)" + numbers + "]}", 400, 8 << 10},
+      {"/v1/completions", R"({"prompt":[5],"other":[)" + strings + "]}", 400, 15 << 10},
+      {"/v1/completions", R"({"prompt":[5],"other":[)" + numbers + "]}", 400, 15 << 10},
+      {"/v1/completions", R"({"prompt":[5],"max_tokens":1,"other":")" + text + "\"}", 200, 15 << 10},
+      {"/tokenize", R"({"prompt":")" + text + "\"}", 400, 15 << 10},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.body.substr(0, 40));
+    Serving server({"--no-prefix-reuse"});
+    ASSERT_TRUE(server.Logs("ready")) << server.Log();
+    HttpClient client(server.port());
+    const std::string small = R"({"prompt":[5,6],"max_tokens":1,"stop":["a"]})";
+    ASSERT_EQ(client.Call("POST", "/v1/completions", small).status, 200);
+    std::ofstream forget("/proc/" + std::to_string(server.pid()) + "/clear_refs");
+    forget << "5" << std::flush;  // the peak becomes what it has now
+    if (!forget.good()) GTEST_SKIP() << "no clear_refs";
+    const int64_t before = MemoryKib(server.pid(), "VmHWM");
+    EXPECT_EQ(client.Call("POST", one.path, one.body).status, one.status);
+    const int64_t taken_kib = MemoryKib(server.pid(), "VmHWM") - before;
+    EXPECT_LT(taken_kib, one.most_kib);
+    const auto deadline = Clock::now() + seconds(10);
+    while (MemoryKib(server.pid(), "VmRSS") > before + 2048 && Clock::now() < deadline) {
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    EXPECT_LE(MemoryKib(server.pid(), "VmRSS"), before + 2048);
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace stoch::test

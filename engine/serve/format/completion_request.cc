@@ -8,6 +8,7 @@
 
 #include "engine/request/text_stream.h"
 #include "engine/serve/format/foreign_fields.h"
+#include "engine/serve/format/list_limits.h"
 #include "engine/serve/http/request_error.h"
 
 namespace stoch::serve {
@@ -20,9 +21,6 @@ constexpr int kNotFound = 404;
 constexpr int64_t kDefaultMaxTokens = 16;  // of completions, in the OpenAI API
 constexpr int64_t kMaxLogprobs = 100;
 constexpr int64_t kAnyInteger = int64_t{1} << 31;
-constexpr int64_t kMaxStopIds = 1024;
-constexpr size_t kMaxBiases = 1024;
-constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 256;
 constexpr int64_t kUnboundedTokens = 4096;  // what an absent max_tokens counts as in max_answer_values
 constexpr size_t kMaxDateBytes = 64;
@@ -146,10 +144,7 @@ std::vector<LogitBias> ReadLogitBias(JsonFields& fields, const ModelFacts& model
   const Json* value = fields.Find("logit_bias");
   if (value == nullptr) return {};
   if (!value->is_object()) ThrowWrongType("logit_bias", "an object of token id: bias", *value);
-  if (value->size() > kMaxBiases) {
-    Reject("logit_bias",
-           "has " + std::to_string(value->size()) + " entries; allowed are " + std::to_string(kMaxBiases));
-  }
+  CheckEntries(kBiases, value->size());
   std::vector<LogitBias> bias;
   for (const auto& [key, number] : value->items()) {
     const std::string param =
@@ -204,9 +199,7 @@ std::vector<std::string> ReadStop(JsonFields& fields, const ModelFacts& model) {
   if (value->is_string()) {
     stop.push_back(value->get<std::string>());
   } else if (value->is_array()) {
-    if (value->size() > kMaxStops) {
-      Reject("stop", "has " + std::to_string(value->size()) + " strings; allowed are " + std::to_string(kMaxStops));
-    }
+    CheckEntries(kStops, value->size());
     for (size_t i = 0; i < value->size(); ++i) {
       if (!(*value)[i].is_string()) ThrowWrongType(At("stop", i), "a string", (*value)[i]);
       stop.push_back((*value)[i].get<std::string>());
@@ -231,7 +224,8 @@ void ReadCommon(JsonFields& fields, const ModelFacts& model, CompletionRequest* 
   generate.sampling = ReadSampling(fields, model);
   generate.stop = ReadStop(fields, model);
   if (const Json* ids = fields.Find("stop_token_ids")) {
-    const std::vector<int32_t> more = ReadIds(*ids, "stop_token_ids", model.vocab_size, kMaxStopIds);
+    CheckEntries(kStopIds, ids->size());
+    const std::vector<int32_t> more = ReadIds(*ids, "stop_token_ids", model.vocab_size);
     generate.stop_ids.insert(generate.stop_ids.end(), more.begin(), more.end());
   }
   generate.ignore_eos = fields.Bool("ignore_eos", false);

@@ -91,14 +91,8 @@ std::string ShortName(const std::string& name) {
   return name.size() <= kMaxBytes ? name : name.substr(0, kMaxBytes) + "...";
 }
 
-std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size,
-                             int64_t max_count) {
+std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size) {
   if (!array.is_array()) ThrowWrongType(path, "a list of token ids", array);
-  if (static_cast<int64_t>(array.size()) > max_count) {
-    throw RequestError(
-        kBadRequest, path,
-        path + ": has " + std::to_string(array.size()) + " ids; allowed are " + std::to_string(max_count));
-  }
   std::vector<int32_t> ids;
   ids.reserve(array.size());
   for (size_t i = 0; i < array.size(); ++i) {

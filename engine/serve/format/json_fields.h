@@ -46,9 +46,7 @@ class JsonFields {
 // Throws RequestError(400) "PATH: expected EXPECTED, got TYPE".
 [[noreturn]] void ThrowWrongType(const std::string& path, const std::string& expected, const nlohmann::json& got);
 
-// The token ids of an array. Errors: RequestError(400) naming path[index] for what is no id below vocab_size, or path
-// for more than max_count.
-std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size,
-                             int64_t max_count = INT64_MAX);
+// The token ids of an array. Errors: RequestError(400) naming path[index] for what is no id below vocab_size.
+std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size);
 
 }  // namespace stoch::serve

@@ -96,7 +96,7 @@ class HttpSession final : public Connection, public std::enable_shared_from_this
   void Reject(boost::system::error_code error);
   void Dispatch();
   void Handle(HttpRequest request);
-  void StartBody(int status, std::string head, bool keep_alive);
+  void StartBody(int status, std::string head, bool keep_alive, bool whole);
   void End();
   std::string Framed(std::string_view bytes) const;
   void Write(std::string bytes);

@@ -65,13 +65,16 @@ void HttpSession::WhenDrained(std::function<void()> body) {
   });
 }
 
-void HttpSession::StartBody(int status, std::string head, bool keep_alive) {
+// whole: `head` is the answer to its end. The session knows before a byte leaves: a client that has it all may send its
+// next request before this thread runs again.
+void HttpSession::StartBody(int status, std::string head, bool keep_alive, bool whole) {
   handed_ += head.size();
-  OnSocket([status, head = std::move(head), keep_alive](HttpSession& session) mutable {
+  OnSocket([status, head = std::move(head), keep_alive, whole](HttpSession& session) mutable {
     session.handed_ -= head.size();
     session.shared_.hooks.on_response(status);
     session.started_ = true;
     session.keep_alive_ = keep_alive;
+    session.answered_ = whole;
     session.Write(std::move(head));
   });
 }
@@ -87,11 +90,7 @@ void HttpSession::Send(HttpResponse response) {
   if (head_) message.body().clear();  // the length stays
   std::string text = Written(message.base());
   text += message.body();
-  StartBody(response.status, std::move(text), keep_alive);
-  OnSocket([](HttpSession& session) {
-    session.answered_ = true;
-    if (!session.writing_) session.NextRequest();
-  });
+  StartBody(response.status, std::move(text), keep_alive, true);
 }
 
 void HttpSession::StartPieces(HttpResponse head) {
@@ -102,7 +101,7 @@ void HttpSession::StartPieces(HttpResponse head) {
   SetHeaders(message, head.headers);
   message.keep_alive(keep_alive);
   if (chunked) message.chunked(true);
-  StartBody(head.status, Written(message.base()), keep_alive);
+  StartBody(head.status, Written(message.base()), keep_alive, false);
 }
 
 std::string HttpSession::Framed(std::string_view bytes) const {

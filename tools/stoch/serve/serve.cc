@@ -2,6 +2,7 @@
 // stoch serve: the HTTP server.
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -37,7 +38,7 @@ namespace stoch::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll{50};
-constexpr std::chrono::milliseconds kLook{1000};      // at the model's files
+constexpr std::chrono::milliseconds kLook{1000};      // at the model's files and the heap
 constexpr std::chrono::milliseconds kFarewell{1000};  // for last words to leave
 constexpr int64_t kOtherFiles = 64;                   // descriptors that are not connections
 constexpr const char* kKeyVariable = "STOCH_API_KEY";
@@ -77,6 +78,23 @@ int64_t RaiseFileLimit(int64_t max_connections) {
   return std::min(max_connections, std::max<int64_t>(1, static_cast<int64_t>(limit.rlim_cur) - kOtherFiles));
 }
 
+// Bodies and documents of megabytes go back to the system as soon as they are freed. By itself glibc would raise this to
+// the largest block that it has freed, and keep as much in the heap of every thread.
+void GiveLargeBlocksBack() {
+#ifdef __GLIBC__
+  constexpr int kLargeBytes = 1 << 20;
+  mallopt(M_MMAP_THRESHOLD, kLargeBytes);
+  mallopt(M_TRIM_THRESHOLD, kLargeBytes);
+#endif
+}
+
+// What many small values left, too.
+void GiveHeapBack() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 // A page of a mapped file that is no longer there. Nothing can be saved, but the log can say why.
 extern "C" void OnBusError(int) {
   constexpr char kMessage[] = "error: a file of the model became shorter while it was served\n";
@@ -98,7 +116,8 @@ bool IsLoopback(const std::string& address) { return address.starts_with("127.")
 
 // Until a signal asks for the end or the engine is no more. Weights that are read where they are mapped must stay as
 // they are: other bytes would be answers of another model. Errors: DeviceError where they do not.
-void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, Service& service,
+// gateway: the engine is in another process, and the heap holds requests only.
+void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, Service& service, bool gateway,
                 const serve::LogSink& log) {
   auto looked = std::chrono::steady_clock::now();
   while (!InterruptFlag() && server.failure() == nullptr) {
@@ -107,6 +126,7 @@ void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, Ser
     if (server.health() != serve::JobRunner::Health::kStalled) service.Beat();
     if (std::chrono::steady_clock::now() - looked < kLook) continue;
     looked = std::chrono::steady_clock::now();
+    if (gateway) GiveHeapBack();
     const std::string changed = ChangedFile(mapped);
     if (changed.empty()) continue;
     log({serve::LogLevel::kError, "model_changed", {{"file", changed}}});
@@ -204,6 +224,7 @@ std::unique_ptr<Engine> OpenLocalEngine(const Options& options, ModelFiles files
 
 ExitCode Run(Options options) {
   CheckKey(options);
+  if (!options.in_process) GiveLargeBlocksBack();
   ModelFiles files = OpenModelFiles(options.engine.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.engine.model, files);
   (void)EngineOptionsFrom(options.engine, files);  // bad ones are told before anything is begun
@@ -263,7 +284,7 @@ ExitCode Run(Options options) {
   if (!model.device.starts_with("cpu")) stamps.clear();  // GPUs have a copy
 
   service.Ready();
-  WaitForEnd(server, stamps, service, log);
+  WaitForEnd(server, stamps, service, !options.in_process, log);
   service.Stopping();
   if (const std::exception_ptr failure = server.failure()) {
     server.Drain(kFarewell);  // its jobs have been told; their answers are to leave
