@@ -52,7 +52,7 @@ void LaunchProducts(DeviceContext& ctx, const LengthTables& tables, const RowSlo
   const CallLengths lengths{tables.groups(), tables.group_of(), slots};
   const auto count = static_cast<int>(group.products.size());
   const bool differ = lengths.groups.size() > 1;
-  if (differ && slots.per_row > 1 && CanChunkWords(ctx, lengths)) {
+  if (differ && slots.per_row > 1 && CanChunkWords(ctx, lengths, a.tokens)) {
     return LaunchScChunkWords(ctx, lengths, a, group.products.data(), count);
   }
   const bool fit = std::all_of(lengths.groups.begin(), lengths.groups.end(), [&](const LengthGroup& one) {

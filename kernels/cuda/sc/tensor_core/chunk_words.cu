@@ -134,7 +134,16 @@ ScTraits FourWords(ScTraits longest) {
   return longest;
 }
 
+// Words of tiles and chunks, which blocks keep behind their stages.
+int64_t WordCount(int64_t tokens, int64_t chunks) { return (tokens + kPrefillTokens - 1) / kPrefillTokens * chunks; }
+
 int WordsOf(const LengthGroup& group) { return (group.order->config.stoc_len + 31) / 32; }
+
+// Stages that fit in front of so many words.
+int StagesOf(const GpuTraits& gpu, int64_t words) {
+  return static_cast<int>(
+      std::clamp<int64_t>((gpu.max_shared_bytes - kRingHeaderBytes - words) / kChunkStageBytes, 0, kPrefillMaxStages));
+}
 
 // The tables of streams, and the words of each group.
 void SetTables(DeviceContext& ctx, const CallLengths& lengths, ChunkWords* rows, GroupWords* group_words) {
@@ -150,12 +159,13 @@ void SetTables(DeviceContext& ctx, const CallLengths& lengths, ChunkWords* rows,
 
 }  // namespace
 
-bool CanChunkWords(DeviceContext& ctx, const CallLengths& lengths) {
+bool CanChunkWords(DeviceContext& ctx, const CallLengths& lengths, int64_t tokens) {
+  for (const LengthGroup& group : lengths.groups) {
+    if (!ctx.tables.Traits(*group.order).direct_ranks) return false;
+  }
   return !lengths.groups.empty() &&
-         std::all_of(lengths.groups.begin(), lengths.groups.end(), [&](const LengthGroup& group) {
-           const ScTraits& traits = ctx.tables.Traits(*group.order);
-           return traits.direct_ranks && CanPrefillWgmma(ctx.traits, FourWords(traits), true);
-         });
+         CanPrefillWgmma(ctx.traits, FourWords(ctx.tables.Traits(*lengths.groups.back().order)), true) &&
+         StagesOf(ctx.traits, WordCount(tokens, lengths.slots.per_row)) >= 2;
 }
 
 void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const ScActivationView& a,
@@ -184,11 +194,15 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
   args.streams.scales = scratch.Take<float>(args.streams.scale_count());
   args.streams.gains = scratch.Take<float>(args.streams.scale_count());
   const int chunks = args.streams.chunks;
-  auto* const words = scratch.Take<uint8_t>(int64_t{args.streams.token_tiles} * chunks);
+  const int64_t count_of_words = WordCount(a.tokens, chunks);
+  auto* const words = scratch.Take<uint8_t>(count_of_words);
+  plan.stages = StagesOf(ctx.traits, count_of_words);
+  plan.shared_bytes = kRingHeaderBytes + plan.stages * kChunkStageBytes + count_of_words;
   args.words = rows.words = words;
-  const auto clusters = static_cast<int>(MaxChunkWordsClusters(ctx, plan, args));
+  const auto clusters = static_cast<int>(MaxChunkWordsClusters(ctx, plan));
   STOCH_CHECK(clusters >= 1);
-  args.schedule = MakePrefillSchedule(clusters, supers, args.streams.tokens, chunks);
+  // The kernel's tiles all have the full width.
+  args.schedule = MakePrefillSchedule(clusters, supers, args.streams.tokens_padded(), chunks);
   const int flags = args.schedule.rest() * kPrefillFlags;
   args.partial = scratch.Take<float>(static_cast<int64_t>(args.schedule.rest()) * kSuperRows * kPrefillTokens);
   args.flags = scratch.Take<int>(flags);

@@ -16,8 +16,8 @@
 namespace stoch::cuda {
 
 // Whether the kernel takes such lengths: at most 128 cycles, in orders whose ranks are direct (RanksAreDirect), on a GPU with
-// wgmma and shared memory for two stages of them.
-bool CanChunkWords(DeviceContext& ctx, const CallLengths& lengths);
+// wgmma and shared memory for two stages of them and the words of all tiles.
+bool CanChunkWords(DeviceContext& ctx, const CallLengths& lengths, int64_t tokens);
 
 // y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and dimensions.
 // Requires: CanChunkWords; two groups or more and a slot for each (row, chunk); 1 <= count <= kMaxScTasks.

@@ -7,6 +7,11 @@
 
 namespace stoch::cuda {
 
+// A block of more words comes in two stages, the first of so many words: short ones then leave room for many stages.
+inline constexpr int kChunkPartWords = 2;
+inline constexpr int kChunkStageBytes =
+    (4 * kChunkPartWords + 2) * kPrefillTokens * 16 + 2 * kPrefillTokens * 4 + kPrefillRows * 4;
+
 // What of the lengths of up to so many words, one after another by their number of words, the streams of tiles are made of.
 struct WordTables {
   const StreamTable* streams = nullptr;  // [slots]: LengthGroup::streams
@@ -29,6 +34,6 @@ struct ChunkWordsArgs : PrefillArgs {
 // The kernel of LaunchPrefillWgmma over tiles whose chunks have words of their own.
 // Requires: streams of 4 words, one half.
 void LaunchChunkWordsWgmma(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args);
-int64_t MaxChunkWordsClusters(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args);
+int64_t MaxChunkWordsClusters(DeviceContext& ctx, const ScPlan& plan);
 
 }  // namespace stoch::cuda

@@ -6,21 +6,21 @@
 namespace stoch::cuda {
 namespace {
 
-const void* Choose(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args) {
+const void* Choose(DeviceContext& ctx, const ScPlan& plan) {
   const auto* const kernel =
       reinterpret_cast<const void*>(prefill::PrefillWgmmaKernel<4, 1, false, true, ChunkWordsArgs>);
-  prefill::AllowLaunch(ctx, kernel, plan, args.streams, true);
+  prefill::AllowLaunch(ctx, kernel, plan, kChunkStageBytes);
   return kernel;
 }
 
 }  // namespace
 
-int64_t MaxChunkWordsClusters(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args) {
-  return prefill::MaxClusters(Choose(ctx, plan, args), plan);
+int64_t MaxChunkWordsClusters(DeviceContext& ctx, const ScPlan& plan) {
+  return prefill::MaxClusters(Choose(ctx, plan), plan);
 }
 
 void LaunchChunkWordsWgmma(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args) {
-  prefill::Launch(ctx, Choose(ctx, plan, args), plan, args, args.schedule.clusters);
+  prefill::Launch(ctx, Choose(ctx, plan), plan, args, args.schedule.clusters);
 }
 
 }  // namespace stoch::cuda

@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/hopper.cuh"
 #include "kernels/cuda/sc/tensor_core/chunk_words_kernels.h"
 #include "kernels/cuda/sc/tensor_core/grouped_kernels.h"
@@ -36,6 +37,11 @@ struct Ring {
   uint32_t phase = 0;
   __device__ uint32_t full(int i) const { return base + 8 * static_cast<uint32_t>(i); }
   __device__ uint32_t empty(int i) const { return base + 8 * static_cast<uint32_t>(kMaxStages + i); }
+  // Behind the stages: the table of ranks, or words of chunks.
+  template <int kBytes>
+  __device__ uint32_t end() const {
+    return base + static_cast<uint32_t>(kRingHeader + stages * kBytes);
+  }
   __device__ void Next() {
     if (++slot == stages) {
       slot = 0;
@@ -43,10 +49,6 @@ struct Ring {
     }
   }
 };
-
-// kMixed: tokens have gains of their own, behind the scales.
-template <int kWords, bool kMixed>
-inline constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes + kScaleBytes + (kMixed ? kTokenScaleBytes : 0);
 
 template <typename Args>
 inline constexpr bool kIsGrouped = std::is_same_v<Args, GroupedArgs>;
@@ -94,10 +96,19 @@ __device__ __forceinline__ int FirstRow(const ScKernelTask& task, int super, uin
   return (super - task.first_block) * kSuperRows + static_cast<int>(rank) * kPrefillRows;
 }
 
+// Bytes of streams in a stage: those of a block, or of as many words of it as kChunkPartWords.
+template <int kWords, typename Args>
+inline constexpr int kStreamBytes = (kHasChunkWords<Args> ? 4 * kChunkPartWords + 2 : 4 * kWords + 2) * kUnitBytes;
+// kMixed: tokens have gains of their own, behind the scales.
+template <int kWords, bool kMixed, typename Args>
+inline constexpr int kStageBytes = kStreamBytes<kWords, Args> + kScaleBytes + (kMixed ? kTokenScaleBytes : 0);
+static_assert(kStageBytes<4, true, ChunkWordsArgs> == kChunkStageBytes);
+
 template <int kWords, bool kMixed, typename Args>
 __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank) {
   const ScStreams& s = args.streams;
   constexpr uint32_t kBlockBytes = (4 * kWords + 2) * kUnitBytes;
+  constexpr uint32_t kScales = kStreamBytes<kWords, Args>;
   const auto& schedule = ScheduleOf(args);
   const int steps = StepsOf(args, cluster);
   for (int step = 0; step < steps; ++step) {
@@ -111,34 +122,48 @@ __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank)
     for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
       const int begin = chunk * s.blocks_per_chunk;
       const int end = min(begin + s.blocks_per_chunk, s.dim_blocks);
-      uint32_t bytes = kBlockBytes;  // that a block has
+      const uint8_t* from = s.data + s.block_offset(token_tile, begin, 0);
+      if constexpr (!kHasChunkWords<Args>) from += rank * (kBlockBytes / 2);
+      // A block in one stage; with words of chunks in two where it has many: bytes of the first, and of the second.
+      uint32_t first = kBlockBytes, second = 0;
       if constexpr (kHasChunkWords<Args>) {
-        bytes = (4 * args.words[token_tile * s.chunks + chunk] + 2) * kUnitBytes;
+        const auto at = static_cast<uint32_t>(token_tile * s.chunks + chunk);
+        const uint32_t words = LoadSharedByte<0>(ring.end<kStageBytes<kWords, kMixed, Args>>() + at);
+        first = (words > kChunkPartWords ? 4 * kChunkPartWords : 4 * words + 2) * kUnitBytes;
+        second = words > kChunkPartWords ? (4 * (words - kChunkPartWords) + 2) * kUnitBytes : 0;
       }
-      const uint32_t half_bytes = bytes / 2;
-      const uint8_t* from = s.data + s.block_offset(token_tile, begin, 0) + rank * half_bytes;
-      const int blocks = (end - begin) * s.halves;
-      for (int i = 0; i < blocks; ++i) {
-        const bool last = i + 1 == blocks;
-        const uint32_t to = ring.base + kRingHeader + static_cast<uint32_t>(ring.slot * kStageBytes<kWords, kMixed>);
+      const int parts = kHasChunkWords<Args> && second > 0 ? 2 : 1;
+      const int stages = (end - begin) * s.halves * parts;
+      for (int i = 0; i < stages; ++i) {
+        const bool last = i + 1 == stages;
+        const uint32_t bytes = kHasChunkWords<Args> && parts == 2 && i % 2 == 1 ? second : first;
+        const uint32_t half_bytes = bytes / 2;
+        const uint32_t to =
+            ring.base + kRingHeader + static_cast<uint32_t>(ring.slot * kStageBytes<kWords, kMixed, Args>);
         const uint32_t full = ring.full(ring.slot);
         BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
         BarrierExpect(full, bytes + (last ? (kMixed ? 2 : 1) * kTokenScaleBytes + rows * 4 : 0));
-        BulkCopyToCluster(to + rank * half_bytes, from, half_bytes, full, (1 << kPrefillCluster) - 1);
+        const uint8_t* half = from;
+        if constexpr (kHasChunkWords<Args>) half += rank * half_bytes;
+        BulkCopyToCluster(to + rank * half_bytes, half, half_bytes, full, (1 << kPrefillCluster) - 1);
         if (last) {
-          BulkCopy(to + kBlockBytes, s.scales + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
+          BulkCopy(to + kScales, s.scales + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
                    kTokenScaleBytes, full);
           if constexpr (kMixed) {
-            BulkCopy(to + kBlockBytes + kScaleBytes,
+            BulkCopy(to + kScales + kScaleBytes,
                      s.gains + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens, kTokenScaleBytes,
                      full);
           }
           if (rows > 0) {
-            BulkCopy(to + kBlockBytes + kTokenScaleBytes,
+            BulkCopy(to + kScales + kTokenScaleBytes,
                      task.scales + static_cast<int64_t>(chunk) * task.rows_padded + first_row, rows * 4, full);
           }
         }
-        from += kBlockBytes;
+        if (!kHasChunkWords<Args> || parts == 1) {
+          from += kBlockBytes;
+        } else {
+          from += i % 2 == 0 ? first : kBlockBytes - first;
+        }
         ring.Next();
       }
     }

@@ -60,7 +60,7 @@ struct Consumer {
   float y[kAccumulators];
 
   __device__ uint32_t stage(int slot) const {
-    return ring.base + kRingHeader + static_cast<uint32_t>(slot * kStageBytes<kWords, kMixed>);
+    return ring.base + kRingHeader + static_cast<uint32_t>(slot * kStageBytes<kWords, kMixed, Args>);
   }
   __device__ int previous_slot() const { return (ring.slot == 0 ? ring.stages : ring.slot) - 1; }
 
@@ -79,10 +79,14 @@ struct Consumer {
     NamedArrive(static_cast<uint32_t>(warp / 4 + 1), 256, args.stagger && warp + 4 < kConsumers / 32);
   }
 
-  // A warpgroup beyond the last row: takes part in the hand-overs only.
-  __device__ void SkipChunk(int blocks) {
+  // A warpgroup beyond the last row: takes part in the hand-overs only. `at`: of the chunk in ChunkWordsArgs::words.
+  __device__ void SkipChunk(int blocks, [[maybe_unused]] int at) {
     Follow();
-    for (int i = 0; i < blocks * kHalves; ++i) {
+    int stages = blocks * kHalves;
+    if constexpr (kHasChunkWords<Args>) {
+      if (LoadSharedByte<0>(table + static_cast<uint32_t>(at)) > kChunkPartWords) stages *= 2;
+    }
+    for (int i = 0; i < stages; ++i) {
       BarrierWait(ring.full(ring.slot), ring.phase);
       Release(8 * static_cast<uint32_t>(ring.slot));
       ring.Next();
@@ -96,16 +100,15 @@ struct Consumer {
     return reinterpret_cast<int32_t(&)[32 * kWidth]>(acc);
   }
 
-  // Adds one stage of kLength words to acc, by as many pairs of steps: while one pair multiplies, the next one's operands
-  // are made.
-  template <int kWidth, int kLength, bool kFirst>
+  // Adds one stage to acc. kWords pairs of steps: while one pair multiplies, the next one's operands are made.
+  template <int kWidth, bool kFirst>
   __device__ __forceinline__ void MultiplyStage(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
     const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
-                                 static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed> >> 4));
-    Unrolled<kLength>([&](auto pair) {
+                                 static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed, Args> >> 4));
+    Unrolled<kWords>([&](auto pair) {
       uint32_t a[2][4];
-      StepOperand<kLength, 2 * pair>(a[0], codes, ranks, minus_one);
-      StepOperand<kLength, 2 * pair + 1>(a[1], codes, ranks, minus_one);
+      StepOperand<kWords, 2 * pair>(a[0], codes, ranks, minus_one);
+      StepOperand<kWords, 2 * pair + 1>(a[1], codes, ranks, minus_one);
       Pin(a[0]);
       Pin(a[1]);
       if constexpr (pair == 0) BarrierWait(ring.full(ring.slot), ring.phase);
@@ -123,7 +126,54 @@ struct Consumer {
     CorrectionOperand(a, codes, ranks);
     Pin(a);
     WgmmaFence();
-    Wgmma<64 * kWidth>::Bytes(Accumulators<kWidth>(), a, Descriptor(low + 4 * kLength * (kUnitBytes >> 4)));
+    Wgmma<64 * kWidth>::Bytes(Accumulators<kWidth>(), a, Descriptor(low + 4 * kWords * (kUnitBytes >> 4)));
+    WgmmaCommit();
+    WgmmaWait<1>(acc);
+    held = 8 * static_cast<uint32_t>(ring.slot);
+    ring.Next();
+  }
+
+  // The same of a block of kLength words with words of chunks: more than kChunkPartWords come in two stages, each released
+  // when what it fed is done. (In one function with the above, the kernel of 128 cycles runs out of registers.)
+  template <int kWidth, int kLength, bool kFirst>
+  __device__ __forceinline__ void MultiplyParts(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
+    constexpr int kSecond =
+        kLength > kChunkPartWords ? kChunkPartWords : kLength;  // the first pair of the second stage
+    const auto descriptor = [&] {
+      return Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
+                     static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed, Args> >> 4));
+    };
+    uint32_t low = descriptor();
+    Unrolled<kLength>([&](auto pair) {
+      constexpr bool kBegins = pair == 0 || pair == kSecond;
+      constexpr int kUnit = 4 * (pair < kSecond ? pair : pair - kSecond);
+      uint32_t a[2][4];
+      StepOperand<kLength, 2 * pair>(a[0], codes, ranks, minus_one);
+      StepOperand<kLength, 2 * pair + 1>(a[1], codes, ranks, minus_one);
+      Pin(a[0]);
+      Pin(a[1]);
+      if constexpr (kBegins) BarrierWait(ring.full(ring.slot), ring.phase);
+      WgmmaFence();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        Wgmma<64 * kWidth>::Bits(Accumulators<kWidth>(), a[i], Descriptor(low + (kUnit + 2 * i) * (kUnitBytes >> 4)),
+                                 pair + i > 0 || !kFirst);
+      }
+      WgmmaCommit();
+      WgmmaWait<1>(acc);
+      if constexpr (kBegins && !(kFirst && pair == 0)) Release(held);
+      if constexpr (pair + 1 == kSecond && kSecond < kLength) {
+        held = 8 * static_cast<uint32_t>(ring.slot);
+        ring.Next();
+        low = descriptor();
+      }
+    });
+    constexpr int kUnit = 4 * (kSecond < kLength ? kLength - kSecond : kLength);
+    uint32_t a[4];
+    CorrectionOperand(a, codes, ranks);
+    Pin(a);
+    WgmmaFence();
+    Wgmma<64 * kWidth>::Bytes(Accumulators<kWidth>(), a, Descriptor(low + kUnit * (kUnitBytes >> 4)));
     WgmmaCommit();
     WgmmaWait<1>(acc);
     held = 8 * static_cast<uint32_t>(ring.slot);
@@ -134,12 +184,12 @@ struct Consumer {
   template <int kWidth>
   __device__ __forceinline__ void ScaleChunk() {
     WgmmaWait<0>(acc);
-    const uint32_t scales = stage(previous_slot()) + (4 * kWords + 2) * kUnitBytes;
+    const uint32_t scales = stage(previous_slot()) + kStreamBytes<kWords, Args>;
     const uint32_t row_scales =
         scales + kTokenScaleBytes + (static_cast<uint32_t>(warp) * 16 + threadIdx.x % 32 / 4) * 4;
     const float scale0 = LoadShared(row_scales), scale1 = LoadShared(row_scales + 32);
     // Columns in batches, loads first: one by one, every element waits for the latency of the one before it.
-    constexpr int kBatch = 4;
+    constexpr int kBatch = kMixed ? 2 : 4;
 #pragma unroll
     for (int i = 0; i < 32 * kWidth; i += 4 * kBatch) {
       float2 token[kBatch];
@@ -186,7 +236,11 @@ struct Consumer {
           ranks[i] = DirectRanks<kLength>(codes[i], block);
         }
       }
-      MultiplyStage<kWidth, kLength, kFirst && half == 0>(codes, ranks);
+      if constexpr (kHasChunkWords<Args>) {
+        MultiplyParts<kWidth, kLength, kFirst>(codes, ranks);
+      } else {
+        MultiplyStage<kWidth, kFirst && half == 0>(codes, ranks);
+      }
     });
   }
 
@@ -222,7 +276,7 @@ struct Consumer {
       const int blocks = chunks == 1 ? last_blocks : args.streams.blocks_per_chunk;
       const bool more = chunks > 1;
       if constexpr (kHasChunkWords<Args>) {
-        switch (args.words[at++]) {
+        switch (LoadSharedByte<0>(table + static_cast<uint32_t>(at++))) {
           case 1: MultiplyChunk<kWidth, 1>(advance, blocks, more); break;
           case 2: MultiplyChunk<kWidth, 2>(advance, blocks, more); break;
           case 3: MultiplyChunk<kWidth, 3>(advance, blocks, more); break;
@@ -300,7 +354,8 @@ struct Consumer {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = first_row + lane / 4;
     const int tokens = args.rows.group->rows - first_token - lane % 4 * 2;  // from this lane's first on
-    const int2* order = reinterpret_cast<const int2*>(args.rows.order + first_token) + lane % 4;
+    const int2* order =
+        reinterpret_cast<const int2*>(args.rows.order + args.rows.group->first + first_token) + lane % 4;
     float* const to = task.out + row;
     const bool whole = first_row + 16 <= task.rows && first_token + kTokens <= args.rows.group->rows;
     if (whole && !task.add) {
@@ -345,10 +400,12 @@ struct Consumer {
       if (piece.chunk_begin == piece.chunk_end) continue;
       const int last_blocks = piece.chunk_end == s.chunks ? tail_blocks : s.blocks_per_chunk;
       const ScKernelTask& task = TaskOf(args, piece.tile / schedule.supers, piece.tile % schedule.supers);
+      // Of the first chunk in ChunkWordsArgs::words.
+      const int at = kHasChunkWords<Args> ? piece.tile / schedule.supers * s.chunks + piece.chunk_begin : 0;
       const int warp_row = FirstRow(task, piece.tile % schedule.supers, rank) + warp * 16;
       if (warp_row / 64 * 64 >= task.rows_padded) {
         for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
-          SkipChunk(chunk + 1 == piece.chunk_end ? last_blocks : s.blocks_per_chunk);
+          SkipChunk(chunk + 1 == piece.chunk_end ? last_blocks : s.blocks_per_chunk, at + chunk - piece.chunk_begin);
         }
         continue;
       }
@@ -368,8 +425,6 @@ struct Consumer {
                                                                 row % kTileRows * kTileDims + lane % 4 * 4);
       // Of grouped slots it is all of them; said so, the kernel of two words keeps its registers.
       const int chunks = kIsGrouped<Args> ? s.chunks : piece.chunk_end - piece.chunk_begin;
-      // Of the first chunk in ChunkWordsArgs::words.
-      const int at = kHasChunkWords<Args> ? piece.tile / schedule.supers * s.chunks + piece.chunk_begin : 0;
       // Where a chunk has one of four lengths, tiles of all widths would be twelve loops, whose registers do not fit.
       if (kHasChunkWords<Args> || piece.width == 3) {
         MultiplyChunks<3>(codes, chunks, last_blocks, at);

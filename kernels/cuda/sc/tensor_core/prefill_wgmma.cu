@@ -37,7 +37,7 @@ const void* KernelOf(const GroupedArgs& args) {
 template <typename Args>
 const void* Choose(DeviceContext& ctx, const ScPlan& plan, const Args& args) {
   const void* kernel = KernelOf(args);
-  prefill::AllowLaunch(ctx, kernel, plan, args.streams, false);
+  prefill::AllowLaunch(ctx, kernel, plan, prefill::StageBytes(args.streams, false));
   return kernel;
 }
 

@@ -22,12 +22,16 @@ template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
 __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_constant__ Args args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
-  static_assert(kStageBytes<kWords, kMixed> % kRingHeader == 0);  // TableRanks
+  static_assert(kStageBytes<kWords, kMixed, Args> % kRingHeader == 0);  // TableRanks
   const uint32_t rank = ClusterRank();
   const int cluster = static_cast<int>(blockIdx.x) / kPrefillCluster;
   Ring ring{SharedAddressInRegister(ring_memory), stages};
-  uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords, kMixed>;
+  uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords, kMixed, Args>;
   if constexpr (kTable) FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
+  if constexpr (kHasChunkWords<Args>) {
+    const int count = args.streams.token_tiles * args.streams.chunks;
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) rank_table[i] = args.words[i];
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < stages; ++i) {
       BarrierInit(ring.full(i), 1);
@@ -45,13 +49,14 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_c
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     const uint32_t lane = threadIdx.x % 32;
-    Consumer<kWords, kHalves, kTable, kMixed, Args> consumer{args,
-                                                             ring,
-                                                             SharedAddressInRegister(rank_table) + lane % 4 * 4 * 128,
-                                                             warp,
-                                                             MapToCluster(ring.base, lane % kPrefillCluster),
-                                                             lane < kPrefillCluster,
-                                                             args.minus_one};
+    Consumer<kWords, kHalves, kTable, kMixed, Args> consumer{
+        args,
+        ring,
+        SharedAddressInRegister(rank_table) + (kTable ? lane % 4 * 4 * 128 : 0),
+        warp,
+        MapToCluster(ring.base, lane % kPrefillCluster),
+        lane < kPrefillCluster,
+        args.minus_one};
     consumer.Run(cluster, rank);
   }
   // No block may leave while its neighbour still copies into it or arrives at its barriers.
@@ -63,13 +68,14 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_c
 }
 
 // Checks and allows the shared memory of a launch.
-inline void AllowLaunch(DeviceContext& ctx, const void* kernel, const ScPlan& plan, const StreamShape& streams,
-                        bool mixed) {
-  const size_t stage =
-      static_cast<size_t>((4 * streams.words + 2) * kUnitBytes + kScaleBytes) + (mixed ? size_t{kTokenScaleBytes} : 0);
+inline void AllowLaunch(DeviceContext& ctx, const void* kernel, const ScPlan& plan, int64_t stage_bytes) {
   STOCH_CHECK(plan.stages >= 2 && plan.stages <= kMaxStages);
-  STOCH_CHECK(static_cast<size_t>(plan.shared_bytes) >= kRingHeader + static_cast<size_t>(plan.stages) * stage);
+  STOCH_CHECK(plan.shared_bytes >= kRingHeader + plan.stages * stage_bytes);
   AllowShared(ctx, kernel, static_cast<size_t>(plan.shared_bytes));
+}
+
+inline int64_t StageBytes(const StreamShape& streams, bool mixed) {
+  return (4 * streams.words + 2) * kUnitBytes + kScaleBytes + (mixed ? kTokenScaleBytes : 0);
 }
 
 inline cudaLaunchConfig_t Config(cudaStream_t stream, const ScPlan& plan, int clusters,

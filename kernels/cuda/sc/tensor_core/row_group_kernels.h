@@ -7,13 +7,16 @@
 
 namespace stoch::cuda {
 
-// The rows of a group, as the device has counted them, and the split of their tiles. Without rows: no clusters.
+// The rows that run as one group, as the device has counted them, and the split of their tiles. Rows lie in order of
+// their groups, shortest first; a tile is one of the longest group that has rows in it, so that only the last tile of all is
+// not full. Without rows: no clusters.
 struct RowGroup {
   PrefillSchedule schedule;
+  int32_t first = 0;  // in the order, a multiple of kPrefillTokens
   int32_t rows = 0;
 };
 
-// Which rows of the activations the tokens of a group are: token t is row order[t], up to group->rows.
+// Which rows of the activations the tokens of a group are: token t is row order[group->first + t], up to group->rows.
 struct GroupRows {
   const int32_t* order = nullptr;
   const RowGroup* group = nullptr;

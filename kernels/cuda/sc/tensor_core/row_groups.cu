@@ -26,28 +26,38 @@ struct OrderArgs {
   int clusters[kMaxLengthGroups] = {};  // that run at once, of the kernel of each group
   int supers = 0;
   int chunks = 0;
-  int32_t* order = nullptr;  // [groups][order_stride]
-  int order_stride = 0;
-  RowGroup* to = nullptr;  // [groups]
+  int32_t* order = nullptr;  // [rows]
+  RowGroup* to = nullptr;    // [groups]
 };
 
 // One block. Rows of a group keep their order.
 __global__ void __launch_bounds__(kThreads) OrderRowsKernel(const __grid_constant__ OrderArgs args) {
   __shared__ int places[kWarps][kMaxLengthGroups];  // of the next row of each warp in each group
-  __shared__ int counts[kMaxLengthGroups];
+  __shared__ int next[kMaxLengthGroups];
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp;
   const unsigned before = (1u << (thread % kWarp)) - 1;
-  if (thread < kMaxLengthGroups) counts[thread] = 0;
+  const auto group_at = [&](int row) {
+    const int slot = args.slots.slots == nullptr ? 0 : args.slots.slots[row * args.slots.per_row];
+    return args.group_of == nullptr ? 0 : static_cast<int>(args.group_of[slot]);
+  };
+  if (thread < kMaxLengthGroups) next[thread] = 0;
   StartNext();
   WaitForPrevious();
+  __syncthreads();
+  for (int row = thread; row < args.rows; row += kThreads) atomicAdd(&next[group_at(row)], 1);
+  __syncthreads();
+  int begin = 0, end = 0;  // of the rows of this thread's group, if it has one
+  if (thread < args.groups) {
+    for (int g = 0; g < thread; ++g) begin += next[g];
+    end = begin + next[thread];
+  }
+  __syncthreads();
+  if (thread < args.groups) next[thread] = begin;
+  __syncthreads();
   for (int first = 0; first < args.rows; first += kThreads) {
     const int row = first + thread;
-    int group = -1;
-    if (row < args.rows) {
-      const int slot = args.slots.slots == nullptr ? 0 : args.slots.slots[row * args.slots.per_row];
-      group = args.group_of == nullptr ? 0 : args.group_of[slot];
-    }
+    const int group = row < args.rows ? group_at(row) : -1;
     int place = 0;
     for (int g = 0; g < args.groups; ++g) {
       const unsigned those = __ballot_sync(kAllLanes, group == g);
@@ -56,21 +66,24 @@ __global__ void __launch_bounds__(kThreads) OrderRowsKernel(const __grid_constan
     }
     __syncthreads();
     if (thread < args.groups) {
-      int next = counts[thread];
+      int at = next[thread];
       for (int w = 0; w < kWarps; ++w) {
         const int some = places[w][thread];
-        places[w][thread] = next;
-        next += some;
+        places[w][thread] = at;
+        at += some;
       }
-      counts[thread] = next;
+      next[thread] = at;
     }
     __syncthreads();
-    if (group >= 0) args.order[group * args.order_stride + places[warp][group] + place] = row;
+    if (group >= 0) args.order[places[warp][group] + place] = row;
     __syncthreads();
   }
   if (thread >= args.groups) return;
   RowGroup group;
-  group.rows = counts[thread];
+  // Tiles whose last row is of this group.
+  group.first = begin / kPrefillTokens * kPrefillTokens;
+  group.rows = (end == args.rows ? end : end / kPrefillTokens * kPrefillTokens) - group.first;
+  if (begin == end) group.rows = 0;
   if (group.rows > 0) {
     group.schedule = MakePrefillSchedule(args.clusters[thread], args.supers, group.rows, args.chunks);
   } else {
@@ -88,12 +101,13 @@ struct GroupLaunch {
   int clusters = 0;
 };
 
-GroupLaunch MakeLaunch(DeviceContext& ctx, const LengthGroup& group, const ScActivationView& a,
+GroupLaunch MakeLaunch(DeviceContext& ctx, const LengthGroup& group, bool shortest, const ScActivationView& a,
                        const ScLinearTask* tasks, int count) {
   GroupLaunch launch;
   launch.tables = ctx.tables.Get(*group.order);
   RowGroupArgs& args = launch.args;
-  args.mixed = group.one.streams == nullptr || !launch.tables.direct_ranks;
+  // Only the shortest group has no rows of another one.
+  args.mixed = !shortest || group.one.streams == nullptr || !launch.tables.direct_ranks;
   if (args.mixed) launch.streams = group.streams;
   if (!args.mixed) launch.tables.streams = group.one.streams;
   args.gain = group.one.gain;
@@ -156,7 +170,7 @@ void LaunchScRowGroups(DeviceContext& ctx, const CallLengths& lengths, const ScA
   order.groups = groups;
   std::vector<GroupLaunch> launches;
   for (int i = 0; i < groups; ++i) {
-    GroupLaunch launch = MakeLaunch(ctx, lengths.groups[static_cast<size_t>(i)], a, tasks, count);
+    GroupLaunch launch = MakeLaunch(ctx, lengths.groups[static_cast<size_t>(i)], i == 0, a, tasks, count);
     launch.clusters = static_cast<int>(MaxRowGroupClusters(ctx, launch.plan, launch.args));
     STOCH_CHECK(launch.clusters >= 1);
     order.clusters[i] = launch.clusters;
@@ -165,12 +179,11 @@ void LaunchScRowGroups(DeviceContext& ctx, const CallLengths& lengths, const ScA
   const StreamShape& shape = launches[0].args.streams;
   order.supers = launches[0].args.schedule.supers;
   order.chunks = shape.chunks;
-  order.order_stride = shape.tokens_padded();
-  order.order = scratch.Take<int32_t>(int64_t{groups} * order.order_stride);
+  order.order = scratch.Take<int32_t>(a.tokens + 1);  // read in twos
   order.to = scratch.Take<RowGroup>(groups);
   LaunchOverlapped(ctx, OrderRowsKernel, dim3(1), dim3(kThreads), 0, order);
   for (int i = 0; i < groups; ++i) {
-    launches[static_cast<size_t>(i)].args.rows = {order.order + int64_t{i} * order.order_stride, order.to + i};
+    launches[static_cast<size_t>(i)].args.rows = {order.order, order.to + i};
     Run(ctx, launches[static_cast<size_t>(i)], a, lengths.slots);
   }
 }
@@ -179,9 +192,8 @@ int64_t RowGroupScratchBytes(const GpuTraits& gpu, const ScTraits& longest, cons
   constexpr int64_t kAlignment = 256;
   const StreamShape streams =
       MakeStreamShape(MakeScDims(shape.in_features, longest.chunk_d), shape.tokens, kPrefillTokens, longest.stoc_len);
-  const int64_t order = kMaxLengthGroups * (streams.tokens_padded() * static_cast<int64_t>(sizeof(int32_t)) +
-                                            static_cast<int64_t>(sizeof(RowGroup))) +
-                        2 * kAlignment;
+  const int64_t order = (streams.tokens_padded() + 1) * static_cast<int64_t>(sizeof(int32_t)) +
+                        kMaxLengthGroups * static_cast<int64_t>(sizeof(RowGroup)) + 2 * kAlignment;
   // Fewer cycles take shorter streams of as many rows.
   return PlanScPrefill(gpu, longest, shape, true, true).launch_bytes + order;
 }

@@ -33,7 +33,7 @@ const void* KernelOf(const RowGroupArgs& args) {
 const void* Choose(DeviceContext& ctx, const ScPlan& plan, const RowGroupArgs& args) {
   STOCH_CHECK(args.mixed || args.ranks == nullptr);
   const void* kernel = KernelOf(args);
-  prefill::AllowLaunch(ctx, kernel, plan, args.streams, args.mixed);
+  prefill::AllowLaunch(ctx, kernel, plan, prefill::StageBytes(args.streams, args.mixed));
   return kernel;
 }
 

@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
       if (slot < 0) continue;
       row = slot / rows.row_slots;
     }
-    if constexpr (kGroup) row = rows.order[token];
+    if constexpr (kGroup) row = rows.order[rows.group->first + token];
     if (kSlots || kGroup || token < out.tokens) {
       codes = *reinterpret_cast<const uint32_t*>(a.codes + row * a.dims.padded + dim_block * 16 + lane * 4);
     }
