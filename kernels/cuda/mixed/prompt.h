@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts of linears whose rows, or (row, chunk)s, have stream lengths of their own: one product on binary tensor cores
-// at the longest length, where shorter streams are zeros behind their last cycle. No wait for the host.
+// Prompts of linears whose rows, or (row, chunk)s, have stream lengths of their own: products on binary tensor cores, where
+// shorter streams are zeros behind their last cycle. No wait for the host.
 //
 // Bits: docs/research.md#mixed-lengths, as on the CPU.
 #pragma once
