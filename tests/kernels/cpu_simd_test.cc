@@ -82,7 +82,8 @@ TEST_P(CpuSimd, ScBlockForEveryKindOfTable) {
     SetScParameter(config, name, value);
     const ScLookupPtr lookup = MakeScLookup(MakeScOperator(config));
     for (const int64_t dims : {1, 2, 3, 44, 64, 127, 128, 129, 257, 300}) {
-      for (const auto& [lefts, num_blocks] : {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {2, 4}, {3, 5}, {4, 3}}) {
+      for (const auto& [lefts, num_blocks] :
+           {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {1, 5}, {2, 4}, {3, 5}, {4, 3}}) {
         const ScRows left = RandomRows(random_, *lookup, lefts, dims);
         const ScRows right = RandomRows(random_, *lookup, num_blocks * kBlockRows, dims);
         std::vector<uint8_t> blocks(static_cast<size_t>(num_blocks * dims * kBlockRows));

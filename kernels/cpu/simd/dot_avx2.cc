@@ -30,10 +30,15 @@ __attribute__((always_inline)) inline __m256 Load8(const char* row, int64_t i) {
   }
 }
 
+// How far ahead of their use weights are prefetched into L2, in bytes (see staircase.h).
+constexpr int64_t kAhead = 8192;
+
 // The instruction set of dot_rows.h.
 struct Avx2Dot {
   static constexpr int kTokens = 2;
-  static constexpr int RowsOf(int tokens) { return tokens == 1 ? 4 : 3; }
+  // One row of x: rows of w one by one, which is how they lie in memory. On a Zen 4 a thread reads 28 GB/s so, 18 by four
+  // rows at a time; the two chains of additions of a row allow 29.
+  static constexpr int RowsOf(int tokens) { return tokens == 1 ? 1 : 3; }
 
   // kX rows of x times kW rows of w.
   template <DType kType, int kX, int kW, bool kFirst>
@@ -47,6 +52,7 @@ struct Avx2Dot {
     }
     int64_t i = 0;
     for (; i + kDotLanes <= cols; i += kDotLanes) {
+      if constexpr (kX == 1) _mm_prefetch(w + i * kSize + kAhead, _MM_HINT_T1);
       for (int h = 0; h < 2; ++h) {
         __m256 values[kX];
         for (int t = 0; t < kX; ++t) values[t] = _mm256_loadu_ps(x + t * x_stride + i + 8 * h);

@@ -28,9 +28,10 @@ __attribute__((always_inline)) inline __m512 LoadLanes(const void* row, int64_t 
   }
 }
 
-// How far ahead of their use weights are asked for, in bytes of a row and on into the row that follows it in this lane
-// of the tile: the hardware's own prefetching starts again in every row and comes late.
-constexpr int64_t kAhead = 2048;
+// How far ahead of their use weights are prefetched into L2, in bytes of a row and on into the row that follows it in
+// this lane of the tile: the hardware's own prefetching starts again in every row and comes late. Into L1, a Zen 4 reads
+// 12 GB/s on one thread instead of 25.
+constexpr int64_t kAhead = 3072;
 
 // The instruction set of dot_rows.h.
 struct Avx512Dot {
@@ -65,7 +66,7 @@ struct Avx512Dot {
       if constexpr (kFirst) {
         const int64_t ahead = i * kBytes + kAhead;
         const char* at = w + ahead + (ahead < w_bytes ? 0 : (kW - 1) * w_bytes);
-        for (int r = 0; r < kW; ++r) _mm_prefetch(at + r * w_bytes, _MM_HINT_T0);
+        for (int r = 0; r < kW; ++r) _mm_prefetch(at + r * w_bytes, _MM_HINT_T1);
       }
       for (int64_t j = 0; j < kLineCols; j += 16) step(i + j, static_cast<__mmask16>(0xffff));
     }
