@@ -2,6 +2,7 @@
 // Mixed lengths, protected channels, smoothing, integers and multiplier tables give the CPU's bits on the GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -193,8 +194,11 @@ TEST(CudaMixed, PromptsRunInGroupsOfLengths) {
       const std::vector<float> actual = RunSpecs(*cuda, calls[c], rows, add, false, kCols, Prologue::kRmsNorm, 600);
       cuda->ObserveLengths(nullptr);
       ASSERT_EQ(seen.counts.size(), calls[c].size());
-      EXPECT_GE(seen.counts[0].size(), c == 2 ? 2u : 4u);
-      EXPECT_EQ(seen.counts[0].contains(128), c != 2);
+      // Weights that take other kernels, where the GPU has little shared memory, may be shown in another order.
+      const auto& most = *std::max_element(seen.counts.begin(), seen.counts.end(),
+                                           [](const auto& a, const auto& b) { return a.size() < b.size(); });
+      EXPECT_GE(most.size(), c == 2 ? 2u : 4u);
+      EXPECT_EQ(most.contains(128), c != 2);
       ExpectSame(RunSpecs(*cpu, calls[c], rows, add, false, kCols, Prologue::kRmsNorm, 600), actual);
     }
   }
