@@ -142,7 +142,7 @@ std::vector<Layer> MakeLayers() {
       {"kernels/cuda/mixed/",
        linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/sc/*.h", "kernels/cuda/sc/decode/decode.h",
                          "kernels/cuda/sc/table/table.h", "kernels/cuda/sc/tensor_core/batch_wgmma.h",
-                         "kernels/cuda/sc/tensor_core/prefill.h"}},
+                         "kernels/cuda/sc/tensor_core/chunk_words.h", "kernels/cuda/sc/tensor_core/row_groups.h"}},
       {"kernels/cuda/linear/",
        linear + Patterns{"kernels/cuda/mixed/*.h", "kernels/cuda/weights/", "kernels/cuda/sc/*.h"}},
       {"kernels/cuda/", planned + Patterns{"kernels/cuda/"}},
