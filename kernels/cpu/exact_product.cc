@@ -10,6 +10,9 @@ namespace {
 // A thread keeps a panel of weight rows in its L2 while it walks the rows of x: of whole tiles of Simd::dot_rows.
 constexpr int64_t kPanelBytes = 256 * 1024;
 constexpr int64_t kPanelRows = 24;
+// Decoded rows that meet few rows of x are used once, so that they had better be in L1 still.
+constexpr int64_t kFewX = 4;
+constexpr int64_t kFewBytes = 24 * 1024;
 
 ExactRows Advance(const ExactRows& w, int64_t rows) {
   const int64_t bytes = rows * w.stride * static_cast<int64_t>(DTypeSize(w.dtype));
@@ -38,16 +41,20 @@ void ExactProduct(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_
   pool.ParallelFor(static_cast<int64_t>(items.size()), [&](int64_t i, int thread) {
     const Item& item = items[static_cast<size_t>(i)];
     const ExactTarget& target = *item.target;
-    ExactRows rows;
-    if (target.decoded != nullptr) {
-      std::vector<float>& panel = decoded[static_cast<size_t>(thread)];
-      panel.resize(static_cast<size_t>(kPanelRows * cols));
-      target.decoded->decoder->Decode(target.decoded->first + item.first * cols, item.count * cols, panel.data());
-      rows = {panel.data(), cols, DType::kF32};
-    } else {
-      rows = Advance(target.w, item.first);
+    const auto multiply = [&](const ExactRows& rows, int64_t first, int64_t count) {
+      simd.dot_rows(x, x_stride, num_x, rows, count, cols, target.out + first, target.out_stride, target.add);
+    };
+    if (target.decoded == nullptr) return multiply(Advance(target.w, item.first), item.first, item.count);
+    std::vector<float>& panel = decoded[static_cast<size_t>(thread)];
+    panel.resize(static_cast<size_t>(kPanelRows * cols));
+    const int64_t some = num_x > kFewX ? kPanelRows
+                                       : std::clamp<int64_t>(kFewBytes / (cols * static_cast<int64_t>(sizeof(float))), 1,
+                                                             kPanelRows);
+    for (int64_t done = 0; done < item.count; done += some) {
+      const int64_t first = item.first + done, count = std::min(some, item.count - done);
+      target.decoded->decoder->Decode(target.decoded->first + first * cols, count * cols, panel.data());
+      multiply({panel.data(), cols, DType::kF32}, first, count);
     }
-    simd.dot_rows(x, x_stride, num_x, rows, item.count, cols, target.out + item.first, target.out_stride, target.add);
   });
 }
 

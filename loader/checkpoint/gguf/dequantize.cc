@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks of GGUF tensors as floats.
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <cstring>
 
 #include "kernels/math/half.h"
@@ -215,9 +219,25 @@ __attribute__((always_inline)) inline void DequantizeHere(Type type, const std::
 }
 
 #if defined(__x86_64__)
+// How far ahead of their use blocks are prefetched into L2, in bytes: rows are decoded one after another, and used in between.
+constexpr int64_t kAhead = 6144;
+
+// What of a vector the compiler widens byte by byte, in the instructions that do eight at once.
+__attribute__((target("avx2"))) void DecodeQ8_0Avx2(const std::byte* blocks, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; i += 32, blocks += 34) {
+    _mm_prefetch(reinterpret_cast<const char*>(blocks) + kAhead, _MM_HINT_T1);
+    const __m256 scale = _mm256_set1_ps(HalfAt(blocks));
+    for (int64_t j = 0; j < 32; j += 8) {
+      const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(blocks + 2 + j));
+      _mm256_storeu_ps(out + i + j, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))));
+    }
+  }
+}
+
 // The same functions, compiled again; F32 operations are rounded as before (no fused ones).
 __attribute__((target("avx2"), flatten)) void DequantizeAvx2(Type type, const std::byte* blocks, int64_t count,
                                                              float* out) {
+  if (type == Type::kQ8_0) return DecodeQ8_0Avx2(blocks, count, out);
   DequantizeHere(type, blocks, count, out);
 }
 #endif
