@@ -4,9 +4,11 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/tensor_core/chunk_words.h"
 #include "kernels/cuda/sc/tensor_core/chunk_words_kernels.h"
+#include "kernels/cuda/sc/tensor_core/streams.cuh"
 #include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
@@ -22,43 +24,83 @@ struct GroupWords {
   uint8_t of[kMaxLengthGroups] = {};
 };
 
+// Words of rows, and the slots that they are found by.
+struct RowWords {
+  RowSlots slots;
+  const uint8_t* group_of = nullptr;
+  GroupWords groups;
+  int rows = 0;
+  int chunks = 0;
+  uint8_t* of = nullptr;  // [rows][chunks]
+};
+
+// Words, and the key of a row: the most words of its chunks, and below them the first chunk that has as many. A warp a row.
+__global__ void __launch_bounds__(kThreads)
+    RowKeysKernel(const __grid_constant__ RowWords words, uint32_t* __restrict__ keys) {
+  constexpr uint32_t kMostChunks = 1 << 24;
+  const int row = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) / kWarp;
+  StartNext();
+  WaitForPrevious();
+  if (row >= words.rows) return;
+  uint32_t most = 0;
+  for (int chunk = static_cast<int>(threadIdx.x) % kWarp; chunk < words.chunks; chunk += kWarp) {
+    const int64_t at = static_cast<int64_t>(row) * words.chunks + chunk;
+    const uint32_t there = words.groups.of[words.group_of[words.slots.slots[at]]];
+    words.of[at] = static_cast<uint8_t>(there);
+    most = max(most, there * kMostChunks + (kMostChunks - 1 - static_cast<uint32_t>(chunk)));
+  }
+  most = __reduce_max_sync(kAllLanes, most);
+  if (threadIdx.x % kWarp == 0) keys[row] = most ^ (kMostChunks - 1);
+}
+
+// Puts rows in order of their keys, those of equal keys in their own. A warp a row.
+__global__ void __launch_bounds__(kThreads)
+    RankRowsKernel(const uint32_t* __restrict__ keys, int rows, int32_t* __restrict__ order) {
+  const int row = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) / kWarp;
+  StartNext();
+  WaitForPrevious();
+  if (row >= rows) return;
+  const uint32_t key = keys[row];
+  int before = 0;
+#pragma unroll 4
+  for (int other = static_cast<int>(threadIdx.x) % kWarp; other < rows; other += kWarp) {
+    const uint32_t there = keys[other];
+    before += there < key || (there == key && other < row) ? 1 : 0;
+  }
+  before = __reduce_add_sync(kAllLanes, before);
+  if (threadIdx.x % kWarp == 0) order[before] = row;
+}
+
 constexpr int kChunksAtOnce = 32;
 constexpr int kRowsAtOnce = 24;
 
-// A block a tile: a column of threads a chunk.
+// A block a tile and kChunksAtOnce chunks: a column of threads a chunk.
 __global__ void __launch_bounds__(kChunksAtOnce* kRowsAtOnce)
-    TileWordsKernel(const RowSlots slots, const uint8_t* group_of, const GroupWords group_words, int tokens, int chunks,
-                    uint8_t* words) {
+    TileWordsKernel(const __grid_constant__ RowWords rows, const int32_t* __restrict__ order, uint8_t* words) {
   __shared__ int most[kChunksAtOnce];
   const int first = static_cast<int>(blockIdx.x) * kPrefillTokens;
-  const int end = min(first + kPrefillTokens, tokens);
+  const int end = min(first + kPrefillTokens, rows.rows);
   const int column = static_cast<int>(threadIdx.x);
+  const int chunk = static_cast<int>(blockIdx.y) * kChunksAtOnce + column;
   StartNext();
   WaitForPrevious();
-  for (int begin = 0; begin < chunks; begin += kChunksAtOnce) {
-    const int chunk = begin + column;
-    if (threadIdx.y == 0) most[column] = 1;
-    __syncthreads();
+  if (threadIdx.y == 0) most[column] = 1;
+  __syncthreads();
+  if (chunk < rows.chunks) {
     int longest = 1;
-    if (chunk < chunks) {
-#pragma unroll 8
-      for (int row = first + static_cast<int>(threadIdx.y); row < end; row += kRowsAtOnce) {
-        const int slot = slots.slots[static_cast<int64_t>(row) * chunks + chunk];
-        longest = max(longest, static_cast<int>(group_words.of[group_of[slot]]));
+#pragma unroll
+    for (int i = 0; i < kPrefillTokens / kRowsAtOnce; ++i) {
+      const int at = first + static_cast<int>(threadIdx.y) + i * kRowsAtOnce;
+      if (at < end) {
+        longest = max(longest, static_cast<int>(rows.of[static_cast<int64_t>(order[at]) * rows.chunks + chunk]));
       }
-      atomicMax(&most[column], longest);
     }
-    __syncthreads();
-    if (threadIdx.y == 0 && chunk < chunks) {
-      words[static_cast<int64_t>(blockIdx.x) * chunks + chunk] = static_cast<uint8_t>(most[column]);
-    }
+    atomicMax(&most[column], longest);
   }
-}
-
-// The bits of word `word` of a stream that are inside stoc_len.
-__device__ uint32_t ValidBits(int word, int stoc_len) {
-  const int bits = stoc_len - 32 * word;
-  return bits >= 32 ? ~0u : bits <= 0 ? 0u : (1u << bits) - 1;
+  __syncthreads();
+  if (threadIdx.y == 0 && chunk < rows.chunks) {
+    words[static_cast<int64_t>(blockIdx.x) * rows.chunks + chunk] = static_cast<uint8_t>(most[column]);
+  }
 }
 
 __device__ __forceinline__ uint4 LoadStream(const WordTables& tables, const uint32_t* streams, int levels, int dim,
@@ -91,11 +133,13 @@ __global__ void __launch_bounds__(kThreads)
     const int tile = token / out.tile_tokens;
     const int words = rows.words[tile * out.chunks + chunk];
     const WordTables& tables = rows.of[words - 1];
+    int64_t row = 0;
     uint32_t codes = 0;
     StreamTable own;
     if (used) {
-      codes = *reinterpret_cast<const uint32_t*>(a.codes + token * a.dims.padded + dim_block * 16 + lane * 4);
-      own = tables.streams[rows.slots.slots[token * rows.slots.per_row + chunk]];
+      row = rows.order[token];
+      codes = *reinterpret_cast<const uint32_t*>(a.codes + row * a.dims.padded + dim_block * 16 + lane * 4);
+      own = tables.streams[rows.slots.slots[row * rows.slots.per_row + chunk]];
     }
     auto* block = reinterpret_cast<uint32_t*>(out.data + out.block_offset(tile, dim_block, 0));
     const int column = token % out.tile_tokens * 4 + lane;
@@ -122,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
     block[(4 * words + 1) * out.tile_tokens * 4 + column] = ones;
     if (lane != 0 || block_in_chunk != 0) continue;
     const int64_t at = static_cast<int64_t>(chunk) * out.tokens_padded() + token;
-    out.scales[at] = used ? a.scales[static_cast<int64_t>(chunk) * a.tokens + token] : 0.0f;
+    out.scales[at] = used ? a.scales[static_cast<int64_t>(chunk) * a.tokens + row] : 0.0f;
     out.gains[at] = own.gain;
   }
 }
@@ -175,17 +219,18 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
   Scratch scratch(ctx.workspace);
   ChunkWordsArgs args;
   ChunkWords rows;
-  GroupWords group_words;
-  SetTables(ctx, lengths, &rows, &group_words);
-  rows.slots = lengths.slots;
+  RowWords row_words;
+  SetTables(ctx, lengths, &rows, &row_words.groups);
+  rows.slots = row_words.slots = lengths.slots;
+  row_words.group_of = lengths.group_of;
+  row_words.rows = static_cast<int>(a.tokens);
+  row_words.chunks = static_cast<int>(a.dims.chunks);
   int64_t out_features[kMaxScTasks] = {};
   int supers = 0;
   for (int i = 0; i < count; ++i) {
     out_features[i] = tasks[i].weight.rows;
-    args.tasks[i] = MakeKernelTask(tasks[i], supers);
-    supers += static_cast<int>((tasks[i].weight.rows + kSuperRows - 1) / kSuperRows);
+    supers = AddTask(tasks[i], supers, &args);
   }
-  args.task_count = count;
   const ScTraits four = FourWords(ctx.tables.Traits(*lengths.groups.back().order));
   ScPlan plan = PlanScPrefill(
       ctx.traits, four, {a.tokens, a.dims.dims, std::span(out_features).first(static_cast<size_t>(count))}, true, true);
@@ -199,6 +244,10 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
   plan.stages = StagesOf(ctx.traits, count_of_words);
   plan.shared_bytes = kRingHeaderBytes + plan.stages * kChunkStageBytes + count_of_words;
   args.words = rows.words = words;
+  row_words.of = scratch.Take<uint8_t>(a.tokens * chunks);
+  auto* const keys = scratch.Take<uint32_t>(a.tokens);
+  auto* const order = scratch.Take<int32_t>(a.tokens + 1);  // read in twos
+  args.order = rows.order = order;
   const auto clusters = static_cast<int>(MaxChunkWordsClusters(ctx, plan));
   STOCH_CHECK(clusters >= 1);
   // The kernel's tiles all have the full width.
@@ -206,9 +255,13 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
   const int flags = args.schedule.rest() * kPrefillFlags;
   args.partial = scratch.Take<float>(static_cast<int64_t>(args.schedule.rest()) * kSuperRows * kPrefillTokens);
   args.flags = scratch.Take<int>(flags);
-  LaunchOverlapped(ctx, TileWordsKernel, dim3(static_cast<unsigned>(args.streams.token_tiles)),
-                   dim3(kChunksAtOnce, kRowsAtOnce), 0, lengths.slots, lengths.group_of, group_words,
-                   args.streams.tokens, chunks, words);
+  const dim3 warps(static_cast<unsigned>((a.tokens + kThreads / kWarp - 1) / (kThreads / kWarp)));
+  LaunchOverlapped(ctx, RowKeysKernel, warps, dim3(kThreads), 0, row_words, keys);
+  LaunchOverlapped(ctx, RankRowsKernel, warps, dim3(kThreads), 0, static_cast<const uint32_t*>(keys), row_words.rows,
+                   order);
+  const dim3 tiles(static_cast<unsigned>(args.streams.token_tiles),
+                   static_cast<unsigned>((chunks + kChunksAtOnce - 1) / kChunksAtOnce));
+  LaunchOverlapped(ctx, TileWordsKernel, tiles, dim3(kChunksAtOnce, kRowsAtOnce), 0, row_words, static_cast<const int32_t*>(order), words);
   const dim3 grid(static_cast<unsigned>(args.streams.dim_blocks),
                   static_cast<unsigned>((args.streams.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
   LaunchOverlapped(ctx, ExpandChunkWordsKernel, grid, dim3(kThreads), 0, rows, a, args.streams, args.flags, flags);
@@ -220,8 +273,10 @@ int64_t ChunkWordsScratchBytes(const GpuTraits& gpu, const ScTraits& longest, co
   const ScTraits four = FourWords(longest);
   if (!CanPrefillWgmma(gpu, four, true)) return 0;
   const int64_t tiles = (shape.tokens + kPrefillTokens - 1) / kPrefillTokens;
-  const int64_t words = tiles * MakeScDims(shape.in_features, longest.chunk_d).chunks + kAlignment;
-  return PlanScPrefill(gpu, four, shape, true, true).launch_bytes + words;
+  // Of tiles and of rows.
+  const int64_t words = (tiles + shape.tokens) * MakeScDims(shape.in_features, longest.chunk_d).chunks + 2 * kAlignment;
+  const int64_t order = (2 * shape.tokens + 1) * static_cast<int64_t>(sizeof(int32_t)) + 2 * kAlignment;
+  return PlanScPrefill(gpu, four, shape, true, true).launch_bytes + words + order;
 }
 
 }  // namespace stoch::cuda

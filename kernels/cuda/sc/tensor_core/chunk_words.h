@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SC linears of many rows with a stream length for each (row, chunk) on binary tensor cores: in each chunk a tile of 192
-// rows costs what the longest length of its rows there does, shorter streams are zeros behind their last cycle.
+// rows costs what the longest length of its rows there does, shorter streams are zeros behind their last cycle. So rows are
+// put in order first, by the device: by their longest length, then by the first chunk that has it, so that few tiles have
+// rows of rare long chunks.
 //
 // Bits:   docs/research.md#mixed-lengths, as on the CPU.
 // Source: docs/fast-kernels.md#prompts.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the prefill kernel is launched with for lengths of (row, chunk): in each chunk a tile of tokens takes as many
-// words of an operand as the longest streams of its rows there.
+// words of an operand as the longest streams of its rows there. Rows are in an order in which those whose longest streams
+// are in the same chunks share tiles: token t is row order[t].
 #pragma once
 
 #include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
@@ -22,6 +23,7 @@ struct WordTables {
 struct ChunkWords {
   WordTables of[4];                // by words - 1
   const uint8_t* words = nullptr;  // [token tiles][chunks], 1 to 4
+  const int32_t* order = nullptr;  // [tokens]
   RowSlots slots;
   int levels = 128;
 };
@@ -29,6 +31,7 @@ struct ChunkWords {
 // Ranks are direct.
 struct ChunkWordsArgs : PrefillArgs {
   const uint8_t* words = nullptr;
+  const int32_t* order = nullptr;
 };
 
 // The kernel of LaunchPrefillWgmma over tiles whose chunks have words of their own.

@@ -23,15 +23,13 @@ void LaunchScExpertGroups(DeviceContext& ctx, const ExpertPlan& plan, const Expe
   if (!tables.direct_ranks) args.ranks = tables.ranks;
   args.masks = tables.masks;
   args.levels = tables.levels;
-  args.task_count = count;
   args.experts = groups.experts;
   args.slots = groups.slots;
   GroupedSchedule& schedule = args.schedule;
   for (int i = 0; i < count; ++i) {
     const ScWeightView& w = tasks[i].first;
     args.views[i] = tasks[i].views;
-    args.tasks[i] = MakeKernelTask({w, {tasks[i].out, tasks[i].out_stride, false}}, schedule.supers);
-    schedule.supers += static_cast<int>((w.rows + kSuperRows - 1) / kSuperRows);
+    schedule.supers = AddTask({w, {tasks[i].out, tasks[i].out_stride, false}}, schedule.supers, &args);
   }
   schedule.chunks = args.streams.chunks;
   schedule.tiles = groups.tiles;

@@ -22,13 +22,8 @@ void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tab
   args.masks = tables.masks;
   args.levels = tables.levels;
 
-  args.task_count = count;
   int supers = 0;
-  for (int i = 0; i < count; ++i) {
-    const ScLinearTask& task = tasks[i];
-    args.tasks[i] = MakeKernelTask(task, supers);
-    supers += static_cast<int>((task.weight.rows + kSuperRows - 1) / kSuperRows);
-  }
+  for (int i = 0; i < count; ++i) supers = AddTask(tasks[i], supers, &args);
   int flags = 0;
   if (wgmma) {
     int clusters = static_cast<int>(MaxPrefillClusters(ctx, plan, args));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/sc/format/task.h"
 #include "kernels/cuda/sc/tensor_core/prefill_schedule.h"
 #include "kernels/cuda/sc/tensor_core/streams.h"
@@ -31,6 +32,15 @@ struct PrefillArgs {
       nullptr;  // [rest][kPrefillCluster][accumulators][consumers]: y of cut tiles, in the order threads hold it
   int* flags = nullptr;  // [rest][kPrefillFlags]: pieces done, by warp
 };
+
+// Adds a task whose super tiles follow `supers` others; returns how many there are with its own.
+// Requires: fewer than kMaxScTasks tasks.
+template <typename Args>
+int AddTask(const ScLinearTask& task, int supers, Args* args) {
+  STOCH_CHECK(args->task_count < kMaxScTasks);
+  args->tasks[args->task_count++] = MakeKernelTask(task, supers);
+  return supers + static_cast<int>((task.weight.rows + kSuperRows - 1) / kSuperRows);
+}
 
 // wgmma b1 (sm_90a). Requires streams.tile_tokens = kPrefillTokens and every cluster of the schedule resident.
 void LaunchPrefillWgmma(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args);

@@ -349,15 +349,14 @@ struct Consumer {
     }
   }
 
-  // The same of rows in the order of their group.
-  __device__ void WriteRows(const ScKernelTask& task, int first_row, int first_token) const {
+  // The same of tokens that are rows in an order of their own, of which `those` are left from the tile's first on.
+  __device__ void WriteRows(const ScKernelTask& task, int first_row, const int32_t* rows, int those) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = first_row + lane / 4;
-    const int tokens = args.rows.group->rows - first_token - lane % 4 * 2;  // from this lane's first on
-    const int2* order =
-        reinterpret_cast<const int2*>(args.rows.order + args.rows.group->first + first_token) + lane % 4;
+    const int tokens = those - lane % 4 * 2;  // from this lane's first on
+    const int2* order = reinterpret_cast<const int2*>(rows) + lane % 4;
     float* const to = task.out + row;
-    const bool whole = first_row + 16 <= task.rows && first_token + kTokens <= args.rows.group->rows;
+    const bool whole = first_row + 16 <= task.rows && those >= kTokens;
     if (whole && !task.add) {
 #pragma unroll
       for (int i = 0; i < kAccumulators; i += 4) {
@@ -447,7 +446,12 @@ struct Consumer {
         }
         const ScKernelTask& done = TaskOf(args, token_tile, super);
         if constexpr (kIsRowGroup<Args>) {
-          WriteRows(done, FirstRow(done, super, rank) + warp * 16, token_tile * kTokens);
+          const GroupRows& rows = args.rows;
+          WriteRows(done, FirstRow(done, super, rank) + warp * 16, rows.order + rows.group->first + token_tile * kTokens,
+                    rows.group->rows - token_tile * kTokens);
+        } else if constexpr (kHasChunkWords<Args>) {
+          WriteRows(done, FirstRow(done, super, rank) + warp * 16, args.order + token_tile * kTokens,
+                    args.streams.tokens - token_tile * kTokens);
         } else {
           Write(done, FirstRow(done, super, rank) + warp * 16, token_tile * kTokens);
         }

@@ -115,10 +115,8 @@ GroupLaunch MakeLaunch(DeviceContext& ctx, const LengthGroup& group, bool shorte
   int supers = 0;
   for (int i = 0; i < count; ++i) {
     out_features[i] = tasks[i].weight.rows;
-    args.tasks[i] = MakeKernelTask(tasks[i], supers);
-    supers += static_cast<int>((tasks[i].weight.rows + kSuperRows - 1) / kSuperRows);
+    supers = AddTask(tasks[i], supers, &args);
   }
-  args.task_count = count;
   args.schedule.supers = supers;
   launch.plan = PlanScPrefill(ctx.traits, ctx.tables.Traits(*group.order),
                               {a.tokens, a.dims.dims, std::span(out_features).first(static_cast<size_t>(count))}, true,

@@ -6,7 +6,7 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/tensor_core/grouped_kernels.h"
 #include "kernels/cuda/sc/tensor_core/row_group_kernels.h"
-#include "kernels/cuda/sc/tensor_core/streams.h"
+#include "kernels/cuda/sc/tensor_core/streams.cuh"
 
 namespace stoch::cuda {
 namespace {
@@ -15,12 +15,6 @@ constexpr int kThreads = 256;
 constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
 constexpr int kTokensPerBlock = 1024;         // pays for staging the table of the block's 16 dimensions
 constexpr int kFewestStagedTokens = 512;      // below, fetching what is looked up is less than fetching all rows
-
-// The bits of word `word` of a stream that are inside stoc_len.
-__device__ uint32_t ValidBits(int word, int stoc_len) {
-  const int bits = stoc_len - 32 * word;
-  return bits >= 32 ? ~0u : bits <= 0 ? 0u : (1u << bits) - 1;
-}
 
 // Part `half` of a stream.
 template <int kWords>
