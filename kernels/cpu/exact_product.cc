@@ -47,9 +47,9 @@ void ExactProduct(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_
     if (target.decoded == nullptr) return multiply(Advance(target.w, item.first), item.first, item.count);
     std::vector<float>& panel = decoded[static_cast<size_t>(thread)];
     panel.resize(static_cast<size_t>(kPanelRows * cols));
-    const int64_t some = num_x > kFewX ? kPanelRows
-                                       : std::clamp<int64_t>(kFewBytes / (cols * static_cast<int64_t>(sizeof(float))), 1,
-                                                             kPanelRows);
+    const int64_t some =
+        num_x > kFewX ? kPanelRows
+                      : std::clamp<int64_t>(kFewBytes / (cols * static_cast<int64_t>(sizeof(float))), 1, kPanelRows);
     for (int64_t done = 0; done < item.count; done += some) {
       const int64_t first = item.first + done, count = std::min(some, item.count - done);
       target.decoded->decoder->Decode(target.decoded->first + first * cols, count * cols, panel.data());

@@ -128,19 +128,31 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x) & 3;
   const int first_token = static_cast<int>(blockIdx.y) * kTokensPerBlock;
   const int end_token = min(first_token + kTokensPerBlock, out.tokens_padded());
-  for (int token = first_token + static_cast<int>(threadIdx.x) / 4; token < end_token; token += kTokensPerPass) {
-    const bool used = token < out.tokens;
-    const int tile = token / out.tile_tokens;
-    const int words = rows.words[tile * out.chunks + chunk];
-    const WordTables& tables = rows.of[words - 1];
+  // What a token's streams are made of is four loads deep, so that the next one's are on their way meanwhile.
+  struct Token {
     int64_t row = 0;
+    int words = 1;
     uint32_t codes = 0;
     StreamTable own;
-    if (used) {
-      row = rows.order[token];
-      codes = *reinterpret_cast<const uint32_t*>(a.codes + row * a.dims.padded + dim_block * 16 + lane * 4);
-      own = tables.streams[rows.slots.slots[row * rows.slots.per_row + chunk]];
-    }
+  };
+  const auto load = [&](int token) {
+    Token of;
+    if (token >= end_token) return of;
+    of.words = rows.words[token / out.tile_tokens * out.chunks + chunk];
+    if (token >= out.tokens) return of;
+    of.row = rows.order[token];
+    of.codes = *reinterpret_cast<const uint32_t*>(a.codes + of.row * a.dims.padded + dim_block * 16 + lane * 4);
+    of.own = rows.of[of.words - 1].streams[rows.slots.slots[of.row * rows.slots.per_row + chunk]];
+    return of;
+  };
+  int token = first_token + static_cast<int>(threadIdx.x) / 4;
+  Token next = load(token);
+  for (; token < end_token; token += kTokensPerPass) {
+    const auto [row, words, codes, own] = next;
+    next = load(token + kTokensPerPass);
+    const bool used = token < out.tokens;
+    const int tile = token / out.tile_tokens;
+    const WordTables& tables = rows.of[words - 1];
     auto* block = reinterpret_cast<uint32_t*>(out.data + out.block_offset(tile, dim_block, 0));
     const int column = token % out.tile_tokens * 4 + lane;
     uint32_t signs = 0, ones = 0;
@@ -261,7 +273,8 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
                    order);
   const dim3 tiles(static_cast<unsigned>(args.streams.token_tiles),
                    static_cast<unsigned>((chunks + kChunksAtOnce - 1) / kChunksAtOnce));
-  LaunchOverlapped(ctx, TileWordsKernel, tiles, dim3(kChunksAtOnce, kRowsAtOnce), 0, row_words, static_cast<const int32_t*>(order), words);
+  LaunchOverlapped(ctx, TileWordsKernel, tiles, dim3(kChunksAtOnce, kRowsAtOnce), 0, row_words,
+                   static_cast<const int32_t*>(order), words);
   const dim3 grid(static_cast<unsigned>(args.streams.dim_blocks),
                   static_cast<unsigned>((args.streams.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
   LaunchOverlapped(ctx, ExpandChunkWordsKernel, grid, dim3(kThreads), 0, rows, a, args.streams, args.flags, flags);

@@ -447,8 +447,8 @@ struct Consumer {
         const ScKernelTask& done = TaskOf(args, token_tile, super);
         if constexpr (kIsRowGroup<Args>) {
           const GroupRows& rows = args.rows;
-          WriteRows(done, FirstRow(done, super, rank) + warp * 16, rows.order + rows.group->first + token_tile * kTokens,
-                    rows.group->rows - token_tile * kTokens);
+          WriteRows(done, FirstRow(done, super, rank) + warp * 16,
+                    rows.order + rows.group->first + token_tile * kTokens, rows.group->rows - token_tile * kTokens);
         } else if constexpr (kHasChunkWords<Args>) {
           WriteRows(done, FirstRow(done, super, rank) + warp * 16, args.order + token_tile * kTokens,
                     args.streams.tokens - token_tile * kTokens);
