@@ -175,6 +175,18 @@ TEST(CudaLinear, ManyWeightRowsForABatch) {
   }
 }
 
+// Tables of 9 to 16 tokens: whole chunks, and chunks that eight blocks of an H200 share, the last of them shorter and with
+// rows of two weights.
+TEST(CudaLinear, LargeShapesForSixteenTokens) {
+  STOCH_CUDA_OR_SKIP();
+  for (const int64_t rows : {9, 16}) {
+    SCOPED_TRACE(rows);
+    ExpectSameBits(ScSpec("halve=1"), {{2048}, 14336, rows}, {Prologue::kSiluMul, true, DType::kF16});
+    ExpectSameBits(ScSpec("halve=1"), {{5000, 3136}, 2000, rows}, {Prologue::kRmsNorm});
+    ExpectSameBits(ScSpec("halve=1"), {{20000, 12736}, 2000, rows}, {Prologue::kRmsNorm});
+  }
+}
+
 TEST(CudaLinear, LargestCounts) {
   STOCH_CUDA_OR_SKIP();
   // Every |x| is the largest of its chunk, so every product with a largest weight counts 256, or 128 where halved:
