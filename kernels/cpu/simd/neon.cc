@@ -88,12 +88,7 @@ float ExpSum(const float* x, int64_t n, float shift, float* e) {
 
 // NEON has two doubles in a register, so this is the scalar code.
 double Divergence(const float* base, const LogSum& base_of, const float* x, const LogSum& of, int64_t n) {
-  double lanes[kRowLanes] = {};
-  for (int64_t i = 0; i < n; ++i) {
-    double& lane = lanes[i % kRowLanes];
-    lane = lane + DivergenceTerm(base_of.LogProb(base[i]), of.LogProb(x[i]));
-  }
-  return FoldLanes<kRowLanes>(lanes);
+  return ScalarSimd().divergence(base, base_of, x, of, n);
 }
 
 void SiluMul(const float* x, const float* x2, int64_t n, float* out) {

@@ -222,7 +222,7 @@ __attribute__((always_inline)) inline void DequantizeHere(Type type, const std::
 // How far ahead of their use blocks are prefetched into L2, in bytes: rows are decoded one after another, and used in between.
 constexpr int64_t kAhead = 6144;
 
-// What of a vector the compiler widens byte by byte, in the instructions that do eight at once.
+// Q8_0 by the instructions that widen eight bytes at once: GCC 12 widens a vector of signed bytes one by one.
 __attribute__((target("avx2"))) void DecodeQ8_0Avx2(const std::byte* blocks, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i += 32, blocks += 34) {
     _mm_prefetch(reinterpret_cast<const char*>(blocks) + kAhead, _MM_HINT_T1);
