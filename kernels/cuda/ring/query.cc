@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/ring/query.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/attention/shape.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/base/device_guard.h"
+#include "kernels/cuda/ring/query_kernels.h"
+
+namespace stoch::cuda {
+namespace {
+
+// Rows of a pass whose queries go to the keys together.
+class QueryRows {
+ public:
+  // stride: floats of the scores of a row and head.
+  QueryRows(const std::vector<RingPart>& parts, QueryExchange& exchange, int64_t first, int64_t count, int64_t stride);
+  // with_keys: the keys and values of the whole pass go to the caches first. Requires then: all rows of the pass.
+  void Run(bool with_keys, RingProbe* probe);
+
+ private:
+  const RingPart& part(int rank) const { return parts_[static_cast<size_t>(rank)]; }
+  DealtArgs& args(int rank) { return args_[static_cast<size_t>(rank)]; }
+  const ShareLayout& layout(int rank) const { return layouts_[static_cast<size_t>(rank)]; }
+  int ranks() const { return static_cast<int>(parts_.size()); }
+  DealtArgs ArgsOf(int rank) const;
+  uint8_t* AreaOf(int rank) const;
+  // Bytes [begin, end) of a rank's share.
+  SharedBytes Shared(int rank, int64_t begin, int64_t end) const;
+  SharedBytes Append(int rank, bool with_keys);
+
+  const std::vector<RingPart>& parts_;
+  QueryExchange& exchange_;
+  int64_t first_;
+  int64_t count_;
+  int64_t stride_;
+  int64_t most_;  // local positions that a row sees
+  std::vector<int32_t> first_own_, own_rows_;  // [rank]: which of its rows these are
+  std::vector<ShareLayout> layouts_;
+  std::vector<DealtArgs> args_;
+  std::vector<SplitPlan> plans_;
+};
+
+QueryRows::QueryRows(const std::vector<RingPart>& parts, QueryExchange& exchange, int64_t first, int64_t count,
+                     int64_t stride)
+    : parts_(parts), exchange_(exchange), first_(first), count_(count), stride_(stride), most_(stride) {
+  const PassLayout& pass = part(0).pass->layout();
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const Stripe& stripe = part(rank).stripe;
+    int64_t before = 0;
+    int64_t until = 0;
+    for (const PassLayout::Sequence& sequence : pass.sequences) {
+      const auto rows_below = [&](int64_t row) {
+        const int64_t rows = std::clamp<int64_t>(row - sequence.first_row, 0, sequence.num_rows);
+        return stripe.Below(sequence.start_position + rows) - stripe.Below(sequence.start_position);
+      };
+      before += rows_below(first);
+      until += rows_below(first + count);
+    }
+    first_own_.push_back(static_cast<int32_t>(before));
+    own_rows_.push_back(static_cast<int32_t>(until - before));
+    layouts_.emplace_back(part(rank).cache->spec(), part(rank).call->num_heads, count, until - before);
+  }
+}
+
+uint8_t* QueryRows::AreaOf(int rank) const {
+  return part(rank).places().area(part(rank).scratch, exchange_.area());
+}
+
+SharedBytes QueryRows::Shared(int rank, int64_t begin, int64_t end) const {
+  return {AreaOf(rank) + begin, exchange_.area() * part(rank).places().area_bytes() + begin, end - begin};
+}
+
+DealtArgs QueryRows::ArgsOf(int rank) const {
+  const RingPart& own = part(rank);
+  DeviceContext& ctx = *own.ctx;
+  const RingPlaces places = own.places();
+  DealtArgs args;
+  args.attention = own.args;
+  args.attention.pass = own.pass->view();
+  args.qk = ctx.tables.Get(own.cache->qk(own.call->cache_layer));
+  args.av = ctx.tables.Get(own.cache->av(own.call->cache_layer));
+  args.scratch.scores = places.scores(own.scratch);
+  args.scratch.stride = stride_;
+  args.rows = static_cast<int32_t>(count_);
+  args.stripe = StripeView(own.stripe);
+  args.stripes = ranks();
+  args.index = rank;
+  args.page_shift = args.attention.kv.page_shift - args.stripe.count_shift;
+  args.queries = places.queries(own.scratch) + first_;
+  for (int other = 0; other < ranks(); ++other) {
+    const auto i = static_cast<size_t>(other);
+    args.first_own[i] = first_own_[i];
+    uint8_t* const area = AreaOf(other);
+    args.shares[i] = layout(other).At(other == rank ? area : exchange_.ReadPlace(other, area, Shared(other, 0, 0).at));
+  }
+  return args;
+}
+
+SharedBytes QueryRows::Append(int rank, bool with_keys) {
+  const RingPart& own = part(rank);
+  DeviceContext& ctx = *own.ctx;
+  const ShareLayout& share = layout(rank);
+  STOCH_CUDA(cudaMemsetAsync(AreaOf(rank), 0, static_cast<size_t>(share.cleared_end), ctx.stream));
+  const int32_t rows = own_rows_[static_cast<size_t>(rank)];
+  if (rows == 0) return {};
+  const int32_t first = first_own_[static_cast<size_t>(rank)];
+  AttentionArgs queries = own.args;
+  queries.pass.positions += first;
+  queries.pass.row_sequence += first;
+  queries.q += first * queries.q_stride;
+  queries.rows = rows;
+  if (!with_keys) queries.kv.num_kv_heads = 0;
+  const DealtArgs& all = args(rank);
+  const QueryShare& to = all.shares[rank];
+  LaunchAppendCodes(ctx, queries, all.qk.q_max, all.av.q_max, {to.words, to.scales},
+                    with_keys ? own.rows.slots : nullptr);
+  return Shared(rank, share.words, share.end);
+}
+
+void QueryRows::Run(bool with_keys, RingProbe* probe) {
+  exchange_.Begin(part(0).call->site, kQueryAreas * part(0).places().area_bytes(), probe);
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const RingPart& own = part(rank);
+    DeviceGuard guard(own.ctx->device);
+    args_.push_back(ArgsOf(rank));
+    AttentionShape shape = ShapeOf(*own.ctx, *own.cache, own.call->cache_layer, own.call->num_heads,
+                                   own.cache->spec().num_kv_heads);
+    shape.alone = false;  // logical devices of one GPU
+    const SplitPlan plan = PlanSplit(own.ctx->traits, shape, count_, most_);
+    plans_.push_back(plan);
+    DealtArgs& dealt = args(rank);
+    dealt.block_heads = plan.block_heads;
+    dealt.head_blocks = plan.head_blocks;
+    // No more blocks than there are units for.
+    const int64_t units = count_ * own.cache->spec().num_kv_heads * plan.head_blocks * (most_ / kSplitUnit + 2);
+    dealt.score_blocks = static_cast<int32_t>(std::min<int64_t>(plan.score_blocks, units));
+    dealt.value_blocks = static_cast<int32_t>(std::min<int64_t>(plan.value_blocks, units));
+  }
+  const auto plan_of = [&](int rank) -> const SplitPlan& { return plans_[static_cast<size_t>(rank)]; };
+  const auto context = [&](int rank) -> DeviceContext& { return *part(rank).ctx; };
+  exchange_.Step([&](int rank) { return Append(rank, with_keys); });
+  exchange_.Step([&](int rank) {
+    if (plan_of(rank).supported) {
+      LaunchDealtScores(context(rank), plan_of(rank), args(rank));
+    } else {
+      LaunchQueryScores(context(rank), args(rank), most_);
+    }
+    return Shared(rank, layout(rank).score_max, layout(rank).weight_max);
+  });
+  exchange_.Step([&](int rank) {
+    LaunchQueryLanes(context(rank), args(rank));
+    return Shared(rank, layout(rank).lanes, layout(rank).words);
+  });
+  exchange_.Step([&](int rank) {
+    LaunchQueryWeights(context(rank), args(rank), most_);
+    return Shared(rank, layout(rank).weight_max, layout(rank).sums);
+  });
+  exchange_.Step([&](int rank) {
+    if (plan_of(rank).supported) {
+      LaunchDealtValues(context(rank), plan_of(rank), args(rank));
+    } else {
+      LaunchQueryValues(context(rank), args(rank), most_);
+    }
+    return Shared(rank, layout(rank).sums, layout(rank).lanes);
+  });
+  exchange_.Step([&](int rank) {
+    if (own_rows_[static_cast<size_t>(rank)] > 0) LaunchQueryOutput(context(rank), args(rank));
+    return SharedBytes{};
+  });
+}
+
+}  // namespace
+
+bool HasQueryRoute(const KvCacheSpec& spec) { return spec.mode == AttentionMode::kPerToken; }
+
+void AttendByQuery(const std::vector<RingPart>& parts, QueryExchange& exchange, RingProbe* probe) {
+  const PassLayout& pass = parts.front().pass->layout();
+  const auto rows = static_cast<int64_t>(pass.ids.size());
+  int64_t most = 1;
+  for (const PassLayout::Sequence& sequence : pass.sequences) {
+    for (const RingPart& part : parts) {
+      most = std::max(most, part.stripe.Below(int64_t{sequence.start_position} + sequence.num_rows));
+    }
+  }
+  const int64_t stride = (most + 3) / 4 * 4;
+  const int64_t at_once = parts.front().places().QueryRows(stride);
+  const bool all = rows <= at_once;
+  if (!all) {
+    // Every row of the pass sees the keys of those before it.
+    for (const RingPart& part : parts) AppendKeys(part);
+  }
+  for (int64_t first = 0; first < rows; first += at_once) {
+    QueryRows(parts, exchange, first, std::min(at_once, rows - first), stride).Run(all, probe);
+  }
+}
+
+}  // namespace stoch::cuda
