@@ -139,7 +139,7 @@ class CudaBackend final : public Backend, public CallerStreams {
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<PerDevice>> per_device_;
   std::map<std::vector<int>, std::unique_ptr<DeviceGroup>> groups_;  // by device numbers
-  std::map<std::vector<int>, std::unique_ptr<RingGroup>> rings_;  // the same
+  std::map<std::vector<int>, std::unique_ptr<RingGroup>> rings_;     // the same
   RingProbe* ring_probe_ = nullptr;
 };
 

@@ -193,9 +193,8 @@ TEST_P(RingDevices, QueriesOfSeveralSequencesHaveTheBitsOfAttention) {
         for (const RingRoute route : {RingRoute::kAuto, RingRoute::kQuery}) {
           Ring ring(backend, Precision::kSc, count, "preset=halved", shape);
           ring.call.route = route;
-          EXPECT_EQ(ring.RunAll(passes, window), expected)
-              << count << " devices, window " << window << ", head_dim " << shape.head_dim << ", route "
-              << static_cast<int>(route);
+          EXPECT_EQ(ring.RunAll(passes, window), expected) << count << " devices, window " << window << ", head_dim "
+                                                           << shape.head_dim << ", route " << static_cast<int>(route);
         }
       }
     }

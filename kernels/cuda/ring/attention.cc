@@ -142,7 +142,7 @@ AttendedRows RingPass::WindowRows(int rank, int64_t round) {
   for (int32_t end = rows.num_rows; end > 0;) {
     const int32_t first = (end - 1) / kQueryTile * kQueryTile;
     tiles.push_back({0, first, end - first, rows.first_local + first, width_shift,
-                          static_cast<int32_t>(stripe.index * stripe.width())});
+                     static_cast<int32_t>(stripe.index * stripe.width())});
     end = first;
   }
   attended.tiles.device = part.rows.tiles + FirstDealtTile(static_cast<int64_t>(SequenceOf(round)), rows.first_row);

@@ -22,7 +22,8 @@ int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int nu
 // What the devices of a ring keep from call to call.
 struct RingGroup {
   // Requires: contexts that outlive this, on distinct devices; `direct`: all reach each other.
-  RingGroup(const std::vector<DeviceContext*>& contexts, bool direct) : ring(contexts, direct), query(contexts, direct) {}
+  RingGroup(const std::vector<DeviceContext*>& contexts, bool direct)
+      : ring(contexts, direct), query(contexts, direct) {}
   RingExchange ring;
   QueryExchange query;
   std::vector<DealtKey> dealt;

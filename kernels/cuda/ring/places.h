@@ -29,7 +29,7 @@ struct DealtPass {
 // Where the tiles of sequence `sequence`, whose first dealt row is `first_row`, begin.
 constexpr int64_t FirstDealtTile(int64_t sequence, int64_t first_row) { return first_row / kQueryTile + sequence; }
 
-inline constexpr int kQueryAreas = 2;          // QueryExchange::area
+inline constexpr int kQueryAreas = 2;            // QueryExchange::area
 inline constexpr int64_t kQueryRowsAtOnce = 64;  // whose queries go to the keys together, at most
 
 // Where a device's share of an op by queries has what, in bytes from its start. Those that others add to come first, so

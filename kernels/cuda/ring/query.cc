@@ -35,7 +35,7 @@ class QueryRows {
   int64_t first_;
   int64_t count_;
   int64_t stride_;
-  int64_t most_;  // local positions that a row sees
+  int64_t most_;                               // local positions that a row sees
   std::vector<int32_t> first_own_, own_rows_;  // [rank]: which of its rows these are
   std::vector<ShareLayout> layouts_;
   std::vector<DealtArgs> args_;
@@ -64,12 +64,10 @@ QueryRows::QueryRows(const std::vector<RingPart>& parts, QueryExchange& exchange
   }
 }
 
-uint8_t* QueryRows::AreaOf(int rank) const {
-  return part(rank).places().area(part(rank).scratch, exchange_.area());
-}
+uint8_t* QueryRows::AreaOf(int rank) const { return part(rank).places().area(part(rank).scratch, exchange_.area()); }
 
 SharedBytes QueryRows::Shared(int rank, int64_t begin, int64_t end) const {
-  return {AreaOf(rank) + begin, exchange_.area() * part(rank).places().area_bytes() + begin, end - begin};
+  return {AreaOf(rank) + begin, begin, end - begin};
 }
 
 DealtArgs QueryRows::ArgsOf(int rank) const {
@@ -93,7 +91,7 @@ DealtArgs QueryRows::ArgsOf(int rank) const {
     const auto i = static_cast<size_t>(other);
     args.first_own[i] = first_own_[i];
     uint8_t* const area = AreaOf(other);
-    args.shares[i] = layout(other).At(other == rank ? area : exchange_.ReadPlace(other, area, Shared(other, 0, 0).at));
+    args.shares[i] = layout(other).At(other == rank ? area : exchange_.ReadPlace(other, area));
   }
   return args;
 }
@@ -120,13 +118,13 @@ SharedBytes QueryRows::Append(int rank, bool with_keys) {
 }
 
 void QueryRows::Run(bool with_keys, RingProbe* probe) {
-  exchange_.Begin(part(0).call->site, kQueryAreas * part(0).places().area_bytes(), probe);
+  exchange_.Begin(part(0).call->site, part(0).places().area_bytes(), probe);
   for (int rank = 0; rank < ranks(); ++rank) {
     const RingPart& own = part(rank);
     DeviceGuard guard(own.ctx->device);
     args_.push_back(ArgsOf(rank));
-    AttentionShape shape = ShapeOf(*own.ctx, *own.cache, own.call->cache_layer, own.call->num_heads,
-                                   own.cache->spec().num_kv_heads);
+    AttentionShape shape =
+        ShapeOf(*own.ctx, *own.cache, own.call->cache_layer, own.call->num_heads, own.cache->spec().num_kv_heads);
     shape.alone = false;  // logical devices of one GPU
     const SplitPlan plan = PlanSplit(own.ctx->traits, shape, count_, most_);
     plans_.push_back(plan);

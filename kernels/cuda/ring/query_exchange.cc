@@ -54,8 +54,13 @@ RingHop QueryExchange::HopOf(const OpSite& site, int exchange, size_t from, size
   return hop;
 }
 
-uint8_t* QueryExchange::ReadPlace(int rank, uint8_t* place, int64_t at) const {
-  return direct_ ? place : static_cast<uint8_t*>(ranks_[static_cast<size_t>(rank)].staging.data()) + at;
+// Halves, whatever area an op takes of one: models whose areas differ share the memory.
+uint8_t* QueryExchange::StagingOf(const Rank& rank, int area) {
+  return static_cast<uint8_t*>(rank.staging.data()) + area * (rank.staging.bytes() / kAreas);
+}
+
+uint8_t* QueryExchange::ReadPlace(int rank, uint8_t* area) const {
+  return direct_ ? area : StagingOf(ranks_[static_cast<size_t>(rank)], area_);
 }
 
 void QueryExchange::WaitForOthers(size_t rank, int step) {
@@ -78,11 +83,11 @@ void QueryExchange::Join() {
   }
 }
 
-void QueryExchange::Begin(const OpSite& site, int64_t staging_bytes, RingProbe* probe) {
+void QueryExchange::Begin(const OpSite& site, int64_t area_bytes, RingProbe* probe) {
   probe_ = probe;
   site_ = site;
   step_ = 0;
-  area_ = 1 - area_;
+  area_ = (area_ + 1) % kAreas;
   slot_ = (slot_ + 1) % kAhead;
   while (!issued_.empty() && issued_.front().slot == slot_) {
     const Op op = issued_.front();
@@ -92,14 +97,14 @@ void QueryExchange::Begin(const OpSite& site, int64_t staging_bytes, RingProbe* 
   if (!is_whole_) Join();
   is_whole_ = false;
   for (Rank& rank : ranks_) {
-    if (direct_ || static_cast<int64_t>(rank.staging.bytes()) >= staging_bytes) continue;
+    if (direct_ || static_cast<int64_t>(rank.staging.bytes()) >= kAreas * area_bytes) continue;
     Settle();
     for (const Rank& reader : ranks_) {
       DeviceGuard guard(reader.ctx->device);
       STOCH_CUDA(cudaStreamSynchronize(reader.ctx->stream));
     }
     DeviceGuard guard(rank.ctx->device);
-    rank.staging = AllocatePinned(static_cast<size_t>(staging_bytes), rank.ctx->device);
+    rank.staging = AllocatePinned(static_cast<size_t>(kAreas * area_bytes), rank.ctx->device);
   }
 }
 
@@ -123,8 +128,8 @@ void QueryExchange::Step(const std::function<SharedBytes(int rank)>& run) {
     if (step_ > 0) WaitForOthers(i, step_ - 1);
     const SharedBytes shared = run(static_cast<int>(i));
     if (!direct_ && shared.bytes > 0) {
-      STOCH_CUDA(cudaMemcpyAsync(static_cast<uint8_t*>(rank.staging.data()) + shared.at, shared.from,
-                                 static_cast<size_t>(shared.bytes), cudaMemcpyDeviceToHost, stream));
+      STOCH_CUDA(cudaMemcpyAsync(StagingOf(rank, area_) + shared.at, shared.from, static_cast<size_t>(shared.bytes),
+                                 cudaMemcpyDeviceToHost, stream));
     }
     STOCH_CUDA(cudaEventRecord(rank.done[static_cast<size_t>(slot_)][static_cast<size_t>(step_)], stream));
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/base/buffer.h"
+#include "kernels/cuda/ring/places.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/ring.h"
 
@@ -19,7 +20,7 @@ namespace stoch::cuda {
 // What a device has written in a step for the others to read; on the device.
 struct SharedBytes {
   const uint8_t* from = nullptr;
-  int64_t at = 0;  // where its copy is in the device's staging memory
+  int64_t at = 0;  // of the area that it is in
   int64_t bytes = 0;
 };
 
@@ -35,6 +36,7 @@ class QueryExchange {
  public:
   static constexpr int kSteps = 6;
   static constexpr int kExchanges = kSteps - 1;
+  static constexpr int kAreas = kQueryAreas;
 
   // Requires: contexts that outlive this, on distinct devices; `direct`: all reach each other.
   QueryExchange(std::vector<DeviceContext*> contexts, bool direct);
@@ -42,8 +44,8 @@ class QueryExchange {
   QueryExchange(const QueryExchange&) = delete;
   QueryExchange& operator=(const QueryExchange&) = delete;
 
-  // Begins an op, whose devices then have so many bytes of staging memory. Errors: LostHop of an earlier one.
-  void Begin(const OpSite& site, int64_t staging_bytes, RingProbe* probe);
+  // Begins an op. area_bytes: of an area. Errors: LostHop of an earlier one.
+  void Begin(const OpSite& site, int64_t area_bytes, RingProbe* probe);
   // The next step of all devices: `run` enqueues that of one, with the device current, and says what it shares.
   // Errors: LostHop where the probe says so.
   void Step(const std::function<SharedBytes(int rank)>& run);
@@ -53,8 +55,8 @@ class QueryExchange {
   // Of two areas in turn that a device writes what it shares to: whoever read an area has done so before the op after
   // the next begins.
   int area() const { return area_; }
-  // Where others read what `rank` wrote at `place`: there, or a copy at `at` in its staging memory.
-  uint8_t* ReadPlace(int rank, uint8_t* place, int64_t at) const;
+  // Where others read what `rank` writes to its area of this op.
+  uint8_t* ReadPlace(int rank, uint8_t* area) const;
 
  private:
   static constexpr int kAhead = 16;  // ops that the host may have issued before it has seen their exchanges
@@ -62,7 +64,7 @@ class QueryExchange {
   struct Rank {
     DeviceContext* ctx = nullptr;
     Events done = {};  // the device has done a step of an op
-    Buffer staging;    // pinned; empty where devices read each other's memory
+    Buffer staging;    // pinned, a copy of each area; empty where devices read each other's memory
   };
   struct Op {
     OpSite site;
@@ -70,6 +72,7 @@ class QueryExchange {
     int64_t limit_ms = 0;
   };
   RingHop HopOf(const OpSite& site, int exchange, size_t from, size_t to) const;
+  static uint8_t* StagingOf(const Rank& rank, int area);
   void WaitForOthers(size_t rank, int step);
   void Join();
   void Poll(const Op& op);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plain launches throughout: these kernels come behind events of other devices, and read what those wrote.
-#include "kernels/cuda/ring/query_kernels.h"
-
 #include "kernels/cuda/attention/split/dealt.cuh"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/block_reduce.cuh"
+#include "kernels/cuda/ring/query_kernels.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
 
@@ -13,12 +12,12 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 constexpr int kWarps = kThreads / 32;
-constexpr int kRounds = 64;            // of lanes, whose exponentials wait in shared memory
+constexpr int kRounds = 64;             // of lanes, whose exponentials wait in shared memory
 constexpr int kWeightPositions = 2048;  // of a block
 constexpr int kProductPositions = kThreads;
 
-__global__ void __launch_bounds__(kThreads) ListQueriesKernel(const PassView pass, const StripeView stripe,
-                                                              const int32_t rows, DealtQuery* queries) {
+__global__ void __launch_bounds__(kThreads)
+    ListQueriesKernel(const PassView pass, const StripeView stripe, const int32_t rows, DealtQuery* queries) {
   const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= rows) return;
   const PassRow row = pass.rows[i];

@@ -34,9 +34,7 @@ struct StripeView {
     return (local >> width_shift << kWholeShift) + begin + (local & (width() - 1));
   }
   // The stripe that owns a position.
-  STOCH_HD int32_t OwnerOf(int32_t position) const {
-    return (position & ((1 << kWholeShift) - 1)) >> width_shift;
-  }
+  STOCH_HD int32_t OwnerOf(int32_t position) const { return (position & ((1 << kWholeShift) - 1)) >> width_shift; }
 };
 
 }  // namespace stoch::cuda

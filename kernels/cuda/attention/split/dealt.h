@@ -16,8 +16,8 @@ inline constexpr int kMaxStripes = 8;
 // A row of a pass, whoever owns it.
 struct alignas(16) DealtQuery {
   int32_t sequence = 0;
-  int32_t position = 0;  // absolute
-  int32_t owner = 0;     // stripe
+  int32_t position = 0;   // absolute
+  int32_t owner = 0;      // stripe
   int32_t owner_row = 0;  // among the rows that the owner has of the pass
 };
 

@@ -58,8 +58,8 @@ __device__ __forceinline__ void WriteScores(const SplitArgs& args, const SplitRo
 
 // The part's maxima of the block's heads.
 template <typename Args, int kHeadDim, int kN>
-__device__ __forceinline__ void WriteMaxima(const Args& args, const SplitRow& row, const SplitHeads& heads,
-                                            int part, float (&largest)[kN], Shared<kHeadDim, kN>& s) {
+__device__ __forceinline__ void WriteMaxima(const Args& args, const SplitRow& row, const SplitHeads& heads, int part,
+                                            float (&largest)[kN], Shared<kHeadDim, kN>& s) {
   const int tid = static_cast<int>(threadIdx.x);
   const int lane = tid & 31;
 #pragma unroll
@@ -215,9 +215,7 @@ void LaunchFor(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
 
 }  // namespace
 
-void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  LaunchFor(ctx, plan, args);
-}
+void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) { LaunchFor(ctx, plan, args); }
 
 void LaunchDealtScores(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args) { LaunchFor(ctx, plan, args); }
 

@@ -170,9 +170,7 @@ void LaunchFor(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
 
 }  // namespace
 
-void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  LaunchFor(ctx, plan, args);
-}
+void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) { LaunchFor(ctx, plan, args); }
 
 void LaunchDealtValues(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args) { LaunchFor(ctx, plan, args); }
 
