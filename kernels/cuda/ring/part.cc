@@ -5,9 +5,9 @@
 #include <string>
 
 #include "kernels/call_check.h"
+#include "kernels/cuda/attention/dealt.h"
 #include "kernels/cuda/attention/shape.h"
 #include "kernels/cuda/base/device_guard.h"
-#include "kernels/cuda/ring/query_kernels.h"
 #include "kernels/cuda/ring/window.h"
 
 namespace stoch::cuda {

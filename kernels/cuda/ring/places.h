@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/attention/dealt.h"
 #include "kernels/cuda/attention/kv_cache.h"
-#include "kernels/cuda/attention/split/dealt.h"
 #include "kernels/cuda/runtime/pass.h"
 
 namespace stoch::cuda {

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/attention/dealt.h"
 #include "kernels/cuda/attention/shape.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
-#include "kernels/cuda/ring/query_kernels.h"
 
 namespace stoch::cuda {
 namespace {
@@ -21,10 +21,10 @@ class QueryRows {
 
  private:
   const RingPart& part(int rank) const { return parts_[static_cast<size_t>(rank)]; }
-  DealtArgs& args(int rank) { return args_[static_cast<size_t>(rank)]; }
+  DealtAttention& args(int rank) { return args_[static_cast<size_t>(rank)]; }
   const ShareLayout& layout(int rank) const { return layouts_[static_cast<size_t>(rank)]; }
   int ranks() const { return static_cast<int>(parts_.size()); }
-  DealtArgs ArgsOf(int rank) const;
+  DealtAttention ArgsOf(int rank) const;
   uint8_t* AreaOf(int rank) const;
   // Bytes [begin, end) of a rank's share.
   SharedBytes Shared(int rank, int64_t begin, int64_t end) const;
@@ -38,13 +38,12 @@ class QueryRows {
   int64_t most_;                               // local positions that a row sees
   std::vector<int32_t> first_own_, own_rows_;  // [rank]: which of its rows these are
   std::vector<ShareLayout> layouts_;
-  std::vector<DealtArgs> args_;
-  std::vector<SplitPlan> plans_;
+  std::vector<DealtAttention> args_;
 };
 
 QueryRows::QueryRows(const std::vector<RingPart>& parts, QueryExchange& exchange, int64_t first, int64_t count,
                      int64_t stride)
-    : parts_(parts), exchange_(exchange), first_(first), count_(count), stride_(stride), most_(stride) {
+    : parts_(parts), exchange_(exchange), first_(first), count_(count), stride_(stride) {
   const PassLayout& pass = part(0).pass->layout();
   for (int rank = 0; rank < ranks(); ++rank) {
     const Stripe& stripe = part(rank).stripe;
@@ -70,28 +69,33 @@ SharedBytes QueryRows::Shared(int rank, int64_t begin, int64_t end) const {
   return {AreaOf(rank) + begin, begin, end - begin};
 }
 
-DealtArgs QueryRows::ArgsOf(int rank) const {
+DealtAttention QueryRows::ArgsOf(int rank) const {
   const RingPart& own = part(rank);
+  const KvCacheSpec& spec = own.cache->spec();
+  const int layer = own.call->cache_layer;
   DeviceContext& ctx = *own.ctx;
-  const RingPlaces places = own.places();
-  DealtArgs args;
+  DealtAttention args;
   args.attention = own.args;
   args.attention.pass = own.pass->view();
-  args.qk = ctx.tables.Get(own.cache->qk(own.call->cache_layer));
-  args.av = ctx.tables.Get(own.cache->av(own.call->cache_layer));
-  args.scratch.scores = places.scores(own.scratch);
-  args.scratch.stride = stride_;
+  args.shape = ShapeOf(ctx, *own.cache, layer, own.call->num_heads, spec.num_kv_heads);
+  args.shape.alone = false;  // logical devices of one GPU
+  args.qk = ctx.tables.Get(own.cache->qk(layer));
+  args.av = ctx.tables.Get(own.cache->av(layer));
+  const RingPlaces places = own.places();
+  args.scores = places.scores(own.scratch);
+  args.stride = stride_;
   args.rows = static_cast<int32_t>(count_);
-  args.stripe = StripeView(own.stripe);
-  args.stripes = ranks();
-  args.index = rank;
-  args.page_shift = args.attention.kv.page_shift - args.stripe.count_shift;
-  args.queries = places.queries(own.scratch) + first_;
+  DealtRowsView& dealt = args.dealt;
+  dealt.stripe = StripeView(own.stripe);
+  dealt.stripes = ranks();
+  dealt.index = rank;
+  dealt.page_shift = args.attention.kv.page_shift - dealt.stripe.count_shift;
+  dealt.queries = places.queries(own.scratch) + first_;
   for (int other = 0; other < ranks(); ++other) {
     const auto i = static_cast<size_t>(other);
-    args.first_own[i] = first_own_[i];
+    dealt.first_own[i] = first_own_[i];
     uint8_t* const area = AreaOf(other);
-    args.shares[i] = layout(other).At(other == rank ? area : exchange_.ReadPlace(other, area));
+    dealt.shares[i] = layout(other).At(other == rank ? area : exchange_.ReadPlace(other, area));
   }
   return args;
 }
@@ -110,8 +114,8 @@ SharedBytes QueryRows::Append(int rank, bool with_keys) {
   queries.q += first * queries.q_stride;
   queries.rows = rows;
   if (!with_keys) queries.kv.num_kv_heads = 0;
-  const DealtArgs& all = args(rank);
-  const QueryShare& to = all.shares[rank];
+  const DealtAttention& all = args(rank);
+  const QueryShare& to = all.dealt.shares[rank];
   LaunchAppendCodes(ctx, queries, all.qk.q_max, all.av.q_max, {to.words, to.scales},
                     with_keys ? own.rows.slots : nullptr);
   return Shared(rank, share.words, share.end);
@@ -120,51 +124,29 @@ SharedBytes QueryRows::Append(int rank, bool with_keys) {
 void QueryRows::Run(bool with_keys, RingProbe* probe) {
   exchange_.Begin(part(0).call->site, part(0).places().area_bytes(), probe);
   for (int rank = 0; rank < ranks(); ++rank) {
-    const RingPart& own = part(rank);
-    DeviceGuard guard(own.ctx->device);
+    DeviceGuard guard(part(rank).ctx->device);
     args_.push_back(ArgsOf(rank));
-    AttentionShape shape =
-        ShapeOf(*own.ctx, *own.cache, own.call->cache_layer, own.call->num_heads, own.cache->spec().num_kv_heads);
-    shape.alone = false;  // logical devices of one GPU
-    const SplitPlan plan = PlanSplit(own.ctx->traits, shape, count_, most_);
-    plans_.push_back(plan);
-    DealtArgs& dealt = args(rank);
-    dealt.block_heads = plan.block_heads;
-    dealt.head_blocks = plan.head_blocks;
-    // No more blocks than there are units for.
-    const int64_t units = count_ * own.cache->spec().num_kv_heads * plan.head_blocks * (most_ / kSplitUnit + 2);
-    dealt.score_blocks = static_cast<int32_t>(std::min<int64_t>(plan.score_blocks, units));
-    dealt.value_blocks = static_cast<int32_t>(std::min<int64_t>(plan.value_blocks, units));
   }
-  const auto plan_of = [&](int rank) -> const SplitPlan& { return plans_[static_cast<size_t>(rank)]; };
   const auto context = [&](int rank) -> DeviceContext& { return *part(rank).ctx; };
   exchange_.Step([&](int rank) { return Append(rank, with_keys); });
   exchange_.Step([&](int rank) {
-    if (plan_of(rank).supported) {
-      LaunchDealtScores(context(rank), plan_of(rank), args(rank));
-    } else {
-      LaunchQueryScores(context(rank), args(rank), most_);
-    }
+    LaunchDealtScores(context(rank), args(rank));
     return Shared(rank, layout(rank).score_max, layout(rank).weight_max);
   });
   exchange_.Step([&](int rank) {
-    LaunchQueryLanes(context(rank), args(rank));
+    LaunchDealtLanes(context(rank), args(rank));
     return Shared(rank, layout(rank).lanes, layout(rank).words);
   });
   exchange_.Step([&](int rank) {
-    LaunchQueryWeights(context(rank), args(rank), most_);
+    LaunchDealtWeights(context(rank), args(rank));
     return Shared(rank, layout(rank).weight_max, layout(rank).sums);
   });
   exchange_.Step([&](int rank) {
-    if (plan_of(rank).supported) {
-      LaunchDealtValues(context(rank), plan_of(rank), args(rank));
-    } else {
-      LaunchQueryValues(context(rank), args(rank), most_);
-    }
+    LaunchDealtValues(context(rank), args(rank));
     return Shared(rank, layout(rank).sums, layout(rank).lanes);
   });
   exchange_.Step([&](int rank) {
-    if (own_rows_[static_cast<size_t>(rank)] > 0) LaunchQueryOutput(context(rank), args(rank));
+    if (own_rows_[static_cast<size_t>(rank)] > 0) LaunchDealtOutput(context(rank), args(rank));
     return SharedBytes{};
   });
 }

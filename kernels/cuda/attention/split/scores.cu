@@ -217,6 +217,6 @@ void LaunchFor(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
 
 void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) { LaunchFor(ctx, plan, args); }
 
-void LaunchDealtScores(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args) { LaunchFor(ctx, plan, args); }
+void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args) { LaunchFor(ctx, plan, args); }
 
 }  // namespace stoch::cuda

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of single rows with the context split over the whole GPU: what its kernels share. Private to this folder
-// and, through dealt.h, to ring/.
+// Attention of single rows with the context split over the whole GPU: what its kernels share. Private to this folder.
 //
 // Three or four kernels, with the scores of a row in scratch between them: scores of parts of the context, sums of the
 // exponentials by lanes of absolute position (kernels/math/reduce.h), the probabilities, p v over parts of the context.

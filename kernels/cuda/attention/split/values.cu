@@ -172,6 +172,6 @@ void LaunchFor(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
 
 void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) { LaunchFor(ctx, plan, args); }
 
-void LaunchDealtValues(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args) { LaunchFor(ctx, plan, args); }
+void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args) { LaunchFor(ctx, plan, args); }
 
 }  // namespace stoch::cuda

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// The steps of dealt rows between the products, and products for shapes that scores.cu and values.cu do not take.
 // Plain launches throughout: these kernels come behind events of other devices, and read what those wrote.
+#include <algorithm>
+
 #include "kernels/cuda/attention/split/dealt.cuh"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/block_reduce.cuh"
-#include "kernels/cuda/ring/query_kernels.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
 
@@ -53,7 +55,7 @@ __device__ __forceinline__ RowHead RowHeadOf(const DealtArgs& args) {
 }
 
 // A thread is a position.
-__global__ void __launch_bounds__(kThreads) QueryScoresKernel(const DealtArgs args) {
+__global__ void __launch_bounds__(kThreads) DealtScoresKernel(const DealtArgs args) {
   __shared__ uint32_t codes[64];
   __shared__ float reduce[kWarps];
   const RowHead at = RowHeadOf(args);
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) QueryScoresKernel(const DealtArgs ar
 }
 
 // 32 lanes of a row and head: all warps make exponentials, one adds them in the order of positions.
-__global__ void __launch_bounds__(kThreads) QueryLanesKernel(const DealtArgs args) {
+__global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs args) {
   __shared__ float tile[kRounds][32];
   __shared__ float shared_largest;
   const RowHead at = RowHeadOf(args);
@@ -133,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) QueryLanesKernel(const DealtArgs arg
   if (warp == 0) args.shares[args.index].lanes[at.index * lanes + own] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads) QueryWeightsKernel(const DealtArgs args) {
+__global__ void __launch_bounds__(kThreads) DealtWeightsKernel(const DealtArgs args) {
   __shared__ float reduce[kRowLanes];
   const RowHead at = RowHeadOf(args);
   const int begin = static_cast<int>(blockIdx.x) * kWeightPositions;
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) QueryWeightsKernel(const DealtArgs a
 }
 
 // A thread is a channel.
-__global__ void __launch_bounds__(kThreads) QueryValuesKernel(const DealtArgs args) {
+__global__ void __launch_bounds__(kThreads) DealtValuesKernel(const DealtArgs args) {
   __shared__ uint8_t levels[kProductPositions];
   const RowHead at = RowHeadOf(args);
   const int begin = static_cast<int>(blockIdx.x) * kProductPositions;
@@ -192,7 +194,7 @@ __global__ void __launch_bounds__(kThreads) QueryValuesKernel(const DealtArgs ar
 }
 
 // blockIdx.y is a row of the launch, a thread a channel of a head.
-__global__ void __launch_bounds__(kThreads) QueryOutputKernel(const DealtArgs args) {
+__global__ void __launch_bounds__(kThreads) DealtOutputKernel(const DealtArgs args) {
   const AttentionArgs& a = args.attention;
   const auto row = static_cast<int>(blockIdx.y);
   const DealtQuery query = args.queries[row];
@@ -210,6 +212,27 @@ __global__ void __launch_bounds__(kThreads) QueryOutputKernel(const DealtArgs ar
 unsigned BlocksOf(int64_t count, int64_t each) {
   return static_cast<unsigned>(count > each ? (count + each - 1) / each : 1);
 }
+// plan, where not null: how products of the shape are cut, which the arguments then say too.
+DealtArgs ArgsOf(const DeviceContext& ctx, const DealtAttention& attention, SplitPlan* plan) {
+  DealtArgs args;
+  args.attention = attention.attention;
+  args.qk = attention.qk;
+  args.av = attention.av;
+  args.scratch.scores = attention.scores;
+  args.scratch.stride = attention.stride;
+  args.rows = attention.rows;
+  static_cast<DealtRowsView&>(args) = attention.dealt;
+  if (plan == nullptr) return args;
+  *plan = PlanSplit(ctx.traits, attention.shape, attention.rows, attention.stride);
+  args.block_heads = plan->block_heads;
+  args.head_blocks = plan->head_blocks;
+  // No more blocks than there are units for.
+  const int64_t heads = int64_t{attention.shape.num_kv_heads} * plan->head_blocks;
+  const int64_t units = attention.rows * heads * (attention.stride / kSplitUnit + 2);
+  args.score_blocks = static_cast<int32_t>(std::min<int64_t>(plan->score_blocks, units));
+  args.value_blocks = static_cast<int32_t>(std::min<int64_t>(plan->value_blocks, units));
+  return args;
+}
 dim3 GridOf(const DealtArgs& args, unsigned blocks) {
   return {blocks, static_cast<unsigned>(args.attention.num_heads), static_cast<unsigned>(args.rows)};
 }
@@ -223,31 +246,40 @@ void LaunchListQueries(DeviceContext& ctx, const PassView& pass, int64_t rows, c
   STOCH_CUDA_LAUNCH("ListQueriesKernel");
 }
 
-void LaunchQueryScores(DeviceContext& ctx, const DealtArgs& args, int64_t most) {
-  QueryScoresKernel<<<GridOf(args, BlocksOf(most, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
-  STOCH_CUDA_LAUNCH("QueryScoresKernel");
+void LaunchDealtScores(DeviceContext& ctx, const DealtAttention& attention) {
+  SplitPlan plan;
+  const DealtArgs args = ArgsOf(ctx, attention, &plan);
+  if (plan.supported) return LaunchSplitScores(ctx, plan, args);
+  DealtScoresKernel<<<GridOf(args, BlocksOf(attention.stride, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtScoresKernel");
 }
 
-void LaunchQueryLanes(DeviceContext& ctx, const DealtArgs& args) {
-  QueryLanesKernel<<<GridOf(args, BlocksOf(kRowLanes / args.stripes, 32)), kThreads, 0, ctx.stream>>>(args);
-  STOCH_CUDA_LAUNCH("QueryLanesKernel");
+void LaunchDealtLanes(DeviceContext& ctx, const DealtAttention& attention) {
+  const DealtArgs args = ArgsOf(ctx, attention, nullptr);
+  DealtLanesKernel<<<GridOf(args, BlocksOf(kRowLanes / args.stripes, 32)), kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtLanesKernel");
 }
 
-void LaunchQueryWeights(DeviceContext& ctx, const DealtArgs& args, int64_t most) {
-  QueryWeightsKernel<<<GridOf(args, BlocksOf(most, kWeightPositions)), kThreads, 0, ctx.stream>>>(args);
-  STOCH_CUDA_LAUNCH("QueryWeightsKernel");
+void LaunchDealtWeights(DeviceContext& ctx, const DealtAttention& attention) {
+  const DealtArgs args = ArgsOf(ctx, attention, nullptr);
+  DealtWeightsKernel<<<GridOf(args, BlocksOf(attention.stride, kWeightPositions)), kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtWeightsKernel");
 }
 
-void LaunchQueryValues(DeviceContext& ctx, const DealtArgs& args, int64_t most) {
-  QueryValuesKernel<<<GridOf(args, BlocksOf(most, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
-  STOCH_CUDA_LAUNCH("QueryValuesKernel");
+void LaunchDealtValues(DeviceContext& ctx, const DealtAttention& attention) {
+  SplitPlan plan;
+  const DealtArgs args = ArgsOf(ctx, attention, &plan);
+  if (plan.supported) return LaunchSplitValues(ctx, plan, args);
+  DealtValuesKernel<<<GridOf(args, BlocksOf(attention.stride, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtValuesKernel");
 }
 
-void LaunchQueryOutput(DeviceContext& ctx, const DealtArgs& args) {
+void LaunchDealtOutput(DeviceContext& ctx, const DealtAttention& attention) {
+  const DealtArgs args = ArgsOf(ctx, attention, nullptr);
   const dim3 grid(BlocksOf(int64_t{args.attention.num_heads} * args.attention.kv.head_dim, kThreads),
                   static_cast<unsigned>(args.rows));
-  QueryOutputKernel<<<grid, kThreads, 0, ctx.stream>>>(args);
-  STOCH_CUDA_LAUNCH("QueryOutputKernel");
+  DealtOutputKernel<<<grid, kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtOutputKernel");
 }
 
 }  // namespace stoch::cuda
