@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/ring/places.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "kernels/stripes.h"
 
 namespace stoch::cuda {
@@ -8,7 +11,26 @@ namespace {
 
 constexpr int64_t kWord = sizeof(uint32_t);
 
+// What a window has room for beyond one head of the longest context; STOCH_TEST_RING_POSITIONS=N: that.
+int64_t PositionsOf(const KvCacheSpec& spec) {
+  static const char* const value = std::getenv("STOCH_TEST_RING_POSITIONS");
+  static const int64_t positions = value == nullptr ? kRingPositions : std::atoll(value);
+  return spec.mode == AttentionMode::kExact ? positions / kWord : positions;
+}
+
 }  // namespace
+
+int64_t RingPages(const KvCacheSpec& spec, const PassLimits& limits) {
+  const int64_t longest = limits.max_pages_per_sequence;
+  return std::max(longest, std::min(longest * spec.num_kv_heads, PositionsOf(spec) / spec.page_tokens));
+}
+
+int RingHeads(const KvCacheSpec& spec, const PassLimits& limits, int64_t pages) {
+  const int64_t room = RingPages(spec, limits);
+  int heads = spec.num_kv_heads;
+  while (heads > 1 && (spec.num_kv_heads % heads != 0 || heads * pages > room)) --heads;
+  return heads;
+}
 
 int64_t RingPageWords(const KvCacheSpec& spec) {
   const int64_t positions = spec.page_tokens / spec.stripes;
@@ -24,7 +46,7 @@ int64_t RingPlaces::Take(int64_t bytes) {
 }
 
 RingPlaces::RingPlaces(const KvCacheSpec& spec, const PassLimits& limits) : exact_(spec.mode == AttentionMode::kExact) {
-  const int64_t pages = limits.max_pages_per_sequence;
+  const int64_t pages = RingPages(spec, limits);
   const int64_t positions = pages * spec.page_tokens;
   const int64_t numbers = positions * spec.head_dim * (exact_ ? kWord : 1);
   keys_ = Take(numbers);
@@ -44,7 +66,7 @@ RingPlaces::RingPlaces(const KvCacheSpec& spec, const PassLimits& limits) : exac
   slots_ = Take(rows * kWord);
   tiles_ = Take(FirstDealtTile(limits.max_sequences, rows) * static_cast<int64_t>(sizeof(QueryTile)));
   sequences_ = Take(limits.max_sequences * static_cast<int64_t>(sizeof(PassSequence)));
-  pages_ = Take(pages * kWord);
+  pages_ = Take(limits.max_pages_per_sequence * kWord);
 }
 
 DealtPass RingPlaces::dealt(uint8_t* scratch) const {
@@ -59,10 +81,10 @@ DealtPass RingPlaces::dealt(uint8_t* scratch) const {
   return dealt;
 }
 
-KvView RingPlaces::window(uint8_t* scratch, int index, const KvView& cache) const {
+KvView RingPlaces::window(uint8_t* scratch, int index, const KvView& cache, int kv_heads) const {
   uint8_t* const at = scratch + index * window_bytes_;
   KvView view = cache;  // its shape and swapped streams
-  view.num_kv_heads = 1;
+  view.num_kv_heads = kv_heads;
   if (exact_) {
     view.k = reinterpret_cast<float*>(at + keys_);
     view.v = reinterpret_cast<float*>(at + values_);
