@@ -48,8 +48,9 @@ Engine::~Engine() = default;
 std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFiles files, const EngineOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   auto state = std::make_unique<State>();
-  state->options = FillDefaults(files.config, options);
+  state->options = options;
   if (!state->options.placement) state->options.placement = SingleDevice(files.config, backend->devices().front());
+  state->options = FillDefaults(files.config, std::move(state->options));
   state->shape = ShapeOf(files.config, state->options);
   state->backend = std::move(backend);
   state->files = std::move(files);

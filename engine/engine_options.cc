@@ -42,6 +42,10 @@ bool BatchInvariant(const EngineOptions& options) {
   return options.precision != Precision::kSc || IsBatchInvariant(options.sc);
 }
 
+int64_t DefaultPassRows(DeviceKind kind, int stripes) {
+  return kind == DeviceKind::kCpu ? 512 : int64_t{2048} * stripes;
+}
+
 EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
   const auto range = [](const char* name, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return;
@@ -51,6 +55,12 @@ EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
   if (options.context == 0) options.context = config.max_position_embeddings;
   range("context", options.context, 1, config.max_position_embeddings);
   range("max_sequences", options.max_sequences, 1, 4096);
+  if (options.max_pass_rows == 0) {
+    const bool placed = options.placement.has_value();
+    const size_t stripes = placed ? std::max<size_t>(1, options.placement->stripes.size()) : 1;
+    options.max_pass_rows =
+        DefaultPassRows(placed ? options.placement->embedding.kind : DeviceKind::kCpu, static_cast<int>(stripes));
+  }
   range("max_pass_rows", options.max_pass_rows, 1, 65536);
   range("min_piece_rows", options.min_piece_rows, 1, 65536);
   range("base_rows", options.base_rows, 0, int64_t{1} << 31);

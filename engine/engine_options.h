@@ -22,20 +22,23 @@ std::string_view PrecisionName(Precision precision);
 Precision ParsePrecision(std::string_view name);
 
 struct EngineOptions {
-  Precision precision = Precision::kSc;                  // kFp16 is InvalidInput on a backend without it
-  ScModelConfig sc = HalvedScModelConfig();              // read for kSc only
-  int64_t context = 0;                                   // positions per sequence; 0 = the model's
-  int64_t max_sequences = 1;                             // sequences of one pass
-  int64_t kv_tokens = 0;                                 // positions all sequences share; 0 = max_sequences * context
-  int64_t max_pass_rows = 512;                           // rows of one pass where prompts may be cut, else the context
-  int64_t min_piece_rows = 128;                          // of a pass that several stages work on piece by piece
-  int64_t base_rows = 0;                                 // of base logits on the device, for a KlComparison; planned
+  Precision precision = Precision::kSc;      // kFp16 is InvalidInput on a backend without it
+  ScModelConfig sc = HalvedScModelConfig();  // read for kSc only
+  int64_t context = 0;                       // positions per sequence; 0 = the model's
+  int64_t max_sequences = 1;                 // sequences of one pass
+  int64_t kv_tokens = 0;                     // positions all sequences share; 0 = max_sequences * context
+  int64_t max_pass_rows = 0;     // rows of one pass where prompts may be cut, else the context; 0 = DefaultPassRows
+  int64_t min_piece_rows = 128;  // of a pass that several stages work on piece by piece
+  int64_t base_rows = 0;         // of base logits on the device, for a KlComparison; planned
   std::optional<DecoderPlacement> placement;             // which device holds what; default: all on the backend's first
   std::vector<std::string> notices;                      // of who chose these options, for Engine::notices()
   std::function<void(const LoadProgress&)> on_progress;  // while loading, from the calling thread
 };
 
-// The options with every default filled in. Errors: InvalidInput for a context below 1 or beyond
+// A GPU is used well from some 2000 rows on: 2048 for every stripe of positions. CPUs: 512.
+int64_t DefaultPassRows(DeviceKind kind, int stripes);
+
+// The options with every default filled in: those of a CPU where no placement says otherwise. Errors: InvalidInput for a context below 1 or beyond
 // max_position_embeddings, or sizes that contradict.
 EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options);
 

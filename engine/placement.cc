@@ -215,6 +215,9 @@ DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files,
                        EngineOptions* engine) {
   if (options.stripes > 1) CheckDealt(backend, engine->precision, engine->sc);
   const std::vector<DeviceRoom> rooms = MakeRooms(options, backend);
+  if (engine->max_pass_rows == 0) {
+    engine->max_pass_rows = DefaultPassRows(backend.devices().front().kind, options.stripes);
+  }
   if (options.fit_kv) FitKvTokens(options, files, backend, rooms, engine);
   if (engine->context != 0) return PlaceContext(options, files, *engine, backend, rooms, std::nullopt);
   // The model's own context, or the largest half, quarter ... of it that fits.

@@ -25,19 +25,23 @@ TEST(BenchResult, MedianAndSpread) {
 }
 
 TEST(FormatBench, EveryForm) {
-  const BenchEnvironment environment{
-      .model = "m",
-      .device = "cpu:0,cpu:1",
-      .split = "row",
-      .device_name = "chip",
-      .device_detail = "variant x",
-      .commit = "abc",
-      .read_bytes_per_s = 1e9,
-      .baseline = "fp32",
-      .loads = {
-          {.precision = "sc", .load_ms = 1500, .decoder_bytes = 2060, .bytes_per_parameter = 1.03, .kv_bytes = 64}}};
+  const BenchEnvironment environment{.model = "m",
+                                     .device = "cpu:0,cpu:1",
+                                     .split = "row",
+                                     .device_name = "chip",
+                                     .device_detail = "variant x",
+                                     .commit = "abc",
+                                     .read_bytes_per_s = 1e9,
+                                     .baseline = "fp32",
+                                     .loads = {{.precision = "sc",
+                                                .load_ms = 1500,
+                                                .decoder_bytes = 2060,
+                                                .bytes_per_parameter = 1.03,
+                                                .kv_bytes = 64,
+                                                .devices = {{.name = "cuda:1", .used_bytes = 77}}}}};
   BenchResult result = Decode({4, 2, 3});
   result.baseline_ratio = 0.5;
+  result.fill_ms = 21;
   const std::string table = FormatBench(environment, {result}, "md");
   EXPECT_NE(table.find("| decode @64 x8 |        sc |         3 | 66.7 % |     2667 |  0.500 |         33.3 % |"),
             std::string::npos)
@@ -53,10 +57,13 @@ TEST(FormatBench, EveryForm) {
   EXPECT_EQ(line["samples_ms"], (std::vector<double>{4, 2, 3}));
   EXPECT_EQ(line["depth"], 64);
   EXPECT_EQ(line["split"], "row");
+  EXPECT_EQ(line["fill_ms"], 21);
   EXPECT_EQ(line["device_detail"], "variant x");
   const nlohmann::json whole = nlohmann::json::parse(FormatBench(environment, {result}, "json"));
   EXPECT_EQ(whole["results"][0], line);
   EXPECT_EQ(whole["loads"][0]["bytes_per_parameter"], 1.03);
+  EXPECT_EQ(whole["loads"][0]["devices"][0]["device"], "cuda:1");
+  EXPECT_EQ(whole["loads"][0]["devices"][0]["used_bytes"], 77);
 }
 
 }  // namespace

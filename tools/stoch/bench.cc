@@ -118,7 +118,10 @@ class DecodeTest {
       sequences_.push_back(engine.NewSequence(test.depth + steps + 1));
       if (sequences_.back() == nullptr) throw InvalidInput("the KV cache has no room for " + CaseName(test));
       sequences_.back()->Append(Ids(engine.config().vocab_size, test.depth));
+      const Clock::time_point start = Clock::now();
       RunPending(engine, *sequences_.back(), false);
+      engine.backend().Synchronize(engine.backend().devices().front());
+      if (i == 0) fill_ms_ = MillisecondsSince(start);
     }
     next_.resize(sequences_.size());
     queries_.resize(sequences_.size());
@@ -141,6 +144,8 @@ class DecodeTest {
     }
     return MillisecondsSince(start) / static_cast<double>(steps);
   }
+
+  double fill_ms() const { return fill_ms_; }
 
  private:
   size_t First(size_t group, size_t groups) const { return sequences_.size() * group / groups; }
@@ -166,6 +171,7 @@ class DecodeTest {
 
   Engine& engine_;
   int64_t depth_;
+  double fill_ms_ = 0;
   int logprobs_;
   SamplingOptions sampling_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
@@ -192,9 +198,15 @@ std::vector<BenchCase> Cases(const Options& options) {
   return cases;
 }
 
-// Devices that share one pass.
-double DevicesAtOnce(const Engine& engine) {
+// Devices that divide every matrix.
+double RowDevices(const Engine& engine) {
   return static_cast<double>(std::max<size_t>(1, engine.options().placement->rows.size()));
+}
+
+// Devices that share one pass: those, or all that positions are dealt over.
+double DevicesAtOnce(const Engine& engine) {
+  const auto& stripes = engine.options().placement->stripes;
+  return stripes.empty() ? RowDevices(engine) : static_cast<double>(stripes.size() * stripes.front().size());
 }
 
 // Bytes a decode step must read over the read bandwidth: the weights once, every sequence's keys and values.
@@ -203,9 +215,10 @@ double DecodeFloor(const Engine& engine, const BenchCase& test, int64_t steps, d
   const double kv_per_token =
       static_cast<double>(engine.model().kv_cache_bytes()) / static_cast<double>(engine.shape().kv_tokens);
   const double positions = static_cast<double>(test.depth) + static_cast<double>(steps + 1) / 2;
-  const double bytes = static_cast<double>(engine.model().weights().stream_bytes) +
-                       static_cast<double>(test.batch) * positions * kv_per_token;
-  return 1000 * bytes / (read_bytes_per_s * DevicesAtOnce(engine));
+  // Each row's matrices are read where its position is, its keys and values where theirs are.
+  const double bytes = static_cast<double>(engine.model().weights().stream_bytes) / RowDevices(engine) +
+                       static_cast<double>(test.batch) * positions * kv_per_token / DevicesAtOnce(engine);
+  return 1000 * bytes / read_bytes_per_s;
 }
 
 // Tensor core rates that prompts are held against, where they were measured: bit-MAC/s of binary wgmma for SC, MAC/s of
@@ -260,6 +273,7 @@ class Bench {
   }
 
   void Run(const std::string& precision) {
+    const std::vector<DeviceInfo> before = Infos();
     EngineOptions engine_options;
     ArithmeticOptions arithmetic;
     arithmetic.precision = precision;
@@ -274,9 +288,6 @@ class Bench {
     engine_options.max_sequences = Largest(options_.batches);
     engine_options.kv_tokens =
         std::max(PageMultiple(Largest(options_.prompts)), engine_options.max_sequences * PageMultiple(decode_length));
-    engine_options.max_pass_rows =
-        std::max({engine_options.max_pass_rows, std::min<int64_t>(Largest(options_.prompts), 2048),
-                  engine_options.max_sequences});
     const std::unique_ptr<Engine> engine =
         OpenEngine(backend_, OpenModelFiles(options_.model.model), engine_options, options_.device, options_.output);
     environment_.model = engine->model_name();
@@ -287,7 +298,8 @@ class Bench {
                                   .bytes_per_parameter = static_cast<double>(decoder_bytes) /
                                                          static_cast<double>(LinearParameters(engine->config())),
                                   .kv_bytes = engine->model().kv_cache_bytes(),
-                                  .workspace_bytes = engine->model().workspace_bytes()});
+                                  .workspace_bytes = engine->model().workspace_bytes(),
+                                  .devices = {}});
     ProgressBar bar("measuring " + precision, options_.output.quiet);
     int64_t done = 0;
     const int64_t total = static_cast<int64_t>(cases_.size()) * (options_.repetitions + 1);
@@ -296,8 +308,13 @@ class Bench {
       result.test = test;
       result.precision = precision;
       result.sc = engine->sc_description();
-      result.samples_ms = test.prompt > 0 ? PromptSamples(*engine, test, &bar, &done, total)
-                                          : DecodeSamples(*engine, test, &bar, &done, total);
+      if (test.prompt > 0) {
+        result.samples_ms = PromptSamples(*engine, test, &bar, &done, total);
+      } else {
+        DecodeTest decode(*engine, test, options_.sampling, options_.decode_tokens);
+        result.samples_ms = DecodeSamples(decode, &bar, &done, total);
+        result.fill_ms = decode.fill_ms();
+      }
       result.tokens = test.prompt > 0 ? test.prompt : test.batch;
       result.floor_ms = test.prompt > 0
                             ? PromptFloor(*engine, test, environment_.device_name)
@@ -305,6 +322,7 @@ class Bench {
       results_.push_back(result);
     }
     bar.Update(total, total);
+    environment_.loads.back().devices = Used(before);
   }
 
   std::string Report() {
@@ -321,7 +339,27 @@ class Bench {
   }
 
  private:
+  static constexpr int64_t kWarmUpPasses = 4;  // of a long prompt
+
   Device device() const { return backend_->devices()[0]; }
+
+  std::vector<DeviceInfo> Infos() const {
+    std::vector<DeviceInfo> infos;
+    for (const Device& each : backend_->devices()) infos.push_back(backend_->info(each));
+    return infos;
+  }
+
+  // What GPUs have less free than before, with what the process had taken by then.
+  std::vector<BenchDevice> Used(const std::vector<DeviceInfo>& before) const {
+    std::vector<BenchDevice> used;
+    const std::vector<DeviceInfo> now = Infos();
+    for (size_t i = 0; i < now.size(); ++i) {
+      const Device& each = backend_->devices()[i];
+      if (each.kind != DeviceKind::kCuda) continue;
+      used.push_back({DeviceName(each), before[i].free_bytes - now[i].free_bytes + before[i].runtime_taken_bytes});
+    }
+    return used;
+  }
 
   size_t CaseIndex(const BenchCase& test) const {
     return static_cast<size_t>(std::find_if(cases_.begin(), cases_.end(),
@@ -335,16 +373,16 @@ class Bench {
     std::vector<double> samples;
     for (int64_t i = 0; i <= options_.repetitions; ++i) {
       bar->Update((*done)++, total);
-      const double sample = PromptSample(engine, test);
+      BenchCase run = test;
+      if (i == 0) run.prompt = std::min(run.prompt, kWarmUpPasses * engine.shape().max_rows);
+      const double sample = PromptSample(engine, run);
       if (i > 0) samples.push_back(sample);
     }
     return samples;
   }
 
-  std::vector<double> DecodeSamples(Engine& engine, const BenchCase& test, ProgressBar* bar, int64_t* done,
-                                    int64_t total) const {
+  std::vector<double> DecodeSamples(DecodeTest& decode, ProgressBar* bar, int64_t* done, int64_t total) const {
     std::vector<double> samples;
-    DecodeTest decode(engine, test, options_.sampling, options_.decode_tokens);
     for (int64_t i = 0; i <= options_.repetitions; ++i) {
       bar->Update((*done)++, total);
       const double sample =

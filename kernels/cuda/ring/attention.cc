@@ -19,6 +19,20 @@ namespace {
 // Up to so many rows of a sequence take less to send, and their results, than its keys and values.
 constexpr int32_t kQueryRows = 8;
 
+// Some KV heads of a sequence.
+struct Round {
+  size_t sequence = 0;
+  int first_head = 0;
+  int heads = 1;
+};
+
+// Of what a device works on at a time, where it has so many KV heads of a sequence.
+AttentionLimits LimitsOf(const KvCacheSpec& spec, const PassLimits& limits, int heads) {
+  const int64_t pages = std::min(limits.max_pages_per_sequence, RingPages(spec, limits) / heads);
+  return {MaxDealtRows(limits.max_rows, limits.max_sequences, spec.stripes), limits.max_sequences,
+          pages * spec.page_tokens};
+}
+
 // A call on its way.
 class RingPass {
  public:
@@ -28,10 +42,11 @@ class RingPass {
         layout_(parts.front().pass->layout()),
         spec_(parts.front().cache->spec()),
         group_(call.parts.front().num_heads / spec_.num_kv_heads),
+        limits_(parts.front().pass->limits()),
         tiles_(parts.size()) {
-    for (const RingPart& part : parts) {
-      shapes_.push_back(ShapeOf(*part.ctx, *part.cache, part.call->cache_layer, group_, 1));
-      shapes_.back().alone = false;  // logical devices of one GPU
+    for (size_t s = 0; s < layout_.sequences.size(); ++s) {
+      const int heads = RingHeads(spec_, limits_, PagesOf(s));
+      for (int first = 0; first < spec_.num_kv_heads; first += heads) rounds_.push_back({s, first, heads});
     }
   }
 
@@ -39,13 +54,14 @@ class RingPass {
   std::vector<std::array<uint8_t*, 2>> Slabs() const;
 
  private:
-  const RingPart& at(int rank) const { return parts_[static_cast<size_t>(rank)]; }
-  size_t SequenceOf(int64_t round) const { return static_cast<size_t>(round / spec_.num_kv_heads); }
-  int32_t HeadOf(int64_t round) const { return static_cast<int32_t>(round % spec_.num_kv_heads); }
-  const PassLayout::Sequence& sequence(int64_t round) const { return layout_.sequences[SequenceOf(round)]; }
-  int64_t PagesOf(int64_t round) const {
-    const int64_t length = int64_t{sequence(round).start_position} + sequence(round).num_rows;
-    return (length + spec_.page_tokens - 1) / spec_.page_tokens;
+  const RingPart& PartOf(int rank) const { return parts_[static_cast<size_t>(rank)]; }
+  const Round& at(int64_t round) const { return rounds_[static_cast<size_t>(round)]; }
+  int64_t LengthOf(size_t sequence) const {
+    return int64_t{layout_.sequences[sequence].start_position} + layout_.sequences[sequence].num_rows;
+  }
+  int64_t PagesOf(size_t sequence) const { return (LengthOf(sequence) + spec_.page_tokens - 1) / spec_.page_tokens; }
+  KvView WindowOf(const RingPart& part, int64_t round) const {
+    return part.places().window(part.scratch, static_cast<int>(round % kRingWindows), part.args.kv, at(round).heads);
   }
   RingBlock BlockOf(const RingPart& part, int64_t round, int origin) const;
   // The rows of a round's sequence, and its query heads, over the round's window.
@@ -58,17 +74,19 @@ class RingPass {
   const PassLayout& layout_;
   const KvCacheSpec& spec_;
   int group_;
-  std::vector<AttentionShape> shapes_;         // [rank], of a window
+  const PassLimits& limits_;
+  std::vector<Round> rounds_;
   std::vector<std::vector<QueryTile>> tiles_;  // [rank]: of the sequence at hand, as the device has them
 };
 
 RingBlock RingPass::BlockOf(const RingPart& part, int64_t round, int origin) const {
   const PassView& pass = part.pass->view();
   RingBlock block;
-  block.stripe = at(origin).stripe;
-  block.pages = PagesOf(round);
-  block.page_list = pass.pages + static_cast<int64_t>(SequenceOf(round)) * pass.max_pages;
-  block.kv_head = HeadOf(round);
+  block.stripe = PartOf(origin).stripe;
+  block.pages = PagesOf(at(round).sequence);
+  block.page_list = pass.pages + static_cast<int64_t>(at(round).sequence) * pass.max_pages;
+  block.first_head = at(round).first_head;
+  block.heads = at(round).heads;
   return block;
 }
 
@@ -78,21 +96,21 @@ RingRounds RingPass::Rounds() {
   rounds.name = [this](int64_t round) {
     RingHop hop;
     hop.site = call_.site;
-    hop.sequence = static_cast<int64_t>(SequenceOf(round));
-    hop.kv_head = HeadOf(round);
+    hop.sequence = static_cast<int64_t>(at(round).sequence);
+    hop.kv_head = at(round).first_head;
     return hop;
   };
+  rounds.heads = [this](int64_t round) { return at(round).heads; };
   rounds.bytes = [this](int64_t round) {
-    return PagesOf(round) * RingPageWords(spec_) * static_cast<int64_t>(sizeof(uint32_t));
+    return at(round).heads * PagesOf(at(round).sequence) * RingPageWords(spec_) *
+           static_cast<int64_t>(sizeof(uint32_t));
   };
   rounds.pack = [this](int rank, int64_t round, cudaStream_t stream, uint8_t* slab) {
-    const RingPart& part = at(rank);
+    const RingPart& part = PartOf(rank);
     LaunchPackBlock(stream, part.args.kv, BlockOf(part, round, rank), slab);
   };
   rounds.unpack = [this](int rank, int64_t round, int origin, cudaStream_t stream, const uint8_t* slab) {
-    const RingPart& part = at(rank);
-    const KvView window = part.places().window(part.scratch, static_cast<int>(round % kRingWindows), part.args.kv);
-    LaunchUnpackBlock(stream, slab, BlockOf(part, round, origin), window);
+    LaunchUnpackBlock(stream, slab, BlockOf(PartOf(rank), round, origin), WindowOf(PartOf(rank), round));
   };
   rounds.compute = [this](int rank, int64_t round) { Compute(rank, round); };
   return rounds;
@@ -108,27 +126,28 @@ std::vector<std::array<uint8_t*, 2>> RingPass::Slabs() const {
 }
 
 AttentionArgs RingPass::WindowArgs(const RingPart& part, int64_t round) const {
-  const DealtRows& rows = part.dealt[SequenceOf(round)];
-  const int64_t column = int64_t{HeadOf(round)} * group_ * spec_.head_dim;
+  const DealtRows& rows = part.dealt[at(round).sequence];
+  const int64_t column = int64_t{at(round).first_head} * group_ * spec_.head_dim;
   AttentionArgs args = part.args;
   args.pass.positions += rows.first_row;
   args.pass.row_sequence += rows.first_row;
   args.pass.rows += rows.first_row;
-  args.pass.sequences = part.rows.sequences + SequenceOf(round);
-  args.kv = part.places().window(part.scratch, static_cast<int>(round % kRingWindows), part.args.kv);
+  args.pass.sequences = part.rows.sequences + at(round).sequence;
+  args.kv = WindowOf(part, round);
   args.q += rows.first_row * args.q_stride + column;
   args.out += rows.first_row * args.out_stride + column;
   args.rows = rows.num_rows;
-  args.num_heads = group_;
+  args.num_heads = at(round).heads * group_;
   return args;
 }
 
 // Rows of a sequence with enough of them go through tiles, the others by themselves.
 AttendedRows RingPass::WindowRows(int rank, int64_t round) {
-  const RingPart& part = at(rank);
+  const RingPart& part = PartOf(rank);
   std::vector<QueryTile>& tiles = tiles_[static_cast<size_t>(rank)];
-  const DealtRows& rows = part.dealt[SequenceOf(round)];
-  const auto length = sequence(round).start_position + sequence(round).num_rows;
+  const size_t sequence = at(round).sequence;
+  const DealtRows& rows = part.dealt[sequence];
+  const auto length = static_cast<int32_t>(LengthOf(sequence));
   AttendedRows attended;
   attended.all = {nullptr, rows.num_rows, length};
   tiles.clear();
@@ -145,21 +164,20 @@ AttendedRows RingPass::WindowRows(int rank, int64_t round) {
                      static_cast<int32_t>(stripe.index * stripe.width())});
     end = first;
   }
-  attended.tiles.device = part.rows.tiles + FirstDealtTile(static_cast<int64_t>(SequenceOf(round)), rows.first_row);
+  attended.tiles.device = part.rows.tiles + FirstDealtTile(static_cast<int64_t>(sequence), rows.first_row);
   attended.tiles.host = tiles;
   return attended;
 }
 
 void RingPass::Compute(int rank, int64_t round) {
-  const RingPart& part = at(rank);
-  const AttentionShape& shape = shapes_[static_cast<size_t>(rank)];
-  if (part.dealt[SequenceOf(round)].num_rows == 0) return;
+  const RingPart& part = PartOf(rank);
+  if (part.dealt[at(round).sequence].num_rows == 0) return;
   DeviceContext& ctx = *part.ctx;
   const AttentionArgs args = WindowArgs(part, round);
   AttendedRows rows = WindowRows(rank, round);
-  const PassLimits& pass = part.pass->limits();
-  const AttentionLimits limits{MaxDealtRows(pass.max_rows, pass.max_sequences, spec_.stripes), pass.max_sequences,
-                               pass.max_pages_per_sequence * spec_.page_tokens};
+  const AttentionLimits limits = LimitsOf(spec_, limits_, at(round).heads);
+  AttentionShape shape = ShapeOf(ctx, *part.cache, part.call->cache_layer, args.num_heads, at(round).heads);
+  shape.alone = false;  // logical devices of one GPU
   AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, rows.all.max_length, false);
   if (args.window > 0 && args.window < rows.all.max_length) plan.long_rows = plan.short_rows;
   if (spec_.mode == AttentionMode::kExact) return AttendValues(ctx, args, shape, plan, rows.all, limits);
@@ -173,8 +191,8 @@ void RingPass::Compute(int rank, int64_t round) {
   const ScTables& av = ctx.tables.Get(part.cache->av(part.call->cache_layer));
   Scratch scratch(ctx.workspace);
   QueryCodes q;
-  q.words = scratch.Take<uint32_t>(int64_t{args.rows} * group_ * spec_.head_dim / 4);
-  q.scales = scratch.Take<float>(int64_t{args.rows} * group_);
+  q.words = scratch.Take<uint32_t>(int64_t{args.rows} * args.num_heads * spec_.head_dim / 4);
+  q.scales = scratch.Take<float>(int64_t{args.rows} * args.num_heads);
   AttentionArgs queries = args;
   queries.kv.num_kv_heads = 0;
   LaunchAppendCodes(ctx, queries, qk.q_max, av.q_max, q);
@@ -199,11 +217,17 @@ int64_t RingPlaceBytes(const KvCacheSpec& spec, int num_heads, const PassLimits&
 }
 
 int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads, const PassLimits& limits) {
-  KvCacheSpec window = spec;  // of one KV head, with the query heads that read it
-  window.num_kv_heads = 1;
-  const AttentionShape shape = MakeAttentionShape(window, num_heads / std::max(1, spec.num_kv_heads));
-  return stoch::AttentionScratchBytes(
-      gpu, shape, {limits.max_rows, limits.max_sequences, limits.max_pages_per_sequence * spec.page_tokens});
+  int64_t most = 0;
+  for (int heads = 1; heads <= std::max(1, spec.num_kv_heads); ++heads) {
+    if (heads > 1 && spec.num_kv_heads % heads != 0) continue;
+    KvCacheSpec window = spec;  // of so many KV heads, with the query heads that read them
+    window.num_kv_heads = heads;
+    const AttentionShape shape = MakeAttentionShape(window, num_heads / std::max(1, spec.num_kv_heads) * heads);
+    AttentionLimits attention = LimitsOf(spec, limits, heads);
+    attention.max_rows = limits.max_rows;  // dealt already
+    most = std::max(most, stoch::AttentionScratchBytes(gpu, shape, attention));
+  }
+  return most;
 }
 
 void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingGroup& group, const RingAttentionCall& call,

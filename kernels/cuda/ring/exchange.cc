@@ -15,6 +15,13 @@
 namespace stoch::cuda {
 namespace {
 
+// Asks for every KV head of a hop.
+bool MaySend(RingProbe& probe, RingHop hop, int64_t heads) {
+  bool all = true;
+  for (int64_t i = 0; i < heads; ++i, ++hop.kv_head) all = probe.OnSend(hop) && all;
+  return all;
+}
+
 template <typename F>
 void ForEvents(cudaEvent_t* first, size_t count, const F& f) {
   for (size_t i = 0; i < count; ++i) f(&first[i]);
@@ -131,7 +138,7 @@ void RingExchange::IssueRound(const RingRounds& rounds, int64_t round,
     }
     for (int rank = 0; rank < ranks(); ++rank) {
       const RingHop sent = HopFrom(rounds, round, rank, hop);
-      if (probe != nullptr && !probe->OnSend(sent)) {
+      if (probe != nullptr && !MaySend(*probe, sent, rounds.heads(round))) {
         const int64_t limit_ms = probe->limit_ms();
         for (int64_t known = std::max<int64_t>(0, round - kAhead + 1); known < round; ++known) {
           Poll(rounds, known, limit_ms);
@@ -146,7 +153,7 @@ void RingExchange::IssueRound(const RingRounds& rounds, int64_t round,
       const RingHop taken = HopFrom(rounds, round, from, hop);
       DeviceGuard guard(at(rank).ctx->device);
       STOCH_CUDA(cudaStreamWaitEvent(at(rank).stream, at(from).arrived[round % kAhead][hop - 1]));
-      if (probe != nullptr) Show(*probe, taken, rank, slab_of(rank, hop), bytes);
+      if (probe != nullptr) Show(*probe, taken, rounds.heads(round), rank, slab_of(rank, hop), bytes);
       rounds.unpack(rank, round, taken.origin, at(rank).stream, slab_of(rank, hop));
     }
   }
@@ -181,11 +188,14 @@ void RingExchange::Send(int index, int hop, int64_t round, const uint8_t* from, 
   STOCH_CUDA(cudaEventRecord(arrived, other.stream));
 }
 
-void RingExchange::Show(RingProbe& probe, const RingHop& hop, int rank, const uint8_t* slab, int64_t bytes) {
+void RingExchange::Show(RingProbe& probe, RingHop hop, int64_t heads, int rank, const uint8_t* slab, int64_t bytes) {
   std::vector<uint8_t> host(static_cast<size_t>(bytes));
   STOCH_CUDA(cudaMemcpyAsync(host.data(), slab, host.size(), cudaMemcpyDeviceToHost, at(rank).stream));
   STOCH_CUDA(cudaStreamSynchronize(at(rank).stream));
-  probe.OnArrive(hop, host);
+  const size_t each = host.size() / static_cast<size_t>(heads);
+  for (int64_t i = 0; i < heads; ++i, ++hop.kv_head) {
+    probe.OnArrive(hop, std::span(host).subspan(static_cast<size_t>(i) * each, each));
+  }
 }
 
 void RingExchange::Compute(const RingRounds& rounds, int64_t round) {

@@ -18,8 +18,9 @@ namespace stoch::cuda {
 // What every rank does in a round. Called with the rank's device current; each only enqueues.
 struct RingRounds {
   int64_t count = 0;
-  // Names the round: site, sequence, KV head.
+  // Names the round: site, sequence, first KV head.
   std::function<RingHop(int64_t round)> name;
+  std::function<int64_t(int64_t round)> heads;  // KV heads, which a block has one after another
   std::function<int64_t(int64_t round)> bytes;  // of a block
   // Writes the rank's own block to its slab.
   std::function<void(int rank, int64_t round, cudaStream_t stream, uint8_t* slab)> pack;
@@ -73,7 +74,7 @@ class RingExchange {
   void IssueRound(const RingRounds& rounds, int64_t round, const std::vector<std::array<uint8_t*, 2>>& slabs,
                   RingProbe* probe);
   void Send(int rank, int hop, int64_t round, const uint8_t* from, uint8_t* to, int64_t bytes);
-  void Show(RingProbe& probe, const RingHop& hop, int rank, const uint8_t* slab, int64_t bytes);
+  void Show(RingProbe& probe, RingHop hop, int64_t heads, int rank, const uint8_t* slab, int64_t bytes);
   void Compute(const RingRounds& rounds, int64_t round);
   // Waits until all hops of a round have arrived.
   void Poll(const RingRounds& rounds, int64_t round, int64_t limit_ms);

@@ -2,6 +2,7 @@
 #include "kernels/cuda/ring/places.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/math/reduce.h"
 #include "kernels/stripes.h"
@@ -12,7 +13,26 @@ namespace {
 constexpr int64_t kWord = sizeof(uint32_t);
 constexpr int64_t kScoreBytes = int64_t{64} << 20;  // of all rows at once, where one alone does not take more
 
+// What a window has room for beyond one head of the longest context; STOCH_TEST_RING_POSITIONS=N: that.
+int64_t PositionsOf(const KvCacheSpec& spec) {
+  static const char* const value = std::getenv("STOCH_TEST_RING_POSITIONS");
+  static const int64_t positions = value == nullptr ? kRingPositions : std::atoll(value);
+  return spec.mode == AttentionMode::kExact ? positions / kWord : positions;
+}
+
 }  // namespace
+
+int64_t RingPages(const KvCacheSpec& spec, const PassLimits& limits) {
+  const int64_t longest = limits.max_pages_per_sequence;
+  return std::max(longest, std::min(longest * spec.num_kv_heads, PositionsOf(spec) / spec.page_tokens));
+}
+
+int RingHeads(const KvCacheSpec& spec, const PassLimits& limits, int64_t pages) {
+  const int64_t room = RingPages(spec, limits);
+  int heads = spec.num_kv_heads;
+  while (heads > 1 && (spec.num_kv_heads % heads != 0 || heads * pages > room)) --heads;
+  return heads;
+}
 
 int64_t RingPageWords(const KvCacheSpec& spec) {
   const int64_t positions = spec.page_tokens / spec.stripes;
@@ -50,7 +70,7 @@ QueryShare ShareLayout::At(uint8_t* share) const {
 
 RingPlaces::RingPlaces(const KvCacheSpec& spec, int num_heads, const PassLimits& limits)
     : exact_(spec.mode == AttentionMode::kExact), num_heads_(num_heads) {
-  const int64_t pages = limits.max_pages_per_sequence;
+  const int64_t pages = RingPages(spec, limits);
   const int64_t positions = pages * spec.page_tokens;
   const int64_t numbers = positions * spec.head_dim * (exact_ ? kWord : 1);
   keys_ = Take(numbers);
@@ -70,7 +90,7 @@ RingPlaces::RingPlaces(const KvCacheSpec& spec, int num_heads, const PassLimits&
   slots_ = Take(rows * kWord);
   tiles_ = Take(FirstDealtTile(limits.max_sequences, rows) * static_cast<int64_t>(sizeof(QueryTile)));
   sequences_ = Take(limits.max_sequences * static_cast<int64_t>(sizeof(PassSequence)));
-  pages_ = Take(pages * kWord);
+  pages_ = Take(limits.max_pages_per_sequence * kWord);
   if (exact_) return;
   queries_ = Take(limits.max_rows * static_cast<int64_t>(sizeof(DealtQuery)));
   const int64_t at_once = std::min(limits.max_rows, kQueryRowsAtOnce);
@@ -78,7 +98,8 @@ RingPlaces::RingPlaces(const KvCacheSpec& spec, int num_heads, const PassLimits&
   area_bytes_ = Take(ShareLayout(spec, num_heads, at_once, at_once).end);
   area_bytes_ = end_ - areas_;
   end_ = areas_ + kQueryAreas * area_bytes_;
-  const int64_t row_bytes = num_heads * (positions / spec.stripes) * kWord;
+  const int64_t context = limits.max_pages_per_sequence * spec.page_tokens;
+  const int64_t row_bytes = num_heads * (context / spec.stripes) * kWord;
   scores_bytes_ = row_bytes * std::min(at_once, std::max<int64_t>(1, kScoreBytes / row_bytes));
   scores_ = Take(scores_bytes_);
 }
@@ -99,10 +120,10 @@ DealtPass RingPlaces::dealt(uint8_t* scratch) const {
   return dealt;
 }
 
-KvView RingPlaces::window(uint8_t* scratch, int index, const KvView& cache) const {
+KvView RingPlaces::window(uint8_t* scratch, int index, const KvView& cache, int kv_heads) const {
   uint8_t* const at = scratch + index * window_bytes_;
   KvView view = cache;  // its shape and swapped streams
-  view.num_kv_heads = 1;
+  view.num_kv_heads = kv_heads;
   if (exact_) {
     view.k = reinterpret_cast<float*>(at + keys_);
     view.v = reinterpret_cast<float*>(at + values_);

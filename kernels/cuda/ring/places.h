@@ -13,6 +13,15 @@ namespace stoch::cuda {
 inline constexpr int kRingWindows = 2;  // one is filled while the other is computed with
 inline constexpr int kRingSlabs = 2;
 
+// A window has as many KV heads at a time as it has room for: one of the longest context, or more of shorter ones, up to
+// so many positions in all (exact attention, of four bytes a number: a quarter). Few rounds, and grids that fill the GPU.
+inline constexpr int64_t kRingPositions = 65536;
+
+// Pages of a window and of a slab, all its KV heads together.
+int64_t RingPages(const KvCacheSpec& spec, const PassLimits& limits);
+// KV heads of a round, for a sequence of so many pages: divides spec.num_kv_heads.
+int RingHeads(const KvCacheSpec& spec, const PassLimits& limits, int64_t pages);
+
 // 32-bit words of one page's positions of one stripe and KV head on their way: keys, values, and their scales.
 int64_t RingPageWords(const KvCacheSpec& spec);
 
@@ -53,8 +62,9 @@ class RingPlaces {
   uint8_t* slab(uint8_t* scratch, int index) const { return scratch + slabs_ + index * slab_bytes_; }
   int64_t slab_bytes() const { return slab_bytes_; }
   DealtPass dealt(uint8_t* scratch) const;
-  // A window as a cache of one layer and KV head whose pages are those of a sequence in order. `cache`: whose window.
-  KvView window(uint8_t* scratch, int index, const KvView& cache) const;
+  // A window as a cache of one layer and some KV heads whose pages are those of a sequence in order. `cache`: whose
+  // window.
+  KvView window(uint8_t* scratch, int index, const KvView& cache, int kv_heads) const;
 
   // ---- Of rows whose queries go to the keys; there is none of it in kExact.
   DealtQuery* queries(uint8_t* scratch) const { return reinterpret_cast<DealtQuery*>(scratch + queries_); }

@@ -65,7 +65,7 @@ struct BlockArgs {
   StripeView stripe;
   const int32_t* page_list = nullptr;
   uint32_t* slab = nullptr;
-  int32_t kv_head = 0;
+  int32_t first_head = 0;
   int32_t count = 0;  // positions of a page
 };
 
@@ -78,7 +78,7 @@ __device__ __forceinline__ void ForWords(const BlockArgs& args, const Take& take
   const bool exact = kv.k_words == nullptr;
   const int numbers = args.count * (exact ? kv.head_dim : kv.head_dim / 4);
   const int words = 2 * (exact ? numbers : numbers + args.count);
-  uint32_t* const slab = args.slab + static_cast<int64_t>(blockIdx.x) * words;
+  uint32_t* const slab = args.slab + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * words;
   for (int i = static_cast<int>(threadIdx.x); i < words; i += kThreads) take(slab[i], i, numbers);
 }
 
@@ -86,20 +86,21 @@ __global__ void __launch_bounds__(kThreads) PackKernel(const BlockArgs args) {
   const KvView& kv = args.kv;
   const int32_t page_number = args.page_list[blockIdx.x];
   const int32_t page = page_number >> args.stripe.count_shift;
+  const int head = args.first_head + static_cast<int>(blockIdx.y);
   const int first = (page_number & ((1 << args.stripe.count_shift) - 1)) * args.count;
   ForWords(args, [&](uint32_t& word, int i, int numbers) {
     const bool is_k = i < numbers;
     if (!is_k) i -= numbers;
     if (kv.k_words == nullptr) {
-      word = FloatToBits((is_k ? kv.k : kv.v)[kv.Value(page, args.kv_head, first) + i]);
+      word = FloatToBits((is_k ? kv.k : kv.v)[kv.Value(page, head, first) + i]);
     } else if (is_k) {
-      word = kv.k_words[kv.KWord(page, args.kv_head, i / args.count, first + i % args.count)];
+      word = kv.k_words[kv.KWord(page, head, i / args.count, first + i % args.count)];
     } else if (i < numbers) {
-      word = kv.v_words[kv.VWord(page, args.kv_head, first >> 2, 0) + i];
+      word = kv.v_words[kv.VWord(page, head, first >> 2, 0) + i];
     } else {
       i -= numbers;
       const float* scales = i < args.count ? kv.k_scales : kv.v_scales;
-      word = FloatToBits(scales[kv.Scale(page, args.kv_head, first + i % args.count)]);
+      word = FloatToBits(scales[kv.Scale(page, head, first + i % args.count)]);
     }
   });
 }
@@ -107,31 +108,32 @@ __global__ void __launch_bounds__(kThreads) PackKernel(const BlockArgs args) {
 __global__ void __launch_bounds__(kThreads) UnpackKernel(const BlockArgs args) {
   const KvView& kv = args.kv;
   const auto page = static_cast<int32_t>(blockIdx.x);
+  const auto head = static_cast<int>(blockIdx.y);
   const auto slot_of = [&](int j) { return args.stripe.Absolute(j); };  // pages hold whole periods
   ForWords(args, [&](uint32_t& word, int i, int numbers) {
     const bool is_k = i < numbers;
     if (!is_k) i -= numbers;
     if (kv.k_words == nullptr) {
-      (is_k ? kv.k : kv.v)[kv.Value(page, 0, slot_of(i / kv.head_dim)) + i % kv.head_dim] = BitsToFloat(word);
+      (is_k ? kv.k : kv.v)[kv.Value(page, head, slot_of(i / kv.head_dim)) + i % kv.head_dim] = BitsToFloat(word);
     } else if (is_k) {
-      kv.k_words[kv.KWord(page, 0, i / args.count, slot_of(i % args.count))] = word;
+      kv.k_words[kv.KWord(page, head, i / args.count, slot_of(i % args.count))] = word;
     } else if (i < numbers) {
       const int j = i / kv.head_dim * 4;
       const int dim = i % kv.head_dim;
       if (args.stripe.width_shift >= 2) {
-        kv.v_words[kv.VWord(page, 0, slot_of(j) >> 2, dim)] = word;
+        kv.v_words[kv.VWord(page, head, slot_of(j) >> 2, dim)] = word;
         return;
       }
       // Stripes of two positions: halves of a word belong to different words of the window.
       for (int half = 0; half < 2; ++half) {
         const int slot = slot_of(j + 2 * half);
-        auto* to = reinterpret_cast<uint16_t*>(kv.v_words + kv.VWord(page, 0, slot >> 2, dim)) + (slot >> 1 & 1);
+        auto* to = reinterpret_cast<uint16_t*>(kv.v_words + kv.VWord(page, head, slot >> 2, dim)) + (slot >> 1 & 1);
         *to = static_cast<uint16_t>(word >> 16 * half);
       }
     } else {
       i -= numbers;
       float* scales = i < args.count ? kv.k_scales : kv.v_scales;
-      scales[kv.Scale(page, 0, slot_of(i % args.count))] = BitsToFloat(word);
+      scales[kv.Scale(page, head, slot_of(i % args.count))] = BitsToFloat(word);
     }
   });
 }
@@ -140,9 +142,13 @@ BlockArgs ArgsOf(const KvView& kv, const RingBlock& block, uint8_t* slab) {
   BlockArgs args{kv, StripeView(block.stripe)};
   args.page_list = block.page_list;
   args.slab = reinterpret_cast<uint32_t*>(slab);
-  args.kv_head = block.kv_head;
+  args.first_head = block.first_head;
   args.count = kv.page_tokens / block.stripe.count;
   return args;
+}
+
+dim3 GridOf(const RingBlock& block) {
+  return dim3(static_cast<unsigned>(block.pages), static_cast<unsigned>(block.heads));
 }
 
 }  // namespace
@@ -158,13 +164,12 @@ void LaunchDeal(DeviceContext& ctx, const PassView& pass, int64_t sequences, int
 }
 
 void LaunchPackBlock(cudaStream_t stream, const KvView& cache, const RingBlock& block, uint8_t* slab) {
-  PackKernel<<<static_cast<unsigned>(block.pages), kThreads, 0, stream>>>(ArgsOf(cache, block, slab));
+  PackKernel<<<GridOf(block), kThreads, 0, stream>>>(ArgsOf(cache, block, slab));
   STOCH_CUDA_LAUNCH("PackKernel");
 }
 
 void LaunchUnpackBlock(cudaStream_t stream, const uint8_t* slab, const RingBlock& block, const KvView& window) {
-  UnpackKernel<<<static_cast<unsigned>(block.pages), kThreads, 0, stream>>>(
-      ArgsOf(window, block, const_cast<uint8_t*>(slab)));
+  UnpackKernel<<<GridOf(block), kThreads, 0, stream>>>(ArgsOf(window, block, const_cast<uint8_t*>(slab)));
   STOCH_CUDA_LAUNCH("UnpackKernel");
 }
 

@@ -60,13 +60,18 @@ Json AsJson(const BenchEnvironment& environment, const BenchResult& result) {
                {"samples_ms", result.samples_ms}};
   if (result.baseline_ratio) json["ratio_to_" + environment.baseline] = *result.baseline_ratio;
   if (result.floor_ms > 0) json["floor_ms"] = result.floor_ms;
+  if (result.fill_ms > 0) json["fill_ms"] = result.fill_ms;
   return json;
 }
 
 Json AsJson(const BenchLoad& load) {
-  return {{"precision", load.precision},         {"load_ms", load.load_ms},
-          {"decoder_bytes", load.decoder_bytes}, {"bytes_per_parameter", load.bytes_per_parameter},
-          {"kv_bytes", load.kv_bytes},           {"workspace_bytes", load.workspace_bytes}};
+  Json json = {{"precision", load.precision},         {"load_ms", load.load_ms},
+               {"decoder_bytes", load.decoder_bytes}, {"bytes_per_parameter", load.bytes_per_parameter},
+               {"kv_bytes", load.kv_bytes},           {"workspace_bytes", load.workspace_bytes}};
+  for (const BenchDevice& device : load.devices) {
+    json["devices"].push_back({{"device", device.name}, {"used_bytes", device.used_bytes}});
+  }
+  return json;
 }
 
 }  // namespace

@@ -27,13 +27,19 @@ struct BenchResult {
   std::vector<double> samples_ms;        // per repetition: of the whole prompt, or the mean of its decode steps
   int64_t tokens = 0;                    // of one sample
   double floor_ms = 0;                   // what memory (decode) or binary tensor cores (prompt) would need; 0 = unknown
+  double fill_ms = 0;                    // until the first sequence had its depth, cold or warm; 0 = of a prompt
   std::optional<double> baseline_ratio;  // median time over that of the last precision of the list
 
   double median_ms() const;
   double spread() const;  // (max - min) / median
 };
 
-// What loading one precision took.
+struct BenchDevice {
+  std::string name;
+  int64_t used_bytes = 0;  // when all was measured, less what was used before; a GPU's kernels and context included
+};
+
+// What one precision took.
 struct BenchLoad {
   std::string precision;
   double load_ms = 0;
@@ -41,6 +47,7 @@ struct BenchLoad {
   double bytes_per_parameter = 0;
   int64_t kv_bytes = 0;
   int64_t workspace_bytes = 0;
+  std::vector<BenchDevice> devices;  // GPUs
 };
 
 struct BenchEnvironment {
