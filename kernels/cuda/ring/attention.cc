@@ -74,7 +74,7 @@ class RingPass {
   const PassLayout& layout_;
   const KvCacheSpec& spec_;
   int group_;
-  const PassLimits& limits_;
+  const PassLimits limits_;
   std::vector<Round> rounds_;
   std::vector<std::vector<QueryTile>> tiles_;  // [rank]: of the sequence at hand, as the device has them
 };
@@ -92,7 +92,7 @@ RingBlock RingPass::BlockOf(const RingPart& part, int64_t round, int origin) con
 
 RingRounds RingPass::Rounds() {
   RingRounds rounds;
-  rounds.count = static_cast<int64_t>(layout_.sequences.size()) * spec_.num_kv_heads;
+  rounds.count = static_cast<int64_t>(rounds_.size());
   rounds.name = [this](int64_t round) {
     RingHop hop;
     hop.site = call_.site;
