@@ -57,7 +57,8 @@ class LostHop : public DeviceRefusal {
   RingHop hop_;
 };
 
-// Sees the hops of rings, for checks and tests. Called from the threads that move the data, several at a time.
+// Sees the hops of rings, for checks and tests. Where queries travel between GPUs, OnSend sees what each device has for
+// each other one as hop 1, 2, ... of a sequence and KV head 0, whatever the pass; nothing else of them is shown. Called from the threads that move the data, several at a time.
 class RingProbe {
  public:
   virtual ~RingProbe() = default;

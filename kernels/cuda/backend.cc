@@ -304,13 +304,13 @@ void CudaBackend::RingAttention(const RingAttentionCall& call) {
     numbers.push_back(devices.back().index);
     contexts.push_back(&At(devices.back()).context);
   }
-  std::unique_ptr<RingExchange>& ring = rings_[numbers];
-  if (ring == nullptr) ring = std::make_unique<RingExchange>(contexts, AreDirect(devices));
+  std::unique_ptr<RingGroup>& ring = rings_[numbers];
+  if (ring == nullptr) ring = std::make_unique<RingGroup>(contexts, AreDirect(devices));
   RunRingAttention(contexts, *ring, call, ring_probe_);
 }
 
-int64_t CudaBackend::RingScratchBytes(const KvCacheSpec& spec, int /*num_heads*/, const PassLimits& limits) const {
-  return RingPlaceBytes(spec, limits);
+int64_t CudaBackend::RingScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const {
+  return RingPlaceBytes(spec, num_heads, limits);
 }
 
 DeviceGroup& CudaBackend::GroupOf(std::span<const Device> devices) {
@@ -344,6 +344,7 @@ void CudaBackend::RunGraph(std::span<const Device> devices, std::string_view key
 void CudaBackend::CheckFinite(Device device) {
   DeviceContext& ctx = At(device).context;
   DeviceGuard guard(device);
+  for (auto& [ordinals, ring] : rings_) ring->query.Settle();  // a limit that waiting for the device has not
   ctx.CheckFinite();
   for (auto& [ordinals, group] : groups_) group->Check();
 }

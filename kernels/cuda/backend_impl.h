@@ -27,7 +27,7 @@
 #include "kernels/caller_streams.h"
 #include "kernels/cuda/comm/device_group.h"
 #include "kernels/cuda/comm/peer_access.h"
-#include "kernels/cuda/ring/exchange.h"
+#include "kernels/cuda/ring/attention.h"
 #include "kernels/cuda/runtime/caller_order.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/graph.h"
@@ -139,7 +139,7 @@ class CudaBackend final : public Backend, public CallerStreams {
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<PerDevice>> per_device_;
   std::map<std::vector<int>, std::unique_ptr<DeviceGroup>> groups_;  // by device numbers
-  std::map<std::vector<int>, std::unique_ptr<RingExchange>> rings_;  // the same
+  std::map<std::vector<int>, std::unique_ptr<RingGroup>> rings_;     // the same
   RingProbe* ring_probe_ = nullptr;
 };
 

@@ -10,92 +10,20 @@
 #include "kernels/cuda/attention/shape.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/ring/places.h"
+#include "kernels/cuda/ring/query.h"
 #include "kernels/cuda/ring/window.h"
 
 namespace stoch::cuda {
 namespace {
 
-// What a device has of a call.
-struct Part {
-  DeviceContext* ctx = nullptr;
-  const AttentionCall* call = nullptr;
-  const CudaKvCache* cache = nullptr;
-  const CudaPass* pass = nullptr;
-  uint8_t* scratch = nullptr;
-  std::vector<DealtRows> dealt = {};  // by sequence
-  DealtPass rows = {};
-  AttentionArgs args = {};            // of all rows and heads, over the striped cache
-  std::vector<QueryTile> tiles = {};  // of the sequence at hand, as the device has them
-};
+// Up to so many rows of a sequence take less to send, and their results, than its keys and values.
+constexpr int32_t kQueryRows = 8;
 
 // Some KV heads of a sequence.
 struct Round {
   size_t sequence = 0;
   int first_head = 0;
   int heads = 1;
-};
-
-// A call on its way.
-class RingPass {
- public:
-  RingPass(const std::vector<DeviceContext*>& contexts, const RingAttentionCall& call)
-      : call_(call),
-        layout_(static_cast<const CudaPass&>(*call.parts.front().pass).layout()),
-        spec_(call.parts.front().cache->spec()),
-        group_(call.parts.front().num_heads / spec_.num_kv_heads) {
-    for (size_t i = 0; i < contexts.size(); ++i) {
-      const AttentionCall& own = call.parts[i];
-      const auto& pass = static_cast<const CudaPass&>(*own.pass);
-      const RingPlaces places(spec_, pass.limits());
-      const TensorView& memory = call.scratch[i];
-      if (memory.bytes() < places.total() || !memory.is_dense()) {
-        Reject(call.site, "scratch of " + std::to_string(memory.bytes()) + " bytes on " + DeviceName(memory.device) +
-                              ", expected " + std::to_string(places.total()));
-      }
-      Part part{contexts[i], &own, static_cast<const CudaKvCache*>(own.cache), &pass, memory.ptr<uint8_t>()};
-      part.dealt = DealPass(layout_, {static_cast<int>(i), static_cast<int>(contexts.size())});
-      part.rows = places.dealt(part.scratch);
-      part.args = DealtArgs(part);
-      parts_.push_back(std::move(part));
-    }
-    limits_ = parts_.front().pass->limits();
-    for (size_t s = 0; s < layout_.sequences.size(); ++s) {
-      const int heads = RingHeads(spec_, limits_, PagesOf(s));
-      for (int first = 0; first < spec_.num_kv_heads; first += heads) rounds_.push_back({s, first, heads});
-    }
-  }
-
-  // Deals the rows and takes their keys and values into the caches.
-  void Begin();
-  RingRounds Rounds();
-  std::vector<std::array<uint8_t*, 2>> Slabs() const;
-
- private:
-  Stripe StripeOf(int rank) const { return {rank, static_cast<int>(parts_.size())}; }
-  Part& PartOf(int rank) { return parts_[static_cast<size_t>(rank)]; }
-  RingPlaces PlacesOf(const Part& part) const { return {spec_, part.pass->limits()}; }
-  const Round& at(int64_t round) const { return rounds_[static_cast<size_t>(round)]; }
-  int64_t LengthOf(size_t sequence) const {
-    return int64_t{layout_.sequences[sequence].start_position} + layout_.sequences[sequence].num_rows;
-  }
-  int64_t PagesOf(size_t sequence) const { return (LengthOf(sequence) + spec_.page_tokens - 1) / spec_.page_tokens; }
-  RingBlock BlockOf(const Part& part, int64_t round, int origin) const;
-  static AttentionArgs DealtArgs(const Part& part);
-  KvView WindowOf(const Part& part, int64_t round) const {
-    return PlacesOf(part).window(part.scratch, static_cast<int>(round % kRingWindows), part.args.kv, at(round).heads);
-  }
-  // The rows of a round's sequence, and its query heads, over the round's window.
-  AttentionArgs WindowArgs(const Part& part, int64_t round) const;
-  AttendedRows WindowRows(Part& part, int64_t round) const;
-  void Compute(int rank, int64_t round);
-
-  const RingAttentionCall& call_;
-  const PassLayout& layout_;
-  const KvCacheSpec& spec_;
-  int group_;
-  PassLimits limits_;
-  std::vector<Part> parts_;
-  std::vector<Round> rounds_;
 };
 
 // Of what a device works on at a time, where it has so many KV heads of a sequence.
@@ -105,40 +33,56 @@ AttentionLimits LimitsOf(const KvCacheSpec& spec, const PassLimits& limits, int 
           pages * spec.page_tokens};
 }
 
-AttentionArgs RingPass::DealtArgs(const Part& part) {
-  PassView pass = part.pass->view();
-  pass.positions = part.rows.positions;
-  pass.row_sequence = part.rows.row_sequence;
-  pass.rows = part.rows.rows;
-  pass.pages = part.rows.pages;
-  return ArgsOf(*part.ctx, *part.call, *part.cache, pass);
-}
-
-void RingPass::Begin() {
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    Part& part = parts_[i];
-    if (part.args.rows == 0) continue;
-    DeviceGuard guard(part.ctx->device);
-    int64_t most = 0;
-    for (const DealtRows& rows : part.dealt) most = std::max<int64_t>(most, rows.num_rows);
-    LaunchDeal(*part.ctx, part.pass->view(), static_cast<int64_t>(layout_.sequences.size()), most,
-               part.pass->limits().max_pages_per_sequence, spec_.page_tokens, StripeOf(static_cast<int>(i)), part.rows);
-    AttentionArgs keys = part.args;
-    if (spec_.mode == AttentionMode::kExact) {
-      LaunchAppendValues(*part.ctx, keys, false, part.rows.slots);  // and rotates the queries
-      continue;
+// A call on its way.
+class RingPass {
+ public:
+  RingPass(const RingAttentionCall& call, const std::vector<RingPart>& parts)
+      : call_(call),
+        parts_(parts),
+        layout_(parts.front().pass->layout()),
+        spec_(parts.front().cache->spec()),
+        group_(call.parts.front().num_heads / spec_.num_kv_heads),
+        limits_(parts.front().pass->limits()),
+        tiles_(parts.size()) {
+    for (size_t s = 0; s < layout_.sequences.size(); ++s) {
+      const int heads = RingHeads(spec_, limits_, PagesOf(s));
+      for (int first = 0; first < spec_.num_kv_heads; first += heads) rounds_.push_back({s, first, heads});
     }
-    keys.num_heads = 0;
-    const ScTables& qk = part.ctx->tables.Get(part.cache->qk(part.call->cache_layer));
-    const ScTables& av = part.ctx->tables.Get(part.cache->av(part.call->cache_layer));
-    LaunchAppendCodes(*part.ctx, keys, qk.q_max, av.q_max, {}, part.rows.slots);
   }
-}
 
-RingBlock RingPass::BlockOf(const Part& part, int64_t round, int origin) const {
+  RingRounds Rounds();
+  std::vector<std::array<uint8_t*, 2>> Slabs() const;
+
+ private:
+  const RingPart& PartOf(int rank) const { return parts_[static_cast<size_t>(rank)]; }
+  const Round& at(int64_t round) const { return rounds_[static_cast<size_t>(round)]; }
+  int64_t LengthOf(size_t sequence) const {
+    return int64_t{layout_.sequences[sequence].start_position} + layout_.sequences[sequence].num_rows;
+  }
+  int64_t PagesOf(size_t sequence) const { return (LengthOf(sequence) + spec_.page_tokens - 1) / spec_.page_tokens; }
+  KvView WindowOf(const RingPart& part, int64_t round) const {
+    return part.places().window(part.scratch, static_cast<int>(round % kRingWindows), part.args.kv, at(round).heads);
+  }
+  RingBlock BlockOf(const RingPart& part, int64_t round, int origin) const;
+  // The rows of a round's sequence, and its query heads, over the round's window.
+  AttentionArgs WindowArgs(const RingPart& part, int64_t round) const;
+  AttendedRows WindowRows(int rank, int64_t round);
+  void Compute(int rank, int64_t round);
+
+  const RingAttentionCall& call_;
+  const std::vector<RingPart>& parts_;
+  const PassLayout& layout_;
+  const KvCacheSpec& spec_;
+  int group_;
+  const PassLimits limits_;
+  std::vector<Round> rounds_;
+  std::vector<std::vector<QueryTile>> tiles_;  // [rank]: of the sequence at hand, as the device has them
+};
+
+RingBlock RingPass::BlockOf(const RingPart& part, int64_t round, int origin) const {
   const PassView& pass = part.pass->view();
   RingBlock block;
-  block.stripe = StripeOf(origin);
+  block.stripe = PartOf(origin).stripe;
   block.pages = PagesOf(at(round).sequence);
   block.page_list = pass.pages + static_cast<int64_t>(at(round).sequence) * pass.max_pages;
   block.first_head = at(round).first_head;
@@ -162,8 +106,8 @@ RingRounds RingPass::Rounds() {
            static_cast<int64_t>(sizeof(uint32_t));
   };
   rounds.pack = [this](int rank, int64_t round, cudaStream_t stream, uint8_t* slab) {
-    const Part& own = PartOf(rank);
-    LaunchPackBlock(stream, own.args.kv, BlockOf(own, round, rank), slab);
+    const RingPart& part = PartOf(rank);
+    LaunchPackBlock(stream, part.args.kv, BlockOf(part, round, rank), slab);
   };
   rounds.unpack = [this](int rank, int64_t round, int origin, cudaStream_t stream, const uint8_t* slab) {
     LaunchUnpackBlock(stream, slab, BlockOf(PartOf(rank), round, origin), WindowOf(PartOf(rank), round));
@@ -174,14 +118,14 @@ RingRounds RingPass::Rounds() {
 
 std::vector<std::array<uint8_t*, 2>> RingPass::Slabs() const {
   std::vector<std::array<uint8_t*, 2>> slabs;
-  for (const Part& part : parts_) {
-    const RingPlaces places = PlacesOf(part);
+  for (const RingPart& part : parts_) {
+    const RingPlaces places = part.places();
     slabs.push_back({places.slab(part.scratch, 0), places.slab(part.scratch, 1)});
   }
   return slabs;
 }
 
-AttentionArgs RingPass::WindowArgs(const Part& part, int64_t round) const {
+AttentionArgs RingPass::WindowArgs(const RingPart& part, int64_t round) const {
   const DealtRows& rows = part.dealt[at(round).sequence];
   const int64_t column = int64_t{at(round).first_head} * group_ * spec_.head_dim;
   AttentionArgs args = part.args;
@@ -198,37 +142,39 @@ AttentionArgs RingPass::WindowArgs(const Part& part, int64_t round) const {
 }
 
 // Rows of a sequence with enough of them go through tiles, the others by themselves.
-AttendedRows RingPass::WindowRows(Part& part, int64_t round) const {
+AttendedRows RingPass::WindowRows(int rank, int64_t round) {
+  const RingPart& part = PartOf(rank);
+  std::vector<QueryTile>& tiles = tiles_[static_cast<size_t>(rank)];
   const size_t sequence = at(round).sequence;
   const DealtRows& rows = part.dealt[sequence];
   const auto length = static_cast<int32_t>(LengthOf(sequence));
   AttendedRows attended;
   attended.all = {nullptr, rows.num_rows, length};
-  part.tiles.clear();
+  tiles.clear();
   if (rows.num_rows < kLongSequenceRows) {
     attended.short_rows = attended.all;
     return attended;
   }
   attended.short_rows = {nullptr, 0, 0};
-  const Stripe stripe = StripeOf(static_cast<int>(&part - parts_.data()));
+  const Stripe& stripe = part.stripe;
   const auto width_shift = static_cast<int32_t>(std::countr_zero(static_cast<uint64_t>(stripe.width())));
   for (int32_t end = rows.num_rows; end > 0;) {
     const int32_t first = (end - 1) / kQueryTile * kQueryTile;
-    part.tiles.push_back({0, first, end - first, rows.first_local + first, width_shift,
-                          static_cast<int32_t>(stripe.index * stripe.width())});
+    tiles.push_back({0, first, end - first, rows.first_local + first, width_shift,
+                     static_cast<int32_t>(stripe.index * stripe.width())});
     end = first;
   }
   attended.tiles.device = part.rows.tiles + FirstDealtTile(static_cast<int64_t>(sequence), rows.first_row);
-  attended.tiles.host = part.tiles;
+  attended.tiles.host = tiles;
   return attended;
 }
 
 void RingPass::Compute(int rank, int64_t round) {
-  Part& part = PartOf(rank);
+  const RingPart& part = PartOf(rank);
   if (part.dealt[at(round).sequence].num_rows == 0) return;
   DeviceContext& ctx = *part.ctx;
   const AttentionArgs args = WindowArgs(part, round);
-  AttendedRows rows = WindowRows(part, round);
+  AttendedRows rows = WindowRows(rank, round);
   const AttentionLimits limits = LimitsOf(spec_, limits_, at(round).heads);
   AttentionShape shape = ShapeOf(ctx, *part.cache, part.call->cache_layer, args.num_heads, at(round).heads);
   shape.alone = false;  // logical devices of one GPU
@@ -237,7 +183,7 @@ void RingPass::Compute(int rank, int64_t round) {
   if (spec_.mode == AttentionMode::kExact) return AttendValues(ctx, args, shape, plan, rows.all, limits);
   TileBatch batch;
   batch.num_sequences = 1;
-  batch.num_tiles = static_cast<int32_t>(part.tiles.size());
+  batch.num_tiles = static_cast<int32_t>(rows.tiles.host.size());
   batch.positions = (rows.all.max_length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
   batch.max_length = rows.all.max_length;
   rows.tiles.batches = {&batch, 1};
@@ -266,7 +212,9 @@ void CheckPasses(const RingAttentionCall& call) {
 
 }  // namespace
 
-int64_t RingPlaceBytes(const KvCacheSpec& spec, const PassLimits& limits) { return RingPlaces(spec, limits).total(); }
+int64_t RingPlaceBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) {
+  return RingPlaces(spec, num_heads, limits).total();
+}
 
 int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads, const PassLimits& limits) {
   int64_t most = 0;
@@ -282,15 +230,26 @@ int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int nu
   return most;
 }
 
-void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingExchange& exchange,
-                      const RingAttentionCall& call, RingProbe* probe) {
+void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingGroup& group, const RingAttentionCall& call,
+                      RingProbe* probe) {
   CheckRingHandles(call);
   CheckPasses(call);
-  if (call.route == RingRoute::kQuery) Reject(call.site, "queries do not go to the keys of GPUs: keys go the ring");
   if (contexts.front()->IsRecording()) Reject(call.site, "a ring is not recorded into a graph");
-  RingPass pass(contexts, call);
-  pass.Begin();
-  exchange.Run(pass.Rounds(), pass.Slabs(), probe);
+  const bool has_query = HasQueryRoute(call.parts.front().cache->spec());
+  if (call.route == RingRoute::kQuery && !has_query) {
+    Reject(call.site, "exact queries do not go to the keys of GPUs: keys go the ring");
+  }
+  const std::vector<RingPart> parts = MakeRingParts(contexts, call);
+  DealRows(parts, group.dealt);
+  const std::vector<PassLayout::Sequence>& sequences = parts.front().pass->layout().sequences;
+  const bool few = std::all_of(sequences.begin(), sequences.end(),
+                               [](const PassLayout::Sequence& sequence) { return sequence.num_rows <= kQueryRows; });
+  if (has_query && (call.route == RingRoute::kQuery || (call.route == RingRoute::kAuto && few))) {
+    return AttendByQuery(parts, group.query, probe);
+  }
+  for (const RingPart& part : parts) AppendKeys(part);
+  RingPass pass(call, parts);
+  group.ring.Run(pass.Rounds(), pass.Slabs(), probe);
 }
 
 }  // namespace stoch::cuda

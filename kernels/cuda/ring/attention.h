@@ -8,18 +8,31 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/ring/exchange.h"
+#include "kernels/cuda/ring/part.h"
+#include "kernels/cuda/ring/query_exchange.h"
 #include "kernels/cuda/runtime/context.h"
 
 namespace stoch::cuda {
 
 // Of each device: what RingAttention's scratch has, for passes within the limits; and what it takes of the workspace, where
 // max_rows is that of the rows that the device owns.
-int64_t RingPlaceBytes(const KvCacheSpec& spec, const PassLimits& limits);
+int64_t RingPlaceBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits);
 int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads, const PassLimits& limits);
 
-// By the ring, whatever the rows: queries stay where they are.
-// contexts: of the parts' devices. Errors: those of RingAttention; InvalidInput for RingRoute::kQuery.
-void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingExchange& exchange,
-                      const RingAttentionCall& call, RingProbe* probe);
+// What the devices of a ring keep from call to call.
+struct RingGroup {
+  // Requires: contexts that outlive this, on distinct devices; `direct`: all reach each other.
+  RingGroup(const std::vector<DeviceContext*>& contexts, bool direct)
+      : ring(contexts, direct), query(contexts, direct) {}
+  RingExchange ring;
+  QueryExchange query;
+  std::vector<DealtKey> dealt;
+};
+
+// kAuto: queries go to the keys where no sequence of the pass has more than a few rows, by codes; otherwise keys and
+// values go the ring. contexts: of the parts' devices.
+// Errors: those of RingAttention; InvalidInput for RingRoute::kQuery in kExact.
+void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingGroup& group, const RingAttentionCall& call,
+                      RingProbe* probe);
 
 }  // namespace stoch::cuda

@@ -9,30 +9,11 @@
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/comm/peer_access.h"
+#include "kernels/cuda/ring/event_wait.h"
 #include "kernels/ring_hop.h"
 
 namespace stoch::cuda {
 namespace {
-
-// Whether what comes before the event has happened.
-bool HasPassed(cudaEvent_t event) {
-  const cudaError_t code = cudaEventQuery(event);
-  if (code == cudaErrorNotReady) return false;
-  STOCH_CUDA(code);
-  return true;
-}
-
-// Waits for an event, `limit_ms` at most where that is not negative. False where the limit passes first.
-bool WaitFor(cudaEvent_t event, int64_t limit_ms) {
-  constexpr int kSpins = 200;
-  constexpr auto kNap = std::chrono::microseconds(20);
-  const auto begin = std::chrono::steady_clock::now();
-  for (int turn = 0; !HasPassed(event); ++turn) {
-    if (limit_ms >= 0 && std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(limit_ms)) return false;
-    if (turn >= kSpins) std::this_thread::sleep_for(kNap);
-  }
-  return true;
-}
 
 // Asks for every KV head of a hop.
 bool MaySend(RingProbe& probe, RingHop hop, int64_t heads) {
@@ -229,8 +210,8 @@ void RingExchange::Compute(const RingRounds& rounds, int64_t round) {
 void RingExchange::Poll(const RingRounds& rounds, int64_t round, int64_t limit_ms) {
   for (int hop = 1; hop < ranks(); ++hop) {
     for (int rank = 0; rank < ranks(); ++rank) {
-      (void)WaitFor(at(rank).due[round % kAhead][hop - 1], -1);
-      if (WaitFor(at(rank).arrived[round % kAhead][hop - 1], limit_ms)) continue;
+      (void)WaitForEvent(at(rank).due[round % kAhead][hop - 1], -1);
+      if (WaitForEvent(at(rank).arrived[round % kAhead][hop - 1], limit_ms)) continue;
       throw MakeLostHop(HopFrom(rounds, round, rank, hop), "did not arrive", limit_ms);
     }
   }

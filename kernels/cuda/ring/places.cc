@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "kernels/math/reduce.h"
 #include "kernels/stripes.h"
 
 namespace stoch::cuda {
 namespace {
 
 constexpr int64_t kWord = sizeof(uint32_t);
+constexpr int64_t kScoreBytes = int64_t{64} << 20;  // of all rows at once, where one alone does not take more
 
 // What a window has room for beyond one head of the longest context; STOCH_TEST_RING_POSITIONS=N: that.
 int64_t PositionsOf(const KvCacheSpec& spec) {
@@ -45,7 +47,29 @@ int64_t RingPlaces::Take(int64_t bytes) {
   return at;
 }
 
-RingPlaces::RingPlaces(const KvCacheSpec& spec, const PassLimits& limits) : exact_(spec.mode == AttentionMode::kExact) {
+ShareLayout::ShareLayout(const KvCacheSpec& spec, int num_heads, int64_t rows, int64_t own_rows) {
+  const int64_t heads = rows * num_heads;
+  weight_max = score_max + heads * kWord;
+  sums = weight_max + heads * kWord;
+  lanes = cleared_end = sums + heads * spec.head_dim * kWord;
+  words = lanes + heads * (kRowLanes / spec.stripes) * kWord;
+  scales = words + own_rows * num_heads * spec.head_dim;
+  end = scales + own_rows * num_heads * kWord;
+}
+
+QueryShare ShareLayout::At(uint8_t* share) const {
+  QueryShare at;
+  at.words = reinterpret_cast<uint32_t*>(share + words);
+  at.scales = reinterpret_cast<float*>(share + scales);
+  at.score_max = reinterpret_cast<uint32_t*>(share + score_max);
+  at.lanes = reinterpret_cast<float*>(share + lanes);
+  at.weight_max = reinterpret_cast<uint32_t*>(share + weight_max);
+  at.sums = reinterpret_cast<int32_t*>(share + sums);
+  return at;
+}
+
+RingPlaces::RingPlaces(const KvCacheSpec& spec, int num_heads, const PassLimits& limits)
+    : exact_(spec.mode == AttentionMode::kExact), num_heads_(num_heads) {
   const int64_t pages = RingPages(spec, limits);
   const int64_t positions = pages * spec.page_tokens;
   const int64_t numbers = positions * spec.head_dim * (exact_ ? kWord : 1);
@@ -67,6 +91,21 @@ RingPlaces::RingPlaces(const KvCacheSpec& spec, const PassLimits& limits) : exac
   tiles_ = Take(FirstDealtTile(limits.max_sequences, rows) * static_cast<int64_t>(sizeof(QueryTile)));
   sequences_ = Take(limits.max_sequences * static_cast<int64_t>(sizeof(PassSequence)));
   pages_ = Take(limits.max_pages_per_sequence * kWord);
+  if (exact_) return;
+  queries_ = Take(limits.max_rows * static_cast<int64_t>(sizeof(DealtQuery)));
+  const int64_t at_once = std::min(limits.max_rows, kQueryRowsAtOnce);
+  areas_ = end_;
+  area_bytes_ = Take(ShareLayout(spec, num_heads, at_once, at_once).end);
+  area_bytes_ = end_ - areas_;
+  end_ = areas_ + kQueryAreas * area_bytes_;
+  const int64_t context = limits.max_pages_per_sequence * spec.page_tokens;
+  const int64_t row_bytes = num_heads * (context / spec.stripes) * kWord;
+  scores_bytes_ = row_bytes * std::min(at_once, std::max<int64_t>(1, kScoreBytes / row_bytes));
+  scores_ = Take(scores_bytes_);
+}
+
+int64_t RingPlaces::QueryRows(int64_t stride) const {
+  return std::min(kQueryRowsAtOnce, scores_bytes_ / (num_heads_ * stride * kWord));
 }
 
 DealtPass RingPlaces::dealt(uint8_t* scratch) const {

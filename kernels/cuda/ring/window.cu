@@ -3,32 +3,13 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/ring/window.h"
+#include "kernels/cuda/runtime/stripe_view.h"
 #include "kernels/math/elementary.h"
 
 namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-// Stripe for kernels.
-struct StripeView {
-  int32_t width_shift = 0;
-  int32_t begin = 0;        // of its positions in a period
-  int32_t count_shift = 0;  // 1 << count_shift stripes
-
-  explicit StripeView(const Stripe& stripe)
-      : width_shift(std::countr_zero(static_cast<uint32_t>(stripe.width()))),
-        begin(static_cast<int32_t>(stripe.index * stripe.width())),
-        count_shift(QueryTile::kWholeShift - width_shift) {}
-  __device__ __forceinline__ int32_t Below(int32_t position) const {
-    const int32_t whole = position >> QueryTile::kWholeShift << width_shift;
-    const int32_t rest = (position & ((1 << QueryTile::kWholeShift) - 1)) - begin;
-    return whole + min(max(rest, 0), 1 << width_shift);
-  }
-  __device__ __forceinline__ int32_t Absolute(int32_t local) const {
-    return (local >> width_shift << QueryTile::kWholeShift) + begin + (local & ((1 << width_shift) - 1));
-  }
-};
 
 struct DealArgs {
   PassView pass;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "kernels/call_check.h"
@@ -80,6 +81,8 @@ void CudaPass::KeepLayout(const PassLayout& layout) {
 
 void CudaPass::Upload(const PassLayout& layout) {
   CheckPass(layout, limits_);
+  static std::atomic<uint64_t> uploads{0};
+  upload_number_ = ++uploads;
   const Buffer& host = upload_->Next();
 
   rows_ = static_cast<int64_t>(layout.ids.size());

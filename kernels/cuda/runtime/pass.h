@@ -101,6 +101,8 @@ class CudaPass final : public Pass {
   const std::vector<TileBatch>& batches() const { return batches_; }
   int32_t max_page() const { return max_page_; }  // largest page number
   const std::vector<PassSequence>& sequences() const { return sequences_; }
+  // Another number after every upload to any pass of the process; 0: none yet.
+  uint64_t upload() const { return upload_number_; }
   // Sequences, and as many ids as there are rows, which are all 0.
   const PassLayout& layout() const { return layout_; }
 
@@ -123,6 +125,7 @@ class CudaPass final : public Pass {
   Buffer device_buffer_;
   std::optional<PinnedUpload> upload_;
   PassView view_;
+  uint64_t upload_number_ = 0;
   int64_t rows_ = 0;
   int64_t num_output_rows_ = 0;
   int64_t num_short_rows_ = 0;

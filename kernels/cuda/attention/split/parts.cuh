@@ -41,13 +41,11 @@ struct QueryStreams {
   uint32_t bytes[kN][kGroups][32];    // minus their ones
 };
 
-// Streams of the queries of a block's heads.
+// Streams of the queries of a block's heads from their codes.
 template <int kThreads, int kHeadDim, int kN>
-__device__ __forceinline__ void StageQueries(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
-                                             QueryStreams<kHeadDim, kN>& s) {
+__device__ __forceinline__ void StageCodes(const SplitArgs& args, const uint8_t* codes, const SplitHeads& heads,
+                                           QueryStreams<kHeadDim, kN>& s) {
   constexpr int kJobs = kN * QueryStreams<kHeadDim, kN>::kGroups * 4 * 32;
-  const int64_t vector = static_cast<int64_t>(row.row) * args.attention.num_heads + heads.first;
-  const auto* codes = reinterpret_cast<const uint8_t*>(args.q.words) + vector * kHeadDim;
 #pragma unroll 8
   for (int job = static_cast<int>(threadIdx.x); job < kJobs; job += kThreads) {
     const int lane = job & 31;
@@ -64,6 +62,13 @@ __device__ __forceinline__ void StageQueries(const SplitArgs& args, const SplitR
   }
 }
 
+template <int kThreads, int kHeadDim, int kN>
+__device__ __forceinline__ void StageQueries(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
+                                             QueryStreams<kHeadDim, kN>& s) {
+  const int64_t vector = static_cast<int64_t>(row.row) * args.attention.num_heads + heads.first;
+  StageCodes<kThreads>(args, reinterpret_cast<const uint8_t*>(args.q.words) + vector * kHeadDim, heads, s);
+}
+
 // Where a lane's keys are: four neighbouring ones of 32 positions from `token` on.
 struct KeyPlaces {
   const uint32_t* words;
@@ -71,16 +76,16 @@ struct KeyPlaces {
 };
 
 // Those of the group of four that position t belongs to.
-__device__ __forceinline__ KeyPlaces KeysOf(const KvView& kv, const int32_t* pages, int kv_head, int t) {
+template <typename Kv>
+__device__ __forceinline__ KeyPlaces KeysOf(const Kv& kv, const int32_t* pages, int kv_head, int t) {
   const int lane = static_cast<int>(threadIdx.x & 31);
-  t &= ~3;
-  const int32_t page = __ldg(pages + (t >> kv.page_shift));
-  const int slot = t & (kv.page_tokens - 1);
-  return {kv.k_words + kv.KWord(page, kv_head, lane & 3, slot), kv.k_scales + kv.Scale(page, kv_head, slot)};
+  const KvPlace at = PlaceOf(kv, pages, t & ~3);
+  return {kv.k_words + kv.KWord(at.page, kv_head, lane & 3, at.slot),
+          kv.k_scales + kv.Scale(at.page, kv_head, at.slot)};
 }
 
-__device__ __forceinline__ KeyPlaces KeysAt(const KvView& kv, const int32_t* pages, int kv_head, int token,
-                                            int length) {
+template <typename Kv>
+__device__ __forceinline__ KeyPlaces KeysAt(const Kv& kv, const int32_t* pages, int kv_head, int token, int length) {
   return KeysOf(kv, pages, kv_head, min(token + static_cast<int>(threadIdx.x & 31) / 4 * 4, length - 1));
 }
 
@@ -147,13 +152,14 @@ struct Weights {
   uint32_t bytes;
 };
 
-__device__ __forceinline__ Weights LoadWeights(const SplitArgs& args, int t, uint32_t levels) {
+template <typename Args>
+__device__ __forceinline__ Weights LoadWeights(const Args& args, int t, uint32_t levels) {
   Weights w;
   w.bytes = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int level = static_cast<int>(levels >> (8 * i) & 0xff);
-    w.streams[i] = level != 0 ? LoadStream(args.av, t + i, level) : make_uint4(0, 0, 0, 0);
+    w.streams[i] = level != 0 ? LoadStream(args.av, AbsoluteOf(args, t + i), level) : make_uint4(0, 0, 0, 0);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) w.bytes |= static_cast<uint32_t>(-Ones(w.streams[i]) & 0xff) << (8 * i);
@@ -161,13 +167,12 @@ __device__ __forceinline__ Weights LoadWeights(const SplitArgs& args, int t, uin
 }
 
 // A lane's values of 16 positions: four of them in a word, four neighbouring dimensions of every 32.
-template <int kHeadDim>
-__device__ __forceinline__ void LoadValues(const KvView& kv, const int32_t* pages, int kv_head, int t, int length,
+template <int kHeadDim, typename Kv>
+__device__ __forceinline__ void LoadValues(const Kv& kv, const int32_t* pages, int kv_head, int t, int length,
                                            uint4 (&v)[kHeadDim / 32]) {
   const int lane = static_cast<int>(threadIdx.x & 31);
-  t = min(t, length - 1) & ~3;
-  const int32_t page = __ldg(pages + (t >> kv.page_shift));
-  const uint32_t* from = kv.v_words + kv.VWord(page, kv_head, (t & (kv.page_tokens - 1)) >> 2, (lane >> 2) * 4);
+  const KvPlace at = PlaceOf(kv, pages, min(t, length - 1) & ~3);
+  const uint32_t* from = kv.v_words + kv.VWord(at.page, kv_head, at.slot >> 2, (lane >> 2) * 4);
 #pragma unroll
   for (int m = 0; m < kHeadDim / 32; ++m) v[m] = __ldcg(reinterpret_cast<const uint4*>(from + 32 * m));
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores of single rows on binary tensor cores: a block takes a part of a context for all query heads of a KV head. All
 // thermometers come from the table: with every other one by shifts, as in fused.cu, deep contexts took longer.
+#include <type_traits>
+
+#include "kernels/cuda/attention/split/dealt.cuh"
 #include "kernels/cuda/attention/split/parts.cuh"
 #include "kernels/cuda/runtime/launch.h"
 
@@ -54,9 +57,9 @@ __device__ __forceinline__ void WriteScores(const SplitArgs& args, const SplitRo
 }
 
 // The part's maxima of the block's heads.
-template <int kHeadDim, int kN>
-__device__ __forceinline__ void WriteMaxima(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
-                                            int part, float (&largest)[kN], Shared<kHeadDim, kN>& s) {
+template <typename Args, int kHeadDim, int kN>
+__device__ __forceinline__ void WriteMaxima(const Args& args, const SplitRow& row, const SplitHeads& heads, int part,
+                                            float (&largest)[kN], Shared<kHeadDim, kN>& s) {
   const int tid = static_cast<int>(threadIdx.x);
   const int lane = tid & 31;
 #pragma unroll
@@ -70,7 +73,12 @@ __device__ __forceinline__ void WriteMaxima(const SplitArgs& args, const SplitRo
   float most = s.largest[0][tid];
 #pragma unroll
   for (int w = 1; w < kWarps; ++w) most = fmaxf(most, s.largest[w][tid]);
-  args.scratch.score_max[HeadIndex(args, row, heads.first + tid) * args.scratch.parts + part] = most;
+  const int64_t index = HeadIndex(args, row, heads.first + tid);
+  if constexpr (std::is_same_v<Args, DealtArgs>) {
+    atomicMax(args.shares[args.index].score_max + index, OrderedWord(most));
+  } else {
+    args.scratch.score_max[index * args.scratch.parts + part] = most;
+  }
 }
 
 // What the value kernel adds to.
@@ -82,13 +90,41 @@ __device__ __forceinline__ void ClearSums(const SplitArgs& args, const SplitRow&
   if (threadIdx.x == 0) args.scratch.done[row.index * blocks + heads.block] = 0;
 }
 
+// Streams of the queries of a block's heads, and the scale of the lane's head in each tile. Dealt ones are where their
+// owner has them, and read once.
 template <int kHeadDim, int kN>
-__global__ void __launch_bounds__(kThreads, kN == 1 ? 4 : 3) SplitScoresKernel(const SplitArgs args) {
+__device__ __forceinline__ void TakeQueries(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
+                                            QueryStreams<kHeadDim, kN>& s, float (&q_scale)[kN]) {
+  StageQueries<kThreads>(args, row, heads, s);
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+    const int head = min(n * kTileHeads + static_cast<int>(threadIdx.x & 3), heads.count - 1);
+    q_scale[n] = args.q.scales[static_cast<int64_t>(row.row) * args.attention.num_heads + heads.first + head];
+  }
+}
+template <int kHeadDim, int kN>
+__device__ __forceinline__ void TakeQueries(const DealtArgs& args, const SplitRow& row, const SplitHeads& heads,
+                                            QueryStreams<kHeadDim, kN>& s, float (&q_scale)[kN]) {
+  __shared__ uint32_t words[kN * kTileHeads * kHeadDim / 4];
+  const DealtQueryCodes from = CodesOf(args, row, heads.first);
+  for (int i = static_cast<int>(threadIdx.x); i < heads.count * kHeadDim / 4; i += kThreads) {
+    words[i] = LoadShared(from.words + i);
+  }
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+    q_scale[n] = LoadShared(from.scales + min(n * kTileHeads + static_cast<int>(threadIdx.x & 3), heads.count - 1));
+  }
+  __syncthreads();
+  StageCodes<kThreads>(args, reinterpret_cast<const uint8_t*>(words), heads, s);
+}
+
+template <typename Args, int kHeadDim, int kN>
+__global__ void __launch_bounds__(kThreads, kN == 1 ? 4 : 3) SplitScoresKernel(const Args args) {
+  constexpr bool kDealt = std::is_same_v<Args, DealtArgs>;
   extern __shared__ __align__(256) uint8_t shared_memory[];
   auto& s = *reinterpret_cast<Shared<kHeadDim, kN>*>(shared_memory);
   constexpr int kGroups = kHeadDim / kGroupDims;
-  const AttentionArgs& a = args.attention;
-  const KvView& kv = a.kv;
+  const auto& kv = KvOf(args);
   StartNext();
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
@@ -121,15 +157,11 @@ __global__ void __launch_bounds__(kThreads, kN == 1 ? 4 : 3) SplitScoresKernel(c
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) load(at, i, k[i]);
     __syncthreads();  // the item before is done with the streams
-    StageQueries<kThreads>(args, row, heads, s.queries);
-    if (part == 0) ClearSums(args, row, heads);
     float q_scale[kN], largest[kN];
+    TakeQueries(args, row, heads, s.queries, q_scale);
+    if (!kDealt && part == 0) ClearSums(args, row, heads);
 #pragma unroll
-    for (int n = 0; n < kN; ++n) {
-      const int head = min(n * kTileHeads + (lane & 3), heads.count - 1);
-      q_scale[n] = args.q.scales[static_cast<int64_t>(row.row) * a.num_heads + heads.first + head];
-      largest[n] = BitsToFloat(0xff800000u);
-    }
+    for (int n = 0; n < kN; ++n) largest[n] = BitsToFloat(0xff800000u);
     __syncthreads();
 #pragma unroll 1
     for (; token < end; token += kSplitUnit) {
@@ -152,28 +184,39 @@ __global__ void __launch_bounds__(kThreads, kN == 1 ? 4 : 3) SplitScoresKernel(c
 #pragma unroll
       for (int u = 0; u < kQuads; ++u) at[u] = next[u];
     }
-    WriteMaxima<kHeadDim, kN>(args, row, heads, part, largest, s);
+    WriteMaxima(args, row, heads, part, largest, s);
   }
 }
 
-template <int kHeadDim, int kN>
-void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
+template <typename Args, int kHeadDim, int kN>
+void Launch(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
   static_assert(sizeof(Shared<kHeadDim, kN>) == kSplitTableBytes + SplitScoreBytes(kHeadDim, kN));
   const auto shared = static_cast<size_t>(plan.score_shared_bytes);
-  AllowShared(ctx, &SplitScoresKernel<kHeadDim, kN>, shared);
-  LaunchOverlapped(ctx, &SplitScoresKernel<kHeadDim, kN>, dim3(static_cast<unsigned>(args.score_blocks)),
-                   dim3(kThreads), shared, args);
+  const auto kernel = &SplitScoresKernel<Args, kHeadDim, kN>;
+  AllowShared(ctx, kernel, shared);
+  const dim3 grid(static_cast<unsigned>(args.score_blocks));
+  if constexpr (std::is_same_v<Args, DealtArgs>) {
+    kernel<<<grid, kThreads, shared, ctx.stream>>>(args);  // behind other devices' events
+    STOCH_CUDA_LAUNCH("SplitScoresKernel");
+  } else {
+    LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), shared, args);
+  }
 }
 
-template <int kHeadDim>
-void LaunchTiles(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  args.block_heads <= kTileHeads ? Launch<kHeadDim, 1>(ctx, plan, args) : Launch<kHeadDim, 2>(ctx, plan, args);
+template <typename Args>
+void LaunchFor(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
+  const bool one_tile = args.block_heads <= kTileHeads;
+  if (args.attention.kv.head_dim == 64) {
+    one_tile ? Launch<Args, 64, 1>(ctx, plan, args) : Launch<Args, 64, 2>(ctx, plan, args);
+  } else {
+    one_tile ? Launch<Args, 128, 1>(ctx, plan, args) : Launch<Args, 128, 2>(ctx, plan, args);
+  }
 }
 
 }  // namespace
 
-void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  args.attention.kv.head_dim == 64 ? LaunchTiles<64>(ctx, plan, args) : LaunchTiles<128>(ctx, plan, args);
-}
+void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) { LaunchFor(ctx, plan, args); }
+
+void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args) { LaunchFor(ctx, plan, args); }
 
 }  // namespace stoch::cuda

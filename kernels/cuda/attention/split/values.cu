@@ -3,6 +3,9 @@
 //
 // Columns of a tile are query heads, its rows dimensions; a warp takes 16 positions of all dimensions at a time, and
 // loads no values where every head's probability is quantized to 0.
+#include <type_traits>
+
+#include "kernels/cuda/attention/split/dealt.cuh"
 #include "kernels/cuda/attention/split/parts.cuh"
 #include "kernels/cuda/runtime/launch.h"
 
@@ -31,6 +34,23 @@ __device__ __forceinline__ float ScaleOf(const SplitArgs& args, const SplitRow& 
   float largest = 0.0f;
   for (int i = lane & 3; i < parts; i += 4) largest = fmaxf(largest, __ldcg(from + i));
   return largest;
+}
+
+// The same of what all devices found; one lane of a quad asks.
+__device__ __forceinline__ float ScaleOf(const DealtArgs& args, const SplitRow& row, const SplitHeads& heads) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  if (lane >> 2 >= heads.count || (lane & 3) != 0) return 0.0f;
+  return LargestWeight(args, HeadIndex(args, row, heads.first + (lane >> 2)));
+}
+
+// Adds the block's sums to the device's.
+template <int kHeadDim>
+__device__ void WriteSums(const DealtArgs& args, const SplitRow& row, const SplitHeads& heads, int /*parts*/,
+                          Shared<kHeadDim>& s) {
+  int32_t* sums = args.shares[args.index].sums + HeadIndex(args, row, heads.first) * kHeadDim;
+  for (int i = static_cast<int>(threadIdx.x); i < heads.count * kHeadDim; i += kThreads) {
+    atomicAdd(sums + i, s.sums[i / kHeadDim][i % kHeadDim]);
+  }
 }
 
 // Adds the block's sums to the row's; the last block of a row and its heads writes the output.
@@ -62,12 +82,11 @@ __device__ void WriteSums(const SplitArgs& args, const SplitRow& row, const Spli
   for (int i = tid; i < count; i += kThreads) write(i / kHeadDim, i % kHeadDim, __ldcg(sums + i));
 }
 
-template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const SplitArgs args) {
+template <typename Args, int kHeadDim>
+__global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const Args args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];
   auto& s = *reinterpret_cast<Shared<kHeadDim>*>(shared_memory);
-  const AttentionArgs& a = args.attention;
-  const KvView& kv = a.kv;
+  const auto& kv = KvOf(args);
   StartNext();
   const int tid = static_cast<int>(threadIdx.x);
   const int lane = tid & 31;
@@ -129,19 +148,30 @@ __global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const SplitArgs
   }
 }
 
-template <int kHeadDim>
-void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
+template <typename Args, int kHeadDim>
+void Launch(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
   static_assert(sizeof(Shared<kHeadDim>) <= kSplitTableBytes + SplitValueBytes(kHeadDim));
   const auto shared = static_cast<size_t>(plan.value_shared_bytes);
-  AllowShared(ctx, &SplitValuesKernel<kHeadDim>, shared);
-  LaunchOverlapped(ctx, &SplitValuesKernel<kHeadDim>, dim3(static_cast<unsigned>(args.value_blocks)), dim3(kThreads),
-                   shared, args);
+  const auto kernel = &SplitValuesKernel<Args, kHeadDim>;
+  AllowShared(ctx, kernel, shared);
+  const dim3 grid(static_cast<unsigned>(args.value_blocks));
+  if constexpr (std::is_same_v<Args, DealtArgs>) {
+    kernel<<<grid, kThreads, shared, ctx.stream>>>(args);  // behind other devices' events
+    STOCH_CUDA_LAUNCH("SplitValuesKernel");
+  } else {
+    LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), shared, args);
+  }
+}
+
+template <typename Args>
+void LaunchFor(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
+  args.attention.kv.head_dim == 64 ? Launch<Args, 64>(ctx, plan, args) : Launch<Args, 128>(ctx, plan, args);
 }
 
 }  // namespace
 
-void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  args.attention.kv.head_dim == 64 ? Launch<64>(ctx, plan, args) : Launch<128>(ctx, plan, args);
-}
+void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) { LaunchFor(ctx, plan, args); }
+
+void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args) { LaunchFor(ctx, plan, args); }
 
 }  // namespace stoch::cuda

@@ -30,8 +30,10 @@ __device__ __forceinline__ SplitRow RowAt(const SplitArgs& args, int index) {
   return at;
 }
 
-// Units of a part, so that `blocks` blocks have about a part each. All lanes of a warp.
-__device__ inline int PartUnits(const SplitArgs& args, int blocks) {
+// Units of a part, so that `blocks` blocks have about a part each. All lanes of a warp. Args: SplitArgs, or those of
+// dealt rows.
+template <typename Args>
+__device__ inline int PartUnits(const Args& args, int blocks) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   int units = 0;
 #pragma unroll 1
@@ -47,8 +49,8 @@ __device__ __forceinline__ int PartsOf(const SplitRow& row, int part_units) {
 }
 
 // Finds item `item` of all rows, of which a row has count_of(row). False past the last one. All lanes of a warp.
-template <typename CountOf>
-__device__ inline bool FindItem(const SplitArgs& args, int item, const CountOf& count_of, SplitRow* found) {
+template <typename Args, typename CountOf>
+__device__ inline bool FindItem(const Args& args, int item, const CountOf& count_of, SplitRow* found) {
   const int lane = static_cast<int>(threadIdx.x & 31);
 #pragma unroll 1
   for (int base = 0; base < args.rows; base += 32) {
@@ -94,6 +96,18 @@ __device__ __forceinline__ int64_t HeadIndex(const SplitArgs& args, const SplitR
 __device__ __forceinline__ const int32_t* PagesOf(const SplitArgs& args, const SplitRow& row) {
   return args.attention.pass.pages + static_cast<int64_t>(row.sequence) * args.attention.pass.max_pages;
 }
+
+// Where position t of a sequence is in the cache.
+struct KvPlace {
+  int32_t page;
+  int slot;
+};
+__device__ __forceinline__ KvPlace PlaceOf(const KvView& kv, const int32_t* pages, int t) {
+  return {__ldg(pages + (t >> kv.page_shift)), t & (kv.page_tokens - 1)};
+}
+// The cache that a launch reads, and the absolute position of a position in it.
+__device__ __forceinline__ const KvView& KvOf(const SplitArgs& args) { return args.attention.kv; }
+__device__ __forceinline__ int AbsoluteOf(const SplitArgs& /*args*/, int t) { return t; }
 
 // The heads of a block of the score and value kernels.
 struct SplitHeads {

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of dealt rows between the products, and products for shapes that scores.cu and values.cu do not take.
+// Plain launches throughout: these kernels come behind events of other devices, and read what those wrote.
+#include <algorithm>
+
+#include "kernels/cuda/attention/split/dealt.cuh"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/block_reduce.cuh"
+#include "kernels/math/elementary.h"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = kRowLanes;
+constexpr int kWarps = kThreads / 32;
+constexpr int kRounds = 64;             // of lanes, whose exponentials wait in shared memory
+constexpr int kWeightPositions = 2048;  // of a block
+constexpr int kProductPositions = kThreads;
+
+__global__ void __launch_bounds__(kThreads)
+    ListQueriesKernel(const PassView pass, const StripeView stripe, const int32_t rows, DealtQuery* queries) {
+  const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
+  if (i >= rows) return;
+  const PassRow row = pass.rows[i];
+  DealtQuery query{row.sequence, row.position, stripe.OwnerOf(row.position), 0};
+  StripeView owner = stripe;
+  owner.begin = query.owner << stripe.width_shift;
+  for (int32_t s = 0; s < row.sequence; ++s) {
+    const PassSequence& before = pass.sequences[s];
+    query.owner_row += owner.Below(before.length) - owner.Below(before.start_position);
+  }
+  query.owner_row += owner.Below(row.position) - owner.Below(pass.sequences[row.sequence].start_position);
+  queries[i] = query;
+}
+
+// A block's row and query head.
+struct RowHead {
+  SplitRow row;
+  int head = 0;
+  int kv_head = 0;
+  int64_t index = 0;
+  const int32_t* pages = nullptr;
+  float* scores = nullptr;
+};
+__device__ __forceinline__ RowHead RowHeadOf(const DealtArgs& args) {
+  RowHead at;
+  at.row = RowAt(args, static_cast<int>(blockIdx.z));
+  at.head = static_cast<int>(blockIdx.y);
+  at.kv_head = at.head / args.attention.group;
+  at.index = HeadIndex(args, at.row, at.head);
+  at.pages = PagesOf(args, at.row);
+  at.scores = args.scratch.scores + at.index * args.scratch.stride;
+  return at;
+}
+
+// A thread is a position.
+__global__ void __launch_bounds__(kThreads) DealtScoresKernel(const DealtArgs args) {
+  __shared__ uint32_t codes[64];
+  __shared__ float reduce[kWarps];
+  const RowHead at = RowHeadOf(args);
+  const int begin = static_cast<int>(blockIdx.x) * kProductPositions;
+  if (begin >= at.row.length || begin + kProductPositions <= at.row.first) return;
+  const DealtKv kv = KvOf(args);
+  const int words = kv.head_dim / 4;
+  const int tid = static_cast<int>(threadIdx.x);
+  const DealtQueryCodes from = CodesOf(args, at.row, at.head);
+  if (tid < words) codes[tid] = LoadShared(from.words + tid);
+  __syncthreads();
+  const int t = begin + tid;
+  float score = BitsToFloat(0xff800000u);
+  if (t >= at.row.first && t < at.row.length) {
+    const KvPlace place = PlaceOf(kv, at.pages, t);
+    int32_t sum = 0;
+    for (int w = 0; w < words; ++w) {
+      const uint32_t k = kv.k_words[kv.KWord(place.page, at.kv_head, w, place.slot)];
+      const uint32_t q = codes[w];
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t a = q >> 8 * j & 0xff;
+        const uint32_t b = k >> 8 * j & 0xff;
+        const int mask = (4 * w + j) & (args.qk.masks - 1);
+        const int count = args.qk.counts16[(mask * args.qk.levels + (a & 0x7f)) * args.qk.levels + (b & 0x7f)];
+        sum += ((a ^ b) & 0x80) != 0 ? -count : count;
+      }
+    }
+    const float k_scale = kv.k_scales[kv.Scale(place.page, at.kv_head, place.slot)];
+    score = BipolarProduct(sum, args.qk.gain, LoadShared(from.scales), k_scale) * args.attention.inv_sqrt;
+    at.scores[t] = score;
+  }
+  const float most = BlockMax(score, reduce);
+  if (tid == 0) atomicMax(args.shares[args.index].score_max + at.index, OrderedWord(most));
+}
+
+// 32 lanes of a row and head: all warps make exponentials, one adds them in the order of positions.
+__global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs args) {
+  __shared__ float tile[kRounds][32];
+  __shared__ float shared_largest;
+  const RowHead at = RowHeadOf(args);
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+  if (warp == 0) {
+    uint32_t word = lane < args.stripes ? LoadShared(args.shares[lane].score_max + at.index) : 0;
+    word = __reduce_max_sync(0xffffffffu, word);
+    if (lane == 0) shared_largest = FromOrderedWord(word);  // not 0: a row sees its own position
+  }
+  __syncthreads();
+  const float largest = shared_largest;
+  const int lanes = kRowLanes >> args.stripe.count_shift;
+  const int own = static_cast<int>(blockIdx.x) * 32 + lane;
+  const int end = (at.row.length + lanes - 1) / lanes;
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int base = at.row.first / lanes; base < end; base += kRounds) {
+    float score[kRounds / kWarps];
+#pragma unroll
+    for (int i = 0; i < kRounds / kWarps; ++i) {
+      const int t = (base + warp + i * kWarps) * lanes + own;
+      score[i] = t >= at.row.first && t < at.row.length ? __ldcg(at.scores + t) : BitsToFloat(0xff800000u);
+    }
+    __syncthreads();  // the tile before was added
+#pragma unroll
+    for (int i = 0; i < kRounds / kWarps; ++i) {
+      const int t = (base + warp + i * kWarps) * lanes + own;
+      const float e = Exp(score[i] - largest);
+      tile[warp + i * kWarps][lane] = e;
+      if (t >= at.row.first && t < at.row.length) __stcg(at.scores + t, e);
+    }
+    __syncthreads();
+    if (warp == 0) {
+      const int rounds = min(kRounds, end - base);
+#pragma unroll 8
+      for (int i = 0; i < rounds; ++i) sum = sum + tile[i][lane];  // 0 where there is no position
+    }
+  }
+  if (warp == 0) args.shares[args.index].lanes[at.index * lanes + own] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads) DealtWeightsKernel(const DealtArgs args) {
+  __shared__ float reduce[kRowLanes];
+  const RowHead at = RowHeadOf(args);
+  const int begin = static_cast<int>(blockIdx.x) * kWeightPositions;
+  const int end = min(begin + kWeightPositions, at.row.length);
+  if (begin > 0 && (begin >= at.row.length || end <= at.row.first)) return;
+  const DealtKv kv = KvOf(args);
+  const int tid = static_cast<int>(threadIdx.x);
+  // Thread j takes lane j of the sum from the device that owns it.
+  StripeView owner = args.stripe;
+  const int stripe = owner.OwnerOf(tid);
+  owner.begin = stripe << owner.width_shift;
+  const int lanes = kRowLanes >> owner.count_shift;
+  const float sum = BlockFoldLanes(LoadShared(args.shares[stripe].lanes + at.index * lanes + owner.Below(tid)), reduce);
+  if (begin == 0 && tid == 0 && !IsFinite(sum)) args.attention.reporter.Report();
+  float most = 0.0f;
+  for (int t = begin + tid; t < end; t += kThreads) {
+    if (t < at.row.first) continue;
+    const KvPlace place = PlaceOf(kv, at.pages, t);
+    const float p = __ldcg(at.scores + t) / sum;
+    const float weight = p * __ldcg(kv.v_scales + kv.Scale(place.page, at.kv_head, place.slot));
+    __stcg(at.scores + t, weight);
+    most = fmaxf(most, weight);
+  }
+  most = BlockMax(most, reduce);
+  // Not negative: ordered as integers.
+  if (tid == 0) atomicMax(args.shares[args.index].weight_max + at.index, FloatToBits(most));
+}
+
+// A thread is a channel.
+__global__ void __launch_bounds__(kThreads) DealtValuesKernel(const DealtArgs args) {
+  __shared__ uint8_t levels[kProductPositions];
+  const RowHead at = RowHeadOf(args);
+  const int begin = static_cast<int>(blockIdx.x) * kProductPositions;
+  const int end = min(begin + kProductPositions, at.row.length);
+  if (begin >= at.row.length || end <= at.row.first) return;
+  const DealtKv kv = KvOf(args);
+  const int tid = static_cast<int>(threadIdx.x);
+  const float scale = BipolarScale(LargestWeight(args, at.index), args.av.q_max);
+  const int own = begin + tid;
+  const bool seen = own >= at.row.first && own < at.row.length;
+  levels[tid] = seen ? static_cast<uint8_t>(BipolarLevel(__ldcg(at.scores + own), scale, args.av.q_max)) : uint8_t{0};
+  __syncthreads();
+  if (tid >= kv.head_dim) return;
+  int32_t sum = 0;
+  for (int t = begin; t < end; ++t) {
+    const int level = levels[t - begin];
+    if (level == 0) continue;
+    const KvPlace place = PlaceOf(kv, at.pages, t);
+    const uint32_t word = kv.v_words[kv.VWord(place.page, at.kv_head, place.slot >> 2, tid)];
+    const uint32_t code = word >> 8 * (place.slot & 3) & 0xff;
+    const int mask = AbsoluteOf(args, t) & (args.av.masks - 1);
+    const int count = args.av.counts16[(mask * args.av.levels + level) * args.av.levels + (code & 0x7f)];
+    sum += (code & 0x80) != 0 ? -count : count;
+  }
+  atomicAdd(args.shares[args.index].sums + at.index * kv.head_dim + tid, sum);
+}
+
+// blockIdx.y is a row of the launch, a thread a channel of a head.
+__global__ void __launch_bounds__(kThreads) DealtOutputKernel(const DealtArgs args) {
+  const AttentionArgs& a = args.attention;
+  const auto row = static_cast<int>(blockIdx.y);
+  const DealtQuery query = args.queries[row];
+  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (query.owner != args.index || column >= a.num_heads * a.kv.head_dim) return;
+  const int64_t index = static_cast<int64_t>(row) * a.num_heads + column / a.kv.head_dim;
+  int32_t total = 0;
+  for (int i = 0; i < args.stripes; ++i) {
+    total += LoadShared(args.shares[i].sums + static_cast<int64_t>(row) * a.num_heads * a.kv.head_dim + column);
+  }
+  const float scale = BipolarScale(LargestWeight(args, index), args.av.q_max);
+  a.out[query.owner_row * a.out_stride + column] = (static_cast<float>(total) * args.av.gain) * scale;
+}
+
+unsigned BlocksOf(int64_t count, int64_t each) {
+  return static_cast<unsigned>(count > each ? (count + each - 1) / each : 1);
+}
+// plan, where not null: how products of the shape are cut, which the arguments then say too.
+DealtArgs ArgsOf(const DeviceContext& ctx, const DealtAttention& attention, SplitPlan* plan) {
+  DealtArgs args;
+  args.attention = attention.attention;
+  args.qk = attention.qk;
+  args.av = attention.av;
+  args.scratch.scores = attention.scores;
+  args.scratch.stride = attention.stride;
+  args.rows = attention.rows;
+  static_cast<DealtRowsView&>(args) = attention.dealt;
+  if (plan == nullptr) return args;
+  *plan = PlanSplit(ctx.traits, attention.shape, attention.rows, attention.stride);
+  args.block_heads = plan->block_heads;
+  args.head_blocks = plan->head_blocks;
+  // No more blocks than there are units for.
+  const int64_t heads = int64_t{attention.shape.num_kv_heads} * plan->head_blocks;
+  const int64_t units = attention.rows * heads * (attention.stride / kSplitUnit + 2);
+  args.score_blocks = static_cast<int32_t>(std::min<int64_t>(plan->score_blocks, units));
+  args.value_blocks = static_cast<int32_t>(std::min<int64_t>(plan->value_blocks, units));
+  return args;
+}
+dim3 GridOf(const DealtArgs& args, unsigned blocks) {
+  return {blocks, static_cast<unsigned>(args.attention.num_heads), static_cast<unsigned>(args.rows)};
+}
+
+}  // namespace
+
+void LaunchListQueries(DeviceContext& ctx, const PassView& pass, int64_t rows, const StripeView& stripe,
+                       DealtQuery* queries) {
+  ListQueriesKernel<<<BlocksOf(rows, kThreads), kThreads, 0, ctx.stream>>>(pass, stripe, static_cast<int32_t>(rows),
+                                                                           queries);
+  STOCH_CUDA_LAUNCH("ListQueriesKernel");
+}
+
+void LaunchDealtScores(DeviceContext& ctx, const DealtAttention& attention) {
+  SplitPlan plan;
+  const DealtArgs args = ArgsOf(ctx, attention, &plan);
+  if (plan.supported) return LaunchSplitScores(ctx, plan, args);
+  DealtScoresKernel<<<GridOf(args, BlocksOf(attention.stride, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtScoresKernel");
+}
+
+void LaunchDealtLanes(DeviceContext& ctx, const DealtAttention& attention) {
+  const DealtArgs args = ArgsOf(ctx, attention, nullptr);
+  DealtLanesKernel<<<GridOf(args, BlocksOf(kRowLanes / args.stripes, 32)), kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtLanesKernel");
+}
+
+void LaunchDealtWeights(DeviceContext& ctx, const DealtAttention& attention) {
+  const DealtArgs args = ArgsOf(ctx, attention, nullptr);
+  DealtWeightsKernel<<<GridOf(args, BlocksOf(attention.stride, kWeightPositions)), kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtWeightsKernel");
+}
+
+void LaunchDealtValues(DeviceContext& ctx, const DealtAttention& attention) {
+  SplitPlan plan;
+  const DealtArgs args = ArgsOf(ctx, attention, &plan);
+  if (plan.supported) return LaunchSplitValues(ctx, plan, args);
+  DealtValuesKernel<<<GridOf(args, BlocksOf(attention.stride, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtValuesKernel");
+}
+
+void LaunchDealtOutput(DeviceContext& ctx, const DealtAttention& attention) {
+  const DealtArgs args = ArgsOf(ctx, attention, nullptr);
+  const dim3 grid(BlocksOf(int64_t{args.attention.num_heads} * args.attention.kv.head_dim, kThreads),
+                  static_cast<unsigned>(args.rows));
+  DealtOutputKernel<<<grid, kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtOutputKernel");
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// How kernels read dealt rows: local positions in a striped cache, and words of other devices.
+#pragma once
+
+#include "kernels/cuda/attention/split/dealt.h"
+#include "kernels/cuda/attention/split/exchange.cuh"
+#include "kernels/cuda/attention/split/work.cuh"
+
+namespace stoch::cuda {
+
+__device__ __forceinline__ SplitRow RowAt(const DealtArgs& args, int index) {
+  const DealtQuery query = args.queries[index];
+  SplitRow at;
+  at.index = at.row = index;
+  at.sequence = query.sequence;
+  at.length = args.stripe.Below(query.position + 1);
+  const int window = args.attention.window;
+  at.first = window > 0 ? args.stripe.Below(max(query.position + 1 - window, 0)) : 0;
+  return at;
+}
+
+// The striped cache, by local position.
+struct DealtKv : KvView {
+  int32_t local_shift = 0;
+  int32_t count_shift = 0;
+};
+__device__ __forceinline__ DealtKv KvOf(const DealtArgs& args) {
+  DealtKv kv;
+  static_cast<KvView&>(kv) = args.attention.kv;
+  kv.local_shift = args.page_shift;
+  kv.count_shift = args.stripe.count_shift;
+  return kv;
+}
+__device__ __forceinline__ KvPlace PlaceOf(const DealtKv& kv, const int32_t* pages, int t) {
+  const int32_t page = __ldg(pages + (t >> kv.local_shift));
+  const int share = page & ((1 << kv.count_shift) - 1);
+  return {page >> kv.count_shift, (share << kv.local_shift) + (t & ((1 << kv.local_shift) - 1))};
+}
+
+__device__ __forceinline__ int AbsoluteOf(const DealtArgs& args, int t) { return args.stripe.Absolute(t); }
+
+// A word that another device, or a copy on its behalf, wrote before an event that this kernel's stream has waited for.
+__device__ __forceinline__ uint32_t LoadShared(const uint32_t* from) {
+  uint32_t word;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
+__device__ __forceinline__ float LoadShared(const float* from) {
+  return BitsToFloat(LoadShared(reinterpret_cast<const uint32_t*>(from)));
+}
+__device__ __forceinline__ int32_t LoadShared(const int32_t* from) {
+  return static_cast<int32_t>(LoadShared(reinterpret_cast<const uint32_t*>(from)));
+}
+
+// Row and query head `index` (HeadIndex): the largest of what is quantized on all devices.
+__device__ __forceinline__ float LargestWeight(const DealtArgs& args, int64_t index) {
+  uint32_t bits = 0;
+  for (int i = 0; i < args.stripes; ++i) bits = max(bits, LoadShared(args.shares[i].weight_max + index));
+  return BitsToFloat(bits);
+}
+
+// Where the codes and scales of a row's queries are.
+struct DealtQueryCodes {
+  const uint32_t* words;
+  const float* scales;
+};
+__device__ __forceinline__ DealtQueryCodes CodesOf(const DealtArgs& args, const SplitRow& row, int head) {
+  const DealtQuery query = args.queries[row.index];
+  const QueryShare& share = args.shares[query.owner];
+  const int64_t vector =
+      static_cast<int64_t>(query.owner_row - args.first_own[query.owner]) * args.attention.num_heads + head;
+  return {share.words + vector * (args.attention.kv.head_dim / 4), share.scales + vector};
+}
+
+}  // namespace stoch::cuda

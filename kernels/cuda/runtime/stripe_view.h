@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stripe (kernels/stripes.h) for kernels; passed by value.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "kernels/math/host_device.h"
+#include "kernels/stripes.h"
+
+namespace stoch::cuda {
+
+struct StripeView {
+  static constexpr int32_t kWholeShift = std::countr_zero(static_cast<uint32_t>(kStripePeriod));
+
+  int32_t width_shift = kWholeShift;  // the stripe has 1 << width_shift of every kStripePeriod positions,
+  int32_t begin = 0;                  // from this one on
+  int32_t count_shift = 0;            // 1 << count_shift stripes
+
+  StripeView() = default;
+  explicit StripeView(const Stripe& stripe)
+      : width_shift(std::countr_zero(static_cast<uint32_t>(stripe.width()))),
+        begin(static_cast<int32_t>(stripe.index * stripe.width())),
+        count_shift(kWholeShift - width_shift) {}
+
+  STOCH_HD int32_t width() const { return 1 << width_shift; }
+  // Owned positions below `position`.
+  STOCH_HD int32_t Below(int32_t position) const {
+    const int32_t whole = position >> kWholeShift << width_shift;
+    const int32_t rest = (position & ((1 << kWholeShift) - 1)) - begin;
+    return whole + (rest < 0 ? 0 : rest > width() ? width() : rest);
+  }
+  STOCH_HD int32_t Absolute(int32_t local) const {
+    return (local >> width_shift << kWholeShift) + begin + (local & (width() - 1));
+  }
+  // The stripe that owns a position.
+  STOCH_HD int32_t OwnerOf(int32_t position) const { return (position & ((1 << kWholeShift) - 1)) >> width_shift; }
+};
+
+}  // namespace stoch::cuda
