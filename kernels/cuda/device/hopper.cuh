@@ -52,6 +52,13 @@ __device__ __forceinline__ float2 LoadShared2(uint32_t address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(r.x), "=f"(r.y) : "r"(address));
   return r;
 }
+__device__ __forceinline__ float4 LoadShared4(uint32_t address) {
+  float4 r;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+               : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w)
+               : "r"(address));
+  return r;
+}
 
 // Named barriers between warpgroups: `threads` is the sum of those that arrive and those that wait.
 __device__ __forceinline__ void NamedArrive(uint32_t id, int threads, bool condition) {
@@ -108,6 +115,10 @@ __device__ __forceinline__ void BulkCopy(uint32_t to, const void* from, uint32_t
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
+}
+// Asks for memory to be brought into the L2. Requires: address and size are multiples of 16.
+__device__ __forceinline__ void BulkPrefetch(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ uint32_t ClusterRank() {

@@ -115,8 +115,8 @@ __device__ __forceinline__ uint4 LoadStream(const WordTables& tables, const uint
 
 // As ExpandStreamsKernel (streams.cu), with as many words as the tile has in the chunk.
 __global__ void __launch_bounds__(kThreads)
-    ExpandChunkWordsKernel(const __grid_constant__ ChunkWords rows, ScActivationView a, ScStreams out, int* flags,
-                           int flag_count) {
+    ExpandChunkWordsKernel(const __grid_constant__ ChunkWords rows, ScActivationView a, ScStreams out,
+                           float2* __restrict__ scaled_gains, int* flags, int flag_count) {
   const int dim_block = static_cast<int>(blockIdx.x);
   const int chunk = dim_block / out.blocks_per_chunk;
   const int block_in_chunk = dim_block % out.blocks_per_chunk;
@@ -177,9 +177,8 @@ __global__ void __launch_bounds__(kThreads)
     block[4 * words * out.tile_tokens * 4 + column] = signs;
     block[(4 * words + 1) * out.tile_tokens * 4 + column] = ones;
     if (lane != 0 || block_in_chunk != 0) continue;
-    const int64_t at = static_cast<int64_t>(chunk) * out.tokens_padded() + token;
-    out.scales[at] = used ? a.scales[static_cast<int64_t>(chunk) * a.tokens + row] : 0.0f;
-    out.gains[at] = own.gain;
+    const float scale = used ? a.scales[static_cast<int64_t>(chunk) * a.tokens + row] : 0.0f;
+    scaled_gains[static_cast<int64_t>(chunk) * out.tokens_padded() + token] = make_float2(scale, own.gain);
   }
 }
 
@@ -248,8 +247,8 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
       ctx.traits, four, {a.tokens, a.dims.dims, std::span(out_features).first(static_cast<size_t>(count))}, true, true);
   static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, a.tokens, kPrefillTokens, four.stoc_len);
   args.streams.data = scratch.Take<uint8_t>(args.streams.bytes());
-  args.streams.scales = scratch.Take<float>(args.streams.scale_count());
-  args.streams.gains = scratch.Take<float>(args.streams.scale_count());
+  auto* const scaled_gains = scratch.Take<float2>(args.streams.scale_count());
+  args.scaled_gains = scaled_gains;
   const int chunks = args.streams.chunks;
   const int64_t count_of_words = WordCount(a.tokens, chunks);
   auto* const words = scratch.Take<uint8_t>(count_of_words);
@@ -277,7 +276,8 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
                    static_cast<const int32_t*>(order), words);
   const dim3 grid(static_cast<unsigned>(args.streams.dim_blocks),
                   static_cast<unsigned>((args.streams.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
-  LaunchOverlapped(ctx, ExpandChunkWordsKernel, grid, dim3(kThreads), 0, rows, a, args.streams, args.flags, flags);
+  LaunchOverlapped(ctx, ExpandChunkWordsKernel, grid, dim3(kThreads), 0, rows, a, args.streams, scaled_gains,
+                   args.flags, flags);
   LaunchChunkWordsWgmma(ctx, plan, args);
 }
 

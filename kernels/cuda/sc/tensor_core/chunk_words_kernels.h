@@ -28,8 +28,9 @@ struct ChunkWords {
   int levels = 128;
 };
 
-// Ranks are direct.
+// Ranks are direct. Scales and gains are in `scaled_gains`, not in `streams`.
 struct ChunkWordsArgs : PrefillArgs {
+  const float2* scaled_gains = nullptr;  // [chunks][tokens_padded()]: scale, or 0 for padding tokens, and gain
   const uint8_t* words = nullptr;
   const int32_t* order = nullptr;
 };

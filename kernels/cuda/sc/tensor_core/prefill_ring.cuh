@@ -99,10 +99,26 @@ __device__ __forceinline__ int FirstRow(const ScKernelTask& task, int super, uin
 // Bytes of streams in a stage: those of a block, or of as many words of it as kChunkPartWords.
 template <int kWords, typename Args>
 inline constexpr int kStreamBytes = (kHasChunkWords<Args> ? 4 * kChunkPartWords + 2 : 4 * kWords + 2) * kUnitBytes;
-// kMixed: tokens have gains of their own, behind the scales.
+// kMixed: tokens have gains of their own, behind the scales; with words of chunks next to the scale of each, ahead of the
+// scales of rows.
 template <int kWords, bool kMixed, typename Args>
 inline constexpr int kStageBytes = kStreamBytes<kWords, Args> + kScaleBytes + (kMixed ? kTokenScaleBytes : 0);
 static_assert(kStageBytes<4, true, ChunkWordsArgs> == kChunkStageBytes);
+// Where the scales of rows are, from the first scale on.
+template <bool kMixed, typename Args>
+inline constexpr uint32_t kRowScales = (kMixed && kHasChunkWords<Args> ? 2 : 1) * kTokenScaleBytes;
+
+// What consumers will load of the codes of `rows` rows, blocks [begin, end). They ask for a block one ahead; of one word it
+// is done before memory has answered.
+__device__ __forceinline__ void PrefetchCodes(const ScKernelTask& task, const ScStreams& s, int first_row, int rows,
+                                              int begin, int end) {
+  const uint8_t* from = task.codes + (static_cast<int64_t>(first_row / kTileRows) * s.dim_blocks + begin) * kTileBytes;
+#pragma unroll 1
+  for (int row = 0; row < rows; row += kTileRows) {
+    BulkPrefetch(from, static_cast<uint32_t>((end - begin) * kTileBytes));
+    from += static_cast<int64_t>(s.dim_blocks) * kTileBytes;
+  }
+}
 
 template <int kWords, bool kMixed, typename Args>
 __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank) {
@@ -134,6 +150,7 @@ __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank)
       }
       const int parts = kHasChunkWords<Args> && second > 0 ? 2 : 1;
       const int stages = (end - begin) * s.halves * parts;
+      if constexpr (kHasChunkWords<Args>) PrefetchCodes(task, s, first_row, rows, begin, end);
       for (int i = 0; i < stages; ++i) {
         const bool last = i + 1 == stages;
         const uint32_t bytes = kHasChunkWords<Args> && parts == 2 && i % 2 == 1 ? second : first;
@@ -147,15 +164,21 @@ __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank)
         if constexpr (kHasChunkWords<Args>) half += rank * half_bytes;
         BulkCopyToCluster(to + rank * half_bytes, half, half_bytes, full, (1 << kPrefillCluster) - 1);
         if (last) {
-          BulkCopy(to + kScales, s.scales + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
-                   kTokenScaleBytes, full);
-          if constexpr (kMixed) {
+          if constexpr (kMixed && kHasChunkWords<Args>) {
+            BulkCopy(to + kScales,
+                     args.scaled_gains + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
+                     2 * kTokenScaleBytes, full);
+          } else {
+            BulkCopy(to + kScales, s.scales + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
+                     kTokenScaleBytes, full);
+          }
+          if constexpr (kMixed && !kHasChunkWords<Args>) {
             BulkCopy(to + kScales + kScaleBytes,
                      s.gains + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens, kTokenScaleBytes,
                      full);
           }
           if (rows > 0) {
-            BulkCopy(to + kScales + kTokenScaleBytes,
+            BulkCopy(to + kScales + kRowScales<kMixed, Args>,
                      task.scales + static_cast<int64_t>(chunk) * task.rows_padded + first_row, rows * 4, full);
           }
         }

@@ -183,6 +183,7 @@ struct Consumer {
   // y = y + (float(acc) * gain) * (scale_a * scale_b), every operation rounded.
   template <int kWidth>
   __device__ __forceinline__ void ScaleChunk() {
+    if constexpr (kMixed && kHasChunkWords<Args>) return ScaleMixedChunk<kWidth>();
     WgmmaWait<0>(acc);
     const uint32_t scales = stage(previous_slot()) + kStreamBytes<kWords, Args>;
     const uint32_t row_scales =
@@ -217,6 +218,41 @@ struct Consumer {
       }
 #pragma unroll
       for (int k = 0; k < 4 * kBatch; ++k) y[i + k] = __fadd_rn(y[i + k], value[k]);
+    }
+    Release(held);
+  }
+
+  // The same with scale and gain of a token next to each other. Loads are a batch of columns ahead and may not move behind
+  // the barrier of the warp: where they are needed, each would take its latency.
+  template <int kWidth>
+  __device__ __forceinline__ void ScaleMixedChunk() {
+    constexpr int kBatch = 2;
+    const uint32_t scales = stage(previous_slot()) + kStreamBytes<kWords, Args>;
+    const uint32_t row_scales =
+        scales + kRowScales<kMixed, Args> + (static_cast<uint32_t>(warp) * 16 + threadIdx.x % 32 / 4) * 4;
+    const uint32_t tokens = scales + threadIdx.x % 4 * 16;
+    float4 next[kBatch];  // scale and gain of two tokens
+    WgmmaWait<0>(acc);
+    const float scale0 = LoadShared(row_scales), scale1 = LoadShared(row_scales + 32);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) next[b] = LoadShared4(tokens + b * 64);
+#pragma unroll
+    for (int i = 0; i < 32 * kWidth; i += 4 * kBatch) {
+      float4 two[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) two[b] = next[b];
+      if (i + 4 * kBatch < 32 * kWidth) {
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) next[b] = LoadShared4(tokens + (i / 4 + kBatch + b) * 64);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < 4 * kBatch; ++k) {
+        const bool second = k % 2 != 0;
+        const float value = __fmul_rn(static_cast<float>(acc[i + k]), second ? two[k / 4].w : two[k / 4].y);
+        const float scale = __fmul_rn(second ? two[k / 4].z : two[k / 4].x, k % 4 < 2 ? scale0 : scale1);
+        y[i + k] = __fadd_rn(y[i + k], __fmul_rn(value, scale));
+      }
     }
     Release(held);
   }
