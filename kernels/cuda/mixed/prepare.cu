@@ -22,6 +22,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kMaxChunkDims = 128;
 constexpr int kEach = kMaxChunkDims / kWarp;  // elements of a chunk that a lane quantizes
 constexpr int kMaxRanks = 8;                  // blocks of a row
+constexpr int kAhead = 4;                     // elements that a thread loads before it works on any
 constexpr int64_t kMaxClusterRows = 32;       // more fill the GPU
 
 struct PrepareArgs {
@@ -46,7 +47,14 @@ struct PrepareShared {
   uint32_t of_block;  // the largest of them
 };
 
-// Slots of the tasks with a metric of the whole row, by its first block. Sums of squares: where a row is one block's.
+// Brings what a rule is read from into the L2, from which weights of the kernels ahead have pushed it out.
+__device__ void PrefetchRule(const LengthView& view) {
+  if (view.num_thresholds > 0) PrefetchL2Line(view.thresholds);
+  if (view.slot_of != nullptr) PrefetchL2Line(view.slot_of);
+}
+
+// Slots of the tasks with a metric of the whole row, by its first block, a warp a task: what one waits for, all wait for at
+// the same time. Sums of squares: where a row is one block's.
 __device__ void DispatchRow(const PrepareArgs& args, int64_t row, const float* values, PrepareShared& shared) {
   uint32_t bits = 0;
   for (int r = 0; r < args.ranks; ++r) bits = max(bits, *Cluster::At(&shared.of_block, r));
@@ -62,13 +70,14 @@ __device__ void DispatchRow(const PrepareArgs& args, int64_t row, const float* v
     __syncthreads();
     l2 = Sqrt(FoldShared<kWarp>(shared.fold));
   }
-  for (int t = 0; t < args.count; ++t) {
-    const PrepareTask& task = args.tasks[t];
-    if (task.slots == nullptr || task.view.scope == ScLengthScope::kChunk) continue;
-    const int level = FixedLevel(task.view, SignedMetric(task.view, amax, l2));
-    for (int c = static_cast<int>(threadIdx.x); c < task.per_row; c += kThreads) {
-      task.slots[row * task.per_row + c] = SlotOfLevel(task.view, level, c);
-    }
+  static_assert(kMaxScTasks <= kWarps);
+  const int t = static_cast<int>(threadIdx.x) / kWarp;
+  if (t >= args.count) return;
+  const PrepareTask& task = args.tasks[t];
+  if (task.slots == nullptr || task.view.scope == ScLengthScope::kChunk) return;
+  const int level = FixedLevel(task.view, SignedMetric(task.view, amax, l2));
+  for (int c = static_cast<int>(threadIdx.x) % kWarp; c < task.per_row; c += kWarp) {
+    task.slots[row * task.per_row + c] = SlotOfLevel(task.view, level, c);
   }
 }
 
@@ -121,18 +130,41 @@ __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_const
   const int64_t end = min(last * args.dims.chunk_d, dims);
   const bool is_cluster = args.ranks > 1 && args.needs_amax;
   StartNext();
+  if (static_cast<int>(threadIdx.x) < args.count) {
+    const PrepareTask& task = args.tasks[threadIdx.x];
+    if (task.slots != nullptr) PrefetchRule(task.view);
+  }
+  // A thread loads its first elements together: weights of a norm before the row is there, the row before its factor is.
+  constexpr bool kLoadsAhead = P != Prologue::kNone;
+  const int64_t mine = begin + static_cast<int>(threadIdx.x);
+  const auto load = [&](const float* from, float(&to)[kAhead]) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) to[k] = mine + k * kThreads < end ? from[mine + k * kThreads] : 0.0f;
+  };
+  [[maybe_unused]] float first_x[kAhead], first_y[kAhead];
+  if constexpr (P == Prologue::kRmsNorm) load(args.source.norm_weight, first_y);
   WaitForPrevious();
   args.reporter.Begin();
   const float* x = args.source.x + row * args.source.x_stride;
   const float* x2 = P == Prologue::kSiluMul ? args.source.x2 + row * args.source.x2_stride : nullptr;
+  if constexpr (kLoadsAhead) load(x, first_x);
+  if constexpr (P == Prologue::kSiluMul) load(x2, first_y);
   float r = 0.0f;
   if constexpr (P == Prologue::kRmsNorm) r = NormFactor(x, dims, args.source.norm_eps, shared.fold);
   uint32_t largest = 0;
-#pragma unroll 8
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    const float value = PrologueValue<P>(args.source, x, x2, r, i);
+  const auto put = [&](int64_t i, float value) {
     values[i - begin] = value;
     largest = max(largest, FloatToBits(value) & 0x7fffffffu);
+  };
+  if constexpr (kLoadsAhead) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (mine + k * kThreads < end) put(mine + k * kThreads, ApplyPrologue(P, first_x[k], first_y[k], r));
+    }
+  }
+#pragma unroll(kLoadsAhead ? 1 : 8)
+  for (int64_t i = mine + (kLoadsAhead ? kAhead * kThreads : 0); i < end; i += kThreads) {
+    put(i, PrologueValue<P>(args.source, x, x2, r, i));
   }
   largest = __reduce_max_sync(kAllLanes, largest);
   if (threadIdx.x % kWarp == 0) shared.largest[threadIdx.x / kWarp] = largest;

@@ -84,9 +84,10 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
       if (quantizes) {
         if (part > first_part) quantizer.Next(chunk);
         quantizer.StageChunk(chunk, shared.codes);
+      } else if constexpr (Table::kMixed) {
+        StageCodesAndSlots<Table::kTokens>(args, chunk, shared.codes, shared.slots);
       } else {
         StageCodes<Table::kTokens>(args, chunk, shared.codes);
-        if constexpr (Table::kMixed) StageSlots<Table::kTokens>(args, chunk, shared.codes, shared.slots);
       }
       __syncthreads();
     }

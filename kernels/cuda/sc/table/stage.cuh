@@ -69,24 +69,29 @@ __device__ void StageCodes(const TableArgs& args, int64_t chunk, StagedCodes cod
   }
 }
 
-// The slots of a chunk to shared memory, and gains to memory: all blocks that work on a chunk write the same. Codes of
-// length 0 are 0. By the threads and in the order of StageCodes, behind it.
+// The same with the slots of the chunk, and gains to memory: all blocks that work on a chunk write the same. Codes of length 0
+// are 0. Codes and slots are asked for together: one after the other, each would take its latency.
 template <int kTokens>
-__device__ void StageSlots(const MixedTableArgs& args, int64_t chunk, StagedCodes codes_of, uint8_t* slots) {
+__device__ void StageCodesAndSlots(const MixedTableArgs& args, int64_t chunk, StagedCodes codes_of, uint8_t* slots) {
   const RowSlots& of_rows = args.lengths.slots;
   const int tokens = static_cast<int>(args.outputs.a.tokens);
-  const auto slot_of = [&](int token) {
-    if (of_rows.slots == nullptr || token >= tokens) return 0;
-    return static_cast<int>(of_rows.slots[token * of_rows.per_row + (of_rows.per_row > 1 ? chunk : 0)]);
-  };
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * kWords; i += kThreads) {
-    if (args.lengths.tables[slot_of(i / kWords)].pruned) codes_of[i / kWords][i % kWords] = 0;
+    const int token = i / kWords;
+    const int d = i % kWords * 4;
+    uint32_t codes = 0;
+    int slot = 0;
+    if (token < tokens && d < args.outputs.dims.chunk_padded(chunk)) {
+      codes = *reinterpret_cast<const uint32_t*>(args.outputs.a.codes + token * args.outputs.a.dims.padded +
+                                                 chunk * args.outputs.dims.chunk_stride + d);
+    }
+    if (token < tokens && of_rows.slots != nullptr) {
+      slot = of_rows.slots[token * of_rows.per_row + (of_rows.per_row > 1 ? chunk : 0)];
+    }
+    codes_of[token][i % kWords] = args.lengths.tables[slot].pruned ? 0 : codes;
+    if (d != 0) continue;
+    slots[token] = static_cast<uint8_t>(slot);
+    if (token < tokens) args.gains[chunk * tokens + token] = args.lengths.tables[slot].gain;
   }
-  if (threadIdx.x >= kTokens) return;
-  const int token = static_cast<int>(threadIdx.x);
-  const int slot = slot_of(token);
-  slots[token] = static_cast<uint8_t>(slot);
-  if (token < tokens) args.gains[chunk * tokens + token] = args.lengths.tables[slot].gain;
 }
 
 // Codes of a chunk from the rows themselves: a quantizing kernel in front takes longer than doing it again in every block (8B,
