@@ -184,6 +184,46 @@ TEST_P(GatherTest, ChainsInPlaceStayInOrder) {
   }
 }
 
+// More columns than packets take, recorded, into outputs that the exchange before wrote: all devices meet first.
+TEST_P(GatherTest, RecordedExchangesOfManyColumnsMayWriteTheSameOutputs) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const std::span<const Device> devices = backend->devices();
+  const auto count = static_cast<int64_t>(devices.size());
+  constexpr int64_t kRows = 8, kCols = 16384;
+  std::vector<Matrix> first, second, to;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    first.emplace_back(*backend, devices[i], kRows, kCols, kCols, i);
+    second.emplace_back(*backend, devices[i], kRows, kCols, kCols, 100 + i);
+    to.emplace_back(*backend, devices[i], kRows, count * kCols, count * kCols, 200 + i);
+  }
+  const auto gather = [&](const std::vector<Matrix>& from) {
+    AllGatherCall call;
+    call.site = {1, "gate_proj"};
+    for (size_t i = 0; i < devices.size(); ++i) {
+      call.from.push_back(from[i].view());
+      call.to.push_back(to[i].view());
+    }
+    backend->AllGather(call);
+  };
+  for (int round = 0; round < 3; ++round) {
+    backend->RunGraph(devices, "wide", [&] {
+      gather(first);
+      gather(second);
+    });
+    for (const Device& device : devices) backend->CheckFinite(device);
+    for (const Matrix& receiver : to) {
+      const std::vector<float> now = receiver.Read();
+      for (int64_t row = 0; row < kRows; ++row) {
+        for (int64_t col = 0; col < count * kCols; ++col) {
+          ASSERT_EQ(now[static_cast<size_t>(row * count * kCols + col)],
+                    second[static_cast<size_t>(col / kCols)].at(row, col % kCols))
+              << row << ", " << col;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(GatherTest, OperandsThatCannotBeAreRefused) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const std::span<const Device> devices = backend->devices();

@@ -40,8 +40,9 @@ Buffer ZeroedDevice(DeviceContext& ctx, size_t bytes) {
 }
 
 // What device i gives.
-GatherColumns ColumnsOf(const AllGatherCall& call, const GatherPlan& plan, size_t i) {
+GatherColumns ColumnsOf(const SiteReporter& reporter, const AllGatherCall& call, const GatherPlan& plan, size_t i) {
   GatherColumns columns;
+  columns.reporter = reporter;
   columns.silu_mul = HasSecondOperand(call);
   columns.from = call.from[i].ptr<const float>();
   columns.from_stride = call.from[i].step(0);
@@ -123,17 +124,18 @@ void DeviceGroup::KeepUnreadOutputs(const AllGatherCall& call) {
   if (safe) return;
   for (size_t i = 0; i < contexts_.size(); ++i) {
     DeviceGuard guard(contexts_[i]->device);
-    LaunchDirectGather(*contexts_[i], Mail(i), 1);
+    LaunchDirectGather(*contexts_[i], Mail(i, call.site), 1);
   }
 }
 
-DirectGather DeviceGroup::Mail(size_t rank) const {
+DirectGather DeviceGroup::Mail(size_t rank, const OpSite& site) const {
   DirectGather part;
   part.rank = static_cast<int>(rank);
   part.devices = static_cast<int>(contexts_.size());
   for (size_t d = 0; d < contexts_.size(); ++d) part.flags[d] = static_cast<uint32_t*>(mailboxes_[d].flags.data());
   part.arrived = static_cast<uint32_t*>(mailboxes_[rank].arrived.data());
   part.failed = static_cast<int*>(failed_.data());
+  part.columns.reporter = contexts_[rank]->Reporter(site);
   return part;
 }
 
@@ -166,10 +168,9 @@ void DeviceGroup::GatherDirect(const AllGatherCall& call, const GatherPlan& plan
   }
   const int blocks = GatherBlocks(plan.rows * plan.widest());
   for (size_t i = 0; i < contexts_.size(); ++i) {
-    DirectGather part = Mail(i);
+    DirectGather part = Mail(i, call.site);
     part.waits = recording;
-    part.columns = ColumnsOf(call, plan, i);
-    part.columns.reporter = contexts_[i]->Reporter(call.site);
+    part.columns = ColumnsOf(contexts_[i]->Reporter(call.site), call, plan, i);
     for (const TensorView& to : call.to) {
       for (size_t d = 0; d < contexts_.size(); ++d) {
         if (contexts_[d]->device != to.device) continue;
@@ -189,8 +190,7 @@ bool DeviceGroup::GatherPackets(const AllGatherCall& call, const GatherPlan& pla
   std::vector<PacketGather> parts;
   for (size_t i = 0; i < contexts_.size(); ++i) {
     PacketGather part;
-    part.columns = ColumnsOf(call, plan, i);
-    part.columns.reporter = contexts_[i]->Reporter(call.site);
+    part.columns = ColumnsOf(contexts_[i]->Reporter(call.site), call, plan, i);
     part.rank = static_cast<int>(i);
     part.devices = static_cast<int>(contexts_.size());
     part.arrived = static_cast<uint32_t*>(mailboxes_[i].arrived.data());
@@ -230,7 +230,7 @@ void DeviceGroup::GatherThroughNccl(const AllGatherCall& call, const GatherPlan&
     DeviceGuard guard(ctx.device);
     Scratch& scratch = *scratches.emplace_back(std::make_unique<Scratch>(ctx.workspace));
     float* packed = scratch.Take<float>(part_size);
-    LaunchPackColumns(ctx, ColumnsOf(call, plan, i), packed);
+    LaunchPackColumns(ctx, ColumnsOf(ctx.Reporter(call.site), call, plan, i), packed);
     send.push_back(packed);
     receive.push_back(scratch.Take<float>(part_size * static_cast<int64_t>(count)));
     streams.push_back(ctx.stream);

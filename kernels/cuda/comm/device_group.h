@@ -51,7 +51,7 @@ class DeviceGroup {
     Buffer landing;  // of packets
   };
   void MakeMailboxes();
-  DirectGather Mail(size_t rank) const;  // an exchange of no columns: all wait for all
+  DirectGather Mail(size_t rank, const OpSite& site) const;  // an exchange of no columns: all wait for all
   void GatherDirect(const AllGatherCall& call, const GatherPlan& plan);
   // An exchange of few numbers while a graph is recorded; false, and nothing, where that does not fit.
   bool GatherPackets(const AllGatherCall& call, const GatherPlan& plan);
