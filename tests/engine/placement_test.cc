@@ -50,6 +50,26 @@ std::string Shown(const DecoderPlacement& placement) {
   return text + '|' + std::to_string(placement.head.index);
 }
 
+// A GPU has 2048 rows of a pass, whatever the split; a CPU 512 of its prompts at a time.
+TEST(Placement, PassesFollowTheDevices) {
+  DecoderConfig config = Config();
+  config.max_position_embeddings = 8192;
+  const Device cpu{DeviceKind::kCpu, 0};
+  const std::vector<Device> gpus = {{DeviceKind::kCuda, 0}, {DeviceKind::kCuda, 1}};
+  const auto rows = [&](const DecoderPlacement& placement, int64_t asked = 0) {
+    EngineOptions options;
+    options.placement = placement;
+    options.max_pass_rows = asked;
+    return FillDefaults(config, options).max_pass_rows;
+  };
+  EXPECT_EQ(rows(SingleDevice(config, cpu)), 512);
+  EXPECT_EQ(rows(SingleDevice(config, gpus[0])), 2048);
+  EXPECT_EQ(rows(RowSplit(config, gpus)), 2048);
+  EXPECT_EQ(rows(SequenceSplit(config, gpus, 2)), 4096);
+  EXPECT_EQ(rows(SequenceSplit(config, gpus, 2), 100), 100);
+  EXPECT_EQ(FillDefaults(config, {}).max_pass_rows, 512);
+}
+
 TEST(Placement, Policies) {
   EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000}), "auto")), "0|00000000|0");
   EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000, 1000}), "auto")), "0|00001111|1");
