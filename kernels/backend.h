@@ -210,6 +210,8 @@ class Backend {
 
   // Whether Attention takes dilated pairs; without it a model configured so is refused before it loads.
   virtual bool has_dilated() const { return false; }
+  // Whether RingAttention takes dilated calls too.
+  virtual bool has_dilated_ring() const { return false; }
   // Whether MakeLinear and MakeKvCache take extras.
   virtual bool has_extras() const { return false; }
   // Ops issued from now on show their operands to `observer`; null ends it. False where the backend cannot.

@@ -25,7 +25,8 @@ enum class RingRoute : uint8_t { kAuto, kRing, kQuery };
 //           page_tokens positions each. q, k, v and out have the rows of it that the device owns (DealPass), which may be
 //           none. rope is by absolute position. scratch[i] U8 [Backend::RingScratchBytes], dense.
 // Requires: IsStripeCount(parts.size()), distinct devices; caches whose spec has as many stripes, and is otherwise the
-//           same; one layer, window and number of heads; attention kExact or kPerToken.
+//           same; one layer, window, pairs and number of heads; attention kExact or kPerToken, dilated where the backend
+//           has_dilated_ring.
 // Bits:     those of Attention over an undivided cache. Lanes, masks and windows go by absolute position.
 // Errors:   LostHop where a hop does not arrive in time; nothing waits for it any more then, and the op may be repeated.
 // Async:    an op of every device, in order with the ops issued before and after on each.

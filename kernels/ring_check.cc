@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <string>
 
 #include "kernels/call_check.h"
@@ -29,7 +30,9 @@ void CheckSameCaches(const RingAttentionCall& call) {
     if (spec.num_kv_heads != first.num_kv_heads || spec.head_dim != first.head_dim || spec.mode != first.mode ||
         spec.page_tokens != first.page_tokens || spec.num_pages != first.num_pages ||
         part.num_heads != call.parts.front().num_heads || part.cache_layer != call.parts.front().cache_layer ||
-        part.window != call.parts.front().window) {
+        part.window != call.parts.front().window || part.first_head != call.parts.front().first_head ||
+        !std::equal(part.dilated.begin(), part.dilated.end(), call.parts.front().dilated.begin(),
+                    call.parts.front().dilated.end())) {
       Reject(call.site, where + " or its call is of another shape than the first one");
     }
     for (size_t j = 0; j < i; ++j) {

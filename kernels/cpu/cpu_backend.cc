@@ -224,6 +224,7 @@ class CpuBackend final : public Backend {
     cpu::ScMixedMatmul(context_, a, b, op, extras, lengths, out);
   }
   bool has_dilated() const override { return true; }
+  bool has_dilated_ring() const override { return true; }
   bool has_extras() const override { return true; }
   bool Observe(OpObserver* observer) override {
     context_.observer = observer;

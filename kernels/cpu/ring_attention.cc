@@ -195,9 +195,16 @@ void AttendByRing(Context& context, const RingState& state) {
       own.q = heads(own.q);
       own.out = heads(own.out);
       own.num_heads = static_cast<int>(group);
+      own.first_head += at.source.kv_head * group;
       own.cache_layer = 0;
       const AttentionWork part = WorkOf(own, window_of(rank, round), std::move(runs));
-      spec.mode == AttentionMode::kExact ? AttendExact(context, part) : AttendPerToken(context, part);
+      if (spec.mode == AttentionMode::kExact) {
+        AttendExact(context, part);
+      } else if (own.dilated.empty()) {
+        AttendPerToken(context, part);
+      } else {
+        AttendDilated(context, part);
+      }
     }
     exchange.Release();
   }
@@ -215,9 +222,12 @@ void RingAttention(Context& context, const RingAttentionCall& call) {
   CheckRingAttention(call, pass);
   if (context.observer != nullptr) Reject(call.site, "operands of dealt positions cannot be observed");
   const AttentionCall& first = call.parts.front();
-  const bool has_query = HasQueryRoute(static_cast<const CpuKvCache&>(*first.cache), first.cache_layer);
+  const bool has_query =
+      first.dilated.empty() && HasQueryRoute(static_cast<const CpuKvCache&>(*first.cache), first.cache_layer);
   if (call.route == RingRoute::kQuery && !has_query) {
-    Reject(call.site, "queries cannot go to the keys: stream lengths of rows, or integers by chunks of positions");
+    Reject(
+        call.site,
+        "queries cannot go to the keys: dilated attention, stream lengths of rows, or integers by chunks of positions");
   }
   RingState state{call, pass};
   for (size_t s = 0; s < pass.sequences.size(); ++s) {

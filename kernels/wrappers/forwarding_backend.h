@@ -71,6 +71,7 @@ class ForwardingBackend : public Backend {
   void EndLoading() override { inner_->EndLoading(); }
   PlainLinear Unpack(const LinearWeight& weight) override { return inner_->Unpack(weight); }
   bool has_dilated() const override { return inner_->has_dilated(); }
+  bool has_dilated_ring() const override { return inner_->has_dilated_ring(); }
   bool has_extras() const override { return inner_->has_extras(); }
   bool Observe(OpObserver* observer) override { return inner_->Observe(observer); }
   bool ObserveLengths(OpObserver* observer) override { return inner_->ObserveLengths(observer); }

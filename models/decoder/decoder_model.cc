@@ -38,8 +38,9 @@ void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig
     throw InvalidInput("--split sequence: the " + std::string(backend.name()) +
                        " backend has no RingAttention yet; give --device cpu:2, or --split row");
   }
-  if (precision == Precision::kSc && sc.dilated.enabled) {
-    throw InvalidInput("--split sequence: SC setting attention = dilated: allowed is per_token or exact");
+  if (precision == Precision::kSc && sc.dilated.enabled && !backend.has_dilated_ring()) {
+    throw InvalidInput("--split sequence: SC setting attention = dilated: the " + std::string(backend.name()) +
+                       " backend allows per_token or exact; --device cpu:2 has it");
   }
   const std::string why = precision == Precision::kSc     ? WhyPassesCouple(sc)
                           : precision == Precision::kFp16 ? "fp16 has no fixed order of sums"

@@ -39,6 +39,13 @@ TEST(Ring, LengthsAcrossLanesAndPassesAreThoseOfOneDevice) {
   ExpectLengths({255, 256, 257}, DealtSplits(), {"fp32", "preset=halved"});
 }
 
+TEST(Ring, DilatedAttentionIsThatOfOneDevice) {
+  const std::vector<std::string> settings = {"attention=dilated,segments=16:64,dilation=1:4",
+                                             "attention=dilated,segments=25:300,dilation=3:5"};
+  ExpectLengths({1, 15, 17, 64, 257}, DealtSplits(), settings);
+  ExpectLengths({1, 17, 65}, {{"cpu:4", "sequence:2,row:2"}}, settings);
+}
+
 // ------------------------------------------------------------------------------------------------------- GPUs ----
 
 const Splits kGpuSplits = {{"cuda:0,1", "sequence"}, {"cuda:0,1,2,3", "sequence"}};

@@ -235,6 +235,7 @@ void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingGroup& gr
   CheckRingHandles(call);
   CheckPasses(call);
   if (contexts.front()->IsRecording()) Reject(call.site, "a ring is not recorded into a graph");
+  if (!call.parts.front().dilated.empty()) Reject(call.site, "dilated attention of dealt positions runs on CPUs alone");
   const bool has_query = HasQueryRoute(call.parts.front().cache->spec());
   if (call.route == RingRoute::kQuery && !has_query) {
     Reject(call.site, "exact queries do not go to the keys of GPUs: keys go the ring");
