@@ -119,6 +119,13 @@ bool IsLoopback(const std::string& address) { return address.starts_with("127.")
 // gateway: the engine is in another process, and the heap holds requests only.
 void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, Service& service, bool gateway,
                 const serve::LogSink& log) {
+  const auto check = [&] {
+    const std::string changed = ChangedFile(mapped);
+    if (changed.empty()) return;
+    log({serve::LogLevel::kError, "model_changed", {{"file", changed}}});
+    server.Drain(std::chrono::milliseconds(0));
+    throw DeviceError(changed + " was changed while it was served");
+  };
   auto looked = std::chrono::steady_clock::now();
   while (!InterruptFlag() && server.failure() == nullptr) {
     std::this_thread::sleep_for(kPoll);
@@ -127,12 +134,10 @@ void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, Ser
     if (std::chrono::steady_clock::now() - looked < kLook) continue;
     looked = std::chrono::steady_clock::now();
     if (gateway) GiveHeapBack();
-    const std::string changed = ChangedFile(mapped);
-    if (changed.empty()) continue;
-    log({serve::LogLevel::kError, "model_changed", {{"file", changed}}});
-    server.Drain(std::chrono::milliseconds(0));
-    throw DeviceError(changed + " was changed while it was served");
+    check();
   }
+  // Workers that cannot read a file any more may all be lost before one looks.
+  if (server.failure() != nullptr) check();
 }
 
 void SetServerOptions(Options& options) {
