@@ -7,6 +7,8 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "engine/units.h"
 #include "kernels/base/check.h"
@@ -209,15 +211,10 @@ void FitKvTokens(const PlacementOptions& options, const ModelFiles& files, const
   engine->kv_tokens = pages * kKvPageTokens;
 }
 
-}  // namespace
-
-DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
-                       EngineOptions* engine) {
-  if (options.stripes > 1) CheckDealt(backend, engine->precision, engine->sc);
+// Requires: engine->max_pass_rows is set.
+DecoderPlacement PlacePasses(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+                             EngineOptions* engine) {
   const std::vector<DeviceRoom> rooms = MakeRooms(options, backend);
-  if (engine->max_pass_rows == 0) {
-    engine->max_pass_rows = DefaultPassRows(backend.devices().front().kind, options.stripes);
-  }
   if (options.fit_kv) FitKvTokens(options, files, backend, rooms, engine);
   if (engine->context != 0) return PlaceContext(options, files, *engine, backend, rooms, std::nullopt);
   // The model's own context, or the largest half, quarter ... of it that fits.
@@ -238,6 +235,32 @@ DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files,
       if (is_last) throw;
     }
   }
+}
+
+}  // namespace
+
+DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+                       EngineOptions* engine) {
+  if (options.stripes > 1) CheckDealt(backend, engine->precision, engine->sc);
+  if (engine->max_pass_rows != 0) return PlacePasses(options, files, backend, engine);
+  // Where there is no room for so many rows, or for the whole context next to them, half of them, and so on.
+  const int64_t least = DefaultPassRows(DeviceKind::kCpu, 1);
+  std::optional<std::pair<DecoderPlacement, EngineOptions>> best;  // of the longest context, then of most rows
+  for (int64_t rows = DefaultPassRows(backend.devices().front().kind, options.stripes);; rows /= 2) {
+    EngineOptions tried = *engine;
+    tried.max_pass_rows = rows;
+    try {
+      DecoderPlacement placement = PlacePasses(options, files, backend, &tried);
+      if (!best || tried.context > best->second.context) best.emplace(std::move(placement), std::move(tried));
+    } catch (const InvalidInput&) {
+      if (rows <= least && !best) throw;
+    }
+    const bool is_whole =
+        best && (engine->context != 0 || best->second.context == files.config.max_position_embeddings);
+    if (is_whole || rows <= least) break;
+  }
+  *engine = std::move(best->second);
+  return std::move(best->first);
 }
 
 DecoderPlacement PlacePolicy(const DecoderConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,

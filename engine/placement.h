@@ -53,7 +53,8 @@ void ParseSplit(std::string_view name, std::string_view split, size_t devices, P
 // What each device would hold of the model that Engine::Open with `engine` loads; EngineOptions::placement is made for
 // it. Without max_memory a GPU may be filled with what is free on it less a margin, a CPU with its whole memory. A
 // context of 0 becomes the model's own, or what fits of it, which is then a notice of the engine. With fit_kv the
-// engine's kv_tokens become what fits of them.
+// engine's kv_tokens become what fits of them. max_pass_rows of 0 become DefaultPassRows, or fewer where there is no room
+// for those or for the whole context next to them.
 // Errors: InvalidInput: max_memory of a device that the backend lacks, and those of the functions below.
 DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
                        EngineOptions* engine);

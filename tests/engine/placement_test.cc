@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/registry.h"
+#include "kernels/wrappers/forwarding_backend.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -160,6 +161,52 @@ TEST(Placement, OfAModelOnABackend) {
   ExpectInvalid([&] { Place({.max_memory = {{7, 1}}}, files, *backend, &engine); }, {"max_memory", "device 7"});
   ExpectInvalid([&] { Place({.max_memory = {{0, 9}, {1, 9}}}, files, *backend, &engine); }, {"more than the 9 B"});
   ExpectInvalid([&] { Place({.policy = "fair"}, files, *backend, &engine); }, {"device_map", "fair"});
+}
+
+// A CPU that says it is a GPU of so many bytes, to plan for.
+class SmallGpu final : public ForwardingBackend {
+ public:
+  explicit SmallGpu(int64_t bytes)
+      : ForwardingBackend(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr)), bytes_(bytes) {}
+  std::span<const Device> devices() const override { return {&device_, 1}; }
+  DeviceInfo info(Device /*device*/) const override {
+    DeviceInfo info;
+    info.total_bytes = info.free_bytes = bytes_ + (int64_t{1} << 30);  // a margin stays free
+    return info;
+  }
+
+ private:
+  Device device_{DeviceKind::kCuda, 0};
+  int64_t bytes_;
+};
+
+TEST(Placement, PassesAreSmallerWhereMemoryIsShort) {
+  const test::TempDir folder;
+  test::TinyModel model;
+  model.config.max_position_embeddings = 8192;
+  test::WriteTinyModel(folder.path(), model);
+  const ModelFiles files = OpenModelFiles(folder.path().string());
+  const auto needed = [&](int64_t rows, int64_t context) {
+    EngineOptions engine;
+    engine.max_pass_rows = rows;
+    engine.context = context;
+    return PlanMemory(files, engine.precision, engine.sc, ShapeOf(files.config, engine), SmallGpu(0)).total.total();
+  };
+  const auto placed = [&](int64_t bytes, int64_t context) {
+    EngineOptions engine;
+    engine.context = context;
+    PlacementOptions options;
+    options.max_memory = {{0, bytes}};
+    Place(options, files, SmallGpu(bytes), &engine);
+    return std::pair(engine.max_pass_rows, engine.context);
+  };
+  EXPECT_EQ(placed(needed(2048, 8192), 8192), std::pair(2048L, 8192L));
+  EXPECT_EQ(placed(needed(2048, 8192) - 1, 8192), std::pair(1024L, 8192L));
+  EXPECT_EQ(placed(needed(512, 8192), 8192), std::pair(512L, 8192L));
+  ExpectInvalid([&] { placed(needed(512, 8192) - 1, 8192); }, {"1 B more"});
+  // Nobody asked for a context: the model's own, with fewer rows.
+  EXPECT_EQ(placed(needed(1024, 8192), 0), std::pair(1024L, 8192L));
+  EXPECT_EQ(placed(needed(512, 8192) - 1, 0).second, 4096);
 }
 
 // A server's cache is as large as the memory that is left for it, but for one context at least.
