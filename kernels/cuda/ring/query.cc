@@ -35,7 +35,6 @@ class QueryRows {
   int64_t first_;
   int64_t count_;
   int64_t stride_;
-  int64_t most_;                               // local positions that a row sees
   std::vector<int32_t> first_own_, own_rows_;  // [rank]: which of its rows these are
   std::vector<ShareLayout> layouts_;
   std::vector<DealtAttention> args_;
