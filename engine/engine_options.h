@@ -38,8 +38,8 @@ struct EngineOptions {
 // A GPU is used well from some 2000 rows on: 2048 for every stripe of positions. CPUs: 512.
 int64_t DefaultPassRows(DeviceKind kind, int stripes);
 
-// The options with every default filled in: those of a CPU where no placement says otherwise. Errors: InvalidInput for a context below 1 or beyond
-// max_position_embeddings, or sizes that contradict.
+// The options with every default filled in: those of a CPU where no placement says otherwise.
+// Errors: InvalidInput for a context below 1 or beyond max_position_embeddings, or sizes that contradict.
 EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options);
 
 // The sizes an Engine with these options has (what PlanMemory needs, before anything is loaded).

@@ -59,7 +59,8 @@ class LostHop : public DeviceRefusal {
 };
 
 // Sees the hops of rings, for checks and tests. Where queries travel between GPUs, OnSend sees what each device has for
-// each other one as hop 1, 2, ... of a sequence and KV head 0, whatever the pass; nothing else of them is shown. Called from the threads that move the data, several at a time.
+// each other one as hop 1, 2, ... of a sequence and KV head 0, whatever the pass; nothing else of them is shown.
+// Called from the threads that move the data, several at a time.
 class RingProbe {
  public:
   virtual ~RingProbe() = default;
