@@ -48,6 +48,7 @@ EngineOptions EngineOptionsOf(const LoadOptions& options, const ModelFiles& file
   cli::Apply({.precision = options.precision, .sc = options.sc, .files = options.files}, &engine);
   engine.context = options.context;
   engine.max_sequences = options.batch;
+  engine.max_pass_rows = options.pass_rows;
   const int64_t context = ShapeOf(files.config, engine).context;
   const int64_t whole = (context + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
   engine.kv_tokens = std::min(whole * options.batch, std::max(whole, kDefaultKvTokens));

@@ -36,7 +36,8 @@ struct LoadOptions {
   std::string max_memory;  // "0=60GiB,1=60GiB"
   std::string split = "layer";
   int64_t context = 0;
-  int64_t batch = 8;  // sequences of one pass
+  int64_t batch = 8;      // sequences of one pass
+  int64_t pass_rows = 0;  // EngineOptions::max_pass_rows
   int threads = 0;
   std::string cpu_variant;
 };

@@ -418,6 +418,7 @@ def load(
     split: str = "layer",
     context: int = 0,
     batch: int = 8,
+    pass_rows: int = 0,
     seed: int | None = None,
     tokenizer: str | os.PathLike[str] | None = None,
     threads: int = 0,
@@ -434,6 +435,7 @@ def load(
     sc       settings of --sc, "preset=halved" where nothing is given; precision is "sc", "fp32" or "fp16".
     batch    sequences that one pass takes at most; it changes memory and speed, never bits.
     context  positions of a sequence; 0 is the model's, or what fits of it.
+    pass_rows  of a prompt, computed at once: fewer take less memory and more time; 0 is what the device wants.
     seed     of random:SHAPE.
     mp, smooth, mask  files, as ModelConfig takes them.
 
@@ -467,6 +469,7 @@ def load(
             split,
             _whole("context", context),
             _whole("batch", batch),
+            _whole("pass_rows", pass_rows),
             _whole("threads", threads, 32),
             cpu_variant,
             report,

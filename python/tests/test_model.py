@@ -150,6 +150,7 @@ def test_load_options(demo: str, tmp_path) -> None:
         ({"device": "tpu"}, "tpu"),
         ({"context": 100000}, "context"),
         ({"split": "columns"}, "split"),
+        ({"pass_rows": 70000}, "pass_rows"),
         ({"seed": 3}, "seed"),
         ({"device_map": {"model.nowhere": 0}}, "model.nowhere"),
     ):
@@ -157,6 +158,14 @@ def test_load_options(demo: str, tmp_path) -> None:
             stoch.load(demo, **{"device": "cpu", **arguments})
     with pytest.raises(stoch.InvalidInput):
         stoch.load(tmp_path, device="cpu")
+
+
+def test_pass_rows_change_no_bit(demo: str) -> None:
+    hashes = []
+    for rows in (0, 3):
+        with stoch.load(demo, device="cpu", pass_rows=rows) as model:
+            hashes.append(model.generate("Once upon a time", max_tokens=3, temperature=0).logits_sha256)
+    assert hashes[0] == hashes[1] is not None
 
 
 def test_progress(demo: str) -> None:

@@ -250,6 +250,24 @@ TEST(InspectCli, DeviceMapsAreShownAndUsed) {
   ExpectRefused(run("inspect", {"--split", "row", "--max-memory", "0=1MB,1=1GB"}), "cpu:0");
 }
 
+TEST(InspectCli, PassesOfFewerRowsTakeLessMemoryAndKeepTheBits) {
+  const auto run = [](const std::string& command, std::vector<std::string> more) {
+    more.insert(more.begin(), {command, "--model", DemoModel(), "--threads", "1", "--device", "cpu", "--json"});
+    return RunStoch(more);
+  };
+  const nlohmann::json usual = ExpectJson(run("inspect", {}));
+  const nlohmann::json small = ExpectJson(run("inspect", {"--pass-rows", "16"}));
+  EXPECT_EQ(small["pass_rows"], 16);
+  EXPECT_GT(usual["pass_rows"], 16);
+  EXPECT_LT(small["memory"]["workspace"].get<int64_t>(), usual["memory"]["workspace"].get<int64_t>());
+  const std::vector<std::string> prompt = {"--prompt", "Tom went to the park", "--max-tokens", "3"};
+  std::vector<std::string> cut = prompt;
+  cut.insert(cut.end(), {"--pass-rows", "3"});
+  EXPECT_EQ(ExpectJson(run("generate", cut))["logits_sha256"], ExpectJson(run("generate", prompt))["logits_sha256"]);
+  ExpectRefused(run("generate", {"--prompt", "a", "--pass-rows", "-1"}), "--pass-rows");
+  ExpectRefused(run("inspect", {"--pass-rows", "65537"}), "--pass-rows");
+}
+
 TEST(InspectCli, StripesAreShownAndUsed) {
   const auto run = [](const std::string& command, const std::string& device, std::vector<std::string> more) {
     more.insert(more.begin(), {command, "--model", DemoModel(), "--threads", "1", "--device", device, "--split"});

@@ -39,6 +39,11 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
                   "How a model is divided over devices: layer, row (every matrix by its output features), sequence "
                   "(positions dealt over 2, 4 or 8), or sequence:P,row:R")
       ->capture_default_str();
+  command
+      .add_option("--pass-rows", options->pass_rows,
+                  "Rows of a prompt computed at once, where it may be cut: fewer take less memory and more time, the bits "
+                  "are the same; 0 = what the device wants and has room for")
+      ->check(CLI::Range(0, 65536));
   command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
   command.add_option("--cpu-variant", options->cpu_variant,
                      "CPU kernels: scalar, avx2, avx512bw, avx512vbmi (x86), neon (AArch64); default the fastest");
@@ -68,6 +73,7 @@ DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, 
   }
   placement.max_memory = ParseMaxMemory(options.max_memory);
   placement.fit_kv = options.fit_kv;
+  if (options.pass_rows != 0) engine->max_pass_rows = options.pass_rows;
   const std::string& map = options.device_map;
   if (map.size() > 5 && map.compare(map.size() - 5, 5, ".json") == 0) {
     placement.map_json = ReadWholeFile(map);

@@ -31,12 +31,14 @@ struct OutputOptions {
 };
 void AddOutputOptions(CLI::App& command, OutputOptions* options);
 
-// --device, --device-map, --max-memory, --split, --threads, --cpu-variant, --launch-blocking, --verify-transfers.
+// --device, --device-map, --max-memory, --split, --pass-rows, --threads, --cpu-variant, --launch-blocking,
+// --verify-transfers.
 struct DeviceOptions {
   std::string device = "auto";
   std::string device_map = "auto";
   std::string max_memory;
   std::string split = "layer";
+  int64_t pass_rows = 0;  // EngineOptions::max_pass_rows; 0: what the command or the device wants
   int threads = 0;
   std::string cpu_variant;
   bool launch_blocking = false;
@@ -46,7 +48,7 @@ struct DeviceOptions {
 void AddDeviceOptions(CLI::App& command, DeviceOptions* options);
 // Opens the backend; a notice of "auto" goes to the log. Errors: InvalidInput.
 std::shared_ptr<Backend> Open(const DeviceOptions& options);
-// What each device would hold, as --split, --device-map and --max-memory say (engine/placement.h).
+// What each device would hold, as --split, --device-map, --max-memory and --pass-rows say (engine/placement.h).
 // Errors: InvalidInput.
 DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, const Backend& backend,
                          EngineOptions* engine);

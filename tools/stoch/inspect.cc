@@ -205,6 +205,7 @@ std::string AsJson(const Report& report) {
       {"sc", sc ? Describe(report.engine.sc) : ""},
       {"context", report.shape.context},
       {"batch", report.engine.max_sequences},
+      {"pass_rows", report.shape.max_rows},
       {"device", {{"name", info.name}, {"total_bytes", info.total_bytes}, {"free_bytes", info.free_bytes}}},
       {"memory", MemoryJson(report.plan.total)},
       {"decode_stream_bytes", report.plan.decode_stream_bytes},
@@ -293,7 +294,7 @@ std::string AsText(const Report& report) {
   plan.Add({"scales", Bytes(memory.scales)});
   plan.Add({"embedding", Bytes(memory.embedding)});
   plan.Add({"KV cache", Bytes(memory.kv_cache)});
-  plan.Add({"workspace", Bytes(memory.workspace)});
+  plan.Add({fmt::format("workspace, of passes of {} rows", report.shape.max_rows), Bytes(memory.workspace)});
   if (memory.runtime > 0) plan.Add({"context, code, graphs", Bytes(memory.runtime)});
   plan.Add({"total", Bytes(memory.total())});
   if (memory.host > 0) plan.Add({"embedding, on the host", Bytes(memory.host)});

@@ -81,6 +81,7 @@ std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::s
   add("--device-map", options.device.device_map);
   add("--max-memory", options.device.max_memory);
   add("--split", options.device.split);
+  add("--pass-rows", std::to_string(options.device.pass_rows));
   add("--threads", std::to_string(options.device.threads));
   add("--cpu-variant", options.device.cpu_variant);
   if (!options.prefix_reuse) command.emplace_back("--no-prefix-reuse");
