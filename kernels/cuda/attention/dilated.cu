@@ -326,10 +326,17 @@ void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const Atte
   launch.row.av = av;
   launch.row.q = q;
   launch.row.spill = spill.scores;
-  launch.row.spill_stride = spill.stride;
   const int64_t span = attention_dilated::LongestSpan(pairs, rows.max_length);
-  for (int first = 0; first < rows.count; first += spill.rows_at_once) {
-    const int count = std::min(spill.rows_at_once, rows.count - first);
+  // A row takes its span of the memory, which was planned for rows that see whole contexts.
+  const int64_t stride = (span + kRowLanes - 1) / kRowLanes * kRowLanes;
+  int rows_at_once = spill.rows_at_once;
+  if (spill.stride > stride) {
+    rows_at_once =
+        static_cast<int>(std::min<int64_t>(ScoreSpill{}.rows_at_once, spill.rows_at_once * spill.stride / stride));
+  }
+  launch.row.spill_stride = std::min(stride, spill.stride);
+  for (int first = 0; first < rows.count; first += rows_at_once) {
+    const int count = std::min(rows_at_once, rows.count - first);
     const ScRowPlan plan = PlanScRows(ctx.traits, shape, count, span);
     launch.row.row_list = rows.list != nullptr ? rows.list + first : nullptr;
     launch.row.row_offset = first;
