@@ -52,6 +52,7 @@ struct DealtAttention {
   float* scores = nullptr;  // [rows][num_heads][stride], of this device: scores, then exponentials, then weights
   int64_t stride = 0;       // a multiple of 4, and no less than the local positions that a row sees
   int32_t rows = 0;
+  DilatedPairs pairs;  // where there are some, what of its window a row sees
   DealtRowsView dealt;
 };
 
@@ -62,7 +63,7 @@ void LaunchListQueries(DeviceContext& ctx, const PassView& pass, int64_t rows, c
 // ---- The steps, each behind the one before of all devices. kPerToken.
 // From codes and scales: scores of the own positions, and score_max, which is 0 before.
 void LaunchDealtScores(DeviceContext& ctx, const DealtAttention& args);
-// From score_max: exponentials, and the sums of the own lanes.
+// From score_max: exponentials, as often as they count, and the sums of the own lanes.
 void LaunchDealtLanes(DeviceContext& ctx, const DealtAttention& args);
 // From lanes: what is quantized, and weight_max, which is 0 before.
 void LaunchDealtWeights(DeviceContext& ctx, const DealtAttention& args);

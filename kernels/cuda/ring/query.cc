@@ -84,6 +84,7 @@ DealtAttention QueryRows::ArgsOf(int rank) const {
   args.scores = places.scores(own.scratch);
   args.stride = stride_;
   args.rows = static_cast<int32_t>(count_);
+  args.pairs = MakeDilatedPairs(own.call->dilated, own.call->first_head);
   DealtRowsView& dealt = args.dealt;
   dealt.stripe = StripeView(own.stripe);
   dealt.stripes = ranks();

@@ -16,6 +16,7 @@ constexpr int kThreads = kRowLanes;
 constexpr int kWarps = kThreads / 32;
 constexpr int kRounds = 64;             // of lanes, whose exponentials wait in shared memory
 constexpr int kWeightPositions = 2048;  // of a block
+constexpr int kAdmitPositions = 1024;   // the same of admission
 constexpr int kProductPositions = kThreads;
 
 __global__ void __launch_bounds__(kThreads)
@@ -91,17 +92,53 @@ __global__ void __launch_bounds__(kThreads) DealtScoresKernel(const DealtArgs ar
   if (tid == 0) atomicMax(args.shares[args.index].score_max + at.index, OrderedWord(most));
 }
 
-// 32 lanes of a row and head: all warps make exponentials, one adds them in the order of positions.
+// What dilated attention admits to a block's row and head. All threads of the block; a barrier is due.
+__device__ __forceinline__ void FindAdmitted(const DealtArgs& args, const RowHead& at, AdmittedRow* admitted) {
+  const int position = args.queries[at.row.index].position;
+  const int window = args.attention.window;
+  admitted->Find(args.pairs, at.head, position, window > 0 ? max(position + 1 - window, 0) : 0);
+}
+
+// -inf for every score that is not admitted, and the largest of the others.
+__global__ void __launch_bounds__(kThreads) DealtAdmitKernel(const DealtArgs args) {
+  __shared__ AdmittedRow admitted;
+  __shared__ float reduce[kWarps];
+  const RowHead at = RowHeadOf(args);
+  const int begin = static_cast<int>(blockIdx.x) * kAdmitPositions;
+  const int end = min(begin + kAdmitPositions, at.row.length);
+  if (begin > 0 && (begin >= at.row.length || end <= at.row.first)) return;
+  FindAdmitted(args, at, &admitted);
+  __syncthreads();
+  const int tid = static_cast<int>(threadIdx.x);
+  float most = BitsToFloat(0xff800000u);
+  for (int t = begin + tid; t < end; t += kThreads) {
+    if (t < at.row.first) continue;
+    if (admitted.Times(AbsoluteOf(args, t)) == 0) {
+      __stcg(at.scores + t, BitsToFloat(0xff800000u));
+    } else {
+      most = fmaxf(most, __ldcg(at.scores + t));
+    }
+  }
+  most = BlockMax(most, reduce);
+  if (tid == 0) atomicMax(args.shares[args.index].score_max + at.index, OrderedWord(most));
+}
+
+// 32 lanes of a row and head: all warps make exponentials, one adds them in the order of positions. kDilated: -inf is
+// what is not admitted, and exponentials count as often as their positions are.
+template <bool kDilated>
 __global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs args) {
   __shared__ float tile[kRounds][32];
   __shared__ float shared_largest;
+  __shared__ AdmittedRow admitted;
   const RowHead at = RowHeadOf(args);
+  if constexpr (kDilated) FindAdmitted(args, at, &admitted);
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   if (warp == 0) {
     uint32_t word = lane < args.stripes ? LoadShared(args.shares[lane].score_max + at.index) : 0;
     word = __reduce_max_sync(0xffffffffu, word);
-    if (lane == 0) shared_largest = FromOrderedWord(word);  // not 0: a row sees its own position
+    // Not 0: a row sees its own position; kDilated: every device has said something.
+    if (lane == 0) shared_largest = FromOrderedWord(word);
   }
   __syncthreads();
   const float largest = shared_largest;
@@ -121,7 +158,13 @@ __global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs arg
 #pragma unroll
     for (int i = 0; i < kRounds / kWarps; ++i) {
       const int t = (base + warp + i * kWarps) * lanes + own;
-      const float e = Exp(score[i] - largest);
+      float e;
+      if constexpr (kDilated) {
+        const bool counts = score[i] != BitsToFloat(0xff800000u);
+        e = counts ? static_cast<float>(admitted.Times(AbsoluteOf(args, t))) * Exp(score[i] - largest) : 0.0f;
+      } else {
+        e = Exp(score[i] - largest);
+      }
       tile[warp + i * kWarps][lane] = e;
       if (t >= at.row.first && t < at.row.length) __stcg(at.scores + t, e);
     }
@@ -154,8 +197,9 @@ __global__ void __launch_bounds__(kThreads) DealtWeightsKernel(const DealtArgs a
   for (int t = begin + tid; t < end; t += kThreads) {
     if (t < at.row.first) continue;
     const KvPlace place = PlaceOf(kv, at.pages, t);
-    const float p = __ldcg(at.scores + t) / sum;
-    const float weight = p * __ldcg(kv.v_scales + kv.Scale(place.page, at.kv_head, place.slot));
+    const float e = __ldcg(at.scores + t);
+    const float scale = __ldcg(kv.v_scales + kv.Scale(place.page, at.kv_head, place.slot));
+    const float weight = e != 0.0f ? (e / sum) * scale : 0.0f;  // of 0 / 0: nothing is admitted
     __stcg(at.scores + t, weight);
     most = fmaxf(most, weight);
   }
@@ -221,6 +265,7 @@ DealtArgs ArgsOf(const DeviceContext& ctx, const DealtAttention& attention, Spli
   args.scratch.scores = attention.scores;
   args.scratch.stride = attention.stride;
   args.rows = attention.rows;
+  args.pairs = attention.pairs;
   static_cast<DealtRowsView&>(args) = attention.dealt;
   if (plan == nullptr) return args;
   *plan = PlanSplit(ctx.traits, attention.shape, attention.rows, attention.stride);
@@ -249,14 +294,26 @@ void LaunchListQueries(DeviceContext& ctx, const PassView& pass, int64_t rows, c
 void LaunchDealtScores(DeviceContext& ctx, const DealtAttention& attention) {
   SplitPlan plan;
   const DealtArgs args = ArgsOf(ctx, attention, &plan);
-  if (plan.supported) return LaunchSplitScores(ctx, plan, args);
-  DealtScoresKernel<<<GridOf(args, BlocksOf(attention.stride, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
-  STOCH_CUDA_LAUNCH("DealtScoresKernel");
+  if (plan.supported) {
+    LaunchSplitScores(ctx, plan, args);
+  } else {
+    DealtScoresKernel<<<GridOf(args, BlocksOf(attention.stride, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
+    STOCH_CUDA_LAUNCH("DealtScoresKernel");
+  }
+  if (args.pairs.count == 0) return;
+  // So far the largest is that of all positions from the first segment on: those that are admitted find theirs.
+  const size_t bytes =
+      static_cast<size_t>(args.rows) * static_cast<size_t>(args.attention.num_heads) * sizeof(uint32_t);
+  STOCH_CUDA(cudaMemsetAsync(args.shares[args.index].score_max, 0, bytes, ctx.stream));
+  DealtAdmitKernel<<<GridOf(args, BlocksOf(attention.stride, kAdmitPositions)), kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("DealtAdmitKernel");
 }
 
 void LaunchDealtLanes(DeviceContext& ctx, const DealtAttention& attention) {
   const DealtArgs args = ArgsOf(ctx, attention, nullptr);
-  DealtLanesKernel<<<GridOf(args, BlocksOf(kRowLanes / args.stripes, 32)), kThreads, 0, ctx.stream>>>(args);
+  const dim3 grid = GridOf(args, BlocksOf(kRowLanes / args.stripes, 32));
+  const auto kernel = args.pairs.count > 0 ? &DealtLanesKernel<true> : &DealtLanesKernel<false>;
+  kernel<<<grid, kThreads, 0, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("DealtLanesKernel");
 }
 

@@ -8,6 +8,14 @@
 
 namespace stoch::cuda {
 
+// Where the first of the segments that hold a position begins. Requires: a pair.
+__device__ __forceinline__ int FirstSegment(const DilatedPairs& pairs, int position) {
+  int first = position;
+#pragma unroll 1
+  for (int i = 0; i < pairs.count; ++i) first = min(first, position / pairs.segment[i] * pairs.segment[i]);
+  return first;
+}
+
 __device__ __forceinline__ SplitRow RowAt(const DealtArgs& args, int index) {
   const DealtQuery query = args.queries[index];
   SplitRow at;
@@ -15,7 +23,9 @@ __device__ __forceinline__ SplitRow RowAt(const DealtArgs& args, int index) {
   at.sequence = query.sequence;
   at.length = args.stripe.Below(query.position + 1);
   const int window = args.attention.window;
-  at.first = window > 0 ? args.stripe.Below(max(query.position + 1 - window, 0)) : 0;
+  int first = window > 0 ? max(query.position + 1 - window, 0) : 0;
+  if (args.pairs.count > 0) first = max(first, FirstSegment(args.pairs, query.position));
+  at.first = first > 0 ? args.stripe.Below(first) : 0;
   return at;
 }
 

@@ -8,7 +8,9 @@
 namespace stoch::cuda {
 
 // attention.pass.pages and max_pages are those of the whole pass; of the scratch, scores and stride are used.
-struct DealtArgs : SplitArgs, DealtRowsView {};
+struct DealtArgs : SplitArgs, DealtRowsView {
+  DilatedPairs pairs;
+};
 
 // scores.cu, values.cu: where `plan` supports the shape.
 void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args);
