@@ -9,6 +9,7 @@
 #include "kernels/cpu/pass.h"
 #include "kernels/cpu/ring_exchange.h"
 #include "kernels/cpu/ring_window.h"
+#include "kernels/ring_reach.h"
 
 namespace stoch::cpu {
 namespace {
@@ -133,8 +134,7 @@ void AttendByRing(Context& context, const RingState& state) {
   const int64_t most_pages = MostPages(state);
   for (const size_t s : state.by_ring) {
     const PassLayout::Sequence& sequence = state.pass.sequences[s];
-    const int64_t window = call.parts.front().window;
-    const int64_t first = window > 0 ? std::max<int64_t>(0, sequence.start_position - window + 1) : 0;
+    const int64_t first = FirstSeen(call.parts.front(), sequence.start_position);
     const int64_t pages = PagesOf(spec, sequence);
     for (int64_t h = 0; h < spec.num_kv_heads; ++h) {
       rounds.push_back({s, {&sequence, call.parts.front().cache_layer, h, first / spec.page_tokens, pages}});

@@ -108,6 +108,7 @@ class CudaBackend final : public Backend, public CallerStreams {
                      std::span<const int> lengths, const TensorView& out) override;
   bool has_extras() const override { return true; }
   bool has_dilated() const override { return true; }
+  bool has_dilated_ring() const override { return true; }
   bool ObserveLengths(OpObserver* observer) override;
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;
   void CheckFinite(Device device) override;

@@ -10,10 +10,14 @@
 #include "tests/engine/logits_cases.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
+#include "tests/support/ring_gpus.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch::test {
 namespace {
+
+// Linears of several devices on one GPU must not run side by side.
+const int kSharedStream = setenv("STOCH_TEST_SHARED_STREAM", "1", 1);
 
 constexpr const char* kSettings[] = {"attention=dilated,segments=16:64,dilation=1:4",
                                      "attention=dilated,segments=25,dilation=3",
@@ -29,6 +33,16 @@ std::vector<LogitsModel> Models(const TempDir& scratch) {
 }
 
 LogitsConfig ConfigOf(const char* settings) { return {"dilated", Precision::kSc, settings}; }
+
+// Positions are dealt over all devices of the backend.
+std::unique_ptr<Engine> OpenDealt(const std::shared_ptr<Backend>& backend, const LogitsModel& model,
+                                  const char* settings) {
+  ModelFiles files = OpenModelFiles(model.folder.string());
+  EngineOptions options = OptionsOf(ConfigOf(settings));
+  const auto stripes = static_cast<int>(backend->devices().size());
+  options.placement = SequenceSplit(files.config, backend->devices(), stripes);
+  return Engine::Open(backend, std::move(files), options);
+}
 
 TEST(DilatedModel, EveryWayOfRunningItGivesTheSameBits) {
   const TempDir scratch;
@@ -54,6 +68,9 @@ TEST(DilatedModel, EveryWayOfRunningItGivesTheSameBits) {
       options.placement = {two->devices()[1], {two->devices()[0], two->devices()[1]}, two->devices()[0]};
       const auto layers = Engine::Open(two, OpenModelFiles(model.folder.string()), options);
       EXPECT_EQ(HashRun(*layers, model.prompt, {}), expected) << "by layers";
+      const auto dealt = OpenDealt(two, model, settings);
+      EXPECT_EQ(HashRun(*dealt, model.prompt, {}), expected) << "by positions";
+      EXPECT_EQ(HashRun(*dealt, model.prompt, {Cut::kChunks, true}), expected) << "by positions in chunks";
     }
   }
 }
@@ -71,6 +88,25 @@ TEST(DilatedModel, AGpuHasTheBitsOfTheCpu) {
       EXPECT_EQ(HashRun(*engine, model.prompt, {}), expected);
       EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kChunks, true}), expected) << "in chunks, next to others";
       EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kTokens, false}), expected) << "token by token, by graphs";
+    }
+  }
+}
+
+TEST(DilatedModel, RingsOfGpusHaveTheBitsOfTheCpu) {
+  STOCH_OPEN_RING_OR_SKIP(all, kRingGpus);
+  const TempDir scratch;
+  const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr);
+  for (const char* devices : {"cuda:0,1", "cuda:0,1,2,3", kRingGpus.device}) {
+    const std::shared_ptr<Backend> gpus = OpenBackend(devices, {}, nullptr);
+    for (const LogitsModel& model : Models(scratch)) {
+      for (const char* settings : kSettings) {
+        SCOPED_TRACE(model.name + ' ' + settings + ' ' + devices);
+        const std::string expected = HashRun(*OpenCase(cpu, model.folder, ConfigOf(settings)), model.prompt, {});
+        const auto engine = OpenDealt(gpus, model, settings);
+        EXPECT_EQ(HashRun(*engine, model.prompt, {}), expected);
+        EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kChunks, true}), expected) << "in chunks, next to others";
+        EXPECT_EQ(HashRun(*engine, model.prompt, {Cut::kTokens, false}), expected) << "token by token, by queries";
+      }
     }
   }
 }
@@ -123,6 +159,11 @@ class Dense final : public ForwardingBackend {
   using ForwardingBackend::ForwardingBackend;
   bool has_dilated() const override { return false; }
 };
+class DenseRing final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  bool has_dilated_ring() const override { return false; }
+};
 
 TEST(DilatedModel, BackendsWithoutAKernelRefuseBeforeTheyLoad) {
   const TempDir scratch;
@@ -131,6 +172,9 @@ TEST(DilatedModel, BackendsWithoutAKernelRefuseBeforeTheyLoad) {
   ExpectInvalid([&] { OpenCase(backend, model.folder, ConfigOf(kSettings[0])); },
                 {"attention = dilated", "cpu backend", "--device cpu"});
   EXPECT_EQ(HashRun(*OpenCase(backend, model.folder, ConfigOf("")), model.prompt, {}).size(), 64u);
+  const auto rings = std::make_shared<DenseRing>(OpenBackend("cpu:2", {.threads = 1, .cpu_variant = ""}, nullptr));
+  ExpectInvalid([&] { OpenDealt(rings, model, kSettings[0]); },
+                {"--split sequence", "attention = dilated", "cpu backend allows per_token or exact"});
 }
 
 }  // namespace

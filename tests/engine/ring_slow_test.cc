@@ -16,7 +16,8 @@ namespace stoch::test {
 namespace {
 
 TEST(RingSlow, LongLengthsAreThoseOfOneDevice) {
-  ExpectLengths({1000, 5000}, DealtSplits(), {"fp32", "preset=halved"});
+  ExpectLengths({1000, 5000}, DealtSplits(),
+                {"fp32", "preset=halved", "attention=dilated,segments=512:2048,dilation=1:4"});
 }
 
 class LateProbe final : public RingProbe {

@@ -39,11 +39,12 @@ TEST(Ring, LengthsAcrossLanesAndPassesAreThoseOfOneDevice) {
   ExpectLengths({255, 256, 257}, DealtSplits(), {"fp32", "preset=halved"});
 }
 
+const std::vector<std::string> kDilated = {"attention=dilated,segments=16:64,dilation=1:4",
+                                           "attention=dilated,segments=25:300,dilation=3:5"};
+
 TEST(Ring, DilatedAttentionIsThatOfOneDevice) {
-  const std::vector<std::string> settings = {"attention=dilated,segments=16:64,dilation=1:4",
-                                             "attention=dilated,segments=25:300,dilation=3:5"};
-  ExpectLengths({1, 15, 17, 64, 257}, DealtSplits(), settings);
-  ExpectLengths({1, 17, 65}, {{"cpu:4", "sequence:2,row:2"}}, settings);
+  ExpectLengths({1, 15, 17, 64, 257}, DealtSplits(), kDilated);
+  ExpectLengths({1, 17, 65}, {{"cpu:4", "sequence:2,row:2"}}, kDilated);
 }
 
 // ------------------------------------------------------------------------------------------------------- GPUs ----
@@ -60,12 +61,22 @@ TEST(Ring, GpusHaveTheBitsOfOneDevice) {
   ExpectLengths({1, 17, 65}, more, {"fp32", "preset=halved"});
 }
 
+TEST(Ring, DilatedAttentionOfGpusIsThatOfOneDevice) {
+  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  ExpectLengths({1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000}, kGpuSplits, kDilated);
+  Splits more = {{"cuda:0,1,2,3,4,5,6,7", "sequence"}};
+  const char* off = std::getenv("NCCL_P2P_DISABLE");
+  if (off == nullptr || std::string_view(off) != "1") more.emplace_back("cuda:0,1,2,3", "sequence:2,row:2");
+  ExpectLengths({1, 17, 65}, more, kDilated);
+}
+
 TEST(Ring, GpusThatDoNotReachEachOtherHaveTheBitsOfOneDevice) {
   STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
   const char* off = std::getenv("NCCL_P2P_DISABLE");
   const std::optional<std::string> before = off == nullptr ? std::nullopt : std::optional<std::string>(off);
   setenv("NCCL_P2P_DISABLE", "1", 1);
   ExpectLengths({1, 17, 65, 257}, kGpuSplits, {"fp32", "preset=halved"});
+  ExpectLengths({1, 17, 257}, kGpuSplits, {kDilated[1]});
   before.has_value() ? setenv("NCCL_P2P_DISABLE", before->c_str(), 1) : unsetenv("NCCL_P2P_DISABLE");
 }
 
@@ -320,7 +331,8 @@ TEST(Ring, ResidualStreamsComeInTheOrderOfThePass) {
 TEST(Ring, PlansAreWhatLoadingTakesAndKvIsDivided) {
   const TempDir scratch;
   for (const std::filesystem::path& folder : WriteDealtModels(scratch.path())) {
-    for (const char* config : {"fp32", "preset=halved", "lm_head=1"}) {
+    for (const std::string& config :
+         {std::string("fp32"), std::string("preset=halved"), std::string("lm_head=1"), kDilated[0]}) {
       for (const auto& [device, stripes] : {std::pair{"cpu:2", 2}, {"cpu:8", 8}, {"cpu:4", 2}}) {
         const auto backend = Cpu(device);
         const std::string split = "sequence:" + std::to_string(stripes) +

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
 
 #include "kernels/math/random.h"
 #include "models/decoder/memory_plan.h"
 #include "models/sc_model_config.h"
+#include "tests/kernels/dilated_pairs.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/ring_gpus.h"
 
@@ -23,6 +25,8 @@ struct Shape {
   int heads = 4, kv_heads = 2, head_dim = 24;
   int64_t positions = 192;  // of a sequence
   int sequences = 1;
+  std::vector<DilatedPair> pairs = {};
+  int64_t first_head = 0;
 };
 
 // Sequences over some devices of a backend, with a call that runs their next rows.
@@ -107,6 +111,8 @@ struct Ring {
       part.pass = passes[at].get();
       part.num_heads = shape.heads;
       part.window = window;
+      part.dilated = shape.pairs;
+      part.first_head = shape.first_head;
     }
   }
   void Prepare(int32_t count, int window) { Prepare(std::vector<int32_t>{count}, window); }
@@ -204,6 +210,95 @@ TEST_P(RingDevices, QueriesOfSeveralSequencesHaveTheBitsOfAttention) {
   }
 }
 
+// Lengths around stripes, pages and lanes, prompts cut into passes, steps, sequences next to each other; pairs that
+// overlap, that leave rows without a position, and segments that end within a stripe. Seen from a KV head's absolute
+// query heads: some heads of a model, as a device has them that shares heads too.
+TEST_P(RingDevices, DilatedAttentionIsThatOfOneDevice) {
+  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
+  const bool is_cpu = backend->name() == "cpu";
+  const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
+  const std::vector<std::vector<int32_t>> passes = {{1, 15, 0}, {16, 1, 65}, {0, 17, 1},  {1, 1, 1},   {63, 8, 0},
+                                                    {1, 0, 9},  {1, 1, 1},   {64, 90, 2}, {110, 3, 1}, {1, 1, 1}};
+  const std::vector<std::vector<DilatedPair>> settings = {
+      {{128, 1}, {256, 4}}, {{25, 3}, {150, 5}}, {{1, 1}}, {{16, 4}, {48, 2}, {200, 3}, {64, 1}}, {{100, 7}}};
+  Shape shapes[] = {{8, 2, 64, 320, 3}, {4, 2, 24, 320, 3}, {6, 3, 128, 320, 3}};
+  shapes[1].first_head = 5;
+  shapes[2].first_head = 12;
+  for (Shape& shape : shapes) {
+    for (const std::vector<DilatedPair>& pairs : settings) {
+      shape.pairs = pairs;
+      for (const int window : {0, 70}) {
+        const auto expected = Ring(cpu, Precision::kSc, 1, "preset=halved", shape).RunAll(passes, window);
+        for (const int count : {2, 4, 8}) {
+          for (const RingRoute route : {RingRoute::kAuto, RingRoute::kRing, RingRoute::kQuery}) {
+            if (is_cpu && (route != RingRoute::kAuto || count == 4)) continue;  // there is no other
+            Ring ring(backend, Precision::kSc, count, "preset=halved", shape);
+            ring.call.route = route;
+            EXPECT_EQ(ring.RunAll(passes, window), expected)
+                << count << " devices, window " << window << ", head_dim " << shape.head_dim << ", pairs"
+                << PairsText(pairs) << ", route " << static_cast<int>(route);
+          }
+        }
+      }
+    }
+  }
+  for (const Device& device : backend->devices()) backend->CheckFinite(device);
+}
+
+TEST_P(RingDevices, OneSegmentWithoutDilationIsDense) {
+  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
+  const std::vector<int32_t> passes = {21, 1, 90, 3, 30, 1};
+  for (const int window : {0, 50}) {
+    Shape shape;
+    const auto dense = Ring(backend, Precision::kSc, 2, "preset=halved", shape).RunAll(passes, window);
+    shape.pairs = {{shape.positions, 1}};
+    EXPECT_EQ(Ring(backend, Precision::kSc, 2, "preset=halved", shape).RunAll(passes, window), dense) << window;
+    shape.pairs = {{64, 1}};
+    EXPECT_NE(Ring(backend, Precision::kSc, 2, "preset=halved", shape).RunAll(passes, window), dense) << window;
+  }
+}
+
+// Bytes that arrive.
+class ByteProbe final : public RingProbe {
+ public:
+  void OnArrive(const RingHop& /*hop*/, std::span<const uint8_t> arrived) override {
+    bytes += static_cast<int64_t>(arrived.size());
+  }
+  std::atomic<int64_t> bytes{0};
+};
+
+// Only what some row's segments hold travels; deep contexts by both routes.
+TEST_P(RingDevices, KeysBeforeTheSegmentsStayWhereTheyAre) {
+  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
+  const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
+  constexpr int64_t kDepth = 5000;
+  const std::vector<DilatedPair> pairs = {{512, 1}, {2048, 4}};
+  for (const Shape& dense : {Shape{4, 2, 64, 5120}, Shape{4, 1, 24, 5120}}) {
+    const auto run = [&](const std::shared_ptr<Backend>& on, int count, ByteProbe* probe) {
+      Ring ring(on, Precision::kSc, count, "preset=halved", dense);
+      ring.RunAll(std::vector<int32_t>{kDepth}, 16);  // a narrow window fills the cache in little time
+      ring.shape.pairs = pairs;
+      on->ProbeRing(probe);
+      auto all = ring.RunAll(std::vector<int32_t>{40}, 0);
+      on->ProbeRing(nullptr);
+      for (auto& rows : ring.RunAll(std::vector<int32_t>{1, 3, 8, 1}, 0)) all.push_back(std::move(rows));
+      return all;
+    };
+    const auto expected = run(cpu, 1, nullptr);
+    for (const int count : {2, 8}) {
+      ByteProbe probe;
+      EXPECT_EQ(run(backend, count, &probe), expected) << "head_dim " << dense.head_dim << ", " << count << " devices";
+      // All stripes but a device's own come to it: codes of keys and values and two scales a position, of the pages from
+      // 4096 on. CPUs keep values in blocks of 64 channels.
+      const int64_t first_page = kDepth / 2048 * 2048 / kKvPageTokens;
+      const int64_t pages = (kDepth + 40 + kKvPageTokens - 1) / kKvPageTokens - first_page;
+      const int64_t channels = backend->name() == "cpu" ? 64 : dense.head_dim;
+      EXPECT_EQ(probe.bytes.load(),
+                (count - 1) * pages * kKvPageTokens * dense.kv_heads * (dense.head_dim + channels + 8));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, RingDevices, testing::Values(kCpu, kRingGpus),
                          [](const auto& param) { return std::string(param.index == 0 ? "cpu" : "cuda"); });
 
@@ -258,6 +353,11 @@ TEST(RingAttention, GpusRefuseWhatTheyDoNotHave) {
   query.call.route = RingRoute::kQuery;
   query.Prepare(20, 0);
   ExpectInvalid([&] { query.Run(); }, {"layer 0 attention", "exact queries do not go to the keys of GPUs"});
+  Shape dilated;
+  dilated.pairs = {{64, 2}};
+  Ring exact(gpu, Precision::kFp32, 2, "preset=halved", dilated);
+  exact.Prepare(20, 0);
+  ExpectInvalid([&] { exact.Run(); }, {"layer 0 attention", "dilated attention in a cache of another mode"});
   Ring small(gpu, Precision::kSc, 2);
   small.Prepare(20, 0);
   small.call.scratch[1].shape[0] = 64;
@@ -302,6 +402,14 @@ TEST(RingAttention, RefusesWhatBreaksItsContract) {
   Ring windows(Precision::kSc, 2, "attention=per_row");
   windows.Prepare(20, 0);
   ExpectInvalid([&] { windows.Run(); }, {"per_head and per_row attention"});
+  Ring dilated(Precision::kSc, 2);
+  dilated.shape.pairs = {{64, 2}};
+  dilated.call.route = RingRoute::kQuery;
+  dilated.Prepare(20, 0);
+  ExpectInvalid([&] { dilated.Run(); }, {"queries cannot go to the keys", "dilated"});
+  dilated.call.route = RingRoute::kAuto;
+  dilated.call.parts[1].first_head = 1;
+  ExpectInvalid([&] { dilated.Run(); }, {"the cache on cpu:1", "another shape"});
   Ring integers(Precision::kSc, 2, "av.arith=int8");
   integers.call.route = RingRoute::kQuery;
   integers.Prepare(20, 0);

@@ -113,7 +113,6 @@ void RunScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionSha
   LaunchScRows(ctx, args, shape, qk, av, q, norm, window, rows, memory.spill);
 }
 
-// Every row through one kernel, whatever the pass.
 void LaunchDilated(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& cache, int layer,
                    const AttentionShape& shape, const DilatedPairs& pairs, const RowSet& rows,
                    const AttentionLimits& limits) {
@@ -124,9 +123,7 @@ void LaunchDilated(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCa
   q.words = scratch.Take<uint32_t>(static_cast<int64_t>(args.rows) * args.num_heads * args.kv.head_dim / 4);
   q.scales = scratch.Take<float>(static_cast<int64_t>(args.rows) * args.num_heads);
   LaunchAppendCodes(ctx, args, qk.q_max, av.q_max, q);
-  Scratch of_rows(ctx.workspace);
-  const RowScratch memory = MakeRowScratch(ctx, of_rows, args, shape, limits);
-  LaunchDilatedRows(ctx, args, shape, qk, av, q, pairs, rows, memory.spill);
+  AttendDilated(ctx, args, shape, qk, av, q, pairs, rows, limits);
 }
 
 void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& cache, int layer,
@@ -288,6 +285,14 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
     }
   }
   RunScRows(ctx, args, shape, qk, av, q, {}, window, rows, limits, plan.short_rows);
+}
+
+void AttendDilated(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                   const ScTables& av, const QueryCodes& q, const DilatedPairs& pairs, const RowSet& rows,
+                   const AttentionLimits& limits) {
+  Scratch scratch(ctx.workspace);
+  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, limits);
+  LaunchDilatedRows(ctx, args, shape, qk, av, q, pairs, rows, memory.spill);
 }
 
 void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,

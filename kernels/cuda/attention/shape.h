@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of attention as its plans and its kernels take it, on one device.
+// A call of attention as its plans and its kernels take it, on one device, and the kernels of dilated calls.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
@@ -15,5 +15,10 @@ AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, 
 
 // What kernels read of a call whose rows are those of `pass`. Requires: a call that was checked.
 AttentionArgs ArgsOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const PassView& pass);
+
+// As AttendCodes (kernels.h) where pairs say what a row sees: every row through one kernel, whatever the pass.
+void AttendDilated(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                   const ScTables& av, const QueryCodes& q, const DilatedPairs& pairs, const RowSet& rows,
+                   const AttentionLimits& limits);
 
 }  // namespace stoch::cuda

@@ -12,6 +12,7 @@
 #include "kernels/cuda/ring/places.h"
 #include "kernels/cuda/ring/query.h"
 #include "kernels/cuda/ring/window.h"
+#include "kernels/ring_reach.h"
 
 namespace stoch::cuda {
 namespace {
@@ -22,6 +23,7 @@ constexpr int32_t kQueryRows = 8;
 // Some KV heads of a sequence.
 struct Round {
   size_t sequence = 0;
+  int64_t first_page = 0;  // pages before it stay where they are
   int first_head = 0;
   int heads = 1;
 };
@@ -46,7 +48,8 @@ class RingPass {
         tiles_(parts.size()) {
     for (size_t s = 0; s < layout_.sequences.size(); ++s) {
       const int heads = RingHeads(spec_, limits_, PagesOf(s));
-      for (int first = 0; first < spec_.num_kv_heads; first += heads) rounds_.push_back({s, first, heads});
+      const int64_t page = FirstPage(s);
+      for (int first = 0; first < spec_.num_kv_heads; first += heads) rounds_.push_back({s, page, first, heads});
     }
   }
 
@@ -60,6 +63,12 @@ class RingPass {
     return int64_t{layout_.sequences[sequence].start_position} + layout_.sequences[sequence].num_rows;
   }
   int64_t PagesOf(size_t sequence) const { return (LengthOf(sequence) + spec_.page_tokens - 1) / spec_.page_tokens; }
+  // The kernel of dilated attention reads admitted positions alone; others read what a window hides, too.
+  int64_t FirstPage(size_t sequence) const {
+    const AttentionCall& call = call_.parts.front();
+    if (call.dilated.empty()) return 0;
+    return FirstSeen(call, layout_.sequences[sequence].start_position) / spec_.page_tokens;
+  }
   KvView WindowOf(const RingPart& part, int64_t round) const {
     return part.places().window(part.scratch, static_cast<int>(round % kRingWindows), part.args.kv, at(round).heads);
   }
@@ -83,7 +92,8 @@ RingBlock RingPass::BlockOf(const RingPart& part, int64_t round, int origin) con
   const PassView& pass = part.pass->view();
   RingBlock block;
   block.stripe = PartOf(origin).stripe;
-  block.pages = PagesOf(at(round).sequence);
+  block.first_page = at(round).first_page;
+  block.pages = PagesOf(at(round).sequence) - block.first_page;
   block.page_list = pass.pages + static_cast<int64_t>(at(round).sequence) * pass.max_pages;
   block.first_head = at(round).first_head;
   block.heads = at(round).heads;
@@ -102,7 +112,7 @@ RingRounds RingPass::Rounds() {
   };
   rounds.heads = [this](int64_t round) { return at(round).heads; };
   rounds.bytes = [this](int64_t round) {
-    return at(round).heads * PagesOf(at(round).sequence) * RingPageWords(spec_) *
+    return at(round).heads * (PagesOf(at(round).sequence) - at(round).first_page) * RingPageWords(spec_) *
            static_cast<int64_t>(sizeof(uint32_t));
   };
   rounds.pack = [this](int rank, int64_t round, cudaStream_t stream, uint8_t* slab) {
@@ -196,6 +206,11 @@ void RingPass::Compute(int rank, int64_t round) {
   AttentionArgs queries = args;
   queries.kv.num_kv_heads = 0;
   LaunchAppendCodes(ctx, queries, qk.q_max, av.q_max, q);
+  if (!part.call->dilated.empty()) {
+    const DilatedPairs pairs =
+        MakeDilatedPairs(part.call->dilated, part.call->first_head + int64_t{at(round).first_head} * group_);
+    return AttendDilated(ctx, args, shape, qk, av, q, pairs, rows.all, limits);
+  }
   AttendCodes(ctx, args, shape, plan, qk, av, q, {}, rows, limits);
 }
 
@@ -235,7 +250,6 @@ void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingGroup& gr
   CheckRingHandles(call);
   CheckPasses(call);
   if (contexts.front()->IsRecording()) Reject(call.site, "a ring is not recorded into a graph");
-  if (!call.parts.front().dilated.empty()) Reject(call.site, "dilated attention of dealt positions runs on CPUs alone");
   const bool has_query = HasQueryRoute(call.parts.front().cache->spec());
   if (call.route == RingRoute::kQuery && !has_query) {
     Reject(call.site, "exact queries do not go to the keys of GPUs: keys go the ring");

@@ -64,6 +64,7 @@ struct BlockArgs {
   KvView kv;  // the cache, or a window
   StripeView stripe;
   const int32_t* page_list = nullptr;
+  int32_t first_page = 0;
   uint32_t* slab = nullptr;
   int32_t first_head = 0;
   int32_t count = 0;  // positions of a page
@@ -84,7 +85,7 @@ __device__ __forceinline__ void ForWords(const BlockArgs& args, const Take& take
 
 __global__ void __launch_bounds__(kThreads) PackKernel(const BlockArgs args) {
   const KvView& kv = args.kv;
-  const int32_t page_number = args.page_list[blockIdx.x];
+  const int32_t page_number = args.page_list[args.first_page + static_cast<int32_t>(blockIdx.x)];
   const int32_t page = page_number >> args.stripe.count_shift;
   const int head = args.first_head + static_cast<int>(blockIdx.y);
   const int first = (page_number & ((1 << args.stripe.count_shift) - 1)) * args.count;
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) PackKernel(const BlockArgs args) {
 
 __global__ void __launch_bounds__(kThreads) UnpackKernel(const BlockArgs args) {
   const KvView& kv = args.kv;
-  const auto page = static_cast<int32_t>(blockIdx.x);
+  const int32_t page = args.first_page + static_cast<int32_t>(blockIdx.x);
   const auto head = static_cast<int>(blockIdx.y);
   const auto slot_of = [&](int j) { return args.stripe.Absolute(j); };  // pages hold whole periods
   ForWords(args, [&](uint32_t& word, int i, int numbers) {
@@ -141,6 +142,7 @@ __global__ void __launch_bounds__(kThreads) UnpackKernel(const BlockArgs args) {
 BlockArgs ArgsOf(const KvView& kv, const RingBlock& block, uint8_t* slab) {
   BlockArgs args{kv, StripeView(block.stripe)};
   args.page_list = block.page_list;
+  args.first_page = static_cast<int32_t>(block.first_page);
   args.slab = reinterpret_cast<uint32_t*>(slab);
   args.first_head = block.first_head;
   args.count = kv.page_tokens / block.stripe.count;

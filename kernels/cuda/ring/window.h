@@ -15,9 +15,11 @@ namespace stoch::cuda {
 void LaunchDeal(DeviceContext& ctx, const PassView& pass, int64_t sequences, int64_t max_rows, int64_t pages,
                 int32_t page_tokens, const Stripe& stripe, const DealtPass& dealt);
 
-// Consecutive KV heads of the pages [0, pages) of one sequence of a pass. In a slab one head follows the other.
+// Consecutive KV heads of the pages [first_page, first_page + pages) of one sequence of a pass. In a slab one head
+// follows the other.
 struct RingBlock {
   Stripe stripe;  // whose positions
+  int64_t first_page = 0;
   int64_t pages = 0;
   const int32_t* page_list = nullptr;  // the sequence's pages, on the device
   int32_t first_head = 0;
