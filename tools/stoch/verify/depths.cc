@@ -250,12 +250,18 @@ DecoderConfig ConfigOf(const SmallShape& shape) {
 // Logits of the rows at the end of a depth, computed in pieces of so many rows.
 class SmallModel {
  public:
-  SmallModel(const VerifyContext& context, const SmallShape& shape, const std::string& settings, int64_t depth)
+  // stripes: of the backend's devices that share the positions.
+  SmallModel(const VerifyContext& context, const SmallShape& shape, const std::string& settings, int64_t depth,
+             int stripes = 1)
       : ids_(VerifyPrompt(ConfigOf(shape).vocab_size, depth)) {
     EngineOptions options;
     options.sc = ParseScModelConfig(std::vector{settings});
     options.context = depth;
     options.max_pass_rows = kPassRows;
+    if (stripes > 1) {
+      const auto devices = context.backend->devices().first(static_cast<size_t>(stripes));
+      options.placement = SequenceSplit(ConfigOf(shape), devices, stripes);
+    }
     engine_ = Engine::Open(context.backend, RandomModelFiles(NameOf(shape), ConfigOf(shape), 7), options);
     sequence_ = engine_->NewSequence(depth);
     sequence_->Append(std::span(ids_).first(ids_.size() - kTail));
@@ -321,11 +327,21 @@ CheckResult DecodeVsPrefill(const VerifyContext& context) {
                     });
 }
 
+// Devices that share the positions of a sequence; 1: none do.
+int RingOf(const Backend& backend) {
+  if (!backend.has_ring_attention() || !backend.has_dilated_ring()) return 1;
+  int count = 1;
+  while (static_cast<size_t>(2 * count) <= backend.devices().size() && IsStripeCount(2 * count)) count *= 2;
+  return count;
+}
+
 CheckResult DilatedVsDense(const VerifyContext& context) {
   if (!context.backend->has_dilated()) {
     return {true, fmt::format("not compared: the {} backend has no dilated attention", context.backend->name())};
   }
-  return OverDepths("one segment without dilation is dense, two pairs are not, and decode as they prefill",
+  const int ring = RingOf(*context.backend);
+  const std::string over = ring > 1 ? fmt::format(", on one device and over {}", ring) : "";
+  return OverDepths("one segment without dilation is dense, two pairs are not, and decode as they prefill" + over,
                     [&](const SmallShape& shape, int64_t depth, const auto& note) {
                       const std::vector<float> dense = SmallModel(context, shape, "preset=halved", depth).Tail(kTail);
                       const std::vector<float> one = SmallModel(context, shape, kDenseAsPairs, depth).Tail(kTail);
@@ -334,6 +350,10 @@ CheckResult DilatedVsDense(const VerifyContext& context) {
                       const std::vector<float> pass = model.Tail(kTail);
                       note(!Same(pass, dense), "with two pairs is dense");
                       note(Same(model.Tail(1), pass), "with two pairs decodes otherwise");
+                      if (ring == 1) return;
+                      SmallModel dealt(context, shape, kPairSettings, depth, ring);
+                      note(Same(dealt.Tail(kTail), pass), "with two pairs differs over several devices");
+                      note(Same(dealt.Tail(1), pass), "with two pairs decodes otherwise over several devices");
                     });
 }
 

@@ -27,6 +27,13 @@ constexpr int kKvHeads = 2;
 constexpr int kHeadDim = 32;
 constexpr int64_t kFillRows = 512;
 constexpr int32_t kPromptRows = 37;  // which go by the ring; then one by its query
+const std::vector<DilatedPair> kPairs = {{2048, 1}, {8192, 4}};
+
+struct Kind {
+  const char* name;
+  Precision precision;
+  std::span<const DilatedPair> pairs = {};  // what all but the rows that fill a cache see
+};
 
 // The devices of --device, or logical ones where those are fewer than two or have no RingAttention.
 std::shared_ptr<Backend> RingDevices(const VerifyContext& context, std::string* note) {
@@ -71,8 +78,9 @@ class Sequence {
     positions_ = positions;
   }
 
-  // Rows of the next `count` positions, which see `window` positions (0: all). Returns: their outputs.
-  std::vector<float> Run(int32_t count, int window) {
+  // Rows of the next `count` positions, which see `window` positions (0: all), of them what `pairs` admit. Returns: their
+  // outputs.
+  std::vector<float> Run(int32_t count, int window, std::span<const DilatedPair> pairs = {}) {
     PassLayout layout;
     layout.ids.assign(static_cast<size_t>(count), 0);
     layout.sequences.push_back({0, count, static_cast<int32_t>(done_), pages_});
@@ -98,6 +106,7 @@ class Sequence {
       call.pass = part.pass.get();
       call.num_heads = kHeads;
       call.window = window;
+      call.dilated = pairs;
       ring.parts.push_back(call);
       ring.scratch.push_back(MakeView(part.scratch.data(), DType::kU8, part.device, part.scratch_bytes));
     }
@@ -159,13 +168,13 @@ class Sequence {
 };
 
 // Outputs of the last rows at a depth of so many positions: by the ring, then of one row by its query.
-std::vector<float> LastRows(Backend& backend, std::span<const Device> devices, Precision precision, int64_t positions) {
-  Sequence sequence(backend, devices, precision, positions);
+std::vector<float> LastRows(Backend& backend, std::span<const Device> devices, const Kind& kind, int64_t positions) {
+  Sequence sequence(backend, devices, kind.precision, positions);
   while (sequence.left() > kPromptRows + 1) {  // rows that see next to nothing fill the cache
     sequence.Run(static_cast<int32_t>(std::min<int64_t>(kFillRows, sequence.left() - kPromptRows - 1)), 1);
   }
-  std::vector<float> rows = sequence.Run(kPromptRows, 0);
-  const std::vector<float> last = sequence.Run(1, 0);
+  std::vector<float> rows = sequence.Run(kPromptRows, 0, kind.pairs);
+  const std::vector<float> last = sequence.Run(1, 0, kind.pairs);
   rows.insert(rows.end(), last.begin(), last.end());
   return rows;
 }
@@ -231,20 +240,22 @@ CheckResult RingHopIdentityCheck(const VerifyContext& context) {
 CheckResult StripesEqualSingleCheck(const VerifyContext& context) {
   std::string note;
   const std::shared_ptr<Backend> backend = RingDevices(context, &note);
+  std::vector<Kind> kinds = {{"SC", Precision::kSc}, {"exact", Precision::kFp32}};
+  if (backend->has_dilated() && backend->has_dilated_ring()) kinds.push_back({"dilated SC", Precision::kSc, kPairs});
   int64_t compared = 0;
-  for (const Precision precision : {Precision::kSc, Precision::kFp32}) {
+  for (const Kind& kind : kinds) {
     for (const int64_t positions : {300, 5000, 20000}) {
-      const std::vector<float> expected = LastRows(*backend, backend->devices().first(1), precision, positions);
+      const std::vector<float> expected = LastRows(*backend, backend->devices().first(1), kind, positions);
       for (const int size : RingSizes(*backend)) {
         const std::span<const Device> devices = backend->devices().first(static_cast<size_t>(size));
-        const std::vector<float> dealt = LastRows(*backend, devices, precision, positions);
+        const std::vector<float> dealt = LastRows(*backend, devices, kind, positions);
         ++compared;
         if (dealt.size() == expected.size() &&
             std::memcmp(dealt.data(), expected.data(), dealt.size() * sizeof(float)) == 0) {
           continue;
         }
-        return {false, fmt::format("{} attention at {} positions over {} devices has other bits than on one",
-                                   precision == Precision::kSc ? "SC" : "exact", positions, size)};
+        return {false, fmt::format("{} attention at {} positions over {} devices has other bits than on one", kind.name,
+                                   positions, size)};
       }
     }
   }
