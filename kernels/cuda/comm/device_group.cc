@@ -22,14 +22,6 @@ std::vector<Device> DevicesOf(const std::vector<DeviceContext*>& contexts) {
   return devices;
 }
 
-bool IsSet(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value != nullptr && std::string_view(value) == "1";
-}
-
-// CUDA's switch for debuggers, and for tools that run one kernel at a time: what is launched first never sees the rest.
-bool LaunchesBlock() { return IsSet("CUDA_LAUNCH_BLOCKING"); }
-
 Buffer ZeroedDevice(DeviceContext& ctx, size_t bytes) {
   DeviceGuard guard(ctx.device);
   Buffer buffer = AllocateDevice(ctx.device, bytes);
@@ -56,6 +48,11 @@ GatherColumns ColumnsOf(const SiteReporter& reporter, const AllGatherCall& call,
 }
 
 }  // namespace
+
+bool LaunchesBlock() {
+  const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
+  return value != nullptr && std::string_view(value) == "1";
+}
 
 DeviceGroup::DeviceGroup(std::vector<DeviceContext*> contexts) : contexts_(std::move(contexts)), graphs_(contexts_) {
   if (contexts_.size() > kMaxGroup) {

@@ -18,6 +18,10 @@
 
 namespace stoch::cuda {
 
+// Whether CUDA_LAUNCH_BLOCKING=1 is set: CUDA's switch for debuggers, and for tools that run one kernel at a time. The
+// host then waits for each kernel, so what waits for a kernel that is launched later never sees it.
+bool LaunchesBlock();
+
 // Two routes. Direct: every GPU stores its columns into all others' memory, in one small kernel a device. In a graph
 // that kernel also waits until theirs have come, which takes few microseconds; few numbers, as decoding has them,
 // travel as packets that announce themselves. Outside of a graph events wait, and no kernel depends on another that
