@@ -18,6 +18,7 @@
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/mixed/prompt.h"
 #include "kernels/cuda/ring/attention.h"
+#include "kernels/cuda/ring/hop_route.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/runtime/nvml_memory.h"
 #include "kernels/cuda/runtime/ops.h"
@@ -33,6 +34,7 @@
 namespace stoch::cuda {
 
 CudaBackend::CudaBackend(std::span<const int> ordinals) {
+  if (ordinals.size() > 1) (void)AskedHopRoute();  // a name that is none is refused before anything is loaded
   for (const int ordinal : ordinals) {
     const std::optional<int64_t> before = UsedDeviceBytes(OrdinalOf(ordinal));
     const auto sites = per_device_.empty() ? nullptr : per_device_.front()->context.sites();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <thread>
 
 #include "kernels/cuda/base/cuda_check.h"
@@ -29,8 +30,9 @@ void ForEvents(cudaEvent_t* first, size_t count, const F& f) {
 
 }  // namespace
 
-RingExchange::RingExchange(std::vector<DeviceContext*> contexts, bool direct) : direct_(direct) {
+RingExchange::RingExchange(std::vector<DeviceContext*> contexts, bool direct) {
   ranks_.resize(contexts.size());
+  std::vector<cudaStream_t> streams;
   for (size_t i = 0; i < contexts.size(); ++i) {
     Rank& rank = ranks_[i];
     rank.ctx = contexts[i];
@@ -40,19 +42,44 @@ RingExchange::RingExchange(std::vector<DeviceContext*> contexts, bool direct) : 
     int greatest = 0;
     STOCH_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     STOCH_CUDA(cudaStreamCreateWithPriority(&rank.stream, cudaStreamNonBlocking, greatest));
-    const auto make = [](cudaEvent_t* event) { STOCH_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming)); };
+    streams.push_back(rank.stream);
+  }
+  HopFacts facts;
+  facts.has_peers = direct;
+  facts.nccl_problem = [&] {
+    nccl_ = std::make_unique<NcclHops>(contexts, streams);
+    return nccl_->Problem();
+  };
+  try {
+    route_ = ChooseHopRoute(AskedHopRoute(), facts);
+  } catch (const InvalidInput&) {
+    Release();
+    throw;
+  }
+  if (route_ != HopRoute::kNccl) nccl_.reset();
+  MakeEvents();
+}
+
+void RingExchange::MakeEvents() {
+  const auto make = [](cudaEvent_t* event) { STOCH_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming)); };
+  const size_t hops = ranks_.size() - 1;
+  for (int i = 0; i < ranks(); ++i) {
+    Rank& rank = at(i);
+    DeviceGuard guard(rank.ctx->device);
     for (cudaEvent_t* event : {&rank.begins, &rank.slab_free, &rank.staged}) make(event);
     ForEvents(rank.window_free, kAhead, make);
     ForEvents(rank.window_full, kAhead, make);
-    for (cudaEvent_t* due : rank.due) ForEvents(due, contexts.size() - 1, make);
-    // Through the host a hop ends on the stream of who receives it.
-    DeviceGuard ends(contexts[direct ? i : (i + 1) % contexts.size()]->device);
+    for (cudaEvent_t* due : rank.due) ForEvents(due, hops, make);
+    // A copy to a peer ends on the stream of who sends it, any other hop on that of who receives it.
+    DeviceGuard ends(at(route_ == HopRoute::kPeer ? i : next(i)).ctx->device);
     make(&rank.unstaged);
-    for (cudaEvent_t* arrived : rank.arrived) ForEvents(arrived, contexts.size() - 1, make);
+    for (cudaEvent_t* arrived : rank.arrived) ForEvents(arrived, hops, make);
   }
 }
 
-RingExchange::~RingExchange() {
+RingExchange::~RingExchange() { Release(); }
+
+void RingExchange::Release() {
   // Work may still be on its way between devices.
   for (Rank& rank : ranks_) {
     try {
@@ -61,6 +88,7 @@ RingExchange::~RingExchange() {
     } catch (const DeviceError&) {
     }
   }
+  nccl_.reset();
   for (Rank& rank : ranks_) {
     try {
       DeviceGuard guard(rank.ctx->device);
@@ -94,28 +122,34 @@ void RingExchange::Begin() {
   }
 }
 
+void RingExchange::MakeStaging(const RingRounds& rounds) {
+  int64_t most = 0;
+  for (int64_t round = 0; round < rounds.count; ++round) most = std::max(most, rounds.bytes(round));
+  for (int i = 0; i < ranks(); ++i) {
+    Rank& rank = at(i);
+    if (static_cast<int64_t>(rank.staging.bytes()) >= most) continue;
+    DeviceGuard guard(rank.ctx->device);
+    STOCH_CUDA(cudaStreamSynchronize(rank.stream));
+    STOCH_CUDA(cudaStreamSynchronize(at(next(i)).stream));
+    rank.staging = AllocatePinned(static_cast<size_t>(most), rank.ctx->device);
+  }
+}
+
 void RingExchange::Run(const RingRounds& rounds, const std::vector<std::array<uint8_t*, 2>>& slabs, RingProbe* probe) {
   const int64_t limit_ms = probe == nullptr ? RingProbe::kRingLimitMs : probe->limit_ms();
-  if (!direct_) {
-    int64_t most = 0;
-    for (int64_t round = 0; round < rounds.count; ++round) most = std::max(most, rounds.bytes(round));
-    for (Rank& rank : ranks_) {
-      if (static_cast<int64_t>(rank.staging.bytes()) >= most) continue;
-      DeviceGuard guard(rank.ctx->device);
-      STOCH_CUDA(cudaStreamSynchronize(rank.stream));
-      STOCH_CUDA(cudaStreamSynchronize(at(next(static_cast<int>(&rank - ranks_.data()))).stream));
-      rank.staging = AllocatePinned(static_cast<size_t>(most), rank.ctx->device);
-    }
-  }
+  if (route_ == HopRoute::kHost) MakeStaging(rounds);
+  if (nccl_ != nullptr) nccl_->Connect();
   Begin();
-  for (int64_t round = 0; round < rounds.count; ++round) {
-    if (round >= kAhead) Poll(rounds, round - kAhead, limit_ms);
-    IssueRound(rounds, round, slabs, probe);
-    Compute(rounds, round);
-  }
-  for (int64_t round = std::max<int64_t>(0, rounds.count - kAhead); round < rounds.count; ++round) {
+  const auto finish = [&](int64_t round) {
     Poll(rounds, round, limit_ms);
+    if (nccl_ != nullptr) Compute(rounds, round);
+  };
+  for (int64_t round = 0; round < rounds.count; ++round) {
+    if (round >= kAhead) finish(round - kAhead);
+    IssueRound(rounds, round, slabs, probe);
+    if (nccl_ == nullptr) Compute(rounds, round);
   }
+  for (int64_t round = std::max<int64_t>(0, rounds.count - kAhead); round < rounds.count; ++round) finish(round);
 }
 
 void RingExchange::IssueRound(const RingRounds& rounds, int64_t round,
@@ -136,7 +170,8 @@ void RingExchange::IssueRound(const RingRounds& rounds, int64_t round,
       DeviceGuard guard(rank.ctx->device);
       STOCH_CUDA(cudaEventRecord(rank.slab_free, rank.stream));
     }
-    for (int rank = 0; rank < ranks(); ++rank) {
+    if (nccl_ != nullptr) SendByNccl(rounds, round, hop, slabs, probe);
+    for (int rank = 0; rank < ranks() && nccl_ == nullptr; ++rank) {
       const RingHop sent = HopFrom(rounds, round, rank, hop);
       if (probe != nullptr && !MaySend(*probe, sent, rounds.heads(round))) {
         const int64_t limit_ms = probe->limit_ms();
@@ -171,9 +206,9 @@ void RingExchange::Send(int index, int hop, int64_t round, const uint8_t* from, 
   cudaEvent_t const arrived = rank.arrived[round % kAhead][hop - 1];
   {
     DeviceGuard guard(rank.ctx->device);
-    STOCH_CUDA(cudaStreamWaitEvent(rank.stream, direct_ ? other.slab_free : rank.unstaged));
+    STOCH_CUDA(cudaStreamWaitEvent(rank.stream, route_ == HopRoute::kPeer ? other.slab_free : rank.unstaged));
     STOCH_CUDA(cudaEventRecord(due, rank.stream));
-    if (direct_) {
+    if (route_ == HopRoute::kPeer) {
       CopyBetween(to, other.ctx->device, from, rank.ctx->device, size, rank.stream);
       STOCH_CUDA(cudaEventRecord(arrived, rank.stream));
       return;
@@ -186,6 +221,28 @@ void RingExchange::Send(int index, int hop, int64_t round, const uint8_t* from, 
   STOCH_CUDA(cudaMemcpyAsync(to, rank.staging.data(), size, cudaMemcpyHostToDevice, other.stream));
   STOCH_CUDA(cudaEventRecord(rank.unstaged, other.stream));
   STOCH_CUDA(cudaEventRecord(arrived, other.stream));
+}
+
+// What the probe refuses is left out of the group: the next device waits for it in earnest, until the host gives up.
+void RingExchange::SendByNccl(const RingRounds& rounds, int64_t round, int hop,
+                              const std::vector<std::array<uint8_t*, 2>>& slabs, RingProbe* probe) {
+  std::vector<const uint8_t*> from(ranks_.size());
+  std::vector<uint8_t*> to(ranks_.size());
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const auto index = static_cast<size_t>(rank);
+    const bool may = probe == nullptr || MaySend(*probe, HopFrom(rounds, round, rank, hop), rounds.heads(round));
+    from[index] = may ? slabs[index][static_cast<size_t>((hop - 1) % 2)] : nullptr;
+    to[index] = slabs[index][static_cast<size_t>(hop % 2)];
+    DeviceGuard guard(at(rank).ctx->device);
+    STOCH_CUDA(cudaEventRecord(at(rank).due[round % kAhead][hop - 1], at(rank).stream));
+  }
+  nccl_->Send(from, to, static_cast<size_t>(rounds.bytes(round)));
+  for (int rank = 0; rank < ranks(); ++rank) {
+    DeviceGuard guard(at(rank).ctx->device);
+    STOCH_CUDA(cudaEventRecord(at(before(rank)).arrived[round % kAhead][hop - 1], at(rank).stream));
+  }
+  // It is shown next, from streams that are waited for.
+  if (probe != nullptr) AwaitHop(rounds, round, hop, probe->limit_ms());
 }
 
 void RingExchange::Show(RingProbe& probe, RingHop hop, int64_t heads, int rank, const uint8_t* slab, int64_t bytes) {
@@ -208,13 +265,29 @@ void RingExchange::Compute(const RingRounds& rounds, int64_t round) {
 }
 
 void RingExchange::Poll(const RingRounds& rounds, int64_t round, int64_t limit_ms) {
-  for (int hop = 1; hop < ranks(); ++hop) {
-    for (int rank = 0; rank < ranks(); ++rank) {
-      (void)WaitForEvent(at(rank).due[round % kAhead][hop - 1], -1);
-      if (WaitForEvent(at(rank).arrived[round % kAhead][hop - 1], limit_ms)) continue;
-      throw MakeLostHop(HopFrom(rounds, round, rank, hop), "did not arrive", limit_ms);
-    }
+  for (int hop = 1; hop < ranks(); ++hop) AwaitHop(rounds, round, hop, limit_ms);
+}
+
+void RingExchange::AwaitHop(const RingRounds& rounds, int64_t round, int hop, int64_t limit_ms) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    (void)WaitForEvent(at(rank).due[round % kAhead][hop - 1], -1);
+    if (nccl_ != nullptr) (void)WaitForEvent(at(next(rank)).due[round % kAhead][hop - 1], -1);
+    if (WaitForEvent(at(rank).arrived[round % kAhead][hop - 1], limit_ms)) continue;
+    GiveUp(HopFrom(rounds, round, rank, hop), limit_ms);
   }
+}
+
+void RingExchange::GiveUp(const RingHop& lost, int64_t limit_ms) {
+  const LostHop error = MakeLostHop(lost, "did not arrive", limit_ms);
+  if (nccl_ == nullptr) throw error;
+  const std::string failure = nccl_->Abort();
+  for (const Rank& rank : ranks_) {
+    if (WaitForStream(rank.stream, RingProbe::kRingLimitMs)) continue;
+    throw DeviceError(std::string(error.what()) + ", and what waited for it on " + DeviceName(rank.ctx->device) +
+                      " does not end");
+  }
+  if (failure.empty()) throw error;
+  throw LostHop(std::string(error.what()) + ": " + failure, lost);
 }
 
 }  // namespace stoch::cuda

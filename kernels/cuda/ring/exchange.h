@@ -7,9 +7,12 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "kernels/base/buffer.h"
+#include "kernels/cuda/ring/hop_route.h"
+#include "kernels/cuda/ring/nccl_hops.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/ring.h"
 
@@ -30,21 +33,37 @@ struct RingRounds {
   std::function<void(int rank, int64_t round)> compute;
 };
 
-// Blocks travel on streams of their own, by copies and no kernel that waits. No deadlock by construction: a stream waits
-// only for events that were recorded before the wait was issued. The host is at most two rounds ahead of the hops; it
-// polls for each of them, and its limit counts from when the copy was due.
+// Blocks travel on streams of their own, by copies and no kernel that waits, or by NCCL (hop_route.h says who decides). No
+// deadlock by construction: a stream waits only for events that were recorded before the wait was issued. The host is at
+// most two rounds ahead of the hops; it polls for each of them, and its limit counts from when the hop was due.
 //
-// Two routes. Where GPUs reach each other's memory a hop is one copy; elsewhere it goes through pinned memory of the host.
+// Three routes. Where GPUs reach each other's memory a hop is one copy. By NCCL it is a send and a receive of every
+// device in one group. Elsewhere it goes through pinned memory of the host.
+//
+// NCCL's kernels wait for each other on different GPUs, each with some of its blocks on SMs. No deadlock either, since
+// on every GPU they are the only ones that wait for anything that is not on that GPU:
+// - Hops of a device are on one stream, so one of its NCCL kernels runs at a time; all those of a hop are launched
+//   together, whatever they wait for was enqueued before, and hops have the same order on all devices.
+// - They begin when all that the device's own stream had to do has ended (Begin), and the host has seen all of them end
+//   before Run returns. So kernels with a barrier of their grid, gathers and other NCCL kernels of the device's own
+//   stream come before or after them.
+// - At the same time run only packing, unpacking and the attention of windows, whose blocks wait for none but those of
+//   their own cluster (AttentionShape::alone is false): they end whatever else is on the GPU, and leave their SMs to
+//   NCCL's.
+// By NCCL a round is computed with once the host has seen its hops: nothing works with what did not arrive. A hop that
+// is late is given up by aborting the communicators, before any stream is waited for; the next call makes new ones.
 class RingExchange {
  public:
   // Requires: contexts that outlive this, on distinct devices; `direct`: all reach each other.
+  // Errors: InvalidInput where STOCH_RING_ROUTE asks for what these devices do not have.
   RingExchange(std::vector<DeviceContext*> contexts, bool direct);
   ~RingExchange();
   RingExchange(const RingExchange&) = delete;
   RingExchange& operator=(const RingExchange&) = delete;
 
   // slabs[i]: two of rank i, as large as a block. What was enqueued before on the devices' streams comes first.
-  // Errors: LostHop; what was enqueued by then still runs.
+  // Errors: LostHop, and what was enqueued by then still runs; NcclError. DeviceError where a hop that was given up does not
+  // end.
   void Run(const RingRounds& rounds, const std::vector<std::array<uint8_t*, 2>>& slabs, RingProbe* probe);
 
  private:
@@ -62,7 +81,7 @@ class RingExchange {
     cudaEvent_t window_full[kAhead] = {};
     cudaEvent_t due[kAhead][kMaxHops] = {};      // the hop from here: may be copied
     cudaEvent_t arrived[kAhead][kMaxHops] = {};  // is there
-    Buffer staging;                              // pinned; empty where copies are direct
+    Buffer staging;                              // pinned; only where hops go through it
   };
   int ranks() const { return static_cast<int>(ranks_.size()); }
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
@@ -70,17 +89,26 @@ class RingExchange {
   int before(int rank) const { return (rank + ranks() - 1) % ranks(); }
   RingHop HopFrom(const RingRounds& rounds, int64_t round, int rank, int hop);
 
+  void MakeEvents();
+  void Release();  // streams, events, communicators
+  void MakeStaging(const RingRounds& rounds);
   void Begin();
   void IssueRound(const RingRounds& rounds, int64_t round, const std::vector<std::array<uint8_t*, 2>>& slabs,
                   RingProbe* probe);
   void Send(int rank, int hop, int64_t round, const uint8_t* from, uint8_t* to, int64_t bytes);
+  // A hop of all ranks, but for those whose sending the probe refuses.
+  void SendByNccl(const RingRounds& rounds, int64_t round, int hop, const std::vector<std::array<uint8_t*, 2>>& slabs,
+                  RingProbe* probe);
   void Show(RingProbe& probe, RingHop hop, int64_t heads, int rank, const uint8_t* slab, int64_t bytes);
   void Compute(const RingRounds& rounds, int64_t round);
   // Waits until all hops of a round have arrived.
   void Poll(const RingRounds& rounds, int64_t round, int64_t limit_ms);
+  void AwaitHop(const RingRounds& rounds, int64_t round, int hop, int64_t limit_ms);
+  [[noreturn]] void GiveUp(const RingHop& lost, int64_t limit_ms);
 
   std::vector<Rank> ranks_;
-  const bool direct_;
+  HopRoute route_ = HopRoute::kPeer;
+  std::unique_ptr<NcclHops> nccl_;  // null where hops are copies
 };
 
 }  // namespace stoch::cuda

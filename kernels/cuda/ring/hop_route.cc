@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/ring/hop_route.h"
+
+#include <array>
+#include <cstdlib>
+
+#include "kernels/base/error.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr const char* kVariable = "STOCH_RING_ROUTE";
+constexpr std::array kRoutes = {HopRoute::kPeer, HopRoute::kNccl, HopRoute::kHost};
+
+[[noreturn]] void Refuse(std::string_view asked, const std::string& why) {
+  throw InvalidInput(std::string(kVariable) + "=" + std::string(asked) + ": " + why);
+}
+
+HopRoute RouteOf(std::string_view name) {
+  for (const HopRoute route : kRoutes) {
+    if (HopRouteName(route) == name) return route;
+  }
+  Refuse(name, "expected peer, nccl or host");
+}
+
+}  // namespace
+
+std::string_view HopRouteName(HopRoute route) {
+  switch (route) {
+    case HopRoute::kPeer: return "peer";
+    case HopRoute::kNccl: return "nccl";
+    case HopRoute::kHost: return "host";
+  }
+  return "";
+}
+
+HopRoute ChooseHopRoute(std::string_view asked, const HopFacts& facts) {
+  if (asked.empty()) {
+    if (facts.has_peers) return HopRoute::kPeer;
+    return facts.nccl_problem().empty() ? HopRoute::kNccl : HopRoute::kHost;
+  }
+  const HopRoute route = RouteOf(asked);
+  switch (route) {
+    case HopRoute::kPeer:
+      if (!facts.has_peers) {
+        Refuse(asked, "these GPUs do not reach each other's memory, or NCCL_P2P_DISABLE=1 is set");
+      }
+      break;
+    case HopRoute::kNccl:
+      if (const std::string problem = facts.nccl_problem(); !problem.empty()) Refuse(asked, problem);
+      break;
+    case HopRoute::kHost: break;
+  }
+  return route;
+}
+
+std::string AskedHopRoute() {
+  const char* asked = std::getenv(kVariable);
+  if (asked == nullptr || *asked == '\0') return {};
+  (void)RouteOf(asked);
+  return asked;
+}
+
+}  // namespace stoch::cuda
