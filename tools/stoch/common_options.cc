@@ -40,9 +40,10 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
                   "(positions dealt over 2, 4 or 8), or sequence:P,row:R")
       ->capture_default_str();
   command
-      .add_option("--pass-rows", options->pass_rows,
-                  "Rows of a prompt computed at once, where it may be cut: fewer take less memory and more time, the bits "
-                  "are the same; 0 = what the device wants and has room for")
+      .add_option(
+          "--pass-rows", options->pass_rows,
+          "Rows of a prompt computed at once, where it may be cut: fewer take less memory and more time, the bits "
+          "are the same; 0 = what the device wants and has room for")
       ->check(CLI::Range(0, 65536));
   command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
   command.add_option("--cpu-variant", options->cpu_variant,
