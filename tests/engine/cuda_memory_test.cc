@@ -11,6 +11,7 @@
 #include "kernels/math/random.h"
 #include "kernels/registry.h"
 #include "models/decoder/memory_plan.h"
+#include "models/decoder/weights.h"
 #include "tests/kernels/gpu/cuda_or_skip.h"
 
 namespace stoch {
@@ -27,6 +28,8 @@ class CudaMemory : public testing::Test {
     options_.context = 16384;
     options_.max_sequences = 4;
     options_.kv_tokens = 20480;
+    // Before the plan is made: passes of a GPU have more rows than those of a CPU.
+    options_.placement = SingleDevice(OpenModelFiles("random:llama-3.2-1b").config, backend_->devices().front());
   }
   int64_t Free() const { return backend_->info(backend_->devices()[0]).free_bytes; }
   void Open() { engine_ = Engine::Open(backend_, OpenModelFiles("random:llama-3.2-1b"), options_); }
