@@ -2,9 +2,12 @@
 // How kernels read dealt rows: local positions in a striped cache, and words of other devices.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/attention/split/dealt.h"
 #include "kernels/cuda/attention/split/exchange.cuh"
 #include "kernels/cuda/attention/split/work.cuh"
+#include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda {
 
@@ -80,6 +83,22 @@ __device__ __forceinline__ DealtQueryCodes CodesOf(const DealtArgs& args, const 
   const int64_t vector =
       static_cast<int64_t>(query.owner_row - args.first_own[query.owner]) * args.attention.num_heads + head;
   return {share.words + vector * (args.attention.kv.head_dim / 4), share.scales + vector};
+}
+
+// Launches a kernel of single rows; of dealt ones it comes behind other devices' events, not behind the kernel in front.
+template <typename Args>
+void LaunchRows(DeviceContext& ctx, void (*kernel)(const Args), int blocks, int threads, int64_t shared_bytes,
+                const Args& args) {
+  const auto shared = static_cast<size_t>(shared_bytes);
+  AllowShared(ctx, kernel, shared);
+  const dim3 grid(static_cast<unsigned>(blocks));
+  const dim3 block(static_cast<unsigned>(threads));
+  if constexpr (std::is_same_v<Args, DealtArgs>) {
+    kernel<<<grid, block, shared, ctx.stream>>>(args);
+    STOCH_CUDA_LAUNCH("a kernel of dealt rows");
+  } else {
+    LaunchOverlapped(ctx, kernel, grid, block, shared, args);
+  }
 }
 
 }  // namespace stoch::cuda

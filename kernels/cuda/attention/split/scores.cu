@@ -191,16 +191,7 @@ __global__ void __launch_bounds__(kThreads, kN == 1 ? 4 : 3) SplitScoresKernel(c
 template <typename Args, int kHeadDim, int kN>
 void Launch(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
   static_assert(sizeof(Shared<kHeadDim, kN>) == kSplitTableBytes + SplitScoreBytes(kHeadDim, kN));
-  const auto shared = static_cast<size_t>(plan.score_shared_bytes);
-  const auto kernel = &SplitScoresKernel<Args, kHeadDim, kN>;
-  AllowShared(ctx, kernel, shared);
-  const dim3 grid(static_cast<unsigned>(args.score_blocks));
-  if constexpr (std::is_same_v<Args, DealtArgs>) {
-    kernel<<<grid, kThreads, shared, ctx.stream>>>(args);  // behind other devices' events
-    STOCH_CUDA_LAUNCH("SplitScoresKernel");
-  } else {
-    LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), shared, args);
-  }
+  LaunchRows(ctx, &SplitScoresKernel<Args, kHeadDim, kN>, args.score_blocks, kThreads, plan.score_shared_bytes, args);
 }
 
 template <typename Args>

@@ -151,16 +151,7 @@ __global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const Args args
 template <typename Args, int kHeadDim>
 void Launch(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
   static_assert(sizeof(Shared<kHeadDim>) <= kSplitTableBytes + SplitValueBytes(kHeadDim));
-  const auto shared = static_cast<size_t>(plan.value_shared_bytes);
-  const auto kernel = &SplitValuesKernel<Args, kHeadDim>;
-  AllowShared(ctx, kernel, shared);
-  const dim3 grid(static_cast<unsigned>(args.value_blocks));
-  if constexpr (std::is_same_v<Args, DealtArgs>) {
-    kernel<<<grid, kThreads, shared, ctx.stream>>>(args);  // behind other devices' events
-    STOCH_CUDA_LAUNCH("SplitValuesKernel");
-  } else {
-    LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), shared, args);
-  }
+  LaunchRows(ctx, &SplitValuesKernel<Args, kHeadDim>, args.value_blocks, kThreads, plan.value_shared_bytes, args);
 }
 
 template <typename Args>
