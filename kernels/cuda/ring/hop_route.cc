@@ -35,10 +35,7 @@ std::string_view HopRouteName(HopRoute route) {
 }
 
 HopRoute ChooseHopRoute(std::string_view asked, const HopFacts& facts) {
-  if (asked.empty()) {
-    if (facts.has_peers) return HopRoute::kPeer;
-    return facts.nccl_problem().empty() ? HopRoute::kNccl : HopRoute::kHost;
-  }
+  if (asked.empty()) return facts.has_peers ? HopRoute::kPeer : HopRoute::kHost;
   const HopRoute route = RouteOf(asked);
   switch (route) {
     case HopRoute::kPeer:

@@ -23,8 +23,8 @@ struct HopFacts {
   std::function<std::string()> nccl_problem;
 };
 
-// Peer copies where there are peers, else NCCL where it works, else the host; or the route that `asked` names, where it
-// is not empty.
+// Peer copies where there are peers, else the host; or the route that `asked` names, where it is not empty. NCCL is for
+// those who ask: its communicators take memory that no plan counts, and it was not measured between GPUs without peers.
 // Errors: InvalidInput for a name that is none, and for a route that the GPUs do not have.
 HopRoute ChooseHopRoute(std::string_view asked, const HopFacts& facts);
 
