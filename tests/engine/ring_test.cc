@@ -107,7 +107,7 @@ struct HopsUnderTest {
   const char* route;  // "": the backend's choice
 
   // Of devices; NCCL takes no GPU twice, and two are asked for.
-  std::vector<int> Counts(std::vector<int> others) const {
+  std::vector<int> Counts(const std::vector<int>& others) const {
     return std::string_view(route) == "nccl" ? std::vector<int>{2} : others;
   }
   friend std::ostream& operator<<(std::ostream& out, const HopsUnderTest& hops) { return out << hops.name; }

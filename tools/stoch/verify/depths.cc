@@ -330,8 +330,9 @@ CheckResult DecodeVsPrefill(const VerifyContext& context) {
 // Devices that share the positions of a sequence; 1: none do.
 int RingOf(const Backend& backend) {
   if (!backend.has_ring_attention() || !backend.has_dilated_ring()) return 1;
+  const auto devices = static_cast<int>(backend.devices().size());
   int count = 1;
-  while (static_cast<size_t>(2 * count) <= backend.devices().size() && IsStripeCount(2 * count)) count *= 2;
+  while (2 * count <= devices && IsStripeCount(2 * count)) count *= 2;
   return count;
 }
 
