@@ -67,7 +67,6 @@ class OneAttention {
  public:
   OneAttention(Backend& backend, int64_t depth, ScOperatorPtr op)
       : backend_(backend),
-        depth_(depth),
         op_(std::move(op)),
         q_(Numbers(1, depth * kQCols)),
         k_(Numbers(2, depth * kKvCols)),
@@ -141,7 +140,6 @@ class OneAttention {
   }
 
   Backend& backend_;
-  int64_t depth_;
   ScOperatorPtr op_;
   std::vector<float> q_, k_, v_;
   std::vector<int32_t> pages_;
