@@ -56,7 +56,6 @@ RingExchange::RingExchange(std::vector<DeviceContext*> contexts, bool direct) {
     Release();
     throw;
   }
-  if (route_ != HopRoute::kNccl) nccl_.reset();
   MakeEvents();
 }
 

@@ -47,9 +47,6 @@ class NcclHops {
   // Ends what is on its way and gives up the communicators. Returns what NCCL says went wrong, or nothing.
   std::string Abort();
 
-  // Gives up the communicators. Requires: nothing of them is on its way.
-  void End() { group_.reset(); }
-
  private:
   const Device& device(size_t rank) const { return contexts_[rank]->device; }
   std::vector<int> Ordinals() const;
