@@ -56,7 +56,9 @@ const CudaBackend::PerDevice& CudaBackend::At(const Device& device) const {
 }
 
 CudaBackend::PerDevice& CudaBackend::At(const Device& device) {
-  return const_cast<PerDevice&>(std::as_const(*this).At(device));
+  auto& entry = const_cast<PerDevice&>(std::as_const(*this).At(device));
+  entry.context.CountCall();
+  return entry;
 }
 
 int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, std::span<const int64_t> out_features,

@@ -6,9 +6,9 @@
 #include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
-#include "kernels/cuda/base/grid_barrier.cuh"
 #include "kernels/cuda/device/block_reduce.cuh"
 #include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/prologue/norm_factor.cuh"
@@ -37,18 +37,13 @@ constexpr int kHeldLanes = kRowLanes / kWarp;  // probabilities of a thread wher
 // Whether a warp holds the probabilities of a row, and a thread of it every choice.
 bool FitsWarp(const RouteArgs& args) { return args.experts <= kRowLanes && args.top_k <= kWarp; }
 
-// A row by one warp. Logits may have been written by other blocks of the kernel.
+// A row by one warp, from the logits of experts lane, lane + 32 and on; others count for nothing.
 // Requires: FitsWarp.
-__device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row) {
+__device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row, float (&p)[kHeldLanes]) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
-  const float* logits = args.logits + row * args.experts;
-  const float first = __ldcg(logits);
-  float p[kHeldLanes];
+  const float first = __shfl_sync(kAllLanes, p[0], 0);
 #pragma unroll
-  for (int k = 0; k < kHeldLanes; ++k) {
-    const int e = lane + k * kWarp;
-    p[k] = e < args.experts ? __ldcg(logits + e) : first;
-  }
+  for (int k = 0; k < kHeldLanes; ++k) p[k] = lane + k * kWarp < args.experts ? p[k] : first;
   float largest = p[0];
 #pragma unroll
   for (int k = 1; k < kHeldLanes; ++k) largest = fmaxf(largest, p[k]);
@@ -102,7 +97,14 @@ __global__ void __launch_bounds__(kThreads) RouteWarpKernel(const RouteArgs args
   StartNext();
   WaitForPrevious();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (row < rows) RouteRow(args, row);
+  if (row >= rows) return;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  float logits[kHeldLanes] = {};
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) {
+    if (lane + k * kWarp < args.experts) logits[k] = args.logits[row * args.experts + lane + k * kWarp];
+  }
+  RouteRow(args, row, logits);
 }
 
 // A block a row, for any number of experts.
@@ -175,11 +177,12 @@ struct RouterArgs {
   int rows = 0;
   int cols = 0;
   int padded_cols = 0;
-  GridBarrier barrier;
+  uint32_t* words = nullptr;  // [rows][experts] logits as blocks post them
   SiteReporter reporter;
 };
 
-// f(x) of all rows in the weights' order, as the kernels of exact linears have it: [row][block][lane][vector].
+// f(x) of all rows in the order of products: [row][block][vector / 4][lane][4], so that the lanes' 16 bytes are next to each
+// other and 8 lanes are what shared memory gives in a cycle.
 template <int kVector, int kRows>
 __device__ __forceinline__ void StageRows(const RouterArgs& args, const float* norm, const float (*lanes)[kRowLanes],
                                           float* xs) {
@@ -195,7 +198,8 @@ __device__ __forceinline__ void StageRows(const RouterArgs& args, const float* n
       const float value = used ? ApplyPrologue(Prologue::kRmsNorm, x[i], norm[i], r) : 0.0f;
       finite = finite && IsFinite(value);
       const int step = i / kDotLanes;
-      xs[n * args.padded_cols + (step / kVector * kDotLanes + i % kDotLanes) * kVector + step % kVector] = value;
+      const int quad = step / 4;  // of the lane's elements
+      xs[n * args.padded_cols + (quad * kDotLanes + i % kDotLanes) * 4 + step % 4] = value;
     }
   }
   if (!finite) args.reporter.Report();
@@ -220,12 +224,12 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
       if (first + k < blocks) bits[k] = LoadStreaming(weights + (first + k) * kBlockCols);
     }
   };
-  StartNext();
   load(0);  // weights do not depend on earlier kernels
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kProductThreads)
     norm[i] = __ldg(args.norm_weight + i);
   WaitForPrevious();
+  StartNext();  // not before: the next kernel may read x at once (DeviceContext::Settle)
   args.reporter.Begin();
   for (int n = static_cast<int>(threadIdx.x) / kRowLanes; n < args.rows; n += kProductThreads / kRowLanes) {
     NormLane<1>({args.x + n * args.x_stride}, args.cols, static_cast<int>(threadIdx.x) % kRowLanes, {lanes[n]});
@@ -244,11 +248,10 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
       Expand(bits[k], w, T());
 #pragma unroll
       for (int n = 0; n < kRows; ++n) {
-        const auto* from =
-            reinterpret_cast<const float4*>(xs + n * args.padded_cols + (first + k) * kBlockCols + lane * kVector);
+        const auto* from = reinterpret_cast<const float4*>(xs + n * args.padded_cols + (first + k) * kBlockCols) + lane;
 #pragma unroll
         for (int v = 0; v < kVector; v += 4) {
-          const float4 x = from[v / 4];
+          const float4 x = from[v / 4 * kDotLanes];
           acc[n] = Fma(x.x, w[v], acc[n]);
           acc[n] = Fma(x.y, w[v + 1], acc[n]);
           acc[n] = Fma(x.z, w[v + 2], acc[n]);
@@ -266,15 +269,33 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
     y = PlusZero(y);
     if (!IsFinite(y)) args.reporter.Report();
     args.logits[n * args.route.experts + expert] = y;
+    Post(args.words + n * args.route.experts + expert, SumWord(y));
   }
 
-  // Once every block has its logits, the first ones choose, a warp a row.
-  const auto sync = [] { __syncthreads(); };
-  const unsigned arrived = args.barrier.Arrive(sync);
-  if (static_cast<int>(blockIdx.x) >= args.rows) return;
-  args.barrier.Await(arrived, sync);
+  // A warp a row waits for every block's logits and chooses.
   const int row = static_cast<int>(threadIdx.x) / kWarp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
-  if (row < args.rows) RouteRow(args.route, row);
+  if (row >= args.rows) return;
+  uint32_t* words = args.words + row * args.route.experts + threadIdx.x % kWarp;
+  const int held = (args.route.experts - static_cast<int>(threadIdx.x) % kWarp + kWarp - 1) / kWarp;
+  uint32_t got[kHeldLanes] = {};
+  bool all = false;
+  while (!all) {
+    all = true;
+#pragma unroll
+    for (int k = 0; k < kHeldLanes; ++k) {
+      if (k < held && got[k] == 0) got[k] = Peek(words + k * kWarp);
+    }
+#pragma unroll
+    for (int k = 0; k < kHeldLanes; ++k) all = all && (k >= held || got[k] != 0);
+  }
+  float logits[kHeldLanes];
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) {
+    logits[k] = FromSumWord(got[k]);
+    if (k < held) words[k * kWarp] = 0;
+  }
+  __syncwarp();
+  RouteRow(args.route, row, logits);
 }
 
 const CudaLinear& RouterOf(const LinearCall& product) { return static_cast<const CudaLinear&>(*product.weights[0]); }
@@ -308,7 +329,7 @@ void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs
   args.rows = static_cast<int>(product.x.dim(0));
   args.cols = static_cast<int>(w.cols);
   args.padded_cols = static_cast<int>(w.padded_cols);
-  args.barrier = ctx.grid_barrier();
+  args.words = ctx.words();
   args.reporter = ctx.Reporter(product.site);
   const size_t shared_bytes = SharedBytes(args.rows, w);
   const auto blocks = static_cast<unsigned>((route.experts + kBlockExperts - 1) / kBlockExperts);
@@ -318,6 +339,7 @@ void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs
     AllowShared(ctx, kernel, shared_bytes);
     LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kProductThreads), shared_bytes, args);
   });
+  ctx.Settle(args.x);
 }
 
 }  // namespace

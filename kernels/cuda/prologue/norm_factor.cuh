@@ -9,8 +9,9 @@ namespace stoch::cuda {
 
 // Lane j of kRowLanes of the sums of squares of rows x[0..kRows), at lanes[row][j], where FoldNorm finds them after a
 // barrier.
+// kAroundL1: of rows that kernels wrote which have ended since this one began.
 // Bits:     kRowLanes order of reduce.h.
-template <int kRows>
+template <int kRows, bool kAroundL1 = false>
 __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int cols, int j,
                                          float* const (&lanes)[kRows]) {
   constexpr int kInFlight = 16;  // loads first: a sum is one chain
@@ -28,13 +29,14 @@ __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int col
   const float* from[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) from[r] = x[r] + j;
+  const auto load = [](const float* at) { return kAroundL1 ? __ldcg(at) : *at; };
   int rest = cols;
 #pragma unroll 1
   for (; rest >= kStep; rest -= kStep) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) v[r][k] = from[r][k * kRowLanes];
+      for (int k = 0; k < kInFlight; ++k) v[r][k] = load(from[r] + k * kRowLanes);
       from[r] += kStep;
     }
     add();
@@ -43,7 +45,7 @@ __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int col
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) v[r][k] = j + k * kRowLanes < rest ? from[r][k * kRowLanes] : 0.0f;
+      for (int k = 0; k < kInFlight; ++k) v[r][k] = j + k * kRowLanes < rest ? load(from[r] + k * kRowLanes) : 0.0f;
     }
     add();  // + 0 changes no lane: none is -0
   }

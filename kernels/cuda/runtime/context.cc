@@ -35,6 +35,7 @@ DeviceContext::DeviceContext(int ordinal, std::shared_ptr<SiteTable> sites)
       tables(device),
       barrier_(AllocateDevice(device, GridBarrier::kBytes)),
       flags_(AllocateDevice(device, kFlags * sizeof(int))),
+      words_(AllocateDevice(device, kWords * sizeof(uint32_t))),
       finite_flag_(AllocateDevice(device, sizeof(int))),
       finite_seen_(AllocatePinned(sizeof(int))) {
   DeviceGuard guard(device);
@@ -52,6 +53,7 @@ DeviceContext::DeviceContext(int ordinal, std::shared_ptr<SiteTable> sites)
   STOCH_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
   STOCH_CUDA(cudaMemsetAsync(barrier_.data(), 0, barrier_.bytes(), stream));
   STOCH_CUDA(cudaMemsetAsync(flags_.data(), 0, flags_.bytes(), stream));
+  STOCH_CUDA(cudaMemsetAsync(words_.data(), 0, words_.bytes(), stream));
   STOCH_CUDA(cudaMemsetAsync(finite_flag_.data(), 0, sizeof(int), stream));
 }
 

@@ -53,6 +53,13 @@ class DeviceContext {
   cudaEvent_t ready() const { return ready_; }
   void RecordReady();
 
+  // Data that the last kernel of an op leaves alone and that is complete before the next kernel on `stream` may begin
+  // (launch.h): a kernel of the op right behind may read it, around the L1, before WaitForPrevious.
+  void Settle(const void* data) { settled_ = {calls_, data}; }
+  bool IsSettled(const void* data) const { return settled_.data == data && settled_.call + 1 == calls_; }
+  // Begins a call of the backend, whatever it is.
+  void CountCall() { ++calls_; }
+
   // For one kernel at a time on `stream`.
   GridBarrier grid_barrier() const { return {static_cast<unsigned*>(barrier_.data())}; }
 
@@ -60,6 +67,10 @@ class DeviceContext {
   // `stream`.
   static constexpr int64_t kFlags = 16384;
   int* flags() const { return static_cast<int*>(flags_.data()); }
+
+  // What blocks of such a kernel hand to each other (device/exchange.cuh), kWords of them: 0 before and after each.
+  static constexpr int64_t kWords = int64_t{1} << 22;
+  uint32_t* words() const { return static_cast<uint32_t*>(words_.data()); }
 
   cublasHandle_t cublas();  // created at first use, bound to `stream`
 
@@ -69,9 +80,16 @@ class DeviceContext {
   Buffer cublas_workspace_;
   Buffer barrier_;
   Buffer flags_;
+  Buffer words_;
   Buffer finite_flag_;  // int32: 0, or the id of the first site that reported
   Buffer finite_seen_;  // pinned, for its copy: one into other memory would be two
   std::shared_ptr<SiteTable> sites_;
+  struct Settled {
+    int64_t call = -1;
+    const void* data = nullptr;
+  };
+  Settled settled_;
+  int64_t calls_ = 0;
 };
 
 }  // namespace stoch::cuda

@@ -28,6 +28,7 @@ struct Case {
   bool add = false;
   DType dtype = DType::kF32;
   float constant_x = 0;  // not 0: every x
+  bool zero_x = false;
 };
 
 // The outputs of one call, one after another.
@@ -64,7 +65,7 @@ std::vector<float> RunOn(Backend& backend, const LinearSpec& spec, const Shape& 
     call.outs.push_back(outs.back().view());
   }
   std::vector<float> x_values = test::RandomFloats(7, shape.rows * shape.cols);
-  if (c.constant_x != 0) x_values.assign(x_values.size(), c.constant_x);
+  if (c.constant_x != 0 || c.zero_x) x_values.assign(x_values.size(), c.constant_x);
   const test::DeviceTensor x(backend, {shape.rows, shape.cols}, x_values);
   const test::DeviceTensor x2(backend, {shape.rows, shape.cols}, test::RandomFloats(8, shape.rows * shape.cols));
   const test::DeviceTensor norm(backend, {shape.cols}, test::RandomFloats(9, shape.cols));
@@ -164,6 +165,17 @@ TEST(CudaLinear, LargeShapes) {
     ExpectSameBits(ScSpec("halve=1"), {{4096, 1024, 1024}, 4096, rows}, {Prologue::kRmsNorm, false, DType::kF16});
     ExpectSameBits(ScSpec(""), {{2048}, 14336, rows}, {Prologue::kSiluMul, true, DType::kF16});
   }
+}
+
+// Blocks of one token hand products to each other as words that are 0 until they are there: products of 0 are there too,
+// what was handed over is gone before the next linear, and where words are too few a barrier takes their place.
+TEST(CudaLinear, ProductsOfOneTokenAreHandedOver) {
+  STOCH_CUDA_OR_SKIP();
+  const LinearSpec spec = ScSpec("halve=1");
+  ExpectSameBits(spec, {{300, 70}, 1000, 1}, {.add = true, .zero_x = true});
+  ExpectSameBits(spec, {{4096}, 14336, 1}, {.add = true, .zero_x = true});  // a block sums 112 chunks together
+  for (const int64_t rows : {5000, 70, 5000}) ExpectSameBits(spec, {{rows}, 4096, 1}, {});
+  ExpectSameBits(ScSpec("halve=1,chunk_d=16"), {{65792}, 1040, 1}, {});  // 4.3 of 4.2 million words
 }
 
 TEST(CudaLinear, ManyWeightRowsForABatch) {

@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention/split/dealt.h"
-#include "kernels/cuda/attention/split/exchange.cuh"
 #include "kernels/cuda/attention/split/work.cuh"
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda {

@@ -2,13 +2,13 @@
 // Attention of rows by blocks that are all on the GPU at once, one an SM: a row and the query heads of a KV head are the
 // work of 1 to 16 of them, each of which owns whole lanes of position, t mod 256 in [stripe rank, stripe rank + stripe).
 //
-// What clusters exchange through each other's shared memory (fused.cu), these hand over through the L2 (exchange.cuh):
+// What clusters exchange through each other's shared memory (fused.cu), these hand over through the L2 (device/exchange.cuh):
 // the largest score, the 256 lane sums, the largest weight and the sums of p v. So any SMs can share a row, and a block
 // has all shared memory of one. Scores of dimensions are added up in shared memory: a warp keeps the queries' streams of
 // its dimensions in registers, so that a step of q k reads nothing but thermometers.
-#include "kernels/cuda/attention/split/exchange.cuh"
 #include "kernels/cuda/attention/split/resident_products.cuh"
 #include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/reduce.h"
 

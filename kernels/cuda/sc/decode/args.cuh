@@ -81,8 +81,11 @@ struct DecodeArgs {
   int q_max = 127;
   float gain = 0;
   Prologue prologue = Prologue::kNone;
-  bool add = false;           // to what is in the outputs
-  float* products = nullptr;  // [tokens][row_blocks][chunks][32]
+  bool add = false;  // to what is in the outputs
+  // [tokens][row_blocks][chunks][32] products: of one token words that are posted, where DeviceContext::words has room
+  // for them, otherwise floats that a barrier makes visible.
+  uint32_t* words = nullptr;
+  float* products = nullptr;
   GridBarrier barrier;
   SiteReporter reporter;
   Task tasks[kMaxDecodeTasks];

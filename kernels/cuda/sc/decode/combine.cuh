@@ -2,37 +2,86 @@
 // The end of a decode kernel: products of chunks, which many blocks wrote, become outputs.
 #pragma once
 
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/decode/args.cuh"
 #include "kernels/math/elementary.h"
 
 namespace stoch::cuda::decode {
 
-// y of 32 rows and one token from a lane's products of all chunks, by one warp.
-__device__ __forceinline__ float SumChunks(const float* from, int chunks) {
-  constexpr int kInFlight = 32;
-  float p[kInFlight];
+// Posted, a product is a word that is not 0 (device/exchange.cuh): whoever sums polls the products themselves, which are
+// there sooner than a barrier could say so and they could be read behind it. +0 is posted as -0: sums, never -0, stay the same.
+inline constexpr uint32_t kMinusZero = 0x80000000u;
+
+template <int kTokens>
+__device__ __forceinline__ void StoreProduct(const DecodeArgs& args, int64_t at, float product) {
+  if (kTokens == 1 && args.words != nullptr) {
+    const uint32_t bits = FloatToBits(product);
+    Post(args.words + at, bits == 0 ? kMinusZero : bits);
+  } else {
+    args.products[at] = product;
+  }
+}
+
+__device__ __forceinline__ void PeekWords(const uint32_t* from, uint32_t& words) { words = Peek(from); }
+__device__ __forceinline__ void PeekWords(const uint32_t* from, uint4& words) { words = Peek4(from); }
+__device__ __forceinline__ bool AreThere(uint32_t word) { return word != 0; }
+__device__ __forceinline__ bool AreThere(const uint4& w) { return w.x != 0 && w.y != 0 && w.z != 0 && w.w != 0; }
+__device__ __forceinline__ void SetMinusZero(uint32_t& word) { word = kMinusZero; }
+__device__ __forceinline__ void SetMinusZero(uint4& words) { words = {kMinusZero, kMinusZero, kMinusZero, kMinusZero}; }
+
+// Loads the first `count` of kCount places, `stride` words apart, others are -0. kPosted: as they come.
+template <bool kPosted, int kCount, typename Words>
+__device__ __forceinline__ void LoadProducts(const uint32_t* from, int stride, int count, Words (&words)[kCount]) {
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    SetMinusZero(words[k]);
+    if (k >= count) continue;
+    if constexpr (kPosted) {
+      PeekWords(from + k * stride, words[k]);
+    } else {
+      words[k] = __ldcg(reinterpret_cast<const Words*>(from + k * stride));
+    }
+  }
+  while (kPosted) {
+    bool all = true;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) all = all && AreThere(words[k]);
+    if (all) return;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      if (!AreThere(words[k])) PeekWords(from + k * stride, words[k]);
+    }
+  }
+}
+// 0 again, for the next kernel.
+template <int kCount, typename Words>
+__device__ __forceinline__ void ClearProducts(uint32_t* from, int stride, int count) {
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    if (k < count) *reinterpret_cast<Words*>(from + k * stride) = Words{};
+  }
+}
+
+// y of 32 rows and one token from a lane's products of all chunks, by one warp, kInFlight at a time.
+template <bool kPosted, int kInFlight = 32>
+__device__ __forceinline__ float SumChunks(uint32_t* from, int chunks) {
   float y = 0.0f;
 #pragma unroll 1
-  for (; chunks >= kInFlight; chunks -= kInFlight, from += kInFlight * kWarp) {
+  for (; chunks > 0; chunks -= kInFlight, from += kInFlight * kWarp) {
+    uint32_t words[kInFlight];
+    LoadProducts<kPosted>(from, kWarp, chunks, words);
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) p[k] = __ldcg(from + k * kWarp);
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) y = y + p[k];
-  }
-  if (chunks > 0) {
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) p[k] = k < chunks ? __ldcg(from + k * kWarp) : 0.0f;
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) y = y + p[k];  // + 0 changes nothing: y is never -0
+    for (int k = 0; k < kInFlight; ++k) y = y + BitsToFloat(words[k]);  // + -0 changes nothing
+    if constexpr (kPosted) ClearProducts<kInFlight, uint32_t>(from, kWarp, chunks);
   }
   return y;
 }
 
 // The same by a block, for many chunks: all its warps fetch and the first, which alone gets y, adds.
 // Requires: `shared` holds kCombineChunks * 32 floats.
-template <int kWarps>
-__device__ __forceinline__ float SumChunksTogether(const float* from, int chunks, float* shared) {
+template <bool kPosted, int kWarps>
+__device__ __forceinline__ float SumChunksTogether(uint32_t* from, int chunks, float* shared) {
   constexpr int kAtOnce = 16;
   constexpr int kThreads = kWarps * kWarp;
   constexpr int kLoads = (kCombineChunks * kWarp / 4 + kThreads - 1) / kThreads;
@@ -43,18 +92,17 @@ __device__ __forceinline__ float SumChunksTogether(const float* from, int chunks
   for (; chunks > 0; chunks -= kCombineChunks, from += kCombineChunks * kWarp) {
     const int count = min(kCombineChunks, chunks);
     const int padded = (count + kAtOnce - 1) / kAtOnce * kAtOnce;
-    float4 p[kLoads];
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {  // all loads before the first store: a loop would wait for memory once a turn
-      const int at = (thread + k * kThreads) * 4;
-      p[k] = at < count * kWarp ? __ldcg(reinterpret_cast<const float4*>(from + at)) : float4{};
-    }
+    uint32_t* const mine = from + thread * 4;
+    const int loads = (count * kWarp / 4 - thread + kThreads - 1) / kThreads;
+    uint4 p[kLoads];
+    LoadProducts<kPosted>(mine, kThreads * 4, loads, p);  // all loads before the first store, which would wait
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
       const int at = (thread + k * kThreads) * 4;
-      if (at < padded * kWarp) *reinterpret_cast<float4*>(shared + at) = p[k];
+      if (at < padded * kWarp) *reinterpret_cast<uint4*>(shared + at) = p[k];
     }
     __syncthreads();
+    if constexpr (kPosted) ClearProducts<kLoads, uint4>(mine, kThreads * 4, loads);
     if (thread < kWarp) {
       const float* product = shared + thread;
       float ahead[kAtOnce];
@@ -70,7 +118,7 @@ __device__ __forceinline__ float SumChunksTogether(const float* from, int chunks
         }
       }
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) y = y + ahead[k];  // zeros beyond `count` change nothing: y is never -0
+      for (int k = 0; k < kAtOnce; ++k) y = y + ahead[k];  // -0 beyond `count` changes nothing
     }
     __syncthreads();
   }
@@ -96,13 +144,13 @@ __device__ __forceinline__ Output OutputOf(const DecodeArgs& args, int item, int
 }
 
 // Sums products in chunk order: items of 32 rows and a token, shared out over blocks and in each over its warps. With
-// many chunks and few items, all warps of a block work on one item.
-template <int kTokens>
-__device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared) {
+// many chunks and few items, all warps of a block work on one item. await(): called by all threads of the block before
+// the first product is looked at.
+template <int kTokens, bool kPosted, typename Await>
+__device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* shared, const Await& await) {
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kManyChunks = 64;
-  const auto sync = [] { __syncthreads(); };
-  const unsigned arrived = args.barrier.Arrive(sync);
+  uint32_t* const products = kPosted ? args.words : reinterpret_cast<uint32_t*>(args.products);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
   const int items = kTokens == 1 ? args.row_blocks : args.row_blocks * args.tokens;
@@ -117,16 +165,16 @@ __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared)
   do {
     // Places, and what is added to, do not depend on other blocks: they are here before those are.
     const Output output = OutputOf<kTokens>(args, item, lane);
-    const float* from = args.products + lane + static_cast<int64_t>(item * chunks) * kWarp;
+    uint32_t* from = products + lane + static_cast<int64_t>(item * chunks) * kWarp;
     MakeHere(from);
-    if (!waited) args.barrier.Await(arrived, sync);
+    if (!waited) await(together);
     waited = true;
     if (item >= items) return;
     float y = 0.0f;
     if (together) {
-      y = SumChunksTogether<kWarps>(from - lane, chunks, reinterpret_cast<float*>(shared));
+      y = SumChunksTogether<kPosted, kWarps>(from - lane, chunks, reinterpret_cast<float*>(shared));
     } else {
-      y = SumChunks(from, chunks);
+      y = SumChunks<kPosted>(from, chunks);
     }
     if (output.at != nullptr && (!together || warp == 0)) {
       y = args.add ? output.old + y : y;
@@ -135,6 +183,20 @@ __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared)
     }
     item += step;
   } while (item < items);
+}
+
+// Requires: outputs are no kernel's input that other blocks may still read: posted products do not say that those have.
+template <int kTokens>
+__device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared) {
+  const auto sync = [] { __syncthreads(); };
+  if (kTokens == 1 && args.words != nullptr) {
+    CombineItems<kTokens, kTokens == 1>(args, shared, [&](bool together) {
+      if (together) __syncthreads();  // all warps are done with `shared`
+    });
+    return;
+  }
+  const unsigned arrived = args.barrier.Arrive(sync);
+  CombineItems<kTokens, false>(args, shared, [&](bool) { args.barrier.Await(arrived, sync); });
 }
 
 }  // namespace stoch::cuda::decode

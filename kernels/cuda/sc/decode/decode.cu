@@ -194,8 +194,8 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
         const int place = (n * args.row_blocks + row_block) * args.dims.chunks + chunk;
         float gain = args.gain;
         if constexpr (kMixed) gain = mixed->gains[slot * kTokens + n];
-        args.products[static_cast<int64_t>(place) * kTileRows + lane] =
-            BipolarProduct(acc[n], gain, stage.scales[slot * kTokens + n], scale);
+        StoreProduct<kTokens>(args, static_cast<int64_t>(place) * kTileRows + lane,
+                              BipolarProduct(acc[n], gain, stage.scales[slot * kTokens + n], scale));
       }
       scale = next_scale;
     }
@@ -269,7 +269,12 @@ void FillArgs(DeviceContext& ctx, const ScActivationView& a, const SiteReporter&
 template <typename Args>
 void LaunchFilled(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused, bool top256) {
   Scratch scratch(ctx.workspace);
-  args.products = scratch.Take<float>(int64_t{args.tokens} * args.dims.chunks * args.row_blocks * kTileRows);
+  const int64_t products = int64_t{args.tokens} * args.dims.chunks * args.row_blocks * kTileRows;
+  if (plan.tile_tokens == 1 && products <= DeviceContext::kWords) {
+    args.words = ctx.words();
+  } else {
+    args.products = scratch.Take<float>(products);
+  }
   const auto launch = plan.tile_tokens == 1   ? LaunchTokens<1, Args>
                       : plan.tile_tokens == 2 ? LaunchTokens<2, Args>
                       : plan.tile_tokens == 4 ? LaunchTokens<4, Args>

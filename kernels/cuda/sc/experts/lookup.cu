@@ -25,7 +25,9 @@ using decode::Unit;
 
 constexpr int kWarps = decode::Cut<1>::kWarps;
 constexpr int kThreads = decode::Cut<1>::kThreads;
-constexpr int kRing = decode::Cut<1>::kRing;  // tiles in flight of a lane
+constexpr int kRing = decode::Cut<1>::kRing;    // tiles in flight of a lane
+constexpr int kEarly = decode::Cut<1>::kEarly;  // of them in front of the count rows
+constexpr int kSumAhead = 16;                   // products of a sum in flight
 static_assert(kThreads == decode::kMaxFusedChunks * kRowLanes);
 static_assert(kExpertNormBytes == kRowLanes * sizeof(float));
 static_assert(kMaxCombinedSlots * kWarp * sizeof(float) <= kStageBytes && kMaxCombinedSlots <= kWarp);
@@ -59,6 +61,8 @@ struct LookupArgs : decode::DecodeArgs {
   Divisor by_matrices;
   Divisor by_experts;
   ExpertCombine combine;
+  bool x_settled = false;       // DeviceContext::IsSettled
+  bool chosen_settled = false;  // the same
 
   __device__ __forceinline__ int row_tasks() const { return row_slots * matrices; }
 };
@@ -114,19 +118,31 @@ __device__ __forceinline__ Element MakeSlotElement(const LookupArgs& args, int f
   return e;
 }
 
+// Around the L1, which may hold what was there before kernels that ended meanwhile.
+__device__ __forceinline__ void LoadSettledElement(const LookupArgs& args, Element& e) {
+  if (!e.used) return;
+  e.x = __ldcg(e.x_at);
+  if (args.prologue == Prologue::kSiluMul) e.y = __ldcg(e.y_at);
+}
+
 // Lanes of the norms of the rows of two neighbouring chunks, half of the block each.
 __device__ __forceinline__ void SlotNorms(const LookupArgs& args, int first, int count, float* const (&lanes)[2]) {
   const int half = static_cast<int>(threadIdx.x) / kRowLanes;
   if (half >= count) return;
   const int row = args.by_chunks.Quotient(first + half);
   const int j = static_cast<int>(threadIdx.x) % kRowLanes;
-  NormLane<1>({args.x + row * args.x_stride}, args.dims.dims, j, {half == 0 ? lanes[0] : lanes[1]});
+  NormLane<1, true>({args.x + row * args.x_stride}, args.dims.dims, j, {half == 0 ? lanes[0] : lanes[1]});
 }
 
-// Sums products in chunk order once every block has written its own: 32 rows of a matrix of a slot by a warp.
+// Sums products in chunk order, posted ones as they come, others once every block has written its own: 32 rows of a
+// matrix of a slot by a warp.
+template <bool kPosted>
 __device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
-  const auto sync = [] { __syncthreads(); };
-  args.barrier.Await(args.barrier.Arrive(sync), sync);
+  if constexpr (!kPosted) {
+    const auto sync = [] { __syncthreads(); };
+    args.barrier.Await(args.barrier.Arrive(sync), sync);
+  }
+  uint32_t* const products = kPosted ? args.words : reinterpret_cast<uint32_t*>(args.products);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
   const int items = args.tokens * args.row_blocks;
@@ -137,7 +153,8 @@ __device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
     const int slot = args.by_matrices.Quotient(task);
     const int matrix = task - slot * args.matrices;
     const int row = (item - task * args.matrix_blocks) * kTileRows + lane;
-    const float y = decode::SumChunks(args.products + lane + static_cast<int64_t>(item) * chunks * kWarp, chunks);
+    const float y =
+        decode::SumChunks<kPosted, kSumAhead>(products + lane + static_cast<int64_t>(item) * chunks * kWarp, chunks);
     if (row >= args.matrix_rows) continue;
     if (!IsFinite(y)) args.reporter.Report();
     args.outs[matrix][slot * args.out_strides[matrix] + row] = y;
@@ -146,9 +163,12 @@ __device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
 
 // The same where a row's slots are combined. A team of a warp a slot has 32 columns of a row; with more slots than
 // warps, warps have several. shared: [teams][top_k][32] floats.
+template <bool kPosted>
 __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* shared) {
   const auto sync = [] { __syncthreads(); };
-  const unsigned arrived = args.barrier.Arrive(sync);
+  unsigned arrived = 0;
+  if constexpr (!kPosted) arrived = args.barrier.Arrive(sync);
+  uint32_t* const products = kPosted ? args.words : reinterpret_cast<uint32_t*>(args.products);
   const ExpertCombine& to = args.combine;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
@@ -175,12 +195,18 @@ __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* share
     float weight = 0.0f;
     if (adds) old = *out;
     if (active && member == 0 && lane < to.top_k) weight = to.weights[row * to.top_k + lane];
-    if (!waited) args.barrier.Await(arrived, sync);
+    if (!waited) {
+      if constexpr (kPosted) {
+        __syncthreads();  // all warps are done with `shared`
+      } else {
+        args.barrier.Await(arrived, sync);
+      }
+    }
     waited = true;
     if (active) {
       for (int k = member; k < to.top_k; k += members) {
         const int64_t at = static_cast<int64_t>(row * to.top_k + k) * args.row_blocks + row_block;
-        const float y = decode::SumChunks(args.products + lane + at * chunks * kWarp, chunks);
+        const float y = decode::SumChunks<kPosted, kSumAhead>(products + lane + at * chunks * kWarp, chunks);
         if (col < args.matrix_rows && !IsFinite(y)) args.reporter.Report();
         sums[k * kWarp + lane] = y;
       }
@@ -220,32 +246,62 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   }
   int count = min(args.staged, last_chunk - first_chunk + 1);
   Element element = MakeSlotElement(args, first_chunk, count);
-  StartNext();
-  __syncthreads();
-  WaitForPrevious();
-  args.reporter.Begin();
-  decode::LoadElement(args, element);
-  const int tasks = (args.by_chunks.Quotient(last_chunk) + 1 - first_row) * args.row_tasks();
-  for (int i = static_cast<int>(threadIdx.x); i < tasks; i += kThreads) {
-    const int slot = args.by_matrices.Quotient(i);
-    const int matrix = i - slot * args.matrices;
-    const int expert = args.chosen[first_row * args.row_slots + slot];
-    if (args.places > 0) {
-      weights[i] = places[matrix * args.experts + expert];
-    } else {
-      const ScWeightView& view = args.views[matrix][expert];
-      weights[i] = {view.codes, view.scales};
-    }
-  }
-  if (args.prologue == Prologue::kRmsNorm) SlotNorms(args, first_chunk, count, norms);
   __syncthreads();
 
   uint4 ring[kRing];
+  float scale = 0.0f;
   Walk current{weights, first_row, first_chunk, begin - first_chunk * args.row_blocks + warp};
-  current.Locate(args, begin + warp < end, lane);
+  // The rows themselves, on their way to the norm: behind the next barrier, QuantizeChunks.
+  const auto take_rows = [&] {
+    LoadSettledElement(args, element);
+    if (args.prologue == Prologue::kRmsNorm) SlotNorms(args, first_chunk, count, norms);
+  };
+  const auto counts_of = [&](int, uint32_t) { return decode::CountsOf(args); };
+  const auto find_weights = [&] {
+    const int tasks = (args.by_chunks.Quotient(last_chunk) + 1 - first_row) * args.row_tasks();
+    for (int i = static_cast<int>(threadIdx.x); i < tasks; i += kThreads) {
+      const int slot = args.by_matrices.Quotient(i);
+      const int matrix = i - slot * args.matrices;
+      const int expert = __ldcg(args.chosen + first_row * args.row_slots + slot);
+      if (args.places > 0) {
+        weights[i] = places[matrix * args.experts + expert];
+      } else {
+        const ScWeightView& view = args.views[matrix][expert];
+        weights[i] = {view.codes, view.scales};
+      }
+    }
+  };
+  // A few tiles first, the others once the count rows are there, which everyone waits for: loads are answered in order.
+  const auto load_first = [&] {
+    current.Locate(args, begin + warp < end, lane);
 #pragma unroll
-  for (int t = 0; t < kRing; ++t) ring[t] = decode::LoadTile(current.unit, t);
-  float scale = decode::LoadScale(current.unit);
+    for (int t = 0; t < kEarly; ++t) ring[t] = decode::LoadTile(current.unit, t);
+    scale = decode::LoadScale(current.unit);
+  };
+  const auto load_others = [&] {
+#pragma unroll
+    for (int t = kEarly; t < kRing; ++t) ring[t] = decode::LoadTile(current.unit, t);
+  };
+  // What is settled need not wait for the kernel in front: of gate and up the rows, while experts are being chosen; of
+  // down the experts' weights, while gate and up are summed.
+  if (args.x_settled) {
+    take_rows();
+    __syncthreads();
+    decode::QuantizeChunks<kTop256>(args, element, count, stage, counts_of);
+  }
+  if (args.chosen_settled) {
+    find_weights();
+    __syncthreads();
+    load_first();
+  }
+  WaitForPrevious();
+  StartNext();  // not before: what is settled for this kernel is for the next one too
+  args.reporter.Begin();
+  if (!args.x_settled) take_rows();
+  if (!args.chosen_settled) find_weights();
+  __syncthreads();
+  if (!args.chosen_settled) load_first();
+  if (args.x_settled) load_others();
 
   int unit = begin + warp;
   int slot = args.staged;
@@ -254,15 +310,17 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
       if (chunk != first_chunk) {
         count = min(args.staged, last_chunk - chunk + 1);
         element = MakeSlotElement(args, chunk, count);
-        decode::LoadElement(args, element);
+        LoadSettledElement(args, element);
         __syncthreads();  // everybody is done with the chunks before
         if (args.prologue == Prologue::kRmsNorm) {
           SlotNorms(args, chunk, count, norms);
           __syncthreads();
         }
       }
-      decode::QuantizeChunks<kTop256>(args, element, count, stage,
-                                      [&](int, uint32_t) { return decode::CountsOf(args); });
+      if (chunk != first_chunk || !args.x_settled) {
+        decode::QuantizeChunks<kTop256>(args, element, count, stage, counts_of);
+        if (chunk == first_chunk) load_others();
+      }
       slot = 0;
     }
     const uint32_t rows = SharedAddress(stage.rows) + slot * kStageBytes;
@@ -286,15 +344,20 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
       const int acc = static_cast<int>(all) - static_cast<int>(negative >> 6);
       const int64_t place =
           static_cast<int64_t>(row * args.row_blocks + current.row_block) * args.dims.chunks + own_chunk;
-      args.products[place * kTileRows + lane] = BipolarProduct(acc, args.gain, stage.scales[slot], scale);
+      decode::StoreProduct<1>(args, place * kTileRows + lane,
+                              BipolarProduct(acc, args.gain, stage.scales[slot], scale));
       current = next;
       scale = next_scale;
     }
   }
-  if (args.combine.top_k > 0) {
-    CombineRows(args, reinterpret_cast<float*>(stage.rows));
+  if (args.combine.top_k > 0 && args.words != nullptr) {
+    CombineRows<true>(args, reinterpret_cast<float*>(stage.rows));
+  } else if (args.combine.top_k > 0) {
+    CombineRows<false>(args, reinterpret_cast<float*>(stage.rows));
+  } else if (args.words != nullptr) {
+    CombineSlots<true>(args);
   } else {
-    CombineSlots(args);
+    CombineSlots<false>(args);
   }
 }
 
@@ -363,6 +426,12 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
     for (int i = 0; i < count; ++i) args.outs[i] = tasks[i].out + first * shape.row_slots * tasks[i].out_stride;
     args.units_each = static_cast<int>(units / cut.blocks);
     args.units_rest = static_cast<int>(units % cut.blocks);
+    // Sums of few rows are one for each warp; where there are more, who is done would poll against those who are not.
+    const bool posts =
+        rows * args.row_blocks <= int64_t{cut.blocks} * experts::kWarps && units * kTileRows <= DeviceContext::kWords;
+    args.words = posts ? ctx.words() : nullptr;
+    args.x_settled = first == 0 && ctx.IsSettled(source.x);
+    args.chosen_settled = first == 0 && ctx.IsSettled(chosen);
     args.staged = cut.staged;
     args.max_tasks = cut.max_tasks;
     args.places = cut.places;
@@ -375,6 +444,7 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
     LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(cut.blocks)), dim3(experts::kThreads),
                      static_cast<size_t>(cut.shared_bytes), args);
   }
+  ctx.Settle(chosen);
 }
 
 }  // namespace stoch::cuda

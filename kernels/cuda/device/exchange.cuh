@@ -38,6 +38,15 @@ __device__ __forceinline__ uint32_t Peek(const uint32_t* from) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
   return word;
 }
+// Four words next to each other, 16-byte aligned; each is there or not on its own.
+__device__ __forceinline__ uint4 Peek4(const uint32_t* from) {
+  uint4 w;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+               : "l"(from)
+               : "memory");
+  return w;
+}
 // Waits for one word.
 __device__ __forceinline__ uint32_t Receive(const uint32_t* from) {
   uint32_t word;
