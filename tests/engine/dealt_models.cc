@@ -105,7 +105,7 @@ void ExpectLengths(const std::vector<int64_t>& lengths, const Splits& splits, co
   }
   for (const std::filesystem::path& folder : WriteDealtModels(scratch.path())) {
     for (const std::string& config : configs) {
-      const auto alone = OpenDealt(Cpu("cpu"), folder, "layer", config);
+      const auto alone = OpenDealt(OpenBackend("cpu", {}, nullptr), folder, "layer", config);
       std::map<int64_t, std::string> expected;
       for (const int64_t length : lengths) expected[length] = HashOfLength(*alone, length, 3);
       for (const auto& [device, split] : splits) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tests/support/expect_invalid.h"
+#include "tests/support/ring_route.h"
 
 namespace stoch::test {
 namespace {
@@ -54,20 +55,18 @@ TEST(HopRoute, IsRefusedByNameWhereItIsNotThere) {
 }
 
 TEST(HopRoute, ComesFromTheEnvironment) {
-  const char* before = std::getenv("STOCH_RING_ROUTE");
-  const std::string kept = before == nullptr ? "" : before;
-  unsetenv("STOCH_RING_ROUTE");
+  const char* name = "STOCH_RING_ROUTE";
+  const ScopedVariable empty(name, "");  // whatever it was is there again in the end
   EXPECT_EQ(cuda::AskedHopRoute(), "");
-  setenv("STOCH_RING_ROUTE", "", 1);
+  unsetenv(name);
   EXPECT_EQ(cuda::AskedHopRoute(), "");
   for (const HopRoute route : {HopRoute::kPeer, HopRoute::kNccl, HopRoute::kHost}) {
-    setenv("STOCH_RING_ROUTE", std::string(HopRouteName(route)).c_str(), 1);
+    const ScopedVariable asked(name, std::string(HopRouteName(route)).c_str());
     EXPECT_EQ(cuda::AskedHopRoute(), HopRouteName(route));
     EXPECT_EQ(ChooseHopRoute(cuda::AskedHopRoute(), {true, [] { return std::string(); }}), route);
   }
-  setenv("STOCH_RING_ROUTE", "nvlink", 1);
+  const ScopedVariable wrong(name, "nvlink");
   ExpectInvalid([] { (void)cuda::AskedHopRoute(); }, {"STOCH_RING_ROUTE=nvlink", "expected peer, nccl or host"});
-  kept.empty() ? unsetenv("STOCH_RING_ROUTE") : setenv("STOCH_RING_ROUTE", kept.c_str(), 1);
 }
 
 }  // namespace
