@@ -104,7 +104,8 @@ int Main(int argc, char** argv) {
     spdlog::error("{}", OneLine(error.what()));
     return kBadInput;
   } catch (const OutOfMemory& error) {
-    spdlog::error("{} (a shorter --context, fewer sequences or smaller passes take less)", OneLine(error.what()));
+    spdlog::error("{} (a shorter --context, fewer sequences or a smaller --pass-rows take less)",
+                  OneLine(error.what()));
     return kDeviceFailure;
   } catch (const DeviceError& error) {
     spdlog::error("{}", OneLine(error.what()));
