@@ -51,7 +51,7 @@ TEST(Ring, DilatedAttentionIsThatOfOneDevice) {
 
 // ------------------------------------------------------------------------------------------------------- GPUs ----
 
-// Every length on two, some on four: logical GPUs take turns on one, a run of theirs a third of a second.
+// Every length on two, some on four.
 const Splits kTwoGpus = {{"cuda:0,1", "sequence"}};
 const Splits kFourGpus = {{"cuda:0,1,2,3", "sequence"}};
 
