@@ -51,14 +51,11 @@ TEST(Ring, DilatedAttentionIsThatOfOneDevice) {
 
 // ------------------------------------------------------------------------------------------------------- GPUs ----
 
-// Every length on two, some on four.
-const Splits kTwoGpus = {{"cuda:0,1", "sequence"}};
-const Splits kFourGpus = {{"cuda:0,1,2,3", "sequence"}};
+const Splits kGpuSplits = {{"cuda:0,1", "sequence"}, {"cuda:0,1,2,3", "sequence"}};
 
 TEST(Ring, GpusHaveTheBitsOfOneDevice) {
   STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
-  ExpectLengths({1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000}, kTwoGpus, {"fp32", "preset=halved"});
-  ExpectLengths({17, 257, 1000}, kFourGpus, {"fp32", "preset=halved"});
+  ExpectLengths({1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000}, kGpuSplits, {"fp32", "preset=halved"});
   Splits more = {{"cuda:0,1,2,3,4,5,6,7", "sequence"}};
   // Without peers rows go through NCCL, which takes no GPU twice.
   const char* off = std::getenv("NCCL_P2P_DISABLE");
@@ -68,8 +65,7 @@ TEST(Ring, GpusHaveTheBitsOfOneDevice) {
 
 TEST(Ring, DilatedAttentionOfGpusIsThatOfOneDevice) {
   STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
-  ExpectLengths({1, 16, 17, 65, 257, 1000}, kTwoGpus, kDilated);
-  ExpectLengths({17, 257}, kFourGpus, kDilated);
+  ExpectLengths({1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000}, kGpuSplits, kDilated);
   Splits more = {{"cuda:0,1,2,3,4,5,6,7", "sequence"}};
   const char* off = std::getenv("NCCL_P2P_DISABLE");
   if (off == nullptr || std::string_view(off) != "1") more.emplace_back("cuda:0,1,2,3", "sequence:2,row:2");
@@ -79,9 +75,8 @@ TEST(Ring, DilatedAttentionOfGpusIsThatOfOneDevice) {
 TEST(Ring, GpusThatDoNotReachEachOtherHaveTheBitsOfOneDevice) {
   STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
   const ScopedVariable off("NCCL_P2P_DISABLE", "1");
-  ExpectLengths({1, 17, 65, 257}, kTwoGpus, {"fp32", "preset=halved"});
-  ExpectLengths({17, 257}, kFourGpus, {"preset=halved"});
-  ExpectLengths({1, 17, 257}, kTwoGpus, {kDilated[1]});
+  ExpectLengths({1, 17, 65, 257}, kGpuSplits, {"fp32", "preset=halved"});
+  ExpectLengths({1, 17, 257}, kGpuSplits, {kDilated[1]});
 }
 
 class RingHopRoute : public testing::TestWithParam<const char*> {};

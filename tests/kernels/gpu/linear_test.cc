@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,8 +28,7 @@ struct Case {
   Prologue prologue = Prologue::kNone;
   bool add = false;
   DType dtype = DType::kF32;
-  float constant_x = 0;  // not 0: every x
-  bool zero_x = false;
+  std::optional<float> constant_x = {};  // every x
 };
 
 // The outputs of one call, one after another.
@@ -65,7 +65,7 @@ std::vector<float> RunOn(Backend& backend, const LinearSpec& spec, const Shape& 
     call.outs.push_back(outs.back().view());
   }
   std::vector<float> x_values = test::RandomFloats(7, shape.rows * shape.cols);
-  if (c.constant_x != 0 || c.zero_x) x_values.assign(x_values.size(), c.constant_x);
+  if (c.constant_x) x_values.assign(x_values.size(), *c.constant_x);
   const test::DeviceTensor x(backend, {shape.rows, shape.cols}, x_values);
   const test::DeviceTensor x2(backend, {shape.rows, shape.cols}, test::RandomFloats(8, shape.rows * shape.cols));
   const test::DeviceTensor norm(backend, {shape.cols}, test::RandomFloats(9, shape.cols));
@@ -172,8 +172,8 @@ TEST(CudaLinear, LargeShapes) {
 TEST(CudaLinear, ProductsOfOneTokenAreHandedOver) {
   STOCH_CUDA_OR_SKIP();
   const LinearSpec spec = ScSpec("halve=1");
-  ExpectSameBits(spec, {{300, 70}, 1000, 1}, {.add = true, .zero_x = true});
-  ExpectSameBits(spec, {{4096}, 14336, 1}, {.add = true, .zero_x = true});  // a block sums 112 chunks together
+  ExpectSameBits(spec, {{300, 70}, 1000, 1}, {.add = true, .constant_x = 0.0f});
+  ExpectSameBits(spec, {{4096}, 14336, 1}, {.add = true, .constant_x = 0.0f});  // a block sums 112 chunks together
   for (const int64_t rows : {5000, 70, 5000}) ExpectSameBits(spec, {{rows}, 4096, 1}, {});
   ExpectSameBits(ScSpec("halve=1,chunk_d=16"), {{65792}, 1040, 1}, {});  // 4.3 of 4.2 million words
 }

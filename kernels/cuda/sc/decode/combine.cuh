@@ -9,8 +9,8 @@
 
 namespace stoch::cuda::decode {
 
-// Posted, a product is a word that is not 0 (device/exchange.cuh): whoever sums polls the products themselves, which are
-// there sooner than a barrier could say so and they could be read behind it. +0 is posted as -0: sums, never -0, stay the same.
+// Posted, a product is a word that is not 0 (device/exchange.cuh), and whoever sums polls the products themselves: behind a
+// barrier they would come two trips to the L2 later. +0 is posted as -0: sums, never -0, stay the same.
 inline constexpr uint32_t kMinusZero = 0x80000000u;
 
 template <int kTokens>
@@ -185,7 +185,8 @@ __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* sh
   } while (item < items);
 }
 
-// Requires: outputs are no kernel's input that other blocks may still read: posted products do not say that those have.
+// Requires: outputs do not overlap the row that is multiplied (LinearCall): with posted products, other blocks may still
+//           read it.
 template <int kTokens>
 __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared) {
   const auto sync = [] { __syncthreads(); };

@@ -116,10 +116,13 @@ __device__ __forceinline__ Element MakeElement(const Args& args, int first, int 
   if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(e.y_at);
   return e;
 }
+// kAroundL1: of rows that kernels wrote which have ended since this one began.
+template <bool kAroundL1 = false>
 __device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) {
+  const auto load = [](const float* at) { return kAroundL1 ? __ldcg(at) : *at; };
   if (!e.used) return;
-  e.x = *e.x_at;
-  if (args.prologue == Prologue::kSiluMul) e.y = *e.y_at;
+  e.x = load(e.x_at);
+  if (args.prologue == Prologue::kSiluMul) e.y = load(e.y_at);
 }
 
 // Quantizes and stages `count` chunks of the one row, whose values f(x) threads have, one of chunk `slot` each.

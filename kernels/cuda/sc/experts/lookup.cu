@@ -118,13 +118,6 @@ __device__ __forceinline__ Element MakeSlotElement(const LookupArgs& args, int f
   return e;
 }
 
-// Around the L1, which may hold what was there before kernels that ended meanwhile.
-__device__ __forceinline__ void LoadSettledElement(const LookupArgs& args, Element& e) {
-  if (!e.used) return;
-  e.x = __ldcg(e.x_at);
-  if (args.prologue == Prologue::kSiluMul) e.y = __ldcg(e.y_at);
-}
-
 // Lanes of the norms of the rows of two neighbouring chunks, half of the block each.
 __device__ __forceinline__ void SlotNorms(const LookupArgs& args, int first, int count, float* const (&lanes)[2]) {
   const int half = static_cast<int>(threadIdx.x) / kRowLanes;
@@ -253,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   Walk current{weights, first_row, first_chunk, begin - first_chunk * args.row_blocks + warp};
   // The rows themselves, on their way to the norm: behind the next barrier, QuantizeChunks.
   const auto take_rows = [&] {
-    LoadSettledElement(args, element);
+    decode::LoadElement<true>(args, element);
     if (args.prologue == Prologue::kRmsNorm) SlotNorms(args, first_chunk, count, norms);
   };
   const auto counts_of = [&](int, uint32_t) { return decode::CountsOf(args); };
@@ -310,7 +303,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
       if (chunk != first_chunk) {
         count = min(args.staged, last_chunk - chunk + 1);
         element = MakeSlotElement(args, chunk, count);
-        LoadSettledElement(args, element);
+        decode::LoadElement<true>(args, element);
         __syncthreads();  // everybody is done with the chunks before
         if (args.prologue == Prologue::kRmsNorm) {
           SlotNorms(args, chunk, count, norms);
