@@ -98,14 +98,14 @@ Splits DealtSplits() { return {{"cpu:2", "sequence"}, {"cpu:4", "sequence"}, {"c
 
 void ExpectLengths(const std::vector<int64_t>& lengths, const Splits& splits, const std::vector<std::string>& configs) {
   const TempDir scratch;
-  // Opened once for all models: several GPUs take longer to open than to run these.
+  // Opened once for all models.
   std::map<std::string, std::shared_ptr<Backend>> backends;
   for (const auto& [device, split] : splits) {
     if (!backends.contains(device)) backends[device] = Cpu(device);
   }
   for (const std::filesystem::path& folder : WriteDealtModels(scratch.path())) {
     for (const std::string& config : configs) {
-      const auto alone = OpenDealt(OpenBackend("cpu", {}, nullptr), folder, "layer", config);
+      const auto alone = OpenDealt(Cpu("cpu"), folder, "layer", config);
       std::map<int64_t, std::string> expected;
       for (const int64_t length : lengths) expected[length] = HashOfLength(*alone, length, 3);
       for (const auto& [device, split] : splits) {
