@@ -158,11 +158,23 @@ TEST_P(FamilyOps, RoutersMayMakeTheirLogits) {
   constexpr int64_t kMost = 33;
   struct Shape {
     int64_t experts, top_k, cols;
+    int64_t distinct = 0;  // rows of the router, which repeat: equal p go to the lower index; 0: all
   };
-  for (const auto& [experts, top_k, cols] :
-       {Shape{128, 8, 2048}, {5, 5, 72}, {33, 3, 2500}, {256, 32, 300}, {300, 3, 64}, {64, 40, 96}, {1, 1, 8}}) {
+  for (const auto& [experts, top_k, cols, distinct] : {Shape{128, 8, 2048},
+                                                       {5, 5, 72},
+                                                       {33, 3, 2500},
+                                                       {256, 32, 300},
+                                                       {300, 3, 64},
+                                                       {64, 40, 96},
+                                                       {1, 1, 8},
+                                                       {128, 8, 264, 1},
+                                                       {128, 8, 72, 50},
+                                                       {100, 16, 136, 33},
+                                                       {8, 2, 40, 7}}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Matrix matrix = RandomMatrix(51, experts, cols);
+      for (int64_t e = distinct; distinct > 0 && e < experts; ++e)
+        std::copy_n(&matrix.at(e % distinct, 0), cols, &matrix.at(e, 0));
       std::vector<uint16_t> halves;
       for (const float value : matrix.values) halves.push_back(static_cast<uint16_t>(FloatToBits(value) >> 16));
       WeightSource source;

@@ -47,6 +47,25 @@ __device__ __forceinline__ uint4 Peek4(const uint32_t* from) {
                : "memory");
   return w;
 }
+__device__ __forceinline__ void PeekAt(const uint32_t* from, uint32_t& word) { word = Peek(from); }
+__device__ __forceinline__ void PeekAt(const uint32_t* from, uint4& words) { words = Peek4(from); }
+__device__ __forceinline__ bool AreThere(uint32_t word) { return word != 0; }
+__device__ __forceinline__ bool AreThere(const uint4& w) { return w.x != 0 && w.y != 0 && w.z != 0 && w.w != 0; }
+
+// Waits for all of `words` that are not there, place k at from + k * stride.
+template <int kCount, typename Words>
+__device__ __forceinline__ void ReceiveAll(const uint32_t* from, int stride, Words (&words)[kCount]) {
+  bool all = false;
+  while (!all) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      if (!AreThere(words[k])) PeekAt(from + k * stride, words[k]);
+    }
+    all = true;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) all = all && AreThere(words[k]);
+  }
+}
 // Waits for one word.
 __device__ __forceinline__ uint32_t Receive(const uint32_t* from) {
   uint32_t word;

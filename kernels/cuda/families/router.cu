@@ -157,12 +157,109 @@ __global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args) {
   for (int rank = j; rank < args.top_k; rank += kWarp) weights[rank] = weights[rank] / total;
 }
 
+// ------------------------------------------------------------------------------------------- choice by a block ----
+
+// A row of few experts by a block instead of a warp: a warp alone waits for each of its instructions.
+constexpr int kBlockThreads = 512;
+constexpr int kExpertThreads = 4;  // that find the rank of an expert
+constexpr int kChoiceExperts = kBlockThreads / kExpertThreads;
+constexpr int kChoiceSlots = 16;
+struct BlockChoice {
+  alignas(16) int keys[kChoiceExperts];  // p as integers, which order as p does: none is negative
+  float e[kChoiceExperts];
+  float p[kChoiceSlots];         // of the chosen, by rank
+  int expert[kChoiceSlots + 1];  // and of who is behind them; -1: nobody has the rank
+};
+bool FitsBlock(const RouteArgs& args) { return args.experts <= kChoiceExperts && args.top_k <= kChoiceSlots; }
+
+// p of an expert each by the first kChoiceExperts threads, to choice.keys; words: the logits as they are posted, then 0.
+// Bits: RouteCall.
+__device__ __forceinline__ void ShareProbabilities(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
+  constexpr int kHeld = kChoiceExperts / kWarp;
+  const int own = static_cast<int>(threadIdx.x);
+  const int lane = own % kWarp;
+  if (own <= kChoiceSlots) choice.expert[own] = -1;
+  uint32_t got[kHeld];  // every warp takes all: what they share is then one barrier
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) got[k] = lane + k * kWarp < args.experts ? 0 : SumWord(BitsToFloat(0xff800000u));
+  ReceiveAll(words + lane, kWarp, got);
+  __syncwarp();
+  uint32_t most = 0;
+  float mine = 0.0f;
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) {
+    const float logit = FromSumWord(got[k]);
+    most = max(most, OrderedWord(logit));
+    mine = k == own / kWarp ? logit : mine;
+  }
+  const float largest = FromOrderedWord(__reduce_max_sync(kAllLanes, most));
+  const float e = own < args.experts ? Exp(mine - largest) : 0.0f;
+  choice.e[own] = e;
+  asm volatile("bar.sync 1, %0;" ::"n"(kChoiceExperts) : "memory");  // of these threads
+  if (own < args.experts) words[own] = 0;
+  float lanes[kHeld];
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) lanes[k] = choice.e[lane + k * kWarp];
+  float sum = FoldLanes<kHeld>(lanes);  // the others of kRowLanes would add + 0
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
+  // Experts that are none stand behind all others, even NaN.
+  choice.keys[own] = own < args.experts ? static_cast<int>(FloatToBits(e / sum)) : INT32_MIN;
+}
+
+// Experts by rank: how many have a larger p or, where `exact`, the same and a lower index.
+template <bool kExact>
+__device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
+  constexpr int kLoads = kChoiceExperts / (4 * kExpertThreads);
+  const int expert = static_cast<int>(threadIdx.x) / kExpertThreads;
+  const int part = static_cast<int>(threadIdx.x) % kExpertThreads;
+  const int key = choice.keys[expert];
+  int rank = 0;
+#pragma unroll(kExact ? 1 : kLoads)
+  for (int i = 0; i < kLoads; ++i) {
+    const int first = (i * kExpertThreads + part) * 4;
+    const int4 four = *reinterpret_cast<const int4*>(choice.keys + first);
+    const int keys[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      rank += static_cast<int>(keys[c] > key);
+      if (kExact) rank += static_cast<int>(keys[c] == key) & static_cast<int>(first + c < expert);
+    }
+  }
+#pragma unroll
+  for (int s = kExpertThreads / 2; s > 0; s /= 2) rank += __shfl_xor_sync(kAllLanes, rank, s);
+  if (part != 0 || rank > top_k) return;
+  choice.expert[rank] = expert;
+  if (rank < top_k) choice.p[rank] = BitsToFloat(static_cast<uint32_t>(key));
+}
+
+__device__ __forceinline__ void ChooseByBlock(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
+  const int j = static_cast<int>(threadIdx.x);
+  if (j < kChoiceExperts) ShareProbabilities(args, words, choice);
+  __syncthreads();
+  RankExperts<false>(args.top_k, choice);
+  __syncthreads();
+  // Where p are equal, a rank is nobody's: of the chosen or, if the last of them is meant, the one behind.
+  const int lane = j % kWarp;
+  const bool is_hole = lane <= args.top_k && lane < args.experts && choice.expert[lane] < 0;
+  if (__any_sync(kAllLanes, is_hole)) {
+    __syncthreads();
+    RankExperts<true>(args.top_k, choice);
+    __syncthreads();
+  }
+  if (j >= args.top_k) return;
+  float total = choice.p[0];
+  for (int k = 1; k < args.top_k; ++k) total = total + choice.p[k];
+  args.chosen[j] = choice.expert[j];
+  args.weights[j] = args.normalize ? choice.p[j] / total : choice.p[j];
+}
+
 // ------------------------------------------------------------------------------------------ all of it, few rows ----
 
 constexpr int kMaxRows = 4;
 // A half warp has an expert, a thread a lane of its dot products. Few large blocks: linears in front leave a few SMs
 // without one (Qwen3-30B-A3B's 4 of 132), where the weights of these are loaded before their turn comes.
-constexpr int kProductThreads = 512;
+constexpr int kProductThreads = kBlockThreads;
 constexpr int kBlockExperts = kProductThreads / kDotLanes;
 constexpr int kAhead = 16;  // 16-byte loads in flight of a thread
 
@@ -178,6 +275,7 @@ struct RouterArgs {
   int cols = 0;
   int padded_cols = 0;
   uint32_t* words = nullptr;  // [rows][experts] logits as blocks post them
+  bool by_block = false;      // FitsBlock
   SiteReporter reporter;
 };
 
@@ -272,22 +370,22 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
     Post(args.words + n * args.route.experts + expert, SumWord(y));
   }
 
-  // A warp a row waits for every block's logits and chooses.
+  // The first block, or a warp a row, waits for every block's logits and chooses.
+  if constexpr (kRows == 1) {
+    __shared__ BlockChoice choice;
+    if (args.by_block) {
+      if (blockIdx.x == 0) ChooseByBlock(args.route, args.words, choice);
+      return;
+    }
+  }
   const int row = static_cast<int>(threadIdx.x) / kWarp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   if (row >= args.rows) return;
   uint32_t* words = args.words + row * args.route.experts + threadIdx.x % kWarp;
   const int held = (args.route.experts - static_cast<int>(threadIdx.x) % kWarp + kWarp - 1) / kWarp;
-  uint32_t got[kHeldLanes] = {};
-  bool all = false;
-  while (!all) {
-    all = true;
+  uint32_t got[kHeldLanes];
 #pragma unroll
-    for (int k = 0; k < kHeldLanes; ++k) {
-      if (k < held && got[k] == 0) got[k] = Peek(words + k * kWarp);
-    }
-#pragma unroll
-    for (int k = 0; k < kHeldLanes; ++k) all = all && (k >= held || got[k] != 0);
-  }
+  for (int k = 0; k < kHeldLanes; ++k) got[k] = k < held ? 0 : SumWord(0.0f);
+  ReceiveAll(words, kWarp, got);
   float logits[kHeldLanes];
 #pragma unroll
   for (int k = 0; k < kHeldLanes; ++k) {
@@ -330,6 +428,7 @@ void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs
   args.cols = static_cast<int>(w.cols);
   args.padded_cols = static_cast<int>(w.padded_cols);
   args.words = ctx.words();
+  args.by_block = FitsBlock(route);
   args.reporter = ctx.Reporter(product.site);
   const size_t shared_bytes = SharedBytes(args.rows, w);
   const auto blocks = static_cast<unsigned>((route.experts + kBlockExperts - 1) / kBlockExperts);

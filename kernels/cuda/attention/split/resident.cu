@@ -120,16 +120,8 @@ __device__ __forceinline__ void Exponentials(const SplitArgs& args, const Stripe
   }
   if (warp < b.heads.count) {
     float value[kRowLanes / 32];
-    uint32_t words[kRowLanes / 32];
-    bool is_there = false;
-    do {
-      is_there = true;
-#pragma unroll
-      for (int w = 0; w < kRowLanes / 32; ++w) {
-        words[w] = Peek(sums + warp * kRowLanes + w * 32 + lane);
-        is_there = is_there && words[w] != 0;
-      }
-    } while (!is_there);
+    uint32_t words[kRowLanes / 32] = {};
+    ReceiveAll(sums + warp * kRowLanes + lane, 32, words);
 #pragma unroll
     for (int w = 0; w < kRowLanes / 32; ++w) value[w] = FromSumWord(words[w]);
 #pragma unroll

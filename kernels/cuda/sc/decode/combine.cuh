@@ -23,36 +23,18 @@ __device__ __forceinline__ void StoreProduct(const DecodeArgs& args, int64_t at,
   }
 }
 
-__device__ __forceinline__ void PeekWords(const uint32_t* from, uint32_t& words) { words = Peek(from); }
-__device__ __forceinline__ void PeekWords(const uint32_t* from, uint4& words) { words = Peek4(from); }
-__device__ __forceinline__ bool AreThere(uint32_t word) { return word != 0; }
-__device__ __forceinline__ bool AreThere(const uint4& w) { return w.x != 0 && w.y != 0 && w.z != 0 && w.w != 0; }
-__device__ __forceinline__ void SetMinusZero(uint32_t& word) { word = kMinusZero; }
-__device__ __forceinline__ void SetMinusZero(uint4& words) { words = {kMinusZero, kMinusZero, kMinusZero, kMinusZero}; }
+__device__ __forceinline__ void SetAll(uint32_t& word, uint32_t to) { word = to; }
+__device__ __forceinline__ void SetAll(uint4& words, uint32_t to) { words = {to, to, to, to}; }
 
 // Loads the first `count` of kCount places, `stride` words apart, others are -0. kPosted: as they come.
 template <bool kPosted, int kCount, typename Words>
 __device__ __forceinline__ void LoadProducts(const uint32_t* from, int stride, int count, Words (&words)[kCount]) {
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
-    SetMinusZero(words[k]);
-    if (k >= count) continue;
-    if constexpr (kPosted) {
-      PeekWords(from + k * stride, words[k]);
-    } else {
-      words[k] = __ldcg(reinterpret_cast<const Words*>(from + k * stride));
-    }
+    SetAll(words[k], kPosted && k < count ? 0 : kMinusZero);
+    if (!kPosted && k < count) words[k] = __ldcg(reinterpret_cast<const Words*>(from + k * stride));
   }
-  while (kPosted) {
-    bool all = true;
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) all = all && AreThere(words[k]);
-    if (all) return;
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      if (!AreThere(words[k])) PeekWords(from + k * stride, words[k]);
-    }
-  }
+  if constexpr (kPosted) ReceiveAll(from, stride, words);
 }
 // 0 again, for the next kernel.
 template <int kCount, typename Words>

@@ -87,20 +87,34 @@ struct Walk {
     Locate(args, exists, lane);
   }
   __device__ __forceinline__ void Locate(const LookupArgs& args, bool exists, int lane) {
+    TakeFrom(Place(args, exists, lane));
+  }
+
+  // The two halves of Locate: where the unit is in its matrix, whichever expert's that is, and the expert's.
+  struct InMatrix {
+    int task;  // of `weights`
+    int64_t codes;
+    int scale;
+  };
+  __device__ __forceinline__ InMatrix Place(const LookupArgs& args, bool exists, int lane) {
     run_end = 0;
-    unit = {};
-    if (!exists) return;
+    unit.tiles = 0;  // nothing is read then
+    if (!exists) return {0, 0, 0};
     for (; row_block >= args.row_blocks; row_block -= args.row_blocks) ++chunk;
     const int row = args.by_chunks.Quotient(chunk);
     const int own_chunk = chunk - row * args.dims.chunks;
     const int task = args.by_matrix_blocks.Quotient(row_block);
-    const SlotWeights from = weights[(row - first_row) * args.row_tasks() + task];
     run_end = (task + 1) * args.matrix_blocks;
     const int own = row_block - task * args.matrix_blocks;
     const int tile = own * args.dims.row_tiles + own_chunk * args.dims.chunk_tiles;
-    unit.codes = from.codes + static_cast<int64_t>(tile) * kTileBytes + lane * kTileDims;
-    unit.scale = from.scales + own_chunk * args.rows_padded + own * kTileRows + lane;
     unit.tiles = static_cast<int>(static_cast<unsigned>(args.dims.chunk_dims(own_chunk) + kTileDims - 1) / kTileDims);
+    return {(row - first_row) * args.row_tasks() + task, static_cast<int64_t>(tile) * kTileBytes + lane * kTileDims,
+            own_chunk * args.rows_padded + own * kTileRows + lane};
+  }
+  __device__ __forceinline__ void TakeFrom(const InMatrix& place) {
+    const SlotWeights from = weights[place.task];
+    unit.codes = from.codes + place.codes;
+    unit.scale = from.scales + place.scale;
   }
 };
 
@@ -265,8 +279,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     }
   };
   // A few tiles first, the others once the count rows are there, which everyone waits for: loads are answered in order.
-  const auto load_first = [&] {
-    current.Locate(args, begin + warp < end, lane);
+  const auto load_first = [&](const Walk::InMatrix& place) {
+    current.TakeFrom(place);
 #pragma unroll
     for (int t = 0; t < kEarly; ++t) ring[t] = decode::LoadTile(current.unit, t);
     scale = decode::LoadScale(current.unit);
@@ -282,10 +296,11 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     __syncthreads();
     decode::QuantizeChunks<kTop256>(args, element, count, stage, counts_of);
   }
+  const Walk::InMatrix place = current.Place(args, begin + warp < end, lane);
   if (args.chosen_settled) {
     find_weights();
     __syncthreads();
-    load_first();
+    load_first(place);
   }
   WaitForPrevious();
   StartNext();  // not before: what is settled for this kernel is for the next one too
@@ -293,7 +308,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   if (!args.x_settled) take_rows();
   if (!args.chosen_settled) find_weights();
   __syncthreads();
-  if (!args.chosen_settled) load_first();
+  if (!args.chosen_settled) load_first(place);
   if (args.x_settled) load_others();
 
   int unit = begin + warp;
