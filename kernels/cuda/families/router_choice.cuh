@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// The softmax of a row of the router's logits, and the experts that it takes (RouteCall): by a warp, or for few experts by a
+// block. Included by router.cu alone.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/exchange.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/math/elementary.h"
+#include "kernels/math/reduce.h"
+
+namespace stoch::cuda {
+
+struct RouteArgs {
+  const float* logits = nullptr;
+  int32_t* chosen = nullptr;
+  float* weights = nullptr;
+  int experts = 0;
+  int top_k = 0;
+  bool normalize = false;
+};
+
+// ------------------------------------------------------------------------------------------------ by a warp ----
+
+inline constexpr int kHeldLanes = kRowLanes / kWarp;  // probabilities of a thread where a warp holds a row
+
+// Whether a warp holds the probabilities of a row, and a thread of it every choice.
+inline bool FitsWarp(const RouteArgs& args) { return args.experts <= kRowLanes && args.top_k <= kWarp; }
+
+// A row by one warp, from the logits of experts lane, lane + 32 and on; others count for nothing.
+// Requires: FitsWarp.
+__device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row, float (&p)[kHeldLanes]) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const float first = __shfl_sync(kAllLanes, p[0], 0);
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) p[k] = lane + k * kWarp < args.experts ? p[k] : first;
+  float largest = p[0];
+#pragma unroll
+  for (int k = 1; k < kHeldLanes; ++k) largest = fmaxf(largest, p[k]);
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, s));
+  float lanes[kHeldLanes];
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) {
+    if (k * kWarp < args.experts) p[k] = Exp(p[k] - largest);
+    lanes[k] = lane + k * kWarp < args.experts ? p[k] : 0.0f;
+  }
+  float sum = FoldLanes<kHeldLanes>(lanes);
+  // To both sides, as a + b is b + a: every thread ends with the total.
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) p[k] = lane + k * kWarp < args.experts ? p[k] / sum : -2.0f;
+
+  // The largest p first, the lower index of equals. Thread `rank` keeps its choice.
+  int own_index = 0;
+  float own_weight = 0.0f;
+  float total = 0.0f;
+  for (int rank = 0; rank < args.top_k; ++rank) {
+    float best = p[0];
+    int index = lane;
+#pragma unroll
+    for (int k = 1; k < kHeldLanes; ++k) {
+      const bool better = p[k] > best;
+      best = better ? p[k] : best;
+      index = better ? lane + k * kWarp : index;
+    }
+    // No p that is left is negative: ordered as integers.
+    const auto bits = static_cast<int>(FloatToBits(best));
+    const int most = __reduce_max_sync(kAllLanes, bits);
+    index = __reduce_min_sync(kAllLanes, bits == most ? min(index, args.experts - 1) : args.experts - 1);
+    const float weight = BitsToFloat(static_cast<uint32_t>(most));
+    total = rank == 0 ? weight : total + weight;
+    if (lane == rank) {
+      own_index = index;
+      own_weight = weight;
+    }
+#pragma unroll
+    for (int k = 0; k < kHeldLanes; ++k) p[k] = lane + k * kWarp == index ? -1.0f : p[k];
+  }
+  if (lane >= args.top_k) return;
+  args.chosen[row * args.top_k + lane] = own_index;
+  args.weights[row * args.top_k + lane] = args.normalize ? own_weight / total : own_weight;
+}
+
+// ----------------------------------------------------------------------------------------------- by a block ----
+
+// A row of few experts by a block instead of a warp: a warp alone waits for each of its instructions.
+inline constexpr int kBlockThreads = 512;
+inline constexpr int kExpertThreads = 4;  // that find the rank of an expert
+inline constexpr int kChoiceExperts = kBlockThreads / kExpertThreads;
+inline constexpr int kChoiceSlots = 16;
+struct BlockChoice {
+  alignas(16) int keys[kChoiceExperts];  // p as integers, which order as p does: none is negative
+  float e[kChoiceExperts];
+  float p[kChoiceSlots];         // of the chosen, by rank
+  int expert[kChoiceSlots + 1];  // and of who is behind them; -1: nobody has the rank
+};
+inline bool FitsBlock(const RouteArgs& args) { return args.experts <= kChoiceExperts && args.top_k <= kChoiceSlots; }
+
+// p of an expert each by the first kChoiceExperts threads, to choice.keys; words: the logits as they are posted, then 0.
+// Bits: RouteCall.
+__device__ __forceinline__ void ShareProbabilities(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
+  constexpr int kHeld = kChoiceExperts / kWarp;
+  const int own = static_cast<int>(threadIdx.x);
+  const int lane = own % kWarp;
+  if (own <= kChoiceSlots) choice.expert[own] = -1;
+  uint32_t got[kHeld];  // every warp takes all: what they share is then one barrier
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) got[k] = lane + k * kWarp < args.experts ? 0 : SumWord(BitsToFloat(0xff800000u));
+  ReceiveAll(words + lane, kWarp, got);
+  __syncwarp();
+  uint32_t most = 0;
+  float mine = 0.0f;
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) {
+    const float logit = FromSumWord(got[k]);
+    most = max(most, OrderedWord(logit));
+    mine = k == own / kWarp ? logit : mine;
+  }
+  const float largest = FromOrderedWord(__reduce_max_sync(kAllLanes, most));
+  const float e = own < args.experts ? Exp(mine - largest) : 0.0f;
+  choice.e[own] = e;
+  asm volatile("bar.sync 1, %0;" ::"n"(kChoiceExperts) : "memory");  // of these threads
+  if (own < args.experts) words[own] = 0;
+  float lanes[kHeld];
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) lanes[k] = choice.e[lane + k * kWarp];
+  float sum = FoldLanes<kHeld>(lanes);  // the others of kRowLanes would add + 0
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
+  // Experts that are none stand behind all others, even NaN.
+  choice.keys[own] = own < args.experts ? static_cast<int>(FloatToBits(e / sum)) : INT32_MIN;
+}
+
+// Experts by rank: how many have a larger p or, where `exact`, the same and a lower index.
+template <bool kExact>
+__device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
+  constexpr int kLoads = kChoiceExperts / (4 * kExpertThreads);
+  const int expert = static_cast<int>(threadIdx.x) / kExpertThreads;
+  const int part = static_cast<int>(threadIdx.x) % kExpertThreads;
+  const int key = choice.keys[expert];
+  int rank = 0;
+#pragma unroll(kExact ? 1 : kLoads)
+  for (int i = 0; i < kLoads; ++i) {
+    const int first = (i * kExpertThreads + part) * 4;
+    const int4 four = *reinterpret_cast<const int4*>(choice.keys + first);
+    const int keys[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      rank += static_cast<int>(keys[c] > key);
+      if (kExact) rank += static_cast<int>(keys[c] == key) & static_cast<int>(first + c < expert);
+    }
+  }
+#pragma unroll
+  for (int s = kExpertThreads / 2; s > 0; s /= 2) rank += __shfl_xor_sync(kAllLanes, rank, s);
+  if (part != 0 || rank > top_k) return;
+  choice.expert[rank] = expert;
+  if (rank < top_k) choice.p[rank] = BitsToFloat(static_cast<uint32_t>(key));
+}
+
+__device__ __forceinline__ void ChooseByBlock(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
+  const int j = static_cast<int>(threadIdx.x);
+  if (j < kChoiceExperts) ShareProbabilities(args, words, choice);
+  __syncthreads();
+  RankExperts<false>(args.top_k, choice);
+  __syncthreads();
+  // Where p are equal, a rank is nobody's: of the chosen or, if the last of them is meant, the one behind.
+  const int lane = j % kWarp;
+  const bool is_hole = lane <= args.top_k && lane < args.experts && choice.expert[lane] < 0;
+  if (__any_sync(kAllLanes, is_hole)) {
+    __syncthreads();
+    RankExperts<true>(args.top_k, choice);
+    __syncthreads();
+  }
+  if (j >= args.top_k) return;
+  float total = choice.p[0];
+  for (int k = 1; k < args.top_k; ++k) total = total + choice.p[k];
+  args.chosen[j] = choice.expert[j];
+  args.weights[j] = args.normalize ? choice.p[j] / total : choice.p[j];
+}
+
+}  // namespace stoch::cuda
