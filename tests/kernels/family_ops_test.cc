@@ -158,7 +158,7 @@ TEST_P(FamilyOps, RoutersMayMakeTheirLogits) {
   constexpr int64_t kMost = 33;
   struct Shape {
     int64_t experts, top_k, cols;
-    int64_t distinct = 0;  // rows of the router, which repeat: equal p go to the lower index; 0: all
+    int64_t distinct = 0;  // rows of the router; the others repeat them, and equal p go to the lower index. 0: all
   };
   for (const auto& [experts, top_k, cols, distinct] : {Shape{128, 8, 2048},
                                                        {5, 5, 72},

@@ -110,7 +110,7 @@ struct RouterArgs {
   int cols = 0;
   int padded_cols = 0;
   uint32_t* words = nullptr;  // [rows][experts] logits as blocks post them
-  bool by_block = false;      // FitsBlock
+  bool by_block = false;      // of one row: ChooseByBlock
   SiteReporter reporter;
 };
 

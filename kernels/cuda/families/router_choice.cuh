@@ -6,13 +6,16 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/exchange.cuh"
+#include "kernels/cuda/device/hopper.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
 
 namespace stoch::cuda {
 
+// RouteCall as kernels see it.
 struct RouteArgs {
+  // [rows][experts], [rows][top_k], [rows][top_k]
   const float* logits = nullptr;
   int32_t* chosen = nullptr;
   float* weights = nullptr;
@@ -90,17 +93,17 @@ __device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row, flo
 inline constexpr int kBlockThreads = 512;
 inline constexpr int kExpertThreads = 4;  // that find the rank of an expert
 inline constexpr int kChoiceExperts = kBlockThreads / kExpertThreads;
-inline constexpr int kChoiceSlots = 16;
+inline constexpr int kChoiceSlots = 16;  // most top_k
+// In shared memory.
 struct BlockChoice {
   alignas(16) int keys[kChoiceExperts];  // p as integers, which order as p does: none is negative
   float e[kChoiceExperts];
   float p[kChoiceSlots];         // of the chosen, by rank
-  int expert[kChoiceSlots + 1];  // and of who is behind them; -1: nobody has the rank
+  int expert[kChoiceSlots + 1];  // the same, and who comes next; -1: no expert has the rank
 };
 inline bool FitsBlock(const RouteArgs& args) { return args.experts <= kChoiceExperts && args.top_k <= kChoiceSlots; }
 
-// p of an expert each by the first kChoiceExperts threads, to choice.keys; words: the logits as they are posted, then 0.
-// Bits: RouteCall.
+// p to choice.keys, of an expert each by the first kChoiceExperts threads, which alone call it.
 __device__ __forceinline__ void ShareProbabilities(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
   constexpr int kHeld = kChoiceExperts / kWarp;
   const int own = static_cast<int>(threadIdx.x);
@@ -122,7 +125,7 @@ __device__ __forceinline__ void ShareProbabilities(const RouteArgs& args, uint32
   const float largest = FromOrderedWord(__reduce_max_sync(kAllLanes, most));
   const float e = own < args.experts ? Exp(mine - largest) : 0.0f;
   choice.e[own] = e;
-  asm volatile("bar.sync 1, %0;" ::"n"(kChoiceExperts) : "memory");  // of these threads
+  NamedWait(1, kChoiceExperts);
   if (own < args.experts) words[own] = 0;
   float lanes[kHeld];
 #pragma unroll
@@ -134,7 +137,8 @@ __device__ __forceinline__ void ShareProbabilities(const RouteArgs& args, uint32
   choice.keys[own] = own < args.experts ? static_cast<int>(FloatToBits(e / sum)) : INT32_MIN;
 }
 
-// Experts by rank: how many have a larger p or, where `exact`, the same and a lower index.
+// Experts by rank: how many have a larger p or, where kExact, the same p and a lower index. Without it experts of equal p
+// write the same place, and ranks behind them stay without an expert.
 template <bool kExact>
 __device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
   constexpr int kLoads = kChoiceExperts / (4 * kExpertThreads);
@@ -160,13 +164,16 @@ __device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
   if (rank < top_k) choice.p[rank] = BitsToFloat(static_cast<uint32_t>(key));
 }
 
+// words: the logits as they are posted (SumWord), 0 afterwards.
+// Requires: FitsBlock; a block of kBlockThreads, all of which call it.
+// Bits:     RouteCall.
 __device__ __forceinline__ void ChooseByBlock(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
   const int j = static_cast<int>(threadIdx.x);
   if (j < kChoiceExperts) ShareProbabilities(args, words, choice);
   __syncthreads();
   RankExperts<false>(args.top_k, choice);
   __syncthreads();
-  // Where p are equal, a rank is nobody's: of the chosen or, if the last of them is meant, the one behind.
+  // Equal p leave a rank without an expert: one of the first top_k, or the next where the last of those is shared.
   const int lane = j % kWarp;
   const bool is_hole = lane <= args.top_k && lane < args.experts && choice.expert[lane] < 0;
   if (__any_sync(kAllLanes, is_hole)) {
