@@ -110,7 +110,6 @@ struct RouterArgs {
   int cols = 0;
   int padded_cols = 0;
   uint32_t* words = nullptr;  // [rows][experts] logits as blocks post them
-  bool by_block = false;      // of one row: ChooseByBlock
   SiteReporter reporter;
 };
 
@@ -208,7 +207,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
   // The first block, or a warp a row, waits for every block's logits and chooses.
   if constexpr (kRows == 1) {
     __shared__ BlockChoice choice;
-    if (args.by_block) {
+    if (FitsBlock(args.route)) {
       if (blockIdx.x == 0) ChooseByBlock(args.route, args.words, choice);
       return;
     }
@@ -263,7 +262,6 @@ void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs
   args.cols = static_cast<int>(w.cols);
   args.padded_cols = static_cast<int>(w.padded_cols);
   args.words = ctx.words();
-  args.by_block = FitsBlock(route);
   args.reporter = ctx.Reporter(product.site);
   const size_t shared_bytes = SharedBytes(args.rows, w);
   const auto blocks = static_cast<unsigned>((route.experts + kBlockExperts - 1) / kBlockExperts);

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/exchange.cuh"
-#include "kernels/cuda/device/hopper.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
@@ -101,44 +100,49 @@ struct BlockChoice {
   float p[kChoiceSlots];         // of the chosen, by rank
   int expert[kChoiceSlots + 1];  // the same, and who comes next; -1: no expert has the rank
 };
-inline bool FitsBlock(const RouteArgs& args) { return args.experts <= kChoiceExperts && args.top_k <= kChoiceSlots; }
+STOCH_HD bool FitsBlock(const RouteArgs& args) { return args.experts <= kChoiceExperts && args.top_k <= kChoiceSlots; }
 
-// p to choice.keys, of an expert each by the first kChoiceExperts threads, which alone call it.
-__device__ __forceinline__ void ShareProbabilities(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
-  constexpr int kHeld = kChoiceExperts / kWarp;
+inline constexpr int kHeldExperts = kChoiceExperts / kWarp;  // of a thread where every warp has all of them
+
+// The exponentials to choice.e, of an expert each by the first kChoiceExperts threads, which alone call it.
+__device__ __forceinline__ void ShareExponentials(const RouteArgs& args, const uint32_t* words, BlockChoice& choice) {
   const int own = static_cast<int>(threadIdx.x);
   const int lane = own % kWarp;
   if (own <= kChoiceSlots) choice.expert[own] = -1;
-  uint32_t got[kHeld];  // every warp takes all: what they share is then one barrier
+  uint32_t got[kHeldExperts];  // every warp takes all: what they share is then one barrier
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k) got[k] = lane + k * kWarp < args.experts ? 0 : SumWord(BitsToFloat(0xff800000u));
+  for (int k = 0; k < kHeldExperts; ++k)
+    got[k] = lane + k * kWarp < args.experts ? 0 : SumWord(BitsToFloat(0xff800000u));
   ReceiveAll(words + lane, kWarp, got);
   __syncwarp();
   uint32_t most = 0;
   float mine = 0.0f;
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k) {
+  for (int k = 0; k < kHeldExperts; ++k) {
     const float logit = FromSumWord(got[k]);
     most = max(most, OrderedWord(logit));
     mine = k == own / kWarp ? logit : mine;
   }
   const float largest = FromOrderedWord(__reduce_max_sync(kAllLanes, most));
-  const float e = own < args.experts ? Exp(mine - largest) : 0.0f;
-  choice.e[own] = e;
-  NamedWait(1, kChoiceExperts);
+  choice.e[own] = own < args.experts ? Exp(mine - largest) : 0.0f;
+}
+
+// p of them to choice.keys, by the same threads behind a barrier. words: 0 afterwards.
+__device__ __forceinline__ void ShareProbabilities(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
+  const int own = static_cast<int>(threadIdx.x);
   if (own < args.experts) words[own] = 0;
-  float lanes[kHeld];
+  float lanes[kHeldExperts];
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k) lanes[k] = choice.e[lane + k * kWarp];
-  float sum = FoldLanes<kHeld>(lanes);  // the others of kRowLanes would add + 0
+  for (int k = 0; k < kHeldExperts; ++k) lanes[k] = choice.e[own % kWarp + k * kWarp];
+  float sum = FoldLanes<kHeldExperts>(lanes);  // the others of kRowLanes would add + 0
 #pragma unroll
   for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
   // Experts that are none stand behind all others, even NaN.
-  choice.keys[own] = own < args.experts ? static_cast<int>(FloatToBits(e / sum)) : INT32_MIN;
+  choice.keys[own] = own < args.experts ? static_cast<int>(FloatToBits(choice.e[own] / sum)) : INT32_MIN;
 }
 
 // Experts by rank: how many have a larger p or, where kExact, the same p and a lower index. Without it experts of equal p
-// write the same place, and ranks behind them stay without an expert.
+// take the same place, whichever comes last, and ranks behind them stay without an expert.
 template <bool kExact>
 __device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
   constexpr int kLoads = kChoiceExperts / (4 * kExpertThreads);
@@ -160,8 +164,8 @@ __device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
 #pragma unroll
   for (int s = kExpertThreads / 2; s > 0; s /= 2) rank += __shfl_xor_sync(kAllLanes, rank, s);
   if (part != 0 || rank > top_k) return;
-  choice.expert[rank] = expert;
-  if (rank < top_k) choice.p[rank] = BitsToFloat(static_cast<uint32_t>(key));
+  atomicExch(choice.expert + rank, expert);
+  if (rank < top_k) choice.p[rank] = BitsToFloat(static_cast<uint32_t>(key));  // the same of all who take the place
 }
 
 // words: the logits as they are posted (SumWord), 0 afterwards.
@@ -169,6 +173,8 @@ __device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
 // Bits:     RouteCall.
 __device__ __forceinline__ void ChooseByBlock(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
   const int j = static_cast<int>(threadIdx.x);
+  if (j < kChoiceExperts) ShareExponentials(args, words, choice);
+  __syncthreads();
   if (j < kChoiceExperts) ShareProbabilities(args, words, choice);
   __syncthreads();
   RankExperts<false>(args.top_k, choice);

@@ -106,14 +106,8 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
   // What was tried: docs/tuning.md#one-token-sc_decode.
-  // The branch is there for what the compiler then cannot do: move the loads behind the wait.
-  if (current.unit.tiles == kChunkTiles) {
-#pragma unroll
-    for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadStreaming(current.unit.codes + t * kTileBytes);
-  } else {
-#pragma unroll
-    for (int t = 0; t < Cut<kTokens>::kEarly; ++t) ring[t] = LoadTile(current.unit, t);
-  }
+  // The branch in it is there for what the compiler then cannot do, too: move the loads behind the wait.
+  LoadTiles<0, Cut<kTokens>::kEarly>(current.unit, ring);
   float scale = LoadScale(current.unit);
   const float* row = args.x;
   MakeHere(row);

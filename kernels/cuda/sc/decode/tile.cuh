@@ -46,6 +46,18 @@ struct Unit {
 __device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
   return tile < unit.tiles ? LoadStreaming(unit.codes + tile * kTileBytes) : make_uint4(0, 0, 0, 0);
 }
+// Tiles kFirst..kEnd - 1 to their places. Of a whole unit without a branch a tile, each of which makes the cache's policy
+// again.
+template <int kFirst, int kEnd, int kTiles>
+__device__ __forceinline__ void LoadTiles(const Unit& unit, uint4 (&tiles)[kTiles]) {
+  if (unit.tiles == kChunkTiles) {
+#pragma unroll
+    for (int t = kFirst; t < kEnd; ++t) tiles[t] = LoadStreaming(unit.codes + t * kTileBytes);
+  } else {
+#pragma unroll
+    for (int t = kFirst; t < kEnd; ++t) tiles[t] = LoadTile(unit, t);
+  }
+}
 __device__ __forceinline__ float LoadScale(const Unit& unit) { return unit.tiles > 0 ? __ldg(unit.scale) : 0.0f; }
 
 }  // namespace stoch::cuda::decode

@@ -281,14 +281,10 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   // A few tiles first, the others once the count rows are there, which everyone waits for: loads are answered in order.
   const auto load_first = [&](const Walk::InMatrix& place) {
     current.TakeFrom(place);
-#pragma unroll
-    for (int t = 0; t < kEarly; ++t) ring[t] = decode::LoadTile(current.unit, t);
+    decode::LoadTiles<0, kEarly>(current.unit, ring);
     scale = decode::LoadScale(current.unit);
   };
-  const auto load_others = [&] {
-#pragma unroll
-    for (int t = kEarly; t < kRing; ++t) ring[t] = decode::LoadTile(current.unit, t);
-  };
+  const auto load_others = [&] { decode::LoadTiles<kEarly, kRing>(current.unit, ring); };
   // What is settled need not wait for the kernel in front: of gate and up the rows, while experts are being chosen; of
   // down the experts' weights, while gate and up are summed.
   if (args.x_settled) {
