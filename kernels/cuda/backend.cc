@@ -29,6 +29,7 @@
 #include "kernels/cuda/weights/weights.h"
 #include "kernels/family_check.h"
 #include "kernels/plan/attention_plan.h"
+#include "kernels/plan/ring_plan.h"
 #include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
@@ -314,7 +315,7 @@ void CudaBackend::RingAttention(const RingAttentionCall& call) {
 }
 
 int64_t CudaBackend::RingScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const {
-  return RingPlaceBytes(spec, num_heads, limits);
+  return RingLayout(spec, num_heads, limits).end;
 }
 
 DeviceGroup& CudaBackend::GroupOf(std::span<const Device> devices) {

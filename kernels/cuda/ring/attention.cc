@@ -12,6 +12,7 @@
 #include "kernels/cuda/ring/places.h"
 #include "kernels/cuda/ring/query.h"
 #include "kernels/cuda/ring/window.h"
+#include "kernels/plan/ring_plan.h"
 #include "kernels/ring_reach.h"
 
 namespace stoch::cuda {
@@ -27,13 +28,6 @@ struct Round {
   int first_head = 0;
   int heads = 1;
 };
-
-// Of what a device works on at a time, where it has so many KV heads of a sequence.
-AttentionLimits LimitsOf(const KvCacheSpec& spec, const PassLimits& limits, int heads) {
-  const int64_t pages = std::min(limits.max_pages_per_sequence, RingPages(spec, limits) / heads);
-  return {MaxDealtRows(limits.max_rows, limits.max_sequences, spec.stripes), limits.max_sequences,
-          pages * spec.page_tokens};
-}
 
 // A call on its way.
 class RingPass {
@@ -185,7 +179,7 @@ void RingPass::Compute(int rank, int64_t round) {
   DeviceContext& ctx = *part.ctx;
   const AttentionArgs args = WindowArgs(part, round);
   AttendedRows rows = WindowRows(rank, round);
-  const AttentionLimits limits = LimitsOf(spec_, limits_, at(round).heads);
+  const AttentionLimits limits = RingAttentionLimits(spec_, limits_, at(round).heads);
   AttentionShape shape = ShapeOf(ctx, *part.cache, part.call->cache_layer, args.num_heads, at(round).heads);
   shape.alone = false;  // logical devices of one GPU
   AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, rows.all.max_length, false);
@@ -226,24 +220,6 @@ void CheckPasses(const RingAttentionCall& call) {
 }
 
 }  // namespace
-
-int64_t RingPlaceBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) {
-  return RingPlaces(spec, num_heads, limits).total();
-}
-
-int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads, const PassLimits& limits) {
-  int64_t most = 0;
-  for (int heads = 1; heads <= std::max(1, spec.num_kv_heads); ++heads) {
-    if (heads > 1 && spec.num_kv_heads % heads != 0) continue;
-    KvCacheSpec window = spec;  // of so many KV heads, with the query heads that read them
-    window.num_kv_heads = heads;
-    const AttentionShape shape = MakeAttentionShape(window, num_heads / std::max(1, spec.num_kv_heads) * heads);
-    AttentionLimits attention = LimitsOf(spec, limits, heads);
-    attention.max_rows = limits.max_rows;  // dealt already
-    most = std::max(most, stoch::AttentionScratchBytes(gpu, shape, attention));
-  }
-  return most;
-}
 
 void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingGroup& group, const RingAttentionCall& call,
                       RingProbe* probe) {

@@ -14,11 +14,6 @@
 
 namespace stoch::cuda {
 
-// Of each device: what RingAttention's scratch has, for passes within the limits; and what it takes of the workspace, where
-// max_rows is that of the rows that the device owns.
-int64_t RingPlaceBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits);
-int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads, const PassLimits& limits);
-
 // What the devices of a ring keep from call to call.
 struct RingGroup {
   // Requires: contexts that outlive this, on distinct devices; `direct`: all reach each other.

@@ -2,11 +2,13 @@
 #include "kernels/cuda/ring/query.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "kernels/cuda/attention/dealt.h"
 #include "kernels/cuda/attention/shape.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
+#include "kernels/plan/ring_plan.h"
 
 namespace stoch::cuda {
 namespace {
@@ -14,8 +16,9 @@ namespace {
 // Rows of a pass whose queries go to the keys together.
 class QueryRows {
  public:
-  // stride: floats of the scores of a row and head.
-  QueryRows(const std::vector<RingPart>& parts, QueryExchange& exchange, int64_t first, int64_t count, int64_t stride);
+  // scores: of each rank; stride: floats of the scores of a row and head.
+  QueryRows(const std::vector<RingPart>& parts, QueryExchange& exchange, const std::vector<float*>& scores,
+            int64_t first, int64_t count, int64_t stride);
   // with_keys: the keys and values of the whole pass go to the caches first. Requires then: all rows of the pass.
   void Run(bool with_keys, RingProbe* probe);
 
@@ -32,6 +35,7 @@ class QueryRows {
 
   const std::vector<RingPart>& parts_;
   QueryExchange& exchange_;
+  const std::vector<float*>& scores_;
   int64_t first_;
   int64_t count_;
   int64_t stride_;
@@ -40,9 +44,9 @@ class QueryRows {
   std::vector<DealtAttention> args_;
 };
 
-QueryRows::QueryRows(const std::vector<RingPart>& parts, QueryExchange& exchange, int64_t first, int64_t count,
-                     int64_t stride)
-    : parts_(parts), exchange_(exchange), first_(first), count_(count), stride_(stride) {
+QueryRows::QueryRows(const std::vector<RingPart>& parts, QueryExchange& exchange, const std::vector<float*>& scores,
+                     int64_t first, int64_t count, int64_t stride)
+    : parts_(parts), exchange_(exchange), scores_(scores), first_(first), count_(count), stride_(stride) {
   const PassLayout& pass = part(0).pass->layout();
   for (int rank = 0; rank < ranks(); ++rank) {
     const Stripe& stripe = part(rank).stripe;
@@ -81,7 +85,7 @@ DealtAttention QueryRows::ArgsOf(int rank) const {
   args.qk = ctx.tables.Get(own.cache->qk(layer));
   args.av = ctx.tables.Get(own.cache->av(layer));
   const RingPlaces places = own.places();
-  args.scores = places.scores(own.scratch);
+  args.scores = scores_[static_cast<size_t>(rank)];
   args.stride = stride_;
   args.rows = static_cast<int32_t>(count_);
   args.pairs = MakeDilatedPairs(own.call->dilated, own.call->first_head);
@@ -95,7 +99,7 @@ DealtAttention QueryRows::ArgsOf(int rank) const {
     const auto i = static_cast<size_t>(other);
     dealt.first_own[i] = first_own_[i];
     uint8_t* const area = AreaOf(other);
-    dealt.shares[i] = layout(other).At(other == rank ? area : exchange_.ReadPlace(other, area));
+    dealt.shares[i] = ShareAt(layout(other), other == rank ? area : exchange_.ReadPlace(other, area));
   }
   return args;
 }
@@ -165,14 +169,25 @@ void AttendByQuery(const std::vector<RingPart>& parts, QueryExchange& exchange, 
     }
   }
   const int64_t stride = (most + 3) / 4 * 4;
-  const int64_t at_once = parts.front().places().QueryRows(stride);
+  const RingPart& front = parts.front();
+  const KvCacheSpec& spec = front.cache->spec();
+  const int num_heads = front.call->num_heads;
+  const int64_t at_once = QueryScoreRows(spec, num_heads, front.pass->limits(), stride);
   const bool all = rows <= at_once;
   if (!all) {
     // Every row of the pass sees the keys of those before it.
     for (const RingPart& part : parts) AppendKeys(part);
   }
+  // Of the device alone: what comes next on its stream may have the memory.
+  std::deque<Scratch> scratch;
+  std::vector<float*> scores;
+  for (const RingPart& part : parts) {
+    DeviceGuard guard(part.ctx->device);
+    scores.push_back(
+        scratch.emplace_back(part.ctx->workspace).Take<float>(std::min(rows, at_once) * num_heads * stride));
+  }
   for (int64_t first = 0; first < rows; first += at_once) {
-    QueryRows(parts, exchange, first, std::min(at_once, rows - first), stride).Run(all, probe);
+    QueryRows(parts, exchange, scores, first, std::min(at_once, rows - first), stride).Run(all, probe);
   }
 }
 
