@@ -41,6 +41,26 @@ int64_t QueryBytes(const AttentionShape& shape, const AttentionLimits& limits) {
   return bytes;
 }
 
+// Query heads that read one KV head.
+int64_t GroupOf(const AttentionShape& shape) { return shape.num_heads / std::max(1, shape.num_kv_heads); }
+
+// What one of the devices that positions are dealt over has of max_score_bytes.
+int64_t ScoreShare(const GpuTraits& gpu, const AttentionShape& shape) { return gpu.max_score_bytes / shape.stripes; }
+
+// Of a wide tile and the query heads of one KV head: scores, and where positions are dealt also sums of p v.
+int64_t WideTileBytes(const AttentionShape& shape, int64_t stride) {
+  const int64_t sums = ReplacesScores(shape) ? shape.head_dim * kFloat : 0;
+  return GroupOf(shape) * kQueryTile * (stride * 2 + sums);
+}
+
+// Streams and tiles together, where positions are dealt.
+int64_t WideShare(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan) {
+  const int64_t stride = DivideUp(shape.longest, kKeyBlock) * kKeyBlock;
+  const int64_t tile = WideTileBytes(shape, stride);
+  const int64_t least = std::max(std::min(kWideLeastTiles * tile, gpu.max_score_bytes), tile);
+  return std::max(ScoreShare(gpu, shape) / 4 * 9, stride * plan.position_bytes + least);
+}
+
 int64_t TileBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
   // Packed keys and values: a word of four codes takes eight bytes.
   const int64_t stride = DivideUp(limits.max_context, kKeyBlock) * kKeyBlock;
@@ -53,8 +73,7 @@ int64_t TileBytes(const GpuTraits& gpu, const AttentionShape& shape, const Atten
   // Shorter strides hold more tiles, at most the same bytes; but of the last group's scales there may be more.
   const int64_t head_bytes = kQueryTile * stride * 2;
   const int64_t score_bytes =
-      std::min(tiles * shape.num_heads * head_bytes,
-               std::max(gpu.max_score_bytes, shape.num_heads / std::max(1, shape.num_kv_heads) * head_bytes));
+      std::min(tiles * shape.num_heads * head_bytes, std::max(ScoreShare(gpu, shape), GroupOf(shape) * head_bytes));
   return packed_bytes + 2 * Aligned(score_bytes) + Aligned(tiles * shape.num_heads * kQueryTile * kFloat);
 }
 
@@ -65,15 +84,20 @@ int64_t WideBytes(const GpuTraits& gpu, const AttentionShape& shape, const Atten
   const int64_t sequences = std::min(limits.max_sequences, limits.max_rows / kLongSequenceRows);
   const int64_t positions = std::min(sequences * stride, std::max<int64_t>(gpu.max_packed_positions, stride));
   const int64_t head_streams = positions * plan.position_bytes;
-  const int64_t streams = std::max(head_streams, std::min(gpu.max_score_bytes, head_streams * shape.num_kv_heads));
+  const int64_t streams = std::max(head_streams, std::min(ScoreShare(gpu, shape), head_streams * shape.num_kv_heads));
   const int64_t rows = (limits.max_rows / kQueryTile + sequences) * shape.num_heads * kQueryTile;
-  const int64_t group_rows = shape.num_heads / std::max(1, shape.num_kv_heads) * kQueryTile;
+  const int64_t scales = 2 * Aligned(positions * shape.num_kv_heads * kFloat) + Aligned(shape.num_kv_heads * kFloat) +
+                         2 * Aligned(rows * kFloat) + 16 * kAlignment;
+  if (ReplacesScores(shape)) {
+    const int64_t tile_bytes = Aligned(rows * stride * 2) + Aligned(rows * shape.head_dim * kFloat);
+    return Aligned(streams) + scales + std::min(tile_bytes, WideShare(gpu, shape, plan) - streams);
+  }
+  const int64_t group_rows = GroupOf(shape) * kQueryTile;
   const int64_t score_bytes = std::min(rows * stride * 2, std::max(gpu.max_score_bytes, group_rows * stride * 2));
   // Sums are left where there are several ranges, so of rows with more positions than the shortest range.
   const int64_t sum_rows = std::min(rows, std::max(gpu.max_score_bytes / (2 * kMinWideRange), group_rows));
-  return Aligned(streams) + Aligned(streams / 2) / kKeyBlock + 2 * Aligned(positions * shape.num_kv_heads * kFloat) +
-         Aligned(shape.num_kv_heads * kFloat) + Aligned(score_bytes) + Aligned(score_bytes / 2) +
-         2 * Aligned(rows * kFloat) + Aligned(sum_rows * shape.head_dim * kFloat) + 16 * kAlignment;
+  return Aligned(streams) + Aligned(streams / 2) / kKeyBlock + scales + Aligned(score_bytes) +
+         Aligned(score_bytes / 2) + Aligned(sum_rows * shape.head_dim * kFloat);
 }
 
 int64_t SpillBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
@@ -168,6 +192,7 @@ AttentionShape MakeAttentionShape(const KvCacheSpec& spec, int num_heads) {
   if (spec.qk != nullptr) shape.qk = MakeScTraits(*spec.qk);
   if (spec.av != nullptr) shape.av = spec.av == spec.qk ? shape.qk : MakeScTraits(*spec.av);
   shape.swapped = HasSwappedStreams(spec);
+  shape.stripes = spec.stripes;
   return shape;
 }
 
@@ -349,15 +374,16 @@ bool TakesBatch(const WidePlan& plan, int64_t sequences) {
 
 int64_t WideKvHeads(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
                     int64_t stride) {
-  const int64_t score_bytes = shape.num_heads / shape.num_kv_heads * kQueryTile * stride * 2;
-  const int64_t heads =
-      std::min(gpu.max_score_bytes / (positions * plan.position_bytes), gpu.max_score_bytes / score_bytes);
+  const int64_t share = ScoreShare(gpu, shape);
+  const int64_t heads = std::min(share / (positions * plan.position_bytes), share / WideTileBytes(shape, stride));
   return std::clamp<int64_t>(heads, 1, shape.num_kv_heads);
 }
 
-int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t kv_heads, int64_t stride) {
-  const int64_t score_bytes = shape.num_heads / shape.num_kv_heads * kv_heads * kQueryTile * stride * 2;
-  return std::max<int64_t>(gpu.max_score_bytes / score_bytes, 1);
+int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
+                  int64_t kv_heads, int64_t round_heads, int64_t stride) {
+  const int64_t streams = kv_heads * positions * plan.position_bytes;
+  const int64_t bytes = ReplacesScores(shape) ? WideShare(gpu, shape, plan) - streams : gpu.max_score_bytes;
+  return std::max<int64_t>(bytes / (round_heads * WideTileBytes(shape, stride)), 1);
 }
 
 int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length) {
@@ -380,8 +406,9 @@ int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length) {
 TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t stride, int64_t tiles) {
   const int64_t head_bytes = kQueryTile * stride * 2;
   const int64_t tile_bytes = head_bytes * shape.num_heads;
-  if (tile_bytes <= gpu.max_score_bytes) {
-    const int64_t most = std::clamp<int64_t>(gpu.max_score_bytes / tile_bytes, 1, tiles);
+  const int64_t room = ScoreShare(gpu, shape);
+  if (tile_bytes <= room) {
+    const int64_t most = std::clamp<int64_t>(room / tile_bytes, 1, tiles);
     if (most == tiles) return {tiles, shape.num_heads};
     // A block takes an SM: the most tiles that leave the fewest SMs without one.
     const auto share = [&](int64_t count) {
@@ -394,8 +421,8 @@ TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t st
     }
     return {best, shape.num_heads};
   }
-  const int64_t group = shape.num_heads / shape.num_kv_heads;
-  return {1, std::max<int64_t>(gpu.max_score_bytes / (head_bytes * group), 1) * group};
+  const int64_t group = GroupOf(shape);
+  return {1, std::max<int64_t>(room / (head_bytes * group), 1) * group};
 }
 
 int64_t SplitSums(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows) {

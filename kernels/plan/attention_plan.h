@@ -36,6 +36,8 @@ struct AttentionShape {
   ScTraits qk, av;       // read where mode is not kExact
   bool swapped = false;  // HasSwappedStreams
   bool alone = true;     // no other kernel whose blocks wait for each other runs on the GPU meanwhile
+  int stripes = 1;       // devices that positions are dealt over (kernels/stripes.h)
+  int64_t longest = 0;   // where they are: positions of the longest sequence that scratch is planned for
 };
 // Whether a cache of this kind keeps the tables of SwapStreams, which wide tiles read: where the operators allow it and
 // are those of every layer.
@@ -145,11 +147,17 @@ WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape);
 // Whether `plan` takes a batch of so many long sequences: a block's tiles are one sequence's.
 bool TakesBatch(const WidePlan& plan, int64_t sequences);
 
-// How a batch is cut: streams of so many KV heads are made at a time, and of their query heads the scores of so many
+// How a batch is cut: streams of so many KV heads are made at a time, and of `round_heads` of these the scores of so many
 // tiles. Requires: positions, those of the batch, and stride, the padded length of the (longest) tile, >= 1.
 int64_t WideKvHeads(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
                     int64_t stride);
-int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t kv_heads, int64_t stride);
+int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
+                  int64_t kv_heads, int64_t round_heads, int64_t stride);
+// Where positions are dealt, streams, scores and sums of p v take their share of a GPU's together, or, of the longest
+// sequences, what the streams of one KV head and so many of its tiles take: fewer have too few rows for the SMs. Codes of
+// probabilities then replace the scores that they come from.
+inline bool ReplacesScores(const AttentionShape& shape) { return shape.stripes > 1; }
+inline constexpr int kWideLeastTiles = 6;
 // Positions that a block takes, a multiple of kKeyBlock, so that `blocks` tile blocks of `length` positions fill the GPU.
 int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length);
 

@@ -114,9 +114,10 @@ int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int nu
     if (heads > 1 && spec.num_kv_heads % heads != 0) continue;
     KvCacheSpec window = spec;  // of so many KV heads, with the query heads that read them
     window.num_kv_heads = heads;
-    const AttentionShape shape = MakeAttentionShape(window, num_heads / std::max(1, spec.num_kv_heads) * heads);
+    AttentionShape shape = MakeAttentionShape(window, num_heads / std::max(1, spec.num_kv_heads) * heads);
     AttentionLimits attention = RingAttentionLimits(spec, limits, heads);
     attention.max_rows = limits.max_rows;  // dealt already
+    shape.longest = attention.max_context;
     most = std::max(most, AttentionScratchBytes(gpu, shape, attention));
   }
   return most;

@@ -9,6 +9,8 @@
 
 #include "kernels/registry.h"
 #include "kernels/wrappers/forwarding_backend.h"
+#include "tests/kernels/plan/gpu_models.h"
+#include "tests/models/planned_gpu.h"
 
 namespace stoch {
 namespace {
@@ -68,6 +70,37 @@ TEST(MemoryPlan, CountsRowsOfBaseLogits) {
   const int64_t bytes = 3 * files.config.vocab_size * 4;
   EXPECT_EQ(with.total.total() - without.total.total(), bytes);
   EXPECT_EQ(with.head_workspace - without.head_workspace, bytes);  // they are where the logits are
+}
+
+// A GPU of several that positions are dealt over has no more than its share of the cache and of what a pass works in,
+// and 2 % of them.
+TEST(MemoryPlan, DealtPositionsDivideCacheAndWorkspace) {
+  const test::PlannedGpu gpu(OpenBackend("cpu", {}, nullptr), test::H200());
+  const ModelFiles files = OpenModelFiles("random:llama-3.1-8b");
+  const ScModelConfig sc = HalvedScModelConfig();
+  const auto taken = [](const MemoryPlan& plan) { return plan.total.kv_cache + plan.total.workspace; };
+  struct Case {
+    int stripes;
+    int64_t context;
+  };
+  for (const auto& [stripes, context] : {Case{2, 16384}, {2, 131072}, {4, 32768}}) {
+    std::vector<std::vector<Device>> devices;
+    for (int i = 0; i < stripes; ++i) devices.push_back({Device{DeviceKind::kCpu, i}});
+    const std::vector<DecoderShard> shards = DealPositions(files.config, devices);
+    for (const int64_t rows : {2048, 4096}) {
+      PassShape shape;
+      shape.context = shape.kv_tokens = context;
+      shape.max_rows = rows;
+      shape.max_logit_rows = 128;
+      const int64_t one = taken(PlanMemory(files, Precision::kSc, sc, shape, gpu));
+      for (const size_t i : {size_t{0}, shards.size() - 1}) {
+        const int64_t own = taken(PlanShard(files, Precision::kSc, sc, shape, gpu, shards, i));
+        EXPECT_LE(100 * stripes * own, (100 + 2 * stripes) * one)
+            << stripes << " devices, context " << context << ", " << rows << " rows, device " << i << ": " << own
+            << " of " << one;
+      }
+    }
+  }
 }
 
 }  // namespace

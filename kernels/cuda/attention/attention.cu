@@ -239,6 +239,7 @@ AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, 
     shape.av = ctx.tables.Traits(cache.av(layer));
   }
   shape.swapped = cache.view(layer).qk_swapped != nullptr;
+  shape.stripes = spec.stripes;
   return shape;
 }
 

@@ -182,6 +182,7 @@ void RingPass::Compute(int rank, int64_t round) {
   const AttentionLimits limits = RingAttentionLimits(spec_, limits_, at(round).heads);
   AttentionShape shape = ShapeOf(ctx, *part.cache, part.call->cache_layer, args.num_heads, at(round).heads);
   shape.alone = false;  // logical devices of one GPU
+  shape.longest = limits.max_context;
   AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, rows.all.max_length, false);
   if (args.window > 0 && args.window < rows.all.max_length) plan.long_rows = plan.short_rows;
   if (spec_.mode == AttentionMode::kExact) return AttendValues(ctx, args, shape, plan, rows.all, limits);

@@ -368,11 +368,11 @@ TEST(AttentionPlan, WideTilesOfAnH200) {
   EXPECT_TRUE(TakesBatch(plan, 8));
   // Streams and scores of a window of 2048 at once; beyond, some KV heads and tiles at a time.
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 2048, 2048), 8);
-  EXPECT_EQ(WideTiles(gpu, llama, 8, 2048), 80);
+  EXPECT_EQ(WideTiles(gpu, llama, plan, 2048, 8, 8, 2048), 80);
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 32768, 32768), 4);
-  EXPECT_EQ(WideTiles(gpu, llama, 4, 32768), 10);
+  EXPECT_EQ(WideTiles(gpu, llama, plan, 32768, 4, 4, 32768), 10);
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 131072, 131072), 1);
-  EXPECT_EQ(WideTiles(gpu, llama, 1, 131072), 10);
+  EXPECT_EQ(WideTiles(gpu, llama, plan, 131072, 1, 1, 131072), 10);
   // Query heads that do not fill a block: tiles of one sequence do.
   for (const auto& [heads, of_block, tiles, parts] :
        {std::array{8, 1, 4, 1}, {16, 2, 2, 1}, {24, 3, 1, 1}, {40, 3, 1, 2}, {64, 4, 1, 2}}) {
@@ -395,6 +395,46 @@ TEST(AttentionPlan, WideTilesOfAnH200) {
           << blocks << " " << length;
     }
   }
+}
+
+// What wide.cu takes at a time of dealt positions, whatever the length of a sequence, next to what is planned.
+TEST(AttentionPlan, DealtTilesFitWhatIsPlanned) {
+  const GpuTraits gpu = test::H200();
+  for (const auto& [heads, kv_heads, head_dim] :
+       {std::array{32, 8, 128}, {64, 8, 128}, {8, 8, 64}, {4, 1, 128}, {16, 1, 64}}) {
+    for (const int stripes : {2, 4, 8}) {
+      for (const int64_t longest : {128, 4096, 65536, 131072, 1 << 20}) {
+        AttentionShape shape = Shape(heads, kv_heads, head_dim, Halved());
+        shape.swapped = true;
+        shape.stripes = stripes;
+        shape.longest = longest;
+        const WidePlan plan = PlanWideTiles(gpu, shape);
+        ASSERT_TRUE(plan.supported);
+        constexpr int64_t kRows = 2048;
+        const int64_t planned = AttentionScratchBytes(gpu, shape, {kRows, 1, longest});
+        for (int64_t length = kKeyBlock; length <= longest; length += (length / 16 / kKeyBlock + 1) * kKeyBlock) {
+          const int64_t kv = WideKvHeads(gpu, shape, plan, length, length);
+          for (int64_t round = 1; round <= kv; ++round) {
+            const int64_t tiles =
+                std::min(WideTiles(gpu, shape, plan, length, kv, round, length), kRows / kQueryTile + 1);
+            const int64_t rows = tiles * round * (heads / kv_heads) * kQueryTile;
+            ASSERT_LE(kv * length * (plan.position_bytes + 8) + rows * (length * 2 + head_dim * 4 + 8), planned)
+                << heads << " " << stripes << " " << longest << " " << length << " " << round;
+          }
+        }
+      }
+    }
+  }
+  // Of two devices: a window of 4096 at once, and no fewer tiles than fill the SMs of the longest sequence.
+  AttentionShape llama = Shape(32, 8, 128, Halved());
+  llama.swapped = true;
+  llama.stripes = 2;
+  llama.longest = 131072;
+  const WidePlan plan = PlanWideTiles(gpu, llama);
+  EXPECT_EQ(WideKvHeads(gpu, llama, plan, 4096, 4096), 8);
+  EXPECT_GE(WideTiles(gpu, llama, plan, 4096, 8, 8, 4096), 32);
+  EXPECT_EQ(WideKvHeads(gpu, llama, plan, 131072, 131072), 1);
+  EXPECT_EQ(WideTiles(gpu, llama, plan, 131072, 1, 1, 131072), kWideLeastTiles);
 }
 
 TEST(AttentionPlan, ScratchHasABoundThatNoLengthRaises) {

@@ -248,14 +248,14 @@ __device__ __forceinline__ void ConsumeValues(const WideArgs& args, Consumer<kWo
         for (int i = 0; i < 2; ++i) {
           now[own][i] = make_uint4(0, 0, 0, 0);
           if (at >= slots[own].first_kept && at < last[own]) {
-            now[own][i] = __ldg(reinterpret_cast<const uint4*>(from[own] + 8 * i * args.stride + at));
+            now[own][i] = __ldg(reinterpret_cast<const uint4*>(from[own] + 8 * i * args.code_stride + at));
           }
         }
       }
     };
 #pragma unroll
     for (int own = 0; own < kOwn; ++own) {
-      from[own] = args.codes + args.RowAt(slots[own].first_row + RowOf(), slots[own].tile) + 16 * QuadLane();
+      from[own] = args.CodesAt(slots[own].first_row + RowOf(), slots[own].tile) + 16 * QuadLane();
       last[own] = min(slots[own].length(), end);
 #pragma unroll
       for (int k = 0; k < kHeadDim / 2; ++k) consumer.acc[own][k] = 0;

@@ -4,6 +4,11 @@
 // Two passes over a row, both over the 16-bit counts. The first sums the exponentials, bit for bit as the contract says,
 // and notes the few positions whose p s_v may be the largest. The second needs levels only: it takes exponentials and
 // quotients from the fast units, with bounds on both sides, and computes exactly where the bounds leave two levels.
+//
+// Where positions are dealt over devices, codes replace counts (ReplacesScores): the code of position t is a byte where
+// the counts of positions t / 2 were, so that no step of a row overwrites a count that a later one reads. Lanes meet
+// between the loads of a step and its stores.
+#include "kernels/base/check.h"
 #include "kernels/cuda/attention/wide/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/lengths.cuh"
@@ -16,6 +21,7 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int kWarps = 8;
+constexpr int kBlocksPerSm = 3;    // 80 registers a thread
 constexpr int kEach = 8;           // neighbouring positions of a lane
 constexpr int kStep = 32 * kEach;  // positions of a warp at a time
 static_assert(kStep == kRowLanes);
@@ -38,10 +44,9 @@ struct Row {
 struct Positions {
   uint4 counts;
   float k[kEach];
-  __device__ Positions(const Row& row, int t) {
-    counts = __ldg(reinterpret_cast<const uint4*>(row.counts + t));
-    Load(row.k_scales + t, k);
-  }
+  __device__ Positions(const Row& row, int t)
+      : Positions(row, t, __ldg(reinterpret_cast<const uint4*>(row.counts + t))) {}
+  __device__ Positions(const Row& row, int t, const uint4& counts_) : counts(counts_) { Load(row.k_scales + t, k); }
   __device__ static void Load(const float* from, float (&to)[kEach]) {
     const float4 low = __ldg(reinterpret_cast<const float4*>(from));
     const float4 high = __ldg(reinterpret_cast<const float4*>(from) + 1);
@@ -249,10 +254,19 @@ __device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t 
   return make_uint2(ranks[0], ranks[1]);
 }
 
+// Counts of kEach positions from t on. kReplaces: in memory that the kernel writes to.
+template <bool kReplaces>
+__device__ __forceinline__ uint4 Counts(const Row& row, int t) {
+  const auto* from = reinterpret_cast<const uint4*>(row.counts + t);
+  if constexpr (kReplaces) return *from;
+  return __ldg(from);
+}
+
 // Codes of kEach positions from t on. kMixed: ranks of them.
 template <bool kFull, bool kMixed>
-__device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, const RankTable& table, int t) {
-  const Positions at(row, t);
+__device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, const RankTable& table, int t,
+                                       const uint4& counts) {
+  const Positions at(row, t, counts);
   float v[kEach];
   Positions::Load(row.v_scales + t, v);
   uint32_t level[kEach];
@@ -282,8 +296,15 @@ __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantize
   return packed;
 }
 
-template <bool kMixed>
-__global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs args) {
+// Codes of a warp's positions, after all of its lanes have their counts.
+template <bool kReplaces>
+__device__ __forceinline__ void Store(uint8_t* to, const uint2& codes, bool has_any = true) {
+  if constexpr (kReplaces) __syncwarp();
+  if (has_any) *reinterpret_cast<uint2*>(to) = codes;
+}
+
+template <bool kMixed, bool kReplaces>
+__global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm) WideSoftmaxKernel(const WideArgs args) {
   __shared__ float2 candidates[kWarps][kCandidates];
   const AttentionArgs& a = args.attention;
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -294,8 +315,7 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
   const int kv_head = round_head / a.group;
   const int64_t row_index = args.FirstRow(static_cast<int>(blockIdx.z), round_head) + tile_row;
   const int padded = (tile.length() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
-  const int64_t row_at = args.RowAt(row_index, tile);
-  uint8_t* to = args.codes + row_at;
+  uint8_t* to = args.CodesAt(row_index, tile);
   int t = FirstKept(a, tile.PositionOf(0)) + lane * kEach;
   if (tile_row >= tile.num_rows) {  // the tensor cores read every row
     for (; t < padded; t += kStep) *reinterpret_cast<uint2*>(to + t) = {0, 0};
@@ -304,7 +324,7 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
   const int64_t packed = args.FirstPosition(kv_head, tile);
   const int head = args.first_kv_head * a.group + round_head;
   Row row;
-  row.counts = args.scores + row_at;
+  row.counts = args.scores + args.RowAt(row_index, tile);
   row.k_scales = args.k_scales + packed;
   row.v_scales = args.v_scales + packed;
   const int position = tile.PositionOf(tile_row);
@@ -350,16 +370,24 @@ __global__ void __launch_bounds__(kWarps * 32) WideSoftmaxKernel(const WideArgs 
   const Quantizer quantizer(sum, p_scale, args.av.q_max, v_max);
   t = seen + lane * kEach;
   if (seen < min(full, whole)) {
-    *reinterpret_cast<uint2*>(to + t) = Codes<false, kMixed>(row, quantizer, table, t);
+    Store<kReplaces>(to + t, Codes<false, kMixed>(row, quantizer, table, t, Counts<kReplaces>(row, t)));
     t += kStep;
   }
+  uint4 next{};
+  if (kReplaces && full < whole) next = Counts<kReplaces>(row, t);
   for (int begin = full; begin < whole; begin += kStep, t += kStep) {
-    *reinterpret_cast<uint2*>(to + t) = Codes<true, kMixed>(row, quantizer, table, t);
+    uint4 counts = next;
+    if constexpr (kReplaces) {  // loads do not pass the store before them
+      if (begin + kStep < whole) next = Counts<kReplaces>(row, t + kStep);
+    } else {
+      counts = Counts<kReplaces>(row, t);
+    }
+    Store<kReplaces>(to + t, Codes<true, kMixed>(row, quantizer, table, t, counts));
   }
-  for (; t < padded; t += kStep) {
+  for (; t - lane * kEach < padded; t += kStep) {
     uint2 codes{0, 0};
-    if (t < row.length) codes = Codes<false, kMixed>(row, quantizer, table, t);
-    *reinterpret_cast<uint2*>(to + t) = codes;
+    if (t < row.length) codes = Codes<false, kMixed>(row, quantizer, table, t, Counts<kReplaces>(row, t));
+    Store<kReplaces>(to + t, codes, t < padded);
   }
 }
 
@@ -389,7 +417,11 @@ __global__ void __launch_bounds__(kOutputThreads) WideOutputsKernel(const WideAr
 void LaunchWideSoftmax(DeviceContext& ctx, const WideArgs& args) {
   const dim3 grid(kQueryTile / kWarps, static_cast<unsigned>(args.kv_heads * args.attention.group),
                   static_cast<unsigned>(args.num_tiles));
-  auto* kernel = args.is_mixed ? &WideSoftmaxKernel<true> : &WideSoftmaxKernel<false>;
+  const bool replaces = args.codes == reinterpret_cast<const uint8_t*>(args.scores);
+  STOCH_CHECK(!replaces || !args.is_mixed);  // positions are not dealt there
+  auto* kernel = args.is_mixed ? &WideSoftmaxKernel<true, false>
+                 : replaces    ? &WideSoftmaxKernel<false, true>
+                               : &WideSoftmaxKernel<false, false>;
   kernel<<<grid, kWarps * 32, 0, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("WideSoftmaxKernel");
 }

@@ -10,7 +10,7 @@ namespace {
 
 int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
-void RunGroup(DeviceContext& ctx, const WidePlan& plan, WideArgs args) {
+void RunGroup(DeviceContext& ctx, const WidePlan& plan, bool replaces, WideArgs args) {
   const int64_t rows = int64_t{args.num_tiles} * args.kv_heads * args.attention.group * kQueryTile;
   const int64_t blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * int64_t{args.kv_heads} * plan.parts;
   // What the tiles of a block see together: they follow each other, and fewer than kRowLanes positions are between two.
@@ -20,7 +20,8 @@ void RunGroup(DeviceContext& ctx, const WidePlan& plan, WideArgs args) {
   const int64_t sum_bytes = ranges > 1 ? rows * args.attention.kv.head_dim * int64_t{sizeof(int32_t)} : 0;
   Scratch scratch(ctx.workspace);
   args.scores = scratch.Take<int16_t>(rows * args.stride);
-  args.codes = scratch.Take<uint8_t>(rows * args.stride);
+  args.codes = replaces ? reinterpret_cast<uint8_t*>(args.scores) : scratch.Take<uint8_t>(rows * args.stride);
+  args.code_stride = replaces ? args.stride * int64_t{sizeof(int16_t)} : args.stride;
   args.row_max = scratch.Take<uint32_t>(rows);
   args.p_scales = scratch.Take<float>(rows);
   args.sums = ranges > 1 ? scratch.Take<int32_t>(sum_bytes / int64_t{sizeof(int32_t)}) : nullptr;
@@ -66,10 +67,10 @@ void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& sh
       WideArgs group = round;
       group.longest = PaddedLength(tiles.host[first]);
       group.stride = TileStride(group.longest, args.window);
-      const int64_t count = WideTiles(ctx.traits, shape, round.kv_heads, group.stride);
+      const int64_t count = WideTiles(ctx.traits, shape, plan, batch.positions, kv_heads, round.kv_heads, group.stride);
       group.tiles = tiles.device + first;
       group.num_tiles = static_cast<int32_t>(std::clamp<int64_t>(count, 1, static_cast<int64_t>(end - first)));
-      RunGroup(ctx, plan, group);
+      RunGroup(ctx, plan, ReplacesScores(shape), group);
       first += static_cast<size_t>(group.num_tiles);
     }
   }

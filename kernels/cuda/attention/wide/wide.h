@@ -33,10 +33,11 @@ struct WideArgs {
 
   const QueryTile* tiles = nullptr;  // of the group
   int32_t num_tiles = 0;
-  int64_t longest = 0;          // padded length of the first tile
-  int64_t stride = 0;           // positions of a row from FirstKept on, a multiple of kKeyBlock
-  int16_t* scores = nullptr;    // [tile][head of the round][kQueryTile][stride]
-  uint8_t* codes = nullptr;     // the same of the probabilities
+  int64_t longest = 0;        // padded length of the first tile
+  int64_t stride = 0;         // positions of a row from FirstKept on, a multiple of kKeyBlock
+  int16_t* scores = nullptr;  // [tile][head of the round][kQueryTile][stride]
+  uint8_t* codes = nullptr;   // of the probabilities: rows of code_stride bytes; in front of the scores of the same row
+  int64_t code_stride = 0;    // where they replace them (ReplacesScores)
   uint32_t* row_max = nullptr;  // [tile][head][kQueryTile]: OrderedBits of the largest score
   float* p_scales = nullptr;    // [tile][head][kQueryTile]
   int32_t* sums = nullptr;      // [tile][head][kQueryTile][head_dim] of p v; null where a block takes all positions
@@ -54,6 +55,9 @@ struct WideArgs {
   // Where position 0 of a row of the tile would be in the scratch: a row begins with FirstKept.
   __device__ __forceinline__ int64_t RowAt(int64_t row, const QueryTile& tile) const {
     return row * stride - FirstKept(attention, tile.PositionOf(0));
+  }
+  __device__ __forceinline__ uint8_t* CodesAt(int64_t row, const QueryTile& tile) const {
+    return codes + row * code_stride - FirstKept(attention, tile.PositionOf(0));
   }
   __device__ __forceinline__ int64_t FirstPosition(int kv_head, const QueryTile& tile) const {
     return kv_head * positions + attention.pass.sequences[tile.sequence].packed_begin;

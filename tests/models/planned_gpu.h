@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A backend that says what a GPU nobody has to own would take, by the plans that the CUDA backend asks.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "kernels/plan/attention_plan.h"
+#include "kernels/plan/ring_plan.h"
+#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/wrappers/forwarding_backend.h"
+
+namespace stoch::test {
+
+// Requires: uniform SC linears, exact ones, attention per_token or exact. Buffers are what is asked for, to the byte.
+class PlannedGpu final : public ForwardingBackend {
+ public:
+  PlannedGpu(std::shared_ptr<Backend> inner, const GpuTraits& gpu) : ForwardingBackend(std::move(inner)), gpu_(gpu) {}
+  int64_t LinearScratchBytes(const LinearSpec& spec, std::span<const int64_t> out_features, int64_t in_features,
+                             int64_t max_tokens) const override {
+    if (spec.precision != Precision::kSc) return 0;
+    return ScLinearScratchBytes(gpu_, MakeScTraits(*spec.sc), in_features, out_features, max_tokens);
+  }
+  int64_t AttentionScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override {
+    if (spec.stripes > 1) return RingWorkspaceBytes(gpu_, spec, num_heads, limits);
+    return stoch::AttentionScratchBytes(
+        gpu_, MakeAttentionShape(spec, num_heads),
+        {limits.max_rows, limits.max_sequences, limits.max_pages_per_sequence * spec.page_tokens});
+  }
+  int64_t RingScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override {
+    return RingLayout(spec, num_heads, limits).end;
+  }
+  int64_t KvCacheBytes(const KvCacheSpec& spec) const override {
+    const int64_t vector = spec.mode == AttentionMode::kExact ? spec.head_dim * 4 : spec.head_dim + 4;
+    return spec.num_layers * spec.num_pages * (spec.page_tokens / spec.stripes) * spec.num_kv_heads * 2 * vector;
+  }
+
+ private:
+  GpuTraits gpu_;
+};
+
+}  // namespace stoch::test
