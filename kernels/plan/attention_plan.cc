@@ -380,17 +380,20 @@ int64_t WideKvHeads(const GpuTraits& gpu, const AttentionShape& shape, const Wid
 }
 
 int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
-                  int64_t kv_heads, int64_t round_heads, int64_t stride) {
+                  int64_t kv_heads, int64_t round_heads, int64_t stride, int64_t tiles) {
   const int64_t streams = kv_heads * positions * plan.position_bytes;
   const int64_t bytes = ReplacesScores(shape) ? WideShare(gpu, shape, plan) - streams : gpu.max_score_bytes;
-  return std::max<int64_t>(bytes / (round_heads * WideTileBytes(shape, stride)), 1);
+  const int64_t most = std::clamp<int64_t>(bytes / (round_heads * WideTileBytes(shape, stride)), 1, tiles);
+  return ReplacesScores(shape) ? DivideUp(tiles, DivideUp(tiles, most)) : most;
 }
 
-int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length) {
+int64_t WideRange(const GpuTraits& gpu, const AttentionShape& shape, int64_t blocks, int64_t length) {
   constexpr int64_t kStart = 32;  // what a block takes before it multiplies, in positions
   int64_t best = kMaxWideRange;
   double best_share = 0;
-  for (int64_t range = kMaxWideRange; range >= kMinWideRange; range /= 2) {
+  // Where positions are dealt, groups have few blocks, of which halves leave up to a third of the last wave idle.
+  const auto next = [&](int64_t range) { return ReplacesScores(shape) ? range - kKeyBlock : range / 2; };
+  for (int64_t range = kMaxWideRange; range >= kMinWideRange; range = next(range)) {
     const int64_t items = blocks * DivideUp(length, range);
     const int64_t waves = DivideUp(items, gpu.sm_count);
     const double share = static_cast<double>(blocks * length) /

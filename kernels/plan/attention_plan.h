@@ -148,18 +148,18 @@ WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape);
 bool TakesBatch(const WidePlan& plan, int64_t sequences);
 
 // How a batch is cut: streams of so many KV heads are made at a time, and of `round_heads` of these the scores of so many
-// tiles. Requires: positions, those of the batch, and stride, the padded length of the (longest) tile, >= 1.
+// of `tiles`. Requires: positions, those of the batch, and stride, the padded length of the (longest) tile, >= 1.
 int64_t WideKvHeads(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
                     int64_t stride);
 int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
-                  int64_t kv_heads, int64_t round_heads, int64_t stride);
-// Where positions are dealt, streams, scores and sums of p v take their share of a GPU's together, or, of the longest
+                  int64_t kv_heads, int64_t round_heads, int64_t stride, int64_t tiles);
+// Where positions are dealt, groups of tiles are as even as they can be. Streams, scores and sums of p v take their share of a GPU's together, or, of the longest
 // sequences, what the streams of one KV head and so many of its tiles take: fewer have too few rows for the SMs. Codes of
 // probabilities then replace the scores that they come from.
 inline bool ReplacesScores(const AttentionShape& shape) { return shape.stripes > 1; }
 inline constexpr int kWideLeastTiles = 6;
 // Positions that a block takes, a multiple of kKeyBlock, so that `blocks` tile blocks of `length` positions fill the GPU.
-int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length);
+int64_t WideRange(const GpuTraits& gpu, const AttentionShape& shape, int64_t blocks, int64_t length);
 
 // Scores that row kernels keep in memory where a context is too long for shared memory, or cut over many blocks.
 struct SpillPlan {

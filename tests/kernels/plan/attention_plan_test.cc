@@ -368,11 +368,11 @@ TEST(AttentionPlan, WideTilesOfAnH200) {
   EXPECT_TRUE(TakesBatch(plan, 8));
   // Streams and scores of a window of 2048 at once; beyond, some KV heads and tiles at a time.
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 2048, 2048), 8);
-  EXPECT_EQ(WideTiles(gpu, llama, plan, 2048, 8, 8, 2048), 80);
+  EXPECT_EQ(WideTiles(gpu, llama, plan, 2048, 8, 8, 2048, 1024), 80);
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 32768, 32768), 4);
-  EXPECT_EQ(WideTiles(gpu, llama, plan, 32768, 4, 4, 32768), 10);
+  EXPECT_EQ(WideTiles(gpu, llama, plan, 32768, 4, 4, 32768, 1024), 10);
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 131072, 131072), 1);
-  EXPECT_EQ(WideTiles(gpu, llama, plan, 131072, 1, 1, 131072), 10);
+  EXPECT_EQ(WideTiles(gpu, llama, plan, 131072, 1, 1, 131072, 1024), 10);
   // Query heads that do not fill a block: tiles of one sequence do.
   for (const auto& [heads, of_block, tiles, parts] :
        {std::array{8, 1, 4, 1}, {16, 2, 2, 1}, {24, 3, 1, 1}, {40, 3, 1, 2}, {64, 4, 1, 2}}) {
@@ -387,7 +387,7 @@ TEST(AttentionPlan, WideTilesOfAnH200) {
   // Full grids: at least three fifths of the GPU where there is so much work.
   for (int64_t length = 128; length <= 131072; length += 1920) {
     for (const int64_t blocks : {1, 8, 40, 64, 256, 300}) {
-      const int64_t range = WideRange(gpu, blocks, length);
+      const int64_t range = WideRange(gpu, llama, blocks, length);
       EXPECT_EQ(range % kKeyBlock, 0);
       const int64_t items = blocks * ((length + range - 1) / range);
       if (blocks * length < 2 * 132 * kMinWideRange) continue;
@@ -415,8 +415,7 @@ TEST(AttentionPlan, DealtTilesFitWhatIsPlanned) {
         for (int64_t length = kKeyBlock; length <= longest; length += (length / 16 / kKeyBlock + 1) * kKeyBlock) {
           const int64_t kv = WideKvHeads(gpu, shape, plan, length, length);
           for (int64_t round = 1; round <= kv; ++round) {
-            const int64_t tiles =
-                std::min(WideTiles(gpu, shape, plan, length, kv, round, length), kRows / kQueryTile + 1);
+            const int64_t tiles = WideTiles(gpu, shape, plan, length, kv, round, length, kRows / kQueryTile + 1);
             const int64_t rows = tiles * round * (heads / kv_heads) * kQueryTile;
             ASSERT_LE(kv * length * (plan.position_bytes + 8) + rows * (length * 2 + head_dim * 4 + 8), planned)
                 << heads << " " << stripes << " " << longest << " " << length << " " << round;
@@ -432,9 +431,34 @@ TEST(AttentionPlan, DealtTilesFitWhatIsPlanned) {
   llama.longest = 131072;
   const WidePlan plan = PlanWideTiles(gpu, llama);
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 4096, 4096), 8);
-  EXPECT_GE(WideTiles(gpu, llama, plan, 4096, 8, 8, 4096), 32);
+  EXPECT_EQ(WideTiles(gpu, llama, plan, 4096, 8, 8, 4096, 32), 32);
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 131072, 131072), 1);
-  EXPECT_EQ(WideTiles(gpu, llama, plan, 131072, 1, 1, 131072), kWideLeastTiles);
+  EXPECT_EQ(WideTiles(gpu, llama, plan, 131072, 1, 1, 131072, 1024), kWideLeastTiles);
+}
+
+// Groups are few blocks where positions are dealt; all of a pass together leave at most a tenth of the GPU idle.
+TEST(AttentionPlan, DealtTilesFillTheGpu) {
+  const GpuTraits gpu = test::H200();
+  AttentionShape shape = Shape(4, 1, 128, Halved());
+  shape.swapped = true;
+  shape.stripes = 2;
+  shape.longest = 131072;
+  const WidePlan plan = PlanWideTiles(gpu, shape);
+  for (int64_t length = 16384; length <= shape.longest; length += 1920) {
+    for (const int64_t tiles : {16, 32}) {
+      int64_t taken = 0;
+      for (int64_t left = tiles; left > 0;) {
+        const int64_t count = WideTiles(gpu, shape, plan, length, 1, 1, length, left);
+        const int64_t range = WideRange(gpu, shape, count, length);
+        ASSERT_EQ(range % kKeyBlock, 0);
+        ASSERT_GE(range, kMinWideRange);
+        ASSERT_LE(range, kMaxWideRange);
+        taken += (count * ((length + range - 1) / range) + gpu.sm_count - 1) / gpu.sm_count * gpu.sm_count * range;
+        left -= count;
+      }
+      EXPECT_GE(10 * tiles * length, 9 * taken) << length << " " << tiles;
+    }
+  }
 }
 
 TEST(AttentionPlan, ScratchHasABoundThatNoLengthRaises) {

@@ -10,15 +10,16 @@ namespace {
 
 int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
-void RunGroup(DeviceContext& ctx, const WidePlan& plan, bool replaces, WideArgs args) {
+void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& plan, WideArgs args) {
   const int64_t rows = int64_t{args.num_tiles} * args.kv_heads * args.attention.group * kQueryTile;
   const int64_t blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * int64_t{args.kv_heads} * plan.parts;
   // What the tiles of a block see together: they follow each other, and fewer than kRowLanes positions are between two.
   const int64_t seen = std::min(args.stride + (plan.tiles - 1) * int64_t{kRowLanes}, args.longest);
-  args.range = static_cast<int32_t>(WideRange(ctx.traits, blocks, seen));
+  args.range = static_cast<int32_t>(WideRange(ctx.traits, shape, blocks, seen));
   const int64_t ranges = (seen + args.range - 1) / args.range;
   const int64_t sum_bytes = ranges > 1 ? rows * args.attention.kv.head_dim * int64_t{sizeof(int32_t)} : 0;
   Scratch scratch(ctx.workspace);
+  const bool replaces = ReplacesScores(shape);
   args.scores = scratch.Take<int16_t>(rows * args.stride);
   args.codes = replaces ? reinterpret_cast<uint8_t*>(args.scores) : scratch.Take<uint8_t>(rows * args.stride);
   args.code_stride = replaces ? args.stride * int64_t{sizeof(int16_t)} : args.stride;
@@ -67,10 +68,11 @@ void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& sh
       WideArgs group = round;
       group.longest = PaddedLength(tiles.host[first]);
       group.stride = TileStride(group.longest, args.window);
-      const int64_t count = WideTiles(ctx.traits, shape, plan, batch.positions, kv_heads, round.kv_heads, group.stride);
+      const int64_t count = WideTiles(ctx.traits, shape, plan, batch.positions, kv_heads, round.kv_heads, group.stride,
+                                      static_cast<int64_t>(end - first));
       group.tiles = tiles.device + first;
-      group.num_tiles = static_cast<int32_t>(std::clamp<int64_t>(count, 1, static_cast<int64_t>(end - first)));
-      RunGroup(ctx, plan, ReplacesScores(shape), group);
+      group.num_tiles = static_cast<int32_t>(count);
+      RunGroup(ctx, shape, plan, group);
       first += static_cast<size_t>(group.num_tiles);
     }
   }
