@@ -153,11 +153,12 @@ int64_t WideKvHeads(const GpuTraits& gpu, const AttentionShape& shape, const Wid
                     int64_t stride);
 int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
                   int64_t kv_heads, int64_t round_heads, int64_t stride, int64_t tiles);
-// Where positions are dealt, groups of tiles are as even as they can be. Streams, scores and sums of p v take their share of a GPU's together, or, of the longest
-// sequences, what the streams of one KV head and so many of its tiles take: fewer have too few rows for the SMs. Codes of
-// probabilities then replace the scores that they come from.
-inline bool ReplacesScores(const AttentionShape& shape) { return shape.stripes > 1; }
+// Where positions are dealt, groups of tiles are as even as they can be. Streams, scores and sums of p v together take
+// a device's share of what one GPU has for them, or, of the longest sequences, what the streams of one KV head and
+// kWideLeastTiles of its tiles take: fewer have too few rows for the SMs.
 inline constexpr int kWideLeastTiles = 6;
+// Codes of probabilities then replace the scores that they come from.
+inline bool ReplacesScores(const AttentionShape& shape) { return shape.stripes > 1; }
 // Positions that a block takes, a multiple of kKeyBlock, so that `blocks` tile blocks of `length` positions fill the GPU.
 int64_t WideRange(const GpuTraits& gpu, const AttentionShape& shape, int64_t blocks, int64_t length);
 

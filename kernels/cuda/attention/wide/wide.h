@@ -36,8 +36,10 @@ struct WideArgs {
   int64_t longest = 0;        // padded length of the first tile
   int64_t stride = 0;         // positions of a row from FirstKept on, a multiple of kKeyBlock
   int16_t* scores = nullptr;  // [tile][head of the round][kQueryTile][stride]
-  uint8_t* codes = nullptr;   // of the probabilities: rows of code_stride bytes; in front of the scores of the same row
-  int64_t code_stride = 0;    // where they replace them (ReplacesScores)
+  // Of the probabilities: rows of code_stride bytes, `stride` of them used. Where they replace the scores
+  // (ReplacesScores), at the beginning of each row of these.
+  uint8_t* codes = nullptr;
+  int64_t code_stride = 0;
   uint32_t* row_max = nullptr;  // [tile][head][kQueryTile]: OrderedBits of the largest score
   float* p_scales = nullptr;    // [tile][head][kQueryTile]
   int32_t* sums = nullptr;      // [tile][head][kQueryTile][head_dim] of p v; null where a block takes all positions
