@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
   // What was tried: docs/tuning.md#one-token-sc_decode.
-  // The branch in it is there for what the compiler then cannot do, too: move the loads behind the wait.
+  // The branch in LoadTiles also keeps the compiler from moving the loads behind the wait.
   LoadTiles<0, Cut<kTokens>::kEarly>(current.unit, ring);
   float scale = LoadScale(current.unit);
   const float* row = args.x;
