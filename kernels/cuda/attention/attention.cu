@@ -313,6 +313,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   Check(call, pass);
   const AttentionArgs args = ArgsOf(ctx, call, cache, pass.view());
   const KvCacheSpec& spec = cache.spec();
+  ctx.posted_rows().Enable(false);
   const bool recording = ctx.IsRecording();
   const Bounds bounds = MakeBounds(pass, spec, recording);
   const AttentionLimits limits = LimitsOf(args, pass);
@@ -324,6 +325,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
   if (pairs.count > 0) return LaunchDilated(ctx, args, cache, call.cache_layer, shape, pairs, bounds.rows.all, limits);
   const AttentionPlan plan = PlanOf(ctx, shape, args, bounds.max_length, recording);
+  ctx.posted_rows().Enable(args.rows == 1 && plan.is_fresh && spec.mode == AttentionMode::kPerToken);
   if (spec.mode != AttentionMode::kExact) {
     return LaunchSc(ctx, args, cache, call.cache_layer, shape, plan, norm, bounds, limits);
   }

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention/dilated.cuh"
 #include "kernels/cuda/attention/kv_cache.h"
+#include "kernels/cuda/device/row_post.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pass.h"
 #include "kernels/cuda/sc/format/lengths.h"
@@ -79,6 +80,14 @@ struct HeadNorm {
   const float* q = nullptr;
   const float* k = nullptr;
   float eps = 0;
+};
+
+// Where the kernel in front posts the one row of a pass, and where its output is to be posted (runtime/posted_rows.h).
+struct PostedHeads {
+  const uint32_t* q = nullptr;  // [num_heads * head_dim]; null: they are in memory once that kernel has ended
+  const uint32_t* k = nullptr;
+  const uint32_t* v = nullptr;
+  RowPost out;
 };
 
 // Quantized queries of a pass.

@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/attention/query_rule.cuh"
 #include "kernels/cuda/attention/row_parts.cuh"
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/runtime/cluster_launch.h"
 #include "kernels/cuda/runtime/launch.h"
@@ -37,7 +38,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   __shared__ typename Block::Fresh fresh;
   __shared__ ByteTable av_tables[kMixed ? kMaxByteTables : 1];
   __shared__ ByteTable qk_table;  // of the query, where it is found here
-  StartNext();
+  constexpr bool kPosted = kPhase == Phase::kPosted;
+  if constexpr (!kPosted) StartNext();
   Block b(args, fresh, shared_pages);
   auto& rule = *reinterpret_cast<QueryRule*>(shared_memory);  // until there are partial counts
   if constexpr (kMixed && kFresh) {
@@ -46,8 +48,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if constexpr (kMixed) {
     if (b.tid < args.av_lengths.slots) av_tables[b.tid] = args.av_lengths.bytes[b.tid];
   }
-  WaitForPrevious();  // before anybody looks at the row
-  b.a.reporter.Begin();
+  if constexpr (!kPosted) {
+    WaitForPrevious();  // before anybody looks at the row
+    b.a.reporter.Begin();
+  }
   if (b.rank != 0 && b.solo) return;
   b.Cut(shared_memory);
   if (b.cluster > 1) Cluster::Arrive();
@@ -57,19 +61,24 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   Query<kSlots> q;
   q.codes = args.q.words + q_vector * b.q_words;
   if constexpr (kFresh) {
-    QuantizeFresh<kWarps, (kSlots + 1) / 2>(
-        b.a, args.norm, args.qk.q_max, args.av.q_max, b.info, b.head, b.kv_head, fresh, [&](const auto& x) {
-          if constexpr (kMixed) {
-            const int slot = rule.SlotOf(args.qk_lengths, x, b.head_dim / 2, b.lane);
-            if (b.lane == 0) qk_table = rule.tables[slot];
-          }
-        });
+    QuantizeFresh<kWarps, (kSlots + 1) / 2, kPosted>(b.a, args.norm, args.posted, args.qk.q_max, args.av.q_max, b.info,
+                                                     b.head, b.kv_head, fresh, [&](const auto& x) {
+                                                       if constexpr (kMixed) {
+                                                         const int slot =
+                                                             rule.SlotOf(args.qk_lengths, x, b.head_dim / 2, b.lane);
+                                                         if (b.lane == 0) qk_table = rule.tables[slot];
+                                                       }
+                                                     });
     q.codes = fresh.q_words;
   } else {
     q.scale = args.q.scales[q_vector];
   }
   if constexpr (kMixed && !kFresh) b.own_qk = Block::TablesOf(args.qk, args.q_tables[q_vector]);
   __syncthreads();
+  if constexpr (kPosted) {
+    WaitForPrevious();
+    b.a.reporter.Begin();
+  }
   if constexpr (kMixed && kFresh) b.own_qk = Block::TablesOf(args.qk, qk_table);
 #pragma unroll
   for (int i = 0; i < kSlots; ++i) {
@@ -102,6 +111,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (b.cluster > 1) Cluster::Wait();  // every block runs: its shared memory may be written
 
   const float score = Scores(b, q, k_words);
+  // Not before: what the next kernel loads ahead would come in front of keys and values.
+  if constexpr (kPosted) StartNext();
   Probabilities p = b.solo ? SoloSoftmax(b, score) : DeepSoftmax(b);
   if (b.tid == 0 && !IsFinite(p.sum)) b.a.reporter.Report();
   const int64_t window_head = static_cast<int64_t>(b.info.sequence) * b.a.num_heads + b.head;
@@ -120,6 +131,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   } else {
     const float p_scale = BipolarScale(p.largest, args.av.q_max);
     Values<kSlots, kPhase, kBlocks>(b, p, p_scale, v_words);
+    if constexpr (kPosted) {
+      if (b.rank == 0) ClearRow(args.posted.out, b.head, b.a.num_heads);
+    }
     WriteOutput(b, p_scale);
   }
 }
@@ -139,7 +153,7 @@ void LaunchKernel(DeviceContext& ctx, const Args& args, int rows, size_t shared)
 template <int kSlots, Phase kPhase, typename Args>
 void LaunchDensity(DeviceContext& ctx, const ScRowPlan& plan, const Args& args, int rows) {
   const auto shared = static_cast<size_t>(plan.shared_bytes);
-  if constexpr (IsPerToken(kPhase)) {
+  if constexpr (IsPerToken(kPhase) && kPhase != Phase::kPosted) {
     if (plan.blocks_per_sm == CrowdedBlocks(kSlots)) {
       return LaunchKernel<kSlots, kPhase, CrowdedBlocks(kSlots)>(ctx, args, rows, shared);
     }
@@ -176,6 +190,25 @@ void LaunchRows(DeviceContext& ctx, const AttentionShape& shape, const Args& arg
   }
 }
 
+// Of a pass of one row that the kernel in front posts.
+PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& a) {
+  PostedHeads posted;
+  if (a.rows != 1) return posted;
+  const PostedRows& rows = ctx.posted_rows();
+  const int64_t q_count = int64_t{a.num_heads} * a.kv.head_dim;
+  const int64_t kv_count = int64_t{a.kv.num_kv_heads} * a.kv.head_dim;
+  posted.k = rows.Find(a.k, kv_count);
+  posted.v = rows.Find(a.v, kv_count);
+  posted.out = rows.Next(q_count);
+  if (posted.k != nullptr && posted.v != nullptr && posted.out) posted.q = rows.Find(a.q, q_count);
+  return posted;
+}
+void OfferOutput(DeviceContext& ctx, const AttentionArgs& a, const RowPost& out) {
+  const int64_t count = int64_t{a.num_heads} * a.kv.head_dim;
+  ctx.posted_rows().Posted(count);
+  ctx.posted_rows().Offer(a.out, count, out.words);
+}
+
 }  // namespace
 }  // namespace attention_row
 
@@ -195,6 +228,12 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
   switch (shape.mode) {
     case AttentionMode::kPerToken:
       if (q.words == nullptr) {
+        row_args.posted = attention_row::FindPosted(ctx, args);
+        if (row_args.posted.q != nullptr) {
+          launch.operator()<Phase::kPosted>();
+          attention_row::OfferOutput(ctx, args, row_args.posted.out);
+          break;
+        }
         launch.operator()<Phase::kFresh>();
       } else {
         launch.operator()<Phase::kPerToken>();

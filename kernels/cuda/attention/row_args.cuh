@@ -25,9 +25,12 @@ static_assert(kSoloTokens == kThreads);
 inline constexpr int kMaxSharedPages = 128;
 
 // kFresh: kPerToken that also quantizes and appends the rows of the pass. kMixed: kPerToken whose rows have stream
-// lengths of their own, kMixedFresh both. kHeadMax only finds the largest probability; kHeadOutput then quantizes with it.
-enum class Phase : uint8_t { kPerToken, kFresh, kMixed, kMixedFresh, kPerRow, kHeadMax, kHeadOutput };
-constexpr bool IsFresh(Phase phase) { return phase == Phase::kFresh || phase == Phase::kMixedFresh; }
+// lengths of their own, kMixedFresh both. kPosted: kFresh of one row that the
+// kernel in front posts. kHeadMax only finds the largest probability; kHeadOutput then quantizes with it.
+enum class Phase : uint8_t { kPerToken, kFresh, kPosted, kMixed, kMixedFresh, kPerRow, kHeadMax, kHeadOutput };
+constexpr bool IsFresh(Phase phase) {
+  return phase == Phase::kFresh || phase == Phase::kPosted || phase == Phase::kMixedFresh;
+}
 constexpr bool IsMixed(Phase phase) { return phase == Phase::kMixed || phase == Phase::kMixedFresh; }
 constexpr bool IsPerToken(Phase phase) { return phase == Phase::kPerToken || IsFresh(phase) || IsMixed(phase); }
 
@@ -37,6 +40,7 @@ struct RowArgs {
   QueryCodes q;
   HeadNorm norm;
   WindowScales window;
+  PostedHeads posted;                 // kPosted
   const int32_t* row_list = nullptr;  // null: rows row_offset, row_offset + 1, ...
   int32_t row_offset = 0;
   float* spill = nullptr;  // [grid rows][num_heads][spill_stride]: scores of contexts beyond shared_scores

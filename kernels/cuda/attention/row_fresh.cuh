@@ -30,10 +30,11 @@ struct FreshRows {
 
 // Fills `fresh` for query head `head` of `row`. of_query(x): called by the warp that has the query, after RoPE.
 // Requires: all threads of a block of kWarps warps; head_dim <= 64 * kPairs; the caller puts a barrier behind it.
-template <int kWarps, int kPairs, typename OfQuery>
-__device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const HeadNorm& norm, int qk_q_max, int av_q_max,
-                                              const PassRow& info, int head, int kv_head, FreshRows& fresh,
-                                              const OfQuery& of_query) {
+// kPosted: of one row, as `posted` has it.
+template <int kWarps, int kPairs, bool kPosted, typename OfQuery>
+__device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const HeadNorm& norm, const PostedHeads& posted,
+                                              int qk_q_max, int av_q_max, const PassRow& info, int head, int kv_head,
+                                              FreshRows& fresh, const OfQuery& of_query) {
   const int head_dim = a.kv.head_dim;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int half = head_dim / 2;
@@ -49,9 +50,19 @@ __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const Head
     const float* from = is_q ? a.q + row * a.q_stride + head * head_dim
                              : (is_v ? a.v + row * a.v_stride : a.k + row * a.k_stride) + kv_head * head_dim;
     HeadVector<kPairs> x;
-    LoadHead(x, from, half, lane);
-    if (!is_v && norm.q != nullptr) NormHead(x, is_q ? norm.q : norm.k, norm.eps, half, lane);
-    if (!is_v) Rotate(x, a.rope + position * a.rope_stride, half, lane);
+    if constexpr (kPosted) {
+      HeadVector<kPairs> weights;  // what does not depend on the kernel in front first
+      HeadVector<kPairs> turn;
+      if (!is_v && norm.q != nullptr) LoadHead(weights, is_q ? norm.q : norm.k, half, lane);
+      if (!is_v) LoadHead(turn, a.rope + position * a.rope_stride, half, lane);
+      ReceiveHead(x, is_q ? posted.q + head * head_dim : (is_v ? posted.v : posted.k) + kv_head * head_dim, half, lane);
+      if (!is_v && norm.q != nullptr) NormHead(x, weights, norm.eps, half);
+      if (!is_v) Rotate(x, turn, half, lane);
+    } else {
+      LoadHead(x, from, half, lane);
+      if (!is_v && norm.q != nullptr) NormHead(x, is_q ? norm.q : norm.k, norm.eps, half, lane);
+      if (!is_v) Rotate(x, a.rope + position * a.rope_stride, half, lane);
+    }
     if (is_q) of_query(x);
     const float max_abs = WarpMaxAbs(x);
     const int q_max = is_v ? av_q_max : qk_q_max;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/row_block.cuh"
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/device/table_lookup.cuh"
@@ -295,8 +296,9 @@ __device__ __forceinline__ void WriteOutput(const RowBlock<kSlots, kPhase>& b, f
     const int64_t channel = (static_cast<int64_t>(b.info.sequence) * b.kv.num_kv_heads + b.kv_head) * b.head_dim;
     scale = p_scale * b.args.window.v_channels[channel + b.tid];
   }
-  b.a.out[b.row * b.a.out_stride + static_cast<int64_t>(b.head) * b.head_dim + b.tid] =
-      (static_cast<float>(total) * b.av().gain) * scale;
+  const float y = (static_cast<float>(total) * b.av().gain) * scale;
+  b.a.out[b.row * b.a.out_stride + static_cast<int64_t>(b.head) * b.head_dim + b.tid] = y;
+  if constexpr (kPhase == Phase::kPosted) PostValue(b.args.posted.out.words + b.head * b.head_dim + b.tid, y);
 }
 
 }  // namespace stoch::cuda::attention_row

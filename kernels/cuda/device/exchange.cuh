@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/row_post.h"
 #include "kernels/math/elementary.h"
 
 namespace stoch::cuda {
@@ -79,6 +80,21 @@ __device__ __forceinline__ uint32_t ReceiveLast(const uint32_t* from) {
   do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
   while (word == 0);
   return word;
+}
+
+// A float of a row that a kernel posts for the next one (runtime/posted_rows.h) as its bits, +0 as -0: neither sums nor
+// codes tell them apart.
+__device__ __forceinline__ void PostValue(uint32_t* to, float value) {
+  const uint32_t bits = FloatToBits(value);
+  Post(to, bits == 0 ? 0x80000000u : bits);
+}
+// Sets to 0 what the kernel is to clear for those behind it, by `blocks` blocks of it. After WaitForPrevious.
+__device__ __forceinline__ void ClearRow(const RowPost& post, int block, int blocks) {
+  const int count = static_cast<int>(post.clear_words) / 4;
+  const int threads = static_cast<int>(blockDim.x);
+  for (int i = block * threads + static_cast<int>(threadIdx.x); i < count; i += blocks * threads) {
+    reinterpret_cast<uint4*>(post.clear)[i] = uint4{};
+  }
 }
 
 }  // namespace stoch::cuda

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
 
@@ -28,12 +29,35 @@ __device__ inline void LoadHead(HeadVector<kPairs>& x, const float* from, int ha
   }
 }
 
-// RMSNorm of the head, as NormHeadsCall defines it. Requires: half is a multiple of 32.
+// The same of words that the kernel in front posts (exchange.cuh): waits until they are there.
 template <int kPairs>
-__device__ inline void NormHead(HeadVector<kPairs>& x, const float* weight, float eps, int half, int lane) {
+__device__ inline void ReceiveHead(HeadVector<kPairs>& x, const uint32_t* from, int half, int lane) {
+  uint32_t words[2 * kPairs];
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) words[j] = words[kPairs + j] = lane + 32 * j < half ? 0 : 0x80000000u;
+  bool all = false;
+  while (!all) {
+    all = true;
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      if (words[j] == 0) words[j] = Peek(from + lane + 32 * j);
+      if (words[kPairs + j] == 0) words[kPairs + j] = Peek(from + half + lane + 32 * j);
+    }
+#pragma unroll
+    for (int j = 0; j < 2 * kPairs; ++j) all = all && words[j] != 0;
+  }
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    x.low[j] = BitsToFloat(words[j]);
+    x.high[j] = BitsToFloat(words[kPairs + j]);
+  }
+  __syncwarp();
+}
+
+// RMSNorm of the head, as NormHeadsCall defines it, by its weights. Requires: half is a multiple of 32.
+template <int kPairs>
+__device__ inline void NormHead(HeadVector<kPairs>& x, const HeadVector<kPairs>& w, float eps, int half) {
   // Dimension i is lane i of the sum: of those this thread has low[j], as lane + 32 j, and high[j], half further on.
-  HeadVector<kPairs> w;
-  LoadHead(w, weight, half, lane);
   constexpr int kEach = kRowLanes / 32;
   static_assert(2 * kPairs <= kEach);
   float lanes[kEach] = {};
@@ -58,20 +82,33 @@ __device__ inline void NormHead(HeadVector<kPairs>& x, const float* weight, floa
   }
 }
 
+// RoPE by cosines (low) and sines (high).
+template <int kPairs>
+__device__ inline void Rotate(HeadVector<kPairs>& x, const HeadVector<kPairs>& turn, int half, int lane) {
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    if (lane + 32 * j >= half) continue;
+    const float low = x.low[j];
+    const float high = x.high[j];
+    x.low[j] = (low * turn.low[j]) - (high * turn.high[j]);
+    x.high[j] = (high * turn.low[j]) + (low * turn.high[j]);
+  }
+}
+
+// The same from memory.
+template <int kPairs>
+__device__ inline void NormHead(HeadVector<kPairs>& x, const float* weight, float eps, int half, int lane) {
+  HeadVector<kPairs> w;
+  LoadHead(w, weight, half, lane);
+  NormHead(x, w, eps, half);
+}
+
 // RoPE; cos_sin holds cos of pairs 0..half-1, then sin.
 template <int kPairs>
 __device__ inline void Rotate(HeadVector<kPairs>& x, const float* cos_sin, int half, int lane) {
-#pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    const int i = lane + 32 * j;
-    if (i >= half) continue;
-    const float c = cos_sin[i];
-    const float s = cos_sin[i + half];
-    const float low = x.low[j];
-    const float high = x.high[j];
-    x.low[j] = (low * c) - (high * s);
-    x.high[j] = (high * c) + (low * s);
-  }
+  HeadVector<kPairs> turn;
+  LoadHead(turn, cos_sin, half, lane);
+  Rotate(x, turn, half, lane);
 }
 
 // In every lane; infinity is larger than any number, NaN larger still.

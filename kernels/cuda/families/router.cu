@@ -127,7 +127,7 @@ __device__ __forceinline__ void StageRows(const RouterArgs& args, const float* n
 #pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x); i < args.padded_cols; i += kProductThreads) {
       const bool used = exists && i < args.cols;
-      const float value = used ? ApplyPrologue(Prologue::kRmsNorm, x[i], norm[i], r) : 0.0f;
+      const float value = used ? ApplyPrologue(Prologue::kRmsNorm, __ldcg(x + i), norm[i], r) : 0.0f;
       finite = finite && IsFinite(value);
       const int step = i / kDotLanes;
       const int quad = step / 4;  // of the lane's elements
@@ -137,7 +137,8 @@ __device__ __forceinline__ void StageRows(const RouterArgs& args, const float* n
   if (!finite) args.reporter.Report();
 }
 
-template <typename T, int kRows>
+// kPolls: of one row that the kernel in front posts (runtime/posted_rows.h).
+template <typename T, int kRows, bool kPolls>
 __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_constant__ RouterArgs args) {
   constexpr int kVector = 16 / sizeof(T);
   constexpr int kBlockCols = kDotLanes * kVector;  // columns of one 16-byte load of all lanes
@@ -160,10 +161,20 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kProductThreads)
     norm[i] = __ldg(args.norm_weight + i);
+  if constexpr (kPolls) {
+    PostedLane posted;
+    const int j = static_cast<int>(threadIdx.x);
+    const auto* words = reinterpret_cast<const uint32_t*>(args.x);
+    if (j < kRowLanes) posted.Look(words + j, args.cols - j);
+    ReceiveNormLanes(posted, words, args.cols, lanes[0]);
+  }
   WaitForPrevious();
-  StartNext();  // not before: the next kernel may read x at once (DeviceContext::Settle)
+  StartNext();  // not before: the next kernel may read x at once (DeviceContext::Settle), and polls what is posted
   args.reporter.Begin();
-  for (int n = static_cast<int>(threadIdx.x) / kRowLanes; n < args.rows; n += kProductThreads / kRowLanes) {
+  if (args.route.post.words != nullptr) {
+    ClearRow(args.route.post, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+  }
+  for (int n = static_cast<int>(threadIdx.x) / kRowLanes; !kPolls && n < args.rows; n += kProductThreads / kRowLanes) {
     NormLane<1>({args.x + n * args.x_stride}, args.cols, static_cast<int>(threadIdx.x) % kRowLanes, {lanes[n]});
   }
   __syncthreads();
@@ -263,15 +274,26 @@ void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs
   args.padded_cols = static_cast<int>(w.padded_cols);
   args.words = ctx.words();
   args.reporter = ctx.Reporter(product.site);
+  PostedRows& rows = ctx.posted_rows();
+  const uint32_t* posted = args.rows == 1 ? rows.Find(args.x, args.cols) : nullptr;
+  const float* const settled = args.x;
+  if (posted != nullptr) args.x = reinterpret_cast<const float*>(posted);
+  if (args.rows == 1 && FitsBlock(route)) args.route.post = rows.Next(route.top_k);
   const size_t shared_bytes = SharedBytes(args.rows, w);
   const auto blocks = static_cast<unsigned>((route.experts + kBlockExperts - 1) / kBlockExperts);
   DispatchFloat(w.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    const auto kernel = args.rows == 1 ? RouterKernel<T, 1> : RouterKernel<T, kMaxRows>;
+    const auto kernel = posted != nullptr ? RouterKernel<T, 1, true>
+                        : args.rows == 1  ? RouterKernel<T, 1, false>
+                                          : RouterKernel<T, kMaxRows, false>;
     AllowShared(ctx, kernel, shared_bytes);
     LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kProductThreads), shared_bytes, args);
   });
-  ctx.Settle(args.x);
+  if (args.route.post) {
+    rows.Posted(route.top_k);
+    rows.Offer(route.chosen, route.top_k, args.route.post.words);
+  }
+  ctx.Settle(settled);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ struct RouteArgs {
   int experts = 0;
   int top_k = 0;
   bool normalize = false;
+  RowPost post;  // of one row: [top_k] its experts + 1 for the next kernel
 };
 
 // ------------------------------------------------------------------------------------------------ by a warp ----
@@ -190,6 +191,7 @@ __device__ __forceinline__ void ChooseByBlock(const RouteArgs& args, uint32_t* w
   if (j >= args.top_k) return;
   float total = choice.p[0];
   for (int k = 1; k < args.top_k; ++k) total = total + choice.p[k];
+  if (args.post.words != nullptr) Post(args.post.words + j, static_cast<uint32_t>(choice.expert[j]) + 1);
   args.chosen[j] = choice.expert[j];
   args.weights[j] = args.normalize ? choice.p[j] / total : choice.p[j];
 }

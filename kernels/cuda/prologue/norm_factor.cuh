@@ -2,6 +2,7 @@
 // RMSNorm's factor of one row inside kernels whose blocks all need it.
 #pragma once
 
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/prologue/activations.h"
 
@@ -60,6 +61,40 @@ __device__ __forceinline__ void NormLanes(const float* x, int cols, float* share
   const int j = static_cast<int>(threadIdx.x);
   if (j >= kRowLanes) return;
   NormLane<1>({x}, cols, j, {shared});
+}
+
+// A lane of the norm, and a thread's element, of a row that the kernel in front posts (runtime/posted_rows.h). Look asks for
+// the first words and returns at once; a block that begins late has its row before what it asks for then.
+struct PostedLane {
+  static constexpr int kInFlight = 16;
+  uint32_t words[kInFlight];
+
+  __device__ __forceinline__ void Look(const uint32_t* from, int rest) {
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      words[k] = 0x80000000u;  // adds nothing
+      if (k * kRowLanes < rest) words[k] = Peek(from + k * kRowLanes);
+    }
+  }
+};
+__device__ __forceinline__ void ReceiveNormLanes(PostedLane& first, const uint32_t* x, int cols, float* shared) {
+  constexpr int kInFlight = PostedLane::kInFlight;
+  const int j = static_cast<int>(threadIdx.x);
+  if (j >= kRowLanes) return;
+  float lane = 0.0f;
+  const uint32_t* from = x + j;
+  int rest = cols - j;
+#pragma unroll 1
+  while (true) {
+    ReceiveAll(from, kRowLanes, first.words);
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) lane = Fma(BitsToFloat(first.words[k]), BitsToFloat(first.words[k]), lane);
+    rest -= kInFlight * kRowLanes;
+    if (rest <= 0) break;
+    from += kInFlight * kRowLanes;
+    first.Look(from, rest);
+  }
+  shared[j] = lane;
 }
 
 // 1 / sqrt(mean(x^2) + eps) of the row, given to every lane of each warp that calls. Every warp for itself folds the

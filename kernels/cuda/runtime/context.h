@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/base/grid_barrier.cuh"
 #include "kernels/cuda/base/site_reporter.h"
+#include "kernels/cuda/runtime/posted_rows.h"
 #include "kernels/cuda/runtime/site_table.h"
 #include "kernels/cuda/runtime/workspace.h"
 #include "kernels/cuda/sc/format/tables.h"
@@ -58,7 +60,10 @@ class DeviceContext {
   void Settle(const void* data) { settled_ = {calls_, data}; }
   bool IsSettled(const void* data) const { return settled_.data == data && settled_.call + 1 == calls_; }
   // Begins a call of the backend, whatever it is.
-  void CountCall() { ++calls_; }
+  void CountCall() {
+    ++calls_;
+    posted_rows_->CountCall();
+  }
 
   // For one kernel at a time on `stream`.
   GridBarrier grid_barrier() const { return {static_cast<unsigned*>(barrier_.data())}; }
@@ -71,6 +76,8 @@ class DeviceContext {
   // What blocks of such a kernel hand to each other (device/exchange.cuh), kWords of them: 0 before and after each.
   static constexpr int64_t kWords = int64_t{1} << 22;
   uint32_t* words() const { return static_cast<uint32_t*>(words_.data()); }
+
+  PostedRows& posted_rows() { return *posted_rows_; }
 
   cublasHandle_t cublas();  // created at first use, bound to `stream`
 
@@ -90,6 +97,7 @@ class DeviceContext {
   };
   Settled settled_;
   int64_t calls_ = 0;
+  std::optional<PostedRows> posted_rows_;
 };
 
 }  // namespace stoch::cuda

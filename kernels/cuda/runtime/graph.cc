@@ -76,6 +76,7 @@ void GraphCache::Run(std::string_view key, const std::function<void()>& body) {
 cudaError_t GraphCache::Launch(const Entry& entry) const {
   for (size_t i = 0; i < contexts_.size(); ++i) {
     DeviceGuard guard(contexts_[i]->device);
+    contexts_[i]->posted_rows().End();
     const cudaError_t code = cudaGraphLaunch(entry.graphs[i], contexts_[i]->stream);
     if (code != cudaSuccess) return code;
   }
@@ -88,9 +89,14 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
   try {
     for (; started < contexts_.size(); ++started) {
       DeviceGuard guard(contexts_[started]->device);
+      contexts_[started]->posted_rows().End();
       STOCH_CUDA(cudaStreamBeginCapture(contexts_[started]->stream, cudaStreamCaptureModeThreadLocal));
     }
     body();
+    for (DeviceContext* context : contexts_) {
+      DeviceGuard guard(context->device);
+      context->posted_rows().End();
+    }
   } catch (...) {
     inside_ = false;
     cudaError_t ignored = cudaSuccess;

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/base/grid_barrier.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/runtime/posted_rows.h"
 #include "kernels/cuda/sc/decode/decode.h"
 #include "kernels/cuda/sc/format/lengths.h"
 
@@ -74,6 +75,7 @@ struct DecodeArgs {
   int tokens = 0;
   const float* x = nullptr;  // the one row that is quantized here; not read where there are codes
   const float* y = nullptr;  // its norm weight or x2
+  bool polls = false;        // x, and x2, are words that the kernel in front posts (runtime/posted_rows.h)
   const uint8_t* counts = nullptr;
   float norm_eps = 0;
   int masks = 1;
@@ -86,6 +88,7 @@ struct DecodeArgs {
   // for them, otherwise floats that a barrier makes visible.
   uint32_t* words = nullptr;
   float* products = nullptr;
+  RowPost post;  // one token: [row_blocks][32] outputs for the next kernel
   GridBarrier barrier;
   SiteReporter reporter;
   Task tasks[kMaxDecodeTasks];

@@ -10,14 +10,14 @@
 namespace stoch::cuda::decode {
 
 // Posted, a product is a word that is not 0 (device/exchange.cuh), and whoever sums polls the products themselves: behind a
-// barrier they would come two trips to the L2 later. +0 is posted as -0: sums, never -0, stay the same.
+// barrier they would come two trips to the L2 later. +0 is posted as -0: sums, never -0, stay the same, and so do the
+// codes of a row.
 inline constexpr uint32_t kMinusZero = 0x80000000u;
 
 template <int kTokens>
 __device__ __forceinline__ void StoreProduct(const DecodeArgs& args, int64_t at, float product) {
   if (kTokens == 1 && args.words != nullptr) {
-    const uint32_t bits = FloatToBits(product);
-    Post(args.words + at, bits == 0 ? kMinusZero : bits);
+    PostValue(args.words + at, product);
   } else {
     args.products[at] = product;
   }
@@ -45,6 +45,7 @@ __device__ __forceinline__ void ClearProducts(uint32_t* from, int stride, int co
   }
 }
 
+// Sets to 0 what the kernel is to clear for those behind it, by all threads of the grid. After WaitForPrevious.
 // y of 32 rows and one token from a lane's products of all chunks, by one warp, kInFlight at a time.
 template <bool kPosted, int kInFlight = 32>
 __device__ __forceinline__ float SumChunks(uint32_t* from, int chunks) {
@@ -128,7 +129,7 @@ __device__ __forceinline__ Output OutputOf(const DecodeArgs& args, int item, int
 // Sums products in chunk order: items of 32 rows and a token, shared out over blocks and in each over its warps. With
 // many chunks and few items, all warps of a block work on one item. await(): called by all threads of the block before
 // the first product is looked at.
-template <int kTokens, bool kPosted, typename Await>
+template <int kTokens, bool kPosted, bool kPosts, typename Await>
 __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* shared, const Await& await) {
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kManyChunks = 64;
@@ -162,6 +163,7 @@ __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* sh
       y = args.add ? output.old + y : y;
       if (!IsFinite(y)) args.reporter.Report();
       *output.at = y;
+      if constexpr (kPosts) PostValue(args.post.words + item * kWarp + lane, y);
     }
     item += step;
   } while (item < items);
@@ -169,17 +171,17 @@ __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* sh
 
 // Requires: outputs do not overlap the row that is multiplied (LinearCall): with posted products, other blocks may still
 //           read it.
-template <int kTokens>
+template <int kTokens, bool kPosts>
 __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared) {
   const auto sync = [] { __syncthreads(); };
   if (kTokens == 1 && args.words != nullptr) {
-    CombineItems<kTokens, kTokens == 1>(args, shared, [&](bool together) {
+    CombineItems<kTokens, kTokens == 1, kPosts>(args, shared, [&](bool together) {
       if (together) __syncthreads();  // all warps are done with `shared`
     });
     return;
   }
   const unsigned arrived = args.barrier.Arrive(sync);
-  CombineItems<kTokens, false>(args, shared, [&](bool) { args.barrier.Await(arrived, sync); });
+  CombineItems<kTokens, false, kPosts>(args, shared, [&](bool) { args.barrier.Await(arrived, sync); });
 }
 
 }  // namespace stoch::cuda::decode

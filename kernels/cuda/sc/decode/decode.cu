@@ -64,13 +64,23 @@ struct Walk {
     unit.tiles = static_cast<int>(static_cast<unsigned>(args.dims.chunk_dims(chunk) + kTileDims - 1) / kTileDims);
   }
 };
+// kPosts: the next kernel starts behind the wait, not before (runtime/posted_rows.h).
+template <bool kPosts>
+__device__ __forceinline__ void AwaitPrevious(const SiteReporter& reporter) {
+  WaitForPrevious();
+  if constexpr (kPosts) StartNext();
+  reporter.Begin();
+}
+
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
 // takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
 // kMixed: rows have lengths of their own, and a chunk a part for every task whose lengths differ, staged apart.
-template <int kTokens, bool kFused, bool kTop256, bool kMixed = false>
+template <int kTokens, bool kFused, bool kTop256, bool kMixed = false, bool kPolls = false, bool kPosts = false>
 __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
     ScDecodeKernel(const __grid_constant__ std::conditional_t<kMixed, MixedDecodeArgs, DecodeArgs> args) {
   static_assert(!(kFused && kMixed) || kTokens == 1);
+  static_assert(!kPosts || (kFused && !kMixed));
+  static_assert(!kPolls || kPosts);
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kRing = Cut<kTokens>::kRing;
   extern __shared__ __align__(256) uint8_t shared[];
@@ -98,11 +108,20 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
     last_part = last_chunk * args.part_count + PartOf(args, end - 1 - last_chunk * args.row_blocks);
   }
 
-  StartNext();
+  if constexpr (!kPosts) StartNext();
   [[maybe_unused]] Element element;
   if constexpr (kFused) element = MakeElement(args, first_part, min(args.staged, last_part - first_part + 1));
   uint4 ring[kRing];
   Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
+  [[maybe_unused]] PostedElement posted;
+  [[maybe_unused]] PostedLane posted_lane;
+  if constexpr (kPolls) {
+    posted.Look(args, element);
+    const int j = static_cast<int>(threadIdx.x);
+    if (args.prologue == Prologue::kRmsNorm && j < kRowLanes) {
+      posted_lane.Look(reinterpret_cast<const uint32_t*>(args.x) + j, args.dims.dims - j);
+    }
+  }
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
   // What was tried: docs/tuning.md#one-token-sc_decode.
@@ -116,11 +135,17 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
     LoadRules(args, *rules);
     if (args.of_row) KeepNorm(args, stage);
   }
-  WaitForPrevious();
-  args.reporter.Begin();
-  if constexpr (kFused) {
-    LoadElement(args, element);
-    if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
+  if constexpr (kPolls) {
+    posted.Receive(args, element);
+    if (args.prologue == Prologue::kRmsNorm) {
+      ReceiveNormLanes(posted_lane, reinterpret_cast<const uint32_t*>(row), args.dims.dims, stage.norm_lanes);
+    }
+  } else {
+    AwaitPrevious<kPosts>(args.reporter);
+    if constexpr (kFused) {
+      LoadElement(args, element);
+      if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
+    }
   }
   if constexpr (kFused && kMixed) {
     if (args.of_row) FindRowLevels(args, stage, *rules);
@@ -138,7 +163,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
       if (part != first_part || (kFused && (kMixed || args.prologue == Prologue::kRmsNorm))) __syncthreads();
       if (kFused && part != first_part) {
         element = MakeElement(args, part, count);
-        LoadElement(args, element);
+        LoadElement(args, element);  // posted or not: by now all of it is there
       }
       if constexpr (kFused && kMixed) {
         QuantizeParts<kTop256>(args, element, part, count, stage, *mixed, *rules);
@@ -152,6 +177,8 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
       if (part == first_part) {
 #pragma unroll
         for (int t = Cut<kTokens>::kEarly; t < kRing; ++t) ring[t] = LoadTile(current.unit, t);
+        if constexpr (kPolls) AwaitPrevious<kPosts>(args.reporter);
+        if constexpr (kPosts) ClearRow(args.post, block, static_cast<int>(gridDim.x));
       }
       slot = 0;
     }
@@ -194,11 +221,19 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
       scale = next_scale;
     }
   }
-  Combine<kTokens>(args, shared);
+  Combine<kTokens, kPosts>(args, shared);
 }
 
 template <int kTokens, bool kMixed>
-auto KernelOf(bool fused, bool top256) {
+auto KernelOf(bool fused, bool top256, bool polls, bool posts) {
+  if constexpr (kTokens == 1 && !kMixed) {
+    if (polls)
+      return top256 ? ScDecodeKernel<1, true, true, false, true, true>
+                    : ScDecodeKernel<1, true, false, false, true, true>;
+    if (posts)
+      return top256 ? ScDecodeKernel<1, true, true, false, false, true>
+                    : ScDecodeKernel<1, true, false, false, false, true>;
+  }
   if constexpr (kMixed && kTokens == 1) {
     return fused ? (top256 ? ScDecodeKernel<1, true, true, true> : ScDecodeKernel<1, true, false, true>)
                  : (top256 ? ScDecodeKernel<1, false, true, true> : ScDecodeKernel<1, false, false, true>);
@@ -226,7 +261,7 @@ void LaunchTokens(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused
   STOCH_CHECK(shared_bytes == plan.shared_bytes && args.staged <= kMaxFusedChunks);
   static_assert(!kMixed ||
                 sizeof(MixedStage<kTokens>) + (kTokens == 1 ? sizeof(RuleStage) : 0) <= kDecodeMixedStaticBytes);
-  const auto kernel = KernelOf<kTokens, kMixed>(fused, top256);
+  const auto kernel = KernelOf<kTokens, kMixed>(fused, top256, args.polls, static_cast<bool>(args.post));
   AllowShared(ctx, kernel, static_cast<size_t>(shared_bytes));
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(Cut<kTokens>::kThreads),
                    static_cast<size_t>(shared_bytes), args);
@@ -260,9 +295,39 @@ void FillArgs(DeviceContext& ctx, const ScActivationView& a, const SiteReporter&
   args.barrier = ctx.grid_barrier();
 }
 
+// The outputs of one token are posted for the next call.
+void Offer(DeviceContext& ctx, const DecodeArgs& args, int count) {
+  if (!args.post) return;
+  PostedRows& rows = ctx.posted_rows();
+  rows.Posted(int64_t{args.row_blocks} * kTileRows);
+  for (int i = 0; i < count; ++i) {
+    const Task& task = args.tasks[i];
+    rows.Offer(task.out, task.rows, args.post.words + int64_t{task.first_block} * kTileRows);
+  }
+}
+
+// Where the call before posts what this one multiplies, it is polled there.
+void FindPosted(DeviceContext& ctx, DecodeArgs& args) {
+  const auto find = [&](const float* data) {
+    return reinterpret_cast<const float*>(ctx.posted_rows().Find(data, args.dims.dims));
+  };
+  const float* x = find(args.x);
+  const float* y = args.prologue == Prologue::kSiluMul ? find(args.y) : args.y;
+  args.polls = x != nullptr && (args.prologue != Prologue::kSiluMul || y != nullptr);
+  if (!args.polls) return;
+  args.x = x;
+  args.y = y;
+}
+
 template <typename Args>
-void LaunchFilled(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused, bool top256) {
+void LaunchFilled(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused, bool top256, int count) {
   Scratch scratch(ctx.workspace);
+  const int64_t outputs = int64_t{args.row_blocks} * kTileRows;
+  const bool posts = plan.tile_tokens == 1 && fused && std::is_same_v<Args, DecodeArgs>;
+  args.post = posts ? ctx.posted_rows().Next(outputs) : RowPost{};
+  if constexpr (std::is_same_v<Args, DecodeArgs>) {
+    if (args.post) FindPosted(ctx, args);
+  }
   const int64_t products = int64_t{args.tokens} * args.dims.chunks * args.row_blocks * kTileRows;
   if (plan.tile_tokens == 1 && products <= DeviceContext::kWords) {
     args.words = ctx.words();
@@ -274,6 +339,7 @@ void LaunchFilled(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused
                       : plan.tile_tokens == 4 ? LaunchTokens<4, Args>
                                               : LaunchTokens<8, Args>;
   launch(ctx, plan, args, fused, top256);
+  Offer(ctx, args, count);
 }
 
 }  // namespace
@@ -319,7 +385,7 @@ void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tabl
   args.x = source.x;
   args.y = source.second();
   args.norm_eps = source.norm_eps;
-  decode::LaunchFilled(ctx, plan, args, a.codes == nullptr, tables.top_is_256);
+  decode::LaunchFilled(ctx, plan, args, a.codes == nullptr, tables.top_is_256, count);
 }
 
 void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
@@ -351,7 +417,7 @@ void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivat
   args.x = source.x;
   args.y = source.second();
   args.norm_eps = source.norm_eps;
-  decode::LaunchFilled(ctx, plan, args, fused, top256);
+  decode::LaunchFilled(ctx, plan, args, fused, top256, count);
 }
 
 bool PicksSlots(const LengthView& view) {

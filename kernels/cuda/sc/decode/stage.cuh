@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
@@ -124,6 +125,27 @@ __device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) 
   e.x = load(e.x_at);
   if (args.prologue == Prologue::kSiluMul) e.y = load(e.y_at);
 }
+
+// The same of a row that the kernel in front posts (runtime/posted_rows.h).
+struct PostedElement {
+  uint32_t x = 1;
+  uint32_t y = 1;
+
+  __device__ __forceinline__ void Look(const DecodeArgs& args, const Element& e) {
+    if (!e.used) return;
+    x = Peek(reinterpret_cast<const uint32_t*>(e.x_at));
+    if (args.prologue == Prologue::kSiluMul) y = Peek(reinterpret_cast<const uint32_t*>(e.y_at));
+  }
+  __device__ __forceinline__ void Receive(const DecodeArgs& args, Element& e) {
+    if (!e.used) return;
+    while (x == 0 || y == 0) {
+      if (x == 0) x = Peek(reinterpret_cast<const uint32_t*>(e.x_at));
+      if (y == 0) y = Peek(reinterpret_cast<const uint32_t*>(e.y_at));
+    }
+    e.x = BitsToFloat(x);
+    if (args.prologue == Prologue::kSiluMul) e.y = BitsToFloat(y);
+  }
+};
 
 // Quantizes and stages `count` chunks of the one row, whose values f(x) threads have, one of chunk `slot` each.
 // table_of(slot, largest): the counts of a staged chunk whose largest element is that. sync(): a barrier of the threads

@@ -45,7 +45,8 @@ struct LookupArgs : decode::DecodeArgs {
   const ScWeightView* views[kMaxScTasks] = {};
   float* outs[kMaxScTasks] = {};
   int64_t out_strides[kMaxScTasks] = {};
-  const int32_t* chosen = nullptr;  // of the first row of x
+  const int32_t* chosen = nullptr;          // of the first row of x
+  const uint32_t* posted_chosen = nullptr;  // the same + 1, as the kernel in front posts them
   int64_t x_stride = 0;
   int64_t y_stride = 0;  // 0: all rows share y
   int row_slots = 1;
@@ -222,13 +223,17 @@ __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* share
     if (active && member == 0) {
       float sum = __shfl_sync(kAllLanes, weight, 0) * sums[lane];
       for (int k = 1; k < to.top_k; ++k) sum = sum + __shfl_sync(kAllLanes, weight, k) * sums[k * kWarp + lane];
-      if (adds) *out = old + sum;
+      if (adds) {
+        *out = old + sum;
+        if (args.post.words != nullptr) PostValue(args.post.words + col, old + sum);
+      }
     }
     __syncthreads();  // everybody has read `sums`
   }
 }
 
-template <bool kTop256>
+// kPolls: of one row that is settled, whose experts the kernel in front posts.
+template <bool kTop256, bool kPolls>
 __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid_constant__ LookupArgs args) {
   extern __shared__ __align__(256) uint8_t shared[];
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -269,7 +274,12 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     for (int i = static_cast<int>(threadIdx.x); i < tasks; i += kThreads) {
       const int slot = args.by_matrices.Quotient(i);
       const int matrix = i - slot * args.matrices;
-      const int expert = __ldcg(args.chosen + first_row * args.row_slots + slot);
+      int expert;
+      if constexpr (kPolls) {
+        expert = static_cast<int>(Receive(args.posted_chosen + slot)) - 1;
+      } else {
+        expert = __ldcg(args.chosen + first_row * args.row_slots + slot);
+      }
       if (args.places > 0) {
         weights[i] = places[matrix * args.experts + expert];
       } else {
@@ -287,13 +297,13 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   const auto load_others = [&] { decode::LoadTiles<kEarly, kRing>(current.unit, ring); };
   // What is settled need not wait for the kernel in front: of gate and up the rows, while experts are being chosen; of
   // down the experts' weights, while gate and up are summed.
-  if (args.x_settled) {
+  if (kPolls || args.x_settled) {
     take_rows();
     __syncthreads();
     decode::QuantizeChunks<kTop256>(args, element, count, stage, counts_of);
   }
   const Walk::InMatrix place = current.Place(args, begin + warp < end, lane);
-  if (args.chosen_settled) {
+  if (kPolls || args.chosen_settled) {
     find_weights();
     __syncthreads();
     load_first(place);
@@ -301,11 +311,14 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   WaitForPrevious();
   StartNext();  // not before: what is settled for this kernel is for the next one too
   args.reporter.Begin();
-  if (!args.x_settled) take_rows();
-  if (!args.chosen_settled) find_weights();
-  __syncthreads();
-  if (!args.chosen_settled) load_first(place);
-  if (args.x_settled) load_others();
+  if (args.post.words != nullptr) ClearRow(args.post, block, static_cast<int>(gridDim.x));
+  if constexpr (!kPolls) {
+    if (!args.x_settled) take_rows();
+    if (!args.chosen_settled) find_weights();
+    __syncthreads();
+    if (!args.chosen_settled) load_first(place);
+  }
+  if (kPolls || args.x_settled) load_others();
 
   int unit = begin + warp;
   int slot = args.staged;
@@ -321,7 +334,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
           __syncthreads();
         }
       }
-      if (chunk != first_chunk || !args.x_settled) {
+      if (chunk != first_chunk || !(kPolls || args.x_settled)) {
         decode::QuantizeChunks<kTop256>(args, element, count, stage, counts_of);
         if (chunk == first_chunk) load_others();
       }
@@ -363,6 +376,11 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   } else {
     CombineSlots<false>(args);
   }
+}
+
+auto KernelOf(bool top256, bool polls) {
+  if (polls) return top256 ? ScExpertLookupKernel<true, true> : ScExpertLookupKernel<false, true>;
+  return top256 ? ScExpertLookupKernel<true, false> : ScExpertLookupKernel<false, false>;
 }
 
 LookupArgs MakeArgs(const ExpertShape& shape, const ScTables& tables, const RowSource& source,
@@ -417,7 +435,6 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
   args.products = scratch.Take<float>(rows_at_once * row_units * kTileRows);
   args.combine = combine;
   args.barrier = ctx.grid_barrier();
-  const auto kernel = tables.top_is_256 ? experts::ScExpertLookupKernel<true> : experts::ScExpertLookupKernel<false>;
   for (int64_t first = 0; first < shape.rows; first += rows_at_once) {
     const int64_t rows = std::min(rows_at_once, shape.rows - first);
     const ExpertLookupPlan cut = PlanExpertLookup(ctx.traits, tasks[0].first.dims, shape, rows);
@@ -444,9 +461,18 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
       args.combine.weights = combine.weights + first;
       args.combine.out = combine.out + first_row * combine.out_stride;
     }
+    args.posted_chosen = shape.rows == 1 && args.x_settled ? ctx.posted_rows().Find(chosen, shape.row_slots) : nullptr;
+    // The one row that slots are combined to is for the next call.
+    const bool is_one = combine.top_k > 0 && shape.rows == combine.top_k && rows == shape.rows;
+    args.post = is_one ? ctx.posted_rows().Next(shape.out_features) : RowPost{};
+    const auto kernel = experts::KernelOf(tables.top_is_256, args.posted_chosen != nullptr);
     AllowShared(ctx, kernel, static_cast<size_t>(cut.shared_bytes));
     LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(cut.blocks)), dim3(experts::kThreads),
                      static_cast<size_t>(cut.shared_bytes), args);
+    if (args.post) {
+      ctx.posted_rows().Posted(shape.out_features);
+      ctx.posted_rows().Offer(combine.out, shape.out_features, args.post.words);
+    }
   }
   ctx.Settle(chosen);
 }
