@@ -221,6 +221,7 @@ HeadNorm NormOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache
     }
   }
   LaunchNormHeads(ctx, *call.norm);
+  ctx.posted_rows().CountCall();  // as an op of its own: q and k are no longer what was posted
   return {};
 }
 
