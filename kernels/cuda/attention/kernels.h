@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/attention/dilated.cuh"
 #include "kernels/cuda/attention/kv_cache.h"
-#include "kernels/cuda/device/row_post.h"
+#include "kernels/cuda/base/row_post.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pass.h"
 #include "kernels/cuda/sc/format/lengths.h"

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/row_post.h"
+#include "kernels/cuda/base/row_post.h"
 #include "kernels/math/elementary.h"
 
 namespace stoch::cuda {

@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/device/row_post.h"
+#include "kernels/cuda/base/row_post.h"
 
 namespace stoch::cuda {
 
