@@ -24,9 +24,9 @@ inline constexpr int kSoloTokens = kScRowSoloTokens;             // up to here o
 static_assert(kSoloTokens == kThreads);
 inline constexpr int kMaxSharedPages = 128;
 
-// kFresh: kPerToken that also quantizes and appends the rows of the pass. kMixed: kPerToken whose rows have stream
-// lengths of their own, kMixedFresh both. kPosted: kFresh of one row that the
-// kernel in front posts. kHeadMax only finds the largest probability; kHeadOutput then quantizes with it.
+// kFresh: kPerToken that also quantizes and appends the rows of the pass; kPosted: the same of one row that the kernel in
+// front posts. kMixed: kPerToken whose rows have stream lengths of their own, kMixedFresh both. kHeadMax only finds the
+// largest probability; kHeadOutput then quantizes with it.
 enum class Phase : uint8_t { kPerToken, kFresh, kPosted, kMixed, kMixedFresh, kPerRow, kHeadMax, kHeadOutput };
 constexpr bool IsFresh(Phase phase) {
   return phase == Phase::kFresh || phase == Phase::kPosted || phase == Phase::kMixedFresh;

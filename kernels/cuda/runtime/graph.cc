@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
@@ -104,6 +105,13 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
       if (graph != nullptr) (void)cudaGraphDestroy(graph);
     }
     (void)cudaGetLastError();
+    for (DeviceContext* context : contexts_) {
+      try {
+        DeviceGuard guard(context->device);
+        context->posted_rows().End();    // what was recorded has not run, so the first row is still 0
+      } catch (const std::exception&) {  // the device is lost: `throw` says why
+      }
+    }
     throw;
   }
   inside_ = false;
