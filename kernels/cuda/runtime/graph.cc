@@ -105,11 +105,12 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
       if (graph != nullptr) (void)cudaGraphDestroy(graph);
     }
     (void)cudaGetLastError();
+    // What was recorded has not run, so the first row is still 0. Where a device is lost, `throw` says why.
     for (DeviceContext* context : contexts_) {
       try {
         DeviceGuard guard(context->device);
-        context->posted_rows().End();    // what was recorded has not run, so the first row is still 0
-      } catch (const std::exception&) {  // the device is lost: `throw` says why
+        context->posted_rows().End();
+      } catch (const std::exception&) {
       }
     }
     throw;

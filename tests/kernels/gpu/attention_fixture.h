@@ -11,7 +11,7 @@
 
 #include "kernels/registry.h"
 #include "tests/kernels/attention_scenario.h"
-#include "tests/kernels/gpu/cuda_or_skip.h"
+#include "tests/kernels/gpu/both_backends.h"
 
 namespace stoch::test {
 
@@ -22,20 +22,12 @@ inline ScConfig Halved(int stoc_len = 0) {
   return config;
 }
 
-class CudaAttention : public testing::Test {
+class CudaAttention : public BothBackends {
  protected:
-  void SetUp() override {
-    STOCH_CUDA_OR_SKIP();
-    cpu_ = OpenBackend("cpu", {}, nullptr);
-    cuda_ = OpenBackend("cuda:0", {}, nullptr);
-  }
   void ExpectEqual(const AttentionShape& shape, const Passes& passes) {
     EXPECT_EQ(test::Differences(test::RunAttention(*cpu_, shape, passes), test::RunAttention(*cuda_, shape, passes)),
               "");
   }
-
-  std::unique_ptr<Backend> cpu_;
-  std::unique_ptr<Backend> cuda_;
 };
 
 inline constexpr AttentionMode kModes[] = {AttentionMode::kExact, AttentionMode::kPerToken, AttentionMode::kPerHead,

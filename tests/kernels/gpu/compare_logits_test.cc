@@ -9,7 +9,7 @@
 
 #include "kernels/registry.h"
 #include "tests/kernels/device_tensor.h"
-#include "tests/kernels/gpu/cuda_or_skip.h"
+#include "tests/kernels/gpu/both_backends.h"
 #include "tests/kernels/random_floats.h"
 
 namespace stoch {
@@ -62,15 +62,7 @@ void ExpectSame(Backend& cpu, Backend& cuda, int64_t vocab, int64_t rows, float 
   }
 }
 
-class CudaCompareLogits : public testing::Test {
- protected:
-  void SetUp() override {
-    STOCH_CUDA_OR_SKIP();
-    cpu_ = OpenBackend("cpu", {}, nullptr);
-    cuda_ = OpenBackend("cuda:0", {}, nullptr);
-  }
-  std::shared_ptr<Backend> cpu_, cuda_;
-};
+class CudaCompareLogits : public test::BothBackends {};
 
 // Eight blocks take 4096 tokens at once, one block 512; a warp's range is a multiple of 32.
 TEST_F(CudaCompareLogits, EveryRemainder) {

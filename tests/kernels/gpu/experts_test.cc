@@ -14,7 +14,7 @@
 #include "kernels/registry.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
-#include "tests/kernels/gpu/cuda_or_skip.h"
+#include "tests/kernels/gpu/both_backends.h"
 
 namespace stoch {
 namespace {
@@ -112,12 +112,11 @@ class Experts {
   std::vector<std::unique_ptr<ExpertWeights>> matrices_;
 };
 
-class CudaExperts : public testing::Test {
+class CudaExperts : public test::BothBackends {
  protected:
   void SetUp() override {
-    STOCH_CUDA_OR_SKIP();
-    cpu_ = OpenBackend("cpu", {}, nullptr);
-    cuda_ = OpenBackend("cuda:0", {}, nullptr);
+    BothBackends::SetUp();
+    if (cuda_ == nullptr) return;
     traits_ = cuda::ProbeGpu(0);
   }
 
@@ -157,7 +156,6 @@ class CudaExperts : public testing::Test {
     return CanPrefillWgmma(traits_, MakeScTraits(*MakeScOperator(config)));
   }
 
-  std::unique_ptr<Backend> cpu_, cuda_;
   GpuTraits traits_;
   int graphs_ = 0;
 };

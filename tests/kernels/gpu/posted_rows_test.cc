@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "kernels/context_bucket.h"
-#include "kernels/registry.h"
 #include "tests/kernels/device_tensor.h"
-#include "tests/kernels/gpu/cuda_or_skip.h"
+#include "tests/kernels/gpu/both_backends.h"
 #include "tests/kernels/random_floats.h"
 
 namespace stoch::test {
@@ -171,17 +170,7 @@ class Layers {
   DeviceTensor rope_{backend_, {kPositions, kHeadDim}, RandomFloats(7, kPositions* kHeadDim)};
 };
 
-class PostedRows : public testing::Test {
- protected:
-  void SetUp() override {
-    STOCH_CUDA_OR_SKIP();
-    cpu_ = OpenBackend("cpu", {}, nullptr);
-    cuda_ = OpenBackend("cuda:0", {}, nullptr);
-  }
-
-  std::unique_ptr<Backend> cpu_;
-  std::unique_ptr<Backend> cuda_;
-};
+class PostedRows : public BothBackends {};
 
 // Beyond 256 positions attention is another kernel, which neither polls nor posts.
 TEST_F(PostedRows, StepsOfSeveralLayersAsAttentionChangesItsKernel) {
