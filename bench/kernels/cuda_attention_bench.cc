@@ -176,10 +176,15 @@ void Register() {
   for (const std::string kind : {"sc", "sc64", "sc256", "fp16"}) {
     auto* decode = benchmark::RegisterBenchmark(("decode/" + kind).c_str(),
                                                 [kind](benchmark::State& s) { Attention(s, kind, true); });
-    for (const int context : {127, 400, 511, 1023, 2047, 4095, 8191, 32767, 131071}) decode->Args({1, context, 1, 0});
+    for (const int context : {127, 400, 511, 1023, 2047, 4095, 8191, 16383, 32767, 65535, 131071})
+      decode->Args({1, context, 1, 0});
     decode->Args({8, 127, 1, 0})->Args({32, 127, 1, 0})->Args({32, 1023, 1, 0});
     for (const int batch : {8, 16, 32}) decode->Args({batch, 2047, 1, 0});
-    decode->Args({8, 8191, 1, 0})->Args({31, 127, 1, 0})->Args({31, 127, 1, 32767});
+    decode->Args({2, 8191, 1, 0})
+        ->Args({8, 4095, 1, 0})
+        ->Args({8, 8191, 1, 0})
+        ->Args({31, 127, 1, 0})
+        ->Args({31, 127, 1, 32767});
     decode->UseManualTime()->Iterations(5)->Unit(benchmark::kMicrosecond);
   }
   for (const std::string kind : {"sc", "sc64", "sc256", "per_head", "fp32", "fp16"}) {

@@ -112,55 +112,6 @@ int64_t SpillBytes(const GpuTraits& gpu, const AttentionShape& shape, const Atte
   return bytes + Aligned(sums * kFloat) + Aligned(heads * kFloat);
 }
 
-// Whether clusters of blocks keep the scores of a row, up to 6144 positions; four kernels take deeper rows, and all rows
-// of a batch with a deep one, which would wait for its eight blocks.
-void PlanFused(const GpuTraits& gpu, const AttentionShape& shape, int64_t max_length, SplitPlan& plan) {
-  if (!plan.supported || plan.is_resident || !gpu.has_clusters) return;
-  const int tiles = plan.block_heads > 4 ? 2 : 1;
-  const int64_t fixed =
-      kSplitTableBytes + SplitFusedBytes(shape.head_dim, tiles, kSplitRanks) + plan.block_heads * 4 * kFloat;
-  const int64_t unit = plan.block_heads * (kSplitUnit / kSplitRanks) * kFloat;
-  const int64_t room = gpu.max_shared_bytes / 2 - 1024;  // two blocks an SM
-  plan.is_fused = fixed + unit <= room && max_length <= kLongContext;
-  if (!plan.is_fused) return;
-  plan.fused_units = static_cast<int>(std::min(DivideUp(max_length, kSplitUnit), (room - fixed) / unit));
-  plan.fused_shared_bytes = fixed + plan.fused_units * unit;
-}
-
-// Whether all rows fit the GPU at once, a block or more for each of them and the heads that it takes.
-void PlanResident(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length,
-                  SplitPlan& plan) {
-  constexpr int64_t kMinPositions = 256;    // that a block keeps, at least
-  constexpr int64_t kTablePositions = 512;  // that go before streams of weights
-  const int64_t groups = rows * shape.num_kv_heads * plan.head_blocks;
-  if (!plan.supported || !shape.alone || rows > kSplitResidentRows || groups > gpu.sm_count) return;
-  plan.resident_blocks = static_cast<int>(std::min<int64_t>(gpu.sm_count, groups * kSplitResidentRanks));
-  // Blocks that every row has where all are equally deep; a shallower one may have half as many positions more in each.
-  int64_t ranks = kSplitResidentRanks;
-  while (ranks * groups > plan.resident_blocks) ranks /= 2;
-  const int64_t units = DivideUp(max_length, kSplitUnit) * kSplitUnit;
-  const int64_t most = std::min(units, units / ranks * (rows > 1 ? 3 : 2) / 2);
-  const int64_t head_floats = plan.block_heads * kFloat;
-  const int64_t position_bytes = head_floats + 2 * kFloat;  // scores, and the scales of a key and a value
-  const int64_t fixed = kSplitTableBytes + SplitResidentBytes(shape.head_dim, plan.block_heads > 4 ? 2 : 1) +
-                        kSplitResidentPad * head_floats;
-  const auto positions = [&](int64_t table) {
-    const int64_t room = gpu.max_shared_bytes - 1024 - fixed - table;
-    const int64_t aligned = DivideUp(most, kSplitResidentStep) * kSplitResidentStep;
-    return std::min(aligned, std::max<int64_t>(room, 0) / position_bytes / kSplitResidentStep * kSplitResidentStep);
-  };
-  // A block's positions have few masks where it owns few lanes.
-  const int masks = std::min(shape.av.masks, kSplitUnit / kSplitResidentRanks);
-  const int64_t table = SplitStreamBytes(masks, shape.av.levels);
-  const bool is_of_use = ranks == kSplitResidentRanks || masks == shape.av.masks;
-  const bool has_table = is_of_use && positions(table) >= std::min(most, kTablePositions);
-  plan.resident_masks = has_table ? masks : 0;
-  plan.resident_positions = static_cast<int>(positions(has_table ? table : 0));
-  plan.resident_shared_bytes =
-      fixed + SplitStreamBytes(plan.resident_masks, shape.av.levels) + plan.resident_positions * position_bytes;
-  plan.is_resident = plan.resident_positions >= std::min(most, kMinPositions);
-}
-
 }  // namespace
 
 std::string_view AttentionKernelName(AttentionKernel kernel) {
@@ -254,35 +205,6 @@ ScRowPlan PlanScRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t 
   plan.shared_scores = static_cast<int>(std::min<int64_t>((max_length + 255) / 256 * 256, kMaxSharedScores));
   plan.shared_bytes = kScRowFixedBytes + 4 * (int64_t{plan.cluster} * shape.head_dim + plan.shared_scores);
   plan.static_bytes = kScRowStaticBytes;
-  return plan;
-}
-
-SplitPlan PlanSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
-  SplitPlan plan;
-  const bool exact = shape.mode == AttentionMode::kExact && shape.precision == Precision::kFp32;
-  if (!exact && (shape.mode != AttentionMode::kPerToken || (shape.head_dim != 64 && shape.head_dim != 128)))
-    return plan;
-  constexpr int kMostBlocks = 4;  // of an SM, that the kernels are compiled for
-  const int most_heads = exact ? kSplitExactHeads : kSplitScHeads;
-  const int group = shape.num_heads / std::max(1, shape.num_kv_heads);
-  plan.head_blocks = static_cast<int>(DivideUp(group, most_heads));
-  plan.block_heads = static_cast<int>(DivideUp(group, plan.head_blocks));
-  plan.is_one_block = max_length <= kSplitOneBlockSoftmax;
-  plan.score_blocks = plan.value_blocks = gpu.sm_count * kMostBlocks;
-  plan.supported = exact;
-  if (exact) return plan;
-  plan.score_shared_bytes = kSplitTableBytes + SplitScoreBytes(shape.head_dim, plan.block_heads > 4 ? 2 : 1);
-  plan.value_shared_bytes = kSplitTableBytes + SplitValueBytes(shape.head_dim);
-  const auto blocks = [&](int64_t shared) {
-    return gpu.sm_count * static_cast<int>(std::clamp<int64_t>(gpu.max_shared_bytes / shared, 1, kMostBlocks));
-  };
-  plan.score_blocks = blocks(plan.score_shared_bytes);
-  plan.value_blocks = blocks(plan.value_shared_bytes);
-  const auto fits = [](const ScTraits& sc) { return sc.has_streams && sc.has_common_ranks && sc.stoc_len <= 128; };
-  plan.supported = fits(shape.qk) && fits(shape.av) &&
-                   std::max(plan.score_shared_bytes, plan.value_shared_bytes) <= gpu.max_shared_bytes;
-  PlanResident(gpu, shape, rows, max_length, plan);
-  PlanFused(gpu, shape, max_length, plan);
   return plan;
 }
 

@@ -95,6 +95,11 @@ struct SplitPlan {
   int resident_positions = 0;  // of a block, whose scores stay in shared memory: a multiple of kSplitResidentStep
   int resident_masks = 0;      // whose streams of weights do
   int64_t resident_shared_bytes = 0;
+  bool is_lookup = false;  // the same with q k by look-ups; pages of less than kSplitLookupTile positions are left out
+  bool lookup_apart = false;  // what p v needs has room of its own
+  int lookup_positions = 0;
+  int lookup_masks = 0;
+  int64_t lookup_shared_bytes = 0;
 };
 SplitPlan PlanSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
 
@@ -207,6 +212,12 @@ constexpr int64_t SplitScoreBytes(int head_dim, int tiles) {  // streams of quer
 }
 // Outputs, maxima, totals and scales of the resident kernel.
 constexpr int64_t SplitResidentBytes(int head_dim, int tiles) { return int64_t{tiles} * 4 * (head_dim + 1) * 4 + 160; }
+// Of the resident kernel by look-ups: counts of 4 heads, 128 dimensions and levels, with maxima and dimensions that need
+// care; a tile of keys of every warp; count rows on their way.
+inline constexpr int kSplitLookupTile = 16;  // positions
+inline constexpr int64_t kSplitLookupBytes = 128 * 128 * 4 + 1472;
+inline constexpr int64_t kSplitLookupTileBytes = kSplitResidentThreads / 32 * 33 * kSplitLookupTile * 4;
+inline constexpr int64_t kSplitLookupRowBytes = 4 * 128 * 128;
 // Streams of 128 bits, and a byte for each.
 constexpr int64_t SplitStreamBytes(int masks, int levels) {
   return int64_t{masks} * levels * 16 + (int64_t{masks} * levels + 15) / 16 * 16;

@@ -39,6 +39,7 @@ GpuTraits LimitForTests(GpuTraits traits) {
   traits.max_packed_positions = static_cast<int32_t>(std::min<int64_t>(
       traits.max_packed_positions, NumberFrom("STOCH_TEST_PACKED_POSITIONS", traits.max_packed_positions, 1)));
   traits.split_from = static_cast<int32_t>(NumberFrom("STOCH_TEST_SPLIT_FROM", 0, 0));
+  traits.lookup_from = static_cast<int32_t>(NumberFrom("STOCH_TEST_LOOKUP_FROM", 0, 0));
   return traits;
 }
 

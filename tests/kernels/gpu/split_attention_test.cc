@@ -23,18 +23,27 @@ using test::Step;
 using test::WorstRow;
 
 // Contexts are cut from 257 positions on, although it might not pay: by resident blocks where all rows fit the GPU,
-// otherwise by clusters, and as on a GPU without them.
-class CudaSplitAttention : public test::CudaAttention, public testing::WithParamInterface<bool> {
+// otherwise by clusters; as on a GPU without them; and by resident blocks with look-ups.
+enum class Cut : uint8_t { kClusters, kNoClusters, kLookups };
+
+class CudaSplitAttention : public test::CudaAttention, public testing::WithParamInterface<Cut> {
  protected:
   void SetUp() override {
     setenv("STOCH_TEST_SPLIT_FROM", "257", 1);
-    if (!GetParam()) setenv("STOCH_TEST_NO_CLUSTERS", "1", 1);
+    if (GetParam() == Cut::kNoClusters) setenv("STOCH_TEST_NO_CLUSTERS", "1", 1);
+    if (GetParam() == Cut::kLookups) setenv("STOCH_TEST_LOOKUP_FROM", "257", 1);
     CudaAttention::SetUp();
+    unsetenv("STOCH_TEST_LOOKUP_FROM");
     unsetenv("STOCH_TEST_NO_CLUSTERS");
     unsetenv("STOCH_TEST_SPLIT_FROM");
   }
 };
-INSTANTIATE_TEST_SUITE_P(Clusters, CudaSplitAttention, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Cuts, CudaSplitAttention, testing::Values(Cut::kClusters, Cut::kNoClusters, Cut::kLookups),
+                         [](const testing::TestParamInfo<Cut>& cut) {
+                           return cut.param == Cut::kClusters     ? "Clusters"
+                                  : cut.param == Cut::kNoClusters ? "NoClusters"
+                                                                  : "Lookups";
+                         });
 
 // A prompt of `context` positions for each of the sequences, in passes of at most 2000, then steps.
 Passes DeepSteps(const std::vector<int>& contexts, int steps) {
@@ -151,14 +160,17 @@ TEST_P(CudaSplitAttention, BatchesOfUnequalDepths) {
   }
 }
 
-// As many rows as there are SMs for, a block each, on a GPU with 99 KB of shared memory: scores of the deeper ones go
-// through memory, some of their positions at a time.
+// As many rows as there are SMs for, a block each, on a GPU with 99 KB of shared memory (look-ups: 132 KB): scores of the
+// deeper ones go through memory, some of their positions at a time.
 TEST_P(CudaSplitAttention, ScoresThatFitNoSharedMemory) {
   setenv("STOCH_TEST_SPLIT_FROM", "257", 1);
-  setenv("STOCH_TEST_SHARED_BYTES", "101376", 1);
-  if (!GetParam()) setenv("STOCH_TEST_NO_CLUSTERS", "1", 1);
+  const bool lookups = GetParam() == Cut::kLookups;
+  setenv("STOCH_TEST_SHARED_BYTES", lookups ? "135168" : "101376", 1);
+  if (lookups) setenv("STOCH_TEST_LOOKUP_FROM", "257", 1);
+  if (GetParam() == Cut::kNoClusters) setenv("STOCH_TEST_NO_CLUSTERS", "1", 1);
   const auto limited = OpenBackend("cuda:0", {}, nullptr);
   unsetenv("STOCH_TEST_NO_CLUSTERS");
+  unsetenv("STOCH_TEST_LOOKUP_FROM");
   unsetenv("STOCH_TEST_SHARED_BYTES");
   unsetenv("STOCH_TEST_SPLIT_FROM");
   for (const int group : {4, 8}) {
@@ -166,7 +178,7 @@ TEST_P(CudaSplitAttention, ScoresThatFitNoSharedMemory) {
     AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 9000);
     shape.num_kv_heads = 8;
     shape.num_heads = 8 * group;
-    shape.head_dim = 64;
+    shape.head_dim = lookups ? 128 : 64;
     Passes passes = DeepSteps({4300, 5000, 300}, 0);
     for (int i = 0; i < 2; ++i) passes.push_back({{0, 7}, {1, 7}, {2, 2}});
     passes.push_back({{0, 1}});

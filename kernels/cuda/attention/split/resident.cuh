@@ -33,12 +33,31 @@ __device__ __forceinline__ int RanksOf(int units, int most) {
   return ranks;
 }
 
+// Item `of_row` of a row that has so many ranks.
+__device__ __forceinline__ void Assign(const SplitArgs& args, const SplitRow& row, int ranks, int item, int of_row,
+                                       Stripes* found) {
+  found->row = row;
+  found->ranks = ranks;
+  found->item = item;
+  found->rank = of_row % ranks;
+  found->shift = 8 - (31 - __clz(ranks));
+  found->heads = HeadsAt(args, of_row / ranks);
+  found->pages = PagesOf(args, row);
+}
+
 // What block `item` of `blocks` takes; false: nothing. The deepest rows have the most blocks: of 32 limits of what a
 // block takes, a power of two or half of one more, the smallest that the blocks there are allow, or one block for every
 // row and its heads. All lanes of a warp. Requires: args.rows <= 32, and as many blocks as rows and heads' blocks.
 __device__ inline bool FindStripes(const SplitArgs& args, int item, int blocks, Stripes* found) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int groups = args.attention.kv.num_kv_heads * args.head_blocks;
+  if (args.rows == 1) {  // the same for one row, in fewer instructions
+    int ranks = kSplitResidentRanks;
+    while (ranks * groups > blocks) ranks /= 2;
+    if (item >= ranks * groups) return false;
+    Assign(args, RowAt(args, 0), ranks, item, item, found);
+    return true;
+  }
   SplitRow row;
   if (lane < args.rows) row = RowAt(args, lane);
   const int units = lane < args.rows ? row.units() : 0;
@@ -62,13 +81,8 @@ __device__ inline bool FindStripes(const SplitArgs& args, int item, int blocks, 
   found->row.sequence = __shfl_sync(0xffffffffu, row.sequence, owner);
   found->row.first = __shfl_sync(0xffffffffu, row.first, owner);
   found->row.length = __shfl_sync(0xffffffffu, row.length, owner);
-  found->ranks = __shfl_sync(0xffffffffu, ranks, owner);
   const int of_row = item - __shfl_sync(0xffffffffu, end - ranks * groups, owner);
-  found->item = item;
-  found->rank = of_row % found->ranks;
-  found->shift = 8 - (31 - __clz(found->ranks));
-  found->heads = HeadsAt(args, of_row / found->ranks);
-  found->pages = PagesOf(args, found->row);
+  Assign(args, found->row, __shfl_sync(0xffffffffu, ranks, owner), item, of_row, found);
   return true;
 }
 

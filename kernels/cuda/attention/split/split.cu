@@ -47,6 +47,7 @@ void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const Attentio
   split.resident_bytes = static_cast<int32_t>(SplitStreamBytes(plan.resident_masks, av.levels));
   split.flags = reinterpret_cast<uint32_t*>(ctx.flags());
   ForRows(split, rows, [&] {
+    if (plan.is_lookup && args.kv.page_tokens >= kSplitLookupTile) return LaunchSplitLookup(ctx, plan, split);
     if (plan.is_resident) return LaunchSplitResident(ctx, plan, split);
     if (plan.is_fused) return LaunchSplitFused(ctx, plan, split);
     LaunchSplitScores(ctx, plan, split);

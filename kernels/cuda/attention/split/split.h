@@ -30,6 +30,7 @@ struct SplitArgs {
   int32_t resident_bytes = 0;      // in so many bytes
   uint32_t* flags = nullptr;       // DeviceContext::flags
   bool is_one_block = false;       // a row's softmax is always one block's work
+  bool lookup_apart = false;       // SplitPlan::lookup_apart
 };
 
 // scores.cu
@@ -42,6 +43,8 @@ void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const SplitArg
 void LaunchSplitFused(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
 // resident.cu: the same by blocks that are all on the GPU at once, where plan.is_resident
 void LaunchSplitResident(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
+// resident_lookup.cu: the same with q k by look-ups, where plan.is_lookup. Requires: pages of at least kSplitLookupTile.
+void LaunchSplitLookup(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
 // exact.cu
 void LaunchSplitExactScores(DeviceContext& ctx, const SplitArgs& args);
 void LaunchSplitExactValues(DeviceContext& ctx, const SplitArgs& args);

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// The resident kernel (resident.cu) of deep rows, for up to four query heads of 128 dimensions: q k by look-ups
+// (resident_lookup.cuh) instead of thermometers. The counts of four heads are a word of shared memory, where a thermometer
+// is four.
+//
+// Shared memory: the table of counts; a tile of keys of every warp; scores. Count rows on their way to the table are in
+// the place of tiles and scores, scales of values in that of the tiles, sums of p v in that of the table. What p v needs,
+// streams of weights and thermometers of values, is made in front of everything where it has room of its own; for deeper
+// rows it follows in the places of the table and of the scales, as soon as these are free.
+#include "kernels/cuda/attention/split/resident_lookup.cuh"
+#include "kernels/cuda/attention/split/resident_steps.cuh"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = kSplitResidentThreads;
+constexpr int kTilesBytes = kResidentWarps * kLookupTileBytes;
+
+struct alignas(16) Shared {
+  ResidentNumbers of_heads;
+  uint32_t score_max[kScoreHeads][kResidentWarps];
+  LookupTops tops;
+};
+using Sums = int32_t[kScoreHeads][kLookupDim + 1];
+
+static_assert(sizeof(Shared) + kLookupTableBytes == kSplitLookupBytes);
+static_assert(kTilesBytes == kSplitLookupTileBytes && kLookupCountBytes == kSplitLookupRowBytes);
+static_assert(sizeof(Sums) % 16 == 0);
+
+// The largest of this lane's two heads.
+struct Largest {
+  float of[2];
+};
+
+// Makes the scores of the stripe.
+__device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Stripes& b, const Scores& scores,
+                                              const LookupPlaces& places, uint8_t* tile, const LookupTops& tops,
+                                              uint32_t turned, LookupKeys& keys) {
+  const AttentionArgs& a = args.attention;
+  const int num_tops = tops.count;
+  const int head = LookupKeys::Head();
+  const LookupOnes ones;
+  float q_scale[2];
+  int sign[2];
+  int less[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int64_t vector = static_cast<int64_t>(b.row.row) * a.num_heads + b.heads.first;
+    q_scale[h] = args.q.scales[vector + min(head + h, b.heads.count - 1)];
+    sign[h] = (turned >> (head + h) & 1) != 0 ? -1 : 1;
+    less[h] = tops.of_heads[head + h] * sign[h];
+  }
+  const float least = BitsToFloat(0xff800000u);
+  Largest largest{{least, least}};
+  constexpr int kStep = kResidentWarps * kLookupTile;
+  constexpr int kAhead = 2;
+  const int end = b.count();
+  float* to = scores.at + head * scores.stride + LookupKeys::Key();
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x >> 5) * kLookupTile; i < end; i += kStep) {
+    __syncwarp();
+    keys.Store(tile);
+    const float k_scale = keys.scale;
+    __syncwarp();
+    if (i + kStep < end) keys.Load(a.kv, b, i + kStep);
+    if (i + kAhead * kStep < end) LookupKeys::Prefetch(a.kv, b, i + kAhead * kStep);
+    int32_t counts[2];
+    CountTile(places, tops, num_tops, ones, counts);
+    const int t = b.Token(i) + LookupKeys::Key();
+    const bool seen = t >= b.row.first && t < b.row.length;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float score =
+          seen ? BipolarProduct(counts[h] * sign[h] - less[h], args.qk.gain, q_scale[h], k_scale) * a.inv_sqrt : least;
+      largest.of[h] = fmaxf(largest.of[h], score);
+      if (head + h < b.heads.count) to[h * scores.stride + i] = score;
+    }
+  }
+  return largest;
+}
+
+// The largest score of every head of the block's row (ShareMaxima).
+__device__ __forceinline__ void ShareLargest(const Stripes& b, Largest largest, uint32_t* words, Shared& s) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    uint32_t word = OrderedWord(largest.of[h]);
+#pragma unroll
+    for (int x = 2; x < 32; x *= 2) word = max(word, __shfl_xor_sync(0xffffffffu, word, x));
+    if (lane < 2) s.score_max[lane * 2 + h][warp] = word;
+  }
+  __syncthreads();
+  if (warp < b.heads.count) {
+    const uint32_t word = lane < kResidentWarps ? s.score_max[warp][lane] : 0;
+    ExchangeMaximum<true>(b, word, words, s.of_heads.largest);
+  }
+  __syncthreads();
+}
+
+template <bool kDirect>
+__global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs args) {
+  extern __shared__ __align__(256) uint8_t shared_memory[];
+  StartNext();
+  Stripes b;
+  if (!FindStripes(args, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), &b)) return;
+  const bool apart = args.lookup_apart;
+  uint8_t* const table = shared_memory;
+  auto& s = *reinterpret_cast<Shared*>(table + kLookupTableBytes);
+  uint8_t* const of_values = table + kSplitLookupBytes;
+  uint8_t* const tiles = of_values + (apart ? kSplitTableBytes + args.resident_bytes : 0);
+  auto* const thermometers = reinterpret_cast<uint4*>(apart ? of_values : tiles);
+  auto& sums = *reinterpret_cast<Sums*>(table);
+  uint8_t* const weights = apart ? of_values + kSplitTableBytes : table + sizeof(Sums);
+  auto* v_scales = reinterpret_cast<float*>(tiles);
+  Scores scores{reinterpret_cast<float*>(tiles + kTilesBytes), args.resident_positions + kSplitResidentPad};
+  if (b.count() > args.resident_positions) {
+    scores = ScratchScores(args, b);
+    v_scales = nullptr;
+  }
+  const KvView& kv = args.attention.kv;
+  const int tid = static_cast<int>(threadIdx.x);
+  const int warp = tid >> 5;
+  const HeadWarps of = HeadWarpsOf(b.heads.count);
+  Prefetch(kv, b);
+  WeightStreams streams{};
+  if (apart) {
+    FillThermometers<kThreads>(args.av, thermometers);
+    streams = StageStreams(args, b, weights);
+  }
+  if (tid <= kScoreHeads) (&s.tops.count)[tid] = 0;
+  WaitForPrevious();
+  args.attention.reporter.Begin();
+  CopyCountRows(args, b, SharedAddress(tiles));
+  LookupQueries q(args, b);
+  LookupKeys keys;
+  if (warp * kLookupTile < b.count()) keys.Load(kv, b, warp * kLookupTile);
+  ClearWords(args, b);
+  q.Turn();
+  WaitForAllCopies();
+  __syncthreads();
+  FillCounts(tiles, q, reinterpret_cast<uint32_t*>(table), s.tops);
+  __syncthreads();
+  Largest largest;
+  {
+    uint8_t* const tile = tiles + warp * kLookupTileBytes;
+    const LookupPlaces places(SharedAddress(table), SharedAddress(tile));
+    largest = MakeScores(args, b, scores, places, tile, s.tops, q.turned, keys);
+  }
+  ShareLargest(b, largest, args.flags, s);
+  ValueGroups<kLookupDim> values;
+  values.Begin(kv, b);
+  if (v_scales != nullptr) {
+#pragma unroll 1
+    for (int i = tid * 4; i < b.count(); i += kThreads * 4)
+      CopyAsync16(SharedAddress(v_scales + i), FourScales(kv, kv.v_scales, b, i));
+  }
+  if (!apart) streams = StageStreams(args, b, weights);
+  for (int i = tid; i < kScoreHeads * (kLookupDim + 1); i += kThreads) (&sums[0][0])[i] = 0;
+  WaitForAllCopies();
+  Exponentials(args, b, scores, of, s.of_heads);
+  // Every block of the row has sent its sums, so it has seen the maxima.
+  if (b.ranks > 1 && tid < b.heads.count) args.flags[b.item * kValueHeads + tid] = 0;
+  uint32_t* const weight_flags = args.flags + gridDim.x * kValueHeads;
+  const float most = WeighStripe(args, b, scores, of, s.of_heads.totals, v_scales);
+  if (!apart) {
+    __syncthreads();  // scales are read
+    FillThermometers<kThreads>(args.av, thermometers);
+  }
+  ShareMaxima<false>(b, of, most, weight_flags, s.of_heads.of_warps, s.of_heads.largest);
+  QuantizeStripe(args, b, scores, of, s.of_heads.largest);
+  __syncthreads();
+  Values<kDirect>(args, b, scores, streams, LaneTable(thermometers), values, sums);
+  __syncthreads();
+  WriteOutput<kLookupDim>(args, b, s.of_heads.largest, sums);
+  if (b.ranks > 1 && tid < b.heads.count) weight_flags[b.item * kValueHeads + tid] = 0;  // as above
+}
+
+template <bool kDirect>
+void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
+  const auto shared = static_cast<size_t>(plan.lookup_shared_bytes);
+  AllowShared(ctx, &SplitLookupKernel<kDirect>, shared);
+  LaunchOverlapped(ctx, &SplitLookupKernel<kDirect>, dim3(static_cast<unsigned>(plan.resident_blocks)), dim3(kThreads),
+                   shared, args);
+}
+
+}  // namespace
+
+void LaunchSplitLookup(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
+  SplitArgs lookup = args;
+  lookup.resident_positions = plan.lookup_positions;
+  lookup.resident_masks = plan.lookup_masks;
+  lookup.resident_bytes = static_cast<int32_t>(SplitStreamBytes(plan.lookup_masks, args.av.levels));
+  lookup.lookup_apart = plan.lookup_apart;
+  RanksBySum(args.av) ? Launch<true>(ctx, plan, lookup) : Launch<false>(ctx, plan, lookup);
+}
+
+}  // namespace stoch::cuda
