@@ -10,6 +10,7 @@ inline constexpr int64_t kShortContext = 256;
 inline constexpr int64_t kMiddleContext = 1024;
 inline constexpr int64_t kLongContext = 6144;
 inline constexpr int64_t kDeepContext = 14336;
+inline constexpr int64_t kFarContext = 32768;
 
 // The class of a pass whose longest context has `length` positions; a part of the key of Backend::RunGraph.
 constexpr int ContextBucket(int64_t length) {
@@ -17,7 +18,8 @@ constexpr int ContextBucket(int64_t length) {
          : length <= kMiddleContext ? 1
          : length <= kLongContext   ? 2
          : length <= kDeepContext   ? 3
-                                    : 4;
+         : length <= kFarContext    ? 4
+                                    : 5;
 }
 // The longest context of a class, where none is longer than `limit`.
 constexpr int64_t LongestOfBucket(int bucket, int64_t limit) {
@@ -25,6 +27,7 @@ constexpr int64_t LongestOfBucket(int bucket, int64_t limit) {
                           : bucket == 1 ? kMiddleContext
                           : bucket == 2 ? kLongContext
                           : bucket == 3 ? kDeepContext
+                          : bucket == 4 ? kFarContext
                                         : limit;
   return longest < limit ? longest : limit;
 }

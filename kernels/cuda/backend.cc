@@ -132,7 +132,7 @@ std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads,
   };
   std::string names = name(kShortContext);
   std::string last = names;
-  for (const int64_t from : {kShortContext, kMiddleContext, kLongContext, kDeepContext}) {
+  for (const int64_t from : {kShortContext, kMiddleContext, kLongContext, kDeepContext, kFarContext}) {
     std::string next = name(from + 1);
     if (next != last) names += ", " + next + " beyond " + std::to_string(from);
     last = std::move(next);

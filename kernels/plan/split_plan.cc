@@ -49,9 +49,9 @@ int ResidentMasks(const AttentionShape& shape, int64_t ranks) {
 }
 
 // Whether the resident kernel finds q k by look-ups. Measured with 32 heads of 8B on an H200: its table takes longer to
-// make than streams of queries, so it wins by blocks with many positions.
+// make than streams of queries, so it wins by blocks with many positions, one row beyond kFarContext.
 void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length, SplitPlan& plan) {
-  constexpr int64_t kMinPositions = 1536;  // of a block
+  constexpr int64_t kMinPositions = 2048;  // of a block, and more
   constexpr int kHeads = 4;
   constexpr int kDim = 128;
   constexpr int kLevels = 128;
@@ -60,7 +60,7 @@ void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows,
                     (shape.qk.max_count < kLevels || (shape.qk.direct_ranks && shape.qk.max_count == kLevels));
   if (!plan.is_resident || !fits || shape.head_dim != kDim || plan.block_heads > kHeads) return;
   const ResidentShare share = ShareOf(plan, shape, rows, max_length);
-  if (gpu.lookup_from > 0 ? max_length < gpu.lookup_from : share.positions < kMinPositions) return;
+  if (gpu.lookup_from > 0 ? max_length < gpu.lookup_from : share.positions <= kMinPositions) return;
   plan.lookup_masks = ResidentMasks(shape, share.ranks);
   const int64_t position_bytes = plan.block_heads * kFloat;
   const int64_t of_values = kSplitTableBytes + SplitStreamBytes(plan.lookup_masks, shape.av.levels);

@@ -177,7 +177,7 @@ TEST(AttentionPlan, WhereContextsAreCut) {
   EXPECT_FALSE(is_split(llama, 1, 256));
   EXPECT_TRUE(is_split(llama, 1, 257));
   // A recorded graph is made for the longest context of its class.
-  for (const int64_t length : {1, 256, 257, 1024, 1025, 6144, 6145, 14336, 14337, 20000}) {
+  for (const int64_t length : {1, 256, 257, 1024, 1025, 6144, 6145, 14336, 14337, 32768, 32769, 50000}) {
     EXPECT_GE(LongestOfBucket(ContextBucket(length), 131072), length);
     EXPECT_EQ(LongestOfBucket(ContextBucket(length), length), length);
     EXPECT_EQ(ContextBucket(LongestOfBucket(ContextBucket(length), 131072)), ContextBucket(length));

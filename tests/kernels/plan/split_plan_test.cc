@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "kernels/context_bucket.h"
 #include "tests/kernels/plan/attention_shapes.h"
 #include "tests/kernels/plan/gpu_models.h"
 
@@ -46,7 +47,7 @@ TEST(SplitPlan, SplitsOfAnH200) {
   EXPECT_FALSE(far.is_fresh);
 }
 
-// Where a block has 1536 positions or more, q k is found by look-ups; what p v needs has room of its own up to some 2600.
+// Where a block has more than 2048 positions, q k is found by look-ups; what p v needs has room of its own up to some 2600.
 TEST(SplitPlan, LookupsOfAnH200) {
   const GpuTraits gpu = test::H200();
   const AttentionShape llama = Shape(32, 8, 128, Halved());
@@ -56,9 +57,10 @@ TEST(SplitPlan, LookupsOfAnH200) {
     int positions;
   };
   for (const Row& row :
-       {Row{1, 8192, false, false, 0}, Row{1, 16384, false, false, 0}, Row{1, 32768, true, true, 2048},
+       {Row{1, 14336, false, false, 0}, Row{1, kFarContext, false, false, 0}, Row{1, 40960, true, true, 2560},
         Row{1, 65536, true, false, 4096}, Row{1, 131072, true, false, 8192}, Row{1, 262144, true, false, 8192},
-        Row{8, 1024, false, false, 0}, Row{8, 8192, true, true, 6144}, Row{32, 8192, false, false, 0}}) {
+        Row{8, 1024, false, false, 0}, Row{8, 6144, true, true, 4608}, Row{8, 8192, true, true, 6144},
+        Row{32, 8192, false, false, 0}}) {
     SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
     const SplitPlan plan = PlanSplit(gpu, llama, row.rows, row.length);
     EXPECT_EQ(plan.is_lookup, row.is_lookup);
@@ -66,9 +68,9 @@ TEST(SplitPlan, LookupsOfAnH200) {
     EXPECT_EQ(plan.lookup_positions, row.positions);
     EXPECT_LE(plan.lookup_shared_bytes, gpu.max_shared_bytes);
   }
-  EXPECT_FALSE(PlanSplit(gpu, Shape(64, 8, 128, Halved()), 1, 32768).is_lookup);  // eight heads
-  EXPECT_FALSE(PlanSplit(gpu, Shape(32, 8, 64, Halved()), 1, 32768).is_lookup);
-  EXPECT_TRUE(PlanSplit(gpu, Shape(32, 8, 128, Halved(64)), 1, 32768).is_lookup);
+  EXPECT_FALSE(PlanSplit(gpu, Shape(64, 8, 128, Halved()), 1, 65536).is_lookup);  // eight heads
+  EXPECT_FALSE(PlanSplit(gpu, Shape(32, 8, 64, Halved()), 1, 65536).is_lookup);
+  EXPECT_TRUE(PlanSplit(gpu, Shape(32, 8, 128, Halved(64)), 1, 65536).is_lookup);
 }
 
 // Rows that all fit the GPU at once are cut by blocks that wait for each other, from 257 positions on.
