@@ -97,7 +97,7 @@ struct SplitPlan {
   int64_t resident_shared_bytes = 0;
   bool is_lookup = false;  // the same with q k by look-ups; pages of less than kSplitLookupTile positions are left out
   bool lookup_apart = false;  // what p v needs has room of its own
-  int lookup_positions = 0;
+  int lookup_positions = 0;   // of a block, whose scores and scales of values stay in shared memory
   int lookup_masks = 0;
   int64_t lookup_shared_bytes = 0;
 };

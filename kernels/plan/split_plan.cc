@@ -64,10 +64,12 @@ void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows,
   plan.lookup_masks = ResidentMasks(shape, share.ranks);
   const int64_t position_bytes = plan.block_heads * kFloat;
   const int64_t of_values = kSplitTableBytes + SplitStreamBytes(plan.lookup_masks, shape.av.levels);
-  // Deeper rows than there is room for have their scores in scratch.
-  const int64_t room = (gpu.max_shared_bytes - kSplitLookupBytes - kSplitLookupTileBytes) / position_bytes;
+  // Deeper rows than there is room for, or than scales of values have room for in the place of tiles, have their scores in
+  // scratch.
+  const int64_t for_scores = (gpu.max_shared_bytes - kSplitLookupBytes - kSplitLookupTileBytes) / position_bytes;
+  const int64_t room = std::min(for_scores - kSplitResidentPad, kSplitLookupTileBytes / kFloat);
   const int64_t aligned = DivideUp(share.positions, kSplitResidentStep) * kSplitResidentStep;
-  const int64_t positions = std::min(aligned, (room - kSplitResidentPad) / kSplitResidentStep * kSplitResidentStep);
+  const int64_t positions = std::min(aligned, room / kSplitResidentStep * kSplitResidentStep);
   const int64_t scores = (positions + kSplitResidentPad) * position_bytes;
   const int64_t bytes = kSplitLookupBytes + std::max(kSplitLookupTileBytes + scores, kSplitLookupRowBytes);
   plan.lookup_apart = bytes + of_values <= gpu.max_shared_bytes;

@@ -68,6 +68,14 @@ TEST(SplitPlan, LookupsOfAnH200) {
     EXPECT_EQ(plan.lookup_positions, row.positions);
     EXPECT_LE(plan.lookup_shared_bytes, gpu.max_shared_bytes);
   }
+  // Scales of values are where a warp's keys were, also where fewer heads leave room for more scores.
+  for (const int heads : {8, 16, 24, 32}) {
+    for (const int64_t rows : {1, 2, 8, 16}) {
+      const SplitPlan plan = PlanSplit(gpu, Shape(heads, 8, 128, Halved()), rows, 131072);
+      EXPECT_TRUE(plan.is_lookup);
+      EXPECT_LE(plan.lookup_positions * 4, kSplitLookupTileBytes) << heads << " heads, " << rows << " rows";
+    }
+  }
   EXPECT_FALSE(PlanSplit(gpu, Shape(64, 8, 128, Halved()), 1, 65536).is_lookup);  // eight heads
   EXPECT_FALSE(PlanSplit(gpu, Shape(32, 8, 64, Halved()), 1, 65536).is_lookup);
   EXPECT_TRUE(PlanSplit(gpu, Shape(32, 8, 128, Halved(64)), 1, 65536).is_lookup);

@@ -43,16 +43,17 @@ __device__ __forceinline__ void ByteMma32(int32_t (&d)[4], uint32_t a0, uint32_t
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b[0]), "r"(b[1]));
 }
 
-__device__ __forceinline__ uint32_t LoadSharedWord(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
-  return v;
-}
-template <int kOffset>
+template <int kOffset = 0>
 __device__ __forceinline__ uint32_t LoadSharedWord(uint32_t address) {
   uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1+%2];" : "=r"(v) : "r"(address), "n"(kOffset));
   return v;
+}
+
+// Offset of a word of all keys in a tile.
+template <typename Word>
+__device__ __forceinline__ Word LookupRow(Word word) {
+  return (word + (word >> 4)) * kLookupRowBytes;
 }
 
 // Asks for the count rows of the queries. Unit of 16 bytes c of a row is in place c ^ (word % 8).
@@ -183,6 +184,7 @@ struct LookupKeys {
     const KvPlace at = Place(kv, b, i);
     PrefetchL2Line(kv.k_words + kv.KWord(at.page, b.heads.kv_head, static_cast<int>(threadIdx.x & 31), at.slot));
   }
+  // Asks for it into registers.
   __device__ __forceinline__ void Load(const KvView& kv, const Stripes& b, int i) {
     const int lane = static_cast<int>(threadIdx.x & 31);
     const KvPlace at = Place(kv, b, i);
@@ -198,7 +200,7 @@ struct LookupKeys {
 #pragma unroll
     for (int n = 0; n < kLookupWords / 8; ++n) {
       const int word = (lane >> 2) + 8 * n;
-      *reinterpret_cast<uint4*>(tile + (word + (word >> 4)) * kLookupRowBytes + (lane & 3) * 16) = k[n];
+      *reinterpret_cast<uint4*>(tile + LookupRow(word) + (lane & 3) * 16) = k[n];
     }
   }
 };
@@ -217,7 +219,7 @@ struct LookupPlaces {
     for (int i = 0; i < kLookupWords / 2; ++i) {
       const int word = (lane + i) & (kLookupWords - 1);
       columns[i] = table + word * 4;
-      words[i] = key + (word + (word >> 4)) * kLookupRowBytes;
+      words[i] = key + LookupRow(word);
       // Kept: made again for every tile they would be a fourth of its instructions.
       asm volatile("" : "+r"(columns[i]), "+r"(words[i]));
     }
@@ -274,8 +276,7 @@ __device__ __forceinline__ void CountTile(const LookupPlaces& places, const Look
 #pragma unroll 1
   for (int i = 0; i < num_tops; ++i) {
     const uint32_t at = tops.at[i];
-    const uint32_t word = at >> 4;
-    const uint32_t codes = LoadSharedWord(places.key + (word + (word >> 4)) * kLookupRowBytes);
+    const uint32_t codes = LoadSharedWord(places.key + LookupRow(at >> 4));
     add((~codes >> ((at >> 2 & 3) * 8 + 7) & 1) << (at & 3) * 8);
   }
   // Halves of keys are 16 lanes apart: this lane keeps one of its two pairs of keys, and gets the other lane's half of it.
