@@ -211,17 +211,15 @@ constexpr int64_t SplitScoreBytes(int head_dim, int tiles) {  // streams of quer
   return int64_t{tiles} * (head_dim / 16 * (4 * 32 * 16 + 32 * 4) + 4 * 4 * 4);
 }
 // Outputs, maxima, totals and scales of the resident kernel.
-constexpr int64_t SplitResidentBytes(int head_dim, int tiles) { return int64_t{tiles} * 4 * (head_dim + 1) * 4 + 160; }
+constexpr int64_t SplitResidentBytes(int head_dim, int tiles) { return int64_t{tiles} * 4 * (head_dim + 1) * 4 + 224; }
 // Of the resident kernel by look-ups: counts of 4 heads, 128 dimensions and levels, with maxima and dimensions that need
 // care; a tile of keys of every warp; count rows on their way.
 inline constexpr int kSplitLookupTile = 16;  // positions
-inline constexpr int64_t kSplitLookupBytes = 128 * 128 * 4 + 1472;
+inline constexpr int64_t kSplitLookupBytes = 128 * 128 * 4 + 1536;
 inline constexpr int64_t kSplitLookupTileBytes = kSplitResidentThreads / 32 * 33 * kSplitLookupTile * 4;
 inline constexpr int64_t kSplitLookupRowBytes = 4 * 128 * 128;
-// Streams of 128 bits, and a byte for each.
-constexpr int64_t SplitStreamBytes(int masks, int levels) {
-  return int64_t{masks} * levels * 16 + (int64_t{masks} * levels + 15) / 16 * 16;
-}
+// Streams of 128 bits.
+constexpr int64_t SplitStreamBytes(int masks, int levels) { return int64_t{masks} * levels * 16; }
 // Streams of queries, lane sums, outputs and maxima of all blocks of a cluster.
 constexpr int64_t SplitFusedBytes(int head_dim, int tiles, int ranks) {
   return int64_t{tiles} * (head_dim / 16 * (4 * 32 * 16 + 32 * 4)) + 8 * 4 * head_dim + 8 * 256 * 4 +

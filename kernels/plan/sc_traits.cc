@@ -2,10 +2,22 @@
 #include "kernels/plan/sc_traits.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/sc/sc_residual.h"
 
 namespace stoch {
+namespace {
+
+// Of stream i of side a.
+int OnesOf(const ScOperator& op, size_t i) {
+  int ones = 0;
+  for (int w = 0; w < op.stream_words; ++w)
+    ones += std::popcount(op.streams_a[i * static_cast<size_t>(op.stream_words) + static_cast<size_t>(w)]);
+  return ones;
+}
+
+}  // namespace
 
 ScTraits MakeScTraits(const ScOperator& op) {
   ScTraits traits;
@@ -72,6 +84,7 @@ bool RanksAreDirect(const ScOperator& op) {
                         : length == 64 ? (of_128 + 1) / 2
                                        : (of_128 + 3 - scrambled) / 4;
     if (op.ranks_b[i] != rank) return false;
+    if (length == 128 && static_cast<size_t>(OnesOf(op, i)) != of_128) return false;
   }
   return true;
 }

@@ -49,9 +49,9 @@ int ResidentMasks(const AttentionShape& shape, int64_t ranks) {
 }
 
 // Whether the resident kernel finds q k by look-ups. Measured with 32 heads of 8B on an H200: its table takes longer to
-// make than streams of queries, so it wins by blocks with many positions, one row beyond kFarContext.
+// make than streams of queries, so it wins by blocks with many positions, one row beyond kLongContext.
 void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length, SplitPlan& plan) {
-  constexpr int64_t kMinPositions = 2048;  // of a block, and more
+  constexpr int64_t kMinPositions = 768;  // of a block, and more
   constexpr int kHeads = 4;
   constexpr int kDim = 128;
   constexpr int kLevels = 128;

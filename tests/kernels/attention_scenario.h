@@ -25,6 +25,7 @@ struct AttentionShape {
   int window = 0;
   float qk_gain = 1;  // of q and k: 0 makes all scores equal, much makes a few of them all of a row
   int period = 0;     // positions that far apart have equal inputs; 0: none do
+  float v_drift = 0;  // v grows by that much of itself from a position to the next, of five
 };
 
 // Rows of one sequence in one pass; they continue where the sequence's last pass ended.

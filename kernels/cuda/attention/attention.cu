@@ -19,6 +19,8 @@
 namespace stoch::cuda {
 namespace {
 
+int64_t OutputsOf(const AttentionArgs& args) { return int64_t{args.num_heads} * args.kv.head_dim; }
+
 void Check(const AttentionCall& call, const CudaPass& pass) {
   CheckAttention(call, pass.rows());
   for (const PassSequence& sequence : pass.sequences()) {
@@ -126,6 +128,13 @@ void LaunchDilated(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCa
   AttendDilated(ctx, args, shape, qk, av, q, pairs, rows, limits);
 }
 
+// Whether the pass is one row for kernels that cut contexts and take it as the kernel in front posts it.
+bool SplitTakesPosted(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+                      const AttentionPlan& plan, const Bounds& bounds) {
+  return plan.short_rows == AttentionKernel::kScSplit && bounds.rows.tiles.host.empty() &&
+         SplitPolls(ctx, args, shape, bounds.max_length);
+}
+
 void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& cache, int layer,
               const AttentionShape& shape, const AttentionPlan& plan, const HeadNorm& norm, const Bounds& bounds,
               const AttentionLimits& limits) {
@@ -135,6 +144,13 @@ void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& 
   QueryCodes q;
   if (plan.is_fresh) return RunScRows(ctx, args, shape, qk, av, q, norm, {}, bounds.rows.all, limits, plan.short_rows);
   Scratch scratch(ctx.workspace);
+  if (SplitTakesPosted(ctx, args, shape, plan, bounds)) {
+    const PostedHeads posted = FindPosted(ctx, args);
+    if (posted.q != nullptr) {
+      const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, limits);
+      return LaunchPostedSplit(ctx, args, shape, qk, av, posted, bounds.rows.all, memory.split);
+    }
+  }
   q.words = scratch.Take<uint32_t>(static_cast<int64_t>(args.rows) * args.num_heads * spec.head_dim / 4);
   q.scales = scratch.Take<float>(static_cast<int64_t>(args.rows) * args.num_heads);
   WindowScales window;
@@ -226,6 +242,23 @@ HeadNorm NormOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache
 }
 
 }  // namespace
+
+PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& args) {
+  PostedHeads posted;
+  if (args.rows != 1) return posted;
+  const PostedRows& rows = ctx.posted_rows();
+  const int64_t kv_count = int64_t{args.kv.num_kv_heads} * args.kv.head_dim;
+  posted.k = rows.Find(args.k, kv_count);
+  posted.v = rows.Find(args.v, kv_count);
+  posted.out = rows.Next(OutputsOf(args));
+  if (posted.k != nullptr && posted.v != nullptr && posted.out) posted.q = rows.Find(args.q, OutputsOf(args));
+  return posted;
+}
+
+void OfferOutput(DeviceContext& ctx, const AttentionArgs& args, const RowPost& out) {
+  ctx.posted_rows().Posted(OutputsOf(args));
+  ctx.posted_rows().Offer(args.out, OutputsOf(args), out.words);
+}
 
 AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads) {
   const KvCacheSpec& spec = cache.spec();
@@ -326,7 +359,8 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
   if (pairs.count > 0) return LaunchDilated(ctx, args, cache, call.cache_layer, shape, pairs, bounds.rows.all, limits);
   const AttentionPlan plan = PlanOf(ctx, shape, args, bounds.max_length, recording);
-  ctx.posted_rows().Enable(args.rows == 1 && plan.is_fresh && spec.mode == AttentionMode::kPerToken);
+  ctx.posted_rows().Enable(spec.mode == AttentionMode::kPerToken &&
+                           ((args.rows == 1 && plan.is_fresh) || SplitTakesPosted(ctx, args, shape, plan, bounds)));
   if (spec.mode != AttentionMode::kExact) {
     return LaunchSc(ctx, args, cache, call.cache_layer, shape, plan, norm, bounds, limits);
   }

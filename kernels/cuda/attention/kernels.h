@@ -90,6 +90,12 @@ struct PostedHeads {
   RowPost out;
 };
 
+// ---- attention.cu
+// Where the row is posted, and where its output is to be; q is null where any of it is not.
+PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& args);
+// After the launch of a kernel that posts its output at `out`.
+void OfferOutput(DeviceContext& ctx, const AttentionArgs& args, const RowPost& out);
+
 // Quantized queries of a pass.
 struct QueryCodes {
   uint32_t* words = nullptr;  // [rows][num_heads][head_dim / 4], byte = dim % 4
@@ -158,6 +164,11 @@ void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const Attent
 // ---- split/: the same for kPerToken with every context cut over the whole GPU, where PlanSplit supports it.
 void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                    const ScTables& av, const QueryCodes& q, const RowSet& rows, const SplitScratch& scratch);
+// Whether it takes the row of a pass of one as it is posted, of a context of up to max_length.
+bool SplitPolls(const DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, int32_t max_length);
+// The same of that row, which it appends to the cache; posts its output. Requires: SplitPolls, posted.q.
+void LaunchPostedSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                       const ScTables& av, const PostedHeads& posted, const RowSet& row, const SplitScratch& scratch);
 
 // The same of exact.cu.
 void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,

@@ -190,25 +190,6 @@ void LaunchRows(DeviceContext& ctx, const AttentionShape& shape, const Args& arg
   }
 }
 
-// Of a pass of one row that the kernel in front posts.
-PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& a) {
-  PostedHeads posted;
-  if (a.rows != 1) return posted;
-  const PostedRows& rows = ctx.posted_rows();
-  const int64_t q_count = int64_t{a.num_heads} * a.kv.head_dim;
-  const int64_t kv_count = int64_t{a.kv.num_kv_heads} * a.kv.head_dim;
-  posted.k = rows.Find(a.k, kv_count);
-  posted.v = rows.Find(a.v, kv_count);
-  posted.out = rows.Next(q_count);
-  if (posted.k != nullptr && posted.v != nullptr && posted.out) posted.q = rows.Find(a.q, q_count);
-  return posted;
-}
-void OfferOutput(DeviceContext& ctx, const AttentionArgs& a, const RowPost& out) {
-  const int64_t count = int64_t{a.num_heads} * a.kv.head_dim;
-  ctx.posted_rows().Posted(count);
-  ctx.posted_rows().Offer(a.out, count, out.words);
-}
-
 }  // namespace
 }  // namespace attention_row
 
@@ -228,10 +209,10 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
   switch (shape.mode) {
     case AttentionMode::kPerToken:
       if (q.words == nullptr) {
-        row_args.posted = attention_row::FindPosted(ctx, args);
+        row_args.posted = FindPosted(ctx, args);
         if (row_args.posted.q != nullptr) {
           launch.operator()<Phase::kPosted>();
-          attention_row::OfferOutput(ctx, args, row_args.posted.out);
+          OfferOutput(ctx, args, row_args.posted.out);
           break;
         }
         launch.operator()<Phase::kFresh>();

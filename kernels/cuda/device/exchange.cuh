@@ -39,6 +39,15 @@ __device__ __forceinline__ uint32_t Peek(const uint32_t* from) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
   return word;
 }
+// Words of 64 bits.
+__device__ __forceinline__ void Post(uint64_t* to, uint64_t word) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+__device__ __forceinline__ uint64_t Peek(const uint64_t* from) {
+  uint64_t word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+  return word;
+}
 // Four words next to each other, 16-byte aligned; each is there or not on its own.
 __device__ __forceinline__ uint4 Peek4(const uint32_t* from) {
   uint4 w;
@@ -68,8 +77,9 @@ __device__ __forceinline__ void ReceiveAll(const uint32_t* from, int stride, Wor
   }
 }
 // Waits for one word.
-__device__ __forceinline__ uint32_t Receive(const uint32_t* from) {
-  uint32_t word;
+template <typename Word>
+__device__ __forceinline__ Word Receive(const Word* from) {
+  Word word;
   do word = Peek(from);
   while (word == 0);
   return word;

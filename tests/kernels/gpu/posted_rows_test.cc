@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/context_bucket.h"
@@ -16,14 +17,10 @@
 namespace stoch::test {
 namespace {
 
-constexpr int kHeadDim = 64;
 constexpr int kHeads = 4;
 constexpr int kKvHeads = 2;
 constexpr int64_t kHidden = 512;
 constexpr int64_t kInner = 640;
-constexpr int64_t kAttended = int64_t{kHeads} * kHeadDim;
-constexpr int64_t kKeys = int64_t{kKvHeads} * kHeadDim;
-constexpr int64_t kQkv = kAttended + 2 * kKeys;
 constexpr int64_t kPageTokens = 64;
 constexpr int64_t kPositions = 320;
 constexpr int kLayerOps = 5;
@@ -31,7 +28,9 @@ constexpr int kLayerOps = 5;
 // Decoder layers of one sequence, a token at a time.
 class Layers {
  public:
-  Layers(Backend& backend, int layers) : backend_(backend), device_(backend.devices()[0]), layers_(layers) {
+  // `name` begins the keys of its graphs.
+  Layers(Backend& backend, int layers, int head_dim, std::string name = "")
+      : backend_(backend), device_(backend.devices()[0]), layers_(layers), head_dim_(head_dim), name_(std::move(name)) {
     ScConfig config;
     config.halve = true;
     config.granularity = ScGranularity::kPerRow;
@@ -39,14 +38,14 @@ class Layers {
     config.chunk_d = 128;
     spec_.precision = Precision::kSc;
     spec_.sc = MakeScOperator(config);
-    qkv_weight_ = Weight(1, kQkv, kHidden);
-    o_weight_ = Weight(2, kHidden, kAttended);
+    qkv_weight_ = Weight(1, qkv(), kHidden);
+    o_weight_ = Weight(2, kHidden, attended());
     gate_up_weight_ = Weight(3, 2 * kInner, kHidden);
     down_weight_ = Weight(4, kHidden, kInner);
     KvCacheSpec cache;
     cache.num_layers = layers;
     cache.num_kv_heads = kKvHeads;
-    cache.head_dim = kHeadDim;
+    cache.head_dim = head_dim_;
     cache.page_tokens = kPageTokens;
     cache.num_pages = kPositions / kPageTokens;
     cache.mode = AttentionMode::kPerToken;
@@ -64,7 +63,8 @@ class Layers {
     layout.ids = {0};
     layout.output_rows = {0};
     backend_.UploadPass(*pass_, layout);
-    const std::string key = std::to_string(ops) + (bias ? " bias " : " ") + std::to_string(ContextBucket(position + 1));
+    const std::string key =
+        name_ + std::to_string(ops) + (bias ? " bias " : " ") + std::to_string(ContextBucket(position + 1));
     backend_.RunGraph(device_, key, [&] {
       for (int op = 0; op < ops; ++op) Run(op / kLayerOps, op % kLayerOps, bias);
     });
@@ -126,9 +126,9 @@ class Layers {
       case 1: {
         AttentionCall call;
         call.site = {0, "attention"};
-        call.q = Slice(qkv_.view(), 1, 0, kAttended);
-        call.k = Slice(qkv_.view(), 1, kAttended, kKeys);
-        call.v = Slice(qkv_.view(), 1, kAttended + kKeys, kKeys);
+        call.q = Slice(qkv_.view(), 1, 0, attended());
+        call.k = Slice(qkv_.view(), 1, attended(), keys());
+        call.v = Slice(qkv_.view(), 1, attended() + keys(), keys());
         call.rope = rope_.view();
         call.cache = cache_.get();
         call.cache_layer = layer;
@@ -153,50 +153,84 @@ class Layers {
     }
   }
 
+  int64_t attended() const { return int64_t{kHeads} * head_dim_; }
+  int64_t keys() const { return int64_t{kKvHeads} * head_dim_; }
+  int64_t qkv() const { return attended() + 2 * keys(); }
+
   Backend& backend_;
   const Device device_;
   const int layers_;
+  const int head_dim_;
+  const std::string name_;
   LinearSpec spec_;
   std::unique_ptr<LinearWeight> qkv_weight_, o_weight_, gate_up_weight_, down_weight_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Pass> pass_;
   std::vector<int32_t> pages_;
   DeviceTensor hidden_ = Zeros(kHidden);
-  DeviceTensor qkv_ = Zeros(kQkv);
-  DeviceTensor attended_ = Zeros(kAttended);
+  DeviceTensor qkv_ = Zeros(qkv());
+  DeviceTensor attended_ = Zeros(attended());
   DeviceTensor gate_up_ = Zeros(2 * kInner);
   DeviceTensor norm_{backend_, {kHidden}, RandomFloats(5, kHidden)};
-  DeviceTensor bias_{backend_, {kQkv}, RandomFloats(6, kQkv)};
-  DeviceTensor rope_{backend_, {kPositions, kHeadDim}, RandomFloats(7, kPositions* kHeadDim)};
+  DeviceTensor bias_{backend_, {qkv()}, RandomFloats(6, qkv())};
+  DeviceTensor rope_{backend_, {kPositions, head_dim_}, RandomFloats(7, kPositions* head_dim_)};
 };
 
-class PostedRows : public BothBackends {};
+// Attention of more than 256 positions: blocks that own lanes, with thermometers or look-ups.
+struct Deep {
+  int head_dim;
+  bool lookups;
+};
 
-// Beyond 256 positions attention is another kernel, which neither polls nor posts.
-TEST_F(PostedRows, StepsOfSeveralLayersAsAttentionChangesItsKernel) {
-  Layers reference(*cpu_, 3), layers(*cuda_, 3);
-  for (int position = 0; position < 270; ++position) {
+class PostedRows : public BothBackends, public testing::WithParamInterface<Deep> {
+ protected:
+  void SetUp() override {
+    if (GetParam().lookups) setenv("STOCH_TEST_LOOKUP_FROM", "257", 1);
+    BothBackends::SetUp();
+    unsetenv("STOCH_TEST_LOOKUP_FROM");
+  }
+  Layers Make(Backend& backend, int layers, const std::string& name = "") const {
+    return {backend, layers, GetParam().head_dim, name};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Depths, PostedRows, testing::Values(Deep{64, false}, Deep{128, false}, Deep{128, true}),
+                         [](const testing::TestParamInfo<Deep>& deep) {
+                           return std::to_string(deep.param.head_dim) + (deep.param.lookups ? "Lookups" : "");
+                         });
+
+// Beyond 256 positions attention is another kernel, which polls and posts too.
+TEST_P(PostedRows, StepsOfSeveralLayersAsAttentionChangesItsKernel) {
+  Layers reference = Make(*cpu_, 3), layers = Make(*cuda_, 3);
+  for (int position = 0; position < 300; ++position) {
     ASSERT_TRUE(SameBits(layers.Step(position, layers.ops(), false), reference.Step(position, layers.ops(), false)))
         << "position " << position;
   }
 }
 
-// As few as one kernel that posts, and any number behind it, from graph to graph.
-TEST_F(PostedRows, GraphsThatEndBehindAnyOp) {
-  Layers reference(*cpu_, 2), layers(*cuda_, 2);
-  int position = 0;
-  for (int round = 0; round < 4; ++round) {  // a graph is recorded the second time
-    for (int ops = layers.ops(); ops > 0; --ops, ++position) {
-      ASSERT_TRUE(SameBits(layers.Step(position, ops, false), reference.Step(position, ops, false)))
-          << ops << " ops, position " << position;
+// As few as one kernel that posts, and any number behind it, from graph to graph, in short contexts and in deep ones.
+TEST_P(PostedRows, GraphsThatEndBehindAnyOp) {
+  for (const int first : {0, 258}) {
+    const std::string name = std::to_string(first) + " ";
+    Layers reference = Make(*cpu_, 2, name), layers = Make(*cuda_, 2, name);
+    int position = 0;
+    for (; position < first; ++position) {
+      layers.Step(position, layers.ops(), false);
+      reference.Step(position, layers.ops(), false);
+    }
+    for (int round = 0; round < 4; ++round) {  // a graph is recorded the second time
+      for (int ops = layers.ops(); ops > 0; --ops, ++position) {
+        ASSERT_TRUE(SameBits(layers.Step(position, ops, false), reference.Step(position, ops, false)))
+            << ops << " ops, position " << position;
+      }
     }
   }
 }
 
-TEST_F(PostedRows, RowsThatAnotherOpWroteSince) {
-  Layers reference(*cpu_, 2), layers(*cuda_, 2);
-  for (int position = 0; position < 4; ++position) {
-    ASSERT_TRUE(SameBits(layers.Step(position, layers.ops(), true), reference.Step(position, layers.ops(), true)))
+TEST_P(PostedRows, RowsThatAnotherOpWroteSince) {
+  Layers reference = Make(*cpu_, 2), layers = Make(*cuda_, 2);
+  for (int position = 0; position < 262; ++position) {
+    const bool bias = position < 4 || position > 257;
+    ASSERT_TRUE(SameBits(layers.Step(position, layers.ops(), bias), reference.Step(position, layers.ops(), bias)))
         << "position " << position;
   }
   const std::vector<float> values = RandomFloats(8, kHidden);

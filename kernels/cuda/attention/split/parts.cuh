@@ -57,7 +57,7 @@ __device__ __forceinline__ void StageCodes(const SplitArgs& args, const uint8_t*
     const int code = head < heads.count ? codes[head * kHeadDim + dim] : 0;
     uint4 stream = make_uint4(0, 0, 0, 0);
     if (code != 0 && (code >> 7) == (lane >> 2 & 1)) stream = LoadStream(args.qk, dim, code & 0x7f);
-    s.streams[n][group][j][lane] = stream;
+    s.streams[n][group][j][lane] = Reordered(stream);
     reinterpret_cast<uint8_t*>(&s.bytes[n][group][lane])[j] = static_cast<uint8_t>(-Ones(stream));
   }
 }
@@ -162,7 +162,10 @@ __device__ __forceinline__ Weights LoadWeights(const Args& args, int t, uint32_t
     w.streams[i] = level != 0 ? LoadStream(args.av, AbsoluteOf(args, t + i), level) : make_uint4(0, 0, 0, 0);
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) w.bytes |= static_cast<uint32_t>(-Ones(w.streams[i]) & 0xff) << (8 * i);
+  for (int i = 0; i < 4; ++i) {
+    w.bytes |= static_cast<uint32_t>(-Ones(w.streams[i]) & 0xff) << (8 * i);
+    w.streams[i] = Reordered(w.streams[i]);
+  }
   return w;
 }
 

@@ -2,10 +2,13 @@
 // Attention of rows by blocks that are all on the GPU at once, one an SM: a row and the query heads of a KV head are the
 // work of 1 to 16 of them, each of which owns whole lanes of position, t mod 256 in [stripe rank, stripe rank + stripe).
 //
-// What clusters exchange through each other's shared memory (fused.cu), these hand over through the L2 (device/exchange.cuh):
-// the largest score, the 256 lane sums, the largest weight and the sums of p v. So any SMs can share a row, and a block
-// has all shared memory of one. Scores of dimensions are added up in shared memory: a warp keeps the queries' streams of
-// its dimensions in registers, so that a step of q k reads nothing but thermometers.
+// What clusters exchange through each other's shared memory (fused.cu), these hand over through the L2
+// (device/exchange.cuh): the largest score; the 256 lane sums, and with them who has the largest weight
+// (resident_softmax.cuh); the sums of p v. So any SMs can share a row, and a block has all shared memory of one. Scores of
+// dimensions are added up in shared memory: a warp keeps the queries' streams of its dimensions in registers, so that a
+// step of q k reads nothing but thermometers.
+#include "kernels/cuda/attention/split/resident_keys.cuh"
+#include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
 
 namespace stoch::cuda {
@@ -72,7 +75,8 @@ __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitAr
   extern __shared__ __align__(256) uint8_t shared_memory[];
   constexpr int kGroups = 2 / kN;  // of dimensions, that a warp takes
   auto& s = *reinterpret_cast<Shared<kHeadDim, kN>*>(shared_memory);
-  StartNext();
+  const bool is_posted = args.posted.q != nullptr;
+  if (!is_posted) StartNext();
   const int tid = static_cast<int>(threadIdx.x);
   Stripes b;
   if (!FindStripes(args, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), &b)) return;
@@ -80,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitAr
   auto* const counts = reinterpret_cast<int32_t*>(table + args.resident_bytes);
   auto* const scales =
       reinterpret_cast<float*>(counts) + args.block_heads * (args.resident_positions + kSplitResidentPad);
-  Scores scores{reinterpret_cast<float*>(counts), args.resident_positions + kSplitResidentPad};
+  Scores scores{reinterpret_cast<float*>(counts), args.resident_positions + kSplitResidentPad, true};
   BlockScales in_shared{scales, scales + args.resident_positions};
   if (b.count() > args.resident_positions) {
     scores = ScratchScores(args, b);
@@ -90,55 +94,57 @@ __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitAr
   const HeadWarps of = HeadWarpsOf(b.heads.count);
   Prefetch(kv, b);
   FillThermometers<kThreads>(args.qk, s.thermometers);
-  const WeightStreams streams = StageStreams(args, b, table);
-  for (int i = tid; i < kN * kScoreHeads * (kHeadDim + 1); i += kThreads) (&s.sums[0][0])[i] = 0;
   ClearCounts(args, b.heads.count, counts);
-  WaitForPrevious();
-  args.attention.reporter.Begin();
   float most = BitsToFloat(0xff800000u);
+  WeightStreams streams;
   {
-    KeyTiles<kHeadDim, kGroups> keys;
+    using Keys = KeyTiles<kHeadDim, kGroups>;
+    Keys keys(kv, b, 0);
     int end = min(b.count(), args.resident_positions);
-    keys.Begin(kv, b, 0, end);
-    if (in_shared.k != nullptr) StageScales(kv, b, scales, args.resident_positions);
-    ClearWords(args, b);
-    if (tid < b.heads.count) {
-      s.of_heads.q_scales[tid] =
-          args.q.scales[static_cast<int64_t>(b.row.row) * args.attention.num_heads + b.heads.first + tid];
-    }
+    const Queries queries = TakeQueries<kHeadDim>(args, b, s.sums, s.of_heads.q_scales);
     QueryRegisters<kGroups, kN> q;
-    q.template Load<kHeadDim>(args, b, keys.Group());
+    q.template Ask<kHeadDim>(b, queries, Keys::Group());
+    keys.Begin(kv, b, 0);
+    if (in_shared.k != nullptr) StageScales(kv, b, scales, args.resident_positions);
+    CommitCopies();
+    ClearWords(args, b);
+    if (tid < b.heads.count) s.of_heads.q_scales[tid] = queries.scales[tid];
+    q.template Load<kDirect>(args, Keys::Group());
+    streams = StageStreams(args, b, table);
+    CommitCopies();
     const uint32_t lane_table = LaneTable(s.thermometers);
     __syncthreads();
 #pragma unroll 1
     for (int begin = 0;; begin = end, end = min(b.count(), end + args.resident_positions)) {
       CountKeys<kDirect>(args, b, begin, end, lane_table, q, keys, counts);
-      WaitForAllCopies();
+      WaitForCopies<1>();  // scales
       __syncthreads();
       most = ScoresOf(args, b, scores, begin, end, counts, s.of_heads.q_scales, in_shared.k, of, most);
       if (end == b.count()) break;
-      keys.Begin(kv, b, end, min(b.count(), end + args.resident_positions));
+      keys = Keys(kv, b, end);
+      keys.Begin(kv, b, end);
       __syncthreads();  // counts are read
       ClearCounts(args, b.heads.count, counts);
       __syncthreads();
     }
   }
   ShareMaxima<true>(b, of, most, args.flags, s.of_heads.of_warps, s.of_heads.largest);
-  ValueGroups<kHeadDim> values;
-  values.Begin(kv, b);
-  Exponentials(args, b, scores, of, s.of_heads);
-  // Every block of the row has sent its sums, so it has seen the maxima.
-  if (b.ranks > 1 && tid < b.heads.count) args.flags[b.item * kValueHeads + tid] = 0;
-  if (args.av.ranks != args.qk.ranks) FillThermometers<kThreads>(args.av, s.thermometers);
-  uint32_t* const weight_flags = args.flags + gridDim.x * kValueHeads;
-  most = WeighStripe(args, b, scores, of, s.of_heads.totals, in_shared.v);
-  ShareMaxima<false>(b, of, most, weight_flags, s.of_heads.of_warps, s.of_heads.largest);
-  QuantizeStripe(args, b, scores, of, s.of_heads.largest);
+  if (is_posted) {
+    StartNext();  // not before: what the next kernel loads ahead would come in front of keys
+    ClearPosted(args, b);
+  }
+  for (int i = tid; i < kN * kScoreHeads * (kHeadDim + 1); i += kThreads) (&s.sums[0][0])[i] = 0;
+  ValueGroups<kHeadDim> values(kv, b);
+  Softmax(args, b, scores, of, in_shared.v, s.of_heads, [&] {
+    if (tid < b.heads.count) args.flags[b.item * kValueHeads + tid] = 0;
+    if (args.av.ranks != args.qk.ranks) FillThermometers<kThreads>(args.av, s.thermometers);
+  });
+  WaitForAllCopies();  // streams
   __syncthreads();
   Values<kDirect>(args, b, scores, streams, LaneTable(s.thermometers), values, s.sums);
   __syncthreads();
   WriteOutput<kHeadDim>(args, b, s.of_heads.largest, s.sums);
-  if (b.ranks > 1 && tid < b.heads.count) weight_flags[b.item * kValueHeads + tid] = 0;  // as above
+  ClearWeightWords(args, b);
 }
 
 template <bool kDirect, int kHeadDim, int kN>

@@ -98,10 +98,17 @@ __device__ __forceinline__ HeadWarps HeadWarpsOf(int heads) {
   return {warp & ((1 << shift) - 1), warp >> shift, kResidentWarps >> shift};
 }
 
+// Queries of a block: codes, [heads][head_dim / 4] words, and a scale each.
+struct Queries {
+  const uint32_t* words;
+  const float* scales;
+};
+
 // Where the scores of a block are, of a head [stride]; in shared memory, or for deeper rows in scratch.
 struct Scores {
   float* at;
   int stride;
+  bool in_shared;
 };
 
 // Calls visit(i) for local positions i, i + 1, i + 2, i + 3 of this thread's head, i in [0, count).

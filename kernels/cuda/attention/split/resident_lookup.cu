@@ -8,6 +8,7 @@
 // streams of weights and thermometers of values, is made in front of everything where it has room of its own; for deeper
 // rows it follows in the places of the table and of the scales, as soon as these are free.
 #include "kernels/cuda/attention/split/resident_lookup.cuh"
+#include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
 
 namespace stoch::cuda {
@@ -35,7 +36,7 @@ struct Largest {
 // Makes the scores of the stripe.
 __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                               const LookupPlaces& places, uint8_t* tile, const LookupTops& tops,
-                                              uint32_t turned, LookupKeys& keys) {
+                                              uint32_t turned, const float* q_scales, LookupKeys& keys) {
   const AttentionArgs& a = args.attention;
   const int num_tops = tops.count;
   const int head = LookupKeys::Head();
@@ -45,8 +46,7 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   int less[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int64_t vector = static_cast<int64_t>(b.row.row) * a.num_heads + b.heads.first;
-    q_scale[h] = args.q.scales[vector + min(head + h, b.heads.count - 1)];
+    q_scale[h] = q_scales[min(head + h, b.heads.count - 1)];
     sign[h] = (turned >> (head + h) & 1) != 0 ? -1 : 1;
     less[h] = tops.of_heads[head + h] * sign[h];
   }
@@ -63,7 +63,7 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
     const float k_scale = keys.scale;
     __syncwarp();
     if (i + kStep < end) keys.Load(a.kv, b, i + kStep);
-    if (i + kAhead * kStep < end) LookupKeys::Prefetch(a.kv, b, i + kAhead * kStep);
+    if (i + kAhead * kStep < end) keys.Prefetch(a.kv, b, i + kAhead * kStep);
     int32_t counts[2];
     CountTile(places, tops, num_tops, ones, counts);
     const int t = b.Token(i) + LookupKeys::Key();
@@ -79,8 +79,11 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   return largest;
 }
 
-// The largest score of every head of the block's row (ShareMaxima).
-__device__ __forceinline__ void ShareLargest(const Stripes& b, Largest largest, uint32_t* words, Shared& s) {
+// The largest score of every head of the block's row (ShareMaxima). Warps that do not exchange fetch the scales of the
+// block's values, where they fit the place of the tiles.
+__device__ __forceinline__ void ShareLargest(const SplitArgs& args, const Stripes& b, Largest largest, float* v_scales,
+                                             Shared& s) {
+  const KvView& kv = args.attention.kv;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
 #pragma unroll
@@ -93,7 +96,13 @@ __device__ __forceinline__ void ShareLargest(const Stripes& b, Largest largest, 
   __syncthreads();
   if (warp < b.heads.count) {
     const uint32_t word = lane < kResidentWarps ? s.score_max[warp][lane] : 0;
-    ExchangeMaximum<true>(b, word, words, s.of_heads.largest);
+    ExchangeMaximum<true>(b, word, args.flags, s.of_heads.largest);
+  } else if (v_scales != nullptr) {
+    const int exchanging = b.heads.count * 32;
+#pragma unroll 1
+    for (int i = (static_cast<int>(threadIdx.x) - exchanging) * 4; i < b.count(); i += (kThreads - exchanging) * 4)
+      CopyAsync16(SharedAddress(v_scales + i), FourScales(kv, kv.v_scales, b, i));
+    WaitForAllCopies();
   }
   __syncthreads();
 }
@@ -101,7 +110,8 @@ __device__ __forceinline__ void ShareLargest(const Stripes& b, Largest largest, 
 template <bool kDirect>
 __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];
-  StartNext();
+  const bool is_posted = args.posted.q != nullptr;
+  if (!is_posted) StartNext();
   Stripes b;
   if (!FindStripes(args, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), &b)) return;
   const bool apart = args.lookup_apart;
@@ -113,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   auto& sums = *reinterpret_cast<Sums*>(table);
   uint8_t* const weights = apart ? of_values + kSplitTableBytes : table + sizeof(Sums);
   auto* v_scales = reinterpret_cast<float*>(tiles);
-  Scores scores{reinterpret_cast<float*>(tiles + kTilesBytes), args.resident_positions + kSplitResidentPad};
+  Scores scores{reinterpret_cast<float*>(tiles + kTilesBytes), args.resident_positions + kSplitResidentPad, true};
   if (b.count() > args.resident_positions) {
     scores = ScratchScores(args, b);
     v_scales = nullptr;
@@ -126,18 +136,19 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   WeightStreams streams{};
   if (apart) {
     FillThermometers<kThreads>(args.av, thermometers);
-    streams = StageStreams(args, b, weights);
   }
+  LookupKeys keys(kv, b, warp * kLookupTile);
   if (tid <= kScoreHeads) (&s.tops.count)[tid] = 0;
-  WaitForPrevious();
-  args.attention.reporter.Begin();
-  CopyCountRows(args, b, SharedAddress(tiles));
-  LookupQueries q(args, b);
-  LookupKeys keys;
-  if (warp * kLookupTile < b.count()) keys.Load(kv, b, warp * kLookupTile);
+  const Queries queries = TakeQueries<kLookupDim>(args, b, table, s.of_heads.q_scales);
+  CopyCountRows(args, b, queries, SharedAddress(tiles));
+  CommitCopies();
+  LookupQueries q(b, queries);
+  keys.Load(kv, b, warp * kLookupTile);
   ClearWords(args, b);
+  if (apart) streams = StageStreams(args, b, weights);
+  CommitCopies();
   q.Turn();
-  WaitForAllCopies();
+  WaitForCopies<1>();  // count rows
   __syncthreads();
   FillCounts(tiles, q, reinterpret_cast<uint32_t*>(table), s.tops);
   __syncthreads();
@@ -145,35 +156,29 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   {
     uint8_t* const tile = tiles + warp * kLookupTileBytes;
     const LookupPlaces places(SharedAddress(table), SharedAddress(tile));
-    largest = MakeScores(args, b, scores, places, tile, s.tops, q.turned, keys);
+    largest = MakeScores(args, b, scores, places, tile, s.tops, q.turned, queries.scales, keys);
   }
-  ShareLargest(b, largest, args.flags, s);
-  ValueGroups<kLookupDim> values;
-  values.Begin(kv, b);
-  if (v_scales != nullptr) {
-#pragma unroll 1
-    for (int i = tid * 4; i < b.count(); i += kThreads * 4)
-      CopyAsync16(SharedAddress(v_scales + i), FourScales(kv, kv.v_scales, b, i));
+  ShareLargest(args, b, largest, v_scales, s);
+  if (is_posted) {
+    StartNext();  // not before: what the next kernel loads ahead would come in front of keys
+    ClearPosted(args, b);
   }
+  ValueGroups<kLookupDim> values(kv, b);
   if (!apart) streams = StageStreams(args, b, weights);
   for (int i = tid; i < kScoreHeads * (kLookupDim + 1); i += kThreads) (&sums[0][0])[i] = 0;
-  WaitForAllCopies();
-  Exponentials(args, b, scores, of, s.of_heads);
-  // Every block of the row has sent its sums, so it has seen the maxima.
-  if (b.ranks > 1 && tid < b.heads.count) args.flags[b.item * kValueHeads + tid] = 0;
-  uint32_t* const weight_flags = args.flags + gridDim.x * kValueHeads;
-  const float most = WeighStripe(args, b, scores, of, s.of_heads.totals, v_scales);
+  Softmax(args, b, scores, of, v_scales, s.of_heads, [&] {
+    if (tid < b.heads.count) args.flags[b.item * kValueHeads + tid] = 0;
+  });
   if (!apart) {
     __syncthreads();  // scales are read
     FillThermometers<kThreads>(args.av, thermometers);
   }
-  ShareMaxima<false>(b, of, most, weight_flags, s.of_heads.of_warps, s.of_heads.largest);
-  QuantizeStripe(args, b, scores, of, s.of_heads.largest);
+  WaitForAllCopies();  // streams
   __syncthreads();
   Values<kDirect>(args, b, scores, streams, LaneTable(thermometers), values, sums);
   __syncthreads();
   WriteOutput<kLookupDim>(args, b, s.of_heads.largest, sums);
-  if (b.ranks > 1 && tid < b.heads.count) weight_flags[b.item * kValueHeads + tid] = 0;  // as above
+  ClearWeightWords(args, b);
 }
 
 template <bool kDirect>

@@ -13,7 +13,7 @@
 // the signs of keys there say what is missing.
 #pragma once
 
-#include "kernels/cuda/attention/split/resident_products.cuh"
+#include "kernels/cuda/attention/split/resident_pages.cuh"
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/runtime/launch.h"
 
@@ -36,20 +36,6 @@ struct LookupTops {
   uint16_t at[kScoreHeads * kLookupDim];  // word * 16 + byte * 4 + head
 };
 
-__device__ __forceinline__ void ByteMma32(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                          const uint32_t (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b[0]), "r"(b[1]));
-}
-
-template <int kOffset = 0>
-__device__ __forceinline__ uint32_t LoadSharedWord(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1+%2];" : "=r"(v) : "r"(address), "n"(kOffset));
-  return v;
-}
-
 // Offset of a word of all keys in a tile.
 template <typename Word>
 __device__ __forceinline__ Word LookupRow(Word word) {
@@ -57,7 +43,8 @@ __device__ __forceinline__ Word LookupRow(Word word) {
 }
 
 // Asks for the count rows of the queries. Unit of 16 bytes c of a row is in place c ^ (word % 8).
-__device__ __forceinline__ void CopyCountRows(const SplitArgs& args, const Stripes& b, uint32_t rows) {
+__device__ __forceinline__ void CopyCountRows(const SplitArgs& args, const Stripes& b, const Queries& queries,
+                                              uint32_t rows) {
   const int tid = static_cast<int>(threadIdx.x);
   constexpr int kUnits = kLookupLevels / 16;
   constexpr int kStep = kSplitResidentThreads / kUnits;  // rows
@@ -65,11 +52,10 @@ __device__ __forceinline__ void CopyCountRows(const SplitArgs& args, const Strip
   constexpr int kCount = kScoreHeads * kPerHead;
   const int first = tid / kUnits;
   const int unit = tid % kUnits;
-  const auto* codes = reinterpret_cast<const uint8_t*>(args.q.words) +
-                      (static_cast<int64_t>(b.row.row) * args.attention.num_heads + b.heads.first) * kLookupDim + first;
+  const auto* codes = reinterpret_cast<const uint8_t*>(queries.words) + first;
   uint32_t level[kCount];
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) level[i] = i / kPerHead < b.heads.count ? __ldcg(codes + i * kStep) & 0x7fu : 0u;
+  for (int i = 0; i < kCount; ++i) level[i] = i / kPerHead < b.heads.count ? codes[i * kStep] & 0x7fu : 0u;
 #pragma unroll
   for (int i = 0; i < kPerHead; ++i) {
     const int dim = first + i * kStep;
@@ -101,12 +87,10 @@ struct LookupQueries {
   uint32_t codes[kScoreHeads];
   uint32_t turned;  // bit h
 
-  __device__ __forceinline__ LookupQueries(const SplitArgs& args, const Stripes& b) : turned(0) {
+  __device__ __forceinline__ LookupQueries(const Stripes& b, const Queries& queries) : turned(0) {
     const int lane = static_cast<int>(threadIdx.x & 31);
-    const int64_t vector = static_cast<int64_t>(b.row.row) * args.attention.num_heads + b.heads.first;
 #pragma unroll
-    for (int h = 0; h < kScoreHeads; ++h)
-      codes[h] = h < b.heads.count ? __ldcg(args.q.words + (vector + h) * kLookupWords + lane) : 0;
+    for (int h = 0; h < kScoreHeads; ++h) codes[h] = h < b.heads.count ? queries.words[h * kLookupWords + lane] : 0;
   }
   __device__ __forceinline__ void Turn() {
 #pragma unroll
@@ -165,6 +149,8 @@ __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQuer
 
 // A warp's tile of keys: this lane's 16 bytes of eight words each on their way, and the scale of the key whose score it makes.
 struct LookupKeys {
+  TilePages<1> pages;
+  int32_t page;  // of the next tile
   uint4 k[kLookupWords / 8];
   float scale;
 
@@ -175,24 +161,26 @@ struct LookupKeys {
   }
   __device__ static int Head() { return static_cast<int>(threadIdx.x & 1) * 2; }
 
-  // Where the tile at local position `i` is, which is in one page.
-  __device__ static KvPlace Place(const KvView& kv, const Stripes& b, int i) {
-    return PlaceOf(kv, b.pages, min(b.Token(i), b.row.length - 1) & ~(kLookupTile - 1));
-  }
-  // Asks the L2 for it.
-  __device__ static void Prefetch(const KvView& kv, const Stripes& b, int i) {
-    const KvPlace at = Place(kv, b, i);
-    PrefetchL2Line(kv.k_words + kv.KWord(at.page, b.heads.kv_head, static_cast<int>(threadIdx.x & 31), at.slot));
-  }
-  // Asks for it into registers.
+  // Of a warp whose first tile is at local position `i`.
+  __device__ __forceinline__ LookupKeys(const KvView& kv, const Stripes& b, int i)
+      : pages(kv, b, i, kResidentWarps * kLookupTile), page(pages.Next(kv, b)) {}
+  // Asks for the next tile, at local position `i`, into registers.
   __device__ __forceinline__ void Load(const KvView& kv, const Stripes& b, int i) {
     const int lane = static_cast<int>(threadIdx.x & 31);
-    const KvPlace at = Place(kv, b, i);
-    const uint32_t* from = kv.k_words + kv.KWord(at.page, b.heads.kv_head, lane >> 2, at.slot + (lane & 3) * 4);
+    const int slot = SlotOf(kv, b, i);
+    const uint32_t* from = kv.k_words + kv.KWord(page, b.heads.kv_head, lane >> 2, slot + (lane & 3) * 4);
 #pragma unroll
     for (int n = 0; n < kLookupWords / 8; ++n)
       k[n] = __ldcg(reinterpret_cast<const uint4*>(from + (n * 8 << kv.page_shift)));
-    scale = __ldcg(kv.k_scales + kv.Scale(at.page, b.heads.kv_head, at.slot + Key()));
+    scale = __ldcg(kv.k_scales + kv.Scale(page, b.heads.kv_head, slot + Key()));
+    page = pages.Next(kv, b);
+  }
+  // Asks the L2 for the tile behind that, at local position `i`.
+  __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b, int i) const {
+    PrefetchL2Line(kv.k_words + kv.KWord(page, b.heads.kv_head, static_cast<int>(threadIdx.x & 31), SlotOf(kv, b, i)));
+  }
+  __device__ static int SlotOf(const KvView& kv, const Stripes& b, int i) {
+    return min(b.Token(i), b.row.length - 1) & ~(kLookupTile - 1) & (kv.page_tokens - 1);
   }
   // Into the warp's tile in shared memory.
   __device__ __forceinline__ void Store(uint8_t* tile) const {

@@ -34,26 +34,45 @@ void ForRows(SplitArgs& split, const RowSet& rows, const Launch& launch) {
   }
 }
 
-}  // namespace
-
-void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                   const ScTables& av, const QueryCodes& q, const RowSet& rows, const SplitScratch& scratch) {
+void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+              const ScTables& av, const QueryCodes& q, const PostedHeads& posted, const RowSet& rows,
+              const SplitScratch& scratch) {
   const SplitPlan plan =
       PlanSplit(ctx.traits, shape, std::min(rows.count, scratch.rows), ReachOf(args, rows.max_length));
   SplitArgs split = MakeSplitArgs(args, plan, scratch);
   split.qk = qk;
   split.av = av;
   split.q = q;
+  split.posted = posted;
   split.resident_bytes = static_cast<int32_t>(SplitStreamBytes(plan.resident_masks, av.levels));
   split.flags = reinterpret_cast<uint32_t*>(ctx.flags());
+  const bool has_whole_tiles = args.kv.page_tokens >= kSplitLookupTile;
   ForRows(split, rows, [&] {
-    if (plan.is_lookup && args.kv.page_tokens >= kSplitLookupTile) return LaunchSplitLookup(ctx, plan, split);
-    if (plan.is_resident) return LaunchSplitResident(ctx, plan, split);
+    if (plan.is_lookup && has_whole_tiles) return LaunchSplitLookup(ctx, plan, split);
+    if (plan.is_resident && has_whole_tiles) return LaunchSplitResident(ctx, plan, split);
     if (plan.is_fused) return LaunchSplitFused(ctx, plan, split);
     LaunchSplitScores(ctx, plan, split);
     LaunchSplitSoftmax(ctx, split, false);
     LaunchSplitValues(ctx, plan, split);
   });
+}
+
+}  // namespace
+
+bool SplitPolls(const DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, int32_t max_length) {
+  return args.rows == 1 && args.kv.page_tokens >= kSplitLookupTile &&
+         PlanSplit(ctx.traits, shape, 1, ReachOf(args, max_length)).is_resident;
+}
+
+void LaunchPostedSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                       const ScTables& av, const PostedHeads& posted, const RowSet& row, const SplitScratch& scratch) {
+  LaunchSc(ctx, args, shape, qk, av, {}, posted, row, scratch);
+  OfferOutput(ctx, args, posted.out);
+}
+
+void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
+                   const ScTables& av, const QueryCodes& q, const RowSet& rows, const SplitScratch& scratch) {
+  LaunchSc(ctx, args, shape, qk, av, q, {}, rows, scratch);
 }
 
 void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,

@@ -16,6 +16,7 @@ struct SplitArgs {
   AttentionArgs attention;
   ScTables qk, av;
   QueryCodes q;
+  PostedHeads posted;  // of resident kernels; where it is there, `q` is not
   SplitScratch scratch;
   const int32_t* row_list = nullptr;  // null: rows row_offset, row_offset + 1, ...
   int32_t row_offset = 0;

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The row of a pass of one that the kernel in front posts word by word: resident blocks take their queries from the words,
+// and the one that owns the row's position appends it to the cache. So nobody waits for a kernel that does it for all.
+#pragma once
+
+#include "kernels/cuda/attention/split/parts.cuh"
+#include "kernels/cuda/attention/split/resident.cuh"
+#include "kernels/cuda/device/head_vector.cuh"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda {
+
+// Codes of the block's queries, [heads][kHeadDim], and their scales, both in shared memory; the row's key and value in the
+// cache. The caller puts a barrier behind it. Requires: args.posted.q.
+template <int kHeadDim>
+__device__ __forceinline__ void QuantizePosted(const SplitArgs& args, const Stripes& b, uint8_t* codes, float* scales) {
+  constexpr int kHalf = kHeadDim / 2;
+  const AttentionArgs& a = args.attention;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+  static_assert(kResidentWarps >= kValueHeads + 2);  // queries, the key and the value
+  const int position = b.row.length - 1;
+  const bool owns = (position & (kSplitUnit - 1)) >> b.shift == b.rank;
+  if (warp >= b.heads.count + (owns ? 2 : 0)) return;
+  const bool is_q = warp < b.heads.count;
+  const bool is_v = warp == b.heads.count + 1;
+  HeadVector<kHalf / 32> turn;
+  if (!is_v) LoadHead(turn, a.rope + position * a.rope_stride, kHalf, lane);
+  HeadVector<kHalf / 32> x;
+  ReceiveHead(x,
+              is_q ? args.posted.q + (b.heads.first + warp) * kHeadDim
+                   : (is_v ? args.posted.v : args.posted.k) + b.heads.kv_head * kHeadDim,
+              kHalf, lane);
+  if (!is_v) Rotate(x, turn, kHalf, lane);
+  const float max_abs = WarpMaxAbs(x);
+  if (lane == 0 && !IsFinite(max_abs)) a.reporter.Report();
+  const int q_max = is_v ? args.av.q_max : args.qk.q_max;
+  const float scale = BipolarScale(max_abs, q_max);
+  if (is_q) {
+    if (lane == 0) scales[warp] = scale;
+    ForEachDim(x, kHalf, lane, [&](int i, float value) {
+      codes[warp * kHeadDim + i] = SignMagnitude(BipolarLevel(value, scale, q_max));
+    });
+    return;
+  }
+  const KvView& kv = a.kv;
+  const KvPlace at = PlaceOf(kv, b.pages, position);
+  if (lane == 0) (is_v ? kv.v_scales : kv.k_scales)[kv.Scale(at.page, b.heads.kv_head, at.slot)] = scale;
+  uint8_t* const bytes = reinterpret_cast<uint8_t*>(is_v ? kv.v_words : kv.k_words);
+  ForEachDim(x, kHalf, lane, [&](int i, float value) {
+    const int64_t byte = is_v ? kv.VWord(at.page, b.heads.kv_head, at.slot >> 2, i) * 4 + (at.slot & 3)
+                              : kv.KWord(at.page, b.heads.kv_head, i >> 2, at.slot) * 4 + (i & 3);
+    bytes[byte] = SignMagnitude(BipolarLevel(value, scale, q_max));
+  });
+}
+
+// The block's queries, once the kernel in front has ended: as that one left them, or as it posts them, then with codes at
+// `codes` and scales at `scales`, both in shared memory.
+template <int kHeadDim>
+__device__ __forceinline__ Queries TakeQueries(const SplitArgs& args, const Stripes& b, void* codes,
+                                               float (&scales)[kValueHeads]) {
+  const AttentionArgs& a = args.attention;
+  if (args.posted.q == nullptr) {
+    WaitForPrevious();
+    a.reporter.Begin();
+    const int64_t vector = static_cast<int64_t>(b.row.row) * a.num_heads + b.heads.first;
+    return {args.q.words + vector * (kHeadDim / 4), args.q.scales + vector};
+  }
+  QuantizePosted<kHeadDim>(args, b, static_cast<uint8_t*>(codes), scales);
+  __syncthreads();
+  WaitForPrevious();
+  a.reporter.Begin();
+  return {static_cast<const uint32_t*>(codes), scales};
+}
+
+// Clears what the kernel is to clear of posted rows. All blocks of the row, after WaitForPrevious.
+__device__ __forceinline__ void ClearPosted(const SplitArgs& args, const Stripes& b) {
+  ClearRow(args.posted.out, b.item, b.ranks * args.attention.kv.num_kv_heads * args.head_blocks);
+}
+
+}  // namespace stoch::cuda
