@@ -56,16 +56,25 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   constexpr int kAhead = 2;
   const int end = b.count();
   float* to = scores.at + head * scores.stride + LookupKeys::Key();
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x >> 5) * kLookupTile; i < end; i += kStep) {
-    __syncwarp();
+  float next_scale = 0.0f;
+  // The tile at local position `i`, which is in registers, into shared memory; those behind it are on their way.
+  const auto stage = [&](int i) {
+    if (i >= end) return;
     keys.Store(tile);
-    const float k_scale = keys.scale;
-    __syncwarp();
+    next_scale = keys.scale;
     if (i + kStep < end) keys.Load(a.kv, b, i + kStep);
     if (i + kAhead * kStep < end) keys.Prefetch(a.kv, b, i + kAhead * kStep);
+  };
+  int i = static_cast<int>(threadIdx.x >> 5) * kLookupTile;
+  stage(i);
+#pragma unroll 1
+  for (; i < end; i += kStep) {
+    __syncwarp();
     int32_t counts[2];
     CountTile(places, tops, num_tops, ones, counts);
+    __syncwarp();
+    const float k_scale = next_scale;
+    stage(i + kStep);
     const int t = b.Token(i) + LookupKeys::Key();
     const bool seen = t >= b.row.first && t < b.row.length;
 #pragma unroll

@@ -150,7 +150,10 @@ __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQuer
 // A warp's tile of keys: this lane's 16 bytes of eight words each on their way, and the scale of the key whose score it makes.
 struct LookupKeys {
   TilePages<1> pages;
-  int32_t page;  // of the next tile
+  int32_t page;           // of the next tile
+  const uint32_t* words;  // the KV head's keys and scales in page 0
+  const float* scales;
+  int32_t page_scales;  // of all KV heads of a page
   uint4 k[kLookupWords / 8];
   float scale;
 
@@ -163,24 +166,32 @@ struct LookupKeys {
 
   // Of a warp whose first tile is at local position `i`.
   __device__ __forceinline__ LookupKeys(const KvView& kv, const Stripes& b, int i)
-      : pages(kv, b, i, kResidentWarps * kLookupTile), page(pages.Next(kv, b)) {}
+      : pages(kv, b, i, kResidentWarps * kLookupTile),
+        page(pages.Next(kv, b)),
+        words(kv.k_words + kv.KWord(0, b.heads.kv_head, 0, 0)),
+        scales(kv.k_scales + kv.Scale(0, b.heads.kv_head, 0)),
+        page_scales(kv.num_kv_heads << kv.page_shift) {}
   // Asks for the next tile, at local position `i`, into registers.
   __device__ __forceinline__ void Load(const KvView& kv, const Stripes& b, int i) {
     const int lane = static_cast<int>(threadIdx.x & 31);
     const int slot = SlotOf(kv, b, i);
-    const uint32_t* from = kv.k_words + kv.KWord(page, b.heads.kv_head, lane >> 2, slot + (lane & 3) * 4);
+    const uint32_t* from = Words(slot) + ((lane >> 2) << kv.page_shift) + (lane & 3) * 4;
 #pragma unroll
     for (int n = 0; n < kLookupWords / 8; ++n)
       k[n] = __ldcg(reinterpret_cast<const uint4*>(from + (n * 8 << kv.page_shift)));
-    scale = __ldcg(kv.k_scales + kv.Scale(page, b.heads.kv_head, slot + Key()));
+    scale = __ldcg(scales + static_cast<int64_t>(page) * page_scales + slot + Key());
     page = pages.Next(kv, b);
   }
   // Asks the L2 for the tile behind that, at local position `i`.
   __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b, int i) const {
-    PrefetchL2Line(kv.k_words + kv.KWord(page, b.heads.kv_head, static_cast<int>(threadIdx.x & 31), SlotOf(kv, b, i)));
+    PrefetchL2Line(Words(SlotOf(kv, b, i)) + (static_cast<int>(threadIdx.x & 31) << kv.page_shift));
   }
   __device__ static int SlotOf(const KvView& kv, const Stripes& b, int i) {
     return min(b.Token(i), b.row.length - 1) & ~(kLookupTile - 1) & (kv.page_tokens - 1);
+  }
+  // The first words of positions from `slot` of the page on.
+  __device__ __forceinline__ const uint32_t* Words(int slot) const {
+    return words + static_cast<int64_t>(page) * (page_scales * kLookupWords) + slot;
   }
   // Into the warp's tile in shared memory.
   __device__ __forceinline__ void Store(uint8_t* tile) const {
