@@ -63,10 +63,14 @@ class Layers {
     layout.ids.resize(static_cast<size_t>(positions));
     layout.output_rows = {0};
     backend_.UploadPass(*pass, layout);
-    const DeviceTensor qkv(backend_, {positions, qkv_columns()}, RandomFloats(9, positions * qkv_columns()));
     const DeviceTensor out(backend_, {positions, attended()},
                            std::vector<float>(static_cast<size_t>(positions * attended())));
-    for (int layer = 0; layer < layers_; ++layer) Attention(layer, *pass, qkv.view(), out.view());
+    for (int layer = 0; layer < layers_; ++layer) {
+      const DeviceTensor qkv(backend_, {positions, qkv_columns()},
+                             RandomFloats(9 + static_cast<uint64_t>(layer), positions * qkv_columns()));
+      Attention(layer, *pass, qkv.view(), out.view());
+      out.Read();  // the pass and its rows are read until then
+    }
   }
 
   // Tensors after the first `ops` of all ops of a step; attention leaves q k v unspecified. bias: added to q k v in front of attention.
