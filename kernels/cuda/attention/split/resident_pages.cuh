@@ -22,15 +22,15 @@ __device__ __forceinline__ uint32_t LoadSharedWord(uint32_t address) {
   return v;
 }
 
-// Asks the L2 for `bytes` from `from` on, both multiples of 16. One lane does it.
+// Asks the L2 for `bytes` from `from` on, both multiples of 16. All lanes of a warp.
 __device__ __forceinline__ void PrefetchL2(const void* from, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %2, 0;\n@p cp.async.bulk.prefetch.L2.global [%0], %1;\n}" ::"l"(from),
                "r"(bytes), "r"(threadIdx.x & 31)
                : "memory");
 #else
-  const int at = static_cast<int>(threadIdx.x & 31) * 128;
-  if (at < bytes) PrefetchL2Line(static_cast<const uint8_t*>(from) + at);
+  for (int at = static_cast<int>(threadIdx.x & 31) * 128; at < bytes; at += 32 * 128)
+    PrefetchL2Line(static_cast<const uint8_t*>(from) + at);
 #endif
 }
 
