@@ -359,8 +359,9 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
   if (pairs.count > 0) return LaunchDilated(ctx, args, cache, call.cache_layer, shape, pairs, bounds.rows.all, limits);
   const AttentionPlan plan = PlanOf(ctx, shape, args, bounds.max_length, recording);
-  ctx.posted_rows().Enable(spec.mode == AttentionMode::kPerToken &&
-                           ((args.rows == 1 && plan.is_fresh) || SplitTakesPosted(ctx, args, shape, plan, bounds)));
+  // Not where a kernel in between norms the heads: attention would neither poll nor post.
+  const bool may_split = call.norm == nullptr && SplitTakesPosted(ctx, args, shape, plan, bounds);
+  ctx.posted_rows().Enable(spec.mode == AttentionMode::kPerToken && ((args.rows == 1 && plan.is_fresh) || may_split));
   if (spec.mode != AttentionMode::kExact) {
     return LaunchSc(ctx, args, cache, call.cache_layer, shape, plan, norm, bounds, limits);
   }
