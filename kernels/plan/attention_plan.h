@@ -90,12 +90,13 @@ struct SplitPlan {
   bool is_fused = false;      // all of it is one kernel of clusters
   int fused_units = 0;        // whose scores stay in shared memory
   int64_t fused_shared_bytes = 0;
-  bool is_resident = false;    // all of it is one kernel of blocks that are all on the GPU at once
+  // All of it is one kernel of blocks that are all on the GPU at once; not for pages of less than kSplitLookupTile positions.
+  bool is_resident = false;
   int resident_blocks = 0;     // that the rows of a launch share, at most kSplitResidentRanks a row and its heads
   int resident_positions = 0;  // of a block, whose scores stay in shared memory: a multiple of kSplitResidentStep
   int resident_masks = 0;      // whose streams of weights do
   int64_t resident_shared_bytes = 0;
-  bool is_lookup = false;  // the same with q k by look-ups; pages of less than kSplitLookupTile positions are left out
+  bool is_lookup = false;     // the same with q k by look-ups
   bool lookup_apart = false;  // what p v needs has room of its own
   int lookup_positions = 0;   // of a block, whose scores and scales of values stay in shared memory
   int lookup_masks = 0;

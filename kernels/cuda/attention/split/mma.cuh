@@ -114,13 +114,6 @@ __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, int dim, int
   return make_uint4(pair.x, pair.y, 0, 0);
 }
 
-__device__ __forceinline__ int Ones(const uint2& half) { return __popc(half.x) + __popc(half.y); }
-
-// A stream in the order of thermometers: words 0, 2, 1, 3.
-__device__ __forceinline__ uint4 Reordered(const uint4& stream) {
-  return make_uint4(stream.x, stream.z, stream.y, stream.w);
-}
-
 // The same where it is wanted, no ones otherwise, without a branch.
 __device__ __forceinline__ void LoadStreamIf(bool have, const ScTables& tables, int dim, int level, uint4& to) {
   const int64_t row = (dim & (tables.masks - 1)) * tables.levels + level;
@@ -132,6 +125,13 @@ __device__ __forceinline__ void LoadStreamIf(bool have, const ScTables& tables, 
       "@four ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n}"
       : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
       : "l"(from), "r"(have ? tables.stream_words : 0), "l"(KeepPolicy()));
+}
+
+__device__ __forceinline__ int Ones(const uint2& half) { return __popc(half.x) + __popc(half.y); }
+
+// A stream in the order of thermometers: words 0, 2, 1, 3.
+__device__ __forceinline__ uint4 Reordered(const uint4& stream) {
+  return make_uint4(stream.x, stream.z, stream.y, stream.w);
 }
 
 __device__ __forceinline__ int Ones(const uint4& stream) {

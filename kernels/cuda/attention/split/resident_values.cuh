@@ -18,7 +18,7 @@ struct WeightStreams {
   int masks = 0;    // 0: they are read from memory
 };
 
-// Words of a stream in an order of their own, 0 where there is none.
+// The 16 or 8 bytes of shared memory at `at` where they are wanted; otherwise `to` stays as it is. Without a branch.
 __device__ __forceinline__ void LoadSharedIf(bool have, uint32_t at, uint4& to) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
                : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
