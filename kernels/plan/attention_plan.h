@@ -97,8 +97,8 @@ struct SplitPlan {
   int resident_masks = 0;      // whose streams of weights do
   int64_t resident_shared_bytes = 0;
   bool is_lookup = false;     // the same with q k by look-ups
-  bool lookup_apart = false;  // what p v needs has room of its own
-  int lookup_positions = 0;   // of a block, whose scores and scales of values stay in shared memory
+  bool lookup_apart = false;  // streams of weights have room of their own
+  int lookup_positions = 0;   // of a block, whose counts and exponentials stay in shared memory
   int lookup_masks = 0;
   int64_t lookup_shared_bytes = 0;
 };
@@ -213,12 +213,17 @@ constexpr int64_t SplitScoreBytes(int head_dim, int tiles) {  // streams of quer
 }
 // Outputs, maxima, totals and scales of the resident kernel.
 constexpr int64_t SplitResidentBytes(int head_dim, int tiles) { return int64_t{tiles} * 4 * (head_dim + 1) * 4 + 224; }
-// Of the resident kernel by look-ups: counts of 4 heads, 128 dimensions and levels, with maxima and dimensions that need
-// care; a tile of keys of every warp; count rows on their way.
-inline constexpr int kSplitLookupTile = 16;  // positions
-inline constexpr int64_t kSplitLookupBytes = 128 * 128 * 4 + 1536;
-inline constexpr int64_t kSplitLookupTileBytes = kSplitResidentThreads / 32 * 33 * kSplitLookupTile * 4;
-inline constexpr int64_t kSplitLookupRowBytes = 4 * 128 * 128;
+// Of the resident kernel by look-ups: counts of 4 heads, 128 dimensions and 256 codes; a tile of keys of every warp; maxima
+// and dimensions that need care.
+inline constexpr int kSplitLookupTile = 16;         // positions
+inline constexpr int kSplitLookupPositions = 8192;  // of a block in shared memory, at most
+inline constexpr int64_t kSplitLookupBytes =
+    128 * 256 * 4 + kSplitResidentThreads / 32 * 33 * kSplitLookupTile * 4 + 1536;
+// Counts of its positions with the heads, or thermometers, which follow in their place.
+constexpr int64_t SplitLookupCountBytes(int64_t positions) {
+  const int64_t counts = (positions + kSplitResidentPad) * 8;
+  return counts > kSplitTableBytes ? counts : kSplitTableBytes;
+}
 // Streams of 128 bits.
 constexpr int64_t SplitStreamBytes(int masks, int levels) { return int64_t{masks} * levels * 16; }
 // Streams of queries, lane sums, outputs and maxima of all blocks of a cluster.

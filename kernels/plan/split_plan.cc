@@ -49,7 +49,8 @@ int ResidentMasks(const AttentionShape& shape, int64_t ranks) {
 }
 
 // Whether the resident kernel finds q k by look-ups. Measured with 32 heads of 8B on an H200: its table takes longer to
-// make than streams of queries, so it wins by blocks with many positions, one row beyond kLongContext.
+// make than streams of queries, so it wins by blocks with many positions, one row beyond kLongContext. It takes 195 KB of
+// shared memory, which GPUs before Hopper do not have.
 void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length, SplitPlan& plan) {
   constexpr int64_t kMinPositions = 768;  // of a block, and more
   constexpr int kHeads = 4;
@@ -62,20 +63,16 @@ void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows,
   const ResidentShare share = ShareOf(plan, shape, rows, max_length);
   if (gpu.lookup_from > 0 ? max_length < gpu.lookup_from : share.positions <= kMinPositions) return;
   plan.lookup_masks = ResidentMasks(shape, share.ranks);
-  const int64_t position_bytes = plan.block_heads * kFloat;
-  const int64_t of_values = kSplitTableBytes + SplitStreamBytes(plan.lookup_masks, shape.av.levels);
-  // Deeper rows than there is room for, or than scales of values have room for in the place of tiles, have their scores in
-  // scratch.
-  const int64_t for_scores = (gpu.max_shared_bytes - kSplitLookupBytes - kSplitLookupTileBytes) / position_bytes;
-  const int64_t room = std::min(for_scores - kSplitResidentPad, kSplitLookupTileBytes / kFloat);
+  // Deeper rows than there is room for have their scores in scratch.
+  const int64_t streams = SplitStreamBytes(plan.lookup_masks, shape.av.levels);
   const int64_t aligned = DivideUp(share.positions, kSplitResidentStep) * kSplitResidentStep;
-  const int64_t positions = std::min(aligned, room / kSplitResidentStep * kSplitResidentStep);
-  const int64_t scores = (positions + kSplitResidentPad) * position_bytes;
-  const int64_t bytes = kSplitLookupBytes + std::max(kSplitLookupTileBytes + scores, kSplitLookupRowBytes);
-  plan.lookup_apart = bytes + of_values <= gpu.max_shared_bytes;
+  const int64_t positions = std::min<int64_t>(aligned, kSplitLookupPositions);
+  const int64_t counts = SplitLookupCountBytes(positions);
+  plan.lookup_apart = kSplitLookupBytes + counts + streams <= gpu.max_shared_bytes;
   plan.lookup_positions = static_cast<int>(positions);
-  plan.lookup_shared_bytes = bytes + (plan.lookup_apart ? of_values : 0);
-  plan.is_lookup = positions > 0 && bytes <= gpu.max_shared_bytes;
+  plan.lookup_shared_bytes =
+      kSplitLookupBytes + (plan.lookup_apart ? counts + streams : std::max(counts, kSplitTableBytes + streams));
+  plan.is_lookup = plan.lookup_shared_bytes <= gpu.max_shared_bytes;
 }
 
 // Whether all rows fit the GPU at once, a block or more for each of them and the heads that it takes.

@@ -50,7 +50,7 @@ std::string DescriptionOf(const AttentionShape& shape, const Passes& passes) {
        {static_cast<int64_t>(shape.mode), static_cast<int64_t>(shape.precision), int64_t{shape.num_heads},
         int64_t{shape.num_kv_heads}, int64_t{shape.head_dim}, int64_t{shape.page_tokens}, shape.max_context,
         int64_t{shape.window}, int64_t{std::bit_cast<int32_t>(shape.qk_gain)}, int64_t{shape.period},
-        int64_t{std::bit_cast<int32_t>(shape.v_drift)}}) {
+        int64_t{std::bit_cast<int32_t>(shape.v_drift)}, int64_t{std::bit_cast<int32_t>(shape.v_spike)}}) {
     text += ' ' + std::to_string(number);
   }
   for (const auto& pass : passes) {
@@ -133,7 +133,8 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
       float* to = values.data() + r * row_floats;
       for (int c = 0; c < q_cols; ++c) *to++ = shape.qk_gain * Input(0, sequence, at, c);
       for (int c = 0; c < kv_cols; ++c) *to++ = shape.qk_gain * Input(1, sequence, at, c);
-      const float drift = 1.0f + static_cast<float>(position % 5) * shape.v_drift;
+      const float spike = position % 701 == 700 ? shape.v_spike : 1.0f;
+      const float drift = (1.0f + static_cast<float>(position % 5) * shape.v_drift) * spike;
       for (int c = 0; c < kv_cols; ++c) *to++ = drift * Input(2, sequence, at, c);
     });
     const TensorView x = Slice(qkv.view(), 0, 0, rows);

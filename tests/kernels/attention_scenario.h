@@ -26,6 +26,7 @@ struct AttentionShape {
   float qk_gain = 1;  // of q and k: 0 makes all scores equal, much makes a few of them all of a row
   int period = 0;     // positions that far apart have equal inputs; 0: none do
   float v_drift = 0;  // v grows by that much of itself from a position to the next, of five
+  float v_spike = 1;  // how much larger v is at every 701st position
 };
 
 // Rows of one sequence in one pass; they continue where the sequence's last pass ended.

@@ -205,6 +205,22 @@ TEST_P(CudaSplitAttention, NearlyEqualWeights) {
   }
 }
 
+// Exponentials down to the smallest, and a value that makes a weight of one of them: division by constants takes none below
+// 2^-60, and says so.
+TEST_P(CudaSplitAttention, UnlikelyPositionsWithHugeValues) {
+  for (const int group : {4, 8}) {
+    for (const auto& [gain, spike] : {std::pair{5.0f, 0x1p60f}, {7.0f, 0x1p70f}, {9.0f, 0x1p85f}}) {
+      SCOPED_TRACE("group " + std::to_string(group) + " gain " + std::to_string(gain));
+      AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 1536);
+      shape.num_kv_heads = 2;
+      shape.num_heads = 2 * group;
+      shape.qk_gain = gain;
+      shape.v_spike = spike;
+      ExpectEqual(shape, DeepSteps({1300}, 3));
+    }
+  }
+}
+
 // Positions before a row's window have no weight, wherever the window starts.
 TEST_P(CudaSplitAttention, WindowsOfEveryMode) {
   for (const AttentionMode mode : kModes) {

@@ -62,7 +62,7 @@ TEST(AttentionPlan, FitsEveryGpu) {
               ASSERT_EQ(fused.resident_positions % kSplitResidentStep, 0);
               if (!fused.is_lookup) continue;
               ASSERT_LE(fused.lookup_shared_bytes, gpu.traits.max_shared_bytes);
-              ASSERT_GE(fused.lookup_shared_bytes, kSplitLookupBytes + kSplitLookupRowBytes);
+              ASSERT_GE(fused.lookup_shared_bytes, kSplitLookupBytes + SplitLookupCountBytes(fused.lookup_positions));
               ASSERT_GT(fused.lookup_positions, 0);
               ASSERT_EQ(fused.lookup_positions % kSplitResidentStep, 0);
               ASSERT_LE(fused.block_heads, 4);

@@ -47,7 +47,8 @@ TEST(SplitPlan, SplitsOfAnH200) {
   EXPECT_FALSE(far.is_fresh);
 }
 
-// Where a block has more than 768 positions, q k is found by look-ups; what p v needs has room of its own up to some 4100.
+// Where a block has more than 768 positions, q k is found by look-ups; streams of weights have room of their own up to
+// some 4100.
 TEST(SplitPlan, LookupsOfAnH200) {
   const GpuTraits gpu = test::H200();
   const AttentionShape llama = Shape(32, 8, 128, Halved());
@@ -68,12 +69,12 @@ TEST(SplitPlan, LookupsOfAnH200) {
     EXPECT_EQ(plan.lookup_positions, row.positions);
     EXPECT_LE(plan.lookup_shared_bytes, gpu.max_shared_bytes);
   }
-  // Scales of values are where a warp's keys were, also where fewer heads leave room for more scores.
+  // Exponentials are where the table was, also where fewer heads would leave room for more.
   for (const int heads : {8, 16, 24, 32}) {
     for (const int64_t rows : {1, 2, 8, 16}) {
       const SplitPlan plan = PlanSplit(gpu, Shape(heads, 8, 128, Halved()), rows, 131072);
       EXPECT_TRUE(plan.is_lookup);
-      EXPECT_LE(plan.lookup_positions * 4, kSplitLookupTileBytes) << heads << " heads, " << rows << " rows";
+      EXPECT_EQ(plan.lookup_positions, kSplitLookupPositions) << heads << " heads, " << rows << " rows";
     }
   }
   EXPECT_FALSE(PlanSplit(gpu, Shape(64, 8, 128, Halved()), 1, 65536).is_lookup);  // eight heads

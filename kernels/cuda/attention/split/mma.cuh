@@ -49,11 +49,12 @@ __host__ __device__ inline bool RanksBySum(const ScTables& tables) {
 }
 
 // Thermometers of every code: ones below the level's rank, complemented for negative codes; words 0, 2, 1, 3.
-// [kCodes][kTableCopies]. All threads of the block; the caller puts a barrier behind it.
+// [kCodes][kTableCopies]. By kThreads threads, this one the `thread`th; the caller puts a barrier behind it.
 template <int kThreads>
-__device__ __forceinline__ void FillThermometers(const ScTables& tables, uint4* table) {
+__device__ __forceinline__ void FillThermometers(const ScTables& tables, uint4* table,
+                                                 int thread = static_cast<int>(threadIdx.x)) {
 #pragma unroll 1
-  for (int code = static_cast<int>(threadIdx.x); code < kCodes; code += kThreads) {
+  for (int code = thread; code < kCodes; code += kThreads) {
     const int level = code & 0x7f;
     const int rank = RanksBySum(tables) ? level + (level >> 6) : level < tables.levels ? tables.ranks[level] : 0;
     const uint32_t flip = (code & 0x80) != 0 ? 0xffffffffu : 0u;
@@ -143,13 +144,13 @@ __device__ __forceinline__ uint32_t MinusOnes(uint32_t levels) {
   const uint32_t ones = levels + (levels >> 6 & 0x01010101u);
   return (0x80808080u - ones) ^ 0x80808080u;
 }
-// The same of the streams, whole or in halves that are 16 lanes apart.
+// The same of the streams, whole or in halves that are four lanes apart.
 template <typename Stream>
 __device__ __forceinline__ uint32_t MinusOnes(const Stream (&streams)[4]) {
   uint32_t ones = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) ones |= static_cast<uint32_t>(Ones(streams[i])) << (8 * i);
-  if constexpr (sizeof(Stream) == sizeof(uint2)) ones += __shfl_xor_sync(0xffffffffu, ones, 16);
+  if constexpr (sizeof(Stream) == sizeof(uint2)) ones += __shfl_xor_sync(0xffffffffu, ones, 4);
   return (0x80808080u - ones) ^ 0x80808080u;
 }
 

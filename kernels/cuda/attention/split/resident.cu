@@ -134,14 +134,14 @@ __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitAr
     ClearPosted(args, b);
   }
   for (int i = tid; i < kN * kScoreHeads * (kHeadDim + 1); i += kThreads) (&s.sums[0][0])[i] = 0;
+  if (args.av.ranks != args.qk.ranks) FillThermometers<kThreads>(args.av, s.thermometers);
   ValueGroups<kHeadDim> values(kv, b);
-  Softmax(args, b, scores, of, in_shared.v, s.of_heads, [&] {
-    if (tid < b.heads.count) args.flags[b.item * kValueHeads + tid] = 0;
-    if (args.av.ranks != args.qk.ranks) FillThermometers<kThreads>(args.av, s.thermometers);
-  });
+  Softmax(
+      args, b, scores, of, in_shared.v, s.of_heads,
+      [&] { return Exponentials(args, b, scores, of, in_shared.v, s.of_heads); }, [](int, int) {});
   WaitForAllCopies();  // streams
   __syncthreads();
-  Values<kDirect>(args, b, scores, streams, LaneTable(s.thermometers), values, s.sums);
+  Values<kDirect, false>(args, b, scores, streams, LaneTable(s.thermometers), values, s.sums, [] {});
   __syncthreads();
   WriteOutput<kHeadDim>(args, b, s.of_heads.largest, s.sums);
   ClearWeightWords(args, b);

@@ -23,6 +23,12 @@ struct Stripes {
   __device__ int Token(int i) const {
     return ((row.first_unit() + (i >> shift)) << 8) + (rank << shift) + (i & (stripe() - 1));
   }
+  // The local positions in front of position t: the next is the first Token(i) >= t.
+  __device__ int Local(int t) const {
+    const int in_units = t - (row.first_unit() << 8);
+    const int in_stripe = min(max((in_units & 255) - (rank << shift), 0), stripe());
+    return (in_units >> 8 << shift) + in_stripe;
+  }
 };
 static_assert(kSplitUnit == 1 << 8);
 
@@ -124,11 +130,14 @@ struct BlockScales {
   const float* v = nullptr;
 };
 
-// Where those of four keys or values from local position i on are; past the row's end, some others.
-__device__ __forceinline__ const float* FourScales(const KvView& kv, const float* scales, const Stripes& b, int i) {
+// The offset of those of four keys or values from local position i on; past the row's end, of some others.
+__device__ __forceinline__ int64_t FourScales(const KvView& kv, const Stripes& b, int i) {
   const int t = min(b.Token(i), b.row.length - 1) & ~3;
   const int32_t page = __ldg(b.pages + (t >> kv.page_shift));
-  return scales + kv.Scale(page, b.heads.kv_head, t & (kv.page_tokens - 1));
+  return kv.Scale(page, b.heads.kv_head, t & (kv.page_tokens - 1));
+}
+__device__ __forceinline__ const float* FourScales(const KvView& kv, const float* scales, const Stripes& b, int i) {
+  return scales + FourScales(kv, b, i);
 }
 __device__ __forceinline__ float4 LoadScales(const KvView& kv, const float* scales, const float* in_shared,
                                              const Stripes& b, int i) {

@@ -116,6 +116,10 @@ __device__ __forceinline__ void AddCounts(const int32_t (&acc)[2][kN][4], int he
   }
 }
 
+struct PageOnly {
+  __device__ static uint32_t Of(const KvView&, int32_t page, int) { return static_cast<uint32_t>(page); }
+};
+
 // Keys of a warp's dimensions, of its next tile of 32 positions.
 template <int kHeadDim, int kGroups>
 struct KeyTiles {
@@ -123,7 +127,7 @@ struct KeyTiles {
   static constexpr int kSlots = kResidentWarps / kSlices;            // warps with the same dimensions
   static constexpr int kTile = 32;
   static constexpr int kStep = kSlots * kTile;
-  TilePages<2> pages;
+  TilePlaces<2, PageOnly> pages;
   int32_t page;  // of the tile behind it
   uint4 k[kGroups];
 
@@ -153,8 +157,8 @@ struct KeyTiles {
   // Asks for the first of them.
   __device__ __forceinline__ void Begin(const KvView& kv, const Stripes& b, int begin) {
     const int i = begin + Slot() * kTile;
-    const uint32_t* from = Place(kv, b, pages.Next(kv, b), i);
-    page = pages.Next(kv, b);
+    const uint32_t* from = Place(kv, b, pages.Next(), i);
+    page = pages.Next();
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) Load(kv, from, g);
   }
@@ -172,7 +176,8 @@ __device__ __forceinline__ void CountKeys(const SplitArgs& args, const Stripes& 
   for (int tile = begin + Tiles::Slot() * Tiles::kTile; tile < end; tile += Tiles::kStep) {
     int32_t acc[2][kN][4] = {};
     const uint32_t* from = keys.Place(kv, b, keys.page, tile + Tiles::kStep);
-    keys.page = keys.pages.Next(kv, b);
+    keys.pages.Refill(kv, b);
+    keys.page = keys.pages.Next();
     if (tile + 2 * Tiles::kStep < end) keys.Prefetch(kv, b, keys.page, tile + 2 * Tiles::kStep);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {

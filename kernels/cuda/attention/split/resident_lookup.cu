@@ -3,10 +3,11 @@
 // (resident_lookup.cuh) instead of thermometers. The counts of four heads are a word of shared memory, where a thermometer
 // is four.
 //
-// Shared memory: the table of counts; a tile of keys of every warp; scores. Count rows on their way to the table are in
-// the place of tiles and scores, scales of values in that of the tiles, sums of p v in that of the table. What p v needs,
-// streams of weights and thermometers of values, is made in front of everything where it has room of its own; for deeper
-// rows it follows in the places of the table and of the scales, as soon as these are free.
+// Shared memory, behind what is small: the table of counts; a tile of keys of every warp; counts of the block's positions, of 16 bits. Count rows
+// on their way to the table are in the place of the tiles and counts. Then exponentials are in the place of the table;
+// scales of values and sums of p v in that of the tiles; what p v needs, streams of weights and thermometers of
+// values, in that of the counts. Streams have room of their own where there is some, and are then asked for in front of
+// everything.
 #include "kernels/cuda/attention/split/resident_lookup.cuh"
 #include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
@@ -17,84 +18,137 @@ namespace {
 constexpr int kThreads = kSplitResidentThreads;
 constexpr int kTilesBytes = kResidentWarps * kLookupTileBytes;
 
-struct alignas(16) Shared {
+struct alignas(128) Shared {
   ResidentNumbers of_heads;
   uint32_t score_max[kScoreHeads][kResidentWarps];
-  LookupTops tops;
+  union {
+    LookupTops tops;
+    uint64_t candidates[kScoreHeads][kResidentWarps];
+  };
 };
 using Sums = int32_t[kScoreHeads][kLookupDim + 1];
 
-static_assert(sizeof(Shared) + kLookupTableBytes == kSplitLookupBytes);
-static_assert(kTilesBytes == kSplitLookupTileBytes && kLookupCountBytes == kSplitLookupRowBytes);
-static_assert(sizeof(Sums) % 16 == 0);
+// Exponentials reach into the place of the tiles, which then has the scales of values and, behind those of so many
+// positions, sums.
+constexpr int kOverTable = 1024;
+constexpr int kMostBesideSums = (kTilesBytes - kOverTable - static_cast<int>(sizeof(Sums))) / 4;
+static_assert(kScoreHeads * (kSplitLookupPositions + kSplitResidentPad) * sizeof(float) <=
+              kLookupTableBytes + kOverTable);
+static_assert(kSplitLookupPositions * sizeof(float) <= kTilesBytes - kOverTable);
+static_assert(kLookupTableBytes + kTilesBytes + sizeof(Shared) == kSplitLookupBytes);
+static_assert(kLookupCountBytes <= kTilesBytes + kSplitTableBytes);
+
+// Counts of a block's positions with a head, [heads][stride], or scores in scratch where there is no room for them.
+struct Counts {
+  int16_t* at;
+  int stride;
+};
+
+// The score of a count: BipolarProduct, over the root of the dimensions. What MakeScores finds the largest of is what
+// ExponentialsOf finds again.
+__device__ __forceinline__ float ScoreOf(const SplitArgs& args, float count, float q_scale, float k_scale) {
+  return ((count * args.qk.gain) * (q_scale * k_scale)) * args.attention.inv_sqrt;
+}
+
+// Two counts of 16 bits as floats, without conversions: in front of 2^23 a number's last bits are an integer.
+__device__ __forceinline__ float2 FloatsOf(uint32_t counts) {
+  constexpr uint32_t kExponent = 0x4b000000u;  // of 2^23
+  constexpr float kOffset = 8388608.0f + 32768.0f;
+  const uint32_t shifted = counts ^ 0x80008000u;
+  return {BitsToFloat(__byte_perm(shifted, kExponent, 0x7610)) - kOffset,
+          BitsToFloat(__byte_perm(shifted, kExponent, 0x7632)) - kOffset};
+}
+
+// Which local positions the row sees: those from `first` on, `count` of them.
+struct Seen {
+  int first;
+  int count;
+  __device__ __forceinline__ bool operator()(int i) const {
+    return static_cast<uint32_t>(i - first) < static_cast<uint32_t>(count);
+  }
+};
 
 // The largest of this lane's two heads.
 struct Largest {
   float of[2];
 };
 
-// Makes the scores of the stripe.
+// Counts of the stripe's keys, or where scores are in scratch, these.
 __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Stripes& b, const Scores& scores,
-                                              const LookupPlaces& places, uint8_t* tile, const LookupTops& tops,
-                                              uint32_t turned, const float* q_scales, LookupKeys& keys) {
-  const AttentionArgs& a = args.attention;
-  const int num_tops = tops.count;
+                                              const Counts& counts, const Seen& seen, const LookupPlaces& places,
+                                              const LookupRest& rest, const float* q_scales, LookupKeys& keys) {
+  const KvView& kv = args.attention.kv;
   const int head = LookupKeys::Head();
   const LookupOnes ones;
   float q_scale[2];
-  int sign[2];
-  int less[2];
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    q_scale[h] = q_scales[min(head + h, b.heads.count - 1)];
-    sign[h] = (turned >> (head + h) & 1) != 0 ? -1 : 1;
-    less[h] = tops.of_heads[head + h] * sign[h];
-  }
+  for (int h = 0; h < 2; ++h) q_scale[h] = q_scales[min(head + h, b.heads.count - 1)];
   const float least = BitsToFloat(0xff800000u);
   Largest largest{{least, least}};
   constexpr int kStep = kResidentWarps * kLookupTile;
-  constexpr int kAhead = 2;
-  const int end = b.count();
-  float* to = scores.at + head * scores.stride + LookupKeys::Key();
-  float next_scale = 0.0f;
-  // The tile at local position `i`, which is in registers, into shared memory; those behind it are on their way.
-  const auto stage = [&](int i) {
-    if (i >= end) return;
-    keys.Store(tile);
-    next_scale = keys.scale;
-    if (i + kStep < end) keys.Load(a.kv, b, i + kStep);
-    if (i + kAhead * kStep < end) keys.Prefetch(a.kv, b, i + kAhead * kStep);
-  };
+  uint32_t to = SharedAddress(counts.at + head * counts.stride + LookupKeys::Key());
+  uint32_t to_next = counts.stride * sizeof(int16_t);
+  Seen own{seen.first - LookupKeys::Key(), seen.count};
+  asm volatile("" : "+r"(to), "+r"(to_next), "+r"(own.first), "+r"(own.count));  // kept
   int i = static_cast<int>(threadIdx.x >> 5) * kLookupTile;
-  stage(i);
-#pragma unroll 1
-  for (; i < end; i += kStep) {
+  // A tile at a time is in shared memory, the next one in registers, and the L2 is asked for the one behind that: also past
+  // the end, where a place is that of the row's last positions. Nothing waits for what is between loads and stores.
+  keys.Store();
+  float next_scale = keys.scale;
+  keys.Load(kv, keys.places.Next());
+  keys.Prefetch(kv, keys.place);
+  const auto step = [&] {
     __syncwarp();
-    int32_t counts[2];
-    CountTile(places, tops, num_tops, ones, counts);
+    const uint32_t behind = keys.places.Next();
+    keys.Prefetch(kv, behind);
+    int32_t count[2];
+    CountTile(places, rest, ones, count);
     __syncwarp();
     const float k_scale = next_scale;
-    stage(i + kStep);
-    const int t = b.Token(i) + LookupKeys::Key();
-    const bool seen = t >= b.row.first && t < b.row.length;
+    keys.Store();
+    next_scale = keys.scale;
+    const bool is_seen = own(i);
+    float score[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float score =
-          seen ? BipolarProduct(counts[h] * sign[h] - less[h], args.qk.gain, q_scale[h], k_scale) * a.inv_sqrt : least;
-      largest.of[h] = fmaxf(largest.of[h], score);
-      if (head + h < b.heads.count) to[h * scores.stride + i] = score;
+      score[h] = is_seen ? ScoreOf(args, static_cast<float>(count[h]), q_scale[h], k_scale) : least;
+      largest.of[h] = fmaxf(largest.of[h], score[h]);
     }
+    if (scores.in_shared) {
+      StoreSharedShort(to + i * sizeof(int16_t), count[0]);
+      StoreSharedShort(to + to_next + i * sizeof(int16_t), count[1]);
+    } else {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (head + h < b.heads.count) scores.at[(head + h) * scores.stride + LookupKeys::Key() + i] = score[h];
+    }
+    keys.Load(kv, behind);
+  };
+  const int end = b.count();
+  while (i < end) {
+    keys.places.Refill(kv, b);
+    const int until = min(end, i + keys.places.Left() * kStep);
+#pragma unroll 1
+    for (; i < until; i += kStep) step();
   }
   return largest;
 }
 
 // The largest score of every head of the block's row (ShareMaxima). Warps that do not exchange fetch the scales of the
-// block's values, where they fit the place of the tiles.
-__device__ __forceinline__ void ShareLargest(const SplitArgs& args, const Stripes& b, Largest largest, float* v_scales,
-                                             Shared& s) {
+// block's keys and values.
+__device__ __forceinline__ void ShareLargest(const SplitArgs& args, const Stripes& b, Largest largest, float* k_scales,
+                                             float* v_scales, Shared& s) {
   const KvView& kv = args.attention.kv;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
+  // Where the first of them are is asked for before everybody is there.
+  constexpr int kFirst = 2;
+  const int threads = kThreads - b.heads.count * 32;  // that do not exchange
+  const int first = (static_cast<int>(threadIdx.x) - b.heads.count * 32) * 4;
+  const bool is_fetching = first >= 0 && v_scales != nullptr;
+  int64_t at[kFirst];
+#pragma unroll
+  for (int n = 0; n < kFirst; ++n) at[n] = is_fetching ? FourScales(kv, b, first + n * threads * 4) : 0;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     uint32_t word = OrderedWord(largest.of[h]);
@@ -106,14 +160,54 @@ __device__ __forceinline__ void ShareLargest(const SplitArgs& args, const Stripe
   if (warp < b.heads.count) {
     const uint32_t word = lane < kResidentWarps ? s.score_max[warp][lane] : 0;
     ExchangeMaximum<true>(b, word, args.flags, s.of_heads.largest);
-  } else if (v_scales != nullptr) {
-    const int exchanging = b.heads.count * 32;
-#pragma unroll 1
-    for (int i = (static_cast<int>(threadIdx.x) - exchanging) * 4; i < b.count(); i += (kThreads - exchanging) * 4)
-      CopyAsync16(SharedAddress(v_scales + i), FourScales(kv, kv.v_scales, b, i));
+  } else if (is_fetching) {
+    const auto copy = [&](int i, int64_t from) {
+      if (i >= b.count()) return;
+      CopyAsync16(SharedAddress(k_scales + i), kv.k_scales + from);
+      CopyAsync16(SharedAddress(v_scales + i), kv.v_scales + from);
+    };
+#pragma unroll
+    for (int n = 0; n < kFirst; ++n) copy(first + n * threads * 4, at[n]);
+#pragma unroll 2
+    for (int i = first + kFirst * threads * 4; i < b.count(); i += threads * 4) copy(i, FourScales(kv, b, i));
     WaitForAllCopies();
   }
   __syncthreads();
+}
+
+// Exponentials of counts, of all heads, and the candidates of warps. Scales of keys are in the place of the last head's
+// exponentials: a thread reads those of its positions before it writes there.
+__device__ __forceinline__ WarpCandidates ExponentialsOf(const SplitArgs& args, const Stripes& b, const Counts& counts,
+                                                         const Seen& seen, const float* q_scales, const float* v_scales,
+                                                         float* exponentials, int stride, Shared& s) {
+  const float least = BitsToFloat(0xff800000u);
+#pragma unroll 1
+  for (int h = 0; h < b.heads.count; ++h) {
+    const float q_scale = q_scales[h];
+    const float largest = s.of_heads.largest[h];
+    Candidate best;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) * 4; i < b.count(); i += kThreads * 4) {
+      const float4 k = *reinterpret_cast<const float4*>(exponentials + (kScoreHeads - 1) * stride + i);
+      const float4 v = *reinterpret_cast<const float4*>(v_scales + i);
+      const uint2 four = *reinterpret_cast<const uint2*>(counts.at + h * counts.stride + i);
+      const float2 low = FloatsOf(four.x);
+      const float2 high = FloatsOf(four.y);
+      const auto exponential = [&](int x, float count, float k_scale) {
+        return SoftmaxExp((seen(i + x) ? ScoreOf(args, count, q_scale, k_scale) : least) - largest);
+      };
+      const float4 e = make_float4(exponential(0, low.x, k.x), exponential(1, low.y, k.y), exponential(2, high.x, k.z),
+                                   exponential(3, high.y, k.w));
+      *reinterpret_cast<float4*>(exponentials + h * stride + i) = e;
+      best.Add(e.x, v.x);
+      best.Add(e.y, v.y);
+      best.Add(e.z, v.z);
+      best.Add(e.w, v.w);
+    }
+    best.OverLanes();
+    if ((threadIdx.x & 31) == 0) s.candidates[h][threadIdx.x >> 5] = best.Word();
+  }
+  return {s.candidates[0], kResidentWarps, 1, kResidentWarps};
 }
 
 template <bool kDirect>
@@ -123,68 +217,85 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   if (!is_posted) StartNext();
   Stripes b;
   if (!FindStripes(args, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), &b)) return;
+  const int tid = static_cast<int>(threadIdx.x);
   const bool apart = args.lookup_apart;
-  uint8_t* const table = shared_memory;
-  auto& s = *reinterpret_cast<Shared*>(table + kLookupTableBytes);
-  uint8_t* const of_values = table + kSplitLookupBytes;
-  uint8_t* const tiles = of_values + (apart ? kSplitTableBytes + args.resident_bytes : 0);
-  auto* const thermometers = reinterpret_cast<uint4*>(apart ? of_values : tiles);
-  auto& sums = *reinterpret_cast<Sums*>(table);
-  uint8_t* const weights = apart ? of_values + kSplitTableBytes : table + sizeof(Sums);
-  auto* v_scales = reinterpret_cast<float*>(tiles);
-  Scores scores{reinterpret_cast<float*>(tiles + kTilesBytes), args.resident_positions + kSplitResidentPad, true};
+  const int stride = args.resident_positions + kSplitResidentPad;
+  auto& s = *reinterpret_cast<Shared*>(shared_memory);
+  uint8_t* const table = shared_memory + sizeof(Shared);
+  uint8_t* const tiles = table + kLookupTableBytes;
+  uint8_t* const behind = tiles + kTilesBytes;
+  const Counts counts{reinterpret_cast<int16_t*>(behind), stride};
+  uint8_t* const weights = apart ? behind + SplitLookupCountBytes(args.resident_positions) : behind + kSplitTableBytes;
+  auto* const thermometers = reinterpret_cast<uint4*>(behind);
+  // Sums of p v: where nobody needs the place before they are added up, or else where levels of weights were.
+  const bool sums_apart = args.resident_positions <= kMostBesideSums;
+  auto& sums = *reinterpret_cast<Sums*>(sums_apart ? tiles + kTilesBytes - sizeof(Sums) : table);
+  const auto clear_sums = [&] {
+    for (int i = tid; i < kScoreHeads * (kLookupDim + 1); i += kThreads) (&sums[0][0])[i] = 0;
+  };
+  auto* v_scales = reinterpret_cast<float*>(tiles + kOverTable);
+  Scores scores{reinterpret_cast<float*>(table), stride, true};
   if (b.count() > args.resident_positions) {
     scores = ScratchScores(args, b);
     v_scales = nullptr;
   }
   const KvView& kv = args.attention.kv;
-  const int tid = static_cast<int>(threadIdx.x);
   const int warp = tid >> 5;
   const HeadWarps of = HeadWarpsOf(b.heads.count);
+  const int unseen = b.Local(b.row.first);
+  const Seen seen{unseen, b.Local(b.row.length) - unseen};
   Prefetch(kv, b);
   WeightStreams streams{};
-  if (apart) {
-    FillThermometers<kThreads>(args.av, thermometers);
-  }
-  LookupKeys keys(kv, b, warp * kLookupTile);
-  if (tid <= kScoreHeads) (&s.tops.count)[tid] = 0;
+  const uint32_t tile = SharedAddress(tiles + warp * kLookupTileBytes);
+  LookupKeys keys(kv, b, warp * kLookupTile, tile);
+  if (tid < kScoreHeads) s.tops.count[tid] = 0;
   const Queries queries = TakeQueries<kLookupDim>(args, b, table, s.of_heads.q_scales);
   CopyCountRows(args, b, queries, SharedAddress(tiles));
   CommitCopies();
   LookupQueries q(b, queries);
-  keys.Load(kv, b, warp * kLookupTile);
+  keys.Load(kv, keys.places.Next());
   ClearWords(args, b);
+  if (!is_posted && tid < b.heads.count) s.of_heads.q_scales[tid] = queries.scales[tid];
   if (apart) streams = StageStreams(args, b, weights);
   CommitCopies();
-  q.Turn();
+  const LookupPlaces places(SharedAddress(table), tile);
   WaitForCopies<1>();  // count rows
   __syncthreads();
   FillCounts(tiles, q, reinterpret_cast<uint32_t*>(table), s.tops);
   __syncthreads();
   Largest largest;
   {
-    uint8_t* const tile = tiles + warp * kLookupTileBytes;
-    const LookupPlaces places(SharedAddress(table), SharedAddress(tile));
-    largest = MakeScores(args, b, scores, places, tile, s.tops, q.turned, queries.scales, keys);
+    const LookupRest rest(s.tops, tile);
+    largest = MakeScores(args, b, scores, counts, seen, places, rest, s.of_heads.q_scales, keys);
   }
-  ShareLargest(args, b, largest, v_scales, s);
+  ShareLargest(args, b, largest, scores.at + (kScoreHeads - 1) * stride, v_scales, s);
   if (is_posted) {
     StartNext();  // not before: what the next kernel loads ahead would come in front of keys
     ClearPosted(args, b);
   }
   ValueGroups<kLookupDim> values(kv, b);
-  if (!apart) streams = StageStreams(args, b, weights);
-  for (int i = tid; i < kScoreHeads * (kLookupDim + 1); i += kThreads) (&sums[0][0])[i] = 0;
-  Softmax(args, b, scores, of, v_scales, s.of_heads, [&] {
-    if (tid < b.heads.count) args.flags[b.item * kValueHeads + tid] = 0;
-  });
-  if (!apart) {
-    __syncthreads();  // scales are read
-    FillThermometers<kThreads>(args.av, thermometers);
-  }
+  if (sums_apart) clear_sums();
+  Softmax(
+      args, b, scores, of, v_scales, s.of_heads,
+      [&] {
+        return scores.in_shared
+                   ? ExponentialsOf(args, b, counts, seen, s.of_heads.q_scales, v_scales, scores.at, stride, s)
+                   : Exponentials(args, b, scores, of, v_scales, s.of_heads);
+      },
+      [&](int first, int end) {
+        constexpr int kFilling = kThreads - 2 * kScoreHeads * 32;
+        FillThermometers<kFilling>(args.av, thermometers, tid - first);
+        if (!apart) StageStreams(args, b, weights, tid - first, end - first);
+      });
+  if (!apart) streams = StagedStreams(args, b, weights);
   WaitForAllCopies();  // streams
   __syncthreads();
-  Values<kDirect>(args, b, scores, streams, LaneTable(thermometers), values, sums);
+  Values<kDirect, true>(args, b, scores, streams, LaneTable(thermometers), values, sums, [&] {
+    if (sums_apart) return;
+    __syncthreads();  // levels of weights are read
+    clear_sums();
+    __syncthreads();
+  });
   __syncthreads();
   WriteOutput<kLookupDim>(args, b, s.of_heads.largest, sums);
   ClearWeightWords(args, b);

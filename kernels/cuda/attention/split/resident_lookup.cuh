@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // q k by look-ups, of a block of the resident kernel and up to four query heads of 128 dimensions.
 //
-// The table has a word for every dimension and level of a key: the signed counts of the four heads, a byte each. Words of
+// The table has a word for every dimension and code of a key: the signed counts of the four heads, a byte each. Words of
 // the 32 words of a key are next to each other, so lanes that look up in 32 different words of keys, whatever their codes
 // are, find them in 32 different banks. A lane therefore takes half of a key, and begins where no other lane of its warp
-// does. A negative code's count is the complement of the word, -count - 1, and the key's number of negative codes is added
-// at the end. Byte MMAs with ones of a head's byte add the words up: a row of a tile is four lanes, a column one of two
-// lanes and a head.
+// does. Byte MMAs with ones of a head's byte add the words up: a row of a tile is four lanes, a column one of two lanes and
+// a head.
 //
-// A byte does not hold 128, the count of two largest levels under 128 cycles. A query whose largest levels are positive is
-// looked up with its signs turned, since -128 does fit; where it has both, counts of positive ones are stored less one, and
-// the signs of keys there say what is missing.
+// A byte does not hold 128, the count of two largest levels of the same sign under 128 cycles: 127 is in its place, and
+// what is missing is found in the keys' codes there, mostly one for each head.
 #pragma once
 
 #include "kernels/cuda/attention/split/resident_pages.cuh"
@@ -22,25 +20,23 @@ namespace stoch::cuda {
 inline constexpr int kLookupDim = 128;
 inline constexpr int kLookupWords = kLookupDim / 4;  // of a key
 inline constexpr int kLookupLevels = 128;
+inline constexpr int kLookupCodes = 2 * kLookupLevels;
 inline constexpr int kLookupTile = kSplitLookupTile;  // keys of a warp at a time
-inline constexpr int kLookupTableBytes = kLookupDim * kLookupLevels * 4;
+inline constexpr int kLookupTableBytes = kLookupDim * kLookupCodes * 4;
 inline constexpr int kLookupRowBytes = kLookupTile * 4;  // of a word of all keys of a tile
 // A row more in the middle: the second half of the words is in the other half of the banks.
 inline constexpr int kLookupTileBytes = (kLookupWords + 1) * kLookupRowBytes;
 inline constexpr int kLookupCountBytes = kScoreHeads * kLookupDim * kLookupLevels;  // of count rows on their way
 
-// Dimensions of queries whose counts are stored less one.
+// Dimensions of the queries whose count with the same code is 128.
 struct LookupTops {
-  int count;
-  int of_heads[kScoreHeads];
-  uint16_t at[kScoreHeads * kLookupDim];  // word * 16 + byte * 4 + head
+  static constexpr int kNegative = 0x8000;
+  int count[kScoreHeads];
+  uint16_t at[kScoreHeads][kLookupDim];  // offset of key 0's code in a tile, with kNegative if the code is
 };
 
 // Offset of a word of all keys in a tile.
-template <typename Word>
-__device__ __forceinline__ Word LookupRow(Word word) {
-  return (word + (word >> 4)) * kLookupRowBytes;
-}
+__host__ __device__ constexpr int LookupRow(int word) { return (word + (word >> 4)) * kLookupRowBytes; }
 
 // Asks for the count rows of the queries. Unit of 16 bytes c of a row is in place c ^ (word % 8).
 __device__ __forceinline__ void CopyCountRows(const SplitArgs& args, const Stripes& b, const Queries& queries,
@@ -82,29 +78,18 @@ __device__ __forceinline__ void TransposeBytes(uint32_t (&w)[4]) {
   w[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// This lane's word of the codes of every query, with signs turned where more of a query's largest levels are positive.
+// This lane's word of the codes of every query.
 struct LookupQueries {
   uint32_t codes[kScoreHeads];
-  uint32_t turned;  // bit h
 
-  __device__ __forceinline__ LookupQueries(const Stripes& b, const Queries& queries) : turned(0) {
+  __device__ __forceinline__ LookupQueries(const Stripes& b, const Queries& queries) {
     const int lane = static_cast<int>(threadIdx.x & 31);
 #pragma unroll
     for (int h = 0; h < kScoreHeads; ++h) codes[h] = h < b.heads.count ? queries.words[h * kLookupWords + lane] : 0;
   }
-  __device__ __forceinline__ void Turn() {
-#pragma unroll
-    for (int h = 0; h < kScoreHeads; ++h) {
-      const auto count = [&](uint32_t code) { return __popc(__vcmpeq4(codes[h], code * 0x01010101u)); };
-      const int more = count(kLookupLevels - 1) - count(0x80 | (kLookupLevels - 1));
-      if (__reduce_add_sync(0xffffffffu, more) <= 0) continue;
-      codes[h] ^= 0x80808080u;
-      turned |= 1u << h;
-    }
-  }
 };
 
-// The table, [byte of a word][level][word], from the count rows.
+// The table, [byte of a word][code][word], from the count rows.
 __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQueries& q, uint32_t* table,
                                            LookupTops& tops) {
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -114,46 +99,58 @@ __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQuer
   for (int job = warp; job < 4 * kUnits; job += kResidentWarps) {
     const int j = job / kUnits;
     const int unit = job % kUnits;
-    const uint8_t* row = rows + (lane * 4 + j) * kLookupLevels;
-    const int place = lane & (kUnits - 1);
+    const uint8_t* row = rows + (lane * 4 + j) * kLookupLevels + (unit ^ (lane & (kUnits - 1))) * 16;
     uint4 counts[kScoreHeads];
     bool is_negative[kScoreHeads];
-    bool is_less[kScoreHeads];
 #pragma unroll
     for (int h = 0; h < kScoreHeads; ++h) {
-      const uint8_t* from = row + h * kLookupDim * kLookupLevels;
-      counts[h] = *reinterpret_cast<const uint4*>(from + (unit ^ place) * 16);
+      counts[h] = *reinterpret_cast<const uint4*>(row + h * kLookupDim * kLookupLevels);
       is_negative[h] = (q.codes[h] >> (8 * j) & 0x80) != 0;
-      is_less[h] = !is_negative[h] && from[((kUnits - 1) ^ place) * 16 + 15] == 128;
-      if (is_less[h] && unit == 0) {
-        tops.at[atomicAdd(&tops.count, 1)] = static_cast<uint16_t>(lane * 16 + j * 4 + h);
-        atomicAdd(&tops.of_heads[h], 1);
-      }
+      if (unit == kUnits - 1 && counts[h].w >> 24 == 128)
+        tops.at[h][atomicAdd(&tops.count[h], 1)] =
+            static_cast<uint16_t>((LookupRow(lane) + j) | (is_negative[h] ? LookupTops::kNegative : 0));
     }
-    uint32_t* to = table + (j * kLookupLevels + unit * 16) * kLookupWords + lane;
+    uint32_t* to = table + (j * kLookupCodes + unit * 16) * kLookupWords + lane;
 #pragma unroll
     for (int x = 0; x < 4; ++x) {
-      uint32_t words[kScoreHeads];
+      uint32_t same[kScoreHeads];  // counts with positive codes
+      uint32_t other[kScoreHeads];
 #pragma unroll
       for (int h = 0; h < kScoreHeads; ++h) {
         const uint32_t word = x == 0 ? counts[h].x : x == 1 ? counts[h].y : x == 2 ? counts[h].z : counts[h].w;
-        words[h] = is_negative[h] ? (0x80808080u - word) ^ 0x80808080u : word;
-        if (is_less[h]) words[h] = __vsub4(word, 0x01010101u);
+        const uint32_t plus = word - (word >> 7 & 0x01010101u);
+        const uint32_t minus = (0x80808080u - word) ^ 0x80808080u;
+        same[h] = is_negative[h] ? minus : plus;
+        other[h] = is_negative[h] ? plus : minus;
       }
-      TransposeBytes(words);
+      TransposeBytes(same);
+      TransposeBytes(other);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) to[(4 * x + i) * kLookupWords] = words[i];
+      for (int i = 0; i < 4; ++i) {
+        to[(4 * x + i) * kLookupWords] = same[i];
+        to[(kLookupLevels + 4 * x + i) * kLookupWords] = other[i];
+      }
     }
   }
 }
 
+// In scales of keys, from the KV head's in page 0 on.
+struct KeyPlace {
+  __device__ static uint32_t Of(const KvView& kv, int32_t page, int slot) {
+    return static_cast<uint32_t>(page) * (static_cast<uint32_t>(kv.num_kv_heads) << kv.page_shift) +
+           static_cast<uint32_t>(slot);
+  }
+};
+
 // A warp's tile of keys: this lane's 16 bytes of eight words each on their way, and the scale of the key whose score it makes.
 struct LookupKeys {
-  TilePages<1> pages;
-  int32_t page;           // of the next tile
-  const uint32_t* words;  // the KV head's keys and scales in page 0
+  TilePlaces<1, KeyPlace> places;
+  uint32_t place;         // of the next tile
+  const uint32_t* words;  // what this lane reads of the KV head's keys and scales in page 0, or asks the L2 for
+  const uint32_t* line;
   const float* scales;
-  int32_t page_scales;  // of all KV heads of a page
+  uint32_t stride;  // of eight words of keys
+  uint32_t to;      // what this lane writes of the warp's tile in shared memory
   uint4 k[kLookupWords / 8];
   float scale;
 
@@ -164,43 +161,44 @@ struct LookupKeys {
   }
   __device__ static int Head() { return static_cast<int>(threadIdx.x & 1) * 2; }
 
-  // Of a warp whose first tile is at local position `i`.
-  __device__ __forceinline__ LookupKeys(const KvView& kv, const Stripes& b, int i)
-      : pages(kv, b, i, kResidentWarps * kLookupTile),
-        page(pages.Next(kv, b)),
-        words(kv.k_words + kv.KWord(0, b.heads.kv_head, 0, 0)),
-        scales(kv.k_scales + kv.Scale(0, b.heads.kv_head, 0)),
-        page_scales(kv.num_kv_heads << kv.page_shift) {}
-  // Asks for the next tile, at local position `i`, into registers.
-  __device__ __forceinline__ void Load(const KvView& kv, const Stripes& b, int i) {
+  // Of a warp whose first tile is at local position `i`, and has `tile` of shared memory for each in turn.
+  __device__ __forceinline__ LookupKeys(const KvView& kv, const Stripes& b, int i, uint32_t tile)
+      : places(kv, b, i, kResidentWarps * kLookupTile), place(places.Next()) {
     const int lane = static_cast<int>(threadIdx.x & 31);
-    const int slot = SlotOf(kv, b, i);
-    const uint32_t* from = Words(slot) + ((lane >> 2) << kv.page_shift) + (lane & 3) * 4;
+    const uint32_t* head = kv.k_words + kv.KWord(0, b.heads.kv_head, 0, 0);
+    words = head + ((lane >> 2) << kv.page_shift) + (lane & 3) * 4;
+    line = head + (lane << kv.page_shift);
+    scales = kv.k_scales + kv.Scale(0, b.heads.kv_head, 0) + Key();
+    stride = 8u << kv.page_shift;
+    to = tile + LookupRow(lane >> 2) + (lane & 3) * 16;
+    // Kept, or they would be made again for every tile.
+    asm volatile("" : "+l"(words), "+l"(line), "+l"(scales), "+r"(stride), "+r"(to));
+  }
+  // Asks for the next tile into registers. `behind`: the place of the one behind it.
+  __device__ __forceinline__ void Load(const KvView& kv, uint32_t behind) {
+    const uint32_t* from = words + Words(kv, place);
 #pragma unroll
-    for (int n = 0; n < kLookupWords / 8; ++n)
-      k[n] = __ldcg(reinterpret_cast<const uint4*>(from + (n * 8 << kv.page_shift)));
-    scale = __ldcg(scales + static_cast<int64_t>(page) * page_scales + slot + Key());
-    page = pages.Next(kv, b);
+    for (uint64_t n = 0; n < kLookupWords / 8; ++n) k[n] = __ldcg(reinterpret_cast<const uint4*>(from + n * stride));
+    scale = __ldcg(scales + place);
+    place = behind;
   }
-  // Asks the L2 for the tile behind that, at local position `i`.
-  __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b, int i) const {
-    PrefetchL2Line(Words(SlotOf(kv, b, i)) + (static_cast<int>(threadIdx.x & 31) << kv.page_shift));
+  // Asks the L2 for the tile at `at`.
+  __device__ __forceinline__ void Prefetch(const KvView& kv, uint32_t at) const {
+    PrefetchL2Line(line + Words(kv, at));
   }
-  __device__ static int SlotOf(const KvView& kv, const Stripes& b, int i) {
-    return min(b.Token(i), b.row.length - 1) & ~(kLookupTile - 1) & (kv.page_tokens - 1);
+  // A place in words of keys.
+  __device__ __forceinline__ static uint64_t Words(const KvView& kv, uint32_t at) {
+    const auto slots = static_cast<uint32_t>(kv.page_tokens - 1);
+    return uint64_t{(at & ~slots) * (kLookupWords / 4) + (at & slots) / 4} * 4;
   }
-  // The first words of positions from `slot` of the page on.
-  __device__ __forceinline__ const uint32_t* Words(int slot) const {
-    return words + static_cast<int64_t>(page) * (page_scales * kLookupWords) + slot;
-  }
-  // Into the warp's tile in shared memory.
-  __device__ __forceinline__ void Store(uint8_t* tile) const {
-    const int lane = static_cast<int>(threadIdx.x & 31);
-#pragma unroll
-    for (int n = 0; n < kLookupWords / 8; ++n) {
-      const int word = (lane >> 2) + 8 * n;
-      *reinterpret_cast<uint4*>(tile + LookupRow(word) + (lane & 3) * 16) = k[n];
-    }
+  // Into the warp's tile.
+  __device__ __forceinline__ void Store() const { StoreWords(); }
+
+ private:
+  template <int n = 0>
+  __device__ __forceinline__ void StoreWords() const {
+    StoreShared16<LookupRow(8 * n)>(to, k[n]);
+    if constexpr (n + 1 < kLookupWords / 8) StoreWords<n + 1>();
   }
 };
 
@@ -209,11 +207,10 @@ struct LookupKeys {
 struct LookupPlaces {
   uint32_t columns[kLookupWords / 2];
   uint32_t words[kLookupWords / 2];
-  uint32_t key;  // of the tile's first word
 
   __device__ __forceinline__ LookupPlaces(uint32_t table, uint32_t tile) {
     const int lane = static_cast<int>(threadIdx.x & 31);
-    key = tile + (lane & (kLookupTile - 1)) * 4;
+    const uint32_t key = tile + (lane & (kLookupTile - 1)) * 4;
 #pragma unroll
     for (int i = 0; i < kLookupWords / 2; ++i) {
       const int word = (lane + i) & (kLookupWords - 1);
@@ -240,43 +237,69 @@ struct LookupOnes {
   }
 };
 
-// The words of the table for the four codes of a word of a key, turned for negative ones.
+// The words of the table for the four codes of a word of a key.
 template <int j = 0>
-__device__ __forceinline__ void LookUpCounts(uint32_t levels, uint32_t codes, uint32_t column, uint32_t (&words)[4]) {
+__device__ __forceinline__ void LookUpCounts(uint32_t codes, uint32_t column, uint32_t (&words)[4]) {
   constexpr uint32_t kStride = kLookupWords * 4;
-  const uint32_t at = __dp4a(levels, kStride << (8 * j), column);
-  uint32_t negative;
-  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(negative) : "r"(codes), "n"(0x1111u * (8 + j)));
-  words[j] = LoadSharedWord<j * kLookupLevels * kLookupWords * 4>(at) ^ negative;
-  if constexpr (j + 1 < 4) LookUpCounts<j + 1>(levels, codes, column, words);
+  words[j] = LoadSharedWord<j * kLookupCodes * kLookupWords * 4>(__dp4a(codes, kStride << (8 * j), column));
+  if constexpr (j + 1 < 4) LookUpCounts<j + 1>(codes, column, words);
 }
 
+// What the table lacks of the counts of key LookupKeys::Key() with heads Head() and the next.
+class LookupRest {
+ public:
+  // Behind the barrier of FillCounts.
+  __device__ __forceinline__ LookupRest(const LookupTops& tops, uint32_t tile)
+      : tops_(tops), key_(tile + LookupKeys::Key() * 4) {
+#pragma unroll
+    for (int h = 0; h < kScoreHeads; ++h) most_ = max(most_, tops.count[h]);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int head = LookupKeys::Head() + h;
+      count_[h] = tops.count[head];
+      first_[h] = Of(tops.at[head][0]);
+      if (count_[h] == 0) first_[h] = {key_, 256};
+      asm volatile("" : "+r"(first_[h].at), "+r"(first_[h].code));  // kept
+    }
+  }
+  __device__ __forceinline__ void Add(int32_t (&counts)[2]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) counts[h] += first_[h].Here();
+#pragma unroll 1
+    for (int i = 1; i < most_; ++i) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (i < count_[h]) counts[h] += Of(tops_.at[LookupKeys::Head() + h][i]).Here();
+    }
+  }
+
+ private:
+  struct Code {
+    uint32_t at;
+    uint32_t code;
+    __device__ __forceinline__ int32_t Here() const { return LoadSharedByte(at) == code ? 1 : 0; }
+  };
+  __device__ __forceinline__ Code Of(uint32_t entry) const {
+    return {key_ + (entry & ~LookupTops::kNegative), (kLookupLevels - 1) | (entry & LookupTops::kNegative) >> 8};
+  }
+
+  const LookupTops& tops_;
+  uint32_t key_;  // of the tile's first code of the key
+  int most_ = 0;
+  int count_[2];
+  Code first_[2];
+};
+
 // Counts of a warp's tile: of key LookupKeys::Key() with heads Head() and the next.
-__device__ __forceinline__ void CountTile(const LookupPlaces& places, const LookupTops& tops, int num_tops,
-                                          const LookupOnes& ones, int32_t (&counts)[2]) {
+__device__ __forceinline__ void CountTile(const LookupPlaces& places, const LookupRest& rest, const LookupOnes& ones,
+                                          int32_t (&counts)[2]) {
   int32_t acc[2][4] = {};
-  uint32_t negatives = 0;  // 128 for each
 #pragma unroll
   for (int i = 0; i < kLookupWords / 2; ++i) {
-    const uint32_t codes = LoadSharedWord(places.words[i]);
     uint32_t words[4];
-    LookUpCounts(codes & 0x7f7f7f7fu, codes, places.columns[i], words);
-    negatives = __dp4a(codes & 0x80808080u, 0x01010101u, negatives);
+    LookUpCounts(LoadSharedWord(places.words[i]), places.columns[i], words);
 #pragma unroll
     for (int p = 0; p < 2; ++p) ByteMma32(acc[p], words[0], words[1], words[2], words[3], ones.of[p]);
-  }
-  const auto add = [&](uint32_t of_heads) {
-#pragma unroll
-    for (int p = 0; p < 2; ++p) ByteMma32(acc[p], of_heads, 0, 0, 0, ones.of[p]);
-  };
-  add((negatives >> 7) * 0x01010101u);
-  // Less one is missing where the code is positive, and too much where it is negative: twice the positive ones, by each of
-  // the key's two lanes once, less all of them.
-#pragma unroll 1
-  for (int i = 0; i < num_tops; ++i) {
-    const uint32_t at = tops.at[i];
-    const uint32_t codes = LoadSharedWord(places.key + LookupRow(at >> 4));
-    add((~codes >> ((at >> 2 & 3) * 8 + 7) & 1) << (at & 3) * 8);
   }
   // Halves of keys are 16 lanes apart: this lane keeps one of its two pairs of keys, and gets the other lane's half of it.
   const bool second = (threadIdx.x & 16) != 0;
@@ -291,6 +314,7 @@ __device__ __forceinline__ void CountTile(const LookupPlaces& places, const Look
   const uint32_t other = __shfl_xor_sync(0xffffffffu, __byte_perm(low, high, 0x5410), 16);
   counts[0] = (second ? sums[1][0] : sums[0][0]) + static_cast<int16_t>(other & 0xffff);
   counts[1] = (second ? sums[1][1] : sums[0][1]) + (static_cast<int32_t>(other) >> 16);
+  rest.Add(counts);
 }
 
 }  // namespace stoch::cuda

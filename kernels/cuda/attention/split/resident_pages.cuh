@@ -22,6 +22,21 @@ __device__ __forceinline__ uint32_t LoadSharedWord(uint32_t address) {
   return v;
 }
 
+template <int kOffset>
+__device__ __forceinline__ void StoreShared16(uint32_t address, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0+%1], {%2, %3, %4, %5};" ::"r"(address), "n"(kOffset), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void StoreSharedShort(uint32_t address, int32_t v) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<int16_t>(v)) : "memory");
+}
+__device__ __forceinline__ uint32_t LoadSharedByte(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+
 // Asks the L2 for `bytes` from `from` on, both multiples of 16. All lanes of a warp.
 __device__ __forceinline__ void PrefetchL2(const void* from, int bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -34,40 +49,46 @@ __device__ __forceinline__ void PrefetchL2(const void* from, int bytes) {
 #endif
 }
 
-// Pages of a warp's tiles in turn: kParts times 16 positions, each of which are in one page; tile n is at local position
-// first + n * step.
+// Where a warp's tiles are, in turn: kParts times 16 positions, each of which are in one page; tile n is at local position
+// first + n * step. Place::Of(kv, page, slot) is a part's place, whose first position is `slot` of the page.
 //
 // They are read 32 at a time and wait in the lanes of a register: a load a tile would share its scoreboard with loads of
-// keys and values, and whoever waits for the page would wait for those.
-template <int kParts>
-class TilePages {
+// keys and values, and whoever waits for the place would wait for those. So would a branch around such a load: loops run
+// over Left() tiles, and refill outside.
+template <int kParts, typename Place>
+class TilePlaces {
  public:
-  __device__ __forceinline__ TilePages(const KvView& kv, const Stripes& b, int first, int step)
-      : first_(first), step_(step), pages_(Fetch(kv, b)) {}
+  __device__ __forceinline__ TilePlaces(const KvView& kv, const Stripes& b, int first, int step)
+      : first_(first), step_(step), places_(Fetch(kv, b)) {}
+  // Calls of Next until the next Refill.
+  __device__ __forceinline__ int Left() const { return kTiles - taken_; }
   // That of the next tile, for lanes 0 to 15 of its first part and lanes 16 to 31 of its last. All lanes of the warp.
-  __device__ __forceinline__ int32_t Next(const KvView& kv, const Stripes& b) {
+  __device__ __forceinline__ uint32_t Next() {
     const int part = kParts == 1 ? 0 : static_cast<int>(threadIdx.x >> 4 & 1);
-    if (taken_ == kTiles) {
-      taken_ = 0;
-      first_ += kTiles * step_;
-      // Waited for here, by a shuffle that changes nothing.
-      pages_ = __shfl_sync(0xffffffffu, Fetch(kv, b), static_cast<int>(threadIdx.x & 31));
-    }
-    return __shfl_sync(0xffffffffu, pages_, taken_++ * kParts + part);
+    return __shfl_sync(0xffffffffu, places_, taken_++ * kParts + part);
+  }
+  // Where none is left. All lanes of the warp.
+  __device__ __forceinline__ void Refill(const KvView& kv, const Stripes& b) {
+    if (Left() > 0) return;
+    first_ += kTiles * step_;
+    taken_ = 0;
+    // Waited for here, by a shuffle that changes nothing.
+    places_ = __shfl_sync(0xffffffffu, Fetch(kv, b), static_cast<int>(threadIdx.x & 31));
   }
 
  private:
   static constexpr int kTiles = 32 / kParts;
-  __device__ __forceinline__ int32_t Fetch(const KvView& kv, const Stripes& b) const {
+  __device__ __forceinline__ uint32_t Fetch(const KvView& kv, const Stripes& b) const {
     const int lane = static_cast<int>(threadIdx.x & 31);
     const int i = first_ + lane / kParts * step_ + lane % kParts * kGroupDims;
-    return __ldg(b.pages + (min(b.Token(i), b.row.length - 1) >> kv.page_shift));
+    const int t = min(b.Token(i), b.row.length - 1) & ~(kGroupDims - 1);
+    return Place::Of(kv, __ldg(b.pages + (t >> kv.page_shift)), t & (kv.page_tokens - 1));
   }
 
   int first_;
   int step_;
   int taken_ = 0;
-  int32_t pages_;
+  uint32_t places_;
 };
 
 }  // namespace stoch::cuda

@@ -11,7 +11,9 @@
 #include "kernels/cuda/attention/split/parts.cuh"
 #include "kernels/cuda/attention/split/resident.cuh"
 #include "kernels/cuda/device/exchange.cuh"
+#include "kernels/math/divisor.h"
 #include "kernels/math/reduce.h"
+#include "kernels/math/softmax_exp.h"
 
 namespace stoch::cuda {
 
@@ -99,12 +101,11 @@ struct Candidate {
 
   __device__ __forceinline__ void Add(float other_e, float other_v) {
     const float other = Product(other_e, other_v);
-    const float less = fminf(product, other);
-    if (other_e != e || other_v != v) second = fmaxf(second, less);
-    if (!(other > product)) return;
-    e = other_e;
-    v = other_v;
-    product = other;
+    if (other_e != e || other_v != v) second = fmaxf(second, fminf(product, other));
+    const bool is_larger = other > product;
+    e = is_larger ? other_e : e;
+    v = is_larger ? other_v : v;
+    product = fmaxf(product, other);
   }
   // That of all lanes, to all of them.
   __device__ __forceinline__ void OverLanes() {
@@ -128,13 +129,21 @@ __device__ __forceinline__ uint64_t* CandidateWords(const SplitArgs& args, const
   return reinterpret_cast<uint64_t*>(args.flags + 2 * gridDim.x * kValueHeads) + (b.item - b.rank) * kValueHeads;
 }
 
+// Words of the candidates of a block's warps: of a head, `warps` from words + head * head_step on, warp_step apart.
+struct WarpCandidates {
+  const uint64_t* words;
+  int head_step;
+  int warp_step;
+  int warps;
+};
+
 // The candidate of a head over the block's warps and the blocks of the row, into s.of_warps[head], by one warp. Returns
 // whether it is open.
-__device__ __forceinline__ bool ShareCandidate(const SplitArgs& args, const Stripes& b, const HeadWarps& of, int head,
-                                               ResidentNumbers& s) {
+__device__ __forceinline__ bool ShareCandidate(const SplitArgs& args, const Stripes& b, const WarpCandidates& of_warps,
+                                               int head, ResidentNumbers& s) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   Candidate best;
-  if (lane < of.warps) best = Candidate(s.of_warps[head + lane * (kResidentWarps / of.warps)]);
+  if (lane < of_warps.warps) best = Candidate(of_warps.words[head * of_warps.head_step + lane * of_warps.warp_step]);
   best.OverLanes();
   if (b.ranks > 1) {
     uint64_t* words = CandidateWords(args, b) + head * b.ranks;
@@ -182,10 +191,9 @@ __device__ __forceinline__ float ReceiveTotal(const uint32_t* sums) {
   return total;
 }
 
-// Exponentials in the place of scores; their totals and candidates over the blocks of the row. Returns whether any head's
-// candidate is open, the same in all of these blocks. Contains barriers of the block, the last thing in it.
-__device__ __forceinline__ bool Exponentials(const SplitArgs& args, const Stripes& b, const Scores& scores,
-                                             const HeadWarps& of, const float* v_scales, ResidentNumbers& s) {
+// Exponentials in the place of scores, and the candidates of warps. Requires: s.largest of the scores.
+__device__ __forceinline__ WarpCandidates Exponentials(const SplitArgs& args, const Stripes& b, const Scores& scores,
+                                                       const HeadWarps& of, const float* v_scales, ResidentNumbers& s) {
   const KvView& kv = args.attention.kv;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
@@ -196,8 +204,8 @@ __device__ __forceinline__ bool Exponentials(const SplitArgs& args, const Stripe
       const float4 v = LoadScales(kv, kv.v_scales, v_scales, b, i);
       auto& at = *reinterpret_cast<float4*>(scores.at + of.head * scores.stride + i);
       const float4 score = at;
-      const float4 e =
-          make_float4(Exp(score.x - largest), Exp(score.y - largest), Exp(score.z - largest), Exp(score.w - largest));
+      const float4 e = make_float4(SoftmaxExp(score.x - largest), SoftmaxExp(score.y - largest),
+                                   SoftmaxExp(score.z - largest), SoftmaxExp(score.w - largest));
       at = e;
       best.Add(e.x, v.x);
       best.Add(e.y, v.y);
@@ -207,6 +215,18 @@ __device__ __forceinline__ bool Exponentials(const SplitArgs& args, const Stripe
     best.OverLanes();
     if (lane == 0) s.of_warps[warp] = best.Word();
   }
+  return {s.of_warps, 1, kResidentWarps / of.warps, of.warps};
+}
+
+// Totals and candidates over the blocks of the row. Returns whether any head's candidate is open, the same in all of these
+// blocks. waiting(first, end): called by the threads that have nothing to receive. Contains barriers of the block, the
+// first and the last thing in it.
+template <typename Waiting>
+__device__ __forceinline__ bool ShareTotals(const SplitArgs& args, const Stripes& b, const Scores& scores,
+                                            const WarpCandidates& of_warps, ResidentNumbers& s,
+                                            const Waiting& waiting) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
   __syncthreads();
   auto* sums = reinterpret_cast<uint32_t*>(args.scratch.lane_sums) + HeadIndex(args, b.row, b.heads.first) * kRowLanes;
   PostLaneSums(b, scores, sums);
@@ -221,7 +241,9 @@ __device__ __forceinline__ bool Exponentials(const SplitArgs& args, const Stripe
       if (!IsFinite(total)) args.attention.reporter.Report();
     }
   } else if (head < b.heads.count) {
-    is_open = ShareCandidate(args, b, of, head, s);
+    is_open = ShareCandidate(args, b, of_warps, head, s);
+  } else {
+    waiting(b.heads.count * 32, kSplitResidentThreads - b.heads.count * 32);
   }
   return __syncthreads_or(is_open ? 1 : 0) != 0;
 }
@@ -245,6 +267,39 @@ __device__ __forceinline__ void LargestWeights(const SplitArgs& args, const Stri
   ShareMaxima<false>(b, of, most, WeightWords(args), s.of_warps, s.largest);
 }
 
+// Levels of weights e / total * v of a head, without divisions.
+class WeightLevels {
+ public:
+  __device__ __forceinline__ WeightLevels(float total, float scale, int q_max)
+      : total_(total), scale_(scale), q_max_(static_cast<float>(q_max)), nearly_half_(scale * 0.4f) {}
+  // Whether Of can be asked.
+  __device__ __forceinline__ bool IsExact() const { return total_.IsExact() && scale_.IsExact(); }
+  // Those of four weights, a byte each; false where they may be others: a smaller e than divisors take, which counts as 0,
+  // has a weight all the same. Positions that are not seen have e = 0, whatever v is.
+  __device__ __forceinline__ bool Of(const float4& e, const float4& v, uint32_t* levels) const {
+    bool is_sure = true;
+    const uint32_t low = __byte_perm(Level(e.x, v.x, &is_sure), Level(e.y, v.y, &is_sure), 0x0040);
+    const uint32_t high = __byte_perm(Level(e.z, v.z, &is_sure), Level(e.w, v.w, &is_sure), 0x0040);
+    *levels = __byte_perm(low, high, 0x5410);
+    return is_sure;
+  }
+
+ private:
+  // In the last byte. Adding kShift rounds to an integer, as Rint does.
+  __device__ __forceinline__ uint32_t Level(float e, float v, bool* is_sure) const {
+    constexpr float kShift = 8388608.0f;  // 2^23
+    const float weight = total_.Quotient(e) * v;
+    const bool is_none = e < Divisor::kLeast;
+    if (is_none && weight > nearly_half_) *is_sure = false;
+    return FloatToBits(is_none ? kShift : fminf(scale_.Quotient(weight), q_max_) + kShift);
+  }
+
+  Divisor total_;
+  Divisor scale_;
+  float q_max_;
+  float nearly_half_;
+};
+
 // The levels of four weights, a byte each, in the place of the first exponential. Largest weights, unless LargestWeights
 // found them, are those of the candidates; s.largest has them after the next barrier.
 __device__ __forceinline__ void QuantizeStripe(const SplitArgs& args, const Stripes& b, const Scores& scores,
@@ -262,24 +317,31 @@ __device__ __forceinline__ void QuantizeStripe(const SplitArgs& args, const Stri
     if (of.warp == 0 && (threadIdx.x & 31) == 0) s.largest[of.head] = largest;
   }
   const float scale = BipolarScale(largest, args.av.q_max);
+  const WeightLevels levels_of(total, scale, args.av.q_max);
+  const bool is_exact = levels_of.IsExact();
   ForQuads(of, b.count(), [&](int i) {
     const float4 v = LoadScales(kv, kv.v_scales, v_scales, b, i);
     float* at = scores.at + of.head * scores.stride + i;
     const float4 e = *reinterpret_cast<const float4*>(at);
-    const float4 weight = make_float4(e.x / total * v.x, e.y / total * v.y, e.z / total * v.z, e.w / total * v.w);
-    *reinterpret_cast<uint32_t*>(at) = QuantizeWeights(args, b.row, b.Token(i), weight, scale);
+    uint32_t levels;
+    if (!(is_exact && levels_of.Of(e, v, &levels))) {
+      const float4 weight = make_float4(e.x / total * v.x, e.y / total * v.y, e.z / total * v.z, e.w / total * v.w);
+      levels = QuantizeWeights(args, b.row, b.Token(i), weight, scale);
+    }
+    *reinterpret_cast<uint32_t*>(at) = levels;
   });
 }
 
-// Levels of weights in the place of scores. Requires: s.largest of the scores. of_values(): called where every block of the
-// row has seen that. A barrier is to follow.
-template <typename OfValues>
+// Levels of weights in the place of exponentials, which exponentials() makes. waiting: of ShareTotals. A barrier is to
+// follow.
+template <typename MakeExponentials, typename Waiting>
 __device__ __forceinline__ void Softmax(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                         const HeadWarps& of, const float* v_scales, ResidentNumbers& s,
-                                        const OfValues& of_values) {
+                                        const MakeExponentials& exponentials, const Waiting& waiting) {
   const auto run = [&] {
-    const bool is_open = Exponentials(args, b, scores, of, v_scales, s);
-    of_values();
+    const bool is_open = ShareTotals(args, b, scores, exponentials(), s, waiting);
+    // Every block of the row has seen the largest scores.
+    if (static_cast<int>(threadIdx.x) < b.heads.count) args.flags[b.item * kValueHeads + threadIdx.x] = 0;
     if (is_open) LargestWeights(args, b, scores, of, v_scales, s);
     QuantizeStripe(args, b, scores, of, v_scales, is_open, s);
   };

@@ -70,23 +70,32 @@ __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b) {
   }
 }
 
-// Asks for the streams of weights under the masks of the block's positions, where they fit.
-__device__ __forceinline__ WeightStreams StageStreams(const SplitArgs& args, const Stripes& b, void* memory) {
+// Streams of weights under the masks of the block's positions at `memory`, where they fit.
+__device__ __forceinline__ WeightStreams StagedStreams(const SplitArgs& args, const Stripes& b, const void* memory) {
   const int masks = min(args.av.masks, b.stripe());
   if (masks > args.resident_masks) return {};
-  const int count = masks * args.av.levels;
+  return {SharedAddress(memory), masks};
+}
+// Asks for them. By `threads` threads, this one the `thread`th.
+__device__ __forceinline__ WeightStreams StageStreams(const SplitArgs& args, const Stripes& b, void* memory,
+                                                      int thread = static_cast<int>(threadIdx.x),
+                                                      int threads = kSplitResidentThreads) {
+  const WeightStreams streams = StagedStreams(args, b, memory);
+  const int count = streams.masks * args.av.levels;
   const int first = ((b.rank << b.shift) & (args.av.masks - 1)) * args.av.levels;
-  const uint32_t to = SharedAddress(memory);
+  const int shift = 31 - __clz(args.av.levels);
 #pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSplitResidentThreads) {
+  for (int i = thread; i < count; i += threads) {
+    const int to = i ^ static_cast<int>(WeightStreams::Turn(i >> shift, args.av.levels));
+    const bool have = (i & (args.av.levels - 1)) != 0;  // a level with ones
     if (args.av.stream_words == 4) {
-      CopyAsync16(to + i * 16, args.av.streams + static_cast<int64_t>(first + i) * 4);
+      CopyAsync16(streams.at + to * 16, args.av.streams + static_cast<int64_t>(first + i) * 4, have);
     } else {
-      const uint2 pair = LoadTablePair(args.av.streams + static_cast<int64_t>(first + i) * 2);
-      static_cast<uint4*>(memory)[i] = make_uint4(pair.x, pair.y, 0, 0);
+      const uint2 pair = have ? LoadTablePair(args.av.streams + static_cast<int64_t>(first + i) * 2) : make_uint2(0, 0);
+      static_cast<uint4*>(memory)[to] = make_uint4(pair.x, pair.y, 0, 0);
     }
   }
-  return {to, masks};
+  return streams;
 }
 
 // Of what this block posts, words that are not there yet.

@@ -12,46 +12,83 @@
 
 namespace stoch::cuda {
 
-// Streams of weights that a block keeps in shared memory, [mask][level], of the masks of its positions.
+// Streams of weights that a block keeps in shared memory, [mask][level ^ Turn(mask)], of the masks of its positions.
 struct WeightStreams {
   uint32_t at = 0;  // shared address
   int masks = 0;    // 0: they are read from memory
+
+  // Equal levels of the lanes of a group, four positions apart, are in different banks. Requires: levels, a power of two.
+  __device__ __forceinline__ static uint32_t Turn(int mask, int levels) {
+    return static_cast<uint32_t>((mask >> 2 & 3) * 2 & (levels - 1));
+  }
 };
 
-// The 16 or 8 bytes of shared memory at `at` where they are wanted; otherwise `to` stays as it is. Without a branch.
+// The 16 bytes of shared memory at `at` where they are wanted; otherwise `to` stays as it is. Without a branch.
 __device__ __forceinline__ void LoadSharedIf(bool have, uint32_t at, uint4& to) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
                : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
                : "r"(at), "r"(static_cast<uint32_t>(have)));
 }
-__device__ __forceinline__ void LoadSharedIf(bool have, uint32_t at, uint2& to) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p ld.shared.v2.u32 {%0, %1}, [%2];\n}"
-               : "+r"(to.x), "+r"(to.y)
-               : "r"(at), "r"(static_cast<uint32_t>(have)));
+__device__ __forceinline__ uint2 LoadSharedPair(uint32_t at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
 }
 
-// Words 0 and 1 of streams, or 2 and 3 in the lanes of columns 4 to 7, of four levels of positions from t on.
-// Requires: at least four masks, in shared memory.
-__device__ __forceinline__ void LoadHalves(const SplitArgs& args, const WeightStreams& streams, int t, uint32_t levels,
-                                           uint2 (&to)[4]) {
-  const uint32_t row_bytes = static_cast<uint32_t>(args.av.levels) * 16;
-  const uint32_t at = streams.at + ((threadIdx.x & 16) != 0 ? 8 : 0) + (t & (streams.masks - 1)) * row_bytes;
+// Words 0 and 1 of streams, or 2 and 3 in the lanes of odd columns, of four levels of positions from `own` of a group on, a
+// multiple of 4. Lanes with the halves of a stream are in the same half of the warp, which so asks for eight streams. Those
+// of level 0 have no ones, so nobody asks whether one is wanted.
+class SharedHalves {
+ public:
+  // Requires: four to 16 masks, in shared memory.
+  __device__ __forceinline__ SharedHalves(const SplitArgs& args, const WeightStreams& streams, int own)
+      : row_(static_cast<uint32_t>(args.av.levels) * 16) {
+    const int mask = own & (streams.masks - 1);
+    at_ = streams.at + ((threadIdx.x & 4) != 0 ? 8 : 0) + mask * row_;
+    turn_ = WeightStreams::Turn(mask, args.av.levels) * 0x01010101u;
+    asm volatile("" : "+r"(at_), "+r"(turn_));  // kept
+  }
+  __device__ __forceinline__ void Load(uint32_t levels, uint2 (&to)[4]) const {
+    const uint32_t turned = levels ^ turn_;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = LoadSharedPair(__dp4a(turned, 16u << (8 * i), at_ + i * row_));
+  }
+
+ private:
+  uint32_t at_;
+  uint32_t row_;
+  uint32_t turn_;
+};
+// The same of any number of masks and positions from t on, from memory.
+__device__ __forceinline__ void LoadMemoryHalves(const ScTables& tables, int t, uint32_t levels, uint2 (&to)[4]) {
+  const bool is_second = (threadIdx.x & 4) != 0;
+  const bool have = !is_second || tables.stream_words == 4;
+  const auto row = static_cast<uint32_t>(tables.levels * tables.stream_words);
+  const uint32_t* from = tables.streams + (is_second ? 2 : 0);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
+    const uint32_t level = levels >> (8 * i) & 0xff;
+    const uint32_t* at = from + (static_cast<uint32_t>(t + i) & static_cast<uint32_t>(tables.masks - 1)) * row +
+                         level * static_cast<uint32_t>(tables.stream_words);
     to[i] = make_uint2(0, 0);
-    LoadSharedIf((levels & 0xffu << (8 * i)) != 0, __dp4a(levels, 16u << (8 * i), at + i * row_bytes), to[i]);
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n"
+        "@p ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %4;\n}"
+        : "+r"(to[i].x), "+r"(to[i].y)
+        : "l"(at), "r"(static_cast<uint32_t>(have && level != 0)), "l"(KeepPolicy()));
   }
 }
-// Whole streams of the same, of any number of masks, or from memory.
+// Whole streams of the same, in either.
 __device__ __forceinline__ void LoadWhole(const SplitArgs& args, const WeightStreams& streams, int t, uint32_t levels,
                                           uint4 (&to)[4]) {
   if (streams.masks > 0) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t row = static_cast<uint32_t>((t + i) & (streams.masks - 1));
+      const int mask = (t + i) & (streams.masks - 1);
       const uint32_t level = levels >> (8 * i) & 0xff;
+      const uint32_t place = level ^ WeightStreams::Turn(mask, args.av.levels);
       to[i] = make_uint4(0, 0, 0, 0);
-      LoadSharedIf(level != 0, streams.at + (row * static_cast<uint32_t>(args.av.levels) + level) * 16, to[i]);
+      LoadSharedIf(level != 0, streams.at + (mask * static_cast<uint32_t>(args.av.levels) + place) * 16, to[i]);
     }
   } else {
 #pragma unroll
@@ -64,23 +101,36 @@ __device__ __forceinline__ void LoadWhole(const SplitArgs& args, const WeightStr
   for (int i = 0; i < 4; ++i) to[i] = Reordered(to[i]);
 }
 
+// In units of four words of values, from the KV head's in page 0 on.
+struct ValuePlace {
+  __device__ static uint32_t Of(const KvView& kv, int32_t page, int slot) {
+    const auto units = static_cast<uint32_t>(kv.head_dim / 4);  // of four positions of a KV head
+    const uint32_t page_units = static_cast<uint32_t>(kv.num_kv_heads) * units << (kv.page_shift - 2);
+    return static_cast<uint32_t>(page) * page_units + static_cast<uint32_t>(slot / 4) * units;
+  }
+  __device__ static uint64_t Words(uint32_t place) { return uint64_t{place} * 4; }
+};
+
 // Values of a warp's half of the dimensions, of its next group of 16 positions.
 template <int kHeadDim>
 struct ValueGroups {
   static constexpr int kWords = kHeadDim / 64;
   static constexpr int kSlots = kResidentWarps / 2;  // warps with the same half
-  TilePages<1> pages;
-  int32_t page;          // of the group behind it
-  const uint32_t* base;  // of the KV head's values in page 0
-  int32_t stride;        // words of a page
+  static constexpr int kLineWords = 32;
+  TilePlaces<1, ValuePlace> places;
+  uint32_t place;        // of the group behind it
+  const uint32_t* own;   // of the KV head's values in page 0, this lane's
+  const uint32_t* line;  // and what it asks the L2 for
   uint4 v[kWords];
 
   __device__ __forceinline__ ValueGroups(const KvView& kv, const Stripes& b)
-      : pages(kv, b, Slot() * kGroupDims, kSlots * kGroupDims),
-        base(kv.v_words + kv.VWord(0, b.heads.kv_head, 0, 0)),
-        stride(kv.num_kv_heads * (kHeadDim << (kv.page_shift - 2))) {
-    const uint32_t* from = Place(kv, b, pages.Next(kv, b), Slot());
-    page = pages.Next(kv, b);
+      : places(kv, b, Slot() * kGroupDims, kSlots * kGroupDims) {
+    const uint32_t* head = kv.v_words + kv.VWord(0, b.heads.kv_head, 0, 0);
+    own = head + Own() / 4 * kHeadDim + Dim();
+    line = head + Half() * 2 * kHeadDim + static_cast<int>(threadIdx.x & 31) * kLineWords;
+    asm volatile("" : "+l"(own), "+l"(line));  // kept, or they would be made again for every group
+    const uint32_t* from = own + ValuePlace::Words(places.Next());
+    place = places.Next();
 #pragma unroll
     for (int m = 0; m < kWords; ++m) Load(from, m);
   }
@@ -91,21 +141,12 @@ struct ValueGroups {
   __device__ static int Dim() { return Half() * (kHeadDim / 2) + static_cast<int>(threadIdx.x & 31) / 4 * 4; }
   __device__ static int Own() { return static_cast<int>(threadIdx.x & 3) * 4; }
 
-  // Values of positions from local position `i` on, `i` a multiple of 4.
-  __device__ __forceinline__ const uint32_t* Four(const KvView& kv, const Stripes& b, int32_t at, int i) const {
-    const int t = min(b.Token(i), b.row.length - 1);
-    return base + static_cast<int64_t>(at) * stride + (t & (kv.page_tokens - 1)) / 4 * kHeadDim;
-  }
-  // Where this lane's values of a group are.
-  __device__ __forceinline__ const uint32_t* Place(const KvView& kv, const Stripes& b, int32_t at, int group) const {
-    return Four(kv, b, at, group * kGroupDims + Own()) + Dim();
-  }
   __device__ __forceinline__ void Load(const uint32_t* from, int m) {
     v[m] = __ldcg(reinterpret_cast<const uint4*>(from + 32 * m));
   }
   // Asks the L2 for half of the positions of a group, which a warp of the other dimensions does for the other half.
-  __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b, int32_t at, int group) const {
-    PrefetchL2(Four(kv, b, at, group * kGroupDims + Half() * 8), 8 * kHeadDim);
+  __device__ __forceinline__ void Prefetch() const {
+    if ((threadIdx.x & 31) < 2 * kHeadDim / kLineWords) PrefetchL2Line(line + ValuePlace::Words(place));
   }
 };
 
@@ -125,9 +166,9 @@ __device__ __forceinline__ void AddWord(const uint4& v, const uint4 (&streams)[4
   if constexpr (j + 1 < 4) AddWord<kDirect, j + 1>(v, streams, bytes, table, acc);
 }
 // The same for up to four heads: a thermometer is an operand as it comes, words 0 and 1 in row i and 2 and 3 in row i + 8
-// of a tile for every dimension; columns 0 to 3 are words 0 and 1 of the heads' streams, columns 4 to 7 words 2 and 3.
+// of a tile for every dimension; even columns are words 0 and 1 of the heads' streams, odd columns words 2 and 3.
 // Ones of streams where codes are negative are added up apart: all four dimensions are a step of byte MMA.
-template <bool kDirect, int j = 0>
+template <bool kDirect, bool kMoreShifts, int j = 0>
 __device__ __forceinline__ void AddWord(const uint4& v, const uint2 (&streams)[4], uint32_t table,
                                         int32_t (&acc)[4][4]) {
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
@@ -135,32 +176,35 @@ __device__ __forceinline__ void AddWord(const uint4& v, const uint2 (&streams)[4
   add(0, LookUpThermometer<j>(table, words[0]));
   add(1, OtherThermometer<kDirect, j>(table, words[1]));
   add(2, LookUpThermometer<j>(table, words[2]));
-  add(3, LookUpThermometer<j>(table, words[3]));
-  if constexpr (j + 1 < 4) AddWord<kDirect, j + 1>(v, streams, table, acc);
+  add(3, OtherThermometer < kDirect && kMoreShifts && j % 2 == 0, j > (table, words[3]));
+  if constexpr (j + 1 < 4) AddWord<kDirect, kMoreShifts, j + 1>(v, streams, table, acc);
 }
-// Row i of the step: the first of the dimensions in columns 0 to 3, the third in columns 4 to 7; row i + 8: the others.
+// Row i of the step: the first of the dimensions in even columns, the third in odd ones; row i + 8: the others.
 // Adds 128 for every one.
 __device__ __forceinline__ void AddNegatives(const uint4& v, const uint32_t (&minus_ones)[2], int32_t (&acc)[4]) {
   constexpr uint32_t kSigns = 0x80808080u;  // -128 each
   ByteMma32(acc, v.x & kSigns, v.y & kSigns, v.z & kSigns, v.w & kSigns, minus_ones);
 }
 
-// p v of the stripe into `sums`: a warp takes half of the dimensions, 16 positions at a time. kHalves: up to four heads, and
-// everything but values is in shared memory.
-template <bool kHalves, bool kDirect, int kHeadDim, int kMaxHeads>
+// How a lane takes streams of weights. In halves: for up to four heads, whose levels are in shared memory.
+enum class Streams : uint8_t { kWhole, kSharedHalves, kMemoryHalves };
+
+// p v of the stripe into `sums`: a warp takes half of the dimensions, 16 positions at a time. before_sums(): called before
+// anything is added to `sums`.
+template <Streams kStreams, bool kDirect, bool kMoreShifts, int kHeadDim, int kMaxHeads, typename BeforeSums>
 __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                           const WeightStreams& streams, uint32_t table, ValueGroups<kHeadDim>& values,
-                                          int32_t (&sums)[kMaxHeads][kHeadDim + 1]) {
+                                          int32_t (&sums)[kMaxHeads][kHeadDim + 1], const BeforeSums& before_sums) {
   using Groups = ValueGroups<kHeadDim>;
+  constexpr bool kHalves = kStreams != Streams::kWhole;
   using Stream = std::conditional_t<kHalves, uint2, uint4>;
   constexpr int kWords = Groups::kWords;
   constexpr int kSlots = Groups::kSlots;
   constexpr int kTiles = kHalves ? 4 : 2;  // of a word
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const int column = lane >> 2 & (kHalves ? 3 : 7);  // of queries' heads
+  const int column = lane >> (kHalves ? 3 : 2);  // of queries' heads
   const float* from = scores.at + min(column, b.heads.count - 1) * scores.stride + Groups::Own();
   const int groups = column < b.heads.count ? b.count() / kGroupDims : 0;
-  const KvView& kv = args.attention.kv;
   int32_t acc[kWords][kTiles][4] = {};
   [[maybe_unused]] int32_t negatives[kWords][4] = {};
   const auto levels_of = [&](int group) -> uint32_t {
@@ -168,10 +212,13 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
     if constexpr (kHalves) return LoadSharedWord(SharedAddress(from) + group * (kGroupDims * 4));
     return *reinterpret_cast<const uint32_t*>(from + group * kGroupDims);
   };
+  const SharedHalves halves(args, streams, Groups::Own());
   const auto load_streams = [&](int group, uint32_t levels, Stream(&to)[4]) {
     const int t = b.Token(group * kGroupDims + Groups::Own());
-    if constexpr (kHalves) {
-      LoadHalves(args, streams, t, levels, to);
+    if constexpr (kStreams == Streams::kSharedHalves) {
+      halves.Load(levels, to);
+    } else if constexpr (kHalves) {
+      LoadMemoryHalves(args.av, t, levels, to);
     } else {
       LoadWhole(args, streams, t, levels, to);
     }
@@ -181,23 +228,24 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
   uint32_t soon = levels_of(group + kSlots);
   Stream w[4];
   load_streams(group, now, w);
-  const int end = b.count() / kGroupDims;
-#pragma unroll 1
-  for (; group < end; group += kSlots) {
+  bool any = __any_sync(0xffffffffu, now != 0);
+  bool any_soon = __any_sync(0xffffffffu, soon != 0);
+  uint32_t even = (lane & 4) != 0 ? 0 : 0xffffffffu;  // column
+  asm volatile("" : "+r"(even));                      // kept
+  const auto step = [&] {
     const uint32_t later = levels_of(group + 2 * kSlots);
-    const uint32_t* place = values.Place(kv, b, values.page, group + kSlots);
-    values.page = values.pages.Next(kv, b);
-    const bool any = __any_sync(0xffffffffu, now != 0);
-    const bool any_soon = __any_sync(0xffffffffu, soon != 0);
+    const bool any_later = __any_sync(0xffffffffu, later != 0);
+    const uint32_t* place = values.own + ValuePlace::Words(values.place);
+    values.place = values.places.Next();
     const uint32_t bytes = kDirect ? MinusOnes(now) : MinusOnes(w);
-    const uint32_t of_columns[2] = {lane < 16 ? bytes : 0, lane < 16 ? 0 : bytes};
+    const uint32_t of_columns[2] = {bytes & even, bytes & ~even};
     Stream next[4];
 #pragma unroll
     for (int m = 0; m < kWords; ++m) {
       if (any) {
         if constexpr (kHalves) {
           AddNegatives(values.v[m], of_columns, negatives[m]);
-          AddWord<kDirect>(values.v[m], w, table, acc[m]);
+          AddWord<kDirect, kMoreShifts>(values.v[m], w, table, acc[m]);
         } else {
           AddWord<kDirect>(values.v[m], w, bytes, table, acc[m]);
         }
@@ -205,24 +253,30 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
       if (m == 0) load_streams(group + kSlots, soon, next);
       if (any_soon) values.Load(place, m);
     }
-    if (__any_sync(0xffffffffu, later != 0)) values.Prefetch(kv, b, values.page, group + 2 * kSlots);
+    if (any_later) values.Prefetch();
 #pragma unroll
     for (int i = 0; i < 4; ++i) w[i] = next[i];
     now = soon;
     soon = later;
+    any = any_soon;
+    any_soon = any_later;
+  };
+  const int end = b.count() / kGroupDims;
+  while (group < end) {
+    values.places.Refill(args.attention.kv, b);
+    const int until = min(end, group + values.places.Left() * kSlots);
+#pragma unroll 1
+    for (; group < until; group += kSlots) step();
   }
+  before_sums();
 #pragma unroll
   for (int m = 0; m < kWords; ++m) {
 #pragma unroll
     for (int x = 0; x < kTiles; ++x) {
       if constexpr (kHalves) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int head = (lane & 1) * 2 + i;
-          int32_t sum = (lane & 2) != 0 ? acc[m][x][2 + i] : acc[m][x][i];
-          if (x / 2 == (lane & 3) / 2) sum -= negatives[m][x % 2 * 2 + i] >> 7;
-          if (head < b.heads.count) atomicAdd(&sums[head][Groups::Dim() + m * 32 + x], sum);
-        }
+        const int head = lane & 3;
+        const int32_t sum = acc[m][x][0] + acc[m][x][3] - (negatives[m][x % 2 * 2 + x / 2] >> 7);
+        if (head < b.heads.count) atomicAdd(&sums[head][Groups::Dim() + m * 32 + x], sum);
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -234,15 +288,19 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
   }
 }
 
-template <bool kDirect, int kHeadDim, int kMaxHeads>
+template <bool kDirect, bool kMoreShifts, int kHeadDim, int kMaxHeads, typename BeforeSums>
 __device__ __forceinline__ void Values(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                        const WeightStreams& streams, uint32_t table, ValueGroups<kHeadDim>& values,
-                                       int32_t (&sums)[kMaxHeads][kHeadDim + 1]) {
-  if constexpr (kMaxHeads <= kScoreHeads) {
-    if (streams.masks >= 4 && scores.in_shared)
-      return AddValues<true, kDirect>(args, b, scores, streams, table, values, sums);
+                                       int32_t (&sums)[kMaxHeads][kHeadDim + 1], const BeforeSums& before_sums) {
+  const auto add = [&]<Streams kStreams>() {
+    AddValues<kStreams, kDirect, kMoreShifts>(args, b, scores, streams, table, values, sums, before_sums);
+  };
+  if (kMaxHeads > kScoreHeads || !scores.in_shared) {
+    add.template operator()<Streams::kWhole>();
+  } else if constexpr (kMaxHeads <= kScoreHeads) {
+    streams.masks >= 4 ? add.template operator()<Streams::kSharedHalves>()
+                       : add.template operator()<Streams::kMemoryHalves>();
   }
-  AddValues<false, kDirect>(args, b, scores, streams, table, values, sums);
 }
 
 }  // namespace stoch::cuda
