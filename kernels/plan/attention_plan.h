@@ -96,9 +96,8 @@ struct SplitPlan {
   int resident_positions = 0;  // of a block, whose scores stay in shared memory: a multiple of kSplitResidentStep
   int resident_masks = 0;      // whose streams of weights do
   int64_t resident_shared_bytes = 0;
-  bool is_lookup = false;     // the same with q k by look-ups
-  bool lookup_apart = false;  // streams of weights have room of their own
-  int lookup_positions = 0;   // of a block, whose counts and exponentials stay in shared memory
+  bool is_lookup = false;    // the same with q k by look-ups
+  int lookup_positions = 0;  // of a block, whose counts and exponentials stay in shared memory
   int lookup_masks = 0;
   int64_t lookup_shared_bytes = 0;
 };

@@ -31,6 +31,7 @@ void PlanFused(const GpuTraits& gpu, const AttentionShape& shape, int64_t max_le
 // row may have half as many more in each.
 struct ResidentShare {
   int64_t ranks = 1;
+  int64_t even = 0;
   int64_t positions = 0;
 };
 ResidentShare ShareOf(const SplitPlan& plan, const AttentionShape& shape, int64_t rows, int64_t max_length) {
@@ -38,7 +39,8 @@ ResidentShare ShareOf(const SplitPlan& plan, const AttentionShape& shape, int64_
   share.ranks = kSplitResidentRanks;
   while (share.ranks * rows * shape.num_kv_heads * plan.head_blocks > plan.resident_blocks) share.ranks /= 2;
   const int64_t units = DivideUp(max_length, kSplitUnit) * kSplitUnit;
-  share.positions = std::min(units, units / share.ranks * (rows > 1 ? 3 : 2) / 2);
+  share.even = units / share.ranks;
+  share.positions = std::min(units, share.even * (rows > 1 ? 3 : 2) / 2);
   return share;
 }
 
@@ -49,10 +51,10 @@ int ResidentMasks(const AttentionShape& shape, int64_t ranks) {
 }
 
 // Whether the resident kernel finds q k by look-ups. Measured with 32 heads of 8B on an H200: its table takes longer to
-// make than streams of queries, so it wins by blocks with many positions, one row beyond kLongContext. It takes 195 KB of
-// shared memory, which GPUs before Hopper do not have.
+// make than streams of queries, so it wins by blocks with some 900 positions or more, one row beyond kDeepContext. It takes
+// 195 KB of shared memory, which GPUs before Hopper do not have.
 void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length, SplitPlan& plan) {
-  constexpr int64_t kMinPositions = 768;  // of a block, and more
+  constexpr int64_t kMinPositions = 896;  // of a block of equally deep rows, and more
   constexpr int kHeads = 4;
   constexpr int kDim = 128;
   constexpr int kLevels = 128;
@@ -61,17 +63,18 @@ void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows,
                     (shape.qk.max_count < kLevels || (shape.qk.direct_ranks && shape.qk.max_count == kLevels));
   if (!plan.is_resident || !fits || shape.head_dim != kDim || plan.block_heads > kHeads) return;
   const ResidentShare share = ShareOf(plan, shape, rows, max_length);
-  if (gpu.lookup_from > 0 ? max_length < gpu.lookup_from : share.positions <= kMinPositions) return;
+  if (gpu.lookup_from > 0 ? max_length < gpu.lookup_from : share.even <= kMinPositions) return;
   plan.lookup_masks = ResidentMasks(shape, share.ranks);
   // Deeper rows than there is room for have their scores in scratch.
   const int64_t streams = SplitStreamBytes(plan.lookup_masks, shape.av.levels);
   const int64_t aligned = DivideUp(share.positions, kSplitResidentStep) * kSplitResidentStep;
   const int64_t positions = std::min<int64_t>(aligned, kSplitLookupPositions);
   const int64_t counts = SplitLookupCountBytes(positions);
-  plan.lookup_apart = kSplitLookupBytes + counts + streams <= gpu.max_shared_bytes;
+  // Streams of weights have room of their own, or what p v needs follows in the place of the counts.
+  const int64_t apart = kSplitLookupBytes + counts + streams;
+  const int64_t in_place = kSplitLookupBytes + std::max(counts, kSplitTableBytes + streams);
   plan.lookup_positions = static_cast<int>(positions);
-  plan.lookup_shared_bytes =
-      kSplitLookupBytes + (plan.lookup_apart ? counts + streams : std::max(counts, kSplitTableBytes + streams));
+  plan.lookup_shared_bytes = apart <= gpu.max_shared_bytes ? apart : in_place;
   plan.is_lookup = plan.lookup_shared_bytes <= gpu.max_shared_bytes;
 }
 

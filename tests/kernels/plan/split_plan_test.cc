@@ -47,27 +47,27 @@ TEST(SplitPlan, SplitsOfAnH200) {
   EXPECT_FALSE(far.is_fresh);
 }
 
-// Where a block has more than 768 positions, q k is found by look-ups; streams of weights have room of their own up to
-// some 4100.
+// Where a block has more than 896 positions, q k is found by look-ups; streams of weights have room of their own up to
+// some 4100, and of deeper rows and most batches none.
 TEST(SplitPlan, LookupsOfAnH200) {
   const GpuTraits gpu = test::H200();
   const AttentionShape llama = Shape(32, 8, 128, Halved());
   struct Row {
     int64_t rows, length;
-    bool is_lookup, is_apart;
+    bool is_lookup;
     int positions;
+    int64_t shared_bytes;
   };
   for (const Row& row :
-       {Row{1, 6144, false, false, 0}, Row{1, 14336, true, true, 896}, Row{1, kFarContext, true, true, 2048},
-        Row{1, 65536, true, true, 4096}, Row{1, 81920, true, false, 5120}, Row{1, 131072, true, false, 8192},
-        Row{1, 262144, true, false, 8192}, Row{8, 1024, false, false, 0}, Row{8, 6144, true, true, 4608},
-        Row{8, 8192, true, true, 6144}, Row{32, 8192, false, false, 0}}) {
+       {Row{1, kDeepContext, false, 0, 0}, Row{1, kFarContext, true, 2048, 231936}, Row{1, 65536, true, 4096, 232064},
+        Row{1, 81920, true, 5120, 231936}, Row{1, 131072, true, 8192, 232064}, Row{1, 262144, true, 8192, 232064},
+        Row{2, kLongContext, false, 0, 0}, Row{4, kLongContext, true, 2304, 199168}, Row{8, 1024, false, 0, 0},
+        Row{8, kLongContext, true, 4608, 203392}, Row{8, 8192, true, 6144, 215680}, Row{32, 8192, false, 0, 0}}) {
     SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
     const SplitPlan plan = PlanSplit(gpu, llama, row.rows, row.length);
     EXPECT_EQ(plan.is_lookup, row.is_lookup);
-    EXPECT_EQ(plan.lookup_apart, row.is_apart);
     EXPECT_EQ(plan.lookup_positions, row.positions);
-    EXPECT_LE(plan.lookup_shared_bytes, gpu.max_shared_bytes);
+    EXPECT_EQ(plan.lookup_shared_bytes, row.shared_bytes);
   }
   // Exponentials are where the table was, also where fewer heads would leave room for more.
   for (const int heads : {8, 16, 24, 32}) {

@@ -59,6 +59,14 @@ __device__ __forceinline__ float2 FloatsOf(uint32_t counts) {
           BitsToFloat(__byte_perm(shifted, kExponent, 0x7632)) - kOffset};
 }
 
+__device__ __forceinline__ int RoundUp(int x, int step) { return (x + step - 1) / step * step; }
+
+__device__ __forceinline__ int DynamicSharedBytes() {
+  int bytes;
+  asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(bytes));
+  return bytes;
+}
+
 // Which local positions the row sees: those from `first` on, `count` of them.
 struct Seen {
   int first;
@@ -218,17 +226,20 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   Stripes b;
   if (!FindStripes(args, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), &b)) return;
   const int tid = static_cast<int>(threadIdx.x);
-  const bool apart = args.lookup_apart;
-  const int stride = args.resident_positions + kSplitResidentPad;
+  // A row that is shallower than what the launch has room for leaves room for more.
+  const int positions = min(RoundUp(b.count(), kSplitResidentStep), args.resident_positions);
+  const auto counts_bytes = static_cast<int>(SplitLookupCountBytes(positions));
+  const bool apart = kSplitLookupBytes + counts_bytes + args.resident_bytes <= DynamicSharedBytes();
+  const int stride = positions + kSplitResidentPad;
   auto& s = *reinterpret_cast<Shared*>(shared_memory);
   uint8_t* const table = shared_memory + sizeof(Shared);
   uint8_t* const tiles = table + kLookupTableBytes;
   uint8_t* const behind = tiles + kTilesBytes;
   const Counts counts{reinterpret_cast<int16_t*>(behind), stride};
-  uint8_t* const weights = apart ? behind + SplitLookupCountBytes(args.resident_positions) : behind + kSplitTableBytes;
+  uint8_t* const weights = behind + (apart ? counts_bytes : static_cast<int>(kSplitTableBytes));
   auto* const thermometers = reinterpret_cast<uint4*>(behind);
   // Sums of p v: where nobody needs the place before they are added up, or else where levels of weights were.
-  const bool sums_apart = args.resident_positions <= kMostBesideSums;
+  const bool sums_apart = positions <= kMostBesideSums;
   auto& sums = *reinterpret_cast<Sums*>(sums_apart ? tiles + kTilesBytes - sizeof(Sums) : table);
   const auto clear_sums = [&] {
     for (int i = tid; i < kScoreHeads * (kLookupDim + 1); i += kThreads) (&sums[0][0])[i] = 0;
@@ -316,7 +327,6 @@ void LaunchSplitLookup(DeviceContext& ctx, const SplitPlan& plan, const SplitArg
   lookup.resident_positions = plan.lookup_positions;
   lookup.resident_masks = plan.lookup_masks;
   lookup.resident_bytes = static_cast<int32_t>(SplitStreamBytes(plan.lookup_masks, args.av.levels));
-  lookup.lookup_apart = plan.lookup_apart;
   RanksBySum(args.av) ? Launch<true>(ctx, plan, lookup) : Launch<false>(ctx, plan, lookup);
 }
 

@@ -31,7 +31,6 @@ struct SplitArgs {
   int32_t resident_bytes = 0;      // in so many bytes
   uint32_t* flags = nullptr;       // DeviceContext::flags
   bool is_one_block = false;       // a row's softmax is always one block's work
-  bool lookup_apart = false;       // SplitPlan::lookup_apart
 };
 
 // scores.cu
