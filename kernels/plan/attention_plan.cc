@@ -5,6 +5,7 @@
 
 #include "kernels/context_bucket.h"
 #include "kernels/math/reduce.h"
+#include "kernels/plan/divide_up.h"
 #include "kernels/sc/sc_swap.h"
 
 namespace stoch {
@@ -17,7 +18,6 @@ constexpr int kRowTileTokens = 128;  // positions that a block of a cluster take
 constexpr int64_t kMaxTableBytes = 160 << 10;
 constexpr int64_t kMaxSpillFloats = int64_t{64} << 20;
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t Aligned(int64_t bytes) { return DivideUp(bytes, kAlignment) * kAlignment; }
 
 // 32-bit words of a stream of the tables: a multiple of two.

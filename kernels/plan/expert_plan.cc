@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/plan/decode_blocks.h"
+#include "kernels/plan/divide_up.h"
 
 namespace stoch {
 namespace {
@@ -23,8 +24,6 @@ constexpr int64_t kListBytes = int64_t{1} << 20;  // of slots by expert
 // A slot on its own takes its expert's weights through a look-up each, a tile of 64 slots about as long as six slots
 // (docs/tuning.md#mixture-of-experts).
 constexpr int64_t kGroupedSlots = 6;  // of an expert, on average, from which on tiles are faster
-
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t RowBlocks(const ExpertShape& shape) {
   return shape.row_slots * shape.matrices * DivideUp(shape.out_features, kTileRows);

@@ -5,6 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/plan/decode_blocks.h"
+#include "kernels/plan/divide_up.h"
 
 namespace stoch {
 namespace {
@@ -17,7 +18,6 @@ constexpr int64_t kAlignment = 256;     // of what is taken from the workspace
 constexpr int64_t kFirstFewTokens = 2;
 constexpr int64_t kFirstTableTokens = 5;
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t Aligned(int64_t bytes) { return DivideUp(bytes, kAlignment) * kAlignment; }
 
 bool Fits(const GpuTraits& gpu, int64_t dynamic_bytes, int64_t static_bytes) {

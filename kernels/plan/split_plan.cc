@@ -4,13 +4,12 @@
 
 #include "kernels/context_bucket.h"
 #include "kernels/plan/attention_plan.h"
+#include "kernels/plan/divide_up.h"
 
 namespace stoch {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Whether clusters of blocks keep the scores of a row, up to 6144 positions; four kernels take deeper rows, and all rows
 // of a batch with a deep one, which would wait for its eight blocks.

@@ -176,7 +176,8 @@ __device__ __forceinline__ void AddWord(const uint4& v, const uint2 (&streams)[4
   add(0, LookUpThermometer<j>(table, words[0]));
   add(1, OtherThermometer<kDirect, j>(table, words[1]));
   add(2, LookUpThermometer<j>(table, words[2]));
-  add(3, OtherThermometer < kDirect && kMoreShifts && j % 2 == 0, j > (table, words[3]));
+  constexpr bool kIsShifted = kDirect && kMoreShifts && j % 2 == 0;
+  add(3, OtherThermometer<kIsShifted, j>(table, words[3]));
   if constexpr (j + 1 < 4) AddWord<kDirect, kMoreShifts, j + 1>(v, streams, table, acc);
 }
 // Row i of the step: the first of the dimensions in even columns, the third in odd ones; row i + 8: the others.
