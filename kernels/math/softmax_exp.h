@@ -12,18 +12,7 @@ namespace stoch {
 STOCH_HD float SoftmaxExp(float x) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23
   const float shifted = x * 1.44269504f + kShift;
-  const float n = shifted - kShift;
-  float r = Fma(n, -0.693359375f, x);
-  r = Fma(n, 2.12194440e-4f, r);
-  float p = 1.9875691500e-4f;
-  p = Fma(p, r, 1.3981999507e-3f);
-  p = Fma(p, r, 8.3334519073e-3f);
-  p = Fma(p, r, 4.1665795894e-2f);
-  p = Fma(p, r, 1.6666665459e-1f);
-  p = Fma(p, r, 5.0000001201e-1f);
-  p = Fma(p, r * r, r);
-  p = p + 1.0f;
-  const float e = p * BitsToFloat((FloatToBits(shifted) << 23) + 0x3f800000u);
+  const float e = ExpRest(x, shifted - kShift) * BitsToFloat((FloatToBits(shifted) << 23) + 0x3f800000u);
   return x < -87.0f ? 0.0f : e;
 }
 

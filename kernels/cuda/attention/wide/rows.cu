@@ -71,18 +71,8 @@ struct Positions {
 // Exp(x) for x <= 0, the same bits; a NaN becomes more than 1e30.
 __device__ __forceinline__ float ExpBelow(float x) {
   const float shifted = x * 1.44269504f + kMagic;
-  const float n = shifted - kMagic;
-  float r = Fma(n, -0.693359375f, x);
-  r = Fma(n, 2.12194440e-4f, r);
-  float p = 1.9875691500e-4f;
-  p = Fma(p, r, 1.3981999507e-3f);
-  p = Fma(p, r, 8.3334519073e-3f);
-  p = Fma(p, r, 4.1665795894e-2f);
-  p = Fma(p, r, 1.6666665459e-1f);
-  p = Fma(p, r, 5.0000001201e-1f);
-  p = Fma(p, r * r, r);
-  p = p + 1.0f;
-  const float e = __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+  const float rest = ExpRest(x, shifted - kMagic);
+  const float e = __uint_as_float(__float_as_uint(rest) + (__float_as_uint(shifted) << 23));
   return x < -87.0f ? 0.0f : e;
 }
 
