@@ -212,12 +212,12 @@ constexpr int64_t SplitScoreBytes(int head_dim, int tiles) {  // streams of quer
 }
 // Outputs, maxima, totals and scales of the resident kernel.
 constexpr int64_t SplitResidentBytes(int head_dim, int tiles) { return int64_t{tiles} * 4 * (head_dim + 1) * 4 + 224; }
-// Of the resident kernel by look-ups: counts of 4 heads, 128 dimensions and 256 codes; a tile of keys of every warp; maxima
-// and dimensions that need care.
-inline constexpr int kSplitLookupTile = 16;         // positions
+// Of the resident kernel by look-ups: counts of 4 heads, 128 dimensions and 256 codes, and behind them scales of values;
+// maxima and dimensions that need care.
+inline constexpr int kSplitLookupTile = 16;         // positions of a warp at a time
 inline constexpr int kSplitLookupPositions = 8192;  // of a block in shared memory, at most
-inline constexpr int64_t kSplitLookupBytes =
-    128 * 256 * 4 + kSplitResidentThreads / 32 * 33 * kSplitLookupTile * 4 + 1536;
+inline constexpr int kSplitLookupScaleBytes = kSplitLookupPositions * 4 + 1024;
+inline constexpr int64_t kSplitLookupBytes = 128 * 256 * 4 + kSplitLookupScaleBytes + 1024;
 // Counts of its positions with the heads, or thermometers, which follow in their place.
 constexpr int64_t SplitLookupCountBytes(int64_t positions) {
   const int64_t counts = (positions + kSplitResidentPad) * 8;

@@ -59,10 +59,10 @@ TEST(SplitPlan, LookupsOfAnH200) {
     int64_t shared_bytes;
   };
   for (const Row& row :
-       {Row{1, kDeepContext, false, 0, 0}, Row{1, kFarContext, true, 2048, 231936}, Row{1, 65536, true, 4096, 232064},
-        Row{1, 81920, true, 5120, 231936}, Row{1, 131072, true, 8192, 232064}, Row{1, 262144, true, 8192, 232064},
-        Row{2, kLongContext, false, 0, 0}, Row{4, kLongContext, true, 2304, 199168}, Row{8, 1024, false, 0, 0},
-        Row{8, kLongContext, true, 4608, 203392}, Row{8, 8192, true, 6144, 215680}, Row{32, 8192, false, 0, 0}}) {
+       {Row{1, kDeepContext, false, 0, 0}, Row{1, kFarContext, true, 2048, 231424}, Row{1, 65536, true, 4096, 231552},
+        Row{1, 81920, true, 5120, 231424}, Row{1, 131072, true, 8192, 231552}, Row{1, 262144, true, 8192, 231552},
+        Row{2, kLongContext, false, 0, 0}, Row{4, kLongContext, true, 2304, 198656}, Row{8, 1024, false, 0, 0},
+        Row{8, kLongContext, true, 4608, 202880}, Row{8, 8192, true, 6144, 215168}, Row{32, 8192, false, 0, 0}}) {
     SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
     const SplitPlan plan = PlanSplit(gpu, llama, row.rows, row.length);
     EXPECT_EQ(plan.is_lookup, row.is_lookup);

@@ -3,11 +3,10 @@
 // (resident_lookup.cuh) instead of thermometers. The counts of four heads are a word of shared memory, where a thermometer
 // is four.
 //
-// Shared memory, behind what is small: the table of counts; a tile of keys of every warp; counts of the block's positions, of 16 bits. Count rows
-// on their way to the table are in the place of the tiles and counts. Then exponentials are in the place of the table;
-// scales of values and sums of p v in that of the tiles; what p v needs, streams of weights and thermometers of
-// values, in that of the counts. Streams have room of their own where there is some, and are then asked for in front of
-// everything.
+// Shared memory, behind what is small: the table of counts; scales of values and sums of p v; counts of the block's
+// positions, of 16 bits. Count rows on their way to the table are in the place of all but the table. Then exponentials are
+// in the place of the table; what p v needs, streams of weights and thermometers of values, in that of the counts. Streams
+// have room of their own where there is some, and are then asked for in front of everything.
 #include "kernels/cuda/attention/split/resident_lookup.cuh"
 #include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
@@ -16,7 +15,7 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = kSplitResidentThreads;
-constexpr int kTilesBytes = kResidentWarps * kLookupTileBytes;
+constexpr int kScalesBytes = kSplitLookupScaleBytes;
 
 struct alignas(128) Shared {
   ResidentNumbers of_heads;
@@ -28,15 +27,14 @@ struct alignas(128) Shared {
 };
 using Sums = int32_t[kScoreHeads][kLookupDim + 1];
 
-// Exponentials reach into the place of the tiles, which then has the scales of values and, behind those of so many
-// positions, sums.
+// Exponentials reach into the place of the scales, where there is room for sums behind those of so many positions.
 constexpr int kOverTable = 1024;
-constexpr int kMostBesideSums = (kTilesBytes - kOverTable - static_cast<int>(sizeof(Sums))) / 4;
+constexpr int kMostBesideSums = (kScalesBytes - kOverTable - static_cast<int>(sizeof(Sums))) / 4;
 static_assert(kScoreHeads * (kSplitLookupPositions + kSplitResidentPad) * sizeof(float) <=
               kLookupTableBytes + kOverTable);
-static_assert(kSplitLookupPositions * sizeof(float) <= kTilesBytes - kOverTable);
-static_assert(kLookupTableBytes + kTilesBytes + sizeof(Shared) == kSplitLookupBytes);
-static_assert(kLookupCountBytes <= kTilesBytes + kSplitTableBytes);
+static_assert(kSplitLookupPositions * sizeof(float) <= kScalesBytes - kOverTable);
+static_assert(kLookupTableBytes + kScalesBytes + sizeof(Shared) == kSplitLookupBytes);
+static_assert(kLookupCountBytes <= kScalesBytes + kSplitTableBytes);
 
 // Counts of a block's positions with a head, [heads][stride], or scores in scratch where there is no room for them.
 struct Counts {
@@ -86,7 +84,7 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
                                               const Counts& counts, const Seen& seen, const LookupPlaces& places,
                                               const LookupRest& rest, const float* q_scales, LookupKeys& keys) {
   const KvView& kv = args.attention.kv;
-  const int head = LookupKeys::Head();
+  const int head = LookupLane::Head();
   const LookupOnes ones;
   float q_scale[2];
 #pragma unroll
@@ -94,32 +92,36 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   const float least = BitsToFloat(0xff800000u);
   Largest largest{{least, least}};
   constexpr int kStep = kResidentWarps * kLookupTile;
-  uint32_t to = SharedAddress(counts.at + head * counts.stride + LookupKeys::Key());
+  uint32_t to = SharedAddress(counts.at + head * counts.stride + LookupLane::Key());
   uint32_t to_next = counts.stride * sizeof(int16_t);
-  Seen own{seen.first - LookupKeys::Key(), seen.count};
+  Seen own{seen.first - LookupLane::Key(), seen.count};
   asm volatile("" : "+r"(to), "+r"(to_next), "+r"(own.first), "+r"(own.count));  // kept
   int i = static_cast<int>(threadIdx.x >> 5) * kLookupTile;
-  // A tile at a time is in shared memory, the next one in registers, and the L2 is asked for the one behind that: also past
-  // the end, where a place is that of the row's last positions. Nothing waits for what is between loads and stores.
-  keys.Store();
-  float next_scale = keys.scale;
-  keys.Load(kv, keys.places.Next());
-  keys.Prefetch(kv, keys.place);
+  // The L2 is asked for a tile three ahead; the next one comes into the registers that were just looked up with: also past
+  // the end, where a place is that of the row's last positions.
   const auto step = [&] {
-    __syncwarp();
-    const uint32_t behind = keys.places.Next();
-    keys.Prefetch(kv, behind);
+    const uint32_t last = keys.Advance(kv);
+    const uint32_t* from = keys.From(kv);
+    LookupSums sums;
+    int32_t codes[4];
+    rest.Begin(keys.k, sums, codes);
+    const auto part = [&]<int e>() {
+      rest.AddPart(e, keys.k[e], codes);
+      CountPart<e>(keys.k[e], places, ones, sums);
+      keys.Load(from, e);
+    };
+    part.template operator()<0>();
+    part.template operator()<1>();
+    part.template operator()<2>();
+    part.template operator()<3>();
+    rest.End(codes, sums);
     int32_t count[2];
-    CountTile(places, rest, ones, count);
-    __syncwarp();
-    const float k_scale = next_scale;
-    keys.Store();
-    next_scale = keys.scale;
+    TakeCounts(sums, count);
     const bool is_seen = own(i);
     float score[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      score[h] = is_seen ? ScoreOf(args, static_cast<float>(count[h]), q_scale[h], k_scale) : least;
+      score[h] = is_seen ? ScoreOf(args, static_cast<float>(count[h]), q_scale[h], keys.scale) : least;
       largest.of[h] = fmaxf(largest.of[h], score[h]);
     }
     if (scores.in_shared) {
@@ -128,9 +130,10 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
     } else {
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        if (head + h < b.heads.count) scores.at[(head + h) * scores.stride + LookupKeys::Key() + i] = score[h];
+        if (head + h < b.heads.count) scores.at[(head + h) * scores.stride + LookupLane::Key() + i] = score[h];
     }
-    keys.Load(kv, behind);
+    keys.LoadScale();
+    keys.Turn(last);
   };
   const int end = b.count();
   while (i < end) {
@@ -233,18 +236,18 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   const int stride = positions + kSplitResidentPad;
   auto& s = *reinterpret_cast<Shared*>(shared_memory);
   uint8_t* const table = shared_memory + sizeof(Shared);
-  uint8_t* const tiles = table + kLookupTableBytes;
-  uint8_t* const behind = tiles + kTilesBytes;
+  uint8_t* const beside = table + kLookupTableBytes;
+  uint8_t* const behind = beside + kScalesBytes;
   const Counts counts{reinterpret_cast<int16_t*>(behind), stride};
   uint8_t* const weights = behind + (apart ? counts_bytes : static_cast<int>(kSplitTableBytes));
   auto* const thermometers = reinterpret_cast<uint4*>(behind);
   // Sums of p v: where nobody needs the place before they are added up, or else where levels of weights were.
   const bool sums_apart = positions <= kMostBesideSums;
-  auto& sums = *reinterpret_cast<Sums*>(sums_apart ? tiles + kTilesBytes - sizeof(Sums) : table);
+  auto& sums = *reinterpret_cast<Sums*>(sums_apart ? beside + kScalesBytes - sizeof(Sums) : table);
   const auto clear_sums = [&] {
     for (int i = tid; i < kScoreHeads * (kLookupDim + 1); i += kThreads) (&sums[0][0])[i] = 0;
   };
-  auto* v_scales = reinterpret_cast<float*>(tiles + kOverTable);
+  auto* v_scales = reinterpret_cast<float*>(beside + kOverTable);
   Scores scores{reinterpret_cast<float*>(table), stride, true};
   if (b.count() > args.resident_positions) {
     scores = ScratchScores(args, b);
@@ -257,26 +260,25 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   const Seen seen{unseen, b.Local(b.row.length) - unseen};
   Prefetch(kv, b);
   WeightStreams streams{};
-  const uint32_t tile = SharedAddress(tiles + warp * kLookupTileBytes);
-  LookupKeys keys(kv, b, warp * kLookupTile, tile);
+  LookupKeys keys(kv, b, warp * kLookupTile);
   if (tid < kScoreHeads) s.tops.count[tid] = 0;
   const Queries queries = TakeQueries<kLookupDim>(args, b, table, s.of_heads.q_scales);
-  CopyCountRows(args, b, queries, SharedAddress(tiles));
+  CopyCountRows(args, b, queries, SharedAddress(beside));
   CommitCopies();
   LookupQueries q(b, queries);
-  keys.Load(kv, keys.places.Next());
+  keys.Begin(kv);
   ClearWords(args, b);
   if (!is_posted && tid < b.heads.count) s.of_heads.q_scales[tid] = queries.scales[tid];
   if (apart) streams = StageStreams(args, b, weights);
   CommitCopies();
-  const LookupPlaces places(SharedAddress(table), tile);
+  const LookupPlaces places(SharedAddress(table));
   WaitForCopies<1>();  // count rows
   __syncthreads();
-  FillCounts(tiles, q, reinterpret_cast<uint32_t*>(table), s.tops);
+  FillCounts(beside, q, reinterpret_cast<uint32_t*>(table), s.tops);
   __syncthreads();
   Largest largest;
   {
-    const LookupRest rest(s.tops, tile);
+    const LookupRest rest(s.tops);
     largest = MakeScores(args, b, scores, counts, seen, places, rest, s.of_heads.q_scales, keys);
   }
   ShareLargest(args, b, largest, scores.at + (kScoreHeads - 1) * stride, v_scales, s);

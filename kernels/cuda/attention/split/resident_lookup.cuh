@@ -2,10 +2,10 @@
 // q k by look-ups, of a block of the resident kernel and up to four query heads of 128 dimensions.
 //
 // The table has a word for every dimension and code of a key: the signed counts of the four heads, a byte each. Words of
-// the 32 words of a key are next to each other, so lanes that look up in 32 different words of keys, whatever their codes
-// are, find them in 32 different banks. A lane therefore takes half of a key, and begins where no other lane of its warp
-// does. Byte MMAs with ones of a head's byte add the words up: a row of a tile is four lanes, a column one of two lanes and
-// a head.
+// 32 neighbouring dimensions are next to each other, so lanes that look up in different ones of them, whatever the codes
+// are, find them in 32 different banks. A lane takes words of keys as they lie in the cache, of four neighbouring keys each:
+// eight lanes have the words of four keys, and lanes with the same words take their bytes in different orders. Byte MMAs
+// with ones of a head's byte add the counts up: a row of a tile is four lanes, a column one of two keys and a head.
 //
 // A byte does not hold 128, the count of two largest levels of the same sign under 128 cycles: 127 is in its place, and
 // what is missing is found in the keys' codes there, mostly one for each head.
@@ -23,22 +23,19 @@ inline constexpr int kLookupLevels = 128;
 inline constexpr int kLookupCodes = 2 * kLookupLevels;
 inline constexpr int kLookupTile = kSplitLookupTile;  // keys of a warp at a time
 inline constexpr int kLookupTableBytes = kLookupDim * kLookupCodes * 4;
-inline constexpr int kLookupRowBytes = kLookupTile * 4;  // of a word of all keys of a tile
-// A row more in the middle: the second half of the words is in the other half of the banks.
-inline constexpr int kLookupTileBytes = (kLookupWords + 1) * kLookupRowBytes;
+inline constexpr int kLookupColumns = 32;                         // of a part of the table
+inline constexpr int kLookupParts = kLookupDim / kLookupColumns;  // of the dimensions
+inline constexpr int kLookupPartWords = kLookupCodes * kLookupColumns;
 inline constexpr int kLookupCountBytes = kScoreHeads * kLookupDim * kLookupLevels;  // of count rows on their way
 
 // Dimensions of the queries whose count with the same code is 128.
 struct LookupTops {
-  static constexpr int kNegative = 0x8000;
+  static constexpr int kNegative = 0x80;  // with the dimension: the code is
   int count[kScoreHeads];
-  uint16_t at[kScoreHeads][kLookupDim];  // offset of key 0's code in a tile, with kNegative if the code is
+  uint8_t at[kScoreHeads][kLookupDim];
 };
 
-// Offset of a word of all keys in a tile.
-__host__ __device__ constexpr int LookupRow(int word) { return (word + (word >> 4)) * kLookupRowBytes; }
-
-// Asks for the count rows of the queries. Unit of 16 bytes c of a row is in place c ^ (word % 8).
+// Asks for the count rows of the queries. Unit of 16 bytes c of a row is in place c ^ (dimension % 8).
 __device__ __forceinline__ void CopyCountRows(const SplitArgs& args, const Stripes& b, const Queries& queries,
                                               uint32_t rows) {
   const int tid = static_cast<int>(threadIdx.x);
@@ -55,7 +52,7 @@ __device__ __forceinline__ void CopyCountRows(const SplitArgs& args, const Strip
 #pragma unroll
   for (int i = 0; i < kPerHead; ++i) {
     const int dim = first + i * kStep;
-    const uint32_t to = rows + dim * kLookupLevels + (unit ^ (dim >> 2 & (kUnits - 1))) * 16;
+    const uint32_t to = rows + dim * kLookupLevels + (unit ^ (dim & (kUnits - 1))) * 16;
     const uint8_t* from = args.qk.counts8 +
                           static_cast<uint32_t>(dim & (args.qk.masks - 1)) * (kLookupLevels * kLookupLevels) +
                           unit * 16;
@@ -78,39 +75,65 @@ __device__ __forceinline__ void TransposeBytes(uint32_t (&w)[4]) {
   w[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// This lane's word of the codes of every query.
-struct LookupQueries {
-  uint32_t codes[kScoreHeads];
+// Codes of every query that a lane makes parts of the table for: the bytes of dimensions that are lane more than multiples of
+// 32, of two parts.
+class LookupQueries {
+ public:
+  static constexpr int kUnits = kLookupLevels / 16;                     // of a count row
+  static constexpr int kJobs = kLookupParts * kUnits / kResidentWarps;  // of a warp
+  static constexpr int kPartStep = kResidentWarps / kUnits;             // between those
+  static_assert(kJobs == 2);
 
   __device__ __forceinline__ LookupQueries(const Stripes& b, const Queries& queries) {
-    const int lane = static_cast<int>(threadIdx.x & 31);
 #pragma unroll
-    for (int h = 0; h < kScoreHeads; ++h) codes[h] = h < b.heads.count ? queries.words[h * kLookupWords + lane] : 0;
+    for (int h = 0; h < kScoreHeads; ++h) {
+#pragma unroll
+      for (int n = 0; n < kJobs; ++n) {
+        const int word = h * kLookupWords + (Part(n) * kLookupColumns + Lane()) / 4;
+        words_[h][n] = h < b.heads.count ? queries.words[word] : 0;
+      }
+    }
   }
+  // The codes of the head, in byte n that of job n.
+  __device__ __forceinline__ uint32_t Codes(int h) const {
+    const uint32_t byte = Lane() & 3;
+    return __byte_perm(words_[h][0], words_[h][1], byte | (4 + byte) << 4);
+  }
+  // The part of job n.
+  __device__ __forceinline__ static int Part(int n) {
+    return static_cast<int>(threadIdx.x >> 5) / kUnits + n * kPartStep;
+  }
+
+ private:
+  __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x & 31); }
+  uint32_t words_[kScoreHeads][kJobs];
 };
 
-// The table, [byte of a word][code][word], from the count rows.
+// The table, [dimension / 32][code][dimension % 32], from the count rows.
 __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQueries& q, uint32_t* table,
                                            LookupTops& tops) {
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const int warp = static_cast<int>(threadIdx.x >> 5);
-  constexpr int kUnits = kLookupLevels / 16;
+  constexpr int kUnits = LookupQueries::kUnits;
+  const int unit = static_cast<int>(threadIdx.x >> 5) % kUnits;
+  uint32_t codes[kScoreHeads];
+#pragma unroll
+  for (int h = 0; h < kScoreHeads; ++h) codes[h] = q.Codes(h);
 #pragma unroll 1
-  for (int job = warp; job < 4 * kUnits; job += kResidentWarps) {
-    const int j = job / kUnits;
-    const int unit = job % kUnits;
-    const uint8_t* row = rows + (lane * 4 + j) * kLookupLevels + (unit ^ (lane & (kUnits - 1))) * 16;
+  for (int n = 0; n < LookupQueries::kJobs; ++n) {
+    const int part = LookupQueries::Part(n);
+    const int dim = part * kLookupColumns + lane;
+    const uint8_t* row = rows + dim * kLookupLevels + (unit ^ (dim & (kUnits - 1))) * 16;
     uint4 counts[kScoreHeads];
     bool is_negative[kScoreHeads];
 #pragma unroll
     for (int h = 0; h < kScoreHeads; ++h) {
       counts[h] = *reinterpret_cast<const uint4*>(row + h * kLookupDim * kLookupLevels);
-      is_negative[h] = (q.codes[h] >> (8 * j) & 0x80) != 0;
+      is_negative[h] = (codes[h] >> (8 * n) & 0x80) != 0;
       if (unit == kUnits - 1 && counts[h].w >> 24 == 128)
         tops.at[h][atomicAdd(&tops.count[h], 1)] =
-            static_cast<uint16_t>((LookupRow(lane) + j) | (is_negative[h] ? LookupTops::kNegative : 0));
+            static_cast<uint8_t>(dim | (is_negative[h] ? LookupTops::kNegative : 0));
     }
-    uint32_t* to = table + (j * kLookupCodes + unit * 16) * kLookupWords + lane;
+    uint32_t* to = table + part * kLookupPartWords + unit * 16 * kLookupColumns + lane;
 #pragma unroll
     for (int x = 0; x < 4; ++x) {
       uint32_t same[kScoreHeads];  // counts with positive codes
@@ -127,8 +150,8 @@ __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQuer
       TransposeBytes(other);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        to[(4 * x + i) * kLookupWords] = same[i];
-        to[(kLookupLevels + 4 * x + i) * kLookupWords] = other[i];
+        to[(4 * x + i) * kLookupColumns] = same[i];
+        to[(kLookupLevels + 4 * x + i) * kLookupColumns] = other[i];
       }
     }
   }
@@ -142,179 +165,234 @@ struct KeyPlace {
   }
 };
 
-// A warp's tile of keys: this lane's 16 bytes of eight words each on their way, and the scale of the key whose score it makes.
+// What a lane of a warp has of a tile of keys, and is to make the scores of.
+struct LookupLane {
+  __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x & 31); }
+  // Words Word(), Word() + 8, + 16 and + 24 of keys First() to First() + 3.
+  __device__ __forceinline__ static int Half() { return Lane() >> 4; }
+  __device__ __forceinline__ static int OfQuad() { return Lane() & 3; }
+  __device__ __forceinline__ static int Word() { return Half() * 4 + OfQuad(); }
+  __device__ __forceinline__ static int First() { return (Lane() & 12); }
+  // The key whose scores it makes, of heads Head() and the next.
+  __device__ __forceinline__ static int Key() { return First() + OfQuad() / 2 * 2 + Half(); }
+  __device__ __forceinline__ static int Head() { return Lane() % 2 * 2; }
+};
+
+// A warp's tile of keys, and the scale of the key whose scores this lane makes.
 struct LookupKeys {
   TilePlaces<1, KeyPlace> places;
-  uint32_t place;         // of the next tile
-  const uint32_t* words;  // what this lane reads of the KV head's keys and scales in page 0, or asks the L2 for
-  const uint32_t* line;
+  static constexpr int kAhead = 2;  // tiles that the L2 has been asked for
+  uint32_t ahead[kAhead];           // their places, the next tile's first
+  const uint32_t* head;             // the KV head's keys in page 0
+  const uint32_t* words;            // and what this lane reads of them, and of the scales
   const float* scales;
   uint32_t stride;  // of eight words of keys
-  uint32_t to;      // what this lane writes of the warp's tile in shared memory
-  uint4 k[kLookupWords / 8];
+  uint4 k[kLookupParts];
   float scale;
 
-  // The key of a tile whose scores this lane makes, of heads Head() and the next.
-  __device__ static int Key() {
-    const int lane = static_cast<int>(threadIdx.x & 31);
-    return (lane >> 2 & 3) * 4 + (lane >> 4) * 2 + (lane >> 1 & 1);
-  }
-  __device__ static int Head() { return static_cast<int>(threadIdx.x & 1) * 2; }
-
-  // Of a warp whose first tile is at local position `i`, and has `tile` of shared memory for each in turn.
-  __device__ __forceinline__ LookupKeys(const KvView& kv, const Stripes& b, int i, uint32_t tile)
-      : places(kv, b, i, kResidentWarps * kLookupTile), place(places.Next()) {
-    const int lane = static_cast<int>(threadIdx.x & 31);
-    const uint32_t* head = kv.k_words + kv.KWord(0, b.heads.kv_head, 0, 0);
-    words = head + ((lane >> 2) << kv.page_shift) + (lane & 3) * 4;
-    line = head + (lane << kv.page_shift);
-    scales = kv.k_scales + kv.Scale(0, b.heads.kv_head, 0) + Key();
+  // Asks for the first tile of a warp, which is at local position `i`.
+  __device__ __forceinline__ LookupKeys(const KvView& kv, const Stripes& b, int i)
+      : places(kv, b, i, kResidentWarps * kLookupTile) {
+    head = kv.k_words + kv.KWord(0, b.heads.kv_head, 0, 0);
+    words = head + (LookupLane::Word() << kv.page_shift) + LookupLane::First();
+    scales = kv.k_scales + kv.Scale(0, b.heads.kv_head, 0) + LookupLane::Key();
     stride = 8u << kv.page_shift;
-    to = tile + LookupRow(lane >> 2) + (lane & 3) * 16;
     // Kept, or they would be made again for every tile.
-    asm volatile("" : "+l"(words), "+l"(line), "+l"(scales), "+r"(stride), "+r"(to));
+    asm volatile("" : "+l"(words), "+l"(scales), "+r"(stride));
+    ahead[0] = places.Next();
   }
-  // Asks for the next tile into registers. `behind`: the place of the one behind it.
-  __device__ __forceinline__ void Load(const KvView& kv, uint32_t behind) {
-    const uint32_t* from = words + Words(kv, place);
+  // Asks for the first tile, and the L2 for those behind it.
+  __device__ __forceinline__ void Begin(const KvView& kv) {
+    const uint32_t* from = From(kv);
 #pragma unroll
-    for (uint64_t n = 0; n < kLookupWords / 8; ++n) k[n] = __ldcg(reinterpret_cast<const uint4*>(from + n * stride));
-    scale = __ldcg(scales + place);
-    place = behind;
+    for (int e = 0; e < kLookupParts; ++e) Load(from, e);
+    LoadScale();
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      ahead[i] = places.Next();
+      Prefetch(kv, ahead[i]);
+    }
   }
-  // Asks the L2 for the tile at `at`.
+  // Where the next tile is.
+  __device__ __forceinline__ const uint32_t* From(const KvView& kv) const { return words + Words(kv, ahead[0]); }
+  // Asks the L2 for one more.
+  __device__ __forceinline__ uint32_t Advance(const KvView& kv) {
+    const uint32_t last = places.Next();
+    Prefetch(kv, last);
+    return last;
+  }
+  __device__ __forceinline__ void Turn(uint32_t last) {
+#pragma unroll
+    for (int i = 0; i + 1 < kAhead; ++i) ahead[i] = ahead[i + 1];
+    ahead[kAhead - 1] = last;
+  }
+  // Where it stands, so that it is on its way before the next ones are wanted.
+  __device__ __forceinline__ void Load(const uint32_t* from, uint64_t e) {
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(k[e].x), "=r"(k[e].y), "=r"(k[e].z), "=r"(k[e].w)
+                 : "l"(from + e * stride));
+  }
+  __device__ __forceinline__ void LoadScale() { scale = __ldcg(scales + ahead[0]); }
+  // Asks the L2 for as many bytes as the tile at `at` has of its page, but one after the other: some words of all tiles of
+  // the page. Blocks that take those ask for the rest at about the same time. One instruction of one lane: lines of a lane
+  // each would keep the path of loads busy for as many clocks.
   __device__ __forceinline__ void Prefetch(const KvView& kv, uint32_t at) const {
-    PrefetchL2Line(line + Words(kv, at));
+    const auto slots = static_cast<uint32_t>(kv.page_tokens - 1);
+    const uint64_t from = uint64_t{at & ~slots} * kLookupWords + (at & slots) * kLookupWords;
+    PrefetchL2OfWarp<kLookupTile * kLookupWords * 4>(head + from);
   }
+
+ private:
   // A place in words of keys.
   __device__ __forceinline__ static uint64_t Words(const KvView& kv, uint32_t at) {
     const auto slots = static_cast<uint32_t>(kv.page_tokens - 1);
     return uint64_t{(at & ~slots) * (kLookupWords / 4) + (at & slots) / 4} * 4;
   }
-  // Into the warp's tile.
-  __device__ __forceinline__ void Store() const { StoreWords(); }
-
- private:
-  template <int n = 0>
-  __device__ __forceinline__ void StoreWords() const {
-    StoreShared16<LookupRow(8 * n)>(to, k[n]);
-    if constexpr (n + 1 < kLookupWords / 8) StoreWords<n + 1>();
-  }
 };
 
-// Where a lane finds its half of a key, 16 words from word `lane` on, wrapping: shared addresses of the table's columns and
-// of the tile's words.
+// Where a lane looks up: in turn j the column of byte j ^ (a quarter of First()) of its words, in the table's first part.
 struct LookupPlaces {
-  uint32_t columns[kLookupWords / 2];
-  uint32_t words[kLookupWords / 2];
+  uint32_t columns[4];
+  uint32_t factors[4];  // of the codes of a word
 
-  __device__ __forceinline__ LookupPlaces(uint32_t table, uint32_t tile) {
-    const int lane = static_cast<int>(threadIdx.x & 31);
-    const uint32_t key = tile + (lane & (kLookupTile - 1)) * 4;
+  __device__ __forceinline__ explicit LookupPlaces(uint32_t table) {
 #pragma unroll
-    for (int i = 0; i < kLookupWords / 2; ++i) {
-      const int word = (lane + i) & (kLookupWords - 1);
-      columns[i] = table + word * 4;
-      words[i] = key + LookupRow(word);
-      // Kept: made again for every tile they would be a fourth of its instructions.
-      asm volatile("" : "+r"(columns[i]), "+r"(words[i]));
+    for (int i = 0; i < 4; ++i) {
+      const int j = i ^ (LookupLane::First() / 4);
+      columns[i] = table + (LookupLane::Word() * 4 + j) * 4;
+      factors[i] = kLookupColumns * 4u << (8 * j);
+      asm volatile("" : "+r"(columns[i]), "+r"(factors[i]));  // kept
     }
   }
 };
 
-// Ones of a head's byte for lanes 2 p and 2 p + 1 of a quad, of both halves of a step: pairs of registers.
+// A tile of sums has the heads of two of four neighbouring keys in its columns: keys i and i + 2 for tile i.
+struct LookupColumn {
+  __device__ __forceinline__ static int Head() { return LookupLane::Lane() / 4 % kScoreHeads; }
+  __device__ __forceinline__ static int Pair() { return LookupLane::Lane() / 4 / kScoreHeads; }
+};
+
+// Ones of the byte of a head for the columns of the first of two keys, and of the second: pairs of registers.
 struct LookupOnes {
   uint32_t of[2][2];
 
   __device__ __forceinline__ LookupOnes() {
-    const int lane = static_cast<int>(threadIdx.x & 31);
-    const int column = lane >> 2;
 #pragma unroll
-    for (int p = 0; p < 2; ++p) {
-      of[p][0] = (lane & 3) == p * 2 + column / 4 ? 1u << (8 * (column & 3)) : 0;
-      of[p][1] = __shfl_sync(0xffffffffu, of[p][0], lane);  // or one register would be copied for every product
+    for (int pair = 0; pair < 2; ++pair) {
+      of[pair][0] = LookupColumn::Pair() == pair ? 1u << (8 * LookupColumn::Head()) : 0;
+      // Or one register would be copied for every product.
+      of[pair][1] = __shfl_sync(0xffffffffu, of[pair][0], LookupLane::Lane());
     }
   }
 };
 
-// The words of the table for the four codes of a word of a key.
-template <int j = 0>
-__device__ __forceinline__ void LookUpCounts(uint32_t codes, uint32_t column, uint32_t (&words)[4]) {
-  constexpr uint32_t kStride = kLookupWords * 4;
-  words[j] = LoadSharedWord<j * kLookupCodes * kLookupWords * 4>(__dp4a(codes, kStride << (8 * j), column));
-  if constexpr (j + 1 < 4) LookUpCounts<j + 1>(codes, column, words);
+// Counts of four neighbouring keys: a lane's are of LookupLane's heads and of keys OfQuad() / 2 * 2 and the next, of each
+// what is in elements 0 and 1 plus what is in 2 and 3, without what the lane half a warp apart has.
+using LookupSums = int32_t[2][4];
+
+__device__ __forceinline__ uint32_t WordOf(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// What the table lacks of the counts of key LookupKeys::Key() with heads Head() and the next.
+// What the table lacks of the counts.
 class LookupRest {
  public:
   // Behind the barrier of FillCounts.
-  __device__ __forceinline__ LookupRest(const LookupTops& tops, uint32_t tile)
-      : tops_(tops), key_(tile + LookupKeys::Key() * 4) {
+  __device__ __forceinline__ explicit LookupRest(const LookupTops& tops) : tops_(tops), first_(tops, 0) {
 #pragma unroll
     for (int h = 0; h < kScoreHeads; ++h) most_ = max(most_, tops.count[h]);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int head = LookupKeys::Head() + h;
-      count_[h] = tops.count[head];
-      first_[h] = Of(tops.at[head][0]);
-      if (count_[h] == 0) first_[h] = {key_, 256};
-      asm volatile("" : "+r"(first_[h].at), "+r"(first_[h].code));  // kept
-    }
   }
-  __device__ __forceinline__ void Add(int32_t (&counts)[2]) const {
+  // Counts of the keys `k` from 0 on: of all dimensions but the first of each head, whose codes AddPart finds.
+  __device__ __forceinline__ void Begin(const uint4 (&k)[kLookupParts], LookupSums& sums, int32_t (&codes)[4]) const {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) counts[h] += first_[h].Here();
+    for (int i = 0; i < 4; ++i) sums[0][i] = sums[1][i] = codes[i] = 0;
 #pragma unroll 1
     for (int i = 1; i < most_; ++i) {
+      const Sought sought(tops_, i);
+      int32_t found[4] = {};
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        if (i < count_[h]) counts[h] += Of(tops_.at[LookupKeys::Head() + h][i]).Here();
+      for (int e = 0; e < kLookupParts; ++e) sought.Find(e, k[e], found);
+      sought.Add(found, sums);
     }
   }
+  __device__ __forceinline__ void AddPart(int e, const uint4& k, int32_t (&codes)[4]) const {
+    first_.Find(e, k, codes);
+  }
+  __device__ __forceinline__ void End(const int32_t (&codes)[4], LookupSums& sums) const { first_.Add(codes, sums); }
 
  private:
-  struct Code {
-    uint32_t at;
-    uint32_t code;
-    __device__ __forceinline__ int32_t Here() const { return LoadSharedByte(at) == code ? 1 : 0; }
+  // One dimension for each head. Its codes are products of the keys' with a one for its byte: two keys in the columns, the
+  // others in the rows of a tile.
+  struct Sought {
+    uint32_t ones[kLookupParts][2];
+    int32_t code[2];  // of this lane's heads; none is kNone
+    static constexpr int32_t kNone = 256;
+
+    __device__ __forceinline__ Sought(const LookupTops& tops, int i) {
+      const int of_column = LookupColumn::Head();
+      const int dim = i < tops.count[of_column] ? tops.at[of_column][i] & (kLookupDim - 1) : -1;
+      const uint32_t one = dim >= 0 && (dim >> 2 & 3) == LookupLane::OfQuad() ? 1u << (8 * (dim & 3)) : 0;
+#pragma unroll
+      for (int e = 0; e < kLookupParts; ++e) {
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+          ones[e][pair] = LookupColumn::Pair() == pair && dim >> 5 == e ? one : 0;
+          asm volatile("" : "+r"(ones[e][pair]));  // kept
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int head = LookupLane::Head() + h;
+        const int at = tops.at[head][i];
+        const bool is_here = i < tops.count[head] && (at >> 4 & 1) == LookupLane::Half();
+        code[h] = !is_here ? kNone : (at & LookupTops::kNegative) != 0 ? -1 : kLookupLevels - 1;
+        asm volatile("" : "+r"(code[h]));
+      }
+    }
+    __device__ __forceinline__ void Find(int e, const uint4& k, int32_t (&codes)[4]) const {
+      ByteMma32(codes, k.x, k.y, k.z, k.w, ones[e]);
+    }
+    __device__ __forceinline__ void Add(const int32_t (&codes)[4], LookupSums& sums) const {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[i / 2][i % 2] += codes[i] == code[i % 2] ? 1 : 0;
+    }
   };
-  __device__ __forceinline__ Code Of(uint32_t entry) const {
-    return {key_ + (entry & ~LookupTops::kNegative), (kLookupLevels - 1) | (entry & LookupTops::kNegative) >> 8};
-  }
 
   const LookupTops& tops_;
-  uint32_t key_;  // of the tile's first code of the key
+  Sought first_;
   int most_ = 0;
-  int count_[2];
-  Code first_[2];
 };
 
-// Counts of a warp's tile: of key LookupKeys::Key() with heads Head() and the next.
-__device__ __forceinline__ void CountTile(const LookupPlaces& places, const LookupRest& rest, const LookupOnes& ones,
-                                          int32_t (&counts)[2]) {
-  int32_t acc[2][4] = {};
+// Adds the counts of part e of the dimensions.
+template <int e>
+__device__ __forceinline__ void CountPart(const uint4& k, const LookupPlaces& places, const LookupOnes& ones,
+                                          LookupSums& sums) {
+  constexpr int kPart = e * kLookupPartWords * 4;
 #pragma unroll
-  for (int i = 0; i < kLookupWords / 2; ++i) {
+  for (int x = 0; x < 4; ++x) {
     uint32_t words[4];
-    LookUpCounts(LoadSharedWord(places.words[i]), places.columns[i], words);
 #pragma unroll
-    for (int p = 0; p < 2; ++p) ByteMma32(acc[p], words[0], words[1], words[2], words[3], ones.of[p]);
+    for (int j = 0; j < 4; ++j)
+      words[j] = LoadSharedWord<kPart>(__dp4a(WordOf(k, x), places.factors[j], places.columns[j]));
+    ByteMma32(sums[x % 2], words[0], words[1], words[2], words[3], ones.of[x / 2]);
   }
-  // Halves of keys are 16 lanes apart: this lane keeps one of its two pairs of keys, and gets the other lane's half of it.
-  const bool second = (threadIdx.x & 16) != 0;
-  int32_t sums[2][2];
+}
+
+// The counts of LookupLane::Key() with heads Head() and the next.
+__device__ __forceinline__ void TakeCounts(const LookupSums& sums, int32_t (&counts)[2]) {
+  // Lanes half a warp apart have halves of the words: each keeps one of its two keys, and gets the other lane's half of it.
+  const bool second = LookupLane::Half() != 0;
+  int32_t both[2][2];
 #pragma unroll
-  for (int p = 0; p < 2; ++p) {
+  for (int u = 0; u < 2; ++u) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) sums[p][h] = acc[p][h] + acc[p][h + 2];
+    for (int h = 0; h < 2; ++h) both[u][h] = sums[u][h] + sums[u][h + 2];
   }
-  const uint32_t low = static_cast<uint32_t>(second ? sums[0][0] : sums[1][0]);
-  const uint32_t high = static_cast<uint32_t>(second ? sums[0][1] : sums[1][1]);
+  const uint32_t low = static_cast<uint32_t>(second ? both[0][0] : both[1][0]);
+  const uint32_t high = static_cast<uint32_t>(second ? both[0][1] : both[1][1]);
   const uint32_t other = __shfl_xor_sync(0xffffffffu, __byte_perm(low, high, 0x5410), 16);
-  counts[0] = (second ? sums[1][0] : sums[0][0]) + static_cast<int16_t>(other & 0xffff);
-  counts[1] = (second ? sums[1][1] : sums[0][1]) + (static_cast<int32_t>(other) >> 16);
-  rest.Add(counts);
+  counts[0] = (second ? both[1][0] : both[0][0]) + static_cast<int16_t>(other & 0xffff);
+  counts[1] = (second ? both[1][1] : both[0][1]) + (static_cast<int32_t>(other) >> 16);
 }
 
 }  // namespace stoch::cuda

@@ -49,6 +49,19 @@ __device__ __forceinline__ void PrefetchL2(const void* from, int bytes) {
 #endif
 }
 
+// The same of an address that all lanes have alike, which spares the compiler's loop over those of the lanes.
+template <int kBytes>
+__device__ __forceinline__ void PrefetchL2OfWarp(const void* from) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\n@p cp.async.bulk.prefetch.L2.global [%0], %1;\n}" ::"l"(from),
+      "n"(kBytes)
+      : "memory");
+#else
+  PrefetchL2(from, kBytes);
+#endif
+}
+
 // Where a warp's tiles are, in turn: kParts times 16 positions, each of which are in one page; tile n is at local position
 // first + n * step. Place::Of(kv, page, slot) is a part's place, whose first position is `slot` of the page.
 //

@@ -235,7 +235,6 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
   asm volatile("" : "+r"(even));                      // kept
   const auto step = [&] {
     const uint32_t later = levels_of(group + 2 * kSlots);
-    const bool any_later = __any_sync(0xffffffffu, later != 0);
     const uint32_t* place = values.own + ValuePlace::Words(values.place);
     values.place = values.places.Next();
     const uint32_t bytes = kDirect ? MinusOnes(now) : MinusOnes(w);
@@ -254,6 +253,7 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
       if (m == 0) load_streams(group + kSlots, soon, next);
       if (any_soon) values.Load(place, m);
     }
+    const bool any_later = __any_sync(0xffffffffu, later != 0);  // here, so that nothing waits for `later`
     if (any_later) values.Prefetch();
 #pragma unroll
     for (int i = 0; i < 4; ++i) w[i] = next[i];
