@@ -211,6 +211,7 @@ ScRowPlan PlanScRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t 
 HalfRowPlan PlanHalfRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
   constexpr int kMinTokens = 64;   // of a block
   constexpr int kBlocksPerSm = 2;  // that the kernel is compiled for
+  constexpr int kSmallCluster = 4;
   HalfRowPlan plan;
   if (max_length <= kHalfRowSoloTokens) return plan;
   const int64_t blocks = rows * shape.num_kv_heads;
@@ -226,6 +227,12 @@ HalfRowPlan PlanHalfRows(const GpuTraits& gpu, const AttentionShape& shape, int6
   if (plan.gangs > 1 && blocks * plan.cluster * plan.gangs * 2 <= kBlocksPerSm * gpu.sm_count &&
       plan.cluster * plan.gangs * 2 * kMinTokens <= max_length) {
     plan.gangs *= 2;
+  }
+  // Two blocks an SM not by clusters of eight: a GPC of 16 or 18 SMs has room for four of them, a GPU for 30, and the others
+  // would take as long again.
+  if (plan.gangs > 1 && plan.cluster > kSmallCluster && blocks * plan.cluster * plan.gangs > gpu.sm_count) {
+    plan.gangs *= plan.cluster / kSmallCluster;
+    plan.cluster = kSmallCluster;
   }
   return plan;
 }

@@ -4,7 +4,9 @@
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/head_vector.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda::attention_half {
@@ -13,8 +15,8 @@ inline constexpr int kThreads = 256;
 inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kMergeThreads = 128;  // two dims each
 inline constexpr int kMaxCluster = kMaxAttentionCluster;
-inline constexpr int kVector = 8;  // halves of a 16-byte load
-inline constexpr int kStep = 4;    // tokens of a lane group between two rescalings; as many loads of K and V in flight
+inline constexpr int kVector = 8;                       // halves of a 16-byte load
+inline constexpr int kStep = 4;                         // tokens of a lane group between two rescalings, a round
 inline constexpr int kSoloTokens = kHalfRowSoloTokens;  // up to here one block beats a cluster
 inline constexpr float kLowest = -1e30f;  // below every score, and finite: the difference of two of them is 0
 inline constexpr float kLog2E = 1.4426950408889634f;
@@ -119,26 +121,86 @@ __device__ void AppendFresh(const KvView& kv, const PassRow& info, int kv_head, 
   *reinterpret_cast<uint4*>(to + dim) = *reinterpret_cast<const uint4*>(from + dim);
 }
 
-// Positions of one round of a lane: their keys and values, and where those are.
-template <int kLanes>
-struct Loads {
-  uint32_t places[kStep];  // 32 bits: CudaKvCache sees to it
-  uint4 k[kStep];
-  uint4 v[kStep];
+// Keys and values of a thread's next rounds on their way to shared memory, in slots of its own: nobody else reads them, so
+// that they need no barrier. Copies are in groups: keys, then values, of one round after the other.
+class Rounds {
+ public:
+  static constexpr int kAhead = 2;  // rounds on their way
+  static constexpr int kVectors = 2 * kStep;
+  static constexpr int kBytes = kAhead * kVectors * kThreads * static_cast<int>(sizeof(uint4));
 
-  // Neighbours from `first`, a multiple of kStep, on: of one page.
-  __device__ __forceinline__ void Keys(const KvView& kv, const int32_t* pages, const uint4* keys, uint32_t page_vectors,
-                                       uint32_t token_vectors, int first, int last) {
-    const uint32_t page = pages[min(first, last) >> kv.page_shift] * page_vectors;
-#pragma unroll
-    for (int i = 0; i < kStep; ++i) places[i] = page + (min(first + i, last) & (kv.page_tokens - 1)) * token_vectors;
-#pragma unroll
-    for (int i = 0; i < kStep; ++i) k[i] = __ldcg(keys + places[i]);
+  // `shared`: kBytes. `keys` and `values`: the lane's first vectors of the KV head in page 0.
+  __device__ __forceinline__ Rounds(const void* shared, const KvView& kv, const int32_t* pages, const uint4* keys,
+                                    const uint4* values, uint32_t token_vectors, int last)
+      : kv_(kv), pages_(pages), keys_(keys), values_(values), token_vectors_(token_vectors), last_(last) {
+    page_vectors_ = static_cast<uint32_t>(kv.num_kv_heads) * token_vectors << kv.page_shift;
+    slots_ = SharedAddress(shared) + threadIdx.x * static_cast<uint32_t>(sizeof(uint4));
   }
-  __device__ __forceinline__ void Values(const uint4* values) {
+  // Asks for the first rounds of positions first .. first + kStep - 1 and `step` behind them, as far as they begin in front of
+  // first + count. `first`: a multiple of kStep.
+  __device__ __forceinline__ void Begin(int first, int step, int count) {
+    int32_t pages[kAhead + 1];
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) v[i] = __ldcg(values + places[i]);
+    for (int i = 0; i <= kAhead; ++i) pages[i] = PageOf(first + i * step);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      first_ = first + i * step;
+      page_ = pages[i];
+      AskKeys(i, i * step < count);
+      AskValues(i, i * step < count);
+    }
+    first_ = first + kAhead * step;
+    page_ = pages[kAhead];
   }
+  // Asks for the next round's, if there is one, in the slots of a stage whose own were taken.
+  __device__ __forceinline__ void AskKeys(int stage, bool have) { Ask(keys_, stage * kVectors, have); }
+  __device__ __forceinline__ void AskValues(int stage, bool have) { Ask(values_, stage * kVectors + kStep, have); }
+  // Behind both: the round after that is `step` further.
+  __device__ __forceinline__ void Advance(int step) {
+    first_ += step;
+    page_ = PageOf(first_);
+  }
+  // What was asked for kAhead rounds ago. Requires: of each kind, kAhead rounds have been asked for, and no more.
+  __device__ __forceinline__ void TakeKeys(int stage, uint4 (&k)[kStep]) const { Take(stage * kVectors, k); }
+  __device__ __forceinline__ void TakeValues(int stage, uint4 (&v)[kStep]) const { Take(stage * kVectors + kStep, v); }
+
+ private:
+  __device__ __forceinline__ int32_t PageOf(int first) const {
+    return __ldg(pages_ + (min(first, last_) >> kv_.page_shift));
+  }
+  __device__ __forceinline__ uint32_t Slot(int i) const {
+    return slots_ + static_cast<uint32_t>(i * kThreads) * static_cast<uint32_t>(sizeof(uint4));
+  }
+  __device__ __forceinline__ void Ask(const uint4* from, int slot, bool have) {
+    const uint32_t page = static_cast<uint32_t>(page_) * page_vectors_;  // 32 bits: CudaKvCache sees to it
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) {
+      const int t = min(first_ + i, last_) & (kv_.page_tokens - 1);
+      if (have) CopyAsync16(Slot(slot + i), from + (page + static_cast<uint32_t>(t) * token_vectors_));
+    }
+    CommitCopies();
+  }
+  __device__ __forceinline__ void Take(int slot, uint4 (&to)[kStep]) const {
+    WaitForCopies<2 * kAhead - 1>();
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) {
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(to[i].x), "=r"(to[i].y), "=r"(to[i].z), "=r"(to[i].w)
+                   : "r"(Slot(slot + i))
+                   : "memory");
+    }
+  }
+
+  const KvView& kv_;
+  const int32_t* pages_;
+  const uint4* keys_;
+  const uint4* values_;
+  uint32_t token_vectors_;
+  uint32_t page_vectors_;
+  int last_;
+  uint32_t slots_;
+  int first_ = 0;
+  int32_t page_ = 0;
 };
 
 // The running softmax of a warp: scores of a round, one per head and token, are spread over the lanes of a group,

@@ -72,7 +72,10 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
   using State = Softmax<kLanes, kHeads>;
   constexpr int kGroups = State::kGroups;
   constexpr int kDims = State::kDims;
-  __shared__ Records<kHeads, kDims> of_warps;
+  extern __shared__ __align__(16) uint8_t shared_memory[];  // rounds, then records of the warps
+  using WarpRecords = Records<kHeads, kDims>;
+  static_assert(sizeof(WarpRecords) <= Rounds::kBytes);
+  auto& of_warps = *reinterpret_cast<WarpRecords*>(shared_memory);
   __shared__ Records<kHeads, kDims> of_blocks;  // in block 0 of the cluster
   __shared__ std::conditional_t<kFresh, FreshRows<kHeads, kDims>, char> fresh;
   const AttentionArgs& a = args.attention;
@@ -106,14 +109,11 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
   // Positions of the pass are taken from `fresh` where they are looked at; here they stand for a position before.
   const int last = kFresh ? max(info.start_position - 1, 0) : length - 1;
   const uint32_t token_vectors = static_cast<uint32_t>(kv.head_dim) / kVector;
-  const uint32_t page_vectors = kv.num_kv_heads * token_vectors << kv.page_shift;
   const uint32_t first_vector = (kv_head * token_vectors << kv.page_shift) + (active ? lane % kLanes : 0);
-  const auto* keys = reinterpret_cast<const uint4*>(kv.k_half) + first_vector;
-  const auto* values = reinterpret_cast<const uint4*>(kv.v_half) + first_vector;
   // A window's first positions; rounds start with that of its first one, others get no weight.
   const int visible = a.window > 0 ? max(length - a.window, 0) : 0;
-  Loads<kLanes> loads;
-  const auto load_keys = [&](int base) { loads.Keys(kv, pages, keys, page_vectors, token_vectors, base + slot, last); };
+  Rounds rounds(shared_memory, kv, pages, reinterpret_cast<const uint4*>(kv.k_half) + first_vector,
+                reinterpret_cast<const uint4*>(kv.v_half) + first_vector, token_vectors, last);
   float q[kHeads][kVector];
   const int begin = visible / round * round;
   if constexpr (kFresh) {
@@ -124,8 +124,7 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
       for (int h = 0; h < kHeads; ++h) fresh.q[h][kv.head_dim + tid] = 0.0f;
     }
     const int32_t page = pages[info.position >> kv.page_shift];
-    load_keys(begin);
-    loads.Values(values);
+    rounds.Begin(begin + slot, round, length - begin);
     RotateFresh(a, info, kv_head, first_head, heads, fresh);
     __syncthreads();
     if (rank == 0 && gang == 0 && first_head == kv_head * a.group) AppendFresh(kv, info, kv_head, page, fresh);
@@ -137,35 +136,42 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
   } else {
     WaitForPrevious();
     a.reporter.Begin();
-    load_keys(begin);
-    loads.Values(values);
+    rounds.Begin(begin + slot, round, length - begin);
     LoadQueries<kHeads, kDims>(a, row, first_head, heads, dim, q);
   }
 
   State state;
   const int own_token = slot + State::OwnRound(lane);  // the first of this lane's in a round
-  for (int base = begin;;) {
-    const int next = base + round;
-    if constexpr (kFresh) {
-      if (next > info.start_position) {
+  int stage = 0;
+  for (int base = begin; base < length; base += round) {
+    const int ahead = base + Rounds::kAhead * round;
+    // Positions of the pass instead of what was asked for.
+    const auto take_fresh = [&](uint4(&to)[kStep], const auto& own) {
+      if constexpr (kFresh) {
+        if (base + round <= info.start_position) return;
 #pragma unroll
         for (int i = 0; i < kStep; ++i) {
           const int index = min(base + slot + i, length - 1) - info.start_position;
-          if (index < 0) continue;
-          loads.k[i] = *reinterpret_cast<const uint4*>(&fresh.k[index][active ? dim : 0]);
-          loads.v[i] = *reinterpret_cast<const uint4*>(&fresh.v[index][active ? dim : 0]);
+          if (index >= 0) to[i] = *reinterpret_cast<const uint4*>(&own[index][active ? dim : 0]);
         }
       }
-    }
+    };
+    uint4 vectors[kStep];
+    rounds.TakeKeys(stage, vectors);
+    if constexpr (kFresh) take_fresh(vectors, fresh.k);
     float scores[State::kScores];
-    State::Dots(q, loads.k, scores);
-    if (next < length) load_keys(next);
+    State::Dots(q, vectors, scores);
+    rounds.AskKeys(stage, ahead < length);
     const float scale = state.Weigh(scores, base + own_token, visible, length);
-    state.Add(scores, scale, loads.v);
-    if (next >= length) break;
-    loads.Values(values);
-    base = next;
+    rounds.TakeValues(stage, vectors);
+    if constexpr (kFresh) take_fresh(vectors, fresh.v);
+    state.Add(scores, scale, vectors);
+    rounds.AskValues(stage, ahead < length);
+    rounds.Advance(round);
+    stage = stage + 1 == Rounds::kAhead ? 0 : stage + 1;
   }
+  WaitForAllCopies();
+  __syncthreads();  // records are in the place of the rounds
 
   // ---- lanes of the warp, warps of the block, blocks of the cluster
   state.Write(of_warps, warp, lane, dim);
@@ -205,6 +211,7 @@ __global__ void MergeGangsKernel(const RowArgs args) {
   const int d = static_cast<int>(threadIdx.x) * 2;
   if (d >= a.kv.head_dim) return;
   Merged merged{{kLowest, 0.0f}, {0.0f, 0.0f}};
+#pragma unroll 8
   for (int g = 0; g < args.gangs; ++g) {
     const float* record = RecordAt(args, grid_row, head, g);
     const float2 value = __ldcg(reinterpret_cast<const float2*>(record + d));
@@ -224,7 +231,7 @@ void LaunchKernel(DeviceContext& ctx, const RowArgs& args, int rows, int cluster
   const int head_blocks = (args.attention.group + kHeads - 1) / kHeads;
   const dim3 grid(static_cast<unsigned>(cluster * args.gangs),
                   static_cast<unsigned>(args.attention.kv.num_kv_heads * head_blocks), static_cast<unsigned>(rows));
-  LaunchClusters(ctx, &HalfRowKernel<kLanes, kHeads, kFresh>, grid, kThreads, 0, args, cluster);
+  LaunchClusters(ctx, &HalfRowKernel<kLanes, kHeads, kFresh>, grid, kThreads, Rounds::kBytes, args, cluster);
   if (args.gangs == 1) return;
   LaunchOverlapped(ctx, &MergeGangsKernel, dim3(static_cast<unsigned>(args.attention.num_heads), grid.z),
                    dim3(kMergeThreads), 0, args);
