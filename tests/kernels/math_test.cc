@@ -14,6 +14,7 @@
 #include "kernels/math/quantize.h"
 #include "kernels/math/random.h"
 #include "kernels/math/reduce.h"
+#include "kernels/math/signed_codes.h"
 #include "kernels/math/softmax_exp.h"
 
 namespace stoch {
@@ -58,6 +59,30 @@ TEST(Exp, EndsOfTheRange) {
   EXPECT_TRUE(std::isfinite(Exp(88.7f)));
   EXPECT_GT(Exp(-87.0f), 0.0f);
   EXPECT_TRUE(std::isnan(Exp(std::numeric_limits<float>::quiet_NaN())));
+}
+
+// Around every half of a level and at random, for scales of every binary order that they take.
+TEST(SignedCodes, HaveTheBitsOfDivisions) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<float> part(-1.02f, 1.02f);
+  for (const int q_max : {127, 63, 7}) {
+    for (int exponent = -50; exponent <= 49; ++exponent) {
+      const float scale = std::ldexp(1.0f + std::abs(part(random)) * 0.97f, exponent);
+      const SignedCodes codes(scale, q_max);
+      ASSERT_TRUE(codes.IsExact());
+      const auto check = [&](float x) {
+        for (const float near : {x, std::nextafter(x, kInfinity), std::nextafter(x, -kInfinity)}) {
+          for (const float of : {near, -near})
+            ASSERT_EQ(codes.Of(of), SignMagnitude(BipolarLevel(of, scale, q_max))) << of << " by " << scale;
+        }
+      };
+      for (int half = 0; half <= 2 * q_max + 2; ++half) check(static_cast<float>(half) * 0.5f * scale);
+      for (int i = 0; i < 300; ++i) check(part(random) * static_cast<float>(q_max) * scale);
+      for (const float x : {0x1p-61f, 0x1p-100f, 0x1p-149f}) check(x);
+    }
+  }
+  for (const float scale : {0.0f, 0x1p-51f, 0x1p51f, kInfinity, std::numeric_limits<float>::quiet_NaN()})
+    EXPECT_FALSE(SignedCodes(scale, 127).IsExact()) << scale;
 }
 
 // Every 499th float from -0 to -inf; all 2139095041 were compared once.
