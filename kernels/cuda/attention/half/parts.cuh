@@ -123,60 +123,68 @@ __device__ void AppendFresh(const KvView& kv, const PassRow& info, int kv_head, 
 
 // Keys and values of a thread's next rounds on their way to shared memory, in slots of its own: nobody else reads them, so
 // that they need no barrier. Copies are in groups: keys, then values, of one round after the other.
+//
+// Pages are read many rounds ahead and wait in the lanes of a register: loads return in the order in which they were asked
+// for, so a round that looked its own page up would wait for all that are on their way.
+template <int kLanes>
 class Rounds {
  public:
   static constexpr int kAhead = 2;  // rounds on their way
   static constexpr int kVectors = 2 * kStep;
   static constexpr int kBytes = kAhead * kVectors * kThreads * static_cast<int>(sizeof(uint4));
 
-  // `shared`: kBytes. `keys` and `values`: the lane's first vectors of the KV head in page 0.
+  // The lane's rounds are of positions first .. first + kStep - 1, first + step .., in front of `end`; `first` and `step`:
+  // multiples of kStep. `shared`: kBytes. `keys` and `values`: the lane's first vectors of the KV head in page 0. All lanes
+  // of a warp, as for Ask.
   __device__ __forceinline__ Rounds(const void* shared, const KvView& kv, const int32_t* pages, const uint4* keys,
-                                    const uint4* values, uint32_t token_vectors, int last)
-      : kv_(kv), pages_(pages), keys_(keys), values_(values), token_vectors_(token_vectors), last_(last) {
+                                    const uint4* values, uint32_t token_vectors, int first, int step, int last)
+      : kv_(kv),
+        pages_(pages),
+        keys_(keys),
+        values_(values),
+        token_vectors_(token_vectors),
+        first_(first),
+        step_(step),
+        last_(last) {
     page_vectors_ = static_cast<uint32_t>(kv.num_kv_heads) * token_vectors << kv.page_shift;
     slots_ = SharedAddress(shared) + threadIdx.x * static_cast<uint32_t>(sizeof(uint4));
+    Fetch();
   }
-  // Asks for the first rounds of positions first .. first + kStep - 1 and `step` behind them, as far as they begin in front of
-  // first + count. `first`: a multiple of kStep.
-  __device__ __forceinline__ void Begin(int first, int step, int count) {
-    int32_t pages[kAhead + 1];
-#pragma unroll
-    for (int i = 0; i <= kAhead; ++i) pages[i] = PageOf(first + i * step);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      first_ = first + i * step;
-      page_ = pages[i];
-      AskKeys(i, i * step < count);
-      AskValues(i, i * step < count);
-    }
-    first_ = first + kAhead * step;
-    page_ = pages[kAhead];
+  // The next round's, if there is one, in the slots of a stage whose own were taken: keys, then values.
+  __device__ __forceinline__ void AskKeys(int stage, bool have) {
+    page_ = static_cast<uint32_t>(__shfl_sync(0xffffffffu, fetched_, taken_ * kGroups + Group())) * page_vectors_;
+    Ask(keys_, stage * kVectors, have);
   }
-  // Asks for the next round's, if there is one, in the slots of a stage whose own were taken.
-  __device__ __forceinline__ void AskKeys(int stage, bool have) { Ask(keys_, stage * kVectors, have); }
-  __device__ __forceinline__ void AskValues(int stage, bool have) { Ask(values_, stage * kVectors + kStep, have); }
-  // Behind both: the round after that is `step` further.
-  __device__ __forceinline__ void Advance(int step) {
-    first_ += step;
-    page_ = PageOf(first_);
+  __device__ __forceinline__ void AskValues(int stage, bool have) {
+    Ask(values_, stage * kVectors + kStep, have);
+    first_ += step_;
+    if (++taken_ == kFetched) Fetch();
   }
   // What was asked for kAhead rounds ago. Requires: of each kind, kAhead rounds have been asked for, and no more.
   __device__ __forceinline__ void TakeKeys(int stage, uint4 (&k)[kStep]) const { Take(stage * kVectors, k); }
   __device__ __forceinline__ void TakeValues(int stage, uint4 (&v)[kStep]) const { Take(stage * kVectors + kStep, v); }
 
  private:
-  __device__ __forceinline__ int32_t PageOf(int first) const {
-    return __ldg(pages_ + (min(first, last_) >> kv_.page_shift));
+  static constexpr int kGroups = 32 / kLanes;  // of lanes, each with positions of its own
+  static constexpr int kFetched = kLanes;      // rounds whose pages 32 lanes hold
+
+  __device__ __forceinline__ static int Group() { return static_cast<int>(threadIdx.x & 31) / kLanes; }
+  // Lane i gets the page of group i % kGroups in round i / kGroups from here.
+  __device__ __forceinline__ void Fetch() {
+    const int lane = static_cast<int>(threadIdx.x & 31);
+    const int t = first_ + (lane % kGroups - Group()) * kStep + lane / kGroups * step_;
+    fetched_ = __ldg(pages_ + (min(t, last_) >> kv_.page_shift));
+    taken_ = 0;
   }
   __device__ __forceinline__ uint32_t Slot(int i) const {
     return slots_ + static_cast<uint32_t>(i * kThreads) * static_cast<uint32_t>(sizeof(uint4));
   }
   __device__ __forceinline__ void Ask(const uint4* from, int slot, bool have) {
-    const uint32_t page = static_cast<uint32_t>(page_) * page_vectors_;  // 32 bits: CudaKvCache sees to it
 #pragma unroll
     for (int i = 0; i < kStep; ++i) {
       const int t = min(first_ + i, last_) & (kv_.page_tokens - 1);
-      if (have) CopyAsync16(Slot(slot + i), from + (page + static_cast<uint32_t>(t) * token_vectors_));
+      // 32 bits: CudaKvCache sees to it.
+      if (have) CopyAsync16(Slot(slot + i), from + (page_ + static_cast<uint32_t>(t) * token_vectors_));
     }
     CommitCopies();
   }
@@ -197,10 +205,13 @@ class Rounds {
   const uint4* values_;
   uint32_t token_vectors_;
   uint32_t page_vectors_;
+  int first_;
+  int step_;
   int last_;
   uint32_t slots_;
-  int first_ = 0;
-  int32_t page_ = 0;
+  int32_t fetched_ = 0;
+  int taken_ = 0;
+  uint32_t page_ = 0;  // in vectors
 };
 
 // The running softmax of a warp: scores of a round, one per head and token, are spread over the lanes of a group,

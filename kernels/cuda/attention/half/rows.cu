@@ -73,6 +73,7 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
   constexpr int kGroups = State::kGroups;
   constexpr int kDims = State::kDims;
   extern __shared__ __align__(16) uint8_t shared_memory[];  // rounds, then records of the warps
+  using Rounds = attention_half::Rounds<kLanes>;
   using WarpRecords = Records<kHeads, kDims>;
   static_assert(sizeof(WarpRecords) <= Rounds::kBytes);
   auto& of_warps = *reinterpret_cast<WarpRecords*>(shared_memory);
@@ -112,10 +113,18 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
   const uint32_t first_vector = (kv_head * token_vectors << kv.page_shift) + (active ? lane % kLanes : 0);
   // A window's first positions; rounds start with that of its first one, others get no weight.
   const int visible = a.window > 0 ? max(length - a.window, 0) : 0;
-  Rounds rounds(shared_memory, kv, pages, reinterpret_cast<const uint4*>(kv.k_half) + first_vector,
-                reinterpret_cast<const uint4*>(kv.v_half) + first_vector, token_vectors, last);
-  float q[kHeads][kVector];
   const int begin = visible / round * round;
+  Rounds rounds(shared_memory, kv, pages, reinterpret_cast<const uint4*>(kv.k_half) + first_vector,
+                reinterpret_cast<const uint4*>(kv.v_half) + first_vector, token_vectors, begin + slot, round, last);
+  const auto ask_first = [&] {
+#pragma unroll
+    for (int stage = 0; stage < Rounds::kAhead; ++stage) {
+      const bool have = begin + stage * round < length;
+      rounds.AskKeys(stage, have);
+      rounds.AskValues(stage, have);
+    }
+  };
+  float q[kHeads][kVector];
   if constexpr (kFresh) {
     constexpr int kLineFloats = 32;
     if (tid * kLineFloats < kv.head_dim) PrefetchL2Line(a.rope + info.position * a.rope_stride + tid * kLineFloats);
@@ -124,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
       for (int h = 0; h < kHeads; ++h) fresh.q[h][kv.head_dim + tid] = 0.0f;
     }
     const int32_t page = pages[info.position >> kv.page_shift];
-    rounds.Begin(begin + slot, round, length - begin);
+    ask_first();
     RotateFresh(a, info, kv_head, first_head, heads, fresh);
     __syncthreads();
     if (rank == 0 && gang == 0 && first_head == kv_head * a.group) AppendFresh(kv, info, kv_head, page, fresh);
@@ -136,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
   } else {
     WaitForPrevious();
     a.reporter.Begin();
-    rounds.Begin(begin + slot, round, length - begin);
+    ask_first();
     LoadQueries<kHeads, kDims>(a, row, first_head, heads, dim, q);
   }
 
@@ -167,7 +176,6 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
     if constexpr (kFresh) take_fresh(vectors, fresh.v);
     state.Add(scores, scale, vectors);
     rounds.AskValues(stage, ahead < length);
-    rounds.Advance(round);
     stage = stage + 1 == Rounds::kAhead ? 0 : stage + 1;
   }
   WaitForAllCopies();
@@ -231,7 +239,7 @@ void LaunchKernel(DeviceContext& ctx, const RowArgs& args, int rows, int cluster
   const int head_blocks = (args.attention.group + kHeads - 1) / kHeads;
   const dim3 grid(static_cast<unsigned>(cluster * args.gangs),
                   static_cast<unsigned>(args.attention.kv.num_kv_heads * head_blocks), static_cast<unsigned>(rows));
-  LaunchClusters(ctx, &HalfRowKernel<kLanes, kHeads, kFresh>, grid, kThreads, Rounds::kBytes, args, cluster);
+  LaunchClusters(ctx, &HalfRowKernel<kLanes, kHeads, kFresh>, grid, kThreads, Rounds<kLanes>::kBytes, args, cluster);
   if (args.gangs == 1) return;
   LaunchOverlapped(ctx, &MergeGangsKernel, dim3(static_cast<unsigned>(args.attention.num_heads), grid.z),
                    dim3(kMergeThreads), 0, args);

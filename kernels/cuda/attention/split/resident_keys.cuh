@@ -176,6 +176,7 @@ __device__ __forceinline__ void CountKeys(const SplitArgs& args, const Stripes& 
   for (int tile = begin + Tiles::Slot() * Tiles::kTile; tile < end; tile += Tiles::kStep) {
     int32_t acc[2][kN][4] = {};
     const uint32_t* from = keys.Place(kv, b, keys.page, tile + Tiles::kStep);
+    const bool has_next = tile + Tiles::kStep < end;  // or every warp of the row would want the same lines at once
     keys.pages.Refill(kv, b);
     keys.page = keys.pages.Next();
     if (tile + 2 * Tiles::kStep < end) keys.Prefetch(kv, b, keys.page, tile + 2 * Tiles::kStep);
@@ -190,7 +191,7 @@ __device__ __forceinline__ void CountKeys(const SplitArgs& args, const Stripes& 
         for (int j = 0; j < 4; ++j) streams[n][j] = q.streams[n][g][j];
       }
       AddKeys<kDirect, kN>(keys.k[g], table, streams, bytes, acc);
-      keys.Load(kv, from, g);
+      if (has_next) keys.Load(kv, from, g);
     }
     const int i = tile + Tiles::Own();
     if (i < end) AddCounts<kN>(acc, b.heads.count, args.resident_positions + kSplitResidentPad, i - begin, counts);

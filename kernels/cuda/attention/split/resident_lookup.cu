@@ -79,6 +79,12 @@ struct Largest {
   float of[2];
 };
 
+// The tiles of this warp.
+__device__ __forceinline__ int LookupTiles(const Stripes& b) {
+  constexpr int kStep = kResidentWarps * kLookupTile;
+  return (b.count() - static_cast<int>(threadIdx.x >> 5) * kLookupTile + kStep - 1) / kStep;
+}
+
 // Counts of the stripe's keys, or where scores are in scratch, these.
 __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                               const Counts& counts, const Seen& seen, const LookupPlaces& places,
@@ -97,10 +103,10 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   Seen own{seen.first - LookupLane::Key(), seen.count};
   asm volatile("" : "+r"(to), "+r"(to_next), "+r"(own.first), "+r"(own.count));  // kept
   int i = static_cast<int>(threadIdx.x >> 5) * kLookupTile;
-  // The L2 is asked for a tile three ahead; the next one comes into the registers that were just looked up with: also past
-  // the end, where a place is that of the row's last positions.
+  int left = LookupTiles(b) - 1;  // tiles of the warp behind this one
+  // The L2 is asked for a tile three ahead; the next one comes into the registers that were just looked up with.
   const auto step = [&] {
-    const uint32_t last = keys.Advance(kv);
+    const uint32_t last = keys.Advance(kv, left);
     const uint32_t* from = keys.From(kv);
     LookupSums sums;
     int32_t codes[4];
@@ -108,7 +114,7 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
     const auto part = [&]<int e>() {
       rest.AddPart(e, keys.k[e], codes);
       CountPart<e>(keys.k[e], places, ones, sums);
-      keys.Load(from, e);
+      if (left > 0) keys.Load(from, e);
     };
     part.template operator()<0>();
     part.template operator()<1>();
@@ -132,8 +138,9 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
       for (int h = 0; h < 2; ++h)
         if (head + h < b.heads.count) scores.at[(head + h) * scores.stride + LookupLane::Key() + i] = score[h];
     }
-    keys.LoadScale();
+    if (left > 0) keys.LoadScale();
     keys.Turn(last);
+    --left;
   };
   const int end = b.count();
   while (i < end) {
@@ -266,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   CopyCountRows(args, b, queries, SharedAddress(beside));
   CommitCopies();
   LookupQueries q(b, queries);
-  keys.Begin(kv);
+  keys.Begin(kv, LookupTiles(b));
   ClearWords(args, b);
   if (!is_posted && tid < b.heads.count) s.of_heads.q_scales[tid] = queries.scales[tid];
   if (apart) streams = StageStreams(args, b, weights);

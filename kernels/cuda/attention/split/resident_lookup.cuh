@@ -201,8 +201,9 @@ struct LookupKeys {
     asm volatile("" : "+l"(words), "+l"(scales), "+r"(stride));
     ahead[0] = places.Next();
   }
-  // Asks for the first tile, and the L2 for those behind it.
-  __device__ __forceinline__ void Begin(const KvView& kv) {
+  // Asks for the first tile, and the L2 for those behind it: all of `tiles`. Nobody asks past the end, where every warp of
+  // the row would want the same few lines at once.
+  __device__ __forceinline__ void Begin(const KvView& kv, int tiles) {
     const uint32_t* from = From(kv);
 #pragma unroll
     for (int e = 0; e < kLookupParts; ++e) Load(from, e);
@@ -210,15 +211,15 @@ struct LookupKeys {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       ahead[i] = places.Next();
-      Prefetch(kv, ahead[i]);
+      if (i + 1 < tiles) Prefetch(kv, ahead[i]);
     }
   }
   // Where the next tile is.
   __device__ __forceinline__ const uint32_t* From(const KvView& kv) const { return words + Words(kv, ahead[0]); }
-  // Asks the L2 for one more.
-  __device__ __forceinline__ uint32_t Advance(const KvView& kv) {
+  // Asks the L2 for one more, if so many are left behind this one.
+  __device__ __forceinline__ uint32_t Advance(const KvView& kv, int left) {
     const uint32_t last = places.Next();
-    Prefetch(kv, last);
+    if (left > kAhead) Prefetch(kv, last);
     return last;
   }
   __device__ __forceinline__ void Turn(uint32_t last) {
