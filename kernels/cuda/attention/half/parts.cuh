@@ -133,9 +133,9 @@ class Rounds {
   static constexpr int kVectors = 2 * kStep;
   static constexpr int kBytes = kAhead * kVectors * kThreads * static_cast<int>(sizeof(uint4));
 
-  // The lane's rounds are of positions first .. first + kStep - 1, first + step .., in front of `end`; `first` and `step`:
-  // multiples of kStep. `shared`: kBytes. `keys` and `values`: the lane's first vectors of the KV head in page 0. All lanes
-  // of a warp, as for Ask.
+  // The lane's rounds begin at positions first, first + step .., multiples of kStep; those behind `last` stand for it.
+  // `shared`: kBytes. `keys` and `values`: the lane's first vectors of the KV head in page 0. All lanes of a warp, as for
+  // AskKeys and AskValues.
   __device__ __forceinline__ Rounds(const void* shared, const KvView& kv, const int32_t* pages, const uint4* keys,
                                     const uint4* values, uint32_t token_vectors, int first, int step, int last)
       : kv_(kv),

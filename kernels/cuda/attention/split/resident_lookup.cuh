@@ -172,7 +172,7 @@ struct LookupLane {
   __device__ __forceinline__ static int Half() { return Lane() >> 4; }
   __device__ __forceinline__ static int OfQuad() { return Lane() & 3; }
   __device__ __forceinline__ static int Word() { return Half() * 4 + OfQuad(); }
-  __device__ __forceinline__ static int First() { return (Lane() & 12); }
+  __device__ __forceinline__ static int First() { return Lane() & 12; }
   // The key whose scores it makes, of heads Head() and the next.
   __device__ __forceinline__ static int Key() { return First() + OfQuad() / 2 * 2 + Half(); }
   __device__ __forceinline__ static int Head() { return Lane() % 2 * 2; }
@@ -180,17 +180,17 @@ struct LookupLane {
 
 // A warp's tile of keys, and the scale of the key whose scores this lane makes.
 struct LookupKeys {
-  TilePlaces<1, KeyPlace> places;
   static constexpr int kAhead = 2;  // tiles that the L2 has been asked for
-  uint32_t ahead[kAhead];           // their places, the next tile's first
-  const uint32_t* head;             // the KV head's keys in page 0
-  const uint32_t* words;            // and what this lane reads of them, and of the scales
+  TilePlaces<1, KeyPlace> places;
+  uint32_t ahead[kAhead];  // of those, the next tile's first
+  const uint32_t* head;    // the KV head's keys in page 0
+  const uint32_t* words;   // and what this lane reads of them, and of the scales
   const float* scales;
   uint32_t stride;  // of eight words of keys
   uint4 k[kLookupParts];
   float scale;
 
-  // Asks for the first tile of a warp, which is at local position `i`.
+  // Of a warp whose first tile is at local position `i`.
   __device__ __forceinline__ LookupKeys(const KvView& kv, const Stripes& b, int i)
       : places(kv, b, i, kResidentWarps * kLookupTile) {
     head = kv.k_words + kv.KWord(0, b.heads.kv_head, 0, 0);
@@ -222,6 +222,7 @@ struct LookupKeys {
     if (left > kAhead) Prefetch(kv, last);
     return last;
   }
+  // The next tile becomes this one; `last`: what Advance returned.
   __device__ __forceinline__ void Turn(uint32_t last) {
 #pragma unroll
     for (int i = 0; i + 1 < kAhead; ++i) ahead[i] = ahead[i + 1];
