@@ -243,18 +243,18 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   const int stride = positions + kSplitResidentPad;
   auto& s = *reinterpret_cast<Shared*>(shared_memory);
   uint8_t* const table = shared_memory + sizeof(Shared);
-  uint8_t* const beside = table + kLookupTableBytes;
-  uint8_t* const behind = beside + kScalesBytes;
+  uint8_t* const scales = table + kLookupTableBytes;
+  uint8_t* const behind = scales + kScalesBytes;
   const Counts counts{reinterpret_cast<int16_t*>(behind), stride};
   uint8_t* const weights = behind + (apart ? counts_bytes : static_cast<int>(kSplitTableBytes));
   auto* const thermometers = reinterpret_cast<uint4*>(behind);
   // Sums of p v: where nobody needs the place before they are added up, or else where levels of weights were.
   const bool sums_apart = positions <= kMostBesideSums;
-  auto& sums = *reinterpret_cast<Sums*>(sums_apart ? beside + kScalesBytes - sizeof(Sums) : table);
+  auto& sums = *reinterpret_cast<Sums*>(sums_apart ? scales + kScalesBytes - sizeof(Sums) : table);
   const auto clear_sums = [&] {
     for (int i = tid; i < kScoreHeads * (kLookupDim + 1); i += kThreads) (&sums[0][0])[i] = 0;
   };
-  auto* v_scales = reinterpret_cast<float*>(beside + kOverTable);
+  auto* v_scales = reinterpret_cast<float*>(scales + kOverTable);
   Scores scores{reinterpret_cast<float*>(table), stride, true};
   if (b.count() > args.resident_positions) {
     scores = ScratchScores(args, b);
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   LookupKeys keys(kv, b, warp * kLookupTile);
   if (tid < kScoreHeads) s.tops.count[tid] = 0;
   const Queries queries = TakeQueries<kLookupDim>(args, b, table, s.of_heads.q_scales);
-  CopyCountRows(args, b, queries, SharedAddress(beside));
+  CopyCountRows(args, b, queries, SharedAddress(scales));
   CommitCopies();
   LookupQueries q(b, queries);
   keys.Begin(kv, LookupTiles(b));
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   const LookupPlaces places(SharedAddress(table));
   WaitForCopies<1>();  // count rows
   __syncthreads();
-  FillCounts(beside, q, reinterpret_cast<uint32_t*>(table), s.tops);
+  FillCounts(scales, q, reinterpret_cast<uint32_t*>(table), s.tops);
   __syncthreads();
   Largest largest;
   {
