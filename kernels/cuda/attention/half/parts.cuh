@@ -16,7 +16,7 @@ inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kMergeThreads = 128;  // two dims each
 inline constexpr int kMaxCluster = kMaxAttentionCluster;
 inline constexpr int kVector = 8;                       // halves of a 16-byte load
-inline constexpr int kStep = 4;                         // tokens of a lane group between two rescalings, a round
+inline constexpr int kStep = 4;                         // tokens of a lane group between two rescalings: a round
 inline constexpr int kSoloTokens = kHalfRowSoloTokens;  // up to here one block beats a cluster
 inline constexpr float kLowest = -1e30f;  // below every score, and finite: the difference of two of them is 0
 inline constexpr float kLog2E = 1.4426950408889634f;
@@ -124,8 +124,8 @@ __device__ void AppendFresh(const KvView& kv, const PassRow& info, int kv_head, 
 // Keys and values of a thread's next rounds on their way to shared memory, in slots of its own: nobody else reads them, so
 // that they need no barrier. Copies are in groups: keys, then values, of one round after the other.
 //
-// Pages are read many rounds ahead and wait in the lanes of a register: loads return in the order in which they were asked
-// for, so a round that looked its own page up would wait for all that are on their way.
+// Pages are read many rounds ahead and wait in the lanes of a register, as TilePlaces (../split/resident_pages.cuh) has them:
+// a round that looked its own page up waited for it about as long as for the round before.
 template <int kLanes>
 class Rounds {
  public:

@@ -155,14 +155,12 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
   for (int base = begin; base < length; base += round) {
     const int ahead = base + Rounds::kAhead * round;
     // Positions of the pass instead of what was asked for.
-    const auto take_fresh = [&](uint4(&to)[kStep], const auto& own) {
-      if constexpr (kFresh) {
-        if (base + round <= info.start_position) return;
+    [[maybe_unused]] const auto take_fresh = [&](uint4(&to)[kStep], const auto& own) {
+      if (base + round <= info.start_position) return;
 #pragma unroll
-        for (int i = 0; i < kStep; ++i) {
-          const int index = min(base + slot + i, length - 1) - info.start_position;
-          if (index >= 0) to[i] = *reinterpret_cast<const uint4*>(&own[index][active ? dim : 0]);
-        }
+      for (int i = 0; i < kStep; ++i) {
+        const int index = min(base + slot + i, length - 1) - info.start_position;
+        if (index >= 0) to[i] = *reinterpret_cast<const uint4*>(&own[index][active ? dim : 0]);
       }
     };
     uint4 vectors[kStep];

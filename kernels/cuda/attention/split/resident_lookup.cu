@@ -15,7 +15,6 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = kSplitResidentThreads;
-constexpr int kScalesBytes = kSplitLookupScaleBytes;
 
 struct alignas(128) Shared {
   ResidentNumbers of_heads;
@@ -29,12 +28,12 @@ using Sums = int32_t[kScoreHeads][kLookupDim + 1];
 
 // Exponentials reach into the place of the scales, where there is room for sums behind those of so many positions.
 constexpr int kOverTable = 1024;
-constexpr int kMostBesideSums = (kScalesBytes - kOverTable - static_cast<int>(sizeof(Sums))) / 4;
+constexpr int kMostBesideSums = (kSplitLookupScaleBytes - kOverTable - static_cast<int>(sizeof(Sums))) / 4;
 static_assert(kScoreHeads * (kSplitLookupPositions + kSplitResidentPad) * sizeof(float) <=
               kLookupTableBytes + kOverTable);
-static_assert(kSplitLookupPositions * sizeof(float) <= kScalesBytes - kOverTable);
-static_assert(kLookupTableBytes + kScalesBytes + sizeof(Shared) == kSplitLookupBytes);
-static_assert(kLookupCountBytes <= kScalesBytes + kSplitTableBytes);
+static_assert(kSplitLookupPositions * sizeof(float) <= kSplitLookupScaleBytes - kOverTable);
+static_assert(kLookupTableBytes + kSplitLookupScaleBytes + sizeof(Shared) == kSplitLookupBytes);
+static_assert(kLookupCountBytes <= kSplitLookupScaleBytes + kSplitTableBytes);
 
 // Counts of a block's positions with a head, [heads][stride], or scores in scratch where there is no room for them.
 struct Counts {
@@ -244,13 +243,13 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   auto& s = *reinterpret_cast<Shared*>(shared_memory);
   uint8_t* const table = shared_memory + sizeof(Shared);
   uint8_t* const scales = table + kLookupTableBytes;
-  uint8_t* const behind = scales + kScalesBytes;
+  uint8_t* const behind = scales + kSplitLookupScaleBytes;
   const Counts counts{reinterpret_cast<int16_t*>(behind), stride};
   uint8_t* const weights = behind + (apart ? counts_bytes : static_cast<int>(kSplitTableBytes));
   auto* const thermometers = reinterpret_cast<uint4*>(behind);
   // Sums of p v: where nobody needs the place before they are added up, or else where levels of weights were.
   const bool sums_apart = positions <= kMostBesideSums;
-  auto& sums = *reinterpret_cast<Sums*>(sums_apart ? scales + kScalesBytes - sizeof(Sums) : table);
+  auto& sums = *reinterpret_cast<Sums*>(sums_apart ? scales + kSplitLookupScaleBytes - sizeof(Sums) : table);
   const auto clear_sums = [&] {
     for (int i = tid; i < kScoreHeads * (kLookupDim + 1); i += kThreads) (&sums[0][0])[i] = 0;
   };

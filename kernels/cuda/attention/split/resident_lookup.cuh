@@ -35,6 +35,23 @@ struct LookupTops {
   uint8_t at[kScoreHeads][kLookupDim];
 };
 
+// What a lane of a warp has of a tile of keys, and is to make the scores of.
+struct LookupLane {
+  __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x & 31); }
+  // Words Word(), Word() + 8, + 16 and + 24 of keys First() to First() + 3.
+  __device__ __forceinline__ static int Half() { return Lane() >> 4; }
+  __device__ __forceinline__ static int OfQuad() { return Lane() & 3; }
+  __device__ __forceinline__ static int Word() { return Half() * 4 + OfQuad(); }
+  __device__ __forceinline__ static int First() { return Lane() & 12; }
+  // The key whose scores it makes, of heads Head() and the next.
+  __device__ __forceinline__ static int Key() { return First() + OfQuad() / 2 * 2 + Half(); }
+  __device__ __forceinline__ static int Head() { return Lane() % 2 * 2; }
+};
+
+__device__ __forceinline__ uint32_t WordOf(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
 // Asks for the count rows of the queries. Unit of 16 bytes c of a row is in place c ^ (dimension % 8).
 __device__ __forceinline__ void CopyCountRows(const SplitArgs& args, const Stripes& b, const Queries& queries,
                                               uint32_t rows) {
@@ -89,14 +106,14 @@ class LookupQueries {
     for (int h = 0; h < kScoreHeads; ++h) {
 #pragma unroll
       for (int n = 0; n < kJobs; ++n) {
-        const int word = h * kLookupWords + (Part(n) * kLookupColumns + Lane()) / 4;
+        const int word = h * kLookupWords + (Part(n) * kLookupColumns + LookupLane::Lane()) / 4;
         words_[h][n] = h < b.heads.count ? queries.words[word] : 0;
       }
     }
   }
   // The codes of the head, in byte n that of job n.
   __device__ __forceinline__ uint32_t Codes(int h) const {
-    const uint32_t byte = Lane() & 3;
+    const uint32_t byte = LookupLane::Lane() & 3;
     return __byte_perm(words_[h][0], words_[h][1], byte | (4 + byte) << 4);
   }
   // The part of job n.
@@ -105,7 +122,6 @@ class LookupQueries {
   }
 
  private:
-  __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x & 31); }
   uint32_t words_[kScoreHeads][kJobs];
 };
 
@@ -140,7 +156,7 @@ __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQuer
       uint32_t other[kScoreHeads];
 #pragma unroll
       for (int h = 0; h < kScoreHeads; ++h) {
-        const uint32_t word = x == 0 ? counts[h].x : x == 1 ? counts[h].y : x == 2 ? counts[h].z : counts[h].w;
+        const uint32_t word = WordOf(counts[h], x);
         const uint32_t plus = word - (word >> 7 & 0x01010101u);
         const uint32_t minus = (0x80808080u - word) ^ 0x80808080u;
         same[h] = is_negative[h] ? minus : plus;
@@ -163,19 +179,6 @@ struct KeyPlace {
     return static_cast<uint32_t>(page) * (static_cast<uint32_t>(kv.num_kv_heads) << kv.page_shift) +
            static_cast<uint32_t>(slot);
   }
-};
-
-// What a lane of a warp has of a tile of keys, and is to make the scores of.
-struct LookupLane {
-  __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x & 31); }
-  // Words Word(), Word() + 8, + 16 and + 24 of keys First() to First() + 3.
-  __device__ __forceinline__ static int Half() { return Lane() >> 4; }
-  __device__ __forceinline__ static int OfQuad() { return Lane() & 3; }
-  __device__ __forceinline__ static int Word() { return Half() * 4 + OfQuad(); }
-  __device__ __forceinline__ static int First() { return Lane() & 12; }
-  // The key whose scores it makes, of heads Head() and the next.
-  __device__ __forceinline__ static int Key() { return First() + OfQuad() / 2 * 2 + Half(); }
-  __device__ __forceinline__ static int Head() { return Lane() % 2 * 2; }
 };
 
 // A warp's tile of keys, and the scale of the key whose scores this lane makes.
@@ -291,10 +294,6 @@ struct LookupOnes {
 // Counts of four neighbouring keys: a lane's are of LookupLane's heads and of keys OfQuad() / 2 * 2 and the next, of each
 // what is in elements 0 and 1 plus what is in 2 and 3, without what the lane half a warp apart has.
 using LookupSums = int32_t[2][4];
-
-__device__ __forceinline__ uint32_t WordOf(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
 
 // What the table lacks of the counts.
 class LookupRest {

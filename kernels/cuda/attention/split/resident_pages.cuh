@@ -22,19 +22,8 @@ __device__ __forceinline__ uint32_t LoadSharedWord(uint32_t address) {
   return v;
 }
 
-template <int kOffset>
-__device__ __forceinline__ void StoreShared16(uint32_t address, const uint4& v) {
-  asm volatile("st.shared.v4.u32 [%0+%1], {%2, %3, %4, %5};" ::"r"(address), "n"(kOffset), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
-}
 __device__ __forceinline__ void StoreSharedShort(uint32_t address, int32_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<int16_t>(v)) : "memory");
-}
-__device__ __forceinline__ uint32_t LoadSharedByte(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));
-  return v;
 }
 
 // Asks the L2 for `bytes` from `from` on, both multiples of 16. All lanes of a warp.
