@@ -96,7 +96,7 @@ __device__ __forceinline__ int32_t CountKey(const Block& b, const uint32_t* q_wo
     uint32_t k[kKeyBatch];
 #pragma unroll
     for (int i = 0; i < kKeyBatch; ++i) {
-      k[i] = begin + i < b.q_words ? __ldcg(keys + (static_cast<int64_t>(begin + i) << b.kv.page_shift)) : 0;
+      k[i] = begin + i < b.q_words ? __ldcg(keys + b.kv.KeyWord(begin + i)) : 0;
     }
 #pragma unroll
     for (int i = 0; i < kKeyBatch; ++i) {
@@ -197,7 +197,7 @@ __device__ __forceinline__ void Values(const Block& b, const Probabilities& p, f
         const int t = min(b.origin + first + (group + g) * kTurnTokens + b.warp * kGroupTokens, b.position);
         const uint32_t* from =
             b.kv.v_words + b.kv.VWord(b.page_of(t), b.kv_head, b.slot_of(t) >> 2, ValueWords<kSlots>::Dim(b.lane, 0));
-        if ((groups >> 4 * g & 15) != 0) v[g].Load(reinterpret_cast<const uint8_t*>(from), b.lane, b.head_dim);
+        if ((groups >> 4 * g & 15) != 0) v[g].Load(reinterpret_cast<const uint8_t*>(from), b.lane, b.kv);
       }
       __syncwarp();  // the rows before these were looked up
       copies.template Store<kGroupTokens>(av, stage);

@@ -7,7 +7,11 @@
 //   kPerToken                  codes and one scale per token and KV head (docs/sc_arithmetic.md#6-in-the-model), packed
 //                              by four for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4;
 //                              v_words [page][kv_head][token / 4][dim], byte = token % 4;
-//                              k_scales, v_scales F32 [page][kv_head][token]
+//                              k_scales, v_scales F32 [page][kv_head][token].
+//                              Where IsTiled(), words of 16 tokens follow each other, of keys [dim / 4][token], of values
+//                              [dim / 16][token / 4][dim % 16]. Loads are answered eight lanes at a time, a clock for each
+//                              line of 128 bytes of the path that they share with shared memory; whether eight lanes take
+//                              32 tokens, 32 dimensions, or both as a tensor core's operand does, this is two lines.
 // With stripes (kernels/stripes.h), `stripes` consecutive pages of a pass share one here: position j of the page_tokens /
 // stripes of page p that this device has is position p % stripes * page_tokens / stripes + j of page p / stripes.
 // kPerHead and kPerRow quantize the whole window again in every pass, into one code layer that all layers share.
@@ -56,10 +60,28 @@ struct KvView {
     return (PageHead(page, head) << page_shift) + slot;
   }
   __device__ __forceinline__ int64_t KWord(int32_t page, int head, int word, int slot) const {
-    return ((PageHead(page, head) * (head_dim / 4) + word) << page_shift) + slot;
+    return (PageHead(page, head) * (head_dim / 4) << page_shift) + KeyWord(word) + KeySlot(slot);
   }
   __device__ __forceinline__ int64_t VWord(int32_t page, int head, int group, int dim) const {
-    return ((PageHead(page, head) << (page_shift - 2)) + group) * head_dim + dim;
+    return (PageHead(page, head) << (page_shift - 2)) * head_dim + ValueGroup(group) + ValueDim(dim);
+  }
+
+  // The same within a page and head. Of a tile: from a word of keys to the next, from four positions of values to the next
+  // four, and from 16 dimensions to the next 16.
+  static constexpr int kTile = 16;  // positions
+  static constexpr int kTileKey = 16;
+  static constexpr int kTileGroup = 16;
+  static constexpr int kTileDims = 64;
+  __device__ __forceinline__ bool IsTiled() const { return page_tokens >= kTile && head_dim % 16 == 0; }
+  __device__ __forceinline__ int KeyWord(int word) const { return IsTiled() ? word * kTileKey : word << page_shift; }
+  __device__ __forceinline__ int KeySlot(int slot) const {
+    return IsTiled() ? (slot >> 4) * (4 * head_dim) + (slot & 15) : slot;
+  }
+  __device__ __forceinline__ int ValueGroup(int group) const {
+    return IsTiled() ? (group >> 2) * (4 * head_dim) + (group & 3) * kTileGroup : group * head_dim;
+  }
+  __device__ __forceinline__ int ValueDim(int dim) const {
+    return IsTiled() ? (dim >> 4) * kTileDims + (dim & 15) : dim;
   }
 #endif
 };

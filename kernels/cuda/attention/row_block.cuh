@@ -117,9 +117,9 @@ struct RowBlock {
     page_mask = kv.page_tokens - 1;
     page_bytes = kv.num_kv_heads * head_dim << kv.page_shift;
     keys = reinterpret_cast<const uint8_t*>(kv.k_words) + (kv_head * head_dim << kv.page_shift) +
-           (warp * kSlots * 4 << kv.page_shift);
+           kv.KeyWord(warp * kSlots) * 4;
     values = reinterpret_cast<const uint8_t*>(kv.v_words) + (kv_head * head_dim << kv.page_shift) +
-             ValueWords<kSlots>::Dim(lane, 0) * 4;
+             kv.ValueDim(ValueWords<kSlots>::Dim(lane, 0)) * 4;
     pages = a.pass.pages + static_cast<int64_t>(info.sequence) * a.pass.max_pages;
     own_token = token_of(OwnToken());
     early_v_token = solo ? own_token : tid;
@@ -142,13 +142,13 @@ struct RowBlock {
   // Where a lane's keys of one of this block's tiles start, and its values of one of the warp's groups.
   __device__ __forceinline__ const uint8_t* keys_of(int tile) const {
     const int t = min(tile_begin(tile) + lane * kLaneTokens, last) & ~3;
-    return keys + static_cast<int64_t>(page_of(t)) * page_bytes + (t & page_mask) * 4;
+    return keys + static_cast<int64_t>(page_of(t)) * page_bytes + kv.KeySlot(t & page_mask) * 4;
   }
   __device__ __forceinline__ const uint8_t* values_of(int group) const {
     constexpr int kTileGroups = kTileTokens / kTurnTokens;
     const int first = tile_begin(group / kTileGroups) + group % kTileGroups * kTurnTokens;
     const int t = min(first + kGroupTokens * warp, last) & ~3;
-    return values + static_cast<int64_t>(page_of(t)) * page_bytes + (t & page_mask) * head_dim;
+    return values + static_cast<int64_t>(page_of(t)) * page_bytes + kv.ValueGroup((t & page_mask) >> 2) * 4;
   }
   __device__ __forceinline__ void LoadKeys(int tile, uint4 (&k_words)[kSlots]) const {
     const uint8_t* const from = keys_of(tile);
@@ -156,14 +156,14 @@ struct RowBlock {
     for (int j = 0; j < kSlots; ++j) {
       k_words[j] = uint4{};
       if (warp * kSlots + j < q_words) {
-        k_words[j] = __ldcg(reinterpret_cast<const uint4*>(from + (j * 4 << kv.page_shift)));
+        k_words[j] = __ldcg(reinterpret_cast<const uint4*>(from + kv.KeyWord(j) * 4));
       }
     }
   }
   template <int kGroups>
   __device__ __forceinline__ void LoadValues(int group, ValueWords<kSlots> (&v_words)[kGroups]) const {
 #pragma unroll
-    for (int i = 0; i < kGroups; ++i) v_words[i].Load(values_of(group + i), lane, head_dim);
+    for (int i = 0; i < kGroups; ++i) v_words[i].Load(values_of(group + i), lane, kv);
   }
   __device__ __forceinline__ const float* scale_at(const float* scales, int t) const {
     return scales + kv.Scale(page_of(t), kv_head, t & page_mask);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/device/table_lookup.cuh"
 
 namespace stoch::cuda {
@@ -38,11 +39,11 @@ struct ValueWords {
     return (slot / kVector * 32 + lane) * kVector + slot % kVector;
   }
   // `from`: those of Dim(lane, 0).
-  __device__ __forceinline__ void Load(const uint8_t* from, int lane, int head_dim) {
+  __device__ __forceinline__ void Load(const uint8_t* from, int lane, const KvView& kv) {
 #pragma unroll
     for (int j = 0; j < kSlots; j += kVector) {
-      if (Dim(lane, j) >= head_dim) continue;
-      const uint8_t* at = from + j * 32 * 4;
+      if (Dim(lane, j) >= kv.head_dim) continue;
+      const uint8_t* at = from + kv.ValueDim(j * 32) * 4;
       if constexpr (kVector == 4) {
         const uint4 v = __ldcg(reinterpret_cast<const uint4*>(at));
         word[j] = v.x;

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) PackKernel(const BlockArgs args) {
     } else if (is_k) {
       word = kv.k_words[kv.KWord(page, head, i / args.count, first + i % args.count)];
     } else if (i < numbers) {
-      word = kv.v_words[kv.VWord(page, head, first >> 2, 0) + i];
+      word = kv.v_words[kv.VWord(page, head, (first >> 2) + i / kv.head_dim, i % kv.head_dim)];
     } else {
       i -= numbers;
       const float* scales = i < args.count ? kv.k_scales : kv.v_scales;

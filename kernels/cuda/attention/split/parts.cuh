@@ -91,7 +91,7 @@ __device__ __forceinline__ KeyPlaces KeysAt(const Kv& kv, const int32_t* pages, 
 
 // Those of a group of dimensions.
 __device__ __forceinline__ uint4 LoadKeys(const KvView& kv, const KeyPlaces& at, int group) {
-  return __ldcg(reinterpret_cast<const uint4*>(at.words + (group * 4 << kv.page_shift)));
+  return __ldcg(reinterpret_cast<const uint4*>(at.words + kv.KeyWord(group * 4)));
 }
 
 // Adds the steps of byte j and later of a group of dimensions: kQuads times 32 positions. kDirect: every other
@@ -177,7 +177,7 @@ __device__ __forceinline__ void LoadValues(const Kv& kv, const int32_t* pages, i
   const KvPlace at = PlaceOf(kv, pages, min(t, length - 1) & ~3);
   const uint32_t* from = kv.v_words + kv.VWord(at.page, kv_head, at.slot >> 2, (lane >> 2) * 4);
 #pragma unroll
-  for (int m = 0; m < kHeadDim / 32; ++m) v[m] = __ldcg(reinterpret_cast<const uint4*>(from + 32 * m));
+  for (int m = 0; m < kHeadDim / 32; ++m) v[m] = __ldcg(reinterpret_cast<const uint4*>(from + kv.ValueDim(32 * m)));
 }
 
 // Adds the steps of positions j and later of four.

@@ -141,15 +141,16 @@ struct KeyTiles {
     return kv.k_words +
            kv.KWord(in, b.heads.kv_head, Group() * 4 + static_cast<int>(threadIdx.x & 3), t & (kv.page_tokens - 1));
   }
-  // Asks the L2 for the tile at local position `i`: a lane for 16 positions of each of 16 words.
+  // Asks the L2 for the tile at local position `i`: a lane for a line of 16 positions.
   __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b, int32_t in, int i) const {
     const int lane = static_cast<int>(threadIdx.x & 31);
     const int t = min(b.Token(i + lane / 16 * 16), b.row.length - 1) & ~15;
-    if (lane % 16 < kGroups * 4)
-      PrefetchL2Line(kv.k_words + kv.KWord(in, b.heads.kv_head, Group() * 4 + lane % 16, t & (kv.page_tokens - 1)));
+    if (lane % 16 < kGroups * 2)
+      PrefetchL2Line(kv.k_words + kv.KWord(in, b.heads.kv_head, Group() * 4, t & (kv.page_tokens - 1)) +
+                     lane % 16 * 32);
   }
-  __device__ __forceinline__ void Load(const KvView& kv, const uint32_t* from, int g) {
-    k[g] = __ldcg(reinterpret_cast<const uint4*>(from + (g * 4 << kv.page_shift)));
+  __device__ __forceinline__ void Load(const uint32_t* from, int g) {
+    k[g] = __ldcg(reinterpret_cast<const uint4*>(from + g * (4 * KvView::kTileKey)));
   }
   // Tiles of positions from `begin` on.
   __device__ __forceinline__ KeyTiles(const KvView& kv, const Stripes& b, int begin)
@@ -160,7 +161,7 @@ struct KeyTiles {
     const uint32_t* from = Place(kv, b, pages.Next(), i);
     page = pages.Next();
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) Load(kv, from, g);
+    for (int g = 0; g < kGroups; ++g) Load(from, g);
   }
 };
 
@@ -191,7 +192,7 @@ __device__ __forceinline__ void CountKeys(const SplitArgs& args, const Stripes& 
         for (int j = 0; j < 4; ++j) streams[n][j] = q.streams[n][g][j];
       }
       AddKeys<kDirect, kN>(keys.k[g], table, streams, bytes, acc);
-      if (has_next) keys.Load(kv, from, g);
+      if (has_next) keys.Load(from, g);
     }
     const int i = tile + Tiles::Own();
     if (i < end) AddCounts<kN>(acc, b.heads.count, args.resident_positions + kSplitResidentPad, i - begin, counts);

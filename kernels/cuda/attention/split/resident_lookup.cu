@@ -105,8 +105,8 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   int left = LookupTiles(b) - 1;  // tiles of the warp behind this one
   // The L2 is asked for a tile three ahead; the next one comes into the registers that were just looked up with.
   const auto step = [&] {
-    const uint32_t last = keys.Advance(kv, left);
-    const uint32_t* from = keys.From(kv);
+    const uint32_t last = keys.Advance(left);
+    const uint32_t* from = keys.From();
     LookupSums sums;
     int32_t codes[4];
     rest.Begin(keys.k, sums, codes);
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   CopyCountRows(args, b, queries, SharedAddress(scales));
   CommitCopies();
   LookupQueries q(b, queries);
-  keys.Begin(kv, LookupTiles(b));
+  keys.Begin(LookupTiles(b));
   ClearWords(args, b);
   if (!is_posted && tid < b.heads.count) s.of_heads.q_scales[tid] = queries.scales[tid];
   if (apart) streams = StageStreams(args, b, weights);

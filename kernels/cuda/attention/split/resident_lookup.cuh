@@ -173,7 +173,7 @@ __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQuer
   }
 }
 
-// In scales of keys, from the KV head's in page 0 on.
+// In scales of keys, from the KV head's in page 0 on; a tile of keys begins at kLookupWords times that of its first.
 struct KeyPlace {
   __device__ static uint32_t Of(const KvView& kv, int32_t page, int slot) {
     return static_cast<uint32_t>(page) * (static_cast<uint32_t>(kv.num_kv_heads) << kv.page_shift) +
@@ -189,7 +189,6 @@ struct LookupKeys {
   const uint32_t* head;    // the KV head's keys in page 0
   const uint32_t* words;   // and what this lane reads of them, and of the scales
   const float* scales;
-  uint32_t stride;  // of eight words of keys
   uint4 k[kLookupParts];
   float scale;
 
@@ -197,32 +196,31 @@ struct LookupKeys {
   __device__ __forceinline__ LookupKeys(const KvView& kv, const Stripes& b, int i)
       : places(kv, b, i, kResidentWarps * kLookupTile) {
     head = kv.k_words + kv.KWord(0, b.heads.kv_head, 0, 0);
-    words = head + (LookupLane::Word() << kv.page_shift) + LookupLane::First();
+    words = head + kv.KeyWord(LookupLane::Word()) + kv.KeySlot(LookupLane::First());
     scales = kv.k_scales + kv.Scale(0, b.heads.kv_head, 0) + LookupLane::Key();
-    stride = 8u << kv.page_shift;
     // Kept, or they would be made again for every tile.
-    asm volatile("" : "+l"(words), "+l"(scales), "+r"(stride));
+    asm volatile("" : "+l"(words), "+l"(scales));
     ahead[0] = places.Next();
   }
   // Asks for the first tile, and the L2 for those behind it: all of `tiles`. Nobody asks past the end, where every warp of
   // the row would want the same few lines at once.
-  __device__ __forceinline__ void Begin(const KvView& kv, int tiles) {
-    const uint32_t* from = From(kv);
+  __device__ __forceinline__ void Begin(int tiles) {
+    const uint32_t* from = From();
 #pragma unroll
     for (int e = 0; e < kLookupParts; ++e) Load(from, e);
     LoadScale();
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       ahead[i] = places.Next();
-      if (i + 1 < tiles) Prefetch(kv, ahead[i]);
+      if (i + 1 < tiles) Prefetch(ahead[i]);
     }
   }
   // Where the next tile is.
-  __device__ __forceinline__ const uint32_t* From(const KvView& kv) const { return words + Words(kv, ahead[0]); }
+  __device__ __forceinline__ const uint32_t* From() const { return words + Words(ahead[0]); }
   // Asks the L2 for one more, if so many are left behind this one.
-  __device__ __forceinline__ uint32_t Advance(const KvView& kv, int left) {
+  __device__ __forceinline__ uint32_t Advance(int left) {
     const uint32_t last = places.Next();
-    if (left > kAhead) Prefetch(kv, last);
+    if (left > kAhead) Prefetch(last);
     return last;
   }
   // The next tile becomes this one; `last`: what Advance returned.
@@ -232,27 +230,21 @@ struct LookupKeys {
     ahead[kAhead - 1] = last;
   }
   // Where it stands, so that it is on its way before the next ones are wanted.
-  __device__ __forceinline__ void Load(const uint32_t* from, uint64_t e) {
+  __device__ __forceinline__ void Load(const uint32_t* from, int e) {
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(k[e].x), "=r"(k[e].y), "=r"(k[e].z), "=r"(k[e].w)
-                 : "l"(from + e * stride));
+                 : "l"(from + e * 8 * KvView::kTileKey));
   }
   __device__ __forceinline__ void LoadScale() { scale = __ldcg(scales + ahead[0]); }
-  // Asks the L2 for as many bytes as the tile at `at` has of its page, but one after the other: some words of all tiles of
-  // the page. Blocks that take those ask for the rest at about the same time. One instruction of one lane: lines of a lane
-  // each would keep the path of loads busy for as many clocks.
-  __device__ __forceinline__ void Prefetch(const KvView& kv, uint32_t at) const {
-    const auto slots = static_cast<uint32_t>(kv.page_tokens - 1);
-    const uint64_t from = uint64_t{at & ~slots} * kLookupWords + (at & slots) * kLookupWords;
-    PrefetchL2OfWarp<kLookupTile * kLookupWords * 4>(head + from);
+  // Asks the L2 for the tile at `at`. One instruction of one lane: lines of a lane each would keep the path of loads busy
+  // for as many clocks.
+  __device__ __forceinline__ void Prefetch(uint32_t at) const {
+    PrefetchL2OfWarp<kLookupTile * kLookupWords * 4>(head + Words(at));
   }
 
  private:
   // A place in words of keys.
-  __device__ __forceinline__ static uint64_t Words(const KvView& kv, uint32_t at) {
-    const auto slots = static_cast<uint32_t>(kv.page_tokens - 1);
-    return uint64_t{(at & ~slots) * (kLookupWords / 4) + (at & slots) / 4} * 4;
-  }
+  __device__ __forceinline__ static uint64_t Words(uint32_t at) { return uint64_t{at} * kLookupWords; }
 };
 
 // Where a lane looks up: in turn j the column of byte j ^ (a quarter of First()) of its words, in the table's first part.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // p v of a block of the resident kernels, on binary tensor cores.
 //
-// Nothing in the loop waits for a load that was just issued: values are asked for in the L2 two groups ahead and in registers one,
-// streams of weights while the group before is added up. Loads share few scoreboards, so that a load in a branch, or a page
-// looked up on the way, would have everybody wait for the values behind it.
+// Nothing in the loop waits for a load that was just issued: values are asked for a group ahead, as soon as those of this group
+// are there, and streams of weights while this group is added up. Loads share few scoreboards, so that a load in a branch, or a
+// page looked up on the way, would have everybody wait for the values behind it.
 #pragma once
 
 #include <type_traits>
@@ -116,37 +116,35 @@ template <int kHeadDim>
 struct ValueGroups {
   static constexpr int kWords = kHeadDim / 64;
   static constexpr int kSlots = kResidentWarps / 2;  // warps with the same half
-  static constexpr int kLineWords = 32;
   TilePlaces<1, ValuePlace> places;
-  uint32_t place;        // of the group behind it
-  const uint32_t* own;   // of the KV head's values in page 0, this lane's
-  const uint32_t* line;  // and what it asks the L2 for
+  uint32_t place;       // of the group behind it
+  const uint32_t* own;  // of the KV head's values in page 0, this lane's
   uint4 v[kWords];
 
   __device__ __forceinline__ ValueGroups(const KvView& kv, const Stripes& b)
       : places(kv, b, Slot() * kGroupDims, kSlots * kGroupDims) {
-    const uint32_t* head = kv.v_words + kv.VWord(0, b.heads.kv_head, 0, 0);
-    own = head + Own() / 4 * kHeadDim + Dim();
-    line = head + Half() * 2 * kHeadDim + static_cast<int>(threadIdx.x & 31) * kLineWords;
-    asm volatile("" : "+l"(own), "+l"(line));  // kept, or they would be made again for every group
-    const uint32_t* from = own + ValuePlace::Words(places.Next());
+    own = kv.v_words + kv.VWord(0, b.heads.kv_head, Own() / 4, Dim());
+    asm volatile("" : "+l"(own));  // kept, or it would be made again for every group
+    Load(places.Next(), v);
     place = places.Next();
-#pragma unroll
-    for (int m = 0; m < kWords; ++m) Load(from, m);
   }
 
   __device__ static int Slot() { return static_cast<int>(threadIdx.x >> 6); }
   // The first of this lane's dimensions, and its positions of a group.
-  __device__ static int Half() { return static_cast<int>(threadIdx.x >> 5 & 1); }
-  __device__ static int Dim() { return Half() * (kHeadDim / 2) + static_cast<int>(threadIdx.x & 31) / 4 * 4; }
+  __device__ static int Dim() {
+    return static_cast<int>(threadIdx.x >> 5 & 1) * (kHeadDim / 2) + static_cast<int>(threadIdx.x & 31) / 4 * 4;
+  }
   __device__ static int Own() { return static_cast<int>(threadIdx.x & 3) * 4; }
 
-  __device__ __forceinline__ void Load(const uint32_t* from, int m) {
-    v[m] = __ldcg(reinterpret_cast<const uint4*>(from + 32 * m));
-  }
-  // Asks the L2 for half of the positions of a group, which a warp of the other dimensions does for the other half.
-  __device__ __forceinline__ void Prefetch() const {
-    if ((threadIdx.x & 31) < 2 * kHeadDim / kLineWords) PrefetchL2Line(line + ValuePlace::Words(place));
+  // Where it stands, so that nothing is asked for in between.
+  __device__ __forceinline__ void Load(uint32_t at, uint4 (&to)[kWords]) const {
+    const uint32_t* from = own + ValuePlace::Words(at);
+#pragma unroll
+    for (int m = 0; m < kWords; ++m) {
+      asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(to[m].x), "=r"(to[m].y), "=r"(to[m].z), "=r"(to[m].w)
+                   : "l"(from + m * 2 * KvView::kTileDims));
+    }
   }
 };
 
@@ -168,6 +166,7 @@ __device__ __forceinline__ void AddWord(const uint4& v, const uint4 (&streams)[4
 // The same for up to four heads: a thermometer is an operand as it comes, words 0 and 1 in row i and 2 and 3 in row i + 8
 // of a tile for every dimension; even columns are words 0 and 1 of the heads' streams, odd columns words 2 and 3.
 // Ones of streams where codes are negative are added up apart: all four dimensions are a step of byte MMA.
+// kMoreShifts: five of sixteen thermometers by shifts instead of four.
 template <bool kDirect, bool kMoreShifts, int j = 0>
 __device__ __forceinline__ void AddWord(const uint4& v, const uint2 (&streams)[4], uint32_t table,
                                         int32_t (&acc)[4][4]) {
@@ -176,7 +175,7 @@ __device__ __forceinline__ void AddWord(const uint4& v, const uint2 (&streams)[4
   add(0, LookUpThermometer<j>(table, words[0]));
   add(1, OtherThermometer<kDirect, j>(table, words[1]));
   add(2, LookUpThermometer<j>(table, words[2]));
-  constexpr bool kIsShifted = kDirect && kMoreShifts && j % 2 == 0;
+  constexpr bool kIsShifted = kDirect && kMoreShifts && j == 0;
   add(3, OtherThermometer<kIsShifted, j>(table, words[3]));
   if constexpr (j + 1 < 4) AddWord<kDirect, kMoreShifts, j + 1>(v, streams, table, acc);
 }
@@ -224,50 +223,66 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
       LoadWhole(args, streams, t, levels, to);
     }
   };
+  // A group's operands. Two take turns, so that what comes next comes into registers that nobody waits for.
+  struct Turn {
+    uint4 v[kWords];
+    Stream w[4];
+    uint32_t levels;
+    bool any;
+  };
+  uint32_t even = (lane & 4) != 0 ? 0 : 0xffffffffu;                             // column
+  uint32_t zero = static_cast<uint32_t>(args.attention.kv.head_dim - kHeadDim);  // the compiler does not know
+  asm volatile("" : "+r"(even), "+r"(zero));                                     // kept
+  const auto any_of = [](uint32_t levels) { return __any_sync(0xffffffffu, levels != 0) != 0; };
   int group = Groups::Slot();
-  uint32_t now = levels_of(group);
-  uint32_t soon = levels_of(group + kSlots);
-  Stream w[4];
-  load_streams(group, now, w);
-  bool any = __any_sync(0xffffffffu, now != 0);
-  bool any_soon = __any_sync(0xffffffffu, soon != 0);
-  uint32_t even = (lane & 4) != 0 ? 0 : 0xffffffffu;  // column
-  asm volatile("" : "+r"(even));                      // kept
-  const auto step = [&] {
-    const uint32_t later = levels_of(group + 2 * kSlots);
-    const uint32_t* place = values.own + ValuePlace::Words(values.place);
-    values.place = values.places.Next();
-    const uint32_t bytes = kDirect ? MinusOnes(now) : MinusOnes(w);
+  Turn turns[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) turns[i].levels = levels_of(group + i * kSlots);
+  load_streams(group, turns[0].levels, turns[0].w);
+#pragma unroll
+  for (int m = 0; m < kWords; ++m) turns[0].v[m] = values.v[m];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) turns[i].any = any_of(turns[i].levels);
+  uint32_t loaded = values.place;
+  const auto step = [&](Turn& now, Turn& next) {
+    // Where the next group has no weights, what was loaded last: what a branch loads would be copied, which waits for it. The
+    // place depends on the values of this group, so that nobody waits for these behind the next.
+    loaded = (next.any ? values.place : loaded) | (now.v[kWords - 1].w & zero);
+    values.Load(loaded, next.v);
+    __syncwarp();  // loads stay in front of it
+    const uint32_t bytes = kDirect ? MinusOnes(now.levels) : MinusOnes(now.w);
     const uint32_t of_columns[2] = {bytes & even, bytes & ~even};
-    Stream next[4];
+    uint32_t later = 0;
 #pragma unroll
     for (int m = 0; m < kWords; ++m) {
-      if (any) {
+      if (now.any) {
         if constexpr (kHalves) {
-          AddNegatives(values.v[m], of_columns, negatives[m]);
-          AddWord<kDirect, kMoreShifts>(values.v[m], w, table, acc[m]);
+          AddNegatives(now.v[m], of_columns, negatives[m]);
+          AddWord<kDirect, kMoreShifts>(now.v[m], now.w, table, acc[m]);
         } else {
-          AddWord<kDirect>(values.v[m], w, bytes, table, acc[m]);
+          AddWord<kDirect>(now.v[m], now.w, bytes, table, acc[m]);
         }
       }
-      if (m == 0) load_streams(group + kSlots, soon, next);
-      if (any_soon) values.Load(place, m);
+      if (m > 0) continue;
+      values.place = values.places.Next();
+      load_streams(group + kSlots, next.levels, next.w);
+      later = levels_of(group + 2 * kSlots);
     }
-    const bool any_later = __any_sync(0xffffffffu, later != 0);  // here, so that nothing waits for `later`
-    if (any_later) values.Prefetch();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = next[i];
-    now = soon;
-    soon = later;
-    any = any_soon;
-    any_soon = any_later;
+    asm volatile("" : "+r"(later));  // so that nobody waits for it before
+    now.levels = later;
+    now.any = any_of(later);
+    group += kSlots;
   };
   const int end = b.count() / kGroupDims;
   while (group < end) {
     values.places.Refill(args.attention.kv, b);
     const int until = min(end, group + values.places.Left() * kSlots);
 #pragma unroll 1
-    for (; group < until; group += kSlots) step();
+    while (group < until) {
+      step(turns[0], turns[1]);
+      if (group >= until) break;  // the end, as Left() is even
+      step(turns[1], turns[0]);
+    }
   }
   before_sums();
 #pragma unroll
@@ -294,7 +309,8 @@ __device__ __forceinline__ void Values(const SplitArgs& args, const Stripes& b, 
                                        const WeightStreams& streams, uint32_t table, ValueGroups<kHeadDim>& values,
                                        int32_t (&sums)[kMaxHeads][kHeadDim + 1], const BeforeSums& before_sums) {
   const auto add = [&]<Streams kStreams>() {
-    AddValues<kStreams, kDirect, kMoreShifts>(args, b, scores, streams, table, values, sums, before_sums);
+    constexpr bool kMore = kMoreShifts && kStreams == Streams::kSharedHalves;
+    AddValues<kStreams, kDirect, kMore>(args, b, scores, streams, table, values, sums, before_sums);
   };
   if (kMaxHeads > kScoreHeads || !scores.in_shared) {
     add.template operator()<Streams::kWhole>();
