@@ -7,11 +7,8 @@
 //   kPerToken                  codes and one scale per token and KV head (docs/sc_arithmetic.md#6-in-the-model), packed
 //                              by four for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4;
 //                              v_words [page][kv_head][token / 4][dim], byte = token % 4;
-//                              k_scales, v_scales F32 [page][kv_head][token].
-//                              Where IsTiled(), words of 16 tokens follow each other, of keys [dim / 4][token], of values
-//                              [dim / 16][token / 4][dim % 16]. Loads are answered eight lanes at a time, a clock for each
-//                              line of 128 bytes of the path that they share with shared memory; whether eight lanes take
-//                              32 tokens, 32 dimensions, or both as a tensor core's operand does, this is two lines.
+//                              k_scales, v_scales F32 [page][kv_head][token];
+//                              the order of words within a page and head is sc/format/kv_layout.h's
 // With stripes (kernels/stripes.h), `stripes` consecutive pages of a pass share one here: position j of the page_tokens /
 // stripes of page p that this device has is position p % stripes * page_tokens / stripes + j of page p / stripes.
 // kPerHead and kPerRow quantize the whole window again in every pass, into one code layer that all layers share.
@@ -26,16 +23,13 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/attention/ranks.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/format/kv_layout.h"
 #include "kernels/cuda/sc/format/lengths.h"
 
 namespace stoch::cuda {
 
 // One layer of the cache as kernels see it; passed by value.
-struct KvView {
-  int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
-  int32_t page_tokens = 0;
-  int32_t page_shift = 0;  // page_tokens = 1 << page_shift
+struct KvView : KvLayout {
   float* k = nullptr;
   float* v = nullptr;
   __half* k_half = nullptr;
@@ -47,43 +41,6 @@ struct KvView {
   // SwapStreams of the operators, [masks][levels][stream words]; null where HasSwappedStreams says no.
   const uint32_t* qk_swapped = nullptr;
   const uint32_t* av_swapped = nullptr;
-
-#if defined(__CUDACC__)
-  // Offsets in elements; `slot` is the position within the page.
-  __device__ __forceinline__ int64_t PageHead(int32_t page, int head) const {
-    return static_cast<int64_t>(page) * num_kv_heads + head;
-  }
-  __device__ __forceinline__ int64_t Value(int32_t page, int head, int slot) const {
-    return ((PageHead(page, head) << page_shift) + slot) * head_dim;
-  }
-  __device__ __forceinline__ int64_t Scale(int32_t page, int head, int slot) const {
-    return (PageHead(page, head) << page_shift) + slot;
-  }
-  __device__ __forceinline__ int64_t KWord(int32_t page, int head, int word, int slot) const {
-    return (PageHead(page, head) * (head_dim / 4) << page_shift) + KeyWord(word) + KeySlot(slot);
-  }
-  __device__ __forceinline__ int64_t VWord(int32_t page, int head, int group, int dim) const {
-    return (PageHead(page, head) << (page_shift - 2)) * head_dim + ValueGroup(group) + ValueDim(dim);
-  }
-
-  // The same within a page and head. Of a tile: from a word of keys to the next, from four positions of values to the next
-  // four, and from 16 dimensions to the next 16.
-  static constexpr int kTile = 16;  // positions
-  static constexpr int kTileKey = 16;
-  static constexpr int kTileGroup = 16;
-  static constexpr int kTileDims = 64;
-  __device__ __forceinline__ bool IsTiled() const { return page_tokens >= kTile && head_dim % 16 == 0; }
-  __device__ __forceinline__ int KeyWord(int word) const { return IsTiled() ? word * kTileKey : word << page_shift; }
-  __device__ __forceinline__ int KeySlot(int slot) const {
-    return IsTiled() ? (slot >> 4) * (4 * head_dim) + (slot & 15) : slot;
-  }
-  __device__ __forceinline__ int ValueGroup(int group) const {
-    return IsTiled() ? (group >> 2) * (4 * head_dim) + (group & 3) * kTileGroup : group * head_dim;
-  }
-  __device__ __forceinline__ int ValueDim(int dim) const {
-    return IsTiled() ? (dim >> 4) * kTileDims + (dim & 15) : dim;
-  }
-#endif
 };
 
 // The products of layers that the kernels of plain streams do not take.
