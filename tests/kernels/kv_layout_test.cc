@@ -30,14 +30,18 @@ void ForLayouts(const std::function<void(const KvLayout&, int64_t, int64_t)>& ch
   }
 }
 
+void ExpectFilled(const std::set<int64_t>& places, int64_t words) {
+  EXPECT_EQ(static_cast<int64_t>(places.size()), words);
+  EXPECT_EQ(*places.begin(), 0);
+  EXPECT_EQ(*places.rbegin(), words - 1);
+}
+
 TEST(KvLayout, WordsOfKeysFillAPageAndHead) {
   ForLayouts([](const KvLayout& kv, int64_t words, int64_t begin) {
     std::set<int64_t> places;
     for (int word = 0; word < kv.head_dim / 4; ++word)
       for (int slot = 0; slot < kv.page_tokens; ++slot) places.insert(kv.KWord(2, 1, word, slot) - begin);
-    EXPECT_EQ(static_cast<int64_t>(places.size()), words);
-    EXPECT_EQ(*places.begin(), 0);
-    EXPECT_EQ(*places.rbegin(), words - 1);
+    ExpectFilled(places, words);
   });
 }
 
@@ -46,9 +50,7 @@ TEST(KvLayout, WordsOfValuesFillAPageAndHead) {
     std::set<int64_t> places;
     for (int group = 0; group < kv.page_tokens / 4; ++group)
       for (int dim = 0; dim < kv.head_dim; ++dim) places.insert(kv.VWord(2, 1, group, dim) - begin);
-    EXPECT_EQ(static_cast<int64_t>(places.size()), words);
-    EXPECT_EQ(*places.begin(), 0);
-    EXPECT_EQ(*places.rbegin(), words - 1);
+    ExpectFilled(places, words);
   });
 }
 
