@@ -47,10 +47,18 @@ int64_t GroupOf(const AttentionShape& shape) { return shape.num_heads / std::max
 // What one of the devices that positions are dealt over has of max_score_bytes.
 int64_t ScoreShare(const GpuTraits& gpu, const AttentionShape& shape) { return gpu.max_score_bytes / shape.stripes; }
 
-// Of a wide tile and the query heads of one KV head: scores, and where positions are dealt also sums of p v.
+// Which words of streams of values the probabilities of so many rows of wide tiles need.
+int64_t NeededBytes(int64_t rows, int64_t stride) { return rows / kQueryTile * (stride / kWideValues) * kFloat; }
+
+// Single codes that so many rows list.
+int64_t ListBytes(int64_t rows) { return rows * (kWideListed + 1) * kFloat; }
+
+// Of a wide tile and the query heads of one KV head: scores, and where positions are dealt all that comes with them.
 int64_t WideTileBytes(const AttentionShape& shape, int64_t stride) {
-  const int64_t sums = ReplacesScores(shape) ? shape.head_dim * kFloat : 0;
-  return GroupOf(shape) * kQueryTile * (stride * 2 + sums);
+  const int64_t rows = GroupOf(shape) * kQueryTile;
+  const int64_t bytes = rows * stride * 2;
+  return ReplacesScores(shape) ? bytes + rows * shape.head_dim * kFloat + NeededBytes(rows, stride) + ListBytes(rows)
+                               : bytes;
 }
 
 // Streams and tiles together, where positions are dealt.
@@ -89,15 +97,19 @@ int64_t WideBytes(const GpuTraits& gpu, const AttentionShape& shape, const Atten
   const int64_t scales = 2 * Aligned(positions * shape.num_kv_heads * kFloat) + Aligned(shape.num_kv_heads * kFloat) +
                          2 * Aligned(rows * kFloat) + 16 * kAlignment;
   if (ReplacesScores(shape)) {
-    const int64_t tile_bytes = Aligned(rows * stride * 2) + Aligned(rows * shape.head_dim * kFloat);
+    const int64_t tile_bytes = Aligned(rows * stride * 2) + Aligned(rows * shape.head_dim * kFloat) +
+                               Aligned(NeededBytes(rows, stride)) + Aligned(ListBytes(rows));
     return Aligned(streams) + scales + std::min(tile_bytes, WideShare(gpu, shape, plan) - streams);
   }
   const int64_t group_rows = GroupOf(shape) * kQueryTile;
   const int64_t score_bytes = std::min(rows * stride * 2, std::max(gpu.max_score_bytes, group_rows * stride * 2));
   // Sums are left where there are several ranges, so of rows with more positions than the shortest range.
-  const int64_t sum_rows = std::min(rows, std::max(gpu.max_score_bytes / (2 * kMinWideRange), group_rows));
+  const auto rows_from = [&](int64_t least) {
+    return std::min(rows, std::max(gpu.max_score_bytes / (2 * least), group_rows));
+  };
   return Aligned(streams) + Aligned(streams / 2) / kKeyBlock + scales + Aligned(score_bytes) +
-         Aligned(score_bytes / 2) + Aligned(sum_rows * shape.head_dim * kFloat);
+         Aligned(score_bytes / 2) + Aligned(NeededBytes(kQueryTile, score_bytes / 2 / kQueryTile)) +
+         Aligned(rows_from(kMinWideRange) * shape.head_dim * kFloat) + Aligned(ListBytes(rows_from(kWideLeastListed)));
 }
 
 int64_t SpillBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
@@ -276,12 +288,11 @@ WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape) {
   plan.heads = static_cast<int>(DivideUp(group, plan.parts));
   plan.tiles = kWideSlots / plan.heads;
   // A unit of 16 bytes a column for each word of four dimensions, and two of the sign correction.
-  const auto stage_bytes = [](const ScTraits& sc, int columns) {
-    return int64_t{4 * (sc.stoc_len / 32) + 2} * columns * 16;
-  };
-  plan.score_stage_bytes = stage_bytes(shape.qk, kWideKeys);
-  plan.value_stage_bytes = stage_bytes(shape.av, shape.head_dim);
-  plan.position_bytes = plan.score_stage_bytes * (shape.head_dim / 16) / kWideKeys + plan.value_stage_bytes / 16;
+  plan.score_stage_bytes = int64_t{4 * (shape.qk.stoc_len / 32) + 2} * kWideKeys * 16;
+  const int64_t value_unit = int64_t{shape.head_dim} * 16;
+  plan.value_stage_bytes = kWideValueUnits * value_unit;
+  plan.position_bytes = plan.score_stage_bytes * (shape.head_dim / 16) / kWideKeys +
+                        WideValueBlockUnits(shape.av.stoc_len / 32) * value_unit / kWideValues + shape.head_dim;
   const auto stages = [&](int64_t bytes, int64_t taken) {
     return static_cast<int>(
         std::clamp<int64_t>((gpu.max_shared_bytes - kWideStaticBytes - taken) / bytes, 0, kMaxWideStages));
@@ -315,17 +326,15 @@ int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, const WideP
   return ReplacesScores(shape) ? DivideUp(tiles, DivideUp(tiles, most)) : most;
 }
 
-int64_t WideRange(const GpuTraits& gpu, const AttentionShape& shape, int64_t blocks, int64_t length) {
-  constexpr int64_t kStart = 32;  // what a block takes before it multiplies, in positions
-  int64_t best = kMaxWideRange;
+int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length, int64_t start) {
+  int64_t best = 0;
   double best_share = 0;
-  // Where positions are dealt, groups have few blocks, of which halves leave up to a third of the last wave idle.
-  const auto next = [&](int64_t range) { return ReplacesScores(shape) ? range - kKeyBlock : range / 2; };
-  for (int64_t range = kMaxWideRange; range >= kMinWideRange; range = next(range)) {
-    const int64_t items = blocks * DivideUp(length, range);
-    const int64_t waves = DivideUp(items, gpu.sm_count);
-    const double share = static_cast<double>(blocks * length) /
-                         static_cast<double>(waves * gpu.sm_count * (std::min(range, length) + kStart));
+  for (int64_t ranges = 1;; ++ranges) {
+    const int64_t range = DivideUp(DivideUp(length, ranges), kKeyBlock) * kKeyBlock;
+    if (best > 0 && range < kMinWideRange) break;
+    const int64_t waves = DivideUp(blocks * DivideUp(length, range), gpu.sm_count);
+    const double share =
+        static_cast<double>(blocks * length) / static_cast<double>(waves * gpu.sm_count * (range + start));
     if (share > best_share * 1.02) {
       best = range;
       best_share = share;

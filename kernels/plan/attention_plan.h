@@ -142,7 +142,7 @@ struct WidePlan {
   int parts = 1;                  // blocks for all query heads of a KV head
   int64_t position_bytes = 0;     // of streams of K and V, a position and KV head
   int64_t score_stage_bytes = 0;  // of the ring that q k reads: 16 dimensions of kWideKeys keys
-  int64_t value_stage_bytes = 0;  // of the ring that p v reads: 16 positions
+  int64_t value_stage_bytes = 0;  // of the ring that p v reads: kWideValueUnits
   int score_stages = 0;
   int value_stages = 0;
   int64_t score_shared_bytes = 0;
@@ -165,7 +165,10 @@ inline constexpr int kWideLeastTiles = 6;
 // Codes of probabilities then replace the scores that they come from.
 inline bool ReplacesScores(const AttentionShape& shape) { return shape.stripes > 1; }
 // Positions that a block takes, a multiple of kKeyBlock, so that `blocks` tile blocks of `length` positions fill the GPU.
-int64_t WideRange(const GpuTraits& gpu, const AttentionShape& shape, int64_t blocks, int64_t length);
+// start: what a block takes to begin and to end, in positions.
+int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length, int64_t start);
+inline constexpr int64_t kWideScoreStart = 128;
+inline constexpr int64_t kWideValueStart = 600;
 
 // Scores that row kernels keep in memory where a context is too long for shared memory, or cut over many blocks.
 struct SpillPlan {
@@ -187,9 +190,16 @@ inline constexpr int kWideSlots = 4;   // warpgroups of a block of wide tiles th
 inline constexpr int kWideKeys = 128;  // columns of q k
 inline constexpr int kWideRingHeader = 256;
 inline constexpr int kWideStaticBytes = 256;  // at most that much static
-inline constexpr int kMaxWideStages = 6;
+inline constexpr int kMaxWideStages = 12;
+// Streams of kWideValues values, in units of 16 bytes a dimension: of each half of them two of the sign correction and eight of
+// first words, then of each word and half eight.
+inline constexpr int kWideValues = 64;
+inline constexpr int kWideValueUnits = 10;  // at most, of a word of a half
+constexpr int WideValueBlockUnits(int words) { return 2 * kWideValueUnits + (words - 1) * 16; }
+// Single codes that a row lists for itself, of which p v of first words knows nothing, at most; and from how many positions on.
+inline constexpr int kWideListed = 128;
+inline constexpr int kWideLeastListed = 4096;
 inline constexpr int kMinWideRange = 512;
-inline constexpr int kMaxWideRange = 4096;
 
 inline constexpr int kSplitScHeads = 8;         // query heads of a block: columns of a tile
 inline constexpr int kSplitExactHeads = 4;      // the same in fp32

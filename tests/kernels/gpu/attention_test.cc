@@ -295,6 +295,32 @@ TEST_F(CudaAttention, WideTilesExtremeScores) {
   }
 }
 
+// Rows long enough to list single large probabilities: with few of them, with more than a list takes, with so many that p v
+// multiplies all words of streams, and 64 positions without any.
+TEST_F(CudaAttention, WideTilesListLargeProbabilities) {
+  struct Case {
+    int rows, head_dim, stoc_len;
+    float gain;
+  };
+  for (const Case& c : {Case{4300, 128, 0, 0.7f},
+                        {4300, 128, 0, 0.0f},
+                        {4300, 64, 64, 1.0f},
+                        {4300, 64, 0, 40.0f},
+                        {7700, 64, 0, 0.45f},
+                        {7700, 64, 0, 0.6f},
+                        {7700, 64, 0, 0.8f}}) {
+    SCOPED_TRACE(std::to_string(c.rows) + " of " + std::to_string(c.head_dim) + ", gain " + std::to_string(c.gain));
+    AttentionShape shape;
+    shape.qk = shape.av = Halved(c.stoc_len);
+    shape.num_heads = 2;
+    shape.num_kv_heads = 1;
+    shape.head_dim = c.head_dim;
+    shape.max_context = c.rows + 300;
+    shape.qk_gain = c.gain;
+    ExpectEqual(shape, {{{0, c.rows}}, {{0, 260}}});
+  }
+}
+
 // Streams of some KV heads at a time, scores of some tiles.
 TEST_F(CudaAttention, WideTilesRoundsOfKvHeadsGiveTheWholePass) {
   AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 1500);

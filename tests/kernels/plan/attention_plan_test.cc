@@ -289,9 +289,9 @@ TEST(AttentionPlan, WideTilesOfAnH200) {
   EXPECT_EQ(plan.heads, 4);
   EXPECT_EQ(plan.tiles, 1);
   EXPECT_EQ(plan.parts, 1);
-  EXPECT_EQ(plan.position_bytes, 2 * 2304);
+  EXPECT_EQ(plan.position_bytes, 2304 + (2 * 10 + 3 * 16) * 2048 / 64 + 128);
   EXPECT_EQ(plan.score_stages, 5);
-  EXPECT_EQ(plan.value_stages, 6);
+  EXPECT_EQ(plan.value_stages, 11);
   EXPECT_TRUE(TakesBatch(plan, 8));
   // Streams and scores of a window of 2048 at once; beyond, some KV heads and tiles at a time.
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 2048, 2048), 8);
@@ -314,7 +314,7 @@ TEST(AttentionPlan, WideTilesOfAnH200) {
   // Full grids: at least three fifths of the GPU where there is so much work.
   for (int64_t length = 128; length <= 131072; length += 1920) {
     for (const int64_t blocks : {1, 8, 40, 64, 256, 300}) {
-      const int64_t range = WideRange(gpu, llama, blocks, length);
+      const int64_t range = WideRange(gpu, blocks, length, kWideScoreStart);
       EXPECT_EQ(range % kKeyBlock, 0);
       const int64_t items = blocks * ((length + range - 1) / range);
       if (blocks * length < 2 * 132 * kMinWideRange) continue;
@@ -376,14 +376,32 @@ TEST(AttentionPlan, DealtTilesFillTheGpu) {
       int64_t taken = 0;
       for (int64_t left = tiles; left > 0;) {
         const int64_t count = WideTiles(gpu, shape, plan, length, 1, 1, length, left);
-        const int64_t range = WideRange(gpu, shape, count, length);
+        const int64_t range = WideRange(gpu, count, length, kWideScoreStart);
         ASSERT_EQ(range % kKeyBlock, 0);
         ASSERT_GE(range, kMinWideRange);
-        ASSERT_LE(range, kMaxWideRange);
         taken += (count * ((length + range - 1) / range) + gpu.sm_count - 1) / gpu.sm_count * gpu.sm_count * range;
         left -= count;
       }
       EXPECT_GE(10 * tiles * length, 9 * taken) << length << " " << tiles;
+    }
+  }
+}
+
+// Blocks of p v that take long to begin: few of them, yet most of the GPU at work.
+TEST(AttentionPlan, RangesOfWideValuesAreLong) {
+  const GpuTraits gpu = test::H200();
+  EXPECT_EQ(WideRange(gpu, 40, 32768, kWideScoreStart), 2560);
+  EXPECT_EQ(WideRange(gpu, 40, 32768, kWideValueStart), 11008);  // 120 blocks of 132 instead of five waves
+  EXPECT_EQ(WideRange(gpu, 640, 2048, kWideValueStart), 2048);
+  EXPECT_EQ(WideRange(gpu, 1, 128, kWideValueStart), 128);
+  for (int64_t length = 128; length <= 131072; length += 1920) {
+    for (const int64_t blocks : {1, 8, 40, 64, 256, 300}) {
+      const int64_t range = WideRange(gpu, blocks, length, kWideValueStart);
+      EXPECT_EQ(range % kKeyBlock, 0);
+      EXPECT_GE(range, std::min<int64_t>(kMinWideRange, length));
+      const int64_t items = blocks * ((length + range - 1) / range);
+      if (blocks * length < 2 * 132 * kMinWideRange) continue;
+      EXPECT_GE(blocks * length * 10, (items + 131) / 132 * 132 * range * 6) << blocks << " " << length;
     }
   }
 }

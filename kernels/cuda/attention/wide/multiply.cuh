@@ -45,12 +45,12 @@ __device__ __forceinline__ void Arrive(uint32_t barrier, bool condition) {
       : "memory");
 }
 
-// Words of a step of codes that are never negative: as StepOperand.
-template <int kWords, int kStep>
-__device__ __forceinline__ void PositiveOperand(uint32_t (&a)[4], const PackedRanks (&ranks)[2], uint32_t minus_one) {
-  const auto word = [&](auto unit, const PackedRanks& packed) {
-    constexpr int kWord = unit % kWords;
-    const uint32_t rank = packed.template rank<unit / kWords>();
+// Word kWord of kWords of the streams of four codes that are never negative, of rows row and row + 8, as operands of two
+// steps: codes 0 and 1, then 2 and 3.
+template <int kWord, int kWords>
+__device__ __forceinline__ void PositiveOperands(uint32_t (&a)[2][4], const PackedRanks (&ranks)[2],
+                                                 uint32_t minus_one) {
+  const auto word = [&](uint32_t rank) {
     if constexpr (kWord == 0) return __funnelshift_lc(minus_one, 0u, rank);
     if constexpr (kWord + 1 == kWords)
       return __funnelshift_rc(minus_one, 0u, MultiplyAdd(rank, minus_one, 32 * kWords));
@@ -59,23 +59,23 @@ __device__ __forceinline__ void PositiveOperand(uint32_t (&a)[4], const PackedRa
   };
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    a[i] = word(std::integral_constant<int, 2 * kStep>(), ranks[i]);
-    a[2 + i] = word(std::integral_constant<int, 2 * kStep + 1>(), ranks[i]);
+    a[0][i] = word(ranks[i].template rank<0>());
+    a[0][2 + i] = word(ranks[i].template rank<1>());
+    a[1][i] = word(ranks[i].template rank<2>());
+    a[1][2 + i] = word(ranks[i].template rank<3>());
   }
 }
 
-// kMixed: a row's codes are ranks of its length, or levels of the longest; those of probabilities are always ranks.
-template <int kWords, int kColumns, bool kSigned, bool kMixed>
+// What both products have: the ring, and accumulators of the slots. Units of a stage are kColumns * 16 bytes.
+template <int kColumns>
 struct Consumer {
   static constexpr int kUnitBytes = kColumns * 16;
-  static constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes;
   static constexpr int kAccumulators = kColumns / 2;
   Ring ring;
   bool releases;  // lane 0 hands stages back for its warp
   uint32_t minus_one;
   int held = -1;  // stage whose products may not be finished
   int32_t acc[kOwn][kAccumulators];
-  uint32_t is_level[kMixed && kSigned ? kOwn : 1][2];  // 1 in every byte where the codes of a row are levels
 
   __device__ __forceinline__ void Release() {
     Arrive(ring.empty(held), releases && held >= 0);
@@ -93,10 +93,28 @@ struct Consumer {
       ring.Next();
     }
   }
+  __device__ __forceinline__ static uint64_t Unit(uint32_t first, int unit) {
+    return Descriptor(first + static_cast<uint32_t>(unit) * (kUnitBytes >> 4));
+  }
+
+ protected:
+  // Descriptor of the first unit of the stage that is next.
+  template <int kStageBytes>
+  __device__ __forceinline__ uint32_t FirstUnit() const {
+    return Uniform(DescriptorLow<kUnitBytes>(ring.base + kWideRingHeader) +
+                   static_cast<uint32_t>(ring.slot) * (kStageBytes >> 4));
+  }
+};
+
+// q k. Of a stage's units 4 kWords have words of streams and two the factors of the sign correction. kMixed: a row's codes are
+// ranks of its length, or levels of the longest.
+template <int kWords, bool kMixed>
+struct ScoreConsumer : Consumer<kWideKeys> {
+  static constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes;
+  uint32_t is_level[kMixed ? kOwn : 1][2];  // 1 in every byte where the codes of a row are levels
 
   __device__ __forceinline__ PackedRanks RanksOf(uint32_t codes, int own, int i) const {
     if constexpr (!kMixed) return DirectRanks<kWords>(codes);
-    if constexpr (!kSigned) return {codes};
     const uint32_t q = codes & 0x7f7f7f7f;
     return {q + ((q >> 6) & is_level[own][i])};
   }
@@ -105,44 +123,83 @@ struct Consumer {
   // multiplies, the next one's operands are made.
   template <bool kFirst>
   __device__ __forceinline__ void Multiply(const uint32_t (&codes)[kOwn][2]) {
-    const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kWideRingHeader) +
-                                 static_cast<uint32_t>(ring.slot) * (kStageBytes >> 4));
+    const uint32_t stage = FirstUnit<kStageBytes>();
     Unrolled<kOwn>([&](auto own) {
       const PackedRanks ranks[2] = {RanksOf(codes[own][0], own, 0), RanksOf(codes[own][1], own, 1)};
       Unrolled<kWords>([&](auto pair) {
         uint32_t a[2][4];
-        if constexpr (kSigned) {
-          StepOperand<kWords, 2 * pair>(a[0], codes[own], ranks, minus_one);
-          StepOperand<kWords, 2 * pair + 1>(a[1], codes[own], ranks, minus_one);
-        } else {
-          PositiveOperand<kWords, 2 * pair>(a[0], ranks, minus_one);
-          PositiveOperand<kWords, 2 * pair + 1>(a[1], ranks, minus_one);
-        }
+        StepOperand<kWords, 2 * pair>(a[0], codes[own], ranks, minus_one);
+        StepOperand<kWords, 2 * pair + 1>(a[1], codes[own], ranks, minus_one);
         Pin(a[0]);
         Pin(a[1]);
         if constexpr (own == 0 && pair == 0) BarrierWait(ring.full(ring.slot), ring.phase);
         WgmmaFence();
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          Wgmma<kColumns>::Bits(acc[own], a[i], Descriptor(low + (4 * pair + 2 * i) * (kUnitBytes >> 4)),
-                                pair + i > 0 || !kFirst);
+          Wgmma<kWideKeys>::Bits(acc[own], a[i], Unit(stage, 4 * pair + 2 * i), pair + i > 0 || !kFirst);
         }
         WgmmaCommit();
         WgmmaWait<1>(acc[own]);
         if constexpr (own == 0 && pair == 0 && !kFirst) Release();
       });
       uint32_t a[4];
-      if constexpr (kMixed && !kSigned) {
-        const uint32_t positive[2] = {0, 0};  // a rank of 128 is no sign
-        CorrectionOperand(a, positive, ranks);
-      } else {
-        CorrectionOperand(a, codes[own], ranks);
-      }
+      CorrectionOperand(a, codes[own], ranks);
       Pin(a);
       WgmmaFence();
-      Wgmma<kColumns>::Bytes(acc[own], a, Descriptor(low + 4 * kWords * (kUnitBytes >> 4)));
+      Wgmma<kWideKeys>::Bytes(acc[own], a, Unit(stage, 4 * kWords));
       WgmmaCommit();
       WgmmaWait<1>(acc[own]);
+    });
+    held = ring.slot;
+    ring.Next();
+  }
+};
+
+// p v: of a half of kWideValues values a stage is one word of their streams, with the first one the sign correction. kMixed:
+// codes are ranks.
+template <int kWords, int kHeadDim, bool kMixed>
+struct ValueConsumer : Consumer<kHeadDim> {
+  using Base = Consumer<kHeadDim>;
+  using Base::acc, Base::held, Base::minus_one, Base::ring, Base::Unit;
+  static constexpr int kStageBytes = kWideValueUnits * Base::kUnitBytes;
+
+  __device__ __forceinline__ static uint32_t RanksOf(uint32_t codes) {
+    if constexpr (kMixed) return codes;
+    return DirectRanks<kWords>(codes).packed;
+  }
+
+  // Adds a word of a half; ranks: [slot][row and row + 8], of the half's 32 the eight of this lane.
+  template <int kWord>
+  __device__ __forceinline__ void Multiply(const uint2 (&ranks)[kOwn][2]) {
+    const uint32_t stage = Base::template FirstUnit<kStageBytes>();
+    // Four codes of each row at a time: while they multiply, the next ones' operands are made.
+    Unrolled<2 * kOwn>([&](auto i) {
+      constexpr int own = i / 2, part = i % 2;
+      const auto of_part = [&](const uint2& eight) { return PackedRanks{part == 0 ? eight.x : eight.y}; };
+      const PackedRanks four[2] = {of_part(ranks[own][0]), of_part(ranks[own][1])};
+      uint32_t a[2][4];
+      PositiveOperands<kWord, kWords>(a, four, minus_one);
+      Pin(a[0]);
+      Pin(a[1]);
+      constexpr bool kCorrects = kWord == 0 && part == 1;
+      uint32_t c[4];
+      if constexpr (kCorrects) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          c[row] = CorrectionRanks(0, ranks[own][row].x);
+          c[2 + row] = CorrectionRanks(0, ranks[own][row].y);
+        }
+        Pin(c);
+      }
+      if constexpr (i == 0) BarrierWait(ring.full(ring.slot), ring.phase);
+      WgmmaFence();
+      constexpr int kFirst = (kWord == 0 ? 2 : 0) + 4 * part;
+      Wgmma<kHeadDim>::Bits(acc[own], a[0], Unit(stage, kFirst), 1);
+      Wgmma<kHeadDim>::Bits(acc[own], a[1], Unit(stage, kFirst + 2), 1);
+      if constexpr (kCorrects) Wgmma<kHeadDim>::Bytes(acc[own], c, Unit(stage, 0));
+      WgmmaCommit();
+      WgmmaWait<1>(acc[own]);
+      if constexpr (i == 0) Base::Release();
     });
     held = ring.slot;
     ring.Next();

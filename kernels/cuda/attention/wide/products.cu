@@ -4,6 +4,8 @@
 // A block has two warpgroups that multiply, each the 64 rows of two (tile, head) pairs, all of one KV head, and a
 // producer thread that copies the stages of its range of positions into a ring they share. A warpgroup makes its codes
 // thermometers in registers; a stage serves 256 rows, so that copies stay well below what the L2 gives.
+#include <type_traits>
+
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention/wide/multiply.cuh"
 #include "kernels/cuda/attention/wide/wide.h"
@@ -55,10 +57,32 @@ struct Place {
 
 constexpr int kNoWindow = 1 << 30;  // more positions than there are
 
-template <int kWord>
-__device__ __forceinline__ uint32_t Word(const uint4& words) {
-  return kWord == 0 ? words.x : kWord == 1 ? words.y : kWord == 2 ? words.z : words.w;
-}
+// Which words of streams of values the codes of probabilities need (WideArgs::needed), of all slots of the block. All lanes of a
+// warp; lane i has those of slot i.
+class Needed {
+ public:
+  __device__ __forceinline__ Needed(const WideArgs& args, const Slot* slots) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if (lane >= kWideSlots || !slots[lane].active) return;
+    first_ = slots[lane].first_kept;
+    end_ = slots[lane].length();
+    at_ = args.NeededOf(slots[lane].first_row);
+  }
+  // Asks for those of kWideValues positions from t on.
+  __device__ __forceinline__ void Load(int t) {
+    word_ = 0;
+    if (t >= first_ && t < end_) word_ = __ldg(at_ + (t - first_) / kWideValues);
+  }
+  // Slots that have codes, and those that need all words, as bits.
+  __device__ __forceinline__ uint32_t SomeCode() const { return __ballot_sync(~0u, (word_ & kSomeCode) != 0); }
+  __device__ __forceinline__ uint32_t AllWords() const { return __ballot_sync(~0u, (word_ & kAllWords) != 0); }
+
+ private:
+  const uint32_t* at_ = nullptr;
+  int first_ = 0;
+  int end_ = 0;
+  uint32_t word_ = 0;
+};
 
 // Rows row and row + 8 of the slot are this thread's; lane of the quad.
 __device__ __forceinline__ int RowOf() { return static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4); }
@@ -83,8 +107,8 @@ __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t 
                                             const float (&gains)[2]) {
 #pragma unroll
   for (int quarter = 0; quarter < 4; ++quarter) {
-    const float4 low = __ldg(reinterpret_cast<const float4*>(k_scales + 32 * quarter));
-    const float4 high = __ldg(reinterpret_cast<const float4*>(k_scales + 32 * quarter + 4));
+    const float4 low = __ldg(reinterpret_cast<const float4*>(k_scales + 16 * quarter));
+    const float4 high = __ldg(reinterpret_cast<const float4*>(k_scales + 16 * quarter + kKeyBlock / 2));
     const float scales[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -111,7 +135,7 @@ __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t 
 
 // `slots` are in shared memory, as are `codes`, [slot][dim / 16] kConsumers apart, and `states`, kConsumers apart.
 template <int kWords, int kHeadDim, bool kMixed>
-__device__ __forceinline__ void ConsumeScores(const WideArgs& args, Consumer<kWords, kWideKeys, true, kMixed>& consumer,
+__device__ __forceinline__ void ConsumeScores(const WideArgs& args, ScoreConsumer<kWords, kMixed>& consumer,
                                               const Slot* slots, int begin, int end, uint2* codes, RowState* states,
                                               RowGains* gains) {
   constexpr int kBlocks = kHeadDim / 16;
@@ -160,7 +184,7 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, Consumer<kWo
     Unrolled<kOwn>([&](auto own) {
       const Slot& slot = slots[own];
       if (key >= slot.length() || key < slot.first_kept) return;
-      const float* k_scales = args.k_scales + slot.first_position + key + 8 * QuadLane();
+      const float* k_scales = args.k_scales + slot.first_position + key + WideScale(8 * QuadLane());
       int16_t* to = args.scores + args.RowAt(slot.first_row + RowOf(), slot.tile) + key + 8 * QuadLane();
       // Keys of this lane that row RowOf() sees, from its first one.
       const int position = slot.tile.PositionOf(RowOf());
@@ -232,61 +256,125 @@ __device__ __forceinline__ void StoreValues(const WideArgs& args, const int32_t 
   }
 }
 
+// Codes of this lane's rows of a slot, sixteen each; those of half kHalf.
+template <int kHalf>
+__device__ __forceinline__ uint2 HalfOf(const uint4& codes) {
+  return kHalf == 0 ? make_uint2(codes.x, codes.y) : make_uint2(codes.z, codes.w);
+}
+
+// `slots` of the block, of which a warpgroup has kOwn from `first` on.
 template <int kWords, int kHeadDim, bool kMixed>
-__device__ __forceinline__ void ConsumeValues(const WideArgs& args, Consumer<kWords, kHeadDim, false, kMixed>& consumer,
-                                              const Slot* slots, int begin, int end) {
-  const int length = min(max(slots[0].length(), slots[1].length()), end);
-  int t = begin;
-  if (t < length) {
-    const uint8_t* from[kOwn];
-    int last[kOwn];
-    uint4 now[kOwn][2];
-    const auto load = [&](int at) {
-#pragma unroll
-      for (int own = 0; own < kOwn; ++own) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          now[own][i] = make_uint4(0, 0, 0, 0);
-          if (at >= slots[own].first_kept && at < last[own]) {
-            now[own][i] = __ldg(reinterpret_cast<const uint4*>(from[own] + 8 * i * args.code_stride + at));
-          }
-        }
-      }
-    };
+__device__ __forceinline__ void ConsumeValues(const WideArgs& args, ValueConsumer<kWords, kHeadDim, kMixed>& consumer,
+                                              const Slot* slots, int first, int begin, int end) {
+  const Slot* const own_slots = slots + first;
+  const uint8_t* from[kOwn];
+  int last[kOwn];
+  uint4 now[kOwn][2];
+  const auto load = [&](int at) {
 #pragma unroll
     for (int own = 0; own < kOwn; ++own) {
-      from[own] = args.CodesAt(slots[own].first_row + RowOf(), slots[own].tile) + 16 * QuadLane();
-      last[own] = min(slots[own].length(), end);
 #pragma unroll
-      for (int k = 0; k < kHeadDim / 2; ++k) consumer.acc[own][k] = 0;
-    }
-    load(t);
-    for (; t < length; t += 64) {
-      Unrolled<4>([&](auto part) {
-        uint32_t codes[kOwn][2];
-#pragma unroll
-        for (int own = 0; own < kOwn; ++own) {
-          codes[own][0] = Word<part>(now[own][0]);
-          codes[own][1] = Word<part>(now[own][1]);
+      for (int i = 0; i < 2; ++i) {
+        now[own][i] = make_uint4(0, 0, 0, 0);
+        if (at >= own_slots[own].first_kept && at < last[own]) {
+          now[own][i] = __ldg(reinterpret_cast<const uint4*>(from[own] + 8 * i * args.code_stride + at));
         }
-        if constexpr (part == 3) load(t + 64);
-        consumer.template Multiply<false>(codes);
-      });
+      }
     }
-    consumer.Finish();
-    Unrolled<kOwn>([&](auto own) { StoreValues<kHeadDim, kMixed>(args, consumer.acc[own], slots[own]); });
+  };
+#pragma unroll
+  for (int own = 0; own < kOwn; ++own) {
+    from[own] = args.CodesAt(own_slots[own].first_row + RowOf(), own_slots[own].tile) + 16 * QuadLane();
+    last[own] = min(own_slots[own].length(), end);
+#pragma unroll
+    for (int k = 0; k < kHeadDim / 2; ++k) consumer.acc[own][k] = 0;
   }
-  for (; t < end; t += 64) consumer.Skip(4);
+  Needed needed(args, slots);
+  needed.Load(begin);
+  load(begin);
+  for (int t = begin; t < end; t += kWideValues) {
+    const uint32_t some = needed.SomeCode();
+    const uint32_t all = needed.AllWords();
+    needed.Load(t + kWideValues);
+    // Products end before each branch, or ptxas would serialize them (C7513): the other warpgroup multiplies meanwhile.
+    if ((some >> first & 3) != 0) {
+      uint2 ranks[2][kOwn][2];
+      Unrolled<2>([&](auto half) {
+#pragma unroll
+        for (int i = 0; i < 2 * kOwn; ++i) {
+          const uint2 codes = HalfOf<half>(now[i / 2][i % 2]);
+          ranks[half][i / 2][i % 2] = make_uint2(consumer.RanksOf(codes.x), consumer.RanksOf(codes.y));
+        }
+      });
+      load(t + kWideValues);
+      Unrolled<2>([&](auto half) { consumer.template Multiply<0>(ranks[half]); });
+      consumer.Finish();
+      if ((all >> first & 3) != 0) {
+        Unrolled<2 * (kWords - 1)>([&](auto i) { consumer.template Multiply<1 + i / 2>(ranks[i % 2]); });
+        consumer.Finish();
+      } else if (all != 0) {
+        consumer.Skip(2 * (kWords - 1));
+      }
+    } else {
+      load(t + kWideValues);
+      if (some != 0) consumer.Skip(all != 0 ? 2 * kWords : 2);
+    }
+  }
+  if (begin >= max(own_slots[0].length(), own_slots[1].length())) return;
+  Unrolled<kOwn>([&](auto own) { StoreValues<kHeadDim, kMixed>(args, consumer.acc[own], own_slots[own]); });
+}
+
+// Copies stages into the ring as the warpgroups take them; a warp, of which one lane copies.
+template <int kStageBytes, int kSteps, int kStep>
+__device__ __forceinline__ void ProduceScores(const WideArgs& args, Ring& ring, const Slot& longest, int begin,
+                                              int end) {
+  if (threadIdx.x % 32 != 0) return;
+  const int64_t first = (longest.first_position + begin) / kStep * kSteps;
+  const uint8_t* from = args.k_streams + first * kStageBytes;
+  for (int left = (end - begin) / kStep * kSteps; left > 0; --left) {
+    BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
+    BarrierExpect(ring.full(ring.slot), kStageBytes);
+    BulkCopy(ring.stage(ring.slot, kStageBytes), from, kStageBytes, ring.full(ring.slot));
+    from += kStageBytes;
+    ring.Next();
+  }
+}
+// Of kWideValues values both halves' first words, then the other words of both where they are needed.
+template <int kWords, int kUnitBytes>
+__device__ __forceinline__ void ProduceValues(const WideArgs& args, Ring& ring, const Slot* slots, int begin, int end) {
+  constexpr int64_t kBlockBytes = int64_t{WideValueBlockUnits(kWords)} * kUnitBytes;
+  constexpr int kStageBytes = kWideValueUnits * kUnitBytes;
+  const uint8_t* block = args.v_streams + (slots[0].first_position + begin) / kWideValues * kBlockBytes;
+  const bool copies = threadIdx.x % 32 == 0;
+  Needed needed(args, slots);
+  needed.Load(begin);
+  for (int t = begin; t < end; t += kWideValues, block += kBlockBytes) {
+    const uint32_t some = needed.SomeCode();
+    const uint32_t all = needed.AllWords();
+    needed.Load(t + kWideValues);
+    if (some == 0) continue;
+    const uint8_t* from = block;
+    for (int left = all != 0 ? 2 * kWords : 2, bytes = kStageBytes; left > 0; --left) {
+      if (copies) {
+        BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
+        BarrierExpect(ring.full(ring.slot), static_cast<uint32_t>(bytes));
+        BulkCopy(ring.stage(ring.slot, kStageBytes), from, static_cast<uint32_t>(bytes), ring.full(ring.slot));
+      }
+      ring.Next();
+      from += bytes;
+      if (from == block + 2 * kStageBytes) bytes = 8 * kUnitBytes;
+    }
+  }
 }
 
 template <int kWords, int kHeadDim, bool kValues, bool kMixed>
 __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_constant__ WideArgs args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
-  constexpr int kColumns = kValues ? kHeadDim : kWideKeys;
-  using Multiplier = Consumer<kWords, kColumns, !kValues, kMixed>;
-  constexpr int kStep = kValues ? 64 : kWideKeys;  // positions of kSteps stages
-  constexpr int kSteps = kValues ? 4 : kHeadDim / 16;
+  using Multiplier =
+      std::conditional_t<kValues, ValueConsumer<kWords, kHeadDim, kMixed>, ScoreConsumer<kWords, kMixed>>;
+  constexpr int kStep = kValues ? kWideValues : kWideKeys;  // positions of what blocks are cut by
+  constexpr int kSteps = kHeadDim / 16;                     // stages of q k for them
   __shared__ Slot slots[kWideSlots];
   if (threadIdx.x < kWideSlots) slots[threadIdx.x] = Place(args).At(args, static_cast<int>(threadIdx.x));
   __syncthreads();
@@ -309,28 +397,24 @@ __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_c
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kProducerRegisters));
-    if (threadIdx.x != kConsumers) return;
-    const int64_t first = (longest.first_position + begin) / kStep * kSteps;
-    const uint8_t* from = (kValues ? args.v_streams : args.k_streams) + first * Multiplier::kStageBytes;
-    for (int left = (end - begin) / kStep * kSteps; left > 0; --left) {
-      BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
-      BarrierExpect(ring.full(ring.slot), Multiplier::kStageBytes);
-      BulkCopy(ring.stage(ring.slot, Multiplier::kStageBytes), from, Multiplier::kStageBytes, ring.full(ring.slot));
-      from += Multiplier::kStageBytes;
-      ring.Next();
+    if (warp > kConsumers / 32) return;
+    if constexpr (kValues) {
+      ProduceValues<kWords, Multiplier::kUnitBytes>(args, ring, slots, begin, end);
+    } else {
+      ProduceScores<Multiplier::kStageBytes, kSteps, kStep>(args, ring, longest, begin, end);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
-    const Slot* own = slots + warp / 4 * kOwn;
-    Multiplier consumer{ring, threadIdx.x % 32 == 0, args.minus_one};
+    const int first = warp / 4 * kOwn;
+    Multiplier consumer{{ring, threadIdx.x % 32 == 0, args.minus_one}};
     if constexpr (kValues) {
-      ConsumeValues<kWords, kHeadDim, kMixed>(args, consumer, own, begin, end);
+      ConsumeValues<kWords, kHeadDim, kMixed>(args, consumer, slots, first, begin, end);
     } else {
       uint2* codes = reinterpret_cast<uint2*>(ring_memory + kWideRingHeader + stages * Multiplier::kStageBytes);
       RowState* states = reinterpret_cast<RowState*>(codes + kOwn * kSteps * kConsumers);
       auto* gains = reinterpret_cast<RowGains*>(states + kOwn * kConsumers);
-      ConsumeScores<kWords, kHeadDim, kMixed>(args, consumer, own, begin, end, codes + threadIdx.x,
-                                              states + threadIdx.x, gains + warp / 4 * kOwn);
+      ConsumeScores<kWords, kHeadDim, kMixed>(args, consumer, slots + first, begin, end, codes + threadIdx.x,
+                                              states + threadIdx.x, gains + first);
     }
   }
 #else

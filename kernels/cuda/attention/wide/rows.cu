@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of wide tiles: counts of q k to codes of the probabilities, a warp per row; and the outputs of summed p v.
+// Softmax of wide tiles: counts of q k to codes of the probabilities, a warp per row.
 //
 // Two passes over a row, both over the 16-bit counts. The first sums the exponentials, bit for bit as the contract says,
 // and notes the few positions whose p s_v may be the largest. The second needs levels only: it takes exponentials and
@@ -9,9 +9,11 @@
 // the counts of positions t / 2 were, so that no step of a row overwrites a count that a later one reads. Lanes meet
 // between the loads of a step and its stores.
 #include "kernels/base/check.h"
+#include "kernels/cuda/attention/wide/row_codes.cuh"
 #include "kernels/cuda/attention/wide/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/lengths.cuh"
+#include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/tensor_core/operand.cuh"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
@@ -22,7 +24,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kBlocksPerSm = 3;    // 80 registers a thread
-constexpr int kEach = 8;           // neighbouring positions of a lane
+constexpr int kEach = kWideEach;   // neighbouring positions of a lane
 constexpr int kStep = 32 * kEach;  // positions of a warp at a time
 static_assert(kStep == kRowLanes);
 constexpr int kCandidates = 64;
@@ -46,10 +48,11 @@ struct Positions {
   float k[kEach];
   __device__ Positions(const Row& row, int t)
       : Positions(row, t, __ldg(reinterpret_cast<const uint4*>(row.counts + t))) {}
-  __device__ Positions(const Row& row, int t, const uint4& counts_) : counts(counts_) { Load(row.k_scales + t, k); }
-  __device__ static void Load(const float* from, float (&to)[kEach]) {
+  __device__ Positions(const Row& row, int t, const uint4& counts_) : counts(counts_) { Load(row.k_scales, t, k); }
+  __device__ static void Load(const float* scales, int t, float (&to)[kEach]) {
+    const float* from = scales + WideScale(t);
     const float4 low = __ldg(reinterpret_cast<const float4*>(from));
-    const float4 high = __ldg(reinterpret_cast<const float4*>(from) + 1);
+    const float4 high = __ldg(reinterpret_cast<const float4*>(from + kKeyBlock / 2));
     to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
     to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
   }
@@ -129,20 +132,28 @@ struct Candidates {
   }
 };
 
+// Counts of kEach positions from t on. kReplaces: in memory that the kernel writes to.
+template <bool kReplaces>
+__device__ __forceinline__ uint4 Counts(const Row& row, int t) {
+  const auto* from = reinterpret_cast<const uint4*>(row.counts + t);
+  if constexpr (kReplaces) return *from;
+  return __ldg(from);
+}
+
 // The sum of the exponentials. Full: all kEach positions of every lane are visible.
 struct FirstPass {
   float lanes[kEach] = {};
   Candidates candidates;
 
   template <bool kFull>
-  __device__ __forceinline__ void Add(const Row& row, int t) {
+  __device__ __forceinline__ void Add(const Row& row, int t, const uint4& counts) {
     float e[kEach];
     float v[kEach];
     float product[kEach];
     float largest = -1.0f;
     if (kFull || t < row.length) {
-      const Positions at(row, t);
-      Positions::Load(row.v_scales + t, v);
+      const Positions at(row, t, counts);
+      Positions::Load(row.v_scales, t, v);
       Unroll([&](auto i) {
         e[i] = ExpBelow(at.template Below<i>(row));
         product[i] = e[i] * v[i];
@@ -173,7 +184,7 @@ __device__ __noinline__ float LargestWeight(const Row& row, float sum) {
     FirstPass::Unroll([&](auto i) {
       if (!row.Sees(t + i)) return;
       const float p = ExpBelow(at.template Below<i>(row)) / sum;
-      largest = fmaxf(largest, p * row.v_scales[t + i]);
+      largest = fmaxf(largest, p * row.v_scales[WideScale(t + i)]);
     });
   }
   return WarpMax(largest);
@@ -244,21 +255,13 @@ __device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t 
   return make_uint2(ranks[0], ranks[1]);
 }
 
-// Counts of kEach positions from t on. kReplaces: in memory that the kernel writes to.
-template <bool kReplaces>
-__device__ __forceinline__ uint4 Counts(const Row& row, int t) {
-  const auto* from = reinterpret_cast<const uint4*>(row.counts + t);
-  if constexpr (kReplaces) return *from;
-  return __ldg(from);
-}
-
 // Codes of kEach positions from t on. kMixed: ranks of them.
 template <bool kFull, bool kMixed>
 __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, const RankTable& table, int t,
                                        const uint4& counts) {
   const Positions at(row, t, counts);
   float v[kEach];
-  Positions::Load(row.v_scales + t, v);
+  Positions::Load(row.v_scales, t, v);
   uint32_t level[kEach];
   uint32_t apart = quantizer.exact ? ~0u : 0u;
   uint32_t low[kEach];
@@ -288,19 +291,20 @@ __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantize
 
 // Codes of a warp's positions, after all of its lanes have their counts.
 template <bool kReplaces>
-__device__ __forceinline__ void Store(uint8_t* to, const uint2& codes, bool has_any = true) {
+__device__ __forceinline__ void Store(uint8_t* to, int t, const uint2& codes, RowCodes& row_codes,
+                                      bool has_any = true) {
+  const uint2 taken = row_codes.Take(t, codes);
   if constexpr (kReplaces) __syncwarp();
-  if (has_any) *reinterpret_cast<uint2*>(to) = codes;
+  if (has_any) *reinterpret_cast<uint2*>(to + t) = taken;
 }
 
+// A row of a tile, by a warp.
 template <bool kMixed, bool kReplaces>
-__global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm) WideSoftmaxKernel(const WideArgs args) {
-  __shared__ float2 candidates[kWarps][kCandidates];
+__device__ __forceinline__ void WriteRow(const WideArgs& args, const QueryTile& tile, uint32_t* needed,
+                                         float2* candidates) {
   const AttentionArgs& a = args.attention;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  const QueryTile tile = args.tiles[blockIdx.z];
-  const int tile_row = static_cast<int>(blockIdx.x) * kWarps + warp;
+  const int tile_row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
   const int round_head = static_cast<int>(blockIdx.y);
   const int kv_head = round_head / a.group;
   const int64_t row_index = args.FirstRow(static_cast<int>(blockIdx.z), round_head) + tile_row;
@@ -327,18 +331,27 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm) WideSoftmaxKernel(c
   row.largest = FromOrderedBits(args.row_max[row_index]);
 
   FirstPass first;
-  first.candidates.list = candidates[warp];
+  first.candidates.list = candidates;
   // Steps that the row sees in part, then those that it sees wholly, then the last one.
   const int seen = row.first / kStep * kStep;
   const int full = (row.first + kStep - 1) / kStep * kStep;
   const int whole = row.length / kStep * kStep;
   for (; t < seen; t += kStep) *reinterpret_cast<uint2*>(to + t) = {0, 0};
+  // Counts of a step come from far: they are asked for while the one before is added. Past the end, without a branch, others.
+  const int last = (row.length - 1) / kEach * kEach;
+  const auto counts_at = [&](int at) { return Counts<kReplaces>(row, min(at, last)); };
+  uint4 next = counts_at(t);
+  const auto take = [&] {
+    const uint4 counts = next;
+    next = counts_at(t + kStep);
+    return counts;
+  };
   if (seen < min(full, whole)) {
-    first.Add<false>(row, t);
+    first.Add<false>(row, t, take());
     t += kStep;
   }
-  for (int begin = full; begin < whole; begin += kStep, t += kStep) first.Add<true>(row, t);
-  if (whole < row.length) first.Add<false>(row, t);
+  for (int begin = full; begin < whole; begin += kStep, t += kStep) first.Add<true>(row, t, take());
+  if (whole < row.length) first.Add<false>(row, t, take());
   const float sum = FoldRow(first.lanes);
   // What is not finite left more than that.
   if (lane == 0 && !(sum < 1e30f)) a.reporter.Report();
@@ -358,47 +371,41 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm) WideSoftmaxKernel(c
   }
 
   const Quantizer quantizer(sum, p_scale, args.av.q_max, v_max);
+  // Beyond are ranks of more than 32; levels are twice the ranks of streams of two words.
+  const uint32_t add = args.av.stream_words == 2 ? 0x40404040u : 0x5f5f5f5fu;
+  RowCodes row_codes(args.lists != nullptr ? args.lists + row_index * kWideListed : nullptr, needed,
+                     FirstKept(a, tile.PositionOf(0)), add);
   t = seen + lane * kEach;
+  next = counts_at(t);  // in front of the stores of a step, which loads do not pass where they may overwrite counts
   if (seen < min(full, whole)) {
-    Store<kReplaces>(to + t, Codes<false, kMixed>(row, quantizer, table, t, Counts<kReplaces>(row, t)));
+    Store<kReplaces>(to, t, Codes<false, kMixed>(row, quantizer, table, t, take()), row_codes);
     t += kStep;
   }
-  uint4 next{};
-  if (kReplaces && full < whole) next = Counts<kReplaces>(row, t);
   for (int begin = full; begin < whole; begin += kStep, t += kStep) {
-    uint4 counts = next;
-    if constexpr (kReplaces) {  // loads do not pass the store before them
-      if (begin + kStep < whole) next = Counts<kReplaces>(row, t + kStep);
-    } else {
-      counts = Counts<kReplaces>(row, t);
-    }
-    Store<kReplaces>(to + t, Codes<true, kMixed>(row, quantizer, table, t, counts));
+    Store<kReplaces>(to, t, Codes<true, kMixed>(row, quantizer, table, t, take()), row_codes);
   }
   for (; t - lane * kEach < padded; t += kStep) {
     uint2 codes{0, 0};
-    if (t < row.length) codes = Codes<false, kMixed>(row, quantizer, table, t, Counts<kReplaces>(row, t));
-    Store<kReplaces>(to + t, codes, t < padded);
+    if (t < row.length) codes = Codes<false, kMixed>(row, quantizer, table, t, take());
+    Store<kReplaces>(to, t, codes, row_codes, t < padded);
   }
+  if (args.lists != nullptr && lane == 0) args.listed[row_index] = row_codes.count();
 }
 
-constexpr int kOutputThreads = 256;
-
-__global__ void __launch_bounds__(kOutputThreads) WideOutputsKernel(const WideArgs args) {
-  const AttentionArgs& a = args.attention;
-  const QueryTile tile = args.tiles[blockIdx.y];
-  const int round_head = static_cast<int>(blockIdx.x);
-  const int head_dim = a.kv.head_dim;
-  const int64_t first_row = args.FirstRow(static_cast<int>(blockIdx.y), round_head);
-  const int64_t head = args.first_kv_head * a.group + round_head;
-  const int32_t* sums = args.sums + first_row * head_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < tile.num_rows * head_dim; i += kOutputThreads) {
-    const int row = i / head_dim;
-    float gain = args.av.gain;
-    if (args.is_mixed) {
-      gain = args.lengths.av_ranks[args.lengths.p_slots[int64_t{tile.first_row + row} * a.num_heads + head]].gain;
-    }
-    a.out[(tile.first_row + row) * a.out_stride + head * head_dim + i % head_dim] =
-        (static_cast<float>(sums[i]) * gain) * args.p_scales[first_row + row];
+template <bool kMixed, bool kReplaces>
+__global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm) WideSoftmaxKernel(const WideArgs args) {
+  extern __shared__ uint32_t needed[];  // [stride / kWideValues]
+  __shared__ float2 candidates[kWarps][kCandidates];
+  const QueryTile tile = args.tiles[blockIdx.z];
+  const auto words = static_cast<int>(args.stride / kWideValues);
+  const uint32_t begin = args.lists == nullptr ? kSomeCode | kAllWords : 0;
+  for (int i = static_cast<int>(threadIdx.x); i < words; i += kWarps * 32) needed[i] = begin;
+  __syncthreads();
+  WriteRow<kMixed, kReplaces>(args, tile, needed, candidates[threadIdx.x / 32]);
+  __syncthreads();
+  uint32_t* const to = args.NeededOf(args.FirstRow(static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)));
+  for (int i = static_cast<int>(threadIdx.x); i < words; i += kWarps * 32) {
+    if (needed[i] != 0) atomicOr(to + i, needed[i]);
   }
 }
 
@@ -412,14 +419,10 @@ void LaunchWideSoftmax(DeviceContext& ctx, const WideArgs& args) {
   auto* kernel = args.is_mixed ? &WideSoftmaxKernel<true, false>
                  : replaces    ? &WideSoftmaxKernel<false, true>
                                : &WideSoftmaxKernel<false, false>;
-  kernel<<<grid, kWarps * 32, 0, ctx.stream>>>(args);
+  const auto shared = static_cast<size_t>(args.stride / kWideValues) * sizeof(uint32_t);
+  AllowShared(ctx, kernel, shared);
+  kernel<<<grid, kWarps * 32, shared, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("WideSoftmaxKernel");
-}
-
-void LaunchWideOutputs(DeviceContext& ctx, const WideArgs& args) {
-  const dim3 grid(static_cast<unsigned>(args.kv_heads * args.attention.group), static_cast<unsigned>(args.num_tiles));
-  WideOutputsKernel<<<grid, kOutputThreads, 0, ctx.stream>>>(args);
-  STOCH_CUDA_LAUNCH("WideOutputsKernel");
 }
 
 }  // namespace stoch::cuda

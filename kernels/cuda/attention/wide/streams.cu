@@ -10,13 +10,12 @@ namespace {
 constexpr int kBlocksAtOnce = 8;  // that a block of threads visits one after another, with the same part of the table
 
 // One column of a stage: 16 codes, those of lane c of a quad in codes[c], from dimension (or position) first + 4 c kStep
-// on. Unit j * kWords + w has word w of the streams of code j of each lane.
-template <int kWords, int kColumns>
-__device__ __forceinline__ void StoreColumn(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
-                                            int first, int step, uint8_t* stage, int column) {
+// on. store(j, words) gets words [w][c] of the streams of codes j of each lane.
+template <int kWords, typename Store>
+__device__ __forceinline__ void StreamsOf(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
+                                          int first, int step, const Store& store) {
   using Stream = std::conditional_t<kWords == 4, uint4, uint2>;
   const auto* table = reinterpret_cast<const Stream*>(swapped);
-  uint4* to = reinterpret_cast<uint4*>(stage) + column;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     uint32_t words[kWords][4];
@@ -33,12 +32,24 @@ __device__ __forceinline__ void StoreColumn(const ScTables& tables, const uint32
         words[3][c] = stream.w ^ flip;
       }
     }
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      to[(j * kWords + w) * kColumns] = make_uint4(words[w][0], words[w][1], words[w][2], words[w][3]);
-    }
+    store(j, words);
   }
-  // The factors of the sign correction (operand.cuh): u = [x < 0], and u less the ones of the stream.
+}
+
+__device__ __forceinline__ uint4 Unit(const uint32_t (&words)[4]) {
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// A column of keys: unit j * kWords + w has word w of codes j, behind them are the factors of the sign correction
+// (operand.cuh): u = [x < 0], and u less the ones of the stream.
+template <int kWords>
+__device__ __forceinline__ void StoreKeys(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
+                                          int first, uint8_t* stage, int column) {
+  uint4* to = reinterpret_cast<uint4*>(stage) + column;
+  StreamsOf<kWords>(tables, swapped, codes, first, 4, [&](int j, const uint32_t(&words)[kWords][4]) {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) to[(j * kWords + w) * kWideKeys] = Unit(words[w]);
+  });
   uint32_t negative[4];
   uint32_t rest[4];
 #pragma unroll
@@ -49,8 +60,26 @@ __device__ __forceinline__ void StoreColumn(const ScTables& tables, const uint32
     negative[c] = signs & 0x01010101u;
     rest[c] = (complemented & signs) | (__vsub4(0u, ones) & ~signs);
   }
-  to[4 * kWords * kColumns] = make_uint4(negative[0], negative[1], negative[2], negative[3]);
-  to[(4 * kWords + 1) * kColumns] = make_uint4(rest[0], rest[1], rest[2], rest[3]);
+  to[4 * kWords * kWideKeys] = Unit(negative);
+  to[(4 * kWords + 1) * kWideKeys] = Unit(rest);
+}
+
+// A column of part `part` of kWideValues values (WideArgs::v_streams): a half's first or second 16 positions.
+template <int kWords, int kColumns>
+__device__ __forceinline__ void StoreValues(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
+                                            int first, int part, uint8_t* block, int column) {
+  uint4* const units = reinterpret_cast<uint4*>(block) + column;
+  const int half = part / 2;
+  const auto negative = [&](int c) { return codes[c] >> 7 & 0x01010101u; };
+  units[(half * kWideValueUnits + part % 2) * kColumns] =
+      make_uint4(negative(0), negative(1), negative(2), negative(3));
+  StreamsOf<kWords>(tables, swapped, codes, first, 16, [&](int j, const uint32_t(&words)[kWords][4]) {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const int begin = w == 0 ? half * kWideValueUnits + 2 : 2 * kWideValueUnits + (2 * (w - 1) + half) * 8;
+      units[(begin + part % 2 * 4 + j) * kColumns] = Unit(words[w]);
+    }
+  });
 }
 
 template <int kWords>
@@ -89,10 +118,10 @@ __global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs arg
     }
     constexpr int64_t kStageBytes = int64_t{kUnits<kWords>} * kWideKeys * 16;
     uint8_t* stage = args.k_streams + ((packed + block) / kWideKeys * dim_blocks + dim_block) * kStageBytes;
-    StoreColumn<kWords, kWideKeys>(args.qk, kv.qk_swapped, codes, 16 * dim_block, 4, stage, column);
+    StoreKeys<kWords>(args.qk, kv.qk_swapped, codes, 16 * dim_block, stage, column);
     if (dim_block == 0) {
-      args.k_scales[packed + t] = k_scale;
-      args.v_scales[packed + t] = v_scale;
+      args.k_scales[packed + WideScale(t)] = k_scale;
+      args.v_scales[packed + WideScale(t)] = v_scale;
       // Scales are positive: ordered as integers.
       const uint32_t largest = __reduce_max_sync(~0u, __float_as_uint(v_scale));
       if (threadIdx.x % 32 == 0) atomicMax(args.v_max + blockIdx.y, largest);
@@ -126,9 +155,14 @@ __global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs ar
       // The bytes of later positions in the last word may hold an earlier tenant of the page.
       if (sequence.length - t < 4) codes[c] &= (1u << (8 * (sequence.length - t))) - 1;
     }
-    constexpr int64_t kStageBytes = int64_t{kUnits<kWords>} * kColumns * 16;
-    uint8_t* stage = args.v_streams + ((packed + block) / 64 * 4 + part) * kStageBytes;
-    StoreColumn<kWords, kColumns>(args.av, kv.av_swapped, codes, block + 4 * part, 16, stage, column);
+    constexpr int64_t kBlockBytes = int64_t{WideValueBlockUnits(kWords)} * kColumns * 16;
+    uint8_t* to = args.v_streams + (packed + block) / kWideValues * kBlockBytes;
+    StoreValues<kWords, kColumns>(args.av, kv.av_swapped, codes, block + 4 * part, part, to, column);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int64_t t = packed + block + 16 * (i / 4) + 4 * part + i % 4;
+      args.v_codes[t * kColumns + column] = static_cast<uint8_t>(codes[i / 4] >> (8 * (i % 4)));
+    }
   }
 }
 

@@ -15,9 +15,10 @@ void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& p
   const int64_t blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * int64_t{args.kv_heads} * plan.parts;
   // What the tiles of a block see together: they follow each other, and fewer than kRowLanes positions are between two.
   const int64_t seen = std::min(args.stride + (plan.tiles - 1) * int64_t{kRowLanes}, args.longest);
-  args.range = static_cast<int32_t>(WideRange(ctx.traits, shape, blocks, seen));
-  const int64_t ranges = (seen + args.range - 1) / args.range;
-  const int64_t sum_bytes = ranges > 1 ? rows * args.attention.kv.head_dim * int64_t{sizeof(int32_t)} : 0;
+  const int64_t score_range = WideRange(ctx.traits, blocks, seen, kWideScoreStart);
+  const int64_t value_range = WideRange(ctx.traits, blocks, seen, kWideValueStart);
+  const bool lists = seen >= kWideLeastListed && !args.is_mixed;
+  const bool sums = lists || value_range < seen;
   Scratch scratch(ctx.workspace);
   const bool replaces = ReplacesScores(shape);
   args.scores = scratch.Take<int16_t>(rows * args.stride);
@@ -25,13 +26,24 @@ void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& p
   args.code_stride = replaces ? args.stride * int64_t{sizeof(int16_t)} : args.stride;
   args.row_max = scratch.Take<uint32_t>(rows);
   args.p_scales = scratch.Take<float>(rows);
-  args.sums = ranges > 1 ? scratch.Take<int32_t>(sum_bytes / int64_t{sizeof(int32_t)}) : nullptr;
-  STOCH_CUDA(cudaMemsetAsync(args.row_max, 0, static_cast<size_t>(rows) * sizeof(uint32_t), ctx.stream));
-  LaunchWideScores(ctx, plan, args, ranges);
+  const int64_t needed = rows / kQueryTile * (args.stride / kWideValues);
+  args.needed = scratch.Take<uint32_t>(needed);
+  const int64_t sum_count = sums ? rows * args.attention.kv.head_dim : 0;
+  args.sums = sums ? scratch.Take<int32_t>(sum_count) : nullptr;
+  args.lists = lists ? scratch.Take<uint32_t>(rows * kWideListed) : nullptr;
+  args.listed = lists ? scratch.Take<int32_t>(rows) : nullptr;
+  const auto clear = [&](void* at, int64_t words) {
+    STOCH_CUDA(cudaMemsetAsync(at, 0, static_cast<size_t>(words) * sizeof(uint32_t), ctx.stream));
+  };
+  clear(args.row_max, rows);
+  clear(args.needed, needed);
+  args.range = static_cast<int32_t>(score_range);
+  LaunchWideScores(ctx, plan, args, (seen + score_range - 1) / score_range);
   LaunchWideSoftmax(ctx, args);
-  if (ranges > 1) STOCH_CUDA(cudaMemsetAsync(args.sums, 0, static_cast<size_t>(sum_bytes), ctx.stream));
-  LaunchWideValues(ctx, plan, args, ranges);
-  if (ranges > 1) LaunchWideOutputs(ctx, args);
+  if (sums) clear(args.sums, sum_count);
+  args.range = static_cast<int32_t>(value_range);
+  LaunchWideValues(ctx, plan, args, (seen + value_range - 1) / value_range);
+  if (sums) LaunchWideOutputs(ctx, args);
 }
 
 void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
@@ -56,7 +68,8 @@ void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& sh
   round.parts = plan.parts;
   round.positions = batch.positions;
   round.k_streams = scratch.Take<uint8_t>(packed * k_bytes);
-  round.v_streams = scratch.Take<uint8_t>(packed * (plan.position_bytes - k_bytes));
+  round.v_streams = scratch.Take<uint8_t>(packed * (plan.position_bytes - k_bytes - shape.head_dim));
+  round.v_codes = scratch.Take<uint8_t>(packed * shape.head_dim);
   round.k_scales = scratch.Take<float>(packed);
   round.v_scales = scratch.Take<float>(packed);
   round.v_max = scratch.Take<uint32_t>(kv_heads);

@@ -24,12 +24,14 @@ struct WideArgs {
 
   // [kv_head][position / kWideKeys][dim / 16] stages, columns ordered by WideColumn
   uint8_t* k_streams = nullptr;
-  // [kv_head][position / 64][4] stages of the positions WidePosition(stage, lane of quad, byte)
+  // [kv_head][position / kWideValues][WideValueBlockUnits]: words of streams of each half of the values; lane c of a quad has
+  // values 16 c .. 16 c + 7 of the first one and the next eight of the second
   uint8_t* v_streams = nullptr;
-  float* k_scales = nullptr;  // [kv_head][position]
-  float* v_scales = nullptr;
-  uint32_t* v_max = nullptr;  // [kv_head]: bits of the largest scale
-  int64_t positions = 0;      // of the batch, sequences end to end (PassSequence::packed_begin)
+  uint8_t* v_codes = nullptr;  // [kv_head][position][head_dim]
+  float* k_scales = nullptr;   // [kv_head][position], in the order of WideScale
+  float* v_scales = nullptr;   // the same
+  uint32_t* v_max = nullptr;   // [kv_head]: bits of the largest scale
+  int64_t positions = 0;       // of the batch, sequences end to end (PassSequence::packed_begin)
 
   const QueryTile* tiles = nullptr;  // of the group
   int32_t num_tiles = 0;
@@ -42,11 +44,18 @@ struct WideArgs {
   int64_t code_stride = 0;
   uint32_t* row_max = nullptr;  // [tile][head][kQueryTile]: OrderedBits of the largest score
   float* p_scales = nullptr;    // [tile][head][kQueryTile]
-  int32_t* sums = nullptr;      // [tile][head][kQueryTile][head_dim] of p v; null where a block takes all positions
-  int32_t range = 0;            // positions that a block of the products takes
-  WideLengths lengths;          // where is_mixed
-  bool is_mixed = false;        // rows have lengths of their own; codes of probabilities are their ranks then
-  uint32_t minus_one = ~0u;     // a value that the compiler does not know
+  // [tile][head][stride / kWideValues]: kSomeCode where a code of the rows is not 0, kAllWords where p v needs more than the
+  // first words of streams
+  uint32_t* needed = nullptr;
+  // Of long rows, [tile][head][kQueryTile][kWideListed]: single codes that the products do not multiply, 256 * position + code
+  // each; and how many they are. Null where no row has any.
+  uint32_t* lists = nullptr;
+  int32_t* listed = nullptr;
+  int32_t* sums = nullptr;   // [tile][head][kQueryTile][head_dim] of the products; null where a block's are outputs
+  int32_t range = 0;         // positions that a block of the products takes
+  WideLengths lengths;       // where is_mixed
+  bool is_mixed = false;     // rows have lengths of their own; codes of probabilities are their ranks then
+  uint32_t minus_one = ~0u;  // a value that the compiler does not know
 
 #if defined(__CUDACC__)
   __device__ __forceinline__ int round_heads() const { return kv_heads * attention.group; }
@@ -61,6 +70,10 @@ struct WideArgs {
   __device__ __forceinline__ uint8_t* CodesAt(int64_t row, const QueryTile& tile) const {
     return codes + row * code_stride - FirstKept(attention, tile.PositionOf(0));
   }
+  // `needed` of the tile and head that has its first row there.
+  __device__ __forceinline__ uint32_t* NeededOf(int64_t first_row) const {
+    return needed + first_row / kQueryTile * (stride / kWideValues);
+  }
   __device__ __forceinline__ int64_t FirstPosition(int kv_head, const QueryTile& tile) const {
     return kv_head * positions + attention.pass.sequences[tile.sequence].packed_begin;
   }
@@ -71,6 +84,16 @@ struct WideArgs {
 // Column of q k that key `key` of kWideKeys has: the eight keys that a lane's accumulators hold then lie together.
 __device__ __forceinline__ int WideKey(int column) {
   return (column & ~31) + (column >> 1 & 3) * 8 + (column >> 3 & 3) * 2 + (column & 1);
+}
+
+inline constexpr uint32_t kSomeCode = 1;  // a byte each
+inline constexpr uint32_t kAllWords = 0x100;
+
+// Where the scale of position t is: of kKeyBlock positions the first four of every eight, then the others, so that lanes with
+// eight neighbours each read one line after the other.
+__device__ __forceinline__ int WideScale(int t) {
+  constexpr int kInBlock = kKeyBlock - 1;
+  return (t & ~kInBlock) + (t >> 2 & 1) * (kKeyBlock / 2) + (t & kInBlock) / 8 * 4 + (t & 3);
 }
 
 // Floats as unsigned integers in the same order; 0 is below all of them.
@@ -88,8 +111,9 @@ void LaunchWideStreams(DeviceContext& ctx, const WideArgs& args, const TileBatch
 // products.cu
 void LaunchWideScores(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges);
 void LaunchWideValues(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges);
-// rows.cu: probabilities as codes. Then, where sums are left: the outputs from them.
+// rows.cu: probabilities as codes.
 void LaunchWideSoftmax(DeviceContext& ctx, const WideArgs& args);
+// outputs.cu, where sums are left
 void LaunchWideOutputs(DeviceContext& ctx, const WideArgs& args);
 
 }  // namespace stoch::cuda
