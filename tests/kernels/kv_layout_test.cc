@@ -30,7 +30,11 @@ void ForLayouts(const std::function<void(const KvLayout&, int64_t, int64_t)>& ch
   }
 }
 
-void ExpectFilled(const std::set<int64_t>& places, int64_t words) {
+// place(i, j) of i < rows and j < columns are the `words` places of a page and head from 0 on, each once.
+void ExpectFilled(int rows, int columns, int64_t words, const std::function<int64_t(int, int)>& place) {
+  std::set<int64_t> places;
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < columns; ++j) places.insert(place(i, j));
   EXPECT_EQ(static_cast<int64_t>(places.size()), words);
   EXPECT_EQ(*places.begin(), 0);
   EXPECT_EQ(*places.rbegin(), words - 1);
@@ -38,19 +42,15 @@ void ExpectFilled(const std::set<int64_t>& places, int64_t words) {
 
 TEST(KvLayout, WordsOfKeysFillAPageAndHead) {
   ForLayouts([](const KvLayout& kv, int64_t words, int64_t begin) {
-    std::set<int64_t> places;
-    for (int word = 0; word < kv.head_dim / 4; ++word)
-      for (int slot = 0; slot < kv.page_tokens; ++slot) places.insert(kv.KWord(2, 1, word, slot) - begin);
-    ExpectFilled(places, words);
+    ExpectFilled(kv.head_dim / 4, kv.page_tokens, words,
+                 [&](int word, int slot) { return kv.KWord(2, 1, word, slot) - begin; });
   });
 }
 
 TEST(KvLayout, WordsOfValuesFillAPageAndHead) {
   ForLayouts([](const KvLayout& kv, int64_t words, int64_t begin) {
-    std::set<int64_t> places;
-    for (int group = 0; group < kv.page_tokens / 4; ++group)
-      for (int dim = 0; dim < kv.head_dim; ++dim) places.insert(kv.VWord(2, 1, group, dim) - begin);
-    ExpectFilled(places, words);
+    ExpectFilled(kv.page_tokens / 4, kv.head_dim, words,
+                 [&](int group, int dim) { return kv.VWord(2, 1, group, dim) - begin; });
   });
 }
 

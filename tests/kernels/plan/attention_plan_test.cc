@@ -311,17 +311,6 @@ TEST(AttentionPlan, WideTilesOfAnH200) {
     EXPECT_EQ(other.parts, parts) << heads;
     EXPECT_EQ(TakesBatch(other, 2), tiles == 1) << heads;
   }
-  // Full grids: at least three fifths of the GPU where there is so much work.
-  for (int64_t length = 128; length <= 131072; length += 1920) {
-    for (const int64_t blocks : {1, 8, 40, 64, 256, 300}) {
-      const int64_t range = WideRange(gpu, blocks, length, kWideScoreStart);
-      EXPECT_EQ(range % kKeyBlock, 0);
-      const int64_t items = blocks * ((length + range - 1) / range);
-      if (blocks * length < 2 * 132 * kMinWideRange) continue;
-      EXPECT_GE(blocks * length * 10, (items + 131) / 132 * 132 * std::min(range, length) * 6)
-          << blocks << " " << length;
-    }
-  }
 }
 
 // What wide.cu takes at a time of dealt positions, whatever the length of a sequence, next to what is planned.
@@ -379,6 +368,7 @@ TEST(AttentionPlan, DealtTilesFillTheGpu) {
         const int64_t range = WideRange(gpu, count, length, kWideScoreStart);
         ASSERT_EQ(range % kKeyBlock, 0);
         ASSERT_GE(range, kMinWideRange);
+        ASSERT_LT(range, length + kKeyBlock);
         taken += (count * ((length + range - 1) / range) + gpu.sm_count - 1) / gpu.sm_count * gpu.sm_count * range;
         left -= count;
       }
@@ -387,21 +377,26 @@ TEST(AttentionPlan, DealtTilesFillTheGpu) {
   }
 }
 
-// Blocks of p v that take long to begin: few of them, yet most of the GPU at work.
-TEST(AttentionPlan, RangesOfWideValuesAreLong) {
+// Blocks that take long to begin, as those of p v do, are few, yet most of the GPU is at work.
+TEST(AttentionPlan, RangesOfWideTilesFillTheGpu) {
   const GpuTraits gpu = test::H200();
   EXPECT_EQ(WideRange(gpu, 40, 32768, kWideScoreStart), 2560);
   EXPECT_EQ(WideRange(gpu, 40, 32768, kWideValueStart), 11008);  // 120 blocks of 132 instead of five waves
   EXPECT_EQ(WideRange(gpu, 640, 2048, kWideValueStart), 2048);
   EXPECT_EQ(WideRange(gpu, 1, 128, kWideValueStart), 128);
-  for (int64_t length = 128; length <= 131072; length += 1920) {
-    for (const int64_t blocks : {1, 8, 40, 64, 256, 300}) {
-      const int64_t range = WideRange(gpu, blocks, length, kWideValueStart);
-      EXPECT_EQ(range % kKeyBlock, 0);
-      EXPECT_GE(range, std::min<int64_t>(kMinWideRange, length));
-      const int64_t items = blocks * ((length + range - 1) / range);
-      if (blocks * length < 2 * 132 * kMinWideRange) continue;
-      EXPECT_GE(blocks * length * 10, (items + 131) / 132 * 132 * range * 6) << blocks << " " << length;
+  // Full grids: at least three fifths of the GPU where there is so much work.
+  for (const int64_t start : {kWideScoreStart, kWideValueStart}) {
+    for (int64_t length = 128; length <= 131072; length += 1920) {
+      for (const int64_t blocks : {1, 8, 40, 64, 256, 300}) {
+        const int64_t range = WideRange(gpu, blocks, length, start);
+        EXPECT_EQ(range % kKeyBlock, 0);
+        EXPECT_GE(range, std::min<int64_t>(kMinWideRange, length));
+        EXPECT_LT(range, length + kKeyBlock);
+        const int64_t items = blocks * ((length + range - 1) / range);
+        if (blocks * length < 2 * 132 * kMinWideRange) continue;
+        EXPECT_GE(blocks * length * 10, (items + 131) / 132 * 132 * std::min(range, length) * 6)
+            << blocks << " " << length << " " << start;
+      }
     }
   }
 }

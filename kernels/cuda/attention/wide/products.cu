@@ -2,7 +2,7 @@
 // q k and p v of wide tiles on binary wgmma.
 //
 // A block has two warpgroups that multiply, each the 64 rows of two (tile, head) pairs, all of one KV head, and a
-// producer thread that copies the stages of its range of positions into a ring they share. A warpgroup makes its codes
+// producer warp that copies the stages of its range of positions into a ring they share. A warpgroup makes its codes
 // thermometers in registers; a stage serves 256 rows, so that copies stay well below what the L2 gives.
 #include <type_traits>
 

@@ -22,7 +22,7 @@ struct WideArgs {
   int32_t first_kv_head = 0;
   int32_t kv_heads = 0;
 
-  // [kv_head][position / kWideKeys][dim / 16] stages, columns ordered by WideColumn
+  // [kv_head][position / kWideKeys][dim / 16] stages, columns ordered by WideKey
   uint8_t* k_streams = nullptr;
   // [kv_head][position / kWideValues][WideValueBlockUnits]: words of streams of each half of the values; lane c of a quad has
   // values 16 c .. 16 c + 7 of the first one and the next eight of the second
