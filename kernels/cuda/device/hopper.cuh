@@ -76,6 +76,14 @@ __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
 __device__ __forceinline__ void BarrierExpect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// The condition is a predicate, as in BarrierArriveRemote.
+__device__ __forceinline__ void BarrierArrive(uint32_t barrier, bool condition) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n"
+      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(barrier),
+      "r"(static_cast<int>(condition))
+      : "memory");
+}
 // The address of the same place in block `rank` of the cluster, for BarrierArriveRemote.
 __device__ __forceinline__ uint32_t MapToCluster(uint32_t address, uint32_t rank) {
   uint32_t r;

@@ -37,14 +37,6 @@ struct Ring {
   }
 };
 
-__device__ __forceinline__ void Arrive(uint32_t barrier, bool condition) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n"
-      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(barrier),
-      "r"(static_cast<int>(condition))
-      : "memory");
-}
-
 // Word kWord of kWords of the streams of four codes that are never negative, of rows row and row + 8, as operands of two
 // steps: codes 0 and 1, then 2 and 3.
 template <int kWord, int kWords>
@@ -78,7 +70,7 @@ struct Consumer {
   int32_t acc[kOwn][kAccumulators];
 
   __device__ __forceinline__ void Release() {
-    Arrive(ring.empty(held), releases && held >= 0);
+    BarrierArrive(ring.empty(held), releases && held >= 0);
     held = -1;
   }
   __device__ __forceinline__ void Finish() {
@@ -89,7 +81,7 @@ struct Consumer {
   __device__ void Skip(int stages) {
     for (int i = 0; i < stages; ++i) {
       BarrierWait(ring.full(ring.slot), ring.phase);
-      Arrive(ring.empty(ring.slot), releases);
+      BarrierArrive(ring.empty(ring.slot), releases);
       ring.Next();
     }
   }

@@ -2,18 +2,16 @@
 // Which codes of probabilities p v multiplies, and which a row lists. Included by rows.cu alone.
 #pragma once
 
-#include "kernels/cuda/attention/wide/wide.h"
+#include "kernels/cuda/attention/wide/row_stages.cuh"
 
 namespace stoch::cuda {
-
-inline constexpr int kWideEach = 8;  // neighbouring positions of a lane
 
 // Codes of a warp's row on their way to memory. The thermometers of most end in their first word: probabilities are codes
 // relative to the largest of a row. Those beyond, which are few in long rows, are listed instead (WideArgs::lists), so that p v
 // multiplies first words alone; where they are many, 64 positions are marked (kAllWords).
 class RowCodes {
  public:
-  static constexpr int kMostOfLane = 2;  // codes beyond of kWideEach, and lanes of 32 that have some, which are listed
+  static constexpr int kMostOfLane = 2;  // codes beyond of kRowEach, and lanes of 32 that have some, which are listed
   static constexpr int kMostLanes = 8;
 
   // list: [kWideListed], null if nothing is to be listed. needed: WideArgs::needed of the tile and head, from position `first`

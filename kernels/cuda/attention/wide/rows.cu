@@ -2,12 +2,12 @@
 // Softmax of wide tiles: counts of q k to codes of the probabilities, a warp per row.
 //
 // Two passes over a row, both over the 16-bit counts. The first sums the exponentials, bit for bit as the contract says,
-// and notes the few positions whose p s_v may be the largest. The second needs levels only: it takes exponentials and
-// quotients from the fast units, with bounds on both sides, and computes exactly where the bounds leave two levels.
+// and notes the few positions whose p s_v may be the largest. The second needs levels only: it takes scores in two
+// operations, exponentials and quotients from the fast units, with bounds on both sides, and computes exactly where the
+// bounds leave two levels.
 //
 // Where positions are dealt over devices, codes replace counts (ReplacesScores): the code of position t is a byte where
-// the counts of positions t / 2 were, so that no step of a row overwrites a count that a later one reads. Lanes meet
-// between the loads of a step and its stores.
+// the counts of positions t / 2 were, which are in shared memory by then (row_stages.cuh).
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention/wide/row_codes.cuh"
 #include "kernels/cuda/attention/wide/wide.h"
@@ -22,10 +22,10 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kBlocksPerSm = 3;    // 80 registers a thread
-constexpr int kEach = kWideEach;   // neighbouring positions of a lane
-constexpr int kStep = 32 * kEach;  // positions of a warp at a time
+constexpr int kWarps = kRowWarps;
+constexpr int kBlocksPerSm = 3;  // 80 registers a thread
+constexpr int kEach = kRowEach;
+constexpr int kStep = kRowStep;
 static_assert(kStep == kRowLanes);
 constexpr int kCandidates = 64;
 // Products of equal order differ less than that from the order of their exact values.
@@ -39,34 +39,39 @@ struct Row {
   int first;   // position that it sees
   int length;  // one beyond its last
   float gain, q_scale, inv_sqrt, largest;
+  uint32_t exponent;  // kExponent, but not for the compiler: a constant would be moved into a register every time
   __device__ __forceinline__ bool Sees(int t) const { return t >= first && t < length; }
 };
+constexpr uint32_t kExponent = 0x4b00;  // upper half of 2^23
 
 // Counts, and the scales of K, of kEach positions from t on.
 struct Positions {
   uint4 counts;
   float k[kEach];
-  __device__ Positions(const Row& row, int t)
-      : Positions(row, t, __ldg(reinterpret_cast<const uint4*>(row.counts + t))) {}
-  __device__ Positions(const Row& row, int t, const uint4& counts_) : counts(counts_) { Load(row.k_scales, t, k); }
-  __device__ static void Load(const float* scales, int t, float (&to)[kEach]) {
-    const float* from = scales + WideScale(t);
-    const float4 low = __ldg(reinterpret_cast<const float4*>(from));
-    const float4 high = __ldg(reinterpret_cast<const float4*>(from + kKeyBlock / 2));
+  __device__ Positions(const Row& row, int t) : counts(*reinterpret_cast<const uint4*>(row.counts + t)) {
+    Load(row.k_scales + WideScale(t), k);
+  }
+  __device__ explicit Positions(const RowStages::Stage& step) : counts(*step.counts) { Load(step.k, k); }
+  __device__ static void Load(const float* from, float (&to)[kEach]) {
+    const float4 low = *reinterpret_cast<const float4*>(from);
+    const float4 high = *reinterpret_cast<const float4*>(from + kKeyBlock / 2);
     to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
     to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
   }
-  // The score of position e less the largest; the float of a 16-bit count without a conversion.
+  // The count of position e as a float, without a conversion.
   template <int e>
-  __device__ __forceinline__ float Below(const Row& row) const {
+  __device__ __forceinline__ float Count(const Row& row) const {
     const uint32_t word = (e / 2 == 0   ? counts.x
                            : e / 2 == 1 ? counts.y
                            : e / 2 == 2 ? counts.z
                                         : counts.w) ^
                           0x80008000u;
-    const uint32_t bits = __byte_perm(word, 0x4b00u, e % 2 == 0 ? 0x5410 : 0x5432);
-    const float count = __uint_as_float(bits) - 8421376.0f;  // 2^23 + 2^15
-    const float score = ((count * row.gain) * (row.q_scale * k[e])) * row.inv_sqrt;
+    return __uint_as_float(__byte_perm(word, row.exponent, e % 2 == 0 ? 0x5410 : 0x5432)) - 8421376.0f;  // 2^23 + 2^15
+  }
+  // Its score less the largest.
+  template <int e>
+  __device__ __forceinline__ float Below(const Row& row) const {
+    const float score = ((Count<e>(row) * row.gain) * (row.q_scale * k[e])) * row.inv_sqrt;
     return score - row.largest;
   }
 };
@@ -132,39 +137,26 @@ struct Candidates {
   }
 };
 
-// Counts of kEach positions from t on. kReplaces: in memory that the kernel writes to.
-template <bool kReplaces>
-__device__ __forceinline__ uint4 Counts(const Row& row, int t) {
-  const auto* from = reinterpret_cast<const uint4*>(row.counts + t);
-  if constexpr (kReplaces) return *from;
-  return __ldg(from);
-}
-
 // The sum of the exponentials. Full: all kEach positions of every lane are visible.
 struct FirstPass {
   float lanes[kEach] = {};
   Candidates candidates;
 
   template <bool kFull>
-  __device__ __forceinline__ void Add(const Row& row, int t, const uint4& counts) {
+  __device__ __forceinline__ void Add(const Row& row, int t, const RowStages::Stage& step) {
     float e[kEach];
     float v[kEach];
     float product[kEach];
     float largest = -1.0f;
-    if (kFull || t < row.length) {
-      const Positions at(row, t, counts);
-      Positions::Load(row.v_scales, t, v);
-      Unroll([&](auto i) {
-        e[i] = ExpBelow(at.template Below<i>(row));
-        product[i] = e[i] * v[i];
-        if (!kFull && !row.Sees(t + i)) product[i] = -1.0f;
-        if (kFull || row.Sees(t + i)) lanes[i] = lanes[i] + e[i];
-        largest = fmaxf(largest, product[i]);
-      });
-    } else {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) e[i] = v[i] = 0.0f, product[i] = -1.0f;
-    }
+    const Positions at(step);
+    Positions::Load(step.v, v);
+    Unroll([&](auto i) {
+      e[i] = ExpBelow(at.template Below<i>(row));
+      product[i] = e[i] * v[i];
+      if (!kFull && !row.Sees(t + i)) product[i] = -1.0f;
+      if (kFull || row.Sees(t + i)) lanes[i] = lanes[i] + e[i];
+      largest = fmaxf(largest, product[i]);
+    });
     if (__any_sync(~0u, largest > candidates.bound)) candidates.Note(product, e, v, largest);
   }
   template <typename F>
@@ -216,13 +208,20 @@ struct Quantizer {
   float factor;      // about 1 / (sum scale)
   float more, less;  // 1 + d and 1 - d, d beyond the error of the fast way
   bool exact;        // numbers that the bounds were not made for
+  float per_count;   // about what a count times a scale of K is in the argument of 2^x
+  float largest;     // and what the largest score is
 
-  __device__ Quantizer(float sum_, float scale_, int q_max_, float v_max)
+  __device__ Quantizer(const Row& row, float sum_, float scale_, int q_max_, float v_max)
       : sum(sum_), scale(scale_), q_max(q_max_), factor(1.0f / (sum_ * scale_)) {
-    exact = !(factor > 1e-30f && factor < 1e30f && v_max * factor < 1e25f);
-    // Where nothing below e^-25 reaches a level, the argument of 2^x is at most 36, else 126: its rounding, those of
-    // the factors, ex2.approx and the exact way's own stay below 2^-18 and 2^-16.
-    const float d = v_max * factor * 1.4e-11f < 0.25f ? 0x1p-18f : 0x1p-16f;
+    constexpr float kLog2E = 1.44269504f;
+    per_count = row.gain * row.q_scale * (row.inv_sqrt * kLog2E);
+    largest = row.largest * kLog2E;
+    // Where nothing below e^-25 reaches a level, the argument of 2^x is at most 36, else 126: its rounding, those of the
+    // factors, ex2.approx and the exact way's own stay below 2^-18 and 2^-16. Scores, which are no larger than the largest and
+    // 25 or 88, differ in both ways together by at most 11 roundings, 2^-24 each.
+    const bool is_near = v_max * factor * 1.4e-11f < 0.25f;
+    const float d = (is_near ? 0x1p-18f : 0x1p-16f) + (fabsf(row.largest) + (is_near ? 25.0f : 88.0f)) * 0x1p-20f;
+    exact = !(factor > 1e-30f && factor < 1e30f && v_max * factor < 1e25f && d < 0x1p-8f);
     more = 1.0f + d;
     less = 1.0f - d;
   }
@@ -230,9 +229,9 @@ struct Quantizer {
     return static_cast<uint32_t>(BipolarLevel(ExpBelow(below) / sum * v, scale, q_max));
   }
   // Levels in the low bytes; they agree where the level is certain.
-  __device__ __forceinline__ void Bounds(float below, float v, uint32_t* high, uint32_t* low) const {
+  __device__ __forceinline__ void Bounds(float count, float k, float v, uint32_t* high, uint32_t* low) const {
     float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(below * 1.44269504f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(Fma(count * per_count, k, -largest)));
     const float level = e * (v * factor);
     *high = __float_as_uint(Fma(level, more, kMagic));
     *low = __float_as_uint(Fma(level, less, kMagic));
@@ -258,15 +257,15 @@ __device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t 
 // Codes of kEach positions from t on. kMixed: ranks of them.
 template <bool kFull, bool kMixed>
 __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, const RankTable& table, int t,
-                                       const uint4& counts) {
-  const Positions at(row, t, counts);
+                                       const RowStages::Stage& step) {
+  const Positions at(step);
   float v[kEach];
-  Positions::Load(row.v_scales, t, v);
+  Positions::Load(step.v, v);
   uint32_t level[kEach];
   uint32_t apart = quantizer.exact ? ~0u : 0u;
   uint32_t low[kEach];
   FirstPass::Unroll([&](auto i) {
-    quantizer.Bounds(at.template Below<i>(row), v[i], &level[i], &low[i]);
+    quantizer.Bounds(at.template Count<i>(row), at.k[i], v[i], &level[i], &low[i]);
     apart |= level[i] ^ low[i];
   });
   if (apart != 0) {
@@ -289,124 +288,123 @@ __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantize
   return packed;
 }
 
-// Codes of a warp's positions, after all of its lanes have their counts.
-template <bool kReplaces>
-__device__ __forceinline__ void Store(uint8_t* to, int t, const uint2& codes, RowCodes& row_codes,
-                                      bool has_any = true) {
-  const uint2 taken = row_codes.Take(t, codes);
-  if constexpr (kReplaces) __syncwarp();
-  if (has_any) *reinterpret_cast<uint2*>(to + t) = taken;
-}
-
-// A row of a tile, by a warp.
-template <bool kMixed, bool kReplaces>
-__device__ __forceinline__ void WriteRow(const WideArgs& args, const QueryTile& tile, uint32_t* needed,
-                                         float2* candidates) {
+// The rows of a block, a warp each.
+template <bool kMixed>
+__device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile& tile, RowStages::Shared& shared,
+                                          float2* candidates, uint32_t* needed) {
   const AttentionArgs& a = args.attention;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int tile_row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
   const int round_head = static_cast<int>(blockIdx.y);
   const int kv_head = round_head / a.group;
   const int64_t row_index = args.FirstRow(static_cast<int>(blockIdx.z), round_head) + tile_row;
+  const int begin = FirstKept(a, tile.PositionOf(0));
   const int padded = (tile.length() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
-  uint8_t* to = args.CodesAt(row_index, tile);
-  int t = FirstKept(a, tile.PositionOf(0)) + lane * kEach;
-  if (tile_row >= tile.num_rows) {  // the tensor cores read every row
-    for (; t < padded; t += kStep) *reinterpret_cast<uint2*>(to + t) = {0, 0};
-    return;
-  }
   const int64_t packed = args.FirstPosition(kv_head, tile);
   const int head = args.first_kv_head * a.group + round_head;
-  Row row;
+  const bool is_row = tile_row < tile.num_rows;  // the tensor cores read every row
+  Row row{};
   row.counts = args.scores + args.RowAt(row_index, tile);
   row.k_scales = args.k_scales + packed;
   row.v_scales = args.v_scales + packed;
-  const int position = tile.PositionOf(tile_row);
-  row.first = FirstSeen(a, position);
-  row.length = position + 1;
   const int64_t vector = int64_t{tile.first_row + tile_row} * a.num_heads + head;
-  row.gain = kMixed ? args.lengths.qk_ranks[args.lengths.q_slots[vector]].gain : args.qk.gain;
-  row.q_scale = args.q.scales[vector];
-  row.inv_sqrt = a.inv_sqrt;
-  row.largest = FromOrderedBits(args.row_max[row_index]);
+  if (is_row) {
+    const int position = tile.PositionOf(tile_row);
+    row.first = FirstSeen(a, position);
+    row.length = position + 1;
+    row.gain = kMixed ? args.lengths.qk_ranks[args.lengths.q_slots[vector]].gain : args.qk.gain;
+    row.q_scale = args.q.scales[vector];
+    row.inv_sqrt = a.inv_sqrt;
+    row.largest = FromOrderedBits(args.row_max[row_index]);
+  }
+  row.exponent = kExponent | __float_as_uint(row.q_scale) >> 31;  // a scale is not negative
+  const auto sees_all = [&row](int t, int positions) { return t >= row.first && t + positions <= row.length; };
+  const auto sees_some = [&row](int t, int positions) { return t + positions > row.first && t < row.length; };
+  RowStages stages(shared, row.counts, row.k_scales, row.v_scales, begin, padded);
 
   FirstPass first;
   first.candidates.list = candidates;
-  // Steps that the row sees in part, then those that it sees wholly, then the last one.
-  const int seen = row.first / kStep * kStep;
-  const int full = (row.first + kStep - 1) / kStep * kStep;
-  const int whole = row.length / kStep * kStep;
-  for (; t < seen; t += kStep) *reinterpret_cast<uint2*>(to + t) = {0, 0};
-  // Counts of a step come from far: they are asked for while the one before is added. Past the end, without a branch, others.
-  const int last = (row.length - 1) / kEach * kEach;
-  const auto counts_at = [&](int at) { return Counts<kReplaces>(row, min(at, last)); };
-  uint4 next = counts_at(t);
-  const auto take = [&] {
-    const uint4 counts = next;
-    next = counts_at(t + kStep);
-    return counts;
-  };
-  if (seen < min(full, whole)) {
-    first.Add<false>(row, t, take());
-    t += kStep;
+  for (int at = begin; at < padded; at += RowStages::kPositions) {
+    RowStages::Stage step = stages.Next(false);
+    if (sees_all(at, RowStages::kPositions)) {
+#pragma unroll 1
+      for (const float* const end = step.k + RowStages::kPositions; step.k != end; step.Advance()) {
+        first.Add<true>(row, 0, step);
+      }
+    } else {
+#pragma unroll 1
+      for (int t = at; t < at + RowStages::kPositions; t += kStep, step.Advance()) {
+        if (sees_some(t, kStep)) first.Add<false>(row, t + lane * kEach, step);
+      }
+    }
   }
-  for (int begin = full; begin < whole; begin += kStep, t += kStep) first.Add<true>(row, t, take());
-  if (whole < row.length) first.Add<false>(row, t, take());
   const float sum = FoldRow(first.lanes);
   // What is not finite left more than that.
-  if (lane == 0 && !(sum < 1e30f)) a.reporter.Report();
+  if (is_row && lane == 0 && !(sum < 1e30f)) a.reporter.Report();
 
   // A scale of V beyond that could lift an exponential that is no normal number any more.
   const float v_max = __uint_as_float(args.v_max[kv_head]);
   float p_max = v_max < 1e20f ? first.candidates.Largest(sum) : -1.0f;
   if (p_max < 0.0f) p_max = LargestWeight(row, sum);
   const float p_scale = BipolarScale(p_max, args.av.q_max);
-  if (lane == 0) args.p_scales[row_index] = p_scale;
+  if (is_row && lane == 0) args.p_scales[row_index] = p_scale;
   RankTable table;
   if constexpr (kMixed) {
-    const LengthView& rule = args.lengths.av_rule;
-    const uint8_t slot = rule.has_rule ? SlotOfLevel(rule, FixedLevel(rule, MetricOf(rule, row, sum)), 0) : uint8_t{0};
-    if (lane == 0) args.lengths.p_slots[vector] = slot;
-    table = args.lengths.av_ranks[slot];
+    if (is_row) {
+      const LengthView& rule = args.lengths.av_rule;
+      const uint8_t slot =
+          rule.has_rule ? SlotOfLevel(rule, FixedLevel(rule, MetricOf(rule, row, sum)), 0) : uint8_t{0};
+      if (lane == 0) args.lengths.p_slots[vector] = slot;
+      table = args.lengths.av_ranks[slot];
+    }
   }
 
-  const Quantizer quantizer(sum, p_scale, args.av.q_max, v_max);
+  const Quantizer quantizer(row, sum, p_scale, args.av.q_max, v_max);
   // Beyond are ranks of more than 32; levels are twice the ranks of streams of two words.
   const uint32_t add = args.av.stream_words == 2 ? 0x40404040u : 0x5f5f5f5fu;
-  RowCodes row_codes(args.lists != nullptr ? args.lists + row_index * kWideListed : nullptr, needed,
-                     FirstKept(a, tile.PositionOf(0)), add);
-  t = seen + lane * kEach;
-  next = counts_at(t);  // in front of the stores of a step, which loads do not pass where they may overwrite counts
-  if (seen < min(full, whole)) {
-    Store<kReplaces>(to, t, Codes<false, kMixed>(row, quantizer, table, t, take()), row_codes);
-    t += kStep;
+  RowCodes row_codes(args.lists != nullptr ? args.lists + row_index * kWideListed : nullptr, needed, begin, add);
+  uint8_t* const to = args.CodesAt(row_index, tile);
+  for (int at = begin; at < padded; at += RowStages::kPositions) {
+    // Codes that replace counts are of positions whose counts are in shared memory by now.
+    RowStages::Stage step = stages.Next(at + RowStages::kPositions >= padded);
+    int t = at + lane * kEach;
+    if (sees_all(at, RowStages::kPositions)) {
+#pragma unroll 1
+      for (const float* const end = step.k + RowStages::kPositions; step.k != end; step.Advance(), t += kStep) {
+        *reinterpret_cast<uint2*>(to + t) = row_codes.Take(t, Codes<true, kMixed>(row, quantizer, table, t, step));
+      }
+    } else {
+#pragma unroll 1
+      for (int first_of = at; first_of < at + RowStages::kPositions; first_of += kStep, t += kStep, step.Advance()) {
+        uint2 codes{0, 0};
+        if (sees_some(first_of, kStep)) {
+          if (t < row.length) codes = Codes<false, kMixed>(row, quantizer, table, t, step);
+          codes = row_codes.Take(t, codes);
+        }
+        if (t < padded) *reinterpret_cast<uint2*>(to + t) = codes;
+      }
+    }
   }
-  for (int begin = full; begin < whole; begin += kStep, t += kStep) {
-    Store<kReplaces>(to, t, Codes<true, kMixed>(row, quantizer, table, t, take()), row_codes);
-  }
-  for (; t - lane * kEach < padded; t += kStep) {
-    uint2 codes{0, 0};
-    if (t < row.length) codes = Codes<false, kMixed>(row, quantizer, table, t, take());
-    Store<kReplaces>(to, t, codes, row_codes, t < padded);
-  }
-  if (args.lists != nullptr && lane == 0) args.listed[row_index] = row_codes.count();
+  if (is_row && args.lists != nullptr && lane == 0) args.listed[row_index] = row_codes.count();
 }
 
-template <bool kMixed, bool kReplaces>
+template <bool kMixed>
 __global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm) WideSoftmaxKernel(const WideArgs args) {
-  extern __shared__ uint32_t needed[];  // [stride / kWideValues]
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ RowStages::Shared shared[];  // one, then needed [stride / kWideValues]
   __shared__ float2 candidates[kWarps][kCandidates];
+  auto* const needed = reinterpret_cast<uint32_t*>(shared + 1);
   const QueryTile tile = args.tiles[blockIdx.z];
   const auto words = static_cast<int>(args.stride / kWideValues);
   const uint32_t begin = args.lists == nullptr ? kSomeCode | kAllWords : 0;
   for (int i = static_cast<int>(threadIdx.x); i < words; i += kWarps * 32) needed[i] = begin;
-  __syncthreads();
-  WriteRow<kMixed, kReplaces>(args, tile, needed, candidates[threadIdx.x / 32]);
+  WriteRows<kMixed>(args, tile, *shared, candidates[threadIdx.x / 32], needed);
   __syncthreads();
   uint32_t* const to = args.NeededOf(args.FirstRow(static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)));
   for (int i = static_cast<int>(threadIdx.x); i < words; i += kWarps * 32) {
     if (needed[i] != 0) atomicOr(to + i, needed[i]);
   }
+#endif
 }
 
 }  // namespace
@@ -414,12 +412,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm) WideSoftmaxKernel(c
 void LaunchWideSoftmax(DeviceContext& ctx, const WideArgs& args) {
   const dim3 grid(kQueryTile / kWarps, static_cast<unsigned>(args.kv_heads * args.attention.group),
                   static_cast<unsigned>(args.num_tiles));
-  const bool replaces = args.codes == reinterpret_cast<const uint8_t*>(args.scores);
-  STOCH_CHECK(!replaces || !args.is_mixed);  // positions are not dealt there
-  auto* kernel = args.is_mixed ? &WideSoftmaxKernel<true, false>
-                 : replaces    ? &WideSoftmaxKernel<false, true>
-                               : &WideSoftmaxKernel<false, false>;
-  const auto shared = static_cast<size_t>(args.stride / kWideValues) * sizeof(uint32_t);
+  auto* kernel = args.is_mixed ? &WideSoftmaxKernel<true> : &WideSoftmaxKernel<false>;
+  const auto shared = sizeof(RowStages::Shared) + static_cast<size_t>(args.stride / kWideValues) * sizeof(uint32_t);
   AllowShared(ctx, kernel, shared);
   kernel<<<grid, kWarps * 32, shared, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("WideSoftmaxKernel");

@@ -34,13 +34,6 @@ __device__ void Produce(const BatchArgs& args, const Shared& shared) {
   }
 }
 
-__device__ __forceinline__ void BarrierArrive(uint32_t barrier, bool condition) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n"
-      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(barrier),
-      "r"(static_cast<int>(condition))
-      : "memory");
-}
 // Thermometers of every code where ranks are DirectRanks, complemented for negative ones: [code][copy] of 16 bytes.
 // Eight lanes that look up at a time have a copy each, which is all banks once. One load and four moves replace ten
 // instructions a weight, most of them on the one pipe that was busiest.
