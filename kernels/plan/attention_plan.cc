@@ -109,7 +109,7 @@ int64_t WideBytes(const GpuTraits& gpu, const AttentionShape& shape, const Atten
   };
   return Aligned(streams) + Aligned(streams / 2) / kKeyBlock + scales + Aligned(score_bytes) +
          Aligned(score_bytes / 2) + Aligned(NeededBytes(kQueryTile, score_bytes / 2 / kQueryTile)) +
-         Aligned(rows_from(kMinWideRange) * shape.head_dim * kFloat) + Aligned(ListBytes(rows_from(kWideLeastListed)));
+         Aligned(rows_from(kMinWideRange) * shape.head_dim * kFloat) + Aligned(ListBytes(rows_from(gpu.list_from)));
 }
 
 int64_t SpillBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {

@@ -196,9 +196,9 @@ inline constexpr int kMaxWideStages = 12;
 inline constexpr int kWideValues = 64;
 inline constexpr int kWideValueUnits = 10;  // at most, of a word of a half
 constexpr int WideValueBlockUnits(int words) { return 2 * kWideValueUnits + (words - 1) * 16; }
-// Single codes that a row lists for itself, of which p v of first words knows nothing, at most; and from how many positions on.
+// Single codes that a row of GpuTraits::list_from positions or more lists for itself, of which p v of first words knows nothing,
+// at most.
 inline constexpr int kWideListed = 128;
-inline constexpr int kWideLeastListed = 4096;
 inline constexpr int kMinWideRange = 512;
 
 inline constexpr int kSplitScHeads = 8;         // query heads of a block: columns of a tile

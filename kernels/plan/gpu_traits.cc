@@ -40,6 +40,7 @@ GpuTraits LimitForTests(GpuTraits traits) {
       traits.max_packed_positions, NumberFrom("STOCH_TEST_PACKED_POSITIONS", traits.max_packed_positions, 1)));
   traits.split_from = static_cast<int32_t>(NumberFrom("STOCH_TEST_SPLIT_FROM", 0, 0));
   traits.lookup_from = static_cast<int32_t>(NumberFrom("STOCH_TEST_LOOKUP_FROM", 0, 0));
+  traits.list_from = static_cast<int32_t>(NumberFrom("STOCH_TEST_LIST_FROM", traits.list_from, 1));
   return traits;
 }
 

@@ -25,12 +25,14 @@ struct GpuTraits {
   int32_t max_packed_positions = 131072;
   int32_t split_from = 0;   // contexts of so many positions are cut over the GPU; 0: as the plan has it
   int32_t lookup_from = 0;  // contexts of so many positions that resident blocks take have q k by look-ups; 0: the same
+  int32_t list_from = 4096;  // rows of so many positions in wide tiles list single large probabilities (kWideListed)
 };
 
 // `traits` with less than the device has, so that one GPU can test what others run: STOCH_TEST_SHARED_BYTES=101376
 // max_shared_bytes is at most that (99 KB: compute capability 8.6, 8.9, 12.0) STOCH_TEST_NO_WGMMA=1 has_wgmma is false, STOCH_TEST_NO_CLUSTERS=1 has_clusters is
 // STOCH_TEST_SCORE_BYTES=N, STOCH_TEST_PACKED_POSITIONS=N so that short prompts take many groups
 // STOCH_TEST_SPLIT_FROM=N is split_from, STOCH_TEST_LOOKUP_FROM=N lookup_from, so that short contexts are cut
+// STOCH_TEST_LIST_FROM=N is list_from, so that short rows list
 // Errors: InvalidInput for a number that is none, or less shared memory than the 48 KB that every GPU has.
 GpuTraits LimitForTests(GpuTraits traits);
 

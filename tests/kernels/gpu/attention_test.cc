@@ -321,6 +321,26 @@ TEST_F(CudaAttention, WideTilesListLargeProbabilities) {
   }
 }
 
+// The same where short rows list, for tools that take minutes for long ones (bench/check_gpu).
+TEST_F(CudaAttention, WideTilesListInShortRows) {
+  setenv("STOCH_TEST_LIST_FROM", "1", 1);
+  const auto listing = OpenBackend("cuda:0", {}, nullptr);
+  unsetenv("STOCH_TEST_LIST_FROM");
+  for (const float gain : {0.0f, 0.3f, 3.0f, 40.0f}) {
+    SCOPED_TRACE(gain);
+    AttentionShape shape;
+    shape.qk = shape.av = Halved();
+    shape.num_heads = 2;
+    shape.num_kv_heads = 1;
+    shape.head_dim = 64;
+    shape.max_context = 1200;
+    shape.qk_gain = gain;
+    const Passes passes = {{{0, 300}}, {{0, 800}}};
+    EXPECT_EQ(test::Differences(test::RunAttention(*cpu_, shape, passes), test::RunAttention(*listing, shape, passes)),
+              "");
+  }
+}
+
 // Streams of some KV heads at a time, scores of some tiles.
 TEST_F(CudaAttention, WideTilesRoundsOfKvHeadsGiveTheWholePass) {
   AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 1500);

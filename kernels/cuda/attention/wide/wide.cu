@@ -17,7 +17,7 @@ void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& p
   const int64_t seen = std::min(args.stride + (plan.tiles - 1) * int64_t{kRowLanes}, args.longest);
   const int64_t score_range = WideRange(ctx.traits, blocks, seen, kWideScoreStart);
   const int64_t value_range = WideRange(ctx.traits, blocks, seen, kWideValueStart);
-  const bool lists = args.stride >= kWideLeastListed && !args.is_mixed;
+  const bool lists = args.stride >= ctx.traits.list_from && !args.is_mixed;
   const bool sums = lists || value_range < seen;
   Scratch scratch(ctx.workspace);
   const bool replaces = ReplacesScores(shape);
