@@ -24,7 +24,9 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 find_program(STOCH_CCACHE ccache)
 if(STOCH_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${STOCH_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${STOCH_CCACHE})
+  # nvcc -E shows code for one architecture alone: what others have between #if and #endif would be taken from the cache as it
+  # was before an edit. In this mode ccache looks at the files instead.
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 ${STOCH_CCACHE})
 endif()
 
 find_package(Threads REQUIRED)
