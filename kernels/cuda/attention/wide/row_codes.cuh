@@ -23,31 +23,33 @@ class RowCodes {
   __device__ __forceinline__ uint2 Take(int t, uint2 codes) {
     if (list_ == nullptr) return codes;
     auto* const word = reinterpret_cast<uint8_t*>(needed_ + static_cast<uint32_t>(t - first_) / kWideValues);
-    const uint2 lifted = make_uint2((codes.x + add_ | codes.x) & 0x80808080u, (codes.y + add_ | codes.y) & 0x80808080u);
-    const bool has_beyond = (lifted.x | lifted.y) != 0;
-    if (__any_sync(~0u, has_beyond)) {
-      // A bit for each of the codes that is beyond.
-      const auto bits = [](uint32_t four) { return (four >> 7) * 0x01020408u >> 24 & 0xf; };
-      uint32_t beyond = bits(lifted.x) | bits(lifted.y) << 4;
-      const bool are_few = __popc(beyond) <= kMostOfLane;
-      uint32_t lanes = __ballot_sync(~0u, has_beyond && are_few);
-      const bool fits = __popc(lanes) <= kMostLanes && count_ <= kWideListed - kMostOfLane * kMostLanes;
-      if (has_beyond && !(are_few && fits)) word[1] = 1, beyond = 0;
-      if (!fits) lanes = 0;
-      while (lanes != 0) {
-        if (beyond != 0) {
-          const int i = __ffs(static_cast<int>(beyond)) - 1;
-          const int shift = 8 * (i % 4);
-          const uint32_t four = i < 4 ? codes.x : codes.y;
-          list_[count_ + __popc(lanes & ((1u << threadIdx.x % 32) - 1))] =
-              static_cast<uint32_t>(t + i) << 8 | (four >> shift & 0xff);
-          codes.x &= i < 4 ? ~(0xffu << shift) : ~0u;
-          codes.y &= i < 4 ? ~0u : ~(0xffu << shift);
-          beyond &= beyond - 1;
+    uint2 beyond = make_uint2((codes.x + add_ | codes.x) & 0x80808080u, (codes.y + add_ | codes.y) & 0x80808080u);
+    if (__any_sync(~0u, (beyond.x | beyond.y) != 0)) {
+      int left = __popc(beyond.x) + __popc(beyond.y);
+      const uint32_t some = __ballot_sync(~0u, left > 0 && left <= kMostOfLane);
+      const uint32_t two = __ballot_sync(~0u, left == kMostOfLane);
+      const int count = __popc(some) + __popc(two);
+      const bool fits = __popc(some) <= kMostLanes && count_ + count <= kWideListed;
+      if (left > kMostOfLane || (left > 0 && !fits)) {
+        word[1] = 1;
+      } else {
+        const uint32_t before = (1u << threadIdx.x % 32) - 1;
+        uint32_t* to = list_ + count_ + __popc(some & before) + __popc(two & before);
+#pragma unroll 1
+        for (; left > 0; --left, ++to) {
+          const bool is_low = beyond.x != 0;
+          const int shift = __ffs(static_cast<int>(is_low ? beyond.x : beyond.y)) - 8;
+          *to = static_cast<uint32_t>(t + (is_low ? 0 : 4) + shift / 8) << 8 |
+                ((is_low ? codes.x : codes.y) >> shift & 0xff);
+          const uint32_t taken = ~(0xffu << shift);
+          if (is_low) {
+            codes.x &= taken, beyond.x &= taken;
+          } else {
+            codes.y &= taken, beyond.y &= taken;
+          }
         }
-        count_ += __popc(lanes);
-        lanes = __ballot_sync(~0u, beyond != 0);
       }
+      if (fits) count_ += count;
     }
     if ((codes.x | codes.y) != 0) word[0] = 1;
     return codes;
