@@ -19,16 +19,17 @@ class RowStages {
  public:
   static constexpr int kSteps = 4;
   static constexpr int kPositions = kSteps * kRowStep;
-  static constexpr uint32_t kBuffers = 3;
+  static constexpr uint32_t kCountBuffers = 2;
+  static constexpr uint32_t kScaleBuffers = 3;
   struct Scales {
     float k[kPositions];  // in the order of WideScale
     float v[kPositions];
   };
   struct Shared {
-    alignas(128) Scales scales[kBuffers];
-    uint4 counts[2][kSteps][kRowWarps * 32];
-    uint64_t have_scales[kBuffers];
-    uint64_t are_free[kBuffers];
+    alignas(128) Scales scales[kScaleBuffers];
+    uint4 counts[kCountBuffers][kSteps][kRowWarps * 32];
+    uint64_t have_scales[kScaleBuffers];
+    uint64_t are_free[kScaleBuffers];
   };
   // Of a lane, at first those of the first of kSteps.
   struct Stage {
@@ -55,15 +56,15 @@ class RowStages {
   // The warp's next stage; behind the last one the first again. It has the stage before no more. Without is_last, another call
   // follows.
   __device__ __forceinline__ Stage Next(bool is_last) {
-    const uint32_t counts = stage_ % 2;
+    const uint32_t counts = stage_ % kCountBuffers;
     const uint32_t buffer = buffer_;
     const uint32_t phase = phase_;
     WaitForAllCopies();
     __syncwarp();
-    BarrierArrive(SharedAddress(&shared_.are_free[buffer == 0 ? kBuffers - 1 : buffer - 1]),
+    BarrierArrive(SharedAddress(&shared_.are_free[buffer == 0 ? kScaleBuffers - 1 : buffer - 1]),
                   stage_ > 0 && threadIdx.x % 32 == 0);
     ++stage_;
-    if (++buffer_ == kBuffers) buffer_ = 0, phase_ ^= 1;
+    if (++buffer_ == kScaleBuffers) buffer_ = 0, phase_ ^= 1;
     if (!is_last) Ask();
     BarrierWait(SharedAddress(&shared_.have_scales[buffer]), phase);
     const Scales& scales = shared_.scales[buffer];
@@ -74,7 +75,7 @@ class RowStages {
  private:
   __device__ __forceinline__ void Ask() {
     const int t = next_ + static_cast<int>(threadIdx.x % 32) * kRowEach;
-    const uint32_t to = SharedAddress(&shared_.counts[stage_ % 2][0][threadIdx.x]);
+    const uint32_t to = SharedAddress(&shared_.counts[stage_ % kCountBuffers][0][threadIdx.x]);
     const int16_t* const from = counts_ + t;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {

@@ -8,7 +8,6 @@
 //
 // Where positions are dealt over devices, codes replace counts (ReplacesScores): the code of position t is a byte where
 // the counts of positions t / 2 were, which are in shared memory by then (row_stages.cuh).
-#include "kernels/base/check.h"
 #include "kernels/cuda/attention/wide/row_codes.cuh"
 #include "kernels/cuda/attention/wide/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
@@ -22,11 +21,8 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kWarps = kRowWarps;
 constexpr int kBlocksPerSm = 3;  // 80 registers a thread
-constexpr int kEach = kRowEach;
-constexpr int kStep = kRowStep;
-static_assert(kStep == kRowLanes);
+static_assert(kRowStep == kRowLanes);
 constexpr int kCandidates = 64;
 // Products of equal order differ less than that from the order of their exact values.
 constexpr float kNearly = 1.0f - 0x1p-20f;
@@ -44,15 +40,15 @@ struct Row {
 };
 constexpr uint32_t kExponent = 0x4b00;  // upper half of 2^23
 
-// Counts, and the scales of K, of kEach positions from t on.
+// Counts, and the scales of K, of kRowEach positions from t on.
 struct Positions {
   uint4 counts;
-  float k[kEach];
+  float k[kRowEach];
   __device__ Positions(const Row& row, int t) : counts(*reinterpret_cast<const uint4*>(row.counts + t)) {
     Load(row.k_scales + WideScale(t), k);
   }
   __device__ explicit Positions(const RowStages::Stage& step) : counts(*step.counts) { Load(step.k, k); }
-  __device__ static void Load(const float* from, float (&to)[kEach]) {
+  __device__ static void Load(const float* from, float (&to)[kRowEach]) {
     const float4 low = *reinterpret_cast<const float4*>(from);
     const float4 high = *reinterpret_cast<const float4*>(from + kKeyBlock / 2);
     to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
@@ -91,14 +87,14 @@ __device__ __forceinline__ float WarpMax(float value) {
 }
 
 // Lane l owns lanes 8 l .. 8 l + 7 of the sum.
-__device__ __forceinline__ float FoldRow(float (&x)[kEach]) {
+__device__ __forceinline__ float FoldRow(float (&x)[kRowEach]) {
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) {
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) x[e] = x[e] + __shfl_down_sync(~0u, x[e], s);
+    for (int e = 0; e < kRowEach; ++e) x[e] = x[e] + __shfl_down_sync(~0u, x[e], s);
   }
 #pragma unroll
-  for (int s = kEach / 2; s > 0; s /= 2) {
+  for (int s = kRowEach / 2; s > 0; s /= 2) {
 #pragma unroll
     for (int e = 0; e < s; ++e) x[e] = x[e] + x[e + s];
   }
@@ -112,13 +108,13 @@ struct Candidates {
   float best = -1.0f;
   float bound = -1.0f;  // products up to it cannot be the largest
 
-  __device__ __forceinline__ void Note(const float (&product)[kEach], const float (&e)[kEach], const float (&v)[kEach],
-                                       float largest) {
+  __device__ __forceinline__ void Note(const float (&product)[kRowEach], const float (&e)[kRowEach],
+                                       const float (&v)[kRowEach], float largest) {
     best = fmaxf(best, WarpMax(largest));
     bound = best * kNearly;
     const uint32_t below = (1u << (threadIdx.x % 32)) - 1;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kRowEach; ++i) {
       const uint32_t here = __ballot_sync(~0u, product[i] > bound);
       const int place = count + __popc(here & below);
       if (product[i] > bound && place < kCandidates) list[place] = make_float2(e[i], v[i]);
@@ -137,16 +133,16 @@ struct Candidates {
   }
 };
 
-// The sum of the exponentials. Full: all kEach positions of every lane are visible.
+// The sum of the exponentials. Full: all kRowEach positions of every lane are visible.
 struct FirstPass {
-  float lanes[kEach] = {};
+  float lanes[kRowEach] = {};
   Candidates candidates;
 
   template <bool kFull>
   __device__ __forceinline__ void Add(const Row& row, int t, const RowStages::Stage& step) {
-    float e[kEach];
-    float v[kEach];
-    float product[kEach];
+    float e[kRowEach];
+    float v[kRowEach];
+    float product[kRowEach];
     float largest = -1.0f;
     const Positions at(step);
     Positions::Load(step.v, v);
@@ -170,8 +166,8 @@ struct FirstPass {
 // The largest p s_v by computing all of them: of rows whose candidates are too many.
 __device__ __noinline__ float LargestWeight(const Row& row, float sum) {
   float largest = 0.0f;
-  const int begin = row.first / kStep * kStep;
-  for (int t = begin + static_cast<int>(threadIdx.x % 32) * kEach; t < row.length; t += kStep) {
+  const int begin = row.first / kRowStep * kRowStep;
+  for (int t = begin + static_cast<int>(threadIdx.x % 32) * kRowEach; t < row.length; t += kRowStep) {
     const Positions at(row, t);
     FirstPass::Unroll([&](auto i) {
       if (!row.Sees(t + i)) return;
@@ -187,9 +183,9 @@ __device__ __forceinline__ float MetricOf(const LengthView& rule, const Row& row
   // The largest exponential is that of 0.
   const float largest = 1.0f / sum;
   if (rule.metric == ScMetric::kAmax) return SignedMetric(rule, largest, 0.0f);
-  float squares[kEach] = {};
-  const int begin = row.first / kStep * kStep;
-  for (int t = begin + static_cast<int>(threadIdx.x % 32) * kEach; t < row.length; t += kStep) {
+  float squares[kRowEach] = {};
+  const int begin = row.first / kRowStep * kRowStep;
+  for (int t = begin + static_cast<int>(threadIdx.x % 32) * kRowEach; t < row.length; t += kRowStep) {
     const Positions at(row, t);
     FirstPass::Unroll([&](auto i) {
       if (!row.Sees(t + i)) return;
@@ -238,15 +234,15 @@ struct Quantizer {
   }
 };
 
-// Levels of kEach positions from t on, a multiple of kEach, to ranks of the row's length.
-__device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t (&level)[kEach], const uint2& packed,
+// Levels of kRowEach positions from t on, a multiple of kRowEach, to ranks of the row's length.
+__device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t (&level)[kRowEach], const uint2& packed,
                                          int t) {
   if (table.ranks == nullptr) return make_uint2(DirectRanks<4>(packed.x).packed, DirectRanks<4>(packed.y).packed);
-  static_assert(kRankMasks % kEach == 0);
+  static_assert(kRankMasks % kRowEach == 0);
   const uint2 classes = __ldg(reinterpret_cast<const uint2*>(table.class_of + (t & (kRankMasks - 1))));
   uint32_t ranks[2] = {0, 0};
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
+  for (int i = 0; i < kRowEach; ++i) {
     const uint32_t row = (i < 4 ? classes.x : classes.y) >> (8 * (i % 4)) & 0xff;
     const uint32_t rank = __ldg(table.ranks + row * RankTable::kLevels + (level[i] & 0x7f));
     ranks[i / 4] |= rank << (8 * (i % 4));
@@ -254,16 +250,16 @@ __device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t 
   return make_uint2(ranks[0], ranks[1]);
 }
 
-// Codes of kEach positions from t on. kMixed: ranks of them.
+// Codes of kRowEach positions from t on. kMixed: ranks of them.
 template <bool kFull, bool kMixed>
 __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, const RankTable& table, int t,
                                        const RowStages::Stage& step) {
   const Positions at(step);
-  float v[kEach];
+  float v[kRowEach];
   Positions::Load(step.v, v);
-  uint32_t level[kEach];
+  uint32_t level[kRowEach];
   uint32_t apart = quantizer.exact ? ~0u : 0u;
-  uint32_t low[kEach];
+  uint32_t low[kRowEach];
   FirstPass::Unroll([&](auto i) {
     quantizer.Bounds(at.template Count<i>(row), at.k[i], v[i], &level[i], &low[i]);
     apart |= level[i] ^ low[i];
@@ -275,7 +271,7 @@ __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantize
   }
   if constexpr (!kFull) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kRowEach; ++i) {
       if (!row.Sees(t + i)) level[i] = 0;
     }
   }
@@ -294,7 +290,7 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
                                           float2* candidates, uint32_t* needed) {
   const AttentionArgs& a = args.attention;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int tile_row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
+  const int tile_row = static_cast<int>(blockIdx.x) * kRowWarps + static_cast<int>(threadIdx.x / 32);
   const int round_head = static_cast<int>(blockIdx.y);
   const int kv_head = round_head / a.group;
   const int64_t row_index = args.FirstRow(static_cast<int>(blockIdx.z), round_head) + tile_row;
@@ -333,8 +329,8 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
       }
     } else {
 #pragma unroll 1
-      for (int t = at; t < at + RowStages::kPositions; t += kStep, step.Advance()) {
-        if (sees_some(t, kStep)) first.Add<false>(row, t + lane * kEach, step);
+      for (int t = at; t < at + RowStages::kPositions; t += kRowStep, step.Advance()) {
+        if (sees_some(t, kRowStep)) first.Add<false>(row, t + lane * kRowEach, step);
       }
     }
   }
@@ -367,17 +363,18 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
   for (int at = begin; at < padded; at += RowStages::kPositions) {
     // Codes that replace counts are of positions whose counts are in shared memory by now.
     RowStages::Stage step = stages.Next(at + RowStages::kPositions >= padded);
-    int t = at + lane * kEach;
+    int t = at + lane * kRowEach;
     if (sees_all(at, RowStages::kPositions)) {
 #pragma unroll 1
-      for (const float* const end = step.k + RowStages::kPositions; step.k != end; step.Advance(), t += kStep) {
+      for (const float* const end = step.k + RowStages::kPositions; step.k != end; step.Advance(), t += kRowStep) {
         *reinterpret_cast<uint2*>(to + t) = row_codes.Take(t, Codes<true, kMixed>(row, quantizer, table, t, step));
       }
     } else {
 #pragma unroll 1
-      for (int first_of = at; first_of < at + RowStages::kPositions; first_of += kStep, t += kStep, step.Advance()) {
+      for (int first_of = at; first_of < at + RowStages::kPositions;
+           first_of += kRowStep, t += kRowStep, step.Advance()) {
         uint2 codes{0, 0};
-        if (sees_some(first_of, kStep)) {
+        if (sees_some(first_of, kRowStep)) {
           if (t < row.length) codes = Codes<false, kMixed>(row, quantizer, table, t, step);
           codes = row_codes.Take(t, codes);
         }
@@ -389,19 +386,19 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
 }
 
 template <bool kMixed>
-__global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm) WideSoftmaxKernel(const WideArgs args) {
+__global__ void __launch_bounds__(kRowWarps * 32, kBlocksPerSm) WideSoftmaxKernel(const WideArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ RowStages::Shared shared[];  // one, then needed [stride / kWideValues]
-  __shared__ float2 candidates[kWarps][kCandidates];
+  __shared__ float2 candidates[kRowWarps][kCandidates];
   auto* const needed = reinterpret_cast<uint32_t*>(shared + 1);
   const QueryTile tile = args.tiles[blockIdx.z];
   const auto words = static_cast<int>(args.stride / kWideValues);
   const uint32_t begin = args.lists == nullptr ? kSomeCode | kAllWords : 0;
-  for (int i = static_cast<int>(threadIdx.x); i < words; i += kWarps * 32) needed[i] = begin;
+  for (int i = static_cast<int>(threadIdx.x); i < words; i += kRowWarps * 32) needed[i] = begin;
   WriteRows<kMixed>(args, tile, *shared, candidates[threadIdx.x / 32], needed);
   __syncthreads();
   uint32_t* const to = args.NeededOf(args.FirstRow(static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)));
-  for (int i = static_cast<int>(threadIdx.x); i < words; i += kWarps * 32) {
+  for (int i = static_cast<int>(threadIdx.x); i < words; i += kRowWarps * 32) {
     if (needed[i] != 0) atomicOr(to + i, needed[i]);
   }
 #endif
@@ -410,12 +407,12 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm) WideSoftmaxKernel(c
 }  // namespace
 
 void LaunchWideSoftmax(DeviceContext& ctx, const WideArgs& args) {
-  const dim3 grid(kQueryTile / kWarps, static_cast<unsigned>(args.kv_heads * args.attention.group),
+  const dim3 grid(kQueryTile / kRowWarps, static_cast<unsigned>(args.kv_heads * args.attention.group),
                   static_cast<unsigned>(args.num_tiles));
   auto* kernel = args.is_mixed ? &WideSoftmaxKernel<true> : &WideSoftmaxKernel<false>;
   const auto shared = sizeof(RowStages::Shared) + static_cast<size_t>(args.stride / kWideValues) * sizeof(uint32_t);
   AllowShared(ctx, kernel, shared);
-  kernel<<<grid, kWarps * 32, shared, ctx.stream>>>(args);
+  kernel<<<grid, kRowWarps * 32, shared, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("WideSoftmaxKernel");
 }
 

@@ -2,6 +2,7 @@
 // SC attention of long sequences on wgmma: rounds of KV heads, groups of tiles.
 #include <algorithm>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/attention/wide/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
 
@@ -21,6 +22,7 @@ void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& p
   const bool sums = lists || value_range < seen;
   Scratch scratch(ctx.workspace);
   const bool replaces = ReplacesScores(shape);
+  STOCH_CHECK(!replaces || !args.is_mixed);  // positions are not dealt there
   args.scores = scratch.Take<int16_t>(rows * args.stride);
   args.codes = replaces ? reinterpret_cast<uint8_t*>(args.scores) : scratch.Take<uint8_t>(rows * args.stride);
   args.code_stride = replaces ? args.stride * int64_t{sizeof(int16_t)} : args.stride;
