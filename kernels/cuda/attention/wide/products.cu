@@ -390,7 +390,7 @@ __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_c
       BarrierInit(ring.full(i), 1);
       BarrierInit(ring.empty(i), kConsumers / 32);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+    FenceBarrierInit();
   }
   __syncthreads();
   // From one lane, so that the compiler knows roles, and all that loops over stages, to be the same across a warp.

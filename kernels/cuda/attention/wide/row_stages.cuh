@@ -47,7 +47,7 @@ class RowStages {
     if (threadIdx.x == 0) {
       for (uint64_t& barrier : shared.have_scales) BarrierInit(SharedAddress(&barrier), 1);
       for (uint64_t& barrier : shared.are_free) BarrierInit(SharedAddress(&barrier), kRowWarps);
-      asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+      FenceBarrierInit();
     }
     __syncthreads();
     Ask();

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
       BarrierInit(shared.full(i), 1);
       BarrierInit(shared.empty(i), kConsumers / 32);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+    FenceBarrierInit();
   }
   __syncthreads();
   StartNext();

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_c
       BarrierInit(ring.full(i), 1);
       BarrierInit(ring.empty(i), kPrefillCluster * kConsumers / 32);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+    FenceBarrierInit();
   }
   __syncthreads();
   ClusterSync();
