@@ -59,7 +59,8 @@ class Fixture {
     for (const int64_t context : contexts) pages += PagesOf(context + rows);
     cache_ = backend.MakeKvCache(device_, SpecOf(kind, pages));
     pass_ = backend.MakePass(device_, {max_rows, sequences, PagesOf(longest + rows)});
-    qkv_ = Tensor(max_rows, kRowFloats);
+    const int64_t filled = std::max(max_rows, std::min(longest, kDistinctRows));
+    qkv_ = Tensor(filled, kRowFloats);
     out_ = Tensor(max_rows, kHeads * kHeadDim);
     rope_ = Tensor(longest + rows, kHeadDim);
     int32_t next = 0;
@@ -76,7 +77,7 @@ class Fixture {
                                     std::span<const int32_t>(pages_[s]).subspan(static_cast<size_t>(PagesOf(begin)))});
         layout.ids.resize(static_cast<size_t>(count));
         backend_.UploadPass(*pass_, layout);
-        Attend(count);
+        Attend(count, begin % filled);
       }
     }
     PassLayout layout;
@@ -88,9 +89,9 @@ class Fixture {
     backend_.UploadPass(*pass_, layout);
   }
 
-  // Every layer once.
-  void Attend(int64_t rows) {
-    const TensorView x = Slice(qkv_.view, 0, 0, rows);
+  // Every layer once, with `rows` of the inputs from `first` on.
+  void Attend(int64_t rows, int64_t first = 0) {
+    const TensorView x = Slice(qkv_.view, 0, first, rows);
     for (int layer = 0; layer < kLayers; ++layer) {
       AttentionCall call;
       call.site = {layer, "attention"};
@@ -126,6 +127,7 @@ class Fixture {
   }
 
   static constexpr int64_t kFillRows = 2048;
+  static constexpr int64_t kDistinctRows = 32768;  // beyond, keys and values come again, and with them large weights
   static int64_t PagesOf(int64_t positions) { return (positions + kPageTokens - 1) / kPageTokens; }
 
   Backend& backend_;
