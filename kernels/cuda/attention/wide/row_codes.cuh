@@ -22,7 +22,7 @@ class RowCodes {
   // Codes of positions t .. t + 7, of all lanes, as p v shall have them. Where nothing is listed it multiplies all words.
   __device__ __forceinline__ uint2 Take(int t, uint2 codes) {
     if (list_ == nullptr) return codes;
-    auto* const word = reinterpret_cast<uint8_t*>(needed_ + static_cast<uint32_t>(t - first_) / kWideValues);
+    bool is_many = false;
     uint2 beyond = make_uint2((codes.x + add_ | codes.x) & 0x80808080u, (codes.y + add_ | codes.y) & 0x80808080u);
     if (__any_sync(~0u, (beyond.x | beyond.y) != 0)) {
       int left = __popc(beyond.x) + __popc(beyond.y);
@@ -31,7 +31,7 @@ class RowCodes {
       const int count = __popc(some) + __popc(two);
       const bool fits = __popc(some) <= kMostLanes && count_ + count <= kWideListed;
       if (left > kMostOfLane || (left > 0 && !fits)) {
-        word[1] = 1;
+        is_many = true;
       } else {
         const uint32_t before = (1u << threadIdx.x % 32) - 1;
         uint32_t* to = list_ + count_ + __popc(some & before) + __popc(two & before);
@@ -51,7 +51,13 @@ class RowCodes {
       }
       if (fits) count_ += count;
     }
-    if ((codes.x | codes.y) != 0) word[0] = 1;
+    // Eight lanes have kWideValues positions. Atomic, as the other rows of the block mark the same words.
+    const uint32_t group = 0xffu << threadIdx.x % 32 / 8 * 8;
+    const uint32_t marks = ((__ballot_sync(~0u, (codes.x | codes.y) != 0) & group) != 0 ? kSomeCode : 0) |
+                           ((__ballot_sync(~0u, is_many) & group) != 0 ? kAllWords : 0);
+    if (marks != 0 && threadIdx.x % 8 == 0) {
+      atomicOr(needed_ + static_cast<uint32_t>(t - first_) / kWideValues, marks);
+    }
     return codes;
   }
   // Codes listed.

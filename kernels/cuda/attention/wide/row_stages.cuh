@@ -46,7 +46,7 @@ class RowStages {
       : shared_(shared), counts_(counts), k_(k), v_(v), begin_(begin), end_(end), next_(begin) {
     if (threadIdx.x == 0) {
       for (uint64_t& barrier : shared.have_scales) BarrierInit(SharedAddress(&barrier), 1);
-      for (uint64_t& barrier : shared.are_free) BarrierInit(SharedAddress(&barrier), kRowWarps);
+      for (uint64_t& barrier : shared.are_free) BarrierInit(SharedAddress(&barrier), kRowWarps * 32);
       FenceBarrierInit();
     }
     __syncthreads();
@@ -62,7 +62,7 @@ class RowStages {
     WaitForAllCopies();
     __syncwarp();
     BarrierArrive(SharedAddress(&shared_.are_free[buffer == 0 ? kScaleBuffers - 1 : buffer - 1]),
-                  stage_ > 0 && threadIdx.x % 32 == 0);
+                  stage_ > 0);  // every lane for its own reads: racecheck knows no other order
     ++stage_;
     if (++buffer_ == kScaleBuffers) buffer_ = 0, phase_ ^= 1;
     if (!is_last) Ask();
