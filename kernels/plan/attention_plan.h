@@ -100,6 +100,7 @@ struct SplitPlan {
   int lookup_positions = 0;  // of a block, whose counts and exponentials stay in shared memory
   int lookup_masks = 0;
   int64_t lookup_shared_bytes = 0;
+  bool has_words = false;  // and p v by first words of streams
 };
 SplitPlan PlanSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
 
@@ -233,6 +234,10 @@ constexpr int64_t SplitLookupCountBytes(int64_t positions) {
   const int64_t counts = (positions + kSplitResidentPad) * 8;
   return counts > kSplitTableBytes ? counts : kSplitTableBytes;
 }
+// First words of the streams of values under 16 masks, which follow in the place of the counts: of 256 codes, a copy for every
+// bank of four.
+inline constexpr int kSplitWordsMasks = 16;
+inline constexpr int64_t kSplitWordsBytes = kSplitWordsMasks * 256 * 4 * 4;
 // Streams of 128 bits.
 constexpr int64_t SplitStreamBytes(int masks, int levels) { return int64_t{masks} * levels * 16; }
 // Streams of queries, lane sums, outputs and maxima of all blocks of a cluster.

@@ -49,11 +49,12 @@ int ResidentMasks(const AttentionShape& shape, int64_t ranks) {
   return ranks == kSplitResidentRanks || masks == shape.av.masks ? masks : 0;
 }
 
-// Whether the resident kernel finds q k by look-ups. Measured with 32 heads of 8B on an H200: its table takes longer to
-// make than streams of queries, so it wins by blocks with some 900 positions or more, one row beyond kDeepContext. It takes
-// 195 KB of shared memory, which GPUs before Hopper do not have.
+// Whether the resident kernel finds q k by look-ups, and p v by first words. Measured with 32 heads of 8B: its table of q k
+// takes longer to make than streams of queries, so it wins by blocks with some 900 positions or more of several rows. A block of
+// one row, which has 16 masks and so first words, wins by 512. It takes 195 KB of shared memory, which GPUs before Hopper do not
+// have.
 void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length, SplitPlan& plan) {
-  constexpr int64_t kMinPositions = 896;  // of a block of equally deep rows, and more
+  const int64_t min_positions = rows == 1 ? 464 : 896;  // of a block of equally deep rows, and more
   constexpr int kHeads = 4;
   constexpr int kDim = 128;
   constexpr int kLevels = 128;
@@ -62,7 +63,7 @@ void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows,
                     (shape.qk.max_count < kLevels || (shape.qk.direct_ranks && shape.qk.max_count == kLevels));
   if (!plan.is_resident || !fits || shape.head_dim != kDim || plan.block_heads > kHeads) return;
   const ResidentShare share = ShareOf(plan, shape, rows, max_length);
-  if (gpu.lookup_from > 0 ? max_length < gpu.lookup_from : share.even <= kMinPositions) return;
+  if (gpu.lookup_from > 0 ? max_length < gpu.lookup_from : share.even <= min_positions) return;
   plan.lookup_masks = ResidentMasks(shape, share.ranks);
   // Deeper rows than there is room for have their scores in scratch.
   const int64_t streams = SplitStreamBytes(plan.lookup_masks, shape.av.levels);
@@ -75,6 +76,8 @@ void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows,
   plan.lookup_positions = static_cast<int>(positions);
   plan.lookup_shared_bytes = apart <= gpu.max_shared_bytes ? apart : in_place;
   plan.is_lookup = plan.lookup_shared_bytes <= gpu.max_shared_bytes;
+  plan.has_words = plan.is_lookup && shape.swapped && shape.av.direct_ranks && shape.av.stoc_len == kLevels &&
+                   plan.lookup_masks > 0 && kSplitLookupBytes + kSplitWordsBytes <= plan.lookup_shared_bytes;
 }
 
 // Whether all rows fit the GPU at once, a block or more for each of them and the heads that it takes.

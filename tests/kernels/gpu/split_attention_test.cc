@@ -205,6 +205,21 @@ TEST_P(CudaSplitAttention, NearlyEqualWeights) {
   }
 }
 
+// From rows whose weights are nearly all large to rows with a few: p v by first words lists so many of a block, and multiplies
+// whole thermometers where there are more.
+TEST_P(CudaSplitAttention, ManyAndFewLargeWeights) {
+  for (const int group : {3, 4}) {
+    for (const float gain : {0.2f, 0.8f, 1.5f, 3.0f, 6.0f}) {
+      SCOPED_TRACE("group " + std::to_string(group) + " gain " + std::to_string(gain));
+      AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 3072);
+      shape.num_kv_heads = 2;
+      shape.num_heads = 2 * group;
+      shape.qk_gain = gain;
+      ExpectEqual(shape, DeepSteps({2600}, 3));
+    }
+  }
+}
+
 // Exponentials down to the smallest, and a value that makes a weight of one of them: division by constants takes none below
 // 2^-60, and says so.
 TEST_P(CudaSplitAttention, UnlikelyPositionsWithHugeValues) {

@@ -47,28 +47,37 @@ TEST(SplitPlan, SplitsOfAnH200) {
   EXPECT_FALSE(far.is_fresh);
 }
 
-// Where a block has more than 896 positions, q k is found by look-ups; streams of weights have room of their own up to
-// some 4100, and of deeper rows and most batches none.
+// Where a block has more than 464 positions of one row, or 896 of several, q k is found by look-ups; streams of weights have
+// room of their own up to some 4100, and of deeper rows and most batches none. Blocks with 16 masks, which are those of one row,
+// have p v by first words.
 TEST(SplitPlan, LookupsOfAnH200) {
   const GpuTraits gpu = test::H200();
-  const AttentionShape llama = Shape(32, 8, 128, Halved());
+  AttentionShape llama = Shape(32, 8, 128, Halved());
+  llama.swapped = true;
   struct Row {
     int64_t rows, length;
     bool is_lookup;
     int positions;
     int64_t shared_bytes;
+    bool has_words = false;
   };
   for (const Row& row :
-       {Row{1, kDeepContext, false, 0, 0}, Row{1, kFarContext, true, 2048, 231424}, Row{1, 65536, true, 4096, 231552},
-        Row{1, 81920, true, 5120, 231424}, Row{1, 131072, true, 8192, 231552}, Row{1, 262144, true, 8192, 231552},
-        Row{2, kLongContext, false, 0, 0}, Row{4, kLongContext, true, 2304, 198656}, Row{8, 1024, false, 0, 0},
-        Row{8, kLongContext, true, 4608, 202880}, Row{8, 8192, true, 6144, 215168}, Row{32, 8192, false, 0, 0}}) {
+       {Row{1, kDeepContext, false, 0, 0}, Row{1, kDeepContext + 1, true, 480, 231424, true},
+        Row{1, kFarContext, true, 2048, 231424, true}, Row{1, 65536, true, 4096, 231552, true},
+        Row{1, 81920, true, 5120, 231424, true}, Row{1, 131072, true, 8192, 231552, true},
+        Row{1, 262144, true, 8192, 231552, true}, Row{2, kLongContext, false, 0, 0},
+        Row{4, kLongContext, true, 2304, 198656}, Row{8, 1024, false, 0, 0}, Row{8, kLongContext, true, 4608, 202880},
+        Row{8, 8192, true, 6144, 215168}, Row{32, 8192, false, 0, 0}}) {
     SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
     const SplitPlan plan = PlanSplit(gpu, llama, row.rows, row.length);
     EXPECT_EQ(plan.is_lookup, row.is_lookup);
     EXPECT_EQ(plan.lookup_positions, row.positions);
     EXPECT_EQ(plan.lookup_shared_bytes, row.shared_bytes);
+    EXPECT_EQ(plan.has_words, row.has_words);
   }
+  AttentionShape unswapped = llama;
+  unswapped.swapped = false;
+  EXPECT_FALSE(PlanSplit(gpu, unswapped, 1, 131072).has_words);
   // Exponentials are where the table was, also where fewer heads would leave room for more.
   for (const int heads : {8, 16, 24, 32}) {
     for (const int64_t rows : {1, 2, 8, 16}) {

@@ -138,7 +138,8 @@ __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitAr
   ValueGroups<kHeadDim> values(kv, b);
   Softmax(
       args, b, scores, of, in_shared.v, s.of_heads,
-      [&] { return Exponentials(args, b, scores, of, in_shared.v, s.of_heads); }, [](int, int) {});
+      [&] { return Exponentials(args, b, scores, of, in_shared.v, s.of_heads); }, [](int, int) {},
+      [](int, uint32_t levels) { return levels; });
   WaitForAllCopies();  // streams
   __syncthreads();
   Values<kDirect, false>(args, b, scores, streams, LaneTable(s.thermometers), values, s.sums, [] {});

@@ -6,10 +6,12 @@
 // Shared memory, behind what is small: the table of counts; scales of values and sums of p v; counts of the block's
 // positions, of 16 bits. Count rows on their way to the table are in the place of all but the table. Then exponentials are
 // in the place of the table; what p v needs, streams of weights and thermometers of values, in that of the counts. Streams
-// have room of their own where there is some, and are then asked for in front of everything.
+// have room of their own where there is some, and are then asked for in front of everything. p v by first words
+// (resident_words.cuh) has its table in the place of the counts, and what listed weights need in that of the scales.
 #include "kernels/cuda/attention/split/resident_lookup.cuh"
 #include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
+#include "kernels/cuda/attention/split/resident_words.cuh"
 
 namespace stoch::cuda {
 namespace {
@@ -18,10 +20,16 @@ constexpr int kThreads = kSplitResidentThreads;
 
 struct alignas(128) Shared {
   ResidentNumbers of_heads;
-  uint32_t score_max[kScoreHeads][kResidentWarps];
+  int32_t listed_count;
   union {
-    LookupTops tops;
-    uint64_t candidates[kScoreHeads][kResidentWarps];
+    struct {
+      uint32_t score_max[kScoreHeads][kResidentWarps];
+      union {
+        LookupTops tops;
+        uint64_t candidates[kScoreHeads][kResidentWarps];
+      };
+    };
+    ListedWeights listed;
   };
 };
 using Sums = int32_t[kScoreHeads][kLookupDim + 1];
@@ -33,6 +41,7 @@ static_assert(kScoreHeads * (kSplitLookupPositions + kSplitResidentPad) * sizeof
               kLookupTableBytes + kOverTable);
 static_assert(kSplitLookupPositions * sizeof(float) <= kSplitLookupScaleBytes - kOverTable);
 static_assert(kLookupTableBytes + kSplitLookupScaleBytes + sizeof(Shared) == kSplitLookupBytes);
+static_assert(kOverTable + sizeof(ListedStage) <= kSplitLookupScaleBytes - sizeof(Sums));
 static_assert(kLookupCountBytes <= kSplitLookupScaleBytes + kSplitTableBytes);
 
 // Counts of a block's positions with a head, [heads][stride], or scores in scratch where there is no room for them.
@@ -227,7 +236,8 @@ __device__ __forceinline__ WarpCandidates ExponentialsOf(const SplitArgs& args, 
   return {s.candidates[0], kResidentWarps, 1, kResidentWarps};
 }
 
-template <bool kDirect>
+// kWords: p v by first words, where scores are in shared memory.
+template <bool kDirect, bool kWords>
 __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];
   const bool is_posted = args.posted.q != nullptr;
@@ -238,7 +248,8 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   // A row that is shallower than what the launch has room for leaves room for more.
   const int positions = min(RoundUp(b.count(), kSplitResidentStep), args.resident_positions);
   const auto counts_bytes = static_cast<int>(SplitLookupCountBytes(positions));
-  const bool apart = kSplitLookupBytes + counts_bytes + args.resident_bytes <= DynamicSharedBytes();
+  const bool by_words = kWords && b.count() <= positions && HasWordsMasks(args, b);
+  const bool apart = !by_words && kSplitLookupBytes + counts_bytes + args.resident_bytes <= DynamicSharedBytes();
   const int stride = positions + kSplitResidentPad;
   auto& s = *reinterpret_cast<Shared*>(shared_memory);
   uint8_t* const table = shared_memory + sizeof(Shared);
@@ -268,6 +279,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   WeightStreams streams{};
   LookupKeys keys(kv, b, warp * kLookupTile);
   if (tid < kScoreHeads) s.tops.count[tid] = 0;
+  if (kWords && tid == 0) s.listed_count = 0;
   const Queries queries = TakeQueries<kLookupDim>(args, b, table, s.of_heads.q_scales);
   CopyCountRows(args, b, queries, SharedAddress(scales));
   CommitCopies();
@@ -302,30 +314,60 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
                    : Exponentials(args, b, scores, of, v_scales, s.of_heads);
       },
       [&](int first, int end) {
+        if (by_words) {
+          FillFirstWords(args, b, behind, tid - first, end - first);
+          return;
+        }
         constexpr int kFilling = kThreads - 2 * kScoreHeads * 32;
         FillThermometers<kFilling>(args.av, thermometers, tid - first);
         if (!apart) StageStreams(args, b, weights, tid - first, end - first);
+      },
+      [&](int i, uint32_t levels) {
+        return by_words ? s.listed.Take(of.head, i, levels, ListedWeights::Most(b), s.listed_count) : levels;
       });
   if (!apart) streams = StagedStreams(args, b, weights);
   WaitForAllCopies();  // streams
   __syncthreads();
-  Values<kDirect, true>(args, b, scores, streams, LaneTable(thermometers), values, sums, [&] {
+  const auto before_sums = [&] {
     if (sums_apart) return;
     __syncthreads();  // levels of weights are read
     clear_sums();
     __syncthreads();
-  });
+  };
+  const auto multiply = [&] {
+    Values<kDirect, true>(args, b, scores, streams, LaneTable(thermometers), values, sums, before_sums);
+  };
+  if constexpr (kWords) {
+    const int listed = s.listed_count;
+    if (by_words && listed <= ListedWeights::Most(b)) {
+      auto& stage = *reinterpret_cast<ListedStage*>(scales + kOverTable);
+      AskForListed(args, b, s.listed, listed, stage);
+      AddFirstWords<kLookupDim>(args, b, scores, SharedAddress(behind), values, sums, before_sums);
+      AddListed<kLookupDim>(args, b, s.listed, listed, stage, sums);
+    } else {
+      if (by_words) {
+        s.listed.PutBack(scores, ListedWeights::Most(b));
+        FillThermometers<kThreads>(args.av, thermometers);
+        StageStreams(args, b, weights);
+        WaitForAllCopies();
+        __syncthreads();
+      }
+      multiply();
+    }
+  } else {
+    multiply();
+  }
   __syncthreads();
   WriteOutput<kLookupDim>(args, b, s.of_heads.largest, sums);
   ClearWeightWords(args, b);
 }
 
-template <bool kDirect>
+template <bool kDirect, bool kWords>
 void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
   const auto shared = static_cast<size_t>(plan.lookup_shared_bytes);
-  AllowShared(ctx, &SplitLookupKernel<kDirect>, shared);
-  LaunchOverlapped(ctx, &SplitLookupKernel<kDirect>, dim3(static_cast<unsigned>(plan.resident_blocks)), dim3(kThreads),
-                   shared, args);
+  AllowShared(ctx, &SplitLookupKernel<kDirect, kWords>, shared);
+  LaunchOverlapped(ctx, &SplitLookupKernel<kDirect, kWords>, dim3(static_cast<unsigned>(plan.resident_blocks)),
+                   dim3(kThreads), shared, args);
 }
 
 }  // namespace
@@ -335,7 +377,8 @@ void LaunchSplitLookup(DeviceContext& ctx, const SplitPlan& plan, const SplitArg
   lookup.resident_positions = plan.lookup_positions;
   lookup.resident_masks = plan.lookup_masks;
   lookup.resident_bytes = static_cast<int32_t>(SplitStreamBytes(plan.lookup_masks, args.av.levels));
-  RanksBySum(args.av) ? Launch<true>(ctx, plan, lookup) : Launch<false>(ctx, plan, lookup);
+  if (plan.has_words) return Launch<true, true>(ctx, plan, lookup);
+  RanksBySum(args.av) ? Launch<true, false>(ctx, plan, lookup) : Launch<false, false>(ctx, plan, lookup);
 }
 
 }  // namespace stoch::cuda

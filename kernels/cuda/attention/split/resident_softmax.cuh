@@ -300,11 +300,13 @@ class WeightLevels {
   float nearly_half_;
 };
 
-// The levels of four weights, a byte each, in the place of the first exponential. Largest weights, unless LargestWeights
-// found them, are those of the candidates; s.largest has them after the next barrier.
+// The levels of four weights, a byte each, in the place of the first exponential, as take(i, levels) returns them of local
+// positions i to i + 3. Largest weights, unless LargestWeights found them, are those of the candidates; s.largest has them
+// after the next barrier.
+template <typename Take>
 __device__ __forceinline__ void QuantizeStripe(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                                const HeadWarps& of, const float* v_scales, bool is_open,
-                                               ResidentNumbers& s) {
+                                               ResidentNumbers& s, const Take& take) {
   if (of.head >= b.heads.count) return;
   const KvView& kv = args.attention.kv;
   const float total = s.totals[of.head];
@@ -328,22 +330,23 @@ __device__ __forceinline__ void QuantizeStripe(const SplitArgs& args, const Stri
       const float4 weight = make_float4(e.x / total * v.x, e.y / total * v.y, e.z / total * v.z, e.w / total * v.w);
       levels = QuantizeWeights(args, b.row, b.Token(i), weight, scale);
     }
-    *reinterpret_cast<uint32_t*>(at) = levels;
+    *reinterpret_cast<uint32_t*>(at) = take(i, levels);
   });
 }
 
-// Levels of weights in the place of exponentials, which exponentials() makes. waiting: of ShareTotals. A barrier is to
-// follow.
-template <typename MakeExponentials, typename Waiting>
+// Levels of weights in the place of exponentials, which exponentials() makes. waiting: of ShareTotals; take: of QuantizeStripe.
+// A barrier is to follow.
+template <typename MakeExponentials, typename Waiting, typename Take>
 __device__ __forceinline__ void Softmax(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                         const HeadWarps& of, const float* v_scales, ResidentNumbers& s,
-                                        const MakeExponentials& exponentials, const Waiting& waiting) {
+                                        const MakeExponentials& exponentials, const Waiting& waiting,
+                                        const Take& take) {
   const auto run = [&] {
     const bool is_open = ShareTotals(args, b, scores, exponentials(), s, waiting);
     // Every block of the row has seen the largest scores.
     if (static_cast<int>(threadIdx.x) < b.heads.count) args.flags[b.item * kValueHeads + threadIdx.x] = 0;
     if (is_open) LargestWeights(args, b, scores, of, v_scales, s);
-    QuantizeStripe(args, b, scores, of, v_scales, is_open, s);
+    QuantizeStripe(args, b, scores, of, v_scales, is_open, s, take);
   };
   if (scores.in_shared) {
     // Loads from shared memory are then compiled as such.
