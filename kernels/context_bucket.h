@@ -9,7 +9,7 @@ namespace stoch {
 inline constexpr int64_t kShortContext = 256;
 inline constexpr int64_t kMiddleContext = 1024;
 inline constexpr int64_t kLongContext = 6144;
-inline constexpr int64_t kDeepContext = 7424;
+inline constexpr int64_t kDeepContext = 10240;
 inline constexpr int64_t kFarContext = 32768;
 
 // The class of a pass whose longest context has `length` positions; a part of the key of Backend::RunGraph.

@@ -47,7 +47,7 @@ TEST(SplitPlan, SplitsOfAnH200) {
   EXPECT_FALSE(far.is_fresh);
 }
 
-// Where a block has more than 464 positions of one row, or 896 of several, q k is found by look-ups; streams of weights have
+// Where a block has more than 640 positions of one row, or 896 of several, q k is found by look-ups; streams of weights have
 // room of their own up to some 4100, and of deeper rows and most batches none. Blocks with 16 masks, which are those of one row,
 // have p v by first words.
 TEST(SplitPlan, LookupsOfAnH200) {
@@ -62,7 +62,7 @@ TEST(SplitPlan, LookupsOfAnH200) {
     bool has_words = false;
   };
   for (const Row& row :
-       {Row{1, kDeepContext, false, 0, 0}, Row{1, kDeepContext + 1, true, 480, 231424, true},
+       {Row{1, kDeepContext, false, 0, 0}, Row{1, kDeepContext + 1, true, 672, 231424, true},
         Row{1, kFarContext, true, 2048, 231424, true}, Row{1, 65536, true, 4096, 231552, true},
         Row{1, 81920, true, 5120, 231424, true}, Row{1, 131072, true, 8192, 231552, true},
         Row{1, 262144, true, 8192, 231552, true}, Row{2, kLongContext, false, 0, 0},
