@@ -5,31 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "kernels/backend.h"
+#include "tests/support/scoped_variables.h"
 
 namespace stoch::test {
 
 inline constexpr const char* kHopRoutes[] = {"peer", "nccl", "host"};
-
-// An environment variable has a value as long as this lives.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const char* value) : name_(name) {
-    if (const char* before = std::getenv(name); before != nullptr) before_ = before;
-    setenv(name, value, 1);
-  }
-  ~ScopedVariable() { before_.has_value() ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
 
 // Why hops between the first two devices of a backend cannot take a route; empty where they can.
 inline std::string HopRouteProblem(const Backend& backend, std::string_view route) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <string>
@@ -245,11 +244,8 @@ TEST_F(CudaAttention, GroupsOfTilesGiveTheWholePass) {
     for (const Limits& limits :
          {Limits{"671088640", "131072"}, Limits{"3000000", "131072"}, Limits{"600000", "512"}, Limits{"1", "1"}}) {
       SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " " + limits.score_bytes + " " + limits.positions);
-      setenv("STOCH_TEST_SCORE_BYTES", limits.score_bytes, 1);
-      setenv("STOCH_TEST_PACKED_POSITIONS", limits.positions, 1);
-      const auto limited = OpenBackend("cuda:0", {}, nullptr);
-      unsetenv("STOCH_TEST_SCORE_BYTES");
-      unsetenv("STOCH_TEST_PACKED_POSITIONS");
+      const auto limited = test::OpenLimited(
+          {{"STOCH_TEST_SCORE_BYTES", limits.score_bytes}, {"STOCH_TEST_PACKED_POSITIONS", limits.positions}});
       EXPECT_EQ(test::Differences(expected, test::RunAttention(*limited, shape, passes)), "");
     }
   }
@@ -323,9 +319,7 @@ TEST_F(CudaAttention, WideTilesListLargeProbabilities) {
 
 // The same where short rows list, for tools that take minutes for long ones (bench/check_gpu).
 TEST_F(CudaAttention, WideTilesListInShortRows) {
-  setenv("STOCH_TEST_LIST_FROM", "1", 1);
-  const auto listing = OpenBackend("cuda:0", {}, nullptr);
-  unsetenv("STOCH_TEST_LIST_FROM");
+  const auto listing = test::OpenLimited({{"STOCH_TEST_LIST_FROM", "1"}});
   for (const float gain : {0.0f, 0.3f, 3.0f, 40.0f}) {
     SCOPED_TRACE(gain);
     AttentionShape shape;
@@ -348,9 +342,7 @@ TEST_F(CudaAttention, WideTilesRoundsOfKvHeadsGiveTheWholePass) {
   const auto expected = test::RunAttention(*cpu_, shape, passes);
   for (const char* bytes : {"1", "5000000", "20000000"}) {
     SCOPED_TRACE(bytes);
-    setenv("STOCH_TEST_SCORE_BYTES", bytes, 1);
-    const auto limited = OpenBackend("cuda:0", {}, nullptr);
-    unsetenv("STOCH_TEST_SCORE_BYTES");
+    const auto limited = test::OpenLimited({{"STOCH_TEST_SCORE_BYTES", bytes}});
     EXPECT_EQ(test::Differences(expected, test::RunAttention(*limited, shape, passes)), "");
   }
 }

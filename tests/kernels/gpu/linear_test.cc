@@ -12,7 +12,7 @@
 
 #include "kernels/registry.h"
 #include "tests/kernels/device_tensor.h"
-#include "tests/kernels/gpu/cuda_or_skip.h"
+#include "tests/kernels/gpu/both_backends.h"
 #include "tests/kernels/random_floats.h"
 
 namespace stoch {
@@ -345,9 +345,7 @@ TEST(CudaLinear, GraphsReplayTheSameBits) {
 // A graph that finds no memory: the body runs eagerly, with the same bits, and nobody notices.
 TEST(CudaLinear, AGraphThatCannotBeMadeRunsEagerly) {
   STOCH_CUDA_OR_SKIP();
-  setenv("STOCH_TEST_FAIL_GRAPHS", "1", 1);
-  const auto cuda = OpenBackend("cuda:0", {}, nullptr);
-  unsetenv("STOCH_TEST_FAIL_GRAPHS");
+  const auto cuda = test::OpenLimited({{"STOCH_TEST_FAIL_GRAPHS", "1"}});
   const Device device = cuda->devices()[0];
   const std::vector<float> numbers = test::RandomFloats(1, 512 * 512);
   const WeightSource source{"w", 512, 512, numbers.data()};

@@ -204,10 +204,8 @@ struct Deep {
 
 class PostedRows : public BothBackends, public testing::WithParamInterface<Deep> {
  protected:
-  void SetUp() override {
-    if (GetParam().lookups) setenv("STOCH_TEST_LOOKUP_FROM", "257", 1);
-    BothBackends::SetUp();
-    unsetenv("STOCH_TEST_LOOKUP_FROM");
+  Variables Limits() const override {
+    return GetParam().lookups ? Variables{{"STOCH_TEST_LOOKUP_FROM", "257"}} : Variables{};
   }
   Layers Make(Backend& backend, int layers, const std::string& name = "") const {
     return {backend, layers, GetParam().head_dim, name};

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -28,14 +27,11 @@ enum class Cut : uint8_t { kClusters, kNoClusters, kLookups };
 
 class CudaSplitAttention : public test::CudaAttention, public testing::WithParamInterface<Cut> {
  protected:
-  void SetUp() override {
-    setenv("STOCH_TEST_SPLIT_FROM", "257", 1);
-    if (GetParam() == Cut::kNoClusters) setenv("STOCH_TEST_NO_CLUSTERS", "1", 1);
-    if (GetParam() == Cut::kLookups) setenv("STOCH_TEST_LOOKUP_FROM", "257", 1);
-    CudaAttention::SetUp();
-    unsetenv("STOCH_TEST_LOOKUP_FROM");
-    unsetenv("STOCH_TEST_NO_CLUSTERS");
-    unsetenv("STOCH_TEST_SPLIT_FROM");
+  test::Variables Limits() const override {
+    test::Variables limits{{"STOCH_TEST_SPLIT_FROM", "257"}};
+    if (GetParam() == Cut::kNoClusters) limits.emplace_back("STOCH_TEST_NO_CLUSTERS", "1");
+    if (GetParam() == Cut::kLookups) limits.emplace_back("STOCH_TEST_LOOKUP_FROM", "257");
+    return limits;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Cuts, CudaSplitAttention, testing::Values(Cut::kClusters, Cut::kNoClusters, Cut::kLookups),
@@ -163,16 +159,10 @@ TEST_P(CudaSplitAttention, BatchesOfUnequalDepths) {
 // As many rows as there are SMs for, a block each, on a GPU with 99 KB of shared memory (look-ups: 132 KB): scores of the
 // deeper ones go through memory, some of their positions at a time.
 TEST_P(CudaSplitAttention, ScoresThatFitNoSharedMemory) {
-  setenv("STOCH_TEST_SPLIT_FROM", "257", 1);
   const bool lookups = GetParam() == Cut::kLookups;
-  setenv("STOCH_TEST_SHARED_BYTES", lookups ? "135168" : "101376", 1);
-  if (lookups) setenv("STOCH_TEST_LOOKUP_FROM", "257", 1);
-  if (GetParam() == Cut::kNoClusters) setenv("STOCH_TEST_NO_CLUSTERS", "1", 1);
-  const auto limited = OpenBackend("cuda:0", {}, nullptr);
-  unsetenv("STOCH_TEST_NO_CLUSTERS");
-  unsetenv("STOCH_TEST_LOOKUP_FROM");
-  unsetenv("STOCH_TEST_SHARED_BYTES");
-  unsetenv("STOCH_TEST_SPLIT_FROM");
+  test::Variables limits = Limits();
+  limits.emplace_back("STOCH_TEST_SHARED_BYTES", lookups ? "135168" : "101376");
+  const auto limited = test::OpenLimited(limits);
   for (const int group : {4, 8}) {
     SCOPED_TRACE("group " + std::to_string(group));
     AttentionShape shape = LlamaOf8B(AttentionMode::kPerToken, 9000);

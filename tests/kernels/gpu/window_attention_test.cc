@@ -2,7 +2,6 @@
 // Prompts behind a sliding window go through the kernels for tiles and give the CPU's bits, however they are cut.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -24,13 +23,15 @@ using test::WorstRow;
 // On wgmma, and as on a GPU without it; with room for the scores of few tiles at a time.
 class CudaWindowAttention : public test::CudaAttention, public testing::WithParamInterface<bool> {
  protected:
+  test::Variables Limits() const override {
+    test::Variables limits{{"STOCH_TEST_SCORE_BYTES", "3000000"}};
+    if (!GetParam()) limits.emplace_back("STOCH_TEST_NO_WGMMA", "1");
+    return limits;
+  }
   void SetUp() override {
-    setenv("STOCH_TEST_SCORE_BYTES", "3000000", 1);
-    if (!GetParam()) setenv("STOCH_TEST_NO_WGMMA", "1", 1);
     CudaAttention::SetUp();
+    const test::ScopedVariables set(Limits());
     if (!IsSkipped()) traits_ = cuda::ProbeGpu(0);
-    unsetenv("STOCH_TEST_NO_WGMMA");
-    unsetenv("STOCH_TEST_SCORE_BYTES");
   }
   // Who takes the prompts of such a cache.
   AttentionKernel PromptKernel(const AttentionShape& shape) const {
