@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,14 @@ def shared() -> Path:
     if not (folder / "goldens").is_dir():
         pytest.skip("no reference data in STOCH_SHARED or ../shared")
     return folder
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python leaves SIGINT ignored where it was, as of what a shell starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -65,6 +65,7 @@ def test_progress_of_a_command(demo: str) -> None:
     assert "loading" in {now[2] for now in seen}
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_ends_a_command(demo: str) -> None:
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()

@@ -193,6 +193,7 @@ def test_progress(demo: str) -> None:
         assert len(model.logits(ids[:3], progress=True)) == 3
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_leaves_the_model_usable(model: stoch.Model) -> None:
     want = model.generate(PROMPT, max_tokens=8).ids
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
