@@ -136,6 +136,22 @@ struct ValueGroups {
   }
   __device__ static int Own() { return static_cast<int>(threadIdx.x & 3) * 4; }
 
+  // Calls even() and odd() in turn, which move `group` on by kSlots and ask for a place each, until `end`. Requires: an even
+  // number of places was asked for before.
+  template <typename Even, typename Odd>
+  __device__ __forceinline__ void InTurns(const KvView& kv, const Stripes& b, int& group, int end, const Even& even,
+                                          const Odd& odd) {
+    while (group < end) {
+      places.Refill(kv, b);
+      const int until = min(end, group + places.Left() * kSlots);
+#pragma unroll 1
+      while (group < until) {
+        even();
+        if (group >= until) break;  // the end, as Left() is even
+        odd();
+      }
+    }
+  }
   // Where it stands, so that nothing is asked for in between.
   __device__ __forceinline__ void Load(uint32_t at, uint4 (&to)[kWords]) const {
     const uint32_t* from = own + ValuePlace::Words(at);
@@ -274,16 +290,8 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
     group += kSlots;
   };
   const int end = b.count() / kGroupDims;
-  while (group < end) {
-    values.places.Refill(args.attention.kv, b);
-    const int until = min(end, group + values.places.Left() * kSlots);
-#pragma unroll 1
-    while (group < until) {
-      step(turns[0], turns[1]);
-      if (group >= until) break;  // the end, as Left() is even
-      step(turns[1], turns[0]);
-    }
-  }
+  values.InTurns(
+      args.attention.kv, b, group, end, [&] { step(turns[0], turns[1]); }, [&] { step(turns[1], turns[0]); });
   before_sums();
 #pragma unroll
   for (int m = 0; m < kWords; ++m) {

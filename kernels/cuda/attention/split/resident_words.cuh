@@ -215,16 +215,8 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
     group += kSlots;
   };
   const int end = b.count() / kGroupDims;
-  while (group < end) {
-    values.places.Refill(kv, b);
-    const int until = min(end, group + values.places.Left() * kSlots);
-#pragma unroll 1
-    while (group < until) {
-      step(turns[0], turns[1]);
-      if (group >= until) break;  // the end, as Left() is even
-      step(turns[1], turns[0]);
-    }
-  }
+  values.InTurns(
+      kv, b, group, end, [&] { step(turns[0], turns[1]); }, [&] { step(turns[1], turns[0]); });
   before_sums();
   // Rows and columns of the same order are what is wanted. Lanes that have none take half of those that have: dimensions 0 and 1
   // are for the first half of a quad, which has them negative.
