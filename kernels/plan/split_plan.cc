@@ -51,8 +51,8 @@ int ResidentMasks(const AttentionShape& shape, int64_t ranks) {
 
 // Whether the resident kernel finds q k by look-ups, and p v by first words. Measured with 32 heads of 8B: its table of q k
 // takes longer to make than streams of queries, so it wins by blocks with some 900 positions or more of several rows. Blocks of
-// one row have 16 masks and so first words: with 512 positions a step takes 0.5 % longer than without look-ups, with 768 it wins.
-// It takes 195 KB of shared memory, which GPUs before Hopper do not have.
+// one row have 16 masks and so first words: a step takes 0.5 % longer with 512 positions than without look-ups (an H200), and as
+// long or 1 % less with 768 (two H100s). It takes 195 KB of shared memory, which GPUs before Hopper do not have.
 void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length, SplitPlan& plan) {
   const int64_t min_positions = rows == 1 ? 640 : 896;  // of a block of equally deep rows, and more
   constexpr int kHeads = 4;

@@ -21,6 +21,7 @@
 #include "tests/support/expect_invalid.h"
 #include "tests/support/ring_gpus.h"
 #include "tests/support/ring_route.h"
+#include "tests/support/scoped_variables.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch::test {

@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "kernels/backend.h"
-#include "tests/support/scoped_variables.h"
 
 namespace stoch::test {
 

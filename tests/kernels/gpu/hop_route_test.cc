@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tests/support/expect_invalid.h"
-#include "tests/support/ring_route.h"
+#include "tests/support/scoped_variables.h"
 
 namespace stoch::test {
 namespace {

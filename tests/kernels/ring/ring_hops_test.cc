@@ -9,6 +9,7 @@
 #include "tests/kernels/ring/ring_sequences.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/ring_route.h"
+#include "tests/support/scoped_variables.h"
 
 namespace stoch::test {
 namespace {

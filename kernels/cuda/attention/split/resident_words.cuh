@@ -16,9 +16,8 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kWordsMasks = kSplitWordsMasks;
-inline constexpr int kWordsLevels = 128;
-static_assert(kWordsMasks == kGroupDims && kSplitWordsBytes == 2 * kWordsLevels * kWordsMasks * 16);
+static_assert(kSplitWordsMasks == kGroupDims && kSplitWordsBytes == kCodes * kSplitWordsMasks * 16);
+inline constexpr int kWordsLevels = kCodes / 2;
 inline constexpr int kWordsMostLevel = 32;  // whose rank is as much
 
 // Levels of weights that the loop leaves out.
@@ -59,7 +58,7 @@ struct ListedWeights {
 
 // Whether the block's masks are those of a table, so that a position's is the same in every group.
 __device__ __forceinline__ bool HasWordsMasks(const SplitArgs& args, const Stripes& b) {
-  return args.av.masks <= kWordsMasks || b.stripe() == kWordsMasks;
+  return args.av.masks <= kSplitWordsMasks || b.stripe() == kSplitWordsMasks;
 }
 
 // The table, [position / 2 % 2][code][position / 4][position % 2][copy] of the 16 positions of a group, at `table`. By `threads`
@@ -114,7 +113,7 @@ class WordPlaces {
   }
 
  private:
-  static constexpr uint32_t kRow = kWordsMasks / 2 * 16;  // of a code
+  static constexpr uint32_t kRow = kSplitWordsMasks / 2 * 16;  // of a code
   static constexpr int kHalf = 2 * kWordsLevels * kRow;
   uint32_t at_[2];
   uint32_t factors_[4];
