@@ -56,12 +56,25 @@ TEST(CudaScPrefillSchedule, ComputesEveryChunkOnceAndInOrder) {
         for (const int chunks : {1, 2, 3, 8, 32, 112}) {
           SCOPED_TRACE(testing::Message() << clusters << " clusters, " << supers << " super tiles, " << tokens
                                           << " tokens, " << chunks << " chunks");
-          RunSchedule(MakePrefillSchedule(clusters, supers, tokens, chunks));
+          PrefillSchedule schedule = MakePrefillSchedule(clusters, supers, tokens, chunks);
+          RunSchedule(schedule);
+          SortPlaces(&schedule);
+          RunSchedule(schedule);
           if (HasFatalFailure()) return;
         }
       }
     }
   }
+}
+
+// What a cluster has done when it comes to a step: PrefillChunkCost.
+int64_t CostBefore(const PrefillSchedule& schedule, int cluster, int step) {
+  int64_t cost = 0;
+  for (int i = 0; i < step; ++i) {
+    const auto piece = schedule.At(cluster, i);
+    cost += int64_t{PrefillChunkCost(piece.width)} * (piece.chunk_end - piece.chunk_begin);
+  }
+  return cost;
 }
 
 // The point of cutting tiles: the 8B shapes at 2048 tokens leave no cluster idle for more than 1 % of the time.
@@ -70,15 +83,30 @@ TEST(CudaScPrefillSchedule, BalancesTheLlamaShapes) {
     const PrefillSchedule schedule = MakePrefillSchedule(66, supers, 2048, 32);
     int64_t total = 0, largest = 0;
     for (int cluster = 0; cluster < schedule.clusters; ++cluster) {
-      int64_t cost = 0;
-      for (int step = 0; step < schedule.max_steps; ++step) {
-        const auto piece = schedule.At(cluster, step);
-        cost += int64_t{piece.width} * (piece.chunk_end - piece.chunk_begin);
-      }
+      const int64_t cost = CostBefore(schedule, cluster, schedule.max_steps);
       total += cost;
       largest = std::max(largest, cost);
     }
     EXPECT_GT(static_cast<double>(total) / static_cast<double>(largest * 66), 0.99) << supers << " super tiles";
+  }
+}
+
+// Clusters that share the tokens of their first whole tiles begin with them one after another.
+TEST(CudaScPrefillSchedule, WholeTilesOfTheSameTokensBeginTogether) {
+  for (const int supers : {16, 24, 112}) {
+    PrefillSchedule schedule = MakePrefillSchedule(66, supers, 2048, 112);
+    ASSERT_GT(schedule.full, 0);
+    SortPlaces(&schedule);
+    std::vector<int64_t> begin(66, -1);
+    for (int cluster = 0; cluster < 66; ++cluster) {
+      for (int step = 0; step < schedule.max_steps; ++step) {
+        const auto piece = schedule.At(cluster, step);
+        if (piece.chunk_end - piece.chunk_begin < schedule.chunks || piece.tile >= 66) continue;
+        begin[static_cast<size_t>(piece.tile)] = step <= 1 ? CostBefore(schedule, cluster, 1) : -1;
+      }
+    }
+    EXPECT_GE(begin.front(), 0);
+    EXPECT_TRUE(std::is_sorted(begin.begin(), begin.end())) << supers << " super tiles";
   }
 }
 

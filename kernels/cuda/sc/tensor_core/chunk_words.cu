@@ -263,6 +263,7 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
   STOCH_CHECK(clusters >= 1);
   // The kernel's tiles all have the full width.
   args.schedule = MakePrefillSchedule(clusters, supers, args.streams.tokens_padded(), chunks);
+  SortPlaces(&args.schedule);
   const int flags = args.schedule.rest() * kPrefillFlags;
   args.partial = scratch.Take<float>(static_cast<int64_t>(args.schedule.rest()) * kSuperRows * kPrefillTokens);
   args.flags = scratch.Take<int>(flags);

@@ -30,6 +30,7 @@ void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tab
     STOCH_CHECK(clusters >= 1);
     if (options.clusters > 0) clusters = std::min(clusters, options.clusters);
     args.schedule = MakePrefillSchedule(clusters, supers, args.streams.tokens, args.streams.chunks);
+    SortPlaces(&args.schedule);
     flags = args.schedule.rest() * kPrefillFlags;
     args.partial = scratch.Take<float>(static_cast<int64_t>(args.schedule.rest()) * kSuperRows * kPrefillTokens);
     args.flags = scratch.Take<int>(flags);

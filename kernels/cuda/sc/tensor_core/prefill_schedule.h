@@ -2,6 +2,8 @@
 // The tiles of the prefill kernels and how they are split over clusters, by the host or by the device.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
@@ -15,12 +17,21 @@ inline constexpr int kPrefillWidth = kPrefillTokens / 64;
 inline constexpr int kPrefillFlags = kPrefillCluster * kPrefillGroups * 4;  // of a cut tile: one for each warp
 static_assert(kSuperRows == kPrefillSuperRows && kPrefillTokens == kPrefillTileTokens);
 static_assert(kPrefillFlags == kPrefillTileFlags);
+inline constexpr int kPrefillPlaces = 96;  // clusters of PrefillSchedule::places: 66 of an H100
+
+// What a chunk of a tile of so many times 64 tokens costs, in twelfths of a full one: thermometers are made once for all its
+// tokens (28672 x 4096 at 128 cycles, one H100: 64, 128 and 192 tokens take 0.39, 0.45 and 0.57 ms).
+STOCH_LAYOUT_FN int PrefillChunkCost(int width) { return width == 1 ? 8 : width == 2 ? 9 : 12; }
 
 // How tiles of kSuperRows x kPrefillTokens go to clusters. Each cluster takes `full` whole tiles; what remains, the
 // narrower tiles of the last tokens included, is cut in ranges of equal cost. The y of a cut tile passes from piece to
 // piece through memory, in chunk order: a tile's first piece runs before everything else, a later one after at least as
 // many whole tiles as its number in the tile, when the piece before it is long done. So no cluster waits in practice,
 // and the bits are those of one pass over the chunks.
+//
+// Clusters whose whole tiles have the same tokens read the same activations, which leave the L2 (49 MB of a tile of 14336
+// dimensions) before another cluster comes that began far later. So whole tiles go to clusters in order of when they begin
+// with them.
 struct PrefillSchedule {
   int clusters = 1;
   int supers = 0;  // super tiles of all tasks
@@ -28,13 +39,15 @@ struct PrefillSchedule {
   int full = 0;
   int chunks = 0;
   int last_width = kPrefillWidth;  // of the tiles of the last tokens, in 64 tokens
-  // The rest, tiles full * clusters and on, along one axis of cost; a chunk of a tile costs its width (every tile's the
-  // same where weigh_last is not set).
+  // The rest, tiles full * clusters and on, along one axis of cost: PrefillChunkCost (every tile's the same where weigh_last is
+  // not set).
   bool weigh_last = false;
   int rest_wide = 0;  // of its tiles, those before the last tokens' (all of them without weigh_last)
   int rest_cost = 0;
   int extra = 0;  // cost of a cluster's range
   int max_steps = 0;
+  bool in_places = false;
+  uint8_t places[kPrefillPlaces] = {};  // of clusters among those that begin whole tiles, where in_places
 
   struct Piece {
     int tile = 0;
@@ -49,8 +62,8 @@ struct PrefillSchedule {
   };
 
   STOCH_LAYOUT_FN int rest() const { return tiles - full * clusters; }
-  STOCH_LAYOUT_FN int wide_cost() const { return kPrefillWidth * chunks; }
-  STOCH_LAYOUT_FN int last_cost() const { return (weigh_last ? last_width : kPrefillWidth) * chunks; }
+  STOCH_LAYOUT_FN int wide_cost() const { return PrefillChunkCost(kPrefillWidth) * chunks; }
+  STOCH_LAYOUT_FN int last_cost() const { return PrefillChunkCost(weigh_last ? last_width : kPrefillWidth) * chunks; }
   STOCH_LAYOUT_FN int start_cost(int tile) const {
     return tile < rest_wide ? tile * wide_cost() : rest_wide * wide_cost() + (tile - rest_wide) * last_cost();
   }
@@ -87,7 +100,7 @@ struct PrefillSchedule {
       }
       if (index > slot) --index;
     }
-    if (index < full) return MakePiece(index * clusters + cluster, 0, chunks, 0);
+    if (index < full) return MakePiece(index * clusters + (in_places ? places[cluster] : cluster), 0, chunks, 0);
     if (index < full + whole) return MakePiece(first_rest + first_whole + index - full, 0, chunks, 0);
     return {};
   }
@@ -112,9 +125,29 @@ STOCH_LAYOUT_FN PrefillSchedule MakePrefillSchedule(int clusters, int supers, in
   // A range no shorter than a tile's chunks over the steps a piece can be placed in keeps pieces apart in time.
   const int even = (s.rest_cost + s.clusters - 1) / s.clusters;
   const int apart = (s.wide_cost() + s.full) / (s.full + 1);
-  s.extra = even > apart ? even : apart;
+  // Of a chunk at least, so that no piece between two others is empty.
+  const int least_range = apart > PrefillChunkCost(kPrefillWidth) ? apart : PrefillChunkCost(kPrefillWidth);
+  s.extra = even > least_range ? even : least_range;
   s.max_steps = s.full + 2 + s.extra / s.last_cost() + 1;
   return s;
+}
+
+// Puts clusters in the order in which they begin whole tiles: what is in front of those is a piece of a cut one.
+inline void SortPlaces(PrefillSchedule* s) {
+  if (s->clusters > kPrefillPlaces) return;
+  int cost[kPrefillPlaces];
+  for (int c = 0; c < s->clusters; ++c) {
+    const PrefillSchedule::Piece first = s->At(c, 0);
+    cost[c] = PrefillChunkCost(first.width) * (first.chunk_end - first.chunk_begin);
+  }
+  for (int c = 0; c < s->clusters; ++c) {
+    int place = 0;
+    for (int other = 0; other < s->clusters; ++other) {
+      place += cost[other] < cost[c] || (cost[other] == cost[c] && other < c) ? 1 : 0;
+    }
+    s->places[c] = static_cast<uint8_t>(place);
+  }
+  s->in_places = true;
 }
 
 }  // namespace stoch::cuda
