@@ -4,9 +4,9 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/prologue/held_codes.cuh"
 #include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/math/signed_codes.h"
 
 namespace stoch::cuda {
 namespace {
@@ -90,33 +90,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeArg
   }
 }
 
-template <Prologue P>
-__device__ __forceinline__ float4 PrologueValues(const RowSource& source, const float* x, const float* x2, float r,
-                                                 int64_t i) {
-  const float4 of = *reinterpret_cast<const float4*>(x + i);
-  const float* ys = P == Prologue::kRmsNorm ? source.norm_weight : x2;
-  float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if constexpr (P != Prologue::kNone) y = *reinterpret_cast<const float4*>(ys + i);
-  return make_float4(ApplyPrologue(P, of.x, y.x, r), ApplyPrologue(P, of.y, y.y, r), ApplyPrologue(P, of.z, y.z, r),
-                     ApplyPrologue(P, of.w, y.w, r));
-}
-
-// Dimensions of a chunk that a warp holds in registers, four a lane.
-constexpr int kHeldDims = 4 * kWarp;
-
-// Whether QuantizeChunksKernel takes the rows: vectors of four everywhere.
-bool HasVectors(const QuantizeArgs& args) {
-  const auto is_even = [](const float* at, int64_t stride) {
-    return reinterpret_cast<uintptr_t>(at) % sizeof(float4) == 0 && stride % 4 == 0;
-  };
-  const ScDims& dims = args.dims;
-  return args.shared_extremes == nullptr && args.params.code != ScCode::kAsymmetric && dims.chunk_d <= kHeldDims &&
-         dims.chunk_d % 4 == 0 && dims.dims % 4 == 0 && dims.chunk_stride % 4 == 0 && dims.padded % 4 == 0 &&
-         is_even(args.source.x, args.source.x_stride) && is_even(args.source.x2, args.source.x2_stride) &&
-         is_even(args.source.norm_weight, 0);
-}
-
-// QuantizeRowsKernel of rows that HasVectors takes: a warp a chunk, whose values are made once.
+// QuantizeRowsKernel of rows that HasVectors takes, with a scope each: a warp a chunk, whose values are made once.
 template <Prologue P>
 __global__ void __launch_bounds__(kThreads) QuantizeChunksKernel(const QuantizeArgs args) {
   __shared__ float fold[kRowLanes];
@@ -129,27 +103,15 @@ __global__ void __launch_bounds__(kThreads) QuantizeChunksKernel(const QuantizeA
   for (int64_t c = static_cast<int>(threadIdx.x) / kWarp; c < args.dims.chunks; c += kThreads / kWarp) {
     const bool have = first < args.dims.chunk_dims(c);
     // Lanes without elements of their own repeat the first: the largest does not mind.
-    const float4 v = PrologueValues<P>(args.source, x, x2, r, c * args.dims.chunk_d + (have ? first : 0));
-    Extremes e;  // codes with a sign want the largest magnitude alone
-    for (const float value : {v.x, v.y, v.z, v.w})
-      e.max_abs_bits = max(e.max_abs_bits, FloatToBits(value) & 0x7fffffffu);
-    e.max_abs_bits = __reduce_max_sync(kAllLanes, e.max_abs_bits);
-    const ScopeQuantizer quantizer(args.params, e);
-    const SignedCodes fast(quantizer.scale, args.params.q_max);
-    const auto word_of = [&](const auto& code) {
-      return static_cast<uint32_t>(code(v.x)) | static_cast<uint32_t>(code(v.y)) << 8 |
-             static_cast<uint32_t>(code(v.z)) << 16 | static_cast<uint32_t>(code(v.w)) << 24;
-    };
-    const uint32_t word = args.params.code == ScCode::kSignMagnitude && fast.IsExact()
-                              ? word_of([&](float value) { return fast.Of(value); })
-                              : word_of([&](float value) { return quantizer.Code(args.params, value); });
+    const HeldCodes held(args.params,
+                         PrologueValues<P>(args.source, x, x2, r, c * args.dims.chunk_d + (have ? first : 0)));
     if (first < args.dims.chunk_padded(c)) {
       uint8_t* codes = args.codes + row * args.dims.padded + c * args.dims.chunk_stride;
-      *reinterpret_cast<uint32_t*>(codes + first) = have ? word : 0;
+      *reinterpret_cast<uint32_t*>(codes + first) = have ? held.word : 0;
     }
     if (first == 0) {
-      args.scales[c * args.tokens + row] = quantizer.scale;
-      if (!quantizer.finite) args.reporter.Report();
+      args.scales[c * args.tokens + row] = held.scale;
+      if (!held.finite) args.reporter.Report();
     }
   }
 }
@@ -264,7 +226,8 @@ ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowS
     args.shared_extremes = extremes;
   }
   const bool block_team = args.dims.chunks < kThreads / kWarp;
-  const bool has_vectors = !block_team && HasVectors(args);
+  const bool has_vectors =
+      !block_team && args.shared_extremes == nullptr && HasVectors(args.source, args.dims, op.code);
   const auto kernel = DispatchPrologue(args.source.prologue, [&](auto p) {
     return has_vectors  ? QuantizeChunksKernel<p>
            : block_team ? QuantizeRowsKernel<p, true>

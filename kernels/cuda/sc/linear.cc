@@ -9,6 +9,7 @@
 #include "kernels/cuda/sc/table/table.h"
 #include "kernels/cuda/sc/tensor_core/batch_wgmma.h"
 #include "kernels/cuda/sc/tensor_core/prefill.h"
+#include "kernels/cuda/sc/tensor_core/streams.h"
 
 namespace stoch::cuda {
 namespace {
@@ -41,15 +42,23 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
     for (int i = 0; i < some; ++i) out_features[static_cast<size_t>(i)] = from[i].weight.rows;
     const ScPlan plan = PlanScLinear(ctx.traits, traits,
                                      {tokens, in_features, std::span(out_features).first(static_cast<size_t>(some))});
-    // The quantizer depends on the activations alone, so it is the same for all tasks.
-    if (first == 0) a = Quantize(ctx, scratch, plan.quantizer, op, source, tokens, in_features, reporter);
+    const bool is_prefill = plan.kernel == ScKernel::kPrefillWgmma || plan.kernel == ScKernel::kPrefillMma;
+    const ScFloatRows rows{op, source, reporter};
+    ScPrefillOptions prefill;
+    if (is_prefill && CanStreamRows(ctx.traits, tables, op, source, tokens, in_features)) {
+      prefill.rows = &rows;
+      a.dims = MakeScDims(in_features, op.config.chunk_d);
+      a.tokens = tokens;
+    } else if (first == 0) {  // the quantizer depends on the activations alone, so it is the same for all tasks
+      a = Quantize(ctx, scratch, plan.quantizer, op, source, tokens, in_features, reporter);
+    }
     switch (plan.kernel) {
       case ScKernel::kFew: LaunchScBatchFew(ctx, plan, tables, a, source, reporter, from, some); break;
       case ScKernel::kTable: LaunchScBatchTable(ctx, plan, tables, a, source, reporter, from, some); break;
       case ScKernel::kBatchWgmma: LaunchScBatchWgmma(ctx, plan, tables, a, reporter, from, some); break;
       case ScKernel::kDecode: LaunchScDecode(ctx, plan, tables, a, source, reporter, from, some); break;
       case ScKernel::kPrefillWgmma:
-      case ScKernel::kPrefillMma: LaunchScPrefill(ctx, plan, tables, a, from, some); break;
+      case ScKernel::kPrefillMma: LaunchScPrefill(ctx, plan, tables, a, from, some, prefill); break;
       case ScKernel::kGeneric: LaunchScGeneric(ctx, tables, a, from, some); break;
     }
   }

@@ -158,6 +158,23 @@ INSTANTIATE_TEST_SUITE_P(All, CudaLinearRows,
                          testing::Values(1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 24, 25, 32, 33, 48, 49, 64, 65, 96, 97, 130,
                                          200));
 
+// Rows enough that floats become streams without codes in memory: tiles and groups of rows that are not full, chunks that end
+// within a block of dimensions, and operators whose rows become codes first.
+TEST(CudaLinear, ManyRows) {
+  STOCH_CUDA_OR_SKIP();
+  for (const char* parameters :
+       {"halve=1", "halve=1,stoc_len=96", "halve=1,stoc_len=64", "halve=1,stoc_len=48", "halve=1,stoc_len=32",
+        "halve=1,scramble=off", "halve=1,chunk_d=64", "halve=1,chunk_d=100", "halve=1,scramble_masks=128,chunk_d=48",
+        "halve=1,group_a=2", "stoc_len=200"}) {
+    SCOPED_TRACE(parameters);
+    const LinearSpec spec = ScSpec(parameters);
+    ExpectSameBits(spec, {{70, 33}, 300, 515}, {});
+    ExpectSameBits(spec, {{40}, 1156, 700}, {Prologue::kRmsNorm, true});
+    ExpectSameBits(spec, {{40}, 264, 577}, {Prologue::kSiluMul});
+    ExpectSameBits(spec, {{20}, 270, 520}, {Prologue::kSiluMul});  // no vectors of four
+  }
+}
+
 TEST(CudaLinear, LargeShapes) {
   STOCH_CUDA_OR_SKIP();
   for (const int64_t rows : {1, 2, 4, 7, 24, 32, 48}) {
@@ -222,6 +239,7 @@ TEST(CudaLinear, Exact) {
       ExpectSameBits(spec, {{1, 130}, 1, rows}, {Prologue::kNone, false, dtype});
       ExpectSameBits(spec, {{300, 15}, 172, rows}, {Prologue::kRmsNorm, true, dtype});
       ExpectSameBits(spec, {{257}, 1024, rows}, {Prologue::kSiluMul, false, dtype});
+      ExpectSameBits(spec, {{515}, 1400, rows}, {Prologue::kNone, true, dtype});
     }
   }
 }
@@ -293,7 +311,7 @@ TEST(CudaLinear, BadNumbersAreNamed) {
       EXPECT_NE(std::string(error.what()).find("tensor bad"), std::string::npos) << error.what();
     }
     const auto weight = cuda->MakeLinear(device, std::span(parts, 1), spec);
-    for (const int64_t rows : {1, 2, 6, 12, 20}) {
+    for (const int64_t rows : {1, 2, 6, 12, 20, 515}) {
       std::vector<float> values = test::RandomFloats(2, rows * 200);
       values.back() = INFINITY;
       const test::DeviceTensor x(*cuda, {rows, 200}, values);

@@ -35,7 +35,12 @@ void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tab
     args.partial = scratch.Take<float>(static_cast<int64_t>(args.schedule.rest()) * kSuperRows * kPrefillTokens);
     args.flags = scratch.Take<int>(flags);
   }
-  LaunchExpandStreams(ctx, tables, a, args.streams, args.flags, flags);
+  if (options.rows != nullptr) {
+    LaunchStreamRows(ctx, scratch, tables, options.rows->op, options.rows->source, a.dims.dims, args.streams,
+                     args.flags, flags, options.rows->reporter);
+  } else {
+    LaunchExpandStreams(ctx, tables, a, args.streams, args.flags, flags);
+  }
   if (wgmma) {
     LaunchPrefillWgmma(ctx, plan, args);
   } else {

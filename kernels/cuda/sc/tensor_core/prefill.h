@@ -9,6 +9,7 @@
 // Source: docs/fast-kernels.md#prompts.
 #pragma once
 
+#include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/sc/format/layout.h"
 #include "kernels/cuda/sc/format/tables.h"
@@ -16,8 +17,16 @@
 
 namespace stoch::cuda {
 
+// Activations that are no codes yet.
+struct ScFloatRows {
+  const ScOperator& op;
+  const RowSource& source;
+  const SiteReporter& reporter;
+};
+
 struct ScPrefillOptions {
-  int clusters = 0;  // at most this many, 0 = as many as run at once; for tests of the split
+  const ScFloatRows* rows = nullptr;  // then of the activations only dims and tokens are there. Requires: CanStreamRows
+  int clusters = 0;                   // at most this many, 0 = as many as run at once; for tests of the split
 };
 
 // y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and dimensions,

@@ -3,6 +3,8 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/prologue/held_codes.cuh"
+#include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/tensor_core/grouped_kernels.h"
 #include "kernels/cuda/sc/tensor_core/row_group_kernels.h"
@@ -10,6 +12,8 @@
 
 namespace stoch::cuda {
 namespace {
+
+// ------------------------------------------------------------------------------------------------------- of codes ----
 
 constexpr int kThreads = 256;
 constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
@@ -170,12 +174,180 @@ void LaunchWords(DeviceContext& ctx, const ScTables& tables, const ScActivationV
   }
 }
 
+// ------------------------------------------------------------------------------------------------------- of floats ----
+
+constexpr int kRowThreads = 1024;
+constexpr int kRowWarps = kRowThreads / kWarp;
+constexpr int kRowsAtOnce = 8;         // of a warp: 128 bytes of a unit
+constexpr int kCodePitch = kWarp + 4;  // words of a row's codes, so that the lanes of all rows meet different banks
+constexpr int kFewestRows = 512;       // that pay for a table of all dimensions in every SM
+constexpr size_t kRowCodeBytes = size_t{kRowWarps} * kRowsAtOnce * kCodePitch * sizeof(uint32_t);
+
+// 1 / sqrt(mean(x^2) + eps) of every row.
+__global__ void __launch_bounds__(kRowLanes)
+    NormFactorsKernel(RowSource source, int cols, float* factors, SiteReporter reporter) {
+  __shared__ float fold[kRowLanes];
+  StartNext();
+  WaitForPrevious();
+  reporter.Begin();
+  const float factor = NormFactor(source.x + blockIdx.x * source.x_stride, cols, source.norm_eps, fold);
+  if (threadIdx.x == 0) factors[blockIdx.x] = factor;
+}
+
+struct StreamRowsArgs {
+  ScTables tables;
+  RowSource source;
+  const float* factors = nullptr;  // kRmsNorm: of rows
+  ScDims dims;
+  ScopeParams params;
+  ScStreams out;
+  int* flags = nullptr;
+  int flag_count = 0;
+  SiteReporter reporter;
+};
+
+// Entries of 16 bytes: of every level of the dimensions of a chunk that have different masks.
+STOCH_LAYOUT_FN int StreamTableEntries(const ScTables& tables, const ScDims& dims) {
+  return (dims.chunk_stride < tables.masks ? static_cast<int>(dims.chunk_stride) : tables.masks) * tables.levels;
+}
+size_t StreamRowsBytes(const ScTables& tables, const ScDims& dims) {
+  return static_cast<size_t>(StreamTableEntries(tables, dims)) * sizeof(uint4) + kRowCodeBytes;
+}
+
+// Quantizes and expands without codes in memory: a warp takes a chunk of kRowsAtOnce rows, four dimensions a lane, and
+// passes the codes to the lanes that write 16 dimensions of all rows next to each other.
+template <int kWords, Prologue P>
+__global__ void __launch_bounds__(kRowThreads, 1) StreamRowsKernel(const __grid_constant__ StreamRowsArgs args) {
+  extern __shared__ uint4 table[];  // [mask][levels], then codes [warps][kRowsAtOnce][kCodePitch]
+  const ScStreams& out = args.out;
+  const int levels = args.tables.levels;
+  const int entries = StreamTableEntries(args.tables, args.dims);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint32_t* const codes = reinterpret_cast<uint32_t*>(table + entries) + warp * (kRowsAtOnce * kCodePitch);
+  StartNext();
+  for (int i = static_cast<int>(threadIdx.x); i < entries; i += kRowThreads) {
+    table[i] = LoadStream<kWords>(args.tables, args.tables.streams, i / levels, i % levels, 0);
+  }
+  WaitForPrevious();
+  if constexpr (P != Prologue::kRmsNorm) args.reporter.Begin();
+  if (blockIdx.x == 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < args.flag_count; i += kRowThreads) args.flags[i] = 0;
+  }
+  __syncthreads();
+
+  const uint32_t last_bits = ValidBits(kWords - 1, args.tables.stoc_len);
+  const int row_groups = out.tokens_padded() / kRowsAtOnce;
+  const int unit_words = out.tile_tokens * 4;
+  const int lane_row = lane / 4;  // of the writer
+  const int quad = lane % 4;
+  for (int item = static_cast<int>(blockIdx.x) * kRowWarps + warp; item < row_groups * out.chunks;
+       item += static_cast<int>(gridDim.x) * kRowWarps) {
+    const int chunk = item / row_groups;
+    const int first_row = item % row_groups * kRowsAtOnce;
+    const bool have = 4 * lane < args.dims.chunk_dims(chunk);
+    const int64_t at = chunk * args.dims.chunk_d + (have ? 4 * lane : 0);
+    float4 v[kRowsAtOnce];
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const int row = min(first_row + r, out.tokens - 1);
+      const float* const x = args.source.x + row * args.source.x_stride;
+      const float* const x2 = P == Prologue::kSiluMul ? args.source.x2 + row * args.source.x2_stride : nullptr;
+      const float factor = P == Prologue::kRmsNorm ? args.factors[row] : 0.0f;
+      v[r] = PrologueValues<P>(args.source, x, x2, factor, at);
+    }
+    float scale = 0.0f;
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const bool is_row = first_row + r < out.tokens;
+      const HeldCodes held(args.params, v[r]);
+      codes[r * kCodePitch + lane] = have && is_row ? held.word : 0;
+      if (lane == r && is_row) scale = held.scale;
+      if (lane == r && is_row && !held.finite) args.reporter.Report();
+    }
+    if (lane < kRowsAtOnce) out.scales[chunk * out.tokens_padded() + first_row + lane] = scale;
+    __syncwarp();
+    uint32_t* to = reinterpret_cast<uint32_t*>(
+                       out.data + out.block_offset(first_row / out.tile_tokens, chunk * out.blocks_per_chunk, 0)) +
+                   (first_row % out.tile_tokens + lane_row) * 4 + quad;
+    const int blocks = static_cast<int>(args.dims.chunk_padded(chunk)) / kTileDims;
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block, to += out.block_bytes() / 4) {
+      const uint32_t word = codes[lane_row * kCodePitch + block * 4 + quad];
+      uint32_t signs = 0, ones = 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t negative = word >> (8 * j + 7) & 1;
+        const int mask = (block * kTileDims + quad * 4 + j) & (args.tables.masks - 1);
+        const uint4 entry = table[mask * levels + static_cast<int>(word >> (8 * j) & 0x7f)];
+        const uint32_t w[4] = {entry.x, entry.y, entry.z, entry.w};
+        uint32_t count = 0;
+#pragma unroll
+        for (int k = 0; k < kWords; ++k) {
+          const uint32_t bits = (w[k] ^ (0 - negative)) & (k + 1 < kWords ? ~0u : last_bits);
+          count += static_cast<uint32_t>(__popc(bits));
+          to[(j * kWords + k) * unit_words] = bits;
+        }
+        signs |= negative << (8 * j);
+        ones |= ((negative - count) & 0xff) << (8 * j);
+      }
+      to[4 * kWords * unit_words] = signs;
+      to[(4 * kWords + 1) * unit_words] = ones;
+    }
+    __syncwarp();  // the codes are read
+  }
+}
+
+template <int kWords>
+void LaunchRows(DeviceContext& ctx, const StreamRowsArgs& args, size_t shared_bytes) {
+  const auto kernel = DispatchPrologue(args.source.prologue, [](auto p) { return StreamRowsKernel<kWords, p>; });
+  AllowShared(ctx, kernel, shared_bytes);
+  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(ctx.traits.sm_count)), dim3(kRowThreads), shared_bytes,
+                   args);
+}
+
 }  // namespace
 
 void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                          int* flags, int flag_count, const RowStreams* rows) {
   if (rows != nullptr) return LaunchWords(ctx, tables, a, out, flags, flag_count, *rows);
   LaunchWords(ctx, tables, a, out, flags, flag_count, NoRows{});
+}
+
+bool CanStreamRows(const GpuTraits& gpu, const ScTables& tables, const ScOperator& op, const RowSource& source,
+                   int64_t rows, int64_t in_features) {
+  const ScDims dims = MakeScDims(in_features, op.config.chunk_d);
+  const bool own_scopes = op.config.granularity == ScGranularity::kPerRow && op.config.group_a == 1;
+  return rows >= kFewestRows && own_scopes && op.code == ScCode::kSignMagnitude &&
+         tables.stoc_len <= kMaxStreamCycles / 2 && HasVectors(source, dims, op.code) &&
+         static_cast<int64_t>(StreamRowsBytes(tables, dims)) <= gpu.max_shared_bytes;
+}
+
+void LaunchStreamRows(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScOperator& op,
+                      const RowSource& source, int64_t in_features, const ScStreams& out, int* flags, int flag_count,
+                      const SiteReporter& reporter) {
+  StreamRowsArgs args;
+  args.tables = tables;
+  args.source = source;
+  args.dims = MakeScDims(in_features, op.config.chunk_d);
+  args.params = {op.code, op.q_max};
+  args.out = out;
+  args.flags = flags;
+  args.flag_count = flag_count;
+  args.reporter = reporter;
+  if (source.prologue == Prologue::kRmsNorm) {
+    auto* const factors = scratch.Take<float>(out.tokens);
+    args.factors = factors;
+    LaunchOverlapped(ctx, NormFactorsKernel, dim3(static_cast<unsigned>(out.tokens)), dim3(kRowLanes), 0, source,
+                     static_cast<int>(in_features), factors, reporter);
+  }
+  const size_t shared_bytes = StreamRowsBytes(tables, args.dims);
+  switch (out.words) {
+    case 1: return LaunchRows<1>(ctx, args, shared_bytes);
+    case 2: return LaunchRows<2>(ctx, args, shared_bytes);
+    case 3: return LaunchRows<3>(ctx, args, shared_bytes);
+    default: return LaunchRows<4>(ctx, args, shared_bytes);
+  }
 }
 
 void LaunchExpandGroup(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/sc/format/layout.h"
 #include "kernels/cuda/sc/format/lengths.h"
@@ -42,5 +43,14 @@ struct RowStreams {
 // Requires: tables of a kSignMagnitude operator with streams; of rows with several lengths, of the longest.
 void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                          int* flags, int flag_count, const RowStreams* rows = nullptr);
+
+// The same of rows of floats: f(x) is quantized on the way, as LaunchQuantize does it, and codes stay in registers. Takes a
+// float a row of `scratch`.
+// Requires: CanStreamRows, which wants many rows of one length, with scales of their own, and shared memory for a table.
+void LaunchStreamRows(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScOperator& op,
+                      const RowSource& source, int64_t in_features, const ScStreams& out, int* flags, int flag_count,
+                      const SiteReporter& reporter);
+bool CanStreamRows(const GpuTraits& gpu, const ScTables& tables, const ScOperator& op, const RowSource& source,
+                   int64_t rows, int64_t in_features);
 
 }  // namespace stoch::cuda
