@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams of K and V for the wide tiles: the bits that q k and p v read as their B operands, and the scales.
+#include <algorithm>
+
 #include "kernels/cuda/attention/wide/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/sc/tensor_core/operand.cuh"
@@ -7,7 +9,8 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kBlocksAtOnce = 8;  // that a block of threads visits one after another, with the same part of the table
+constexpr int kMostAtOnce = 8;    // blocks of positions that a block of threads visits, with the same part of the table
+constexpr int kBlocksOfAnSm = 8;  // blocks of threads that an SM should have before they visit more
 
 // One column of a stage: 16 codes, those of lane c of a quad in codes[c], from dimension (or position) first + 4 c kStep
 // on. store(j, words) gets words [w][c] of the streams of codes j of each lane.
@@ -87,21 +90,20 @@ inline constexpr int kUnits = 4 * kWords + 2;
 
 // One dimension block of some blocks of kWideKeys keys of a sequence; with the first one their scales.
 template <int kWords>
-__global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs args, int first_sequence) {
+__global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs args, int first_sequence, int at_once) {
   const KvView& kv = args.attention.kv;
   const int sequence_index = first_sequence + static_cast<int>(blockIdx.z);
   const PassSequence sequence = args.attention.pass.sequences[sequence_index];
   const int dim_blocks = kv.head_dim / 16;
   const int dim_block = static_cast<int>(blockIdx.x) % dim_blocks;
-  const int begin = static_cast<int>(blockIdx.x) / dim_blocks * kBlocksAtOnce * kWideKeys;
+  const int begin = static_cast<int>(blockIdx.x) / dim_blocks * at_once * kWideKeys;
   if (sequence.packed_begin < 0) return;
   const int32_t* pages = args.attention.pass.pages + int64_t{sequence_index} * args.attention.pass.max_pages;
   const int head = args.first_kv_head + static_cast<int>(blockIdx.y);
   const int64_t packed = blockIdx.y * args.positions + sequence.packed_begin;
   const int column = static_cast<int>(threadIdx.x);
   const int kept = FirstKept(args.attention, sequence.start_position);  // nobody reads what is before
-  for (int block = max(begin, kept); block < min(begin + kBlocksAtOnce * kWideKeys, sequence.length);
-       block += kWideKeys) {
+  for (int block = max(begin, kept); block < min(begin + at_once * kWideKeys, sequence.length); block += kWideKeys) {
     const int t = block + WideKey(column);
     uint32_t codes[4] = {};
     float k_scale = 0.0f;
@@ -132,12 +134,12 @@ __global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs arg
 // Stage `stage` of some blocks of 64 positions of a sequence. Lane c of a quad gets positions 16 c + 4 stage .. + 3, so
 // that its codes of p for four stages are 16 bytes of a row.
 template <int kWords, int kColumns>
-__global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs args, int first_sequence) {
+__global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs args, int first_sequence, int at_once) {
   const KvView& kv = args.attention.kv;
   const int sequence_index = first_sequence + static_cast<int>(blockIdx.z);
   const PassSequence sequence = args.attention.pass.sequences[sequence_index];
   const int part = static_cast<int>(blockIdx.x) % 4;
-  const int begin = static_cast<int>(blockIdx.x) / 4 * kBlocksAtOnce * kKeyBlock;
+  const int begin = static_cast<int>(blockIdx.x) / 4 * at_once * kKeyBlock;
   if (sequence.packed_begin < 0) return;
   const int32_t* pages = args.attention.pass.pages + int64_t{sequence_index} * args.attention.pass.max_pages;
   const int head = args.first_kv_head + static_cast<int>(blockIdx.y);
@@ -145,7 +147,7 @@ __global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs ar
   const int column = static_cast<int>(threadIdx.x);
   const int padded = (sequence.length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
   const int kept = FirstKept(args.attention, sequence.start_position);
-  for (int block = max(begin, kept); block < min(begin + kBlocksAtOnce * kKeyBlock, padded); block += 64) {
+  for (int block = max(begin, kept); block < min(begin + at_once * kKeyBlock, padded); block += 64) {
     uint32_t codes[4] = {};
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -171,19 +173,24 @@ __global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs ar
 void LaunchWideStreams(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch) {
   const int head_dim = args.attention.kv.head_dim;
   STOCH_CUDA(cudaMemsetAsync(args.v_max, 0, static_cast<size_t>(args.kv_heads) * sizeof(uint32_t), ctx.stream));
-  const auto pieces =
-      static_cast<unsigned>((batch.max_length + kBlocksAtOnce * kKeyBlock - 1) / (kBlocksAtOnce * kKeyBlock));
   static_assert(kWideKeys == kKeyBlock);
-  const dim3 keys(pieces * static_cast<unsigned>(head_dim / 16), static_cast<unsigned>(args.kv_heads),
-                  static_cast<unsigned>(batch.num_sequences));
+  const int64_t blocks = (batch.max_length + kKeyBlock - 1) / kKeyBlock;
+  const int64_t of_each = int64_t{args.kv_heads} * batch.num_sequences;
+  // A grid of `parts` blocks of threads for each piece of a sequence, and the positions of a piece.
+  const auto launch = [&](auto* kernel, int parts, int threads) {
+    const int64_t most = int64_t{kBlocksOfAnSm} * ctx.traits.sm_count;
+    const int at_once = static_cast<int>(std::clamp<int64_t>(blocks * of_each * parts / most, 1, kMostAtOnce));
+    const dim3 grid(static_cast<unsigned>((blocks + at_once - 1) / at_once * parts),
+                    static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(batch.num_sequences));
+    kernel<<<grid, static_cast<unsigned>(threads), 0, ctx.stream>>>(args, batch.first_sequence, at_once);
+  };
   auto* of_keys = args.qk.stream_words == 4 ? &KeyStreamsKernel<4> : &KeyStreamsKernel<2>;
-  of_keys<<<keys, kWideKeys, 0, ctx.stream>>>(args, batch.first_sequence);
+  launch(of_keys, head_dim / 16, kWideKeys);
   STOCH_CUDA_LAUNCH("KeyStreamsKernel");
-  const dim3 values(pieces * 4, keys.y, keys.z);
   auto* of_values = args.av.stream_words == 4
                         ? (head_dim == 128 ? &ValueStreamsKernel<4, 128> : &ValueStreamsKernel<4, 64>)
                         : (head_dim == 128 ? &ValueStreamsKernel<2, 128> : &ValueStreamsKernel<2, 64>);
-  of_values<<<values, head_dim, 0, ctx.stream>>>(args, batch.first_sequence);
+  launch(of_values, 4, head_dim);
   STOCH_CUDA_LAUNCH("ValueStreamsKernel");
 }
 
