@@ -5,7 +5,7 @@
 // (each block fetches half of every stage for both), and two warpgroups of 64 rows multiply: weights become
 // thermometers in registers (A), a stage is B.
 //
-// Bound by the instructions next to wgmma and, in a whole model, by power as well.
+// Bound by the tensor cores and, in a whole model, by power.
 // What was tried: docs/tuning.md#prompts-sc_prefill_wgmma.
 #pragma once
 
