@@ -33,6 +33,7 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
                     int64_t in_features, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   const ScTables& tables = ctx.tables.Get(op);
   const ScTraits& traits = ctx.tables.Traits(op);
+  const ScDims dims = MakeScDims(in_features, op.config.chunk_d);
   Scratch scratch(ctx.workspace);
   ScActivationView a;
   for (int first = 0; first < count; first += kMaxScTasks) {
@@ -43,11 +44,11 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
     const ScPlan plan = PlanScLinear(ctx.traits, traits,
                                      {tokens, in_features, std::span(out_features).first(static_cast<size_t>(some))});
     const bool is_prefill = plan.kernel == ScKernel::kPrefillWgmma || plan.kernel == ScKernel::kPrefillMma;
-    const ScFloatRows rows{op, source, reporter};
+    const ScFloatRows rows{source, reporter};
     ScPrefillOptions prefill;
-    if (is_prefill && CanStreamRows(ctx.traits, tables, op, source, tokens, in_features)) {
+    if (is_prefill && CanStreamRows(ctx.traits, traits, dims, source, tokens)) {
       prefill.rows = &rows;
-      a.dims = MakeScDims(in_features, op.config.chunk_d);
+      a.dims = dims;
       a.tokens = tokens;
     } else if (first == 0) {  // the quantizer depends on the activations alone, so it is the same for all tasks
       a = Quantize(ctx, scratch, plan.quantizer, op, source, tokens, in_features, reporter);

@@ -155,27 +155,12 @@ __global__ void __launch_bounds__(kThreads)
     const WordTables& tables = rows.of[words - 1];
     auto* block = reinterpret_cast<uint32_t*>(out.data + out.block_offset(tile, dim_block, 0));
     const int column = token % out.tile_tokens * 4 + lane;
-    uint32_t signs = 0, ones = 0;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t code = (codes >> (8 * j)) & 0xff;
-      const uint32_t negative = code >> 7;
-      const uint4 entry = LoadStream(tables, own.streams, rows.levels, block_in_chunk * 16 + lane * 4 + j,
-                                     static_cast<int>(code & 0x7f));
-      const uint32_t w[kMostWords] = {entry.x, entry.y, entry.z, entry.w};
-      uint32_t count = 0;
-#pragma unroll
-      for (int k = 0; k < kMostWords; ++k) {
-        if (k >= words) break;
-        const uint32_t word = (w[k] ^ (0 - negative)) & ValidBits(k, tables.stoc_len);
-        count += static_cast<uint32_t>(__popc(word));
-        block[(j * words + k) * out.tile_tokens * 4 + column] = word;
-      }
-      signs |= negative << (8 * j);
-      ones |= ((negative - count) & 0xff) << (8 * j);
-    }
-    block[4 * words * out.tile_tokens * 4 + column] = signs;
-    block[(4 * words + 1) * out.tile_tokens * 4 + column] = ones;
+    const auto entry = [&](int j, int level) {
+      return LoadStream(tables, own.streams, rows.levels, block_in_chunk * 16 + lane * 4 + j, level);
+    };
+    StoreUnits<kMostWords>(
+        codes, words, entry, [&](int k) { return ValidBits(k, tables.stoc_len); },
+        [&](int unit, uint32_t word) { block[unit * out.tile_tokens * 4 + column] = word; });
     if (lane != 0 || block_in_chunk != 0) continue;
     const float scale = used ? a.scales[static_cast<int64_t>(chunk) * a.tokens + row] : 0.0f;
     scaled_gains[static_cast<int64_t>(chunk) * out.tokens_padded() + token] = make_float2(scale, own.gain);

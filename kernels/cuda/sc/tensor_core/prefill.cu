@@ -36,8 +36,8 @@ void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tab
     args.flags = scratch.Take<int>(flags);
   }
   if (options.rows != nullptr) {
-    LaunchStreamRows(ctx, scratch, tables, options.rows->op, options.rows->source, a.dims.dims, args.streams,
-                     args.flags, flags, options.rows->reporter);
+    LaunchStreamRows(ctx, scratch, tables, a.dims, options.rows->source, args.streams, args.flags, flags,
+                     options.rows->reporter);
   } else {
     LaunchExpandStreams(ctx, tables, a, args.streams, args.flags, flags);
   }

@@ -19,7 +19,6 @@ namespace stoch::cuda {
 
 // Activations that are no codes yet.
 struct ScFloatRows {
-  const ScOperator& op;
   const RowSource& source;
   const SiteReporter& reporter;
 };

@@ -108,33 +108,18 @@ __global__ void __launch_bounds__(kThreads)
       uint32_t* block =
           reinterpret_cast<uint32_t*>(out.data + out.block_offset(token / out.tile_tokens, dim_block, half));
       const int column = token % out.tile_tokens * 4 + lane;
-      uint32_t signs = 0, ones = 0;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t code = (codes >> (8 * j)) & 0xff;
-        const uint32_t negative = code >> 7;
-        const int level = static_cast<int>(code & 0x7f);
-        uint4 entry;
+      const auto entry = [&](int j, int level) {
+        uint4 stream = make_uint4(0, 0, 0, 0);
         if constexpr (kStaged) {
-          entry = staged[((lane * 4 + j) * tables.levels + level) * out.halves + half];
+          stream = staged[((lane * 4 + j) * tables.levels + level) * out.halves + half];
         } else if (!kMixed || streams != nullptr) {
-          entry = LoadStream<kWords>(tables, streams, block_in_chunk * 16 + lane * 4 + j, level, half);
-        } else {
-          entry = make_uint4(0, 0, 0, 0);
+          stream = LoadStream<kWords>(tables, streams, block_in_chunk * 16 + lane * 4 + j, level, half);
         }
-        const uint32_t w[4] = {entry.x, entry.y, entry.z, entry.w};
-        uint32_t count = 0;
-#pragma unroll
-        for (int k = 0; k < kWords; ++k) {
-          const uint32_t word = (w[k] ^ (0 - negative)) & ValidBits(half * kWords + k, tables.stoc_len);
-          count += static_cast<uint32_t>(__popc(word));
-          block[(j * kWords + k) * out.tile_tokens * 4 + column] = word;
-        }
-        signs |= negative << (8 * j);
-        ones |= ((negative - count) & 0xff) << (8 * j);
-      }
-      block[4 * kWords * out.tile_tokens * 4 + column] = signs;
-      block[(4 * kWords + 1) * out.tile_tokens * 4 + column] = ones;
+        return stream;
+      };
+      StoreUnits<kWords>(
+          codes, kWords, entry, [&](int k) { return ValidBits(half * kWords + k, tables.stoc_len); },
+          [&](int unit, uint32_t word) { block[unit * out.tile_tokens * 4 + column] = word; });
     }
     if (lane == 0 && block_in_chunk == 0) {
       const int64_t chunk = dim_block / out.blocks_per_chunk;
@@ -207,11 +192,11 @@ struct StreamRowsArgs {
 };
 
 // Entries of 16 bytes: of every level of the dimensions of a chunk that have different masks.
-STOCH_LAYOUT_FN int StreamTableEntries(const ScTables& tables, const ScDims& dims) {
-  return (dims.chunk_stride < tables.masks ? static_cast<int>(dims.chunk_stride) : tables.masks) * tables.levels;
+STOCH_LAYOUT_FN int StreamTableEntries(int masks, int levels, const ScDims& dims) {
+  return (dims.chunk_stride < masks ? static_cast<int>(dims.chunk_stride) : masks) * levels;
 }
-size_t StreamRowsBytes(const ScTables& tables, const ScDims& dims) {
-  return static_cast<size_t>(StreamTableEntries(tables, dims)) * sizeof(uint4) + kRowCodeBytes;
+size_t StreamRowsBytes(int masks, int levels, const ScDims& dims) {
+  return static_cast<size_t>(StreamTableEntries(masks, levels, dims)) * sizeof(uint4) + kRowCodeBytes;
 }
 
 // Quantizes and expands without codes in memory: a warp takes a chunk of kRowsAtOnce rows, four dimensions a lane, and
@@ -221,7 +206,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) StreamRowsKernel(const __grid_
   extern __shared__ uint4 table[];  // [mask][levels], then codes [warps][kRowsAtOnce][kCodePitch]
   const ScStreams& out = args.out;
   const int levels = args.tables.levels;
-  const int entries = StreamTableEntries(args.tables, args.dims);
+  const int entries = StreamTableEntries(args.tables.masks, levels, args.dims);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   uint32_t* const codes = reinterpret_cast<uint32_t*>(table + entries) + warp * (kRowsAtOnce * kCodePitch);
@@ -274,25 +259,13 @@ __global__ void __launch_bounds__(kRowThreads, 1) StreamRowsKernel(const __grid_
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block, to += out.block_bytes() / 4) {
       const uint32_t word = codes[lane_row * kCodePitch + block * 4 + quad];
-      uint32_t signs = 0, ones = 0;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t negative = word >> (8 * j + 7) & 1;
+      const auto entry = [&](int j, int level) {
         const int mask = (block * kTileDims + quad * 4 + j) & (args.tables.masks - 1);
-        const uint4 entry = table[mask * levels + static_cast<int>(word >> (8 * j) & 0x7f)];
-        const uint32_t w[4] = {entry.x, entry.y, entry.z, entry.w};
-        uint32_t count = 0;
-#pragma unroll
-        for (int k = 0; k < kWords; ++k) {
-          const uint32_t bits = (w[k] ^ (0 - negative)) & (k + 1 < kWords ? ~0u : last_bits);
-          count += static_cast<uint32_t>(__popc(bits));
-          to[(j * kWords + k) * unit_words] = bits;
-        }
-        signs |= negative << (8 * j);
-        ones |= ((negative - count) & 0xff) << (8 * j);
-      }
-      to[4 * kWords * unit_words] = signs;
-      to[(4 * kWords + 1) * unit_words] = ones;
+        return table[mask * levels + level];
+      };
+      StoreUnits<kWords>(
+          word, kWords, entry, [&](int k) { return k + 1 < kWords ? ~0u : last_bits; },
+          [&](int unit, uint32_t bits) { to[unit * unit_words] = bits; });
     }
     __syncwarp();  // the codes are read
   }
@@ -314,23 +287,21 @@ void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScAct
   LaunchWords(ctx, tables, a, out, flags, flag_count, NoRows{});
 }
 
-bool CanStreamRows(const GpuTraits& gpu, const ScTables& tables, const ScOperator& op, const RowSource& source,
-                   int64_t rows, int64_t in_features) {
-  const ScDims dims = MakeScDims(in_features, op.config.chunk_d);
-  const bool own_scopes = op.config.granularity == ScGranularity::kPerRow && op.config.group_a == 1;
-  return rows >= kFewestRows && own_scopes && op.code == ScCode::kSignMagnitude &&
-         tables.stoc_len <= kMaxStreamCycles / 2 && HasVectors(source, dims, op.code) &&
-         static_cast<int64_t>(StreamRowsBytes(tables, dims)) <= gpu.max_shared_bytes;
+bool CanStreamRows(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, const RowSource& source,
+                   int64_t rows) {
+  return rows >= kFewestRows && sc.scope_rows == 1 && sc.code == ScCode::kSignMagnitude &&
+         sc.stoc_len <= kMaxStreamCycles / 2 && HasVectors(source, dims, sc.code) &&
+         static_cast<int64_t>(StreamRowsBytes(sc.masks, sc.levels, dims)) <= gpu.max_shared_bytes;
 }
 
-void LaunchStreamRows(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScOperator& op,
-                      const RowSource& source, int64_t in_features, const ScStreams& out, int* flags, int flag_count,
+void LaunchStreamRows(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScDims& dims,
+                      const RowSource& source, const ScStreams& out, int* flags, int flag_count,
                       const SiteReporter& reporter) {
   StreamRowsArgs args;
   args.tables = tables;
   args.source = source;
-  args.dims = MakeScDims(in_features, op.config.chunk_d);
-  args.params = {op.code, op.q_max};
+  args.dims = dims;
+  args.params = {tables.code, tables.q_max};
   args.out = out;
   args.flags = flags;
   args.flag_count = flag_count;
@@ -339,9 +310,9 @@ void LaunchStreamRows(DeviceContext& ctx, Scratch& scratch, const ScTables& tabl
     auto* const factors = scratch.Take<float>(out.tokens);
     args.factors = factors;
     LaunchOverlapped(ctx, NormFactorsKernel, dim3(static_cast<unsigned>(out.tokens)), dim3(kRowLanes), 0, source,
-                     static_cast<int>(in_features), factors, reporter);
+                     static_cast<int>(dims.dims), factors, reporter);
   }
-  const size_t shared_bytes = StreamRowsBytes(tables, args.dims);
+  const size_t shared_bytes = StreamRowsBytes(tables.masks, tables.levels, dims);
   switch (out.words) {
     case 1: return LaunchRows<1>(ctx, args, shared_bytes);
     case 2: return LaunchRows<2>(ctx, args, shared_bytes);
