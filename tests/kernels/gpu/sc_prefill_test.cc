@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/base/cuda_check.h"
@@ -79,8 +81,9 @@ int64_t CostBefore(const PrefillSchedule& schedule, int cluster, int step) {
 
 // The point of cutting tiles: the 8B shapes at 2048 tokens leave no cluster idle for more than 1 % of the time.
 TEST(CudaScPrefillSchedule, BalancesTheLlamaShapes) {
-  for (const int supers : {16, 24, 112}) {
-    const PrefillSchedule schedule = MakePrefillSchedule(66, supers, 2048, 32);
+  const std::pair<int, int> shapes[] = {{24, 32}, {16, 32}, {112, 32}, {16, 112}};
+  for (const auto& [supers, chunks] : shapes) {
+    const PrefillSchedule schedule = MakePrefillSchedule(66, supers, 2048, chunks);
     int64_t total = 0, largest = 0;
     for (int cluster = 0; cluster < schedule.clusters; ++cluster) {
       const int64_t cost = CostBefore(schedule, cluster, schedule.max_steps);
@@ -88,6 +91,25 @@ TEST(CudaScPrefillSchedule, BalancesTheLlamaShapes) {
       largest = std::max(largest, cost);
     }
     EXPECT_GT(static_cast<double>(total) / static_cast<double>(largest * 66), 0.99) << supers << " super tiles";
+  }
+}
+
+// Down projections of 8B and 70B, 2048 tokens: cut tiles are cut at few places, so that their clusters read the same
+// activations at the same time.
+TEST(CudaScPrefillSchedule, LongTilesAreCutAtFewPlaces) {
+  const std::pair<int, int> shapes[] = {{16, 112}, {32, 224}};
+  for (const auto& [supers, chunks] : shapes) {
+    const PrefillSchedule schedule = MakePrefillSchedule(66, supers, 2048, chunks);
+    std::set<int> wide, narrow;
+    for (int cluster = 0; cluster < schedule.clusters; ++cluster) {
+      for (int step = 0; step < schedule.max_steps; ++step) {
+        const auto piece = schedule.At(cluster, step);
+        if (piece.chunk_begin == 0) continue;
+        (piece.width == kPrefillWidth ? wide : narrow).insert(piece.chunk_begin);
+      }
+    }
+    EXPECT_LE(wide.size(), 8u) << supers << " super tiles";
+    EXPECT_LE(narrow.size(), 16u) << supers << " super tiles";
   }
 }
 

@@ -29,9 +29,9 @@ STOCH_LAYOUT_FN int PrefillChunkCost(int width) { return width == 1 ? 8 : width 
 // many whole tiles as its number in the tile, when the piece before it is long done. So no cluster waits in practice,
 // and the bits are those of one pass over the chunks.
 //
-// Clusters whose whole tiles have the same tokens read the same activations, which leave the L2 (49 MB of a tile of 14336
-// dimensions) before another cluster comes that began far later. So whole tiles go to clusters in order of when they begin
-// with them.
+// Clusters whose tiles have the same tokens read the same activations, which leave the L2 (49 MB of a tile of 14336
+// dimensions) before another cluster comes that is far behind. So whole tiles go to clusters in order of when they begin
+// with them, and tiles of many chunks are cut at the same few places (AlignedRange).
 struct PrefillSchedule {
   int clusters = 1;
   int supers = 0;  // super tiles of all tasks
@@ -106,6 +106,22 @@ struct PrefillSchedule {
   }
 };
 
+// From so many chunks on, what a tile reads of activations (29 MB at 64 chunks of 128 dimensions) leaves the L2 before a
+// cluster that is a tile behind comes.
+inline constexpr int kAlignedChunks = 96;
+
+// The shortest range from `even` on that is a simple fraction of a tile and makes `whole` + `even` at most a 128th longer,
+// or `even`. With ranges of 5/8, every eighth is cut at the same chunk, so that clusters go through the same tokens side by
+// side: down_proj of 8B, 2048 tokens, reads 1.8 instead of 3.3 GB (docs/tuning.md#prompts-sc_prefill_wgmma).
+STOCH_LAYOUT_FN int AlignedRange(int even, int tile_cost, int whole) {
+  for (int parts = 1; parts <= 8; ++parts) {
+    const int count = (even * parts + tile_cost - 1) / tile_cost;
+    const int range = (count * tile_cost + parts - 1) / parts;
+    if (range - even <= (whole + even) / 128) return range;
+  }
+  return even;
+}
+
 // The split of `supers` times as many tiles as `tokens` need, for `clusters` clusters that run at the same time.
 // Requires: all of them positive.
 STOCH_LAYOUT_FN PrefillSchedule MakePrefillSchedule(int clusters, int supers, int tokens, int chunks) {
@@ -128,6 +144,7 @@ STOCH_LAYOUT_FN PrefillSchedule MakePrefillSchedule(int clusters, int supers, in
   // Of a chunk at least, so that no piece between two others is empty.
   const int least_range = apart > PrefillChunkCost(kPrefillWidth) ? apart : PrefillChunkCost(kPrefillWidth);
   s.extra = even > least_range ? even : least_range;
+  if (chunks >= kAlignedChunks) s.extra = AlignedRange(s.extra, s.wide_cost(), s.full * s.wide_cost());
   s.max_steps = s.full + 2 + s.extra / s.last_cost() + 1;
   return s;
 }
