@@ -43,7 +43,8 @@ bool BatchInvariant(const EngineOptions& options) {
 }
 
 int64_t DefaultPassRows(DeviceKind kind, int stripes) {
-  return kind == DeviceKind::kCpu ? 512 : int64_t{2048} * stripes;
+  constexpr int64_t kGpuRows = 11 * int64_t{192};  // whole tiles of the linears on wgmma
+  return kind == DeviceKind::kCpu ? 512 : kGpuRows * stripes;
 }
 
 EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {

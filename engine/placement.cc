@@ -246,7 +246,8 @@ DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files,
   // Where there is no room for so many rows, or for the whole context next to them, half of them, and so on.
   const int64_t least = DefaultPassRows(DeviceKind::kCpu, 1);
   std::optional<std::pair<DecoderPlacement, EngineOptions>> best;  // of the longest context, then of most rows
-  for (int64_t rows = DefaultPassRows(backend.devices().front().kind, options.stripes);; rows /= 2) {
+  for (int64_t rows = DefaultPassRows(backend.devices().front().kind, options.stripes);;
+       rows = std::max(rows / 2, least)) {
     EngineOptions tried = *engine;
     tried.max_pass_rows = rows;
     try {

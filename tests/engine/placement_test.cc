@@ -51,7 +51,7 @@ std::string Shown(const DecoderPlacement& placement) {
   return text + '|' + std::to_string(placement.head.index);
 }
 
-// A GPU has 2048 rows of a pass, whatever the split; a CPU 512 of its prompts at a time.
+// A GPU has 2112 rows of a pass, whatever the split; a CPU 512 of its prompts at a time.
 TEST(Placement, PassesFollowTheDevices) {
   DecoderConfig config = Config();
   config.max_position_embeddings = 8192;
@@ -64,9 +64,9 @@ TEST(Placement, PassesFollowTheDevices) {
     return FillDefaults(config, options).max_pass_rows;
   };
   EXPECT_EQ(rows(SingleDevice(config, cpu)), 512);
-  EXPECT_EQ(rows(SingleDevice(config, gpus[0])), 2048);
-  EXPECT_EQ(rows(RowSplit(config, gpus)), 2048);
-  EXPECT_EQ(rows(SequenceSplit(config, gpus, 2)), 4096);
+  EXPECT_EQ(rows(SingleDevice(config, gpus[0])), 2112);
+  EXPECT_EQ(rows(RowSplit(config, gpus)), 2112);
+  EXPECT_EQ(rows(SequenceSplit(config, gpus, 2)), 4224);
   EXPECT_EQ(rows(SequenceSplit(config, gpus, 2), 100), 100);
   EXPECT_EQ(FillDefaults(config, {}).max_pass_rows, 512);
 }
@@ -200,12 +200,12 @@ TEST(Placement, PassesAreSmallerWhereMemoryIsShort) {
     Place(options, files, SmallGpu(bytes), &engine);
     return std::pair(engine.max_pass_rows, engine.context);
   };
-  EXPECT_EQ(placed(needed(2048, 8192), 8192), std::pair(2048L, 8192L));
-  EXPECT_EQ(placed(needed(2048, 8192) - 1, 8192), std::pair(1024L, 8192L));
+  EXPECT_EQ(placed(needed(2112, 8192), 8192), std::pair(2112L, 8192L));
+  EXPECT_EQ(placed(needed(2112, 8192) - 1, 8192), std::pair(1056L, 8192L));
   EXPECT_EQ(placed(needed(512, 8192), 8192), std::pair(512L, 8192L));
   ExpectInvalid([&] { placed(needed(512, 8192) - 1, 8192); }, {"1 B more"});
   // Nobody asked for a context: the model's own, with fewer rows.
-  EXPECT_EQ(placed(needed(1024, 8192), 0), std::pair(1024L, 8192L));
+  EXPECT_EQ(placed(needed(1056, 8192), 0), std::pair(1056L, 8192L));
   EXPECT_EQ(placed(needed(512, 8192) - 1, 0).second, 4096);
 }
 
