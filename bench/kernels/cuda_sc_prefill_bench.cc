@@ -32,13 +32,6 @@ DeviceContext* Gpu() {
   return context.get();
 }
 
-template <typename T>
-Buffer Upload(const std::vector<T>& values) {
-  Buffer buffer = AllocateDevice(Gpu()->device, values.size() * sizeof(T));
-  STOCH_CUDA(cudaMemcpy(buffer.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return buffer;
-}
-
 // Codes spread as a quantizer's of near-normal numbers: bits that toggle as in use, which zeros would not.
 std::vector<uint8_t> RandomCodes(uint64_t stream, int64_t count, int levels) {
   std::vector<uint8_t> codes(static_cast<size_t>(count));
@@ -73,10 +66,10 @@ Operands MakeOperands(const ScOperator& op, int64_t n, int64_t m, int64_t d) {
   o.b_codes = RandomCodes(2, m * o.dims.padded, op.levels);
   o.a_scales = RandomScales(3, o.dims.chunks * n);
   o.b_scales = RandomScales(4, o.dims.chunks * m);
-  o.buffers[0] = Upload(o.a_codes);
-  o.buffers[1] = Upload(o.b_codes);
-  o.buffers[2] = Upload(o.a_scales);
-  o.buffers[3] = Upload(o.b_scales);
+  o.buffers[0] = DeviceCopy(Gpu()->device, o.a_codes);
+  o.buffers[1] = DeviceCopy(Gpu()->device, o.b_codes);
+  o.buffers[2] = DeviceCopy(Gpu()->device, o.a_scales);
+  o.buffers[3] = DeviceCopy(Gpu()->device, o.b_scales);
   o.out = AllocateDevice(Gpu()->device, static_cast<size_t>(n * m) * sizeof(float));
   o.a = {o.dims, n, static_cast<const uint8_t*>(o.buffers[0].data()), static_cast<const float*>(o.buffers[2].data())};
   o.task.weight = {o.dims, m, m, static_cast<const uint8_t*>(o.buffers[1].data()),
@@ -161,8 +154,8 @@ double CublasSeconds(int64_t n, int64_t m, int64_t d) {
   for (size_t i = 0; i < halves.size(); ++i) {
     halves[i] = static_cast<uint16_t>(0x3000 | (RandomBits(1, 6, i) & 0x8bff));  // +-0.125 and up
   }
-  const Buffer x = Upload(halves);
-  const Buffer w = Upload(halves);
+  const Buffer x = DeviceCopy(Gpu()->device, halves);
+  const Buffer w = DeviceCopy(Gpu()->device, halves);
   const Buffer y = AllocateDevice(ctx.device, static_cast<size_t>(n * m) * 2);
   const float one = 1, zero = 0;
   return MedianSeconds([&] {

@@ -80,6 +80,13 @@ TEST(SetDeviceRule, OnlyInTheGuard) {
   EXPECT_EQ(Findings(CheckSetDevice, "tests/kernels/cuda/a.cu", "  Check(cudaSetDevice(1));"), 1u);
 }
 
+TEST(BlockingCopiesRule, OnlyInUpload) {
+  EXPECT_EQ(Findings(CheckBlockingCopies, "kernels/cuda/base/memory.cc", "cudaMemcpy(to, from, 1, kind);"), 0u);
+  EXPECT_EQ(Findings(CheckBlockingCopies, "kernels/cuda/a.cu", "cudaMemcpyAsync(to, from, 1, kind, stream);"), 0u);
+  EXPECT_EQ(Findings(CheckBlockingCopies, "kernels/cuda/a.cu", "Check(cudaMemcpy(to, from, 1, kind));"), 1u);
+  EXPECT_EQ(Findings(CheckBlockingCopies, "tests/kernels/gpu/a.cc", "cudaMemset(to, 0, 1);"), 1u);
+}
+
 TEST(QuietLibrariesRule, NoOutputNoExit) {
   EXPECT_EQ(Findings(CheckQuietLibraries, "engine/a.cc", "// printf(\"x\")\nsnprintf(buffer, 3, \"x\");"), 0u);
   EXPECT_EQ(Findings(CheckQuietLibraries, "tools/stoch/a.cc", "printf(\"x\");"), 0u);
@@ -344,9 +351,10 @@ INSTANTIATE_TEST_SUITE_P(
     Rules, Tree,
     testing::Values(NamedRule{"Includes", CheckIncludes}, NamedRule{"CudaHeaders", CheckCudaHeaders},
                     NamedRule{"BackendNames", CheckBackendNames}, NamedRule{"SetDevice", CheckSetDevice},
-                    NamedRule{"QuietLibraries", CheckQuietLibraries}, NamedRule{"NoLibm", CheckNoLibm},
-                    NamedRule{"Length", CheckLength}, NamedRule{"Functions", CheckFunctions},
-                    NamedRule{"Words", CheckWords}, NamedRule{"Licence", CheckLicence}),
+                    NamedRule{"BlockingCopies", CheckBlockingCopies}, NamedRule{"QuietLibraries", CheckQuietLibraries},
+                    NamedRule{"NoLibm", CheckNoLibm}, NamedRule{"Length", CheckLength},
+                    NamedRule{"Functions", CheckFunctions}, NamedRule{"Words", CheckWords},
+                    NamedRule{"Licence", CheckLicence}),
     [](const auto& rule) { return rule.param.name; });
 
 }  // namespace

@@ -280,6 +280,22 @@ std::vector<std::string> CheckSetDevice(const SourceFile& file) {
   return found;
 }
 
+std::vector<std::string> CheckBlockingCopies(const SourceFile& file) {
+  std::vector<std::string> found;
+  if (!IsCode(file.path) || file.path == "kernels/cuda/base/memory.cc") return found;
+  if (StartsWith(file.path, "tests/policy/")) return found;
+  for (const Line& line : Code(file)) {
+    for (const char* call : {"cudaMemcpy(", "cudaMemcpy2D(", "cudaMemset("}) {
+      if (HasWord(line.text, call)) {
+        found.push_back(At(file, line,
+                           std::string("no stream of ours waits for ") + call +
+                               "): Upload of kernels/cuda/base/memory.h, or a copy on the stream"));
+      }
+    }
+  }
+  return found;
+}
+
 std::vector<std::string> CheckQuietLibraries(const SourceFile& file) {
   std::vector<std::string> found;
   if (!IsCode(file.path) || !IsLibrary(file.path)) return found;

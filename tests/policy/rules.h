@@ -26,6 +26,8 @@ std::vector<std::string> CheckCudaHeaders(const SourceFile& file);
 std::vector<std::string> CheckBackendNames(const SourceFile& file);
 // Only kernels/cuda/base/device_guard sets the current CUDA device.
 std::vector<std::string> CheckSetDevice(const SourceFile& file);
+// Only kernels/cuda/base/memory.cc copies or sets memory of a GPU by calls that no stream of ours waits for.
+std::vector<std::string> CheckBlockingCopies(const SourceFile& file);
 // Libraries never print, exit or abort.
 std::vector<std::string> CheckQuietLibraries(const SourceFile& file);
 // Bits do not depend on the platform's libm: kernels and models use kernels/math. The fp16 baseline

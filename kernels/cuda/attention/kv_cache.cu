@@ -145,14 +145,8 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
     }
   }
   if (!HasSwappedStreams(spec)) return;
-  const auto upload = [&](const ScOperator& op) {
-    const std::vector<uint64_t> streams = SwapStreams(op);
-    Buffer buffer = AllocateDevice(ctx.device, streams.size() * sizeof(uint64_t));
-    STOCH_CUDA(cudaMemcpy(buffer.data(), streams.data(), buffer.bytes(), cudaMemcpyHostToDevice));
-    return buffer;
-  };
-  qk_swapped_ = upload(*spec.qk);
-  av_swapped_ = upload(*spec.av);
+  qk_swapped_ = DeviceCopy(ctx.device, SwapStreams(*spec.qk));
+  av_swapped_ = DeviceCopy(ctx.device, SwapStreams(*spec.av));
 }
 
 KvView CudaKvCache::view(int layer) const {

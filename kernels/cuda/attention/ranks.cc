@@ -6,8 +6,6 @@
 #include <optional>
 
 #include "kernels/base/check.h"
-#include "kernels/cuda/base/cuda_check.h"
-#include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
 #include "kernels/sc/sc_swap.h"
 
@@ -99,8 +97,7 @@ std::shared_ptr<const RankTables> RankTables::Make(const Device& device, const s
     if (by_slot[slot] != nullptr) table.gain = by_slot[slot]->gain;
     std::memcpy(image.data() + slot * sizeof(RankTable), &table, sizeof table);
   }
-  DeviceGuard guard(device);
-  STOCH_CUDA(cudaMemcpy(made->memory_.data(), image.data(), image.size(), cudaMemcpyHostToDevice));
+  Upload(device, made->memory_.data(), image.data(), image.size());
   made->tables_ = reinterpret_cast<const RankTable*>(base);
   made->swapped_ = reinterpret_cast<const uint32_t*>(base + at_swapped);
   return made;

@@ -42,4 +42,11 @@ Buffer AllocatePinned(size_t bytes, const Device& device) {
   return Buffer(data, bytes, device, [](void* p, size_t) { (void)cudaFreeHost(p); });
 }
 
+void Upload(const Device& device, void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  DeviceGuard guard(device);
+  STOCH_CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+  STOCH_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+}
+
 }  // namespace stoch::cuda

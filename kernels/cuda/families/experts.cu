@@ -3,7 +3,6 @@
 #include <numeric>
 #include <span>
 #include <string>
-#include <type_traits>
 
 #include "kernels/base/error.h"
 #include "kernels/cuda/base/cuda_check.h"
@@ -250,12 +249,9 @@ std::vector<size_t> TakeAlike(const ExpertLinearCall& call, std::vector<size_t>&
 
 template <typename View>
 Buffer UploadViews(DeviceContext& ctx, const std::vector<std::unique_ptr<LinearWeight>>& experts) {
-  static_assert(std::is_trivially_copyable_v<View>);
   std::vector<View> views;
   for (const auto& expert : experts) views.push_back(static_cast<const CudaLinear&>(*expert).view<View>());
-  Buffer buffer = AllocateDevice(ctx.device, views.size() * sizeof(View));
-  STOCH_CUDA(cudaMemcpy(buffer.data(), views.data(), views.size() * sizeof(View), cudaMemcpyHostToDevice));
-  return buffer;
+  return DeviceCopy(ctx.device, views);
 }
 
 }  // namespace

@@ -93,8 +93,7 @@ std::unique_ptr<TestFault> TestFault::FromEnvironment(Device device, std::shared
 TestFault::TestFault(Device device, std::shared_ptr<SiteTable> sites, Kind kind, unsigned ops)
     : sites_(std::move(sites)), kind_(kind) {
   DeviceGuard guard(device);
-  left_ = AllocateDevice(device, sizeof(unsigned));
-  STOCH_CUDA(cudaMemcpy(left_.data(), &ops, sizeof(ops), cudaMemcpyHostToDevice));
+  left_ = DeviceCopy(device, std::vector<unsigned>{ops});
   failing_ = AllocatePinned(sizeof(int), device);
   auto* failing = static_cast<int*>(failing_.data());
   *failing = 0;

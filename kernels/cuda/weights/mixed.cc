@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/weights/bad_row.h"
 #include "kernels/cuda/weights/mixed_pack.h"
 #include "kernels/cuda/weights/pack.h"
@@ -16,14 +17,6 @@
 
 namespace stoch::cuda {
 namespace {
-
-template <typename T>
-Buffer Upload(DeviceContext& ctx, const std::vector<T>& values) {
-  if (values.empty()) return {};
-  Buffer buffer = AllocateDevice(ctx.device, values.size() * sizeof(T));
-  STOCH_CUDA(cudaMemcpy(buffer.data(), values.data(), buffer.bytes(), cudaMemcpyHostToDevice));
-  return buffer;
-}
 
 // Rows of side b that share a scale.
 int64_t GroupRows(const ScOperator& op, int64_t rows) {
@@ -50,7 +43,7 @@ void MakePart(DeviceContext& ctx, MixedPart* part, const std::vector<int32_t>& c
   const ScOperator& op = part->op();
   const auto part_cols = static_cast<int64_t>(channels.size());
   CheckAccumulator(op, op.config.chunk_d > 0 ? std::min(op.config.chunk_d, part_cols) : part_cols, name);
-  if (part_cols != cols) part->channel_list = Upload(ctx, channels);
+  if (part_cols != cols) part->channel_list = DeviceCopy(ctx.device, channels);
   ScMemory memory(op, rows, part_cols);
   part->memory = AllocateZeroed(ctx, memory.bytes);
   memory.Place(static_cast<char*>(part->memory.data()));
@@ -66,7 +59,7 @@ std::unique_ptr<MixedWeight> Allocate(DeviceContext& ctx, const LinearSpec& spec
   const ScExtras none;
   const ScExtras& extras = spec.extras == nullptr ? none : *spec.extras;
   CheckExtras(extras, cols, name);
-  weight->smooth = Upload(ctx, extras.smooth);
+  weight->smooth = DeviceCopy(ctx.device, extras.smooth);
   std::vector<int32_t> rest;
   for (int32_t channel = 0; channel < cols; ++channel) {
     if (!std::binary_search(extras.protected_channels.begin(), extras.protected_channels.end(), channel)) {
@@ -186,7 +179,7 @@ std::unique_ptr<MixedWeight> SliceMixed(DeviceContext& ctx, const MixedWeight& w
                                         int64_t first, int64_t count) {
   auto weight = std::make_unique<MixedWeight>();
   weight->cols = whole.cols;
-  if (spec.extras != nullptr) weight->smooth = Upload(ctx, spec.extras->smooth);
+  if (spec.extras != nullptr) weight->smooth = DeviceCopy(ctx.device, spec.extras->smooth);
   weight->rest = RowsOf(ctx, whole.rest, first, count);
   weight->own = RowsOf(ctx, whole.own, first, count);
   STOCH_CUDA(cudaStreamSynchronize(ctx.stream));

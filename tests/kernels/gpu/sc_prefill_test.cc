@@ -164,13 +164,6 @@ struct Matrix {
   Buffer device_codes, device_scales;
 };
 
-template <typename T>
-Buffer Upload(const Device& device, const std::vector<T>& values) {
-  Buffer buffer = AllocateDevice(device, values.size() * sizeof(T));
-  STOCH_CUDA(cudaMemcpy(buffer.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return buffer;
-}
-
 // Every level, the extremes often, both signs, and the negative zero that no quantizer makes but the layout allows.
 uint8_t RandomCode(uint64_t stream, uint64_t index, int levels) {
   const uint64_t bits = RandomBits(11, stream, index);
@@ -210,8 +203,8 @@ void CompareWithDefinition(const Case& c, bool wgmma) {
   }
   a.scales.resize(static_cast<size_t>(dims.chunks * c.tokens));
   for (size_t i = 0; i < a.scales.size(); ++i) a.scales[i] = 0.01f + std::abs(RandomWeight(11, 2, i, 1.0f));
-  a.device_codes = Upload(ctx.device, a.codes);
-  a.device_scales = Upload(ctx.device, a.scales);
+  a.device_codes = DeviceCopy(ctx.device, a.codes);
+  a.device_scales = DeviceCopy(ctx.device, a.scales);
   ScActivationView view;
   view.dims = dims;
   view.tokens = c.tokens;
@@ -239,14 +232,14 @@ void CompareWithDefinition(const Case& c, bool wgmma) {
             0.001f + std::abs(RandomWeight(11, 100 + w, static_cast<uint64_t>(k * weight.rows + m), 0.1f));
       }
     }
-    weights[w].device_codes = Upload(ctx.device, weights[w].codes);
-    weights[w].device_scales = Upload(ctx.device, weights[w].scales);
+    weights[w].device_codes = DeviceCopy(ctx.device, weights[w].codes);
+    weights[w].device_scales = DeviceCopy(ctx.device, weights[w].scales);
     weight.codes = static_cast<const uint8_t*>(weights[w].device_codes.data());
     weight.scales = static_cast<const float*>(weights[w].device_scales.data());
     const int64_t stride = c.rows[w] + 7;  // what lies between rows must stay
     before[w].resize(static_cast<size_t>(c.tokens * stride));
     for (size_t i = 0; i < before[w].size(); ++i) before[w][i] = RandomWeight(11, 200 + w, i, 1.0f);
-    outs.push_back(Upload(ctx.device, before[w]));
+    outs.push_back(DeviceCopy(ctx.device, before[w]));
     tasks[w].out = {static_cast<float*>(outs.back().data()), stride, c.add};
   }
 
@@ -254,12 +247,13 @@ void CompareWithDefinition(const Case& c, bool wgmma) {
   options.clusters = c.clusters;
   const ScPlan plan = PlanScPrefill(ctx.traits, traits, {c.tokens, c.dims, c.rows}, wgmma);
   LaunchScPrefill(ctx, plan, tables, view, tasks.data(), static_cast<int>(tasks.size()), options);
-  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
 
   for (size_t w = 0; w < c.rows.size(); ++w) {
     const ScWeightView& weight = tasks[w].weight;
     std::vector<float> got(before[w].size());
-    STOCH_CUDA(cudaMemcpy(got.data(), outs[w].data(), got.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    STOCH_CUDA(
+        cudaMemcpyAsync(got.data(), outs[w].data(), got.size() * sizeof(float), cudaMemcpyDeviceToHost, ctx.stream));
+    STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
     std::vector<float> want = before[w];
     for (int64_t n = 0; n < c.tokens; ++n) {
       for (int64_t m = 0; m < weight.rows; ++m) {

@@ -18,7 +18,7 @@ namespace {
 
 Buffer Zeros(const DeviceContext& ctx, int64_t bytes) {
   Buffer buffer = AllocateDevice(ctx.device, static_cast<size_t>(bytes));
-  STOCH_CUDA(cudaMemset(buffer.data(), 0, static_cast<size_t>(bytes)));
+  STOCH_CUDA(cudaMemsetAsync(buffer.data(), 0, static_cast<size_t>(bytes), ctx.stream));
   return buffer;
 }
 

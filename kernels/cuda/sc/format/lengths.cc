@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "kernels/base/check.h"
-#include "kernels/cuda/base/cuda_check.h"
-#include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
 #include "kernels/plan/sc_dims.h"
 #include "kernels/plan/sc_traits.h"
@@ -231,8 +229,7 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
     bytes = MakeByteTables(cache, by_slot, static_cast<const uint8_t*>(memory_.data()) + at_zeros);
     image.Set(at_bytes, bytes);
   }
-  DeviceGuard guard(device);
-  STOCH_CUDA(cudaMemcpy(memory_.data(), image.bytes().data(), image.bytes().size(), cudaMemcpyHostToDevice));
+  Upload(device, memory_.data(), image.bytes().data(), image.bytes().size());
   const char* base = static_cast<const char*>(memory_.data());
   view_.tables = reinterpret_cast<const LengthTable*>(base + at_tables);
   if (!streams.empty()) view_.streams = reinterpret_cast<const StreamTable*>(base + at_streams);

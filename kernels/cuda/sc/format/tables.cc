@@ -8,8 +8,6 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/cuda/base/cuda_check.h"
-#include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
 #include "kernels/plan/sc_traits.h"
 #include "kernels/sc/sc_nested.h"
@@ -66,10 +64,7 @@ const int32_t* TableCache::Wide(const ScOperator& op) {
   const auto found =
       std::find_if(wide_.begin(), wide_.end(), [&](const WideEntry& entry) { return entry.config == op.config; });
   if (found != wide_.end()) return static_cast<const int32_t*>(found->memory.data());
-  WideEntry entry{op.config, AllocateDevice(device_, op.wide_counts.size() * sizeof(int32_t))};
-  DeviceGuard guard(device_);
-  STOCH_CUDA(cudaMemcpy(entry.memory.data(), op.wide_counts.data(), entry.memory.bytes(), cudaMemcpyHostToDevice));
-  wide_.push_back(std::move(entry));
+  wide_.push_back({op.config, DeviceCopy(device_, op.wide_counts)});
   return static_cast<const int32_t*>(wide_.back().memory.data());
 }
 
@@ -81,9 +76,7 @@ const uint32_t* TableCache::Nested(const ScOperator& shorter, const ScOperator& 
   if (found == nested_.end()) {
     NestedEntry entry{shorter.config, longer.config, {}};
     if (const std::optional<std::vector<uint64_t>> streams = NestStreams(shorter, longer); streams) {
-      entry.memory = AllocateDevice(device_, streams->size() * sizeof(uint64_t));
-      DeviceGuard guard(device_);
-      STOCH_CUDA(cudaMemcpy(entry.memory.data(), streams->data(), entry.memory.bytes(), cudaMemcpyHostToDevice));
+      entry.memory = DeviceCopy(device_, *streams);
     }
     nested_.push_back(std::move(entry));
     found = std::prev(nested_.end());
@@ -122,10 +115,7 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
   entry->traits = MakeScTraits(op);
   entry->memory = AllocateDevice(device_, packer.bytes());
   char* base = static_cast<char*>(entry->memory.data());
-  DeviceGuard guard(device_);
-  const auto upload = [&](size_t at, const void* from, size_t bytes) {
-    if (bytes > 0) STOCH_CUDA(cudaMemcpy(base + at, from, bytes, cudaMemcpyHostToDevice));
-  };
+  const auto upload = [&](size_t at, const void* from, size_t bytes) { Upload(device_, base + at, from, bytes); };
   upload(at16, op.counts.data(), op.counts.size() * sizeof(int16_t));
   upload(at8, counts8.data(), counts8.size());
   upload(at_quarters, quarters.data(), quarters.size() * sizeof(CountQuarter));
