@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,31 +36,74 @@ void Summarize(const Sums& sums, PerplexityResult& result) {
   result.ppl_error = sums.count > 1 ? result.ppl * std::sqrt(std::max(variance, 0.0) / (n - 1)) : 0;
 }
 
-void ScoreWindow(Engine& engine, std::span<const int32_t> window, const PerplexityOptions& options, Sums& sums) {
-  // The last token is only ever predicted, but configurations with whole-window scopes see it, as published.
-  const std::unique_ptr<Sequence> sequence = engine.NewSequence(static_cast<int64_t>(window.size()));
-  if (sequence == nullptr) throw InvalidInput("the KV cache has no room for a window just now");
-  sequence->Append(window);
-  while (sequence->pending() > 0) {
-    const auto first = static_cast<size_t>(sequence->computed());
-    StepItem item{sequence.get(), engine.NextTokens(*sequence, engine.shape().max_rows), StepOutput::kAll};
-    const size_t rows = std::min(static_cast<size_t>(item.num_tokens), window.size() - 1 - first);
-    const std::span<const int32_t> targets = window.subspan(first + 1, rows);
-    RowQueries queries;
-    queries.top = 0;
-    queries.targets = targets;
-    item.queries = &queries;
-    engine.Step({&item, 1});
-    if (rows == 0) break;
-    for (size_t i = 0; i < rows; ++i) sums.Add(-engine.LogProb(static_cast<int64_t>(i)).logprob);
-    if (!options.on_logits) continue;
-    engine.ForLogits(0, static_cast<int64_t>(rows), [&](const TensorView& block, int64_t offset) {
-      options.on_logits(block, targets.subspan(static_cast<size_t>(offset), static_cast<size_t>(block.dim(0))));
-    });
+// Scores `windows`, each a sequence of its own, in passes that they share, and says when the next of them is done. Only
+// one window may take several passes. Returns how many the KV cache had room for, at least 1.
+size_t ScoreWindows(Engine& engine, std::span<const std::span<const int32_t>> windows, const PerplexityOptions& options,
+                    Sums& sums, const std::function<void()>& on_done) {
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (const std::span<const int32_t> window : windows) {
+    std::unique_ptr<Sequence> sequence = engine.NewSequence(static_cast<int64_t>(window.size()));
+    if (sequence == nullptr) break;
+    // The last token is only ever predicted, but configurations with whole-window scopes see it, as published.
+    sequence->Append(window);
+    sequences.push_back(std::move(sequence));
   }
+  if (sequences.empty()) throw InvalidInput("the KV cache has no room for a window just now");
+  while (sequences.front()->pending() > 0) {
+    std::vector<StepItem> items;
+    std::vector<RowQueries> queries(sequences.size());
+    for (size_t w = 0; w < sequences.size(); ++w) {
+      Sequence& sequence = *sequences[w];
+      const auto first = static_cast<size_t>(sequence.computed());
+      const int64_t tokens = engine.NextTokens(sequence, engine.shape().max_rows);
+      const size_t rows = std::min(static_cast<size_t>(tokens), windows[w].size() - 1 - first);
+      queries[w].top = 0;
+      queries[w].targets = windows[w].subspan(first + 1, rows);
+      items.push_back({&sequence, tokens, StepOutput::kAll, &queries[w]});
+    }
+    engine.Step(items);
+    int64_t row = 0;
+    for (size_t w = 0; w < sequences.size(); ++w) {
+      const std::span<const int32_t> targets = queries[w].targets;
+      for (size_t i = 0; i < targets.size(); ++i) {
+        sums.Add(-engine.LogProb(row + static_cast<int64_t>(i)).logprob);
+      }
+      if (options.on_logits && !targets.empty()) {
+        engine.ForLogits(row, static_cast<int64_t>(targets.size()), [&](const TensorView& block, int64_t offset) {
+          options.on_logits(block, targets.subspan(static_cast<size_t>(offset), static_cast<size_t>(block.dim(0))));
+        });
+      }
+      row += items[w].num_tokens;
+      if (sequences[w]->pending() == 0) on_done();
+    }
+  }
+  return sequences.size();
 }
 
+// Windows of one pass.
+int64_t MostWindows(const Engine& engine, int64_t ctx, const PerplexityOptions& options) {
+  if (!engine.batch_invariant() || options.on_begin) return 1;
+  return std::max<int64_t>(1, std::min(engine.shape().max_rows / ctx, engine.options().max_sequences));
+}
+
+int64_t RoundedToPages(int64_t tokens) { return (tokens + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens; }
+
 }  // namespace
+
+void FitWindows(int64_t ctx, DeviceKind kind, EngineOptions* options) {
+  constexpr int64_t kLongest = 2048;    // that large passes are wanted for
+  constexpr int64_t kMostWindows = 64;  // of a pass: each has pages and, in a plan, room for its logits
+  const int64_t usual = DefaultPassRows(kind, 1);
+  const int64_t rows = std::max({options->max_pass_rows, std::min(ctx, kLongest), usual});
+  // Left open where it is the usual number: placement takes fewer where memory is short.
+  if (kind == DeviceKind::kCpu || rows > usual) options->max_pass_rows = rows;
+  if (!BatchInvariant(*options)) return;
+  options->max_sequences = std::clamp<int64_t>(rows / ctx, 1, kMostWindows);
+  // Of a longer context than that of windows one sequence is enough.
+  if (options->kv_tokens == 0) {
+    options->kv_tokens = std::max(RoundedToPages(options->context), options->max_sequences * RoundedToPages(ctx));
+  }
+}
 
 PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids, const PerplexityOptions& options) {
   const int64_t ctx = options.ctx == 0 ? engine.shape().context : options.ctx;
@@ -76,14 +120,20 @@ PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids
   const auto start = std::chrono::steady_clock::now();
   PerplexityResult result;
   Sums sums;
-  for (int64_t i = 0; i < windows; ++i) {
-    const std::span<const int32_t> window = ids.subspan(static_cast<size_t>(i * ctx), static_cast<size_t>(ctx));
-    if (options.on_begin) options.on_begin(window);
-    ScoreWindow(engine, window, options, sums);
-    result.windows = i + 1;
+  const auto on_done = [&] {
+    ++result.windows;
     Summarize(sums, result);
     result.elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     if (options.on_window) options.on_window(result, windows);
+  };
+  const int64_t most = MostWindows(engine, ctx, options);
+  for (int64_t first = 0; first < windows;) {
+    std::vector<std::span<const int32_t>> pass;
+    for (int64_t i = first; i < std::min(first + most, windows); ++i) {
+      pass.push_back(ids.subspan(static_cast<size_t>(i * ctx), static_cast<size_t>(ctx)));
+    }
+    if (options.on_begin) options.on_begin(pass.front());
+    first += static_cast<int64_t>(ScoreWindows(engine, pass, options, sums, on_done));
   }
   return result;
 }

@@ -22,16 +22,22 @@ struct PerplexityResult {
 struct PerplexityOptions {
   int64_t ctx = 0;          // tokens per window, 2..the engine's context; 0 = the context
   int64_t max_windows = 0;  // 0 = all
-  std::function<void(std::span<const int32_t> window)> on_begin = {};  // before it runs
+  // Before a window runs, which then has its passes to itself.
+  std::function<void(std::span<const int32_t> window)> on_begin = {};
   std::function<void(const PerplexityResult& so_far, int64_t total_windows)> on_window;
   // Logits of predictions, in order and where they are: F32 [targets.size(), vocab_size] on a device of the engine's
   // backend; row i predicts targets[i]. They hold until it returns.
   std::function<void(const TensorView& logits, std::span<const int32_t> targets)> on_logits;
 };
 
+// The pass and the sequences that windows of ctx tokens want of an engine on a device of that kind: several short windows
+// in a pass, where a sequence's bits do not depend on the others of its pass (BatchInvariant), or one long one.
+// Requires: ctx >= 1; context is set already.
+void FitWindows(int64_t ctx, DeviceKind kind, EngineOptions* options);
+
 // Cuts `ids` (the tokenized text, BOS first where the model has one) into windows of ctx tokens without overlap, drops
 // the tail, and scores the ctx - 1 predictions inside each: the WikiText protocol of transformers. Every window is a
-// sequence of its own, in one pass or in chunks as the configuration allows.
+// sequence of its own, in one pass with others, alone or in chunks, as the engine and the configuration allow.
 // Errors: InvalidInput if there is no whole window, or as Engine::Step.
 PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids, const PerplexityOptions& options);
 

@@ -377,6 +377,85 @@ TEST_P(GenerateTest, PerplexityIsTheMeanOverWindows) {
   ExpectInvalid([&] { EvaluatePerplexity(*engine_, ids, options); }, {"ctx", "129", "128"});
 }
 
+class StepCounter : public StepObserver {
+ public:
+  void OnBegin(std::span<const StepItem> items) override {
+    ++steps;
+    most = std::max(most, items.size());
+  }
+  void OnFinish() override {}
+  void OnAbandon() override {}
+
+  int steps = 0;
+  size_t most = 0;  // sequences of one
+};
+
+// Windows in one pass, as many as the engine has sequences for, have the logits and the sums of windows alone.
+TEST_P(GenerateTest, WindowsOfAPassScoreAsAlone) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  Open(backend);
+  PerplexityOptions options;
+  options.ctx = 10;  // of 70 tokens
+  std::vector<float> logits;
+  options.on_logits = [&](const TensorView& rows, std::span<const int32_t>) {
+    const size_t before = logits.size();
+    logits.resize(before + static_cast<size_t>(rows.numel()));
+    backend->CopyToHost(logits.data() + before, rows);
+  };
+  std::vector<int64_t> windows;
+  options.on_window = [&](const PerplexityResult& so_far, int64_t) { windows.push_back(so_far.windows); };
+  const auto evaluate = [&](StepCounter* counter) {
+    logits.clear();
+    windows.clear();
+    engine_->Observe(counter);
+    const PerplexityResult result = EvaluatePerplexity(*engine_, model_.prompt, options);
+    engine_->Observe(nullptr);
+    EXPECT_EQ(windows, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7}));
+    return result;
+  };
+  StepCounter together;
+  const PerplexityResult shared = evaluate(&together);
+  const std::vector<float> shared_logits = logits;
+  EXPECT_EQ(together.steps, 3);
+  EXPECT_EQ(together.most, 3u);
+  StepCounter apart;
+  options.on_begin = [](std::span<const int32_t> window) { EXPECT_EQ(window.size(), 10u); };
+  const PerplexityResult alone = evaluate(&apart);
+  EXPECT_EQ(apart.steps, 7);
+  EXPECT_EQ(apart.most, 1u);
+  EXPECT_EQ(shared_logits, logits);
+  EXPECT_EQ(shared.predictions, 63);
+  EXPECT_EQ(shared.mean_nll, alone.mean_nll);
+  EXPECT_EQ(shared.ppl_error, alone.ppl_error);
+  // Settings that couple the sequences of a pass: one window each.
+  Open(backend, "chunk_d=0,granularity=per_tensor");
+  options.on_begin = nullptr;
+  StepCounter coupled;
+  evaluate(&coupled);
+  EXPECT_EQ(coupled.most, 1u);
+}
+
+TEST(FitWindows, ManyShortOnesOrOneLongOne) {
+  const auto fit = [](int64_t ctx, DeviceKind kind, const char* settings = "") {
+    EngineOptions options;
+    options.context = ctx;
+    if (*settings != '\0') options.sc = ParseScModelConfig(std::vector<std::string>{settings});
+    FitWindows(ctx, kind, &options);
+    return options;
+  };
+  EXPECT_EQ(fit(128, DeviceKind::kCpu).max_pass_rows, 512);
+  EXPECT_EQ(fit(128, DeviceKind::kCpu).max_sequences, 4);
+  EXPECT_EQ(fit(128, DeviceKind::kCpu).kv_tokens, 4 * 128);
+  EXPECT_EQ(fit(2048, DeviceKind::kCpu).max_pass_rows, 2048);
+  EXPECT_EQ(fit(2048, DeviceKind::kCpu).max_sequences, 1);
+  EXPECT_EQ(fit(512, DeviceKind::kCuda).max_pass_rows, 0);  // the usual number
+  EXPECT_EQ(fit(512, DeviceKind::kCuda).max_sequences, 4);
+  EXPECT_EQ(fit(8192, DeviceKind::kCuda).max_pass_rows, 0);
+  EXPECT_EQ(fit(8192, DeviceKind::kCuda).max_sequences, 1);
+  EXPECT_EQ(fit(2, DeviceKind::kCuda).max_sequences, 64);
+  EXPECT_EQ(fit(128, DeviceKind::kCpu, "chunk_d=0,granularity=per_tensor").max_sequences, 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, GenerateTest, testing::ValuesIn(OneOfEachBackend()),
                          [](const auto& param) { return param.param.Name(); });
 

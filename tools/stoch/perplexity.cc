@@ -79,8 +79,7 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   ModelFiles files = OpenModelFiles(options.model.model);
   const int64_t ctx = options.ctx > 0 ? options.ctx : std::min(kDefaultCtx, files.config.max_position_embeddings);
   engine_options.context = options.model.context > 0 ? options.model.context : ctx;
-  // A whole window in one pass where that fits: large passes are the fast ones.
-  engine_options.max_pass_rows = std::max(engine_options.max_pass_rows, std::min(ctx, kDefaultCtx));
+  FitWindows(ctx, shared.backend->devices().front().kind, &engine_options);
   if (!options.kl.empty()) engine_options.base_rows = KlUploadRows(files.config.vocab_size);
   const std::unique_ptr<Engine> engine =
       OpenEngine(shared.backend, std::move(files), engine_options, options.device, options.output);

@@ -192,7 +192,6 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
       throw InvalidInput(fmt::format("run {} ({}): {}", i, fmt::join(file.runs[i].settings, ","), error.what()));
     }
     run.engine.context = plan.ctx;
-    run.engine.max_pass_rows = std::max(run.engine.max_pass_rows, std::min(plan.ctx, kDefaultCtx));
     plan.runs.push_back(std::move(run));
   }
   for (const std::string& notice : notices) spdlog::warn(notice);

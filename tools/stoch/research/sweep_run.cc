@@ -56,6 +56,7 @@ Json Profile(const SweepPlan& plan, Engine& configured, const std::shared_ptr<Ba
 void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr<Backend>& backend,
              const DeviceOptions& devices, const std::string& base, Json* row) {
   EngineOptions options = run.engine;
+  FitWindows(plan.ctx, backend->devices().front().kind, &options);
   if (plan.Has("kl")) options.base_rows = KlUploadRows(OpenModelFiles(plan.model).config.vocab_size);
   const std::unique_ptr<Engine> engine = OpenRun(plan, options, backend, devices);
   std::unique_ptr<ScCostCollector> collector = CollectCost(*engine, plan.cost, nullptr);
@@ -130,7 +131,7 @@ void WriteBase(const SweepPlan& plan, const std::shared_ptr<Backend>& backend, c
   EngineOptions options;
   options.precision = Precision::kFp32;
   options.context = plan.ctx;
-  options.max_pass_rows = plan.runs.front().engine.max_pass_rows;
+  FitWindows(plan.ctx, backend->devices().front().kind, &options);
   const std::unique_ptr<Engine> engine = OpenRun(plan, options, backend, devices);
   KlBaseWriter writer(path, engine->config().vocab_size);
   PerplexityOptions windows = Windows(plan);
