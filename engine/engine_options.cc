@@ -65,8 +65,7 @@ EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
   range("max_pass_rows", options.max_pass_rows, 1, 65536);
   range("min_piece_rows", options.min_piece_rows, 1, 65536);
   range("base_rows", options.base_rows, 0, int64_t{1} << 31);
-  const int64_t whole = (options.context + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
-  if (options.kv_tokens == 0) options.kv_tokens = whole * options.max_sequences;
+  if (options.kv_tokens == 0) options.kv_tokens = RoundUpToPages(options.context) * options.max_sequences;
   range("kv_tokens", options.kv_tokens, 1, int64_t{1} << 36);
   if (options.precision == Precision::kSc) Validate(options.sc);
   return options;

@@ -86,8 +86,6 @@ int64_t MostWindows(const Engine& engine, int64_t ctx, const PerplexityOptions& 
   return std::max<int64_t>(1, std::min(engine.shape().max_rows / ctx, engine.options().max_sequences));
 }
 
-int64_t RoundedToPages(int64_t tokens) { return (tokens + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens; }
-
 }  // namespace
 
 void FitWindows(int64_t ctx, DeviceKind kind, EngineOptions* options) {
@@ -101,7 +99,7 @@ void FitWindows(int64_t ctx, DeviceKind kind, EngineOptions* options) {
   options->max_sequences = std::clamp<int64_t>(rows / ctx, 1, kMostWindows);
   // Of a longer context than that of windows one sequence is enough.
   if (options->kv_tokens == 0) {
-    options->kv_tokens = std::max(RoundedToPages(options->context), options->max_sequences * RoundedToPages(ctx));
+    options->kv_tokens = std::max(RoundUpToPages(options->context), options->max_sequences * RoundUpToPages(ctx));
   }
 }
 

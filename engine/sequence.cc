@@ -8,12 +8,6 @@
 #include "kernels/base/error.h"
 
 namespace stoch {
-namespace {
-
-int64_t PagesOf(int64_t tokens) { return (tokens + kKvPageTokens - 1) / kKvPageTokens; }
-
-}  // namespace
-
 std::string Positions(int64_t count) { return std::to_string(count) + (count == 1 ? " position" : " positions"); }
 
 Sequence::Sequence(Engine* engine, int64_t capacity, std::vector<KvPage> pages)

@@ -16,7 +16,7 @@ int64_t Scheduler::PlannedTokens(const GenerateRequest& request) const {
   const int64_t most = prompt + (request.max_tokens < 0 ? room : std::min(request.max_tokens, room));
   const int64_t begin = prompt + static_cast<int64_t>(request.emitted.size()) + 1;
   const int64_t tokens = reserves_ ? most : std::min(begin, most);
-  return (tokens + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
+  return RoundUpToPages(tokens);
 }
 
 // Left to those that run, a page each: a new one that takes the last page would soon have to give it back.
@@ -37,7 +37,7 @@ bool Scheduler::MakeRoom(Running& job, const StepItem& item, const Pass& pass) {
   const int64_t needed = item.sequence->computed() + item.num_tokens;
   if (needed <= item.sequence->room()) return true;
   for (;;) {
-    const int64_t more = (needed - item.sequence->room() + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
+    const int64_t more = RoundUpToPages(needed - item.sequence->room());
     if (prefixes_ != nullptr) prefixes_->MakeRoom(more);
     if (item.sequence->Grow(needed)) return true;
     Running* victim = Victim(job, pass);

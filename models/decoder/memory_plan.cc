@@ -162,14 +162,12 @@ int64_t ExpertScratchBytes(const DecoderConfig& config, Specs& specs, const Pass
   return most;
 }
 
-int64_t PagesOf(const PassShape& shape) { return (shape.context + kKvPageTokens - 1) / kKvPageTokens; }
-
 }  // namespace
 
 int64_t RingBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                   const Backend& backend, const DecoderShard& shard) {
   if (shard.stripe.count == 1 || shard.kv_heads.empty()) return 0;
-  const PassLimits limits{shape.max_rows, shape.max_sequences, PagesOf(shape)};
+  const PassLimits limits{shape.max_rows, shape.max_sequences, PagesOf(shape.context)};
   return backend.RingScratchBytes(OneLayerSpec(config, precision, sc, shard), static_cast<int>(shard.heads.size()),
                                   limits);
 }
@@ -188,7 +186,7 @@ int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScM
   if (!shard.heads.empty() && !shard.kv_heads.empty()) {
     most = std::max(most, backend.AttentionScratchBytes(OneLayerSpec(config, precision, sc, shard),
                                                         static_cast<int>(shard.heads.size()),
-                                                        {shape.max_rows, shape.max_sequences, PagesOf(shape)}));
+                                                        {shape.max_rows, shape.max_sequences, PagesOf(shape.context)}));
   }
   return backend.AllocatedBytes(most);
 }

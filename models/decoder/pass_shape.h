@@ -19,7 +19,11 @@ struct PassShape {
 
 inline constexpr int kKvPageTokens = 64;
 
+// Pages that hold so many positions, and as many positions as whole pages have.
+constexpr int64_t PagesOf(int64_t tokens) { return (tokens + kKvPageTokens - 1) / kKvPageTokens; }
+constexpr int64_t RoundUpToPages(int64_t tokens) { return PagesOf(tokens) * kKvPageTokens; }
+
 // Pages that hold shape.kv_tokens positions.
-inline int64_t NumPages(const PassShape& shape) { return (shape.kv_tokens + kKvPageTokens - 1) / kKvPageTokens; }
+inline int64_t NumPages(const PassShape& shape) { return PagesOf(shape.kv_tokens); }
 
 }  // namespace stoch

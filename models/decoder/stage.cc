@@ -108,7 +108,7 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
 
 void DecoderStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
   const PassShape& shape = options_.shape;
-  const int64_t pages_per_sequence = (shape.context + kKvPageTokens - 1) / kKvPageTokens;
+  const int64_t pages_per_sequence = PagesOf(shape.context);
   for (Part& part : parts_) {
     std::vector<std::unique_ptr<Pass>>& passes = part.passes[lane];
     while (passes.size() <= index) {

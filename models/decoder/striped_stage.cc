@@ -14,7 +14,7 @@ StripedStage::StripedStage(Backend& backend, const DecoderConfig& config, const 
   sharers_ = shards.size() / count;
   rows_.resize(count);
   const PassShape& shape = options.shape;
-  const int64_t pages = (shape.context + kKvPageTokens - 1) / kKvPageTokens;
+  const int64_t pages = PagesOf(shape.context);
   for (size_t i = 0; i < count; ++i) {
     Role role = role_;
     role.has_head = i == 0;

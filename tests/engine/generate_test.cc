@@ -446,6 +446,14 @@ TEST(FitWindows, ManyShortOnesOrOneLongOne) {
   EXPECT_EQ(fit(128, DeviceKind::kCpu).max_pass_rows, 512);
   EXPECT_EQ(fit(128, DeviceKind::kCpu).max_sequences, 4);
   EXPECT_EQ(fit(128, DeviceKind::kCpu).kv_tokens, 4 * 128);
+  EngineOptions longer;
+  longer.context = 8192;
+  FitWindows(100, DeviceKind::kCpu, &longer);  // five windows of two pages
+  EXPECT_EQ(longer.kv_tokens, 8192);
+  longer.kv_tokens = 0;
+  longer.context = 100;
+  FitWindows(100, DeviceKind::kCpu, &longer);
+  EXPECT_EQ(longer.kv_tokens, 5 * 128);
   EXPECT_EQ(fit(2048, DeviceKind::kCpu).max_pass_rows, 2048);
   EXPECT_EQ(fit(2048, DeviceKind::kCpu).max_sequences, 1);
   EXPECT_EQ(fit(512, DeviceKind::kCuda).max_pass_rows, 0);  // the usual number

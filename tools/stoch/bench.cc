@@ -55,8 +55,6 @@ double MillisecondsSince(Clock::time_point start) {
 }
 
 // Rows of whole pages, so that every sequence's reservation is counted.
-int64_t PageMultiple(int64_t tokens) { return (tokens + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens; }
-
 int64_t Largest(const std::vector<int64_t>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
@@ -286,8 +284,8 @@ class Bench {
     const int64_t decode_length = Largest(options_.depths) + options_.decode_tokens + 1;
     engine_options.context = std::max(Largest(options_.prompts), decode_length);
     engine_options.max_sequences = Largest(options_.batches);
-    engine_options.kv_tokens =
-        std::max(PageMultiple(Largest(options_.prompts)), engine_options.max_sequences * PageMultiple(decode_length));
+    engine_options.kv_tokens = std::max(RoundUpToPages(Largest(options_.prompts)),
+                                        engine_options.max_sequences * RoundUpToPages(decode_length));
     const std::unique_ptr<Engine> engine =
         OpenEngine(backend_, OpenModelFiles(options_.model.model), engine_options, options_.device, options_.output);
     environment_.model = engine->model_name();

@@ -51,8 +51,7 @@ KvCacheSpec SpecOf(Precision precision, int stripes, int64_t positions) {
   config.num_attention_heads = kHeads;
   config.num_key_value_heads = kKvHeads;
   config.head_dim = kHeadDim;
-  KvCacheSpec spec =
-      MakeKvCacheSpec(config, precision, HalvedScModelConfig(), 1, (positions + kKvPageTokens - 1) / kKvPageTokens);
+  KvCacheSpec spec = MakeKvCacheSpec(config, precision, HalvedScModelConfig(), 1, PagesOf(positions));
   spec.stripes = stripes;
   return spec;
 }
