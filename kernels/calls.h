@@ -30,7 +30,8 @@ enum class Prologue : uint8_t {
 // Shapes:   x, x2 F32 [rows, cols]; norm_weight F32 [cols]; out_i F32 [rows, weight_i.rows()].
 // Requires: all weights share cols; x, x2 and outs have dense rows (any row stride) and do not overlap.
 // Bits:     kSc: docs/sc_arithmetic.md#5-back-to-real-numbers exactly; one row's result depends on that row alone when
-//           its spec is per_row without row groups. kFp32: dot products in kDotLanes order.
+//           its spec is per_row without row groups. kFp32: dot products in kDotLanes order, or those of
+//           math/fixed_point.h where the weight multiplies as integers.
 struct LinearCall {
   OpSite site;
   Device device() const { return x.device; }

@@ -10,6 +10,7 @@
 
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
+#include "kernels/math/fixed_point.h"
 #include "kernels/sc/sc_lengths.h"
 #include "kernels/sc/sc_operator.h"
 
@@ -57,7 +58,24 @@ struct LinearSpec {
   Precision precision = Precision::kFp32;
   ScOperatorPtr sc;
   ScExtrasPtr extras = {};  // kSc: mixed lengths, protected channels, smoothing; null = none
+  // kFp32: products of integers (math/fixed_point.h) where the parts have 16-bit numbers (IsFixedPoint).
+  bool fixed_point = false;
 };
+
+// Whether the matrix of these parts multiplies as integers: one that is to, of 16-bit floats of one type, in its file or
+// generated, and at most kMaxFixedColumns columns. Requires: parts that CheckStack takes.
+inline bool IsFixedPoint(const LinearSpec& spec, std::span<const WeightSource> parts) {
+  if (!spec.fixed_point || parts.front().cols > kMaxFixedColumns) return false;
+  // Random numbers are F16 wherever they are kept, constants F32.
+  const auto type = [](const WeightSource& part) {
+    if (part.generated() && part.stddev != 0.0f) return DType::kF16;
+    return part.generated() || part.decoder != nullptr ? DType::kF32 : part.dtype;
+  };
+  for (const WeightSource& part : parts) {
+    if (type(part) == DType::kF32 || type(part) != type(parts.front())) return false;
+  }
+  return true;
+}
 
 // A matrix prepared for multiplication on one device. Its layout is the backend's own.
 class LinearWeight {
