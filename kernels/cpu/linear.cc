@@ -7,6 +7,7 @@
 
 #include "kernels/call_check.h"
 #include "kernels/cpu/exact_product.h"
+#include "kernels/cpu/fixed_product.h"
 #include "kernels/cpu/linear_weight.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/rms_norm.h"
@@ -83,21 +84,28 @@ void RunMixed(Context& context, const LinearCall& call, const Rows& f, size_t i)
 
 void RunExact(Context& context, const LinearCall& call, const Rows& f) {
   std::vector<ExactTarget> targets;
+  std::vector<FixedTarget> fixed;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     const CpuLinear& weight = WeightAt(call, i);
     if (weight.spec().precision != Precision::kFp32) continue;
     float* out = call.outs[i].ptr<float>();
+    const int64_t stride = call.outs[i].step(0);
     for (const CpuLinear::ExactPart& part : weight.parts) {
       const WeightSource* decoded = part.decoded.decoder != nullptr ? &part.decoded : nullptr;
-      targets.push_back({part.rows, decoded, part.num_rows, out, call.outs[i].step(0), call.add_to_out});
+      if (part.scales != nullptr) {
+        fixed.push_back({part.rows, part.scales, part.num_rows, out, stride, call.add_to_out});
+      } else {
+        targets.push_back({part.rows, decoded, part.num_rows, out, stride, call.add_to_out});
+      }
       out += part.num_rows;
     }
   }
-  if (targets.empty()) return;
-  if (!AllFinite(context, f.data, f.stride, f.rows, f.cols)) {
-    context.finite.Report(call.weights.front()->device(), call.site, "the input");
-  }
-  ExactProduct(context.pool, context.simd, f.data, f.stride, f.rows, f.cols, targets);
+  if (targets.empty() && fixed.empty()) return;
+  const bool finite = AllFinite(context, f.data, f.stride, f.rows, f.cols);
+  if (!finite) context.finite.Report(call.weights.front()->device(), call.site, "the input");
+  if (!targets.empty()) ExactProduct(context.pool, context.simd, f.data, f.stride, f.rows, f.cols, targets);
+  // NaN is no integer.
+  if (!fixed.empty() && finite) FixedProduct(context.pool, context.simd, f.data, f.stride, f.rows, f.cols, fixed);
 }
 
 }  // namespace

@@ -12,7 +12,8 @@
 namespace stoch::cpu {
 namespace {
 
-void MakeGenerated(Context& context, const WeightSource& source, CpuLinear::ExactPart* part) {
+// scales: null, or where FixedScale of every row goes.
+void MakeGenerated(Context& context, const WeightSource& source, CpuLinear::ExactPart* part, float* scales) {
   if (source.stddev == 0.0f) {
     part->floats = MakeArray<float>(source.rows * source.cols);
     std::fill(part->floats.get(), part->floats.get() + source.rows * source.cols, source.constant);
@@ -26,12 +27,14 @@ void MakeGenerated(Context& context, const WeightSource& source, CpuLinear::Exac
     const float* x = ReadRow(context.simd, source, row, scratch.data());
     uint16_t* out = part->halves.get() + row * source.cols;
     for (int64_t i = 0; i < source.cols; ++i) out[i] = FloatToF16(x[i]);
+    if (scales != nullptr) scales[row] = FixedScale(context.simd.max_abs_bits(x, source.cols), kFixedWeightBits);
   });
 }
 
-void MakeExactPart(Context& context, const WeightSource& source, CpuLinear::ExactPart* part) {
+void MakeExactPart(Context& context, const WeightSource& source, CpuLinear::ExactPart* part, float* scales) {
   part->num_rows = source.rows;
-  if (source.generated()) return MakeGenerated(context, source, part);
+  part->scales = scales;
+  if (source.generated()) return MakeGenerated(context, source, part, scales);
   part->rows = {source.host, source.cols, source.dtype};
   if (source.decoder != nullptr) part->decoded = source;
 }
@@ -95,7 +98,7 @@ int64_t CpuLinear::stream_bytes() const {
   return total;
 }
 
-void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts) {
+void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts, float* scales) {
   const StackedRows rows(parts);
   std::atomic<int64_t> bad{rows.rows()};
   context.pool.ParallelFor(rows.rows(), [&](int64_t row, int) {
@@ -103,7 +106,9 @@ void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts) {
     if (source.generated() && source.stddev != 0.0f) return;
     std::vector<float> scratch(static_cast<size_t>(source.cols));
     const float* x = rows.Read(context.simd, row, scratch.data());
-    if (!IsFinite(BitsToFloat(context.simd.max_abs_bits(x, source.cols)))) AtomicMin(bad, row);
+    const uint32_t max_bits = context.simd.max_abs_bits(x, source.cols);
+    if (!IsFinite(BitsToFloat(max_bits))) return AtomicMin(bad, row);
+    if (scales != nullptr) scales[row] = FixedScale(max_bits, kFixedWeightBits);
   });
   if (bad.load() < rows.rows()) RejectNonFinite(parts, bad.load());
 }
@@ -119,9 +124,14 @@ std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::s
     case Precision::kFp32: break;
   }
   auto weight = std::make_unique<CpuLinear>(device, spec, rows.rows(), parts.front().cols);
-  CheckFiniteWeights(context, parts);
+  if (IsFixedPoint(spec, parts)) weight->scales = MakeArray<float>(rows.rows());
+  float* scales = weight->scales.get();
+  CheckFiniteWeights(context, parts, scales);
   weight->parts.resize(parts.size());
-  for (size_t i = 0; i < parts.size(); ++i) MakeExactPart(context, parts[i], &weight->parts[i]);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    MakeExactPart(context, parts[i], &weight->parts[i], scales);
+    if (scales != nullptr) scales += parts[i].rows;
+  }
   return weight;
 }
 

@@ -21,6 +21,7 @@ class CpuLinear final : public LinearWeight {
     ExactRows rows;
     WeightSource decoded;  // where its decoder is set, instead of rows.data
     int64_t num_rows = 0;
+    const float* scales = nullptr;  // [num_rows] of CpuLinear::scales, where the weight multiplies as integers
     Array<uint16_t> halves;
     Array<float> floats;
   };
@@ -41,6 +42,9 @@ class CpuLinear final : public LinearWeight {
   MixedWeight mixed;  // with them
   // kFp32
   std::vector<ExactPart> parts;
+  // [rows] FixedScale of every row where IsFixedPoint (math/fixed_point.h). Not in bytes(): the plan of memory asks
+  // what the numbers take (Backend::ExactBytes), next to which 4 bytes a row are nothing.
+  Array<float> scales;
 
  private:
   Device device_;
@@ -62,6 +66,7 @@ std::unique_ptr<CpuLinear> MakeCpuLinearRows(Context& context, Device device, co
 Backend::PlainLinear UnpackCpuLinear(Context& context, const CpuLinear& weight);
 
 // InvalidInput naming tensor and place if a row of the stacked parts holds NaN or infinity.
-void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts);
+// Where `scales` is given, leaves FixedScale of every row there, but of rows of random numbers, which it does not make.
+void CheckFiniteWeights(Context& context, std::span<const WeightSource> parts, float* scales = nullptr);
 
 }  // namespace stoch::cpu

@@ -75,6 +75,28 @@ int Count(const ScOperator& op, int64_t mask, int a, int b) {
   return (a < 0) != (b < 0) ? -count : count;
 }
 
+// Rows of integers below 2^bits, and the exponent of the power of two that each was multiplied by: 127 at most.
+struct FixedMatrix {
+  std::vector<int64_t> values;
+  std::vector<int> exponents;
+};
+
+FixedMatrix ToFixed(const Matrix& m, int bits) {
+  FixedMatrix result;
+  for (int64_t row = 0; row < m.rows; ++row) {
+    double largest = 0;
+    for (int64_t col = 0; col < m.cols; ++col) largest = std::max(largest, std::fabs(double{m.at(row, col)}));
+    int e = 0;  // largest < 2^e, the least such
+    std::frexp(largest, &e);
+    result.exponents.push_back(std::min(bits - e, 127));
+    for (int64_t col = 0; col < m.cols; ++col) {
+      const double scaled = std::ldexp(double{m.at(row, col)}, result.exponents.back());
+      result.values.push_back(static_cast<int64_t>(std::nearbyint(scaled)));
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 Matrix RandomMatrix(uint64_t seed, int64_t rows, int64_t cols) {
@@ -146,6 +168,23 @@ Matrix DefineExactProduct(const Matrix& a, const Matrix& b) {
         for (int j = 0; j < s; ++j) lanes[j] = lanes[j] + lanes[j + s];
       }
       y.at(n, m) = lanes[0] + 0.0f;  // never -0
+    }
+  }
+  return y;
+}
+
+Matrix DefineFixedProduct(const Matrix& a, const Matrix& b) {
+  const FixedMatrix fixed_a = ToFixed(a, 22);
+  const FixedMatrix fixed_b = ToFixed(b, 15);
+  Matrix y(a.rows, b.rows);
+  for (int64_t n = 0; n < a.rows; ++n) {
+    for (int64_t m = 0; m < b.rows; ++m) {
+      int64_t sum = 0;
+      const int64_t* values_a = fixed_a.values.data() + n * a.cols;
+      const int64_t* values_b = fixed_b.values.data() + m * a.cols;
+      for (int64_t d = 0; d < a.cols; ++d) sum += values_a[d] * values_b[d];
+      const int exponent = fixed_a.exponents[static_cast<size_t>(n)] + fixed_b.exponents[static_cast<size_t>(m)];
+      y.at(n, m) = static_cast<float>(std::ldexp(static_cast<double>(sum), -exponent));
     }
   }
   return y;

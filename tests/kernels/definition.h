@@ -33,6 +33,9 @@ Matrix DefineScProduct(const Matrix& a, const Matrix& b, const ScOperator& op);
 // A @ b^T exactly, every dot product in kDotLanes order.
 Matrix DefineExactProduct(const Matrix& a, const Matrix& b);
 
+// A @ b^T as integers, as kernels/math/fixed_point.h says it. Requires: finite numbers, b of 16-bit floats.
+Matrix DefineFixedProduct(const Matrix& a, const Matrix& b);
+
 // Softmax of the first `visible` entries of a row, the rest zero.
 void DefineSoftmax(float* scores, int64_t visible, int64_t n);
 

@@ -115,6 +115,7 @@ std::vector<Layer> MakeLayers() {
       {"kernels/sc/", {"kernels/base/", "kernels/math/"}},
       {"kernels/plan/", kernels},
       {"kernels/wrappers/", kernels},
+      {"kernels/cpu/simd/fixed/", numbers + Patterns{"kernels/cpu/simd/*.h"}},
       {"kernels/cpu/simd/", numbers},
       {"kernels/cpu/", kernels + Patterns{"kernels/cpu/simd/"}},
       {"kernels/cuda/base/", planned},

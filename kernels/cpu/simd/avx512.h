@@ -51,5 +51,6 @@ void Quantize(const float* x, int64_t n, float scale, int q_max, uint8_t* codes)
 void DotRows(const float* x, int64_t x_stride, int64_t num_x, const ExactRows& w, int64_t num_w, int64_t cols,
              float* out, int64_t out_stride, bool add);
 void WeightedSum(const float* p, int64_t n, const float* const* v, int64_t dims, float* out);
+extern const FixedLoops kFixed, kFixedVnni;  // fixed/avx512.cc; fixed/avx512_vnni.cc
 
 }  // namespace stoch::cpu::avx512

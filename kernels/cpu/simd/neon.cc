@@ -134,7 +134,7 @@ const Simd& NeonSimd() {
   static constexpr Simd kSimd = {"neon",         neon::ScBlock,    neon::ScDequantize, neon::MaxAbsBits,
                                  neon::Quantize, neon::DotRows,    neon::WeightedSum,  neon::SumSquares,
                                  neon::ExpSum,   neon::Divergence, neon::SiluMul,      neon::Load,
-                                 neon::Random,   &neon::kPanel};
+                                 neon::Random,   &neon::kFixed,    &neon::kPanel};
   return kSimd;
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/math/elementary.h"
+#include "kernels/math/fixed_point.h"
 #include "kernels/math/half.h"
 #include "kernels/math/quantize.h"
 #include "kernels/math/random.h"
@@ -140,11 +141,46 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
   for (int64_t i = 0; i < n; ++i) out[i] = RandomWeight(seed, stream, first + static_cast<uint64_t>(i), stddev);
 }
 
+void FixedConvert(const void* row, DType dtype, int64_t n, float scale, int16_t* q) {
+  for (int64_t i = 0; i < n; ++i) q[i] = static_cast<int16_t>(FixedInteger(LoadElement(row, dtype, i), scale));
+  for (int64_t i = n; i % FixedLoops::kPad != 0; ++i) q[i] = 0;
+}
+
+int64_t FixedElement(const FixedRows& x, int64_t row, int64_t i) {
+  return x.high[row * x.stride + i] * FixedLoops::kDigit + x.low[row * x.stride + i];
+}
+
+void FixedDots(const FixedRows& x, int64_t num_x, const int16_t* q, int64_t q_stride, int64_t num_w, int64_t cols,
+               const void* /*next*/, int64_t* sums, int64_t sums_stride) {
+  for (int64_t t = 0; t < num_x; ++t) {
+    for (int64_t r = 0; r < num_w; ++r) {
+      int64_t sum = 0;
+      for (int64_t i = 0; i < cols; ++i) sum += FixedElement(x, t, i) * q[r * q_stride + i];
+      sums[t * sums_stride + r] = sum;
+    }
+  }
+}
+
+void FixedStored(const FixedRows& x, int64_t num_x, const ExactRows& w, const float* scales, int64_t num_w,
+                 int64_t cols, int64_t* sums, int64_t sums_stride) {
+  for (int64_t r = 0; r < num_w; ++r) {
+    for (int64_t t = 0; t < num_x; ++t) {
+      int64_t sum = 0;
+      for (int64_t i = 0; i < cols; ++i) {
+        sum += FixedElement(x, t, i) * FixedInteger(LoadElement(w.data, w.dtype, r * w.stride + i), scales[r]);
+      }
+      sums[t * sums_stride + r] = sum;
+    }
+  }
+}
+
+constexpr FixedLoops kFixed = {FixedConvert, FixedDots, FixedStored, 1};
+
 }  // namespace
 
 const Simd& ScalarSimd() {
   static constexpr Simd kSimd = {"scalar",   ScBlock, ScDequantize, MaxAbsBits, Quantize, DotRows, WeightedSum,
-                                 SumSquares, ExpSum,  Divergence,   SiluMul,    Load,     Random};
+                                 SumSquares, ExpSum,  Divergence,   SiluMul,    Load,     Random,  &kFixed};
   return kSimd;
 }
 

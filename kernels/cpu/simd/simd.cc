@@ -29,7 +29,10 @@ bool HasAvx512Bw() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
-bool HasAvx512Vbmi() { return HasAvx512Bw() && __builtin_cpu_supports("avx512vbmi"); }
+// Every processor with VBMI has VNNI but the first, Cannon Lake, which takes the variant before this.
+bool HasAvx512Vbmi() {
+  return HasAvx512Bw() && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+}
 #endif
 
 // Slowest first.

@@ -61,6 +61,33 @@ struct PanelLoops {
   int max_parts;     // so often, where counts are cut into addends
 };
 
+// Rows of x as integers (math/fixed_point.h) in two digits, high * FixedLoops::kDigit + low.
+struct FixedRows {
+  const int16_t* low = nullptr;   // [rows][stride], |low| <= kDigit / 2
+  const int16_t* high = nullptr;  // [rows][stride], |high| <= 2^kFixedInputBits / kDigit
+  int64_t stride = 0;             // elements
+};
+
+// Products of rows of x with rows of 16-bit floats as integers (math/fixed_point.h): sums that have no order.
+struct FixedLoops {
+  static constexpr int32_t kDigit = 4096;
+  static constexpr int64_t kPad = 64;  // rows of integers end with zeros up to a multiple of this
+
+  // q[i] = FixedInteger(row[i], scale) for i < n, then zeros up to a multiple of kPad.
+  // Requires: dtype is kF16 or kBF16 and the row finite; here and in `stored`, rows may be unaligned.
+  void (*convert)(const void* row, DType dtype, int64_t n, float scale, int16_t* q);
+  // sums[t * sums_stride + r] = sum over i < cols of x row t and q row r.
+  // `next`: null, or num_w rows of `cols` numbers of 16 bits that the caller reads next, which it brings into L2.
+  // Requires: cols is a multiple of kPad, and kMaxFixedColumns at most.
+  void (*dots)(const FixedRows& x, int64_t num_x, const int16_t* q, int64_t q_stride, int64_t num_w, int64_t cols,
+               const void* next, int64_t* sums, int64_t sums_stride);
+  // The same of rows as they are stored, converted by the scale of each, which are read once if they come from memory.
+  // Requires: x ends with zeros up to a multiple of kPad.
+  void (*stored)(const FixedRows& x, int64_t num_x, const ExactRows& w, const float* scales, int64_t num_w,
+                 int64_t cols, int64_t* sums, int64_t sums_stride);
+  int64_t max_stored;  // rows of x up to which `stored` takes less time than `convert` and `dots`
+};
+
 struct Simd {
   std::string_view name;
 
@@ -96,6 +123,7 @@ struct Simd {
   // out[i] = RandomWeight(seed, stream, first + i, stddev).
   void (*random)(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float stddev, float* out);
 
+  const FixedLoops* fixed = nullptr;  // never null
   const PanelLoops* panel = nullptr;  // null where the instruction set has none
 };
 
