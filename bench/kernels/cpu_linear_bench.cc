@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linears of real Llama shapes on the CPU: SC against exact, decode (1 row) and prefill.
+// Linears of real Llama shapes on the CPU: SC against exact, decode (1 row) and prefill; an LM head in floats against
+// one in integers.
 //
 // Every case is first compared with the scalar reference, bit for bit. Counters: bytes_per_second is weight bytes, and
 // share_of_read_bandwidth that rate over the machine's measured one (decode); products_per_second counts
@@ -13,17 +14,27 @@
 #include <string>
 #include <vector>
 
+#include "kernels/math/elementary.h"
 #include "kernels/math/random.h"
 #include "kernels/registry.h"
 
 namespace stoch {
 namespace {
 
-enum Kind : int64_t { kSc128, kSc256, kExactF16 };
-constexpr const char* kKindNames[] = {"sc_L128", "sc_L256", "exact_f16"};
+// The last two: numbers as a file holds them.
+enum Kind : int64_t { kSc128, kSc256, kExactF16, kFixedF16, kExactBf16, kFixedBf16 };
+constexpr const char* kKindNames[] = {"sc_L128", "sc_L256", "exact_f16", "fixed_f16", "exact_bf16", "fixed_bf16"};
+bool IsExact(Kind kind) { return kind != kSc128 && kind != kSc256; }
+
+// What "variant" counts; "" is the fastest.
+constexpr const char* kVariants[] = {"", "avx2", "avx512bw"};
 
 LinearSpec SpecOf(Kind kind) {
-  if (kind == kExactF16) return {Precision::kFp32, nullptr};
+  if (IsExact(kind)) {
+    LinearSpec spec{Precision::kFp32, nullptr};
+    spec.fixed_point = kind == kFixedF16 || kind == kFixedBf16;
+    return spec;
+  }
   ScConfig config;
   config.chunk_d = 128;
   config.halve = kind == kSc128;
@@ -37,6 +48,20 @@ std::unique_ptr<Backend> Open(const char* variant, int threads) {
   return OpenBackend("cpu", options, nullptr);
 }
 
+// Random numbers of one shape as BF16, kept for the next case of it.
+const uint16_t* Bf16Numbers(int64_t rows, int64_t cols) {
+  static int64_t kept = 0;
+  static std::vector<uint16_t> numbers;
+  if (kept != rows * cols) {
+    kept = rows * cols;
+    numbers.resize(static_cast<size_t>(kept));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = static_cast<uint16_t>(FloatToBits(RandomWeight(1, 0, i, 0.02f)) >> 16);
+    }
+  }
+  return numbers.data();
+}
+
 // One linear with its operands.
 class Linear {
  public:
@@ -48,6 +73,10 @@ class Linear {
     source.cols = cols;
     source.seed = 1;
     source.stddev = 0.02f;
+    if (kind == kExactBf16 || kind == kFixedBf16) {
+      source.host = Bf16Numbers(rows, cols);
+      source.dtype = DType::kBF16;
+    }
     weight_ = backend.MakeLinear(device, {&source, 1}, SpecOf(kind));
     x_ = backend.Allocate(device, tokens * cols * 4);
     out_ = backend.Allocate(device, tokens * rows * 4);
@@ -73,10 +102,10 @@ class Linear {
 };
 
 // The first tokens agree with the scalar reference. Remembered per shape: the reference is slow.
-bool Verified(Backend& backend, Kind kind, int64_t tokens, int64_t rows, int64_t cols) {
+bool Verified(Backend& backend, Kind kind, int64_t tokens, int64_t rows, int64_t cols, int64_t variant) {
   static std::map<std::vector<int64_t>, bool> known;
   const int64_t checked = std::min<int64_t>(tokens, 3);
-  const std::vector<int64_t> key = {kind, checked, rows, cols};
+  const std::vector<int64_t> key = {kind, checked, rows, cols, variant};
   if (const auto it = known.find(key); it != known.end()) return it->second;
   const std::unique_ptr<Backend> reference = Open("scalar", 0);
   Linear expected(*reference, kind, checked, rows, cols);
@@ -86,19 +115,19 @@ bool Verified(Backend& backend, Kind kind, int64_t tokens, int64_t rows, int64_t
   return known[key] = actual.SameOutput(expected);
 }
 
-void BenchLinear(benchmark::State& state) {
+void Bench(benchmark::State& state, int64_t variant) {
   const Kind kind = static_cast<Kind>(state.range(0));
   const int64_t tokens = state.range(1);
   const int64_t rows = state.range(2);
   const int64_t cols = state.range(3);
-  const std::unique_ptr<Backend> backend = Open("", static_cast<int>(state.range(4)));
+  const std::unique_ptr<Backend> backend = Open(kVariants[variant], static_cast<int>(state.range(4)));
   state.SetLabel(kKindNames[kind]);
-  if (!Verified(*backend, kind, tokens, rows, cols)) {
+  if (!Verified(*backend, kind, tokens, rows, cols, variant)) {
     state.SkipWithError("differs from the scalar reference");
     return;
   }
   // Decode reads weights from memory: enough copies that none is in a cache when its turn comes.
-  const int64_t bytes_of_one = rows * cols * (kind == kExactF16 ? 2 : 1);
+  const int64_t bytes_of_one = rows * cols * (IsExact(kind) ? 2 : 1);
   const int64_t copies = tokens == 1 ? std::max<int64_t>(1, (int64_t{256} << 20) / bytes_of_one) : 1;
   std::vector<std::unique_ptr<Linear>> linears;
   for (int64_t i = 0; i < copies; ++i) linears.push_back(std::make_unique<Linear>(*backend, kind, tokens, rows, cols));
@@ -119,6 +148,9 @@ void BenchLinear(benchmark::State& state) {
   }
 }
 
+void BenchLinear(benchmark::State& state) { Bench(state, 0); }
+void BenchHead(benchmark::State& state) { Bench(state, state.range(5)); }
+
 void Shapes(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"kind", "tokens", "rows", "cols", "threads"});
   for (const int64_t threads : {1, 0}) {
@@ -134,7 +166,20 @@ void Shapes(benchmark::internal::Benchmark* bench) {
   }
 }
 
+// Llama-3.2-1B's LM head; to be run in turns (--benchmark_enable_random_interleaving).
+void Heads(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"kind", "tokens", "rows", "cols", "threads", "variant"});
+  for (const int64_t variant : {0, 1, 2}) {
+    for (const int64_t tokens : {1, 2, 4, 8, 16, 128}) {
+      for (const int64_t kind : {kExactBf16, kFixedBf16, kExactF16, kFixedF16}) {
+        bench->Args({kind, tokens, 128256, 2048, 0, variant});
+      }
+    }
+  }
+}
+
 BENCHMARK(BenchLinear)->Apply(Shapes)->UseRealTime()->MeasureProcessCPUTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(BenchHead)->Apply(Heads)->UseRealTime()->MeasureProcessCPUTime()->Unit(benchmark::kMillisecond);
 
 void BenchReadBandwidth(benchmark::State& state) {
   const std::unique_ptr<Backend> backend = Open("", static_cast<int>(state.range(0)));
