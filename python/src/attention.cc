@@ -17,8 +17,6 @@ namespace nb = nanobind;
 namespace stoch::python {
 namespace {
 
-int64_t PagesOf(int64_t positions) { return (positions + kKvPageTokens - 1) / kKvPageTokens; }
-
 TensorView Rows(const Array& array, std::string_view name, const OpenDevice& open) {
   TensorView view = array.view();
   const bool same = array.on_cpu() ? open.device.kind == DeviceKind::kCpu : view.device == open.device;

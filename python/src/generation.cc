@@ -61,7 +61,7 @@ int64_t Reserved(const Engine& engine, const GenerateRequest& request) {
   const int64_t context = engine.options().context;
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t most = request.max_tokens < 0 ? context : std::min(context, prompt + request.max_tokens);
-  return (std::max(most, prompt) + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
+  return RoundUpToPages(std::max(most, prompt));
 }
 
 // One pass over what runs.

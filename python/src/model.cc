@@ -50,7 +50,7 @@ EngineOptions EngineOptionsOf(const LoadOptions& options, const ModelFiles& file
   engine.max_sequences = options.batch;
   engine.max_pass_rows = options.pass_rows;
   const int64_t context = ShapeOf(files.config, engine).context;
-  const int64_t whole = (context + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
+  const int64_t whole = RoundUpToPages(context);
   engine.kv_tokens = std::min(whole * options.batch, std::max(whole, kDefaultKvTokens));
   return engine;
 }
