@@ -51,6 +51,11 @@ struct WeightSource {
   float constant = 0;
 
   bool generated() const { return host == nullptr && decoder == nullptr; }
+  // Of the numbers as backends keep exact ones: random ones are F16, which holds them.
+  DType type() const {
+    if (!generated()) return dtype;
+    return stddev == 0.0f ? DType::kF32 : DType::kF16;
+  }
 };
 
 // How a linear multiplies. sc is set exactly for kSc.
@@ -62,17 +67,12 @@ struct LinearSpec {
   bool fixed_point = false;
 };
 
-// Whether the matrix of these parts multiplies as integers: one that is to, of 16-bit floats of one type, in its file or
-// generated, and at most kMaxFixedColumns columns. Requires: parts that CheckStack takes.
+// Whether the matrix of these parts multiplies as integers: one that is to, of 16-bit floats of one type, and at most
+// kMaxFixedColumns columns. Requires: parts that CheckStack takes.
 inline bool IsFixedPoint(const LinearSpec& spec, std::span<const WeightSource> parts) {
   if (!spec.fixed_point || parts.front().cols > kMaxFixedColumns) return false;
-  // Random numbers are F16 wherever they are kept, constants F32.
-  const auto type = [](const WeightSource& part) {
-    if (part.generated() && part.stddev != 0.0f) return DType::kF16;
-    return part.generated() || part.decoder != nullptr ? DType::kF32 : part.dtype;
-  };
   for (const WeightSource& part : parts) {
-    if (type(part) == DType::kF32 || type(part) != type(parts.front())) return false;
+    if (part.type() == DType::kF32 || part.type() != parts.front().type()) return false;
   }
   return true;
 }

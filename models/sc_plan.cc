@@ -312,9 +312,8 @@ ScConfig ScPlan::Config(int layer, ScOperatorId id) const {
 
 LinearSpec ScPlan::Linear(int layer, ScOperatorId id) {
   const ScConfig& op = layer < 0 ? sc_.at(id) : sc_.at(layer, id);
-  if ((id == ScOperatorId::kLmHead && !sc_.sc_lm_head) || op.arith == ScArith::kFp) {
-    return {Precision::kFp32, nullptr};
-  }
+  if (id == ScOperatorId::kLmHead && (!sc_.sc_lm_head || op.arith == ScArith::kFp)) return ExactHead();
+  if (op.arith == ScArith::kFp) return {Precision::kFp32, nullptr};
   return {Precision::kSc, MakeScOperator(Config(layer, id)), Extras(layer, id, op)};
 }
 

@@ -49,6 +49,7 @@ std::vector<float> Read(Backend& backend, const Tensor& t) {
 LinearSpec SpecOf(const std::string& precision) {
   if (precision == "fp16") return {Precision::kFp16, nullptr};
   if (precision == "fp32") return {Precision::kFp32, nullptr};
+  if (precision == "fixed") return {Precision::kFp32, nullptr, nullptr, true};
   ScConfig config;
   config.chunk_d = 128;
   config.halve = precision != "sc256";
@@ -229,11 +230,11 @@ int RegisterAll() {
     for (const int64_t rows : {1, 2, 4, 8, 16, 32}) step->Arg(rows);
     step->UseManualTime()->Iterations(3)->Unit(benchmark::kMillisecond);
   }
-  for (const std::string precision : {"fp32", "fp16"}) {
+  for (const std::string precision : {"fixed", "fp32", "fp16"}) {
     auto* head =
         benchmark::RegisterBenchmark(("head/" + precision + "/128256x4096").c_str(),
                                      [=](benchmark::State& state) { BM_Matrix(state, precision, 128256, 4096); });
-    for (const int64_t rows : {1, 8, 32, 512, 2048}) head->Arg(rows);
+    for (const int64_t rows : {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048}) head->Arg(rows);
     head->UseManualTime()->Iterations(3)->Unit(benchmark::kMicrosecond);
   }
   return 0;

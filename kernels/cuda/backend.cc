@@ -14,6 +14,7 @@
 #include "kernels/cuda/base/ordinal.h"
 #include "kernels/cuda/families/experts.h"
 #include "kernels/cuda/linear/exact.h"
+#include "kernels/cuda/linear/fixed.h"
 #include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/mixed/prompt.h"
@@ -80,7 +81,10 @@ int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, std::span<const 
         }
         bytes = stoch::ScLinearScratchBytes(gpu, MakeScTraits(*spec.sc), in_features, out_features, max_tokens);
         break;
-      case Precision::kFp32: bytes = ExactLinearScratchBytes(in_features, max_tokens); break;
+      case Precision::kFp32:  // a fixed-point one may have weights that it takes as floats
+        bytes = ExactLinearScratchBytes(in_features, max_tokens);
+        if (spec.fixed_point) bytes = std::max(bytes, FixedLinearScratchBytes(in_features, max_tokens));
+        break;
       case Precision::kFp16: bytes = max_tokens * in_features * static_cast<int64_t>(sizeof(uint16_t)); break;
     }
     most = std::max(most, bytes);

@@ -28,7 +28,9 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = blockIdx.x;
   const int64_t id = ids[row];
   const ExactWeightView& t = table.table;
-  const T* from = static_cast<const T*>(t.data) + id * t.padded_cols;
+  const T* rows = static_cast<const T*>(t.data);
+  const T* from = rows + id * t.padded_cols;
+  const FixedWeightView fixed{t.data, t.dtype, t.rows, t.cols, t.padded_cols, nullptr};
   float* to = out + row * out_stride;
   if (t.padded_cols % kVector != 0) {  // plain, and its rows are not aligned
 #pragma unroll 8
@@ -39,9 +41,12 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll 4
   for (int64_t v = threadIdx.x; v < t.padded_cols / kVector; v += kThreads) {
     float x[kVector];
-    Expand(LoadStreaming(from + v * kVector), x, T());
-    const int64_t first = table.plain ? v * kVector : v / kDotLanes * kVector * kDotLanes + v % kDotLanes;
-    const int64_t step = table.plain ? 1 : kDotLanes;
+    Expand(LoadStreaming(table.order == EmbeddingView::Order::kFixed ? rows + fixed.vector_offset(id, v) * kVector
+                                                                     : from + v * kVector),
+           x, T());
+    const bool lanes = table.order == EmbeddingView::Order::kExact;
+    const int64_t first = lanes ? v / kDotLanes * kVector * kDotLanes + v % kDotLanes : v * kVector;
+    const int64_t step = lanes ? kDotLanes : 1;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       if (first + i * step < t.cols) to[first + i * step] = x[i];

@@ -8,6 +8,7 @@
 
 #include "loader/config/decoder_tensors.h"
 #include "models/decoder/weights.h"
+#include "models/sc_plan.h"
 
 namespace stoch {
 namespace {
@@ -123,9 +124,11 @@ class Specs {
  public:
   Specs(Precision precision, const ScModelConfig& sc) : precision_(precision), sc_(sc) {}
   LinearSpec Of(ScOperatorId id) {
+    if (precision_ != Precision::kSc) {
+      return id == ScOperatorId::kLmHead ? HeadOf(precision_) : LinearSpec{precision_, nullptr};
+    }
+    if (id == ScOperatorId::kLmHead && !sc_.sc_lm_head) return ExactHead();
     LinearSpec spec{precision_, nullptr};
-    if (precision_ != Precision::kSc) return spec;
-    if (id == ScOperatorId::kLmHead && !sc_.sc_lm_head) return {Precision::kFp32, nullptr};
     auto found = std::find_if(operators_.begin(), operators_.end(),
                               [&](const auto& entry) { return entry.first == sc_.at(id); });
     if (found == operators_.end()) found = operators_.insert(found, {sc_.at(id), MakeScOperator(sc_.at(id))});
@@ -230,7 +233,10 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
     const bool is_sc = precision == Precision::kSc && (id != ScOperatorId::kLmHead || sc.sc_lm_head);
     if (is_sc) return ScBytes(wanted, cols, sc.at(id));
     MemoryBytes bytes;
-    bytes.weights = ExactBytes(backend, SliceRows(files.weights->Matrix(name, rows, cols), 0, wanted), precision);
+    const WeightSource source = SliceRows(files.weights->Matrix(name, rows, cols), 0, wanted);
+    bytes.weights = ExactBytes(backend, source, precision);
+    const bool is_head = id == ScOperatorId::kLmHead && precision != Precision::kFp16;
+    if (is_head && IsFixedPoint(ExactHead(), {&source, 1})) bytes.scales = wanted * static_cast<int64_t>(sizeof(float));
     return bytes;
   };
   const int64_t hidden = config.hidden_size;

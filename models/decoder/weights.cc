@@ -54,7 +54,7 @@ class WeightLoader {
 
   // Of an operator of a layer, -1 for the LM head. The same operators are one.
   LinearSpec Spec(int layer, ScOperatorId id) {
-    if (!plan_) return {precision_, nullptr};
+    if (!plan_) return id == ScOperatorId::kLmHead ? HeadOf(precision_) : LinearSpec{precision_, nullptr};
     LinearSpec spec = plan_->Linear(layer, id);
     CheckBackend(backend_, spec, ScOperatorName(id));
     if (spec.sc != nullptr && std::find(operators_.begin(), operators_.end(), spec.sc) == operators_.end()) {

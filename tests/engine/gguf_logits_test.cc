@@ -3,8 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/math/half.h"
 #include "loader/checkpoint/safetensors.h"
 #include "loader/config/decoder_tensors.h"
+#include "models/decoder/weights.h"
 #include "tests/engine/logits_cases.h"
 #include "tests/loader/gguf_samples.h"
 #include "tests/support/backends_under_test.h"
@@ -33,17 +40,61 @@ class GgufLogits : public testing::TestWithParam<BackendUnderTest> {
   }
 };
 
+bool IsHead(const ModelFiles& files, const std::string& tensor) {
+  return tensor == (files.config.tie_word_embeddings ? EmbeddingTensor(files) : std::string(kLmHeadName));
+}
+
+StoredTensor Stored(const DecoderTensor& tensor, const std::vector<float>& values, DType dtype) {
+  StoredTensor stored{tensor.name, dtype, tensor.shape, {}};
+  const auto append = [&stored](const auto& number) {
+    const auto bytes = std::as_bytes(std::span(&number, 1));
+    stored.bytes.insert(stored.bytes.end(), bytes.begin(), bytes.end());
+  };
+  for (const float value : values) {
+    if (dtype == DType::kF32) {
+      append(value);
+    } else {
+      append(dtype == DType::kF16 ? FloatToF16(value) : static_cast<uint16_t>(FloatToBits(value) >> 16));
+    }
+  }
+  return stored;
+}
+
+void WriteTwin(const std::filesystem::path& folder, const DecoderConfig& config,
+               const std::vector<StoredTensor>& tensors) {
+  std::filesystem::create_directory(folder);
+  WriteFile(folder / "config.json", ConfigJson(config));
+  WriteTensors(folder / "model.safetensors", tensors);
+}
+
+// Twins have F32 numbers but for heads of 16-bit ones, which multiply as integers (docs/numerics.md).
 TEST_P(GgufLogits, StoriesInThreeTypes) {
   STOCH_REQUIRE_SHARED();
   STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const TempDir scratch;
   const std::vector<int32_t> prompt = SharedLogitsModel("stories260K").prompt;
   for (const std::string type : {"F16", "Q8_0", "Q4_0"}) {
     const std::string stem = (SharedFolder() / "models/gguf/stories260K-").string() + type;
-    ExpectSame(backend, stem + ".gguf", stem, prompt);
+    std::filesystem::path twin = stem;
+    if (type == "F16") {
+      const ModelFiles files = OpenModelFiles(stem);
+      std::vector<StoredTensor> tensors;
+      for (const DecoderTensor& tensor : DecoderTensors(files.config)) {
+        const int64_t rows = tensor.shape.size() == 2 ? tensor.shape[0] : 1;
+        const WeightSource source = files.weights->Matrix(tensor.name, rows, tensor.shape.back());
+        ASSERT_EQ(source.dtype, DType::kF32);
+        std::vector<float> values(static_cast<size_t>(rows * source.cols));
+        std::memcpy(values.data(), source.host, values.size() * sizeof(float));
+        tensors.push_back(Stored(tensor, values, IsHead(files, tensor.name) ? DType::kF16 : DType::kF32));
+      }
+      twin = scratch / "twin";
+      WriteTwin(twin, files.config, tensors);
+    }
+    ExpectSame(backend, stem + ".gguf", twin, prompt);
   }
 }
 
-// A model with every type and rows of 256, and its twin in F32.
+// A model with every type and rows of 256.
 TEST_P(GgufLogits, EveryType) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const TempDir scratch;
@@ -61,12 +112,9 @@ TEST_P(GgufLogits, EveryType) {
       const std::string type = source.dtype == DType::kF32 ? "F32" : source.dtype == DType::kF16 ? "F16" : "BF16";
       for (size_t i = 0; i < values.size(); ++i) values[i] = blocks.at(type).values[i / 256 % 2][i % 256];
     }
-    const auto bytes = std::as_bytes(std::span(values));
-    tensors.push_back({expected.name, DType::kF32, expected.shape, {bytes.begin(), bytes.end()}});
+    tensors.push_back(Stored(expected, values, IsHead(files, expected.name) ? source.dtype : DType::kF32));
   }
-  std::filesystem::create_directory(scratch / "twin");
-  WriteFile(scratch / "twin/config.json", ConfigJson(files.config));
-  WriteTensors(scratch / "twin/model.safetensors", tensors);
+  WriteTwin(scratch / "twin", files.config, tensors);
   ExpectSame(backend, scratch / "m.gguf", scratch / "twin", {1, 4, 5, 6, 7, 3, 0, 2, 4});
 }
 

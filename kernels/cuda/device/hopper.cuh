@@ -29,6 +29,13 @@ __device__ __forceinline__ void WgmmaWait(int32_t (&d)[kRegs]) {
   }
 }
 
+// What this thread has written to shared memory is seen by wgmma and bulk copies issued behind a barrier.
+__device__ __forceinline__ void FenceAsyncProxy() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+#endif
+}
+
 // The address as a value the compiler cannot make again from special registers wherever it is used.
 __device__ __forceinline__ uint32_t SharedAddressInRegister(const void* p) {
   uint32_t r;

@@ -6,6 +6,7 @@
 
 #include "kernels/call_check.h"
 #include "kernels/cuda/linear/exact.h"
+#include "kernels/cuda/linear/fixed.h"
 #include "kernels/cuda/linear/fp16.h"
 #include "kernels/cuda/mixed/batch.h"
 #include "kernels/cuda/mixed/decode.h"
@@ -110,6 +111,11 @@ void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& sourc
   int64_t stride = 0;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     if (WeightAt(call, i).spec().precision != Precision::kFp32) continue;
+    if (WeightAt(call, i).is_fixed_point()) {
+      const auto& view = WeightAt(call, i).view<FixedWeightView>();
+      LaunchFixedLinear(ctx, source, call.x.dim(0), view, OutputAt(call, i), reporter);
+      continue;
+    }
     const auto& view = WeightAt(call, i).view<ExactWeightView>();
     if (x == nullptr || stride < view.padded_cols) {
       stride = view.padded_cols;

@@ -6,6 +6,7 @@
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/weights/pack.h"
+#include "kernels/math/fixed_point.h"
 #include "kernels/math/random.h"
 
 namespace stoch::cuda {
@@ -144,6 +145,27 @@ __global__ void __launch_bounds__(kThreads)
   to[ExactOffset(padded_cols, 16 / sizeof(To), first_row + row, d)] = FromFloat<To>(value);
 }
 
+// A warp a row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) PackFixedKernel(WeightSlab slab, FixedWeightView to, int64_t* first_bad) {
+  constexpr int kVector = 8;
+  const int64_t in_slab = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (in_slab >= slab.rows) return;
+  const int64_t row = slab.first_row + in_slab;
+  const T* from = static_cast<const T*>(slab.data) + in_slab * slab.cols;
+  T* data = static_cast<T*>(const_cast<void*>(to.data));
+  uint32_t most = 0;
+  for (int64_t d = threadIdx.x % kWarp; d < slab.cols; d += kWarp) {
+    const T x = from[d];
+    most = max(most, FloatToBits(ToFloat(x)) & 0x7fffffffu);
+    data[to.vector_offset(row, d / kVector) * kVector + d % kVector] = x;
+  }
+  most = __reduce_max_sync(kAllLanes, most);
+  if (threadIdx.x % kWarp != 0) return;
+  if (!IsFinite(BitsToFloat(most))) NoteBad(first_bad, row);
+  const_cast<float*>(to.scales)[row] = FixedScale(most, kFixedWeightBits);
+}
+
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     PackPlainKernel(const From* data, int64_t first_row, int64_t count, int64_t cols, To* to, int64_t* first_bad) {
@@ -197,6 +219,16 @@ __global__ void __launch_bounds__(kThreads)
     UnpackExactKernel(const T* from, int64_t rows, int64_t cols, int64_t padded_cols, float* values) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < rows * cols) values[i] = ToFloat(from[ExactOffset(padded_cols, 16 / sizeof(T), i / cols, i % cols)]);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) UnpackFixedKernel(FixedWeightView from, float* values) {
+  constexpr int kVector = 8;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= from.rows * from.cols) return;
+  const int64_t d = i % from.cols;
+  const int64_t at = from.vector_offset(i / from.cols, d / kVector) * kVector + d % kVector;
+  values[i] = ToFloat(static_cast<const T*>(from.data)[at]);
 }
 
 __global__ void __launch_bounds__(kThreads) UnpackHalfKernel(const __half* from, int64_t count, float* values) {
@@ -256,6 +288,16 @@ void LaunchPackExact(DeviceContext& ctx, const WeightSlab& slab, const ExactWeig
   });
 }
 
+void LaunchPackFixed(DeviceContext& ctx, const WeightSlab& slab, const FixedWeightView& to, int64_t* first_bad) {
+  STOCH_CHECK(to.dtype == slab.dtype);
+  DispatchFloat(slab.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    const auto blocks = static_cast<unsigned>((slab.rows + kWarps - 1) / kWarps);
+    PackFixedKernel<T><<<blocks, kThreads, 0, ctx.stream>>>(slab, to, first_bad);
+    STOCH_CUDA_LAUNCH("PackFixedKernel");
+  });
+}
+
 void LaunchPackHalf(DeviceContext& ctx, const WeightSlab& slab, const HalfWeightView& to, int64_t* first_bad) {
   const int64_t count = slab.rows * slab.cols;
   __half* data = reinterpret_cast<__half*>(const_cast<uint16_t*>(to.data));
@@ -309,6 +351,14 @@ void LaunchUnpackExact(DeviceContext& ctx, const ExactWeightView& from, float* v
     UnpackExactKernel<T><<<Blocks(from.rows * from.cols), kThreads, 0, ctx.stream>>>(
         static_cast<const T*>(from.data), from.rows, from.cols, from.padded_cols, values);
     STOCH_CUDA_LAUNCH("UnpackExactKernel");
+  });
+}
+
+void LaunchUnpackFixed(DeviceContext& ctx, const FixedWeightView& from, float* values) {
+  DispatchFloat(from.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    UnpackFixedKernel<T><<<Blocks(from.rows * from.cols), kThreads, 0, ctx.stream>>>(from, values);
+    STOCH_CUDA_LAUNCH("UnpackFixedKernel");
   });
 }
 

@@ -22,6 +22,9 @@ void LaunchPackSc(DeviceContext& ctx, Scratch& scratch, const WeightSlab& slab, 
 // Stores the rows of a slab in ExactWeightView order (to.dtype is the slab's type or F32).
 void LaunchPackExact(DeviceContext& ctx, const WeightSlab& slab, const ExactWeightView& to, int64_t* first_bad);
 
+// Stores the rows of a slab, and their scales, in FixedWeightView order. Requires: to.dtype is the slab's.
+void LaunchPackFixed(DeviceContext& ctx, const WeightSlab& slab, const FixedWeightView& to, int64_t* first_bad);
+
 // Rounds the rows of a slab to halves. Infinity after rounding counts as bad.
 void LaunchPackHalf(DeviceContext& ctx, const WeightSlab& slab, const HalfWeightView& to, int64_t* first_bad);
 
@@ -29,7 +32,7 @@ void LaunchPackHalf(DeviceContext& ctx, const WeightSlab& slab, const HalfWeight
 // on.
 void LaunchPackPlain(DeviceContext& ctx, const WeightSlab& slab, DType dtype, void* to, int64_t* first_bad);
 
-// Elements [first, first + count) of a random or constant source in SourceType(source).
+// Elements [first, first + count) of a random or constant source in source.type().
 void LaunchGenerate(DeviceContext& ctx, const WeightSource& source, int64_t first, int64_t count, void* to);
 
 // Rows [first, first + to.rows) of `from`, scales included. Requires: the same dims.
@@ -38,6 +41,7 @@ void LaunchCopyScRows(DeviceContext& ctx, const ScWeightView& from, int64_t firs
 // The inverse: codes [rows, cols] and scales [rows, chunks], or values F32 [rows, cols].
 void LaunchUnpackSc(DeviceContext& ctx, const ScWeightView& from, uint8_t* codes, float* scales);
 void LaunchUnpackExact(DeviceContext& ctx, const ExactWeightView& from, float* values);
+void LaunchUnpackFixed(DeviceContext& ctx, const FixedWeightView& from, float* values);
 void LaunchUnpackHalf(DeviceContext& ctx, const HalfWeightView& from, float* values);
 
 }  // namespace stoch::cuda

@@ -55,11 +55,6 @@ bool IsOnDevice(const void* data) {
 
 }  // namespace
 
-DType SourceType(const WeightSource& source) {
-  if (!source.generated()) return source.dtype;
-  return source.stddev == 0.0f ? DType::kF32 : DType::kF16;
-}
-
 Uploader::~Uploader() {
   for (Stage& stage : stages_) {
     if (stage.copied != nullptr) (void)cudaEventDestroy(stage.copied);
@@ -112,7 +107,7 @@ void Uploader::ForEachSlab(std::span<const WeightSource> parts, int64_t granule,
                            const std::function<void(const WeightSlab&)>& consume) {
   int64_t part_first = 0;
   for (const WeightSource& part : parts) {
-    const DType dtype = SourceType(part);
+    const DType dtype = part.type();
     STOCH_CHECK(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16);
     STOCH_CHECK(part_first % granule == 0);
     const int64_t row_bytes = part.cols * static_cast<int64_t>(DTypeSize(dtype));

@@ -55,8 +55,4 @@ class Uploader {
   int next_ = 0;
 };
 
-// The type in which a source's numbers travel: its own, F16 for random ones (they are rounded to it), F32 for
-// constants.
-DType SourceType(const WeightSource& source);
-
 }  // namespace stoch::cuda

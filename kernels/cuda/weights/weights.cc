@@ -29,9 +29,9 @@ int64_t TotalRows(std::span<const WeightSource> parts) {
 // The parts' type, F32 where they differ.
 DType CommonType(std::span<const WeightSource> parts) {
   for (const WeightSource& part : parts) {
-    if (SourceType(part) != SourceType(parts[0])) return DType::kF32;
+    if (part.type() != parts[0].type()) return DType::kF32;
   }
-  return SourceType(parts[0]);
+  return parts[0].type();
 }
 
 // Rows of side b that share a scale.
@@ -94,6 +94,23 @@ std::unique_ptr<CudaLinear> MakeExact(DeviceContext& ctx, Uploader& uploader, st
   return std::make_unique<CudaLinear>(ctx.device, spec, view, std::move(buffer));
 }
 
+std::unique_ptr<CudaLinear> MakeFixed(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
+                                      const LinearSpec& spec) {
+  FixedWeightView view;
+  view.dtype = CommonType(parts);
+  view.rows = TotalRows(parts);
+  view.cols = parts[0].cols;
+  view.padded_cols = RoundUp(view.cols, 128);
+  const size_t bytes = static_cast<size_t>(view.padded_rows() * view.padded_cols) * DTypeSize(view.dtype);
+  Buffer buffer = AllocateZeroed(ctx, bytes + static_cast<size_t>(view.padded_rows()) * sizeof(float));
+  view.data = buffer.data();
+  view.scales = reinterpret_cast<const float*>(static_cast<const char*>(buffer.data()) + bytes);
+  const BadRow bad(ctx);
+  uploader.ForEachSlab(parts, 1, [&](const WeightSlab& slab) { LaunchPackFixed(ctx, slab, view, bad.device()); });
+  bad.Check(parts);
+  return std::make_unique<CudaLinear>(ctx.device, spec, view, std::move(buffer));
+}
+
 std::unique_ptr<CudaLinear> MakeHalf(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
                                      const LinearSpec& spec) {
   HalfWeightView view;
@@ -131,6 +148,7 @@ int64_t CudaLinear::cols() const {
   if (mixed_ != nullptr) return mixed_->cols;
   if (const auto* sc = std::get_if<ScWeightView>(&view_)) return sc->dims.dims;
   if (const auto* exact = std::get_if<ExactWeightView>(&view_)) return exact->cols;
+  if (const auto* fixed = std::get_if<FixedWeightView>(&view_)) return fixed->cols;
   return std::get<HalfWeightView>(view_).cols;
 }
 
@@ -141,7 +159,8 @@ std::unique_ptr<CudaLinear> MakeLinear(DeviceContext& ctx, Uploader& uploader, s
     case Precision::kSc:
       if (!NeedsMixed(spec)) return MakeSc(ctx, uploader, parts, spec);
       return std::make_unique<CudaLinear>(ctx.device, spec, MakeMixedWeight(ctx, uploader, parts, spec));
-    case Precision::kFp32: return MakeExact(ctx, uploader, parts, spec);
+    case Precision::kFp32:
+      return IsFixedPoint(spec, parts) ? MakeFixed(ctx, uploader, parts, spec) : MakeExact(ctx, uploader, parts, spec);
     case Precision::kFp16: return MakeHalf(ctx, uploader, parts, spec);
   }
   return nullptr;
@@ -182,11 +201,18 @@ std::unique_ptr<CudaEmbedding> MakeEmbedding(DeviceContext& ctx, Uploader& uploa
                                              const LinearWeight* tied) {
   const auto* head = dynamic_cast<const CudaLinear*>(tied);
   if (head != nullptr && head->device() == ctx.device && head->spec().precision == Precision::kFp32) {
-    return std::make_unique<CudaEmbedding>(ctx.device, EmbeddingView{head->view<ExactWeightView>(), false}, Buffer());
+    using enum EmbeddingView::Order;
+    if (!head->is_fixed_point()) {
+      return std::make_unique<CudaEmbedding>(ctx.device, EmbeddingView{head->view<ExactWeightView>(), kExact},
+                                             Buffer());
+    }
+    const auto& fixed = head->view<FixedWeightView>();
+    const ExactWeightView table{fixed.data, fixed.dtype, fixed.rows, fixed.cols, fixed.padded_cols};
+    return std::make_unique<CudaEmbedding>(ctx.device, EmbeddingView{table, kFixed}, Buffer());
   }
   const std::span<const WeightSource> parts(&source, 1);
   CheckStack(parts);
-  const DType dtype = SourceType(source);
+  const DType dtype = source.type();
   // On the host: a token reads one row of it, 8 KB of the 1 to 2 GB that weights, keys and values have better use for.
   Buffer buffer = AllocatePinned(static_cast<size_t>(source.rows * source.cols) * DTypeSize(dtype), ctx.device);
   const BadRow bad(ctx);
@@ -194,7 +220,8 @@ std::unique_ptr<CudaEmbedding> MakeEmbedding(DeviceContext& ctx, Uploader& uploa
                        [&](const WeightSlab& slab) { LaunchPackPlain(ctx, slab, dtype, buffer.data(), bad.device()); });
   bad.Check(parts);
   const ExactWeightView table{buffer.data(), dtype, source.rows, source.cols, source.cols};
-  return std::make_unique<CudaEmbedding>(ctx.device, EmbeddingView{table, true}, std::move(buffer));
+  return std::make_unique<CudaEmbedding>(ctx.device, EmbeddingView{table, EmbeddingView::Order::kPlain},
+                                         std::move(buffer));
 }
 
 Backend::PlainLinear Unpack(DeviceContext& ctx, const CudaLinear& weight) {
@@ -221,7 +248,10 @@ Backend::PlainLinear Unpack(DeviceContext& ctx, const CudaLinear& weight) {
   auto* const to = static_cast<float*>(values.data());
   switch (precision) {
     case Precision::kSc: break;
-    case Precision::kFp32: LaunchUnpackExact(ctx, weight.view<ExactWeightView>(), to); break;
+    case Precision::kFp32:
+      weight.is_fixed_point() ? LaunchUnpackFixed(ctx, weight.view<FixedWeightView>(), to)
+                              : LaunchUnpackExact(ctx, weight.view<ExactWeightView>(), to);
+      break;
     case Precision::kFp16: LaunchUnpackHalf(ctx, weight.view<HalfWeightView>(), to); break;
   }
   plain.values.resize(count);

@@ -28,6 +28,28 @@ struct ExactWeightView {
   STOCH_LAYOUT_FN int vector() const { return dtype == DType::kF32 ? 4 : 8; }
 };
 
+// A matrix that multiplies as integers (IsFixedPoint): its numbers as they are stored, in the order in which int8 tensor
+// cores take bytes made of them. [row groups of 16][steps of 32 columns][half of the rows][lane][8 numbers]: lane l has
+// columns 8 * (l % 4) on of row l / 4 of the half. Padding is 0.
+struct FixedWeightView {
+  static constexpr int kGroupRows = 16;
+  static constexpr int kStepCols = 32;
+
+  const void* data = nullptr;
+  DType dtype = DType::kBF16;  // kF16 or kBF16
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t padded_cols = 0;        // multiple of 128
+  const float* scales = nullptr;  // [padded_rows()]: the FixedScale of each row
+
+  STOCH_LAYOUT_FN int64_t padded_rows() const { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
+  // Of eight numbers from column 8 * vector on, in vectors.
+  STOCH_LAYOUT_FN int64_t vector_offset(int64_t row, int64_t vector) const {
+    const int64_t step = row / kGroupRows * (padded_cols / kStepCols) + vector / 4;
+    return (step * 2 + row / 8 % 2) * 32 + row % 8 * 4 + vector % 4;
+  }
+};
+
 // Plain halves for cuBLAS.
 struct HalfWeightView {
   const uint16_t* data = nullptr;  // [rows, cols]
@@ -37,7 +59,7 @@ struct HalfWeightView {
 
 class CudaLinear final : public LinearWeight {
  public:
-  using View = std::variant<ScWeightView, ExactWeightView, HalfWeightView>;
+  using View = std::variant<ScWeightView, ExactWeightView, FixedWeightView, HalfWeightView>;
 
   CudaLinear(Device device, LinearSpec spec, View view, Buffer memory);
   // With extras, integers or a multiplier table (weights/mixed.h); view<ScWeightView> is one of its parts.
@@ -57,6 +79,8 @@ class CudaLinear final : public LinearWeight {
   const T& view() const {
     return std::get<T>(view_);
   }
+  // Of precision kFp32.
+  bool is_fixed_point() const { return std::holds_alternative<FixedWeightView>(view_); }
 
  private:
   Device device_;
@@ -68,8 +92,13 @@ class CudaLinear final : public LinearWeight {
 
 // Rows of a table, plain or inside an exact LM head (tied embeddings).
 struct EmbeddingView {
+  enum class Order : uint8_t {
+    kPlain,  // row-major [rows, cols]
+    kExact,  // ExactWeightView's
+    kFixed,  // FixedWeightView's
+  };
   ExactWeightView table;
-  bool plain = true;  // row-major [rows, cols], else ExactWeightView's order
+  Order order = Order::kPlain;
 };
 
 class CudaEmbedding final : public EmbeddingTable {

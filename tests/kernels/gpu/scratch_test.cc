@@ -8,8 +8,12 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/linear/exact.h"
+#include "kernels/cuda/linear/fixed.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/sc/linear.h"
+#include "kernels/cuda/weights/sc_memory.h"
+#include "kernels/math/reduce.h"
 #include "kernels/sc/sc_operator.h"
 #include "tests/kernels/gpu/cuda_or_skip.h"
 
@@ -66,6 +70,55 @@ TEST(CudaScratch, LinearsTakeNoMoreThanTheySay) {
       for (const int64_t most : {1, 8, 20, 33, 80, 256, 529}) {
         SCOPED_TRACE(Describe(config) + ": " + std::to_string(rows) + " x " + std::to_string(cols));
         ExpectEnough(*op, rows, cols, most);
+      }
+    }
+  }
+}
+
+// The same of exact matrices of 16-bit numbers, which are rows of zeros here.
+void ExpectEnoughExact(bool fixed, int64_t rows, int64_t cols, int64_t most) {
+  DeviceContext ctx(0);
+  const int64_t bytes = fixed ? FixedLinearScratchBytes(cols, most) : ExactLinearScratchBytes(cols, most);
+  ctx.workspace.Reserve(static_cast<size_t>(bytes));
+  const int64_t reserved = ctx.workspace.bytes();
+  ASSERT_GT(reserved, 0);
+  ExactWeightView view;
+  view.dtype = DType::kBF16;
+  view.rows = rows;
+  view.cols = cols;
+  view.padded_cols = RoundUp(cols, int64_t{kDotLanes} * view.vector());
+  FixedWeightView integers{nullptr, view.dtype, rows, cols, view.padded_cols};
+  const Buffer data = Zeros(ctx, integers.padded_rows() * view.padded_cols * 2);
+  const Buffer scales = DeviceCopy(ctx.device, std::vector<float>(static_cast<size_t>(integers.padded_rows()), 1.0f));
+  view.data = data.data();
+  integers.data = data.data();
+  integers.scales = static_cast<const float*>(scales.data());
+  const Buffer x = Zeros(ctx, most * view.padded_cols * 4);
+  const Buffer out = Zeros(ctx, most * rows * 4);
+  const LinearOutput to{static_cast<float*>(out.data()), rows, false};
+  RowSource source;
+  source.x = static_cast<const float*>(x.data());
+  source.x_stride = view.padded_cols;
+  const SiteReporter reporter = ctx.Reporter({0, "scratch_test"});
+  for (const int64_t tokens : {1, 2, 3, 8, 9, 64, 65, 200}) {
+    if (tokens > most) break;
+    if (fixed) {
+      LaunchFixedLinear(ctx, source, tokens, integers, to, reporter);
+    } else {
+      LaunchExactLinear(ctx, source.x, source.x_stride, tokens, view, to, reporter);
+    }
+    EXPECT_EQ(ctx.workspace.bytes(), reserved) << tokens << " of " << most << " rows of x";
+  }
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
+}
+
+TEST(CudaScratch, ExactLinearsTakeNoMoreThanTheySay) {
+  STOCH_CUDA_OR_SKIP();
+  for (const bool fixed : {false, true}) {
+    for (const int64_t cols : {72, 4096}) {
+      for (const int64_t most : {1, 2, 5, 8, 33, 64, 100, 200}) {
+        SCOPED_TRACE((fixed ? "integers, " : "floats, ") + std::to_string(cols) + " columns");
+        ExpectEnoughExact(fixed, 300, cols, most);
       }
     }
   }

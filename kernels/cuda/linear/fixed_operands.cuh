@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights as operands A of the int8 products of fixed.h: bytes of the numbers that a lane loads.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/element.cuh"
+#include "kernels/math/elementary.h"
+
+namespace stoch::cuda::fixed {
+
+// The bytes of eight weights of one row: two registers of each byte, the first and second half.
+struct Bytes {
+  uint32_t low[2];
+  uint32_t high[2];
+};
+
+// Rint(w * scale) of eight packed weights. Bits: a float of 1.5 * 2^23 and above holds integers, so the sum rounds
+// as Rint does, and the product is exact (or below a half, where it is a denormal).
+template <typename T>
+__device__ __forceinline__ Bytes BytesOf(const uint4& packed, float scale) {
+  constexpr float kMagic = 12582912.0f;
+  float w[8];
+  Expand(packed, w, T());
+  Bytes bytes;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t q[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) q[i] = FloatToBits(Fma(w[4 * half + i], scale, kMagic));
+    const uint32_t first = __byte_perm(q[0], q[1], 0x5140);  // low, low, high, high
+    const uint32_t second = __byte_perm(q[2], q[3], 0x5140);
+    bytes.low[half] = __byte_perm(first, second, 0x5410);
+    bytes.high[half] = __byte_perm(first, second, 0x7632);
+  }
+  return bytes;
+}
+
+// Operands A of a warp's 16 weight rows in one step, from this thread's 16 bytes of rows lane / 4 and 8 + lane / 4.
+template <typename T>
+__device__ __forceinline__ void MakeOperands(const uint4 (&packed)[2], const float (&scales)[2], uint32_t (&low)[4],
+                                             uint32_t (&high)[4]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const Bytes bytes = BytesOf<T>(packed[r], scales[r]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      low[2 * half + r] = bytes.low[half];
+      high[2 * half + r] = bytes.high[half];
+    }
+  }
+}
+
+}  // namespace stoch::cuda::fixed

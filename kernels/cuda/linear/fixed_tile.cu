@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fixed-point linears of many rows of x: a block computes 128 weight rows x 64 rows of x. Every warp makes the bytes of
+// 16 weight rows in registers, and multiplies them with all three digits of x, which wait in shared memory.
+//
+// Sums of products that stand for the same power of 256 share accumulators: four of them an output. Those are what fills
+// the registers, so that one block runs on an SM.
+#include <algorithm>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
+#include "kernels/cuda/linear/fixed_kernels.h"
+#include "kernels/cuda/linear/fixed_operands.cuh"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/math/fixed_point.h"
+
+namespace stoch::cuda::fixed {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTileRows = kThreads / 32 * 16;
+constexpr int kLevels = kDigits + 1;  // powers of 256 of a product of a weight's two bytes and x's three
+// Of shared memory: columns of one block of a weight. Copies for the stage after next may be issued while products of
+// the one in front still read theirs.
+constexpr int kStages = 4;
+constexpr int kStageBytes = kBlockSteps * kTileColumns * kStepCols;
+constexpr int kSums = kTileTokens / 2;  // accumulators of a thread in a level
+// Blocks of weights that the L2 is asked for ahead of those that are loaded.
+constexpr int kAskedBlocks = 4;
+// Tiles of x that blocks take one after the other for the same weight rows: as many as leave room for weights in the L2.
+constexpr int kGroupTiles = 16;
+
+// Has the L2 bring a group's weights of `blocks` blocks, a lane's address.
+__device__ __forceinline__ void AskForWeights(const uint8_t* weights, int blocks) {
+#if __CUDA_ARCH__ >= 900
+  BulkPrefetch(weights, static_cast<uint32_t>(blocks) * (kBlockSteps * kWeightStepBytes));
+#else
+  static_cast<void>(weights);  // nothing asks for so much at once there
+  static_cast<void>(blocks);
+#endif
+}
+
+// A step's products of a warp's 16 weight rows by mma.sync.
+__device__ __forceinline__ void MultiplyWarp(const uint32_t (&low)[4], const uint32_t (&high)[4], uint32_t step,
+                                             int32_t (&sums)[kLevels][kSums]) {
+  // Matrices of an ldmatrix: both halves of two tiles of 8 columns.
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t from = step + lane / 8 % 2 * (kTileColumns * 16) + (lane / 16 * 8 + lane % 8) * 16;
+#pragma unroll
+  for (int digit = 0; digit < kDigits; ++digit) {
+#pragma unroll
+    for (int pair = 0; pair < kTileTokens / 16; ++pair) {
+      uint32_t b[4];
+      LoadMatrices(b, from + (digit * kTileTokens + pair * 16) * 16);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int at = (pair * 2 + i) * 4;
+        const auto add = [&](int level, const auto& multiply, const uint32_t(&a)[4]) {
+          int32_t(&d)[4] = *reinterpret_cast<int32_t(*)[4]>(&sums[level][at]);
+          multiply(d, a, b[2 * i], b[2 * i + 1]);
+        };
+        add(digit, MmaUnsignedBytes, low);
+        add(digit + 1, MmaBytes, high);
+      }
+    }
+  }
+}
+
+// The same of a warpgroup's 64 by wgmma; returns when the products of the step in front have ended, so that its operands
+// are free.
+__device__ __forceinline__ void MultiplyGroup(uint32_t (&low)[4], uint32_t (&high)[4], uint32_t step,
+                                              int32_t (&sums)[kLevels][kSums]) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  Pin(low);
+  Pin(high);
+  WgmmaFence();
+#pragma unroll
+  for (int digit = 0; digit < kDigits; ++digit) {
+    const uint64_t b = Descriptor(DescriptorLow<kTileColumns * 16>(step + digit * kTileTokens * 16));
+    Wgmma<kTileTokens>::UnsignedBytes(sums[digit], low, b);
+    Wgmma<kTileTokens>::Bytes(sums[digit + 1], high, b);
+  }
+  WgmmaCommit();
+  WgmmaWait<1>(sums[0]);
+#else
+  __trap();  // chosen only where GpuTraits has wgmma
+#endif
+}
+
+// Tiles in the order in which blocks take them: those of x vary fastest within a group, then weight rows, then groups, so
+// that blocks that run together share both.
+struct Tiles {
+  int64_t of_x;
+  int64_t of_rows;
+  __host__ __device__ explicit Tiles(const FixedArgs& args)
+      : of_x((args.rows + kTileTokens - 1) / kTileTokens), of_rows((args.w.rows + kTileRows - 1) / kTileRows) {}
+  __host__ __device__ int64_t count() const { return of_x * of_rows; }
+
+  struct Place {
+    int64_t x, rows;
+    bool is_first;  // of a group: it is who asks for its weights
+  };
+  __device__ Place At(int64_t index) const {
+    const int64_t group = index / (kGroupTiles * of_rows);
+    const int64_t in_group = index - group * kGroupTiles * of_rows;
+    const int64_t size = min(static_cast<int64_t>(kGroupTiles), of_x - group * kGroupTiles);
+    return {group * kGroupTiles + in_group % size, in_group / size, in_group % size == 0};
+  }
+};
+
+// What a block loads is of one tile after the other: while the last sums of a tile are written, the next one's operands
+// are on their way.
+template <typename T, bool kWgmma>
+__global__ void __launch_bounds__(kThreads, 1) FixedTileKernel(const FixedArgs args) {
+  extern __shared__ __align__(128) uint8_t shared[];  // [kStages][kStageBytes]
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const Tiles tiles(args);
+  const int64_t count = tiles.count();
+  const int blocks = static_cast<int>(args.x.steps / kBlockSteps);
+  const int64_t last_group = (args.w.rows - 1) / FixedWeightView::kGroupRows;
+
+  // x goes to shared memory by itself, two blocks ahead.
+  const uint32_t stages = SharedAddress(shared);
+  const int8_t* x = nullptr;
+  int64_t x_tile = blockIdx.x;
+  int x_left = 0;
+  uint32_t x_stage = 0;
+  const auto copy = [&] {
+    if (x_left == 0 && x_tile < count) {
+      x = args.x.bytes + tiles.At(x_tile).x * args.x.steps * (kTileColumns * kStepCols) + threadIdx.x * 16;
+      x_left = blocks;
+      x_tile += gridDim.x;
+    }
+    if (x_left > 0) {
+      const uint32_t to = stages + x_stage * kStageBytes + threadIdx.x * 16;
+#pragma unroll
+      for (int i = 0; i < kStageBytes / 16 / kThreads; ++i) CopyAsync16(to + i * kThreads * 16, x + i * kThreads * 16);
+      x += kStageBytes;
+      x_stage = (x_stage + 1) % kStages;
+      --x_left;
+    }
+    CommitCopies();
+  };
+  static_assert(kStageBytes % (16 * kThreads) == 0);
+
+  // Weights go to registers one block ahead, and are asked for in the L2 some more ahead.
+  const uint8_t* weights = nullptr;
+  const float* scales_at = nullptr;
+  bool asks = false;
+  const auto place = [&](int64_t tile) {
+    const Tiles::Place at = tiles.At(tile);
+    const int64_t group = min(at.rows * (kTileRows / FixedWeightView::kGroupRows) + warp, last_group);
+    weights = static_cast<const uint8_t*>(args.w.data) + group * args.x.steps * kWeightStepBytes + lane * 16;
+    scales_at = args.w.scales + group * FixedWeightView::kGroupRows + lane / 4;
+    asks = at.is_first && lane == 0;
+    if (asks) AskForWeights(weights, min(blocks, 1 + kAskedBlocks));
+  };
+  uint4 packed[kBlockSteps][2];
+  const auto load = [&](int step) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      packed[step][r] =
+          __ldg(reinterpret_cast<const uint4*>(weights + step * kWeightStepBytes + r * (kWeightStepBytes / 2)));
+    }
+  };
+
+  place(blockIdx.x);
+  copy();
+  copy();
+#pragma unroll
+  for (int step = 0; step < kBlockSteps; ++step) load(step);
+  uint32_t stage = 0;
+  uint32_t low[2][4];
+  uint32_t high[2][4];
+#pragma unroll 1
+  for (int64_t tile = blockIdx.x; tile < count; tile += gridDim.x) {
+    const float scales[2] = {scales_at[0], scales_at[8]};
+    int32_t sums[kLevels][kSums];
+#pragma unroll
+    for (int level = 0; level < kLevels; ++level) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) sums[level][i] = 0;
+    }
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      const uint32_t from = stages + stage * kStageBytes;
+      stage = (stage + 1) % kStages;
+#pragma unroll
+      for (int step = 0; step < kBlockSteps; ++step) {
+        uint32_t(&a_low)[4] = low[step % 2];
+        uint32_t(&a_high)[4] = high[step % 2];
+        MakeOperands<T>(packed[step], scales, a_low, a_high);
+        // What does not depend on the barrier is done in front of it or when products run again.
+        if (step == 0) {
+          WaitForCopies<1>();
+          if constexpr (kWgmma) FenceAsyncProxy();
+          __syncthreads();
+        } else {
+          load(step);
+        }
+        const uint32_t at = from + step * (kTileColumns * kStepCols);
+        if constexpr (kWgmma) {
+          MultiplyGroup(a_low, a_high, at, sums);
+        } else {
+          MultiplyWarp(a_low, a_high, at, sums);
+        }
+        if (step == 0) {
+          copy();
+          if (block + 1 < blocks) {
+            weights += kBlockSteps * kWeightStepBytes;
+            if (asks && block + 1 + kAskedBlocks < blocks) {
+              AskForWeights(weights + kAskedBlocks * kBlockSteps * kWeightStepBytes, 1);
+            }
+          } else if (tile + gridDim.x < count) {
+            place(tile + gridDim.x);
+          }
+          load(0);
+        }
+      }
+    }
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    if constexpr (kWgmma) {
+#pragma unroll
+      for (int level = 0; level < kLevels; ++level) WgmmaWait<0>(sums[level]);
+    }
+#endif
+    const Tiles::Place at = tiles.At(tile);
+    const int64_t first = at.rows * kTileRows + warp * FixedWeightView::kGroupRows;
+    const double weight_units[2] = {FixedUnit(scales[0]), FixedUnit(scales[1])};
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const int64_t token = at.x * kTileTokens + i / 4 * 8 + lane % 4 * 2 + i % 2;
+      const int64_t row = first + lane / 4 + i / 2 % 2 * 8;
+      if (token >= args.rows || row >= args.w.rows) continue;
+      int64_t sum = 0;
+#pragma unroll
+      for (int level = kLevels - 1; level >= 0; --level) sum = sum * 256 + sums[level][i];
+      const float dot = FixedResult(sum, args.x.units[token], weight_units[i / 2 % 2]);
+      float* to = args.out.data + token * args.out.stride + row;
+      const float y = args.out.add ? *to + dot : dot;
+      if (!IsFinite(y)) args.reporter.Report();
+      *to = y;
+    }
+  }
+}
+
+}  // namespace
+
+void LaunchFixedTiles(DeviceContext& ctx, const FixedArgs& args) {
+  const auto kernel = [&] {
+    if (args.w.dtype == DType::kF16) {
+      return ctx.traits.has_wgmma ? FixedTileKernel<__half, true> : FixedTileKernel<__half, false>;
+    }
+    return ctx.traits.has_wgmma ? FixedTileKernel<__nv_bfloat16, true> : FixedTileKernel<__nv_bfloat16, false>;
+  }();
+  constexpr size_t kShared = static_cast<size_t>(kStages) * kStageBytes;
+  AllowShared(ctx, kernel, kShared);
+  const int64_t blocks = std::min<int64_t>(Tiles(args).count(), ctx.traits.sm_count);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, kShared, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("FixedTileKernel");
+}
+
+}  // namespace stoch::cuda::fixed
