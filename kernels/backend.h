@@ -218,6 +218,8 @@ class Backend {
   virtual bool Observe(OpObserver* observer) { return observer == nullptr; }
   // The same for OnLengths alone, which more backends can. Ops then wait for their lengths.
   virtual bool ObserveLengths(OpObserver* observer) { return Observe(observer); }
+  // Whether somebody observes: who leaves out rows that nobody needs the results of then does not.
+  virtual bool is_observed() const { return false; }
 
   // Throws InvalidInput naming layer and operator if an op met NaN or infinity since the last call. Waits.
   virtual void CheckFinite(Device device) = 0;

@@ -74,6 +74,8 @@ struct AttentionCall {
   // Where given, that op precedes as part of this one, and what is in q and k then is not specified. Requires: norm->q is
   // q, norm->k is k.
   const NormHeadsCall* norm = nullptr;
+  // Rows of `out` that are no output rows of the pass may be left as they are. Requires: kPerToken or kExact.
+  bool only_outputs = false;
 };
 
 // x[r, i] = x[r, i] + bias[i], rounded once, in place.

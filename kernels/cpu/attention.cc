@@ -76,10 +76,17 @@ AttentionTiles MakeTiles(const AttentionWork& work, int64_t rows_per_tile, int t
   std::vector<AttentionTile> tiles;
   int64_t total = 0;  // rows times positions
   const auto cost = [](const AttentionTile& tile) { return tile.num_rows * tile.window(); };
+  const std::vector<int32_t>& outputs = LayoutOf(*work.call.pass).output_rows;
+  const auto wanted = [&](int64_t first, int64_t count) {
+    if (!work.call.only_outputs) return true;
+    const auto output = std::lower_bound(outputs.begin(), outputs.end(), first);
+    return output != outputs.end() && *output < first + count;
+  };
   for (const PassLayout::Sequence& sequence : work.sequences) {
     // Late rows see most positions: first, so that the threads end together.
     for (int64_t end = sequence.num_rows; end > 0; end -= std::min(end, rows_per_tile)) {
       const int64_t begin = std::max<int64_t>(0, end - rows_per_tile);
+      if (!wanted(sequence.first_row + begin, end - begin)) continue;
       for (int64_t h = 0; h < work.num_kv_heads; ++h) {
         tiles.push_back({&sequence, h, sequence.first_row + begin, end - begin, sequence.start_position + begin});
         total += cost(tiles.back());

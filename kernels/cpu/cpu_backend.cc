@@ -230,6 +230,7 @@ class CpuBackend final : public Backend {
     context_.observer = observer;
     return true;
   }
+  bool is_observed() const override { return context_.observer != nullptr; }
 
   void RunGraph(std::span<const Device> devices, std::string_view, const std::function<void()>& body) override {
     for (const Device& device : devices) CheckDevice(device);

@@ -110,6 +110,7 @@ class CudaBackend final : public Backend, public CallerStreams {
   bool has_dilated() const override { return true; }
   bool has_dilated_ring() const override { return true; }
   bool ObserveLengths(OpObserver* observer) override;
+  bool is_observed() const override { return per_device_.front()->context.observer != nullptr; }
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;
   void CheckFinite(Device device) override;
 

@@ -75,6 +75,7 @@ class ForwardingBackend : public Backend {
   bool has_extras() const override { return inner_->has_extras(); }
   bool Observe(OpObserver* observer) override { return inner_->Observe(observer); }
   bool ObserveLengths(OpObserver* observer) override { return inner_->ObserveLengths(observer); }
+  bool is_observed() const override { return inner_->is_observed(); }
   void ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op, const ScExtras& extras,
                      std::span<const int> lengths, const TensorView& out) override {
     inner_->ScMixedMatmul(a, b, op, extras, lengths, out);

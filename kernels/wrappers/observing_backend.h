@@ -28,6 +28,7 @@ class ObservingBackend final : public ForwardingBackend {
     observer_ = observer;
     return true;
   }
+  bool is_observed() const override { return observer_ != nullptr || ForwardingBackend::is_observed(); }
   void UploadPass(Pass& pass, const PassLayout& layout) override;
   void Linear(const LinearCall& call) override;
   void Attention(const AttentionCall& call) override;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder/stage.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -77,7 +78,8 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
       dilated_(options.precision == Precision::kSc ? options.sc.DilatedPairs() : std::vector<DilatedPair>{}),
       weights_(weights),
       first_shard_(first_shard),
-      role_(role) {
+      role_(role),
+      rows_alone_(options.precision != Precision::kSc || IsChunkInvariant(options.sc)) {
   for (const DecoderShard& shard : shards) devices_.push_back(shard.device);
   STOCH_CHECK(workspaces.size() == shards.size());
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -143,7 +145,11 @@ void DecoderStage::Run(const Piece& piece, const HiddenTap& tap) {
     CopyHidden(tap, 0, piece);
   }
   for (int i = 0; i < role_.num_layers; ++i) {
-    RunLayer(i, piece);
+    const bool is_last = role_.has_head && i + 1 == role_.num_layers;
+    const bool only_outputs = is_last && piece.outputs < piece.rows && !WantsAllRows(tap) && HasRoomForOutputs(piece);
+    Attend(i, piece, only_outputs);
+    if (only_outputs) return EndOutputs(i, piece);
+    EndLayer(i, piece);
     CopyHidden(tap, role_.first_layer + i + 1, piece);
   }
   if (!role_.has_head || piece.outputs == 0) return;
@@ -175,16 +181,20 @@ std::span<const DecoderLayerShard> DecoderStage::ShardsOfLayer(int cache_layer) 
   return all.subspan(first_shard_, parts_.size());
 }
 
-void DecoderStage::RunLayer(int cache_layer, const Piece& piece) {
+bool DecoderStage::WantsAllRows(const HiddenTap& tap) const {
+  return !rows_alone_ || tap.layers == config_.num_hidden_layers || backend_.is_observed();
+}
+
+void DecoderStage::Attend(int cache_layer, const Piece& piece, bool only_outputs) {
   const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].shard.heads.empty()) continue;
     AttentionCall call = Project(parts_[i], shards[i], cache_layer, piece);
     const NormHeadsCall norm = NormOf(cache_layer, shards[i], call);
     if (norm.head_dim > 0 && piece.rows > 0) call.norm = &norm;
+    call.only_outputs = only_outputs;
     backend_.Attention(call);
   }
-  EndLayer(cache_layer, piece);
 }
 
 std::vector<AttentionCall> DecoderStage::BeginLayer(int cache_layer, const Piece& piece) {
@@ -203,41 +213,71 @@ std::vector<AttentionCall> DecoderStage::BeginLayer(int cache_layer, const Piece
 }
 
 void DecoderStage::EndLayer(int cache_layer, const Piece& piece) {
+  const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
+  LayerRows rows;
+  for (const Part& part : parts_) {
+    rows.hidden.push_back(Hidden(part, piece));
+    rows.attended.push_back(MatrixIn(part.workspace->attention, piece.rows, q_cols));
+  }
+  EndLayer(cache_layer, rows);
+}
+
+// Attention has read what is in qkv: the outputs of its output rows go there.
+bool DecoderStage::HasRoomForOutputs(const Piece& piece) const {
+  const int64_t bytes = piece.outputs * config_.num_attention_heads * config_.head_dim * 4;
+  return std::all_of(parts_.begin(), parts_.end(),
+                     [bytes](const Part& part) { return bytes <= static_cast<int64_t>(part.workspace->qkv.bytes()); });
+}
+
+void DecoderStage::EndOutputs(int cache_layer, const Piece& piece) {
+  if (piece.outputs == 0) return;
+  const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
+  LayerRows rows;
+  rows.hidden = HeadInput(piece.lane, piece.first_output, piece.outputs);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Part& part = parts_[i];
+    backend_.SelectRows(part.pass(piece), Hidden(part, piece), rows.hidden[i]);
+    rows.attended.push_back(MatrixIn(part.workspace->qkv, piece.outputs, q_cols));
+    if (part.shard.heads.empty()) continue;
+    const TensorView all = MatrixIn(part.workspace->attention, piece.rows, q_cols);
+    backend_.SelectRows(part.pass(piece), Columns(all, part.shard.heads, config_.head_dim),
+                        Columns(rows.attended[i], part.shard.heads, config_.head_dim));
+  }
+  EndLayer(cache_layer, rows);
+}
+
+void DecoderStage::EndLayer(int cache_layer, const LayerRows& rows) {
   const int index = role_.first_layer + cache_layer;
   const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
-  const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
-
-  std::vector<TensorView> attended;
-  for (const Part& part : parts_) attended.push_back(MatrixIn(part.workspace->attention, piece.rows, q_cols));
-  GatherColumns({index, "attention"}, attended, &DecoderShard::heads, config_.head_dim);
+  GatherColumns({index, "attention"}, rows.attended, &DecoderShard::heads, config_.head_dim);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].shard.hidden.empty()) continue;
     const OpSite site{index, GroupName(BlockGroup::kO)};
-    const TensorView out = Columns(Hidden(parts_[i], piece), parts_[i].shard.hidden);
-    LinearCall project = ProjectGroup(site, attended[i], shards[i].group(BlockGroup::kO), out);
+    const TensorView out = Columns(rows.hidden[i], parts_[i].shard.hidden);
+    LinearCall project = ProjectGroup(site, rows.attended[i], shards[i].group(BlockGroup::kO), out);
     project.add_to_out = true;
     backend_.Linear(project);
     AddBias(site, out, shards[i].bias(BlockGroup::kO));
   }
-  GatherHidden({index, GroupName(BlockGroup::kO)}, piece);
+  GatherColumns({index, GroupName(BlockGroup::kO)}, rows.hidden, &DecoderShard::hidden, 1);
 
   const bool sparse = config_.HasExperts(index);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (sparse) {
-      ChooseExperts(parts_[i], shards[i], index, piece);
+      ChooseExperts(parts_[i], shards[i], index, rows.hidden[i]);
     } else {
-      ProjectGateUp(parts_[i], shards[i], index, piece);
+      ProjectGateUp(parts_[i], shards[i], index, rows.hidden[i]);
     }
   }
-  GatherActivation(index, piece.rows);
+  GatherActivation(index, rows.hidden.front().dim(0));
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (sparse) {
-      CombineExperts(parts_[i], shards[i], index, piece);
+      CombineExperts(parts_[i], shards[i], index, rows.hidden[i]);
     } else {
-      ProjectDown(parts_[i], shards[i], index, piece);
+      ProjectDown(parts_[i], shards[i], index, rows.hidden[i]);
     }
   }
-  GatherHidden({index, GroupName(BlockGroup::kDown)}, piece);
+  GatherColumns({index, GroupName(BlockGroup::kDown)}, rows.hidden, &DecoderShard::hidden, 1);
 }
 
 void DecoderStage::AddBias(const OpSite& site, const TensorView& x, const Buffer& bias) {
@@ -294,27 +334,27 @@ NormHeadsCall DecoderStage::NormOf(int cache_layer, const DecoderLayerShard& wei
   return norm;
 }
 
-void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
+void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
   if (part.shard.intermediate.empty()) return;
   const OpSite site{layer, GroupName(BlockGroup::kGateUp)};
-  const TensorView out = MatrixIn(part.workspace->gate_up, piece.rows, 2 * part.shard.intermediate.size());
-  LinearCall project = ProjectGroup(site, Hidden(part, piece), weights.group(BlockGroup::kGateUp), out);
+  const TensorView out = MatrixIn(part.workspace->gate_up, hidden.dim(0), 2 * part.shard.intermediate.size());
+  LinearCall project = ProjectGroup(site, hidden, weights.group(BlockGroup::kGateUp), out);
   AddNorm(project, weights.vector(VectorId::kPostAttentionNorm));
   backend_.Linear(project);
   AddBias(site, out, weights.bias(BlockGroup::kGateUp));
 }
 
-void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
+void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
   if (part.shard.hidden.empty()) return;
   const int64_t cols = config_.intermediate_size;
-  const TensorView out = Columns(Hidden(part, piece), part.shard.hidden);
+  const TensorView out = Columns(hidden, part.shard.hidden);
   const OpSite site{layer, GroupName(BlockGroup::kDown)};
   const LinearGroup& down = weights.group(BlockGroup::kDown);
   LinearCall project;
   if (divided()) {
-    project = ProjectGroup(site, MatrixIn(part.workspace->activation, piece.rows, cols), down, out);
+    project = ProjectGroup(site, MatrixIn(part.workspace->activation, hidden.dim(0), cols), down, out);
   } else {
-    const TensorView gate_up = MatrixIn(part.workspace->gate_up, piece.rows, 2 * cols);
+    const TensorView gate_up = MatrixIn(part.workspace->gate_up, hidden.dim(0), 2 * cols);
     project = ProjectGroup(site, Slice(gate_up, 1, 0, cols), down, out);
     project.prologue = Prologue::kSiluMul;
     project.x2 = Slice(gate_up, 1, cols, cols);
@@ -332,21 +372,20 @@ DecoderStage::Routing DecoderStage::RoutingOf(const Part& part, int64_t rows) co
 }
 
 // Every device routes every row, so that none waits for another's choice.
-void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
-  const TensorView hidden = Hidden(part, piece);
+void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
   const Buffer& norm = weights.vector(VectorId::kPostAttentionNorm);
-  const Routing routing = RoutingOf(part, piece.rows);
+  const Routing routing = RoutingOf(part, hidden.dim(0));
   const OpSite site{layer, "router"};
   LinearCall router;
   router.site = site;
   router.x = hidden;
   AddNorm(router, norm);
   router.weights = {weights.router.get()};
-  router.outs = {MatrixIn(part.workspace->router, piece.rows, config_.num_experts)};
+  router.outs = {MatrixIn(part.workspace->router, hidden.dim(0), config_.num_experts)};
   backend_.Route({site, router.outs.front(), config_.norm_topk_prob, routing.chosen, routing.weights, &router});
 
   if (part.shard.expert_intermediate.empty()) return;
-  const TensorView out = MatrixIn(part.workspace->gate_up, piece.rows * config_.num_experts_per_tok,
+  const TensorView out = MatrixIn(part.workspace->gate_up, hidden.dim(0) * config_.num_experts_per_tok,
                                   2 * part.shard.expert_intermediate.size());
   ExpertLinearCall project = ProjectExperts({layer, GroupName(BlockGroup::kGateUp)}, hidden, routing.chosen,
                                             weights.expert_group(BlockGroup::kGateUp), out);
@@ -354,11 +393,11 @@ void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, i
   backend_.ExpertLinear(project);
 }
 
-void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece) {
+void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
   if (part.shard.hidden.empty()) return;
   const int64_t cols = config_.moe_intermediate_size;
-  const int64_t rows = piece.rows * config_.num_experts_per_tok;
-  const Routing routing = RoutingOf(part, piece.rows);
+  const int64_t rows = hidden.dim(0) * config_.num_experts_per_tok;
+  const Routing routing = RoutingOf(part, hidden.dim(0));
   const OpSite site{layer, GroupName(BlockGroup::kDown)};
   const TensorView out = MatrixIn(part.workspace->expert_out, rows, part.shard.hidden.size());
   const ExpertGroup& down = weights.expert_group(BlockGroup::kDown);
@@ -371,7 +410,7 @@ void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, 
     project.prologue = Prologue::kSiluMul;
     project.x2 = Slice(gate_up, 1, cols, cols);
   }
-  const CombineExpertsCall combine{site, out, routing.weights, Columns(Hidden(part, piece), part.shard.hidden)};
+  const CombineExpertsCall combine{site, out, routing.weights, Columns(hidden, part.shard.hidden)};
   project.combine = &combine;
   backend_.ExpertLinear(project);
 }
@@ -384,12 +423,6 @@ void DecoderStage::GatherColumns(const OpSite& site, std::vector<TensorView> who
   for (size_t i = 0; i < parts_.size(); ++i) gather.from.push_back(Columns(whole[i], parts_[i].shard.*range, scale));
   gather.to = std::move(whole);
   backend_.AllGather(gather);
-}
-
-void DecoderStage::GatherHidden(const OpSite& site, const Piece& piece) {
-  std::vector<TensorView> whole;
-  for (const Part& part : parts_) whole.push_back(Hidden(part, piece));
-  GatherColumns(site, std::move(whole), &DecoderShard::hidden, 1);
 }
 
 void DecoderStage::GatherActivation(int layer, int64_t rows) {

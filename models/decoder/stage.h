@@ -56,6 +56,9 @@ class DecoderStage final : public ModelStage {
   std::vector<AttentionCall> BeginLayer(int layer, const Piece& piece);
   // What comes after attention.
   void EndLayer(int layer, const Piece& piece);
+  // Whether the rest of the layer that Run issues last is for others than output rows: a tap, an observer, or operators
+  // whose scopes span rows want every row.
+  bool WantsAllRows(const HiddenTap& tap) const;
   // Rows of the head's input, on every device of the head.
   std::vector<TensorView> HeadInput(size_t lane, int64_t first, int64_t count) const;
 
@@ -73,19 +76,27 @@ class DecoderStage final : public ModelStage {
   bool divided() const { return parts_.size() > 1; }
   TensorView Hidden(const Part& part, const Piece& piece) const;
   void CopyHidden(const HiddenTap& tap, int layers, const Piece& piece);
-  void RunLayer(int cache_layer, const Piece& piece);
+  void Attend(int cache_layer, const Piece& piece, bool only_outputs);
+  // EndLayer, of the output rows alone: into the head's input. Requires: HasRoomForOutputs, and a stage with the head.
+  void EndOutputs(int cache_layer, const Piece& piece);
+  bool HasRoomForOutputs(const Piece& piece) const;
+  // What EndLayer works on, of each device.
+  struct LayerRows {
+    std::vector<TensorView> hidden;    // [rows, hidden_size]
+    std::vector<TensorView> attended;  // [rows, num_attention_heads * head_dim], a device's own heads
+  };
+  void EndLayer(int cache_layer, const LayerRows& rows);
   std::span<const DecoderLayerShard> ShardsOfLayer(int cache_layer) const;
   // Issues the projections.
   AttentionCall Project(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece);
   void AddBias(const OpSite& site, const TensorView& x, const Buffer& bias);  // nothing where there is none
   // Of the heads that `attention` reads; head_dim 0: they have no norm.
   NormHeadsCall NormOf(int cache_layer, const DecoderLayerShard& weights, const AttentionCall& attention) const;
-  void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
-  void ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
+  void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden);
+  void ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden);
   // Exchanges columns that every device has of a matrix on each; `whole[i]` on device i, whose own range times `scale`
   // is there.
   void GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange DecoderShard::*range, int64_t scale);
-  void GatherHidden(const OpSite& site, const Piece& piece);
   void GatherActivation(int layer, int64_t rows);
   // A LinearCall or an ExpertLinearCall.
   template <typename Call>
@@ -97,8 +108,8 @@ class DecoderStage final : public ModelStage {
     TensorView weights;  // F32 of the same shape
   };
   Routing RoutingOf(const Part& part, int64_t rows) const;
-  void ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
-  void CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const Piece& piece);
+  void ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden);
+  void CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden);
 
   Backend& backend_;
   const DecoderConfig& config_;
@@ -108,6 +119,7 @@ class DecoderStage final : public ModelStage {
   std::vector<Device> devices_;
   size_t first_shard_;
   Role role_;
+  bool rows_alone_;  // a row's result depends on that row, and on earlier ones of its sequence, alone
   std::vector<Part> parts_;
   int64_t kv_cache_bytes_ = 0;
 };

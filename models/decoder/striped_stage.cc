@@ -109,6 +109,8 @@ void StripedStage::Run(const Piece& piece, const HiddenTap& tap) {
   CopyHidden(tap, 0);
   for (int layer = 0; layer < role_.num_layers; ++layer) {
     Attend(layer);
+    // Nobody asks for what a prompt's earlier passes end with.
+    if (layer + 1 == role_.num_layers && outputs_.empty() && !stripes_[0]->WantsAllRows(tap)) return;
     for (size_t i = 0; i < stripes_.size(); ++i) {
       if (rows_[i] > 0) stripes_[i]->EndLayer(layer, Own(i));
     }

@@ -55,6 +55,18 @@ Bounds MakeBounds(const CudaPass& pass, const KvCacheSpec& spec, bool recording)
   return bounds;
 }
 
+// Rows that a call wants, once its pass is appended: few output rows go by row kernels, as rows of other lengths do.
+constexpr int64_t kFewOutputs = 16;
+bool TakesOutputs(const AttentionCall& call, const CudaPass& pass, bool recording) {
+  return call.only_outputs && !recording && pass.num_output_rows() <= kFewOutputs;
+}
+AttendedRows OutputRowsOf(const CudaPass& pass) {
+  AttendedRows rows;
+  rows.all = {pass.view().output_rows, static_cast<int32_t>(pass.num_output_rows()), pass.max_length()};
+  rows.short_rows = rows.all;
+  return rows;
+}
+
 // Of rows behind a window, kernels that cut contexts read what the window reaches alone, and others all of it: those
 // are planned for no more, where that is still theirs.
 AttentionPlan PlanOf(const DeviceContext& ctx, const AttentionShape& shape, const AttentionArgs& args,
@@ -327,6 +339,7 @@ void AttendDilated(DeviceContext& ctx, const AttentionArgs& args, const Attentio
                    const AttentionLimits& limits) {
   Scratch scratch(ctx.workspace);
   const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, limits);
+  if (rows.count == 0) return;
   LaunchDilatedRows(ctx, args, shape, qk, av, q, pairs, rows, memory.spill);
 }
 
@@ -334,6 +347,7 @@ void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const Attention
                   const RowSet& rows, const AttentionLimits& limits) {
   Scratch scratch(ctx.workspace);
   const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, limits);
+  if (rows.count == 0) return;
   if (plan.short_rows == AttentionKernel::kExactSplit) {
     return LaunchExactSplit(ctx, args, shape, rows, memory.split);
   }
@@ -349,7 +363,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const KvCacheSpec& spec = cache.spec();
   ctx.posted_rows().Enable(false);
   const bool recording = ctx.IsRecording();
-  const Bounds bounds = MakeBounds(pass, spec, recording);
+  Bounds bounds = MakeBounds(pass, spec, recording);
   const AttentionLimits limits = LimitsOf(args, pass);
   const DilatedPairs pairs = MakeDilatedPairs(call.dilated, call.first_head);
   const HeadNorm norm = NormOf(ctx, call, cache, args, bounds, pairs, recording);
@@ -357,8 +371,18 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
     return RunMixed(ctx, args, call, cache, *mixed, pairs, bounds, pass, recording);
   }
   const AttentionShape shape = ShapeOf(ctx, cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
-  if (pairs.count > 0) return LaunchDilated(ctx, args, cache, call.cache_layer, shape, pairs, bounds.rows.all, limits);
-  const AttentionPlan plan = PlanOf(ctx, shape, args, bounds.max_length, recording);
+  if (pairs.count > 0) {
+    const RowSet rows = TakesOutputs(call, pass, recording) ? OutputRowsOf(pass).all : bounds.rows.all;
+    return LaunchDilated(ctx, args, cache, call.cache_layer, shape, pairs, rows, limits);
+  }
+  AttentionPlan plan = PlanOf(ctx, shape, args, bounds.max_length, recording);
+  if (!plan.is_fresh && TakesOutputs(call, pass, recording)) {
+    bounds.rows = OutputRowsOf(pass);
+    AttentionArgs few = args;
+    few.rows = std::max(1, bounds.rows.all.count);
+    const AttentionPlan of_few = PlanOf(ctx, shape, few, bounds.max_length, recording);
+    if (!of_few.is_fresh) plan.short_rows = of_few.short_rows;
+  }
   // Not where a kernel in between norms the heads: attention would neither poll nor post.
   const bool may_split = call.norm == nullptr && SplitTakesPosted(ctx, args, shape, plan, bounds);
   ctx.posted_rows().Enable(spec.mode == AttentionMode::kPerToken && ((args.rows == 1 && plan.is_fresh) || may_split));

@@ -226,10 +226,15 @@ TEST_F(Scarce, NanInALayerEndsTheRequestWhoseItIs) {
   Open(backend);
   const std::vector<Answer> alone = Run();
   const int32_t last = Request(1).prompt.back();
-  int64_t row = -1;
+  int64_t row = -1;     // of the pass
+  int64_t output = -1;  // among its output rows, which are all that the last layer ends with
+  int64_t rows = 0;
   backend->before_pass = [&](const PassLayout& layout) {
     const auto found = std::find(layout.ids.begin(), layout.ids.end(), last);
     row = found == layout.ids.end() ? -1 : found - layout.ids.begin();
+    rows = static_cast<int64_t>(layout.ids.size());
+    const auto place = std::find(layout.output_rows.begin(), layout.output_rows.end(), row);
+    output = place == layout.output_rows.end() ? -1 : place - layout.output_rows.begin();
   };
   std::map<std::string, int> sites;
   backend->after_linear = [&](const LinearCall& call) { ++sites[SiteName(call.site)]; };
@@ -239,9 +244,10 @@ TEST_F(Scarce, NanInALayerEndsTheRequestWhoseItIs) {
     if (site == "lm_head") continue;  // no later op reads it: what is picked of it is a token
     bool planted = false;
     backend->after_linear = [&, site = site](const LinearCall& call) {
-      if (row < 0 || SiteName(call.site) != site) return;
       const TensorView& out = call.outs.front();
-      out.ptr<float>()[row * out.step(0)] = std::numeric_limits<float>::quiet_NaN();
+      const int64_t at = out.dim(0) == rows ? row : output;
+      if (at < 0 || SiteName(call.site) != site) return;
+      out.ptr<float>()[at * out.step(0)] = std::numeric_limits<float>::quiet_NaN();
       planted = true;
     };
     const std::vector<Answer> answers = Run();
