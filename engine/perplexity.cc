@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,55 +37,89 @@ void Summarize(const Sums& sums, PerplexityResult& result) {
   result.ppl_error = sums.count > 1 ? result.ppl * std::sqrt(std::max(variance, 0.0) / (n - 1)) : 0;
 }
 
-// Scores `windows`, each a sequence of its own, in passes that they share, and says when the next of them is done. Only
-// one window may take several passes. Returns how many the KV cache had room for, at least 1.
-size_t ScoreWindows(Engine& engine, std::span<const std::span<const int32_t>> windows, const PerplexityOptions& options,
-                    Sums& sums, const std::function<void()>& on_done) {
-  std::vector<std::unique_ptr<Sequence>> sequences;
-  for (const std::span<const int32_t> window : windows) {
-    std::unique_ptr<Sequence> sequence = engine.NewSequence(static_cast<int64_t>(window.size()));
-    if (sequence == nullptr) break;
-    // The last token is only ever predicted, but configurations with whole-window scopes see it, as published.
-    sequence->Append(window);
-    sequences.push_back(std::move(sequence));
+// Scores windows, each a sequence of its own: passes take the rest of one and as much of the next ones as they have room
+// for, so that all but the last are full.
+class Scorer {
+ public:
+  Scorer(Engine& engine, std::span<const int32_t> ids, int64_t ctx, int64_t windows, const PerplexityOptions& options)
+      : engine_(engine), ids_(ids), ctx_(ctx), windows_(windows), options_(options) {
+    // Without cuts windows share a pass only if they are whole.
+    const int64_t whole = engine.shape().max_rows / ctx;
+    const int64_t most = engine.chunk_invariant() ? engine.options().max_sequences : whole;
+    const bool alone = !engine.batch_invariant() || options.on_begin;
+    most_ = alone ? 1 : std::clamp<int64_t>(most, 1, engine.options().max_sequences);
   }
-  if (sequences.empty()) throw InvalidInput("the KV cache has no room for a window just now");
-  while (sequences.front()->pending() > 0) {
-    std::vector<StepItem> items;
-    std::vector<RowQueries> queries(sequences.size());
-    for (size_t w = 0; w < sequences.size(); ++w) {
-      Sequence& sequence = *sequences[w];
-      const auto first = static_cast<size_t>(sequence.computed());
-      const int64_t tokens = engine.NextTokens(sequence, engine.shape().max_rows);
-      const size_t rows = std::min(static_cast<size_t>(tokens), windows[w].size() - 1 - first);
-      queries[w].top = 0;
-      queries[w].targets = windows[w].subspan(first + 1, rows);
-      items.push_back({&sequence, tokens, StepOutput::kAll, &queries[w]});
-    }
-    engine.Step(items);
-    int64_t row = 0;
-    for (size_t w = 0; w < sequences.size(); ++w) {
-      const std::span<const int32_t> targets = queries[w].targets;
-      for (size_t i = 0; i < targets.size(); ++i) {
-        sums.Add(-engine.LogProb(row + static_cast<int64_t>(i)).logprob);
-      }
-      if (options.on_logits && !targets.empty()) {
-        engine.ForLogits(row, static_cast<int64_t>(targets.size()), [&](const TensorView& block, int64_t offset) {
-          options.on_logits(block, targets.subspan(static_cast<size_t>(offset), static_cast<size_t>(block.dim(0))));
-        });
-      }
-      row += items[w].num_tokens;
-      if (sequences[w]->pending() == 0) on_done();
-    }
-  }
-  return sequences.size();
-}
 
-// Windows of one pass.
-int64_t MostWindows(const Engine& engine, int64_t ctx, const PerplexityOptions& options) {
-  if (!engine.batch_invariant() || options.on_begin) return 1;
-  return std::max<int64_t>(1, std::min(engine.shape().max_rows / ctx, engine.options().max_sequences));
-}
+  // One pass; calls on_done when a window's last prediction is in `sums`. False when all of them are.
+  bool Step(Sums& sums, const std::function<void()>& on_done) {
+    std::vector<StepItem> items;
+    int64_t rows = engine_.shape().max_rows;
+    for (size_t w = 0; rows > 0; ++w) {
+      if (w == running_.size() && !Open()) break;
+      Running& window = running_[w];
+      const int64_t tokens = engine_.NextTokens(*window.sequence, rows);
+      if (tokens == 0) break;
+      // The last token is only ever predicted, but configurations with whole-window scopes see it, as published.
+      const auto first = static_cast<size_t>(window.sequence->computed());
+      const size_t predicted = std::min(static_cast<size_t>(tokens), window.ids.size() - 1 - first);
+      window.queries.top = 0;
+      window.queries.targets = window.ids.subspan(first + 1, predicted);
+      items.push_back({window.sequence.get(), tokens, StepOutput::kAll, nullptr});
+      rows -= tokens;
+    }
+    if (items.empty()) return false;
+    for (size_t w = 0; w < items.size(); ++w) items[w].queries = &running_[w].queries;
+    engine_.Step(items);
+    int64_t row = 0;
+    for (size_t w = 0; w < items.size(); ++w) {
+      Take(row, running_[w].queries.targets, sums);
+      row += items[w].num_tokens;
+      if (running_[w].sequence->pending() == 0) on_done();
+    }
+    std::erase_if(running_, [](const Running& window) { return window.sequence->pending() == 0; });
+    return true;
+  }
+
+ private:
+  struct Running {
+    std::span<const int32_t> ids;
+    std::unique_ptr<Sequence> sequence;
+    RowQueries queries;
+  };
+
+  // Begins the next window, if there is one and room for it.
+  bool Open() {
+    if (opened_ == windows_ || static_cast<int64_t>(running_.size()) == most_) return false;
+    const auto window = ids_.subspan(static_cast<size_t>(opened_ * ctx_), static_cast<size_t>(ctx_));
+    std::unique_ptr<Sequence> sequence = engine_.NewSequence(ctx_);
+    if (sequence == nullptr && !running_.empty()) return false;
+    if (sequence == nullptr) throw InvalidInput("the KV cache has no room for a window just now");
+    if (options_.on_begin) options_.on_begin(window);
+    sequence->Append(window);
+    running_.push_back({window, std::move(sequence), {}});
+    ++opened_;
+    return true;
+  }
+
+  void Take(int64_t row, std::span<const int32_t> targets, Sums& sums) {
+    for (size_t i = 0; i < targets.size(); ++i) {
+      sums.Add(-engine_.LogProb(row + static_cast<int64_t>(i)).logprob);
+    }
+    if (!options_.on_logits || targets.empty()) return;
+    engine_.ForLogits(row, static_cast<int64_t>(targets.size()), [&](const TensorView& block, int64_t offset) {
+      options_.on_logits(block, targets.subspan(static_cast<size_t>(offset), static_cast<size_t>(block.dim(0))));
+    });
+  }
+
+  Engine& engine_;
+  const std::span<const int32_t> ids_;
+  const int64_t ctx_;
+  const int64_t windows_;
+  const PerplexityOptions& options_;
+  int64_t most_ = 1;  // windows at a time
+  int64_t opened_ = 0;
+  std::vector<Running> running_;  // in order
+};
 
 }  // namespace
 
@@ -96,7 +131,9 @@ void FitWindows(int64_t ctx, DeviceKind kind, EngineOptions* options) {
   // Left open where it is the usual number: placement takes fewer where memory is short.
   if (kind == DeviceKind::kCpu || rows > usual) options->max_pass_rows = rows;
   if (!BatchInvariant(*options)) return;
-  options->max_sequences = std::clamp<int64_t>(rows / ctx, 1, kMostWindows);
+  // Where windows may be cut, what is left of a pass is for the first part of one more.
+  const bool cuts = ChunkInvariant(*options) && ctx <= rows && rows % ctx != 0;
+  options->max_sequences = std::clamp<int64_t>(rows / ctx + (cuts ? 1 : 0), 1, kMostWindows);
   // Of a longer context than that of windows one sequence is enough.
   if (options->kv_tokens == 0) {
     options->kv_tokens = std::max(RoundUpToPages(options->context), options->max_sequences * RoundUpToPages(ctx));
@@ -124,14 +161,8 @@ PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids
     result.elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     if (options.on_window) options.on_window(result, windows);
   };
-  const int64_t most = MostWindows(engine, ctx, options);
-  for (int64_t first = 0; first < windows;) {
-    std::vector<std::span<const int32_t>> pass;
-    for (int64_t i = first; i < std::min(first + most, windows); ++i) {
-      pass.push_back(ids.subspan(static_cast<size_t>(i * ctx), static_cast<size_t>(ctx)));
-    }
-    if (options.on_begin) options.on_begin(pass.front());
-    first += static_cast<int64_t>(ScoreWindows(engine, pass, options, sums, on_done));
+  Scorer scorer(engine, ids, ctx, windows, options);
+  while (scorer.Step(sums, on_done)) {
   }
   return result;
 }

@@ -31,13 +31,15 @@ struct PerplexityOptions {
 };
 
 // The pass and the sequences that windows of ctx tokens want of an engine on a device of that kind: several short windows
-// in a pass, where a sequence's bits do not depend on the others of its pass (BatchInvariant), or one long one.
+// in a pass, where a sequence's bits do not depend on the others of its pass (BatchInvariant), and a part of one more
+// where they do not depend on cuts either (ChunkInvariant), or one long one.
 // Requires: ctx >= 1; context is set already.
 void FitWindows(int64_t ctx, DeviceKind kind, EngineOptions* options);
 
 // Cuts `ids` (the tokenized text, BOS first where the model has one) into windows of ctx tokens without overlap, drops
 // the tail, and scores the ctx - 1 predictions inside each: the WikiText protocol of transformers. Every window is a
-// sequence of its own, in one pass with others, alone or in chunks, as the engine and the configuration allow.
+// sequence of its own, in one pass with others, alone or in chunks, as the engine and the configuration allow: passes are
+// full, and the rest of a window is in one pass with the first tokens of the next.
 // Errors: InvalidInput if there is no whole window, or as Engine::Step.
 PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids, const PerplexityOptions& options);
 

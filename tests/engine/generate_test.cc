@@ -20,9 +20,11 @@ namespace {
 
 class GenerateTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  void Open(const std::shared_ptr<Backend>& backend, const char* settings = "") {
+  void Open(const std::shared_ptr<Backend>& backend, const char* settings = "", int64_t pass_rows = 0) {
     model_ = TinyLogitsModel(scratch_.path());
-    engine_ = OpenCase(backend, model_.folder, {"", Precision::kSc, settings});
+    EngineOptions options = OptionsOf({"", Precision::kSc, settings});
+    if (pass_rows > 0) options.max_pass_rows = pass_rows;
+    engine_ = Engine::Open(backend, OpenModelFiles(model_.folder.string()), options);
   }
 
   GenerateRequest Request(int64_t max_tokens, size_t prompt_tokens = 8) const {
@@ -418,6 +420,13 @@ TEST_P(GenerateTest, WindowsOfAPassScoreAsAlone) {
   const std::vector<float> shared_logits = logits;
   EXPECT_EQ(together.steps, 3);
   EXPECT_EQ(together.most, 3u);
+  Open(backend, "", 25);  // two windows and a half
+  StepCounter in_parts;
+  const PerplexityResult cut = evaluate(&in_parts);
+  EXPECT_EQ(in_parts.steps, 3);
+  EXPECT_EQ(in_parts.most, 3u);
+  EXPECT_EQ(shared_logits, logits);
+  EXPECT_EQ(shared.mean_nll, cut.mean_nll);
   StepCounter apart;
   options.on_begin = [](std::span<const int32_t> window) { EXPECT_EQ(window.size(), 10u); };
   const PerplexityResult alone = evaluate(&apart);
@@ -448,16 +457,19 @@ TEST(FitWindows, ManyShortOnesOrOneLongOne) {
   EXPECT_EQ(fit(128, DeviceKind::kCpu).kv_tokens, 4 * 128);
   EngineOptions longer;
   longer.context = 8192;
-  FitWindows(100, DeviceKind::kCpu, &longer);  // five windows of two pages
+  FitWindows(100, DeviceKind::kCpu, &longer);  // five windows of two pages, and a part of one
   EXPECT_EQ(longer.kv_tokens, 8192);
   longer.kv_tokens = 0;
   longer.context = 100;
   FitWindows(100, DeviceKind::kCpu, &longer);
-  EXPECT_EQ(longer.kv_tokens, 5 * 128);
+  EXPECT_EQ(longer.kv_tokens, 6 * 128);
   EXPECT_EQ(fit(2048, DeviceKind::kCpu).max_pass_rows, 2048);
   EXPECT_EQ(fit(2048, DeviceKind::kCpu).max_sequences, 1);
   EXPECT_EQ(fit(512, DeviceKind::kCuda).max_pass_rows, 0);  // the usual number
-  EXPECT_EQ(fit(512, DeviceKind::kCuda).max_sequences, 4);
+  EXPECT_EQ(fit(512, DeviceKind::kCuda).max_sequences, 5);  // four and a part in 2112 rows
+  EXPECT_EQ(fit(2048, DeviceKind::kCuda).max_sequences, 2);
+  EXPECT_EQ(fit(2048, DeviceKind::kCuda).kv_tokens, 2 * 2048);
+  EXPECT_EQ(fit(512, DeviceKind::kCuda, "attention=per_head").max_sequences, 4);  // windows that may not be cut
   EXPECT_EQ(fit(8192, DeviceKind::kCuda).max_pass_rows, 0);
   EXPECT_EQ(fit(8192, DeviceKind::kCuda).max_sequences, 1);
   EXPECT_EQ(fit(2, DeviceKind::kCuda).max_sequences, 64);
