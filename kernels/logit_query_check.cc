@@ -12,7 +12,9 @@ namespace {
 // `what` makes the words of an error: queries come by thousands, and words are rarely wanted.
 template <typename What>
 void Require(bool good, const What& what) {
-  if (!good) throw InvalidInput("logit queries: " + std::string(what()));
+  if (good) return;
+  const std::string words = what();
+  throw InvalidInput("logit queries: " + words);
 }
 
 void RequireAtMost(const char* name, size_t count, int64_t limit) {
