@@ -19,7 +19,7 @@ constexpr int64_t kLine = 32;
 // Rows of x as integers in two digits.
 struct Inputs {
   Array<int16_t> digits;
-  std::vector<float> scales;
+  std::vector<double> units;  // FixedUnit of each
   FixedRows rows;
 };
 
@@ -29,14 +29,14 @@ Inputs Convert(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_str
   Inputs inputs;
   const int64_t stride = 2 * (padded + kLine);
   inputs.digits = MakeArray<int16_t>(num_x * stride);
-  inputs.scales.resize(static_cast<size_t>(num_x));
+  inputs.units.resize(static_cast<size_t>(num_x));
   int16_t* const low = inputs.digits.get();
   int16_t* const high = low + padded + kLine;
   inputs.rows = {low, high, stride};
   pool.ParallelFor(num_x, [&](int64_t t, int) {
     const float* row = x + t * x_stride;
     const float scale = FixedScale(simd.max_abs_bits(row, cols), kFixedInputBits);
-    inputs.scales[static_cast<size_t>(t)] = scale;
+    inputs.units[static_cast<size_t>(t)] = FixedUnit(scale);
     for (int64_t i = 0; i < cols; ++i) {
       const int32_t a = FixedInteger(row[i], scale);
       const int32_t rest = ((a + kDigit / 2) & (kDigit - 1)) - kDigit / 2;
@@ -55,6 +55,7 @@ ExactRows Advance(const ExactRows& w, int64_t rows) {
 struct Scratch {
   Array<int16_t> panel;
   std::vector<int64_t> sums;
+  std::vector<double> units;  // FixedUnit of each row of weights
 };
 
 }  // namespace
@@ -100,10 +101,14 @@ void FixedProduct(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_
       }
       loops.dots(inputs.rows, num_x, scratch.panel.get(), stride, item.count, padded, next, sums, panel);
     }
+    scratch.units.resize(static_cast<size_t>(panel));
+    double* units = scratch.units.data();
+    for (int64_t r = 0; r < item.count; ++r) units[r] = FixedUnit(scales[r]);
     for (int64_t t = 0; t < num_x; ++t) {
+      const double unit = inputs.units[static_cast<size_t>(t)];
       float* out = target.out + item.first + t * target.out_stride;
       for (int64_t r = 0; r < item.count; ++r) {
-        const float product = FixedResult(sums[t * panel + r], inputs.scales[static_cast<size_t>(t)], scales[r]);
+        const float product = FixedResult(sums[t * panel + r], unit, units[r]);
         out[r] = target.add ? out[r] + product : product;
       }
     }

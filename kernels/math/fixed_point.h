@@ -39,8 +39,5 @@ STOCH_HD double FixedUnit(float scale) { return 1.0 / static_cast<double>(scale)
 STOCH_HD float FixedResult(int64_t sum, double input_unit, double weight_unit) {
   return static_cast<float>(static_cast<double>(sum) * (input_unit * weight_unit));
 }
-STOCH_HD float FixedResult(int64_t sum, float input_scale, float weight_scale) {
-  return FixedResult(sum, FixedUnit(input_scale), FixedUnit(weight_scale));
-}
 
 }  // namespace stoch
