@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "kernels/math/random.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/kernels/linear/weight_sources.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 
@@ -27,6 +27,9 @@ namespace {
 
 using test::DeviceTensor;
 using test::Matrix;
+using test::NumbersOf;
+using test::RandomSource;
+using test::Stored;
 
 DeviceTensor Upload(Backend& backend, const Matrix& m) { return {backend, {m.rows, m.cols}, m.values}; }
 
@@ -34,58 +37,6 @@ LinearSpec Spec(bool fixed) {
   LinearSpec spec{Precision::kFp32, nullptr};
   spec.fixed_point = fixed;
   return spec;
-}
-
-// A matrix as a file would hold it, at an odd address, and the numbers that it then stands for.
-struct Stored {
-  Stored(const Matrix& m, DType type) : values(m), dtype(type) {
-    const size_t size = DTypeSize(dtype);
-    bytes.resize(m.values.size() * size + 1);
-    for (size_t i = 0; i < m.values.size(); ++i) {
-      char* at = bytes.data() + 1 + i * size;
-      const float value = m.values[i];
-      const uint16_t half = dtype == DType::kF16 ? FloatToF16(value) : static_cast<uint16_t>(FloatToBits(value) >> 16);
-      if (dtype == DType::kF32) {
-        std::memcpy(at, &value, size);
-      } else {
-        std::memcpy(at, &half, size);
-        values.values[i] = dtype == DType::kF16 ? F16ToFloat(half) : Bf16ToFloat(half);
-      }
-    }
-  }
-  WeightSource Rows(int64_t first, int64_t count) const {
-    WeightSource source;
-    source.name = "stored";
-    source.rows = count;
-    source.cols = values.cols;
-    source.host = bytes.data() + 1 + static_cast<size_t>(first * values.cols) * DTypeSize(dtype);
-    source.dtype = dtype;
-    return source;
-  }
-  WeightSource source() const { return Rows(0, values.rows); }
-  Matrix values;
-  DType dtype;
-  std::vector<char> bytes;
-};
-
-// Random numbers that the backend generates, and what they are.
-WeightSource RandomSource(int64_t rows, int64_t cols) {
-  WeightSource source;
-  source.name = "random";
-  source.rows = rows;
-  source.cols = cols;
-  source.seed = 9;
-  source.stream = 4;
-  source.first = 1000;
-  source.stddev = 0.02f;
-  return source;
-}
-Matrix NumbersOf(const WeightSource& source) {
-  Matrix m(source.rows, source.cols);
-  for (size_t i = 0; i < m.values.size(); ++i) {
-    m.values[i] = RandomWeight(source.seed, source.stream, static_cast<uint64_t>(source.first) + i, source.stddev);
-  }
-  return m;
 }
 
 // Rows [0, rows) and columns [0, cols).
@@ -133,7 +84,7 @@ const Case& CaseOf(Source source, int64_t cols) {
   result.x = test::RandomMatrix(static_cast<uint64_t>(cols), 130, cols);
   Matrix weight = test::RandomMatrix(static_cast<uint64_t>(cols) + 1, 300, cols);
   if (source == kRandom) {
-    weight = NumbersOf(RandomSource(300, cols));
+    weight = NumbersOf(RandomSource(4, 300, cols));
   } else {
     result.stored = std::make_unique<Stored>(weight, source == kF16 ? DType::kF16 : DType::kBF16);
     weight = result.stored->values;
@@ -153,7 +104,7 @@ TEST_P(FixedLinear, EveryShapeAndSource) {
         for (size_t j = 0; j < kRows.size(); ++j) {
           if (cols > 300 && (i + j) % kRows.size() != 1) continue;  // every number of either once
           const int64_t tokens = kTokens[i], rows = kRows[j];
-          const WeightSource part = source == kRandom ? RandomSource(rows, cols) : all.stored->Rows(0, rows);
+          const WeightSource part = source == kRandom ? RandomSource(4, rows, cols) : all.stored->Rows(0, rows);
           ASSERT_TRUE(test::SameBits(Product(*backend, {part}, Corner(all.x, tokens, cols)),
                                      Corner(all.expected, tokens, rows).values))
               << "source " << source << ": " << tokens << " x " << rows << " x " << cols;
@@ -194,9 +145,9 @@ TEST_P(FixedLinear, RowsOfUnusualNumbers) {
       x.at(7, i) = sign * 1.9999999f;  // rounds up to the power of two
     }
     const Matrix expected = test::DefineFixedProduct(x, weight.values);
-    EXPECT_TRUE(test::SameBits(Product(*backend, {weight.source()}, x), expected.values));
+    EXPECT_TRUE(test::SameBits(Product(*backend, {weight.source}, x), expected.values));
     for (const int64_t tokens : {1, 8}) {
-      EXPECT_TRUE(test::SameBits(Product(*backend, {weight.source()}, Corner(x, tokens, kCols)),
+      EXPECT_TRUE(test::SameBits(Product(*backend, {weight.source}, Corner(x, tokens, kCols)),
                                  Corner(expected, tokens, 7).values));
     }
   }
@@ -224,8 +175,8 @@ TEST_P(FixedLinear, TheLargestSums) {
     }
     const Stored weight(w, DType::kF16);
     const Matrix expected = test::DefineFixedProduct(x, weight.values);
-    EXPECT_TRUE(test::SameBits(Product(*backend, {weight.source()}, x), expected.values)) << cols;
-    EXPECT_TRUE(test::SameBits(Product(*backend, {weight.source()}, Corner(x, 1, cols)), Corner(expected, 1, 5).values))
+    EXPECT_TRUE(test::SameBits(Product(*backend, {weight.source}, x), expected.values)) << cols;
+    EXPECT_TRUE(test::SameBits(Product(*backend, {weight.source}, Corner(x, 1, cols)), Corner(expected, 1, 5).values))
         << cols;
   }
 }
@@ -238,7 +189,7 @@ TEST_P(FixedLinear, AddsToWhatIsThere) {
     const Stored weight(test::RandomMatrix(43, 33, 172), DType::kBF16);
     std::vector<float> expected = test::DefineFixedProduct(x, weight.values).values;
     for (size_t i = 0; i < expected.size(); ++i) expected[i] = start.values[i] + expected[i];
-    EXPECT_TRUE(test::SameBits(Product(*backend, {weight.source()}, x, true, &start), expected));
+    EXPECT_TRUE(test::SameBits(Product(*backend, {weight.source}, x, true, &start), expected));
   }
 }
 
@@ -278,7 +229,7 @@ TEST_P(FixedLinear, SplitsAndSlices) {
 TEST_P(FixedLinear, StackedFileAndRandomParts) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const Stored stored(test::RandomMatrix(61, 33, 172), DType::kF16);
-  const WeightSource random = RandomSource(50, 172);
+  const WeightSource random = RandomSource(4, 50, 172);
   Matrix stacked(83, 172);
   const Matrix numbers = NumbersOf(random);
   std::copy(stored.values.values.begin(), stored.values.values.end(), stacked.values.begin());
@@ -286,9 +237,9 @@ TEST_P(FixedLinear, StackedFileAndRandomParts) {
   for (const int64_t tokens : {1, 17}) {
     const Matrix x = test::RandomMatrix(62, tokens, 172);
     EXPECT_TRUE(
-        test::SameBits(Product(*backend, {stored.source(), random}, x), test::DefineFixedProduct(x, stacked).values));
+        test::SameBits(Product(*backend, {stored.source, random}, x), test::DefineFixedProduct(x, stacked).values));
   }
-  const WeightSource parts[] = {stored.source(), random};
+  const WeightSource parts[] = {stored.source, random};
   const auto linear = backend->MakeLinear(backend->devices().front(), parts, Spec(true));
   EXPECT_EQ(backend->Unpack(*linear).values, stacked.values);
 }
@@ -310,9 +261,9 @@ TEST_P(FixedLinear, OthersStayFloatProducts) {
   std::copy(second.values.values.begin(), second.values.values.end(), stacked.values.begin() + 20 * 172);
   const Stored wide(test::RandomMatrix(75, 3, kMaxFixedColumns + 1), DType::kBF16);
   for (const int64_t tokens : {1, 9}) {
-    expect_floats({floats.source()}, floats.values, tokens);
-    expect_floats({first.source(), second.source()}, stacked, tokens);
-    expect_floats({wide.source()}, wide.values, tokens);
+    expect_floats({floats.source}, floats.values, tokens);
+    expect_floats({first.source, second.source}, stacked, tokens);
+    expect_floats({wide.source}, wide.values, tokens);
   }
 }
 
@@ -324,20 +275,20 @@ TEST_P(FixedLinear, NonFiniteNumbersAreNamed) {
     for (const int64_t tokens : {3, 9}) {
       Matrix x = test::RandomMatrix(82, tokens, 150);
       x.at(2, 149) = bad;
-      test::ExpectInvalid([&] { Product(*backend, {weight.source()}, x); }, {"lm_head", "NaN or infinity"});
+      test::ExpectInvalid([&] { Product(*backend, {weight.source}, x); }, {"lm_head", "NaN or infinity"});
       backend->CheckFinite(device);
     }
     Matrix broken = test::RandomMatrix(83, 20, 150);
     broken.at(17, 149) = bad;
     const Stored stored(broken, DType::kBF16);
-    test::ExpectInvalid([&] { Product(*backend, {stored.source()}, test::RandomMatrix(84, 1, 150)); },
+    test::ExpectInvalid([&] { Product(*backend, {stored.source}, test::RandomMatrix(84, 1, 150)); },
                         {"stored", "17", "149", "NaN or infinity"});
   }
   // A result beyond the largest float.
   Matrix huge(1, 150);
   std::fill(huge.values.begin(), huge.values.end(), 1e38f);
   const Stored large(huge, DType::kBF16);
-  test::ExpectInvalid([&] { Product(*backend, {large.source()}, huge); }, {"lm_head", "NaN or infinity"});
+  test::ExpectInvalid([&] { Product(*backend, {large.source}, huge); }, {"lm_head", "NaN or infinity"});
 }
 
 // Against sums of doubles, relative to the sum of magnitudes: numbers far below the largest of their row, which F16 has
@@ -350,7 +301,7 @@ TEST_P(FixedLinear, NearSumsOfDoubles) {
     for (size_t i = 0; i < numbers.values.size(); ++i) numbers.values[i] = RandomWeight(5, 1, i, 0.02f);
     for (size_t i = 0; i < x.values.size(); ++i) x.values[i] = RandomWeight(5, 2, i, 1.0f) * 1.7f;
     const Stored weight(numbers, dtype);
-    const std::vector<float> actual = Product(*backend, {weight.source()}, x);
+    const std::vector<float> actual = Product(*backend, {weight.source}, x);
     double largest = 0, total = 0;
     for (int64_t t = 0; t < kTokens; ++t) {
       for (int64_t r = 0; r < kRows; ++r) {

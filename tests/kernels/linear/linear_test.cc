@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -12,9 +11,9 @@
 
 #include "kernels/math/elementary.h"
 #include "kernels/math/half.h"
-#include "kernels/math/random.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/kernels/linear/weight_sources.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 
@@ -23,55 +22,11 @@ namespace {
 
 using test::DeviceTensor;
 using test::Matrix;
+using test::NumbersOf;
+using test::RandomSource;
+using test::Stored;
 
 DeviceTensor Upload(Backend& backend, const Matrix& m) { return {backend, {m.rows, m.cols}, m.values}; }
-
-// A matrix as a file would hold it, at an odd address, and the numbers it then stands for.
-struct Stored {
-  Stored(const Matrix& m, DType dtype) : values(m) {
-    const size_t size = DTypeSize(dtype);
-    bytes.resize(m.values.size() * size + 1);
-    for (size_t i = 0; i < m.values.size(); ++i) {
-      char* at = bytes.data() + 1 + i * size;
-      if (dtype == DType::kF32) {
-        std::memcpy(at, &m.values[i], size);
-      } else {
-        const uint16_t half =
-            dtype == DType::kF16 ? FloatToF16(m.values[i]) : static_cast<uint16_t>(FloatToBits(m.values[i]) >> 16);
-        std::memcpy(at, &half, size);
-        values.values[i] = dtype == DType::kF16 ? F16ToFloat(half) : Bf16ToFloat(half);
-      }
-    }
-    source.name = "stored";
-    source.rows = m.rows;
-    source.cols = m.cols;
-    source.host = bytes.data() + 1;
-    source.dtype = dtype;
-  }
-  Matrix values;
-  std::vector<char> bytes;
-  WeightSource source;
-};
-
-WeightSource RandomSource(uint64_t stream, int64_t rows, int64_t cols) {
-  WeightSource source;
-  source.name = "random";
-  source.rows = rows;
-  source.cols = cols;
-  source.seed = 9;
-  source.stream = stream;
-  source.first = 1000;
-  source.stddev = 0.02f;
-  return source;
-}
-
-Matrix NumbersOf(const WeightSource& source) {
-  Matrix m(source.rows, source.cols);
-  for (size_t i = 0; i < m.values.size(); ++i) {
-    m.values[i] = RandomWeight(source.seed, source.stream, static_cast<uint64_t>(source.first) + i, source.stddev);
-  }
-  return m;
-}
 
 LinearSpec Spec(const std::vector<std::pair<std::string, std::string>>& parameters) {
   ScConfig config;
