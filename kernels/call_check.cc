@@ -210,13 +210,16 @@ void CheckAttentionOperands(const AttentionCall& call, int64_t tokens) {
   for (const TensorView* in : {&call.q, &call.k, &call.v}) RequireDisjoint(call.site, call.out, *in);
 }
 
-void CheckAttentionSequence(const AttentionCall& call, int64_t end, int64_t num_pages) {
+void CheckAttentionSequence(const AttentionCall& call, int64_t end, int64_t num_pages, const Stripe& stripe) {
   const KvCacheSpec& spec = call.cache->spec();
   const std::string ends = "a sequence ends at position " + std::to_string(end);
   if (end > num_pages * spec.page_tokens) {
     Reject(call.site, ends + ", its pages hold " + std::to_string(num_pages * spec.page_tokens));
   }
-  if (end > call.rope.dim(0)) Reject(call.site, ends + ", the rope table has " + std::to_string(call.rope.dim(0)));
+  if (stripe.Below(end) > call.rope.dim(0)) {
+    Reject(call.site, ends + ", the rope table has " + std::to_string(call.rope.dim(0)) +
+                          (stripe.count > 1 ? " of the " + std::to_string(stripe.Below(end)) + " before it" : ""));
+  }
   if (spec.mode == AttentionMode::kExact) return;
   const ScOperator& av = spec.layers.empty() ? *spec.av : *spec.layers[static_cast<size_t>(call.cache_layer)].av;
   if (IntBits(av.config.arith) == 0) CheckAccumulator(av, end, SiteName(call.site));  // integers are summed by chunks

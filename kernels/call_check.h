@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "kernels/backend.h"
+#include "kernels/stripes.h"
 
 namespace stoch {
 
@@ -53,9 +54,9 @@ void CheckAttention(const AttentionCall& call, int64_t tokens);
 void CheckAttentionOperands(const AttentionCall& call, int64_t tokens);
 // A cache and a pass are there. Before anything is read of them.
 void CheckAttentionHandles(const AttentionCall& call);
-// A sequence of the pass ends before position `end` and has `num_pages` pages: within the pages, the rope table, and
-// what 32-bit sums hold.
-void CheckAttentionSequence(const AttentionCall& call, int64_t end, int64_t num_pages);
+// A sequence of the pass ends before position `end` and has `num_pages` pages: within the pages, the rope table of a
+// stripe's positions, and what 32-bit sums hold.
+void CheckAttentionSequence(const AttentionCall& call, int64_t end, int64_t num_pages, const Stripe& stripe = {});
 // A page of the pass is one of the cache.
 void CheckAttentionPage(const AttentionCall& call, int64_t page);
 

@@ -23,7 +23,7 @@ enum class RingRoute : uint8_t { kAuto, kRing, kQuery };
 // parts[i] is AttentionCall on the device of stripe i of parts.size(), with these differences.
 // Shapes:   parts[i].pass holds the whole pass, the same on every device: absolute positions, and pages of the cache's
 //           page_tokens positions each. q, k, v and out have the rows of it that the device owns (DealPass), which may be
-//           none. rope is by absolute position. scratch[i] U8 [Backend::RingScratchBytes], dense.
+//           none. rope has a row for each position that the device owns. scratch[i] U8 [Backend::RingScratchBytes], dense.
 // Requires: IsStripeCount(parts.size()), distinct devices; caches whose spec has as many stripes, and is otherwise the
 //           same; one layer, window, pairs and number of heads; attention kExact or kPerToken, dilated where the backend
 //           has_dilated_ring.

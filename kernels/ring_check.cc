@@ -70,7 +70,7 @@ void CheckRingAttention(const RingAttentionCall& call, const PassLayout& pass) {
     CheckAttentionOperands(part, rows);
     for (const PassLayout::Sequence& sequence : pass.sequences) {
       CheckAttentionSequence(part, int64_t{sequence.start_position} + sequence.num_rows,
-                             static_cast<int64_t>(sequence.pages.size()));
+                             static_cast<int64_t>(sequence.pages.size()), {i, count});
       for (const int32_t page : sequence.pages) CheckAttentionPage(part, page);
     }
     RequireView(call.site, "scratch", call.scratch[static_cast<size_t>(i)], part.cache->device(), DType::kU8,

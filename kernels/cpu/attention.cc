@@ -38,13 +38,14 @@ void AppendValues(Context& context, const AttentionWork& work) {
 
 }  // namespace
 
-void RotateAll(Context& context, const AttentionWork& work) {
+void RotateAll(Context& context, const AttentionWork& work, const Stripe& stripe) {
   const AttentionCall& call = work.call;
   std::atomic<bool> finite{true};
   for (const PassLayout::Sequence& sequence : work.sequences) {
     context.pool.ParallelFor(sequence.num_rows, [&](int64_t i, int) {
       const int64_t row = sequence.first_row + i;
-      const float* angles = call.rope.ptr<const float>() + (sequence.start_position + i) * call.rope.step(0);
+      const int64_t rope_row = stripe.Below(sequence.start_position + i);
+      const float* angles = call.rope.ptr<const float>() + rope_row * call.rope.step(0);
       float* q = call.q.ptr<float>() + row * call.q.step(0);
       float* k = call.k.ptr<float>() + row * call.k.step(0);
       const float* v = call.v.ptr<const float>() + row * call.v.step(0);

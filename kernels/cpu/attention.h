@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/kv_cache.h"
+#include "kernels/stripes.h"
 
 namespace stoch::cpu {
 
@@ -112,8 +113,8 @@ class AttentionSlots {
   std::vector<uint8_t> slots_;
 };
 
-// Rotates q and k of every row in place and reports NaN and infinity.
-void RotateAll(Context& context, const AttentionWork& work);
+// Rotates q and k of every row in place and reports NaN and infinity. The rope table is of the stripe's positions.
+void RotateAll(Context& context, const AttentionWork& work, const Stripe& stripe = {});
 // Takes k and v of every row into the cache, as the mode keeps them.
 void Append(Context& context, const AttentionWork& work);
 float ScoreScale(const KvCacheSpec& spec);  // 1 / sqrt(head_dim)

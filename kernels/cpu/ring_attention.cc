@@ -97,7 +97,7 @@ void TakeKeys(Context& context, const RingState& state, int rank) {
     }
   }
   if (runs.empty()) return;
-  RotateAll(context, WorkOf(part, cache, std::move(runs)));
+  RotateAll(context, WorkOf(part, cache, std::move(runs)), stripe);
   Append(context, WorkOf(part, cache, std::move(slots)));
 }
 

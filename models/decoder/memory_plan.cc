@@ -84,7 +84,7 @@ WorkspaceSizes MakeWorkspaceSizes(const DecoderConfig& config, const PassShape& 
   sizes.head_input = shard.stripe.count == 1   ? sizes.hidden
                      : shard.stripe.index == 0 ? shape.max_logit_rows * 4 * config.hidden_size
                                                : 0;
-  sizes.rope = shape.context * config.head_dim * 4;
+  sizes.rope = RopeRows(shape, shard) * config.head_dim * 4;
   sizes.logits = shape.max_logit_rows * (is_first ? config.vocab_size : shard.vocab.size()) * 4;
   sizes.lanes = shape.lanes;
   return sizes;

@@ -2,6 +2,7 @@
 // What loading a model would take, computed from its shape: nothing is read or allocated.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -58,6 +59,11 @@ inline constexpr int64_t kMaxLogitBiases = 1024;
 // What one pass may ask of its logits: a token per sequence, a log-probability per row.
 LogitQueryLimits LogitQueryLimitsOf(const DecoderConfig& config, const PassShape& shape);
 
+// Rows of one device's RoPE table: the positions of a context that it owns, at least one.
+inline int64_t RopeRows(const PassShape& shape, const DecoderShard& shard) {
+  return std::max<int64_t>(1, shard.stripe.Below(shape.context));
+}
+
 // Bytes of every buffer of one device's workspace (workspace.h); of a device alone, or of one that shares rows
 // with others. max_rows is ShapeOn's.
 struct WorkspaceSizes {
@@ -70,7 +76,7 @@ struct WorkspaceSizes {
   int64_t chosen = 0;          // I32 [max_rows, num_experts_per_tok]
   int64_t expert_weights = 0;  // F32 of the same shape
   int64_t expert_out = 0;      // F32 [max_rows * num_experts_per_tok, hidden_size], of its rows
-  int64_t rope = 0;            // F32 [context, head_dim]
+  int64_t rope = 0;            // F32 [RopeRows, head_dim]
   int64_t head_input = 0;  // F32 [max_rows, hidden_size]; of dealt positions [max_logit_rows, ..] on the first alone
   int64_t logits = 0;      // F32 [max_logit_rows, vocab_size], on other devices than the first only those of its rows
   int64_t lanes = 1;       // how often hidden, head_input and logits are there

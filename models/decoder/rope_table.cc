@@ -74,16 +74,17 @@ std::vector<float> RopeInverseFrequencies(const DecoderConfig& config) {
   return frequencies;
 }
 
-std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t positions) {
+std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t rows, const Stripe& stripe) {
   const std::vector<float> frequencies = RopeInverseFrequencies(config);
   const size_t pairs = frequencies.size();
   const auto* yarn = ScalingOf<YarnRopeScaling>(config);
   const float gain = yarn != nullptr ? static_cast<float>(yarn->attention_factor) : 1.0f;
-  std::vector<float> table(static_cast<size_t>(positions) * pairs * 2);
-  for (size_t p = 0; p < static_cast<size_t>(positions); ++p) {
-    float* row = table.data() + p * pairs * 2;
+  std::vector<float> table(static_cast<size_t>(rows) * pairs * 2);
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = table.data() + static_cast<size_t>(r) * pairs * 2;
+    const auto position = static_cast<float>(stripe.Absolute(r));
     for (size_t i = 0; i < pairs; ++i) {
-      const float angle = static_cast<float>(p) * frequencies[i];
+      const float angle = position * frequencies[i];
       double sine, cosine;
       SinCos(static_cast<double>(angle), &sine, &cosine);
       row[i] = static_cast<float>(cosine) * gain;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/stripes.h"
 #include "loader/config/decoder_config.h"
 
 namespace stoch {
@@ -18,9 +19,9 @@ namespace stoch {
 //         takes max_position_embeddings / original_max_position_embeddings for the factor that is given.)
 std::vector<float> RopeInverseFrequencies(const DecoderConfig& config);
 
-// Row p: cos(a_i) for i < head_dim / 2, then sin(a_i), a_i = float(p) * inv_freq[i] in float; sine and cosine of that
-// angle in double, rounded to float, times the attention_factor of yarn.
-// Shapes: [positions, head_dim], row-major.
-std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t positions);
+// Of position p: cos(a_i) for i < head_dim / 2, then sin(a_i), a_i = float(p) * inv_freq[i] in float; sine and cosine of
+// that angle in double, rounded to float, times the attention_factor of yarn.
+// Shapes: [rows, head_dim], row-major: positions 0, 1, 2, ..., or those of a stripe.
+std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t rows, const Stripe& stripe = {});
 
 }  // namespace stoch

@@ -304,7 +304,7 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
   attention.q = Slice(qkv, 1, 0, q_cols);
   attention.k = Slice(qkv, 1, q_cols, kv_cols);
   attention.v = Slice(qkv, 1, q_cols + kv_cols, kv_cols);
-  attention.rope = MatrixIn(part.workspace->rope, options_.shape.context, config_.head_dim);
+  attention.rope = MatrixIn(part.workspace->rope, RopeRows(options_.shape, part.shard), config_.head_dim);
   attention.cache = part.cache.get();
   attention.cache_layer = cache_layer;
   attention.pass = piece.rows > 0 ? &part.pass(piece) : nullptr;

@@ -33,8 +33,9 @@ DecoderWorkspace::DecoderWorkspace(Backend& backend, const DecoderConfig& config
     expert_out = buffer(sizes.expert_out);
   }
   rope = buffer(sizes.rope);
-  const std::vector<float> table = MakeRopeTable(config, shape.context);
-  backend.CopyFromHost(MakeView(rope.data(), DType::kF32, shard.device, shape.context, config.head_dim), table.data());
+  const int64_t rows = RopeRows(shape, shard);
+  const std::vector<float> table = MakeRopeTable(config, rows, shard.stripe);
+  backend.CopyFromHost(MakeView(rope.data(), DType::kF32, shard.device, rows, config.head_dim), table.data());
 }
 
 }  // namespace stoch

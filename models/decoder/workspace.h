@@ -35,7 +35,7 @@ struct DecoderWorkspace {
   Buffer activation;  // [intermediate_size], Silu(gate) * up gathered; empty on a device alone
   // Of experts: logits, which ones a row takes, with which weights, and their outputs, as WorkspaceSizes says.
   Buffer router, chosen, expert_weights, expert_out;
-  Buffer rope;        // [context, head_dim]
+  Buffer rope;        // [RopeRows, head_dim]
   int64_t bytes = 0;  // of all of it
 };
 

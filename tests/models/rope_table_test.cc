@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace stoch {
@@ -109,6 +110,14 @@ TEST(RopeTable, RowsAreCosThenSinOfTheRoundedAngle) {
       EXPECT_NEAR(table[position * 128 + i], std::cos(static_cast<double>(angle)), 4e-8);
       EXPECT_NEAR(table[position * 128 + 64 + i], std::sin(static_cast<double>(angle)), 4e-8);
     }
+  }
+  // Of a stripe: the rows of its positions.
+  const Stripe stripe{2, 4};
+  const std::vector<float> own = MakeRopeTable(config, stripe.Below(kPositions), stripe);
+  ASSERT_EQ(own.size(), static_cast<size_t>(kPositions / 16 * 4 * config.head_dim));  // 3000 = 187 * 16 + 8
+  for (int64_t row = 0; row < stripe.Below(kPositions); ++row) {
+    const auto* const expected = table.data() + stripe.Absolute(row) * config.head_dim;
+    EXPECT_TRUE(std::equal(expected, expected + config.head_dim, own.data() + row * config.head_dim)) << row;
   }
 }
 

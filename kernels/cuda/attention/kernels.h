@@ -10,6 +10,7 @@
 #include "kernels/cuda/base/row_post.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pass.h"
+#include "kernels/cuda/runtime/stripe_view.h"
 #include "kernels/cuda/sc/format/lengths.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/plan/attention_plan.h"
@@ -26,8 +27,9 @@ struct AttentionArgs {
   int64_t q_stride = 0;
   int64_t k_stride = 0;
   int64_t v_stride = 0;
-  const float* rope = nullptr;  // [positions][head_dim]
+  const float* rope = nullptr;  // [positions][head_dim], of rope_stripe
   int64_t rope_stride = 0;
+  StripeView rope_stripe;
   float* out = nullptr;
   int64_t out_stride = 0;
   int32_t rows = 0;

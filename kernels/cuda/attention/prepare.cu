@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs arg
                              : a.v + row * a.v_stride + head * head_dim;
   HeadVector<> x;
   LoadHead(x, from, half, lane);
-  if (is_q || is_k) Rotate(x, a.rope + position * a.rope_stride, half, lane);
+  if (is_q || is_k) Rotate(x, a.rope + a.rope_stripe.Below(position) * a.rope_stride, half, lane);
   const float max_abs = WarpMaxAbs(x);
   if (lane == 0 && !IsFinite(max_abs)) a.reporter.Report();
 

@@ -19,7 +19,9 @@ AttentionArgs ArgsOfPart(const RingPart& part) {
   pass.row_sequence = part.rows.row_sequence;
   pass.rows = part.rows.rows;
   pass.pages = part.rows.pages;
-  return ArgsOf(*part.ctx, *part.call, *part.cache, pass);
+  AttentionArgs args = ArgsOf(*part.ctx, *part.call, *part.cache, pass);
+  args.rope_stripe = StripeView(part.stripe);
+  return args;
 }
 
 }  // namespace

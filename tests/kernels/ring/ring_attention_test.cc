@@ -232,8 +232,8 @@ TEST(RingAttention, RefusesWhatBreaksItsContract) {
   refused([](Ring& ring) { ring.call.parts[1].window = 3; }, {"the cache on cpu:1", "another shape"});
   refused([](Ring& ring) { ring.call.parts[0].q = Slice(ring.call.parts[0].q, 0, 0, 3); }, {"q is F32[3, 96]"});
   refused([](Ring& ring) { ring.call.scratch[1].shape[0] = 64; }, {"scratch of 64 bytes"});
-  refused([](Ring& ring) { ring.call.parts[0].rope = Slice(ring.call.parts[0].rope, 0, 0, 19); },
-          {"ends at position 20", "the rope table has 19"});
+  refused([](Ring& ring) { ring.call.parts[0].rope = Slice(ring.call.parts[0].rope, 0, 0, 11); },
+          {"ends at position 20", "the rope table has 11 of the 12 before it"});
   refused(
       [](Ring& ring) {
         PassLayout other = ring.layout;

@@ -84,6 +84,15 @@ struct Ring {
     return view;
   }
 
+  // Of the positions that a device owns.
+  TensorView RopeOf(Device device, const Stripe& stripe) {
+    const std::vector<int64_t> sequence = std::exchange(running, {0});
+    const TensorView rope =
+        Random(device, 5, {{0, static_cast<int32_t>(stripe.Below(shape.positions)), 0}}, stripe, shape.head_dim);
+    running = sequence;
+    return rope;
+  }
+
   // Makes the call of so many rows of every sequence, from where it is on; 0: it is not in the pass.
   void Prepare(const std::vector<int32_t>& counts, int window) {
     layout = {};
@@ -106,7 +115,7 @@ struct Ring {
       part.k = Random(device, 2, rows, stripe, shape.kv_heads * shape.head_dim);
       part.v = Random(device, 3, rows, stripe, shape.kv_heads * shape.head_dim);
       part.out = Random(device, 4, rows, stripe, shape.heads * shape.head_dim);
-      part.rope = Random(device, 5, {{0, static_cast<int32_t>(shape.positions), 0}}, {}, shape.head_dim);
+      part.rope = RopeOf(device, stripe);
       part.cache = caches[at].get();
       part.pass = passes[at].get();
       part.num_heads = shape.heads;
