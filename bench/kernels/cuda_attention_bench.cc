@@ -194,7 +194,7 @@ void Register() {
                                                  [kind](benchmark::State& s) { Attention(s, kind, false); });
     prefill->Args({1, 0, 512, 0})->Args({1, 0, 2048, 0});
     if (kind == "sc" || kind == "fp16")
-      prefill->Args({1, 6144, 2048, 0})->Args({1, 30720, 2048, 0})->Args({8, 0, 256, 0});
+      prefill->Args({1, 6144, 2048, 0})->Args({1, 30720, 2048, 0})->Args({1, 129024, 2048, 0})->Args({8, 0, 256, 0});
     prefill->UseManualTime()->Iterations(3)->Unit(benchmark::kMillisecond);
   }
 }

@@ -65,8 +65,9 @@ int64_t WideTileBytes(const AttentionShape& shape, int64_t stride) {
 int64_t WideShare(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan) {
   const int64_t stride = DivideUp(shape.longest, kKeyBlock) * kKeyBlock;
   const int64_t tile = WideTileBytes(shape, stride);
-  const int64_t least = std::max(std::min(kWideLeastTiles * tile, gpu.max_score_bytes), tile);
-  return std::max(ScoreShare(gpu, shape) / 4 * 9, stride * plan.position_bytes + least);
+  const int64_t tiles = std::max<int64_t>(kWideLeastTiles, kWideSharedTiles / shape.stripes);
+  const int64_t least = std::max(std::min(tiles * tile, gpu.max_score_bytes), tile);
+  return std::max(ScoreShare(gpu, shape) / 4 * 9, WideStreamBytes(gpu, shape, plan, stride, 1) + least);
 }
 
 int64_t TileBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
@@ -91,15 +92,18 @@ int64_t WideBytes(const GpuTraits& gpu, const AttentionShape& shape, const Atten
   const int64_t stride = DivideUp(limits.max_context, kKeyBlock) * kKeyBlock;
   const int64_t sequences = std::min(limits.max_sequences, limits.max_rows / kLongSequenceRows);
   const int64_t positions = std::min(sequences * stride, std::max<int64_t>(gpu.max_packed_positions, stride));
-  const int64_t head_streams = positions * plan.position_bytes;
-  const int64_t streams = std::max(head_streams, std::min(ScoreShare(gpu, shape), head_streams * shape.num_kv_heads));
+  const int64_t head_streams = WideStreamBytes(gpu, shape, plan, positions, 1);
+  // Shorter sequences have streams apart, of no more than the share.
+  const int64_t streams =
+      std::max(head_streams, std::min(ScoreShare(gpu, shape), positions * plan.position_bytes() * shape.num_kv_heads));
   const int64_t rows = (limits.max_rows / kQueryTile + sequences) * shape.num_heads * kQueryTile;
   const int64_t scales = 2 * Aligned(positions * shape.num_kv_heads * kFloat) + Aligned(shape.num_kv_heads * kFloat) +
                          2 * Aligned(rows * kFloat) + 16 * kAlignment;
   if (ReplacesScores(shape)) {
+    const int64_t replaced = Aligned(positions * shape.num_kv_heads / kWideKeys);
     const int64_t tile_bytes = Aligned(rows * stride * 2) + Aligned(rows * shape.head_dim * kFloat) +
                                Aligned(NeededBytes(rows, stride)) + Aligned(ListBytes(rows));
-    return Aligned(streams) + scales + std::min(tile_bytes, WideShare(gpu, shape, plan) - streams);
+    return Aligned(streams) + scales + replaced + std::min(tile_bytes, WideShare(gpu, shape, plan) - streams);
   }
   const int64_t group_rows = GroupOf(shape) * kQueryTile;
   const int64_t score_bytes = std::min(rows * stride * 2, std::max(gpu.max_score_bytes, group_rows * stride * 2));
@@ -292,8 +296,10 @@ WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape) {
   plan.score_stage_bytes = int64_t{4 * (shape.qk.stoc_len / 32) + 2} * kWideKeys * 16;
   const int64_t value_unit = int64_t{shape.head_dim} * 16;
   plan.value_stage_bytes = kWideValueUnits * value_unit;
-  plan.position_bytes = plan.score_stage_bytes * (shape.head_dim / 16) / kWideKeys +
-                        WideValueBlockUnits(shape.av.stoc_len / 32) * value_unit / kWideValues + shape.head_dim;
+  plan.key_bytes = plan.score_stage_bytes * (shape.head_dim / 16) / kWideKeys;
+  plan.first_bytes = kWideFirstUnits * value_unit / kWideValues;
+  plan.other_bytes = WideOtherUnits(shape.av.stoc_len / 32) * value_unit / kWideValues;
+  plan.code_bytes = shape.head_dim;
   const auto stages = [&](int64_t bytes, int64_t taken) {
     return static_cast<int>(
         std::clamp<int64_t>((gpu.max_shared_bytes - kWideStaticBytes - taken) / bytes, 0, kMaxWideStages));
@@ -312,16 +318,28 @@ bool TakesBatch(const WidePlan& plan, int64_t sequences) {
   return plan.supported && (plan.tiles == 1 || sequences == 1);
 }
 
+bool SharesStreams(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions) {
+  return ReplacesScores(shape) && positions * plan.position_bytes() > ScoreShare(gpu, shape);
+}
+
+int64_t WideStreamBytes(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
+                        int64_t kv_heads) {
+  const int64_t changing = SharesStreams(gpu, shape, plan, positions) ? std::max(plan.key_bytes, plan.other_bytes)
+                                                                      : plan.key_bytes + plan.other_bytes;
+  return kv_heads * positions * (changing + plan.first_bytes + plan.code_bytes);
+}
+
 int64_t WideKvHeads(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
                     int64_t stride) {
   const int64_t share = ScoreShare(gpu, shape);
-  const int64_t heads = std::min(share / (positions * plan.position_bytes), share / WideTileBytes(shape, stride));
+  const int64_t heads =
+      std::min(share / WideStreamBytes(gpu, shape, plan, positions, 1), share / WideTileBytes(shape, stride));
   return std::clamp<int64_t>(heads, 1, shape.num_kv_heads);
 }
 
 int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
                   int64_t kv_heads, int64_t round_heads, int64_t stride, int64_t tiles) {
-  const int64_t streams = kv_heads * positions * plan.position_bytes;
+  const int64_t streams = WideStreamBytes(gpu, shape, plan, positions, kv_heads);
   const int64_t bytes = ReplacesScores(shape) ? WideShare(gpu, shape, plan) - streams : gpu.max_score_bytes;
   const int64_t most = std::clamp<int64_t>(bytes / (round_heads * WideTileBytes(shape, stride)), 1, tiles);
   return ReplacesScores(shape) ? DivideUp(tiles, DivideUp(tiles, most)) : most;

@@ -138,10 +138,14 @@ TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t st
 // range of its positions. K and V are streams in memory, of some KV heads at a time.
 struct WidePlan {
   bool supported = false;
-  int heads = 1;                  // of a KV head's query heads, that a block takes
-  int tiles = 1;                  // that a block takes: heads * tiles <= kWideSlots
-  int parts = 1;                  // blocks for all query heads of a KV head
-  int64_t position_bytes = 0;     // of streams of K and V, a position and KV head
+  int heads = 1;            // of a KV head's query heads, that a block takes
+  int tiles = 1;            // that a block takes: heads * tiles <= kWideSlots
+  int parts = 1;            // blocks for all query heads of a KV head
+  int64_t key_bytes = 0;    // of streams of K, a position and KV head
+  int64_t first_bytes = 0;  // of first words of streams of V
+  int64_t other_bytes = 0;  // of their other words
+  int64_t code_bytes = 0;   // of codes of V
+  constexpr int64_t position_bytes() const { return key_bytes + first_bytes + other_bytes + code_bytes; }
   int64_t score_stage_bytes = 0;  // of the ring that q k reads: 16 dimensions of kWideKeys keys
   int64_t value_stage_bytes = 0;  // of the ring that p v reads: kWideValueUnits
   int score_stages = 0;
@@ -159,10 +163,18 @@ int64_t WideKvHeads(const GpuTraits& gpu, const AttentionShape& shape, const Wid
                     int64_t stride);
 int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
                   int64_t kv_heads, int64_t round_heads, int64_t stride, int64_t tiles);
+// Whether words of streams of V beyond the first ones are made in the place of streams of K, for the groups that need them:
+// where positions are dealt and a KV head alone takes more than a device's share.
+bool SharesStreams(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions);
+// Bytes of streams and codes of `kv_heads` KV heads.
+int64_t WideStreamBytes(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
+                        int64_t kv_heads);
 // Where positions are dealt, groups of tiles are as even as they can be. Streams, scores and sums of p v together take
 // a device's share of what one GPU has for them, or, of the longest sequences, what the streams of one KV head and
-// kWideLeastTiles of its tiles take: fewer have too few rows for the SMs.
-inline constexpr int kWideLeastTiles = 6;
+// its share of kWideSharedTiles tiles take, but of no fewer than kWideLeastTiles. Of 131072 positions and four heads a tile took
+// 283 us of an H100 in groups of ten, 307 of six, 309 of four, 361 of three, 447 of two: the softmax has too few rows for the SMs.
+inline constexpr int kWideSharedTiles = 16;
+inline constexpr int kWideLeastTiles = 4;
 // Codes of probabilities then replace the scores that they come from.
 inline bool ReplacesScores(const AttentionShape& shape) { return shape.stripes > 1; }
 // Positions that a block takes, a multiple of kKeyBlock, so that `blocks` tile blocks of `length` positions fill the GPU.
@@ -196,7 +208,8 @@ inline constexpr int kMaxWideStages = 12;
 // first words, then of each word and half eight.
 inline constexpr int kWideValues = 64;
 inline constexpr int kWideValueUnits = 10;  // at most, of a word of a half
-constexpr int WideValueBlockUnits(int words) { return 2 * kWideValueUnits + (words - 1) * 16; }
+inline constexpr int kWideFirstUnits = 2 * kWideValueUnits;
+constexpr int WideOtherUnits(int words) { return (words - 1) * 16; }
 // Single codes that a row of GpuTraits::list_from positions or more lists for itself, of which p v of first words knows nothing,
 // at most.
 inline constexpr int kWideListed = 128;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "kernels/registry.h"
@@ -72,32 +73,42 @@ TEST(MemoryPlan, CountsRowsOfBaseLogits) {
   EXPECT_EQ(with.head_workspace - without.head_workspace, bytes);  // they are where the logits are
 }
 
-// A GPU of several that positions are dealt over has no more than its share of the cache and of what a pass works in,
-// and 2 % of them.
+// A GPU of several that positions are dealt over has no more than its share, and 2 %, of the cache and the activations, and
+// of these with all that a pass works in; but 3 % where streams of a whole KV head and a few tiles of scores are long.
 TEST(MemoryPlan, DealtPositionsDivideCacheAndWorkspace) {
   const test::PlannedGpu gpu(OpenBackend("cpu", {}, nullptr), test::H200());
   const ModelFiles files = OpenModelFiles("random:llama-3.1-8b");
   const ScModelConfig sc = HalvedScModelConfig();
-  const auto taken = [](const MemoryPlan& plan) { return plan.total.kv_cache + plan.total.workspace; };
   struct Case {
     int stripes;
     int64_t context;
+    int percent;  // beyond the share
   };
-  for (const auto& [stripes, context] : {Case{2, 16384}, {2, 131072}, {4, 32768}}) {
+  for (const auto& [stripes, context, percent] :
+       {Case{2, 16384, 2}, {2, 131072, 2}, {4, 32768, 2}, {4, 65536, 2}, {4, 131072, 3}}) {
     std::vector<std::vector<Device>> devices;
     for (int i = 0; i < stripes; ++i) devices.push_back({Device{DeviceKind::kCpu, i}});
     const std::vector<DecoderShard> shards = DealPositions(files.config, devices);
+    const Device alone;
+    const DecoderShard whole = DivideRows(files.config, {&alone, 1}).front();
     for (const int64_t rows : {2048, 4096}) {
       PassShape shape;
       shape.context = shape.kv_tokens = context;
       shape.max_rows = rows;
       shape.max_logit_rows = 128;
-      const int64_t one = taken(PlanMemory(files, Precision::kSc, sc, shape, gpu));
+      const auto activations = [&](const DecoderShard& shard, bool is_first) {
+        return MakeWorkspaceSizes(files.config, shape, shard, false, is_first).total();
+      };
+      const MemoryBytes one = PlanMemory(files, Precision::kSc, sc, shape, gpu).total;
       for (const size_t i : {size_t{0}, shards.size() - 1}) {
-        const int64_t own = taken(PlanShard(files, Precision::kSc, sc, shape, gpu, shards, i));
-        EXPECT_LE(100 * stripes * own, (100 + 2 * stripes) * one)
-            << stripes << " devices, context " << context << ", " << rows << " rows, device " << i << ": " << own
-            << " of " << one;
+        SCOPED_TRACE(std::to_string(stripes) + " devices, context " + std::to_string(context) + ", " +
+                     std::to_string(rows) + " rows, device " + std::to_string(i));
+        const MemoryBytes own = PlanShard(files, Precision::kSc, sc, shape, gpu, shards, i).total;
+        EXPECT_LE(100 * stripes * (own.kv_cache + activations(shards[i], i == 0)),
+                  (100 + 2 * stripes) * (one.kv_cache + activations(whole, true)));
+        EXPECT_LE(100 * stripes * (own.kv_cache + own.workspace),
+                  (100 + percent * stripes) * (one.kv_cache + one.workspace))
+            << own.kv_cache + own.workspace << " of " << one.kv_cache + one.workspace;
       }
     }
   }

@@ -289,7 +289,11 @@ TEST(AttentionPlan, WideTilesOfAnH200) {
   EXPECT_EQ(plan.heads, 4);
   EXPECT_EQ(plan.tiles, 1);
   EXPECT_EQ(plan.parts, 1);
-  EXPECT_EQ(plan.position_bytes, 2304 + (2 * 10 + 3 * 16) * 2048 / 64 + 128);
+  EXPECT_EQ(plan.key_bytes, 2304);
+  EXPECT_EQ(plan.first_bytes, 2 * 10 * 2048 / 64);
+  EXPECT_EQ(plan.other_bytes, 3 * 16 * 2048 / 64);
+  EXPECT_EQ(plan.code_bytes, 128);
+  EXPECT_FALSE(SharesStreams(gpu, llama, plan, 1 << 20));  // nothing is dealt
   EXPECT_EQ(plan.score_stages, 5);
   EXPECT_EQ(plan.value_stages, 11);
   EXPECT_TRUE(TakesBatch(plan, 8));
@@ -333,7 +337,8 @@ TEST(AttentionPlan, DealtTilesFitWhatIsPlanned) {
           for (int64_t round = 1; round <= kv; ++round) {
             const int64_t tiles = WideTiles(gpu, shape, plan, length, kv, round, length, kRows / kQueryTile + 1);
             const int64_t rows = tiles * round * (heads / kv_heads) * kQueryTile;
-            ASSERT_LE(kv * length * (plan.position_bytes + 8) + rows * (length * 2 + head_dim * 4 + 8), planned)
+            const int64_t streams = WideStreamBytes(gpu, shape, plan, length, kv) + kv * length * 8;
+            ASSERT_LE(streams + rows * (length * 2 + head_dim * 4 + 8), planned)
                 << heads << " " << stripes << " " << longest << " " << length << " " << round;
           }
         }
@@ -349,7 +354,32 @@ TEST(AttentionPlan, DealtTilesFitWhatIsPlanned) {
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 4096, 4096), 8);
   EXPECT_EQ(WideTiles(gpu, llama, plan, 4096, 8, 8, 4096, 32), 32);
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 131072, 131072), 1);
+  EXPECT_EQ(WideTiles(gpu, llama, plan, 131072, 1, 1, 131072, 1024), 8);
+  llama.stripes = 4;
   EXPECT_EQ(WideTiles(gpu, llama, plan, 131072, 1, 1, 131072, 1024), kWideLeastTiles);
+}
+
+// Where a KV head's streams are more than a device's share, most words of values take no memory of their own.
+TEST(AttentionPlan, StreamsOfDealtPositionsShareMemoryWhereTheyAreLong) {
+  const GpuTraits gpu = test::H200();
+  AttentionShape llama = Shape(32, 8, 128, Halved());
+  llama.swapped = true;
+  for (const auto& [stripes, longest_apart] : {std::array{2, 72817}, {4, 36408}, {8, 18204}}) {
+    llama.stripes = stripes;
+    const WidePlan plan = PlanWideTiles(gpu, llama);
+    EXPECT_FALSE(SharesStreams(gpu, llama, plan, longest_apart)) << stripes;
+    EXPECT_TRUE(SharesStreams(gpu, llama, plan, longest_apart + 1)) << stripes;
+    EXPECT_EQ(WideStreamBytes(gpu, llama, plan, 8192, 2), 2 * 8192 * plan.position_bytes());
+    EXPECT_EQ(WideStreamBytes(gpu, llama, plan, 131072, 1), 131072 * (plan.position_bytes() - plan.other_bytes));
+  }
+  // Other words are more than the keys of shorter streams.
+  AttentionShape mixed = Shape(8, 8, 64, Halved(64));
+  mixed.av = Halved(128);
+  mixed.swapped = true;
+  mixed.stripes = 8;
+  const WidePlan plan = PlanWideTiles(gpu, mixed);
+  EXPECT_GT(plan.other_bytes, plan.key_bytes);
+  EXPECT_EQ(WideStreamBytes(gpu, mixed, plan, 131072, 1), 131072 * (plan.position_bytes() - plan.key_bytes));
 }
 
 // Groups are few blocks where positions are dealt; all of a pass together leave at most a tenth of the GPU idle.
@@ -357,22 +387,24 @@ TEST(AttentionPlan, DealtTilesFillTheGpu) {
   const GpuTraits gpu = test::H200();
   AttentionShape shape = Shape(4, 1, 128, Halved());
   shape.swapped = true;
-  shape.stripes = 2;
   shape.longest = 131072;
-  const WidePlan plan = PlanWideTiles(gpu, shape);
-  for (int64_t length = 16384; length <= shape.longest; length += 1920) {
-    for (const int64_t tiles : {16, 32}) {
-      int64_t taken = 0;
-      for (int64_t left = tiles; left > 0;) {
-        const int64_t count = WideTiles(gpu, shape, plan, length, 1, 1, length, left);
-        const int64_t range = WideRange(gpu, count, length, kWideScoreStart);
-        ASSERT_EQ(range % kKeyBlock, 0);
-        ASSERT_GE(range, kMinWideRange);
-        ASSERT_LT(range, length + kKeyBlock);
-        taken += (count * ((length + range - 1) / range) + gpu.sm_count - 1) / gpu.sm_count * gpu.sm_count * range;
-        left -= count;
+  for (const int stripes : {2, 4}) {
+    shape.stripes = stripes;
+    const WidePlan plan = PlanWideTiles(gpu, shape);
+    for (int64_t length = 16384; length <= shape.longest; length += 1920) {
+      for (const int64_t tiles : {16, 32}) {
+        int64_t taken = 0;
+        for (int64_t left = tiles; left > 0;) {
+          const int64_t count = WideTiles(gpu, shape, plan, length, 1, 1, length, left);
+          const int64_t range = WideRange(gpu, count, length, kWideScoreStart);
+          ASSERT_EQ(range % kKeyBlock, 0);
+          ASSERT_GE(range, kMinWideRange);
+          ASSERT_LT(range, length + kKeyBlock);
+          taken += (count * ((length + range - 1) / range) + gpu.sm_count - 1) / gpu.sm_count * gpu.sm_count * range;
+          left -= count;
+        }
+        EXPECT_GE(10 * tiles * length, 9 * taken) << stripes << " " << length << " " << tiles;
       }
-      EXPECT_GE(10 * tiles * length, 9 * taken) << length << " " << tiles;
     }
   }
 }

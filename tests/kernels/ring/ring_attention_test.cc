@@ -8,6 +8,7 @@
 #include "tests/kernels/dilated_pairs.h"
 #include "tests/kernels/ring/ring_sequences.h"
 #include "tests/support/expect_invalid.h"
+#include "tests/support/scoped_variables.h"
 
 namespace stoch::test {
 namespace {
@@ -193,6 +194,32 @@ TEST(RingAttention, QueriesToDeepContextsOfGpusHaveTheBitsOfOneCpu) {
     const auto expected = run(cpu, 1);
     for (const int count : {2, 8}) {
       EXPECT_EQ(run(gpu, count), expected) << "head_dim " << shape.head_dim << ", " << count << " devices";
+    }
+  }
+}
+
+// Words of streams of values in the place of streams of keys (SharesStreams), a tile or a few at a time: with rows that list what is
+// beyond first words, of which some have too much to list, and with rows that need all words. Sequences next to each other.
+TEST(RingAttention, GpusWhoseStreamsShareMemoryGiveTheBitsOfOneCpu) {
+  STOCH_OPEN_RING_OR_SKIP(all, kRingGpus);
+  const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
+  const std::vector<std::vector<int32_t>> passes = {{640, 90}, {1, 300}, {700, 17}};
+  for (const char* settings : {"preset=halved", "preset=halved,qk.stoc_len=64", "preset=halved,av.stoc_len=64"}) {
+    for (const Shape& shape : {Shape{4, 2, 64, 1408, 2}, Shape{8, 1, 128, 1408, 2}}) {
+      for (const int window : {0, 500}) {
+        const auto expected = Ring(cpu, Precision::kSc, 1, settings, shape).RunAll(passes, window);
+        for (const char* list_from : {"1", "100000"}) {
+          for (const char* bytes : {"1", "1200000"}) {
+            const ScopedVariables limits({{"STOCH_TEST_SCORE_BYTES", bytes}, {"STOCH_TEST_LIST_FROM", list_from}});
+            const std::shared_ptr<Backend> gpu = OpenBackend(kRingGpus.device, {}, nullptr);
+            for (const int count : {2, 8}) {
+              EXPECT_EQ(Ring(gpu, Precision::kSc, count, settings, shape).RunAll(passes, window), expected)
+                  << settings << ", head_dim " << shape.head_dim << ", window " << window << ", lists from "
+                  << list_from << ", " << bytes << " bytes, " << count << " devices";
+            }
+          }
+        }
+      }
     }
   }
 }

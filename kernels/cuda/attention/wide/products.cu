@@ -342,28 +342,30 @@ __device__ __forceinline__ void ProduceScores(const WideArgs& args, Ring& ring, 
 // Of kWideValues values both halves' first words, then the other words of both where they are needed.
 template <int kWords, int kUnitBytes>
 __device__ __forceinline__ void ProduceValues(const WideArgs& args, Ring& ring, const Slot* slots, int begin, int end) {
-  constexpr int64_t kBlockBytes = int64_t{WideValueBlockUnits(kWords)} * kUnitBytes;
   constexpr int kStageBytes = kWideValueUnits * kUnitBytes;
-  const uint8_t* block = args.v_streams + (slots[0].first_position + begin) / kWideValues * kBlockBytes;
+  auto block = static_cast<uint32_t>((slots[0].first_position + begin) / kWideValues);
   const bool copies = threadIdx.x % 32 == 0;
+  const auto copy = [&](const uint8_t* from, int stages, uint32_t bytes) {
+#pragma unroll 1
+    for (; stages > 0; --stages, from += bytes) {
+      if (copies) {
+        BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
+        BarrierExpect(ring.full(ring.slot), bytes);
+        BulkCopy(ring.stage(ring.slot, kStageBytes), from, bytes, ring.full(ring.slot));
+      }
+      ring.Next();
+    }
+  };
   Needed needed(args, slots);
   needed.Load(begin);
-  for (int t = begin; t < end; t += kWideValues, block += kBlockBytes) {
+  for (int t = begin; t < end; t += kWideValues, ++block) {
     const uint32_t some = needed.SomeCode();
     const uint32_t all = needed.AllWords();
     needed.Load(t + kWideValues);
     if (some == 0) continue;
-    const uint8_t* from = block;
-    for (int left = all != 0 ? 2 * kWords : 2, bytes = kStageBytes; left > 0; --left) {
-      if (copies) {
-        BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
-        BarrierExpect(ring.full(ring.slot), static_cast<uint32_t>(bytes));
-        BulkCopy(ring.stage(ring.slot, kStageBytes), from, static_cast<uint32_t>(bytes), ring.full(ring.slot));
-      }
-      ring.Next();
-      from += bytes;
-      if (from == block + 2 * kStageBytes) bytes = 8 * kUnitBytes;
-    }
+    copy(args.v_first + int64_t{block} * (kWideFirstUnits * kUnitBytes), 2, kStageBytes);
+    if (all == 0) continue;
+    copy(args.v_others + int64_t{block} * (WideOtherUnits(kWords) * kUnitBytes), 2 * (kWords - 1), 8 * kUnitBytes);
   }
 }
 

@@ -11,7 +11,8 @@ namespace {
 
 int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
-void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& plan, WideArgs args) {
+void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& plan, WideArgs args,
+              const TileBatch& batch) {
   const int64_t rows = int64_t{args.num_tiles} * args.kv_heads * args.attention.group * kQueryTile;
   const int64_t blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * int64_t{args.kv_heads} * plan.parts;
   // What the tiles of a block see together: they follow each other, and fewer than kRowLanes positions are between two.
@@ -42,6 +43,7 @@ void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& p
   args.range = static_cast<int32_t>(score_range);
   LaunchWideScores(ctx, plan, args, (seen + score_range - 1) / score_range);
   LaunchWideSoftmax(ctx, args);
+  if (args.replaced != nullptr) LaunchOtherWords(ctx, args, batch);
   if (sums) clear(args.sums, sum_count);
   args.range = static_cast<int32_t>(value_range);
   LaunchWideValues(ctx, plan, args, (seen + value_range - 1) / value_range);
@@ -56,7 +58,7 @@ void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& sh
   const int64_t longest = TileStride(PaddedLength(tiles.host[static_cast<size_t>(batch.first_tile)]), args.window);
   const int64_t kv_heads = WideKvHeads(ctx.traits, shape, plan, batch.positions, longest);
   const int64_t packed = batch.positions * kv_heads;
-  const int64_t k_bytes = plan.score_stage_bytes * (shape.head_dim / 16) / kWideKeys;
+  const bool shares = SharesStreams(ctx.traits, shape, plan, batch.positions);
   Scratch scratch(ctx.workspace);
   WideArgs round;
   round.attention = args;
@@ -69,8 +71,11 @@ void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& sh
   round.block_tiles = plan.tiles;
   round.parts = plan.parts;
   round.positions = batch.positions;
-  round.k_streams = scratch.Take<uint8_t>(packed * k_bytes);
-  round.v_streams = scratch.Take<uint8_t>(packed * (plan.position_bytes - k_bytes - shape.head_dim));
+  round.k_streams =
+      scratch.Take<uint8_t>(packed * (shares ? std::max(plan.key_bytes, plan.other_bytes) : plan.key_bytes));
+  round.v_first = scratch.Take<uint8_t>(packed * plan.first_bytes);
+  round.v_others = shares ? round.k_streams : scratch.Take<uint8_t>(packed * plan.other_bytes);
+  round.replaced = shares ? scratch.Take<uint8_t>(packed / kWideKeys) : nullptr;
   round.v_codes = scratch.Take<uint8_t>(packed * shape.head_dim);
   round.k_scales = scratch.Take<float>(packed);
   round.v_scales = scratch.Take<float>(packed);
@@ -87,8 +92,9 @@ void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& sh
                                       static_cast<int64_t>(end - first));
       group.tiles = tiles.device + first;
       group.num_tiles = static_cast<int32_t>(count);
-      RunGroup(ctx, shape, plan, group);
+      RunGroup(ctx, shape, plan, group, batch);
       first += static_cast<size_t>(group.num_tiles);
+      if (round.replaced != nullptr && first < end) LaunchReplacedKeys(ctx, round, batch);
     }
   }
 }

@@ -24,9 +24,14 @@ struct WideArgs {
 
   // [kv_head][position / kWideKeys][dim / 16] stages, columns ordered by WideKey
   uint8_t* k_streams = nullptr;
-  // [kv_head][position / kWideValues][WideValueBlockUnits]: words of streams of each half of the values; lane c of a quad has
-  // values 16 c .. 16 c + 7 of the first one and the next eight of the second
-  uint8_t* v_streams = nullptr;
+  // First words of streams of values, [kv_head][position / kWideValues][kWideFirstUnits], and the other words,
+  // [...][WideOtherUnits], of each half of the values; lane c of a quad has values 16 c .. 16 c + 7 of the first one and the
+  // next eight of the second
+  uint8_t* v_first = nullptr;
+  uint8_t* v_others = nullptr;
+  // Where `v_others` are in the place of k_streams (SharesStreams), [kv_head][position / kWideKeys]: not 0 where they have
+  // replaced streams of keys. They are made for a group of tiles that needs them.
+  uint8_t* replaced = nullptr;
   uint8_t* v_codes = nullptr;  // [kv_head][position][head_dim]
   float* k_scales = nullptr;   // [kv_head][position], in the order of WideScale
   float* v_scales = nullptr;   // the same
@@ -108,6 +113,10 @@ __device__ __forceinline__ float FromOrderedBits(uint32_t ordered) {
 
 // streams.cu: streams and scales of K and V of the round.
 void LaunchWideStreams(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch);
+// Where streams share memory: the words of values that the probabilities of the group need beyond the first ones, in the place of
+// streams of keys; and these again, where they were replaced.
+void LaunchOtherWords(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch);
+void LaunchReplacedKeys(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch);
 // products.cu
 void LaunchWideScores(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges);
 void LaunchWideValues(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges);
