@@ -13,8 +13,8 @@ namespace stoch::cuda::fixed {
 
 inline constexpr int kDigits = 3;  // bytes of a number of x
 inline constexpr int kStepCols = FixedWeightView::kStepCols;
-inline constexpr int kBlockSteps = 4;  // steps that weights are loaded for at a time
-inline constexpr int kBlockCols = kBlockSteps * kStepCols;
+inline constexpr int kBlockCols = FixedWeightView::kBlockCols;
+inline constexpr int kBlockSteps = kBlockCols / kStepCols;  // that weights are loaded for at a time
 // Of weights in a step of a group of 16 rows: two halves of 16 bytes a lane.
 inline constexpr int kWeightStepBytes = FixedWeightView::kGroupRows * kStepCols * 2;
 inline constexpr int kVectorRows = 8;   // rows of x of the kernel that reads weights straight into products

@@ -100,7 +100,7 @@ std::unique_ptr<CudaLinear> MakeFixed(DeviceContext& ctx, Uploader& uploader, st
   view.dtype = CommonType(parts);
   view.rows = TotalRows(parts);
   view.cols = parts[0].cols;
-  view.padded_cols = RoundUp(view.cols, 128);
+  view.padded_cols = RoundUp(view.cols, FixedWeightView::kBlockCols);
   const size_t bytes = static_cast<size_t>(view.padded_rows() * view.padded_cols) * DTypeSize(view.dtype);
   Buffer buffer = AllocateZeroed(ctx, bytes + static_cast<size_t>(view.padded_rows()) * sizeof(float));
   view.data = buffer.data();

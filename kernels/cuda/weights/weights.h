@@ -34,12 +34,13 @@ struct ExactWeightView {
 struct FixedWeightView {
   static constexpr int kGroupRows = 16;
   static constexpr int kStepCols = 32;
+  static constexpr int kBlockCols = 4 * kStepCols;
 
   const void* data = nullptr;
   DType dtype = DType::kBF16;  // kF16 or kBF16
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t padded_cols = 0;        // multiple of 128
+  int64_t padded_cols = 0;        // multiple of kBlockCols
   const float* scales = nullptr;  // [padded_rows()]: the FixedScale of each row
 
   STOCH_LAYOUT_FN int64_t padded_rows() const { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
