@@ -11,10 +11,10 @@
 namespace stoch {
 namespace {
 
-// A dense F32 matrix at the start of a buffer.
-TensorView MatrixIn(const Buffer& buffer, int64_t rows, int64_t cols) {
-  STOCH_CHECK(rows * cols * 4 <= static_cast<int64_t>(buffer.bytes()));
-  return MakeView(buffer.data(), DType::kF32, buffer.device(), rows, cols);
+// A dense F32 matrix in a buffer, behind `first` floats.
+TensorView MatrixIn(const Buffer& buffer, int64_t rows, int64_t cols, int64_t first = 0) {
+  STOCH_CHECK((first + rows * cols) * 4 <= static_cast<int64_t>(buffer.bytes()));
+  return MakeView(static_cast<char*>(buffer.data()) + first * 4, DType::kF32, buffer.device(), rows, cols);
 }
 
 TensorView Columns(const TensorView& matrix, const IndexRange& range, int64_t scale = 1) {
@@ -148,7 +148,7 @@ void DecoderStage::Run(const Piece& piece, const HiddenTap& tap) {
     const bool is_last = role_.has_head && i + 1 == role_.num_layers;
     const bool only_outputs = is_last && piece.outputs < piece.rows && !WantsAllRows(tap) && HasRoomForOutputs(piece);
     Attend(i, piece, only_outputs);
-    if (only_outputs) return EndOutputs(i, piece);
+    if (only_outputs) return EndOutputs(i, piece, HeadInput(piece.lane, piece.first_output, piece.outputs));
     EndLayer(i, piece);
     CopyHidden(tap, role_.first_layer + i + 1, piece);
   }
@@ -222,18 +222,27 @@ void DecoderStage::EndLayer(int cache_layer, const Piece& piece) {
   EndLayer(cache_layer, rows);
 }
 
-// Attention has read what is in qkv: the outputs of its output rows go there.
-bool DecoderStage::HasRoomForOutputs(const Piece& piece) const {
-  const int64_t bytes = piece.outputs * config_.num_attention_heads * config_.head_dim * 4;
+bool DecoderStage::HasRoomForOutputs(const Piece& piece, bool with_hidden) const {
+  const int64_t row = config_.num_attention_heads * config_.head_dim + (with_hidden ? config_.hidden_size : 0);
+  const int64_t bytes = piece.outputs * row * 4;
   return std::all_of(parts_.begin(), parts_.end(),
                      [bytes](const Part& part) { return bytes <= static_cast<int64_t>(part.workspace->qkv.bytes()); });
 }
 
-void DecoderStage::EndOutputs(int cache_layer, const Piece& piece) {
+std::vector<TensorView> DecoderStage::OutputRows(const Piece& piece) const {
+  const int64_t attended = piece.outputs * config_.num_attention_heads * config_.head_dim;
+  std::vector<TensorView> rows;
+  for (const Part& part : parts_) {
+    rows.push_back(MatrixIn(part.workspace->qkv, piece.outputs, config_.hidden_size, attended));
+  }
+  return rows;
+}
+
+void DecoderStage::EndOutputs(int cache_layer, const Piece& piece, const std::vector<TensorView>& hidden) {
   if (piece.outputs == 0) return;
   const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
   LayerRows rows;
-  rows.hidden = HeadInput(piece.lane, piece.first_output, piece.outputs);
+  rows.hidden = hidden;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     backend_.SelectRows(part.pass(piece), Hidden(part, piece), rows.hidden[i]);

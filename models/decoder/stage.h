@@ -56,6 +56,12 @@ class DecoderStage final : public ModelStage {
   std::vector<AttentionCall> BeginLayer(int layer, const Piece& piece);
   // What comes after attention.
   void EndLayer(int layer, const Piece& piece);
+  // The same of the output rows alone, whose residual stream goes to `hidden`, of every device. Attention has read what it read of
+  // qkv, where their attention's outputs go: HasRoomForOutputs.
+  void EndOutputs(int layer, const Piece& piece, const std::vector<TensorView>& hidden);
+  // Where a stage without the head has the residual stream of its output rows: in qkv too.
+  std::vector<TensorView> OutputRows(const Piece& piece) const;
+  bool HasRoomForOutputs(const Piece& piece, bool with_hidden = false) const;
   // Whether the rest of the layer that Run issues last is for others than output rows: a tap, an observer, or operators
   // whose scopes span rows want every row.
   bool WantsAllRows(const HiddenTap& tap) const;
@@ -77,9 +83,6 @@ class DecoderStage final : public ModelStage {
   TensorView Hidden(const Part& part, const Piece& piece) const;
   void CopyHidden(const HiddenTap& tap, int layers, const Piece& piece);
   void Attend(int cache_layer, const Piece& piece, bool only_outputs);
-  // EndLayer, of the output rows alone: into the head's input. Requires: HasRoomForOutputs, and a stage with the head.
-  void EndOutputs(int cache_layer, const Piece& piece);
-  bool HasRoomForOutputs(const Piece& piece) const;
   // What EndLayer works on, of each device.
   struct LayerRows {
     std::vector<TensorView> hidden;    // [rows, hidden_size]

@@ -13,6 +13,7 @@ StripedStage::StripedStage(Backend& backend, const DecoderConfig& config, const 
   role_ = {true, true, 0, static_cast<int>(config.num_hidden_layers)};
   sharers_ = shards.size() / count;
   rows_.resize(count);
+  num_outputs_.resize(count);
   const PassShape& shape = options.shape;
   const int64_t pages = PagesOf(shape.context);
   for (size_t i = 0; i < count; ++i) {
@@ -52,9 +53,10 @@ void StripedStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
   const auto count = static_cast<int>(stripes_.size());
   for (const auto& pass : passes_) backend_.UploadPass(*pass, layout);
   places_.assign(layout.ids.size(), {});
+  std::vector<PassLayout> own_layouts(stripes_.size());
   for (int i = 0; i < count; ++i) {
     const Stripe stripe{i, count};
-    PassLayout own;
+    PassLayout& own = own_layouts[static_cast<size_t>(i)];
     const std::vector<DealtRows> dealt = DealPass(layout, stripe);
     for (size_t s = 0; s < dealt.size(); ++s) {
       const PassLayout::Sequence& sequence = layout.sequences[s];
@@ -69,16 +71,34 @@ void StripedStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
       }
     }
     rows_[static_cast<size_t>(i)] = static_cast<int64_t>(own.ids.size());
-    if (!own.ids.empty()) stripes_[static_cast<size_t>(i)]->Upload(lane, index, own);
   }
   outputs_.clear();
-  for (const int32_t row : layout.output_rows) outputs_.push_back(places_[static_cast<size_t>(row)]);
+  selected_.clear();
+  for (const int32_t row : layout.output_rows) {
+    const RowPlace& place = outputs_.emplace_back(places_[static_cast<size_t>(row)]);
+    std::vector<int32_t>& own = own_layouts[place.stripe].output_rows;
+    selected_.push_back({place.stripe, static_cast<int64_t>(own.size())});
+    own.push_back(static_cast<int32_t>(place.row));
+  }
+  for (size_t i = 0; i < stripes_.size(); ++i) {
+    num_outputs_[i] = static_cast<int64_t>(own_layouts[i].output_rows.size());
+    if (rows_[i] > 0) stripes_[i]->Upload(lane, index, own_layouts[i]);
+  }
 }
 
 ModelStage::Piece StripedStage::Own(size_t stripe) const {
   Piece piece;
   piece.rows = rows_[stripe];
+  piece.outputs = num_outputs_[stripe];
   return piece;
+}
+
+bool StripedStage::EndsWithOutputs(const HiddenTap& tap) const {
+  if (outputs_.size() == places_.size() || stripes_[0]->WantsAllRows(tap)) return false;
+  for (size_t i = 0; i < stripes_.size(); ++i) {
+    if (!stripes_[i]->HasRoomForOutputs(Own(i), true)) return false;
+  }
+  return true;
 }
 
 template <typename CopyRows>
@@ -107,12 +127,16 @@ void StripedStage::Run(const Piece& piece, const HiddenTap& tap) {
     if (rows_[i] > 0) stripes_[i]->Embed(Own(i));
   }
   CopyHidden(tap, 0);
+  has_selected_ = EndsWithOutputs(tap);
   for (int layer = 0; layer < role_.num_layers; ++layer) {
     Attend(layer);
-    // Nobody asks for what a prompt's earlier passes end with.
-    if (layer + 1 == role_.num_layers && outputs_.empty() && !stripes_[0]->WantsAllRows(tap)) return;
+    const bool only_outputs = has_selected_ && layer + 1 == role_.num_layers;
     for (size_t i = 0; i < stripes_.size(); ++i) {
-      if (rows_[i] > 0) stripes_[i]->EndLayer(layer, Own(i));
+      if (only_outputs) {
+        stripes_[i]->EndOutputs(layer, Own(i), stripes_[i]->OutputRows(Own(i)));
+      } else if (rows_[i] > 0) {
+        stripes_[i]->EndLayer(layer, Own(i));
+      }
     }
     CopyHidden(tap, layer + 1);
   }
@@ -143,9 +167,12 @@ void StripedStage::Attend(int layer) {
 void StripedStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows) {
   STOCH_CHECK(first + count <= output_rows && output_rows == static_cast<int64_t>(outputs_.size()));
   const std::vector<TensorView> inputs = stripes_[0]->HeadInput(lane, 0, count);
-  const auto places = std::span(outputs_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+  const auto places =
+      std::span(has_selected_ ? selected_ : outputs_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
   ForRuns(places, [&](size_t stripe, int64_t row, size_t begin, int64_t rows) {
-    const TensorView from = Slice(stripes_[stripe]->Hidden(Own(stripe)), 0, row, rows);
+    const DecoderStage& from_stage = *stripes_[stripe];
+    const TensorView from = Slice(
+        has_selected_ ? from_stage.OutputRows(Own(stripe)).front() : from_stage.Hidden(Own(stripe)), 0, row, rows);
     for (const TensorView& input : inputs) {
       backend_.Copy(Slice(input, 0, static_cast<int64_t>(begin), rows), from);
     }

@@ -47,6 +47,8 @@ class StripedStage final : public ModelStage {
     int64_t row = 0;
   };
   Piece Own(size_t stripe) const;
+  // Whether the last layer computes output rows alone.
+  bool EndsWithOutputs(const HiddenTap& tap) const;
   void Attend(int layer);
   // Calls copy(stripe, first row there, first of `places`, count) for rows that lie side by side in both.
   template <typename CopyRows>
@@ -64,6 +66,9 @@ class StripedStage final : public ModelStage {
   std::vector<int64_t> rows_;                           // of each stripe, of the pass uploaded last
   std::vector<RowPlace> places_;                        // of every row of that pass
   std::vector<RowPlace> outputs_;                       // of its output rows
+  std::vector<RowPlace> selected_;                      // where they are among the output rows of their stripe
+  std::vector<int64_t> num_outputs_;                    // of each stripe
+  bool has_selected_ = false;                           // the last layer computed these alone
 };
 
 }  // namespace stoch

@@ -15,6 +15,7 @@
 #include "tests/engine/logits_cases.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
 
 namespace stoch::test {
 namespace {
@@ -87,6 +88,14 @@ PromptRun RunPrompt(const std::shared_ptr<Backend>& inner, bool observed, const 
   return run;
 }
 
+// Of a test.
+std::string NameOf(std::string device) {
+  for (char& c : device) {
+    if (c == ':' || c == ',') c = '_';
+  }
+  return device;
+}
+
 struct Devices {
   BackendUnderTest backend;
   int count;
@@ -123,9 +132,12 @@ TEST_P(OutputRowsOn, LastLayerHasTheBitsOfAllRows) {
   }
 }
 
-// Where positions are dealt over devices, passes without outputs end behind the last layer's keys and values.
-TEST(OutputRows, DealtPassesWithoutOutputsEndEarly) {
-  const std::shared_ptr<Backend> backend = OpenBackend("cpu:2", {.threads = 2, .cpu_variant = ""}, nullptr);
+// Where positions are dealt over devices, each computes its own output rows.
+class DealtOutputRows : public testing::TestWithParam<BackendUnderTest> {};
+
+TEST_P(DealtOutputRows, LastLayerHasTheBitsOfAllRows) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  if (!backend->has_ring_attention()) GTEST_SKIP() << backend->name() << " has no RingAttention";
   const TempDir scratch;
   const LogitsModel model = TinyLogitsModel(scratch.path());
   const auto prompt = static_cast<int64_t>(model.prompt.size());
@@ -137,9 +149,58 @@ TEST(OutputRows, DealtPassesWithoutOutputsEndEarly) {
     EXPECT_EQ(outputs.first.at("qkv_proj"), prompt / 2);
     EXPECT_FALSE(outputs.first.contains("o_proj"));
     EXPECT_EQ(all.first.at("o_proj"), prompt / 2);
-    EXPECT_EQ(outputs.last.at("o_proj"), prompt - prompt / 2 + 1);
+    EXPECT_EQ(all.last.at("o_proj"), prompt - prompt / 2 + 1);
+    EXPECT_EQ(outputs.last.at("qkv_proj"), prompt - prompt / 2 + 1);
+    EXPECT_EQ(outputs.last.at("o_proj"), 2);
   }
 }
+// Outputs of every stripe next to rows without: a few, and so many that they have no room but where all rows are.
+TEST_P(DealtOutputRows, ManyOutputsHaveTheBitsOfAllRows) {
+  STOCH_OPEN_OR_SKIP(inner, GetParam());
+  if (!inner->has_ring_attention()) GTEST_SKIP() << inner->name() << " has no RingAttention";
+  const TempDir scratch;
+  TinyModel model;
+  model.config.num_key_value_heads = 1;  // little room
+  WriteTinyModel(scratch.path(), model);
+  constexpr int64_t kRows = 132;
+  bool has_selected = false, has_all = false;
+  for (const int64_t outputs : {5, 40, 128}) {
+    const auto run = [&](bool observed, int64_t* computed) {
+      const auto backend = std::make_shared<CountingBackend>(inner, observed);
+      ModelFiles files = OpenModelFiles(scratch.path().string());
+      EngineOptions options = OptionsOf({"halved", Precision::kSc, ""});
+      options.max_pass_rows = kRows;
+      options.max_sequences = 2;
+      options.placement = SequenceSplit(files.config, backend->devices(), static_cast<int>(backend->devices().size()));
+      const auto engine = Engine::Open(backend, std::move(files), options);
+      const auto first = engine->NewSequence(128), second = engine->NewSequence(128);
+      first->Append(std::vector<int32_t>(static_cast<size_t>(kRows - outputs), 3));
+      std::vector<int32_t> tokens(static_cast<size_t>(outputs));
+      for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i % 90);
+      second->Append(tokens);
+      const StepItem items[] = {{first.get(), kRows - outputs, StepOutput::kNone},
+                                {second.get(), outputs, StepOutput::kAll}};
+      engine->Step(items);
+      *computed = backend->TakeRows().at("o_proj");
+      std::vector<float> logits(static_cast<size_t>(outputs * engine->config().vocab_size));
+      engine->ReadLogits(0, outputs, logits.data());
+      return logits;
+    };
+    int64_t of_all = 0, computed = 0;
+    const std::vector<float> expected = run(true, &of_all);
+    EXPECT_EQ(run(false, &computed), expected) << outputs;
+    EXPECT_EQ(of_all, kRows);
+    EXPECT_TRUE(computed == outputs || computed == kRows) << computed;
+    (computed == outputs ? has_selected : has_all) = true;
+  }
+  EXPECT_TRUE(has_selected);
+  EXPECT_TRUE(has_all);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DealtOutputRows,
+                         testing::Values(BackendUnderTest{"cpu:2", "", 2}, BackendUnderTest{"cpu:4", "", 2},
+                                         BackendUnderTest{"cuda:0,1", "", 0}),
+                         [](const auto& param) { return NameOf(param.param.device); });
 
 TEST_P(OutputRowsOn, DilatedAttentionToo) {
   STOCH_OPEN_OR_SKIP(backend, GetParam().backend);
@@ -156,13 +217,7 @@ TEST_P(OutputRowsOn, DilatedAttentionToo) {
 INSTANTIATE_TEST_SUITE_P(All, OutputRowsOn,
                          testing::Values(Devices{{"cpu", "", 2}, 1}, Devices{{"cpu:2", "", 2}, 2, Split::kRows},
                                          Devices{{"cuda:0", "", 0}, 1}, Devices{{"cuda:0,1", "", 0}, 2, Split::kRows}),
-                         [](const auto& param) {
-                           std::string name = param.param.backend.device;
-                           for (char& c : name) {
-                             if (c == ':' || c == ',') c = '_';
-                           }
-                           return name;
-                         });
+                         [](const auto& param) { return NameOf(param.param.backend.device); });
 
 }  // namespace
 }  // namespace stoch::test
