@@ -6,52 +6,11 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "models/decoder/layer_calls.h"
 #include "models/sc_plan.h"
 
 namespace stoch {
 namespace {
-
-// A dense F32 matrix in a buffer, behind `first` floats.
-TensorView MatrixIn(const Buffer& buffer, int64_t rows, int64_t cols, int64_t first = 0) {
-  STOCH_CHECK((first + rows * cols) * 4 <= static_cast<int64_t>(buffer.bytes()));
-  return MakeView(static_cast<char*>(buffer.data()) + first * 4, DType::kF32, buffer.device(), rows, cols);
-}
-
-TensorView Columns(const TensorView& matrix, const IndexRange& range, int64_t scale = 1) {
-  return Slice(matrix, 1, range.begin * scale, range.size() * scale);
-}
-
-// out = x @ weights^T, every weight of the group on its own columns of `out`.
-LinearCall ProjectGroup(const OpSite& site, const TensorView& x, const LinearGroup& group, const TensorView& out) {
-  LinearCall call;
-  call.site = site;
-  call.x = x;
-  int64_t begin = 0;
-  for (const auto& weight : group.weights) {
-    call.weights.push_back(weight.get());
-    call.outs.push_back(Slice(out, 1, begin, weight->rows()));
-    begin += weight->rows();
-  }
-  STOCH_CHECK(begin == out.dim(1));
-  return call;
-}
-
-// The same for the experts of a group.
-ExpertLinearCall ProjectExperts(const OpSite& site, const TensorView& x, const TensorView& chosen,
-                                const ExpertGroup& group, const TensorView& out) {
-  ExpertLinearCall call;
-  call.site = site;
-  call.x = x;
-  call.chosen = chosen;
-  int64_t begin = 0;
-  for (const auto& experts : group.weights) {
-    call.weights.push_back(experts.get());
-    call.outs.push_back(Slice(out, 1, begin, experts->rows()));
-    begin += experts->rows();
-  }
-  STOCH_CHECK(begin == out.dim(1));
-  return call;
-}
 
 // A device has some of the heads, so no length may depend on all of them.
 void CheckHeadsAlone(const KvCacheSpec::Products& products) {
@@ -61,9 +20,8 @@ void CheckHeadsAlone(const KvCacheSpec::Products& products) {
                        extras->lengths->scope == ScLengthScope::kFractions;
     if (alone) continue;
     throw InvalidInput(
-        "normalise=call places a row of qk and av between the extremes of all heads, which devices that share a layer "
-        "do "
-        "not have: give --split layer, or a table with metric_lo and metric_hi");
+        "normalise=call places a row of qk and av between the extremes of all heads, which devices that share a "
+        "layer do not have: give --split layer, or a table with metric_lo and metric_hi");
   }
 }
 
@@ -175,51 +133,8 @@ void DecoderStage::Embed(const Piece& piece) {
   backend_.AllGather(spread);
 }
 
-std::span<const DecoderLayerShard> DecoderStage::ShardsOfLayer(int cache_layer) const {
-  const auto index = static_cast<size_t>(role_.first_layer) + static_cast<size_t>(cache_layer);
-  const std::span<const DecoderLayerShard> all = weights_.layers[index].shards;
-  return all.subspan(first_shard_, parts_.size());
-}
-
 bool DecoderStage::WantsAllRows(const HiddenTap& tap) const {
   return !rows_alone_ || tap.layers == config_.num_hidden_layers || backend_.is_observed();
-}
-
-void DecoderStage::Attend(int cache_layer, const Piece& piece, bool only_outputs) {
-  const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    if (parts_[i].shard.heads.empty()) continue;
-    AttentionCall call = Project(parts_[i], shards[i], cache_layer, piece);
-    const NormHeadsCall norm = NormOf(cache_layer, shards[i], call);
-    if (norm.head_dim > 0 && piece.rows > 0) call.norm = &norm;
-    call.only_outputs = only_outputs;
-    backend_.Attention(call);
-  }
-}
-
-std::vector<AttentionCall> DecoderStage::BeginLayer(int cache_layer, const Piece& piece) {
-  const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
-  std::vector<AttentionCall> calls;
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    if (parts_[i].shard.heads.empty()) {
-      calls.emplace_back();
-      continue;
-    }
-    calls.push_back(Project(parts_[i], shards[i], cache_layer, piece));
-    const NormHeadsCall norm = NormOf(cache_layer, shards[i], calls.back());
-    if (norm.head_dim > 0 && piece.rows > 0) backend_.NormHeads(norm);
-  }
-  return calls;
-}
-
-void DecoderStage::EndLayer(int cache_layer, const Piece& piece) {
-  const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
-  LayerRows rows;
-  for (const Part& part : parts_) {
-    rows.hidden.push_back(Hidden(part, piece));
-    rows.attended.push_back(MatrixIn(part.workspace->attention, piece.rows, q_cols));
-  }
-  EndLayer(cache_layer, rows);
 }
 
 bool DecoderStage::HasRoomForOutputs(const Piece& piece, bool with_hidden) const {
@@ -236,227 +151,6 @@ std::vector<TensorView> DecoderStage::OutputRows(const Piece& piece) const {
     rows.push_back(MatrixIn(part.workspace->qkv, piece.outputs, config_.hidden_size, attended));
   }
   return rows;
-}
-
-void DecoderStage::EndOutputs(int cache_layer, const Piece& piece, const std::vector<TensorView>& hidden) {
-  if (piece.outputs == 0) return;
-  const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
-  LayerRows rows;
-  rows.hidden = hidden;
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    const Part& part = parts_[i];
-    backend_.SelectRows(part.pass(piece), Hidden(part, piece), rows.hidden[i]);
-    rows.attended.push_back(MatrixIn(part.workspace->qkv, piece.outputs, q_cols));
-    if (part.shard.heads.empty()) continue;
-    const TensorView all = MatrixIn(part.workspace->attention, piece.rows, q_cols);
-    backend_.SelectRows(part.pass(piece), Columns(all, part.shard.heads, config_.head_dim),
-                        Columns(rows.attended[i], part.shard.heads, config_.head_dim));
-  }
-  EndLayer(cache_layer, rows);
-}
-
-void DecoderStage::EndLayer(int cache_layer, const LayerRows& rows) {
-  const int index = role_.first_layer + cache_layer;
-  const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
-  GatherColumns({index, "attention"}, rows.attended, &DecoderShard::heads, config_.head_dim);
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    if (parts_[i].shard.hidden.empty()) continue;
-    const OpSite site{index, GroupName(BlockGroup::kO)};
-    const TensorView out = Columns(rows.hidden[i], parts_[i].shard.hidden);
-    LinearCall project = ProjectGroup(site, rows.attended[i], shards[i].group(BlockGroup::kO), out);
-    project.add_to_out = true;
-    backend_.Linear(project);
-    AddBias(site, out, shards[i].bias(BlockGroup::kO));
-  }
-  GatherColumns({index, GroupName(BlockGroup::kO)}, rows.hidden, &DecoderShard::hidden, 1);
-
-  const bool sparse = config_.HasExperts(index);
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    if (sparse) {
-      ChooseExperts(parts_[i], shards[i], index, rows.hidden[i]);
-    } else {
-      ProjectGateUp(parts_[i], shards[i], index, rows.hidden[i]);
-    }
-  }
-  GatherActivation(index, rows.hidden.front().dim(0));
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    if (sparse) {
-      CombineExperts(parts_[i], shards[i], index, rows.hidden[i]);
-    } else {
-      ProjectDown(parts_[i], shards[i], index, rows.hidden[i]);
-    }
-  }
-  GatherColumns({index, GroupName(BlockGroup::kDown)}, rows.hidden, &DecoderShard::hidden, 1);
-}
-
-void DecoderStage::AddBias(const OpSite& site, const TensorView& x, const Buffer& bias) {
-  if (bias.bytes() == 0) return;
-  backend_.AddBias({site, x, MakeView(bias.data(), DType::kF32, x.device, x.dim(1))});
-}
-
-AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece) {
-  const int index = role_.first_layer + cache_layer;
-  const int64_t q_cols = part.shard.heads.size() * config_.head_dim;
-  const int64_t kv_cols = part.shard.kv_heads.size() * config_.head_dim;
-  const TensorView qkv = MatrixIn(part.workspace->qkv, piece.rows, q_cols + 2 * kv_cols);
-  const OpSite site{index, GroupName(BlockGroup::kQkv)};
-
-  if (piece.rows > 0) {
-    LinearCall project = ProjectGroup(site, Hidden(part, piece), weights.group(BlockGroup::kQkv), qkv);
-    AddNorm(project, weights.vector(VectorId::kInputNorm));
-    backend_.Linear(project);
-    AddBias(site, qkv, weights.bias(BlockGroup::kQkv));
-  }
-
-  AttentionCall attention;
-  attention.site = {index, "attention"};
-  attention.q = Slice(qkv, 1, 0, q_cols);
-  attention.k = Slice(qkv, 1, q_cols, kv_cols);
-  attention.v = Slice(qkv, 1, q_cols + kv_cols, kv_cols);
-  attention.rope = MatrixIn(part.workspace->rope, RopeRows(options_.shape, part.shard), config_.head_dim);
-  attention.cache = part.cache.get();
-  attention.cache_layer = cache_layer;
-  attention.pass = piece.rows > 0 ? &part.pass(piece) : nullptr;
-  attention.num_heads = static_cast<int>(part.shard.heads.size());
-  attention.window = static_cast<int>(config_.WindowOf(index));
-  attention.dilated = dilated_;
-  attention.first_head = part.shard.heads.begin;
-  attention.out =
-      Columns(MatrixIn(part.workspace->attention, piece.rows, config_.num_attention_heads * config_.head_dim),
-              part.shard.heads, config_.head_dim);
-  return attention;
-}
-
-NormHeadsCall DecoderStage::NormOf(int cache_layer, const DecoderLayerShard& weights,
-                                   const AttentionCall& attention) const {
-  const Buffer& q_norm = weights.vector(VectorId::kQNorm);
-  const Buffer& k_norm = weights.vector(VectorId::kKNorm);
-  NormHeadsCall norm;
-  if (q_norm.bytes() == 0) return norm;
-  norm.site = {role_.first_layer + cache_layer, GroupName(BlockGroup::kQkv)};
-  norm.head_dim = config_.head_dim;
-  norm.eps = static_cast<float>(config_.rms_norm_eps);
-  norm.q = attention.q;
-  norm.k = attention.k;
-  norm.q_weight = MakeView(q_norm.data(), DType::kF32, attention.q.device, config_.head_dim);
-  norm.k_weight = MakeView(k_norm.data(), DType::kF32, attention.k.device, config_.head_dim);
-  return norm;
-}
-
-void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
-  if (part.shard.intermediate.empty()) return;
-  const OpSite site{layer, GroupName(BlockGroup::kGateUp)};
-  const TensorView out = MatrixIn(part.workspace->gate_up, hidden.dim(0), 2 * part.shard.intermediate.size());
-  LinearCall project = ProjectGroup(site, hidden, weights.group(BlockGroup::kGateUp), out);
-  AddNorm(project, weights.vector(VectorId::kPostAttentionNorm));
-  backend_.Linear(project);
-  AddBias(site, out, weights.bias(BlockGroup::kGateUp));
-}
-
-void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
-  if (part.shard.hidden.empty()) return;
-  const int64_t cols = config_.intermediate_size;
-  const TensorView out = Columns(hidden, part.shard.hidden);
-  const OpSite site{layer, GroupName(BlockGroup::kDown)};
-  const LinearGroup& down = weights.group(BlockGroup::kDown);
-  LinearCall project;
-  if (divided()) {
-    project = ProjectGroup(site, MatrixIn(part.workspace->activation, hidden.dim(0), cols), down, out);
-  } else {
-    const TensorView gate_up = MatrixIn(part.workspace->gate_up, hidden.dim(0), 2 * cols);
-    project = ProjectGroup(site, Slice(gate_up, 1, 0, cols), down, out);
-    project.prologue = Prologue::kSiluMul;
-    project.x2 = Slice(gate_up, 1, cols, cols);
-  }
-  project.add_to_out = true;
-  backend_.Linear(project);
-  AddBias(site, out, weights.bias(BlockGroup::kDown));
-}
-
-DecoderStage::Routing DecoderStage::RoutingOf(const Part& part, int64_t rows) const {
-  const int64_t slots = config_.num_experts_per_tok;
-  const DecoderWorkspace& workspace = *part.workspace;
-  return {MakeView(workspace.chosen.data(), DType::kI32, part.shard.device, rows, slots),
-          MatrixIn(workspace.expert_weights, rows, slots)};
-}
-
-// Every device routes every row, so that none waits for another's choice.
-void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
-  const Buffer& norm = weights.vector(VectorId::kPostAttentionNorm);
-  const Routing routing = RoutingOf(part, hidden.dim(0));
-  const OpSite site{layer, "router"};
-  LinearCall router;
-  router.site = site;
-  router.x = hidden;
-  AddNorm(router, norm);
-  router.weights = {weights.router.get()};
-  router.outs = {MatrixIn(part.workspace->router, hidden.dim(0), config_.num_experts)};
-  backend_.Route({site, router.outs.front(), config_.norm_topk_prob, routing.chosen, routing.weights, &router});
-
-  if (part.shard.expert_intermediate.empty()) return;
-  const TensorView out = MatrixIn(part.workspace->gate_up, hidden.dim(0) * config_.num_experts_per_tok,
-                                  2 * part.shard.expert_intermediate.size());
-  ExpertLinearCall project = ProjectExperts({layer, GroupName(BlockGroup::kGateUp)}, hidden, routing.chosen,
-                                            weights.expert_group(BlockGroup::kGateUp), out);
-  AddNorm(project, norm);
-  backend_.ExpertLinear(project);
-}
-
-void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
-  if (part.shard.hidden.empty()) return;
-  const int64_t cols = config_.moe_intermediate_size;
-  const int64_t rows = hidden.dim(0) * config_.num_experts_per_tok;
-  const Routing routing = RoutingOf(part, hidden.dim(0));
-  const OpSite site{layer, GroupName(BlockGroup::kDown)};
-  const TensorView out = MatrixIn(part.workspace->expert_out, rows, part.shard.hidden.size());
-  const ExpertGroup& down = weights.expert_group(BlockGroup::kDown);
-  ExpertLinearCall project;
-  if (divided()) {
-    project = ProjectExperts(site, MatrixIn(part.workspace->activation, rows, cols), routing.chosen, down, out);
-  } else {
-    const TensorView gate_up = MatrixIn(part.workspace->gate_up, rows, 2 * cols);
-    project = ProjectExperts(site, Slice(gate_up, 1, 0, cols), routing.chosen, down, out);
-    project.prologue = Prologue::kSiluMul;
-    project.x2 = Slice(gate_up, 1, cols, cols);
-  }
-  const CombineExpertsCall combine{site, out, routing.weights, Columns(hidden, part.shard.hidden)};
-  project.combine = &combine;
-  backend_.ExpertLinear(project);
-}
-
-void DecoderStage::GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange DecoderShard::*range,
-                                 int64_t scale) {
-  if (!divided()) return;
-  AllGatherCall gather;
-  gather.site = site;
-  for (size_t i = 0; i < parts_.size(); ++i) gather.from.push_back(Columns(whole[i], parts_[i].shard.*range, scale));
-  gather.to = std::move(whole);
-  backend_.AllGather(gather);
-}
-
-void DecoderStage::GatherActivation(int layer, int64_t rows) {
-  if (!divided()) return;
-  const bool sparse = config_.HasExperts(layer);
-  const int64_t gathered_rows = sparse ? rows * config_.num_experts_per_tok : rows;
-  AllGatherCall gather;
-  gather.site = {layer, GroupName(BlockGroup::kGateUp)};
-  gather.prologue = Prologue::kSiluMul;
-  for (const Part& part : parts_) {
-    const int64_t cols = (sparse ? part.shard.expert_intermediate : part.shard.intermediate).size();
-    const TensorView gate_up = MatrixIn(part.workspace->gate_up, gathered_rows, 2 * cols);
-    gather.from.push_back(Slice(gate_up, 1, 0, cols));
-    gather.from2.push_back(Slice(gate_up, 1, cols, cols));
-    gather.to.push_back(MatrixIn(part.workspace->activation, gathered_rows,
-                                 sparse ? config_.moe_intermediate_size : config_.intermediate_size));
-  }
-  backend_.AllGather(gather);
-}
-
-template <typename Call>
-void DecoderStage::AddNorm(Call& call, const Buffer& weight) const {
-  call.prologue = Prologue::kRmsNorm;
-  call.norm_weight = MakeView(weight.data(), DType::kF32, call.x.device, config_.hidden_size);
-  call.norm_eps = static_cast<float>(config_.rms_norm_eps);
 }
 
 std::vector<TensorView> DecoderStage::HeadInput(size_t lane, int64_t first, int64_t count) const {
@@ -482,7 +176,7 @@ void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t ou
     LinearCall project;
     project.site = gather.site;
     project.x = Slice(MatrixIn(part.workspace->head_input[lane], output_rows, config_.hidden_size), 0, first, count);
-    AddNorm(project, weights_.head[i].final_norm);
+    AddNorm(weights_.head[i].final_norm, config_.rms_norm_eps, &project);
     project.weights = {weights_.head[i].lm_head.get()};
     project.outs = {gather.from.back()};
     backend_.Linear(project);

@@ -101,9 +101,6 @@ class DecoderStage final : public ModelStage {
   // is there.
   void GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange DecoderShard::*range, int64_t scale);
   void GatherActivation(int layer, int64_t rows);
-  // A LinearCall or an ExpertLinearCall.
-  template <typename Call>
-  void AddNorm(Call& call, const Buffer& weight) const;
 
   // What a layer with experts does instead of ProjectGateUp and ProjectDown.
   struct Routing {
