@@ -65,12 +65,15 @@ class Sequence {
     pages_.resize(static_cast<size_t>(spec.num_pages));
     std::iota(pages_.begin(), pages_.end(), 0);
     const PassLimits limits{kFillRows, 1, spec.num_pages};
-    for (const Device& device : devices) {
+    for (int i = 0; i < count_; ++i) {
+      const Device device = devices[static_cast<size_t>(i)];
+      const Stripe stripe{i, count_};
       Part& part = parts_.emplace_back();
       part.device = device;
       part.cache = backend.MakeKvCache(device, spec);
       part.pass = backend.MakePass(device, limits);
-      part.rope = Filled(device, 4, 0, positions, kHeadDim);
+      part.rope_rows = stripe.Below(positions);
+      part.rope = Dealt(device, 4, stripe, {0, static_cast<int32_t>(part.rope_rows), 0}, kHeadDim);
       part.scratch_bytes = count_ > 1 ? backend.RingScratchBytes(spec, kHeads, limits) : 0;
       part.scratch = backend.Allocate(device, part.scratch_bytes);
     }
@@ -100,7 +103,7 @@ class Sequence {
       call.k = view(2, kKvHeads * kHeadDim);
       call.v = view(3, kKvHeads * kHeadDim);
       call.out = view(5, kHeads * kHeadDim);
-      call.rope = MakeView(part.rope.data(), DType::kF32, part.device, positions_, kHeadDim);
+      call.rope = MakeView(part.rope.data(), DType::kF32, part.device, part.rope_rows, kHeadDim);
       call.cache = part.cache.get();
       call.pass = part.pass.get();
       call.num_heads = kHeads;
@@ -134,18 +137,10 @@ class Sequence {
     std::unique_ptr<KvCache> cache;
     std::unique_ptr<Pass> pass;
     Buffer rope, scratch;
+    int64_t rope_rows = 0;  // of the device's own positions
     int64_t scratch_bytes = 0;
   };
 
-  Buffer Filled(Device device, uint64_t stream, int64_t first, int64_t rows, int64_t cols) {
-    std::vector<float> values(static_cast<size_t>(rows * cols));
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = RandomWeight(9, stream, static_cast<uint64_t>(first * cols) + i, 1.0F);
-    }
-    Buffer buffer = backend_.Allocate(device, rows * cols * 4);
-    if (rows > 0) backend_.CopyFromHost(MakeView(buffer.data(), DType::kF32, device, rows, cols), values.data());
-    return buffer;
-  }
   Buffer Dealt(Device device, uint64_t stream, const Stripe& stripe, const DealtRows& rows, int64_t cols) {
     Buffer buffer = backend_.Allocate(device, rows.num_rows * cols * 4);
     const TensorView view = MakeView(buffer.data(), DType::kF32, device, rows.num_rows, cols);
