@@ -2,7 +2,6 @@
 #include "models/decoder/stage.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
@@ -111,10 +110,9 @@ void DecoderStage::Run(const Piece& piece, const HiddenTap& tap) {
     CopyHidden(tap, role_.first_layer + i + 1, piece);
   }
   if (!role_.has_head || piece.outputs == 0) return;
-  for (Part& part : parts_) {
-    const TensorView inputs =
-        MatrixIn(part.workspace->head_input[piece.lane], piece.first_output + piece.outputs, config_.hidden_size);
-    backend_.SelectRows(part.pass(piece), Hidden(part, piece), Slice(inputs, 0, piece.first_output, piece.outputs));
+  const std::vector<TensorView> inputs = HeadInput(piece.lane, piece.first_output, piece.outputs);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    backend_.SelectRows(parts_[i].pass(piece), Hidden(parts_[i], piece), inputs[i]);
   }
 }
 

@@ -56,10 +56,11 @@ class DecoderStage final : public ModelStage {
   std::vector<AttentionCall> BeginLayer(int layer, const Piece& piece);
   // What comes after attention.
   void EndLayer(int layer, const Piece& piece);
-  // The same of the output rows alone, whose residual stream goes to `hidden`, of every device. Attention has read what it read of
-  // qkv, where their attention's outputs go: HasRoomForOutputs.
+  // The same of the output rows alone, whose residual stream goes to `hidden`, of every device. Their outputs of attention
+  // are put in the place of qkv. Requires: HasRoomForOutputs; attention has read qkv.
   void EndOutputs(int layer, const Piece& piece, const std::vector<TensorView>& hidden);
-  // Where a stage without the head has the residual stream of its output rows: in qkv too.
+  // A place for that residual stream, behind those outputs: of a stage without the head's input. Requires:
+  // HasRoomForOutputs with_hidden.
   std::vector<TensorView> OutputRows(const Piece& piece) const;
   bool HasRoomForOutputs(const Piece& piece, bool with_hidden = false) const;
   // Whether the rest of the layer that Run issues last is for others than output rows: a tap, an observer, or operators

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ops of a layer, on every device of a stage.
-#include <algorithm>
 #include <utility>
 
 #include "kernels/base/check.h"

@@ -154,6 +154,7 @@ TEST_P(DealtOutputRows, LastLayerHasTheBitsOfAllRows) {
     EXPECT_EQ(outputs.last.at("o_proj"), 2);
   }
 }
+
 // Outputs of every stripe next to rows without: a few, and so many that they have no room but where all rows are.
 TEST_P(DealtOutputRows, ManyOutputsHaveTheBitsOfAllRows) {
   STOCH_OPEN_OR_SKIP(inner, GetParam());

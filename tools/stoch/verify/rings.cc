@@ -144,12 +144,14 @@ class Sequence {
   Buffer Dealt(Device device, uint64_t stream, const Stripe& stripe, const DealtRows& rows, int64_t cols) {
     Buffer buffer = backend_.Allocate(device, rows.num_rows * cols * 4);
     const TensorView view = MakeView(buffer.data(), DType::kF32, device, rows.num_rows, cols);
-    std::vector<float> values(static_cast<size_t>(cols));
+    std::vector<float> values;
     for (int32_t row = 0; row < rows.num_rows; ++row) {
       const auto first = static_cast<uint64_t>(stripe.Absolute(rows.first_local + row) * cols);
-      for (size_t i = 0; i < values.size(); ++i) values[i] = RandomWeight(9, stream, first + i, 1.0F);
-      backend_.CopyFromHost(Slice(view, 0, row, 1), values.data());
+      for (int64_t i = 0; i < cols; ++i) {
+        values.push_back(RandomWeight(9, stream, first + static_cast<uint64_t>(i), 1.0F));
+      }
     }
+    if (!values.empty()) backend_.CopyFromHost(view, values.data());
     return buffer;
   }
 
