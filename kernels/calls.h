@@ -20,6 +20,8 @@ struct OpSite {
   std::string_view op;
 };
 
+struct AllGatherCall;
+
 enum class Prologue : uint8_t {
   kNone,
   kRmsNorm,  // x * (1 / sqrt(mean(x^2) + eps)) * norm_weight, rounded as (x * r) * w
@@ -42,6 +44,10 @@ struct LinearCall {
   std::vector<const LinearWeight*> weights;
   std::vector<TensorView> outs;
   bool add_to_out = false;
+  // Where given, the outputs are what this device gives to that exchange. It is issued once every device has issued the
+  // op that makes what it gives; then, on each device, an op that reads `to` as its x. Where every device's op said so,
+  // columns of `to` that others give may be there for that one op alone.
+  const AllGatherCall* gather = nullptr;
 };
 
 struct NormHeadsCall;
@@ -74,6 +80,8 @@ struct AttentionCall {
   // Where given, that op precedes as part of this one, and what is in q and k then is not specified. Requires: norm->q is
   // q, norm->k is k.
   const NormHeadsCall* norm = nullptr;
+  // As of a LinearCall.
+  const AllGatherCall* gather = nullptr;
   // Rows of `out` that are no output rows of the pass may be left as they are. Requires: kPerToken or kExact.
   bool only_outputs = false;
 };
@@ -189,6 +197,8 @@ enum class AllGatherRoute : uint8_t { kAuto, kDirect, kNccl };
 //           own columns of the `to` of its device (kNone); outputs overlap nothing else.
 // Bits:     values are moved, never added up.
 // Async:    an op of every device in `from`: in order with the ops issued before and after on each.
+//
+// Ops that make what devices give may be told of it (LinearCall::gather): they may then bring it to the others themselves.
 struct AllGatherCall {
   OpSite site;
   Prologue prologue = Prologue::kNone;

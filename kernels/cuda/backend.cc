@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/call_check.h"
@@ -34,6 +35,22 @@
 #include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
+namespace {
+
+// The exchange that an op makes something for; null: none.
+template <typename Call>
+const AllGatherCall* GatherOf(const Call& call) {
+  if constexpr (requires { call.gather; }) return call.gather;
+  return nullptr;
+}
+
+std::vector<Device> GiversOf(const AllGatherCall& call) {
+  std::vector<Device> devices;
+  for (const TensorView& from : call.from) devices.push_back(from.device);
+  return devices;
+}
+
+}  // namespace
 
 CudaBackend::CudaBackend(std::span<const int> ordinals) {
   if (ordinals.size() > 1) (void)AskedHopRoute();  // a name that is none is refused before anything is loaded
@@ -57,9 +74,13 @@ const CudaBackend::PerDevice& CudaBackend::At(const Device& device) const {
   throw InvalidInput("an operand is on " + DeviceName(device) + ", which this backend was not opened with");
 }
 
-CudaBackend::PerDevice& CudaBackend::At(const Device& device) {
-  auto& entry = const_cast<PerDevice&>(std::as_const(*this).At(device));
-  entry.context.CountCall();
+CudaBackend::PerDevice& CudaBackend::EntryOf(const Device& device) {
+  return const_cast<PerDevice&>(std::as_const(*this).At(device));
+}
+
+CudaBackend::PerDevice& CudaBackend::At(const Device& device, bool polls_shared) {
+  PerDevice& entry = EntryOf(device);
+  entry.context.CountCall(polls_shared);
   return entry;
 }
 
@@ -215,7 +236,8 @@ void CudaBackend::Embed(const EmbeddingTable& table, const Pass& pass, const Ten
 
 #define OP(Op)                                                                                  \
   void CudaBackend::Op(const Op##Call& call) {                                                  \
-    PerDevice& entry = At(call.device());                                                       \
+    PerDevice& entry = At(call.device(), std::is_same_v<Op##Call, LinearCall>);                 \
+    if (const AllGatherCall* gather = GatherOf(call)) Announce(call.device(), *gather);         \
     DeviceGuard guard(call.device());                                                           \
     Launch##Op(entry.context, call);                                                            \
     if (entry.test_fault != nullptr) entry.test_fault->Launch(entry.context.stream, call.site); \
@@ -298,9 +320,13 @@ bool CudaBackend::ObserveLengths(OpObserver* observer) {
 
 void CudaBackend::AllGather(const AllGatherCall& call) {
   const GatherPlan plan = CheckAllGather(call);
-  std::vector<Device> devices;
-  for (const TensorView& from : call.from) devices.push_back(from.device);
+  const std::vector<Device> devices = GiversOf(call);
+  for (const Device& device : devices) At(device);
   GroupOf(devices).AllGather(call, plan);
+}
+
+void CudaBackend::Announce(const Device& device, const AllGatherCall& call) {
+  GroupOf(GiversOf(call)).Announce(EntryOf(device).context, call);
 }
 
 void CudaBackend::RingAttention(const RingAttentionCall& call) {
@@ -327,7 +353,7 @@ DeviceGroup& CudaBackend::GroupOf(std::span<const Device> devices) {
   std::vector<DeviceContext*> contexts;
   for (const Device& device : devices) {
     ordinals.push_back(device.index);
-    contexts.push_back(&At(device).context);
+    contexts.push_back(&EntryOf(device).context);
   }
   std::unique_ptr<DeviceGroup>& group = groups_[ordinals];
   if (group == nullptr) group = std::make_unique<DeviceGroup>(std::move(contexts));
@@ -341,6 +367,7 @@ std::string CudaBackend::collectives() const {
 
 void CudaBackend::RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) {
   if (devices.size() > 1) {
+    for (const Device& device : devices) At(device);
     GroupOf(devices).RunGraph(key, body);
     return;
   }

@@ -130,13 +130,17 @@ class CudaBackend final : public Backend, public CallerStreams {
     int64_t runtime_bytes = 0;              // DeviceInfo
     int64_t runtime_taken_bytes = 0;
   };
-  PerDevice& At(const Device& device);  // InvalidInput for a device this backend was not opened with
+  // InvalidInput for a device this backend was not opened with. Begins a call (DeviceContext::CountCall).
+  PerDevice& At(const Device& device, bool polls_shared = false);
   const PerDevice& At(const Device& device) const;
+  PerDevice& EntryOf(const Device& device);  // begins no call
   // What the process takes of a device besides buffers; `before`: what all processes did before this one's
   // context.
   static void MeasureRuntime(PerDevice* entry, std::optional<int64_t> before);
   static CallerOrder& CallerOf(PerDevice* entry);
   DeviceGroup& GroupOf(std::span<const Device> devices);  // made at first use
+  // The op that is issued next on `device` makes what that gives to the exchange.
+  void Announce(const Device& device, const AllGatherCall& call);
 
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<PerDevice>> per_device_;

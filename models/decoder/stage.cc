@@ -106,7 +106,7 @@ void DecoderStage::Run(const Piece& piece, const HiddenTap& tap) {
     const bool only_outputs = is_last && piece.outputs < piece.rows && !WantsAllRows(tap) && HasRoomForOutputs(piece);
     Attend(i, piece, only_outputs);
     if (only_outputs) return EndOutputs(i, piece, HeadInput(piece.lane, piece.first_output, piece.outputs));
-    EndLayer(i, piece);
+    EndLayer(i, piece, i + 1 < role_.num_layers);
     CopyHidden(tap, role_.first_layer + i + 1, piece);
   }
   if (!role_.has_head || piece.outputs == 0) return;

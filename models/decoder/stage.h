@@ -54,8 +54,9 @@ class DecoderStage final : public ModelStage {
   // Projections of a layer, and the attention that comes next, of every device: whose k and q are not rotated. A pass
   // without rows has the cache alone; a device without heads no cache.
   std::vector<AttentionCall> BeginLayer(int layer, const Piece& piece);
-  // What comes after attention.
-  void EndLayer(int layer, const Piece& piece);
+  // What comes after attention. is_followed: nobody but BeginLayer of the next layer, or what it is a part of, reads the
+  // result.
+  void EndLayer(int layer, const Piece& piece, bool is_followed = false);
   // The same of the output rows alone, whose residual stream goes to `hidden`, of every device. Their outputs of attention
   // are put in the place of qkv. Requires: HasRoomForOutputs; attention has read qkv.
   void EndOutputs(int layer, const Piece& piece, const std::vector<TensorView>& hidden);
@@ -89,19 +90,25 @@ class DecoderStage final : public ModelStage {
     std::vector<TensorView> hidden;    // [rows, hidden_size]
     std::vector<TensorView> attended;  // [rows, num_attention_heads * head_dim], a device's own heads
   };
-  void EndLayer(int cache_layer, const LayerRows& rows);
+  void EndLayer(int cache_layer, const LayerRows& rows, bool is_followed);
   std::span<const DecoderLayerShard> ShardsOfLayer(int cache_layer) const;
   // Issues the projections.
   AttentionCall Project(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece);
   void AddBias(const OpSite& site, const TensorView& x, const Buffer& bias);  // nothing where there is none
   // Of the heads that `attention` reads; head_dim 0: they have no norm.
   NormHeadsCall NormOf(int cache_layer, const DecoderLayerShard& weights, const AttentionCall& attention) const;
-  void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden);
-  void ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden);
-  // Exchanges columns that every device has of a matrix on each; `whole[i]` on device i, whose own range times `scale`
-  // is there.
-  void GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange DecoderShard::*range, int64_t scale);
-  void GatherActivation(int layer, int64_t rows);
+  void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden,
+                     const AllGatherCall* gather);
+  void ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden,
+                   const AllGatherCall* gather);
+  // Exchanges of a divided stage; otherwise empty. Of columns that every device has of a matrix: `whole[i]` on device i,
+  // whose own range times `scale` is there.
+  AllGatherCall GatherOfColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange DecoderShard::*range,
+                                int64_t scale) const;
+  AllGatherCall GatherOfActivation(int layer, int64_t rows) const;
+  AllGatherCall GatherOfHeads(int cache_layer, const std::vector<TensorView>& attended) const;
+  std::vector<TensorView> Attended(const Piece& piece) const;
+  void Gather(const AllGatherCall& call);  // nothing where the stage is not divided
 
   // What a layer with experts does instead of ProjectGateUp and ProjectDown.
   struct Routing {

@@ -51,12 +51,14 @@ std::span<const DecoderLayerShard> DecoderStage::ShardsOfLayer(int cache_layer) 
 
 void DecoderStage::Attend(int cache_layer, const Piece& piece, bool only_outputs) {
   const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
+  const AllGatherCall gather = GatherOfHeads(cache_layer, Attended(piece));
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].shard.heads.empty()) continue;
     AttentionCall call = Project(parts_[i], shards[i], cache_layer, piece);
     const NormHeadsCall norm = NormOf(cache_layer, shards[i], call);
     if (norm.head_dim > 0 && piece.rows > 0) call.norm = &norm;
     call.only_outputs = only_outputs;
+    if (divided() && !only_outputs) call.gather = &gather;
     backend_.Attention(call);
   }
 }
@@ -76,14 +78,19 @@ std::vector<AttentionCall> DecoderStage::BeginLayer(int cache_layer, const Piece
   return calls;
 }
 
-void DecoderStage::EndLayer(int cache_layer, const Piece& piece) {
-  const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
-  LayerRows rows;
+std::vector<TensorView> DecoderStage::Attended(const Piece& piece) const {
+  std::vector<TensorView> attended;
   for (const Part& part : parts_) {
-    rows.hidden.push_back(Hidden(part, piece));
-    rows.attended.push_back(MatrixIn(part.workspace->attention, piece.rows, q_cols));
+    attended.push_back(MatrixIn(part.workspace->attention, piece.rows, config_.num_attention_heads * config_.head_dim));
   }
-  EndLayer(cache_layer, rows);
+  return attended;
+}
+
+void DecoderStage::EndLayer(int cache_layer, const Piece& piece, bool is_followed) {
+  LayerRows rows;
+  for (const Part& part : parts_) rows.hidden.push_back(Hidden(part, piece));
+  rows.attended = Attended(piece);
+  EndLayer(cache_layer, rows, is_followed);
 }
 
 void DecoderStage::EndOutputs(int cache_layer, const Piece& piece, const std::vector<TensorView>& hidden) {
@@ -100,41 +107,52 @@ void DecoderStage::EndOutputs(int cache_layer, const Piece& piece, const std::ve
     backend_.SelectRows(part.pass(piece), Columns(all, part.shard.heads, config_.head_dim),
                         Columns(rows.attended[i], part.shard.heads, config_.head_dim));
   }
-  EndLayer(cache_layer, rows);
+  EndLayer(cache_layer, rows, false);
 }
 
-void DecoderStage::EndLayer(int cache_layer, const LayerRows& rows) {
+void DecoderStage::EndLayer(int cache_layer, const LayerRows& rows, bool is_followed) {
   const int index = role_.first_layer + cache_layer;
   const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
-  GatherColumns({index, "attention"}, rows.attended, &DecoderShard::heads, config_.head_dim);
+  const bool sparse = config_.HasExperts(index);
+  // Linears are told of the exchange behind them where the next op that reads it is a linear, too, and nothing is between.
+  const auto announced = [this](const AllGatherCall& gather, bool is_read_by_linear, const Buffer& bias) {
+    return divided() && is_read_by_linear && bias.bytes() == 0 ? &gather : nullptr;
+  };
+  Gather(GatherOfHeads(cache_layer, rows.attended));
+  const OpSite site{index, GroupName(BlockGroup::kO)};
+  const AllGatherCall residual = GatherOfColumns(site, rows.hidden, &DecoderShard::hidden, 1);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].shard.hidden.empty()) continue;
-    const OpSite site{index, GroupName(BlockGroup::kO)};
     const TensorView out = Columns(rows.hidden[i], parts_[i].shard.hidden);
     LinearCall project = ProjectGroup(site, rows.attended[i], shards[i].group(BlockGroup::kO), out);
     project.add_to_out = true;
+    project.gather = announced(residual, !sparse, shards[i].bias(BlockGroup::kO));
     backend_.Linear(project);
     AddBias(site, out, shards[i].bias(BlockGroup::kO));
   }
-  GatherColumns({index, GroupName(BlockGroup::kO)}, rows.hidden, &DecoderShard::hidden, 1);
+  Gather(residual);
 
-  const bool sparse = config_.HasExperts(index);
+  const AllGatherCall activation = GatherOfActivation(index, rows.hidden.front().dim(0));
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (sparse) {
       ChooseExperts(parts_[i], shards[i], index, rows.hidden[i]);
     } else {
-      ProjectGateUp(parts_[i], shards[i], index, rows.hidden[i]);
+      ProjectGateUp(parts_[i], shards[i], index, rows.hidden[i],
+                    announced(activation, true, shards[i].bias(BlockGroup::kGateUp)));
     }
   }
-  GatherActivation(index, rows.hidden.front().dim(0));
+  Gather(activation);
+  const AllGatherCall result =
+      GatherOfColumns({index, GroupName(BlockGroup::kDown)}, rows.hidden, &DecoderShard::hidden, 1);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (sparse) {
       CombineExperts(parts_[i], shards[i], index, rows.hidden[i]);
     } else {
-      ProjectDown(parts_[i], shards[i], index, rows.hidden[i]);
+      ProjectDown(parts_[i], shards[i], index, rows.hidden[i],
+                  announced(result, is_followed, shards[i].bias(BlockGroup::kDown)));
     }
   }
-  GatherColumns({index, GroupName(BlockGroup::kDown)}, rows.hidden, &DecoderShard::hidden, 1);
+  Gather(result);
 }
 
 void DecoderStage::AddBias(const OpSite& site, const TensorView& x, const Buffer& bias) {
@@ -191,17 +209,20 @@ NormHeadsCall DecoderStage::NormOf(int cache_layer, const DecoderLayerShard& wei
   return norm;
 }
 
-void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
+void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden,
+                                 const AllGatherCall* gather) {
   if (part.shard.intermediate.empty()) return;
   const OpSite site{layer, GroupName(BlockGroup::kGateUp)};
   const TensorView out = MatrixIn(part.workspace->gate_up, hidden.dim(0), 2 * part.shard.intermediate.size());
   LinearCall project = ProjectGroup(site, hidden, weights.group(BlockGroup::kGateUp), out);
   AddNorm(weights.vector(VectorId::kPostAttentionNorm), config_.rms_norm_eps, &project);
+  project.gather = gather;
   backend_.Linear(project);
   AddBias(site, out, weights.bias(BlockGroup::kGateUp));
 }
 
-void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
+void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden,
+                               const AllGatherCall* gather) {
   if (part.shard.hidden.empty()) return;
   const int64_t cols = config_.intermediate_size;
   const TensorView out = Columns(hidden, part.shard.hidden);
@@ -217,6 +238,7 @@ void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int
     project.x2 = Slice(gate_up, 1, cols, cols);
   }
   project.add_to_out = true;
+  project.gather = gather;
   backend_.Linear(project);
   AddBias(site, out, weights.bias(BlockGroup::kDown));
 }
@@ -272,21 +294,26 @@ void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, 
   backend_.ExpertLinear(project);
 }
 
-void DecoderStage::GatherColumns(const OpSite& site, std::vector<TensorView> whole, IndexRange DecoderShard::*range,
-                                 int64_t scale) {
-  if (!divided()) return;
+AllGatherCall DecoderStage::GatherOfColumns(const OpSite& site, std::vector<TensorView> whole,
+                                            IndexRange DecoderShard::*range, int64_t scale) const {
   AllGatherCall gather;
+  if (!divided()) return gather;
   gather.site = site;
   for (size_t i = 0; i < parts_.size(); ++i) gather.from.push_back(Columns(whole[i], parts_[i].shard.*range, scale));
   gather.to = std::move(whole);
-  backend_.AllGather(gather);
+  return gather;
 }
 
-void DecoderStage::GatherActivation(int layer, int64_t rows) {
-  if (!divided()) return;
+AllGatherCall DecoderStage::GatherOfHeads(int cache_layer, const std::vector<TensorView>& attended) const {
+  return GatherOfColumns({role_.first_layer + cache_layer, "attention"}, attended, &DecoderShard::heads,
+                         config_.head_dim);
+}
+
+AllGatherCall DecoderStage::GatherOfActivation(int layer, int64_t rows) const {
   const bool sparse = config_.HasExperts(layer);
   const int64_t gathered_rows = sparse ? rows * config_.num_experts_per_tok : rows;
   AllGatherCall gather;
+  if (!divided()) return gather;
   gather.site = {layer, GroupName(BlockGroup::kGateUp)};
   gather.prologue = Prologue::kSiluMul;
   for (const Part& part : parts_) {
@@ -297,7 +324,11 @@ void DecoderStage::GatherActivation(int layer, int64_t rows) {
     gather.to.push_back(MatrixIn(part.workspace->activation, gathered_rows,
                                  sparse ? config_.moe_intermediate_size : config_.intermediate_size));
   }
-  backend_.AllGather(gather);
+  return gather;
+}
+
+void DecoderStage::Gather(const AllGatherCall& call) {
+  if (divided()) backend_.AllGather(call);
 }
 
 }  // namespace stoch

@@ -157,10 +157,11 @@ void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const CudaKvCache& 
   if (plan.is_fresh) return RunScRows(ctx, args, shape, qk, av, q, norm, {}, bounds.rows.all, limits, plan.short_rows);
   Scratch scratch(ctx.workspace);
   if (SplitTakesPosted(ctx, args, shape, plan, bounds)) {
-    const PostedHeads posted = FindPosted(ctx, args);
+    PostPeers peers;
+    const PostedHeads posted = FindPosted(ctx, args, &peers);
     if (posted.q != nullptr) {
       const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, limits);
-      return LaunchPostedSplit(ctx, args, shape, qk, av, posted, bounds.rows.all, memory.split);
+      return LaunchPostedSplit(ctx, args, shape, qk, av, posted, peers, bounds.rows.all, memory.split);
     }
   }
   q.words = scratch.Take<uint32_t>(static_cast<int64_t>(args.rows) * args.num_heads * spec.head_dim / 4);
@@ -249,27 +250,27 @@ HeadNorm NormOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache
     }
   }
   LaunchNormHeads(ctx, *call.norm);
-  ctx.posted_rows().CountCall();  // as an op of its own: q and k are no longer what was posted
+  ctx.posted_rows().CountCall(false);  // as an op of its own: q and k are no longer what was posted
   return {};
 }
 
 }  // namespace
 
-PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& args) {
+PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& args, PostPeers* peers) {
   PostedHeads posted;
   if (args.rows != 1) return posted;
   const PostedRows& rows = ctx.posted_rows();
   const int64_t kv_count = int64_t{args.kv.num_kv_heads} * args.kv.head_dim;
   posted.k = rows.Find(args.k, kv_count);
   posted.v = rows.Find(args.v, kv_count);
-  posted.out = rows.Next(OutputsOf(args));
+  posted.out = rows.Next(args.out, OutputsOf(args), OutputsOf(args), peers);
   if (posted.k != nullptr && posted.v != nullptr && posted.out) posted.q = rows.Find(args.q, OutputsOf(args));
   return posted;
 }
 
 void OfferOutput(DeviceContext& ctx, const AttentionArgs& args, const RowPost& out) {
-  ctx.posted_rows().Posted(OutputsOf(args));
-  ctx.posted_rows().Offer(args.out, OutputsOf(args), out.words);
+  ctx.posted_rows().Posted(out, OutputsOf(args));
+  if (out.num_peers == 0) ctx.posted_rows().Offer(args.out, OutputsOf(args), out.words);
 }
 
 AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads) {

@@ -93,8 +93,8 @@ struct PostedHeads {
 };
 
 // ---- attention.cu
-// Where the row is posted, and where its output is to be; q is null where any of it is not.
-PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& args);
+// Where the row is posted, and where its output is to be, with its peers; q is null where any of it is not.
+PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& args, PostPeers* peers);
 // After the launch of a kernel that posts its output at `out`.
 void OfferOutput(DeviceContext& ctx, const AttentionArgs& args, const RowPost& out);
 
@@ -170,7 +170,8 @@ void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const Attentio
 bool SplitPolls(const DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, int32_t max_length);
 // The same of that row, which it appends to the cache; posts its output. Requires: SplitPolls, posted.q.
 void LaunchPostedSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                       const ScTables& av, const PostedHeads& posted, const RowSet& row, const SplitScratch& scratch);
+                       const ScTables& av, const PostedHeads& posted, const PostPeers& peers, const RowSet& row,
+                       const SplitScratch& scratch);
 
 // The same of exact.cu.
 void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,

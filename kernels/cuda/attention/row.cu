@@ -209,7 +209,7 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
   switch (shape.mode) {
     case AttentionMode::kPerToken:
       if (q.words == nullptr) {
-        row_args.posted = FindPosted(ctx, args);
+        row_args.posted = FindPosted(ctx, args, &row_args.peers);
         if (row_args.posted.q != nullptr) {
           launch.operator()<Phase::kPosted>();
           OfferOutput(ctx, args, row_args.posted.out);

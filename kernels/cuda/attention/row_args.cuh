@@ -48,6 +48,7 @@ struct RowArgs {
   int32_t shared_scores = 0;
   int32_t cluster = 1;
   int32_t cluster_shift = 0;  // cluster = 1 << cluster_shift
+  PostPeers peers;            // of posted.out
 };
 
 // qk and av then say what all lengths have in common.

@@ -298,7 +298,9 @@ __device__ __forceinline__ void WriteOutput(const RowBlock<kSlots, kPhase>& b, f
   }
   const float y = (static_cast<float>(total) * b.av().gain) * scale;
   b.a.out[b.row * b.a.out_stride + static_cast<int64_t>(b.head) * b.head_dim + b.tid] = y;
-  if constexpr (kPhase == Phase::kPosted) PostValue(b.args.posted.out.words + b.head * b.head_dim + b.tid, y);
+  if constexpr (kPhase == Phase::kPosted) {
+    PostOutput(b.args.posted.out, b.args.peers, b.head * b.head_dim + b.tid, y);
+  }
 }
 
 }  // namespace stoch::cuda::attention_row

@@ -12,6 +12,7 @@
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/comm/gather_kernels.h"
 #include "kernels/cuda/comm/peer_access.h"
+#include "kernels/cuda/comm/shared_rows.h"
 
 namespace stoch::cuda {
 namespace {
@@ -62,7 +63,9 @@ DeviceGroup::DeviceGroup(std::vector<DeviceContext*> contexts) : contexts_(std::
   direct_ = AreDirect(DevicesOf(contexts_));
   failed_ = AllocatePinned(sizeof(int));
   std::memset(failed_.data(), 0, sizeof(int));
-  if (direct_) MakeMailboxes();
+  if (!direct_) return;
+  MakeMailboxes();
+  shared_ = SharedRows::Make(contexts_, static_cast<int*>(failed_.data()));
 }
 
 DeviceGroup::~DeviceGroup() {
@@ -93,7 +96,28 @@ NcclGroup& DeviceGroup::nccl() {
   return *nccl_;
 }
 
+void DeviceGroup::Announce(const DeviceContext& ctx, const AllGatherCall& call) {
+  if (shared_ == nullptr || call.route == AllGatherRoute::kNccl || !IsRecording()) return;
+  const GatherPlan plan = CheckAllGather(call);
+  if (!shared_->Takes(call, plan)) return;
+  if (!shared_->HasBegun()) {
+    shared_->Begin();
+    // Nobody posts before all rows are clear.
+    for (size_t i = 0; i < contexts_.size(); ++i) {
+      DeviceGuard guard(contexts_[i]->device);
+      LaunchDirectGather(*contexts_[i], Mail(i, call.site), 1);
+    }
+  }
+  for (size_t i = 0; i < contexts_.size(); ++i) {
+    if (contexts_[i] == &ctx) shared_->Announce(i, call, plan);
+  }
+}
+
 void DeviceGroup::AllGather(const AllGatherCall& call, const GatherPlan& plan) {
+  if (shared_ != nullptr && shared_->Offer(call, plan)) {
+    last_outputs_.reset();
+    return;
+  }
   if (call.route == AllGatherRoute::kDirect && !direct_) {
     Reject(call.site, "a direct gather needs GPUs that reach each other's memory, and NCCL_P2P_DISABLE unset");
   }
@@ -249,8 +273,9 @@ void DeviceGroup::GatherThroughNccl(const AllGatherCall& call, const GatherPlan&
 void DeviceGroup::Check() {
   int* failed = static_cast<int*>(failed_.data());
   if (*failed != 0) {
-    const int rank = *failed - 1;
-    throw DeviceError("a gather waited in vain for " + DeviceName(contexts_[static_cast<size_t>(rank)]->device) +
+    const auto rank = static_cast<size_t>(*failed - 1);
+    throw DeviceError("a gather waited in vain for " +
+                      (rank < contexts_.size() ? DeviceName(contexts_[rank]->device) : "one of the GPUs") +
                       ": that GPU stopped, or its links did; NCCL_P2P_DISABLE=1 does without direct links");
   }
   if (nccl_ != nullptr) nccl_->Check();

@@ -18,11 +18,14 @@
 
 namespace stoch::cuda {
 
+class SharedRows;
+
 // Whether CUDA_LAUNCH_BLOCKING=1 is set: CUDA's switch for debuggers, and for tools that run one kernel at a time. The
 // host then waits for each kernel, so what waits for a kernel that is launched later never sees it.
 bool LaunchesBlock();
 
-// Two routes. Direct: every GPU stores its columns into all others' memory, in one small kernel a device. In a graph
+// Three routes. None: kernels that make one row of a recorded step post it to all GPUs, and those that read it poll it
+// there (shared_rows.h). Direct: every GPU stores its columns into all others' memory, in one small kernel a device. In a graph
 // that kernel also waits until theirs have come, which takes few microseconds; few numbers, as decoding has them,
 // travel as packets that announce themselves. Outside of a graph events wait, and no kernel depends on another that
 // runs at the same time. NCCL: columns are packed, all-gathered and unpacked; for GPUs that do not reach each other's
@@ -40,6 +43,8 @@ class DeviceGroup {
   // An exchange whose call was checked; call.from are in the order of the group.
   // Async:  enqueued on every device before it returns, so no device waits for work that is yet to be issued.
   void AllGather(const AllGatherCall& call, const GatherPlan& plan);
+  // Of the op that `ctx` runs next: it makes what that device gives to the exchange.
+  void Announce(const DeviceContext& ctx, const AllGatherCall& call);
   // Throws DeviceError where the group failed since. Requires: its devices have finished.
   void Check();
 
@@ -73,7 +78,8 @@ class DeviceGroup {
   bool direct_ = false;
   std::vector<Mailbox> mailboxes_;
   std::optional<std::vector<TensorView>> last_outputs_;  // of the last direct exchange; empty: not known
-  Buffer failed_;  // pinned int: 0, or one more than the rank that did not come in time
+  Buffer failed_;                       // pinned int: 0, or one more than the rank that did not come in time
+  std::unique_ptr<SharedRows> shared_;  // null: not for these devices
   std::unique_ptr<NcclGroup> nccl_;
 };
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/comm/gather_kernels.h"
+#include "kernels/cuda/device/peer_wait.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
 
@@ -11,8 +12,6 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int64_t kElementsPerBlock = 4 * kThreads;  // a float4 a thread: more blocks cost more flags than they save
-constexpr uint64_t kPeerTimeoutNs = 20'000'000'000;
-constexpr int kLooksBetweenChecks = 4096;  // `failed` is in host memory: to read it takes as long as an exchange
 
 // T is float or float4.
 template <typename T>
@@ -27,11 +26,6 @@ __device__ __forceinline__ T ValueAt(const GatherColumns& columns, int64_t row, 
   }
 }
 
-__device__ __forceinline__ uint64_t Nanoseconds() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
 __device__ __forceinline__ void StoreRelease(uint32_t* to, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
@@ -41,19 +35,11 @@ __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
   return value;
 }
 
-// A device that never comes must not hang the others: they note it and go on. `start`: 0 at first.
-__device__ bool MayWaitOn(uint64_t& start, int peer, int* failed) {
-  const uint64_t now = Nanoseconds();
-  if (start == 0) start = now;
-  if (now - start < kPeerTimeoutNs && *static_cast<volatile int*>(failed) == 0) return true;
-  *static_cast<volatile int*>(failed) = peer + 1;
-  return false;
-}
 // Waits until `flag` has come to `turn`.
 __device__ void AwaitPeer(const uint32_t* flag, uint32_t turn, int peer, int* failed) {
   uint64_t start = 0;
   for (int looks = 1; static_cast<int32_t>(LoadAcquire(flag) - turn) < 0; ++looks) {
-    if (looks % kLooksBetweenChecks == 0 && !MayWaitOn(start, peer, failed)) return;
+    if (looks % kLooksBetweenChecks == 0 && (start = WaitOn(start, peer + 1, failed)) == 0) return;
   }
 }
 
@@ -148,13 +134,28 @@ __global__ void __launch_bounds__(kPacketThreads) PacketGatherKernel(const __gri
     for (int looks = 1; low.y != turn || low.w != turn || high.y != turn || high.w != turn; ++looks) {
       low = LoadPacket(from);
       high = LoadPacket(from + 1);
-      if (looks % kLooksBetweenChecks == 0 && !MayWaitOn(start, d, args.failed)) break;
+      if (looks % kLooksBetweenChecks == 0 && (start = WaitOn(start, d + 1, args.failed)) == 0) break;
     }
     put(d,
         make_float4(__uint_as_float(low.x), __uint_as_float(low.z), __uint_as_float(high.x), __uint_as_float(high.z)));
   }
   __syncthreads();
   if (threadIdx.x == 0) args.arrived[blockIdx.x] = turn;
+}
+
+// A thread waits for a column.
+__global__ void __launch_bounds__(kThreads) SettleKernel(const __grid_constant__ SharedRow row) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= row.count || (i >= row.own_begin && i < row.own_end)) return;
+  PeerPatience patience(row.wait);
+  const auto receive = [&](const uint32_t* from) {
+    uint32_t word = PeekAnywhere(from);
+    while (word == 0 && patience.MayWait()) word = PeekAnywhere(from);
+    return BitsToFloat(word);
+  };
+  float value = receive(row.words + i);
+  if (row.silu_by != nullptr) value = Silu(value) * receive(row.silu_by + i);
+  row.to[i] = value;
 }
 
 __global__ void __launch_bounds__(kThreads) PackKernel(GatherColumns columns, float* slab) {
@@ -217,6 +218,11 @@ void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks
 int PacketBlocks(int64_t elements) {
   constexpr int64_t kEach = 4 * kPacketThreads;
   return static_cast<int>(std::clamp<int64_t>((elements + kEach - 1) / kEach, 1, kMaxPacketBlocks + 1));
+}
+
+void LaunchSettleRow(const SharedRow& row, cudaStream_t stream) {
+  SettleKernel<<<Blocks(row.count), kThreads, 0, stream>>>(row);
+  STOCH_CUDA_LAUNCH("SettleKernel");
 }
 
 void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab) {

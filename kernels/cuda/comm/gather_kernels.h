@@ -74,6 +74,9 @@ int PacketBlocks(int64_t elements);
 // How many blocks an exchange takes whose largest part has `elements` floats.
 int GatherBlocks(int64_t elements);
 
+// Waits for the columns of a row that others post, and puts them where they belong (SharedRow::settle).
+void LaunchSettleRow(const SharedRow& row, cudaStream_t stream);
+
 // What a device gives, to `slab` [rows, cols], dense; and from there to rows `to_stride` apart.
 void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab);
 void LaunchUnpackColumns(DeviceContext& ctx, const float* slab, int64_t rows, int64_t cols, float* to,

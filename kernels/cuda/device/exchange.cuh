@@ -39,6 +39,12 @@ __device__ __forceinline__ uint32_t Peek(const uint32_t* from) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
   return word;
 }
+// The same of words that another GPU may post.
+__device__ __forceinline__ uint32_t PeekAnywhere(const uint32_t* from) {
+  uint32_t word;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
 // Words of 64 bits.
 __device__ __forceinline__ void Post(uint64_t* to, uint64_t word) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
@@ -62,14 +68,24 @@ __device__ __forceinline__ void PeekAt(const uint32_t* from, uint4& words) { wor
 __device__ __forceinline__ bool AreThere(uint32_t word) { return word != 0; }
 __device__ __forceinline__ bool AreThere(const uint4& w) { return w.x != 0 && w.y != 0 && w.z != 0 && w.w != 0; }
 
-// Waits for all of `words` that are not there, place k at from + k * stride.
-template <int kCount, typename Words>
-__device__ __forceinline__ void ReceiveAll(const uint32_t* from, int stride, Words (&words)[kCount]) {
+// How words of this GPU's own kernels are waited for (of others': peer_wait.cuh): they come.
+struct OwnPatience {
+  static constexpr bool kAnywhere = false;
+  __device__ __forceinline__ bool MayWait() const { return true; }
+  template <typename Words>
+  __device__ __forceinline__ void Look(const uint32_t* from, Words& words) const {
+    PeekAt(from, words);
+  }
+};
+// Waits for all of `words` that are not there, place k at from + k * stride, for as long as `patience` has it.
+template <int kCount, typename Words, typename Patience = OwnPatience>
+__device__ __forceinline__ void ReceiveAll(const uint32_t* from, int stride, Words (&words)[kCount],
+                                           Patience&& patience = {}) {
   bool all = false;
-  while (!all) {
+  while (!all && patience.MayWait()) {
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      if (!AreThere(words[k])) PeekAt(from + k * stride, words[k]);
+      if (!AreThere(words[k])) patience.Look(from + k * stride, words[k]);
     }
     all = true;
 #pragma unroll
@@ -94,13 +110,25 @@ __device__ __forceinline__ uint32_t ReceiveLast(const uint32_t* from) {
 
 // A float of a row that a kernel posts for the next one (runtime/posted_rows.h) as its bits, +0 as -0: neither sums nor
 // codes tell them apart.
-__device__ __forceinline__ void PostValue(uint32_t* to, float value) {
+__device__ __forceinline__ uint32_t ValueWord(float value) {
   const uint32_t bits = FloatToBits(value);
-  Post(to, bits == 0 ? 0x80000000u : bits);
+  return bits == 0 ? 0x80000000u : bits;
+}
+__device__ __forceinline__ void PostValue(uint32_t* to, float value) { Post(to, ValueWord(value)); }
+// Output i of a kernel that may post a row which GPUs make together: to the peers first, to whom the way is longer.
+__device__ __forceinline__ void PostOutput(const RowPost& post, const PostPeers& peers, int i, float value) {
+  if (post.num_peers == 0) return PostValue(post.words + i, value);
+  const uint32_t word = ValueWord(value);
+  const int at = peers.first + i + (i >= peers.half ? peers.half_shift : 0);
+#pragma unroll 1
+  for (int p = 0; p < post.num_peers; ++p) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(peers.words[p] + at), "r"(word) : "memory");
+  }
+  Post(post.words + at, word);
 }
 // Sets to 0 what the kernel is to clear for those behind it, by `blocks` blocks of it. After WaitForPrevious.
 __device__ __forceinline__ void ClearRow(const RowPost& post, int block, int blocks) {
-  const int count = static_cast<int>(post.clear_words) / 4;
+  const int count = post.clear_words / 4;
   const int threads = static_cast<int>(blockDim.x);
   for (int i = block * threads + static_cast<int>(threadIdx.x); i < count; i += blocks * threads) {
     reinterpret_cast<uint4*>(post.clear)[i] = uint4{};

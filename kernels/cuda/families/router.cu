@@ -290,7 +290,7 @@ void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs
     LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kProductThreads), shared_bytes, args);
   });
   if (args.route.post) {
-    rows.Posted(route.top_k);
+    rows.Posted(args.route.post, route.top_k);
     rows.Offer(route.chosen, route.top_k, args.route.post.words);
   }
   ctx.Settle(settled);

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "kernels/base/check.h"
 #include "kernels/call_check.h"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/fixed.h"
@@ -43,6 +44,8 @@ void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, 
       if (weight.spec().sc.get() == op && weight.mixed() == nullptr)
         tasks.push_back({weight.view<ScWeightView>(), OutputAt(call, j)});
     }
+    // More than one launch: only one could poll.
+    if (tasks.size() < call.weights.size() || tasks.size() > kMaxScTasks) ctx.posted_rows().Settle();
     LaunchScLinear(ctx, *op, source, call.x.dim(0), call.x.dim(1), reporter, tasks.data(),
                    static_cast<int>(tasks.size()));
   }
@@ -155,10 +158,12 @@ void LaunchLinear(DeviceContext& ctx, const LinearCall& call) {
       case Precision::kFp16: has_half = true; break;
     }
   }
+  if (!has_sc) ctx.posted_rows().Settle();
   if (has_sc) RunSc(ctx, call, source, reporter);
   if (has_mixed) RunMixed(ctx, call, source, reporter);
   if (has_exact) RunExact(ctx, call, source, reporter);
   if (has_half) RunHalf(ctx, call, source, reporter);
+  STOCH_CHECK(!ctx.posted_rows().has_shared());  // it was polled, or is in memory
 }
 
 }  // namespace stoch::cuda

@@ -69,15 +69,18 @@ struct PostedLane {
   static constexpr int kInFlight = 16;
   uint32_t words[kInFlight];
 
+  template <bool kAnywhere = false>
   __device__ __forceinline__ void Look(const uint32_t* from, int rest) {
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
       words[k] = 0x80000000u;  // adds nothing
-      if (k * kRowLanes < rest) words[k] = Peek(from + k * kRowLanes);
+      if (k * kRowLanes < rest) words[k] = kAnywhere ? PeekAnywhere(from + k * kRowLanes) : Peek(from + k * kRowLanes);
     }
   }
 };
-__device__ __forceinline__ void ReceiveNormLanes(PostedLane& first, const uint32_t* x, int cols, float* shared) {
+template <typename Patience = OwnPatience>
+__device__ __forceinline__ void ReceiveNormLanes(PostedLane& first, const uint32_t* x, int cols, float* shared,
+                                                 Patience patience = {}) {
   constexpr int kInFlight = PostedLane::kInFlight;
   const int j = static_cast<int>(threadIdx.x);
   if (j >= kRowLanes) return;
@@ -86,13 +89,13 @@ __device__ __forceinline__ void ReceiveNormLanes(PostedLane& first, const uint32
   int rest = cols - j;
 #pragma unroll 1
   while (true) {
-    ReceiveAll(from, kRowLanes, first.words);
+    ReceiveAll(from, kRowLanes, first.words, patience);
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) lane = Fma(BitsToFloat(first.words[k]), BitsToFloat(first.words[k]), lane);
     rest -= kInFlight * kRowLanes;
     if (rest <= 0) break;
     from += kInFlight * kRowLanes;
-    first.Look(from, rest);
+    first.Look<Patience::kAnywhere>(from, rest);
   }
   shared[j] = lane;
 }

@@ -59,10 +59,10 @@ class DeviceContext {
   // (launch.h): a kernel of the op right behind may read it, around the L1, before WaitForPrevious.
   void Settle(const void* data) { settled_ = {calls_, data}; }
   bool IsSettled(const void* data) const { return settled_.data == data && settled_.call + 1 == calls_; }
-  // Begins a call of the backend, whatever it is.
-  void CountCall() {
+  // Begins a call of the backend, whatever it is. May enqueue a kernel, unless the call polls_shared rows (posted_rows.h).
+  void CountCall(bool polls_shared = false) {
     ++calls_;
-    posted_rows_->CountCall();
+    posted_rows_->CountCall(polls_shared);
   }
 
   // For one kernel at a time on `stream`.

@@ -109,6 +109,7 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
     for (DeviceContext* context : contexts_) {
       try {
         DeviceGuard guard(context->device);
+        context->posted_rows().DropShared();
         context->posted_rows().End();
       } catch (const std::exception&) {
       }

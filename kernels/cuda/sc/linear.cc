@@ -43,6 +43,7 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
     for (int i = 0; i < some; ++i) out_features[static_cast<size_t>(i)] = from[i].weight.rows;
     const ScPlan plan = PlanScLinear(ctx.traits, traits,
                                      {tokens, in_features, std::span(out_features).first(static_cast<size_t>(some))});
+    if (plan.kernel != ScKernel::kDecode || plan.quantizer != ScQuantizer::kKernel) ctx.posted_rows().Settle();
     const bool is_prefill = plan.kernel == ScKernel::kPrefillWgmma || plan.kernel == ScKernel::kPrefillMma;
     const ScFloatRows rows{source, reporter};
     ScPrefillOptions prefill;

@@ -48,7 +48,7 @@ __device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripes
     const int at = (b.heads.first + head) * kHeadDim + i % kHeadDim;
     const float y = (static_cast<float>(sums[head][i % kHeadDim]) * args.av.gain) * scale;
     a.out[b.row.row * a.out_stride + at] = y;
-    if (args.posted.q != nullptr) PostValue(args.posted.out.words + at, y);
+    if (args.posted.q != nullptr) PostOutput(args.posted.out, args.peers, at, y);
   }
 }
 

@@ -35,8 +35,8 @@ void ForRows(SplitArgs& split, const RowSet& rows, const Launch& launch) {
 }
 
 void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-              const ScTables& av, const QueryCodes& q, const PostedHeads& posted, const RowSet& rows,
-              const SplitScratch& scratch) {
+              const ScTables& av, const QueryCodes& q, const PostedHeads& posted, const PostPeers& peers,
+              const RowSet& rows, const SplitScratch& scratch) {
   const SplitPlan plan =
       PlanSplit(ctx.traits, shape, std::min(rows.count, scratch.rows), ReachOf(args, rows.max_length));
   SplitArgs split = MakeSplitArgs(args, plan, scratch);
@@ -44,6 +44,7 @@ void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const AttentionShap
   split.av = av;
   split.q = q;
   split.posted = posted;
+  split.peers = peers;
   split.resident_bytes = static_cast<int32_t>(SplitStreamBytes(plan.resident_masks, av.levels));
   split.flags = reinterpret_cast<uint32_t*>(ctx.flags());
   const bool has_whole_tiles = args.kv.page_tokens >= kSplitLookupTile;
@@ -65,14 +66,15 @@ bool SplitPolls(const DeviceContext& ctx, const AttentionArgs& args, const Atten
 }
 
 void LaunchPostedSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                       const ScTables& av, const PostedHeads& posted, const RowSet& row, const SplitScratch& scratch) {
-  LaunchSc(ctx, args, shape, qk, av, {}, posted, row, scratch);
+                       const ScTables& av, const PostedHeads& posted, const PostPeers& peers, const RowSet& row,
+                       const SplitScratch& scratch) {
+  LaunchSc(ctx, args, shape, qk, av, {}, posted, peers, row, scratch);
   OfferOutput(ctx, args, posted.out);
 }
 
 void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
                    const ScTables& av, const QueryCodes& q, const RowSet& rows, const SplitScratch& scratch) {
-  LaunchSc(ctx, args, shape, qk, av, q, {}, rows, scratch);
+  LaunchSc(ctx, args, shape, qk, av, q, {}, {}, rows, scratch);
 }
 
 void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,

@@ -31,6 +31,7 @@ struct SplitArgs {
   int32_t resident_bytes = 0;      // in so many bytes
   uint32_t* flags = nullptr;       // DeviceContext::flags
   bool is_one_block = false;       // a row's softmax is always one block's work
+  PostPeers peers;                 // of posted.out
 };
 
 // scores.cu

@@ -88,12 +88,15 @@ struct DecodeArgs {
   // for them, otherwise floats that a barrier makes visible.
   uint32_t* words = nullptr;
   float* products = nullptr;
-  RowPost post;  // one token: [row_blocks][32] outputs for the next kernel
+  RowPost post;  // one token: outputs for the next kernel, [row_blocks][32] or those of the one task of a shared row
   GridBarrier barrier;
   SiteReporter reporter;
   Task tasks[kMaxDecodeTasks];
   const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]
   const float* scales = nullptr;   // [chunks][tokens]
+  // Of kernels that share rows with other GPUs:
+  PostPeers peers;
+  PeerWait wait;  // of what is polled
 };
 
 // Streams of several lengths: every (row, chunk) of a task has a slot, and that a table.

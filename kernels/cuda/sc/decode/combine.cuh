@@ -129,7 +129,7 @@ __device__ __forceinline__ Output OutputOf(const DecodeArgs& args, int item, int
 // Sums products in chunk order: items of 32 rows and a token, shared out over blocks and in each over its warps. With
 // many chunks and few items, all warps of a block work on one item. await(): called by all threads of the block before
 // the first product is looked at.
-template <int kTokens, bool kPosted, bool kPosts, typename Await>
+template <int kTokens, bool kPosted, bool kPosts, bool kShares, typename Await>
 __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* shared, const Await& await) {
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kManyChunks = 64;
@@ -163,7 +163,11 @@ __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* sh
       y = args.add ? output.old + y : y;
       if (!IsFinite(y)) args.reporter.Report();
       *output.at = y;
-      if constexpr (kPosts) PostValue(args.post.words + item * kWarp + lane, y);
+      if constexpr (kShares) {
+        PostOutput(args.post, args.peers, item * kWarp + lane, y);
+      } else if constexpr (kPosts) {
+        PostValue(args.post.words + item * kWarp + lane, y);
+      }
     }
     item += step;
   } while (item < items);
@@ -171,17 +175,17 @@ __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* sh
 
 // Requires: outputs do not overlap the row that is multiplied (LinearCall): with posted products, other blocks may still
 //           read it.
-template <int kTokens, bool kPosts>
+template <int kTokens, bool kPosts, bool kShares>
 __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared) {
   const auto sync = [] { __syncthreads(); };
   if (kTokens == 1 && args.words != nullptr) {
-    CombineItems<kTokens, kTokens == 1, kPosts>(args, shared, [&](bool together) {
+    CombineItems<kTokens, kTokens == 1, kPosts, kShares>(args, shared, [&](bool together) {
       if (together) __syncthreads();  // all warps are done with `shared`
     });
     return;
   }
   const unsigned arrived = args.barrier.Arrive(sync);
-  CombineItems<kTokens, false, kPosts>(args, shared, [&](bool) { args.barrier.Await(arrived, sync); });
+  CombineItems<kTokens, false, kPosts, kShares>(args, shared, [&](bool) { args.barrier.Await(arrived, sync); });
 }
 
 }  // namespace stoch::cuda::decode

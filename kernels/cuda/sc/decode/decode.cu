@@ -75,12 +75,15 @@ __device__ __forceinline__ void AwaitPrevious(const SiteReporter& reporter) {
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
 // takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
 // kMixed: rows have lengths of their own, and a chunk a part for every task whose lengths differ, staged apart.
-template <int kTokens, bool kFused, bool kTop256, bool kMixed = false, bool kPolls = false, bool kPosts = false>
+// kShares: the row that it polls or posts is one that several GPUs make.
+template <int kTokens, bool kFused, bool kTop256, bool kMixed = false, bool kPolls = false, bool kPosts = false,
+          bool kShares = false>
 __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
     ScDecodeKernel(const __grid_constant__ std::conditional_t<kMixed, MixedDecodeArgs, DecodeArgs> args) {
   static_assert(!(kFused && kMixed) || kTokens == 1);
   static_assert(!kPosts || (kFused && !kMixed));
   static_assert(!kPolls || kPosts);
+  static_assert(!kShares || kPosts);
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kRing = Cut<kTokens>::kRing;
   extern __shared__ __align__(256) uint8_t shared[];
@@ -113,15 +116,8 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   if constexpr (kFused) element = MakeElement(args, first_part, min(args.staged, last_part - first_part + 1));
   uint4 ring[kRing];
   Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
-  [[maybe_unused]] PostedElement posted;
-  [[maybe_unused]] PostedLane posted_lane;
-  if constexpr (kPolls) {
-    posted.Look(args, element);
-    const int j = static_cast<int>(threadIdx.x);
-    if (args.prologue == Prologue::kRmsNorm && j < kRowLanes) {
-      posted_lane.Look(reinterpret_cast<const uint32_t*>(args.x) + j, args.dims.dims - j);
-    }
-  }
+  [[maybe_unused]] PostedRow<kShares> posted;
+  if constexpr (kPolls) posted.Look(args, element);
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
   // What was tried: docs/tuning.md#one-token-sc_decode.
@@ -130,16 +126,14 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   float scale = LoadScale(current.unit);
   const float* row = args.x;
   MakeHere(row);
+  WarmPeers<kShares>(args);
   if constexpr (kMixed) LoadTables(args, *mixed);
   if constexpr (kMixed && kFused) {
     LoadRules(args, *rules);
     if (args.of_row) KeepNorm(args, stage);
   }
   if constexpr (kPolls) {
-    posted.Receive(args, element);
-    if (args.prologue == Prologue::kRmsNorm) {
-      ReceiveNormLanes(posted_lane, reinterpret_cast<const uint32_t*>(row), args.dims.dims, stage.norm_lanes);
-    }
+    posted.Receive(args, element, row, stage);
   } else {
     AwaitPrevious<kPosts>(args.reporter);
     if constexpr (kFused) {
@@ -163,7 +157,11 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
       if (part != first_part || (kFused && (kMixed || args.prologue == Prologue::kRmsNorm))) __syncthreads();
       if (kFused && part != first_part) {
         element = MakeElement(args, part, count);
-        LoadElement(args, element);  // posted or not: by now all of it is there
+        if constexpr (kPolls) {
+          posted.LoadLater(args, element);
+        } else {
+          LoadElement(args, element);
+        }
       }
       if constexpr (kFused && kMixed) {
         QuantizeParts<kTop256>(args, element, part, count, stage, *mixed, *rules);
@@ -221,18 +219,25 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
       scale = next_scale;
     }
   }
-  Combine<kTokens, kPosts>(args, shared);
+  Combine<kTokens, kPosts, kShares>(args, shared);
+}
+
+template <bool kTop256>
+auto PostingKernelOf(bool polls, bool shares) {
+  if (shares) {
+    return polls ? ScDecodeKernel<1, true, kTop256, false, true, true, true>
+                 : ScDecodeKernel<1, true, kTop256, false, false, true, true>;
+  }
+  return polls ? ScDecodeKernel<1, true, kTop256, false, true, true>
+               : ScDecodeKernel<1, true, kTop256, false, false, true>;
 }
 
 template <int kTokens, bool kMixed>
-auto KernelOf(bool fused, bool top256, bool polls, bool posts) {
+auto KernelOf(bool fused, bool top256, const DecodeArgs& args) {
   if constexpr (kTokens == 1 && !kMixed) {
-    if (polls)
-      return top256 ? ScDecodeKernel<1, true, true, false, true, true>
-                    : ScDecodeKernel<1, true, false, false, true, true>;
-    if (posts)
-      return top256 ? ScDecodeKernel<1, true, true, false, false, true>
-                    : ScDecodeKernel<1, true, false, false, false, true>;
+    const bool shares = args.post.num_peers > 0 || args.wait.failed != nullptr;
+    if (args.post)
+      return top256 ? PostingKernelOf<true>(args.polls, shares) : PostingKernelOf<false>(args.polls, shares);
   }
   if constexpr (kMixed && kTokens == 1) {
     return fused ? (top256 ? ScDecodeKernel<1, true, true, true> : ScDecodeKernel<1, true, false, true>)
@@ -261,7 +266,7 @@ void LaunchTokens(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused
   STOCH_CHECK(shared_bytes == plan.shared_bytes && args.staged <= kMaxFusedChunks);
   static_assert(!kMixed ||
                 sizeof(MixedStage<kTokens>) + (kTokens == 1 ? sizeof(RuleStage) : 0) <= kDecodeMixedStaticBytes);
-  const auto kernel = KernelOf<kTokens, kMixed>(fused, top256, args.polls, static_cast<bool>(args.post));
+  const auto kernel = KernelOf<kTokens, kMixed>(fused, top256, args);
   AllowShared(ctx, kernel, static_cast<size_t>(shared_bytes));
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(Cut<kTokens>::kThreads),
                    static_cast<size_t>(shared_bytes), args);
@@ -299,7 +304,8 @@ void FillArgs(DeviceContext& ctx, const ScActivationView& a, const SiteReporter&
 void Offer(DeviceContext& ctx, const DecodeArgs& args, int count) {
   if (!args.post) return;
   PostedRows& rows = ctx.posted_rows();
-  rows.Posted(int64_t{args.row_blocks} * kTileRows);
+  rows.Posted(args.post, int64_t{args.row_blocks} * kTileRows);
+  if (args.post.num_peers > 0) return;  // an exchange offers them
   for (int i = 0; i < count; ++i) {
     const Task& task = args.tasks[i];
     rows.Offer(task.out, task.rows, args.post.words + int64_t{task.first_block} * kTileRows);
@@ -308,6 +314,18 @@ void Offer(DeviceContext& ctx, const DecodeArgs& args, int count) {
 
 // Where the call before posts what this one multiplies, it is polled there.
 void FindPosted(DeviceContext& ctx, DecodeArgs& args) {
+  const SharedRow* row = ctx.posted_rows().FindShared(args.x, args.dims.dims);
+  if (row != nullptr &&
+      (row->silu_by == nullptr ? args.prologue != Prologue::kSiluMul : args.prologue == Prologue::kNone)) {
+    args.x = reinterpret_cast<const float*>(row->words);
+    if (row->silu_by != nullptr) {
+      args.prologue = Prologue::kSiluMul;
+      args.y = reinterpret_cast<const float*>(row->silu_by);
+    }
+    args.wait = row->wait;
+    args.polls = true;
+    return ctx.posted_rows().TakeShared();
+  }
   const auto find = [&](const float* data) {
     return reinterpret_cast<const float*>(ctx.posted_rows().Find(data, args.dims.dims));
   };
@@ -324,10 +342,15 @@ void LaunchFilled(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused
   Scratch scratch(ctx.workspace);
   const int64_t outputs = int64_t{args.row_blocks} * kTileRows;
   const bool posts = plan.tile_tokens == 1 && fused && std::is_same_v<Args, DecodeArgs>;
-  args.post = posts ? ctx.posted_rows().Next(outputs) : RowPost{};
+  if (posts) {
+    PostedRows& rows = ctx.posted_rows();
+    args.post =
+        count == 1 ? rows.Next(args.tasks[0].out, args.tasks[0].rows, outputs, &args.peers) : rows.Next(outputs);
+  }
   if constexpr (std::is_same_v<Args, DecodeArgs>) {
     if (args.post) FindPosted(ctx, args);
   }
+  ctx.posted_rows().Settle();  // what it does not poll it reads
   const int64_t products = int64_t{args.tokens} * args.dims.chunks * args.row_blocks * kTileRows;
   if (plan.tile_tokens == 1 && products <= DeviceContext::kWords) {
     args.words = ctx.words();

@@ -6,6 +6,7 @@
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/lengths.cuh"
+#include "kernels/cuda/device/peer_wait.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/prologue/norm_factor.cuh"
@@ -126,26 +127,82 @@ __device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) 
   if (args.prologue == Prologue::kSiluMul) e.y = load(e.y_at);
 }
 
-// The same of a row that the kernel in front posts (runtime/posted_rows.h).
+// How long a polled row is waited for.
+template <bool kShares>
+__device__ __forceinline__ auto PatienceOf(const DecodeArgs& args) {
+  if constexpr (kShares) {
+    return PeerPatience(args.wait);
+  } else {
+    return OwnPatience();
+  }
+}
+
+// The same of a row that the kernel in front posts (runtime/posted_rows.h). kShares: other GPUs post parts of it.
+template <bool kShares>
 struct PostedElement {
   uint32_t x = 1;
   uint32_t y = 1;
 
   __device__ __forceinline__ void Look(const DecodeArgs& args, const Element& e) {
     if (!e.used) return;
-    x = Peek(reinterpret_cast<const uint32_t*>(e.x_at));
-    if (args.prologue == Prologue::kSiluMul) y = Peek(reinterpret_cast<const uint32_t*>(e.y_at));
+    x = PeekWord(e.x_at);
+    if (args.prologue == Prologue::kSiluMul) y = PeekWord(e.y_at);
   }
-  __device__ __forceinline__ void Receive(const DecodeArgs& args, Element& e) {
+  template <typename Patience>
+  __device__ __forceinline__ void Receive(const DecodeArgs& args, Element& e, Patience patience) {
     if (!e.used) return;
-    while (x == 0 || y == 0) {
-      if (x == 0) x = Peek(reinterpret_cast<const uint32_t*>(e.x_at));
-      if (y == 0) y = Peek(reinterpret_cast<const uint32_t*>(e.y_at));
+    while ((x == 0 || y == 0) && patience.MayWait()) {
+      if (x == 0) x = PeekWord(e.x_at);
+      if (y == 0) y = PeekWord(e.y_at);
     }
     e.x = BitsToFloat(x);
     if (args.prologue == Prologue::kSiluMul) e.y = BitsToFloat(y);
   }
+
+ private:
+  static __device__ __forceinline__ uint32_t PeekWord(const float* at) {
+    const auto* word = reinterpret_cast<const uint32_t*>(at);
+    return kShares ? PeekAnywhere(word) : Peek(word);
+  }
 };
+
+// All that a block polls of that row: its threads' elements, and lanes of the norm.
+template <bool kShares>
+struct PostedRow {
+  PostedElement<kShares> element;
+  PostedLane lane;
+
+  __device__ __forceinline__ void Look(const DecodeArgs& args, const Element& e) {
+    element.Look(args, e);
+    const int j = static_cast<int>(threadIdx.x);
+    if (args.prologue != Prologue::kRmsNorm || j >= kRowLanes) return;
+    lane.template Look<kShares>(reinterpret_cast<const uint32_t*>(args.x) + j, args.dims.dims - j);
+  }
+  // row: args.x.
+  __device__ __forceinline__ void Receive(const DecodeArgs& args, Element& e, const float* row, const Stage& stage) {
+    element.Receive(args, e, PatienceOf<kShares>(args));
+    if (args.prologue != Prologue::kRmsNorm) return;
+    ReceiveNormLanes(lane, reinterpret_cast<const uint32_t*>(row), args.dims.dims, stage.norm_lanes,
+                     PatienceOf<kShares>(args));
+  }
+  // Of a later chunk, whose words all are there but those of other GPUs.
+  __device__ __forceinline__ void LoadLater(const DecodeArgs& args, Element& e) {
+    if constexpr (kShares) {
+      element.Look(args, e);
+      element.Receive(args, e, PatienceOf<kShares>(args));
+    } else {
+      LoadElement(args, e);
+    }
+  }
+};
+
+// Parameters of shared rows that are needed when there is no time to wait for them.
+template <bool kShares>
+__device__ __forceinline__ void WarmPeers(const DecodeArgs& args) {
+  if constexpr (kShares) {
+    asm volatile("" ::"l"(args.wait.failed), "l"(args.peers.words[0]), "r"(args.peers.first));
+  }
+}
 
 // Quantizes and stages `count` chunks of the one row, whose values f(x) threads have, one of chunk `slot` each.
 // table_of(slot, largest): the counts of a staged chunk whose largest element is that. sync(): a barrier of the threads

@@ -470,7 +470,7 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
     LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(cut.blocks)), dim3(experts::kThreads),
                      static_cast<size_t>(cut.shared_bytes), args);
     if (args.post) {
-      ctx.posted_rows().Posted(shape.out_features);
+      ctx.posted_rows().Posted(args.post, shape.out_features);
       ctx.posted_rows().Offer(combine.out, shape.out_features, args.post.words);
     }
   }
