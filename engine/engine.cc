@@ -27,6 +27,7 @@ void AddQueries(const StepItem& item, int32_t end_row, LogitQueries& queries) {
     query.top = asked.top;
     queries.logprobs.push_back(query);
   }
+  queries.wants_logits = queries.wants_logits || !asked.pick;
   // The token after the last row is what most callers want, and picking it costs next to nothing.
   if (!asked.pick && (item.queries != nullptr || item.output != StepOutput::kLast)) return;
   TokenPick pick = asked.pick.value_or(TokenPick{});
@@ -167,6 +168,7 @@ void Engine::Begin(std::span<const StepItem> items) {
   CheckStep(items);
   PassLayout layout;
   LogitQueries queries;
+  queries.wants_logits = false;
   for (const StepItem& item : items) {
     const Sequence& sequence = *item.sequence;
     const auto first_row = static_cast<int32_t>(layout.ids.size());

@@ -44,6 +44,9 @@ struct LinearCall {
   std::vector<const LinearWeight*> weights;
   std::vector<TensorView> outs;
   bool add_to_out = false;
+  // Of every row the largest output, and which ones are as large, are all that is wanted: others may be any finite number
+  // below it. Requires: without add_to_out.
+  bool only_largest = false;
   // Where given, the outputs are what this device gives to that exchange. It is issued once every device has issued the
   // op that makes what it gives; then, on each device, an op that reads `to` as its x. Where every device's op said so,
   // columns of `to` that others give may be there for that one op alone.

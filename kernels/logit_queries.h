@@ -53,6 +53,8 @@ struct LogProbQuery {
 struct LogitQueries {
   std::vector<TokenPick> picks;
   std::vector<LogProbQuery> logprobs;
+  // Whether the host may want the logits themselves. Where not, and they are asked for nevertheless, the head may run again.
+  bool wants_logits = true;
 };
 
 // Bits: m = largest logit, s = sum of Exp(logit - m) in kRowLanes order; then double: (logit - m) - Log(s).

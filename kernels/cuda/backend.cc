@@ -192,6 +192,8 @@ std::unique_ptr<EmbeddingTable> CudaBackend::MakeEmbedding(Device device, const 
   return cuda::MakeEmbedding(entry.context, entry.uploader, source, tied);
 }
 
+int64_t CudaBackend::ScreenBytes(int64_t rows, int64_t cols) const { return cuda::ScreenBytes(rows, cols); }
+
 void CudaBackend::EndLoading() {
   for (const Device& device : devices()) {
     DeviceGuard guard(device);

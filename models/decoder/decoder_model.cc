@@ -31,6 +31,16 @@ void CheckAttentionAccumulator(const KvCacheSpec& spec, int64_t context) {
                      " of av overflows its int32 sum; allowed is below 2^31");
 }
 
+// Whether the largest logit of the row answers all queries.
+bool NeedOnlyLargest(const LogitQueries& queries) {
+  const auto is_largest = [](const TokenPick& pick) {
+    return pick.temperature == 0.0f && pick.biases.empty() && pick.repeat_penalty == 1.0f &&
+           pick.presence_penalty == 0.0f && pick.frequency_penalty == 0.0f;
+  };
+  return !queries.wants_logits && queries.picks.size() == 1 && queries.logprobs.empty() &&
+         is_largest(queries.picks.front());
+}
+
 }  // namespace
 
 void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig& sc) {
@@ -188,6 +198,7 @@ void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) 
   flight.logits_end = std::min(flight.output_rows, (asked + block - 1) / block * block);
   flight.picks = queries.picks.size();
   flight.logprobs = queries.logprobs.size();
+  flight.only_largest = flight.logits_end == 1 && NeedOnlyLargest(queries);
   flight.pieces = CutPass(layout, PiecesFor(rows, num_stages, options_.min_piece_rows), cut_rules_);
   // Passes of one token per sequence repeat with the same shapes; a prompt's shape rarely comes twice.
   LogitQueries padded;
@@ -210,7 +221,7 @@ void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) 
     flight.key = graph_key_ + ":lane=" + std::to_string(flight.lane) + ",rows=" + std::to_string(rows) +
                  ",context=" + std::to_string(ContextBucket(longest)) +
                  ",pieces=" + std::to_string(flight.pieces.size()) + ",picks=" + std::to_string(flight.picks) +
-                 ",logprobs=" + std::to_string(flight.logprobs);
+                 ",logprobs=" + std::to_string(flight.logprobs) + (flight.only_largest ? ",largest" : "");
   }
   for (const TokenPick& pick : uploaded->picks) flight.pick_rows.push_back(pick.row);
   for (const LogProbQuery& query : uploaded->logprobs) flight.logprob_rows.push_back(query.row);
@@ -261,7 +272,7 @@ void DecoderModel::RunHead(const Flight& flight, ModelStage& stage) const {
     const int64_t count = std::min(options_.shape.max_logit_rows, flight.logits_end - first);
     take(flight.pick_rows, picks, first + count);
     take(flight.logprob_rows, logprobs, first + count);
-    stage.RunHead(flight.lane, first, count, flight.output_rows);
+    stage.RunHead(flight.lane, first, count, flight.output_rows, flight.only_largest);
     stage.AnswerQueries(flight.lane, first, count, picks, logprobs);
   }
 }
@@ -280,7 +291,7 @@ void DecoderModel::Finish() {
   ForgetOutput();
   const int64_t block = options_.shape.max_logit_rows;
   const int64_t first = flight.logits_end > 0 ? (flight.logits_end - 1) / block * block : 0;
-  output_ = {flight.lane, flight.output_rows, first, flight.logits_end - first};
+  output_ = {flight.lane, flight.output_rows, first, flight.only_largest ? 0 : flight.logits_end - first};
   const LogitQueryBuffer& queries = stages_.back()->queries(flight.lane);
   if (flight.picks > 0) picked_ = queries.picked();
   if (flight.logprobs > 0) logprobs_ = queries.logprobs();
@@ -309,7 +320,7 @@ TensorView DecoderModel::Logits(int64_t first, int64_t count) {
   ModelStage& stage = *stages_.back();
   if (first < out.logits_first || first + count > out.logits_first + out.logits_count) {
     out.logits_count = 0;
-    stage.RunHead(out.lane, first, count, out.rows);
+    stage.RunHead(out.lane, first, count, out.rows, false);
     CheckFinite();
     out.logits_first = first;
     out.logits_count = count;

@@ -75,6 +75,7 @@ class DecoderModel {
     size_t issued = 0;       // stages
     size_t picks = 0;
     size_t logprobs = 0;
+    bool only_largest = false;                     // of the one row of logits: its pick is the first of the ranking
     std::vector<int32_t> pick_rows, logprob_rows;  // where there may be several blocks of logits
     HiddenTap tap;
   };

@@ -298,12 +298,15 @@ MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModel
   plan.rest = matrix(ScOperatorId::kLmHead, head, config.vocab_size, hidden, shard.vocab.size());
   const int64_t head_bytes = plan.rest.weights + plan.rest.scales;
   plan.decode_stream_bytes += head_bytes;
-  plan.rest.weights += backend.AllocatedBytes(head_bytes) - head_bytes + hidden * 4;  // final norm
+  const bool is_sc_head = precision == Precision::kSc && sc.sc_lm_head;
+  const bool is_fixed_head = !is_sc_head && plan.rest.scales > 0;
+  const int64_t screen = is_fixed_head ? backend.ScreenBytes(shard.vocab.size(), hidden) : 0;
+  plan.rest.weights += backend.AllocatedBytes(head_bytes + screen) - head_bytes + hidden * 4;  // final norm
   plan.rest.kv_cache = kv_bytes(1) - layer_kv_bytes;
   // A tied exact head is the embedding, unless it is in pieces.
   const size_t sharers = shards.size() / static_cast<size_t>(shard.stripe.count);
   const bool divided = sharers > 1;
-  const bool shared = tied && !divided && shard.stripe.index == 0 && !(precision == Precision::kSc && sc.sc_lm_head);
+  const bool shared = tied && !divided && shard.stripe.index == 0 && !is_sc_head;
   if (!shared && index % sharers == 0) {
     int64_t& bytes = backend.keeps_embedding_on_host() ? plan.rest.host : plan.rest.embedding;
     bytes = ExactBytes(backend, files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);

@@ -37,8 +37,8 @@ class ModelStage {
   // From token ids, or from Hidden where another stage put it, to Hidden of the same rows; and the output rows for
   // RunHead where the stage has the head. A tap waits for the device, so it is not for graphs.
   virtual void Run(const Piece& piece, const HiddenTap& tap) = 0;
-  // Logits of output rows [first, first + count). Requires: has_head, and Run before it.
-  virtual void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows) = 0;
+  // Logits of output rows [first, first + count); only_largest: as of a LinearCall. Requires: has_head, and Run before it.
+  virtual void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows, bool only_largest) = 0;
 
   // Queries about the output rows of a lane's next pass. Requires: has_head.
   virtual LogitQueryBuffer& queries(size_t lane) = 0;

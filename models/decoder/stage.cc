@@ -160,7 +160,7 @@ std::vector<TensorView> DecoderStage::HeadInput(size_t lane, int64_t first, int6
   return inputs;
 }
 
-void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows) {
+void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows, bool only_largest) {
   STOCH_CHECK(role_.has_head);
   AllGatherCall gather;
   gather.site = {-1, "lm_head"};
@@ -177,6 +177,7 @@ void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t ou
     AddNorm(weights_.head[i].final_norm, config_.rms_norm_eps, &project);
     project.weights = {weights_.head[i].lm_head.get()};
     project.outs = {gather.from.back()};
+    project.only_largest = only_largest;
     backend_.Linear(project);
   }
   if (divided()) backend_.AllGather(gather);

@@ -164,7 +164,7 @@ void StripedStage::Attend(int layer) {
   }
 }
 
-void StripedStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows) {
+void StripedStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows, bool only_largest) {
   STOCH_CHECK(first + count <= output_rows && output_rows == static_cast<int64_t>(outputs_.size()));
   const std::vector<TensorView> inputs = stripes_[0]->HeadInput(lane, 0, count);
   const auto places =
@@ -177,7 +177,7 @@ void StripedStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t ou
       backend_.Copy(Slice(input, 0, static_cast<int64_t>(begin), rows), from);
     }
   });
-  stripes_[0]->RunHead(lane, 0, count, count);
+  stripes_[0]->RunHead(lane, 0, count, count, only_largest);
 }
 
 }  // namespace stoch

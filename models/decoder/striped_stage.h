@@ -24,7 +24,7 @@ class StripedStage final : public ModelStage {
 
   void Upload(size_t lane, size_t index, const PassLayout& layout) override;
   void Run(const Piece& piece, const HiddenTap& tap) override;
-  void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows) override;
+  void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows, bool only_largest) override;
 
   LogitQueryBuffer& queries(size_t lane) override { return stripes_[0]->queries(lane); }
   void UploadQueries(size_t lane, const LogitQueries& queries) override { stripes_[0]->UploadQueries(lane, queries); }

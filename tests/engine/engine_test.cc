@@ -166,6 +166,51 @@ TEST_P(EngineTest, TruncatedSequencesContinueFromWhereTheyWereCut) {
   EXPECT_EQ(logits_after(*detour), expected);
 }
 
+// Who asks for the likeliest token alone gets it, and afterwards the logits that he would have got.
+TEST_P(EngineTest, TheLikeliestTokenAloneIsTheFirstOfTheLogits) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    const TempDir scratch;
+    TinyModel tiny;
+    tiny.dtype = dtype;
+    WriteTinyModel(scratch.path(), tiny);
+    const auto engine = Engine::Open(backend, OpenModelFiles(scratch.path().string()), {});
+    const auto alone = engine->NewSequence(64);
+    const auto with_logits = engine->NewSequence(64);
+    for (Sequence* sequence : {alone.get(), with_logits.get()})
+      sequence->Append(std::vector<int32_t>{3, 14, 15, 92, 65});
+    RowQueries likeliest;
+    likeliest.pick = TokenPick{};
+    RowQueries drawn = likeliest;
+    drawn.pick->temperature = 1.0f;
+    for (int i = 0; i < 20; ++i) {
+      const auto step = [&](Sequence& sequence, const RowQueries* queries) {
+        const StepItem item{&sequence, sequence.pending(), StepOutput::kLast, queries};
+        engine->Step({&item, 1});
+      };
+      const auto logits = [&] {
+        std::vector<float> row(96);
+        engine->ReadLogits(0, 1, row.data());
+        return row;
+      };
+      step(*with_logits, nullptr);
+      const std::vector<float> expected = logits();
+      const auto largest = std::max_element(expected.begin(), expected.end()) - expected.begin();
+      ASSERT_EQ(engine->PickedToken(0), largest) << "step " << i;
+      const bool draws = i % 7 == 3;  // another graph
+      step(*alone, draws ? &drawn : &likeliest);
+      if (!draws) {
+        ASSERT_EQ(engine->PickedToken(0), largest) << "step " << i;
+      }
+      if (i % 3 != 1) {
+        ASSERT_EQ(logits(), expected) << "step " << i;
+      }
+      for (Sequence* sequence : {alone.get(), with_logits.get()})
+        sequence->Append(std::vector<int32_t>{static_cast<int32_t>(largest)});
+    }
+  }
+}
+
 // Matrices over one input are one matrix where their arithmetic is the same: fewer, larger products.
 TEST_P(EngineTest, StacksMatricesOfOneArithmetic) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());

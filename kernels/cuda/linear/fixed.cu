@@ -8,6 +8,7 @@
 #include "kernels/cuda/linear/fixed.h"
 #include "kernels/cuda/linear/fixed_kernels.h"
 #include "kernels/cuda/linear/fixed_operands.cuh"
+#include "kernels/cuda/linear/fixed_screen.h"
 #include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/fixed_point.h"
@@ -61,6 +62,12 @@ __global__ void __launch_bounds__(kInputThreads)
       if (!IsFinite(BitsToFloat(most))) reporter.Report();
     }
   }
+  __shared__ unsigned long long squares;
+  uint64_t own_squares = 0;
+  if (to.norm != nullptr) {
+    if (threadIdx.x == 0) squares = 0;
+    __syncthreads();
+  }
   // A thread makes what a thread of a quad multiplies in a step: eight numbers.
   const int64_t tile = row / to.tile_rows;
   const int in_tile = static_cast<int>(row % to.tile_rows);
@@ -73,6 +80,7 @@ __global__ void __launch_bounds__(kInputThreads)
       const int64_t d = first + v;
       if (!have || d >= cols) continue;
       int a = __float2int_rn(PrologueValue<P>(source, x, x2, r, d) * scale);
+      own_squares += static_cast<uint64_t>(static_cast<int64_t>(a) * a);
 #pragma unroll
       for (int digit = 0; digit < kDigits; ++digit) {
         const int low = static_cast<int8_t>(a & 0xff);
@@ -91,6 +99,13 @@ __global__ void __launch_bounds__(kInputThreads)
       }
     }
   }
+  if (to.norm == nullptr) return;
+  for (int s = kWarp / 2; s > 0; s /= 2) own_squares += __shfl_xor_sync(kAllLanes, own_squares, s);
+  if (threadIdx.x % kWarp == 0) atomicAdd(&squares, own_squares);
+  __syncthreads();
+  if (row != 0 || threadIdx.x != 0) return;
+  *to.norm = sqrt(static_cast<double>(squares)) * (1.0 + 0x1p-40);
+  *to.best = 0;
 }
 
 // ------------------------------------------------------------------------------------------------------ a few rows ----
@@ -204,7 +219,7 @@ int64_t FixedLinearScratchBytes(int64_t cols, int64_t max_rows) {
 }
 
 void LaunchFixedLinear(DeviceContext& ctx, const RowSource& source, int64_t rows, const FixedWeightView& w,
-                       const LinearOutput& out, const SiteReporter& reporter) {
+                       const LinearOutput& out, const SiteReporter& reporter, bool only_largest) {
   STOCH_CHECK(rows > 0 && w.padded_cols % kBlockCols == 0);
   FixedArgs args;
   args.rows = rows;
@@ -212,6 +227,11 @@ void LaunchFixedLinear(DeviceContext& ctx, const RowSource& source, int64_t rows
   args.out = out;
   args.reporter = reporter;
   const bool few = rows <= fixed::kVectorRows;
+  const bool is_screened = only_largest && rows == 1;
+  if (is_screened) {
+    args.x.norm = w.screen.norm;
+    args.x.best = w.screen.best;
+  }
   const int column_tiles = static_cast<int>((rows * kDigits + 7) / 8);
   args.x.columns = few ? column_tiles * 8 : fixed::kTileColumns;
   args.x.tile_rows = few ? (args.x.columns + kDigits - 1) / kDigits : kTileTokens;
@@ -224,6 +244,7 @@ void LaunchFixedLinear(DeviceContext& ctx, const RowSource& source, int64_t rows
   const auto input = DispatchPrologue(source.prologue, [](auto p) { return FixedInputKernel<p>; });
   LaunchOverlapped(ctx, input, dim3(static_cast<unsigned>(padded_rows)), dim3(kInputThreads), 0, source, rows, w.cols,
                    args.x, reporter);
+  if (is_screened) return fixed::LaunchScreened(ctx, args);
   if (!few) return fixed::LaunchFixedTiles(ctx, args);
   switch (column_tiles) {
     case 1: return LaunchVector<1>(ctx, args);

@@ -31,6 +31,9 @@ struct Operand {
   int tile_rows = 0;        // rows of x of a tile
   bool by_digit = false;    // column digit * tile_rows + row, else row * kDigits + digit
   int64_t steps = 0;        // along a weight's padded columns
+  // Of a row that finds its largest output (fixed_screen.h), written: the norm of its integers, rounded up, and 0.
+  double* norm = nullptr;
+  uint32_t* best = nullptr;
 };
 
 struct FixedArgs {

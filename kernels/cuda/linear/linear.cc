@@ -116,7 +116,7 @@ void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& sourc
     if (WeightAt(call, i).spec().precision != Precision::kFp32) continue;
     if (WeightAt(call, i).is_fixed_point()) {
       const auto& view = WeightAt(call, i).view<FixedWeightView>();
-      LaunchFixedLinear(ctx, source, call.x.dim(0), view, OutputAt(call, i), reporter);
+      LaunchFixedLinear(ctx, source, call.x.dim(0), view, OutputAt(call, i), reporter, call.only_largest);
       continue;
     }
     const auto& view = WeightAt(call, i).view<ExactWeightView>();

@@ -166,6 +166,58 @@ __global__ void __launch_bounds__(kThreads) PackFixedKernel(WeightSlab slab, Fix
   const_cast<float*>(to.scales)[row] = FixedScale(most, kFixedWeightBits);
 }
 
+// A byte of each of 8 integers, two words, and the sum of squares of what they leave.
+struct HighBytes {
+  uint32_t words[2] = {};
+  uint64_t squares = 0;
+};
+template <typename T>
+__device__ __forceinline__ HighBytes HighBytesOf(const uint4& packed, float scale) {
+  float w[8];
+  Expand(packed, w, T());
+  HighBytes bytes;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int q = FixedInteger(w[i], scale);
+    const int high = min((q + 128) >> 8, 127);
+    const int rest = q - 256 * high;
+    bytes.words[i / 4] |= (static_cast<uint32_t>(high) & 0xffu) << 8 * (i % 4);
+    bytes.squares += static_cast<uint64_t>(rest * rest);
+  }
+  return bytes;
+}
+
+// A warp 16 rows.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) PackScreenKernel(FixedWeightView w) {
+  const int64_t group = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (group * FixedWeightView::kGroupRows >= w.padded_rows()) return;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int64_t steps = w.padded_cols / FixedWeightView::kStepCols;
+  const auto* from = static_cast<const uint4*>(w.data) + group * steps * 2 * kWarp + lane;
+  auto* to = const_cast<uint4*>(reinterpret_cast<const uint4*>(w.screen.bytes)) + group * steps * kWarp + lane;
+  uint64_t squares[2] = {};
+  for (int64_t step = 0; step < steps; ++step) {
+    HighBytes of_rows[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      of_rows[r] = HighBytesOf<T>(from[(step * 2 + r) * kWarp],
+                                  w.scales[group * FixedWeightView::kGroupRows + r * 8 + lane / 4]);
+      squares[r] += of_rows[r].squares;
+    }
+    to[step * kWarp] = {of_rows[0].words[0], of_rows[1].words[0], of_rows[0].words[1], of_rows[1].words[1]};
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    for (int s = 1; s < 4; s *= 2) squares[r] += __shfl_xor_sync(kAllLanes, squares[r], s);
+    // Rounded up, and a little more.
+    const double norm = sqrt(static_cast<double>(squares[r])) * (1.0 + 0x1p-40);
+    if (lane % 4 == 0)
+      const_cast<float*>(w.screen.rests)[group * FixedWeightView::kGroupRows + r * 8 + lane / 4] =
+          __double2float_ru(norm);
+  }
+}
+
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     PackPlainKernel(const From* data, int64_t first_row, int64_t count, int64_t cols, To* to, int64_t* first_bad) {
@@ -296,6 +348,14 @@ void LaunchPackFixed(DeviceContext& ctx, const WeightSlab& slab, const FixedWeig
     PackFixedKernel<T><<<blocks, kThreads, 0, ctx.stream>>>(slab, to, first_bad);
     STOCH_CUDA_LAUNCH("PackFixedKernel");
   });
+}
+
+void LaunchPackScreen(DeviceContext& ctx, const FixedWeightView& to) {
+  const int64_t groups = to.padded_rows() / FixedWeightView::kGroupRows;
+  if (groups == 0) return;
+  const auto kernel = to.dtype == DType::kF16 ? PackScreenKernel<__half> : PackScreenKernel<__nv_bfloat16>;
+  kernel<<<static_cast<unsigned>((groups + kWarps - 1) / kWarps), kThreads, 0, ctx.stream>>>(to);
+  STOCH_CUDA_LAUNCH("PackScreenKernel");
 }
 
 void LaunchPackHalf(DeviceContext& ctx, const WeightSlab& slab, const HalfWeightView& to, int64_t* first_bad) {

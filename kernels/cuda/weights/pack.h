@@ -25,6 +25,9 @@ void LaunchPackExact(DeviceContext& ctx, const WeightSlab& slab, const ExactWeig
 // Stores the rows of a slab, and their scales, in FixedWeightView order. Requires: to.dtype is the slab's.
 void LaunchPackFixed(DeviceContext& ctx, const WeightSlab& slab, const FixedWeightView& to, int64_t* first_bad);
 
+// Fills the bytes and rests of to.screen from the numbers and scales of all rows. Requires: to.screen has its places.
+void LaunchPackScreen(DeviceContext& ctx, const FixedWeightView& to);
+
 // Rounds the rows of a slab to halves. Infinity after rounding counts as bad.
 void LaunchPackHalf(DeviceContext& ctx, const WeightSlab& slab, const HalfWeightView& to, int64_t* first_bad);
 

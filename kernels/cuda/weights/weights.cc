@@ -94,20 +94,43 @@ std::unique_ptr<CudaLinear> MakeExact(DeviceContext& ctx, Uploader& uploader, st
   return std::make_unique<CudaLinear>(ctx.device, spec, view, std::move(buffer));
 }
 
+constexpr int64_t kScreenAlignment = 256;
+
+int64_t PaddedFixedRows(int64_t rows) { return RoundUp(rows, int64_t{FixedWeightView::kGroupRows}); }
+int64_t PaddedFixedCols(int64_t cols) { return RoundUp(cols, int64_t{FixedWeightView::kBlockCols}); }
+
+// `memory`: ScreenBytes of it.
+void PlaceScreen(char* memory, FixedWeightView* view) {
+  const auto floats = view->padded_rows() * static_cast<int64_t>(sizeof(float));
+  char* at = memory + kScreenAlignment - 1;
+  at -= reinterpret_cast<uintptr_t>(at) % kScreenAlignment;
+  view->screen.norm = reinterpret_cast<double*>(at);
+  view->screen.best = reinterpret_cast<uint32_t*>(at + sizeof(double));
+  at += kScreenAlignment;
+  view->screen.bytes = reinterpret_cast<const uint8_t*>(at);
+  at += view->padded_rows() * view->padded_cols;
+  view->screen.rests = reinterpret_cast<const float*>(at);
+  view->screen.uppers = reinterpret_cast<float*>(at + floats);
+}
+
 std::unique_ptr<CudaLinear> MakeFixed(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
                                       const LinearSpec& spec) {
   FixedWeightView view;
   view.dtype = CommonType(parts);
   view.rows = TotalRows(parts);
   view.cols = parts[0].cols;
-  view.padded_cols = RoundUp(view.cols, FixedWeightView::kBlockCols);
+  view.padded_cols = PaddedFixedCols(view.cols);
   const size_t bytes = static_cast<size_t>(view.padded_rows() * view.padded_cols) * DTypeSize(view.dtype);
-  Buffer buffer = AllocateZeroed(ctx, bytes + static_cast<size_t>(view.padded_rows()) * sizeof(float));
-  view.data = buffer.data();
-  view.scales = reinterpret_cast<const float*>(static_cast<const char*>(buffer.data()) + bytes);
+  const size_t scales = static_cast<size_t>(view.padded_rows()) * sizeof(float);
+  Buffer buffer = AllocateZeroed(ctx, bytes + scales + static_cast<size_t>(ScreenBytes(view.rows, view.cols)));
+  auto* const memory = static_cast<char*>(buffer.data());
+  view.data = memory;
+  view.scales = reinterpret_cast<const float*>(memory + bytes);
+  PlaceScreen(memory + bytes + scales, &view);
   const BadRow bad(ctx);
   uploader.ForEachSlab(parts, 1, [&](const WeightSlab& slab) { LaunchPackFixed(ctx, slab, view, bad.device()); });
   bad.Check(parts);
+  LaunchPackScreen(ctx, view);
   return std::make_unique<CudaLinear>(ctx.device, spec, view, std::move(buffer));
 }
 
@@ -138,6 +161,16 @@ CudaLinear::~CudaLinear() = default;
 
 int64_t CudaLinear::bytes() const {
   return static_cast<int64_t>(memory_.bytes()) + (mixed_ == nullptr ? 0 : mixed_->bytes());
+}
+
+int64_t CudaLinear::stream_bytes() const {
+  const bool fixed = mixed_ == nullptr && is_fixed_point();
+  return bytes() - (fixed ? ScreenBytes(rows(), cols()) : 0);
+}
+
+int64_t ScreenBytes(int64_t rows, int64_t cols) {
+  const int64_t padded = PaddedFixedRows(rows);
+  return 2 * kScreenAlignment + padded * (PaddedFixedCols(cols) + 2 * static_cast<int64_t>(sizeof(float)));
 }
 
 int64_t CudaLinear::rows() const {

@@ -43,6 +43,17 @@ struct FixedWeightView {
   int64_t padded_cols = 0;        // multiple of kBlockCols
   const float* scales = nullptr;  // [padded_rows()]: the FixedScale of each row
 
+  // Of each integer q of a weight a byte h besides, q = 256 h + r, and of each row the norm of its r: what finds the largest
+  // output without reading all (linear/fixed_screen.h), and where that leaves what it found.
+  struct Screen {
+    const uint8_t* bytes = nullptr;  // [row groups][steps][lane][16]: operands of int8 products, as lanes take them
+    const float* rests = nullptr;    // [padded_rows()]: at least the norm
+    float* uppers = nullptr;         // [padded_rows()]: what an output is at most
+    double* norm = nullptr;          // at least that of the integers of x
+    uint32_t* best = nullptr;        // the most that an output is at least, as an OrderedWord
+  };
+  Screen screen;
+
   STOCH_LAYOUT_FN int64_t padded_rows() const { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
   // Of eight numbers from column 8 * vector on, in vectors.
   STOCH_LAYOUT_FN int64_t vector_offset(int64_t row, int64_t vector) const {
@@ -72,7 +83,7 @@ class CudaLinear final : public LinearWeight {
   int64_t cols() const override;
   const LinearSpec& spec() const override { return spec_; }
   int64_t bytes() const override;
-  int64_t stream_bytes() const override { return bytes(); }
+  int64_t stream_bytes() const override;
 
   // Null: a uniform operator of streams, an exact matrix, or halves.
   const MixedWeight* mixed() const { return mixed_.get(); }
@@ -117,6 +128,9 @@ class CudaEmbedding final : public EmbeddingTable {
   EmbeddingView view_;
   Buffer memory_;  // empty where the table is the tied head's memory, which then must live longer
 };
+
+// What a FixedWeightView::Screen takes.
+int64_t ScreenBytes(int64_t rows, int64_t cols);
 
 // The ops of Backend, for one device.
 std::unique_ptr<CudaLinear> MakeLinear(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
