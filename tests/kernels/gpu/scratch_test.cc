@@ -87,7 +87,11 @@ void ExpectEnoughExact(bool fixed, int64_t rows, int64_t cols, int64_t most) {
   view.rows = rows;
   view.cols = cols;
   view.padded_cols = RoundUp(cols, int64_t{kDotLanes} * view.vector());
-  FixedWeightView integers{nullptr, view.dtype, rows, cols, view.padded_cols};
+  FixedWeightView integers;
+  integers.dtype = view.dtype;
+  integers.rows = rows;
+  integers.cols = cols;
+  integers.padded_cols = view.padded_cols;
   const Buffer data = Zeros(ctx, integers.padded_rows() * view.padded_cols * 2);
   const Buffer scales = DeviceCopy(ctx.device, std::vector<float>(static_cast<size_t>(integers.padded_rows()), 1.0f));
   view.data = data.data();
