@@ -55,7 +55,7 @@ class Layers {
         const bool is_other = of.reader != Reader::kLinear && of.reader != Reader::kBias && of.reader_op == op;
         LinearSpec spec = sc;
         if (is_other) spec = {of.reader == Reader::kFloats ? Precision::kFp32 : Precision::kFp16, nullptr};
-        const auto seed = static_cast<uint64_t>(op + 1);
+        const uint64_t seed = static_cast<uint64_t>(op) + 1;
         std::vector<float>& values = numbers_.emplace_back();
         if (op == 2) {
           const std::vector<float> gate = RandomFloats(seed, kInner * kHidden), up = RandomFloats(9, kInner * kHidden);
