@@ -10,9 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,6 +28,7 @@
 #include "tools/stoch/output.h"
 #include "tools/stoch/serve/engine_options.h"
 #include "tools/stoch/serve/log.h"
+#include "tools/stoch/serve/serve_options.h"
 #include "tools/stoch/serve/served_files.h"
 #include "tools/stoch/serve/service.h"
 #include "tools/stoch/version.h"
@@ -41,25 +40,6 @@ constexpr std::chrono::milliseconds kPoll{50};
 constexpr std::chrono::milliseconds kLook{1000};      // at the model's files and the heap
 constexpr std::chrono::milliseconds kFarewell{1000};  // for last words to leave
 constexpr int64_t kOtherFiles = 64;                   // descriptors that are not connections
-constexpr const char* kKeyVariable = "STOCH_API_KEY";
-
-struct Options {
-  ServedEngine engine;
-  serve::ServerOptions server;
-  CLI::Option* api_key = nullptr;
-  std::optional<int64_t> default_seed;
-  int64_t http_threads = 4;
-  int64_t max_queue = 1024;
-  int64_t max_body_mib = 5;
-  int64_t idle_timeout_s = 75;
-  int64_t shutdown_timeout_s = 30;
-  std::optional<int64_t> stall_limit_s;  // none: by device
-  std::optional<int64_t> replicas;       // none: one, or as many as replica_devices names
-  std::string replica_devices;
-  bool in_process = false;
-  std::string journal;
-  std::string journal_sync = "normal";
-};
 
 // The first line of VersionText, "stoch 0.1.0".
 std::string VersionNumber() {
@@ -102,16 +82,6 @@ extern "C" void OnBusError(int) {
   _exit(kDeviceFailure);
 }
 
-void CheckKey(const Options& options) {
-  const char* from_environment = std::getenv(kKeyVariable);
-  const bool empty = options.server.api.api_key.empty();
-  if (empty && from_environment != nullptr) {
-    throw InvalidInput(
-        fmt::format("{} is set and empty: set it to a key, or unset it to serve everybody", kKeyVariable));
-  }
-  if (empty && options.api_key->count() > 0) throw InvalidInput("--api-key is empty");
-}
-
 bool IsLoopback(const std::string& address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
 
 // Until a signal asks for the end or the engine is no more. Weights that are read where they are mapped must stay as
@@ -140,7 +110,7 @@ void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, Ser
   if (server.failure() != nullptr) check();
 }
 
-void SetServerOptions(Options& options) {
+void SetServerOptions(ServeOptions& options) {
   serve::ServerOptions& server = options.server;
   server.api.version = VersionNumber();
   server.api.commit = Commit();
@@ -152,29 +122,8 @@ void SetServerOptions(Options& options) {
   if (options.default_seed) server.api.default_seed = static_cast<uint64_t>(*options.default_seed);
 }
 
-// "0,1;2,3" as one device for each replica; "" for all where nothing is asked for. Errors: InvalidInput.
-std::vector<std::string> ReplicaDevices(const Options& options) {
-  std::vector<std::string> devices;
-  if (options.replica_devices.empty()) {
-    devices.resize(static_cast<size_t>(options.replicas.value_or(1)));
-    return devices;
-  }
-  for (const std::string& numbers : CLI::detail::split(options.replica_devices, ';')) {
-    if (numbers.empty() || numbers.find_first_not_of("0123456789,") != std::string::npos) {
-      throw InvalidInput(
-          fmt::format("--replica-devices {}: expected numbers of GPUs like \"0,1;2,3\"", options.replica_devices));
-    }
-    devices.push_back("cuda:" + numbers);
-  }
-  if (options.replicas && devices.size() != static_cast<size_t>(*options.replicas)) {
-    throw InvalidInput(fmt::format("--replica-devices names the devices of {} replicas, --replicas says {}",
-                                   devices.size(), *options.replicas));
-  }
-  return devices;
-}
-
 // What kept streams were made with: they do not go on with anything else.
-std::string ServedText(const Options& options, const serve::IdentityParts& identity,
+std::string ServedText(const ServeOptions& options, const serve::IdentityParts& identity,
                        const std::vector<FileStamp>& stamps) {
   const ServedEngine& engine = options.engine;
   std::string text =
@@ -186,7 +135,8 @@ std::string ServedText(const Options& options, const serve::IdentityParts& ident
   return text;
 }
 
-std::unique_ptr<serve::Journal> OpenJournal(const Options& options, std::string served, const serve::LogSink& log) {
+std::unique_ptr<serve::Journal> OpenJournal(const ServeOptions& options, std::string served,
+                                            const serve::LogSink& log) {
   if (options.journal.empty()) return nullptr;
   serve::Journal::Options journal;
   journal.file = options.journal;
@@ -196,7 +146,7 @@ std::unique_ptr<serve::Journal> OpenJournal(const Options& options, std::string 
 }
 
 // Workers, and the wait for the first one to be ready. Errors: what kept it; Interrupted.
-std::unique_ptr<serve::WorkerPool> StartWorkers(const Options& options, serve::AnswerLog* answers,
+std::unique_ptr<serve::WorkerPool> StartWorkers(const ServeOptions& options, serve::AnswerLog* answers,
                                                 const serve::LogSink& log) {
   serve::WorkerPool::Options pool_options;
   const std::vector<std::string> devices = ReplicaDevices(options);
@@ -218,7 +168,7 @@ std::unique_ptr<serve::WorkerPool> StartWorkers(const Options& options, serve::A
 }
 
 // An engine in this process. Errors: InvalidInput, DeviceError.
-std::unique_ptr<Engine> OpenLocalEngine(const Options& options, ModelFiles files) {
+std::unique_ptr<Engine> OpenLocalEngine(const ServeOptions& options, ModelFiles files) {
   const EngineOptions engine_options = EngineOptionsFrom(options.engine, files);
   OutputOptions output;
   output.quiet = options.engine.quiet;
@@ -227,7 +177,7 @@ std::unique_ptr<Engine> OpenLocalEngine(const Options& options, ModelFiles files
   return OpenEngine(Open(devices), std::move(files), engine_options, devices, output);
 }
 
-ExitCode Run(Options options) {
+ExitCode Run(ServeOptions options) {
   CheckKey(options);
   if (!options.in_process) GiveLargeBlocksBack();
   ModelFiles files = OpenModelFiles(options.engine.model.model);
@@ -319,66 +269,8 @@ CommandBody AddServe(CLI::App& command) {
       "  stoch serve --model DIR --device cuda:0 --host 0.0.0.0 --port 8000 --api-key KEY\n"
       "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 50}'\n"
       "SIGTERM or Ctrl-C drains; a second one ends at once.");
-  auto options = std::make_shared<Options>();
-  serve::ServerOptions& server = options->server;
-  AddServedEngine(command, &options->engine);
-  command.add_option("--host", server.http.host, "Address to listen on")->capture_default_str();
-  command.add_option("--port", server.http.port, "0 = any free one; the address is printed")->capture_default_str();
-  options->api_key =
-      command
-          .add_option("--api-key", server.api.api_key, "Asked for as Bearer token on every endpoint but /health and /")
-          ->envname(kKeyVariable);
-  command.add_option("--served-model-name", server.model_id, "What clients call the model; default its folder's name");
-  command.add_option("--max-queue", options->max_queue, "Sequences that may wait; more are refused with 429")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
-  command
-      .add_option("--stall-limit", options->stall_limit_s,
-                  "Seconds without a new operator after which a worker is killed; default 10 on GPUs, 120 on CPUs")
-      ->check(CLI::Range(1, 86400));
-  CLI::Option* replicas =
-      command.add_option("--replicas", options->replicas, "Workers, each with the whole model; default 1")
-          ->check(CLI::Range(1, 64));
-  CLI::Option* replica_devices =
-      command.add_option("--replica-devices", options->replica_devices,
-                         "GPUs of each replica: \"0,1;2,3\"; default: --device for each of them");
-  CLI::Option* journal =
-      command.add_option("--journal", options->journal,
-                         "File in which streams are kept, so that clients and a restarted server take them up again "
-                         "(GET /v1/streams/ID); default: none");
-  command
-      .add_option("--journal-sync", options->journal_sync, "What a journal outlives: normal (a crash), full (of power)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"normal", "full"}))
-      ->needs(journal);
-  command.add_flag("--in-process", options->in_process, "No workers: the engine runs in this process, and ends it")
-      ->excludes(replicas)
-      ->excludes(replica_devices)
-      ->excludes(journal);
-  command.add_option("--max-body", options->max_body_mib, "MiB of a request's body")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  command
-      .add_option("--max-answer-values", server.api.max_answer_values,
-                  "Of one request: choices x (prompt if echoed + max_tokens) x (1 + logprobs alternatives)")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  command
-      .add_option("--http-threads", options->http_threads,
-                  "Threads that tokenize prompts and write answers; connections have their own")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 256));
-  command.add_option("--default-seed", options->default_seed,
-                     "Seed of requests that name none; default: one is drawn for each, and returned");
-  command.add_option("--chat-date", server.api.chat_date,
-                     "Date for chat templates that write one, unless a request gives its own; default: the template's, "
-                     "or today in UTC");
-  command.add_option("--idle-timeout", options->idle_timeout_s, "Seconds between requests of a connection")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 86400));
-  command.add_option("--shutdown-timeout", options->shutdown_timeout_s, "Seconds that SIGTERM leaves running requests")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 86400));
+  auto options = std::make_shared<ServeOptions>();
+  AddServeOptions(command, options.get());
   return [options] {
     try {
       return Run(*options);

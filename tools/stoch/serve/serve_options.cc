@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/stoch/serve/serve_options.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "kernels/base/error.h"
+
+namespace stoch::cli {
+namespace {
+
+constexpr const char* kKeyVariable = "STOCH_API_KEY";
+
+void AddListening(CLI::App& command, ServeOptions* options) {
+  serve::HttpOptions& http = options->server.http;
+  command.add_option("--host", http.host, "Address to listen on")->capture_default_str();
+  command.add_option("--port", http.port, "0 = any free one; the address is printed")->capture_default_str();
+}
+
+void AddKeys(CLI::App& command, ServeOptions* options) {
+  options->api_key = command
+                         .add_option("--api-key", options->server.api.api_key,
+                                     "Asked for as Bearer token on every endpoint but /health and /")
+                         ->envname(kKeyVariable);
+}
+
+void AddEngine(CLI::App& command, ServeOptions* options) {
+  command.add_option("--served-model-name", options->server.model_id,
+                     "What clients call the model; default its folder's name");
+  command.add_option("--max-queue", options->max_queue, "Sequences that may wait; more are refused with 429")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  command
+      .add_option("--stall-limit", options->stall_limit_s,
+                  "Seconds without a new operator after which a worker is killed; default 10 on GPUs, 120 on CPUs")
+      ->check(CLI::Range(1, 86400));
+  CLI::Option* replicas =
+      command.add_option("--replicas", options->replicas, "Workers, each with the whole model; default 1")
+          ->check(CLI::Range(1, 64));
+  CLI::Option* replica_devices =
+      command.add_option("--replica-devices", options->replica_devices,
+                         "GPUs of each replica: \"0,1;2,3\"; default: --device for each of them");
+  command.add_flag("--in-process", options->in_process, "No workers: the engine runs in this process, and ends it")
+      ->excludes(replicas)
+      ->excludes(replica_devices)
+      ->excludes(command.get_option("--journal"));
+  command.add_option("--default-seed", options->default_seed,
+                     "Seed of requests that name none; default: one is drawn for each, and returned");
+  command.add_option("--chat-date", options->server.api.chat_date,
+                     "Date for chat templates that write one, unless a request gives its own; default: the template's, "
+                     "or today in UTC");
+}
+
+void AddStreams(CLI::App& command, ServeOptions* options) {
+  CLI::Option* journal =
+      command.add_option("--journal", options->journal,
+                         "File in which streams are kept, so that clients and a restarted server take them up again "
+                         "(GET /v1/streams/ID); default: none");
+  command
+      .add_option("--journal-sync", options->journal_sync, "What a journal outlives: normal (a crash), full (of power)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"normal", "full"}))
+      ->needs(journal);
+}
+
+void AddLimits(CLI::App& command, ServeOptions* options) {
+  command.add_option("--max-body", options->max_body_mib, "MiB of a request's body")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  command
+      .add_option("--max-answer-values", options->server.api.max_answer_values,
+                  "Of one request: choices x (prompt if echoed + max_tokens) x (1 + logprobs alternatives)")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  command
+      .add_option("--http-threads", options->http_threads,
+                  "Threads that tokenize prompts and write answers; connections have their own")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 256));
+  command.add_option("--idle-timeout", options->idle_timeout_s, "Seconds between requests of a connection")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
+  command.add_option("--shutdown-timeout", options->shutdown_timeout_s, "Seconds that SIGTERM leaves running requests")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 86400));
+}
+
+}  // namespace
+
+void AddServeOptions(CLI::App& command, ServeOptions* options) {
+  AddServedEngine(command, &options->engine);
+  AddListening(command, options);
+  AddKeys(command, options);
+  AddStreams(command, options);
+  AddEngine(command, options);
+  AddLimits(command, options);
+}
+
+void CheckKey(const ServeOptions& options) {
+  const char* from_environment = std::getenv(kKeyVariable);
+  const bool empty = options.server.api.api_key.empty();
+  if (empty && from_environment != nullptr) {
+    throw InvalidInput(
+        fmt::format("{} is set and empty: set it to a key, or unset it to serve everybody", kKeyVariable));
+  }
+  if (empty && options.api_key->count() > 0) throw InvalidInput("--api-key is empty");
+}
+
+std::vector<std::string> ReplicaDevices(const ServeOptions& options) {
+  std::vector<std::string> devices;
+  if (options.replica_devices.empty()) {
+    devices.resize(static_cast<size_t>(options.replicas.value_or(1)));
+    return devices;
+  }
+  for (const std::string& numbers : CLI::detail::split(options.replica_devices, ';')) {
+    if (numbers.empty() || numbers.find_first_not_of("0123456789,") != std::string::npos) {
+      throw InvalidInput(
+          fmt::format("--replica-devices {}: expected numbers of GPUs like \"0,1;2,3\"", options.replica_devices));
+    }
+    devices.push_back("cuda:" + numbers);
+  }
+  if (options.replicas && devices.size() != static_cast<size_t>(*options.replicas)) {
+    throw InvalidInput(fmt::format("--replica-devices names the devices of {} replicas, --replicas says {}",
+                                   devices.size(), *options.replicas));
+  }
+  return devices;
+}
+
+}  // namespace stoch::cli

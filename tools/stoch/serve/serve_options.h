@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of `stoch serve`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/serve/server.h"
+#include "tools/stoch/serve/engine_options.h"
+
+namespace stoch::cli {
+
+struct ServeOptions {
+  ServedEngine engine;
+  serve::ServerOptions server;
+  CLI::Option* api_key = nullptr;
+  std::optional<int64_t> default_seed;
+  int64_t http_threads = 4;
+  int64_t max_queue = 1024;
+  int64_t max_body_mib = 5;
+  int64_t idle_timeout_s = 75;
+  int64_t shutdown_timeout_s = 30;
+  std::optional<int64_t> stall_limit_s;  // none: by device
+  std::optional<int64_t> replicas;       // none: one, or as many as replica_devices names
+  std::string replica_devices;
+  bool in_process = false;
+  std::string journal;
+  std::string journal_sync = "normal";
+};
+
+void AddServeOptions(CLI::App& command, ServeOptions* options);
+
+// Errors: InvalidInput for a key that is given and empty, on the command line or in the environment.
+void CheckKey(const ServeOptions& options);
+
+// "0,1;2,3" as one device for each replica; "" for all of them if --replica-devices is not given. Errors: InvalidInput.
+std::vector<std::string> ReplicaDevices(const ServeOptions& options);
+
+}  // namespace stoch::cli
