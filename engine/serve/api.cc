@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/api.h"
 
-#include <openssl/crypto.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -126,10 +124,6 @@ struct Api::Call {
     connection->Send({200, "application/json", Dump(body), {{"X-Request-Id", id}}});
     return nullptr;
   }
-  void SendError(int status, const std::string& message, const std::string& param, HttpHeaders headers) {
-    headers.emplace_back("X-Request-Id", id);
-    connection->Send({status, "application/json", ErrorText(status, message, param), std::move(headers)});
-  }
 };
 
 struct Api::Route {
@@ -140,6 +134,7 @@ struct Api::Route {
 
 Api::Api(ApiOptions options, Metrics& metrics, const Identity& identity, LogSink log)
     : options_(std::move(options)),
+      keys_(options_.api_keys),
       metrics_(metrics),
       identity_(identity),
       log_(std::move(log)),
@@ -155,11 +150,11 @@ void Api::Attach(const ModelFacts& model, JobRunner& runner) {
 
 // ----------------------------------------------------------------------------------------------- the way in -------
 
-const Api::Route* Api::FindRoute(const Call& call) {
+const Api::Route* Api::FindRoute(const HttpRequest& request) {
   static constexpr Route kOneModel = {"GET", kModelsPath, &Api::OneModel};
   static constexpr Route kStream = {"GET", kStreamsPath, &Api::Stream};
-  if (call.request.path.starts_with(kModelsPath)) return &kOneModel;
-  if (call.request.path.starts_with(kStreamsPath)) return &kStream;
+  if (request.path.starts_with(kModelsPath)) return &kOneModel;
+  if (request.path.starts_with(kStreamsPath)) return &kStream;
   static constexpr std::array<Route, 10> kRoutes = {{
       {"POST", "/v1/completions", &Api::Completions},
       {"POST", "/v1/chat/completions", &Api::ChatCompletions},
@@ -173,25 +168,43 @@ const Api::Route* Api::FindRoute(const Call& call) {
       {"GET", "/", &Api::ChatPage},
   }};
   const auto found =
-      std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& route) { return call.request.path == route.path; });
+      std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& route) { return request.path == route.path; });
   return found == kRoutes.end() ? nullptr : &*found;
 }
 
 std::shared_ptr<Exchange> Api::Handle(HttpRequest request, const std::shared_ptr<Connection>& connection) {
   Call call{std::move(request), connection, ""};
   call.id = RequestId(call.request.request_id);
-  int status = kInternalError;
-  std::string message, param;
-  HttpHeaders headers;
   try {
     return Answer(call);
+  } catch (const std::exception&) {
+    connection->Send(ErrorAnswer(call.request, call.id));
+  }
+  return nullptr;
+}
+
+std::optional<HttpResponse> Api::RefuseUnread(const HttpRequest& request) {
+  try {
+    CheckedRoute(request);
+  } catch (const std::exception&) {
+    return ErrorAnswer(request, RequestId(request.request_id));
+  }
+  return std::nullopt;
+}
+
+HttpResponse Api::ErrorAnswer(const HttpRequest& request, const std::string& id) const {
+  int status = kInternalError;
+  std::string message, param;
+  HttpHeaders headers = {{"X-Request-Id", id}};
+  try {
+    throw;
   } catch (const RequestError& error) {
     status = error.status();
     message = error.what();
     param = error.param();
     if (status == kTooManyRequests || status == kUnavailable) headers.emplace_back("Retry-After", "1");
     if (status == kUnauthorized) headers.emplace_back("WWW-Authenticate", "Bearer");
-    if (status == kMethodNotAllowed) headers.emplace_back("Allow", FindRoute(call)->method);
+    if (status == kMethodNotAllowed) headers.emplace_back("Allow", FindRoute(request)->method);
   } catch (const InvalidInput& error) {
     status = 400;
     message = error.what();
@@ -200,35 +213,25 @@ std::shared_ptr<Exchange> Api::Handle(HttpRequest request, const std::shared_ptr
   }
   log_({status >= kInternalError ? LogLevel::kError : LogLevel::kInfo,
         "refused",
-        {{"id", call.id}, {"path", Shown(call.request.path)}, {"status", std::to_string(status)}, {"why", message}}});
-  call.SendError(status, message, param, std::move(headers));
-  return nullptr;
+        {{"id", id}, {"path", Shown(request.path)}, {"status", std::to_string(status)}, {"why", message}}});
+  return {status, "application/json", ErrorText(status, message, param), std::move(headers)};
 }
 
-std::shared_ptr<Exchange> Api::Answer(Call& call) {
-  const Route* route = FindRoute(call);
+std::shared_ptr<Exchange> Api::Answer(Call& call) { return (this->*CheckedRoute(call.request).answer)(call); }
+
+const Api::Route& Api::CheckedRoute(const HttpRequest& request) const {
+  const Route* route = FindRoute(request);
   // The page holds no secret, and has a field for the key of what it asks for.
-  if (call.request.path != "/health" && call.request.path != "/") CheckKey(call);
-  if (route == nullptr) throw RequestError(kNotFound, "", "there is no " + Shown(call.request.path) + " here");
-  const bool head = call.request.method == "HEAD" && std::string_view(route->method) == "GET";
-  if (!head && call.request.method != route->method) {
-    throw RequestError(kMethodNotAllowed, "", Shown(call.request.path) + " takes " + route->method + " only");
+  const bool is_open = request.path == "/health" || request.path == "/";
+  if (!is_open && !keys_.Identify(request.authorization)) {
+    throw RequestError(kUnauthorized, "", "expected the header Authorization: Bearer KEY with this server's key");
   }
-  return (this->*route->answer)(call);
-}
-
-void Api::CheckKey(const Call& call) const {
-  if (options_.api_key.empty()) return;
-  // The name of the scheme is written in any case; the key is compared in time that tells nothing of it but its length.
-  constexpr std::string_view kScheme = "bearer ";
-  const std::string_view given = call.request.authorization;
-  const bool bearer = given.size() > kScheme.size() &&
-                      std::equal(kScheme.begin(), kScheme.end(), given.begin(),
-                                 [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
-  const std::string_view key = given.substr(bearer ? kScheme.size() : given.size());
-  const std::string& expected = options_.api_key;
-  if (key.size() == expected.size() && CRYPTO_memcmp(key.data(), expected.data(), key.size()) == 0) return;
-  throw RequestError(kUnauthorized, "", "expected the header Authorization: Bearer KEY with this server's key");
+  if (route == nullptr) throw RequestError(kNotFound, "", "there is no " + Shown(request.path) + " here");
+  const bool head = request.method == "HEAD" && std::string_view(route->method) == "GET";
+  if (!head && request.method != route->method) {
+    throw RequestError(kMethodNotAllowed, "", Shown(request.path) + " takes " + route->method + " only");
+  }
+  return *route;
 }
 
 const Api::Serving& Api::Ready() const {

@@ -9,8 +9,10 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/request/job_runner.h"
+#include "engine/serve/api_keys.h"
 #include "engine/serve/format/completion_request.h"
 #include "engine/serve/http/connection.h"
 #include "engine/serve/identity.h"
@@ -21,8 +23,8 @@
 namespace stoch::serve {
 
 struct ApiOptions {
-  std::string api_key;          // "" = none asked for
-  std::string version, commit;  // of /version
+  std::vector<std::string> api_keys;  // none: everybody is served
+  std::string version, commit;        // of /version
   // Of ModelFacts.
   int64_t max_answer_values = 1'000'000;
   std::optional<uint64_t> default_seed;
@@ -39,6 +41,10 @@ class Api {
 
   // Requests that are answered at once, whatever the others wait for.
   static bool AnswersAtOnce(const HttpRequest& request);
+
+  // The answer to a request whose body is not to be read: 401 without a key of this server, 404, 405. Its header is
+  // there, its body is not. Handle says the same of a request without a body.
+  std::optional<HttpResponse> RefuseUnread(const HttpRequest& request);
 
   // From now on completions are answered; before, they are 503. Streams that a process before this one had not finished
   // go on. Both outlive this. Called once. Errors: InvalidInput for kept streams that make no sense.
@@ -57,9 +63,11 @@ class Api {
     JobRunner* runner;
   };
 
-  static const Route* FindRoute(const Call& call);
+  static const Route* FindRoute(const HttpRequest& request);
+  const Route& CheckedRoute(const HttpRequest& request) const;
   std::shared_ptr<Exchange> Answer(Call& call);
-  void CheckKey(const Call& call) const;
+  // The answer for the exception being handled.
+  HttpResponse ErrorAnswer(const HttpRequest& request, const std::string& id) const;
   const Serving& Ready() const;
 
   std::shared_ptr<Exchange> Completions(Call& call);
@@ -83,6 +91,7 @@ class Api {
   void LogIgnored(const Call& call, const IgnoredFields& fields) const;
 
   const ApiOptions options_;
+  const ApiKeys keys_;
   Metrics& metrics_;
   const Identity& identity_;
   const LogSink log_;

@@ -55,6 +55,7 @@ void Server::State::LogNowAndThen(const char* event, const std::string& why) {
 HttpHooks Server::State::Hooks() {
   HttpHooks hooks;
   hooks.always = Api::AnswersAtOnce;
+  hooks.refuse_unread = [this](const HttpRequest& request) { return api.RefuseUnread(request); };
   hooks.on_response = [this](int status) { metrics.CountResponse(status); };
   hooks.on_refused = [this](const std::string& why) {
     metrics.CountRefusedConnection();

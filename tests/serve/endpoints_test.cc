@@ -133,7 +133,7 @@ TEST_F(Endpoints, ALongPathFillsNoLogAndNoError) {
 }
 
 TEST_F(Endpoints, AKeyGuardsAllButHealth) {
-  server_options_.api.api_key = "secret";
+  server_options_.api.api_keys = {"secret"};
   StartServer();
   EXPECT_EQ(Call(port(), "GET", "/health").status, 200);
   for (const char* path : {"/v1/models", "/v1/models/tiny", "/metrics", "/version", "/nowhere"}) {
@@ -151,6 +151,27 @@ TEST_F(Endpoints, AKeyGuardsAllButHealth) {
   const Reply page = Call(port(), "GET", "/");
   EXPECT_EQ(page.status, 200);
   EXPECT_NE(page.body.find("id=\"key\" type=\"password\""), std::string::npos);
+}
+
+// Of a body that nobody wants, no byte is waited for.
+TEST_F(Endpoints, BodiesOfOthersAreNotRead) {
+  server_options_.api.api_keys = {"secret", "other"};
+  StartServer();
+  const auto answer = [&](const std::string& request) {
+    HttpClient client(port());
+    client.SendRaw(request + "Host: a\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n");
+    client.SendRaw("\r\n");
+    const std::string line = client.ReadUntil("\r\n");
+    return line.substr(0, 12);
+  };
+  const std::string post = "POST /v1/completions HTTP/1.1\r\n";
+  EXPECT_EQ(answer(post), "HTTP/1.1 401");
+  EXPECT_EQ(answer(post + "Authorization: Bearer secre7\r\n"), "HTTP/1.1 401");
+  for (const std::string key : {"secret", "other"}) {
+    EXPECT_EQ(answer(post + "Authorization: Bearer " + key + "\r\n"), "HTTP/1.1 100");
+  }
+  EXPECT_EQ(answer("POST /health HTTP/1.1\r\n"), "HTTP/1.1 405");
+  EXPECT_EQ(answer("POST /nowhere HTTP/1.1\r\nAuthorization: Bearer other\r\n"), "HTTP/1.1 404");
 }
 
 TEST_F(Endpoints, WithoutAKeyAnyTokenWillDo) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/serve/http/connection.h"
@@ -15,6 +16,9 @@ namespace stoch::serve {
 // What a server is told of; called from its threads, several at once.
 struct HttpHooks {
   std::function<bool(const HttpRequest& request)> always;  // cheap to answer: never waits for other requests
+  // Asked when the header of a request that brings a body is complete, before any of the body is read: an answer is sent
+  // at once, and the connection closes.
+  std::function<std::optional<HttpResponse>(const HttpRequest& request)> refuse_unread;
   std::function<void(int status)> on_response;
   // A connection that was refused, and why; an error inside, such as no memory for a connection.
   std::function<void(const std::string& why)> on_refused;

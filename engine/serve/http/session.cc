@@ -37,6 +37,17 @@ std::string PathOf(std::string target) {
   return target.empty() ? "/" : target;
 }
 
+// All but the body.
+HttpRequest RequestOf(const http::request<http::string_body>& message) {
+  HttpRequest request;
+  request.method = Text(message.method_string());
+  request.path = PathOf(Text(message.target()));
+  request.authorization = Text(message[http::field::authorization]);
+  request.request_id = Text(message["X-Request-Id"]);
+  request.last_event_id = Text(message["Last-Event-ID"]);
+  return request;
+}
+
 }  // namespace
 
 HttpSession::HttpSession(asio::ip::tcp::socket socket, asio::io_context& api, HttpShared& shared, bool crowded)
@@ -127,28 +138,30 @@ void HttpSession::Parse() {
       parser_.emplace();
       parser_->header_limit(shared_.options.max_header_bytes);
       parser_->body_limit(shared_.options.max_body_bytes);
-      parser_->eager(true);
-      continue_sent_ = false;
+      is_head_seen_ = false;
       ArmReadTimer(crowded_ ? kCrowdedTime : shared_.options.request_timeout);
     }
     error_code error;
     const size_t used = parser_->put(asio::buffer(input_), error);
     input_.erase(0, used);
     if (error && error != http::error::need_more) return Reject(error);
-    if (parser_->is_done()) {
+    if (parser_->is_header_done() && !std::exchange(is_head_seen_, true) && !parser_->is_done()) {
+      OnHead();
+    } else if (parser_->is_done()) {
       Dispatch();
-    } else {
-      ContinueIfExpected();
-      if (used == 0) return;
+    } else if (used == 0) {
+      return;
     }
   }
 }
 
-void HttpSession::ContinueIfExpected() {
-  if (continue_sent_ || !parser_->is_header_done()) return;
-  if (!boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) return;
-  continue_sent_ = true;
-  Write(kContinue);
+// A body follows, if anybody wants it.
+void HttpSession::OnHead() {
+  parser_->eager(true);
+  if (std::optional<HttpResponse> refusal = shared_.hooks.refuse_unread(RequestOf(parser_->get()))) {
+    return Refuse(std::move(*refusal));
+  }
+  if (boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) Write(kContinue);
 }
 
 void HttpSession::Reject(error_code error) {
@@ -164,11 +177,16 @@ void HttpSession::Reject(error_code error) {
     status = 408;
     message = "the request did not arrive in time";
   }
+  Refuse({status, "application/json", ErrorText(status, message, ""), {}});
+}
+
+// Of this connection nothing more is read.
+void HttpSession::Refuse(HttpResponse answer) {
   busy_ = true;
   ++shared_.exchanges;
   asked_keep_alive_ = head_ = false;
   version_ = 11;
-  Send({status, "application/json", ErrorText(status, message, ""), {}});
+  Send(std::move(answer));
 }
 
 void HttpSession::Dispatch() {
@@ -180,12 +198,7 @@ void HttpSession::Dispatch() {
   asked_keep_alive_ = message.keep_alive() && !crowded_;
   version_ = message.version();
   head_ = message.method() == http::verb::head;
-  HttpRequest request;
-  request.method = Text(message.method_string());
-  request.path = PathOf(Text(message.target()));
-  request.authorization = Text(message[http::field::authorization]);
-  request.request_id = Text(message["X-Request-Id"]);
-  request.last_event_id = Text(message["Last-Event-ID"]);
+  HttpRequest request = RequestOf(message);
   request.body = std::move(message.body());
   if (shared_.hooks.always(request)) {
     shared_.handler(std::move(request), shared_from_this());

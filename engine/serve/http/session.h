@@ -92,8 +92,9 @@ class HttpSession final : public Connection, public std::enable_shared_from_this
   void OnRead(boost::system::error_code error, size_t bytes);
   void OnEndOfInput();
   void Parse();
-  void ContinueIfExpected();
+  void OnHead();
   void Reject(boost::system::error_code error);
+  void Refuse(HttpResponse answer);
   void Dispatch();
   void Handle(HttpRequest request);
   void StartBody(int status, std::string head, bool keep_alive, bool whole);
@@ -137,7 +138,7 @@ class HttpSession final : public Connection, public std::enable_shared_from_this
   bool input_ended_ = false;  // the client sends nothing more
   std::string input_;         // read and not parsed
   std::optional<Parser> parser_;
-  bool continue_sent_ = false;
+  bool is_head_seen_ = false;
 
   bool busy_ = false;        // has an exchange
   bool started_ = false;     // its answer has begun

@@ -114,6 +114,7 @@ void SetServerOptions(ServeOptions& options) {
   serve::ServerOptions& server = options.server;
   server.api.version = VersionNumber();
   server.api.commit = Commit();
+  if (!options.key.empty()) server.api.api_keys.push_back(options.key);
   server.http.api_threads = static_cast<int>(options.http_threads);
   server.http.max_connections = RaiseFileLimit(server.http.max_connections);
   server.http.max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20;
@@ -226,7 +227,7 @@ ExitCode Run(ServeOptions options) {
         {"device", model.device},
         {"max_sequences", std::to_string(options.engine.max_sequences)},
         {"max_connections", std::to_string(options.server.http.max_connections)}}});
-  if (options.server.api.api_key.empty() && !IsLoopback(server.address())) {
+  if (options.key.empty() && !IsLoopback(server.address())) {
     log({serve::LogLevel::kWarning, "no_api_key", {{"address", server.address()}}});
   }
   const DigestThread digest(options.engine.model.model, stamps,

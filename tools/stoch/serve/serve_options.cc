@@ -19,10 +19,9 @@ void AddListening(CLI::App& command, ServeOptions* options) {
 }
 
 void AddKeys(CLI::App& command, ServeOptions* options) {
-  options->api_key = command
-                         .add_option("--api-key", options->server.api.api_key,
-                                     "Asked for as Bearer token on every endpoint but /health and /")
-                         ->envname(kKeyVariable);
+  options->key_option =
+      command.add_option("--api-key", options->key, "Asked for as Bearer token on every endpoint but /health and /")
+          ->envname(kKeyVariable);
 }
 
 void AddEngine(CLI::App& command, ServeOptions* options) {
@@ -99,12 +98,12 @@ void AddServeOptions(CLI::App& command, ServeOptions* options) {
 
 void CheckKey(const ServeOptions& options) {
   const char* from_environment = std::getenv(kKeyVariable);
-  const bool empty = options.server.api.api_key.empty();
+  const bool empty = options.key.empty();
   if (empty && from_environment != nullptr) {
     throw InvalidInput(
         fmt::format("{} is set and empty: set it to a key, or unset it to serve everybody", kKeyVariable));
   }
-  if (empty && options.api_key->count() > 0) throw InvalidInput("--api-key is empty");
+  if (empty && options.key_option->count() > 0) throw InvalidInput("--api-key is empty");
 }
 
 std::vector<std::string> ReplicaDevices(const ServeOptions& options) {

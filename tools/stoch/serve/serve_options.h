@@ -16,7 +16,8 @@ namespace stoch::cli {
 struct ServeOptions {
   ServedEngine engine;
   serve::ServerOptions server;
-  CLI::Option* api_key = nullptr;
+  std::string key;  // "": none asked for
+  CLI::Option* key_option = nullptr;
   std::optional<int64_t> default_seed;
   int64_t http_threads = 4;
   int64_t max_queue = 1024;
