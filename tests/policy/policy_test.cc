@@ -4,8 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 
 #include "tests/policy/rules.h"
+#include "tests/support/temp_dir.h"
 
 namespace stoch::test {
 namespace {
@@ -345,6 +350,53 @@ TEST(WholeTree, CitesOnlyWhatIsThere) {
   const std::vector<std::string> paths = ListTree(STOCH_SOURCE_DIR);
   ASSERT_NE(std::find(paths.begin(), paths.end(), "docs/sc_arithmetic.md"), paths.end());
   for (const std::string& finding : CheckCitations(ReadTree(STOCH_SOURCE_DIR), paths)) ADD_FAILURE() << finding;
+}
+
+// What a script of tools/ prints, and its exit code.
+std::pair<int, std::string> RunScript(const std::string& script) {
+  FILE* const pipe = popen(("python3 '" STOCH_SOURCE_DIR "'/" + script + " 2>&1").c_str(), "r");
+  std::string said;
+  std::array<char, 4096> piece;
+  while (pipe != nullptr && fgets(piece.data(), piece.size(), pipe) != nullptr) said += piece.data();
+  return {pipe == nullptr ? -1 : pclose(pipe), said};
+}
+
+void Write(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+}
+
+TEST(Ceilings, KernelsStayBelowThem) {
+  const auto [code, said] = RunScript("tools/count_kernels --check");
+  EXPECT_EQ(code, 0) << said;
+}
+
+TEST(Ceilings, CanBePassedAndAreLowered) {
+  const TempDir dir;
+  const std::filesystem::path root = dir.path();
+  const std::string check = "tools/count_kernels --root '" + root.string() + "' ";
+  const auto ceilings = [&](int lines, int comments) {
+    Write(root / "tests/policy/ceilings.json",
+          "{\"code_lines\": {\"kernels/\": " + std::to_string(lines) +
+              ", \"kernels/cuda/\": 0}, \"vague_comments\": {\"kernels/plan\": " + std::to_string(comments) + "}}");
+  };
+  Write(root / "kernels/plan/a.h",
+        "// What it is,\n// Of two lines.\nint x;  // The same.\n\n/* \"There\" */\nint y;  // of x\n"
+        "const char* text = \"// What\";\n");
+  ceilings(3, 2);
+  EXPECT_EQ(RunScript(check + "--check").first, 0);
+  ceilings(2, 2);
+  EXPECT_NE(RunScript(check + "--check").second.find("kernels/: 3 code lines, the ceiling is 2"), std::string::npos);
+  ceilings(3, 1);
+  EXPECT_NE(RunScript(check + "--check").second.find("kernels/plan: 2 comments begin with What"), std::string::npos);
+  ceilings(9, 9);
+  EXPECT_EQ(RunScript(check + "--lower").first, 0);
+  Write(root / "kernels/cuda/b.cu", "// There is one.\n");  // of a folder that has no ceiling yet
+  const std::string said = RunScript(check + "--check").second;
+  EXPECT_NE(said.find("kernels/cuda: 1 comments begin with What"), std::string::npos) << said;
+  EXPECT_EQ(said.find("kernels/:"), std::string::npos) << said;
+  Write(root / "kernels/plan/a.h", "int x;\nint y;\nint z;\nint w;\n");
+  EXPECT_NE(RunScript(check + "--check").second.find("kernels/: 4 code lines, the ceiling is 3"), std::string::npos);
 }
 
 INSTANTIATE_TEST_SUITE_P(
