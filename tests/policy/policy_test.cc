@@ -399,6 +399,41 @@ TEST(Ceilings, CanBePassedAndAreLowered) {
   EXPECT_NE(RunScript(check + "--check").second.find("kernels/: 4 code lines, the ceiling is 3"), std::string::npos);
 }
 
+TEST(Numbers, OfReadmeAndPerformanceAreThoseRecorded) {
+  const auto [code, said] = RunScript("bench/quote --check");
+  EXPECT_EQ(code, 0) << said;
+}
+
+TEST(Numbers, OfAnotherRecordAreNoticedAndWritten) {
+  const TempDir dir;
+  const std::filesystem::path root = dir.path();
+  for (const char* const part : {"bench/results", "bench/log", "docs/performance.md", "README.md"}) {
+    std::filesystem::create_directories((root / part).parent_path());
+    std::filesystem::copy(std::filesystem::path(STOCH_SOURCE_DIR) / part, root / part,
+                          std::filesystem::copy_options::recursive);
+  }
+  const std::string options = " --root '" + root.string() + "'";
+  ASSERT_EQ(RunScript("bench/quote --check" + options).first, 0);
+  // PyTorch is the faster baseline of this prompt, and the record the newest.
+  std::ofstream(root / "bench/log/commits.tsv", std::ios::app) << "abcdef0\t9999-01-01\n";
+  Write(root / "bench/results/h200/llama-3.1-8b/torch.json", R"({"commit": "abcdef0", "results": [
+    {"model": "random:llama-3.1-8b", "device": "cuda:0", "test": "prompt", "prompt": 2048, "depth": 0, "batch": 1,
+     "precision": "sc", "sc": "preset=halved", "median_ms": 360},
+    {"model": "random:llama-3.1-8b", "device": "cuda:0", "test": "prompt", "prompt": 2048, "depth": 0, "batch": 1,
+     "precision": "fp16", "median_ms": 60},
+    {"model": "random:llama-3.1-8b", "device": "cuda:0", "test": "prompt", "prompt": 2048, "depth": 0, "batch": 1,
+     "precision": "torch-fp16", "median_ms": 50}]})");
+  EXPECT_NE(RunScript("bench/quote --check" + options).second.find("docs/performance.md and README.md: not what"),
+            std::string::npos);
+  ASSERT_EQ(RunScript("bench/quote" + options).first, 0);
+  EXPECT_EQ(RunScript("bench/quote --check" + options).first, 0);
+  std::ifstream readme(root / "README.md");
+  const std::string text((std::istreambuf_iterator<char>(readme)), {});
+  EXPECT_NE(text.find("| prompt of 2048 tokens | 360 ms | PyTorch fp16 50.0 ms | 7.20 | 9999-01-01, abcdef0 |"),
+            std::string::npos)
+      << text;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Rules, Tree,
     testing::Values(NamedRule{"Includes", CheckIncludes}, NamedRule{"CudaHeaders", CheckCudaHeaders},
