@@ -22,7 +22,7 @@ constexpr int64_t kMostStreamBytes = int64_t{512} << 20;
 constexpr int64_t kListBytes = int64_t{1} << 20;  // of slots by expert
 
 // A slot on its own takes its expert's weights through a look-up each, a tile of 64 slots about as long as six slots
-// (docs/tuning.md#mixture-of-experts).
+// (docs/tuning/experts.md).
 constexpr int64_t kGroupedSlots = 6;  // of an expert, on average, from which on tiles are faster
 
 int64_t RowBlocks(const ExpertShape& shape) {

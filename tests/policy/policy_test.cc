@@ -110,6 +110,12 @@ TEST(NoLibmRule, KernelsAndModels) {
   EXPECT_EQ(Findings(CheckNoLibm, "models/a.cc", "cosf(x);"), 1u);
 }
 
+TEST(LengthRule, ThreeHundredLinesOfADocument) {
+  EXPECT_EQ(Findings(CheckLength, "docs/tuning/a.md", std::string(299, '\n')), 1u);
+  EXPECT_EQ(Findings(CheckLength, "docs/tuning/a.md", std::string(298, '\n')), 0u);
+  EXPECT_EQ(Findings(CheckLength, "CHANGELOG.md", std::string(299, '\n')), 0u);
+}
+
 TEST(LengthRule, FiveHundredLines) {
   EXPECT_EQ(Findings(CheckLength, "engine/a.cc", std::string(499, '\n')), 1u);
   EXPECT_EQ(Findings(CheckLength, "engine/a.cc", std::string(498, '\n')), 0u);
@@ -216,6 +222,21 @@ TEST(ResultsRule, ARowForEveryFile) {
   EXPECT_EQ(findings("| `h200/a.json` | one | 0123abc |\n"), 1u);
   EXPECT_EQ(findings("| `h200/a.json`, `b.json`, `c.json` | three | 0123abc |\n"), 1u);
   EXPECT_EQ(findings("| `h200/a.json`, `b.json` | both | an edited tree |\n"), 1u);
+}
+
+TEST(LogRule, HasEightColumns) {
+  const auto findings = [](const std::string& path, const std::string& rows) {
+    return CheckLog({{path, "date\tcommit\tgpu\twhat\tbefore\tafter\tverdict\tresult\n" + rows}}).size();
+  };
+  const std::string log = "bench/log/decode.tsv";
+  EXPECT_EQ(findings(log, "2026-11-22\tbc38035\tH200\tmore\t1 ms\t2 ms\tlost\tlost: it waits\n"), 0u);
+  EXPECT_EQ(findings(log, "2026-11-22\t-\tH200\tmore\t\t\tno difference\tnone\n"), 0u);
+  EXPECT_EQ(findings(log, "2026-11-22\tbc38035\tH200\tmore\t1 ms\tlost\tlost: it waits\n"), 1u);
+  EXPECT_EQ(findings(log, "22.11.2026\tbc38035\tH200\tmore\t\t\tlost\tlost: it waits\n"), 1u);
+  EXPECT_EQ(findings(log, "2026-11-22\tbc38035\tH200\tmore\t\t\tso so\tit waits\n"), 1u);
+  EXPECT_EQ(findings(log, "2026-11-22\tan edited tree\tH200\tmore\t\t\tlost\tit waits\n"), 1u);
+  EXPECT_EQ(findings("bench/log/commits.tsv", "bc38035\t2026-11-22\n"), 0u);
+  EXPECT_EQ(CheckLog({{log, "date\tcommit\n"}}).size(), 1u);
 }
 
 TEST(WorkflowsRule, EveryStepIsAScript) {
@@ -343,7 +364,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, Folders,
                                          NamedTreeRule{"Prefixes", CheckPrefixes},
                                          NamedTreeRule{"Forwarding", CheckForwarding},
                                          NamedTreeRule{"Readmes", CheckReadmes}, NamedTreeRule{"Results", CheckResults},
-                                         NamedTreeRule{"Workflows", CheckWorkflows}),
+                                         NamedTreeRule{"Log", CheckLog}, NamedTreeRule{"Workflows", CheckWorkflows}),
                          [](const auto& rule) { return rule.param.name; });
 
 TEST(WholeTree, CitesOnlyWhatIsThere) {

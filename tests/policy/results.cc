@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recorded result has its line of provenance.
+// Every recorded result has its line of provenance, every experiment its columns.
 
 #include <regex>
 #include <set>
@@ -34,6 +34,26 @@ std::vector<std::string> CheckResults(const std::vector<SourceFile>& files) {
     }
   }
   for (const std::string& path : recorded) found.push_back(folder + path + ":1: has no row in " + table);
+  return found;
+}
+
+std::vector<std::string> CheckLog(const std::vector<SourceFile>& files) {
+  static const std::string header = "date\tcommit\tgpu\twhat\tbefore\tafter\tverdict\tresult";
+  static const std::regex row(
+      "[0-9]{4}-[0-9]{2}-[0-9]{2}\t(?:-|[0-9a-f]{7}(?:, [0-9a-f]{7})*)\t[^\t]+\t[^\t]+\t[^\t]*\t[^\t]*\t"
+      "(?:kept|lost|no difference|not kept|left out|measured|planned|open)\t[^\t]+");
+  std::vector<std::string> found;
+  for (const SourceFile& file : files) {
+    if (file.path.rfind("bench/log/", 0) != 0 || file.path.find(".tsv") == std::string::npos) continue;
+    if (file.path == "bench/log/commits.tsv") continue;
+    std::istringstream stream(file.text);
+    size_t number = 0;
+    for (std::string line; std::getline(stream, line);) {
+      const std::string where = file.path + ":" + std::to_string(++number) + ": ";
+      if (number == 1 && line != header) found.push_back(where + "expected the names of the columns");
+      if (number > 1 && !std::regex_match(line, row)) found.push_back(where + "expected date to result");
+    }
+  }
   return found;
 }
 

@@ -33,7 +33,7 @@ std::vector<std::string> CheckQuietLibraries(const SourceFile& file);
 // Bits do not depend on the platform's libm: kernels and models use kernels/math. The fp16 baseline
 // (kernels/cuda/*half*, *fp16*), which promises no bits, is exempt.
 std::vector<std::string> CheckNoLibm(const SourceFile& file);
-// No source file has more than 500 lines.
+// No source file has more than 500 lines, no document of docs/ more than 300.
 std::vector<std::string> CheckLength(const SourceFile& file);
 // No function, its head included, has more than 150 lines.
 std::vector<std::string> CheckFunctions(const SourceFile& file);
@@ -75,6 +75,8 @@ std::vector<std::string> CheckForwarding(const std::vector<SourceFile>& files);
 std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);
 // Every step of a workflow in .github runs one script of this repository.
 std::vector<std::string> CheckWorkflows(const std::vector<SourceFile>& files);
+// Every experiment of bench/log/*.tsv has its eight columns, a day and one of the verdicts that README.md there explains.
+std::vector<std::string> CheckLog(const std::vector<SourceFile>& files);
 // Every file of bench/results has a row in the README.md there, whose last cell names the commit, and every row its files.
 std::vector<std::string> CheckResults(const std::vector<SourceFile>& files);
 

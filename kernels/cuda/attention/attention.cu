@@ -216,7 +216,7 @@ void RunMixed(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall
   shape.swapped = false;
   const ScTables& qk = ctx.tables.Get(cache.qk(call.cache_layer));
   const ScTables& av = ctx.tables.Get(cache.av(call.cache_layer));
-  // One row: eight lose to an append of their own (docs/tuning.md). Who observes wants the lengths of queries in memory.
+  // One row: eight lose to an append of their own (docs/tuning/attention.md). Who observes wants the lengths of queries in memory.
   if (args.rows == 1 && ctx.observer == nullptr && bounds.rows.tiles.host.empty()) {
     Scratch of_rows(ctx.workspace);
     const RowScratch memory = MakeRowScratch(ctx, of_rows, args, shape, LimitsOf(args, pass));

@@ -12,7 +12,7 @@
 
 namespace stoch::cuda {
 
-// Rows that a launch takes, and up to which several launches beat one product on tensor cores (docs/tuning.md).
+// Rows that a launch takes, and up to which several launches beat one product on tensor cores (docs/tuning/batch.md).
 inline constexpr int64_t kMixedTableRows = kMaxBatchTableTokens;
 inline constexpr int64_t kMixedLookupRows = 128;
 static_assert(kMixedLookupRows >= kMixedDecodeRows);

@@ -55,7 +55,7 @@ class PostedRows {
   bool supported() const { return supported_; }
 
   // Whether rows are posted from now on; at first they are not. Attention says so in every layer for what follows: posting
-  // pays where it is a kernel that polls and posts too (docs/tuning.md).
+  // pays where it is a kernel that polls and posts too (docs/tuning/decode.md).
   void Enable(bool enabled) { enabled_ = enabled; }
 
   // For the next kernel on the stream that posts, `words` of them at most; takes effect with Posted.

@@ -151,7 +151,7 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
 // through a private cp.async ring of partials and both scales, so no block barrier is needed.
 //
 // Bound by L2 bandwidth, so loads have to be in flight on every SM at all times: sizing in
-// docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table. The ring transposes scales so that those of four chunks
+// docs/tuning/batch.md#2-to-16-tokens. The ring transposes scales so that those of four chunks
 // are contiguous: two copies and three loads for four chunks; a lane's own loads would take as long as the partials.
 //
 // kAtOnce: quads that are unrolled. If a warp has few units, instruction fetch is what an unrolled body costs (8B,

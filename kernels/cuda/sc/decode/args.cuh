@@ -12,7 +12,7 @@ namespace stoch::cuda::decode {
 
 // How a block is cut for a number of tokens. One token: 16 warps with registers for many lookups in flight. More tokens:
 // bound by the rate of lookups, as many warps as there are registers for.
-// What was tried: docs/tuning.md#one-token-sc_decode.
+// What was tried: docs/tuning/decode.md.
 template <int kTokens>
 struct Cut {
   static constexpr int kWarps = kTokens == 1 ? 16 : 24;

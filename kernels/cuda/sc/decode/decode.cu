@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   if constexpr (kPolls) posted.Look(args, element);
   // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
-  // What was tried: docs/tuning.md#one-token-sc_decode.
+  // What was tried: docs/tuning/decode.md.
   // The branch in LoadTiles also keeps the compiler from moving the loads behind the wait.
   LoadTiles<0, Cut<kTokens>::kEarly>(current.unit, ring);
   float scale = LoadScale(current.unit);

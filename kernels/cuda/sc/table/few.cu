@@ -13,7 +13,7 @@
 // It has columns for eight tokens: both halves get the same sums, and each is stored for other rows.
 //
 // Bound by shared memory: one 4-byte load per 32 look-ups, a clock of an SM.
-// What was tried: docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table.
+// What was tried: docs/tuning/batch.md#2-to-16-tokens.
 #include "kernels/cuda/sc/table/kernel.cuh"
 #include "kernels/cuda/sc/table/lookup.cuh"
 

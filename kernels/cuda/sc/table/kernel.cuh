@@ -30,7 +30,7 @@ struct NoQuantizer {
 // them, so that it builds few tables. The sums of parts go to memory; once every block has written its own, all of them
 // scale and add.
 //
-// What was tried: docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table.
+// What was tried: docs/tuning/batch.md#2-to-16-tokens.
 //
 // Table: what a lane needs for its look-ups, and what to do with them.
 //   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFourTokens (BatchOutputs),

@@ -8,7 +8,7 @@
 // twice, as three of the four bits count double.
 //
 // Bound by shared memory, 128 bytes a clock: a clock for 32 weights of 8 tokens.
-// What was tried: docs/tuning.md#2-to-16-tokens-sc_batch_few-sc_batch_table.
+// What was tried: docs/tuning/batch.md#2-to-16-tokens.
 #include "kernels/cuda/sc/table/kernel.cuh"
 #include "kernels/cuda/sc/table/residual.cuh"
 

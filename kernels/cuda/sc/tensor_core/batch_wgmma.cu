@@ -11,7 +11,7 @@
 // that m64n32k256, 16 clocks, leaves other instructions half of them (measured, whatever the number of warps). Hence
 // every instruction of a block of 16 dimensions counts: the pairs made by shifts and those looked up are balanced,
 // stages are long, and no thread decodes units or scales twice.
-// What was tried: docs/tuning.md#17-to-256-tokens-sc_batch_wgmma.
+// What was tried: docs/tuning/batch.md#17-to-256-tokens.
 #include <algorithm>
 
 #include "kernels/base/check.h"

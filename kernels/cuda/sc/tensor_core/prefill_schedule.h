@@ -112,7 +112,7 @@ inline constexpr int kAlignedChunks = 96;
 
 // The shortest range from `even` on that is a simple fraction of a tile and makes `whole` + `even` at most a 128th longer,
 // or `even`. With ranges of 5/8, every fifth tile is cut at the same chunks, so that clusters go through the same tokens side
-// by side: down_proj of 8B, 2048 tokens, reads 1.8 instead of 3.3 GB (docs/tuning.md#prompts-sc_prefill_wgmma).
+// by side: down_proj of 8B, 2048 tokens, reads 1.8 instead of 3.3 GB (docs/tuning/prompt.md).
 STOCH_LAYOUT_FN int AlignedRange(int even, int tile_cost, int whole) {
   for (int parts = 1; parts <= 8; ++parts) {
     const int count = (even * parts + tile_cost - 1) / tile_cost;

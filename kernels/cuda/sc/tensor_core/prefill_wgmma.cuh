@@ -6,7 +6,7 @@
 // thermometers in registers (A), a stage is B.
 //
 // Bound by the tensor cores and, in a whole model, by power.
-// What was tried: docs/tuning.md#prompts-sc_prefill_wgmma.
+// What was tried: docs/tuning/prompt.md.
 #pragma once
 
 #include <algorithm>
