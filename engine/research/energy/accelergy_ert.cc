@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "engine/research/energy/cost_export.h"
 #include "kernels/base/error.h"
@@ -22,8 +23,11 @@ std::string LastPart(std::string name) {
   return dot == std::string::npos ? name : name.substr(dot + 1);
 }
 
-const Json& Member(const Json& object, const char* key, const std::string& where, const std::string& name) {
-  if (!object.is_object() || !object.contains(key)) throw InvalidInput(name + ": " + where + " has no " + key);
+// `where` is a view: a reference to a temporary string would look as if the result could refer to it, too.
+const Json& Member(const Json& object, const char* key, std::string_view where, const std::string& name) {
+  if (!object.is_object() || !object.contains(key)) {
+    throw InvalidInput(name + ": " + std::string(where) + " has no " + key);
+  }
   return object[key];
 }
 
@@ -33,9 +37,9 @@ std::string NameOf(const Json& object, const std::string& where, const std::stri
   return text.get<std::string>();
 }
 
-const Json& List(const Json& object, const char* key, const std::string& where, const std::string& name) {
+const Json& List(const Json& object, const char* key, std::string_view where, const std::string& name) {
   const Json& list = Member(object, key, where, name);
-  if (!list.is_array()) throw InvalidInput(name + ": " + where + "." + key + " is no list");
+  if (!list.is_array()) throw InvalidInput(name + ": " + std::string(where) + "." + key + " is no list");
   return list;
 }
 
