@@ -70,6 +70,14 @@ if(STOCH_FUZZ)
   target_link_options(stoch_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# stoch_find_sqlite(): SQLite3::SQLite3, as CMake calls it since 4.3. A macro, as found targets belong to the calling folder.
+macro(stoch_find_sqlite)
+  find_package(SQLite3 3.37 REQUIRED)
+  if(NOT TARGET SQLite3::SQLite3)
+    add_library(SQLite3::SQLite3 ALIAS SQLite::SQLite3)
+  endif()
+endmacro()
+
 # stoch_library(NAME SOURCES... [DEPENDS libs...]): a static library with the shared flags.
 function(stoch_library name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
