@@ -59,16 +59,29 @@ share_ccache() {
   fi
 }
 
+# preset_args PRESET: what the surroundings say to CMake, an argument a line. STOCH_CUDA (ON: every architecture; OFF) and
+# STOCH_CUDA_ARCHITECTURES are for `release`; other presets say what they build. What a build folder was told once it keeps.
+preset_args() {
+  local name
+  [ "$1" = release ] || return 0
+  for name in STOCH_CUDA STOCH_CUDA_ARCHITECTURES; do
+    [ -z "${!name:-}" ] || echo "-D$name=${!name}"
+  done
+}
+
 # build PRESET TARGETS [CMAKE_ARGS...]: configures where that was not done with these tools and arguments, then builds.
 # On a terminal ninja's own line; elsewhere a line a minute, and the output of what failed. All of it goes to stderr.
 build() {
-  local preset="$1" targets dir="$root/build/$1" log facts ticker status=0
+  local preset="$1" targets dir="$root/build/$1" log facts ticker status=0 args
   share_ccache
   read -ra targets <<<"$2"
   shift 2
   log="$dir/configure.log"
-  # A compiler that was upgraded, or an nvcc that appeared, must be looked at again.
+  mapfile -t args < <(preset_args "$preset")
+  set -- ${args[@]+"${args[@]}"} "$@"
+  # A compiler that was upgraded, or an nvcc or a GPU that appeared, must be looked at again.
   facts="$* | ${CXX:-c++} $("${CXX:-c++}" -dumpfullversion 2>&1) | ${CUDA_HOME:-} $(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc || true)"
+  facts+=" | $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | tr '\n' ' ' || true)"
   if [ ! -f "$dir/build.ninja" ] || [ "$facts" != "$(cat "$dir/configured_with" 2>/dev/null)" ]; then
     note "configuring build/$preset (log: ${log#"$root"/})"
     mkdir -p "$dir"
@@ -78,6 +91,7 @@ build() {
       die "configuring failed"
     fi
     printf '%s\n' "$facts" >"$dir/configured_with"
+    sed -n 's/^-- \(CUDA backend: off: .*\)/\1/p' "$log" | while read -r line; do note "$line"; done
     note "building (the first time takes minutes)"
   fi
   if [ -t 2 ]; then

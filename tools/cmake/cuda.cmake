@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds a usable CUDA compiler; sets STOCH_HAVE_CUDA and enables the CUDA language. Never installs anything.
+# Finds a usable CUDA compiler; sets STOCH_HAVE_CUDA and STOCH_CUDA_ARCHITECTURES and enables the CUDA language. Never
+# installs anything.
+
+include(${CMAKE_CURRENT_LIST_DIR}/cuda_architectures.cmake)
 
 set(STOCH_HAVE_CUDA OFF)
+set(why_not "")
 if(NOT STOCH_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "STOCH_CUDA is ${STOCH_CUDA}, expected AUTO, ON or OFF")
 endif()
 
 if(NOT STOCH_CUDA STREQUAL "OFF")
   find_program(STOCH_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
-  if(STOCH_NVCC)
+  stoch_cuda_architectures(STOCH_CUDA_ARCHITECTURES)
+  if(STOCH_NVCC AND NOT STOCH_CUDA_ARCHITECTURES)
+    set(why_not ": nvcc is here, but no GPU of compute capability 8.0 or newer; STOCH_CUDA=ON builds for all architectures")
+  elseif(STOCH_NVCC)
     if(NOT CMAKE_CUDA_COMPILER)
       set(CMAKE_CUDA_COMPILER ${STOCH_NVCC})
     endif()
@@ -49,5 +56,5 @@ endif()
 if(STOCH_HAVE_CUDA)
   message(STATUS "CUDA backend: on (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${STOCH_CUDA_ARCHITECTURES})")
 else()
-  message(STATUS "CUDA backend: off")
+  message(STATUS "CUDA backend: off${why_not}")
 endif()
