@@ -99,8 +99,11 @@ def attend(q, keys, values):
     """Causal attention of the last positions of a cache; all [batch, tokens, heads, head_dim]."""
     tokens, visible = q.shape[1], keys.shape[1]
     q, keys, values = (each.transpose(1, 2) for each in (q, keys, values))
-    mask = causal_lower_right(tokens, visible) if 1 < tokens < visible else None
-    out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=tokens == visible > 1, enable_gqa=True)
+    if 1 < tokens < visible:  # a later chunk of a prompt, always by flash attention: its causal form is aligned to the end
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+            out = F.scaled_dot_product_attention(q, keys, values, attn_mask=causal_lower_right(tokens, visible), enable_gqa=True)
+    else:
+        out = F.scaled_dot_product_attention(q, keys, values, is_causal=tokens == visible > 1, enable_gqa=True)
     return out.transpose(1, 2)
 
 
@@ -124,7 +127,8 @@ class Parts:
         import torch._dynamo.config
         import torch._inductor.config
 
-        torch._dynamo.config.recompile_limit = 64
+        limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"  # until 2.5
+        setattr(torch._dynamo.config, limit, 64)
         self.block = None
         wrap = torch.compile if compiled != "none" else lambda function: function
         self.add_norm, self.rotate_and_store, self.silu_mul = map(wrap, (add_norm, rotate_and_store, silu_mul))
