@@ -16,6 +16,7 @@
 #include "python/src/base/bind.h"
 #include "python/src/base/devices.h"
 #include "python/src/model.h"
+#include "tools/stoch/demo_model.h"
 #include "tools/stoch/verify/verify.h"
 
 namespace nb = nanobind;
@@ -62,7 +63,7 @@ std::vector<Row> Verify(const std::string& model, const std::string& device, con
   cli::VerifyContext context;
   cli::DeviceOptions devices;
   devices.device = device;
-  context.model.model = model;
+  context.model.model = cli::ModelPath(model);
   context.backend = Open(devices);
   WatchForFork();
   std::vector<cli::Check> checks = Collect(context, goldens, hashes);

@@ -13,6 +13,7 @@
 #include "python/src/base/devices.h"
 #include "python/src/base/errors.h"
 #include "tools/stoch/common_options.h"
+#include "tools/stoch/demo_model.h"
 #include "tools/stoch/options/max_memory.h"
 #include "tools/stoch/output.h"
 
@@ -77,8 +78,10 @@ void CheckSignals() {
 ModelPtr LoadModel(const LoadOptions& options, const Progress& progress) {
   RequireNotForked();
   auto model = std::make_shared<LoadedModel>();
-  ModelFiles files = OpenModelFiles(options.model);
-  const cli::ModelOptions names{.model = options.model, .tokenizer = options.tokenizer, .context = options.context};
+  const cli::ModelOptions names{.model = cli::ModelPath(options.model),
+                                .tokenizer = cli::ModelPath(options.tokenizer),
+                                .context = options.context};
+  ModelFiles files = OpenModelFiles(names.model);
   model->tokenizer = cli::OpenTokenizer(names, files);
   EngineOptions engine = EngineOptionsOf(options, files);
   std::string notice;

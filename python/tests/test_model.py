@@ -66,6 +66,19 @@ def test_tokens(model: stoch.Model, run, demo: str) -> None:
     assert model.detokenize(ids) == model.detokenize(np.array(ids)) == PROMPT
 
 
+def test_the_demo_model_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: str) -> None:
+    packaged = Path(stoch.__file__).parent / "demo"
+    if packaged.exists():  # not in a source tree
+        names = {path.name for path in packaged.iterdir()}
+        assert names >= {"config.json", "generation_config.json", "model.safetensors", "tokenizer.model"}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()  # no model
+    with stoch.load("demo", device="cpu") as here, stoch.load(demo, device="cpu") as there:
+        ids = here.tokenize(PROMPT)
+        assert here.logits_sha256(ids) == there.logits_sha256(ids)
+    assert stoch.verify("demo", device="cpu", only=["logits.fp32"])[0]["passed"]
+
+
 def test_logits_and_hash(model: stoch.Model, demo: str) -> None:
     ids = model.tokenize(PROMPT)
     logits = model.logits(ids)

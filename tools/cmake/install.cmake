@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake --install: the program, the libraries behind stoch::engine, their headers and the CMake package `stoch`.
-# A program outside says find_package(stoch) and links stoch::engine (examples/).
+# cmake --install: the program with the demo model, the libraries behind stoch::engine, their headers and the CMake package
+# `stoch`. A program outside says find_package(stoch) and links stoch::engine (examples/). `--component program` is the first
+# two alone.
 
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
@@ -34,13 +35,18 @@ endforeach()
 install(TARGETS stoch_public ${libraries} EXPORT stoch
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/stoch
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stoch)
-install(TARGETS stoch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS stoch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+# Looked for from the program's folder upwards (tools/stoch/demo_model.h), so not where CMAKE_INSTALL_DATADIR may lie.
+set(STOCH_DEMO_FILES README.md config.json generation_config.json model.safetensors tokenizer.model tokenizer_config.json)
+list(TRANSFORM STOCH_DEMO_FILES PREPEND ${PROJECT_SOURCE_DIR}/demo/)
+install(FILES ${STOCH_DEMO_FILES} DESTINATION share/stoch/demo COMPONENT program)
 # Includes are written from the root of the project, so headers keep their folders. Backends and the server are inside.
 install(DIRECTORY engine kernels loader models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stoch FILES_MATCHING
   PATTERN "*.h" PATTERN kernels/cpu EXCLUDE PATTERN kernels/cuda EXCLUDE PATTERN engine/serve EXCLUDE
   PATTERN engine/gateway EXCLUDE PATTERN engine/ipc EXCLUDE PATTERN engine/worker EXCLUDE
   PATTERN models/demo EXCLUDE)
-install(FILES LICENSE NOTICE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT program)
+install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/stoch)
 install(EXPORT stoch NAMESPACE stoch:: FILE stochTargets.cmake DESTINATION ${package_dir})

@@ -14,6 +14,7 @@
 #include "kernels/wrappers/blocking_backend.h"
 #include "kernels/wrappers/verifying_backend.h"
 #include "tools/stoch/command.h"
+#include "tools/stoch/demo_model.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/max_memory.h"
 #include "tools/stoch/options/not_empty.h"
@@ -91,13 +92,18 @@ std::string RandomModelNames() {
 }
 
 CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options) {
-  command.add_option("--tokenizer", options->tokenizer,
-                     "Folder or GGUF file with another tokenizer (random: models have none)");
+  command
+      .add_option("--tokenizer", options->tokenizer,
+                  "Folder or GGUF file with another tokenizer (random: models have none)")
+      ->transform(ModelPath);
   command.add_option("--context", options->context, "Positions of a sequence; 0 = the model's, or what fits in memory")
       ->check(CLI::Range(int64_t{0}, kMostTokens));
-  return command.add_option(
-      "--model", options->model,
-      "Hugging Face folder, GGUF file (NAME.gguf), or random:SHAPE[:SEED] with SHAPE one of " + RandomModelNames());
+  return command
+      .add_option("--model", options->model,
+                  "Hugging Face folder, GGUF file (NAME.gguf), demo (the model that comes with stoch), or "
+                  "random:SHAPE[:SEED] with SHAPE one of " +
+                      RandomModelNames())
+      ->transform(ModelPath);
 }
 
 std::unique_ptr<Tokenizer> OpenTokenizer(const ModelOptions& options, const ModelFiles& files) {

@@ -1,21 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/stoch/demo_model.h"
 
+#include <dlfcn.h>
+
 #include <filesystem>
 
 #include "kernels/base/error.h"
 
 namespace stoch::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool IsModel(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "config.json", error);
+}
+
+// The file that holds this code. The loader knows a program by the name it was started with, which need be no path.
+fs::path OwnFile() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(&DemoModelFolder), &info) == 0 || info.dli_fname == nullptr) return program;
+  const fs::path module = fs::canonical(info.dli_fname, error);
+  return error || module.extension() != ".so" ? program : module;
+}
+
+}  // namespace
 
 std::string DemoModelFolder() {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  for (fs::path folder = fs::read_symlink("/proc/self/exe", error); folder.has_relative_path();) {
+  for (fs::path folder = OwnFile(); folder.has_relative_path();) {
     folder = folder.parent_path();
-    const fs::path candidate = folder / "demo";
-    if (fs::exists(candidate / "config.json", error)) return candidate.string();
+    for (const char* place : {"demo", "share/stoch/demo"}) {
+      if (IsModel(folder / place)) return (folder / place).string();
+    }
   }
-  throw InvalidInput("no demo model was found near this binary; give --model DIR");
+  throw InvalidInput("the demo model is not installed next to this program; give --model DIR");
+}
+
+std::string ModelPath(const std::string& model) {
+  return model == "demo" && !IsModel(model) ? DemoModelFolder() : model;
 }
 
 }  // namespace stoch::cli

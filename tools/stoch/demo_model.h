@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The demo model that comes with the source tree.
+// The demo model that comes with stoch: in the source tree, next to an installed program and in the Python package.
 #pragma once
 
 #include <string>
 
 namespace stoch::cli {
 
-// The folder demo of the tree this binary was built in (looked for upwards from the binary).
+// The folder of the demo model. Looked for from the folder of this code's file (the program, or the extension module of the
+// Python package) upwards: `demo`, as in the source tree and in the package, or `share/stoch/demo`, as cmake --install
+// lays it.
 // Errors: InvalidInput if there is none.
 std::string DemoModelFolder();
+
+// What --model says, as a path: `demo` is the demo model wherever one stands, unless the current folder has a model of that name.
+// Errors: as DemoModelFolder.
+std::string ModelPath(const std::string& model);
 
 }  // namespace stoch::cli

@@ -14,6 +14,7 @@
 #include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
 #include "models/sc_plan.h"
+#include "tools/stoch/demo_model.h"
 #include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
 
@@ -137,7 +138,7 @@ bool SweepPlan::Has(std::string_view metric) const {
 SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
   CheckMetrics(file);
   SweepPlan plan;
-  plan.model = file.model;
+  plan.model = ModelPath(file.model);
   plan.metrics = file.metrics;
   if (!file.array.empty()) plan.cost.array = ParseArrayShape(file.array);
   std::string energy_sha;
@@ -145,9 +146,9 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
     plan.energy = ReadEnergy(file.energy);
     energy_sha = Sha256Hex(ReadWholeFile(file.energy)).substr(0, 16);
   }
-  const ModelFiles files = OpenModelFiles(file.model);
+  const ModelFiles files = OpenModelFiles(plan.model);
   plan.model_name = files.name;
-  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer({file.model, file.tokenizer, 0}, files);
+  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer({plan.model, ModelPath(file.tokenizer), 0}, files);
   if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer: give tokenizer = \"FOLDER\"");
   const std::string text = ReadWholeFile(file.text);
   plan.ids = tokenizer->Encode(text, {});
