@@ -2,15 +2,19 @@
 #include "kernels/cpu/sc_lookup.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
+
+#include "kernels/sc/sc_closed_form.h"
 
 namespace stoch::cpu {
 namespace {
 
 // The stairs of one table row; false if it has none.
 bool MakeStairs(const int16_t* counts, int levels, uint8_t* stairs) {
-  constexpr int kGroups = ScTable::kStairBytes / 2;
+  constexpr int kGroups = ScTable::kPairBytes / 2;
   if (levels > kGroups * ScTable::kStairLevels || counts[0] != 0) return false;
-  std::fill(stairs, stairs + ScTable::kStairBytes, uint8_t{0});
+  std::fill(stairs, stairs + ScTable::kPairBytes, uint8_t{0});
   for (int level = 0; level < levels; ++level) {
     const int group = level / ScTable::kStairLevels;
     const int step = level % ScTable::kStairLevels;
@@ -30,13 +34,63 @@ bool MakeStairs(const int16_t* counts, int levels, uint8_t* stairs) {
 // The stairs of every row, or nothing.
 Array<uint8_t> MakeStairs(const ScOperator& op) {
   const int64_t rows = static_cast<int64_t>(op.masks) * op.levels;
-  Array<uint8_t> stairs = MakeArray<uint8_t>(rows * ScTable::kStairBytes);
+  Array<uint8_t> stairs = MakeArray<uint8_t>(rows * ScTable::kPairBytes);
   for (int64_t row = 0; row < rows; ++row) {
-    if (!MakeStairs(op.counts.data() + row * op.levels, op.levels, stairs.get() + row * ScTable::kStairBytes)) {
+    if (!MakeStairs(op.counts.data() + row * op.levels, op.levels, stairs.get() + row * ScTable::kPairBytes)) {
       return nullptr;
     }
   }
   return stairs;
+}
+
+// The entries of k enabled cycles as bytes; false where they do not fit.
+bool MakeAverages(const ScAverageTables& tables, uint8_t* averages) {
+  constexpr int kEntries = ScTable::kPairBytes / 2;
+  std::array<int, kEntries> high{}, low{};
+  std::copy(tables.high.begin(), tables.high.end(), high.begin());
+  std::copy(tables.low.begin(), tables.low.end(), low.begin());
+  // Where every cycle is enabled, all sums are even and the largest entry is 256: 255 and an odd sum give the same.
+  if (tables.high.back() > 255) {
+    high[tables.high.size() - 1] = 255;
+    for (int& entry : low) ++entry;
+  }
+  for (size_t i = 0; i < kEntries; ++i) {
+    if (std::max(high[i], low[i]) > 255) return false;
+    averages[i] = static_cast<uint8_t>(high[i] ^ ScTable::kAverageComplement);
+    averages[kEntries + i] = static_cast<uint8_t>(low[i] ^ ScTable::kAverageComplement);
+  }
+  return true;
+}
+
+// Whether the stored entries give the counts of one row.
+bool AreCounts(const uint8_t* averages, const int16_t* counts, int levels) {
+  for (int level = 0; level < levels; ++level) {
+    const int v = level + (level > 63 ? 1 : 0);
+    const int high = averages[v >> 4] ^ ScTable::kAverageComplement;
+    const int low = averages[ScTable::kPairBytes / 2 + (v & 15)] ^ ScTable::kAverageComplement;
+    if ((high + low) / 2 != counts[level]) return false;
+  }
+  return true;
+}
+
+// The averages of every row, or nothing.
+Array<uint8_t> MakeAverages(const ScOperator& op) {
+  constexpr int kLog2Block = 3;
+  constexpr int kGrid = 128;  // 8 high digits of 16 low ones, which fit 16 entries each with the boundary of all
+  if (op.config.rng_levels != kGrid || op.levels != kGrid) return nullptr;
+  const std::optional<ScClosedForm> form = MakeScClosedForm(op, kLog2Block);
+  if (!form) return nullptr;
+  const int64_t rows = static_cast<int64_t>(op.masks) * op.levels;
+  Array<uint8_t> averages = MakeArray<uint8_t>(rows * ScTable::kPairBytes);
+  for (int64_t row = 0; row < rows; ++row) {
+    uint8_t* entries = averages.get() + row * ScTable::kPairBytes;
+    const int k = form->enabled[static_cast<size_t>(row)];
+    if (!MakeAverages(MakeAverageTables(*form, static_cast<int>(row / op.levels), k), entries) ||
+        !AreCounts(entries, op.counts.data() + row * op.levels, op.levels)) {
+      return nullptr;
+    }
+  }
+  return averages;
 }
 
 // Addend `part` of a count cut in `parts`.
@@ -84,7 +138,8 @@ ScLookupPtr MakeScLookup(ScOperatorPtr op) {
     for (int b = 0; b < table.levels; ++b) bytes[b] = static_cast<uint8_t>(counts[b] & 0xff);
     if (std::any_of(counts, counts + table.levels, [](int16_t count) { return count > 255; })) wide.push_back(row);
   }
-  lookup->stairs = MakeStairs(table);
+  lookup->averages = MakeAverages(table);
+  if (lookup->averages == nullptr) lookup->stairs = MakeStairs(table);
   MakePanelParts(table, lookup.get());
   if (wide.empty()) return lookup;
 

@@ -18,7 +18,7 @@ struct ScLookup {
   Array<uint8_t> bytes;
   std::vector<int32_t> wide_row;
   Array<uint8_t> wide_bytes;
-  Array<uint8_t> stairs;
+  Array<uint8_t> averages, stairs;  // one of them at most
   // Counts as one or two addends of at most 127, but 128 at the largest level of b, so that a signed addend fits a byte:
   // what PanelLoops adds up. One addend is `bytes`; none where counts are negative or above 256.
   int panel_parts = 0;
@@ -26,7 +26,8 @@ struct ScLookup {
   const uint8_t* panel_part(int part) const { return panel_parts == 1 ? bytes.get() : halves[part].get(); }
 
   ScTable table() const {
-    return {op.get(), bytes.get(), wide_row.empty() ? nullptr : wide_row.data(), wide_bytes.get(), stairs.get()};
+    return {op.get(),         bytes.get(),    wide_row.empty() ? nullptr : wide_row.data(),
+            wide_bytes.get(), averages.get(), stairs.get()};
   }
   bool has_bytes() const { return bytes != nullptr; }
   int64_t row(int64_t dim, int code) const {  // row index of a sign-magnitude code at a dimension

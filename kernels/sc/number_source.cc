@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sc/number_source.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 
@@ -121,6 +122,18 @@ std::vector<int> ComparatorValues(const ScConfig& config, ScSide side, int index
   const int mask = shifted || DistinctMasks(config) == 1 ? 0 : ScrambleMask(config, index);
   for (int& value : values) value = ((value ^ mask) * config.rng_levels) >> config.sc_prec;
   return values;
+}
+
+std::vector<int> LevelBoundaries(int levels, int steps, int rng_levels) {
+  std::vector<int> boundaries(static_cast<size_t>(levels));
+  for (int64_t level = 0; level < levels; ++level) {
+    const int64_t scaled = std::min<int64_t>(level, steps) * rng_levels;
+    int64_t v = scaled / steps;
+    const int64_t twice_rest = 2 * (scaled % steps);
+    if (twice_rest > steps || (twice_rest == steps && v % 2 == 1)) ++v;
+    boundaries[static_cast<size_t>(level)] = static_cast<int>(v);
+  }
+  return boundaries;
 }
 
 }  // namespace stoch

@@ -30,4 +30,8 @@ int DistinctMasks(const ScConfig& config);
 // (0..rng_levels-1), first stoc_len cycles. Source: docs/sc_arithmetic.md#3-number-sources.
 std::vector<int> ComparatorValues(const ScConfig& config, ScSide side, int index);
 
+// The comparator's boundary of levels 0..levels-1, each at most `steps`: rint(level * rng_levels / steps), half to even, in
+// integers. Source: docs/sc_arithmetic.md#2-quantizers.
+std::vector<int> LevelBoundaries(int levels, int steps, int rng_levels);
+
 }  // namespace stoch

@@ -15,21 +15,6 @@
 namespace stoch {
 namespace {
 
-// The comparator boundary of each level: rint(level * R / Q), half to even, in integers. For the offset code the level
-// is q + Q out of 2Q.
-std::vector<int> Boundaries(const ScOperator& op) {
-  const int64_t steps = op.code == ScCode::kOffset ? 2 * op.q_max : op.q_max;
-  std::vector<int> boundaries(static_cast<size_t>(op.levels));
-  for (int64_t level = 0; level < op.levels; ++level) {
-    const int64_t scaled = std::min(level, steps) * op.config.rng_levels;
-    int64_t v = scaled / steps;
-    const int64_t twice_rest = 2 * (scaled % steps);
-    if (twice_rest > steps || (twice_rest == steps && v % 2 == 1)) ++v;
-    boundaries[static_cast<size_t>(level)] = static_cast<int>(v);
-  }
-  return boundaries;
-}
-
 int CountBelow(const std::vector<int>& values, int boundary) {
   return static_cast<int>(std::count_if(values.begin(), values.end(), [boundary](int x) { return x < boundary; }));
 }
@@ -176,7 +161,8 @@ std::shared_ptr<ScOperator> Build(const ScConfig& config) {
     op->streams_a.resize(rows * static_cast<size_t>(op->stream_words));
     op->ranks_b.resize(rows);
   }
-  const std::vector<int> boundaries = Boundaries(*op);
+  const int steps = op->code == ScCode::kOffset ? 2 * op->q_max : op->q_max;
+  const std::vector<int> boundaries = LevelBoundaries(op->levels, steps, config.rng_levels);
   for (int mask = 0; mask < op->masks; ++mask) {
     if (xnor) {
       BuildXnor(*op, mask, boundaries);

@@ -26,6 +26,14 @@ std::vector<float> RandomFloats(std::mt19937& random, int64_t n, float spread = 
   return values;
 }
 
+using Entries = std::vector<std::pair<std::string, std::string>>;
+
+ScConfig MakeConfig(const Entries& entries) {
+  ScConfig config;
+  for (const auto& [name, value] : entries) SetScParameter(config, name, value);
+  return config;
+}
+
 template <typename T>
 ::testing::AssertionResult SameBytes(const std::vector<T>& expected, const std::vector<T>& actual) {
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -73,14 +81,23 @@ ScRows RandomRows(std::mt19937& random, const ScLookup& lookup, int64_t rows, in
 }
 
 TEST_P(CpuSimd, ScBlockForEveryKindOfTable) {
-  const char* configs[][2] = {{"stoc_len", "256"}, {"stoc_len", "64"},  {"stoc_len", "17"}, {"halve", "1"},
-                              {"sc_prec", "3"},    {"sc_prec", "6"},    {"gate", "and"},    {"gate", "xnor"},
-                              {"source", "lfsr"},  {"scramble", "off"}, {"sc_prec", "5"},   {"source", "random"}};
-  for (const auto& [name, value] : configs) {
-    SCOPED_TRACE(std::string(name) + " = " + value);
-    ScConfig config;
-    SetScParameter(config, name, value);
-    const ScLookupPtr lookup = MakeScLookup(MakeScOperator(config));
+  const Entries configs[] = {{{"stoc_len", "256"}},
+                             {{"stoc_len", "64"}},
+                             {{"stoc_len", "17"}},
+                             {{"halve", "1"}},
+                             {{"halve", "1"}, {"stoc_len", "33"}},
+                             {{"halve", "1"}, {"gate", "and"}},
+                             {{"sc_prec", "3"}},
+                             {{"sc_prec", "6"}},
+                             {{"gate", "and"}},
+                             {{"gate", "xnor"}},
+                             {{"source", "lfsr"}},
+                             {{"scramble", "off"}},
+                             {{"sc_prec", "5"}},
+                             {{"source", "random"}}};
+  for (const Entries& entries : configs) {
+    SCOPED_TRACE(entries.back().first + " = " + entries.back().second);
+    const ScLookupPtr lookup = MakeScLookup(MakeScOperator(MakeConfig(entries)));
     for (const int64_t dims : {1, 2, 3, 44, 64, 127, 128, 129, 257, 300}) {
       for (const auto& [lefts, num_blocks] :
            {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {1, 5}, {2, 4}, {3, 5}, {4, 3}}) {
@@ -179,30 +196,68 @@ TEST_P(CpuSimd, PanelsDoNotOverflow) {
   }
 }
 
-// Which operators have stairs, and that they are the counts.
-TEST(CpuScTable, StairsAreTheCountsOrAbsent) {
-  const struct {
-    const char* name;
-    const char* value;
-    bool stairs;
-  } configs[] = {{"halve", "1", true},       {"stoc_len", "64", true},   {"stoc_len", "17", true},
-                 {"stoc_len", "100", true},  {"stoc_len", "256", false}, {"gate", "xnor", false},
-                 {"mode", "unipolar", false}};
-  for (const auto& [name, value, expected] : configs) {
-    SCOPED_TRACE(std::string(name) + " = " + value);
-    ScConfig config;
-    SetScParameter(config, name, value);
-    const ScLookupPtr lookup = MakeScLookup(MakeScOperator(config));
+// Which operators have rows of two look-ups, and that they are the counts.
+TEST(CpuScTable, TwoLookupsAreTheCountsOrAbsent) {
+  enum Form { kNone, kStairs, kAverages };
+  const std::pair<Entries, Form> configs[] = {{{{"halve", "1"}}, kAverages},
+                                              {{{"halve", "1"}, {"stoc_len", "64"}}, kAverages},
+                                              {{{"halve", "1"}, {"stoc_len", "17"}}, kAverages},
+                                              {{{"halve", "1"}, {"stoc_len", "100"}}, kAverages},
+                                              {{{"halve", "1"}, {"scramble", "off"}}, kAverages},
+                                              {{{"halve", "1"}, {"sc_prec", "7"}}, kStairs},
+                                              {{{"stoc_len", "64"}}, kStairs},
+                                              {{{"stoc_len", "17"}}, kStairs},
+                                              {{{"stoc_len", "100"}}, kStairs},
+                                              {{{"stoc_len", "256"}}, kNone},
+                                              {{{"gate", "xnor"}}, kNone},
+                                              {{{"mode", "unipolar"}}, kNone}};
+  for (const auto& [entries, form] : configs) {
+    SCOPED_TRACE(entries.back().first + " = " + entries.back().second);
+    const ScLookupPtr lookup = MakeScLookup(MakeScOperator(MakeConfig(entries)));
     const ScOperator& op = *lookup->op;
-    const uint8_t* stairs = lookup->table().stairs;
-    ASSERT_EQ(stairs != nullptr, expected);
-    if (!expected) continue;
+    const ScTable table = lookup->table();
+    ASSERT_EQ(table.averages != nullptr, form == kAverages);
+    ASSERT_EQ(table.stairs != nullptr, form == kStairs);
+    if (form == kNone) continue;
+    const uint8_t* row = form == kAverages ? table.averages : table.stairs;
     for (int mask = 0; mask < op.masks; ++mask) {
-      for (int a = 0; a < op.levels; ++a, stairs += ScTable::kStairBytes) {
+      for (int a = 0; a < op.levels; ++a, row += ScTable::kPairBytes) {
         for (int b = 0; b < op.levels; ++b) {
+          const int v = b + (b > 63 ? 1 : 0);
           const uint8_t below = static_cast<uint8_t>((1 << b % 8) - 1);
-          ASSERT_EQ(stairs[b / 8] + std::popcount(static_cast<uint8_t>(stairs[16 + b / 8] & below)),
-                    op.count(mask, a, b));
+          const int average =
+              ((row[v / 16] ^ ScTable::kAverageComplement) + (row[16 + v % 16] ^ ScTable::kAverageComplement)) / 2;
+          const int stairs = row[b / 8] + std::popcount(static_cast<uint8_t>(row[16 + b / 8] & below));
+          ASSERT_EQ(form == kAverages ? average : stairs, op.count(mask, a, b));
+        }
+      }
+    }
+  }
+}
+
+// Every entry of the table with every pair of signs, and the largest levels of both sides in every row.
+TEST_P(CpuSimd, ScBlockReadsEveryEntry) {
+  const ScLookupPtr lookup = MakeScLookup(MakeScOperator(MakeConfig({{"halve", "1"}})));
+  const ScOperator& op = *lookup->op;
+  ScRows left;
+  left.Resize(*lookup, ScChunks(op, 1), 1, 1);
+  for (int mask = 0; mask < op.masks; ++mask) {
+    for (int code = 0; code < 256; ++code) {
+      left.row(0).codes[0] = static_cast<uint8_t>(code);
+      left.Derive(*lookup, 0);
+      ScLeft span = left.Left(0, 0);
+      const auto offset = static_cast<uint32_t>(lookup->row(mask, code) * ScTable::kRowBytes);
+      span.offsets = &offset;
+      for (int first = 0; first < 256; first += kBlockRows) {
+        std::vector<uint8_t> block;
+        for (int r = 0; r < kBlockRows; ++r) block.push_back(static_cast<uint8_t>(first + r));
+        std::vector<int32_t> acc(kBlockRows);
+        simd_->sc_block(lookup->table(), &span, 1, mask, 1, block.data(), 0, 1, acc.data());
+        for (int r = 0; r < kBlockRows; ++r) {
+          const int other = first + r;
+          const int count = op.count(mask, code & 0x7f, other & 0x7f);
+          ASSERT_EQ(acc[static_cast<size_t>(r)], (code ^ other) & 0x80 ? -count : count)
+              << "mask " << mask << ", codes " << code << " and " << other;
         }
       }
     }

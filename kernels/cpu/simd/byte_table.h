@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC products of blocks by the staircase form of the count table where the operator has one, else by its byte form
+// SC products of blocks by two look-ups of 16 entries where the operator has such a table, else by its byte table
 // (ScTable): what instruction sets without a look-up of 128 bytes share.
 //
-// V is the instruction set of staircase.h. B is a type without linkage too:
+// V is the instruction set of two_lookups.h. B is a type without linkage too:
 //   Segment(bytes, left, begin, dims, block, acc)   one left row against one block over dims <= kSegment dimensions from
 //                                                   `begin` on, by the byte table; set where begin is 0, else added
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/cpu/simd/staircase.h"
+#include "kernels/cpu/simd/two_lookups.h"
 
 namespace stoch::cpu {
 
@@ -22,11 +22,8 @@ struct ByteTable {
       ScalarSimd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
       return;
     }
-    if (table.stairs != nullptr) {
-      Staircase<V>::Block(table, left, num_left, dims, blocks, block_stride, num_blocks, acc);
-      return;
-    }
-    constexpr int64_t kSegment = Staircase<V>::kSegment;
+    if (TakesTwoLookups<V>(table, left, num_left, dims, blocks, block_stride, num_blocks, acc)) return;
+    constexpr int64_t kSegment = TwoLookups<V, StairForm<V>>::kSegment;
     for (int64_t t = 0; t < num_left; ++t) {
       for (int64_t b = 0; b < num_blocks; ++b, acc += kBlockRows) {
         const uint8_t* block = blocks + b * block_stride;

@@ -30,7 +30,7 @@ __attribute__((always_inline)) inline __m256 Load8(const char* row, int64_t i) {
   }
 }
 
-// How far ahead of their use weights are prefetched into L2, in bytes (see staircase.h).
+// How far ahead of their use weights are prefetched into L2, in bytes (see two_lookups.h).
 constexpr int64_t kAhead = 8192;
 
 // The instruction set of dot_rows.h.

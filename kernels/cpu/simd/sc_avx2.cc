@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC products with AVX2: by the staircase table where the operator has one, else by eight byte shuffles of 16 table
+// SC products with AVX2: by two look-ups where the operator has such a table, else by eight byte shuffles of 16 table
 // entries each and a tree of blends by code bits 4, 5 and 6.
 #include <cstring>
 
@@ -55,7 +55,7 @@ __attribute__((always_inline)) inline void Widen(__m256i low, __m256i high, bool
   AddSums(_mm256_cvtepi16_epi32(_mm256_extracti128_si256(second, 1)), add, acc + 24);
 }
 
-// The instruction set of staircase.h.
+// The instruction set of two_lookups.h.
 struct Avx2 {
   using Bytes = __m256i;
   static constexpr int kRows = 32;
@@ -80,6 +80,14 @@ struct Avx2 {
   __attribute__((always_inline)) static inline Bytes And(Bytes a, Bytes b) { return _mm256_and_si256(a, b); }
   __attribute__((always_inline)) static inline Bytes Add(Bytes a, Bytes b) { return _mm256_add_epi8(a, b); }
   __attribute__((always_inline)) static inline Bytes Low(Bytes v) { return And(v, _mm256_set1_epi8(0x0f)); }
+  __attribute__((always_inline)) static inline Bytes Nibble(Bytes v) { return Low(_mm256_srli_epi16(v, 4)); }
+  __attribute__((always_inline)) static inline Bytes Boundary(Bytes codes) {
+    const Bytes level = And(codes, _mm256_set1_epi8(0x7f));
+    return _mm256_sub_epi8(level, _mm256_cmpgt_epi8(level, _mm256_set1_epi8(63)));
+  }
+  __attribute__((always_inline)) static inline Bytes Average(Bytes a, Bytes b) {
+    return _mm256_xor_si256(_mm256_avg_epu8(a, b), _mm256_set1_epi8(-1));
+  }
   __attribute__((always_inline)) static inline Bytes High(Bytes codes) { return Low(_mm256_srli_epi16(codes, 3)); }
   __attribute__((always_inline)) static inline Bytes Mask(Bytes codes) {
     alignas(16) static constexpr uint8_t kMasks[16] = {0, 1, 3, 7, 15, 31, 63, 127, 0, 1, 3, 7, 15, 31, 63, 127};

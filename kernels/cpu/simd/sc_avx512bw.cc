@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC products with AVX-512 without VBMI: by the staircase table, 64 rows at a time. Operators that have none run the
+// SC products with AVX-512 without VBMI: by two look-ups, 64 rows at a time. Operators without such a table run the
 // AVX2 shuffles.
 #include "kernels/cpu/simd/avx512.h"
-#include "kernels/cpu/simd/staircase.h"
+#include "kernels/cpu/simd/two_lookups.h"
 
 namespace stoch::cpu::avx512 {
 namespace {
 
-// The instruction set of staircase.h.
+// The instruction set of two_lookups.h.
 struct Avx512Bw {
   using Bytes = __m512i;
   static constexpr int kRows = 64;
@@ -30,6 +30,15 @@ struct Avx512Bw {
   __attribute__((always_inline)) static inline Bytes And(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
   __attribute__((always_inline)) static inline Bytes Add(Bytes a, Bytes b) { return _mm512_add_epi8(a, b); }
   __attribute__((always_inline)) static inline Bytes Low(Bytes v) { return And(v, _mm512_set1_epi8(0x0f)); }
+  __attribute__((always_inline)) static inline Bytes Nibble(Bytes v) { return Low(_mm512_srli_epi16(v, 4)); }
+  __attribute__((always_inline)) static inline Bytes Boundary(Bytes codes) {
+    const Bytes level = And(codes, _mm512_set1_epi8(0x7f));
+    return _mm512_mask_add_epi8(level, _mm512_test_epi8_mask(level, _mm512_set1_epi8(0x40)), level,
+                                _mm512_set1_epi8(1));
+  }
+  __attribute__((always_inline)) static inline Bytes Average(Bytes a, Bytes b) {
+    return _mm512_xor_si512(_mm512_avg_epu8(a, b), _mm512_set1_epi8(-1));
+  }
   __attribute__((always_inline)) static inline Bytes High(Bytes codes) { return Low(_mm512_srli_epi16(codes, 3)); }
   __attribute__((always_inline)) static inline Bytes Mask(Bytes codes) {
     alignas(16) static constexpr uint8_t kMasks[16] = {0, 1, 3, 7, 15, 31, 63, 127, 0, 1, 3, 7, 15, 31, 63, 127};
@@ -63,11 +72,8 @@ struct Avx512Bw {
 
 void ScBlockBw(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
                const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
-  if (table.stairs == nullptr) {
-    Avx2Simd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
-    return;
-  }
-  Staircase<Avx512Bw>::Block(table, left, num_left, dims, blocks, block_stride, num_blocks, acc);
+  if (TakesTwoLookups<Avx512Bw>(table, left, num_left, dims, blocks, block_stride, num_blocks, acc)) return;
+  Avx2Simd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
 }
 
 }  // namespace stoch::cpu::avx512

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC products with NEON: by the staircase table where the operator has one, else by two look-ups of 64 entries each.
+// SC products with NEON: by two look-ups of 16 entries where the operator has such a table, else of 64 entries
+// each.
 #include <arm_neon.h>
 
 #include "kernels/cpu/simd/byte_table.h"
@@ -10,7 +11,7 @@
 namespace stoch::cpu::neon {
 namespace {
 
-// The instruction set of staircase.h.
+// The instruction set of two_lookups.h.
 struct Neon {
   using Bytes = uint8x16_t;
   static constexpr int kRows = 16;
@@ -28,6 +29,13 @@ struct Neon {
   static Bytes Look(Bytes table, Bytes index) { return vqtbl1q_u8(table, index); }
   static Bytes And(Bytes a, Bytes b) { return vandq_u8(a, b); }
   static Bytes Add(Bytes a, Bytes b) { return vaddq_u8(a, b); }
+  static Bytes Low(Bytes v) { return vandq_u8(v, vdupq_n_u8(0x0f)); }
+  static Bytes Nibble(Bytes v) { return vshrq_n_u8(v, 4); }
+  static Bytes Boundary(Bytes codes) {
+    const Bytes level = vandq_u8(codes, vdupq_n_u8(0x7f));
+    return vaddq_u8(level, vshrq_n_u8(level, 6));
+  }
+  static Bytes Average(Bytes a, Bytes b) { return vhaddq_u8(a, b); }
   static Bytes High(Bytes codes) { return vandq_u8(vshrq_n_u8(codes, 3), vdupq_n_u8(0x0f)); }
   static Bytes Mask(Bytes codes) {
     const int8x16_t shift = vreinterpretq_s8_u8(vandq_u8(codes, vdupq_n_u8(0x07)));

@@ -11,20 +11,31 @@ namespace stoch::cpu {
 // For kSignMagnitude, every table row as 128 bytes of (count & 0xff), so that it fills two 64-byte registers whatever
 // sc_prec is. Rows that hold a count of 256 are "wide": a second row says with 1 where. They are few (full-length
 // streams, largest level), so kernels add 256 in a separate pass. Other codes have no byte table: kernels read
-// op->counts. Rows that rise by at most 1 within every 8 levels (those of streams up to 128 cycles) are also stored as
-// stairs: 16 bytes of the count at levels 0, 8, 16, ..., then 16 bytes whose bit j says whether level 8 * group + j + 1
-// has one more than the level before. With mask = (1 << level % 8) - 1, count = base[level / 8] + popcount(rises[level
-// / 8] & mask). One table row is a quarter of the 128 bytes.
+// op->counts.
+//
+// Many operators have rows of a quarter of that, 16 entries twice, in one of two forms.
+// Averages, form B of kernels/sc/sc_closed_form.h in blocks of 8 cycles: with v = level + (level > 63) the count is
+// (first[v >> 4] + second[v & 15]) / 2 rounded down. Where the instruction set's average rounds up, entries are stored
+// as their complements, whose average is the complement of the count.
+// Stairs, where a row rises by at most 1 within every 8 levels: first[level / 8] + popcount(second[level / 8] & mask),
+// mask = (1 << level % 8) - 1: the count at levels 0, 8, 16, ..., and bit j says whether level 8 * group + j + 1 has one
+// more than the level before.
 struct ScTable {  // plain pointers, for the kernels
   static constexpr int64_t kRowBytes = 128;
-  static constexpr int64_t kStairBytes = 32;
+  static constexpr int64_t kPairBytes = 32;
   static constexpr int kStairLevels = 8;
+#if defined(__aarch64__)
+  static constexpr uint8_t kAverageComplement = 0;
+#else
+  static constexpr uint8_t kAverageComplement = 0xff;
+#endif
 
   const ScOperator* op = nullptr;
   const uint8_t* bytes = nullptr;       // [masks][levels][128], null unless kSignMagnitude
   const int32_t* wide_row = nullptr;    // [masks * levels]: index of its row in wide_bytes or -1; null if none is wide
   const uint8_t* wide_bytes = nullptr;  // [wide rows][128]
-  const uint8_t* stairs = nullptr;      // [masks][levels][32], null unless every row of the operator is a staircase
+  const uint8_t* averages = nullptr;    // [masks][levels][32], null unless every row of the operator has the form
+  const uint8_t* stairs = nullptr;      // the same; null where there are averages, which take less time
 };
 
 }  // namespace stoch::cpu
