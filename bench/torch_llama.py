@@ -151,7 +151,7 @@ class Decoder:
 
     @torch.no_grad()
     def logits(self, ids, first):
-        """Logits [batch, vocab] of the last of the tokens `ids` [batch, tokens], which stand at `first` and behind."""
+        """Logits [batch, vocab] of the last of the tokens `ids` [batch, tokens], at positions `first` and after."""
         shape, weights, parts = self.shape, self.weights, self.parts
         tokens = ids.shape[1]
         end = first + tokens

@@ -373,7 +373,7 @@ TEST(WholeTree, CitesOnlyWhatIsThere) {
   for (const std::string& finding : CheckCitations(ReadTree(STOCH_SOURCE_DIR), paths)) ADD_FAILURE() << finding;
 }
 
-// What a script of tools/ prints, and its exit code.
+// Exit code and output of a Python script of this tree.
 std::pair<int, std::string> RunScript(const std::string& script) {
   FILE* const pipe = popen(("python3 '" STOCH_SOURCE_DIR "'/" + script + " 2>&1").c_str(), "r");
   std::string said;
@@ -450,7 +450,7 @@ TEST(Numbers, OfAnotherRecordAreNoticedAndWritten) {
   EXPECT_EQ(RunScript("bench/quote --check" + options).first, 0);
   std::ifstream readme(root / "README.md");
   const std::string text((std::istreambuf_iterator<char>(readme)), {});
-  EXPECT_NE(text.find("| prompt of 2048 tokens | 360 ms | PyTorch fp16 50.0 ms | 7.20 | 9999-01-01, abcdef0 |"),
+  EXPECT_NE(text.find("| prompt of 2048 tokens | 360 ms | PyTorch 50.0 ms | 7.20 | 9999-01-01, abcdef0 |"),
             std::string::npos)
       << text;
 }
