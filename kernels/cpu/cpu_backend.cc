@@ -123,6 +123,7 @@ class CpuBackend final : public Backend {
     if (values != out) memcpy(out, values, buffer.bytes());
     return buffer;
   }
+  int64_t ScreenBytes(int64_t rows, int64_t cols) const override { return FixedScreen::ScreenBytes(rows, cols); }
   std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                 const LinearWeight* tied) override {
     CheckDevice(device);

@@ -2,6 +2,9 @@
 #include "kernels/cpu/fixed_product.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/memory.h"
@@ -51,6 +54,60 @@ ExactRows Advance(const ExactRows& w, int64_t rows) {
   return {static_cast<const char*>(w.data) + rows * w.stride * 2, w.stride, w.dtype};
 }
 
+int64_t Padded(int64_t cols) { return (cols + FixedLoops::kPad - 1) / FixedLoops::kPad * FixedLoops::kPad; }
+
+// The Euclidean norm of x's integers, rounded up.
+double NormOf(const FixedRows& x, int64_t cols) {
+  double squares = 0;  // at most 2^59: off by less than a part in 2^37
+  for (int64_t i = 0; i < cols; ++i) {
+    const double a = x.high[i] * FixedLoops::kDigit + x.low[i];
+    squares += a * a;
+  }
+  constexpr double kRoundedUp = 1.0 + 0x1p-30;
+  return std::sqrt(squares) * kRoundedUp;
+}
+
+// Products of the rows that can be the largest, of the others a number below it (FixedTarget::screen). By Cauchy and
+// Schwarz a sum is within |a| |r| of 256 times that of the bytes.
+void LargestProduct(ThreadPool& pool, const FixedLoops& loops, const Inputs& inputs, int64_t cols,
+                    const FixedTarget& target) {
+  constexpr int64_t kRows = 128;  // of a task
+  const FixedScreen& screen = *target.screen;
+  const int64_t tasks = (target.num_rows + kRows - 1) / kRows;
+  const double norm = NormOf(inputs.rows, cols);
+  const double unit = inputs.units.front();
+  std::vector<float> uppers(static_cast<size_t>(target.num_rows));
+  std::vector<float> best(static_cast<size_t>(tasks), -std::numeric_limits<float>::infinity());
+  const auto count_of = [&](int64_t task) { return std::min(kRows, target.num_rows - task * kRows); };
+  pool.ParallelFor(tasks, [&](int64_t task, int) {
+    const int64_t first = task * kRows;
+    std::array<int64_t, kRows> sums;
+    const ExactRows bytes{screen.bytes.get() + first * screen.stride, screen.stride, DType::kI8};
+    loops.stored(inputs.rows, 1, bytes, nullptr, count_of(task), screen.stride, sums.data(), kRows);
+    for (int64_t i = 0; i < count_of(task); ++i) {
+      const int64_t row = first + i;
+      const auto rest = static_cast<int64_t>(static_cast<double>(screen.rests[static_cast<size_t>(row)]) * norm) + 1;
+      const int64_t middle = 256 * sums[static_cast<size_t>(i)];
+      const double row_unit = FixedUnit(target.scales[row]);
+      const float lower = FixedResult(middle - rest, unit, row_unit);
+      const float upper = FixedResult(middle + rest, unit, row_unit);
+      const bool is_finite = std::isfinite(lower) && std::isfinite(upper);
+      target.out[row] = lower;
+      uppers[static_cast<size_t>(row)] = is_finite ? upper : std::numeric_limits<float>::infinity();
+      if (is_finite) best[static_cast<size_t>(task)] = std::max(best[static_cast<size_t>(task)], lower);
+    }
+  });
+  const float largest = *std::max_element(best.begin(), best.end());
+  pool.ParallelFor(tasks, [&](int64_t task, int) {
+    for (int64_t row = task * kRows; row < task * kRows + count_of(task); ++row) {
+      if (uppers[static_cast<size_t>(row)] < largest) continue;
+      int64_t sum = 0;
+      loops.stored(inputs.rows, 1, Advance(target.w, row), target.scales + row, 1, cols, &sum, 1);
+      target.out[row] = FixedResult(sum, unit, FixedUnit(target.scales[row]));
+    }
+  });
+}
+
 // What a thread works in.
 struct Scratch {
   Array<int16_t> panel;
@@ -60,11 +117,41 @@ struct Scratch {
 
 }  // namespace
 
+int64_t FixedScreen::ScreenBytes(int64_t rows, int64_t cols) {
+  return rows * (Padded(cols) + static_cast<int64_t>(sizeof(float)));
+}
+
+FixedScreen MakeFixedScreen(ThreadPool& pool, const Simd& simd, const ExactRows& w, const float* scales,
+                            int64_t num_rows, int64_t cols) {
+  FixedScreen screen;
+  screen.stride = Padded(cols);
+  screen.bytes = MakeArray<int8_t>(num_rows * screen.stride);
+  screen.rests = MakeArray<float>(num_rows);
+  pool.ParallelFor(num_rows, [&](int64_t row, int) {
+    std::vector<int16_t> q(static_cast<size_t>(screen.stride));
+    simd.fixed->convert(Advance(w, row).data, w.dtype, cols, scales[row], q.data());
+    int64_t squares = 0;
+    for (int64_t i = 0; i < screen.stride; ++i) {
+      // The largest integers would round to 128.
+      const int32_t high = std::min((q[static_cast<size_t>(i)] + 128) >> 8, 127);
+      const int32_t rest = q[static_cast<size_t>(i)] - 256 * high;
+      screen.bytes[static_cast<size_t>(row * screen.stride + i)] = static_cast<int8_t>(high);
+      squares += int64_t{rest} * rest;
+    }
+    const auto norm = static_cast<float>(std::sqrt(static_cast<double>(squares)));
+    screen.rests[static_cast<size_t>(row)] = std::nextafter(norm, std::numeric_limits<float>::infinity());
+  });
+  return screen;
+}
+
 void FixedProduct(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_stride, int64_t num_x, int64_t cols,
                   std::span<const FixedTarget> targets) {
   const FixedLoops& loops = *simd.fixed;
-  const int64_t padded = (cols + FixedLoops::kPad - 1) / FixedLoops::kPad * FixedLoops::kPad;
+  const int64_t padded = Padded(cols);
   const Inputs inputs = Convert(pool, simd, x, x_stride, num_x, cols, padded);
+  if (num_x == 1 && targets.size() == 1 && targets.front().screen != nullptr) {
+    return LargestProduct(pool, loops, inputs, cols, targets.front());
+  }
   const int64_t stride = padded + kLine;  // of a panel
   const int64_t panel = std::max<int64_t>(1, kPanelBytes / (2 * stride) / kPanelRows) * kPanelRows;
   struct Item {

@@ -5,10 +5,24 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cpu/memory.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace stoch::cpu {
+
+// Rows of integers q as one byte h of each, q = 256 h + r, and how much the rest can change a sum: what says of most rows
+// that their product is not the largest, at half of the bytes.
+struct FixedScreen {
+  Array<int8_t> bytes;  // [rows][stride]; zeros after the columns
+  int64_t stride = 0;   // the columns, up to a multiple of FixedLoops::kPad
+  Array<float> rests;   // [rows]: at least the Euclidean norm of r
+  int64_t size_bytes(int64_t rows) const { return bytes == nullptr ? 0 : ScreenBytes(rows, stride); }
+  static int64_t ScreenBytes(int64_t rows, int64_t cols);
+};
+// Of num_rows rows of F16 or BF16 with their scales.
+FixedScreen MakeFixedScreen(ThreadPool& pool, const Simd& simd, const ExactRows& w, const float* scales,
+                            int64_t num_rows, int64_t cols);
 
 // out[t * out_stride + r] = or += the product of x row t and w row r.
 struct FixedTarget {
@@ -18,10 +32,13 @@ struct FixedTarget {
   float* out = nullptr;
   int64_t out_stride = 0;
   bool add = false;
+  const FixedScreen* screen =
+      nullptr;  // given: of one row of x, which is not added, the largest product is all that counts
 };
 
-// Requires: x finite, cols <= kMaxFixedColumns.
-// Bits: those of math/fixed_point.h.
+// Requires: x finite, cols <= kMaxFixedColumns; num_x = 1 where a target has a screen.
+// Bits: those of math/fixed_point.h. With a screen: of every product that is as large as the largest; others are finite and
+//       below it.
 void FixedProduct(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_stride, int64_t num_x, int64_t cols,
                   std::span<const FixedTarget> targets);
 

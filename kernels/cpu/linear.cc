@@ -93,7 +93,9 @@ void RunExact(Context& context, const LinearCall& call, const Rows& f) {
     for (const CpuLinear::ExactPart& part : weight.parts) {
       const WeightSource* decoded = part.decoded.decoder != nullptr ? &part.decoded : nullptr;
       if (part.scales != nullptr) {
-        fixed.push_back({part.rows, part.scales, part.num_rows, out, stride, call.add_to_out});
+        const bool screened = call.only_largest && f.rows == 1 && !call.add_to_out && call.weights.size() == 1;
+        const FixedScreen* screen = screened && part.screen.bytes != nullptr ? &part.screen : nullptr;
+        fixed.push_back({part.rows, part.scales, part.num_rows, out, stride, call.add_to_out, screen});
       } else {
         targets.push_back({part.rows, decoded, part.num_rows, out, stride, call.add_to_out});
       }

@@ -83,6 +83,7 @@ int64_t CpuLinear::bytes() const {
   for (const ExactPart& part : parts) {
     const bool owned = part.halves != nullptr || part.floats != nullptr;
     if (owned) total += part.num_rows * cols_ * static_cast<int64_t>(DTypeSize(part.rows.dtype));
+    total += part.screen.size_bytes(part.num_rows);
   }
   return total;
 }
@@ -131,6 +132,10 @@ std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::s
   for (size_t i = 0; i < parts.size(); ++i) {
     MakeExactPart(context, parts[i], &weight->parts[i], scales);
     if (scales != nullptr) scales += parts[i].rows;
+  }
+  CpuLinear::ExactPart& part = weight->parts.front();
+  if (part.scales != nullptr && parts.size() == 1) {
+    part.screen = MakeFixedScreen(context.pool, context.simd, part.rows, part.scales, part.num_rows, weight->cols());
   }
   return weight;
 }

@@ -9,6 +9,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/fixed_product.h"
 #include "kernels/cpu/mixed_linear.h"
 
 namespace stoch::cpu {
@@ -22,6 +23,7 @@ class CpuLinear final : public LinearWeight {
     WeightSource decoded;  // where its decoder is set, instead of rows.data
     int64_t num_rows = 0;
     const float* scales = nullptr;  // [num_rows] of CpuLinear::scales, where the weight multiplies as integers
+    FixedScreen screen;             // empty but of a weight of one part that multiplies as integers
     Array<uint16_t> halves;
     Array<float> floats;
   };

@@ -167,7 +167,10 @@ void FixedStored(const FixedRows& x, int64_t num_x, const ExactRows& w, const fl
     for (int64_t t = 0; t < num_x; ++t) {
       int64_t sum = 0;
       for (int64_t i = 0; i < cols; ++i) {
-        sum += FixedElement(x, t, i) * FixedInteger(LoadElement(w.data, w.dtype, r * w.stride + i), scales[r]);
+        const int64_t at = r * w.stride + i;
+        const int32_t q = w.dtype == DType::kI8 ? static_cast<const int8_t*>(w.data)[at]
+                                                : FixedInteger(LoadElement(w.data, w.dtype, at), scales[r]);
+        sum += FixedElement(x, t, i) * q;
       }
       sums[t * sums_stride + r] = sum;
     }

@@ -83,6 +83,35 @@ TEST_P(FixedSimd, ProductsOfIntegers) {
   }
 }
 
+// Rows of bytes, of any number of them, with x of the largest digits.
+TEST_P(FixedSimd, ProductsOfBytes) {
+  for (const int64_t cols : {64, 128, 192, 512, 1088, 32768}) {
+    for (const int64_t rows : {1, 2, 3, 7}) {
+      const int64_t stride = cols + 64;
+      std::vector<int16_t> low(static_cast<size_t>(cols)), high(low.size());
+      for (size_t i = 0; i < low.size(); ++i) {
+        low[i] = static_cast<int16_t>(i % 3 == 0 ? -2048 : static_cast<int>(random_() % 4096) - 2048);
+        high[i] = static_cast<int16_t>(i % 3 == 0 ? 1024 : static_cast<int>(random_() % 2049) - 1024);
+      }
+      std::vector<int8_t> bytes(static_cast<size_t>(rows * stride + 1));
+      for (int8_t& byte : bytes) byte = static_cast<int8_t>(random_() % 4 == 0 ? 127 : random_() % 256);
+      const FixedRows x{low.data(), high.data(), cols};
+      const ExactRows w{bytes.data() + 1, stride, DType::kI8};
+      std::vector<int64_t> expected(static_cast<size_t>(rows)), actual(expected);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < cols; ++i) {
+          const int64_t a = high[static_cast<size_t>(i)] * FixedLoops::kDigit + low[static_cast<size_t>(i)];
+          expected[static_cast<size_t>(r)] += a * bytes[static_cast<size_t>(1 + r * stride + i)];
+        }
+      }
+      for (const Simd* simd : {&reference_, simd_}) {
+        simd->fixed->stored(x, 1, w, nullptr, rows, cols, actual.data(), rows);
+        ASSERT_EQ(expected, actual) << simd->name << ", " << rows << " x " << cols;
+      }
+    }
+  }
+}
+
 // Every number of either type, by the power of two of the largest and by one that makes it small.
 TEST_P(FixedSimd, IntegersOfEveryNumber) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {

@@ -49,6 +49,9 @@ struct Avx2Fixed {
     return _mm_cvtsi128_si64(_mm_add_epi64(two, _mm_unpackhi_epi64(two, two)));
   }
 
+  __attribute__((always_inline)) static inline Ints WidenBytes(const char* from) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
   template <DType kType>
   __attribute__((always_inline)) static inline Ints Convert(const char* row, int64_t i, float scale) {
     const __m256 scales = _mm256_set1_ps(scale);

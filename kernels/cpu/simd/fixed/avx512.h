@@ -48,6 +48,9 @@ struct Avx512Fixed {
     return _mm_cvtsi128_si64(_mm_add_epi64(two, _mm_unpackhi_epi64(two, two)));
   }
 
+  __attribute__((always_inline)) static inline Ints WidenBytes(const char* from) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
   template <DType kType>
   __attribute__((always_inline)) static inline Ints Integers(__m512i numbers, float scale) {
     const __m512 scales = _mm512_set1_ps(scale);

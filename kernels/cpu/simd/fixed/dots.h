@@ -12,6 +12,7 @@
 //   Total(sums)              of all lanes
 //   Convert<kType>(row, i, scale), ConvertRest<kType>(row, i, count, scale)
 //                            the integers of kElements numbers from number i on, or of 1 to kElements and zeros
+//   WidenBytes(p)            the integers of kElements signed bytes
 //   kTokens, kRows           rows of x and of integers of the tile of many rows of x
 //   kStoredTokens, StoredRows(tokens)
 //                            rows of x at most that stored rows meet at once, and how many of these
@@ -56,6 +57,7 @@ struct FixedBy {
 
   static void Stored(const FixedRows& x, int64_t num_x, const ExactRows& w, const float* scales, int64_t num_w,
                      int64_t cols, int64_t* sums, int64_t sums_stride) {
+    if (w.dtype == DType::kI8) return ByteRows(x, w, num_w, cols, sums);
     w.dtype == DType::kF16 ? StoredRows<DType::kF16>(x, num_x, w, scales, num_w, cols, sums, sums_stride)
                            : StoredRows<DType::kBF16>(x, num_x, w, scales, num_w, cols, sums, sums_stride);
   }
@@ -152,6 +154,26 @@ struct FixedBy {
     const auto nothing = [](int64_t) __attribute__((always_inline)){};
     first ? Tile<kX, kW>(x, cols, load, rest, prefetch, sums, sums_stride)
           : Tile<kX, kW>(x, cols, load, rest, nothing, sums, sums_stride);
+  }
+
+  // Rows of bytes, of one row of x. Tiles of as many rows as stored numbers have: a row takes half as long.
+  static void ByteRows(const FixedRows& x, const ExactRows& w, int64_t num_w, int64_t cols, int64_t* sums) {
+    const char* rows = static_cast<const char*>(w.data);
+    const auto tile = [&]<int kW>(int64_t r) __attribute__((always_inline)) {
+      const char* first = rows + r * w.stride;
+      const int64_t stride = w.stride;
+      const auto load = [ first, stride ](int row, int64_t i) __attribute__((always_inline)) {
+        return V::WidenBytes(first + row * stride + i);
+      };
+      const auto prefetch = [ first, stride ](int64_t i) __attribute__((always_inline)) {
+        for (int row = 0; row < kW; ++row) __builtin_prefetch(first + row * stride + i + V::kAhead, 0, 2);
+      };
+      Tile<1, kW>(x, cols, load, load, prefetch, sums + r, 1);
+    };
+    constexpr int kTile = V::StoredRows(1);
+    int64_t r = 0;
+    for (; r + kTile <= num_w; r += kTile) tile.template operator()<kTile>(r);
+    for (; r < num_w; ++r) tile.template operator()<1>(r);
   }
 
   // kX rows of x times kW rows of w, whose integers are load(row, i) and, at the end of a row, rest(row, i).

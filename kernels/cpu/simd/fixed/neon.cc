@@ -38,6 +38,7 @@ struct NeonFixed {
   }
   static int64_t Total(Sums sums) { return vaddvq_s64(sums); }
 
+  static Ints WidenBytes(const char* from) { return vmovl_s8(vld1_s8(reinterpret_cast<const int8_t*>(from))); }
   template <DType kType>
   static Ints Convert(const char* row, int64_t i, float scale) {
     uint16_t numbers[kElements];
