@@ -20,7 +20,7 @@ struct FixedScreen {
   int64_t size_bytes(int64_t rows) const { return bytes == nullptr ? 0 : ScreenBytes(rows, stride); }
   static int64_t ScreenBytes(int64_t rows, int64_t cols);
 };
-// Of num_rows rows of F16 or BF16 with their scales.
+// The screen of num_rows rows of F16 or BF16 with their scales.
 FixedScreen MakeFixedScreen(ThreadPool& pool, const Simd& simd, const ExactRows& w, const float* scales,
                             int64_t num_rows, int64_t cols);
 
