@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/stoch/interrupt.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <csignal>
 
 #include "tools/stoch/host/host.h"
@@ -12,7 +15,21 @@ std::atomic<bool> interrupted{false};
 std::atomic<bool> terminated{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "set from a signal handler");
 
+// By the signal itself, so that whoever waits for the process sees it. Process 1 of a container is deaf to signals that
+// would end it.
+[[noreturn]] void EndAtOnce(int signal_number) {
+  constexpr int kBySignal = 128;
+  std::signal(signal_number, SIG_DFL);
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, signal_number);
+  sigprocmask(SIG_UNBLOCK, &only, nullptr);
+  raise(signal_number);
+  _exit(kBySignal + signal_number);
+}
+
 extern "C" void OnSignal(int signal_number) {
+  if (interrupted) EndAtOnce(signal_number);
   if (signal_number == SIGTERM) terminated = true;
   interrupted = true;
 }
@@ -22,7 +39,7 @@ extern "C" void OnSignal(int signal_number) {
 void WatchForInterrupt() {
   struct sigaction action = {};
   action.sa_handler = OnSignal;
-  action.sa_flags = static_cast<int>(SA_RESETHAND);  // and no SA_RESTART: a blocked read must end
+  action.sa_flags = 0;  // no SA_RESTART: a blocked read must end
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   // A reader that went away shows as a write error with its own message.
@@ -36,9 +53,6 @@ void ThrowIfInterrupted() {
   if (interrupted) throw Interrupted{};
 }
 
-void ResumeAfterInterrupt() {
-  interrupted = terminated.load();
-  WatchForInterrupt();
-}
+void ResumeAfterInterrupt() { interrupted = terminated.load(); }
 
 }  // namespace stoch::cli
