@@ -6,11 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <span>
 #include <system_error>
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "loader/sha256.h"
 
 namespace stoch {
 namespace {
@@ -61,23 +64,107 @@ class OpenFile {
 
 }  // namespace
 
+std::optional<FileStamp> StampOf(const std::filesystem::path& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) return std::nullopt;
+  return Stamped(path, status);
+}
+
 std::string ChangedFile(std::span<const FileStamp> stamps) {
   for (const FileStamp& stamp : stamps) {
-    struct stat status {};
-    if (stat(stamp.path.c_str(), &status) != 0) return stamp.path.string();
-    if (Stamped(stamp.path, status) != stamp) return stamp.path.string();
+    if (StampOf(stamp.path).value_or(stamp) != stamp) return stamp.path.string();
   }
   return "";
 }
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
+namespace {
+
+thread_local FileRecord* recording = nullptr;
+
+std::string ReadAll(const OpenFile& file) {
+  std::string content(file.size(), '\0');
+  size_t done = 0;
+  while (done < content.size()) {
+    const ssize_t got = read(file.fd(), content.data() + done, content.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) ThrowErrno(file.stamp().path, "cannot read", errno);
+    if (got == 0) break;  // shortened meanwhile
+    done += static_cast<size_t>(got);
+  }
+  content.resize(done);
+  return content;
+}
+
+// Few enough to be read in no time from a cold disk, and more than a file of other weights can have in common.
+std::string HashOfPieces(std::span<const std::byte> bytes) {
+  constexpr size_t kPieces = 32;
+  constexpr size_t kPieceBytes = 4096;
+  Sha256 hash;
+  hash.Add(std::to_string(bytes.size()) + "\n");
+  for (size_t i = 0; i < kPieces; ++i) {
+    hash.Add(bytes.subspan((bytes.size() - kPieceBytes) / (kPieces - 1) * i, kPieceBytes));
+  }
+  hash.Add(bytes.last(kPieceBytes));
+  return hash.Hex();
+}
+
+FileNote Noted(const FileStamp& stamp, std::span<const std::byte> bytes) {
+  FileNote note{stamp, bytes.size() <= FileNote::kMaxHashedBytes, ""};
+  if (!note.whole) {
+    note.sha256 = HashOfPieces(bytes);
+    return note;
+  }
+  Sha256 hash;
+  hash.Add(bytes);
+  note.sha256 = hash.Hex();
+  return note;
+}
+
+}  // namespace
+
+std::string FileNote::Digest() const {
+  if (whole) return sha256;
+  return sha256 + " " + std::to_string(stamp.size_bytes) + " " + std::to_string(stamp.changed_ns) + " " +
+         std::to_string(stamp.device) + ":" + std::to_string(stamp.inode);
+}
+
+FileRecord::FileRecord() : outer_(std::exchange(recording, this)) {}
+
+FileRecord::~FileRecord() { recording = outer_; }
+
+void FileRecord::Note(const FileStamp& stamp, std::span<const std::byte> bytes) {
+  if (recording == nullptr) return;
+  FileNote note = Noted(stamp, bytes);
+  std::vector<FileNote>& notes = recording->notes_;
+  const auto known =
+      std::find_if(notes.begin(), notes.end(), [&](const FileNote& other) { return other.stamp.path == stamp.path; });
+  if (known == notes.end()) {
+    notes.push_back(std::move(note));
+  } else if (known->Digest() != note.Digest()) {
+    throw DeviceError(stamp.path.string() + " was changed while it was read");
+  }
+}
+
+FileNote NoteOf(const std::filesystem::path& path) {
+  const OpenFile file(path);
+  if (file.size() > FileNote::kMaxHashedBytes) {
+    const MappedFile mapped(path);
+    return Noted(mapped.stamp(), mapped.bytes());
+  }
+  const std::string content = ReadAll(file);  // not mapped: it may be about to become shorter
+  return Noted(file.stamp(), std::as_bytes(std::span(content)));
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) : MappedFile() {
   const OpenFile file(path);
   stamp_ = file.stamp();
-  if (file.size() == 0) return;  // mmap refuses empty ranges
-  void* data = mmap(nullptr, file.size(), PROT_READ, MAP_PRIVATE, file.fd(), 0);
-  if (data == MAP_FAILED) ThrowErrno(path, "cannot map", errno);
-  data_ = data;
-  size_ = file.size();
+  if (file.size() > 0) {  // mmap refuses empty ranges
+    void* data = mmap(nullptr, file.size(), PROT_READ, MAP_PRIVATE, file.fd(), 0);
+    if (data == MAP_FAILED) ThrowErrno(path, "cannot map", errno);
+    data_ = data;
+    size_ = file.size();
+  }
+  FileRecord::Note(stamp_, bytes());
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -109,16 +196,8 @@ std::string ReadSmallFile(const std::filesystem::path& path, int64_t max_bytes) 
     throw InvalidInput(path.string() + ": expected at most " + std::to_string(max_bytes) + " bytes, got " +
                        std::to_string(file.size()));
   }
-  std::string content(file.size(), '\0');
-  size_t done = 0;
-  while (done < content.size()) {
-    const ssize_t got = read(file.fd(), content.data() + done, content.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) ThrowErrno(path, "cannot read", errno);
-    if (got == 0) break;  // shortened meanwhile
-    done += static_cast<size_t>(got);
-  }
-  content.resize(done);
+  std::string content = ReadAll(file);
+  FileRecord::Note(file.stamp(), std::as_bytes(std::span(content)));
   return content;
 }
 

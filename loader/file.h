@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace stoch {
 
@@ -20,8 +22,48 @@ struct FileStamp {
   bool operator==(const FileStamp&) const = default;
 };
 
-// The name of the first file that is not as it was when it was stamped, "" if all are.
+// Of the file that is there now, none where it cannot be found.
+std::optional<FileStamp> StampOf(const std::filesystem::path& path);
+
+// The name of the first file that is another one than when it was stamped, "" if none is. One that is not there now is
+// no other one: whoever has it mapped has it still.
 std::string ChangedFile(std::span<const FileStamp> stamps);
+
+// A file that was read, and what it held then.
+struct FileNote {
+  FileStamp stamp;
+  bool whole = true;   // sha256 is of all of it, else (beyond kMaxHashedBytes) of its size and pieces all over it
+  std::string sha256;  // 64 hex digits
+
+  static constexpr size_t kMaxHashedBytes = size_t{64} << 20;
+  // Differs where the bytes may: sha256, and the stamp too where that is not of all of them.
+  std::string Digest() const;
+};
+
+// Notes every file that its thread opens by MappedFile or ReadSmallFile while it lives, so that what a program has read
+// can be told apart from what the files say later, whoever read them and whatever they are for.
+//
+// Threads: one; a record that is made while another one lives gets the notes meanwhile.
+class FileRecord {
+ public:
+  FileRecord();
+  ~FileRecord();
+  FileRecord(const FileRecord&) = delete;
+  FileRecord& operator=(const FileRecord&) = delete;
+
+  // In the order in which they were read first, each path once.
+  const std::vector<FileNote>& notes() const { return notes_; }
+
+  // Of those who read. Errors: DeviceError where a file holds other bytes than when it was noted first.
+  static void Note(const FileStamp& stamp, std::span<const std::byte> bytes);
+
+ private:
+  std::vector<FileNote> notes_;
+  FileRecord* const outer_;
+};
+
+// Of a file as it is now. Errors: as ReadSmallFile.
+FileNote NoteOf(const std::filesystem::path& path);
 
 // A regular file mapped into memory while the object lives. Move-only.
 //
@@ -42,6 +84,8 @@ class MappedFile {
   void Release(size_t offset, size_t size) const;
 
  private:
+  MappedFile() = default;
+
   void* data_ = nullptr;
   size_t size_ = 0;
   FileStamp stamp_;

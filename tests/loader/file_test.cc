@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mapped files: what Release gives back, and moves.
+// Mapped files: what Release gives back, and moves; notes of what was read.
 
 #include "loader/file.h"
 
@@ -9,8 +9,12 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "kernels/base/error.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch {
@@ -76,6 +80,75 @@ TEST(MappedFile, EmptyFilesHaveNoBytes) {
   test::WriteFile(folder / "x", "");
   EXPECT_TRUE(MappedFile(folder / "x").bytes().empty());
   EXPECT_EQ(ReadSmallFile(folder / "x", 0), "");
+}
+
+TEST(FileRecord, NotesWhatItsThreadReadsOnceAndInOrder) {
+  const TempDir folder;
+  test::WriteFile(folder / "a", "one");
+  test::WriteFile(folder / "b", "two");
+  ReadSmallFile(folder / "b", 10);  // nobody asks
+  const FileRecord record;
+  ReadSmallFile(folder / "b", 10);
+  const MappedFile mapped(folder / "a");
+  ReadSmallFile(folder / "b", 10);
+  std::thread([&] { ReadSmallFile(folder / "a", 10); }).join();
+  ASSERT_EQ(record.notes().size(), 2u);
+  EXPECT_EQ(record.notes()[0].stamp.path, folder / "b");
+  EXPECT_EQ(record.notes()[0].sha256, "3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3");  // sha256sum
+  EXPECT_EQ(record.notes()[1].sha256, NoteOf(folder / "a").sha256);
+  EXPECT_EQ(record.notes()[1].stamp, mapped.stamp());
+  EXPECT_EQ(record.notes()[1].Digest(), record.notes()[1].sha256);
+}
+
+TEST(FileRecord, OtherBytesUnderTheSameNameAreAnError) {
+  const TempDir folder;
+  test::WriteFile(folder / "a", "one");
+  const FileRecord record;
+  ReadSmallFile(folder / "a", 10);
+  test::WriteFile(folder / "a", "one");  // the same again is none
+  ReadSmallFile(folder / "a", 10);
+  test::WriteFile(folder / "a", "two");
+  EXPECT_THROW(ReadSmallFile(folder / "a", 10), DeviceError);
+  EXPECT_THROW(MappedFile(folder / "a"), DeviceError);
+}
+
+// Pieces of a large file, and all that its stamp says.
+TEST(FileRecord, LargeFilesAreToldApartByPiecesAndStamps) {
+  const TempDir folder;
+  const std::filesystem::path path = folder / "large";
+  const auto write = [&](size_t at, char byte) {
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(static_cast<std::streamoff>(at))
+        .put(byte);
+  };
+  test::WriteFile(path, "x");
+  std::filesystem::resize_file(path, FileNote::kMaxHashedBytes + 1);  // sparse
+  const FileNote first = NoteOf(path);
+  EXPECT_FALSE(first.whole);
+  for (const size_t at : {size_t{0}, size_t{FileNote::kMaxHashedBytes}}) {
+    write(at, 'y');
+    const FileNote next = NoteOf(path);
+    EXPECT_NE(next.sha256, first.sha256) << at;
+    EXPECT_NE(next.Digest(), first.Digest()) << at;
+    write(at, at == 0 ? 'x' : '\0');
+    const FileNote back = NoteOf(path);
+    EXPECT_EQ(back.sha256, first.sha256) << at;
+    EXPECT_NE(back.Digest(), first.Digest()) << at;  // it was written to
+  }
+}
+
+TEST(FileStamp, AFileThatIsAwayIsNotChanged) {
+  const TempDir folder;
+  test::WriteFile(folder / "a", "one");
+  const MappedFile mapped(folder / "a");
+  const std::vector<FileStamp> stamps = {mapped.stamp()};
+  EXPECT_EQ(ChangedFile(stamps), "");
+  std::filesystem::rename(folder / "a", folder / "b");
+  EXPECT_EQ(ChangedFile(stamps), "");
+  test::WriteFile(folder / "a", "one");
+  EXPECT_EQ(ChangedFile(stamps), (folder / "a").string());
+  std::filesystem::rename(folder / "b", folder / "a");
+  EXPECT_EQ(ChangedFile(stamps), "");
 }
 
 }  // namespace
