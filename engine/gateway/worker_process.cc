@@ -19,6 +19,7 @@ extern "C" {  // glibc 2.36 forgets to say so
 #include <fstream>
 #include <utility>
 
+#include "engine/ipc/convert.h"
 #include "kernels/base/error.h"
 
 extern char** environ;
@@ -76,6 +77,11 @@ WorkerProcess::WorkerProcess(boost::asio::io_context& io, const std::vector<std:
       [this, here = here_](google::protobuf::io::ZeroCopyInputStream* stream) {
         ipc::FromWorker message;
         if (!*here || !google::protobuf::util::ParseDelimitedFromZeroCopyStream(&message, stream, nullptr)) {
+          return false;
+        }
+        try {
+          ipc::Check(message);
+        } catch (const InvalidInput&) {
           return false;
         }
         events_.on_message(message);

@@ -1,8 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/ipc/convert.h"
 
+#include <cmath>
+#include <string>
+
+#include "kernels/base/error.h"
+
 namespace stoch::ipc {
 namespace {
+
+constexpr int64_t kMostTokens = int64_t{1} << 40;
+constexpr int64_t kMostSequences = int64_t{1} << 20;
+
+void Require(bool condition, const char* what) {
+  if (!condition) throw InvalidInput(std::string("a message of a worker, or a row of a journal, has a bad ") + what);
+}
+
+template <class Repeated>
+void RequireIds(const Repeated& ids) {
+  for (const int32_t id : ids) Require(id >= 0, "token id");
+}
 
 template <class Repeated, class T>
 void Fill(const std::vector<T>& values, Repeated* field) {
@@ -16,6 +33,28 @@ void Fill(const TokenLogprob& logprob, Logprob* message) {
     message->add_top_ids(id);
     message->add_top_logprobs(value);
   }
+}
+
+void Check(const Logprob& logprob) {
+  Require(logprob.top_ids_size() == logprob.top_logprobs_size(), "logprob");
+  RequireIds(logprob.top_ids());
+}
+
+void Check(const Update& update) {
+  RequireIds(update.ids());
+  for (const Logprob& logprob : update.prompt_logprobs()) Check(logprob);
+  for (const Logprob& logprob : update.logprobs()) Check(logprob);
+  Require(update.finish() <= static_cast<uint32_t>(FinishReason::kCancelled), "finish reason");
+  const int status = update.error_status();
+  Require(status == 0 || (status >= 400 && status < 600), "status");
+  Require(std::isfinite(update.queue_seconds()) && update.queue_seconds() >= 0, "time");
+}
+
+void Check(const Hello& hello) {
+  Require(hello.vocab_size() > 0 && hello.vocab_size() <= kMostTokens, "vocab_size");
+  Require(hello.context() > 0 && hello.context() <= kMostTokens, "context");
+  Require(hello.kv_tokens() >= 0 && hello.kv_tokens() <= kMostTokens, "kv_tokens");
+  Require(hello.max_sequences() > 0 && hello.max_sequences() <= kMostSequences, "max_sequences");
 }
 
 TokenLogprob LogprobOf(const Logprob& message) {
@@ -57,6 +96,7 @@ Start ToMessage(uint64_t job, const GenerateRequest& request) {
 }
 
 GenerateRequest FromMessage(const Start& start) {
+  Require(start.sampling().bias_ids_size() == start.sampling().biases_size(), "bias");
   GenerateRequest request;
   request.prompt.assign(start.prompt().begin(), start.prompt().end());
   request.emitted.assign(start.emitted().begin(), start.emitted().end());
@@ -100,6 +140,7 @@ Update ToMessage(uint64_t job, const serve::JobUpdate& update) {
 }
 
 serve::JobUpdate FromMessage(const Update& message) {
+  Check(message);
   serve::JobUpdate update;
   for (const Logprob& logprob : message.prompt_logprobs()) {
     auto& added = update.prompt_logprobs.emplace_back();
@@ -129,8 +170,36 @@ Hello ToMessage(const serve::ServedModel& model) {
 }
 
 serve::ServedModel FromMessage(const Hello& hello) {
+  Check(hello);
   return {hello.name(), hello.vocab_size(), hello.context(),  hello.precision(),
           hello.sc(),   hello.device(),     hello.kv_tokens()};
+}
+
+void SetParts(const serve::ModelParts& parts, Hello* hello) {
+  for (const auto& [name, value] : parts) {
+    Part* part = hello->add_parts();
+    part->set_name(name);
+    part->set_value(value);
+  }
+}
+
+serve::ModelParts PartsOf(const Hello& hello) {
+  serve::ModelParts parts;
+  for (const Part& part : hello.parts()) {
+    Require(parts.emplace(part.name(), part.value()).second, "part of a model");
+  }
+  return parts;
+}
+
+void Check(const FromWorker& message) {
+  Require(message.running() >= 0 && message.waiting() >= 0 && message.preemptions() >= 0, "count");
+  Require(std::isfinite(message.kv_usage()), "kv_usage");
+  Require(message.device_bytes() >= 0, "size of memory");
+  if (message.has_hello()) {
+    Check(message.hello());
+    (void)PartsOf(message.hello());
+  }
+  for (const Update& update : message.updates()) Check(update);
 }
 
 }  // namespace stoch::ipc

@@ -31,7 +31,7 @@ struct CrashReport {
   uint64_t progress = 0;
 };
 
-// Shared memory of 4 KiB. Threads: one writes passes and operators, another one Beat and what runs; any reads.
+// Shared memory of 4 KiB. Threads: one writes passes and operators, another one what runs, a third one Beat; any reads.
 class CrashPage {
  public:
   // A new one; its descriptor is inherited by no child unless it is handed to it.

@@ -12,12 +12,16 @@
 #include <chrono>
 #include <fstream>
 #include <future>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "engine/ipc/convert.h"
 #include "engine/ipc/messages.pb.h"
+#include "kernels/base/error.h"
 
 namespace stoch::test {
 namespace {
@@ -122,6 +126,54 @@ TEST(Channel, MessagesThatArriveWakeTheThreadThatReadsAndNoOther) {
   EXPECT_LE(Switches(thread) - before, kAFew);
   out.stop();
   writer.join();
+}
+
+// What a worker that has lost its mind might say.
+TEST(Channel, MessagesThatNoWorkerWritesAreRefused) {
+  ipc::FromWorker good;
+  ipc::Hello& hello = *good.mutable_hello();
+  hello.set_vocab_size(10);
+  hello.set_context(20);
+  hello.set_max_sequences(2);
+  ipc::SetParts({{"a", "1"}, {"b", "2"}}, &hello);
+  ipc::Update& update = *good.add_updates();
+  update.add_ids(3);
+  update.add_logprobs()->add_top_ids(4);
+  update.mutable_logprobs(0)->add_top_logprobs(-1);
+  EXPECT_NO_THROW(ipc::Check(good));
+  EXPECT_EQ(ipc::PartsOf(hello).at("b"), "2");
+  using Edit = void (*)(ipc::FromWorker&);
+  const Edit edits[] = {
+      [](ipc::FromWorker& m) { m.mutable_updates(0)->set_ids(0, -1); },
+      [](ipc::FromWorker& m) { m.mutable_updates(0)->set_finish(9); },
+      [](ipc::FromWorker& m) { m.mutable_updates(0)->set_error_status(200); },
+      [](ipc::FromWorker& m) { m.mutable_updates(0)->set_queue_seconds(-1); },
+      [](ipc::FromWorker& m) { m.mutable_updates(0)->mutable_logprobs(0)->clear_top_logprobs(); },
+      [](ipc::FromWorker& m) { m.mutable_updates(0)->mutable_logprobs(0)->set_top_ids(0, -5); },
+      [](ipc::FromWorker& m) { m.mutable_hello()->set_vocab_size(0); },
+      [](ipc::FromWorker& m) { m.mutable_hello()->set_context(-1); },
+      [](ipc::FromWorker& m) { m.mutable_hello()->set_max_sequences(-1); },
+      [](ipc::FromWorker& m) { m.mutable_hello()->add_parts()->set_name("a"); },
+      [](ipc::FromWorker& m) { m.set_running(-1); },
+      [](ipc::FromWorker& m) { m.set_kv_usage(std::numeric_limits<double>::quiet_NaN()); },
+      [](ipc::FromWorker& m) { m.set_preemptions(-1); },
+  };
+  for (size_t i = 0; i < std::size(edits); ++i) {
+    ipc::FromWorker bad = good;
+    edits[i](bad);
+    EXPECT_THROW(ipc::Check(bad), InvalidInput) << i;
+  }
+}
+
+// Names of files are not always UTF-8.
+TEST(Channel, TextMayHoldAnyBytes) {
+  ipc::FromWorker message;
+  message.mutable_hello()->set_name("\xff");
+  ipc::SetParts({{"/model/\xfe", "1"}}, message.mutable_hello());
+  message.mutable_failure()->set_message("/model/\xfe: cannot open");
+  ipc::FromWorker again;
+  ASSERT_TRUE(again.ParseFromString(message.SerializeAsString()));
+  EXPECT_TRUE(ipc::PartsOf(again.hello()).contains("/model/\xfe"));
 }
 
 }  // namespace
