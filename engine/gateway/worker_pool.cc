@@ -123,10 +123,12 @@ bool WorkerPool::Idle() const {
 JobRunner::Health WorkerPool::health() const {
   const std::lock_guard lock(mutex_);
   if (failing_) return Health::kFailed;
+  Health health = Health::kLoading;
   for (const auto& replica : replicas_) {
     if (replica->is_ready()) return Health::kOk;
+    if (replica->is_running() && replica->is_silent) health = Health::kSilent;
   }
-  return Health::kLoading;
+  return health;
 }
 
 JobRunner::Load WorkerPool::load() const {
@@ -152,9 +154,7 @@ std::vector<JobRunner::Worker> WorkerPool::workers() const {
   for (const auto& replica : replicas_) {
     Worker& worker = workers.emplace_back();
     worker.restarts = replica->restarts;
-    worker.state = replica->is_ready()                                ? "ready"
-                   : replica->process != nullptr && !replica->is_dead ? "loading"
-                                                                      : "lost";
+    worker.state = replica->state();
     if (replica->process != nullptr) worker.pid = replica->process->pid();
     if (!replica->is_ready()) continue;
     worker.device = replica->hello->device();

@@ -35,9 +35,14 @@ class WorkerPool final : public JobRunner {
   struct Options {
     std::vector<std::vector<std::string>> commands;  // of one worker each, without the descriptors
     int64_t max_queue = 1024;                        // jobs that wait for a worker
-    // A worker that begins no operator of its pass for so long, or shows no life, is killed.
+    // A worker that begins no operator of its pass for so long is killed.
     std::chrono::milliseconds stall_limit{0};  // 0: 10 s on GPUs, 120 s on CPUs
-    AnswerLog* answers = nullptr;              // what kept jobs bring is written there; outlives this
+    // One that shows no life, though it did before, counts as silent after kSilentAfter and is killed after so long.
+    std::chrono::milliseconds silence_limit{15'000};
+    // Once a worker was ready: how long starts may fail, with no worker ready meanwhile, before this gives up. Time in
+    // which a start still loads does not count.
+    std::chrono::milliseconds give_up_after{60'000};
+    AnswerLog* answers = nullptr;  // what kept jobs bring is written there; outlives this
   };
 
   // Starts the workers.
@@ -71,11 +76,16 @@ class WorkerPool final : public JobRunner {
     int exit_code = 0;
     std::set<uint64_t> jobs;
     int64_t restarts = 0;
-    int losses = 0;  // since a token came
+    int losses = 0;         // since a token came
+    int failed_starts = 0;  // since it was ready
+    Clock::time_point ready_since;
     ipc::CrashReport seen;
     Clock::duration silent{0}, stuck{0};  // since `alive` and `progress` of it changed, as far as this pool ran
     bool is_dead = false;                 // or about to be, and not all that it said has been heard
-    bool is_ready() const { return hello && process != nullptr && !is_dead; }
+    bool is_silent = false;
+    bool is_running() const { return process != nullptr && !is_dead; }
+    bool is_ready() const { return hello && is_running() && !is_silent; }
+    const char* state() const;
     bool stalled = false;
     bool stopped = false;             // by another process, and so stalled
     int64_t out_of_memory_kills = 0;  // of the system, when the process began
@@ -83,6 +93,8 @@ class WorkerPool final : public JobRunner {
     int64_t device_bytes = 0, device_used_bytes = 0;  // that it saw last
   };
   static constexpr int kBlame = 4;
+  static constexpr std::chrono::milliseconds kSilentAfter{5000};
+  static constexpr const char* kNoWorker = "no worker can be started; the server is going down";
   struct PoolJob {
     Job job;
     Clock::time_point arrival;
@@ -123,8 +135,12 @@ class WorkerPool final : public JobRunner {
   bool Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report, int blame, Told* told);
   void Watch();
   void WatchOne(Replica& replica, Clock::duration elapsed);
+  void WatchStarts(Clock::duration elapsed);
+  void SetSilent(Replica& replica, bool is_silent);
   std::chrono::milliseconds StallLimit(const Replica& replica) const;
-  void GiveUp(std::exception_ptr why);
+  std::chrono::milliseconds SilenceLimit(const Replica& replica) const;
+  static std::string Place(const ipc::CrashReport& report);
+  void GiveUp(std::exception_ptr why, const char* told_as);
 
   void FailAll(int status, const std::string& message, Told* told);
   void End(uint64_t id);
@@ -136,7 +152,10 @@ class WorkerPool final : public JobRunner {
   const LogSink log_;
   boost::asio::io_context io_;
   boost::asio::steady_timer watch_;
+  // The pool's thread.
   Clock::time_point watched_ = Clock::now();
+  Clock::duration failing_for_{0};   // starts, with no worker that is ready or loads
+  std::string last_failure_;         // why the last start did
 
   mutable std::mutex mutex_;  // of everything below; never held while jobs are told
   std::vector<std::unique_ptr<Replica>> replicas_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the pool starts workers, watches them, and goes on without them (worker_pool.cc has the rest).
+// How the pool starts workers and goes on without them (worker_pool.cc has the rest).
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -17,23 +17,15 @@ namespace {
 namespace asio = boost::asio;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kWatch{100};
-constexpr milliseconds kLongestWatch{500};  // what one of them counts at most: this process may have been stopped too
-constexpr milliseconds kFirstPause{100};    // before a second start without a token in between; twice that for the next
+constexpr milliseconds kFirstPause{100};  // before a second start without a token in between; twice that for the next
 constexpr milliseconds kLongestPause{5000};
-constexpr int kStarts = 5;                  // in a row that do not lead to a ready worker: this will not get better
-constexpr int kBlameOfKill = 1;             // not 0: who sent it may watch memory
-constexpr std::string_view kWait = "wait";  // MarkingBackend: for the device
+constexpr std::chrono::seconds kLongLife{60};  // of a ready worker: its loss follows from none before
+constexpr int kBlameOfKill = 1;                // not 0: who sent it may watch memory
+constexpr std::string_view kWait = "wait";     // MarkingBackend: for the device
 constexpr std::string_view kKilled = "signal 9";
 constexpr int kBadInput = 2;  // the worker's exit code
 constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
-
-// Where a worker was.
-std::string Place(const ipc::CrashReport& report) {
-  if (report.op.empty()) return "no operator";
-  return (report.layer < 0 ? "" : "layer " + std::to_string(report.layer) + " ") + report.op;
-}
 
 // A device that failed, or that its host waits for, stopped at what it ran, not at what was issued to it since.
 void NameRunning(ipc::CrashReport* report, bool failed) {
@@ -62,6 +54,12 @@ int64_t OutOfMemoryKills() {
 
 }  // namespace
 
+// Where a worker was.
+std::string WorkerPool::Place(const ipc::CrashReport& report) {
+  if (report.op.empty()) return "no operator";
+  return (report.layer < 0 ? "" : "layer " + std::to_string(report.layer) + " ") + report.op;
+}
+
 void WorkerPool::StartWorker(Replica& replica) {
   WorkerProcess::Events events;
   events.on_message = [this, &replica](const ipc::FromWorker& message) { OnMessage(replica, message); };
@@ -74,7 +72,7 @@ void WorkerPool::StartWorker(Replica& replica) {
     replica.process = std::move(process);
     replica.seen = {};
     replica.silent = replica.stuck = Clock::duration(0);
-    replica.is_dead = replica.stalled = replica.stopped = false;
+    replica.is_dead = replica.is_silent = replica.stalled = replica.stopped = false;
     replica.out_of_memory_kills = OutOfMemoryKills();
   } catch (const DeviceError& error) {
     log_({LogLevel::kError, "worker_not_started", {{"why", error.what()}}});
@@ -91,17 +89,6 @@ void WorkerPool::StartLater(Replica& replica) {
   replica.restart.async_wait([this, &replica](const boost::system::error_code& error) {
     if (!error) StartWorker(replica);
   });
-}
-
-void WorkerPool::OnHello(Replica& replica, const ipc::Hello& hello) {
-  const ServedModel model = ipc::FromMessage(hello);
-  {
-    const std::lock_guard lock(mutex_);
-    replica.hello = hello;
-    if (!model_) model_ = model;
-  }
-  log_({LogLevel::kInfo, "worker_ready", {{"pid", std::to_string(replica.process->pid())}, {"device", model.device}}});
-  Dispatch();
 }
 
 std::string WorkerPool::NameOf(uint64_t id) const {
@@ -154,22 +141,25 @@ void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
     asio::post(io_, [process = std::shared_ptr<WorkerProcess>(std::move(replica.process))] {});
     replica.hello.reset();
     replica.load = {};
+    if (was_ready && Clock::now() - replica.ready_since >= kLongLife) replica.losses = 0;
     ++replica.losses;
     ++replica.restarts;
     ++faults_.restarts;
-    give_up = !was_ready && (!model_ || replica.losses >= kStarts);
-    for (const auto& other : replicas_) give_up = give_up && (!other->hello || !model_);
+    if (!was_ready) ++replica.failed_starts;
+    give_up = !was_ready && !model_;  // bad options, a bad model or no device: nothing has been promised to anybody
     Settle(replica, report, blame, &told);
   }
   Tell(std::move(told));
+  if (!was_ready) last_failure_ = replica.failure.empty() ? "a worker ended while it started: " + how : replica.failure;
   if (give_up) {
-    const std::string why = replica.failure.empty() ? "a worker ended while it started: " + how : replica.failure;
-    GiveUp(replica.exit_code == kBadInput ? std::make_exception_ptr(InvalidInput(why))
-                                          : std::make_exception_ptr(DeviceError(why)));
+    GiveUp(replica.exit_code == kBadInput ? std::make_exception_ptr(InvalidInput(last_failure_))
+                                          : std::make_exception_ptr(DeviceError(last_failure_)),
+           kNoWorker);
     return;
   }
   replica.failure.clear();
   replica.exit_code = 0;
+  if (health() == Health::kFailed) return;
   StartLater(replica);
   Dispatch();
 }
@@ -231,51 +221,17 @@ bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report
   return true;
 }
 
-void WorkerPool::GiveUp(std::exception_ptr why) {
+void WorkerPool::GiveUp(std::exception_ptr why, const char* told_as) {
   Told told;
   {
     const std::lock_guard lock(mutex_);
     if (failing_) return;
     failing_ = closed_ = true;
-    FailAll(kUnavailable, "no worker can be started; the server is going down", &told);
+    FailAll(kUnavailable, told_as, &told);
   }
   Tell(std::move(told));
   const std::lock_guard lock(mutex_);
   failure_ = std::move(why);
-}
-
-void WorkerPool::Watch() {
-  const Clock::time_point now = Clock::now();
-  const Clock::duration elapsed = std::min<Clock::duration>(now - std::exchange(watched_, now), kLongestWatch);
-  for (const auto& replica : replicas_) WatchOne(*replica, elapsed);
-  watch_.expires_after(kWatch);
-  watch_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) Watch();
-  });
-}
-
-std::chrono::milliseconds WorkerPool::StallLimit(const Replica& replica) const {
-  constexpr std::chrono::seconds kGpu{10}, kCpu{120};
-  if (options_.stall_limit.count() > 0) return options_.stall_limit;
-  return replica.hello && replica.hello->device().starts_with("cuda") ? kGpu : kCpu;
-}
-
-void WorkerPool::WatchOne(Replica& replica, Clock::duration elapsed) {
-  if (replica.process == nullptr || replica.stalled) return;
-  ipc::CrashReport report = replica.process->Report();
-  const bool alive = report.alive != replica.seen.alive;
-  const bool on = report.progress != replica.seen.progress || !report.in_pass;
-  replica.silent = alive ? Clock::duration(0) : replica.silent + elapsed;
-  replica.stuck = on ? Clock::duration(0) : replica.stuck + elapsed;
-  replica.seen = std::move(report);
-  if (std::max(replica.silent, replica.stuck) < StallLimit(replica)) return;
-  replica.stalled = true;
-  replica.stopped = replica.process->IsStopped();
-  log_({LogLevel::kError,
-        "worker_stalled",
-        {{"pid", std::to_string(replica.process->pid())},
-         {"at", replica.seen.in_pass ? Place(replica.seen) : "no pass"}}});
-  replica.process->Kill();
 }
 
 }  // namespace stoch::serve

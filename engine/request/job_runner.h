@@ -77,7 +77,7 @@ class JobRunner {
     Refusal refusal = Refusal::kNone;
     uint64_t first = 0;  // id of the first job; the others follow it
   };
-  enum class Health : uint8_t { kOk, kLoading, kStalled, kFailed };
+  enum class Health : uint8_t { kOk, kLoading, kSilent, kStalled, kFailed };
   struct Load {
     int64_t running = 0;  // sequences
     int64_t waiting = 0;
@@ -87,7 +87,7 @@ class JobRunner {
   // One process that runs jobs.
   struct Worker {
     int64_t pid = 0;    // 0: none just now
-    std::string state;  // "ready", "loading", "lost"
+    std::string state;  // "ready", "loading", "silent", "lost"
     int64_t restarts = 0;
     std::string device;
     // Of its devices together, as it saw them last; 0: not known.

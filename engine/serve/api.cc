@@ -376,6 +376,7 @@ std::string Api::State() const {
   if (!ready_) return "loading";
   switch (serving_.runner->health()) {
     case JobRunner::Health::kLoading: return "loading";
+    case JobRunner::Health::kSilent: return "silent";
     case JobRunner::Health::kStalled: return "stalled";
     case JobRunner::Health::kFailed: return "failed";
     case JobRunner::Health::kOk: break;

@@ -28,7 +28,7 @@ struct ServerOptions {
 class Server {
  public:
   // Listens at once. Until Attach, /health and completions say 503.
-  // Errors: InvalidInput where it cannot listen.
+  // Errors: as HttpServer.
   Server(ServerOptions options, LogSink log);
   // Drops every request.
   ~Server();

@@ -9,10 +9,12 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -52,9 +54,10 @@ struct Worker::State {
   explicit State(int socket_fd, int page_fd)
       : page(page_fd < 0 ? std::make_unique<ipc::CrashPage>() : std::make_unique<ipc::CrashPage>(page_fd)),
         channel(std::make_shared<ipc::Channel>(inbox, io, socket_fd)),
-        beat(io) {}
+        look(io) {}
 
-  void Beat();
+  void Beat(const std::stop_token& stop);
+  void LookAtDevice();
   void NoteRunning();
   void KeepRunning(const std::exception_ptr& failure);
   bool OnMessage(google::protobuf::io::ZeroCopyInputStream* stream);
@@ -71,7 +74,7 @@ struct Worker::State {
   asio::io_context io;
   const std::unique_ptr<ipc::CrashPage> page;
   const std::shared_ptr<ipc::Channel> channel;
-  asio::steady_timer beat;
+  asio::steady_timer look;
   std::atomic<bool> gone = false;  // the gateway
   std::atomic<bool> failed = false;
   std::thread thread;
@@ -91,6 +94,8 @@ struct Worker::State {
   std::chrono::steady_clock::time_point memory_looked;
   int64_t preemptions = 0;  // that the gateway knows of
   bool has_run = false;     // since the heap was given back
+
+  std::jthread heart;  // last: it uses the page
 };
 
 // What the device runs, for when it hangs or fails.
@@ -119,12 +124,23 @@ void Worker::State::KeepRunning(const std::exception_ptr& failure) {
   }
 }
 
-void Worker::State::Beat() {
-  page->Beat();
+// On a thread that does nothing else and takes no lock of others: it shows that the process runs while it loads, while
+// other threads wait for devices and for each other, and while nothing is to be done.
+void Worker::State::Beat(const std::stop_token& stop) {
+  std::mutex own;
+  std::unique_lock lock(own);
+  std::condition_variable_any never;
+  while (!stop.stop_requested()) {
+    page->Beat();
+    never.wait_for(lock, stop, kBeat, [] { return false; });
+  }
+}
+
+void Worker::State::LookAtDevice() {
   NoteRunning();
-  beat.expires_after(kBeat);
-  beat.async_wait([this](const boost::system::error_code& error) {
-    if (!error) Beat();
+  look.expires_after(kBeat);
+  look.async_wait([this](const boost::system::error_code& error) {
+    if (!error) LookAtDevice();
   });
 }
 
@@ -234,8 +250,9 @@ void Worker::State::SendTurn() {
 Worker::Worker(int socket_fd, int page_fd) : state_(std::make_unique<State>(socket_fd, page_fd)) {
   State& state = *state_;
   RecordFatalSignals(state.page.get());
+  state.heart = std::jthread([&state](const std::stop_token& stop) { state.Beat(stop); });
   state.channel->Start([&state](auto* stream) { return state.OnMessage(stream); }, [&state] { state.gone = true; });
-  state.Beat();
+  state.LookAtDevice();
   state.thread = std::thread([&state] { state.io.run(); });
 }
 

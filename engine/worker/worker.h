@@ -13,7 +13,8 @@ namespace stoch::serve {
 class Worker {
  public:
   // socket_fd: one end of a pair of local sockets; page_fd: the crash page, or -1 for none to share. Owns both. From now
-  // on the page shows that the process runs, and which signal ends it. One of them in a process.
+  // on the page shows that the process runs, whatever its other threads wait for, and which signal ends it. One of them
+  // in a process.
   Worker(int socket_fd, int page_fd);
   ~Worker();
 

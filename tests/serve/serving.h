@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <functional>
@@ -32,8 +33,8 @@ class Serving {
   // in_child: runs there before the program does.
   explicit Serving(const std::vector<std::string>& more = {}, const std::string& model = kDemo, bool unread = false,
                    rlim_t files = 0, const std::function<void()>& in_child = nullptr) {
-    std::vector<std::string> words = {STOCH_BINARY, "serve",     "--model", model,    "--device",
-                                      "cpu",        "--threads", "1",       "--port", "0"};
+    std::vector<std::string> words = {STOCH_BINARY, "serve", "--model", model, "--device", "cpu", "--threads", "1"};
+    if (std::find(more.begin(), more.end(), "--port") == more.end()) words.insert(words.end(), {"--port", "0"});
     words.insert(words.end(), more.begin(), more.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());

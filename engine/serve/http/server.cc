@@ -76,8 +76,10 @@ void HttpServer::State::Listen() {
     acceptor.listen();
     endpoint = acceptor.local_endpoint();
   } catch (const boost::system::system_error& error) {
-    throw InvalidInput("cannot listen on " + options.host + ", port " + std::to_string(options.port) + ": " +
-                       error.code().message());
+    const std::string message =
+        "cannot listen on " + options.host + ", port " + std::to_string(options.port) + ": " + error.code().message();
+    if (error.code() == boost::system::errc::address_in_use) throw AddressInUse(message);
+    throw InvalidInput(message);
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "engine/serve/http/connection.h"
 #include "engine/serve/http/options.h"
+#include "kernels/base/error.h"
 
 namespace stoch::serve {
 
@@ -25,10 +26,16 @@ struct HttpHooks {
   std::function<void(const std::string& what)> on_error;
 };
 
+// Somebody else has the address, perhaps for a moment.
+class AddressInUse : public InvalidInput {
+ public:
+  using InvalidInput::InvalidInput;
+};
+
 class HttpServer {
  public:
   // Listens and answers from its own threads until it is destroyed.
-  // Errors: InvalidInput where it cannot listen.
+  // Errors: InvalidInput where it cannot listen, AddressInUse where another one does.
   HttpServer(const HttpOptions& options, HttpHandler handler, HttpHooks hooks);
   ~HttpServer();
   // Cuts every connection and joins the threads; exchanges hear of it. The handler is not called any more, and

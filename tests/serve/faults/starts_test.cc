@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signals to process 1 of a container.
+// Starts that fail for a while, a port that is taken for a while, workers that show no life, and signals to process 1.
 
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tests/serve/http_client.h"
@@ -15,6 +16,114 @@ namespace {
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+
+Json WorkerOf(uint16_t port) { return Call(port, "GET", "/health").Json()["workers"][0]; }
+
+template <class Condition>
+bool Eventually(seconds limit, const Condition& condition) {
+  const auto deadline = Clock::now() + limit;
+  while (!condition()) {
+    if (Clock::now() > deadline) return false;
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  return true;
+}
+
+TEST(Starts, AFileThatIsAwayForAMomentEndsNothing) {
+  const TempDir root;
+  const std::string folder = (root / "model").string();
+  std::filesystem::copy(kDemo, folder, std::filesystem::copy_options::recursive);
+  Serving server({}, folder);
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  std::filesystem::rename(folder + "/config.json", folder + "/away");
+  kill(WorkerOf(server.port())["pid"].get<pid_t>(), SIGKILL);
+  EXPECT_EQ(server.Wait(seconds(8)), std::nullopt) << server.Log();  // many starts fail meanwhile
+  EXPECT_EQ(Call(server.port(), "GET", "/health").status, 503);
+  std::filesystem::rename(folder + "/away", folder + "/config.json");
+  EXPECT_TRUE(Eventually(seconds(20), [&] { return Call(server.port(), "GET", "/health").status == 200; }))
+      << server.Log();
+  const Reply reply = Call(server.port(), "POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 2})");
+  EXPECT_EQ(reply.status, 200) << reply.body;
+}
+
+TEST(Starts, FailingForTooLongEndsAServerThatWasReadyAsAFailure) {
+  const TempDir root;
+  const std::string folder = (root / "model").string();
+  std::filesystem::copy(kDemo, folder, std::filesystem::copy_options::recursive);
+  Serving server({"--give-up-after", "2"}, folder);
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  std::filesystem::rename(folder + "/config.json", folder + "/away");
+  kill(WorkerOf(server.port())["pid"].get<pid_t>(), SIGKILL);
+  EXPECT_EQ(server.Wait(seconds(30)), 3) << server.Log();  // not 2, which no service manager tries again
+  EXPECT_NE(server.Log().find("config.json"), std::string::npos) << server.Log();
+}
+
+TEST(Starts, AReadyWorkerMayBeLostAnyNumberOfTimes) {
+  Serving server({"--give-up-after", "1"});
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  for (int loss = 0; loss < 8; ++loss) {
+    ASSERT_TRUE(Eventually(seconds(30), [&] { return WorkerOf(server.port())["state"] == "ready"; })) << server.Log();
+    const auto pid = WorkerOf(server.port())["pid"].get<pid_t>();
+    kill(pid, SIGKILL);
+    ASSERT_TRUE(Eventually(seconds(30), [&] { return WorkerOf(server.port()).value("pid", 0) != pid; }));
+  }
+  EXPECT_TRUE(Eventually(seconds(30), [&] { return Call(server.port(), "GET", "/health").status == 200; }))
+      << server.Log();
+}
+
+TEST(Starts, APortThatIsFreeSoonIsWaitedFor) {
+  auto first = std::make_unique<Serving>();
+  ASSERT_TRUE(first->Logs("ready")) << first->Log();
+  Serving second({"--port", std::to_string(first->port())});
+  std::this_thread::sleep_for(milliseconds(1500));
+  first.reset();
+  ASSERT_TRUE(second.Logs("ready")) << second.Log();
+  EXPECT_EQ(Call(second.port(), "GET", "/health").status, 200);
+}
+
+TEST(Starts, AWorkerThatIsStoppedIsSilentThenReplaced) {
+  Serving server({"--silence-limit", "8"});
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  const auto pid = WorkerOf(server.port())["pid"].get<pid_t>();
+  const auto stopped = Clock::now();
+  kill(pid, SIGSTOP);
+  ASSERT_TRUE(Eventually(seconds(20), [&] { return WorkerOf(server.port())["state"] == "silent"; })) << server.Log();
+  EXPECT_GE(Clock::now() - stopped, seconds(4));
+  const Reply health = Call(server.port(), "GET", "/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.Json()["status"], "silent");
+  ASSERT_TRUE(Eventually(seconds(20), [&] { return WorkerOf(server.port()).value("pid", 0) != pid; })) << server.Log();
+  EXPECT_LT(Clock::now() - stopped, seconds(20));
+  EXPECT_TRUE(Eventually(seconds(20), [&] { return Call(server.port(), "GET", "/health").status == 200; }));
+  EXPECT_NE(server.Log().find("how=stopped"), std::string::npos) << server.Log();
+}
+
+TEST(Starts, AWorkerThatGoesOnIsBack) {
+  Serving server;
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  const auto pid = WorkerOf(server.port())["pid"].get<pid_t>();
+  kill(pid, SIGSTOP);
+  ASSERT_TRUE(Eventually(seconds(12), [&] { return WorkerOf(server.port())["state"] == "silent"; })) << server.Log();
+  kill(pid, SIGCONT);
+  EXPECT_TRUE(Eventually(seconds(5), [&] { return Call(server.port(), "GET", "/health").status == 200; }));
+  EXPECT_EQ(WorkerOf(server.port())["pid"], pid);
+}
+
+// Time in which the server itself did not run is not the worker's.
+TEST(Starts, AServerThatWasStoppedBlamesNoWorker) {
+  Serving server({"--silence-limit", "2"});
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  const auto pid = WorkerOf(server.port())["pid"].get<pid_t>();
+  kill(pid, SIGSTOP);
+  server.Signal(SIGSTOP);
+  std::this_thread::sleep_for(seconds(4));
+  server.Signal(SIGCONT);
+  std::this_thread::sleep_for(milliseconds(200));
+  kill(pid, SIGCONT);
+  std::this_thread::sleep_for(seconds(1));
+  EXPECT_EQ(WorkerOf(server.port())["pid"], pid) << server.Log();
+  EXPECT_EQ(Call(server.port(), "GET", "/health").status, 200);
+}
 
 // The first child of a process, 0 where there is none yet.
 pid_t ChildOf(pid_t pid) {

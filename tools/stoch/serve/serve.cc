@@ -39,6 +39,7 @@ namespace {
 constexpr std::chrono::milliseconds kPoll{50};
 constexpr std::chrono::milliseconds kLook{1000};      // at the model's files and the heap
 constexpr std::chrono::milliseconds kFarewell{1000};  // for last words to leave
+constexpr std::chrono::seconds kPortWait{5};
 constexpr int64_t kOtherFiles = 64;                   // descriptors that are not connections
 
 // The first line of VersionText, "stoch 0.1.0".
@@ -159,6 +160,8 @@ std::unique_ptr<serve::WorkerPool> StartWorkers(const ServeOptions& options, ser
   pool_options.max_queue = options.max_queue;
   pool_options.answers = answers;
   pool_options.stall_limit = std::chrono::seconds(options.stall_limit_s.value_or(0));
+  pool_options.silence_limit = std::chrono::seconds(options.silence_limit_s);
+  pool_options.give_up_after = std::chrono::seconds(options.give_up_after_s);
   auto pool = std::make_unique<serve::WorkerPool>(std::move(pool_options), log);
   while (!pool->model()) {
     ThrowIfInterrupted();
@@ -176,6 +179,22 @@ std::unique_ptr<Engine> OpenLocalEngine(const ServeOptions& options, ModelFiles 
   DeviceOptions devices = options.engine.device;
   devices.fit_kv = KvFitOf(options.engine);
   return OpenEngine(Open(devices), std::move(files), engine_options, devices, output);
+}
+
+// Errors: InvalidInput where it cannot listen; Interrupted.
+std::unique_ptr<serve::Server> Listen(const serve::ServerOptions& options, const serve::LogSink& log) {
+  const auto deadline = std::chrono::steady_clock::now() + kPortWait;
+  bool said = false;
+  for (;;) {
+    try {
+      return std::make_unique<serve::Server>(options, log);
+    } catch (const serve::AddressInUse& error) {  // by a server that is about to end
+      if (std::chrono::steady_clock::now() > deadline) throw;
+      if (!std::exchange(said, true)) log({serve::LogLevel::kWarning, "address_in_use", {{"why", error.what()}}});
+    }
+    ThrowIfInterrupted();
+    std::this_thread::sleep_for(kPoll);
+  }
 }
 
 ExitCode Run(ServeOptions options) {
@@ -198,7 +217,8 @@ ExitCode Run(ServeOptions options) {
   const std::unique_ptr<serve::Journal> journal = OpenJournal(options, ServedText(options, identity, stamps), log);
   options.server.api.answers = journal.get();
   std::unique_ptr<Engine> engine;
-  serve::Server server(options.server, log);
+  const std::unique_ptr<serve::Server> listening = Listen(options.server, log);
+  serve::Server& server = *listening;
   PrintLine(fmt::format("listening on http://{}", server.address()));
   serve::ServedModel model;
   std::unique_ptr<serve::JobRunner> runner;

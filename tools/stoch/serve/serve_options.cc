@@ -34,6 +34,17 @@ void AddEngine(CLI::App& command, ServeOptions* options) {
       .add_option("--stall-limit", options->stall_limit_s,
                   "Seconds without a new operator after which a worker is killed; default 10 on GPUs, 120 on CPUs")
       ->check(CLI::Range(1, 86400));
+  command
+      .add_option("--silence-limit", options->silence_limit_s,
+                  "Seconds without any sign of life after which a worker is killed; /health shows it after 5")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
+  command
+      .add_option("--give-up-after", options->give_up_after_s,
+                  "Seconds that starts of workers may fail, none being ready or loading, before a server that was "
+                  "ready ends with exit code 3")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
   CLI::Option* replicas =
       command.add_option("--replicas", options->replicas, "Workers, each with the whole model; default 1")
           ->check(CLI::Range(1, 64));

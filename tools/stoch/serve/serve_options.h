@@ -25,7 +25,9 @@ struct ServeOptions {
   int64_t idle_timeout_s = 75;
   int64_t shutdown_timeout_s = 30;
   std::optional<int64_t> stall_limit_s;  // none: by device
-  std::optional<int64_t> replicas;       // none: one, or as many as replica_devices names
+  int64_t silence_limit_s = 15;
+  int64_t give_up_after_s = 60;
+  std::optional<int64_t> replicas;  // none: one, or as many as replica_devices names
   std::string replica_devices;
   bool in_process = false;
   std::string journal;
