@@ -26,6 +26,7 @@
 #include "engine/gateway/worker_process.h"
 #include "engine/request/answer_log.h"
 #include "engine/request/job_runner.h"
+#include "engine/request/model_parts.h"
 #include "engine/serve/log.h"
 
 namespace stoch::serve {
@@ -42,6 +43,9 @@ class WorkerPool final : public JobRunner {
     // Once a worker was ready: how long starts may fail, with no worker ready meanwhile, before this gives up. Time in
     // which a start still loads does not count.
     std::chrono::milliseconds give_up_after{60'000};
+    // Of the model that this process has read: every worker has to have the same. Parts that the first worker has
+    // besides count for all later ones.
+    ModelParts parts;
     AnswerLog* answers = nullptr;  // what kept jobs bring is written there; outlives this
   };
 
@@ -156,6 +160,7 @@ class WorkerPool final : public JobRunner {
   Clock::time_point watched_ = Clock::now();
   Clock::duration failing_for_{0};   // starts, with no worker that is ready or loads
   std::string last_failure_;         // why the last start did
+  std::optional<ModelParts> parts_;  // of all workers, once the first one is ready
 
   mutable std::mutex mutex_;  // of everything below; never held while jobs are told
   std::vector<std::unique_ptr<Replica>> replicas_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pool sees of its workers: whether they get on and live, and whether starts lead anywhere.
+// What the pool sees of its workers: what they serve, whether they get on and live, and whether starts lead anywhere.
 
 #include <algorithm>
 #include <utility>
@@ -29,8 +29,19 @@ const char* WorkerPool::Replica::state() const {
   return hello ? "ready" : "loading";
 }
 
+// A worker of another model gets no job: what clients have heard was another one's.
 void WorkerPool::OnHello(Replica& replica, const ipc::Hello& hello) {
+  ModelParts parts = ipc::PartsOf(hello);
+  const std::string changed = ChangedPart(parts_ ? *parts_ : options_.parts, parts, !parts_);
   const std::string pid = std::to_string(replica.process->pid());
+  if (!changed.empty()) {
+    log_({LogLevel::kError, "model_changed", {{"part", changed}, {"pid", pid}}});
+    replica.process->Kill();
+    GiveUp(std::make_exception_ptr(DeviceError(changed + " was changed while it was served")),
+           "the model was changed while it was served; the server is going down");
+    return;
+  }
+  if (!parts_) parts_ = std::move(parts);
   const ServedModel model = ipc::FromMessage(hello);
   failing_for_ = Clock::duration(0);
   {

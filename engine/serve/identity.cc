@@ -26,7 +26,7 @@ void Identity::Compute() {
   if (weights_.empty()) return;
   // A JSON text: what separates the parts cannot be part of one.
   const nlohmann::ordered_json all = {parts_.version,   parts_.config, parts_.tokenizer, parts_.chat_template,
-                                      parts_.precision, parts_.sc,     weights_};
+                                      parts_.precision, parts_.sc,     parts_.sc_files,  weights_};
   fingerprint_ =
       "stoch-" + Sha256Hex(all.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)).substr(0, kDigits);
 }
@@ -44,7 +44,8 @@ nlohmann::ordered_json Identity::Describe() const {
   return {{"weights", text(weights_)},
           {"config", text(parts_.config)},
           {"tokenizer", text(parts_.tokenizer)},
-          {"chat_template", text(parts_.chat_template)}};
+          {"chat_template", text(parts_.chat_template)},
+          {"sc_files", text(parts_.sc_files)}};
 }
 
 }  // namespace stoch::serve

@@ -10,11 +10,12 @@ namespace stoch::serve {
 
 // The parts of it, all as hex digests or plain text. Devices and limits are none of them: they change no bit.
 struct IdentityParts {
-  std::string version;        // of the program
-  std::string config;         // of config.json, "" for random weights
+  std::string version;        // of the program, its commit included
+  std::string config;         // of config.json and generation_config.json, "" for random weights
   std::string tokenizer;      // of the tokenizer's files, "" without one
   std::string chat_template;  // "" without one
   std::string precision, sc;  // "sc", and its configuration in words
+  std::string sc_files;       // of the files that it names, "" without one
 };
 
 // Threads: safe.

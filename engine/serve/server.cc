@@ -98,7 +98,7 @@ void Server::Attach(const ServedModel& model, const Tokenizer* tokenizer, std::u
   facts.sc = model.sc;
   facts.device = model.device;
   facts.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-  identity.version = state.options.api.version;
+  identity.version = state.options.api.version + " " + state.options.api.commit;
   identity.precision = facts.precision;
   identity.sc = facts.sc;
   if (tokenizer != nullptr && !tokenizer->chat_template().empty()) {

@@ -274,13 +274,14 @@ std::shared_ptr<Backend> Worker::Marked(std::shared_ptr<Backend> backend, bool i
 
 void Worker::MarkProgress() { state_->page->Mark(-1, "load"); }
 
-void Worker::Serve(Engine& engine, const RunnerOptions& options) {
+void Worker::Serve(Engine& engine, const RunnerOptions& options, const Model& model) {
   State& state = *state_;
   RunnerOptions all = options;
   all.max_queue = kEveryJob;
   SchedulerHooks hooks;
   hooks.on_passes = [&state](std::span<const uint64_t> ids) { state.OnPasses(ids); };
-  hooks.after_turn = [&state, &engine] {
+  hooks.after_turn = [&state, &engine, &model] {
+    if (model.check) model.check();
     state.SendTurn();  // tokens first
     if (state.LookAtMemory(engine, &state.turn)) state.SendTurn();
   };
@@ -296,6 +297,7 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options) {
   *hello.mutable_hello() = ipc::ToMessage(Describe(engine));
   hello.mutable_hello()->set_max_sequences(engine.options().max_sequences);
   hello.mutable_hello()->set_repeatable(engine.options().precision != Precision::kFp16);
+  ipc::SetParts(model.parts, hello.mutable_hello());
   state.channel->Send(hello);
   while (!state.gone && scheduler.failure() == nullptr) std::this_thread::sleep_for(kLook);
   {

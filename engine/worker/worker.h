@@ -2,11 +2,13 @@
 // The engine's side of a gateway: requests come as messages, tokens go back as one message for each pass.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "engine/engine.h"
 #include "engine/request/job_runner.h"
+#include "engine/request/model_parts.h"
 
 namespace stoch::serve {
 
@@ -23,9 +25,15 @@ class Worker {
   std::shared_ptr<Backend> Marked(std::shared_ptr<Backend> backend, bool issues_ahead);
   void MarkProgress();  // of loading
 
+  // What serves besides the engine: what it was made of, which the gateway compares with what other workers say, and a
+  // check that comes between a pass and the gateway's hearing of it (null: none), whose errors end the worker.
+  struct Model {
+    ModelParts parts;
+    std::function<void()> check;
+  };
   // Serves the engine until the gateway is gone. Nobody else uses it meanwhile.
-  // Errors: what ended the engine; the gateway has been told of no job's end by it.
-  void Serve(Engine& engine, const RunnerOptions& options);
+  // Errors: what ended the engine, or the check's; the gateway has been told of no job's end by it.
+  void Serve(Engine& engine, const RunnerOptions& options, const Model& model = {});
   // Tells the gateway why this process is about to end, and waits a moment for it to leave. The first cause counts: later
   // ones are not told.
   void Fail(const std::string& message, int exit_code);

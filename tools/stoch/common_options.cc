@@ -13,6 +13,7 @@
 #include "kernels/registry.h"
 #include "kernels/wrappers/blocking_backend.h"
 #include "kernels/wrappers/verifying_backend.h"
+#include "loader/file.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/demo_model.h"
 #include "tools/stoch/interrupt.h"
@@ -78,7 +79,8 @@ DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, 
   if (options.pass_rows != 0) engine->max_pass_rows = options.pass_rows;
   const std::string& map = options.device_map;
   if (map.size() > 5 && map.compare(map.size() - 5, 5, ".json") == 0) {
-    placement.map_json = ReadWholeFile(map);
+    constexpr int64_t kMaxMapBytes = int64_t{16} << 20;
+    placement.map_json = ReadSmallFile(map, kMaxMapBytes);
     placement.map_name = map;
   } else {
     placement.policy = map;

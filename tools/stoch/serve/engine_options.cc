@@ -57,7 +57,8 @@ std::optional<KvFit> KvFitOf(const ServedEngine& options) {
   return KvFit{options.gpu_memory_utilization / sharers, KvFit().host_share / sharers};
 }
 
-std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::string& device) {
+std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::string& device,
+                                       const std::vector<std::string>& gateway_files) {
   std::vector<std::string> command = {"/proc/self/exe", "worker"};
   const auto add = [&](const char* name, const std::string& value) {
     if (!value.empty()) command.insert(command.end(), {name, value});
@@ -84,6 +85,7 @@ std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::s
   add("--pass-rows", std::to_string(options.device.pass_rows));
   add("--threads", std::to_string(options.device.threads));
   add("--cpu-variant", options.device.cpu_variant);
+  for (const std::string& file : gateway_files) add("--gateway-file", file);
   if (!options.prefix_reuse) command.emplace_back("--no-prefix-reuse");
   if (options.device.launch_blocking) command.emplace_back("--launch-blocking");
   if (options.device.verify_transfers) command.emplace_back("--verify-transfers");

@@ -34,7 +34,9 @@ EngineOptions EngineOptionsFrom(const ServedEngine& options, const ModelFiles& f
 // How the KV cache is sized from free memory; none where the options say its size.
 std::optional<KvFit> KvFitOf(const ServedEngine& options);
 
-// The command line of a worker with these options. device: its own; "" = that of the options.
-std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::string& device);
+// The command line of a worker with these options. device: its own; "" = that of the options. gateway_files: what the
+// gateway alone has read, for the worker to say what it finds there.
+std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::string& device,
+                                       const std::vector<std::string>& gateway_files);
 
 }  // namespace stoch::cli

@@ -37,10 +37,10 @@ namespace stoch::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll{50};
-constexpr std::chrono::milliseconds kLook{1000};      // at the model's files and the heap
+constexpr std::chrono::milliseconds kHeapLook{1000};
 constexpr std::chrono::milliseconds kFarewell{1000};  // for last words to leave
 constexpr std::chrono::seconds kPortWait{5};
-constexpr int64_t kOtherFiles = 64;                   // descriptors that are not connections
+constexpr int64_t kOtherFiles = 64;  // descriptors that are not connections
 
 // The first line of VersionText, "stoch 0.1.0".
 std::string VersionNumber() {
@@ -85,15 +85,15 @@ extern "C" void OnBusError(int) {
 
 bool IsLoopback(const std::string& address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
 
-// Until a signal asks for the end or the engine is no more. Weights that are read where they are mapped must stay as
-// they are: other bytes would be answers of another model. Errors: DeviceError where they do not.
+// Until a signal asks for the end or the engine is no more. The files of the model must stay as they are: what is read
+// of them later would be another model's. Errors: DeviceError where they do not.
 // gateway: the engine is in another process, and the heap holds requests only.
-void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, Service& service, bool gateway,
+void WaitForEnd(serve::Server& server, const FileWatch& files, Service& service, bool gateway,
                 const serve::LogSink& log) {
-  const auto check = [&] {
-    const std::string changed = ChangedFile(mapped);
+  const auto check = [&](bool now) {
+    const std::string changed = files.Changed(now);
     if (changed.empty()) return;
-    log({serve::LogLevel::kError, "model_changed", {{"file", changed}}});
+    log({serve::LogLevel::kError, "model_changed", {{"part", changed}}});
     server.Drain(std::chrono::milliseconds(0));
     throw DeviceError(changed + " was changed while it was served");
   };
@@ -102,13 +102,13 @@ void WaitForEnd(serve::Server& server, const std::vector<FileStamp>& mapped, Ser
     std::this_thread::sleep_for(kPoll);
     // A stalled engine of this process stays stalled; lost workers are replaced here.
     if (server.health() != serve::JobRunner::Health::kStalled) service.Beat();
-    if (std::chrono::steady_clock::now() - looked < kLook) continue;
+    check(false);
+    if (std::chrono::steady_clock::now() - looked < kHeapLook) continue;
     looked = std::chrono::steady_clock::now();
     if (gateway) GiveHeapBack();
-    check();
   }
   // Workers that cannot read a file any more may all be lost before one looks.
-  if (server.failure() != nullptr) check();
+  if (server.failure() != nullptr) check(true);
 }
 
 void SetServerOptions(ServeOptions& options) {
@@ -124,19 +124,6 @@ void SetServerOptions(ServeOptions& options) {
   if (options.default_seed) server.api.default_seed = static_cast<uint64_t>(*options.default_seed);
 }
 
-// What kept streams were made with: they do not go on with anything else.
-std::string ServedText(const ServeOptions& options, const serve::IdentityParts& identity,
-                       const std::vector<FileStamp>& stamps) {
-  const ServedEngine& engine = options.engine;
-  std::string text =
-      fmt::format("{}|{}|{}|{}|{}|{}|{}", VersionText(), engine.model.model, identity.config, identity.tokenizer,
-                  engine.model.context, engine.arithmetic.precision, fmt::join(engine.arithmetic.sc, " "));
-  const ScFileOptions& files = engine.arithmetic.files;
-  text += fmt::format("|{}|{}|{}|{}|{}", files.mp, files.mp_normalise, files.smooth, files.mask, files.mask_bits);
-  for (const FileStamp& stamp : stamps) text += fmt::format("|{} {}", stamp.size_bytes, stamp.changed_ns);
-  return text;
-}
-
 std::unique_ptr<serve::Journal> OpenJournal(const ServeOptions& options, std::string served,
                                             const serve::LogSink& log) {
   if (options.journal.empty()) return nullptr;
@@ -148,15 +135,16 @@ std::unique_ptr<serve::Journal> OpenJournal(const ServeOptions& options, std::st
 }
 
 // Workers, and the wait for the first one to be ready. Errors: what kept it; Interrupted.
-std::unique_ptr<serve::WorkerPool> StartWorkers(const ServeOptions& options, serve::AnswerLog* answers,
-                                                const serve::LogSink& log) {
+std::unique_ptr<serve::WorkerPool> StartWorkers(const ServeOptions& options, const ServedModelFiles& served,
+                                                serve::AnswerLog* answers, const serve::LogSink& log) {
   serve::WorkerPool::Options pool_options;
   const std::vector<std::string> devices = ReplicaDevices(options);
   for (const std::string& device : devices) {
     ServedEngine engine = options.engine;
     engine.sharers = std::count(devices.begin(), devices.end(), device);
-    pool_options.commands.push_back(WorkerCommand(engine, device));
+    pool_options.commands.push_back(WorkerCommand(engine, device, served.gateway_only));
   }
+  pool_options.parts = PartsOf(served.notes);
   pool_options.max_queue = options.max_queue;
   pool_options.answers = answers;
   pool_options.stall_limit = std::chrono::seconds(options.stall_limit_s.value_or(0));
@@ -172,13 +160,12 @@ std::unique_ptr<serve::WorkerPool> StartWorkers(const ServeOptions& options, ser
 }
 
 // An engine in this process. Errors: InvalidInput, DeviceError.
-std::unique_ptr<Engine> OpenLocalEngine(const ServeOptions& options, ModelFiles files) {
-  const EngineOptions engine_options = EngineOptionsFrom(options.engine, files);
+std::unique_ptr<Engine> OpenLocalEngine(const ServeOptions& options, ServedModelFiles& served) {
   OutputOptions output;
   output.quiet = options.engine.quiet;
   DeviceOptions devices = options.engine.device;
   devices.fit_kv = KvFitOf(options.engine);
-  return OpenEngine(Open(devices), std::move(files), engine_options, devices, output);
+  return OpenEngine(Open(devices), std::move(served.files), served.engine, devices, output);
 }
 
 // Errors: InvalidInput where it cannot listen; Interrupted.
@@ -200,21 +187,18 @@ std::unique_ptr<serve::Server> Listen(const serve::ServerOptions& options, const
 ExitCode Run(ServeOptions options) {
   CheckKey(options);
   if (!options.in_process) GiveLargeBlocksBack();
-  ModelFiles files = OpenModelFiles(options.engine.model.model);
-  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.engine.model, files);
-  (void)EngineOptionsFrom(options.engine, files);  // bad ones are told before anything is begun
+  std::signal(SIGBUS, OnBusError);
+  ServedModelFiles served = OpenServed(options.engine);  // bad options are told before anything is begun
   (void)ReplicaDevices(options);
   SetServerOptions(options);
-  std::vector<FileStamp> stamps = files.weights->files();
-  serve::IdentityParts identity = DigestSmallFiles(files, options.engine.model.tokenizer);
-  std::signal(SIGBUS, OnBusError);
+  const std::vector<FileStamp> stamps = served.files.weights->files();
   Service service;
   options.server.http.listening_fd = service.listening_fd();
   const ServeLog serve_log(options.engine.quiet);
   options.server.api.dropped_log_lines = [&serve_log] { return serve_log.dropped(); };
   const serve::LogSink log = serve_log.sink();
   // Declared before the server, which uses them to its end.
-  const std::unique_ptr<serve::Journal> journal = OpenJournal(options, ServedText(options, identity, stamps), log);
+  const std::unique_ptr<serve::Journal> journal = OpenJournal(options, ServedText(options.engine, served), log);
   options.server.api.answers = journal.get();
   std::unique_ptr<Engine> engine;
   const std::unique_ptr<serve::Server> listening = Listen(options.server, log);
@@ -223,7 +207,7 @@ ExitCode Run(ServeOptions options) {
   serve::ServedModel model;
   std::unique_ptr<serve::JobRunner> runner;
   if (options.in_process) {
-    engine = OpenLocalEngine(options, std::move(files));
+    engine = OpenLocalEngine(options, served);
     model = serve::Describe(*engine);
     serve::RunnerOptions limits;
     limits.max_queue = options.max_queue;
@@ -231,12 +215,12 @@ ExitCode Run(ServeOptions options) {
     if (options.stall_limit_s) limits.stalled_after = std::chrono::seconds(*options.stall_limit_s);
     runner = std::make_unique<serve::Scheduler>(*engine, limits);
   } else {
-    std::unique_ptr<serve::WorkerPool> pool = StartWorkers(options, journal.get(), log);
+    std::unique_ptr<serve::WorkerPool> pool = StartWorkers(options, served, journal.get(), log);
     model = *pool->model();
     runner = std::move(pool);
-    files = ModelFiles();  // its weights are none of this process's business
+    served.files = ModelFiles();  // its weights are none of this process's business
   }
-  server.Attach(model, tokenizer.get(), std::move(runner), std::move(identity));
+  server.Attach(model, served.tokenizer.get(), std::move(runner), served.identity);
   log({serve::LogLevel::kInfo,
        "ready",
        {{"model", model.name},
@@ -250,6 +234,7 @@ ExitCode Run(ServeOptions options) {
   if (options.key.empty() && !IsLoopback(server.address())) {
     log({serve::LogLevel::kWarning, "no_api_key", {{"address", server.address()}}});
   }
+  const FileWatch watch(served.notes, log);
   const DigestThread digest(options.engine.model.model, stamps,
                             [&](const std::string& weights, const std::string& error) {
                               server.SetWeightsDigest(weights);
@@ -257,10 +242,8 @@ ExitCode Run(ServeOptions options) {
                                    "weights_digest",
                                    {{"sha256", weights}, {"error", error}}});
                             });
-  if (!model.device.starts_with("cpu")) stamps.clear();  // GPUs have a copy
-
   service.Ready();
-  WaitForEnd(server, stamps, service, !options.in_process, log);
+  WaitForEnd(server, watch, service, !options.in_process, log);
   service.Stopping();
   if (const std::exception_ptr failure = server.failure()) {
     server.Drain(kFarewell);  // its jobs have been told; their answers are to leave

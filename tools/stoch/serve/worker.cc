@@ -8,26 +8,33 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/error.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/serve/engine_options.h"
 #include "tools/stoch/serve/log.h"
+#include "tools/stoch/serve/served_files.h"
 
 namespace stoch::cli {
 namespace {
 
 struct Options {
   ServedEngine engine;
+  std::vector<std::string> gateway_files;
   int socket_fd = -1;
   int page_fd = -1;
 };
 
 // Errors: as those of a command; the gateway has them too.
 void Serve(const Options& options, serve::Worker& worker) {
+  const FileRecord record;
+  for (const std::string& file : options.gateway_files) (void)MappedFile(file);
   ModelFiles files = OpenModelFiles(options.engine.model.model);
+  const std::vector<FileStamp> weights = files.weights->files();
   const EngineOptions engine_options = EngineOptionsFrom(options.engine, files);
   OutputOptions output;
   output.quiet = true;  // the gateway speaks for all of them
@@ -37,10 +44,22 @@ void Serve(const Options& options, serve::Worker& worker) {
   const bool issues_ahead = backend->devices().front().kind != DeviceKind::kCpu && !devices.launch_blocking;
   const std::unique_ptr<Engine> engine =
       OpenEngine(worker.Marked(std::move(backend), issues_ahead), std::move(files), engine_options, devices, output);
+  const auto check = [&weights] {
+    const std::string changed = ChangedFile(weights);
+    if (!changed.empty()) throw DeviceError(changed + " was changed while it was served");
+  };
+  check();
+  serve::Worker::Model model;
+  model.parts = PartsOf(record.notes());
+  model.parts["sc"] = engine->sc_description();
+  model.parts["precision"] = PrecisionName(engine->options().precision);
+  model.parts["split"] = devices.split;
+  // Some weights are read where their file is mapped; GPUs have a copy.
+  if (engine->backend().devices().front().kind == DeviceKind::kCpu) model.check = check;
   serve::RunnerOptions runner;
   runner.prefix_reuse = options.engine.prefix_reuse;
   try {
-    worker.Serve(*engine, runner);
+    worker.Serve(*engine, runner, model);
   } catch (const std::exception& error) {
     worker.Fail(error.what(), kDeviceFailure);  // before the engine is taken apart, which takes long on some devices
     throw;
@@ -78,6 +97,8 @@ CommandBody AddWorker(CLI::App& command) {
   AddServedEngine(command, &options->engine);
   command.add_option("--socket-fd", options->socket_fd, "To the gateway")->required();
   command.add_option("--sharers", options->engine.sharers, "Workers on the same devices")->check(CLI::Range(1, 64));
+  command.add_option("--gateway-file", options->gateway_files, "A file that the gateway read, for comparison")
+      ->allow_extra_args(false);
   command.add_option("--page-fd", options->page_fd, "The crash page")->required();
   return [options] { return Run(*options); };
 }
