@@ -15,8 +15,8 @@ import time
 class Served:
     """with Served(binary, arguments) as server: ..."""
 
-    def __init__(self, stoch, arguments, start_limit_s=600):
-        self.command = [stoch, "serve", "--port", "0", *arguments]
+    def __init__(self, stoch, arguments, start_limit_s=600, port=0):
+        self.command = [stoch, "serve", "--port", str(port), *arguments]
         self.start_limit_s = start_limit_s
 
     def __enter__(self):
