@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Writes build_facts.h. Run at every build, so that the commit is right; touches the file only when a fact changed.
-# Given: SOURCE_DIR, OUTPUT, VERSION, BUILD_TYPE, CUDA_VERSION.
+# Given: SOURCE_DIR, OUTPUT, VERSION, BUILD_TYPE, CUDA_VERSION; STOCH_COMMIT of the environment where there is no repository.
 
 cmake_minimum_required(VERSION 3.25)
 
 set(commit "unknown")
+if(DEFINED ENV{STOCH_COMMIT})
+  set(commit "$ENV{STOCH_COMMIT}")
+endif()
 find_program(GIT git)
 if(GIT)
   execute_process(COMMAND ${GIT} -C ${SOURCE_DIR} describe --always --dirty --abbrev=12 --exclude=*
