@@ -95,14 +95,14 @@ class Backend {
   virtual int64_t ExpertScratchBytes(const LinearSpec& /*spec*/, int64_t /*in_features*/, int64_t /*max_rows*/) const {
     return 0;
   }
-  // Which kernels such a Linear of `tokens` tokens runs, or an Attention of `tokens` tokens, of one sequence
-  // (is_prompt) or of as many; for people, "" where there is no choice.
+  // The kernels of such a Linear of `tokens` tokens, or of an Attention of `tokens` tokens, of one sequence (is_prompt)
+  // or of as many; segment: the longest of dilated attention, 0: dense. For people, "" where there is no choice.
   virtual std::string LinearKernel(const LinearSpec& /*spec*/, std::span<const int64_t> /*out_features*/,
                                    int64_t /*in_features*/, int64_t /*tokens*/) const {
     return {};
   }
   virtual std::string AttentionKernel(const KvCacheSpec& /*spec*/, int /*num_heads*/, int64_t /*tokens*/,
-                                      bool /*is_prompt*/) const {
+                                      bool /*is_prompt*/, int64_t /*segment*/) const {
     return {};
   }
   // Takes memory for the scratch of ops to come, in one piece, that all of them share. What they need beyond it, they

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "kernels/call_check.h"
-#include "kernels/context_bucket.h"
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/backend_impl.h"
@@ -30,8 +29,8 @@
 #include "kernels/cuda/sc/matmul.h"
 #include "kernels/cuda/weights/weights.h"
 #include "kernels/family_check.h"
-#include "kernels/plan/attention_plan.h"
-#include "kernels/plan/ring_plan.h"
+#include "kernels/plan/attention/plan.h"
+#include "kernels/plan/attention/ring.h"
 #include "kernels/plan/sc_linear_plan.h"
 
 namespace stoch::cuda {
@@ -61,6 +60,11 @@ CudaBackend::CudaBackend(std::span<const int> ordinals) {
     MeasureRuntime(per_device_.back().get(), before);
     devices_.push_back(per_device_.back()->context.device);
     per_device_.back()->test_fault = TestFault::FromEnvironment(devices_.back(), per_device_.back()->context.sites());
+  }
+  for (const auto& entry : per_device_) {
+    entry->context.traits.is_shared = std::any_of(devices_.begin(), devices_.end(), [&](const Device& other) {
+      return ShareGpu(entry->context.device.index, other.index);
+    });
   }
   EnablePeerAccess(devices_);
 }
@@ -146,23 +150,10 @@ std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const in
   return NeedsMixed(spec) ? MixedKernel(per_device_.front()->context.traits, spec, in_features, tokens, name) : name;
 }
 
-std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const {
-  const GpuTraits& gpu = per_device_.front()->context.traits;
-  const AttentionShape shape = MakeAttentionShape(spec, num_heads);
-  const auto name = [&](int64_t max_length) {
-    const AttentionPlan plan = PlanAttention(gpu, shape, tokens, max_length, !is_prompt);
-    const bool is_long = is_prompt && tokens >= kLongSequenceRows;
-    return std::string(AttentionKernelName(is_long ? plan.long_rows : plan.short_rows)) +
-           (plan.is_fresh ? " fresh" : "");
-  };
-  std::string names = name(kShortContext);
-  std::string last = names;
-  for (const int64_t from : {kShortContext, kMiddleContext, kLongContext, kDeepContext, kFarContext}) {
-    std::string next = name(from + 1);
-    if (next != last) names += ", " + next + " beyond " + std::to_string(from);
-    last = std::move(next);
-  }
-  return names;
+std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
+                                         int64_t segment) const {
+  return AttentionRoutes(per_device_.front()->context.traits, MakeAttentionShape(spec, num_heads), tokens, is_prompt,
+                         segment);
 }
 
 std::unique_ptr<LinearWeight> CudaBackend::MakeLinear(Device device, std::span<const WeightSource> parts,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GPU and the code that runs on it can do: all that the choice of a kernel may depend on.
+// Capabilities of a GPU and of the code that runs on it: all that the choice of a kernel may depend on.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct GpuTraits {
   bool has_hopper_code = false;  // kernels wait for those before them themselves (programmatic dependent launch)
   bool has_clusters = false;     // thread block clusters: has_hopper_code, and the device launches them
   bool has_wgmma = false;        // warpgroup MMA of sm_90a
-  bool is_limited = false;       // by LimitForTests: launches then check what a smaller device would refuse
+  bool is_shared = false;   // kernels of other devices run on the GPU meanwhile: blocks must not wait for each other
+  bool is_limited = false;  // by LimitForTests: launches then check what a smaller device would refuse
 
   // How much of attention over long sequences is done at a time. A group of tiles has scores of so many bytes, and as
   // many of probabilities: it has to fill the GPU, and all of a 2048-token window should be one group. Long sequences
@@ -28,12 +29,16 @@ struct GpuTraits {
   int32_t list_from = 4096;  // rows of so many positions in wide tiles list single large probabilities (kWideListed)
 };
 
-// `traits` with less than the device has, so that one GPU can test what others run: STOCH_TEST_SHARED_BYTES=101376
-// max_shared_bytes is at most that (99 KB: compute capability 8.6, 8.9, 12.0) STOCH_TEST_NO_WGMMA=1 has_wgmma is false, STOCH_TEST_NO_CLUSTERS=1 has_clusters is
-// STOCH_TEST_SCORE_BYTES=N, STOCH_TEST_PACKED_POSITIONS=N so that short prompts take many groups
-// STOCH_TEST_SPLIT_FROM=N is split_from, STOCH_TEST_LOOKUP_FROM=N lookup_from, so that short contexts are cut
-// STOCH_TEST_LIST_FROM=N is list_from, so that short rows list
-// Errors: InvalidInput for a number that is none, or less shared memory than the 48 KB that every GPU has.
+// `traits` with less than the device has, so that one GPU can test what others run. Variables of the environment:
+//   STOCH_TEST_SHARED_BYTES=N      max_shared_bytes is N at most: 101376 (99 KB) for compute capability 8.6, 8.9, 12.0
+//   STOCH_TEST_NO_WGMMA=1          has_wgmma is false
+//   STOCH_TEST_NO_CLUSTERS=1       has_clusters is false
+//   STOCH_TEST_SCORE_BYTES=N       max_score_bytes is N at most, so that short prompts take many groups
+//   STOCH_TEST_PACKED_POSITIONS=N  max_packed_positions is N at most, for the same reason
+//   STOCH_TEST_SPLIT_FROM=N        split_from, so that short contexts are cut
+//   STOCH_TEST_LOOKUP_FROM=N       lookup_from, so that short contexts take look-ups
+//   STOCH_TEST_LIST_FROM=N         list_from, so that short rows list
+// Errors: InvalidInput for a value that is not a number, or less shared memory than the 48 KB that every GPU has.
 GpuTraits LimitForTests(GpuTraits traits);
 
 }  // namespace stoch

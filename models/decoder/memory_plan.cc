@@ -150,6 +150,14 @@ KvCacheSpec OneLayerSpec(const DecoderConfig& config, Precision precision, const
   return spec;
 }
 
+// The longest segment of dilated attention; 0: attention is dense.
+int64_t LongestSegment(Precision precision, const ScModelConfig& sc) {
+  int64_t longest = 0;
+  if (precision != Precision::kSc) return longest;
+  for (const DilatedPair& pair : sc.DilatedPairs()) longest = std::max(longest, pair.segment);
+  return longest;
+}
+
 // Of layers with experts: the router, and the experts' matrices over every row that they take.
 int64_t ExpertScratchBytes(const DecoderConfig& config, Specs& specs, const PassShape& shape, const Backend& backend) {
   const int64_t experts[] = {config.num_experts};
@@ -207,11 +215,9 @@ std::vector<OperatorKernels> KernelsOf(const DecoderConfig& config, Precision pr
     if (linear.id != ScOperatorId::kQProj) continue;
     OperatorKernels& attention = result.emplace_back(OperatorKernels{"attention", {}});
     for (const int64_t count : tokens) {
-      const std::string kernel = backend.AttentionKernel(
-          OneLayerSpec(config, precision, sc, shard), static_cast<int>(shard.heads.size()), count, count > kStepTokens);
-      // One kernel for every row where there is a choice otherwise.
-      attention.kernels.push_back(precision == Precision::kSc && sc.dilated.enabled && !kernel.empty() ? "dilated"
-                                                                                                       : kernel);
+      attention.kernels.push_back(backend.AttentionKernel(OneLayerSpec(config, precision, sc, shard),
+                                                          static_cast<int>(shard.heads.size()), count,
+                                                          count > kStepTokens, LongestSegment(precision, sc)));
     }
   }
   return result;

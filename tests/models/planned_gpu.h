@@ -7,8 +7,8 @@
 #include <span>
 #include <utility>
 
-#include "kernels/plan/attention_plan.h"
-#include "kernels/plan/ring_plan.h"
+#include "kernels/plan/attention/plan.h"
+#include "kernels/plan/attention/ring.h"
 #include "kernels/plan/sc_linear_plan.h"
 #include "kernels/wrappers/forwarding_backend.h"
 

@@ -114,6 +114,7 @@ std::vector<Layer> MakeLayers() {
       {"kernels/base/", {}},
       {"kernels/math/", {"kernels/base/"}},
       {"kernels/sc/", {"kernels/base/", "kernels/math/"}},
+      {"kernels/plan/attention/", planned},
       {"kernels/plan/", kernels},
       {"kernels/wrappers/", kernels},
       {"kernels/cpu/simd/fixed/", numbers + Patterns{"kernels/cpu/simd/*.h"}},

@@ -61,7 +61,7 @@ struct Block {
     if (score == Nothing()) return 0.0f;
     return static_cast<float>(admitted.Times(origin + i)) * Exp(score - largest);
   }
-  // What is quantized.
+  // The value to quantize.
   __device__ __forceinline__ float weight(int i, float e, float sum) const {
     if (e == 0.0f) return 0.0f;
     const int t = origin + i;
@@ -132,7 +132,7 @@ __device__ __forceinline__ void Scores(const Block& b, const uint32_t* q_words, 
   }
 }
 
-// What the blocks agree on without asking each other: every one goes over the whole row.
+// Values that blocks agree on without an exchange: each goes over the whole row.
 struct Probabilities {
   float largest;        // of the scores; -inf: nothing is admitted
   float sum = 0.0f;     // of the exponentials
@@ -298,35 +298,16 @@ void Launch(DeviceContext& ctx, const DilatedArgs& args, int rows, int64_t share
   LaunchClusters(ctx, &DilatedRowKernel<kSlots>, grid, kThreads, static_cast<size_t>(shared_bytes), args);
 }
 
-void LaunchSlots(DeviceContext& ctx, const DilatedArgs& args, int rows, int64_t shared_bytes) {
-  const int head_dim = args.row.attention.kv.head_dim;
-  if (head_dim <= 32) return Launch<1>(ctx, args, rows, shared_bytes);
-  if (head_dim <= 64) return Launch<2>(ctx, args, rows, shared_bytes);
-  if (head_dim <= 128) return Launch<4>(ctx, args, rows, shared_bytes);
-  Launch<8>(ctx, args, rows, shared_bytes);
-}
-
-// The most scores that a row has: its longest segment, from a multiple of kRowLanes on.
-int64_t LongestSpan(const DilatedPairs& pairs, int64_t max_length) {
-  int64_t segment = 0;
-  for (int i = 0; i < pairs.count; ++i) segment = std::max<int64_t>(segment, pairs.segment[i]);
-  return std::min(max_length, segment + kRowLanes);
-}
-
 }  // namespace
 }  // namespace attention_dilated
 
-void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                       const ScTables& av, const QueryCodes& q, const DilatedPairs& pairs, const RowSet& rows,
+void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+                       const ScOperands& operands, const DilatedPairs& pairs, const RowSet& rows,
                        const ScoreSpill& spill) {
   attention_dilated::DilatedArgs launch;
   launch.pairs = pairs;
-  launch.row.attention = args;
-  launch.row.qk = qk;
-  launch.row.av = av;
-  launch.row.q = q;
-  launch.row.spill = spill.scores;
-  const int64_t span = attention_dilated::LongestSpan(pairs, rows.max_length);
+  launch.row = {args, operands, spill};
+  const int64_t span = DilatedSpan(LongestSegment(pairs), rows.max_length);
   // A row takes its span of the memory, which was planned for rows that see whole contexts.
   const int64_t stride = (span + kRowLanes - 1) / kRowLanes * kRowLanes;
   int rows_at_once = spill.rows_at_once;
@@ -338,12 +319,9 @@ void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const Atte
   for (int first = 0; first < rows.count; first += rows_at_once) {
     const int count = std::min(rows_at_once, rows.count - first);
     const ScRowPlan plan = PlanScRows(ctx.traits, shape, count, span);
-    launch.row.row_list = rows.list != nullptr ? rows.list + first : nullptr;
-    launch.row.row_offset = first;
-    launch.row.shared_scores = plan.shared_scores;
-    launch.row.cluster = plan.cluster;
-    launch.row.cluster_shift = std::countr_zero(static_cast<unsigned>(plan.cluster));
-    attention_dilated::LaunchSlots(ctx, launch, count, plan.shared_bytes);
+    launch.row.Cut(plan, rows, first);
+    DispatchSlots(args.kv.head_dim,
+                  [&]<int kSlots>() { attention_dilated::Launch<kSlots>(ctx, launch, count, plan.shared_bytes); });
   }
 }
 

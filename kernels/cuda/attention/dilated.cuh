@@ -32,8 +32,15 @@ inline DilatedPairs MakeDilatedPairs(std::span<const DilatedPair> pairs, int64_t
   return view;
 }
 
+// The longest segment of all pairs; 0: attention is dense.
+inline int64_t LongestSegment(const DilatedPairs& pairs) {
+  int64_t segment = 0;
+  for (int i = 0; i < pairs.count; ++i) segment = std::max<int64_t>(segment, pairs.segment[i]);
+  return segment;
+}
+
 #if defined(__CUDACC__)
-// What is admitted to one row and head: by pair i the positions first[i], first[i] + dilation[i], ... up to its own.
+// Positions admitted to one row and head: by pair i first[i], first[i] + dilation[i], ... up to its own.
 // In shared memory, made by the block. Positions asked for are at most the row's own.
 struct AdmittedRow {
   int32_t count;

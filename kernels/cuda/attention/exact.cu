@@ -142,16 +142,7 @@ void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet
     const int count = std::min(spill.rows_at_once, rows.count - first);
     row_args.row_list = rows.list != nullptr ? rows.list + first : nullptr;
     row_args.row_offset = first;
-    const int head_dim = args.kv.head_dim;
-    if (head_dim <= 32) {
-      Launch<1>(ctx, row_args, count);
-    } else if (head_dim <= 64) {
-      Launch<2>(ctx, row_args, count);
-    } else if (head_dim <= 128) {
-      Launch<4>(ctx, row_args, count);
-    } else {
-      Launch<8>(ctx, row_args, count);
-    }
+    DispatchSlots(args.kv.head_dim, [&]<int kSlots>() { Launch<kSlots>(ctx, row_args, count); });
   }
 }
 

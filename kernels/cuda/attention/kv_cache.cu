@@ -11,7 +11,8 @@
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
-#include "kernels/plan/attention_plan.h"
+#include "kernels/plan/attention/plan.h"
+#include "kernels/plan/scratch_layout.h"
 #include "kernels/sc/sc_swap.h"
 #include "kernels/spec_check.h"
 
@@ -19,9 +20,6 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int kMaxHeadDim = 256;
-constexpr int64_t kAlignment = 256;
-
-int64_t AlignUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 [[noreturn]] void Refuse(const std::string& parameter, int64_t value, const std::string& allowed) {
   throw InvalidInput("KV cache: " + parameter + " = " + std::to_string(value) + ", allowed: " + allowed);
@@ -98,9 +96,9 @@ LayerBytes MakeLayerBytes(const KvCacheSpec& spec) {
   const int64_t tokens = pages * spec.num_kv_heads * spec.page_tokens;
   const int64_t element = spec.precision == Precision::kFp16 ? 2 : 4;
   LayerBytes bytes;
-  bytes.value = AlignUp(tokens * spec.head_dim * element);
-  bytes.words = AlignUp(tokens * spec.head_dim);
-  bytes.scales = AlignUp(tokens * 4);
+  bytes.value = ScratchLayout::Aligned(tokens * spec.head_dim * element);
+  bytes.words = ScratchLayout::Aligned(tokens * spec.head_dim);
+  bytes.scales = ScratchLayout::Aligned(tokens * 4);
   return bytes;
 }
 

@@ -5,11 +5,10 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/cuda/attention/append.cuh"
 #include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/attention/mixed_row.cuh"
-#include "kernels/cuda/attention/query_rule.cuh"
 #include "kernels/cuda/base/cuda_check.h"
-#include "kernels/cuda/device/head_vector.cuh"
 #include "kernels/cuda/device/length_dispatch.h"
 #include "kernels/cuda/runtime/launch.h"
 
@@ -18,6 +17,7 @@ namespace attention_mixed {
 namespace {
 
 constexpr int kAppendWarps = 4;
+static_assert(sizeof(ByteTable) == kLengthTableBytes);
 
 struct AppendArgs {
   AttentionArgs attention;
@@ -40,30 +40,20 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
   WaitForPrevious();
   a.reporter.Begin();
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
-  const int64_t job = static_cast<int64_t>(blockIdx.x) * kAppendWarps + (threadIdx.x >> 5);
-  const int64_t row = job / jobs;
-  int head = static_cast<int>(job % jobs);
-  if (row >= a.rows) return;
+  HeadJob job;
+  if (!job.Find(a, static_cast<int>(blockIdx.x) * kAppendWarps + static_cast<int>(threadIdx.x >> 5))) return;
+  const int64_t row = job.row;
+  const int head = job.head;
   const int head_dim = a.kv.head_dim;
   const int half = head_dim / 2;
-  const int32_t position = a.pass.positions[row];
-  const bool is_q = head < a.num_heads;
-  if (!is_q) head -= a.num_heads;
-  const bool is_k = !is_q && head < a.kv.num_kv_heads;
-  if (!is_q && !is_k) head -= a.kv.num_kv_heads;
-  const float* from = is_q   ? a.q + row * a.q_stride + head * head_dim
-                      : is_k ? a.k + row * a.k_stride + head * head_dim
-                             : a.v + row * a.v_stride + head * head_dim;
   HeadVector<> x;
-  LoadHead(x, from, half, lane);
-  if (is_q || is_k) Rotate(x, a.rope + position * a.rope_stride, half, lane);
+  job.Load(a, x, lane);
   Extremes e;
   e.max_abs_bits = FloatToBits(WarpMaxAbs(x));
-  const ScopeParams& params = is_q || is_k ? args.qk : args.av;
+  const ScopeParams& params = job.is_q || job.is_k ? args.qk : args.av;
   const ScopeQuantizer scope(params, e);
   if (lane == 0 && !scope.finite) a.reporter.Report();
-  if (is_q) {
+  if (job.is_q) {
     const int64_t vector = row * a.num_heads + head;
     if (lane == 0) args.q_scales[vector] = scope.scale;
     RankTable ranks;
@@ -92,15 +82,9 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
     return;
   }
   const int32_t page =
-      a.pass.pages[static_cast<int64_t>(a.pass.row_sequence[row]) * a.pass.max_pages + (position >> a.kv.page_shift)];
-  const int slot = position & (a.kv.page_tokens - 1);
-  if (lane == 0) (is_k ? a.kv.k_scales : a.kv.v_scales)[a.kv.Scale(page, head, slot)] = scope.scale;
-  auto* codes = reinterpret_cast<uint8_t*>(is_k ? a.kv.k_words : a.kv.v_words);
-  ForEachDim(x, half, lane, [&](int i, float value) {
-    const int64_t byte = is_k ? a.kv.KWord(page, head, i >> 2, slot) * 4 + (i & 3)
-                              : a.kv.VWord(page, head, slot >> 2, i) * 4 + (slot & 3);
-    codes[byte] = scope.Code(params, value);
-  });
+      a.pass.pages[int64_t{a.pass.row_sequence[row]} * a.pass.max_pages + (job.position >> a.kv.page_shift)];
+  StoreCodes(a.kv, job.is_k, page, head, job.position & (a.kv.page_tokens - 1), x, half, lane, scope.scale,
+             [&](float value) { return scope.Code(params, value); });
 }
 
 // A block per row and head, of q after RoPE.
@@ -206,16 +190,19 @@ void LaunchAppend(DeviceContext& ctx, const AttentionArgs& args, const MixedProd
 }  // namespace
 }  // namespace attention_mixed
 
-bool TakesMixedRows(const MixedProducts& products) {
+AttentionLengths LengthsOf(const MixedProducts& products) {
   const LengthView& qk = products.qk.view();
   const LengthView& av = products.av.view();
-  return qk.bytes != nullptr && av.bytes != nullptr && qk.alone() && av.alone() && !products.int_av;
+  const bool by_row = qk.bytes != nullptr && av.bytes != nullptr && qk.alone() && av.alone() && !products.int_av;
+  if (!by_row) return AttentionLengths::kAny;
+  return products.qk_ranks != nullptr && products.av_ranks != nullptr ? AttentionLengths::kByTile
+                                                                      : AttentionLengths::kByRow;
 }
 
 MixedQueries LaunchAppendMixed(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args,
                                const MixedProducts& products) {
   using namespace attention_mixed;  // NOLINT(google-build-using-namespace): of this file
-  STOCH_CHECK(TakesMixedRows(products));
+  STOCH_CHECK(LengthsOf(products) != AttentionLengths::kAny);
   const int64_t vectors = static_cast<int64_t>(args.rows) * args.num_heads;
   MixedQueries rows;
   rows.q.words = scratch.Take<uint32_t>(vectors * args.kv.head_dim / 4);
@@ -247,9 +234,6 @@ void ShowMixedLengths(DeviceContext& ctx, const AttentionArgs& args, const OpSit
 
 int64_t MixedAttentionScratchBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads,
                                    const AttentionLimits& limits) {
-  constexpr int64_t kOfVector = sizeof(ByteTable) + 2;  // table and slots
-  constexpr int64_t kParts = 4;                         // each aligned
-  constexpr int64_t kAlignment = 256;
   if (spec.mode != AttentionMode::kPerToken) return 0;
   const auto longest = [](const ScOperatorPtr& op, const ScExtrasPtr& extras) {
     const std::vector<ScOperatorPtr> alone{op};
@@ -261,14 +245,13 @@ int64_t MixedAttentionScratchBytes(const GpuTraits& gpu, const KvCacheSpec& spec
     AttentionShape shape = MakeAttentionShape(spec, num_heads);
     const ScOperatorPtr qk = longest(layer.qk, layer.qk_extras);
     const ScOperatorPtr av = longest(layer.av, layer.av_extras);
-    shape.swapped = qk != nullptr && av != nullptr;
-    if (shape.swapped) {
-      shape.qk = MakeScTraits(*qk);
-      shape.av = MakeScTraits(*av);
+    shape.lengths = AttentionLengths::kByRow;
+    if (qk != nullptr && av != nullptr) {
+      shape.lengths = AttentionLengths::kByTile;
+      shape.longest_qk = MakeScTraits(*qk);
+      shape.longest_av = MakeScTraits(*av);
     }
-    const int64_t vectors = limits.max_rows * num_heads;
-    most = std::max(most, stoch::AttentionScratchBytes(gpu, shape, limits) + vectors * (kOfVector + spec.head_dim) +
-                              kParts * kAlignment);
+    most = std::max(most, stoch::AttentionScratchBytes(gpu, shape, limits));
   }
   return most;
 }
@@ -280,12 +263,11 @@ void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const O
   const LengthView& qk = products.qk.view();
   const LengthView& av = products.av.view();
   // Sizes by the limits of the pass alone: a recorded graph takes what the pass before it took.
-  constexpr int64_t kScoreBytes = int64_t{64} << 20;
   const PassLimits& limits = pass.limits();
   const int64_t stride = limits.max_pages_per_sequence * args.kv.page_tokens;
-  const int64_t row_bytes = stride * args.num_heads * static_cast<int64_t>(sizeof(float));
-  const int64_t rows_at_once =
-      std::clamp<int64_t>(kScoreBytes / row_bytes, 1, std::min<int64_t>(limits.max_rows, 32768));
+  AttentionShape shape;
+  shape.num_heads = args.num_heads;
+  const int64_t rows_at_once = MixedRowsAtOnce(shape, {limits.max_rows, limits.max_sequences, stride});
   const int64_t vectors = limits.max_rows * args.num_heads;
   Scratch scratch(ctx.workspace);
   auto* const q_codes = scratch.Take<uint8_t>(vectors * args.kv.head_dim);
@@ -342,9 +324,7 @@ void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const O
     DispatchCalls(ctx, av, args, pass, recording, metrics, extremes, p_slots);
     run(Phase::kOutputs);
   }
-  if (ctx.observer == nullptr) return;
-  if (qk.has_rule) ShowLengths(ctx, args, site, pass, *products.qk_extras, "qk", q_slots);
-  if (av.has_rule) ShowLengths(ctx, args, site, pass, *products.av_extras, "av", p_slots);
+  ShowMixedLengths(ctx, args, site, products, pass, {.q_slots = q_slots, .p_slots = p_slots});
 }
 
 }  // namespace stoch::cuda

@@ -17,9 +17,8 @@ void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const O
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass,
                           bool recording);
 
-// Whether the kernels of plain streams take them, with the length of every (row, head): wide tiles where there are
-// products.qk_ranks and av_ranks, and the row kernel. No wait for the host.
-bool TakesMixedRows(const MixedProducts& products);
+// Whether the kernels of plain streams take them, with the length of every (row, head), and no wait for the host.
+AttentionLengths LengthsOf(const MixedProducts& products);
 
 // Queries of a pass with the lengths of every (row, head), in scratch.
 struct MixedQueries {
@@ -29,7 +28,7 @@ struct MixedQueries {
   uint8_t* q_slots = nullptr;      // [rows][num_heads]
   uint8_t* p_slots = nullptr;      // [rows][num_heads], written by who attends
 };
-// RoPE, the append, and codes of queries. Requires: TakesMixedRows.
+// RoPE, the append, and codes of queries. Requires: LengthsOf not kAny.
 MixedQueries LaunchAppendMixed(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args,
                                const MixedProducts& products);
 // Shows the observer, if there is one, what the rows ran at.
@@ -37,7 +36,7 @@ void ShowMixedLengths(DeviceContext& ctx, const AttentionArgs& args, const OpSit
                       const CudaPass& pass, const MixedQueries& rows);
 
 // wide/wide.cu: tiles of rows with lengths of their own. Codes of q are those of ranks; qk, av and the swapped streams in
-// args.kv are the longest's. Requires: PlanWideTiles of the shape, and TakesBatch.
+// args.kv are the longest's. Requires: LongestShape, its plan, and TakesBatch.
 struct WideLengths {
   const RankTable* qk_ranks = nullptr;  // [slots]
   const uint8_t* q_slots = nullptr;     // [rows][num_heads]
@@ -45,8 +44,8 @@ struct WideLengths {
   LengthView av_rule;
   uint8_t* p_slots = nullptr;  // [rows][num_heads], written
 };
-void LaunchMixedWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                     const ScTables& av, const QueryCodes& q, const WideLengths& lengths, const TileSet& tiles,
+void LaunchMixedWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
+                     const ScOperands& operands, const WideLengths& lengths, const TileSet& tiles,
                      const TileBatch& batch);
 
 // Scratch of all that at most; 0 of a cache without lengths of rows.

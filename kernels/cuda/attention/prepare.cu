@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RoPE and the append to the KV cache: one warp per row and head.
-#include "kernels/cuda/attention/kernels.h"
-#include "kernels/cuda/device/head_vector.cuh"
+#include "kernels/cuda/attention/append.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
@@ -28,29 +27,19 @@ __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs arg
   WaitForPrevious();
   a.reporter.Begin();
   const int lane = threadIdx.x & 31;
-  const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
-  const int job_index = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x >> 5);
-  const int row = job_index / jobs;
-  int head = job_index % jobs;
-  if (row >= a.rows) return;
+  HeadJob job;
+  if (!job.Find(a, static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x >> 5))) return;
+  const int row = job.row;
+  const int head = job.head;
+  const bool is_k = job.is_k;
   const int head_dim = a.kv.head_dim;
   const int half = head_dim / 2;
-  const int32_t position = a.pass.positions[row];
-
-  const bool is_q = head < a.num_heads;
-  if (!is_q) head -= a.num_heads;
-  const bool is_k = !is_q && head < a.kv.num_kv_heads;
-  if (!is_q && !is_k) head -= a.kv.num_kv_heads;
-  const float* from = is_q   ? a.q + row * a.q_stride + head * head_dim
-                      : is_k ? a.k + row * a.k_stride + head * head_dim
-                             : a.v + row * a.v_stride + head * head_dim;
   HeadVector<> x;
-  LoadHead(x, from, half, lane);
-  if (is_q || is_k) Rotate(x, a.rope + a.rope_stripe.Below(position) * a.rope_stride, half, lane);
+  job.Load(a, x, lane);
   const float max_abs = WarpMaxAbs(x);
   if (lane == 0 && !IsFinite(max_abs)) a.reporter.Report();
 
-  if (is_q) {
+  if (job.is_q) {
     if constexpr (kStore == Store::kCodes) {
       const int64_t vector = static_cast<int64_t>(row) * a.num_heads + head;
       const float scale = BipolarScale(max_abs, args.qk_q_max);
@@ -66,24 +55,19 @@ __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs arg
   }
 
   int32_t page;
-  int slot = position;
+  int slot = job.position;
   if (args.slots != nullptr) {
     slot = args.slots[row];
     page = slot >> a.kv.page_shift;
   } else {
-    page = a.pass.pages[a.pass.row_sequence[row] * a.pass.max_pages + (position >> a.kv.page_shift)];
+    page = a.pass.pages[a.pass.row_sequence[row] * a.pass.max_pages + (job.position >> a.kv.page_shift)];
   }
   slot &= a.kv.page_tokens - 1;
   if constexpr (kStore == Store::kCodes) {
     const int q_max = is_k ? args.qk_q_max : args.av_q_max;
     const float scale = BipolarScale(max_abs, q_max);
-    if (lane == 0) (is_k ? a.kv.k_scales : a.kv.v_scales)[a.kv.Scale(page, head, slot)] = scale;
-    uint8_t* codes = reinterpret_cast<uint8_t*>(is_k ? a.kv.k_words : a.kv.v_words);
-    ForEachDim(x, half, lane, [&](int i, float value) {
-      const int64_t byte = is_k ? a.kv.KWord(page, head, i >> 2, slot) * 4 + (i & 3)
-                                : a.kv.VWord(page, head, slot >> 2, i) * 4 + (slot & 3);
-      codes[byte] = SignMagnitude(BipolarLevel(value, scale, q_max));
-    });
+    StoreCodes(a.kv, is_k, page, head, slot, x, half, lane, scale,
+               [&](float value) { return SignMagnitude(BipolarLevel(value, scale, q_max)); });
   } else if constexpr (kStore == Store::kHalf) {
     __half* to = (is_k ? a.kv.k_half : a.kv.v_half) + a.kv.Value(page, head, slot);
     ForEachDim(x, half, lane, [&](int i, float value) { to[i] = __float2half_rn(value); });

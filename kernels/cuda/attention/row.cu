@@ -14,7 +14,7 @@
 #include <bit>
 #include <type_traits>
 
-#include "kernels/cuda/attention/query_rule.cuh"
+#include "kernels/cuda/attention/append.cuh"
 #include "kernels/cuda/attention/row_parts.cuh"
 #include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
@@ -162,62 +162,38 @@ void LaunchDensity(DeviceContext& ctx, const ScRowPlan& plan, const Args& args, 
   LaunchKernel<kSlots, kPhase, 1>(ctx, args, rows, shared);
 }
 
-template <Phase kPhase, typename Args>
-void LaunchSlots(DeviceContext& ctx, const ScRowPlan& plan, const Args& args, int rows) {
-  const int head_dim = args.attention.kv.head_dim;
-  if (head_dim <= 32) return LaunchDensity<1, kPhase>(ctx, plan, args, rows);
-  if (head_dim <= 64) return LaunchDensity<2, kPhase>(ctx, plan, args, rows);
-  if (head_dim <= 128) return LaunchDensity<4, kPhase>(ctx, plan, args, rows);
-  LaunchDensity<8, kPhase>(ctx, plan, args, rows);
-}
-
 // All of `rows`, as many at a time as have room for their scores.
 template <Phase kPhase, typename Args>
-void LaunchRows(DeviceContext& ctx, const AttentionShape& shape, const Args& args, const RowSet& rows,
-                const ScoreSpill& spill) {
-  for (int first = 0; first < rows.count; first += spill.rows_at_once) {
-    const int count = std::min(spill.rows_at_once, rows.count - first);
-    Args part = args;
-    part.row_list = rows.list == nullptr ? nullptr : rows.list + first;
-    part.row_offset = first;
-    part.spill = spill.scores;
-    part.spill_stride = spill.stride;
+void LaunchRows(DeviceContext& ctx, const AttentionShape& shape, Args args, const RowSet& rows, int rows_at_once) {
+  for (int first = 0; first < rows.count; first += rows_at_once) {
+    const int count = std::min(rows_at_once, rows.count - first);
     const ScRowPlan plan = PlanScRows(ctx.traits, shape, count, rows.max_length);
-    part.shared_scores = plan.shared_scores;
-    part.cluster = plan.cluster;
-    part.cluster_shift = std::countr_zero(static_cast<unsigned>(part.cluster));
-    LaunchSlots<kPhase>(ctx, plan, part, count);
+    args.Cut(plan, rows, first);
+    DispatchSlots(args.attention.kv.head_dim,
+                  [&]<int kSlots>() { LaunchDensity<kSlots, kPhase>(ctx, plan, args, count); });
   }
 }
 
 }  // namespace
 }  // namespace attention_row
 
-void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                  const ScTables& av, const QueryCodes& q, const HeadNorm& norm, const WindowScales& scales,
-                  const RowSet& rows, const ScoreSpill& spill) {
+void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+                  const ScOperands& operands, const RowSet& rows, const ScoreSpill& spill) {
   using attention_row::Phase;
   using attention_row::RowArgs;
-  RowArgs row_args;
-  row_args.attention = args;
-  row_args.qk = qk;
-  row_args.av = av;
-  row_args.q = q;
-  row_args.norm = norm;
-  row_args.window = scales;
-  const auto launch = [&]<Phase kPhase>() { attention_row::LaunchRows<kPhase>(ctx, shape, row_args, rows, spill); };
+  const RowArgs row_args(args, operands, spill);
+  const auto launch = [&]<Phase kPhase>() {
+    attention_row::LaunchRows<kPhase>(ctx, shape, row_args, rows, spill.rows_at_once);
+  };
   switch (shape.mode) {
     case AttentionMode::kPerToken:
-      if (q.words == nullptr) {
-        row_args.posted = FindPosted(ctx, args, &row_args.peers);
-        if (row_args.posted.q != nullptr) {
-          launch.operator()<Phase::kPosted>();
-          OfferOutput(ctx, args, row_args.posted.out);
-          break;
-        }
-        launch.operator()<Phase::kFresh>();
-      } else {
+      if (operands.q.words != nullptr) {
         launch.operator()<Phase::kPerToken>();
+      } else if (operands.posted.q != nullptr) {
+        launch.operator()<Phase::kPosted>();
+        OfferOutput(ctx, args, operands.posted.out);
+      } else {
+        launch.operator()<Phase::kFresh>();
       }
       break;
     case AttentionMode::kPerRow: launch.operator()<Phase::kPerRow>(); break;
@@ -229,22 +205,18 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
   }
 }
 
-void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                     const ScTables& av, const QueryCodes& q, const RowLengths& lengths, const RowSet& rows,
+void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+                     const ScOperands& operands, const RowLengths& lengths, const RowSet& rows,
                      const ScoreSpill& spill) {
-  attention_row::MixedRowArgs row_args;
-  row_args.attention = args;
-  row_args.qk = qk;
-  row_args.av = av;
-  row_args.q = q;
+  attention_row::MixedRowArgs row_args(attention_row::RowArgs(args, operands, spill));
   row_args.q_tables = lengths.q_tables;
   row_args.qk_lengths = lengths.qk;
   row_args.av_lengths = lengths.av;
   row_args.p_slots = lengths.p_slots;
-  if (q.words == nullptr) {
-    attention_row::LaunchRows<attention_row::Phase::kMixedFresh>(ctx, shape, row_args, rows, spill);
+  if (operands.q.words == nullptr) {
+    attention_row::LaunchRows<attention_row::Phase::kMixedFresh>(ctx, shape, row_args, rows, spill.rows_at_once);
   } else {
-    attention_row::LaunchRows<attention_row::Phase::kMixed>(ctx, shape, row_args, rows, spill);
+    attention_row::LaunchRows<attention_row::Phase::kMixed>(ctx, shape, row_args, rows, spill.rows_at_once);
   }
 }
 

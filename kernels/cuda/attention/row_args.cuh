@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the row kernel (row.cu) is launched with, how it cuts a context and where it keeps what.
+// Arguments of the row kernel (row.cu), how it cuts a context, and its layout of shared memory.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 
 #include "kernels/cuda/attention/kernels.h"
@@ -49,10 +50,33 @@ struct RowArgs {
   int32_t cluster = 1;
   int32_t cluster_shift = 0;  // cluster = 1 << cluster_shift
   PostPeers peers;            // of posted.out
+
+  RowArgs() = default;
+  RowArgs(const AttentionArgs& args, const ScOperands& operands, const ScoreSpill& scores)
+      : attention(args),
+        qk(operands.qk),
+        av(operands.av),
+        q(operands.q),
+        norm(operands.norm),
+        window(operands.window),
+        posted(operands.posted),
+        spill(scores.scores),
+        spill_stride(scores.stride),
+        peers(operands.peers) {}
+  // For the launch of rows[first ..).
+  void Cut(const ScRowPlan& plan, const RowSet& rows, int first) {
+    row_list = rows.list != nullptr ? rows.list + first : nullptr;
+    row_offset = first;
+    shared_scores = plan.shared_scores;
+    cluster = plan.cluster;
+    cluster_shift = std::countr_zero(static_cast<unsigned>(plan.cluster));
+  }
 };
 
 // qk and av then say what all lengths have in common.
 struct MixedRowArgs : RowArgs {
+  MixedRowArgs() = default;
+  explicit MixedRowArgs(const RowArgs& args) : RowArgs(args) {}
   const ByteTable* q_tables = nullptr;  // [rows][num_heads]; kMixedFresh: not read
   LengthView qk_lengths;                // kMixedFresh
   LengthView av_lengths;
@@ -77,7 +101,7 @@ inline constexpr int kFixedBytes = (4 * (kPartsCount + 2 * kWarps + kPaddedLanes
 
 __device__ __forceinline__ SharedLayout MakeLayout(void* memory, int head_dim, int cluster) {
   SharedLayout s;
-  // What has a fixed size first: its places are constants.
+  // Arrays of fixed size first: their offsets are constants.
   s.parts = static_cast<int32_t*>(memory);
   s.largest = s.parts + kPartsCount;
   s.reduce = reinterpret_cast<float*>(s.largest + 2 * kWarps);

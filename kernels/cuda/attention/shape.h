@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of attention as its plans and its kernels take it, on one device, and the kernels of dilated calls.
+// A call of attention as its plans and its kernels take it, on one device.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/runtime/context.h"
-#include "kernels/plan/attention_plan.h"
+#include "kernels/plan/attention/plan.h"
 
 namespace stoch::cuda {
 
@@ -13,12 +13,11 @@ namespace stoch::cuda {
 // may read some of the cache's.
 AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads);
 
-// What kernels read of a call whose rows are those of `pass`. Requires: a call that was checked.
+// Arguments of kernels for a call whose rows are those of `pass`. Requires: a call that was checked.
 AttentionArgs ArgsOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const PassView& pass);
 
-// As AttendCodes (kernels.h) where pairs say what a row sees: every row through one kernel, whatever the pass.
-void AttendDilated(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                   const ScTables& av, const QueryCodes& q, const DilatedPairs& pairs, const RowSet& rows,
-                   const AttentionLimits& limits);
+// Words of the one row of the pass that the previous kernel posts, and where its output is to be, with its peers; q is
+// null where any of it is not posted.
+PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& args, PostPeers* peers);
 
 }  // namespace stoch::cuda

@@ -10,7 +10,7 @@ namespace {
 
 int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
-// The same call for `heads` query heads from `first` on, a multiple of the group. Requires: one tile, or all heads, as
+// Arguments for `heads` query heads from `first` on, a multiple of the group. Requires: one tile, or all heads, as
 // scratch has a place for every head of a tile.
 TileArgs HeadsOf(const TileArgs& args, int64_t first, int64_t heads) {
   const int64_t head_dim = args.attention.kv.head_dim;
@@ -57,17 +57,15 @@ void RunTiles(DeviceContext& ctx, TileArgs args, const AttentionShape& shape, co
 
 }  // namespace
 
-void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                   const ScTables& av, const QueryCodes& q, const WindowScales& scales, const TileSet& tiles,
-                   const TileBatch& batch) {
-  const ScTilePlan plan = PlanScTiles(ctx.traits, shape);
+void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTilePlan& plan,
+                   const ScOperands& operands, const TileSet& tiles, const TileBatch& batch) {
   Scratch scratch(ctx.workspace);
   TileArgs tile_args;
   tile_args.attention = args;
-  tile_args.qk = qk;
-  tile_args.av = av;
-  tile_args.q = q;
-  tile_args.window = scales;
+  tile_args.qk = operands.qk;
+  tile_args.av = operands.av;
+  tile_args.q = operands.q;
+  tile_args.window = operands.window;
   const int64_t packed = int64_t{batch.positions} * args.kv.num_kv_heads;
   tile_args.kv.positions = batch.positions;
   tile_args.kv.k = scratch.Take<PackedWord>(packed * args.kv.head_dim / 4);

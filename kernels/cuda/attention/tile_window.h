@@ -21,11 +21,6 @@ __device__ __forceinline__ int32_t FirstKept(const AttentionArgs& args, int32_t 
 }
 #endif
 
-// How long the contexts are that kernels which skip what is before a window plan for: whole units of kSplitUnit.
-inline int32_t ReachOf(const AttentionArgs& args, int32_t max_length) {
-  return args.window > 0 ? std::min(max_length, args.window + kSplitUnit) : max_length;
-}
-
 // Positions of a tile's scratch, a multiple of kKeyBlock: all up to `padded_length`, or those that its rows see.
 inline int64_t TileStride(int64_t padded_length, int64_t window) {
   if (window <= 0) return padded_length;

@@ -35,6 +35,10 @@ bool SharesStreams() {
   return shares;
 }
 
+bool ShareGpu(int device_index, int other_index) {
+  return device_index != other_index && OrdinalOf(device_index) == OrdinalOf(other_index) && !SharesStreams();
+}
+
 int DeviceNumbers(int gpus) { return gpus > 0 && LogicalGpus() > gpus ? LogicalGpus() : gpus; }
 
 }  // namespace stoch::cuda

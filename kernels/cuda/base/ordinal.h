@@ -9,9 +9,13 @@ namespace stoch::cuda {
 // once.
 int OrdinalOf(int device_index);
 
-// With STOCH_TEST_LOGICAL_GPUS: whether device numbers that share a GPU share a stream too (STOCH_TEST_SHARED_STREAM=1).
-// Kernels with a barrier of their grid must not run side by side on one GPU: each might hold SMs that the other waits for.
+// With STOCH_TEST_LOGICAL_GPUS: whether device numbers that share a GPU share a stream too (STOCH_TEST_SHARED_STREAM=1),
+// so that none of their kernels run side by side.
 bool SharesStreams();
+
+// Whether kernels of two device numbers may run side by side on one GPU. A kernel whose blocks wait for each other must
+// not then: it might hold SMs that the other's blocks wait for.
+bool ShareGpu(int device_index, int other_index);
 
 // How many device numbers there are where `gpus` GPUs are usable.
 int DeviceNumbers(int gpus);

@@ -12,27 +12,6 @@ namespace stoch::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Folds kRowLanes lanes by halves; every thread gets the total.
-// Requires: a block of kRowLanes threads, thread j holding lane j; `shared` has kRowLanes floats.
-__device__ inline float FoldRowLanes(float lane, float* shared) {
-  const int j = static_cast<int>(threadIdx.x);
-  shared[j] = lane;
-  __syncthreads();
-  for (int s = kRowLanes / 2; s >= kWarp; s /= 2) {
-    if (j < s) shared[j] = shared[j] + shared[j + s];
-    __syncthreads();
-  }
-  if (j < kWarp) {
-    lane = shared[j];
-    for (int s = kWarp / 2; s > 0; s /= 2) lane = lane + __shfl_down_sync(kAllLanes, lane, s);
-    if (j == 0) shared[0] = lane;
-  }
-  __syncthreads();
-  const float total = shared[0];
-  __syncthreads();
-  return total;
-}
-
 // Largest magnitude (as bits: NaN and infinity are largest) and value range of a scope.
 struct Extremes {
   uint32_t max_abs_bits = 0;

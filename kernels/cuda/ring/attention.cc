@@ -12,7 +12,7 @@
 #include "kernels/cuda/ring/places.h"
 #include "kernels/cuda/ring/query.h"
 #include "kernels/cuda/ring/window.h"
-#include "kernels/plan/ring_plan.h"
+#include "kernels/plan/attention/ring.h"
 #include "kernels/ring_reach.h"
 
 namespace stoch::cuda {
@@ -173,6 +173,17 @@ AttendedRows RingPass::WindowRows(int rank, int64_t round) {
   return attended;
 }
 
+// All rows are of one sequence, and its keys and values are in the window.
+AttentionPass PassOf(const AttentionArgs& args, const AttendedRows& rows, const DilatedPairs& pairs) {
+  AttentionPass pass = AttentionPass::Rows(args.rows, rows.all.max_length, AttentionUse::kRing);
+  pass.short_rows = rows.short_rows.count;
+  pass.max_short_length = rows.short_rows.max_length;
+  pass.batch_sequences = rows.tiles.host.empty() ? 0 : 1;
+  pass.window = args.window;
+  pass.segment = LongestSegment(pairs);
+  return pass;
+}
+
 void RingPass::Compute(int rank, int64_t round) {
   const RingPart& part = PartOf(rank);
   if (part.dealt[at(round).sequence].num_rows == 0) return;
@@ -181,32 +192,27 @@ void RingPass::Compute(int rank, int64_t round) {
   AttendedRows rows = WindowRows(rank, round);
   const AttentionLimits limits = RingAttentionLimits(spec_, limits_, at(round).heads);
   AttentionShape shape = ShapeOf(ctx, *part.cache, part.call->cache_layer, args.num_heads, at(round).heads);
-  shape.alone = false;  // logical devices of one GPU
   shape.longest = limits.max_context;
-  AttentionPlan plan = PlanAttention(ctx.traits, shape, args.rows, rows.all.max_length, false);
-  if (args.window > 0 && args.window < rows.all.max_length) plan.long_rows = plan.short_rows;
-  if (spec_.mode == AttentionMode::kExact) return AttendValues(ctx, args, shape, plan, rows.all, limits);
+  const DilatedPairs pairs =
+      MakeDilatedPairs(part.call->dilated, part.call->first_head + int64_t{at(round).first_head} * group_);
+  const AttentionPlan plan = PlanAttention(ctx.traits, shape, limits, PassOf(args, rows, pairs));
+  if (spec_.mode == AttentionMode::kExact) return AttendValues(ctx, args, shape, plan, rows.all);
   TileBatch batch;
   batch.num_sequences = 1;
   batch.num_tiles = static_cast<int32_t>(rows.tiles.host.size());
   batch.positions = (rows.all.max_length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
   batch.max_length = rows.all.max_length;
   rows.tiles.batches = {&batch, 1};
-  const ScTables& qk = ctx.tables.Get(part.cache->qk(part.call->cache_layer));
-  const ScTables& av = ctx.tables.Get(part.cache->av(part.call->cache_layer));
+  ScOperands operands;
+  operands.qk = ctx.tables.Get(part.cache->qk(part.call->cache_layer));
+  operands.av = ctx.tables.Get(part.cache->av(part.call->cache_layer));
   Scratch scratch(ctx.workspace);
-  QueryCodes q;
-  q.words = scratch.Take<uint32_t>(int64_t{args.rows} * args.num_heads * spec_.head_dim / 4);
-  q.scales = scratch.Take<float>(int64_t{args.rows} * args.num_heads);
+  operands.q.words = scratch.Take<uint32_t>(int64_t{args.rows} * args.num_heads * spec_.head_dim / 4);
+  operands.q.scales = scratch.Take<float>(int64_t{args.rows} * args.num_heads);
   AttentionArgs queries = args;
   queries.kv.num_kv_heads = 0;
-  LaunchAppendCodes(ctx, queries, qk.q_max, av.q_max, q);
-  if (!part.call->dilated.empty()) {
-    const DilatedPairs pairs =
-        MakeDilatedPairs(part.call->dilated, part.call->first_head + int64_t{at(round).first_head} * group_);
-    return AttendDilated(ctx, args, shape, qk, av, q, pairs, rows.all, limits);
-  }
-  AttendCodes(ctx, args, shape, plan, qk, av, q, {}, rows, limits);
+  LaunchAppendCodes(ctx, queries, operands.qk.q_max, operands.av.q_max, operands.q);
+  AttendCodes(ctx, args, shape, plan, operands, pairs, rows);
 }
 
 void CheckPasses(const RingAttentionCall& call) {

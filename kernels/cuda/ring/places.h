@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pointers to what RingAttention works on in the scratch of a device (kernels/plan/ring_plan.h).
+// Pointers to what RingAttention works on in the scratch of a device (kernels/plan/attention/ring.h).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include "kernels/cuda/attention/dealt.h"
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/runtime/pass.h"
-#include "kernels/plan/ring_plan.h"
+#include "kernels/plan/attention/ring.h"
 
 namespace stoch::cuda {
 

@@ -8,7 +8,7 @@
 #include "kernels/cuda/attention/shape.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
-#include "kernels/plan/ring_plan.h"
+#include "kernels/plan/attention/ring.h"
 
 namespace stoch::cuda {
 namespace {
@@ -81,7 +81,6 @@ DealtAttention QueryRows::ArgsOf(int rank) const {
   args.attention = own.args;
   args.attention.pass = own.pass->view();
   args.shape = ShapeOf(ctx, *own.cache, layer, own.call->num_heads, spec.num_kv_heads);
-  args.shape.alone = false;  // logical devices of one GPU
   args.qk = ctx.tables.Get(own.cache->qk(layer));
   args.av = ctx.tables.Get(own.cache->av(layer));
   const RingPlaces places = own.places();
@@ -178,7 +177,7 @@ void AttendByQuery(const std::vector<RingPart>& parts, QueryExchange& exchange, 
     // Every row of the pass sees the keys of those before it.
     for (const RingPart& part : parts) AppendKeys(part);
   }
-  // Of the device alone: what comes next on its stream may have the memory.
+  // Scratch of the device alone: the next op of its stream may have the memory.
   std::deque<Scratch> scratch;
   std::vector<float*> scores;
   for (const RingPart& part : parts) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ops of kernels/calls.h on one GPU: one launcher each, in the folder of its kind (linear/linear.cc,
-// attention/attention.cu, families/heads.cu, families/experts.cu,
+// attention/attention.cc, families/heads.cu, families/experts.cu,
 // sampling/compare.cu).
 #pragma once
 

@@ -11,7 +11,7 @@
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pinned_upload.h"
 #include "kernels/math/host_device.h"
-#include "kernels/plan/attention_plan.h"
+#include "kernels/plan/attention/plan.h"
 #include "kernels/stripes.h"
 
 namespace stoch::cuda {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/runtime/gpu_probe.h"
-#include "kernels/plan/attention_plan.h"
+#include "kernels/plan/attention/plan.h"
 #include "tests/kernels/attention_scenario.h"
 #include "tests/kernels/gpu/attention_fixture.h"
 
@@ -33,8 +33,8 @@ class CudaWindowAttention : public test::CudaAttention, public testing::WithPara
     const test::ScopedVariables set(Limits());
     if (!IsSkipped()) traits_ = cuda::ProbeGpu(0);
   }
-  // Who takes the prompts of such a cache.
-  AttentionKernel PromptKernel(const AttentionShape& shape) const {
+  // The route of prompts over such a cache.
+  AttentionRoute PromptRoute(const AttentionShape& shape) const {
     KvCacheSpec spec;
     spec.mode = shape.mode;
     spec.precision = shape.precision;
@@ -42,7 +42,9 @@ class CudaWindowAttention : public test::CudaAttention, public testing::WithPara
     spec.head_dim = shape.head_dim;
     spec.qk = MakeScOperator(shape.qk);
     spec.av = MakeScOperator(shape.av);
-    return PlanAttention(traits_, MakeAttentionShape(spec, shape.num_heads), 600, 2000, false).long_rows;
+    const AttentionLimits limits{2048, 8, 2048};
+    return PlanAttention(traits_, MakeAttentionShape(spec, shape.num_heads), limits, AttentionPass::Prompt(600, 2000))
+        .long_rows;
   }
   GpuTraits traits_;
 };
@@ -65,7 +67,7 @@ TEST_P(CudaWindowAttention, PromptsOfEveryGroup) {
                      std::to_string(window));
         // 99 KB of shared memory hold no ring for wgmma.
         const bool wide = traits_.has_wgmma && traits_.max_shared_bytes > (160 << 10);
-        EXPECT_EQ(PromptKernel(shape), wide ? AttentionKernel::kScWide : AttentionKernel::kScTiles);
+        EXPECT_EQ(PromptRoute(shape), wide ? AttentionRoute::kScWide : AttentionRoute::kScTiles);
         ExpectEqual(shape, kPieces);
       }
     }
@@ -101,7 +103,7 @@ TEST_P(CudaWindowAttention, HalfBaselineIsClose) {
       shape.window = window;
       const auto exact = test::RunAttention(*cpu_, shape, kPieces);
       shape.precision = Precision::kFp16;
-      EXPECT_EQ(PromptKernel(shape), AttentionKernel::kHalfTiles);
+      EXPECT_EQ(PromptRoute(shape), AttentionRoute::kHalfTiles);
       EXPECT_LT(WorstRow(exact, test::RunAttention(*cuda_, shape, kPieces)), 1e-2);
     }
   }

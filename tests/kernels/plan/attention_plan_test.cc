@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans of attention over GPUs that nobody has to own.
-#include "kernels/plan/attention_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "kernels/context_bucket.h"
+#include "kernels/plan/attention/plan.h"
 #include "tests/kernels/plan/attention_shapes.h"
 #include "tests/kernels/plan/gpu_models.h"
 
@@ -17,6 +16,7 @@ namespace stoch {
 namespace {
 
 using test::Halved;
+using test::Plan;
 using test::Shape;
 
 TEST(AttentionPlan, FitsEveryGpu) {
@@ -45,30 +45,24 @@ TEST(AttentionPlan, FitsEveryGpu) {
             EXPECT_GE(wide.heads * wide.parts, heads / std::max(1, heads / 4));
           }
           const SplitPlan split = PlanSplit(gpu.traits, shape, 1, 131072);
-          EXPECT_EQ(split.supported, sc.stoc_len <= 128 && (head_dim == 64 || head_dim == 128));
+          EXPECT_EQ(split.kernel != SplitKernel::kNone, sc.stoc_len <= 128 && (head_dim == 64 || head_dim == 128));
           EXPECT_LE(split.score_shared_bytes, gpu.traits.max_shared_bytes);
           EXPECT_LE(split.value_shared_bytes, gpu.traits.max_shared_bytes);
           for (const int64_t length : {257, 4096, 16384, 131072}) {
             for (const int64_t rows : {1, 8, 64}) {
-              const SplitPlan fused = PlanSplit(gpu.traits, shape, rows, length);
-              ASSERT_TRUE(!fused.is_fused || (gpu.traits.has_clusters && fused.fused_units > 0));
-              ASSERT_LE(fused.fused_shared_bytes, gpu.traits.max_shared_bytes);
-              ASSERT_FALSE(fused.is_fused && fused.is_resident);
-              if (!fused.is_resident) continue;
-              ASSERT_LE(fused.resident_shared_bytes, gpu.traits.max_shared_bytes);
-              ASSERT_LE(fused.resident_blocks, gpu.traits.sm_count);
-              ASSERT_GE(fused.resident_blocks, rows * shape.num_kv_heads * fused.head_blocks);
-              ASSERT_GT(fused.resident_positions, 0);
-              ASSERT_EQ(fused.resident_positions % kSplitResidentStep, 0);
-              if (!fused.is_lookup) continue;
-              ASSERT_LE(fused.lookup_shared_bytes, gpu.traits.max_shared_bytes);
-              ASSERT_GE(fused.lookup_shared_bytes, kSplitLookupBytes + SplitLookupCountBytes(fused.lookup_positions));
-              ASSERT_GT(fused.lookup_positions, 0);
-              ASSERT_EQ(fused.lookup_positions % kSplitResidentStep, 0);
-              ASSERT_LE(fused.block_heads, 4);
+              const SplitPlan cut = PlanSplit(gpu.traits, shape, rows, length);
+              ASSERT_LE(cut.shared_bytes, gpu.traits.max_shared_bytes);
+              if (!IsResident(cut.kernel)) continue;
+              ASSERT_LE(cut.blocks, gpu.traits.sm_count);
+              ASSERT_GE(cut.blocks, rows * shape.num_kv_heads * cut.head_blocks);
+              ASSERT_GT(cut.positions, 0);
+              ASSERT_EQ(cut.positions % kSplitResidentStep, 0);
+              if (cut.kernel == SplitKernel::kResident) continue;
+              ASSERT_GE(cut.shared_bytes, kSplitLookupBytes + SplitLookupCountBytes(cut.positions));
+              ASSERT_LE(cut.block_heads, 4);
             }
           }
-          if (split.supported) {
+          if (split.kernel != SplitKernel::kNone) {
             EXPECT_GE(split.score_blocks, gpu.traits.sm_count);
             EXPECT_GE(split.value_blocks, gpu.traits.sm_count);
             EXPECT_GE(split.block_heads * split.head_blocks, heads / shape.num_kv_heads);
@@ -130,52 +124,41 @@ TEST(AttentionPlan, ClustersNeedCodeThatHasThem) {
   EXPECT_EQ(PlanHalfRows(test::TraitsOf(90, 132, 227, 90), shape, 1, 5000).cluster, 2);
 }
 
-// Rows that do not: clusters keep their scores up to 6144 positions. Many rows fill the GPU themselves; without
-// clusters, a few do not pay before 6145.
+// Resident blocks pay from 257 positions on, several kernels from 6145.
 TEST(AttentionPlan, WhereContextsAreCut) {
   const AttentionShape llama = Shape(32, 8, 128, Halved());
-  AttentionShape shared = llama;
-  shared.alone = false;
   GpuTraits gpu = test::H200();
-  const auto is_split = [&](const AttentionShape& shape, int64_t rows, int64_t length) {
-    const AttentionKernel kernel = PlanAttention(gpu, shape, rows, length, true).short_rows;
-    return kernel == AttentionKernel::kScSplit || kernel == AttentionKernel::kExactSplit;
+  GpuTraits shared = gpu;
+  shared.is_shared = true;
+  const auto is_split = [](const GpuTraits& traits, const AttentionShape& shape, int64_t rows, int64_t length) {
+    return CutsContexts(Plan(traits, shape, AttentionPass::Rows(rows, length, AttentionUse::kRecorded)).short_rows);
   };
   for (const int rows : {1, 7, 8, 16}) {
-    EXPECT_FALSE(is_split(llama, rows, 256));
-    EXPECT_TRUE(is_split(llama, rows, 257));
+    EXPECT_FALSE(is_split(gpu, llama, rows, 256));
+    EXPECT_TRUE(is_split(gpu, llama, rows, 257));
   }
-  EXPECT_FALSE(is_split(llama, 17, 6144));
-  EXPECT_TRUE(is_split(llama, 17, 6145));
-  EXPECT_TRUE(is_split(shared, 7, 257));
-  EXPECT_FALSE(is_split(shared, 8, 6144));
-  EXPECT_TRUE(is_split(shared, 8, 6145));
-  struct Row {
-    int64_t rows, length;
-    bool fused;
-    int units;
-    int64_t shared_bytes;
-  };
-  for (const Row& row : {Row{1, 257, true, 2, 64352}, Row{1, 1024, true, 4, 65376}, Row{2, 4096, true, 16, 71520},
-                         Row{2, 6144, true, 24, 75616}, Row{2, 6145, false, 0, 0}, Row{5, 131072, false, 0, 0}}) {
-    SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
-    const SplitPlan plan = PlanSplit(gpu, shared, row.rows, row.length);
-    EXPECT_EQ(plan.is_fused, row.fused);
-    EXPECT_EQ(plan.fused_units, row.units);
-    EXPECT_EQ(plan.fused_shared_bytes, row.shared_bytes);
+  EXPECT_FALSE(is_split(gpu, llama, 17, 6144));
+  EXPECT_TRUE(is_split(gpu, llama, 17, 6145));
+  for (const int rows : {1, 8}) {
+    EXPECT_FALSE(is_split(shared, llama, rows, 6144));
+    EXPECT_TRUE(is_split(shared, llama, rows, 6145));
   }
-  gpu.has_clusters = false;
-  EXPECT_TRUE(is_split(llama, 1, 257));
-  EXPECT_FALSE(is_split(shared, 1, 6144));
-  EXPECT_TRUE(is_split(shared, 1, 6145));
-  EXPECT_FALSE(is_split(Shape(32, 8, 80, Halved()), 1, 131072));
+  // Llama 2 13B: five rows of 40 KV heads are more than an H200 has SMs for.
+  const AttentionShape llama2 = Shape(40, 40, 128, Halved());
+  EXPECT_TRUE(is_split(gpu, llama2, 3, 257));
+  EXPECT_FALSE(is_split(gpu, llama2, 5, 6144));
+  gpu.has_clusters = shared.has_clusters = false;
+  EXPECT_TRUE(is_split(gpu, llama, 1, 257));
+  EXPECT_FALSE(is_split(shared, llama, 1, 6144));
+  EXPECT_TRUE(is_split(shared, llama, 1, 6145));
+  EXPECT_FALSE(is_split(gpu, Shape(32, 8, 80, Halved()), 1, 131072));
   AttentionShape exact = llama;
   exact.mode = AttentionMode::kExact;
-  EXPECT_TRUE(is_split(exact, 1, 6145));
-  EXPECT_FALSE(is_split(exact, 1, 6144));
+  EXPECT_TRUE(is_split(gpu, exact, 1, 6145));
+  EXPECT_FALSE(is_split(gpu, exact, 1, 6144));
   gpu.split_from = 257;
-  EXPECT_FALSE(is_split(llama, 1, 256));
-  EXPECT_TRUE(is_split(llama, 1, 257));
+  EXPECT_FALSE(is_split(gpu, llama, 1, 256));
+  EXPECT_TRUE(is_split(gpu, llama, 1, 257));
   // A recorded graph is made for the longest context of its class.
   for (const int64_t length : {1, 256, 257, 1024, 1025, 6144, 6145, 14336, 14337, 32768, 32769, 50000}) {
     EXPECT_GE(LongestOfBucket(ContextBucket(length), 131072), length);
@@ -192,7 +175,8 @@ TEST(AttentionPlan, ScratchOfSplitsIsPlanned) {
       const SpillPlan plan = PlanSpill(gpu.traits, llama, {2048, 32, context});
       for (const int64_t rows : {1, 7, 8, 32, 2048}) {
         SCOPED_TRACE(gpu.name + ", " + std::to_string(rows) + " rows of " + std::to_string(context));
-        if (PlanAttention(gpu.traits, llama, rows, context, true).short_rows != AttentionKernel::kScSplit) continue;
+        const AttentionPass pass = AttentionPass::Rows(rows, context, AttentionUse::kRecorded);
+        if (!CutsContexts(Plan(gpu.traits, llama, pass).short_rows)) continue;
         EXPECT_GT(plan.parts, 0);
         EXPECT_GT(plan.rows_at_once, 0);
       }
@@ -226,32 +210,6 @@ TEST(AttentionPlan, GangsOfTheHalfBaseline) {
       }
     }
   }
-}
-
-TEST(AttentionPlan, WhoRuns) {
-  const GpuTraits gpu = test::H200();
-  const AttentionShape shape = Shape(32, 8, 128, Halved());
-  const AttentionPlan fresh = PlanAttention(gpu, shape, 8, 256, false);
-  EXPECT_TRUE(fresh.is_fresh);
-  EXPECT_EQ(fresh.long_rows, AttentionKernel::kScRows);
-  EXPECT_EQ(PlanAttention(gpu, shape, 512, 256, false).long_rows, AttentionKernel::kScTiles);
-  EXPECT_EQ(PlanAttention(gpu, shape, 512, 256, false).short_rows, AttentionKernel::kScRows);
-  EXPECT_EQ(PlanAttention(gpu, shape, 512, 256, true).long_rows, AttentionKernel::kScRows);
-  EXPECT_EQ(PlanAttention(gpu, Shape(4, 4, 80, Halved()), 512, 256, false).long_rows, AttentionKernel::kScRows);
-  EXPECT_FALSE(PlanAttention(gpu, Shape(32, 8, 128, Halved(), AttentionMode::kPerRow), 8, 256, false).is_fresh);
-  AttentionShape swapped = shape;
-  swapped.swapped = true;
-  EXPECT_EQ(PlanAttention(gpu, swapped, 512, 256, false).long_rows, AttentionKernel::kScWide);
-  EXPECT_EQ(PlanAttention(gpu, swapped, 512, 256, true).long_rows, AttentionKernel::kScRows);
-  EXPECT_EQ(PlanAttention(test::TraitsOf(90, 132, 227, 80), swapped, 512, 256, false).long_rows,
-            AttentionKernel::kScTiles);
-  AttentionShape half;
-  half.precision = Precision::kFp16;
-  half.head_dim = 128;
-  EXPECT_EQ(PlanAttention(gpu, half, 512, 256, false).long_rows, AttentionKernel::kHalfTiles);
-  EXPECT_EQ(PlanAttention(gpu, half, 1, 256, true).short_rows, AttentionKernel::kHalfRows);
-  half.precision = Precision::kFp32;
-  EXPECT_EQ(PlanAttention(gpu, half, 512, 256, false).long_rows, AttentionKernel::kExactRows);
 }
 
 // Every tile and head of a pass once, and never more scores than the arena holds.

@@ -251,22 +251,12 @@ void LaunchHeads(DeviceContext& ctx, const RowArgs& args, int rows, int cluster)
   if constexpr (kLanes < 32) LaunchKernel<kLanes, 4, kFresh>(ctx, args, rows, cluster);
 }
 
-template <bool kFresh>
-void LaunchLanes(DeviceContext& ctx, const RowArgs& args, int rows, int cluster) {
-  const int head_dim = args.attention.kv.head_dim;
-  if (head_dim <= 32) return LaunchHeads<4, kFresh>(ctx, args, rows, cluster);
-  if (head_dim <= 64) return LaunchHeads<8, kFresh>(ctx, args, rows, cluster);
-  if (head_dim <= 128) return LaunchHeads<16, kFresh>(ctx, args, rows, cluster);
-  LaunchHeads<32, kFresh>(ctx, args, rows, cluster);
-}
-
 }  // namespace
 }  // namespace attention_half
 
-void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, bool fresh) {
+void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,
+                    bool fresh) {
   constexpr int kRowsAtOnce = 32768;  // gridDim.z is limited to 65535
-  const AttentionShape shape{
-      AttentionMode::kExact, Precision::kFp16, args.num_heads, args.kv.num_kv_heads, args.kv.head_dim, {}, {}};
   Scratch scratch(ctx.workspace);
   float* const records = scratch.Take<float>(HalfRowRecordFloats(ctx.traits, shape));
   for (int first = 0; first < rows.count; first += kRowsAtOnce) {
@@ -274,8 +264,11 @@ void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet&
     const HalfRowPlan plan = PlanHalfRows(ctx.traits, shape, count, rows.max_length);
     const attention_half::RowArgs row_args{args, rows.list != nullptr ? rows.list + first : nullptr, first, plan.gangs,
                                            records};
-    fresh ? attention_half::LaunchLanes<true>(ctx, row_args, count, plan.cluster)
-          : attention_half::LaunchLanes<false>(ctx, row_args, count, plan.cluster);
+    DispatchSlots(args.kv.head_dim, [&]<int kSlots>() {
+      constexpr int kLanes = 4 * kSlots;
+      fresh ? attention_half::LaunchHeads<kLanes, true>(ctx, row_args, count, plan.cluster)
+            : attention_half::LaunchHeads<kLanes, false>(ctx, row_args, count, plan.cluster);
+    });
   }
 }
 

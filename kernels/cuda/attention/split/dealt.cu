@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) DealtScoresKernel(const DealtArgs ar
   if (tid == 0) atomicMax(args.shares[args.index].score_max + at.index, OrderedWord(most));
 }
 
-// What dilated attention admits to a block's row and head. All threads of the block; a barrier is due.
+// Finds the positions that dilated attention admits to a block's row and head. All threads of the block; a barrier is due.
 __device__ __forceinline__ void FindAdmitted(const DealtArgs& args, const RowHead& at, AdmittedRow* admitted) {
   const int position = args.queries[at.row.index].position;
   const int window = args.attention.window;
@@ -268,7 +268,7 @@ DealtArgs ArgsOf(const DeviceContext& ctx, const DealtAttention& attention, Spli
   args.pairs = attention.pairs;
   static_cast<DealtRowsView&>(args) = attention.dealt;
   if (plan == nullptr) return args;
-  *plan = PlanSplit(ctx.traits, attention.shape, attention.rows, attention.stride);
+  *plan = PlanSplitParts(ctx.traits, attention.shape, attention.stride);
   args.block_heads = plan->block_heads;
   args.head_blocks = plan->head_blocks;
   // No more blocks than there are units for.
@@ -294,7 +294,7 @@ void LaunchListQueries(DeviceContext& ctx, const PassView& pass, int64_t rows, c
 void LaunchDealtScores(DeviceContext& ctx, const DealtAttention& attention) {
   SplitPlan plan;
   const DealtArgs args = ArgsOf(ctx, attention, &plan);
-  if (plan.supported) {
+  if (DealtRoute(plan) == AttentionRoute::kDealtSplit) {
     LaunchSplitScores(ctx, plan, args);
   } else {
     DealtScoresKernel<<<GridOf(args, BlocksOf(attention.stride, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
@@ -326,7 +326,7 @@ void LaunchDealtWeights(DeviceContext& ctx, const DealtAttention& attention) {
 void LaunchDealtValues(DeviceContext& ctx, const DealtAttention& attention) {
   SplitPlan plan;
   const DealtArgs args = ArgsOf(ctx, attention, &plan);
-  if (plan.supported) return LaunchSplitValues(ctx, plan, args);
+  if (DealtRoute(plan) == AttentionRoute::kDealtSplit) return LaunchSplitValues(ctx, plan, args);
   DealtValuesKernel<<<GridOf(args, BlocksOf(attention.stride, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("DealtValuesKernel");
 }

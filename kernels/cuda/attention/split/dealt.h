@@ -12,7 +12,7 @@ struct DealtArgs : SplitArgs, DealtRowsView {
   DilatedPairs pairs;
 };
 
-// scores.cu, values.cu: where `plan` supports the shape.
+// scores.cu, values.cu: route kDealtSplit.
 void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args);
 void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args);
 

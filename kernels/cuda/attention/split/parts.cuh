@@ -13,22 +13,14 @@ namespace stoch::cuda {
 inline constexpr int kScoreHeads = 4;  // query heads of 8 columns: two columns each
 inline constexpr int kValueHeads = 8;  // one column each
 
-// Calls launch<kDirect, kHeadDim, kN>() of the instance that runs these rows: whether ranks are made by sums, and tiles
-// of columns for the query heads of a block.
+// Calls launch<kHeadDim, kN>() of the instance that runs these rows: tiles of columns for the query heads of a block.
 template <typename Launch>
-void DispatchInstance(const SplitArgs& args, const Launch& launch) {
-  const auto with_dims = [&]<bool kDirect>() {
-    const bool one_tile = args.block_heads <= kScoreHeads;
-    if (args.attention.kv.head_dim == 64) {
-      one_tile ? launch.template operator()<kDirect, 64, 1>() : launch.template operator()<kDirect, 64, 2>();
-    } else {
-      one_tile ? launch.template operator()<kDirect, 128, 1>() : launch.template operator()<kDirect, 128, 2>();
-    }
-  };
-  if (RanksBySum(args.qk) && RanksBySum(args.av)) {
-    with_dims.template operator()<true>();
+void DispatchHeads(const SplitArgs& args, const Launch& launch) {
+  const bool one_tile = args.block_heads <= kScoreHeads;
+  if (args.attention.kv.head_dim == 64) {
+    one_tile ? launch.template operator()<64, 1>() : launch.template operator()<64, 2>();
   } else {
-    with_dims.template operator()<false>();
+    one_tile ? launch.template operator()<128, 1>() : launch.template operator()<128, 2>();
   }
 }
 
@@ -62,41 +54,27 @@ __device__ __forceinline__ void StageCodes(const SplitArgs& args, const uint8_t*
   }
 }
 
-template <int kThreads, int kHeadDim, int kN>
-__device__ __forceinline__ void StageQueries(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
-                                             QueryStreams<kHeadDim, kN>& s) {
-  const int64_t vector = static_cast<int64_t>(row.row) * args.attention.num_heads + heads.first;
-  StageCodes<kThreads>(args, reinterpret_cast<const uint8_t*>(args.q.words) + vector * kHeadDim, heads, s);
-}
-
 // Where a lane's keys are: four neighbouring ones of 32 positions from `token` on.
 struct KeyPlaces {
   const uint32_t* words;
   const float* scales;
 };
 
-// Those of the group of four that position t belongs to.
 template <typename Kv>
-__device__ __forceinline__ KeyPlaces KeysOf(const Kv& kv, const int32_t* pages, int kv_head, int t) {
+__device__ __forceinline__ KeyPlaces KeysAt(const Kv& kv, const int32_t* pages, int kv_head, int token, int length) {
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const KvPlace at = PlaceOf(kv, pages, t & ~3);
+  const KvPlace at = PlaceOf(kv, pages, min(token + lane / 4 * 4, length - 1) & ~3);
   return {kv.k_words + kv.KWord(at.page, kv_head, lane & 3, at.slot),
           kv.k_scales + kv.Scale(at.page, kv_head, at.slot)};
 }
 
-template <typename Kv>
-__device__ __forceinline__ KeyPlaces KeysAt(const Kv& kv, const int32_t* pages, int kv_head, int token, int length) {
-  return KeysOf(kv, pages, kv_head, min(token + static_cast<int>(threadIdx.x & 31) / 4 * 4, length - 1));
-}
-
-// Those of a group of dimensions.
+// Keys of a group of dimensions.
 __device__ __forceinline__ uint4 LoadKeys(const KvView& kv, const KeyPlaces& at, int group) {
   return __ldcg(reinterpret_cast<const uint4*>(at.words + kv.KeyWord(group * 4)));
 }
 
-// Adds the steps of byte j and later of a group of dimensions: kQuads times 32 positions. kDirect: every other
-// thermometer is made by shifts, so that neither shared memory nor the ALU is what everything waits for.
-template <bool kDirect, int kHeadDim, int kN, int kQuads, int j = 0>
+// Adds the steps of byte j and later of a group of dimensions: kQuads times 32 positions.
+template <int kHeadDim, int kN, int kQuads, int j = 0>
 __device__ __forceinline__ void AddGroup(const uint4 (&k)[kQuads], uint32_t table, const QueryStreams<kHeadDim, kN>& s,
                                          int group, int lane, int32_t (&acc)[kQuads][2][kN][4]) {
   uint4 stream[kN];
@@ -108,7 +86,7 @@ __device__ __forceinline__ void AddGroup(const uint4 (&k)[kQuads], uint32_t tabl
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       const uint4 low = LookUpThermometer<j>(table, words[2 * m]);
-      const uint4 high = OtherThermometer<kDirect, j>(table, words[2 * m + 1]);
+      const uint4 high = LookUpThermometer<j>(table, words[2 * m + 1]);
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
         BinaryMma(acc[u][m][n], low.x, high.x, low.y, high.y, stream[n].x, stream[n].y);
@@ -117,7 +95,7 @@ __device__ __forceinline__ void AddGroup(const uint4 (&k)[kQuads], uint32_t tabl
     }
   }
   if constexpr (j + 1 < 4) {
-    AddGroup<kDirect, kHeadDim, kN, kQuads, j + 1>(k, table, s, group, lane, acc);
+    AddGroup<kHeadDim, kN, kQuads, j + 1>(k, table, s, group, lane, acc);
   } else {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
@@ -180,24 +158,28 @@ __device__ __forceinline__ void LoadValues(const Kv& kv, const int32_t* pages, i
   for (int m = 0; m < kHeadDim / 32; ++m) v[m] = __ldcg(reinterpret_cast<const uint4*>(from + kv.ValueDim(32 * m)));
 }
 
-// Adds the steps of positions j and later of four.
-template <bool kDirect, int kHeadDim, int j = 0>
-__device__ __forceinline__ void AddValues(const uint4 (&v)[kHeadDim / 32], const Weights& w, uint32_t table,
-                                          int32_t (&acc)[kHeadDim / 16][4]) {
+// Adds the step of position j of four: four dimensions of a word of values. kIsShifted: every other thermometer by shifts.
+template <bool kIsShifted, int j>
+__device__ __forceinline__ void AddPosition(const uint4& v, const uint4& stream, uint32_t bytes, uint32_t table,
+                                            int32_t (*acc)[4]) {
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-  for (int m = 0; m < kHeadDim / 32; ++m) {
-    const uint32_t words[4] = {v[m].x, v[m].y, v[m].z, v[m].w};
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const uint4 low = LookUpThermometer<j>(table, words[2 * h]);
-      const uint4 high = OtherThermometer<kDirect, j>(table, words[2 * h + 1]);
-      BinaryMma(acc[2 * m + h], low.x, high.x, low.y, high.y, w.streams[j].x, w.streams[j].y);
-      BinaryMma(acc[2 * m + h], low.z, high.z, low.w, high.w, w.streams[j].z, w.streams[j].w);
-      if constexpr (j == 0)
-        ByteMma(acc[2 * m + h], NegativeBytes(words[2 * h]), NegativeBytes(words[2 * h + 1]), w.bytes);
-    }
+  for (int h = 0; h < 2; ++h) {
+    const uint4 low = LookUpThermometer<j>(table, words[2 * h]);
+    const uint4 high = OtherThermometer<kIsShifted, j>(table, words[2 * h + 1]);
+    BinaryMma(acc[h], low.x, high.x, low.y, high.y, stream.x, stream.y);
+    BinaryMma(acc[h], low.z, high.z, low.w, high.w, stream.z, stream.w);
+    if constexpr (j == 0) ByteMma(acc[h], NegativeBytes(words[2 * h]), NegativeBytes(words[2 * h + 1]), bytes);
   }
-  if constexpr (j + 1 < 4) AddValues<kDirect, kHeadDim, j + 1>(v, w, table, acc);
+}
+
+// Adds the steps of positions j and later of four, for every word of a lane.
+template <int kHeadDim, int j = 0>
+__device__ __forceinline__ void AddPositions(const uint4 (&v)[kHeadDim / 32], const Weights& w, uint32_t table,
+                                             int32_t (&acc)[kHeadDim / 16][4]) {
+#pragma unroll
+  for (int m = 0; m < kHeadDim / 32; ++m) AddPosition<false, j>(v[m], w.streams[j], w.bytes, table, acc + 2 * m);
+  if constexpr (j + 1 < 4) AddPositions<kHeadDim, j + 1>(v, w, table, acc);
 }
 
 // Adds a warp's sums of p v to those of the block. Row i of tile 2 m + h: dimension 32 m + 4 i + 2 h, row i + 8 the one

@@ -2,8 +2,7 @@
 // Attention of rows by blocks that are all on the GPU at once, one an SM: a row and the query heads of a KV head are the
 // work of 1 to 16 of them, each of which owns whole lanes of position, t mod 256 in [stripe rank, stripe rank + stripe).
 //
-// What clusters exchange through each other's shared memory (fused.cu), these hand over through the L2
-// (device/exchange.cuh): the largest score; the 256 lane sums, and with them who has the largest weight
+// They exchange through L2 (device/exchange.cuh) the largest score; the 256 lane sums, and with them who has the largest weight
 // (resident_softmax.cuh); the sums of p v. So any SMs can share a row, and a block has all shared memory of one. Scores of
 // dimensions are added up in shared memory: a warp keeps the queries' streams of its dimensions in registers, so that a
 // step of q k reads nothing but thermometers.
@@ -151,16 +150,19 @@ __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitAr
 template <bool kDirect, int kHeadDim, int kN>
 void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
   static_assert(sizeof(Shared<kHeadDim, kN>) == kSplitTableBytes + SplitResidentBytes(kHeadDim, kN));
-  const auto shared = static_cast<size_t>(plan.resident_shared_bytes);
+  const auto shared = static_cast<size_t>(plan.shared_bytes);
   AllowShared(ctx, &SplitResidentKernel<kDirect, kHeadDim, kN>, shared);
-  LaunchOverlapped(ctx, &SplitResidentKernel<kDirect, kHeadDim, kN>, dim3(static_cast<unsigned>(plan.resident_blocks)),
+  LaunchOverlapped(ctx, &SplitResidentKernel<kDirect, kHeadDim, kN>, dim3(static_cast<unsigned>(plan.blocks)),
                    dim3(kThreads), shared, args);
 }
 
 }  // namespace
 
 void LaunchSplitResident(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  DispatchInstance(args, [&]<bool kDirect, int kHeadDim, int kN>() { Launch<kDirect, kHeadDim, kN>(ctx, plan, args); });
+  const bool direct = RanksBySum(args.qk) && RanksBySum(args.av);
+  DispatchHeads(args, [&]<int kHeadDim, int kN>() {
+    direct ? Launch<true, kHeadDim, kN>(ctx, plan, args) : Launch<false, kHeadDim, kN>(ctx, plan, args);
+  });
 }
 
 }  // namespace stoch::cuda

@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The resident kernel (resident.cu) of deep rows, for up to four query heads of 128 dimensions: q k by look-ups
-// (resident_lookup.cuh) instead of thermometers. The counts of four heads are a word of shared memory, where a thermometer
-// is four.
+// Resident kernel (resident.cu) for deep rows, for up to four query heads of 128 dimensions: q k by look-ups
+// (resident_lookup.cuh) instead of thermometers. The counts of four heads are one word of shared memory, a thermometer is
+// four.
 //
-// Shared memory, behind what is small: the table of counts; scales of values and sums of p v; counts of the block's
-// positions, of 16 bits. Count rows on their way to the table are in the place of all but the table. Then exponentials are
-// in the place of the table; what p v needs, streams of weights and thermometers of values, in that of the counts. Streams
-// have room of their own where there is some, and are then asked for in front of everything. p v by first words
-// (resident_words.cuh) has its table in the place of the counts, and what listed weights need in that of the scales.
+// Shared memory over the phases of a block, which barriers separate; LookupOffsets are the rows:
+//
+//   bytes      | count rows   | table         | q k            | largest score | softmax            | p v
+//   -----------+--------------+---------------+----------------+---------------+--------------------+--------------------
+//   0          | q scales     | tops          | tops           | maxima        | candidates, listed | listed
+//   1024       | query codes  | table of counts, 128 KB ------ | scales of K   | exponentials of four heads, then levels
+//   132096     | count rows ------------------ |                | scales of V ---------------------- | operands of listed
+//     ... end  |              |               |                | sums of p v, from here on, or after the levels are read
+//   165888     | count rows ------------------ | counts, 16 bit ---------------- | thermometers and streams of weights,
+//              |              |               |                |               | or first words of streams of values
+//   + counts   | streams of weights, where there is room for them apart: loads in flight from the start
+//
+// Exponentials reach into the first 1 KB of the scales of V (kOverTable), which begin after it; scales of K are where the
+// exponentials of the last head will be. Counts and exponentials of deeper rows than there is room for are in scratch.
 #include "kernels/cuda/attention/split/resident_lookup.cuh"
 #include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
@@ -37,11 +46,22 @@ using Sums = int32_t[kScoreHeads][kLookupDim + 1];
 // Exponentials reach into the place of the scales, where there is room for sums behind those of so many positions.
 constexpr int kOverTable = 1024;
 constexpr int kMostBesideSums = (kSplitLookupScaleBytes - kOverTable - static_cast<int>(sizeof(Sums))) / 4;
-static_assert(kScoreHeads * (kSplitLookupPositions + kSplitResidentPad) * sizeof(float) <=
-              kLookupTableBytes + kOverTable);
-static_assert(kSplitLookupPositions * sizeof(float) <= kSplitLookupScaleBytes - kOverTable);
-static_assert(kLookupTableBytes + kSplitLookupScaleBytes + sizeof(Shared) == kSplitLookupBytes);
-static_assert(kOverTable + sizeof(ListedStage) <= kSplitLookupScaleBytes - sizeof(Sums));
+struct LookupOffsets {
+  static constexpr int kTable = sizeof(Shared);
+  static constexpr int kScales = kTable + kLookupTableBytes;
+  static constexpr int kValueScales = kScales + kOverTable;
+  static constexpr int kCounts = kScales + kSplitLookupScaleBytes;
+  static constexpr int kSums = kCounts - static_cast<int>(sizeof(Sums));
+};
+static_assert(LookupOffsets::kTable == 1024 && LookupOffsets::kScales == 132096 && LookupOffsets::kCounts == 165888);
+static_assert(LookupOffsets::kCounts == kSplitLookupBytes);
+// Exponentials end where scales of V begin, and these before the counts.
+static_assert(LookupOffsets::kTable + kScoreHeads * (kSplitLookupPositions + kSplitResidentPad) * sizeof(float) <=
+              LookupOffsets::kValueScales);
+static_assert(LookupOffsets::kValueScales + kSplitLookupPositions * sizeof(float) <= LookupOffsets::kCounts);
+// Operands of listed weights end where the sums begin.
+static_assert(LookupOffsets::kValueScales + sizeof(ListedStage) <= LookupOffsets::kSums);
+// Count rows take the places of the scales and of what follows.
 static_assert(kLookupCountBytes <= kSplitLookupScaleBytes + kSplitTableBytes);
 
 // Counts of a block's positions with a head, [heads][stride], or scores in scratch where there is no room for them.
@@ -252,19 +272,19 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   const bool apart = !by_words && kSplitLookupBytes + counts_bytes + args.resident_bytes <= DynamicSharedBytes();
   const int stride = positions + kSplitResidentPad;
   auto& s = *reinterpret_cast<Shared*>(shared_memory);
-  uint8_t* const table = shared_memory + sizeof(Shared);
-  uint8_t* const scales = table + kLookupTableBytes;
-  uint8_t* const behind = scales + kSplitLookupScaleBytes;
+  uint8_t* const table = shared_memory + LookupOffsets::kTable;
+  uint8_t* const scales = shared_memory + LookupOffsets::kScales;
+  uint8_t* const behind = shared_memory + LookupOffsets::kCounts;
   const Counts counts{reinterpret_cast<int16_t*>(behind), stride};
   uint8_t* const weights = behind + (apart ? counts_bytes : static_cast<int>(kSplitTableBytes));
   auto* const thermometers = reinterpret_cast<uint4*>(behind);
   // Sums of p v: where nobody needs the place before they are added up, or else where levels of weights were.
   const bool sums_apart = positions <= kMostBesideSums;
-  auto& sums = *reinterpret_cast<Sums*>(sums_apart ? scales + kSplitLookupScaleBytes - sizeof(Sums) : table);
+  auto& sums = *reinterpret_cast<Sums*>(sums_apart ? shared_memory + LookupOffsets::kSums : table);
   const auto clear_sums = [&] {
     for (int i = tid; i < kScoreHeads * (kLookupDim + 1); i += kThreads) (&sums[0][0])[i] = 0;
   };
-  auto* v_scales = reinterpret_cast<float*>(scales + kOverTable);
+  auto* v_scales = reinterpret_cast<float*>(shared_memory + LookupOffsets::kValueScales);
   Scores scores{reinterpret_cast<float*>(table), stride, true};
   if (b.count() > args.resident_positions) {
     scores = ScratchScores(args, b);
@@ -340,7 +360,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   if constexpr (kWords) {
     const int listed = s.listed_count;
     if (by_words && listed <= ListedWeights::Most(b)) {
-      auto& stage = *reinterpret_cast<ListedStage*>(scales + kOverTable);
+      auto& stage = *reinterpret_cast<ListedStage*>(shared_memory + LookupOffsets::kValueScales);
       AskForListed(args, b, s.listed, listed, stage);
       AddFirstWords<kLookupDim>(args, b, scores, SharedAddress(behind), values, sums, before_sums);
       AddListed<kLookupDim>(args, b, s.listed, listed, stage, sums);
@@ -364,21 +384,17 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
 
 template <bool kDirect, bool kWords>
 void Launch(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  const auto shared = static_cast<size_t>(plan.lookup_shared_bytes);
+  const auto shared = static_cast<size_t>(plan.shared_bytes);
   AllowShared(ctx, &SplitLookupKernel<kDirect, kWords>, shared);
-  LaunchOverlapped(ctx, &SplitLookupKernel<kDirect, kWords>, dim3(static_cast<unsigned>(plan.resident_blocks)),
-                   dim3(kThreads), shared, args);
+  LaunchOverlapped(ctx, &SplitLookupKernel<kDirect, kWords>, dim3(static_cast<unsigned>(plan.blocks)), dim3(kThreads),
+                   shared, args);
 }
 
 }  // namespace
 
 void LaunchSplitLookup(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args) {
-  SplitArgs lookup = args;
-  lookup.resident_positions = plan.lookup_positions;
-  lookup.resident_masks = plan.lookup_masks;
-  lookup.resident_bytes = static_cast<int32_t>(SplitStreamBytes(plan.lookup_masks, args.av.levels));
-  if (plan.has_words) return Launch<true, true>(ctx, plan, lookup);
-  RanksBySum(args.av) ? Launch<true, false>(ctx, plan, lookup) : Launch<false, false>(ctx, plan, lookup);
+  if (plan.kernel == SplitKernel::kLookupWords) return Launch<true, true>(ctx, plan, args);
+  RanksBySum(args.av) ? Launch<true, false>(ctx, plan, args) : Launch<false, false>(ctx, plan, args);
 }
 
 }  // namespace stoch::cuda

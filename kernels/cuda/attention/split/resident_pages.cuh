@@ -15,6 +15,15 @@ constexpr bool IsShifted(int j) {
   return kDirect && j % 2 == 0;
 }
 
+// 0, which neither nvcc nor ptxas knows. Or-ing `x & OpaqueZero()` into the address of a load makes the load wait for x, and
+// keeps it after the load of x: otherwise ptxas issues both on one scoreboard, and whoever needs x waits for the later load.
+template <int kHeadDim>
+__device__ __forceinline__ uint32_t OpaqueZero(const KvView& kv) {
+  auto zero = static_cast<uint32_t>(kv.head_dim - kHeadDim);
+  asm volatile("" : "+r"(zero));  // stays in a register
+  return zero;
+}
+
 template <int kOffset = 0>
 __device__ __forceinline__ uint32_t LoadSharedWord(uint32_t address) {
   uint32_t v;
@@ -38,7 +47,7 @@ __device__ __forceinline__ void PrefetchL2(const void* from, int bytes) {
 #endif
 }
 
-// The same of an address that all lanes have alike, which spares the compiler's loop over those of the lanes.
+// For an address that is equal in all lanes, which spares the compiler's loop over the lanes.
 template <int kBytes>
 __device__ __forceinline__ void PrefetchL2OfWarp(const void* from) {
 #if __CUDA_ARCH__ >= 900

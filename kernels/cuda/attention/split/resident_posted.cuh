@@ -3,9 +3,9 @@
 // and the one that owns the row's position appends it to the cache. So nobody waits for a kernel that does it for all.
 #pragma once
 
+#include "kernels/cuda/attention/append.cuh"
 #include "kernels/cuda/attention/split/parts.cuh"
 #include "kernels/cuda/attention/split/resident.cuh"
-#include "kernels/cuda/device/head_vector.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/quantize.h"
 
@@ -44,15 +44,9 @@ __device__ __forceinline__ void QuantizePosted(const SplitArgs& args, const Stri
     });
     return;
   }
-  const KvView& kv = a.kv;
-  const KvPlace at = PlaceOf(kv, b.pages, position);
-  if (lane == 0) (is_v ? kv.v_scales : kv.k_scales)[kv.Scale(at.page, b.heads.kv_head, at.slot)] = scale;
-  uint8_t* const bytes = reinterpret_cast<uint8_t*>(is_v ? kv.v_words : kv.k_words);
-  ForEachDim(x, kHalf, lane, [&](int i, float value) {
-    const int64_t byte = is_v ? kv.VWord(at.page, b.heads.kv_head, at.slot >> 2, i) * 4 + (at.slot & 3)
-                              : kv.KWord(at.page, b.heads.kv_head, i >> 2, at.slot) * 4 + (i & 3);
-    bytes[byte] = SignMagnitude(BipolarLevel(value, scale, q_max));
-  });
+  const KvPlace at = PlaceOf(a.kv, b.pages, position);
+  StoreCodes(a.kv, !is_v, at.page, b.heads.kv_head, at.slot, x, kHalf, lane, scale,
+             [&](float value) { return SignMagnitude(BipolarLevel(value, scale, q_max)); });
 }
 
 // The block's queries, once the kernel in front has ended: as that one left them, or as it posts them, then with codes at

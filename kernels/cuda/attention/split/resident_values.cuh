@@ -59,7 +59,7 @@ class SharedHalves {
   uint32_t row_;
   uint32_t turn_;
 };
-// The same of any number of masks and positions from t on, from memory.
+// Halves of the streams of any number of masks, of positions from t on, from memory.
 __device__ __forceinline__ void LoadMemoryHalves(const ScTables& tables, int t, uint32_t levels, uint2 (&to)[4]) {
   const bool is_second = (threadIdx.x & 4) != 0;
   const bool have = !is_second || tables.stream_words == 4;
@@ -168,18 +168,10 @@ struct ValueGroups {
 template <bool kDirect, int j = 0>
 __device__ __forceinline__ void AddWord(const uint4& v, const uint4 (&streams)[4], uint32_t bytes, uint32_t table,
                                         int32_t (&acc)[2][4]) {
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const uint4 low = LookUpThermometer<j>(table, words[2 * h]);
-    const uint4 high = OtherThermometer<IsShifted<kDirect>(j), j>(table, words[2 * h + 1]);
-    BinaryMma(acc[h], low.x, high.x, low.y, high.y, streams[j].x, streams[j].y);
-    BinaryMma(acc[h], low.z, high.z, low.w, high.w, streams[j].z, streams[j].w);
-    if constexpr (j == 0) ByteMma(acc[h], NegativeBytes(words[2 * h]), NegativeBytes(words[2 * h + 1]), bytes);
-  }
+  AddPosition<IsShifted<kDirect>(j), j>(v, streams[j], bytes, table, acc);
   if constexpr (j + 1 < 4) AddWord<kDirect, j + 1>(v, streams, bytes, table, acc);
 }
-// The same for up to four heads: a thermometer is an operand as it comes, words 0 and 1 in row i and 2 and 3 in row i + 8
+// As above, for up to four heads: a thermometer is an operand as it comes, words 0 and 1 in row i and 2 and 3 in row i + 8
 // of a tile for every dimension; even columns are words 0 and 1 of the heads' streams, odd columns words 2 and 3.
 // Ones of streams where codes are negative are added up apart: all four dimensions are a step of byte MMA.
 // kMoreShifts: five of sixteen thermometers by shifts instead of four.
@@ -246,9 +238,9 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
     uint32_t levels;
     bool any;
   };
-  uint32_t even = (lane & 4) != 0 ? 0 : 0xffffffffu;                             // column
-  uint32_t zero = static_cast<uint32_t>(args.attention.kv.head_dim - kHeadDim);  // the compiler does not know
-  asm volatile("" : "+r"(even), "+r"(zero));                                     // kept
+  uint32_t even = (lane & 4) != 0 ? 0 : 0xffffffffu;  // column
+  asm volatile("" : "+r"(even));                      // kept
+  const uint32_t zero = OpaqueZero<kHeadDim>(args.attention.kv);
   const auto any_of = [](uint32_t levels) { return __any_sync(0xffffffffu, levels != 0) != 0; };
   int group = Groups::Slot();
   Turn turns[2];

@@ -98,7 +98,7 @@ class WordPlaces {
     for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(factors_[i]));
     asm volatile("" : "+r"(bytes_));
   }
-  // Of the rows of a tile that a lane has, and of its column.
+  // Order of the rows of a tile that a lane has, and of its column.
   __device__ __forceinline__ static uint32_t Order() { return threadIdx.x >> 4 & 1; }
 
   template <int i>
@@ -149,8 +149,8 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
     bool any;
   };
   uint32_t first = WordPlaces::Order() == 0 ? 0xffffffffu : 0;
-  uint32_t zero = static_cast<uint32_t>(kv.head_dim - kHeadDim);  // the compiler does not know
-  asm volatile("" : "+r"(first), "+r"(zero));                     // kept
+  asm volatile("" : "+r"(first));  // kept
+  const uint32_t zero = OpaqueZero<kHeadDim>(kv);
   int group = Groups::Slot();
   Turn turns[2];
 #pragma unroll
@@ -253,7 +253,7 @@ struct ListedPlace {
   }
 };
 
-// What p v of the first listed weights needs, which comes while the loop runs.
+// Operands of p v of the first listed weights, prefetched while the loop runs.
 struct ListedStage {
   static constexpr int kCount = 2 * kResidentWarps;
   uint4 values[kCount][32];  // of a lane

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores of single rows on binary tensor cores: a block takes a part of a context for all query heads of a KV head. All
-// thermometers come from the table: with every other one by shifts, as in fused.cu, deep contexts took longer.
+// thermometers come from the table: with every other one by shifts deep contexts took longer.
 #include <type_traits>
 
 #include "kernels/cuda/attention/split/dealt.cuh"
@@ -81,7 +81,7 @@ __device__ __forceinline__ void WriteMaxima(const Args& args, const SplitRow& ro
   }
 }
 
-// What the value kernel adds to.
+// Clears the sums that the value kernel adds to.
 __device__ __forceinline__ void ClearSums(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads) {
   const int head_dim = args.attention.kv.head_dim;
   int32_t* sums = args.scratch.sums + HeadIndex(args, row, heads.first) * head_dim;
@@ -95,7 +95,8 @@ __device__ __forceinline__ void ClearSums(const SplitArgs& args, const SplitRow&
 template <int kHeadDim, int kN>
 __device__ __forceinline__ void TakeQueries(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
                                             QueryStreams<kHeadDim, kN>& s, float (&q_scale)[kN]) {
-  StageQueries<kThreads>(args, row, heads, s);
+  const int64_t vector = static_cast<int64_t>(row.row) * args.attention.num_heads + heads.first;
+  StageCodes<kThreads>(args, reinterpret_cast<const uint8_t*>(args.q.words) + vector * kHeadDim, heads, s);
 #pragma unroll
   for (int n = 0; n < kN; ++n) {
     const int head = min(n * kTileHeads + static_cast<int>(threadIdx.x & 3), heads.count - 1);
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, kN == 1 ? 4 : 3) SplitScoresKernel(c
         } else if (has_next) {
           load(next, g + kAhead - kGroups, k[g % kAhead]);
         }
-        AddGroup<false, kHeadDim, kN, kQuads>(now, table, s.queries, g, lane, acc);
+        AddGroup<kHeadDim, kN, kQuads>(now, table, s.queries, g, lane, acc);
       }
       WriteScores<kN>(args, row, heads, token, at, q_scale, acc, largest);
 #pragma unroll
@@ -196,12 +197,7 @@ void Launch(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
 
 template <typename Args>
 void LaunchFor(DeviceContext& ctx, const SplitPlan& plan, const Args& args) {
-  const bool one_tile = args.block_heads <= kTileHeads;
-  if (args.attention.kv.head_dim == 64) {
-    one_tile ? Launch<Args, 64, 1>(ctx, plan, args) : Launch<Args, 64, 2>(ctx, plan, args);
-  } else {
-    one_tile ? Launch<Args, 128, 1>(ctx, plan, args) : Launch<Args, 128, 2>(ctx, plan, args);
-  }
+  DispatchHeads(args, [&]<int kHeadDim, int kN>() { Launch<Args, kHeadDim, kN>(ctx, plan, args); });
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention/split/split.h"
-#include "kernels/cuda/attention/tile_window.h"
 
 namespace stoch::cuda {
 namespace {
@@ -15,10 +14,9 @@ SplitArgs MakeSplitArgs(const AttentionArgs& args, const SplitPlan& plan, const 
   split.head_blocks = plan.head_blocks;
   split.score_blocks = plan.score_blocks;
   split.value_blocks = plan.value_blocks;
-  split.fused_units = plan.fused_units;
-  split.resident_positions = plan.resident_positions;
-  split.resident_masks = plan.resident_masks;
-  split.is_one_block = plan.is_one_block;
+  split.resident_positions = plan.positions;
+  split.resident_masks = plan.masks;
+  split.is_one_block = plan.softmax == SplitSoftmax::kOneBlock;
   return split;
 }
 
@@ -34,53 +32,36 @@ void ForRows(SplitArgs& split, const RowSet& rows, const Launch& launch) {
   }
 }
 
-void LaunchSc(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-              const ScTables& av, const QueryCodes& q, const PostedHeads& posted, const PostPeers& peers,
-              const RowSet& rows, const SplitScratch& scratch) {
-  const SplitPlan plan =
-      PlanSplit(ctx.traits, shape, std::min(rows.count, scratch.rows), ReachOf(args, rows.max_length));
+}  // namespace
+
+void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const SplitPlan& plan, const ScOperands& operands,
+                   const RowSet& rows, const SplitScratch& scratch) {
   SplitArgs split = MakeSplitArgs(args, plan, scratch);
-  split.qk = qk;
-  split.av = av;
-  split.q = q;
-  split.posted = posted;
-  split.peers = peers;
-  split.resident_bytes = static_cast<int32_t>(SplitStreamBytes(plan.resident_masks, av.levels));
+  split.qk = operands.qk;
+  split.av = operands.av;
+  split.q = operands.q;
+  split.posted = operands.posted;
+  split.peers = operands.peers;
+  split.resident_bytes = static_cast<int32_t>(SplitStreamBytes(plan.masks, operands.av.levels));
   split.flags = reinterpret_cast<uint32_t*>(ctx.flags());
-  const bool has_whole_tiles = args.kv.page_tokens >= kSplitLookupTile;
   ForRows(split, rows, [&] {
-    if (plan.is_lookup && has_whole_tiles) return LaunchSplitLookup(ctx, plan, split);
-    if (plan.is_resident && has_whole_tiles) return LaunchSplitResident(ctx, plan, split);
-    if (plan.is_fused) return LaunchSplitFused(ctx, plan, split);
+    switch (plan.kernel) {
+      case SplitKernel::kLookup:
+      case SplitKernel::kLookupWords: return LaunchSplitLookup(ctx, plan, split);
+      case SplitKernel::kResident: return LaunchSplitResident(ctx, plan, split);
+      case SplitKernel::kParts:
+      case SplitKernel::kNone: break;
+    }
     LaunchSplitScores(ctx, plan, split);
     LaunchSplitSoftmax(ctx, split, false);
     LaunchSplitValues(ctx, plan, split);
   });
+  if (operands.posted.q != nullptr) OfferOutput(ctx, args, operands.posted.out);
 }
 
-}  // namespace
-
-bool SplitPolls(const DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, int32_t max_length) {
-  return args.rows == 1 && args.kv.page_tokens >= kSplitLookupTile &&
-         PlanSplit(ctx.traits, shape, 1, ReachOf(args, max_length)).is_resident;
-}
-
-void LaunchPostedSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                       const ScTables& av, const PostedHeads& posted, const PostPeers& peers, const RowSet& row,
-                       const SplitScratch& scratch) {
-  LaunchSc(ctx, args, shape, qk, av, {}, posted, peers, row, scratch);
-  OfferOutput(ctx, args, posted.out);
-}
-
-void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                   const ScTables& av, const QueryCodes& q, const RowSet& rows, const SplitScratch& scratch) {
-  LaunchSc(ctx, args, shape, qk, av, q, {}, {}, rows, scratch);
-}
-
-void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,
+void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const SplitPlan& plan, const RowSet& rows,
                       const SplitScratch& scratch) {
-  SplitArgs split = MakeSplitArgs(
-      args, PlanSplit(ctx.traits, shape, std::min(rows.count, scratch.rows), ReachOf(args, rows.max_length)), scratch);
+  SplitArgs split = MakeSplitArgs(args, plan, scratch);
   ForRows(split, rows, [&] {
     LaunchSplitExactScores(ctx, split);
     LaunchSplitSoftmax(ctx, split, true);

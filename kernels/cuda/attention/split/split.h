@@ -25,7 +25,6 @@ struct SplitArgs {
   int32_t head_blocks = 1;   // blocks that the heads of one KV head take
   int32_t score_blocks = 1;  // of the launches, which cut the work by them
   int32_t value_blocks = 1;
-  int32_t fused_units = 0;         // of the fused kernel, whose scores fit its shared memory
   int32_t resident_positions = 0;  // of a block of the resident kernel, whose scores fit its shared memory
   int32_t resident_masks = 0;      // whose streams of weights fit next to them,
   int32_t resident_bytes = 0;      // in so many bytes
@@ -40,11 +39,9 @@ void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const SplitArg
 void LaunchSplitSoftmax(DeviceContext& ctx, const SplitArgs& args, bool exact);
 // values.cu
 void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
-// fused.cu: all of it in one kernel, where plan.is_fused
-void LaunchSplitFused(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
-// resident.cu: the same by blocks that are all on the GPU at once, where plan.is_resident
+// resident.cu: all of it by blocks that are all on the GPU at once, kResident
 void LaunchSplitResident(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
-// resident_lookup.cu: the same with q k by look-ups, where plan.is_lookup. Requires: pages of at least kSplitLookupTile.
+// resident_lookup.cu: the same with q k by look-ups, kLookup and kLookupWords
 void LaunchSplitLookup(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
 // exact.cu
 void LaunchSplitExactScores(DeviceContext& ctx, const SplitArgs& args);

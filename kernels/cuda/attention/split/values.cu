@@ -36,7 +36,7 @@ __device__ __forceinline__ float ScaleOf(const SplitArgs& args, const SplitRow& 
   return largest;
 }
 
-// The same of what all devices found; one lane of a quad asks.
+// The largest over all devices; one lane of a quad loads it.
 __device__ __forceinline__ float ScaleOf(const DealtArgs& args, const SplitRow& row, const SplitHeads& heads) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   if (lane >> 2 >= heads.count || (lane & 3) != 0) return 0.0f;
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const Args args
         }
         ahead = weights_at(t + 2 * kStep);
       }
-      if (any) AddValues<false, kHeadDim>(v, w, table, acc);
+      if (any) AddPositions<kHeadDim>(v, w, table, acc);
 #pragma unroll
       for (int m = 0; m < kHeadDim / 32; ++m) v[m] = next_v[m];
     }

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/device/hopper.cuh"
 #include "kernels/cuda/sc/tensor_core/operand.cuh"
-#include "kernels/plan/attention_plan.h"
+#include "kernels/plan/attention/plan.h"
 
 namespace stoch::cuda::attention_wide {
 
@@ -13,7 +13,7 @@ inline constexpr int kGroups = 2;  // four with a slot each have too few registe
 inline constexpr int kOwn = kWideSlots / kGroups;  // slots of a warpgroup
 inline constexpr int kConsumers = 128 * kGroups;
 inline constexpr int kThreads = kConsumers + 128;
-// What the consumers take beyond the even share of a launch of kThreads, the producer's warpgroup gives back.
+// Registers that the consumers take beyond the even share of kThreads; the producer's warpgroup gives them up.
 inline constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
 inline constexpr int kProducerRegisters = 24;
 inline constexpr int kConsumerRegisters = ((kGroups + 1) * kLaunchRegisters - kProducerRegisters) / kGroups / 8 * 8;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void PositiveOperands(uint32_t (&a)[2][4], const Pack
   }
 }
 
-// What both products have: the ring, and accumulators of the slots. Units of a stage are kColumns * 16 bytes.
+// Common to both products: the pipeline, and accumulators of the slots. Units of a stage are kColumns * 16 bytes.
 template <int kColumns>
 struct Consumer {
   static constexpr int kUnitBytes = kColumns * 16;

@@ -15,7 +15,7 @@ void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& p
               const TileBatch& batch) {
   const int64_t rows = int64_t{args.num_tiles} * args.kv_heads * args.attention.group * kQueryTile;
   const int64_t blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * int64_t{args.kv_heads} * plan.parts;
-  // What the tiles of a block see together: they follow each other, and fewer than kRowLanes positions are between two.
+  // Positions that the tiles of a block see together: they follow each other, and fewer than kRowLanes positions are between two.
   const int64_t seen = std::min(args.stride + (plan.tiles - 1) * int64_t{kRowLanes}, args.longest);
   const int64_t score_range = WideRange(ctx.traits, blocks, seen, kWideScoreStart);
   const int64_t value_range = WideRange(ctx.traits, blocks, seen, kWideValueStart);
@@ -50,10 +50,8 @@ void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& p
   if (sums) LaunchWideOutputs(ctx, args);
 }
 
-void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-         const ScTables& av, const QueryCodes& q, const WideLengths* lengths, const TileSet& tiles,
-         const TileBatch& batch) {
-  const WidePlan plan = PlanWideTiles(ctx.traits, shape);
+void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
+         const ScOperands& operands, const WideLengths* lengths, const TileSet& tiles, const TileBatch& batch) {
   const auto end = static_cast<size_t>(batch.first_tile + batch.num_tiles);
   const int64_t longest = TileStride(PaddedLength(tiles.host[static_cast<size_t>(batch.first_tile)]), args.window);
   const int64_t kv_heads = WideKvHeads(ctx.traits, shape, plan, batch.positions, longest);
@@ -62,9 +60,9 @@ void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& sh
   Scratch scratch(ctx.workspace);
   WideArgs round;
   round.attention = args;
-  round.qk = qk;
-  round.av = av;
-  round.q = q;
+  round.qk = operands.qk;
+  round.av = operands.av;
+  round.q = operands.q;
   round.is_mixed = lengths != nullptr;
   if (round.is_mixed) round.lengths = *lengths;
   round.heads = plan.heads;
@@ -101,15 +99,15 @@ void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& sh
 
 }  // namespace
 
-void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                  const ScTables& av, const QueryCodes& q, const TileSet& tiles, const TileBatch& batch) {
-  Run(ctx, args, shape, qk, av, q, nullptr, tiles, batch);
+void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
+                  const ScOperands& operands, const TileSet& tiles, const TileBatch& batch) {
+  Run(ctx, args, shape, plan, operands, nullptr, tiles, batch);
 }
 
-void LaunchMixedWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTables& qk,
-                     const ScTables& av, const QueryCodes& q, const WideLengths& lengths, const TileSet& tiles,
+void LaunchMixedWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
+                     const ScOperands& operands, const WideLengths& lengths, const TileSet& tiles,
                      const TileBatch& batch) {
-  Run(ctx, args, shape, qk, av, q, &lengths, tiles, batch);
+  Run(ctx, args, shape, plan, operands, &lengths, tiles, batch);
 }
 
 }  // namespace stoch::cuda

@@ -10,27 +10,12 @@
 
 #include "kernels/cuda/base/memory.h"
 #include "kernels/plan/sc_traits.h"
+#include "kernels/plan/scratch_layout.h"
 #include "kernels/sc/sc_nested.h"
 #include "kernels/sc/sc_residual.h"
 
 namespace stoch::cuda {
 namespace {
-
-constexpr size_t kAlignment = 256;
-
-// Lays arrays out one after another and remembers where each one starts.
-class Packer {
- public:
-  size_t Add(size_t bytes) {
-    const size_t at = bytes_;
-    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return at;
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  size_t bytes_ = 0;
-};
 
 // ScTables::quarters, or nothing where there are none.
 std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
@@ -101,19 +86,20 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
   }
   const std::vector<CountQuarter> quarters = MakeQuarters(op);
   const std::optional<ScResiduals> residuals = MakeScResiduals(op);
-  Packer packer;
-  const size_t at16 = packer.Add(op.counts.size() * sizeof(int16_t));
-  const size_t at8 = packer.Add(counts8.size());
-  const size_t at_quarters = packer.Add(quarters.size() * sizeof(CountQuarter));
-  const size_t at_factors = packer.Add(residuals ? residuals->factors.size() * sizeof(ResidualFactors) : 0);
-  const size_t at_residuals = packer.Add(residuals ? residuals->residuals.size() * sizeof(uint32_t) : 0);
-  const size_t at_streams = packer.Add(op.streams_a.size() * sizeof(uint64_t));
-  const size_t at_ranks = packer.Add(op.ranks_b.size() * sizeof(uint16_t));
+  ScratchLayout layout;
+  const auto add = [&](size_t bytes) { return static_cast<size_t>(layout.AddBytes(static_cast<int64_t>(bytes))); };
+  const size_t at16 = add(op.counts.size() * sizeof(int16_t));
+  const size_t at8 = add(counts8.size());
+  const size_t at_quarters = add(quarters.size() * sizeof(CountQuarter));
+  const size_t at_factors = add(residuals ? residuals->factors.size() * sizeof(ResidualFactors) : 0);
+  const size_t at_residuals = add(residuals ? residuals->residuals.size() * sizeof(uint32_t) : 0);
+  const size_t at_streams = add(op.streams_a.size() * sizeof(uint64_t));
+  const size_t at_ranks = add(op.ranks_b.size() * sizeof(uint16_t));
 
   auto entry = std::make_unique<Entry>();
   entry->config = op.config;
   entry->traits = MakeScTraits(op);
-  entry->memory = AllocateDevice(device_, packer.bytes());
+  entry->memory = AllocateDevice(device_, static_cast<size_t>(layout.bytes()));
   char* base = static_cast<char*>(entry->memory.data());
   const auto upload = [&](size_t at, const void* from, size_t bytes) { Upload(device_, base + at, from, bytes); };
   upload(at16, op.counts.data(), op.counts.size() * sizeof(int16_t));

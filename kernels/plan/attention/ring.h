@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
-#include "kernels/plan/attention_plan.h"
+#include "kernels/plan/attention/plan.h"
 #include "kernels/plan/gpu_traits.h"
+#include "kernels/plan/scratch_layout.h"
 
 namespace stoch {
 
@@ -46,14 +47,18 @@ struct RingLayout {
   int64_t keys = 0, values = 0, key_scales = 0, value_scales = 0;  // of window 0
   int64_t window_bytes = 0;
   int64_t slabs = 0, slab_bytes = 0;
-  // Of the rows that the device runs.
+  // Rows that the device runs.
   int64_t positions = 0, row_sequence = 0, rows = 0, slots = 0, tiles = 0, sequences = 0, pages = 0;
-  // Of rows whose queries go to the keys; there is none of it in kExact.
+  // Rows whose queries go to the keys; not in kExact.
   int64_t queries = 0, areas = 0, area_bytes = 0;
   int64_t end = 0;
 
  private:
-  int64_t Take(int64_t bytes);
+  int64_t Take(int64_t bytes) {
+    const int64_t at = end;
+    end += ScratchLayout::Aligned(bytes);
+    return at;
+  }
 };
 // Where the tiles of sequence `sequence`, whose first dealt row is `first_row`, begin.
 constexpr int64_t FirstDealtTile(int64_t sequence, int64_t first_row) { return first_row / kQueryTile + sequence; }
@@ -63,9 +68,9 @@ int64_t QueryScoreBytes(const KvCacheSpec& spec, int num_heads, const PassLimits
 // Rows whose scores there is room for, where a row of a head takes `stride` floats.
 int64_t QueryScoreRows(const KvCacheSpec& spec, int num_heads, const PassLimits& limits, int64_t stride);
 
-// What RingAttention takes of the workspace of one device at most. limits.max_rows: of the rows that the device owns.
+// Bytes of the workspace of one device that RingAttention takes at most. limits.max_rows: of rows that the device owns.
 int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads, const PassLimits& limits);
-// Of its passes, where it has so many KV heads of a sequence at a time.
+// Limits of its passes, with so many KV heads of a sequence at a time.
 AttentionLimits RingAttentionLimits(const KvCacheSpec& spec, const PassLimits& limits, int heads);
 
 // ---- Sizes of what kernels/cuda has there, which checks them where it is compiled.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/plan/ring_plan.h"
+#include "kernels/plan/attention/ring.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,7 +15,7 @@ constexpr int64_t kScoreBytes = int64_t{64} << 20;  // of all rows at once, wher
 
 bool IsExact(const KvCacheSpec& spec) { return spec.mode == AttentionMode::kExact; }
 
-// What a window has room for beyond one head of the longest context; STOCH_TEST_RING_POSITIONS=N: that.
+// Positions that a window has room for beyond one head of the longest context; STOCH_TEST_RING_POSITIONS=N: that many.
 int64_t PositionsOf(const KvCacheSpec& spec) {
   static const char* const value = std::getenv("STOCH_TEST_RING_POSITIONS");
   static const int64_t positions = value == nullptr ? kRingPositions : std::atoll(value);
@@ -49,13 +49,6 @@ ShareLayout::ShareLayout(const KvCacheSpec& spec, int num_heads, int64_t rows, i
   words = lanes + heads * (kRowLanes / spec.stripes) * kWord;
   scales = words + own_rows * num_heads * spec.head_dim;
   end = scales + own_rows * num_heads * kWord;
-}
-
-int64_t RingLayout::Take(int64_t bytes) {
-  constexpr int64_t kAlignment = 256;
-  const int64_t at = end;
-  end += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  return at;
 }
 
 RingLayout::RingLayout(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) {

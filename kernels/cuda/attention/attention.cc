@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// RoPE, the KV append and causal attention in every mode, by the routes of a plan (kernels/plan/attention/plan.h).
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "kernels/base/check.h"
+#include "kernels/call_check.h"
+#include "kernels/context_bucket.h"
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/mixed.h"
+#include "kernels/cuda/attention/shape.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/runtime/ops.h"
+#include "kernels/family_check.h"
+#include "kernels/math/reduce.h"
+
+namespace stoch::cuda {
+namespace {
+
+void Check(const AttentionCall& call, const CudaPass& pass) {
+  CheckAttention(call, pass.rows());
+  for (const PassSequence& sequence : pass.sequences()) {
+    CheckAttentionSequence(call, sequence.length, sequence.num_pages);
+  }
+  if (pass.max_page() > 0) CheckAttentionPage(call, pass.max_page());
+}
+
+int64_t OutputsOf(const AttentionArgs& args) { return int64_t{args.num_heads} * args.kv.head_dim; }
+
+AttentionLimits LimitsOf(const KvCacheSpec& spec, const PassLimits& limits) {
+  return {limits.max_rows, limits.max_sequences, limits.max_pages_per_sequence * spec.page_tokens};
+}
+
+// The pass just uploaded, or, while a graph is recorded, every pass that it may be replayed for: those of the same
+// ContextBucket.
+AttentionPass PassOf(const DeviceContext& ctx, const AttentionCall& call, const CudaPass& pass,
+                     const DilatedPairs& pairs, int64_t max_context) {
+  const bool recording = ctx.IsRecording();
+  const int64_t length = recording ? LongestOfBucket(ContextBucket(pass.max_length()), max_context) : pass.max_length();
+  AttentionPass facts =
+      AttentionPass::Rows(pass.rows(), length, recording ? AttentionUse::kRecorded : AttentionUse::kEager);
+  if (!recording) {
+    facts.short_rows = pass.num_short_rows();
+    facts.max_short_length = pass.max_short_length();
+    for (const TileBatch& batch : pass.batches()) {
+      facts.batch_sequences = std::max<int64_t>(facts.batch_sequences, batch.num_sequences);
+    }
+  }
+  if (call.only_outputs) facts.output_rows = pass.num_output_rows();
+  facts.window = call.window;
+  facts.segment = LongestSegment(pairs);
+  facts.has_norm = call.norm != nullptr;
+  facts.observed = ctx.observer != nullptr;
+  return facts;
+}
+
+// A checked call with its plan.
+struct Job {
+  DeviceContext& ctx;
+  const AttentionCall& call;
+  const CudaKvCache& cache;
+  const CudaPass& pass;
+  AttentionArgs args = {};
+  AttentionShape shape = {};
+  DilatedPairs pairs = {};
+  AttentionPlan plan = {};
+  AttendedRows rows = {};
+  int32_t longest = 0;  // context of the pass, or of any pass that a graph is recorded for
+
+  const MixedProducts& mixed() const { return *cache.mixed(call.cache_layer); }
+  const RowSet& short_rows() const { return plan.long_rows != plan.short_rows ? rows.short_rows : rows.all; }
+};
+
+AttendedRows RowsOf(const CudaPass& pass, const AttentionPlan& plan) {
+  AttendedRows rows;
+  const RowSet planned{nullptr, static_cast<int32_t>(plan.count), static_cast<int32_t>(plan.max_length)};
+  rows.all = rows.short_rows = planned;
+  if (plan.attended == AttentionRows::kOutputs) rows.all.list = pass.view().output_rows;
+  if (plan.long_rows == plan.short_rows) return rows;
+  rows.short_rows.list = pass.view().short_rows;
+  rows.tiles = {pass.view().tiles, pass.tiles(), pass.batches()};
+  return rows;
+}
+
+Job MakeJob(DeviceContext& ctx, const AttentionCall& call) {
+  Job job{ctx, call, static_cast<const CudaKvCache&>(*call.cache), static_cast<const CudaPass&>(*call.pass)};
+  Check(call, job.pass);
+  const KvCacheSpec& spec = job.cache.spec();
+  job.args = ArgsOf(ctx, call, job.cache, job.pass.view());
+  job.shape = ShapeOf(ctx, job.cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
+  job.pairs = MakeDilatedPairs(call.dilated, call.first_head);
+  const AttentionLimits limits = LimitsOf(spec, job.pass.limits());
+  const AttentionPass pass = PassOf(ctx, call, job.pass, job.pairs, limits.max_context);
+  job.plan = PlanAttention(ctx.traits, job.shape, limits, pass);
+  job.longest = static_cast<int32_t>(pass.max_length);
+  job.rows = RowsOf(job.pass, job.plan);
+  return job;
+}
+
+// The norm before RoPE, for the kernel that rotates by itself; for other kernels the heads are normed here.
+HeadNorm NormHeads(const Job& job) {
+  switch (job.plan.norm) {
+    case AttentionNorm::kNobody: break;
+    case AttentionNorm::kRowKernel:
+      CheckNormHeads(*job.call.norm);
+      return {job.call.norm->q_weight.ptr<const float>(), job.call.norm->k_weight.ptr<const float>(),
+              job.call.norm->eps};
+    case AttentionNorm::kOwnKernel:
+      LaunchNormHeads(job.ctx, *job.call.norm);
+      job.ctx.posted_rows().CountCall(false);  // as an op of its own: q and k are no longer the posted ones
+      break;
+  }
+  return {};
+}
+
+ScOperands OperandsOf(const Job& job) {
+  ScOperands operands;
+  operands.qk = job.ctx.tables.Get(job.cache.qk(job.call.cache_layer));
+  operands.av = job.ctx.tables.Get(job.cache.av(job.call.cache_layer));
+  return operands;
+}
+
+QueryCodes TakeQueryCodes(const Job& job, Scratch& scratch) {
+  const int64_t vectors = int64_t{job.args.rows} * job.args.num_heads;
+  return {scratch.Take<uint32_t>(vectors * job.args.kv.head_dim / 4), scratch.Take<float>(vectors)};
+}
+
+// Quantizes whole windows, after the append.
+WindowScales QuantizeWindow(const Job& job, Scratch& scratch, const ScOperands& operands) {
+  const auto sequences =
+      static_cast<int32_t>(job.pass.limits().max_sequences);  // in a graph, too: scratch must not grow
+  const int64_t heads = int64_t{sequences} * job.args.num_heads;
+  WindowScales window;
+  window.v_channels = scratch.Take<float>(int64_t{sequences} * job.shape.num_kv_heads * job.shape.head_dim);
+  window.p_heads = scratch.Take<float>(heads);
+  STOCH_CUDA(cudaMemsetAsync(window.p_heads, 0, static_cast<size_t>(heads) * sizeof(float), job.ctx.stream));
+  LaunchAppendValues(job.ctx, job.args, false);
+  LaunchQuantizeWindow(job.ctx, job.args, job.shape.mode, sequences, job.longest, operands.qk.q_max, operands.av.q_max,
+                       operands.q, window);
+  return window;
+}
+
+void RunSc(const Job& job, const HeadNorm& norm) {
+  ScOperands operands = OperandsOf(job);
+  operands.norm = norm;
+  Scratch scratch(job.ctx.workspace);
+  if (job.plan.handover == AttentionHandover::kWords) operands.posted = FindPosted(job.ctx, job.args, &operands.peers);
+  if (operands.posted.q == nullptr && !AppendsItself(job.plan.short_rows)) {
+    operands.q = TakeQueryCodes(job, scratch);
+    if (job.shape.mode != AttentionMode::kPerToken) {
+      operands.window = QuantizeWindow(job, scratch, operands);
+    } else {
+      LaunchAppendCodes(job.ctx, job.args, operands.qk.q_max, operands.av.q_max, operands.q);
+    }
+  }
+  AttendCodes(job.ctx, job.args, job.shape, job.plan, operands, job.pairs, job.rows);
+}
+
+// One row, which the kernel appends.
+void RunMixedFresh(const Job& job) {
+  Scratch scratch(job.ctx.workspace);
+  const RowScratch memory = MakeRowScratch(job.ctx, scratch, job.args, job.shape, job.plan.spill);
+  const MixedProducts& products = job.mixed();
+  LaunchMixedRows(job.ctx, job.args, job.shape, OperandsOf(job),
+                  {nullptr, products.qk.view(), products.av.view(), nullptr}, job.rows.all, memory.spill);
+}
+
+void LaunchMixedTiles(const Job& job, const MixedQueries& mixed) {
+  const MixedProducts& products = job.mixed();
+  ScOperands operands;
+  operands.qk = job.ctx.tables.Get(products.qk_ranks->longest());
+  operands.av = job.ctx.tables.Get(products.av_ranks->longest());
+  operands.q = {mixed.wide_words, mixed.q.scales};
+  AttentionArgs args = job.args;
+  args.kv.qk_swapped = products.qk_ranks->swapped();
+  args.kv.av_swapped = products.av_ranks->swapped();
+  const WideLengths lengths{products.qk_ranks->tables(), mixed.q_slots, products.av_ranks->tables(), products.av.view(),
+                            mixed.p_slots};
+  for (const TileBatch& batch : job.rows.tiles.batches) {
+    LaunchMixedWide(job.ctx, args, LongestShape(job.shape), job.plan.wide, operands, lengths, job.rows.tiles, batch);
+  }
+}
+
+void RunMixedRows(const Job& job) {
+  const MixedProducts& products = job.mixed();
+  Scratch scratch(job.ctx.workspace);
+  const MixedQueries mixed = LaunchAppendMixed(job.ctx, scratch, job.args, products);
+  if (job.plan.long_rows == AttentionRoute::kMixedWide) LaunchMixedTiles(job, mixed);
+  Scratch of_rows(job.ctx.workspace);
+  const RowScratch memory = MakeRowScratch(job.ctx, of_rows, job.args, job.shape, job.plan.spill);
+  ScOperands operands = OperandsOf(job);
+  operands.q = mixed.q;
+  LaunchMixedRows(job.ctx, job.args, job.shape, operands,
+                  {mixed.q_tables, products.qk.view(), products.av.view(), mixed.p_slots}, job.short_rows(),
+                  memory.spill);
+  ShowMixedLengths(job.ctx, job.args, job.call.site, products, job.pass, mixed);
+}
+
+void RunExact(const Job& job) {
+  LaunchAppendValues(job.ctx, job.args, false);
+  AttendValues(job.ctx, job.args, job.shape, job.plan, job.rows.all);
+}
+
+void RunHalf(const Job& job) {
+  LaunchAppendValues(job.ctx, job.args, true);
+  if (job.plan.long_rows == AttentionRoute::kHalfTiles) LaunchHalfTiles(job.ctx, job.args, job.rows.tiles);
+  if (job.short_rows().count > 0) LaunchHalfRows(job.ctx, job.args, job.shape, job.short_rows(), false);
+}
+
+}  // namespace
+
+PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& args, PostPeers* peers) {
+  PostedHeads posted;
+  const PostedRows& rows = ctx.posted_rows();
+  const int64_t kv_count = int64_t{args.kv.num_kv_heads} * args.kv.head_dim;
+  posted.k = rows.Find(args.k, kv_count);
+  posted.v = rows.Find(args.v, kv_count);
+  posted.out = rows.Next(args.out, OutputsOf(args), OutputsOf(args), peers);
+  if (posted.k != nullptr && posted.v != nullptr && posted.out) posted.q = rows.Find(args.q, OutputsOf(args));
+  return posted;
+}
+
+void OfferOutput(DeviceContext& ctx, const AttentionArgs& args, const RowPost& out) {
+  ctx.posted_rows().Posted(out, OutputsOf(args));
+  if (out.num_peers == 0) ctx.posted_rows().Offer(args.out, OutputsOf(args), out.words);
+}
+
+AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads) {
+  const KvCacheSpec& spec = cache.spec();
+  AttentionShape shape;
+  shape.mode = spec.mode;
+  shape.precision = spec.precision;
+  shape.num_heads = num_heads;
+  shape.num_kv_heads = num_kv_heads;
+  shape.head_dim = spec.head_dim;
+  shape.page_tokens = spec.page_tokens;
+  shape.stripes = spec.stripes;
+  if (spec.mode == AttentionMode::kExact) return shape;
+  const MixedProducts* mixed = cache.mixed(layer);
+  if (mixed != nullptr) shape.lengths = LengthsOf(*mixed);
+  if (shape.lengths == AttentionLengths::kAny) return shape;
+  shape.qk = ctx.tables.Traits(cache.qk(layer));
+  shape.av = ctx.tables.Traits(cache.av(layer));
+  if (mixed == nullptr) shape.swapped = cache.view(layer).qk_swapped != nullptr;
+  if (shape.lengths == AttentionLengths::kByTile) {
+    shape.longest_qk = ctx.tables.Traits(mixed->qk_ranks->longest());
+    shape.longest_av = ctx.tables.Traits(mixed->av_ranks->longest());
+  }
+  return shape;
+}
+
+AttentionArgs ArgsOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const PassView& pass) {
+  const KvCacheSpec& spec = cache.spec();
+  AttentionArgs args;
+  args.pass = pass;
+  args.kv = cache.view(call.cache_layer);
+  args.q = call.q.ptr<float>();
+  args.k = call.k.ptr<float>();
+  args.v = call.v.ptr<float>();
+  args.q_stride = call.q.step(0);
+  args.k_stride = call.k.step(0);
+  args.v_stride = call.v.step(0);
+  args.rope = call.rope.ptr<float>();
+  args.rope_stride = call.rope.step(0);
+  args.out = call.out.ptr<float>();
+  args.out_stride = call.out.step(0);
+  args.rows = static_cast<int32_t>(call.q.dim(0));
+  args.num_heads = call.num_heads;
+  args.group = call.num_heads / spec.num_kv_heads;
+  args.window = call.window;
+  args.inv_sqrt = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
+  args.reporter = ctx.Reporter(call.site);
+  return args;
+}
+
+RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, const AttentionShape& shape,
+                          const SpillPlan& plan) {
+  RowScratch rows;
+  ScoreSpill& spill = rows.spill;
+  spill.rows_at_once = static_cast<int32_t>(plan.rows_at_once);
+  if (plan.stride == 0) return rows;
+  const int64_t heads = plan.rows_at_once * args.num_heads;
+  spill.stride = plan.stride;
+  spill.scores = scratch.Take<float>(plan.stride * heads);
+  if (plan.parts == 0) return rows;
+  SplitScratch& split = rows.split;
+  split.scores = spill.scores;
+  split.stride = plan.stride;
+  split.rows = spill.rows_at_once;
+  split.parts = static_cast<int32_t>(plan.parts);
+  split.score_max = scratch.Take<float>(heads * plan.parts);
+  split.weight_max = scratch.Take<float>(heads * plan.parts);
+  split.lane_sums = scratch.Take<float>(heads * kSplitUnit);
+  if (shape.mode == AttentionMode::kExact) {
+    split.dot_lanes = scratch.Take<float>(heads * kDotLanes * args.kv.head_dim);
+  } else {
+    split.sums = scratch.Take<int32_t>(SplitSums(ctx.traits, shape, plan.rows_at_once));
+  }
+  split.done = scratch.Take<int32_t>(heads);
+  return rows;
+}
+
+void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
+                 const ScOperands& operands, const DilatedPairs& pairs, const AttendedRows& attended) {
+  const bool has_tiles = plan.long_rows != plan.short_rows;
+  if (has_tiles) {
+    for (const TileBatch& batch : attended.tiles.batches) {
+      if (BatchRoute(plan, batch.num_sequences) == AttentionRoute::kScWide) {
+        LaunchScWide(ctx, args, shape, plan.wide, operands, attended.tiles, batch);
+      } else {
+        LaunchScTiles(ctx, args, shape, plan.tiles, operands, attended.tiles, batch);
+      }
+    }
+  }
+  // After the tiles, which have given theirs back. Memory that a graph recorded later needs is taken now, even by a pass
+  // without such rows.
+  Scratch scratch(ctx.workspace);
+  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, plan.spill);
+  const RowSet& rows = has_tiles ? attended.short_rows : attended.all;
+  if (rows.count == 0) return;
+  if (CutsContexts(plan.short_rows)) return LaunchScSplit(ctx, args, plan.split, operands, rows, memory.split);
+  if (pairs.count > 0) return LaunchDilatedRows(ctx, args, shape, operands, pairs, rows, memory.spill);
+  LaunchScRows(ctx, args, shape, operands, rows, memory.spill);
+}
+
+void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
+                  const RowSet& rows) {
+  Scratch scratch(ctx.workspace);
+  const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, plan.spill);
+  if (rows.count == 0) return;
+  if (CutsContexts(plan.short_rows)) return LaunchExactSplit(ctx, args, plan.split, rows, memory.split);
+  LaunchExactRows(ctx, args, rows, memory.spill);
+}
+
+void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
+  CheckAttentionHandles(call);
+  const Job job = MakeJob(ctx, call);
+  ctx.posted_rows().Enable(false);
+  const HeadNorm norm = NormHeads(job);
+  ctx.posted_rows().Enable(job.plan.handover == AttentionHandover::kWords);
+  switch (job.plan.short_rows) {
+    case AttentionRoute::kScFreshRows:
+    case AttentionRoute::kScRows:
+    case AttentionRoute::kScWindowRows:
+    case AttentionRoute::kScLookup:
+    case AttentionRoute::kScResident:
+    case AttentionRoute::kScSplit:
+    case AttentionRoute::kDilatedRows: return RunSc(job, norm);
+    case AttentionRoute::kMixedFresh: return RunMixedFresh(job);
+    case AttentionRoute::kMixedRows: return RunMixedRows(job);
+    case AttentionRoute::kMixedPlain:
+      return LaunchMixedAttention(ctx, job.args, call.site, job.mixed(), job.pairs, job.pass, ctx.IsRecording());
+    case AttentionRoute::kExactRows:
+    case AttentionRoute::kExactSplit: return RunExact(job);
+    case AttentionRoute::kHalfFreshRows: return LaunchHalfRows(ctx, job.args, job.shape, job.rows.all, true);
+    case AttentionRoute::kHalfRows: return RunHalf(job);
+    case AttentionRoute::kDealtSplit:
+    case AttentionRoute::kDealtRows:
+    case AttentionRoute::kScTiles:
+    case AttentionRoute::kScWide:
+    case AttentionRoute::kMixedWide:
+    case AttentionRoute::kHalfTiles: break;  // not for short rows
+  }
+  STOCH_CHECK(false);
+}
+
+}  // namespace stoch::cuda

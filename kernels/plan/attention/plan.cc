@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/plan/attention/plan.h"
+
+#include <algorithm>
+
+#include "kernels/context_bucket.h"
+#include "kernels/math/reduce.h"
+#include "kernels/plan/divide_up.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kMaxSpillFloats = int64_t{64} << 20;
+
+// Whether the contexts of so many rows are worth cutting over the GPU. Measured with 32 heads of 8B on an H200: one
+// kernel of resident blocks beats the row kernel from a few hundred positions on; several kernels cost more to launch,
+// and pay only beyond the positions that a row's block keeps in shared memory with ease.
+bool IsSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
+  const SplitKernel kernel = PlanSplit(gpu, shape, rows, max_length).kernel;
+  if (kernel == SplitKernel::kNone) return false;
+  if (gpu.split_from > 0) return max_length >= gpu.split_from;
+  return max_length > (IsResident(kernel) ? kShortContext : kLongContext);
+}
+
+// Whether a pass of so many rows goes by row kernels that append.
+bool IsFresh(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
+  return rows <= kFreshRows && shape.mode == AttentionMode::kPerToken && !IsSplit(gpu, shape, rows, max_length);
+}
+
+AttentionRoute SplitRoute(SplitKernel kernel) {
+  switch (kernel) {
+    case SplitKernel::kLookup:
+    case SplitKernel::kLookupWords: return AttentionRoute::kScLookup;
+    case SplitKernel::kResident: return AttentionRoute::kScResident;
+    case SplitKernel::kParts:
+    case SplitKernel::kNone: break;
+  }
+  return AttentionRoute::kScSplit;
+}
+
+// Whether a pass attends output rows alone, once all are appended.
+bool TakesOutputs(const AttentionPass& pass) {
+  return pass.output_rows >= 0 && pass.output_rows <= kFewOutputs && pass.use == AttentionUse::kEager;
+}
+
+AttentionRoute MixedRoute(const AttentionShape& shape, const AttentionPass& pass) {
+  if (pass.segment > 0 || shape.lengths == AttentionLengths::kAny) return AttentionRoute::kMixedPlain;
+  // One row: eight lose to an append of their own (docs/tuning/attention.md). Who observes wants the lengths of queries in memory.
+  return pass.rows == 1 && !pass.observed ? AttentionRoute::kMixedFresh : AttentionRoute::kMixedRows;
+}
+
+// Route of single rows by uniform SC, without dilation.
+AttentionRoute ScRoute(const GpuTraits& gpu, const AttentionShape& shape, const AttentionPass& pass) {
+  const bool appended = pass.use == AttentionUse::kRing;
+  if (!appended && IsFresh(gpu, shape, pass.rows, pass.max_length)) return AttentionRoute::kScFreshRows;
+  int64_t rows = pass.rows;
+  if (TakesOutputs(pass)) {
+    // As few rows as would append for themselves, which is done: they go as all rows of the pass would.
+    const int64_t few = std::max<int64_t>(1, pass.output_rows);
+    if (!IsFresh(gpu, shape, few, pass.max_length)) rows = few;
+  }
+  if (IsSplit(gpu, shape, rows, pass.max_length)) return AttentionRoute::kScSplit;
+  return shape.mode == AttentionMode::kPerToken ? AttentionRoute::kScRows : AttentionRoute::kScWindowRows;
+}
+
+AttentionRoute ShortRoute(const GpuTraits& gpu, const AttentionShape& shape, const AttentionPass& pass) {
+  if (shape.lengths != AttentionLengths::kUniform) return MixedRoute(shape, pass);
+  if (pass.segment > 0) return AttentionRoute::kDilatedRows;
+  if (shape.mode != AttentionMode::kExact) return ScRoute(gpu, shape, pass);
+  if (shape.precision == Precision::kFp16) {
+    return pass.rows <= kFreshRows ? AttentionRoute::kHalfFreshRows : AttentionRoute::kHalfRows;
+  }
+  const int64_t rows = TakesOutputs(pass) ? std::max<int64_t>(1, pass.output_rows) : pass.rows;
+  return IsSplit(gpu, shape, rows, pass.max_length) ? AttentionRoute::kExactSplit : AttentionRoute::kExactRows;
+}
+
+// Route of long sequences; `otherwise` where they take no tiles.
+AttentionRoute LongRoute(const AttentionShape& shape, const AttentionPass& pass, const AttentionPlan& plan,
+                         AttentionRoute otherwise) {
+  if (pass.batch_sequences == 0 || pass.segment > 0 || plan.attended == AttentionRows::kOutputs) return otherwise;
+  switch (shape.lengths) {
+    case AttentionLengths::kUniform: break;
+    case AttentionLengths::kByTile:  // all batches or none
+      return TakesBatch(plan.wide, pass.batch_sequences) ? AttentionRoute::kMixedWide : otherwise;
+    case AttentionLengths::kByRow:
+    case AttentionLengths::kAny: return otherwise;
+  }
+  if (shape.precision == Precision::kFp16) {
+    return shape.head_dim == 64 || shape.head_dim == 128 ? AttentionRoute::kHalfTiles : otherwise;
+  }
+  if (shape.mode == AttentionMode::kExact) return otherwise;
+  // Tiles over dealt positions skip nothing that is before a window.
+  if (pass.use == AttentionUse::kRing && pass.window > 0 && pass.window < pass.max_length) return otherwise;
+  if (plan.wide.supported) return AttentionRoute::kScWide;
+  return plan.tiles.supported ? AttentionRoute::kScTiles : otherwise;
+}
+
+AttentionNorm NormOf(const AttentionShape& shape, const AttentionPass& pass, AttentionRoute route) {
+  constexpr int kHeadStep = 64;  // NormHead
+  if (!pass.has_norm) return AttentionNorm::kNobody;
+  return route == AttentionRoute::kScFreshRows && shape.head_dim % kHeadStep == 0 ? AttentionNorm::kRowKernel
+                                                                                  : AttentionNorm::kOwnKernel;
+}
+
+// A row that nobody wants is appended by a kernel of its own; heads that another kernel norms are in memory.
+AttentionHandover HandoverOf(const AttentionPass& pass, const AttentionPlan& plan) {
+  if (pass.rows != 1 || plan.count == 0 || plan.norm == AttentionNorm::kOwnKernel || pass.use == AttentionUse::kRing) {
+    return AttentionHandover::kMemory;
+  }
+  if (plan.short_rows == AttentionRoute::kScFreshRows) return AttentionHandover::kWords;
+  return IsResident(plan.split.kernel) ? AttentionHandover::kWords : AttentionHandover::kMemory;
+}
+
+// How the short rows are cut, and with how much shared memory.
+void CutRows(const GpuTraits& gpu, const AttentionShape& shape, const AttentionPass& pass, AttentionPlan& plan) {
+  int64_t rows = std::clamp<int64_t>(plan.count, 1, plan.spill.rows_at_once);
+  int64_t length = plan.max_length;
+  if (CutsContexts(plan.short_rows)) {
+    plan.split = PlanSplit(gpu, shape, rows, WindowReach(pass.window, length));
+    if (plan.short_rows == AttentionRoute::kScSplit) plan.short_rows = SplitRoute(plan.split.kernel);
+    plan.shared_bytes = IsResident(plan.split.kernel)
+                            ? plan.split.shared_bytes
+                            : std::max(plan.split.score_shared_bytes, plan.split.value_shared_bytes);
+  } else if (IsScRowKernel(plan.short_rows)) {
+    if (plan.short_rows == AttentionRoute::kDilatedRows) {
+      rows = std::max<int64_t>(1, plan.count);
+      length = DilatedSpan(pass.segment, length);
+    }
+    plan.row = PlanScRows(gpu, shape, rows, length);
+    plan.shared_bytes = plan.row.shared_bytes;
+  }
+}
+
+}  // namespace
+
+AttentionPass AttentionPass::Rows(int64_t rows, int64_t max_length, AttentionUse use) {
+  AttentionPass pass;
+  pass.use = use;
+  pass.rows = pass.short_rows = rows;
+  pass.max_length = pass.max_short_length = max_length;
+  return pass;
+}
+
+AttentionPass AttentionPass::Prompt(int64_t rows, int64_t max_length) {
+  AttentionPass pass = Rows(rows, max_length);
+  if (rows < kLongSequenceRows) return pass;
+  pass.batch_sequences = 1;
+  pass.short_rows = pass.max_short_length = 0;
+  return pass;
+}
+
+AttentionPlan PlanAttention(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits,
+                            const AttentionPass& pass) {
+  AttentionPlan plan;
+  const bool may_take_outputs = TakesOutputs(pass) && shape.lengths == AttentionLengths::kUniform;
+  plan.spill = PlanSpill(gpu, shape, limits);
+  plan.short_rows = ShortRoute(gpu, shape, pass);
+  if (may_take_outputs && !AppendsItself(plan.short_rows)) plan.attended = AttentionRows::kOutputs;
+  if (shape.lengths == AttentionLengths::kByTile) {
+    plan.wide = PlanWideTiles(gpu, LongestShape(shape));
+  } else if (shape.mode != AttentionMode::kExact) {
+    plan.tiles = PlanScTiles(gpu, shape);
+    plan.wide = PlanWideTiles(gpu, shape);
+  }
+  plan.long_rows = LongRoute(shape, pass, plan, plan.short_rows);
+  const bool has_tiles = plan.long_rows != plan.short_rows;
+  plan.count = plan.attended == AttentionRows::kOutputs ? pass.output_rows : has_tiles ? pass.short_rows : pass.rows;
+  plan.max_length = has_tiles ? pass.max_short_length : pass.max_length;
+  CutRows(gpu, shape, pass, plan);
+  if (!has_tiles) plan.long_rows = plan.short_rows;
+  plan.norm = NormOf(shape, pass, plan.short_rows);
+  plan.handover = HandoverOf(pass, plan);
+  plan.scratch_bytes = std::max(RouteScratchBytes(gpu, shape, limits, plan.short_rows),
+                                RouteScratchBytes(gpu, shape, limits, plan.long_rows));
+  return plan;
+}
+
+int64_t DilatedSpan(int64_t segment, int64_t max_length) { return std::min(max_length, segment + kRowLanes); }
+
+AttentionRoute BatchRoute(const AttentionPlan& plan, int64_t sequences) {
+  const bool leaves = plan.long_rows == AttentionRoute::kScWide && !TakesBatch(plan.wide, sequences);
+  return leaves ? AttentionRoute::kScTiles : plan.long_rows;
+}
+
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt,
+                            int64_t segment) {
+  constexpr int64_t kLongest = 4 * kFarContext;
+  const bool is_dealt = shape.stripes > 1;
+  const auto route = [&](int64_t from) {
+    // A graph is made for the longest context of its class.
+    const int64_t length = is_prompt || is_dealt ? from : LongestOfBucket(ContextBucket(from), kLongest);
+    if (is_dealt && !is_prompt && shape.mode != AttentionMode::kExact) {
+      return DealtRoute(PlanSplitParts(gpu, shape, DivideUp(length, shape.stripes)));
+    }
+    const int64_t rows = DivideUp(tokens, shape.stripes);
+    AttentionPass pass = is_prompt ? AttentionPass::Prompt(rows, length) : AttentionPass::Rows(rows, length);
+    if (is_dealt) {
+      pass.use = AttentionUse::kRing;
+    } else if (!is_prompt) {
+      pass.use = AttentionUse::kRecorded;
+    }
+    pass.segment = segment;
+    return PlanAttention(gpu, shape, {rows, is_prompt ? 1 : rows, length}, pass).long_rows;
+  };
+  AttentionRoute last = route(kShortContext);
+  std::string names(AttentionRouteName(last));
+  for (const int64_t from : {kShortContext, kMiddleContext, kLongContext, kDeepContext, kFarContext}) {
+    const AttentionRoute next = route(from + 1);
+    if (next != last) names += ", " + std::string(AttentionRouteName(next)) + " beyond " + std::to_string(from);
+    last = next;
+  }
+  return names;
+}
+
+AttentionRoute DealtRoute(const SplitPlan& parts) {
+  return parts.kernel == SplitKernel::kNone ? AttentionRoute::kDealtRows : AttentionRoute::kDealtSplit;
+}
+
+SpillPlan PlanSpill(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
+  SpillPlan plan;
+  plan.rows_at_once = 32768;  // gridDim is limited to 65535
+  // One row's context may be cut where those of many are not.
+  const bool split =
+      IsSplit(gpu, shape, 1, limits.max_context) || IsSplit(gpu, shape, limits.max_rows, limits.max_context);
+  if (!split && limits.max_context <= kMaxSharedScores) return plan;
+  plan.stride = DivideUp(limits.max_context, kSplitUnit) * kSplitUnit;
+  // A step has a row of each sequence; the short rows of a prompt may take more launches.
+  const int64_t most =
+      split ? std::min(limits.max_rows, std::max<int64_t>(limits.max_sequences, kLongSequenceRows)) : limits.max_rows;
+  plan.rows_at_once = std::clamp<int64_t>(kMaxSpillFloats / (plan.stride * shape.num_heads), 1, most);
+  if (split) plan.parts = plan.stride / kSplitUnit;
+  return plan;
+}
+
+}  // namespace stoch

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/plan/attention/route.h"
+
+namespace stoch {
+
+std::string_view AttentionRouteName(AttentionRoute route) {
+  using enum AttentionRoute;
+  switch (route) {
+    case kScFreshRows: return "rows fresh";
+    case kScRows: return "rows";
+    case kScWindowRows: return "window-rows";
+    case kScLookup: return "split-lookup";
+    case kScResident: return "split-resident";
+    case kScSplit: return "split";
+    case kDilatedRows: return "dilated";
+    case kMixedFresh: return "mixed-rows fresh";
+    case kMixedRows: return "mixed-rows";
+    case kMixedPlain: return "mixed-plain";
+    case kDealtSplit: return "dealt-split";
+    case kDealtRows: return "dealt-rows";
+    case kScTiles: return "tiles";
+    case kScWide: return "wide-tiles";
+    case kMixedWide: return "mixed-wide-tiles";
+    case kExactRows: return "exact-rows";
+    case kExactSplit: return "exact-split";
+    case kHalfFreshRows: return "half-rows fresh";
+    case kHalfRows: return "half-rows";
+    case kHalfTiles: return "half-tiles";
+  }
+  return "?";
+}
+
+}  // namespace stoch

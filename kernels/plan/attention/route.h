@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every way in which a GPU computes attention.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace stoch {
+
+// Kernels are in kernels/cuda/attention. Bits: all SC and all fp32 routes give the same, so the choice is invisible;
+// routes of the fp16 baseline promise none.
+enum class AttentionRoute : uint8_t {
+  // Single rows by SC.
+  kScFreshRows,   // row.cu, which rotates, quantizes and appends the rows itself
+  kScRows,        // row.cu: a cluster of blocks per row and head, count rows in shared memory
+  kScWindowRows,  // row.cu over codes that window.cu makes of whole windows (per_row, per_head)
+  kScLookup,      // split/resident_lookup.cu: resident blocks, q k by look-ups
+  kScResident,    // split/resident.cu: resident blocks, binary tensor cores
+  kScSplit,       // split/scores.cu, softmax.cu, values.cu: contexts cut over the GPU
+  kDilatedRows,   // dilated.cu: positions that dilated attention admits
+  kMixedFresh,    // row.cu with a stream length for every (row, head), which appends the one row itself
+  kMixedRows,     // row.cu with a stream length for every (row, head)
+  kMixedPlain,    // mixed.cu: any lengths, integers, multiplier tables
+  kDealtSplit,    // split/dealt.cu with products of scores.cu and values.cu: positions dealt over devices
+  kDealtRows,     // split/dealt.cu with products of its own
+  // Long sequences by SC: tiles of 64 rows.
+  kScTiles,    // tile*.cu: binary tensor cores (mma.sync)
+  kScWide,     // wide/: four tiles at a time by binary wgmma
+  kMixedWide,  // wide/ with a stream length for every (row, head)
+  // fp32
+  kExactRows,   // exact.cu: a block per row and head
+  kExactSplit,  // split/exact.cu: contexts cut over the GPU
+  // The fp16 baseline.
+  kHalfFreshRows,  // half/rows.cu, which rotates and appends the rows itself
+  kHalfRows,       // half/rows.cu
+  kHalfTiles,      // half/tiles.cu
+};
+
+// As `stoch inspect` shows it.
+std::string_view AttentionRouteName(AttentionRoute route);
+
+// Whether the kernel of the route rotates and appends the rows of the pass itself.
+constexpr bool AppendsItself(AttentionRoute route) {
+  using enum AttentionRoute;
+  return route == kScFreshRows || route == kMixedFresh || route == kHalfFreshRows;
+}
+// Whether it is row.cu's or dilated.cu's.
+constexpr bool IsScRowKernel(AttentionRoute route) {
+  using enum AttentionRoute;
+  return route == kScFreshRows || route == kScRows || route == kScWindowRows || route == kDilatedRows ||
+         route == kMixedFresh || route == kMixedRows;
+}
+// Whether contexts of single rows are cut over the GPU.
+constexpr bool CutsContexts(AttentionRoute route) {
+  using enum AttentionRoute;
+  return route == kScLookup || route == kScResident || route == kScSplit || route == kExactSplit;
+}
+
+}  // namespace stoch

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches of the row kernels: a cluster of blocks per row and head.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/plan/attention/shape.h"
+#include "kernels/plan/gpu_traits.h"
+
+namespace stoch {
+
+// One launch of the SC row kernel (attention/row.cu, attention/dilated.cu).
+struct ScRowPlan {
+  int cluster = 1;           // blocks of a row and head
+  int blocks_per_sm = 1;     // occupancy that the kernel is compiled for: 1, 2 or 4
+  int shared_scores = 0;     // positions whose scores stay in shared memory; longer contexts spill
+  int64_t shared_bytes = 0;  // dynamic
+  int64_t static_bytes = 0;  // upper bound of static shared memory
+};
+ScRowPlan PlanScRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
+
+// One launch of the fp16 row kernel (attention/half/rows.cu): blocks of a row and group of heads. Gangs are clusters of
+// one row whose records another kernel merges.
+struct HalfRowPlan {
+  int cluster = 1;
+  int gangs = 1;
+};
+HalfRowPlan PlanHalfRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
+// Upper bound of the floats of all gangs' records, for any number of rows.
+int64_t HalfRowRecordFloats(const GpuTraits& gpu, const AttentionShape& shape);
+
+inline constexpr int kScRowSoloTokens = 256;    // up to so many positions one block beats a cluster
+inline constexpr int kHalfRowSoloTokens = 128;  // the same for the fp16 baseline
+inline constexpr int kMaxAttentionCluster = 8;
+inline constexpr int kMaxSharedScores = 8192;
+inline constexpr int kRowTileTokens = 128;  // positions that a block of a cluster takes at a time
+
+// Sizes of row.cu, which checks them at compile time.
+inline constexpr int64_t kScRowFixedBytes = 10496 + 256 * 128;  // dynamic, besides gathered outputs and scores
+inline constexpr int64_t kScRowStaticBytes = 8192;
+
+}  // namespace stoch

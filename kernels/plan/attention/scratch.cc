@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scratch memory of the routes of attention.
+#include <algorithm>
+#include <initializer_list>
+
+#include "kernels/math/reduce.h"
+#include "kernels/plan/attention/plan.h"
+#include "kernels/plan/scratch_layout.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+
+// Codes and scales of the queries, and, in the modes of windows, what belongs to a whole pass.
+int64_t QueryBytes(const AttentionShape& shape, const AttentionLimits& limits) {
+  const int64_t heads = limits.max_rows * shape.num_heads;
+  ScratchLayout layout;
+  layout.AddBytes(heads * shape.head_dim);
+  layout.Add<float>(heads);
+  if (shape.mode == AttentionMode::kPerHead || shape.mode == AttentionMode::kPerRow) {
+    const int64_t q_heads = limits.max_sequences * shape.num_heads;
+    const int64_t kv_heads = limits.max_sequences * shape.num_kv_heads;
+    layout.Add<float>(kv_heads * shape.head_dim);
+    layout.Add<float>(q_heads);
+    layout.Add<float>(q_heads + kv_heads + kv_heads * shape.head_dim);
+  }
+  return layout.bytes();
+}
+
+int64_t SpillBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
+  const SpillPlan spill = PlanSpill(gpu, shape, limits);
+  ScratchLayout layout;
+  if (spill.stride == 0) return 0;
+  const int64_t heads = spill.rows_at_once * shape.num_heads;
+  layout.Add<float>(spill.stride * heads);
+  if (spill.parts == 0) return layout.bytes();
+  layout.Add<float>(heads * spill.parts);
+  layout.Add<float>(heads * spill.parts);
+  layout.Add<float>(heads * kSplitUnit);
+  layout.Add<float>(shape.mode == AttentionMode::kExact ? heads * kDotLanes * shape.head_dim
+                                                        : SplitSums(gpu, shape, spill.rows_at_once));
+  layout.Add<float>(heads);
+  return layout.bytes();
+}
+
+int64_t Sum(std::initializer_list<int64_t> arrays) {
+  ScratchLayout layout;
+  for (const int64_t bytes : arrays) layout.AddBytes(bytes);
+  return layout.bytes();
+}
+
+// Tables and slots of the queries, slots of the probabilities, codes of ranks.
+int64_t LengthBytes(const AttentionShape& shape, const AttentionLimits& limits) {
+  const int64_t vectors = limits.max_rows * shape.num_heads;
+  return Sum({vectors * kLengthTableBytes, vectors, vectors, vectors * shape.head_dim});
+}
+
+// Codes and scales of the queries, metrics, slots, extremes, scores.
+int64_t PlainBytes(const AttentionShape& shape, const AttentionLimits& limits) {
+  const int64_t vectors = limits.max_rows * shape.num_heads;
+  const int64_t scores = MixedRowsAtOnce(shape, limits) * shape.num_heads * limits.max_context;
+  return Sum(
+      {vectors * shape.head_dim, vectors * kFloat, vectors * kFloat, vectors, vectors, 2 * kFloat, scores * kFloat});
+}
+
+}  // namespace
+
+int64_t MixedRowsAtOnce(const AttentionShape& shape, const AttentionLimits& limits) {
+  constexpr int64_t kScoreBytes = int64_t{64} << 20;
+  constexpr int64_t kGridRows = 32768;  // gridDim is limited to 65535
+  const int64_t row_bytes = limits.max_context * shape.num_heads * kFloat;
+  return std::clamp<int64_t>(kScoreBytes / row_bytes, 1, std::min(limits.max_rows, kGridRows));
+}
+
+int64_t RouteScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits,
+                          AttentionRoute route) {
+  using enum AttentionRoute;
+  const auto spill = [&] { return SpillBytes(gpu, shape, limits); };
+  const auto queries = [&] { return QueryBytes(shape, limits); };
+  switch (route) {
+    case kScFreshRows:
+    case kMixedFresh:
+    case kExactRows:
+    case kExactSplit: return spill();
+    case kScRows:
+    case kScWindowRows:
+    case kScLookup:
+    case kScResident:
+    case kScSplit:
+    case kDilatedRows: return queries() + spill();
+    case kScTiles: return queries() + TileScratchBytes(gpu, shape, limits);
+    case kScWide: return queries() + WideScratchBytes(gpu, shape, limits);
+    case kMixedRows: return queries() + LengthBytes(shape, limits) + spill();
+    case kMixedWide: return queries() + LengthBytes(shape, limits) + WideScratchBytes(gpu, LongestShape(shape), limits);
+    case kMixedPlain: return PlainBytes(shape, limits);
+    case kHalfFreshRows:
+    case kHalfRows: return ScratchLayout::Aligned(HalfRowRecordFloats(gpu, shape) * kFloat);
+    case kDealtSplit:  // theirs is ring.h's
+    case kDealtRows:
+    case kHalfTiles: return 0;
+  }
+  return 0;
+}
+
+int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
+  int64_t most = 0;
+  const auto take = [&](std::initializer_list<AttentionRoute> routes) {
+    for (const AttentionRoute route : routes) most = std::max(most, RouteScratchBytes(gpu, shape, limits, route));
+  };
+  const bool has_tiles = limits.max_rows >= kLongSequenceRows;
+  switch (shape.lengths) {
+    case AttentionLengths::kUniform: break;
+    case AttentionLengths::kByTile:
+      if (has_tiles) take({AttentionRoute::kMixedWide});
+      [[fallthrough]];
+    case AttentionLengths::kByRow: take({AttentionRoute::kMixedRows}); [[fallthrough]];
+    case AttentionLengths::kAny: take({AttentionRoute::kMixedPlain}); return most;
+  }
+  if (shape.precision == Precision::kFp16) {
+    take({AttentionRoute::kHalfRows});
+  } else if (shape.mode == AttentionMode::kExact) {
+    take({AttentionRoute::kExactRows});
+  } else {
+    take({AttentionRoute::kScRows});
+    // Tiles are done with theirs before rows take any.
+    if (has_tiles && PlanScTiles(gpu, shape).supported) take({AttentionRoute::kScTiles});
+    if (has_tiles && PlanWideTiles(gpu, shape).supported) take({AttentionRoute::kScWide});
+  }
+  return most;
+}
+
+}  // namespace stoch

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/plan/attention/tiles.h"
+
+#include <algorithm>
+
+#include "kernels/plan/attention/rows.h"
+#include "kernels/plan/divide_up.h"
+#include "kernels/plan/scratch_layout.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kMaxTableBytes = 160 << 10;
+
+// 32-bit words of a stream of the tables: a multiple of two.
+int StreamWords(const ScTraits& sc) { return (sc.stoc_len + 63) / 64 * 2; }
+
+int64_t ScoreSharedBytes(const AttentionShape& shape, int rows) {
+  const int64_t groups = shape.head_dim / 16;
+  return groups * StreamWords(shape.qk) * rows * 4 * 16 + groups * 2 * rows * 4 * 4;
+}
+
+// The share of max_score_bytes that one of the devices has which positions are dealt over.
+int64_t ScoreShare(const GpuTraits& gpu, const AttentionShape& shape) { return gpu.max_score_bytes / shape.stripes; }
+
+// Bits of the words of streams of values that the probabilities of so many rows of wide tiles need.
+int64_t NeededBytes(int64_t rows, int64_t stride) { return rows / kQueryTile * (stride / kWideValues) * kFloat; }
+
+// Single codes that so many rows list.
+int64_t ListBytes(int64_t rows) { return rows * (kWideListed + 1) * kFloat; }
+
+// Scores of a wide tile and the query heads of one KV head, and where positions are dealt all that comes with them.
+int64_t WideTileBytes(const AttentionShape& shape, int64_t stride) {
+  const int64_t rows = shape.group() * kQueryTile;
+  const int64_t bytes = rows * stride * 2;
+  return ReplacesScores(shape) ? bytes + rows * shape.head_dim * kFloat + NeededBytes(rows, stride) + ListBytes(rows)
+                               : bytes;
+}
+
+// Streams and tiles together, where positions are dealt.
+int64_t WideShare(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan) {
+  const int64_t stride = DivideUp(shape.longest, kKeyBlock) * kKeyBlock;
+  const int64_t tile = WideTileBytes(shape, stride);
+  const int64_t tiles = std::max<int64_t>(kWideLeastTiles, kWideSharedTiles / shape.stripes);
+  const int64_t least = std::max(std::min(tiles * tile, gpu.max_score_bytes), tile);
+  return std::max(ScoreShare(gpu, shape) / 4 * 9, WideStreamBytes(gpu, shape, plan, stride, 1) + least);
+}
+
+}  // namespace
+
+ScTilePlan PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape) {
+  ScTilePlan plan;
+  // 128 cycles and 128 dimensions: ranks fit a byte, and a score's count 16 bits.
+  const auto fits = [](const ScTraits& sc) { return sc.has_streams && sc.stoc_len <= 128; };
+  if (!fits(shape.qk) || !fits(shape.av) || (shape.head_dim != 64 && shape.head_dim != 128)) return plan;
+  for (const int rows : {kQueryTile, kQueryTile / 2}) {
+    plan.score_rows = rows;
+    plan.score_shared_bytes = ScoreSharedBytes(shape, rows);
+    if (plan.score_shared_bytes <= gpu.max_shared_bytes) break;
+  }
+  const int64_t table = int64_t{shape.av.masks} * shape.av.levels * StreamWords(shape.av) * 4;
+  const int64_t sums = int64_t{kQueryTile} * shape.head_dim * 4;
+  plan.table_in_shared = table <= std::min(kMaxTableBytes, gpu.max_shared_bytes);
+  plan.value_shared_bytes = plan.table_in_shared ? std::max(table, sums) : sums;
+  const int64_t kept = gpu.max_shared_bytes / (kSoftmaxWarps * kFloat) / kRowTileTokens * kRowTileTokens;
+  plan.max_kept_floats = static_cast<int>(std::min<int64_t>(kept, kMaxSharedScores));
+  plan.supported = plan.score_shared_bytes <= gpu.max_shared_bytes && plan.value_shared_bytes <= gpu.max_shared_bytes;
+  return plan;
+}
+
+WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape) {
+  WidePlan plan;
+  const auto fits = [](const ScTraits& sc) {
+    return sc.has_streams && sc.direct_ranks && sc.stoc_len % 64 == 0 && sc.has_bytes &&
+           sc.code == ScCode::kSignMagnitude;
+  };
+  if (!gpu.has_wgmma || !shape.swapped || shape.mode != AttentionMode::kPerToken || !fits(shape.qk) || !fits(shape.av))
+    return plan;
+  if (shape.head_dim != 64 && shape.head_dim != 128) return plan;
+  const int group = shape.group();
+  plan.parts = static_cast<int>(DivideUp(group, kWideSlots));
+  plan.heads = static_cast<int>(DivideUp(group, plan.parts));
+  plan.tiles = kWideSlots / plan.heads;
+  // A unit of 16 bytes a column for each word of four dimensions, and two of the sign correction.
+  plan.score_stage_bytes = int64_t{4 * (shape.qk.stoc_len / 32) + 2} * kWideKeys * 16;
+  const int64_t value_unit = int64_t{shape.head_dim} * 16;
+  plan.value_stage_bytes = kWideValueUnits * value_unit;
+  plan.key_bytes = plan.score_stage_bytes * (shape.head_dim / 16) / kWideKeys;
+  plan.first_bytes = kWideFirstUnits * value_unit / kWideValues;
+  plan.other_bytes = WideOtherUnits(shape.av.stoc_len / 32) * value_unit / kWideValues;
+  plan.code_bytes = shape.head_dim;
+  const auto stages = [&](int64_t bytes, int64_t taken) {
+    return static_cast<int>(
+        std::clamp<int64_t>((gpu.max_shared_bytes - kWideStaticBytes - taken) / bytes, 0, kMaxWideStages));
+  };
+  // Next to the ring of q k: the codes of the queries, and 16 bytes that a thread keeps.
+  const int64_t before_scores = kWideRingHeader + int64_t{kWideSlots} * (kQueryTile * shape.head_dim + 128 * 16);
+  plan.score_stages = stages(plan.score_stage_bytes, before_scores);
+  plan.value_stages = stages(plan.value_stage_bytes, kWideRingHeader);
+  plan.score_shared_bytes = before_scores + plan.score_stages * plan.score_stage_bytes;
+  plan.value_shared_bytes = kWideRingHeader + plan.value_stages * plan.value_stage_bytes;
+  plan.supported = plan.score_stages >= 3 && plan.value_stages >= 3;
+  return plan;
+}
+
+bool TakesBatch(const WidePlan& plan, int64_t sequences) {
+  return plan.supported && (plan.tiles == 1 || sequences == 1);
+}
+
+bool SharesStreams(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions) {
+  return ReplacesScores(shape) && positions * plan.position_bytes() > ScoreShare(gpu, shape);
+}
+
+int64_t WideStreamBytes(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
+                        int64_t kv_heads) {
+  const int64_t changing = SharesStreams(gpu, shape, plan, positions) ? std::max(plan.key_bytes, plan.other_bytes)
+                                                                      : plan.key_bytes + plan.other_bytes;
+  return kv_heads * positions * (changing + plan.first_bytes + plan.code_bytes);
+}
+
+int64_t WideKvHeads(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
+                    int64_t stride) {
+  const int64_t share = ScoreShare(gpu, shape);
+  const int64_t heads =
+      std::min(share / WideStreamBytes(gpu, shape, plan, positions, 1), share / WideTileBytes(shape, stride));
+  return std::clamp<int64_t>(heads, 1, shape.num_kv_heads);
+}
+
+int64_t WideTiles(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions,
+                  int64_t kv_heads, int64_t round_heads, int64_t stride, int64_t tiles) {
+  const int64_t streams = WideStreamBytes(gpu, shape, plan, positions, kv_heads);
+  const int64_t bytes = ReplacesScores(shape) ? WideShare(gpu, shape, plan) - streams : gpu.max_score_bytes;
+  const int64_t most = std::clamp<int64_t>(bytes / (round_heads * WideTileBytes(shape, stride)), 1, tiles);
+  return ReplacesScores(shape) ? DivideUp(tiles, DivideUp(tiles, most)) : most;
+}
+
+int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length, int64_t start) {
+  int64_t best = 0;
+  double best_share = 0;
+  for (int64_t ranges = 1;; ++ranges) {
+    const int64_t range = DivideUp(DivideUp(length, ranges), kKeyBlock) * kKeyBlock;
+    if (best > 0 && range < kMinWideRange) break;
+    const int64_t waves = DivideUp(blocks * DivideUp(length, range), gpu.sm_count);
+    const double share =
+        static_cast<double>(blocks * length) / static_cast<double>(waves * gpu.sm_count * (range + start));
+    if (share > best_share * 1.02) {
+      best = range;
+      best_share = share;
+    }
+  }
+  return best;
+}
+
+TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t stride, int64_t tiles) {
+  const int64_t head_bytes = kQueryTile * stride * 2;
+  const int64_t tile_bytes = head_bytes * shape.num_heads;
+  const int64_t room = ScoreShare(gpu, shape);
+  if (tile_bytes <= room) {
+    const int64_t most = std::clamp<int64_t>(room / tile_bytes, 1, tiles);
+    if (most == tiles) return {tiles, shape.num_heads};
+    // A block takes an SM: the most tiles that leave the fewest SMs without one.
+    const auto share = [&](int64_t count) {
+      const int64_t blocks = count * shape.num_heads;
+      return static_cast<double>(blocks) / static_cast<double>(DivideUp(blocks, gpu.sm_count) * gpu.sm_count);
+    };
+    int64_t best = most;
+    for (int64_t count = most - 1; count > most / 2; --count) {
+      if (share(count) > share(best) * 1.02) best = count;
+    }
+    return {best, shape.num_heads};
+  }
+  const int64_t group = shape.group();
+  return {1, std::max<int64_t>(room / (head_bytes * group), 1) * group};
+}
+
+int64_t TileScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
+  // Packed keys and values: a word of four codes takes eight bytes.
+  const int64_t stride = DivideUp(limits.max_context, kKeyBlock) * kKeyBlock;
+  const int64_t sequences = std::min(limits.max_sequences, limits.max_rows / kLongSequenceRows);
+  const int64_t positions = std::min(sequences * stride, std::max<int64_t>(gpu.max_packed_positions, stride));
+  const int64_t packed = positions * shape.num_kv_heads;
+  const int64_t packed_bytes =
+      2 * ScratchLayout::Aligned(packed * shape.head_dim * 2) + 2 * ScratchLayout::Aligned(packed * kFloat);
+  // A tile more for every sequence whose rows do not fill one.
+  const int64_t tiles = limits.max_rows / kQueryTile + sequences;
+  // Shorter strides hold more tiles, at most the same bytes; but of the last group's scales there may be more.
+  const int64_t head_bytes = kQueryTile * stride * 2;
+  const int64_t score_bytes =
+      std::min(tiles * shape.num_heads * head_bytes, std::max(ScoreShare(gpu, shape), shape.group() * head_bytes));
+  return packed_bytes + 2 * ScratchLayout::Aligned(score_bytes) +
+         ScratchLayout::Aligned(tiles * shape.num_heads * kQueryTile * kFloat);
+}
+
+int64_t WideScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
+  const WidePlan plan = PlanWideTiles(gpu, shape);
+  if (!plan.supported) return 0;
+  const int64_t stride = DivideUp(limits.max_context, kKeyBlock) * kKeyBlock;
+  const int64_t sequences = std::min(limits.max_sequences, limits.max_rows / kLongSequenceRows);
+  const int64_t positions = std::min(sequences * stride, std::max<int64_t>(gpu.max_packed_positions, stride));
+  const int64_t head_streams = WideStreamBytes(gpu, shape, plan, positions, 1);
+  // Shorter sequences have streams apart, of no more than the share.
+  const int64_t streams =
+      std::max(head_streams, std::min(ScoreShare(gpu, shape), positions * plan.position_bytes() * shape.num_kv_heads));
+  const int64_t rows = (limits.max_rows / kQueryTile + sequences) * shape.num_heads * kQueryTile;
+  const int64_t scales = 2 * ScratchLayout::Aligned(positions * shape.num_kv_heads * kFloat) +
+                         ScratchLayout::Aligned(shape.num_kv_heads * kFloat) +
+                         2 * ScratchLayout::Aligned(rows * kFloat) + 16 * ScratchLayout::kAlignment;
+  if (ReplacesScores(shape)) {
+    const int64_t replaced = ScratchLayout::Aligned(positions * shape.num_kv_heads / kWideKeys);
+    const int64_t tile_bytes =
+        ScratchLayout::Aligned(rows * stride * 2) + ScratchLayout::Aligned(rows * shape.head_dim * kFloat) +
+        ScratchLayout::Aligned(NeededBytes(rows, stride)) + ScratchLayout::Aligned(ListBytes(rows));
+    return ScratchLayout::Aligned(streams) + scales + replaced +
+           std::min(tile_bytes, WideShare(gpu, shape, plan) - streams);
+  }
+  const int64_t group_rows = shape.group() * kQueryTile;
+  const int64_t score_bytes = std::min(rows * stride * 2, std::max(gpu.max_score_bytes, group_rows * stride * 2));
+  // Sums are left where there are several ranges, so of rows with more positions than the shortest range.
+  const auto rows_from = [&](int64_t least) {
+    return std::min(rows, std::max(gpu.max_score_bytes / (2 * least), group_rows));
+  };
+  return ScratchLayout::Aligned(streams) + ScratchLayout::Aligned(streams / 2) / kKeyBlock + scales +
+         ScratchLayout::Aligned(score_bytes) + ScratchLayout::Aligned(score_bytes / 2) +
+         ScratchLayout::Aligned(NeededBytes(kQueryTile, score_bytes / 2 / kQueryTile)) +
+         ScratchLayout::Aligned(rows_from(kMinWideRange) * shape.head_dim * kFloat) +
+         ScratchLayout::Aligned(ListBytes(rows_from(gpu.list_from)));
+}
+
+}  // namespace stoch
