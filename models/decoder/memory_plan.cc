@@ -223,6 +223,161 @@ std::vector<OperatorKernels> KernelsOf(const DecoderConfig& config, Precision pr
   return result;
 }
 
+namespace {
+
+// The memory of one shard, part by part.
+class ShardPlanner {
+ public:
+  ShardPlanner(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
+               const Backend& backend, std::span<const DecoderShard> shards, size_t index)
+      : files_(files),
+        config_(files.config),
+        precision_(precision),
+        sc_(sc),
+        shape_(shape),
+        backend_(backend),
+        shard_(shards[index]),
+        index_(index),
+        sharers_(shards.size() / static_cast<size_t>(shard_.stripe.count)) {}
+
+  MemoryPlan Plan() {
+    // Window modes on a GPU quantize into codes that all layers share: a second layer costs less than the first.
+    const int64_t layer_kv_bytes = KvBytes(2) - KvBytes(1);
+    for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+      MemoryBytes layer = BlockBytes(i);
+      layer.kv_cache = layer_kv_bytes;
+      plan_.layers.push_back(layer);
+    }
+    plan_.rest = HeadBytes();
+    plan_.rest.kv_cache = KvBytes(1) - layer_kv_bytes;
+    plan_.rest += EmbeddingBytes();
+    plan_.rest.workspace = WorkspaceBytes();
+    plan_.rest.runtime =
+        backend_.info(backend_.devices()[std::min(index_, backend_.devices().size() - 1)]).runtime_bytes;
+    plan_.total = plan_.rest;
+    for (const MemoryBytes& layer : plan_.layers) plan_.total += layer;
+    return plan_;
+  }
+
+ private:
+  bool IsSc(ScOperatorId id) const {
+    return precision_ == Precision::kSc && (id != ScOperatorId::kLmHead || sc_.sc_lm_head);
+  }
+
+  // `wanted` of the rows of a matrix.
+  MemoryBytes MatrixBytes(ScOperatorId id, const std::string& name, int64_t rows, int64_t cols, int64_t wanted) const {
+    if (IsSc(id)) return ScBytes(wanted, cols, sc_.at(id));
+    MemoryBytes bytes;
+    const WeightSource source = SliceRows(files_.weights->Matrix(name, rows, cols), 0, wanted);
+    bytes.weights = ExactBytes(backend_, source, precision_);
+    const bool is_head = id == ScOperatorId::kLmHead && precision_ != Precision::kFp16;
+    if (is_head && IsFixedPoint(ExactHead(), {&source, 1})) bytes.scales = wanted * static_cast<int64_t>(sizeof(float));
+    return bytes;
+  }
+
+  int64_t KvBytes(int layers) const {
+    KvCacheSpec spec = MakeKvCacheSpec(config_, precision_, sc_, layers, NumPages(shape_));
+    spec.num_kv_heads = static_cast<int>(shard_.kv_heads.size());
+    spec.stripes = shard_.stripe.count;
+    return spec.num_kv_heads > 0 ? backend_.KvCacheBytes(spec) : 0;
+  }
+
+  // Adds the matrices of a group, or of one expert's, which share a buffer. Returns their bytes without its padding.
+  int64_t AddGroup(int64_t layer, std::span<const BlockLinear> linears, int64_t expert, MemoryBytes* to) const {
+    const auto axis = [expert](Axis of) { return expert < 0 ? of : ExpertAxis(of); };
+    int64_t bytes = 0;
+    for (const BlockLinear& linear : linears) {
+      const MemoryBytes part = MatrixBytes(OperatorOf(linear.id), LinearTensorName(config_, layer, expert, linear),
+                                           SizeOf(config_, axis(linear.out)), SizeOf(config_, axis(linear.in)),
+                                           RangeOf(config_, shard_, axis(linear.out)).size());
+      *to += part;
+      bytes += part.weights + part.scales;
+    }
+    to->weights += backend_.AllocatedBytes(bytes) - bytes;
+    return bytes;
+  }
+
+  int64_t ExpertBytes(int64_t layer, std::span<const BlockLinear> linears, MemoryBytes* to) const {
+    int64_t bytes = 0;
+    for (int64_t expert = 0; expert < config_.num_experts; ++expert) bytes += AddGroup(layer, linears, expert, to);
+    return bytes / config_.num_experts * config_.num_experts_per_tok;
+  }
+
+  // Matrices, router, biases and norms of a layer; its KV cache is not in it.
+  MemoryBytes BlockBytes(int64_t layer) {
+    MemoryBytes block;
+    for (const BlockVector& vector : config_.architecture->vectors) block.weights += SizeOf(config_, vector.length) * 4;
+    for (const BlockGroup group : kBlockGroups) {
+      const auto linears = LinearsOf(*config_.architecture, group);
+      if (config_.HasExperts(layer) && !linears.front().expert.empty()) {
+        plan_.decode_stream_bytes += ExpertBytes(layer, linears, &block);
+        continue;
+      }
+      plan_.decode_stream_bytes += AddGroup(layer, linears, -1, &block);
+      if (!config_.HasBias(group)) continue;
+      for (const BlockLinear& linear : linears) block.weights += RangeOf(config_, shard_, linear.out).size() * 4;
+    }
+    if (!config_.HasExperts(layer)) return block;
+    const std::string router = LayerTensorName(layer, config_.architecture->router);
+    const int64_t bytes = ExactBytes(backend_, files_.weights->Matrix(router, config_.num_experts, config_.hidden_size),
+                                     Precision::kFp32);
+    block.weights += backend_.AllocatedBytes(bytes);
+    plan_.decode_stream_bytes += bytes;
+    return block;
+  }
+
+  // The LM head and the final norm.
+  MemoryBytes HeadBytes() {
+    const int64_t hidden = config_.hidden_size;
+    MemoryBytes head =
+        MatrixBytes(ScOperatorId::kLmHead, HeadTensor(files_), config_.vocab_size, hidden, shard_.vocab.size());
+    const int64_t bytes = head.weights + head.scales;
+    plan_.decode_stream_bytes += bytes;
+    const bool is_fixed = !IsSc(ScOperatorId::kLmHead) && head.scales > 0;
+    const int64_t screen = is_fixed ? backend_.ScreenBytes(shard_.vocab.size(), hidden) : 0;
+    head.weights += backend_.AllocatedBytes(bytes + screen) - bytes + hidden * 4;
+    return head;
+  }
+
+  // The embedding of the first device of a layer; a tied exact head is the embedding, unless it is in pieces.
+  MemoryBytes EmbeddingBytes() const {
+    MemoryBytes embedding;
+    const bool is_head = SharesHead(config_, sharers_ > 1 || shard_.stripe.index > 0, IsSc(ScOperatorId::kLmHead));
+    if (is_head || index_ % sharers_ != 0) return embedding;
+    (backend_.keeps_embedding_on_host() ? embedding.host : embedding.embedding) =
+        ExactBytes(backend_, files_.weights->Matrix(EmbeddingTensor(files_), config_.vocab_size, config_.hidden_size),
+                   Precision::kFp32);
+    return embedding;
+  }
+
+  // Activations, logits, what logits are compared with, scratch of ops. The first device's are those of the LM head.
+  int64_t WorkspaceBytes() {
+    const bool is_first = index_ == 0;
+    const WorkspaceSizes sizes = MakeWorkspaceSizes(config_, shape_, shard_, sharers_ > 1, is_first);
+    const int64_t scratch = ScratchBytes(config_, precision_, sc_, shape_, backend_, shard_, true);
+    const int64_t queries = backend_.AllocatedBytes(backend_.LogitQueryBytes(LogitQueryLimitsOf(config_, shape_)));
+    const int64_t base = backend_.AllocatedBytes(shape_.base_rows * config_.vocab_size * 4);
+    const int64_t compared = is_first ? shape_.lanes * queries + base : 0;
+    const int64_t ring = backend_.AllocatedBytes(RingBytes(config_, precision_, sc_, shape_, backend_, shard_));
+    plan_.head_workspace =
+        sizes.head() + compared + scratch - ScratchBytes(config_, precision_, sc_, shape_, backend_, shard_, false);
+    return sizes.total() + compared + scratch + ring;
+  }
+
+  const ModelFiles& files_;
+  const DecoderConfig& config_;
+  Precision precision_;
+  const ScModelConfig& sc_;
+  const PassShape& shape_;
+  const Backend& backend_;
+  const DecoderShard& shard_;
+  size_t index_;
+  size_t sharers_;  // devices that share a layer
+  MemoryPlan plan_;
+};
+
+}  // namespace
+
 MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                       const Backend& backend) {
   const Device alone;
@@ -232,105 +387,7 @@ MemoryPlan PlanMemory(const ModelFiles& files, Precision precision, const ScMode
 MemoryPlan PlanShard(const ModelFiles& files, Precision precision, const ScModelConfig& sc, const PassShape& shape,
                      const Backend& backend, std::span<const DecoderShard> shards, size_t index) {
   if (precision == Precision::kSc) Validate(sc);
-  const DecoderConfig& config = files.config;
-  const DecoderShard& shard = shards[index];
-  // `wanted` of the rows of a matrix.
-  const auto matrix = [&](ScOperatorId id, const std::string& name, int64_t rows, int64_t cols, int64_t wanted) {
-    const bool is_sc = precision == Precision::kSc && (id != ScOperatorId::kLmHead || sc.sc_lm_head);
-    if (is_sc) return ScBytes(wanted, cols, sc.at(id));
-    MemoryBytes bytes;
-    const WeightSource source = SliceRows(files.weights->Matrix(name, rows, cols), 0, wanted);
-    bytes.weights = ExactBytes(backend, source, precision);
-    const bool is_head = id == ScOperatorId::kLmHead && precision != Precision::kFp16;
-    if (is_head && IsFixedPoint(ExactHead(), {&source, 1})) bytes.scales = wanted * static_cast<int64_t>(sizeof(float));
-    return bytes;
-  };
-  const int64_t hidden = config.hidden_size;
-  // Window modes on a GPU quantize into codes that all layers share: a second layer costs less than the first.
-  const auto kv_bytes = [&](int layers) -> int64_t {
-    KvCacheSpec spec = MakeKvCacheSpec(config, precision, sc, layers, NumPages(shape));
-    spec.num_kv_heads = static_cast<int>(shard.kv_heads.size());
-    spec.stripes = shard.stripe.count;
-    return spec.num_kv_heads > 0 ? backend.KvCacheBytes(spec) : 0;
-  };
-  const int64_t layer_kv_bytes = kv_bytes(2) - kv_bytes(1);
-
-  MemoryPlan plan;
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    MemoryBytes& layer = plan.layers.emplace_back();
-    int64_t padding = 0;
-    // The matrices of a group, or of one expert's, share a buffer. Returns its bytes.
-    const auto add_group = [&](std::span<const BlockLinear> linears, int64_t expert) {
-      int64_t bytes = 0;
-      for (const BlockLinear& linear : linears) {
-        const auto axis = [expert](Axis of) { return expert < 0 ? of : ExpertAxis(of); };
-        const MemoryBytes part =
-            matrix(OperatorOf(linear.id), LinearTensorName(config, i, expert, linear), SizeOf(config, axis(linear.out)),
-                   SizeOf(config, axis(linear.in)), RangeOf(config, shard, axis(linear.out)).size());
-        layer += part;
-        bytes += part.weights + part.scales;
-      }
-      padding += backend.AllocatedBytes(bytes) - bytes;
-      return bytes;
-    };
-    int64_t vectors = 0;
-    for (const BlockVector& vector : config.architecture->vectors) vectors += SizeOf(config, vector.length) * 4;
-    for (const BlockGroup group : kBlockGroups) {
-      const auto linears = LinearsOf(*config.architecture, group);
-      if (config.HasExperts(i) && !linears.front().expert.empty()) {
-        int64_t bytes = 0;
-        for (int64_t expert = 0; expert < config.num_experts; ++expert) bytes += add_group(linears, expert);
-        plan.decode_stream_bytes += bytes / config.num_experts * config.num_experts_per_tok;
-        continue;
-      }
-      plan.decode_stream_bytes += add_group(linears, -1);
-      if (!config.HasBias(group)) continue;
-      for (const BlockLinear& linear : linears) vectors += RangeOf(config, shard, linear.out).size() * 4;
-    }
-    if (config.HasExperts(i)) {
-      const std::string router = LayerTensorName(i, config.architecture->router);
-      const int64_t bytes =
-          ExactBytes(backend, files.weights->Matrix(router, config.num_experts, hidden), Precision::kFp32);
-      layer.weights += backend.AllocatedBytes(bytes);
-      plan.decode_stream_bytes += bytes;
-    }
-    layer.weights += padding + vectors;
-    layer.kv_cache = layer_kv_bytes;
-  }
-
-  const std::string embedding = EmbeddingTensor(files);
-  const bool tied = config.tie_word_embeddings;
-  const std::string head = tied ? embedding : std::string(kLmHeadName);
-  plan.rest = matrix(ScOperatorId::kLmHead, head, config.vocab_size, hidden, shard.vocab.size());
-  const int64_t head_bytes = plan.rest.weights + plan.rest.scales;
-  plan.decode_stream_bytes += head_bytes;
-  const bool is_sc_head = precision == Precision::kSc && sc.sc_lm_head;
-  const bool is_fixed_head = !is_sc_head && plan.rest.scales > 0;
-  const int64_t screen = is_fixed_head ? backend.ScreenBytes(shard.vocab.size(), hidden) : 0;
-  plan.rest.weights += backend.AllocatedBytes(head_bytes + screen) - head_bytes + hidden * 4;  // final norm
-  plan.rest.kv_cache = kv_bytes(1) - layer_kv_bytes;
-  // A tied exact head is the embedding, unless it is in pieces.
-  const size_t sharers = shards.size() / static_cast<size_t>(shard.stripe.count);
-  const bool divided = sharers > 1;
-  const bool shared = tied && !divided && shard.stripe.index == 0 && !is_sc_head;
-  if (!shared && index % sharers == 0) {
-    int64_t& bytes = backend.keeps_embedding_on_host() ? plan.rest.host : plan.rest.embedding;
-    bytes = ExactBytes(backend, files.weights->Matrix(embedding, config.vocab_size, hidden), Precision::kFp32);
-  }
-  const WorkspaceSizes workspace = MakeWorkspaceSizes(config, shape, shard, divided, index == 0);
-  const int64_t scratch = ScratchBytes(config, precision, sc, shape, backend, shard, true);
-  const int64_t queries =
-      index == 0 ? shape.lanes * backend.AllocatedBytes(backend.LogitQueryBytes(LogitQueryLimitsOf(config, shape))) : 0;
-  // Rows that logits are compared with.
-  const int64_t base = index == 0 ? backend.AllocatedBytes(shape.base_rows * config.vocab_size * 4) : 0;
-  const int64_t ring = backend.AllocatedBytes(RingBytes(config, precision, sc, shape, backend, shard));
-  plan.rest.workspace = workspace.total() + queries + base + scratch + ring;
-  plan.head_workspace =
-      workspace.head() + queries + base + scratch - ScratchBytes(config, precision, sc, shape, backend, shard, false);
-  plan.rest.runtime = backend.info(backend.devices()[std::min(index, backend.devices().size() - 1)]).runtime_bytes;
-  plan.total = plan.rest;
-  for (const MemoryBytes& layer : plan.layers) plan.total += layer;
-  return plan;
+  return ShardPlanner(files, precision, sc, shape, backend, shards, index).Plan();
 }
 
 }  // namespace stoch

@@ -290,6 +290,14 @@ std::string EmbeddingTensor(const ModelFiles& files) {
   return std::string(as_head ? kLmHeadName : kEmbeddingName);
 }
 
+std::string HeadTensor(const ModelFiles& files) {
+  return files.config.tie_word_embeddings ? EmbeddingTensor(files) : std::string(kLmHeadName);
+}
+
+bool SharesHead(const DecoderConfig& config, bool divided, bool is_sc_head) {
+  return config.tie_word_embeddings && !divided && !is_sc_head;
+}
+
 DecoderPlacement SingleDevice(const DecoderConfig& config, Device device) {
   return {device, std::vector<Device>(static_cast<size_t>(config.num_hidden_layers), device), device};
 }
@@ -334,9 +342,8 @@ DecoderWeights LoadDecoderWeights(Backend& backend, const ModelFiles& files, Pre
   STOCH_CHECK(static_cast<int64_t>(placement.layers.size()) == config.num_hidden_layers);
   WeightLoader loader(backend, files, precision, sc, progress);
 
-  const bool tied = config.tie_word_embeddings;
   const std::string embedding = EmbeddingTensor(files);
-  const std::string head = tied ? embedding : std::string(kLmHeadName);
+  const std::string head = HeadTensor(files);
 
   DecoderWeights weights;
   const std::vector<DecoderShard> head_shards = ShardsOf(config, placement, placement.head);
@@ -348,14 +355,14 @@ DecoderWeights LoadDecoderWeights(Backend& backend, const ModelFiles& files, Pre
   }
   const bool divided = !placement.rows.empty() || (!placement.stripes.empty() && placement.stripes[0].size() > 1);
   const bool shared =
-      tied && head_spec.precision != Precision::kSc && placement.head == placement.embedding && !divided;
+      SharesHead(config, divided, head_spec.precision == Precision::kSc) && placement.head == placement.embedding;
   const WeightSource table = files.weights->Matrix(embedding, config.vocab_size, config.hidden_size);
   weights.embedding =
       backend.MakeEmbedding(placement.embedding, table, shared ? weights.head.front().lm_head.get() : nullptr);
   for (size_t i = 1; i < placement.stripes.size(); ++i) {
     weights.more_embeddings.push_back(backend.MakeEmbedding(placement.stripes[i].front(), table, nullptr));
   }
-  if (!tied) loader.Report(table);
+  if (!config.tie_word_embeddings) loader.Report(table);
 
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     DecoderLayerWeights& layer = weights.layers.emplace_back();

@@ -100,6 +100,10 @@ struct DecoderWeights {
 
 // The tensor that holds the embedding: tied ones are kept under either name, or under both.
 std::string EmbeddingTensor(const ModelFiles& files);
+// The tensor of the LM head: a tied one is the embedding's.
+std::string HeadTensor(const ModelFiles& files);
+// Whether a head on the embedding's device and the embedding are one matrix in memory: tied, exact, and not in pieces.
+bool SharesHead(const DecoderConfig& config, bool divided, bool is_sc_head);
 
 // Loads every tensor onto its device in `precision`; sc is read for kSc. A tied LM head is the embedding.
 // Errors: InvalidInput naming the tensor: NaN or infinity, or an SC accumulator that could overflow (D * L >= 2^31).
