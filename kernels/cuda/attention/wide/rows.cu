@@ -212,9 +212,8 @@ struct Quantizer {
     constexpr float kLog2E = 1.44269504f;
     per_count = row.gain * row.q_scale * (row.inv_sqrt * kLog2E);
     largest = row.largest * kLog2E;
-    // Where nothing below e^-25 reaches a level, the argument of 2^x is at most 36, else 126: its rounding, those of the
-    // factors, ex2.approx and the exact way's own stay below 2^-18 and 2^-16. Scores, which are no larger than the largest and
-    // 25 or 88, differ in both ways together by at most 11 roundings, 2^-24 each.
+    // docs/numerics.md#levels-by-fast-units derives the bound: 2^-18 where nothing below e^-25 reaches a level, else 2^-16, and
+    // at most 2^-20 of the scores, which are at most 25 or 88 from the largest.
     const bool is_near = v_max * factor * 1.4e-11f < 0.25f;
     const float d = (is_near ? 0x1p-18f : 0x1p-16f) + (fabsf(row.largest) + (is_near ? 25.0f : 88.0f)) * 0x1p-20f;
     exact = !(factor > 1e-30f && factor < 1e30f && v_max * factor < 1e25f && d < 0x1p-8f);
@@ -335,7 +334,7 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
     }
   }
   const float sum = FoldRow(first.lanes);
-  // What is not finite left more than that.
+  // A value that is not finite left more than that.
   if (is_row && lane == 0 && !(sum < 1e30f)) a.reporter.Report();
 
   // A scale of V beyond that could lift an exponential that is no normal number any more.
