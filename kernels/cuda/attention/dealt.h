@@ -23,7 +23,7 @@ struct alignas(16) DealtQuery {
   int32_t owner_row = 0;  // among the rows that the owner has of the pass
 };
 
-// What a device shares with the others about the rows of a launch. Others only read it: in the device's memory, or a
+// Memory that a device shares with the others, about the rows of a launch. Others only read it: in the device's memory, or a
 // copy in pinned memory of the host.
 struct QueryShare {
   uint32_t* words = nullptr;       // [own rows][num_heads][head_dim / 4]: codes of the rows that the device owns

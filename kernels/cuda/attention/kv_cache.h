@@ -48,7 +48,7 @@ struct MixedProducts {
   LengthTables qk, av;
   ScExtrasPtr qk_extras, av_extras;
   bool int_av = false;  // p v of integers: a scale for every 128 positions
-  // What wide tiles need; null where they do not take the product. Layers share them.
+  // Tables for wide tiles; null where they do not take the product. Layers share them.
   std::shared_ptr<const RankTables> qk_ranks = {}, av_ranks = {};
 };
 

@@ -17,7 +17,7 @@ namespace stoch::cuda {
 
 inline constexpr int kRankMasks = 64;  // masks that RankTable::class_of is repeated to
 
-// What a code of side a is at one length.
+// Codes of side a at one length.
 struct alignas(16) RankTable {
   // [classes][levels]: bits of a level's stream, at most 127. Null where a level stands for DirectRanks<4> of it: at 128.
   const uint8_t* ranks = nullptr;

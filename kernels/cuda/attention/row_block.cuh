@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of the row kernel knows of its row, and where the keys and values of it are.
+// State of a block of the row kernel: its row, and the places of its keys and values.
 #pragma once
 
 #include <type_traits>
@@ -101,7 +101,7 @@ struct RowBlock {
     return own;
   }
 
-  // What follows from the length; after WaitForPrevious.
+  // Values that follow from the length; after WaitForPrevious.
   __device__ __forceinline__ void Cut(uint8_t* shared_memory) {
     cluster_shift = solo ? 0 : args.cluster_shift;
     cluster = 1 << cluster_shift;
@@ -197,7 +197,7 @@ struct RowBlock {
     }
     return v;
   }
-  // What is quantized: p, or p * s_v[t].
+  // The value to quantize: p, or p * s_v[t].
   __device__ __forceinline__ float weight_of(int t, float e, float sum) const {
     const float p = e / sum;
     if constexpr (!IsPerToken(kPhase)) return p;

@@ -76,7 +76,7 @@ __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const Head
                                                 : is_v ? fresh.v_words[slot >> 2]
                                                        : &fresh.k_words[0][slot]);
     if (is_v) codes += position & 3;
-    // Of dimension i: byte i of the query's, byte i % 4 of a k word, a word of its own of v.
+    // Place of dimension i: byte i of the query's, byte i % 4 of a k word, a word of its own of v.
     const int word = is_q ? 4 : is_v ? 16 : static_cast<int>(sizeof(fresh.k_words[0]));
     const int byte = is_v ? 4 : 1;
     ForEachDim(x, half, lane, [&](int i, float value) {
@@ -103,7 +103,7 @@ __device__ __forceinline__ void AppendFresh(const KvView& kv, const PassRow& inf
   }
 }
 
-// Of the keys of tokens t .. t + 3 (t % 4 == 0) and dimensions of a warp's slice, replaces those of positions of the
+// Among the keys of tokens t .. t + 3 (t % 4 == 0) and dimensions of a warp's slice, replaces those of positions of the
 // pass.
 template <int kSlots>
 __device__ __forceinline__ void TakeFresh(const FreshRows& fresh, const PassRow& info, int t, int slice,

@@ -22,7 +22,7 @@ struct Query {
   uint32_t tops;
 };
 
-// What a thread holds between the scores and p v.
+// Registers of a thread between the scores and p v.
 struct Probabilities {
   float sum = 0.0f;
   float own = 0.0f;  // solo: the weight of the thread's own token; else the largest score
@@ -191,7 +191,7 @@ __device__ __forceinline__ int LevelOf(const RowBlock<kSlots, kPhase>& b, const 
   return BipolarLevel(weight, p_scale, b.av().q_max);
 }
 
-// What LookUpWord misses of the products of a stage.
+// Products of a stage that LookUpWord misses.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ void AddTopValues(const RowBlock<kSlots, kPhase>& b, int first, int level,
                                              int32_t (&top_sum)[kSlots]) {

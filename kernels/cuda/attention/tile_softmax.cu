@@ -146,7 +146,7 @@ __device__ __forceinline__ float4 ExpOf(const float4& s, float largest) {
   return {Exp(s.x - largest), Exp(s.y - largest), Exp(s.z - largest), Exp(s.w - largest)};
 }
 
-// What is quantized: p, or p * s_v.
+// The value to quantize: p, or p * s_v.
 template <Phase kPhase>
 __device__ __forceinline__ float4 Weights(const SoftmaxRow& row, const float4& e, float sum, int t) {
   float4 p = {e.x / sum, e.y / sum, e.z / sum, e.w / sum};

@@ -14,7 +14,7 @@
 
 namespace stoch::cuda {
 
-// What the devices of a ring keep from call to call.
+// State that the devices of a ring keep from call to call.
 struct RingGroup {
   // Requires: contexts that outlive this, on distinct devices; `direct`: all reach each other.
   RingGroup(const std::vector<DeviceContext*>& contexts, bool direct)

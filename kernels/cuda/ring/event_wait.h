@@ -12,7 +12,7 @@ namespace stoch::cuda {
 bool HasPassed(cudaEvent_t event);
 // Waits for an event, `limit_ms` at most where that is not negative. False where the limit passes first.
 bool WaitForEvent(cudaEvent_t event, int64_t limit_ms);
-// The same for all that was enqueued on a stream.
+// Waits for all that was enqueued on a stream.
 bool WaitForStream(cudaStream_t stream, int64_t limit_ms);
 
 }  // namespace stoch::cuda

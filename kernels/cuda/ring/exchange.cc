@@ -222,7 +222,7 @@ void RingExchange::Send(int index, int hop, int64_t round, const uint8_t* from, 
   STOCH_CUDA(cudaEventRecord(arrived, other.stream));
 }
 
-// What the probe refuses is left out of the group: the next device waits for it in earnest, until the host gives up.
+// A hop that the probe refuses is left out of the group: the next device waits for it in earnest, until the host gives up.
 void RingExchange::SendByNccl(const RingRounds& rounds, int64_t round, int hop,
                               const std::vector<std::array<uint8_t*, 2>>& slabs, RingProbe* probe) {
   std::vector<const uint8_t*> from(ranks_.size());

@@ -18,7 +18,7 @@
 
 namespace stoch::cuda {
 
-// What every rank does in a round. Called with the rank's device current; each only enqueues.
+// Steps of every rank in a round. Called with the rank's device current; each only enqueues.
 struct RingRounds {
   int64_t count = 0;
   // Names the round: site, sequence, first KV head.

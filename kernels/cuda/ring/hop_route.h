@@ -15,7 +15,7 @@ namespace stoch::cuda {
 enum class HopRoute : uint8_t { kPeer, kNccl, kHost };
 std::string_view HopRouteName(HopRoute route);  // "peer", "nccl", "host"
 
-// What GPUs can do.
+// Capabilities of the GPUs.
 struct HopFacts {
   bool has_peers = false;  // all reach each other's memory, and NCCL_P2P_DISABLE=1 is not set
   // Why NCCL does not carry their hops, as one clause; empty where it does. Asked for at most once, and only where

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one device has of a RingAttention call.
+// One device's part of a RingAttention call.
 #pragma once
 
 #include <cstdint>

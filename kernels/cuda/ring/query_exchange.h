@@ -17,7 +17,7 @@
 
 namespace stoch::cuda {
 
-// What a device has written in a step for the others to read; on the device.
+// Bytes that a device has written in a step for the others to read; on the device.
 struct SharedBytes {
   const uint8_t* from = nullptr;
   int64_t at = 0;  // of the area that it is in
@@ -52,7 +52,7 @@ class QueryExchange {
   // Polls for all exchanges of ops that were issued. Errors: LostHop.
   void Settle();
 
-  // Of two areas in turn that a device writes what it shares to: whoever read an area has done so before the op after
+  // The area, two in turn, that a device writes its share to: whoever read an area has done so before the op after
   // the next begins.
   int area() const { return area_; }
   // Where others read what `rank` writes to its area of this op.

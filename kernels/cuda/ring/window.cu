@@ -70,7 +70,7 @@ struct BlockArgs {
   int32_t count = 0;  // positions of a page
 };
 
-// What word `i` of a page's block is: to(array, row, j, dim) has what a position's place is made of.
+// Visits word `i` of a page's block: to(array, row, j, dim) has what a position's place is made of.
 // Words of k: [dim / 4][position]; of v: [position / 4][dim]; scales of k, of v: [position]. Exact numbers:
 // [position][dim] of k, of v.
 template <typename Take>

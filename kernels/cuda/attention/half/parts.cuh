@@ -160,7 +160,7 @@ class Rounds {
     first_ += step_;
     if (++taken_ == kFetched) Fetch();
   }
-  // What was asked for kAhead rounds ago. Requires: of each kind, kAhead rounds have been asked for, and no more.
+  // The round that was issued kAhead rounds ago. Requires: kAhead rounds of each kind in flight, and no more.
   __device__ __forceinline__ void TakeKeys(int stage, uint4 (&k)[kStep]) const { Take(stage * kVectors, k); }
   __device__ __forceinline__ void TakeValues(int stage, uint4 (&v)[kStep]) const { Take(stage * kVectors + kStep, v); }
 
@@ -230,7 +230,7 @@ struct Softmax {
   float sum = 0.0f;         // of this lane's weights
   float out[kHeads][kVector] = {};
 
-  // Of the lane's first token in a round, counted from the slot's.
+  // Offset of the lane's first token in a round from the slot's.
   __device__ __forceinline__ static int OwnRound(int lane) { return lane % kHeadLanes / kSame * kOwn; }
 
   // q k of a round, this lane's part of the dimensions.

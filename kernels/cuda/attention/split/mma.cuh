@@ -115,7 +115,7 @@ __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, int dim, int
   return make_uint4(pair.x, pair.y, 0, 0);
 }
 
-// The same where it is wanted, no ones otherwise, without a branch.
+// As LoadStream where `have`, no ones otherwise; without a branch.
 __device__ __forceinline__ void LoadStreamIf(bool have, const ScTables& tables, int dim, int level, uint4& to) {
   const int64_t row = (dim & (tables.masks - 1)) * tables.levels + level;
   const uint32_t* from = tables.streams + row * tables.stream_words;
@@ -144,7 +144,7 @@ __device__ __forceinline__ uint32_t MinusOnes(uint32_t levels) {
   const uint32_t ones = levels + (levels >> 6 & 0x01010101u);
   return (0x80808080u - ones) ^ 0x80808080u;
 }
-// The same of the streams, whole or in halves that are four lanes apart.
+// Minus the ones of streams, whole or in halves that are four lanes apart.
 template <typename Stream>
 __device__ __forceinline__ uint32_t MinusOnes(const Stream (&streams)[4]) {
   uint32_t ones = 0;

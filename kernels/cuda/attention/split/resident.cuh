@@ -51,7 +51,7 @@ __device__ __forceinline__ void Assign(const SplitArgs& args, const SplitRow& ro
   found->pages = PagesOf(args, row);
 }
 
-// What block `item` of `blocks` takes; false: nothing. The deepest rows have the most blocks: of 32 limits of what a
+// Finds the work of block `item` of `blocks`; false: none. The deepest rows have the most blocks: of 32 limits of what a
 // block takes, a power of two or half of one more, the smallest that the blocks there are allow, or one block for every
 // row and its heads. All lanes of a warp. Requires: args.rows <= 32, and as many blocks as rows and heads' blocks.
 __device__ inline bool FindStripes(const SplitArgs& args, int item, int blocks, Stripes* found) {

@@ -35,7 +35,7 @@ struct LookupTops {
   uint8_t at[kScoreHeads][kLookupDim];
 };
 
-// What a lane of a warp has of a tile of keys, and is to make the scores of.
+// A lane's part of a tile of keys: the words that it looks up and the scores that it makes.
 struct LookupLane {
   __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x & 31); }
   // Words Word(), Word() + 8, + 16 and + 24 of keys First() to First() + 3.
@@ -192,7 +192,7 @@ struct LookupKeys {
   uint4 k[kLookupParts];
   float scale;
 
-  // Of a warp whose first tile is at local position `i`.
+  // For a warp whose first tile is at local position `i`.
   __device__ __forceinline__ LookupKeys(const KvView& kv, const Stripes& b, int i)
       : places(kv, b, i, kResidentWarps * kLookupTile) {
     head = kv.k_words + kv.KWord(0, b.heads.kv_head, 0, 0);
@@ -287,7 +287,7 @@ struct LookupOnes {
 // what is in elements 0 and 1 plus what is in 2 and 3, without what the lane half a warp apart has.
 using LookupSums = int32_t[2][4];
 
-// What the table lacks of the counts.
+// Counts that the table does not hold.
 class LookupRest {
  public:
   // Behind the barrier of FillCounts.

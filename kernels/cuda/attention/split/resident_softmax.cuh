@@ -17,7 +17,7 @@
 
 namespace stoch::cuda {
 
-// Of a block's heads.
+// Numbers of a block's heads.
 struct ResidentNumbers {
   uint64_t of_warps[kResidentWarps];  // ordered words, or candidates; then those of heads
   float largest[kValueHeads];         // score, then weight

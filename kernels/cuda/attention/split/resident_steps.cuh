@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of resident blocks have in common besides the softmax (resident_softmax.cuh): what they ask for in
+// Steps of resident kernels besides the softmax (resident_softmax.cuh): loads that they issue in
 // front of their scores, the output, and words of the exchange that they set to 0.
 #pragma once
 
@@ -98,7 +98,7 @@ __device__ __forceinline__ WeightStreams StageStreams(const SplitArgs& args, con
   return streams;
 }
 
-// Of what this block posts, words that are not there yet.
+// Clears words that this block will post.
 __device__ __forceinline__ void ClearWords(const SplitArgs& args, const Stripes& b) {
   const int tid = static_cast<int>(threadIdx.x);
   float* sums = args.scratch.lane_sums + HeadIndex(args, b.row, b.heads.first) * kRowLanes + (b.rank << b.shift);
@@ -110,7 +110,7 @@ __device__ __forceinline__ void ClearWords(const SplitArgs& args, const Stripes&
   for (int i = tid; i < b.heads.count * head_dim; i += kSplitResidentThreads) counts[i] = 0;
 }
 
-// Of what this block posted in args.flags behind its scores: every block of the row has sent its sums of p v, so it has
+// Clears words that this block posted in args.flags after its scores: every block of the row has sent its sums of p v, so it has
 // read them.
 __device__ __forceinline__ void ClearWeightWords(const SplitArgs& args, const Stripes& b) {
   const int tid = static_cast<int>(threadIdx.x);

@@ -36,7 +36,7 @@ __device__ __forceinline__ Head HeadOf(const SplitArgs& args, const SplitRow& ro
   return at;
 }
 
-// What is quantized: p s_v for codes, p alone without.
+// The value to quantize: p s_v for codes, p alone without.
 template <bool kExact>
 __device__ __forceinline__ float WeightOf(const SplitArgs& args, const Head& head, int t, float e, float sum) {
   const float p = e / sum;

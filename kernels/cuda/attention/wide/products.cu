@@ -18,7 +18,7 @@ namespace {
 
 using namespace attention_wide;  // NOLINT(google-build-using-namespace): of this file
 
-// What a warpgroup multiplies: one head of one tile.
+// Operands of a warpgroup: one head of one tile.
 struct Slot {
   bool active = false;
   QueryTile tile;
@@ -88,7 +88,7 @@ class Needed {
 __device__ __forceinline__ int RowOf() { return static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4); }
 __device__ __forceinline__ int QuadLane() { return static_cast<int>(threadIdx.x % 4); }
 
-// What a thread keeps in shared memory from one block of keys to the next: registers are short. Each thread reads back
+// Values that a thread spills to shared memory from one block of keys to the next: registers are short. Each thread reads back
 // what it wrote itself.
 struct RowState {
   float q_scale[2];
@@ -339,7 +339,7 @@ __device__ __forceinline__ void ProduceScores(const WideArgs& args, Ring& ring, 
     ring.Next();
   }
 }
-// Of kWideValues values both halves' first words, then the other words of both where they are needed.
+// Products of kWideValues values: both halves' first words, then the other words of both where they are needed.
 template <int kWords, int kUnitBytes>
 __device__ __forceinline__ void ProduceValues(const WideArgs& args, Ring& ring, const Slot* slots, int begin, int end) {
   constexpr int kStageBytes = kWideValueUnits * kUnitBytes;

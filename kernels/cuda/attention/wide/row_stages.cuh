@@ -31,7 +31,7 @@ class RowStages {
     uint64_t have_scales[kScaleBuffers];
     uint64_t are_free[kScaleBuffers];
   };
-  // Of a lane, at first those of the first of kSteps.
+  // Places of a lane, at first those of the first of kSteps.
   struct Stage {
     const uint4* counts;
     const float* k;
@@ -102,7 +102,7 @@ class RowStages {
   const float* k_;
   const float* v_;
   int begin_, end_;
-  // Of the stage that is asked for next: its position, number, buffer of scales and how often that was used, modulo 2.
+  // The stage that is loaded next: its position, number, buffer of scales and how often that was used, modulo 2.
   int next_;
   uint32_t stage_ = 0;
   uint32_t buffer_ = 0;

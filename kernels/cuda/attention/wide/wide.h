@@ -43,7 +43,7 @@ struct WideArgs {
   int64_t longest = 0;        // padded length of the first tile
   int64_t stride = 0;         // positions of a row from FirstKept on, a multiple of kKeyBlock
   int16_t* scores = nullptr;  // [tile][head of the round][kQueryTile][stride]
-  // Of the probabilities: rows of code_stride bytes, `stride` of them used. Where they replace the scores
+  // Codes of the probabilities: rows of code_stride bytes, `stride` of them used. Where they replace the scores
   // (ReplacesScores), at the beginning of each row of these.
   uint8_t* codes = nullptr;
   int64_t code_stride = 0;
@@ -52,7 +52,7 @@ struct WideArgs {
   // [tile][head][stride / kWideValues]: kSomeCode where a code of the rows is not 0, kAllWords where p v needs more than the
   // first words of streams
   uint32_t* needed = nullptr;
-  // Of long rows, [tile][head][kQueryTile][kWideListed]: single codes that the products do not multiply, 256 * position + code
+  // Lists of long rows, [tile][head][kQueryTile][kWideListed]: single codes that the products do not multiply, 256 * position + code
   // each; and how many they are. Null where no row has any.
   uint32_t* lists = nullptr;
   int32_t* listed = nullptr;
