@@ -22,7 +22,7 @@ AttentionLengths LengthsOf(const MixedProducts& products);
 
 // Queries of a pass with the lengths of every (row, head), in scratch.
 struct MixedQueries {
-  QueryCodes q;
+  QueryCodes q = {};
   uint32_t* wide_words = nullptr;  // of q: codes of ranks (ranks.h), where there are products.qk_ranks
   ByteTable* q_tables = nullptr;   // [rows][num_heads]
   uint8_t* q_slots = nullptr;      // [rows][num_heads]
