@@ -146,7 +146,9 @@ void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
     ++replica.restarts;
     ++faults_.restarts;
     if (!was_ready) ++replica.failed_starts;
-    give_up = !was_ready && !model_;  // bad options, a bad model or no device: nothing has been promised to anybody
+    // Bad options, a bad model or no device, said by a first worker: that stays so. What a signal did may not.
+    const bool was_killed = replica.failure.empty() && how.starts_with("signal ");
+    give_up = !was_ready && !model_ && !was_killed;
     Settle(replica, report, blame, &told);
   }
   Tell(std::move(told));

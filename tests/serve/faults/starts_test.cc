@@ -71,6 +71,24 @@ TEST(Starts, AReadyWorkerMayBeLostAnyNumberOfTimes) {
       << server.Log();
 }
 
+// Somebody who kills it, the kernel for want of memory: the next one may live.
+TEST(Starts, AFirstWorkerThatIsKilledWhileItLoadsIsReplaced) {
+  bool was_loading = false;
+  for (int attempt = 0; attempt < 20 && !was_loading; ++attempt) {
+    Serving server;
+    const std::string started = "worker_started pid=";
+    ASSERT_TRUE(Eventually(seconds(20), [&] { return server.Log().find(started) != std::string::npos; }));
+    const std::string log = server.Log();
+    kill(std::stoi(log.substr(log.find(started) + started.size())), SIGKILL);
+    ASSERT_TRUE(Eventually(seconds(20), [&] { return server.Log().find("worker_lost") != std::string::npos; }));
+    const std::string after = server.Log();
+    was_loading = after.substr(0, after.find("worker_lost")).find("worker_ready") == std::string::npos;
+    ASSERT_TRUE(server.Logs("ready")) << server.Log();
+    EXPECT_EQ(Call(server.port(), "GET", "/health").status, 200) << server.Log();
+  }
+  EXPECT_TRUE(was_loading);
+}
+
 TEST(Starts, APortThatIsFreeSoonIsWaitedFor) {
   auto first = std::make_unique<Serving>();
   ASSERT_TRUE(first->Logs("ready")) << first->Log();

@@ -103,6 +103,8 @@ void ReadSettings(const ServedEngine& options, ServedModelFiles* served) {
     all.Add(note.sha256 + "\n");
   }
   if (!record.notes().empty()) served->identity.sc_files = all.Hex();
+  const std::string& map = options.device.device_map;  // changes no bit, so it is no part of the identity
+  if (map.ends_with(".json")) served->notes.push_back(NoteOf(map));
 }
 
 }  // namespace
