@@ -5,10 +5,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "engine/serve/http/body_budget.h"
 
 namespace stoch::serve {
 
@@ -16,9 +19,15 @@ struct HttpRequest {
   std::string method;  // "GET", "POST", ...
   std::string path;    // without the query
   std::string body;
-  std::string authorization;  // the header's value, "" if absent
-  std::string request_id;     // X-Request-Id, "" if absent
-  std::string last_event_id;  // Last-Event-ID, "" if absent
+  std::string authorization;          // the header's value, "" if absent
+  std::string request_id;             // X-Request-Id, "" if absent
+  std::string last_event_id;          // Last-Event-ID, "" if absent
+  std::string host;                   // the host that the client meant, with its port: of the URI, or Host
+  std::string address;                // of the client, without its port; "" if that is not known
+  std::optional<std::string> origin;  // Origin: a page of a browser asks
+  std::string content_type;
+  std::string asked_method;  // Access-Control-Request-Method of a preflight request, "" if absent
+  BodyLease memory;          // of the body, free for others when the request is gone
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
