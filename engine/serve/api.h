@@ -42,9 +42,12 @@ class Api {
   // Requests that are answered at once, whatever the others wait for.
   static bool AnswersAtOnce(const HttpRequest& request);
 
+  // kAdmin: /health and /metrics alone, and no key asked for.
+  enum class Door { kMain, kAdmin };
+
   // The answer to a request whose body is not to be read: 401 without a key of this server, 404, 405. Its header is
   // there, its body is not. Handle says the same of a request without a body.
-  std::optional<HttpResponse> RefuseUnread(const HttpRequest& request);
+  std::optional<HttpResponse> RefuseUnread(const HttpRequest& request, Door door);
 
   // From now on completions are answered; before, they are 503. Streams that a process before this one had not finished
   // go on. Both outlive this. Called once. Errors: InvalidInput for kept streams that make no sense.
@@ -53,7 +56,7 @@ class Api {
   void StartDraining() { draining_ = true; }
 
   // HttpHandler. Never throws: what goes wrong is an answer.
-  std::shared_ptr<Exchange> Handle(HttpRequest request, const std::shared_ptr<Connection>& connection);
+  std::shared_ptr<Exchange> Handle(HttpRequest request, const std::shared_ptr<Connection>& connection, Door door);
 
  private:
   struct Call;   // one request and where its answer goes
@@ -64,8 +67,7 @@ class Api {
   };
 
   static const Route* FindRoute(const HttpRequest& request);
-  const Route& CheckedRoute(const HttpRequest& request) const;
-  std::shared_ptr<Exchange> Answer(Call& call);
+  const Route& CheckedRoute(const HttpRequest& request, Door door) const;
   // The answer for the exception being handled.
   HttpResponse ErrorAnswer(const HttpRequest& request, const std::string& id) const;
   const Serving& Ready() const;

@@ -15,6 +15,7 @@ namespace stoch::serve {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll{10};
+constexpr std::chrono::milliseconds kAnswers{3000};
 constexpr std::chrono::milliseconds kFarewell{1000};  // for errors to reach clients after the timeout
 
 }  // namespace
@@ -23,7 +24,7 @@ struct Server::State {
   State(ServerOptions server_options, LogSink sink)
       : options(std::move(server_options)), log(std::move(sink)), api(options.api, metrics, identity, log) {}
 
-  HttpHooks Hooks();
+  std::unique_ptr<HttpServer> Listen(const HttpOptions& http_options, Api::Door door);
   // Logs what may happen many times a second no more than once a minute.
   void LogNowAndThen(const char* event, const std::string& why);
 
@@ -36,6 +37,7 @@ struct Server::State {
   Api api;
   ModelFacts model;
   std::unique_ptr<HttpServer> http;
+  std::unique_ptr<HttpServer> admin;  // null: none
   bool aborted = false;               // by Drain
   std::unique_ptr<JobRunner> runner;  // goes before http: its last updates go to connections
 };
@@ -52,33 +54,35 @@ void Server::State::LogNowAndThen(const char* event, const std::string& why) {
   log({LogLevel::kWarning, event, {{"why", why}}});
 }
 
-HttpHooks Server::State::Hooks() {
+std::unique_ptr<HttpServer> Server::State::Listen(const HttpOptions& http_options, Api::Door door) {
   HttpHooks hooks;
   hooks.always = Api::AnswersAtOnce;
-  hooks.refuse_unread = [this](const HttpRequest& request) { return api.RefuseUnread(request); };
+  hooks.refuse_unread = [this, door](const HttpRequest& request) { return api.RefuseUnread(request, door); };
   hooks.on_response = [this](int status) { metrics.CountResponse(status); };
   hooks.on_refused = [this](const std::string& why) {
     metrics.CountRefusedConnection();
     LogNowAndThen("connections_refused", why);
   };
+  hooks.on_crowded = [this](const std::string& why) { LogNowAndThen("connections_full", why); };
   hooks.on_error = [this](const std::string& what) { LogNowAndThen("connection_error", what); };
-  return hooks;
+  const auto handler = [this, door](HttpRequest request, const std::shared_ptr<Connection>& connection) {
+    return api.Handle(std::move(request), connection, door);
+  };
+  return std::make_unique<HttpServer>(http_options, handler, std::move(hooks));
 }
 
 Server::Server(ServerOptions options, LogSink log)
     : state_(std::make_unique<State>(std::move(options), std::move(log))) {
   State& state = *state_;
   state.metrics.SetBuild(state.options.api.version, state.options.api.commit);
-  state.http = std::make_unique<HttpServer>(
-      state.options.http,
-      [&state](HttpRequest request, const std::shared_ptr<Connection>& connection) {
-        return state.api.Handle(std::move(request), connection);
-      },
-      state.Hooks());
+  if (state.options.admin) state.admin = state.Listen(*state.options.admin, Api::Door::kAdmin);
+  state.http = state.Listen(state.options.http, Api::Door::kMain);
 }
 
 Server::~Server() {
-  state_->http->Stop();  // first: no request may reach a runner that is gone
+  // First: no request may reach a runner that is gone.
+  state_->http->Stop();
+  if (state_->admin != nullptr) state_->admin->Stop();
 }
 
 void Server::Attach(const ServedModel& model, const Tokenizer* tokenizer, std::unique_ptr<JobRunner> runner,
@@ -113,6 +117,12 @@ void Server::SetWeightsDigest(std::string digest) { state_->identity.SetWeights(
 
 uint16_t Server::port() const { return state_->http->port(); }
 std::string Server::address() const { return state_->http->address(); }
+std::string Server::admin_address() const { return state_->admin == nullptr ? "" : state_->admin->address(); }
+
+bool Server::answers() {
+  HttpServer* const admin = state_->admin.get();
+  return state_->http->Answers(kAnswers) && (admin == nullptr || admin->Answers(kAnswers));
+}
 
 JobRunner::Health Server::health() const {
   return state_->runner == nullptr ? JobRunner::Health::kOk : state_->runner->health();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/request/job_runner.h"
@@ -20,6 +21,7 @@ namespace stoch::serve {
 
 struct ServerOptions {
   HttpOptions http;
+  std::optional<HttpOptions> admin;  // where /health and /metrics are asked for besides, by connections of its own
   ApiOptions api;
   int64_t max_choices = 1024;  // sequences one request may ask for
   std::string model_id;        // what clients call the model; "" = the model's own name
@@ -42,6 +44,9 @@ class Server {
 
   uint16_t port() const;
   std::string address() const;
+  std::string admin_address() const;  // "" for none
+  // Whether the threads of the sockets have answered within the last few seconds. To be called several times a second.
+  bool answers();
   JobRunner::Health health() const;
   std::exception_ptr failure() const;  // of the runner, null while it is well
 

@@ -150,10 +150,11 @@ TEST_F(Connections, ClientsMayStopSendingOnceTheyHaveAsked) {
 TEST_F(Connections, OneTooManyIsToldSo) {
   server_options_.http.max_connections = 3;
   StartServer();
-  std::vector<std::unique_ptr<HttpClient>> idle;
+  std::vector<std::unique_ptr<HttpClient>> busy;
   for (int i = 0; i < 3; ++i) {
-    idle.push_back(std::make_unique<HttpClient>(port()));
-    EXPECT_EQ(idle.back()->Call("GET", "/version").status, 200);
+    busy.push_back(std::make_unique<HttpClient>(port()));
+    busy.back()->SendRaw(PostText("/v1/completions", LongBody(true)));
+    busy.back()->ReadUntil("HTTP/1.1 200");
   }
   const Reply refused = Post("/v1/completions", {{"prompt", {5}}, {"max_tokens", 1}});
   EXPECT_EQ(refused.status, 503);
@@ -162,8 +163,89 @@ TEST_F(Connections, OneTooManyIsToldSo) {
   EXPECT_EQ(Call(port(), "GET", "/health").status, 200);
   EXPECT_EQ(Metric("stoch_http_connections_refused_total"), 3);
   EXPECT_EQ(CountLogLines("connections_refused"), 1);
-  idle.clear();
+  busy.clear();
   EXPECT_TRUE(Eventually([this] { return Post("/tokenize", {{"prompt", "a"}}).status == 200; }));
+}
+
+// Connections that ask nothing, or not to the end, keep nobody out: who has waited longest goes.
+TEST_F(Connections, TheOldestIdleOneMakesRoom) {
+  server_options_.http.max_connections = 3;
+  StartServer();
+  HttpClient stream(port());
+  stream.SendRaw(PostText("/v1/completions", LongBody(true)));
+  stream.ReadUntil("data: ");
+  HttpClient half(port());
+  half.SendRaw("GET /version HT");
+  HttpClient idle(port());
+  EXPECT_EQ(idle.Call("GET", "/version").status, 200);
+  HttpClient first(port());
+  EXPECT_EQ(first.Call("GET", "/version").status, 200);
+  EXPECT_TRUE(half.AtEnd());
+  EXPECT_EQ(idle.Call("GET", "/version").status, 200);  // and waits from now on
+  HttpClient second(port());
+  EXPECT_EQ(second.Call("GET", "/version").status, 200);
+  EXPECT_TRUE(first.AtEnd());
+  EXPECT_EQ(idle.Call("GET", "/version").status, 200);
+  stream.ReadUntil("data: ");
+  EXPECT_EQ(CountLogLines("connections_full"), 1);
+  EXPECT_FALSE(Logged("connections_refused"));
+}
+
+TEST_F(Connections, TheFirstByteComesSoon) {
+  server_options_.http.first_byte_timeout = milliseconds(300);
+  StartServer();
+  HttpClient used(port());
+  EXPECT_EQ(used.Call("GET", "/version").status, 200);
+  const auto start = Clock::now();
+  HttpClient silent(port());
+  EXPECT_TRUE(silent.AtEnd());
+  EXPECT_GE(Clock::now() - start, milliseconds(290));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
+  EXPECT_EQ(used.Call("GET", "/version").status, 200);  // between requests there is more time
+}
+
+// The memory of all bodies together is bounded, and free again when they are read or their clients are gone.
+TEST_F(Connections, BodiesHaveABudget) {
+  server_options_.http.max_bodies_bytes = 6 << 20;
+  StartServer();
+  const std::string body = R"({"prompt":"a","other":")" + std::string(4 << 20, 'x') + "\"}";
+  const std::string text = PostText("/tokenize", body);
+  HttpClient half(port());
+  half.SendRaw(text.substr(0, text.size() - 10));
+  // Only what has come counts, so it may take a moment.
+  Reply refused;
+  ASSERT_TRUE(Eventually([&] {
+    try {
+      refused = Call(port(), "POST", "/tokenize", body);
+    } catch (const std::exception&) {  // refused in the middle of the body
+      refused.status = 503;
+      refused.headers["retry-after"] = "1";
+    }
+    return refused.status == 503;
+  }));
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
+  EXPECT_EQ(Post("/tokenize", {{"prompt", "a"}}).status, 200);
+  // Announced only, it is refused unread.
+  HttpClient announced(port());
+  announced.SendRaw("POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 4194304\r\n\r\n");
+  EXPECT_EQ(announced.Receive().status, 503);
+  EXPECT_TRUE(announced.AtEnd());
+  half.SendRaw(text.substr(text.size() - 10));
+  EXPECT_EQ(half.Receive().status, 200);
+  EXPECT_EQ(Call(port(), "POST", "/tokenize", body).status, 200);
+  {
+    HttpClient gone(port());
+    gone.SendRaw(text.substr(0, text.size() - 10));
+  }
+  EXPECT_TRUE(Eventually([&] {
+    HttpClient again(port());
+    again.SendRaw(text);
+    try {
+      return again.Receive().status == 200;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }));
 }
 
 TEST_F(Connections, StreamsBeginBeforeTheirTurn) {
@@ -201,7 +283,7 @@ TEST_F(Connections, EveryRequestIsLoggedOnce) {
     HttpClient client(port());
     const std::string body =
         Json({{"prompt", {5, 6}}, {"max_tokens", 3}, {"ignore_eos", true}, {"stream", i % 2 == 0}}).dump();
-    client.SendRaw("POST /v1/completions HTTP/1.1\r\nX-Request-Id: r" + std::to_string(i) +
+    client.SendRaw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: r" + std::to_string(i) +
                    "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
     if (i % 3 != 0) client.ReadUntil(i % 2 == 0 ? "data: " : "\r\n");
     client.Close();

@@ -49,8 +49,8 @@ class Health : public ServerFixture {
   void StartStream(HttpClient& client) {
     const std::string body =
         Json({{"prompt", "a"}, {"max_tokens", 4000}, {"ignore_eos", true}, {"stream", true}}).dump();
-    client.SendRaw("POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
-                   body);
+    client.SendRaw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                   std::to_string(body.size()) + "\r\n\r\n" + body);
     client.ReadUntil("data: ");
   }
 
@@ -118,8 +118,8 @@ TEST_F(Health, AFailureIsShownOnceEverybodyHasBeenTold) {
   for (int i = 0; i < 6; ++i) {
     others.push_back(std::make_unique<HttpClient>(port()));
     const std::string body = Json({{"prompt", "a"}, {"max_tokens", 4000}, {"ignore_eos", true}}).dump();
-    others.back()->SendRaw("POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) +
-                           "\r\n\r\n" + body);
+    others.back()->SendRaw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                           std::to_string(body.size()) + "\r\n\r\n" + body);
   }
   ASSERT_TRUE(Eventually([this] { return Metric("stoch_requests_waiting") == 3; }));
   obstinate_.fail = true;

@@ -4,8 +4,10 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -32,8 +34,8 @@ namespace {
 constexpr int kLimitMs = 60000;  // sanitizers on a busy machine take their time
 
 // A socket whose reads end in time: Asio's own blocking reads wait for ever, whatever SO_RCVTIMEO says.
-struct TimedSocket : asio::ip::tcp::socket {
-  using asio::ip::tcp::socket::socket;
+struct TimedSocket : asio::generic::stream_protocol::socket {
+  using asio::generic::stream_protocol::socket::socket;
 
   template <class Buffers>
   size_t read_some(const Buffers& buffers, boost::system::error_code& error) {
@@ -42,7 +44,7 @@ struct TimedSocket : asio::ip::tcp::socket {
       error = asio::error::timed_out;
       return 0;
     }
-    return asio::ip::tcp::socket::read_some(buffers, error);
+    return asio::generic::stream_protocol::socket::read_some(buffers, error);
   }
   template <class Buffers>
   size_t read_some(const Buffers& buffers) {
@@ -62,14 +64,18 @@ struct HttpClient::State {
 };
 
 HttpClient::HttpClient(uint16_t port) : state_(std::make_unique<State>()) {
-  state_->socket.connect({asio::ip::address_v4::loopback(), port});
+  state_->socket.connect(asio::ip::tcp::endpoint(asio::ip::address_v4::loopback(), port));
+}
+
+HttpClient::HttpClient(const std::string& path) : state_(std::make_unique<State>()) {
+  state_->socket.connect(asio::local::stream_protocol::endpoint(path));
 }
 
 HttpClient::~HttpClient() = default;
 
 Reply HttpClient::Call(const std::string& method, const std::string& path, const std::string& body,
                        const std::map<std::string, std::string>& headers) {
-  std::string text = method + " " + path + " HTTP/1.1\r\nHost: test\r\n";
+  std::string text = method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n";
   for (const auto& [name, value] : headers) text += name + ": " + value + "\r\n";
   if (!body.empty()) text += "Content-Length: " + std::to_string(body.size()) + "\r\n";
   SendRaw(text + "\r\n" + body);
@@ -112,7 +118,7 @@ bool HttpClient::AtEnd() {
 
 void HttpClient::EndSending() {
   boost::system::error_code gone;  // the server may have closed first
-  state_->socket.shutdown(asio::ip::tcp::socket::shutdown_send, gone);
+  state_->socket.shutdown(TimedSocket::shutdown_send, gone);
 }
 
 std::string HttpClient::ReadToEnd() {

@@ -25,6 +25,7 @@ struct Reply {
 class HttpClient {
  public:
   explicit HttpClient(uint16_t port);
+  explicit HttpClient(const std::string& path);  // of a Unix socket
   ~HttpClient();
 
   Reply Call(const std::string& method, const std::string& path, const std::string& body = "",

@@ -74,9 +74,9 @@ TEST_F(Http, RefusesWhatIsNoHttpOrTooLong) {
   const std::pair<std::string, int> cases[] = {
       {"nonsense\r\n\r\n", 400},
       {"GET / HTTP/9.9\r\n\r\n", 400},
-      {"POST /tokenize HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400},
-      {"POST /tokenize HTTP/1.1\r\nContent-Length: 1001\r\n\r\n", 413},
-      {"GET / HTTP/1.1\r\nX: " + std::string(3000, 'a') + "\r\n\r\n", 431},
+      {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", 400},
+      {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1001\r\n\r\n", 413},
+      {"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(3000, 'a') + "\r\n\r\n", 431},
   };
   for (const auto& [text, status] : cases) {
     HttpClient client(port());

@@ -62,8 +62,8 @@ class Needle : public ServerFixture, public testing::WithParamInterface<Setting>
     std::this_thread::sleep_for(delay);
     HttpClient client(port());
     const std::string text = body.dump();
-    client.SendRaw("POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(text.size()) + "\r\n\r\n" +
-                   text);
+    client.SendRaw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                   std::to_string(text.size()) + "\r\n\r\n" + text);
     if (leave) {
       std::this_thread::sleep_for(delay);
       client.Close();

@@ -89,8 +89,8 @@ TEST_P(Preemption, ThoseThatLeaveFreeTheirPages) {
     for (const Json& request : requests) {
       const std::string body = request.dump();
       clients.push_back(std::make_unique<HttpClient>(port()));
-      clients.back()->SendRaw("POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) +
-                              "\r\n\r\n" + body);
+      clients.back()->SendRaw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                              std::to_string(body.size()) + "\r\n\r\n" + body);
     }
     std::thread asks([&] { EXPECT_EQ(Complete(requests[5])["choices"], alone); });
     for (auto& client : clients) {

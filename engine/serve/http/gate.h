@@ -15,8 +15,9 @@ class HttpGate {
  public:
   explicit HttpGate(int places = 1) : free_(places) {}
 
-  // Calls `start` at once, or when a place is free; whoever it starts calls Leave in the end.
-  void Enter(std::function<void()> start) {
+  // Calls `start` at once, or when a place is free: whoever it starts calls Leave in the end. It returns false, and throws
+  // nothing, if it has started nobody.
+  void Enter(std::function<bool()> start) {
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return;
@@ -26,29 +27,23 @@ class HttpGate {
       }
       --free_;
     }
-    try {
-      start();
-    } catch (...) {
-      Leave();
-      throw;
-    }
+    if (!start()) Leave();
   }
   void Leave() {
-    std::function<void()> next;
-    {
+    std::function<bool()> next;
+    do {
       const std::lock_guard lock(mutex_);
       if (waiting_.empty()) {
         ++free_;
         return;
       }
-      next = std::move(waiting_.front());
+      next.swap(waiting_.front());
       waiting_.pop_front();
-    }
-    next();
+    } while (!next());
   }
   // Forgets who waits, and lets nobody in any more.
   void Close() {
-    std::deque<std::function<void()>> forgotten;
+    std::deque<std::function<bool()>> forgotten;
     const std::lock_guard lock(mutex_);
     closed_ = true;
     forgotten.swap(waiting_);
@@ -58,7 +53,7 @@ class HttpGate {
   std::mutex mutex_;
   int free_;
   bool closed_ = false;
-  std::deque<std::function<void()>> waiting_;
+  std::deque<std::function<bool()>> waiting_;
 };
 
 }  // namespace stoch::serve

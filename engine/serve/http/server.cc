@@ -1,130 +1,142 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/http/server.h"
 
-#include <sys/socket.h>
+#include <pthread.h>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
 #include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "engine/serve/http/handler_memory.h"
+#include "engine/serve/http/listener.h"
+#include "engine/serve/http/memory_reserve.h"
 #include "engine/serve/http/session.h"
-#include "kernels/base/error.h"
 
 namespace stoch::serve {
 namespace {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using boost::system::error_code;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kAcceptPause{100};  // after an error such as too many open files
+constexpr milliseconds kAcceptPause{100};  // after an error such as too many open files
+constexpr milliseconds kMemoryPause{10};   // for some to be there again
 constexpr int64_t kCrowd = 32;  // connections beyond the limit that are accepted, to be told that they are too many
-
-std::string Written(const tcp::endpoint& endpoint) {
-  const std::string address = endpoint.address().to_string();
-  return (endpoint.address().is_v6() ? "[" + address + "]" : address) + ":" + std::to_string(endpoint.port());
-}
 
 }  // namespace
 
 struct HttpServer::State {
-  explicit State(const HttpOptions& options) : shared(options) {}
+  explicit State(const HttpOptions& options) : shared(options) {
+    shared.browsers.emplace(options.browsers, listener.on_loopback());
+  }
 
   HttpShared shared;  // outlives the sessions, which the io_contexts may hold to their end
+  HandlerMemory ping_memory;
   asio::io_context io;
   asio::io_context api;
+  asio::executor_work_guard<asio::io_context::executor_type> io_work{io.get_executor()};
   asio::executor_work_guard<asio::io_context::executor_type> api_work{api.get_executor()};
-  tcp::acceptor acceptor{asio::make_strand(io)};
-  asio::steady_timer pause{acceptor.get_executor()};
-  tcp::endpoint endpoint;
+  HttpListener listener{io, shared.options};
+  HttpTimer pause{io.get_executor()};
+  std::mutex mutex;  // of the acceptor and the pause
+  std::atomic<bool> is_accepting{false};
+  std::atomic<bool> is_asked{false};
+  std::atomic<Clock::duration::rep> answered{Clock::now().time_since_epoch().count()};
   std::vector<std::thread> threads;
 
-  void Listen();
+  class Accepting;
+
   void Accept();
-  void OnAccept(error_code error, tcp::socket socket);
-  void Run(asio::io_context& context);
+  void OnAccept(error_code error, HttpSocket socket, Accepting accepting);
+  void Pause(Accepting accepting);
+  void Take(HttpSocket socket);
+  void Run(asio::io_context& context, const char* name);
   std::vector<std::shared_ptr<HttpSession>> Sessions();
   void Forget();
 };
 
-void HttpServer::State::Listen() {
-  const HttpOptions& options = shared.options;
-  try {
-    if (options.listening_fd >= 0) {
-      sockaddr_storage address{};
-      socklen_t size = sizeof(address);
-      if (getsockname(options.listening_fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-        throw boost::system::system_error(errno, boost::system::system_category());
-      }
-      acceptor.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), options.listening_fd);
-      endpoint = acceptor.local_endpoint();
-      return;
-    }
-    tcp::resolver resolver(io);
-    const auto flags = tcp::resolver::passive | tcp::resolver::numeric_service;
-    endpoint = resolver.resolve(options.host, std::to_string(options.port), flags).begin()->endpoint();
-    acceptor.open(endpoint.protocol());
-    acceptor.set_option(tcp::acceptor::reuse_address(true));
-    acceptor.bind(endpoint);
-    acceptor.listen();
-    endpoint = acceptor.local_endpoint();
-  } catch (const boost::system::system_error& error) {
-    const std::string message =
-        "cannot listen on " + options.host + ", port " + std::to_string(options.port) + ": " + error.code().message();
-    if (error.code() == boost::system::errc::address_in_use) throw AddressInUse(message);
-    throw InvalidInput(message);
+// Held by the handler of whatever is to lead to the next connection. Also where Asio drops the handler for want of memory
+// it ends, and accepting can begin again.
+class HttpServer::State::Accepting {
+ public:
+  explicit Accepting(std::atomic<bool>& is_accepting) : is_accepting_(&is_accepting) {}
+  Accepting(Accepting&& other) noexcept : is_accepting_(std::exchange(other.is_accepting_, nullptr)) {}
+  Accepting& operator=(Accepting&&) = delete;
+  ~Accepting() { End(); }
+  void End() {
+    if (is_accepting_ != nullptr) *is_accepting_ = false;
+    is_accepting_ = nullptr;
   }
-}
 
+ private:
+  std::atomic<bool>* is_accepting_;
+};
+
+// Unless it does already, or is to stop. Errors: those of memory.
 void HttpServer::State::Accept() {
-  acceptor.async_accept(asio::make_strand(io), [this](error_code error, tcp::socket socket) {
-    try {
-      OnAccept(error, std::move(socket));
-    } catch (const std::exception& failure) {  // no memory for a connection: the next one may have some
-      shared.hooks.on_refused(failure.what());
-      Accept();
-    }
+  if (is_accepting.exchange(true)) return;
+  Accepting accepting(is_accepting);
+  const std::lock_guard lock(mutex);
+  if (shared.closing) return;
+  listener.acceptor().async_accept([this, held = std::move(accepting)](error_code error, HttpSocket socket) mutable {
+    OnAccept(error, std::move(socket), std::move(held));
   });
 }
 
-void HttpServer::State::OnAccept(error_code error, tcp::socket socket) {
+void HttpServer::State::OnAccept(error_code error, HttpSocket socket, Accepting accepting) {
   if (shared.closing) return;
   if (error) {
-    shared.hooks.on_refused("accept: " + error.message());
-    pause.expires_after(kAcceptPause);
-    pause.async_wait([this](error_code cancelled) {
-      if (!cancelled) Accept();
-    });
-    return;
+    shared.SayRefused("accept: " + error.message());
+    return Pause(std::move(accepting));
   }
-  int64_t there = 0;
-  {
-    const std::lock_guard lock(shared.mutex);
-    there = static_cast<int64_t>(shared.sessions.size());
+  try {
+    Take(std::move(socket));
+  } catch (const std::exception& failure) {  // no memory for a connection: the next one may have some
+    shared.SayRefused(failure.what());
   }
-  const bool crowded = there >= shared.options.max_connections;
-  if (crowded) shared.hooks.on_refused("more than " + std::to_string(shared.options.max_connections) + " connections");
-  if (there < shared.options.max_connections + kCrowd) {
-    std::make_shared<HttpSession>(std::move(socket), api, shared, crowded)->Start();
-  }
+  accepting.End();
   Accept();
 }
 
-// Nothing that a handler throws ends a thread.
-void HttpServer::State::Run(asio::io_context& context) {
+void HttpServer::State::Pause(Accepting accepting) {
+  const std::lock_guard lock(mutex);
+  pause.expires_after(kAcceptPause);
+  pause.async_wait([this, held = std::move(accepting)](error_code) mutable {
+    held.End();
+    Accept();
+  });
+}
+
+void HttpServer::State::Take(HttpSocket socket) {
+  const int64_t most = shared.options.max_connections;
+  bool crowded = shared.open() >= most;
+  if (crowded) {
+    if (const std::shared_ptr<HttpSession> oldest = HttpSession::OldestWaiting(shared)) {
+      shared.hooks.on_crowded("more than " + std::to_string(most) + " connections: the oldest idle one is closed");
+      oldest->CloseIfWaiting();
+      crowded = shared.open() >= most;
+    }
+  }
+  if (crowded) shared.SayRefused("more than " + std::to_string(most) + " connections");
+  if (shared.open() >= most + kCrowd) return;
+  std::make_shared<HttpSession>(std::move(socket), api, shared, crowded)->Start();
+}
+
+// Nothing that a handler throws ends a thread, and whatever it was, the next connection is waited for.
+void HttpServer::State::Run(asio::io_context& context, const char* name) {
+  pthread_setname_np(pthread_self(), name);
   for (;;) {
     try {
+      if (&context == &io) Accept();
       context.run();
       return;
     } catch (const std::exception& error) {
-      shared.hooks.on_error(error.what());
+      shared.SayError(error.what());
+      std::this_thread::sleep_for(kMemoryPause);
     }
   }
 }
@@ -132,6 +144,7 @@ void HttpServer::State::Run(asio::io_context& context) {
 std::vector<std::shared_ptr<HttpSession>> HttpServer::State::Sessions() {
   std::vector<std::shared_ptr<HttpSession>> sessions;
   const std::lock_guard lock(shared.mutex);
+  sessions.reserve(shared.sessions.size());
   for (HttpSession* session : shared.sessions) {
     if (std::shared_ptr<HttpSession> alive = session->weak_from_this().lock()) sessions.push_back(std::move(alive));
   }
@@ -148,7 +161,7 @@ void HttpServer::State::Forget() {
     try {
       handlers = api.poll() + io.poll();
     } catch (const std::exception& error) {
-      shared.hooks.on_error(error.what());
+      shared.SayError(error.what());
     }
   }
 }
@@ -156,12 +169,11 @@ void HttpServer::State::Forget() {
 HttpServer::HttpServer(const HttpOptions& options, HttpHandler handler, HttpHooks hooks)
     : state_(std::make_unique<State>(options)) {
   State& state = *state_;
+  MemoryReserve::Install();
   state.shared.handler = std::move(handler);
   state.shared.hooks = std::move(hooks);
-  state.Listen();
-  asio::post(state.acceptor.get_executor(), [&state] { state.Accept(); });
-  for (int i = 0; i < options.io_threads; ++i) state.threads.emplace_back([&state] { state.Run(state.io); });
-  for (int i = 0; i < options.api_threads; ++i) state.threads.emplace_back([&state] { state.Run(state.api); });
+  for (int i = 0; i < options.io_threads; ++i) state.threads.emplace_back([&] { state.Run(state.io, "http-io"); });
+  for (int i = 0; i < options.api_threads; ++i) state.threads.emplace_back([&] { state.Run(state.api, "http-api"); });
 }
 
 HttpServer::~HttpServer() { Stop(); }
@@ -169,6 +181,7 @@ HttpServer::~HttpServer() { Stop(); }
 void HttpServer::Stop() {
   State& state = *state_;
   state.shared.closing = true;
+  state.io_work.reset();
   state.api_work.reset();
   state.api.stop();
   state.io.stop();
@@ -176,30 +189,40 @@ void HttpServer::Stop() {
   state.threads.clear();
   state.shared.gate.Close();
   error_code ignored;
-  state.acceptor.close(ignored);
+  state.listener.acceptor().close(ignored);
   state.pause.cancel();
   // An exchange and its session hold each other.
   for (const std::shared_ptr<HttpSession>& session : state.Sessions()) session->Close();
   state.Forget();
 }
 
-uint16_t HttpServer::port() const { return state_->endpoint.port(); }
-std::string HttpServer::address() const { return Written(state_->endpoint); }
+uint16_t HttpServer::port() const { return state_->listener.port(); }
+std::string HttpServer::address() const { return state_->listener.address(); }
 
 void HttpServer::StopAccepting() {
   state_->shared.closing = true;
-  asio::post(state_->acceptor.get_executor(), [this] {
+  {
+    const std::lock_guard lock(state_->mutex);
     error_code ignored;
-    state_->acceptor.close(ignored);
+    state_->listener.acceptor().close(ignored);
     state_->pause.cancel();
-  });
+  }
   for (const std::shared_ptr<HttpSession>& session : state_->Sessions()) session->CloseWhenIdle();
 }
 
-int64_t HttpServer::connections() const {
-  const std::lock_guard lock(state_->shared.mutex);
-  return static_cast<int64_t>(state_->shared.sessions.size());
+bool HttpServer::Answers(milliseconds within) {
+  State& state = *state_;
+  const auto now = [] { return Clock::now().time_since_epoch(); };
+  if (!state.is_asked.exchange(true)) {
+    PostFrom(state.ping_memory, state.io, [&state, now] {
+      state.answered = now().count();
+      state.is_asked = false;
+    });
+  }
+  return now() - Clock::duration(state.answered) < within;
 }
+
+int64_t HttpServer::connections() const { return state_->shared.open(); }
 
 int64_t HttpServer::exchanges() const { return state_->shared.exchanges; }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP/1.1 on TCP: parsing, limits, timeouts, keep-alive, server-sent events. Wraps Boost.Beast.
+// HTTP/1.1 on TCP or a Unix socket: parsing, limits, timeouts, keep-alive, server-sent events. Wraps Boost.Asio and
+// Boost.Beast. Running out of memory ends single connections, whichever thread it meets.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +25,8 @@ struct HttpHooks {
   std::function<void(int status)> on_response;
   // A connection that was refused, and why; an error inside, such as no memory for a connection.
   std::function<void(const std::string& why)> on_refused;
+  // An idle connection was closed in favour of a new one.
+  std::function<void(const std::string& why)> on_crowded;
   std::function<void(const std::string& what)> on_error;
 };
 
@@ -42,10 +46,12 @@ class HttpServer {
   // connections that others still hold do nothing.
   void Stop();
 
-  uint16_t port() const;
-  std::string address() const;  // "127.0.0.1:8080", "[::1]:8080"
+  uint16_t port() const;        // 0 for a Unix socket
+  std::string address() const;  // "127.0.0.1:8080", "[::1]:8080", "unix:PATH"
   // Closes the listening socket and idle connections; others close after their exchange.
   void StopAccepting();
+  // Whether a thread of the sockets has run what it was asked to within this time. To be called several times in it.
+  bool Answers(std::chrono::milliseconds within);
   int64_t connections() const;
   int64_t exchanges() const;  // requests whose answer is not yet handed to the system
 

@@ -2,15 +2,16 @@
 // What a session sends (session.cc has what it reads, and its end).
 
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/beast/core/buffers_to_string.hpp>
 #include <boost/beast/http/chunk_encode.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/message.hpp>
+#include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
 #include <sstream>
 #include <utility>
 
+#include "engine/serve/http/memory_reserve.h"
 #include "engine/serve/http/session.h"
 
 namespace stoch::serve {
@@ -23,9 +24,12 @@ using boost::system::error_code;
 constexpr size_t kDrainedBytes = 64 << 10;  // of a backlog that counts as gone
 
 template <class Response>
-void SetHeaders(Response& response, const HttpHeaders& headers) {
+void SetHeaders(Response& response, const HttpResponse& answer, const HttpHeaders& more) {
   response.set(http::field::server, "stoch");
-  for (const auto& [name, value] : headers) response.set(name, value);
+  if (!answer.content_type.empty()) response.set(http::field::content_type, answer.content_type);
+  for (const HttpHeaders* headers : {&answer.headers, &more}) {
+    for (const auto& [name, value] : *headers) response.set(name, value);
+  }
 }
 
 template <class Header>
@@ -40,6 +44,7 @@ std::string Written(const Header& header) {
 std::function<void()> HttpSession::OrCut(std::function<void()> body) {
   return [self = shared_from_this(), body = std::move(body)] {
     try {
+      const ReserveUse reserve;
       body();
     } catch (const std::exception& error) {
       self->shared_.hooks.on_error(error.what());
@@ -51,39 +56,29 @@ std::function<void()> HttpSession::OrCut(std::function<void()> body) {
 void HttpSession::Post(std::function<void()> body) { api_.Post(OrCut(std::move(body))); }
 void HttpSession::Run(std::function<void()> body) { api_.Run(OrCut(std::move(body))); }
 
-void HttpSession::Cut() noexcept {
-  try {
-    asio::post(socket_.get_executor(), [self = shared_from_this()] { self->Close(); });
-  } catch (const std::exception&) {  // not even memory for that: its timers close it in the end
-  }
-}
-
 void HttpSession::WhenDrained(std::function<void()> body) {
-  OnSocket([body = std::move(body)](HttpSession& session) mutable {
-    session.drained_ = std::move(body);
-    session.RunDrained();
+  OnSocket([&] {
+    drained_ = std::move(body);
+    RunDrained();
   });
 }
 
 // whole: `head` is the answer to its end. The session knows before a byte leaves: a client that has it all may send its
 // next request before this thread runs again.
 void HttpSession::StartBody(int status, std::string head, bool keep_alive, bool whole) {
-  handed_ += head.size();
-  OnSocket([status, head = std::move(head), keep_alive, whole](HttpSession& session) mutable {
-    session.handed_ -= head.size();
-    session.shared_.hooks.on_response(status);
-    session.started_ = true;
-    session.keep_alive_ = keep_alive;
-    session.answered_ = whole;
-    session.Write(std::move(head));
+  OnSocket([&] {
+    shared_.hooks.on_response(status);
+    started_ = true;
+    keep_alive_ = keep_alive;
+    answered_ = whole;
+    Write(std::move(head));
   });
 }
 
 void HttpSession::Send(HttpResponse response) {
   const bool keep_alive = asked_keep_alive_ && !shared_.closing;
   http::response<http::string_body> message(static_cast<http::status>(response.status), version_);
-  message.set(http::field::content_type, response.content_type);
-  SetHeaders(message, response.headers);
+  SetHeaders(message, response, headers_);
   message.keep_alive(keep_alive);
   message.body() = std::move(response.body);
   message.prepare_payload();
@@ -97,8 +92,7 @@ void HttpSession::StartPieces(HttpResponse head) {
   const bool chunked = version_ >= 11;
   const bool keep_alive = asked_keep_alive_ && chunked && !shared_.closing;
   http::response<http::empty_body> message(static_cast<http::status>(head.status), version_);
-  message.set(http::field::content_type, head.content_type);
-  SetHeaders(message, head.headers);
+  SetHeaders(message, head, headers_);
   message.keep_alive(keep_alive);
   if (chunked) message.chunked(true);
   StartBody(head.status, Written(message.base()), keep_alive, false);
@@ -111,21 +105,16 @@ std::string HttpSession::Framed(std::string_view bytes) const {
 
 void HttpSession::SendPiece(std::string piece) {
   if (gone_ || piece.empty()) return;
-  piece = Framed(piece);
-  handed_ += piece.size();
-  OnSocket([piece = std::move(piece)](HttpSession& session) mutable {
-    session.handed_ -= piece.size();
-    session.Write(std::move(piece));
-  });
+  OnSocket([&] { Write(Framed(piece)); });
 }
 
 void HttpSession::StartEvents(HttpHeaders headers) {
   headers.emplace_back("Cache-Control", "no-cache");
   headers.emplace_back("X-Accel-Buffering", "no");  // a proxy must not collect events
   StartPieces({200, "text/event-stream", "", std::move(headers)});
-  OnSocket([](HttpSession& session) {
-    session.events_ = true;
-    session.ArmPing();
+  OnSocket([&] {
+    events_ = true;
+    ArmPing();
   });
 }
 
@@ -136,12 +125,12 @@ void HttpSession::SendEvent(std::string_view id, std::string_view data) {
 }
 
 void HttpSession::End() {
-  OnSocket([](HttpSession& session) {
-    session.answered_ = true;
-    if (session.version_ >= 11) {
-      session.Write(boost::beast::buffers_to_string(http::make_chunk_last()));
-    } else if (!session.writing_) {
-      session.NextRequest();
+  OnSocket([&] {
+    answered_ = true;
+    if (version_ >= 11) {
+      Write(boost::beast::buffers_to_string(http::make_chunk_last()));
+    } else if (!writing_) {
+      NextRequest();
     }
   });
 }
@@ -149,9 +138,10 @@ void HttpSession::End() {
 void HttpSession::ArmPing() {
   ping_timer_.expires_after(shared_.options.ping_interval);
   ping_timer_.async_wait([self = shared_from_this()](error_code error) {
-    if (error || self->closed_ || !self->busy_ || self->answered_) return;
-    if (self->ping_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
+    if (error) return;
     self->Guarded([&] {
+      if (self->closed_ || !self->busy_ || self->answered_) return;
+      if (self->ping_timer_.expiry() > std::chrono::steady_clock::now()) return;
       self->Ping();
       self->ArmPing();
     });
@@ -190,8 +180,10 @@ void HttpSession::WriteSome() {
   }
   write_timer_.expires_after(shared_.options.write_timeout);
   write_timer_.async_wait([self = shared_from_this()](error_code error) {
-    if (error || self->write_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
-    if (self->writing_) self->Close();
+    if (error) return;
+    self->Guarded([&] {
+      if (self->writing_ && self->write_timer_.expiry() <= std::chrono::steady_clock::now()) self->Close();
+    });
   });
   socket_.async_write_some(asio::buffer(in_flight_.data() + written_, in_flight_.size() - written_),
                            [self = shared_from_this()](error_code error, size_t bytes) {

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -41,6 +42,8 @@ constexpr std::chrono::milliseconds kHeapLook{1000};
 constexpr std::chrono::milliseconds kFarewell{1000};  // for last words to leave
 constexpr std::chrono::seconds kPortWait{5};
 constexpr int64_t kOtherFiles = 64;  // descriptors that are not connections
+constexpr int64_t kAdminFiles = 96;  // of --admin-listen, those of connections too many among them
+constexpr int64_t kWorkerFiles = 6;  // of a worker while one is replaced by another
 
 // The first line of VersionText, "stoch 0.1.0".
 std::string VersionNumber() {
@@ -49,14 +52,14 @@ std::string VersionNumber() {
   return first.substr(first.find(' ') + 1);
 }
 
-// As many open files as the system lets it have, and how many connections they are enough for.
-int64_t RaiseFileLimit(int64_t max_connections) {
+// As many open files as the system lets it have, and how many connections they are enough for besides `others`.
+int64_t RaiseFileLimit(int64_t max_connections, int64_t others) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return max_connections;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return max_connections;
-  return std::min(max_connections, std::max<int64_t>(1, static_cast<int64_t>(limit.rlim_cur) - kOtherFiles));
+  return std::min(max_connections, std::max<int64_t>(1, static_cast<int64_t>(limit.rlim_cur) - others));
 }
 
 // Bodies and documents of megabytes go back to the system as soon as they are freed. By itself glibc would raise this to
@@ -83,7 +86,10 @@ extern "C" void OnBusError(int) {
   _exit(kDeviceFailure);
 }
 
-bool IsLoopback(const std::string& address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
+// Nobody elsewhere reaches it.
+bool IsLocal(const std::string& address) {
+  return address.starts_with("127.") || address.starts_with("[::1]") || address.starts_with("unix:");
+}
 
 // Until a signal asks for the end or the engine is no more. The files of the model must stay as they are: what is read
 // of them later would be another model's. Errors: DeviceError where they do not.
@@ -101,8 +107,12 @@ void WaitForEnd(serve::Server& server, const FileWatch& files, Service& service,
   while (!InterruptFlag() && server.failure() == nullptr) {
     std::this_thread::sleep_for(kPoll);
     // A stalled engine of this process stays stalled; lost workers are replaced here.
-    if (server.health() != serve::JobRunner::Health::kStalled) service.Beat();
-    check(false);
+    const bool answers = server.answers();
+    if (answers && server.health() != serve::JobRunner::Health::kStalled) service.Beat();
+    try {
+      check(false);
+    } catch (const std::bad_alloc&) {  // another time
+    }
     if (std::chrono::steady_clock::now() - looked < kHeapLook) continue;
     looked = std::chrono::steady_clock::now();
     if (gateway) GiveHeapBack();
@@ -117,7 +127,10 @@ void SetServerOptions(ServeOptions& options) {
   server.api.commit = Commit();
   if (!options.key.empty()) server.api.api_keys.push_back(options.key);
   server.http.api_threads = static_cast<int>(options.http_threads);
-  server.http.max_connections = RaiseFileLimit(server.http.max_connections);
+  SetListening(options);
+  const auto workers = static_cast<int64_t>(ReplicaDevices(options).size());
+  server.http.max_connections = RaiseFileLimit(
+      server.http.max_connections, kOtherFiles + kWorkerFiles * (workers - 1) + (server.admin ? kAdminFiles : 0));
   server.http.max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20;
   server.http.idle_timeout = std::chrono::seconds(options.idle_timeout_s);
   server.max_choices = options.max_queue;
@@ -203,7 +216,10 @@ ExitCode Run(ServeOptions options) {
   std::unique_ptr<Engine> engine;
   const std::unique_ptr<serve::Server> listening = Listen(options.server, log);
   serve::Server& server = *listening;
-  PrintLine(fmt::format("listening on http://{}", server.address()));
+  PrintLine(fmt::format("listening on {}{}", server.port() == 0 ? "" : "http://", server.address()));
+  if (options.server.admin) {
+    log({serve::LogLevel::kInfo, "admin_listening", {{"address", server.admin_address()}}});
+  }
   serve::ServedModel model;
   std::unique_ptr<serve::JobRunner> runner;
   if (options.in_process) {
@@ -231,7 +247,7 @@ ExitCode Run(ServeOptions options) {
         {"device", model.device},
         {"max_sequences", std::to_string(options.engine.max_sequences)},
         {"max_connections", std::to_string(options.server.http.max_connections)}}});
-  if (options.key.empty() && !IsLoopback(server.address())) {
+  if (options.key.empty() && !IsLocal(server.address())) {
     log({serve::LogLevel::kWarning, "no_api_key", {{"address", server.address()}}});
   }
   const FileWatch watch(served.notes, log);

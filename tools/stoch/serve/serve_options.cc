@@ -3,19 +3,37 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdlib>
+#include <system_error>
 
 #include "kernels/base/error.h"
 
 namespace stoch::cli {
 namespace {
 
+constexpr int64_t kAdminConnections = 32;
 constexpr const char* kKeyVariable = "STOCH_API_KEY";
 
 void AddListening(CLI::App& command, ServeOptions* options) {
   serve::HttpOptions& http = options->server.http;
-  command.add_option("--host", http.host, "Address to listen on")->capture_default_str();
+  command.add_option("--host", http.host, "Address to listen on, or unix:PATH of a socket (mode 0660)")
+      ->capture_default_str();
   command.add_option("--port", http.port, "0 = any free one; the address is printed")->capture_default_str();
+  command.add_option("--admin-listen", options->admin_listen,
+                     "ADDRESS:PORT or unix:PATH where /health and /metrics are answered besides, without a key, by "
+                     "connections of its own; default: none");
+  command
+      .add_option("--allowed-host", options->allowed_hosts,
+                  "Name that requests may have in Host besides addresses, localhost and --host, against pages that "
+                  "make their name lead here (repeatable); default: any name, or none where the server listens on "
+                  "loopback without a key")
+      ->allow_extra_args(false);
+  command
+      .add_option("--cors-origin", http.browsers.cors_origins,
+                  "Origin whose pages may read answers, \"https://app.example\", or * for all (repeatable); default: "
+                  "none")
+      ->allow_extra_args(false);
 }
 
 void AddKeys(CLI::App& command, ServeOptions* options) {
@@ -78,6 +96,9 @@ void AddLimits(CLI::App& command, ServeOptions* options) {
   command.add_option("--max-body", options->max_body_mib, "MiB of a request's body")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  command.add_option("--max-bodies", options->max_bodies_mib, "MiB of the bodies of all requests; more are told 503")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
   command
       .add_option("--max-answer-values", options->server.api.max_answer_values,
                   "Of one request: choices x (prompt if echoed + max_tokens) x (1 + logprobs alternatives)")
@@ -96,7 +117,47 @@ void AddLimits(CLI::App& command, ServeOptions* options) {
       ->check(CLI::Range(0, 86400));
 }
 
+// "127.0.0.1:9000", "[::1]:9000" or "unix:PATH". Errors: InvalidInput.
+void SetAddress(const std::string& text, serve::HttpOptions* http) {
+  if (text.starts_with("unix:")) {
+    http->host = text;
+    return;
+  }
+  const size_t colon = text.rfind(':');
+  std::string host = text.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const char* const end = text.data() + text.size();
+  const bool has_port = colon != std::string::npos && colon + 1 < text.size();
+  const bool is_number =
+      has_port && std::from_chars(text.data() + colon + 1, end, http->port) == std::from_chars_result{end, std::errc()};
+  if (!is_number || host.empty()) {
+    throw InvalidInput(fmt::format("--admin-listen {}: expected ADDRESS:PORT or unix:PATH", text));
+  }
+  http->host = host;
+}
+
 }  // namespace
+
+void SetListening(ServeOptions& options) {
+  using HostCheck = serve::BrowserOptions::HostCheck;
+  serve::HttpOptions& http = options.server.http;
+  http.max_bodies_bytes = options.max_bodies_mib << 20;
+  http.browsers.allowed_hosts = options.allowed_hosts;
+  http.browsers.allowed_hosts.push_back(http.host);
+  if (!options.allowed_hosts.empty()) {
+    http.browsers.check_host = HostCheck::kAlways;
+  } else if (options.key.empty()) {  // a page has no key either
+    http.browsers.check_host = HostCheck::kOnLoopback;
+  }
+  if (options.admin_listen.empty()) return;
+  serve::HttpOptions& admin = options.server.admin.emplace();
+  SetAddress(options.admin_listen, &admin);
+  admin.io_threads = 1;
+  admin.api_threads = 1;
+  admin.max_connections = kAdminConnections;
+  admin.browsers.check_host = http.browsers.check_host;
+  admin.browsers.allowed_hosts = http.browsers.allowed_hosts;
+}
 
 void AddServeOptions(CLI::App& command, ServeOptions* options) {
   AddServedEngine(command, &options->engine);

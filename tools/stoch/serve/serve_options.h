@@ -16,12 +16,15 @@ namespace stoch::cli {
 struct ServeOptions {
   ServedEngine engine;
   serve::ServerOptions server;
+  std::string admin_listen;  // "": none
+  std::vector<std::string> allowed_hosts;
   std::string key;  // "": none asked for
   CLI::Option* key_option = nullptr;
   std::optional<int64_t> default_seed;
   int64_t http_threads = 4;
   int64_t max_queue = 1024;
   int64_t max_body_mib = 5;
+  int64_t max_bodies_mib = 256;
   int64_t idle_timeout_s = 75;
   int64_t shutdown_timeout_s = 30;
   std::optional<int64_t> stall_limit_s;  // none: by device
@@ -35,6 +38,9 @@ struct ServeOptions {
 };
 
 void AddServeOptions(CLI::App& command, ServeOptions* options);
+
+// Where the server listens, and for whom. Errors: InvalidInput.
+void SetListening(ServeOptions& options);
 
 // Errors: InvalidInput for a key that is given and empty, on the command line or in the environment.
 void CheckKey(const ServeOptions& options);
