@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/gateway/worker_pool.h"
 
+#include <pthread.h>
+
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <new>
@@ -16,6 +18,8 @@ namespace asio = boost::asio;
 
 constexpr int kBadGateway = 500;
 constexpr int kUnavailable = 503;
+constexpr const char* kOutOfMemory = "out of memory";  // short enough for a string to take none
+constexpr std::chrono::milliseconds kMemoryPause{10};  // for some to be there again
 constexpr size_t kAhead = 2;  // jobs that a worker has next to those of a pass, so that a place is taken at once
 
 // Whether telling a client of it is little work.
@@ -26,6 +30,13 @@ bool IsSmall(const JobUpdate& update) {
          (update.logprobs.empty() || update.logprobs.front().top.size() <= kFewAlternatives);
 }
 
+JobUpdate ErrorUpdate(int status, const std::string& message) {
+  JobUpdate update;
+  update.error_status = status;
+  update.error = message;
+  return update;
+}
+
 }  // namespace
 
 WorkerPool::WorkerPool(Options options, LogSink log) : options_(std::move(options)), log_(std::move(log)), watch_(io_) {
@@ -34,12 +45,32 @@ WorkerPool::WorkerPool(Options options, LogSink log) : options_(std::move(option
     replicas_.back()->index = i;
   }
   // Workers die with the thread that starts them.
-  thread_ = std::thread([this] {
+  thread_ = std::thread([this] { Run(); });
+}
+
+// Without memory a step of this thread is left undone: messages of workers whose step it was are lost, so they start
+// again, and Watch does what else is missing. Their jobs go on where they were.
+void WorkerPool::Run() {
+  pthread_setname_np(pthread_self(), "pool");
+  const auto work = asio::make_work_guard(io_);
+  const auto begin = [this] {
     for (const auto& replica : replicas_) StartWorker(*replica);
     Watch();
-    const auto work = asio::make_work_guard(io_);
     io_.run();
-  });
+  };
+  const auto go_on = [this] {
+    Mend();
+    Watch();
+    io_.run();
+  };
+  for (bool first = true; !io_.stopped(); first = false) {
+    try {
+      first ? begin() : go_on();
+    } catch (const std::exception& error) {
+      SayError(error.what());
+      std::this_thread::sleep_for(kMemoryPause);
+    }
+  }
 }
 
 WorkerPool::~WorkerPool() {
@@ -71,14 +102,23 @@ JobRunner::Submission WorkerPool::Submit(std::vector<Job> jobs) {
     if (closed_) return {Refusal::kClosed, 0};
     if (static_cast<int64_t>(waiting_.size() + jobs.size()) > options_.max_queue) return {Refusal::kFull, 0};
     submission.first = next_id_;
-    for (Job& job : jobs) {
-      PoolJob& added = jobs_[next_id_];
-      added.job = std::move(job);
-      added.arrival = Clock::now();
-      waiting_.insert(next_id_++);
+    try {
+      for (Job& job : jobs) {
+        waiting_.insert(next_id_);
+        PoolJob& added = jobs_[next_id_++];
+        added.job = std::move(job);
+        added.arrival = Clock::now();
+      }
+    } catch (const std::bad_alloc&) {  // all of them, or none
+      waiting_.erase(next_id_);
+      for (uint64_t id = submission.first; id < next_id_; ++id) End(id);
+      throw;
     }
   }
-  Dispatch();
+  try {
+    Dispatch();
+  } catch (const std::bad_alloc&) {  // Watch does it
+  }
   return submission;
 }
 
@@ -86,12 +126,8 @@ void WorkerPool::Cancel(uint64_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = jobs_.find(id);
   if (found == jobs_.end()) return;
-  const Replica* replica = found->second.replica;
-  if (replica != nullptr && replica->process != nullptr) {
-    ipc::ToWorker message;
-    message.add_cancel(id);
-    replica->process->Send(message);
-  }
+  Replica* replica = found->second.replica;
+  if (replica != nullptr && replica->process != nullptr) return Forget(id, *replica);
   End(id);
 }
 
@@ -194,7 +230,9 @@ void WorkerPool::Dispatch() {
 }
 
 bool WorkerPool::Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told) {
+  told->reserve(told->size() + 1);
   try {
+    replica.jobs.insert(id);
     GenerateRequest request = job.job.request();
     if (!job.begun) job.emitted = request.emitted;  // of another run of its answer
     request.emitted = job.emitted;
@@ -204,13 +242,13 @@ bool WorkerPool::Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told) 
     message.mutable_start(0)->set_blocking(job.runs_blocking());
     replica.process->Send(message);
   } catch (const std::bad_alloc&) {
-    told->push_back(LastOf(job, kBadGateway, "out of memory"));
+    replica.jobs.erase(id);
+    told->push_back(LastOf(job, kBadGateway, kOutOfMemory));
     return false;
   }
   if (!job.begun) job.queue_seconds = std::chrono::duration<double>(Clock::now() - job.arrival).count();
   job.begun = true;
   job.replica = &replica;
-  replica.jobs.insert(id);
   waiting_.erase(id);
   return true;
 }
@@ -235,20 +273,28 @@ void WorkerPool::OnMessage(Replica& replica, const ipc::FromWorker& message) {
   }
   if (message.has_hello()) return OnHello(replica, message.hello());
   Told told;
+  told.reserve(static_cast<size_t>(message.updates_size()));
   {
     const std::lock_guard lock(mutex_);
     replica.load = {message.running(), message.waiting(), message.kv_usage()};
     faults_.preemptions += message.preemptions();
-    for (const ipc::Update& update : message.updates()) Take(replica, update, &told);
+    for (const ipc::Update& update : message.updates()) {
+      const auto found = jobs_.find(update.job());
+      if (found == jobs_.end() || found->second.replica != &replica) continue;  // cancelled
+      try {
+        Take(found->second, replica, update, &told);
+      } catch (const std::bad_alloc&) {  // it has a token that nobody has heard of: the end of this one
+        told.push_back(LastOf(found->second, kBadGateway, kOutOfMemory));
+        Forget(update.job(), replica);
+      }
+    }
   }
   Tell(std::move(told));
   Dispatch();
 }
 
-void WorkerPool::Take(Replica& replica, const ipc::Update& message, Told* told) {
-  const auto found = jobs_.find(message.job());
-  if (found == jobs_.end() || found->second.replica != &replica) return;  // cancelled
-  PoolJob& job = found->second;
+// told: has room for one more.
+void WorkerPool::Take(PoolJob& job, Replica& replica, const ipc::Update& message, Told* told) {
   JobUpdate update = ipc::FromMessage(message);
   if (update.ids.empty() && !update.last()) {
     ++job.stepped_again;
@@ -261,8 +307,20 @@ void WorkerPool::Take(Replica& replica, const ipc::Update& message, Told* told) 
   }
   const bool last = update.last();
   if (!last) job.emitted.insert(job.emitted.end(), update.ids.begin(), update.ids.end());
-  told->push_back({last ? std::move(job.job.on_update) : job.job.on_update, std::move(update), job.job.kept});
+  Notice notice{job.job.on_update, std::move(update), job.job.kept};
+  told->push_back(std::move(notice));
   if (last) End(message.job());
+}
+
+// It, in the worker too, which may find out later that nobody listens.
+void WorkerPool::Forget(uint64_t id, Replica& replica) noexcept {
+  try {
+    ipc::ToWorker message;
+    message.add_cancel(id);
+    replica.process->Send(message);
+  } catch (const std::bad_alloc&) {
+  }
+  End(id);
 }
 
 void WorkerPool::End(uint64_t id) {
@@ -274,6 +332,7 @@ void WorkerPool::End(uint64_t id) {
 }
 
 void WorkerPool::FailAll(int status, const std::string& message, Told* told) {
+  told->reserve(told->size() + jobs_.size());
   for (auto& [id, job] : jobs_) told->push_back(LastOf(job, status, message));
   jobs_.clear();
   waiting_.clear();
@@ -291,16 +350,20 @@ void WorkerPool::Keep(const Told& told) {
 }
 
 void WorkerPool::Tell(Told told) {
-  if (options_.answers != nullptr) Keep(told);
+  try {
+    if (options_.answers != nullptr) Keep(told);
+  } catch (const std::bad_alloc&) {  // a kept answer that goes on has no hole
+    for (Notice& notice : told) {
+      if (notice.kept.answer.number != 0) notice.update = ErrorUpdate(kBadGateway, kOutOfMemory);
+    }
+  }
   // One token alone waits for no thread but this one; those of many are the work of many threads.
   if (told.size() == 1) told.front().update.has_time = IsSmall(told.front().update);
   for (Notice& notice : told) notice.on_update(std::move(notice.update));
 }
 
 WorkerPool::Notice WorkerPool::LastOf(PoolJob& job, int status, const std::string& message) {
-  JobUpdate update;
-  update.error_status = status;
-  update.error = message;
+  JobUpdate update = ErrorUpdate(status, message);
   return {std::move(job.job.on_update), std::move(update), job.job.kept};
 }
 

@@ -75,6 +75,8 @@ class WorkerPool final : public JobRunner {
     size_t index = 0;
     std::unique_ptr<WorkerProcess> process;  // null between two
     boost::asio::steady_timer restart;
+    bool is_waiting = false;          // for it
+    bool is_unheard = false;          // a message was lost: none after it counts, or an answer would have a hole
     std::optional<ipc::Hello> hello;  // of the process; none while it loads
     std::string failure;              // what the process said of its end
     int exit_code = 0;
@@ -126,11 +128,15 @@ class WorkerPool final : public JobRunner {
   bool Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told);
 
   // The pool's thread.
+  void Run();
+  void Mend();
+  void SayError(const char* what) noexcept;
   void StartWorker(Replica& replica);
   void StartLater(Replica& replica);
   void OnMessage(Replica& replica, const ipc::FromWorker& message);
   void OnHello(Replica& replica, const ipc::Hello& hello);
-  void Take(Replica& replica, const ipc::Update& message, Told* told);
+  void Take(PoolJob& job, Replica& replica, const ipc::Update& message, Told* told);
+  void Forget(uint64_t id, Replica& replica) noexcept;
   std::string NameOf(uint64_t id) const;  // for logs
   void OnDeath(Replica& replica);
   void OnEnd(Replica& replica, const std::string& how);

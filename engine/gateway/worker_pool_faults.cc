@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <fstream>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -62,7 +63,15 @@ std::string WorkerPool::Place(const ipc::CrashReport& report) {
 
 void WorkerPool::StartWorker(Replica& replica) {
   WorkerProcess::Events events;
-  events.on_message = [this, &replica](const ipc::FromWorker& message) { OnMessage(replica, message); };
+  events.on_message = [this, &replica](const ipc::FromWorker& message) {
+    if (replica.is_unheard) return;
+    try {
+      OnMessage(replica, message);
+    } catch (const std::bad_alloc&) {  // nothing of it was taken: its jobs go on in another one
+      replica.is_unheard = true;
+      replica.process->Kill();
+    }
+  };
   events.on_death = [this, &replica] { OnDeath(replica); };
   events.on_end = [this, &replica](const std::string& how) { OnEnd(replica, how); };
   try {
@@ -72,8 +81,11 @@ void WorkerPool::StartWorker(Replica& replica) {
     replica.process = std::move(process);
     replica.seen = {};
     replica.silent = replica.stuck = Clock::duration(0);
+    replica.is_unheard = false;
     replica.is_dead = replica.is_silent = replica.stalled = replica.stopped = false;
     replica.out_of_memory_kills = OutOfMemoryKills();
+  } catch (const std::bad_alloc&) {
+    StartLater(replica);
   } catch (const DeviceError& error) {
     log_({LogLevel::kError, "worker_not_started", {{"why", error.what()}}});
     replica.failure = error.what();
@@ -87,8 +99,36 @@ void WorkerPool::StartLater(Replica& replica) {
   if (replica.losses > 1) pause = std::min(kLongestPause, kFirstPause * (1 << doublings));
   replica.restart.expires_after(pause);
   replica.restart.async_wait([this, &replica](const boost::system::error_code& error) {
+    replica.is_waiting = false;
     if (!error) StartWorker(replica);
   });
+  replica.is_waiting = true;
+}
+
+// After an exception that may have come at any place. Its messages may be lost with it, so a worker starts again; every
+// job waits, or a worker has it; and every worker runs, or will.
+void WorkerPool::Mend() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, job] : jobs_) {
+    if (job.replica != nullptr && job.replica->process != nullptr && job.replica->jobs.contains(id)) continue;
+    waiting_.insert(id);
+    job.replica = nullptr;
+  }
+  for (const auto& replica : replicas_) {
+    if (replica->process != nullptr) {
+      replica->is_unheard = true;
+      replica->process->Kill();
+    } else if (!replica->is_waiting && !failing_) {
+      StartLater(*replica);
+    }
+  }
+}
+
+void WorkerPool::SayError(const char* what) noexcept {
+  try {
+    log_({LogLevel::kError, "pool_error", {{"why", what}}});
+  } catch (const std::exception&) {  // of memory for the words
+  }
 }
 
 std::string WorkerPool::NameOf(uint64_t id) const {

@@ -2,6 +2,7 @@
 // What the pool sees of its workers: what they serve, whether they get on and live, and whether starts lead anywhere.
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "engine/gateway/worker_pool.h"
@@ -58,12 +59,16 @@ void WorkerPool::OnHello(Replica& replica, const ipc::Hello& hello) {
 void WorkerPool::Watch() {
   const Clock::time_point now = Clock::now();
   const Clock::duration elapsed = std::min<Clock::duration>(now - std::exchange(watched_, now), kLongestWatch);
-  for (const auto& replica : replicas_) WatchOne(*replica, elapsed);
-  WatchStarts(elapsed);
   watch_.expires_after(kWatch);
   watch_.async_wait([this](const boost::system::error_code& error) {
     if (!error) Watch();
   });
+  try {
+    for (const auto& replica : replicas_) WatchOne(*replica, elapsed);
+    WatchStarts(elapsed);
+    Dispatch();
+  } catch (const std::bad_alloc&) {  // the next time
+  }
 }
 
 milliseconds WorkerPool::StallLimit(const Replica& replica) const {
@@ -81,6 +86,7 @@ milliseconds WorkerPool::SilenceLimit(const Replica& replica) const {
 }
 
 void WorkerPool::WatchOne(Replica& replica, Clock::duration elapsed) {
+  if (replica.process != nullptr) replica.process->Look();
   if (replica.process == nullptr || replica.stalled) return;
   ipc::CrashReport report = replica.process->Report();
   const bool alive = report.alive != replica.seen.alive;
@@ -93,12 +99,12 @@ void WorkerPool::WatchOne(Replica& replica, Clock::duration elapsed) {
   if (replica.silent < silence_limit && replica.stuck < StallLimit(replica)) return;
   replica.stalled = true;
   replica.stopped = replica.process->IsStopped();
+  replica.process->Kill();
   log_({LogLevel::kError,
         "worker_stalled",
         {{"pid", std::to_string(replica.process->pid())},
          {"at", replica.seen.in_pass ? Place(replica.seen) : "no pass"},
          {"silent_s", Seconds(replica.silent)}}});
-  replica.process->Kill();
 }
 
 void WorkerPool::SetSilent(Replica& replica, bool is_silent) {

@@ -29,6 +29,7 @@ namespace {
 
 constexpr int kSocket = 3;  // of the child
 constexpr int kPage = 4;
+constexpr int kMostLooks = 20;
 
 [[noreturn]] void Throw(const char* call, int error) {
   throw DeviceError(std::string("cannot start a worker: ") + call + ": " + std::strerror(error));
@@ -144,16 +145,27 @@ bool WorkerProcess::IsStopped() const {
   return state == 'T' || state == 't';
 }
 
+void WorkerProcess::Look() {
+  if (how_.empty()) return OnDeath();
+  if (!heard_all_ && ++looks_ < kMostLooks) return;
+  heard_all_ = true;
+  EndIfAllIsHeard();
+}
+
 void WorkerProcess::OnDeath() {
+  if (!how_.empty()) return;
   siginfo_t info{};
-  waitid(P_PIDFD, static_cast<id_t>(pidfd_.native_handle()), &info, WEXITED);
+  waitid(P_PIDFD, static_cast<id_t>(pidfd_.native_handle()), &info, WEXITED | WNOHANG);
+  if (info.si_pid == 0) return;  // it lives
   how_ = (info.si_code == CLD_EXITED ? "exit code " : "signal ") + std::to_string(info.si_status);
   events_.on_death();
   EndIfAllIsHeard();
 }
 
 void WorkerProcess::EndIfAllIsHeard() {
-  if (!how_.empty() && heard_all_) events_.on_end(how_);
+  if (how_.empty() || !heard_all_ || ended_) return;
+  events_.on_end(how_);  // again, if it finds no memory
+  ended_ = true;
 }
 
 }  // namespace stoch::serve

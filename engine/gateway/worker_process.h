@@ -40,6 +40,8 @@ class WorkerProcess {
   ipc::CrashReport Report() const { return page_.Read(); }
   void Kill();
   bool IsStopped() const;  // by SIGSTOP or a debugger
+  // To be called now and then: has the events follow that were lost for want of memory.
+  void Look();
 
  private:
   void Spawn(const std::vector<std::string>& command, int socket_fd);
@@ -53,6 +55,8 @@ class WorkerProcess {
   boost::asio::posix::stream_descriptor pidfd_;
   std::string how_;  // it died, "" while it lives
   bool heard_all_ = false;
+  bool ended_ = false;
+  int looks_ = 0;                                                    // since it died
   const std::shared_ptr<bool> here_ = std::make_shared<bool>(true);  // handlers outlive this
 };
 

@@ -71,12 +71,16 @@ CompletionExchange::Failure CompletionExchange::Submit(const std::vector<std::ve
       const auto now = std::chrono::steady_clock::now();
       // An event of a stream is little work; a whole answer may be much.
       const bool here = update.has_time && self->request_.stream;
-      auto shared = std::make_shared<JobUpdate>(std::move(update));
-      auto body = [self, i, shared, now] { self->OnUpdate(i, std::move(*shared), now); };
-      if (here) {
-        self->connection_->Run(std::move(body));
-      } else {
-        self->connection_->Post(std::move(body));
+      try {
+        auto shared = std::make_shared<JobUpdate>(std::move(update));
+        auto body = [self, i, shared, now] { self->OnUpdate(i, std::move(*shared), now); };
+        if (here) {
+          self->connection_->Run(std::move(body));
+        } else {
+          self->connection_->Post(std::move(body));
+        }
+      } catch (const std::bad_alloc&) {  // an answer with a hole is none
+        self->connection_->Cut();
       }
     };
     job.kept = {kept_, i};
@@ -103,11 +107,17 @@ void CompletionExchange::Start() {
     throw RequestError(refused.status, "", refused.message);
   }
   if (!request_.stream) return;
-  // Kept before anybody hears of it, and while its prompt runs.
-  if (answers != nullptr && kept_.number != 0) answers->Commit(kept_, Store({request_, frame_}));
-  // However long it waits for its turn: proxies and clients give up on connections that say nothing.
-  head_sent_ = true;
-  connection_->StartEvents({{"X-Request-Id", request_id_}});
+  try {
+    // Kept before anybody hears of it, and while its prompt runs.
+    if (answers != nullptr && kept_.number != 0) answers->Commit(kept_, Store({request_, frame_}));
+    // However long it waits for its turn: proxies and clients give up on connections that say nothing.
+    head_sent_ = true;
+    connection_->StartEvents({{"X-Request-Id", request_id_}});
+  } catch (const std::bad_alloc&) {  // who asked is told so, and nothing else
+    ended_ = true;
+    CancelJobs();
+    throw;
+  }
 }
 
 void CompletionExchange::AskToGiveWay() {
