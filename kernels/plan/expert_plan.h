@@ -2,7 +2,8 @@
 // SC products of a mixture of experts on a GPU: who multiplies which shape, with how much shared memory and scratch.
 //
 // As kernels/plan/sc_linear_plan.h says of linears. Nothing here depends on which experts rows choose, which the host
-// never knows. Bits: every kernel gives sc_arithmetic section 5 exactly, so the choice is invisible.
+// never knows. Bits: every kernel gives docs/sc_arithmetic.md#5-back-to-real-numbers exactly, so the
+// choice is invisible.
 #pragma once
 
 #include <cstdint>

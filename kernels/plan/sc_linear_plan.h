@@ -2,7 +2,8 @@
 // SC linears on a GPU: who multiplies which shape, with how much shared memory and scratch.
 //
 // The launch, the plan of memory, `stoch inspect` and a table test over GPUs that nobody has to own ask the same
-// functions. Bits: every kernel gives sc_arithmetic section 5 exactly, so the choice is invisible.
+// functions. Bits: every kernel gives docs/sc_arithmetic.md#5-back-to-real-numbers exactly, so the
+// choice is invisible.
 #pragma once
 
 #include <cstdint>
