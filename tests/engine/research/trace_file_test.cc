@@ -177,6 +177,43 @@ TEST_F(TraceOfRun, CyclesOfAUniformTraceAreThoseThatWereCounted) {
                 {"--array", "mixed", "order"});
 }
 
+// The sum over the lines of a network.csv of rows * d_in * d_out, and of that times the length.
+std::pair<Int128, Int128> SumsOf(const std::string& network) {
+  std::istringstream lines(network);
+  std::string line;
+  std::getline(lines, line);  // the header
+  std::pair<Int128, Int128> sums{0, 0};
+  while (std::getline(lines, line)) {
+    std::vector<std::string> cells;
+    std::istringstream stream(line);
+    for (std::string cell; std::getline(stream, cell, ',');) cells.push_back(cell);
+    EXPECT_EQ(cells.size(), 11u) << line;
+    EXPECT_EQ(cells[3], cells[5]) << line;
+    const Int128 macs = static_cast<Int128>(std::stoll(cells[2])) * std::stoll(cells[3]) * std::stoll(cells[7]);
+    sums.first += macs;
+    sums.second += macs * std::stoll(cells[10]);
+  }
+  return sums;
+}
+
+// Causal attention has a triangle of macs, not a square.
+TEST_F(TraceOfRun, LayersForOtherToolsHaveTheMacsOfTheTrace) {
+  for (const TraceMode mode : {TraceMode::kSummary, TraceMode::kTrace}) {
+    for (const bool mixed : {false, true}) {
+      const TraceFile trace = ParseTraceFile(Run("lm_head=1", mode, {}, mixed), "trace");
+      Int128 pruned = 0;
+      for (const OperatorCost& op : trace.cost.operators) {
+        const auto found = op.macs_by_len.find(0);
+        if (found != op.macs_by_len.end()) pruned += found->second;
+      }
+      const auto [macs, mac_cycles] = SumsOf(UsystolicNetwork(trace.groups));
+      EXPECT_EQ(ToText(macs), ToText(trace.cost.macs().sc - pruned));
+      EXPECT_EQ(ToText(mac_cycles), ToText(trace.cost.mac_cycles()));
+      ASSERT_GT(macs, 0);
+    }
+  }
+}
+
 TEST(TraceFile, ReadsWhatOthersWrote) {
   const TraceFile trace = ParseTraceFile(R"({"schema": "scmp-trace-summary-v1", "header": {"owen_mode": "bitrev"},
     "groups": [
@@ -192,6 +229,7 @@ TEST(TraceFile, ReadsWhatOthersWrote) {
   EXPECT_EQ(trace.cost.mac_average(), (3840.0 * 128 + 1280 * 64 + 99 * 32) / 5219);
   EXPECT_NE(UsystolicNetwork(trace.groups).find("b0_q_proj_L64_1, GEMM, 2, 64, 1, 64, 1, 10, 1, 1, 64,\n"),
             std::string::npos);
+  EXPECT_EQ(ToText(SumsOf(UsystolicNetwork(trace.groups)).first), "5219");
 }
 
 TEST(TraceFile, RefusesWhatIsNone) {
