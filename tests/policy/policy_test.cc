@@ -100,6 +100,14 @@ TEST(QuietLibrariesRule, NoOutputNoExit) {
   EXPECT_EQ(Findings(CheckQuietLibraries, "loader/a.cc", "  abort();"), 1u);
 }
 
+TEST(StandardStreamsRule, NoStdioOnTheCommandLine) {
+  EXPECT_EQ(Findings(CheckStandardStreams, "tools/stoch/a.cc", "// stderr\nPrintError(x); fmt::format(y);"), 0u);
+  EXPECT_EQ(Findings(CheckStandardStreams, "engine/a.cc", "stderr"), 0u);
+  EXPECT_EQ(Findings(CheckStandardStreams, "tools/stoch/a.cc", "std::fflush(stderr);"), 1u);
+  EXPECT_EQ(Findings(CheckStandardStreams, "tools/stoch/a.cc", "std::cin >> x;"), 1u);
+  EXPECT_EQ(Findings(CheckStandardStreams, "tools/stoch/report/a.cc", "fmt::print(text);"), 1u);
+}
+
 TEST(NoLibmRule, KernelsAndModels) {
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cpu/a.cc", "Exp(x); std::sqrt(x); std::max(x, y);"), 0u);
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/attention/half/rows.cu", "exp2f(x);"), 0u);
@@ -460,9 +468,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(NamedRule{"Includes", CheckIncludes}, NamedRule{"CudaHeaders", CheckCudaHeaders},
                     NamedRule{"BackendNames", CheckBackendNames}, NamedRule{"SetDevice", CheckSetDevice},
                     NamedRule{"BlockingCopies", CheckBlockingCopies}, NamedRule{"QuietLibraries", CheckQuietLibraries},
-                    NamedRule{"NoLibm", CheckNoLibm}, NamedRule{"Length", CheckLength},
-                    NamedRule{"Functions", CheckFunctions}, NamedRule{"Words", CheckWords},
-                    NamedRule{"Licence", CheckLicence}),
+                    NamedRule{"StandardStreams", CheckStandardStreams}, NamedRule{"NoLibm", CheckNoLibm},
+                    NamedRule{"Length", CheckLength}, NamedRule{"Functions", CheckFunctions},
+                    NamedRule{"Words", CheckWords}, NamedRule{"Licence", CheckLicence}),
     [](const auto& rule) { return rule.param.name; });
 
 }  // namespace

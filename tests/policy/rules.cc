@@ -72,6 +72,17 @@ std::string At(const SourceFile& file, const Line& line, const std::string& sent
   return file.path + ":" + std::to_string(line.number) + ": " + sentence;
 }
 
+std::vector<std::string> FindWords(const SourceFile& file, const std::string& message,
+                                   std::initializer_list<const char*> words) {
+  std::vector<std::string> found;
+  for (const Line& line : Code(file)) {
+    for (const char* word : words) {
+      if (HasWord(line.text, word)) found.push_back(At(file, line, message + word));
+    }
+  }
+  return found;
+}
+
 // The name in an #include line, "" if it is none. quoted: "..." instead of <...>.
 std::string IncludedName(const std::string& line, bool* quoted) {
   std::istringstream stream(line);
@@ -176,11 +187,11 @@ std::vector<Layer> MakeLayers() {
       {"engine/", models + Patterns{"engine/request/"}},
       {"examples/", models + Patterns{"engine/"}},
       {"tools/stoch/plot/", {"kernels/base/"}},
-      {"tools/stoch/report/", models + Patterns{"engine/"}},
+      {"tools/stoch/report/", models + Patterns{"engine/", "tools/stoch/host/"}},
       {"tools/stoch/options/", models + Patterns{"engine/"}},
       {"tools/stoch/verify/", models + Patterns{"engine/", "tools/stoch/*.h", "tools/stoch/report/"}},
-      {"tools/stoch/research/", models + Patterns{"engine/", "tools/stoch/*.h", "tools/stoch/options/",
-                                                  "tools/stoch/plot/", "tools/stoch/report/"}},
+      {"tools/stoch/research/", models + Patterns{"engine/", "tools/stoch/*.h", "tools/stoch/host/",
+                                                  "tools/stoch/options/", "tools/stoch/plot/", "tools/stoch/report/"}},
       {"tools/stoch/serve/", models + Patterns{"engine/", "tools/stoch/*.h"}},
       {"tools/stoch/host/", {}},
       {"tools/", models + Patterns{"kernels/wrappers/", "engine/", "tools/stoch/host/", "tools/stoch/options/",
@@ -300,18 +311,17 @@ std::vector<std::string> CheckBlockingCopies(const SourceFile& file) {
 }
 
 std::vector<std::string> CheckQuietLibraries(const SourceFile& file) {
-  std::vector<std::string> found;
-  if (!IsCode(file.path) || !IsLibrary(file.path)) return found;
-  constexpr std::array kCalls = {"printf(", "fprintf(", "puts(",     "fputs(",    "exit(",     "_exit(",
-                                 "abort(",  "assert(",  "std::cout", "std::cerr", "std::clog", "spdlog"};
-  for (const Line& line : Code(file)) {
-    for (const char* call : kCalls) {
-      if (HasWord(line.text, call)) {
-        found.push_back(At(file, line, std::string("libraries never print, exit or abort, found ") + call));
-      }
-    }
-  }
-  return found;
+  if (!IsCode(file.path) || !IsLibrary(file.path)) return {};
+  return FindWords(file, "libraries never print, exit or abort, found ",
+                   {"printf(", "fprintf(", "puts(", "fputs(", "exit(", "_exit(", "abort(", "assert(", "std::cout",
+                    "std::cerr", "std::clog", "spdlog"});
+}
+
+std::vector<std::string> CheckStandardStreams(const SourceFile& file) {
+  if (!IsCode(file.path) || !StartsWith(file.path, "tools/stoch/")) return {};
+  return FindWords(
+      file, "stdio loses bytes of non-blocking pipes, found ",
+      {"printf(", "puts(", "std::cin", "std::cout", "std::cerr", "std::clog", "stdout", "stderr", "fmt::print("});
 }
 
 std::vector<std::string> CheckNoLibm(const SourceFile& file) {

@@ -25,6 +25,8 @@ void Redirect(const std::string& path, int flags, int target) {
 
 }  // namespace
 
+std::string StochBinary() { return STOCH_BINARY; }
+
 ProcessResult RunStoch(const std::vector<std::string>& arguments, const ProcessOptions& options) {
   const TempDir folder;
   const std::string in = folder / "in";
@@ -32,7 +34,7 @@ ProcessResult RunStoch(const std::vector<std::string>& arguments, const ProcessO
   const std::string out = options.output.empty() ? std::string(folder / "out") : options.output;
   WriteFile(in, options.input);
   if (options.output.empty()) WriteFile(out, "");
-  std::vector<std::string> words = {STOCH_BINARY};
+  std::vector<std::string> words = {StochBinary()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());

@@ -25,6 +25,9 @@ struct ProcessOptions {
   std::function<bool()> kill_when = {};  // SIGKILL once it says so
 };
 
+// The path of the binary under test.
+std::string StochBinary();
+
 // Runs the binary under test with these arguments and waits for it.
 // Errors: std::runtime_error if it cannot be started or does not end in two minutes.
 ProcessResult RunStoch(const std::vector<std::string>& arguments, const ProcessOptions& options = {});

@@ -2,12 +2,16 @@
 #include "tools/stoch/chat.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <vector>
 
+#include "kernels/base/error.h"
+#include "tools/stoch/host/descriptors.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/report/generate.h"
@@ -15,23 +19,43 @@
 namespace stoch::cli {
 namespace {
 
-// One line of standard input without its end; nullopt at the end of the input or after Ctrl-C.
-std::optional<std::string> ReadInputLine(bool prompt) {
+constexpr size_t kLongestLine = size_t{16} << 20;  // bytes: far more than any context holds
+
+struct Line {
+  std::string text;       // without its end
+  bool is_whole = false;  // false: longer than kLongestLine; the rest was left out
+};
+
+// One line of standard input; nullopt at the end of the input or after Ctrl-C. Errors: InvalidInput.
+std::optional<Line> ReadInputLine(bool prompt) {
   if (prompt) Print("> ");
-  std::string line;
+  Line line;
+  bool any = false;
   char c = 0;
   // A byte at a time: nothing that belongs to the next line is taken.
   while (!InterruptFlag()) {
-    const ssize_t count = read(STDIN_FILENO, &c, 1);
+    const ssize_t count = ReadSome(STDIN_FILENO, &c, 1);
     if (count == 1 && c != '\n') {
-      line += c;
-    } else if (count == 1 || (count == 0 && !line.empty())) {
+      any = true;
+      if (line.text.size() <= kLongestLine) line.text += c;
+    } else if (count == 1 || (count == 0 && any)) {
+      line.is_whole = line.text.size() <= kLongestLine;
       return line;
-    } else if (count == 0 || errno != EINTR) {
+    } else if (count == 0) {
       break;
+    } else if (errno != EINTR) {
+      throw InvalidInput(std::string("standard input: cannot be read: ") + std::strerror(errno));
     }
   }
   return std::nullopt;
+}
+
+// Errors: InvalidInput where no token of an answer would have room.
+void CheckFits(const std::vector<int32_t>& prompt, int64_t context) {
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  if (tokens < context) return;
+  throw InvalidInput(fmt::format(
+      "the conversation with this line has {} tokens, and an answer; the context has room for {}", tokens, context));
 }
 
 }  // namespace
@@ -45,10 +69,18 @@ ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, ChatFormat format, 
   GenerateCallbacks callbacks;
   callbacks.cancel = &InterruptFlag();
   callbacks.on_text = [](std::string_view text) { Print(text); };
-  while (const std::optional<std::string> line = ReadInputLine(terminal)) {
-    if (line->empty()) continue;
-    messages.push_back({"user", *line});
-    request.prompt = EncodeChat(tokenizer, format, messages, chat);
+  while (const std::optional<Line> line = ReadInputLine(terminal)) {
+    if (line->text.empty()) continue;
+    messages.push_back({"user", line->text});
+    try {
+      if (!line->is_whole) throw InvalidInput(fmt::format("a line has more than {} bytes", kLongestLine));
+      request.prompt = EncodeChat(tokenizer, format, messages, chat);
+      CheckFits(request.prompt, engine.shape().context);
+    } catch (const InvalidInput& error) {  // of this line: the conversation stays as it was before
+      spdlog::error("{} (the line is left out)", OneLine(error.what()));
+      messages.pop_back();
+      continue;
+    }
     const GenerateResult result = Generate(engine, &tokenizer, request, callbacks);
     PrintLine("");
     messages.push_back({"assistant", result.text});

@@ -14,8 +14,9 @@
 namespace stoch::cli {
 
 // Reads what the user says line by line from standard input and streams the answers, until the input ends. Ctrl-C ends
-// the answer at hand, and the conversation where none is.
-// Errors: InvalidInput: a conversation longer than the context, invalid UTF-8.
+// the answer at hand, and the conversation where none is. A line that cannot be taken (invalid UTF-8, more than the context
+// has room for) is an error in the log, and the conversation goes on without it.
+// Errors: InvalidInput where standard input cannot be read.
 ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, ChatFormat format, GenerateRequest request,
                  const std::string& system, const ChatOptions& chat, const OutputOptions& output);
 

@@ -16,6 +16,7 @@
 #include "tools/stoch/chat.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
+#include "tools/stoch/host/standard_error.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
@@ -105,7 +106,7 @@ ExitCode RunOnce(const Options& options, const Extra& extra, Engine& engine, con
   }
   if (options.output.quiet) return kDone;
   PrintSummary(engine, request, result, counted);
-  if (priced) fmt::print(stderr, "{}", EnergyText(*priced));
+  if (priced) PrintError(EnergyText(*priced));
   return kDone;
 }
 
@@ -128,10 +129,13 @@ ExitCode Run(const Options& options) {
     if (options.no_thinking && format != ChatFormat::kQwen3) {
       throw InvalidInput("--no-thinking: expected the Qwen3 chat format, got " + std::string(ChatFormatName(format)));
     }
-    const std::unique_ptr<Engine> engine =
-        OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
     ChatOptions chat;
     if (options.no_thinking) chat.enable_thinking = false;
+    if (!options.system.empty()) {
+      (void)EncodeChat(*tokenizer, format, {{"system", options.system}, {"user", "a"}}, chat);  // it may be refused
+    }
+    const std::unique_ptr<Engine> engine =
+        OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
     return RunChat(*engine, *tokenizer, format, RequestFrom(options), options.system, chat, options.output);
   }
   const std::string prompt = PromptText(options);

@@ -42,7 +42,7 @@ void WatchForInterrupt() {
   action.sa_flags = 0;  // no SA_RESTART: a blocked read must end
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  // A reader that went away shows as a write error with its own message.
+  // A reader that went away shows as a write error (output.h).
   std::signal(SIGPIPE, SIG_IGN);
 }
 

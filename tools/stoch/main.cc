@@ -2,18 +2,18 @@
 // stoch: language models in stochastic computing, on the command line.
 
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <new>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
 #include "tools/stoch/command.h"
+#include "tools/stoch/host/descriptors.h"
+#include "tools/stoch/host/standard_error.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/version.h"
@@ -21,14 +21,9 @@
 namespace stoch::cli {
 namespace {
 
-constexpr int kInterrupted = 130;  // what shells expect of a process that SIGINT ended
-
-// Everything but results goes to standard error, as "warning: ...".
-void StartLog() {
-  auto log = spdlog::stderr_color_st("stoch");
-  log->set_pattern("%^%l%$: %v");
-  spdlog::set_default_logger(std::move(log));
-}
+// What shells expect of a process that SIGINT or SIGPIPE ended.
+constexpr int kInterrupted = 130;
+constexpr int kReaderGone = 141;
 
 struct Declared {
   CLI::App* command;
@@ -59,7 +54,9 @@ int RunCommandLine(int argc, char** argv) {
       "  stoch generate --model demo --prompt 'Once upon a time'\n"
       "  stoch bench --model random:llama-3.2-1b\n"
       "  stoch COMMAND --help\n"
-      "  stoch help sc");
+      "  stoch help sc\n"
+      "Exit codes: 0 done, 1 a check failed, 2 bad input or usage, 3 device failure, 130 interrupted, 141 nobody reads "
+      "the output.");
   bool version = false;
   root.add_flag("--version", version, "Print version and build facts")
       ->trigger_on_parse()
@@ -96,6 +93,7 @@ int RunCommandLine(int argc, char** argv) {
 }
 
 int Main(int argc, char** argv) {
+  HoldStandardDescriptors();
   StartLog();
   WatchForInterrupt();
   try {
@@ -113,6 +111,8 @@ int Main(int argc, char** argv) {
   } catch (const Interrupted&) {
     spdlog::error("interrupted");
     return kInterrupted;
+  } catch (const ReaderGone&) {
+    return kReaderGone;  // `stoch ... | head`: who went away needs no message
   } catch (const std::bad_alloc&) {
     spdlog::error("out of host memory");
     return kDeviceFailure;

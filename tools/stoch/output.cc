@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "kernels/base/error.h"
+#include "tools/stoch/host/descriptors.h"
 #include "tools/stoch/host/host.h"
 #include "tools/stoch/interrupt.h"
 
@@ -37,7 +38,7 @@ std::string ReadAll(int fd, const std::string& where) {
   std::string text;
   std::array<char, 65536> block;
   while (true) {
-    const ssize_t count = read(fd, block.data(), block.size());
+    const ssize_t count = ReadSome(fd, block.data(), block.size());
     if (count == 0) return text;
     if (count > 0) {
       text.append(block.data(), static_cast<size_t>(count));
@@ -56,14 +57,9 @@ std::string ReadAll(int fd, const std::string& where) {
 
 void Print(std::string_view text) {
   if (const Host* host = CurrentHost(); host != nullptr) return host->print(text);
-  while (!text.empty()) {
-    const ssize_t count = write(STDOUT_FILENO, text.data(), text.size());
-    if (count >= 0) {
-      text.remove_prefix(static_cast<size_t>(count));
-    } else if (errno != EINTR) {
-      throw InvalidInput(std::string("standard output: cannot be written: ") + std::strerror(errno));
-    }
-  }
+  const int error = WriteAll(STDOUT_FILENO, text);
+  if (error == EPIPE) throw ReaderGone{};
+  if (error != 0) throw InvalidInput(std::string("standard output: cannot be written: ") + std::strerror(error));
 }
 
 void PrintLine(std::string_view text) { Print(std::string(text) + '\n'); }
@@ -90,14 +86,8 @@ void WriteWholeFile(const std::string& path, std::string_view text) {
   constexpr mode_t kMode = 0644;
   const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));
   if (file.get() < 0) throw InvalidInput(path + ": cannot be created: " + std::strerror(errno));
-  while (!text.empty()) {
-    const ssize_t count = write(file.get(), text.data(), text.size());
-    if (count >= 0) {
-      text.remove_prefix(static_cast<size_t>(count));
-    } else if (errno != EINTR) {
-      throw InvalidInput(path + ": cannot be written: " + std::strerror(errno));
-    }
-  }
+  const int error = WriteAll(file.get(), text);
+  if (error != 0) throw InvalidInput(path + ": cannot be written: " + std::strerror(error));
 }
 
 std::string ReadText(const std::optional<std::string>& prompt, const std::string& file) {

@@ -8,8 +8,12 @@
 
 namespace stoch::cli {
 
+// Thrown when nobody reads standard output any more, as in `stoch ... | head`: the end of a command, and no fault.
+struct ReaderGone {};
+
 // Writes to standard output. Print returns once the text is handed to the system: streamed text appears at
-// once; where this thread has a host (host/host.h), that gets it. Errors: InvalidInput if it cannot be written (disk full, closed pipe).
+// once; where this thread has a host (host/host.h), that gets it. A descriptor that does not block is waited for.
+// Errors: InvalidInput if it cannot be written (disk full, closed), ReaderGone.
 void Print(std::string_view text);
 void PrintLine(std::string_view text);
 

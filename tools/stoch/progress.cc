@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+
+#include "tools/stoch/host/standard_error.h"
 
 namespace stoch::cli {
 namespace {
@@ -38,15 +39,13 @@ void ProgressBar::Update(int64_t done, int64_t total) {
   next_draw_ = now + std::chrono::milliseconds(100);
   drawn_ = true;
   const double elapsed_s = std::chrono::duration<double>(now - start_).count();
-  fmt::print(stderr, "\r\x1b[K{}", ProgressLine(label_, done, total, elapsed_s));
-  std::fflush(stderr);
+  PrintError("\r\x1b[K" + ProgressLine(label_, done, total, elapsed_s));
 }
 
 void ProgressBar::Clear() {
   if (!drawn_) return;
   drawn_ = false;
-  fmt::print(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+  PrintError("\r\x1b[K");
 }
 
 }  // namespace stoch::cli

@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "tools/stoch/host/standard_error.h"
 #include "tools/stoch/report/cost.h"
 
 namespace stoch::cli {
@@ -65,17 +65,18 @@ void PrintSummary(Engine& engine, const GenerateRequest& request, const Generate
     speed = fmt::format(", {:.3g} ms/token ({:.4g} tokens/s)", timings.ms_per_token, 1000 / timings.ms_per_token);
   }
   const std::string sc = engine.sc_description();
-  fmt::print(stderr,
-             "{} tokens{}, first token after {:.3g} ms ({} prompt tokens), {}, loaded in {:.3g} s, {} on {}{}{}\n",
-             result.ids.size(), speed, timings.ttft_ms, request.prompt.size(), FinishReasonName(result.finish_reason),
-             engine.load_ms() / 1000, PrecisionName(engine.options().precision), DeviceNames(engine),
-             sc.empty() ? "" : ", ", sc);
+  PrintError(
+      fmt::format("{} tokens{}, first token after {:.3g} ms ({} prompt tokens), {}, loaded in {:.3g} s, {} on {}{}{}\n",
+                  result.ids.size(), speed, timings.ttft_ms, request.prompt.size(),
+                  FinishReasonName(result.finish_reason), engine.load_ms() / 1000,
+                  PrecisionName(engine.options().precision), DeviceNames(engine), sc.empty() ? "" : ", ", sc));
   if (!cost) return;
   if (cost->array_shape) {
-    fmt::print(stderr, "{}", CostText(*cost));
+    PrintError(CostText(*cost));
   } else {
-    fmt::print(stderr, "average stream length {} by macs (linears {}, attention {})\n", LengthText(cost->mac_average()),
-               LengthText(cost->linears_average()), LengthText(cost->attention_average()));
+    PrintError(fmt::format("average stream length {} by macs (linears {}, attention {})\n",
+                           LengthText(cost->mac_average()), LengthText(cost->linears_average()),
+                           LengthText(cost->attention_average())));
   }
 }
 
