@@ -126,6 +126,41 @@ TEST(VerifyCli, ListAndOnly) {
   ExpectRefused(RunStoch(WithDemo("verify", {"--only", "everything"})), "everything");
 }
 
+TEST(VerifyCli, OnlyTakesPatterns) {
+  const std::string list = RunStoch({"verify", "--list"}).out;
+  size_t products = 0;
+  for (const std::string& line : LinesOf(list)) products += line.starts_with("product.") ? 1 : 0;
+  ASSERT_GT(products, 1u);
+  const std::string of = " of " + std::to_string(LinesOf(list).size()) + " checks\n";
+  const std::string some = std::to_string(products);
+  const ProcessResult result = RunStoch(WithDemo("verify", {"--only", "product.*", "--only", "product.halved"}));
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_EQ(result.err, "info: --only product.*: " + some + of + "info: --only product.halved: 1" + of);
+  EXPECT_NE(result.out.find(some + " of " + some + " checks passed"), std::string::npos) << "each once: " << result.out;
+  EXPECT_EQ(RunStoch(WithDemo("verify", {"--only", "product.h?lved", "--quiet"})).err, "");
+  ExpectRefused(RunStoch(WithDemo("verify", {"--only", "product.*", "--only", "nothing.*"})),
+                "--only nothing.*: names none");
+}
+
+TEST(VerifyCli, RunsTheModelAsItIsDivided) {
+  const auto verify = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"verify", "--device", "cpu:2", "--threads", "1", "--quiet"};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunStoch(words);
+  };
+  for (const std::vector<std::string>& how :
+       std::vector<std::vector<std::string>>{{"--split", "row"}, {"--device-map", "sequential"}}) {
+    const ProcessResult result = verify({"--only", "logits.halved", how[0], how[1]});
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_NE(result.out.find(" with " + how[0] + " " + how[1]), std::string::npos) << result.out;
+  }
+  ExpectRefused(verify({"--only", "logits.halved", "--split", "diagonal"}), "diagonal");
+  ExpectRefused(verify({"--only", "logits.halved", "--device-map", "nowhere"}), "nowhere");
+  ExpectRefused(verify({"--only", "logits.halved", "--max-memory", "0=1KiB,1=1KiB"}), "1");
+  ExpectRefused(verify({"--context", "64"}), "--context");
+  ExpectRefused(verify({"--pass-rows", "5"}), "--pass-rows 5: has no meaning in stoch verify");
+}
+
 // A golden file of one case; y is right only for `y`.
 void WriteGolden(const std::filesystem::path& path, float y, const std::string& cases) {
   const std::vector<SafetensorsSpec> specs = {

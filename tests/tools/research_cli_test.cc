@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "loader/sha256.h"
 #include "tests/support/temp_dir.h"
 #include "tests/tools/cli_support.h"
 
@@ -55,6 +56,42 @@ TEST_F(ResearchCli, MaskIsTheSameAsSettings) {
   WriteFile(folder_ / "mask.json", R"({"format": "scmp_llm_hybrid_v1", "default": "int4", "int_bits": 4})");
   EXPECT_EQ(Ppl({"--mask", folder_ / "mask.json"}), Ppl({"--sc", "arith=int4"}));
   EXPECT_NE(Ppl({"--mask", folder_ / "mask.json"}), Ppl({"--mask", folder_ / "mask.json", "--mask-bits", "8"}));
+}
+
+TEST_F(ResearchCli, NoticesOfFilesAreToldOnce) {
+  WriteFile(folder_ / "mask.json",
+            R"({"format": "scmp_llm_hybrid_v1", "default": "int4", "int_bits": 4, "colour": "blue"})");
+  const std::string mask = folder_ / "mask.json";
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{}, {"--config", "stoc_len=64", "--config", "stoc_len=32"}}) {
+    std::vector<std::string> words = {"--mask", mask, "--quiet"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProcessResult result = Perplexity(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "warning: " + mask + ": keys that are not known and have no effect: \"colour\"\n");
+  }
+}
+
+TEST_F(ResearchCli, CalibrateTakesTheCommonOptions) {
+  const std::string out = folder_ / "scales";
+  const auto calibrate = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"smoothquant", "--file", folder_ / "text",   "--ctx",  "16", "--max-windows",
+                                      "1",           "-o",     folder_ / "scales", "--quiet"};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunStoch(WithDemo("calibrate", words));
+  };
+  const ProcessResult quiet = calibrate({});
+  EXPECT_EQ(quiet.exit_code, 0) << quiet.err;
+  EXPECT_EQ(quiet.out + quiet.err, "");
+  const auto json = ExpectJson(calibrate({"--json"}));
+  EXPECT_EQ(json["output"], out);
+  EXPECT_EQ(json["kind"], "smoothquant");
+  EXPECT_EQ(json["sha256"], Sha256Hex(ReadFile(out)));
+  for (const std::vector<std::string>& ignored : std::vector<std::vector<std::string>>{
+           {"--split", "row"}, {"--device-map", "balanced"}, {"--max-memory", "0=1GiB"}, {"--pass-rows", "7"}}) {
+    ExpectRefused(calibrate(ignored), ignored[0] + " " + ignored[1] + ": has no meaning in stoch calibrate");
+  }
+  ExpectRefused(calibrate({"--context", "64"}), "--context");
 }
 
 TEST_F(ResearchCli, CalibratedFactorsAreTheSameOnAnyThreads) {

@@ -115,6 +115,14 @@ TEST_F(SweepCli, RowsSayWhatPerplexitySays) {
   }
 }
 
+TEST_F(SweepCli, JsonSaysWhatWasWritten) {
+  Plan(R"("runs": ["fp32", "stoc_len=16"])", R"(["ppl"])");
+  const auto json = ExpectJson(Sweep("rows", {"--json"}));
+  EXPECT_EQ(json["output"], (folder_ / "rows").string());
+  EXPECT_EQ(json["rows"], 2);
+  EXPECT_EQ(json["failed"], 0);
+}
+
 TEST_F(SweepCli, ProfilesAndEnergyAreMetrics) {
   WriteFile(folder_ / "energy.json", R"({"schema": "stoch-energy-v1", "unit": "pJ", "process": "test",
     "actions": {"sc_mac_cycle": {"energy": 2, "source": "made up for a test"}}})");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Help, version, completion, and wrong usage.
 
+#include <sstream>
+
 #include "tests/support/temp_dir.h"
 #include "tests/tools/cli_support.h"
 
@@ -20,6 +22,42 @@ TEST(Usage, HelpNamesEveryCommandAndGivesExamples) {
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << command;
     EXPECT_EQ(help.err, "");
   }
+}
+
+// The names in "expected a command, one of A, B, ... (stoch --help ...)": the one list.
+std::vector<std::string> EveryCommand() {
+  const std::string line = RunStoch({}).err;
+  const std::string before = "one of ";
+  const size_t begin = line.find(before) + before.size();
+  std::istringstream words(line.substr(begin, line.find(" (", begin) - begin));
+  std::vector<std::string> names;
+  for (std::string name; words >> name;) names.push_back(name.substr(0, name.find(',')));
+  return names;
+}
+
+// Where it runs and how much it says is asked in the same way everywhere.
+TEST(Usage, EverySubcommandTakesTheCommonOptions) {
+  const std::vector<std::string> names = EveryCommand();
+  EXPECT_GE(names.size(), 14u);
+  for (const std::string& name : names) {
+    if (name == "completion" || name == "help") continue;  // they describe the command line, and run nothing
+    const std::string help = RunStoch({name, "--help"}).out;
+    std::vector<std::string> options = {"--quiet", "--device",    "--device-map", "--max-memory",
+                                        "--split", "--pass-rows", "--threads",    "--cpu-variant"};
+    if (name != "serve" && name != "worker") options.emplace_back("--json");  // they print no result
+    for (const std::string& option : options) {
+      EXPECT_NE(help.find("  " + option + " "), std::string::npos) << name << " " << option;
+    }
+  }
+}
+
+TEST(Usage, CommonOptionsOfCommandsThatUseNoDevice) {
+  const std::vector<std::string> words = {"tokenize",  "--model", DemoModel(), "--prompt", "Once upon a time",
+                                          "--threads", "1",       "--device",  "cpu",      "--quiet"};
+  const ProcessResult result = RunStoch(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, RunStoch({"tokenize", "--model", DemoModel(), "--prompt", "Once upon a time"}).out);
+  EXPECT_EQ(result.err, "");
 }
 
 TEST(Usage, HelpPrintsScSettingsAndSubcommands) {

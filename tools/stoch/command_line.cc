@@ -13,6 +13,7 @@
 #include "kernels/base/error.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/host/host.h"
+#include "tools/stoch/host/standard_error.h"
 
 namespace stoch::cli {
 namespace {
@@ -81,6 +82,7 @@ ExitCode RunInProcess(const std::vector<std::string>& arguments, const Host& hos
   }
   CheckNumbers(root);
   const HostScope scope(&host);
+  ForgetWarnings();
   return body();
 }
 

@@ -16,6 +16,7 @@
 #include "loader/file.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/demo_model.h"
+#include "tools/stoch/host/standard_error.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/max_memory.h"
 #include "tools/stoch/options/not_empty.h"
@@ -26,7 +27,11 @@ namespace stoch::cli {
 
 void AddOutputOptions(CLI::App& command, OutputOptions* options) {
   command.add_flag("--json", options->json, "Print one JSON object instead of text");
-  command.add_flag("--quiet", options->quiet, "No progress, no summary, only warnings and errors on standard error");
+  AddQuietOption(command, &options->quiet);
+}
+
+void AddQuietOption(CLI::App& command, bool* quiet) {
+  command.add_flag("--quiet", *quiet, "No progress, no summary, only warnings and errors on standard error");
 }
 
 void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
@@ -54,6 +59,19 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
                    "Wait after every operator, so that an error names the one that failed (slow)");
   command.add_flag("--verify-transfers", options->verify_transfers,
                    "Compare what devices sent each other with what arrived, on the host (slow)");
+}
+
+std::string GivenPlacement(const DeviceOptions& options) {
+  const DeviceOptions plain;
+  if (options.split != plain.split) return "--split " + options.split;
+  if (options.device_map != plain.device_map) return "--device-map " + options.device_map;
+  if (!options.max_memory.empty()) return "--max-memory " + options.max_memory;
+  return options.pass_rows == 0 ? "" : "--pass-rows " + std::to_string(options.pass_rows);
+}
+
+void RequireOneDevice(const DeviceOptions& options, const std::string& command) {
+  const std::string given = GivenPlacement(options);
+  if (!given.empty()) throw InvalidInput(given + ": has no meaning in " + command + ", which takes one device");
 }
 
 std::shared_ptr<Backend> Open(const DeviceOptions& options) {
@@ -151,13 +169,13 @@ void Apply(const ArithmeticOptions& options, EngineOptions* engine) {
     throw InvalidInput("--mp, --smooth, --mask: have no meaning with --precision " + options.precision);
   }
   engine->sc = ParseScModelConfig(options.sc);
-  for (const std::string& notice : ReadScFiles(options.files, &engine->sc)) spdlog::warn(notice);
+  std::vector<std::string> notices = ReadScFiles(options.files, &engine->sc);
   if (options.own_lengths) RequireOwnLengths(*engine);
   if (DependsOnCall(engine->sc)) {
-    static bool said = false;
-    if (!said) spdlog::warn("normalise=call: a row's stream length depends on its window, so batching is off");
-    said = true;
+    notices.emplace_back("normalise=call: a row's stream length depends on its window, so batching is off");
   }
+  if (!options.notices) return;
+  for (const std::string& notice : notices) WarnOnce(notice);
 }
 
 void RequireOwnLengths(const EngineOptions& engine) {

@@ -30,6 +30,8 @@ struct OutputOptions {
   bool quiet = false;
 };
 void AddOutputOptions(CLI::App& command, OutputOptions* options);
+// --quiet alone: of commands without results on standard output.
+void AddQuietOption(CLI::App& command, bool* quiet);
 
 // --device, --device-map, --max-memory, --split, --pass-rows, --threads, --cpu-variant, --launch-blocking,
 // --verify-transfers.
@@ -46,6 +48,10 @@ struct DeviceOptions {
   std::optional<KvFit> fit_kv;  // no option: of servers
 };
 void AddDeviceOptions(CLI::App& command, DeviceOptions* options);
+// The option that says how a model is divided, or in which passes it runs, as it was given; "": none was.
+std::string GivenPlacement(const DeviceOptions& options);
+// Of commands that open models on one device. Errors: InvalidInput where options say how a model is divided.
+void RequireOneDevice(const DeviceOptions& options, const std::string& command);
 // Opens the backend; a notice of "auto" goes to the log. Errors: InvalidInput.
 std::shared_ptr<Backend> Open(const DeviceOptions& options);
 // What each device would hold, as --split, --device-map, --max-memory and --pass-rows say (engine/placement.h).
@@ -70,11 +76,12 @@ struct ArithmeticOptions {
   std::vector<std::string> sc;
   ScFileOptions files = {};  // --mp, --mp-normalise, --smooth, --mask, --mask-bits
   bool own_lengths = false;  // no option: RequireOwnLengths, before the notice about lengths that depend on a call
+  bool notices = true;       // no option: false where another process has told them
 };
 void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options);
 // The files alone.
 void AddScFileOptions(CLI::App& command, ScFileOptions* files);
-// Sets precision and SC configuration, files read; notices about them go to the log. Errors: InvalidInput, also for --sc next to an exact precision.
+// Sets precision and SC configuration, files read; notices about them go to the log, once in a command. Errors: InvalidInput, also for --sc next to an exact precision.
 void Apply(const ArithmeticOptions& options, EngineOptions* engine);
 // Errors: InvalidInput where lengths depend on a call, for commands whose answers must not depend on a batch.
 void RequireOwnLengths(const EngineOptions& engine);

@@ -12,6 +12,7 @@
 #include "kernels/base/error.h"
 #include "loader/tokenizer/tokenizer.h"
 #include "tools/stoch/command.h"
+#include "tools/stoch/common_options.h"
 #include "tools/stoch/output.h"
 
 namespace stoch::cli {
@@ -24,7 +25,8 @@ struct Options {
   bool no_bos = false;
   bool special = false;
   bool decode = false;
-  bool json = false;
+  DeviceOptions device;  // a tokenizer runs on the host
+  OutputOptions output;
 };
 
 // Ids between white space or commas, with or without brackets: what this command itself prints.
@@ -52,7 +54,7 @@ ExitCode Run(const Options& options) {
   if (options.decode) {
     const std::vector<int32_t> ids = ParseIds(input);
     const std::string text = tokenizer->Decode(ids);
-    if (!options.json) {
+    if (!options.output.json) {
       PrintLine(text);
       return kDone;
     }
@@ -63,7 +65,7 @@ ExitCode Run(const Options& options) {
   }
   const std::vector<int32_t> ids =
       tokenizer->Encode(input, {.add_bos = !options.no_bos, .parse_special = options.special});
-  if (options.json) {
+  if (options.output.json) {
     PrintLine(nlohmann::ordered_json{{"ids", ids}, {"tokenizer", tokenizer->kind()}}.dump());
   } else {
     PrintLine(fmt::format("{}", fmt::join(ids, " ")));
@@ -88,7 +90,8 @@ CommandBody AddTokenize(CLI::App& command) {
   auto* no_bos = command.add_flag("--no-bos", options->no_bos, "No begin-of-sequence token in front");
   auto* special = command.add_flag("--special", options->special, "Recognise special tokens written in the text");
   command.add_flag("--decode", options->decode, "Ids to text")->excludes(no_bos)->excludes(special);
-  command.add_flag("--json", options->json, "Print one JSON object");
+  AddDeviceOptions(command, &options->device);
+  AddOutputOptions(command, &options->output);
   return [options] { return Run(*options); };
 }
 

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct Options {
   std::string kind, file, out;
   ModelOptions model;
   DeviceOptions device;
+  OutputOptions output;
   CalibrationWindows windows;
   ScaleCalibration scales;
   LengthCalibration lengths;
@@ -120,7 +122,7 @@ void RunLengths(const Options& options, const Inputs& inputs) {
   WriteWholeFile(options.out, MpTableJson(lengths, origin));
   spdlog::info("{}: {:.2f} cycles on average by multiplications, {:.2f} by rows", options.out, lengths.mac_average,
                lengths.average);
-  spdlog::info("the loader of the published project would read these thresholds per call");
+  if (!options.output.quiet) spdlog::info("the loader of the published project would read these thresholds per call");
 }
 
 void RunRescale(const Options& options, const Inputs& inputs) {
@@ -175,6 +177,7 @@ ExitCode Run(const CLI::App& command, const Options& options) {
   if (options.lengths.ref == 0 && command.get_option("--ref")->count() > 0) {
     throw InvalidInput("--ref 0: allowed is 1..65536");
   }
+  RequireOneDevice(options.device, "stoch calibrate");
   CheckCanWrite(options.out);
   Inputs inputs{OpenModelFiles(options.model.model), {}, {}};
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, inputs.files);
@@ -184,6 +187,10 @@ ExitCode Run(const CLI::App& command, const Options& options) {
   Options with = options;
   with.windows.threads = options.device.threads > 0 ? options.device.threads : UsableThreads();
   kind->run(with, inputs);
+  if (!options.output.json) return kDone;
+  PrintLine(nlohmann::ordered_json{
+      {"kind", options.kind}, {"output", options.out}, {"sha256", Sha256Hex(ReadWholeFile(options.out))}}
+                .dump());
   return kDone;
 }
 
@@ -224,6 +231,7 @@ CommandBody AddCalibrate(CLI::App& command) {
   auto options = std::make_shared<Options>();
   command.add_option("kind", options->kind, "smoothquant, awq, mp or rescale")->required();
   AddModelOptions(command, &options->model)->required();
+  command.remove_option(command.get_option("--context"));
   command.add_option("--file", options->file, "The text; - is standard input")->required();
   command.add_option("-o,--output", options->out, "The file to write: safetensors, or JSON of mp and rescale")
       ->required();
@@ -236,6 +244,7 @@ CommandBody AddCalibrate(CLI::App& command) {
   command.add_option("--ctx", options->windows.ctx, "Tokens of a window")->capture_default_str();
   command.add_option("--max-windows", options->windows.count, "Windows of the text")->capture_default_str();
   AddDeviceOptions(command, &options->device);
+  AddOutputOptions(command, &options->output);
   return [options, &command] { return Run(command, *options); };
 }
 

@@ -22,6 +22,7 @@
 #include "kernels/base/error.h"
 #include "loader/file.h"
 #include "tools/stoch/command.h"
+#include "tools/stoch/common_options.h"
 #include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
 
@@ -33,7 +34,8 @@ constexpr int64_t kMaxTraceBytes = int64_t{2} << 30;
 struct Options {
   std::string trace, energy, array, accelergy, usystolic;
   std::vector<int64_t> tile_rows;
-  bool json = false;
+  DeviceOptions device;  // a trace is priced on the host
+  OutputOptions output;
 };
 
 void Write(const std::filesystem::path& path, const std::string& text) {
@@ -93,7 +95,7 @@ ExitCode Run(const Options& options) {
   if (energy) priced = PriceCost(cost, *energy);
   std::optional<EnergyReport> by_accelergy;
   if (ert) by_accelergy = PriceCost(cost, *ert);
-  if (options.json) {
+  if (options.output.json) {
     nlohmann::ordered_json json = {{"trace", options.trace}, {"schema", trace.schema}};
     if (trace.is_ours) json["sc"] = trace.config;
     json["sc_cost"] = cost.ToJson(true);
@@ -125,7 +127,8 @@ CommandBody AddCost(CLI::App& command) {
   command.add_option("--accelergy", options->accelergy,
                      "Write action_counts.yaml into this folder; its ERT.yaml, where Accelergy left one, prices them");
   command.add_option("--usystolic", options->usystolic, "Write the products as network.csv to this file");
-  command.add_flag("--json", options->json, "Print one JSON object instead of text");
+  AddDeviceOptions(command, &options->device);
+  AddOutputOptions(command, &options->output);
   return [options] { return Run(*options); };
 }
 

@@ -76,6 +76,7 @@ std::unique_ptr<Engine> OpenOne(const Options& options, const ArithmeticOptions&
 
 ExitCode Run(const Options& given) {
   Options options = given;
+  if (options.output.json) options.format = "json";
   options.profile.propagated = options.mode == "propagated";
   options.profile.cost = ParseCostOptions(options.cost, true);
   const std::optional<EnergyTable> energy = ReadEnergy(options.cost, true);
@@ -161,7 +162,8 @@ CommandBody AddProfile(CLI::App& command) {
   command.add_option("--plot", options->plot,
                      "Figures into this folder: a heat map of every configuration, and errors over stream length");
   AddDeviceOptions(command, &options->device);
-  command.add_flag("--quiet", options->output.quiet, "No progress, only warnings and errors on standard error");
+  AddOutputOptions(command, &options->output);
+  command.get_option("--json")->excludes(command.get_option("--output"));
   return [options] { return Run(*options); };
 }
 

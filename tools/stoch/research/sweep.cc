@@ -9,6 +9,7 @@
 #include <charconv>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,7 +32,8 @@ namespace {
 struct Options {
   std::string file, out, shard, plot;
   std::vector<std::string> merge;
-  bool resume = false, tsv = false, timing = false, quiet = false;
+  bool resume = false, tsv = false, timing = false;
+  OutputOptions output;
   DeviceOptions device;
 };
 
@@ -99,10 +101,15 @@ void RunAll(const Options& options, const SweepPlan& plan, const std::vector<siz
     const PlannedRun& run = plan.runs[mine[i]];
     const SweepRow row = RunOne(plan, run, backend, options.device, base ? base->path() : "", options.timing);
     log->Put(i, row.text, row.failed);
-    if (!options.quiet) {
+    if (!options.output.quiet) {
       spdlog::info("{} of {}: {}{}", i + 1, mine.size(), run.config, row.failed ? ": failed" : "");
     }
   }
+}
+
+std::string SummaryJson(const Options& options, const SweepLog& log) {
+  return nlohmann::ordered_json{{"output", options.out}, {"rows", log.Rows().size()}, {"failed", log.failed().size()}}
+      .dump();
 }
 
 ExitCode Run(const Options& options) {
@@ -136,6 +143,7 @@ ExitCode Run(const Options& options) {
     WriteWholeFile(plot->file.empty() ? options.out + ".svg" : plot->file, SweepSvg(plan, *plot, log.Rows()));
   }
   if (options.tsv) Print(SweepTsv(plan, log.Rows()));
+  if (options.output.json) PrintLine(SummaryJson(options, log));
   return log.AnyFailed() ? kCheckFailed : kDone;
 }
 
@@ -170,8 +178,10 @@ CommandBody AddSweep(CLI::App& command) {
       "--plot", options->plot,
       "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default");
   command.add_flag("--timing", options->timing, "Rows say how long they took: no two sweeps have the same bytes then");
-  command.add_flag("--quiet", options->quiet, "No line for each run on standard error");
   AddDeviceOptions(command, &options->device);
+  AddOutputOptions(command, &options->output);
+  command.get_option("--json")->description("Print one JSON object at the end: the file, its rows, how many failed");
+  command.get_option("--json")->excludes(command.get_option("--tsv"));
   return [options] { return Run(*options); };
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
 #include "loader/quote.h"
+#include "tools/stoch/host/descriptors.h"
 #include "tools/stoch/output.h"
 
 namespace stoch::cli {
@@ -28,16 +29,9 @@ constexpr mode_t kMode = 0644;
   throw InvalidInput(path + ": " + what + ": " + std::strerror(errno));
 }
 
-void WriteAll(int file, const std::string& text, const std::string& path) {
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t count = write(file, text.data() + done, text.size() - done);
-    if (count >= 0) {
-      done += static_cast<size_t>(count);
-    } else if (errno != EINTR) {
-      Fail(path, "cannot be written");
-    }
-  }
+void WriteDurably(int file, const std::string& text, const std::string& path) {
+  errno = WriteAll(file, text);
+  if (errno != 0) Fail(path, "cannot be written");
   if (fsync(file) != 0 && errno != EINVAL) Fail(path, "cannot be written");  // EINVAL: a pipe or device
 }
 
@@ -126,7 +120,7 @@ void SweepLog::Rewrite() {
   std::string text;
   for (const auto& [i, line] : lines_) text += line + '\n';
   try {
-    WriteAll(file, text, next);
+    WriteDurably(file, text, next);
   } catch (...) {
     close(file);
     throw;
@@ -146,7 +140,7 @@ void SweepLog::Put(size_t i, const std::string& row, bool failed) {
     failed_.erase(i);
   }
   if (at_end) {
-    WriteAll(file_, row + '\n', path_);
+    WriteDurably(file_, row + '\n', path_);
   } else {
     Rewrite();
   }

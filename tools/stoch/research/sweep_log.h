@@ -24,6 +24,7 @@ class SweepLog {
   // Whether row i is there without an error.
   bool Done(size_t i) const { return lines_.contains(i) && !failed_.contains(i); }
   bool AnyFailed() const { return !failed_.empty(); }
+  const std::set<size_t>& failed() const { return failed_; }
   // Adds or replaces row i: one write and fsync at the end of the file, or, where rows after it are there already, a
   // new file in order that takes its place at once.
   void Put(size_t i, const std::string& row, bool failed);

@@ -35,7 +35,7 @@ void AddServedEngine(CLI::App& command, ServedEngine* options) {
                    "Compute every prompt again, also where it begins like an earlier one");
   AddArithmeticOptions(command, &options->arithmetic);
   AddDeviceOptions(command, &options->device);
-  command.add_flag("--quiet", options->quiet, "Only warnings and errors on standard error");
+  AddQuietOption(command, &options->quiet);
 }
 
 EngineOptions EngineOptionsFrom(const ServedEngine& options, const ModelFiles& files) {

@@ -35,9 +35,11 @@ void Serve(const Options& options, serve::Worker& worker) {
   for (const std::string& file : options.gateway_files) (void)MappedFile(file);
   ModelFiles files = OpenModelFiles(options.engine.model.model);
   const std::vector<FileStamp> weights = files.weights->files();
-  const EngineOptions engine_options = EngineOptionsFrom(options.engine, files);
+  ServedEngine engine_of = options.engine;
+  engine_of.arithmetic.notices = false;  // the gateway speaks for all of them
+  const EngineOptions engine_options = EngineOptionsFrom(engine_of, files);
   OutputOptions output;
-  output.quiet = true;  // the gateway speaks for all of them
+  output.quiet = true;
   DeviceOptions devices = options.engine.device;
   devices.fit_kv = KvFitOf(options.engine);
   std::shared_ptr<Backend> backend = Open(devices);

@@ -13,7 +13,6 @@
 #include "kernels/math/random.h"
 #include "kernels/registry.h"
 #include "models/decoder/weights.h"
-#include "tools/stoch/demo_model.h"
 #include "tools/stoch/verify/logits.h"
 #include "tools/stoch/verify/verify.h"
 
@@ -253,10 +252,6 @@ CheckResult NcclLoopbackCheck(const VerifyContext& context) {
 }
 
 // ------------------------------------------------------------------------------------------- divided models ----
-
-std::string ModelOf(const VerifyContext& context) {
-  return context.model.model.empty() ? DemoModelFolder() : context.model.model;
-}
 
 std::string HashPlaced(const std::shared_ptr<Backend>& backend, const std::string& model, const std::string& config,
                        const DecoderPlacement& placement) {

@@ -5,7 +5,6 @@
 
 #include "engine/logits_hash.h"
 #include "kernels/base/check.h"
-#include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
 
 namespace stoch::cli {
@@ -50,13 +49,13 @@ std::vector<int32_t> VerifyPrompt(int64_t vocab_size, int64_t length) {
 }
 
 std::unique_ptr<Engine> OpenForVerify(std::shared_ptr<Backend> backend, const std::string& model,
-                                      const std::string& config, const LogitsRun& run) {
+                                      const std::string& config, const LogitsRun& run, const DeviceOptions& devices) {
   EngineOptions options;
   const bool exact = config == "fp32";
   Apply({.precision = exact ? "fp32" : "sc", .sc = exact ? std::vector<std::string>() : std::vector{config}}, &options);
   options.context = Length(run) + kNeighbourPrompt + run.neighbours;
   options.max_sequences = 1 + run.neighbours;
-  return OpenEngine(std::move(backend), OpenModelFiles(model), options, {}, {.json = false, .quiet = true});
+  return OpenEngine(std::move(backend), OpenModelFiles(model), options, devices, {.json = false, .quiet = true});
 }
 
 std::string LogitsSha256(Engine& engine, const LogitsRun& run) {

@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "kernels/backend.h"
+#include "tools/stoch/common_options.h"
 
 namespace stoch::cli {
 
@@ -23,9 +24,10 @@ struct LogitsRun {
 // A deterministic prompt inside the vocabulary.
 std::vector<int32_t> VerifyPrompt(int64_t vocab_size, int64_t length);
 
-// Loads `model` in `config` ("fp32" or SC settings) with room for the run.
+// Loads `model` in `config` ("fp32" or SC settings) with room for the run, divided as `devices` says.
 std::unique_ptr<Engine> OpenForVerify(std::shared_ptr<Backend> backend, const std::string& model,
-                                      const std::string& config, const LogitsRun& run);
+                                      const std::string& config, const LogitsRun& run,
+                                      const DeviceOptions& devices = {});
 
 // sha256 over the float32 logits of every prompt token and every new token but the last, in order.
 std::string LogitsSha256(Engine& engine, const LogitsRun& run);

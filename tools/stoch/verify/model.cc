@@ -13,7 +13,6 @@
 #include "loader/bounded_json.h"
 #include "loader/file.h"
 #include "tools/stoch/cpu_variants.h"
-#include "tools/stoch/demo_model.h"
 #include "tools/stoch/verify/logits.h"
 #include "tools/stoch/verify/verify.h"
 
@@ -40,10 +39,6 @@ constexpr NamedConfig kConfigs[] = {
 };
 
 using Named = std::vector<std::pair<std::string, std::string>>;  // how it was run, sha256
-
-std::string ModelOf(const VerifyContext& context) {
-  return context.model.model.empty() ? DemoModelFolder() : context.model.model;
-}
 
 // All hashes are one, or the sentence says which are not.
 CheckResult AllEqual(const Named& hashes) {
@@ -72,6 +67,16 @@ std::string HashOn(const std::shared_ptr<Backend>& backend, const VerifyContext&
   return LogitsSha256(*OpenForVerify(backend, ModelOf(context), config, run), run);
 }
 
+// On the chosen device, divided as the options say.
+std::string HashAsChosen(const VerifyContext& context, const std::string& config, const LogitsRun& run) {
+  return LogitsSha256(*OpenForVerify(context.backend, ModelOf(context), config, run, context.device), run);
+}
+
+std::string ChosenName(const VerifyContext& context) {
+  const std::string given = GivenPlacement(context.device);
+  return DeviceName(context.backend->devices()[0]) + (given.empty() ? "" : " with " + given);
+}
+
 // Scalar CPU code on one thread, every other CPU kernel, other thread counts, and the chosen device.
 CheckResult CompareMachines(const VerifyContext& context, const std::string& config) {
   const LogitsRun run = DefaultRun(ModelOf(context));
@@ -85,8 +90,8 @@ CheckResult CompareMachines(const VerifyContext& context, const std::string& con
         fmt::format("{} threads", threads),
         HashOn(OpenBackend("cpu", {.threads = threads, .cpu_variant = ""}, nullptr), context, config, run));
   }
-  if (context.backend->name() != "cpu") {
-    hashes.emplace_back(DeviceName(context.backend->devices()[0]), HashOn(context.backend, context, config, run));
+  if (context.backend->name() != "cpu" || !GivenPlacement(context.device).empty()) {
+    hashes.emplace_back(ChosenName(context), HashAsChosen(context, config, run));
   }
   return AllEqual(hashes);
 }
@@ -95,7 +100,7 @@ CheckResult CompareMachines(const VerifyContext& context, const std::string& con
 CheckResult ComparePasses(const VerifyContext& context, const std::string& config) {
   LogitsRun run = DefaultRun(ModelOf(context));
   run.neighbours = 3;
-  const std::unique_ptr<Engine> engine = OpenForVerify(context.backend, ModelOf(context), config, run);
+  const std::unique_ptr<Engine> engine = OpenForVerify(context.backend, ModelOf(context), config, run, context.device);
   Named hashes;
   for (const auto& [how, piece, neighbours] : {std::tuple{"whole", 0, 0},
                                                {"pieces of 7", 7, 0},
@@ -111,8 +116,8 @@ CheckResult ComparePasses(const VerifyContext& context, const std::string& confi
 
 CheckResult CompareRecorded(const VerifyContext& context, const std::string& config, const LogitsRun& run,
                             const std::string& recorded) {
-  const std::string hash = HashOn(context.backend, context, config, run);
-  const std::string device = DeviceName(context.backend->devices()[0]);
+  const std::string hash = HashAsChosen(context, config, run);
+  const std::string device = ChosenName(context);
   if (hash == recorded) return {true, fmt::format("sha256 {:.12} on {}", hash, device)};
   return {false, fmt::format("expected sha256 {}, got {} on {}", recorded, hash, device)};
 }
@@ -159,8 +164,7 @@ std::vector<Check> HashChecks(const VerifyContext& context, const std::string& p
 void RecordHashes(const VerifyContext& context, const std::string& path) {
   const LogitsRun run = DefaultRun(ModelOf(context));
   nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
-  for (const NamedConfig& config : kConfigs)
-    hashes[config.settings] = HashOn(context.backend, context, config.settings, run);
+  for (const NamedConfig& config : kConfigs) hashes[config.settings] = HashAsChosen(context, config.settings, run);
   std::ofstream file(path);
   file << nlohmann::ordered_json{{"prompt_ids", run.prompt}, {"new_tokens", run.new_tokens}, {"sha256", hashes}}.dump(1)
        << '\n';

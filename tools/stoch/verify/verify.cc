@@ -4,6 +4,8 @@
 #include "tools/stoch/verify/verify.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
+#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -14,6 +16,7 @@
 
 #include "kernels/base/error.h"
 #include "tools/stoch/command.h"
+#include "tools/stoch/demo_model.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
 
@@ -22,18 +25,25 @@ namespace {
 
 struct Options {
   VerifyContext context;
-  DeviceOptions device;
   bool list = false;
   std::vector<std::string> only;
   std::string goldens;
   std::string hashes;
   std::string record;
-  bool json = false;
+  OutputOptions output;
 };
 
 void Append(std::vector<Check> more, std::vector<Check>* checks) {
   std::move(more.begin(), more.end(), std::back_inserter(*checks));
 }
+
+}  // namespace
+
+std::string ModelOf(const VerifyContext& context) {
+  return context.model.model.empty() ? DemoModelFolder() : context.model.model;
+}
+
+namespace {
 
 // With a golden or hash file, only what the file holds; otherwise everything that needs no file.
 std::vector<Check> Collect(const Options& options) {
@@ -50,18 +60,42 @@ std::vector<Check> Collect(const Options& options) {
   return checks;
 }
 
-std::vector<Check> Select(std::vector<Check> checks, const std::vector<std::string>& only) {
+bool Matches(const Check& check, const std::string& pattern) {
+  return check.name == pattern || fnmatch(pattern.c_str(), check.name.c_str(), 0) == 0;
+}
+
+// The checks that any of the patterns names, each once.
+std::vector<Check> Select(const std::vector<Check>& checks, const std::vector<std::string>& only, bool quiet) {
   if (only.empty()) return checks;
-  std::vector<Check> selected;
-  for (const std::string& name : only) {
-    const auto found =
-        std::find_if(checks.begin(), checks.end(), [&](const Check& check) { return check.name == name; });
-    if (found == checks.end()) {
-      throw InvalidInput(fmt::format("--only {}: there is no such check (stoch verify --list names them)", name));
+  std::vector<std::string> notices;
+  for (const std::string& pattern : only) {
+    const auto count =
+        std::count_if(checks.begin(), checks.end(), [&](const Check& check) { return Matches(check, pattern); });
+    if (count == 0) {
+      throw InvalidInput(
+          fmt::format("--only {}: names none of {} checks (stoch verify --list shows them)", pattern, checks.size()));
     }
-    selected.push_back(*found);
+    notices.push_back(fmt::format("--only {}: {} of {} checks", pattern, count, checks.size()));
   }
+  for (const std::string& notice : notices) {
+    if (!quiet) spdlog::info(notice);
+  }
+  std::vector<Check> selected;
+  std::copy_if(checks.begin(), checks.end(), std::back_inserter(selected), [&](const Check& check) {
+    return std::any_of(only.begin(), only.end(), [&](const std::string& pattern) { return Matches(check, pattern); });
+  });
   return selected;
+}
+
+// Options that cannot be, before any check runs.
+void CheckPlacement(const VerifyContext& context) {
+  if (context.device.pass_rows != 0) {
+    throw InvalidInput(fmt::format("--pass-rows {}: has no meaning in stoch verify, whose checks choose their passes",
+                                   context.device.pass_rows));
+  }
+  if (GivenPlacement(context.device).empty()) return;
+  EngineOptions unused;
+  (void)PlaceOn(context.device, OpenModelFiles(ModelOf(context)), *context.backend, &unused);
 }
 
 CheckResult RunCheck(const Check& check) {
@@ -78,12 +112,16 @@ CheckResult RunCheck(const Check& check) {
 
 ExitCode Run(Options options) {
   if (!options.record.empty()) {
-    options.context.backend = Open(options.device);
+    options.context.backend = Open(options.context.device);
+    CheckPlacement(options.context);
     RecordHashes(options.context, options.record);
     return kDone;
   }
-  if (!options.list) options.context.backend = Open(options.device);
-  const std::vector<Check> checks = Select(Collect(options), options.only);
+  if (!options.list) {
+    options.context.backend = Open(options.context.device);
+    CheckPlacement(options.context);
+  }
+  const std::vector<Check> checks = Select(Collect(options), options.only, options.output.quiet || options.output.json);
   if (options.list) {
     for (const Check& check : checks) PrintLine(fmt::format("{:<24} {}", check.name, check.description));
     return kDone;
@@ -94,13 +132,13 @@ ExitCode Run(Options options) {
     ThrowIfInterrupted();
     const CheckResult result = RunCheck(check);
     if (!result.passed) ++failed;
-    if (options.json) {
+    if (options.output.json) {
       results.push_back({{"name", check.name}, {"passed", result.passed}, {"detail", result.detail}});
     } else {
       PrintLine(fmt::format("{} {}: {}", result.passed ? "ok    " : "FAILED", check.name, result.detail));
     }
   }
-  if (options.json) {
+  if (options.output.json) {
     PrintLine(nlohmann::ordered_json{{"checks", results}, {"failed", failed}}.dump());
   } else {
     PrintLine(fmt::format("{} of {} checks passed", checks.size() - failed, checks.size()));
@@ -116,22 +154,27 @@ CommandBody AddVerify(CLI::App& command) {
       "Examples:\n"
       "  stoch verify\n"
       "  stoch verify --device cuda:0 --model DIR\n"
+      "  stoch verify --device cuda:0,1 --split row --model DIR --only 'logits.*'\n"
       "  stoch verify --goldens sc_matmul_golden.safetensors\n"
       "  stoch verify --list");
   auto options = std::make_shared<Options>();
   AddModelOptions(command, &options->context.model)->description("Model of the logits checks; default demo");
-  AddDeviceOptions(command, &options->device);
+  // Checks choose lengths of their own, and make their prompts of ids.
+  for (const char* option : {"--context", "--tokenizer"}) command.remove_option(command.get_option(option));
+  AddDeviceOptions(command, &options->context.device);
   auto* list = command.add_flag("--list", options->list, "Name the checks and run none");
-  auto* only = command.add_option("--only", options->only, "Run this check; may be repeated")
-                   ->allow_extra_args(false)
-                   ->excludes(list);
+  auto* only =
+      command
+          .add_option("--only", options->only, "Run the checks of this name, or pattern: 'product.*'; may be repeated")
+          ->allow_extra_args(false)
+          ->excludes(list);
   auto* goldens =
       command.add_option("--goldens", options->goldens, "Run every case of this golden file (.safetensors)");
   auto* hashes =
       command.add_option("--hashes", options->hashes, "Compare the logits hashes recorded in this file (.json)");
   auto* record = command.add_option("--record", options->record, "Write such a file, and check nothing");
   for (CLI::Option* other : {list, only, goldens, hashes}) record->excludes(other);
-  command.add_flag("--json", options->json, "Print one JSON object");
+  AddOutputOptions(command, &options->output);
   return [options] { return Run(*options); };
 }
 

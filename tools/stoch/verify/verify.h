@@ -28,7 +28,11 @@ struct Check {
 struct VerifyContext {
   std::shared_ptr<Backend> backend;  // of --device; not opened for --list
   ModelOptions model;
+  DeviceOptions device;  // how the model is divided, where it runs on `backend`
 };
+
+// The folder of --model, or of the bundled one.
+std::string ModelOf(const VerifyContext& context);
 
 // The chosen device against the scalar CPU reference: SC products of every kind of configuration, bit for bit.
 std::vector<Check> ProductChecks(const VerifyContext& context);
