@@ -60,7 +60,7 @@ struct DealtAttention {
 void LaunchListQueries(DeviceContext& ctx, const PassView& pass, int64_t rows, const StripeView& stripe,
                        DealtQuery* queries);
 
-// ---- The steps, each behind the one before of all devices. kPerToken.
+// ---- The steps; each starts when all devices have ended the one before. kPerToken.
 // From codes and scales: scores of the own positions, and score_max, which is 0 before.
 void LaunchDealtScores(DeviceContext& ctx, const DealtAttention& args);
 // From score_max: exponentials, as often as they count, and the sums of the own lanes.

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   uint8_t* const slice = b.s.stage + b.warp * (kSlots * 4 * kRowBytes);
   q_rows.template Store<kGroupTokens>(b.qk(), slice);
   q.rows = SharedAddress(slice);
-  b.LoadEarlyScales();  // needed later, so behind what everyone waits for: loads are answered in order
+  b.LoadEarlyScales();  // needed later, so after the loads that all wait for: loads return in order
   ValueWords<kSlots> v_words[Density<kSlots, kBlocks>::kValueGroups];
   if constexpr (kPhase != Phase::kHeadMax && !kCrowded) b.LoadValues(0, v_words);
   q.tops = 0;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (b.cluster > 1) Cluster::Wait();  // every block runs: its shared memory may be written
 
   const float score = Scores(b, q, k_words);
-  // Not before: what the next kernel loads ahead would come in front of keys and values.
+  // Not before: what the next kernel loads ahead would come before keys and values.
   if constexpr (kPosted) StartNext();
   Probabilities p = b.solo ? SoloSoftmax(b, score) : DeepSoftmax(b);
   if (b.tid == 0 && !IsFinite(p.sum)) b.a.reporter.Report();

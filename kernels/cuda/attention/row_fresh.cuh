@@ -29,7 +29,7 @@ struct FreshRows {
 };
 
 // Fills `fresh` for query head `head` of `row`. of_query(x): called by the warp that has the query, after RoPE.
-// Requires: all threads of a block of kWarps warps; head_dim <= 64 * kPairs; the caller puts a barrier behind it.
+// Requires: all threads of a block of kWarps warps; head_dim <= 64 * kPairs; the caller puts a barrier after it.
 // kPosted: of one row, as `posted` has it.
 template <int kWarps, int kPairs, bool kPosted, typename OfQuery>
 __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const HeadNorm& norm, const PostedHeads& posted,
@@ -51,7 +51,7 @@ __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const Head
                              : (is_v ? a.v + row * a.v_stride : a.k + row * a.k_stride) + kv_head * head_dim;
     HeadVector<kPairs> x;
     if constexpr (kPosted) {
-      HeadVector<kPairs> weights;  // what does not depend on the kernel in front first
+      HeadVector<kPairs> weights;  // what does not depend on the previous kernel first
       HeadVector<kPairs> turn;
       if (!is_v && norm.q != nullptr) LoadHead(weights, is_q ? norm.q : norm.k, half, lane);
       if (!is_v) LoadHead(turn, a.rope + position * a.rope_stride, half, lane);
@@ -122,7 +122,7 @@ __device__ __forceinline__ void TakeFresh(const FreshRows& fresh, const PassRow&
 }
 
 // A word of v of positions t .. t + 3 (t % 4 == 0): bytes before the pass from `cached`, the pass's from `fresh`, 0
-// behind the row's own.
+// after the row's own.
 __device__ __forceinline__ uint32_t MergeFresh(const FreshRows& fresh, const PassRow& info, int t, int dim,
                                                uint32_t cached) {
   const int old = info.start_position - t;  // bytes to take from the cache

@@ -28,7 +28,7 @@ __device__ __forceinline__ int TablePlace(const ScTables& tables, int dim, int l
   return ((dim & (tables.masks - 1)) * tables.levels + level) * tables.levels;
 }
 
-// Groups of four table rows on their way to shared memory. Lanes 8 j to 8 j + 7 carry row j of each.
+// Groups of four table rows in flight to shared memory. Lanes 8 j to 8 j + 7 carry row j of each.
 template <int kGroups>
 class RowCopies {
  public:
@@ -36,7 +36,7 @@ class RowCopies {
   // Requires: all lanes of a warp.
   template <typename PlaceOf>
   __device__ __forceinline__ void Load(const ScTables& tables, const PlaceOf& place_of) {
-    // Apart, so that nothing looks at what was loaded before everything is on its way.
+    // Apart, so that nothing looks at what was loaded before everything is in flight.
     if (tables.levels >= 16) {
       const uint8_t* from = tables.counts8 + min(Piece(), tables.levels - 16);
 #pragma unroll

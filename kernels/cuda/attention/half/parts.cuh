@@ -70,9 +70,9 @@ __device__ __forceinline__ void SumHalves(float* values, int width, int s) {
   }
 }
 
-// Waits for the kernel in front, with the first job's addresses made; fills `fresh` for `heads` query heads of `info`'s
+// Waits for the previous kernel, with the first job's addresses made; fills `fresh` for `heads` query heads of `info`'s
 // row, and reports what is not finite.
-// Requires: all threads of the block; the caller puts a barrier behind it.
+// Requires: all threads of the block; the caller puts a barrier after it.
 template <int kHeads, int kDims>
 __device__ void RotateFresh(const AttentionArgs& a, const PassRow& info, int kv_head, int first_head, int heads,
                             FreshRows<kHeads, kDims>& fresh) {
@@ -121,7 +121,7 @@ __device__ void AppendFresh(const KvView& kv, const PassRow& info, int kv_head, 
   *reinterpret_cast<uint4*>(to + dim) = *reinterpret_cast<const uint4*>(from + dim);
 }
 
-// Keys and values of a thread's next rounds on their way to shared memory, in slots of its own: nobody else reads them, so
+// Keys and values of a thread's next rounds in flight to shared memory, in slots of its own: nobody else reads them, so
 // that they need no barrier. Copies are in groups: keys, then values, of one round after the other.
 //
 // Pages are read many rounds ahead and wait in the lanes of a register, as TilePlaces (../split/resident_pages.cuh) has them:
@@ -129,11 +129,11 @@ __device__ void AppendFresh(const KvView& kv, const PassRow& info, int kv_head, 
 template <int kLanes>
 class Rounds {
  public:
-  static constexpr int kAhead = 2;  // rounds on their way
+  static constexpr int kAhead = 2;  // rounds in flight
   static constexpr int kVectors = 2 * kStep;
   static constexpr int kBytes = kAhead * kVectors * kThreads * static_cast<int>(sizeof(uint4));
 
-  // The lane's rounds begin at positions first, first + step .., multiples of kStep; those behind `last` stand for it.
+  // The lane's rounds begin at positions first, first + step .., multiples of kStep; those after `last` stand for it.
   // `shared`: kBytes. `keys` and `values`: the lane's first vectors of the KV head in page 0. All lanes of a warp, as for
   // AskKeys and AskValues.
   __device__ __forceinline__ Rounds(const void* shared, const KvView& kv, const int32_t* pages, const uint4* keys,

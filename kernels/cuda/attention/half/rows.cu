@@ -4,7 +4,7 @@
 // A block serves up to four query heads of one KV head, so keys and values are read once for all of them. kLanes lanes
 // hold one token (16 bytes each); every warp keeps its own running maximum, and warps are merged at the end. A small
 // pass needs no append kernel: as in row_fresh.cuh every block rotates and rounds the pass's own positions
-// for itself, which leaves the loads of older ones free to start before the kernel in front has ended. A short context
+// for itself, which leaves the loads of older ones free to start before the previous kernel has ended. A short context
 // is one block's work, however large the cluster that a graph was recorded with.
 #include <algorithm>
 #include <type_traits>

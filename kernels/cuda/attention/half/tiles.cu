@@ -49,7 +49,7 @@ __device__ void LoadKeys(const AttentionArgs& a, const int32_t* pages, int kv_he
   for (int i = static_cast<int>(threadIdx.x); i < kKeys * kPieces; i += kThreads) {
     const int row = i / kPieces;
     const int piece = i % kPieces;
-    const int t = min(first + row, length - 1);  // what lies behind is masked
+    const int t = min(first + row, length - 1);  // positions after it are masked
     const int64_t offset = a.kv.Value(pages[t >> a.kv.page_shift], kv_head, t & (a.kv.page_tokens - 1)) + piece * 8;
     CopyAsync16(Piece<kHeadDim>(k_tile, row, piece), a.kv.k_half + offset);
     CopyAsync16(Piece<kHeadDim>(v_tile, row, piece), a.kv.v_half + offset);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps of dealt rows between the products, and products for shapes that scores.cu and values.cu do not take.
-// Plain launches throughout: these kernels come behind events of other devices, and read what those wrote.
+// Plain launches throughout: these kernels wait for events of other devices, and read what those wrote.
 #include <algorithm>
 
 #include "kernels/cuda/attention/split/dealt.cuh"

@@ -85,7 +85,7 @@ __device__ __forceinline__ DealtQueryCodes CodesOf(const DealtArgs& args, const 
   return {share.words + vector * (args.attention.kv.head_dim / 4), share.scales + vector};
 }
 
-// Launches a kernel of single rows; of dealt ones it comes behind other devices' events, not behind the kernel in front.
+// Launches a kernel of single rows; of dealt ones it waits for events of other devices, not for the previous kernel.
 template <typename Args>
 void LaunchRows(DeviceContext& ctx, void (*kernel)(const Args), int blocks, int threads, int64_t shared_bytes,
                 const Args& args) {

@@ -49,7 +49,7 @@ __host__ __device__ inline bool RanksBySum(const ScTables& tables) {
 }
 
 // Thermometers of every code: ones below the level's rank, complemented for negative codes; words 0, 2, 1, 3.
-// [kCodes][kTableCopies]. By kThreads threads, this one the `thread`th; the caller puts a barrier behind it.
+// [kCodes][kTableCopies]. By kThreads threads, this one the `thread`th; the caller puts a barrier after it.
 template <int kThreads>
 __device__ __forceinline__ void FillThermometers(const ScTables& tables, uint4* table,
                                                  int thread = static_cast<int>(threadIdx.x)) {

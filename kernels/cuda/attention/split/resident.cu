@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitAr
   }
   ShareMaxima<true>(b, of, most, args.flags, s.of_heads.of_warps, s.of_heads.largest);
   if (is_posted) {
-    StartNext();  // not before: what the next kernel loads ahead would come in front of keys
+    StartNext();  // not before: what the next kernel loads ahead would come before keys
     ClearPosted(args, b);
   }
   for (int i = tid; i < kN * kScoreHeads * (kHeadDim + 1); i += kThreads) (&s.sums[0][0])[i] = 0;

@@ -23,7 +23,7 @@ struct Stripes {
   __device__ int Token(int i) const {
     return ((row.first_unit() + (i >> shift)) << 8) + (rank << shift) + (i & (stripe() - 1));
   }
-  // The local positions in front of position t: the next is the first Token(i) >= t.
+  // The local positions before position t: the next is the first Token(i) >= t.
   __device__ int Local(int t) const {
     const int in_units = t - (row.first_unit() << 8);
     const int in_stripe = min(max((in_units & 255) - (rank << shift), 0), stripe());

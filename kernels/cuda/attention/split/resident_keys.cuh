@@ -128,7 +128,7 @@ struct KeyTiles {
   static constexpr int kTile = 32;
   static constexpr int kStep = kSlots * kTile;
   TilePlaces<2, PageOnly> pages;
-  int32_t page;  // of the tile behind it
+  int32_t page;  // of the tile after it
   uint4 k[kGroups];
 
   __device__ static int Group() { return static_cast<int>(threadIdx.x >> 5) % kSlices * kGroups; }

@@ -43,7 +43,7 @@ struct alignas(128) Shared {
 };
 using Sums = int32_t[kScoreHeads][kLookupDim + 1];
 
-// Exponentials reach into the place of the scales, where there is room for sums behind those of so many positions.
+// Exponentials reach into the place of the scales; sums fit after the scales of so many positions.
 constexpr int kOverTable = 1024;
 constexpr int kMostBesideSums = (kSplitLookupScaleBytes - kOverTable - static_cast<int>(sizeof(Sums))) / 4;
 struct LookupOffsets {
@@ -76,7 +76,7 @@ __device__ __forceinline__ float ScoreOf(const SplitArgs& args, float count, flo
   return ((count * args.qk.gain) * (q_scale * k_scale)) * args.attention.inv_sqrt;
 }
 
-// Two counts of 16 bits as floats, without conversions: in front of 2^23 a number's last bits are an integer.
+// Two counts of 16 bits as floats, without conversions: with the exponent of 2^23 the last bits of a float are an integer.
 __device__ __forceinline__ float2 FloatsOf(uint32_t counts) {
   constexpr uint32_t kExponent = 0x4b000000u;  // of 2^23
   constexpr float kOffset = 8388608.0f + 32768.0f;
@@ -131,7 +131,7 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   Seen own{seen.first - LookupLane::Key(), seen.count};
   asm volatile("" : "+r"(to), "+r"(to_next), "+r"(own.first), "+r"(own.count));  // kept
   int i = static_cast<int>(threadIdx.x >> 5) * kLookupTile;
-  int left = LookupTiles(b) - 1;  // tiles of the warp behind this one
+  int left = LookupTiles(b) - 1;  // tiles of the warp after this one
   // The L2 is asked for a tile three ahead; the next one comes into the registers that were just looked up with.
   const auto step = [&] {
     const uint32_t last = keys.Advance(left);
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   }
   ShareLargest(args, b, largest, scores.at + (kScoreHeads - 1) * stride, v_scales, s);
   if (is_posted) {
-    StartNext();  // not before: what the next kernel loads ahead would come in front of keys
+    StartNext();  // not before: what the next kernel loads ahead would come before keys
     ClearPosted(args, b);
   }
   ValueGroups<kLookupDim> values(kv, b);

@@ -26,7 +26,7 @@ inline constexpr int kLookupTableBytes = kLookupDim * kLookupCodes * 4;
 inline constexpr int kLookupColumns = 32;                         // of a part of the table
 inline constexpr int kLookupParts = kLookupDim / kLookupColumns;  // of the dimensions
 inline constexpr int kLookupPartWords = kLookupCodes * kLookupColumns;
-inline constexpr int kLookupCountBytes = kScoreHeads * kLookupDim * kLookupLevels;  // of count rows on their way
+inline constexpr int kLookupCountBytes = kScoreHeads * kLookupDim * kLookupLevels;  // of count rows in flight
 
 // Dimensions of the queries whose count with the same code is 128.
 struct LookupTops {
@@ -202,7 +202,7 @@ struct LookupKeys {
     asm volatile("" : "+l"(words), "+l"(scales));
     ahead[0] = places.Next();
   }
-  // Asks for the first tile, and the L2 for those behind it: all of `tiles`. Nobody asks past the end, where every warp of
+  // Loads the first tile, and prefetches those after it into L2: all of `tiles`. Nothing past the end is loaded, where every warp of
   // the row would want the same few lines at once.
   __device__ __forceinline__ void Begin(int tiles) {
     const uint32_t* from = From();
@@ -217,7 +217,7 @@ struct LookupKeys {
   }
   // Where the next tile is.
   __device__ __forceinline__ const uint32_t* From() const { return words + Words(ahead[0]); }
-  // Asks the L2 for one more, if so many are left behind this one.
+  // Prefetches one more into L2, if so many are left after this one.
   __device__ __forceinline__ uint32_t Advance(int left) {
     const uint32_t last = places.Next();
     if (left > kAhead) Prefetch(last);
@@ -229,7 +229,7 @@ struct LookupKeys {
     for (int i = 0; i + 1 < kAhead; ++i) ahead[i] = ahead[i + 1];
     ahead[kAhead - 1] = last;
   }
-  // Where it stands, so that it is on its way before the next ones are wanted.
+  // Where it stands, so that it is in flight before the next ones are wanted.
   __device__ __forceinline__ void Load(const uint32_t* from, int e) {
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(k[e].x), "=r"(k[e].y), "=r"(k[e].z), "=r"(k[e].w)

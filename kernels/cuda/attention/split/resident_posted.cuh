@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row of a pass of one that the kernel in front posts word by word: resident blocks take their queries from the words,
+// The row of a pass of one that the previous kernel posts word by word: resident blocks take their queries from the words,
 // and the one that owns the row's position appends it to the cache. So nobody waits for a kernel that does it for all.
 #pragma once
 
@@ -12,7 +12,7 @@
 namespace stoch::cuda {
 
 // Codes of the block's queries, [heads][kHeadDim], and their scales, both in shared memory; the row's key and value in the
-// cache. The caller puts a barrier behind it. Requires: args.posted.q.
+// cache. The caller puts a barrier after it. Requires: args.posted.q.
 template <int kHeadDim>
 __device__ __forceinline__ void QuantizePosted(const SplitArgs& args, const Stripes& b, uint8_t* codes, float* scales) {
   constexpr int kHalf = kHeadDim / 2;
@@ -49,7 +49,7 @@ __device__ __forceinline__ void QuantizePosted(const SplitArgs& args, const Stri
              [&](float value) { return SignMagnitude(BipolarLevel(value, scale, q_max)); });
 }
 
-// The block's queries, once the kernel in front has ended: as that one left them, or as it posts them, then with codes at
+// The block's queries, once the previous kernel has ended: as that one left them, or as it posts them, then with codes at
 // `codes` and scales at `scales`, both in shared memory.
 template <int kHeadDim>
 __device__ __forceinline__ Queries TakeQueries(const SplitArgs& args, const Stripes& b, void* codes,

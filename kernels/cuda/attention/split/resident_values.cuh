@@ -3,7 +3,7 @@
 //
 // Nothing in the loop waits for a load that was just issued: values are asked for a group ahead, as soon as those of this group
 // are there, and streams of weights while this group is added up. Loads share few scoreboards, so that a load in a branch, or a
-// page looked up on the way, would have everybody wait for the values behind it.
+// page looked up on the way, would make every warp wait for the values that follow.
 #pragma once
 
 #include <type_traits>
@@ -117,7 +117,7 @@ struct ValueGroups {
   static constexpr int kWords = kHeadDim / 64;
   static constexpr int kSlots = kResidentWarps / 2;  // warps with the same half
   TilePlaces<1, ValuePlace> places;
-  uint32_t place;       // of the group behind it
+  uint32_t place;       // of the group after it
   const uint32_t* own;  // of the KV head's values in page 0, this lane's
   uint4 v[kWords];
 
@@ -254,10 +254,10 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
   uint32_t loaded = values.place;
   const auto step = [&](Turn& now, Turn& next) {
     // Where the next group has no weights, what was loaded last: what a branch loads would be copied, which waits for it. The
-    // place depends on the values of this group, so that nobody waits for these behind the next.
+    // place depends on the values of this group, so that nothing waits for these after the next.
     loaded = (next.any ? values.place : loaded) | (now.v[kWords - 1].w & zero);
     values.Load(loaded, next.v);
-    __syncwarp();  // loads stay in front of it
+    __syncwarp();  // loads stay before it
     const uint32_t bytes = kDirect ? MinusOnes(now.levels) : MinusOnes(now.w);
     const uint32_t of_columns[2] = {bytes & even, bytes & ~even};
     uint32_t later = 0;

@@ -159,7 +159,7 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
   for (int m = 0; m < kWords; ++m) turns[0].v[m] = values.v[m];
 #pragma unroll
   for (int i = 0; i < 2; ++i) turns[i].any = any_of(turns[i].levels);
-  // Levels and places of the groups behind the next, whose values the L2 has been asked for. An even number, as TilePlaces'.
+  // Levels and places of the groups after the next, whose values are prefetched into L2. An even number, as TilePlaces'.
   constexpr int kAhead = 2;
   uint32_t levels[kAhead + 1];
   uint32_t ahead[kAhead + 1];
@@ -181,7 +181,7 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
     // As AddValues does it.
     loaded = (next.any ? values.place : loaded) | (now.v[kWords - 1].w & zero);
     values.Load(loaded, next.v);
-    __syncwarp();  // loads stay in front of it
+    __syncwarp();  // loads stay before it
     if (now.any) {
       uint32_t thermometers[4];
       places.Thermometers(now.levels, thermometers);

@@ -6,7 +6,7 @@
 
 namespace stoch::cuda {
 
-// Codes of a warp's row on their way to memory. The thermometers of most end in their first word: probabilities are codes
+// Codes of a warp's row in flight to memory. The thermometers of most end in their first word: probabilities are codes
 // relative to the largest of a row. Those beyond, which are few in long rows, are listed instead (WideArgs::lists), so that p v
 // multiplies first words alone; where they are many, 64 positions are marked (kAllWords).
 class RowCodes {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts and scales on their way to the softmax of a block's rows. Included by rows.cu and row_codes.cuh.
+// Counts and scales in flight to the softmax of a block's rows. Included by rows.cu and row_codes.cuh.
 #pragma once
 
 #include "kernels/cuda/attention/wide/wide.h"
@@ -53,7 +53,7 @@ class RowStages {
     Ask();
   }
 
-  // The warp's next stage; behind the last one the first again. It has the stage before no more. Without is_last, another call
+  // The warp's next stage; after the last one the first again. It has the stage before no more. Without is_last, another call
   // follows.
   __device__ __forceinline__ Stage Next(bool is_last) {
     const uint32_t counts = stage_ % kCountBuffers;

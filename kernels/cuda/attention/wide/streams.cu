@@ -43,7 +43,7 @@ __device__ __forceinline__ uint4 Unit(const uint32_t (&words)[4]) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// A column of keys: unit j * kWords + w has word w of codes j, behind them are the factors of the sign correction
+// A column of keys: unit j * kWords + w has word w of codes j, after them are the factors of the sign correction
 // (operand.cuh): u = [x < 0], and u less the ones of the stream.
 template <int kWords>
 __device__ __forceinline__ void StoreKeys(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
