@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which positions dilated attention admits to a row and head (kernels/dilated.h), as kernels ask.
+// Positions that dilated attention admits to a row and head (kernels/dilated.h), for kernels.
 #pragma once
 
 #include <algorithm>
@@ -41,14 +41,14 @@ inline int64_t LongestSegment(const DilatedPairs& pairs) {
 
 #if defined(__CUDACC__)
 // Positions admitted to one row and head: by pair i first[i], first[i] + dilation[i], ... up to its own.
-// In shared memory, made by the block. Positions asked for are at most the row's own.
+// In shared memory, made by the block. Requires of t: at most the row's own position.
 struct AdmittedRow {
   int32_t count;
   int32_t first[kMaxDilatedPairs];
   int32_t dilation[kMaxDilatedPairs];
 
   // first_seen: where the row's window begins. Requires: all threads of a block of at least kMaxDilatedPairs; a barrier
-  // before anybody asks.
+  // before any query.
   __device__ __forceinline__ void Find(const DilatedPairs& pairs, int head, int position, int first_seen) {
     const int i = static_cast<int>(threadIdx.x);
     if (i == 0) count = pairs.count;

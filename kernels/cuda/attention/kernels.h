@@ -174,7 +174,7 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
 struct RowLengths {
   const ByteTable* q_tables = nullptr;  // [rows][num_heads]; not read where the kernel quantizes q
   LengthView qk, av;
-  uint8_t* p_slots = nullptr;  // [rows][num_heads], written; null: nobody wants them
+  uint8_t* p_slots = nullptr;  // [rows][num_heads], written; null: not needed
 };
 void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
                      const ScOperands& operands, const RowLengths& lengths, const RowSet& rows,

@@ -28,7 +28,7 @@ struct AppendArgs {
   ByteTable* q_tables = nullptr;  // [rows][num_heads]
   uint8_t* q_slots = nullptr;
   LengthView qk_lengths;
-  uint8_t* wide_codes = nullptr;  // of q as ranks; null: nobody wants them
+  uint8_t* wide_codes = nullptr;  // of q as ranks; null: not needed
   const RankTable* qk_ranks = nullptr;
 };
 

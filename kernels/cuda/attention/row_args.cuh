@@ -80,7 +80,7 @@ struct MixedRowArgs : RowArgs {
   const ByteTable* q_tables = nullptr;  // [rows][num_heads]; kMixedFresh: not read
   LengthView qk_lengths;                // kMixedFresh
   LengthView av_lengths;
-  uint8_t* p_slots = nullptr;  // [rows][num_heads], written; null: nobody wants them
+  uint8_t* p_slots = nullptr;  // [rows][num_heads], written; null: not needed
 };
 
 // Shared memory of one block, in this order.
@@ -96,7 +96,7 @@ struct SharedLayout {
 inline constexpr int kPartsCount = kWarps * kPaddedLanes;
 static_assert(kPaddedLanes >= 256);  // the largest head_dim
 
-// A multiple of 256: LookUpWord wants rows there.
+// A multiple of 256, the alignment of rows in LookUpWord.
 inline constexpr int kFixedBytes = (4 * (kPartsCount + 2 * kWarps + kPaddedLanes) + 255) / 256 * 256;
 
 __device__ __forceinline__ SharedLayout MakeLayout(void* memory, int head_dim, int cluster) {

@@ -13,7 +13,7 @@ inline constexpr int kLaneTokens = 4;  // of a tile, of a lane: 16 bytes of keys
 
 // Adds the counts of the keys of kLaneTokens tokens, a word for each of a slice's `words` groups of four dimensions, to
 // each token's.
-// Requires: `rows` as LookUpWord wants them, those of the slice's first dimension first.
+// Requires: `rows` in LookUpWord's order, those of the slice's first dimension first.
 template <int kSlots, int kSlot = 0>
 __device__ __forceinline__ void LookUpKeys(const uint4 (&k)[kSlots], const uint32_t (&q)[kSlots], uint32_t rows,
                                            int words, Counts (&counts)[kLaneTokens]) {

@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
   int64_t first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile;
   if constexpr (kRows < kQueryTile) {
     const int part = static_cast<int>(blockIdx.z) * kRows;
-    if (part >= tile.num_rows) return;  // nobody reads scores of these rows
+    if (part >= tile.num_rows) return;  // scores of these rows are not read
     tile.first_row += part;
     tile.num_rows -= part;
     first_row += part;

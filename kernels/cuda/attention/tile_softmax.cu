@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) PackKvKernel(const TileArgs args) {
   const int head = static_cast<int>(blockIdx.y);
   const int begin = static_cast<int>(blockIdx.x) * kKeyBlock;
   if (sequence.packed_begin < 0 || begin >= sequence.length) return;
-  if (begin < FirstKept(a, sequence.start_position)) return;  // nobody reads what is before
+  if (begin < FirstKept(a, sequence.start_position)) return;  // no row reads positions before it
   const int32_t* pages = a.pass.pages + static_cast<int64_t>(sequence_index) * a.pass.max_pages;
   const int page_mask = kv.page_tokens - 1;
   const int64_t packed = static_cast<int64_t>(head) * args.kv.positions + sequence.packed_begin + begin;

@@ -22,7 +22,7 @@ using test::Step;
 using test::WorstRow;
 
 // Contexts are cut from 257 positions on, although it might not pay: by resident blocks where all rows fit the GPU,
-// otherwise by clusters; as on a GPU without them; and by resident blocks with look-ups.
+// otherwise by a kernel for each step; on a GPU without clusters; and by resident blocks with look-ups.
 enum class Cut : uint8_t { kClusters, kNoClusters, kLookups };
 
 class CudaSplitAttention : public test::CudaAttention, public testing::WithParamInterface<Cut> {

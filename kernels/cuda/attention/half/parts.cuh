@@ -121,7 +121,7 @@ __device__ void AppendFresh(const KvView& kv, const PassRow& info, int kv_head, 
   *reinterpret_cast<uint4*>(to + dim) = *reinterpret_cast<const uint4*>(from + dim);
 }
 
-// Keys and values of a thread's next rounds in flight to shared memory, in slots of its own: nobody else reads them, so
+// Keys and values of a thread's next rounds in flight to shared memory, in slots of its own: no other thread reads them, so
 // that they need no barrier. Copies are in groups: keys, then values, of one round after the other.
 //
 // Pages are read many rounds ahead and wait in the lanes of a register, as TilePlaces (../split/resident_pages.cuh) has them:

@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 2) HalfRowKernel(const RowArgs args)
   int stage = 0;
   for (int base = begin; base < length; base += round) {
     const int ahead = base + Rounds::kAhead * round;
-    // Positions of the pass instead of what was asked for.
+    // Positions of the pass instead of those loaded from the cache.
     [[maybe_unused]] const auto take_fresh = [&](uint4(&to)[kStep], const auto& own) {
       if (base + round <= info.start_position) return;
 #pragma unroll

@@ -132,7 +132,7 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   asm volatile("" : "+r"(to), "+r"(to_next), "+r"(own.first), "+r"(own.count));  // kept
   int i = static_cast<int>(threadIdx.x >> 5) * kLookupTile;
   int left = LookupTiles(b) - 1;  // tiles of the warp after this one
-  // The L2 is asked for a tile three ahead; the next one comes into the registers that were just looked up with.
+  // A tile three ahead is prefetched into L2; the next one is loaded into the registers that were just used.
   const auto step = [&] {
     const uint32_t last = keys.Advance(left);
     const uint32_t* from = keys.From();
@@ -187,7 +187,7 @@ __device__ __forceinline__ void ShareLargest(const SplitArgs& args, const Stripe
   const KvView& kv = args.attention.kv;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
-  // Where the first of them are is asked for before everybody is there.
+  // The offsets of the first ones are loaded before the barrier.
   constexpr int kFirst = 2;
   const int threads = kThreads - b.heads.count * 32;  // that do not exchange
   const int first = (static_cast<int>(threadIdx.x) - b.heads.count * 32) * 4;
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   const Counts counts{reinterpret_cast<int16_t*>(behind), stride};
   uint8_t* const weights = behind + (apart ? counts_bytes : static_cast<int>(kSplitTableBytes));
   auto* const thermometers = reinterpret_cast<uint4*>(behind);
-  // Sums of p v: where nobody needs the place before they are added up, or else where levels of weights were.
+  // Sums of p v: after the scales of V where there is room, else in the place of the levels of weights.
   const bool sums_apart = positions <= kMostBesideSums;
   auto& sums = *reinterpret_cast<Sums*>(sums_apart ? shared_memory + LookupOffsets::kSums : table);
   const auto clear_sums = [&] {

@@ -183,7 +183,7 @@ struct KeyPlace {
 
 // A warp's tile of keys, and the scale of the key whose scores this lane makes.
 struct LookupKeys {
-  static constexpr int kAhead = 2;  // tiles that the L2 has been asked for
+  static constexpr int kAhead = 2;  // tiles that are prefetched into L2
   TilePlaces<1, KeyPlace> places;
   uint32_t ahead[kAhead];  // of those, the next tile's first
   const uint32_t* head;    // the KV head's keys in page 0
@@ -229,7 +229,7 @@ struct LookupKeys {
     for (int i = 0; i + 1 < kAhead; ++i) ahead[i] = ahead[i + 1];
     ahead[kAhead - 1] = last;
   }
-  // Where it stands, so that it is in flight before the next ones are wanted.
+  // volatile: the load is issued here, so that it is in flight before the next ones are needed.
   __device__ __forceinline__ void Load(const uint32_t* from, int e) {
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(k[e].x), "=r"(k[e].y), "=r"(k[e].z), "=r"(k[e].w)

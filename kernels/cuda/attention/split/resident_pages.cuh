@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a warp of a resident block finds its keys and values, ahead of the loop that wants them.
+// Where a warp of a resident block finds its keys and values, ahead of the loop that loads them.
 #pragma once
 
 #include "kernels/cuda/attention/split/parts.cuh"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row of a pass of one that the previous kernel posts word by word: resident blocks take their queries from the words,
-// and the one that owns the row's position appends it to the cache. So nobody waits for a kernel that does it for all.
+// and the one that owns the row's position appends it to the cache. So no kernel that does it for all lies between.
 #pragma once
 
 #include "kernels/cuda/attention/append.cuh"

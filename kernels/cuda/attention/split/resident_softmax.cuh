@@ -272,7 +272,7 @@ class WeightLevels {
  public:
   __device__ __forceinline__ WeightLevels(float total, float scale, int q_max)
       : total_(total), scale_(scale), q_max_(static_cast<float>(q_max)), nearly_half_(scale * 0.4f) {}
-  // Whether Of can be asked.
+  // Whether Of may be called.
   __device__ __forceinline__ bool IsExact() const { return total_.IsExact() && scale_.IsExact(); }
   // Those of four weights, a byte each; false where they may be others: a smaller e than divisors take, which counts as 0,
   // has a weight all the same. Positions that are not seen have e = 0, whatever v is.

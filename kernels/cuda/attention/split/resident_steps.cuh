@@ -10,7 +10,7 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kResidentPrefetched = 512;  // positions of a block that are asked for before the queries are there
+inline constexpr int kResidentPrefetched = 512;  // positions of a block that are prefetched before the queries arrive
 
 // Where the scores of a block are whose row is deeper than its shared memory.
 __device__ __forceinline__ Scores ScratchScores(const SplitArgs& args, const Stripes& b) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // p v of a block of the resident kernels, on binary tensor cores.
 //
-// Nothing in the loop waits for a load that was just issued: values are asked for a group ahead, as soon as those of this group
+// Nothing in the loop waits for a load that was just issued: values are loaded a group ahead, as soon as those of this group
 // are there, and streams of weights while this group is added up. Loads share few scoreboards, so that a load in a branch, or a
 // page looked up on the way, would make every warp wait for the values that follow.
 #pragma once
@@ -23,7 +23,7 @@ struct WeightStreams {
   }
 };
 
-// The 16 bytes of shared memory at `at` where they are wanted; otherwise `to` stays as it is. Without a branch.
+// The 16 bytes of shared memory at `at` where `have`; otherwise `to` stays as it is. Without a branch.
 __device__ __forceinline__ void LoadSharedIf(bool have, uint32_t at, uint4& to) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
                : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
@@ -36,8 +36,8 @@ __device__ __forceinline__ uint2 LoadSharedPair(uint32_t at) {
 }
 
 // Words 0 and 1 of streams, or 2 and 3 in the lanes of odd columns, of four levels of positions from `own` of a group on, a
-// multiple of 4. Lanes with the halves of a stream are in the same half of the warp, which so asks for eight streams. Those
-// of level 0 have no ones, so nobody asks whether one is wanted.
+// multiple of 4. Lanes with the halves of a stream are in the same half of the warp, which so loads eight streams. Those
+// of level 0 have no ones, so no lane tests for them.
 class SharedHalves {
  public:
   // Requires: four to 16 masks, in shared memory.
@@ -136,8 +136,8 @@ struct ValueGroups {
   }
   __device__ static int Own() { return static_cast<int>(threadIdx.x & 3) * 4; }
 
-  // Calls even() and odd() in turn, which move `group` on by kSlots and ask for a place each, until `end`. Requires: an even
-  // number of places was asked for before.
+  // Calls even() and odd() in turn, which move `group` on by kSlots and take a place each, until `end`. Requires: an even
+  // number of places was taken before.
   template <typename Even, typename Odd>
   __device__ __forceinline__ void InTurns(const KvView& kv, const Stripes& b, int& group, int end, const Even& even,
                                           const Odd& odd) {
@@ -152,7 +152,7 @@ struct ValueGroups {
       }
     }
   }
-  // Where it stands, so that nothing is asked for in between.
+  // volatile: issued here, with no load in between.
   __device__ __forceinline__ void Load(uint32_t at, uint4 (&to)[kWords]) const {
     const uint32_t* from = own + ValuePlace::Words(at);
 #pragma unroll
@@ -231,7 +231,7 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
       LoadWhole(args, streams, t, levels, to);
     }
   };
-  // A group's operands. Two take turns, so that what comes next comes into registers that nobody waits for.
+  // A group's operands. Two take turns, double buffered, so that loads go to registers that no instruction waits for.
   struct Turn {
     uint4 v[kWords];
     Stream w[4];
@@ -276,7 +276,7 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
       load_streams(group + kSlots, next.levels, next.w);
       later = levels_of(group + 2 * kSlots);
     }
-    asm volatile("" : "+r"(later));  // so that nobody waits for it before
+    asm volatile("" : "+r"(later));  // keeps the wait for it out of here
     now.levels = later;
     now.any = any_of(later);
     group += kSlots;

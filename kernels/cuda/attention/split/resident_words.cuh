@@ -9,7 +9,7 @@
 //
 // Words of 16 masks and both signs are in the table four times, once in each of four banks. Eight lanes of a column of a tile's
 // operand would want one mask, so half of them has the positions in another order, and the columns of four heads are there
-// twice, once in each order: of the products half are of no use, and nobody waits for a bank.
+// twice, once in each order: half of the products are unused, and there is no bank conflict.
 #pragma once
 
 #include "kernels/cuda/attention/split/resident_values.cuh"
@@ -166,7 +166,7 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
   const auto ask = [&](int i, int of_group) {
     ahead[i] = values.places.Next();
     levels[i] = levels_of(of_group);
-    asm volatile("" : "+r"(levels[i]));  // so that nobody waits for it before
+    asm volatile("" : "+r"(levels[i]));  // keeps the wait for it out of here
   };
   const auto prefetch = [&](int i) {
     if (any_of(levels[i])) PrefetchL2OfWarp<kGroupDims * kHeadDim / 2>(of_half + ValuePlace::Words(ahead[i]));
@@ -217,7 +217,7 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
   values.InTurns(
       kv, b, group, end, [&] { step(turns[0], turns[1]); }, [&] { step(turns[1], turns[0]); });
   before_sums();
-  // Rows and columns of the same order are what is wanted. Lanes that have none take half of those that have: dimensions 0 and 1
+  // Rows and columns of the same order are needed. Lanes that have none take half of those that have: dimensions 0 and 1
   // are for the first half of a quad, which has them negative.
   const uint32_t half = threadIdx.x >> 1 & 1;
   const bool have = half == WordPlaces::Order();

@@ -14,7 +14,7 @@ inline constexpr int kRowEach = 8;              // neighbouring positions of a l
 inline constexpr int kRowStep = 32 * kRowEach;  // positions of a warp at a time
 
 // Positions that the rows of a block take, a stage after the other and twice. Each lane copies the counts that it reads, a
-// stage ahead; scales are those of all warps, which take turns to ask for them and may be up to two stages apart.
+// stage ahead; scales are those of all warps, which take turns to load them and may be up to two stages apart.
 class RowStages {
  public:
   static constexpr int kSteps = 4;

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs arg
   const int head = args.first_kv_head + static_cast<int>(blockIdx.y);
   const int64_t packed = blockIdx.y * args.positions + sequence.packed_begin;
   const int column = static_cast<int>(threadIdx.x);
-  const int kept = FirstKept(args.attention, sequence.start_position);  // nobody reads what is before
+  const int kept = FirstKept(args.attention, sequence.start_position);  // no row reads positions before it
   for (int block = max(begin, kept); block < min(begin + at_once * kWideKeys, sequence.length); block += kWideKeys) {
     if (kAgain && args.replaced[(packed + block) / kWideKeys] == 0) continue;
     const int t = block + WideKey(column);
