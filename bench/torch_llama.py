@@ -190,6 +190,7 @@ class Step:
         if not ids.is_cuda:
             return
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())  # `ids` and the prompt's cache are made there
         with torch.cuda.stream(stream):
             for _ in range(3):
                 self._run()
