@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/chat/chat_renderer.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "kernels/base/error.h"
+#include "loader/bounded_json.h"
+
+extern char** environ;
+
+namespace stoch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using nlohmann::json;
+
+constexpr size_t kLengthBytes = 4;
+constexpr size_t kMaxFrameBytes = size_t{32} << 20;
+
+[[noreturn]] void Throw(const char* call) {
+  throw InvalidInput(std::string("cannot start the renderer of chat templates: ") + call + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+ChatRenderer::ChatRenderer(Settings settings, std::string source)
+    : settings_(std::move(settings)), source_(std::move(source)) {
+  try {
+    Start();
+  } catch (...) {
+    Stop();
+    throw;
+  }
+}
+
+ChatRenderer::~ChatRenderer() { Stop(); }
+
+void ChatRenderer::Start() {
+  std::array<int, 2> ends = {-1, -1};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) Throw("socketpair");
+  socket_ = ends[0];
+  fcntl(socket_, F_SETFL, O_NONBLOCK);
+  std::vector<std::string> words = settings_.command;
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // Ctrl-C is for who starts it
+  const int error = posix_spawnp(&pid_, argv.front(), &actions, &attributes, argv.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  if (error != 0) {
+    pid_ = 0;
+    errno = error;
+    Throw(argv.front());
+  }
+  const json ready = Receive(Clock::now() + settings_.start_limit);
+  if (ready.contains("error")) Fail(ready["error"].get<std::string>());
+  const json loaded = Ask({{"template", source_}}, settings_.render_limit);
+  if (loaded.contains("error")) Fail("the chat template cannot be read: " + loaded["error"].get<std::string>());
+}
+
+void ChatRenderer::Stop() {
+  if (socket_ >= 0) close(std::exchange(socket_, -1));
+  if (pid_ == 0) return;
+  kill(pid_, SIGKILL);  // not reaped yet, so it is still that process
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = 0;
+}
+
+std::string ChatRenderer::Render(const nlohmann::ordered_json& request) {
+  const std::lock_guard lock(mutex_);
+  if (pid_ == 0) Start();
+  const json answer = Ask(request, settings_.render_limit);
+  if (answer.contains("text")) return answer["text"].get<std::string>();
+  const std::string why = answer.value("error", "no answer");
+  if (answer.value("raised", false)) throw InvalidInput(why);
+  throw InvalidInput("the chat template fails: " + why);
+}
+
+json ChatRenderer::Ask(const nlohmann::ordered_json& request, std::chrono::milliseconds limit) {
+  const Clock::time_point end = Clock::now() + limit;
+  const std::string body = request.dump();
+  if (body.size() > kMaxFrameBytes) {
+    throw InvalidInput("the conversation has " + std::to_string(body.size()) + " bytes; allowed are " +
+                       std::to_string(kMaxFrameBytes));
+  }
+  std::string frame;
+  for (size_t i = 0; i < kLengthBytes; ++i) frame += static_cast<char>(body.size() >> (8 * i));
+  Send(frame + body, end);
+  return Receive(end);
+}
+
+void ChatRenderer::Send(std::string_view bytes, Clock::time_point end) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      if (!Wait(POLLOUT, end)) Fail("the chat template takes too long");
+    } else if (errno != EINTR) {
+      Fail("the renderer of chat templates ended; python3-jinja2 may be missing: apt-get install python3-jinja2");
+    }
+  }
+}
+
+json ChatRenderer::Receive(Clock::time_point end) {
+  std::string bytes;
+  size_t wanted = kLengthBytes;
+  for (bool has_length = false; bytes.size() < wanted || !has_length;) {
+    if (bytes.size() == wanted) {
+      size_t size = 0;
+      for (size_t i = 0; i < kLengthBytes; ++i) size |= static_cast<size_t>(static_cast<uint8_t>(bytes[i])) << (8 * i);
+      if (size > kMaxFrameBytes) Fail("the renderer of chat templates answers too much");
+      bytes.clear();
+      wanted = size;
+      has_length = true;
+      continue;
+    }
+    std::array<char, 65536> part;
+    const ssize_t got = recv(socket_, part.data(), std::min(part.size(), wanted - bytes.size()), 0);
+    if (got > 0) {
+      bytes.append(part.data(), static_cast<size_t>(got));
+    } else if (got < 0 && errno == EAGAIN) {
+      if (!Wait(POLLIN, end)) Fail("the chat template takes too long");
+    } else if (got == 0 || errno != EINTR) {
+      Fail("the renderer of chat templates ended; python3-jinja2 may be missing: apt-get install python3-jinja2");
+    }
+  }
+  return ParseBoundedJson(bytes, "the renderer of chat templates");
+}
+
+bool ChatRenderer::Wait(short events, Clock::time_point end) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+  if (left <= 0) return false;
+  pollfd descriptor{socket_, events, 0};
+  const int ready = poll(&descriptor, 1, static_cast<int>(left) + 1);
+  return ready > 0 || (ready < 0 && errno == EINTR);
+}
+
+void ChatRenderer::Fail(const std::string& what) {
+  Stop();
+  throw InvalidInput(what);
+}
+
+}  // namespace stoch

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chat templates rendered by jinja2, in a process that can do nothing else (render_chat.py).
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace stoch {
+
+// One template and the process that renders it. A process that ends, or takes longer than the limit, is started again
+// for the next request.
+class ChatRenderer {
+ public:
+  struct Settings {
+    std::vector<std::string> command;  // an interpreter, "-I", render_chat.py
+    std::chrono::milliseconds start_limit{10'000};
+    std::chrono::milliseconds render_limit{1'000};
+  };
+
+  // Starts the process and gives it the template.
+  // Errors: InvalidInput: no jinja2 (with the command that installs it), a system that cannot confine the process, or a
+  //         template that is none (with the line).
+  ChatRenderer(Settings settings, std::string source);
+  ChatRenderer(const ChatRenderer&) = delete;
+  ChatRenderer& operator=(const ChatRenderer&) = delete;
+  ~ChatRenderer();
+
+  // The text of one conversation; the object of render_chat.py's requests: "messages", "tools", "kwargs", ... Members of
+  // its objects are told to the template in their order, which is seen where one is written as JSON.
+  // Errors: InvalidInput in the template's own words where it refuses the conversation; where it fails or takes too
+  //         long, naming that.
+  // Threads: safe; one at a time.
+  std::string Render(const nlohmann::ordered_json& request);
+
+ private:
+  void Start();
+  void Stop();
+  // Sends a frame and receives the next one. Errors: InvalidInput where the process ends or is too slow; it is stopped.
+  nlohmann::json Ask(const nlohmann::ordered_json& request, std::chrono::milliseconds limit);
+  nlohmann::json Receive(std::chrono::steady_clock::time_point end);
+  void Send(std::string_view bytes, std::chrono::steady_clock::time_point end);
+  bool Wait(short events, std::chrono::steady_clock::time_point end);  // false: too late
+  [[noreturn]] void Fail(const std::string& what);
+
+  const Settings settings_;
+  const std::string source_;
+  std::mutex mutex_;
+  int socket_ = -1;
+  pid_t pid_ = 0;
+};
+
+}  // namespace stoch

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process that renders chat templates, from C++: goldens of transformers, refusals, and a process that is lost.
+#include "engine/chat/chat_renderer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/expect_invalid.h"
+#include "tests/support/temp_dir.h"
+
+namespace stoch::test {
+namespace {
+
+using json = nlohmann::ordered_json;  // in the order of the file
+
+// STOCH_CHAT_PYTHON: an interpreter with jinja2 other than the distribution's.
+std::string Python() {
+  const char* given = std::getenv("STOCH_CHAT_PYTHON");
+  return given != nullptr ? given : "/usr/bin/python3";
+}
+
+ChatRenderer::Settings Command() {
+  return {.command = {Python(), "-I", std::string(STOCH_SOURCE_DIR) + "/engine/chat/render_chat.py"}};
+}
+
+class ChatRendering : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system((Python() + " -I -c 'import jinja2' 2>/dev/null").c_str()) != 0) {
+      GTEST_SKIP() << Python() << " has no jinja2 (apt-get install python3-jinja2)";
+    }
+  }
+  const json hello_ = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+};
+
+TEST_F(ChatRendering, IsThatOfTransformers) {
+  const json golden = json::parse(ReadFile(std::string(STOCH_SOURCE_DIR) + "/tests/golden/chat_templates.json"));
+  int compared = 0;
+  for (const char* name : {"tiny-mistral", "tiny-qwen2", "tiny-qwen3", "macros", "tools", "date", "white_space"}) {
+    const json& expected = golden["templates"][name];
+    ChatRenderer renderer(Command(), expected["source"]);
+    for (size_t i = 0; i < golden["requests"].size(); ++i) {
+      json request = golden["requests"][i];
+      json kwargs = golden["special"];
+      if (request.contains("kwargs")) kwargs.update(request["kwargs"]);
+      request["kwargs"] = kwargs;
+      request["now"] = golden["now"];
+      if (expected["rendered"][i].is_null()) {
+        EXPECT_THROW((void)renderer.Render(request), InvalidInput) << name << i;
+      } else {
+        EXPECT_EQ(renderer.Render(request), expected["rendered"][i]) << name << i;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 50);
+}
+
+TEST_F(ChatRendering, RefusesInTheWordsOfTheTemplate) {
+  ChatRenderer renderer(
+      Command(),
+      "{% if messages|length > 1 %}{{ raise_exception('one message only') }}{% endif %}{{ 1 / (messages|length) }}");
+  json two = hello_;
+  two["messages"].push_back(two["messages"][0]);
+  ExpectInvalid([&] { (void)renderer.Render(two); }, {"one message only"});
+  ExpectInvalid(
+      [&] {
+        (void)renderer.Render({{"messages", json::array()}});
+      },
+      {"the chat template fails: ZeroDivisionError"});
+  EXPECT_EQ(renderer.Render(hello_), "1.0");
+}
+
+TEST_F(ChatRendering, TemplatesThatAreNoneNameTheLine) {
+  ExpectInvalid([] { ChatRenderer(Command(), "a\n{% if %}"); }, {"the chat template cannot be read: line 2"});
+}
+
+TEST_F(ChatRendering, EndlessTemplatesAreStoppedAndTheNextRequestRuns) {
+  auto settings = Command();
+  settings.render_limit = std::chrono::milliseconds(300);
+  ChatRenderer renderer(settings,
+                        "{% if messages[0].content == 'loop' %}{% for i in range(99999) %}{% for k in range(99999) %}"
+                        "{% endfor %}{% endfor %}{% endif %}done");
+  EXPECT_EQ(renderer.Render(hello_), "done");
+  for (int i = 0; i < 3; ++i) {
+    ExpectInvalid(
+        [&] {
+          (void)renderer.Render({{"messages", {{{"role", "user"}, {"content", "loop"}}}}});
+        },
+        {"the chat template takes too long"});
+    EXPECT_EQ(renderer.Render(hello_), "done");
+  }
+}
+
+TEST_F(ChatRendering, ManyThreadsMayShareOne) {
+  ChatRenderer renderer(Command(), "{{ messages[0].content }}");
+  std::vector<std::thread> threads;
+  std::vector<int> right(4);
+  for (size_t t = 0; t < right.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        const std::string text = std::to_string(t) + std::string(static_cast<size_t>(i) * 1000, 'x');
+        right[t] += renderer.Render({{"messages", {{{"role", "user"}, {"content", text}}}}}) == text ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, std::vector<int>(4, 50));
+}
+
+TEST(ChatRenderingWithout, JinjaNamesWhatInstallsIt) {
+  ExpectInvalid([] { ChatRenderer({.command = {"/bin/false"}}, "x"); }, {"apt-get install python3-jinja2"});
+  ExpectInvalid([] { ChatRenderer({.command = {"/nowhere/python3"}}, "x"); }, {"/nowhere/python3", "No such file"});
+}
+
+}  // namespace
+}  // namespace stoch::test
