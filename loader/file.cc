@@ -62,6 +62,14 @@ class OpenFile {
   FileStamp stamp_;
 };
 
+// A clone without Git LFS has a few lines of text in the place of every large file.
+void RefuseLfsPointer(const std::filesystem::path& path, std::string_view content) {
+  constexpr size_t kMaxPointerBytes = 1024;  // by its specification
+  if (content.size() >= kMaxPointerBytes || !content.starts_with("version https://git-lfs")) return;
+  throw InvalidInput(path.string() +
+                     ": this is a Git LFS pointer, not the file it points to; git lfs pull in its folder fetches that");
+}
+
 }  // namespace
 
 std::optional<FileStamp> StampOf(const std::filesystem::path& path) {
@@ -164,6 +172,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : MappedFile() {
     data_ = data;
     size_ = file.size();
   }
+  RefuseLfsPointer(path, {static_cast<const char*>(data_), size_});
   FileRecord::Note(stamp_, bytes());
 }
 
@@ -197,6 +206,7 @@ std::string ReadSmallFile(const std::filesystem::path& path, int64_t max_bytes) 
                        std::to_string(file.size()));
   }
   std::string content = ReadAll(file);
+  RefuseLfsPointer(path, content);
   FileRecord::Note(file.stamp(), std::as_bytes(std::span(content)));
   return content;
 }

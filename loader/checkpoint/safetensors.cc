@@ -34,9 +34,9 @@ void SafetensorsFile::Release(const SafetensorsTensor& tensor) const {
 
 template <typename T>
 std::vector<T> SafetensorsFile::CopyAs(const SafetensorsTensor& tensor, DType dtype) const {
-  if (tensor.dtype != dtype) {
+  if (!tensor.other_dtype.empty() || tensor.dtype != dtype) {
     throw InvalidInput(path_.string() + ": tensor " + Quoted(tensor.name) + ": expected " +
-                       std::string(DTypeName(dtype)) + ", got " + std::string(DTypeName(tensor.dtype)));
+                       std::string(DTypeName(dtype)) + ", got " + std::string(tensor.dtype_name()));
   }
   std::vector<T> values(static_cast<size_t>(tensor.size_bytes) / sizeof(T));
   if (!values.empty()) std::memcpy(values.data(), Data(tensor).data(), values.size() * sizeof(T));

@@ -21,9 +21,12 @@ namespace stoch {
 struct SafetensorsTensor {
   std::string name;
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;  // empty: a scalar
-  int64_t begin_bytes = 0;     // from the start of the file
-  int64_t size_bytes = 0;      // DTypeSize(dtype) * product of shape
+  std::string_view other_dtype;  // not empty: it is of this one (F64, BOOL, ...), which nothing here computes with
+  std::vector<int64_t> shape;    // empty: a scalar
+  int64_t begin_bytes = 0;       // from the start of the file
+  int64_t size_bytes = 0;        // of an element times product of shape
+
+  std::string_view dtype_name() const { return other_dtype.empty() ? DTypeName(dtype) : other_dtype; }
 };
 
 struct SafetensorsHeader {

@@ -24,12 +24,23 @@ constexpr std::string_view kMetadataKey = "__metadata__";
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kU8, DType::kI8, DType::kI32, DType::kI64};
 
+// The others of the format, which tensors that are not used may have, and the bytes of an element.
+struct OtherDType {
+  std::string_view name;
+  int64_t bytes;
+};
+constexpr OtherDType kOtherDTypes[] = {{"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"I16", 2},
+                                       {"U16", 2},  {"U32", 4},     {"F64", 8},     {"U64", 8},     {"C64", 8}};
+
 // What one entry of the header says, before it is checked against the others.
 struct Entry {
   std::string name;
   std::optional<DType> dtype;
+  const OtherDType* other = nullptr;
   std::optional<std::vector<int64_t>> shape;
   std::optional<std::vector<int64_t>> data_offsets;
+
+  bool has_dtype() const { return dtype || other != nullptr; }
 };
 
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
@@ -46,7 +57,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
         if (key_ == kMetadataKey) {
           state_ = State::kMetadata;
         } else {
-          entries_.push_back({key_, {}, {}, {}});
+          entries_.emplace_back().name = key_;
           state_ = State::kEntry;
           key_.clear();
         }
@@ -72,7 +83,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override {
     if (state_ == State::kEntry) {
       const Entry& entry = entries_.back();
-      if (!entry.dtype || !entry.shape || !entry.data_offsets) {
+      if (!entry.has_dtype() || !entry.shape || !entry.data_offsets) {
         key_.clear();
         Fail(Place() + "expected dtype, shape and data_offsets, got fewer keys");
       }
@@ -116,18 +127,25 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     if (state_ != State::kEntry || key_ != "dtype") Unexpected("a string");
-    if (entries_.back().dtype) Fail(Place() + "is given twice");
+    Entry& entry = entries_.back();
+    if (entry.has_dtype()) Fail(Place() + "is given twice");
     for (const DType dtype : kDTypes) {
-      if (value == DTypeName(dtype)) entries_.back().dtype = dtype;
+      if (value == DTypeName(dtype)) entry.dtype = dtype;
     }
-    if (!entries_.back().dtype) {
-      Fail(Place() + "expected F32, F16, BF16, U8, I8, I32 or I64, got " + Quoted(value) +
+    for (const OtherDType& other : kOtherDTypes) {
+      if (value == other.name) entry.other = &other;
+    }
+    if (!entry.has_dtype()) {
+      Fail(Place() + "expected F32, F16, BF16, U8, I8, I32, I64 or another type of the format, got " + Quoted(value) +
            "; to run, the checkpoint would have to be converted to one of them");
     }
     return true;
   }
 
-  bool null() override { Unexpected("null"); }
+  bool null() override {
+    if (state_ == State::kNames && key_ == kMetadataKey) return true;  // none
+    Unexpected("null");
+  }
   bool boolean(bool) override { Unexpected("a boolean"); }
   bool number_integer(int64_t) override { Unexpected("a negative number"); }
   bool number_float(double, const std::string&) override { Unexpected("a number that is no integer below 2^64"); }
@@ -176,8 +194,12 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 // The tensor of an entry, its shape checked against overflow and its own offsets; begin_bytes counts from the data.
 SafetensorsTensor MakeTensor(Entry& entry, const std::string& where) {
-  SafetensorsTensor tensor{std::move(entry.name), *entry.dtype, std::move(*entry.shape), 0, 0};
-  tensor.size_bytes = static_cast<int64_t>(DTypeSize(tensor.dtype));
+  SafetensorsTensor tensor;
+  tensor.name = std::move(entry.name);
+  tensor.dtype = entry.dtype.value_or(DType::kU8);
+  if (entry.other != nullptr) tensor.other_dtype = entry.other->name;
+  tensor.shape = std::move(*entry.shape);
+  tensor.size_bytes = entry.other != nullptr ? entry.other->bytes : static_cast<int64_t>(DTypeSize(tensor.dtype));
   for (const int64_t dim : tensor.shape) {
     if (__builtin_mul_overflow(tensor.size_bytes, dim, &tensor.size_bytes)) {
       throw InvalidInput(where + ": tensor " + Quoted(tensor.name) +
@@ -188,7 +210,7 @@ SafetensorsTensor MakeTensor(Entry& entry, const std::string& where) {
   const int64_t end = (*entry.data_offsets)[1];
   if (end < tensor.begin_bytes || end - tensor.begin_bytes != tensor.size_bytes) {
     throw InvalidInput(where + ": tensor " + Quoted(tensor.name) + ": expected " + std::to_string(tensor.size_bytes) +
-                       " bytes for " + std::string(DTypeName(tensor.dtype)) + ShapeText(tensor.shape) +
+                       " bytes for " + std::string(tensor.dtype_name()) + ShapeText(tensor.shape) +
                        ", got data_offsets " + ShapeText(*entry.data_offsets));
   }
   return tensor;

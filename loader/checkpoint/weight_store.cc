@@ -72,8 +72,10 @@ class CheckpointStore final : public IndexedStore {
                          ShapeText(found.tensor->shape));
     }
     const DType dtype = found.tensor->dtype;
-    if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
-      throw InvalidInput(place + "F32, F16 or BF16 weights, got " + std::string(DTypeName(dtype)));
+    const bool other = !found.tensor->other_dtype.empty();
+    if (other || (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16)) {
+      throw InvalidInput(place + "F32, F16 or BF16 weights, got " + std::string(found.tensor->dtype_name()) +
+                         (other ? "; to run, the checkpoint would have to be converted to one of them" : ""));
     }
   }
 
@@ -143,6 +145,19 @@ ModelFiles OpenRandom(const std::string& model) {
   return RandomModelFiles(model, config, seed);
 }
 
+// ".../models--org--name/snapshots/REVISION" of the Hugging Face cache is org/name; other folders have their own.
+std::string ModelName(const std::filesystem::path& folder) {
+  constexpr std::string_view kPrefix = "models--";
+  const std::string repository = folder.parent_path().parent_path().filename().string();
+  const size_t parted = repository.find("--", kPrefix.size());
+  if (folder.parent_path().filename() != "snapshots" || !repository.starts_with(kPrefix)) {
+    return folder.filename().string();
+  }
+  std::string name = repository.substr(kPrefix.size());
+  if (parted != std::string::npos) name.replace(parted - kPrefix.size(), 2, "/");
+  return name;
+}
+
 ModelFiles OpenFolder(const std::filesystem::path& folder) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(folder, error);
@@ -159,7 +174,7 @@ ModelFiles OpenFolder(const std::filesystem::path& folder) {
       std::filesystem::symlink_status(generation, error).type() != std::filesystem::file_type::not_found;
   const std::string generation_text = has_generation ? ReadSmallFile(generation, kMaxConfigBytes) : "";
   const DecoderConfig config = ParseDecoderConfig(config_text, generation_text, folder.string());
-  const std::string name = std::filesystem::weakly_canonical(folder, error).filename().string();
+  const std::string name = ModelName(std::filesystem::weakly_canonical(folder, error));
   return {name, folder, config, OpenCheckpointWeights(folder, config)};
 }
 

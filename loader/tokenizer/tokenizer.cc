@@ -25,9 +25,6 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& folder) {
   const std::filesystem::path& file = has_json ? json : model;
   const TokenizerSettings settings = LoadTokenizerSettings(folder);
   const std::string content = ReadSmallFile(file, kMaxTokenizerFileBytes);
-  if (content.starts_with("version https://git-lfs")) {  // what a clone without LFS leaves in the file's place
-    throw InvalidInput(file.string() + ": this is a Git LFS pointer, not the file it points to");
-  }
   if (has_json) return MakeHuggingFaceTokenizer(content, file.string(), settings);
   if (LooksLikeTiktoken(content)) return MakeTiktokenTokenizer(content, file.string(), settings);
   return MakeSentencePieceTokenizer(content, file.string(), settings);

@@ -176,6 +176,64 @@ TEST(HostileFolder, TensorOfATypeThatHoldsNoWeights) {
   }
 }
 
+// What a clone without Git LFS leaves in the place of each file.
+TEST(HostileFolder, PointersOfGitLfs) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid "
+      "sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+      "size 12345\n";
+  for (int shards = 1; shards <= 2; ++shards) {
+    const TempDir whole;
+    TinyModel model;
+    model.shards = shards;
+    WriteTinyModel(whole.path(), model);
+    int files = 0;
+    for (const auto& entry : fs::directory_iterator(whole.path())) {
+      const TempDir folder;
+      WriteTinyModel(folder.path(), model);
+      const std::string name = entry.path().filename().string();
+      test::WriteFile(folder / name, pointer);
+      ExpectRefused(folder.path(), {name + ": this is a Git LFS pointer", "git lfs pull"});
+      ++files;
+    }
+    EXPECT_GE(files, shards + 1);
+  }
+  const TempDir folder;
+  test::WriteFile(folder / "m.gguf", pointer);
+  ExpectRefused(folder / "m.gguf", {"m.gguf: this is a Git LFS pointer"});
+}
+
+// A buffer that the model does not use may be of any type; a weight may not.
+TEST(HostileFolder, TensorsOfOtherTypes) {
+  for (const char* dtype : {"F64", "BOOL", "I16"}) {
+    const TempDir folder;
+    WriteTinyModel(folder.path(), {}, [](auto& tensors) {
+      tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::kU8, {0}, {}});
+      tensors.push_back({"model.layers.1.self_attn.rotary_emb.inv_freq", DType::kU8, {0}, {}});
+    });
+    const fs::path file = folder / "model.safetensors";
+    std::string content = test::ReadFile(file);
+    size_t renamed = 0;
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, content.data(), sizeof(header_bytes));
+    for (size_t at = 0; (at = content.find("\"U8\"", at)) < 8 + header_bytes; ++renamed) {
+      content.replace(at, 4, '"' + std::string(dtype) + '"');
+      header_bytes += std::string_view(dtype).size() - 2;
+    }
+    EXPECT_EQ(renamed, 2u);
+    std::memcpy(content.data(), &header_bytes, sizeof(header_bytes));
+    test::WriteFile(file, content);
+    EXPECT_EQ(OpenModelFiles(folder.path().string()).weights->Has(kUp), true) << dtype;
+
+    const size_t weight = content.find("\"F", content.find(kUp));
+    ASSERT_LT(weight, header_bytes);
+    std::string broken = content;
+    broken.replace(weight, 5, "\"F64\"");
+    test::WriteFile(file, broken);
+    ExpectRefused(folder.path(), {kUp});
+  }
+}
+
 TEST(HostileFolder, AskingForAnotherShapeOrName) {
   const TempDir folder;
   WriteTinyModel(folder.path(), {});

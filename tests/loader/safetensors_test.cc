@@ -154,5 +154,28 @@ TEST(Safetensors, RecordedProductsOpen) {
   EXPECT_EQ(sobol, (std::vector<int32_t>{0, 4, 6, 2, 3, 7, 5, 1}));
 }
 
+// Types that nothing computes with, as safetensors (the package, 0.8.0) reads them, and no metadata written as null.
+TEST(Safetensors, OtherTypesAndNoMetadata) {
+  const std::string header =
+      R"({"__metadata__":null,"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]},)"
+      R"("b":{"dtype":"BOOL","shape":[3],"data_offsets":[16,19]},"c":{"dtype":"F8_E5M2","shape":[1],"data_offsets":[19,20]},)"
+      R"("d":{"dtype":"U16","shape":[1],"data_offsets":[20,22]},"e":{"dtype":"F32","shape":[1],"data_offsets":[22,26]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  file[1] = static_cast<char>(header.size() >> 8);
+  file += header + std::string(26, 'd');
+  const SafetensorsHeader read = ParseSafetensorsHeader(std::as_bytes(std::span(file)), "x");
+  EXPECT_TRUE(read.metadata.empty());
+  ASSERT_EQ(read.tensors.size(), 5u);
+  EXPECT_EQ(read.tensors[0].dtype_name(), "F64");
+  EXPECT_EQ(read.tensors[0].size_bytes, 16);
+  EXPECT_EQ(read.tensors[1].dtype_name(), "BOOL");
+  EXPECT_EQ(read.tensors[4].dtype_name(), "F32");
+  const test::TempDir folder;
+  test::WriteFile(folder / "x.safetensors", file);
+  const SafetensorsFile opened(folder / "x.safetensors");
+  test::ExpectInvalid([&] { (void)opened.CopyF32(opened.Require("a")); }, {"\"a\": expected F32, got F64"});
+}
+
 }  // namespace
 }  // namespace stoch

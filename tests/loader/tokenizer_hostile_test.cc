@@ -69,7 +69,7 @@ TEST(HostileFolder, FilesOfOtherKinds) {
   EXPECT_EQ(Refusal([&] { LoadTokenizer(folder.path()); }), where + ": not a SentencePiece model: it has no pieces");
   WriteFile(folder / "tokenizer.model", "version https://git-lfs.github.com/spec/v1\noid sha256:00\n");
   EXPECT_EQ(Refusal([&] { LoadTokenizer(folder.path()); }),
-            where + ": this is a Git LFS pointer, not the file it points to");
+            where + ": this is a Git LFS pointer, not the file it points to; git lfs pull in its folder fetches that");
 }
 
 TEST(HostileTiktoken, BrokenLines) {

@@ -48,6 +48,24 @@ struct Layout {
 
 class EveryLayout : public testing::TestWithParam<Layout> {};
 
+// A folder of the Hugging Face cache is called as the model is, not as its revision.
+TEST(ModelName, OfTheCacheIsThatOfTheRepository) {
+  const TempDir cache;
+  const std::string revision = "8c1f3a0b5d7e9f1a2b3c4d5e6f708192a3b4c5d6";
+  for (const auto& [folder, name] :
+       {std::pair<std::string, std::string>("models--org--some-model/snapshots/" + revision, "org/some-model"),
+        {"models--org--a--b/snapshots/" + revision, "org/a--b"},
+        {"models--gpt2/snapshots/main", "gpt2"},
+        {"models--org--some-model/other/" + revision, revision},
+        {"snapshots/" + revision, revision}}) {
+    const std::filesystem::path path = cache / folder;
+    std::filesystem::create_directories(path);
+    WriteTinyModel(path, {});
+    EXPECT_EQ(OpenModelFiles(path.string()).name, name);
+    EXPECT_EQ(OpenModelFiles(path.string() + "/").name, name);
+  }
+}
+
 TEST_P(EveryLayout, GivesTheStoredBytesOfEveryTensor) {
   const TempDir folder;
   TinyModel model;
