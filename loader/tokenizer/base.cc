@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -22,32 +22,53 @@ std::vector<AddedToken> Unnormalized(std::vector<AddedToken> added) {
 
 }  // namespace
 
-std::vector<AddedToken> MergeAdded(std::vector<AddedToken> first, const std::vector<AddedToken>& second) {
-  std::set<std::pair<int32_t, std::string>> known;
-  for (const AddedToken& token : first) known.emplace(token.id, token.content);
-  for (const AddedToken& token : second) {
-    if (known.emplace(token.id, token.content).second) first.push_back(token);
+std::vector<AddedToken> MergeAdded(std::vector<AddedToken> own, const TokenizerSettings& settings) {
+  std::map<std::pair<int32_t, std::string_view>, size_t> known;
+  const size_t owned = own.size();
+  own.reserve(owned + settings.added.size());  // `known` refers to its strings
+  for (size_t i = 0; i < owned; ++i) known.emplace(std::pair(own[i].id, std::string_view(own[i].content)), i);
+  for (const AddedToken& token : settings.added) {
+    const auto [entry, fresh] = known.try_emplace({token.id, token.content}, own.size());
+    if (fresh) {
+      own.push_back(token);
+      own.back().special |= settings.Names(token.content);
+    } else if (settings.has_decoder && entry->second < owned) {
+      AddedToken& same = own[entry->second];
+      same.special |= token.special || settings.Names(token.content);
+      same.lstrip = token.lstrip;
+      same.rstrip = token.rstrip;
+      same.normalized = token.normalized;
+    }
   }
-  return first;
+  if (settings.has_decoder) return own;
+  for (AddedToken& token : own) token.special |= settings.Names(token.content);
+  return own;
 }
 
 TokenizerBase::TokenizerBase(TokenizerParts parts, const TokenizerSettings& settings)
     : kind_(parts.kind),
       tokens_(std::move(parts.tokens)),
-      added_(Unnormalized(parts.added)),
+      added_({}),
       strips_leading_space_(parts.strips_leading_space),
+      replacement_(parts.replacement),
       chat_template_(settings.chat_template) {
   EnterAdded(parts.added, parts.where);
-  bos_ = settings.bos_token ? Named(settings.bos_token, "bos_token", settings.where) : parts.bos;
+  EnterNamed(settings, &parts);
+  added_ = AddedTokenFinder(Unnormalized(std::move(parts.added)));
+  const TokenizerClass* known = FindTokenizerClass(settings.tokenizer_class);
+  using Default = std::optional<std::string_view>;
+  bos_ = Role(parts, settings.bos_token, known != nullptr ? Default(known->bos) : Default(), parts.bos,
+              settings.where + ": bos_token");
   if (settings.pad_token) {
     // Fine-tunes often name a pad token that was never made; no text needs one.
-    const auto found = by_written_.find(*settings.pad_token);
-    if (found != by_written_.end()) pad_ = found->second;
+    pad_ = FindToken(parts, *settings.pad_token);
   } else {
-    pad_ = parts.pad;
+    pad_ = Role(parts, {}, known != nullptr ? Default(known->pad) : Default(), parts.pad, "");
   }
-  if (settings.eos_token) {
-    eos_.push_back(*Named(settings.eos_token, "eos_token", settings.where));
+  if (settings.eos_token || parts.eos.empty()) {
+    const auto eos = Role(parts, settings.eos_token, known != nullptr ? Default(known->eos) : Default(), {},
+                          settings.where + ": eos_token");
+    if (eos) eos_.push_back(*eos);
   } else {
     eos_ = std::move(parts.eos);
   }
@@ -55,11 +76,29 @@ TokenizerBase::TokenizerBase(TokenizerParts parts, const TokenizerSettings& sett
     CheckNamed(id, settings.where + ": eos_token_id");
     if (std::find(eos_.begin(), eos_.end(), id) == eos_.end()) eos_.push_back(id);
   }
-  if (settings.add_bos.value_or(parts.add_bos)) {
+  if (parts.add_bos) {
     prefix_ = std::move(parts.prefix);
     if (prefix_.empty() && bos_) prefix_.push_back(*bos_);
   }
   for (const int32_t id : prefix_) CheckNamed(id, parts.where + ": post_processor");
+}
+
+// A token of the vocabulary that a key names is special, as if it had been added.
+void TokenizerBase::EnterNamed(const TokenizerSettings& settings, TokenizerParts* parts) {
+  std::vector<std::string> names = settings.additional_named;
+  for (const auto& [key, name] : settings.other_named) names.push_back(name);
+  for (const auto& name : {settings.bos_token, settings.eos_token, settings.pad_token}) {
+    if (name) names.push_back(*name);
+  }
+  std::vector<AddedToken> entered;
+  for (const std::string& name : names) {
+    if (name.empty() || by_written_.contains(name)) continue;
+    const auto id = FindToken(*parts, name);
+    if (!id) continue;
+    entered.push_back({.content = name, .id = *id, .special = true});
+    EnterAdded({entered.back()}, settings.where);
+  }
+  parts->added.insert(parts->added.end(), entered.begin(), entered.end());
 }
 
 void TokenizerBase::EnterAdded(const std::vector<AddedToken>& added, const std::string& where) {
@@ -87,14 +126,30 @@ void TokenizerBase::EnterAdded(const std::vector<AddedToken>& added, const std::
   }
 }
 
-std::optional<int32_t> TokenizerBase::Named(const std::optional<std::string>& name, std::string_view role,
-                                            const std::string& where) const {
-  if (!name) return std::nullopt;
-  if (const auto found = by_written_.find(*name); found != by_written_.end()) return found->second;
+std::optional<int32_t> TokenizerBase::FindToken(const TokenizerParts& parts, std::string_view written) const {
+  if (written.empty()) return std::nullopt;
+  if (const auto found = by_written_.find(std::string(written)); found != by_written_.end()) return found->second;
+  if (parts.find) return parts.find(written);
   for (size_t id = 0; id < tokens_.size(); ++id) {
-    if (tokens_[id].kind != Token::Kind::kUnused && tokens_[id].text == *name) return static_cast<int32_t>(id);
+    if (tokens_[id].kind != Token::Kind::kUnused && tokens_[id].text == written) return static_cast<int32_t>(id);
   }
-  throw InvalidInput(where + ": " + std::string(role) + " is " + Quoted(*name) + ", which the tokenizer does not have");
+  return std::nullopt;
+}
+
+std::optional<int32_t> TokenizerBase::Role(const TokenizerParts& parts, const std::optional<std::string>& named,
+                                           std::optional<std::string_view> by_class, std::optional<int32_t> own,
+                                           const std::string& place) const {
+  if (named) {
+    const auto id = FindToken(parts, *named);
+    if (!id && !named->empty()) {
+      throw InvalidInput(place + " is " + Quoted(*named) + ", which the tokenizer does not have");
+    }
+    return id;
+  }
+  if (!by_class) return own;
+  if (by_class->empty()) return std::nullopt;
+  const auto id = FindToken(parts, *by_class);
+  return id ? id : own;
 }
 
 const Token& TokenizerBase::At(int32_t id) const {
@@ -147,7 +202,7 @@ std::string TokenizerBase::Decode(std::span<const int32_t> ids) const {
   if (strips_leading_space_ && view.starts_with(' ')) view.remove_prefix(1);
   std::string text;
   text.reserve(view.size());
-  AppendUtf8Lossy(view, true, text);
+  AppendUtf8Lossy(view, true, text, replacement_);
   return text;
 }
 

@@ -2,6 +2,7 @@
 // What every kind of tokenizer shares: the token table, special tokens, BOS, decoding.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -30,15 +31,21 @@ struct TokenizerParts {
   std::vector<Token> tokens;      // by id; added tokens are entered by the base
   std::vector<AddedToken> added;  // all of them; the base looks for those that are not `normalized`
   bool strips_leading_space = false;
+  Replacement replacement = Replacement::kPart;
   // Where the settings do not say (std::nullopt: there is none).
   std::optional<int32_t> bos, pad;
   std::vector<int32_t> eos;
-  bool add_bos = true;
+  bool add_bos = true;          // the settings' say included
   std::vector<int32_t> prefix;  // what add_bos puts in front; empty: bos
+  // The id of a token of the file's vocabulary by its written form; empty: by its text.
+  std::function<std::optional<int32_t>(std::string_view written)> find = nullptr;
 };
 
-// `first`, and those of `second` that are not in it (same id and content).
-std::vector<AddedToken> MergeAdded(std::vector<AddedToken> first, const std::vector<AddedToken>& second);
+// `own`, the added tokens of the tokenizer's own file, and those of the settings, each once (by id and content). Flags
+// of an added_tokens_decoder go before those of `own`, but what either calls special, or a key names, is; added_tokens.json
+// says nothing of a token that `own` has.
+// Source: transformers 4.57.6, PreTrainedTokenizerFast.__init__.
+std::vector<AddedToken> MergeAdded(std::vector<AddedToken> own, const TokenizerSettings& settings);
 
 class TokenizerBase : public Tokenizer {
  public:
@@ -54,6 +61,7 @@ class TokenizerBase : public Tokenizer {
   std::string TokenText(int32_t id) const final;
   std::optional<int32_t> FindSpecial(std::string_view written) const final;
   std::string chat_template() const final { return chat_template_; }
+  Replacement replacement() const final { return replacement_; }
   bool strips_leading_space() const final { return strips_leading_space_; }
 
  protected:
@@ -67,10 +75,15 @@ class TokenizerBase : public Tokenizer {
 
  private:
   void EnterAdded(const std::vector<AddedToken>& added, const std::string& where);
+  void EnterNamed(const TokenizerSettings& settings, TokenizerParts* parts);
   const Token& At(int32_t id) const;
   void CheckNamed(int32_t id, const std::string& place) const;  // an id that a file names
-  std::optional<int32_t> Named(const std::optional<std::string>& name, std::string_view role,
-                               const std::string& where) const;
+  std::optional<int32_t> FindToken(const TokenizerParts& parts, std::string_view written) const;
+  // The id of what a file names, else of what the class names, else `own`; nullopt where the file or the class names
+  // none. Errors: InvalidInput where a file names a token that is not there.
+  std::optional<int32_t> Role(const TokenizerParts& parts, const std::optional<std::string>& named,
+                              std::optional<std::string_view> by_class, std::optional<int32_t> own,
+                              const std::string& place) const;
 
   std::string_view kind_;
   std::vector<Token> tokens_;
@@ -80,6 +93,7 @@ class TokenizerBase : public Tokenizer {
   std::optional<int32_t> bos_, pad_;
   std::vector<int32_t> eos_;
   bool strips_leading_space_;
+  Replacement replacement_;
   std::string chat_template_;
 };
 

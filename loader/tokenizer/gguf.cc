@@ -66,7 +66,32 @@ struct Vocabulary {
   std::vector<int64_t> types;
 };
 
-Vocabulary ReadVocabulary(const Metadata& metadata) {
+// Whether a token is written as SentencePiece writes a byte: <0x0A>.
+bool IsByteName(std::string_view token) {
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+  return token.size() == 6 && token.starts_with("<0x") && is_hex(token[3]) && is_hex(token[4]) && token[5] == '>';
+}
+
+// What the tokens of a SentencePiece model are where the file does not say: bytes by their names, the ids that it names
+// for a purpose, or else those that llama.cpp takes.
+// Source: ggml-org/llama.cpp, src/llama-vocab.cpp.
+std::vector<int64_t> DefaultTypes(const Metadata& metadata, const std::vector<std::string_view>& tokens) {
+  std::vector<int64_t> types(tokens.size(), kNormal);
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (IsByteName(tokens[id])) types[id] = kByte;
+  }
+  const auto set = [&](std::string_view key, std::optional<int64_t> absent, int64_t type) {
+    const std::optional<int64_t> id = metadata.Integer(key) ? metadata.Integer(key) : absent;
+    if (id && *id >= 0 && *id < static_cast<int64_t>(types.size())) types[static_cast<size_t>(*id)] = type;
+  };
+  set("tokenizer.ggml.padding_token_id", std::nullopt, kControl);
+  set("tokenizer.ggml.bos_token_id", 1, kControl);
+  set("tokenizer.ggml.eos_token_id", 2, kControl);
+  set("tokenizer.ggml.unknown_token_id", 0, kUnknown);
+  return types;
+}
+
+Vocabulary ReadVocabulary(const Metadata& metadata, bool sentencepiece) {
   Vocabulary vocabulary;
   vocabulary.tokens = metadata.Required(kTokens, metadata.Strings(kTokens));
   const size_t count = vocabulary.tokens.size();
@@ -74,7 +99,11 @@ Vocabulary ReadVocabulary(const Metadata& metadata) {
     metadata.Fail(kTokens,
                   "expected 1 to " + std::to_string(kMaxTokenId + 1) + " tokens, got " + std::to_string(count));
   }
-  vocabulary.types = metadata.Integers(kTypes).value_or(std::vector<int64_t>(count, kNormal));
+  if (auto types = metadata.Integers(kTypes)) {
+    vocabulary.types = std::move(*types);
+  } else {
+    vocabulary.types = sentencepiece ? DefaultTypes(metadata, vocabulary.tokens) : std::vector<int64_t>(count, kNormal);
+  }
   if (vocabulary.types.size() != count) {
     metadata.Fail(kTypes, "expected one for each of " + std::to_string(count) + " tokens, got " +
                               std::to_string(vocabulary.types.size()));
@@ -170,6 +199,16 @@ std::string SentencePieceModel(const Metadata& metadata, const Vocabulary& vocab
   return model;
 }
 
+// As a tokenizer.json says that a text begins with BOS.
+json PostProcessorJson(const TokenizerSettings& settings, const Vocabulary& vocabulary) {
+  if (!settings.add_bos.value_or(false) || !settings.bos_token) return {};
+  const std::string& bos = *settings.bos_token;
+  const auto id = std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), bos) - vocabulary.tokens.begin();
+  return {{"type", "TemplateProcessing"},
+          {"single", json::array({{{"SpecialToken", {{"id", bos}}}}, {{"Sequence", {{"id", "A"}}}}})},
+          {"special_tokens", {{bos, {{"id", bos}, {"ids", json::array({id})}}}}}};
+}
+
 json SplitJson(const ByteLevelRules& rules) {
   json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", rules.pattern == nullptr}};
   if (rules.pattern == nullptr) return byte_level;
@@ -178,7 +217,8 @@ json SplitJson(const ByteLevelRules& rules) {
   return {{"type", "Sequence"}, {"pretokenizers", json::array({split, byte_level})}};
 }
 
-std::string TokenizerJson(const Metadata& metadata, const Vocabulary& vocabulary, const ByteLevelRules& rules) {
+std::string TokenizerJson(const Metadata& metadata, const Vocabulary& vocabulary, const ByteLevelRules& rules,
+                          const TokenizerSettings& settings) {
   constexpr std::string_view kMerges = "tokenizer.ggml.merges";
   json vocab = json::object();
   json added = json::array();
@@ -202,6 +242,7 @@ std::string TokenizerJson(const Metadata& metadata, const Vocabulary& vocabulary
   const json file = {{"added_tokens", std::move(added)},
                      {"normalizer", rules.nfc ? json{{"type", "NFC"}} : json()},
                      {"pre_tokenizer", SplitJson(rules)},
+                     {"post_processor", PostProcessorJson(settings, vocabulary)},
                      {"decoder", {{"type", "ByteLevel"}}},
                      {"model",
                       {{"type", "BPE"},
@@ -219,14 +260,14 @@ std::unique_ptr<Tokenizer> MakeGgufTokenizer(const Metadata& metadata) {
   if (model != "llama" && model != "gpt2") {
     metadata.Fail(kModel, "expected llama (SentencePiece) or gpt2 (byte-level), got " + Quoted(model));
   }
-  const Vocabulary vocabulary = ReadVocabulary(metadata);
+  const Vocabulary vocabulary = ReadVocabulary(metadata, model == "llama");
   TokenizerSettings settings = ReadSettings(metadata, vocabulary);
   if (model == "llama") {
     return MakeSentencePieceTokenizer(SentencePieceModel(metadata, vocabulary), metadata.where(), settings);
   }
   const ByteLevelRules& rules = RulesOf(metadata);
   if (!settings.add_bos) settings.add_bos = rules.add_bos;
-  return MakeHuggingFaceTokenizer(TokenizerJson(metadata, vocabulary, rules), metadata.where(), settings);
+  return MakeHuggingFaceTokenizer(TokenizerJson(metadata, vocabulary, rules, settings), metadata.where(), settings);
 }
 
 }  // namespace stoch

@@ -23,10 +23,19 @@ std::vector<AddedToken> Normalized(const std::vector<AddedToken>& added, const T
   return result;
 }
 
+TokenizerParts WithFinder(const HuggingFaceFile& file) {
+  TokenizerParts parts = file.parts;
+  parts.find = [&vocabulary = file.model.vocabulary](std::string_view written) -> std::optional<int32_t> {
+    const auto found = vocabulary.find(written);
+    return found == vocabulary.end() ? std::nullopt : std::optional(found->second);
+  };
+  return parts;
+}
+
 class HuggingFaceTokenizer final : public TokenizerBase {
  public:
   HuggingFaceTokenizer(HuggingFaceFile file, const TokenizerSettings& settings)
-      : TokenizerBase(file.parts, settings),
+      : TokenizerBase(WithFinder(file), settings),
         normalizer_(std::move(file.normalizer)),
         normalized_added_(Normalized(file.parts.added, normalizer_)),
         pre_tokenizer_(std::move(file.pre_tokenizer)),

@@ -265,9 +265,10 @@ HuggingFaceFile ParseHuggingFaceFile(std::string_view content, const std::string
   parts.kind = decoder.byte_level ? "tokenizer.json/byte-level" : "tokenizer.json/bpe";
   parts.where = where;
   parts.strips_leading_space = decoder.strips_leading_space;
+  if (decoder.byte_fallback) parts.replacement = Replacement::kByte;  // a SentencePiece model's file
   file.model = ReadModel(Required(root, "model", where), where + ": model", decoder, parts.tokens);
   if (const json* added = FindMember(root, "added_tokens")) parts.added = ReadAdded(*added, where + ": added_tokens");
-  parts.added = MergeAdded(std::move(parts.added), settings.added);
+  parts.added = MergeAdded(std::move(parts.added), settings);
   for (AddedToken& token : parts.added) {
     if (!token.normalized) continue;
     token.text = Decoded(file.normalizer.Apply(token.content), decoder, MaxReplacedBytes(token.content.size()),
@@ -277,8 +278,11 @@ HuggingFaceFile ParseHuggingFaceFile(std::string_view content, const std::string
     ReadPostProcessor(*post, where + ": post_processor", parts.prefix);
   }
   if (!parts.prefix.empty()) parts.bos = parts.prefix.front();
-  // LlamaTokenizerFast adds BOS by default; other classes only where the post-processor says so.
-  parts.add_bos = !parts.prefix.empty() || settings.tokenizer_class.starts_with("LlamaTokenizer");
+  parts.add_bos = !parts.prefix.empty();
+  if (const TokenizerClass* known = FindTokenizerClass(settings.tokenizer_class); known && known->reads_add_bos) {
+    parts.add_bos = settings.add_bos.value_or(true);
+    parts.prefix.clear();  // BOS alone
+  }
   return file;
 }
 

@@ -28,8 +28,12 @@ const json* FindMember(const json& object, std::string_view key) {
 std::optional<std::string> StringMember(const json& object, std::string_view key, const std::string& where) {
   const json* member = FindMember(object, key);
   if (member == nullptr) return std::nullopt;
-  if (!member->is_string()) WrongType(*member, Member(where, key), "a string");
-  return member->get<std::string>();
+  return StringOf(*member, Member(where, key));
+}
+
+const std::string& StringOf(const json& value, const std::string& where) {
+  if (!value.is_string()) WrongType(value, where, "a string");
+  return value.get_ref<const std::string&>();
 }
 
 std::optional<bool> BoolMember(const json& object, std::string_view key, const std::string& where) {

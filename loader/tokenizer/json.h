@@ -16,6 +16,9 @@ const nlohmann::json* FindMember(const nlohmann::json& object, std::string_view 
 std::optional<std::string> StringMember(const nlohmann::json& object, std::string_view key, const std::string& where);
 std::optional<bool> BoolMember(const nlohmann::json& object, std::string_view key, const std::string& where);
 
+// Errors: InvalidInput unless value is a string.
+const std::string& StringOf(const nlohmann::json& value, const std::string& where);
+
 // A token id.
 // Errors: InvalidInput if value is no integer in 0 .. kMaxTokenId.
 int32_t TokenIdOf(const nlohmann::json& value, const std::string& where);

@@ -44,10 +44,12 @@ PrefixScheme SchemeOf(const SentencePieceFacts& facts, const TokenizerSettings& 
 }
 
 TokenizerParts MakeParts(const SentencePieceProcessor& processor, const std::string& where, PrefixScheme scheme,
-                         const TokenizerSettings& settings) {
+                         bool normalizes, const TokenizerSettings& settings) {
   TokenizerParts parts;
   parts.kind = "sentencepiece";
   parts.where = where;
+  parts.add_bos = settings.add_bos.value_or(true);
+  parts.replacement = Replacement::kByte;
   parts.strips_leading_space = scheme != PrefixScheme::kNever;
   std::vector<AddedToken> reserved;
   for (int id = 0; id < processor.GetPieceSize(); ++id) {
@@ -61,12 +63,31 @@ TokenizerParts MakeParts(const SentencePieceProcessor& processor, const std::str
       parts.tokens.push_back({Token::Kind::kText, ReplaceAll(piece, kSpace, " ")});
     }
   }
-  parts.added = MergeAdded(settings.added, reserved);
-  for (AddedToken& token : parts.added) token.normalized = false;  // there is no normalizer outside the library
+  parts.find = [&processor](std::string_view written) -> std::optional<int32_t> {
+    const int id = processor.PieceToId(written);
+    return processor.IdToPiece(id) == written ? std::optional(id) : std::nullopt;
+  };
+  parts.added = MergeAdded(std::move(reserved), settings);
+  // Where every text gets a space in front, so does a token that is looked for as such a text (transformers, legacy).
+  for (AddedToken& token : parts.added) {
+    token.normalized = token.normalized && scheme == PrefixScheme::kAlways && normalizes;
+    if (token.normalized) token.text = " " + token.content;
+  }
   if (processor.bos_id() >= 0) parts.bos = processor.bos_id();
   if (processor.pad_id() >= 0) parts.pad = processor.pad_id();
   if (processor.eos_id() >= 0) parts.eos.push_back(processor.eos_id());
   return parts;
+}
+
+// The tokens to look for in a text whose spaces are marked.
+std::vector<AddedToken> Marked(const std::vector<AddedToken>& added) {
+  std::vector<AddedToken> marked;
+  for (AddedToken token : added) {
+    if (!token.normalized) continue;
+    token.content = ReplaceAll(" " + token.content, " ", kSpace);
+    marked.push_back(std::move(token));
+  }
+  return marked;
 }
 
 // What the library's normalizer makes of spaces at the ends and of runs of them.
@@ -83,19 +104,20 @@ std::string WithoutExtraSpaces(std::string_view text) {
 
 class SentencePieceTokenizer final : public TokenizerBase {
  public:
-  SentencePieceTokenizer(std::unique_ptr<SentencePieceProcessor> processor, const std::string& content,
-                         const std::string& where, const SentencePieceFacts& facts, const TokenizerSettings& settings)
-      : TokenizerBase(MakeParts(*processor, where, SchemeOf(facts, settings), settings), settings),
+  SentencePieceTokenizer(const TokenizerParts& parts, std::unique_ptr<SentencePieceProcessor> processor,
+                         const std::string& content, const SentencePieceFacts& facts, const TokenizerSettings& settings)
+      : TokenizerBase(parts, settings),
+        marked_added_(Marked(parts.added)),
         facts_(facts),
         scheme_(SchemeOf(facts, settings)),
         as_written_(facts.WordsAreIndependent() ? nullptr : std::move(processor)),
-        plain_(LoadProcessor(content + std::string(facts.WordsAreIndependent() ? kBare : kNoPrefix), where)) {}
+        plain_(LoadProcessor(content + std::string(facts.WordsAreIndependent() ? kBare : kNoPrefix), parts.where)) {}
 
  private:
-  void EncodeText(std::string_view text, bool first, bool /*parse_special*/, std::vector<int32_t>& ids) const override {
+  void EncodeText(std::string_view text, bool first, bool parse_special, std::vector<int32_t>& ids) const override {
     const bool prefix = scheme_ == PrefixScheme::kAlways || (scheme_ == PrefixScheme::kFirst && first);
     if (facts_.WordsAreIndependent()) {
-      EncodeWords(text, prefix, ids);
+      EncodeMarked(text, prefix, parse_special, ids);
     } else {
       const std::vector<int> encoded = Call(prefix ? *as_written_ : *plain_, text);
       ids.insert(ids.end(), encoded.begin(), encoded.end());
@@ -103,14 +125,24 @@ class SentencePieceTokenizer final : public TokenizerBase {
   }
 
   // The library takes 3.7 s for the 1.3 MB of WikiText-2's test split in one piece; word by word, each one once, 0.3 s.
-  void EncodeWords(std::string_view text, bool prefix, std::vector<int32_t>& ids) const {
+  void EncodeMarked(std::string_view text, bool prefix, bool parse_special, std::vector<int32_t>& ids) const {
     const std::string spaced = facts_.remove_extra_whitespaces ? WithoutExtraSpaces(text) : std::string(text);
     if (spaced.empty()) return;
     const std::string marked = ReplaceAll((prefix ? " " : "") + spaced, " ", kSpace);
+    for (const TextSegment& segment : marked_added_.Split(marked, parse_special)) {
+      if (segment.id >= 0) {
+        ids.push_back(segment.id);
+      } else {
+        EncodeWords(segment.text, ids);
+      }
+    }
+  }
+
+  void EncodeWords(std::string_view marked, std::vector<int32_t>& ids) const {
     std::unordered_map<std::string_view, std::vector<int>> known;
     for (size_t begin = 0, end = 0; begin < marked.size(); begin = end) {
       end = MarkedWordEnd(marked, begin, kSpace);
-      const std::string_view word = std::string_view{marked}.substr(begin, end - begin);
+      const std::string_view word = marked.substr(begin, end - begin);
       const auto [entry, fresh] = known.try_emplace(word);
       if (fresh) entry->second = Call(*plain_, word);
       ids.insert(ids.end(), entry->second.begin(), entry->second.end());
@@ -124,6 +156,7 @@ class SentencePieceTokenizer final : public TokenizerBase {
     return ids;
   }
 
+  AddedTokenFinder marked_added_;
   SentencePieceFacts facts_;
   PrefixScheme scheme_;
   std::unique_ptr<SentencePieceProcessor> as_written_;  // null where words are encoded one by one
@@ -136,7 +169,9 @@ std::unique_ptr<Tokenizer> MakeSentencePieceTokenizer(const std::string& content
                                                       const TokenizerSettings& settings) {
   const SentencePieceFacts facts = CheckSentencePieceModel(content, where);
   auto processor = LoadProcessor(content, where);
-  return std::make_unique<SentencePieceTokenizer>(std::move(processor), content, where, facts, settings);
+  const TokenizerParts parts =
+      MakeParts(*processor, where, SchemeOf(facts, settings), facts.WordsAreIndependent(), settings);
+  return std::make_unique<SentencePieceTokenizer>(parts, std::move(processor), content, facts, settings);
 }
 
 }  // namespace stoch

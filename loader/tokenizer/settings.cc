@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loader/tokenizer/settings.h"
 
+#include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
@@ -22,22 +24,43 @@ json ParseObject(std::string_view text, const std::string& where) {
   return object;
 }
 
-// A token is written as its text, or as an object with the text and its flags.
-std::optional<std::string> TokenMember(const json& object, std::string_view key, const std::string& where) {
-  const json* member = FindMember(object, key);
-  if (member != nullptr && member->is_object())
-    return StringMember(*member, "content", where + ": " + std::string(key));
-  return StringMember(object, key, where);
+// A token is written as its text, or as an object with the text and its flags; null and "" are none.
+std::string TokenOf(const json& value, const std::string& place) {
+  if (value.is_null()) return "";
+  if (value.is_object()) return StringMember(value, "content", place).value_or("");
+  return StringOf(value, place);
 }
 
-void SetOnce(std::optional<std::string>& to, std::optional<std::string> value) {
-  if (!to) to = std::move(value);
+// Calls take(key, token) for every one of the keys that is there.
+template <typename Take>
+void ForTokens(const json& object, std::initializer_list<std::string_view> keys, const std::string& where,
+               const Take& take) {
+  for (const std::string_view key : keys) {
+    const auto member = object.find(key);
+    if (member != object.end()) take(key, TokenOf(*member, where + ": " + std::string(key)));
+  }
 }
 
 void ReadNamedTokens(const json& object, const std::string& where, TokenizerSettings& settings) {
-  SetOnce(settings.bos_token, TokenMember(object, "bos_token", where));
-  SetOnce(settings.eos_token, TokenMember(object, "eos_token", where));
-  SetOnce(settings.pad_token, TokenMember(object, "pad_token", where));
+  ForTokens(object, {"bos_token", "eos_token", "pad_token"}, where, [&](std::string_view key, std::string token) {
+    auto& to = key == "bos_token" ? settings.bos_token : key == "eos_token" ? settings.eos_token : settings.pad_token;
+    to = std::move(token);
+  });
+  const auto by_key = [&](std::string_view key, std::string token) {
+    settings.other_named.insert_or_assign(std::string(key), std::move(token));
+  };
+  ForTokens(object, {"unk_token", "sep_token", "cls_token", "mask_token"}, where, by_key);
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    const json* more = FindMember(object, key);
+    if (more == nullptr) continue;
+    const std::string place = where + ": " + key;
+    if (more->is_object()) {  // with keys of their own
+      for (const auto& [name, token] : more->items()) by_key(name, TokenOf(token, place));
+      continue;
+    }
+    ExpectArray(*more, place);
+    for (const json& token : *more) settings.additional_named.push_back(TokenOf(token, place));
+  }
 }
 
 void ReadAddedTokensDecoder(const json& decoder, const std::string& where, TokenizerSettings& settings) {
@@ -81,6 +104,7 @@ void ReadTokenizerConfig(std::string_view text, const std::string& where, Tokeni
   settings.legacy = BoolMember(object, "legacy", where);
   settings.add_prefix_space = BoolMember(object, "add_prefix_space", where);
   if (const json* decoder = FindMember(object, "added_tokens_decoder")) {
+    settings.has_decoder = true;
     ReadAddedTokensDecoder(*decoder, where + ": added_tokens_decoder", settings);
   }
   if (const json* chat = FindMember(object, "chat_template"); chat != nullptr && settings.chat_template.empty()) {
@@ -89,7 +113,8 @@ void ReadTokenizerConfig(std::string_view text, const std::string& where, Tokeni
 }
 
 void ReadSpecialTokensMap(std::string_view text, const std::string& where, TokenizerSettings& settings) {
-  ReadNamedTokens(ParseObject(text, where), where, settings);
+  const json object = ParseObject(text, where);
+  if (!settings.has_decoder) ReadNamedTokens(object, where, settings);
 }
 
 void ReadAddedTokens(std::string_view text, const std::string& where, TokenizerSettings& settings) {
@@ -97,7 +122,9 @@ void ReadAddedTokens(std::string_view text, const std::string& where, TokenizerS
   for (const auto& [content, value] : object.items()) {
     const int32_t id = TokenIdOf(value, where + ": " + Quoted(content));
     if (content.empty()) throw InvalidInput(where + ": token " + std::to_string(id) + " is empty");
-    settings.added.push_back({content, id, true});
+    if (settings.has_decoder) continue;
+    const bool special = settings.Names(content);
+    settings.added.push_back({.content = content, .id = id, .special = special, .normalized = !special});
   }
 }
 
@@ -113,6 +140,21 @@ void ReadGenerationConfig(std::string_view text, const std::string& where, Token
   for (const json& id : *eos) settings.eos_ids.push_back(TokenIdOf(id, place));
 }
 
+void ReadModelConfig(std::string_view text, const std::string& where, TokenizerSettings& settings) {
+  if (!settings.tokenizer_class.empty()) return;
+  const json object = ParseObject(text, where);
+  settings.tokenizer_class = StringMember(object, "tokenizer_class", where).value_or("");
+  if (!settings.tokenizer_class.empty()) return;
+  settings.tokenizer_class = TokenizerClassOf(StringMember(object, "model_type", where).value_or(""));
+}
+
+bool TokenizerSettings::Names(std::string_view content) const {
+  return content == bos_token || content == eos_token || content == pad_token ||
+         std::find(additional_named.begin(), additional_named.end(), content) != additional_named.end() ||
+         std::any_of(other_named.begin(), other_named.end(),
+                     [&](const auto& named) { return named.second == content; });
+}
+
 TokenizerSettings LoadTokenizerSettings(const std::filesystem::path& folder) {
   TokenizerSettings settings;
   settings.where = folder.string();
@@ -126,7 +168,8 @@ TokenizerSettings LoadTokenizerSettings(const std::filesystem::path& folder) {
   constexpr std::pair<const char*, Reader> kFiles[] = {{"tokenizer_config.json", ReadTokenizerConfig},
                                                        {"special_tokens_map.json", ReadSpecialTokensMap},
                                                        {"added_tokens.json", ReadAddedTokens},
-                                                       {"generation_config.json", ReadGenerationConfig}};
+                                                       {"generation_config.json", ReadGenerationConfig},
+                                                       {"config.json", ReadModelConfig}};
   for (const auto& [name, read] : kFiles) {
     if (const auto text = text_of(name)) read(*text, where(name), settings);
   }

@@ -110,6 +110,7 @@ TokenizerParts MakeParts(std::string_view content, const std::string& where, con
   for (int32_t i = 0; i < kSpecialTokens; ++i) {
     if (!named.contains(first_special + i)) parts.added.push_back({SpecialName(i), first_special + i, true});
   }
+  parts.add_bos = settings.add_bos.value_or(true);
   parts.bos = first_special;
   parts.eos = {first_special + 1, first_special + 9};
   return parts;

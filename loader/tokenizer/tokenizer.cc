@@ -6,7 +6,6 @@
 #include "loader/file.h"
 #include "loader/tokenizer/kinds.h"
 #include "loader/tokenizer/limits.h"
-#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch {
 
@@ -38,13 +37,13 @@ std::string StreamDecoder::Push(int32_t id) {
   }
   pending_ += bytes;
   std::string text;
-  pending_.erase(0, AppendUtf8Lossy(pending_, false, text));
+  pending_.erase(0, AppendUtf8Lossy(pending_, false, text, tokenizer_->replacement()));
   return text;
 }
 
 std::string StreamDecoder::Flush() {
   std::string text;
-  AppendUtf8Lossy(pending_, true, text);
+  AppendUtf8Lossy(pending_, true, text, tokenizer_->replacement());
   pending_.clear();
   return text;
 }

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "loader/tokenizer/unicode/text.h"
+
 namespace stoch {
 
 struct EncodeOptions {
@@ -35,7 +37,7 @@ class Tokenizer {
   // Errors: InvalidInput for an id out of range.
   virtual std::string TokenBytes(int32_t id) const = 0;
   // The text of a whole sequence (special tokens skipped, the leading space SentencePiece adds removed). Bytes that
-  // are no UTF-8 become U+FFFD, one for every maximal ill-formed part.
+  // are no UTF-8 become U+FFFD, as many as replacement() says.
   virtual std::string Decode(std::span<const int32_t> ids) const = 0;
   // The written form of a token, special ones too: "<|eot_id|>", "▁the" as " the"; bytes that are no UTF-8 on their own
   // as "<0xE2>". Always valid UTF-8, not unique. For logprob listings.
@@ -43,6 +45,7 @@ class Tokenizer {
   // The id of a special or added token by its written form.
   virtual std::optional<int32_t> FindSpecial(std::string_view written) const = 0;
   virtual std::string chat_template() const = 0;  // the checkpoint's Jinja source, "" if it has none
+  virtual Replacement replacement() const { return Replacement::kPart; }
   virtual bool strips_leading_space() const = 0;  // Encode puts a space in front, Decode takes it away again
 };
 

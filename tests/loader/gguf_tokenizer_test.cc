@@ -33,6 +33,39 @@ TEST(GgufTokenizer, SentencePiece) {
   EXPECT_TRUE(tokenizer->IsSpecial(2));
 }
 
+// Without token types, those of llama.cpp's defaults: bytes by name, <unk> 0, BOS 1, EOS 2.
+TEST(GgufTokenizer, SentencePieceWithoutTypes) {
+  std::vector<std::string> tokens;
+  std::vector<float> scores;
+  std::vector<int32_t> types;
+  for (const Piece& piece : SentencePiecePieces()) {
+    tokens.push_back(piece.text);
+    scores.push_back(piece.score);
+    types.push_back(piece.type);
+  }
+  GgufBuilder bare;
+  bare.String("tokenizer.ggml.model", "llama")
+      .Strings("tokenizer.ggml.tokens", tokens)
+      .F32s("tokenizer.ggml.scores", scores);
+  GgufBuilder typed = bare;
+  typed.I32s("tokenizer.ggml.token_type", types)
+      .U32("tokenizer.ggml.bos_token_id", 1)
+      .U32("tokenizer.ggml.eos_token_id", 2);
+  const auto got = Load(bare);
+  const auto expected = Load(typed);
+  for (const char* text : {"a ab  b", "é\n", "</s>a<s>", "xyz \u4f60"}) {
+    EXPECT_EQ(got->Encode(text, {}), expected->Encode(text, {})) << text;
+    EXPECT_EQ(Parsed(*got, text), Parsed(*expected, text)) << text;
+  }
+  for (int32_t id = 0; id < got->vocab_size(); ++id) EXPECT_EQ(got->IsSpecial(id), expected->IsSpecial(id)) << id;
+  EXPECT_EQ(got->bos_id(), 1);
+  EXPECT_EQ(got->eos_ids(), (Ids{2}));
+  const GgufBuilder named =
+      GgufBuilder(bare).U32("tokenizer.ggml.bos_token_id", 2).U32("tokenizer.ggml.eos_token_id", 1);
+  EXPECT_EQ(Load(named)->bos_id(), 2);
+  EXPECT_EQ(Load(named)->Encode("a", {}), (Ids{2, kSpaceA}));
+}
+
 TEST(GgufTokenizer, IsThatOfTheFolder) {
   STOCH_REQUIRE_SHARED();
   const std::filesystem::path folder = SharedFolder() / "models/gguf";

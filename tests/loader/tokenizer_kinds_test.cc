@@ -165,13 +165,13 @@ TEST(TokenizerFolder, SmallFilesAreRead) {
   EXPECT_EQ(tokenizer->eos_ids(), (Ids{kEot, kEnd}));
   EXPECT_EQ(tokenizer->pad_id(), kEnd);
   EXPECT_EQ(tokenizer->chat_template(), "D");
-  WriteFile(folder / "tokenizer_config.json", R"({"eos_token": "<|end_of_text|>"})");  // goes before the map
-  EXPECT_EQ(LoadTokenizer(folder.path())->eos_ids(), (Ids{kEnd, kEot}));
+  WriteFile(folder / "tokenizer_config.json", R"({"eos_token": "<|end_of_text|>"})");  // the map goes before it
+  EXPECT_EQ(LoadTokenizer(folder.path())->eos_ids(), (Ids{kEot, kEnd}));
   EXPECT_EQ(LoadTokenizer(folder.path())->pad_id(), kEnd);
   WriteFile(folder / "chat_template.jinja", "J");
   EXPECT_EQ(LoadTokenizer(folder.path())->chat_template(), "J");
   WriteFile(folder / "generation_config.json", R"({"eos_token_id": 264})");
-  EXPECT_EQ(LoadTokenizer(folder.path())->eos_ids(), (Ids{kEnd, kEot}));
+  EXPECT_EQ(LoadTokenizer(folder.path())->eos_ids(), (Ids{kEot}));
 }
 
 }  // namespace

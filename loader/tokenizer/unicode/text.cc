@@ -62,7 +62,7 @@ char32_t Utf8CodePoint(std::string_view text, size_t pos) {
   return code;
 }
 
-size_t AppendUtf8Lossy(std::string_view bytes, bool final, std::string& out) {
+size_t AppendUtf8Lossy(std::string_view bytes, bool final, std::string& out, Replacement replacement) {
   size_t pos = 0;
   while (pos < bytes.size()) {
     const Utf8Part part = ScanUtf8(bytes, pos);
@@ -70,7 +70,8 @@ size_t AppendUtf8Lossy(std::string_view bytes, bool final, std::string& out) {
     if (part.valid) {
       out.append(bytes.substr(pos, part.size));
     } else {
-      out.append("\xef\xbf\xbd");
+      const size_t count = replacement == Replacement::kByte ? part.size : 1;
+      for (size_t i = 0; i < count; ++i) out.append("\xef\xbf\xbd");
     }
     pos += part.size;
   }

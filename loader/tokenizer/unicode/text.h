@@ -19,10 +19,16 @@ void CheckUtf8(std::string_view text, std::string_view what);
 // The code point of the well-formed character at pos.
 char32_t Utf8CodePoint(std::string_view text, size_t pos);
 
-// Appends to `out` the complete characters of `bytes`, every maximal ill-formed part as U+FFFD, as Rust's
-// String::from_utf8_lossy does.
+// How many U+FFFD stand for bytes that are no character.
+enum class Replacement {
+  kPart,  // one for every maximal ill-formed part, as Rust's String::from_utf8_lossy
+  kByte,  // one for every byte, as SentencePiece (string_util::DecodeUTF8)
+};
+
+// Appends to `out` the complete characters of `bytes`, and U+FFFD for what is none.
 // Returns how many bytes were used: all of them if `final`, else all but a character whose end may still come.
-size_t AppendUtf8Lossy(std::string_view bytes, bool final, std::string& out);
+size_t AppendUtf8Lossy(std::string_view bytes, bool final, std::string& out,
+                       Replacement replacement = Replacement::kPart);
 
 // The White_Space property of Unicode.
 bool IsUnicodeSpace(char32_t c);
