@@ -100,17 +100,18 @@ JobRunner::Submission WorkerPool::Submit(std::vector<Job> jobs) {
     const std::lock_guard lock(mutex_);
     if (failing_) return {Refusal::kFailed, 0};
     if (closed_) return {Refusal::kClosed, 0};
-    if (static_cast<int64_t>(waiting_.size() + jobs.size()) > options_.max_queue) return {Refusal::kFull, 0};
+    submission.refusal = waiting_.Check(jobs, options_.max_queue, options_.max_queue_per_client);
+    if (submission.refusal != Refusal::kNone) return submission;
     submission.first = next_id_;
     try {
       for (Job& job : jobs) {
-        waiting_.insert(next_id_);
+        waiting_.Add(next_id_, job.client);
         PoolJob& added = jobs_[next_id_++];
         added.job = std::move(job);
         added.arrival = Clock::now();
       }
     } catch (const std::bad_alloc&) {  // all of them, or none
-      waiting_.erase(next_id_);
+      waiting_.Remove(next_id_);
       for (uint64_t id = submission.first; id < next_id_; ++id) End(id);
       throw;
     }
@@ -219,10 +220,10 @@ void WorkerPool::Dispatch() {
   Told told;
   {
     const std::lock_guard lock(mutex_);
-    while (!waiting_.empty()) {
+    while (const std::optional<uint64_t> next = waiting_.Next()) {
       Replica* replica = FreeReplica();
       if (replica == nullptr) break;
-      const uint64_t id = *waiting_.begin();
+      const uint64_t id = *next;
       if (!Begin(id, jobs_.at(id), *replica, &told)) End(id);
     }
   }
@@ -238,6 +239,7 @@ bool WorkerPool::Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told) 
     request.emitted = job.emitted;
     ipc::ToWorker message;
     *message.add_start() = ipc::ToMessage(id, request);
+    message.mutable_start(0)->set_client(job.job.client);
     message.mutable_start(0)->set_alone(job.runs_alone());
     message.mutable_start(0)->set_blocking(job.runs_blocking());
     replica.process->Send(message);
@@ -249,7 +251,7 @@ bool WorkerPool::Begin(uint64_t id, PoolJob& job, Replica& replica, Told* told) 
   if (!job.begun) job.queue_seconds = std::chrono::duration<double>(Clock::now() - job.arrival).count();
   job.begun = true;
   job.replica = &replica;
-  waiting_.erase(id);
+  waiting_.Remove(id);
   return true;
 }
 
@@ -327,7 +329,7 @@ void WorkerPool::End(uint64_t id) {
   const auto found = jobs_.find(id);
   if (found == jobs_.end()) return;
   if (found->second.replica != nullptr) found->second.replica->jobs.erase(id);
-  waiting_.erase(id);
+  waiting_.Remove(id);
   jobs_.erase(found);
 }
 
@@ -335,7 +337,7 @@ void WorkerPool::FailAll(int status, const std::string& message, Told* told) {
   told->reserve(told->size() + jobs_.size());
   for (auto& [id, job] : jobs_) told->push_back(LastOf(job, status, message));
   jobs_.clear();
-  waiting_.clear();
+  waiting_.Clear();
   for (const auto& replica : replicas_) replica->jobs.clear();
 }
 

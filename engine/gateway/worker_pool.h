@@ -25,6 +25,7 @@
 
 #include "engine/gateway/worker_process.h"
 #include "engine/request/answer_log.h"
+#include "engine/request/fair_queue.h"
 #include "engine/request/job_runner.h"
 #include "engine/request/model_parts.h"
 #include "engine/serve/log.h"
@@ -36,6 +37,7 @@ class WorkerPool final : public JobRunner {
   struct Options {
     std::vector<std::vector<std::string>> commands;  // of one worker each, without the descriptors
     int64_t max_queue = 1024;                        // jobs that wait for a worker
+    int64_t max_queue_per_client = INT64_MAX;        // of one client\'s
     // A worker that begins no operator of its pass for so long is killed.
     std::chrono::milliseconds stall_limit{0};  // 0: 10 s on GPUs, 120 s on CPUs
     // One that shows no life, though it did before, counts as silent after kSilentAfter and is killed after so long.
@@ -171,7 +173,7 @@ class WorkerPool final : public JobRunner {
   mutable std::mutex mutex_;  // of everything below; never held while jobs are told
   std::vector<std::unique_ptr<Replica>> replicas_;
   std::map<uint64_t, PoolJob> jobs_;
-  std::set<uint64_t> waiting_;  // jobs without a worker; the oldest goes first
+  FairQueue waiting_;  // jobs without a worker
   std::optional<ServedModel> model_;
   Faults faults_;
   uint64_t next_id_ = 1;

@@ -111,7 +111,11 @@ void WorkerPool::Mend() {
   const std::lock_guard lock(mutex_);
   for (auto& [id, job] : jobs_) {
     if (job.replica != nullptr && job.replica->process != nullptr && job.replica->jobs.contains(id)) continue;
-    waiting_.insert(id);
+    if (job.begun) {
+      waiting_.AddFirst(id, id);
+    } else {
+      waiting_.Add(id, job.job.client);
+    }
     job.replica = nullptr;
   }
   for (const auto& replica : replicas_) {
@@ -220,7 +224,7 @@ void WorkerPool::Settle(Replica& replica, const ipc::CrashReport& report, int bl
       End(id);
     } else {
       ++faults_.replays;
-      waiting_.insert(id);
+      waiting_.AddFirst(id, id);
     }
   }
 }

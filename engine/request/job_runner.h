@@ -53,19 +53,22 @@ struct Job {
   // follows a last() one.
   std::function<void(JobUpdate update)> on_update;
   KeptAs kept = {};
-  std::string name = {};  // for logs: whose it is
-  bool alone = false;     // in passes of its own, until one brings a token: those before ended in a loss
+  std::string name = {};    // for logs: whose it is
+  std::string client = {};  // who asks: clients that wait take turns (engine/request/fair_queue.h)
+  bool alone = false;       // in passes of its own, until one brings a token: those before ended in a loss
 };
 
 enum class Refusal : uint8_t {
   kNone,
-  kFull,    // the queue has no room for these jobs now
-  kClosed,  // draining or stopped
-  kFailed,  // the runner has ended
+  kFull,           // the queue has no room for these jobs now
+  kFullForClient,  // nor has this client's share of it, though the queue may have some
+  kClosed,         // draining or stopped
+  kFailed,         // the runner has ended
 };
 
 struct RunnerOptions {
   int64_t max_queue = 1024;                          // jobs that wait for admission
+  int64_t max_queue_per_client = INT64_MAX;          // of one client's
   std::chrono::milliseconds stalled_after{120'000};  // a pass that takes longer counts as dead
   bool prefix_reuse = true;                          // where the configuration is chunk-invariant
 };

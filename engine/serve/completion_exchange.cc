@@ -89,6 +89,8 @@ CompletionExchange::Failure CompletionExchange::Submit(const std::vector<std::ve
   }
   const JobRunner::Submission submission = runner_.Submit(std::move(jobs));
   switch (submission.refusal) {
+    case Refusal::kFullForClient:
+      return {kTooManyRequests, "as many requests of this client wait as may; try again in a moment"};
     case Refusal::kFull: return {kTooManyRequests, "the queue is full; try again in a moment"};
     case Refusal::kClosed: return {kUnavailable, "the server is shutting down and takes no new requests"};
     case Refusal::kFailed: return {kUnavailable, "the engine failed; the server is going down"};

@@ -45,9 +45,21 @@ JobRunner::Submission Scheduler::Submit(std::vector<Job> jobs) {
     const std::lock_guard lock(mutex_);
     if (failing_) return {Refusal::kFailed, 0};
     if (closed_) return {Refusal::kClosed, 0};
-    if (static_cast<int64_t>(queue_.size() + jobs.size()) > options_.max_queue) return {Refusal::kFull, 0};
+    submission.refusal = turns_.Check(jobs, options_.max_queue, options_.max_queue_per_client);
+    if (submission.refusal != Refusal::kNone) return submission;
     submission.first = next_id_;
-    for (Job& job : jobs) queue_.push_back({next_id_++, std::move(job), now, nullptr, std::nullopt, false});
+    try {
+      for (Job& job : jobs) {
+        Queued& queued = queue_[next_id_];
+        queued.id = next_id_++;
+        queued.arrival = now;
+        turns_.Add(queued.id, job.client);
+        queued.job = std::move(job);
+      }
+    } catch (const std::bad_alloc&) {
+      for (uint64_t id = submission.first; id < next_id_; ++id) Unqueue(id);
+      throw;
+    }
   }
   Wake();
   return submission;
@@ -55,15 +67,15 @@ JobRunner::Submission Scheduler::Submit(std::vector<Job> jobs) {
 
 void Scheduler::Cancel(uint64_t id) {
   const std::lock_guard lock(mutex_);
-  const auto queued =
-      std::find_if(queue_.begin(), queue_.end(), [id](const Queued& candidate) { return candidate.id == id; });
-  if (queued == queue_.end()) {
-    // The engine's thread forgets ids that have ended; without active jobs there is nothing to forget them.
-    if (active_ > 0) cancelled_.insert(id);
-  } else {
-    queue_.erase(queued);
-  }
+  // The engine's thread forgets ids that have ended; without active jobs there is nothing to forget them.
+  if (!Unqueue(id) && active_ > 0) cancelled_.insert(id);
   Wake();
+}
+
+// Requires: the lock.
+bool Scheduler::Unqueue(uint64_t id) {
+  turns_.Remove(id);
+  return queue_.erase(id) > 0;
 }
 
 void Scheduler::Close() {
@@ -185,18 +197,24 @@ void Scheduler::DropCancelled(const std::unordered_set<uint64_t>& cancelled) {
     if (!cancelled.contains(job.id)) continue;
     ended_.insert(job.id);
   }
+  {
+    // Those that gave their pages back since they were cancelled.
+    const std::lock_guard lock(mutex_);
+    for (const uint64_t id : cancelled) Unqueue(id);
+  }
   RemoveEnded();
 }
 
 std::optional<Scheduler::Queued> Scheduler::NextAdmissible() {
   const std::lock_guard lock(mutex_);
   if (queue_.empty() || static_cast<int64_t>(running_.size()) >= engine_.options().max_sequences) return std::nullopt;
-  // The oldest job or none: smaller ones after it do not overtake, so it is sure to get its pages.
-  Queued& oldest = queue_.front();
-  if (oldest.request == nullptr) oldest.request = std::make_unique<GenerateRequest>(oldest.job.request());
-  if (!HasRoom(*oldest.request)) return std::nullopt;
-  Queued queued = std::move(oldest);
-  queue_.pop_front();
+  // The next job or none: smaller ones after it do not overtake, so it is sure to get its pages.
+  const uint64_t id = turns_.Next().value();
+  Queued& next = queue_.at(id);
+  if (next.request == nullptr) next.request = std::make_unique<GenerateRequest>(next.job.request());
+  if (!HasRoom(*next.request)) return std::nullopt;
+  Queued queued = std::move(next);
+  Unqueue(id);
   ++active_;
   return queued;
 }
@@ -207,7 +225,7 @@ void Scheduler::Admit() {
     try {
       queued = NextAdmissible();
     } catch (const std::bad_alloc&) {
-      FailOldest();
+      FailNext();
       continue;
     }
     if (!queued) break;
@@ -216,13 +234,14 @@ void Scheduler::Admit() {
   RemoveEnded();
 }
 
-void Scheduler::FailOldest() {
+void Scheduler::FailNext() {
   std::function<void(JobUpdate)> on_update;
   {
     const std::lock_guard lock(mutex_);
     if (queue_.empty()) return;  // cancelled meanwhile
-    on_update = std::move(queue_.front().job.on_update);
-    queue_.pop_front();
+    const uint64_t id = turns_.Next().value();
+    on_update = std::move(queue_.at(id).job.on_update);
+    Unqueue(id);
   }
   FailJob(on_update, kInternalError, kOutOfMemory);
 }
@@ -234,6 +253,7 @@ void Scheduler::Start(Queued queued) {
   job.arrival = queued.arrival;
   job.alone = queued.job.alone;
   job.begun = queued.begun;
+  job.age = queued.age > 0 ? queued.age : next_age_++;
   job.hashes = queued.request->hash_logits;
   const std::chrono::duration<double> waited = Clock::now() - queued.arrival;
   job.queue_seconds = queued.queue_seconds.value_or(waited.count());
@@ -261,7 +281,8 @@ void Scheduler::Start(Queued queued) {
     }
   }
   // The oldest first, also where one goes on.
-  const auto place = std::find_if(running_.begin(), running_.end(), [&](const Running& at) { return at.id > job.id; });
+  const auto place =
+      std::find_if(running_.begin(), running_.end(), [&](const Running& at) { return at.age > job.age; });
   Running& begun = *running_.insert(place, std::move(job));
   if (!begun.generation->done()) return;
   try {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Continuous batching: the one thread that touches the engine, and the queue in front of it.
 //
-// Jobs (one sequence each) are admitted in order of arrival as soon as the pages of what they begin with are free, and
-// take more as they grow. Where there are none left, the youngest job gives all of its pages back and waits for its
-// turn to go on from its prompt and the ids so far, with the same bits: so the oldest one always gets on. Where the
-// precision promises no bits, a job is admitted once its whole sequence can be reserved. Between two passes jobs join
-// and leave. Where the configuration is chunk-invariant every pass holds one token of each decoding job and prompt
-// chunks of the oldest prompts; elsewhere a prompt is one window; where rows are coupled a pass holds one job. Where
-// the engine takes several passes at once, each holds its share of the jobs. Prompts that begin like earlier ones reuse
-// their pages, where the configuration is chunk-invariant (engine/prefix_cache.h). Bits: tokens and logprobs of a job
-// are those of Generate() on its request alone.
+// Jobs (one sequence each) are admitted client by client in turn, those of one client in order of arrival, as soon as the
+// pages of what they begin with are free, and take more as they grow. Where there are none left, the job that was admitted
+// last gives all of its pages back and waits for its turn to go on from its prompt and the ids so far, with the same bits:
+// so the one that was admitted first always gets on. Where the precision promises no bits, a job is admitted once its whole
+// sequence can be reserved. Between two passes jobs join and leave. Where the configuration is chunk-invariant every pass
+// holds one token of each decoding job and prompt chunks of the oldest prompts; elsewhere a prompt is one window; where rows
+// are coupled a pass holds one job. Where the engine takes several passes at once, each holds its share of the jobs. Prompts
+// that begin like earlier ones reuse their pages, where the configuration is chunk-invariant (engine/prefix_cache.h). Bits:
+// tokens and logprobs of a job are those of Generate() on its request alone.
 #pragma once
 
 #include <chrono>
@@ -18,6 +18,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,6 +29,7 @@
 #include <vector>
 
 #include "engine/generate.h"
+#include "engine/request/fair_queue.h"
 #include "engine/request/job_runner.h"
 
 namespace stoch::serve {
@@ -70,9 +72,10 @@ class Scheduler final : public JobRunner {
     uint64_t id = 0;
     Job job;
     Clock::time_point arrival;
-    std::unique_ptr<GenerateRequest> request;  // of the oldest one, and of one that is to go on
+    std::unique_ptr<GenerateRequest> request;  // of the next one, and of one that is to go on
     std::optional<double> queue_seconds;       // until it was admitted first
     bool begun = false;                        // as in Running
+    uint64_t age = 0;                          // likewise; 0: it has not been admitted
   };
   struct Running {
     uint64_t id = 0;
@@ -85,6 +88,7 @@ class Scheduler final : public JobRunner {
     bool begun = false;                      // an update has been
     bool hashes = false;                     // its logits
     bool alone = false;                      // as in Job
+    uint64_t age = 0;                        // when it was admitted first: 1, 2, 3, ...
   };
 
   // A pass that has begun; jobs may have ended since.
@@ -97,11 +101,12 @@ class Scheduler final : public JobRunner {
   void Loop();
   void Wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds longest);
   void Wake();
+  bool Unqueue(uint64_t id);
   void DropCancelled(const std::unordered_set<uint64_t>& cancelled);
   void Admit();
   std::optional<Queued> NextAdmissible();
   bool HasRoom(const GenerateRequest& request);
-  void FailOldest();
+  void FailNext();
   void Start(Queued queued);
   std::vector<size_t> Order() const;
   void StepOnce();
@@ -133,14 +138,16 @@ class Scheduler final : public JobRunner {
 
   // The engine's thread only.
   std::unique_ptr<PrefixCache> prefixes_;  // null where prefixes are not reused
-  std::vector<Running> running_;           // in order of arrival
+  std::vector<Running> running_;           // in order of age
   std::deque<Pass> passes_;                // in flight
   std::unordered_set<uint64_t> ended_;
+  uint64_t next_age_ = 1;
   size_t turn_ = 0;  // whose pass comes next where rows are coupled
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Queued> queue_;  // in order of arrival
+  std::map<uint64_t, Queued> queue_;
+  FairQueue turns_;  // of the same jobs
   std::unordered_set<uint64_t> cancelled_;
   uint64_t next_id_ = 1;
   Load load_;

@@ -76,12 +76,13 @@ void Scheduler::FailAll(int status, const std::string& message) {
     if (!ended_.contains(job.id)) Fail(job, status, message);
   }
   RemoveEnded();
-  std::deque<Queued> queue;
+  std::map<uint64_t, Queued> queue;
   {
     const std::lock_guard lock(mutex_);
     queue.swap(queue_);
+    turns_.Clear();
   }
-  for (const Queued& queued : queue) FailJob(queued.job.on_update, status, message);
+  for (const auto& [id, queued] : queue) FailJob(queued.job.on_update, status, message);
   ShowLoad();
 }
 

@@ -28,7 +28,8 @@ int64_t Scheduler::GrowthTokens() const {
 bool Scheduler::HasRoom(const GenerateRequest& request) {
   const int64_t planned = PlannedTokens(request) + GrowthTokens();
   if (prefixes_ == nullptr || planned <= engine_.free_tokens()) return planned <= engine_.free_tokens();
-  const PrefixCache::Match known = prefixes_->Find(request.prompt, request.prompt_logprobs ? request.top_logprobs : -1);
+  const int top_logprobs = request.prompt_logprobs ? request.top_logprobs : -1;
+  const PrefixCache::Match known = prefixes_->Find(request.prompt, top_logprobs);
   return planned - static_cast<int64_t>(known.pages.size()) * kKvPageTokens <= prefixes_->free_tokens(known.pages);
 }
 
@@ -46,10 +47,10 @@ bool Scheduler::MakeRoom(Running& job, const StepItem& item, const Pass& pass) {
   }
 }
 
-// The youngest job that may be preempted for `job`; null if there is none.
+// The job admitted last of those that may be preempted for `job`; null if there is none.
 Scheduler::Running* Scheduler::Victim(const Running& job, const Pass& pass) {
   const auto may_go = [&](const Running& other) {
-    return other.generation != nullptr && !other.in_flight && &other != &job && (other.id > job.id || job.alone) &&
+    return other.generation != nullptr && !other.in_flight && &other != &job && (other.age > job.age || job.alone) &&
            std::find(pass.jobs.begin(), pass.jobs.end(), other.id) == pass.jobs.end() && !ended_.contains(other.id);
   };
   const auto found = std::find_if(running_.rbegin(), running_.rend(), may_go);
@@ -75,10 +76,16 @@ void Scheduler::Queue(Running& job) {
   queued.arrival = job.arrival;
   queued.queue_seconds = job.queue_seconds;
   queued.begun = job.begun;
+  queued.age = job.age;
   queued.request = std::make_unique<GenerateRequest>(job.generation->Rest());
   const std::lock_guard lock(mutex_);
-  const auto place = std::find_if(queue_.begin(), queue_.end(), [&](const Queued& other) { return other.id > job.id; });
-  queue_.insert(place, std::move(queued));
+  const auto place = queue_.emplace(job.id, std::move(queued)).first;
+  try {
+    turns_.AddFirst(job.id, job.age);
+  } catch (const std::bad_alloc&) {
+    queue_.erase(place);
+    throw;
+  }
   ++preemptions_;
 }
 

@@ -162,6 +162,7 @@ void Worker::State::Start(const ipc::Start& start) {
   Job job;
   job.request = [request = ipc::FromMessage(start)] { return request; };
   job.on_update = [this, id = start.job()](const JobUpdate& update) { OnUpdate(id, update); };
+  job.client = start.client();
   job.alone = start.alone();
   const std::lock_guard lock(mutex);
   if (scheduler == nullptr) return;
