@@ -61,7 +61,7 @@ Generation::Generation(Engine& engine, GenerateRequest request, PrefixCache* pre
   if (emitted() > 0) request_.prompt_logprobs = false;  // told with the first of them
   PrefixCache::Match known;
   if (prefixes_ != nullptr) {
-    known = prefixes_->Find(given, request_.prompt_logprobs ? request_.top_logprobs : -1);
+    known = prefixes_->Find(given, request_.prompt_logprobs ? request_.top_logprobs : -1, request_.cache_salt);
     reused_ = static_cast<int64_t>(known.pages.size()) * kKvPageTokens;
     prefixes_->MakeRoom((reserved ? prompt_tokens() + max_tokens_ : given_) - reused_, known.pages);
   }
@@ -155,7 +155,8 @@ TokenLogprob Generation::LogprobOf(int64_t row) const {
 }
 
 void Generation::KeepPrefix() {
-  if (prefixes_ != nullptr) prefixes_->Insert(*sequence_, result_.prompt_logprobs, request_.top_logprobs);
+  if (prefixes_ == nullptr) return;
+  prefixes_->Insert(*sequence_, result_.prompt_logprobs, request_.top_logprobs, request_.cache_salt);
 }
 
 void Generation::Pick(int64_t row) {

@@ -42,8 +42,13 @@ PrefixCache::~PrefixCache() {
   while (!recent_.empty()) Forget(*recent_.back());
 }
 
-PrefixCache::Node* PrefixCache::Child(Node& parent, std::span<const int32_t> tokens) {
-  const auto child = parent.children.find(Key(tokens.begin(), tokens.end()));
+PrefixCache::Key PrefixCache::KeyOf(std::span<const int32_t> ids, int64_t page, const std::string& salt) const {
+  const std::span<const int32_t> tokens = PageTokens(ids, page);
+  return {{tokens.begin(), tokens.end()}, page == 0 ? salt : ""};
+}
+
+PrefixCache::Node* PrefixCache::Child(Node& parent, const Key& key) {
+  const auto child = parent.children.find(key);
   return child == parent.children.end() ? nullptr : child->second.get();
 }
 
@@ -58,11 +63,11 @@ void PrefixCache::Forget(Node& leaf) {
   leaf.parent->children.erase(leaf.self);
 }
 
-PrefixCache::Match PrefixCache::Find(std::span<const int32_t> prompt, int top_logprobs) {
+PrefixCache::Match PrefixCache::Find(std::span<const int32_t> prompt, int top_logprobs, const std::string& salt) {
   std::vector<Node*> path;
   Node* last = root_.get();
   for (int64_t i = 0; i < WholePages(static_cast<int64_t>(prompt.size())); ++i) {
-    Node* next = Child(*last, PageTokens(prompt, i));
+    Node* next = Child(*last, KeyOf(prompt, i, salt));
     if (next == nullptr || next->top_logprobs < top_logprobs) break;
     path.push_back(next);
     last = next;
@@ -85,13 +90,13 @@ PrefixCache::Match PrefixCache::Find(std::span<const int32_t> prompt, int top_lo
 }
 
 void PrefixCache::Insert(const Sequence& sequence, std::span<const std::optional<TokenLogprob>> logprobs,
-                         int top_logprobs) {
+                         int top_logprobs, const std::string& salt) {
   Node* node = root_.get();
   for (int64_t i = 0; i < WholePages(sequence.computed()); ++i) {
-    const std::span<const int32_t> tokens = PageTokens(sequence.ids(), i);
-    Node* next = Child(*node, tokens);
+    Key key = KeyOf(sequence.ids(), i, salt);
+    Node* next = Child(*node, key);
     if (next == nullptr) {
-      const auto self = node->children.emplace(Key(tokens.begin(), tokens.end()), std::make_unique<Node>()).first;
+      const auto self = node->children.emplace(std::move(key), std::make_unique<Node>()).first;
       next = self->second.get();
       next->parent = node;
       next->page = sequence.page(i);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pages of sequences that were computed before, for sequences that begin with the same tokens.
 //
-// A tree of whole pages: a page is found by its own tokens and all that come before them, compared one by one, never by
-// a hash alone. Pages that nobody else holds give way, least recently used first, when room is needed.
+// A tree of whole pages: a page is found by the salt of its request, its own tokens and all that come before them, compared
+// one by one, never by a hash alone. So how long an answer takes tells nobody of prompts under a salt that he does not know. Pages that nobody else holds give way, least recently used first, when room is needed.
 //
 // Prompt logprobs: the logits of reused tokens are not computed again, so every page remembers the logprobs of its own
 // tokens, where they were computed. The first token that is not reused gets its logprob from the row before it, which
@@ -12,12 +12,14 @@
 // Bits:    a page's keys and values, and logprobs, are those that computing it again would give.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/engine.h"
@@ -35,13 +37,14 @@ class PrefixCache {
     // Where asked for: of tokens 0 (none) to pages.size() * kKvPageTokens, that one included. Empty without pages.
     std::vector<std::optional<TokenLogprob>> logprobs;
   };
-  // What is known of the beginning of `prompt`. top_logprobs as in GenerateRequest, if it is the prompt's logprobs that
+  // What is known of the beginning of `prompt` under `salt`. top_logprobs as in GenerateRequest, if it is the prompt's logprobs that
   // are wanted, else -1.
-  Match Find(std::span<const int32_t> prompt, int top_logprobs);
+  Match Find(std::span<const int32_t> prompt, int top_logprobs, const std::string& salt = "");
 
   // Remembers the sequence's whole pages that are computed. logprobs: of its first tokens, with `top_logprobs`
   // alternatives each; may be shorter than the sequence, or empty.
-  void Insert(const Sequence& sequence, std::span<const std::optional<TokenLogprob>> logprobs, int top_logprobs);
+  void Insert(const Sequence& sequence, std::span<const std::optional<TokenLogprob>> logprobs, int top_logprobs,
+              const std::string& salt = "");
 
   // Forgets pages until `tokens` positions are free, besides those of `but`: pages of a Match that is alive.
   // Returns: false, having forgotten nothing, where that many cannot become free.
@@ -52,9 +55,14 @@ class PrefixCache {
 
  private:
   struct Node;
-  using Key = std::vector<int32_t>;  // tokens of one page
+  struct Key {
+    std::vector<int32_t> tokens;  // of one page
+    std::string salt;             // "" but of a first page
+    auto operator<=>(const Key&) const = default;
+  };
 
-  Node* Child(Node& parent, std::span<const int32_t> tokens);
+  Key KeyOf(std::span<const int32_t> ids, int64_t page, const std::string& salt) const;
+  Node* Child(Node& parent, const Key& key);
   void Touch(Node& node);
   void Forget(Node& leaf);
 

@@ -92,6 +92,7 @@ Start ToMessage(uint64_t job, const GenerateRequest& request) {
   start.set_top_logprobs(request.top_logprobs);
   start.set_prompt_logprobs(request.prompt_logprobs);
   start.set_hash_logits(request.hash_logits);
+  start.set_cache_salt(request.cache_salt);
   return start;
 }
 
@@ -118,6 +119,7 @@ GenerateRequest FromMessage(const Start& start) {
   request.top_logprobs = start.top_logprobs();
   request.prompt_logprobs = start.prompt_logprobs();
   request.hash_logits = start.hash_logits();
+  request.cache_salt = start.cache_salt();
   return request;
 }
 

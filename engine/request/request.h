@@ -60,6 +60,8 @@ struct GenerateRequest {
   int top_logprobs = -1;          // -1 = no logprobs; n = of every token, with the n most likely alternatives
   bool prompt_logprobs = false;   // the same for prompt tokens (needs top_logprobs >= 0)
   bool hash_logits = false;
+  // Keys and values of the prompt are shared with requests of the same salt alone. Bits are the same with any.
+  std::string cache_salt;
 };
 
 }  // namespace stoch

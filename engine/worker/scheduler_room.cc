@@ -29,7 +29,7 @@ bool Scheduler::HasRoom(const GenerateRequest& request) {
   const int64_t planned = PlannedTokens(request) + GrowthTokens();
   if (prefixes_ == nullptr || planned <= engine_.free_tokens()) return planned <= engine_.free_tokens();
   const int top_logprobs = request.prompt_logprobs ? request.top_logprobs : -1;
-  const PrefixCache::Match known = prefixes_->Find(request.prompt, top_logprobs);
+  const PrefixCache::Match known = prefixes_->Find(request.prompt, top_logprobs, request.cache_salt);
   return planned - static_cast<int64_t>(known.pages.size()) * kKvPageTokens <= prefixes_->free_tokens(known.pages);
 }
 

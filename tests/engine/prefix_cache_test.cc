@@ -124,6 +124,25 @@ TEST_P(PrefixCacheTest, GivesTheBitsOfComputingEverything) {
   }
 }
 
+// Also where their tokens are the same; the bits are.
+TEST_P(PrefixCacheTest, PromptsOfAnotherSaltShareNothing) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const auto engine = Open(backend);
+  PrefixCache prefixes(*engine);
+  GenerateRequest request = Request(Ids(150, 1));
+  const Outcome first = RunWith(*engine, &prefixes, request);
+  EXPECT_EQ(first.reused, 0);
+  int64_t reused = 0;
+  for (const char* salt : {"", "a", "b", "a", "ab", "", "b"}) {
+    request.cache_salt = salt;
+    const Outcome outcome = RunWith(*engine, &prefixes, request);
+    ExpectSame(outcome.result, first.result);
+    EXPECT_TRUE(outcome.reused == 0 || outcome.reused == 128) << outcome.reused;
+    reused += outcome.reused;
+  }
+  EXPECT_EQ(reused, 4 * 128);  // "", and the second time of each salt
+}
+
 TEST_P(PrefixCacheTest, ContinuesWhatWasGenerated) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto engine = Open(backend);

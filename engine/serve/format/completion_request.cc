@@ -24,6 +24,7 @@ constexpr int64_t kAnyInteger = int64_t{1} << 31;
 constexpr size_t kMaxStopBytes = 256;
 constexpr int64_t kUnboundedTokens = 4096;  // what an absent max_tokens counts as in max_answer_values
 constexpr size_t kMaxDateBytes = 64;
+constexpr size_t kMaxSaltBytes = 256;
 
 std::string At(const std::string& name, size_t i) { return name + "[" + std::to_string(i) + "]"; }
 
@@ -216,6 +217,17 @@ std::vector<std::string> ReadStop(JsonFields& fields, const ModelFacts& model) {
   return stop;
 }
 
+// As in vLLM, which takes no empty one.
+std::string ReadCacheSalt(JsonFields& fields) {
+  const auto salt = fields.String("cache_salt");
+  if (!salt) return "";
+  if (salt->empty() || salt->size() > kMaxSaltBytes) {
+    Reject("cache_salt",
+           "has " + std::to_string(salt->size()) + " bytes; allowed are 1.." + std::to_string(kMaxSaltBytes));
+  }
+  return *salt;
+}
+
 int ReadN(JsonFields& fields) { return static_cast<int>(fields.Integer("n", 1, 128).value_or(1)); }
 
 // What both endpoints share, once prompts and logprobs are read.
@@ -231,6 +243,7 @@ void ReadCommon(JsonFields& fields, const ModelFacts& model, CompletionRequest* 
   generate.ignore_eos = fields.Bool("ignore_eos", false);
   AddTokenizerStops(model.tokenizer, &generate);
   generate.hash_logits = fields.Bool("return_logits_sha256", false);
+  generate.cache_salt = ReadCacheSalt(fields);
   request->stream = fields.Bool("stream", false);
   if (const Json* options = fields.Find("stream_options")) {
     if (!request->stream) Reject("stream_options", "has no meaning without stream");
