@@ -7,6 +7,8 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <mutex>
+
 namespace stoch::serve {
 namespace {
 
@@ -17,16 +19,18 @@ using prometheus::Histogram;
 const Histogram::BucketBoundaries kLatency = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                               1,     2.5,    5,     10,   25,    50,   100, 250,  1000};
 
-// A counter of something that is counted elsewhere.
-void SetTotal(Counter& counter, double total) {
-  const double more = total - counter.Value();
-  if (more > 0) counter.Increment(more);
-}
-
 }  // namespace
 
 struct Metrics::State {
   prometheus::Registry registry;
+  std::mutex totals;  // of counters that are set: several scrapes at once must not add the same twice
+
+  // A counter of something that is counted elsewhere.
+  void SetTotal(Counter& counter, double total) {
+    const std::lock_guard lock(totals);
+    const double more = total - counter.Value();
+    if (more > 0) counter.Increment(more);
+  }
 
   Gauge& AddGauge(const char* name, const char* help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
@@ -91,12 +95,14 @@ void Metrics::CountFinished(std::string_view reason) {
 }
 void Metrics::CountResponse(int status) { state_->responses.Add({{"code", std::to_string(status)}}).Increment(); }
 void Metrics::CountRefusedConnection() { state_->refused_connections.Increment(); }
-void Metrics::SetDroppedLogLines(uint64_t lines) { SetTotal(state_->dropped_log_lines, static_cast<double>(lines)); }
+void Metrics::SetDroppedLogLines(uint64_t lines) {
+  state_->SetTotal(state_->dropped_log_lines, static_cast<double>(lines));
+}
 void Metrics::SetFaults(const JobRunner::Faults& faults) {
-  SetTotal(state_->restarts, static_cast<double>(faults.restarts));
-  SetTotal(state_->replays, static_cast<double>(faults.replays));
-  SetTotal(state_->preemptions, static_cast<double>(faults.preemptions));
-  SetTotal(state_->blamed, static_cast<double>(faults.refused));
+  state_->SetTotal(state_->restarts, static_cast<double>(faults.restarts));
+  state_->SetTotal(state_->replays, static_cast<double>(faults.replays));
+  state_->SetTotal(state_->preemptions, static_cast<double>(faults.preemptions));
+  state_->SetTotal(state_->blamed, static_cast<double>(faults.refused));
 }
 void Metrics::SetWorkers(const std::vector<JobRunner::Worker>& workers) {
   for (size_t i = 0; i < workers.size(); ++i) {
