@@ -18,4 +18,12 @@ std::string FormatLogLine(const LogLine& line) {
   return text;
 }
 
+std::string FormatJsonLogLine(const std::string& time, const LogLine& line) {
+  constexpr const char* kLevels[] = {"info", "warning", "error"};
+  nlohmann::ordered_json json = {
+      {"time", time}, {"level", kLevels[static_cast<size_t>(line.level)]}, {"event", line.event}};
+  for (const auto& [key, value] : line.fields) json[key] = value;
+  return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace stoch::serve

@@ -25,4 +25,8 @@ using LogSink = std::function<void(const LogLine& line)>;
 // quoted and escaped as in JSON, so that a line stays one line.
 std::string FormatLogLine(const LogLine& line);
 
+// {"time": .., "level": .., "event": .., KEY: VALUE, ...}: one JSON object on one line, every value a string, bytes that
+// are no UTF-8 as U+FFFD. time: as the log writes it.
+std::string FormatJsonLogLine(const std::string& time, const LogLine& line);
+
 }  // namespace stoch::serve

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/stoch/serve/log.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/async.h>
 #include <spdlog/async_logger.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -73,20 +75,54 @@ class PoliteSink final : public spdlog::sinks::base_sink<std::mutex> {
   std::atomic<uint64_t> dropped_ = 0;
 };
 
+constexpr const char* kTime = "%Y-%m-%dT%H:%M:%S.%e%z";
+
+// A message as one JSON object.
+class JsonFormatter final : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override {
+    spdlog::memory_buf_t time;
+    time_.format(message, time);
+    const auto level = message.level >= spdlog::level::err    ? serve::LogLevel::kError
+                       : message.level == spdlog::level::warn ? serve::LogLevel::kWarning
+                                                              : serve::LogLevel::kInfo;
+    const std::string text(message.payload.data(), message.payload.size());
+    const std::string json =
+        serve::FormatJsonLogLine(fmt::to_string(time), {level, "message", {{"message", text}}}) + "\n";
+    line.append(json.data(), json.data() + json.size());
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<JsonFormatter>(); }
+
+ private:
+  spdlog::pattern_formatter time_{kTime, spdlog::pattern_time_type::local, ""};
+};
+
+// The time now, as lines of text have it.
+std::string TimeNow() {
+  spdlog::memory_buf_t time;
+  const spdlog::details::log_msg message("", spdlog::level::info, "");
+  spdlog::pattern_formatter(kTime, spdlog::pattern_time_type::local, "").format(message, time);
+  return fmt::to_string(time);
+}
+
 }  // namespace
 
 struct ServeLog::State {
+  explicit State(Format wanted) : format(wanted) {}
+  const Format format;
   std::shared_ptr<PoliteSink> sink = std::make_shared<PoliteSink>(std::nullopt);
   std::shared_ptr<spdlog::details::thread_pool> pool = std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1);
   std::shared_ptr<spdlog::async_logger> log =
       std::make_shared<spdlog::async_logger>("serve", sink, pool, spdlog::async_overflow_policy::overrun_oldest);
 };
 
-ServeLog::ServeLog(bool quiet) : state_(std::make_shared<State>()) {
-  state_->log->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+ServeLog::ServeLog(bool quiet, Format format) : state_(std::make_shared<State>(format)) {
+  const bool json = format == Format::kJson;
+  state_->log->set_pattern(json ? "%v" : std::string(kTime) + " %l %v");
   if (quiet) state_->log->set_level(spdlog::level::warn);
   auto others = std::make_shared<spdlog::logger>("stoch", std::make_shared<PoliteSink>(kPatience));
   others->set_pattern("%l: %v");
+  if (json) others->set_formatter(std::make_unique<JsonFormatter>());
   others->set_level(spdlog::default_logger()->level());
   spdlog::set_default_logger(std::move(others));
 }
@@ -99,9 +135,10 @@ ServeLog::~ServeLog() {
 }
 
 serve::LogSink ServeLog::sink() const {
-  return [log = state_->log](const serve::LogLine& line) {
+  return [log = state_->log, json = state_->format == Format::kJson](const serve::LogLine& line) {
     constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::info, spdlog::level::warn, spdlog::level::err};
-    log->log(kLevels[static_cast<size_t>(line.level)], "{}", serve::FormatLogLine(line));
+    log->log(kLevels[static_cast<size_t>(line.level)], "{}",
+             json ? serve::FormatJsonLogLine(TimeNow(), line) : serve::FormatLogLine(line));
   };
 }
 

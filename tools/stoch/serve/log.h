@@ -12,9 +12,10 @@ namespace stoch::cli {
 // Nobody waits for standard error: where its reader does not read, the oldest of some thousand lines are dropped.
 class ServeLog {
  public:
-  // quiet: warnings and errors only. Until it ends, other messages of the program (spdlog's default logger) wait for
+  enum class Format : unsigned char { kText, kJson };
+  // quiet: warnings and errors only. kJson: every line is a JSON object, other messages of the program too. Until it ends, other messages of the program (spdlog's default logger) wait for
   // standard error for a second at most.
-  explicit ServeLog(bool quiet);
+  explicit ServeLog(bool quiet, Format format = Format::kText);
   // Gives what is queued a second to leave.
   ~ServeLog();
 
