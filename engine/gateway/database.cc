@@ -3,6 +3,9 @@
 
 #include <sqlite3.h>
 
+#include <algorithm>
+#include <climits>
+
 namespace stoch::serve {
 namespace {
 
@@ -14,6 +17,19 @@ constexpr int kBusyMs = 2000;  // a process that held the file may be about to e
 }
 
 }  // namespace
+
+DatabaseError DatabaseError::Damage(const std::string& message) { return {SQLITE_CORRUPT, message}; }
+
+bool DatabaseError::is_damage() const {
+  constexpr int kCodes[] = {SQLITE_CORRUPT, SQLITE_NOTADB, SQLITE_TOOBIG,
+                            SQLITE_ERROR,      // a schema or a format that it does not know
+                            SQLITE_READONLY};  // of a format that it may read only
+  return std::find(std::begin(kCodes), std::end(kCodes), code_) != std::end(kCodes);
+}
+
+bool DatabaseError::is_of_a_row() const {
+  return code_ == SQLITE_TOOBIG || code_ == SQLITE_NOMEM || code_ == SQLITE_CONSTRAINT || code_ == SQLITE_MISMATCH;
+}
 
 Database::Database(const std::string& file, const std::string& vfs) {
   constexpr int kFlags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
@@ -47,7 +63,9 @@ std::string Database::Text(const std::string& sql) {
   return statement.Next() ? statement.Bytes(0) : "";
 }
 
-int64_t Database::last_row() const { return sqlite3_last_insert_rowid(handle_); }
+void Database::LimitRows(int64_t bytes) {
+  sqlite3_limit(handle_, SQLITE_LIMIT_LENGTH, static_cast<int>(std::min<int64_t>(bytes, INT_MAX)));
+}
 
 void Database::RunPrepared(std::unique_ptr<Statement>* statement, const char* sql) {
   if (*statement == nullptr) *statement = std::make_unique<Statement>(*this, sql);
@@ -94,6 +112,8 @@ void Database::Statement::Run() {
   while (Next()) {
   }
 }
+
+void Database::Statement::Reset() noexcept { sqlite3_reset(statement_); }
 
 int64_t Database::Statement::Integer(int column) const { return sqlite3_column_int64(statement_, column); }
 

@@ -17,7 +17,10 @@ namespace stoch::serve {
 class DatabaseError : public std::runtime_error {
  public:
   DatabaseError(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  static DatabaseError Damage(const std::string& message);
   int code() const { return code_; }
+  bool is_damage() const;    // bytes of the file may not be what SQLite wrote
+  bool is_of_a_row() const;  // a row's own fault, or a want of memory: the file is well
 
  private:
   int code_;
@@ -34,9 +37,10 @@ class Database {
   Database& operator=(const Database&) = delete;
 
   void Run(const std::string& sql);
+  // Rows and texts that are longer are errors from now on.
+  void LimitRows(int64_t bytes);
   int64_t Integer(const std::string& sql);  // of the first row
   std::string Text(const std::string& sql);
-  int64_t last_row() const;
   // A transaction, by statements that are prepared once: parsing them takes longer than running them.
   void Begin();
   void Commit();
@@ -52,8 +56,9 @@ class Database {
     Statement& Bind(int argument, int64_t value);
     Statement& Bind(int argument, std::string_view text);
     Statement& BindBlob(int argument, std::string_view bytes);
-    bool Next();  // to the next row; false: there is none, and it can be run again
-    void Run();   // to its end
+    bool Next();            // to the next row; false: there is none, and it can be run again
+    void Run();             // to its end
+    void Reset() noexcept;  // from wherever it is
     int64_t Integer(int column) const;
     std::string Bytes(int column) const;
 

@@ -1,303 +1,408 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/gateway/journal.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <new>
 #include <utility>
 
+#include "engine/gateway/journal_file.h"
 #include "engine/ipc/convert.h"
 #include "kernels/base/error.h"
+#include "loader/sha256.h"
 
 namespace stoch::serve {
 namespace {
 
-constexpr int64_t kApplication = 0x73746f63;  // "stoc", for file(1) and for us
-constexpr int64_t kFormat = 1;
 constexpr std::chrono::seconds kLook{10};
-
-constexpr const char* kTables =
-    "CREATE TABLE model(text TEXT NOT NULL);"
-    "CREATE TABLE answers(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, request BLOB NOT NULL,"
-    " state INTEGER NOT NULL, since INTEGER NOT NULL);"
-    "CREATE TABLE updates(number INTEGER PRIMARY KEY, answer INTEGER NOT NULL, choice INTEGER NOT NULL,"
-    " body BLOB NOT NULL)";
+constexpr size_t kRowsAtOnce = 1000;   // that are deleted while others wait
+constexpr int64_t kPagesAtOnce = 256;  // that are moved, likewise
+constexpr int kSlices = 50;            // of such work in one call of Tidy
+constexpr const char* kDamagedRow = "its row is damaged";
+constexpr const char* kDamagedUpdate = "an update is damaged";
+constexpr const char* kMissingUpdate = "an update is missing";
 
 int64_t Now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Prompts are nobody else's business. A file that is there keeps its mode.
-void MakePrivate(const std::string& file) {
-  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (fd < 0) throw InvalidInput("--journal " + file + ": " + std::strerror(errno));
-  close(fd);
-}
-
 }  // namespace
 
-struct Journal::Statements {
-  explicit Statements(Database& database)
-      : begin(database, "INSERT INTO answers(number, id, request, state, since) VALUES(?, ?, ?, ?, ?)"),
-        write(database, "INSERT INTO updates(answer, choice, body) VALUES(?, ?, ?)"),
-        set_state(database, "UPDATE answers SET state = ?, since = ? WHERE number = ?"),
-        request(database, "SELECT request FROM answers WHERE number = ?"),
-        update(database, "SELECT choice, body FROM updates WHERE number = ?"),
-        forget(database, "DELETE FROM answers WHERE number = ?"),
-        forget_updates(database, "DELETE FROM updates WHERE number < ?") {}
-
-  Database::Statement begin, write, set_state, request, update, forget, forget_updates;
-};
-
-Journal::Journal(Options options, LogSink log) : options_(std::move(options)), log_(std::move(log)) {
-  MakePrivate(options_.file);
+Journal::Journal(Options options, LogSink log)
+    : options_(std::move(options)), served_(Sha256Hex(options_.model)), log_(std::move(log)) {
+  OpenedJournal opened = OpenJournalFile({options_.file, options_.vfs, options_.full_sync}, log_);
+  database_ = std::move(opened.database);
   try {
-    database_ = std::make_unique<Database>(options_.file, options_.vfs);
-    Prepare();
-    statements_ = std::make_unique<Statements>(*database_);
-    Read();
+    database_->LimitRows(options_.max_row_bytes);
+    rows_ = std::make_unique<JournalRows>(*database_);
+    Read(opened.torn_after);
   } catch (const DatabaseError& error) {
     throw InvalidInput("--journal " + options_.file + ": " + error.what());
   }
 }
 
 Journal::~Journal() {
-  statements_.reset();
+  rows_.reset();
   database_.reset();
 }
 
-// A database of ours for this process alone, with nothing of another model in it.
-void Journal::Prepare() {
-  database_->Run("PRAGMA locking_mode = EXCLUSIVE");
-  const bool is_new = database_->Integer("SELECT count(*) FROM sqlite_master") == 0;
-  if (!is_new && (database_->Integer("PRAGMA application_id") != kApplication ||
-                  database_->Integer("PRAGMA user_version") != kFormat)) {
-    throw InvalidInput("--journal " + options_.file + ": is something else, or of another version");
-  }
-  database_->Run("PRAGMA journal_mode = WAL");
-  database_->Run(options_.full_sync ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL");
-  if (database_->Text("PRAGMA quick_check(1)") != "ok") {
-    throw InvalidInput("--journal " + options_.file + ": is damaged; remove it to go on without what it holds");
-  }
-  Transaction transaction(*database_);
-  if (is_new) {
-    database_->Run(kTables);
-    database_->Run("PRAGMA application_id = " + std::to_string(kApplication));
-    database_->Run("PRAGMA user_version = " + std::to_string(kFormat));
-  }
-  if (database_->Text("SELECT text FROM model") != options_.model) {
-    database_->Run("DELETE FROM model; DELETE FROM answers; DELETE FROM updates");
-    Database::Statement(*database_, "INSERT INTO model VALUES(?)").Bind(1, options_.model).Run();
-  }
-  transaction.Commit();
-}
+// ------------------------------------------------------------------------------------------------- the start ----
 
-void Journal::Read() {
-  Database::Statement answers(*database_, "SELECT number, id, state, since FROM answers");
+// torn_after: as in OpenedJournal.
+void Journal::Read(int64_t torn_after) {
+  std::vector<int64_t> gone;
+  rows_->ForEachAnswer(
+      [&](AnswerRow row) {
+        const int64_t number = row.head.number;
+        next_answer_ = std::max(next_answer_, number + 1);
+        if (row.head.served != served_ || !number_of_.emplace(row.head.id, number).second)
+          return gone.push_back(number);
+        Known& known = answers_[number];
+        known.head = std::move(row.head);
+        known.committed = true;
+      },
+      [&](const JournalRows::Damage& damage) {
+        gone.push_back(damage.number);
+        LogDropped("#" + std::to_string(damage.number), kDamagedRow);
+      });
+  int64_t last = 0;
+  rows_->ForEachUpdate(
+      [&](const UpdateRow& row) {
+        last = row.number;
+        next_row_ = std::max(next_row_, row.number + 1);
+        // Of answers that were never committed, too: their numbers must not come again.
+        next_answer_ = std::max(next_answer_, row.answer + 1);
+        const auto found = answers_.find(row.answer);
+        if (found == answers_.end() || found->second.dropped) return doomed_.push_back(row.number);
+        std::vector<int64_t>& rows = found->second.rows;
+        rows.push_back(row.number);
+        if (row.place + 1 != static_cast<int64_t>(rows.size())) DropAnswer(row.answer, kMissingUpdate);
+      },
+      [&](const JournalRows::Damage& damage) {
+        if (damage.number != 0) doomed_.push_back(damage.number);
+        if (damage.answer) return DropAnswer(*damage.answer, kDamagedUpdate);
+        torn_after = std::max<int64_t>(last, 1);
+      });
+  for (const int64_t number : gone) rows_->DeleteAnswer(number);
   size_t unfinished = 0;
-  while (answers.Next()) {
-    Known& known = answers_[answers.Integer(0)];
-    known.id = answers.Bytes(1);
-    known.state = static_cast<State>(answers.Integer(2));
-    known.since = answers.Integer(3);
-    known.committed = true;
-    number_of_[known.id] = answers.Integer(0);
-    unfinished += known.state == State::kRunning ? 1 : 0;
-  }
-  next_number_ = 1 + database_->Integer("SELECT seq FROM sqlite_sequence WHERE name = 'answers'");
-  // Of answers that were never committed: their numbers come again.
-  database_->Run("DELETE FROM updates WHERE answer >= " + std::to_string(next_number_));
-  Database::Statement updates(*database_, "SELECT number, answer FROM updates ORDER BY number");
-  while (updates.Next()) {
-    const auto found = answers_.find(updates.Integer(1));
-    if (found != answers_.end()) found->second.rows.push_back(updates.Integer(0));
+  for (auto& [number, known] : answers_) {
+    // How many there were is known of those that do not run, and that none is missing of those that have later ones.
+    known.torn = torn_after > 0 && known.head.state == State::kRunning &&
+                 (known.rows.empty() || known.rows.back() <= torn_after);
+    if (static_cast<int64_t>(known.rows.size()) < known.head.updates) DropAnswer(number, kMissingUpdate);
+    unfinished += known.head.state == State::kRunning && !known.dropped ? 1 : 0;
   }
   ForgetOld();
   log_({LogLevel::kInfo,
         "journal_opened",
-        {{"answers", std::to_string(answers_.size())}, {"unfinished", std::to_string(unfinished)}}});
+        {{"file", options_.file},
+         {"answers", std::to_string(answers_.size())},
+         {"unfinished", std::to_string(unfinished)}}});
 }
 
-template <class Body>
-void Journal::Guarded(const Body& body) {
+// ---------------------------------------------------------------------------------------- what goes wrong later ----
+
+template <class Body, class OnFailure>
+void Journal::Guarded(const Body& body, const OnFailure& on_failure) {
   if (database_ == nullptr) return;
   try {
     body();
-  } catch (const std::exception& error) {  // memory is what a database may want for too
-    Lose(error.what());
+  } catch (const DatabaseError& error) {
+    if (!error.is_of_a_row()) return Lose(error.what());
+    on_failure(error.what());
+  } catch (const std::exception& error) {  // memory, as a rule
+    on_failure(error.what());
   }
 }
 
-void Journal::Lose(const std::string& why) {
-  log_({LogLevel::kError, "journal_lost", {{"file", options_.file}, {"why", why}}});
+template <class Body>
+void Journal::GuardedFor(const AnswerKey& answer, const Body& body) {
+  Guarded(body, [&](const char* why) {
+    if (Find(answer) != nullptr) DropAnswer(answer.number, why);
+  });
+}
+
+void Journal::Lose(const std::string& why) noexcept {
   lost_ = true;
-  statements_.reset();
+  rows_.reset();
   database_.reset();
   answers_.clear();
   number_of_.clear();
+  doomed_.clear();
+  try {
+    log_({LogLevel::kError, "journal_lost", {{"file", options_.file}, {"why", why}}});
+  } catch (const std::bad_alloc&) {  // /health says so, too
+  }
+}
+
+void Journal::LogDropped(const std::string& answer, const std::string& why) const {
+  log_({LogLevel::kError, "journal_answer_dropped", {{"file", options_.file}, {"answer", answer}, {"why", why}}});
+}
+
+// Nothing of it counts from now on; ForgetOld takes what is left of it away, here or in the file.
+void Journal::DropAnswer(int64_t number, std::string_view why) noexcept {
+  const auto found = answers_.find(number);
+  if (found == answers_.end() || std::exchange(found->second.dropped, true)) return;
+  looked_ = {};
+  try {
+    LogDropped(found->second.head.id, std::string(why));
+    if (found->second.committed) rows_->DeleteAnswer(number);
+  } catch (const std::exception&) {  // once more, by ForgetOld
+  }
 }
 
 Journal::Known* Journal::Find(const AnswerKey& answer) {
   const auto found = answers_.find(answer.number);
-  return found == answers_.end() || found->second.run != answer.run ? nullptr : &found->second;
+  if (found == answers_.end() || found->second.run != answer.run || found->second.dropped) return nullptr;
+  return &found->second;
 }
 
-AnswerKey Journal::Begin(const std::string& id) {
+void Journal::Drop(const AnswerKey& answer, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  GuardedFor(answer, [&] {
+    if (Find(answer) != nullptr) DropAnswer(answer.number, why);
+  });
+}
+
+// ---------------------------------------------------------------------------------------------------- answers ----
+
+AnswerKey Journal::Begin(const Name& name) {
   const std::lock_guard lock(mutex_);
   AnswerKey key;
-  Guarded([&] {
+  GuardedFor(key, [&] {
     Known known;
-    known.id = id;
-    known.since = Now();
-    const auto same = number_of_.find(id);
-    if (same != number_of_.end()) {
-      const Known& before = answers_.at(same->second);
-      known.replaces = before.committed ? same->second : before.replaces;
-      answers_.erase(same->second);
+    known.head.number = next_answer_;
+    known.head.id = name.id;
+    known.head.owner = name.owner;
+    known.head.served = served_;
+    known.head.since = Now();
+    const uint64_t run = known.run;
+    const auto place = answers_.emplace(next_answer_, std::move(known)).first;
+    try {
+      if (!number_of_.emplace(name.id, next_answer_).second) throw InvalidInput("an answer has this id");
+    } catch (...) {
+      answers_.erase(place);
+      throw;
     }
-    const int64_t number = next_number_++;
-    number_of_[id] = number;
-    key = {number, known.run};
-    answers_[number] = std::move(known);
+    key = {next_answer_++, run};
   });
   return key;
 }
 
 void Journal::Commit(const AnswerKey& answer, const std::string& request) {
   const std::lock_guard lock(mutex_);
-  Guarded([&] {
+  GuardedFor(answer, [&] {
     ForgetOld();
     Known* known = Find(answer);
     if (known == nullptr || known->committed) return;
-    Transaction transaction(*database_);
-    if (known->replaces != 0) statements_->forget.Bind(1, known->replaces).Run();
-    statements_->begin.Bind(1, answer.number)
-        .Bind(2, known->id)
-        .BindBlob(3, request)
-        .Bind(4, static_cast<int64_t>(known->state))
-        .Bind(5, known->since)
-        .Run();
-    transaction.Commit();
+    known->head.request_crc = RequestCrc(request);
+    rows_->Insert(known->head, request);
     known->committed = true;
   });
 }
 
 void Journal::Write(std::span<const Entry> entries) {
   const std::lock_guard lock(mutex_);
-  Guarded([&] {
-    std::vector<std::pair<Known*, int64_t>> rows;
-    Transaction transaction(*database_);
+  const auto write = [&] {
+    while (const std::optional<Broken> broken = TryWrite(entries)) DropAnswer(broken->answer, broken->why);
+  };
+  Guarded(write, [&](const char* why) {
     for (const Entry& entry : entries) {
-      Known* known = Find(entry.as.answer);
-      if (known == nullptr) continue;  // taken over, or forgotten
-      const std::string body = ipc::ToMessage(entry.as.answer.number, *entry.update).SerializeAsString();
-      statements_->write.Bind(1, entry.as.answer.number)
-          .Bind(2, static_cast<int64_t>(entry.as.choice))
-          .BindBlob(3, body)
-          .Run();
-      rows.emplace_back(known, database_->last_row());
+      if (Find(entry.as.answer) != nullptr) DropAnswer(entry.as.answer.number, why);
     }
-    transaction.Commit();
-    for (const auto& [known, row] : rows) known->rows.push_back(row);
   });
 }
 
-void Journal::SetState(int64_t number, Known& known, State state) {
-  if (known.state == state || known.state == State::kEnded) return;
-  const int64_t now = Now();
-  if (known.committed) statements_->set_state.Bind(1, static_cast<int64_t>(state)).Bind(2, now).Bind(3, number).Run();
-  known.state = state;
-  known.since = now;
+// Returns: the answer whose update cannot be written; nothing has been, then.
+std::optional<Journal::Broken> Journal::TryWrite(std::span<const Entry> entries) {
+  std::vector<Known*> written;
+  written.reserve(entries.size());
+  const auto undo = [&] {
+    for (Known* known : written) known->rows.pop_back();
+  };
+  Transaction transaction(*database_);
+  for (const Entry& entry : entries) {
+    Known* known = Find(entry.as.answer);
+    if (known == nullptr) continue;  // taken over, or forgotten
+    const int64_t answer = entry.as.answer.number;
+    try {
+      UpdateRow row;
+      row.number = next_row_++;
+      row.answer = answer;
+      row.place = static_cast<int64_t>(known->rows.size());
+      row.choice = static_cast<int64_t>(entry.as.choice);
+      if (!ipc::ToMessage(answer, *entry.update).SerializeToString(&row.body))
+        return undo(), Broken{answer, "too large"};
+      rows_->Insert(row);
+      known->rows.push_back(row.number);
+      written.push_back(known);
+    } catch (const DatabaseError& error) {
+      undo();
+      if (!error.is_of_a_row()) throw;
+      return Broken{answer, error.what()};
+    } catch (const std::exception& error) {
+      undo();
+      return Broken{answer, error.what()};
+    }
+  }
+  try {
+    transaction.Commit();
+  } catch (const DatabaseError&) {
+    undo();
+    throw;
+  }
+  return std::nullopt;
+}
+
+void Journal::SetState(Known& known, State state) {
+  AnswerHead& head = known.head;
+  if (head.state == state || head.state == State::kEnded) return;
+  head.state = state;
+  head.since = Now();
+  head.updates = state == State::kRunning ? 0 : static_cast<int64_t>(known.rows.size());
+  if (known.committed) rows_->SetState(head);
 }
 
 void Journal::Forget(const AnswerKey& answer) {
   const std::lock_guard lock(mutex_);
-  Guarded([&] {
-    const Known* known = Find(answer);
-    if (known == nullptr) return;
-    const int64_t there = known->committed ? answer.number : known->replaces;
-    if (there != 0) statements_->forget.Bind(1, there).Run();
-    number_of_.erase(known->id);
-    answers_.erase(answer.number);
+  GuardedFor(answer, [&] {
+    if (Find(answer) != nullptr) Erase(answer.number);
   });
 }
 
 void Journal::End(const AnswerKey& answer) {
   const std::lock_guard lock(mutex_);
-  Guarded([&] {
-    if (Known* known = Find(answer)) SetState(answer.number, *known, State::kEnded);
+  GuardedFor(answer, [&] {
+    if (Known* known = Find(answer)) SetState(*known, State::kEnded);
   });
 }
 
 void Journal::Leave(const AnswerKey& answer) {
   const std::lock_guard lock(mutex_);
-  Guarded([&] {
-    if (Known* known = Find(answer)) SetState(answer.number, *known, State::kLeft);
+  GuardedFor(answer, [&] {
+    if (Known* known = Find(answer)) SetState(*known, State::kLeft);
   });
 }
 
-std::optional<AnswerLog::Kept> Journal::TakeOver(const std::string& id) {
+// Errors: InvalidInput, DatabaseError where not all of it is what was written.
+AnswerLog::Kept Journal::ReadAll(const Known& known) {
+  Kept all;
+  std::optional<AnswerRow> answer = rows_->Answer(known.head.number);
+  if (!answer) throw InvalidInput(kDamagedRow);
+  all.request = std::move(answer->request);
+  all.torn = known.torn;
+  for (const int64_t number : known.rows) {
+    const std::optional<UpdateRow> row = rows_->Update(number);
+    const auto place = static_cast<int64_t>(all.updates.size());
+    ipc::Update message;
+    if (!row || row->answer != known.head.number || row->place != place || row->choice < 0 ||
+        !message.ParseFromString(row->body)) {
+      throw InvalidInput(kDamagedUpdate);
+    }
+    all.updates.push_back({static_cast<size_t>(row->choice), ipc::FromMessage(message)});
+  }
+  return all;
+}
+
+std::optional<AnswerLog::Kept> Journal::TakeOver(const Name& name) {
   const std::lock_guard lock(mutex_);
   std::optional<Kept> kept;
-  Guarded([&] {
+  GuardedFor(AnswerKey(), [&] {
     ForgetOld();
-    const auto found = number_of_.find(id);
+    const auto found = number_of_.find(name.id);
     if (found == number_of_.end()) return;
-    Known& known = answers_.at(found->second);
-    if (!known.committed) return;
+    const int64_t number = found->second;
+    Known& known = answers_.at(number);
+    if (!known.committed || known.dropped || known.head.owner != name.owner) return;
     Kept all;
-    if (!statements_->request.Bind(1, found->second).Next()) return;
-    all.request = statements_->request.Bytes(0);
-    statements_->request.Run();
-    for (const int64_t row : known.rows) {
-      ipc::Update message;
-      Database::Statement& update = statements_->update.Bind(1, row);
-      if (!update.Next() || !message.ParseFromString(update.Bytes(1))) throw InvalidInput("a row is damaged");
-      all.updates.push_back({static_cast<size_t>(update.Integer(0)), ipc::FromMessage(message)});
-      update.Run();
+    try {
+      all = ReadAll(known);
+    } catch (const std::bad_alloc&) {
+      return;  // another time
+    } catch (const std::exception& error) {
+      return DropAnswer(number, error.what());
     }
-    SetState(found->second, known, State::kRunning);
-    all.key = {found->second, ++known.run};
+    SetState(known, State::kRunning);
+    all.key = {number, ++known.run};
     kept = std::move(all);
   });
   return kept;
 }
 
-std::vector<std::string> Journal::Unfinished() {
+std::vector<AnswerLog::Name> Journal::Unfinished() {
   const std::lock_guard lock(mutex_);
-  std::vector<std::string> ids;
+  std::vector<Name> names;
   for (const auto& [number, known] : answers_) {
-    if (known.state == State::kRunning) ids.push_back(known.id);
+    if (known.head.state == State::kRunning && !known.dropped) names.push_back({known.head.id, known.head.owner});
   }
-  return ids;
+  return names;
 }
 
-// Those that nobody has asked for in time, now and then.
+// -------------------------------------------------------------------------------------------------- forgetting ----
+
+void Journal::Erase(int64_t number) {
+  Known& known = answers_.at(number);
+  if (known.committed) rows_->DeleteAnswer(number);
+  doomed_.insert(doomed_.end(), known.rows.begin(), known.rows.end());
+  known.rows.clear();
+  const auto by_id = number_of_.find(known.head.id);
+  if (by_id != number_of_.end() && by_id->second == number) number_of_.erase(by_id);
+  answers_.erase(number);
+}
+
+// Those that nobody has asked for in time, now and then, and what was dropped.
 void Journal::ForgetOld() {
   const auto now = std::chrono::steady_clock::now();
   if (now - looked_ < std::min<std::chrono::steady_clock::duration>(kLook, options_.keep / 2)) return;
   looked_ = now;
   const int64_t oldest = Now() - options_.keep.count();
-  Transaction transaction(*database_);
-  std::erase_if(answers_, [&](const auto& entry) {
-    const auto& [number, known] = entry;
-    if (known.state == State::kRunning || known.since >= oldest) return false;
-    statements_->forget.Bind(1, number).Run();
-    const auto by_id = number_of_.find(known.id);
-    if (by_id != number_of_.end() && by_id->second == number) number_of_.erase(by_id);
-    return true;
-  });
-  // Rows of what was forgotten, up to the first one that is needed.
-  int64_t first = INT64_MAX;
+  std::vector<int64_t> old;
   for (const auto& [number, known] : answers_) {
-    if (!known.rows.empty()) first = std::min(first, known.rows.front());
+    const bool is_old = known.head.state != State::kRunning && known.head.since < oldest;
+    if (known.dropped || is_old) old.push_back(number);
   }
-  statements_->forget_updates.Bind(1, first).Run();
+  if (!old.empty()) {
+    Transaction transaction(*database_);
+    for (const int64_t number : old) Erase(number);
+    transaction.Commit();
+  }
+  DeleteSome();
+}
+
+bool Journal::DeleteSome() {
+  if (doomed_.empty()) return false;
+  const size_t rows = std::min(doomed_.size(), kRowsAtOnce);
+  Transaction transaction(*database_);
+  for (size_t i = 0; i < rows; ++i) rows_->DeleteUpdate(doomed_[i]);
   transaction.Commit();
+  doomed_.erase(doomed_.begin(), doomed_.begin() + static_cast<std::ptrdiff_t>(rows));
+  has_free_pages_ = true;
+  return true;
+}
+
+// Pages that the next answers will take anyway stay where they are.
+bool Journal::ShrinkSome() {
+  if (!has_free_pages_) return false;
+  const int64_t free = database_->Integer("PRAGMA freelist_count");
+  const int64_t most = answers_.empty() ? 0 : std::max(kPagesAtOnce, database_->Integer("PRAGMA page_count") / 4);
+  if (free > most) {
+    database_->Run("PRAGMA incremental_vacuum(" + std::to_string(std::min(free - most, kPagesAtOnce)) + ")");
+    if (database_->Integer("PRAGMA freelist_count") < free) return true;
+  }
+  has_free_pages_ = false;
+  database_->Run("PRAGMA wal_checkpoint(TRUNCATE)");
+  return false;
+}
+
+void Journal::Tidy() {
+  for (int slice = 0; slice < kSlices; ++slice) {
+    const std::lock_guard lock(mutex_);  // others go in between
+    bool more = false;
+    GuardedFor(AnswerKey(), [&] {
+      ForgetOld();
+      more = DeleteSome() || ShrinkSome();
+    });
+    if (!more) return;
+  }
 }
 
 }  // namespace stoch::serve

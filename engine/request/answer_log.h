@@ -23,10 +23,18 @@ class AnswerLog {
     size_t choice = 0;
     JobUpdate update;
   };
+  // Who may ask for an answer: its id, and the digest of the key that made it ("" where the server has none).
+  struct Name {
+    std::string id;
+    std::string owner;
+    bool operator==(const Name&) const = default;
+  };
   struct Kept {
     AnswerKey key;
     std::string request;          // of Commit
     std::vector<Update> updates;  // in the order in which they came
+    // More may have been told to a client than these: they come again, but of several choices in any order.
+    bool torn = false;
   };
   struct Entry {
     KeptAs as;
@@ -35,23 +43,26 @@ class AnswerLog {
 
   virtual ~AnswerLog() = default;
 
-  // A new answer, for its jobs. One that has the same id is forgotten.
-  // Returns: a key with number 0 where the log is lost.
-  virtual AnswerKey Begin(const std::string& id) = 0;
+  // A new answer, for its jobs.
+  // Requires: an id that nobody can guess, and that no other answer has.
+  // Returns: a key with number 0 where the log is lost, or has no place for it.
+  virtual AnswerKey Begin(const Name& name) = 0;
   // It is kept from here on, with `request` to go on from. Before anybody hears of the answer; its jobs may run already.
   virtual void Commit(const AnswerKey& answer, const std::string& request) = 0;
   // What one pass brought: all of it is kept, or nothing.
   virtual void Write(std::span<const Entry> entries) = 0;
   // It never began.
   virtual void Forget(const AnswerKey& answer) = 0;
+  // What is kept of it makes no sense: it is forgotten, and that is logged.
+  virtual void Drop(const AnswerKey& answer, const std::string& why) = 0;
   // All of the answer is there.
   virtual void End(const AnswerKey& answer) = 0;
   // Its client is gone: nobody goes on with it unless somebody asks for it.
   virtual void Leave(const AnswerKey& answer) = 0;
-  // What there is of an answer, for a new run of it; none where it is not kept.
-  virtual std::optional<Kept> TakeOver(const std::string& id) = 0;
-  // Ids of answers that ran when the process before this one ended.
-  virtual std::vector<std::string> Unfinished() = 0;
+  // What there is of an answer, for a new run of it; none where it is not kept, or is somebody else's.
+  virtual std::optional<Kept> TakeOver(const Name& name) = 0;
+  // Answers that ran when the process before this one ended.
+  virtual std::vector<Name> Unfinished() = 0;
   virtual bool lost() const = 0;
 };
 

@@ -5,9 +5,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
-#include <cstdio>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <utility>
 
 #include "engine/serve/chat_page.h"
@@ -17,6 +15,7 @@
 #include "engine/serve/format/json_fields.h"
 #include "engine/serve/format/list_limits.h"
 #include "engine/serve/http/request_error.h"
+#include "engine/serve/random_id.h"
 #include "loader/bounded_json.h"
 
 namespace stoch::serve {
@@ -71,11 +70,29 @@ std::string Shown(const std::string& path) {
   return path.size() <= kShown ? path : path.substr(0, kShown) + "...";
 }
 
+// The same for a log. What names a stream there is the key to it where there are no others.
+std::string ShownInLog(const std::string& path) {
+  constexpr size_t kShown = 17;  // of "cmpl-" and digits
+  const size_t known = std::string_view(kStreamsPath).size() + kShown;
+  if (!path.starts_with(kStreamsPath) || path.size() <= known) return Shown(path);
+  return path.substr(0, known) + "...";
+}
+
 // A label of somebody else's that is safe in headers and logs.
 bool IsPlainLabel(const std::string& text) {
   return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
   });
+}
+
+// What logs call a request: the client's own word for it, where it has one.
+std::string RequestId(const std::string& given) {
+  if (IsPlainLabel(given)) return given;
+  try {
+    return RandomId();
+  } catch (const std::runtime_error&) {  // whatever needs an id that nobody guesses fails
+    return "unnamed";
+  }
 }
 
 const Tokenizer& RequireTokenizer(const ModelFacts& model) {
@@ -111,7 +128,10 @@ struct Body {
 struct Api::Call {
   HttpRequest request;
   std::shared_ptr<Connection> connection;
-  std::string id;
+  std::string id;     // for logs, and sent back
+  std::string owner;  // digest of its key, "" where none is asked for
+
+  Client client() const { return {connection, id, owner, request.address}; }
 
   // lists: their limits.
   Body TakeBody(const JsonEntryCheck& lists = nullptr) {
@@ -138,8 +158,7 @@ Api::Api(ApiOptions options, Metrics& metrics, const Identity& identity, LogSink
       keys_(options_.api_keys),
       metrics_(metrics),
       identity_(identity),
-      log_(std::move(log)),
-      id_base_(std::random_device{}()) {}
+      log_(std::move(log)) {}
 
 bool Api::AnswersAtOnce(const HttpRequest& request) { return request.path == "/health" || request.path == "/metrics"; }
 
@@ -174,10 +193,12 @@ const Api::Route* Api::FindRoute(const HttpRequest& request) {
 }
 
 std::shared_ptr<Exchange> Api::Handle(HttpRequest request, const std::shared_ptr<Connection>& connection, Door door) {
-  Call call{std::move(request), connection, ""};
-  call.id = RequestId(call.request.request_id);
+  const std::string id = RequestId(request.request_id);
+  Call call{std::move(request), connection, id, ""};
   try {
-    return (this->*CheckedRoute(call.request, door).answer)(call);
+    const Route& route = CheckedRoute(call.request, door);
+    call.owner = keys_.Identify(call.request.authorization).value_or("");
+    return (this->*route.answer)(call);
   } catch (const std::exception&) {
     connection->Send(ErrorAnswer(call.request, call.id));
   }
@@ -214,7 +235,7 @@ HttpResponse Api::ErrorAnswer(const HttpRequest& request, const std::string& id)
   }
   log_({status >= kInternalError ? LogLevel::kError : LogLevel::kInfo,
         "refused",
-        {{"id", id}, {"path", Shown(request.path)}, {"status", std::to_string(status)}, {"why", message}}});
+        {{"id", id}, {"path", ShownInLog(request.path)}, {"status", std::to_string(status)}, {"why", message}}});
   return {status, "application/json", ErrorText(status, message, param), std::move(headers)};
 }
 
@@ -237,14 +258,6 @@ const Api::Route& Api::CheckedRoute(const HttpRequest& request, Door door) const
 const Api::Serving& Api::Ready() const {
   if (!ready_) throw RequestError(kUnavailable, "", "the model is being loaded");
   return serving_;
-}
-
-std::string Api::RequestId(const std::string& given) {
-  if (IsPlainLabel(given)) return given;
-  char text[32];
-  std::snprintf(text, sizeof(text), "%08llx%08llx", static_cast<unsigned long long>(id_base_ & 0xffffffff),
-                static_cast<unsigned long long>(next_id_.fetch_add(1)));
-  return text;
 }
 
 void Api::LogIgnored(const Call& call, const IgnoredFields& fields) const {
@@ -274,8 +287,8 @@ std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {
 std::shared_ptr<Exchange> Api::StartCompletion(Call& call, CompletionRequest request) {
   LogIgnored(call, request.ignored);
   const bool kept = request.stream && options_.answers != nullptr;
-  auto exchange = std::make_shared<CompletionExchange>(Serve(), std::move(request), identity_.Fingerprint(),
-                                                       call.connection, call.id);
+  auto exchange =
+      std::make_shared<CompletionExchange>(Serve(), std::move(request), identity_.Fingerprint(), call.client());
   if (kept) streams_.Add(exchange);
   exchange->Start();
   return exchange;
@@ -293,25 +306,38 @@ std::shared_ptr<Exchange> Api::Stream(Call& call) {
   if (options_.answers == nullptr) {
     throw RequestError(kNotFound, "", "streams can be taken up again where the server has a --journal");
   }
-  std::optional<AnswerLog::Kept> kept = options_.answers->TakeOver(id);
-  if (!kept) {
+  std::optional<AnswerLog::Kept> kept = options_.answers->TakeOver({id, call.owner});
+  const auto exchange = kept ? Continue(*kept, call.client()) : nullptr;
+  if (exchange == nullptr) {
     throw RequestError(kNotFound, "",
-                       options_.answers->lost() ? "the journal is lost, and with it the stream " + id
-                                                : "there is no stream " + Shown(id) + " here, or no longer");
+                       options_.answers->lost() ? "the journal is lost, and with it the stream"
+                                                : "there is no such stream here, or no longer");
   }
-  auto exchange = std::make_shared<CompletionExchange>(Serve(), Restore(kept->request), call.connection, call.id);
   streams_.Replace(exchange);
   exchange->Resume(std::move(*kept), seen);
   return exchange;
 }
 
+// Null: what is kept makes no sense, and is no longer kept.
+std::shared_ptr<CompletionExchange> Api::Continue(const AnswerLog::Kept& kept, Client client) {
+  try {
+    StoredRequest stored = Restore(kept.request);
+    CheckKept(stored, kept, *serving_.model);
+    return std::make_shared<CompletionExchange>(Serve(), std::move(stored), std::move(client));
+  } catch (const InvalidInput& error) {
+    options_.answers->Drop(kept.key, error.what());
+    return nullptr;
+  }
+}
+
 void Api::ContinueStreams() {
   if (options_.answers == nullptr) return;
-  for (const std::string& id : options_.answers->Unfinished()) {
-    auto kept = options_.answers->TakeOver(id);
+  for (const AnswerLog::Name& name : options_.answers->Unfinished()) {
+    auto kept = options_.answers->TakeOver(name);
     if (!kept) continue;
     const auto nobody = std::make_shared<DetachedConnection>();
-    auto exchange = std::make_shared<CompletionExchange>(Serve(), Restore(kept->request), nobody, RequestId(""));
+    const auto exchange = Continue(*kept, {nobody, RequestId(""), name.owner, ""});
+    if (exchange == nullptr) continue;
     streams_.Add(exchange);
     auto shared = std::make_shared<AnswerLog::Kept>(std::move(*kept));
     nobody->Post([exchange, shared] { exchange->Resume(std::move(*shared), -1); });

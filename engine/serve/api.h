@@ -50,7 +50,7 @@ class Api {
   std::optional<HttpResponse> RefuseUnread(const HttpRequest& request, Door door);
 
   // From now on completions are answered; before, they are 503. Streams that a process before this one had not finished
-  // go on. Both outlive this. Called once. Errors: InvalidInput for kept streams that make no sense.
+  // go on, but for those of which what is kept makes no sense. Both outlive this. Called once.
   void Attach(const ModelFacts& model, JobRunner& runner);
   // /health says 503 and new completions are refused.
   void StartDraining() { draining_ = true; }
@@ -76,6 +76,7 @@ class Api {
   std::shared_ptr<Exchange> ChatCompletions(Call& call);
   std::shared_ptr<Exchange> StartCompletion(Call& call, CompletionRequest request);
   std::shared_ptr<Exchange> Stream(Call& call);
+  std::shared_ptr<CompletionExchange> Continue(const AnswerLog::Kept& kept, Client client);
   void ContinueStreams();
   std::shared_ptr<Exchange> Models(Call& call);
   std::shared_ptr<Exchange> OneModel(Call& call);
@@ -89,7 +90,6 @@ class Api {
 
   Answering Serve() const;
   std::string State() const;  // of /health
-  std::string RequestId(const std::string& given);
   void LogIgnored(const Call& call, const IgnoredFields& fields) const;
 
   const ApiOptions options_;
@@ -101,8 +101,6 @@ class Api {
   StreamRegistry streams_;
   std::atomic<bool> ready_{false};
   std::atomic<bool> draining_{false};
-  const uint64_t id_base_;
-  std::atomic<uint64_t> next_id_{1};
 };
 
 }  // namespace stoch::serve

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/serve/http/request_error.h"
+#include "engine/serve/random_id.h"
 
 namespace stoch::serve {
 namespace {
@@ -15,11 +16,12 @@ constexpr int kClientClosed = 499;  // nginx's number, in logs only: nobody is t
 constexpr int kTooManyRequests = 429;
 constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
-StoredRequest NewAnswer(CompletionRequest request, const ModelFacts& model, std::string fingerprint,
-                        const std::string& request_id) {
+constexpr size_t kShownDigits = 12;  // of an answer's id in logs: all of them are a key to its stream
+
+StoredRequest NewAnswer(CompletionRequest request, const ModelFacts& model, std::string fingerprint) {
   StoredRequest answer;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  answer.frame.id = (request.chat ? "chatcmpl-" : "cmpl-") + request_id;
+  answer.frame.id = (request.chat ? "chatcmpl-" : "cmpl-") + RandomId();
   answer.frame.chat = request.chat;
   answer.frame.model = model.id;
   answer.frame.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
@@ -33,20 +35,21 @@ StoredRequest NewAnswer(CompletionRequest request, const ModelFacts& model, std:
 }  // namespace
 
 CompletionExchange::CompletionExchange(const Answering& server, CompletionRequest request, std::string fingerprint,
-                                       std::shared_ptr<Connection> connection, const std::string& request_id)
-    : CompletionExchange(server, NewAnswer(std::move(request), server.model, std::move(fingerprint), request_id),
-                         std::move(connection), request_id) {}
+                                       Client client)
+    : CompletionExchange(server, NewAnswer(std::move(request), server.model, std::move(fingerprint)),
+                         std::move(client)) {}
 
-CompletionExchange::CompletionExchange(const Answering& server, StoredRequest stored,
-                                       std::shared_ptr<Connection> connection, std::string request_id)
+CompletionExchange::CompletionExchange(const Answering& server, StoredRequest stored, Client client)
     : request_(std::move(stored.request)),
       model_(server.model),
       runner_(server.runner),
       metrics_(server.metrics),
       log_(server.log),
       answers_(server.answers),
-      connection_(std::move(connection)),
-      request_id_(std::move(request_id)),
+      connection_(std::move(client.connection)),
+      request_id_(std::move(client.request_id)),
+      owner_(std::move(client.owner)),
+      address_(std::move(client.address)),
       start_(std::chrono::steady_clock::now()),
       frame_(std::move(stored.frame)) {
   unfinished_ = request_.num_choices();
@@ -85,6 +88,7 @@ CompletionExchange::Failure CompletionExchange::Submit(const std::vector<std::ve
     };
     job.kept = {kept_, i};
     job.name = request_id_ + "/" + std::to_string(i);
+    job.client = owner_.empty() ? address_ : owner_;
     asked.push_back(&choices_[i]);
   }
   const JobRunner::Submission submission = runner_.Submit(std::move(jobs));
@@ -102,7 +106,7 @@ CompletionExchange::Failure CompletionExchange::Submit(const std::vector<std::ve
 
 void CompletionExchange::Start() {
   AnswerLog* const answers = request_.stream ? answers_ : nullptr;
-  if (answers != nullptr) kept_ = answers->Begin(frame_.id);
+  if (answers != nullptr) kept_ = answers->Begin({frame_.id, owner_});
   const Failure refused = Submit(std::vector<std::vector<int32_t>>(choices_.size()));
   if (refused.status != 0) {
     if (answers != nullptr && kept_.number != 0) answers->Forget(kept_);
@@ -114,12 +118,19 @@ void CompletionExchange::Start() {
     if (answers != nullptr && kept_.number != 0) answers->Commit(kept_, Store({request_, frame_}));
     // However long it waits for its turn: proxies and clients give up on connections that say nothing.
     head_sent_ = true;
-    connection_->StartEvents({{"X-Request-Id", request_id_}});
+    connection_->StartEvents(StreamHeaders());
   } catch (const std::bad_alloc&) {  // who asked is told so, and nothing else
     ended_ = true;
     CancelJobs();
     throw;
   }
+}
+
+// A client that is cut off before the first event knows the stream all the same.
+HttpHeaders CompletionExchange::StreamHeaders() const {
+  HttpHeaders headers = {{"X-Request-Id", request_id_}};
+  if (kept_.number != 0) headers.emplace_back("X-Stream-Id", frame_.id);
+  return headers;
 }
 
 void CompletionExchange::AskToGiveWay() {
@@ -371,6 +382,7 @@ void CompletionExchange::Log(int status, const std::string& finish) {
   log_({status >= 500 ? LogLevel::kError : LogLevel::kInfo,
         request_.chat ? "chat_completion" : "completion",
         {{"id", request_id_},
+         {"answer", frame_.id.substr(0, frame_.id.find('-') + 1 + kShownDigits)},
          {"status", std::to_string(status)},
          {"choices", std::to_string(choices_.size())},
          {"stream", request_.stream ? "1" : "0"},

@@ -31,6 +31,14 @@ struct Answering {
   AnswerLog* answers = nullptr;  // of streams; null: they are not kept
 };
 
+// Who asks.
+struct Client {
+  std::shared_ptr<Connection> connection;
+  std::string request_id;  // for logs, and its own: no two need differ
+  std::string owner;       // digest of its key, "" where none is asked for
+  std::string address;     // where it is, "" where that is not known; takes turns in the place of a key
+};
+
 // Sent and not taken by the system yet: no more JSON is made before some of it has left.
 inline constexpr size_t kMuchBytes = 256 << 10;
 
@@ -41,17 +49,15 @@ inline constexpr size_t kMuchBytes = 256 << 10;
 class CompletionExchange : public Exchange, public std::enable_shared_from_this<CompletionExchange> {
  public:
   // fingerprint: of the answer, "" while it is not known.
-  CompletionExchange(const Answering& server, CompletionRequest request, std::string fingerprint,
-                     std::shared_ptr<Connection> connection, const std::string& request_id);
+  CompletionExchange(const Answering& server, CompletionRequest request, std::string fingerprint, Client client);
   // Of an answer that an earlier exchange began.
-  CompletionExchange(const Answering& server, StoredRequest stored, std::shared_ptr<Connection> connection,
-                     std::string request_id);
+  CompletionExchange(const Answering& server, StoredRequest stored, Client client);
 
   // Queues the jobs; a stream begins at once.
   // Errors: RequestError: 429 where the queue is full, 503 where the server drains or its engine failed.
   void Start();
   // Sends the events of the stream after number `seen` (-1: all of them), and goes on with it. What goes wrong is an
-  // event.
+  // event. Requires: CheckKept of what is kept.
   void Resume(AnswerLog::Kept kept, int64_t seen);
   // Ends it, soon: another one goes on with its answer. Any thread.
   void AskToGiveWay();
@@ -86,6 +92,7 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
     int status = 0;  // 0: it can
     std::string message;
   };
+  HttpHeaders StreamHeaders() const;
   Failure Submit(const std::vector<std::vector<int32_t>>& emitted);
   void GiveWay();
   void OnUpdate(size_t index, JobUpdate update, std::chrono::steady_clock::time_point when);
@@ -118,7 +125,7 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   const LogSink& log_;
   AnswerLog* const answers_;
   const std::shared_ptr<Connection> connection_;
-  const std::string request_id_;
+  const std::string request_id_, owner_, address_;
   const std::chrono::steady_clock::time_point start_;
   ResponseFrame frame_;
   std::vector<Choice> choices_;

@@ -27,7 +27,7 @@ void CompletionExchange::Resume(AnswerLog::Kept kept, int64_t seen) {
   kept_ = kept.key;
   seen_ = seen;
   head_sent_ = true;
-  connection_->StartEvents({{"X-Request-Id", request_id_}});
+  connection_->StartEvents(StreamHeaders());
   const std::vector<std::vector<int32_t>> emitted = EmittedOf(kept, choices_.size());
   live_ = false;
   for (AnswerLog::Update& update : kept.updates) {

@@ -14,7 +14,7 @@ namespace stoch::serve {
 // Threads: safe.
 class StreamRegistry {
  public:
-  // A new answer. One that had the same id goes on, and can no longer be taken up.
+  // A new answer.
   void Add(const std::shared_ptr<CompletionExchange>& exchange) { (void)Put(exchange); }
   // From now on `exchange` runs its answer; the one before is asked to give way.
   void Replace(const std::shared_ptr<CompletionExchange>& exchange);

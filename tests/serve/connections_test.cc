@@ -269,9 +269,11 @@ TEST_F(Connections, EventsAreNumbered) {
       Json({{"prompt", {5, 6}}, {"max_tokens", 5}, {"ignore_eos", true}, {"stream", true}, {"seed", 1}}).dump();
   const Reply reply = Call(port(), "POST", "/v1/completions", body, {{"X-Request-Id", "me"}});
   const std::vector<std::string> events = reply.Events();
-  EXPECT_EQ(reply.body.find("id: cmpl-me:0\ndata: "), 0u) << reply.body;
+  const std::string id = reply.body.substr(0, reply.body.find(':', 4));  // "id: cmpl-..."
+  EXPECT_EQ(id.size(), 4u + 5 + 32) << reply.body;
+  EXPECT_EQ(reply.body.find(id + ":0\ndata: "), 0u) << reply.body;
   for (size_t i = 0; i < events.size(); ++i) {
-    EXPECT_NE(reply.body.find("id: cmpl-me:" + std::to_string(i) + "\ndata: " + events[i]), std::string::npos) << i;
+    EXPECT_NE(reply.body.find(id + ":" + std::to_string(i) + "\ndata: " + events[i]), std::string::npos) << i;
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The endpoints that generate nothing, and what every endpoint shares.
 
+#include <set>
+
 #include "tests/serve/server_fixture.h"
 
 namespace stoch::test {
@@ -185,13 +187,41 @@ TEST_F(Endpoints, RequestIdsComeBackAndAreLogged) {
   const std::string body = Json({{"prompt", "a"}, {"max_tokens", 1}, {"flavour", "sweet"}}).dump();
   const Reply named = Call(port(), "POST", "/v1/completions", body, {{"X-Request-Id", "my-id.7"}});
   EXPECT_EQ(named.headers.at("x-request-id"), "my-id.7");
-  EXPECT_EQ(named.Json()["id"], "cmpl-my-id.7");
-  EXPECT_TRUE(Eventually([this] { return Logged("completion id=my-id.7 status=200"); }));
+  // What the client calls it is for logs; the id is one that nobody can guess.
+  const std::string id = named.Json()["id"];
+  EXPECT_EQ(id.find_first_not_of("0123456789abcdef", 5), std::string::npos) << id;
+  EXPECT_EQ(id.size(), 5u + 32);
+  EXPECT_TRUE(Eventually([&] { return Logged("completion id=my-id.7 answer=" + id.substr(0, 17) + " status=200"); }));
+  EXPECT_FALSE(Logged(id));
   EXPECT_TRUE(Logged("ignored_fields id=my-id.7 count=1 names=flavour"));
   // What could break a header or a log line is replaced.
   const Reply odd = Call(port(), "POST", "/v1/completions", body, {{"X-Request-Id", "a b\"c"}});
   EXPECT_EQ(odd.headers.at("x-request-id").find(' '), std::string::npos);
   EXPECT_NE(odd.headers.at("x-request-id"), "");
+}
+
+TEST_F(Endpoints, IdsAreOfOneAnswerEach) {
+  StartServer();
+  std::set<std::string> ids;
+  const std::string body = Json({{"prompt", "a"}, {"max_tokens", 1}}).dump();
+  for (int i = 0; i < 20; ++i) {
+    for (const std::map<std::string, std::string>& headers :
+         {std::map<std::string, std::string>{}, {{"X-Request-Id", "the-same"}}}) {
+      ids.insert(Call(port(), "POST", "/v1/completions", body, headers).Json()["id"]);
+    }
+  }
+  EXPECT_EQ(ids.size(), 40u);
+  // Neither counts them: any two differ in most digits.
+  const std::string first = *ids.begin(), second = *std::next(ids.begin());
+  int differ = 0;
+  for (size_t i = 5; i < first.size(); ++i) differ += first[i] != second[i] ? 1 : 0;
+  EXPECT_GT(differ, 10);
+}
+
+TEST(LogLine, IsAnObjectAsJson) {
+  const serve::LogLine line = {serve::LogLevel::kWarning, "e", {{"a", "1"}, {"b", "x \"y\""}, {"d", "\n\xff"}}};
+  EXPECT_EQ(serve::FormatJsonLogLine("now", line),
+            R"({"time":"now","level":"warning","event":"e","a":"1","b":"x \"y\"","d":"\n\ufffd"})");
 }
 
 TEST(LogLine, StaysOneLine) {

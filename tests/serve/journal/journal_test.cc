@@ -68,10 +68,10 @@ class JournalTest : public testing::Test {
   // Answers "a" (of two choices) and "b", side by side, pass by pass. step() is called after every call that returned.
   template <class Step>
   static void Play(Journal& journal, const Step& step) {
-    const AnswerKey a = journal.Begin("a");
+    const AnswerKey a = journal.Begin({"a", ""});
     journal.Commit(a, std::string("request\0a", 9));
     step();
-    const AnswerKey b = journal.Begin("b");
+    const AnswerKey b = journal.Begin({"b", ""});
     journal.Commit(b, "request b");
     step();
     for (int pass = 0; pass < kPasses; ++pass) {
@@ -87,15 +87,15 @@ class JournalTest : public testing::Test {
   }
 
   static AnswerKey Committed(Journal& journal, const std::string& id, const std::string& request = "") {
-    const AnswerKey key = journal.Begin(id);
+    const AnswerKey key = journal.Begin({id, ""});
     journal.Commit(key, request);
     return key;
   }
 
   // How many passes there are of both answers; as many of each, without a gap, in order.
   static int Passes(Journal& journal) {
-    const std::optional<AnswerLog::Kept> a = journal.TakeOver("a");
-    const std::optional<AnswerLog::Kept> b = journal.TakeOver("b");
+    const std::optional<AnswerLog::Kept> a = journal.TakeOver({"a", ""});
+    const std::optional<AnswerLog::Kept> b = journal.TakeOver({"b", ""});
     if (!a || !b) return 0;
     EXPECT_EQ(a->request, std::string("request\0a", 9));
     EXPECT_EQ(a->updates.size(), 2 * b->updates.size());
@@ -207,8 +207,8 @@ TEST_F(JournalTest, AFullDiskEndsTheJournalAndNothingElse) {
     const std::string line = "journal_lost";
     EXPECT_NE(log_.find(line), std::string::npos);
     EXPECT_EQ(log_.find(line, log_.find(line) + 1), std::string::npos) << log_;
-    EXPECT_EQ(journal->Begin("c").number, 0);
-    EXPECT_FALSE(journal->TakeOver("a"));
+    EXPECT_EQ(journal->Begin({"c", ""}).number, 0);
+    EXPECT_FALSE(journal->TakeOver({"a", ""}));
     EXPECT_TRUE(journal->Unfinished().empty());
   }
   EXPECT_GT(lost, 20);
@@ -223,63 +223,71 @@ TEST_F(JournalTest, WhoeverTakesAnAnswerOverIsAlone) {
     journal.Write({&entry, 1});
   };
   write(first, 0);
-  const std::optional<AnswerLog::Kept> second = journal.TakeOver("a");
+  const std::optional<AnswerLog::Kept> second = journal.TakeOver({"a", ""});
   ASSERT_TRUE(second);
   EXPECT_EQ(second->updates.size(), 1u);
   write(first, 1);  // too late
   journal.End(first);
   write(second->key, 1);
-  EXPECT_EQ(journal.Unfinished(), std::vector<std::string>{"a"});
-  const std::optional<AnswerLog::Kept> third = journal.TakeOver("a");
+  EXPECT_EQ(journal.Unfinished(), (std::vector<AnswerLog::Name>{{"a", ""}}));
+  const std::optional<AnswerLog::Kept> third = journal.TakeOver({"a", ""});
   ASSERT_EQ(third->updates.size(), 2u);
   ExpectUpdate(third->updates[1], 1, 0);
-  // The same name again is another answer.
-  const AnswerKey other = Committed(journal, "a", "new");
+  // An id is of one answer: the one that has it keeps it.
+  EXPECT_EQ(journal.Begin({"a", ""}).number, 0);
   write(third->key, 2);
-  EXPECT_TRUE(journal.TakeOver("a")->updates.empty());
-  journal.Forget(other);  // of an earlier run: nothing happens
-  EXPECT_EQ(journal.TakeOver("a")->request, "new");
+  EXPECT_EQ(journal.TakeOver({"a", ""})->updates.size(), 3u);
+  journal.Forget(third->key);  // of an earlier run: nothing happens
+  EXPECT_TRUE(journal.TakeOver({"a", ""}));
+}
+
+TEST_F(JournalTest, AnAnswerIsItsOwnersAlone) {
+  {
+    Journal journal(Options(), Sink());
+    const AnswerKey key = journal.Begin({"a", "owner"});
+    journal.Commit(key, "request");
+    for (const char* other : {"", "owne", "ownes", "owner2"}) EXPECT_FALSE(journal.TakeOver({"a", other})) << other;
+    const JobUpdate update = UpdateOf(0, 0);
+    const AnswerLog::Entry entry = {{key, 0}, &update};
+    journal.Write({&entry, 1});  // it still has its run
+    EXPECT_EQ(journal.TakeOver({"a", "owner"})->updates.size(), 1u);
+  }
+  Journal journal(Options(), Sink());
+  EXPECT_EQ(journal.Unfinished(), (std::vector<AnswerLog::Name>{{"a", "owner"}}));
+  EXPECT_FALSE(journal.TakeOver({"a", ""}));
+  EXPECT_EQ(journal.TakeOver({"a", "owner"})->updates.size(), 1u);
 }
 
 // A request leaves for its worker before it is in the file, and its first tokens may be there before it.
 TEST_F(JournalTest, AnAnswerIsThereFromCommitOnWithAllOfItsTokens) {
   {
     Journal journal(Options(), Sink());
-    Committed(journal, "old", "first");
-  }
-  {
-    Journal journal(Options(), Sink());
-    const AnswerKey unheard_of = journal.Begin("unheard of");
-    journal.Begin("old");  // not yet in the place of the first one
+    const AnswerKey unheard_of = journal.Begin({"unheard of", ""});
     Committed(journal, "committed", "request c");
-    const AnswerKey early = journal.Begin("early");
+    const AnswerKey early = journal.Begin({"early", ""});
     const JobUpdate update = UpdateOf(1, 0);
-    const AnswerKey last = journal.Begin("last");
+    const AnswerKey last = journal.Begin({"last", ""});
     const AnswerLog::Entry entries[] = {{{early, 0}, &update}, {{unheard_of, 0}, &update}, {{last, 0}, &update}};
     journal.Write(entries);
-    EXPECT_FALSE(journal.TakeOver("early"));
+    EXPECT_FALSE(journal.TakeOver({"early", ""}));
     journal.Commit(early, "request e");
   }
   {
     Journal journal(Options(), Sink());
-    EXPECT_FALSE(journal.TakeOver("unheard of"));
-    EXPECT_FALSE(journal.TakeOver("last"));
-    Committed(journal, "next");  // has the number of the last one
-    EXPECT_EQ(journal.TakeOver("old")->request, "first");
-    EXPECT_EQ(journal.TakeOver("committed")->request, "request c");
-    const std::optional<AnswerLog::Kept> early = journal.TakeOver("early");
+    EXPECT_FALSE(journal.TakeOver({"unheard of", ""}));
+    EXPECT_FALSE(journal.TakeOver({"last", ""}));
+    Committed(journal, "next");
+    EXPECT_EQ(journal.TakeOver({"committed", ""})->request, "request c");
+    const std::optional<AnswerLog::Kept> early = journal.TakeOver({"early", ""});
     ASSERT_TRUE(early);
     EXPECT_EQ(early->request, "request e");
     ASSERT_EQ(early->updates.size(), 1u);
     ExpectUpdate(early->updates[0], 1, 0);
-    journal.Begin("old");
-    Committed(journal, "old", "third");  // in the place of both
-    journal.Forget(journal.Begin("committed"));
+    journal.Forget(early->key);
   }
   Journal journal(Options(), Sink());
-  EXPECT_EQ(journal.TakeOver("old")->request, "third");
-  EXPECT_FALSE(journal.TakeOver("committed"));
-  EXPECT_TRUE(journal.TakeOver("next")->updates.empty());
+  EXPECT_FALSE(journal.TakeOver({"early", ""}));
+  EXPECT_TRUE(journal.TakeOver({"next", ""})->updates.empty());
 }
 
 TEST_F(JournalTest, AnswersAreKeptForAWhile) {
@@ -294,18 +302,18 @@ TEST_F(JournalTest, AnswersAreKeptForAWhile) {
   journal.Write(entries);
   journal.End(ended);
   journal.Leave(left);
-  EXPECT_TRUE(journal.TakeOver("ended"));
+  EXPECT_TRUE(journal.TakeOver({"ended", ""}));
   std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-  EXPECT_FALSE(journal.TakeOver("ended"));
-  EXPECT_FALSE(journal.TakeOver("left"));
-  EXPECT_TRUE(journal.TakeOver("running"));
+  EXPECT_FALSE(journal.TakeOver({"ended", ""}));
+  EXPECT_FALSE(journal.TakeOver({"left", ""}));
+  EXPECT_TRUE(journal.TakeOver({"running", ""}));
 }
 
 TEST_F(JournalTest, WhatEndedOrWasLeftIsSoInTheNextProcess) {
   {
     Journal journal(Options(), Sink());
     journal.End(Committed(journal, "ended"));
-    const AnswerKey left = journal.Begin("left");
+    const AnswerKey left = journal.Begin({"left", ""});
     journal.Leave(left);  // before it is there
     journal.Commit(left, "");
     Committed(journal, "running");
@@ -313,17 +321,17 @@ TEST_F(JournalTest, WhatEndedOrWasLeftIsSoInTheNextProcess) {
   }
   {
     Journal journal(Options(), Sink());
-    EXPECT_EQ(journal.Unfinished(), std::vector<std::string>{"running"});
-    EXPECT_TRUE(journal.TakeOver("ended"));
-    EXPECT_FALSE(journal.TakeOver("refused"));
-    EXPECT_TRUE(journal.TakeOver("left"));
+    EXPECT_EQ(journal.Unfinished(), (std::vector<AnswerLog::Name>{{"running", ""}}));
+    EXPECT_TRUE(journal.TakeOver({"ended", ""}));
+    EXPECT_FALSE(journal.TakeOver({"refused", ""}));
+    EXPECT_TRUE(journal.TakeOver({"left", ""}));
     EXPECT_EQ(journal.Unfinished().size(), 2u);
   }
   Journal::Options other = Options();
   other.model = "another model";
   Journal journal(other, Sink());
   EXPECT_TRUE(journal.Unfinished().empty());
-  EXPECT_FALSE(journal.TakeOver("ended"));
+  EXPECT_FALSE(journal.TakeOver({"ended", ""}));
 }
 
 TEST_F(JournalTest, WhatIsNoJournalIsAClearError) {
@@ -347,16 +355,6 @@ TEST_F(JournalTest, WhatIsNoJournalIsAClearError) {
   }
   EXPECT_EQ(std::filesystem::status(Options().file).permissions(),
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-  // Bytes of it that are not what was written.
-  bool was_killed = false;
-  Remove();
-  PlayInChild({}, &was_killed);
-  { const Journal journal(Options(), Sink()); }  // moves the log into the file
-  std::string bytes = ReadFile(Options().file);
-  ASSERT_GT(bytes.size(), 3 * 4096u);
-  std::fill(bytes.begin() + 4096, bytes.begin() + 4096 + 200, '\x55');
-  WriteFile(Options().file, bytes);
-  ExpectInvalid([&] { open(Options().file); }, {"--journal"});
 }
 
 }  // namespace

@@ -7,6 +7,14 @@ namespace stoch::test {
 
 using Json = nlohmann::json;
 
+std::string StreamId(const std::string& head) {
+  const std::string name = "\r\nX-Stream-Id: ";
+  const size_t at = head.find(name);
+  if (at == std::string::npos) return "";
+  const size_t begin = at + name.size();
+  return head.substr(begin, head.find('\r', begin) - begin);
+}
+
 int KeptStream::Read(uint16_t port, size_t most_events, const std::map<std::string, std::string>& headers) {
   int status = 0;
   try {
@@ -22,6 +30,7 @@ int KeptStream::Read(uint16_t port, size_t most_events, const std::map<std::stri
     status = std::stoi(received.substr(received.find(' ')));
     if (status != 200) return status;
     begun_ = true;
+    if (id_.empty()) id_ = StreamId(received);
     taken_up_ += events_.empty() || done() ? 0 : 1;
     received.erase(0, received.find("\r\n\r\n") + 4);
     while (!done()) {
@@ -39,6 +48,7 @@ int KeptStream::Read(uint16_t port, size_t most_events, const std::map<std::stri
 
 // Returns: whether it is an event that is part of the answer.
 bool KeptStream::Take(const std::string& event) {
+  if (id_.empty() && event.starts_with("id: ")) id_ = event.substr(4, event.find(':', 4) - 4);  // one that is not kept
   const size_t at = event.find("id: " + id_ + ":");
   const size_t data = event.find("\ndata: ");
   if (at == std::string::npos || data == std::string::npos) return false;  // ": ping"
@@ -60,6 +70,7 @@ std::vector<std::string> KeptStream::Events() const {
     }
     Json json = Json::parse(event);
     json.erase("created");
+    json.erase("id");
     json.erase("system_fingerprint");  // not known at first
     events.push_back(json.dump());
   }

@@ -11,11 +11,13 @@
 
 namespace stoch::test {
 
+// What the head of an answer calls its stream, "" where it is not kept.
+std::string StreamId(const std::string& head);
+
 class KeptStream {
  public:
   // name: X-Request-Id of the request, a completion.
-  KeptStream(std::string name, nlohmann::json body)
-      : id_("cmpl-" + name), name_(std::move(name)), body_(std::move(body)) {
+  KeptStream(std::string name, nlohmann::json body) : name_(std::move(name)), body_(std::move(body)) {
     body_["stream"] = true;
   }
 
@@ -23,7 +25,7 @@ class KeptStream {
   // Returns: the status; 0 where there was none.
   int Read(uint16_t port, size_t most_events = SIZE_MAX, const std::map<std::string, std::string>& headers = {});
 
-  const std::string& id() const { return id_; }
+  const std::string& id() const { return id_; }  // "" until its answer has a head
   bool done() const { return !events_.empty() && events_.back() == "[DONE]"; }
   // Data of all events, in order; what differs between two runs of a request ("created") is left out.
   std::vector<std::string> Events() const;
@@ -35,7 +37,8 @@ class KeptStream {
  private:
   bool Take(const std::string& event);
 
-  const std::string id_, name_;
+  const std::string name_;
+  std::string id_;
   nlohmann::json body_;
   bool begun_ = false;  // its answer has a head: it is to be taken up, never asked for again
   std::vector<std::string> events_;

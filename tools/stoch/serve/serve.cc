@@ -28,6 +28,7 @@
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/serve/engine_options.h"
+#include "tools/stoch/serve/key_file.h"
 #include "tools/stoch/serve/log.h"
 #include "tools/stoch/serve/serve_options.h"
 #include "tools/stoch/serve/served_files.h"
@@ -93,8 +94,8 @@ bool IsLocal(const std::string& address) {
 
 // Until a signal asks for the end or the engine is no more. The files of the model must stay as they are: what is read
 // of them later would be another model's. Errors: DeviceError where they do not.
-// gateway: the engine is in another process, and the heap holds requests only.
-void WaitForEnd(serve::Server& server, const FileWatch& files, Service& service, bool gateway,
+// gateway: the engine is in another process, and the heap holds requests only. journal: null, or what is to be tidied.
+void WaitForEnd(serve::Server& server, const FileWatch& files, Service& service, bool gateway, serve::Journal* journal,
                 const serve::LogSink& log) {
   const auto check = [&](bool now) {
     const std::string changed = files.Changed(now);
@@ -116,16 +117,19 @@ void WaitForEnd(serve::Server& server, const FileWatch& files, Service& service,
     if (std::chrono::steady_clock::now() - looked < kHeapLook) continue;
     looked = std::chrono::steady_clock::now();
     if (gateway) GiveHeapBack();
+    if (journal != nullptr) journal->Tidy();
   }
   // Workers that cannot read a file any more may all be lost before one looks.
   if (server.failure() != nullptr) check(true);
 }
 
-void SetServerOptions(ServeOptions& options) {
+// keys: besides the one of the command line.
+void SetServerOptions(ServeOptions& options, const std::vector<std::string>& keys) {
   serve::ServerOptions& server = options.server;
   server.api.version = VersionNumber();
   server.api.commit = Commit();
   if (!options.key.empty()) server.api.api_keys.push_back(options.key);
+  server.api.api_keys.insert(server.api.api_keys.end(), keys.begin(), keys.end());
   server.http.api_threads = static_cast<int>(options.http_threads);
   SetListening(options);
   const auto workers = static_cast<int64_t>(ReplicaDevices(options).size());
@@ -159,6 +163,7 @@ std::unique_ptr<serve::WorkerPool> StartWorkers(const ServeOptions& options, con
   }
   pool_options.parts = PartsOf(served.notes);
   pool_options.max_queue = options.max_queue;
+  pool_options.max_queue_per_client = options.max_queue_per_key.value_or(options.max_queue);
   pool_options.answers = answers;
   pool_options.stall_limit = std::chrono::seconds(options.stall_limit_s.value_or(0));
   pool_options.silence_limit = std::chrono::seconds(options.silence_limit_s);
@@ -203,11 +208,13 @@ ExitCode Run(ServeOptions options) {
   std::signal(SIGBUS, OnBusError);
   ServedModelFiles served = OpenServed(options.engine);  // bad options are told before anything is begun
   (void)ReplicaDevices(options);
-  SetServerOptions(options);
+  const KeyFile keys = options.key_file.empty() ? KeyFile() : ReadKeyFile(options.key_file);
+  SetServerOptions(options, keys.keys);
   const std::vector<FileStamp> stamps = served.files.weights->files();
   Service service;
   options.server.http.listening_fd = service.listening_fd();
-  const ServeLog serve_log(options.engine.quiet);
+  const ServeLog serve_log(options.engine.quiet,
+                           options.log_format == "json" ? ServeLog::Format::kJson : ServeLog::Format::kText);
   options.server.api.dropped_log_lines = [&serve_log] { return serve_log.dropped(); };
   const serve::LogSink log = serve_log.sink();
   // Declared before the server, which uses them to its end.
@@ -227,6 +234,7 @@ ExitCode Run(ServeOptions options) {
     model = serve::Describe(*engine);
     serve::RunnerOptions limits;
     limits.max_queue = options.max_queue;
+    limits.max_queue_per_client = options.max_queue_per_key.value_or(options.max_queue);
     limits.prefix_reuse = options.engine.prefix_reuse;
     if (options.stall_limit_s) limits.stalled_after = std::chrono::seconds(*options.stall_limit_s);
     runner = std::make_unique<serve::Scheduler>(*engine, limits);
@@ -247,7 +255,8 @@ ExitCode Run(ServeOptions options) {
         {"device", model.device},
         {"max_sequences", std::to_string(options.engine.max_sequences)},
         {"max_connections", std::to_string(options.server.http.max_connections)}}});
-  if (options.key.empty() && !IsLocal(server.address())) {
+  if (keys.readable_by_others) log({serve::LogLevel::kWarning, "api_key_file_readable", {{"file", options.key_file}}});
+  if (options.server.api.api_keys.empty() && !IsLocal(server.address())) {
     log({serve::LogLevel::kWarning, "no_api_key", {{"address", server.address()}}});
   }
   const FileWatch watch(served.notes, log);
@@ -259,7 +268,7 @@ ExitCode Run(ServeOptions options) {
                                    {{"sha256", weights}, {"error", error}}});
                             });
   service.Ready();
-  WaitForEnd(server, watch, service, !options.in_process, log);
+  WaitForEnd(server, watch, service, !options.in_process, journal.get(), log);
   service.Stopping();
   if (const std::exception_ptr failure = server.failure()) {
     server.Drain(kFarewell);  // its jobs have been told; their answers are to leave

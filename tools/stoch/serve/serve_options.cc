@@ -40,6 +40,15 @@ void AddKeys(CLI::App& command, ServeOptions* options) {
   options->key_option =
       command.add_option("--api-key", options->key, "Asked for as Bearer token on every endpoint but /health and /")
           ->envname(kKeyVariable);
+  command.add_option("--api-key-file", options->key_file,
+                     "File of such keys, one a line (# begins a comment); each is a client of its own: streams are its "
+                     "maker's, and clients that wait take turns");
+}
+
+void AddLog(CLI::App& command, ServeOptions* options) {
+  command.add_option("--log-format", options->log_format, "Lines of the log: text, or json (one object a line)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"text", "json"}));
 }
 
 void AddEngine(CLI::App& command, ServeOptions* options) {
@@ -47,6 +56,11 @@ void AddEngine(CLI::App& command, ServeOptions* options) {
                      "What clients call the model; default its folder's name");
   command.add_option("--max-queue", options->max_queue, "Sequences that may wait; more are refused with 429")
       ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  command
+      .add_option(
+          "--max-queue-per-key", options->max_queue_per_key,
+          "Sequences of one key that may wait (of one address, where there are no keys); default: as --max-queue")
       ->check(CLI::Range(1, 1 << 20));
   command
       .add_option("--stall-limit", options->stall_limit_s,
@@ -166,6 +180,7 @@ void AddServeOptions(CLI::App& command, ServeOptions* options) {
   AddStreams(command, options);
   AddEngine(command, options);
   AddLimits(command, options);
+  AddLog(command, options);
 }
 
 void CheckKey(const ServeOptions& options) {

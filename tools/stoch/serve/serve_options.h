@@ -18,11 +18,13 @@ struct ServeOptions {
   serve::ServerOptions server;
   std::string admin_listen;  // "": none
   std::vector<std::string> allowed_hosts;
-  std::string key;  // "": none asked for
+  std::string key;       // "": none
+  std::string key_file;  // of further ones
   CLI::Option* key_option = nullptr;
   std::optional<int64_t> default_seed;
   int64_t http_threads = 4;
   int64_t max_queue = 1024;
+  std::optional<int64_t> max_queue_per_key;  // none: as max_queue
   int64_t max_body_mib = 5;
   int64_t max_bodies_mib = 256;
   int64_t idle_timeout_s = 75;
@@ -35,6 +37,7 @@ struct ServeOptions {
   bool in_process = false;
   std::string journal;
   std::string journal_sync = "normal";
+  std::string log_format = "text";
 };
 
 void AddServeOptions(CLI::App& command, ServeOptions* options);
