@@ -270,8 +270,8 @@ class Model:
     ) -> Result | list[Result]:
         """Text from a prompt: a str, token ids, or a list of either, run together; its results are those of each alone.
 
-        Options: max_tokens, temperature, top_p, top_k, min_p, repeat_penalty, presence_penalty, frequency_penalty,
-        logit_bias {id: bias}, seed, stop, stop_ids, ignore_eos, top_logprobs, hash_logits.
+        Options: max_tokens, temperature, top_p, top_k, min_p, repetition_penalty (repeat_penalty is the same),
+        presence_penalty, frequency_penalty, logit_bias {id: bias}, seed, stop, stop_ids, ignore_eos, top_logprobs, hash_logits.
         """
         several = not isinstance(prompt, str) and hasattr(prompt, "__getitem__") and len(prompt) > 0 and not _is_id(prompt[0])
         prompts = [self._prompt(each) for each in prompt] if several else [self._prompt(prompt)]  # type: ignore[arg-type]
@@ -356,6 +356,12 @@ def _is_id(value: Any) -> bool:
     return not isinstance(value, (str, bytes)) and not hasattr(value, "__len__")
 
 
+def _same_penalty(repetition: float | None, repeat: float | None) -> float:
+    if repetition is not None and repeat is not None and repetition != repeat:
+        raise _stoch.InvalidInput("repeat_penalty is the same as repetition_penalty; give one")
+    return next((penalty for penalty in (repetition, repeat) if penalty is not None), 1.0)
+
+
 def _request(
     *,
     max_tokens: int | None = None,
@@ -363,7 +369,8 @@ def _request(
     top_p: float = 1.0,
     top_k: int = 0,
     min_p: float = 0.0,
-    repeat_penalty: float = 1.0,
+    repetition_penalty: float | None = None,
+    repeat_penalty: float | None = None,
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
     logit_bias: Mapping[int, float] | None = None,
@@ -388,7 +395,7 @@ def _request(
         top_p,
         _whole("top_k", top_k),
         min_p,
-        repeat_penalty,
+        _same_penalty(repetition_penalty, repeat_penalty),
         presence_penalty,
         frequency_penalty,
         bias,

@@ -147,13 +147,58 @@ TEST_F(Chat, GoesUpToTheContextUnlessTold) {
 }
 
 TEST_F(Chat, RefusesRolesAndOrdersTheFormatDoesNotKnow) {
-  const Reply reply = Post("/v1/chat/completions", {{"messages", {{{"role", "tool"}, {"content", "x"}}}}});
+  const Reply reply = Post("/v1/chat/completions", {{"messages", {{{"role", "wizard"}, {"content", "x"}}}}});
   EXPECT_EQ(reply.status, 400);
   EXPECT_NE(reply.Json()["error"]["message"].get<std::string>().find("messages[0].role"), std::string::npos);
   EXPECT_EQ(Post("/v1/chat/completions", {{"messages", kMessages}, {"top_logprobs", 3}}).Json()["error"]["param"],
             "top_logprobs");
   EXPECT_EQ(Post("/v1/chat/completions", {{"messages", kMessages}, {"max_tokens", 0}}).Json()["error"]["param"],
             "max_tokens");
+}
+
+// What clients send along with every conversation, and the roles of newer ones.
+TEST_F(Chat, TakesWhatChangesNothing) {
+  const auto answer = [this](const Json& messages, const Json& more = Json::object()) {
+    Json body = {{"messages", messages}, {"max_tokens", 4}, {"seed", 1}};
+    body.update(more);
+    const Reply reply = Post("/v1/chat/completions", body);
+    EXPECT_EQ(reply.status, 200) << body << "\n" << reply.body;
+    return reply.status == 200 ? reply.Json()["choices"] : Json();
+  };
+  const Json expected = answer(kMessages);
+  EXPECT_EQ(answer(kMessages, {{"tools", Json::array()}, {"tool_choice", "none"}}), expected);
+  EXPECT_EQ(answer(kMessages, {{"tools", nullptr}, {"parallel_tool_calls", false}, {"store", false}}), expected);
+  Json developer = kMessages;
+  developer[0]["role"] = "developer";
+  EXPECT_EQ(answer(developer), expected);
+
+  Json turns = kMessages;
+  turns.push_back({{"role", "assistant"}, {"content", ""}});
+  turns.push_back({{"role", "tool"}, {"content", ""}, {"tool_call_id", "call_1"}});
+  const Json with_tools = answer(turns);
+  turns[2] = {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array()}, {"refusal", nullptr}};
+  turns[3]["content"] = nullptr;
+  EXPECT_EQ(answer(turns), with_tools);
+}
+
+TEST_F(Chat, RefusesFieldsInsideByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"messages": [{"role": "user", "content": null}]})", "messages[0].content"},
+      {R"({"messages": [{"role": "assistant"}]})", "messages[0].content"},
+      {R"({"messages": [{"role": "user", "content": "a", "tool_calls": [{}]}]})", "messages[0].tool_calls"},
+      {R"({"messages": [{"role": "user", "content": "a", "colour": 1}]})", "messages[0].colour"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "size": 1}]}]})",
+       "messages[0].content[0].size"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"thinking": true}})",
+       "chat_template_kwargs.thinking"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "stream": true, "stream_options": {"usage": true}})",
+       "stream_options.usage"},
+  };
+  for (const auto& [body, param] : cases) {
+    const Reply reply = Post("/v1/chat/completions", Json::parse(body));
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_EQ(reply.Json()["error"]["param"], param) << reply.body;
+  }
 }
 
 // A tokenizer that says its template once.

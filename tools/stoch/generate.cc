@@ -153,7 +153,9 @@ void AddSampling(CLI::App& command, Options* options) {
   command.add_option("--top-k", sampling.top_k, "The k most likely tokens; 0 = all")->capture_default_str();
   command.add_option("--min-p", sampling.min_p, "Tokens at least this times as likely as the likeliest")
       ->capture_default_str();
-  command.add_option("--repeat-penalty", sampling.repeat_penalty, "Above 1: tokens seen before become less likely")
+  command
+      .add_option("--repetition-penalty,--repeat-penalty", sampling.repeat_penalty,
+                  "Above 1: tokens seen before become less likely; either name is the same")
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, "Of sampling: the same seed gives the same text")->capture_default_str();
 }

@@ -9,6 +9,7 @@
 #include "engine/request/text_stream.h"
 #include "engine/serve/format/foreign_fields.h"
 #include "engine/serve/format/list_limits.h"
+#include "engine/serve/format/messages.h"
 #include "engine/serve/http/request_error.h"
 
 namespace stoch::serve {
@@ -23,7 +24,6 @@ constexpr int64_t kMaxLogprobs = 100;
 constexpr int64_t kAnyInteger = int64_t{1} << 31;
 constexpr size_t kMaxStopBytes = 256;
 constexpr int64_t kUnboundedTokens = 4096;  // what an absent max_tokens counts as in max_answer_values
-constexpr size_t kMaxDateBytes = 64;
 constexpr size_t kMaxSaltBytes = 256;
 
 std::string At(const std::string& name, size_t i) { return name + "[" + std::to_string(i) + "]"; }
@@ -100,38 +100,6 @@ std::vector<Prompt> ReadPrompts(JsonFields& fields, int n, const ModelFacts& mod
   return prompts;
 }
 
-// A message's content: a string, or text parts of it.
-std::string ReadContent(const Json* content, const std::string& param) {
-  if (content == nullptr) Reject(param, "is missing; expected a string");
-  if (content->is_string()) return content->get<std::string>();
-  if (!content->is_array()) ThrowWrongType(param, "a string or a list of text parts", *content);
-  std::string text;
-  for (size_t i = 0; i < content->size(); ++i) {
-    JsonFields part((*content)[i], At(param, i) + ".");
-    const std::string type = part.String("type").value_or("text");
-    if (type != "text") Reject(At(param, i) + ".type", "expected text, the only kind this model reads");
-    const auto piece = part.String("text");
-    if (!piece) Reject(At(param, i) + ".text", "is missing; expected a string");
-    text += *piece;
-  }
-  return text;
-}
-
-std::vector<ChatMessage> ReadMessages(JsonFields& fields) {
-  const Json* value = fields.Find("messages");
-  if (value == nullptr) Reject("messages", "is missing; expected a list of messages");
-  if (!value->is_array()) ThrowWrongType("messages", "a list of messages", *value);
-  std::vector<ChatMessage> messages;
-  for (size_t i = 0; i < value->size(); ++i) {
-    const std::string where = At("messages", i) + ".";
-    JsonFields message((*value)[i], where);
-    const auto role = message.String("role");
-    if (!role) Reject(where + "role", "is missing; expected system, user or assistant");
-    messages.push_back({*role, ReadContent(message.Find("content"), where + "content")});
-  }
-  return messages;
-}
-
 // ----------------------------------------------------------------------------------------------------- fields ----
 
 void ReadModel(JsonFields& fields, const ModelFacts& model) {
@@ -167,6 +135,14 @@ uint64_t DrawSeed() {
   return (static_cast<uint64_t>(device()) << 32 | device()) >> 11;
 }
 
+// vLLM's name, or llama.cpp's.
+double ReadRepetitionPenalty(JsonFields& fields) {
+  const auto penalty = fields.Number("repetition_penalty");
+  const auto same = fields.Number("repeat_penalty");
+  if (penalty && same && *penalty != *same) Reject("repeat_penalty", "is the same as repetition_penalty; give one");
+  return penalty ? *penalty : same.value_or(1);
+}
+
 SamplingOptions ReadSampling(JsonFields& fields, const ModelFacts& model) {
   SamplingOptions sampling;
   sampling.temperature = fields.Number("temperature").value_or(1);
@@ -175,7 +151,7 @@ SamplingOptions ReadSampling(JsonFields& fields, const ModelFacts& model) {
   sampling.min_p = fields.Number("min_p").value_or(0);
   sampling.presence_penalty = fields.Number("presence_penalty").value_or(0);
   sampling.frequency_penalty = fields.Number("frequency_penalty").value_or(0);
-  sampling.repeat_penalty = fields.Number("repetition_penalty").value_or(1);
+  sampling.repeat_penalty = ReadRepetitionPenalty(fields);
   sampling.logit_bias = ReadLogitBias(fields, model);
   if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
     sampling.seed = static_cast<uint64_t>(*seed);
@@ -187,7 +163,10 @@ SamplingOptions ReadSampling(JsonFields& fields, const ModelFacts& model) {
   } catch (const InvalidInput& error) {
     // "NAME = VALUE: allowed is ..."; one name differs here.
     std::string message = error.what();
-    if (message.starts_with("repeat_penalty")) message.replace(0, 14, "repetition_penalty");
+    constexpr std::string_view kOurs = "repeat_penalty";
+    if (message.starts_with(kOurs) && fields.Find("repetition_penalty") != nullptr) {
+      message.replace(0, kOurs.size(), "repetition_penalty");
+    }
     throw RequestError(kBadRequest, message.substr(0, message.find(' ')), message);
   }
   return sampling;
@@ -247,14 +226,15 @@ void ReadCommon(JsonFields& fields, const ModelFacts& model, CompletionRequest* 
   request->stream = fields.Bool("stream", false);
   if (const Json* options = fields.Find("stream_options")) {
     if (!request->stream) Reject("stream_options", "has no meaning without stream");
-    request->include_usage = JsonFields(*options, "stream_options.").Bool("include_usage", false);
+    JsonFields stream(*options, "stream_options.");
+    request->include_usage = stream.Bool("include_usage", false);
+    RefuseForeignFields(stream, FieldPlace::kStreamOptions);
   }
   fields.Find("user");  // a label of the client's
   if (fields.Integer("best_of", 1, kAnyInteger).value_or(1) > request->n) {
     Reject("best_of", "more than n is not supported: this server does not choose among answers");
   }
-  RefuseForeignFields(fields, request->chat);
-  request->ignored = fields.Unknown();
+  request->ignored = RefuseForeignFields(fields, request->chat ? FieldPlace::kChat : FieldPlace::kCompletion);
 }
 
 // How many numbers and words the answer may hold: a few bytes of a request can ask for gigabytes of it.
@@ -286,24 +266,6 @@ void CheckSizes(const CompletionRequest& request, const ModelFacts& model) {
     }
   }
   CheckAnswer(request, model);
-}
-
-// What the request tells the template: the date (else the server's), and whether the answer may reason.
-ChatOptions ReadChatOptions(JsonFields& fields, const ModelFacts& model) {
-  ChatOptions options;
-  options.date = model.chat_date;
-  const Json* given = fields.Find("chat_template_kwargs");
-  if (given == nullptr) return options;
-  JsonFields kwargs(*given, "chat_template_kwargs.");
-  if (kwargs.Find("enable_thinking") != nullptr) options.enable_thinking = kwargs.Bool("enable_thinking", true);
-  const auto date = kwargs.String("date_string");
-  if (!date) return options;
-  const bool plain = std::none_of(date->begin(), date->end(), [](char c) { return static_cast<uint8_t>(c) < ' '; });
-  if (date->empty() || date->size() > kMaxDateBytes || !plain) {
-    Reject("chat_template_kwargs.date_string", "expected a date such as 26 Jul 2024, on one line");
-  }
-  options.date = *date;
-  return options;
 }
 
 }  // namespace
@@ -367,7 +329,7 @@ CompletionRequest ParseChat(const Json& body, const ModelFacts& model) {
   const std::vector<ChatMessage> messages = ReadMessages(fields);
   const Tokenizer& tokenizer = RequireTokenizer(model, "messages");
   if (!model.chat_format) Reject("messages", model.chat_refusal);
-  const ChatOptions options = ReadChatOptions(fields, model);
+  const ChatOptions options = ReadChatOptions(fields, model.chat_date);
   size_t bytes = 0;
   for (const ChatMessage& message : messages) bytes += message.content.size();
   CheckTextBytes(bytes, "messages", model);

@@ -51,7 +51,7 @@ struct CompletionRequest {
   bool echo = false;
   GenerateRequest generate;  // of every choice, but for prompt and sampling.choice
   std::string date;          // that the chat template wrote, if it writes one
-  IgnoredFields ignored;     // fields that mean nothing here
+  IgnoredFields ignored;     // hints, which no answer depends on
 
   bool wants_logprobs() const { return generate.top_logprobs >= 0; }
   size_t num_choices() const { return prompts.size() * static_cast<size_t>(n); }

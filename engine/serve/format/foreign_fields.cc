@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/format/foreign_fields.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "engine/serve/http/request_error.h"
 
@@ -13,59 +16,90 @@ using Json = nlohmann::json;
 
 constexpr int kBadRequest = 400;
 
-struct ForeignField {
-  const char* name;
-  const char* neutral;  // JSON; null always is
-};
-constexpr ForeignField kForeignFields[] = {
-    {"tools", "[]"},
-    {"tool_choice", "\"none\""},
-    {"functions", "[]"},
-    {"function_call", "\"none\""},
-    {"response_format", R"({"type":"text"})"},
-    {"modalities", R"(["text"])"},
-    {"suffix", "\"\""},
-    {"min_tokens", "0"},
-    {"bad_words", "[]"},
-    {"use_beam_search", "false"},
-    {"length_penalty", "1"},
-    {"truncate_prompt_tokens", "null"},
-    {"skip_special_tokens", "true"},
-    {"include_stop_str_in_output", "false"},
-    {"add_generation_prompt", "true"},
-    {"continue_final_message", "false"},
-    {"chat_template", "null"},
-    {"documents", "[]"},
-    {"structured_outputs", "null"},
-    {"guided_json", "null"},
-    {"guided_regex", "null"},
-    {"guided_choice", "null"},
-    {"guided_grammar", "null"},
-    {"grammar", "\"\""},
-    {"json_schema", "null"},
-    {"logits_processors", "[]"},
-    {"prompt_embeds", "null"},
-    {"audio", "null"},
-    {"typical_p", "1"},
-    {"mirostat", "0"},
-    {"dry_multiplier", "0"},
-    {"xtc_probability", "0"},
-};
+bool IsIn(FieldPlace field, FieldPlace place) {
+  const bool request = place == FieldPlace::kCompletion || place == FieldPlace::kChat;
+  return field == place || (field == FieldPlace::kEither && request);
+}
+
+bool IsNeutral(const ForeignField& field, const Json& value) {
+  if (field.neutral == nullptr) return true;
+  for (std::string_view rest = field.neutral; !rest.empty();) {
+    const size_t end = std::min(rest.find('|'), rest.size());
+    if (value == Json::parse(rest.substr(0, end))) return true;
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return false;
+}
+
+// Insertions, deletions and exchanges of one character between two names.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t k = 0; k < b.size(); ++k) {
+      const size_t exchange = diagonal + (a[i] == b[k] ? 0 : 1);
+      diagonal = row[k + 1];
+      row[k + 1] = std::min({row[k] + 1, row[k + 1] + 1, exchange});
+    }
+  }
+  return row.back();
+}
+
+// The field that a name may be a typing error of; "" where none is near.
+std::string Nearest(const std::string& name, const std::set<std::string>& known) {
+  constexpr size_t kMaxName = 40;
+  if (name.size() > kMaxName) return "";
+  std::string nearest;
+  size_t least = name.size() / 4 + 1;  // a change for every four characters
+  for (const std::string& candidate : known) {
+    const size_t distance = EditDistance(name, candidate);
+    if (distance < least) {
+      least = distance;
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+[[noreturn]] void RefuseUnknown(const JsonFields& fields, const std::string& name) {
+  const std::string path = ShortName(fields.Path(name));
+  const std::string nearest = Nearest(name, fields.asked_for());
+  throw RequestError(kBadRequest, path,
+                     path + ": this server has no such field" +
+                         (nearest.empty() ? "" : "; did you mean " + fields.Path(nearest) + "?"));
+}
+
+[[noreturn]] void RefuseValue(const JsonFields& fields, const ForeignField& field) {
+  const std::string path = fields.Path(field.name);
+  std::string message = path + ": is not supported";
+  const std::string_view neutral = field.neutral;
+  if (!neutral.empty()) {
+    message += "; allowed is " + std::string(neutral.substr(0, neutral.find('|'))) + ", which changes nothing";
+  }
+  if (*field.note != '\0') message += std::string("; ") + field.note;
+  throw RequestError(kBadRequest, path, message);
+}
 
 }  // namespace
 
-void RefuseForeignFields(JsonFields& fields, bool chat) {
-  for (const ForeignField& field : kForeignFields) {
-    const Json* value = fields.Find(field.name);
-    if (value == nullptr || *value == Json::parse(field.neutral)) continue;
-    throw RequestError(
-        kBadRequest, field.name,
-        std::string(field.name) + ": is not supported; allowed is " + field.neutral + ", which changes nothing");
+IgnoredFields RefuseForeignFields(const JsonFields& fields, FieldPlace place) {
+  constexpr size_t kNames = 8;
+  IgnoredFields hints;
+  for (const auto& [name, value] : fields.object().items()) {
+    if (value.is_null() || fields.asked_for().contains(name)) continue;
+    const std::span<const ForeignField> all = ForeignFields();
+    const auto field = std::find_if(all.begin(), all.end(), [&, &key = name](const ForeignField& known) {
+      return known.name == key && IsIn(known.place, place);
+    });
+    if (field == all.end()) RefuseUnknown(fields, name);
+    if (!IsNeutral(*field, value)) RefuseValue(fields, *field);
+    if (field->neutral != nullptr) continue;
+    ++hints.count;
+    if (hints.names.size() < kNames) hints.names.push_back(fields.Path(name));
   }
-  // Of the other endpoint.
-  if (chat && fields.Bool("echo", false)) {
-    throw RequestError(kBadRequest, "echo", "echo: has a meaning for /v1/completions only");
-  }
+  return hints;
 }
 
 }  // namespace stoch::serve

@@ -36,6 +36,11 @@ const nlohmann::json* JsonFields::Find(const std::string& name) {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
+bool JsonFields::IsNull(const std::string& name) const {
+  const auto found = object_.find(name);
+  return found != object_.end() && found->is_null();
+}
+
 bool JsonFields::Bool(const std::string& name, bool fallback) {
   const nlohmann::json* value = Find(name);
   if (value == nullptr) return fallback;
@@ -73,17 +78,6 @@ std::optional<std::string> JsonFields::String(const std::string& name) {
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) ThrowWrongType(Path(name), "a string", *value);
   return value->get<std::string>();
-}
-
-IgnoredFields JsonFields::Unknown() const {
-  constexpr size_t kNames = 8;
-  IgnoredFields unknown;
-  for (const auto& [name, value] : object_.items()) {
-    if (known_.contains(name)) continue;
-    ++unknown.count;
-    if (unknown.names.size() < kNames) unknown.names.push_back(ShortName(Path(name)));
-  }
-  return unknown;
 }
 
 std::string ShortName(const std::string& name) {

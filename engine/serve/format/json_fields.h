@@ -11,7 +11,7 @@
 
 namespace stoch::serve {
 
-// Fields of a request that mean nothing here: how many, and the beginnings of the first few names.
+// Hints of a request that were not read: how many, and the beginnings of the first few names.
 struct IgnoredFields {
   int64_t count = 0;
   std::vector<std::string> names;
@@ -28,14 +28,15 @@ class JsonFields {
   explicit JsonFields(const nlohmann::json& object, std::string where = "");
 
   const nlohmann::json* Find(const std::string& name);  // nullptr where absent or null
+  bool IsNull(const std::string& name) const;           // it is there, as null
   bool Bool(const std::string& name, bool fallback);
   std::optional<int64_t> Integer(const std::string& name, int64_t low, int64_t high);
   std::optional<double> Number(const std::string& name);
   std::optional<std::string> String(const std::string& name);
-  // The fields that nobody asked for.
-  IgnoredFields Unknown() const;
 
   std::string Path(const std::string& name) const { return where_ + name; }
+  const nlohmann::json& object() const { return object_; }
+  const std::set<std::string>& asked_for() const { return known_; }
 
  private:
   const nlohmann::json& object_;

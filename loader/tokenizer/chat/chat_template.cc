@@ -16,11 +16,15 @@ namespace {
 
 bool Has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-void CheckRoles(const std::vector<ChatMessage>& messages) {
+// Whether the template writes whatever role a message brings.
+bool TakesTools(ChatFormat format) { return format == ChatFormat::kChatMl || format == ChatFormat::kQwen2; }
+
+void CheckRoles(const std::vector<ChatMessage>& messages, ChatFormat format) {
   if (messages.empty()) throw InvalidInput("messages: expected at least one, got none");
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string& role = messages[i].role;
-    if (role != "system" && role != "user" && role != "assistant") {
+    const bool tool = role == "tool" && TakesTools(format);
+    if (role != "system" && role != "user" && role != "assistant" && !tool) {
       throw InvalidInput("messages[" + std::to_string(i) + "].role: expected system, user or assistant, got " +
                          Quoted(role));
     }
@@ -224,7 +228,7 @@ PromptBuilder WriteZephyr(const Tokenizer& tokenizer, const std::vector<ChatMess
 
 PromptBuilder Write(const Tokenizer& tokenizer, ChatFormat format, const std::vector<ChatMessage>& messages,
                     const ChatOptions& options) {
-  CheckRoles(messages);
+  CheckRoles(messages, format);
   switch (format) {
     case ChatFormat::kLlama2: return WriteLlama2(tokenizer, messages, options);
     case ChatFormat::kLlama3:

@@ -12,7 +12,7 @@
 namespace stoch {
 
 struct ChatMessage {
-  std::string role;  // "system", "user", "assistant"
+  std::string role;  // "system", "user", "assistant"; "tool" where the format writes any role (ChatML, Qwen2)
   std::string content;
 };
 
