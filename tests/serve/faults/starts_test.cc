@@ -170,7 +170,7 @@ TEST(Starts, ASecondSigtermEndsProcessOneAtOnce) {
   ASSERT_GT(inner, 0);
   const std::string body = Json({{"prompt", "a"}, {"max_tokens", 500}, {"ignore_eos", true}, {"n", 16}}).dump();
   HttpClient client(server.port());
-  client.SendRaw("POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: " + std::to_string(body.size()) +
+  client.SendRaw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
                  "\r\n\r\n" + body);
   std::this_thread::sleep_for(milliseconds(300));
   kill(inner, SIGTERM);
