@@ -184,7 +184,10 @@ void FileWatch::State::Run() {
   std::unique_lock lock(mutex);
   while (!ended.wait_for(lock, kLook, [this] { return ends; })) {
     lock.unlock();
-    Look();
+    try {
+      Look();
+    } catch (const std::exception&) {  // no memory: the next look may have some
+    }
     lock.lock();
   }
   has_ended = true;
