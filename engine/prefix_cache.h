@@ -37,7 +37,7 @@ class PrefixCache {
     // Where asked for: of tokens 0 (none) to pages.size() * kKvPageTokens, that one included. Empty without pages.
     std::vector<std::optional<TokenLogprob>> logprobs;
   };
-  // What is known of the beginning of `prompt` under `salt`. top_logprobs as in GenerateRequest, if it is the prompt's logprobs that
+  // Finds the longest beginning of `prompt` known under `salt`. top_logprobs as in GenerateRequest, if it is the prompt's logprobs that
   // are wanted, else -1.
   Match Find(std::span<const int32_t> prompt, int top_logprobs, const std::string& salt = "");
 

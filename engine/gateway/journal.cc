@@ -69,7 +69,7 @@ void Journal::Read(int64_t torn_after) {
       [&](const UpdateRow& row) {
         last = row.number;
         next_row_ = std::max(next_row_, row.number + 1);
-        // Of answers that were never committed, too: their numbers must not come again.
+        // Answers that were never committed count too: their numbers must not come again.
         next_answer_ = std::max(next_answer_, row.answer + 1);
         const auto found = answers_.find(row.answer);
         if (found == answers_.end() || found->second.dropped) return doomed_.push_back(row.number);

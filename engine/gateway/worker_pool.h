@@ -45,7 +45,7 @@ class WorkerPool final : public JobRunner {
     // Once a worker was ready: how long starts may fail, with no worker ready meanwhile, before this gives up. Time in
     // which a start still loads does not count.
     std::chrono::milliseconds give_up_after{60'000};
-    // Of the model that this process has read: every worker has to have the same. Parts that the first worker has
+    // Parts of the model that this process has read: every worker has to have the same. Parts that the first worker has
     // besides count for all later ones.
     ModelParts parts;
     AnswerLog* answers = nullptr;  // what kept jobs bring is written there; outlives this

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pool sees of its workers: what they serve, whether they get on and live, and whether starts lead anywhere.
+// Watches the workers of the pool: what they serve, whether they get on and live, and whether starts lead anywhere.
 
 #include <algorithm>
 #include <new>

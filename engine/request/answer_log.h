@@ -53,7 +53,7 @@ class AnswerLog {
   virtual void Write(std::span<const Entry> entries) = 0;
   // It never began.
   virtual void Forget(const AnswerKey& answer) = 0;
-  // What is kept of it makes no sense: it is forgotten, and that is logged.
+  // A kept answer that makes no sense is forgotten, and that is logged.
   virtual void Drop(const AnswerKey& answer, const std::string& why) = 0;
   // All of the answer is there.
   virtual void End(const AnswerKey& answer) = 0;
