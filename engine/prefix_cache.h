@@ -12,7 +12,6 @@
 // Bits:    a page's keys and values, and logprobs, are those that computing it again would give.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -20,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/engine.h"
@@ -58,7 +58,7 @@ class PrefixCache {
   struct Key {
     std::vector<int32_t> tokens;  // of one page
     std::string salt;             // "" but of a first page
-    auto operator<=>(const Key&) const = default;
+    bool operator<(const Key& other) const { return std::tie(tokens, salt) < std::tie(other.tokens, other.salt); }
   };
 
   Key KeyOf(std::span<const int32_t> ids, int64_t page, const std::string& salt) const;
