@@ -29,7 +29,12 @@ std::optional<DType> PlainType(gguf::Type type) {
     case gguf::Type::kQ8_0:
     case gguf::Type::kQ4_K:
     case gguf::Type::kQ5_K:
-    case gguf::Type::kQ6_K: break;
+    case gguf::Type::kQ6_K:
+    case gguf::Type::kQ2_K:
+    case gguf::Type::kQ3_K:
+    case gguf::Type::kIQ4_NL:
+    case gguf::Type::kIQ4_XS:
+    case gguf::Type::kMXFP4: break;
   }
   return std::nullopt;
 }

@@ -94,6 +94,16 @@ TEST_P(GgufLogits, StoriesInThreeTypes) {
   }
 }
 
+// Types that a quantizer of the reference data wrote, next to folders of their numbers in F32.
+TEST_P(GgufLogits, LlamaInFiveTypes) {
+  STOCH_REQUIRE_SHARED();
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  for (const std::string type : {"Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "MXFP4"}) {
+    const std::string stem = (SharedFolder() / "models/gguf/tiny-llama-").string() + type;
+    ExpectSame(backend, stem + ".gguf", stem, {1, 50, 17, 100, 4, 63, 80, 2, 9, 71});
+  }
+}
+
 // A model with every type and rows of 256.
 TEST_P(GgufLogits, EveryType) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());

@@ -17,8 +17,9 @@ SEED = 20261123
 ROWS, COLS = 2, 256
 # Where the halves of a block are: scale, and offset or scale of offsets.
 HALVES = {"F16": [0], "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2],
-          "Q5_K": [0, 2], "Q6_K": [208]}
-TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+          "Q5_K": [0, 2], "Q6_K": [208], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_XS": [0], "IQ4_NL": [0]}
+TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_XS",
+         "IQ4_NL", "MXFP4"]
 
 
 def blocks_of(kind, rng):
@@ -30,6 +31,10 @@ def blocks_of(kind, rng):
     if kind.name == "BF16":
         exact = rng.standard_normal(ROWS * COLS).astype("<f4").view("<u4") >> 16
         return exact.astype("<u2").view(np.uint8).reshape(ROWS, -1)
+    if kind.name == "MXFP4":
+        data[:, 0] = rng.integers(0, 200, count)  # powers of two, whose largest would be infinite
+        data[:3, 0] = 0, 1, 2
+        return data.reshape(ROWS, -1)
     for at in HALVES[kind.name]:
         scales = (rng.standard_normal(count) * 0.05).astype("<f2")
         scales[count // 2] = np.float16(3e-6)  # subnormal

@@ -94,7 +94,7 @@ TEST(GgufHostile, Tensors) {
   ExpectRefused(edit([](Tensor& t) { t.dims = {256, 0}; }), {"expected dimensions from 1", "got 0"});
   ExpectRefused(edit([](Tensor& t) { t.dims = {uint64_t{1} << 32, uint64_t{1} << 32}; }), {"a product of 2^60"});
   ExpectRefused(edit([](Tensor& t) { t.dims = {~uint64_t{0}, 2}; }), {"a product of 2^60"});
-  ExpectRefused(edit([](Tensor& t) { t.type = 10; }), {"ffn_up", "expected one of F32, ", "got Q2_K"});
+  ExpectRefused(edit([](Tensor& t) { t.type = 16; }), {"ffn_up", "expected one of F32, ", "got IQ2_XXS"});
   ExpectRefused(edit([](Tensor& t) { t.type = 77; }), {"got type 77"});
   ExpectRefused(edit([](Tensor& t) { t.dims = {128, 512}, t.type = 12; }), {"a multiple of 256 for Q4_K, got 128"});
   ExpectRefused(edit([](Tensor& t) { t.offset = 8; }), {"a multiple of 32, got 8"});
@@ -124,9 +124,9 @@ TEST(GgufHostile, Models) {
   ExpectRefused(
       [](GgufBuilder& file) {
         file.Remove("llama.block_count");
-        file.U32("llama.block_count", 2);
+        file.U32("llama.block_count", 3);
       },
-      {"tensor \"blk.1.attn_norm.weight\" is missing"});
+      {"tensor \"blk.2.attn_norm.weight\" is missing"});
   ExpectRefused(
       [](GgufBuilder& file) {
         file.Remove("llama.embedding_length");
@@ -206,7 +206,7 @@ TEST(GgufHostile, SplitFiles) {
   WriteFile(folder / "n-00002-of-00002.gguf", empty.U32("split.no", 1).U32("split.count", 2).Bytes());
   WriteFile(folder / "n-00001-of-00002.gguf",
             SampleGguf().U32("split.no", 0).U32("split.count", 2).U32("split.tensors.count", 13).Bytes());
-  refused("n-00001-of-00002.gguf", {"split.tensors.count", "12, got 13"});
+  refused("n-00001-of-00002.gguf", {"split.tensors.count", "21, got 13"});
   WriteFile(folder / "many-00001-of-00002.gguf", part(0, 100000));
   refused("many-00001-of-00002.gguf", {"split.count", "got 100000"});
   refused("nothing.gguf", {"nothing.gguf: cannot open"});

@@ -30,10 +30,13 @@ std::string FromHex(const std::string& hex) {
 }
 
 constexpr std::pair<std::string_view, std::string_view> kSampleTypes[] = {
-    {"token_embd.weight", "Q5_1"},     {"blk.0.attn_q.weight", "Q4_K"},      {"blk.0.attn_k.weight", "Q5_K"},
-    {"blk.0.attn_v.weight", "Q6_K"},   {"blk.0.attn_output.weight", "Q8_0"}, {"blk.0.ffn_gate.weight", "Q4_0"},
-    {"blk.0.ffn_up.weight", "Q4_1"},   {"blk.0.ffn_down.weight", "Q5_0"},    {"output.weight", "BF16"},
-    {"blk.0.attn_norm.weight", "F32"}, {"blk.0.ffn_norm.weight", "F32"},     {"output_norm.weight", "F16"}};
+    {"token_embd.weight", "Q5_1"},      {"blk.0.attn_q.weight", "Q4_K"},      {"blk.0.attn_k.weight", "Q5_K"},
+    {"blk.0.attn_v.weight", "Q6_K"},    {"blk.0.attn_output.weight", "Q8_0"}, {"blk.0.ffn_gate.weight", "Q4_0"},
+    {"blk.0.ffn_up.weight", "Q4_1"},    {"blk.0.ffn_down.weight", "Q5_0"},    {"output.weight", "BF16"},
+    {"blk.0.attn_norm.weight", "F32"},  {"blk.0.ffn_norm.weight", "F32"},     {"blk.1.attn_q.weight", "Q2_K"},
+    {"blk.1.attn_k.weight", "IQ4_XS"},  {"blk.1.attn_v.weight", "Q3_K"},      {"blk.1.attn_output.weight", "IQ4_NL"},
+    {"blk.1.ffn_gate.weight", "MXFP4"}, {"blk.1.ffn_up.weight", "Q2_K"},      {"blk.1.ffn_down.weight", "Q3_K"},
+    {"blk.1.attn_norm.weight", "F32"},  {"blk.1.ffn_norm.weight", "F32"},     {"output_norm.weight", "F16"}};
 
 std::string_view GgufArchitecture(const DecoderConfig& config) {
   const std::string_view type = config.architecture->model_type;
@@ -161,7 +164,7 @@ GgufBuilder SampleGguf() {
   static const std::map<std::string, GgufBlocks> all = ReadGgufBlocks();
   GgufBuilder file;
   file.String("general.architecture", "llama")
-      .U32("llama.block_count", 1)
+      .U32("llama.block_count", 2)
       .U32("llama.context_length", 128)
       .U32("llama.embedding_length", 256)
       .U32("llama.feed_forward_length", 256)

@@ -53,7 +53,7 @@ struct GgufBlocks {
 };
 std::map<std::string, GgufBlocks> ReadGgufBlocks();
 
-// A Llama of one layer: hidden 256, 2 heads of 128, intermediate 256, vocabulary 8, untied; row r of every matrix is row
+// A Llama of two layers: hidden 256, 2 heads of 128, intermediate 256, vocabulary 8, untied; row r of every matrix is row
 // r % 2 of the blocks of its type (SampleType). The tokenizer is a SentencePiece one of 8 tokens.
 GgufBuilder SampleGguf();
 std::string_view SampleType(std::string_view tensor);

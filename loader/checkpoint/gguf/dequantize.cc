@@ -165,6 +165,72 @@ void DecodeQ6_K(const std::byte* block, float* out) {
   }
 }
 
+// Sixteen groups of 16: a scale and an offset of 4 bits each, codes of 2. Byte i of a half holds elements i, i + 32, ...
+void DecodeQ2_K(const std::byte* block, float* out) {
+  const float scale = HalfAt(block + 80);
+  const float offset = HalfAt(block + 82);
+  for (int group = 0; group < 16; ++group, out += 16) {
+    const int packed = ByteAt(block + group);
+    const float group_scale = scale * static_cast<float>(packed & 15);
+    const float group_offset = offset * static_cast<float>(packed >> 4);
+    const std::byte* codes = block + 16 + 32 * (group / 8) + 16 * (group % 2);
+    const int shift = group % 8 / 2 * 2;
+    for (int i = 0; i < 16; ++i) {
+      out[i] = group_scale * static_cast<float>(ByteAt(codes + i) >> shift & 3) - group_offset;
+    }
+  }
+}
+
+// Sixteen groups of 16 with a signed scale of 6 bits each; codes of 2 bits, less 4 where their third bit is not set.
+void DecodeQ3_K(const std::byte* block, float* out) {
+  const float scale = HalfAt(block + 108);
+  for (int group = 0; group < 16; ++group, out += 16) {
+    const int low = ByteAt(block + 96 + group % 8) >> (group < 8 ? 0 : 4) & 15;
+    const int high = ByteAt(block + 104 + group % 4) >> (group / 4 * 2) & 3;
+    const float group_scale = scale * static_cast<float>((low | high << 4) - 32);
+    const std::byte* third = block + 16 * (group % 2);
+    const std::byte* codes = block + 32 + 32 * (group / 8) + 16 * (group % 2);
+    const int shift = group % 8 / 2 * 2;
+    for (int i = 0; i < 16; ++i) {
+      const int missing = ~(ByteAt(third + i) >> (group / 2)) & 1;
+      out[i] = group_scale * static_cast<float>((ByteAt(codes + i) >> shift & 3) - (missing << 2));
+    }
+  }
+}
+
+// Codes that stand for other numbers: those of IQ4_NL and IQ4_XS, and twice the E2M1 floats.
+constexpr float kNonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr float kE2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// 32 elements; the first 16 are the low nibbles.
+__attribute__((always_inline)) inline void PutNamed(const std::byte* codes, const float (&values)[16], float scale,
+                                                    float* out) {
+  for (int i = 0; i < 16; ++i) {
+    out[i] = scale * values[ByteAt(codes + i) & 15];
+    out[i + 16] = scale * values[ByteAt(codes + i) >> 4];
+  }
+}
+
+void DecodeIQ4_NL(const std::byte* block, float* out) { PutNamed(block + 2, kNonlinear, HalfAt(block), out); }
+
+// Eight groups of 32 with a signed scale each, of 4 + 2 bits.
+void DecodeIQ4_XS(const std::byte* block, float* out) {
+  const float scale = HalfAt(block);
+  const int high = ByteAt(block + 2) | ByteAt(block + 3) << 8;
+  for (int group = 0; group < 8; ++group) {
+    const int low = ByteAt(block + 4 + group / 2) >> (group % 2 * 4) & 15;
+    const float group_scale = scale * static_cast<float>((low | (high >> (2 * group) & 3) << 4) - 32);
+    PutNamed(block + 8 + 16 * group, kNonlinear, group_scale, out + 32 * group);
+  }
+}
+
+// The scale is half of 2^(e - 127), for doubled numbers; 2^-128 and 2^-127 are no normal floats.
+void DecodeMXFP4(const std::byte* block, float* out) {
+  const uint32_t exponent = ByteAt(block);
+  const uint32_t bits = exponent < 2 ? uint32_t{0x200000} << exponent : (exponent - 1) << 23;
+  PutNamed(block + 1, kE2M1, BitsToFloat(bits), out);
+}
+
 template <void (*Decode)(const std::byte*, float*), int64_t kElements, int64_t kBytes>
 void DecodeBlocks(const std::byte* blocks, int64_t count, float* out) {
   for (int64_t done = 0; done < count; done += kElements, blocks += kBytes, out += kElements) Decode(blocks, out);
@@ -215,6 +281,11 @@ __attribute__((always_inline)) inline void DequantizeHere(Type type, const std::
     case Type::kQ4_K: DecodeBlocks<DecodeQ4_K, 256, 144>(blocks, count, out); return;
     case Type::kQ5_K: DecodeBlocks<DecodeQ5_K, 256, 176>(blocks, count, out); return;
     case Type::kQ6_K: DecodeBlocks<DecodeQ6_K, 256, 210>(blocks, count, out); return;
+    case Type::kQ2_K: DecodeBlocks<DecodeQ2_K, 256, 84>(blocks, count, out); return;
+    case Type::kQ3_K: DecodeBlocks<DecodeQ3_K, 256, 110>(blocks, count, out); return;
+    case Type::kIQ4_NL: DecodeBlocks<DecodeIQ4_NL, 32, 18>(blocks, count, out); return;
+    case Type::kIQ4_XS: DecodeBlocks<DecodeIQ4_XS, 256, 136>(blocks, count, out); return;
+    case Type::kMXFP4: DecodeBlocks<DecodeMXFP4, 32, 17>(blocks, count, out); return;
   }
 }
 

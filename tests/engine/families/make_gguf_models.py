@@ -5,7 +5,7 @@ each NAME.gguf the folder NAME.twin: the same numbers, as the package dequantize
 
 Needs what make_family_models.py needs, and gguf. Keys and tensors follow the rules of llama.cpp's converter: rows of q
 and k permuted for architecture llama, norms, biases and routers in F32, experts of a layer in one tensor. Types that
-the package cannot write (Q4_K, Q5_K, Q6_K) are random blocks. Every fifth file is split.
+the package cannot write (of k and iq) are random blocks. Every fifth file is split.
     make_gguf_models.py FOLDER [PART_OF_A_NAME]
     STOCH_FAMILY_MODELS=FOLDER build/release/tests/engine/family_oracle_test
 """
@@ -38,8 +38,9 @@ MODELS = {
     "moe": ("Qwen3Moe", "qwen3moe", dict(head_dim=128, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True,
                                          moe_intermediate_size=256, mlp_only_layers=[1])),
 }
-TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
-HALVES = {"Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}  # where scales in F16 are
+TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K",
+         "Q3_K", "IQ4_XS", "IQ4_NL", "MXFP4"]
+HALVES = {"Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_XS": [0], "IQ4_NL": [0]}  # where scales in F16 are
 NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
          "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
          "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
