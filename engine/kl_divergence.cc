@@ -4,16 +4,21 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "loader/bounded_json.h"
+#include "loader/sha256.h"
 
 namespace stoch {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'S', 'T', 'O', 'C', 'H', 'K', 'L', '1'};
+constexpr std::array<char, 8> kMagic = {'S', 'T', 'O', 'C', 'H', 'K', 'L', '2'};
+constexpr std::array<char, 8> kMagicWithoutOrigin = {'S', 'T', 'O', 'C', 'H', 'K', 'L', '1'};
+constexpr int64_t kMaxOriginBytes = int64_t{64} << 10;
 
 struct Header {
   std::array<char, 8> magic = kMagic;
@@ -28,6 +33,16 @@ void Write(std::ostream& file, const T* data, size_t count) {
 template <typename T>
 void ReadInto(std::istream& file, T* data, size_t count) {
   file.read(reinterpret_cast<char*>(data), static_cast<std::streamsize>(count * sizeof(T)));
+}
+
+void WriteHeader(std::ostream& file, int64_t vocab_size, int64_t rows, const std::string& origin) {
+  Header header;
+  header.vocab_size = vocab_size;
+  header.rows = rows;
+  Write(file, &header, 1);
+  const auto bytes = static_cast<int64_t>(origin.size());
+  Write(file, &bytes, 1);
+  Write(file, origin.data(), origin.size());
 }
 
 int64_t RowBytes(int64_t vocab_size) { return 4 + 4 * vocab_size; }
@@ -64,11 +79,21 @@ std::vector<double> Percentiles(std::vector<double> values) {
 
 }  // namespace
 
-KlBaseWriter::KlBaseWriter(const std::filesystem::path& path, int64_t vocab_size)
+std::string IdsDigest(std::span<const int32_t> ids) {
+  Sha256 sha;
+  sha.Add(std::as_bytes(ids));
+  return sha.Hex();
+}
+
+KlBaseWriter::KlBaseWriter(const std::filesystem::path& path, int64_t vocab_size, const KlBaseOrigin& origin)
     : path_(path), file_(path, std::ios::binary | std::ios::trunc), vocab_size_(vocab_size) {
-  Header header;
-  header.vocab_size = vocab_size;
-  Write(file_, &header, 1);
+  origin_ = nlohmann::ordered_json{{"version", origin.version},
+                                   {"model_sha256", origin.model_sha256},
+                                   {"ids_sha256", origin.ids_sha256},
+                                   {"config", origin.config},
+                                   {"ctx", origin.ctx}}
+                .dump();
+  WriteHeader(file_, vocab_size, 0, origin_);
   Check();
 }
 
@@ -94,11 +119,8 @@ void KlBaseWriter::Add(Backend& backend, const TensorView& logits, std::span<con
 }
 
 void KlBaseWriter::Close() {
-  Header header;
-  header.vocab_size = vocab_size_;
-  header.rows = rows_;
   file_.seekp(0);
-  Write(file_, &header, 1);
+  WriteHeader(file_, vocab_size_, rows_, origin_);
   file_.close();
   Check();
 }
@@ -108,17 +130,46 @@ KlBaseReader::KlBaseReader(const std::filesystem::path& path, int64_t vocab_size
   if (!file_) throw InvalidInput("cannot read " + path.string());
   Header header;
   ReadInto(file_, &header, 1);
-  if (!file_ || header.magic != kMagic) throw InvalidInput(path.string() + " is no file of base logits");
+  if (!file_ || (header.magic != kMagic && header.magic != kMagicWithoutOrigin)) {
+    throw InvalidInput(path.string() + " is no file of base logits");
+  }
+  if (header.magic == kMagic) ReadOrigin();
+  first_row_bytes_ = static_cast<int64_t>(file_.tellg());
   if (header.vocab_size != vocab_size) {
     throw InvalidInput(path.string() + " has logits of " + std::to_string(header.vocab_size) +
                        " tokens; expected the model's " + std::to_string(vocab_size));
   }
-  const auto content = static_cast<int64_t>(std::filesystem::file_size(path)) - static_cast<int64_t>(sizeof(Header));
+  const int64_t content = static_cast<int64_t>(std::filesystem::file_size(path)) - first_row_bytes_;
   if (header.rows <= 0 || header.rows > content || header.rows * RowBytes(vocab_size) != content) {
     throw InvalidInput(path.string() + " is incomplete: its header says " + std::to_string(header.rows) + " rows of " +
                        std::to_string(RowBytes(vocab_size)) + " bytes, it has " + std::to_string(content) + " bytes");
   }
   rows_ = header.rows;
+}
+
+void KlBaseReader::ReadOrigin() {
+  int64_t bytes = 0;
+  ReadInto(file_, &bytes, 1);
+  std::string text(static_cast<size_t>(file_ ? std::clamp<int64_t>(bytes, 0, kMaxOriginBytes) : 0), '\0');
+  ReadInto(file_, text.data(), text.size());
+  const std::string where = path_.string() + ": what its base logits are of";
+  if (!file_ || bytes != static_cast<int64_t>(text.size())) throw InvalidInput(where + ": is incomplete");
+  const nlohmann::json json = ParseBoundedJson(text, where);
+  try {
+    origin_.version = json.at("version").get<std::string>();
+    origin_.model_sha256 = json.at("model_sha256").get<std::string>();
+    origin_.ids_sha256 = json.at("ids_sha256").get<std::string>();
+    origin_.config = json.at("config").get<std::string>();
+    origin_.ctx = json.at("ctx").get<int64_t>();
+  } catch (const nlohmann::json::exception&) {
+    throw InvalidInput(where + ": expected version, model_sha256, ids_sha256, config and ctx");
+  }
+}
+
+void KlBaseReader::Seek(int64_t row) {
+  STOCH_CHECK(row >= 0);
+  next_ = row;  // Read refuses rows past the end
+  if (row < rows_) file_.seekg(first_row_bytes_ + row * RowBytes(vocab_size_));
 }
 
 void KlBaseReader::Read(std::span<const int32_t> targets, std::span<float> logits) {

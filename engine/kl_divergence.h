@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -14,13 +15,25 @@
 
 namespace stoch {
 
-// File of base logits, little-endian: the 8 bytes "STOCHKL1", int64 vocab_size, int64 rows, then per row int32 target
-// id and vocab_size float32 logits.
+// File of base logits, little-endian: the 8 bytes "STOCHKL2", int64 vocab_size, int64 rows, int64 bytes of the origin,
+// the origin as a JSON object, then per row int32 target id and vocab_size float32 logits. "STOCHKL1" has no origin and no
+// number of its bytes.
+
+// The run that made the logits of a base. Empty and 0: not said.
+struct KlBaseOrigin {
+  std::string version;       // of the program
+  std::string model_sha256;  // DigestWeights
+  std::string ids_sha256;    // IdsDigest of the whole text
+  std::string config;        // fp32, fp16, or what Describe says
+  int64_t ctx = 0;           // of the windows, which are the first of the text
+};
+// sha256 over the ids as int32, little-endian.
+std::string IdsDigest(std::span<const int32_t> ids);
 
 // Writes a base file. Errors: InvalidInput naming the file where it cannot be created or written (disk full).
 class KlBaseWriter {
  public:
-  KlBaseWriter(const std::filesystem::path& path, int64_t vocab_size);
+  KlBaseWriter(const std::filesystem::path& path, int64_t vocab_size, const KlBaseOrigin& origin = {});
   // Shapes: logits [targets.size(), vocab_size].
   void Add(std::span<const float> logits, std::span<const int32_t> targets);
   void Add(Backend& backend, const TensorView& logits, std::span<const int32_t> targets);  // copied to the host
@@ -30,6 +43,7 @@ class KlBaseWriter {
   void Check();
 
   std::filesystem::path path_;
+  std::string origin_;  // as JSON
   std::ofstream file_;
   int64_t vocab_size_;
   int64_t rows_ = 0;
@@ -41,12 +55,19 @@ class KlBaseReader {
  public:
   KlBaseReader(const std::filesystem::path& path, int64_t vocab_size);
   int64_t rows() const { return rows_; }
+  const KlBaseOrigin& origin() const { return origin_; }
+  // The next row to read is this one. Requires: 0 <= row.
+  void Seek(int64_t row);
   // The next targets.size() rows. Errors: InvalidInput past the end, or if the file's targets differ.
   void Read(std::span<const int32_t> targets, std::span<float> logits);
 
  private:
+  void ReadOrigin();
+
   std::filesystem::path path_;
+  KlBaseOrigin origin_;
   std::ifstream file_;
+  int64_t first_row_bytes_ = 0;  // where it is in the file
   int64_t vocab_size_;
   int64_t rows_ = 0;
   int64_t next_ = 0;

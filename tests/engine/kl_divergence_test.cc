@@ -134,6 +134,67 @@ TEST(KlBaseFile, GivesBackWhatWasWritten) {
   EXPECT_THROW(reader.Read(kTargets, logits), InvalidInput);
 }
 
+TEST(KlBaseFile, SaysWhatItIsOf) {
+  const test::TempDir folder;
+  const KlBaseOrigin origin{"stoch 9", std::string(64, 'a'), IdsDigest(kTargets), "fp32", 16};
+  KlBaseWriter writer(folder / "base", 2, origin);
+  writer.Add(kBase, kTargets);
+  writer.Add(kOther, kTargets);
+  writer.Close();
+  KlBaseReader reader(folder / "base", 2);
+  EXPECT_EQ(reader.rows(), 4);
+  EXPECT_EQ(reader.origin().version, origin.version);
+  EXPECT_EQ(reader.origin().model_sha256, origin.model_sha256);
+  EXPECT_EQ(reader.origin().ids_sha256, "01acecb507abfe1a354aa8064f4af5d3f1acd019e37db3c11c97523b71c76e9d");
+  EXPECT_EQ(reader.origin().config, "fp32");
+  EXPECT_EQ(reader.origin().ctx, 16);
+  std::vector<float> logits(4);
+  reader.Seek(2);
+  reader.Read(kTargets, logits);
+  EXPECT_EQ(logits, kOther);
+  reader.Seek(0);
+  reader.Read(kTargets, logits);
+  EXPECT_EQ(logits, kBase);
+  reader.Seek(4);
+  EXPECT_THROW(reader.Read(kTargets, logits), InvalidInput);
+}
+
+// As files were written before they said what they are of.
+TEST(KlBaseFile, ReadsFilesWithoutAnOrigin) {
+  const test::TempDir folder;
+  std::string bytes = "STOCHKL1";
+  const auto add = [&](const auto& value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+  add(int64_t{2});
+  add(int64_t{1});
+  add(int32_t{1});
+  add(1.5F);
+  add(-2.5F);
+  test::WriteFile(folder / "base", bytes);
+  KlBaseReader reader(folder / "base", 2);
+  EXPECT_EQ(reader.origin().model_sha256, "");
+  std::vector<float> logits(2);
+  reader.Read(std::vector<int32_t>{1}, logits);
+  EXPECT_EQ(logits, (std::vector<float>{1.5F, -2.5F}));
+}
+
+TEST(KlBaseFile, RefusesOriginsThatAreNone) {
+  const test::TempDir folder;
+  const auto refused = [&](int64_t bytes, const std::string& origin) {
+    std::string text = "STOCHKL2" + std::string(16, '\1');
+    text[8] = 2;
+    std::fill(text.begin() + 9, text.begin() + 16, '\0');
+    text.append(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
+    test::WriteFile(folder / "base", text + origin);
+    test::ExpectInvalid([&] { KlBaseReader(folder / "base", 2); }, {"what its base logits are of"});
+  };
+  refused(2, "{");
+  refused(-1, "{}");
+  refused(int64_t{1} << 40, "{}");
+  refused(2, "{}");
+  refused(2, "[]");
+  refused(13, R"({"version":1})");
+}
+
 TEST(KlBaseFile, RefusesOtherFilesTextsAndVocabularies) {
   const test::TempDir folder;
   std::vector<float> logits(4);

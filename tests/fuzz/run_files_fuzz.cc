@@ -12,6 +12,7 @@
 #include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/try.h"
 #include "tools/stoch/research/sweep_log.h"
+#include "tools/stoch/research/sweep_merge.h"
 
 using stoch::test::Check;
 using stoch::test::MemoryFile;

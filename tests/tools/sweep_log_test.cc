@@ -10,6 +10,7 @@
 
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
+#include "tools/stoch/research/sweep_merge.h"
 
 namespace stoch::cli {
 namespace {

@@ -12,16 +12,20 @@
 #include <string>
 #include <vector>
 
+#include "engine/digest_cache.h"
 #include "engine/engine.h"
 #include "engine/placement.h"
 #include "engine/research/sc_files.h"
 #include "engine/units.h"
+#include "engine/weights_digest.h"
 #include "kernels/base/error.h"
+#include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/safetensors.h"
 #include "loader/config/config_json.h"
 #include "models/decoder/memory_plan.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
+#include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/report/multiplier.h"
 #include "tools/stoch/report/operators.h"
@@ -38,6 +42,7 @@ struct Options {
   ArithmeticOptions arithmetic;
   int64_t batch = 1;
   OutputOptions output;
+  bool digest = false;
   std::string table, table_code = "file", table_order = "file";
 };
 
@@ -330,9 +335,26 @@ std::string AsText(const Report& report) {
   return text + tensors.Markdown();
 }
 
+// --digest: made once, for all tasks that would read the same weights.
+ExitCode RunDigest(const Options& options) {
+  const ModelFiles files = OpenModelFiles(options.model.model);
+  const int threads = options.device.threads > 0 ? options.device.threads : UsableThreads();
+  const std::string digest = DigestWeights(files, threads, [] { return InterruptFlag().load(); });
+  ThrowIfInterrupted();
+  KeepDigest(files, digest);
+  const std::string path = DigestCachePath(files).string();
+  if (options.output.json) {
+    PrintLine(Json{{"model", files.name}, {"sha256", digest}, {"kept_in", path}}.dump());
+  } else {
+    PrintLine(digest + "  " + files.name + (path.empty() ? "" : ", kept in " + path));
+  }
+  return kDone;
+}
+
 ExitCode Run(const Options& options) {
   if (!options.table.empty()) return RunTable(options);
   if (options.model.model.empty()) throw InvalidInput("--model or --table is required");
+  if (options.digest) return RunDigest(options);
   EngineOptions engine;
   Apply(options.arithmetic, &engine);
   engine.context = options.model.context;
@@ -372,6 +394,9 @@ CommandBody AddInspect(CLI::App& command) {
   AddModelOptions(command, &options->model);
   AddArithmeticOptions(command, &options->arithmetic);
   command.add_option("--table", options->table, "A multiplier table (.h, .bin, .txt, .npy) in place of a model");
+  command.add_flag(
+      "--digest", options->digest,
+      "The sha256 of all weights, kept in MODEL.sha256 or in the folder STOCH_CACHE for the tasks of a sweep");
   command.add_option("--table-code", options->table_code, "file, signed, sign_magnitude or unsigned")
       ->capture_default_str();
   command.add_option("--table-order", options->table_order, "file, byte or numeric")->capture_default_str();

@@ -13,8 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/digest_cache.h"
 #include "engine/kl_divergence.h"
 #include "kernels/base/error.h"
+#include "kernels/base/usable_threads.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
@@ -43,6 +45,7 @@ struct Options {
   int64_t max_windows = 0;
   std::vector<std::string> configs;
   std::string kl_base;
+  bool verify_digest = false;
   std::string kl;
   CostFlags cost;
 };
@@ -73,6 +76,16 @@ struct Shared {
   std::unique_ptr<TraceWriter> trace;  // may be null
 };
 
+// The origin of --kl-base: reads all weights where their digest is not kept.
+KlBaseOrigin OriginOf(const Options& options, const Shared& shared, const std::string& config, int64_t ctx) {
+  const int threads = options.device.threads > 0 ? options.device.threads : UsableThreads();
+  KlBaseOrigin origin{VersionLine(), "", IdsDigest(shared.ids), config, ctx};
+  origin.model_sha256 = FindDigest(OpenModelFiles(options.model.model), threads, options.verify_digest,
+                                   [] { return InterruptFlag().load(); });
+  ThrowIfInterrupted();
+  return origin;
+}
+
 Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const Shared& shared, bool* interrupted) {
   EngineOptions engine_options;
   Apply(arithmetic, &engine_options);
@@ -102,8 +115,8 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   KlComparison comparison(*shared.backend, engine->config().vocab_size);
   if (!options.kl_base.empty()) {
     // Once the text is known to have a window: a file that is there is not emptied for nothing.
-    evaluation.on_begin = [&](std::span<const int32_t>) {
-      if (!writer) writer.emplace(options.kl_base, engine->config().vocab_size);
+    evaluation.on_begin = [&, origin = OriginOf(options, shared, row.name, ctx)](std::span<const int32_t>) {
+      if (!writer) writer.emplace(options.kl_base, engine->config().vocab_size, origin);
     };
     evaluation.on_logits = [&](const TensorView& logits, std::span<const int32_t> targets) {
       writer->Add(*shared.backend, logits, targets);
@@ -241,6 +254,10 @@ CommandBody AddPerplexity(CLI::App& command) {
   config->allow_extra_args(false);
   config->excludes(command.get_option("--sc"))->excludes(command.get_option("--precision"));
   auto* kl_base = command.add_option("--kl-base", options->kl_base, "Write every prediction's logits to this file");
+  command
+      .add_flag("--verify-digest", options->verify_digest,
+                "With --kl-base: read all weights for their digest, also where stoch inspect --digest has kept it")
+      ->needs(kl_base);
   command.add_option("--kl", options->kl, "Compare with the logits in this file")->excludes(kl_base);
   AddCostOptions(command, &options->cost);
   AddDeviceOptions(command, &options->device);

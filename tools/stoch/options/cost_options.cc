@@ -7,7 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "engine/weights_digest.h"
+#include "engine/digest_cache.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/file.h"
@@ -88,7 +88,7 @@ void FinishTrace(TraceWriter* trace, const ScCostCollector& collector, const Eng
   TraceOrigin origin;
   origin.version = version;
   origin.config = engine.sc_description();
-  origin.model_sha256 = DigestWeights(files, threads, [] { return false; });
+  origin.model_sha256 = FindDigest(files, threads, false, [] { return false; });
   origin.text_sha256 = Sha256Hex(text);
   origin.common = Resolve(engine.options().sc.at(ScOperatorId::kQProj));
   trace->Finish(collector, origin);

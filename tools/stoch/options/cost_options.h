@@ -42,7 +42,7 @@ std::unique_ptr<TraceWriter> OpenTrace(const CostFlags& flags, size_t runs);
 // A collector for engines in SC, else null. `trace` may be null.
 std::unique_ptr<ScCostCollector> CollectCost(Engine& engine, const CostOptions& options, TraceWriter* trace);
 
-// Writes the trace of a run over `text`, where there is one. Hashes all weights.
+// Writes the trace of a run over `text`, where there is one. Hashes all weights, unless their digest is kept (engine/digest_cache.h).
 void FinishTrace(TraceWriter* trace, const ScCostCollector& collector, const Engine& engine, const ModelFiles& files,
                  const std::string& text, const std::string& version);
 

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/digest_cache.h"
 #include "engine/research/calibrate/calibrate_lengths.h"
 #include "engine/research/calibrate/calibrate_scales.h"
 #include "engine/research/calibrate/error_weights.h"
 #include "engine/research/calibrate/mp_table.h"
-#include "engine/weights_digest.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/safetensors_writer.h"
@@ -57,7 +57,7 @@ struct Inputs {
             {"version", version.substr(0, version.find('\n'))},
             {"ctx", std::to_string(options.windows.ctx)},
             {"max_windows", std::to_string(options.windows.count)},
-            {"model_sha256", DigestWeights(files, threads, [] { return false; })},
+            {"model_sha256", FindDigest(files, threads, false, [] { return false; })},
             {"text_sha256", Sha256Hex(text)}};
   }
 };

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/weights_digest.h"
+#include "engine/digest_cache.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
@@ -121,7 +121,7 @@ ExitCode Run(const Options& given) {
     bar.Clear();
   }
   const int threads = UsableThreads();
-  report.model_sha256 = DigestWeights(files, threads, [] { return InterruptFlag().load(); });
+  report.model_sha256 = FindDigest(files, threads, false, [] { return InterruptFlag().load(); });
   ThrowIfInterrupted();
   report.text_sha256 = Sha256Hex(text);
   if (!options.plot.empty()) WritePlots(report, options.plot);

@@ -22,6 +22,7 @@
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/research/sweep_log.h"
+#include "tools/stoch/research/sweep_merge.h"
 #include "tools/stoch/research/sweep_plan.h"
 #include "tools/stoch/research/sweep_report.h"
 #include "tools/stoch/version.h"
@@ -30,8 +31,9 @@ namespace stoch::cli {
 namespace {
 
 struct Options {
-  std::string file, out, shard, plot;
+  std::string file, out, shard, plot, kl_base;
   std::vector<std::string> merge;
+  bool verify_digest = false;
   bool resume = false, tsv = false, timing = false;
   OutputOptions output;
   DeviceOptions device;
@@ -75,13 +77,50 @@ void RequireAbsent(const std::string& path) {
   if (std::filesystem::exists(path)) throw InvalidInput(path + " exists: --resume continues it");
 }
 
+SweepPlan ReadPlan(const Options& options) {
+  constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  const SweepFile file = ParseSweepFile(ReadSmallFile(options.file, kMaxBytes), options.file);
+  if (!file.unknown_keys.empty()) {
+    spdlog::warn("{}: keys that are not known and have no effect: {}", options.file,
+                 fmt::join(file.unknown_keys, ", "));
+  }
+  try {
+    return ResolveSweep(file, VersionLine(), options.verify_digest);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(options.file + ": " + error.what());
+  }
+}
+
+// Every run of the plan that no file has, with the command that makes it. Errors: InvalidInput where there is one.
+void RequireComplete(const Options& options, const SweepPlan& plan, const MergedSweep& merged,
+                     const std::vector<std::string>& texts) {
+  if (merged.missing_runs.empty()) return;
+  for (const size_t run : merged.missing_runs) {
+    spdlog::error("run {} of {} is missing: {}: {}", run, plan.runs.size(), plan.runs[run].config,
+                  CommandOfRun(plan, options.file, run, options.merge, texts));
+  }
+  throw InvalidInput(fmt::format("--merge: {} of the {} runs of {} are missing: nothing is written",
+                                 merged.missing_runs.size(), plan.runs.size(), options.file));
+}
+
 ExitCode Merge(const Options& options) {
-  if (!options.file.empty()) throw InvalidInput("--merge: takes no plan");
   RequireAbsent(options.out);
   std::vector<std::string> texts;
   for (const std::string& name : options.merge) texts.push_back(ReadWholeFile(name));
-  WriteWholeFile(options.out, MergeShards(options.merge, texts));
-  return kDone;
+  if (options.file.empty()) {
+    const std::string text = MergeShards(options.merge, texts);
+    spdlog::warn("--merge: not compared with a plan: shards that all lack their last rows look complete");
+    WriteWholeFile(options.out, text);
+    const size_t failed = CountFailed(text);
+    if (failed > 0) spdlog::error("{} rows say an error", failed);
+    return failed > 0 ? kCheckFailed : kDone;
+  }
+  const SweepPlan plan = ReadPlan(options);
+  const MergedSweep merged = MergeWithPlan(plan, options.merge, texts);
+  RequireComplete(options, plan, merged, texts);
+  WriteWholeFile(options.out, merged.text);
+  for (const size_t run : merged.failed_runs) spdlog::error("run {} failed: {}", run, plan.runs[run].config);
+  return merged.failed_runs.empty() ? kDone : kCheckFailed;
 }
 
 void RunAll(const Options& options, const SweepPlan& plan, const std::vector<size_t>& mine, SweepLog* log) {
@@ -91,15 +130,16 @@ void RunAll(const Options& options, const SweepPlan& plan, const std::vector<siz
   }
   if (todo.empty()) return;
   const std::shared_ptr<Backend> backend = Open(options.device);
-  std::optional<BaseFile> base;
-  if (plan.Has("kl")) {
-    base.emplace(options.out + ".base");
-    WriteBase(plan, backend, options.device, base->path());
+  std::optional<BaseFile> own_base;
+  std::string base = options.kl_base;
+  if (plan.Has("kl") && base.empty()) {
+    base = own_base.emplace(options.out + ".base").path();
+    WriteBase(plan, backend, options.device, base);
   }
   for (const size_t i : todo) {
     ThrowIfInterrupted();
     const PlannedRun& run = plan.runs[mine[i]];
-    const SweepRow row = RunOne(plan, run, backend, options.device, base ? base->path() : "", options.timing);
+    const SweepRow row = RunOne(plan, run, backend, options.device, base, options.timing);
     log->Put(i, row.text, row.failed);
     if (!options.output.quiet) {
       spdlog::info("{} of {}: {}{}", i + 1, mine.size(), run.config, row.failed ? ": failed" : "");
@@ -119,17 +159,10 @@ ExitCode Run(const Options& options) {
   std::optional<SweepPlot> plot;
   if (!options.plot.empty()) plot = ParseSweepPlot(options.plot);
   if (!options.resume) RequireAbsent(options.out);
-  constexpr int64_t kMaxBytes = int64_t{64} << 20;
-  const SweepFile file = ParseSweepFile(ReadSmallFile(options.file, kMaxBytes), options.file);
-  if (!file.unknown_keys.empty()) {
-    spdlog::warn("{}: keys that are not known and have no effect: {}", options.file,
-                 fmt::join(file.unknown_keys, ", "));
-  }
-  SweepPlan plan;
-  try {
-    plan = ResolveSweep(file, VersionLine());
-  } catch (const InvalidInput& error) {
-    throw InvalidInput(options.file + ": " + error.what());
+  const SweepPlan plan = ReadPlan(options);
+  if (!options.kl_base.empty()) {
+    if (!plan.Has("kl")) throw InvalidInput("--kl-base: the plan has no metric kl");
+    CheckBase(plan, options.kl_base);
   }
   std::vector<size_t> mine;
   std::vector<std::string> keys;
@@ -165,14 +198,21 @@ CommandBody AddSweep(CLI::App& command) {
                   "  stoch sweep plan.json -o out.jsonl\n"
                   "  stoch sweep plan.json -o out.jsonl --resume --tsv --plot x=mac_avg_stoc_len,y=ppl\n"
                   "  stoch sweep plan.json -o part0.jsonl --shard 0/2\n"
-                  "  stoch sweep --merge part0.jsonl part1.jsonl -o out.jsonl",
+                  "  stoch sweep plan.json --merge part0.jsonl part1.jsonl -o out.jsonl",
                   metrics));
   auto options = std::make_shared<Options>();
   command.add_option("plan", options->file, "The plan (JSON)");
   command.add_option("-o,--output", options->out, "The rows (JSON lines)")->required();
   command.add_flag("--resume", options->resume, "Continue: rows without an error stay, a torn last line goes");
   command.add_option("--shard", options->shard, "i/n: only the runs whose index is i mod n");
-  command.add_option("--merge", options->merge, "Complete shards 0/n, 1/n, ... in this order: the rows of one run");
+  command.add_option(
+      "--merge", options->merge,
+      "Shards, to the rows of one run: those of the plan, or without one complete shards 0/n, 1/n, ... in this order");
+  command.add_option(
+      "--kl-base", options->kl_base,
+      "Exact logits of stoch perplexity --precision fp32 --kl-base, for all shards; default: made first");
+  command.add_flag("--verify-digest", options->verify_digest,
+                   "Read all weights for their digest, also where stoch inspect --digest has kept it");
   command.add_flag("--tsv", options->tsv, "Print model, config, metric, value at the end");
   command.add_option(
       "--plot", options->plot,

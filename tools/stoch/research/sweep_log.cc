@@ -35,18 +35,7 @@ void WriteDurably(int file, const std::string& text, const std::string& path) {
   if (fsync(file) != 0 && errno != EINVAL) Fail(path, "cannot be written");  // EINVAL: a pipe or device
 }
 
-// For messages.
-std::string ShortKey(const std::string& key) {
-  constexpr size_t kDigits = 16;
-  return Quoted(key.substr(0, kDigits)) + "...";
-}
-
-struct Line {
-  std::string text, key;
-  bool failed = false;
-};
-
-Line ParseLine(const std::string& text, const std::string& where) {
+SweepLine ParseLine(const std::string& text, const std::string& where) {
   const Json row = ParseBoundedJson(text, where);
   if (!row.is_object() || !row.contains("key") || !row["key"].is_string()) {
     throw InvalidInput(where + ": is not a row of a sweep");
@@ -54,9 +43,15 @@ Line ParseLine(const std::string& text, const std::string& where) {
   return {text, row["key"].get<std::string>(), row.contains("error")};
 }
 
-// Whole lines; what follows the last line break was torn off.
-std::vector<Line> ParseLines(const std::string& text, const std::string& name, size_t* whole_bytes) {
-  std::vector<Line> lines;
+}  // namespace
+
+std::string ShortKey(const std::string& key) {
+  constexpr size_t kDigits = 16;
+  return Quoted(key.substr(0, kDigits)) + "...";
+}
+
+std::vector<SweepLine> ParseSweepLines(const std::string& text, const std::string& name, size_t* whole_bytes) {
+  std::vector<SweepLine> lines;
   size_t begin = 0;
   for (size_t end = text.find('\n'); end != std::string::npos; begin = end + 1, end = text.find('\n', begin)) {
     lines.push_back(ParseLine(text.substr(begin, end - begin), name + ": line " + std::to_string(lines.size() + 1)));
@@ -64,8 +59,6 @@ std::vector<Line> ParseLines(const std::string& text, const std::string& name, s
   *whole_bytes = begin;
   return lines;
 }
-
-}  // namespace
 
 SweepLog::SweepLog(std::string path, std::vector<std::string> keys, bool resume)
     : path_(std::move(path)), keys_(std::move(keys)) {
@@ -97,7 +90,7 @@ void SweepLog::Read() {
   const std::string text = ReadWholeFile(path_);
   size_t whole = 0;
   bool in_order = true;
-  for (Line& line : ParseLines(text, path_, &whole)) {
+  for (SweepLine& line : ParseSweepLines(text, path_, &whole)) {
     const auto found = std::find(keys_.begin(), keys_.end(), line.key);
     const auto i = static_cast<size_t>(found - keys_.begin());
     const std::string where = path_ + ": line " + std::to_string(lines_.size() + 1);
@@ -150,33 +143,6 @@ std::vector<std::string> SweepLog::Rows() const {
   std::vector<std::string> rows;
   for (const auto& [i, line] : lines_) rows.push_back(line);
   return rows;
-}
-
-std::string MergeShards(const std::vector<std::string>& names, const std::vector<std::string>& texts) {
-  std::vector<std::vector<Line>> shards;
-  size_t total = 0;
-  std::set<std::string> keys;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    size_t whole = 0;
-    shards.push_back(ParseLines(texts[i], names[i], &whole));
-    if (whole != texts[i].size()) throw InvalidInput(names[i] + ": ends in a torn line: resume that shard first");
-    for (const Line& line : shards.back()) {
-      if (!keys.insert(line.key).second) {
-        throw InvalidInput(names[i] + ": key " + ShortKey(line.key) + " is in two shards");
-      }
-    }
-    total += shards.back().size();
-  }
-  std::string merged;
-  for (size_t row = 0; row < total; ++row) {
-    const size_t shard = row % shards.size();
-    if (row / shards.size() >= shards[shard].size()) {
-      throw InvalidInput(names[shard] + ": has " + std::to_string(shards[shard].size()) + " rows of " +
-                         std::to_string(total) + ": allowed are complete shards in the order 0/n, 1/n, ...");
-    }
-    merged += shards[shard][row / shards.size()].text + '\n';
-  }
-  return merged;
 }
 
 }  // namespace stoch::cli

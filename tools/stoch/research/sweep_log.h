@@ -43,8 +43,14 @@ class SweepLog {
   std::set<size_t> failed_;
 };
 
-// Rows of complete shards 0, 1, ..., n - 1 of a sweep, in order, as one run writes them.
-// Errors: InvalidInput where sizes or keys cannot be those of n shards in this order.
-std::string MergeShards(const std::vector<std::string>& names, const std::vector<std::string>& texts);
+struct SweepLine {
+  std::string text, key;  // without line break
+  bool failed = false;    // it says an error
+};
+// The whole lines of such a file; what follows the last line break was torn off.
+// Errors: InvalidInput for a line that is no row.
+std::vector<SweepLine> ParseSweepLines(const std::string& text, const std::string& name, size_t* whole_bytes);
+// A key in messages.
+std::string ShortKey(const std::string& key);
 
 }  // namespace stoch::cli

@@ -8,13 +8,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/digest_cache.h"
 #include "engine/research/profile.h"
-#include "engine/weights_digest.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
 #include "models/sc_plan.h"
 #include "tools/stoch/demo_model.h"
+#include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
 
@@ -135,7 +136,7 @@ bool SweepPlan::Has(std::string_view metric) const {
   return std::find(metrics.begin(), metrics.end(), metric) != metrics.end();
 }
 
-SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
+SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool verify_digest) {
   CheckMetrics(file);
   SweepPlan plan;
   plan.model = ModelPath(file.model);
@@ -173,7 +174,9 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version) {
     CheckProfile(files.config, plan.ids.size(), profile);
   }
   const int threads = UsableThreads();
-  const std::string model_sha = DigestWeights(files, threads, [] { return false; });
+  const std::string model_sha = FindDigest(files, threads, verify_digest, [] { return InterruptFlag().load(); });
+  ThrowIfInterrupted();
+  plan.base = {version, model_sha, IdsDigest(plan.ids), "fp32", plan.ctx};
   const std::string text_sha = Sha256Hex(text);
   std::set<std::string> notices;
   std::map<std::string, size_t> seen;

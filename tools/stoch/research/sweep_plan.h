@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/kl_divergence.h"
 #include "engine/research/cost.h"
 #include "engine/research/energy/energy.h"
 #include "loader/research/sweep_file.h"
@@ -33,14 +34,16 @@ struct SweepPlan {
   CostOptions cost;
   std::optional<EnergyTable> energy;
   std::vector<PlannedRun> runs;
+  KlBaseOrigin base;  // of the exact logits that runs are compared with
 
+  int64_t predictions() const { return max_windows * (ctx - 1); }
   bool Has(std::string_view metric) const;
 };
 
-// Reads the text and all files that runs refer to, opens the model without its weights, digests them, and checks every
-// run against both.
+// Reads the text and all files that runs refer to, opens the model without its weights, digests them (what is kept of an
+// earlier time counts, unless `verify_digest`), and checks every run against both.
 // Errors: InvalidInput, which for a run starts with "run N (settings): ".
-SweepPlan ResolveSweep(const SweepFile& file, const std::string& version);
+SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool verify_digest = false);
 
 // The metrics that a sweep can compute, and what they are.
 std::vector<std::pair<std::string, std::string>> SweepMetrics();
@@ -53,6 +56,9 @@ struct SweepRow {
 // Runs one. `base` names a file of exact logits, "" without kl. What fails is a row; Interrupted is thrown.
 SweepRow RunOne(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr<Backend>& backend,
                 const DeviceOptions& devices, const std::string& base, bool timing);
+// Whether a file of exact logits is of this plan's model, text and windows, before any work. Errors: InvalidInput saying
+// what differs.
+void CheckBase(const SweepPlan& plan, const std::string& path);
 // Writes the exact logits of the plan's windows.
 void WriteBase(const SweepPlan& plan, const std::shared_ptr<Backend>& backend, const DeviceOptions& devices,
                const std::string& path);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One run of a sweep.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <new>
@@ -126,6 +128,26 @@ SweepRow RunOne(const SweepPlan& plan, const PlannedRun& run, const std::shared_
   return {row.dump(-1, ' ', false, Json::error_handler_t::replace), !error.empty()};
 }
 
+void CheckBase(const SweepPlan& plan, const std::string& path) {
+  const KlBaseReader reader(path, OpenModelFiles(plan.model).config.vocab_size);
+  const KlBaseOrigin &got = reader.origin(), &expected = plan.base;
+  const auto require = [&](const char* what, const auto& is, const auto& should_be) {
+    if (is == should_be) return;
+    throw InvalidInput(
+        fmt::format("--kl-base {}: has logits of another {}: {}, the plan has {}", path, what, is, should_be));
+  };
+  if (got.model_sha256.empty()) {
+    throw InvalidInput("--kl-base " + path +
+                       ": does not say what its logits are of: record it again with stoch perplexity --kl-base");
+  }
+  require("version", got.version, expected.version);
+  require("model", got.model_sha256, expected.model_sha256);
+  require("text or tokenizer", got.ids_sha256, expected.ids_sha256);
+  require("configuration", got.config, expected.config);
+  require("window", got.ctx, expected.ctx);
+  require("number of predictions", reader.rows(), plan.predictions());
+}
+
 void WriteBase(const SweepPlan& plan, const std::shared_ptr<Backend>& backend, const DeviceOptions& devices,
                const std::string& path) {
   EngineOptions options;
@@ -133,7 +155,7 @@ void WriteBase(const SweepPlan& plan, const std::shared_ptr<Backend>& backend, c
   options.context = plan.ctx;
   FitWindows(plan.ctx, backend->devices().front().kind, &options);
   const std::unique_ptr<Engine> engine = OpenRun(plan, options, backend, devices);
-  KlBaseWriter writer(path, engine->config().vocab_size);
+  KlBaseWriter writer(path, engine->config().vocab_size, plan.base);
   PerplexityOptions windows = Windows(plan);
   windows.on_logits = [&](const TensorView& logits, std::span<const int32_t> targets) {
     writer.Add(*backend, logits, targets);
