@@ -81,6 +81,19 @@ TokenizerBase::TokenizerBase(TokenizerParts parts, const TokenizerSettings& sett
     if (prefix_.empty() && bos_) prefix_.push_back(*bos_);
   }
   for (const int32_t id : prefix_) CheckNamed(id, parts.where + ": post_processor");
+  NameTokens(settings);
+}
+
+void TokenizerBase::NameTokens(const TokenizerSettings& settings) {
+  named_ = settings.other_named;
+  const auto name = [this](const char* key, const std::optional<std::string>& given, std::optional<int32_t> id) {
+    if (given) named_[key] = *given;
+    if (!given && id) named_[key] = At(*id).text;
+    if (named_[key].empty()) named_.erase(key);
+  };
+  name("bos_token", settings.bos_token, bos_);
+  name("eos_token", settings.eos_token, eos_.empty() ? std::optional<int32_t>() : eos_.front());
+  name("pad_token", settings.pad_token, pad_);
 }
 
 // A token of the vocabulary that a key names is special, as if it had been added.
@@ -181,10 +194,16 @@ std::vector<int32_t> TokenizerBase::Encode(std::string_view text, const EncodeOp
     if (segment.id >= 0) {
       ids.push_back(segment.id);
     } else {
-      EncodeText(segment.text, options.at_start && segment.begin == 0, options.parse_special, ids);
+      EncodeText(segment.text, options.at_start && segment.begin == 0, options, ids);
     }
   }
   return ids;
+}
+
+std::string_view TokenizerBase::WithoutRemoved(std::string_view text, const EncodeOptions& options, std::string* room) {
+  if (options.removed.empty() || text.find(options.removed) == std::string_view::npos) return text;
+  *room = ReplaceAll(text, options.removed, "");
+  return *room;
 }
 
 std::string TokenizerBase::TokenBytes(int32_t id) const {

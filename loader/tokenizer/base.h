@@ -61,6 +61,7 @@ class TokenizerBase : public Tokenizer {
   std::string TokenText(int32_t id) const final;
   std::optional<int32_t> FindSpecial(std::string_view written) const final;
   std::string chat_template() const final { return chat_template_; }
+  std::map<std::string, std::string> named_tokens() const final { return named_; }
   Replacement replacement() const final { return replacement_; }
   bool strips_leading_space() const final { return strips_leading_space_; }
 
@@ -68,14 +69,20 @@ class TokenizerBase : public Tokenizer {
   // Errors: InvalidInput for ids that two tokens claim, or settings that name no token.
   TokenizerBase(TokenizerParts parts, const TokenizerSettings& settings);
 
-  // Appends the ids of text without added tokens. `first`: it stands at the beginning of what is encoded.
-  virtual void EncodeText(std::string_view text, bool first, bool parse_special, std::vector<int32_t>& ids) const = 0;
+  // Appends the ids of text without added tokens. `first`: it stands at the beginning of what is encoded. Of the options,
+  // parse_special and removed are for whoever looks for tokens in it.
+  virtual void EncodeText(std::string_view text, bool first, const EncodeOptions& options,
+                          std::vector<int32_t>& ids) const = 0;
+  // A piece of it in which no token is looked for any more, without EncodeOptions::removed. `room` holds it where that
+  // is there.
+  static std::string_view WithoutRemoved(std::string_view text, const EncodeOptions& options, std::string* room);
 
   const std::vector<Token>& tokens() const { return tokens_; }
 
  private:
   void EnterAdded(const std::vector<AddedToken>& added, const std::string& where);
   void EnterNamed(const TokenizerSettings& settings, TokenizerParts* parts);
+  void NameTokens(const TokenizerSettings& settings);
   const Token& At(int32_t id) const;
   void CheckNamed(int32_t id, const std::string& place) const;  // an id that a file names
   std::optional<int32_t> FindToken(const TokenizerParts& parts, std::string_view written) const;
@@ -95,6 +102,7 @@ class TokenizerBase : public Tokenizer {
   bool strips_leading_space_;
   Replacement replacement_;
   std::string chat_template_;
+  std::map<std::string, std::string> named_;
 };
 
 }  // namespace stoch

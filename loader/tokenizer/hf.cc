@@ -42,15 +42,19 @@ class HuggingFaceTokenizer final : public TokenizerBase {
         model_(std::move(file.model)) {}
 
  private:
-  void EncodeText(std::string_view text, bool first, bool parse_special, std::vector<int32_t>& ids) const override {
+  void EncodeText(std::string_view text, bool first, const EncodeOptions& options,
+                  std::vector<int32_t>& ids) const override {
     std::string owned;
     if (!normalizer_.empty()) text = owned = normalizer_.Apply(text);
-    for (const TextSegment& segment : normalized_added_.Split(text, parse_special)) {
+    for (const TextSegment& segment : normalized_added_.Split(text, options.parse_special)) {
       if (segment.id >= 0) {
         ids.push_back(segment.id);
         continue;
       }
-      const PreTokenizer::Words words = pre_tokenizer_.Split(segment.text, first && segment.begin == 0);
+      std::string room;
+      const std::string_view piece = WithoutRemoved(segment.text, options, &room);
+      if (piece.empty()) continue;
+      const PreTokenizer::Words words = pre_tokenizer_.Split(piece, first && segment.begin == 0);
       for (const std::string_view word : words.words) EncodeWord(word, ids);
     }
   }

@@ -138,8 +138,10 @@ class TiktokenTokenizer final : public TokenizerBase {
   }
 
  private:
-  void EncodeText(std::string_view text, bool /*first*/, bool /*parse_special*/,
+  void EncodeText(std::string_view text, bool /*first*/, const EncodeOptions& options,
                   std::vector<int32_t>& ids) const override {
+    std::string room;
+    text = WithoutRemoved(text, options, &room);
     for (const TextSpan& span : pattern_.FindAll(text)) {
       EncodeWord(text.substr(span.begin, span.end - span.begin), ids);
     }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +20,9 @@ struct EncodeOptions {
   bool add_bos = true;         // where the checkpoint's rules ask for one
   bool parse_special = false;  // recognise special tokens written out in the text (chat templates)
   bool at_start = true;        // false: the text follows other tokens, so no space is put in front for its first word
+  // A character that is taken out of the text between the tokens that are looked for, after they are: written into the
+  // name of one, it keeps that name text. "": none.
+  std::string_view removed = {};
 };
 
 // Immutable once loaded. Threads: safe.
@@ -45,6 +49,8 @@ class Tokenizer {
   // The id of a special or added token by its written form.
   virtual std::optional<int32_t> FindSpecial(std::string_view written) const = 0;
   virtual std::string chat_template() const = 0;  // the checkpoint's Jinja source, "" if it has none
+  // The written forms of the tokens that files name, by their keys: "bos_token", "unk_token", ... Templates know them.
+  virtual std::map<std::string, std::string> named_tokens() const { return {}; }
   virtual Replacement replacement() const { return Replacement::kPart; }
   virtual bool strips_leading_space() const = 0;  // Encode puts a space in front, Decode takes it away again
 };
