@@ -3,9 +3,12 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -14,8 +17,6 @@
 
 namespace stoch {
 namespace {
-
-using Json = nlohmann::json;
 
 // What things take in memory besides text that is too long to lie in its string: a value with the room that its array
 // grows into, a string, a container, a member of an object.
@@ -32,7 +33,15 @@ int64_t TextBytes(const std::string& text) {
 // Builds the document from parser events and refuses on the way what nlohmann's own builder lets pass: it keeps the
 // last of two equal keys. Its parser callback could see the same, but costs 5 times the parse of a 17 MB
 // tokenizer.json.
+template <class Json>
 class BoundedBuilder final : public nlohmann::json_sax<Json> {
+  using Base = nlohmann::json_sax<Json>;
+  using typename Base::binary_t;
+  using typename Base::number_float_t;
+  using typename Base::number_integer_t;
+  using typename Base::number_unsigned_t;
+  using typename Base::string_t;
+
  public:
   BoundedBuilder(const std::string& where, size_t max_depth, int64_t max_values, int64_t max_bytes,
                  const JsonEntryCheck& check)
@@ -62,16 +71,12 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   bool key(string_t& name) override {
     CheckEntry();
     Take(kMemberBytes + TextBytes(name));
-    auto& object = open_.back()->get_ref<Json::object_t&>();
-    const auto [member, inserted] = object.emplace(std::move(name), nullptr);
-    if (!inserted) throw InvalidInput(where_ + ": key " + Quoted(member->first) + " is given twice");
-    member_ = &member->second;
-    if (open_.size() == 1) outermost_member_ = &member->first;
+    AddMember(open_.back()->template get_ref<typename Json::object_t&>(), std::move(name));
     return true;
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    if (dynamic_cast<const Json::out_of_range*>(&error) != nullptr) {
+    if (dynamic_cast<const typename Json::out_of_range*>(&error) != nullptr) {
       throw InvalidInput(where_ + ": expected JSON with numbers a double can hold, got a larger one");
     }
     throw InvalidInput(where_ + ": expected JSON, got something else at byte " + std::to_string(position));
@@ -86,7 +91,34 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   }
 
   void CheckEntry() const {
-    if (check_ && open_.size() == 2 && outermost_member_ != nullptr) check_(*outermost_member_, *open_.back());
+    if (!check_ || open_.size() != 2 || outermost_member_.empty()) return;
+    const Json& container = *open_.back();
+    const bool is_list = container.is_array();
+    check_(outermost_member_, {container.size(), is_list, is_list && !container.empty() && container[0].is_number()});
+  }
+
+  [[noreturn]] void RefuseTwice(const std::string& name) const {
+    throw InvalidInput(where_ + ": key " + Quoted(name) + " is given twice");
+  }
+  void AddMember(nlohmann::json::object_t& object, std::string name) {
+    const auto [member, inserted] = object.emplace(std::move(name), nullptr);
+    if (!inserted) RefuseTwice(member->first);
+    member_ = &member->second;
+    if (open_.size() == 1) outermost_member_ = member->first;
+  }
+  // Its own emplace looks at every member, which takes a square of their number, and its growth copies what members hold.
+  void AddMember(nlohmann::ordered_json::object_t& object, std::string name) {
+    if (!names_.back().insert(name).second) RefuseTwice(name);
+    if (open_.size() == 1) outermost_member_ = name;
+    std::vector<nlohmann::ordered_json::object_t::value_type>& members = object;
+    if (members.size() == members.capacity()) {
+      std::vector<nlohmann::ordered_json::object_t::value_type> more;
+      more.reserve(std::max<size_t>(4, 2 * members.size()));
+      for (auto& [known, value] : members) more.emplace_back(known, std::move(value));
+      members.swap(more);
+    }
+    members.emplace_back(std::move(name), nullptr);
+    member_ = &members.back().second;
   }
 
   bool Place(Json value) {
@@ -98,7 +130,7 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
     if (open_.empty()) {
       last_ = &(document_ = std::move(value));
     } else if (open_.back()->is_array()) {
-      last_ = &open_.back()->get_ref<Json::array_t&>().emplace_back(std::move(value));
+      last_ = &open_.back()->template get_ref<typename Json::array_t&>().emplace_back(std::move(value));
     } else {
       last_ = &(*member_ = std::move(value));
     }
@@ -112,11 +144,13 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
     Take(kContainerBytes);
     Place(std::move(container));
     open_.push_back(last_);
+    names_.emplace_back();
     return true;
   }
 
   bool Close() {
     open_.pop_back();
+    names_.pop_back();
     return true;
   }
 
@@ -128,10 +162,11 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   int64_t values_ = 0;
   int64_t bytes_ = 0;
   Json document_;
-  std::vector<Json*> open_;  // the containers around the current place; none moves while one inside it is open
-  Json* member_ = nullptr;   // where the value of the key just read goes
-  Json* last_ = nullptr;     // where the last value went
-  const std::string* outermost_member_ = nullptr;  // the last key of the outermost object
+  std::vector<Json*> open_;       // the containers around the current place; none moves while one inside it is open
+  Json* member_ = nullptr;        // where the value of the key just read goes
+  Json* last_ = nullptr;          // where the last value went
+  std::string outermost_member_;  // the last key of the outermost object
+  std::vector<std::unordered_set<std::string>> names_;  // of the open objects' members, where those are in order
 };
 
 // Goes over a text once, and gives its whole pages back to the system when they have been passed.
@@ -168,8 +203,9 @@ class Consumer {
 };
 
 // From text.data() to its end.
-template <class Iterator>
-Json Build(std::string_view text, Iterator begin, Iterator end, BoundedBuilder& builder, const std::string& where) {
+template <class Json, class Iterator>
+Json Build(std::string_view text, Iterator begin, Iterator end, BoundedBuilder<Json>& builder,
+           const std::string& where) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {  // the parser would stop there
     throw InvalidInput(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
   }
@@ -177,30 +213,45 @@ Json Build(std::string_view text, Iterator begin, Iterator end, BoundedBuilder& 
   return builder.TakeDocument();
 }
 
-}  // namespace
-
-Json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth, int64_t max_values,
-                      int64_t max_bytes, const JsonEntryCheck& check) {
-  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values, max_bytes, check);
-  return Build(text, text.data(), text.data() + text.size(), builder, where);
-}
-
-Json ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
-                        int64_t max_bytes, const JsonEntryCheck& check) {
-  BoundedBuilder builder(where, static_cast<size_t>(max_depth), max_values, max_bytes, check);
+template <class Json>
+Json Consume(std::string text, const std::string& where, int max_depth, int64_t max_values, int64_t max_bytes,
+             const JsonEntryCheck& check) {
+  BoundedBuilder<Json> builder(where, static_cast<size_t>(max_depth), max_values, max_bytes, check);
   return Build(text, Consumer(text.data()), Consumer(text.data() + text.size()), builder, where);
 }
 
 // No deeper than documents are nested.
-void ReleaseJson(Json* document) {
-  if (auto* array = document->get_ptr<Json::array_t*>()) {
-    for (Json& entry : *array) ReleaseJson(&entry);
+template <class Json>
+void Release(Json* document) {
+  if (auto* array = document->template get_ptr<typename Json::array_t*>()) {
+    for (Json& entry : *array) Release(&entry);
     *array = {};
-  } else if (auto* object = document->get_ptr<Json::object_t*>()) {
-    for (auto& [name, member] : *object) ReleaseJson(&member);
+  } else if (auto* object = document->template get_ptr<typename Json::object_t*>()) {
+    for (auto& [name, member] : *object) Release(&member);
     object->clear();
   }
 }
+
+}  // namespace
+
+nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth, int64_t max_values,
+                                int64_t max_bytes, const JsonEntryCheck& check) {
+  BoundedBuilder<nlohmann::json> builder(where, static_cast<size_t>(max_depth), max_values, max_bytes, check);
+  return Build(text, text.data(), text.data() + text.size(), builder, where);
+}
+
+nlohmann::json ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                                  int64_t max_bytes, const JsonEntryCheck& check) {
+  return Consume<nlohmann::json>(std::move(text), where, max_depth, max_values, max_bytes, check);
+}
+
+nlohmann::ordered_json ConsumeOrderedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                                          int64_t max_bytes, const JsonEntryCheck& check) {
+  return Consume<nlohmann::ordered_json>(std::move(text), where, max_depth, max_values, max_bytes, check);
+}
+
+void ReleaseJson(nlohmann::json* document) { Release(document); }
+void ReleaseJson(nlohmann::ordered_json* document) { Release(document); }
 
 std::string_view JsonTypeName(const nlohmann::json& value) {
   switch (value.type()) {

@@ -14,9 +14,15 @@ namespace stoch {
 // has 0.5 million.
 inline constexpr int64_t kMaxJsonFileValues = 8'000'000;
 
-// Called for a list or an object that is a member of the outermost object, before one more entry is added to what
-// `container` has: throws where that is one too many, so that no more are ever kept.
-using JsonEntryCheck = std::function<void(const std::string& member, const nlohmann::json& container)>;
+// What a list or an object has so far.
+struct JsonEntries {
+  size_t count = 0;
+  bool is_list = false;
+  bool begins_with_number = false;  // of a list
+};
+// Called for a list or an object that is a member of the outermost object, before one more entry is added: throws where
+// that is one too many, so that no more are ever kept.
+using JsonEntryCheck = std::function<void(const std::string& member, const JsonEntries& entries)>;
 
 // The document. Nesting deeper than max_depth, more than max_values values, one that takes more than about max_bytes of
 // memory, and a key given twice in one object are refused; so is what `check` throws for.
@@ -30,9 +36,14 @@ nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where,
 nlohmann::json ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
                                   int64_t max_bytes, const JsonEntryCheck& check = nullptr);
 
+// The same, with the members of objects in the order of the text.
+nlohmann::ordered_json ConsumeOrderedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                                          int64_t max_bytes, const JsonEntryCheck& check = nullptr);
+
 // Leaves a document that one of these made empty, from its innermost values outwards. The destructor of
 // nlohmann::json moves all values of all levels into one list first, which takes as much memory again.
 void ReleaseJson(nlohmann::json* document);
+void ReleaseJson(nlohmann::ordered_json* document);
 
 // "a string", "an array", ... for messages.
 std::string_view JsonTypeName(const nlohmann::json& value);

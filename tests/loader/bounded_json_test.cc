@@ -38,8 +38,8 @@ TEST(BoundedJson, CountsValues) {
 // A check sees each list and each object of the outermost object before it grows, and nothing else.
 TEST(BoundedJson, EntriesAreCheckedBeforeTheyAreKept) {
   std::map<std::string, std::vector<size_t>> seen;
-  const JsonEntryCheck note = [&](const std::string& member, const nlohmann::json& container) {
-    seen[member].push_back(container.size());
+  const JsonEntryCheck note = [&](const std::string& member, const JsonEntries& entries) {
+    seen[member].push_back(entries.count);
   };
   const auto read = [](const std::string& text, const JsonEntryCheck& check) {
     return ParseBoundedJson(text, "x.json", 8, kMaxJsonFileValues, INT64_MAX, check);
@@ -52,9 +52,9 @@ TEST(BoundedJson, EntriesAreCheckedBeforeTheyAreKept) {
   EXPECT_TRUE(seen.empty());
   // What is refused is not read on: the rest is no JSON.
   size_t most = 0;
-  const JsonEntryCheck few = [&](const std::string& member, const nlohmann::json& container) {
-    most = std::max(most, container.size());
-    if (container.size() == 3) throw InvalidInput(member + " is full");
+  const JsonEntryCheck few = [&](const std::string& member, const JsonEntries& entries) {
+    most = std::max(most, entries.count);
+    if (entries.count == 3) throw InvalidInput(member + " is full");
   };
   EXPECT_THROW(read(R"({"a":[1,2,3,4,5,})", few), InvalidInput);
   EXPECT_THROW(read(R"({"a":{"1":1,"2":2,"3":3,"4":4,})", few), InvalidInput);
@@ -65,6 +65,21 @@ TEST(BoundedJson, EntriesAreCheckedBeforeTheyAreKept) {
   } catch (const InvalidInput& error) {
     EXPECT_STREQ(error.what(), "a is full");
   }
+}
+
+// Members stay in the order of the text, however many there are, and are refused where one is given twice.
+TEST(BoundedJson, MembersMayKeepTheirOrder) {
+  const auto read = [](const std::string& text) {
+    return ConsumeOrderedJson(text, "x.json", 8, kMaxJsonFileValues, INT64_MAX);
+  };
+  const std::string text = R"({"b":[1,{"d":2,"c":{"z":1.5,"y":null}}],"a":true,"":"é"})";
+  EXPECT_EQ(read(text).dump(), nlohmann::ordered_json::parse(text).dump());
+  std::string many = "{";
+  for (int i = 0; i < 100'000; ++i) many += (i == 0 ? "\"" : ",\"") + std::to_string(99'999 - i) + "\":[]";
+  EXPECT_EQ(read(many + "}").dump(), many + "}");
+  EXPECT_THROW(read(R"({"a":{"b":1,"c":2,"b":3}})"), InvalidInput);
+  EXPECT_EQ(read(R"({"a":{"b":1},"b":{"a":{"b":2}}})").dump(), R"({"a":{"b":1},"b":{"a":{"b":2}}})");
+  EXPECT_THROW(read(many), InvalidInput);
 }
 
 // Lengths around every step in which the text is given back.

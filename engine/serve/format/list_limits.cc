@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/format/list_limits.h"
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "engine/serve/http/request_error.h"
@@ -17,10 +16,10 @@ void CheckSharedLists(const std::string& field, size_t entries) {
   }
 }
 
-void CheckPrompt(const nlohmann::json& prompt, int64_t max_ids, int64_t max_choices) {
-  if (!prompt.is_array() || prompt.empty()) return;
-  if (prompt[0].is_number()) return CheckEntries({"prompt", max_ids, "token ids"}, prompt.size() + 1);
-  if (static_cast<int64_t>(prompt.size()) < max_choices) return;
+void CheckPrompt(const JsonEntries& prompt, int64_t max_ids, int64_t max_choices) {
+  if (!prompt.is_list || prompt.count == 0) return;
+  if (prompt.begins_with_number) return CheckEntries({"prompt", max_ids, "token ids"}, prompt.count + 1);
+  if (static_cast<int64_t>(prompt.count) < max_choices) return;
   throw RequestError(
       kBadRequest, "n",
       "n: the list of prompts makes too many sequences; allowed are " + std::to_string(max_choices) + " per request");
@@ -36,13 +35,13 @@ void CheckEntries(const ListLimit& limit, size_t entries) {
 }
 
 JsonEntryCheck ChatLists() {
-  return [](const std::string& field, const nlohmann::json& list) { CheckSharedLists(field, list.size() + 1); };
+  return [](const std::string& field, const JsonEntries& list) { CheckSharedLists(field, list.count + 1); };
 }
 
 JsonEntryCheck CompletionLists(int64_t max_ids, int64_t max_choices) {
-  return [=](const std::string& field, const nlohmann::json& list) {
+  return [=](const std::string& field, const JsonEntries& list) {
     if (field == "prompt") return CheckPrompt(list, max_ids, max_choices);
-    CheckSharedLists(field, list.size() + 1);
+    CheckSharedLists(field, list.count + 1);
   };
 }
 
