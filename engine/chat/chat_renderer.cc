@@ -12,13 +12,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/chat/chat_files.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
-
-extern char** environ;
 
 namespace stoch {
 namespace {
@@ -31,6 +31,29 @@ constexpr size_t kMaxFrameBytes = size_t{32} << 20;
 
 [[noreturn]] void Throw(const char* call) {
   throw InvalidInput(std::string("cannot start the renderer of chat templates: ") + call + ": " + std::strerror(errno));
+}
+
+// The process is no more, and nobody here has ended it.
+class Ended : public InvalidInput {
+ public:
+  using InvalidInput::InvalidInput;
+};
+
+// Runs the program that it reads from standard input: wherever this one is installed, it brings it along.
+std::string Loader() {
+  const std::string bytes = std::to_string(kRenderChatScript.size());
+  return "import os\n"
+         "source = b''\n"
+         "while len(source) < " +
+         bytes +
+         ":\n"
+         "    part = os.read(0, " +
+         bytes +
+         " - len(source))\n"
+         "    if not part:\n"
+         "        raise SystemExit\n"
+         "    source += part\n"
+         "exec(compile(source, 'render_chat.py', 'exec'))\n";
 }
 
 }  // namespace
@@ -47,15 +70,38 @@ ChatRenderer::ChatRenderer(Settings settings, std::string source)
 
 ChatRenderer::~ChatRenderer() { Stop(); }
 
+// With the first python that gets ready. Errors: what keeps the first one from it; InvalidInput for the template.
 void ChatRenderer::Start() {
+  std::exception_ptr first;
+  for (const std::string& python : settings_.pythons) {
+    try {
+      Spawn(python);
+      Greet(python);
+    } catch (const InvalidInput&) {
+      if (first == nullptr) first = std::current_exception();
+      continue;
+    }
+    settings_.pythons = {std::string(python)};
+    const json loaded = Ask({{"template", source_}}, settings_.render_limit);
+    if (loaded.contains("error")) Fail("the chat template cannot be read: " + loaded["error"].get<std::string>());
+    return;
+  }
+  std::rethrow_exception(first);
+}
+
+void ChatRenderer::Spawn(const std::string& python) {
   std::array<int, 2> ends = {-1, -1};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) Throw("socketpair");
   socket_ = ends[0];
   fcntl(socket_, F_SETFL, O_NONBLOCK);
-  std::vector<std::string> words = settings_.command;
+  std::vector<std::string> words = {python, "-I", "-c", Loader()};
+  if (settings_.unsafe) words.emplace_back("--unsafe-templates");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  // Nothing else of the environment, which has secrets: a template is code.
+  std::string language = "LC_ALL=C.UTF-8";
+  std::array<char*, 2> environment = {language.data(), nullptr};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
@@ -65,19 +111,28 @@ void ChatRenderer::Start() {
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // Ctrl-C is for who starts it
-  const int error = posix_spawnp(&pid_, argv.front(), &actions, &attributes, argv.data(), environ);
+  const int error = posix_spawnp(&pid_, argv.front(), &actions, &attributes, argv.data(), environment.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
-  if (error != 0) {
-    pid_ = 0;
-    errno = error;
-    Throw(argv.front());
+  if (error == 0) return;
+  pid_ = 0;
+  Stop();
+  throw InvalidInput("the renderer of chat templates needs " + python + ": " + std::strerror(error) +
+                     "; apt-get install python3-jinja2");
+}
+
+void ChatRenderer::Greet(const std::string& python) {
+  const Clock::time_point end = Clock::now() + settings_.start_limit;
+  try {
+    Send(kRenderChatScript, end);
+    const json ready = Receive(end);
+    if (!ready.contains("error")) return;
+    Fail(ready["error"].get<std::string>() + "; --unsafe-templates renders without");
+  } catch (const Ended&) {
+    throw InvalidInput("the renderer of chat templates needs jinja2 for " + python +
+                       ": apt-get install python3-jinja2, or pip install jinja2");
   }
-  const json ready = Receive(Clock::now() + settings_.start_limit);
-  if (ready.contains("error")) Fail(ready["error"].get<std::string>());
-  const json loaded = Ask({{"template", source_}}, settings_.render_limit);
-  if (loaded.contains("error")) Fail("the chat template cannot be read: " + loaded["error"].get<std::string>());
 }
 
 void ChatRenderer::Stop() {
@@ -92,7 +147,13 @@ void ChatRenderer::Stop() {
 std::string ChatRenderer::Render(const nlohmann::ordered_json& request) {
   const std::lock_guard lock(mutex_);
   if (pid_ == 0) Start();
-  const json answer = Ask(request, settings_.render_limit);
+  json answer;
+  try {
+    answer = Ask(request, settings_.render_limit);
+  } catch (const Ended&) {  // perhaps some time ago
+    Start();
+    answer = Ask(request, settings_.render_limit);
+  }
   if (answer.contains("text")) return answer["text"].get<std::string>();
   const std::string why = answer.value("error", "no answer");
   if (answer.value("raised", false)) throw InvalidInput(why);
@@ -120,7 +181,7 @@ void ChatRenderer::Send(std::string_view bytes, Clock::time_point end) {
     } else if (errno == EAGAIN) {
       if (!Wait(POLLOUT, end)) Fail("the chat template takes too long");
     } else if (errno != EINTR) {
-      Fail("the renderer of chat templates ended; python3-jinja2 may be missing: apt-get install python3-jinja2");
+      FailEnded();
     }
   }
 }
@@ -145,7 +206,7 @@ json ChatRenderer::Receive(Clock::time_point end) {
     } else if (got < 0 && errno == EAGAIN) {
       if (!Wait(POLLIN, end)) Fail("the chat template takes too long");
     } else if (got == 0 || errno != EINTR) {
-      Fail("the renderer of chat templates ended; python3-jinja2 may be missing: apt-get install python3-jinja2");
+      FailEnded();
     }
   }
   return ParseBoundedJson(bytes, "the renderer of chat templates");
@@ -162,6 +223,11 @@ bool ChatRenderer::Wait(short events, Clock::time_point end) {
 void ChatRenderer::Fail(const std::string& what) {
   Stop();
   throw InvalidInput(what);
+}
+
+void ChatRenderer::FailEnded() {
+  Stop();
+  throw Ended("the chat template ends its renderer");
 }
 
 }  // namespace stoch

@@ -12,12 +12,13 @@
 
 namespace stoch {
 
-// One template and the process that renders it. A process that ends, or takes longer than the limit, is started again
-// for the next request.
+// One template and the process that renders it. A process that takes longer than the limit is ended, and started again
+// for the next request; one that has ended by itself is started again for the request that finds it so.
 class ChatRenderer {
  public:
   struct Settings {
-    std::vector<std::string> command;  // an interpreter, "-I", render_chat.py
+    std::vector<std::string> pythons;  // the first one that has jinja2 is used
+    bool unsafe = false;               // without seccomp
     std::chrono::milliseconds start_limit{10'000};
     std::chrono::milliseconds render_limit{1'000};
   };
@@ -39,15 +40,19 @@ class ChatRenderer {
 
  private:
   void Start();
+  void Spawn(const std::string& python);
+  void Greet(const std::string& python);  // waits for the process to be ready
   void Stop();
-  // Sends a frame and receives the next one. Errors: InvalidInput where the process ends or is too slow; it is stopped.
+  // Sends a frame and receives the next one. Errors: InvalidInput where the process is too slow, Ended where it ends; it
+  // is stopped.
   nlohmann::json Ask(const nlohmann::ordered_json& request, std::chrono::milliseconds limit);
   nlohmann::json Receive(std::chrono::steady_clock::time_point end);
   void Send(std::string_view bytes, std::chrono::steady_clock::time_point end);
   bool Wait(short events, std::chrono::steady_clock::time_point end);  // false: too late
   [[noreturn]] void Fail(const std::string& what);
+  [[noreturn]] void FailEnded();
 
-  const Settings settings_;
+  Settings settings_;  // once one python has been found, it alone
   const std::string source_;
   std::mutex mutex_;
   int socket_ = -1;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/serve/api_call.h"
 #include "engine/serve/chat_page.h"
 #include "engine/serve/completion_exchange.h"
 #include "engine/serve/detached_connection.h"
@@ -29,8 +30,6 @@ constexpr int kMethodNotAllowed = 405;
 constexpr int kTooManyRequests = 429;
 constexpr int kInternalError = 500;
 constexpr int kUnavailable = 503;
-constexpr int kMaxJsonDepth = 32;
-constexpr int64_t kMaxJsonBytes = int64_t{10} << 20;  // of memory that a request's body may take as a document
 constexpr const char* kModelsPath = "/v1/models/";
 constexpr const char* kStreamsPath = "/v1/streams/";
 
@@ -95,11 +94,6 @@ std::string RequestId(const std::string& given) {
   }
 }
 
-const Tokenizer& RequireTokenizer(const ModelFacts& model) {
-  if (model.tokenizer == nullptr) throw RequestError(kNotFound, "", "the model " + model.id + " has no tokenizer");
-  return *model.tokenizer;
-}
-
 // "bos_token" and "bos_token_id" of ROLE "bos"; null where the tokenizer has none.
 void AddToken(const Tokenizer& tokenizer, const std::string& role, std::optional<int32_t> id, OrderedJson* info) {
   (*info)[role + "_token"] = id.has_value() ? OrderedJson(tokenizer.TokenText(*id)) : OrderedJson(nullptr);
@@ -117,35 +111,7 @@ int64_t SeenEvents(const std::string& last_event_id, const std::string& id) {
   throw RequestError(400, "", "Last-Event-ID: expected " + id + ":N, the id of an event of this stream");
 }
 
-// A request's document, which takes no more memory when it goes than when it came.
-struct Body {
-  Json json;
-  ~Body() { ReleaseJson(&json); }
-};
-
 }  // namespace
-
-struct Api::Call {
-  HttpRequest request;
-  std::shared_ptr<Connection> connection;
-  std::string id;     // for logs, and sent back
-  std::string owner;  // digest of its key, "" where none is asked for
-
-  Client client() const { return {connection, id, owner, request.address}; }
-
-  // lists: their limits.
-  Body TakeBody(const JsonEntryCheck& lists = nullptr) {
-    std::string text = std::exchange(request.body, {});
-    const int64_t most = std::max(kMaxJsonBytes, 2 * static_cast<int64_t>(text.size()));  // whatever --max-body lets in
-    const BodyLease memory = std::move(request.memory);  // free for others before there is an answer
-    return {ConsumeBoundedJson(std::move(text), "the request body", kMaxJsonDepth, kMaxJsonFileValues, most, lists)};
-  }
-
-  std::shared_ptr<Exchange> Send(const OrderedJson& body) {
-    connection->Send({200, "application/json", Dump(body), {{"X-Request-Id", id}}});
-    return nullptr;
-  }
-};
 
 struct Api::Route {
   const char* method;
@@ -175,12 +141,13 @@ const Api::Route* Api::FindRoute(const HttpRequest& request) {
   static constexpr Route kStream = {"GET", kStreamsPath, &Api::Stream};
   if (request.path.starts_with(kModelsPath)) return &kOneModel;
   if (request.path.starts_with(kStreamsPath)) return &kStream;
-  static constexpr std::array<Route, 10> kRoutes = {{
+  static constexpr std::array<Route, 11> kRoutes = {{
       {"POST", "/v1/completions", &Api::Completions},
       {"POST", "/v1/chat/completions", &Api::ChatCompletions},
       {"GET", "/v1/models", &Api::Models},
       {"POST", "/tokenize", &Api::Tokenize},
       {"POST", "/detokenize", &Api::Detokenize},
+      {"POST", "/apply-template", &Api::ApplyTemplate},
       {"GET", "/tokenizer_info", &Api::TokenizerInfo},
       {"GET", "/health", &Api::Health},
       {"GET", "/metrics", &Api::MetricsText},
@@ -278,12 +245,6 @@ std::shared_ptr<Exchange> Api::Completions(Call& call) {
   return StartCompletion(call, std::move(request));
 }
 
-std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {
-  const ModelFacts& model = *Ready().model;
-  CompletionRequest request = ParseChat(call.TakeBody(ChatLists()).json, model);
-  return StartCompletion(call, std::move(request));
-}
-
 std::shared_ptr<Exchange> Api::StartCompletion(Call& call, CompletionRequest request) {
   LogIgnored(call, request.ignored);
   const bool kept = request.stream && options_.answers != nullptr;
@@ -357,34 +318,6 @@ std::shared_ptr<Exchange> Api::OneModel(Call& call) {
   throw RequestError(kNotFound, "model", "this server serves " + model.id + " only; GET /v1/models names it");
 }
 
-std::shared_ptr<Exchange> Api::Tokenize(Call& call) {
-  const ModelFacts& model = *Ready().model;
-  const Body body = call.TakeBody();
-  JsonFields fields(body.json);
-  const auto prompt = fields.String("prompt");
-  if (!prompt) throw RequestError(400, "prompt", "prompt: is missing; expected a string");
-  EncodeOptions options;
-  options.add_bos = fields.Bool("add_special_tokens", true);
-  // As in vLLM: clients learn the id of a special token by sending its written form. Prompts of completions stay text.
-  options.parse_special = fields.Bool("parse_special", true);
-  const Tokenizer& tokenizer = RequireTokenizer(model);
-  CheckTextBytes(prompt->size(), "prompt", model);
-  const std::vector<int32_t> tokens = tokenizer.Encode(*prompt, options);
-  return call.Send({{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", model.context}});
-}
-
-std::shared_ptr<Exchange> Api::Detokenize(Call& call) {
-  const ModelFacts& model = *Ready().model;
-  const Body body = call.TakeBody();
-  JsonFields fields(body.json);
-  const Json* tokens = fields.Find("tokens");
-  if (tokens == nullptr) throw RequestError(400, "tokens", "tokens: is missing; expected a list of token ids");
-  const Tokenizer& tokenizer = RequireTokenizer(model);
-  std::vector<int32_t> ids = ReadIds(*tokens, "tokens", model.vocab_size);
-  std::erase_if(ids, [&](int32_t id) { return id >= tokenizer.vocab_size(); });  // padding has no text
-  return call.Send({{"prompt", tokenizer.Decode(ids)}});
-}
-
 std::shared_ptr<Exchange> Api::TokenizerInfo(Call& call) {
   const Tokenizer& tokenizer = RequireTokenizer(*Ready().model);
   const std::vector<int32_t> eos = tokenizer.eos_ids();
@@ -393,8 +326,11 @@ std::shared_ptr<Exchange> Api::TokenizerInfo(Call& call) {
   AddToken(tokenizer, "eos", eos.empty() ? std::optional<int32_t>() : eos.front(), &info);
   info["eos_token_ids"] = eos;
   AddToken(tokenizer, "pad", tokenizer.pad_id(), &info);
-  const std::string chat_template = tokenizer.chat_template();
+  const ModelFacts& model = *serving_.model;
+  const std::string chat_template = model.chat != nullptr ? model.chat->source() : tokenizer.chat_template();
   info["chat_template"] = chat_template.empty() ? OrderedJson(nullptr) : OrderedJson(chat_template);
+  info["chat_template_sha256"] = model.chat == nullptr ? OrderedJson(nullptr) : OrderedJson(model.chat->sha256());
+  if (model.chat == nullptr) info["chat_refusal"] = model.chat_refusal;
   return call.Send(info);
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/chat/render_queue.h"
 #include "engine/request/job_runner.h"
 #include "engine/serve/api_keys.h"
 #include "engine/serve/format/completion_request.h"
@@ -28,7 +29,7 @@ struct ApiOptions {
   // Of ModelFacts.
   int64_t max_answer_values = 1'000'000;
   std::optional<uint64_t> default_seed;
-  std::string chat_date;
+  ReasoningFormat reasoning = ReasoningFormat::kNone;
   // Lines that the log could not take so far; empty: it takes every one.
   std::function<uint64_t()> dropped_log_lines;
   AnswerLog* answers = nullptr;  // of streams, which can then be taken up again; outlives the API
@@ -82,11 +83,16 @@ class Api {
   std::shared_ptr<Exchange> OneModel(Call& call);
   std::shared_ptr<Exchange> Tokenize(Call& call);
   std::shared_ptr<Exchange> Detokenize(Call& call);
+  std::shared_ptr<Exchange> ApplyTemplate(Call& call);
   std::shared_ptr<Exchange> TokenizerInfo(Call& call);
   std::shared_ptr<Exchange> Health(Call& call);
   std::shared_ptr<Exchange> MetricsText(Call& call);
   std::shared_ptr<Exchange> Version(Call& call);
   std::shared_ptr<Exchange> ChatPage(Call& call);
+
+  // Renders the conversation while nothing else waits for it, and then answers as `then` does.
+  using Then = std::function<std::shared_ptr<Exchange>(Call& call, const RenderedChat& rendered)>;
+  std::shared_ptr<Exchange> Render(Call& call, ChatRequest conversation, Then then);
 
   Answering Serve() const;
   std::string State() const;  // of /health
@@ -101,6 +107,7 @@ class Api {
   StreamRegistry streams_;
   std::atomic<bool> ready_{false};
   std::atomic<bool> draining_{false};
+  RenderQueue renders_;
 };
 
 }  // namespace stoch::serve

@@ -220,6 +220,7 @@ void CompletionExchange::Begin(size_t index, const JobUpdate& update) {
   const auto alternatives = std::max<int64_t>(0, request_.generate.top_logprobs);
   choice.begun = true;
   choice.stream.emplace(model_.tokenizer, prompt.ids, request_.generate.stop);
+  if (request_.reasoning != ReasoningStart::kNone) choice.splitter.emplace(request_.reasoning);
   if (live_) {
     metrics_.ObserveQueueTime(update.queue_seconds);
     metrics_.AddPromptTokens(static_cast<int64_t>(prompt.ids.size()));
@@ -260,7 +261,7 @@ int64_t CompletionExchange::Take(size_t index, JobUpdate update, const std::stri
   Choice& choice = choices_[index];
   const auto alternatives = std::max<int64_t>(0, request_.generate.top_logprobs);
   choice.generated += static_cast<int64_t>(update.ids.size());
-  choice.text += text;
+  AddText(text, update.last(), &choice);
   auto bytes = static_cast<int64_t>(text.size());
   for (size_t i = 0; request_.wants_logprobs() && i < update.ids.size(); ++i) {
     choice.tokens.Add(update.ids[i], &update.logprobs[i]);
@@ -361,6 +362,7 @@ void CompletionExchange::OutOfMemory() noexcept {
     for (Choice& choice : choices_) {
       choice.tokens.Clear();
       choice.text = {};
+      choice.reasoning = {};
     }
     FailWith(kInternalError, "out of memory");
   } catch (const std::exception&) {

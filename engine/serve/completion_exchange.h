@@ -69,6 +69,7 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   struct Choice : AnswerChoice {
     using AnswerChoice::AnswerChoice;
     std::optional<TextStream> stream;
+    std::optional<ReasoningSplitter> splitter;  // where reasoning is taken apart
     std::chrono::steady_clock::time_point last_token;
     uint64_t job = 0;  // 0: none
     int64_t generated = 0;
@@ -81,7 +82,7 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   // What one update brought for a stream.
   struct Piece {
     size_t choice = 0;
-    std::string text;
+    std::string text, reasoning;
     size_t tokens = 0;
     bool last = false;
     int64_t lag_bytes = 0;  // about what it will take
@@ -102,6 +103,7 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   void Measure(const Choice& choice, const JobUpdate& update, std::chrono::steady_clock::time_point when);
   void Begin(size_t index, const JobUpdate& update);
   int64_t Take(size_t index, JobUpdate update, const std::string& text);
+  static void AddText(const std::string& text, bool last, Choice* choice);
   std::string TakeText(Choice& choice, JobUpdate& update);
   void SendEvents();
   bool SendChunk(Piece& piece);

@@ -56,18 +56,34 @@ void CompletionExchange::OnKeptUpdate(size_t index, JobUpdate update) {
   Queue(index, 0);
 }
 
+void CompletionExchange::AddText(const std::string& text, bool last, Choice* choice) {
+  if (!choice->splitter) {
+    choice->text += text;
+    return;
+  }
+  const auto add = [choice](const ReasoningSplitter::Piece& piece) {
+    choice->reasoning += piece.reasoning;
+    choice->text += piece.content;
+  };
+  add(choice->splitter->Push(text));
+  if (last) add(choice->splitter->Finish());
+}
+
 // What the choice has that is in no piece yet.
 void CompletionExchange::Queue(size_t index, int64_t lag_bytes) {
   Choice& choice = choices_[index];
   Piece piece;
   piece.choice = index;
   piece.text = std::move(choice.text);
+  piece.reasoning = std::move(choice.reasoning);
   piece.tokens = choice.tokens.size() - choice.sent - choice.waiting;
   piece.last = !choice.finish.empty();
   piece.lag_bytes = lag_bytes;
   choice.text.clear();
+  choice.reasoning.clear();
   // Text may be held back (half a character, a possible stop string): nothing to say until it is certain.
-  if (choice.queued && piece.text.empty() && piece.tokens == 0 && !piece.last) return;
+  const bool says_nothing = piece.text.empty() && piece.reasoning.empty();
+  if (choice.queued && says_nothing && piece.tokens == 0 && !piece.last) return;
   choice.queued = true;
   choice.waiting += piece.tokens;
   lag_bytes_ += lag_bytes;
@@ -93,6 +109,7 @@ bool CompletionExchange::SendChunk(Piece& piece) {
   piece.tokens -= tokens;
   Chunk chunk;
   chunk.text = std::exchange(piece.text, {});
+  chunk.reasoning = std::exchange(piece.reasoning, {});
   chunk.begin = choice.sent;
   chunk.end = choice.sent + tokens;
   chunk.first = !choice.started;

@@ -9,7 +9,6 @@
 
 #include "engine/serve/http/server.h"
 #include "engine/serve/metrics.h"
-#include "loader/sha256.h"
 
 namespace stoch::serve {
 namespace {
@@ -85,7 +84,7 @@ Server::~Server() {
   if (state_->admin != nullptr) state_->admin->Stop();
 }
 
-void Server::Attach(const ServedModel& model, const Tokenizer* tokenizer, std::unique_ptr<JobRunner> runner,
+void Server::Attach(const ServedModel& model, const Language& language, std::unique_ptr<JobRunner> runner,
                     IdentityParts identity) {
   State& state = *state_;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -96,8 +95,10 @@ void Server::Attach(const ServedModel& model, const Tokenizer* tokenizer, std::u
   facts.max_choices = state.options.max_choices;
   facts.max_answer_values = state.options.api.max_answer_values;
   facts.default_seed = state.options.api.default_seed;
-  facts.chat_date = state.options.api.chat_date;
-  SetTokenizer(tokenizer, &facts);
+  facts.reasoning = state.options.api.reasoning;
+  facts.chat = language.chat;
+  if (!language.chat_refusal.empty()) facts.chat_refusal = language.chat_refusal;
+  SetTokenizer(language.tokenizer, &facts);
   facts.precision = model.precision;
   facts.sc = model.sc;
   facts.device = model.device;
@@ -105,9 +106,7 @@ void Server::Attach(const ServedModel& model, const Tokenizer* tokenizer, std::u
   identity.version = state.options.api.version + " " + state.options.api.commit;
   identity.precision = facts.precision;
   identity.sc = facts.sc;
-  if (tokenizer != nullptr && !tokenizer->chat_template().empty()) {
-    identity.chat_template = Sha256Hex(tokenizer->chat_template());
-  }
+  if (language.chat != nullptr) identity.chat_template = language.chat->sha256();
   state.identity.SetParts(std::move(identity));
   state.runner = std::move(runner);
   state.api.Attach(facts, *state.runner);

@@ -35,9 +35,14 @@ class Server {
   // Drops every request.
   ~Server();
 
-  // Answers with what `runner` generates from now on. tokenizer: null, or outlives this. identity: its config and
-  // tokenizer; the rest is filled in.
-  void Attach(const ServedModel& model, const Tokenizer* tokenizer, std::unique_ptr<JobRunner> runner,
+  // Of texts and conversations; both outlive this, null: there is none.
+  struct Language {
+    const Tokenizer* tokenizer = nullptr;
+    const Chat* chat = nullptr;
+    std::string chat_refusal;  // where there is none: why
+  };
+  // Answers with what `runner` generates from now on. identity: its config and tokenizer; the rest is filled in.
+  void Attach(const ServedModel& model, const Language& language, std::unique_ptr<JobRunner> runner,
               IdentityParts identity = {});
   // From now on answers have a system_fingerprint. Any thread, after Attach.
   void SetWeightsDigest(std::string digest);

@@ -22,6 +22,7 @@ void ForEachField(Stored& stored, const Field& field) {
   field("include_usage", request.include_usage);
   field("echo", request.echo);
   field("date", request.date);
+  field("reasoning", request.reasoning);
   auto& generate = request.generate;
   field("max_tokens", generate.max_tokens);
   field("stop", generate.stop);
@@ -105,6 +106,7 @@ void CheckRequest(const CompletionRequest& request, const ModelFacts& model) {
   }
   CheckIds(generate.stop_ids, model, "a stop id is no token of the model");
   Require(generate.stop.empty() || model.tokenizer != nullptr, "stop strings need a tokenizer");
+  Require(request.reasoning <= ReasoningStart::kInside, "reasoning begins nowhere");
   Require(generate.max_tokens >= -1, "max_tokens is out of range");
   Require(generate.top_logprobs >= -1 && generate.top_logprobs <= kMostAlternatives, "logprobs is out of range");
   Require(!generate.prompt_logprobs || request.wants_logprobs(), "prompt_logprobs without logprobs");

@@ -57,7 +57,10 @@ std::string WholeAnswer::ChoiceBegin() {
   std::string piece = choice_ == 0 ? "{" : ",{";
   piece += "\"index\":" + std::to_string(choice_);
   if (frame_.chat) {
-    piece += ",\"message\":" + Dump({{"role", "assistant"}, {"content", choice.text}});
+    OrderedJson message = {{"role", "assistant"}};
+    if (!choice.reasoning.empty()) message["reasoning_content"] = std::exchange(choice.reasoning, {});
+    message["content"] = choice.text;
+    piece += ",\"message\":" + Dump(message);
   } else {
     piece += ",\"text\":" + Dump(choice.text);
   }

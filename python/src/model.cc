@@ -60,7 +60,9 @@ EngineOptions EngineOptionsOf(const LoadOptions& options, const ModelFiles& file
 
 LoadedModel::~LoadedModel() {
   // A child process cannot join its parent's threads nor use its driver.
-  if (WasForked()) (void)engine.release();
+  if (!WasForked()) return;
+  (void)engine.release();
+  (void)chat_.release();
 }
 
 const Tokenizer& LoadedModel::RequireTokenizer() const {
@@ -68,6 +70,13 @@ const Tokenizer& LoadedModel::RequireTokenizer() const {
     throw InvalidInput(engine->model_name() + ": has no tokenizer; give ids, or tokenizer=FOLDER when it is loaded");
   }
   return *tokenizer;
+}
+
+const Chat& LoadedModel::RequireChat() {
+  RequireNotForked();
+  const std::lock_guard lock(chat_mutex_);
+  if (chat_ == nullptr) chat_ = std::make_unique<Chat>(RequireTokenizer(), chat_settings);
+  return *chat_;
 }
 
 void CheckSignals() {

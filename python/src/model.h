@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/chat/chat.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/perplexity.h"
@@ -47,12 +48,19 @@ struct LoadedModel {
   ~LoadedModel();
 
   std::unique_ptr<Tokenizer> tokenizer;  // may be null
+  ChatSettings chat_settings;
   std::unique_ptr<Engine> engine;
   std::vector<std::string> notices;
   std::mutex mutex;  // one call at a time
 
   // Errors: InvalidInput if the model has none.
   const Tokenizer& RequireTokenizer() const;
+  // Its helper process is started by the first call. Errors: as Chat; UsedBeforeFork.
+  const Chat& RequireChat();
+
+ private:
+  std::mutex chat_mutex_;  // of what follows
+  std::unique_ptr<Chat> chat_;
 };
 using ModelPtr = std::shared_ptr<LoadedModel>;
 

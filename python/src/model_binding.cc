@@ -17,8 +17,8 @@
 
 #include "engine/placement.h"
 #include "kernels/base/error.h"
+#include "loader/bounded_json.h"
 #include "loader/config/config_json.h"
-#include "loader/tokenizer/chat/chat_template.h"
 #include "python/src/base/arrays.h"
 #include "python/src/base/bind.h"
 #include "python/src/base/devices.h"
@@ -64,13 +64,19 @@ std::string FactsJson(const LoadedModel& model) {
   return facts.dump();
 }
 
-std::pair<Ids, Ids> EncodeMessages(const LoadedModel& model,
-                                   const std::vector<std::pair<std::string, std::string>>& messages) {
-  const Tokenizer& tokenizer = model.RequireTokenizer();
-  const ChatFormat format = DetectChatFormat(tokenizer);
-  std::vector<ChatMessage> chat;
-  for (const auto& [role, content] : messages) chat.push_back({role, content});
-  return {EncodeChat(tokenizer, format, chat), ChatStopIds(tokenizer, format)};
+// conversation: the members of ChatRequest as JSON.
+RenderedChat RenderConversation(LoadedModel& model, const std::string& conversation) {
+  constexpr int kDepth = 64;
+  nlohmann::ordered_json json =
+      ConsumeOrderedJson(conversation, "the conversation", kDepth, kMaxJsonFileValues, INT64_MAX);
+  ChatRequest request;
+  request.messages = std::move(json.at("messages"));
+  request.tools = std::move(json.at("tools"));
+  request.documents = std::move(json.at("documents"));
+  request.kwargs = std::move(json.at("kwargs"));
+  request.add_generation_prompt = json.at("add_generation_prompt").get<bool>();
+  request.continue_final_message = json.at("continue_final_message").get<bool>();
+  return model.RequireChat().Render(std::move(request));
 }
 
 void BindRequest(nb::module_& m) {
@@ -139,11 +145,28 @@ void BindModel(nb::module_& m) {
              return ids;
            })
       .def(
-          "encode_chat",
-          [](const ModelPtr& self, const std::vector<std::pair<std::string, std::string>>& messages) {
-            return EncodeMessages(*self, messages);
+          "use_chat",
+          [](const ModelPtr& self, const std::string& chat_template, const std::string& python, bool unsafe) {
+            self->chat_settings = {.chat_template = chat_template, .unsafe = unsafe, .pythons = {python}, .date = ""};
+            if (!chat_template.empty()) (void)self->RequireChat();
           },
-          nb::arg("messages"), NoGil())
+          nb::arg("chat_template"), nb::arg("python"), nb::arg("unsafe"), NoGil())
+      .def(
+          "encode_chat",
+          [](const ModelPtr& self, const std::string& conversation) {
+            return self->RequireChat().Encode(RenderConversation(*self, conversation));
+          },
+          nb::arg("conversation"), NoGil())
+      .def(
+          "render_chat",
+          [](const ModelPtr& self, const std::string& conversation) {
+            return Chat::Text(RenderConversation(*self, conversation));
+          },
+          nb::arg("conversation"), NoGil())
+      .def(
+          "chat_stop_ids", [](const ModelPtr& self) { return self->RequireChat().stop_ids(); }, NoGil())
+      .def(
+          "chat_template", [](const ModelPtr& self) { return self->RequireChat().source(); }, NoGil())
       .def(
           "generate",
           [](const ModelPtr& self, const GenerateRequest& request, const std::vector<Ids>& prompts,

@@ -8,11 +8,12 @@ import logging
 import math
 import operator
 import os
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,33 @@ class Result:
 
     def __str__(self) -> str:
         return self.text
+
+
+def _conversation(
+    messages: SequenceOf[Mapping[str, Any]],
+    tools: SequenceOf[Mapping[str, Any]] | None,
+    documents: SequenceOf[Mapping[str, Any]] | None,
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    kwargs: Mapping[str, Any],
+) -> str:
+    """What a chat template is told, as JSON."""
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise _stoch.InvalidInput("messages: expected a list of {role, content}")
+    told = {
+        "messages": [dict(message) for message in messages],
+        "tools": None if tools is None else list(tools),
+        "documents": None if documents is None else list(documents),
+        "kwargs": dict(kwargs),
+        "add_generation_prompt": bool(add_generation_prompt),
+        "continue_final_message": bool(continue_final_message),
+    }
+    try:
+        text = json.dumps(told, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise _stoch.InvalidInput(f"messages: expected what JSON can say: {error}") from None
+    return check_text("messages", text)
 
 
 def _result(report: str) -> Result:
@@ -285,18 +313,61 @@ class Model:
         return Stream(self._handle.stream(_request(**options), self._prompt(prompt)))
 
     def chat(
-        self, messages: SequenceOf[Mapping[str, str]], *, stop_ids: Ids = (), stream: bool = False, **options: Any
+        self,
+        messages: SequenceOf[Mapping[str, Any]],
+        *,
+        tools: SequenceOf[Mapping[str, Any]] | None = None,
+        documents: SequenceOf[Mapping[str, Any]] | None = None,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        stop_ids: Ids = (),
+        stream: bool = False,
+        **options: Any,
     ) -> Result | Stream:
-        """The assistant's answer to messages {role, content}, in the model's own format."""
-        try:
-            pairs = [(message["role"], message["content"]) for message in messages]
-        except (KeyError, TypeError):
-            raise _stoch.InvalidInput("messages: expected a list of {role, content}") from None
-        prompt, ends = self._handle.encode_chat(pairs)
-        request = _request(stop_ids=[*stop_ids, *ends], **options)
+        """The assistant's answer to messages {role, content}, as the model's chat template writes them."""
+        conversation = _conversation(
+            messages, tools, documents, not continue_final_message, continue_final_message, chat_template_kwargs or {}
+        )
+        prompt = self._handle.encode_chat(conversation)
+        request = _request(stop_ids=[*stop_ids, *self._handle.chat_stop_ids()], **options)
         if stream:
             return Stream(self._handle.stream(request, prompt))
         return _result(self._handle.generate(request, [prompt], None)[0])
+
+    @overload
+    def apply_chat_template(
+        self, conversation: SequenceOf[Mapping[str, Any]], *, tokenize: Literal[True] = ..., **options: Any
+    ) -> list[int]: ...
+
+    @overload
+    def apply_chat_template(
+        self, conversation: SequenceOf[Mapping[str, Any]], *, tokenize: Literal[False], **options: Any
+    ) -> str: ...
+
+    def apply_chat_template(
+        self,
+        conversation: SequenceOf[Mapping[str, Any]],
+        *,
+        tokenize: bool = True,
+        tools: SequenceOf[Mapping[str, Any]] | None = None,
+        documents: SequenceOf[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> list[int] | str:
+        """The ids, or the text, of a conversation, as the method of transformers' tokenizers gives them.
+
+        Special tokens that a message writes are text among the ids.
+        """
+        written = _conversation(
+            conversation, tools, documents, add_generation_prompt, continue_final_message, kwargs
+        )
+        return self._handle.encode_chat(written) if tokenize else self._handle.render_chat(written)
+
+    @property
+    def chat_template(self) -> str:
+        """The source of the chat template. Raises InvalidInput where there is no chat, and says why."""
+        return self._handle.chat_template()
 
     def logits(self, ids: Ids, *, progress: ProgressArgument = None) -> Floats:
         """Logits after every token, float32 [n, vocab]."""
@@ -435,6 +506,8 @@ def load(
     smooth: str | os.PathLike[str] | None = None,
     mask: str | os.PathLike[str] | None = None,
     mask_bits: int | None = None,
+    chat_template: str | os.PathLike[str] | None = None,
+    unsafe_templates: bool = False,
     progress: ProgressArgument = None,
 ) -> Model:
     """Loads a Hugging Face folder, or random:SHAPE, as the options of the command line say.
@@ -445,6 +518,8 @@ def load(
     pass_rows  of a prompt, computed at once: fewer take less memory and more time; 0 is what the device wants.
     seed     of random:SHAPE.
     mp, smooth, mask  files, as ModelConfig takes them.
+    chat_template  a Jinja file, or a name as --chat-template takes it; the model's where nothing is given.
+    unsafe_templates  render chat templates, which are code, where the system cannot confine them.
 
     >>> import stoch
     >>> with stoch.load("demo", device="cpu") as model:
@@ -481,4 +556,5 @@ def load(
             cpu_variant,
             report,
         )
+    handle.use_chat("" if chat_template is None else os.fspath(chat_template), sys.executable, bool(unsafe_templates))
     return Model(handle, config if precision == "sc" else None)

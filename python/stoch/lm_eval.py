@@ -60,6 +60,7 @@ class StochLM(_Base):  # type: ignore[misc]
                 **options,
             )
         self._max_gen_toks = int(max_gen_toks)
+        self._is_chat = False  # the harness renders chat templates
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> StochLM:
@@ -93,9 +94,31 @@ class StochLM(_Base):  # type: ignore[misc]
     def tokenizer_name(self) -> str:
         return self.model.name
 
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        """The template that --apply_chat_template renders with, which the harness records; "" without that option."""
+        if chat_template is False or chat_template is None:
+            return ""
+        if chat_template is not True:
+            raise stoch.InvalidInput(f"chat_template = {chat_template!r}: name it as chat_template=FILE in model_args")
+        return self.model.chat_template
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """A conversation as text; from now on texts are read as a template writes them, special tokens among them."""
+        self._is_chat = True
+        return self.model.apply_chat_template(
+            chat_history,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
+
+    def _tokenize(self, text: str, add_bos: bool = True) -> list[int]:
+        """Ids of a text. That of a template begins as the template says."""
+        return self.model.tokenize(text, add_bos=add_bos and not self._is_chat, parse_special=self._is_chat)
+
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Ids of a text; the harness adds the prefix itself where a context is empty."""
-        return self.model.tokenize(string, add_bos=bool(add_special_tokens))
+        return self._tokenize(string, add_bos=bool(add_special_tokens))
 
     def tok_decode(self, tokens: list[int], **_: Any) -> str:
         return self.model.detokenize(tokens)
@@ -106,8 +129,8 @@ class StochLM(_Base):  # type: ignore[misc]
         if spaces > 0:
             continuation = context[-spaces:] + continuation
             context = context[:-spaces]
-        whole = self.model.tokenize(context + continuation)
-        first = self.model.tokenize(context)
+        whole = self._tokenize(context + continuation)
+        first = self._tokenize(context)
         return whole[: len(first)], whole[len(first) :]
 
     def _loglikelihood_tokens(
@@ -162,7 +185,7 @@ class StochLM(_Base):  # type: ignore[misc]
             tokens = int(options.get("max_gen_toks", self.max_gen_toks))
             sampled = bool(options.get("do_sample", float(options.get("temperature", 0.0)) > 0))
             prompts = [
-                self.model.tokenize(requests[i].args[0])[-max(1, self.max_length - tokens) :] for i in members
+                self._tokenize(requests[i].args[0])[-max(1, self.max_length - tokens) :] for i in members
             ]
             results = self.model.generate(
                 prompts,

@@ -42,6 +42,25 @@ def test_entry_point() -> None:
     assert found.load() is stoch.lm_eval.StochLM
 
 
+def test_chat_templates(demo: str) -> None:
+    """--apply_chat_template: the harness has conversations rendered, and special tokens of the text are tokens."""
+    pytest.importorskip("jinja2")
+    harness = stoch.lm_eval.StochLM(pretrained=demo, device="cpu", sc="stoc_len=64", chat_template="llama-2")
+    assert harness.chat_template(False) == ""
+    assert "[INST]" in harness.chat_template(True)
+    assert harness.tokenizer_name == harness.model.name
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}, {"role": "user", "content": "a"}]
+    text = harness.apply_chat_template(turns)
+    assert text == "<s>[INST] Hi [/INST] Ho </s><s>[INST] a [/INST]"
+    ids = harness.tok_encode(text)
+    assert ids == harness.model.apply_chat_template(turns, add_generation_prompt=True)
+    assert (ids.count(1), ids.count(2)) == (2, 1)
+    context, rest = harness._encode_pair(text, " b")
+    assert context == ids and len(rest) > 0
+    going_on = harness.apply_chat_template(turns[:2], add_generation_prompt=False)
+    assert going_on == "<s>[INST] Hi [/INST] Ho"
+
+
 STORIES = [
     {"text": "Once upon a time, there was a little", "choices": [" girl", " quantum", " however"], "answer": 0},
     {"text": "Lily and her mom went to the", "choices": [" therefore", " park", " equation"], "answer": 1},

@@ -243,11 +243,36 @@ def test_other_threads_run_while_it_computes(model: stoch.Model) -> None:
     assert ticks > 5 and len(results) == 3 and results[0] == results[1] == results[2]
 
 
-def test_chat_needs_a_template(model: stoch.Model) -> None:
-    with pytest.raises(stoch.InvalidInput):
-        model.chat([{"role": "user", "content": "Hi"}])
+def test_chat_needs_messages(model: stoch.Model) -> None:
     with pytest.raises(stoch.InvalidInput, match="role, content"):
         model.chat(["Hi"])  # type: ignore[list-item]
+    with pytest.raises(stoch.InvalidInput, match="JSON"):
+        model.chat([{"role": "user", "content": object()}])
+    with pytest.raises(stoch.InvalidInput, match="chatml"):
+        stoch.load("demo", device="cpu", chat_template="no-such-format")
+
+
+def test_chat_is_rendered(demo: str, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    template = tmp_path / "mine.jinja"
+    template.write_text("{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+                        "{% if add_generation_prompt %}{{ who | default('bot') }}:{% endif %}{{ tools | tojson if tools }}")
+    hello = [{"role": "user", "content": "Once upon a </s>"}]
+    with stoch.load(demo, device="cpu", chat_template=template) as talking:
+        text = talking.apply_chat_template(hello, tokenize=False, add_generation_prompt=True, who="cat")
+        assert text == "<s>user: Once upon a </s>\ncat:"
+        ids = talking.apply_chat_template(hello)
+        assert ids[0] == talking.config["bos_token_id"]
+        assert ids.count(2) == 0, "an EOS that a message writes is text"
+        assert talking.detokenize(ids) == "user: Once upon a </s>\n"
+        prompt = talking.apply_chat_template(hello, add_generation_prompt=True)
+        expected = talking.generate(prompt, max_tokens=5)
+        assert talking.chat(hello, max_tokens=5).ids == expected.ids
+        tools = [{"z": 1, "a": {"c": 2, "b": 3}}]
+        assert talking.apply_chat_template(hello, tools=tools, tokenize=False).endswith(
+            '[{"z": 1, "a": {"c": 2, "b": 3}}]'
+        )
+        assert talking.chat_template == template.read_text()
 
 
 def test_hidden(model: stoch.Model, demo: str) -> None:

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text is either refused as a chat template with one sentence or recognised. The same text as a conversation, cut
-// into messages at its line ends: every format refuses it, or has the ids of what it renders, and as many special tokens
-// as the same conversation has whose messages say nothing.
+// A text as a message, as text parts cut at its line ends, and as names of members: marked, it has no special token, and
+// without the mark it is the text that it was.
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "loader/tokenizer/chat/chat_template.h"
+#include "engine/chat/special_text.h"
+#include "loader/tokenizer/unicode/text.h"
 #include "tests/fuzz/tokenizer_fuzz.h"
 #include "tests/loader/tokenizer_samples.h"
 
@@ -15,63 +15,57 @@ namespace {
 
 using namespace stoch;
 using fuzz::Check;
+using Json = nlohmann::ordered_json;
 
-constexpr ChatFormat kFormats[] = {ChatFormat::kLlama2,    ChatFormat::kLlama3,        ChatFormat::kLlama31,
-                                   ChatFormat::kChatMl,    ChatFormat::kQwen2,         ChatFormat::kQwen25,
-                                   ChatFormat::kQwen3,     ChatFormat::kMistral,       ChatFormat::kMistralV1,
-                                   ChatFormat::kMistralV3, ChatFormat::kMistralTekken, ChatFormat::kZephyr};
-
-// Has the special tokens of every format.
-std::unique_ptr<Tokenizer> WithTemplate(const std::string& chat_template) {
+std::unique_ptr<Tokenizer> WithSpecials() {
   nlohmann::json file = test::ByteLevelJson();
   int32_t id = test::kEot;
-  for (const char* name : {"<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "<think>", "</think>"}) {
+  // Some of them overlap.
+  for (const char* name : {"<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "aa", "aba", "a\xC3\xA9"}) {
     nlohmann::json token = file["added_tokens"][0];
     token["id"] = ++id;
     token["content"] = name;
     file["added_tokens"].push_back(token);
   }
-  TokenizerSettings settings;
-  settings.bos_token = "<|begin_of_text|>";
-  settings.eos_token = "<|end_of_text|>";
-  settings.chat_template = chat_template;
-  return test::FromJson(file, settings);
+  return test::FromJson(file);
 }
 
-std::vector<ChatMessage> Messages(const std::string& text) {
-  std::vector<ChatMessage> messages;
-  if (!text.empty() && text[0] == 's') messages.push_back({"system", ""});
-  size_t begin = 0;
-  while (begin <= text.size() && messages.size() < 16) {
+Json Parts(const std::string& text) {
+  Json parts = Json::array();
+  for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    const bool answers = !messages.empty() && messages.back().role == "user";
-    messages.push_back({answers ? "assistant" : "user", text.substr(begin, end - begin)});
+    parts.push_back({{"type", "text"}, {"text", text.substr(begin, end - begin)}});
     begin = end + 1;
   }
-  return messages;
+  return parts;
 }
 
-int64_t Specials(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
-  return std::count_if(ids.begin(), ids.end(), [&](int32_t id) { return tokenizer.IsSpecial(id); });
+std::string Joined(const Json& parts) {
+  std::string text;
+  for (const Json& part : parts) text += part["text"].get<std::string>();
+  return text;
+}
+
+void CheckText(const Tokenizer& tokenizer, const std::string& marked, const std::string& mark,
+               const std::string& written) {
+  const std::vector<int32_t> ids = tokenizer.Encode(marked, {.add_bos = false, .parse_special = true, .removed = mark});
+  Check(std::none_of(ids.begin(), ids.end(), [&](int32_t id) { return tokenizer.IsSpecial(id); }));
+  Check((mark.empty() ? marked : ReplaceAll(marked, mark, "")) == written);
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const auto kTokenizer = WithTemplate("");
+  static const std::unique_ptr<Tokenizer> kTokenizer = WithSpecials();
+  static const SpecialText kSpecials(*kTokenizer, "");
   const std::string text(reinterpret_cast<const char*>(data), size);
-  fuzz::MayRefuse([&] { Check(!ChatFormatName(DetectChatFormat(*WithTemplate(text))).empty()); });
-  const std::vector<ChatMessage> messages = Messages(text);
-  std::vector<ChatMessage> silent = messages;
-  for (ChatMessage& message : silent) message.content.clear();
-  for (const ChatFormat format : kFormats) {
-    fuzz::MayRefuse([&] {
-      const ChatOptions options = {.date = "26 Jul 2024", .enable_thinking = size % 2 == 0};
-      const std::vector<int32_t> ids = EncodeChat(*kTokenizer, format, messages, options);
-      Check(fuzz::IsUtf8(RenderChat(*kTokenizer, format, messages, options)));
-      Check(Specials(*kTokenizer, ids) == Specials(*kTokenizer, EncodeChat(*kTokenizer, format, silent, options)));
-      Check(!ChatStopIds(*kTokenizer, format).empty());
-    });
-  }
+  fuzz::MayRefuse([&] {
+    const Json parts = Parts(text);
+    Json value = {{"content", text}, {"parts", parts}, {"names", Json{{text, 1}}}};
+    const std::string mark = kSpecials.Mark(&value);
+    CheckText(*kTokenizer, value["content"], mark, text);
+    CheckText(*kTokenizer, value["names"].begin().key(), mark, text);
+    CheckText(*kTokenizer, Joined(value["parts"]), mark, Joined(parts));
+  });
   return 0;
 }

@@ -19,7 +19,7 @@ using namespace stoch;
 using test::Check;
 using test::Try;
 
-serve::ModelFacts Facts(const Tokenizer* tokenizer, int64_t vocab_size) {
+serve::ModelFacts Facts(const Tokenizer* tokenizer, const Chat* chat, int64_t vocab_size) {
   serve::ModelFacts facts;
   facts.id = "fuzz";
   facts.vocab_size = vocab_size;
@@ -27,6 +27,7 @@ serve::ModelFacts Facts(const Tokenizer* tokenizer, int64_t vocab_size) {
   facts.max_choices = 4;
   facts.max_answer_values = 1000;
   facts.default_seed = 1;
+  facts.chat = chat;
   serve::SetTokenizer(tokenizer, &facts);
   return facts;
 }
@@ -40,6 +41,20 @@ void CheckRequest(const serve::CompletionRequest& request, const serve::ModelFac
   for (size_t i = 0; i < request.num_choices(); ++i) Check(!request.Choice(i).prompt.empty());
   const std::string stored = serve::Store({request, {}});
   Check(serve::Store(serve::Restore(stored)) == stored);
+}
+
+void CheckChat(const std::string& text, const serve::ModelFacts& model) {
+  constexpr int kDepth = 32;
+  serve::ChatCall call =
+      serve::ParseChat(ConsumeOrderedJson(text, "the request body", kDepth, kMaxJsonFileValues, INT64_MAX), model);
+  serve::SetPrompt(model.chat->Render(std::move(call.conversation)), model, &call.request);
+  CheckRequest(call.request, model);
+}
+
+// Null where this machine has no jinja2: then chats are refused.
+std::unique_ptr<Chat> Open(const Tokenizer& tokenizer) {
+  std::string why;
+  return OpenChat(tokenizer, {}, &why);
 }
 
 }  // namespace
@@ -57,16 +72,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
     return test::FromJson(file, settings);
   }();
-  static const serve::ModelFacts kFacts = Facts(kTokenizer.get(), 300);
-  static const serve::ModelFacts kFewer = Facts(kTokenizer.get(), 200);  // than the tokenizer has
-  static const serve::ModelFacts kIdsOnly = Facts(nullptr, 200);
-  Check(kFacts.chat_format.has_value());
+  static const std::unique_ptr<Chat> kChat = Open(*kTokenizer);
+  static const serve::ModelFacts kFacts = Facts(kTokenizer.get(), kChat.get(), 300);
+  static const serve::ModelFacts kFewer = Facts(kTokenizer.get(), kChat.get(), 200);  // than the tokenizer has
+  static const serve::ModelFacts kIdsOnly = Facts(nullptr, nullptr, 200);
   const std::string text(reinterpret_cast<const char*>(data), size);
   Try([&] {
     const nlohmann::json body = ParseBoundedJson(text, "the request body");
     for (const serve::ModelFacts* facts : {&kFacts, &kFewer, &kIdsOnly}) {
       Try([&] { CheckRequest(serve::ParseCompletion(body, *facts), *facts); });
-      Try([&] { CheckRequest(serve::ParseChat(body, *facts), *facts); });
+      Try([&] { CheckChat(text, *facts); });
     }
   });
   Try([&] { serve::Store(serve::Restore(text)); });

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "kernels/base/error.h"
-#include "loader/tokenizer/chat/chat_template.h"
 #include "tests/serve/server_fixture.h"
 
 namespace stoch::test {
@@ -165,17 +164,9 @@ class DatedTokenizer : public LettersTokenizer {
     std::replace(plain.begin(), plain.end(), '\n', '|');
     return LettersTokenizer::Encode(plain, options);
   }
-  std::optional<int32_t> FindSpecial(std::string_view written) const override {
-    if (written == "<|start_header_id|>") return 91;
-    if (written == "<|end_header_id|>") return 92;
-    if (written == "<|eot_id|>") return 93;
-    return std::nullopt;
-  }
   std::string chat_template() const override {
     return std::string(asks_for_the_day_ ? "{%- set date_string = strftime_now('%d %b %Y') %}" : "") +
-           "{{- bos_token }}{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}"
-           "{{- 'Cutting Knowledge Date: December 2023\\n' }}{{- 'Today Date: ' + date_string + '\\n\\n' }}"
-           "{{- message['content'] | trim + '<|eot_id|>' }}";
+           "{{- 'Today Date: ' + date_string + '\\n\\n' }}{{- messages[0]['content'] | trim + '<|eot_id|>' }}";
   }
 
  private:
@@ -183,6 +174,7 @@ class DatedTokenizer : public LettersTokenizer {
 };
 
 TEST_F(Answers, SayTheDateThatThePromptTells) {
+  STOCH_REQUIRE_JINJA();
   const DatedTokenizer dated(true);
   StartServer(dated);
   const auto ask = [this](const Json& more) {
@@ -208,7 +200,7 @@ TEST_F(Answers, SayTheDateThatThePromptTells) {
   }
   // The server's date, for requests that give none.
   server_.reset();
-  server_options_.api.chat_date = "26 Jul 2024";
+  chat_settings_.date = "26 Jul 2024";
   StartServer(dated);
   EXPECT_EQ(ask(Json::object()).Json()["choices"], then["choices"]);
   EXPECT_EQ(ask({{"chat_template_kwargs", {{"date_string", day}}}}).Json()["choices"], today["choices"]);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "loader/tokenizer/chat/chat_template.h"
 #include "tests/serve/server_fixture.h"
 
 namespace stoch::test {
@@ -15,9 +14,18 @@ class ChatTokenizer : public LettersTokenizer {
  public:
   explicit ChatTokenizer(int32_t im_end = 94) : im_end_(im_end) {}
   std::vector<int32_t> Encode(std::string_view text, const EncodeOptions& options) const override {
-    std::string plain(text);
-    std::replace(plain.begin(), plain.end(), '\n', '|');  // the letters have no line break
-    return LettersTokenizer::Encode(plain, options);
+    std::vector<int32_t> ids = LettersTokenizer::Encode("", options);
+    while (!text.empty()) {
+      const std::string_view special = text.starts_with(kStart) ? kStart : text.starts_with(kEnd) ? kEnd : "";
+      if (options.parse_special && !special.empty()) {
+        ids.push_back(special == kStart ? 93 : im_end_);
+        text.remove_prefix(special.size());
+        continue;
+      }
+      ids.push_back((text[0] == '\n' ? '|' : text[0]) - ' ');  // the letters have no line break
+      text.remove_prefix(1);
+    }
+    return ids;
   }
   std::optional<int32_t> FindSpecial(std::string_view written) const override {
     if (written == "<|im_start|>") return 93;
@@ -30,12 +38,14 @@ class ChatTokenizer : public LettersTokenizer {
   }
 
  private:
+  static constexpr std::string_view kStart = "<|im_start|>", kEnd = "<|im_end|>";
   int32_t im_end_;
 };
 
-class Chat : public ServerFixture {
+class Chats : public ServerFixture {
  protected:
   void SetUp() override {
+    STOCH_REQUIRE_JINJA();
     Listen();
     engine_ = OpenEngine();
     Attach(&chat_tokenizer_);
@@ -44,8 +54,10 @@ class Chat : public ServerFixture {
   GenerateResult Reference(int64_t max_tokens, uint64_t choice = 0) {
     if (reference_ == nullptr) reference_ = OpenEngine();
     GenerateRequest request;
-    request.prompt = EncodeChat(chat_tokenizer_, ChatFormat::kChatMl, {{"system", "be brief"}, {"user", "hi"}});
-    request.stop_ids = ChatStopIds(chat_tokenizer_, ChatFormat::kChatMl);
+    request.prompt = chat_tokenizer_.Encode(
+        "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+        {.add_bos = false, .parse_special = true});
+    request.stop_ids = {2, 94};
     request.max_tokens = max_tokens;
     request.sampling.temperature = 1;
     request.sampling.seed = 4;
@@ -62,7 +74,7 @@ const Json kMessages = {
     {{"role", "system"}, {"content", "be brief"}},
     {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "h"}}, {{"type", "text"}, {"text", "i"}}}}}};
 
-TEST_F(Chat, GivesTheBitsOfGenerateAlone) {
+TEST_F(Chats, GivesTheBitsOfGenerateAlone) {
   const Json body = {{"model", "tiny"},  {"messages", kMessages}, {"max_completion_tokens", 15}, {"n", 2}, {"seed", 4},
                      {"logprobs", true}, {"top_logprobs", 2}};
   const Reply reply = Post("/v1/chat/completions", body);
@@ -92,6 +104,7 @@ TEST_F(Chat, GivesTheBitsOfGenerateAlone) {
 class ChatBeyondTheModel : public ServerFixture {
  protected:
   void SetUp() override {
+    STOCH_REQUIRE_JINJA();
     Listen();
     engine_ = OpenEngine();
     Attach(&tokenizer_);
@@ -107,7 +120,7 @@ TEST_F(ChatBeyondTheModel, IsRefused) {
   EXPECT_EQ(Post("/v1/completions", {{"prompt", "hi"}, {"max_tokens", 2}}).status, 200) << "and serving goes on";
 }
 
-TEST_F(Chat, StreamsRoleThenTextThenTheEnd) {
+TEST_F(Chats, StreamsRoleThenTextThenTheEnd) {
   Json body = {{"messages", kMessages},
                {"max_tokens", 15},
                {"seed", 4},
@@ -134,20 +147,20 @@ TEST_F(Chat, StreamsRoleThenTextThenTheEnd) {
   EXPECT_EQ(Json::parse(events[events.size() - 2])["usage"]["completion_tokens"], expected.ids.size());
 }
 
-TEST_F(Chat, EndsWithTheTurn) {
+TEST_F(Chats, EndsWithTheTurn) {
   const Json body = {{"messages", kMessages}, {"max_tokens", 15}, {"logit_bias", {{"94", 1000}}}};
   const Json answer = Post("/v1/chat/completions", body).Json();
   EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(answer["usage"]["completion_tokens"], 1);
 }
 
-TEST_F(Chat, GoesUpToTheContextUnlessTold) {
+TEST_F(Chats, GoesUpToTheContextUnlessTold) {
   const Json body = {{"messages", kMessages}, {"ignore_eos", true}, {"logit_bias", {{"94", 3}, {"2", 3}}}};
   EXPECT_EQ(Post("/v1/chat/completions", body).Json()["usage"]["total_tokens"], kContext);
 }
 
-TEST_F(Chat, RefusesRolesAndOrdersTheFormatDoesNotKnow) {
-  const Reply reply = Post("/v1/chat/completions", {{"messages", {{{"role", "wizard"}, {"content", "x"}}}}});
+TEST_F(Chats, RefusesMessagesWithoutARole) {
+  const Reply reply = Post("/v1/chat/completions", {{"messages", {{{"role", ""}, {"content", "x"}}}}});
   EXPECT_EQ(reply.status, 400);
   EXPECT_NE(reply.Json()["error"]["message"].get<std::string>().find("messages[0].role"), std::string::npos);
   EXPECT_EQ(Post("/v1/chat/completions", {{"messages", kMessages}, {"top_logprobs", 3}}).Json()["error"]["param"],
@@ -157,7 +170,7 @@ TEST_F(Chat, RefusesRolesAndOrdersTheFormatDoesNotKnow) {
 }
 
 // What clients send along with every conversation, and the roles of newer ones.
-TEST_F(Chat, TakesWhatChangesNothing) {
+TEST_F(Chats, TakesWhatChangesNothing) {
   const auto answer = [this](const Json& messages, const Json& more = Json::object()) {
     Json body = {{"messages", messages}, {"max_tokens", 4}, {"seed", 1}};
     body.update(more);
@@ -181,16 +194,25 @@ TEST_F(Chat, TakesWhatChangesNothing) {
   EXPECT_EQ(answer(turns), with_tools);
 }
 
-TEST_F(Chat, RefusesFieldsInsideByName) {
+TEST_F(Chats, RefusesFieldsInsideByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"messages": [{"role": "user", "content": null}]})", "messages[0].content"},
       {R"({"messages": [{"role": "assistant"}]})", "messages[0].content"},
-      {R"({"messages": [{"role": "user", "content": "a", "tool_calls": [{}]}]})", "messages[0].tool_calls"},
+      {R"({"messages": [{"role": "user", "content": "a", "tool_calls": [{}]}]})", "messages[0].tool_calls[0].function"},
       {R"({"messages": [{"role": "user", "content": "a", "colour": 1}]})", "messages[0].colour"},
       {R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "size": 1}]}]})",
        "messages[0].content[0].size"},
-      {R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"thinking": true}})",
-       "chat_template_kwargs.thinking"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"messages": []}})",
+       "chat_template_kwargs.messages"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"enable_thinking": 1}})",
+       "chat_template_kwargs.enable_thinking"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})", "tools"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"})", "tool_choice"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "documents": [{"text": "b"}]})", "documents"},
+      {R"({"messages": []})", "messages"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": true,
+           "continue_final_message": true})",
+       "continue_final_message"},
       {R"({"messages": [{"role": "user", "content": "a"}], "stream": true, "stream_options": {"usage": true}})",
        "stream_options.usage"},
   };
@@ -211,7 +233,10 @@ class ForgetfulTokenizer : public ChatTokenizer {
 // What kind of template it is, the server finds when it gets the model, and no request again.
 class ForgottenTemplate : public ServerFixture {
  protected:
-  void SetUp() override { StartServer(tokenizer_); }
+  void SetUp() override {
+    STOCH_REQUIRE_JINJA();
+    StartServer(tokenizer_);
+  }
   void TearDown() override { server_.reset(); }
   ForgetfulTokenizer tokenizer_;
 };
@@ -225,13 +250,13 @@ TEST_F(ForgottenTemplate, WasReadWhenTheModelCame) {
 }
 
 // Chats that name no limit run side by side, though all of their contexts would not fit in the cache.
-class ChatsWithoutALimit : public Chat {
+class ChatsWithoutALimit : public Chats {
  protected:
   void SetUp() override {
     engine_options_.max_sequences = 8;
     engine_options_.kv_tokens = 15 * kKvPageTokens;  // a context is two pages
     before_attention_ = [](int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
-    Chat::SetUp();
+    Chats::SetUp();
   }
 };
 

@@ -15,12 +15,14 @@
 #include <thread>
 #include <vector>
 
+#include "engine/chat/chat.h"
 #include "engine/generate.h"
 #include "engine/serve/server.h"
 #include "engine/worker/local_model.h"
 #include "engine/worker/scheduler.h"
 #include "kernels/registry.h"
 #include "tests/serve/http_client.h"
+#include "tests/support/chat_python.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/letters_tokenizer.h"
 #include "tests/support/temp_dir.h"
@@ -92,7 +94,10 @@ class ServerFixture : public testing::Test {
     Attach(&tokenizer);
   }
   void Attach(const Tokenizer* tokenizer) {
-    server_->Attach(serve::Describe(*engine_), tokenizer,
+    std::string why = "there is no tokenizer";
+    chat_settings_.pythons = {ChatPython()};
+    chat_ = tokenizer == nullptr ? nullptr : OpenChat(*tokenizer, chat_settings_, &why);
+    server_->Attach(serve::Describe(*engine_), {tokenizer, chat_.get(), chat_ == nullptr ? why : ""},
                     std::make_unique<serve::Scheduler>(*engine_, runner_options_));
   }
 
@@ -166,6 +171,8 @@ class ServerFixture : public testing::Test {
   std::mutex log_mutex_;
   std::vector<std::string> log_;
   std::unique_ptr<Engine> engine_;
+  ChatSettings chat_settings_;
+  std::unique_ptr<Chat> chat_;
   std::unique_ptr<serve::Server> server_;
 };
 

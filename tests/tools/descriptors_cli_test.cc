@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tests/serve/http_client.h"
+#include "tests/support/chat_python.h"
 #include "tests/support/temp_dir.h"
 #include "tests/tools/child.h"
 #include "tests/tools/cli_support.h"
@@ -148,13 +149,11 @@ class DescriptorsServe : public testing::TestWithParam<Ends> {
     return std::nullopt;
   }
 
-  static std::vector<pid_t> ChildrenOf(pid_t pid) {
-    std::vector<pid_t> children;
-    for (const auto& thread : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
-      std::ifstream file(thread.path() / "children");
-      for (pid_t child = 0; file >> child;) children.push_back(child);
-    }
-    return children;
+  static std::vector<pid_t> WorkersOf(uint16_t port) {
+    std::vector<pid_t> workers;
+    const nlohmann::json health = Call(port, "GET", "/health").Json();
+    for (const auto& worker : health["workers"]) workers.push_back(worker["pid"]);
+    return workers;
   }
 
   static std::string FileOf(pid_t pid, int fd) {
@@ -166,7 +165,7 @@ TEST_P(DescriptorsServe, ServesAndEndsAsAlways) {
   Child server(Arguments(), GetParam());
   const std::optional<uint16_t> port = PortOf(server);
   ASSERT_TRUE(port.has_value()) << server.Err();
-  const std::vector<pid_t> workers = ChildrenOf(server.pid());
+  const std::vector<pid_t> workers = WorkersOf(*port);
   ASSERT_EQ(workers.size(), 1u);
   const End ends[] = {GetParam().in, GetParam().out, GetParam().err};
   for (const pid_t pid : {server.pid(), workers[0]}) {
@@ -204,9 +203,11 @@ TEST(DescriptorsServeOutput, AnAddressThatNobodyCanReadIsAnError) {
 class ChatCli : public testing::Test {
  protected:
   void SetUp() override {
+    STOCH_REQUIRE_JINJA();
     for (const auto& file : std::filesystem::directory_iterator(DemoModel())) {
       std::filesystem::copy(file.path(), folder_ / file.path().filename().string());
     }
+    std::filesystem::remove(folder_ / "chat_template.jinja");
     std::filesystem::copy_file(STOCH_SOURCE_DIR "/tests/serve/clients/chat_tokenizer_config.json",
                                folder_ / "tokenizer_config.json", std::filesystem::copy_options::overwrite_existing);
   }

@@ -60,30 +60,38 @@ void CheckFits(const std::vector<int32_t>& prompt, int64_t context) {
 
 }  // namespace
 
-ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, ChatFormat format, GenerateRequest request,
-                 const std::string& system, const ChatOptions& chat, const OutputOptions& output) {
+nlohmann::ordered_json Message(const std::string& role, const std::string& text, const Chat& chat) {
+  nlohmann::ordered_json content = text;
+  if (chat.wants_parts()) {
+    const nlohmann::ordered_json part = {{"type", "text"}, {"text", text}};
+    content = nlohmann::ordered_json::array({part});
+  }
+  return {{"role", role}, {"content", std::move(content)}};
+}
+
+ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, const Chat& chat, ChatRequest conversation,
+                 GenerateRequest request, const OutputOptions& output) {
   const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
-  std::vector<ChatMessage> messages;
-  if (!system.empty()) messages.push_back({"system", system});
-  request.stop_ids = ChatStopIds(tokenizer, format);
+  nlohmann::ordered_json& messages = conversation.messages;
+  request.stop_ids = chat.stop_ids();
   GenerateCallbacks callbacks;
   callbacks.cancel = &InterruptFlag();
   callbacks.on_text = [](std::string_view text) { Print(text); };
   while (const std::optional<Line> line = ReadInputLine(terminal)) {
     if (line->text.empty()) continue;
-    messages.push_back({"user", line->text});
+    messages.push_back(Message("user", line->text, chat));
     try {
       if (!line->is_whole) throw InvalidInput(fmt::format("a line has more than {} bytes", kLongestLine));
-      request.prompt = EncodeChat(tokenizer, format, messages, chat);
+      request.prompt = chat.Encode(conversation);
       CheckFits(request.prompt, engine.shape().context);
     } catch (const InvalidInput& error) {  // of this line: the conversation stays as it was before
       spdlog::error("{} (the line is left out)", OneLine(error.what()));
-      messages.pop_back();
+      messages.erase(messages.size() - 1);
       continue;
     }
     const GenerateResult result = Generate(engine, &tokenizer, request, callbacks);
     PrintLine("");
-    messages.push_back({"assistant", result.text});
+    messages.push_back(Message("assistant", result.text, chat));
     if (!output.quiet) PrintSummary(engine, request, result, {});
     if (result.finish_reason == FinishReason::kCancelled) ResumeAfterInterrupt();
   }

@@ -4,20 +4,23 @@
 
 #include <string>
 
+#include "engine/chat/chat.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
-#include "loader/tokenizer/chat/chat_template.h"
 #include "loader/tokenizer/tokenizer.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 
 namespace stoch::cli {
 
-// Reads what the user says line by line from standard input and streams the answers, until the input ends. Ctrl-C ends
+// A message, its content as the template reads it.
+nlohmann::ordered_json Message(const std::string& role, const std::string& text, const Chat& chat);
+
+// Goes on with a conversation: reads what the user says line by line from standard input and streams the answers, until the input ends. Ctrl-C ends
 // the answer at hand, and the conversation where none is. A line that cannot be taken (invalid UTF-8, more than the context
 // has room for) is an error in the log, and the conversation goes on without it.
 // Errors: InvalidInput where standard input cannot be read.
-ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, ChatFormat format, GenerateRequest request,
-                 const std::string& system, const ChatOptions& chat, const OutputOptions& output);
+ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, const Chat& chat, ChatRequest conversation,
+                 GenerateRequest request, const OutputOptions& output);
 
 }  // namespace stoch::cli

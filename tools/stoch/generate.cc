@@ -18,6 +18,7 @@
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/host/standard_error.h"
 #include "tools/stoch/interrupt.h"
+#include "tools/stoch/options/chat_options.h"
 #include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
@@ -38,6 +39,7 @@ struct Options {
   bool chat = false;
   std::string system;
   bool no_thinking = false;
+  ChatSettings chat_settings;
   bool echo = false;
   int64_t max_tokens = -1;
   SamplingOptions sampling;
@@ -110,6 +112,21 @@ ExitCode RunOnce(const Options& options, const Extra& extra, Engine& engine, con
   return kDone;
 }
 
+// Errors: InvalidInput where the template refuses it.
+ChatRequest BeginChat(const Options& options, const Chat& chat) {
+  ChatRequest conversation;
+  if (options.no_thinking && !chat.Mentions("enable_thinking")) {
+    throw InvalidInput("--no-thinking: the chat template does not read enable_thinking");
+  }
+  if (options.no_thinking) conversation.kwargs["enable_thinking"] = false;
+  if (options.system.empty()) return conversation;
+  conversation.messages.push_back(Message("system", options.system, chat));
+  ChatRequest first = conversation;
+  first.messages.push_back(Message("user", "a", chat));
+  (void)chat.Encode(std::move(first));
+  return conversation;
+}
+
 ExitCode Run(const Options& options) {
   EngineOptions engine_options;
   Apply(options.arithmetic, &engine_options);
@@ -125,18 +142,11 @@ ExitCode Run(const Options& options) {
   Validate(options.sampling, files.config.vocab_size);
   // Everything that can be wrong is found before the weights are loaded.
   if (options.chat) {
-    const ChatFormat format = DetectChatFormat(*tokenizer);
-    if (options.no_thinking && format != ChatFormat::kQwen3) {
-      throw InvalidInput("--no-thinking: expected the Qwen3 chat format, got " + std::string(ChatFormatName(format)));
-    }
-    ChatOptions chat;
-    if (options.no_thinking) chat.enable_thinking = false;
-    if (!options.system.empty()) {
-      (void)EncodeChat(*tokenizer, format, {{"system", options.system}, {"user", "a"}}, chat);  // it may be refused
-    }
+    const Chat chat(*tokenizer, options.chat_settings);
+    ChatRequest conversation = BeginChat(options, chat);
     const std::unique_ptr<Engine> engine =
         OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
-    return RunChat(*engine, *tokenizer, format, RequestFrom(options), options.system, chat, options.output);
+    return RunChat(*engine, *tokenizer, chat, std::move(conversation), RequestFrom(options), options.output);
   }
   const std::string prompt = PromptText(options);
   extra.trace = OpenTrace(options.cost, 1);
@@ -174,10 +184,13 @@ CommandBody AddGenerate(CLI::App& command) {
   AddModelOptions(command, &options->model)->required();
   auto* prompt = command.add_option("--prompt", options->prompt, "The prompt");
   auto* file = command.add_option("--file", options->file, "A file with it; - or nothing: standard input");
-  auto* chat = command.add_flag("--chat", options->chat, "Talk with the model in its own chat format");
+  auto* chat = command.add_flag("--chat", options->chat, "Talk with the model, as its chat template says");
   auto* echo = command.add_flag("--echo", options->echo, "Print the prompt in front of the text");
   command.add_option("--system", options->system, "System message of --chat")->needs(chat);
-  command.add_flag("--no-thinking", options->no_thinking, "Answers without reasoning (--chat with Qwen3)")->needs(chat);
+  command
+      .add_flag("--no-thinking", options->no_thinking, "Answers without reasoning, where the chat template can say so")
+      ->needs(chat);
+  AddChatOptions(command, &options->chat_settings, chat);
   command.add_option("--max-tokens", options->max_tokens, "At most so many; default: up to the context")
       ->check(CLI::Range(int64_t{0}, kMostTokens));
   AddSampling(command, options.get());

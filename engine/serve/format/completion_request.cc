@@ -284,15 +284,14 @@ void SetTokenizer(const Tokenizer* tokenizer, ModelFacts* facts) {
   // A character that is no token, in a vocabulary without bytes, becomes one too.
   constexpr int64_t kCharacterBytes = 4;
   facts->longest_token_bytes = kCharacterBytes;
+  int64_t special_bytes = 0;
   for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
     const auto bytes = static_cast<int64_t>(tokenizer->TokenBytes(id).size());
     facts->longest_token_bytes = std::max(facts->longest_token_bytes, bytes);
+    if (!tokenizer->IsSpecial(id)) continue;
+    special_bytes = std::max(special_bytes, static_cast<int64_t>(tokenizer->TokenText(id).size()));
   }
-  try {
-    facts->chat_format = DetectChatFormat(*tokenizer);
-  } catch (const InvalidInput& error) {
-    facts->chat_refusal = error.what();
-  }
+  facts->longest_written_bytes = std::max(facts->longest_token_bytes, special_bytes);
 }
 
 GenerateRequest CompletionRequest::Choice(size_t i) const {
@@ -320,31 +319,30 @@ CompletionRequest ParseCompletion(const Json& body, const ModelFacts& model) {
   return request;
 }
 
-CompletionRequest ParseChat(const Json& body, const ModelFacts& model) {
-  JsonFields fields(body);
-  CompletionRequest request;
+ChatRequest ParseConversation(nlohmann::ordered_json* taken, JsonFields& fields, const ModelFacts& model) {
+  if (model.chat == nullptr) {
+    CheckMessages(taken, fields);
+    RequireTokenizer(model, "messages");
+    Reject("messages", model.chat_refusal);
+  }
+  ChatRequest conversation = ReadConversation(taken, fields, *model.chat);
+  CheckTextBytes(ContentBytes(conversation), "messages", model);
+  return conversation;
+}
+
+ChatCall ParseChat(nlohmann::ordered_json body, const ModelFacts& model) {
+  nlohmann::ordered_json conversation = TakeConversation(&body);
+  const Json rest = body;
+  ChatCall call;
+  CompletionRequest& request = call.request;
   request.chat = true;
+  JsonFields fields(rest);
   ReadModel(fields, model);
   request.n = ReadN(fields);
-  const std::vector<ChatMessage> messages = ReadMessages(fields);
-  const Tokenizer& tokenizer = RequireTokenizer(model, "messages");
-  if (!model.chat_format) Reject("messages", model.chat_refusal);
-  const ChatOptions options = ReadChatOptions(fields, model.chat_date);
-  size_t bytes = 0;
-  for (const ChatMessage& message : messages) bytes += message.content.size();
-  CheckTextBytes(bytes, "messages", model);
+  call.conversation = ParseConversation(&conversation, fields, model);
   GenerateRequest& generate = request.generate;
-  try {
-    request.date = ChatDate(tokenizer, *model.chat_format, options);
-    request.prompts = {{EncodeChat(tokenizer, *model.chat_format, messages,
-                                   {.date = request.date, .enable_thinking = options.enable_thinking}),
-                        ""}};
-    // What ends a turn is an end of sequence.
-    if (!fields.Bool("ignore_eos", false)) generate.stop_ids = ChatStopIds(tokenizer, *model.chat_format);
-  } catch (const InvalidInput& error) {
-    throw RequestError(kBadRequest, "messages", error.what());
-  }
-  CheckIds(request.prompts[0].ids, "messages", model);
+  // What ends a turn is an end of sequence.
+  if (!fields.Bool("ignore_eos", false)) generate.stop_ids = model.chat->stop_ids();
   // The newer name wins, as in the OpenAI API.
   const auto max_tokens = fields.Integer("max_tokens", 1, kAnyInteger);
   generate.max_tokens = fields.Integer("max_completion_tokens", 1, kAnyInteger).value_or(max_tokens.value_or(-1));
@@ -353,8 +351,30 @@ CompletionRequest ParseChat(const Json& body, const ModelFacts& model) {
   if (top && !logprobs) Reject("top_logprobs", "has no meaning without logprobs");
   if (logprobs) generate.top_logprobs = static_cast<int>(top.value_or(0));
   ReadCommon(fields, model, &request);
-  CheckSizes(request, model);
-  return request;
+  return call;
+}
+
+std::vector<int32_t> ChatIds(const RenderedChat& rendered, const ModelFacts& model) {
+  const auto most = static_cast<size_t>(model.context * model.longest_written_bytes);
+  if (rendered.text.size() > most) {
+    Reject("messages", "become " + std::to_string(rendered.text.size()) + " bytes; a context of " +
+                           std::to_string(model.context) + " tokens holds " + std::to_string(most));
+  }
+  std::vector<int32_t> ids;
+  try {
+    ids = model.chat->Encode(rendered);
+  } catch (const InvalidInput& error) {
+    throw RequestError(kBadRequest, "messages", error.what());
+  }
+  CheckIds(ids, "messages", model);
+  return ids;
+}
+
+void SetPrompt(const RenderedChat& rendered, const ModelFacts& model, CompletionRequest* request) {
+  request->prompts = {{ChatIds(rendered, model), ""}};
+  request->date = rendered.date;
+  request->reasoning = ReasoningStartOf(model.reasoning, rendered.text);
+  CheckSizes(*request, model);
 }
 
 }  // namespace stoch::serve

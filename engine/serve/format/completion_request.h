@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/chat/chat.h"
 #include "engine/request/request.h"
 #include "engine/serve/format/json_fields.h"
-#include "loader/tokenizer/chat/chat_template.h"
+#include "engine/serve/format/reasoning.h"
 #include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::serve {
@@ -23,15 +24,16 @@ struct ModelFacts {
   int64_t max_choices = 0;               // sequences one request may ask for
   const Tokenizer* tokenizer = nullptr;  // null: ids only
   int64_t longest_token_bytes = 0;       // of the tokenizer: no text of more than context times this fits
-  std::optional<ChatFormat> chat_format;
-  std::string chat_refusal;           // where there is none: why
-  std::string precision, sc, device;  // for people
-  int64_t created = 0;                // seconds since 1970
+  int64_t longest_written_bytes = 0;     // the same of texts with special tokens
+  const Chat* chat = nullptr;            // null: none
+  std::string chat_refusal = "this model has no chat template";  // where there is none: why
+  std::string precision, sc, device;                             // for people
+  int64_t created = 0;                                           // seconds since 1970
 
   // Set by the operator.
   int64_t max_answer_values = 1'000'000;
   std::optional<uint64_t> default_seed;  // none: one is drawn for every request that names none
-  std::string chat_date;                 // for templates that write one; "" = what the template says
+  ReasoningFormat reasoning = ReasoningFormat::kNone;
 };
 
 // Everything a tokenizer says of the facts (it may be null; outlives them).
@@ -49,9 +51,10 @@ struct CompletionRequest {
   bool stream = false;
   bool include_usage = false;
   bool echo = false;
-  GenerateRequest generate;  // of every choice, but for prompt and sampling.choice
-  std::string date;          // that the chat template wrote, if it writes one
-  IgnoredFields ignored;     // hints, which no answer depends on
+  GenerateRequest generate;                          // of every choice, but for prompt and sampling.choice
+  std::string date;                                  // that the chat template wrote, if it writes one
+  ReasoningStart reasoning = ReasoningStart::kNone;  // of the answers of a chat
+  IgnoredFields ignored;                             // hints, which no answer depends on
 
   bool wants_logprobs() const { return generate.top_logprobs >= 0; }
   size_t num_choices() const { return prompts.size() * static_cast<size_t>(n); }
@@ -59,6 +62,12 @@ struct CompletionRequest {
   const Prompt& prompt_of(size_t i) const { return prompts[i / static_cast<size_t>(n)]; }
   // The request of choice i.
   GenerateRequest Choice(size_t i) const;
+};
+
+// A chat whose prompt is not made yet, which takes another process.
+struct ChatCall {
+  CompletionRequest request;
+  ChatRequest conversation;
 };
 
 // Refuses a text that no context holds before it is tokenized, which takes far longer than to receive it.
@@ -71,6 +80,13 @@ void CheckTextBytes(size_t bytes, const std::string& param, const ModelFacts& mo
 // Errors: RequestError(400) naming field and index, also for fields of other servers that would change what is
 //         answered; 404 for another model's name.
 CompletionRequest ParseCompletion(const nlohmann::json& body, const ModelFacts& model);
-CompletionRequest ParseChat(const nlohmann::json& body, const ModelFacts& model);
+ChatCall ParseChat(nlohmann::ordered_json body, const ModelFacts& model);
+
+// A conversation by itself (TakeConversation of a body, and the body's other fields), and its ids.
+// Errors: RequestError(400) naming the field; also for a model without chat.
+ChatRequest ParseConversation(nlohmann::ordered_json* taken, JsonFields& fields, const ModelFacts& model);
+std::vector<int32_t> ChatIds(const RenderedChat& rendered, const ModelFacts& model);
+// The prompt, and what only it can tell. Errors: RequestError(400).
+void SetPrompt(const RenderedChat& rendered, const ModelFacts& model, CompletionRequest* request);
 
 }  // namespace stoch::serve

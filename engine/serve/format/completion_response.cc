@@ -137,6 +137,7 @@ OrderedJson ChunkChoice(bool chat, size_t index, AnswerChoice& choice, bool logp
   if (chat) {
     OrderedJson delta = OrderedJson::object();
     if (chunk.first) delta["role"] = "assistant";
+    if (!chunk.reasoning.empty()) delta["reasoning_content"] = chunk.reasoning;
     if (chunk.first || !chunk.text.empty()) delta["content"] = chunk.text;
     json["delta"] = std::move(delta);
   } else {

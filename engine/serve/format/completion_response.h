@@ -55,8 +55,9 @@ struct AnswerChoice {
   explicit AnswerChoice(LogprobWriter logprob_writer) : writer(std::move(logprob_writer)) {}
   LogprobWriter writer;
   std::string text;
-  TokenColumns tokens;  // that logprobs belong to, echoed ones included; empty where nobody asked
-  std::string finish;   // "" while it goes on
+  std::string reasoning;  // of a chat, where it is taken apart from the text
+  TokenColumns tokens;    // that logprobs belong to, echoed ones included; empty where nobody asked
+  std::string finish;     // "" while it goes on
   std::string logits_sha256;
 };
 
@@ -82,6 +83,7 @@ OrderedJson UsageJson(const Usage& usage);
 // What one event of a stream says of a choice.
 struct Chunk {
   std::string text;
+  std::string reasoning;
   size_t begin = 0, end = 0;  // tokens of the choice
   bool first = false;         // of a chat: it names the role
   bool last = false;          // it says how the choice ended

@@ -9,15 +9,7 @@
 namespace stoch::serve {
 
 // An object of a request; kEither: a completion or a chat.
-enum class FieldPlace : uint8_t {
-  kEither,
-  kCompletion,
-  kChat,
-  kMessage,
-  kContentPart,
-  kStreamOptions,
-  kTemplateKwargs
-};
+enum class FieldPlace : uint8_t { kEither, kCompletion, kChat, kMessage, kContentPart, kStreamOptions };
 
 // A field that is known and not read.
 struct ForeignField {

@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// The conversation of a chat request.
+// The conversation of a chat request, as chat templates read it.
 #pragma once
 
-#include <string>
-#include <vector>
+#include <nlohmann/json_fwd.hpp>
 
+#include "engine/chat/chat.h"
 #include "engine/serve/format/json_fields.h"
-#include "loader/tokenizer/chat/chat_template.h"
 
 namespace stoch::serve {
 
-// "messages": role and content of each, text parts joined. Role developer is system; an assistant or a tool may have
-// null as content. Errors: RequestError(400) naming the field.
-std::vector<ChatMessage> ReadMessages(JsonFields& fields);
+// Takes "messages", "tools", "documents" and "chat_template_kwargs" out of a body: those that are read in the order of
+// their members.
+nlohmann::ordered_json TakeConversation(nlohmann::ordered_json* body);
 
-// "chat_template_kwargs": the date (else default_date), and whether the answer may reason.
-// Errors: RequestError(400) naming the field.
-ChatOptions ReadChatOptions(JsonFields& fields, const std::string& default_date);
+// taken: by TakeConversation, and read here. fields: of the rest of that body.
+//   messages  role and content of each, text parts joined where the template reads strings; null of an assistant or a tool
+//             is "". Role developer is system where the template does not know it. The arguments of tool calls are objects.
+//   tools     with tool_choice "none" they are not told
+// Errors: RequestError(400) naming the field, also where the template does not read what a field says.
+ChatRequest ReadConversation(nlohmann::ordered_json* taken, JsonFields& fields, const Chat& chat);
+
+// What is wrong with the messages of a model without chat. Errors: as above.
+void CheckMessages(nlohmann::ordered_json* taken, JsonFields& fields);
+
+// How much the messages of a conversation say.
+size_t ContentBytes(const ChatRequest& conversation);
 
 }  // namespace stoch::serve

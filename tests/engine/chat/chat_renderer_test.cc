@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/support/chat_python.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
 
@@ -16,23 +16,11 @@ namespace {
 
 using json = nlohmann::ordered_json;  // in the order of the file
 
-// STOCH_CHAT_PYTHON: an interpreter with jinja2 other than the distribution's.
-std::string Python() {
-  const char* given = std::getenv("STOCH_CHAT_PYTHON");
-  return given != nullptr ? given : "/usr/bin/python3";
-}
-
-ChatRenderer::Settings Command() {
-  return {.command = {Python(), "-I", std::string(STOCH_SOURCE_DIR) + "/engine/chat/render_chat.py"}};
-}
+ChatRenderer::Settings Command() { return {.pythons = {ChatPython()}}; }
 
 class ChatRendering : public testing::Test {
  protected:
-  void SetUp() override {
-    if (std::system((Python() + " -I -c 'import jinja2' 2>/dev/null").c_str()) != 0) {
-      GTEST_SKIP() << Python() << " has no jinja2 (apt-get install python3-jinja2)";
-    }
-  }
+  void SetUp() override { STOCH_REQUIRE_JINJA(); }
   const json hello_ = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
 };
 
@@ -112,8 +100,8 @@ TEST_F(ChatRendering, ManyThreadsMayShareOne) {
 }
 
 TEST(ChatRenderingWithout, JinjaNamesWhatInstallsIt) {
-  ExpectInvalid([] { ChatRenderer({.command = {"/bin/false"}}, "x"); }, {"apt-get install python3-jinja2"});
-  ExpectInvalid([] { ChatRenderer({.command = {"/nowhere/python3"}}, "x"); }, {"/nowhere/python3", "No such file"});
+  ExpectInvalid([] { ChatRenderer({.pythons = {"/bin/false"}}, "x"); }, {"apt-get install python3-jinja2"});
+  ExpectInvalid([] { ChatRenderer({.pythons = {"/nowhere/python3"}}, "x"); }, {"/nowhere/python3", "No such file"});
 }
 
 }  // namespace

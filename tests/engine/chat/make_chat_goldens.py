@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes chat_templates.json: conversations in many chat templates, as transformers renders them.
 
-The templates are those of the reference data's models (SHARED), and others that use what jinja has and chat templates
+The templates are those of the reference data's models (SHARED), those of --chat-template, and others that use what jinja has and chat templates
 need: macros, namespaces, filters, slices, loop variables, tests, white space control. null stands for an error.
     pip install transformers==5.24.0 jinja2==3.1.6
     make_chat_goldens.py SHARED > ../../golden/chat_templates.json
 """
+import hashlib
 import json
 import pathlib
 import sys
@@ -137,15 +138,34 @@ def rendered(template, request):
         return None
 
 
+def ids_digest(tokenizer, template, request, text):
+    """Of the ids of apply_chat_template, which takes no empty conversation."""
+    if text is None:
+        return None
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if request["messages"]:
+        applied = tokenizer.apply_chat_template(
+            request["messages"], tools=request.get("tools"), documents=request.get("documents"), chat_template=template,
+            continue_final_message=request.get("continue_final_message", False), return_dict=False,
+            add_generation_prompt=request.get("add_generation_prompt", False), **SPECIAL, **request.get("kwargs", {}))
+        assert applied == ids
+    return hashlib.sha256(json.dumps(ids, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
 def main():
     shared = pathlib.Path(sys.argv[1])
     configs = {name: json.loads((shared / "models" / name / "tokenizer_config.json").read_text()) for name in MODELS}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(shared / "models" / "tiny-qwen2")  # of the ids
+    files = sorted((pathlib.Path(__file__).parents[3] / "engine" / "chat" / "templates").glob("*.jinja"))
     templates = {name: config["chat_template"] for name, config in configs.items()} | TEMPLATES
+    templates |= {f"--chat-template {file.stem}": file.read_text() for file in files}
     golden = {"generator": "make_chat_goldens.py", "transformers": transformers.__version__, "jinja2": jinja2.__version__,
               "special": SPECIAL, "requests": REQUESTS, "now": 1700000000, "templates": {}}
     for name, template in templates.items():
         dated = template.replace("strftime_now('%d %b %Y')", "'14 Nov 2023'")  # the day of "now"
-        golden["templates"][name] = {"source": template, "rendered": [rendered(dated, r) for r in REQUESTS]}
+        texts = [rendered(dated, r) for r in REQUESTS]
+        golden["templates"][name] = {"source": template, "rendered": texts, "ids_sha256": [
+            ids_digest(tokenizer, dated, request, text) for request, text in zip(REQUESTS, texts)]}
     json.dump(golden, sys.stdout, indent=0, ensure_ascii=False)
     print()
 

@@ -5,9 +5,11 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <iterator>
 #include <system_error>
 
 #include "kernels/base/error.h"
+#include "tools/stoch/options/chat_options.h"
 
 namespace stoch::cli {
 namespace {
@@ -89,9 +91,17 @@ void AddEngine(CLI::App& command, ServeOptions* options) {
       ->excludes(command.get_option("--journal"));
   command.add_option("--default-seed", options->default_seed,
                      "Seed of requests that name none; default: one is drawn for each, and returned");
-  command.add_option("--chat-date", options->server.api.chat_date,
-                     "Date for chat templates that write one, unless a request gives its own; default: the template's, "
-                     "or today in UTC");
+}
+
+void AddChat(CLI::App& command, ServeOptions* options) {
+  AddChatOptions(command, &options->chat);
+  command
+      .add_option("--reasoning-parser", options->reasoning_parser,
+                  "How the model writes its reasoning, which chats then have apart (reasoning_content): none, qwen3, "
+                  "deepseek_r1")
+      ->capture_default_str()
+      ->check(CLI::IsMember(
+          std::vector<std::string>(std::begin(serve::kReasoningFormats), std::end(serve::kReasoningFormats))));
 }
 
 void AddStreams(CLI::App& command, ServeOptions* options) {
@@ -179,6 +189,7 @@ void AddServeOptions(CLI::App& command, ServeOptions* options) {
   AddKeys(command, options);
   AddStreams(command, options);
   AddEngine(command, options);
+  AddChat(command, options);
   AddLimits(command, options);
   AddLog(command, options);
 }

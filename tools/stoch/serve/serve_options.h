@@ -38,6 +38,8 @@ struct ServeOptions {
   std::string journal;
   std::string journal_sync = "normal";
   std::string log_format = "text";
+  ChatSettings chat;
+  std::string reasoning_parser = serve::kReasoningFormats[0];
 };
 
 void AddServeOptions(CLI::App& command, ServeOptions* options);

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// The endpoints that take conversations, and tokens of texts.
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/serve/api_call.h"
+#include "engine/serve/format/json_fields.h"
+#include "engine/serve/format/list_limits.h"
+#include "engine/serve/format/messages.h"
+
+namespace stoch::serve {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kBadRequest = 400;
+constexpr int kTooManyRequests = 429;
+
+// A chat until its prompt is there, and then what it became. Its calls are those of one connection, which never overlap.
+class PendingChat : public Exchange {
+ public:
+  void OnDisconnect() override {
+    left_ = true;
+    if (exchange_ != nullptr) exchange_->OnDisconnect();
+  }
+  void Become(std::shared_ptr<Exchange> exchange) { exchange_ = std::move(exchange); }
+  bool left() const { return left_; }  // any thread
+
+ private:
+  std::atomic<bool> left_{false};
+  std::shared_ptr<Exchange> exchange_;
+};
+
+// A conversation that was rendered, or why not.
+struct Outcome {
+  RenderedChat rendered;
+  std::exception_ptr error;
+};
+
+Outcome RenderNow(const Chat& chat, ChatRequest conversation) {
+  try {
+    return {chat.Render(std::move(conversation)), nullptr};
+  } catch (const InvalidInput& error) {
+    return {{}, std::make_exception_ptr(RequestError(kBadRequest, "messages", error.what()))};
+  } catch (const std::exception&) {
+    return {{}, std::current_exception()};
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Exchange> Api::Render(Call& call, ChatRequest conversation, Then then) {
+  const auto waiting = std::make_shared<PendingChat>();
+  const auto shared = std::make_shared<Call>(std::move(call));
+  const auto asked = std::make_shared<ChatRequest>(std::move(conversation));
+  const Chat& chat = *Ready().model->chat;
+  const bool taken = renders_.Add([this, waiting, shared, asked, then = std::move(then), &chat] {
+    if (waiting->left()) return;
+    try {
+      const auto outcome = std::make_shared<Outcome>(RenderNow(chat, std::move(*asked)));
+      shared->connection->Post([this, waiting, shared, outcome, then] {
+        if (waiting->left()) return;
+        try {
+          if (outcome->error != nullptr) std::rethrow_exception(outcome->error);
+          waiting->Become(then(*shared, outcome->rendered));
+        } catch (const std::exception&) {
+          shared->connection->Send(ErrorAnswer(shared->request, shared->id));
+        }
+      });
+    } catch (const std::exception&) {  // no memory to say so
+      shared->connection->Cut();
+    }
+  });
+  if (taken) return waiting;
+  call = std::move(*shared);
+  throw RequestError(kTooManyRequests, "", "as many chats wait for their prompt as may; try again in a moment");
+}
+
+std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {
+  const ModelFacts& model = *Ready().model;
+  ChatCall chat = ParseChat(std::move(call.TakeOrderedBody(ChatLists()).json), model);
+  const auto request = std::make_shared<CompletionRequest>(std::move(chat.request));
+  return Render(call, std::move(chat.conversation), [this, request, &model](Call& later, const RenderedChat& rendered) {
+    SetPrompt(rendered, model, request.get());
+    return StartCompletion(later, std::move(*request));
+  });
+}
+
+std::shared_ptr<Exchange> Api::Tokenize(Call& call) {
+  const ModelFacts& model = *Ready().model;
+  RequestBody<nlohmann::ordered_json> body = call.TakeOrderedBody();
+  nlohmann::ordered_json conversation = TakeConversation(&body.json);
+  const Json rest = body.json;
+  JsonFields fields(rest);
+  const Tokenizer& tokenizer = RequireTokenizer(model);
+  const auto answer = [&model](Call& asked, const std::vector<int32_t>& tokens) {
+    return asked.Send({{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", model.context}});
+  };
+  if (conversation.contains("messages")) {
+    return Render(call, ParseConversation(&conversation, fields, model),
+                  [answer, &model](Call& later, const RenderedChat& rendered) {
+                    return answer(later, ChatIds(rendered, model));
+                  });
+  }
+  const auto prompt = fields.String("prompt");
+  if (!prompt) throw RequestError(kBadRequest, "prompt", "prompt: is missing; expected a string, or messages");
+  EncodeOptions options;
+  options.add_bos = fields.Bool("add_special_tokens", true);
+  // As in vLLM: clients learn the id of a special token by sending its written form. Prompts of completions stay text.
+  options.parse_special = fields.Bool("parse_special", true);
+  CheckTextBytes(prompt->size(), "prompt", model);
+  return answer(call, tokenizer.Encode(*prompt, options));
+}
+
+std::shared_ptr<Exchange> Api::Detokenize(Call& call) {
+  const ModelFacts& model = *Ready().model;
+  const RequestBody<Json> body = call.TakeBody();
+  JsonFields fields(body.json);
+  const Json* tokens = fields.Find("tokens");
+  if (tokens == nullptr) throw RequestError(kBadRequest, "tokens", "tokens: is missing; expected a list of token ids");
+  const Tokenizer& tokenizer = RequireTokenizer(model);
+  std::vector<int32_t> ids = ReadIds(*tokens, "tokens", model.vocab_size);
+  std::erase_if(ids, [&](int32_t id) { return id >= tokenizer.vocab_size(); });  // padding has no text
+  return call.Send({{"prompt", tokenizer.Decode(ids)}});
+}
+
+// As in llama.cpp.
+std::shared_ptr<Exchange> Api::ApplyTemplate(Call& call) {
+  const ModelFacts& model = *Ready().model;
+  RequestBody<nlohmann::ordered_json> body = call.TakeOrderedBody();
+  nlohmann::ordered_json conversation = TakeConversation(&body.json);
+  const Json rest = body.json;
+  JsonFields fields(rest);
+  return Render(call, ParseConversation(&conversation, fields, model), [](Call& later, const RenderedChat& rendered) {
+    return later.Send({{"prompt", Chat::Text(rendered)}});
+  });
+}
+
+}  // namespace stoch::serve
