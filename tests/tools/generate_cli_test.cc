@@ -117,7 +117,34 @@ TEST(GenerateCli, BadInputIsOneSentence) {
   ExpectRefused(generate({"--prompt", "a", "--top-p", "0"}), "top_p");
   ExpectRefused(generate({"--prompt", "a", "--sc", "stoc_len=999"}), "stoc_len");
   ExpectRefused(generate({"--prompt", "a", "--sc", "stok_len=64"}), "stok_len");
-  ExpectRefused(generate({"--chat"}), "chat");
+  ExpectRefused(generate({"--chat", "--chat-template", "no-such-format"}), "chatml");
+  ExpectRefused(RunStoch({"generate", "no/such-model", "--prompt", "a"}), "hf download no/such-model");
+}
+
+// A model by its name on the hub is the folder that a client of the hub has left, and is served by that name.
+TEST(GenerateCli, ModelsOfTheHubAreFoundInItsCache) {
+  namespace fs = std::filesystem;
+  const TempDir home;
+  const fs::path repository = home / "hub" / "models--some-org--Model_1.5";
+  fs::create_directories(repository / "refs");
+  fs::create_directories(repository / "snapshots" / "0a1b2c");
+  WriteFile(repository / "refs" / "main", "0a1b2c\n");
+  for (const auto& file : fs::directory_iterator(DemoModel())) {
+    fs::create_symlink(fs::canonical(file.path()), repository / "snapshots" / "0a1b2c" / file.path().filename());
+  }
+  setenv("HF_HOME", home.path().c_str(), 1);
+  const auto generate = [](const std::string& model) {
+    return RunStoch({"generate", model, "--device", "cpu", "--prompt", "Once", "--max-tokens", "3", "--json"});
+  };
+  for (const char* model : {"some-org/Model_1.5", "some-org/Model_1.5@main", "some-org/Model_1.5@0a1b2c"}) {
+    const ProcessResult result = generate(model);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(nlohmann::json::parse(result.out)["model"], "some-org/Model_1.5");
+  }
+  ExpectRefused(generate("some-org/Model_1.5@v2"), "hf download some-org/Model_1.5 --revision v2");
+  ExpectRefused(generate("some-org/other"), "hf download some-org/other");
+  ExpectRefused(generate("some-org/Model_1.5@../../x"), "some-org/Model_1.5@../../x");
+  unsetenv("HF_HOME");
 }
 
 TEST(GenerateCli, FullDiskIsNoticed) {

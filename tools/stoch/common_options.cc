@@ -111,7 +111,7 @@ std::string RandomModelNames() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options) {
+CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options, bool positional) {
   command
       .add_option("--tokenizer", options->tokenizer,
                   "Folder or GGUF file with another tokenizer (random: models have none)")
@@ -119,10 +119,11 @@ CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options) {
   command.add_option("--context", options->context, "Positions of a sequence; 0 = the model's, or what fits in memory")
       ->check(CLI::Range(int64_t{0}, kMostTokens));
   return command
-      .add_option("--model", options->model,
-                  "Hugging Face folder, GGUF file (NAME.gguf), demo (the model that comes with stoch), or "
-                  "random:SHAPE[:SEED] with SHAPE one of " +
-                      RandomModelNames())
+      .add_option(
+          positional ? "--model,MODEL" : "--model", options->model,
+          "Hugging Face folder, org/name[@revision] in the local Hugging Face cache, GGUF file (NAME.gguf), demo "
+          "(the model that comes with stoch), or random:SHAPE[:SEED] with SHAPE one of " +
+              RandomModelNames())
       ->transform(ModelPath);
 }
 

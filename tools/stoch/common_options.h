@@ -65,7 +65,8 @@ struct ModelOptions {
   std::string tokenizer;  // folder; "" = the model's
   int64_t context = 0;
 };
-CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options);
+// positional: the model may also stand by itself, as in `stoch serve MODEL`.
+CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options, bool positional = false);
 // The tokenizer of --tokenizer or the model's folder; nullptr for random models without --tokenizer.
 // Errors: InvalidInput, also if the tokenizer has ids beyond the model's vocabulary.
 std::unique_ptr<Tokenizer> OpenTokenizer(const ModelOptions& options, const ModelFiles& files);

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "kernels/base/error.h"
+#include "tools/stoch/options/hub_cache.h"
 
 namespace stoch::cli {
 namespace {
@@ -40,7 +41,8 @@ std::string DemoModelFolder() {
 }
 
 std::string ModelPath(const std::string& model) {
-  return model == "demo" && !IsModel(model) ? DemoModelFolder() : model;
+  if (model == "demo" && !IsModel(model)) return DemoModelFolder();
+  return IsHubName(model) ? HubCacheFolder(model) : model;
 }
 
 }  // namespace stoch::cli

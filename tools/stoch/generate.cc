@@ -181,7 +181,7 @@ CommandBody AddGenerate(CLI::App& command) {
       "  echo 'Hello' | stoch generate --model DIR --precision fp32 --json\n"
       "  stoch generate --model DIR --chat");
   auto options = std::make_shared<Options>();
-  AddModelOptions(command, &options->model)->required();
+  AddModelOptions(command, &options->model, true)->required();
   auto* prompt = command.add_option("--prompt", options->prompt, "The prompt");
   auto* file = command.add_option("--file", options->file, "A file with it; - or nothing: standard input");
   auto* chat = command.add_flag("--chat", options->chat, "Talk with the model, as its chat template says");

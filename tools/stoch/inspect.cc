@@ -391,7 +391,7 @@ CommandBody AddInspect(CLI::App& command) {
       "  stoch inspect --model demo\n"
       "  stoch inspect --model random:llama-3.1-8b --context 4096 --json");
   auto options = std::make_shared<Options>();
-  AddModelOptions(command, &options->model);
+  AddModelOptions(command, &options->model, true);
   AddArithmeticOptions(command, &options->arithmetic);
   command.add_option("--table", options->table, "A multiplier table (.h, .bin, .txt, .npy) in place of a model");
   command.add_flag(

@@ -242,7 +242,7 @@ CommandBody AddPerplexity(CLI::App& command) {
       "  stoch perplexity --model DIR --file text --sc stoc_len=64 --kl base.bin\n"
       "  stoch perplexity --model DIR --file text --mp table.json --array 32,32,64");
   auto options = std::make_shared<Options>();
-  AddModelOptions(command, &options->model)->required();
+  AddModelOptions(command, &options->model, true)->required();
   command.add_option("--file", options->file, "The text; - is standard input")->required();
   command.add_option("--ctx", options->ctx, "Tokens of a window; default 2048, or the model's limit")
       ->check(CLI::Range(int64_t{1}, kMostTokens));
