@@ -206,7 +206,9 @@ def main(stoch, screenshot=None):
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as running:
         folder = pathlib.Path(scratch)
         plain = endless_demo(folder / "plain/demo")
-        chat = endless_demo(folder / "chat/demo")  # the demo model has no chat format of its own
+        (plain / "chat_template.jinja").unlink()
+        chat = endless_demo(folder / "chat/demo")
+        (chat / "chat_template.jinja").unlink()
         shutil.copy(ROOT / "tests/serve/clients/chat_tokenizer_config.json", chat / "tokenizer_config.json")
         addresses = []
         for name, model in (("plain", plain), ("chat", chat)):

@@ -37,7 +37,7 @@ install(TARGETS stoch_public ${libraries} EXPORT stoch
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stoch)
 install(TARGETS stoch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 # Looked for from the program's folder upwards (tools/stoch/demo_model.h), so not where CMAKE_INSTALL_DATADIR may lie.
-set(STOCH_DEMO_FILES README.md config.json generation_config.json model.safetensors tokenizer.model tokenizer_config.json)
+set(STOCH_DEMO_FILES README.md chat_template.jinja config.json generation_config.json model.safetensors tokenizer.model tokenizer_config.json)
 list(TRANSFORM STOCH_DEMO_FILES PREPEND ${PROJECT_SOURCE_DIR}/demo/)
 install(FILES ${STOCH_DEMO_FILES} DESTINATION share/stoch/demo COMPONENT program)
 # Includes are written from the root of the project, so headers keep their folders. Backends and the server are inside.
