@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
   options.api.answers = &journal;
   serve::Server server(options, log);
   const serve::ServedModel model = *pool->model();
-  server.Attach(model, &tokenizer, std::move(pool));
+  server.Attach(model, {&tokenizer, nullptr, ""}, std::move(pool));
   std::cout << server.port() << std::endl;
   for (char byte = 0; read(STDIN_FILENO, &byte, 1) == 1;) {
   }
