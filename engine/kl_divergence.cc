@@ -194,43 +194,48 @@ void KlBaseReader::Read(std::span<const int32_t> targets, std::span<float> logit
 void KlStatistics::Add(std::span<const LogitComparison> rows) {
   for (const LogitComparison& row : rows) {
     if (row.top < 0 || row.base_top < 0) {
-      throw InvalidInput("prediction " + std::to_string(kld_.size()) + ": its " + (row.top < 0 ? "" : "base ") +
+      throw InvalidInput("prediction " + std::to_string(rows_.size()) + ": its " + (row.top < 0 ? "" : "base ") +
                          "logits have NaN or infinity");
     }
-    kld_.push_back(row.kld);
-    nll_.push_back(-row.logprob);
-    nll_base_.push_back(-row.base_logprob);
-    dp_.push_back(std::exp(row.logprob) - std::exp(row.base_logprob));
-    if (row.top == row.base_top) ++same_top_;
+    rows_.push_back(row);
   }
 }
 
 KlSummary KlStatistics::Summary() const {
-  STOCH_CHECK(kld_.size() >= 2);
-  const auto n = static_cast<double>(kld_.size());
+  STOCH_CHECK(rows_.size() >= 2);
+  const auto n = static_cast<double>(rows_.size());
+  std::vector<double> kld, dp, nll, nll_base;
+  int64_t same_top = 0;
+  for (const LogitComparison& row : rows_) {
+    kld.push_back(row.kld);
+    nll.push_back(-row.logprob);
+    nll_base.push_back(-row.base_logprob);
+    dp.push_back(std::exp(row.logprob) - std::exp(row.base_logprob));
+    if (row.top == row.base_top) ++same_top;
+  }
   KlSummary summary;
-  summary.rows = static_cast<int64_t>(kld_.size());
-  summary.nll = Mean(nll_);
-  summary.nll_base = Mean(nll_base_);
-  const double variance = Covariance(nll_, nll_, summary.nll.mean, summary.nll.mean);
-  const double base_variance = Covariance(nll_base_, nll_base_, summary.nll_base.mean, summary.nll_base.mean);
-  const double covariance = Covariance(nll_, nll_base_, summary.nll.mean, summary.nll_base.mean);
+  summary.rows = static_cast<int64_t>(rows_.size());
+  summary.nll = Mean(nll);
+  summary.nll_base = Mean(nll_base);
+  const double variance = Covariance(nll, nll, summary.nll.mean, summary.nll.mean);
+  const double base_variance = Covariance(nll_base, nll_base, summary.nll_base.mean, summary.nll_base.mean);
+  const double covariance = Covariance(nll, nll_base, summary.nll.mean, summary.nll_base.mean);
   const double product = std::sqrt(variance * base_variance);
   summary.correlation = product > 0 ? covariance / product : 1;
   std::vector<double> differences, squares;
-  for (size_t i = 0; i < nll_.size(); ++i) {
-    differences.push_back(nll_[i] - nll_base_[i]);
-    squares.push_back(dp_[i] * dp_[i]);
+  for (size_t i = 0; i < nll.size(); ++i) {
+    differences.push_back(nll[i] - nll_base[i]);
+    squares.push_back(dp[i] * dp[i]);
   }
   summary.log_ppl_ratio = Mean(differences);
-  summary.kld = Mean(kld_);
-  summary.kld_percentiles = Percentiles(kld_);
-  summary.dp = Mean(dp_);
-  summary.dp_percentiles = Percentiles(dp_);
+  summary.kld = Mean(kld);
+  summary.kld_percentiles = Percentiles(kld);
+  summary.dp = Mean(dp);
+  summary.dp_percentiles = Percentiles(dp);
   const MeanError square = Mean(squares);
   summary.rms_dp.mean = std::sqrt(square.mean);
   summary.rms_dp.error = summary.rms_dp.mean > 0 ? 0.5 * square.error / summary.rms_dp.mean : 0;
-  const double share = static_cast<double>(same_top_) / n;
+  const double share = static_cast<double>(same_top) / n;
   summary.same_top = {share, std::sqrt(share * (1 - share) / (n - 1))};
   return summary;
 }

@@ -100,10 +100,11 @@ class KlStatistics {
   void Add(std::span<const LogitComparison> rows);
   // Requires: at least two rows added.
   KlSummary Summary() const;
+  // All rows that were added, in order.
+  std::span<const LogitComparison> rows() const { return rows_; }
 
  private:
-  std::vector<double> kld_, dp_, nll_, nll_base_;
-  int64_t same_top_ = 0;
+  std::vector<LogitComparison> rows_;
 };
 
 // Rows of base logits that a KlComparison with a file keeps on the device: what EngineOptions::base_rows is then.
@@ -125,6 +126,7 @@ class KlComparison {
 
   // Requires: at least two rows added.
   KlSummary Summary() const { return statistics_.Summary(); }
+  std::span<const LogitComparison> rows() const { return statistics_.rows(); }
 
  private:
   // Memory that host and device share, of one call of the op.

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -15,34 +17,13 @@
 namespace stoch {
 namespace {
 
-// Sums that give mean and standard error of the negative log-likelihoods seen so far.
-struct Sums {
-  int64_t count = 0;
-  double nll = 0;
-  double nll_squared = 0;
-
-  void Add(double value) {
-    ++count;
-    nll += value;
-    nll_squared += value * value;
-  }
-};
-
-void Summarize(const Sums& sums, PerplexityResult& result) {
-  const auto n = static_cast<double>(sums.count);
-  result.predictions = sums.count;
-  result.mean_nll = sums.nll / n;
-  result.ppl = std::exp(result.mean_nll);
-  const double variance = sums.nll_squared / n - result.mean_nll * result.mean_nll;
-  result.ppl_error = sums.count > 1 ? result.ppl * std::sqrt(std::max(variance, 0.0) / (n - 1)) : 0;
-}
-
 // Scores windows, each a sequence of its own: passes take the rest of one and as much of the next ones as they have room
 // for, so that all but the last are full.
 class Scorer {
  public:
-  Scorer(Engine& engine, std::span<const int32_t> ids, int64_t ctx, int64_t windows, const PerplexityOptions& options)
-      : engine_(engine), ids_(ids), ctx_(ctx), windows_(windows), options_(options) {
+  Scorer(Engine& engine, std::span<const int32_t> ids, int64_t ctx, std::vector<int64_t> windows,
+         const PerplexityOptions& options)
+      : engine_(engine), ids_(ids), ctx_(ctx), windows_(std::move(windows)), options_(options) {
     // Without cuts windows share a pass only if they are whole.
     const int64_t whole = engine.shape().max_rows / ctx;
     const int64_t most = engine.chunk_invariant() ? engine.options().max_sequences : whole;
@@ -51,7 +32,7 @@ class Scorer {
   }
 
   // One pass; calls on_done when a window's last prediction is in `sums`. False when all of them are.
-  bool Step(Sums& sums, const std::function<void()>& on_done) {
+  bool Step(PerplexitySums& sums, const std::function<void()>& on_done) {
     std::vector<StepItem> items;
     int64_t rows = engine_.shape().max_rows;
     for (size_t w = 0; rows > 0; ++w) {
@@ -89,8 +70,8 @@ class Scorer {
 
   // Begins the next window, if there is one and room for it.
   bool Open() {
-    if (opened_ == windows_ || static_cast<int64_t>(running_.size()) == most_) return false;
-    const auto window = ids_.subspan(static_cast<size_t>(opened_ * ctx_), static_cast<size_t>(ctx_));
+    if (opened_ == windows_.size() || static_cast<int64_t>(running_.size()) == most_) return false;
+    const auto window = ids_.subspan(static_cast<size_t>(windows_[opened_] * ctx_), static_cast<size_t>(ctx_));
     std::unique_ptr<Sequence> sequence = engine_.NewSequence(ctx_);
     if (sequence == nullptr && !running_.empty()) return false;
     if (sequence == nullptr) throw InvalidInput("the KV cache has no room for a window just now");
@@ -101,9 +82,11 @@ class Scorer {
     return true;
   }
 
-  void Take(int64_t row, std::span<const int32_t> targets, Sums& sums) {
+  void Take(int64_t row, std::span<const int32_t> targets, PerplexitySums& sums) {
     for (size_t i = 0; i < targets.size(); ++i) {
-      sums.Add(-engine_.LogProb(row + static_cast<int64_t>(i)).logprob);
+      const double nll = -engine_.LogProb(row + static_cast<int64_t>(i)).logprob;
+      sums.Add(nll);
+      if (options_.on_nll) options_.on_nll(nll);
     }
     if (!options_.on_logits || targets.empty()) return;
     engine_.ForLogits(row, static_cast<int64_t>(targets.size()), [&](const TensorView& block, int64_t offset) {
@@ -114,14 +97,31 @@ class Scorer {
   Engine& engine_;
   const std::span<const int32_t> ids_;
   const int64_t ctx_;
-  const int64_t windows_;
+  const std::vector<int64_t> windows_;
   const PerplexityOptions& options_;
   int64_t most_ = 1;  // windows at a time
-  int64_t opened_ = 0;
+  size_t opened_ = 0;
   std::vector<Running> running_;  // in order
 };
 
 }  // namespace
+
+void PerplexitySums::Add(double nll) {
+  ++count_;
+  nll_ += nll;
+  nll_squared_ += nll * nll;
+}
+
+PerplexityResult PerplexitySums::Result() const {
+  const auto n = static_cast<double>(count_);
+  PerplexityResult result;
+  result.predictions = count_;
+  result.mean_nll = nll_ / n;
+  result.ppl = std::exp(result.mean_nll);
+  const double variance = nll_squared_ / n - result.mean_nll * result.mean_nll;
+  result.ppl_error = count_ > 1 ? result.ppl * std::sqrt(std::max(variance, 0.0) / (n - 1)) : 0;
+  return result;
+}
 
 void FitWindows(int64_t ctx, DeviceKind kind, EngineOptions* options) {
   constexpr int64_t kLongest = 2048;    // that large passes are wanted for
@@ -152,16 +152,28 @@ PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids
   }
   if (options.max_windows > 0) windows = std::min(windows, options.max_windows);
 
+  std::vector<int64_t> chosen(static_cast<size_t>(windows));
+  std::iota(chosen.begin(), chosen.end(), 0);
+  if (options.windows) {
+    chosen = *options.windows;
+    for (const int64_t window : chosen) {
+      if (window >= 0 && window < windows) continue;
+      throw InvalidInput("window " + std::to_string(window) + ": allowed is 0.." + std::to_string(windows - 1));
+    }
+  }
+
   const auto start = std::chrono::steady_clock::now();
   PerplexityResult result;
-  Sums sums;
+  PerplexitySums sums;
+  const auto total = static_cast<int64_t>(chosen.size());
   const auto on_done = [&] {
-    ++result.windows;
-    Summarize(sums, result);
+    const int64_t done = result.windows + 1;
+    result = sums.Result();
+    result.windows = done;
     result.elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    if (options.on_window) options.on_window(result, windows);
+    if (options.on_window) options.on_window(result, total);
   };
-  Scorer scorer(engine, ids, ctx, windows, options);
+  Scorer scorer(engine, ids, ctx, std::move(chosen), options);
   while (scorer.Step(sums, on_done)) {
   }
   return result;

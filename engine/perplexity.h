@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "engine/engine.h"
 
@@ -19,9 +21,24 @@ struct PerplexityResult {
   double elapsed_ms = 0;
 };
 
+// Sums of negative log-likelihoods: the same ones in the same order give the same bits, whoever computed them.
+class PerplexitySums {
+ public:
+  void Add(double nll);
+  // The numbers of all that was added, without windows and time.
+  PerplexityResult Result() const;
+
+ private:
+  int64_t count_ = 0;
+  double nll_ = 0;
+  double nll_squared_ = 0;
+};
+
 struct PerplexityOptions {
-  int64_t ctx = 0;          // tokens per window, 2..the engine's context; 0 = the context
-  int64_t max_windows = 0;  // 0 = all
+  int64_t ctx = 0;                                   // tokens per window, 2..the engine's context; 0 = the context
+  int64_t max_windows = 0;                           // 0 = all
+  std::optional<std::vector<int64_t>> windows = {};  // these of them alone, in this order
+  std::function<void(double nll)> on_nll = {};       // of every prediction, in order
   // Before a window runs, which then has its passes to itself.
   std::function<void(std::span<const int32_t> window)> on_begin = {};
   std::function<void(const PerplexityResult& so_far, int64_t total_windows)> on_window;

@@ -15,12 +15,15 @@
 
 #include "engine/digest_cache.h"
 #include "engine/kl_divergence.h"
+#include "engine/research/prediction_part.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
+#include "loader/sha256.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/cost_options.h"
+#include "tools/stoch/options/shard.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
 #include "tools/stoch/report/cost.h"
@@ -46,6 +49,8 @@ struct Options {
   std::vector<std::string> configs;
   std::string kl_base;
   bool verify_digest = false;
+  std::string windows, nll;
+  std::vector<std::string> merge;
   std::string kl;
   CostFlags cost;
 };
@@ -86,6 +91,36 @@ KlBaseOrigin OriginOf(const Options& options, const Shared& shared, const std::s
   return origin;
 }
 
+// The windows of this task, and what all tasks have in common.
+PredictionPart BeginPart(const Options& options, const Shared& shared, const Row& row, int64_t ctx,
+                         const EngineOptions& engine) {
+  const Shard shard = ParseShard("--windows", options.windows);
+  PredictionPart part;
+  part.ctx = ctx;
+  part.tokens = static_cast<int64_t>(shared.ids.size());
+  part.total_windows = part.tokens / ctx;
+  if (options.max_windows > 0) part.total_windows = std::min(part.total_windows, options.max_windows);
+  for (auto i = static_cast<int64_t>(shard.index); i < part.total_windows; i += static_cast<int64_t>(shard.count)) {
+    part.windows.push_back(i);
+  }
+  part.has_kl = !options.kl.empty();
+  part.config = row.sc;
+  part.precision = row.precision;
+  part.model = OpenModelFiles(options.model.model).name;
+  const KlBaseOrigin origin = OriginOf(options, shared, row.name, ctx);
+  const ScModelFiles& files = engine.sc.files;
+  part.key = Sha256Hex(Json{
+      {"version", origin.version},
+      {"model", origin.model_sha256},
+      {"ids", origin.ids_sha256},
+      {"config", origin.config},
+      {"files", {files.mp_sha, files.smooth_sha, files.mask_sha}},
+      {"ctx", ctx},
+      {"windows", part.total_windows},
+      {"kl", part.has_kl}}.dump());
+  return part;
+}
+
 Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const Shared& shared, bool* interrupted) {
   EngineOptions engine_options;
   Apply(arithmetic, &engine_options);
@@ -105,6 +140,12 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   const std::unique_ptr<ScCostCollector> collector = CollectCost(*engine, shared.cost, shared.trace.get());
   ProgressBar bar("perplexity", options.output.quiet);
   PerplexityOptions evaluation{.ctx = ctx, .max_windows = options.max_windows, .on_window = {}, .on_logits = {}};
+  PredictionPart part;
+  if (!options.nll.empty()) {
+    part = BeginPart(options, shared, row, ctx, engine->options());
+    evaluation.windows = part.windows;
+    evaluation.on_nll = [&part](double nll) { part.nll.push_back(nll); };
+  }
   evaluation.on_window = [&](const PerplexityResult& so_far, int64_t total_windows) {
     row.result = so_far;
     bar.Update(so_far.windows, total_windows);
@@ -123,8 +164,13 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
     };
   } else if (!options.kl.empty()) {
     reader.emplace(options.kl, engine->config().vocab_size);
-    evaluation.on_logits = [&](const TensorView& logits, std::span<const int32_t> targets) {
+    evaluation.on_logits = [&, seen = int64_t{0}](const TensorView& logits, std::span<const int32_t> targets) mutable {
+      // The rows of a window lie together in the file; targets are of one window.
+      if (!options.nll.empty()) {
+        reader->Seek(part.windows[static_cast<size_t>(seen / (ctx - 1))] * (ctx - 1) + seen % (ctx - 1));
+      }
       comparison.Add(*reader, logits, targets);
+      seen += static_cast<int64_t>(targets.size());
     };
   }
   try {
@@ -135,6 +181,11 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   bar.Clear();
   if (writer) writer->Close();
   if (reader && row.result.predictions > 1) row.kl = comparison.Summary();
+  if (!options.nll.empty() && !*interrupted) {
+    part.elapsed_ms = row.result.elapsed_ms;
+    part.comparisons.assign(comparison.rows().begin(), comparison.rows().end());
+    WritePredictionPart(options.nll, part);
+  }
   if (collector == nullptr) return row;
   row.cost = collector->Cost();
   FinishTrace(shared.trace.get(), *collector, *engine, OpenModelFiles(options.model.model), shared.text, VersionLine());
@@ -152,11 +203,12 @@ Json RowJson(const Row& row, const std::optional<EnergyTable>& energy) {
   return json;
 }
 
-void Report(const Options& options, const std::string& model, const Shared& shared, const std::vector<Row>& rows) {
+void Report(const Options& options, const std::string& model, int64_t tokens, const std::optional<EnergyTable>& energy,
+            const std::vector<Row>& rows) {
   if (options.output.json) {
     Json results = Json::array();
-    for (const Row& row : rows) results.push_back(RowJson(row, shared.energy));
-    PrintLine(Json{{"model", model}, {"tokens", shared.ids.size()}, {"results", results}}.dump());
+    for (const Row& row : rows) results.push_back(RowJson(row, energy));
+    PrintLine(Json{{"model", model}, {"tokens", tokens}, {"results", results}}.dump());
     return;
   }
   const bool kl = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.kl.has_value(); });
@@ -166,7 +218,7 @@ void Report(const Options& options, const std::string& model, const Shared& shar
   const bool cycles = cost && !options.cost.array.empty();
   if (cost) header.emplace_back("avg length");
   if (cycles) header.emplace_back("cycles");
-  if (shared.energy) header.emplace_back("energy pJ");
+  if (energy) header.emplace_back("energy pJ");
   Table table(header);
   for (const Row& row : rows) {
     std::vector<std::string> cells = {row.name,
@@ -180,11 +232,11 @@ void Report(const Options& options, const std::string& model, const Shared& shar
       const std::vector<std::string> kl_cells = KlCells(*row.kl);
       cells.insert(cells.end(), kl_cells.begin(), kl_cells.end());
     }
-    cells.resize(header.size() - (cost ? 1 : 0) - (cycles ? 1 : 0) - (shared.energy ? 1 : 0));
+    cells.resize(header.size() - (cost ? 1 : 0) - (cycles ? 1 : 0) - (energy ? 1 : 0));
     if (row.cost) {
       cells.push_back(LengthText(row.cost->mac_average()));
       if (cycles) cells.push_back(ToText(row.cost->array().cycles));
-      if (shared.energy) cells.push_back(fmt::format("{:.6g}", PriceCost(*row.cost, *shared.energy).total));
+      if (energy) cells.push_back(fmt::format("{:.6g}", PriceCost(*row.cost, *energy).total));
     }
     cells.resize(header.size());
     table.Add(cells);
@@ -193,10 +245,50 @@ void Report(const Options& options, const std::string& model, const Shared& shar
   if (rows.size() == 1 && rows[0].kl) Print("\n" + KlText(*rows[0].kl));
   if (rows.size() > 1 || !rows[0].cost) return;
   Print("\n" + CostText(*rows[0].cost));
-  if (shared.energy) Print(EnergyText(PriceCost(*rows[0].cost, *shared.energy)));
+  if (energy) Print(EnergyText(PriceCost(*rows[0].cost, *energy)));
+}
+
+// The numbers of one run from the windows of several.
+ExitCode Merge(const Options& options) {
+  std::vector<PredictionPart> parts;
+  for (const std::string& name : options.merge) parts.push_back(ReadPredictionPart(name));
+  const PredictionPart all = MergePredictionParts(parts, options.merge);
+  Row row{.name = all.config.empty() ? all.precision : all.config,
+          .precision = all.precision,
+          .sc = all.config,
+          .result = {},
+          .kl = {},
+          .cost = {}};
+  PerplexitySums sums;
+  for (const double nll : all.nll) sums.Add(nll);
+  row.result = sums.Result();
+  row.result.windows = all.total_windows;
+  row.result.elapsed_ms = all.elapsed_ms;
+  KlStatistics statistics;
+  statistics.Add(all.comparisons);
+  if (all.comparisons.size() > 1) row.kl = statistics.Summary();
+  Report(options, all.model, all.tokens, {}, {row});
+  return kDone;
+}
+
+// Options that parts of a run cannot have. Errors: InvalidInput.
+void CheckParts(const Options& options, size_t runs) {
+  if (options.nll.empty() != options.windows.empty()) throw InvalidInput("--windows and --nll: give both of them");
+  if (options.nll.empty()) return;
+  (void)ParseShard("--windows", options.windows);
+  if (runs > 1) throw InvalidInput("--windows: divides one configuration, got " + std::to_string(runs));
+  if (!options.kl_base.empty()) throw InvalidInput("--windows: a file of --kl-base has all windows in order");
+  if (!options.cost.trace.empty() || !options.cost.array.empty() || !options.cost.energy.empty()) {
+    throw InvalidInput("--windows: --trace, --array and --energy are of whole runs");
+  }
+  CheckCanWrite(options.nll);
 }
 
 ExitCode Run(const Options& options) {
+  if (!options.merge.empty()) return Merge(options);
+  for (const auto& [name, value] : {std::pair("--model", options.model.model), std::pair("--file", options.file)}) {
+    if (value.empty()) throw InvalidInput(std::string(name) + " is required");
+  }
   std::vector<ArithmeticOptions> runs = {options.arithmetic};
   if (!options.configs.empty()) runs.clear();
   for (const std::string& config : options.configs) runs.push_back(ArithmeticOf(config, options.arithmetic.files));
@@ -209,6 +301,7 @@ ExitCode Run(const Options& options) {
     Apply(run, &checked);
     any_sc = any_sc || checked.precision == Precision::kSc;
   }
+  CheckParts(options, runs.size());
   Shared shared;
   shared.cost = ParseCostOptions(options.cost, any_sc);
   shared.energy = ReadEnergy(options.cost, any_sc);
@@ -225,7 +318,7 @@ ExitCode Run(const Options& options) {
   for (size_t i = 0; i < runs.size() && !interrupted; ++i) {
     rows.push_back(Evaluate(options, runs[i], shared, &interrupted));
   }
-  Report(options, files.name, shared, rows);
+  Report(options, files.name, static_cast<int64_t>(shared.ids.size()), shared.energy, rows);
   if (interrupted) throw Interrupted{};
   return kDone;
 }
@@ -240,10 +333,12 @@ CommandBody AddPerplexity(CLI::App& command) {
       "  stoch perplexity --model DIR --file text --config fp32 --config preset=published --config stoc_len=64\n"
       "  stoch perplexity --model DIR --file text --precision fp32 --kl-base base.bin\n"
       "  stoch perplexity --model DIR --file text --sc stoc_len=64 --kl base.bin\n"
+      "  stoch perplexity --model DIR --file text --windows 0/3 --nll part0.nll\n"
+      "  stoch perplexity --merge part0.nll part1.nll part2.nll\n"
       "  stoch perplexity --model DIR --file text --mp table.json --array 32,32,64");
   auto options = std::make_shared<Options>();
-  AddModelOptions(command, &options->model, true)->required();
-  command.add_option("--file", options->file, "The text; - is standard input")->required();
+  AddModelOptions(command, &options->model, true);
+  command.add_option("--file", options->file, "The text; - is standard input");
   command.add_option("--ctx", options->ctx, "Tokens of a window; default 2048, or the model's limit")
       ->check(CLI::Range(int64_t{1}, kMostTokens));
   command.add_option("--max-windows", options->max_windows, "Only the first so many; 0 = all")
@@ -259,6 +354,9 @@ CommandBody AddPerplexity(CLI::App& command) {
                 "With --kl-base: read all weights for their digest, also where stoch inspect --digest has kept it")
       ->needs(kl_base);
   command.add_option("--kl", options->kl, "Compare with the logits in this file")->excludes(kl_base);
+  auto* windows = command.add_option("--windows", options->windows, "i/n: only the windows whose index is i mod n");
+  command.add_option("--nll", options->nll, "With --windows: what every prediction has, for --merge")->needs(windows);
+  command.add_option("--merge", options->merge, "Files of --nll with all windows of a run, in any order: its numbers");
   AddCostOptions(command, &options->cost);
   AddDeviceOptions(command, &options->device);
   AddOutputOptions(command, &options->output);

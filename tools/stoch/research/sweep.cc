@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,6 +19,7 @@
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
+#include "tools/stoch/options/shard.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/research/sweep_log.h"
 #include "tools/stoch/research/sweep_merge.h"
@@ -38,24 +38,6 @@ struct Options {
   OutputOptions output;
   DeviceOptions device;
 };
-
-struct Shard {
-  size_t index = 0, count = 1;
-};
-
-Shard ParseShard(const std::string& text) {
-  Shard shard;
-  if (text.empty()) return shard;
-  const char* end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, shard.index);
-  bool good = first.ec == std::errc() && first.ptr != end && *first.ptr == '/';
-  if (good) {
-    const auto second = std::from_chars(first.ptr + 1, end, shard.count);
-    good = second.ec == std::errc() && second.ptr == end && shard.index < shard.count;
-  }
-  if (!good) throw InvalidInput("--shard " + text + ": allowed is i/n with i in 0..n-1");
-  return shard;
-}
 
 // Exact logits next to the output while runs are compared with them.
 class BaseFile {
@@ -155,7 +137,7 @@ std::string SummaryJson(const Options& options, const SweepLog& log) {
 ExitCode Run(const Options& options) {
   if (!options.merge.empty()) return Merge(options);
   if (options.file.empty()) throw InvalidInput("stoch sweep: give a plan, or --merge and shards");
-  const Shard shard = ParseShard(options.shard);
+  const Shard shard = ParseShard("--shard", options.shard);
   std::optional<SweepPlot> plot;
   if (!options.plot.empty()) plot = ParseSweepPlot(options.plot);
   if (!options.resume) RequireAbsent(options.out);
