@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/gateway/crc32c.h"
+#include "loader/crc32c.h"
 
 namespace stoch::serve {
 namespace {

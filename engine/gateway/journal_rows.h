@@ -7,7 +7,7 @@
 // number is the key of each. owner: the digest of the key that asked, "" where the server has none. served: a digest of
 // what was served. request: of stored_request.h. state: 0 runs, 1 left by its client, 2 ended, since when (seconds since
 // 1970), with how many updates there were then. place: 0, 1, 2, ... of an answer. body: ipc::Update. crc: CRC32C
-// (crc32c.h) of all columns before it, in this order, `request` by its own CRC32C; place_crc: of the three before `choice`.
+// (loader/crc32c.h) of all columns before it, in this order, `request` by its own CRC32C; place_crc: of the three before `choice`.
 //
 // Format 1 (until 0.1.0) had no checksums, owners or places.
 #pragma once

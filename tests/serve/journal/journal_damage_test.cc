@@ -11,9 +11,9 @@
 #include <iostream>
 #include <set>
 
-#include "engine/gateway/crc32c.h"
 #include "engine/gateway/journal.h"
 #include "kernels/base/error.h"
+#include "loader/crc32c.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
 
@@ -30,11 +30,11 @@ constexpr int kAnswers = 9;
 constexpr int kUpdates = 25;  // of each
 
 TEST(Crc32c, IsThatOfTheStandard) {
-  EXPECT_EQ(serve::Crc32c().AddRaw("123456789").value(), 0xe3069283u);
-  EXPECT_EQ(serve::Crc32c().AddRaw(std::string(32, '\0')).value(), 0x8a9136aau);
-  EXPECT_EQ(serve::Crc32c().AddRaw(std::string(32, '\xff')).value(), 0x62a8ab43u);
-  EXPECT_EQ(serve::Crc32c().AddRaw("1234").AddRaw("56789").value(), 0xe3069283u);
-  EXPECT_NE(serve::Crc32c().Add("ab").Add("c").value(), serve::Crc32c().Add("a").Add("bc").value());
+  EXPECT_EQ(Crc32c().AddRaw("123456789").value(), 0xe3069283u);
+  EXPECT_EQ(Crc32c().AddRaw(std::string(32, '\0')).value(), 0x8a9136aau);
+  EXPECT_EQ(Crc32c().AddRaw(std::string(32, '\xff')).value(), 0x62a8ab43u);
+  EXPECT_EQ(Crc32c().AddRaw("1234").AddRaw("56789").value(), 0xe3069283u);
+  EXPECT_NE(Crc32c().Add("ab").Add("c").value(), Crc32c().Add("a").Add("bc").value());
 }
 
 std::string NameOf(int answer) { return "answer-" + std::to_string(answer); }
