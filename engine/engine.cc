@@ -63,6 +63,7 @@ std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFile
   model.min_piece_rows = state->options.min_piece_rows;
   model.placement = *state->options.placement;
   model.progress = state->options.on_progress;
+  model.ranks = state->options.ranks;
   state->model = std::make_unique<DecoderModel>(*state->backend, state->files, model);
   state->pages = PageAllocator(NumPages(state->shape));
   state->holders.assign(static_cast<size_t>(NumPages(state->shape)), 0);

@@ -31,6 +31,7 @@ struct EngineOptions {
   int64_t min_piece_rows = 128;  // of a pass that several stages work on piece by piece
   int64_t base_rows = 0;         // of base logits on the device, for a KlComparison; planned
   std::optional<DecoderPlacement> placement;             // which device holds what; default: all on the backend's first
+  RankLink* ranks = nullptr;                             // to the processes of placement.ranks; outlives the engine
   std::vector<std::string> notices;                      // of who chose these options, for Engine::notices()
   std::function<void(const LoadProgress&)> on_progress;  // while loading, from the calling thread
 };

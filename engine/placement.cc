@@ -170,18 +170,39 @@ void CheckHostRoom(std::span<const MemoryPlan> plans, const Backend& backend, do
   throw InvalidInput(fmt::format("the cache needs {} of {} free", Bytes(wanted), Bytes(info.free_bytes)));
 }
 
+// A plan without what other ranks hold, and with the rows that come from them.
+MemoryPlan LocalPlan(MemoryPlan plan, const PlacementOptions& options, const PassShape& shape,
+                     const DecoderConfig& config) {
+  if (options.ranks == 1) return plan;
+  for (size_t i = 0; i < plan.layers.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i);
+    if (layer < options.local.begin || layer >= options.local.end) plan.layers[i] = {};
+  }
+  if (options.local.begin > 0) {
+    plan.rest.weights = plan.rest.scales = plan.rest.embedding = plan.rest.host = 0;
+    plan.rest.workspace -= std::exchange(plan.head_workspace, 0);
+  }
+  plan.rest.workspace += shape.max_rows * config.hidden_size * int64_t{sizeof(float)};
+  plan.total = plan.rest;
+  for (const MemoryBytes& layer : plan.layers) plan.total += layer;
+  return plan;
+}
+
 // Requires: engine.context is set.
 DecoderPlacement PlaceContext(const PlacementOptions& options, const ModelFiles& files, const EngineOptions& engine,
                               const Backend& backend, std::span<const DeviceRoom> rooms,
                               std::optional<double> host_share) {
+  PassShape shape = ShapeOf(files.config, engine);
   if (options.by_rows || options.stripes > 1) {
-    const std::vector<MemoryPlan> plans = PlanShards(files, engine, backend, options.stripes);
+    std::vector<MemoryPlan> plans = PlanShards(files, engine, backend, options.stripes);
+    for (MemoryPlan& plan : plans) plan = LocalPlan(std::move(plan), options, shape, files.config);
     if (host_share) CheckHostRoom(plans, backend, *host_share);
     return PlaceRows(files.config, plans, rooms, options.stripes);
   }
-  PassShape shape = ShapeOf(files.config, engine);
-  shape.lanes = static_cast<int64_t>(rooms.size());  // at most; which devices are used is not known yet
-  const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, backend);
+  // At most; which devices are used is not known yet.
+  shape.lanes = std::min<int64_t>(kMaxLanes, static_cast<int64_t>(rooms.size()) * options.ranks);
+  const MemoryPlan plan =
+      LocalPlan(PlanMemory(files, engine.precision, engine.sc, shape, backend), options, shape, files.config);
   if (host_share) CheckHostRoom({&plan, 1}, backend, *host_share);
   if (options.map_json) return PlaceByFile(files.config, plan, rooms, *options.map_json, options.map_name);
   return PlacePolicy(files.config, plan, rooms, options.policy);
@@ -239,8 +260,11 @@ DecoderPlacement PlacePasses(const PlacementOptions& options, const ModelFiles& 
 
 }  // namespace
 
-DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
-                       EngineOptions* engine) {
+namespace {
+
+// As Place, of layers of other ranks too, which lie anywhere.
+DecoderPlacement PlaceAll(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+                          EngineOptions* engine) {
   if (options.stripes > 1) CheckDealt(backend, engine->precision, engine->sc);
   if (engine->max_pass_rows != 0) return PlacePasses(options, files, backend, engine);
   // Where there is no room for so many rows, or for the whole context next to them, half of them, and so on.
@@ -262,6 +286,16 @@ DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files,
   }
   *engine = std::move(best->second);
   return std::move(best->first);
+}
+
+}  // namespace
+
+DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+                       EngineOptions* engine) {
+  DecoderPlacement placement = PlaceAll(options, files, backend, engine);
+  placement.ranks = options.ranks;
+  placement.local = options.local;
+  return placement;
 }
 
 DecoderPlacement PlacePolicy(const DecoderConfig& config, const MemoryPlan& plan, std::span<const DeviceRoom> rooms,

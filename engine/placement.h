@@ -39,6 +39,9 @@ struct PlacementOptions {
   // Bytes that may be used, by device index. Else a GPU may be filled with what is free on it less a margin, a CPU with
   // its whole memory (mapped weights can leave it again).
   std::map<int, int64_t> max_memory = {};
+  // Where ranks divide the model: how many, and the layers of this one.
+  int ranks = 1;
+  IndexRange local = {};
   // The cache gets as many of the engine's kv_tokens as fit, one context at least. Requires: the engine's context is
   // set.
   std::optional<KvFit> fit_kv = {};

@@ -44,7 +44,7 @@ class LayerTensors {
       }
     }
   }
-  void Add(std::string name, std::vector<int64_t> shape) { to_.push_back({std::move(name), std::move(shape)}); }
+  void Add(std::string name, std::vector<int64_t> shape) { to_.push_back({std::move(name), std::move(shape), layer_}); }
 
   const DecoderConfig& config_;
   int64_t layer_;

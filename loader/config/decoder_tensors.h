@@ -25,6 +25,7 @@ std::string LinearTensorName(const DecoderConfig& config, int64_t layer, int64_t
 struct DecoderTensor {
   std::string name;
   std::vector<int64_t> shape;  // {out_features, in_features}, or {length} of a norm or a bias
+  int64_t layer = -1;          // of a decoder layer
 };
 
 // Every tensor a checkpoint of this config has, in order of use. A tied LM head is not listed: it is the embedding,

@@ -9,6 +9,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "kernels/context_bucket.h"
+#include "models/decoder/remote_stage.h"
 #include "models/decoder/stage.h"
 #include "models/decoder/striped_stage.h"
 #include "models/decoder/workspace.h"
@@ -65,7 +66,13 @@ DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const Deco
     throw InvalidInput(files.name + ": a mixture of experts is not implemented by the " + std::string(backend.name()) +
                        " backend");
   }
-  if (!options.placement.stripes.empty()) CheckDealt(backend, options.precision, options.sc);
+  const DecoderPlacement& placement = options.placement;
+  STOCH_CHECK((options.ranks == nullptr) == (placement.ranks == 1) &&
+              placement.local.empty() == (placement.ranks == 1));
+  if (placement.ranks > 1 && !placement.stripes.empty()) {
+    throw InvalidInput("--ranks: positions that are dealt over devices (--split sequence) have all layers on one rank");
+  }
+  if (!placement.stripes.empty()) CheckDealt(backend, options.precision, options.sc);
   if (options.precision == Precision::kSc && options.sc.dilated.enabled && !backend.has_dilated()) {
     throw InvalidInput("SC setting attention = dilated: the " + std::string(backend.name()) +
                        " backend has no kernel for it: give --device cpu");
@@ -82,15 +89,17 @@ DecoderModel::~DecoderModel() = default;
 void DecoderModel::ReserveScratch() {
   const DecoderPlacement& placement = options_.placement;
   std::vector<DecoderShard> shards;
-  for (const Device& device : placement.layers) {
-    for (const DecoderShard& shard : ShardsOf(config_, placement, device)) {
+  for (size_t layer = 0; layer < placement.layers.size(); ++layer) {
+    if (!placement.is_local(static_cast<int64_t>(layer))) continue;
+    for (const DecoderShard& shard : ShardsOf(config_, placement, placement.layers[layer])) {
       const bool known = std::any_of(shards.begin(), shards.end(),
                                      [&](const DecoderShard& other) { return other.device == shard.device; });
       if (!known) shards.push_back(shard);
     }
   }
   for (const DecoderShard& shard : shards) {
-    const bool has_head = !placement.rows.empty() || shard.device == placement.head || !shard.vocab.empty();
+    const bool is_head = !placement.rows.empty() || shard.device == placement.head || !shard.vocab.empty();
+    const bool has_head = is_head && placement.has_ends();
     const int64_t bytes =
         ScratchBytes(config_, options_.precision, options_.sc, options_.shape, *backend_, shard, has_head);
     backend_->ReserveScratch(shard.device, bytes);
@@ -134,13 +143,17 @@ void DecoderModel::MakeStages() {
     if (plans.empty() || plans.back().device != device) plans.push_back({device, {}});
     return plans.back().role;
   };
-  on(placement.embedding).embeds = true;
+  const bool is_divided = placement.ranks > 1, has_ends = placement.has_ends();
+  if (has_ends) on(placement.embedding).embeds = true;
   for (size_t i = 0; i < placement.layers.size(); ++i) {
+    if (!placement.is_local(static_cast<int64_t>(i))) continue;
     ModelStage::Role& role = on(placement.layers[i]);
     if (role.num_layers == 0) role.first_layer = static_cast<int>(i);
     ++role.num_layers;
   }
-  on(placement.head).has_head = true;
+  if (has_ends && is_divided) plans.push_back({placement.head, {}});  // other ranks come before it
+  if (has_ends) on(placement.head).has_head = true;
+  if (!has_ends && placement.local.end == config_.num_hidden_layers) plans.back().role.leaves_outputs = true;
   // The first of several devices has all of the logits, every other its rows.
   const auto devices_of = [&placement](const Plan& plan) {
     return placement.rows.empty() ? std::vector<Device>{plan.device} : placement.rows;
@@ -153,6 +166,7 @@ void DecoderModel::MakeStages() {
     }
   }
   for (const Plan& plan : plans) {
+    if (is_divided && plan.role.has_head) AddRemoteStage();
     const std::vector<Device> devices = devices_of(plan);
     const std::vector<DecoderShard> shards = DivideRows(config_, devices);
     std::vector<DecoderWorkspace*> workspaces;
@@ -164,6 +178,23 @@ void DecoderModel::MakeStages() {
         std::make_unique<DecoderStage>(*backend_, config_, options_, weights_, shards, 0, workspaces, plan.role));
     kv_cache_bytes_ += stages_.back()->kv_cache_bytes();
   }
+}
+
+void DecoderModel::AddRemoteStage() {
+  const auto first = static_cast<int>(options_.placement.local.end);
+  std::vector<Device> before;
+  for (const auto& [device, workspace] : workspaces_) before.push_back(device);
+  auto stage = std::make_unique<RemoteStage>(
+      *backend_, config_, options_.shape, std::move(before), options_.placement.head, *options_.ranks,
+      ModelStage::Role{false, false, first, static_cast<int>(config_.num_hidden_layers) - first, false});
+  workspace_bytes_ += stage->staging_bytes();
+  stages_.push_back(std::move(stage));
+  waiting_stage_ = stages_.size();
+}
+
+void DecoderModel::Follow() {
+  STOCH_CHECK(options_.ranks != nullptr && !options_.placement.has_ends());
+  FollowRanks(*options_.ranks, *backend_, config_, options_.shape, stages_);
 }
 
 size_t DecoderModel::FreeLane() const {
@@ -178,6 +209,11 @@ size_t DecoderModel::FreeLane() const {
 
 void DecoderModel::CopyHidden(int layers, float* rows) {
   STOCH_CHECK(layers >= 0 && layers <= config_.num_hidden_layers);
+  const IndexRange& local = options_.placement.local;
+  if (!local.empty() && layers > local.end) {
+    throw InvalidInput("the residual stream after layer " + std::to_string(layers) +
+                       " is on another rank: this one has " + std::to_string(local.end) + " layers");
+  }
   next_tap_ = {layers, rows};
 }
 
@@ -231,7 +267,9 @@ void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) 
   }
   const auto in_flight = static_cast<int64_t>(flights_.size());
   for (int64_t i = 0; i < in_flight; ++i) {
-    Issue(flights_[static_cast<size_t>(i)], static_cast<size_t>(StagesIssued(num_stages, i, in_flight)));
+    // Other ranks get on with every pass; waiting for the first here would leave them with nothing else to do.
+    const auto end = static_cast<size_t>(StagesIssued(num_stages, i, in_flight));
+    Issue(flights_[static_cast<size_t>(i)], waiting_stage_ < stages_.size() ? waiting_stage_ : end);
   }
 }
 
@@ -248,6 +286,7 @@ void DecoderModel::Issue(Flight& flight, size_t end) {
       ModelStage& stage = *stages_[i];
       if (!stage.role().embeds) stage.Receive(piece, stages_[i - 1]->Hidden(piece));
       const std::string part = ",stage=" + std::to_string(i) + ",piece=" + std::to_string(p);
+      if (stage.devices().empty()) continue;  // its layers run on other ranks
       backend_->RunGraph(stage.devices(), flight.key.empty() ? flight.key : flight.key + part, [&] {
         stage.Run(piece, flight.tap);
         if (is_last && stage.role().has_head) RunHead(flight, stage);
@@ -301,6 +340,7 @@ void DecoderModel::Finish() {
 void DecoderModel::Abandon() {
   flights_.clear();
   ForgetOutput();
+  for (const auto& stage : stages_) stage->Abandon();
   for (const auto& [device, workspace] : workspaces_) {
     try {
       backend_->CheckFinite(device);

@@ -43,7 +43,7 @@ class DecoderModel {
   void Begin(const PassLayout& layout, const LogitQueries& queries);
   // The next pass also copies its residual stream, once `layers` decoder layers ran (0: the embeddings), to the host:
   // F32 [rows of the pass, hidden_size]. It runs without graphs, and `rows` is written until it is finished.
-  // Requires: 0 <= layers <= num_hidden_layers.
+  // Errors:   InvalidInput for layers of another rank. Requires: 0 <= layers <= num_hidden_layers.
   void CopyHidden(int layers, float* rows);
   // Waits for the pass that began first.
   // Errors:   InvalidInput naming layer and operator where an activation of a pass in flight is NaN or infinite.
@@ -51,6 +51,10 @@ class DecoderModel {
   void Finish();
   // After an error of Begin or Finish: forgets every pass in flight, once the devices have done with them.
   void Abandon();
+
+  // Of another rank than 0: runs the pieces that rank 0 sends, until it closes the model (remote_stage.h).
+  // Errors: LostRank, DeviceError.
+  void Follow();
 
   // Final norm and LM head of output rows [first, first + count) of the pass finished last.
   // Shape: F32 [count, vocab_size] on the head's device, valid until the next call. Requires: count <= max_logit_rows.
@@ -90,6 +94,7 @@ class DecoderModel {
   void ReserveScratch();
   void MakeStages();
   void MakeStripedStage();
+  void AddRemoteStage();
   DecoderWorkspace* WorkspaceOn(const DecoderShard& shard, bool divided, bool is_first, bool layers, bool head);
   size_t FreeLane() const;
   void Issue(Flight& flight, size_t end);  // stages up to `end`
@@ -104,7 +109,8 @@ class DecoderModel {
   CutRules cut_rules_;
   DecoderWeights weights_;
   std::map<Device, std::unique_ptr<DecoderWorkspace>, DeviceOrder> workspaces_;
-  std::vector<std::unique_ptr<ModelStage>> stages_;  // in order; the last one has the head
+  std::vector<std::unique_ptr<ModelStage>> stages_;  // in order; the last one has the head, if this rank has it
+  size_t waiting_stage_ = SIZE_MAX;                  // the one that waits for rows of other ranks, if there are any
   int64_t kv_cache_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
   std::deque<Flight> flights_;

@@ -11,6 +11,8 @@
 
 namespace stoch {
 
+class RankLink;
+
 struct DecoderOptions {
   Precision precision = Precision::kSc;
   ScModelConfig sc;  // read for kSc only
@@ -18,6 +20,7 @@ struct DecoderOptions {
   int64_t min_piece_rows = 128;  // micro_batch.h
   DecoderPlacement placement;
   ProgressFn progress;
+  RankLink* ranks = nullptr;  // to the other processes of placement.ranks, which outlives the model
 };
 
 // Where a pass leaves a copy of its residual stream.

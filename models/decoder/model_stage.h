@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernels/backend.h"
@@ -17,6 +18,7 @@ class ModelStage {
     bool has_head = false;
     int first_layer = 0;
     int num_layers = 0;
+    bool leaves_outputs = false;  // it ends the layers, and who has the head wants output rows alone
   };
   // Rows and outputs of a piece within its pass.
   struct Piece {
@@ -49,10 +51,16 @@ class ModelStage {
 
   // The residual stream of a piece on the first device, [rows, hidden_size].
   virtual TensorView Hidden(const Piece& piece) const = 0;
+  // Instead of Hidden, where the last Run was of this piece, with leaves_outputs, and computed the output rows alone: those,
+  // [outputs, hidden_size], on the first device.
+  virtual std::optional<TensorView> Outputs(const Piece& /*piece*/) const { return std::nullopt; }
   // Puts the residual stream of another stage on every device of this one.
   virtual void Receive(const Piece& piece, const TensorView& hidden) = 0;
   // Of the last RunHead of the lane, on the first device, [count, vocab_size].
   virtual TensorView Logits(size_t lane, int64_t count) const = 0;
+
+  // After an error: forgets what is on its way, so that the next piece is not taken for it.
+  virtual void Abandon() {}
 
   virtual int64_t kv_cache_bytes() const = 0;
 };

@@ -83,6 +83,11 @@ TensorView DecoderStage::Hidden(const Part& part, const Piece& piece) const {
                piece.first_row, piece.rows);
 }
 
+std::optional<TensorView> DecoderStage::Outputs(const Piece& piece) const {
+  if (!has_outputs_ || !role_.leaves_outputs) return std::nullopt;
+  return OutputRows(piece).front();
+}
+
 TensorView DecoderStage::Logits(size_t lane, int64_t count) const {
   return MatrixIn(parts_[0].workspace->logits[lane], count, config_.vocab_size);
 }
@@ -102,9 +107,12 @@ void DecoderStage::Run(const Piece& piece, const HiddenTap& tap) {
     CopyHidden(tap, 0, piece);
   }
   for (int i = 0; i < role_.num_layers; ++i) {
-    const bool is_last = role_.has_head && i + 1 == role_.num_layers;
-    const bool only_outputs = is_last && piece.outputs < piece.rows && !WantsAllRows(tap) && HasRoomForOutputs(piece);
+    const bool is_last = (role_.has_head || role_.leaves_outputs) && i + 1 == role_.num_layers;
+    const bool only_outputs =
+        is_last && piece.outputs < piece.rows && !WantsAllRows(tap) && HasRoomForOutputs(piece, role_.leaves_outputs);
     Attend(i, piece, only_outputs);
+    has_outputs_ = only_outputs;
+    if (only_outputs && role_.leaves_outputs) return EndOutputs(i, piece, OutputRows(piece));
     if (only_outputs) return EndOutputs(i, piece, HeadInput(piece.lane, piece.first_output, piece.outputs));
     EndLayer(i, piece, i + 1 < role_.num_layers);
     CopyHidden(tap, role_.first_layer + i + 1, piece);

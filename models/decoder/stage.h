@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,7 @@ class DecoderStage final : public ModelStage {
                      const QueryRange& logprobs) override;
 
   TensorView Hidden(const Piece& piece) const override { return Hidden(parts_[0], piece); }
+  std::optional<TensorView> Outputs(const Piece& piece) const override;
   void Receive(const Piece& piece, const TensorView& hidden) override;
   TensorView Logits(size_t lane, int64_t count) const override;
 
@@ -127,7 +129,8 @@ class DecoderStage final : public ModelStage {
   std::vector<Device> devices_;
   size_t first_shard_;
   Role role_;
-  bool rows_alone_;  // a row's result depends on that row, and on earlier ones of its sequence, alone
+  bool has_outputs_ = false;  // the last Run left output rows alone
+  bool rows_alone_;           // a row's result depends on that row, and on earlier ones of its sequence, alone
   std::vector<Part> parts_;
   int64_t kv_cache_bytes_ = 0;
 };

@@ -42,10 +42,11 @@ int64_t SourceBytes(const WeightSource& source) {
 class WeightLoader {
  public:
   WeightLoader(Backend& backend, const ModelFiles& files, Precision precision, const ScModelConfig& sc,
-               const ProgressFn& progress)
+               const DecoderPlacement& placement, const ProgressFn& progress)
       : backend_(backend), files_(files), precision_(precision), progress_(progress) {
     if (precision == Precision::kSc) plan_.emplace(sc, files.config);
     for (const DecoderTensor& tensor : DecoderTensors(files.config)) {
+      if (tensor.layer < 0 ? !placement.has_ends() : !placement.is_local(tensor.layer)) continue;
       const int64_t rows = tensor.shape.size() == 2 ? tensor.shape[0] : 1;
       const std::string name = tensor.name == kEmbeddingName ? EmbeddingTensor(files) : tensor.name;
       progress_state_.total_bytes += SourceBytes(files.weights->Matrix(name, rows, tensor.shape.back()));
@@ -279,7 +280,8 @@ void AddBytes(DecoderWeights& weights, const DecoderConfig& config) {
     weights.bytes += shard.lm_head->bytes();
     weights.stream_bytes += shard.lm_head->stream_bytes();
   }
-  weights.bytes += weights.decoder_bytes + weights.embedding->bytes();
+  weights.bytes += weights.decoder_bytes;
+  if (weights.embedding != nullptr) weights.bytes += weights.embedding->bytes();
   for (const auto& embedding : weights.more_embeddings) weights.bytes += embedding->bytes();
 }
 
@@ -328,54 +330,85 @@ std::vector<DecoderShard> ShardsOf(const DecoderConfig& config, const DecoderPla
 }
 
 int64_t LanesOf(const DecoderPlacement& placement) {
-  constexpr size_t kMaxLanes = 8;
-  if (!placement.rows.empty() || !placement.stripes.empty()) return 1;
-  std::set<Device, DeviceOrder> devices(placement.layers.begin(), placement.layers.end());
-  devices.insert({placement.embedding, placement.head});
-  return static_cast<int64_t>(std::min(devices.size(), kMaxLanes));
+  if (!placement.stripes.empty()) return 1;
+  std::set<Device, DeviceOrder> devices;
+  for (size_t i = 0; i < placement.layers.size(); ++i) {
+    if (placement.is_local(static_cast<int64_t>(i))) devices.insert(placement.layers[i]);
+  }
+  if (placement.has_ends()) devices.insert({placement.embedding, placement.head});
+  const int64_t stages = placement.rows.empty() ? static_cast<int64_t>(devices.size()) : 1;
+  return std::min(stages * placement.ranks, kMaxLanes);
 }
+
+namespace {
+
+// Embedding, final norm and LM head: the heads before the layers, the norm after them.
+class EndsLoader {
+ public:
+  EndsLoader(WeightLoader& loader, const ModelFiles& files, const DecoderPlacement& placement)
+      : loader_(loader),
+        files_(files),
+        placement_(placement),
+        shards_(ShardsOf(files.config, placement, placement.head)) {}
+
+  void LoadMatrices(DecoderWeights& weights) {
+    const DecoderConfig& config = files_.config;
+    const std::string head = HeadTensor(files_);
+    const LinearSpec head_spec = loader_.Spec(-1, ScOperatorId::kLmHead);
+    for (const DecoderShard& shard : shards_) {
+      const Part part[] = {{ScOperatorId::kLmHead, head, config.vocab_size, shard.vocab}};
+      LinearGroup group = loader_.Group(shard.device, part, config.hidden_size, -1);
+      weights.head.push_back({Buffer(), group.weights.empty() ? nullptr : std::move(group.weights.front())});
+    }
+    const auto& stripes = placement_.stripes;
+    const bool divided = !placement_.rows.empty() || (!stripes.empty() && stripes[0].size() > 1);
+    const bool shared =
+        SharesHead(config, divided, head_spec.precision == Precision::kSc) && placement_.head == placement_.embedding;
+    const WeightSource table = files_.weights->Matrix(EmbeddingTensor(files_), config.vocab_size, config.hidden_size);
+    Backend& backend = loader_.backend();
+    weights.embedding =
+        backend.MakeEmbedding(placement_.embedding, table, shared ? weights.head.front().lm_head.get() : nullptr);
+    for (size_t i = 1; i < stripes.size(); ++i) {
+      weights.more_embeddings.push_back(backend.MakeEmbedding(stripes[i].front(), table, nullptr));
+    }
+    if (!config.tie_word_embeddings) loader_.Report(table);
+  }
+
+  void LoadNorms(DecoderWeights& weights) {
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      weights.head[i].final_norm =
+          loader_.Vector(shards_[i].device, std::string(kFinalNormName), files_.config.hidden_size, i == 0);
+    }
+  }
+
+ private:
+  WeightLoader& loader_;
+  const ModelFiles& files_;
+  const DecoderPlacement& placement_;
+  std::vector<DecoderShard> shards_;
+};
+
+}  // namespace
 
 DecoderWeights LoadDecoderWeights(Backend& backend, const ModelFiles& files, Precision precision,
                                   const ScModelConfig& sc, const DecoderPlacement& placement,
                                   const ProgressFn& progress) {
   const DecoderConfig& config = files.config;
   STOCH_CHECK(static_cast<int64_t>(placement.layers.size()) == config.num_hidden_layers);
-  WeightLoader loader(backend, files, precision, sc, progress);
-
-  const std::string embedding = EmbeddingTensor(files);
-  const std::string head = HeadTensor(files);
-
+  WeightLoader loader(backend, files, precision, sc, placement, progress);
   DecoderWeights weights;
-  const std::vector<DecoderShard> head_shards = ShardsOf(config, placement, placement.head);
-  const LinearSpec head_spec = loader.Spec(-1, ScOperatorId::kLmHead);
-  for (const DecoderShard& shard : head_shards) {
-    const Part part[] = {{ScOperatorId::kLmHead, head, config.vocab_size, shard.vocab}};
-    LinearGroup group = loader.Group(shard.device, part, config.hidden_size, -1);
-    weights.head.push_back({Buffer(), group.weights.empty() ? nullptr : std::move(group.weights.front())});
-  }
-  const bool divided = !placement.rows.empty() || (!placement.stripes.empty() && placement.stripes[0].size() > 1);
-  const bool shared =
-      SharesHead(config, divided, head_spec.precision == Precision::kSc) && placement.head == placement.embedding;
-  const WeightSource table = files.weights->Matrix(embedding, config.vocab_size, config.hidden_size);
-  weights.embedding =
-      backend.MakeEmbedding(placement.embedding, table, shared ? weights.head.front().lm_head.get() : nullptr);
-  for (size_t i = 1; i < placement.stripes.size(); ++i) {
-    weights.more_embeddings.push_back(backend.MakeEmbedding(placement.stripes[i].front(), table, nullptr));
-  }
-  if (!config.tie_word_embeddings) loader.Report(table);
-
+  EndsLoader ends(loader, files, placement);
+  if (placement.has_ends()) ends.LoadMatrices(weights);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     DecoderLayerWeights& layer = weights.layers.emplace_back();
+    if (!placement.is_local(i)) continue;
     for (const DecoderShard& shard : ShardsOf(config, placement, placement.layers[static_cast<size_t>(i)])) {
       loader.CountProgress(shard.stripe.index == 0);
       layer.shards.push_back(LayerLoader(loader, config, i, shard, layer.shards.empty()).Load());
     }
   }
   loader.CountProgress(true);
-  for (size_t i = 0; i < head_shards.size(); ++i) {
-    weights.head[i].final_norm =
-        loader.Vector(head_shards[i].device, std::string(kFinalNormName), config.hidden_size, i == 0);
-  }
+  if (placement.has_ends()) ends.LoadNorms(weights);
   backend.EndLoading();
   AddBytes(weights, config);
   return weights;

@@ -37,6 +37,12 @@ struct DecoderPlacement {
   // Split by sequence: the devices of every stripe of positions, as many of each, which divide every matrix by rows.
   // Embedding and logits are on the first of the first. 2, 4 or 8 of them, or none.
   std::vector<std::vector<Device>> stripes = {};
+  // Where processes divide the model: how many, and the layers of this one. The rank of layer 0 has embedding and head.
+  int ranks = 1;
+  IndexRange local = {};  // empty: all
+
+  bool is_local(int64_t layer) const { return local.empty() || (layer >= local.begin && layer < local.end); }
+  bool has_ends() const { return local.begin == 0; }
 };
 
 // Everything on one device.
@@ -50,7 +56,10 @@ DecoderPlacement SequenceSplit(const DecoderConfig& config, std::span<const Devi
 // or positions dealt.
 std::vector<DecoderShard> ShardsOf(const DecoderConfig& config, const DecoderPlacement& placement,
                                    const Device& device);
-// How many passes a model placed so can work on at once: one on each device where layers are split.
+// The most passes in flight.
+inline constexpr int64_t kMaxLanes = 8;
+// How many passes a model placed so can work on at once: one on each device where layers are split, taking every rank to
+// have as many as this one.
 int64_t LanesOf(const DecoderPlacement& placement);
 
 // Several matrices over one input, stacked by rows where their specs allow it: part i is rows
@@ -89,7 +98,7 @@ struct DecoderHeadShard {
 };
 
 struct DecoderWeights {
-  std::unique_ptr<EmbeddingTable> embedding;
+  std::unique_ptr<EmbeddingTable> embedding;                     // null without has_ends
   std::vector<std::unique_ptr<EmbeddingTable>> more_embeddings;  // of the second stripe of positions on
   std::vector<DecoderLayerWeights> layers;
   std::vector<DecoderHeadShard> head;
@@ -105,7 +114,8 @@ std::string HeadTensor(const ModelFiles& files);
 // Whether a head on the embedding's device and the embedding are one matrix in memory: tied, exact, and not in pieces.
 bool SharesHead(const DecoderConfig& config, bool divided, bool is_sc_head);
 
-// Loads every tensor onto its device in `precision`; sc is read for kSc. A tied LM head is the embedding.
+// Loads every tensor of this rank onto its device in `precision`; sc is read for kSc. A tied LM head is the embedding.
+// Layers of other ranks have no shards.
 // Errors: InvalidInput naming the tensor: NaN or infinity, or an SC accumulator that could overflow (D * L >= 2^31).
 DecoderWeights LoadDecoderWeights(Backend& backend, const ModelFiles& files, Precision precision,
                                   const ScModelConfig& sc, const DecoderPlacement& placement,

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What processes that each hold consecutive layers of one model tell each other: pieces of passes, and rows of the
+// residual stream between their layers.
+//
+// Rank 0 has the embedding, the first layers, final norm and LM head; it tells every other rank which piece comes next
+// and gives its rows to rank 1. Each rank gives the next one the rows that its layers made of them, the last one gives
+// them back to rank 0. Numbers travel as they are in memory: float32, little-endian, all bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "kernels/handles.h"
+#include "models/decoder/model_stage.h"
+#include "models/decoder/pass_shape.h"
+
+namespace stoch {
+
+// More ranks than this add latency and no throughput: so many passes are in flight at most.
+inline constexpr int kMaxRanks = 8;
+
+// A rank that is gone, late, or sent something else than it was to send. This process cannot go on with these ranks.
+class LostRank : public DeviceError {
+ public:
+  LostRank(int rank, const std::string& what)
+      : DeviceError("rank " + std::to_string(rank) + ": " + what), rank_(rank) {}
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
+};
+
+// Moves messages between the ranks of a job. Messages from one rank to another arrive once, whole and in the order they
+// were sent. Threads: the one that made it.
+class RankLink {
+ public:
+  enum class Wait { kLimit, kForever };
+
+  virtual ~RankLink() = default;
+  virtual int rank() const = 0;
+  virtual int count() const = 0;
+  // Copies the message, and returns before it has arrived. Errors: LostRank.
+  virtual void Send(int to, std::span<const std::byte> message) = 0;
+  // The next message of a rank. Errors: LostRank where none comes within the limit of the link, or it has more than
+  // max_bytes.
+  virtual std::vector<std::byte> Take(int from, size_t max_bytes, Wait wait) = 0;
+};
+
+// A piece of a pass as followers run it: its output rows count from 0.
+struct RankPiece {
+  ModelStage::Piece piece;
+  PassLayout layout;           // its pages are those of `words`
+  std::vector<int32_t> words;  // as they came
+};
+
+// lane, index, first row, rows, sequences; {first_row, num_rows, start_position, pages, page ...} of each; token ids;
+// output rows, their number first.
+std::vector<int32_t> PackPiece(const ModelStage::Piece& piece, const PassLayout& layout);
+// Errors: InvalidInput naming what is not that of a pass of this shape and vocabulary; no count is believed.
+RankPiece UnpackPiece(std::vector<int32_t> words, const PassShape& shape, int64_t vocab_size);
+
+// Rank 0 to all others. `number` counts pieces since the model was opened, and is the same on all ranks.
+void SendPiece(RankLink& link, uint64_t number, std::span<const int32_t> words);
+// Waits for as long as it takes. nullopt: rank 0 has closed the model.
+// Errors: LostRank where it sent anything but that piece.
+std::optional<RankPiece> TakePiece(RankLink& link, uint64_t number, const PassShape& shape, int64_t vocab_size);
+// Rank 0 tells all others that no piece follows.
+void SendClose(RankLink& link);
+// Waits for that, where nothing else may come. Errors: LostRank.
+void TakeClose(RankLink& link);
+
+// Rows of a piece with their checksum; or why there are none, an InvalidInput of this rank or of one before it.
+void SendRows(RankLink& link, int to, uint64_t number, std::span<const float> rows);
+void SendRefusal(RankLink& link, int to, uint64_t number, const std::string& refused);
+// The output rows alone, where a rank has computed no others.
+void SendOutputs(RankLink& link, int to, uint64_t number, std::span<const float> rows);
+// Fills `rows`, or those of them that are output rows; returns why they are not there, "" if they are.
+// Shapes: rows [rows of the piece, cols]; output_rows: indices, of the last rank's piece.
+// Errors: LostRank for another piece, another number of rows, or rows with another checksum.
+std::string TakeRows(RankLink& link, int from, uint64_t number, std::span<float> rows, int64_t cols,
+                     std::span<const int32_t> output_rows = {});
+
+// A text, with its checksum. Errors: LostRank where anything else comes.
+void SendText(RankLink& link, int to, const std::string& text);
+std::string TakeText(RankLink& link, int from, RankLink::Wait wait);
+
+}  // namespace stoch

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model whose layers are divided over ranks gives the bits of one process: ranks are threads here, each with a backend
+// of its own, and messages go through queues.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "kernels/registry.h"
+#include "models/decoder/decoder_model.h"
+#include "models/decoder/remote_stage.h"
+#include "tests/engine/logits_cases.h"
+#include "tests/support/expect_invalid.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/thread_link.h"
+#include "tests/support/tiny_model.h"
+
+namespace stoch::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One rank: how many layers it has, on which devices, and whether these share each layer.
+struct RankSetup {
+  int layers = 0;
+  const char* device = "cpu";
+  bool by_rows = false;
+};
+
+std::unique_ptr<Backend> OneThread(const char* device) {
+  return OpenBackend(device, {.threads = 1, .cpu_variant = ""}, nullptr);
+}
+
+DecoderPlacement PlaceRank(const DecoderConfig& config, const Backend& backend, const std::vector<RankSetup>& ranks,
+                           size_t rank) {
+  const std::span<const Device> devices = backend.devices();
+  DecoderPlacement placement = ranks[rank].by_rows ? RowSplit(config, devices) : SingleDevice(config, devices.front());
+  placement.ranks = static_cast<int>(ranks.size());
+  for (size_t before = 0; before < rank; ++before) placement.local.begin += ranks[before].layers;
+  placement.local.end = placement.local.begin + ranks[rank].layers;
+  if (ranks[rank].by_rows) return placement;
+  for (int64_t i = placement.local.begin; i < placement.local.end; ++i) {  // whole layers, one device after another
+    const auto at =
+        static_cast<size_t>((i - placement.local.begin) * static_cast<int64_t>(devices.size()) / ranks[rank].layers);
+    placement.layers[static_cast<size_t>(i)] = devices[at];
+  }
+  return placement;
+}
+
+// Rank 0 in this thread, the others in threads of their own.
+class RankJob {
+ public:
+  RankJob(const fs::path& folder, EngineOptions options, const std::vector<RankSetup>& ranks,
+          std::chrono::milliseconds limit = std::chrono::seconds(60))
+      : links(static_cast<int>(ranks.size()), limit) {
+    const std::shared_ptr<Backend> backend = OneThread(ranks[0].device);
+    ModelFiles files = OpenModelFiles(folder.string());
+    options.placement = PlaceRank(files.config, *backend, ranks, 0);
+    options.ranks = &links.link(0);
+    const PassShape shape = ShapeOf(files.config, FillDefaults(files.config, options));
+    for (size_t rank = 1; rank < ranks.size(); ++rank) {
+      followers_.emplace_back([this, folder, options, ranks, rank, shape] {
+        const std::unique_ptr<Backend> own = OneThread(ranks[rank].device);
+        const ModelFiles own_files = OpenModelFiles(folder.string());
+        DecoderOptions follower;
+        follower.precision = options.precision;
+        follower.sc = options.sc;
+        follower.shape = shape;
+        follower.placement = PlaceRank(own_files.config, *own, ranks, rank);
+        follower.ranks = &links.link(static_cast<int>(rank));
+        try {
+          DecoderModel model(*own, own_files, follower);
+          model.Follow();
+        } catch (const LostRank&) {
+          links.Break();
+        }
+      });
+    }
+    engine = Engine::Open(backend, std::move(files), options);
+  }
+  ~RankJob() {
+    engine.reset();
+    SendClose(links.link(0));
+    for (std::thread& follower : followers_) follower.join();
+  }
+  RankJob(const RankJob&) = delete;
+  RankJob& operator=(const RankJob&) = delete;
+
+  ThreadLinks links;
+  std::unique_ptr<Engine> engine;
+
+ private:
+  std::vector<std::thread> followers_;
+};
+
+class RanksTest : public testing::Test {
+ protected:
+  static std::string Recorded(const LogitsModel& model, const LogitsConfig& config) {
+    static const std::map<std::string, std::string> hashes = ReadRecordedHashes();
+    const auto found = hashes.find(model.name + ' ' + config.name);
+    return found == hashes.end() ? "not recorded" : found->second;
+  }
+  // A model of five layers, and what one process makes of it.
+  fs::path FiveLayers(const std::function<void(std::vector<StoredTensor>&)>& edit = nullptr) const {
+    TinyModel model;
+    model.config.num_hidden_layers = 5;
+    WriteTinyModel(scratch_ / "five", model, edit);
+    return scratch_ / "five";
+  }
+  static EngineOptions Halved() { return OptionsOf(LogitsConfigs()[1]); }
+  static std::vector<int32_t> Prompt(int64_t length) {
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < length; ++i) ids.push_back(static_cast<int32_t>((i * 37 + 11) % 96));
+    return ids;
+  }
+  static std::string Alone(const fs::path& folder, const EngineOptions& options, const std::vector<int32_t>& prompt) {
+    const auto engine = Engine::Open(OneThread("cpu"), OpenModelFiles(folder.string()), options);
+    return HashRun(*engine, prompt, {});
+  }
+
+  const TempDir scratch_;
+};
+
+TEST_F(RanksTest, TwoRanksMeetTheConstantsInEveryConfiguration) {
+  const LogitsModel model = TinyLogitsModel(scratch_.path());
+  for (const LogitsConfig& config : LogitsConfigs()) {
+    SCOPED_TRACE(config.name);
+    const RankJob job(model.folder, OptionsOf(config), {{1}, {1}});
+    const std::string expected = Recorded(model, config);
+    EXPECT_EQ(HashRun(*job.engine, model.prompt, {}), expected);
+    if (job.engine->chunk_invariant()) {
+      EXPECT_EQ(HashRun(*job.engine, model.prompt, {Cut::kChunks, true}), expected) << "in chunks, next to others";
+    }
+  }
+}
+
+TEST_F(RanksTest, TwoRanksMeetTheConstantsOfEveryFamily) {
+  for (const LogitsModel& model : RandomFamilyModels(scratch_.path())) {
+    for (const LogitsConfig& config : LogitsConfigs()) {
+      if (!IsFamilyConfig(config)) continue;
+      SCOPED_TRACE(model.name + " " + config.name);
+      const auto layers = static_cast<int>(OpenModelFiles(model.folder.string()).config.num_hidden_layers);
+      const RankJob job(model.folder, OptionsOf(config), {{layers - 1}, {1}});
+      EXPECT_EQ(HashRun(*job.engine, model.prompt, {}), Recorded(model, config));
+    }
+  }
+}
+
+TEST_F(RanksTest, AnyDivisionOverAnyDevices) {
+  const fs::path folder = FiveLayers();
+  for (const int64_t length : {1, 63, 64, 65, 110}) {
+    EngineOptions options = Halved();
+    options.min_piece_rows = 16;  // prompts in pieces
+    const std::string expected = Alone(folder, options, Prompt(length));
+    const std::vector<std::vector<RankSetup>> divisions = {
+        {{4}, {1}},
+        {{1}, {1}, {3}},
+        {{1}, {1}, {1}, {1}, {1}},
+        {{2, "cpu:2"}, {3, "cpu:3"}},
+        {{1, "cpu:2", true}, {2, "cpu:2", true}, {2, "cpu:2"}},
+    };
+    for (const auto& division : divisions) {
+      SCOPED_TRACE(std::to_string(division.size()) + " ranks, prompt of " + std::to_string(length));
+      const RankJob job(folder, options, division);
+      EXPECT_EQ(HashRun(*job.engine, Prompt(length), {}), expected);
+    }
+  }
+}
+
+// The likeliest tokens of several sequences, as many steps in flight as the engine has.
+std::vector<std::vector<int32_t>> Generate(Engine& engine, int64_t in_flight) {
+  constexpr int kSequences = 3, kTokens = 12;
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  std::vector<std::vector<int32_t>> tokens(kSequences);
+  for (int s = 0; s < kSequences; ++s) {
+    sequences.push_back(engine.NewSequence(100));
+    std::vector<int32_t> prompt;
+    for (int i = 0; i < 20 + 13 * s; ++i) prompt.push_back((i * 7 + s) % 96);
+    sequences.back()->Append(prompt);
+  }
+  std::deque<size_t> begun;
+  const auto finish = [&] {
+    engine.Finish();
+    const size_t s = begun.front();
+    begun.pop_front();
+    tokens[s].push_back(engine.PickedToken(0));
+    sequences[s]->Append({&tokens[s].back(), 1});
+  };
+  for (int step = 0; step < kTokens; ++step) {
+    for (size_t s = 0; s < kSequences; ++s) {
+      if (static_cast<int64_t>(begun.size()) == in_flight) finish();
+      engine.Begin(std::vector<StepItem>{{sequences[s].get(), sequences[s]->pending()}});
+      begun.push_back(s);
+    }
+    while (!begun.empty() && in_flight < kSequences) finish();
+  }
+  while (!begun.empty()) finish();
+  return tokens;
+}
+
+TEST_F(RanksTest, SeveralStepsAreInFlight) {
+  const fs::path folder = FiveLayers();
+  RankJob job(folder, Halved(), {{2}, {2}, {1}});
+  ASSERT_EQ(job.engine->max_steps(), 3);
+  // All of them are on their way before anybody waits for the first.
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (int32_t i = 0; i < 3; ++i) {
+    sequences.push_back(job.engine->NewSequence(4));
+    sequences.back()->Append(std::vector<int32_t>{i});
+    job.engine->Begin(std::vector<StepItem>{{sequences.back().get(), 1}});
+  }
+  EXPECT_EQ(job.links.Sent(0, 1), 6) << "a piece and its rows each";
+  for (int i = 0; i < 3; ++i) job.engine->Finish();
+  sequences.clear();
+  const auto alone = Engine::Open(OneThread("cpu"), OpenModelFiles(folder.string()), Halved());
+  EXPECT_EQ(Generate(*job.engine, 3), Generate(*alone, 1));
+}
+
+// Weights of one layer that only a token of its own meets, and that make its activations overflow there.
+void PlantPoison(std::vector<StoredTensor>& tensors, const std::string& layer) {
+  for (StoredTensor& tensor : tensors) {
+    const auto set = [&tensor](size_t row, size_t col, float value) {
+      const auto cols = static_cast<size_t>(tensor.shape[1]);
+      std::memcpy(tensor.bytes.data() + (row * cols + col) * sizeof(float), &value, sizeof(float));
+    };
+    const bool writes = tensor.name.ends_with("o_proj.weight") || tensor.name.ends_with("down_proj.weight");
+    if (tensor.name == "model.embed_tokens.weight") {
+      for (size_t id = 0; id < 96; ++id) set(id, 0, id == 77 ? 1000.0f : 0.0f);
+    } else if (writes) {  // nobody else writes column 0 of the residual stream
+      for (size_t col = 0; col < static_cast<size_t>(tensor.shape[1]); ++col) set(0, col, 0);
+    } else if (tensor.name == "model.layers." + layer + ".mlp.gate_proj.weight" ||
+               tensor.name == "model.layers." + layer + ".mlp.up_proj.weight") {
+      for (size_t row = 0; row < static_cast<size_t>(tensor.shape[0]); ++row) set(row, 0, 1e25f);
+    }
+  }
+}
+
+TEST_F(RanksTest, ARefusalHasTheWordsOfOneProcessAndEndsNothingElse) {
+  for (const char* layer : {"0", "1", "2", "3", "4"}) {
+    SCOPED_TRACE(std::string("layer ") + layer);
+    const fs::path folder = FiveLayers([&](std::vector<StoredTensor>& tensors) { PlantPoison(tensors, layer); });
+    const auto alone = Engine::Open(OneThread("cpu"), OpenModelFiles(folder.string()), Halved());
+    const std::string expected = HashRun(*alone, Prompt(30), {});
+    std::string words;
+    const auto poison = [](Engine& engine) {
+      const auto sequence = engine.NewSequence(10);
+      sequence->Append(std::vector<int32_t>{5, 6, 77});
+      engine.Step(std::vector<StepItem>{{sequence.get(), 3}});
+    };
+    try {
+      poison(*alone);
+    } catch (const InvalidInput& error) {
+      words = error.what();
+    }
+    ASSERT_NE(words, "");
+    const RankJob job(folder, Halved(), {{1}, {2}, {2}});
+    for (int i = 0; i < 2; ++i) {
+      ExpectInvalid([&] { poison(*job.engine); }, {words});
+      if (std::string(layer) == "4") {  // nobody computes the last layer of rows without an output
+        const auto sequence = job.engine->NewSequence(10);
+        sequence->Append(std::vector<int32_t>{77, 6});
+        EXPECT_NO_THROW(job.engine->Step(std::vector<StepItem>{{sequence.get(), 2}}));
+      }
+      EXPECT_EQ(HashRun(*job.engine, Prompt(30), {}), expected);
+    }
+  }
+}
+
+// Expects a LostRank of that rank whose sentence has these words, of a job whose messages `change` changes.
+void ExpectLost(const fs::path& folder, const EngineOptions& options, ThreadLinks::OnMessage change, int rank,
+                const std::string& words) {
+  RankJob job(folder, options, {{2}, {3}}, std::chrono::milliseconds(500));
+  job.links.Change(std::move(change));
+  const auto sequence = job.engine->NewSequence(10);
+  sequence->Append(std::vector<int32_t>{5, 6, 7});
+  try {
+    job.engine->Step(std::vector<StepItem>{{sequence.get(), 3}});
+    ADD_FAILURE() << "no rank is lost: " << words;
+  } catch (const LostRank& lost) {
+    EXPECT_EQ(lost.rank(), rank);
+    EXPECT_NE(std::string(lost.what()).find(words), std::string::npos) << lost.what();
+  }
+}
+
+TEST_F(RanksTest, AnythingButTheRowsIsALostRank) {
+  const fs::path folder = FiveLayers();
+  const auto from_follower = [](auto change) {
+    return [change](int from, int, int index, std::vector<std::byte>& message) {
+      return from == 0 || change(index, message);
+    };
+  };
+  for (const size_t place : {size_t{16}, size_t{100}, size_t{271}}) {  // of a head and 64 numbers
+    const auto flip = from_follower([place](int, std::vector<std::byte>& message) {
+      message.at(place) ^= std::byte{1};
+      return true;
+    });
+    ExpectLost(folder, Halved(), flip, 1, "checksum");
+  }
+  const auto renumber = from_follower([](int, std::vector<std::byte>& message) {
+    message[8] ^= std::byte{3};
+    return true;
+  });
+  ExpectLost(folder, Halved(), renumber, 1, "sent piece 3 where piece 0");
+  ExpectLost(folder, Halved(), from_follower([](int, std::vector<std::byte>&) { return false; }), 1, "too long");
+  const auto shorten = from_follower([](int, std::vector<std::byte>& message) {
+    message.resize(8);
+    return true;
+  });
+  ExpectLost(folder, Halved(), shorten, 1, "without a head");
+  // A follower that was told something else says nothing more.
+  const auto drop_piece = [](int from, int, int index, std::vector<std::byte>&) { return from != 0 || index != 0; };
+  ExpectLost(folder, Halved(), drop_piece, 1, "is gone");
+}
+
+TEST_F(RanksTest, HiddenStatesOfOtherRanksAreRefused) {
+  const RankJob job(FiveLayers(), Halved(), {{2}, {3}});
+  const auto sequence = job.engine->NewSequence(10);
+  sequence->Append(std::vector<int32_t>{5});
+  std::vector<float> hidden(64);
+  job.engine->StepWithHidden(std::vector<StepItem>{{sequence.get(), 1}}, 2, hidden);
+  sequence->Append(std::vector<int32_t>{6});
+  ExpectInvalid(
+      [&] {
+        job.engine->StepWithHidden(std::vector<StepItem>{{sequence.get(), 1}}, 3, hidden);
+      },
+      {"layer 3", "another rank"});
+}
+
+}  // namespace
+}  // namespace stoch::test
