@@ -73,6 +73,13 @@ TEST(CudaHeadersRule, OnlyInTheCudaFolder) {
   EXPECT_EQ(Findings(CheckCudaHeaders, "engine/a.h", "#include \"cublas_v2.h\""), 1u);
 }
 
+TEST(MpiHeadersRule, OnlyInTheModule) {
+  EXPECT_EQ(Findings(CheckMpiHeaders, "engine/ranks/mpi/module.cc", "#include <mpi.h>"), 0u);
+  EXPECT_EQ(Findings(CheckMpiHeaders, "engine/ranks/job.cc", "#include <mpi.h>"), 1u);
+  EXPECT_EQ(Findings(CheckMpiHeaders, "tests/engine/a.cc", "#include \"mpi.h\""), 1u);
+  EXPECT_EQ(Findings(CheckMpiHeaders, "models/a.cc", "#include <mpi-ext.h>"), 1u);
+}
+
 TEST(BackendNamesRule, BothOnlyInTheRegistry) {
   EXPECT_EQ(Findings(CheckBackendNames, "kernels/registry.cc", "cpu::Open(); cuda::Open();"), 0u);
   EXPECT_EQ(Findings(CheckBackendNames, "kernels/cpu/a.cc", "cpu::Open();  // as cuda::Open"), 0u);
@@ -466,8 +473,9 @@ TEST(Numbers, OfAnotherRecordAreNoticedAndWritten) {
 INSTANTIATE_TEST_SUITE_P(
     Rules, Tree,
     testing::Values(NamedRule{"Includes", CheckIncludes}, NamedRule{"CudaHeaders", CheckCudaHeaders},
-                    NamedRule{"BackendNames", CheckBackendNames}, NamedRule{"SetDevice", CheckSetDevice},
-                    NamedRule{"BlockingCopies", CheckBlockingCopies}, NamedRule{"QuietLibraries", CheckQuietLibraries},
+                    NamedRule{"MpiHeaders", CheckMpiHeaders}, NamedRule{"BackendNames", CheckBackendNames},
+                    NamedRule{"SetDevice", CheckSetDevice}, NamedRule{"BlockingCopies", CheckBlockingCopies},
+                    NamedRule{"QuietLibraries", CheckQuietLibraries},
                     NamedRule{"StandardStreams", CheckStandardStreams}, NamedRule{"NoLibm", CheckNoLibm},
                     NamedRule{"Length", CheckLength}, NamedRule{"Functions", CheckFunctions},
                     NamedRule{"Words", CheckWords}, NamedRule{"Licence", CheckLicence}),

@@ -180,6 +180,8 @@ std::vector<Layer> MakeLayers() {
       {"engine/ipc/", {"kernels/base/", "engine/request/"}},
       {"engine/gateway/", gateway + Patterns{"engine/ipc/", "engine/serve/*.h"}},
       {"engine/worker/", models + Patterns{"kernels/wrappers/", "engine/*.h", "engine/request/", "engine/ipc/"}},
+      {"engine/ranks/mpi/", models},
+      {"engine/ranks/", models + Patterns{"engine/*.h"}},
       {"engine/research/energy/", models + Patterns{"engine/research/*.h"}},
       {"engine/research/calibrate/", models + Patterns{"kernels/wrappers/", "engine/*.h", "engine/research/*.h"}},
       {"engine/research/golden/", models + Patterns{"engine/research/*.h", "engine/research/calibrate/"}},
@@ -263,6 +265,19 @@ std::vector<std::string> CheckCudaHeaders(const SourceFile& file) {
     const std::string name = IncludedName(line.text, &quoted);
     if (!name.empty() && IsCudaHeader(name)) {
       found.push_back(At(file, line, "only kernels/cuda includes CUDA headers, found <" + name + ">"));
+    }
+  }
+  return found;
+}
+
+std::vector<std::string> CheckMpiHeaders(const SourceFile& file) {
+  std::vector<std::string> found;
+  if (!IsCode(file.path) || StartsWith(file.path, "engine/ranks/mpi/")) return found;
+  for (const Line& line : Lines(file)) {
+    bool quoted = false;
+    const std::string name = IncludedName(line.text, &quoted);
+    if (name == "mpi.h" || StartsWith(name, "mpi-ext") || StartsWith(name, "mpicxx")) {
+      found.push_back(At(file, line, "only engine/ranks/mpi includes headers of MPI, found <" + name + ">"));
     }
   }
   return found;

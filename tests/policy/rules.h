@@ -22,6 +22,8 @@ using Rule = std::vector<std::string> (*)(const SourceFile& file);
 std::vector<std::string> CheckIncludes(const SourceFile& file);
 // Only kernels/cuda (and cuda folders of tests and bench) includes CUDA, NCCL or cuBLAS headers.
 std::vector<std::string> CheckCudaHeaders(const SourceFile& file);
+// Only engine/ranks/mpi includes headers of MPI.
+std::vector<std::string> CheckMpiHeaders(const SourceFile& file);
 // Only kernels/registry.cc names both backends.
 std::vector<std::string> CheckBackendNames(const SourceFile& file);
 // Only kernels/cuda/base/device_guard sets the current CUDA device.

@@ -472,9 +472,10 @@ CommandBody AddBench(CLI::App& command) {
       ->capture_default_str()
       ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
   AddDeviceOptions(command, &options->device);
+  AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);
   command.get_option("--json")->excludes(command.get_option("--output"));
-  return [options] { return Run(*options); };
+  return [options] { return RunOnRanks(&options->device, options->model.model, [options] { return Run(*options); }); };
 }
 
 }  // namespace stoch::cli

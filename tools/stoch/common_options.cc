@@ -94,6 +94,8 @@ DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, 
   }
   placement.max_memory = ParseMaxMemory(options.max_memory);
   placement.fit_kv = options.fit_kv;
+  placement.ranks = options.ranks.count;
+  placement.local = options.ranks.local;
   if (options.pass_rows != 0) engine->max_pass_rows = options.pass_rows;
   const std::string& map = options.device_map;
   if (map.size() > 5 && map.compare(map.size() - 5, 5, ".json") == 0) {
@@ -186,13 +188,18 @@ void RequireOwnLengths(const EngineOptions& engine) {
 
 std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
                                    const DeviceOptions& devices, const OutputOptions& output) {
-  options.placement = PlaceOn(devices, files, *backend, &options);
   ProgressBar bar("loading", output.quiet);
   options.on_progress = [&bar](const LoadProgress& progress) {
     ThrowIfInterrupted();
     bar.Update(progress.done_bytes, progress.total_bytes);
   };
-  std::unique_ptr<Engine> engine = Engine::Open(std::move(backend), std::move(files), options);
+  std::unique_ptr<Engine> engine;
+  if (devices.ranks.job != nullptr) {
+    engine = OpenOnRanks(std::move(backend), std::move(files), std::move(options), devices);
+  } else {
+    options.placement = PlaceOn(devices, files, *backend, &options);
+    engine = Engine::Open(std::move(backend), std::move(files), options);
+  }
   bar.Clear();
   if (!output.quiet) {
     for (const std::string& notice : engine->notices()) spdlog::info(notice);

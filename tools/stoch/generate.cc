@@ -199,6 +199,7 @@ CommandBody AddGenerate(CLI::App& command) {
   AddArithmeticOptions(command, &options->arithmetic);
   AddCostOptions(command, &options->cost);
   AddDeviceOptions(command, &options->device);
+  AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);
   auto* top = command.add_option("--top-logprobs", options->top_logprobs, "Alternatives listed per token with --json")
                   ->check(CLI::Range(0, 1000));
@@ -209,7 +210,7 @@ CommandBody AddGenerate(CLI::App& command) {
     chat->excludes(other);
   }
   echo->excludes(command.get_option("--json"));
-  return [options] { return Run(*options); };
+  return [options] { return RunOnRanks(&options->device, options->model.model, [options] { return Run(*options); }); };
 }
 
 }  // namespace stoch::cli

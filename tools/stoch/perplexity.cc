@@ -359,8 +359,9 @@ CommandBody AddPerplexity(CLI::App& command) {
   command.add_option("--merge", options->merge, "Files of --nll with all windows of a run, in any order: its numbers");
   AddCostOptions(command, &options->cost);
   AddDeviceOptions(command, &options->device);
+  AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);
-  return [options] { return Run(*options); };
+  return [options] { return RunOnRanks(&options->device, options->model.model, [options] { return Run(*options); }); };
 }
 
 }  // namespace stoch::cli

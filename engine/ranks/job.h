@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job of ranks: rank 0 opens models on the others, which run no command and have no settings of their own.
+//
+//   rank 0              another rank
+//   Open  -- text -->   checks, loads its layers
+//   Await <-- text --   ready, or why not
+//   (pieces of passes, rows: models/decoder/rank_link.h)
+//   Close -- close -->  gives the model back, waits for the next one
+//   End   -- text -->   ends
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine_options.h"
+#include "kernels/backend.h"
+#include "loader/checkpoint/weight_store.h"
+#include "models/decoder/rank_link.h"
+
+namespace stoch {
+
+// How many layers each rank has: of as many bytes as they go, embedding and head of rank 0 included, at least one.
+// Errors: InvalidInput for more ranks than layers, or than kMaxRanks.
+std::vector<int64_t> DivideLayers(const MemoryPlan& plan, int ranks);
+// The numbers of "40,43,43". Errors: InvalidInput naming `option` where they are not `ranks` numbers of at least one layer
+// that are `num_layers` together.
+std::vector<int64_t> ParseRankLayers(const std::string& option, const std::string& text, int ranks, int64_t num_layers);
+// Layers of one rank. Requires: as many numbers as ranks.
+IndexRange LayersOfRank(std::span<const int64_t> layers, int rank);
+
+// What two ranks must have in common of a model: names, types and shapes of its tensors, its config.json or the beginning
+// of its GGUF file, and the first 4 KiB of every tensor. 64 hex digits. Reads as many bytes.
+std::string SampleModel(const ModelFiles& files);
+
+// Of rank 0. Threads: that of the link. Every Open is followed by Await, whatever happens in between.
+class RankJob {
+ public:
+  // `build`: what must be the same program on all ranks. Requires: link outlives the job; its rank is 0.
+  RankJob(RankLink& link, std::string build) : link_(link), build_(std::move(build)) {}
+
+  RankLink& link() { return link_; }
+  // Tells the others to load their layers, and closes what was open. Returns before they have.
+  // `model`: as OpenModelFiles takes it, where a rank names none. `options`: those of the engine, with its placement.
+  // Errors: InvalidInput for files of SC settings, which ranks are not told of. LostRank.
+  void Open(const std::string& model, const ModelFiles& files, const EngineOptions& options,
+            std::span<const int64_t> layers);
+  // Waits until all have loaded. Errors: InvalidInput in the words of the first that has not; the model is closed then.
+  void Await();
+  void Close();  // what is open
+  void End();    // no model follows
+
+ private:
+  RankLink& link_;
+  std::string build_;
+  bool is_open_ = false;
+};
+
+// What another rank takes from its own command line.
+struct FollowerOptions {
+  std::string model;  // "": that of rank 0
+  std::string build;
+  std::function<std::shared_ptr<Backend>()> open_backend;
+  // Where its layers go, with the memory that they need. Errors: InvalidInput.
+  std::function<DecoderPlacement(const ModelFiles& files, const Backend& backend, IndexRange local, int ranks,
+                                 EngineOptions* engine)>
+      place;
+};
+// Of every rank but 0: loads and runs what it is told until the job ends. Errors: LostRank, DeviceError.
+void FollowJob(RankLink& link, const FollowerOptions& options);
+
+}  // namespace stoch

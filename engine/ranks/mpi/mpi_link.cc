@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/ranks/mpi/mpi_link.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <thread>
+
+#include "engine/ranks/mpi/module.h"
+#include "kernels/base/error.h"
+
+namespace stoch {
+namespace {
+
+constexpr const char* kName = "libstoch_mpi.so";
+
+const StochMpiModule* LoadModule(std::span<const std::filesystem::path> folders) {
+  std::string reasons;
+  for (const std::filesystem::path& folder : folders) {
+    const std::filesystem::path path = folder / kName;
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) continue;
+    // Global: Open MPI opens modules of its own, which look for its symbols.
+    void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    using Entry = const StochMpiModule*(void);
+    auto* entry = handle == nullptr ? nullptr : reinterpret_cast<Entry*>(dlsym(handle, "stoch_mpi_module"));
+    if (entry == nullptr) {
+      const char* why = dlerror();
+      throw InvalidInput(path.string() + ": cannot be loaded: " + (why != nullptr ? why : "no reason was given"));
+    }
+    const StochMpiModule* module = entry();
+    if (module->version == STOCH_MPI_MODULE_VERSION) return module;
+    throw InvalidInput(path.string() + ": has version " + std::to_string(module->version) + ", expected " +
+                       std::to_string(STOCH_MPI_MODULE_VERSION));
+  }
+  std::string looked;
+  for (const std::filesystem::path& folder : folders) looked += (looked.empty() ? "" : ", ") + folder.string();
+  throw InvalidInput(std::string(kName) + " is not in " + looked +
+                     ": it is built where CMake finds MPI (libopenmpi-dev or libmpich-dev)");
+}
+
+// Waits a little longer each time: a decode step answers within microseconds, an idle rank takes no core.
+class Naps {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  void Take() {
+    constexpr int kSpins = 200;
+    if (++asked_ < kSpins) return;
+    const bool is_idle = waited() > std::chrono::seconds(1);
+    std::this_thread::sleep_for(is_idle ? std::chrono::microseconds(1000) : std::chrono::microseconds(20));
+  }
+  Clock::duration waited() const { return Clock::now() - begin_; }
+
+ private:
+  Clock::time_point begin_ = Clock::now();
+  int asked_ = 0;
+};
+
+}  // namespace
+
+MpiLink::MpiLink(std::span<const std::filesystem::path> folders, std::chrono::milliseconds limit)
+    : mpi_(LoadModule(folders)), limit_(limit) {
+  std::array<char, 256> host{};
+  if (const int code = mpi_->open(&rank_, &count_, host.data(), host.size()); code != 0) {
+    throw DeviceError(std::string("MPI does not begin: ") + mpi_->error(code));
+  }
+  host_ = host.data();
+}
+
+MpiLink::~MpiLink() {
+  if (!is_lost_) mpi_->close();
+}
+
+void MpiLink::Check(int code, int rank, const char* what) {
+  if (code == 0) return;
+  is_lost_ = true;
+  throw LostRank(rank, std::string(what) + ": " + mpi_->error(code));
+}
+
+void MpiLink::Send(int to, std::span<const std::byte> message) {
+  Check(mpi_->send(to, message.data(), message.size()), to, "MPI cannot send");
+}
+
+std::vector<std::byte> MpiLink::Take(int from, size_t max_bytes, Wait wait) {
+  size_t bytes = 0;
+  for (Naps naps;; naps.Take()) {
+    int is_there = 0;
+    Check(mpi_->probe(from, &is_there, &bytes), from, "MPI cannot receive");
+    if (is_there != 0) break;
+    if (wait == Wait::kForever || naps.waited() <= limit_) continue;
+    is_lost_ = true;
+    throw LostRank(from, "sent nothing for " +
+                             std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count()) +
+                             " ms (--rank-limit)");
+  }
+  if (bytes > max_bytes) {
+    is_lost_ = true;
+    throw LostRank(
+        from, "sent " + std::to_string(bytes) + " bytes where at most " + std::to_string(max_bytes) + " were to come");
+  }
+  std::vector<std::byte> message(bytes);
+  Check(mpi_->receive(from, message.data(), bytes), from, "MPI cannot receive");
+  return message;
+}
+
+void MpiLink::Abort(int exit_code) {
+  is_lost_ = true;
+  mpi_->end_all(exit_code);
+}
+
+}  // namespace stoch
