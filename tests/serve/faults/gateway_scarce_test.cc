@@ -59,6 +59,7 @@ class GatewayScarce : public testing::TestWithParam<Role> {
     });
     ASSERT_TRUE(server_->Logs("ready"));
     scarcity_->pid = server_->pid();
+    scarcity_->fails = 1;
     std::strncpy(scarcity_->thread, GetParam().thread, sizeof(scarcity_->thread) - 1);
     alone_ = Complete()["choices"];
   }
@@ -105,28 +106,32 @@ class GatewayScarce : public testing::TestWithParam<Role> {
     FAIL() << where << ": /health " << health << ", " << choices << server_->Log();
   }
 
+  // Lets each of the first `each` allocations fail, then some of the others, with those that follow up to `fails` of them.
+  void FailEach(int64_t fails, int64_t each) {
+    scarcity_->fails = fails;
+    int64_t failed = 0, at = 1;
+    for (;; at += at < each ? 1 : kStep) {
+      scarcity_->count = 0;
+      scarcity_->fail_at = at;
+      Use();
+      scarcity_->fail_at = 0;
+      ExpectWell("allocation " + std::to_string(at));
+      if (HasFailure()) break;
+      ASSERT_FALSE(server_->Wait(milliseconds(0)).has_value());
+      if (scarcity_->count < at) break;  // all of it has succeeded
+      ++failed;
+    }
+    EXPECT_GT(failed, 0) << "no such thread";
+    std::cout << GetParam().thread << ": " << failed << " allocations failed, up to number " << at << std::endl;
+  }
+
   TempDir folder_;
   Scarcity* scarcity_ = nullptr;
   std::unique_ptr<Serving> server_;
   Json alone_;
 };
 
-TEST_P(GatewayScarce, AnyAllocationMayFail) {
-  int64_t failed = 0, at = 1;
-  for (;; at += at < kEach ? 1 : kStep) {
-    scarcity_->count = 0;
-    scarcity_->fail_at = at;
-    Use();
-    scarcity_->fail_at = 0;
-    ExpectWell("allocation " + std::to_string(at));
-    if (HasFailure()) break;
-    ASSERT_FALSE(server_->Wait(milliseconds(0)).has_value());
-    if (scarcity_->count < at) break;  // all of it has succeeded
-    ++failed;
-  }
-  EXPECT_GT(failed, 0) << "no such thread";
-  std::cout << GetParam().thread << ": " << failed << " allocations failed, up to number " << at << std::endl;
-}
+TEST_P(GatewayScarce, AnyAllocationMayFail) { FailEach(1, kEach); }
 
 // The log has the name that its thread began with, as main has.
 INSTANTIATE_TEST_SUITE_P(Threads, GatewayScarce,

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// To be preloaded: an operator new that fails where a test says so.
+// To be preloaded, with failing_new.cc: allocations of a running program fail where a test says so.
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
-#include <new>
 
+#include "tests/serve/faults/failing_new.h"
 #include "tests/serve/faults/scarcity.h"
 
 namespace {
@@ -24,32 +22,10 @@ Scarcity* Map() {
   return page == MAP_FAILED ? nullptr : static_cast<Scarcity*>(page);
 }
 
-bool IsToFail() {
-  static Scarcity* const kScarcity = Map();
-  static const int32_t kPid = getpid();
-  if (kScarcity == nullptr || kScarcity->fail_at.load() == 0 || kScarcity->pid.load() != kPid) return false;
-  char name[16] = {};
-  pthread_getname_np(pthread_self(), name, sizeof(name));
-  if (std::strncmp(name, kScarcity->thread, sizeof(name)) != 0) return false;
-  return kScarcity->count.fetch_add(1) + 1 == kScarcity->fail_at.load();
-}
-
-void* AllocateOrThrow(size_t bytes) {
-  void* memory = IsToFail() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
-  while (memory == nullptr) {
-    const std::new_handler handler = std::get_new_handler();
-    if (handler == nullptr) throw std::bad_alloc();
-    handler();
-    memory = std::malloc(bytes == 0 ? 1 : bytes);
-  }
-  return memory;
-}
-
 }  // namespace
 
-void* operator new(size_t bytes) { return AllocateOrThrow(bytes); }
-void* operator new[](size_t bytes) { return AllocateOrThrow(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+bool stoch::test::IsToFail() noexcept {
+  static Scarcity* const kScarcity = Map();
+  static const int32_t kPid = getpid();
+  return kScarcity != nullptr && kScarcity->pid.load() == kPid && kScarcity->Takes();
+}

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstdlib>
 #include <iostream>
 #include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +18,7 @@
 #include "kernels/base/error.h"
 #include "kernels/call_check.h"
 #include "kernels/registry.h"
+#include "tests/serve/faults/failing_new.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -29,21 +28,9 @@ namespace {
 thread_local int64_t allocations = 0;  // of this thread, since they were counted last
 thread_local int64_t fail_at = 0;      // the one of them that finds no memory; 0: none
 
-void* AllocateOrThrow(size_t bytes) {
-  if (++allocations == fail_at) throw std::bad_alloc();
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
 }  // namespace
 
-void* operator new(size_t bytes) { return AllocateOrThrow(bytes); }
-void* operator new[](size_t bytes) { return AllocateOrThrow(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+bool stoch::test::IsToFail() noexcept { return ++allocations == fail_at; }
 
 namespace stoch::test {
 namespace {
