@@ -6,6 +6,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "engine/ipc/convert.h"
@@ -30,10 +31,14 @@ bool IsSmall(const JobUpdate& update) {
          (update.logprobs.empty() || update.logprobs.front().top.size() <= kFewAlternatives);
 }
 
-JobUpdate ErrorUpdate(int status, const std::string& message) {
+JobUpdate ErrorUpdate(int status, std::string_view message) noexcept {
   JobUpdate update;
   update.error_status = status;
-  update.error = message;
+  try {
+    update.error = message;
+  } catch (const std::bad_alloc&) {
+    update.error = kOutOfMemory;
+  }
   return update;
 }
 
@@ -333,7 +338,8 @@ void WorkerPool::End(uint64_t id) {
   jobs_.erase(found);
 }
 
-void WorkerPool::FailAll(int status, const std::string& message, Told* told) {
+// Errors: bad_alloc, and then nothing has changed.
+void WorkerPool::FailAll(int status, std::string_view message, Told* told) {
   told->reserve(told->size() + jobs_.size());
   for (auto& [id, job] : jobs_) told->push_back(LastOf(job, status, message));
   jobs_.clear();
@@ -364,7 +370,8 @@ void WorkerPool::Tell(Told told) {
   for (Notice& notice : told) notice.on_update(std::move(notice.update));
 }
 
-WorkerPool::Notice WorkerPool::LastOf(PoolJob& job, int status, const std::string& message) {
+// Takes what the job is told with, so that `told` has room for the notice before this is called.
+WorkerPool::Notice WorkerPool::LastOf(PoolJob& job, int status, std::string_view message) noexcept {
   JobUpdate update = ErrorUpdate(status, message);
   return {std::move(job.job.on_update), std::move(update), job.job.kept};
 }

@@ -20,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -102,7 +103,7 @@ class WorkerPool final : public JobRunner {
   };
   static constexpr int kBlame = 4;
   static constexpr std::chrono::milliseconds kSilentAfter{5000};
-  static constexpr const char* kNoWorker = "no worker can be started; the server is going down";
+  static constexpr std::string_view kNoWorker = "no worker can be started; the server is going down";
   struct PoolJob {
     Job job;
     Clock::time_point arrival;
@@ -152,13 +153,13 @@ class WorkerPool final : public JobRunner {
   std::chrono::milliseconds StallLimit(const Replica& replica) const;
   std::chrono::milliseconds SilenceLimit(const Replica& replica) const;
   static std::string Place(const ipc::CrashReport& report);
-  void GiveUp(std::exception_ptr why, const char* told_as);
+  void GiveUp(std::exception_ptr why, std::string_view told_as);
 
-  void FailAll(int status, const std::string& message, Told* told);
+  void FailAll(int status, std::string_view message, Told* told);
   void End(uint64_t id);
   void Keep(const Told& told);
   void Tell(Told told);
-  static Notice LastOf(PoolJob& job, int status, const std::string& message);
+  static Notice LastOf(PoolJob& job, int status, std::string_view message) noexcept;
 
   const Options options_;
   const LogSink log_;

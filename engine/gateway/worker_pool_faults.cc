@@ -213,6 +213,7 @@ void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
 // Its jobs wait for another one, but for those that end here.
 void WorkerPool::Settle(Replica& replica, const ipc::CrashReport& report, int blame, Told* told) {
   const bool repeatable = !model_ || model_->precision != "fp16";
+  told->reserve(told->size() + replica.jobs.size());
   for (const uint64_t id : std::exchange(replica.jobs, {})) {
     PoolJob& job = jobs_.at(id);
     job.replica = nullptr;
@@ -267,13 +268,14 @@ bool WorkerPool::Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report
   return true;
 }
 
-void WorkerPool::GiveUp(std::exception_ptr why, const char* told_as) {
+// Errors: bad_alloc, and then nothing has changed: starts go on, and what led here does again.
+void WorkerPool::GiveUp(std::exception_ptr why, std::string_view told_as) {
   Told told;
   {
     const std::lock_guard lock(mutex_);
     if (failing_) return;
-    failing_ = closed_ = true;
     FailAll(kUnavailable, told_as, &told);
+    failing_ = closed_ = true;
   }
   Tell(std::move(told));
   const std::lock_guard lock(mutex_);
