@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -74,6 +75,17 @@ void MakeEmpty(Database& database, const JournalFileOptions& options) {
   MakeTables(database);
 }
 
+// An empty journal next to the one there is. Returns its name. fill: puts rows into it.
+std::string MakeNext(JournalFileOptions options, const std::function<void(Database&)>& fill) {
+  options.file += "-new";
+  Remove(options.file);
+  MakePrivate(options);
+  const std::unique_ptr<Database> made = Open(options);
+  MakeEmpty(*made, options);
+  if (fill) fill(*made);
+  return options.file;
+}
+
 enum class Kind : uint8_t { kEmpty, kOurs, kOlder, kNewer, kForeign, kDamaged };
 
 Kind KindOf(Database& database) {
@@ -114,16 +126,9 @@ std::string FirstPage(const std::string& file) {
 // rows are only read: that of an empty one takes its place. Returns: false where the file is no journal.
 bool MendFirstPage(const JournalFileOptions& options) {
   if (!LooksLikeOurs(FirstPage(options.file))) return false;
-  JournalFileOptions empty = options;
-  empty.file += "-new";
-  Remove(empty.file);
-  MakePrivate(empty);
-  {
-    const std::unique_ptr<Database> made = Open(empty);
-    MakeEmpty(*made, empty);
-  }
-  std::string page = FirstPage(empty.file);
-  Remove(empty.file);
+  const std::string empty = MakeNext(options, nullptr);
+  std::string page = FirstPage(empty);
+  Remove(empty);
   // 0 pages: as many as the file is long.
   constexpr size_t kPagesAt = 28, kPagesBytes = 4;
   page.replace(kPagesAt, kPagesBytes, kPagesBytes, '\0');
@@ -173,20 +178,14 @@ Copied CopyRows(Database& from, Database& to) {
 
 // A new file in the place of the one there is, with those rows of `from` that can be read (null: none).
 OpenedJournal Renew(std::unique_ptr<Database> from, const JournalFileOptions& options, Copied* copied) {
-  JournalFileOptions fresh = options;
-  fresh.file += "-new";
-  Remove(fresh.file);
-  MakePrivate(fresh);
-  {
-    const std::unique_ptr<Database> made = Open(fresh);
-    MakeEmpty(*made, fresh);
-    if (from != nullptr) *copied = CopyRows(*from, *made);
-  }
+  const std::string fresh = MakeNext(options, [&](Database& made) {
+    if (from != nullptr) *copied = CopyRows(*from, made);
+  });
   from.reset();
   std::error_code ignored;
-  std::filesystem::permissions(fresh.file, std::filesystem::status(options.file, ignored).permissions(), ignored);
+  std::filesystem::permissions(fresh, std::filesystem::status(options.file, ignored).permissions(), ignored);
   for (const std::string_view more : kBesides) std::remove((options.file + std::string(more)).c_str());
-  if (std::rename(fresh.file.c_str(), options.file.c_str()) != 0) Refuse(options, std::strerror(errno));
+  if (std::rename(fresh.c_str(), options.file.c_str()) != 0) Refuse(options, std::strerror(errno));
   std::unique_ptr<Database> database = Open(options);
   Configure(*database, options);
   return {std::move(database), copied->torn_after};
