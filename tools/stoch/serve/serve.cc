@@ -139,7 +139,7 @@ void SetServerOptions(ServeOptions& options, const std::vector<std::string>& key
       server.http.max_connections, kOtherFiles + kWorkerFiles * (workers - 1) + (server.admin ? kAdminFiles : 0));
   server.http.max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20;
   server.http.idle_timeout = std::chrono::seconds(options.idle_timeout_s);
-  server.max_choices = options.max_queue;
+  server.max_choices = options.max_queue_per_client();  // more would wait for ever
   server.api.reasoning = serve::ReasoningFormatNamed(options.reasoning_parser);
   if (options.default_seed) server.api.default_seed = static_cast<uint64_t>(*options.default_seed);
 }
@@ -198,7 +198,7 @@ std::unique_ptr<serve::WorkerPool> StartWorkers(const ServeOptions& options, con
   }
   pool_options.parts = PartsOf(served.notes);
   pool_options.max_queue = options.max_queue;
-  pool_options.max_queue_per_client = options.max_queue_per_key.value_or(options.max_queue);
+  pool_options.max_queue_per_client = options.max_queue_per_client();
   pool_options.answers = answers;
   pool_options.stall_limit = std::chrono::seconds(options.stall_limit_s.value_or(0));
   pool_options.silence_limit = std::chrono::seconds(options.silence_limit_s);
@@ -275,7 +275,7 @@ ExitCode Run(ServeOptions options) {
     model = serve::Describe(*engine);
     serve::RunnerOptions limits;
     limits.max_queue = options.max_queue;
-    limits.max_queue_per_client = options.max_queue_per_key.value_or(options.max_queue);
+    limits.max_queue_per_client = options.max_queue_per_client();
     limits.prefix_reuse = options.engine.prefix_reuse;
     if (options.stall_limit_s) limits.stalled_after = std::chrono::seconds(*options.stall_limit_s);
     runner = std::make_unique<serve::Scheduler>(*engine, limits);

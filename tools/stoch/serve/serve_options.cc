@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <iterator>
@@ -160,17 +161,40 @@ void SetAddress(const std::string& text, serve::HttpOptions* http) {
   http->host = host;
 }
 
+// A browser sends origins like "https://app.example:8443" and names like "app.example": others would never match.
+// Errors: InvalidInput.
+void CheckNames(const ServeOptions& options) {
+  for (const std::string& name : options.allowed_hosts) {
+    if (name.empty() || name.find_first_of("/ ") != std::string::npos) {
+      throw InvalidInput(fmt::format("--allowed-host {}: expected a name like app.example", name));
+    }
+  }
+  for (const std::string& origin : options.server.http.browsers.cors_origins) {
+    const size_t scheme = origin.find("://");
+    const bool has_scheme = scheme != std::string::npos && scheme > 0 && scheme + 3 < origin.size();
+    if (origin == "*" || (has_scheme && origin.find_first_of("/ ", scheme + 3) == std::string::npos)) continue;
+    throw InvalidInput(fmt::format(
+        "--cors-origin {}: expected SCHEME://HOST[:PORT] without a path, like https://app.example, or *", origin));
+  }
+}
+
 }  // namespace
 
 void SetListening(ServeOptions& options) {
   using HostCheck = serve::BrowserOptions::HostCheck;
   serve::HttpOptions& http = options.server.http;
+  CheckNames(options);
+  if (options.max_bodies_mib < options.max_body_mib) {
+    throw InvalidInput(
+        fmt::format("--max-bodies {} is less than --max-body {}: a body of that size would never be read",
+                    options.max_bodies_mib, options.max_body_mib));
+  }
   http.max_bodies_bytes = options.max_bodies_mib << 20;
   http.browsers.allowed_hosts = options.allowed_hosts;
   http.browsers.allowed_hosts.push_back(http.host);
   if (!options.allowed_hosts.empty()) {
     http.browsers.check_host = HostCheck::kAlways;
-  } else if (options.key.empty()) {  // a page has no key either
+  } else if (options.server.api.api_keys.empty()) {  // a page has no key either
     http.browsers.check_host = HostCheck::kOnLoopback;
   }
   if (options.admin_listen.empty()) return;
@@ -179,7 +203,7 @@ void SetListening(ServeOptions& options) {
   admin.io_threads = 1;
   admin.api_threads = 1;
   admin.max_connections = kAdminConnections;
-  admin.browsers.check_host = http.browsers.check_host;
+  admin.browsers.check_host = options.allowed_hosts.empty() ? HostCheck::kOnLoopback : HostCheck::kAlways;
   admin.browsers.allowed_hosts = http.browsers.allowed_hosts;
 }
 
@@ -202,6 +226,13 @@ void CheckKey(const ServeOptions& options) {
         fmt::format("{} is set and empty: set it to a key, or unset it to serve everybody", kKeyVariable));
   }
   if (empty && options.key_option->count() > 0) throw InvalidInput("--api-key is empty");
+  // A header's value has no blanks around it, and no control characters: no request could bring such a key.
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; };
+  const std::string& key = options.key;
+  if (key.starts_with(' ') || key.ends_with(' ') || std::any_of(key.begin(), key.end(), is_control)) {
+    throw InvalidInput("--api-key (" + std::string(kKeyVariable) +
+                       ") begins or ends with a space, or has a control character such as the end of a line");
+  }
 }
 
 std::vector<std::string> ReplicaDevices(const ServeOptions& options) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -40,14 +41,17 @@ struct ServeOptions {
   std::string log_format = "text";
   ChatSettings chat;
   std::string reasoning_parser = serve::kReasoningFormats[0];
+
+  int64_t max_queue_per_client() const { return std::min(max_queue, max_queue_per_key.value_or(max_queue)); }
 };
 
 void AddServeOptions(CLI::App& command, ServeOptions* options);
 
-// Where the server listens, and for whom. Errors: InvalidInput.
+// Where the server listens, for whom, and what it reads at once; after the keys are there. Errors: InvalidInput.
 void SetListening(ServeOptions& options);
 
-// Errors: InvalidInput for a key that is given and empty, on the command line or in the environment.
+// Errors: InvalidInput for a key that is given and empty, or that no header can hold, on the command line or in the
+//         environment.
 void CheckKey(const ServeOptions& options);
 
 // "0,1;2,3" as one device for each replica; "" for all of them if --replica-devices is not given. Errors: InvalidInput.
