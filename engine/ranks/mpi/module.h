@@ -25,13 +25,13 @@ struct StochMpiModule {
   // Takes it. Requires: probe said that it is there, with this size.
   int32_t (*receive)(int32_t from, void* message, size_t bytes);
   // Waits until what was sent is on its way, and ends MPI.
-  int32_t (*close)(void);
+  int32_t (*close)();
   // Ends the processes of all ranks. May return where a rank cannot be reached.
   void (*end_all)(int32_t exit_code);
   const char* (*error)(int32_t code);
 };
 
-const struct StochMpiModule* stoch_mpi_module(void);
+const struct StochMpiModule* stoch_mpi_module();
 
 #ifdef __cplusplus
 }

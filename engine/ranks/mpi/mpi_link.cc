@@ -22,7 +22,7 @@ const StochMpiModule* LoadModule(std::span<const std::filesystem::path> folders)
     if (!std::filesystem::exists(path, error)) continue;
     // Global: Open MPI opens modules of its own, which look for its symbols.
     void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    using Entry = const StochMpiModule*(void);
+    using Entry = const StochMpiModule*();
     auto* entry = handle == nullptr ? nullptr : reinterpret_cast<Entry*>(dlsym(handle, "stoch_mpi_module"));
     if (entry == nullptr) {
       const char* why = dlerror();
