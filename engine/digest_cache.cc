@@ -88,7 +88,7 @@ std::string KeptDigest(const ModelFiles& files) {
 }
 
 std::string FindDigest(const ModelFiles& files, int threads, bool verify, const std::function<bool()>& stop) {
-  const std::string kept = KeptDigest(files);
+  std::string kept = KeptDigest(files);
   if (!kept.empty() && !verify) return kept;
   std::string digest = DigestWeights(files, threads, stop);
   if (!kept.empty() && !digest.empty() && digest != kept) {
