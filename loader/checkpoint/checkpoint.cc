@@ -17,12 +17,6 @@ constexpr size_t kMaxShards = 4096;
 
 using WeightMap = std::map<std::string, std::string, std::less<>>;  // tensor to shard
 
-// True also for a broken or circular link, whose opening then says what is wrong with it.
-bool IsThere(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::symlink_status(path, ignored).type() != std::filesystem::file_type::not_found;
-}
-
 // A name that can only mean a file of the same folder, and that messages can show as it is.
 bool IsPlainFileName(const std::string& name) {
   // Whether char has a sign differs from one processor to the next.
@@ -31,6 +25,11 @@ bool IsPlainFileName(const std::string& name) {
 }
 
 }  // namespace
+
+bool IsThere(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::symlink_status(path, ignored).type() != std::filesystem::file_type::not_found;
+}
 
 WeightMap ParseShardIndex(std::string_view text, const std::string& where) {
   const nlohmann::json index = ParseBoundedJson(text, where);

@@ -41,6 +41,9 @@ class Checkpoint {
   std::map<std::string, CheckpointTensor, std::less<>> tensors_;
 };
 
+// Whether a folder has it. True also for a broken or circular link, whose opening then says what is wrong with it.
+bool IsThere(const std::filesystem::path& path);
+
 // Buffers some exporters store; they repeat what the config says.
 bool IsIgnoredTensor(std::string_view name);
 

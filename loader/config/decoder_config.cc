@@ -10,6 +10,7 @@
 #include "loader/config/config_keys.h"
 #include "loader/config/decoder_tensors.h"
 #include "loader/config/parse_rope.h"
+#include "loader/config/quantization.h"
 #include "loader/quote.h"
 
 namespace stoch {
@@ -76,12 +77,6 @@ const Architecture& ReadArchitecture(const ConfigKeys& keys) {
   const std::string activation = keys.String("hidden_act").value_or("silu");
   if (activation != "silu" && activation != "swish") {
     keys.Fail("hidden_act: expected \"silu\", got " + Quoted(activation) + "; it needs a prologue of that activation");
-  }
-  if (keys.Find("quantization_config") != nullptr) {
-    const auto method = keys.Object("quantization_config").String("quant_method");
-    keys.Fail("quantization_config: expected weights in F32, F16 or BF16, got a quantized checkpoint" +
-              (method ? " (" + Quoted(*method) + ")" : "") +
-              "; to run, it would have to be converted to one of them or to GGUF");
   }
   return *row;
 }
@@ -266,6 +261,7 @@ DecoderConfig ParseDecoderConfig(std::string_view config_json, std::string_view 
   CheckRepeated(keys, config);
   ParseWindows(keys, &config);
   ParseExperts(keys, &config);
+  FindQuantization(keys);  // of the files, not of the model; refused here where it is not read
   config.rms_norm_eps = keys.Number("rms_norm_eps", 0, 1, 1e-6);
   config.tie_word_embeddings = keys.Boolean("tie_word_embeddings", false);
   config.bos_token_id = static_cast<int32_t>(

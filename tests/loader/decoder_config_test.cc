@@ -372,8 +372,8 @@ TEST(HostileConfig, UnsupportedFeatures) {
     mistral.erase(key);
   }
   ExpectRefused(With("mlp_bias", 1), {"mlp_bias", "expected a boolean", "got an integer"});
-  ExpectRefused(With("quantization_config", {{"bits", 4}}), {"quantization_config", "quantized"});
-  ExpectRefused(With("quantization_config", {{"quant_method", "awq"}}), {"\"awq\"", "GGUF"});
+  ExpectRefused(With("quantization_config", {{"bits", 4}}), {"quantization_config", "quant_method", "got nothing"});
+  ExpectRefused(With("quantization_config", {{"quant_method", "hqq"}}), {"\"hqq\"", "GGUF", "stoch.torch.patch"});
   ExpectRefused(With("partial_rotary_factor", 0.5), {"partial_rotary_factor", "expected 1"});
 }
 

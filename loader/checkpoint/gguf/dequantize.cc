@@ -8,16 +8,12 @@
 
 #include "kernels/math/half.h"
 #include "loader/checkpoint/gguf/types.h"
+#include "loader/vectors.h"
 
 namespace stoch::gguf {
 namespace {
 
-// Eight elements in the compiler's own vectors: as wide as the instruction set they are compiled for allows.
-constexpr int64_t kVector = 8;
-using Bytes = uint8_t __attribute__((vector_size(kVector)));
-using Words = uint16_t __attribute__((vector_size(2 * kVector)));
-using Ints = int32_t __attribute__((vector_size(4 * kVector)));
-using Floats = float __attribute__((vector_size(4 * kVector)));
+using namespace vectors;  // NOLINT(google-build-using-namespace)
 
 uint8_t ByteAt(const std::byte* at) { return static_cast<uint8_t>(*at); }
 int8_t SignedAt(const std::byte* at) { return static_cast<int8_t>(*at); }
@@ -26,12 +22,6 @@ float HalfAt(const std::byte* at) {
   uint16_t bits;
   std::memcpy(&bits, at, sizeof(bits));
   return F16ToFloat(bits);
-}
-
-__attribute__((always_inline)) inline Bytes BytesAt(const std::byte* at) {
-  Bytes bytes;
-  std::memcpy(&bytes, at, sizeof(bytes));
-  return bytes;
 }
 
 // scale * (code - zero)

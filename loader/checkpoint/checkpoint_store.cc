@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "loader/checkpoint/checkpoint_store.h"
+
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "kernels/base/error.h"
+#include "loader/checkpoint/checkpoint.h"
+#include "loader/checkpoint/indexed_store.h"
+#include "loader/checkpoint/quantized_matrix.h"
+#include "loader/config/decoder_tensors.h"
+#include "loader/quote.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 4 << 20;
+constexpr std::string_view kWeight = ".weight";
+
+// Where the numbers of a tensor of the model are: in one of the checkpoint, or made from several.
+struct Stored {
+  std::vector<const CheckpointTensor*> tensors;
+  std::unique_ptr<WeightDecoder> decoder;
+};
+
+class CheckpointStore final : public IndexedStore {
+ public:
+  CheckpointStore(const std::filesystem::path& folder, const DecoderConfig& config,
+                  const std::optional<Quantization>& quantization)
+      : IndexedStore(folder.string()),
+        title_(config.architecture->title),
+        checkpoint_(folder),
+        quantization_(quantization) {
+    std::vector<std::string> missing;
+    for (const DecoderTensor& expected : DecoderTensors(config)) {
+      std::string name = expected.name;
+      if (config.tie_word_embeddings && name == kEmbeddingName && checkpoint_.Find(name) == nullptr) {
+        name = kLmHeadName;
+      }
+      if (!AddQuantized(name, expected.shape) && !AddPlain(name, expected.shape)) {
+        missing.push_back(MissingName(expected));
+      }
+    }
+    if (!missing.empty()) {
+      const size_t more = missing.size() - 1;
+      throw InvalidInput(
+          folder.string() + ": tensor " + Quoted(missing.front()) + " is missing" +
+          (more > 0 ? " (and " + std::to_string(more) + " more)" : "") +
+          (missing.front() == kLmHeadName ? "; a checkpoint without it says tie_word_embeddings: true" : ""));
+    }
+    if (config.tie_word_embeddings) AddTiedName({config.vocab_size, config.hidden_size});
+    CheckNothingElse();
+  }
+
+  std::vector<FileStamp> files() const override { return checkpoint_.stamps(); }
+
+  void Release(std::string_view name) const override {
+    for (const CheckpointTensor* tensor : stored_[Index(name)].tensors) tensor->file->Release(*tensor->tensor);
+  }
+
+ private:
+  WeightSource Source(size_t i) const override {
+    WeightSource source;
+    const CheckpointTensor& first = *stored_[i].tensors.front();
+    source.decoder = stored_[i].decoder.get();
+    if (source.decoder == nullptr) {
+      source.host = first.file->Data(*first.tensor).data();
+      source.dtype = first.tensor->dtype;
+    }
+    return source;
+  }
+
+  static bool IsPlain(const SafetensorsTensor& tensor) {
+    return tensor.other_dtype.empty() &&
+           (tensor.dtype == DType::kF32 || tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16);
+  }
+
+  static void CheckTensor(const CheckpointTensor& found, const std::vector<int64_t>& shape) {
+    const std::string place = found.file->path().string() + ": tensor " + Quoted(found.tensor->name) + ": expected ";
+    if (found.tensor->shape != shape) {
+      throw InvalidInput(place + "shape " + ShapeText(shape) + " by config.json, got " +
+                         ShapeText(found.tensor->shape));
+    }
+    if (!IsPlain(*found.tensor)) {
+      throw InvalidInput(place + "F32, F16 or BF16 weights, got " + std::string(found.tensor->dtype_name()) +
+                         (found.tensor->other_dtype.empty()
+                              ? ""
+                              : "; to run, the checkpoint would have to be converted to one of them"));
+    }
+  }
+
+  bool AddPlain(const std::string& name, const std::vector<int64_t>& shape) {
+    const CheckpointTensor* found = checkpoint_.Find(name);
+    if (found == nullptr) return false;
+    CheckTensor(*found, shape);
+    Add({name, found->tensor->dtype, shape, found->file->path().string()});
+    stored_.push_back({{found}, nullptr});
+    used_.insert(name);
+    return true;
+  }
+
+  // A matrix that is there in plain numbers is one that was left as it was.
+  bool AddQuantized(const std::string& name, const std::vector<int64_t>& shape) {
+    if (!quantization_ || shape.size() != 2) return false;
+    const CheckpointTensor* plain = checkpoint_.Find(name);
+    if (plain != nullptr && IsPlain(*plain->tensor)) return false;
+    quantized::Matrix matrix = quantized::OpenMatrix(checkpoint_, *quantization_, ModuleOf(name), shape[0], shape[1]);
+    if (matrix.decoder == nullptr) return false;
+    Add({name, DType::kF32, shape, matrix.tensors.front()->file->path().string(), std::move(matrix.stored)});
+    for (const CheckpointTensor* tensor : matrix.tensors) used_.insert(tensor->tensor->name);
+    stored_.push_back({std::move(matrix.tensors), std::move(matrix.decoder)});
+    return true;
+  }
+
+  static std::string ModuleOf(const std::string& name) { return name.substr(0, name.size() - kWeight.size()); }
+
+  // Of a matrix of a block, the tensor of the method.
+  std::string MissingName(const DecoderTensor& expected) const {
+    const bool quantized =
+        quantization_ && expected.shape.size() == 2 && expected.name != kEmbeddingName && expected.name != kLmHeadName;
+    return quantized ? quantized::MainTensor(*quantization_, ModuleOf(expected.name)) : expected.name;
+  }
+
+  // Either name answers for the one tensor. A second copy is checked and then not used, as in transformers.
+  void AddTiedName(const std::vector<int64_t>& shape) {
+    const CheckpointTensor* second = Has(kEmbeddingName) ? checkpoint_.Find(kLmHeadName) : nullptr;
+    if (second != nullptr) CheckTensor(*second, shape);
+    if (Has(kEmbeddingName)) {
+      AddAlias(kLmHeadName, kEmbeddingName);
+      used_.insert(std::string(kLmHeadName));
+    } else {
+      AddAlias(kEmbeddingName, kLmHeadName);
+    }
+  }
+
+  void CheckNothingElse() const {
+    for (const auto& [name, found] : checkpoint_.tensors()) {
+      if (used_.contains(name) || IsIgnoredTensor(name)) continue;
+      if (quantization_ && quantized::IsIgnored(checkpoint_, *quantization_, name)) continue;
+      throw InvalidInput(found.file->path().string() + ": tensor " + Quoted(name) +
+                         ": expected only the tensors of a " + title_ +
+                         " as config.json describes it, got this one; to run, a row of "
+                         "loader/config/architecture.cc would have to name it");
+    }
+  }
+
+  std::string title_;
+  Checkpoint checkpoint_;
+  std::optional<Quantization> quantization_;
+  std::vector<Stored> stored_;               // of tensors()
+  std::set<std::string, std::less<>> used_;  // of the checkpoint's
+};
+
+// What GPTQ and AWQ wrote before config.json had a place for it.
+std::optional<Quantization> QuantizationBeside(const std::filesystem::path& folder) {
+  using Method = Quantization::Method;
+  for (const auto& [file, method] :
+       {std::pair{"quantize_config.json", Method::kGptq}, {"quant_config.json", Method::kAwq}}) {
+    const std::filesystem::path path = folder / file;
+    if (IsThere(path)) return ParseQuantizationFile(ReadSmallFile(path, kMaxConfigBytes), path.string(), method);
+  }
+  return std::nullopt;
+}
+
+// ".../models--org--name/snapshots/REVISION" of the Hugging Face cache is org/name; other folders have their own.
+std::string ModelName(const std::filesystem::path& folder) {
+  constexpr std::string_view kPrefix = "models--";
+  const std::string repository = folder.parent_path().parent_path().filename().string();
+  const size_t parted = repository.find("--", kPrefix.size());
+  if (folder.parent_path().filename() != "snapshots" || !repository.starts_with(kPrefix)) {
+    return folder.filename().string();
+  }
+  std::string name = repository.substr(kPrefix.size());
+  if (parted != std::string::npos) name.replace(parted - kPrefix.size(), 2, "/");
+  return name;
+}
+
+}  // namespace
+
+ModelFiles OpenFolder(const std::filesystem::path& folder) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(folder, error);
+  if (!std::filesystem::is_directory(status)) {
+    const bool missing = status.type() == std::filesystem::file_type::not_found;
+    throw InvalidInput(folder.string() + ": expected a model folder, a .gguf file or random:SHAPE[:SEED], got " +
+                       (missing ? "nothing there"
+                        : error ? error.message()
+                                : "a file"));
+  }
+  const std::string config_text = ReadSmallFile(folder / "config.json", kMaxConfigBytes);
+  const std::filesystem::path generation = folder / "generation_config.json";
+  const std::string generation_text = IsThere(generation) ? ReadSmallFile(generation, kMaxConfigBytes) : "";
+  const DecoderConfig config = ParseDecoderConfig(config_text, generation_text, folder.string());
+  std::optional<Quantization> quantization = ParseQuantization(config_text, (folder / "config.json").string());
+  if (!quantization) quantization = QuantizationBeside(folder);
+  const std::string name = ModelName(std::filesystem::weakly_canonical(folder, error));
+  return {name, folder, config, std::make_unique<CheckpointStore>(folder, config, quantization)};
+}
+
+std::unique_ptr<WeightStore> OpenCheckpointWeights(const std::filesystem::path& folder, const DecoderConfig& config) {
+  return std::make_unique<CheckpointStore>(folder, config, std::nullopt);
+}
+
+}  // namespace stoch
