@@ -27,18 +27,22 @@ void AddQueries(const StepItem& item, int32_t end_row, LogitQueries& queries) {
     query.top = asked.top;
     queries.logprobs.push_back(query);
   }
-  queries.wants_logits = queries.wants_logits || !asked.pick;
+  queries.wants_logits = queries.wants_logits || asked.picks.empty();
   // The token after the last row is what most callers want, and picking it costs next to nothing.
-  if (!asked.pick && (item.queries != nullptr || item.output != StepOutput::kLast)) return;
-  TokenPick pick = asked.pick.value_or(TokenPick{});
-  pick.row = end_row - 1;
-  queries.picks.push_back(pick);
-  if (asked.top < 0) return;
-  LogProbQuery query;
-  query.row = pick.row;
-  query.pick = static_cast<int32_t>(queries.picks.size()) - 1;
-  query.top = asked.top;
-  queries.logprobs.push_back(query);
+  const TokenPick likeliest;
+  std::span<const TokenPick> picks = asked.picks;
+  if (picks.empty() && item.queries == nullptr && item.output == StepOutput::kLast) picks = {&likeliest, 1};
+  STOCH_CHECK(picks.size() <= static_cast<size_t>(rows));
+  for (size_t i = 0; i < picks.size(); ++i) {
+    queries.picks.push_back(picks[i]);
+    queries.picks.back().row = end_row - static_cast<int32_t>(picks.size() - i);
+    if (asked.top < 0) continue;
+    LogProbQuery query;
+    query.row = queries.picks.back().row;
+    query.pick = static_cast<int32_t>(queries.picks.size()) - 1;
+    query.top = asked.top;
+    queries.logprobs.push_back(query);
+  }
 }
 
 }  // namespace

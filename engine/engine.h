@@ -79,8 +79,8 @@ enum class StepOutput : uint8_t {
 
 // What a step finds out about an item's output rows, on the device: the host reads no logits.
 struct RowQueries {
-  std::optional<TokenPick> pick;     // the token after the last row; its `row` is not read
-  int top = -1;                      // 0 or more: log-probability of that token too, and of so many alternatives
+  std::vector<TokenPick> picks;      // the tokens after the last rows, one each, in order; their `row` is not read
+  int top = -1;                      // 0 or more: log-probability of those too, and of so many alternatives each
   std::span<const int32_t> targets;  // kAll: for the first rows, a token each whose log-probability is wanted
 };
 

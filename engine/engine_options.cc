@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "kernels/base/check.h"
 #include "kernels/base/error.h"
 
 namespace stoch {
@@ -42,6 +43,11 @@ bool BatchInvariant(const EngineOptions& options) {
   return options.precision != Precision::kSc || IsBatchInvariant(options.sc);
 }
 
+std::string WhyNoDrafts(const EngineOptions& options) {
+  if (options.precision == Precision::kFp16) return "fp16 has no fixed order of sums";
+  return options.precision == Precision::kSc ? WhyPassesCouple(options.sc) : "";
+}
+
 int64_t DefaultPassRows(DeviceKind kind, int stripes) {
   constexpr int64_t kGpuRows = 11 * int64_t{192};  // whole tiles of the linears on wgmma
   return kind == DeviceKind::kCpu ? 512 : kGpuRows * stripes;
@@ -68,6 +74,12 @@ EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
   if (options.kv_tokens == 0) options.kv_tokens = RoundUpToPages(options.context) * options.max_sequences;
   range("kv_tokens", options.kv_tokens, 1, int64_t{1} << 36);
   if (options.precision == Precision::kSc) Validate(options.sc);
+  range("draft_tokens", options.draft_tokens, 0, kMaxDraftTokens);
+  if (const std::string why = WhyNoDrafts(options); options.draft_tokens > 0 && !why.empty()) {
+    throw InvalidInput("draft_tokens = " + std::to_string(options.draft_tokens) +
+                       ": rows of a pass would not have the bits of single steps (" + why + "); allowed is 0");
+  }
+  STOCH_CHECK(options.draft_tokens == 0 || options.make_drafts);
   return options;
 }
 
@@ -76,15 +88,15 @@ PassShape ShapeOf(const DecoderConfig& config, const EngineOptions& options) {
   PassShape shape;
   shape.context = filled.context;
   shape.kv_tokens = filled.kv_tokens;
-  shape.max_sequences = filled.max_sequences;
   const int64_t prompt_rows =
       ChunkInvariant(filled) ? std::min(filled.max_pass_rows, filled.kv_tokens) : filled.context;
-  shape.max_rows = std::max(prompt_rows, filled.max_sequences);
+  shape.max_sequences = filled.max_sequences;
+  shape.draft_tokens = filled.draft_tokens;
+  shape.max_rows = std::max(prompt_rows, MaxPicks(shape));
   int64_t block = std::max<int64_t>(1, kLogitsBytes / (config.vocab_size * 4));
   if (block > kLogitsTile) block -= block % kLogitsTile;
-  shape.max_logit_rows = std::max(std::min(shape.max_rows, block), filled.max_sequences);
+  shape.max_logit_rows = std::max(std::min(shape.max_rows, block), MaxPicks(shape));
   if (filled.placement) shape.lanes = LanesOf(*filled.placement);
-  shape.max_sequences = filled.max_sequences;
   shape.base_rows = filled.base_rows;
   return shape;
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/speculation/draft_source.h"
 #include "kernels/backend.h"
 #include "loader/config/decoder_config.h"
 #include "models/decoder/decoder_options.h"
@@ -30,6 +31,10 @@ struct EngineOptions {
   int64_t max_pass_rows = 0;     // rows of one pass where prompts may be cut, else the context; 0 = DefaultPassRows
   int64_t min_piece_rows = 128;  // of a pass that several stages work on piece by piece
   int64_t base_rows = 0;         // of base logits on the device, for a KlComparison; planned
+  // Guessed tokens that one sequence's share of a pass checks at most, and who guesses, for each sequence; 0 or empty:
+  // nobody. Only where rows of a pass have the bits of single steps. Texts are the same with any (docs/speculation.md).
+  int64_t draft_tokens = 0;
+  DraftSourceMaker make_drafts;
   std::optional<DecoderPlacement> placement;             // which device holds what; default: all on the backend's first
   RankLink* ranks = nullptr;                             // to the processes of placement.ranks; outlives the engine
   std::vector<std::string> notices;                      // of who chose these options, for Engine::notices()
@@ -50,5 +55,9 @@ PassShape ShapeOf(const DecoderConfig& config, const EngineOptions& options);
 // Whether results do not depend on how a prompt is cut into passes, or on which sequences share one.
 bool ChunkInvariant(const EngineOptions& options);
 bool BatchInvariant(const EngineOptions& options);
+
+inline constexpr int64_t kMaxDraftTokens = 15;
+// Why no pass may check guessed tokens: its rows would not have the bits of single steps. "" where one may.
+std::string WhyNoDrafts(const EngineOptions& options);
 
 }  // namespace stoch

@@ -71,6 +71,7 @@ Generation::Generation(Engine& engine, GenerateRequest request, PrefixCache* pre
     counts_.AddPrompt(request_.prompt);
     for (const int32_t id : result_.ids) counts_.AddGenerated(id);
   }
+  if (engine.options().draft_tokens > 0) draft_source_ = engine.options().make_drafts();
   result_.prompt_logprobs = std::move(known.logprobs);
   if (request_.prompt_logprobs && reused_ == 0) result_.prompt_logprobs.emplace_back();
   start_ = first_token_ = Clock::now();
@@ -82,13 +83,40 @@ bool Generation::StepsEmitted() const { return request_.hash_logits || !engine_-
 
 int64_t Generation::prompt_done() const { return std::min(sequence_->computed(), prompt_tokens()); }
 
-StepItem Generation::Next(int64_t budget) const {
+// Of the sequence: the prompt and the ids that were picked for it.
+int64_t Generation::IdsWithoutDrafts() const { return static_cast<int64_t>(sequence_->ids().size()) - drafts_; }
+
+void Generation::ForgetDrafts() {
+  if (drafts_ > 0) sequence_->Truncate(IdsWithoutDrafts());
+  drafts_ = 0;
+}
+
+std::vector<DraftedToken> Generation::Drafts() {
   STOCH_CHECK(!done());
+  ForgetDrafts();
+  const auto picked = static_cast<int64_t>(result_.ids.size());
+  if (draft_source_ == nullptr || prefilling() || sequence_->pending() != 1 || picked < emitted()) return {};
+  // A pass picks a token after the last draft, too.
+  const int64_t most = std::min(engine_->options().draft_tokens, max_tokens_ - picked - 1);
+  return draft_source_->Propose(sequence_->ids(), most);
+}
+
+StepItem Generation::Next(int64_t budget, std::span<const DraftedToken> drafts) {
+  STOCH_CHECK(!done());
+  ForgetDrafts();
+  if (!drafts.empty()) {
+    const int64_t end = sequence_->computed() + 1;
+    const int64_t wanted = std::min(static_cast<int64_t>(drafts.size()), budget - 1);
+    // No other sequence gives its pages for a guess.
+    const bool has_room = end + wanted <= sequence_->room() || sequence_->Grow(end + wanted);
+    drafts_ = std::max<int64_t>(0, has_room ? wanted : std::min(wanted, sequence_->room() - end));
+    for (int64_t i = 0; i < drafts_; ++i) sequence_->Append({&drafts[static_cast<size_t>(i)].id, 1});
+  }
   StepItem item;
   item.sequence = sequence_.get();
   item.num_tokens = engine_->NextTokens(*sequence_, budget);
   const bool in_prompt = sequence_->computed() < prompt_tokens();
-  if (in_prompt && request_.prompt_logprobs) {
+  if ((in_prompt && request_.prompt_logprobs) || drafts_ > 0) {
     item.output = StepOutput::kAll;
   } else {
     item.output = item.num_tokens == sequence_->pending() ? StepOutput::kLast : StepOutput::kNone;
@@ -99,7 +127,7 @@ StepItem Generation::Next(int64_t budget) const {
 }
 
 // What a pass with `item` finds out besides logits.
-void Generation::Ask(const StepItem& item) const {
+void Generation::Ask(const StepItem& item) {
   queries_ = {};
   queries_.top = std::min(request_.top_logprobs, kMaxTopLogProbs);
   const auto next = static_cast<size_t>(sequence_->computed()) + 1;  // of the item's first row
@@ -108,10 +136,27 @@ void Generation::Ask(const StepItem& item) const {
     queries_.targets = std::span(request_.prompt).subspan(next, count);
   }
   if (item.output == StepOutput::kNone || item.num_tokens < sequence_->pending() || max_tokens_ == 0) return;
-  queries_.pick = MakePick(request_.sampling, counts_.entries(), static_cast<int64_t>(sequence_->ids().size()));
+  AskPicks();
 }
 
-int64_t Generation::Accept(const StepItem& item, int64_t first_row) {
+// The token after each draft, as if it was picked, and before the first.
+void Generation::AskPicks() {
+  const int64_t position = IdsWithoutDrafts();
+  queries_.picks.push_back(MakePick(request_.sampling, counts_.entries(), position));
+  draft_counts_.clear();
+  if (HasPenalties(request_.sampling)) draft_counts_.resize(static_cast<size_t>(drafts_), counts_);
+  for (int64_t i = 0; i < drafts_; ++i) {
+    std::span<const TokenCount> counts;
+    if (!draft_counts_.empty()) {
+      TokenCounts& with_drafts = draft_counts_[static_cast<size_t>(i)];
+      for (int64_t j = 0; j <= i; ++j) with_drafts.AddGenerated(sequence_->ids()[static_cast<size_t>(position + j)]);
+      counts = with_drafts.entries();
+    }
+    queries_.picks.push_back(MakePick(request_.sampling, counts, position + i + 1));
+  }
+}
+
+int64_t Generation::Accept(const StepItem& item, int64_t first_row, const std::function<bool(int32_t)>& on_id) {
   STOCH_CHECK(!done() && item.sequence == sequence_.get());
   int64_t rows = 0;
   if (item.output == StepOutput::kLast) rows = 1;
@@ -127,10 +172,26 @@ int64_t Generation::Accept(const StepItem& item, int64_t first_row) {
     if (max_tokens_ == 0) {
       Finish(FinishReason::kLength);
     } else {
-      Pick(first_row + rows - 1);
+      AcceptPicks(first_row + rows, on_id);
     }
   }
   return rows;
+}
+
+// Picks after the rows before `end_row`: the first, and after each draft that was picked one more.
+void Generation::AcceptPicks(int64_t end_row, const std::function<bool(int32_t)>& on_id) {
+  const int64_t drafted = drafts_;
+  if (drafted > 0) {
+    ++result_.drafts.passes;
+    result_.drafts.drafted += drafted;
+  }
+  for (int64_t row = end_row - 1 - drafted; row < end_row; ++row) {
+    const bool was_drafted = Pick(row);
+    if (was_drafted) ++result_.drafts.accepted;
+    const bool is_text = result_.finish_reason != FinishReason::kStop;
+    if (is_text && on_id && !on_id(result_.ids.back())) Finish(FinishReason::kStop);
+    if (!was_drafted || done()) break;
+  }
 }
 
 void Generation::AcceptPromptLogprobs(const StepItem& item, int64_t first_row) {
@@ -159,7 +220,7 @@ void Generation::KeepPrefix() {
   prefixes_->Insert(*sequence_, result_.prompt_logprobs, request_.top_logprobs, request_.cache_salt);
 }
 
-void Generation::Pick(int64_t row) {
+bool Generation::Pick(int64_t row) {
   int32_t id = engine_->PickedToken(row);
   const bool again = result_.ids.size() < request_.emitted.size();  // told before; what follows is what counts
   if (again) id = request_.emitted[result_.ids.size()];
@@ -174,14 +235,24 @@ void Generation::Pick(int64_t row) {
     result_.timings.ttft_ms = Milliseconds(first_token_ - start_);
   }
   if (HasPenalties(request_.sampling)) counts_.AddGenerated(id);
-  Emit(id);
+  return Emit(id);
 }
 
-void Generation::Emit(int32_t id) {
+// Returns: whether it is the next draft, which is none any longer. Where it is not, the drafts are forgotten.
+bool Generation::Emit(int32_t id) {
+  const bool drafted = drafts_ > 0 && sequence_->ids()[static_cast<size_t>(IdsWithoutDrafts())] == id;
   result_.ids.push_back(id);
-  if (IsStopId(id)) return Finish(FinishReason::kStop);
-  if (static_cast<int64_t>(result_.ids.size()) == max_tokens_) return Finish(FinishReason::kLength);
-  sequence_->Append({&id, 1});
+  if (IsStopId(id)) {
+    Finish(FinishReason::kStop);
+  } else if (static_cast<int64_t>(result_.ids.size()) == max_tokens_) {
+    Finish(FinishReason::kLength);
+  } else if (drafted) {
+    --drafts_;
+  } else {
+    ForgetDrafts();
+    sequence_->Append({&id, 1});
+  }
+  return drafted;
 }
 
 bool Generation::IsStopId(int32_t id) const {
@@ -190,6 +261,7 @@ bool Generation::IsStopId(int32_t id) const {
 
 void Generation::Finish(FinishReason reason) {
   result_.finish_reason = reason;
+  ForgetDrafts();
   if (request_.hash_logits) result_.logits_sha256 = hash_.Hex();
   if (!result_.ids.empty()) {
     Timings& timings = result_.timings;
@@ -206,10 +278,39 @@ void Generation::Cancel() {
 
 GenerateRequest Generation::Rest() {
   STOCH_CHECK(!done());
+  ForgetDrafts();
   KeepPrefix();
   if (result_.ids.size() > request_.emitted.size()) request_.emitted = result_.ids;
   return std::move(request_);
 }
+
+std::vector<std::vector<DraftedToken>> DraftsForPass(std::span<Generation* const> generations, const PassTimes& times) {
+  std::vector<std::vector<DraftedToken>> drafts(generations.size());
+  const auto prefills = [](const Generation* generation) { return generation->prefilling(); };
+  if (generations.empty() || std::any_of(generations.begin(), generations.end(), prefills)) return drafts;
+  std::transform(generations.begin(), generations.end(), drafts.begin(),
+                 [](Generation* generation) { return generation->Drafts(); });
+  const int64_t max_rows = MaxPicks(generations.front()->engine().shape());
+  const std::vector<int64_t> lengths = ChooseDraftLengths(drafts, max_rows, times);
+  for (size_t i = 0; i < drafts.size(); ++i) drafts[i].resize(static_cast<size_t>(lengths[i]));
+  return drafts;
+}
+
+namespace {
+
+// A pass of one generation, with drafts where they pay.
+StepItem StepAlone(Engine& engine, Generation& generation, PassTimes& times) {
+  const bool decodes = !generation.prefilling();
+  Generation* const alone = &generation;
+  const StepItem item = generation.Next(engine.shape().max_rows, DraftsForPass({&alone, 1}, times).front());
+  STOCH_CHECK(item.num_tokens > 0);
+  const auto start = std::chrono::steady_clock::now();
+  engine.Step({&item, 1});
+  if (decodes) times.Add(item.num_tokens, Milliseconds(std::chrono::steady_clock::now() - start));
+  return item;
+}
+
+}  // namespace
 
 GenerateResult Generate(Engine& engine, const Tokenizer* tokenizer, const GenerateRequest& request,
                         const GenerateCallbacks& callbacks) {
@@ -222,22 +323,20 @@ GenerateResult Generate(Engine& engine, const Tokenizer* tokenizer, const Genera
     if (!piece.empty() && callbacks.on_text) callbacks.on_text(piece);
   };
   Generation generation(engine, std::move(asked));
-  const std::vector<int32_t>& ids = generation.result().ids;
+  PassTimes times;
+  const auto on_id = [&](int32_t id) {
+    tell(stream.Push(id));
+    return !stream.stopped();
+  };
   while (!generation.done()) {
     if (callbacks.cancel != nullptr && callbacks.cancel->load()) {
       generation.Cancel();
       break;
     }
     const bool in_prompt = generation.prompt_done() < generation.prompt_tokens();
-    const size_t before = ids.size();
-    const StepItem item = generation.Next(engine.shape().max_rows);
-    STOCH_CHECK(item.num_tokens > 0);
-    engine.Step({&item, 1});
-    generation.Accept(item, 0);
+    const StepItem item = StepAlone(engine, generation, times);
     if (in_prompt && callbacks.on_prompt) callbacks.on_prompt(generation.prompt_done(), generation.prompt_tokens());
-    if (ids.size() == before || generation.result().finish_reason == FinishReason::kStop) continue;
-    tell(stream.Push(ids.back()));
-    if (stream.stopped()) generation.Stop();
+    generation.Accept(item, 0, on_id);
   }
   tell(stream.Finish());
   GenerateResult result = generation.result();

@@ -20,6 +20,8 @@
 #include "engine/prefix_cache.h"
 #include "engine/request/request.h"
 #include "engine/sampler.h"
+#include "engine/speculation/draft_lengths.h"
+#include "engine/speculation/draft_source.h"
 #include "loader/tokenizer/tokenizer.h"
 
 namespace stoch {
@@ -39,6 +41,7 @@ struct GenerateResult {
   std::string logits_sha256;                                 // where asked for, see logits_hash.h
   FinishReason finish_reason = FinishReason::kNone;
   Timings timings;
+  DraftCounts drafts;
 };
 
 // One request on its way: which tokens the next pass should run, and what to do with the logits. A batch is several
@@ -56,15 +59,22 @@ class Generation {
   //         or no free pages.
   Generation(Engine& engine, GenerateRequest request, PrefixCache* prefixes = nullptr, bool reserved = true);
 
+  const Engine& engine() const { return *engine_; }
   bool done() const { return result_.finish_reason != FinishReason::kNone; }
+  // What may follow its ids, for Next to check: from the source of the engine's options. Empty while tokens that it began
+  // with are left, and where nothing may be checked (engine_options.h). Requires: !done(), and no step over it in flight.
+  std::vector<DraftedToken> Drafts();
   // Its share of the next pass within a budget of rows; num_tokens = 0 if it does not fit. What the item refers to
-  // stays as it is until the next call. Requires: !done().
-  StepItem Next(int64_t budget) const;
+  // stays as it is until the next call. Requires: !done(), and no step over it in flight.
+  // drafts: tokens that the pass checks besides, as many of them as there are rows and pages for: Drafts(), cut. They are
+  //         pending tokens of the sequence until Accept or the next call.
+  StepItem Next(int64_t budget, std::span<const DraftedToken> drafts = {});
   // After a Step that ran `item` = Next(...): reads its output rows, which start at `first_row`, and picks a token if
-  // the prompt is complete. Returns: how many output rows were its own.
-  int64_t Accept(const StepItem& item, int64_t first_row);
-  // Ends it where it is: at a stop string of its text, or for the caller's own reasons.
-  void Stop() { Finish(FinishReason::kStop); }
+  // the prompt is complete, and one more for each draft that was picked. Returns: how many output rows were its own.
+  // on_id: sees every token but a stop id, in order; false: its text came to a stop string, and nothing follows it.
+  int64_t Accept(const StepItem& item, int64_t first_row, const std::function<bool(int32_t id)>& on_id = {});
+  // From now on Drafts() is empty: for who must see each token in a pass of its own.
+  void DraftNothing() { draft_source_.reset(); }
   void Cancel();
   // The request of another Generation that goes on where this one is, with the same bits. This one is to be destroyed.
   // Requires: !done().
@@ -83,12 +93,16 @@ class Generation {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void Ask(const StepItem& item) const;
+  void Ask(const StepItem& item);
+  void AskPicks();
   void AcceptPromptLogprobs(const StepItem& item, int64_t first_row);
   TokenLogprob LogprobOf(int64_t row) const;
   void KeepPrefix();
-  void Pick(int64_t row);
-  void Emit(int32_t id);
+  void AcceptPicks(int64_t end_row, const std::function<bool(int32_t)>& on_id);
+  void ForgetDrafts();
+  int64_t IdsWithoutDrafts() const;
+  bool Pick(int64_t row);
+  bool Emit(int32_t id);
   void Finish(FinishReason reason);
   bool IsStopId(int32_t id) const;
   bool StepsEmitted() const;
@@ -103,12 +117,20 @@ class Generation {
   std::unique_ptr<Sequence> sequence_;
   LogitsHash hash_;
   TokenCounts counts_;
-  mutable RowQueries queries_;  // of the item that Next gave last
+  std::unique_ptr<DraftSource> draft_source_;  // null: nothing is drafted
+  int64_t drafts_ = 0;                         // the last tokens of the sequence, which no pass has confirmed
+  RowQueries queries_;                         // of the item that Next gave last
+  std::vector<TokenCounts> draft_counts_;      // counts_ with the first, the first two, ... drafts
   std::vector<float> logits_;
   GenerateResult result_;
   Clock::time_point start_;
   Clock::time_point first_token_;
 };
+
+// For each of the generations that are to share the next pass, the drafts to give its Next; none at all where one of them
+// has tokens left that it began with, for such a pass has many rows already.
+// Requires: no generation is done or in flight.
+std::vector<std::vector<DraftedToken>> DraftsForPass(std::span<Generation* const> generations, const PassTimes& times);
 
 struct GenerateCallbacks {
   std::function<void(std::string_view text)> on_text;

@@ -48,6 +48,7 @@ void Check(const Update& update) {
   const int status = update.error_status();
   Require(status == 0 || (status >= 400 && status < 600), "status");
   Require(std::isfinite(update.queue_seconds()) && update.queue_seconds() >= 0, "time");
+  Require(update.drafts_accepted() >= 0 && update.drafts_accepted() <= update.drafted(), "count of drafts");
 }
 
 void Check(const Hello& hello) {
@@ -138,6 +139,8 @@ Update ToMessage(uint64_t job, const serve::JobUpdate& update) {
   message.set_error(update.error);
   message.set_queue_seconds(update.queue_seconds);
   message.set_reused_tokens(update.reused_tokens);
+  message.set_drafted(update.drafted);
+  message.set_drafts_accepted(update.drafts_accepted);
   return message;
 }
 
@@ -156,6 +159,8 @@ serve::JobUpdate FromMessage(const Update& message) {
   update.error = message.error();
   update.queue_seconds = message.queue_seconds();
   update.reused_tokens = message.reused_tokens();
+  update.drafted = message.drafted();
+  update.drafts_accepted = message.drafts_accepted();
   return update;
 }
 

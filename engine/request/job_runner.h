@@ -23,6 +23,9 @@ struct JobUpdate {
   std::vector<TokenLogprob> logprobs;  // per id, where asked for
   std::string logits_sha256;           // of all ids so far, where asked for
   FinishReason finish = FinishReason::kNone;
+  // Guessed tokens that the pass checked, and those of them that were right.
+  int64_t drafted = 0;
+  int64_t drafts_accepted = 0;
   int error_status = 0;  // HTTP status where the job failed; it has ended then
   std::string error;
   // Of the first update.

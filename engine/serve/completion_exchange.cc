@@ -205,6 +205,7 @@ void CompletionExchange::Measure(const Choice& choice, const JobUpdate& update,
   };
   if (!update.ids.empty()) {
     metrics_.AddGeneratedTokens(static_cast<int64_t>(update.ids.size()));
+    metrics_.AddDrafts(update.drafted, update.drafts_accepted);
     if (choice.generated == 0) {
       metrics_.ObserveTimeToFirstToken(seconds(start_));
     } else {

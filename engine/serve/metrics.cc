@@ -49,6 +49,8 @@ struct Metrics::State {
   Counter& reused_tokens =
       AddCounter("stoch_prompt_tokens_reused_total", "Prompt tokens whose keys and values were there");
   Counter& generated_tokens = AddCounter("stoch_generated_tokens_total", "Tokens generated");
+  Counter& drafted = AddCounter("stoch_draft_tokens_total", "Guessed tokens that passes checked");
+  Counter& drafts_accepted = AddCounter("stoch_draft_tokens_accepted_total", "Guessed tokens that were right");
   prometheus::Family<Counter>& finished = prometheus::BuildCounter()
                                               .Name("stoch_requests_finished_total")
                                               .Help("Sequences that ended, by reason")
@@ -90,6 +92,10 @@ void Metrics::SetLoad(const JobRunner::Load& load) {
 void Metrics::AddPromptTokens(int64_t tokens) { state_->prompt_tokens.Increment(static_cast<double>(tokens)); }
 void Metrics::AddReusedTokens(int64_t tokens) { state_->reused_tokens.Increment(static_cast<double>(tokens)); }
 void Metrics::AddGeneratedTokens(int64_t tokens) { state_->generated_tokens.Increment(static_cast<double>(tokens)); }
+void Metrics::AddDrafts(int64_t drafted, int64_t accepted) {
+  state_->drafted.Increment(static_cast<double>(drafted));
+  state_->drafts_accepted.Increment(static_cast<double>(accepted));
+}
 void Metrics::CountFinished(std::string_view reason) {
   state_->finished.Add({{"reason", std::string(reason)}}).Increment();
 }

@@ -23,6 +23,7 @@ class Metrics {
   void SetWorkers(const std::vector<JobRunner::Worker>& workers);
   void AddPromptTokens(int64_t tokens);
   void AddReusedTokens(int64_t tokens);  // of them, those that needed no computing
+  void AddDrafts(int64_t drafted, int64_t accepted);
   void AddGeneratedTokens(int64_t tokens);
   // Of a sequence: "stop", "length", "cancelled", "error".
   void CountFinished(std::string_view reason);

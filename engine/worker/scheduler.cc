@@ -260,6 +260,8 @@ void Scheduler::Start(Queued queued) {
   try {
     job.generation = std::make_unique<Generation>(engine_, std::move(*queued.request), prefixes_.get(), reserves_);
     job.reported = static_cast<size_t>(job.generation->emitted());
+    // The gateway finds stop strings, and takes the hash of what came with them.
+    if (job.hashes) job.generation->DraftNothing();
   } catch (...) {
     // It is in neither list: whatever happened, it is told here.
     const auto ended = [&](int status, const std::string& message) {

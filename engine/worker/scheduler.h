@@ -31,6 +31,7 @@
 #include "engine/generate.h"
 #include "engine/request/fair_queue.h"
 #include "engine/request/job_runner.h"
+#include "engine/speculation/draft_lengths.h"
 
 namespace stoch::serve {
 
@@ -85,6 +86,7 @@ class Scheduler final : public JobRunner {
     std::unique_ptr<Generation> generation;  // null: preempted, and about to leave
     bool in_flight = false;                  // in a pass that has begun
     size_t reported = 0;                     // ids handed over
+    DraftCounts drafts;                      // of them
     bool begun = false;                      // an update has been
     bool hashes = false;                     // its logits
     bool alone = false;                      // as in Job
@@ -95,6 +97,8 @@ class Scheduler final : public JobRunner {
   struct Pass {
     std::vector<uint64_t> jobs;
     std::vector<StepItem> items;
+    bool prefills = false;  // a job in it has tokens left that it began with
+    Clock::time_point began = {};
   };
 
   void Run();
@@ -110,6 +114,8 @@ class Scheduler final : public JobRunner {
   void Start(Queued queued);
   std::vector<size_t> Order() const;
   void StepOnce();
+  std::vector<std::vector<DraftedToken>> DraftsOf(const std::vector<size_t>& order, size_t share);
+  void Time(const Pass& pass);
   bool BeginPass();  // false: no job is left to begin with
   bool MakeRoom(Running& job, const StepItem& item, const Pass& pass);
   Running* Victim(const Running& job, const Pass& pass);
@@ -142,7 +148,9 @@ class Scheduler final : public JobRunner {
   std::deque<Pass> passes_;                // in flight
   std::unordered_set<uint64_t> ended_;
   uint64_t next_age_ = 1;
-  size_t turn_ = 0;  // whose pass comes next where rows are coupled
+  PassTimes pass_times_;
+  Clock::time_point finished_ = {};  // the last pass
+  size_t turn_ = 0;                  // whose pass comes next where rows are coupled
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

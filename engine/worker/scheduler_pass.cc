@@ -55,6 +55,7 @@ void Scheduler::StepOnce() {
     engine_.Finish();
     pass = std::move(passes_.front());
     passes_.pop_front();
+    Time(pass);
     for (const uint64_t id : pass.jobs) {
       if (Running* job = Find(id)) job->in_flight = false;
     }
@@ -85,28 +86,53 @@ void Scheduler::StepOnce() {
   ShowPasses();
 }
 
+// How long a finished pass took, for choosing drafts; where several are in flight, from the end of the one before it.
+void Scheduler::Time(const Pass& pass) {
+  const Clock::time_point now = Clock::now();
+  const std::chrono::duration<double, std::milli> took = now - std::max(pass.began, finished_);
+  finished_ = now;
+  if (pass.prefills || engine_.options().draft_tokens == 0) return;
+  int64_t rows = 0;
+  for (const StepItem& item : pass.items) rows += item.num_tokens;
+  pass_times_.Add(rows, took.count());
+}
+
+// Drafts of the first jobs in order, as many as a pass takes.
+std::vector<std::vector<DraftedToken>> Scheduler::DraftsOf(const std::vector<size_t>& order, size_t share) {
+  std::vector<Generation*> next;
+  if (engine_.options().draft_tokens > 0) {
+    for (size_t i = 0; i < std::min(share, order.size()); ++i) next.push_back(running_[order[i]].generation.get());
+  }
+  std::vector<std::vector<DraftedToken>> drafts = DraftsForPass(next, pass_times_);
+  drafts.resize(order.size());
+  return drafts;
+}
+
 bool Scheduler::BeginPass() {
   Pass pass;
   const auto lanes = static_cast<size_t>(engine_.max_steps());
   const size_t share = engine_.batch_invariant() ? (running_.size() + lanes - 1) / lanes : 1;
   int64_t budget = engine_.shape().max_rows;
   bool decodes = false;
-  for (const size_t i : Order()) {
-    if (budget == 0 || pass.jobs.size() == share) break;
-    Running& job = running_[i];
+  const std::vector<size_t> order = Order();
+  const std::vector<std::vector<DraftedToken>> drafts = DraftsOf(order, share);
+  for (size_t turn = 0; turn < order.size() && budget > 0 && pass.jobs.size() < share; ++turn) {
+    Running& job = running_[order[turn]];
     if (job.generation == nullptr) continue;  // gave its pages to one before it
     const bool prefilling = job.generation->prefilling();
     if (decodes && prefilling) budget = std::min(budget, kRowsNextToDecoding);
-    const StepItem item = job.generation->Next(budget);
+    const StepItem item = job.generation->Next(budget, drafts[turn]);
     if (item.num_tokens == 0 || !MakeRoom(job, item, pass)) continue;
     pass.jobs.push_back(job.id);
     pass.items.push_back(item);
     budget -= item.num_tokens;
     decodes = decodes || !prefilling;
+    pass.prefills = pass.prefills || prefilling;
   }
   RemoveEnded();  // the preempted ones
   if (pass.jobs.empty()) return false;
   ++turn_;
+  pass.began = Clock::now();
   passes_.push_back(pass);
   ShowPasses();
   for (const uint64_t id : pass.jobs) Find(id)->in_flight = true;

@@ -35,6 +35,9 @@ void Scheduler::Report(Running& job) {
   }
   if (job.hashes) update.logits_sha256 = generation.LogitsHashSoFar();
   job.reported = std::max(job.reported, result.ids.size());
+  update.drafted = result.drafts.drafted - job.drafts.drafted;
+  update.drafts_accepted = result.drafts.accepted - job.drafts.accepted;
+  job.drafts = result.drafts;
   if (update.last()) ended_.insert(job.id);
   job.alone = job.alone && update.ids.empty();
   job.on_update(std::move(update));

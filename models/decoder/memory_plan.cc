@@ -56,9 +56,9 @@ KvCacheSpec MakeKvCacheSpec(const DecoderConfig& config, Precision precision, co
 LogitQueryLimits LogitQueryLimitsOf(const DecoderConfig& config, const PassShape& shape) {
   LogitQueryLimits limits;
   limits.vocab_size = config.vocab_size;
-  limits.max_picks = shape.max_sequences;
+  limits.max_picks = MaxPicks(shape);
   limits.max_logprobs = shape.max_rows;
-  limits.max_entries = shape.max_sequences * (kMaxLogitBiases + std::min(shape.context, config.vocab_size));
+  limits.max_entries = limits.max_picks * (kMaxLogitBiases + std::min(shape.context, config.vocab_size));
   return limits;
 }
 

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -27,13 +28,10 @@ TextGeneration::TextGeneration(Engine& engine, const Tokenizer* tokenizer, const
     : stream_(tokenizer, request.prompt, request.stop), generation_(engine, WithTokenizerStops(tokenizer, request)) {}
 
 int64_t TextGeneration::Accept(const StepItem& item, int64_t first_row) {
-  const std::vector<int32_t>& ids = generation_.result().ids;
-  const size_t before = ids.size();
-  const int64_t rows = generation_.Accept(item, first_row);
-  if (ids.size() > before && generation_.result().finish_reason != FinishReason::kStop) {
-    fresh_ += stream_.Push(ids.back());
-    if (stream_.stopped()) generation_.Stop();
-  }
+  const int64_t rows = generation_.Accept(item, first_row, [this](int32_t id) {
+    fresh_ += stream_.Push(id);
+    return !stream_.stopped();
+  });
   if (done()) fresh_ += stream_.Finish();
   return rows;
 }
@@ -64,21 +62,28 @@ int64_t Reserved(const Engine& engine, const GenerateRequest& request) {
   return RoundUpToPages(std::max(most, prompt));
 }
 
-// One pass over what runs.
-void StepAll(Engine& engine, std::vector<Running>& running) {
+// One pass over what runs, none of which is done.
+void StepAll(Engine& engine, const std::vector<TextGeneration*>& running, PassTimes& times) {
+  std::vector<Generation*> generations;
+  for (TextGeneration* each : running) generations.push_back(&each->generation());
+  const std::vector<std::vector<DraftedToken>> drafts = DraftsForPass(generations, times);
+  const bool prefills =
+      std::any_of(generations.begin(), generations.end(), [](const Generation* each) { return each->prefilling(); });
   std::vector<StepItem> items;
   std::vector<TextGeneration*> owners;
   int64_t budget = engine.shape().max_rows;
-  for (Running& each : running) {
-    const StepItem item = each.generation->Next(budget);
+  for (size_t i = 0; i < running.size() && budget > 0; ++i) {
+    const StepItem item = generations[i]->Next(budget, drafts[i]);
     if (item.num_tokens == 0) continue;
     items.push_back(item);
-    owners.push_back(each.generation.get());
+    owners.push_back(running[i]);
     budget -= item.num_tokens;
-    if (budget == 0) break;
   }
   STOCH_CHECK(!items.empty());
+  const auto start = std::chrono::steady_clock::now();
   engine.Step(items);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+  if (!prefills) times.Add(engine.shape().max_rows - budget, took.count());
   int64_t row = 0;
   for (size_t i = 0; i < items.size(); ++i) row += owners[i]->Accept(items[i], row);
 }
@@ -95,6 +100,7 @@ std::vector<std::string> GenerateAll(LoadedModel& model, const std::vector<Gener
   const size_t most = engine.batch_invariant() ? static_cast<size_t>(engine.shape().max_sequences) : 1;
   std::vector<std::string> reports(requests.size());
   std::vector<Running> running;
+  PassTimes times;
   size_t next = 0;
   size_t done = 0;
   while (done < requests.size()) {
@@ -112,7 +118,9 @@ std::vector<std::string> GenerateAll(LoadedModel& model, const std::vector<Gener
         ++done;
         return true;
       });
-      StepAll(engine, running);
+      std::vector<TextGeneration*> all;
+      for (const Running& each : running) all.push_back(each.generation.get());
+      StepAll(engine, all, times);
     }
     const size_t before = done;
     std::erase_if(running, [&](const Running& each) {
@@ -152,9 +160,7 @@ std::string TextStream::Next() {
   Engine& engine = *model_->engine;
   while (!generation_->done()) {
     CheckSignals();
-    const StepItem item = generation_->Next(engine.shape().max_rows);
-    engine.Step({&item, 1});
-    generation_->Accept(item, 0);
+    StepAll(engine, {generation_.get()}, times_);
     std::string text = generation_->TakeText();
     if (!text.empty()) return text;
   }

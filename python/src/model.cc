@@ -50,6 +50,7 @@ EngineOptions EngineOptionsOf(const LoadOptions& options, const ModelFiles& file
   engine.context = options.context;
   engine.max_sequences = options.batch;
   engine.max_pass_rows = options.pass_rows;
+  cli::Apply(options.speculation, &engine);
   const int64_t context = ShapeOf(files.config, engine).context;
   const int64_t whole = RoundUpToPages(context);
   engine.kv_tokens = std::min(whole * options.batch, std::max(whole, kDefaultKvTokens));

@@ -17,8 +17,10 @@
 #include "engine/perplexity.h"
 #include "engine/request/text_stream.h"
 #include "engine/research/sc_files.h"
+#include "engine/speculation/draft_lengths.h"
 #include "loader/tokenizer/tokenizer.h"
 #include "python/src/base/devices.h"
+#include "tools/stoch/options/speculation_options.h"
 
 namespace stoch::python {
 
@@ -39,6 +41,7 @@ struct LoadOptions {
   int64_t context = 0;
   int64_t batch = 8;      // sequences of one pass
   int64_t pass_rows = 0;  // EngineOptions::max_pass_rows
+  cli::SpeculationOptions speculation;
   int threads = 0;
   std::string cpu_variant;
 };
@@ -94,7 +97,7 @@ class TextGeneration {
   TextGeneration(Engine& engine, const Tokenizer* tokenizer, const GenerateRequest& request);
 
   bool done() const { return generation_.done(); }
-  StepItem Next(int64_t budget) const { return generation_.Next(budget); }
+  Generation& generation() { return generation_; }
   // As Generation::Accept; a stop string ends it.
   int64_t Accept(const StepItem& item, int64_t first_row);
   // Text that was not taken before.
@@ -121,6 +124,7 @@ class TextStream {
   ModelPtr model_;
   GenerateRequest request_;
   std::unique_ptr<TextGeneration> generation_;
+  PassTimes times_;
   std::string report_;
 };
 

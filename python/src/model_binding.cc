@@ -233,8 +233,8 @@ void BindModel(nb::module_& m) {
       [](const std::string& model, const std::string& tokenizer, const std::vector<std::string>& sc,
          const ScFileOptions& files, const std::string& precision, const std::string& device,
          const std::string& device_map, const std::string& device_map_json, const std::string& max_memory,
-         const std::string& split, int64_t context, int64_t batch, int64_t pass_rows, int threads,
-         const std::string& cpu_variant, const Progress& progress) {
+         const std::string& split, int64_t context, int64_t batch, int64_t pass_rows, const std::string& speculate,
+         int64_t draft_tokens, int threads, const std::string& cpu_variant, const Progress& progress) {
         return LoadModel({.model = model,
                           .tokenizer = tokenizer,
                           .sc = sc,
@@ -248,14 +248,15 @@ void BindModel(nb::module_& m) {
                           .context = context,
                           .batch = batch,
                           .pass_rows = pass_rows,
+                          .speculation = {speculate, draft_tokens},
                           .threads = threads,
                           .cpu_variant = cpu_variant},
                          progress);
       },
       nb::arg("model"), nb::arg("tokenizer"), nb::arg("sc"), nb::arg("files"), nb::arg("precision"), nb::arg("device"),
       nb::arg("device_map"), nb::arg("device_map_json"), nb::arg("max_memory"), nb::arg("split"), nb::arg("context"),
-      nb::arg("batch"), nb::arg("pass_rows"), nb::arg("threads"), nb::arg("cpu_variant"), nb::arg("progress").none(),
-      NoGil());
+      nb::arg("batch"), nb::arg("pass_rows"), nb::arg("speculate"), nb::arg("draft_tokens"), nb::arg("threads"),
+      nb::arg("cpu_variant"), nb::arg("progress").none(), NoGil());
 }
 
 }  // namespace stoch::python

@@ -44,6 +44,7 @@ class Result:
     finish_reason: str
     timings: dict[str, float]
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
+    drafts: dict[str, int] | None = None  # passes, drafted, accepted: with speculate=
 
     def __str__(self) -> str:
         return self.text
@@ -497,6 +498,8 @@ def load(
     context: int = 0,
     batch: int = 8,
     pass_rows: int = 0,
+    speculate: str = "off",
+    draft_tokens: int = 7,
     seed: int | None = None,
     tokenizer: str | os.PathLike[str] | None = None,
     threads: int = 0,
@@ -516,6 +519,8 @@ def load(
     batch    sequences that one pass takes at most; it changes memory and speed, never bits.
     context  positions of a sequence; 0 is the model's, or what fits of it.
     pass_rows  of a prompt, computed at once: fewer take less memory and more time; 0 is what the device wants.
+    speculate  "ngram": what followed the last three tokens before is checked in one pass, draft_tokens at most, where
+             that is faster; text and log-probabilities are the same bits.
     seed     of random:SHAPE.
     mp, smooth, mask  files, as ModelConfig takes them.
     chat_template  a Jinja file, or a name as --chat-template takes it; the model's where nothing is given.
@@ -552,6 +557,8 @@ def load(
             _whole("context", context),
             _whole("batch", batch),
             _whole("pass_rows", pass_rows),
+            speculate,
+            _whole("draft_tokens", draft_tokens),
             _whole("threads", threads, 32),
             cpu_variant,
             report,

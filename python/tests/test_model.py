@@ -181,6 +181,23 @@ def test_pass_rows_change_no_bit(demo: str) -> None:
     assert hashes[0] == hashes[1] is not None
 
 
+def test_speculation_changes_no_bit(demo: str) -> None:
+    answers = []
+    for speculate in ("off", "ngram"):
+        with stoch.load(demo, device="cpu", speculate=speculate) as model:
+            answers.append(model.generate("Tom had a dog. Tom had a cat. Tom had a", max_tokens=40, temperature=0))
+    assert answers[0].text == answers[1].text
+    assert answers[0].logits_sha256 == answers[1].logits_sha256 is not None
+    assert answers[0].drafts is None
+    assert set(answers[1].drafts or {}) == {"passes", "drafted", "accepted"}
+    with pytest.raises(stoch.InvalidInput, match="speculate = 'draft': allowed is ngram, off"):
+        stoch.load(demo, device="cpu", speculate="draft")
+    with pytest.raises(stoch.InvalidInput, match="draft_tokens = 16"):
+        stoch.load(demo, device="cpu", speculate="ngram", draft_tokens=16)
+    with pytest.raises(stoch.InvalidInput, match="draft_tokens = 7: rows of a pass"):
+        stoch.load(demo, device="cpu", speculate="ngram", sc="attention=per_head")
+
+
 def test_progress(demo: str) -> None:
     seen: list[tuple[int, int, str]] = []
     with stoch.load(demo, device="cpu", progress=lambda *args: seen.append(args)) as model:

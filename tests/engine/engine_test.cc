@@ -180,9 +180,9 @@ TEST_P(EngineTest, TheLikeliestTokenAloneIsTheFirstOfTheLogits) {
     for (Sequence* sequence : {alone.get(), with_logits.get()})
       sequence->Append(std::vector<int32_t>{3, 14, 15, 92, 65});
     RowQueries likeliest;
-    likeliest.pick = TokenPick{};
+    likeliest.picks = {TokenPick{}};
     RowQueries drawn = likeliest;
-    drawn.pick->temperature = 1.0f;
+    drawn.picks.front().temperature = 1.0f;
     for (int i = 0; i < 20; ++i) {
       const auto step = [&](Sequence& sequence, const RowQueries* queries) {
         const StepItem item{&sequence, sequence.pending(), StepOutput::kLast, queries};

@@ -2,8 +2,10 @@
 // Fewer pages than the sequences that run ask for: some give theirs back and go on later, and no answer shows it.
 
 #include <atomic>
+#include <memory>
 #include <random>
 
+#include "engine/speculation/ngram_drafts.h"
 #include "models/sc_model_config.h"
 #include "tests/serve/server_fixture.h"
 
@@ -14,6 +16,20 @@ struct Setting {
   const char* name;
   const char* sc;
   bool prefix_reuse;
+  bool drafts = false;  // passes check guesses, right and wrong ones, whatever that costs
+};
+
+// What followed the last three tokens before, as if it was sure.
+class SureDrafts final : public DraftSource {
+ public:
+  std::vector<DraftedToken> Propose(std::span<const int32_t> ids, int64_t most) override {
+    std::vector<DraftedToken> drafts = source_.Propose(ids, most);
+    for (DraftedToken& draft : drafts) draft.likely = 1;
+    return drafts;
+  }
+
+ private:
+  NgramDrafts source_;
 };
 
 class Preemption : public ServerFixture, public testing::WithParamInterface<Setting> {
@@ -26,6 +42,15 @@ class Preemption : public ServerFixture, public testing::WithParamInterface<Sett
     engine_options_.kv_tokens = kPages * 64;
     engine_options_.sc = ParseScModelConfig(std::vector<std::string>{GetParam().sc});
     runner_options_.prefix_reuse = GetParam().prefix_reuse;
+  }
+
+  // The same server from now on, with guesses.
+  void StartAgainWithDrafts() {
+    server_.reset();
+    engine_.reset();
+    engine_options_.draft_tokens = 7;
+    engine_options_.make_drafts = [] { return std::make_unique<SureDrafts>(); };
+    StartServer();
   }
 
   // Of all kinds, and long.
@@ -57,6 +82,7 @@ TEST_P(Preemption, EveryAnswerIsTheOneGivenAlone) {
   const std::vector<Json> requests = Requests();
   std::vector<Json> alone;
   for (const Json& request : requests) alone.push_back(Complete(request)["choices"]);
+  if (GetParam().drafts) StartAgainWithDrafts();
   const double alone_preempted = Metric("stoch_sequences_preempted_total");  // two choices of one request
 
   std::vector<Json> among(requests.size());
@@ -72,6 +98,8 @@ TEST_P(Preemption, EveryAnswerIsTheOneGivenAlone) {
   for (std::thread& client : clients) client.join();
   for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(among[i], alone[i]) << i << requests[i];
   EXPECT_GT(Metric("stoch_sequences_preempted_total"), alone_preempted);
+  EXPECT_EQ(Metric("stoch_draft_tokens_accepted_total") > 0, GetParam().drafts);
+  EXPECT_EQ(Metric("stoch_draft_tokens_total") > Metric("stoch_draft_tokens_accepted_total"), GetParam().drafts);
   EXPECT_TRUE(Eventually([this] { return Metric("stoch_kv_cache_usage_ratio") == 0; }));
   EXPECT_EQ(Metric("stoch_requests_waiting"), 0);
   server_.reset();
@@ -108,6 +136,7 @@ TEST_P(Preemption, ThoseThatLeaveFreeTheirPages) {
 INSTANTIATE_TEST_SUITE_P(Configurations, Preemption,
                          testing::Values(Setting{"Reuse", "preset=halved", true},
                                          Setting{"NoReuse", "preset=halved", false},
+                                         Setting{"Drafts", "preset=halved", true, true},
                                          Setting{"Window", "attention=per_head", true},
                                          Setting{"Coupled", "granularity=per_tensor,chunk_d=0", true}),
                          [](const auto& test) { return std::string(test.param.name); });

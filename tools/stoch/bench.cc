@@ -152,7 +152,7 @@ class DecodeTest {
     std::vector<StepItem> items;
     for (size_t i = First(group, groups); i < First(group + 1, groups); ++i) {
       sequences_[i]->Append({&next_[i], 1});
-      queries_[i].pick = MakePick(sampling_, {}, static_cast<int64_t>(sequences_[i]->ids().size()));
+      queries_[i].picks = {MakePick(sampling_, {}, static_cast<int64_t>(sequences_[i]->ids().size()))};
       queries_[i].top = logprobs_;
       items.push_back({sequences_[i].get(), 1, StepOutput::kLast, &queries_[i]});
     }

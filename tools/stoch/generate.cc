@@ -20,6 +20,7 @@
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/chat_options.h"
 #include "tools/stoch/options/cost_options.h"
+#include "tools/stoch/options/speculation_options.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
 #include "tools/stoch/report/cost.h"
@@ -47,6 +48,7 @@ struct Options {
   bool ignore_eos = false;
   int top_logprobs = 0;
   CostFlags cost;
+  SpeculationOptions speculation;
 };
 
 GenerateRequest RequestFrom(const Options& options) {
@@ -134,6 +136,7 @@ ExitCode Run(const Options& options) {
   extra.cost = ParseCostOptions(options.cost, engine_options.precision == Precision::kSc);
   extra.energy = ReadEnergy(options.cost, engine_options.precision == Precision::kSc);
   engine_options.context = options.model.context;
+  Apply(options.speculation, &engine_options);
   ModelFiles files = OpenModelFiles(options.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
   if (tokenizer == nullptr) {
@@ -198,6 +201,7 @@ CommandBody AddGenerate(CLI::App& command) {
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on past end-of-sequence tokens");
   AddArithmeticOptions(command, &options->arithmetic);
   AddCostOptions(command, &options->cost);
+  AddSpeculationOptions(command, &options->speculation);
   AddDeviceOptions(command, &options->device);
   AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);

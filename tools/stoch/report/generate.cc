@@ -49,6 +49,10 @@ Json GenerateJson(Engine& engine, const GenerateRequest& request, const Generate
         {"ms_per_token", timings.ms_per_token}}},
   };
   if (request.top_logprobs > 0) report["top_logprobs"] = top_logprobs;
+  if (engine.options().draft_tokens > 0) {
+    const DraftCounts& drafts = result.drafts;
+    report["drafts"] = {{"passes", drafts.passes}, {"drafted", drafts.drafted}, {"accepted", drafts.accepted}};
+  }
   if (cost) report["sc_cost"] = cost->ToJson();
   return report;
 }
@@ -70,6 +74,11 @@ void PrintSummary(Engine& engine, const GenerateRequest& request, const Generate
                   result.ids.size(), speed, timings.ttft_ms, request.prompt.size(),
                   FinishReasonName(result.finish_reason), engine.load_ms() / 1000,
                   PrecisionName(engine.options().precision), DeviceNames(engine), sc.empty() ? "" : ", ", sc));
+  if (engine.options().draft_tokens > 0) {
+    const DraftCounts& drafts = result.drafts;
+    PrintError(fmt::format("{} of {} guessed tokens were right, in {} passes\n", drafts.accepted, drafts.drafted,
+                           drafts.passes));
+  }
   if (!cost) return;
   if (cost->array_shape) {
     PrintError(CostText(*cost));

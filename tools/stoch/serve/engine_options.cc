@@ -33,6 +33,7 @@ void AddServedEngine(CLI::App& command, ServedEngine* options) {
       ->check(CLI::Range(0.01, 1.0));
   command.add_flag("!--no-prefix-reuse", options->prefix_reuse,
                    "Compute every prompt again, also where it begins like an earlier one");
+  AddSpeculationOptions(command, &options->speculation);
   AddArithmeticOptions(command, &options->arithmetic);
   AddDeviceOptions(command, &options->device);
   AddQuietOption(command, &options->quiet);
@@ -44,6 +45,7 @@ EngineOptions EngineOptionsFrom(const ServedEngine& options, const ModelFiles& f
   RequireOwnLengths(engine);
   engine.context = options.model.context;
   engine.max_sequences = options.max_sequences;
+  Apply(options.speculation, &engine);
   // Workspaces grow with it, and fp16 reserves a whole one for a request that names no limit.
   if (engine.context == 0) engine.context = std::min(files.config.max_position_embeddings, kDefaultContext);
   engine.kv_tokens = options.kv_tokens;
@@ -70,6 +72,8 @@ std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::s
   add("--kv-tokens", std::to_string(options.kv_tokens));
   add("--gpu-memory-utilization", fmt::format("{}", options.gpu_memory_utilization));
   add("--sharers", std::to_string(options.sharers));
+  add("--speculate", options.speculation.speculate);
+  add("--draft-tokens", std::to_string(options.speculation.draft_tokens));
   add("--precision", options.arithmetic.precision);
   for (const std::string& sc : options.arithmetic.sc) add("--sc", sc);
   const ScFileOptions& files = options.arithmetic.files;

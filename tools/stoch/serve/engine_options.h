@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/request/job_runner.h"
 #include "tools/stoch/common_options.h"
+#include "tools/stoch/options/speculation_options.h"
 
 namespace stoch::cli {
 
@@ -22,6 +23,7 @@ struct ServedEngine {
   double gpu_memory_utilization = 0.9;
   int64_t sharers = 1;  // workers on the same devices
   bool prefix_reuse = true;
+  SpeculationOptions speculation;
   bool quiet = false;
 };
 

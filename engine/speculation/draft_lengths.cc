@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/speculation/draft_lengths.h"
+
+#include <algorithm>
+
+namespace stoch {
+namespace {
+
+// Of a row more, where passes of so many rows have not been seen: a pass of 4 rows of an 8B model takes 1.4 times as
+// long as one of one row on a GPU.
+constexpr double kLikelyRowCost = 0.12;
+constexpr double kLeastGain = 1.03;  // tokens per time, over passes without drafts
+// Lengths that are tried: few, so that a pass of each is soon timed and recorded.
+constexpr std::array<int64_t, 4> kLengths = {1, 3, 7, 15};
+
+// A row for a token that is less likely than this is not worth it.
+constexpr double kLeastLikely = 0.2;
+
+// Of the first `most` drafts, those that are likely enough.
+int64_t LikelyLength(const std::vector<DraftedToken>& drafts, int64_t most) {
+  double all_right = 1;
+  int64_t length = 0;
+  for (; length < std::min<int64_t>(most, static_cast<int64_t>(drafts.size())); ++length) {
+    all_right *= drafts[static_cast<size_t>(length)].likely;
+    if (all_right < kLeastLikely) break;
+  }
+  return length;
+}
+
+// Tokens that a pass is likely to bring from `length` drafts.
+double LikelyTokens(const std::vector<DraftedToken>& drafts, int64_t length) {
+  double tokens = 0;
+  double all_right = 1;
+  for (int64_t i = 0; i < length; ++i) {
+    all_right *= drafts[static_cast<size_t>(i)].likely;
+    tokens += all_right;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+void PassTimes::Add(int64_t rows, double ms) {
+  Last& last = times_[rows];
+  last.ms[last.count++ % kKept] = ms;
+}
+
+double PassTimes::Median(int64_t rows) const {
+  const auto found = times_.find(rows);
+  if (found == times_.end()) return 0;
+  std::array<double, kKept> ms = found->second.ms;
+  const auto count = static_cast<std::ptrdiff_t>(std::min(found->second.count, kKept));
+  std::nth_element(ms.begin(), ms.begin() + count / 2, ms.begin() + count);
+  return ms[static_cast<size_t>(count / 2)];
+}
+
+double PassTimes::Ratio(int64_t rows, int64_t base) const {
+  const double with = Median(rows);
+  const double without = Median(base);
+  if (with > 0 && without > 0) return with / without;
+  return 1 + kLikelyRowCost * static_cast<double>(rows - base);
+}
+
+std::vector<int64_t> ChooseDraftLengths(std::span<const std::vector<DraftedToken>> drafts, int64_t max_rows,
+                                        const PassTimes& times) {
+  const auto sequences = static_cast<int64_t>(drafts.size());
+  std::vector<int64_t> best(drafts.size(), 0);
+  double best_gain = kLeastGain;
+  for (const int64_t most : kLengths) {
+    std::vector<int64_t> lengths(drafts.size(), 0);
+    int64_t rows = sequences;
+    auto tokens = static_cast<double>(sequences);
+    for (size_t i = 0; i < drafts.size(); ++i) {
+      lengths[i] = LikelyLength(drafts[i], most);
+      rows += lengths[i];
+      tokens += LikelyTokens(drafts[i], lengths[i]);
+    }
+    if (rows > max_rows || rows == sequences) continue;
+    const double gain = tokens / static_cast<double>(sequences) / times.Ratio(rows, sequences);
+    if (gain <= best_gain) continue;
+    best_gain = gain;
+    best = lengths;
+  }
+  return best;
+}
+
+}  // namespace stoch
