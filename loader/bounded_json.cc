@@ -30,6 +30,8 @@ int64_t TextBytes(const std::string& text) {
   return text.size() <= kInPlace ? 0 : static_cast<int64_t>(text.size()) + 16;
 }
 
+[[noreturn]] void Refuse(const std::string& what) { throw InvalidInput(what); }
+
 // Builds the document from parser events and refuses on the way what nlohmann's own builder lets pass: it keeps the
 // last of two equal keys. Its parser callback could see the same, but costs 5 times the parse of a 17 MB
 // tokenizer.json.
@@ -77,17 +79,17 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
     if (dynamic_cast<const typename Json::out_of_range*>(&error) != nullptr) {
-      throw InvalidInput(where_ + ": expected JSON with numbers a double can hold, got a larger one");
+      Refuse(where_ + ": expected JSON with numbers a double can hold, got a larger one");
     }
-    throw InvalidInput(where_ + ": expected JSON, got something else at byte " + std::to_string(position));
+    Refuse(where_ + ": expected JSON, got something else at byte " + std::to_string(position));
   }
 
  private:
   void Take(int64_t bytes) {
     bytes_ += bytes;
     if (bytes_ <= max_bytes_) return;
-    throw InvalidInput(where_ + ": expected JSON that takes at most " + std::to_string(max_bytes_ >> 20) +
-                       " MiB of memory, got more values");
+    Refuse(where_ + ": expected JSON that takes at most " + std::to_string(max_bytes_ >> 20) +
+           " MiB of memory, got more values");
   }
 
   void CheckEntry() const {
@@ -98,7 +100,7 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   }
 
   [[noreturn]] void RefuseTwice(const std::string& name) const {
-    throw InvalidInput(where_ + ": key " + Quoted(name) + " is given twice");
+    Refuse(where_ + ": key " + Quoted(name) + " is given twice");
   }
   void AddMember(nlohmann::json::object_t& object, std::string name) {
     const auto [member, inserted] = object.emplace(std::move(name), nullptr);
@@ -125,7 +127,7 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
     if (!open_.empty() && open_.back()->is_array()) CheckEntry();
     Take(kValueBytes);
     if (++values_ > max_values_) {
-      throw InvalidInput(where_ + ": expected JSON of at most " + std::to_string(max_values_) + " values, got more");
+      Refuse(where_ + ": expected JSON of at most " + std::to_string(max_values_) + " values, got more");
     }
     if (open_.empty()) {
       last_ = &(document_ = std::move(value));
@@ -139,7 +141,7 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
 
   bool Open(Json container) {
     if (open_.size() >= max_depth_) {
-      throw InvalidInput(where_ + ": expected JSON nested at most " + std::to_string(max_depth_) + " deep, got more");
+      Refuse(where_ + ": expected JSON nested at most " + std::to_string(max_depth_) + " deep, got more");
     }
     Take(kContainerBytes);
     Place(std::move(container));
@@ -207,7 +209,7 @@ template <class Json, class Iterator>
 Json Build(std::string_view text, Iterator begin, Iterator end, BoundedBuilder<Json>& builder,
            const std::string& where) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {  // the parser would stop there
-    throw InvalidInput(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
+    Refuse(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
   }
   Json::sax_parse(begin, end, &builder);
   return builder.TakeDocument();

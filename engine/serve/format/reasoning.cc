@@ -59,7 +59,8 @@ void ReasoningSplitter::Move(bool last, Piece* piece) {
   if (!at_) at_ = start_ == ReasoningStart::kNone ? At::kContent : At::kBegin;
   if (*at_ == At::kBegin) {
     const size_t begin = std::min(held_.find_first_not_of(" \n\r\t"), held_.size());
-    const std::string_view rest = std::string_view(held_).substr(begin);
+    const std::string_view all = held_;
+    const std::string_view rest = all.substr(begin);
     if (!last && rest.size() < kOpen.size() && kOpen.starts_with(rest)) return;
     const bool opens = rest.starts_with(kOpen);
     at_ = opens || start_ == ReasoningStart::kInside ? At::kReasoning : At::kContent;

@@ -54,7 +54,7 @@ fs::path Variable(const char* name) {
 
 fs::path CacheFolder() {
   for (const char* whole : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
-    if (const fs::path folder = Variable(whole); !folder.empty()) return folder;
+    if (fs::path folder = Variable(whole); !folder.empty()) return folder;
   }
   if (const fs::path home = Variable("HF_HOME"); !home.empty()) return home / "hub";
   fs::path cache = Variable("XDG_CACHE_HOME");
@@ -66,11 +66,11 @@ fs::path CacheFolder() {
 
 bool IsHubName(const std::string& text) {
   const HubName name = Split(text);
-  const size_t slash = name.repository.find('/');
+  const std::string_view repository = name.repository;
+  const size_t slash = repository.find('/');
   std::error_code error;
-  return slash != std::string::npos && IsPart(std::string_view(name.repository).substr(0, slash)) &&
-         IsPart(std::string_view(name.repository).substr(slash + 1)) && IsRevision(name.revision) &&
-         !fs::exists(text, error);
+  return slash != std::string::npos && IsPart(repository.substr(0, slash)) && IsPart(repository.substr(slash + 1)) &&
+         IsRevision(name.revision) && !fs::exists(text, error);
 }
 
 std::string HubCacheFolder(const std::string& name) {
