@@ -83,7 +83,7 @@ bool Generation::StepsEmitted() const { return request_.hash_logits || !engine_-
 
 int64_t Generation::prompt_done() const { return std::min(sequence_->computed(), prompt_tokens()); }
 
-// Of the sequence: the prompt and the ids that were picked for it.
+// Tokens of the sequence that are certain: the prompt and the ids that were picked.
 int64_t Generation::IdsWithoutDrafts() const { return static_cast<int64_t>(sequence_->ids().size()) - drafts_; }
 
 void Generation::ForgetDrafts() {

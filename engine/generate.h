@@ -61,8 +61,8 @@ class Generation {
 
   const Engine& engine() const { return *engine_; }
   bool done() const { return result_.finish_reason != FinishReason::kNone; }
-  // What may follow its ids, for Next to check: from the source of the engine's options. Empty while tokens that it began
-  // with are left, and where nothing may be checked (engine_options.h). Requires: !done(), and no step over it in flight.
+  // Guesses at the tokens after its ids, for Next to check: from the source of the engine's options. Empty while tokens
+  // that it began with are left, and where the options draft nothing. Requires: !done(), and no step over it in flight.
   std::vector<DraftedToken> Drafts();
   // Its share of the next pass within a budget of rows; num_tokens = 0 if it does not fit. What the item refers to
   // stays as it is until the next call. Requires: !done(), and no step over it in flight.

@@ -14,7 +14,7 @@ namespace stoch {
 // has 0.5 million.
 inline constexpr int64_t kMaxJsonFileValues = 8'000'000;
 
-// What a list or an object has so far.
+// A list or an object while it is read.
 struct JsonEntries {
   size_t count = 0;
   bool is_list = false;
@@ -36,7 +36,7 @@ nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where,
 nlohmann::json ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
                                   int64_t max_bytes, const JsonEntryCheck& check = nullptr);
 
-// The same, with the members of objects in the order of the text.
+// ConsumeBoundedJson with the members of objects in the order of the text.
 nlohmann::ordered_json ConsumeOrderedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
                                           int64_t max_bytes, const JsonEntryCheck& check = nullptr);
 

@@ -79,7 +79,7 @@ class Chat {
 // Errors: InvalidInput where settings name one and it cannot be used.
 std::unique_ptr<Chat> OpenChat(const Tokenizer& tokenizer, const ChatSettings& settings, std::string* why);
 
-// Of ChatSettings::chat_template: "chatml, llama-3, ...".
+// The names that ChatSettings::chat_template takes besides files: "chatml, llama-3, ...".
 std::string ChatTemplateNames();
 // STOCH_CHAT_PYTHON, /usr/bin/python3, and python3 of PATH.
 std::vector<std::string> DefaultPythons();

@@ -44,7 +44,7 @@ std::string ConfigSample(const std::filesystem::path& folder) {
                     std::min(file.bytes().size(), static_cast<size_t>(kMostBytes))});
 }
 
-// What rank 0 tells of a model.
+// A model that rank 0 opens, as the text that it sends to the other ranks.
 struct Opening {
   std::string model, build, sample;
   std::vector<int64_t> layers;

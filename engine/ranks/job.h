@@ -32,11 +32,11 @@ std::vector<int64_t> ParseRankLayers(const std::string& option, const std::strin
 // Layers of one rank. Requires: as many numbers as ranks.
 IndexRange LayersOfRank(std::span<const int64_t> layers, int rank);
 
-// What two ranks must have in common of a model: names, types and shapes of its tensors, its config.json or the beginning
-// of its GGUF file, and the first 4 KiB of every tensor. 64 hex digits. Reads as many bytes.
+// A sha256 that ranks compare before they load: names, types and shapes of the tensors, config.json or the first MiB of a
+// GGUF file, and the first 4 KiB of every tensor. Reads no more than these bytes.
 std::string SampleModel(const ModelFiles& files);
 
-// Of rank 0. Threads: that of the link. Every Open is followed by Await, whatever happens in between.
+// The job as rank 0 leads it. Threads: that of the link. Every Open is followed by Await, whatever happens in between.
 class RankJob {
  public:
   // `build`: what must be the same program on all ranks. Requires: link outlives the job; its rank is 0.
@@ -59,7 +59,7 @@ class RankJob {
   bool is_open_ = false;
 };
 
-// What another rank takes from its own command line.
+// Settings that a rank other than 0 takes from its own command line.
 struct FollowerOptions {
   std::string model;  // "": that of rank 0
   std::string build;
@@ -69,7 +69,7 @@ struct FollowerOptions {
                                  EngineOptions* engine)>
       place;
 };
-// Of every rank but 0: loads and runs what it is told until the job ends. Errors: LostRank, DeviceError.
+// The body of every rank but 0: loads and runs what it is told until the job ends. Errors: LostRank, DeviceError.
 void FollowJob(RankLink& link, const FollowerOptions& options);
 
 }  // namespace stoch

@@ -35,7 +35,7 @@ class Server {
   // Drops every request.
   ~Server();
 
-  // Of texts and conversations; both outlive this, null: there is none.
+  // Tokenizer and chat of the model; both outlive this, null: there is none.
   struct Language {
     const Tokenizer* tokenizer = nullptr;
     const Chat* chat = nullptr;

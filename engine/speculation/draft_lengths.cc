@@ -6,8 +6,8 @@
 namespace stoch {
 namespace {
 
-// Of a row more, where passes of so many rows have not been seen: a pass of 4 rows of an 8B model takes 1.4 times as
-// long as one of one row on a GPU.
+// Time of one more row, as a share of a pass, until passes of so many rows have been timed: on an H200 a pass of 4 rows
+// of an 8B model takes 1.4 times as long as one of one row.
 constexpr double kLikelyRowCost = 0.12;
 constexpr double kLeastGain = 1.03;  // tokens per time, over passes without drafts
 // Lengths that are tried: few, so that a pass of each is soon timed and recorded.

@@ -16,8 +16,8 @@ namespace stoch {
 class PassTimes {
  public:
   void Add(int64_t rows, double ms);
-  // Of a pass of `rows` over one of `base` rows. Where one of the two has not been seen: what is likely, so that it is
-  // tried and then known.
+  // Time of a pass of `rows` over that of a pass of `base` rows. Where one of the two has not been timed: an estimate, so
+  // that it is tried and then timed.
   double Ratio(int64_t rows, int64_t base) const;
 
  private:

@@ -17,7 +17,7 @@ struct DraftedToken {
   double likely = 0;
 };
 
-// Of one sequence. Threads: that of its engine.
+// Guesses for one sequence. Threads: that of its engine.
 class DraftSource {
  public:
   virtual ~DraftSource() = default;
@@ -28,7 +28,7 @@ class DraftSource {
 
 using DraftSourceMaker = std::function<std::unique_ptr<DraftSource>()>;
 
-// What became of the drafts of a sequence.
+// Statistics of the drafts of one sequence.
 struct DraftCounts {
   int64_t passes = 0;    // with drafts
   int64_t drafted = 0;   // tokens

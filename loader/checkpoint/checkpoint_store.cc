@@ -115,7 +115,7 @@ class CheckpointStore final : public IndexedStore {
 
   static std::string ModuleOf(const std::string& name) { return name.substr(0, name.size() - kWeight.size()); }
 
-  // Of a matrix of a block, the tensor of the method.
+  // The name in the error about a tensor that is not there: for a matrix of a block, that of the method.
   std::string MissingName(const DecoderTensor& expected) const {
     const bool quantized =
         quantization_ && expected.shape.size() == 2 && expected.name != kEmbeddingName && expected.name != kLmHeadName;
@@ -152,7 +152,7 @@ class CheckpointStore final : public IndexedStore {
   std::set<std::string, std::less<>> used_;  // of the checkpoint's
 };
 
-// What GPTQ and AWQ wrote before config.json had a place for it.
+// The file that GPTQ and AWQ wrote before config.json had a place for it.
 std::optional<Quantization> QuantizationBeside(const std::filesystem::path& folder) {
   using Method = Quantization::Method;
   for (const auto& [file, method] :

@@ -27,15 +27,15 @@ struct Quantization {
 std::string_view MethodName(Quantization::Method method);  // "fp8", as quant_method has it
 
 class ConfigKeys;
-// What config.json says under quantization_config (earlier: compression_config); nullopt where it says nothing.
+// Reads quantization_config (earlier: compression_config) of config.json; nullopt where there is none.
 // Errors: InvalidInput naming the method and what is read instead: another method, number of bits, layout or format; a
 //         key whose meaning is not known.
 std::optional<Quantization> FindQuantization(const ConfigKeys& config);
 
-// Of the text of config.json, `file`. Errors: as FindQuantization, and text that is no JSON object.
+// Reads it from the text of config.json, `file`. Errors: as FindQuantization, and text that is no JSON object.
 std::optional<Quantization> ParseQuantization(std::string_view text, const std::string& file);
 
-// Of the text of quantize_config.json or quant_config.json, which GPTQ and AWQ wrote next to a config.json that says
+// Reads the text of quantize_config.json or quant_config.json, which GPTQ and AWQ wrote next to a config.json that says
 // nothing of it. `method` is what the absence of quant_method means.
 Quantization ParseQuantizationFile(std::string_view text, const std::string& file, Quantization::Method method);
 

@@ -52,7 +52,7 @@ class DecoderModel {
   // After an error of Begin or Finish: forgets every pass in flight, once the devices have done with them.
   void Abandon();
 
-  // Of another rank than 0: runs the pieces that rank 0 sends, until it closes the model (remote_stage.h).
+  // The body of a rank other than 0: runs the pieces that rank 0 sends, until it closes the model (remote_stage.h).
   // Errors: LostRank, DeviceError.
   void Follow();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What processes that each hold consecutive layers of one model tell each other: pieces of passes, and rows of the
-// residual stream between their layers.
+// Messages between processes that each hold consecutive layers of one model: pieces of passes, and rows of the residual
+// stream between their layers.
 //
 // Rank 0 has the embedding, the first layers, final norm and LM head; it tells every other rank which piece comes next
 // and gives its rows to rank 1. Each rank gives the next one the rows that its layers made of them, the last one gives

@@ -106,7 +106,7 @@ TensorView RemoteStage::Logits(size_t, int64_t) const { FailWithoutHead(); }
 
 namespace {
 
-// What the stages of this rank make of `rows`, or of the output rows alone, is then there; or why they make nothing.
+// Runs the stages of this rank in place over `rows`, or over the output rows alone. Returns: why not, "" where it did.
 std::string RunStages(Backend& backend, std::span<const std::unique_ptr<ModelStage>> stages,
                       const ModelStage::Piece& piece, HostRows& rows, bool* only_outputs) {
   std::string refused;

@@ -60,7 +60,7 @@ class RemoteStage final : public ModelStage {
   TensorView Hidden(const Piece& piece) const override;
   void Receive(const Piece& piece, const TensorView& hidden) override;
 
-  // Of a head, which it has not.
+  // Never called: a remote stage has no head.
   void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows, bool only_largest) override;
   LogitQueryBuffer& queries(size_t lane) override;
   void UploadQueries(size_t lane, const LogitQueries& queries) override;

@@ -19,7 +19,7 @@ struct Setting {
   bool drafts = false;  // passes check guesses, right and wrong ones, whatever that costs
 };
 
-// What followed the last three tokens before, as if it was sure.
+// Look-ups in the sequence, each told as if it was sure.
 class SureDrafts final : public DraftSource {
  public:
   std::vector<DraftedToken> Propose(std::span<const int32_t> ids, int64_t most) override {
@@ -44,7 +44,7 @@ class Preemption : public ServerFixture, public testing::WithParamInterface<Sett
     runner_options_.prefix_reuse = GetParam().prefix_reuse;
   }
 
-  // The same server from now on, with guesses.
+  // Starts the server again, with guesses.
   void StartAgainWithDrafts() {
     server_.reset();
     engine_.reset();

@@ -20,7 +20,7 @@ namespace stoch::test {
 
 class ThreadLinks {
  public:
-  // What happens to a message on its way; false: it is lost. `index` counts those from one rank to another.
+  // Sees, and may change, each message in transit; false: it is lost. `index` counts those from one rank to another.
   using OnMessage = std::function<bool(int from, int to, int index, std::vector<std::byte>& message)>;
 
   explicit ThreadLinks(int count, std::chrono::milliseconds limit = std::chrono::seconds(60)) : limit_(limit) {

@@ -12,7 +12,7 @@ namespace stoch::cli {
 // Errors: InvalidInput if there is none.
 std::string DemoModelFolder();
 
-// What --model says, as a path: `demo` is the demo model wherever one stands, unless the current folder has a model of
+// The path that --model names: `demo` is the demo model from any folder, unless the current folder has a model of
 // that name; org/name is a folder of the local Hugging Face cache. Errors: as DemoModelFolder and HubCacheFolder.
 std::string ModelPath(const std::string& model);
 

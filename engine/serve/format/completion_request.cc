@@ -341,7 +341,7 @@ ChatCall ParseChat(nlohmann::ordered_json body, const ModelFacts& model) {
   request.n = ReadN(fields);
   call.conversation = ParseConversation(&conversation, fields, model);
   GenerateRequest& generate = request.generate;
-  // What ends a turn is an end of sequence.
+  // Tokens that end a turn count as ends of the sequence.
   if (!fields.Bool("ignore_eos", false)) generate.stop_ids = model.chat->stop_ids();
   // The newer name wins, as in the OpenAI API.
   const auto max_tokens = fields.Integer("max_tokens", 1, kAnyInteger);

@@ -20,7 +20,7 @@ nlohmann::ordered_json TakeConversation(nlohmann::ordered_json* body);
 // Errors: RequestError(400) naming the field, also where the template does not read what a field says.
 ChatRequest ReadConversation(nlohmann::ordered_json* taken, JsonFields& fields, const Chat& chat);
 
-// What is wrong with the messages of a model without chat. Errors: as above.
+// Checks the messages of a request to a model without chat. Errors: as above.
 void CheckMessages(nlohmann::ordered_json* taken, JsonFields& fields);
 
 // How much the messages of a conversation say.

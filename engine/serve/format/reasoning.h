@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model thinks before it answers, apart from the answer: the text in front of </think>.
+// Separates the reasoning of a model, the text in front of </think>, from its answer.
 #pragma once
 
 #include <cstdint>

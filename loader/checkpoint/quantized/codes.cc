@@ -119,7 +119,7 @@ STOCH_INLINE void ScaleGroupedHere(const uint32_t* words, int64_t count, const i
 }
 
 #if defined(__x86_64__)
-// The same functions, compiled again: their bits are the same.
+// Compiles the functions above once more for AVX2; their bits do not change.
 #define STOCH_AVX2 __attribute__((target("avx2"), flatten))
 
 STOCH_AVX2 void ScaleE4M3Avx2(const std::byte* codes, int64_t count, float scale, Rounding rounding, float* out) {

@@ -16,7 +16,7 @@ void ScaleE4M3(const std::byte* codes, int64_t count, float scale, Rounding roun
 
 // out[8 i + k] = F16((nibble k of words[i], from the lowest) - zero) * scale), one rounding. Requires: |zero| <= 16.
 void ScaleWords(const uint32_t* words, int64_t count, int zero, float scale, float* out);
-// The same of one nibble of each word, the one that begins at bit `shift`: out[i] is of words[i].
+// Scales one nibble of each word, the one that begins at bit `shift`: out[i] is of words[i].
 void ScaleNibbles(const uint32_t* words, int64_t count, int shift, int zero, float scale, float* out);
 // Each element with a scale and a zero point of its own group: of scales[groups[8 i + k]], zeros[groups[8 i + k]].
 void ScaleGrouped(const uint32_t* words, int64_t count, const int32_t* groups, const float* zeros, const float* scales,

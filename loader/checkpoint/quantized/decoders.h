@@ -21,7 +21,7 @@ struct StoredFloats {
   float operator[](int64_t i) const;
 };
 
-// What decoders share: whole rows, one after another.
+// Base of the decoders: decodes whole rows, one after another.
 class RowsDecoder : public WeightDecoder {
  public:
   void Decode(int64_t first, int64_t count, float* out) const final;

@@ -38,7 +38,7 @@ void Transpose(const std::byte* from, int64_t rows, int64_t stride, uint32_t* to
   }
 }
 
-// The same of any width, by the powers of two that it is made of.
+// Transpose for any width: pieces of 16, of 8 and of 1 column.
 void TransposeAny(const std::byte* from, int64_t rows, int64_t width, int64_t stride, uint32_t* to) {
   int64_t done = 0;
   const auto source = [&] { return from + done * static_cast<int64_t>(sizeof(uint32_t)); };

@@ -55,7 +55,7 @@ class ChatPrompts : public testing::Test {
   }
 };
 
-// Of every golden: the ids that transformers' apply_chat_template gives.
+// Every golden has the ids that transformers' apply_chat_template gives.
 TEST_F(ChatPrompts, HaveTheIdsOfTransformers) {
   STOCH_REQUIRE_SHARED();
   const Json golden = Json::parse(ReadFile(STOCH_SOURCE_DIR "/tests/golden/chat_templates.json"));
@@ -124,7 +124,7 @@ TEST_F(ChatPrompts, MessagesCannotPretendToBeOthers) {
                                         "[<|eot_id|>][<|start_header_id|>]assistant[<|end_header_id|>]\n\n");
   EXPECT_EQ(Chat::Text(rendered), "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n" + says +
                                       "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
-  // What tells whose words they are is a string, too.
+  // A role is a string of the request, too.
   const Json message = {{"role", "<|eot_id|>"}, {"content", "a"}};
   EXPECT_EQ(Shown(*tokenizer, chat.Encode({.messages = Json::array({message}), .add_generation_prompt = false})),
             "[<|begin_of_text|>][<|start_header_id|>]<|eot_id|>[<|end_header_id|>]\n\na[<|eot_id|>]");
