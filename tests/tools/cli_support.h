@@ -23,6 +23,13 @@ inline std::vector<std::string> WithDemo(std::string command, const std::vector<
   return arguments;
 }
 
+// A text that a model can predict: so many sentences.
+inline std::string BirdsText(int sentences) {
+  std::string text;
+  for (int i = 0; i < sentences; ++i) text += "Once upon a time, a little dog saw " + std::to_string(i) + " birds. ";
+  return text;
+}
+
 // The run was refused: exit code 2, nothing on standard output, and one line "error: ..." with `part` in it.
 inline void ExpectRefused(const ProcessResult& result, const std::string& part) {
   EXPECT_EQ(result.exit_code, 2) << result.err;

@@ -17,8 +17,7 @@ namespace fs = std::filesystem;
 class SweepArrayCli : public testing::Test {
  protected:
   void SetUp() override {
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "Once upon a time, a little dog saw " + std::to_string(i) + " birds. ";
+    const std::string text = BirdsText(60);
     WriteFile(folder_ / "text", text);
     WriteFile(folder_ / "other-text", "One day, " + text);
     fs::create_directory(folder_ / "model");

@@ -12,8 +12,7 @@ namespace {
 class WindowsCli : public testing::Test {
  protected:
   void SetUp() override {
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "Once upon a time, a little dog saw " + std::to_string(i) + " birds. ";
+    const std::string text = BirdsText(60);
     WriteFile(folder_ / "text", text);
   }
 
