@@ -51,6 +51,7 @@ Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
 
 std::unique_ptr<Engine> Engine::Open(std::shared_ptr<Backend> backend, ModelFiles files, const EngineOptions& options) {
+  STOCH_CHECK(options.draft_tokens == 0 || options.make_drafts);
   const auto start = std::chrono::steady_clock::now();
   auto state = std::make_unique<State>();
   state->options = options;

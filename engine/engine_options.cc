@@ -5,7 +5,6 @@
 #include <array>
 #include <utility>
 
-#include "kernels/base/check.h"
 #include "kernels/base/error.h"
 
 namespace stoch {
@@ -79,7 +78,6 @@ EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
     throw InvalidInput("draft_tokens = " + std::to_string(options.draft_tokens) +
                        ": rows of a pass would not have the bits of single steps (" + why + "); allowed is 0");
   }
-  STOCH_CHECK(options.draft_tokens == 0 || options.make_drafts);
   return options;
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kProtocol = 1;
+constexpr int64_t kProtocol = 2;
 
 int64_t BytesOfEnds(const MemoryPlan& plan) { return plan.rest.weights + plan.rest.scales + plan.rest.embedding; }
 
@@ -65,6 +65,7 @@ std::string TextOf(const Opening& opening) {
               {"max_sequences", options.max_sequences},
               {"kv_tokens", options.kv_tokens},
               {"max_pass_rows", options.max_pass_rows},
+              {"draft_tokens", options.draft_tokens},
               {"lanes", opening.lanes}}
       .dump();
 }
@@ -86,6 +87,7 @@ Opening OpeningOf(const std::string& text) {
     options.max_sequences = json.at("max_sequences").get<int64_t>();
     options.kv_tokens = json.at("kv_tokens").get<int64_t>();
     options.max_pass_rows = json.at("max_pass_rows").get<int64_t>();
+    options.draft_tokens = json.at("draft_tokens").get<int64_t>();
     opening.lanes = json.at("lanes").get<int64_t>();
   } catch (const nlohmann::json::exception& error) {
     throw InvalidInput(std::string("what rank 0 tells of a model: ") + error.what());

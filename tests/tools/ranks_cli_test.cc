@@ -74,6 +74,9 @@ TEST_F(RanksCli, GenerateHasTheTextOfOneProcess) {
   const auto words = WithDemo("generate", {"--prompt", "Once upon a time", "--max-tokens", "16", "--quiet"});
   ExpectSame(2, words);
   ExpectSame(3, words, {"--rank-layers", "1,2,2"});
+  // Passes of more rows than those of prompts.
+  ExpectSame(2, WithDemo("generate", {"--prompt", "The dog ran to the tree. The dog ran to the tree. The dog ran",
+                                      "--max-tokens", "40", "--quiet", "--speculate", "ngram", "--pass-rows", "1"}));
   auto exact = words;
   exact.insert(exact.end(), {"--precision", "fp32", "--device", "cpu:2"});
   exact.erase(exact.begin() + 3, exact.begin() + 5);  // the other --device
@@ -82,9 +85,7 @@ TEST_F(RanksCli, GenerateHasTheTextOfOneProcess) {
 
 TEST_F(RanksCli, PerplexityHasTheNumbersOfOneProcess) {
   const TempDir folder;
-  std::string text;
-  for (int i = 0; i < 60; ++i) text += "Once upon a time, a little dog saw " + std::to_string(i) + " birds. ";
-  WriteFile(folder / "text", text);
+  WriteFile(folder / "text", BirdsText(60));
   const auto words = WithDemo("perplexity", {"--file", folder / "text", "--ctx", "64", "--max-windows", "4", "--config",
                                              "fp32", "--config", "stoc_len=32", "--quiet", "--json"});
   const auto numbers = [](const ProcessResult& result) {
@@ -147,9 +148,7 @@ TEST_F(RanksCli, RanksAgreeOnTheModelAndMayDifferInTheirKernels) {
 
 TEST_F(RanksCli, ALostRankEndsTheJob) {
   const TempDir folder;
-  std::string text;
-  for (int i = 0; i < 4000; ++i) text += "Once upon a time, a little dog saw " + std::to_string(i) + " birds. ";
-  WriteFile(folder / "text", text);
+  WriteFile(folder / "text", BirdsText(4000));
   const auto words = WithDemo("perplexity", {"--file", folder / "text", "--ctx", "128", "--quiet"});
   for (const auto& [signal, part] : {std::pair("STOP", "rank 1: sent nothing for 2000 ms"), std::pair("KILL", "")}) {
     // The other rank runs for a while, then stops for ever, or is gone.
