@@ -93,7 +93,7 @@ KlBaseOrigin OriginOf(const Options& options, const Shared& shared, const std::s
 
 // The windows of this task, and what all tasks have in common.
 PredictionPart BeginPart(const Options& options, const Shared& shared, const Row& row, int64_t ctx,
-                         const EngineOptions& engine) {
+                         const Engine& engine) {
   const Shard shard = ParseShard("--windows", options.windows);
   PredictionPart part;
   part.ctx = ctx;
@@ -106,9 +106,9 @@ PredictionPart BeginPart(const Options& options, const Shared& shared, const Row
   part.has_kl = !options.kl.empty();
   part.config = row.sc;
   part.precision = row.precision;
-  part.model = OpenModelFiles(options.model.model).name;
+  part.model = engine.model_name();
   const KlBaseOrigin origin = OriginOf(options, shared, row.name, ctx);
-  const ScModelFiles& files = engine.sc.files;
+  const ScModelFiles& files = engine.options().sc.files;
   part.key = Sha256Hex(Json{
       {"version", origin.version},
       {"model", origin.model_sha256},
@@ -142,7 +142,7 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   PerplexityOptions evaluation{.ctx = ctx, .max_windows = options.max_windows, .on_window = {}, .on_logits = {}};
   PredictionPart part;
   if (!options.nll.empty()) {
-    part = BeginPart(options, shared, row, ctx, engine->options());
+    part = BeginPart(options, shared, row, ctx, *engine);
     evaluation.windows = part.windows;
     evaluation.on_nll = [&part](double nll) { part.nll.push_back(nll); };
   }
