@@ -144,15 +144,11 @@ void Generation::AskPicks() {
   const int64_t position = IdsWithoutDrafts();
   queries_.picks.push_back(MakePick(request_.sampling, counts_.entries(), position));
   draft_counts_.clear();
-  if (HasPenalties(request_.sampling)) draft_counts_.resize(static_cast<size_t>(drafts_), counts_);
+  TokenCounts counts = HasPenalties(request_.sampling) && drafts_ > 0 ? counts_ : TokenCounts{};
   for (int64_t i = 0; i < drafts_; ++i) {
-    std::span<const TokenCount> counts;
-    if (!draft_counts_.empty()) {
-      TokenCounts& with_drafts = draft_counts_[static_cast<size_t>(i)];
-      for (int64_t j = 0; j <= i; ++j) with_drafts.AddGenerated(sequence_->ids()[static_cast<size_t>(position + j)]);
-      counts = with_drafts.entries();
-    }
-    queries_.picks.push_back(MakePick(request_.sampling, counts, position + i + 1));
+    counts.AddGenerated(sequence_->ids()[static_cast<size_t>(position + i)]);
+    draft_counts_.emplace_back(counts.entries().begin(), counts.entries().end());
+    queries_.picks.push_back(MakePick(request_.sampling, draft_counts_.back(), position + i + 1));
   }
 }
 
@@ -278,7 +274,6 @@ void Generation::Cancel() {
 
 GenerateRequest Generation::Rest() {
   STOCH_CHECK(!done());
-  ForgetDrafts();
   KeepPrefix();
   if (result_.ids.size() > request_.emitted.size()) request_.emitted = result_.ids;
   return std::move(request_);

@@ -120,7 +120,8 @@ class Generation {
   std::unique_ptr<DraftSource> draft_source_;  // null: nothing is drafted
   int64_t drafts_ = 0;                         // the last tokens of the sequence, which no pass has confirmed
   RowQueries queries_;                         // of the item that Next gave last
-  std::vector<TokenCounts> draft_counts_;      // counts_ with the first, the first two, ... drafts
+  // counts_ with the first, the first two, ... drafts; picks refer to their elements.
+  std::vector<std::vector<TokenCount>> draft_counts_;
   std::vector<float> logits_;
   GenerateResult result_;
   Clock::time_point start_;

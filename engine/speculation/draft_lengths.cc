@@ -16,26 +16,21 @@ constexpr std::array<int64_t, 4> kLengths = {1, 3, 7, 15};
 // A row for a token that is less likely than this is not worth it.
 constexpr double kLeastLikely = 0.2;
 
-// Of the first `most` drafts, those that are likely enough.
-int64_t LikelyLength(const std::vector<DraftedToken>& drafts, int64_t most) {
-  double all_right = 1;
+// The first drafts that are likely enough, at most `most`.
+struct Likely {
   int64_t length = 0;
-  for (; length < std::min<int64_t>(most, static_cast<int64_t>(drafts.size())); ++length) {
-    all_right *= drafts[static_cast<size_t>(length)].likely;
-    if (all_right < kLeastLikely) break;
-  }
-  return length;
-}
-
-// Tokens that a pass is likely to bring from `length` drafts.
-double LikelyTokens(const std::vector<DraftedToken>& drafts, int64_t length) {
-  double tokens = 0;
+  double tokens = 0;  // that a pass is expected to bring from them
+};
+Likely LikelyDrafts(const std::vector<DraftedToken>& drafts, int64_t most) {
+  Likely likely;
   double all_right = 1;
-  for (int64_t i = 0; i < length; ++i) {
-    all_right *= drafts[static_cast<size_t>(i)].likely;
-    tokens += all_right;
+  for (const DraftedToken& draft : drafts) {
+    all_right *= draft.likely;
+    if (likely.length == most || all_right < kLeastLikely) break;
+    ++likely.length;
+    likely.tokens += all_right;
   }
-  return tokens;
+  return likely;
 }
 
 }  // namespace
@@ -71,9 +66,10 @@ std::vector<int64_t> ChooseDraftLengths(std::span<const std::vector<DraftedToken
     int64_t rows = sequences;
     auto tokens = static_cast<double>(sequences);
     for (size_t i = 0; i < drafts.size(); ++i) {
-      lengths[i] = LikelyLength(drafts[i], most);
-      rows += lengths[i];
-      tokens += LikelyTokens(drafts[i], lengths[i]);
+      const Likely likely = LikelyDrafts(drafts[i], most);
+      lengths[i] = likely.length;
+      rows += likely.length;
+      tokens += likely.tokens;
     }
     if (rows > max_rows || rows == sequences) continue;
     const double gain = tokens / static_cast<double>(sequences) / times.Ratio(rows, sequences);
