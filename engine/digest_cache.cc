@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <system_error>
 #include <vector>
 
@@ -57,15 +57,8 @@ std::filesystem::path DigestCachePath(const ModelFiles& files) {
 void KeepDigest(const ModelFiles& files, const std::string& digest) {
   const std::filesystem::path path = DigestCachePath(files);
   if (path.empty()) return;
-  // Tasks that read it see the whole or nothing.
-  const std::filesystem::path next = path.string() + ".next";
-  std::ofstream file(next, std::ios::binary | std::ios::trunc);
-  file << Json{{"schema", kSchema}, {"digest", digest}, {"files", StampsJson(files)}}.dump(1) << '\n';
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(next, path, error);
-  if (file && !error) return;
-  std::filesystem::remove(next, error);
+  const Json kept = {{"schema", kSchema}, {"digest", digest}, {"files", StampsJson(files)}};
+  if (ReplaceFile(path, [&kept](std::ostream& file) { file << kept.dump(1) << '\n'; })) return;
   throw InvalidInput(path.string() + ": cannot be written: STOCH_CACHE names another folder for it");
 }
 

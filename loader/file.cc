@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -197,6 +198,18 @@ void MappedFile::Release(size_t offset, size_t size) const {
   const size_t begin = (offset + page - 1) / page * page;
   const size_t end = (offset + size) / page * page;
   if (end > begin && end <= size_) madvise(static_cast<char*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
+bool ReplaceFile(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write) {
+  const std::filesystem::path next = path.string() + ".next." + std::to_string(getpid());
+  std::ofstream file(next, std::ios::binary | std::ios::trunc);
+  write(file);
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(next, path, error);
+  if (file && !error) return true;
+  std::filesystem::remove(next, error);
+  return false;
 }
 
 std::string ReadSmallFile(const std::filesystem::path& path, int64_t max_bytes) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Read-only files: mapped, or small ones read whole.
+// Files: mapped, small ones read whole, or replaced as a whole.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
@@ -90,6 +92,10 @@ class MappedFile {
   size_t size_ = 0;
   FileStamp stamp_;
 };
+
+// Writes a file next to `path` that takes its place once it is whole: who reads sees the old content or the new, also
+// where several processes write. Returns: false where it cannot be written; `path` is as it was then.
+bool ReplaceFile(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write);
 
 // The content of a regular file of at most max_bytes.
 // Errors: InvalidInput if it cannot be read, is no regular file, or is larger.

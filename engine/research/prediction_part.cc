@@ -13,6 +13,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
+#include "loader/file.h"
 
 namespace stoch {
 namespace {
@@ -93,21 +94,16 @@ std::string ListOf(const std::vector<int64_t>& windows) {
 void WritePredictionPart(const std::filesystem::path& path, const PredictionPart& part) {
   const size_t predictions = part.windows.size() * static_cast<size_t>(part.ctx - 1);
   STOCH_CHECK(part.nll.size() == predictions && part.comparisons.size() == (part.has_kl ? predictions : 0));
-  const std::filesystem::path next = path.string() + ".next";
-  std::ofstream file(next, std::ios::binary | std::ios::trunc);
   const std::string header = HeaderOf(part).dump();
   const auto bytes = static_cast<int64_t>(header.size());
-  file.write(kMagic.data(), kMagic.size());
-  file.write(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
-  file << header;
-  Write(file, part.nll);
-  Write(file, part.comparisons);
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(next, path, error);
-  if (file && !error) return;
-  std::filesystem::remove(next, error);
-  throw InvalidInput(path.string() + ": cannot be written");
+  const bool written = ReplaceFile(path, [&](std::ostream& file) {
+    file.write(kMagic.data(), kMagic.size());
+    file.write(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
+    file << header;
+    Write(file, part.nll);
+    Write(file, part.comparisons);
+  });
+  if (!written) throw InvalidInput(path.string() + ": cannot be written");
 }
 
 PredictionPart ReadPredictionPart(const std::filesystem::path& path) {

@@ -6,8 +6,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -149,6 +152,32 @@ TEST(FileStamp, AFileThatIsAwayIsNotChanged) {
   EXPECT_EQ(ChangedFile(stamps), (folder / "a").string());
   std::filesystem::rename(folder / "b", folder / "a");
   EXPECT_EQ(ChangedFile(stamps), "");
+}
+
+TEST(ReplaceFileTest, ReadersSeeTheOldContentOrTheNew) {
+  const TempDir folder;
+  const std::filesystem::path path = folder / "a";
+  const auto fill = [&](char c) {
+    return ReplaceFile(path, [c](std::ostream& file) {
+      for (int i = 0; i < 1000; ++i) file << std::string(100, c) << std::flush;
+    });
+  };
+  ASSERT_TRUE(fill('a'));
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    for (const char c : std::string("bcdefghij")) EXPECT_TRUE(fill(c));
+    done = true;
+  });
+  while (!done) {
+    const std::string text = ReadSmallFile(path, int64_t{1} << 20);
+    EXPECT_EQ(text, std::string(100'000, text.empty() ? '?' : text[0]));
+  }
+  writer.join();
+  EXPECT_FALSE(ReplaceFile(folder / "nowhere/a", [](std::ostream&) {}));
+  EXPECT_FALSE(ReplaceFile(path, [](std::ostream& file) { file.setstate(std::ios::failbit); }));
+  EXPECT_EQ(ReadSmallFile(path, int64_t{1} << 20), std::string(100'000, 'j'));
+  // And nothing is left.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
 }  // namespace
