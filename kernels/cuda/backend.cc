@@ -15,9 +15,9 @@
 #include "kernels/cuda/families/experts.h"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/fixed.h"
-#include "kernels/cuda/mixed/decode.h"
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/mixed/prompt.h"
+#include "kernels/cuda/mixed/step.h"
 #include "kernels/cuda/ring/attention.h"
 #include "kernels/cuda/ring/hop_route.h"
 #include "kernels/cuda/rows.h"
@@ -31,7 +31,7 @@
 #include "kernels/family_check.h"
 #include "kernels/plan/attention/plan.h"
 #include "kernels/plan/attention/ring.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 namespace {

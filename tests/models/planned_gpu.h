@@ -9,7 +9,7 @@
 
 #include "kernels/plan/attention/plan.h"
 #include "kernels/plan/attention/ring.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 #include "kernels/wrappers/forwarding_backend.h"
 
 namespace stoch::test {

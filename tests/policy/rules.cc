@@ -126,6 +126,7 @@ std::vector<Layer> MakeLayers() {
       {"kernels/math/", {"kernels/base/"}},
       {"kernels/sc/", {"kernels/base/", "kernels/math/"}},
       {"kernels/plan/attention/", planned},
+      {"kernels/plan/linear/", planned},
       {"kernels/plan/", kernels},
       {"kernels/wrappers/", kernels},
       {"kernels/cpu/simd/fixed/", numbers + Patterns{"kernels/cpu/simd/*.h"}},

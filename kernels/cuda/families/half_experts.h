@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/weights/weights.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 

@@ -7,7 +7,7 @@
 #include "kernels/cuda/mixed/prompt.h"
 #include "kernels/cuda/mixed/shared_slots.h"
 #include "kernels/cuda/sc/tensor_core/batch_wgmma.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 namespace {

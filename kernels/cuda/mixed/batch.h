@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cuda/mixed/decode.h"
+#include "kernels/cuda/mixed/step.h"
 
 namespace stoch::cuda {
 

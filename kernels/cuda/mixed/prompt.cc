@@ -9,7 +9,7 @@
 #include "kernels/cuda/mixed/shared_slots.h"
 #include "kernels/cuda/sc/tensor_core/chunk_words.h"
 #include "kernels/cuda/sc/tensor_core/row_groups.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 #include "kernels/sc/sc_nested.h"
 
 namespace stoch::cuda {

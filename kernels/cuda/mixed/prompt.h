@@ -9,7 +9,7 @@
 #include <span>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/mixed/decode.h"
+#include "kernels/cuda/mixed/step.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/context.h"
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <span>
 
-#include "kernels/cuda/mixed/decode.h"
+#include "kernels/cuda/mixed/step.h"
 
 namespace stoch::cuda {
 

@@ -7,7 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/mixed/shared_slots.h"
 #include "kernels/cuda/sc/table/table.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 #include "kernels/plan/sc_traits.h"
 
 namespace stoch::cuda {

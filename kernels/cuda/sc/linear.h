@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC linears: launches what kernels/plan/sc_linear_plan.h chooses.
+// SC linears: launches what kernels/plan/linear/sc.h chooses.
 //
 // Bits: every kernel gives docs/sc_arithmetic.md#5-back-to-real-numbers exactly, so the choice is invisible.
 #pragma once
@@ -9,7 +9,7 @@
 #include "kernels/cuda/sc/format/layout.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/cuda/sc/format/task.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts on a GPU: each way that a call can take is the one planned, and gives the CPU's bits.
+#include "kernels/plan/linear/experts.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 
 #include "kernels/cuda/runtime/gpu_probe.h"
 #include "kernels/math/random.h"
-#include "kernels/plan/expert_plan.h"
 #include "kernels/registry.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::test {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/runtime/gpu_probe.h"
 #include "kernels/op_observer.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 #include "kernels/registry.h"
 #include "tests/kernels/attention_scenario.h"
 #include "tests/kernels/device_tensor.h"

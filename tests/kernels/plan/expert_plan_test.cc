@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans of experts over GPUs that nobody has to own: they fit the device and the scratch that was planned for them.
-#include "kernels/plan/expert_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "kernels/plan/linear/experts.h"
 #include "kernels/sc/sc_config.h"
 #include "tests/kernels/plan/gpu_models.h"
 

@@ -9,7 +9,7 @@
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/cuda/sc/format/task.h"
-#include "kernels/plan/expert_plan.h"
+#include "kernels/plan/linear/experts.h"
 
 namespace stoch::cuda {
 

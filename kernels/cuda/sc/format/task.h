@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/sc/format/layout.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 

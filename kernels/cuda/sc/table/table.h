@@ -8,7 +8,7 @@
 #include "kernels/cuda/sc/format/lengths.h"
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/cuda/sc/format/task.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 

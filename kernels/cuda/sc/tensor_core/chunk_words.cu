@@ -9,7 +9,7 @@
 #include "kernels/cuda/sc/tensor_core/chunk_words.h"
 #include "kernels/cuda/sc/tensor_core/chunk_words_kernels.h"
 #include "kernels/cuda/sc/tensor_core/streams.cuh"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include "kernels/cuda/sc/experts/groups.h"
 #include "kernels/cuda/sc/experts/lookup.h"
 #include "kernels/cuda/sc/format/layout.h"
-#include "kernels/plan/expert_plan.h"
+#include "kernels/plan/linear/experts.h"
 
 namespace stoch::cuda {
 

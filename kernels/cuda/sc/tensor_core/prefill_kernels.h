@@ -10,7 +10,7 @@
 #include "kernels/cuda/sc/format/task.h"
 #include "kernels/cuda/sc/tensor_core/prefill_schedule.h"
 #include "kernels/cuda/sc/tensor_core/streams.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 

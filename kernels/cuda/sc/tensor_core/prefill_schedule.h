@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 

@@ -10,7 +10,7 @@
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/cuda/sc/tensor_core/row_group_kernels.h"
 #include "kernels/cuda/sc/tensor_core/row_groups.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 namespace {

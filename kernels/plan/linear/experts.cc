@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/plan/expert_plan.h"
+#include "kernels/plan/linear/experts.h"
 
 #include <algorithm>
 
-#include "kernels/plan/decode_blocks.h"
 #include "kernels/plan/divide_up.h"
+#include "kernels/plan/linear/decode_blocks.h"
 
 namespace stoch {
 namespace {

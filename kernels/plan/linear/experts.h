@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SC products of a mixture of experts on a GPU: who multiplies which shape, with how much shared memory and scratch.
 //
-// As kernels/plan/sc_linear_plan.h says of linears. Nothing here depends on which experts rows choose, which the host
+// As kernels/plan/linear/sc.h says of linears. Nothing here depends on which experts rows choose, which the host
 // never knows. Bits: every kernel gives docs/sc_arithmetic.md#5-back-to-real-numbers exactly, so the
 // choice is invisible.
 #pragma once
@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "kernels/plan/gpu_traits.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 #include "kernels/plan/sc_traits.h"
 
 namespace stoch {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans of SC linears over GPUs that nobody has to own: they fit the device, and an H200 gets what it always got.
-#include "kernels/plan/sc_linear_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/plan/linear/sc.h"
 #include "kernels/sc/sc_config.h"
 #include "tests/kernels/plan/gpu_models.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/mixed/decode.h"
+#include "kernels/cuda/mixed/step.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include "kernels/cuda/mixed/shared_slots.h"
 #include "kernels/cuda/mixed/table.h"
 #include "kernels/cuda/sc/decode/decode.h"
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 namespace {

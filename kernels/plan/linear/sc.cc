@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/plan/sc_linear_plan.h"
+#include "kernels/plan/linear/sc.h"
 
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "kernels/plan/decode_blocks.h"
 #include "kernels/plan/divide_up.h"
+#include "kernels/plan/linear/decode_blocks.h"
 
 namespace stoch {
 namespace {
