@@ -6,7 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "loader/config/decoder_tensors.h"
 #include "models/decoder/weights.h"
 #include "models/sc_plan.h"
 
@@ -264,13 +263,13 @@ class ShardPlanner {
     return precision_ == Precision::kSc && (id != ScOperatorId::kLmHead || sc_.sc_lm_head);
   }
 
-  // `wanted` of the rows of a matrix.
-  MemoryBytes MatrixBytes(ScOperatorId id, const std::string& name, int64_t rows, int64_t cols, int64_t wanted) const {
-    if (IsSc(id)) return ScBytes(wanted, cols, sc_.at(id));
+  MemoryBytes MatrixBytes(const DeviceMatrix& matrix) const {
+    const int64_t wanted = matrix.wanted.size();
+    if (IsSc(matrix.id)) return ScBytes(wanted, matrix.cols, sc_.at(matrix.id));
     MemoryBytes bytes;
-    const WeightSource source = SliceRows(files_.weights->Matrix(name, rows, cols), 0, wanted);
+    const WeightSource source = SliceRows(files_.weights->Matrix(matrix.tensor, matrix.rows, matrix.cols), 0, wanted);
     bytes.weights = ExactBytes(backend_, source, precision_);
-    const bool is_head = id == ScOperatorId::kLmHead && precision_ != Precision::kFp16;
+    const bool is_head = matrix.id == ScOperatorId::kLmHead && precision_ != Precision::kFp16;
     if (is_head && IsFixedPoint(ExactHead(), {&source, 1})) bytes.scales = wanted * static_cast<int64_t>(sizeof(float));
     return bytes;
   }
@@ -284,12 +283,9 @@ class ShardPlanner {
 
   // Adds the matrices of a group, or of one expert's, which share a buffer. Returns their bytes without its padding.
   int64_t AddGroup(int64_t layer, std::span<const BlockLinear> linears, int64_t expert, MemoryBytes* to) const {
-    const auto axis = [expert](Axis of) { return expert < 0 ? of : ExpertAxis(of); };
     int64_t bytes = 0;
-    for (const BlockLinear& linear : linears) {
-      const MemoryBytes part = MatrixBytes(OperatorOf(linear.id), LinearTensorName(config_, layer, expert, linear),
-                                           SizeOf(config_, axis(linear.out)), SizeOf(config_, axis(linear.in)),
-                                           RangeOf(config_, shard_, axis(linear.out)).size());
+    for (const DeviceMatrix& matrix : BlockMatrices(config_, shard_, layer, linears, expert)) {
+      const MemoryBytes part = MatrixBytes(matrix);
       *to += part;
       bytes += part.weights + part.scales;
     }
@@ -315,12 +311,12 @@ class ShardPlanner {
       }
       plan_.decode_stream_bytes += AddGroup(layer, linears, -1, &block);
       if (!config_.HasBias(group)) continue;
-      for (const BlockLinear& linear : linears) block.weights += RangeOf(config_, shard_, linear.out).size() * 4;
+      block.weights += BiasSize(config_, shard_, linears) * 4;
     }
     if (!config_.HasExperts(layer)) return block;
-    const std::string router = LayerTensorName(layer, config_.architecture->router);
-    const int64_t bytes = ExactBytes(backend_, files_.weights->Matrix(router, config_.num_experts, config_.hidden_size),
-                                     Precision::kFp32);
+    const DeviceMatrix router = RouterMatrix(config_, layer);
+    const int64_t bytes =
+        ExactBytes(backend_, files_.weights->Matrix(router.tensor, router.rows, router.cols), Precision::kFp32);
     block.weights += backend_.AllocatedBytes(bytes);
     plan_.decode_stream_bytes += bytes;
     return block;
@@ -330,7 +326,7 @@ class ShardPlanner {
   MemoryBytes HeadBytes() {
     const int64_t hidden = config_.hidden_size;
     MemoryBytes head =
-        MatrixBytes(ScOperatorId::kLmHead, HeadTensor(files_), config_.vocab_size, hidden, shard_.vocab.size());
+        MatrixBytes({ScOperatorId::kLmHead, HeadTensor(files_), config_.vocab_size, hidden, shard_.vocab});
     const int64_t bytes = head.weights + head.scales;
     plan_.decode_stream_bytes += bytes;
     const bool is_fixed = !IsSc(ScOperatorId::kLmHead) && head.scales > 0;

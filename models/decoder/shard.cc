@@ -2,6 +2,7 @@
 #include "models/decoder/shard.h"
 
 #include "kernels/base/check.h"
+#include "loader/config/decoder_tensors.h"
 
 namespace stoch {
 namespace {
@@ -72,6 +73,29 @@ IndexRange RangeOf(const DecoderConfig& config, const DecoderShard& shard, Axis 
     case Axis::kHeadDim: return {0, config.head_dim};
   }
   STOCH_CHECK(false);
+}
+
+std::vector<DeviceMatrix> BlockMatrices(const DecoderConfig& config, const DecoderShard& shard, int64_t layer,
+                                        std::span<const BlockLinear> linears, int64_t expert) {
+  const auto axis = [expert](Axis of) { return expert < 0 ? of : ExpertAxis(of); };
+  std::vector<DeviceMatrix> matrices;
+  for (const BlockLinear& linear : linears) {
+    matrices.push_back({OperatorOf(linear.id), LinearTensorName(config, layer, expert, linear),
+                        SizeOf(config, axis(linear.out)), SizeOf(config, axis(linear.in)),
+                        RangeOf(config, shard, axis(linear.out))});
+  }
+  return matrices;
+}
+
+int64_t BiasSize(const DecoderConfig& config, const DecoderShard& shard, std::span<const BlockLinear> linears) {
+  int64_t size = 0;
+  for (const BlockLinear& linear : linears) size += RangeOf(config, shard, linear.out).size();
+  return size;
+}
+
+DeviceMatrix RouterMatrix(const DecoderConfig& config, int64_t layer) {
+  return {ScOperatorId::kLmHead, LayerTensorName(layer, config.architecture->router), config.num_experts,
+          config.hidden_size, IndexRange{0, config.num_experts}};
 }
 
 }  // namespace stoch

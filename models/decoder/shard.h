@@ -7,12 +7,14 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/base/device.h"
 #include "kernels/stripes.h"
 #include "loader/config/decoder_config.h"
 #include "models/decoder/pass_shape.h"
+#include "models/sc_model_config.h"
 
 namespace stoch {
 
@@ -59,5 +61,24 @@ PassShape ShapeOn(const PassShape& shape, const DecoderShard& shard);
 
 // The share of a side of a tensor, in features.
 IndexRange RangeOf(const DecoderConfig& config, const DecoderShard& shard, Axis axis);
+
+// ---- Matrices of a layer on one device: one list for the memory plan and for loading.
+
+// One tensor [rows, cols], and the output features of it that the device has.
+struct DeviceMatrix {
+  ScOperatorId id;
+  std::string tensor;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  IndexRange wanted;
+};
+
+// Those of a group of a layer, or of one expert of it (expert >= 0), in the order of the architecture table.
+std::vector<DeviceMatrix> BlockMatrices(const DecoderConfig& config, const DecoderShard& shard, int64_t layer,
+                                        std::span<const BlockLinear> linears, int64_t expert);
+// Elements of the biases of a group.
+int64_t BiasSize(const DecoderConfig& config, const DecoderShard& shard, std::span<const BlockLinear> linears);
+// The router: every device has all of it, as which experts a row takes must be known everywhere.
+DeviceMatrix RouterMatrix(const DecoderConfig& config, int64_t layer);
 
 }  // namespace stoch

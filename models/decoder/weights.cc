@@ -15,14 +15,6 @@
 namespace stoch {
 namespace {
 
-// One matrix of a group: which operator it is, its tensor, its output features, and those that are wanted.
-struct Part {
-  ScOperatorId id;
-  std::string tensor;
-  int64_t rows;
-  IndexRange wanted;
-};
-
 // Whether rows of a matrix have scales of their own.
 bool ScalesByRow(const LinearSpec& spec) {
   return spec.sc == nullptr || (spec.sc->config.granularity == ScGranularity::kPerRow && spec.sc->config.group_b == 1);
@@ -65,26 +57,26 @@ class WeightLoader {
   }
 
   // The wanted rows of `parts`, as few matrices as their specs allow. None where nothing is wanted.
-  LinearGroup Group(Device device, std::span<const Part> parts, int64_t cols, int layer) {
+  LinearGroup Group(Device device, std::span<const DeviceMatrix> parts, int layer) {
     LinearGroup group;
     if (parts.front().wanted.empty()) return group;
     for (size_t begin = 0; begin < parts.size();) {
       const LinearSpec spec = Spec(layer, parts[begin].id);
       size_t end = begin + 1;
       while (end < parts.size() && MayStack(spec, Spec(layer, parts[end].id))) ++end;
-      group.weights.push_back(Linear(device, parts.subspan(begin, end - begin), cols, spec));
+      group.weights.push_back(Linear(device, parts.subspan(begin, end - begin), spec));
       begin = end;
     }
     return group;
   }
 
   // What devices have copies of is reported once, of the first one.
-  std::unique_ptr<LinearWeight> Linear(Device device, std::span<const Part> parts, int64_t cols, const LinearSpec& spec,
+  std::unique_ptr<LinearWeight> Linear(Device device, std::span<const DeviceMatrix> parts, const LinearSpec& spec,
                                        bool is_first = true) {
-    if (spec.sc != nullptr) CheckAccumulator(parts[0], cols, *spec.sc);
+    if (spec.sc != nullptr) CheckAccumulator(parts[0], *spec.sc);
     std::vector<WeightSource> sources;
-    for (const Part& part : parts) {
-      const WeightSource whole = files_.weights->Matrix(part.tensor, part.rows, cols);
+    for (const DeviceMatrix& part : parts) {
+      const WeightSource whole = files_.weights->Matrix(part.tensor, part.rows, part.cols);
       sources.push_back(part.wanted.size() == part.rows ? whole : Rows(whole, part.wanted));
     }
     std::unique_ptr<LinearWeight> weight;
@@ -92,7 +84,7 @@ class WeightLoader {
       weight = backend_.MakeLinear(device, sources, spec);
     } else {
       STOCH_CHECK(parts.size() == 1);
-      const WeightSource whole = files_.weights->Matrix(parts[0].tensor, parts[0].rows, cols);
+      const WeightSource whole = files_.weights->Matrix(parts[0].tensor, parts[0].rows, parts[0].cols);
       weight = backend_.MakeLinearRows(device, whole, spec, parts[0].wanted.begin, parts[0].wanted.size());
     }
     // What was copied into the backend's own layout needs its file no more, once the last device has its rows.
@@ -142,8 +134,8 @@ class WeightLoader {
     return slice;
   }
 
-  static void CheckAccumulator(const Part& part, int64_t cols, const ScOperator& op) {
-    const int64_t depth = op.config.chunk_d > 0 ? std::min(op.config.chunk_d, cols) : cols;
+  static void CheckAccumulator(const DeviceMatrix& part, const ScOperator& op) {
+    const int64_t depth = op.config.chunk_d > 0 ? std::min(op.config.chunk_d, part.cols) : part.cols;
     if (depth * op.max_count < (int64_t{1} << 31)) return;
     throw InvalidInput(
         part.tensor + " has " + std::to_string(depth) + " products of up to " + std::to_string(op.max_count) +
@@ -182,32 +174,21 @@ class LayerLoader {
         weights.experts[index] = LoadExperts(linears);
         continue;
       }
-      weights.groups[index] = loader_.Group(shard_.device, PartsOf(linears, -1), SizeOf(config_, linears.front().in),
-                                            static_cast<int>(layer_));
+      weights.groups[index] = loader_.Group(shard_.device, MatricesOf(linears, -1), static_cast<int>(layer_));
       if (config_.HasBias(group)) weights.biases[index] = LoadBias(linears);
     }
     return weights;
   }
 
  private:
-  Axis AxisOf(Axis axis, int64_t expert) const { return expert < 0 ? axis : ExpertAxis(axis); }
-
-  // Of a dense layer, or of one expert.
-  std::vector<Part> PartsOf(std::span<const BlockLinear> linears, int64_t expert) const {
-    std::vector<Part> parts;
-    for (const BlockLinear& linear : linears) {
-      const Axis out = AxisOf(linear.out, expert);
-      parts.push_back({OperatorOf(linear.id), LinearTensorName(config_, layer_, expert, linear), SizeOf(config_, out),
-                       RangeOf(config_, shard_, out)});
-    }
-    return parts;
+  std::vector<DeviceMatrix> MatricesOf(std::span<const BlockLinear> linears, int64_t expert) const {
+    return BlockMatrices(config_, shard_, layer_, linears, expert);
   }
 
   ExpertGroup LoadExperts(std::span<const BlockLinear> linears) {
-    const int64_t cols = SizeOf(config_, ExpertAxis(linears.front().in));
     std::vector<std::vector<std::unique_ptr<LinearWeight>>> stacks;  // by stack, then by expert
     for (int64_t expert = 0; expert < config_.num_experts; ++expert) {
-      LinearGroup group = loader_.Group(shard_.device, PartsOf(linears, expert), cols, static_cast<int>(layer_));
+      LinearGroup group = loader_.Group(shard_.device, MatricesOf(linears, expert), static_cast<int>(layer_));
       stacks.resize(group.weights.size());
       for (size_t i = 0; i < stacks.size(); ++i) stacks[i].push_back(std::move(group.weights[i]));
     }
@@ -216,16 +197,13 @@ class LayerLoader {
     return experts;
   }
 
-  // Every device has all of it: which experts a row takes must be known everywhere.
   std::unique_ptr<LinearWeight> LoadRouter() {
-    const Part part[] = {{ScOperatorId::kLmHead, LayerTensorName(layer_, config_.architecture->router),
-                          config_.num_experts, IndexRange{0, config_.num_experts}}};
-    return loader_.Linear(shard_.device, part, config_.hidden_size, {Precision::kFp32, nullptr}, is_first_);
+    const DeviceMatrix router = RouterMatrix(config_, layer_);
+    return loader_.Linear(shard_.device, {&router, 1}, {Precision::kFp32, nullptr}, is_first_);
   }
 
   Buffer LoadBias(std::span<const BlockLinear> linears) {
-    int64_t total = 0;
-    for (const BlockLinear& linear : linears) total += RangeOf(config_, shard_, linear.out).size();
+    const int64_t total = BiasSize(config_, shard_, linears);
     if (total == 0) return {};
     Backend& backend = loader_.backend();
     Buffer all = backend.Allocate(shard_.device, total * 4);
@@ -356,8 +334,8 @@ class EndsLoader {
     const std::string head = HeadTensor(files_);
     const LinearSpec head_spec = loader_.Spec(-1, ScOperatorId::kLmHead);
     for (const DecoderShard& shard : shards_) {
-      const Part part[] = {{ScOperatorId::kLmHead, head, config.vocab_size, shard.vocab}};
-      LinearGroup group = loader_.Group(shard.device, part, config.hidden_size, -1);
+      const DeviceMatrix matrix{ScOperatorId::kLmHead, head, config.vocab_size, config.hidden_size, shard.vocab};
+      LinearGroup group = loader_.Group(shard.device, {&matrix, 1}, -1);
       weights.head.push_back({Buffer(), group.weights.empty() ? nullptr : std::move(group.weights.front())});
     }
     const auto& stripes = placement_.stripes;
