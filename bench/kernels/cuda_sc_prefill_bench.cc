@@ -96,7 +96,7 @@ float Defined(const ScOperator& op, const Operands& o, int64_t n, int64_t m) {
   return y;
 }
 
-ScPlan Plan(const ScOperator& op, const Operands& o, bool wgmma) {
+LinearPlan Plan(const ScOperator& op, const Operands& o, bool wgmma) {
   DeviceContext& ctx = *Gpu();
   const int64_t rows = o.task.weight.rows;
   return PlanScPrefill(ctx.traits, ctx.tables.Traits(op), {o.a.tokens, o.a.dims.dims, {&rows, 1}}, wgmma);
@@ -179,7 +179,7 @@ void BM_Prefill(benchmark::State& state, int stoc_len, int64_t m, int64_t d) {
   if (!Verify(*op, o)) return state.SkipWithError("bits differ from the definition's");
   const double cublas = CublasSeconds(n, m, d);
   const ScTables& tables = ctx.tables.Get(*op);
-  const ScPlan plan = Plan(*op, o, HasWgmma(*op));
+  const LinearPlan plan = Plan(*op, o, HasWgmma(*op));
   for (auto _ : state) {
     const double seconds = MedianSeconds([&] { LaunchScPrefill(ctx, plan, tables, o.a, &o.task, 1); });
     state.SetIterationTime(seconds);

@@ -13,11 +13,7 @@
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/ordinal.h"
 #include "kernels/cuda/families/experts.h"
-#include "kernels/cuda/linear/exact.h"
-#include "kernels/cuda/linear/fixed.h"
 #include "kernels/cuda/mixed/linear.h"
-#include "kernels/cuda/mixed/prompt.h"
-#include "kernels/cuda/mixed/step.h"
 #include "kernels/cuda/ring/attention.h"
 #include "kernels/cuda/ring/hop_route.h"
 #include "kernels/cuda/rows.h"
@@ -31,7 +27,8 @@
 #include "kernels/family_check.h"
 #include "kernels/plan/attention/plan.h"
 #include "kernels/plan/attention/ring.h"
-#include "kernels/plan/linear/sc.h"
+#include "kernels/plan/linear/experts.h"
+#include "kernels/plan/linear/plan.h"
 
 namespace stoch::cuda {
 namespace {
@@ -92,27 +89,8 @@ int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, std::span<const 
                                         int64_t in_features, int64_t max_tokens) const {
   int64_t most = 0;
   for (const auto& entry : per_device_) {
-    const GpuTraits& gpu = entry->context.traits;
-    int64_t bytes = 0;
-    switch (spec.precision) {
-      case Precision::kSc:
-        if (NeedsMixed(spec)) {
-          for (const int64_t rows : out_features) {
-            bytes = std::max(bytes, MixedLinearScratchBytes(spec, rows, in_features, max_tokens));
-          }
-          bytes = std::max(bytes, MixedDecodeScratchBytes(gpu, spec, out_features, in_features, max_tokens));
-          bytes = std::max(bytes, MixedPromptScratchBytes(gpu, spec, out_features, in_features, max_tokens));
-          break;
-        }
-        bytes = stoch::ScLinearScratchBytes(gpu, MakeScTraits(*spec.sc), in_features, out_features, max_tokens);
-        break;
-      case Precision::kFp32:  // a fixed-point one may have weights that it takes as floats
-        bytes = ExactLinearScratchBytes(in_features, max_tokens);
-        if (spec.fixed_point) bytes = std::max(bytes, FixedLinearScratchBytes(in_features, max_tokens));
-        break;
-      case Precision::kFp16: bytes = max_tokens * in_features * static_cast<int64_t>(sizeof(uint16_t)); break;
-    }
-    most = std::max(most, bytes);
+    most =
+        std::max(most, stoch::LinearScratchBytes(entry->context.traits, spec, {max_tokens, in_features, out_features}));
   }
   return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));  // as ReserveScratch takes it
 }
@@ -134,20 +112,14 @@ int64_t CudaBackend::AttentionScratchBytes(const KvCacheSpec& spec, int num_head
 int64_t CudaBackend::ExpertScratchBytes(const LinearSpec& spec, int64_t in_features, int64_t max_rows) const {
   int64_t most = 0;
   for (const auto& entry : per_device_) {
-    most = std::max(most, cuda::ExpertScratchBytes(entry->context.traits, spec, in_features, max_rows));
+    most = std::max(most, stoch::ExpertScratchBytes(entry->context.traits, spec, in_features, max_rows));
   }
   return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));
 }
 
 std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features,
                                       int64_t in_features, int64_t tokens) const {
-  if (spec.precision != Precision::kSc) return {};
-  const ScPlan plan =
-      PlanScLinear(per_device_.front()->context.traits, MakeScTraits(*spec.sc),
-                   {tokens, in_features, out_features.first(std::min<size_t>(out_features.size(), kMaxScTasks))});
-  std::string name(ScKernelName(plan.kernel));
-  if (plan.tile_tokens > 0) name += " x" + std::to_string(plan.tile_tokens);
-  return NeedsMixed(spec) ? MixedKernel(per_device_.front()->context.traits, spec, in_features, tokens, name) : name;
+  return LinearRouteText(per_device_.front()->context.traits, spec, {tokens, in_features, out_features});
 }
 
 std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,

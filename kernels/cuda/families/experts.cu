@@ -180,7 +180,7 @@ bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& so
   }
   const int count = static_cast<int>(tasks.size());
   Scratch scratch(ctx.workspace);
-  if (plan.kernel == ExpertKernel::kLookup) {
+  if (plan.route == LinearRoute::kExpertLookup) {
     ExpertCombine combine;
     if (call.combine != nullptr && CanCombine(plan, shape, call.chosen.dim(1))) {
       combine = {call.combine->weights.ptr<const float>(), static_cast<int>(call.chosen.dim(1)),
@@ -190,7 +190,7 @@ bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& so
     return combine.top_k > 0;
   }
   const ScActivationView a = LaunchQuantize(ctx, scratch, source, shape.rows, shape.in_features, op, reporter);
-  if (plan.kernel == ExpertKernel::kGrouped) {
+  if (plan.route == LinearRoute::kExpertGroups) {
     const ExpertGroups groups =
         LaunchGroupSlots(ctx, scratch, chosen, shape.slots(), shape.experts, plan.max_tiles, kPrefillTileTokens);
     LaunchScExpertGroups(ctx, plan, shape, ctx.tables.Traits(op), tables, a, groups, tasks.data(), count);
@@ -260,16 +260,6 @@ int64_t CudaExperts::bytes() const {
   auto bytes = static_cast<int64_t>(views_.bytes());
   for (const auto& expert : experts_) bytes += expert->bytes();
   return bytes;
-}
-
-int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t max_rows) {
-  constexpr int64_t kParts = 16;                        // at most, of which each begins at a multiple of the alignment
-  constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // that exact rows are padded to at most
-  const int64_t bytes = spec.precision == Precision::kSc
-                            ? QuantizeScratchBytes(*spec.sc, max_rows, in_features) +
-                                  ExpertLaunchBytes(gpu, MakeScTraits(*spec.sc), in_features, max_rows)
-                            : max_rows * (in_features + kColumns) * static_cast<int64_t>(sizeof(float));
-  return bytes + kParts * static_cast<int64_t>(Workspace::kAlignment);
 }
 
 std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts) {

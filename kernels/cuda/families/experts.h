@@ -35,8 +35,4 @@ class CudaExperts final : public ExpertWeights {
 //           rows.
 std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts);
 
-// Most scratch of an ExpertLinear of up to max_rows rows of x: f(x), as the weights of one operator take it, and what
-// their kernel takes besides.
-int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t max_rows);
-
 }  // namespace stoch::cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
 #include "kernels/cuda/device/async_copy.cuh"
@@ -18,7 +19,7 @@ namespace {
 // ------------------------------------------------------------------------------------------------- a few rows ----
 
 constexpr int kVectorThreads = 256;
-constexpr int kMaxVectorRows = 4;
+static_assert(kMaxExactVectorRows == 4);  // LaunchVector
 // Weight rows of a half warp at a time: loads in flight, and uses of each x that is read.
 constexpr int kRowsAtOnce = 2;
 constexpr int kWeightRowsOfBlock = kVectorThreads / kDotLanes * kRowsAtOnce;
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
 
 // x for the tile kernel: [lane][step][row], so that a step of a lane is one line of rows, padded with zeros to a multiple
 // of kTransposeTile rows.
-constexpr int kTransposeTile = 32;
+constexpr int kTransposeTile = kExactTileRows;
 __global__ void __launch_bounds__(kTransposeTile * 8)
     TransposeKernel(const float* x, int64_t x_stride, int64_t rows, int64_t cols, float* out, int64_t out_stride) {
   __shared__ float tile[kTransposeTile][kTransposeTile + 1];
@@ -306,6 +307,7 @@ void LaunchTiles(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t r
   STOCH_CUDA_LAUNCH("TransposeKernel");
   constexpr int kThreadN = 8;
   constexpr int kTileN = kTileThreads / (kTileM / kThreadM) * kThreadN;
+  static_assert(kTileN == kExactTileTokens);
   const dim3 grid(static_cast<unsigned>((rows + kTileN - 1) / kTileN),
                   static_cast<unsigned>((w.rows + kTileM - 1) / kTileM));
   ExactTileKernel<T, kThreadN><<<grid, kTileThreads, 0, ctx.stream>>>(transposed, stride, rows, w, out, reporter);
@@ -314,30 +316,18 @@ void LaunchTiles(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t r
 
 }  // namespace
 
-int64_t ExactLinearScratchBytes(int64_t cols, int64_t max_rows) {
-  constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // of one load of all lanes, for the smallest type
-  constexpr int64_t kRows = 32;                         // that both copies are padded to
-  constexpr int64_t kFloat = sizeof(float);
-  const int64_t padded = (cols + kColumns - 1) / kColumns * kColumns;
-  const int64_t tiles = (max_rows + kRows - 1) / kRows;
-  const int64_t batch_tiles = std::min(tiles, kMaxExactBatchRows / kRows);
-  const int64_t copy = std::max(tiles * kRows, batch_tiles * (kRows + 4)) * padded;
-  return (max_rows * padded + copy) * kFloat + 2 * static_cast<int64_t>(Workspace::kAlignment);
-}
-
-void LaunchExactLinear(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
-                       const LinearOutput& out, const SiteReporter& reporter) {
+void LaunchExactLinear(DeviceContext& ctx, const LinearPlan& plan, const float* x, int64_t x_stride, int64_t rows,
+                       const ExactWeightView& w, const LinearOutput& out, const SiteReporter& reporter) {
+  if (plan.route == LinearRoute::kExactBatch) return LaunchExactBatch(ctx, plan, x, x_stride, rows, w, out, reporter);
   DispatchFloat(w.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    if (rows > kMaxExactBatchRows) return LaunchTiles<T>(ctx, x, x_stride, rows, w, out, reporter);
-    // As many rows at once as shared memory holds.
-    const int64_t fit = std::min<int64_t>(ctx.traits.max_shared_bytes / (w.padded_cols * int64_t{sizeof(float)}), rows);
-    if (fit == 0 || rows > kMaxVectorRows) return LaunchExactBatch(ctx, x, x_stride, rows, w, out, reporter);
-    for (int64_t first = 0; first < rows; first += fit) {
+    if (plan.route == LinearRoute::kExactTiles) return LaunchTiles<T>(ctx, x, x_stride, rows, w, out, reporter);
+    STOCH_CHECK(plan.route == LinearRoute::kExactVector && plan.tile_tokens >= 1);
+    for (int64_t first = 0; first < rows; first += plan.tile_tokens) {
       LinearOutput part = out;
       part.data += first * out.stride;
-      LaunchVector<T>(ctx, x + first * x_stride, x_stride, static_cast<int>(std::min(fit, rows - first)), w, part,
-                      reporter);
+      LaunchVector<T>(ctx, x + first * x_stride, x_stride,
+                      static_cast<int>(std::min<int64_t>(plan.tile_tokens, rows - first)), w, part, reporter);
     }
   });
 }

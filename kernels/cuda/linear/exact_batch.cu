@@ -20,12 +20,12 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRowsAtOnce = 4;  // weight rows of a half warp
 constexpr int kBlockRows = kThreads / kDotLanes * kRowsAtOnce;
-constexpr int kStages = 3;
+constexpr int kStages = kExactBatchStages;
 
 // Tokens of a dimension, one dimension after the other. Four floats apart from a power of two: eight lanes that read 16
 // bytes each then meet all banks.
 template <int kTokens>
-constexpr int kPitch = kTokens + 4;
+constexpr int kPitch = kTokens + kExactBatchPadding;
 
 struct BatchArgs {
   const float* tokens = nullptr;  // [token tile][padded_cols][kPitch]
@@ -175,9 +175,10 @@ __global__ void __launch_bounds__(kThreads, kTokens > 16 ? 1 : 2) ExactBatchKern
 }
 
 template <typename T, int kTokens>
-void Launch(DeviceContext& ctx, const float* x, int64_t x_stride, BatchArgs args) {
+void Launch(DeviceContext& ctx, const LinearPlan& plan, const float* x, int64_t x_stride, BatchArgs args) {
   constexpr int kDims = 64;
   constexpr size_t kShared = sizeof(float) * kStages * kDotLanes * (16 / sizeof(T)) * kPitch<kTokens>;
+  STOCH_CHECK(plan.tile_tokens == kTokens && plan.shared_bytes == static_cast<int64_t>(kShared));
   const int64_t cols = args.w.padded_cols;
   const auto tiles = static_cast<unsigned>((args.rows + kTokens - 1) / kTokens);
   Scratch scratch(ctx.workspace);
@@ -193,8 +194,8 @@ void Launch(DeviceContext& ctx, const float* x, int64_t x_stride, BatchArgs args
 
 }  // namespace
 
-void LaunchExactBatch(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
-                      const LinearOutput& out, const SiteReporter& reporter) {
+void LaunchExactBatch(DeviceContext& ctx, const LinearPlan& plan, const float* x, int64_t x_stride, int64_t rows,
+                      const ExactWeightView& w, const LinearOutput& out, const SiteReporter& reporter) {
   STOCH_CHECK(rows >= 1 && rows <= kMaxExactBatchRows);
   BatchArgs args;
   args.w = w;
@@ -203,9 +204,9 @@ void LaunchExactBatch(DeviceContext& ctx, const float* x, int64_t x_stride, int6
   args.reporter = reporter;
   DispatchFloat(w.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    if (rows <= 8) return Launch<T, 8>(ctx, x, x_stride, args);
-    if (rows <= 16) return Launch<T, 16>(ctx, x, x_stride, args);
-    Launch<T, 32>(ctx, x, x_stride, args);
+    if (plan.tile_tokens == 8) return Launch<T, 8>(ctx, plan, x, x_stride, args);
+    if (plan.tile_tokens == 16) return Launch<T, 16>(ctx, plan, x, x_stride, args);
+    Launch<T, 32>(ctx, plan, x, x_stride, args);
   });
 }
 

@@ -6,11 +6,9 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kMaxExactBatchRows = 64;
-
-// LaunchExactLinear for up to kMaxExactBatchRows rows: weights are read once for every 32.
-// Requires: 1 <= rows <= kMaxExactBatchRows.
-void LaunchExactBatch(DeviceContext& ctx, const float* x, int64_t x_stride, int64_t rows, const ExactWeightView& w,
-                      const LinearOutput& out, const SiteReporter& reporter);
+// LaunchExactLinear for up to kMaxExactBatchRows rows: weights are read once for every plan.tile_tokens of them.
+// Requires: the plan of kExactBatch.
+void LaunchExactBatch(DeviceContext& ctx, const LinearPlan& plan, const float* x, int64_t x_stride, int64_t rows,
+                      const ExactWeightView& w, const LinearOutput& out, const SiteReporter& reporter);
 
 }  // namespace stoch::cuda

@@ -21,7 +21,6 @@ using fixed::kBlockCols;
 using fixed::kBlockSteps;
 using fixed::kDigits;
 using fixed::kStepCols;
-using fixed::kTileTokens;
 using fixed::kWeightStepBytes;
 using fixed::Operand;
 
@@ -199,6 +198,8 @@ __global__ void __launch_bounds__(kVectorThreads) FixedVectorKernel(const FixedA
   *to = y;
 }
 static_assert(kVectorThreads == kVectorWeightRows * fixed::kVectorRows);
+static_assert(kDigits == kFixedDigits && fixed::kVectorRows == kFixedVectorRows && kBlockCols == kFixedBlockCols &&
+              fixed::kTileTokens == kFixedTileTokens);
 
 template <int kTiles>
 void LaunchVector(DeviceContext& ctx, const FixedArgs& args) {
@@ -208,33 +209,24 @@ void LaunchVector(DeviceContext& ctx, const FixedArgs& args) {
   LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kVectorThreads), 0, args);
 }
 
-int64_t PaddedCols(int64_t cols) { return (cols + kBlockCols - 1) / kBlockCols * kBlockCols; }
-
 }  // namespace
 
-int64_t FixedLinearScratchBytes(int64_t cols, int64_t max_rows) {
-  const int64_t tiles = (max_rows + kTileTokens - 1) / kTileTokens;
-  return tiles * kTileTokens * (PaddedCols(cols) * kDigits + static_cast<int64_t>(sizeof(double))) +
-         2 * static_cast<int64_t>(Workspace::kAlignment);
-}
-
-void LaunchFixedLinear(DeviceContext& ctx, const RowSource& source, int64_t rows, const FixedWeightView& w,
-                       const LinearOutput& out, const SiteReporter& reporter, bool only_largest) {
+void LaunchFixedLinear(DeviceContext& ctx, const LinearPlan& plan, const RowSource& source, int64_t rows,
+                       const FixedWeightView& w, const LinearOutput& out, const SiteReporter& reporter) {
   STOCH_CHECK(rows > 0 && w.padded_cols % kBlockCols == 0);
   FixedArgs args;
   args.rows = rows;
   args.w = w;
   args.out = out;
   args.reporter = reporter;
-  const bool few = rows <= fixed::kVectorRows;
-  const bool is_screened = only_largest && rows == 1;
-  if (is_screened) {
+  const bool few = plan.route != LinearRoute::kFixedTiles;
+  if (plan.route == LinearRoute::kFixedScreen) {
     args.x.norm = w.screen.norm;
     args.x.best = w.screen.best;
   }
   const int column_tiles = static_cast<int>((rows * kDigits + 7) / 8);
   args.x.columns = few ? column_tiles * 8 : fixed::kTileColumns;
-  args.x.tile_rows = few ? (args.x.columns + kDigits - 1) / kDigits : kTileTokens;
+  args.x.tile_rows = plan.tile_tokens;
   args.x.by_digit = !few;
   args.x.steps = w.padded_cols / kStepCols;
   const int64_t padded_rows = (rows + args.x.tile_rows - 1) / args.x.tile_rows * args.x.tile_rows;
@@ -244,7 +236,7 @@ void LaunchFixedLinear(DeviceContext& ctx, const RowSource& source, int64_t rows
   const auto input = DispatchPrologue(source.prologue, [](auto p) { return FixedInputKernel<p>; });
   LaunchOverlapped(ctx, input, dim3(static_cast<unsigned>(padded_rows)), dim3(kInputThreads), 0, source, rows, w.cols,
                    args.x, reporter);
-  if (is_screened) return fixed::LaunchScreened(ctx, args);
+  if (plan.route == LinearRoute::kFixedScreen) return fixed::LaunchScreened(ctx, args);
   if (!few) return fixed::LaunchFixedTiles(ctx, args);
   switch (column_tiles) {
     case 1: return LaunchVector<1>(ctx, args);

@@ -11,15 +11,13 @@
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/sc/format/layout.h"
 #include "kernels/cuda/weights/weights.h"
+#include "kernels/plan/linear/float.h"
 
 namespace stoch::cuda {
 
-// y = f(x) @ w^T, f the prologue of `source`. Shapes: source [rows, w.cols].
-// only_largest: as of a LinearCall. Bits: those of the CPU backend. Reports NaN and infinity.
-void LaunchFixedLinear(DeviceContext& ctx, const RowSource& source, int64_t rows, const FixedWeightView& w,
-                       const LinearOutput& out, const SiteReporter& reporter, bool only_largest = false);
-
-// Bytes of ctx.workspace that linears of this many columns take for up to max_rows rows.
-int64_t FixedLinearScratchBytes(int64_t cols, int64_t max_rows);
+// y = f(x) @ w^T, f the prologue of `source`. Shapes: source [rows, w.cols]. Requires: PlanFixedLinear's plan.
+// Bits: those of the CPU backend. Reports NaN and infinity.
+void LaunchFixedLinear(DeviceContext& ctx, const LinearPlan& plan, const RowSource& source, int64_t rows,
+                       const FixedWeightView& w, const LinearOutput& out, const SiteReporter& reporter);
 
 }  // namespace stoch::cuda

@@ -15,6 +15,7 @@
 #include "kernels/cuda/linear/fixed_operands.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/fixed_point.h"
+#include "kernels/plan/linear/float.h"
 
 namespace stoch::cuda::fixed {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTileRows = kThreads / 32 * 16;
 constexpr int kLevels = kDigits + 1;  // powers of 256 of a product of a weight's two bytes and x's three
-// Of shared memory: columns of one block of a weight. Copies for the stage after next may be issued while products of
+// Stages of shared memory, of the columns of one block of a weight. Copies for the stage after next may be issued while products of
 // the one in front still read theirs.
 constexpr int kStages = 4;
 constexpr int kStageBytes = kBlockSteps * kTileColumns * kStepCols;
@@ -68,7 +69,7 @@ __device__ __forceinline__ void MultiplyWarp(const uint32_t (&low)[4], const uin
   }
 }
 
-// The same of a warpgroup's 64 by wgmma; returns when the products of the step in front have ended, so that its operands
+// A warpgroup's 64 rows by wgmma; returns when the products of the step before have ended, so that its operands
 // are free.
 __device__ __forceinline__ void MultiplyGroup(uint32_t (&low)[4], uint32_t (&high)[4], uint32_t step,
                                               int32_t (&sums)[kLevels][kSums]) {
@@ -110,8 +111,8 @@ struct Tiles {
   }
 };
 
-// What a block loads is of one tile after the other: while the last sums of a tile are written, the next one's operands
-// are on their way.
+// A block prefetches across tiles: while the last sums of a tile are written, the next one's operands are in
+// flight.
 template <typename T, bool kWgmma>
 __global__ void __launch_bounds__(kThreads, 1) FixedTileKernel(const FixedArgs args) {
   extern __shared__ __align__(128) uint8_t shared[];  // [kStages][kStageBytes]
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 1) FixedTileKernel(const FixedArgs a
         uint32_t(&a_low)[4] = low[step % 2];
         uint32_t(&a_high)[4] = high[step % 2];
         MakeOperands<T>(packed[step], scales, a_low, a_high);
-        // What does not depend on the barrier is done in front of it or when products run again.
+        // Work that does not depend on the barrier is done before it or when products run again.
         if (step == 0) {
           WaitForCopies<1>();
           if constexpr (kWgmma) FenceAsyncProxy();
@@ -257,6 +258,7 @@ void LaunchFixedTiles(DeviceContext& ctx, const FixedArgs& args) {
     return ctx.traits.has_wgmma ? FixedTileKernel<__nv_bfloat16, true> : FixedTileKernel<__nv_bfloat16, false>;
   }();
   constexpr size_t kShared = static_cast<size_t>(kStages) * kStageBytes;
+  static_assert(kShared == kFixedTileBytes);
   AllowShared(ctx, kernel, kShared);
   const int64_t blocks = std::min<int64_t>(Tiles(args).count(), ctx.traits.sm_count);
   kernel<<<static_cast<unsigned>(blocks), kThreads, kShared, ctx.stream>>>(args);

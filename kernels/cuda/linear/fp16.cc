@@ -20,11 +20,11 @@ void LaunchGemm(DeviceContext& ctx, const uint16_t* x, int64_t rows, const HalfW
 
 }  // namespace
 
-void LaunchFp16Linear(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
+void LaunchFp16Linear(DeviceContext& ctx, const LinearPlan& plan, const RowSource& source, int64_t rows, int64_t cols,
                       const SiteReporter& reporter, const Fp16Task* tasks, int count) {
-  if (Fp16VectorSupports(ctx, source, rows, cols)) {
+  if (plan.route == LinearRoute::kHalfVector) {
     for (int first = 0; first < count; first += kMaxFp16Tasks) {
-      LaunchFp16Vector(ctx, source, rows, cols, reporter, tasks + first, std::min(kMaxFp16Tasks, count - first));
+      LaunchFp16Vector(ctx, plan, source, rows, cols, reporter, tasks + first, std::min(kMaxFp16Tasks, count - first));
     }
     return;
   }

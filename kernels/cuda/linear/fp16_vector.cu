@@ -13,8 +13,7 @@ namespace {
 
 constexpr int kWarps = 16;
 constexpr int kThreads = kWarps * kWarp;
-constexpr int kMaxRows = 4;
-constexpr int kVector = 8;                  // halves of a 16-byte load
+constexpr int kVector = kHalfVectorValues;
 constexpr int kStepCols = kWarp * kVector;  // columns of a warp's load
 constexpr int kRing = 8;                    // loads in flight of a lane
 
@@ -38,7 +37,7 @@ struct VectorArgs {
   RowSource source;
   SiteReporter reporter;
 };
-static_assert(kRingCols % kStageCols == 0);
+static_assert(kRingCols % kStageCols == 0 && kRingCols == kHalfVectorCols && kMaxHalfVectorRows == 4);
 
 __device__ __forceinline__ const Task& TaskOf(const VectorArgs& args, int row) {
   int at = 0;
@@ -181,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, 1) Fp16VectorKernel(const __grid_con
     const Task& task = TaskOf(args, row);
     float* out = task.out + (row - task.first_row);
     float acc[kRows] = {};
-    // What is added to, early: nothing else would hide its latency at the end.
+    // Early loads of the addends: nothing else would hide their latency at the end.
     float old[kRows] = {};
     if (task.add && lane == 0) {
 #pragma unroll
@@ -228,23 +227,9 @@ __global__ void __launch_bounds__(kThreads, 1) Fp16VectorKernel(const __grid_con
   }
 }
 
-int PaddedCols(int64_t cols) { return static_cast<int>((cols + kRingCols - 1) / kRingCols * kRingCols); }
-
 }  // namespace
 
-bool Fp16VectorSupports(const DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols) {
-  // Rows of weights and of what is multiplied must start at multiples of 16 bytes.
-  const auto aligned = [](const void* at, int64_t stride) {
-    return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 4 == 0;
-  };
-  if (!aligned(source.x, source.x_stride) || !aligned(source.x2, source.x2_stride) || !aligned(source.norm_weight, 0)) {
-    return false;
-  }
-  // x must fit next to the static shared memory.
-  return rows <= kMaxRows && cols % kVector == 0 && rows * PaddedCols(cols) * 2 + 2048 <= ctx.traits.max_shared_bytes;
-}
-
-void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
+void LaunchFp16Vector(DeviceContext& ctx, const LinearPlan& plan, const RowSource& source, int64_t rows, int64_t cols,
                       const SiteReporter& reporter, const Fp16Task* tasks, int count) {
   VectorArgs args;
   for (int i = 0; i < count; ++i) {
@@ -252,13 +237,13 @@ void LaunchFp16Vector(DeviceContext& ctx, const RowSource& source, int64_t rows,
     args.total_rows += static_cast<int>(tasks[i].weight.rows);
   }
   args.cols = static_cast<int>(cols);
-  args.padded_cols = PaddedCols(cols);
+  args.padded_cols = static_cast<int>(HalfVectorCols(cols));
   args.rows = static_cast<int>(rows);
   args.source = source;
   args.reporter = reporter;
   const int blocks = std::min(ctx.traits.sm_count, (args.total_rows + kWarps - 1) / kWarps);
   const auto kernel = rows == 1 ? Fp16VectorKernel<1> : rows == 2 ? Fp16VectorKernel<2> : Fp16VectorKernel<4>;
-  const size_t shared_bytes = static_cast<size_t>(rows * args.padded_cols) * 2;
+  const auto shared_bytes = static_cast<size_t>(plan.shared_bytes);
   AllowShared(ctx, kernel, shared_bytes);
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), shared_bytes, args);
 }

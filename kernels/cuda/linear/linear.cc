@@ -9,14 +9,14 @@
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/fixed.h"
 #include "kernels/cuda/linear/fp16.h"
-#include "kernels/cuda/mixed/batch.h"
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/mixed/prompt.h"
 #include "kernels/cuda/mixed/step.h"
-#include "kernels/cuda/mixed/table.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/weights/weights.h"
+#include "kernels/plan/linear/float.h"
+#include "kernels/plan/linear/mixed.h"
 
 namespace stoch::cuda {
 namespace {
@@ -51,64 +51,78 @@ void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, 
   }
 }
 
-// Which of the kernels that do not wait for the host take a weight of mixed lengths.
-using MixedLaunch = decltype(&LaunchMixedDecode);
-MixedLaunch MixedLaunchOf(DeviceContext& ctx, const MixedTask& task, int64_t rows) {
-  const bool many = rows <= kMixedLookupRows && DecodesMixed(ctx, task);
-  if (many &&
-      ((MixedBatchPass(rows) > 0 && BatchesMixed(ctx, task)) || LooksUpMixed(ctx, task, MixedTablePass(rows)))) {
-    return &LaunchMixedDecode;
-  }
-  if (rows >= kMixedPromptRows && PromptsMixed(ctx, task)) return &LaunchMixedPrompt;
-  if (rows <= kMixedDecodeRows && DecodesMixed(ctx, task)) return &LaunchMixedDecode;
-  return nullptr;
+LinearPass PassOf(const LinearCall& call, const RowSource& source) {
+  return {.prologue = call.prologue, .aligned = IsAligned(source), .only_largest = call.only_largest};
 }
 
-// The weights of mixed lengths that these take; those that share f(x) together. Marks them.
-void RunFastMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter,
-                  std::vector<bool>& done) {
-  const int64_t rows = call.x.dim(0);
-  const auto task_of = [&](size_t i) {
-    const CudaLinear& weight = WeightAt(call, i);
-    return MixedTask{weight.mixed(), &weight.spec(), OutputAt(call, i)};
-  };
+// A weight of mixed lengths with its own route.
+struct MixedChoice {
+  MixedTask task;
+  LinearRoute route = LinearRoute::kMixedGeneric;
+  bool done = false;
+};
+
+std::vector<MixedChoice> ChoicesOf(DeviceContext& ctx, const LinearCall& call, const LinearPass& pass) {
+  std::vector<MixedChoice> choices;
   for (size_t i = 0; i < call.weights.size(); ++i) {
-    if (done[i] || WeightAt(call, i).mixed() == nullptr) continue;
-    const MixedLaunch launch = MixedLaunchOf(ctx, task_of(i), rows);
-    if (launch == nullptr) continue;
-    std::vector<MixedTask> tasks;
-    for (size_t j = i; j < call.weights.size() && tasks.size() < kMaxScTasks; ++j) {
-      if (done[j] || WeightAt(call, j).mixed() == nullptr) continue;
-      const MixedTask task = task_of(j);
-      if (MixedLaunchOf(ctx, task, rows) != launch || (!tasks.empty() && !SharesRows(tasks[0], task))) continue;
-      tasks.push_back(task);
-      done[j] = true;
-    }
-    launch(ctx, call.site, source, rows, tasks, reporter);
+    const CudaLinear& weight = WeightAt(call, i);
+    if (weight.mixed() == nullptr) continue;
+    MixedChoice& choice = choices.emplace_back();
+    choice.task = MakeMixedTask(ctx, *weight.mixed(), weight.spec(), OutputAt(call, i));
+    const int64_t out_features = weight.rows();
+    const LinearShape shape{call.x.dim(0), call.x.dim(1), {&out_features, 1}};
+    choice.route = PlanMixedLinear(ctx.traits, choice.task.traits, shape, pass).route;
   }
+  return choices;
 }
 
-// Weights with extras, integers or tables; those that have no fast kernel each on its own, from f(x) as floats.
+// The first of `left` and those that share its launches: steps or prompts whose rows are quantized alike. Marks them.
+std::vector<MixedTask> TakeAlike(std::span<MixedChoice> left) {
+  const MixedChoice& first = left.front();
+  std::vector<MixedTask> tasks;
+  for (MixedChoice& choice : left) {
+    const bool is_alike = IsMixedStep(choice.route) == IsMixedStep(first.route) &&
+                          IsMixedPrompt(choice.route) == IsMixedPrompt(first.route);
+    if (choice.done || !is_alike || !SharesRows(first.task, choice.task) || tasks.size() == kMaxScTasks) continue;
+    tasks.push_back(choice.task);
+    choice.done = true;
+  }
+  return tasks;
+}
+
+// Weights with extras, integers or tables: those with a kernel of steps or of prompts, then the others one by one, from f(x)
+// as floats.
 void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
-  std::vector<bool> done(call.weights.size(), false);
-  RunFastMixed(ctx, call, source, reporter, done);
-  Scratch scratch(ctx.workspace);
+  LinearPass pass = PassOf(call, source);
+  pass.observed = ctx.observer != nullptr;
+  pass.recorded = ctx.IsRecording();
+  std::vector<MixedChoice> choices = ChoicesOf(ctx, call, pass);
   const int64_t rows = call.x.dim(0);
   const int64_t cols = call.x.dim(1);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (choices[i].done || !(IsMixedStep(choices[i].route) || IsMixedPrompt(choices[i].route))) continue;
+    const LinearRoute route = choices[i].route;
+    const std::vector<MixedTask> tasks = TakeAlike(std::span(choices).subspan(i));
+    if (IsMixedStep(route)) {
+      LaunchMixedStep(ctx, call.site, source, rows, tasks, pass, reporter);
+    } else {
+      LaunchMixedPrompt(ctx, call.site, source, rows, tasks, reporter);
+    }
+  }
+  Scratch scratch(ctx.workspace);
   float* x = nullptr;
-  for (size_t i = 0; i < call.weights.size(); ++i) {
-    const CudaLinear& weight = WeightAt(call, i);
-    if (weight.mixed() == nullptr || done[i]) continue;
+  for (const MixedChoice& choice : choices) {
+    if (choice.done) continue;
     if (x == nullptr) {
       x = scratch.Take<float>(rows * cols);
       LaunchPrologue(ctx, source, rows, cols, x, cols, reporter);
     }
-    LaunchMixedLinear(ctx, call.site, {x, cols, rows, cols}, *weight.mixed(), weight.spec().extras.get(), reporter,
-                      OutputAt(call, i));
+    LaunchMixedRows(ctx, call.site, {x, cols, rows, cols}, choice.task, choice.route, reporter);
   }
 }
 
 void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
+  const LinearPass pass = PassOf(call, source);
   Scratch scratch(ctx.workspace);
   const float* x = nullptr;
   int64_t stride = 0;
@@ -116,7 +130,8 @@ void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& sourc
     if (WeightAt(call, i).spec().precision != Precision::kFp32) continue;
     if (WeightAt(call, i).is_fixed_point()) {
       const auto& view = WeightAt(call, i).view<FixedWeightView>();
-      LaunchFixedLinear(ctx, source, call.x.dim(0), view, OutputAt(call, i), reporter, call.only_largest);
+      const LinearPlan plan = PlanFixedLinear({call.x.dim(0), view.cols, {&view.rows, 1}}, pass);
+      LaunchFixedLinear(ctx, plan, source, call.x.dim(0), view, OutputAt(call, i), reporter);
       continue;
     }
     const auto& view = WeightAt(call, i).view<ExactWeightView>();
@@ -126,7 +141,9 @@ void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& sourc
       LaunchPrologue(ctx, source, call.x.dim(0), call.x.dim(1), padded, stride, reporter);
       x = padded;
     }
-    LaunchExactLinear(ctx, x, stride, call.x.dim(0), view, OutputAt(call, i), reporter);
+    const int value_bytes = static_cast<int>(DTypeSize(view.dtype));
+    const LinearPlan plan = PlanExactLinear(ctx.traits, value_bytes, {call.x.dim(0), view.cols, {&view.rows, 1}});
+    LaunchExactLinear(ctx, plan, x, stride, call.x.dim(0), view, OutputAt(call, i), reporter);
   }
 }
 
@@ -136,7 +153,10 @@ void RunHalf(DeviceContext& ctx, const LinearCall& call, const RowSource& source
     if (WeightAt(call, i).spec().precision != Precision::kFp16) continue;
     tasks.push_back({WeightAt(call, i).view<HalfWeightView>(), OutputAt(call, i)});
   }
-  LaunchFp16Linear(ctx, source, call.x.dim(0), call.x.dim(1), reporter, tasks.data(), static_cast<int>(tasks.size()));
+  const LinearShape shape{call.x.dim(0), call.x.dim(1), {}};
+  const LinearPlan plan = PlanHalfLinear(ctx.traits, shape, PassOf(call, source));
+  LaunchFp16Linear(ctx, plan, source, shape.tokens, shape.in_features, reporter, tasks.data(),
+                   static_cast<int>(tasks.size()));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "kernels/cuda/mixed/linear.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -9,13 +10,10 @@
 #include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/length_dispatch.h"
-#include "kernels/cuda/mixed/batch.h"
 #include "kernels/cuda/mixed/observe.h"
-#include "kernels/cuda/mixed/prompt.h"
-#include "kernels/cuda/mixed/step.h"
-#include "kernels/cuda/mixed/table.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/sc/linear.h"
+#include "kernels/plan/linear/mixed.h"
 
 namespace stoch::cuda {
 
@@ -45,12 +43,6 @@ void ShowLengths(DeviceContext& ctx, const OpSite& site, const MixedPart& part, 
 }
 
 namespace {
-
-// Whether rows of one length make a product of their own without changing bits: one length a row, a scale a row.
-bool CanSort(const ScOperator& op, const ScLengthRule* rule) {
-  return rule != nullptr && !rule->by_chunk() && op.has_streams && op.config.granularity == ScGranularity::kPerRow &&
-         op.config.group_a == 1;
-}
 
 RowSlots Dispatch(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, const MixedPart& part) {
   const LengthView& view = part.lengths->view();
@@ -96,7 +88,7 @@ void RunSorted(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, con
   auto* const order = scratch.Take<int32_t>(input.rows);
   auto* const x = scratch.Take<float>(input.rows * stride);
   auto* const y = scratch.Take<float>(input.rows * out_features);
-  // Of pageable memory: it was copied when the call returns.
+  // From pageable memory: the copy has read it when the call returns.
   STOCH_CUDA(cudaMemcpyAsync(order, sorted.order.data(), sorted.order.size() * sizeof(int32_t), cudaMemcpyHostToDevice,
                              ctx.stream));
   LaunchGatherRows(ctx, input, part, smooth, order, x, stride);
@@ -117,19 +109,20 @@ void RunSorted(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, con
   LaunchScatterRows(ctx, y, order, input.rows, out_features, out);
 }
 
-void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth, bool sort,
+void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth, LinearRoute route,
              const RowSlots& slots, const SiteReporter& reporter, const LinearOutput& out, const float* addend) {
   Scratch scratch(ctx.workspace);
   // Taken in any case: a graph recorded later finds the memory.
   const MixedScratch taken = TakeMixedScratch(scratch, part, input.rows);
-  if (sort) return RunSorted(ctx, scratch, input, part, smooth, slots, reporter, out);
+  if (route == LinearRoute::kMixedSorted) return RunSorted(ctx, scratch, input, part, smooth, slots, reporter, out);
   const ScActivationView a = LaunchQuantizePart(ctx, input, part, smooth, taken, reporter);
   LaunchMixedProduct(ctx, a, part, slots, out, addend);
 }
 
-// Slots of the rest are `forced`, or those of its rule.
+// Slots of the rest are `forced`, or those of its rule; its rows go by `route`.
 void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
-         const ScExtras* extras, const RowSlots* forced, const SiteReporter& reporter, const LinearOutput& out) {
+         const ScExtras* extras, LinearRoute route, const RowSlots* forced, const SiteReporter& reporter,
+         const LinearOutput& out) {
   const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
   const bool shows = ctx.observer != nullptr && extras != nullptr;
   Scratch scratch(ctx.workspace);
@@ -138,24 +131,22 @@ void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const M
   float* const rest_out = both ? scratch.Take<float>(input.rows * weight.rows()) : nullptr;
   if (!weight.rest.empty()) {
     const RowSlots slots = forced != nullptr ? *forced : Dispatch(ctx, scratch, input, weight.rest);
-    const bool sort =
-        forced == nullptr && input.rows >= kSortedRows && CanSort(weight.rest.op(), rule) && !ctx.IsRecording();
     if (shows && (rule != nullptr || forced != nullptr)) {
       ShowLengths(ctx, site, weight.rest, slots, input.rows, extras->op);
     }
     const LinearOutput to = both ? LinearOutput{rest_out, weight.rows(), false} : out;
-    RunPart(ctx, input, weight.rest, weight.factors(), sort, slots, reporter, to, nullptr);
+    RunPart(ctx, input, weight.rest, weight.factors(), route, slots, reporter, to, nullptr);
   }
   if (weight.own.empty()) return;
   if (shows) ShowLengths(ctx, site, weight.own, {}, input.rows, extras->op);
-  RunPart(ctx, input, weight.own, weight.factors(), false, {}, reporter, out, rest_out);
+  RunPart(ctx, input, weight.own, weight.factors(), LinearRoute::kMixedGeneric, {}, reporter, out, rest_out);
 }
 
 }  // namespace
 
-void LaunchMixedLinear(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
-                       const ScExtras* extras, const SiteReporter& reporter, const LinearOutput& out) {
-  Run(ctx, site, input, weight, extras, nullptr, reporter, out);
+void LaunchMixedRows(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedTask& task,
+                     LinearRoute route, const SiteReporter& reporter) {
+  Run(ctx, site, input, *task.weight, task.spec->extras.get(), route, nullptr, reporter, task.out);
 }
 
 void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b, const ScOperatorPtr& op,
@@ -171,7 +162,10 @@ void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorVi
   const MixedRows input{a.ptr<const float>(), a.step(0), a.dim(0), cols};
   const LinearOutput to{out.ptr<float>(), out.step(0), false};
   if (lengths.empty() || weight->rest.empty()) {
-    Run(ctx, site, input, *weight, &extras, nullptr, reporter, to);
+    MixedTraits traits;
+    SetRuleTraits(spec, &traits);
+    const LinearRoute route = PlanMixedRows(traits, a.dim(0), {.recorded = ctx.IsRecording()});
+    Run(ctx, site, input, *weight, &extras, route, nullptr, reporter, to);
   } else {
     const auto count = static_cast<int64_t>(lengths.size());
     std::vector<uint8_t> slots;
@@ -181,34 +175,9 @@ void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorVi
     auto* const device = scratch.Take<uint8_t>(count);
     STOCH_CUDA(cudaMemcpyAsync(device, slots.data(), slots.size(), cudaMemcpyHostToDevice, ctx.stream));
     const RowSlots forced{device, count / a.dim(0)};
-    Run(ctx, site, input, *weight, &extras, &forced, reporter, to);
+    Run(ctx, site, input, *weight, &extras, LinearRoute::kMixedGeneric, &forced, reporter, to);
   }
   STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // the weight goes
-}
-
-int64_t MixedLinearScratchBytes(const LinearSpec& spec, int64_t out_features, int64_t in_features, int64_t tokens) {
-  constexpr int64_t kFloat = sizeof(float);
-  int64_t bytes = MixedScratchBytes(*spec.sc, tokens, in_features);
-  const ScLengthRule* rule = spec.extras == nullptr ? nullptr : spec.extras->lengths.get();
-  if (CanSort(*spec.sc, rule)) bytes += tokens * (in_features + out_features + 1) * kFloat;
-  if (spec.extras != nullptr && !spec.extras->protected_channels.empty()) {
-    bytes += tokens * out_features * kFloat + MixedScratchBytes(*spec.extras->protected_op, tokens, in_features);
-  }
-  return bytes;
-}
-
-std::string MixedKernel(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t tokens,
-                        const std::string& uniform) {
-  const bool decodes = tokens <= kMixedLookupRows && DecodesMixed(gpu, spec, in_features);
-  if (decodes && MixedBatchPass(tokens) > 0 && BatchesMixed(gpu, spec, in_features)) return "mixed batch-wgmma";
-  const ScKernel lookup =
-      decodes ? MixedLookupKernel(gpu, spec, in_features, MixedTablePass(tokens)) : ScKernel::kGeneric;
-  if (lookup != ScKernel::kGeneric) return "mixed " + std::string(ScKernelName(lookup));
-  if (tokens >= kMixedPromptRows && PromptsMixed(gpu, spec, in_features)) return "mixed prefill-wgmma";
-  if (decodes && tokens <= kMixedDecodeRows) return "mixed decode";
-  const ScLengthRule* rule = spec.extras == nullptr ? nullptr : spec.extras->lengths.get();
-  if (tokens >= kSortedRows && CanSort(*spec.sc, rule)) return "rows by length, each " + uniform;
-  return "mixed";
 }
 
 }  // namespace stoch::cuda

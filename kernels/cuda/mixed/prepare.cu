@@ -13,6 +13,7 @@
 #include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/runtime/cluster_launch.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/plan/linear/mixed.h"
 
 namespace stoch::cuda {
 namespace {
@@ -46,6 +47,7 @@ struct PrepareShared {
   uint32_t largest[kWarps];
   uint32_t of_block;  // the largest of them
 };
+static_assert(sizeof(PrepareShared) + 1024 == kMixedPrepareStaticBytes && kMaxChunkDims == kDecodeChunkDims);
 
 // Brings what a rule is read from into the L2, from which weights of the kernels ahead have pushed it out.
 __device__ void PrefetchRule(const LengthView& view) {
@@ -188,16 +190,10 @@ __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_const
 
 }  // namespace
 
-bool PreparesRows(const GpuTraits& gpu, const ScDims& dims) {
-  constexpr int64_t kStatic = sizeof(PrepareShared) + 1024;
-  return dims.chunk_d <= kMaxChunkDims &&
-         dims.dims * static_cast<int64_t>(sizeof(float)) + kStatic <= gpu.max_shared_bytes;
-}
-
 ScActivationView LaunchPrepareRows(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
                                    const ScDims& dims, int q_max, const PrepareTask* tasks, int count,
                                    const SiteReporter& reporter) {
-  STOCH_CHECK(count <= kMaxScTasks && PreparesRows(ctx.traits, dims));
+  STOCH_CHECK(count <= kMaxScTasks && dims.chunk_d <= kMaxChunkDims);
   PrepareArgs args;
   args.source = source;
   args.dims = dims;

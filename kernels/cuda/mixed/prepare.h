@@ -22,12 +22,11 @@ struct PrepareTask {
 // Quantizes f(x) as side a of a bipolar operator of signs and magnitudes, a scale for each (row, chunk), and picks the
 // slot of every row or (row, chunk) of each of `count` tasks. The view points into `scratch`.
 // Requires: rules whose slots depend on their row alone (LengthView::alone), chunks of at most 128 dimensions,
-//           in_features floats fit shared memory (PreparesRows).
+//           in_features floats fit shared memory (kMixedPrepareStaticBytes).
 // Bits:     docs/sc_arithmetic.md#2-quantizers, docs/research.md#mixed-lengths; a scope with NaN or infinity becomes
 //           zeros and is reported.
 ScActivationView LaunchPrepareRows(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
                                    const ScDims& dims, int q_max, const PrepareTask* tasks, int count,
                                    const SiteReporter& reporter);
-bool PreparesRows(const GpuTraits& gpu, const ScDims& dims);
 
 }  // namespace stoch::cuda

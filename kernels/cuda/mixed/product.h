@@ -19,7 +19,7 @@ struct MixedRows {
   int64_t cols = 0;
 };
 
-// What a part needs besides its rows; all of it scratch.
+// Scratch of a part, besides its rows.
 struct MixedScratch {
   uint8_t* codes = nullptr;
   float* scales = nullptr;
@@ -28,7 +28,6 @@ struct MixedScratch {
   void* extremes = nullptr;  // where rows share scales
 };
 MixedScratch TakeMixedScratch(Scratch& scratch, const MixedPart& part, int64_t rows);
-int64_t MixedScratchBytes(const ScOperator& op, int64_t rows, int64_t cols);
 
 // Metrics of the dispatch channels: [rows], or for ScLengthScope::kChunk [rows][chunks].
 void LaunchRowMetrics(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, float* metrics);

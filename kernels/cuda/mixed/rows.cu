@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to rows of activations before a product with extras.
+// Rows of activations before a product with extras: gathered, smoothed, measured, quantized.
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
@@ -142,14 +142,6 @@ MixedScratch TakeMixedScratch(Scratch& scratch, const MixedPart& part, int64_t r
   taken.sums = scratch.Take<int32_t>(rows);
   taken.extremes = scratch.Take<Extremes>(GroupRows(part.op(), rows) > 1 ? rows * part.view.dims.chunks : 1);
   return taken;
-}
-
-int64_t MixedScratchBytes(const ScOperator& op, int64_t rows, int64_t cols) {
-  const ScDims dims = MakeScDims(cols, op.config.chunk_d);
-  constexpr int64_t kFloat = sizeof(float);
-  int64_t per_row = cols * kFloat + dims.padded + dims.chunks * kFloat + 2 * kFloat;
-  if (GroupRows(op, rows) > 1) per_row += dims.chunks * static_cast<int64_t>(sizeof(Extremes));
-  return rows * (per_row + dims.chunks * (kFloat + 1));  // metrics and slots
 }
 
 void LaunchRowMetrics(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, float* metrics) {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <span>
 
-#include "kernels/cuda/mixed/step.h"
+#include "kernels/cuda/mixed/task.h"
 
 namespace stoch::cuda {
 

@@ -238,17 +238,6 @@ ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowS
   return ScActivationView{args.dims, tokens, args.codes, args.scales, args.zeros, args.sums};
 }
 
-int64_t QuantizeScratchBytes(const ScOperator& op, int64_t tokens, int64_t in_features) {
-  const ScDims dims = MakeScDims(in_features, op.config.chunk_d);
-  constexpr int64_t kRowParts = sizeof(float) + sizeof(int32_t);  // zeros and sums
-  int64_t bytes = tokens * (dims.padded + dims.chunks * static_cast<int64_t>(sizeof(float)) + kRowParts);
-  if (ScopeRows(op, tokens) > 1) {  // f(x) itself, and what its scopes have found
-    bytes += tokens *
-             (in_features * static_cast<int64_t>(sizeof(float)) + dims.chunks * static_cast<int64_t>(sizeof(Extremes)));
-  }
-  return bytes;
-}
-
 void LaunchPrologue(DeviceContext& ctx, const RowSource& source, int64_t tokens, int64_t in_features, float* out,
                     int64_t out_stride, const SiteReporter& reporter) {
   LaunchPrologueOf(ctx, source, tokens, in_features, out, out_stride, reporter);

@@ -34,6 +34,14 @@ struct RowSource {
 };
 RowSource MakeRowSource(const LinearCall& call);
 
+// Whether the operands of f(x), and their rows, begin at multiples of 16 bytes.
+inline bool IsAligned(const RowSource& source) {
+  const auto is_even = [](const float* at, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 4 == 0;
+  };
+  return is_even(source.x, source.x_stride) && is_even(source.x2, source.x2_stride) && is_even(source.norm_weight, 0);
+}
+
 // Where the compiler stops at a prologue that ApplyPrologue does not know. That one is no switch: kernels that know
 // their prologue at run time only would become other machine code.
 constexpr bool ApplyPrologueKnows(Prologue prologue) {
@@ -76,8 +84,6 @@ STOCH_HD float PrologueValue(const RowSource& source, const float* x, const floa
 //         reported.
 ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t tokens,
                                 int64_t in_features, const ScOperator& op, const SiteReporter& reporter);
-// Bytes of scratch that it takes, at most.
-int64_t QuantizeScratchBytes(const ScOperator& op, int64_t tokens, int64_t in_features);
 
 // out = f(x) as F32 [rows, out_stride] or as halves; columns cols..out_stride-1 become 0. Reports NaN and
 // infinity.

@@ -8,19 +8,16 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/math/signed_codes.h"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
 
 inline constexpr int kHeldDims = 4 * kWarp;
 
-// Whether warps can hold the chunks of f(x): vectors of four everywhere, and a code that wants the largest magnitude alone.
+// Whether warps can hold the chunks of f(x): vectors of four everywhere, and a code that needs the largest magnitude alone.
 inline bool HasVectors(const RowSource& source, const ScDims& dims, ScCode code) {
-  const auto is_even = [](const float* at, int64_t stride) {
-    return reinterpret_cast<uintptr_t>(at) % sizeof(float4) == 0 && stride % 4 == 0;
-  };
-  return code != ScCode::kAsymmetric && dims.chunk_d <= kHeldDims && dims.chunk_d % 4 == 0 && dims.dims % 4 == 0 &&
-         dims.chunk_stride % 4 == 0 && dims.padded % 4 == 0 && is_even(source.x, source.x_stride) &&
-         is_even(source.x2, source.x2_stride) && is_even(source.norm_weight, 0);
+  static_assert(kHeldDims == kDecodeChunkDims);
+  return HoldsVectors(dims, code) && IsAligned(source);
 }
 
 // Elements i .. i + 3 of f(x) for one row.

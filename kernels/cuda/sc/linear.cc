@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/sc/batch/quantize.h"
 #include "kernels/cuda/sc/decode/decode.h"
 #include "kernels/cuda/sc/table/table.h"
@@ -20,9 +21,11 @@ ScActivationView Quantize(DeviceContext& ctx, Scratch& scratch, ScQuantizer quan
   switch (quantizer) {
     case ScQuantizer::kByChunk: return LaunchBatchQuantize(ctx, scratch, source, tokens, in_features, op, reporter);
     case ScQuantizer::kByRow: return LaunchQuantize(ctx, scratch, source, tokens, in_features, op, reporter);
-    case ScQuantizer::kKernel: break;
+    case ScQuantizer::kKernel:
+    case ScQuantizer::kStreams: break;
   }
   ScActivationView a;
+  a.dims = MakeScDims(in_features, op.config.chunk_d);
   a.tokens = tokens;
   return a;
 }
@@ -32,8 +35,7 @@ ScActivationView Quantize(DeviceContext& ctx, Scratch& scratch, ScQuantizer quan
 void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t tokens,
                     int64_t in_features, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   const ScTables& tables = ctx.tables.Get(op);
-  const ScTraits& traits = ctx.tables.Traits(op);
-  const ScDims dims = MakeScDims(in_features, op.config.chunk_d);
+  const LinearPass pass{.prologue = source.prologue, .aligned = IsAligned(source)};
   Scratch scratch(ctx.workspace);
   ScActivationView a;
   for (int first = 0; first < count; first += kMaxScTasks) {
@@ -41,27 +43,24 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
     const ScLinearTask* const from = tasks + first;
     std::array<int64_t, kMaxScTasks> out_features{};
     for (int i = 0; i < some; ++i) out_features[static_cast<size_t>(i)] = from[i].weight.rows;
-    const ScPlan plan = PlanScLinear(ctx.traits, traits,
-                                     {tokens, in_features, std::span(out_features).first(static_cast<size_t>(some))});
-    if (plan.kernel != ScKernel::kDecode || plan.quantizer != ScQuantizer::kKernel) ctx.posted_rows().Settle();
-    const bool is_prefill = plan.kernel == ScKernel::kPrefillWgmma || plan.kernel == ScKernel::kPrefillMma;
+    const LinearShape shape{tokens, in_features, std::span(out_features).first(static_cast<size_t>(some))};
+    const LinearPlan plan = PlanScLinear(ctx.traits, ctx.tables.Traits(op), shape, pass);
+    if (plan.route != LinearRoute::kScDecode || plan.quantizer != ScQuantizer::kKernel) ctx.posted_rows().Settle();
+    // The quantizer depends on the activations alone, so it is the same for all tasks.
+    if (first == 0) a = Quantize(ctx, scratch, plan.quantizer, op, source, tokens, in_features, reporter);
     const ScFloatRows rows{source, reporter};
-    ScPrefillOptions prefill;
-    if (is_prefill && CanStreamRows(ctx.traits, traits, dims, source, tokens)) {
-      prefill.rows = &rows;
-      a.dims = dims;
-      a.tokens = tokens;
-    } else if (first == 0) {  // the quantizer depends on the activations alone, so it is the same for all tasks
-      a = Quantize(ctx, scratch, plan.quantizer, op, source, tokens, in_features, reporter);
-    }
-    switch (plan.kernel) {
-      case ScKernel::kFew: LaunchScBatchFew(ctx, plan, tables, a, source, reporter, from, some); break;
-      case ScKernel::kTable: LaunchScBatchTable(ctx, plan, tables, a, source, reporter, from, some); break;
-      case ScKernel::kBatchWgmma: LaunchScBatchWgmma(ctx, plan, tables, a, reporter, from, some); break;
-      case ScKernel::kDecode: LaunchScDecode(ctx, plan, tables, a, source, reporter, from, some); break;
-      case ScKernel::kPrefillWgmma:
-      case ScKernel::kPrefillMma: LaunchScPrefill(ctx, plan, tables, a, from, some, prefill); break;
-      case ScKernel::kGeneric: LaunchScGeneric(ctx, tables, a, from, some); break;
+    switch (plan.route) {
+      case LinearRoute::kScFew: LaunchScBatchFew(ctx, plan, tables, a, source, reporter, from, some); break;
+      case LinearRoute::kScTable: LaunchScBatchTable(ctx, plan, tables, a, source, reporter, from, some); break;
+      case LinearRoute::kScBatch: LaunchScBatchWgmma(ctx, plan, tables, a, reporter, from, some); break;
+      case LinearRoute::kScDecode: LaunchScDecode(ctx, plan, tables, a, source, reporter, from, some); break;
+      case LinearRoute::kScPrompt:
+      case LinearRoute::kScPromptMma:
+        LaunchScPrefill(ctx, plan, tables, a, from, some,
+                        {.rows = plan.quantizer == ScQuantizer::kStreams ? &rows : nullptr});
+        break;
+      case LinearRoute::kScGeneric: LaunchScGeneric(ctx, tables, a, from, some); break;
+      default: STOCH_CHECK(false);  // not of one SC operator
     }
   }
 }

@@ -130,11 +130,6 @@ int64_t MixedWeight::bytes() const {
                               own.channel_list.bytes() + smooth.bytes());
 }
 
-bool NeedsMixed(const LinearSpec& spec) {
-  if (spec.sc == nullptr) return false;
-  return spec.extras != nullptr || IntBits(spec.sc->config.arith) > 0 || spec.sc->config.gate == ScGate::kTable;
-}
-
 std::unique_ptr<MixedWeight> MakeMixedWeight(DeviceContext& ctx, Uploader& uploader,
                                              std::span<const WeightSource> parts, const LinearSpec& spec) {
   int64_t rows = 0;

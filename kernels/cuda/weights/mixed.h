@@ -41,14 +41,11 @@ struct MixedWeight {
   const float* factors() const { return static_cast<const float*>(smooth.data()); }
 };
 
-// Whether a weight of this kind is a MixedWeight.
-bool NeedsMixed(const LinearSpec& spec);
-
 // Shapes:   parts are stacked by rows, as MakeLinear's.
 // Errors:   InvalidInput for extras that do not fit the channels, sums that overflow, NaN or infinity.
 std::unique_ptr<MixedWeight> MakeMixedWeight(DeviceContext& ctx, Uploader& uploader,
                                              std::span<const WeightSource> parts, const LinearSpec& spec);
-// The same from F32 [rows, cols] in device memory, rows `stride` apart. NaN and infinity are left to `reporter`.
+// A weight from F32 [rows, cols] in device memory, rows `stride` apart. NaN and infinity are left to `reporter`.
 std::unique_ptr<MixedWeight> MakeMixedMatrix(DeviceContext& ctx, const float* data, int64_t stride, int64_t rows,
                                              int64_t cols, const LinearSpec& spec, const SiteReporter& reporter);
 // Rows [first, first + count), with the scales that they have in the whole.

@@ -15,6 +15,7 @@
 #include "kernels/cuda/weights/sc_memory.h"
 #include "kernels/cuda/weights/uploader.h"
 #include "kernels/math/reduce.h"
+#include "kernels/plan/linear/mixed_traits.h"
 #include "kernels/spec_check.h"
 
 namespace stoch::cuda {

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 
+#include "kernels/math/reduce.h"
 #include "kernels/plan/divide_up.h"
 #include "kernels/plan/linear/decode_blocks.h"
+#include "kernels/plan/linear/sc.h"
+#include "kernels/plan/scratch_layout.h"
 
 namespace stoch {
 namespace {
@@ -40,7 +43,7 @@ int64_t TileBytes(const ScTraits& sc, int64_t in_features) {
   return one.bytes() + one.scale_count() * kFloat;
 }
 
-// Of tiles whose streams are in memory together.
+// Streams of the tiles that are in memory together.
 int64_t StreamBytes(const ScTraits& sc, int64_t in_features, int64_t rows) {
   constexpr int64_t kSlots = 8;  // of a row
   const int64_t tile = TileBytes(sc, in_features);
@@ -58,22 +61,34 @@ bool CanGroup(const GpuTraits& gpu, const ScTraits& sc, const ExpertShape& shape
          shape.rows >= kGroupedRows && shape.slots() >= kGroupedSlots * shape.experts;
 }
 
+int64_t QuantizeBytes(const ScTraits& sc, int64_t in_features, int64_t rows) {
+  constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device/reduce.cuh
+  const ScDims dims = MakeScDims(in_features, sc.chunk_d);
+  int64_t bytes = rows * (dims.padded + dims.chunks * kFloat + 2 * kFloat);  // zeros and sums of asymmetric codes
+  const int64_t scope = sc.scope_rows > 0 ? sc.scope_rows : rows;
+  if (scope > 1) bytes += rows * (in_features * kFloat + dims.chunks * kExtremesBytes);
+  return bytes;
+}
+
 }  // namespace
 
-std::string_view ExpertKernelName(ExpertKernel kernel) {
-  switch (kernel) {
-    case ExpertKernel::kLookup: return "expert-lookup";
-    case ExpertKernel::kGrouped: return "expert-groups";
-    case ExpertKernel::kPlain: return "expert-plain";
+ExpertPlan PlanExperts(const GpuTraits& gpu, const LinearOperand& weights, const ExpertShape& shape) {
+  ExpertPlan plan;
+  switch (weights.kind) {
+    case LinearKind::kSc:
+    case LinearKind::kMixed: return PlanExperts(gpu, weights.sc, shape);
+    case LinearKind::kExact:
+    case LinearKind::kFixed: plan.route = LinearRoute::kExactExpert; break;
+    case LinearKind::kHalf: plan.route = LinearRoute::kHalfExpert; break;
   }
-  return "?";
+  return plan;
 }
 
 ExpertPlan PlanExperts(const GpuTraits& gpu, const ScTraits& sc, const ExpertShape& shape) {
   ExpertPlan plan;
   const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
   if (CanGroup(gpu, sc, shape)) {
-    plan.kernel = ExpertKernel::kGrouped;
+    plan.route = LinearRoute::kExpertGroups;
     const int64_t used = std::min(shape.experts, shape.slots());
     plan.max_tiles = (shape.slots() - used) / kPrefillTileTokens + used;
     plan.tiles_at_once = std::clamp<int64_t>(
@@ -81,7 +96,7 @@ ExpertPlan PlanExperts(const GpuTraits& gpu, const ScTraits& sc, const ExpertSha
     return plan;
   }
   if (!CanLookUp(sc, dims, shape)) return plan;
-  plan.kernel = ExpertKernel::kLookup;
+  plan.route = LinearRoute::kExpertLookup;
   const int64_t row_units = RowBlocks(shape) * dims.chunks;
   const int64_t row_bytes = row_units * kTileRows * kFloat;
   plan.rows_at_once = std::clamp<int64_t>(ProductBytes(shape.in_features, shape.rows) / row_bytes, 1, shape.rows);
@@ -114,7 +129,7 @@ ExpertLookupPlan PlanExpertLookup(const GpuTraits& gpu, const ScDims& dims, cons
 }
 
 bool CanCombine(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k) {
-  return plan.kernel == ExpertKernel::kLookup && shape.row_slots == 1 && shape.matrices == 1 &&
+  return plan.route == LinearRoute::kExpertLookup && shape.row_slots == 1 && shape.matrices == 1 &&
          top_k <= kMaxCombinedSlots && plan.rows_at_once >= top_k;
 }
 
@@ -122,6 +137,15 @@ int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_f
   const int64_t products = ProductBytes(in_features, max_rows);
   if (!CanPrefillWgmma(gpu, sc) || max_rows < kGroupedRows) return products;
   return std::max(products, StreamBytes(sc, in_features, max_rows) + kListBytes + max_rows * 16 * kFloat);
+}
+
+int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t max_rows) {
+  constexpr int64_t kParts = 16;                        // at most, each of which is aligned
+  constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // that rows of floats are padded to at most
+  int64_t bytes = kParts * ScratchLayout::kAlignment;
+  if (spec.precision != Precision::kSc) return bytes + max_rows * (in_features + kColumns) * kFloat;
+  const ScTraits sc = MakeScTraits(*spec.sc);
+  return bytes + QuantizeBytes(sc, in_features, max_rows) + ExpertLaunchBytes(gpu, sc, in_features, max_rows);
 }
 
 }  // namespace stoch

@@ -6,19 +6,17 @@
 #include "kernels/base/check.h"
 #include "kernels/plan/divide_up.h"
 #include "kernels/plan/linear/decode_blocks.h"
+#include "kernels/plan/scratch_layout.h"
 
 namespace stoch {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device/reduce.cuh
-constexpr int64_t kAlignment = 256;     // of what is taken from the workspace
 
 // From here on one look-up for all tokens beats one for each, the larger table to build included.
 constexpr int64_t kFirstFewTokens = 2;
 constexpr int64_t kFirstTableTokens = 5;
-
-int64_t Aligned(int64_t bytes) { return DivideUp(bytes, kAlignment) * kAlignment; }
 
 bool Fits(const GpuTraits& gpu, int64_t dynamic_bytes, int64_t static_bytes) {
   return dynamic_bytes + static_bytes <= gpu.max_shared_bytes;
@@ -27,23 +25,23 @@ bool Fits(const GpuTraits& gpu, int64_t dynamic_bytes, int64_t static_bytes) {
 bool SumsAreWide(const ScTraits& sc, const ScDims& dims) { return int64_t{sc.max_count} * dims.chunk_d > INT16_MAX; }
 
 // Row groups of all matrices, each padded to a multiple of `rows`.
-int64_t Groups(const ScShape& shape, int64_t rows) {
+int64_t Groups(const LinearShape& shape, int64_t rows) {
   int64_t groups = 0;
   for (const int64_t out : shape.out_features) groups += DivideUp(out, rows);
   return groups;
 }
 
-int64_t QuantizeBytes(const ScTraits& sc, const ScShape& shape, const ScDims& dims, ScQuantizer quantizer) {
+int64_t QuantizeBytes(const ScTraits& sc, const LinearShape& shape, const ScDims& dims, ScQuantizer quantizer) {
   const int64_t tokens = shape.tokens;
-  const int64_t scales = Aligned(tokens * dims.chunks * kFloat);
+  const int64_t scales = ScratchLayout::Aligned(tokens * dims.chunks * kFloat);
   if (quantizer == ScQuantizer::kKernel) return scales;  // where the kernel keeps any
-  int64_t bytes = Aligned(tokens * dims.padded) + scales;
+  int64_t bytes = ScratchLayout::Aligned(tokens * dims.padded) + scales;
   if (quantizer == ScQuantizer::kByChunk) return bytes;
-  if (sc.code == ScCode::kAsymmetric) bytes += 2 * Aligned(tokens * kFloat);  // zero points, sums
+  if (sc.code == ScCode::kAsymmetric) bytes += 2 * ScratchLayout::Aligned(tokens * kFloat);  // zero points, sums
   const int64_t scope = sc.scope_rows > 0 ? sc.scope_rows : tokens;
   if (scope > 1) {  // f(x) itself, and what its scopes hold
-    bytes +=
-        Aligned(tokens * shape.in_features * kFloat) + Aligned(DivideUp(tokens, scope) * dims.chunks * kExtremesBytes);
+    bytes += ScratchLayout::Aligned(tokens * shape.in_features * kFloat) +
+             ScratchLayout::Aligned(DivideUp(tokens, scope) * dims.chunks * kExtremesBytes);
   }
   return bytes;
 }
@@ -55,13 +53,13 @@ bool CanDecode(const ScTraits& sc, const ScDims& dims, int64_t tokens) {
 }
 
 // mixed: rows of several lengths; a chunk is staged for every matrix apart.
-ScPlan PlanDecode(const GpuTraits& gpu, const ScShape& shape, const ScDims& dims, bool mixed, bool fused) {
-  ScPlan plan;
-  plan.kernel = ScKernel::kDecode;
+LinearPlan PlanDecode(const GpuTraits& gpu, const LinearShape& shape, const ScDims& dims, bool mixed, bool fused) {
+  LinearPlan plan;
+  plan.route = LinearRoute::kScDecode;
   if (fused) plan.quantizer = ScQuantizer::kKernel;
   plan.tile_tokens = shape.tokens <= 2 ? static_cast<int>(shape.tokens) : shape.tokens <= 4 ? 4 : 8;
   plan.static_bytes = mixed ? kDecodeMixedStaticBytes : 0;
-  // What does not fit in one launch goes in two, over the same weights.
+  // Tokens that do not fit one launch take two, over the same weights.
   if (!Fits(gpu, plan.tile_tokens * kDecodeStageBytes, plan.static_bytes)) plan.tile_tokens = 4;
   const int64_t row_blocks = Groups(shape, kTileRows);
   const int64_t warps = plan.tile_tokens == 1 ? 16 : 24;
@@ -76,8 +74,9 @@ ScPlan PlanDecode(const GpuTraits& gpu, const ScShape& shape, const ScDims& dims
                     : static_cast<int>(std::min<int64_t>(touched * matrices, plan.tile_tokens <= 2 ? 2 : 1));
   plan.shared_bytes = (fused ? kDecodeFusedBytes : 0) + plan.staged * plan.tile_tokens * kDecodeStageBytes;
   const int64_t tokens = std::min<int64_t>(shape.tokens, plan.tile_tokens);
-  plan.launch_bytes = Aligned(tokens * units * kTileRows * kFloat);
-  if (tokens < shape.tokens) plan.launch_bytes += Aligned(tokens * dims.chunks * kFloat);  // their scales
+  plan.launch_bytes = ScratchLayout::Aligned(tokens * units * kTileRows * kFloat);
+  if (tokens < shape.tokens)
+    plan.launch_bytes += ScratchLayout::Aligned(tokens * dims.chunks * kFloat);  // their scales
   return plan;
 }
 
@@ -92,7 +91,7 @@ int TableBlocks(const GpuTraits& gpu, int64_t parts, int64_t row_blocks) {
 }
 
 struct TableVariant {
-  ScKernel kernel;
+  LinearRoute route;
   int tokens;
   int pairs;  // of tiles ahead
   int parts;  // of a chunk
@@ -101,20 +100,20 @@ struct TableVariant {
 };
 // Codes come as far ahead as shared memory allows: 4 pairs are faster for 4 tokens (0.4 % of a step), an A100 has room
 // for 2.
-constexpr TableVariant kFewFarAhead = {ScKernel::kFew, kMaxBatchFewTokens, 4, 1, kFewStaticBytes};
-constexpr TableVariant kFewNearAhead = {ScKernel::kFew, kMaxBatchFewTokens, 2, 1, kFewStaticBytes};
-constexpr TableVariant kEight = {ScKernel::kTable, 8, 4, 1, kEightStaticBytes};
-constexpr TableVariant kSixteen = {ScKernel::kTable, kMaxBatchTableTokens, 2, 2, kSixteenStaticBytes};
+constexpr TableVariant kFewFarAhead = {LinearRoute::kScFew, kMaxBatchFewTokens, 4, 1, kFewStaticBytes};
+constexpr TableVariant kFewNearAhead = {LinearRoute::kScFew, kMaxBatchFewTokens, 2, 1, kFewStaticBytes};
+constexpr TableVariant kEight = {LinearRoute::kScTable, 8, 4, 1, kEightStaticBytes};
+constexpr TableVariant kSixteen = {LinearRoute::kScTable, kMaxBatchTableTokens, 2, 2, kSixteenStaticBytes};
 
 bool CanLookUp(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, const TableVariant& variant) {
   return sc.code == ScCode::kSignMagnitude && !SumsAreWide(sc, dims) && dims.chunk_d <= kDecodeChunkDims &&
          Fits(gpu, variant.shared_bytes(), variant.static_bytes);
 }
 
-ScPlan PlanTable(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, const ScDims& dims,
-                 const TableVariant& variant) {
-  ScPlan plan;
-  plan.kernel = variant.kernel;
+LinearPlan PlanTable(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, const ScDims& dims,
+                     const TableVariant& variant) {
+  LinearPlan plan;
+  plan.route = variant.route;
   if (sc.scope_rows == 1) plan.quantizer = ScQuantizer::kKernel;
   plan.tile_tokens = variant.tokens;
   plan.stages = variant.pairs;
@@ -125,7 +124,7 @@ ScPlan PlanTable(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape,
   plan.blocks = TableBlocks(gpu, dims.chunks * parts, row_blocks);
   // int16 of every part, row and token; of 4 tokens two groups of rows lie where the other 4 would.
   const int64_t tokens = std::max(variant.tokens, 4);
-  plan.launch_bytes = Aligned(dims.chunks * parts * row_blocks * 32 * variant.parts * tokens * 2);
+  plan.launch_bytes = ScratchLayout::Aligned(dims.chunks * parts * row_blocks * 32 * variant.parts * tokens * 2);
   return plan;
 }
 
@@ -180,14 +179,15 @@ int64_t RankTableBytes(const ScTraits& sc, const StreamShape& streams) {
 }
 
 // False where the ring or the end of the kernel does not fit.
-bool PlanBatchWgmma(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, const ScDims& dims, ScPlan* plan) {
+bool PlanBatchWgmma(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, const ScDims& dims,
+                    LinearPlan* plan) {
   if (!gpu.has_wgmma || !CanPrefill(sc) || shape.tokens > kMaxBatchWgmmaTokens) return false;
   const bool usual = IsUsual(sc);
   const StreamShape streams = MakeStreamShape(dims, shape.tokens, BatchTileTokens(usual, shape.tokens), sc.stoc_len);
   const int64_t table_bytes = usual ? kBatchThermometerBytes : RankTableBytes(sc, streams);
   const int64_t stage_bytes = BatchStageBytes(streams);
   const int64_t room = gpu.max_shared_bytes - kRingHeaderBytes;
-  plan->kernel = ScKernel::kBatchWgmma;
+  plan->route = LinearRoute::kScBatch;
   plan->tile_tokens = streams.tile_tokens;
   plan->stages = static_cast<int>(std::clamp<int64_t>((room - table_bytes) / stage_bytes, 0, kBatchMaxStages));
   if (plan->stages < 2 || kBatchCombineBytes > room) return false;
@@ -197,8 +197,8 @@ bool PlanBatchWgmma(const GpuTraits& gpu, const ScTraits& sc, const ScShape& sha
   plan->blocks = plan->shares.blocks;
   const int64_t sum_bytes = SumsAreWide(sc, dims) ? sizeof(int32_t) : sizeof(int16_t);
   plan->launch_bytes =
-      Aligned(streams.bytes()) + Aligned(streams.scale_count() * kFloat) +
-      Aligned(plan->shares.stored_chunks * row_tiles * kBatchRows * streams.tokens_padded() * sum_bytes);
+      ScratchLayout::Aligned(streams.bytes()) + ScratchLayout::Aligned(streams.scale_count() * kFloat) +
+      ScratchLayout::Aligned(plan->shares.stored_chunks * row_tiles * kBatchRows * streams.tokens_padded() * sum_bytes);
   return true;
 }
 
@@ -217,6 +217,13 @@ int64_t PrefillTableBytes(const ScTraits& sc, const StreamShape& streams) {
   return sc.direct_ranks ? 0 : RankTableBytes(sc, streams);
 }
 
+// Whether streams are made of f(x) at once: many rows of one length with scales of their own, and room for a table.
+bool MakesStreams(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, int64_t tokens, bool aligned) {
+  return aligned && tokens >= kStreamFewestRows && sc.scope_rows == 1 && sc.code == ScCode::kSignMagnitude &&
+         sc.stoc_len <= kMaxStreamCycles / 2 && HoldsVectors(dims, sc.code) &&
+         StreamTableBytes(sc.masks, sc.levels, dims) + kStreamCodeBytes <= gpu.max_shared_bytes;
+}
+
 ScQuantizer QuantizerOf(const ScTraits& sc, const ScDims& dims, int64_t tokens) {
   const bool by_chunk = tokens <= kMaxBatchWgmmaTokens && sc.code == ScCode::kSignMagnitude && sc.scope_rows == 1 &&
                         dims.chunk_d <= kDecodeChunkDims;
@@ -224,19 +231,6 @@ ScQuantizer QuantizerOf(const ScTraits& sc, const ScDims& dims, int64_t tokens) 
 }
 
 }  // namespace
-
-std::string_view ScKernelName(ScKernel kernel) {
-  switch (kernel) {
-    case ScKernel::kDecode: return "decode";
-    case ScKernel::kFew: return "few";
-    case ScKernel::kTable: return "table";
-    case ScKernel::kBatchWgmma: return "batch-wgmma";
-    case ScKernel::kPrefillWgmma: return "prefill-wgmma";
-    case ScKernel::kPrefillMma: return "prefill-mma";
-    case ScKernel::kGeneric: return "generic";
-  }
-  return "?";
-}
 
 bool CanPrefill(const ScTraits& sc) {
   return sc.code == ScCode::kSignMagnitude && sc.has_streams && sc.stoc_len <= kMaxStreamCycles;
@@ -249,16 +243,17 @@ bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed) {
          2;  // a consumer holds one, one is filled
 }
 
-ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool wgmma, bool mixed) {
+LinearPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, bool wgmma, bool mixed) {
   STOCH_CHECK(CanPrefill(sc) && (!wgmma || CanPrefillWgmma(gpu, sc, mixed)));
   const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
   const StreamShape streams = MakeStreamShape(dims, shape.tokens, kPrefillTileTokens, sc.stoc_len);
-  ScPlan plan;
-  plan.kernel = wgmma ? ScKernel::kPrefillWgmma : ScKernel::kPrefillMma;
+  LinearPlan plan;
+  plan.route = wgmma ? LinearRoute::kScPrompt : LinearRoute::kScPromptMma;
   plan.quantizer = QuantizerOf(sc, dims, shape.tokens);
   plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
   plan.tile_tokens = kPrefillTileTokens;
-  plan.launch_bytes = Aligned(streams.bytes()) + (mixed ? 2 : 1) * Aligned(streams.scale_count() * kFloat);
+  plan.launch_bytes = ScratchLayout::Aligned(streams.bytes()) +
+                      (mixed ? 2 : 1) * ScratchLayout::Aligned(streams.scale_count() * kFloat);
   if (!wgmma) return plan;
   const int64_t table_bytes = PrefillTableBytes(sc, streams);
   plan.stages = PrefillStages(gpu, streams, table_bytes, mixed);
@@ -266,8 +261,8 @@ ScPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const ScShape& sh
   // PrefillSchedule::rest: fewer than there are clusters of two SMs, and the tiles of the last tokens.
   const int64_t supers = Groups(shape, kPrefillSuperRows);
   const int64_t rest = std::min(supers * streams.token_tiles, gpu.sm_count / 2 + supers);
-  plan.launch_bytes +=
-      Aligned(rest * kPrefillSuperRows * kPrefillTileTokens * kFloat) + Aligned(rest * kPrefillTileFlags * kFloat);
+  plan.launch_bytes += ScratchLayout::Aligned(rest * kPrefillSuperRows * kPrefillTileTokens * kFloat) +
+                       ScratchLayout::Aligned(rest * kPrefillTileFlags * kFloat);
   return plan;
 }
 
@@ -275,21 +270,21 @@ bool CanDecodeMixed(const ScTraits& sc, int64_t in_features) {
   return sc.scope_rows == 1 && CanDecode(sc, MakeScDims(in_features, sc.chunk_d), 1);
 }
 
-ScPlan PlanMixedDecode(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape, bool fused) {
+LinearPlan PlanMixedDecode(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, bool fused) {
   STOCH_CHECK(CanDecodeMixed(sc, shape.in_features) && shape.tokens <= (fused ? 1 : kMaxDecodeTokens));
   const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
-  ScPlan plan = PlanDecode(gpu, shape, dims, true, fused);
+  LinearPlan plan = PlanDecode(gpu, shape, dims, true, fused);
   if (!fused) plan.quantizer = ScQuantizer::kByRow;
   plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
   return plan;
 }
 
-ScPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const ScShape& shape) {
+LinearPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, const LinearPass& pass) {
   STOCH_CHECK(shape.tokens >= 1 && !shape.out_features.empty() && shape.out_features.size() <= kMaxScTasks);
   const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
   const int64_t tokens = shape.tokens;
-  ScPlan plan;
-  const auto with_quantizer = [&](ScPlan chosen) {
+  LinearPlan plan;
+  const auto with_quantizer = [&](LinearPlan chosen) {
     if (chosen.quantizer != ScQuantizer::kKernel) chosen.quantizer = QuantizerOf(sc, dims, tokens);
     chosen.quantize_bytes = QuantizeBytes(sc, shape, dims, chosen.quantizer);
     return chosen;
@@ -307,8 +302,10 @@ ScPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const ScShape& sha
   if (CanDecode(sc, dims, tokens)) {
     return with_quantizer(PlanDecode(gpu, shape, dims, false, tokens == 1 && sc.scope_rows == 1));
   }
-  if (CanPrefill(sc)) return PlanScPrefill(gpu, sc, shape, CanPrefillWgmma(gpu, sc));
-  return with_quantizer(ScPlan{});
+  if (!CanPrefill(sc)) return with_quantizer(LinearPlan{});
+  plan = PlanScPrefill(gpu, sc, shape, CanPrefillWgmma(gpu, sc));
+  if (MakesStreams(gpu, sc, dims, tokens, pass.aligned)) plan.quantizer = ScQuantizer::kStreams;
+  return plan;
 }
 
 int64_t ScLinearScratchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features,

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/runtime/gpu_probe.h"
 #include "kernels/math/random.h"
+#include "kernels/plan/linear/sc.h"
 #include "kernels/registry.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
@@ -139,7 +140,7 @@ class CudaExperts : public test::BothBackends {
     for (const bool shared : {true, false}) {
       SCOPED_TRACE(testing::Message() << shape.rows << " rows, " << shape.experts << " experts, " << shape.cols << " x "
                                       << shape.out << (shared ? ", shared rows, " : ", own rows, ")
-                                      << ExpertKernelName(PlanOf(config, shape, shared).kernel));
+                                      << LinearRouteName(PlanOf(config, shape, shared).route));
       const std::vector<float> expected = cpu.Run(shared, chosen, 0, shape.rows);
       EXPECT_TRUE(SameBits(expected, cuda.Run(shared, chosen, 0, shape.rows)));
       // A row alone, and in a graph.
@@ -181,7 +182,8 @@ TEST_F(CudaExperts, SlotsAloneAndInTiles) {
       for (const Choice choice : {Choice::kSpread, Choice::kOne}) {
         const Shape shape{8, 2, 200, 300, rows};
         const bool tiles = HasTiles(config) && rows >= 32;
-        EXPECT_EQ(PlanOf(config, shape, true).kernel, tiles ? ExpertKernel::kGrouped : ExpertKernel::kLookup) << rows;
+        EXPECT_EQ(PlanOf(config, shape, true).route, tiles ? LinearRoute::kExpertGroups : LinearRoute::kExpertLookup)
+            << rows;
         ExpectEqual(config, shape, choice);
       }
     }
@@ -209,14 +211,14 @@ TEST_F(CudaExperts, SeveralLaunches) {
   config.chunk_d = 4;
   const Shape many{512, 8, 72, 96, 300};
   const ExpertPlan lookup = PlanOf(config, many, true);
-  EXPECT_EQ(lookup.kernel, ExpertKernel::kLookup);
+  EXPECT_EQ(lookup.route, LinearRoute::kExpertLookup);
   EXPECT_LT(lookup.rows_at_once, many.rows);
   ExpectEqual(config, many, Choice::kSpread);
   config.chunk_d = 128;
   const Shape wide{64, 8, 72, 40, 60};
   const ExpertPlan tiles = PlanOf(config, wide, true);
   if (HasTiles(config)) {
-    EXPECT_EQ(tiles.kernel, ExpertKernel::kGrouped);
+    EXPECT_EQ(tiles.route, LinearRoute::kExpertGroups);
     EXPECT_LT(tiles.tiles_at_once, tiles.max_tiles);
   }
   ExpectEqual(config, wide, Choice::kSpread);
@@ -224,24 +226,24 @@ TEST_F(CudaExperts, SeveralLaunches) {
 
 // Operators of every kernel: counts of 256, ranks by table, and such as have none of that.
 TEST_F(CudaExperts, EveryOperator) {
-  std::vector<std::pair<ScConfig, ExpertKernel>> cases;
-  cases.emplace_back(Whole(), ExpertKernel::kLookup);
-  cases.emplace_back(Halved(128), ExpertKernel::kGrouped);
+  std::vector<std::pair<ScConfig, LinearRoute>> cases;
+  cases.emplace_back(Whole(), LinearRoute::kExpertLookup);
+  cases.emplace_back(Halved(128), LinearRoute::kExpertGroups);
   cases.back().first.scramble = ScScramble::kOff;
-  cases.emplace_back(Halved(128), ExpertKernel::kGrouped);
+  cases.emplace_back(Halved(128), LinearRoute::kExpertGroups);
   cases.back().first.scramble_masks = 128;
-  cases.emplace_back(Halved(96), ExpertKernel::kLookup);
-  cases.emplace_back(Halved(17), ExpertKernel::kLookup);
-  cases.emplace_back(Whole(), ExpertKernel::kGrouped);  // 64 cycles
+  cases.emplace_back(Halved(96), LinearRoute::kExpertLookup);
+  cases.emplace_back(Halved(17), LinearRoute::kExpertLookup);
+  cases.emplace_back(Whole(), LinearRoute::kExpertGroups);  // 64 cycles
   cases.back().first.sc_prec = 6;
-  cases.emplace_back(Halved(96), ExpertKernel::kPlain);
+  cases.emplace_back(Halved(96), LinearRoute::kExpertGeneric);
   cases.back().first.chunk_d = 160;
   for (const auto& [config, kernel] : cases) {
     SCOPED_TRACE(Describe(config));
     const Shape shape{6, 2, 170, 70, 40};
-    const ExpertKernel planned = PlanOf(config, shape, true).kernel;
-    const bool is_there = HasTiles(config) || kernel != ExpertKernel::kGrouped;
-    EXPECT_EQ(ExpertKernelName(is_there ? planned : kernel), ExpertKernelName(kernel));
+    const LinearRoute planned = PlanOf(config, shape, true).route;
+    const bool is_there = HasTiles(config) || kernel != LinearRoute::kExpertGroups;
+    EXPECT_EQ(LinearRouteName(is_there ? planned : kernel), LinearRouteName(kernel));
     ExpectEqual(config, shape, Choice::kSpread);
     ExpectEqual(config, {6, 2, 170, 70, 3}, Choice::kSpread);
   }

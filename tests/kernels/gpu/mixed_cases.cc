@@ -3,22 +3,10 @@
 
 #include <utility>
 
+#include "kernels/plan/linear/mixed_traits.h"
 #include "kernels/plan/linear/sc.h"
 
 namespace stoch::test {
-namespace {
-
-// The operator of the longest streams of a weight.
-ScOperatorPtr Longest(const LinearSpec& spec) {
-  if (spec.extras == nullptr) return spec.sc;
-  ScOperatorPtr longest;
-  for (const ScOperatorPtr& one : spec.extras->by_length) {
-    if (one != nullptr && (longest == nullptr || one->config.stoc_len > longest->config.stoc_len)) longest = one;
-  }
-  return longest == nullptr ? spec.sc : longest;
-}
-
-}  // namespace
 
 ScConfig MixedConfig(int64_t chunk_d) {
   ScConfig config;
@@ -159,23 +147,26 @@ std::vector<LinearCase> LinearCases() {
   return cases;
 }
 
-std::string ExpectedKernel(const GpuTraits& gpu, const LinearCase& c, int64_t rows) {
+ExpectedRoutes::ExpectedRoutes(const LinearCase& c)
+    : case_(c),
+      longest_(MakeScTraits(*LongestOperator(OperatorsBySlot(c.spec)))),
+      usual_(MakeScTraits(*MakeScOperator(MixedConfig(128)))) {}
+
+std::optional<LinearRoute> ExpectedRoutes::At(const GpuTraits& gpu, int64_t rows) const {
   // Stages of shorter streams fit less shared memory, and some GPUs have too little for tables of 128 cycles.
-  const ScOperatorPtr longest = Longest(c.spec);
-  const bool wgmma = c.prompts && CanPrefillWgmma(gpu, MakeScTraits(*longest), true);
+  const bool wgmma = case_.prompts && CanPrefillWgmma(gpu, longest_, true);
   const std::vector<int64_t> out_features = {70, 33};
   const auto plain = [&](int64_t tokens) {
-    return PlanScLinear(gpu, MakeScTraits(*MakeScOperator(MixedConfig(128))), {tokens, kMixedCols, out_features})
-        .kernel;
+    return PlanScLinear(gpu, usual_, {tokens, kMixedCols, out_features}).route;
   };
-  const bool batches = c.decodes && c.batches && longest->config.stoc_len == 128;
-  if (batches && wgmma && rows >= 17 && rows <= 128) return "mixed batch-wgmma";
-  const bool looks_up = c.decodes && c.looks_up && rows >= 2;
-  if (looks_up && rows <= 4 && plain(4) == ScKernel::kFew) return "mixed few";
-  if (looks_up && rows > 4 && rows <= 128 && plain(8) == ScKernel::kTable) return "mixed table";
-  if (c.prompts && wgmma && rows >= 33) return "mixed prefill-wgmma";
-  if (c.decodes && rows <= 32) return "mixed decode";
-  return {};
+  const bool batches = case_.decodes && case_.batches && longest_.stoc_len == 128;
+  if (batches && wgmma && rows >= 17 && rows <= 128) return LinearRoute::kMixedBatch;
+  const bool looks_up = case_.decodes && case_.looks_up && rows >= 2;
+  if (looks_up && rows <= 4 && plain(4) == LinearRoute::kScFew) return LinearRoute::kMixedFew;
+  if (looks_up && rows > 4 && rows <= 128 && plain(8) == LinearRoute::kScTable) return LinearRoute::kMixedTable;
+  if (case_.prompts && wgmma && rows >= 33) return LinearRoute::kMixedPrompt;
+  if (case_.decodes && rows <= 32) return LinearRoute::kMixedDecode;
+  return std::nullopt;
 }
 
 }  // namespace stoch::test

@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/calls.h"
 #include "kernels/plan/gpu_traits.h"
+#include "kernels/plan/linear/route.h"
+#include "kernels/plan/sc_traits.h"
 
 namespace stoch::test {
 
@@ -33,7 +36,16 @@ struct LinearCase {
 };
 std::vector<LinearCase> LinearCases();
 
-// What MixedKernel says of a case with weights of 70 and 33 rows on a GPU like this; "" where it is no kernel of its own.
-std::string ExpectedKernel(const GpuTraits& gpu, const LinearCase& c, int64_t rows);
+// Routes of a case with weights of 70 and 33 rows on any GPU; nothing if no kernel of steps or prompts takes it.
+class ExpectedRoutes {
+ public:
+  explicit ExpectedRoutes(const LinearCase& c);
+  std::optional<LinearRoute> At(const GpuTraits& gpu, int64_t rows) const;
+
+ private:
+  LinearCase case_;
+  ScTraits longest_;  // of the longest streams of the weight
+  ScTraits usual_;    // of 128 halved cycles
+};
 
 }  // namespace stoch::test

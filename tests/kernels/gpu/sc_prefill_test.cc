@@ -245,7 +245,7 @@ void CompareWithDefinition(const Case& c, bool wgmma) {
 
   ScPrefillOptions options;
   options.clusters = c.clusters;
-  const ScPlan plan = PlanScPrefill(ctx.traits, traits, {c.tokens, c.dims, c.rows}, wgmma);
+  const LinearPlan plan = PlanScPrefill(ctx.traits, traits, {c.tokens, c.dims, c.rows}, wgmma);
   LaunchScPrefill(ctx, plan, tables, view, tasks.data(), static_cast<int>(tasks.size()), options);
 
   for (size_t w = 0; w < c.rows.size(); ++w) {

@@ -107,9 +107,11 @@ void ExpectEnoughExact(bool fixed, int64_t rows, int64_t cols, int64_t most) {
   for (const int64_t tokens : {1, 2, 3, 8, 9, 64, 65, 200}) {
     if (tokens > most) break;
     if (fixed) {
-      LaunchFixedLinear(ctx, source, tokens, integers, to, reporter);
+      const LinearPlan plan = PlanFixedLinear({tokens, cols, {&rows, 1}}, {});
+      LaunchFixedLinear(ctx, plan, source, tokens, integers, to, reporter);
     } else {
-      LaunchExactLinear(ctx, source.x, source.x_stride, tokens, view, to, reporter);
+      const LinearPlan plan = PlanExactLinear(ctx.traits, 2, {tokens, cols, {&rows, 1}});
+      LaunchExactLinear(ctx, plan, source.x, source.x_stride, tokens, view, to, reporter);
     }
     EXPECT_EQ(ctx.workspace.bytes(), reserved) << tokens << " of " << most << " rows of x";
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/plan/linear/experts.h"
+#include "kernels/plan/linear/sc.h"
 #include "kernels/sc/sc_config.h"
 #include "tests/kernels/plan/gpu_models.h"
 
@@ -27,16 +28,16 @@ ExpertShape Down(int64_t tokens) { return {tokens * 8, 1, 128, 768, 2048, 1}; }
 TEST(ExpertPlan, FewTokensAreLookedUpAndManyGrouped) {
   const ScTraits usual = TraitsFor(128, 128);
   for (const int64_t tokens : {1, 8, 9, 32, 64, 95}) {
-    EXPECT_EQ(PlanExperts(test::H200(), usual, GateUp(tokens)).kernel, ExpertKernel::kLookup) << tokens;
-    EXPECT_EQ(PlanExperts(test::H200(), usual, Down(tokens)).kernel, ExpertKernel::kLookup) << tokens;
+    EXPECT_EQ(PlanExperts(test::H200(), usual, GateUp(tokens)).route, LinearRoute::kExpertLookup) << tokens;
+    EXPECT_EQ(PlanExperts(test::H200(), usual, Down(tokens)).route, LinearRoute::kExpertLookup) << tokens;
   }
   for (const int64_t tokens : {96, 300, 2048}) {
-    EXPECT_EQ(PlanExperts(test::H200(), usual, GateUp(tokens)).kernel, ExpertKernel::kGrouped) << tokens;
-    EXPECT_EQ(PlanExperts(test::H200(), usual, Down(tokens)).kernel, ExpertKernel::kGrouped) << tokens;
+    EXPECT_EQ(PlanExperts(test::H200(), usual, GateUp(tokens)).route, LinearRoute::kExpertGroups) << tokens;
+    EXPECT_EQ(PlanExperts(test::H200(), usual, Down(tokens)).route, LinearRoute::kExpertGroups) << tokens;
   }
-  EXPECT_EQ(PlanExperts(test::H200(), TraitsFor(96, 128), GateUp(2048)).kernel, ExpertKernel::kLookup);
-  EXPECT_EQ(PlanExperts(test::H200(), TraitsFor(256, 128), GateUp(2048)).kernel, ExpertKernel::kLookup);
-  EXPECT_EQ(PlanExperts(test::H200(), TraitsFor(128, 0), GateUp(1)).kernel, ExpertKernel::kPlain);
+  EXPECT_EQ(PlanExperts(test::H200(), TraitsFor(96, 128), GateUp(2048)).route, LinearRoute::kExpertLookup);
+  EXPECT_EQ(PlanExperts(test::H200(), TraitsFor(256, 128), GateUp(2048)).route, LinearRoute::kExpertLookup);
+  EXPECT_EQ(PlanExperts(test::H200(), TraitsFor(128, 0), GateUp(1)).route, LinearRoute::kExpertGeneric);
   // A token: whole chunks of its row for every block, one of them staged.
   const ExpertLookupPlan one = PlanExpertLookup(test::H200(), MakeScDims(2048, 128), GateUp(1), 1);
   EXPECT_EQ(one.blocks, 128);
@@ -89,14 +90,14 @@ TEST(ExpertPlan, FitsEveryGpuAndItsScratch) {
           const ExpertPlan plan = PlanExperts(gpu.traits, sc, shape);
           const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
           const int64_t bytes = ExpertLaunchBytes(gpu.traits, sc, shape.in_features, shape.rows);
-          if (plan.kernel == ExpertKernel::kLookup) {
+          if (plan.route == LinearRoute::kExpertLookup) {
             const ExpertLookupPlan cut = PlanExpertLookup(gpu.traits, dims, shape, plan.rows_at_once);
             EXPECT_LE(cut.shared_bytes, gpu.traits.max_shared_bytes) << name;
             EXPECT_LE(cut.blocks, gpu.traits.sm_count) << name;  // they wait for each other
             const int64_t row_blocks = shape.row_slots * shape.matrices * ((shape.out_features + 31) / 32);
             EXPECT_LE(plan.rows_at_once * row_blocks * dims.chunks * 32 * 4, bytes) << name;
           } else {
-            ASSERT_EQ(plan.kernel, ExpertKernel::kGrouped) << name;
+            ASSERT_EQ(plan.route, LinearRoute::kExpertGroups) << name;
             const StreamShape streams =
                 MakeStreamShape(dims, plan.tiles_at_once * kPrefillTileTokens, kPrefillTileTokens, sc.stoc_len);
             const int64_t lists = (plan.max_tiles * (kPrefillTileTokens + 2) + 1) * 4;

@@ -55,24 +55,24 @@ std::string Name(const test::GpuModel& gpu, const char* config, const Shape& sha
 }
 
 // "" where the plan fits the device and what its kernel is built for.
-std::string WhatIsWrong(const GpuTraits& gpu, const ScTraits& sc, const ScPlan& plan, int64_t tokens) {
+std::string WhatIsWrong(const GpuTraits& gpu, const ScTraits& sc, const LinearPlan& plan, int64_t tokens) {
   if (plan.shared_bytes + plan.static_bytes > gpu.max_shared_bytes) return "more shared memory than there is";
   if (plan.shared_bytes < 0 || plan.quantize_bytes <= 0 || plan.launch_bytes < 0) return "negative sizes";
-  const bool waits = plan.kernel == ScKernel::kDecode || plan.kernel == ScKernel::kFew ||
-                     plan.kernel == ScKernel::kTable || plan.kernel == ScKernel::kBatchWgmma;
+  const bool waits = plan.route == LinearRoute::kScDecode || plan.route == LinearRoute::kScFew ||
+                     plan.route == LinearRoute::kScTable || plan.route == LinearRoute::kScBatch;
   // Blocks that wait for each other have to be on the GPU together.
   if (waits && (plan.blocks < 1 || plan.blocks > gpu.sm_count)) return "blocks that are not resident";
-  switch (plan.kernel) {
-    case ScKernel::kDecode: return tokens > 2 * plan.tile_tokens || tokens > 8 || !sc.has_bytes ? "decode" : "";
-    case ScKernel::kFew: return tokens > plan.tile_tokens || !sc.has_quarters ? "few" : "";
-    case ScKernel::kTable: return tokens > plan.tile_tokens || !sc.has_residuals ? "table" : "";
-    case ScKernel::kBatchWgmma:
+  switch (plan.route) {
+    case LinearRoute::kScDecode: return tokens > 2 * plan.tile_tokens || tokens > 8 || !sc.has_bytes ? "decode" : "";
+    case LinearRoute::kScFew: return tokens > plan.tile_tokens || !sc.has_quarters ? "few" : "";
+    case LinearRoute::kScTable: return tokens > plan.tile_tokens || !sc.has_residuals ? "table" : "";
+    case LinearRoute::kScBatch:
       return !gpu.has_wgmma || plan.stages < 2 || tokens > 256 || plan.shares.owners > plan.blocks ? "batch wgmma" : "";
-    case ScKernel::kPrefillWgmma: return !gpu.has_wgmma || plan.stages < 2 || !sc.has_streams ? "prefill wgmma" : "";
-    case ScKernel::kPrefillMma: return !sc.has_streams ? "prefill mma" : "";
-    case ScKernel::kGeneric: return sc.code == ScCode::kSignMagnitude && sc.has_streams ? "generic" : "";
+    case LinearRoute::kScPrompt: return !gpu.has_wgmma || plan.stages < 2 || !sc.has_streams ? "prefill wgmma" : "";
+    case LinearRoute::kScPromptMma: return !sc.has_streams ? "prefill mma" : "";
+    case LinearRoute::kScGeneric: return sc.code == ScCode::kSignMagnitude && sc.has_streams ? "generic" : "";
+    default: return "not a route of one SC operator";
   }
-  return "no kernel";
 }
 
 TEST(ScLinearPlan, FitsEveryGpuForEveryNumberOfTokens) {
@@ -83,7 +83,7 @@ TEST(ScLinearPlan, FitsEveryGpuForEveryNumberOfTokens) {
       for (const Shape& shape : Shapes()) {
         const int64_t bound = ScLinearScratchBytes(gpu.traits, sc, shape.in_features, shape.out_features, 2048);
         for (int64_t tokens = 1; tokens <= 2048; ++tokens) {
-          const ScPlan plan = PlanScLinear(gpu.traits, sc, {tokens, shape.in_features, shape.out_features});
+          const LinearPlan plan = PlanScLinear(gpu.traits, sc, {tokens, shape.in_features, shape.out_features});
           ASSERT_EQ(WhatIsWrong(gpu.traits, sc, plan, tokens), "") << Name(gpu, config, shape, tokens);
           ASSERT_LE(plan.scratch_bytes(), bound) << Name(gpu, config, shape, tokens);
           ++plans;
@@ -112,7 +112,7 @@ TEST(ScLinearPlan, ScratchNeverShrinksWithTheLimit) {
 // launchers of commit 17141c2.
 struct Golden {
   int64_t tokens;
-  ScKernel kernel;
+  LinearRoute route;
   int tile_tokens, stages, blocks, owners, helped;
   int64_t shared_bytes;
 };
@@ -120,9 +120,9 @@ struct Golden {
 void ExpectGolden(const char* config, const Shape& shape, const std::vector<Golden>& rows) {
   const ScTraits sc = TraitsFor(config);
   for (const Golden& row : rows) {
-    const ScPlan plan = PlanScLinear(test::H200(), sc, {row.tokens, shape.in_features, shape.out_features});
+    const LinearPlan plan = PlanScLinear(test::H200(), sc, {row.tokens, shape.in_features, shape.out_features});
     SCOPED_TRACE(std::string(config) + ", " + std::to_string(row.tokens) + " tokens");
-    EXPECT_EQ(ScKernelName(plan.kernel), ScKernelName(row.kernel));
+    EXPECT_EQ(LinearRouteName(plan.route), LinearRouteName(row.route));
     EXPECT_EQ(plan.tile_tokens, row.tile_tokens);
     EXPECT_EQ(plan.stages, row.stages);
     EXPECT_EQ(plan.blocks, row.blocks);
@@ -133,89 +133,78 @@ void ExpectGolden(const char* config, const Shape& shape, const std::vector<Gold
 }
 
 TEST(ScLinearPlan, AnH200RunsQkvOf8B) {
-  ExpectGolden("halve=1,chunk_d=128", {4096, {4096, 1024, 1024}},
-               {{1, ScKernel::kDecode, 1, 0, 128, 0, 0, 17800},
-                {2, ScKernel::kFew, 4, 4, 128, 0, 0, 196608},
-                {4, ScKernel::kFew, 4, 4, 128, 0, 0, 196608},
-                {5, ScKernel::kTable, 8, 4, 128, 0, 0, 196608},
-                {8, ScKernel::kTable, 8, 4, 128, 0, 0, 196608},
-                {9, ScKernel::kTable, 16, 2, 128, 0, 0, 163840},
-                {16, ScKernel::kTable, 16, 2, 128, 0, 0, 163840},
-                {17, ScKernel::kBatchWgmma, 24, 7, 132, 0, 0, 226560},
-                {24, ScKernel::kBatchWgmma, 24, 7, 132, 0, 0, 226560},
-                {25, ScKernel::kBatchWgmma, 32, 5, 132, 0, 0, 217344},
-                {32, ScKernel::kBatchWgmma, 32, 5, 132, 0, 0, 217344},
-                {33, ScKernel::kBatchWgmma, 48, 7, 132, 0, 0, 226560},
-                {48, ScKernel::kBatchWgmma, 48, 7, 132, 0, 0, 226560},
-                {49, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
-                {64, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
-                {65, ScKernel::kBatchWgmma, 96, 3, 132, 0, 0, 198912},
-                {96, ScKernel::kBatchWgmma, 96, 3, 132, 0, 0, 198912},
-                {97, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
-                {128, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
-                {129, ScKernel::kBatchWgmma, 48, 7, 132, 0, 0, 226560},
-                {192, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
-                {256, ScKernel::kBatchWgmma, 64, 5, 132, 96, 8, 217344},
-                {257, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560},
-                {512, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560},
-                {2048, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560}});
+  ExpectGolden(
+      "halve=1,chunk_d=128", {4096, {4096, 1024, 1024}},
+      {{1, LinearRoute::kScDecode, 1, 0, 128, 0, 0, 17800},    {2, LinearRoute::kScFew, 4, 4, 128, 0, 0, 196608},
+       {4, LinearRoute::kScFew, 4, 4, 128, 0, 0, 196608},      {5, LinearRoute::kScTable, 8, 4, 128, 0, 0, 196608},
+       {8, LinearRoute::kScTable, 8, 4, 128, 0, 0, 196608},    {9, LinearRoute::kScTable, 16, 2, 128, 0, 0, 163840},
+       {16, LinearRoute::kScTable, 16, 2, 128, 0, 0, 163840},  {17, LinearRoute::kScBatch, 24, 7, 132, 0, 0, 226560},
+       {24, LinearRoute::kScBatch, 24, 7, 132, 0, 0, 226560},  {25, LinearRoute::kScBatch, 32, 5, 132, 0, 0, 217344},
+       {32, LinearRoute::kScBatch, 32, 5, 132, 0, 0, 217344},  {33, LinearRoute::kScBatch, 48, 7, 132, 0, 0, 226560},
+       {48, LinearRoute::kScBatch, 48, 7, 132, 0, 0, 226560},  {49, LinearRoute::kScBatch, 64, 5, 132, 0, 0, 217344},
+       {64, LinearRoute::kScBatch, 64, 5, 132, 0, 0, 217344},  {65, LinearRoute::kScBatch, 96, 3, 132, 0, 0, 198912},
+       {96, LinearRoute::kScBatch, 96, 3, 132, 0, 0, 198912},  {97, LinearRoute::kScBatch, 64, 5, 132, 0, 0, 217344},
+       {128, LinearRoute::kScBatch, 64, 5, 132, 0, 0, 217344}, {129, LinearRoute::kScBatch, 48, 7, 132, 0, 0, 226560},
+       {192, LinearRoute::kScBatch, 64, 5, 132, 0, 0, 217344}, {256, LinearRoute::kScBatch, 64, 5, 132, 96, 8, 217344},
+       {257, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 226560}, {512, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 226560},
+       {2048, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 226560}});
 }
 
 TEST(ScLinearPlan, AnH200RunsGateUpOf8B) {
   ExpectGolden("halve=1,chunk_d=128", {4096, {14336, 14336}},
-               {{1, ScKernel::kDecode, 1, 0, 128, 0, 0, 17800},
-                {2, ScKernel::kFew, 4, 4, 128, 0, 0, 196608},
-                {4, ScKernel::kFew, 4, 4, 128, 0, 0, 196608},
-                {5, ScKernel::kTable, 8, 4, 128, 0, 0, 196608},
-                {8, ScKernel::kTable, 8, 4, 128, 0, 0, 196608},
-                {9, ScKernel::kTable, 16, 2, 128, 0, 0, 163840},
-                {16, ScKernel::kTable, 16, 2, 128, 0, 0, 163840},
-                {17, ScKernel::kBatchWgmma, 24, 7, 132, 112, 4, 226560},
-                {32, ScKernel::kBatchWgmma, 32, 5, 132, 112, 4, 217344},
-                {33, ScKernel::kBatchWgmma, 48, 7, 132, 112, 4, 226560},
-                {96, ScKernel::kBatchWgmma, 96, 3, 132, 0, 0, 198912},
-                {97, ScKernel::kBatchWgmma, 64, 5, 132, 112, 4, 217344},
-                {256, ScKernel::kBatchWgmma, 64, 5, 132, 112, 4, 217344},
-                {257, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560},
-                {2048, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560}});
+               {{1, LinearRoute::kScDecode, 1, 0, 128, 0, 0, 17800},
+                {2, LinearRoute::kScFew, 4, 4, 128, 0, 0, 196608},
+                {4, LinearRoute::kScFew, 4, 4, 128, 0, 0, 196608},
+                {5, LinearRoute::kScTable, 8, 4, 128, 0, 0, 196608},
+                {8, LinearRoute::kScTable, 8, 4, 128, 0, 0, 196608},
+                {9, LinearRoute::kScTable, 16, 2, 128, 0, 0, 163840},
+                {16, LinearRoute::kScTable, 16, 2, 128, 0, 0, 163840},
+                {17, LinearRoute::kScBatch, 24, 7, 132, 112, 4, 226560},
+                {32, LinearRoute::kScBatch, 32, 5, 132, 112, 4, 217344},
+                {33, LinearRoute::kScBatch, 48, 7, 132, 112, 4, 226560},
+                {96, LinearRoute::kScBatch, 96, 3, 132, 0, 0, 198912},
+                {97, LinearRoute::kScBatch, 64, 5, 132, 112, 4, 217344},
+                {256, LinearRoute::kScBatch, 64, 5, 132, 112, 4, 217344},
+                {257, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 226560},
+                {2048, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 226560}});
 }
 
 TEST(ScLinearPlan, AnH200RunsDownOf8B) {
   ExpectGolden("halve=1,chunk_d=128", {14336, {4096}},
-               {{1, ScKernel::kDecode, 1, 0, 132, 0, 0, 34320},
-                {2, ScKernel::kFew, 4, 4, 112, 0, 0, 196608},
-                {4, ScKernel::kFew, 4, 4, 112, 0, 0, 196608},
-                {5, ScKernel::kTable, 8, 4, 112, 0, 0, 196608},
-                {8, ScKernel::kTable, 8, 4, 112, 0, 0, 196608},
-                {9, ScKernel::kTable, 16, 2, 112, 0, 0, 163840},
-                {16, ScKernel::kTable, 16, 2, 112, 0, 0, 163840},
-                {17, ScKernel::kBatchWgmma, 24, 7, 132, 0, 0, 226560},
-                {32, ScKernel::kBatchWgmma, 32, 5, 132, 0, 0, 217344},
-                {33, ScKernel::kBatchWgmma, 48, 7, 132, 0, 0, 226560},
-                {96, ScKernel::kBatchWgmma, 96, 3, 132, 0, 0, 198912},
-                {97, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
-                {256, ScKernel::kBatchWgmma, 64, 5, 132, 0, 0, 217344},
-                {257, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560},
-                {2048, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 226560}});
+               {{1, LinearRoute::kScDecode, 1, 0, 132, 0, 0, 34320},
+                {2, LinearRoute::kScFew, 4, 4, 112, 0, 0, 196608},
+                {4, LinearRoute::kScFew, 4, 4, 112, 0, 0, 196608},
+                {5, LinearRoute::kScTable, 8, 4, 112, 0, 0, 196608},
+                {8, LinearRoute::kScTable, 8, 4, 112, 0, 0, 196608},
+                {9, LinearRoute::kScTable, 16, 2, 112, 0, 0, 163840},
+                {16, LinearRoute::kScTable, 16, 2, 112, 0, 0, 163840},
+                {17, LinearRoute::kScBatch, 24, 7, 132, 0, 0, 226560},
+                {32, LinearRoute::kScBatch, 32, 5, 132, 0, 0, 217344},
+                {33, LinearRoute::kScBatch, 48, 7, 132, 0, 0, 226560},
+                {96, LinearRoute::kScBatch, 96, 3, 132, 0, 0, 198912},
+                {97, LinearRoute::kScBatch, 64, 5, 132, 0, 0, 217344},
+                {256, LinearRoute::kScBatch, 64, 5, 132, 0, 0, 217344},
+                {257, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 226560},
+                {2048, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 226560}});
 }
 
 TEST(ScLinearPlan, AnH200RunsFullLength) {
   ExpectGolden("chunk_d=128", {4096, {4096, 1024, 1024}},
-               {{1, ScKernel::kDecode, 1, 0, 128, 0, 0, 17800},
-                {2, ScKernel::kDecode, 2, 0, 128, 0, 0, 33040},
-                {4, ScKernel::kDecode, 4, 0, 128, 0, 0, 66080},
-                {5, ScKernel::kBatchWgmma, 16, 12, 132, 0, 0, 225536},
-                {8, ScKernel::kBatchWgmma, 16, 12, 132, 0, 0, 225536},
-                {9, ScKernel::kBatchWgmma, 16, 12, 132, 0, 0, 225536},
-                {16, ScKernel::kBatchWgmma, 16, 12, 132, 0, 0, 225536},
-                {17, ScKernel::kBatchWgmma, 32, 6, 132, 0, 0, 225536},
-                {32, ScKernel::kBatchWgmma, 32, 6, 132, 0, 0, 225536},
-                {33, ScKernel::kBatchWgmma, 64, 6, 132, 0, 0, 225536},
-                {64, ScKernel::kBatchWgmma, 64, 6, 132, 0, 0, 225536},
-                {65, ScKernel::kBatchWgmma, 64, 6, 132, 0, 0, 225536},
-                {256, ScKernel::kBatchWgmma, 64, 6, 132, 0, 0, 225536},
-                {257, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 230656},
-                {2048, ScKernel::kPrefillWgmma, 192, 4, 0, 0, 0, 230656}});
+               {{1, LinearRoute::kScDecode, 1, 0, 128, 0, 0, 17800},
+                {2, LinearRoute::kScDecode, 2, 0, 128, 0, 0, 33040},
+                {4, LinearRoute::kScDecode, 4, 0, 128, 0, 0, 66080},
+                {5, LinearRoute::kScBatch, 16, 12, 132, 0, 0, 225536},
+                {8, LinearRoute::kScBatch, 16, 12, 132, 0, 0, 225536},
+                {9, LinearRoute::kScBatch, 16, 12, 132, 0, 0, 225536},
+                {16, LinearRoute::kScBatch, 16, 12, 132, 0, 0, 225536},
+                {17, LinearRoute::kScBatch, 32, 6, 132, 0, 0, 225536},
+                {32, LinearRoute::kScBatch, 32, 6, 132, 0, 0, 225536},
+                {33, LinearRoute::kScBatch, 64, 6, 132, 0, 0, 225536},
+                {64, LinearRoute::kScBatch, 64, 6, 132, 0, 0, 225536},
+                {65, LinearRoute::kScBatch, 64, 6, 132, 0, 0, 225536},
+                {256, LinearRoute::kScBatch, 64, 6, 132, 0, 0, 225536},
+                {257, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 230656},
+                {2048, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 230656}});
 }
 
 TEST(ScLinearPlan, SmallSharedMemoryHasExactFallbacks) {
@@ -225,13 +214,13 @@ TEST(ScLinearPlan, SmallSharedMemoryHasExactFallbacks) {
   const auto plan = [&](int64_t tokens) {
     return PlanScLinear(rtx, sc, {tokens, shape.in_features, shape.out_features});
   };
-  EXPECT_EQ(plan(1).kernel, ScKernel::kDecode);
-  EXPECT_EQ(plan(4).kernel, ScKernel::kDecode);
+  EXPECT_EQ(plan(1).route, LinearRoute::kScDecode);
+  EXPECT_EQ(plan(4).route, LinearRoute::kScDecode);
   EXPECT_EQ(plan(4).tile_tokens, 4);
-  EXPECT_EQ(plan(8).kernel, ScKernel::kDecode);  // in two launches: the stages of 8 tokens do not fit
+  EXPECT_EQ(plan(8).route, LinearRoute::kScDecode);  // in two launches: the stages of 8 tokens do not fit
   EXPECT_EQ(plan(8).tile_tokens, 4);
-  EXPECT_EQ(plan(9).kernel, ScKernel::kPrefillMma);
-  EXPECT_EQ(plan(2048).kernel, ScKernel::kPrefillMma);
+  EXPECT_EQ(plan(9).route, LinearRoute::kScPromptMma);
+  EXPECT_EQ(plan(2048).route, LinearRoute::kScPromptMma);
 }
 
 }  // namespace

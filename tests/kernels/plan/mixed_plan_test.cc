@@ -1,29 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who runs linears of several stream lengths, on GPUs that need not be there.
+// Routes of linears of several stream lengths, on GPUs that need not be there.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/mixed/linear.h"
-#include "kernels/cuda/weights/mixed.h"
+#include "kernels/plan/linear/mixed.h"
 #include "tests/kernels/gpu/mixed_cases.h"
 #include "tests/kernels/plan/gpu_models.h"
 
 namespace stoch::test {
 namespace {
 
-TEST(MixedKernels, FollowFromWhatAGpuHas) {
-  const std::vector<LinearCase> cases = LinearCases();
-  for (const GpuModel& gpu : GpuModels()) {
-    for (const LinearCase& c : cases) {
+constexpr std::array<int64_t, 1> kOut = {70};
+
+std::string NameOf(std::optional<LinearRoute> route) {
+  return route ? std::string(LinearRouteName(*route)) : std::string();
+}
+
+TEST(MixedPlan, RoutesFollowFromWhatAGpuHas) {
+  for (const LinearCase& c : LinearCases()) {
+    if (!NeedsMixed(c.spec)) continue;
+    const MixedTraits weight = MakeMixedTraits(c.spec, kMixedCols);
+    const ExpectedRoutes expected(c);
+    for (const GpuModel& gpu : GpuModels()) {
       for (const int64_t rows : {1, 2, 4, 5, 16, 17, 32, 33, 40, 128, 129, 200}) {
-        if (!cuda::NeedsMixed(c.spec)) continue;
-        const std::string kernel = cuda::MixedKernel(gpu.traits, c.spec, kMixedCols, rows, "uniform");
-        EXPECT_EQ(kernel.starts_with("mixed ") ? kernel : "", ExpectedKernel(gpu.traits, c, rows))
+        const LinearPlan plan = PlanMixedLinear(gpu.traits, weight, {rows, kMixedCols, kOut}, {});
+        const bool is_fast = IsMixedStep(plan.route) || IsMixedPrompt(plan.route);
+        EXPECT_EQ(is_fast ? LinearRouteName(plan.route) : "", NameOf(expected.At(gpu.traits, rows)))
             << gpu.name << ", " << c.name << ", rows " << rows;
+        EXPECT_LE(plan.shared_bytes + plan.static_bytes, gpu.traits.max_shared_bytes) << gpu.name << ", " << c.name;
       }
     }
+  }
+}
+
+// Launches of a step cover its rows, each by a route that takes every weight, and leave none to a prompt.
+TEST(MixedPlan, StepsCoverEveryRow) {
+  std::vector<MixedTraits> all;
+  for (const LinearCase& c : LinearCases()) {
+    if (c.decodes) all.push_back(MakeMixedTraits(c.spec, kMixedCols));
+  }
+  ASSERT_GE(all.size(), 5u);
+  for (const GpuModel& gpu : GpuModels()) {
+    for (size_t i = 0; i + 1 < all.size(); ++i) {
+      const std::vector<MixedTraits> pair = {all[i], all[i + 1]};
+      for (int64_t rows = 1; rows <= 128; ++rows) {
+        int64_t done = 0;
+        for (int launches = 0; done < rows && launches < 128; ++launches) {
+          const LinearPlan plan = PlanMixedStep(gpu.traits, pair, {rows, kMixedCols, kOut}, done, {});
+          ASSERT_TRUE(IsMixedStep(plan.route)) << gpu.name;
+          ASSERT_GE(plan.tile_tokens, 1) << gpu.name;
+          done += plan.tile_tokens;
+        }
+        ASSERT_GE(done, rows) << gpu.name;
+      }
+    }
+  }
+}
+
+// SiLU of a whole row is too much for every block; of a chunk it is not, and an observer reads slots from memory.
+TEST(MixedPlan, OneRowFindsItsOwnSlots) {
+  LinearCase rows, chunks;
+  for (const LinearCase& c : LinearCases()) {
+    if (c.name == std::string("rows")) rows = c;
+    if (c.name == std::string("chunks")) chunks = c;
+  }
+  const auto quantizer = [](const LinearCase& c, const LinearPass& pass) {
+    return PlanMixedLinear(H200(), MakeMixedTraits(c.spec, kMixedCols), {1, kMixedCols, kOut}, pass).quantizer;
+  };
+  EXPECT_EQ(quantizer(rows, {}), ScQuantizer::kKernel);
+  EXPECT_EQ(quantizer(rows, {.prologue = Prologue::kSiluMul}), ScQuantizer::kByRow);
+  EXPECT_EQ(quantizer(rows, {.observed = true}), ScQuantizer::kByRow);
+  EXPECT_EQ(quantizer(chunks, {.prologue = Prologue::kSiluMul}), ScQuantizer::kKernel);
+}
+
+TEST(MixedPlan, PromptsByTheirLengths) {
+  const auto text = [](const char* name, int64_t rows) {
+    for (const LinearCase& c : LinearCases()) {
+      if (c.name == std::string(name)) return LinearRouteText(H200(), c.spec, {rows, kMixedCols, kOut});
+    }
+    return std::string();
+  };
+  EXPECT_EQ(text("rows", 200), "mixed prefill-wgmma x192");
+  EXPECT_EQ(text("rows", 384), "mixed prefill-wgmma by group x192");
+  EXPECT_EQ(text("chunks", 200), "mixed prefill-wgmma by chunk x192");
+  EXPECT_EQ(text("rows", 10), "mixed table x10");
+  EXPECT_EQ(text("rows", 20), "mixed batch-wgmma x20");
+  EXPECT_EQ(text("call", 200), "rows by length, each batch-wgmma x64");
+  EXPECT_EQ(text("call", 8), "mixed generic");
+  EXPECT_EQ(text("integers", 200), "mixed generic");
+}
+
+// A recorded prompt waits for nothing.
+TEST(MixedPlan, RecordedRowsAreNotSorted) {
+  for (const LinearCase& c : LinearCases()) {
+    if (c.name != std::string("call")) continue;
+    const MixedTraits weight = MakeMixedTraits(c.spec, kMixedCols);
+    EXPECT_EQ(PlanMixedRows(weight, 32, {}), LinearRoute::kMixedSorted);
+    EXPECT_EQ(PlanMixedRows(weight, 31, {}), LinearRoute::kMixedGeneric);
+    EXPECT_EQ(PlanMixedRows(weight, 32, {.recorded = true}), LinearRoute::kMixedGeneric);
   }
 }
 

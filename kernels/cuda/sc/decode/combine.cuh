@@ -61,7 +61,7 @@ __device__ __forceinline__ float SumChunks(uint32_t* from, int chunks) {
   return y;
 }
 
-// The same by a block, for many chunks: all its warps fetch and the first, which alone gets y, adds.
+// By a block, for many chunks: all its warps fetch and the first, which alone gets y, adds.
 // Requires: `shared` holds kCombineChunks * 32 floats.
 template <bool kPosted, int kWarps>
 __device__ __forceinline__ float SumChunksTogether(uint32_t* from, int chunks, float* shared) {

@@ -253,7 +253,7 @@ auto KernelOf(bool fused, bool top256, const DecodeArgs& args) {
 }
 
 template <int kTokens, typename Args>
-void LaunchTokens(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused, bool top256) {
+void LaunchTokens(DeviceContext& ctx, const LinearPlan& plan, Args& args, bool fused, bool top256) {
   constexpr bool kMixed = std::is_same_v<Args, MixedDecodeArgs>;
   const int blocks = plan.blocks;
   const int64_t units = int64_t{args.dims.chunks} * args.row_blocks;
@@ -338,7 +338,7 @@ void FindPosted(DeviceContext& ctx, DecodeArgs& args) {
 }
 
 template <typename Args>
-void LaunchFilled(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused, bool top256, int count) {
+void LaunchFilled(DeviceContext& ctx, const LinearPlan& plan, Args& args, bool fused, bool top256, int count) {
   Scratch scratch(ctx.workspace);
   const int64_t outputs = int64_t{args.row_blocks} * kTileRows;
   const bool posts = plan.tile_tokens == 1 && fused && std::is_same_v<Args, DecodeArgs>;
@@ -371,7 +371,7 @@ void LaunchFilled(DeviceContext& ctx, const ScPlan& plan, Args& args, bool fused
 namespace {
 
 // Devices whose shared memory does not hold the stages of all tokens: some of them at a time.
-void LaunchInParts(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchInParts(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                    const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count <= kMaxDecodeTasks);
   for (int64_t first = 0; first < a.tokens; first += plan.tile_tokens) {
@@ -394,7 +394,7 @@ void LaunchInParts(DeviceContext& ctx, const ScPlan& plan, const ScTables& table
 
 }  // namespace
 
-void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScDecode(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                     const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   if (a.tokens > plan.tile_tokens) return LaunchInParts(ctx, plan, tables, a, source, reporter, tasks, count);
   decode::DecodeArgs args;
@@ -411,7 +411,7 @@ void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tabl
   decode::LaunchFilled(ctx, plan, args, a.codes == nullptr, tables.top_is_256, count);
 }
 
-void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
+void LaunchScDecodeMixed(DeviceContext& ctx, const LinearPlan& plan, const ScActivationView& a, const RowSource& source,
                          const SiteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
                          int count, bool share_lengths) {
   STOCH_CHECK(count <= kMaxDecodeTasks && a.tokens <= plan.tile_tokens);

@@ -19,7 +19,7 @@ inline constexpr int kMaxDecodeTasks = kMaxScTasks;
 // from `source` by the blocks themselves (a.codes == nullptr). Tokens beyond plan.tile_tokens go through the weights
 // again.
 // Requires: the plan of this launch, whose kernel is kDecode; where the kernel quantizes, scopes of one row each.
-void LaunchScDecode(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScDecode(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                     const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
 // The lengths of a task's rows.
@@ -33,7 +33,7 @@ struct ScTaskLengths {
 //           codes PicksSlots of every rule.
 // share_lengths: rows have the slots of the first task for all of them, and slots its tables: chunks are staged once.
 // Bits:     docs/research.md#mixed-lengths.
-void LaunchScDecodeMixed(DeviceContext& ctx, const ScPlan& plan, const ScActivationView& a, const RowSource& source,
+void LaunchScDecodeMixed(DeviceContext& ctx, const LinearPlan& plan, const ScActivationView& a, const RowSource& source,
                          const SiteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
                          int count, bool share_lengths);
 bool PicksSlots(const LengthView& view);

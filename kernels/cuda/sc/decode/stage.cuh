@@ -83,7 +83,7 @@ __device__ __forceinline__ void StageRows(const uint8_t* counts, int mask_bits, 
   }
 }
 
-// What StageRows copies from.
+// Sources of StageRows.
 struct CountRows {
   const uint8_t* counts;
   int mask_bits;
@@ -137,7 +137,7 @@ __device__ __forceinline__ auto PatienceOf(const DecodeArgs& args) {
   }
 }
 
-// The same of a row that the kernel in front posts (runtime/posted_rows.h). kShares: other GPUs post parts of it.
+// An element of a row that the kernel before posts (runtime/posted_rows.h). kShares: other GPUs post parts of it.
 template <bool kShares>
 struct PostedElement {
   uint32_t x = 1;
@@ -185,7 +185,7 @@ struct PostedRow {
     ReceiveNormLanes(lane, reinterpret_cast<const uint32_t*>(row), args.dims.dims, stage.norm_lanes,
                      PatienceOf<kShares>(args));
   }
-  // Of a later chunk, whose words all are there but those of other GPUs.
+  // A later chunk, whose words all are there but those of other GPUs.
   __device__ __forceinline__ void LoadLater(const DecodeArgs& args, Element& e) {
     if constexpr (kShares) {
       element.Look(args, e);
@@ -242,7 +242,7 @@ __device__ __forceinline__ void QuantizeValues(const DecodeArgs& args, float val
   sync();
 }
 
-// The same from x, by the block: latencies, not work, are what counts in front of every linear, so everything is loaded
+// From x, by the block: latencies, not work, count before every linear, so everything is loaded
 // before the norm is known, and warps without an element do nothing.
 // Requires: the lanes of the norm in shared memory, visible.
 template <bool kTop256, typename TableOf>
@@ -257,7 +257,7 @@ __device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Ele
   QuantizeValues<kTop256>(args, value, e.slot, count, stage, table_of, [] { __syncthreads(); });
 }
 
-// The same from codes that are in memory already.
+// From codes that are in memory already.
 template <int kTokens, bool kTop256>
 __device__ void CopyChunks(const DecodeArgs& args, int first, int count, const Stage& stage) {
   constexpr int kThreads = Cut<kTokens>::kThreads;
@@ -284,7 +284,7 @@ __device__ void CopyChunks(const DecodeArgs& args, int first, int count, const S
   __syncthreads();
 }
 
-// What blocks of several lengths keep besides: the tables of every task, and the gains of what is staged.
+// Shared memory of blocks of several lengths: the tables of every task, and the gains of staged chunks.
 template <int kTokens>
 struct MixedStage {
   ByteTable tables[kMaxDecodeTasks][kMaxByteTables];

@@ -169,7 +169,7 @@ __device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
   }
 }
 
-// The same where a row's slots are combined. A team of a warp a slot has 32 columns of a row; with more slots than
+// Outputs if a row's slots are combined. A team of a warp a slot has 32 columns of a row; with more slots than
 // warps, warps have several. shared: [teams][top_k][32] floats.
 template <bool kPosted>
 __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* shared) {
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     scale = decode::LoadScale(current.unit);
   };
   const auto load_others = [&] { decode::LoadTiles<kEarly, kRing>(current.unit, ring); };
-  // What is settled need not wait for the kernel in front: of gate and up the rows, while experts are being chosen; of
+  // Settled data need not wait for the kernel before: of gate and up the rows, while experts are being chosen; of
   // down the experts' weights, while gate and up are summed.
   if (kPolls || args.x_settled) {
     take_rows();
@@ -426,7 +426,7 @@ LookupArgs MakeArgs(const ExpertShape& shape, const ScTables& tables, const RowS
 void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const ExpertShape& shape, const ScTables& tables,
                           const RowSource& source, const int32_t* chosen, const SiteReporter& reporter,
                           const ScExpertTask* tasks, int count, const ExpertCombine& combine) {
-  STOCH_CHECK(plan.kernel == ExpertKernel::kLookup && count == shape.matrices && count <= kMaxScTasks);
+  STOCH_CHECK(plan.route == LinearRoute::kExpertLookup && count == shape.matrices && count <= kMaxScTasks);
   STOCH_CHECK(combine.top_k == 0 || CanCombine(plan, shape, combine.top_k));
   experts::LookupArgs args = experts::MakeArgs(shape, tables, source, reporter, tasks, count);
   Scratch scratch(ctx.workspace);

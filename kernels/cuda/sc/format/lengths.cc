@@ -8,6 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/plan/linear/mixed_traits.h"
 #include "kernels/plan/sc_dims.h"
 #include "kernels/plan/sc_traits.h"
 
@@ -83,12 +84,12 @@ std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOpe
   return bytes;
 }
 
+static_assert(kMaxByteTables == stoch::kMaxByteTables && kMaxRuleSlots == stoch::kMaxRuleSlots &&
+              kMaxLengthGroups == stoch::kMaxLengthGroups);
+
 // The operator of the longest streams, as it was made.
 ScOperatorPtr LongestOf(const std::vector<ScOperatorPtr>& by_slot) {
-  ScOperatorPtr longest;
-  for (const ScOperatorPtr& one : by_slot) {
-    if (one != nullptr && (longest == nullptr || one->config.stoc_len > longest->config.stoc_len)) longest = one;
-  }
+  const ScOperatorPtr longest = LongestOperator(by_slot);
   return longest == nullptr ? nullptr : MakeScOperator(longest->config);
 }
 
@@ -106,12 +107,6 @@ std::vector<StreamTable> MakeStreamTables(TableCache& cache, const std::vector<S
   return tables;
 }
 
-// Words of a tensor core operand that streams of a length take, of both halves: equal for lengths of one group.
-int WordsOf(const ScOperator& op) {
-  const StreamShape shape = MakeStreamShape(MakeScDims(kTileDims, 0), 1, 8, op.config.stoc_len);
-  return shape.halves * shape.words;
-}
-
 // The groups of lengths, and their streams [groups][slots]; the addresses of LengthGroup::streams are not known yet.
 struct Groups {
   std::vector<LengthGroup> groups;
@@ -119,56 +114,40 @@ struct Groups {
   std::vector<uint8_t> group_of;  // [slots]
 };
 
-// Streams of `by_slot` in the order of as many words as the longest of them takes, all 32 cycles of each, where ranks are
-// direct then; otherwise in the order of the longest. Nothing where they do not nest.
-std::vector<StreamTable> MakeOrdered(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
-                                     ScOperatorPtr* order) {
-  const ScOperatorPtr longest = LongestOf(by_slot);
-  ScConfig full = longest->config;
-  full.stoc_len = 32 * WordsOf(*longest);
-  if (longest->levels == 128 && full.stoc_len <= 128) {  // as RanksAreDirect asks
-    *order = MakeScOperator(full);
-    if (RanksAreDirect(**order)) {
-      std::vector<StreamTable> streams = MakeStreamTables(cache, by_slot, *order);
-      if (!streams.empty()) return streams;
-    }
-  }
-  *order = longest;
-  return MakeStreamTables(cache, by_slot, longest);
-}
-
 Groups MakeGroups(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot) {
-  std::vector<int> sizes;
-  for (const ScOperatorPtr& one : by_slot) {
-    if (one != nullptr && one->config.stoc_len > kMaxStreamCycles) return {};
-    if (one != nullptr) sizes.push_back(WordsOf(*one));
-  }
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  const std::vector<ScOperatorPtr> orders = LengthOrders(
+      by_slot,
+      [&](const ScOperator& shorter, const ScOperator& longer) { return cache.Nested(shorter, longer) != nullptr; });
+  STOCH_CHECK(orders.size() <= kMaxLengthGroups);
   Groups all;
   all.group_of.assign(by_slot.size(), 0);
-  for (const int words : sizes) {
-    std::vector<ScOperatorPtr> up_to;
-    for (const ScOperatorPtr& one : by_slot) up_to.push_back(one != nullptr && WordsOf(*one) <= words ? one : nullptr);
+  int shorter_words = 0;  // of the group before
+  for (const ScOperatorPtr& order : orders) {
+    const int words = StreamWords(*order);
     LengthGroup group;
-    const std::vector<StreamTable> streams = MakeOrdered(cache, up_to, &group.order);
-    if (streams.empty()) return {};
+    group.order = order;
     bool is_one = true;
     int length = 0;  // the first of the group
     for (size_t slot = 0; slot < by_slot.size(); ++slot) {
       const ScOperatorPtr& own = by_slot[slot];
-      if ((own == nullptr ? sizes.front() : WordsOf(*own)) != words) continue;
+      const int own_words = own == nullptr ? 0 : StreamWords(*own);
+      StreamTable table;
+      if (own != nullptr && own_words <= words) {
+        table = {cache.Nested(*MakeScOperator(own->config), *order), own->gain};
+      }
+      all.streams.push_back(table);
+      const bool in_group = own == nullptr ? all.groups.empty() : own_words > shorter_words && own_words <= words;
+      if (!in_group) continue;
       all.group_of[slot] = static_cast<uint8_t>(all.groups.size());
       const int cycles = own == nullptr ? 0 : own->config.stoc_len;
       is_one = is_one && cycles > 0 && (length == 0 || cycles == length);
       length = cycles;
-      group.one = streams[slot];
+      group.one = table;
     }
     if (!is_one) group.one = {};
-    all.streams.insert(all.streams.end(), streams.begin(), streams.end());
     all.groups.push_back(std::move(group));
+    shorter_words = words;
   }
-  STOCH_CHECK(all.groups.size() <= kMaxLengthGroups);
   return all;
 }
 

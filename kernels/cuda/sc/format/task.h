@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an SC linear is launched with: a weight and where its product goes, as callers and as kernels see it.
+// A task of an SC linear: a weight and where its product goes, as callers and as kernels see it.
 #pragma once
 
 #include "kernels/cuda/sc/format/layout.h"
@@ -13,7 +13,7 @@ struct ScLinearTask {
   LinearOutput out;
 };
 
-// The same as the table, small-batch and prefill kernels read it. (Decode has an order of its own: decode/args.cuh.)
+// A task as the table, small-batch and prefill kernels read it. (Decode has an order of its own: decode/args.cuh.)
 struct ScKernelTask {
   const uint8_t* codes = nullptr;
   const float* scales = nullptr;

@@ -13,7 +13,7 @@
 // It has columns for eight tokens: both halves get the same sums, and each is stored for other rows.
 //
 // Bound by shared memory: one 4-byte load per 32 look-ups, a clock of an SM.
-// What was tried: docs/tuning/batch.md#2-to-16-tokens.
+// Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
 #include "kernels/cuda/sc/table/kernel.cuh"
 #include "kernels/cuda/sc/table/lookup.cuh"
 
@@ -81,7 +81,7 @@ class FourTokens {
                   slot * Layout::kEntryBytes;
     uint32_t rise[4];
     Transpose(rises[0], rises[1], rises[2], rises[3], rise);
-    // Of bit 7, and of all where the activation is not negative.
+    // Masks of bit 7, and of all bits if the activation is not negative.
     const uint32_t flip = Bytes(negative) * 0xffu ^ 0x7f7f7f7fu;
     const uint32_t level = static_cast<uint32_t>(quarter * kQuarterLevels) * 0x01010101u;
     // level - count + 128 and level + count: neither leaves its byte.
@@ -163,7 +163,7 @@ static_assert(sizeof(FarAhead::Shared) + 1024 <= kFewStaticBytes && FarAhead::kT
 }  // namespace
 }  // namespace batch_table
 
-void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchFew(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                       const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   const auto launch = plan.stages == batch_table::FarAhead::kRingPairs
                           ? batch_table::LaunchTable<batch_table::FarAhead>
@@ -171,9 +171,9 @@ void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& ta
   launch(ctx, plan, tables, a, source, reporter, tasks, count);
 }
 
-void LaunchScBatchFewMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const LookupLengths& lengths,
-                           const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks,
-                           int count) {
+void LaunchScBatchFewMixed(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables,
+                           const LookupLengths& lengths, const ScActivationView& a, const SiteReporter& reporter,
+                           const ScLinearTask* tasks, int count) {
   const auto launch = plan.stages == batch_table::MixedFarAhead::kRingPairs
                           ? batch_table::LaunchMixedTable<batch_table::MixedFarAhead>
                           : batch_table::LaunchMixedTable<batch_table::MixedNearAhead>;

@@ -30,7 +30,7 @@ struct NoQuantizer {
 // them, so that it builds few tables. The sums of parts go to memory; once every block has written its own, all of them
 // scale and add.
 //
-// What was tried: docs/tuning/batch.md#2-to-16-tokens.
+// Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
 //
 // Table: what a lane needs for its look-ups, and what to do with them.
 //   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFourTokens (BatchOutputs),
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
 template <typename Table>
 inline constexpr int kSharedBytes = Table::kTableBytes + kRingBytes<Table::kRingPairs>;
 
-// What all kernels of tables are launched with, but for scratch. Requires: a.dims.
+// Arguments of all kernels of tables, but for scratch. Requires: a.dims.
 template <typename Table>
 void FillArgs(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScActivationView& a,
               const SiteReporter& reporter, const ScLinearTask* tasks, int count, TableArgs& args) {
@@ -151,7 +151,7 @@ void FillArgs(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, cons
 }
 
 template <typename Table>
-void LaunchArgs(DeviceContext& ctx, const ScPlan& plan, ArgsOf<Table::kMixed>& args) {
+void LaunchArgs(DeviceContext& ctx, const LinearPlan& plan, ArgsOf<Table::kMixed>& args) {
   static_assert(Table::kTableBytes == kBatchTableBytes && kRingBytes<1> == kBatchPairBytes);
   STOCH_CHECK(plan.shared_bytes == kSharedBytes<Table> && args.outputs.a.tokens <= Table::kTokens);
   AllowShared(ctx, ScBatchTableKernel<Table>, size_t{kSharedBytes<Table>});
@@ -166,7 +166,7 @@ void LaunchArgs(DeviceContext& ctx, const ScPlan& plan, ArgsOf<Table::kMixed>& a
 
 // LaunchScBatchFew and LaunchScBatchTable.
 template <typename Table>
-void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, ScActivationView a,
+void LaunchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, ScActivationView a,
                  const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks);
   Scratch scratch(ctx.workspace);
@@ -184,7 +184,7 @@ void LaunchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
 
 // LaunchScBatchFewMixed and LaunchScBatchTableMixed.
 template <typename Table>
-void LaunchMixedTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const LookupLengths& lengths,
+void LaunchMixedTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const LookupLengths& lengths,
                       const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.codes != nullptr);
   Scratch scratch(ctx.workspace);

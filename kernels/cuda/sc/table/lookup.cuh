@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lanes of the table kernels do with codes: look-ups in shared memory, and sums on the tensor cores.
+// Lanes of the table kernels: look-ups in shared memory, and sums on the tensor cores.
 #pragma once
 
 #include "kernels/cuda/device/mma.cuh"
@@ -52,7 +52,7 @@ struct TableLayout {
   static constexpr int kPlaneBytes = 2 * kNegative;
   static constexpr int kBytes = kPlanes * kPlaneBytes;
 
-  // Of byte j of a lane's word k of a pair, and the dimension of a slot (Codes).
+  // Row of byte j of a lane's word k of a pair, and the dimension of a slot (Codes).
   static __device__ __forceinline__ int Slot(int k, int lane, int j) {
     return kEntryBytes == 4 ? lane % 4 * 8 + k * 4 + j : lane % 4 * 4 + j;
   }

@@ -100,7 +100,7 @@ class TableShare {
         for (int i = 0; i < 8; ++i) eight[i] = words_[k][n * 8 + i];
         TransposeNibbles(eight, entries[n]);
       }
-      // Of negative activations the complement.
+      // The complement if the activation is negative.
       uint32_t flip[G::kTiles];
 #pragma unroll
       for (int n = 0; n < G::kTiles; ++n) flip[n] = Nibbles(negative_ >> (8 * n) & 0xff);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of the table kernels (kernel.cuh) multiplies with: a chunk's activations as codes.
+// Operands of a block of the table kernels (kernel.cuh): a chunk's activations as codes.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct TableArgs {
   GridBarrier barrier;
 };
 
-// Of tokens with lengths of their own.
+// Tokens with lengths of their own.
 struct MixedTableArgs : TableArgs {
   LookupLengths lengths;
   float* gains = nullptr;  // [chunks][tokens]
@@ -69,7 +69,7 @@ __device__ void StageCodes(const TableArgs& args, int64_t chunk, StagedCodes cod
   }
 }
 
-// The same with the slots of the chunk, and gains to memory: all blocks that work on a chunk write the same. Codes of length 0
+// With the slots of the chunk, and gains to memory: all blocks that work on a chunk write the same. Codes of length 0
 // are 0. Codes and slots are asked for together: one after the other, each would take its latency.
 template <int kTokens>
 __device__ void StageCodesAndSlots(const MixedTableArgs& args, int64_t chunk, StagedCodes codes_of, uint8_t* slots) {

@@ -8,7 +8,7 @@
 // twice, as three of the four bits count double.
 //
 // Bound by shared memory, 128 bytes a clock: a clock for 32 weights of 8 tokens.
-// What was tried: docs/tuning/batch.md#2-to-16-tokens.
+// Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
 #include "kernels/cuda/sc/table/kernel.cuh"
 #include "kernels/cuda/sc/table/residual.cuh"
 
@@ -30,7 +30,7 @@ class ResidualLookups {
   static constexpr int kRingPairs = kTokens == 8 ? 4 : 2;  // measured: of the other, 1 and 2 % more of a step
   using Shared = ResidualShared<kTokens, kMixed>;
 
-  // What a counting product spans: 16 rows of 8 tokens, or 8 rows of 16.
+  // Span of a counting product: 16 rows of 8 tokens, or 8 rows of 16.
   static constexpr int kCounted = kTokens == 8 ? kGroups : 2 * kGroups;
   // With few of them, bits that count double are summed up apart, so that one product waits less for another (1 %).
   static constexpr int kApart = kTokens == 8 ? 2 : 1;
@@ -38,7 +38,7 @@ class ResidualLookups {
     int32_t counts[kApart][kCounted][4];
     int32_t terms[kGroups][kTiles][4];  // times 1 << kTermShift
 
-    // Of the item of group g and tile n.
+    // The item of group g and tile n.
     __device__ __forceinline__ int32_t Total(int g, int n, int k) const {
       const int32_t term = terms[g][n][k] >> kTermShift;
       if constexpr (kTokens == 8) return counts[0][g][k] + counts[1][g][k] + term;
@@ -187,7 +187,7 @@ static_assert(sizeof(MixedSixteenTokens::Shared) + 512 <= kSixteenStaticBytes);
 }  // namespace
 }  // namespace batch_table
 
-void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   const auto launch = plan.tile_tokens == batch_table::EightTokens::kTokens
                           ? batch_table::LaunchTable<batch_table::EightTokens>
@@ -195,7 +195,7 @@ void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& 
   launch(ctx, plan, tables, a, source, reporter, tasks, count);
 }
 
-void LaunchScBatchTableMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
+void LaunchScBatchTableMixed(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables,
                              const LookupLengths& lengths, const ScActivationView& a, const SiteReporter& reporter,
                              const ScLinearTask* tasks, int count) {
   const auto launch = plan.tile_tokens == batch_table::MixedEightTokens::kTokens

@@ -14,16 +14,16 @@ namespace stoch::cuda {
 
 // y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Where `a` has no codes, it is f(x) of
 // `source`, quantized on the way.
-// Requires: the plan of this launch, whose kernel is kFew; BatchQuantizes where `a` has no codes.
+// Requires: the plan of this launch, whose route is kScFew; BatchQuantizes where `a` has no codes.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
-void LaunchScBatchFew(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchFew(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                       const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// The same for more tokens. Requires: the plan's kernel is kTable.
-void LaunchScBatchTable(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+// For more tokens. Requires: the plan's route is kScTable.
+void LaunchScBatchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// What a (token, chunk) of one stream length looks up.
+// Tables that a (token, chunk) of one stream length looks up in.
 struct LookupTable {
   const CountQuarter* quarters = nullptr;  // ScTables, of LaunchScBatchFew
   const uint32_t* factors = nullptr;       // of LaunchScBatchTable
@@ -32,7 +32,6 @@ struct LookupTable {
   uint16_t mask_bits = 0;  // masks - 1
   bool pruned = false;     // length 0: the others are those of some length, codes count as 0
 };
-inline constexpr int kMaxLookupLengths = 8;
 struct LookupLengths {
   LookupTable tables[kMaxLookupLengths];  // by slot
   RowSlots slots;
@@ -40,10 +39,10 @@ struct LookupLengths {
 
 // Both for tokens, or (token, chunk)s, with lengths of their own; `tables` are the longest's.
 // Requires: codes in `a`; quarters, or factors and residuals, in every table of a slot that occurs.
-void LaunchScBatchFewMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const LookupLengths& lengths,
-                           const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks,
-                           int count);
-void LaunchScBatchTableMixed(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables,
+void LaunchScBatchFewMixed(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables,
+                           const LookupLengths& lengths, const ScActivationView& a, const SiteReporter& reporter,
+                           const ScLinearTask* tasks, int count);
+void LaunchScBatchTableMixed(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables,
                              const LookupLengths& lengths, const ScActivationView& a, const SiteReporter& reporter,
                              const ScLinearTask* tasks, int count);
 

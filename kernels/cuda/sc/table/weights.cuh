@@ -90,7 +90,7 @@ using Codes = uint32_t[2 * kGroups][2];
 // A lane reads 8 bytes of a row at a time. For half a warp to meet all banks, rows of every second tile lie where those
 // kTurn further on, modulo 8, would.
 //
-// What was tried: docs/tuning/batch.md#2-to-16-tokens.
+// Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
 template <int kParts, int kRingPairs>
 class Ring {
  public:

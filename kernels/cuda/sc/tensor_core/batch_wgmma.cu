@@ -7,11 +7,11 @@
 // any chunk of any 256 rows, so that all shapes fill the GPU; split-K partials are scaled and added at the end
 // (sc/batch/outputs.cuh), or by the blocks that own a tile where there are nearly as many tiles as SMs.
 //
-// What bounds it is that instructions and tensor cores take turns: accumulators and operands pass the registers, so
+// Bound by instructions and tensor cores taking turns: accumulators and operands pass the registers, so
 // that m64n32k256, 16 clocks, leaves other instructions half of them (measured, whatever the number of warps). Hence
 // every instruction of a block of 16 dimensions counts: the pairs made by shifts and those looked up are balanced,
 // stages are long, and no thread decodes units or scales twice.
-// What was tried: docs/tuning/batch.md#17-to-256-tokens.
+// Alternatives that lost: docs/tuning/batch.md#17-to-256-tokens.
 #include <algorithm>
 
 #include "kernels/base/check.h"
@@ -20,6 +20,7 @@
 #include "kernels/cuda/sc/tensor_core/batch_roles.cuh"
 #include "kernels/cuda/sc/tensor_core/batch_wgmma.h"
 #include "kernels/cuda/sc/tensor_core/prefill.h"
+#include "kernels/plan/linear/mixed.h"
 #include "kernels/plan/sc_traits.h"
 
 namespace stoch::cuda {
@@ -139,7 +140,7 @@ Choice Choose(const ScStreams& streams, bool usual, bool owners) {
 
 }  // namespace
 
-void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchWgmma(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const SiteReporter& reporter, const ScLinearTask* tasks, int count, const RowStreams* rows) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens >= 1 && a.tokens <= kMaxBatchWgmmaTokens);
   // The operator that most use: halved, 128 cycles. The others have fewer kernels.
@@ -153,7 +154,7 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& 
   args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, kRows,
                                   streams.token_tiles * (plan.tile_tokens / kTileTokens));
   if (rows != nullptr) {
-    STOCH_CHECK(usual && !args.outputs.wide && a.tokens <= kMaxMixedWgmmaTokens);
+    STOCH_CHECK(usual && !args.outputs.wide && a.tokens <= kMaxMixedBatchTokens);
     streams.gains = scratch.Take<float>(streams.scale_count());
     args.outputs.a.scales = streams.scales;
     args.outputs.gains = streams.gains;

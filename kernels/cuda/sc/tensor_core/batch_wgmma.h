@@ -14,17 +14,12 @@ namespace stoch::cuda {
 
 // y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Shapes: any number of tokens and
 // dimensions, any chunk_d.
-// rows: of 17 to kMaxMixedWgmmaTokens tokens with lengths of their own, `tables` being the longest's; null: of one.
-// Requires: the plan of this launch, whose kernel is kBatchWgmma; with `rows`, DirectRanks of 128 cycles.
-// Scratch:  with `rows`, MixedWgmmaGainBytes more than the plan's.
+// rows: of kMinMixedBatchTokens to kMaxMixedBatchTokens tokens with lengths of their own, `tables` being the longest's; null: of one.
+// Requires: the plan of this launch, whose route is kScBatch; with `rows`, DirectRanks of 128 cycles.
+// Scratch:  with `rows`, gains of kMaxMixedBatchTokens tokens more than the plan's.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
-void LaunchScBatchWgmma(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScBatchWgmma(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const SiteReporter& reporter, const ScLinearTask* tasks, int count,
                         const RowStreams* rows = nullptr);
-inline constexpr int64_t kMinMixedWgmmaTokens = 17;
-inline constexpr int64_t kMaxMixedWgmmaTokens = 32;
-constexpr int64_t MixedWgmmaGainBytes(int64_t chunks) {
-  return chunks * kMaxMixedWgmmaTokens * static_cast<int64_t>(sizeof(float)) + 256;
-}
 
 }  // namespace stoch::cuda

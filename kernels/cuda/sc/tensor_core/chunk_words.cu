@@ -9,6 +9,7 @@
 #include "kernels/cuda/sc/tensor_core/chunk_words.h"
 #include "kernels/cuda/sc/tensor_core/chunk_words_kernels.h"
 #include "kernels/cuda/sc/tensor_core/streams.cuh"
+#include "kernels/plan/linear/mixed.h"
 #include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x) & 3;
   const int first_token = static_cast<int>(blockIdx.y) * kTokensPerBlock;
   const int end_token = min(first_token + kTokensPerBlock, out.tokens_padded());
-  // What a token's streams are made of is four loads deep, so that the next one's are on their way meanwhile.
+  // Four dependent loads a token; those of the next one are prefetched meanwhile.
   struct Token {
     int64_t row = 0;
     int words = 1;
@@ -167,23 +168,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Traits of streams of four words, whatever the longest length.
-ScTraits FourWords(ScTraits longest) {
-  longest.stoc_len = 32 * kMostWords;
-  longest.direct_ranks = true;
-  return longest;
-}
-
-// Words of tiles and chunks, which blocks keep behind their stages.
-int64_t WordCount(int64_t tokens, int64_t chunks) { return (tokens + kPrefillTokens - 1) / kPrefillTokens * chunks; }
-
 int WordsOf(const LengthGroup& group) { return (group.order->config.stoc_len + 31) / 32; }
-
-// Stages that fit in front of so many words.
-int StagesOf(const GpuTraits& gpu, int64_t words) {
-  return static_cast<int>(
-      std::clamp<int64_t>((gpu.max_shared_bytes - kRingHeaderBytes - words) / kChunkStageBytes, 0, kPrefillMaxStages));
-}
 
 // The tables of streams, and the words of each group.
 void SetTables(DeviceContext& ctx, const CallLengths& lengths, ChunkWords* rows, GroupWords* group_words) {
@@ -198,15 +183,6 @@ void SetTables(DeviceContext& ctx, const CallLengths& lengths, ChunkWords* rows,
 }
 
 }  // namespace
-
-bool CanChunkWords(DeviceContext& ctx, const CallLengths& lengths, int64_t tokens) {
-  for (const LengthGroup& group : lengths.groups) {
-    if (!ctx.tables.Traits(*group.order).direct_ranks) return false;
-  }
-  return !lengths.groups.empty() &&
-         CanPrefillWgmma(ctx.traits, FourWords(ctx.tables.Traits(*lengths.groups.back().order)), true) &&
-         StagesOf(ctx.traits, WordCount(tokens, lengths.slots.per_row)) >= 2;
-}
 
 void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const ScActivationView& a,
                         const ScLinearTask* tasks, int count) {
@@ -228,16 +204,16 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
     supers = AddTask(tasks[i], supers, &args);
   }
   const ScTraits four = FourWords(ctx.tables.Traits(*lengths.groups.back().order));
-  ScPlan plan = PlanScPrefill(
+  LinearPlan plan = PlanScPrefill(
       ctx.traits, four, {a.tokens, a.dims.dims, std::span(out_features).first(static_cast<size_t>(count))}, true, true);
   static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, a.tokens, kPrefillTokens, four.stoc_len);
   args.streams.data = scratch.Take<uint8_t>(args.streams.bytes());
   auto* const scaled_gains = scratch.Take<float2>(args.streams.scale_count());
   args.scaled_gains = scaled_gains;
   const int chunks = args.streams.chunks;
-  const int64_t count_of_words = WordCount(a.tokens, chunks);
+  const int64_t count_of_words = ChunkWordCount(a.tokens, chunks);
   auto* const words = scratch.Take<uint8_t>(count_of_words);
-  plan.stages = StagesOf(ctx.traits, count_of_words);
+  plan.stages = ChunkWordStages(ctx.traits, a.tokens, chunks);
   plan.shared_bytes = kRingHeaderBytes + plan.stages * kChunkStageBytes + count_of_words;
   args.words = rows.words = words;
   row_words.of = scratch.Take<uint8_t>(a.tokens * chunks);
@@ -265,17 +241,6 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
   LaunchOverlapped(ctx, ExpandChunkWordsKernel, grid, dim3(kThreads), 0, rows, a, args.streams, scaled_gains,
                    args.flags, flags);
   LaunchChunkWordsWgmma(ctx, plan, args);
-}
-
-int64_t ChunkWordsScratchBytes(const GpuTraits& gpu, const ScTraits& longest, const ScShape& shape) {
-  constexpr int64_t kAlignment = 256;
-  const ScTraits four = FourWords(longest);
-  if (!CanPrefillWgmma(gpu, four, true)) return 0;
-  const int64_t tiles = (shape.tokens + kPrefillTokens - 1) / kPrefillTokens;
-  // Of tiles and of rows.
-  const int64_t words = (tiles + shape.tokens) * MakeScDims(shape.in_features, longest.chunk_d).chunks + 2 * kAlignment;
-  const int64_t order = (2 * shape.tokens + 1) * static_cast<int64_t>(sizeof(int32_t)) + 2 * kAlignment;
-  return PlanScPrefill(gpu, four, shape, true, true).launch_bytes + words + order;
 }
 
 }  // namespace stoch::cuda

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the prefill kernel is launched with for lengths of (row, chunk): in each chunk a tile of tokens takes as many
+// Arguments of the prefill kernel for lengths of (row, chunk): in each chunk a tile of tokens takes as many
 // words of an operand as the longest streams of its rows there. Rows are in an order in which those whose longest streams
 // are in the same chunks share tiles: token t is row order[t].
 #pragma once
 
 #include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
+#include "kernels/plan/linear/mixed.h"
 
 namespace stoch::cuda {
 
 // A block of more words comes in two stages, the first of so many words: short ones then leave room for many stages.
 inline constexpr int kChunkPartWords = 2;
-inline constexpr int kChunkStageBytes =
-    (4 * kChunkPartWords + 2) * kPrefillTokens * 16 + 2 * kPrefillTokens * 4 + kPrefillRows * 4;
+static_assert(kChunkStageBytes ==
+              (4 * kChunkPartWords + 2) * kPrefillTokens * 16 + 2 * kPrefillTokens * 4 + kPrefillRows * 4);
 
-// What of the lengths of up to so many words, one after another by their number of words, the streams of tiles are made of.
+// Sources of the streams of tiles whose longest length takes so many words.
 struct WordTables {
   const StreamTable* streams = nullptr;  // [slots]: LengthGroup::streams
   int masks = 1;                         // of LengthGroup::order
@@ -37,7 +38,7 @@ struct ChunkWordsArgs : PrefillArgs {
 
 // The kernel of LaunchPrefillWgmma over tiles whose chunks have words of their own.
 // Requires: streams of 4 words, one half.
-void LaunchChunkWordsWgmma(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args);
-int64_t MaxChunkWordsClusters(DeviceContext& ctx, const ScPlan& plan);
+void LaunchChunkWordsWgmma(DeviceContext& ctx, const LinearPlan& plan, const ChunkWordsArgs& args);
+int64_t MaxChunkWordsClusters(DeviceContext& ctx, const LinearPlan& plan);
 
 }  // namespace stoch::cuda

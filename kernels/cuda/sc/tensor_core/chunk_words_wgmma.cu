@@ -6,7 +6,7 @@
 namespace stoch::cuda {
 namespace {
 
-const void* Choose(DeviceContext& ctx, const ScPlan& plan) {
+const void* Choose(DeviceContext& ctx, const LinearPlan& plan) {
   const auto* const kernel =
       reinterpret_cast<const void*>(prefill::PrefillWgmmaKernel<4, 1, false, true, ChunkWordsArgs>);
   prefill::AllowLaunch(ctx, kernel, plan, kChunkStageBytes);
@@ -15,11 +15,11 @@ const void* Choose(DeviceContext& ctx, const ScPlan& plan) {
 
 }  // namespace
 
-int64_t MaxChunkWordsClusters(DeviceContext& ctx, const ScPlan& plan) {
+int64_t MaxChunkWordsClusters(DeviceContext& ctx, const LinearPlan& plan) {
   return prefill::MaxClusters(Choose(ctx, plan), plan);
 }
 
-void LaunchChunkWordsWgmma(DeviceContext& ctx, const ScPlan& plan, const ChunkWordsArgs& args) {
+void LaunchChunkWordsWgmma(DeviceContext& ctx, const LinearPlan& plan, const ChunkWordsArgs& args) {
   prefill::Launch(ctx, Choose(ctx, plan), plan, args, args.schedule.clusters);
 }
 

@@ -10,10 +10,10 @@ namespace stoch::cuda {
 void LaunchScExpertGroups(DeviceContext& ctx, const ExpertPlan& plan, const ExpertShape& shape, const ScTraits& traits,
                           const ScTables& tables, const ScActivationView& a, const ExpertGroups& groups,
                           const ScExpertTask* tasks, int count) {
-  STOCH_CHECK(plan.kernel == ExpertKernel::kGrouped && count >= 1 && count <= kMaxScTasks);
+  STOCH_CHECK(plan.route == LinearRoute::kExpertGroups && count >= 1 && count <= kMaxScTasks);
   const int64_t tokens = plan.tiles_at_once * kPrefillTokens;
   const int64_t out_features[] = {shape.out_features};
-  const ScPlan kernel = PlanScPrefill(ctx.traits, traits, {tokens, shape.in_features, out_features}, true);
+  const LinearPlan kernel = PlanScPrefill(ctx.traits, traits, {tokens, shape.in_features, out_features}, true);
   Scratch scratch(ctx.workspace);
   GroupedArgs args;
   static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, tokens, kPrefillTokens, tables.stoc_len);

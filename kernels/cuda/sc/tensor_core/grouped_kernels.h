@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the prefill kernel is launched with for slots of experts: tiles of slots, whose number the device knows.
+// Arguments of the prefill kernel for slots of experts: tiles of slots, whose number the device knows.
 #pragma once
 
 #include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
@@ -15,7 +15,7 @@ struct SlotRows {
   int row_slots = 1;  // slots that share a row
 };
 
-// The same of the rows that slots take; what no slot takes stays undefined.
+// LaunchExpandStreams of the rows that slots take; others stay undefined.
 void LaunchExpandSlots(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                        const SlotRows& rows);
 
@@ -57,6 +57,6 @@ struct GroupedArgs {
 };
 
 // The kernel of LaunchPrefillWgmma over grouped slots. Requires streams of 64 or 128 cycles in tiles of kPrefillTokens.
-void LaunchGroupedWgmma(DeviceContext& ctx, const ScPlan& plan, const GroupedArgs& args);
+void LaunchGroupedWgmma(DeviceContext& ctx, const LinearPlan& plan, const GroupedArgs& args);
 
 }  // namespace stoch::cuda

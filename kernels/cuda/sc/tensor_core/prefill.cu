@@ -8,10 +8,10 @@
 
 namespace stoch::cuda {
 
-void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScPrefill(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                      const ScLinearTask* tasks, int count, const ScPrefillOptions& options) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens >= 1);
-  const bool wgmma = plan.kernel == ScKernel::kPrefillWgmma;
+  const bool wgmma = plan.route == LinearRoute::kScPrompt;
   Scratch scratch(ctx.workspace);
   PrefillArgs args;
   static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, a.tokens, plan.tile_tokens, tables.stoc_len);

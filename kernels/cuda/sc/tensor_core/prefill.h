@@ -24,15 +24,16 @@ struct ScFloatRows {
 };
 
 struct ScPrefillOptions {
-  const ScFloatRows* rows = nullptr;  // then of the activations only dims and tokens are there. Requires: CanStreamRows
-  int clusters = 0;                   // at most this many, 0 = as many as run at once; for tests of the split
+  const ScFloatRows* rows =
+      nullptr;       // then of the activations only dims and tokens are there. Requires: a plan of kStreams
+  int clusters = 0;  // at most this many, 0 = as many as run at once; for tests of the split
 };
 
 // y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and dimensions,
 // any chunk_d, scramble and source.
-// Requires: the plan of this launch, whose kernel is kPrefillWgmma or kPrefillMma; 1 <= count <= kMaxScTasks.
+// Requires: the plan of this launch, whose route is kScPrompt or kScPromptMma; 1 <= count <= kMaxScTasks.
 // Scratch:  16 times the activations' bytes at stoc_len = 128, from ctx.workspace.
-void LaunchScPrefill(DeviceContext& ctx, const ScPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScPrefill(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                      const ScLinearTask* tasks, int count, const ScPrefillOptions& options = {});
 
 }  // namespace stoch::cuda

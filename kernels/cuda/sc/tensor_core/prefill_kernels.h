@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the prefill kernels are launched with: tasks, streams and the split of the work over clusters.
+// Arguments of the prefill kernels: tasks, streams and the split of the work over clusters.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,7 +25,7 @@ struct PrefillArgs {
   int masks = 1;
   int levels = 128;
   uint32_t minus_one = ~0u;  // a constant that the compiler does not know to be one: see MultiplyAdd
-  // Set by LaunchPrefillWgmma. Every warpgroup starts a chunk a stage behind the one before it, so that their epilogues
+  // Set by LaunchPrefillWgmma. Every warpgroup starts a chunk a stage after the one before it, so that their epilogues
   // (the chunk's scales) fall apart in time and the tensor cores never idle for all three.
   bool stagger = false;
   float* partial =
@@ -43,8 +43,8 @@ int AddTask(const ScLinearTask& task, int supers, Args* args) {
 }
 
 // wgmma b1 (sm_90a). Requires streams.tile_tokens = kPrefillTokens and every cluster of the schedule resident.
-void LaunchPrefillWgmma(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args);
-int64_t MaxPrefillClusters(DeviceContext& ctx, const ScPlan& plan, const PrefillArgs& args);
+void LaunchPrefillWgmma(DeviceContext& ctx, const LinearPlan& plan, const PrefillArgs& args);
+int64_t MaxPrefillClusters(DeviceContext& ctx, const LinearPlan& plan, const PrefillArgs& args);
 
 // mma.sync b1 (sm_80 and newer); any tile_tokens; ignores the schedule.
 void LaunchPrefillMma(cudaStream_t stream, const PrefillArgs& args);

@@ -19,7 +19,7 @@ static_assert(kSuperRows == kPrefillSuperRows && kPrefillTokens == kPrefillTileT
 static_assert(kPrefillFlags == kPrefillTileFlags);
 inline constexpr int kPrefillPlaces = 96;  // clusters of PrefillSchedule::places: 66 of an H100
 
-// What a chunk of a tile of so many times 64 tokens costs, in twelfths of a full one: thermometers are made once for all its
+// Cost of a chunk of a tile of so many times 64 tokens, in twelfths of a full one: thermometers are made once for all its
 // tokens (28672 x 4096 at 128 cycles, one H100: 64, 128 and 192 tokens take 0.39, 0.45 and 0.57 ms).
 STOCH_LAYOUT_FN int PrefillChunkCost(int width) { return width == 1 ? 8 : width == 2 ? 9 : 12; }
 
@@ -141,7 +141,7 @@ STOCH_LAYOUT_FN PrefillSchedule MakePrefillSchedule(int clusters, int supers, in
   // A range no shorter than a tile's chunks over the steps a piece can be placed in keeps pieces apart in time.
   const int even = (s.rest_cost + s.clusters - 1) / s.clusters;
   const int apart = (s.wide_cost() + s.full) / (s.full + 1);
-  // Of a chunk at least, so that no piece between two others is empty.
+  // At least a chunk, so that no piece between two others is empty.
   const int least_range = apart > PrefillChunkCost(kPrefillWidth) ? apart : PrefillChunkCost(kPrefillWidth);
   s.extra = even > least_range ? even : least_range;
   if (chunks >= kAlignedChunks) s.extra = AlignedRange(s.extra, s.wide_cost(), s.full * s.wide_cost());

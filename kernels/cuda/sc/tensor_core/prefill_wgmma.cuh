@@ -6,7 +6,7 @@
 // thermometers in registers (A), a stage is B.
 //
 // Bound by the tensor cores and, in a whole model, by power.
-// What was tried: docs/tuning/prompt.md.
+// Alternatives that lost: docs/tuning/prompt.md.
 #pragma once
 
 #include <algorithm>
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_c
 }
 
 // Checks and allows the shared memory of a launch.
-inline void AllowLaunch(DeviceContext& ctx, const void* kernel, const ScPlan& plan, int64_t stage_bytes) {
+inline void AllowLaunch(DeviceContext& ctx, const void* kernel, const LinearPlan& plan, int64_t stage_bytes) {
   STOCH_CHECK(plan.stages >= 2 && plan.stages <= kMaxStages);
   STOCH_CHECK(plan.shared_bytes >= kRingHeader + plan.stages * stage_bytes);
   AllowShared(ctx, kernel, static_cast<size_t>(plan.shared_bytes));
@@ -78,7 +78,7 @@ inline int64_t StageBytes(const StreamShape& streams, bool mixed) {
   return (4 * streams.words + 2) * kUnitBytes + kScaleBytes + (mixed ? kTokenScaleBytes : 0);
 }
 
-inline cudaLaunchConfig_t Config(cudaStream_t stream, const ScPlan& plan, int clusters,
+inline cudaLaunchConfig_t Config(cudaStream_t stream, const LinearPlan& plan, int clusters,
                                  cudaLaunchAttribute* attribute) {
   attribute->id = cudaLaunchAttributeClusterDimension;
   attribute->val.clusterDim = {kPrefillCluster, 1, 1};
@@ -92,7 +92,7 @@ inline cudaLaunchConfig_t Config(cudaStream_t stream, const ScPlan& plan, int cl
   return config;
 }
 
-inline int64_t MaxClusters(const void* kernel, const ScPlan& plan) {
+inline int64_t MaxClusters(const void* kernel, const LinearPlan& plan) {
   cudaLaunchAttribute attribute;
   const cudaLaunchConfig_t config = Config(nullptr, plan, 1, &attribute);
   int clusters = 0;
@@ -101,7 +101,7 @@ inline int64_t MaxClusters(const void* kernel, const ScPlan& plan) {
 }
 
 template <typename Args>
-void Launch(DeviceContext& ctx, const void* kernel, const ScPlan& plan, Args args, int clusters) {
+void Launch(DeviceContext& ctx, const void* kernel, const LinearPlan& plan, Args args, int clusters) {
   const ScStreams& s = args.streams;
   const int shortest = std::min(s.blocks_per_chunk, s.dim_blocks - (s.chunks - 1) * s.blocks_per_chunk) * s.halves;
   args.stagger = shortest >= plan.stages;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the prefill kernel is launched with for rows in order of the group of their stream length, whose numbers the
+// Arguments of the prefill kernel for rows in order of the group of their stream length, whose numbers the
 // device knows.
 #pragma once
 
@@ -21,7 +21,7 @@ struct GroupRows {
   const int32_t* order = nullptr;
   const RowGroup* group = nullptr;
 };
-// The same of rows of several lengths: the streams of the group, and the slots of the rows.
+// Rows of several lengths: the streams of the group, and the slots of the rows.
 struct MixedGroupRows : GroupRows {
   RowStreams lengths;
 };
@@ -40,7 +40,7 @@ struct RowGroupArgs : PrefillArgs {
 };
 
 // The kernel of LaunchPrefillWgmma over the rows of a group, by `clusters` clusters at most, all resident.
-void LaunchRowGroupWgmma(DeviceContext& ctx, const ScPlan& plan, const RowGroupArgs& args, int clusters);
-int64_t MaxRowGroupClusters(DeviceContext& ctx, const ScPlan& plan, const RowGroupArgs& args);
+void LaunchRowGroupWgmma(DeviceContext& ctx, const LinearPlan& plan, const RowGroupArgs& args, int clusters);
+int64_t MaxRowGroupClusters(DeviceContext& ctx, const LinearPlan& plan, const RowGroupArgs& args);
 
 }  // namespace stoch::cuda

@@ -10,6 +10,7 @@
 #include "kernels/cuda/sc/format/tables.h"
 #include "kernels/cuda/sc/tensor_core/row_group_kernels.h"
 #include "kernels/cuda/sc/tensor_core/row_groups.h"
+#include "kernels/plan/linear/mixed.h"
 #include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda {
@@ -92,11 +93,13 @@ __global__ void __launch_bounds__(kThreads) OrderRowsKernel(const __grid_constan
   args.to[thread] = group;
 }
 
+static_assert(sizeof(RowGroup) == kRowGroupBytes);
+
 // The launch of one group.
 struct GroupLaunch {
   ScTables tables;                       // of one length: with its streams
   const StreamTable* streams = nullptr;  // of rows of several lengths
-  ScPlan plan;
+  LinearPlan plan;
   RowGroupArgs args;
   int clusters = 0;
 };
@@ -184,16 +187,6 @@ void LaunchScRowGroups(DeviceContext& ctx, const CallLengths& lengths, const ScA
     launches[static_cast<size_t>(i)].args.rows = {order.order, order.to + i};
     Run(ctx, launches[static_cast<size_t>(i)], a, lengths.slots);
   }
-}
-
-int64_t RowGroupScratchBytes(const GpuTraits& gpu, const ScTraits& longest, const ScShape& shape) {
-  constexpr int64_t kAlignment = 256;
-  const StreamShape streams =
-      MakeStreamShape(MakeScDims(shape.in_features, longest.chunk_d), shape.tokens, kPrefillTokens, longest.stoc_len);
-  const int64_t order = (streams.tokens_padded() + 1) * static_cast<int64_t>(sizeof(int32_t)) +
-                        kMaxLengthGroups * static_cast<int64_t>(sizeof(RowGroup)) + 2 * kAlignment;
-  // Fewer cycles take shorter streams of as many rows.
-  return PlanScPrefill(gpu, longest, shape, true, true).launch_bytes + order;
 }
 
 }  // namespace stoch::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SC linears of many rows with stream lengths of their own on binary tensor cores. Rows are put in order of the group of
 // their length (sc/format/lengths.h) by the device, and each group is a product on the tensor cores with operands as
-// long as its longest streams; shorter ones are zeros behind their last cycle. The host waits for nothing.
+// long as its longest streams; shorter ones are zeros after their last cycle. The host waits for nothing.
 //
 // Bits:   docs/research.md#mixed-lengths, as on the CPU.
 // Source: docs/fast-kernels.md#prompts.
@@ -19,11 +19,8 @@ namespace stoch::cuda {
 // y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and dimensions.
 // Requires: 1..kMaxLengthGroups groups, whose orders CanPrefillWgmma takes (mixed); with several groups a slot a row;
 //           1 <= count <= kMaxScTasks.
-// Scratch:  RowGroupScratchBytes at most, from ctx.workspace.
+// Scratch:  MixedScratchBytes at most, from ctx.workspace.
 void LaunchScRowGroups(DeviceContext& ctx, const CallLengths& lengths, const ScActivationView& a,
                        const ScLinearTask* tasks, int count);
-
-// For lengths up to that of `longest`.
-int64_t RowGroupScratchBytes(const GpuTraits& gpu, const ScTraits& longest, const ScShape& shape);
 
 }  // namespace stoch::cuda

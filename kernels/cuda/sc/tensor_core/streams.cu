@@ -165,8 +165,7 @@ constexpr int kRowThreads = 1024;
 constexpr int kRowWarps = kRowThreads / kWarp;
 constexpr int kRowsAtOnce = 8;         // of a warp: 128 bytes of a unit
 constexpr int kCodePitch = kWarp + 4;  // words of a row's codes, so that the lanes of all rows meet different banks
-constexpr int kFewestRows = 512;       // that pay for a table of all dimensions in every SM
-constexpr size_t kRowCodeBytes = size_t{kRowWarps} * kRowsAtOnce * kCodePitch * sizeof(uint32_t);
+static_assert(kStreamCodeBytes == int64_t{kRowWarps} * kRowsAtOnce * kCodePitch * 4);
 
 // 1 / sqrt(mean(x^2) + eps) of every row.
 __global__ void __launch_bounds__(kRowLanes)
@@ -195,10 +194,6 @@ struct StreamRowsArgs {
 STOCH_LAYOUT_FN int StreamTableEntries(int masks, int levels, const ScDims& dims) {
   return (dims.chunk_stride < masks ? static_cast<int>(dims.chunk_stride) : masks) * levels;
 }
-size_t StreamRowsBytes(int masks, int levels, const ScDims& dims) {
-  return static_cast<size_t>(StreamTableEntries(masks, levels, dims)) * sizeof(uint4) + kRowCodeBytes;
-}
-
 // Quantizes and expands without codes in memory: a warp takes a chunk of kRowsAtOnce rows, four dimensions a lane, and
 // passes the codes to the lanes that write 16 dimensions of all rows next to each other.
 template <int kWords, Prologue P>
@@ -287,13 +282,6 @@ void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScAct
   LaunchWords(ctx, tables, a, out, flags, flag_count, NoRows{});
 }
 
-bool CanStreamRows(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, const RowSource& source,
-                   int64_t rows) {
-  return rows >= kFewestRows && sc.scope_rows == 1 && sc.code == ScCode::kSignMagnitude &&
-         sc.stoc_len <= kMaxStreamCycles / 2 && HasVectors(source, dims, sc.code) &&
-         static_cast<int64_t>(StreamRowsBytes(sc.masks, sc.levels, dims)) <= gpu.max_shared_bytes;
-}
-
 void LaunchStreamRows(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScDims& dims,
                       const RowSource& source, const ScStreams& out, int* flags, int flag_count,
                       const SiteReporter& reporter) {
@@ -312,7 +300,7 @@ void LaunchStreamRows(DeviceContext& ctx, Scratch& scratch, const ScTables& tabl
     LaunchOverlapped(ctx, NormFactorsKernel, dim3(static_cast<unsigned>(out.tokens)), dim3(kRowLanes), 0, source,
                      static_cast<int>(dims.dims), factors, reporter);
   }
-  const size_t shared_bytes = StreamRowsBytes(tables.masks, tables.levels, dims);
+  const auto shared_bytes = static_cast<size_t>(StreamTableBytes(tables.masks, tables.levels, dims) + kStreamCodeBytes);
   switch (out.words) {
     case 1: return LaunchRows<1>(ctx, args, shared_bytes);
     case 2: return LaunchRows<2>(ctx, args, shared_bytes);

@@ -44,12 +44,11 @@ struct RowStreams {
 void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                          int* flags, int flag_count, const RowStreams* rows = nullptr);
 
-// The same of rows of floats: f(x) is quantized on the way, as LaunchQuantize does it, and codes do not pass through device
+// Streams and scales of rows of floats: f(x) is quantized on the way, as LaunchQuantize does it, and codes do not pass through device
 // memory. Takes a float a row of `scratch`.
-// Requires: CanStreamRows, which wants many rows of one length, with scales of their own, and shared memory for a table.
+// Requires: a plan whose quantizer is kStreams.
 void LaunchStreamRows(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScDims& dims,
                       const RowSource& source, const ScStreams& out, int* flags, int flag_count,
                       const SiteReporter& reporter);
-bool CanStreamRows(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, const RowSource& source, int64_t rows);
 
 }  // namespace stoch::cuda

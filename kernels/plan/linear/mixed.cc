@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/plan/linear/mixed.h"
+
+#include <algorithm>
+
+#include "kernels/plan/divide_up.h"
+#include "kernels/plan/linear/sc.h"
+#include "kernels/plan/scratch_layout.h"
+
+namespace stoch {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device/reduce.cuh
+
+// Rows up to which the decode kernel takes a call, some of them at a time.
+constexpr int64_t kDecodeRows = 32;
+// Rows up to which launches of kMixedFew, kMixedTable and kMixedBatch beat one product of a prompt (docs/tuning/batch.md).
+constexpr int64_t kLookupRows = 128;
+constexpr int64_t kTableRows = kMaxBatchTableTokens;  // of one of those launches
+static_assert(kLookupRows >= kDecodeRows);
+// Rows from which prompts beat several passes of steps.
+constexpr int64_t kPromptRows = 33;
+static_assert(kPromptRows > kDecodeRows);
+// Rows from which those of one group of lengths are a product of their own; fewer are one, at the longest length.
+constexpr int64_t kGroupedRows = 384;
+// Rows from which a prompt under the row rule is sorted by length, which waits for the device.
+constexpr int64_t kSortedRows = 32;
+
+// Rows of the next of even passes of at most `most` rows.
+int64_t EvenPass(int64_t left, int64_t most) { return DivideUp(left, DivideUp(left, most)); }
+
+bool IsPlain(const GpuTraits& gpu, const MixedTraits& weight) {
+  return weight.is_plain && weight.dims.chunk_d <= kDecodeChunkDims &&
+         weight.dims.dims * kFloat + kMixedPrepareStaticBytes <= gpu.max_shared_bytes;
+}
+
+bool CanDecode(const GpuTraits& gpu, const MixedTraits& weight) { return weight.has_bytes && IsPlain(gpu, weight); }
+
+bool CanPrompt(const GpuTraits& gpu, const MixedTraits& weight) {
+  return weight.nests && IsPlain(gpu, weight) && CanPrefillWgmma(gpu, weight.longest, true);
+}
+
+// The kernel of a batch is compiled for the longest of 128 cycles with direct ranks.
+bool CanBatch(const GpuTraits& gpu, const MixedTraits& weight) {
+  if (!CanPrompt(gpu, weight) || weight.longest.stoc_len != 128 || !weight.longest.direct_ranks) return false;
+  const int64_t any = 1;  // the choice does not depend on the size of the weight
+  return PlanScLinear(gpu, weight.longest, {kMaxMixedBatchTokens, weight.dims.dims, {&any, 1}}).route ==
+         LinearRoute::kScBatch;
+}
+
+// kMixedFew or kMixedTable, whichever takes so many rows; kMixedDecode: neither.
+LinearRoute LookupRoute(const GpuTraits& gpu, const MixedTraits& weight, int64_t rows) {
+  if (rows < 2 || rows > kTableRows || weight.slots > kMaxLookupLengths) return LinearRoute::kMixedDecode;
+  const int64_t any = 1;
+  const LinearRoute route = PlanScLinear(gpu, weight.longest, {rows, weight.dims.dims, {&any, 1}}).route;
+  if (route == LinearRoute::kScFew && weight.has_quarters) return LinearRoute::kMixedFew;
+  if (route == LinearRoute::kScTable && weight.has_residuals) return LinearRoute::kMixedTable;
+  return LinearRoute::kMixedDecode;
+}
+
+// The plan of the longest length, by another route.
+LinearPlan LikeLongest(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape, LinearRoute route) {
+  LinearPlan plan = PlanScLinear(gpu, weight.longest, shape);
+  plan.route = route;
+  plan.quantizer = ScQuantizer::kByRow;
+  plan.tile_tokens = static_cast<int>(shape.tokens);
+  return plan;
+}
+
+// Whether blocks of the decode kernel find the slots of one row themselves: SiLU of a whole row is too much for every
+// block.
+bool PicksItself(const MixedTraits& weight, const LinearPass& pass) {
+  switch (weight.rule) {
+    case SlotRule::kNone:
+    case SlotRule::kChunk: return true;
+    case SlotRule::kRow: return pass.prologue != Prologue::kSiluMul;
+    case SlotRule::kApart: break;
+  }
+  return false;
+}
+
+int64_t SlotBytes(const ScDims& dims, int64_t rows) {
+  return kMaxScTasks * (rows * dims.chunks + ScratchLayout::kAlignment);
+}
+
+}  // namespace
+
+LinearPlan PlanMixedStep(const GpuTraits& gpu, std::span<const MixedTraits> weights, const LinearShape& shape,
+                         int64_t done, const LinearPass& pass) {
+  const int64_t left = shape.tokens - done;
+  const MixedTraits& first = weights.front();
+  const auto all = [&](const auto& takes) { return std::all_of(weights.begin(), weights.end(), takes); };
+  if (left >= kMinMixedBatchTokens && all([&](const MixedTraits& weight) { return CanBatch(gpu, weight); })) {
+    const int64_t rows = EvenPass(left, kMaxMixedBatchTokens);
+    return LikeLongest(gpu, first, {rows, shape.in_features, shape.out_features}, LinearRoute::kMixedBatch);
+  }
+  const int64_t rows = EvenPass(left, kTableRows);
+  const LinearRoute lookup = LookupRoute(gpu, first, rows);
+  if (lookup != LinearRoute::kMixedDecode &&
+      all([&](const MixedTraits& weight) { return LookupRoute(gpu, weight, rows) == lookup; })) {
+    return LikeLongest(gpu, first, {rows, shape.in_features, shape.out_features}, lookup);
+  }
+  const bool fused =
+      shape.tokens == 1 && !pass.observed && all([&](const MixedTraits& weight) { return PicksItself(weight, pass); });
+  LinearPlan plan = PlanMixedDecode(
+      gpu, first.any, {std::min<int64_t>(left, kMaxDecodeTokens), shape.in_features, shape.out_features}, fused);
+  plan.route = LinearRoute::kMixedDecode;
+  return plan;
+}
+
+LinearRoute PlanMixedRows(const MixedTraits& weight, int64_t rows, const LinearPass& pass) {
+  return rows >= kSortedRows && weight.can_sort && !pass.recorded ? LinearRoute::kMixedSorted
+                                                                  : LinearRoute::kMixedGeneric;
+}
+
+LinearPlan PlanMixedLinear(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape,
+                           const LinearPass& pass) {
+  const int64_t rows = shape.tokens;
+  if (rows <= kLookupRows && CanDecode(gpu, weight)) {
+    LinearPlan plan = PlanMixedStep(gpu, {&weight, 1}, shape, 0, pass);
+    if (plan.route != LinearRoute::kMixedDecode || rows <= kDecodeRows) return plan;
+  }
+  if (rows >= kPromptRows && CanPrompt(gpu, weight)) {
+    LinearPlan plan = PlanScPrefill(gpu, weight.longest, shape, true, true);
+    plan.route = LinearRoute::kMixedPrompt;
+    return plan;
+  }
+  LinearPlan plan;
+  plan.route = PlanMixedRows(weight, rows, pass);
+  return plan;
+}
+
+LinearRoute PlanMixedPrompt(const GpuTraits& gpu, std::span<const ScTraits> orders, int64_t slots_per_row,
+                            int64_t tokens) {
+  const auto all = [&](const auto& takes) { return std::all_of(orders.begin(), orders.end(), takes); };
+  if (orders.size() < 2) return LinearRoute::kMixedPrompt;
+  if (slots_per_row > 1) {
+    const bool fits = all([](const ScTraits& order) { return order.direct_ranks; }) &&
+                      CanPrefillWgmma(gpu, FourWords(orders.back()), true) &&
+                      ChunkWordStages(gpu, tokens, slots_per_row) >= 2;
+    return fits ? LinearRoute::kMixedChunks : LinearRoute::kMixedPrompt;
+  }
+  const bool fits =
+      tokens >= kGroupedRows && all([&](const ScTraits& order) { return CanPrefillWgmma(gpu, order, true); });
+  return fits ? LinearRoute::kMixedGroups : LinearRoute::kMixedPrompt;
+}
+
+ScTraits FourWords(ScTraits longest) {
+  constexpr int kMostWords = 4;
+  longest.stoc_len = 32 * kMostWords;
+  longest.direct_ranks = true;
+  return longest;
+}
+
+int64_t ChunkWordCount(int64_t tokens, int64_t chunks) { return DivideUp(tokens, kPrefillTileTokens) * chunks; }
+
+int ChunkWordStages(const GpuTraits& gpu, int64_t tokens, int64_t chunks) {
+  const int64_t room = gpu.max_shared_bytes - kRingHeaderBytes - ChunkWordCount(tokens, chunks);
+  return static_cast<int>(std::clamp<int64_t>(room / kChunkStageBytes, 0, kPrefillMaxStages));
+}
+
+namespace {
+
+// kMixedFew and kMixedTable, of up to shape.tokens rows.
+int64_t TableBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
+  int64_t most = 0;
+  for (int64_t rows = 2; rows <= std::min(shape.tokens, kTableRows); ++rows) {
+    const LinearPlan plan = PlanScLinear(gpu, weight.longest, {rows, shape.in_features, shape.out_features});
+    const bool takes = plan.route == LinearRoute::kScFew
+                           ? HasQuarters(weight.longest)
+                           : plan.route == LinearRoute::kScTable && weight.longest.has_residuals;
+    if (!takes) continue;
+    const int64_t gains = rows * weight.dims.chunks * kFloat + ScratchLayout::kAlignment;
+    most = std::max(most, plan.launch_bytes + gains);
+  }
+  return most;
+}
+
+int64_t BatchBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
+  if (shape.tokens < kMinMixedBatchTokens || !CanBatch(gpu, weight)) return 0;
+  int64_t most = 0;
+  for (int64_t rows = kMinMixedBatchTokens; rows <= std::min(shape.tokens, kMaxMixedBatchTokens); ++rows) {
+    const auto see = [&](std::span<const int64_t> out_features) {
+      most = std::max(most, PlanScLinear(gpu, weight.longest, {rows, shape.in_features, out_features}).launch_bytes);
+    };
+    see(shape.out_features);
+    // Matrices may be launched one by one, each with fewer blocks than all: none takes more.
+    for (const int64_t& out : shape.out_features) see({&out, 1});
+  }
+  return most + weight.dims.chunks * kMaxMixedBatchTokens * kFloat + ScratchLayout::kAlignment;
+}
+
+int64_t StepBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
+  int64_t most = 0;
+  for (int64_t rows = 1; rows <= std::min<int64_t>(shape.tokens, kMaxDecodeTokens); ++rows) {
+    const LinearShape some{rows, shape.in_features, shape.out_features};
+    most = std::max(most, PlanMixedDecode(gpu, weight.any, some, false).scratch_bytes());
+  }
+  const int64_t prepared = std::min(shape.tokens, kDecodeRows) * (weight.dims.padded + weight.dims.chunks * kFloat) +
+                           2 * ScratchLayout::kAlignment;
+  most = std::max(most, prepared + std::max(TableBytes(gpu, weight, shape), BatchBytes(gpu, weight, shape)));
+  return most + SlotBytes(weight.dims, std::min(shape.tokens, kLookupRows));
+}
+
+// Fewer cycles take shorter streams of as many rows.
+int64_t RowGroupBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
+  const int64_t padded = DivideUp(shape.tokens, kPrefillTileTokens) * kPrefillTileTokens;
+  const int64_t order = (padded + 1) * static_cast<int64_t>(sizeof(int32_t)) + kMaxLengthGroups * kRowGroupBytes +
+                        2 * ScratchLayout::kAlignment;
+  return PlanScPrefill(gpu, weight.longest, shape, true, true).launch_bytes + order;
+}
+
+int64_t ChunkWordsBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
+  const ScTraits four = FourWords(weight.longest);
+  if (!CanPrefillWgmma(gpu, four, true)) return 0;
+  const int64_t tiles = DivideUp(shape.tokens, kPrefillTileTokens);
+  // Words of tiles and of rows.
+  const int64_t words = (tiles + shape.tokens) * weight.dims.chunks + 2 * ScratchLayout::kAlignment;
+  const int64_t order = (2 * shape.tokens + 1) * static_cast<int64_t>(sizeof(int32_t)) + 2 * ScratchLayout::kAlignment;
+  return PlanScPrefill(gpu, four, shape, true, true).launch_bytes + words + order;
+}
+
+int64_t PromptBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
+  return PlanScPrefill(gpu, weight.longest, shape, true, true).quantize_bytes +
+         std::max(RowGroupBytes(gpu, weight, shape), ChunkWordsBytes(gpu, weight, shape)) +
+         SlotBytes(weight.dims, shape.tokens);
+}
+
+// kMixedSorted and kMixedGeneric.
+int64_t RowsBytes(const LinearSpec& spec, const MixedTraits& weight, int64_t out_features, const LinearShape& shape) {
+  const int64_t rows = shape.tokens;
+  int64_t bytes = MixedPartBytes(*spec.sc, rows, shape.in_features);
+  if (weight.can_sort) bytes += rows * (shape.in_features + out_features + 1) * kFloat;
+  if (spec.extras != nullptr && !spec.extras->protected_channels.empty()) {
+    bytes += rows * out_features * kFloat + MixedPartBytes(*spec.extras->protected_op, rows, shape.in_features);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+int64_t MixedPartBytes(const ScOperator& op, int64_t rows, int64_t cols) {
+  const ScDims dims = MakeScDims(cols, op.config.chunk_d);
+  const bool shares = rows > 1 && (op.config.granularity != ScGranularity::kPerRow || op.config.group_a > 1);
+  int64_t per_row = cols * kFloat + dims.padded + dims.chunks * kFloat + 2 * kFloat;
+  if (shares) per_row += dims.chunks * kExtremesBytes;
+  return rows * (per_row + dims.chunks * (kFloat + 1));  // metrics and slots
+}
+
+int64_t MixedScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, const LinearShape& shape) {
+  const MixedTraits weight = MakeMixedTraits(spec, shape.in_features);
+  int64_t most = 0;
+  for (const int64_t out : shape.out_features) most = std::max(most, RowsBytes(spec, weight, out, shape));
+  const bool decodes = CanDecode(gpu, weight);
+  const bool prompts = CanPrompt(gpu, weight);
+  for (size_t first = 0; first < shape.out_features.size(); first += kMaxScTasks) {
+    const LinearShape some{
+        shape.tokens, shape.in_features,
+        shape.out_features.subspan(first, std::min<size_t>(kMaxScTasks, shape.out_features.size() - first))};
+    if (decodes) most = std::max(most, StepBytes(gpu, weight, some));
+    if (prompts) most = std::max(most, PromptBytes(gpu, weight, some));
+  }
+  return most;
+}
+
+}  // namespace stoch

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every way in which a GPU computes linears and linears of experts.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace stoch {
+
+// Kernels are in kernels/cuda. Bits: all SC and all fp32 routes give the same, so the choice is invisible; routes of the
+// fp16 baseline promise none.
+enum class LinearRoute : uint8_t {
+  // SC of one stream length.
+  kScDecode,     // sc/decode/decode.cu: count rows in shared memory, 1 to 8 tokens at a time
+  kScFew,        // sc/table/few.cu: 2 to 4 tokens, counts of all of them in one look-up
+  kScTable,      // sc/table/table.cu: 5 to 16 tokens, residuals of all of them in one look-up
+  kScBatch,      // sc/tensor_core/batch_wgmma.cu: up to 256 tokens on binary wgmma, split-K over blocks
+  kScPrompt,     // sc/tensor_core/prefill_wgmma.cu: any number of tokens in tiles of 192
+  kScPromptMma,  // sc/tensor_core/prefill_mma.cu: the same on mma.sync
+  kScGeneric,    // sc/generic.cu: any operator, one product at a time
+  // SC with a stream length for every row or (row, chunk), protected channels, integers or multiplier tables.
+  kMixedDecode,   // sc/decode/decode.cu, 1 to 8 rows at a time
+  kMixedFew,      // sc/table/few.cu
+  kMixedTable,    // sc/table/table.cu, 5 to 16 rows at a time
+  kMixedBatch,    // sc/tensor_core/batch_wgmma.cu, 17 to 32 rows at a time
+  kMixedPrompt,   // sc/tensor_core/row_groups.cu: all rows as one group of the longest streams
+  kMixedGroups,   // sc/tensor_core/row_groups.cu: rows in order of the group of their length
+  kMixedChunks,   // sc/tensor_core/chunk_words.cu: a length for every (row, chunk)
+  kMixedSorted,   // mixed/linear.cc: rows sorted by length on the host, each length by its SC route
+  kMixedGeneric,  // mixed/product.cu: any of them, one product at a time
+  // SC of experts.
+  kExpertLookup,   // sc/experts/lookup.cu: every slot on its own, count rows in shared memory
+  kExpertGroups,   // sc/tensor_core/grouped.cu: slots of an expert together, in tiles of 192, on binary wgmma
+  kExpertGeneric,  // families/experts.cu: any operator, one product at a time
+  // fp32.
+  kExactVector,  // linear/exact.cu: 1 to 4 rows at a time, x in shared memory
+  kExactBatch,   // linear/exact_batch.cu: up to 64 rows
+  kExactTiles,   // linear/exact.cu: tiles of 128 by 128
+  kExactExpert,  // families/experts.cu
+  // fp32 as products of integers (kernels/math/fixed_point.h).
+  kFixedScreen,  // linear/fixed_screen.cu: one row, of whose outputs only the largest are wanted
+  kFixedVector,  // linear/fixed.cu: up to 8 rows
+  kFixedTiles,   // linear/fixed_tile.cu: tiles of 64 rows
+  // The fp16 baseline.
+  kHalfVector,  // linear/fp16_vector.cu: up to 4 rows
+  kHalfGemm,    // cuBLAS
+  kHalfExpert,  // families/half_experts.cu
+};
+
+// As `stoch inspect` shows it.
+std::string_view LinearRouteName(LinearRoute route);
+
+// Whether a launch takes some rows of a call at a time, without a wait of the host: decode steps of mixed lengths.
+constexpr bool IsMixedStep(LinearRoute route) {
+  using enum LinearRoute;
+  return route == kMixedDecode || route == kMixedFew || route == kMixedTable || route == kMixedBatch;
+}
+// Whether rows are streams that nest in the longest: prompts of mixed lengths.
+constexpr bool IsMixedPrompt(LinearRoute route) {
+  using enum LinearRoute;
+  return route == kMixedPrompt || route == kMixedGroups || route == kMixedChunks;
+}
+
+}  // namespace stoch
