@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the decode kernel is launched with and how its blocks are cut.
+// Arguments of the decode kernel, its variants, and how its blocks are cut.
 #pragma once
 
 #include "kernels/cuda/base/grid_barrier.cuh"
@@ -12,7 +12,7 @@ namespace stoch::cuda::decode {
 
 // How a block is cut for a number of tokens. One token: 16 warps with registers for many lookups in flight. More tokens:
 // bound by the rate of lookups, as many warps as there are registers for.
-// What was tried: docs/tuning/decode.md.
+// Alternatives that lost: docs/tuning/decode.md.
 template <int kTokens>
 struct Cut {
   static constexpr int kWarps = kTokens == 1 ? 16 : 24;
@@ -26,6 +26,33 @@ inline constexpr int kChunkTiles = kChunkDims / kTileDims;  // tiles of 32 rows 
 inline constexpr int kRowBytes = 128;                       // of a staged table row
 inline constexpr int kCombineChunks = kChunkDims;           // products of an item in shared memory at a time
 inline constexpr int kStageBytes = kChunkDims * kRowBytes;  // of a token's staged chunk
+
+// Where the rows of a launch come from, and where its outputs go.
+enum class InputKind : uint8_t {
+  kCodes,   // memory: a kernel before quantizes them
+  kFloats,  // memory: the kernel quantizes f(x) of the one row
+  kPolled,  // the same where the kernel before posts the row word by word (runtime/posted_rows.h)
+};
+enum class OutputKind : uint8_t {
+  kMemory,
+  kPosted,  // posted word by word, too; the next kernel starts after the wait, not before
+  kShared,  // the same of a row that several GPUs make, which a polled one may be
+};
+// A kernel of decode.cu. top256: a count may be 256. mixed: rows have lengths of their own. A type: nvcc 13.0 cannot name a
+// kernel whose template argument is a value of class type.
+template <int tokens, InputKind input, OutputKind output, bool top256, bool mixed = false>
+struct Variant {
+  static constexpr int kTokens = tokens;
+  static constexpr bool kTop256 = top256;
+  static constexpr bool kMixed = mixed;
+  static constexpr bool kFused = input != InputKind::kCodes;
+  static constexpr bool kPolls = input == InputKind::kPolled;
+  static constexpr bool kPosts = output != OutputKind::kMemory;
+  static constexpr bool kShares = output == OutputKind::kShared;
+  static_assert(!(kFused && kMixed) || kTokens == 1);
+  static_assert(!kPosts || (kFused && !kMixed));
+  static_assert(!kPolls || kPosts);
+};
 
 // n / d for 0 <= n < 2^31 by a multiplication: a division is thirty instructions in front of everything.
 struct Divisor {
@@ -94,7 +121,7 @@ struct DecodeArgs {
   Task tasks[kMaxDecodeTasks];
   const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]
   const float* scales = nullptr;   // [chunks][tokens]
-  // Of kernels that share rows with other GPUs:
+  // Kernels that share rows with other GPUs:
   PostPeers peers;
   PeerWait wait;  // of what is polled
 };
@@ -107,7 +134,7 @@ struct TaskLengths {
   const uint8_t* of_rows = nullptr;  // [tokens][per_row]; null: slot 0
 };
 struct MixedDecodeArgs : DecodeArgs {
-  // Of a chunk, each staged apart: one for all tasks, which then have the lengths and rules of the first, or one each.
+  // Parts of a chunk, each staged apart: one for all tasks, which then have the lengths and rules of the first, or one each.
   int part_count = 0;
   int part_end[kMaxDecodeTasks] = {};  // its last row block + 1
   TaskLengths lengths[kMaxDecodeTasks];

@@ -74,16 +74,17 @@ __device__ __forceinline__ void AwaitPrevious(const SiteReporter& reporter) {
 
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
 // takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
-// kMixed: rows have lengths of their own, and a chunk a part for every task whose lengths differ, staged apart.
-// kShares: the row that it polls or posts is one that several GPUs make.
-template <int kTokens, bool kFused, bool kTop256, bool kMixed = false, bool kPolls = false, bool kPosts = false,
-          bool kShares = false>
-__global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
-    ScDecodeKernel(const __grid_constant__ std::conditional_t<kMixed, MixedDecodeArgs, DecodeArgs> args) {
-  static_assert(!(kFused && kMixed) || kTokens == 1);
-  static_assert(!kPosts || (kFused && !kMixed));
-  static_assert(!kPolls || kPosts);
-  static_assert(!kShares || kPosts);
+// With lengths of their own, rows have a part of each chunk for every task whose lengths differ, staged apart.
+template <typename V>
+__global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1)
+    ScDecodeKernel(const __grid_constant__ std::conditional_t<V::kMixed, MixedDecodeArgs, DecodeArgs> args) {
+  constexpr int kTokens = V::kTokens;
+  constexpr bool kTop256 = V::kTop256;
+  constexpr bool kMixed = V::kMixed;
+  constexpr bool kFused = V::kFused;
+  constexpr bool kPolls = V::kPolls;
+  constexpr bool kPosts = V::kPosts;
+  constexpr bool kShares = V::kShares;
   constexpr int kWarps = Cut<kTokens>::kWarps;
   constexpr int kRing = Cut<kTokens>::kRing;
   extern __shared__ __align__(256) uint8_t shared[];
@@ -118,10 +119,10 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
   [[maybe_unused]] PostedRow<kShares> posted;
   if constexpr (kPolls) posted.Look(args, element);
-  // Weights do not depend on earlier kernels: the first tiles are on their way before the activations are. The others
+  // Weights do not depend on earlier kernels: the first tiles are in flight before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
-  // What was tried: docs/tuning/decode.md.
-  // The branch in LoadTiles also keeps the compiler from moving the loads behind the wait.
+  // Alternatives that lost: docs/tuning/decode.md.
+  // The branch in LoadTiles also keeps the compiler from moving the loads after the wait.
   LoadTiles<0, Cut<kTokens>::kEarly>(current.unit, ring);
   float scale = LoadScale(current.unit);
   const float* row = args.x;
@@ -222,34 +223,25 @@ __global__ void __launch_bounds__(Cut<kTokens>::kThreads, 1)
   Combine<kTokens, kPosts, kShares>(args, shared);
 }
 
-template <bool kTop256>
-auto PostingKernelOf(bool polls, bool shares) {
-  if (shares) {
-    return polls ? ScDecodeKernel<1, true, kTop256, false, true, true, true>
-                 : ScDecodeKernel<1, true, kTop256, false, false, true, true>;
-  }
-  return polls ? ScDecodeKernel<1, true, kTop256, false, true, true>
-               : ScDecodeKernel<1, true, kTop256, false, false, true>;
+template <bool kTop256, OutputKind kOutput>
+auto PostingKernelOf(bool polls) {
+  return polls ? ScDecodeKernel<Variant<1, InputKind::kPolled, kOutput, kTop256>>
+               : ScDecodeKernel<Variant<1, InputKind::kFloats, kOutput, kTop256>>;
 }
 
-template <int kTokens, bool kMixed>
-auto KernelOf(bool fused, bool top256, const DecodeArgs& args) {
+template <int kTokens, bool kMixed, bool kTop256>
+auto KernelOf(bool fused, const DecodeArgs& args) {
   if constexpr (kTokens == 1 && !kMixed) {
     const bool shares = args.post.num_peers > 0 || args.wait.failed != nullptr;
-    if (args.post)
-      return top256 ? PostingKernelOf<true>(args.polls, shares) : PostingKernelOf<false>(args.polls, shares);
+    if (args.post) {
+      return shares ? PostingKernelOf<kTop256, OutputKind::kShared>(args.polls)
+                    : PostingKernelOf<kTop256, OutputKind::kPosted>(args.polls);
+    }
   }
-  if constexpr (kMixed && kTokens == 1) {
-    return fused ? (top256 ? ScDecodeKernel<1, true, true, true> : ScDecodeKernel<1, true, false, true>)
-                 : (top256 ? ScDecodeKernel<1, false, true, true> : ScDecodeKernel<1, false, false, true>);
-  } else if constexpr (kMixed) {
-    return top256 ? ScDecodeKernel<kTokens, false, true, true> : ScDecodeKernel<kTokens, false, false, true>;
-  } else if constexpr (kTokens == 1) {
-    return fused ? (top256 ? ScDecodeKernel<1, true, true> : ScDecodeKernel<1, true, false>)
-                 : (top256 ? ScDecodeKernel<1, false, true> : ScDecodeKernel<1, false, false>);
-  } else {
-    return top256 ? ScDecodeKernel<kTokens, false, true> : ScDecodeKernel<kTokens, false, false>;
+  if constexpr (kTokens == 1) {
+    if (fused) return ScDecodeKernel<Variant<1, InputKind::kFloats, OutputKind::kMemory, kTop256, kMixed>>;
   }
+  return ScDecodeKernel<Variant<kTokens, InputKind::kCodes, OutputKind::kMemory, kTop256, kMixed>>;
 }
 
 template <int kTokens, typename Args>
@@ -266,13 +258,14 @@ void LaunchTokens(DeviceContext& ctx, const LinearPlan& plan, Args& args, bool f
   STOCH_CHECK(shared_bytes == plan.shared_bytes && args.staged <= kMaxFusedChunks);
   static_assert(!kMixed ||
                 sizeof(MixedStage<kTokens>) + (kTokens == 1 ? sizeof(RuleStage) : 0) <= kDecodeMixedStaticBytes);
-  const auto kernel = KernelOf<kTokens, kMixed>(fused, top256, args);
+  const auto kernel =
+      top256 ? KernelOf<kTokens, kMixed, true>(fused, args) : KernelOf<kTokens, kMixed, false>(fused, args);
   AllowShared(ctx, kernel, static_cast<size_t>(shared_bytes));
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(Cut<kTokens>::kThreads),
                    static_cast<size_t>(shared_bytes), args);
 }
 
-// What a launch is given whatever the lengths of its rows, but for the products' memory.
+// Arguments of a launch, whatever the lengths of its rows, but for the products' memory.
 void FillArgs(DeviceContext& ctx, const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks,
               int count, DecodeArgs& args) {
   for (int i = 0; i < count; ++i) {
