@@ -15,7 +15,7 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
-#include "kernels/cuda/sc/tensor_core/prefill.h"
+#include "kernels/cuda/sc/tiles/tiles.h"
 #include "kernels/math/random.h"
 
 namespace stoch::cuda {
@@ -96,18 +96,22 @@ float Defined(const ScOperator& op, const Operands& o, int64_t n, int64_t m) {
   return y;
 }
 
-LinearPlan Plan(const ScOperator& op, const Operands& o, bool wgmma) {
-  DeviceContext& ctx = *Gpu();
-  const int64_t rows = o.task.weight.rows;
-  return PlanScPrefill(ctx.traits, ctx.tables.Traits(op), {o.a.tokens, o.a.dims.dims, {&rows, 1}}, wgmma);
-}
-
 bool HasWgmma(const ScOperator& op) { return CanPrefillWgmma(Gpu()->traits, Gpu()->tables.Traits(op)); }
+
+void Launch(const ScOperator& op, const Operands& o, bool wgmma) {
+  DeviceContext& ctx = *Gpu();
+  const ScTables& tables = ctx.tables.Get(op);
+  const ScTraits& traits = ctx.tables.Traits(op);
+  const int64_t rows = o.task.weight.rows;
+  const LinearShape shape{o.a.tokens, o.a.dims.dims, {&rows, 1}};
+  if (wgmma) return LaunchScPrefill(ctx, PlanScPrefill(ctx.traits, traits, shape), tables, o.a, &o.task, 1);
+  LaunchScTiles(ctx, PlanScTiles(ctx.traits, traits, shape), tables, o.a, {}, &o.task, 1);
+}
 
 std::vector<float> RunPath(const ScOperator& op, const Operands& o, bool wgmma) {
   DeviceContext& ctx = *Gpu();
   STOCH_CUDA(cudaMemsetAsync(o.out.data(), 0xff, o.out.bytes(), ctx.stream));
-  LaunchScPrefill(ctx, Plan(op, o, wgmma), ctx.tables.Get(op), o.a, &o.task, 1);
+  Launch(op, o, wgmma);
   std::vector<float> out(o.out.bytes() / sizeof(float));
   STOCH_CUDA(cudaMemcpyAsync(out.data(), o.out.data(), o.out.bytes(), cudaMemcpyDeviceToHost, ctx.stream));
   STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
@@ -166,9 +170,8 @@ double CublasSeconds(int64_t n, int64_t m, int64_t d) {
   });
 }
 
-void BM_Prefill(benchmark::State& state, int stoc_len, int64_t m, int64_t d) {
+void BM_Prefill(benchmark::State& state, bool wgmma, int stoc_len, int64_t m, int64_t d) {
   if (Gpu() == nullptr) return state.SkipWithError("no GPU");
-  DeviceContext& ctx = *Gpu();
   ScConfig config;
   config.chunk_d = 128;
   config.halve = stoc_len <= 128;
@@ -176,12 +179,11 @@ void BM_Prefill(benchmark::State& state, int stoc_len, int64_t m, int64_t d) {
   const ScOperatorPtr op = MakeScOperator(config);
   const int64_t n = state.range(0);
   const Operands o = MakeOperands(*op, n, m, d);
+  if (wgmma && !HasWgmma(*op)) return state.SkipWithError("no wgmma");
   if (!Verify(*op, o)) return state.SkipWithError("bits differ from the definition's");
   const double cublas = CublasSeconds(n, m, d);
-  const ScTables& tables = ctx.tables.Get(*op);
-  const LinearPlan plan = Plan(*op, o, HasWgmma(*op));
   for (auto _ : state) {
-    const double seconds = MedianSeconds([&] { LaunchScPrefill(ctx, plan, tables, o.a, &o.task, 1); });
+    const double seconds = MedianSeconds([&] { Launch(*op, o, wgmma); });
     state.SetIterationTime(seconds);
     const double products = static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(d);
     state.counters["of_floor"] = products * stoc_len / kBitsPerSecond / seconds;
@@ -192,12 +194,15 @@ void BM_Prefill(benchmark::State& state, int stoc_len, int64_t m, int64_t d) {
 int RegisterAll() {
   const int64_t shapes[][2] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
   for (const int stoc_len : {128, 64, 256}) {
-    for (const auto& shape : shapes) {
+    for (int i = 0; i < 8; ++i) {
+      const bool wgmma = i < 4;
+      const auto& shape = shapes[i % 4];
       const int64_t m = shape[0];
       const int64_t d = shape[1];
-      const std::string name =
-          "prefill/L" + std::to_string(stoc_len) + "/" + std::to_string(m) + "x" + std::to_string(d);
-      benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { BM_Prefill(state, stoc_len, m, d); })
+      const std::string name = (wgmma ? "prefill/L" : "tiles/L") + std::to_string(stoc_len) + "/" + std::to_string(m) +
+                               "x" + std::to_string(d);
+      benchmark::RegisterBenchmark(name.c_str(),
+                                   [=](benchmark::State& state) { BM_Prefill(state, wgmma, stoc_len, m, d); })
           ->Arg(32)
           ->Arg(64)
           ->Arg(256)

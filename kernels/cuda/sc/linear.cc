@@ -11,6 +11,7 @@
 #include "kernels/cuda/sc/tensor_core/batch_wgmma.h"
 #include "kernels/cuda/sc/tensor_core/prefill.h"
 #include "kernels/cuda/sc/tensor_core/streams.h"
+#include "kernels/cuda/sc/tiles/tiles.h"
 
 namespace stoch::cuda {
 namespace {
@@ -54,8 +55,12 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
       case LinearRoute::kScTable: LaunchScBatchTable(ctx, plan, tables, a, source, reporter, from, some); break;
       case LinearRoute::kScBatch: LaunchScBatchWgmma(ctx, plan, tables, a, reporter, from, some); break;
       case LinearRoute::kScDecode: LaunchScDecode(ctx, plan, tables, a, source, reporter, from, some); break;
+      case LinearRoute::kScTiles:
+      case LinearRoute::kScTilesSplit:
+        LaunchScTiles(ctx, plan, tables, a, reporter, from, some,
+                      plan.quantizer == ScQuantizer::kStreams ? &rows : nullptr);
+        break;
       case LinearRoute::kScPrompt:
-      case LinearRoute::kScPromptMma:
         LaunchScPrefill(ctx, plan, tables, a, from, some,
                         {.rows = plan.quantizer == ScQuantizer::kStreams ? &rows : nullptr});
         break;

@@ -122,7 +122,7 @@ LinearPlan PlanMixedLinear(const GpuTraits& gpu, const MixedTraits& weight, cons
     if (plan.route != LinearRoute::kMixedDecode || rows <= kDecodeRows) return plan;
   }
   if (rows >= kPromptRows && CanPrompt(gpu, weight)) {
-    LinearPlan plan = PlanScPrefill(gpu, weight.longest, shape, true, true);
+    LinearPlan plan = PlanScPrefill(gpu, weight.longest, shape, true);
     plan.route = LinearRoute::kMixedPrompt;
     return plan;
   }
@@ -208,7 +208,7 @@ int64_t RowGroupBytes(const GpuTraits& gpu, const MixedTraits& weight, const Lin
   const int64_t padded = DivideUp(shape.tokens, kPrefillTileTokens) * kPrefillTileTokens;
   const int64_t order = (padded + 1) * static_cast<int64_t>(sizeof(int32_t)) + kMaxLengthGroups * kRowGroupBytes +
                         2 * ScratchLayout::kAlignment;
-  return PlanScPrefill(gpu, weight.longest, shape, true, true).launch_bytes + order;
+  return PlanScPrefill(gpu, weight.longest, shape, true).launch_bytes + order;
 }
 
 int64_t ChunkWordsBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
@@ -218,11 +218,11 @@ int64_t ChunkWordsBytes(const GpuTraits& gpu, const MixedTraits& weight, const L
   // Words of tiles and of rows.
   const int64_t words = (tiles + shape.tokens) * weight.dims.chunks + 2 * ScratchLayout::kAlignment;
   const int64_t order = (2 * shape.tokens + 1) * static_cast<int64_t>(sizeof(int32_t)) + 2 * ScratchLayout::kAlignment;
-  return PlanScPrefill(gpu, four, shape, true, true).launch_bytes + words + order;
+  return PlanScPrefill(gpu, four, shape, true).launch_bytes + words + order;
 }
 
 int64_t PromptBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
-  return PlanScPrefill(gpu, weight.longest, shape, true, true).quantize_bytes +
+  return PlanScPrefill(gpu, weight.longest, shape, true).quantize_bytes +
          std::max(RowGroupBytes(gpu, weight, shape), ChunkWordsBytes(gpu, weight, shape)) +
          SlotBytes(weight.dims, shape.tokens);
 }

@@ -11,7 +11,8 @@ std::string_view LinearRouteName(LinearRoute route) {
     case kScTable: return "table";
     case kScBatch: return "batch-wgmma";
     case kScPrompt: return "prefill-wgmma";
-    case kScPromptMma: return "prefill-mma";
+    case kScTiles: return "tiles";
+    case kScTilesSplit: return "tiles-split";
     case kScGeneric: return "generic";
     case kMixedDecode: return "mixed decode";
     case kMixedFew: return "mixed few";

@@ -11,13 +11,14 @@ namespace stoch {
 // fp16 baseline promise none.
 enum class LinearRoute : uint8_t {
   // SC of one stream length.
-  kScDecode,     // sc/decode/decode.cu: count rows in shared memory, 1 to 8 tokens at a time
-  kScFew,        // sc/table/few.cu: 2 to 4 tokens, counts of all of them in one look-up
-  kScTable,      // sc/table/table.cu: 5 to 16 tokens, residuals of all of them in one look-up
-  kScBatch,      // sc/tensor_core/batch_wgmma.cu: up to 256 tokens on binary wgmma, split-K over blocks
-  kScPrompt,     // sc/tensor_core/prefill_wgmma.cu: any number of tokens in tiles of 192
-  kScPromptMma,  // sc/tensor_core/prefill_mma.cu: the same on mma.sync
-  kScGeneric,    // sc/generic.cu: any operator, one product at a time
+  kScDecode,      // sc/decode/decode.cu: count rows in shared memory, 1 to 8 tokens at a time
+  kScFew,         // sc/table/few.cu: 2 to 4 tokens, counts of all of them in one look-up
+  kScTable,       // sc/table/table.cu: 5 to 16 tokens, residuals of all of them in one look-up
+  kScBatch,       // sc/tensor_core/batch_wgmma.cu: up to 256 tokens on binary wgmma, split-K over blocks
+  kScPrompt,      // sc/tensor_core/prefill_wgmma.cu: any number of tokens in tiles of 192
+  kScTiles,       // sc/tiles/tiles.cu: any number of tokens in tiles of 64, on binary mma.sync
+  kScTilesSplit,  // sc/tiles/tiles.cu: up to 256 tokens, split-K over blocks
+  kScGeneric,     // sc/generic.cu: any operator, one product at a time
   // SC with a stream length for every row or (row, chunk), protected channels, integers or multiplier tables.
   kMixedDecode,   // sc/decode/decode.cu, 1 to 8 rows at a time
   kMixedFew,      // sc/table/few.cu

@@ -202,7 +202,9 @@ bool PlanBatchWgmma(const GpuTraits& gpu, const ScTraits& sc, const LinearShape&
   return true;
 }
 
-// ---- kPrefillWgmma, kPrefillMma
+// ---- kScTiles, kScPrompt
+constexpr int TileRows(int tile_tokens) { return tile_tokens == kTileTokensNarrow ? 512 : 256; }
+
 // mixed: tokens have gains of their own.
 int64_t PrefillStageBytes(const StreamShape& streams, bool mixed) {
   return streams.block_bytes() + kPrefillTileTokens * (mixed ? 8 : 4) + kPrefillSuperRows / 2 * 4;
@@ -243,18 +245,51 @@ bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed) {
          2;  // a consumer holds one, one is filled
 }
 
-LinearPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, bool wgmma, bool mixed) {
-  STOCH_CHECK(CanPrefill(sc) && (!wgmma || CanPrefillWgmma(gpu, sc, mixed)));
+LinearPlan PlanScTiles(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, std::optional<bool> split) {
+  STOCH_CHECK(CanPrefill(sc));
+  const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
+  const auto tiles_of = [&](int tile_tokens) {
+    return Groups(shape, TileRows(tile_tokens)) * DivideUp(shape.tokens, tile_tokens);
+  };
+  // Blocks that keep whole tiles pass no sums through memory, but have to fill the GPU.
+  const int64_t tiles = tiles_of(kTileTokensWide);
+  const int64_t waves = DivideUp(tiles, gpu.sm_count);
+  const bool fills = shape.tokens > kTileTokensNarrow && 3 * tiles >= 2 * waves * gpu.sm_count;
+  LinearPlan plan;
+  const bool is_split = split.value_or(shape.tokens <= kMaxBatchWgmmaTokens && !fills);
+  plan.route = is_split ? LinearRoute::kScTilesSplit : LinearRoute::kScTiles;
+  plan.tile_tokens = is_split && shape.tokens <= kTileTokensNarrow ? kTileTokensNarrow : kTileTokensWide;
+  plan.quantizer = QuantizerOf(sc, dims, shape.tokens);
+  plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
+  const StreamShape streams = MakeStreamShape(dims, shape.tokens, plan.tile_tokens, sc.stoc_len);
+  const bool usual = IsUsual(sc);
+  const int rows = TileRows(plan.tile_tokens);
+  plan.stages = usual ? kTileStages : kTileTableStages;
+  const int64_t stage_bytes =
+      streams.block_bytes() + rows * kTileDims + (is_split ? 0 : (rows + plan.tile_tokens) * kFloat);
+  plan.shared_bytes = plan.stages * stage_bytes + (usual ? 0 : RankTableBytes(sc, streams));
+  plan.launch_bytes = ScratchLayout::Aligned(streams.bytes()) + ScratchLayout::Aligned(streams.scale_count() * kFloat);
+  plan.blocks = static_cast<int>(tiles_of(plan.tile_tokens));
+  if (!is_split) return plan;
+  plan.shared_bytes = std::max(plan.shared_bytes, kTileCombineBytes);
+  plan.blocks = static_cast<int>(std::min<int64_t>(gpu.sm_count, int64_t{plan.blocks} * dims.chunks));
+  const int64_t sum_bytes = SumsAreWide(sc, dims) ? sizeof(int32_t) : sizeof(int16_t);
+  plan.launch_bytes +=
+      ScratchLayout::Aligned(dims.chunks * Groups(shape, rows) * rows * streams.tokens_padded() * sum_bytes);
+  return plan;
+}
+
+LinearPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, bool mixed) {
+  STOCH_CHECK(CanPrefillWgmma(gpu, sc, mixed));
   const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
   const StreamShape streams = MakeStreamShape(dims, shape.tokens, kPrefillTileTokens, sc.stoc_len);
   LinearPlan plan;
-  plan.route = wgmma ? LinearRoute::kScPrompt : LinearRoute::kScPromptMma;
+  plan.route = LinearRoute::kScPrompt;
   plan.quantizer = QuantizerOf(sc, dims, shape.tokens);
   plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
   plan.tile_tokens = kPrefillTileTokens;
   plan.launch_bytes = ScratchLayout::Aligned(streams.bytes()) +
                       (mixed ? 2 : 1) * ScratchLayout::Aligned(streams.scale_count() * kFloat);
-  if (!wgmma) return plan;
   const int64_t table_bytes = PrefillTableBytes(sc, streams);
   plan.stages = PrefillStages(gpu, streams, table_bytes, mixed);
   plan.shared_bytes = kRingHeaderBytes + plan.stages * PrefillStageBytes(streams, mixed) + table_bytes;
@@ -303,7 +338,8 @@ LinearPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const LinearSh
     return with_quantizer(PlanDecode(gpu, shape, dims, false, tokens == 1 && sc.scope_rows == 1));
   }
   if (!CanPrefill(sc)) return with_quantizer(LinearPlan{});
-  plan = PlanScPrefill(gpu, sc, shape, CanPrefillWgmma(gpu, sc));
+  plan = CanPrefillWgmma(gpu, sc) ? PlanScPrefill(gpu, sc, shape) : PlanScTiles(gpu, sc, shape);
+  if (!Fits(gpu, plan.shared_bytes, 0)) return with_quantizer(LinearPlan{});  // hundreds of masks of two halves
   if (MakesStreams(gpu, sc, dims, tokens, pass.aligned)) plan.quantizer = ScQuantizer::kStreams;
   return plan;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernels/plan/gpu_traits.h"
@@ -24,11 +25,12 @@ LinearPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const LinearSh
 LinearPlan PlanMixedDecode(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, bool fused);
 bool CanDecodeMixed(const ScTraits& sc, int64_t in_features);
 
-// A plan of kScPrompt or kScPromptMma, whatever PlanScLinear would choose; for tests, and for
-// mixed: rows of several lengths, of which `sc` is the longest.
-// Requires: CanPrefill.
-LinearPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, bool wgmma,
-                         bool mixed = false);
+// A plan of kScPrompt, whatever PlanScLinear would choose; for tests, and for mixed: rows of several lengths, of which
+// `sc` is the longest. Requires: CanPrefillWgmma.
+LinearPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, bool mixed = false);
+// A plan of kScTilesSplit or kScTiles, of `split` where it has a value (tests). Requires: CanPrefill.
+LinearPlan PlanScTiles(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape,
+                       std::optional<bool> split = {});
 bool CanPrefill(const ScTraits& sc);
 bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed = false);
 
@@ -61,6 +63,12 @@ inline constexpr int64_t kBatchPairBytes = 16 * 2 * kTileBytes;  // of 16 warps
 inline constexpr int64_t kFewStaticBytes = 544 + 1024;
 inline constexpr int64_t kEightStaticBytes = 4256 + 1024;
 inline constexpr int64_t kSixteenStaticBytes = 5312 + 1024;
+// kScTiles, kScTilesSplit: tokens of a tile, the ring, and where the sums of split tiles are added. All fit 99 KB.
+inline constexpr int kTileTokensNarrow = 32;
+inline constexpr int kTileTokensWide = 64;
+inline constexpr int kTileStages = 4;
+inline constexpr int kTileTableStages = 3;  // next to a table of ranks
+inline constexpr int64_t kTileCombineBytes = 96 * 1024;
 // kScBatch, kScPrompt.
 inline constexpr int kRingHeaderBytes = 256;
 inline constexpr int kBatchRows = 256;  // weight rows of a tile

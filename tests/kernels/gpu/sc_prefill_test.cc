@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prefill SC linear: its split over clusters (no GPU needed), and its bits against the definition on both paths.
+// The prefill SC linear: its split over clusters (no GPU needed), and its bits against the definition on every path.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/sc/tensor_core/prefill.h"
 #include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
+#include "kernels/cuda/sc/tiles/tiles.h"
 #include "kernels/math/random.h"
 #include "kernels/plan/sc_traits.h"
 #include "tests/kernels/gpu/cuda_or_skip.h"
@@ -182,12 +183,14 @@ struct Case {
 
 class CudaScPrefill : public testing::TestWithParam<Case> {};
 
-void CompareWithDefinition(const Case& c, bool wgmma) {
+enum class Path { kWgmma, kTiles, kTilesSplit };
+
+void CompareWithDefinition(const Case& c, Path path) {
   const ScOperatorPtr op = OperatorOf(c.config);
   DeviceContext ctx(0);
   const ScTraits& traits = ctx.tables.Traits(*op);
   ASSERT_TRUE(CanPrefill(traits));
-  if (wgmma && !CanPrefillWgmma(ctx.traits, traits)) {
+  if (path == Path::kWgmma && !CanPrefillWgmma(ctx.traits, traits)) {
     GTEST_SKIP() << "no wgmma path: the code, the device or its limits (GpuTraits) have none for " << c.config;
   }
   const ScDims dims = MakeScDims(c.dims, op->config.chunk_d);
@@ -243,10 +246,16 @@ void CompareWithDefinition(const Case& c, bool wgmma) {
     tasks[w].out = {static_cast<float*>(outs.back().data()), stride, c.add};
   }
 
-  ScPrefillOptions options;
-  options.clusters = c.clusters;
-  const LinearPlan plan = PlanScPrefill(ctx.traits, traits, {c.tokens, c.dims, c.rows}, wgmma);
-  LaunchScPrefill(ctx, plan, tables, view, tasks.data(), static_cast<int>(tasks.size()), options);
+  const LinearShape shape{c.tokens, c.dims, c.rows};
+  const auto task_count = static_cast<int>(tasks.size());
+  if (path == Path::kWgmma) {
+    ScPrefillOptions options;
+    options.clusters = c.clusters;
+    LaunchScPrefill(ctx, PlanScPrefill(ctx.traits, traits, shape), tables, view, tasks.data(), task_count, options);
+  } else {
+    const LinearPlan plan = PlanScTiles(ctx.traits, traits, shape, path == Path::kTilesSplit);
+    LaunchScTiles(ctx, plan, tables, view, {}, tasks.data(), task_count);
+  }
 
   for (size_t w = 0; w < c.rows.size(); ++w) {
     const ScWeightView& weight = tasks[w].weight;
@@ -289,18 +298,25 @@ void CompareWithDefinition(const Case& c, bool wgmma) {
 
 TEST_P(CudaScPrefill, WgmmaGivesTheDefinitionsBits) {
   STOCH_CUDA_OR_SKIP();
-  CompareWithDefinition(GetParam(), true);
+  CompareWithDefinition(GetParam(), Path::kWgmma);
 }
 
-TEST_P(CudaScPrefill, MmaGivesTheDefinitionsBits) {
+TEST_P(CudaScPrefill, TilesGiveTheDefinitionsBits) {
   STOCH_CUDA_OR_SKIP();
-  CompareWithDefinition(GetParam(), false);
+  CompareWithDefinition(GetParam(), Path::kTiles);
+}
+
+TEST_P(CudaScPrefill, SplitTilesGiveTheDefinitionsBits) {
+  STOCH_CUDA_OR_SKIP();
+  CompareWithDefinition(GetParam(), Path::kTilesSplit);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaScPrefill,
                          testing::Values(Case{"stoc_len=128,halve=1,chunk_d=128", 128, {384}, 128},
                                          Case{"halve=1,chunk_d=128", 150, {300}, 400, true},
                                          Case{"halve=1,chunk_d=128", 7, {64}, 16},
+                                         Case{"halve=1,chunk_d=128", 31, {1100}, 640},
+                                         Case{"halve=1,chunk_d=128", 65, {513, 2100}, 257, true},
                                          Case{"halve=1,chunk_d=128", 33, {70, 500, 1}, 250, true},
                                          // Cut tiles: few clusters, many pieces, tiles of every width.
                                          Case{"halve=1,chunk_d=16", 200, {600, 200}, 256, false, 1},

@@ -59,7 +59,8 @@ std::string WhatIsWrong(const GpuTraits& gpu, const ScTraits& sc, const LinearPl
   if (plan.shared_bytes + plan.static_bytes > gpu.max_shared_bytes) return "more shared memory than there is";
   if (plan.shared_bytes < 0 || plan.quantize_bytes <= 0 || plan.launch_bytes < 0) return "negative sizes";
   const bool waits = plan.route == LinearRoute::kScDecode || plan.route == LinearRoute::kScFew ||
-                     plan.route == LinearRoute::kScTable || plan.route == LinearRoute::kScBatch;
+                     plan.route == LinearRoute::kScTable || plan.route == LinearRoute::kScBatch ||
+                     plan.route == LinearRoute::kScTilesSplit;
   // Blocks that wait for each other have to be on the GPU together.
   if (waits && (plan.blocks < 1 || plan.blocks > gpu.sm_count)) return "blocks that are not resident";
   switch (plan.route) {
@@ -69,7 +70,10 @@ std::string WhatIsWrong(const GpuTraits& gpu, const ScTraits& sc, const LinearPl
     case LinearRoute::kScBatch:
       return !gpu.has_wgmma || plan.stages < 2 || tokens > 256 || plan.shares.owners > plan.blocks ? "batch wgmma" : "";
     case LinearRoute::kScPrompt: return !gpu.has_wgmma || plan.stages < 2 || !sc.has_streams ? "prefill wgmma" : "";
-    case LinearRoute::kScPromptMma: return !sc.has_streams ? "prefill mma" : "";
+    case LinearRoute::kScTiles: return !sc.has_streams || plan.stages < 3 ? "tiles" : "";
+    case LinearRoute::kScTilesSplit:
+      return !sc.has_streams || plan.stages < 3 || tokens > 256 || plan.shared_bytes < kTileCombineBytes ? "split tiles"
+                                                                                                         : "";
     case LinearRoute::kScGeneric: return sc.code == ScCode::kSignMagnitude && sc.has_streams ? "generic" : "";
     default: return "not a route of one SC operator";
   }
@@ -219,8 +223,10 @@ TEST(ScLinearPlan, SmallSharedMemoryHasExactFallbacks) {
   EXPECT_EQ(plan(4).tile_tokens, 4);
   EXPECT_EQ(plan(8).route, LinearRoute::kScDecode);  // in two launches: the stages of 8 tokens do not fit
   EXPECT_EQ(plan(8).tile_tokens, 4);
-  EXPECT_EQ(plan(9).route, LinearRoute::kScPromptMma);
-  EXPECT_EQ(plan(2048).route, LinearRoute::kScPromptMma);
+  EXPECT_EQ(plan(9).route, LinearRoute::kScTilesSplit);
+  EXPECT_EQ(plan(9).tile_tokens, 32);
+  EXPECT_EQ(plan(33).tile_tokens, 64);
+  EXPECT_EQ(plan(2048).route, LinearRoute::kScTiles);
 }
 
 }  // namespace

@@ -205,7 +205,7 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
   }
   const ScTraits four = FourWords(ctx.tables.Traits(*lengths.groups.back().order));
   LinearPlan plan = PlanScPrefill(
-      ctx.traits, four, {a.tokens, a.dims.dims, std::span(out_features).first(static_cast<size_t>(count))}, true, true);
+      ctx.traits, four, {a.tokens, a.dims.dims, std::span(out_features).first(static_cast<size_t>(count))}, true);
   static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, a.tokens, kPrefillTokens, four.stoc_len);
   args.streams.data = scratch.Take<uint8_t>(args.streams.bytes());
   auto* const scaled_gains = scratch.Take<float2>(args.streams.scale_count());

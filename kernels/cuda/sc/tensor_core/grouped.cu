@@ -13,7 +13,7 @@ void LaunchScExpertGroups(DeviceContext& ctx, const ExpertPlan& plan, const Expe
   STOCH_CHECK(plan.route == LinearRoute::kExpertGroups && count >= 1 && count <= kMaxScTasks);
   const int64_t tokens = plan.tiles_at_once * kPrefillTokens;
   const int64_t out_features[] = {shape.out_features};
-  const LinearPlan kernel = PlanScPrefill(ctx.traits, traits, {tokens, shape.in_features, out_features}, true);
+  const LinearPlan kernel = PlanScPrefill(ctx.traits, traits, {tokens, shape.in_features, out_features});
   Scratch scratch(ctx.workspace);
   GroupedArgs args;
   static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, tokens, kPrefillTokens, tables.stoc_len);

@@ -11,7 +11,6 @@ namespace stoch::cuda {
 void LaunchScPrefill(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                      const ScLinearTask* tasks, int count, const ScPrefillOptions& options) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens >= 1);
-  const bool wgmma = plan.route == LinearRoute::kScPrompt;
   Scratch scratch(ctx.workspace);
   PrefillArgs args;
   static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, a.tokens, plan.tile_tokens, tables.stoc_len);
@@ -24,28 +23,21 @@ void LaunchScPrefill(DeviceContext& ctx, const LinearPlan& plan, const ScTables&
 
   int supers = 0;
   for (int i = 0; i < count; ++i) supers = AddTask(tasks[i], supers, &args);
-  int flags = 0;
-  if (wgmma) {
-    int clusters = static_cast<int>(MaxPrefillClusters(ctx, plan, args));
-    STOCH_CHECK(clusters >= 1);
-    if (options.clusters > 0) clusters = std::min(clusters, options.clusters);
-    args.schedule = MakePrefillSchedule(clusters, supers, args.streams.tokens, args.streams.chunks);
-    SortPlaces(&args.schedule);
-    flags = args.schedule.rest() * kPrefillFlags;
-    args.partial = scratch.Take<float>(static_cast<int64_t>(args.schedule.rest()) * kSuperRows * kPrefillTokens);
-    args.flags = scratch.Take<int>(flags);
-  }
+  int clusters = static_cast<int>(MaxPrefillClusters(ctx, plan, args));
+  STOCH_CHECK(clusters >= 1);
+  if (options.clusters > 0) clusters = std::min(clusters, options.clusters);
+  args.schedule = MakePrefillSchedule(clusters, supers, args.streams.tokens, args.streams.chunks);
+  SortPlaces(&args.schedule);
+  const int flags = args.schedule.rest() * kPrefillFlags;
+  args.partial = scratch.Take<float>(static_cast<int64_t>(args.schedule.rest()) * kSuperRows * kPrefillTokens);
+  args.flags = scratch.Take<int>(flags);
   if (options.rows != nullptr) {
     LaunchStreamRows(ctx, scratch, tables, a.dims, options.rows->source, args.streams, args.flags, flags,
                      options.rows->reporter);
   } else {
     LaunchExpandStreams(ctx, tables, a, args.streams, args.flags, flags);
   }
-  if (wgmma) {
-    LaunchPrefillWgmma(ctx, plan, args);
-  } else {
-    LaunchPrefillMma(ctx.stream, args);
-  }
+  LaunchPrefillWgmma(ctx, plan, args);
 }
 
 }  // namespace stoch::cuda

@@ -31,7 +31,7 @@ struct ScPrefillOptions {
 
 // y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and dimensions,
 // any chunk_d, scramble and source.
-// Requires: the plan of this launch, whose route is kScPrompt or kScPromptMma; 1 <= count <= kMaxScTasks.
+// Requires: the plan of this launch, whose route is kScPrompt; 1 <= count <= kMaxScTasks.
 // Scratch:  16 times the activations' bytes at stoc_len = 128, from ctx.workspace.
 void LaunchScPrefill(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                      const ScLinearTask* tasks, int count, const ScPrefillOptions& options = {});

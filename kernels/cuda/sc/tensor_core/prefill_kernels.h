@@ -46,7 +46,4 @@ int AddTask(const ScLinearTask& task, int supers, Args* args) {
 void LaunchPrefillWgmma(DeviceContext& ctx, const LinearPlan& plan, const PrefillArgs& args);
 int64_t MaxPrefillClusters(DeviceContext& ctx, const LinearPlan& plan, const PrefillArgs& args);
 
-// mma.sync b1 (sm_80 and newer); any tile_tokens; ignores the schedule.
-void LaunchPrefillMma(cudaStream_t stream, const PrefillArgs& args);
-
 }  // namespace stoch::cuda

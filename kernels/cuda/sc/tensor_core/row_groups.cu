@@ -121,9 +121,9 @@ GroupLaunch MakeLaunch(DeviceContext& ctx, const LengthGroup& group, bool shorte
     supers = AddTask(tasks[i], supers, &args);
   }
   args.schedule.supers = supers;
-  launch.plan = PlanScPrefill(ctx.traits, ctx.tables.Traits(*group.order),
-                              {a.tokens, a.dims.dims, std::span(out_features).first(static_cast<size_t>(count))}, true,
-                              args.mixed);
+  launch.plan =
+      PlanScPrefill(ctx.traits, ctx.tables.Traits(*group.order),
+                    {a.tokens, a.dims.dims, std::span(out_features).first(static_cast<size_t>(count))}, args.mixed);
   static_cast<StreamShape&>(args.streams) = MakeStreamShape(a.dims, a.tokens, kPrefillTokens, launch.tables.stoc_len);
   if (!launch.tables.direct_ranks) args.ranks = launch.tables.ranks;
   args.masks = launch.tables.masks;

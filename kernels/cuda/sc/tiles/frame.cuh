@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// The frame of SC linears in tiles on mma.sync (sm_80 and newer): the work of a block, the ring of its operands and the
+// outputs.
+//
+// A warp multiplies 32 weight rows by all tokens of the tile. A stage holds one block of 16 dimensions (a half of it,
+// where streams have two): what the loop body needs of the tokens, and the weights' codes. Every thread copies a share
+// of a stage with cp.async, kStages - 1 stages ahead; one barrier a stage.
+//
+// Bits: chunk sums are integers in any order; they are scaled and added in chunk order, as every SC linear does it.
+#pragma once
+
+#include "kernels/cuda/base/grid_barrier.cuh"
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/batch/outputs.cuh"
+#include "kernels/cuda/sc/tensor_core/streams.h"
+
+namespace stoch::cuda::tiles {
+
+inline constexpr int kWarpRows = 32;  // weight rows of a warp: two operands of 16
+inline constexpr int kRowOperands = kWarpRows / kGroupRows;
+
+struct TileArgs {
+  BatchOutputs outputs;
+  ScStreams streams;
+  int row_tiles = 0;
+  int stages = 0;                   // of a chunk, but for the last
+  const uint16_t* ranks = nullptr;  // [masks][levels] where they are not DirectRanks
+  int masks = 1;
+  int levels = 128;
+  uint32_t minus_one = ~0u;  // opaque to the compiler (tensor_core/operand.cuh)
+  GridBarrier barrier;       // of launches with partials
+};
+
+// kTokens: of a tile. kPartials: chunks of a tile are dealt over blocks, and their sums are added in the end.
+template <int kTokens_, int kWarps_, int kStages_, bool kPartials_>
+struct Shape {
+  static constexpr int kTokens = kTokens_;
+  static constexpr int kWarps = kWarps_;
+  static constexpr int kStages = kStages_;
+  static constexpr bool kPartials = kPartials_;
+  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kRows = kWarps * kWarpRows;
+  static constexpr int kTokenTiles = kTokens / kTileTokens;
+  static constexpr int kCodeBytes = kRows * kTileDims;
+  static constexpr int kScaleBytes = kPartials ? 0 : (kRows + kTokens) * static_cast<int>(sizeof(float));
+};
+
+// Row tiles that follow each other while tokens stay: a wave of blocks is about as many rows as tokens, so that the L2
+// serves each operand many times.
+inline constexpr int kSuperRowTiles = 8;
+
+// One chunk of one tile.
+struct Unit {
+  int row_tile;
+  int token_tile;
+  int chunk;
+};
+
+// The chunks of a block, numbered tile by tile. With partials an even share of all; else those of one tile.
+template <typename S>
+__device__ __forceinline__ Unit UnitOf(const TileArgs& args, int index) {
+  const int chunks = args.streams.chunks;
+  const int tile = index / chunks;
+  Unit unit;
+  unit.chunk = index % chunks;
+  if constexpr (S::kPartials) {
+    unit.row_tile = tile / args.streams.token_tiles;
+    unit.token_tile = tile % args.streams.token_tiles;
+  } else {
+    const int per_super = kSuperRowTiles * args.streams.token_tiles;
+    const int first = tile / per_super * kSuperRowTiles;
+    const int rows = min(kSuperRowTiles, args.row_tiles - first);
+    const int rest = tile % per_super;
+    unit.row_tile = first + rest % rows;
+    unit.token_tile = rest / rows;
+  }
+  return unit;
+}
+
+// Stages of a chunk.
+__device__ __forceinline__ int StagesOf(const TileArgs& args, int chunk) {
+  const ScStreams& s = args.streams;
+  return min(s.blocks_per_chunk, s.dim_blocks - chunk * s.blocks_per_chunk) * s.halves;
+}
+
+// Issues the copies of stages in the order in which they are multiplied.
+template <typename S, int kOperandBytes>
+class StageCopier {
+ public:
+  static constexpr int kBytes = kOperandBytes + S::kCodeBytes + S::kScaleBytes;
+
+  __device__ StageCopier(const TileArgs& args, uint32_t ring, int first, int end)
+      : args_(args), ring_(ring), unit_(first), end_(end) {
+    if (unit_ < end_) Start();
+  }
+
+  // The next stage, or nothing after the last one, as a group of copies.
+  __device__ __forceinline__ void Issue() {
+    if (unit_ < end_) {
+      const uint32_t to = ring_ + static_cast<uint32_t>(slot_ * kBytes);
+      slot_ = slot_ + 1 == S::kStages ? 0 : slot_ + 1;
+#pragma unroll
+      for (int i = 0; i < kOperandBytes; i += S::kThreads * 16) {
+        const int at = i + static_cast<int>(threadIdx.x) * 16;
+        if (kOperandBytes % (S::kThreads * 16) == 0 || at < kOperandBytes) CopyAsync16(to + at, operands_ + at);
+      }
+      // A thread copies 16 dimensions of one row.
+      static_assert(S::kRows == S::kThreads);
+      CopyAsync16(to + kOperandBytes + threadIdx.x * 16, codes_, has_row_);
+      if (!S::kPartials && left_ == 1) CopyScales(to + kOperandBytes + S::kCodeBytes);
+      operands_ += kOperandBytes;
+      if (left_ % args_.streams.halves == 1 || args_.streams.halves == 1) codes_ += has_row_ ? kTileBytes : 0;
+      if (--left_ == 0 && ++unit_ < end_) Start();
+    }
+    CommitCopies();
+  }
+
+ private:
+  __device__ void Start() {
+    const Unit unit = UnitOf<S>(args_, unit_);
+    const ScStreams& s = args_.streams;
+    const int first_block = unit.chunk * s.blocks_per_chunk;
+    const int group = unit.row_tile * (S::kRows / kGroupRows);
+    const ScKernelTask& task = BatchTaskOf(args_.outputs, group);
+    const int row = (group - task.first_block) * kGroupRows + static_cast<int>(threadIdx.x);
+    operands_ = s.data + s.block_offset(unit.token_tile, first_block, 0);
+    has_row_ = row < task.rows_padded;
+    codes_ = task.codes;
+    if (has_row_) {
+      codes_ += (static_cast<int64_t>(row / kTileRows) * s.dim_blocks + first_block) * kTileBytes +
+                row % kTileRows * kTileDims;
+    }
+    left_ = StagesOf(args_, unit.chunk);
+    chunk_ = unit.chunk;
+    token_ = unit.token_tile * S::kTokens;
+  }
+
+  // Weight scales of the chunk, then those of its tokens. Rows beyond the last take 0.
+  __device__ __forceinline__ void CopyScales(uint32_t to) {
+    const int group = UnitOf<S>(args_, unit_).row_tile * (S::kRows / kGroupRows);
+    const ScKernelTask& task = BatchTaskOf(args_.outputs, group);
+    const int row = (group - task.first_block) * kGroupRows + static_cast<int>(threadIdx.x);
+    const float* from = task.scales + static_cast<int64_t>(chunk_) * task.rows_padded;
+    CopyAsync4(to + threadIdx.x * 4, from + (has_row_ ? row : 0), has_row_);
+    if (threadIdx.x < S::kTokens) {
+      const ScStreams& s = args_.streams;
+      CopyAsync4(to + S::kRows * 4 + threadIdx.x * 4,
+                 s.scales + static_cast<int64_t>(chunk_) * s.tokens_padded() + token_ + threadIdx.x, true);
+    }
+  }
+
+  const TileArgs& args_;
+  uint32_t ring_;
+  int unit_;
+  int end_;
+  int slot_ = 0;
+  const uint8_t* operands_ = nullptr;
+  const uint8_t* codes_ = nullptr;
+  bool has_row_ = false;
+  int left_ = 0;  // stages of the chunk
+  int chunk_ = 0;
+  int token_ = 0;
+};
+
+// Sums of a warp in the order of mma.sync: operand m of 16 rows, 8 tokens n.
+template <typename S>
+using Sums = int32_t[kRowOperands][S::kTokenTiles][4];
+
+// Adds a chunk's sums to the outputs. `scales`: shared memory, of the stage that came last.
+template <typename S>
+__device__ __forceinline__ void AddChunk(const float* scales, float gain, const Sums<S>& sums,
+                                         float (&y)[kRowOperands][S::kTokenTiles][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll
+  for (int m = 0; m < kRowOperands; ++m) {
+    const float* const b = scales + warp * kWarpRows + m * kGroupRows + lane / 4;
+    const float b0 = b[0], b1 = b[8];
+#pragma unroll
+    for (int n = 0; n < S::kTokenTiles; ++n) {
+      const float2 a = *reinterpret_cast<const float2*>(scales + S::kRows + n * kTileTokens + lane % 4 * 2);
+      y[m][n][0] = y[m][n][0] + BipolarProduct(sums[m][n][0], gain, a.x, b0);
+      y[m][n][1] = y[m][n][1] + BipolarProduct(sums[m][n][1], gain, a.y, b0);
+      y[m][n][2] = y[m][n][2] + BipolarProduct(sums[m][n][2], gain, a.x, b1);
+      y[m][n][3] = y[m][n][3] + BipolarProduct(sums[m][n][3], gain, a.y, b1);
+    }
+  }
+}
+
+// The kernel. Body::Multiply adds the products of a stage; Body::kOperandBytes are those of a tile's tokens.
+template <typename S, typename Body>
+__device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8_t* ring) {
+  using Copier = StageCopier<S, Body::kOperandBytes>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+  const int chunks = args.streams.chunks;
+  int first = static_cast<int>(blockIdx.x) * chunks;
+  int end = first + chunks;
+  if constexpr (S::kPartials) {
+    const int64_t units = static_cast<int64_t>(args.row_tiles) * args.streams.token_tiles * chunks;
+    first = static_cast<int>(blockIdx.x * units / gridDim.x);
+    end = static_cast<int>((blockIdx.x + int64_t{1}) * units / gridDim.x);
+  }
+  WaitForPrevious();
+  Copier copier(args, SharedAddress(ring), first, end);
+#pragma unroll 1
+  for (int i = 0; i + 1 < S::kStages; ++i) copier.Issue();
+
+  float y[S::kPartials ? 1 : kRowOperands][S::kPartials ? 1 : S::kTokenTiles][4] = {};
+  int slot = 0;
+#pragma unroll 1
+  for (int index = first; index < end; ++index) {
+    const int chunk = index % chunks;
+    const int stages = StagesOf(args, chunk);
+    Sums<S> sums = {};
+    const uint8_t* stage = ring;
+#pragma unroll 1
+    for (int i = 0; i < stages; ++i) {
+      WaitForCopies<S::kStages - 2>();
+      __syncthreads();  // the stage is here, and all warps are done with the one to be filled
+      copier.Issue();
+      stage = ring + slot * Copier::kBytes;
+      slot = slot + 1 == S::kStages ? 0 : slot + 1;
+      body.Multiply(stage, i, warp, lane, sums);
+    }
+    if constexpr (S::kPartials) {
+      const Unit unit = UnitOf<S>(args, index);
+      const int group = unit.row_tile * (S::kRows / kGroupRows) + warp * kRowOperands;
+#pragma unroll
+      for (int m = 0; m < kRowOperands; ++m) {
+#pragma unroll
+        for (int n = 0; n < S::kTokenTiles; ++n) {
+          StorePartials(args.outputs, chunk, (group + m) * args.outputs.tiles + unit.token_tile * S::kTokenTiles + n,
+                        lane, sums[m][n][0], sums[m][n][1], sums[m][n][2], sums[m][n][3]);
+        }
+      }
+    } else {
+      AddChunk<S>(reinterpret_cast<const float*>(stage + Body::kOperandBytes + S::kCodeBytes), args.outputs.gain, sums,
+                  y);
+    }
+  }
+  if constexpr (!S::kPartials) {
+    const Unit unit = UnitOf<S>(args, first);
+    const int group = unit.row_tile * (S::kRows / kGroupRows);
+    BatchItem item;
+    item.task = &BatchTaskOf(args.outputs, group);
+#pragma unroll
+    for (int m = 0; m < kRowOperands; ++m) {
+      item.row = (group - item.task->first_block + m) * kGroupRows + warp * kWarpRows + lane / 4;
+#pragma unroll
+      for (int n = 0; n < S::kTokenTiles; ++n) {
+        item.token = unit.token_tile * S::kTokens + n * kTileTokens + lane % 4 * 2;
+        StoreOutputs(args.outputs, item, make_float4(y[m][n][0], y[m][n][1], y[m][n][2], y[m][n][3]));
+      }
+    }
+  }
+}
+
+}  // namespace stoch::cuda::tiles
