@@ -10,6 +10,8 @@ option(STOCH_WERROR "Warnings are errors: for developers and continuous integrat
 set(STOCH_CUDA "AUTO" CACHE STRING "Build the CUDA backend: AUTO (nvcc works and a GPU is here), ON, OFF")
 set_property(CACHE STOCH_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(STOCH_CUDA_ARCHITECTURES "" CACHE STRING "CUDA architectures; empty: AUTO builds for the GPUs here, ON for all")
+set(STOCH_GRAMMAR "AUTO" CACHE STRING "Build grammars and JSON schemas: AUTO (where tools/fetch_xgrammar fetched xgrammar), ON, OFF")
+set_property(CACHE STOCH_GRAMMAR PROPERTY STRINGS AUTO ON OFF)
 set(STOCH_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+# stoch_xgrammar: the C++ core of xgrammar as a static library, from the sdist that tools/fetch_xgrammar fetched. STOCH_GRAMMAR
+# says whether: AUTO (where the sdist is), ON (an error where it is not), OFF. Sets STOCH_HAS_GRAMMAR.
+
+set(stoch_xgrammar_list ${PROJECT_SOURCE_DIR}/tools/cmake/xgrammar_requirements.txt)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${stoch_xgrammar_list})
+file(STRINGS ${stoch_xgrammar_list} pinned REGEX "^xgrammar==")
+string(REGEX MATCH "^xgrammar==([^ ]+) --hash=sha256:([0-9a-f]+)$" pinned "${pinned}")
+set(version ${CMAKE_MATCH_1})
+set(digest ${CMAKE_MATCH_2})
+
+if(DEFINED ENV{STOCH_XGRAMMAR_CACHE})
+  set(cache $ENV{STOCH_XGRAMMAR_CACHE})
+elseif(DEFINED ENV{XDG_CACHE_HOME})
+  set(cache $ENV{XDG_CACHE_HOME}/stoch/xgrammar)
+else()
+  set(cache $ENV{HOME}/.cache/stoch/xgrammar)
+endif()
+set(archive ${cache}/xgrammar-${version}.tar.gz)
+set(folder ${PROJECT_BINARY_DIR}/xgrammar-${version})
+
+set(STOCH_HAS_GRAMMAR OFF)
+if(STOCH_GRAMMAR STREQUAL "OFF")
+  message(STATUS "Grammars and JSON schemas: off: STOCH_GRAMMAR=OFF")
+  return()
+endif()
+if(NOT EXISTS ${folder}/complete)
+  if(NOT EXISTS ${archive})
+    set(why "xgrammar ${version} is not in ${cache}: tools/fetch_xgrammar (or tools/install) fetches it; configure again then")
+    if(STOCH_GRAMMAR STREQUAL "ON")
+      message(FATAL_ERROR "STOCH_GRAMMAR=ON, but ${why}; STOCH_GRAMMAR=OFF builds without grammars and JSON schemas")
+    endif()
+    message(STATUS "Grammars and JSON schemas: off: ${why}")
+    return()
+  endif()
+  file(SHA256 ${archive} found)
+  if(NOT found STREQUAL digest)
+    message(FATAL_ERROR "${archive} is not the one of tools/cmake/xgrammar_requirements.txt: expected sha256 ${digest}, got "
+      "${found}. Remove it and run tools/fetch_xgrammar, or configure with -DSTOCH_GRAMMAR=OFF")
+  endif()
+  file(REMOVE_RECURSE ${folder})
+  set(inside xgrammar-${version})
+  file(ARCHIVE_EXTRACT INPUT ${archive} DESTINATION ${PROJECT_BINARY_DIR} PATTERNS ${inside}/cpp/* ${inside}/include/*
+    ${inside}/3rdparty/picojson/picojson.h ${inside}/3rdparty/dlpack/include/* ${inside}/LICENSE ${inside}/NOTICE)
+  file(TOUCH ${folder}/complete)
+endif()
+set(STOCH_HAS_GRAMMAR ON)
+message(STATUS "Grammars and JSON schemas: xgrammar ${version}")
+
+file(GLOB_RECURSE sources ${folder}/cpp/*.cc)
+list(FILTER sources EXCLUDE REGEX "/cpp/tvm_ffi/")
+add_library(stoch_xgrammar STATIC ${sources})
+set_target_properties(stoch_xgrammar PROPERTIES CXX_STANDARD 17 CXX_CLANG_TIDY "")
+# Its warnings are its own. What it would print goes to functions of grammar_compiler.cc.
+target_compile_options(stoch_xgrammar PRIVATE -w)
+target_compile_definitions(stoch_xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
+target_include_directories(stoch_xgrammar SYSTEM PUBLIC $<BUILD_INTERFACE:${folder}/include>
+  $<BUILD_INTERFACE:${folder}/3rdparty/dlpack/include> PRIVATE ${folder}/3rdparty/picojson)
+target_link_libraries(stoch_xgrammar PRIVATE Threads::Threads)
+if(STOCH_SANITIZE)
+  target_compile_options(stoch_xgrammar PRIVATE -fsanitize=${STOCH_SANITIZE} -fno-omit-frame-pointer)
+endif()
+install(FILES ${folder}/LICENSE ${folder}/NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR}/xgrammar COMPONENT program)
