@@ -105,7 +105,7 @@ void Launch(const ScOperator& op, const Operands& o, bool wgmma) {
   const int64_t rows = o.task.weight.rows;
   const LinearShape shape{o.a.tokens, o.a.dims.dims, {&rows, 1}};
   if (wgmma) return LaunchScPrefill(ctx, PlanScPrefill(ctx.traits, traits, shape), tables, o.a, &o.task, 1);
-  LaunchScTiles(ctx, PlanScTiles(ctx.traits, traits, shape), tables, o.a, {}, &o.task, 1);
+  LaunchScTiles(ctx, PlanScTiles(ctx.traits, traits, shape), op, o.a, {}, &o.task, 1);
 }
 
 std::vector<float> RunPath(const ScOperator& op, const Operands& o, bool wgmma) {

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "kernels/sc/sc_residual.h"
+#include "kernels/sc/sc_tile_form.h"
 
 namespace stoch {
 namespace {
@@ -33,6 +34,7 @@ ScTraits MakeScTraits(const ScOperator& op) {
   traits.has_quarters = CountsAreStaircases(op);
   traits.has_residuals = MakeScResiduals(op).has_value();
   traits.direct_ranks = op.has_streams && RanksAreDirect(op);
+  traits.has_tile_form = HasTileForm(op);
   traits.has_common_ranks = op.has_streams && op.levels <= 128 && RanksAreCommon(op);
   return traits;
 }

@@ -22,10 +22,11 @@ struct ScTraits {
   bool has_quarters = false;      // from one level of side b to the next a count stays or rises by one
   bool has_residuals = false;     // ScResiduals
   bool direct_ranks = false;      // RanksAreDirect
+  bool has_tile_form = false;     // HasTileForm
   bool has_common_ranks = false;  // ranks of side b's levels are the same under every mask
 };
 
-// The traits of `op`. Takes some 100 us (it looks for ScResiduals), so callers keep them.
+// The traits of `op`. Takes some 200 us (it looks for ScResiduals), so callers keep them.
 ScTraits MakeScTraits(const ScOperator& op);
 
 // Whether every count fits a byte, but for one possible exception: 256 where both levels are the largest.

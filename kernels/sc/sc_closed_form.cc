@@ -110,11 +110,21 @@ bool IsExact(const ScClosedForm& form, const ScOperator& op) {
 
 }  // namespace
 
-std::optional<ScClosedForm> MakeScClosedForm(const ScOperator& op, int log2_block) {
+bool HasClosedForm(const ScOperator& op, int log2_block) {
   const ScConfig& config = op.config;
-  if (config.gate != ScGate::kEnabled || !op.has_streams) return std::nullopt;
+  if (config.gate != ScGate::kEnabled || !op.has_streams) return false;
   const auto grid = static_cast<unsigned>(config.rng_levels);
-  if (!std::has_single_bit(grid) || grid >> log2_block == 0) return std::nullopt;
+  if (!std::has_single_bit(grid) || grid >> log2_block == 0) return false;
+  const int block = 1 << log2_block;
+  for (int mask = 0; mask < op.masks; ++mask) {
+    if (!FindBlocks(ComparatorValues(config, ScSide::kB, mask), block, config.rng_levels / block)) return false;
+  }
+  return true;
+}
+
+std::optional<ScClosedForm> MakeScClosedForm(const ScOperator& op, int log2_block) {
+  if (!HasClosedForm(op, log2_block)) return std::nullopt;
+  const ScConfig& config = op.config;
   ScClosedForm form;
   form.block = 1 << log2_block;
   form.lows = config.rng_levels / form.block;

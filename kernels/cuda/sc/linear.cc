@@ -57,7 +57,7 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
       case LinearRoute::kScDecode: LaunchScDecode(ctx, plan, tables, a, source, reporter, from, some); break;
       case LinearRoute::kScTiles:
       case LinearRoute::kScTilesSplit:
-        LaunchScTiles(ctx, plan, tables, a, reporter, from, some,
+        LaunchScTiles(ctx, plan, op, a, reporter, from, some,
                       plan.quantizer == ScQuantizer::kStreams ? &rows : nullptr);
         break;
       case LinearRoute::kScPrompt:

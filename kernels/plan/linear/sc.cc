@@ -245,6 +245,11 @@ bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed) {
          2;  // a consumer holds one, one is filled
 }
 
+int64_t TileFormBytes(const ScDims& dims, int64_t tokens, int tile_tokens) {
+  return dims.chunks * DivideUp(dims.chunk_stride, kTileFormDims) * DivideUp(tokens, tile_tokens) * tile_tokens *
+         kTileFormTokenBytes;
+}
+
 LinearPlan PlanScTiles(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, std::optional<bool> split) {
   STOCH_CHECK(CanPrefill(sc));
   const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
@@ -262,13 +267,16 @@ LinearPlan PlanScTiles(const GpuTraits& gpu, const ScTraits& sc, const LinearSha
   plan.quantizer = QuantizerOf(sc, dims, shape.tokens);
   plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
   const StreamShape streams = MakeStreamShape(dims, shape.tokens, plan.tile_tokens, sc.stoc_len);
-  const bool usual = IsUsual(sc);
+  const bool formed = TakesTileForm(sc);
+  const bool usual = formed || IsUsual(sc);
   const int rows = TileRows(plan.tile_tokens);
-  plan.stages = usual ? kTileStages : kTileTableStages;
-  const int64_t stage_bytes =
-      streams.block_bytes() + rows * kTileDims + (is_split ? 0 : (rows + plan.tile_tokens) * kFloat);
+  plan.stages = formed ? kTileFormStages : usual ? kTileStages : kTileTableStages;
+  const int64_t scale_bytes = is_split ? 0 : (rows + plan.tile_tokens) * kFloat;
+  const int64_t stage_bytes = scale_bytes + (formed ? plan.tile_tokens * kTileFormTokenBytes + rows * kTileFormDims
+                                                    : streams.block_bytes() + rows * kTileDims);
   plan.shared_bytes = plan.stages * stage_bytes + (usual ? 0 : RankTableBytes(sc, streams));
-  plan.launch_bytes = ScratchLayout::Aligned(streams.bytes()) + ScratchLayout::Aligned(streams.scale_count() * kFloat);
+  const int64_t operand_bytes = formed ? TileFormBytes(dims, shape.tokens, plan.tile_tokens) : streams.bytes();
+  plan.launch_bytes = ScratchLayout::Aligned(operand_bytes) + ScratchLayout::Aligned(streams.scale_count() * kFloat);
   plan.blocks = static_cast<int>(tiles_of(plan.tile_tokens));
   if (!is_split) return plan;
   plan.shared_bytes = std::max(plan.shared_bytes, kTileCombineBytes);
@@ -340,7 +348,8 @@ LinearPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const LinearSh
   if (!CanPrefill(sc)) return with_quantizer(LinearPlan{});
   plan = CanPrefillWgmma(gpu, sc) ? PlanScPrefill(gpu, sc, shape) : PlanScTiles(gpu, sc, shape);
   if (!Fits(gpu, plan.shared_bytes, 0)) return with_quantizer(LinearPlan{});  // hundreds of masks of two halves
-  if (MakesStreams(gpu, sc, dims, tokens, pass.aligned)) plan.quantizer = ScQuantizer::kStreams;
+  const bool streams = plan.route == LinearRoute::kScPrompt || !TakesTileForm(sc);
+  if (streams && MakesStreams(gpu, sc, dims, tokens, pass.aligned)) plan.quantizer = ScQuantizer::kStreams;
   return plan;
 }
 

@@ -28,6 +28,10 @@ bool CanDecodeMixed(const ScTraits& sc, int64_t in_features);
 // A plan of kScPrompt, whatever PlanScLinear would choose; for tests, and for mixed: rows of several lengths, of which
 // `sc` is the longest. Requires: CanPrefillWgmma.
 LinearPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, bool mixed = false);
+// Whether tiles of such an operator are computed by its closed form: streams of 64 cycles and fewer are shorter.
+constexpr bool TakesTileForm(const ScTraits& sc) { return sc.has_tile_form && sc.stoc_len > 64; }
+// Bytes of the operands of all tokens by the closed form.
+int64_t TileFormBytes(const ScDims& dims, int64_t tokens, int tile_tokens);
 // A plan of kScTilesSplit or kScTiles, of `split` where it has a value (tests). Requires: CanPrefill.
 LinearPlan PlanScTiles(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape,
                        std::optional<bool> split = {});
@@ -68,6 +72,10 @@ inline constexpr int kTileTokensNarrow = 32;
 inline constexpr int kTileTokensWide = 64;
 inline constexpr int kTileStages = 4;
 inline constexpr int kTileTableStages = 3;  // next to a table of ranks
+inline constexpr int kTileFormStages = 3;   // of 32 dimensions, by the closed form
+inline constexpr int kTileFormDims = 32;
+// Bytes of a stage and token: bits, elements of three int8 products, and steps, a word a digit for 32 tokens.
+inline constexpr int kTileFormTokenBytes = kTileFormDims * 4 + kTileFormDims * 3 + kTileFormDims * 24 * 4 / 32;
 inline constexpr int64_t kTileCombineBytes = 96 * 1024;
 // kScBatch, kScPrompt.
 inline constexpr int kRingHeaderBytes = 256;

@@ -254,7 +254,7 @@ void CompareWithDefinition(const Case& c, Path path) {
     LaunchScPrefill(ctx, PlanScPrefill(ctx.traits, traits, shape), tables, view, tasks.data(), task_count, options);
   } else {
     const LinearPlan plan = PlanScTiles(ctx.traits, traits, shape, path == Path::kTilesSplit);
-    LaunchScTiles(ctx, plan, tables, view, {}, tasks.data(), task_count);
+    LaunchScTiles(ctx, plan, *op, view, {}, tasks.data(), task_count);
   }
 
   for (size_t w = 0; w < c.rows.size(); ++w) {

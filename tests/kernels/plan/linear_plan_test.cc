@@ -227,6 +227,12 @@ TEST(ScLinearPlan, SmallSharedMemoryHasExactFallbacks) {
   EXPECT_EQ(plan(9).tile_tokens, 32);
   EXPECT_EQ(plan(33).tile_tokens, 64);
   EXPECT_EQ(plan(2048).route, LinearRoute::kScTiles);
+  EXPECT_EQ(plan(2048).stages, kTileFormStages);
+  // Short streams are fewer bits than the closed form, other sources have none.
+  for (const char* config : {"halve=1,chunk_d=128,stoc_len=64", "halve=1,chunk_d=128,source=vdc"}) {
+    EXPECT_FALSE(TakesTileForm(TraitsFor(config))) << config;
+  }
+  EXPECT_TRUE(TakesTileForm(sc));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/base/memory.h"
 #include "kernels/plan/sc_traits.h"
 #include "kernels/plan/scratch_layout.h"
@@ -86,6 +87,9 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
   }
   const std::vector<CountQuarter> quarters = MakeQuarters(op);
   const std::optional<ScResiduals> residuals = MakeScResiduals(op);
+  const std::optional<std::vector<ScTileEntry>> tile_entries = MakeScTileEntries(op);
+  STOCH_CHECK(tile_entries.has_value() == HasTileForm(op));
+  const size_t tile_bytes = tile_entries ? tile_entries->size() * sizeof(ScTileEntry) : 0;
   ScratchLayout layout;
   const auto add = [&](size_t bytes) { return static_cast<size_t>(layout.AddBytes(static_cast<int64_t>(bytes))); };
   const size_t at16 = add(op.counts.size() * sizeof(int16_t));
@@ -93,6 +97,7 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
   const size_t at_quarters = add(quarters.size() * sizeof(CountQuarter));
   const size_t at_factors = add(residuals ? residuals->factors.size() * sizeof(ResidualFactors) : 0);
   const size_t at_residuals = add(residuals ? residuals->residuals.size() * sizeof(uint32_t) : 0);
+  const size_t at_tiles = add(tile_bytes);
   const size_t at_streams = add(op.streams_a.size() * sizeof(uint64_t));
   const size_t at_ranks = add(op.ranks_b.size() * sizeof(uint16_t));
 
@@ -109,6 +114,7 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
     upload(at_factors, residuals->factors.data(), residuals->factors.size() * sizeof(ResidualFactors));
     upload(at_residuals, residuals->residuals.data(), residuals->residuals.size() * sizeof(uint32_t));
   }
+  if (tile_entries) upload(at_tiles, tile_entries->data(), tile_bytes);
   upload(at_streams, op.streams_a.data(), op.streams_a.size() * sizeof(uint64_t));
   upload(at_ranks, op.ranks_b.data(), op.ranks_b.size() * sizeof(uint16_t));
 
@@ -120,6 +126,7 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
     t.factors = reinterpret_cast<const uint32_t*>(base + at_factors);
     t.residuals = reinterpret_cast<const uint32_t*>(base + at_residuals);
   }
+  if (tile_entries) t.tile_entries = reinterpret_cast<const ScTileEntry*>(base + at_tiles);
   if (op.has_streams) {
     // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
     t.streams = reinterpret_cast<const uint32_t*>(base + at_streams);

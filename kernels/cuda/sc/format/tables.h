@@ -9,6 +9,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/plan/sc_traits.h"
 #include "kernels/sc/sc_operator.h"
+#include "kernels/sc/sc_tile_form.h"
 
 namespace stoch::cuda {
 
@@ -30,8 +31,9 @@ struct ScTables {
   // [masks][levels][kCountQuarters] of the rows of counts; null where a count rises faster, or for more levels.
   const CountQuarter* quarters = nullptr;
   // ScResiduals of the operator; null where it has none.
-  const uint32_t* factors = nullptr;    // [masks][kResidualLevels], a byte a term
-  const uint32_t* residuals = nullptr;  // [masks][kResidualLevels][kResidualWords]
+  const uint32_t* factors = nullptr;          // [masks][kResidualLevels], a byte a term
+  const uint32_t* residuals = nullptr;        // [masks][kResidualLevels][kResidualWords]
+  const ScTileEntry* tile_entries = nullptr;  // MakeScTileEntries [masks][256]; null where there are none
   // ScOperator::streams_a as 32-bit words (bit j in word j / 32) and ranks_b; null without streams.
   const uint32_t* streams = nullptr;  // [masks][levels][stream_words]
   const uint16_t* ranks = nullptr;    // [masks][levels], 0..stoc_len

@@ -2,8 +2,8 @@
 // The frame of SC linears in tiles on mma.sync (sm_80 and newer): the work of a block, the ring of its operands and the
 // outputs.
 //
-// A warp multiplies 32 weight rows by all tokens of the tile. A stage holds one block of 16 dimensions (a half of it,
-// where streams have two): what the loop body needs of the tokens, and the weights' codes. Every thread copies a share
+// A warp multiplies 32 weight rows by all tokens of the tile. A stage holds one or two blocks of 16 dimensions (a
+// half of one, where streams have two): what the loop body needs of the tokens, and the weights' codes. Every thread copies a share
 // of a stage with cp.async, kStages - 1 stages ahead; one barrier a stage.
 //
 // Bits: chunk sums are integers in any order; they are scaled and added in chunk order, as every SC linear does it.
@@ -14,7 +14,6 @@
 #include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/batch/outputs.cuh"
-#include "kernels/cuda/sc/tensor_core/streams.h"
 
 namespace stoch::cuda::tiles {
 
@@ -23,9 +22,17 @@ inline constexpr int kRowOperands = kWarpRows / kGroupRows;
 
 struct TileArgs {
   BatchOutputs outputs;
-  ScStreams streams;
+  // Token operands as the loop body reads them, [token tile][chunk][stage], and scales [chunks][scale_stride].
+  const uint8_t* operands = nullptr;
+  int64_t tile_bytes = 0;
+  int64_t chunk_bytes = 0;
+  const float* scales = nullptr;
+  int scale_stride = 0;
   int row_tiles = 0;
-  int stages = 0;                   // of a chunk, but for the last
+  int token_tiles = 0;
+  int chunks = 0;
+  int dim_blocks = 0;  // of 16 dimensions
+  int blocks_per_chunk = 0;
   const uint16_t* ranks = nullptr;  // [masks][levels] where they are not DirectRanks
   int masks = 1;
   int levels = 128;
@@ -43,7 +50,6 @@ struct Shape {
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kRows = kWarps * kWarpRows;
   static constexpr int kTokenTiles = kTokens / kTileTokens;
-  static constexpr int kCodeBytes = kRows * kTileDims;
   static constexpr int kScaleBytes = kPartials ? 0 : (kRows + kTokens) * static_cast<int>(sizeof(float));
 };
 
@@ -61,15 +67,15 @@ struct Unit {
 // The chunks of a block, numbered tile by tile. With partials an even share of all; else those of one tile.
 template <typename S>
 __device__ __forceinline__ Unit UnitOf(const TileArgs& args, int index) {
-  const int chunks = args.streams.chunks;
+  const int chunks = args.chunks;
   const int tile = index / chunks;
   Unit unit;
   unit.chunk = index % chunks;
   if constexpr (S::kPartials) {
-    unit.row_tile = tile / args.streams.token_tiles;
-    unit.token_tile = tile % args.streams.token_tiles;
+    unit.row_tile = tile / args.token_tiles;
+    unit.token_tile = tile % args.token_tiles;
   } else {
-    const int per_super = kSuperRowTiles * args.streams.token_tiles;
+    const int per_super = kSuperRowTiles * args.token_tiles;
     const int first = tile / per_super * kSuperRowTiles;
     const int rows = min(kSuperRowTiles, args.row_tiles - first);
     const int rest = tile % per_super;
@@ -79,17 +85,19 @@ __device__ __forceinline__ Unit UnitOf(const TileArgs& args, int index) {
   return unit;
 }
 
-// Stages of a chunk.
-__device__ __forceinline__ int StagesOf(const TileArgs& args, int chunk) {
-  const ScStreams& s = args.streams;
-  return min(s.blocks_per_chunk, s.dim_blocks - chunk * s.blocks_per_chunk) * s.halves;
+// Blocks of 16 dimensions of a chunk.
+__device__ __forceinline__ int BlocksOf(const TileArgs& args, int chunk) {
+  return min(args.blocks_per_chunk, args.dim_blocks - chunk * args.blocks_per_chunk);
 }
 
-// Issues the copies of stages in the order in which they are multiplied.
-template <typename S, int kOperandBytes>
+// Issues the copies of stages in the order in which they are multiplied. A stage: Body::kOperandBytes of the tokens, the
+// codes of Body::kBlocks blocks [block][row][16], and with a chunk's last stage its scales.
+template <typename S, typename Body>
 class StageCopier {
  public:
-  static constexpr int kBytes = kOperandBytes + S::kCodeBytes + S::kScaleBytes;
+  static constexpr int kCodes = Body::kOperandBytes;
+  static constexpr int kScales = kCodes + Body::kBlocks * S::kRows * kTileDims;
+  static constexpr int kBytes = kScales + S::kScaleBytes;
 
   __device__ StageCopier(const TileArgs& args, uint32_t ring, int first, int end)
       : args_(args), ring_(ring), unit_(first), end_(end) {
@@ -102,17 +110,28 @@ class StageCopier {
       const uint32_t to = ring_ + static_cast<uint32_t>(slot_ * kBytes);
       slot_ = slot_ + 1 == S::kStages ? 0 : slot_ + 1;
 #pragma unroll
-      for (int i = 0; i < kOperandBytes; i += S::kThreads * 16) {
+      for (int i = 0; i < Body::kOperandBytes; i += S::kThreads * 16) {
         const int at = i + static_cast<int>(threadIdx.x) * 16;
-        if (kOperandBytes % (S::kThreads * 16) == 0 || at < kOperandBytes) CopyAsync16(to + at, operands_ + at);
+        if (i + S::kThreads * 16 <= Body::kOperandBytes || at < Body::kOperandBytes) {
+          CopyAsync16(to + at, operands_ + at);
+        }
       }
-      // A thread copies 16 dimensions of one row.
-      static_assert(S::kRows == S::kThreads);
-      CopyAsync16(to + kOperandBytes + threadIdx.x * 16, codes_, has_row_);
-      if (!S::kPartials && left_ == 1) CopyScales(to + kOperandBytes + S::kCodeBytes);
-      operands_ += kOperandBytes;
-      if (left_ % args_.streams.halves == 1 || args_.streams.halves == 1) codes_ += has_row_ ? kTileBytes : 0;
-      if (--left_ == 0 && ++unit_ < end_) Start();
+      static_assert(S::kRows == S::kThreads);  // a thread copies the codes of one row
+#pragma unroll
+      for (int b = 0; b < Body::kBlocks; ++b) {
+        const bool have = has_row_ && b < blocks_;
+        CopyAsync16(to + kCodes + (b * S::kRows + threadIdx.x) * kTileDims, codes_ + (have ? b * kTileBytes : 0), have);
+      }
+      operands_ += Body::kOperandBytes;
+      half_ = half_ + 1 == Body::kHalves ? 0 : half_ + 1;
+      if (half_ == 0) {
+        if (has_row_) codes_ += Body::kBlocks * kTileBytes;
+        blocks_ -= Body::kBlocks;
+        if (blocks_ <= 0) {
+          if constexpr (!S::kPartials) CopyScales(to + kScales);
+          if (++unit_ < end_) Start();
+        }
+      }
     }
     CommitCopies();
   }
@@ -120,35 +139,27 @@ class StageCopier {
  private:
   __device__ void Start() {
     const Unit unit = UnitOf<S>(args_, unit_);
-    const ScStreams& s = args_.streams;
-    const int first_block = unit.chunk * s.blocks_per_chunk;
     const int group = unit.row_tile * (S::kRows / kGroupRows);
     const ScKernelTask& task = BatchTaskOf(args_.outputs, group);
     const int row = (group - task.first_block) * kGroupRows + static_cast<int>(threadIdx.x);
-    operands_ = s.data + s.block_offset(unit.token_tile, first_block, 0);
+    operands_ = args_.operands + unit.token_tile * args_.tile_bytes + unit.chunk * args_.chunk_bytes;
     has_row_ = row < task.rows_padded;
     codes_ = task.codes;
     if (has_row_) {
-      codes_ += (static_cast<int64_t>(row / kTileRows) * s.dim_blocks + first_block) * kTileBytes +
+      codes_ += (static_cast<int64_t>(row / kTileRows) * args_.dim_blocks + unit.chunk * args_.blocks_per_chunk) *
+                    kTileBytes +
                 row % kTileRows * kTileDims;
     }
-    left_ = StagesOf(args_, unit.chunk);
-    chunk_ = unit.chunk;
-    token_ = unit.token_tile * S::kTokens;
+    blocks_ = BlocksOf(args_, unit.chunk);
+    // Rows beyond the last take any scale.
+    row_scales_ = task.scales + static_cast<int64_t>(unit.chunk) * task.rows_padded + (has_row_ ? row : 0);
+    token_scales_ = args_.scales + static_cast<int64_t>(unit.chunk) * args_.scale_stride + unit.token_tile * S::kTokens;
   }
 
-  // Weight scales of the chunk, then those of its tokens. Rows beyond the last take 0.
+  // Scales of the weights' rows, then of the tokens.
   __device__ __forceinline__ void CopyScales(uint32_t to) {
-    const int group = UnitOf<S>(args_, unit_).row_tile * (S::kRows / kGroupRows);
-    const ScKernelTask& task = BatchTaskOf(args_.outputs, group);
-    const int row = (group - task.first_block) * kGroupRows + static_cast<int>(threadIdx.x);
-    const float* from = task.scales + static_cast<int64_t>(chunk_) * task.rows_padded;
-    CopyAsync4(to + threadIdx.x * 4, from + (has_row_ ? row : 0), has_row_);
-    if (threadIdx.x < S::kTokens) {
-      const ScStreams& s = args_.streams;
-      CopyAsync4(to + S::kRows * 4 + threadIdx.x * 4,
-                 s.scales + static_cast<int64_t>(chunk_) * s.tokens_padded() + token_ + threadIdx.x, true);
-    }
+    CopyAsync4(to + threadIdx.x * 4, row_scales_, true);
+    if (threadIdx.x < S::kTokens) CopyAsync4(to + (S::kRows + threadIdx.x) * 4, token_scales_ + threadIdx.x, true);
   }
 
   const TileArgs& args_;
@@ -159,9 +170,10 @@ class StageCopier {
   const uint8_t* operands_ = nullptr;
   const uint8_t* codes_ = nullptr;
   bool has_row_ = false;
-  int left_ = 0;  // stages of the chunk
-  int chunk_ = 0;
-  int token_ = 0;
+  int blocks_ = 0;  // of the chunk, from this stage on
+  int half_ = 0;
+  const float* row_scales_ = nullptr;
+  const float* token_scales_ = nullptr;
 };
 
 // Sums of a warp in the order of mma.sync: operand m of 16 rows, 8 tokens n.
@@ -189,17 +201,17 @@ __device__ __forceinline__ void AddChunk(const float* scales, float gain, const 
   }
 }
 
-// The kernel. Body::Multiply adds the products of a stage; Body::kOperandBytes are those of a tile's tokens.
+// The kernel. Body::Multiply adds the products of a stage.
 template <typename S, typename Body>
 __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8_t* ring) {
-  using Copier = StageCopier<S, Body::kOperandBytes>;
+  using Copier = StageCopier<S, Body>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
-  const int chunks = args.streams.chunks;
+  const int chunks = args.chunks;
   int first = static_cast<int>(blockIdx.x) * chunks;
   int end = first + chunks;
   if constexpr (S::kPartials) {
-    const int64_t units = static_cast<int64_t>(args.row_tiles) * args.streams.token_tiles * chunks;
+    const int64_t units = static_cast<int64_t>(args.row_tiles) * args.token_tiles * chunks;
     first = static_cast<int>(blockIdx.x * units / gridDim.x);
     end = static_cast<int>((blockIdx.x + int64_t{1}) * units / gridDim.x);
   }
@@ -213,7 +225,7 @@ __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8
 #pragma unroll 1
   for (int index = first; index < end; ++index) {
     const int chunk = index % chunks;
-    const int stages = StagesOf(args, chunk);
+    const int stages = (BlocksOf(args, chunk) + Body::kBlocks - 1) / Body::kBlocks * Body::kHalves;
     Sums<S> sums = {};
     const uint8_t* stage = ring;
 #pragma unroll 1
@@ -237,8 +249,7 @@ __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8
         }
       }
     } else {
-      AddChunk<S>(reinterpret_cast<const float*>(stage + Body::kOperandBytes + S::kCodeBytes), args.outputs.gain, sums,
-                  y);
+      AddChunk<S>(reinterpret_cast<const float*>(stage + Copier::kScales), args.outputs.gain, sums, y);
     }
   }
   if constexpr (!S::kPartials) {

@@ -8,8 +8,10 @@
 namespace stoch::cuda::tiles {
 
 // kTable: ranks of weight levels come from a table in shared memory; else they are DirectRanks.
-template <typename S, int kWords, int kHalves, bool kTable>
+template <typename S, int kWords, int kHalves_, bool kTable>
 struct StreamBody {
+  static constexpr int kBlocks = 1;
+  static constexpr int kHalves = kHalves_;
   static constexpr int kUnitBytes = S::kTokens * 16;
   static constexpr int kOperandBytes = (4 * kWords + 2) * kUnitBytes;
 

@@ -2,6 +2,9 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/tensor_core/streams.h"
+#include "kernels/cuda/sc/tiles/closed_form.cuh"
+#include "kernels/cuda/sc/tiles/closed_operands.h"
 #include "kernels/cuda/sc/tiles/streams.cuh"
 #include "kernels/cuda/sc/tiles/tiles.h"
 
@@ -10,20 +13,9 @@ namespace {
 
 using tiles::TileArgs;
 
-template <typename S, int kWords, int kHalves, bool kTable>
-__global__ void __launch_bounds__(S::kThreads, 1) ScTilesKernel(const __grid_constant__ TileArgs args) {
-  using Body = tiles::StreamBody<S, kWords, kHalves, kTable>;
-  using Copier = tiles::StageCopier<S, Body::kOperandBytes>;
-  extern __shared__ __align__(256) uint8_t memory[];  // the table of ranks, then the ring
-  constexpr int kRing = S::kStages * Copier::kBytes;
-  uint8_t* ring = memory;
-  StartNext();
-  if constexpr (kTable) {
-    FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, memory);
-    ring += kHalves * max(args.masks, 16) * 128;
-  }
-  static_assert(kRing + (kTable ? kHalves * 64 * 128 : 0) <= 99 * 1024);
-  Body body{args, SharedAddress(memory)};
+template <typename S, typename Body>
+__device__ __forceinline__ void RunKernel(const TileArgs& args, uint8_t* memory, uint8_t* ring, Body& body) {
+  static_assert(S::kStages * tiles::StageCopier<S, Body>::kBytes <= 99 * 1024);
   tiles::RunTiles<S>(args, body, ring);
   if constexpr (S::kPartials) {
     WaitForAllCopies();
@@ -33,42 +25,77 @@ __global__ void __launch_bounds__(S::kThreads, 1) ScTilesKernel(const __grid_con
   }
 }
 
+template <typename S, int kWords, int kHalves, bool kTable>
+__global__ void __launch_bounds__(S::kThreads, 1) StreamTilesKernel(const __grid_constant__ TileArgs args) {
+  extern __shared__ __align__(256) uint8_t memory[];  // the table of ranks, then the ring
+  uint8_t* ring = memory;
+  StartNext();
+  if constexpr (kTable) {
+    FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, memory);
+    ring += kHalves * max(args.masks, 16) * 128;
+  }
+  tiles::StreamBody<S, kWords, kHalves, kTable> body{args, SharedAddress(memory)};
+  RunKernel<S>(args, memory, ring, body);
+}
+
+template <typename S>
+__global__ void __launch_bounds__(S::kThreads, 1) ClosedFormTilesKernel(const __grid_constant__ TileArgs args) {
+  extern __shared__ __align__(256) uint8_t memory[];
+  StartNext();
+  tiles::ClosedFormBody<S> body;
+  RunKernel<S>(args, memory, memory, body);
+}
+
 using Kernel = void (*)(TileArgs);
 
 template <int kTokens, bool kPartials>
-Kernel Choose(int words, int halves, bool table) {
+Kernel Choose(bool form, int words, int halves, bool table) {
   constexpr int kWarps = kTokens == kTileTokensNarrow ? 16 : 8;
   using Direct = tiles::Shape<kTokens, kWarps, kTileStages, kPartials>;
   using Looked = tiles::Shape<kTokens, kWarps, kTileTableStages, kPartials>;
-  if (!table) return ScTilesKernel<Direct, 4, 1, false>;
-  if (halves == 2) return words == 3 ? ScTilesKernel<Looked, 3, 2, true> : ScTilesKernel<Looked, 4, 2, true>;
+  using Formed = tiles::Shape<kTokens, kWarps, kTileFormStages, kPartials>;
+  if (form) return ClosedFormTilesKernel<Formed>;
+  if (!table) return StreamTilesKernel<Direct, 4, 1, false>;
+  if (halves == 2) return words == 3 ? StreamTilesKernel<Looked, 3, 2, true> : StreamTilesKernel<Looked, 4, 2, true>;
   switch (words) {
-    case 1: return ScTilesKernel<Looked, 1, 1, true>;
-    case 2: return ScTilesKernel<Looked, 2, 1, true>;
-    case 3: return ScTilesKernel<Looked, 3, 1, true>;
-    default: return ScTilesKernel<Looked, 4, 1, true>;
+    case 1: return StreamTilesKernel<Looked, 1, 1, true>;
+    case 2: return StreamTilesKernel<Looked, 2, 1, true>;
+    case 3: return StreamTilesKernel<Looked, 3, 1, true>;
+    default: return StreamTilesKernel<Looked, 4, 1, true>;
   }
 }
 
 }  // namespace
 
-void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScOperator& op, const ScActivationView& a,
                    const SiteReporter& reporter, const ScLinearTask* tasks, int count, const ScFloatRows* rows) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens >= 1);
+  const ScTables& tables = ctx.tables.Get(op);
   const bool split = plan.route == LinearRoute::kScTilesSplit;
   const bool narrow = plan.tile_tokens == kTileTokensNarrow;
-  const bool table = tables.stoc_len != 128 || !tables.direct_ranks;
+  const bool form = TakesTileForm(ctx.tables.Traits(op));
+  const bool table = !form && (tables.stoc_len != 128 || !tables.direct_ranks);
   const int threads = narrow ? 512 : 256;  // and weight rows of a tile
+  const StreamShape shape = MakeStreamShape(a.dims, a.tokens, plan.tile_tokens, tables.stoc_len);
   Scratch scratch(ctx.workspace);
+  const int64_t operand_bytes = form ? TileFormBytes(a.dims, a.tokens, plan.tile_tokens) : shape.bytes();
+  auto* const operands = scratch.Take<uint8_t>(operand_bytes);
+  auto* const scales = scratch.Take<float>(shape.scale_count());
   TileArgs args;
-  ScStreams& streams = args.streams;
-  static_cast<StreamShape&>(streams) = MakeStreamShape(a.dims, a.tokens, plan.tile_tokens, tables.stoc_len);
-  streams.data = scratch.Take<uint8_t>(streams.bytes());
-  streams.scales = scratch.Take<float>(streams.scale_count());
   args.outputs = MakeBatchOutputs(tables, a, reporter, tasks, count, threads,
-                                  streams.token_tiles * (plan.tile_tokens / kTileTokens));
+                                  shape.token_tiles * (plan.tile_tokens / kTileTokens));
   args.outputs.reduced = BlockShare::Of(args.outputs.reduce_units(), plan.blocks);
+  args.operands = operands;
+  args.tile_bytes = operand_bytes / shape.token_tiles;
+  args.chunk_bytes =
+      form ? args.tile_bytes / shape.chunks : int64_t{shape.blocks_per_chunk} * shape.halves * shape.block_bytes();
+  args.scales = scales;
+  args.scale_stride = shape.tokens_padded();
   args.row_tiles = args.outputs.groups / (threads / kGroupRows);
+  args.token_tiles = shape.token_tiles;
+  args.chunks = shape.chunks;
+  args.dim_blocks = shape.dim_blocks;
+  args.blocks_per_chunk = shape.blocks_per_chunk;
   if (table) args.ranks = tables.ranks;
   args.masks = tables.masks;
   args.levels = tables.levels;
@@ -76,14 +103,20 @@ void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScTables& t
     args.outputs.partials = scratch.Take<uint8_t>(args.outputs.partial_bytes());
     args.barrier = ctx.grid_barrier();
   }
-  if (rows != nullptr) {
+  ScStreams streams;
+  static_cast<StreamShape&>(streams) = shape;
+  streams.data = operands;
+  streams.scales = scales;
+  if (form) {
+    LaunchClosedOperands(ctx, tables, a, plan.tile_tokens, {operands, scales, args.scale_stride});
+  } else if (rows != nullptr) {
     LaunchStreamRows(ctx, scratch, tables, a.dims, rows->source, streams, nullptr, 0, rows->reporter);
   } else {
     LaunchExpandStreams(ctx, tables, a, streams, nullptr, 0);
   }
-  const Kernel kernel = !split   ? Choose<kTileTokensWide, false>(streams.words, streams.halves, table)
-                        : narrow ? Choose<kTileTokensNarrow, true>(streams.words, streams.halves, table)
-                                 : Choose<kTileTokensWide, true>(streams.words, streams.halves, table);
+  const Kernel kernel = !split   ? Choose<kTileTokensWide, false>(form, shape.words, shape.halves, table)
+                        : narrow ? Choose<kTileTokensNarrow, true>(form, shape.words, shape.halves, table)
+                                 : Choose<kTileTokensWide, true>(form, shape.words, shape.halves, table);
   const auto shared = static_cast<size_t>(plan.shared_bytes);
   AllowShared(ctx, kernel, shared);
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(threads)), shared,

@@ -16,7 +16,7 @@ namespace stoch::cuda {
 // Requires: the plan of this launch, whose route is kScTiles or kScTilesSplit; 1 <= count <= kMaxScTasks; `rows` for plans
 //           of kStreams, of activations of which only dims and tokens are there.
 // Scratch:  16 times the activations' bytes at stoc_len = 128, and split sums, from ctx.workspace.
-void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
+void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScOperator& op, const ScActivationView& a,
                    const SiteReporter& reporter, const ScLinearTask* tasks, int count,
                    const ScFloatRows* rows = nullptr);
 
