@@ -66,19 +66,13 @@ struct Vocabulary {
   std::vector<int64_t> types;
 };
 
-// Whether a token is written as SentencePiece writes a byte: <0x0A>.
-bool IsByteName(std::string_view token) {
-  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
-  return token.size() == 6 && token.starts_with("<0x") && is_hex(token[3]) && is_hex(token[4]) && token[5] == '>';
-}
-
 // What the tokens of a SentencePiece model are where the file does not say: bytes by their names, the ids that it names
 // for a purpose, or else those that llama.cpp takes.
 // Source: ggml-org/llama.cpp, src/llama-vocab.cpp.
 std::vector<int64_t> DefaultTypes(const Metadata& metadata, const std::vector<std::string_view>& tokens) {
   std::vector<int64_t> types(tokens.size(), kNormal);
   for (size_t id = 0; id < tokens.size(); ++id) {
-    if (IsByteName(tokens[id])) types[id] = kByte;
+    if (FallbackByte(tokens[id])) types[id] = kByte;
   }
   const auto set = [&](std::string_view key, std::optional<int64_t> absent, int64_t type) {
     const std::optional<int64_t> id = metadata.Integer(key) ? metadata.Integer(key) : absent;

@@ -231,6 +231,26 @@ void ReadPostProcessor(const json& object, const std::string& where, std::vector
   }
 }
 
+bool IsUtf8(std::string_view text) {
+  size_t pos = 0;
+  for (size_t size = 1; pos < text.size() && size > 0; pos += size) size = Utf8CharSize(text, pos);
+  return pos == text.size();
+}
+
+// The decoder makes running text of added tokens as it does of those of the vocabulary. Where the bytes that the letters
+// of a byte-level token stand for are no text ("\u00e9" alone), nobody meant them: it stays what it is.
+std::string RunningText(const AddedToken& token, const TextNormalizer& normalizer, const TokenDecoder& decoder,
+                        const std::string& place) {
+  std::string written = token.normalized ? normalizer.Apply(token.content) : token.content;
+  if (decoder.byte_level) {
+    std::optional<std::string> bytes = BytesOf(written);
+    return bytes && IsUtf8(*bytes) ? *std::move(bytes) : written;
+  }
+  std::string text = Decoded(std::move(written), decoder, MaxReplacedBytes(token.content.size()), place);
+  const std::optional<char> byte = decoder.byte_fallback ? FallbackByte(text) : std::nullopt;
+  return byte ? std::string(1, *byte) : text;
+}
+
 // Where the file names no decoder: the way back from what its encoding does.
 TokenDecoder DefaultDecoder(const PreTokenizer& pre_tokenizer) {
   TokenDecoder decoder;
@@ -270,9 +290,7 @@ HuggingFaceFile ParseHuggingFaceFile(std::string_view content, const std::string
   if (const json* added = FindMember(root, "added_tokens")) parts.added = ReadAdded(*added, where + ": added_tokens");
   parts.added = MergeAdded(std::move(parts.added), settings);
   for (AddedToken& token : parts.added) {
-    if (!token.normalized) continue;
-    token.text = Decoded(file.normalizer.Apply(token.content), decoder, MaxReplacedBytes(token.content.size()),
-                         where + ": added token " + Quoted(token.content));
+    token.text = RunningText(token, file.normalizer, decoder, where + ": added token " + Quoted(token.content));
   }
   if (const json* post = FindMember(root, "post_processor")) {
     ReadPostProcessor(*post, where + ": post_processor", parts.prefix);

@@ -2,7 +2,6 @@
 // SentencePiece models through libsentencepiece, whose headers end here.
 #include <sentencepiece_processor.h>
 
-#include <charconv>
 #include <unordered_map>
 
 #include "kernels/base/error.h"
@@ -32,12 +31,6 @@ std::unique_ptr<SentencePieceProcessor> LoadProcessor(const std::string& content
 constexpr std::string_view kNoPrefix{"\x1a\x02\x18\x00", 4};
 constexpr std::string_view kBare{"\x1a\x04\x18\x00\x20\x00", 6};
 
-char ByteOfPiece(const std::string& piece) {  // "<0x0A>"
-  int byte = 0;
-  std::from_chars(piece.data() + 3, piece.data() + 5, byte, 16);
-  return static_cast<char>(byte);
-}
-
 PrefixScheme SchemeOf(const SentencePieceFacts& facts, const TokenizerSettings& settings) {
   if (!facts.add_dummy_prefix || !settings.add_prefix_space.value_or(true)) return PrefixScheme::kNever;
   return settings.legacy.value_or(true) ? PrefixScheme::kAlways : PrefixScheme::kFirst;
@@ -58,7 +51,7 @@ TokenizerParts MakeParts(const SentencePieceProcessor& processor, const std::str
       parts.tokens.push_back({Token::Kind::kSpecial, piece});
       reserved.push_back({piece, id, true});
     } else if (processor.IsByte(id)) {
-      parts.tokens.push_back({Token::Kind::kText, std::string(1, ByteOfPiece(piece))});
+      parts.tokens.push_back({Token::Kind::kText, std::string(1, FallbackByte(piece).value())});
     } else {
       parts.tokens.push_back({Token::Kind::kText, ReplaceAll(piece, kSpace, " ")});
     }

@@ -158,6 +158,19 @@ TEST(SentencePieceJson, TextBehindANormalizedAddedTokenIsNotFirst) {
   EXPECT_EQ(Plain(*FromJson(file), "xa"), (Ids{266, kA}));
 }
 
+// As tokenizers 0.23 decodes them, normalized or not.
+TEST(SentencePieceJson, AddedTokensAreDecodedAsOthers) {
+  json file = SentencePieceJson();
+  file["added_tokens"].push_back(AddedToken(ByteToken(0x41), "<0x41>"));
+  file["added_tokens"].push_back(AddedToken(266, "▁q r"));
+  const auto tokenizer = FromJson(file);
+  EXPECT_EQ(tokenizer->Decode(Ids{kA, 266, ByteToken(0x41)}), "a q rA");
+  EXPECT_EQ(tokenizer->Decode(Ids{266}), "q r");
+  EXPECT_EQ(Plain(*tokenizer, "▁q r"), (Ids{266}));
+  file["added_tokens"][4]["normalized"] = true;
+  EXPECT_EQ(FromJson(file)->Decode(Ids{kA, 266}), "a  q r");
+}
+
 TEST(SentencePieceJson, DecodesAndStreams) {
   const auto tokenizer = FromJson(SentencePieceJson());
   const Ids ids = {1, kSpaceA, kSpaceAb, ByteToken(0xe2), ByteToken(0x82), ByteToken(0xac), 2, kB};
@@ -226,6 +239,21 @@ TEST(ByteLevelJson, PrefixSpaceAndGpt2Pattern) {
   EXPECT_EQ(Plain(*tokenizer, "hi"), (Ids{kSpaceH, 'i'}));
   EXPECT_EQ(Plain(*tokenizer, " hi"), (Ids{kSpaceH, 'i'}));
   EXPECT_EQ(Plain(*tokenizer, "\nhi"), (Ids{' ', '\n', 'h', 'i'}));
+}
+
+TEST(ByteLevelJson, AddedTokensAreDecodedAsOthers) {
+  for (const bool normalized : {false, true}) {
+    json file = ByteLevelJson();
+    file["normalizer"] = {{"type", "NFC"}};
+    file["added_tokens"].push_back(AddedToken(265, "ĠÃ©"));
+    file["added_tokens"].push_back(AddedToken(266, "h\u00e9"));  // its letters stand for bytes that are no text
+    file["added_tokens"].push_back(AddedToken(267, "日"));       // no letter of the alphabet
+    file["added_tokens"].push_back(AddedToken(268, "e\u0301"));
+    for (json& token : file["added_tokens"]) token["normalized"] = normalized;
+    const auto tokenizer = FromJson(file);
+    EXPECT_EQ(tokenizer->Decode(Ids{'a', 265, 266, 267}), "a éhé日");
+    EXPECT_EQ(tokenizer->Decode(Ids{268}), normalized ? "\u00e9" : "e\u0301");
+  }
 }
 
 TEST(ByteLevelJson, SplitBehaviours) {

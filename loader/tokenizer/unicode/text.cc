@@ -2,6 +2,7 @@
 #include "loader/tokenizer/unicode/text.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "kernels/base/error.h"
 #include "loader/quote.h"
@@ -51,6 +52,16 @@ void CheckUtf8(std::string_view text, std::string_view what) {
     }
     pos += size;
   }
+}
+
+std::optional<char> FallbackByte(std::string_view token) {
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+  const bool is_byte =
+      token.size() == 6 && token.starts_with("<0x") && is_hex(token[3]) && is_hex(token[4]) && token[5] == '>';
+  if (!is_byte) return std::nullopt;
+  int byte = 0;
+  std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
+  return static_cast<char>(byte);
 }
 
 char32_t Utf8CodePoint(std::string_view text, size_t pos) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,9 @@ enum class Replacement {
 // Returns how many bytes were used: all of them if `final`, else all but a character whose end may still come.
 size_t AppendUtf8Lossy(std::string_view bytes, bool final, std::string& out,
                        Replacement replacement = Replacement::kPart);
+
+// The byte that a token named like "<0x0A>" stands for in vocabularies with byte fallback; none for other names.
+std::optional<char> FallbackByte(std::string_view token);
 
 // The White_Space property of Unicode.
 bool IsUnicodeSpace(char32_t c);
