@@ -217,6 +217,11 @@ class Backend {
   virtual bool has_dilated_ring() const { return false; }
   // Whether MakeLinear and MakeKvCache take extras.
   virtual bool has_extras() const { return false; }
+  // The setting of an SC product that this backend has no kernel for, as "gate=counts"; "" where it has them all.
+  virtual std::string WhyNoKernel(const ScConfig& config) const {
+    static_cast<void>(config);
+    return "";
+  }
   // Ops issued from now on show their operands to `observer`; null ends it. False where the backend cannot.
   virtual bool Observe(OpObserver* observer) { return observer == nullptr; }
   // The same for OnLengths alone, which more backends can. Ops then wait for their lengths.

@@ -83,7 +83,7 @@ void CheckStack(std::span<const WeightSource> parts) {
 }
 
 void CheckAccumulator(const ScOperator& op, int64_t dims, std::string_view where) {
-  if (op.config.gate == ScGate::kTable || IntBits(op.config.arith) > 0) {
+  if (!HasSource(op.config.gate) || IntBits(op.config.arith) > 0) {
     if (dims * std::max(op.max_count, op.q_max) < int64_t{1} << 31) return;
     throw InvalidInput(std::string(where) + ": " + std::to_string(dims) + " dimensions of table entries up to " +
                        std::to_string(op.max_count) + " overflow a 32-bit sum");

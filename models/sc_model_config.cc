@@ -57,6 +57,10 @@ bool Takes(ScOperatorId id, const ScParameter& parameter) {
   STOCH_CHECK(false);
 }
 
+bool IsAlwaysNamed(const ScParameter& parameter, const ScConfig& config) {
+  return parameter.always_named != nullptr && parameter.always_named(config);
+}
+
 void SetAttention(ScModelConfig& config, AttentionMode mode) {
   config.attention = mode;
   config.dilated = {};
@@ -268,6 +272,7 @@ std::string Difference(const ScModelConfig& config, const ScModelConfig& preset)
     std::array<std::string, kNumScOperators> values;
     std::map<std::string, int> votes;
     std::string common, preset_value;
+    bool common_named = false;
     for (int i = 0; i < kNumScOperators; ++i) {
       const ScOperatorId id = OperatorAt(i);
       if (!Takes(id, parameter)) continue;
@@ -276,7 +281,11 @@ std::string Difference(const ScModelConfig& config, const ScModelConfig& preset)
       ++votes[value];
       if (votes[value] > votes[common]) common = value;
     }
-    if (common != preset_value) text += ',' + name + '=' + common;
+    for (int i = 0; i < kNumScOperators; ++i) {
+      const bool has_common = Takes(OperatorAt(i), parameter) && values[static_cast<size_t>(i)] == common;
+      common_named = common_named || (has_common && IsAlwaysNamed(parameter, config.at(OperatorAt(i))));
+    }
+    if (common != preset_value || common_named) text += ',' + name + '=' + common;
     for (int i = 0; i < kNumScOperators; ++i) {
       const std::string& value = values[static_cast<size_t>(i)];
       if (!Takes(OperatorAt(i), parameter) || value == common) continue;
@@ -297,7 +306,8 @@ std::string LayerDifference(const ScModelConfig& config) {
       std::map<std::string, std::vector<int>> layers;
       for (const auto& [layer, operators] : config.layers) {
         const std::string value = parameter.get(operators[static_cast<size_t>(i)], parameter);
-        if (value != common) layers[value].push_back(layer);
+        const bool named = IsAlwaysNamed(parameter, operators[static_cast<size_t>(i)]);
+        if (value != common || (named && !IsAlwaysNamed(parameter, config.at(id)))) layers[value].push_back(layer);
       }
       for (const auto& [value, some] : layers) {
         text += ',' + LayersText(some) + '.' + std::string(ScOperatorName(id)) + '.' + std::string(parameter.name) +

@@ -24,7 +24,9 @@ void ValidateOperator(const ScModelConfig& config, ScOperatorId id, const ScConf
   if (IsAttentionProduct(id)) {
     const std::string mode = " with attention = " + std::string(AttentionName(config));
     if (op.mode != ScMode::kBipolar) Reject(name + ".mode", "unipolar", "bipolar" + mode);
-    if (op.gate == ScGate::kXnor) Reject(name + ".gate", "xnor", "enabled, and" + mode);
+    if (op.gate == ScGate::kXnor) {
+      Reject(name + ".gate", "'xnor'", "'enabled' or 'and'" + mode + ": add qk.gate=enabled,av.gate=enabled");
+    }
     if (op.gate == ScGate::kTable && Resolve(op).mode == ScMode::kUnipolar) {
       Reject(name + ".table_code", "unsigned", "signed, sign_magnitude" + mode);
     }

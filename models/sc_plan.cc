@@ -19,8 +19,18 @@ ScMetric MetricOf(const std::string& name) {
   return name == "crest" ? ScMetric::kCrest : ScMetric::kAmax;
 }
 
-// Whether T(0, b) differs from 0 for some b.
+// Whether a product with 0 differs from 0 for some other operand.
 bool CountsZero(const ScConfig& op) {
+  if (op.count_table.get() != nullptr) {
+    const CountTable& table = *op.count_table;
+    const int zero = table.levels == 1 << op.sc_prec ? (1 << (op.sc_prec - 1)) - 1 : 0;  // codes q + Q, or magnitudes
+    for (int mask = 0; mask < table.masks; ++mask) {
+      for (int b = 0; b < table.levels; ++b) {
+        if (table.at(mask, zero, b) != 0) return true;
+      }
+    }
+    return false;
+  }
   if (op.multiplier.get() == nullptr) return false;
   const int low = op.multiplier->is_signed ? -128 : 0;
   for (int b = low; b < low + 256; ++b) {
@@ -57,9 +67,14 @@ void RefusePrunedScores(const std::string& file, ScOperatorId id, const ScLength
 }  // namespace
 
 void CheckBackend(const Backend& backend, const LinearSpec& spec, std::string_view op) {
-  if (spec.precision != Precision::kSc || backend.has_extras()) return;
-  const bool plain = spec.sc != nullptr && IntBits(spec.sc->config.arith) == 0 &&
-                     spec.sc->config.gate != ScGate::kTable && spec.extras == nullptr;
+  if (spec.precision != Precision::kSc) return;
+  const std::string missing = spec.sc == nullptr ? "" : backend.WhyNoKernel(spec.sc->config);
+  if (!missing.empty()) {
+    throw InvalidInput(std::string(op) + ": " + missing + " runs on the CPU only: give --device cpu");
+  }
+  if (backend.has_extras()) return;
+  const bool plain = spec.sc != nullptr && IntBits(spec.sc->config.arith) == 0 && HasSource(spec.sc->config.gate) &&
+                     spec.extras == nullptr;
   if (plain) return;
   throw InvalidInput(std::string(op) + ": mixed lengths, layers with settings of their own in attention, protected " +
                      "channels, smoothing, arith = int and gate = table run on the CPU only: give --device cpu");
@@ -89,23 +104,24 @@ ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), 
       if (id == ScOperatorId::kLmHead || (IsAttention(id) && sc.attention == AttentionMode::kExact)) continue;
       const ScConfig& op = sc.at(layer, id);
       // T(0, b) need not be 0, so positions before a window would count.
-      if (IsAttention(id) && op.gate == ScGate::kTable && op.arith == ScArith::kSc && config.WindowOf(layer) > 0) {
-        throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) + ".gate = table: layer " +
+      const std::string gate = op.gate == ScGate::kCounts ? "counts" : "table";
+      if (IsAttention(id) && !HasSource(op.gate) && op.arith == ScArith::kSc && config.WindowOf(layer) > 0) {
+        throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) + ".gate = " + gate + ": layer " +
                            std::to_string(layer) + " has a sliding window, allowed is a gate of streams");
       }
       // So would those that a row of a window does not see.
       const bool whole_window = id == ScOperatorId::kAv && sc.attention != AttentionMode::kPerToken;
-      if (whole_window && op.gate == ScGate::kTable && op.arith == ScArith::kSc && CountsZero(op)) {
-        throw InvalidInput(
-            "SC setting av.gate = table: its products with 0 are not all 0, and attention = per_head, per_row sums "
-            "positions that a row does not see: allowed is attention = per_token, exact");
+      if (whole_window && !HasSource(op.gate) && op.arith == ScArith::kSc && CountsZero(op)) {
+        throw InvalidInput("SC setting av.gate = " + gate +
+                           ": its products with 0 are not all 0, and attention = per_head, per_row sums "
+                           "positions that a row does not see: allowed is attention = per_token, exact");
       }
       const bool attention_fp = IsAttention(id) && op.arith == ScArith::kFp;
       if (attention_fp) {
         throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) +
                            ".arith = fp: allowed in attention is attention = exact, for the whole model");
       }
-      if (op.arith == ScArith::kSc && op.gate != ScGate::kTable && sc.files.mp != nullptr) {
+      if (op.arith == ScArith::kSc && HasSource(op.gate) && sc.files.mp != nullptr) {
         const int64_t channels = IsAttention(id) ? 0 : InFeatures(id);
         const std::vector<int32_t>* own = ProtectedChannels(layer, ScOperatorName(id));
         Rule(layer, id, op, channels - (own == nullptr ? 0 : static_cast<int64_t>(own->size())));
@@ -164,7 +180,7 @@ void ScPlan::CheckLengths(const ScLengthRule& rule, const ScConfig& op, const st
     if (length <= limit) continue;
     throw InvalidInput(where + ": length " + std::to_string(length) + ": allowed is 0.." + std::to_string(limit));
   }
-  if (resolved.mode != ScMode::kBipolar || resolved.gate == ScGate::kTable) {
+  if (resolved.mode != ScMode::kBipolar || !HasSource(resolved.gate)) {
     throw InvalidInput(where + ": mixed lengths take mode = bipolar and a gate of streams");
   }
   if (resolved.granularity == ScGranularity::kPerTensor) {
@@ -270,7 +286,7 @@ ScExtrasPtr ScPlan::Extras(int layer, ScOperatorId id, const ScConfig& op) const
   const std::string_view name = ScOperatorName(id);
   auto extras = std::make_shared<ScExtras>();
   extras->op = std::string(name);
-  const bool streams = op.arith == ScArith::kSc && op.gate != ScGate::kTable;
+  const bool streams = op.arith == ScArith::kSc && HasSource(op.gate);
   if (!IsAttention(id) && id != ScOperatorId::kLmHead) {
     if (sc_.files.smooth != nullptr) {
       const auto found = sc_.files.smooth->scales.find(std::to_string(layer) + '.' + extras->op);
@@ -298,7 +314,7 @@ ScExtrasPtr ScPlan::Extras(int layer, ScOperatorId id, const ScConfig& op) const
 
 ScConfig ScPlan::Config(int layer, ScOperatorId id) const {
   ScConfig op = layer < 0 ? sc_.at(id) : sc_.at(layer, id);
-  const bool streams = op.arith == ScArith::kSc && op.gate != ScGate::kTable;
+  const bool streams = op.arith == ScArith::kSc && HasSource(op.gate);
   constexpr int64_t kIntChunk = 128;
   if (IntBits(op.arith) > 0 && IsAttention(id)) op.chunk_d = kIntChunk;
   if (streams && sc_.files.mp != nullptr && id != ScOperatorId::kLmHead) {

@@ -10,9 +10,11 @@
 #include <span>
 #include <utility>
 
+#include "engine/research/products/gate_notices.h"
 #include "kernels/base/error.h"
 #include "loader/file.h"
 #include "loader/quote.h"
+#include "loader/research/count_file.h"
 #include "loader/research/mask_file.h"
 #include "loader/research/mp_file.h"
 #include "loader/research/multiplier_file.h"
@@ -154,6 +156,7 @@ void ApplyMask(const MaskFile& mask, ScModelConfig* config) {
 class Tables {
  public:
   void Read(ScConfig* op) {
+    ReadCounts(op);
     if (op->gate != ScGate::kTable || op->table.empty() || op->multiplier.get() != nullptr) return;
     const std::string key = op->table + '\n' + std::to_string(static_cast<int>(op->table_code)) +
                             std::to_string(static_cast<int>(op->table_order));
@@ -165,6 +168,16 @@ class Tables {
   }
 
  private:
+  void ReadCounts(ScConfig* op) {
+    if (op->gate != ScGate::kCounts || op->counts.empty() || op->count_table.get() != nullptr) return;
+    std::shared_ptr<CountTable>& table = counts_[op->counts];
+    if (table == nullptr) table = ReadCountTable(op->counts);
+    CheckCountTable(*table, op->sc_prec, op->mode == ScMode::kUnipolar, op->counts);
+    op->count_table = CountTablePtr(table);
+    op->counts = table->sha256.substr(0, kShaDigits);
+  }
+
+  std::map<std::string, std::shared_ptr<CountTable>> counts_;
   std::map<std::string, std::shared_ptr<MultiplierTable>> tables_;
 };
 
@@ -174,6 +187,15 @@ std::shared_ptr<MultiplierTable> ReadMultiplierTable(const std::string& path, Sc
   constexpr int64_t kMaxBytes = int64_t{16} << 20;
   auto table =
       std::make_shared<MultiplierTable>(ParseMultiplierFile(ReadSmallFile(path, kMaxBytes), path, code, order));
+  Sha256 sha;
+  sha.Add(std::as_bytes(std::span(table->entries)));
+  table->sha256 = sha.Hex();
+  return table;
+}
+
+std::shared_ptr<CountTable> ReadCountTable(const std::string& path) {
+  constexpr int64_t kMaxBytes = int64_t{80} << 20;  // 256 masks of 256 x 256 int32
+  auto table = std::make_shared<CountTable>(ParseCountFile(ReadSmallFile(path, kMaxBytes), path));
   Sha256 sha;
   sha.Add(std::as_bytes(std::span(table->entries)));
   table->sha256 = sha.Hex();
@@ -223,6 +245,7 @@ std::vector<std::string> ReadScFiles(const ScFileOptions& options, ScModelConfig
     for (ScConfig& op : operators) tables.Read(&op);
   }
   Validate(*config);
+  for (std::string& notice : GateNotices(*config)) notices.push_back(std::move(notice));
   return notices;
 }
 

@@ -23,8 +23,11 @@ struct ScFileOptions {
 // A multiplier table with its sha256. Errors: as ParseMultiplierFile.
 std::shared_ptr<MultiplierTable> ReadMultiplierTable(const std::string& path, ScTableCode code, ScTableOrder order);
 
+// Counts with their sha256. Errors: as ParseCountFile.
+std::shared_ptr<CountTable> ReadCountTable(const std::string& path);
+
 // Reads the files, and the tables that settings name, into `config`; a mask is applied as settings of arith are.
-// Returns notices about keys that are not known.
+// Returns notices about keys that are not known, and about gates (GateNotices).
 // Errors: InvalidInput, one sentence with file, key, value and what is allowed.
 std::vector<std::string> ReadScFiles(const ScFileOptions& options, ScModelConfig* config);
 

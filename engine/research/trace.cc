@@ -274,4 +274,22 @@ std::vector<TraceGroup> Trace::Groups() const {
 
 double Trace::TileAverage(size_t index) const { return RatioOf(tile_cycles_[index], total_.macs + total_.macs_pruned); }
 
+std::vector<DenseProduct> DenseProductsOf(const TraceGroup& group) {
+  const Int128 rows = group.rows;
+  if (group.macs == rows * group.d_in * group.d_out) return {{rows, group.d_in, group.d_out}};
+  const bool d_out_varies = group.op == "qk";  // its positions; those of av are summed over
+  const Int128 fixed = d_out_varies ? group.d_in : group.d_out;
+  const Int128 sum = group.macs / fixed, width = sum / rows, wider = sum % rows;
+  std::vector<DenseProduct> gemms;
+  const auto add = [&](Int128 count, Int128 varied) {
+    if (count == 0 || varied == 0) return;
+    gemms.push_back(d_out_varies ? DenseProduct{count, fixed, varied} : DenseProduct{count, varied, fixed});
+  };
+  add(rows - wider, width);
+  add(wider, width + 1);
+  const Int128 rest = group.macs % fixed;  // of shapes that both sides of varied
+  if (rest > 0) gemms.push_back({1, rest, 1});
+  return gemms;
+}
+
 }  // namespace stoch

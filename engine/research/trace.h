@@ -61,6 +61,13 @@ struct TraceGroup {
   Int128 macs = 0, row_cycles = 0;
 };
 
+// Dense products with the macs of a group, all of them and no more. Where rows see less than the largest shape (causal
+// attention), each takes the average of the side that varies, rounded down or up.
+struct DenseProduct {
+  Int128 rows = 0, d_in = 0, d_out = 0;
+};
+std::vector<DenseProduct> DenseProductsOf(const TraceGroup& group);
+
 // An array of R x C multipliers that take K dimensions at once.
 struct ArrayShape {
   int64_t rows = 0, cols = 0, depth = 0, fill = 0;

@@ -62,7 +62,7 @@ std::unique_ptr<CpuLinear> MakeSc(Context& context, Device device, std::span<con
     }
     return weight;
   }
-  CheckAccumulator(op, op.config.gate == ScGate::kTable && op.config.chunk_d > 0 ? op.config.chunk_d : cols,
+  CheckAccumulator(op, !HasSource(op.config.gate) && op.config.chunk_d > 0 ? op.config.chunk_d : cols,
                    "tensor " + name);
   weight->lookup = context.lookups.Get(spec.sc);
   const ScQuantizer quantizer(context.pool, context.simd, op, ScChunks(op, cols),

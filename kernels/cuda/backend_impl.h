@@ -33,6 +33,7 @@
 #include "kernels/cuda/runtime/graph.h"
 #include "kernels/cuda/runtime/test_fault.h"
 #include "kernels/cuda/weights/uploader.h"
+#include "kernels/plan/gpu_refusal.h"
 
 namespace stoch::cuda {
 
@@ -109,6 +110,7 @@ class CudaBackend final : public Backend, public CallerStreams {
   void ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op, const ScExtras& extras,
                      std::span<const int> lengths, const TensorView& out) override;
   bool has_extras() const override { return true; }
+  std::string WhyNoKernel(const ScConfig& config) const override { return WhyNoGpuKernel(config); }
   bool has_dilated() const override { return true; }
   bool has_dilated_ring() const override { return true; }
   bool ObserveLengths(OpObserver* observer) override;

@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/math/random.h"
+#include "kernels/sc/lfsr.h"
 
 namespace stoch {
 namespace {
@@ -35,22 +36,17 @@ constexpr std::array<unsigned, 9> kLfsrTaps = {0, 0, 0, 0b110, 0b1100, 0b10100, 
 std::vector<int> LfsrValues(const ScConfig& config, ScSide side, int length, int phase) {
   const int p = config.sc_prec;
   const unsigned states = (1u << p) - 1;
-  unsigned taps = kLfsrTaps[static_cast<size_t>(p)];
+  unsigned taps = config.lfsr_taps.empty() ? kLfsrTaps[static_cast<size_t>(p)] : LfsrMask(config.lfsr_taps);
+  uint64_t start = config.source_seed;
   if (side == ScSide::kB) {
-    // The reciprocal polynomial: tap of stage i becomes the tap of stage p - i; stage p always feeds back.
-    unsigned reciprocal = 1u << (p - 1);
-    for (int stage = 1; stage < p; ++stage) {
-      if ((taps >> (stage - 1)) & 1u) reciprocal |= 1u << (p - stage - 1);
-    }
-    taps = reciprocal;
+    taps = config.lfsr_taps_b.empty() ? ReciprocalLfsrMask(taps, p) : LfsrMask(config.lfsr_taps_b);
+    start = config.source_seed_b.value_or(RandomBits(config.source_seed, 1, 0));
   }
-  const uint64_t start = side == ScSide::kA ? config.source_seed : RandomBits(config.source_seed, 1, 0);
   unsigned state = static_cast<unsigned>(start % states) + 1;
   std::vector<int> values(static_cast<size_t>(length));
   for (int n = -phase; n < length; ++n) {
     if (n >= 0) values[static_cast<size_t>(n)] = static_cast<int>(state);
-    const unsigned feedback = static_cast<unsigned>(std::popcount(state & taps)) & 1u;
-    state = ((state << 1) | feedback) & states;
+    state = LfsrStep(state, taps, p);
   }
   return values;
 }
@@ -79,8 +75,9 @@ std::vector<int> SourceValues(const ScConfig& config, ScSide side, int length, i
     case ScSource::kVanDerCorput: return RadicalInverseValues(config.sc_prec, a ? 2 : 3, length);
     case ScSource::kRandom: {
       std::vector<int> values(static_cast<size_t>(length));
+      const uint64_t seed = a ? config.source_seed : config.source_seed_b.value_or(config.source_seed);
       for (size_t n = 0; n < values.size(); ++n) {
-        values[n] = static_cast<int>(RandomBits(config.source_seed, a ? 2 : 3, n) >> (64 - config.sc_prec));
+        values[n] = static_cast<int>(RandomBits(seed, a ? 2 : 3, n) >> (64 - config.sc_prec));
       }
       return values;
     }

@@ -13,9 +13,9 @@ enum class ScSide : uint8_t { kA, kB };
 
 // The unscrambled values of a source, cycles 0..length-1, each in 0..2^sc_prec - 1. kSobol: Gray-code order from
 // direction numbers, period 2^p, the pair of the published simulator. kLfsr: states of a maximal Fibonacci register
-// (1..2^p-1, period 2^p-1); side b uses the reciprocal polynomial and another start, `phase` steps are taken before
+// (1..2^p-1, period 2^p-1); side b has lfsr_taps_b and source_seed_b, or the reciprocal polynomial and another start, `phase` steps are taken before
 // cycle 0. kVanDerCorput: radical inverse of the cycle, base 2 (side a) and 3 (side b), times 2^p, floored. kRandom:
-// RandomBits(source_seed, side, cycle). kList: the user's list.
+// RandomBits(seed of the side, side, cycle). kList: the user's list.
 // Requires: config resolved.
 // Source: Joe and Kuo direction numbers (Sobol); Alfke, XAPP052 (taps); Halton, Numerische Mathematik 2 (1960).
 std::vector<int> SourceValues(const ScConfig& config, ScSide side, int length, int phase);

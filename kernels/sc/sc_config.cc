@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sc/sc_config.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <span>
 
 #include "kernels/base/error.h"
+#include "kernels/sc/lfsr.h"
 #include "kernels/sc/sc_parameters.h"
 
 namespace stoch {
@@ -43,7 +46,42 @@ void CheckList(std::string_view name, std::span<const int> list, const ScConfig&
   }
 }
 
+// Steps until a register of these stages is where it began.
+int PeriodOf(const std::vector<int>& taps, int sc_prec) {
+  const unsigned mask = LfsrMask(taps);
+  unsigned state = 1;
+  int period = 0;
+  do {
+    state = LfsrStep(state, mask, sc_prec);
+    ++period;
+  } while (state != 1 && period < 1 << sc_prec);
+  return period;
+}
+
+void CheckTaps(const ScConfig& config, std::string_view name, const std::vector<int>& taps) {
+  if (taps.empty()) return;
+  if (config.source != ScSource::kLfsr) Reject(config, name, "nothing, unless source = lfsr");
+  const int p = config.sc_prec;
+  for (size_t i = 0; i < taps.size(); ++i) {
+    if (taps[i] < 1 || taps[i] > p) Reject(config, name, "stages in 1.." + std::to_string(p));
+    if (std::find(taps.begin(), taps.begin() + static_cast<std::ptrdiff_t>(i), taps[i]) !=
+        taps.begin() + static_cast<std::ptrdiff_t>(i)) {
+      Reject(config, name, "every stage once");
+    }
+  }
+  if (*std::max_element(taps.begin(), taps.end()) != p) {
+    Reject(config, name, "stages of which the highest is sc_prec = " + std::to_string(p));
+  }
+  const int period = PeriodOf(taps, p);
+  const int longest = (1 << p) - 1;
+  if (period == longest) return;
+  throw InvalidInput("SC parameter " + std::string(name) + " = " + TextOf(config, name) + ": period " +
+                     std::to_string(period) + ", allowed is " + std::to_string(longest));
+}
+
 void CheckSource(const ScConfig& config) {
+  CheckTaps(config, "lfsr_taps", config.lfsr_taps);
+  CheckTaps(config, "lfsr_taps_b", config.lfsr_taps_b);
   if (config.source == ScSource::kList) {
     CheckList("source_list_a", config.source_list_a, config);
     CheckList("source_list_b", config.source_list_b, config);
@@ -86,6 +124,7 @@ ScConfig WithoutStreams(const ScConfig& config) {
   result.rng_levels = 1;
   result.scramble = ScScramble::kOff;
   result.scramble_masks = 1;
+  result.source = ScSource::kSobol;
   result.granularity = config.granularity;
   result.group_a = config.group_a;
   result.group_b = config.group_b;
@@ -122,13 +161,38 @@ ScConfig ResolveTable(const ScConfig& config) {
   return result;
 }
 
+ScConfig ResolveCounts(const ScConfig& config) {
+  constexpr int kLongest = 32767;
+  CheckRange("sc_prec", config.sc_prec);
+  if (config.counts.empty()) Reject(config, "counts", "a file, with gate = counts");
+  if (config.stoc_len == 0) {
+    RejectScParameter("stoc_len", "none", Range(1, kLongest) + " with gate = counts (the cycles of a count)");
+  }
+  CheckRange("stoc_len", config.stoc_len, 1, kLongest, " with gate = counts");
+  ScConfig result = WithoutStreams(config);
+  result.gate = ScGate::kCounts;
+  result.sc_prec = config.sc_prec;
+  result.stoc_len = config.stoc_len;
+  result.mode = config.mode;
+  result.counts = config.counts;
+  result.count_table = config.count_table;
+  if (result.count_table.get() != nullptr) {
+    CheckCountTable(*result.count_table, config.sc_prec, config.mode == ScMode::kUnipolar, config.counts);
+  }
+  CheckScopes(result);
+  return result;
+}
+
 }  // namespace
 
 ScConfig Resolve(const ScConfig& config) {
   if (IntBits(config.arith) > 0) return ResolveInteger(config);
   if (config.gate == ScGate::kTable) return ResolveTable(config);
+  if (config.gate == ScGate::kCounts) return ResolveCounts(config);
   if (!config.table.empty()) Reject(config, "table", "nothing, unless gate = table");
+  if (!config.counts.empty()) Reject(config, "counts", "nothing, unless gate = counts");
   ScConfig result = config;
+  result.source.Follow(config.gate);
   CheckRange("sc_prec", config.sc_prec);
   CheckScopes(config);
   const int limit = 1 << (config.halve ? config.sc_prec - 1 : config.sc_prec);

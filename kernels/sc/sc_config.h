@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/sc/count_table.h"
 #include "kernels/sc/multiplier_table.h"
 
 namespace stoch {
@@ -17,8 +19,8 @@ enum class ScScramble : uint8_t { kBitrev, kCounter, kRandom, kOff };
 enum class ScSource : uint8_t { kSobol, kLfsr, kVanDerCorput, kRandom, kList };
 // kEnabled: side b's stream advances only in cycles that side a enables (the published scheme, the default).
 // kAnd:     one AND gate of two free-running streams. kXnor: one XNOR gate of two bipolar-coded streams.
-// kTable:   no streams: a multiplier given as a table of its products.
-enum class ScGate : uint8_t { kEnabled, kAnd, kXnor, kTable };
+// kTable:   no streams: a multiplier given as a table of its products. kCounts: the counts themselves are given.
+enum class ScGate : uint8_t { kEnabled, kAnd, kXnor, kTable, kCounts };
 // What an operator computes in: SC, its exact fp32 path, or integers of so many bits (no streams in the last two).
 enum class ScArith : uint8_t { kSc, kFp, kInt2, kInt3, kInt4, kInt5, kInt6, kInt7, kInt8 };
 
@@ -29,6 +31,33 @@ constexpr int IntBits(ScArith arith) {
 // Where an LFSR stands when a product begins. kProduct: always at its seed. kMask: as many steps further as the index
 // of the product's mask (a free-running register seen by successive dimensions), instead of xor scrambling.
 enum class ScRestart : uint8_t { kProduct, kMask };
+
+// Gates whose streams a number source makes.
+constexpr bool HasSource(ScGate gate) { return gate != ScGate::kTable && gate != ScGate::kCounts; }
+// Gates of two streams that run freely: they multiply only streams that are not correlated.
+constexpr bool IsFreeRunning(ScGate gate) { return gate == ScGate::kAnd || gate == ScGate::kXnor; }
+// The Sobol pair is one sequence twice in its first cycles, which a free-running gate cannot tell from equal streams.
+constexpr ScSource DefaultSource(ScGate gate) {
+  return IsFreeRunning(gate) ? ScSource::kVanDerCorput : ScSource::kSobol;
+}
+
+// A number source: the one that was given, else the gate's default. Equal if the sources are.
+class ScSourceChoice {
+ public:
+  constexpr ScSourceChoice() = default;
+  constexpr ScSourceChoice(ScSource given) : source_(given), given_(true) {}  // NOLINT(google-explicit-constructor)
+  constexpr operator ScSource() const { return source_; }                     // NOLINT(google-explicit-constructor)
+  constexpr bool given() const { return given_; }
+  constexpr void Follow(ScGate gate) {
+    if (!given_) source_ = DefaultSource(gate);
+  }
+  friend constexpr bool operator==(const ScSourceChoice& a, const ScSourceChoice& b) { return a.source_ == b.source_; }
+  friend constexpr bool operator==(const ScSourceChoice& a, ScSource b) { return a.source_ == b; }
+
+ private:
+  ScSource source_ = ScSource::kSobol;
+  bool given_ = false;
+};
 
 // One configuration of the SC arithmetic (names and defaults: docs/sc_arithmetic.md#1-parameters).
 // Units:  stoc_len in cycles, rng_levels in comparator levels; 0 = the default for sc_prec and halve.
@@ -45,9 +74,12 @@ struct ScConfig {
   ScScramble scramble = ScScramble::kBitrev;
   int scramble_masks = 64;
   ScGate gate = ScGate::kEnabled;
-  ScSource source = ScSource::kSobol;
-  uint64_t source_seed = 1;  // LFSR start states, random sources and random scrambling
+  ScSourceChoice source;                  // follows the gate
+  uint64_t source_seed = 1;               // LFSR start states, random sources and random scrambling
+  std::optional<uint64_t> source_seed_b;  // of side b; none: follows source_seed
   ScRestart lfsr_restart = ScRestart::kProduct;
+  std::vector<int> lfsr_taps;      // stages that feed back, the highest is sc_prec; none: those of XAPP052
+  std::vector<int> lfsr_taps_b;    // none: the reciprocal of lfsr_taps
   std::vector<int> source_list_a;  // kList: at least stoc_len values in 0..2^p-1
   std::vector<int> source_list_b;
   ScArith arith = ScArith::kSc;
@@ -55,6 +87,8 @@ struct ScConfig {
   ScTableCode table_code = ScTableCode::kFile;
   ScTableOrder table_order = ScTableOrder::kFile;
   MultiplierTablePtr multiplier;
+  std::string counts;  // gate=counts: its file until it is read, then 16 digits of the sha256 of `count_table`
+  CountTablePtr count_table;
 
   friend bool operator==(const ScConfig&, const ScConfig&) = default;
 };

@@ -139,11 +139,66 @@ void BuildWithoutStreams(ScOperator& op) {
   op.is_int_product = exact;
 }
 
+// Whether kernels for streams may look the entries up: byte-sized ones that add nothing for an operand of 0.
+bool ActLikeStreams(const CountTable& table) {
+  constexpr int kMost = 256;
+  for (int mask = 0; mask < table.masks; ++mask) {
+    for (int a = 0; a < table.levels; ++a) {
+      for (int b = 0; b < table.levels; ++b) {
+        const int entry = table.at(mask, a, b);
+        if (entry < 0 || entry > kMost || ((a == 0 || b == 0) && entry != 0)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// gate=counts. Magnitudes that do not act like streams become the table of their signed products.
+void BuildFromCounts(ScOperator& op) {
+  if (op.config.count_table.get() == nullptr) {
+    throw InvalidInput("SC parameter counts = " + op.config.counts + ": its file was not read");
+  }
+  const CountTable& table = *op.config.count_table;
+  const int p = op.config.sc_prec;
+  const bool unipolar = op.config.mode == ScMode::kUnipolar;
+  op.masks = table.masks;
+  op.q_max = unipolar ? (1 << p) - 1 : (1 << (p - 1)) - 1;
+  op.gain = static_cast<float>(op.q_max * op.q_max) / static_cast<float>(op.config.stoc_len);
+  op.levels = table.levels;
+  if (unipolar || table.levels == 1 << p) {
+    op.code = unipolar ? ScCode::kAsymmetric : ScCode::kOffset;
+    SetCounts(op, table.entries);
+    return;
+  }
+  if (ActLikeStreams(table)) {
+    op.code = ScCode::kSignMagnitude;
+    SetCounts(op, table.entries);
+    return;
+  }
+  op.code = ScCode::kOffset;
+  op.levels = 1 << p;
+  std::vector<int32_t> entries;
+  for (int mask = 0; mask < table.masks; ++mask) {
+    for (int a = -op.q_max; a <= op.q_max + 1; ++a) {
+      for (int b = -op.q_max; b <= op.q_max + 1; ++b) {
+        const bool used = a <= op.q_max && b <= op.q_max;
+        const int count = used ? table.at(mask, std::abs(a), std::abs(b)) : 0;
+        entries.push_back((a < 0) != (b < 0) ? -count : count);
+      }
+    }
+  }
+  SetCounts(op, std::move(entries));
+}
+
 std::shared_ptr<ScOperator> Build(const ScConfig& config) {
   auto op = std::make_shared<ScOperator>();
   op->config = config;
   if (IntBits(config.arith) > 0 || config.gate == ScGate::kTable) {
     BuildWithoutStreams(*op);
+    return op;
+  }
+  if (config.gate == ScGate::kCounts) {
+    BuildFromCounts(*op);
     return op;
   }
   const bool unipolar = config.mode == ScMode::kUnipolar;

@@ -40,6 +40,7 @@ constexpr std::array kGates = {
     Choice("and", ScGate::kAnd, "one AND gate of two free-running streams"),
     Choice("xnor", ScGate::kXnor, "one XNOR gate of two bipolar-coded streams; linears only, without halve"),
     Choice("table", ScGate::kTable, "no streams: a multiplier given by `table`; sc_prec=8"),
+    Choice("counts", ScGate::kCounts, "your own counts for each mask and pair of levels, given by `counts`"),
 };
 constexpr std::array kAriths = {
     Choice("sc", ScArith::kSc, "stochastic computing"),
@@ -118,12 +119,24 @@ std::string GetFlag(const ScConfig& config, const ScParameter&) {
   return config.*kMember ? "1" : "0";
 }
 
+// The enum behind a member of ScConfig.
+template <typename T>
+struct EnumOf {
+  using Type = T;
+};
+template <>
+struct EnumOf<ScSourceChoice> {
+  using Type = ScSource;
+};
+template <auto kMember>
+using EnumOfMember = typename EnumOf<std::remove_reference_t<decltype(std::declval<ScConfig&>().*kMember)>>::Type;
+
 template <auto kMember>
 void SetChoice(ScConfig& config, const ScParameter& parameter, std::string_view text) {
   std::string allowed;
   for (const ScChoice& choice : parameter.choices) {
     if (choice.name == text) {
-      config.*kMember = static_cast<std::remove_reference_t<decltype(config.*kMember)>>(choice.value);
+      config.*kMember = static_cast<EnumOfMember<kMember>>(choice.value);
       return;
     }
     allowed += (allowed.empty() ? "" : ", ") + std::string(choice.name);
@@ -133,9 +146,15 @@ void SetChoice(ScConfig& config, const ScParameter& parameter, std::string_view 
 template <auto kMember>
 std::string GetChoice(const ScConfig& config, const ScParameter& parameter) {
   for (const ScChoice& choice : parameter.choices) {
-    if (choice.value == static_cast<int>(config.*kMember)) return std::string(choice.name);
+    if (choice.value == static_cast<int>(static_cast<EnumOfMember<kMember>>(config.*kMember)))
+      return std::string(choice.name);
   }
   return "?";
+}
+
+void SetGate(ScConfig& config, const ScParameter& parameter, std::string_view text) {
+  SetChoice<&ScConfig::gate>(config, parameter, text);
+  config.source.Follow(config.gate);
 }
 
 // Commas separate parameters on the command line, so a list is written 0:5:3.
@@ -154,6 +173,21 @@ std::string GetList(const ScConfig& config, const ScParameter&) {
   std::string joined;
   for (const int value : config.*kMember) joined += (joined.empty() ? "" : ":") + std::to_string(value);
   return joined;
+}
+
+// Nothing: the parameter follows from others.
+template <auto kMember>
+void SetOptional(ScConfig& config, const ScParameter& parameter, std::string_view text) {
+  using T = typename std::remove_reference_t<decltype(config.*kMember)>::value_type;
+  if (text.empty()) {
+    (config.*kMember).reset();
+  } else {
+    config.*kMember = ParseNumber<T>(parameter.name, text);
+  }
+}
+template <auto kMember>
+std::string GetOptional(const ScConfig& config, const ScParameter&) {
+  return config.*kMember ? std::to_string(*(config.*kMember)) : "";
 }
 
 template <auto kMember>
@@ -195,6 +229,18 @@ constexpr ScParameter OneOf(std::span<const ScChoice> choices, ScParameter param
   return parameter;
 }
 template <auto kMember>
+constexpr ScParameter Optional(ScParameter parameter) {
+  parameter.kind = kInteger;
+  parameter.set = SetOptional<kMember>;
+  parameter.get = GetOptional<kMember>;
+  return parameter;
+}
+constexpr ScParameter Gate(ScParameter parameter) {
+  parameter = OneOf<&ScConfig::gate>(kGates, parameter);
+  parameter.set = SetGate;
+  return parameter;
+}
+template <auto kMember>
 constexpr ScParameter List(ScParameter parameter) {
   parameter.kind = kList;
   parameter.set = SetList<kMember>;
@@ -213,8 +259,8 @@ constexpr std::array kParameters = {
                                     "p - 1 bits, so half of the cycles show every level. Bipolar only."}),
     Integer<&ScConfig::stoc_len>({.name = "stoc_len",
                                   .low = 1,
-                                  .high = 256,
-                                  .range = kFullRange,
+                                  .high = 32767,
+                                  .range = "1..2^sc_prec, or 1..2^(sc_prec-1) with halve, or 1..32767 with gate=counts",
                                   .default_follows = true,
                                   .default_text = kFullLength,
                                   .help = "Stream length L in cycles. Time and hardware cost are proportional to it; "
@@ -225,7 +271,8 @@ constexpr std::array kParameters = {
                                     .range = kFullRange,
                                     .default_follows = true,
                                     .default_text = kFullLength,
-                                    .help = "Comparator grid R: how many different values a source shows."}),
+                                    .help = "Comparator grid R: how many different values a source shows. A short "
+                                            "stream may gain from a short grid: stoc_len=32,rng_levels=32."}),
     OneOf<&ScConfig::mode>(kModes, {.name = "mode", .use = kLinears, .help = "The quantizer."}),
     OneOf<&ScConfig::granularity>(
         kGranularities, {.name = "granularity", .use = kDecoderLinears, .help = "Which numbers share a scale."}),
@@ -256,16 +303,43 @@ constexpr std::array kParameters = {
          .high = 256,
          .range = "a power of two in 1..256",
          .help = "Number of different masks; more than 2^sc_prec are the same as that."}),
-    OneOf<&ScConfig::gate>(kGates, {.name = "gate", .help = "What multiplies two streams."}),
-    OneOf<&ScConfig::source>(kSources, {.name = "source", .help = "Where the comparators' numbers come from."}),
+    Gate({.name = "gate", .help = "What multiplies two streams."}),
+    OneOf<&ScConfig::source>(
+        kSources,
+        {.name = "source",
+         .default_follows = true,
+         .default_text = "sobol with gate=enabled, vdc with gate=and and gate=xnor",
+         .help = "Where the comparators' numbers come from. A gate of free-running streams multiplies only streams "
+                 "that are not correlated: sobol goes with gate=enabled (the mean correlation of its pair, SCC, is "
+                 "0.83 at 128 cycles), vdc with gate=and and gate=xnor (0.02). An error of gate=xnor near 0 is one of "
+                 "the full range, so models fail with it at any source that was tried.",
+         .always_named = [](const ScConfig& config) { return IsFreeRunning(config.gate); }}),
     Integer<&ScConfig::source_seed>({.name = "source_seed",
                                      .low = 0,
                                      .high = -1,
                                      .range = "0..2^64-1",
                                      .help = "Seed of source=lfsr, source=random and scramble=random."}),
+    Optional<&ScConfig::source_seed_b>(
+        {.name = "source_seed_b",
+         .low = 0,
+         .high = -1,
+         .range = "0..2^64-1",
+         .default_follows = true,
+         .default_text = "follows source_seed",
+         .help = "Seed of side b (weights) of source=lfsr and source=random, where it does not follow from "
+                 "source_seed."}),
     OneOf<&ScConfig::lfsr_restart>(
         kRestarts,
         {.name = "lfsr_restart", .help = "Where a register stands when a product begins; source=lfsr only."}),
+    List<&ScConfig::lfsr_taps>(
+        {.name = "lfsr_taps",
+         .range = "stages of a register of period 2^sc_prec-1, the highest is sc_prec, as 8:6:5:4",
+         .default_text = "3:2, 4:3, 5:3, 6:5, 7:6, 8:6:5:4 for sc_prec = 3..8",
+         .help = "Stages that feed back, of side a; source=lfsr only."}),
+    List<&ScConfig::lfsr_taps_b>({.name = "lfsr_taps_b",
+                                  .range = "as lfsr_taps",
+                                  .default_text = "the reciprocal of lfsr_taps",
+                                  .help = "The same of side b; source=lfsr only."}),
     List<&ScConfig::source_list_a>({.name = "source_list_a",
                                     .range = "at least stoc_len values in 0..2^sc_prec-1, as 0:5:3",
                                     .help = "Values of side a (activations) for source=list, cycle by cycle."}),
@@ -277,6 +351,11 @@ constexpr std::array kParameters = {
     Text<&ScConfig::table>({.name = "table",
                             .range = "a file, with gate=table",
                             .help = "The 65536 products of your own 8-bit multiplier: .h, .bin, .txt or .npy."}),
+    Text<&ScConfig::counts>(
+        {.name = "counts",
+         .range = "a file, with gate=counts",
+         .help = "Counts of your own product, [masks, a, b] or [a, b], as .npy of int8, int16 or int32: 2^(sc_prec-1) "
+                 "magnitudes a side, or 2^sc_prec codes q + Q (levels with mode=unipolar). stoc_len is to be given."}),
     OneOf<&ScConfig::table_code>(kTableCodes, {.name = "table_code", .help = "How operands index the table."}),
     OneOf<&ScConfig::table_order>(kTableOrders, {.name = "table_order", .help = "Operand order of a signed table."}),
 };
@@ -308,7 +387,8 @@ std::string Describe(const ScConfig& config) {
   std::string text;
   for (const ScParameter& parameter : kParameters) {
     const std::string value = parameter.get(config, parameter);
-    if (value == parameter.get(defaults, parameter)) continue;
+    const bool named = parameter.always_named != nullptr && parameter.always_named(config);
+    if (value == parameter.get(defaults, parameter) && !named) continue;
     if (!text.empty()) text += ',';
     text += std::string(parameter.name) + '=' + value;
   }

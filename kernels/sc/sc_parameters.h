@@ -39,6 +39,8 @@ struct ScParameter {
   std::string_view default_text{};
   std::span<const ScChoice> choices{};
   std::string_view help{};
+  // Whether text names the parameter even where it has its default; nullptr: never.
+  bool (*always_named)(const ScConfig& config) = nullptr;
 
   // Sets the parameter from text. Errors: InvalidInput naming parameter, value and what is allowed.
   void (*set)(ScConfig& config, const ScParameter& parameter, std::string_view text) = nullptr;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loader/research/multiplier_file.h"
 
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "kernels/base/error.h"
 #include "loader/quote.h"
+#include "loader/research/npy_file.h"
 
 namespace stoch {
 namespace {
@@ -77,63 +79,23 @@ struct Npy {
   bool is_unsigned = false;
 };
 
-template <typename T>
-std::vector<int64_t> Elements(std::string_view data) {
+// The entries of a .bin.
+std::vector<int64_t> Uint16s(std::string_view data) {
   std::vector<int64_t> numbers(kEntries);
   for (size_t i = 0; i < kEntries; ++i) {
-    T value;
-    std::memcpy(&value, data.data() + i * sizeof(T), sizeof(T));
+    uint16_t value;
+    std::memcpy(&value, data.data() + i * sizeof(value), sizeof(value));
     numbers[i] = value;
   }
   return numbers;
 }
 
-// Source: numpy's format specification (numpy.lib.format), versions 1.0 to 3.0.
-Npy ParseNpy(const std::string& bytes, const std::string& name) {
-  const auto reject = [&](const std::string& what) -> void {
-    throw InvalidInput(name + ": " + what + ", expected a .npy of [256, 256] in int16, uint16 or int32");
-  };
-  constexpr std::string_view kMagic = "\x93NUMPY";
-  if (bytes.size() < 12 || bytes.compare(0, kMagic.size(), kMagic) != 0) reject("no .npy header");
-  const bool is_first = bytes[6] == 1;
-  const size_t prefix = is_first ? 10 : 12;
-  size_t header_size = static_cast<uint8_t>(bytes[8]) | static_cast<size_t>(static_cast<uint8_t>(bytes[9])) << 8;
-  if (!is_first) {
-    header_size |= static_cast<size_t>(static_cast<uint8_t>(bytes[10])) << 16 |
-                   static_cast<size_t>(static_cast<uint8_t>(bytes[11])) << 24;
-  }
-  if (header_size > bytes.size() - prefix) reject("a header beyond the end");
-  std::string header = bytes.substr(prefix, header_size);
-  std::erase(header, ' ');
-  const auto has = [&](std::string_view what) { return header.find(what) != std::string::npos; };
-  if (!has("'shape':(256,256)")) reject("another shape");
-  const std::string_view all = bytes;
-  const std::string_view data = all.substr(prefix + header_size);
-  Npy npy;
-  const auto sized = [&](size_t size) {
-    if (data.size() != kEntries * size) RejectCount(name, data.size() / size);
-  };
-  if (has("'descr':'<i2'")) {
-    sized(2);
-    npy.numbers = Elements<int16_t>(data);
-  } else if (has("'descr':'<u2'")) {
-    sized(2);
-    npy.numbers = Elements<uint16_t>(data);
-    npy.is_unsigned = true;
-  } else if (has("'descr':'<i4'")) {
-    sized(4);
-    npy.numbers = Elements<int32_t>(data);
-  } else {
-    reject("another type of number");
-  }
-  if (has("'fortran_order':True")) {
-    std::vector<int64_t> turned(kEntries);
-    for (size_t a = 0; a < 256; ++a) {
-      for (size_t b = 0; b < 256; ++b) turned[a * 256 + b] = npy.numbers[b * 256 + a];
-    }
-    npy.numbers = std::move(turned);
-  }
-  return npy;
+Npy ReadNpy(const std::string& bytes, const std::string& name) {
+  constexpr std::array<const char*, 3> kTypes = {"<i2", "<u2", "<i4"};
+  const std::string expected = "a .npy of [256, 256] in int16, uint16 or int32";
+  NpyArray array = ParseNpy(bytes, name, kTypes, expected);
+  if (array.shape != std::vector<int64_t>{256, 256}) throw InvalidInput(name + ": another shape, expected " + expected);
+  return {std::move(array.numbers), array.type == "<u2"};
 }
 
 struct Reading {
@@ -181,10 +143,10 @@ MultiplierTable ParseMultiplierFile(const std::string& bytes, const std::string&
     if (bytes.size() != 2 * kEntries) {
       throw InvalidInput(name + ": expected 131072 bytes, 65536 entries of 2, got " + std::to_string(bytes.size()));
     }
-    numbers = Elements<uint16_t>(bytes);
+    numbers = Uint16s(bytes);
     is_signed = false;
   } else if (EndsWith(name, ".npy")) {
-    Npy npy = ParseNpy(bytes, name);
+    Npy npy = ReadNpy(bytes, name);
     is_signed = !npy.is_unsigned;
     numbers = std::move(npy.numbers);
   } else {

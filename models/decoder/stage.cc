@@ -56,6 +56,8 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
       if (plan.has_attention_layers()) {
         for (int layer = 0; layer < role.num_layers; ++layer) {
           spec.layers.push_back(plan.Attention(role.first_layer + layer));
+          CheckBackend(backend, {Precision::kSc, spec.layers.back().qk}, "qk");
+          CheckBackend(backend, {Precision::kSc, spec.layers.back().av}, "av");
           if (shards.size() > 1) CheckHeadsAlone(spec.layers.back());
         }
       }

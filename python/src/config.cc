@@ -44,7 +44,7 @@ Settings Split(std::string_view text) {
 ScConfig FromSettings(const Settings& settings) {
   ScConfig config;
   for (const auto& [name, value] : settings) SetScParameter(config, name, value);
-  ResolveMultiplier(&config);
+  ResolveTables(&config);
   return config;
 }
 
@@ -95,6 +95,9 @@ void BindMultiplier(nb::module_& m) {
           },
           nb::arg("code"), "What `stoch inspect --table --json` prints.");
   m.def("open_multiplier", &OpenMultiplier, nb::arg("path"), nb::arg("code"), nb::arg("order"));
+  m.def(
+      "keep_counts", [](const nb::bytes& npy) { return KeepCounts(std::string(npy.c_str(), npy.size())); },
+      nb::arg("npy"));
   m.def(
       "parse_multiplier",
       [](const nb::bytes& npy, const std::string& code, const std::string& order) {

@@ -11,6 +11,7 @@
 #include "engine/research/sc_files.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_parameters.h"
+#include "loader/research/count_file.h"
 #include "loader/research/multiplier_file.h"
 #include "loader/sha256.h"
 
@@ -40,6 +41,37 @@ MultiplierTablePtr Remember(const std::shared_ptr<MultiplierTable>& table) {
   }
   known.tables.emplace(made->sha256.substr(0, kShaDigits), made);
   return made;
+}
+
+// The same for counts.
+struct KnownCounts {
+  std::mutex mutex;
+  std::map<std::string, CountTablePtr> tables;
+};
+
+KnownCounts& TheCounts() {
+  static auto* const known = new KnownCounts;
+  return *known;
+}
+
+CountTablePtr RememberCounts(const std::shared_ptr<CountTable>& table) {
+  KnownCounts& known = TheCounts();
+  const std::lock_guard lock(known.mutex);
+  return known.tables.emplace(table->sha256.substr(0, kShaDigits), CountTablePtr(table)).first->second;
+}
+
+void ResolveCounts(ScConfig* config) {
+  if (config->gate != ScGate::kCounts || config->counts.empty() || config->count_table.get() != nullptr) return;
+  CountTablePtr table;
+  {
+    KnownCounts& known = TheCounts();
+    const std::lock_guard lock(known.mutex);
+    const auto found = known.tables.find(config->counts);
+    if (found != known.tables.end()) table = found->second;
+  }
+  if (table.get() == nullptr) table = RememberCounts(ReadCountTable(config->counts));
+  config->counts = table->sha256.substr(0, kShaDigits);
+  config->count_table = std::move(table);
 }
 
 MultiplierTablePtr Find(const std::string& digits, ScTableCode code) {
@@ -78,7 +110,16 @@ MultiplierTablePtr ParseMultiplier(const std::string& npy, const std::string& co
   return Remember(table);
 }
 
-void ResolveMultiplier(ScConfig* config) {
+std::string KeepCounts(const std::string& npy) {
+  auto table = std::make_shared<CountTable>(ParseCountFile(npy, "counts"));
+  Sha256 sha;
+  sha.Add(std::as_bytes(std::span(table->entries)));
+  table->sha256 = sha.Hex();
+  return RememberCounts(table)->sha256.substr(0, kShaDigits);
+}
+
+void ResolveTables(ScConfig* config) {
+  ResolveCounts(config);
   if (config->gate != ScGate::kTable || config->table.empty() || config->multiplier.get() != nullptr) return;
   MultiplierTablePtr table = Find(config->table, config->table_code);
   if (table.get() == nullptr) {

@@ -14,8 +14,11 @@ namespace stoch::python {
 MultiplierTablePtr OpenMultiplier(const std::string& path, const std::string& code, const std::string& order);
 MultiplierTablePtr ParseMultiplier(const std::string& npy, const std::string& code, const std::string& order);
 
-// Gives a configuration with gate=table its table: one that this process knows by these digits, or the file.
-// Errors: as ParseMultiplierFile.
-void ResolveMultiplier(ScConfig* config);
+// Keeps the counts of an .npy file for this process; returns the digits of their sha256. Errors: as ParseCountFile.
+std::string KeepCounts(const std::string& npy);
+
+// Gives a configuration with gate=table or gate=counts its table: one that this process knows by these digits, or the
+// file. Errors: as ParseMultiplierFile, ParseCountFile.
+void ResolveTables(ScConfig* config);
 
 }  // namespace stoch::python

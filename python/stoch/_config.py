@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stoch import _stoch
-from stoch._multiplier import MultiplierTable, name_of
+from stoch._multiplier import MultiplierTable, count_digits, name_of
 
 # What a parameter may be given as.
 ScValue = int | bool | str | Sequence[int] | os.PathLike[str] | MultiplierTable | None
@@ -56,10 +56,15 @@ def _text_of(name: str, value: object) -> str:
         ) from None
 
 
-def _value_of(name: str, text: str) -> int | bool | str | tuple[int, ...]:
+def _counts_text(value: object) -> str:
+    """A file, digits that stand for counts of this process, or an array of counts."""
+    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else count_digits(value)
+
+
+def _value_of(name: str, text: str) -> int | bool | str | tuple[int, ...] | None:
     kind = _ROWS[name][2]
     if kind == "integer":
-        return int(text)
+        return int(text) if text else None  # it follows from others
     if kind == "flag":
         return text == "1"
     if kind == "list":
@@ -70,7 +75,8 @@ def _value_of(name: str, text: str) -> int | bool | str | tuple[int, ...]:
 class ScConfig:
     """The parameters of one SC product; names and defaults are those of docs/sc_arithmetic.md.
 
-    Immutable, hashable and picklable. A parameter that is None, or not given, has its default.
+    Immutable, hashable and picklable. A parameter that is None, or not given, has its default. counts (of gate="counts")
+    takes an array of whole numbers [masks, V, V] or [V, V] too; a pickle of it is read where these counts are known.
 
     >>> import stoch
     >>> config = stoch.ScConfig(halve=True, stoc_len=64)
@@ -86,7 +92,9 @@ class ScConfig:
 
     def __init__(self, **parameters: ScValue) -> None:
         settings = [
-            (_name_of(name), _text_of(name, value)) for name, value in parameters.items() if value is not None
+            (_name_of(name), _counts_text(value) if name == "counts" else _text_of(name, value))
+            for name, value in parameters.items()
+            if value is not None
         ]
         for name, text in settings:
             check_text(name, text)

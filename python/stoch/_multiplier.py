@@ -15,6 +15,7 @@ from stoch._rows import flatten
 
 _DIGITS = 16  # of the sha256, in descriptions
 _MOST = 1 << 17  # an entry
+_MOST_COUNT = 32767  # an entry of counts
 
 
 class MultiplierTable:
@@ -77,3 +78,14 @@ def multiplier_table(source: Any, *, code: str = "", order: str = "") -> Multipl
 def name_of(table: MultiplierTable) -> str:
     """What stands for the table in a configuration's text."""
     return table.sha256[:_DIGITS]
+
+
+def count_digits(source: Any) -> str:
+    """Keeps counts [masks, V, V] or [V, V] for this process; what stands for them in a configuration's text."""
+    entries = _arrays.integers(source, "counts")
+    most = int(np.abs(entries).max()) if entries.size else 0
+    if most > _MOST_COUNT:
+        raise _stoch.InvalidInput(f"counts has entries up to {most}: allowed is {_MOST_COUNT}")
+    npy = io.BytesIO()
+    np.save(npy, entries.astype(np.int32))
+    return str(_stoch.keep_counts(npy.getvalue()))

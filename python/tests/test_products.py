@@ -267,3 +267,19 @@ def test_a_matrix_without_rows() -> None:
     a, b = np.ones((2, 8), np.float32), np.ones((0, 8), np.float32)
     assert stoch.sc_matmul(a, b).shape == (2, 0)
     assert stoch.sc_matmul(b, a).shape == (0, 2)
+
+
+def test_counts_of_ones_own() -> None:
+    exact = np.outer(np.arange(8), np.arange(8))
+    config = stoch.ScConfig(sc_prec=4, gate="counts", counts=exact, stoc_len=49)
+    a = np.float32([[7, -7, 3]])
+    assert stoch.sc_matmul(a, a, config).tolist() == [[107.0]]
+    assert stoch.ScConfig.parse(config.describe()) == config
+    assert len(config.counts) == 16
+    other = config.replace(counts=exact[None].repeat(2, axis=0))
+    assert other.counts != config.counts and np.array_equal(stoch.sc_matmul(a, a, other), stoch.sc_matmul(a, a, config))
+    with pytest.raises(stoch.InvalidInput, match="is \\[masks, 8, 8\\] or \\[masks, 16, 16\\]"):
+        stoch.ScConfig(sc_prec=4, gate="counts", counts=np.zeros((4, 4), np.int8), stoc_len=9).resolve()
+    with pytest.raises(stoch.InvalidInput, match="counts has entries up to 40000"):
+        config.replace(counts=np.full((8, 8), 40000))
+    assert stoch.ScConfig(source="lfsr").source_seed_b is None

@@ -100,8 +100,8 @@ const std::vector<LogitsConfig>& LogitsConfigs() {
        "preset=published,chunk_d=0,mode=unipolar,stoc_len=96,attention=exact,lm_head=1"},
       {"prec6", Precision::kSc, "halve=0,sc_prec=6,stoc_len=64"},
       {"lfsr", Precision::kSc, "source=lfsr,source_seed=7"},
-      {"and_gate", Precision::kSc, "gate=and,halve=0"},
-      {"xnor_gate", Precision::kSc, "gate=xnor,halve=0,stoc_len=256,attention=exact"},
+      {"and_gate", Precision::kSc, "gate=and,source=sobol,halve=0"},
+      {"xnor_gate", Precision::kSc, "gate=xnor,source=sobol,halve=0,stoc_len=256,attention=exact"},
   };
   return configs;
 }

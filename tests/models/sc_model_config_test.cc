@@ -76,7 +76,7 @@ TEST(ScModelConfig, ParametersReachTheOperatorsTheyBelongTo) {
 
 TEST(ScModelConfig, ErrorsNameParameterValueAndWhatIsAllowed) {
   const std::pair<const char*, std::vector<const char*>> cases[] = {
-      {"stoc_len=300", {"stoc_len", "300", "1..256"}},
+      {"stoc_len=300", {"stoc_len", "300", "1..128"}},
       {"stoc_len=200", {"q_proj", "stoc_len", "200", "1..128", "halve"}},
       {"down_proj.stoc_len=200", {"down_proj", "stoc_len", "200", "1..128"}},
       {"preset=fast", {"preset", "fast", "halved, published"}},
@@ -102,7 +102,9 @@ TEST(ScModelConfig, ErrorsNameParameterValueAndWhatIsAllowed) {
       {"granularity=per_head,chunk_d=0", {"q_proj.granularity", "per_head", "per_row"}},
       {"lm_head=1,lm_head.granularity=per_tensor", {"lm_head.granularity", "q_proj"}},
       {"mode=unipolar", {"q_proj", "halve"}},
-      {"halve=0,chunk_d=0,gate=xnor", {"qk.gate", "xnor", "per_token"}},
+      {"halve=0,chunk_d=0,gate=xnor",
+       {"qk.gate = 'xnor': allowed is 'enabled' or 'and' with attention = per_token: add qk.gate=enabled,"
+        "av.gate=enabled"}},
       {"qk.mode=unipolar", {"qk.mode", "unipolar"}},
       {"qk.sc_prec=9", {"qk", "sc_prec", "9", "3..8"}},
   };
@@ -150,6 +152,13 @@ TEST(ScModelConfig, DescriptionsAreShortAndRoundTrip) {
       {"source=list,stoc_len=2,source_list_a=3:1,source_list_b=0:2", nullptr},
       {"chunk_d=0,o_proj.chunk_d=64,group_a=4,rng_levels=100", nullptr},
       {"source=lfsr,down_proj.source=sobol", "preset=halved,source=lfsr,down_proj.source=sobol"},
+      {"gate=and", "preset=halved,gate=and,source=vdc"},
+      {"gate=and,source=sobol", "preset=halved,gate=and,source=sobol"},
+      {"qk.gate=and", "preset=halved,qk.gate=and,qk.source=vdc"},
+      {"qk.gate=and,qk.source=sobol", "preset=halved,qk.gate=and,source=sobol"},
+      {"2.qk.gate=and,2.qk.source=sobol", "preset=halved,2.qk.gate=and,2.qk.source=sobol"},
+      {"gate=and,3.gate=enabled", nullptr},
+      {"gate=and,source=sobol,1.source=vdc", nullptr},
   };
   for (const auto& [setting, expected] : cases) {
     const ScModelConfig config = Parse({setting});

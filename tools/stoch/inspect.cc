@@ -26,9 +26,11 @@
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
 #include "tools/stoch/interrupt.h"
+#include "tools/stoch/options/product_options.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/report/multiplier.h"
 #include "tools/stoch/report/operators.h"
+#include "tools/stoch/report/product.h"
 #include "tools/stoch/report/table.h"
 
 namespace stoch::cli {
@@ -44,7 +46,31 @@ struct Options {
   OutputOptions output;
   bool digest = false;
   std::string table, table_code = "file", table_order = "file";
+  ProductOptions product;
 };
+
+// Products of a configuration: no model is opened.
+ExitCode RunProduct(const Options& options) {
+  const ProductOptions& product = options.product;
+  if (!product.report) throw InvalidInput("--op, --csv, --counts: have no meaning without --product");
+  if (!options.arithmetic.files.mp.empty()) {
+    throw InvalidInput("--mp: has no meaning with --product, which reports the stoc_len of --sc");
+  }
+  EngineOptions engine;
+  Apply(options.arithmetic, &engine);
+  if (engine.precision != Precision::kSc) {
+    throw InvalidInput("--product: has no meaning with --precision " + options.arithmetic.precision);
+  }
+  const std::vector<DistinctProduct> products = DistinctProducts(engine.sc, product.op);
+  if (products.empty()) {
+    throw InvalidInput("--product: no operator that runs multiplies streams or counts");
+  }
+  if (!product.csv.empty()) WriteWholeFile(product.csv, ProductCsv(OnlyProduct(products, "--csv")));
+  if (!product.counts.empty()) WriteWholeFile(product.counts, ProductCounts(OnlyProduct(products, "--counts")));
+  if (!product.csv.empty() || !product.counts.empty()) return kDone;
+  Print(options.output.json ? ProductsJson(products) + '\n' : ProductsText(products));
+  return kDone;
+}
 
 // A multiplier table alone: no model is opened.
 ExitCode RunTable(const Options& options) {
@@ -353,7 +379,8 @@ ExitCode RunDigest(const Options& options) {
 
 ExitCode Run(const Options& options) {
   if (!options.table.empty()) return RunTable(options);
-  if (options.model.model.empty()) throw InvalidInput("--model or --table is required");
+  if (options.product.given()) return RunProduct(options);
+  if (options.model.model.empty()) throw InvalidInput("--model, --table or --product is required");
   if (options.digest) return RunDigest(options);
   EngineOptions engine;
   Apply(options.arithmetic, &engine);
@@ -389,7 +416,8 @@ CommandBody AddInspect(CLI::App& command) {
   command.footer(
       "Examples:\n"
       "  stoch inspect --model demo\n"
-      "  stoch inspect --model random:llama-3.1-8b --context 4096 --json");
+      "  stoch inspect --model random:llama-3.1-8b --context 4096 --json\n"
+      "  stoch inspect --product --sc gate=and,source=sobol");
   auto options = std::make_shared<Options>();
   AddModelOptions(command, &options->model, true);
   AddArithmeticOptions(command, &options->arithmetic);
@@ -400,6 +428,7 @@ CommandBody AddInspect(CLI::App& command) {
   command.add_option("--table-code", options->table_code, "file, signed, sign_magnitude or unsigned")
       ->capture_default_str();
   command.add_option("--table-order", options->table_order, "file, byte or numeric")->capture_default_str();
+  AddProductOptions(command, &options->product);
   command.add_option("--batch", options->batch, "Sequences of a whole context to plan the KV cache for")
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));

@@ -78,7 +78,7 @@ std::vector<double> Errors(const StreamProducts& streams, const HostMatrix& y, b
 
 }  // namespace
 
-bool InStreams(const ScConfig& op) { return op.arith == ScArith::kSc && op.gate != ScGate::kTable; }
+bool InStreams(const ScConfig& op) { return op.arith == ScArith::kSc && HasSource(op.gate); }
 
 LengthCollector::LengthCollector(const LengthCalibration& calibration, const DecoderConfig& config,
                                  std::vector<int> levels)

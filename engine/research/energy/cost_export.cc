@@ -19,30 +19,6 @@ std::string PlainName(const std::string& name) {
   return plain;
 }
 
-struct Gemm {
-  Int128 rows = 0, d_in = 0, d_out = 0;
-};
-
-// Dense products with the macs of a group, all of them and no more. Where rows see less than the largest shape (causal
-// attention), each takes the average of the side that varies, rounded down or up.
-std::vector<Gemm> GemmsOf(const TraceGroup& group) {
-  const Int128 rows = group.rows;
-  if (group.macs == rows * group.d_in * group.d_out) return {{rows, group.d_in, group.d_out}};
-  const bool d_out_varies = group.op == "qk";  // its positions; those of av are summed over
-  const Int128 fixed = d_out_varies ? group.d_in : group.d_out;
-  const Int128 sum = group.macs / fixed, width = sum / rows, wider = sum % rows;
-  std::vector<Gemm> gemms;
-  const auto add = [&](Int128 count, Int128 varied) {
-    if (count == 0 || varied == 0) return;
-    gemms.push_back(d_out_varies ? Gemm{count, fixed, varied} : Gemm{count, varied, fixed});
-  };
-  add(rows - wider, width);
-  add(wider, width + 1);
-  const Int128 rest = group.macs % fixed;  // of shapes that both sides of varied
-  if (rest > 0) gemms.push_back({1, rest, 1});
-  return gemms;
-}
-
 }  // namespace
 
 std::string AccelergyComponent(const std::string& action) {
@@ -87,7 +63,7 @@ std::string UsystolicNetwork(std::span<const TraceGroup> groups) {
     std::string name = (group.block < 0 ? "" : "b" + std::to_string(group.block) + '_') + PlainName(group.op);
     if (group.unit) name += "_u" + std::to_string(*group.unit);
     name += "_L" + std::to_string(group.stoc_len) + '_' + std::to_string(i);
-    const std::vector<Gemm> gemms = GemmsOf(group);
+    const std::vector<DenseProduct> gemms = DenseProductsOf(group);
     for (size_t part = 0; part < gemms.size(); ++part) {
       const auto& [rows, d_in, d_out] = gemms[part];
       text += name + (part == 0 ? "" : "_" + std::to_string(part)) + ", GEMM, " + ToText(rows) + ", " + ToText(d_in) +

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -14,6 +13,7 @@
 #include "engine/research/calibrate/scales.h"
 #include "engine/research/calibrate/staircase.h"
 #include "engine/research/error_metrics.h"
+#include "engine/research/golden/backend_product.h"
 #include "engine/research/golden/golden_check.h"
 #include "engine/research/golden/golden_trace.h"
 #include "engine/research/reference.h"
@@ -53,9 +53,10 @@ class Case {
   void Near(const char* what, double got, double expected, double tolerance);
   void Fail(const std::string& why) { problem_ += (problem_.empty() ? "" : "; ") + why; }
 
-  // y by the backend. `extras` null: ScMatmul.
   std::vector<float> OnBackend(const HostMatrix& a, const HostMatrix& b, const ScConfig& config, const ScExtras* extras,
-                               std::span<const int> lengths);
+                               std::span<const int> lengths) {
+    return ProductOnBackend(backend_, a, b, config, extras, lengths);
+  }
   void Products();
   void Integers();
   void Table();
@@ -112,32 +113,6 @@ void Case::Near(const char* what, double got, double expected, double tolerance)
   if (!(std::abs(got - expected) <= tolerance * std::abs(expected))) {
     Fail(std::string(what) + " is " + std::to_string(got) + ", expected " + std::to_string(expected));
   }
-}
-
-std::vector<float> Case::OnBackend(const HostMatrix& a, const HostMatrix& b, const ScConfig& config,
-                                   const ScExtras* extras, std::span<const int> lengths) {
-  const Device device = backend_.devices()[0];
-  std::vector<Buffer> buffers;
-  const auto view = [&](int64_t rows, int64_t cols, const std::vector<float>& values) {
-    Buffer& buffer = buffers.emplace_back(backend_.Allocate(device, rows * cols * 4));
-    const TensorView result = MakeView(buffer.data(), DType::kF32, device, rows, cols);
-    backend_.CopyFromHost(result, values.data());
-    return result;
-  };
-  const TensorView va = view(a.rows, a.cols, a.values);
-  const TensorView vb = view(b.rows, b.cols, b.values);
-  // NaN where nothing is written, so that an op that does nothing cannot pass.
-  std::vector<float> y(static_cast<size_t>(a.rows * b.rows), std::numeric_limits<float>::quiet_NaN());
-  const TensorView vy = view(a.rows, b.rows, y);
-  const ScOperatorPtr op = MakeScOperator(config);
-  if (extras == nullptr) {
-    backend_.ScMatmul(va, vb, *op, vy);
-  } else {
-    backend_.ScMixedMatmul(va, vb, op, *extras, lengths, vy);
-  }
-  backend_.CopyToHost(y.data(), vy);
-  backend_.CheckFinite(device);
-  return y;
 }
 
 // rungs, lengths, protected: lengths of every (row, chunk), smoothing, protected channels.

@@ -48,7 +48,7 @@ TEST(ScConfig, WrongCombinationsNameParameterValueAndAllowed) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"sc_prec=2", "SC parameter sc_prec = 2: allowed is 3..8"},
       {"sc_prec=9", "SC parameter sc_prec = 9: allowed is 3..8"},
-      {"stoc_len=0", "SC parameter stoc_len = 0: allowed is 1..256"},
+      {"stoc_len=0", "SC parameter stoc_len = 0: allowed is 1..32767"},
       {"stoc_len=257", "SC parameter stoc_len = 257: allowed is 1..256"},
       {"sc_prec=5,stoc_len=33", "SC parameter stoc_len = 33: allowed is 1..32"},
       {"halve=1,stoc_len=129", "SC parameter stoc_len = 129: allowed is 1..128 with halve = 1"},
@@ -78,6 +78,33 @@ TEST(ScConfig, WrongCombinationsNameParameterValueAndAllowed) {
   for (const auto& [text, message] : cases) EXPECT_EQ(ErrorOf(text), message) << text;
 }
 
+TEST(ScConfig, SourceFollowsTheGateUnlessGiven) {
+  EXPECT_EQ(Resolve(Parse("gate=enabled")).source, ScSource::kSobol);
+  EXPECT_EQ(Resolve(Parse("gate=and")).source, ScSource::kVanDerCorput);
+  EXPECT_EQ(Resolve(Parse("gate=xnor")).source, ScSource::kVanDerCorput);
+  EXPECT_EQ(Resolve(Parse("gate=and,gate=enabled")).source, ScSource::kSobol);
+  EXPECT_EQ(Resolve(Parse("gate=and,source=sobol")).source, ScSource::kSobol);
+  EXPECT_EQ(Resolve(Parse("source=sobol,gate=and")).source, ScSource::kSobol);
+  ScConfig set_directly;
+  set_directly.gate = ScGate::kAnd;
+  EXPECT_EQ(Resolve(set_directly).source, ScSource::kVanDerCorput);
+  // Text names the source with these gates, so that it means the same to every version.
+  EXPECT_EQ(Describe(Parse("gate=and")), "gate=and,source=vdc");
+  EXPECT_EQ(Describe(Parse("gate=and,source=sobol")), "gate=and,source=sobol");
+  EXPECT_EQ(Describe(Parse("source=sobol")), "");
+}
+
+TEST(ScConfig, RegistersHaveTheLongestPeriod) {
+  EXPECT_EQ(ErrorOf("source=lfsr,lfsr_taps=8:4"), "SC parameter lfsr_taps = 8:4: period 12, allowed is 255");
+  EXPECT_EQ(ErrorOf("source=lfsr,lfsr_taps_b=8:7"), "SC parameter lfsr_taps_b = 8:7: period 63, allowed is 255");
+  EXPECT_EQ(ErrorOf("lfsr_taps=8:6:5:4"), "SC parameter lfsr_taps = 8:6:5:4: allowed is nothing, unless source = lfsr");
+  EXPECT_EQ(ErrorOf("source=lfsr,lfsr_taps=7:6"),
+            "SC parameter lfsr_taps = 7:6: allowed is stages of which the highest is sc_prec = 8");
+  EXPECT_EQ(ErrorOf("source=lfsr,lfsr_taps=8:9"), "SC parameter lfsr_taps = 8:9: allowed is stages in 1..8");
+  EXPECT_EQ(ErrorOf("source=lfsr,lfsr_taps=8:8"), "SC parameter lfsr_taps = 8:8: allowed is every stage once");
+  EXPECT_EQ(ErrorOf("source=lfsr,lfsr_taps=8:6:5:4"), "no error");
+}
+
 TEST(ScConfig, UnknownParameterListsTheKnownOnes) {
   const std::string message = ErrorOf("stoc_length=3");
   EXPECT_NE(message.find("'stoc_length'"), std::string::npos) << message;
@@ -88,7 +115,9 @@ TEST(ScConfig, DescribeParsesBack) {
   for (const std::string text :
        {"", "halve=1,stoc_len=96,chunk_d=128", "mode=unipolar,granularity=per_tensor,scramble=random,source_seed=7",
         "sc_prec=6,group_a=4,group_b=3,scramble=off,scramble_masks=32,gate=and,source=lfsr,lfsr_restart=mask",
-        "stoc_len=3,source=list,source_list_a=0:5:3,source_list_b=9:1:255", "gate=xnor,rng_levels=200,source=vdc"}) {
+        "stoc_len=3,source=list,source_list_a=0:5:3,source_list_b=9:1:255", "gate=xnor,rng_levels=200,source=vdc",
+        "gate=and", "gate=and,source=sobol", "source=lfsr,source_seed_b=0,lfsr_taps=8:7:6:1,lfsr_taps_b=8:6:5:3",
+        "source=random,source_seed_b=18446744073709551615", "source=sobol", "gate=table,table=none"}) {
     const ScConfig config = Parse(text);
     EXPECT_EQ(Parse(Describe(config)), config) << text;
     EXPECT_EQ(Parse(Describe(Resolve(config))), Resolve(config)) << text;

@@ -91,7 +91,7 @@ std::string Describe(const ScParameter& parameter) {
     presets += fmt::format("{}{} in `{}`", presets.empty() ? "" : ", ", value, preset.name);
   }
   if (!presets.empty()) text += fmt::format("- In presets: {}\n", presets);
-  text += fmt::format("- Taken by: {}\n", UseOf(parameter));
+  if (parameter.use != ScParameterUse::kEveryProduct) text += fmt::format("- Taken by: {}\n", UseOf(parameter));
   for (const ScChoice& choice : parameter.choices) text += fmt::format("- `{}`: {}\n", choice.name, choice.help);
   return text;
 }
@@ -110,7 +110,7 @@ std::string ScReference() {
   text += Table("Attention", AttentionModes());
   text += Table("Lists of attention=dilated", DilatedLists());
   text += Table("Operators", ScOperators());
-  text += "\n## Parameters\n";
+  text += "\n## Parameters\n\nEvery operator takes a parameter unless its list says which do.\n";
   for (const ScParameter& parameter : ScParameters()) text += Describe(parameter);
   return text;
 }

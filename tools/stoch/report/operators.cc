@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/research/products/operator_digest.h"
 #include "kernels/sc/sc_parameters.h"
 #include "models/sc_plan.h"
 #include "tools/stoch/report/table.h"
@@ -35,6 +36,7 @@ std::string TextOf(const ScConfig& config, std::string_view parameter) {
 std::string ArithmeticText(const ScConfig& config) {
   if (IntBits(config.arith) > 0) return TextOf(config, "arith");
   if (config.gate == ScGate::kTable) return fmt::format("table {} ({})", config.table, TextOf(config, "table_code"));
+  if (config.gate == ScGate::kCounts) return fmt::format("counts {} ({})", config.counts, TextOf(config, "mode"));
   return fmt::format("streams ({}, {})", TextOf(config, "mode"), TextOf(config, "gate"));
 }
 
@@ -85,12 +87,14 @@ OperatorRow RowOf(const LinearSpec& spec, std::string_view name) {
         fmt::format("{} at {}", extras->protected_channels.size(), extras->protected_op->config.stoc_len);
   }
   row.smoothed = extras != nullptr && !extras->smooth.empty();
+  row.sha256 = OperatorSha256(*spec.sc);
   return row;
 }
 
 bool Alike(const OperatorRow& a, const OperatorRow& b) {
   return a.op == b.op && a.arithmetic == b.arithmetic && a.lengths == b.lengths &&
-         a.protected_channels == b.protected_channels && a.smoothed == b.smoothed && a.kernel == b.kernel;
+         a.protected_channels == b.protected_channels && a.smoothed == b.smoothed && a.kernel == b.kernel &&
+         a.sha256 == b.sha256;
 }
 
 // Rows of a layer join those that are alike.
@@ -151,11 +155,11 @@ std::vector<OperatorRow> OperatorRows(const ScModelConfig& sc, const DecoderConf
 }
 
 std::string OperatorsText(const std::vector<OperatorRow>& rows) {
-  Table table({"operator", "layers", "arithmetic", "lengths", "protected channels", "smoothed", "kernel"});
+  Table table({"operator", "layers", "arithmetic", "lengths", "protected channels", "smoothed", "kernel", "sha256"});
   const auto or_none = [](const std::string& text) { return text.empty() ? std::string("-") : text; };
   for (const OperatorRow& row : rows) {
     table.Add({row.op, LayersText(row.layers), row.arithmetic, or_none(row.lengths), or_none(row.protected_channels),
-               row.smoothed ? "yes" : "-", or_none(row.kernel)});
+               row.smoothed ? "yes" : "-", or_none(row.kernel), or_none(row.sha256.substr(0, 16))});
   }
   return table.Markdown();
 }
@@ -169,7 +173,8 @@ Json OperatorsJson(const std::vector<OperatorRow>& rows) {
                     {"lengths", row.lengths},
                     {"protected_channels", row.protected_channels},
                     {"smoothed", row.smoothed},
-                    {"kernel", row.kernel}});
+                    {"kernel", row.kernel},
+                    {"operator_sha256", row.sha256}});
   }
   return json;
 }

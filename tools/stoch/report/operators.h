@@ -21,6 +21,7 @@ struct OperatorRow {
   std::string protected_channels;  // "3 at 128"; "" where there are none
   bool smoothed = false;
   std::string kernel;  // which, and why
+  std::string sha256;  // of the operator (OperatorSha256); "" where it is exact
 };
 
 // In the order of a layer, the LM head last. Errors: InvalidInput as ScPlan.
