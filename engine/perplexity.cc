@@ -32,7 +32,7 @@ class Scorer {
   }
 
   // One pass; calls on_done when a window's last prediction is in `sums`. False when all of them are.
-  bool Step(PerplexitySums& sums, const std::function<void()>& on_done) {
+  bool Step(PerplexitySums& sums, const std::function<void(const WindowNll&)>& on_done) {
     std::vector<StepItem> items;
     int64_t rows = engine_.shape().max_rows;
     for (size_t w = 0; rows > 0; ++w) {
@@ -53,9 +53,9 @@ class Scorer {
     engine_.Step(items);
     int64_t row = 0;
     for (size_t w = 0; w < items.size(); ++w) {
-      Take(row, running_[w].queries.targets, sums);
+      Take(row, running_[w], sums);
       row += items[w].num_tokens;
-      if (running_[w].sequence->pending() == 0) on_done();
+      if (running_[w].sequence->pending() == 0) on_done(running_[w].nll);
     }
     std::erase_if(running_, [](const Running& window) { return window.sequence->pending() == 0; });
     return true;
@@ -66,6 +66,7 @@ class Scorer {
     std::span<const int32_t> ids;
     std::unique_ptr<Sequence> sequence;
     RowQueries queries;
+    WindowNll nll = {};
   };
 
   // Begins the next window, if there is one and room for it.
@@ -77,16 +78,19 @@ class Scorer {
     if (sequence == nullptr) throw InvalidInput("the KV cache has no room for a window just now");
     if (options_.on_begin) options_.on_begin(window);
     sequence->Append(window);
-    running_.push_back({window, std::move(sequence), {}});
+    running_.push_back({window, std::move(sequence), {}, {}});
     ++opened_;
     return true;
   }
 
-  void Take(int64_t row, std::span<const int32_t> targets, PerplexitySums& sums) {
+  void Take(int64_t row, Running& window, PerplexitySums& sums) {
+    const std::span<const int32_t> targets = window.queries.targets;
     for (size_t i = 0; i < targets.size(); ++i) {
       const double nll = -engine_.LogProb(row + static_cast<int64_t>(i)).logprob;
       sums.Add(nll);
       if (options_.on_nll) options_.on_nll(nll);
+      window.nll.nll += nll;
+      ++window.nll.tokens;
     }
     if (!options_.on_logits || targets.empty()) return;
     engine_.ForLogits(row, static_cast<int64_t>(targets.size()), [&](const TensorView& block, int64_t offset) {
@@ -165,11 +169,13 @@ PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids
   const auto start = std::chrono::steady_clock::now();
   PerplexityResult result;
   PerplexitySums sums;
+  std::vector<WindowNll> nll_by_window;
   const auto total = static_cast<int64_t>(chosen.size());
-  const auto on_done = [&] {
-    const int64_t done = result.windows + 1;
+  const auto on_done = [&](const WindowNll& window) {
+    nll_by_window.push_back(window);
     result = sums.Result();
-    result.windows = done;
+    result.windows = static_cast<int64_t>(nll_by_window.size());
+    result.nll_by_window = nll_by_window;
     result.elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     if (options.on_window) options.on_window(result, total);
   };

@@ -12,6 +12,12 @@
 
 namespace stoch {
 
+// Predictions of one window, and the sum of their negative log-likelihoods in double, ascending.
+struct WindowNll {
+  int64_t tokens = 0;
+  double nll = 0;
+};
+
 struct PerplexityResult {
   int64_t windows = 0;
   int64_t predictions = 0;
@@ -19,6 +25,7 @@ struct PerplexityResult {
   double ppl = 0;        // exp(mean_nll)
   double ppl_error = 0;  // one standard error: ppl * sqrt((mean(nll^2) - mean_nll^2) / (predictions - 1))
   double elapsed_ms = 0;
+  std::vector<WindowNll> nll_by_window;  // of windows that are done, in order
 };
 
 // Sums of negative log-likelihoods: the same ones in the same order give the same bits, whoever computed them.

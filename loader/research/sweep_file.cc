@@ -78,6 +78,9 @@ class Reader {
   }
   void Grid(const Json& grid, const std::vector<std::string>& base);
   void Metrics(const Json& value);
+  void Seeds(const Json& root);
+  void Reference(const Json& value, const std::vector<std::string>& base);
+  void Repeat();
 
   std::string name_;
   SweepFile file_;
@@ -97,7 +100,8 @@ void Reader::Grid(const Json& grid, const std::vector<std::string>& base) {
     for (const Json& value : values) axis.second.push_back(Scalar(value, where));
   }
   for (size_t i = 0; i < count; ++i) {
-    SweepRun run{base, {}};
+    SweepRun run;
+    run.settings = base;
     size_t stride = count;
     for (const auto& [key, values] : axes) {
       stride /= values.size();
@@ -114,6 +118,64 @@ void Reader::Metrics(const Json& value) {
   for (const Json& metric : value) file_.metrics.push_back(Text(metric, "metrics"));
   std::sort(file_.metrics.begin(), file_.metrics.end());
   file_.metrics.erase(std::unique(file_.metrics.begin(), file_.metrics.end()), file_.metrics.end());
+}
+
+void Reader::Seeds(const Json& root) {
+  if (root.contains("repeat")) {
+    if (root.contains("seeds")) Reject("repeat", "a number next to seeds", "one of the two");
+    const int64_t count = Count(root["repeat"], "repeat");
+    if (count > static_cast<int64_t>(kMaxRuns)) RejectValue("repeat", root["repeat"], "1.." + std::to_string(kMaxRuns));
+    for (int64_t seed = 1; seed <= count; ++seed) file_.seeds.push_back(static_cast<uint64_t>(seed));
+  }
+  if (!root.contains("seeds")) return;
+  const Json& seeds = root["seeds"];
+  if (!seeds.is_array() || seeds.empty()) RejectValue("seeds", seeds, "a list of whole numbers");
+  for (const Json& seed : seeds) {
+    if (!seed.is_number_unsigned()) RejectValue("seeds", seed, "whole numbers in 0..2^64-1");
+    const auto value = seed.get<uint64_t>();
+    if (std::find(file_.seeds.begin(), file_.seeds.end(), value) != file_.seeds.end()) {
+      RejectValue("seeds", seed, "every seed once");
+    }
+    file_.seeds.push_back(value);
+  }
+}
+
+void Reader::Reference(const Json& value, const std::vector<std::string>& base) {
+  if (!value.is_number()) {
+    file_.reference_settings = base;
+    for (std::string& one : Settings(value, "reference")) file_.reference_settings.push_back(std::move(one));
+    return;
+  }
+  const std::string allowed = "a configuration in 0.." + std::to_string(file_.runs.size() - 1) + ", or settings";
+  if (!value.is_number_unsigned() || value.get<uint64_t>() >= file_.runs.size()) {
+    RejectValue("reference", value, allowed);
+  }
+  file_.reference = value.get<size_t>();
+}
+
+// Every configuration once for each seed.
+void Reader::Repeat() {
+  std::vector<SweepRun> configurations = std::move(file_.runs);
+  file_.runs.clear();
+  for (size_t i = 0; i < configurations.size(); ++i) {
+    SweepRun& one = configurations[i];
+    one.configuration = i;
+    const bool exact = std::any_of(one.settings.begin(), one.settings.end(), [](const std::string& setting) {
+      return setting == "fp32" || setting == "fp16" || setting.starts_with("precision=fp");
+    });
+    if (file_.seeds.empty() || exact) {
+      file_.runs.push_back(std::move(one));
+      continue;
+    }
+    if (file_.runs.size() + file_.seeds.size() > kMaxRuns)
+      Reject("seeds", "over " + std::to_string(kMaxRuns) + " runs", "fewer");
+    for (const uint64_t seed : file_.seeds) {
+      SweepRun& run = file_.runs.emplace_back(one);
+      run.seed = seed;
+      run.settings.push_back("source_seed=" + std::to_string(seed));
+      run.parameters.emplace_back("seed", std::to_string(seed));
+    }
+  }
 }
 
 SweepFile Reader::Read(const Json& root) {
@@ -145,7 +207,8 @@ SweepFile Reader::Read(const Json& root) {
     if (!runs.is_array()) RejectValue("runs", runs, "a list of settings");
     if (file_.runs.size() + runs.size() > kMaxRuns) Reject("runs", std::to_string(runs.size()), "fewer");
     for (const Json& settings : runs) {
-      SweepRun run{base, {}};
+      SweepRun run;
+      run.settings = base;
       for (std::string& one : Settings(settings, "runs")) {
         AddParameters(one, &run);
         run.settings.push_back(std::move(one));
@@ -154,9 +217,12 @@ SweepFile Reader::Read(const Json& root) {
     }
   }
   if (file_.runs.empty()) Reject("grid and runs", "nothing", "at least one run");
+  Seeds(root);
+  if (root.contains("reference")) Reference(root["reference"], base);
+  Repeat();
   Unknown(root, "",
           {"model", "text", "tokenizer", "max_windows", "ctx", "array", "energy", "base", "grid", "runs", "files",
-           "metrics"});
+           "metrics", "seeds", "repeat", "reference"});
   return file_;
 }
 

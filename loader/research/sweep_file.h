@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,8 @@ namespace stoch {
 struct SweepRun {
   std::vector<std::string> settings;                            // base first
   std::vector<std::pair<std::string, std::string>> parameters;  // besides the base, for plots
+  size_t configuration = 0;                                     // of the grid and the runs; its seeds are neighbours
+  std::optional<uint64_t> seed;                                 // the last setting, source_seed
 };
 
 struct SweepFile {
@@ -24,12 +27,15 @@ struct SweepFile {
   std::string energy;       // a file; "": none
   std::string mp, smooth, mask;
   std::vector<std::string> metrics;  // sorted, each once
-  std::vector<SweepRun> runs;        // the grid in file order, last name fastest, then the single runs
+  std::vector<SweepRun> runs;        // the grid in file order, last name fastest, then the single runs; seeds fastest
+  std::vector<uint64_t> seeds;       // empty: every configuration once
+  std::optional<size_t> reference;   // the configuration that others are compared with, by its index
+  std::vector<std::string> reference_settings;  // or by its settings, base first
   std::vector<std::string> unknown_keys;
 };
 
 // {model, text, tokenizer, max_windows, ctx, array, energy, base, grid{NAME: [values]}, runs: [SETTINGS], files{mp, smooth, mask},
-// metrics}. SETTINGS are a text or a list of texts; values are texts, numbers or booleans.
+// metrics, seeds: [numbers] or repeat: N, reference: INDEX or SETTINGS}. Exact configurations have no seeds. SETTINGS are a text or a list of texts; values are texts, numbers or booleans.
 // Errors: InvalidInput, one sentence naming `name`, key, value and what is allowed; more than 65536 runs.
 SweepFile ParseSweepFile(const std::string& text, const std::string& name);
 

@@ -114,6 +114,34 @@ TEST_F(SweepCli, RowsSayWhatPerplexitySays) {
   }
 }
 
+TEST_F(SweepCli, RunsOfEqualOperatorsAreRunOnce) {
+  Plan(R"("runs": ["stoc_len=16", "stoc_len=16,source_seed=7", "stoc_len=24", "stoc_len=16,source=lfsr",
+        "stoc_len=16,source=lfsr,source_seed=7"])",
+       R"(["ppl"])");
+  const ProcessResult result = Sweep("whole");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("which are not run but copied: 1 (as 0)\n"), std::string::npos) << result.err;
+  std::vector<nlohmann::json> rows;
+  std::istringstream lines(Text("whole"));
+  for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_EQ(rows[1]["same_as"], rows[0]["key"]);
+  EXPECT_EQ(rows[1]["metrics"], rows[0]["metrics"]);
+  EXPECT_EQ(rows[1]["sc_cost"], rows[0]["sc_cost"]);
+  EXPECT_NE(rows[1]["config"], rows[0]["config"]);
+  for (const size_t i : {0u, 2u, 3u, 4u}) EXPECT_FALSE(rows[i].contains("same_as")) << i;
+  EXPECT_NE(rows[4]["metrics"]["ppl"], rows[3]["metrics"]["ppl"]);  // these seeds reach the operators
+  // Where the first is in another shard, the row is run and has the same bytes.
+  std::vector<std::string> merge = {"sweep", "--merge"};
+  for (const std::string shard : {"0", "1"}) {
+    ASSERT_EQ(Sweep(shard, {"--shard", shard + "/2"}).exit_code, 0);
+    merge.push_back(folder_ / shard);
+  }
+  merge.insert(merge.end(), {"-o", folder_ / "merged"});
+  ASSERT_EQ(RunStoch(merge).exit_code, 0);
+  EXPECT_EQ(Text("merged"), Text("whole"));
+}
+
 TEST_F(SweepCli, JsonSaysWhatWasWritten) {
   Plan(R"("runs": ["fp32", "stoc_len=16"])", R"(["ppl"])");
   const auto json = ExpectJson(Sweep("rows", {"--json"}));

@@ -28,6 +28,7 @@
 #include "tools/stoch/progress.h"
 #include "tools/stoch/report/cost.h"
 #include "tools/stoch/report/kl.h"
+#include "tools/stoch/report/nll.h"
 #include "tools/stoch/report/table.h"
 #include "tools/stoch/version.h"
 
@@ -197,6 +198,7 @@ Json RowJson(const Row& row, const std::optional<EnergyTable>& energy) {
                {"windows", row.result.windows},     {"predictions", row.result.predictions},
                {"mean_nll", row.result.mean_nll},   {"ppl", row.result.ppl},
                {"ppl_error", row.result.ppl_error}, {"elapsed_ms", row.result.elapsed_ms}};
+  json["nll_by_window"] = NllJson(row.result);
   if (row.kl) json["kl"] = KlJson(*row.kl);
   if (row.cost) json["sc_cost"] = row.cost->ToJson();
   if (row.cost && energy) json["energy"] = EnergyJson(PriceCost(*row.cost, *energy), *energy);
@@ -212,7 +214,8 @@ void Report(const Options& options, const std::string& model, int64_t tokens, co
     return;
   }
   const bool kl = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.kl.has_value(); });
-  std::vector<std::string> header = {"configuration", "windows", "predictions", "mean nll", "ppl", "+-", "seconds"};
+  std::vector<std::string> header = {"configuration", "windows",      "predictions", "mean nll",
+                                     "ppl",           "+- of tokens", "seconds"};
   if (kl) header.insert(header.end(), {"mean KLD", "99 % KLD", "same top", "RMS dp"});
   const bool cost = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.cost.has_value(); });
   const bool cycles = cost && !options.cost.array.empty();
@@ -264,6 +267,12 @@ ExitCode Merge(const Options& options) {
   row.result = sums.Result();
   row.result.windows = all.total_windows;
   row.result.elapsed_ms = all.elapsed_ms;
+  const auto each = static_cast<size_t>(all.ctx - 1);
+  for (size_t at = 0; at + each <= all.nll.size(); at += each) {
+    WindowNll& window = row.result.nll_by_window.emplace_back();
+    window.tokens = all.ctx - 1;
+    for (size_t i = 0; i < each; ++i) window.nll += all.nll[at + i];
+  }
   KlStatistics statistics;
   statistics.Add(all.comparisons);
   if (all.comparisons.size() > 1) row.kl = statistics.Summary();

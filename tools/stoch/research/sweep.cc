@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
@@ -25,6 +26,8 @@
 #include "tools/stoch/research/sweep_merge.h"
 #include "tools/stoch/research/sweep_plan.h"
 #include "tools/stoch/research/sweep_report.h"
+#include "tools/stoch/research/sweep_same.h"
+#include "tools/stoch/research/sweep_summary.h"
 #include "tools/stoch/version.h"
 
 namespace stoch::cli {
@@ -85,12 +88,19 @@ void RequireComplete(const Options& options, const SweepPlan& plan, const Merged
                                  merged.missing_runs.size(), plan.runs.size(), options.file));
 }
 
+std::string JoinLines(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + '\n';
+  return text;
+}
+
 ExitCode Merge(const Options& options) {
   RequireAbsent(options.out);
   std::vector<std::string> texts;
   for (const std::string& name : options.merge) texts.push_back(ReadWholeFile(name));
   if (options.file.empty()) {
     const std::string text = MergeShards(options.merge, texts);
+    if (HasSeeds(text)) throw InvalidInput("--merge: the rows have seeds: give the plan, which their summaries need");
     spdlog::warn("--merge: not compared with a plan: shards that all lack their last rows look complete");
     WriteWholeFile(options.out, text);
     const size_t failed = CountFailed(text);
@@ -100,7 +110,7 @@ ExitCode Merge(const Options& options) {
   const SweepPlan plan = ReadPlan(options);
   const MergedSweep merged = MergeWithPlan(plan, options.merge, texts);
   RequireComplete(options, plan, merged, texts);
-  WriteWholeFile(options.out, merged.text);
+  WriteWholeFile(options.out, JoinLines(FinishedLines(plan, merged.rows)));
   for (const size_t run : merged.failed_runs) spdlog::error("run {} failed: {}", run, plan.runs[run].config);
   return merged.failed_runs.empty() ? kDone : kCheckFailed;
 }
@@ -121,7 +131,10 @@ void RunAll(const Options& options, const SweepPlan& plan, const std::vector<siz
   for (const size_t i : todo) {
     ThrowIfInterrupted();
     const PlannedRun& run = plan.runs[mine[i]];
-    const SweepRow row = RunOne(plan, run, backend, options.device, base, options.timing);
+    std::optional<SweepRow> equal = RowOfEqualRun(plan, run, log->Rows());
+    const SweepRow row = equal
+                             ? std::move(*equal)
+                             : WithSameAs(plan, run, RunOne(plan, run, backend, options.device, base, options.timing));
     log->Put(i, row.text, row.failed);
     if (!options.output.quiet) {
       spdlog::info("{} of {}: {}{}", i + 1, mine.size(), run.config, row.failed ? ": failed" : "");
@@ -154,6 +167,8 @@ ExitCode Run(const Options& options) {
   }
   SweepLog log(options.out, keys, options.resume);
   RunAll(options, plan, mine, &log);
+  const bool whole = shard.count == 1 && (plan.has_seeds || plan.reference);
+  if (whole) log.Replace(FinishedLines(plan, log.Rows()));
   if (plot) {
     WriteWholeFile(plot->file.empty() ? options.out + ".svg" : plot->file, SweepSvg(plan, *plot, log.Rows()));
   }
@@ -168,20 +183,21 @@ CommandBody AddSweep(CLI::App& command) {
   std::string metrics;
   for (const auto& [name, help] : SweepMetrics()) metrics += (metrics.empty() ? "" : ", ") + name + " (" + help + ")";
   command.description("Many configurations of one model over one text: a row each, resumable and divisible");
-  command.footer(
-      fmt::format("The plan: {{\"model\", \"text\", \"tokenizer\", \"max_windows\", \"ctx\", \"array\": \"R,C,K\", "
-                  "\"energy\": FILE, \"base\": "
-                  "SETTINGS, \"grid\": {{NAME: "
-                  "[values]}}, \"runs\": [SETTINGS], \"files\": {{\"mp\", \"smooth\", \"mask\"}}, \"metrics\"}}; "
-                  "SETTINGS as --sc takes "
-                  "them, fp32, fp16, mp=FILE, mp_normalise=, smooth=, mask=, mask_bits=, and series=NAME for plots.\n"
-                  "Metrics: {}.\n"
-                  "Examples:\n"
-                  "  stoch sweep plan.json -o out.jsonl\n"
-                  "  stoch sweep plan.json -o out.jsonl --resume --tsv --plot x=mac_avg_stoc_len,y=ppl\n"
-                  "  stoch sweep plan.json -o part0.jsonl --shard 0/2\n"
-                  "  stoch sweep plan.json --merge part0.jsonl part1.jsonl -o out.jsonl",
-                  metrics));
+  command.footer(fmt::format(
+      "The plan: {{\"model\", \"text\", \"tokenizer\", \"max_windows\", \"ctx\", \"array\": \"R,C,K\", "
+      "\"energy\": FILE, \"base\": "
+      "SETTINGS, \"grid\": {{NAME: "
+      "[values]}}, \"runs\": [SETTINGS], \"files\": {{\"mp\", \"smooth\", \"mask\"}}, \"metrics\", \"seeds\": "
+      "[numbers] or \"repeat\": N, \"reference\": INDEX or SETTINGS}}; "
+      "SETTINGS as --sc takes "
+      "them, fp32, fp16, mp=FILE, mp_normalise=, smooth=, mask=, mask_bits=, and series=NAME for plots.\n"
+      "Metrics: {}.\n"
+      "Examples:\n"
+      "  stoch sweep plan.json -o out.jsonl\n"
+      "  stoch sweep plan.json -o out.jsonl --resume --tsv --plot x=mac_avg_stoc_len,y=ppl\n"
+      "  stoch sweep plan.json -o part0.jsonl --shard 0/2\n"
+      "  stoch sweep plan.json --merge part0.jsonl part1.jsonl -o out.jsonl",
+      metrics));
   auto options = std::make_shared<Options>();
   command.add_option("plan", options->file, "The plan (JSON)");
   command.add_option("-o,--output", options->out, "The rows (JSON lines)")->required();

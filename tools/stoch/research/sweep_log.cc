@@ -37,6 +37,7 @@ void WriteDurably(int file, const std::string& text, const std::string& path) {
 
 SweepLine ParseLine(const std::string& text, const std::string& where) {
   const Json row = ParseBoundedJson(text, where);
+  if (row.is_object() && row.contains("schema") && row["schema"] == kSweepSummarySchema) return {text, "", false};
   if (!row.is_object() || !row.contains("key") || !row["key"].is_string()) {
     throw InvalidInput(where + ": is not a row of a sweep");
   }
@@ -54,7 +55,8 @@ std::vector<SweepLine> ParseSweepLines(const std::string& text, const std::strin
   std::vector<SweepLine> lines;
   size_t begin = 0;
   for (size_t end = text.find('\n'); end != std::string::npos; begin = end + 1, end = text.find('\n', begin)) {
-    lines.push_back(ParseLine(text.substr(begin, end - begin), name + ": line " + std::to_string(lines.size() + 1)));
+    SweepLine line = ParseLine(text.substr(begin, end - begin), name + ": line " + std::to_string(lines.size() + 1));
+    if (!line.key.empty()) lines.push_back(std::move(line));  // summaries are made again
   }
   *whole_bytes = begin;
   return lines;
@@ -103,15 +105,17 @@ void SweepLog::Read() {
     lines_.emplace(i, std::move(line.text));
   }
   if (whole < text.size() && ftruncate(file_, static_cast<off_t>(whole)) != 0) Fail(path_, "cannot be cut");
-  if (!in_order) Rewrite();
+  if (!in_order || text.find(kSweepSummarySchema) != std::string::npos) Rewrite();
 }
 
-void SweepLog::Rewrite() {
+void SweepLog::Rewrite() { Replace(Rows()); }
+
+void SweepLog::Replace(const std::vector<std::string>& lines) {
   const std::string next = path_ + ".next";
   const int file = open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);
   if (file < 0) Fail(next, "cannot be created");
   std::string text;
-  for (const auto& [i, line] : lines_) text += line + '\n';
+  for (const std::string& line : lines) text += line + '\n';
   try {
     WriteDurably(file, text, next);
   } catch (...) {

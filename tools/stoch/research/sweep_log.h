@@ -10,6 +10,9 @@
 
 namespace stoch::cli {
 
+// What lines that sum rows up have as schema: they are dropped when a file is read, and made again.
+inline constexpr const char* kSweepSummarySchema = "stoch-sweep-summary-v1";
+
 // Rows are JSON lines with a "key"; the file has them in the order of `keys`.
 class SweepLog {
  public:
@@ -28,6 +31,8 @@ class SweepLog {
   // Adds or replaces row i: one write and fsync at the end of the file, or, where rows after it are there already, a
   // new file in order that takes its place at once.
   void Put(size_t i, const std::string& row, bool failed);
+  // Replaces the whole file at once, when every row is there: rows in order, then other lines.
+  void Replace(const std::vector<std::string>& lines);
   // The rows that are there, in order.
   std::vector<std::string> Rows() const;
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "kernels/base/error.h"
@@ -88,7 +89,7 @@ MergedSweep MergeWithPlan(const SweepPlan& plan, const std::vector<std::string>&
       continue;
     }
     if (row->second.failed) merged.failed_runs.push_back(i);
-    merged.text += row->second.text + '\n';
+    merged.rows.push_back(row->second.text);
   }
   return merged;
 }
@@ -100,6 +101,13 @@ std::string CommandOfRun(const SweepPlan& plan, const std::string& plan_name, si
     return fmt::format("stoch sweep {} --shard {}/{} --resume -o {}", plan_name, shard, names.size(), names[shard]);
   }
   return fmt::format("stoch sweep {} --shard {}/{} -o run-{}.jsonl", plan_name, run, plan.runs.size(), run);
+}
+
+bool HasSeeds(const std::string& text) {
+  size_t whole = 0;
+  const std::vector<SweepLine> lines = ParseSweepLines(text, "merged rows", &whole);
+  return std::any_of(lines.begin(), lines.end(),
+                     [](const SweepLine& line) { return nlohmann::json::parse(line.text).contains("seed"); });
 }
 
 size_t CountFailed(const std::string& text) {

@@ -15,7 +15,7 @@ namespace stoch::cli {
 std::string MergeShards(const std::vector<std::string>& names, const std::vector<std::string>& texts);
 
 struct MergedSweep {
-  std::string text;                  // the bytes of one run, where nothing is missing
+  std::vector<std::string> rows;     // of all runs in order, where nothing is missing
   std::vector<size_t> missing_runs;  // of the plan, in order
   std::vector<size_t> failed_runs;   // whose rows say an error
 };
@@ -29,7 +29,8 @@ MergedSweep MergeWithPlan(const SweepPlan& plan, const std::vector<std::string>&
 std::string CommandOfRun(const SweepPlan& plan, const std::string& plan_name, size_t run,
                          const std::vector<std::string>& names, const std::vector<std::string>& texts);
 
-// Rows that say an error. Requires: what MergeShards returned.
+// Whether a row has a seed, and rows that say an error. Requires: what MergeShards returned.
+bool HasSeeds(const std::string& text);
 size_t CountFailed(const std::string& text);
 
 }  // namespace stoch::cli

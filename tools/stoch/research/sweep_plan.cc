@@ -9,15 +9,16 @@
 #include <set>
 
 #include "engine/digest_cache.h"
+#include "engine/research/products/operator_digest.h"
 #include "engine/research/profile.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
-#include "models/sc_plan.h"
 #include "tools/stoch/demo_model.h"
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/output.h"
+#include "tools/stoch/research/sweep_same.h"
 
 namespace stoch::cli {
 namespace {
@@ -85,6 +86,28 @@ EngineOptions EngineOf(const ArithmeticOptions& arithmetic, std::set<std::string
     notices->insert("normalise=call: a row's stream length depends on its window, so batching is off");
   }
   return engine;
+}
+
+// A run with another seed, or with that of its settings.
+EngineOptions WithSeed(const SweepFile& file, SweepRun run, std::optional<uint64_t> seed) {
+  if (run.seed) run.settings.pop_back();
+  if (seed) run.settings.push_back("source_seed=" + std::to_string(*seed));
+  std::set<std::string> told;
+  return EngineOf(ArithmeticOf(file, run), &told);
+}
+
+std::optional<size_t> FindReference(const SweepFile& file, const SweepPlan& plan) {
+  if (file.reference_settings.empty()) return file.reference;
+  SweepRun run;
+  run.settings = file.reference_settings;
+  const EngineOptions engine = WithSeed(file, run, std::nullopt);
+  const bool sc = engine.precision == Precision::kSc;
+  const std::string config = sc ? Describe(engine.sc) : std::string(PrecisionName(engine.precision));
+  const auto found = std::find(plan.configurations.begin(), plan.configurations.end(), config);
+  if (found == plan.configurations.end()) {
+    throw InvalidInput("reference = " + config + ": is no configuration of the plan");
+  }
+  return static_cast<size_t>(found - plan.configurations.begin());
 }
 
 std::string KeyOf(const SweepFile& file, const SweepPlan& plan, const PlannedRun& run, const std::string& model_sha,
@@ -183,11 +206,13 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool v
   for (size_t i = 0; i < file.runs.size(); ++i) {
     PlannedRun run;
     run.parameters = file.runs[i].parameters;
+    run.configuration = file.runs[i].configuration;
+    run.seed = file.runs[i].seed;
     try {
       const ArithmeticOptions arithmetic = ArithmeticOf(file, file.runs[i]);
       run.engine = EngineOf(arithmetic, &notices);
       const bool sc = run.engine.precision == Precision::kSc;
-      if (sc) ScPlan(run.engine.sc, files.config);
+      if (sc) run.operators = OperatorsSha256(run.engine.sc, files.config);
       run.config = sc ? Describe(run.engine.sc) : arithmetic.precision;
       run.key = KeyOf(file, plan, run, model_sha, text_sha, energy_sha, version);
       const auto [same, added] = seen.emplace(run.key, i);
@@ -196,9 +221,20 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool v
       throw InvalidInput(fmt::format("run {} ({}): {}", i, fmt::join(file.runs[i].settings, ","), error.what()));
     }
     run.engine.context = plan.ctx;
+    if (run.configuration == plan.configurations.size()) {
+      const EngineOptions plain = WithSeed(file, file.runs[i], std::nullopt);
+      plan.configurations.push_back(plain.precision == Precision::kSc ? Describe(plain.sc) : run.config);
+      if (run.seed && run.operators == OperatorsSha256(WithSeed(file, file.runs[i], *run.seed + 1).sc, files.config)) {
+        throw InvalidInput(fmt::format("seeds: nothing in run {} depends on a seed: {}", run.configuration,
+                                       plan.configurations.back()));
+      }
+    }
     plan.runs.push_back(std::move(run));
   }
+  plan.has_seeds = !file.seeds.empty();
+  plan.reference = FindReference(file, plan);
   for (const std::string& notice : notices) spdlog::warn(notice);
+  FindEqualRuns(&plan);
   return plan;
 }
 

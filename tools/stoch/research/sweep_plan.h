@@ -20,8 +20,12 @@ namespace stoch::cli {
 
 struct PlannedRun {
   EngineOptions engine;
-  std::string config;  // what Describe says, or fp32, fp16
-  std::string key;     // 64 hex digits
+  std::string config;             // what Describe says, or fp32, fp16
+  std::string key;                // 64 hex digits
+  std::string operators;          // OperatorsSha256; "" without SC
+  std::optional<size_t> same_as;  // an earlier run of equal operators
+  size_t configuration = 0;       // index in SweepPlan::configurations
+  std::optional<uint64_t> seed;
   std::vector<std::pair<std::string, std::string>> parameters;
 };
 
@@ -34,7 +38,10 @@ struct SweepPlan {
   CostOptions cost;
   std::optional<EnergyTable> energy;
   std::vector<PlannedRun> runs;
-  KlBaseOrigin base;  // of the exact logits that runs are compared with
+  std::vector<std::string> configurations;  // as config, without the seed
+  bool has_seeds = false;
+  std::optional<size_t> reference;  // a configuration
+  KlBaseOrigin base;                // of the exact logits that runs are compared with
 
   int64_t predictions() const { return max_windows * (ctx - 1); }
   bool Has(std::string_view metric) const;

@@ -17,6 +17,7 @@
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/cost_options.h"
 #include "tools/stoch/report/kl.h"
+#include "tools/stoch/report/nll.h"
 #include "tools/stoch/research/sweep_plan.h"
 
 namespace stoch::cli {
@@ -80,6 +81,7 @@ void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr
     metrics["mean_nll"] = result.mean_nll;
     metrics["windows"] = result.windows;
     metrics["predictions"] = result.predictions;
+    metrics["nll_by_window"] = NllJson(result);
   }
   if (plan.Has("kl")) metrics["kl"] = KlJson(comparison.Summary());
   if (collector == nullptr) {  // exact: there is nothing to count, and no error
@@ -105,7 +107,8 @@ void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr
 SweepRow RunOne(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr<Backend>& backend,
                 const DeviceOptions& devices, const std::string& base, bool timing) {
   const auto start = std::chrono::steady_clock::now();
-  const Json head = {{"schema", "stoch-sweep-v1"}, {"key", run.key}, {"config", run.config}};
+  Json head = {{"schema", "stoch-sweep-v1"}, {"key", run.key}, {"config", run.config}};
+  if (run.seed) head["seed"] = *run.seed;
   Json row = head;
   std::string error;
   try {

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// stoch sweep with seeds and a reference: summaries, differences by window, and the same bytes however rows came about.
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/support/temp_dir.h"
+#include "tests/tools/cli_support.h"
+
+namespace stoch::test {
+namespace {
+
+class SweepSeedsCli : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "Once upon a time, a little dog saw " + std::to_string(i) + " birds. ";
+    WriteFile(folder_ / "text", text);
+  }
+  void Plan(const std::string& rest) {
+    WriteFile(folder_ / "plan.json", R"({"model": ")" + DemoModel() + R"(", "text": ")" +
+                                         std::string(folder_ / "text") +
+                                         R"(", "ctx": 16, "max_windows": 3, "metrics": ["ppl"], )" + rest + "}");
+  }
+  ProcessResult Sweep(const std::string& out, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments = {"sweep", folder_ / "plan.json", "-o", folder_ / out, "--device",
+                                          "cpu",   "--threads",           "1",  "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunStoch(arguments);
+  }
+  std::string Text(const std::string& out) const { return ReadFile(folder_ / out); }
+  std::vector<nlohmann::json> Lines(const std::string& out) const {
+    std::vector<nlohmann::json> lines;
+    std::istringstream text(Text(out));
+    for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+
+  TempDir folder_;
+};
+
+constexpr const char* kTwoOfThree =
+    R"("runs": ["fp32", "source=lfsr,stoc_len=32", "source=random,stoc_len=32"], "seeds": [1, 5, 9], "reference": 1)";
+
+TEST_F(SweepSeedsCli, RowsHaveSeedsAndSummariesFollow) {
+  Plan(kTwoOfThree);
+  const ProcessResult result = Sweep("whole");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<nlohmann::json> lines = Lines("whole");
+  ASSERT_EQ(lines.size(), 7u + 3u);
+  EXPECT_EQ(lines[0]["config"], "fp32");
+  EXPECT_FALSE(lines[0].contains("seed"));
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(lines[1 + i]["seed"], (std::vector<int>{1, 5, 9})[i % 3]) << i;
+  EXPECT_EQ(lines[2]["config"], "preset=halved,stoc_len=32,source=lfsr,source_seed=5");
+  const nlohmann::json& summary = lines[8];
+  EXPECT_EQ(summary["schema"], "stoch-sweep-summary-v1");
+  EXPECT_EQ(summary["config"], "preset=halved,stoc_len=32,source=lfsr");
+  EXPECT_EQ(summary["n"], 3);
+  EXPECT_EQ(summary["failed"], 0);
+  EXPECT_EQ(summary["seeds"], nlohmann::json::parse("[1, 5, 9]"));
+  double sum = 0, squares = 0;
+  for (size_t i = 1; i <= 3; ++i) sum += lines[i]["metrics"]["ppl"].get<double>();
+  const double mean = sum / 3;
+  for (size_t i = 1; i <= 3; ++i) squares += std::pow(lines[i]["metrics"]["ppl"].get<double>() - mean, 2);
+  const nlohmann::json& ppl = summary["metrics"]["ppl"];
+  EXPECT_NEAR(ppl["mean"].get<double>(), mean, 1e-12 * mean);
+  EXPECT_NEAR(ppl["sd"].get<double>(), std::sqrt(squares / 2), 1e-9 * mean);
+  EXPECT_NEAR(ppl["ci95_high"].get<double>(), mean + 4.302653 * std::sqrt(squares / 2 / 3), 1e-9 * mean);
+  EXPECT_GT(ppl["sd"].get<double>(), 0) << "seeds reach no operator";
+  EXPECT_EQ(lines[7]["n"], 1);
+  EXPECT_TRUE(lines[7]["metrics"]["ppl"]["sd"].is_null());
+}
+
+TEST_F(SweepSeedsCli, ADifferenceIsOfTheSameWindowsAndSeed) {
+  Plan(kTwoOfThree);
+  ASSERT_EQ(Sweep("whole").exit_code, 0);
+  const std::vector<nlohmann::json> lines = Lines("whole");
+  EXPECT_FALSE(lines[2].contains("paired"));  // the reference itself
+  const auto& own = lines[5]["metrics"]["nll_by_window"];
+  const auto& other = lines[2]["metrics"]["nll_by_window"];
+  ASSERT_EQ(own.size(), 3u);
+  double mean = 0, total = 0;
+  for (size_t w = 0; w < 3; ++w) {
+    EXPECT_EQ(own[w]["tokens"], 15);
+    mean += (own[w]["nll"].get<double>() - other[w]["nll"].get<double>()) / 15 / 3;
+    total += own[w]["nll"].get<double>();
+  }
+  EXPECT_NEAR(total / 45, lines[5]["metrics"]["mean_nll"].get<double>(), 1e-12);
+  EXPECT_NEAR(lines[5]["paired"]["mean"].get<double>(), mean, 1e-12);
+  EXPECT_NEAR(lines[5]["paired"]["ratio"].get<double>(), std::exp(mean), 1e-12);
+  EXPECT_EQ(lines[9]["reference"]["config"], "preset=halved,stoc_len=32,source=lfsr");
+  const double means = (lines[4]["paired"]["mean"].get<double>() + lines[5]["paired"]["mean"].get<double>() +
+                        lines[6]["paired"]["mean"].get<double>()) /
+                       3;
+  EXPECT_NEAR(lines[9]["reference"]["mean"]["mean"].get<double>(), means, 1e-12);
+  // An exact reference has one run, which every seed is compared with.
+  Plan(R"("runs": ["fp32", "source=lfsr,stoc_len=32"], "repeat": 2, "reference": "fp32")");
+  ASSERT_EQ(Sweep("exact").exit_code, 0);
+  const std::vector<nlohmann::json> exact = Lines("exact");
+  ASSERT_EQ(exact.size(), 3u + 2u);
+  EXPECT_NE(exact[1]["paired"]["mean"], exact[2]["paired"]["mean"]);
+}
+
+TEST_F(SweepSeedsCli, ShardsAndResumptionsGiveTheSameBytes) {
+  Plan(kTwoOfThree);
+  ASSERT_EQ(Sweep("whole").exit_code, 0);
+  const std::string whole = Text("whole");
+  std::vector<std::string> merge = {"sweep", folder_ / "plan.json", "--merge"};
+  for (const std::string shard : {"0", "1"}) {
+    ASSERT_EQ(Sweep(shard, {"--shard", shard + "/2"}).exit_code, 0);
+    EXPECT_EQ(Text(shard).find("summary"), std::string::npos);
+    merge.push_back(folder_ / shard);
+  }
+  merge.insert(merge.end(), {"-o", folder_ / "merged"});
+  ASSERT_EQ(RunStoch(merge).exit_code, 0);
+  EXPECT_EQ(Text("merged"), whole);
+  EXPECT_EQ(Sweep("whole", {"--resume"}).exit_code, 0);
+  EXPECT_EQ(Text("whole"), whole);
+  // Rows that are missing are run, and the lines after them made again.
+  const size_t second = whole.find('\n', whole.find('\n') + 1) + 1;
+  WriteFile(folder_ / "part", whole.substr(0, second) + whole.substr(whole.rfind("{\"schema\":\"stoch-sweep-summary")));
+  EXPECT_EQ(Sweep("part", {"--resume"}).exit_code, 0);
+  EXPECT_EQ(Text("part"), whole);
+  merge.erase(merge.begin() + 1);
+  merge.back() = folder_ / "blind";
+  ExpectRefused(RunStoch(merge), "the rows have seeds: give the plan");
+}
+
+TEST_F(SweepSeedsCli, PlansWithoutRandomNumbersAreRefused) {
+  const auto refused = [&](const std::string& rest, const std::string& why) {
+    Plan(rest);
+    ExpectRefused(Sweep("none"), why);
+  };
+  refused(R"("runs": ["source=lfsr", "stoc_len=32"], "repeat": 3)", "seeds: nothing in run 1 depends on a seed");
+  refused(R"("runs": ["source=lfsr,source_seed_b=4,scramble=off", "source=list"], "repeat": 2)", "source_list_a");
+  refused(R"("runs": ["source=lfsr"], "repeat": 2, "seeds": [1])", "repeat");
+  refused(R"("runs": ["source=lfsr"], "seeds": [])", "seeds");
+  refused(R"("runs": ["source=lfsr"], "seeds": [3, 3])", "every seed once");
+  refused(R"("runs": ["source=lfsr"], "seeds": [-1])", "seeds");
+  refused(R"("runs": ["source=lfsr"], "repeat": 2, "reference": 1)", "reference");
+  refused(R"("runs": ["source=lfsr"], "repeat": 2, "reference": "stoc_len=32")", "is no configuration of the plan");
+}
+
+}  // namespace
+}  // namespace stoch::test
