@@ -21,9 +21,8 @@
 namespace stoch::cli {
 namespace {
 
-// What shells expect of a process that SIGINT or SIGPIPE ended.
+// What shells expect of a process that SIGINT ended.
 constexpr int kInterrupted = 130;
-constexpr int kReaderGone = 141;
 
 struct Declared {
   CLI::App* command;
@@ -55,8 +54,8 @@ int RunCommandLine(int argc, char** argv) {
       "  stoch bench --model random:llama-3.2-1b\n"
       "  stoch COMMAND --help\n"
       "  stoch help sc\n"
-      "Exit codes: 0 done, 1 a check failed, 2 bad input or usage, 3 device failure, 130 interrupted, 141 nobody reads "
-      "the output.");
+      "Exit codes: 0 done, 1 a check failed, 2 bad input or usage, 3 device failure, 130 interrupted. "
+      "Output that nobody reads any more ends a command with 0.");
   bool version = false;
   root.add_flag("--version", version, "Print version and build facts")
       ->trigger_on_parse()
@@ -112,7 +111,7 @@ int Main(int argc, char** argv) {
     spdlog::error("interrupted");
     return kInterrupted;
   } catch (const ReaderGone&) {
-    return kReaderGone;  // `stoch ... | head`: who went away needs no message
+    return kDone;  // `stoch ... | head`: who went away has what was asked, and needs no message
   } catch (const std::bad_alloc&) {
     spdlog::error("out of host memory");
     return kDeviceFailure;

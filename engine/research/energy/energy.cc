@@ -149,6 +149,18 @@ ActionCounts CountActions(const OperatorCost& op, bool with_array) {
   return counts;
 }
 
+namespace {
+
+// The three ways in which a table may price a mac in streams.
+bool PricesStreams(const EnergyTable& table, const std::string& but) {
+  return std::any_of(table.actions.begin(), table.actions.end(), [&](const auto& entry) {
+    return entry.first != but && entry.first.starts_with("sc_mac") &&
+           (!entry.first.starts_with(kByLength) || !but.starts_with(kByLength));
+  });
+}
+
+}  // namespace
+
 EnergyReport PriceCost(const ScCost& cost, const EnergyTable& table) {
   // Every action once, in the order of the schema.
   OperatorCost all;
@@ -162,7 +174,8 @@ EnergyReport PriceCost(const ScCost& cost, const EnergyTable& table) {
   for (const auto& [action, count] : CountActions(all, cost.array_shape.has_value())) {
     const auto price = table.actions.find(action);
     if (price == table.actions.end()) {
-      report.unpriced.push_back(action);
+      const bool alternative = action.starts_with("sc_mac") && PricesStreams(table, action);
+      if (!alternative) report.unpriced.push_back(action);
       continue;
     }
     const double energy = static_cast<double>(count) * price->second;

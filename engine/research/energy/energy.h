@@ -33,7 +33,7 @@ ActionCounts CountActions(const OperatorCost& op, bool with_array);
 struct EnergyReport {
   double total = 0;  // pJ: sum of count * energy in double, in the order of actions
   std::vector<std::pair<std::string, double>> by_action, by_operator, by_layer;
-  std::vector<std::string> unpriced;   // counted actions without a price
+  std::vector<std::string> unpriced;   // counted actions without a price, nor one of what they are an alternative to
   std::vector<std::string> uncounted;  // priced actions that nothing counted, since no array is given
 };
 EnergyReport PriceCost(const ScCost& cost, const EnergyTable& table);

@@ -300,7 +300,7 @@ TEST(Energy, IsCountsTimesPrices) {
   const EnergyReport report = PriceCost(cost, table);
   EXPECT_EQ(report.total, 8960 * 0.5 + 40 * 3.0 + 70 + 1100);
   EXPECT_EQ(report.by_layer, (std::vector<std::pair<std::string, double>>{{"0", report.total}}));
-  EXPECT_EQ(report.unpriced, (std::vector<std::string>{"sc_mac", "sc_mac_by_stoc_len.64", "fp_mac", "counter_bit"}));
+  EXPECT_EQ(report.unpriced, (std::vector<std::string>{"fp_mac", "counter_bit"}));
   EXPECT_EQ(report.uncounted, (std::vector<std::string>{"sng_bit"}));
   EXPECT_EQ(table.unknown_keys.size(), 1u);
   cost.array_shape = ArrayShape{1, 1, 1, 0};

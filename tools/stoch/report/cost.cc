@@ -58,6 +58,10 @@ std::string CostText(const ScCost& cost) {
     text += fmt::format("array {},{},{},{}: {} cycles\n", shape.rows, shape.cols, shape.depth, shape.fill,
                         ToText(cost.array().cycles));
   }
+  text += fmt::format(
+      "dram_read_bytes: {} (a byte for each code of weights, keys and values in SC, a call; not scales, activations, "
+      "embeddings and exact operators)\n",
+      ToText(cost.array().dram_read_bytes));
   return text;
 }
 

@@ -120,9 +120,10 @@ void RunLengths(const Options& options, const Inputs& inputs) {
                  {"weights", options.weights.ends_with(".json") ? "file" : options.weights},
                  {"sc", Describe(calibration.sc)}});
   WriteWholeFile(options.out, MpTableJson(lengths, origin));
+  if (options.output.quiet) return;
   spdlog::info("{}: {:.2f} cycles on average by multiplications, {:.2f} by rows", options.out, lengths.mac_average,
                lengths.average);
-  if (!options.output.quiet) spdlog::info("the loader of the published project would read these thresholds per call");
+  spdlog::info("the loader of the published project would read these thresholds per call");
 }
 
 void RunRescale(const Options& options, const Inputs& inputs) {
